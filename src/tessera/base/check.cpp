@@ -1,0 +1,50 @@
+#include "tessera/base/check.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tessera {
+
+namespace {
+std::string compose(std::string_view where, std::string_view what, std::string_view hint) {
+  std::string text;
+  if (!where.empty()) text.append("[").append(where).append("] ");
+  text.append(what);
+  if (!hint.empty()) text.append("; ").append(hint);
+  return text;
+}
+
+int distance(std::string_view a, std::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      int above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row.back();
+}
+}  // namespace
+
+Error::Error(Exit code, std::string_view where, std::string_view what, std::string_view hint)
+    : std::runtime_error(compose(where, what, hint)), code_(code), hint_(hint) {}
+
+int64_t div_exact(int64_t a, int64_t b, std::string_view where) {
+  if (b == 0 || a % b != 0) throw InternalError(where, std::to_string(a) + " is not divisible by " + std::to_string(b));
+  return a / b;
+}
+
+std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& known, size_t count) {
+  std::vector<std::pair<int, std::string>> scored;
+  for (const auto& name : known) scored.emplace_back(distance(word, name), name);
+  std::stable_sort(scored.begin(), scored.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> result;
+  for (size_t i = 0; i < std::min(count, scored.size()); ++i) result.push_back(scored[i].second);
+  return result;
+}
+
+}  // namespace tessera

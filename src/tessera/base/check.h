@@ -1,0 +1,69 @@
+#pragma once
+// Errors that say where, what came, what was expected and what to do next.
+//
+//   throw UserError(Exit::input, "data.decode", "clips/a.mp4: no video stream", "re-encode the file or remove its row");
+//   check_input(size > 8, "safetensors", path + ": " + std::to_string(size) + " bytes, a header needs at least 8");
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// Exit codes of the program (contract, version 1).
+enum class Exit : int {
+  done = 0,        ///< all well
+  comparison = 1,  ///< verify or plan --check found a difference
+  usage = 2,       ///< command line, recipe or mesh
+  input = 3,       ///< unreadable or wrong data, checkpoint or case
+  no_fit = 4,      ///< the plan does not fit
+  rank_lost = 5,   ///< a rank died or timed out
+  not_finite = 6,  ///< stopped on NaN or Inf
+  disk = 7,        ///< disk full or failed write
+  memory = 8,      ///< memory budget exceeded at run time
+  internal = 70,   ///< our own fault
+  again = 75,      ///< stopped by a signal with a whole checkpoint: start again
+};
+
+/// Base of all our errors. `where` names the act ("checkpoint.load"), `hint` the next action.
+class Error : public std::runtime_error {
+ public:
+  Error(Exit code, std::string_view where, std::string_view what, std::string_view hint = {});
+  Exit code() const { return code_; }
+  const std::string& hint() const { return hint_; }
+
+ private:
+  Exit code_;
+  std::string hint_;
+};
+
+/// The user can mend it: recipe, data, machine.
+class UserError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// We broke an invariant of our own (exit 70).
+class InternalError : public Error {
+ public:
+  InternalError(std::string_view where, std::string_view what)
+      : Error(Exit::internal, where, what, "this is a fault in tessera; please report it with the command") {}
+};
+
+inline void check_input(bool ok, std::string_view where, std::string_view what, std::string_view hint = {}) {
+  if (!ok) throw UserError(Exit::input, where, what, hint);
+}
+inline void check_internal(bool ok, std::string_view where, std::string_view what) {
+  if (!ok) throw InternalError(where, what);
+}
+
+/// a / b, exact; throws InternalError naming both otherwise.
+int64_t div_exact(int64_t a, int64_t b, std::string_view where);
+constexpr int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t b) { return div_up(a, b) * b; }
+
+/// The known names nearest to `word` (Levenshtein), best first, at most `count`; for "did you mean".
+std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& known, size_t count = 1);
+
+}  // namespace tessera

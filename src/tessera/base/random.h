@@ -1,0 +1,33 @@
+#pragma once
+// Counter-based random numbers: the same draw for (seed, purpose, step, sample, index) on every layout and rank.
+// Philox4x32-10 (Salmon et al., SC'11). There is no state to save, and any element can be drawn alone.
+//
+//   RandomKey key(seed, Purpose::noise, step, sample);
+//   key.normal(out, first_index, count);           // standard normals, element i depends on (key, i) only
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace tessera {
+
+enum class Purpose : uint32_t { init = 1, order = 2, noise = 3, timestep = 4, dropout = 5, sample = 6, turn = 7, test = 8 };
+
+class RandomKey {
+ public:
+  RandomKey(uint64_t seed, Purpose purpose, uint64_t a = 0, uint64_t b = 0);
+
+  uint32_t bits(uint64_t index) const;                          ///< 32 uniform bits
+  double uniform(uint64_t index) const;                         ///< in (0, 1), 53 bits
+  double normal(uint64_t index) const;                          ///< one standard normal; equals normal(out, index, 1)
+  void normal(float* out, uint64_t first, size_t count) const;  ///< elements first..first+count
+  uint64_t below(uint64_t index, uint64_t bound) const;         ///< uniform in [0, bound)
+
+ private:
+  uint32_t key_[2];
+  uint32_t high_[2];
+};
+
+/// 64-bit FNV-1a of a text; names a parameter in a key.
+uint64_t hash_text(std::string_view text);
+
+}  // namespace tessera

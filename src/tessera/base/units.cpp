@@ -1,0 +1,56 @@
+#include "tessera/base/units.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "tessera/base/check.h"
+
+namespace tessera {
+
+namespace {
+constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+}
+
+std::string format_bytes(int64_t bytes) {
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (std::abs(value) >= 1024 && unit + 1 < kUnits.size()) value /= 1024, ++unit;
+  char text[48];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", value, kUnits[unit]);
+  return text;
+}
+
+std::string format_seconds(double s) {
+  char text[48];
+  const long whole = std::lround(s);
+  if (s < 0.9995)
+    std::snprintf(text, sizeof text, "%.0f ms", s * 1e3);
+  else if (s < 60)
+    std::snprintf(text, sizeof text, "%.1f s", s);
+  else if (whole < 3600)
+    std::snprintf(text, sizeof text, "%ld min %02ld s", whole / 60, whole % 60);
+  else
+    std::snprintf(text, sizeof text, "%ld h %02ld min", whole / 3600, whole % 3600 / 60);
+  return text;
+}
+
+int64_t parse_bytes(std::string_view text, std::string_view key) {
+  const std::string copy(text);
+  char* end = nullptr;
+  const double value = std::strtod(copy.c_str(), &end);
+  std::string unit(end);
+  while (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
+  double scale = unit.empty() ? 1 : 0;
+  double power = 1;
+  for (const char* name : kUnits) {
+    if (unit == name || (unit.size() == 1 && unit[0] == name[0])) scale = power;
+    power *= 1024;
+  }
+  if (end == copy.c_str() || scale == 0 || !(value >= 0) || value * scale > 9e18)
+    throw UserError(Exit::usage, key, "'" + copy + "' is not a size", "write for example 24GiB, 512MiB or a number of bytes");
+  return static_cast<int64_t>(value * scale);
+}
+
+}  // namespace tessera

@@ -1,0 +1,129 @@
+#include "tessera/checkpoint/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+
+namespace tessera::checkpoint {
+
+ReadFile::ReadFile(const Path& path) : path_(path) {
+  // O_NONBLOCK: opening a pipe by mistake must not wait for a writer
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd_ < 0) throw UserError(Exit::input, "file.open", path.string() + ": " + std::strerror(errno), "check the path");
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd_);
+    throw UserError(Exit::input, "file.open", path.string() + ": not a regular file", "check the path");
+  }
+  size_ = info.st_size;
+}
+
+ReadFile::~ReadFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+ReadFile::ReadFile(ReadFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+
+ReadFile& ReadFile::operator=(ReadFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void ReadFile::read(int64_t offset, int64_t bytes, void* to) const {
+  char* at = static_cast<char*>(to);
+  for (int64_t done = 0; done < bytes;) {
+    ssize_t got = ::pread(fd_, at + done, static_cast<size_t>(bytes - done), offset + done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0)
+      throw UserError(Exit::input, "file.read",
+                      path_.string() + ": expected " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
+                          ", found " + std::to_string(done) + " (" + (got < 0 ? std::strerror(errno) : "end of file") + ")",
+                      "the file was cut short or its disk fails");
+    done += got;
+  }
+}
+
+DurableFile::DurableFile(const Path& path, int64_t bytes_needed) : path_(path), needed_(bytes_needed) {
+  static std::atomic<int> counter = 0;  // two threads, or two ranks, may write the same path
+  partial_ = path_;
+  partial_ += "." + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".partial";
+  fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail("create");
+}
+
+DurableFile::~DurableFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!partial_.empty()) ::unlink(partial_.c_str());
+}
+
+void DurableFile::fail(std::string_view act) {
+  int error = errno;
+  std::string what = path_.string() + ": cannot " + std::string(act) + ": " + std::strerror(error) + " (" +
+                     format_bytes(written_) + " of " + format_bytes(needed_) + " written";
+  struct statvfs disk {};
+  if (::statvfs((path_.has_parent_path() ? path_.parent_path() : Path(".")).c_str(), &disk) == 0)
+    what += ", " + format_bytes(static_cast<int64_t>(disk.f_bavail * disk.f_frsize)) + " free there";
+  // the constructor may throw: no destructor would run then
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  ::unlink(partial_.c_str());
+  throw UserError(Exit::disk, "file.write", what + ")",
+                  "make at least " + format_bytes(needed_) + " writable there or write elsewhere; what was there before is untouched");
+}
+
+void DurableFile::write(const void* data, int64_t bytes) {
+  const char* at = static_cast<const char*>(data);
+  constexpr int64_t kChunk = int64_t{64} << 20;  // one call writes at most 2 GiB anyway; smaller ones show progress
+  while (bytes > 0) {
+    ssize_t put = ::write(fd_, at, static_cast<size_t>(std::min(bytes, kChunk)));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write");
+    at += put;
+    bytes -= put;
+    written_ += put;
+  }
+}
+
+void DurableFile::commit() {
+  if (::fsync(fd_) != 0) fail("flush");
+  if (::close(std::exchange(fd_, -1)) != 0) fail("close");
+  if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("rename");
+  partial_.clear();
+  sync_folder(path_.parent_path());
+}
+
+std::string read_text(const Path& path) {
+  ReadFile file(path);
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read(0, file.size(), text.data());
+  return text;
+}
+
+void write_text(const Path& path, std::string_view text) {
+  DurableFile file(path, static_cast<int64_t>(text.size()));
+  file.write(text.data(), static_cast<int64_t>(text.size()));
+  file.commit();
+}
+
+void sync_folder(const Path& folder) {
+  Path path = folder.empty() ? Path(".") : folder;
+  int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool ok = fd >= 0 && (::fsync(fd) == 0 || errno == EINVAL);  // EINVAL: this file system has nothing to flush
+  int error = errno;
+  if (fd >= 0) ::close(fd);
+  if (!ok) throw UserError(Exit::disk, "file.sync", path.string() + ": " + std::strerror(error), "check that disk");
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,59 @@
+#pragma once
+// Files that are read at offsets, and files that are either wholly written or not there.
+//
+//   DurableFile out("sample.safetensors", bytes);    // writes sample.safetensors.<pid>-<n>.partial
+//   out.write(data, bytes);
+//   out.commit();                                    // fsync, rename, fsync of the folder
+//
+// Every failed write is a UserError with Exit::disk; the temporary file is removed and what was at the path stays.
+// (A program that wants the error for RLIMIT_FSIZE as well must ignore SIGXFSZ.)
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace tessera::checkpoint {
+
+using Path = std::filesystem::path;
+
+/// A regular file open for reading. pread, not mmap: a mapped file that is cut short kills the process by SIGBUS,
+/// a short pread is an error with a name.
+class ReadFile {
+ public:
+  explicit ReadFile(const Path& path);  ///< throws UserError (input)
+  ~ReadFile();
+  ReadFile(ReadFile&& other) noexcept;
+  ReadFile& operator=(ReadFile&& other) noexcept;
+
+  const Path& path() const { return path_; }
+  int64_t size() const { return size_; }
+  void read(int64_t offset, int64_t bytes, void* to) const;  ///< exactly; any number of threads may call it
+
+ private:
+  Path path_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+};
+
+class DurableFile {
+ public:
+  DurableFile(const Path& path, int64_t bytes_needed);
+  ~DurableFile();  ///< removes the temporary file unless committed
+  DurableFile(const DurableFile&) = delete;
+  DurableFile& operator=(const DurableFile&) = delete;
+
+  void write(const void* data, int64_t bytes);
+  void commit();
+
+ private:
+  [[noreturn]] void fail(std::string_view act);
+  Path path_, partial_;
+  int fd_ = -1;
+  int64_t needed_, written_ = 0;
+};
+
+std::string read_text(const Path& path);
+void write_text(const Path& path, std::string_view text);  ///< through a DurableFile
+void sync_folder(const Path& folder);                      ///< makes created and renamed entries survive a power cut
+
+}  // namespace tessera::checkpoint

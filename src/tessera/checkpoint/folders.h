@@ -1,0 +1,36 @@
+#pragma once
+// The checkpoints folder of a run: which checkpoints are whole, which are remains of a crash, which are too many.
+//
+//   clean_partials(run / "checkpoints");             // at start, by one rank
+//   std::optional<Path> newest = latest(run / "checkpoints");
+//   prune(run / "checkpoints", 3);
+//
+// [Note: whole or absent] A checkpoint is written as step-000100.partial and renamed when manifest.json, written last, and
+// everything else is flushed; one that goes is renamed to .partial first. So at any instant a folder named step-NNNNNN
+// with a manifest is whole, and everything else may be deleted.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/file.h"
+
+namespace tessera::checkpoint {
+
+Path step_folder(const Path& checkpoints, int64_t step);     ///< checkpoints/step-000100
+Path partial_folder(const Path& checkpoints, int64_t step);  ///< checkpoints/step-000100.partial
+
+/// Whole checkpoints, oldest first; empty when the folder does not exist.
+std::vector<Path> whole_checkpoints(const Path& checkpoints);
+std::optional<Path> latest(const Path& checkpoints);
+
+/// Removes *.partial and step folders without a manifest; returns their names. No rank may be saving meanwhile.
+std::vector<std::string> clean_partials(const Path& checkpoints);
+
+/// Removes all whole checkpoints but the newest `keep` (0 and less: keeps all); returns their names.
+std::vector<std::string> prune(const Path& checkpoints, int64_t keep);
+
+/// Gives a flushed folder its final name in one step; what had that name before is swapped out, then removed.
+void publish(const Path& partial, const Path& final);
+
+}  // namespace tessera::checkpoint

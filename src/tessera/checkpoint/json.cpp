@@ -1,0 +1,84 @@
+#include "tessera/checkpoint/json.h"
+
+#include <set>
+#include <vector>
+
+#include "tessera/base/check.h"
+
+namespace tessera::checkpoint {
+
+namespace {
+
+constexpr int kMaxDepth = 32;  // our formats need 6
+
+[[noreturn]] void refuse(const std::string& what, const std::string& problem) {
+  throw UserError(Exit::input, "json", what + ": " + problem, "the file is damaged or not what its name says");
+}
+
+[[noreturn]] void wrong_type(const std::string& what, std::string_view expected, const Json& found) {
+  refuse(what, "expected " + std::string(expected) + ", found " + shown(dump_json(found)));
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& what) {
+  std::vector<std::set<std::string>> keys;  // of each object that is open
+  auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > kMaxDepth) refuse(what, "nested deeper than " + std::to_string(kMaxDepth));
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      refuse(what, "duplicate key " + shown(value.get<std::string>()));
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), watch);
+  } catch (const Json::exception& error) {
+    refuse(what, "not JSON (" + shown(error.what()) + ")");
+  }
+}
+
+const Json& json_member(const Json& object, const char* key, const std::string& what) {
+  if (!object.is_object()) wrong_type(what, "an object", object);
+  auto found = object.find(key);
+  if (found == object.end()) refuse(what, "'" + std::string(key) + "' is missing");
+  return *found;
+}
+
+int64_t json_integer(const Json& value, const std::string& what) {
+  bool whole = value.is_number_integer();
+  if (whole && value.is_number_unsigned()) whole = value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX);
+  if (!whole) wrong_type(what, "a whole number below 2^63", value);
+  return value.get<int64_t>();
+}
+
+std::string json_string(const Json& value, const std::string& what) {
+  if (!value.is_string()) wrong_type(what, "a string", value);
+  return value.get<std::string>();
+}
+
+const Json& json_array(const Json& value, const std::string& what) {
+  if (!value.is_array()) wrong_type(what, "an array", value);
+  return value;
+}
+
+Shape json_shape(const Json& value, const std::string& what) {
+  Shape shape;
+  for (const Json& dim : json_array(value, what)) {
+    shape.push_back(json_integer(dim, what));
+    if (shape.back() < 0) wrong_type(what, "dimensions of 0 and more", value);
+  }
+  return shape;
+}
+
+std::string dump_json(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string shown(std::string_view name) {
+  constexpr size_t kMost = 120;
+  std::string text(name.substr(0, kMost));
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return "'" + text + (name.size() > kMost ? "..." : "") + "'";
+}
+
+}  // namespace tessera::checkpoint

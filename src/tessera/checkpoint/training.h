@@ -1,0 +1,72 @@
+#pragma once
+// Training checkpoints: every rank saves the pieces it holds, rank 0 makes them one checkpoint, any layout reads it.
+//
+//   save_rank(partial, rank, pieces);                // every rank, also with no pieces; then a barrier
+//   if (rank == 0) commit(partial, final, world, manifest);
+//   ...
+//   TrainingCheckpoint saved(final);
+//   saved.read({"blocks.0.ffn.0.weight", "param", DType::f32, {13824, 5120}, {}, begin, end}, values);
+//
+// See folders.h [Note: whole or absent] for what a crash can leave behind.
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/checkpoint/folders.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/safetensors.h"
+
+namespace tessera::checkpoint {
+
+/// What a rank holds of a tensor: elements [begin, end), row-major, of a box of it.
+struct TensorRange {
+  std::string name, kind;  ///< kind: param, master_low, exp_avg, ...
+  DType dtype = DType::f32;
+  Shape shape;             ///< of the whole tensor
+  Box box = {};            ///< what tensor parallelism cut; empty: the whole tensor
+  int64_t begin = 0, end = -1;  ///< -1: to the end of the box
+};
+
+struct Piece {
+  TensorRange range;
+  const void* data;  ///< borrowed until save_rank returns
+};
+
+/// Writes rank-00000.safetensors and, last, rank-00000.parts.json into `partial`, creating the folder. Every rank of the
+/// world calls it; what several ranks hold alike (dp_replicate) is given by one of them.
+void save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces);
+
+/// After all `world` ranks have saved: merges their parts into `manifest` (its `tensors` are replaced), checks that they
+/// tile every tensor, writes manifest.json and renames `partial` to `final`. One rank calls it.
+void commit(const Path& partial, const Path& final, int world, Manifest manifest);
+
+/// A whole checkpoint, readable on any layout. Not for several threads at once.
+class TrainingCheckpoint {
+ public:
+  /// Reads the manifest and sees that all files are there. Throws UserError (input).
+  explicit TrainingCheckpoint(const Path& folder);
+
+  const Path& path() const { return folder_; }
+  const Manifest& manifest() const { return manifest_; }
+  bool contains(const std::string& name, const std::string& kind) const { return index_.count({name, kind}) > 0; }
+
+  /// Fills `to` with the range, from whatever parts hold it. Dtype and shape must be those saved, else UserError (input)
+  /// "expected [..], file has [..]". The checksum of a part is verified when it is first touched.
+  void read(const TensorRange& range, void* to);
+  /// The same as fp32; `range.dtype` is not looked at, the saved one must be floating.
+  void read_f32(const TensorRange& range, float* to);
+
+ private:
+  const TensorRecord& record(const TensorRange& range) const;
+  const SafetensorsFile& verified(const TensorRecord& tensor, const Part& part);
+
+  Path folder_;
+  Manifest manifest_;
+  std::map<std::pair<std::string, std::string>, const TensorRecord*> index_;  ///< (name, kind), into manifest_
+  std::map<std::string, SafetensorsFile> files_;                              ///< opened so far
+  std::set<std::pair<std::string, std::string>> verified_;                    ///< (file, key)
+};
+
+}  // namespace tessera::checkpoint

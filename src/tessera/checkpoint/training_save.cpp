@@ -1,0 +1,115 @@
+#include <cstdio>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/crc32c.h"
+#include "tessera/checkpoint/training.h"
+
+namespace tessera::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string rank_file(int rank, std::string_view suffix) {
+  char name[32];
+  std::snprintf(name, sizeof name, "rank-%05d", rank);
+  return name + std::string(suffix);
+}
+
+/// The piece's record with its one part (none when it is empty); box and end are filled in.
+TensorRecord describe(const Piece& piece, int rank) {
+  const TensorRange& range = piece.range;
+  const std::string what = range.kind + " of " + shown(range.name);
+  check_internal(byte_count(range.shape, range.dtype).has_value(), "checkpoint.save", what + ": shape " + shape_text(range.shape));
+  TensorRecord tensor{range.name, range.kind, range.dtype, range.shape, {}};
+  Part part;
+  part.box = range.box.empty() ? whole_box(range.shape) : range.box;
+  check_internal(fits(part.box, range.shape), "checkpoint.save", what + ": box " + box_text(part.box) + " of " + shape_text(range.shape));
+  part.begin = range.begin;
+  part.end = range.end < 0 ? volume(part.box) : range.end;
+  check_internal(0 <= part.begin && part.begin <= part.end && part.end <= volume(part.box), "checkpoint.save",
+                 what + ": elements [" + std::to_string(part.begin) + ", " + std::to_string(part.end) + ") of box " + box_text(part.box));
+  if (part.begin == part.end) return tensor;
+  check_internal(piece.data != nullptr, "checkpoint.save", what + ": no data");
+  part.file = rank_file(rank, ".safetensors");
+  part.crc32c = crc32c(piece.data, static_cast<size_t>((part.end - part.begin) * dtype_size(range.dtype)));
+  tensor.parts.push_back(part);
+  return tensor;
+}
+
+class Merger {
+ public:
+  void add(TensorRecord tensor) {
+    auto [at, is_new] = index_.emplace(std::pair(tensor.name, tensor.kind), tensors_.size());
+    if (is_new) return tensors_.push_back(std::move(tensor));
+    TensorRecord& merged = tensors_[at->second];
+    check_internal(merged.dtype == tensor.dtype && merged.shape == tensor.shape, "checkpoint.commit",
+                   tensor.kind + " of " + shown(tensor.name) + ": one rank has " + shape_text(merged.shape) + " " +
+                       std::string(dtype_name(merged.dtype)) + ", another " + shape_text(tensor.shape) + " " +
+                       std::string(dtype_name(tensor.dtype)));
+    merged.parts.insert(merged.parts.end(), tensor.parts.begin(), tensor.parts.end());
+  }
+  std::vector<TensorRecord> take() { return std::move(tensors_); }
+
+ private:
+  std::vector<TensorRecord> tensors_;
+  std::map<std::pair<std::string, std::string>, size_t> index_;
+};
+
+std::vector<TensorRecord> merge_ranks(const Path& partial, int world) {
+  Merger merger;
+  for (int rank = 0; rank < world; ++rank) {
+    const Path path = partial / rank_file(rank, ".parts.json");
+    if (!fs::exists(path))
+      throw UserError(Exit::disk, "checkpoint.commit", path.string() + ": rank " + std::to_string(rank) + " left no record of its parts",
+                      "checkpoints must go to a folder that all nodes share");
+    Json json = parse_json(read_text(path), path.string());
+    for (TensorRecord& tensor : parse_tensors(json, path.string())) merger.add(std::move(tensor));
+  }
+  std::vector<TensorRecord> tensors = merger.take();
+  for (const TensorRecord& tensor : tensors)
+    if (auto problem = tiling_problem(tensor))
+      throw InternalError("checkpoint.commit", tensor.kind + " of " + shown(tensor.name) + ": " + *problem);
+  return tensors;
+}
+
+}  // namespace
+
+void save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces) {
+  std::error_code error;
+  fs::create_directories(partial, error);
+  if (error)
+    throw UserError(Exit::disk, "checkpoint.save", partial.string() + ": cannot create: " + error.message(), "check [run] out");
+
+  std::vector<TensorRecord> records;
+  std::vector<TensorData> tensors;
+  std::map<std::string, int> used;  // a rank may hold several ranges of one tensor
+  for (const Piece& piece : pieces) {
+    TensorRecord record = describe(piece, rank);
+    for (Part& part : record.parts) {
+      part.key = record.kind + "/" + record.name;
+      if (int n = used[part.key]++) part.key += "#" + std::to_string(n);
+      tensors.push_back({part.key, record.dtype, {part.end - part.begin}, piece.data});
+    }
+    records.push_back(std::move(record));
+  }
+  if (!tensors.empty())
+    write_safetensors(partial / rank_file(rank, ".safetensors"), tensors, {{"format", "tessera"}, {"rank", std::to_string(rank)}});
+  write_text(partial / rank_file(rank, ".parts.json"), dump_json(to_json(records)));
+}
+
+void commit(const Path& partial, const Path& final, int world, Manifest manifest) {
+  manifest.tensors = merge_ranks(partial, world);
+  std::set<std::string> files;
+  for (const TensorRecord& tensor : manifest.tensors)
+    for (const Part& part : tensor.parts) files.insert(part.file);
+  // the ranks' records have done their work; others may be remains of a larger world that crashed here
+  for (const auto& item : fs::directory_iterator(partial)) {
+    std::error_code error;
+    if (!files.count(item.path().filename().string())) fs::remove_all(item.path(), error);
+  }
+  write_text(partial / "manifest.json", dump_json(to_json(manifest)));
+  publish(partial, final);
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,128 @@
+#include "tessera/checkpoint/weights.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/json.h"
+
+namespace tessera::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kStems[] = {"model", "diffusion_pytorch_model"};
+constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::string_view kIndexSuffix = ".index.json";
+
+[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
+  throw UserError(Exit::input, "weights.open", what, hint);
+}
+
+/// Files "<stem>-00001-of-00003.safetensors" of a folder, sorted; refuses an incomplete set.
+std::vector<Path> shards(const Path& folder, std::string_view stem) {
+  std::vector<Path> found;
+  size_t expected = 0;
+  for (const auto& item : fs::directory_iterator(folder)) {
+    std::string name = item.path().filename().string();
+    size_t of = name.rfind("-of-");
+    if (!name.starts_with(std::string(stem) + "-") || !name.ends_with(kSuffix) || of == std::string::npos) continue;
+    std::string total = name.substr(of + 4, name.size() - of - 4 - kSuffix.size());
+    if (total.empty() || total.size() > 9 || total.find_first_not_of("0123456789") != std::string::npos) continue;
+    expected = std::max(expected, static_cast<size_t>(std::stoul(total)));
+    found.push_back(item.path());
+  }
+  if (found.size() != expected)
+    refuse(folder.string() + ": " + std::to_string(found.size()) + " of " + std::to_string(expected) + " shards of " +
+               std::string(stem) + " are there",
+           "fetch the missing ones");
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
+void WeightSet::add(const Path& file) {
+  files_.push_back(SafetensorsFile::open(file));
+  for (const auto& entry : files_.back().entries())
+    if (!place_.emplace(entry.name, files_.size() - 1).second)
+      refuse(path_.string() + ": tensor " + shown(entry.name) + " is in more than one file, also in " + file.filename().string(),
+             "remove the file that does not belong to the model");
+}
+
+void WeightSet::add_index(const Path& index) {
+  const std::string what = index.string() + ": weight_map";
+  const Json json = parse_json(read_text(index), index.string());
+  const Json& map = json_member(json, "weight_map", index.string());
+  if (!map.is_object() || map.empty()) refuse(what + ": expected an object from tensor to file", "fetch the index again");
+
+  std::map<std::string, size_t> files;
+  for (const auto& [name, value] : map.items()) {
+    std::string file = json_string(value, what + ": " + shown(name));
+    // an index names files beside it; anything else could read from anywhere
+    if (Path(file).filename() != Path(file) || file == "." || file == "..")
+      refuse(what + ": " + shown(name) + " is in " + shown(file) + ", expected a plain file name", "fetch the index again");
+    auto [at, is_new] = files.emplace(file, files_.size());
+    if (is_new) files_.push_back(SafetensorsFile::open(index.parent_path() / file));
+    if (!files_[at->second].find(name))
+      refuse(what + ": " + shown(name) + " should be in " + shown(file) + ", which does not have it",
+             "index and shards are of different models: fetch both again");
+    place_[name] = at->second;
+  }
+}
+
+std::vector<std::string> WeightSet::names() const {
+  std::vector<std::string> result;
+  for (const auto& [name, file] : place_) result.push_back(name);
+  return result;
+}
+
+const SafetensorsFile& WeightSet::file_of(const std::string& name) const {
+  auto found = place_.find(name);
+  if (found != place_.end()) return files_[found->second];
+  std::vector<std::string> near = nearest(name, names());
+  throw UserError(Exit::input, "weights.read", path_.string() + ": no tensor " + shown(name),
+                  near.empty() ? "it has no tensors at all" : "the nearest name in it is " + shown(near[0]));
+}
+
+const SafetensorsFile::Entry& WeightSet::at(const std::string& name) const { return file_of(name).at(name); }
+
+void WeightSet::read(const std::string& name, int64_t first, int64_t count, void* to) const {
+  file_of(name).read(name, first, count, to);
+}
+
+void WeightSet::read_f32(const std::string& name, int64_t first, int64_t count, float* to) const {
+  file_of(name).read_f32(name, first, count, to);
+}
+
+WeightSet open_weights(const Path& path) {
+  WeightSet set;
+  set.path_ = path;
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    if (path.string().ends_with(".json")) {
+      set.add_index(path);
+    } else {
+      set.add(path);
+    }
+    return set;
+  }
+  for (std::string_view stem : kStems) {
+    Path whole = path / (std::string(stem) + std::string(kSuffix));
+    Path index = whole.string() + std::string(kIndexSuffix);
+    if (fs::exists(whole)) {
+      set.add(whole);
+    } else if (fs::exists(index)) {
+      set.add_index(index);
+    } else {
+      for (const Path& shard : shards(path, stem)) set.add(shard);
+    }
+    if (!set.files_.empty()) return set;
+  }
+  refuse(path.string() + ": no weights, looked for model.safetensors, diffusion_pytorch_model.safetensors, their "
+                         ".index.json and their shards",
+         "name the .safetensors file itself; .pth and .bin files must be converted first");
+}
+
+}  // namespace tessera::checkpoint

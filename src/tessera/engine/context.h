@@ -1,0 +1,37 @@
+#pragma once
+// The engine's Context: the same sites as the plain one, over weight views of the slot the unit occupies, with
+// weight gradients written straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
+#include "tessera/engine/store.h"
+#include "tessera/net/context.h"
+
+namespace tessera::engine {
+
+class ShardContext final : public net::Context {
+ public:
+  ShardContext(Store& store, int unit, const net::Tokens& tokens) : store_(store), unit_(unit), tokens_(tokens) {}
+
+  const net::Tokens& tokens() const override { return tokens_; }
+  Tensor linear(std::string_view site, const Tensor& x) override;
+  Tensor gelu_linear(std::string_view site, const Tensor& x) override;
+  Tensor layer_norm(std::string_view site, const Tensor& x, double eps) override;
+  Tensor rms_norm(std::string_view site, const Tensor& x, double eps) override;
+  Tensor rms_norm_rope(std::string_view site, const Tensor& x, int64_t heads, double eps) override;
+  Tensor modulated_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale, double eps) override;
+  Tensor gated_residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor& gate) override;
+  Tensor self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads) override;
+  Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads) override;
+  Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                          const Tensor& bias) override;
+  Tensor param(std::string_view site) override;
+  Tensor embedding(std::string_view site, const Tensor& ids) override;
+
+ private:
+  ops::WeightSite& weight(std::string_view site, std::string_view suffix);
+  ops::WeightSite* bias(std::string_view site);
+
+  Store& store_;
+  const int unit_;
+  const net::Tokens& tokens_;
+};
+
+}  // namespace tessera::engine

@@ -1,0 +1,88 @@
+#pragma once
+// Interprets a schedule: the list of instructions is all there is, for training steps, samples and encoders alike.
+//
+//   Executor executor(model.units(), store, comm, plan, rank, {});
+//   executor.train(schedule, step, {load, loss, control, agree}, optimiser);
+//   std::vector<Tensor> out = executor.forward(sample_schedule, step, {batch_cond, batch_uncond});
+#include <fstream>
+
+#include "tessera/comm/comm.h"
+#include "tessera/engine/lane.h"
+#include "tessera/engine/unit_run.h"
+#include "tessera/net/model.h"
+#include "tessera/net/unit_update.h"
+#include "tessera/plan/schedule.h"
+
+namespace tessera::engine {
+
+/// What the training loop does at the instructions that belong to it.
+struct StepCalls {
+  /// Inputs of this rank's micro-batch (called only when it has samples).
+  std::function<net::Batch(int micro)> load;
+  /// Gradient of the objective with respect to the prediction [T, C]; books the loss.
+  std::function<Tensor(const Tensor& prediction, const net::Batch& batch, int micro)> loss;
+  /// This rank's values for the exchange at `norm`, at most kControlDoubles - 1.
+  std::function<std::vector<double>()> control;
+  /// Called with the gradient norm and all ranks' values: what to do with the updates; nothing skips them.
+  std::function<std::optional<net::StepControl>(double grad_norm, const std::vector<std::vector<double>>& ranks)> agree;
+};
+
+struct ExecutorOptions {
+  bool input_grad = false;  ///< keep the gradients of each micro-batch's inputs (verification)
+  bool poison = false;      ///< fill released slots with NaN, so that a use after release shows (tests)
+  std::string trace;        ///< file for the executed instructions; empty: none
+};
+
+/// Where a rank is, for heartbeats and fault messages.
+using Whereabouts = std::function<void(int64_t step, int instruction, const std::string& what)>;
+
+class Executor {
+ public:
+  Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& store, comm::Comm& comm, const plan::Plan& plan,
+           int rank, ExecutorOptions options);
+  ~Executor();
+
+  void on_instruction(Whereabouts whereabouts) { whereabouts_ = std::move(whereabouts); }
+
+  void train(const plan::Schedule& schedule, int64_t step, const StepCalls& calls, net::UnitUpdate* update);
+  /// One result a micro-batch: the last unit's boundary tensor.
+  std::vector<Tensor> forward(const plan::Schedule& schedule, int64_t step, const std::vector<net::Batch>& batches);
+  /// Runs the flush: `write` this rank's shards, wait for all, `commit` on rank 0, wait for it.
+  void checkpoint(const plan::Schedule& schedule, int64_t step, const std::function<void()>& write,
+                  const std::function<void()>& commit);
+
+  /// Gradients of each micro-batch's inputs, when options.input_grad.
+  std::vector<std::vector<Tensor>>& input_grads() { return input_grads_; }
+  /// Seconds each lane worked since the last call, by lane name.
+  std::map<std::string, double> take_busy();
+  /// The last executed schedule as lines of schedule.jsonl with times (for reports).
+  const std::vector<std::string>& last_lines() const { return last_lines_; }
+  void keep_lines(bool keep) { keep_lines_ = keep; }
+
+ private:
+  struct Micro;
+  struct Run;
+  void interpret(const std::shared_ptr<Run>& shared);
+  void execute(Run& run, int index, std::vector<plan::Comm>& done);
+  void forward_unit(Run& run, const plan::Instruction& in);
+  void norm(Run& run, std::vector<plan::Comm>& done);
+
+  const std::vector<std::unique_ptr<net::Unit>>& units_;
+  Store& store_;
+  const plan::Plan& plan_;
+  const int rank_;
+  const ExecutorOptions options_;
+  comm::Group &gather_, &reduce_, &outer_, &world_;
+  Events events_;
+  LaneThread gather_lane_, reduce_lane_, disk_lane_;
+  Whereabouts whereabouts_;
+  std::vector<std::vector<Tensor>> input_grads_;
+  std::map<std::string, double> busy_;
+  std::ofstream trace_;
+  bool keep_lines_ = false;
+  std::vector<std::string> last_lines_;
+  int64_t traced_step_ = -1;
+  int base_ = 0;
+};
+
+}  // namespace tessera::engine

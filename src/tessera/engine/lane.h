@@ -1,0 +1,49 @@
+#pragma once
+// A lane: a thread that runs its instructions in order, each after what it waits for. The compute lane is the calling
+// thread itself; gathers, reductions and writes have lanes of their own, so they overlap it.
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace tessera::engine {
+
+/// Which instructions of the running schedule are done; a failed one wakes every waiter with its exception.
+class Events {
+ public:
+  void reset(size_t count);
+  void done(int instruction);
+  void fail(std::exception_ptr error);
+  /// Blocks until all of `wait` are done; rethrows a lane's failure.
+  void await(const std::vector<int>& wait);
+  void await_all();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<char> done_;
+  size_t open_ = 0;
+  std::exception_ptr error_;
+};
+
+class LaneThread {
+ public:
+  LaneThread();
+  ~LaneThread();
+  void push(std::function<void()> work);
+
+ private:
+  void loop();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tessera::engine

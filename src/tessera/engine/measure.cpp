@@ -1,0 +1,137 @@
+#include "tessera/engine/measure.h"
+
+#include "tessera/base/check.h"
+#include "tessera/engine/unit_run.h"
+
+namespace tessera::engine {
+
+namespace {
+
+Tensor to_meta(const Tensor& t) { return t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t; }
+
+int64_t bytes_of(const std::vector<Tensor>& tensors) {
+  int64_t sum = 0;
+  for (const Tensor& t : tensors)
+    if (t.defined()) sum += round_up(static_cast<int64_t>(t.storage().nbytes()), 64);
+  return sum;
+}
+
+/// Distinct storages only: conditioning is often several views of one tensor.
+int64_t distinct_bytes(const std::vector<Tensor>& tensors) {
+  std::vector<c10::StorageImpl*> seen;
+  int64_t sum = 0;
+  for (const Tensor& t : tensors) {
+    auto* storage = t.storage().unsafeGetStorageImpl();
+    if (std::find(seen.begin(), seen.end(), storage) != seen.end()) continue;
+    seen.push_back(storage);
+    sum += round_up(static_cast<int64_t>(t.storage().nbytes()), 64);
+  }
+  return sum;
+}
+
+class Probe {
+ public:
+  Probe(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, MeasureOptions options)
+      : units_(units), options_(options) {
+    for (const Tensor& t : batch.inputs) inputs_.push_back(to_meta(t));
+    tokens_ = batch.tokens;
+    tokens_.rows = to_meta(tokens_.rows);
+    tokens_.cos = to_meta(tokens_.cos);
+    tokens_.sin = to_meta(tokens_.sin);
+  }
+
+  plan::ModelSpec run(std::string name) {
+    plan::ModelSpec spec;
+    spec.name = std::move(name);
+    spec.inputs = bytes_of(inputs_) + bytes_of({tokens_.rows, tokens_.cos, tokens_.sin});
+    spec.samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
+    spec.tokens = tokens_.count();
+    std::vector<Tensor> stream = inputs_;
+    std::vector<Tensor> cond;
+    std::map<std::string, plan::Footprint> known;
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const net::Unit& unit = *units_[u];
+      plan::UnitSpec described = unit.spec();
+      const auto it = known.find(described.kind);
+      if (it != known.end()) {
+        described.cost = it->second;
+      } else {
+        described.cost = cost(unit, described, stream, cond, u == 0);
+        known[described.kind] = described.cost;
+      }
+      spec.units.push_back(std::move(described));
+    }
+    spec.loss_grad = spec.loss_peak = bytes_of(stream);
+    return spec;
+  }
+
+ private:
+  /// Measures one unit; `stream` and `cond` are moved on past it.
+  plan::Footprint cost(const net::Unit& unit, const plan::UnitSpec& described, std::vector<Tensor>& stream,
+                       std::vector<Tensor>& cond, bool first) {
+    plan::Footprint f;
+    plan::ModelSpec one;
+    one.units = {described};
+    Store store(one, {unit.prefix()}, Mesh{}, 0, at::kMeta, options_.train);
+    store.bind(0, -1);
+    ShardContext ctx(store, 0, tokens_);
+    const bool want_input = !first || options_.input_grad;
+
+    {  // without a graph
+      UnitRun run{leaves(stream, false), {}, want_input};
+      Meter::MetaCount count;
+      net::Flow out = run_forward(unit, ctx, cond, false, run);
+      f.forward_peak = count.peak();
+      f.out = bytes_of(out.stream);
+      f.cond = distinct_bytes(out.cond);
+    }
+    f.forward_flops = unit.forward_flops(tokens_);
+    f.backward_flops = 2 * f.forward_flops;
+    net::Flow out;
+    if (options_.train) {
+      UnitRun run{leaves(stream, want_input), {}, want_input};
+      std::vector<Tensor> cond_leaves = leaves(cond, true);
+      std::vector<Tensor> cond_grad(cond.size());
+      store.bind_grad(0, -1, true);
+      {
+        Meter::MetaCount count;
+        out = run_forward(unit, ctx, cond_leaves, true, run);
+        f.keep_peak = f.recompute_peak = count.peak();
+        f.recompute_saved = count.live();
+        f.saved = count.live() - f.out - f.cond;
+        std::vector<Tensor> out_grad, out_cond_grad;
+        for (const Tensor& t : run.out.stream) out_grad.push_back(at::empty_like(t));
+        for (const Tensor& t : run.out.cond) out_cond_grad.push_back(at::empty_like(t));
+        const int64_t start = count.live();
+        count.reset_peak();
+        std::vector<Tensor> in_grad =
+            run_backward(run, std::move(out_grad), std::move(out_cond_grad), cond_leaves, cond_grad, store.anchor(0));
+        f.backward_peak = count.peak() - start;
+        f.grad_in = bytes_of(in_grad);
+        for (const Tensor& t : cond_grad) f.grad_cond.push_back(t.defined() ? bytes_of({t}) : 0);
+        store.finish_grad(0);
+      }
+    } else {
+      UnitRun run{leaves(stream, false), {}, false};
+      out = run_forward(unit, ctx, cond, false, run);
+    }
+    stream = out.stream;
+    if (!out.cond.empty()) cond = out.cond;
+    return f;
+  }
+
+  const std::vector<std::unique_ptr<net::Unit>>& units_;
+  const MeasureOptions options_;
+  std::vector<Tensor> inputs_;
+  net::Tokens tokens_;
+};
+
+}  // namespace
+
+plan::ModelSpec measure(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, std::string name,
+                        MeasureOptions options) {
+  Meter::install();
+  return Probe(units, batch, options).run(std::move(name));
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,20 @@
+#pragma once
+// Measures what running each unit costs, by running it on meta tensors with the code that will run
+// ([Note: bytes by running on meta] in meter.h). A 14B block takes milliseconds and no memory.
+//
+//   plan::ModelSpec spec = measure(model.units(), batch, "wan2.1-t2v-1.3b", {});
+#include "tessera/net/model.h"
+#include "tessera/plan/unit_spec.h"
+
+namespace tessera::engine {
+
+struct MeasureOptions {
+  bool train = true;         ///< forward only otherwise
+  bool input_grad = false;   ///< gradients of the model's inputs are wanted too
+};
+
+/// `batch` has the shapes of the largest micro-batch; its values are not read.
+plan::ModelSpec measure(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, std::string name,
+                        MeasureOptions options);
+
+}  // namespace tessera::engine

@@ -1,0 +1,55 @@
+#pragma once
+// Counts the tensor bytes of the device tier, by part, with their peak, and enforces the budget. On a CPU it is an
+// allocator in front of LibTorch's; it keeps freed blocks by size, so that a step's tensors cost no page faults.
+//
+//   Meter::install();                                    // before the first tensor
+//   { Meter::Scope scope(Part::slots); arena = at::empty(...); }
+//   Meter::reset_peak(); ...; Meter::peak();
+//
+// [Note: bytes by running on meta] The same counting stands behind LibTorch's meta device, whose tensors have sizes
+// but no memory. Running a unit on meta tensors therefore tells the bytes it will take, with the code that will take
+// them: nothing to keep in step by hand (measure.h).
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace tessera::engine {
+
+enum class Part { parameters, gradients, states, slots, compute };
+inline constexpr int kParts = 5;
+
+class Meter {
+ public:
+  static void install();
+  static int64_t live();
+  static int64_t live(Part part);
+  static int64_t peak();                                ///< highest live() since reset_peak
+  static std::array<int64_t, kParts> at_peak();         ///< live bytes by part when the peak was reached
+  static void reset_peak();
+  static int64_t reserved();                            ///< live plus blocks kept for reuse
+  static void set_budget(int64_t bytes);                ///< going over throws UserError (memory); 0: none
+  static std::string story();                           ///< who holds the memory now, for error messages
+
+  /// Allocations of this thread are booked on `part` while it lives (compute otherwise).
+  class Scope {
+   public:
+    explicit Scope(Part part);
+    ~Scope();
+    Scope(const Scope&) = delete;
+
+   private:
+    Part before_;
+  };
+
+  /// Counts meta tensors allocated while it lives; one at a time.
+  class MetaCount {
+   public:
+    MetaCount();
+    ~MetaCount();
+    int64_t live() const;
+    int64_t peak() const;
+    void reset_peak();
+  };
+};
+
+}  // namespace tessera::engine

@@ -1,0 +1,32 @@
+#pragma once
+// Values into and out of shards: initial weights, foreign weights, checkpoints. No rank ever holds a whole model:
+// everything goes by the ranges this rank owns.
+#include "tessera/checkpoint/training.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/comm/comm.h"
+#include "tessera/engine/store.h"
+#include "tessera/net/unit_update.h"
+
+namespace tessera::engine {
+
+/// Writes elements [first, first + count) of a parameter.
+using Fill = std::function<void(const plan::ParamSpec& param, int64_t first, int64_t count, float* out)>;
+void fill_shards(Store& store, const Fill& fill);
+
+/// Streams weights into shards. `name_in_file` maps our parameter name to the file's. Throws UserError (input) for a
+/// missing tensor or another shape; `hint` turns the name and found shape into what to try.
+void load_weights(Store& store, const checkpoint::WeightSet& weights,
+                  const std::function<std::string(const std::string&)>& name_in_file,
+                  const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint);
+
+/// This rank's pieces of a training checkpoint: parameters and optimiser states. Data is borrowed from the shards.
+std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, net::UnitUpdate* update);
+/// The reverse, from any layout.
+void restore(Store& store, net::UnitUpdate* update, checkpoint::TrainingCheckpoint& from);
+
+/// Calls `each(param, whole tensor)` for every parameter of every unit, in order, one unit gathered at a time; all
+/// ranks take part and see it. `gradients` hands out reduced gradients instead of values.
+void each_whole(Store& store, comm::Comm& comm, bool gradients,
+                const std::function<void(const plan::ParamSpec&, const Tensor&)>& each);
+
+}  // namespace tessera::engine

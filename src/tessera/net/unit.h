@@ -1,0 +1,32 @@
+#pragma once
+// A unit is the grain of sharding, gathering, recompute and offload: an embedding stem, a block, a head. Its
+// mathematics is one function without hidden state; a model is a list of units (model.h).
+//
+//   Flow out = unit.forward(ctx, {stream, cond});
+#include "tessera/net/context.h"
+#include "tessera/plan/unit_spec.h"
+
+namespace tessera::net {
+
+/// What travels from unit to unit: the boundary tensors (`stream`, a unit takes and returns them) and conditioning
+/// shared by all later units (`cond`, set by the stem; a unit returns it empty when it leaves it unchanged).
+struct Flow {
+  std::vector<Tensor> stream;
+  std::vector<Tensor> cond;
+};
+
+class Unit {
+ public:
+  virtual ~Unit() = default;
+  /// Name, kind and parameters; costs are measured, not declared.
+  virtual const plan::UnitSpec& spec() const = 0;
+  /// Sites are relative to the unit: "self_attn.q" of unit "blocks.3" has parameter "blocks.3.self_attn.q.weight".
+  /// (The stem's and head's unit name is not part of their parameters' names: see `prefix`.)
+  virtual Flow forward(Context& ctx, const Flow& in) const = 0;
+  /// What precedes a site in parameter names: "blocks.3." for blocks, "" for stems whose sites are whole names.
+  virtual std::string prefix() const { return spec().name + "."; }
+  /// Multiply-adds x 2 of one forward on T tokens of B samples with the given lengths.
+  virtual double forward_flops(const Tokens& tokens) const = 0;
+};
+
+}  // namespace tessera::net

@@ -1,0 +1,57 @@
+#pragma once
+// Fused operators of diffusion transformers on packed tokens, with gradients; CPU kernels here, a plain reference in
+// ops/reference.h that the tests compare them with. All run on meta tensors too, where they allocate what the CPU
+// kernel would allocate: that is how the planner learns their bytes ([Note: bytes by running on meta] in
+// engine/measure.h).
+//
+// Shapes: T tokens packed over samples, D channels, R modulation rows (token -> row by `rows` [T] int32).
+//   y = ops::modulated_norm(x, shift, scale, rows, 1e-6);     // LN(x) * (1 + scale[row]) + shift[row]
+#include "tessera/ops/weight.h"
+
+namespace tessera::ops {
+
+using at::Tensor;
+
+/// y = x W^T + b. x [T, in], W [out, in], b [out] or null. Saves x only. dW and db go to the sites' gradients.
+/// Frozen sites (undefined grad) cost no weight gradient.
+Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor);
+
+/// LayerNorm with affine weight and bias (fp32 statistics). x [T, D]. Saves x and (mean, rstd) [T].
+Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor);
+
+/// RMSNorm over the whole last dim: x * rsqrt(mean(x^2) + eps) * w. Saves x and rstd [T].
+Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& anchor);
+
+/// RMSNorm over all D = heads * d_h channels, then rotary embedding of neighbouring pairs within each head
+/// (Wan 2.1: (re, im) = components 2k, 2k+1). cos, sin: [T, d_h / 2] fp32. Saves x and rstd.
+Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, const Tensor& sin, int64_t heads, double eps,
+                     const Tensor& anchor);
+
+/// LN(x) (no affine, fp32 statistics) * (1 + scale[row]) + shift[row]. x [T, D]; shift, scale [R, D] fp32, may be
+/// strided views of a modulation [R, 6, D] (last dim contiguous). Gradients to x, shift, scale. Saves x, (mean, rstd), scale.
+Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps);
+
+/// x + y * gate[row]. x, y [T, D], gate [R, D]. Gradients to x (passed through, no copy), y, gate. Saves y, gate.
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows);
+
+/// GELU, tanh approximation. Saves x only.
+Tensor gelu_tanh(const Tensor& x);
+
+/// linear(gelu_tanh(x)) that saves x only and forms gelu(x) again for the weight gradient.
+Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor);
+
+/// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1].
+/// Scale 1/sqrt(d). Saves q, k, v, out and log-sum-exp [H, Tq].
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const std::vector<int64_t>& q_offsets,
+                 const std::vector<int64_t>& k_offsets);
+
+/// Forward only, unscaled, with an additive bias [H, Lq, Lk] shared by the samples (UMT5). One sample a call.
+Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias);
+
+/// A small copy of a parameter whose gradient is added to the site's buffer (modulation tables and the like).
+Tensor param(WeightSite& weight, const Tensor& anchor);
+
+/// Rows of a table [V, D] by ids [T] int64; the gradient is added to the rows (when trainable).
+Tensor embedding(const Tensor& ids, WeightSite& table, const Tensor& anchor);
+
+}  // namespace tessera::ops

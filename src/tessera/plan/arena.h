@@ -1,0 +1,56 @@
+#pragma once
+// Packs the slots of a schedule into one range of bytes at compile time and says what each reuse must wait for.
+//
+//   Arena arena;
+//   int64_t at = arena.take(bytes, waits);   // waits: instructions that used these bytes before
+//   arena.give(at, bytes, instruction);      // free once `instruction` is done
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "tessera/base/check.h"
+
+namespace tessera::plan {
+
+class Arena {
+ public:
+  /// Lowest free offset that holds `bytes`; appends the instructions that last used any of it.
+  int64_t take(int64_t bytes, std::vector<int>& waits) {
+    int64_t at = 0;
+    for (const Range& used : used_) {  // sorted by begin
+      if (used.begin - at >= bytes) break;
+      at = std::max(at, used.end);
+    }
+    used_.insert(std::lower_bound(used_.begin(), used_.end(), at, [](const Range& r, int64_t x) { return r.begin < x; }),
+                 Range{at, at + bytes});
+    for (const Past& past : past_)
+      if (past.begin < at + bytes && past.end > at) waits.push_back(past.instruction);
+    std::erase_if(past_, [&](const Past& past) { return past.begin >= at && past.end <= at + bytes; });
+    size_ = std::max(size_, at + bytes);
+    return at;
+  }
+
+  void give(int64_t at, int instruction) {
+    const auto it = std::find_if(used_.begin(), used_.end(), [&](const Range& r) { return r.begin == at; });
+    check_internal(it != used_.end(), "plan.arena", "offset " + std::to_string(at) + " is not in use");
+    past_.push_back({it->begin, it->end, instruction});
+    used_.erase(it);
+  }
+
+  int64_t size() const { return size_; }
+  bool empty() const { return used_.empty(); }
+
+ private:
+  struct Range {
+    int64_t begin, end;
+  };
+  struct Past {
+    int64_t begin, end;
+    int instruction;
+  };
+  std::vector<Range> used_;
+  std::vector<Past> past_;
+  int64_t size_ = 0;
+};
+
+}  // namespace tessera::plan

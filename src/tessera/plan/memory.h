@@ -1,0 +1,36 @@
+#pragma once
+// The memory curve of a schedule: which instruction holds which bytes. Pure arithmetic over measured footprints.
+//
+//   MemoryCurve curve = memory_curve(spec, plan, schedule, rank);
+//   curve.peak; curve.at;                    // bytes, and the instruction that holds them
+#include <string>
+#include <vector>
+
+#include "tessera/plan/schedule.h"
+
+namespace tessera::plan {
+
+struct MemoryParts {
+  int64_t parameters = 0, gradients = 0, states = 0, slots = 0, activations = 0, temporaries = 0;
+  int64_t total() const { return parameters + gradients + states + slots + activations + temporaries; }
+};
+
+struct MemoryCurve {
+  int64_t peak = 0;
+  int at = -1;              ///< index of the instruction that holds the peak
+  std::string at_name;      ///< "backward blocks.3"
+  MemoryParts by_part;      ///< at the peak
+  int64_t persistent = 0;   ///< shards of parameters, gradients and states
+  std::vector<int64_t> live;///< bytes while each instruction runs, highest
+};
+
+/// Bytes of optimiser state a parameter element takes (AdamW with fp32 moments: 8).
+struct StateCost {
+  int64_t bytes_per_element = 8;
+};
+
+/// `arena`: bytes of slots; the largest over all schedules of the run, because it is allocated once (0: this one's).
+MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank, int64_t arena = 0,
+                         StateCost states = {});
+
+}  // namespace tessera::plan

@@ -1,0 +1,197 @@
+// The plan as a file people read and write: scalars, a [mesh] table, and one [[units]] table for each run of units
+// that are treated alike. A later table overrides an earlier one, so a hand-written plan may start with name = "*".
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+#include <toml++/toml.h>
+
+#include "tessera/base/check.h"
+#include "tessera/plan/plan.h"
+
+namespace tessera::plan {
+
+namespace {
+
+/// "blocks.12" is {"blocks.", 12}; a name without a number has index -1.
+struct Numbered {
+  std::string stem;
+  int64_t index = -1;
+};
+
+Numbered numbered(std::string_view name) {
+  const size_t digits = name.find_last_not_of("0123456789") + 1;
+  Numbered result{std::string(name), -1};
+  // "07" stays a plain name: it could not be written back from its number
+  if (digits == 0 || digits == name.size() || (name[digits] == '0' && name.size() > digits + 1)) return result;
+  int64_t index = 0;
+  if (std::from_chars(name.data() + digits, name.data() + name.size(), index).ec != std::errc()) return result;
+  return {std::string(name.substr(0, digits)), index};
+}
+
+/// Indices of the units that `pattern` names: a name, a range "blocks.2-5", or everything that begins as "blocks.*".
+std::vector<size_t> matching(std::string_view pattern, const std::vector<std::string>& names) {
+  std::vector<size_t> found;
+  for (size_t u = 0; u < names.size(); ++u)
+    if (names[u] == pattern) return {u};
+  if (pattern.ends_with('*')) {
+    for (size_t u = 0; u < names.size(); ++u)
+      if (names[u].starts_with(pattern.substr(0, pattern.size() - 1))) found.push_back(u);
+    return found;
+  }
+  const size_t dash = pattern.rfind('-');
+  if (dash == std::string_view::npos) return found;
+  const Numbered first = numbered(pattern.substr(0, dash));
+  int64_t last = -1;
+  std::from_chars(pattern.data() + dash + 1, pattern.data() + pattern.size(), last);
+  for (size_t u = 0; u < names.size(); ++u) {
+    const Numbered name = numbered(names[u]);
+    if (first.index >= 0 && name.stem == first.stem && name.index >= first.index && name.index <= last) found.push_back(u);
+  }
+  const auto covered = static_cast<int64_t>(found.size());  // a range must exist as a whole, or it is a typing error
+  return covered > 0 && covered == last - first.index + 1 ? found : std::vector<size_t>{};
+}
+
+class Reader {
+ public:
+  Reader(const std::string& file, const std::vector<std::string>& names) : file_(file), names_(names) {}
+
+  Plan read(const std::string& text) const {
+    toml::table root;
+    try {
+      root = toml::parse(text, file_);
+    } catch (const toml::parse_error& error) {
+      throw UserError(Exit::usage, "plan.read",
+                      file_ + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),
+                      "correct the line, or write a plan with 'tessera plan' and start from it");
+    }
+    known_keys(root, "", {"mesh", "global_batch", "micro_batch", "prefetch", "units"});
+    Plan plan;
+    plan.units.resize(names_.size());
+    plan.global_batch = integer(root, "", "global_batch", 1, plan.global_batch);
+    plan.micro_batch = integer(root, "", "micro_batch", 1, plan.micro_batch);
+    plan.prefetch = static_cast<int>(integer(root, "", "prefetch", 0, plan.prefetch));
+    if (root.contains("mesh")) read_mesh(root["mesh"], plan.mesh);
+    if (root.contains("units")) read_units(root["units"], plan.units);
+    return plan;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& key, const std::string& what, const std::string& hint) const {
+    throw UserError(Exit::usage, "plan.read", file_ + ": " + key + ": " + what, hint);
+  }
+
+  void known_keys(const toml::table& table, const std::string& prefix, const std::vector<std::string>& known) const {
+    for (const auto& [key, value] : table) {
+      const std::string name(key.str());
+      if (std::find(known.begin(), known.end(), name) == known.end())
+        fail(prefix + name, "unknown key", "did you mean " + prefix + nearest(name, known).front() + "?");
+    }
+  }
+
+  int64_t integer(const toml::table& table, const std::string& prefix, const std::string& key, int64_t least,
+                  int64_t fallback) const {
+    const toml::node* node = table.get(key);
+    if (!node) return fallback;
+    const auto value = node->value_exact<int64_t>();
+    if (!value || *value < least || *value > INT32_MAX) {
+      std::ostringstream found;
+      node->visit([&](const auto& n) { found << n; });
+      fail(prefix + key, "found " + found.str(), "expected a whole number, at least " + std::to_string(least));
+    }
+    return *value;
+  }
+
+  std::string text(const toml::table& table, const std::string& prefix, const std::string& key) const {
+    const auto value = table[key].value_exact<std::string>();
+    if (!value) fail(prefix + key, "not a string", "write " + key + " = \"...\"");
+    return *value;
+  }
+
+  void read_mesh(toml::node_view<toml::node> node, Mesh& mesh) const {
+    const toml::table* table = node.as_table();
+    if (!table) fail("mesh", "not a table", "write [mesh] and below it, for example, dp_shard = 2");
+    std::vector<std::string> axes;
+    for (Axis axis : kAllAxes) axes.emplace_back(axis_name(axis));
+    known_keys(*table, "mesh.", axes);
+    for (Axis axis : kAllAxes)
+      mesh[axis] = static_cast<int>(integer(*table, "mesh.", std::string(axis_name(axis)), 1, 1));
+  }
+
+  void read_units(toml::node_view<toml::node> node, std::vector<UnitPlan>& units) const {
+    const toml::array* list = node.as_array();
+    if (!list) fail("units", "not a list of tables", "write [[units]] and below it name = \"blocks.0-3\"");
+    for (size_t n = 0; n < list->size(); ++n) {
+      const std::string prefix = "units[" + std::to_string(n) + "].";
+      const toml::table* table = (*list)[n].as_table();
+      if (!table) fail("units[" + std::to_string(n) + "]", "not a table", "write [[units]] and below it its keys");
+      read_unit(*table, prefix, units);
+    }
+  }
+
+  void read_unit(const toml::table& table, const std::string& prefix, std::vector<UnitPlan>& units) const {
+    known_keys(table, prefix, {"name", "activations", "strategy", "reshard_after_forward"});
+    if (!table.contains("name")) fail(prefix + "name", "missing", "say which units are meant, for example \"*\"");
+    const std::string pattern = text(table, prefix, "name");
+    const auto chosen = matching(pattern, names_);
+    if (chosen.empty())
+      fail(prefix + "name", "no unit of the model is named '" + pattern + "'",
+           names_.empty() ? "the model has no units" : "did you mean '" + nearest(pattern, names_).front() + "'?");
+    for (size_t u : chosen) read_choices(table, prefix, units[u]);
+  }
+
+  void read_choices(const toml::table& table, const std::string& prefix, UnitPlan& unit) const {
+    const std::string where = "plan.read " + file_ + ": " + prefix;
+    if (table.contains("activations")) unit.activations = policy_of(text(table, prefix, "activations"), where + "activations");
+    if (table.contains("strategy")) unit.strategy = strategy_of(text(table, prefix, "strategy"), where + "strategy");
+    if (!table.contains("reshard_after_forward")) return;
+    const auto reshard = table["reshard_after_forward"].value_exact<bool>();
+    if (!reshard) fail(prefix + "reshard_after_forward", "not true or false", "true is full_shard, false shard_grad_op");
+    const Strategy meant = *reshard ? Strategy::full_shard : Strategy::shard_grad_op;
+    if (table.contains("strategy") && unit.strategy != meant)
+      fail(prefix + "reshard_after_forward", "contradicts strategy = \"" + std::string(name(unit.strategy)) + "\"",
+           "keep one of the two keys");
+    unit.strategy = meant;
+  }
+
+  const std::string& file_;
+  const std::vector<std::string>& names_;
+};
+
+std::string quoted(const std::string& text) {
+  std::ostringstream out;
+  out << toml::value<std::string>(text);
+  return out.str();
+}
+
+}  // namespace
+
+std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
+  check_internal(unit_names.size() == units.size(), "plan.write",
+                 std::to_string(units.size()) + " units, but " + std::to_string(unit_names.size()) + " names");
+  std::ostringstream out;
+  out << "# " << summary() << "\n"
+      << "global_batch = " << global_batch << "\n"
+      << "micro_batch = " << micro_batch << "\n"
+      << "prefetch = " << prefetch << "\n\n[mesh]\n";
+  for (Axis axis : kAllAxes)
+    if (mesh[axis] > 1 || axis == Axis::dp_shard) out << axis_name(axis) << " = " << mesh[axis] << "\n";
+  for (size_t first = 0; first < units.size();) {
+    const Numbered start = numbered(unit_names[first]);
+    size_t last = first;
+    while (start.index >= 0 && last + 1 < units.size() && units[last + 1] == units[first] &&
+           unit_names[last + 1] == start.stem + std::to_string(start.index + static_cast<int64_t>(last + 1 - first)))
+      ++last;
+    std::string label = unit_names[first];
+    if (last > first) label += "-" + std::to_string(numbered(unit_names[last]).index);
+    out << "\n[[units]]\nname = " << quoted(label) << "\nactivations = \"" << name(units[first].activations)
+        << "\"\nstrategy = \"" << name(units[first].strategy) << "\"\n";
+    first = last + 1;
+  }
+  return out.str();
+}
+
+Plan Plan::from_toml(const std::string& text, const std::string& file, const std::vector<std::string>& unit_names) {
+  return Reader(file, unit_names).read(text);
+}
+
+}  // namespace tessera::plan

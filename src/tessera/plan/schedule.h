@@ -1,0 +1,104 @@
+#pragma once
+// The plan compiled for one rank: a list of instructions with their lane and what they wait for. The same list is
+// printed (schedule.jsonl), checked (rules.h), simulated (memory.h) and executed (engine/executor.h).
+//
+//   Schedule step = compile_train(spec, plan, rank);
+//   for (const Instruction& in : step.list) std::cout << to_json(in, step_number) << "\n";
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/plan/plan.h"
+#include "tessera/plan/unit_spec.h"
+
+namespace tessera::plan {
+
+enum class Op {
+  gather,     ///< fill a slot with the unit's parameters (all_gather over the shard group)
+  forward,    ///< run the unit; keeps its graph where the policy says so
+  release,    ///< the slot may be overwritten
+  loss,       ///< objective of the micro-batch and gradient of the model's output
+  recompute,  ///< run the unit's forward again from its saved boundary, with a graph
+  backward,   ///< gradients of boundary, conditioning and weights (into the gradient slot)
+  idle,       ///< a rank without samples: zero the gradient slot, so that the collectives stay matched
+  reduce,     ///< sum the gradient slot over the shard group into the gradient shard (added from the second micro-batch on)
+  reduce_outer, ///< sum the gradient shard over the replicas (dp_replicate), once a step
+  norm,       ///< gradient norm, loss and control values of all ranks
+  update,     ///< optimiser step of the unit's shard
+  flush,      ///< write the shards of a checkpoint
+  finish,     ///< a forward-only pass hands out its result
+};
+enum class Lane { compute, gather, reduce, control, disk };
+
+std::string_view name(Op op);
+std::string_view name(Lane lane);
+
+/// One collective inside an instruction: bytes are those this rank sends.
+struct Comm {
+  std::string axis;  ///< mesh axes of the group, joined by '+': "dp_shard", "world"
+  std::string kind;  ///< "all_gather", "reduce_scatter", "all_reduce", "barrier"
+  int64_t bytes = 0;
+  bool operator==(const Comm&) const = default;
+};
+
+struct Instruction {
+  Op op{};
+  Lane lane{};
+  int unit = -1;        ///< index into ModelSpec::units, -1 for none
+  std::string name;     ///< the unit's name, empty for none
+  int micro = -1;       ///< micro-batch, -1 for none
+  int64_t bytes = 0;    ///< bytes gathered, reduced, updated or written
+  std::string group;    ///< communicator with its ranks, "gather:dp_shard[0,1]"; empty for none
+  int64_t slot = -1;    ///< arena offset in bytes of the unit's parameters (gather..release)
+  int64_t grad = -1;    ///< arena offset of the gradient slot (backward, idle, reduce)
+  int64_t scratch = -1; ///< arena offset of the reduction's receive buffer (reduce)
+  std::vector<int> wait;///< indices (into the same list) that must be done before this one starts
+  std::vector<Comm> comm;
+  bool operator==(const Instruction&) const = default;
+};
+
+/// The instructions of one phase on one rank. `arena` is the bytes that its slots need.
+struct Schedule {
+  std::string phase;  ///< "train", "sample", "encode", "checkpoint"
+  std::vector<Instruction> list;
+  int64_t arena = 0;
+  int micros = 1;     ///< micro-batches compiled in
+};
+
+/// One optimiser step: all micro-batches, reductions, norm and updates. `rank` fixes idle micro-batches.
+Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank);
+/// Forward only, `micros` passes in a row (a sampler's step runs one pass for each guidance branch).
+Schedule compile_forward(const ModelSpec& model, const Plan& plan, int rank, std::string phase, int micros);
+/// Write shards, wait for all ranks, commit.
+Schedule compile_checkpoint(const ModelSpec& model, const Plan& plan, int rank);
+
+/// Bytes a rank contributes to the control exchange of `norm`: kControlDoubles doubles (see engine/executor.h).
+inline constexpr int kControlDoubles = 24;
+inline constexpr int64_t kControlBytes = kControlDoubles * 8;
+
+/// The whole run as data. What happens after a step (samples, checkpoints) counts as that step; the last step is
+/// always sampled (when samples are on) and checkpointed.
+struct RunShape {
+  int64_t steps = 0, first_step = 1;
+  int64_t checkpoint_every = 0;  ///< 0: only after the last step
+  int64_t sample_every = 0;      ///< 0: never
+  int sample_prompts = 0, sample_steps = 0;
+};
+struct RunSchedules {
+  Schedule train, sample, checkpoint;
+};
+/// Calls `emit(step, schedule)` for everything one rank runs, in order. The training loop walks the same function.
+void each_schedule(const RunShape& run, const RunSchedules& schedules,
+                   const std::function<void(int64_t, const Schedule&)>& emit);
+
+/// One line of schedule.jsonl, without times: {"rank","step","i","phase","op",...}. `i` counts within (rank, step).
+std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base);
+/// The same with "t0","t1" seconds.
+std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base, double t0, double t1);
+
+/// FNV-1a over every field of the list; ranks compare it before step one.
+uint64_t schedule_hash(const Schedule& schedule);
+
+}  // namespace tessera::plan

@@ -1,0 +1,214 @@
+#include "tessera/plan/schedule_json.h"
+
+#include <array>
+#include <charconv>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr std::array<std::string_view, 13> kOps = {"gather",   "forward", "release", "loss",         "recompute", "backward",
+                                                   "idle",     "reduce",  "reduce_outer", "norm",    "update",    "flush",
+                                                   "finish"};
+constexpr std::array<std::string_view, 5> kLanes = {"compute", "gather", "reduce", "control", "disk"};
+static_assert(kOps.size() == static_cast<size_t>(Op::finish) + 1 && kLanes.size() == static_cast<size_t>(Lane::disk) + 1);
+
+/// Builds one line; the order of the calls is the order of the fields, so equal instructions are equal bytes.
+class Writer {
+ public:
+  Writer& key(std::string_view name) {
+    if (text_.back() != '{') text_ += ',';
+    text_.append("\"").append(name).append("\":");
+    return *this;
+  }
+  Writer& number(int64_t value) { return raw(std::to_string(value)); }
+  Writer& seconds(double value) {
+    char digits[64];
+    const auto end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed, 6).ptr;
+    return raw({digits, end});
+  }
+  Writer& string(std::string_view value) {
+    return raw(nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+  Writer& raw(std::string_view value) { return text_ += value, *this; }
+  std::string close() { return std::move(text_) + '}'; }
+
+ private:
+  std::string text_ = "{";
+};
+
+std::string joined(const std::vector<int>& values, int base) {
+  std::string text = "[";
+  for (int value : values) text += (text.size() > 1 ? "," : "") + std::to_string(base + value);
+  return text + "]";
+}
+
+std::string collectives(const std::vector<Comm>& comm) {
+  std::string text = "[";
+  for (const Comm& c : comm) {
+    if (text.size() > 1) text += ',';
+    text += Writer().key("axis").string(c.axis).key("kind").string(c.kind).key("bytes").number(c.bytes).close();
+  }
+  return text + "]";
+}
+
+Writer fields(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base) {
+  Writer out;
+  out.key("rank").number(rank).key("step").number(step).key("i").number(base + i);
+  out.key("phase").string(phase).key("op").string(name(in.op));
+  out.key("unit"), in.name.empty() ? out.raw("null") : out.string(in.name);
+  out.key("micro"), in.micro < 0 ? out.raw("null") : out.number(in.micro);
+  out.key("lane").string(name(in.lane)).key("bytes").number(in.bytes);
+  if (!in.group.empty()) out.key("group").string(in.group);
+  if (in.slot >= 0) out.key("slot").number(in.slot);
+  if (in.grad >= 0) out.key("grad").number(in.grad);
+  if (in.scratch >= 0) out.key("scratch").number(in.scratch);
+  out.key("wait").raw(joined(in.wait, base)).key("comm").raw(collectives(in.comm));
+  return out;
+}
+
+/// Reads the fields of one object and names the one that is missing or wrong.
+class Fields {
+ public:
+  explicit Fields(const nlohmann::json& object) : object_(object) {
+    if (!object.is_object()) fail("a line is one JSON object", "write {\"rank\":...} on each line");
+  }
+
+  bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
+
+  int64_t integer(const char* key, int64_t most = std::numeric_limits<int64_t>::max()) const {
+    return integer(at(key), key, most);
+  }
+  int small(const char* key) const { return static_cast<int>(integer(key, std::numeric_limits<int>::max() / 2)); }
+  int64_t optional(const char* key) const { return has(key) ? integer(key) : -1; }
+  std::string text(const char* key) const {
+    if (!at(key).is_string()) fail(std::string("field \"") + key + "\": expected a string");
+    return at(key).get<std::string>();
+  }
+  double seconds(const char* key) const {
+    if (!at(key).is_number()) fail(std::string("field \"") + key + "\": expected seconds");
+    return at(key).get<double>();
+  }
+  const nlohmann::json& list(const char* key) const {
+    if (!at(key).is_array()) fail(std::string("field \"") + key + "\": expected a list");
+    return at(key);
+  }
+  std::vector<int> integers(const char* key) const {
+    std::vector<int> values;
+    for (const auto& item : list(key)) values.push_back(static_cast<int>(integer(item, key, std::numeric_limits<int>::max() / 2)));
+    return values;
+  }
+  template <class Names>
+  int choice(const char* key, const Names& names) const {
+    const std::string word = text(key);
+    for (size_t n = 0; n < names.size(); ++n)
+      if (names[n] == word) return static_cast<int>(n);
+    fail(std::string("field \"") + key + "\": unknown value '" + word + "'",
+         "did you mean " + nearest(word, {names.begin(), names.end()}).front() + "?");
+  }
+
+ private:
+  [[noreturn]] static void fail(const std::string& what, const std::string& hint = "write the file anew with 'tessera plan --schedule'") {
+    throw UserError(Exit::input, "plan.schedule", what, hint);
+  }
+  const nlohmann::json& at(const char* key) const {
+    if (!object_.contains(key)) fail(std::string("field \"") + key + "\" is missing");
+    return object_[key];
+  }
+  static int64_t integer(const nlohmann::json& value, const char* key, int64_t most) {
+    const bool fits = value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(most);
+    if (!fits) fail(std::string("field \"") + key + "\": found " + value.dump() + ", expected a whole number from 0");
+    return value.get<int64_t>();
+  }
+
+  const nlohmann::json& object_;
+};
+
+}  // namespace
+
+std::string_view name(Op op) { return kOps[static_cast<size_t>(op)]; }
+std::string_view name(Lane lane) { return kLanes[static_cast<size_t>(lane)]; }
+
+std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base) {
+  return fields(in, phase, rank, step, i, base).close();
+}
+
+std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base, double t0, double t1) {
+  return fields(in, phase, rank, step, i, base).key("t0").seconds(t0).key("t1").seconds(t1).close();
+}
+
+std::string to_json(const Line& line) {
+  if (line.executed) return to_json(line.in, line.phase, line.rank, line.step, line.i, 0, line.t0, line.t1);
+  return to_json(line.in, line.phase, line.rank, line.step, line.i, 0);
+}
+
+Line parse_line(std::string_view text) {
+  nlohmann::json object;
+  try {
+    object = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    throw UserError(Exit::input, "plan.schedule", "not valid JSON at column " + std::to_string(error.byte),
+                    "a line is one whole JSON object");
+  }
+  const Fields in(object);
+  Line line;
+  line.rank = in.small("rank");
+  line.step = in.integer("step");
+  line.i = in.small("i");
+  line.phase = in.text("phase");
+  line.in.op = static_cast<Op>(in.choice("op", kOps));
+  if (in.has("unit")) line.in.name = in.text("unit");
+  if (in.has("micro")) line.in.micro = in.small("micro");
+  line.in.lane = static_cast<Lane>(in.choice("lane", kLanes));
+  line.in.bytes = in.integer("bytes");
+  if (in.has("group")) line.in.group = in.text("group");
+  line.in.slot = in.optional("slot");
+  line.in.grad = in.optional("grad");
+  line.in.scratch = in.optional("scratch");
+  line.in.wait = in.integers("wait");
+  for (const auto& item : in.list("comm")) {
+    const Fields comm(item);
+    line.in.comm.push_back({comm.text("axis"), comm.text("kind"), comm.integer("bytes")});
+  }
+  line.executed = in.has("t0") || in.has("t1");
+  if (line.executed) line.t0 = in.seconds("t0"), line.t1 = in.seconds("t1");
+  return line;
+}
+
+void append_lines(std::vector<Line>& lines, const Schedule& schedule, int rank, int64_t step) {
+  const bool continues = !lines.empty() && lines.back().rank == rank && lines.back().step == step;
+  const int base = continues ? lines.back().i + 1 : 0;
+  for (size_t k = 0; k < schedule.list.size(); ++k) {
+    Line line;
+    line.number = static_cast<int>(lines.size()) + 1;
+    line.rank = rank, line.step = step, line.i = base + static_cast<int>(k);
+    line.phase = schedule.phase, line.in = schedule.list[k];
+    for (int& wait : line.in.wait) wait += base;
+    lines.push_back(std::move(line));
+  }
+}
+
+uint64_t schedule_hash(const Schedule& schedule) {
+  std::string text = schedule.phase + " " + std::to_string(schedule.arena) + " " + std::to_string(schedule.micros) + "\n";
+  for (size_t i = 0; i < schedule.list.size(); ++i) {
+    const Instruction& in = schedule.list[i];
+    text += to_json(in, schedule.phase, 0, 0, static_cast<int>(i), 0) + " " + std::to_string(in.unit) + "\n";
+  }
+  return hash_text(text);
+}
+
+std::map<std::string, uint64_t> group_hashes(const Schedule& schedule) {
+  std::map<std::string, std::string> sequences;
+  for (const Instruction& in : schedule.list)
+    if (!in.group.empty()) sequences[in.group] += std::string(name(in.op)) + " " + in.name + collectives(in.comm) + "\n";
+  std::map<std::string, uint64_t> hashes;
+  for (const auto& [group, sequence] : sequences) hashes[group] = hash_text(sequence);
+  return hashes;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,39 @@
+#pragma once
+// schedule.jsonl line by line: an instruction with the place it has in a run, written and read back.
+//
+//   std::vector<Line> lines;
+//   append_lines(lines, compile_train(spec, plan, rank), rank, step);
+//   std::cout << to_json(lines[0]) << "\n";      // {"rank":0,"step":1,"i":0,"phase":"train","op":"gather",...}
+//   Line again = parse_line(text);               // throws UserError (input) naming the field
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/plan/schedule.h"
+
+namespace tessera::plan {
+
+/// One line. Waits count as the file's "i" does, within (rank, step). A line names its unit and has no index of it,
+/// so `in.unit` is -1 after reading.
+struct Line {
+  int number = 0;  ///< line of the file, from 1
+  int rank = 0;
+  int64_t step = 0;
+  int i = 0;
+  std::string phase;
+  Instruction in;
+  bool executed = false;  ///< has t0 and t1
+  double t0 = 0, t1 = 0;  ///< seconds
+};
+
+std::string to_json(const Line& line);
+Line parse_line(std::string_view text);
+
+/// Adds the lines of one schedule; `i` goes on where the last line of the same rank and step ended.
+void append_lines(std::vector<Line>& lines, const Schedule& schedule, int rank, int64_t step);
+
+/// FNV-1a over the collectives of each group, in order: what members of a group compare before its first use.
+std::map<std::string, uint64_t> group_hashes(const Schedule& schedule);
+
+}  // namespace tessera::plan

@@ -1,0 +1,302 @@
+#include "tessera/checkpoint/training.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <numeric>
+
+#include "checkpoint/files.h"
+#include "tessera/base/random.h"
+
+namespace tessera::checkpoint {
+
+namespace fs = std::filesystem;
+
+struct Model {
+  struct Tensor {
+    std::string name;
+    Shape shape;
+    std::vector<float> values;
+  };
+  std::vector<Tensor> tensors;
+
+  /// Values that tell tensor, element and step apart.
+  explicit Model(int64_t step) {
+    for (const auto& [name, shape] : std::vector<std::pair<std::string, Shape>>{{"stem.weight", {6, 4}}, {"block.bias", {7}}, {"scale", {}}}) {
+      std::vector<float> values(static_cast<size_t>(*element_count(shape)));
+      std::iota(values.begin(), values.end(), static_cast<float>(1000 * step + 100 * static_cast<int64_t>(tensors.size())));
+      tensors.push_back({name, shape, values});
+    }
+  }
+};
+
+/// Where rank r of n begins in `count` elements, uneven as flat shards are.
+int64_t cut(int64_t count, int rank, int world) { return count * rank / world; }
+
+std::vector<Piece> shard(const Model& model, int rank, int world) {
+  std::vector<Piece> pieces;
+  for (const auto& tensor : model.tensors) {
+    int64_t count = static_cast<int64_t>(tensor.values.size()), begin = cut(count, rank, world);
+    pieces.push_back({{tensor.name, "param", DType::f32, tensor.shape, {}, begin, cut(count, rank + 1, world)}, tensor.values.data() + begin});
+  }
+  return pieces;
+}
+
+Path save(const Path& checkpoints, int64_t step, int world, const Model& model) {
+  Path partial = partial_folder(checkpoints, step), final = step_folder(checkpoints, step);
+  for (int rank = 0; rank < world; ++rank) save_rank(partial, rank, shard(model, rank, world));
+  Manifest manifest;
+  manifest.step = step;
+  manifest.mesh = Mesh::parse("dp_shard=" + std::to_string(world));
+  manifest.epoch = 3, manifest.cursor = 17;
+  manifest.seed = 0xffffffffffffffffu;
+  manifest.schedule_lr = 1.0 / 3;
+  manifest.experts = {{"high_noise", 5}};
+  manifest.extra["losses"] = {1, 2};
+  commit(partial, final, world, manifest);
+  return final;
+}
+
+void expect_holds(const Path& folder, const Model& model, int world) {
+  TrainingCheckpoint saved(folder);
+  for (const auto& tensor : model.tensors)
+    for (int rank = 0; rank < world; ++rank) {
+      int64_t count = static_cast<int64_t>(tensor.values.size()), begin = cut(count, rank, world), end = cut(count, rank + 1, world);
+      std::vector<float> values(static_cast<size_t>(end - begin));
+      saved.read({tensor.name, "param", DType::f32, tensor.shape, {}, begin, end}, values.data());
+      EXPECT_TRUE(std::equal(values.begin(), values.end(), tensor.values.begin() + begin)) << tensor.name << " rank " << rank;
+    }
+}
+
+class Training : public FileTest {};
+
+TEST_F(Training, SavedByAnyNumberOfRanksLoadsOnAnyOther) {
+  Model model(1);
+  for (int savers : {1, 2, 3, 5, 9})
+    for (int loaders : {1, 2, 4, 7}) {
+      Path folder = save(folder_, 100, savers, model);
+      expect_holds(folder, model, loaders);
+    }
+}
+
+TEST_F(Training, TheManifestHasTheContractsFields) {
+  Path folder = save(folder_, 100, 2, Model(1));
+  EXPECT_EQ(folder.filename(), "step-000100");
+  EXPECT_EQ(listing(), (std::vector<std::string>{"step-000100", "step-000100/manifest.json", "step-000100/rank-00000.safetensors",
+                                                 "step-000100/rank-00001.safetensors"}));
+  Json json = parse_json(read_text(folder / "manifest.json"), "manifest");
+  EXPECT_EQ(json["format"], "tessera");
+  EXPECT_EQ(json["version"], 1);
+  EXPECT_EQ(json["step"], 100);
+  EXPECT_EQ(json["mesh"]["dp_shard"], 2);
+  EXPECT_EQ(json["data"], (Json{{"epoch", 3}, {"cursor", 17}}));
+  EXPECT_EQ(json["rng"]["seed"], 0xffffffffffffffffu);
+  EXPECT_EQ(json["schedule_lr"].get<double>(), 1.0 / 3);
+  const Json& part = json["tensors"][0]["parts"][1];
+  EXPECT_EQ(part["file"], "rank-00001.safetensors");
+  EXPECT_EQ(part["box"], (Json{{0, 6}, {0, 4}}));
+  EXPECT_EQ(part["flat"], (Json{12, 24}));
+  EXPECT_TRUE(part["crc32c"].is_number_unsigned());
+  EXPECT_TRUE(SafetensorsFile::open(folder / "rank-00001.safetensors").find(part["key"].get<std::string>()));
+
+  Manifest manifest = load_manifest(folder);
+  EXPECT_EQ(manifest.seed, 0xffffffffffffffffu);
+  EXPECT_EQ(manifest.mesh, Mesh::parse("dp_shard=2"));
+  EXPECT_EQ(manifest.experts["high_noise"], 5);
+  EXPECT_EQ(manifest.extra, (Json{{"losses", {1, 2}}}));
+  ASSERT_NE(manifest.find("scale", "param"), nullptr);
+  EXPECT_EQ(manifest.find("scale", "exp_avg"), nullptr);
+}
+
+TEST_F(Training, BoxesOfTensorParallelismReshardToRowsAndColumns) {
+  const Shape shape = {4, 6};
+  std::vector<float> whole(24);
+  std::iota(whole.begin(), whole.end(), 0.0f);
+  auto element = [&](const Box& box, int64_t i) {
+    int64_t width = box[1].second - box[1].first;
+    return whole[static_cast<size_t>((box[0].first + i / width) * 6 + box[1].first + i % width)];
+  };
+  // saved as two column blocks, each sharded over two ranks at an uneven place
+  std::vector<std::vector<float>> held;
+  for (int rank = 0; rank < 4; ++rank) {
+    Box box = {{0, 4}, {rank / 2 * 3, rank / 2 * 3 + 3}};
+    int64_t begin = rank % 2 ? 7 : 0, end = rank % 2 ? 12 : 7;
+    std::vector<float>& values = held.emplace_back();
+    for (int64_t i = begin; i < end; ++i) values.push_back(element(box, i));
+    save_rank(path("s.partial"), rank, {{{"w", "param", DType::f32, shape, box, begin, end}, values.data()}});
+  }
+  commit(path("s.partial"), path("s"), 4, {});
+  TrainingCheckpoint saved(path("s"));
+  for (const Box& box : {Box{{0, 4}, {0, 6}}, Box{{1, 3}, {0, 6}}, Box{{0, 4}, {2, 5}}, Box{{2, 4}, {1, 6}}})
+    for (int64_t begin = 0; begin < volume(box); ++begin)
+      for (int64_t end = begin; end <= volume(box); ++end) {
+        std::vector<float> values(static_cast<size_t>(end - begin), -1);
+        saved.read({"w", "param", DType::f32, shape, box, begin, end}, values.data());
+        for (int64_t i = begin; i < end; ++i) ASSERT_EQ(values[static_cast<size_t>(i - begin)], element(box, i));
+      }
+}
+
+TEST_F(Training, KindsRangesAndDtypesOfOneTensorStandBesideEachOther) {
+  uint16_t half[4] = {0x3c00, 0x4000, 0x4200, 0x4400};  // 1 2 3 4
+  float moment[4] = {5, 6, 7, 8};
+  save_rank(path("s.partial"), 0,
+            {{{"w", "param", DType::f16, {4}, {}, 0, 1}, half}, {{"w", "param", DType::f16, {4}, {}, 3, 4}, half + 3},
+             {{"w", "exp_avg", DType::f32, {4}}, moment}});
+  save_rank(path("s.partial"), 1, {{{"w", "param", DType::f16, {4}, {}, 1, 3}, half + 1}});
+  save_rank(path("s.partial"), 2, {});  // another replica holds the same and gives nothing
+  commit(path("s.partial"), path("s"), 3, {});
+  TrainingCheckpoint saved(path("s"));
+  float values[4] = {};
+  saved.read_f32({"w", "param", DType::f32, {4}}, values);
+  EXPECT_EQ(std::vector<float>(values, values + 4), (std::vector<float>{1, 2, 3, 4}));
+  saved.read_f32({"w", "exp_avg", DType::f32, {4}, {}, 2, 4}, values);
+  EXPECT_EQ(values[0], 7.0f);
+  EXPECT_FALSE(saved.contains("w", "exp_avg_sq"));
+}
+
+TEST_F(Training, AnotherModelOrOptimiserIsRefusedByName) {
+  TrainingCheckpoint saved(save(folder_, 1, 2, Model(1)));
+  float values[24];
+  expect_error(Exit::input, {"param of 'stem.weight': expected [6, 8], file has [6, 4]", "another model"},
+               [&] { saved.read({"stem.weight", "param", DType::f32, {6, 8}}, values); });
+  expect_error(Exit::input, {"no param of 'stem.wait', the nearest is 'stem.weight'"},
+               [&] { saved.read({"stem.wait", "param", DType::f32, {6, 4}}, values); });
+  expect_error(Exit::input, {"no exp_avg of 'stem.weight', nor of any other tensor"},
+               [&] { saved.read({"stem.weight", "exp_avg", DType::f32, {6, 4}}, values); });
+  expect_error(Exit::input, {"expected BF16, file has F32"}, [&] { saved.read({"stem.weight", "param", DType::bf16, {6, 4}}, values); });
+}
+
+TEST_F(Training, DamageIsFoundAndNamed) {
+  Path folder = save(folder_, 1, 2, Model(1)), file = folder / "rank-00001.safetensors";
+  std::string bytes = read_text(file);
+  float values[24];
+  auto read_all = [&] {
+    TrainingCheckpoint saved(folder);
+    saved.read({"stem.weight", "param", DType::f32, {6, 4}}, values);
+    saved.read({"block.bias", "param", DType::f32, {7}}, values);
+    saved.read({"scale", "param", DType::f32, {}}, values);
+  };
+  std::string flipped = bytes;
+  flipped.back() ^= 1;
+  write("step-000001/rank-00001.safetensors", flipped);
+  expect_error(Exit::input, {"rank-00001.safetensors", "param of", "checksum", "resume from an earlier checkpoint"}, read_all);
+  write("step-000001/rank-00001.safetensors", bytes.substr(0, bytes.size() - 1));
+  expect_error(Exit::input, {"rank-00001.safetensors", "truncated?"}, read_all);
+  fs::copy_file(folder / "rank-00000.safetensors", file, fs::copy_options::overwrite_existing);
+  expect_error(Exit::input, {"rank-00001.safetensors"}, read_all);
+  fs::remove(file);
+  expect_error(Exit::input, {"rank-00001.safetensors: missing, manifest.json names it"}, read_all);
+}
+
+TEST_F(Training, WrongManifestsAreRefused) {
+  Path folder = save(folder_, 1, 2, Model(1));
+  const Json good = parse_json(read_text(folder / "manifest.json"), "good");
+  auto expect_refused = [&](const std::function<void(Json&)>& change, const std::string& text) {
+    Json bad = good;
+    change(bad);
+    write("step-000001/manifest.json", bad.dump());
+    expect_error(Exit::input, {text, "manifest.json"}, [&] { load_manifest(folder); });
+  };
+  expect_refused([](Json& m) { m["format"] = "other"; }, "not a checkpoint of this program");
+  expect_refused([](Json& m) { m["version"] = 2; }, "expected version 1, found 2");
+  expect_refused([](Json& m) { m.erase("data"); }, "'data' is missing");
+  expect_refused([](Json& m) { m["rng"]["seed"] = -1; }, "rng.seed");
+  expect_refused([](Json& m) { m["mesh"]["tp"] = 0; }, "tp = 0");
+  expect_refused([](Json& m) { m["tensors"].push_back(m["tensors"][0]); }, "listed twice");
+  expect_refused([](Json& m) { m["tensors"][0]["parts"][0]["file"] = "../x"; }, "expected a plain file name");
+  expect_refused([](Json& m) { m["tensors"][0]["parts"].erase(0); }, "param of 'stem.weight': hole at element 0");
+  expect_refused([](Json& m) { m["tensors"][0]["parts"][1]["flat"] = {11, 24}; }, "overlap at element 11");
+  expect_refused([](Json& m) { m["tensors"][0]["parts"][1]["flat"] = {12, 23}; }, "has 24 elements, its parts 23");
+  expect_refused([](Json& m) { m["tensors"][0]["parts"][1]["box"] = {{0, 6}, {0, 5}}; }, "lies outside [6, 4]");
+  expect_refused([](Json& m) { m["tensors"][0]["shape"] = {1 << 30, 1 << 30, 1 << 30}; }, "more than 2^63 bytes");
+  write("step-000001/manifest.json", good.dump().substr(0, 100));
+  expect_error(Exit::input, {"not JSON"}, [&] { load_manifest(folder); });
+}
+
+TEST_F(Training, CommitRefusesRanksThatDoNotTileOrAreMissing) {
+  float values[4] = {};
+  auto piece = [&](int64_t begin, int64_t end) { return Piece{{"w", "param", DType::f32, {4}, {}, begin, end}, values}; };
+  save_rank(path("s.partial"), 0, {piece(0, 2)});
+  expect_error(Exit::disk, {"rank-00001.parts.json", "rank 1 left no record"}, [&] { commit(path("s.partial"), path("s"), 2, {}); });
+  save_rank(path("s.partial"), 1, {piece(1, 4)});
+  expect_error<InternalError>(Exit::internal, {"param of 'w'", "overlap at element 1"}, [&] { commit(path("s.partial"), path("s"), 2, {}); });
+  save_rank(path("s.partial"), 1, {piece(3, 4)});
+  expect_error<InternalError>(Exit::internal, {"hole at element 2"}, [&] { commit(path("s.partial"), path("s"), 2, {}); });
+  EXPECT_FALSE(fs::exists(path("s")));
+  save_rank(path("s.partial"), 1, {piece(2, 4)});
+  commit(path("s.partial"), path("s"), 2, {});
+  EXPECT_TRUE(fs::exists(path("s/manifest.json")));
+  expect_error<InternalError>(Exit::internal, {"[3, 9) of box [0:4]"}, [&] { save_rank(path("t.partial"), 0, {piece(3, 9)}); });
+}
+
+TEST_F(Training, RemainsOfALargerWorldDoNotEnterACheckpoint) {
+  Model old_model(1), model(2);
+  for (int rank = 0; rank < 4; ++rank) save_rank(partial_folder(folder_, 5), rank, shard(old_model, rank, 4));
+  Path folder = save(folder_, 5, 2, model);
+  expect_holds(folder, model, 3);
+  EXPECT_FALSE(fs::exists(folder / "rank-00003.safetensors"));
+}
+
+TEST_F(Training, SavingAStepTwiceReplacesIt) {
+  save(folder_, 5, 2, Model(1));
+  Path folder = save(folder_, 5, 3, Model(2));
+  expect_holds(folder, Model(2), 1);
+  EXPECT_FALSE(fs::exists(partial_folder(folder_, 5)));
+}
+
+TEST_F(Training, PartialFoldersAreRecognisedAndRemoved) {
+  EXPECT_EQ(latest(path("absent")), std::nullopt);
+  EXPECT_TRUE(clean_partials(path("absent")).empty());
+  save(folder_, 9, 1, Model(9));
+  save(folder_, 1'000'000, 1, Model(1));
+  save(folder_, 999'999, 1, Model(1));
+  save_rank(partial_folder(folder_, 1'000'001), 0, {});
+  write("step-2000000/rank-00000.safetensors", "a folder without manifest.json does not exist");
+  write("notes.txt", "the user's own");
+  EXPECT_EQ(latest(folder_), path("step-1000000"));
+  EXPECT_EQ(clean_partials(folder_), (std::vector<std::string>{"step-1000001.partial", "step-2000000"}));
+  EXPECT_EQ(whole_checkpoints(folder_).size(), 3u);
+  EXPECT_TRUE(fs::exists(path("notes.txt")));
+  EXPECT_TRUE(prune(folder_, 0).empty());
+  EXPECT_EQ(prune(folder_, 1), (std::vector<std::string>{"step-000009", "step-999999"}));
+  EXPECT_EQ(latest(folder_), path("step-1000000"));
+}
+
+// A process that saves and prunes without end is killed at 60 random instants; what is found afterwards must be whole.
+TEST_F(Training, KilledAtAnyInstantTheNewestCheckpointIsWhole) {
+  RandomKey key(7, Purpose::test);
+  int64_t step = 0;
+  int with_partials = 0;
+  for (uint64_t round = 0; round < 60; ++round) {
+    pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (int64_t next = step;;) {
+        save(folder_, next, 3, Model(next));
+        if (next % 3 == 0) save(folder_, next, 2, Model(next));
+        prune(folder_, 2);
+        ++next;
+      }
+    }
+    ::usleep(static_cast<useconds_t>(2000 + key.below(round, 30'000)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the saving process failed by itself";
+    with_partials += !clean_partials(folder_).empty();
+    std::optional<Path> newest = latest(folder_);
+    if (!newest) {
+      EXPECT_EQ(step, 0);
+      continue;
+    }
+    int64_t found = load_manifest(*newest).step;
+    EXPECT_GE(found, step - 1) << "an older state came back";
+    for (const Path& whole : whole_checkpoints(folder_)) expect_holds(whole, Model(load_manifest(whole).step), 2);
+    step = found + 1;
+  }
+  EXPECT_GT(step, 1);
+  EXPECT_GT(with_partials, 5) << "the kills did not fall into the writing";
+}
+
+}  // namespace tessera::checkpoint

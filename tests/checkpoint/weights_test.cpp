@@ -1,0 +1,61 @@
+#include "tessera/checkpoint/weights.h"
+
+#include "checkpoint/files.h"
+
+namespace tessera::checkpoint {
+
+class Weights : public FileTest {
+ protected:
+  void save(const std::string& file, const std::vector<std::string>& names, float value) {
+    std::vector<TensorData> tensors;
+    for (const auto& name : names) tensors.push_back({name, DType::f32, {1}, &value});
+    std::filesystem::create_directories(path(file).parent_path());
+    write_safetensors(path(file), tensors);
+  }
+  float value(const WeightSet& set, const std::string& name) {
+    float x = 0;
+    set.read_f32(name, 0, 1, &x);
+    return x;
+  }
+};
+
+TEST_F(Weights, AFileAFolderAndAnIndexLookTheSame) {
+  save("one/model.safetensors", {"a", "b"}, 1);
+  save("two/diffusion_pytorch_model-00001-of-00002.safetensors", {"a"}, 1);
+  save("two/diffusion_pytorch_model-00002-of-00002.safetensors", {"b"}, 1);
+  std::filesystem::copy(path("two"), path("three"));
+  write("three/diffusion_pytorch_model.safetensors.index.json",
+        R"({"metadata":{"total_size":8},"weight_map":{"a":"diffusion_pytorch_model-00001-of-00002.safetensors",)"
+        R"("b":"diffusion_pytorch_model-00002-of-00002.safetensors"}})");
+  for (const char* place : {"one/model.safetensors", "one", "two", "three", "three/diffusion_pytorch_model.safetensors.index.json"}) {
+    WeightSet set = open_weights(path(place));
+    EXPECT_EQ(set.names(), (std::vector<std::string>{"a", "b"})) << place;
+    EXPECT_EQ(value(set, "b"), 1.0f) << place;
+    EXPECT_EQ(set.at("a").shape, Shape{1}) << place;
+    EXPECT_FALSE(set.contains("c"));
+    expect_error(Exit::input, {"no tensor 'bb'", "nearest name in it is 'b'"}, [&] { set.at("bb"); });
+  }
+}
+
+TEST_F(Weights, IncompleteOrContradictingSetsAreRefused) {
+  save("m/model-00001-of-00003.safetensors", {"a"}, 1);
+  save("m/model-00003-of-00003.safetensors", {"b"}, 1);
+  expect_error(Exit::input, {"2 of 3 shards of model", "fetch the missing"}, [&] { open_weights(path("m")); });
+  save("m/model-00002-of-00003.safetensors", {"a"}, 2);
+  expect_error(Exit::input, {"tensor 'a' is in more than one file"}, [&] { open_weights(path("m")); });
+
+  auto index = [&](const std::string& text) { return write("m/x.index.json", text); };
+  expect_error(Exit::input, {"'weight_map' is missing"}, [&] { open_weights(index("{}")); });
+  expect_error(Exit::input, {"duplicate key 'a'"}, [&] { open_weights(index(R"({"weight_map":{"a":"f","a":"f"}})")); });
+  expect_error(Exit::input, {"expected a plain file name"}, [&] { open_weights(index(R"({"weight_map":{"a":"../secret"}})")); });
+  expect_error(Exit::input, {"absent.safetensors: No such file"}, [&] { open_weights(index(R"({"weight_map":{"a":"absent.safetensors"}})")); });
+  expect_error(Exit::input, {"'z' should be in", "does not have it"},
+               [&] { open_weights(index(R"({"weight_map":{"z":"model-00001-of-00003.safetensors"}})")); });
+}
+
+TEST_F(Weights, AFolderWithoutWeightsSaysWhatWasLookedFor) {
+  write("m/pytorch_model.bin", "x");
+  expect_error(Exit::input, {"no weights, looked for model.safetensors", ".bin files must be converted"}, [&] { open_weights(path("m")); });
+}
+
+}  // namespace tessera::checkpoint
