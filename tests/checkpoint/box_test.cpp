@@ -18,7 +18,9 @@ TEST(Box, EqualBoxesShareOneRun) {
   EXPECT_EQ(runs({}, {}), (Runs{{0, 0, 1}})) << "a scalar";
 }
 
-TEST(Box, RowsOfAWholeTensorStayContiguous) { EXPECT_EQ(runs({{0, 4}, {0, 8}}, {{2, 6}, {0, 8}}), (Runs{{16, 0, 16}})); }
+TEST(Box, RowsOfAWholeTensorStayContiguous) {
+  EXPECT_EQ(runs({{0, 4}, {0, 8}}, {{2, 6}, {0, 8}}), (Runs{{16, 0, 16}}));
+}
 
 TEST(Box, ColumnsShareOneRunARow) {
   EXPECT_EQ(runs({{0, 2}, {0, 8}}, {{0, 2}, {4, 8}}), (Runs{{4, 0, 4}, {12, 4, 4}}));

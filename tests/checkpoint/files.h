@@ -2,11 +2,13 @@
 // What the tests of this room share: a folder that goes with the test, raw files, and errors by code and text.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
@@ -58,7 +60,8 @@ void expect_error(Exit code, const std::vector<std::string>& texts, const std::f
   } catch (const E& error) {
     EXPECT_EQ(error.code(), code);
     for (const std::string& text : texts)
-      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << "message: " << error.what() << "\nlacks: " << text;
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
+          << "message: " << error.what() << "\nlacks: " << text;
   }
 }
 

@@ -1,6 +1,6 @@
 // Mutations of a valid file: the reader may refuse with a UserError or read, nothing else. Deterministic; run it under
 // the address and undefined sanitizers (-DTESSERA_SANITIZE=address,undefined).
-#include <fstream>
+#include <cstring>
 
 #include "checkpoint/files.h"
 #include "tessera/base/random.h"
@@ -14,17 +14,35 @@ class Mutator {
   uint64_t below(uint64_t bound) { return key_.below(next_++, bound); }
 
   void mutate(std::string& bytes) {
-    static const char* kWords[] = {"-1", "9223372036854775807", "18446744073709551616", "1e300", "null", "[]", "{}", "\"\"",
-                                   "\"BF16\"", "0", ",", "\"w\":", "\"data_offsets\"", "[[[[", "\\u0000", "\xff"};
+    static const char* kWords[] = {"-1",
+                                   "9223372036854775807",
+                                   "18446744073709551616",
+                                   "1e300",
+                                   "null",
+                                   "[]",
+                                   "{}",
+                                   "\"\"",
+                                   "\"BF16\"",
+                                   "0",
+                                   ",",
+                                   "\"w\":",
+                                   "\"data_offsets\"",
+                                   "[[[[",
+                                   "\\u0000",
+                                   "\xff"};
     size_t at = below(bytes.size() + 1);
-    switch (below(7)) {
-      case 0: if (at < bytes.size()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8))); break;
-      case 1: if (at < bytes.size()) bytes[at] = static_cast<char>(below(256)); break;
+    switch (below(10)) {
+      case 0:
+        if (at < bytes.size()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
+        break;
+      case 1:
+        if (at < bytes.size()) bytes[at] = static_cast<char>(below(256));
+        break;
       case 2: bytes.resize(at); break;
       case 3: bytes.erase(at, below(9)); break;
       case 4: bytes.insert(at, kWords[below(std::size(kWords))]); break;
       case 5: bytes.insert(at, bytes.substr(below(bytes.size() + 1), below(60))); break;
-      case 6: change_number(bytes, at); break;
+      default: change_number(bytes, at); break;
     }
   }
 
@@ -44,8 +62,12 @@ class Mutator {
 TEST_F(FileTest, MutatedFilesAreRefusedOrReadAndNeverHarm) {
   float values[12] = {1, 2, 3};
   write_safetensors(path("valid"),
-                    {{"w", DType::f32, {2, 2}, values}, {"h", DType::f16, {3, 1}, values}, {"i", DType::i64, {1}, values},
-                     {"q", DType::f8_e4m3, {5}, values}, {"e", DType::bf16, {0, 3}, values}}, {{"format", "pt"}});
+                    {{"w", DType::f32, {2, 2}, values},
+                     {"h", DType::f16, {3, 1}, values},
+                     {"i", DType::i64, {1}, values},
+                     {"q", DType::f8_e4m3, {5}, values},
+                     {"e", DType::bf16, {0, 3}, values}},
+                    {{"format", "pt"}});
   const std::string valid = read_text(path("valid"));
   constexpr uint64_t kRounds = 4000;
   int opened = 0, refused = 0;
@@ -53,10 +75,11 @@ TEST_F(FileTest, MutatedFilesAreRefusedOrReadAndNeverHarm) {
     Mutator mutator(20240601, round);
     std::string bytes = valid;
     for (uint64_t n = 1 + mutator.below(3); n > 0; --n) mutator.mutate(bytes);
-    if (mutator.below(2) && bytes.size() > 8 + valid.size() / 2) {
-      // half of them with a header length that is right, so that mutations reach what lies behind it
-      uint64_t length = bytes.rfind('}') == std::string::npos ? 0 : bytes.rfind('}') - 7;
-      if (bytes.rfind('}') >= 8) std::memcpy(bytes.data(), &length, 8);
+    size_t brace = bytes.rfind('}');
+    if (mutator.below(2) && brace != std::string::npos && brace >= 8) {
+      uint64_t length =
+          brace + 1 - 8;  // half of them with a header length that is right: what lies behind it is reached
+      std::memcpy(bytes.data(), &length, 8);
     }
     write("mutant", bytes);
     try {
@@ -73,7 +96,7 @@ TEST_F(FileTest, MutatedFilesAreRefusedOrReadAndNeverHarm) {
     }
   }
   EXPECT_EQ(opened + refused, static_cast<int>(kRounds));
-  EXPECT_GT(opened, 100) << "mutations of the data alone are harmless";
+  EXPECT_GT(opened, 30) << "some mutations are harmless";
   EXPECT_GT(refused, 1000);
 }
 

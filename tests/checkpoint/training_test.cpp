@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <numeric>
 
 #include "checkpoint/files.h"
@@ -23,9 +24,11 @@ struct Model {
 
   /// Values that tell tensor, element and step apart.
   explicit Model(int64_t step) {
-    for (const auto& [name, shape] : std::vector<std::pair<std::string, Shape>>{{"stem.weight", {6, 4}}, {"block.bias", {7}}, {"scale", {}}}) {
+    for (const auto& [name, shape] :
+         std::vector<std::pair<std::string, Shape>>{{"stem.weight", {6, 4}}, {"block.bias", {7}}, {"scale", {}}}) {
       std::vector<float> values(static_cast<size_t>(*element_count(shape)));
-      std::iota(values.begin(), values.end(), static_cast<float>(1000 * step + 100 * static_cast<int64_t>(tensors.size())));
+      std::iota(values.begin(), values.end(),
+                static_cast<float>(1000 * step + 100 * static_cast<int64_t>(tensors.size())));
       tensors.push_back({name, shape, values});
     }
   }
@@ -38,7 +41,8 @@ std::vector<Piece> shard(const Model& model, int rank, int world) {
   std::vector<Piece> pieces;
   for (const auto& tensor : model.tensors) {
     int64_t count = static_cast<int64_t>(tensor.values.size()), begin = cut(count, rank, world);
-    pieces.push_back({{tensor.name, "param", DType::f32, tensor.shape, {}, begin, cut(count, rank + 1, world)}, tensor.values.data() + begin});
+    pieces.push_back({{tensor.name, "param", DType::f32, tensor.shape, {}, begin, cut(count, rank + 1, world)},
+                      tensor.values.data() + begin});
   }
   return pieces;
 }
@@ -62,10 +66,12 @@ void expect_holds(const Path& folder, const Model& model, int world) {
   TrainingCheckpoint saved(folder);
   for (const auto& tensor : model.tensors)
     for (int rank = 0; rank < world; ++rank) {
-      int64_t count = static_cast<int64_t>(tensor.values.size()), begin = cut(count, rank, world), end = cut(count, rank + 1, world);
+      int64_t count = static_cast<int64_t>(tensor.values.size()), begin = cut(count, rank, world),
+              end = cut(count, rank + 1, world);
       std::vector<float> values(static_cast<size_t>(end - begin));
       saved.read({tensor.name, "param", DType::f32, tensor.shape, {}, begin, end}, values.data());
-      EXPECT_TRUE(std::equal(values.begin(), values.end(), tensor.values.begin() + begin)) << tensor.name << " rank " << rank;
+      EXPECT_TRUE(std::equal(values.begin(), values.end(), tensor.values.begin() + begin))
+          << tensor.name << " rank " << rank;
     }
 }
 
@@ -83,8 +89,9 @@ TEST_F(Training, SavedByAnyNumberOfRanksLoadsOnAnyOther) {
 TEST_F(Training, TheManifestHasTheContractsFields) {
   Path folder = save(folder_, 100, 2, Model(1));
   EXPECT_EQ(folder.filename(), "step-000100");
-  EXPECT_EQ(listing(), (std::vector<std::string>{"step-000100", "step-000100/manifest.json", "step-000100/rank-00000.safetensors",
-                                                 "step-000100/rank-00001.safetensors"}));
+  EXPECT_EQ(listing(),
+            (std::vector<std::string>{"step-000100", "step-000100/manifest.json", "step-000100/rank-00000.safetensors",
+                                      "step-000100/rank-00001.safetensors"}));
   Json json = parse_json(read_text(folder / "manifest.json"), "manifest");
   EXPECT_EQ(json["format"], "tessera");
   EXPECT_EQ(json["version"], 1);
@@ -141,7 +148,8 @@ TEST_F(Training, KindsRangesAndDtypesOfOneTensorStandBesideEachOther) {
   uint16_t half[4] = {0x3c00, 0x4000, 0x4200, 0x4400};  // 1 2 3 4
   float moment[4] = {5, 6, 7, 8};
   save_rank(path("s.partial"), 0,
-            {{{"w", "param", DType::f16, {4}, {}, 0, 1}, half}, {{"w", "param", DType::f16, {4}, {}, 3, 4}, half + 3},
+            {{{"w", "param", DType::f16, {4}, {}, 0, 1}, half},
+             {{"w", "param", DType::f16, {4}, {}, 3, 4}, half + 3},
              {{"w", "exp_avg", DType::f32, {4}}, moment}});
   save_rank(path("s.partial"), 1, {{{"w", "param", DType::f16, {4}, {}, 1, 3}, half + 1}});
   save_rank(path("s.partial"), 2, {});  // another replica holds the same and gives nothing
@@ -158,13 +166,18 @@ TEST_F(Training, KindsRangesAndDtypesOfOneTensorStandBesideEachOther) {
 TEST_F(Training, AnotherModelOrOptimiserIsRefusedByName) {
   TrainingCheckpoint saved(save(folder_, 1, 2, Model(1)));
   float values[24];
-  expect_error(Exit::input, {"param of 'stem.weight': expected [6, 8], file has [6, 4]", "another model"},
-               [&] { saved.read({"stem.weight", "param", DType::f32, {6, 8}}, values); });
-  expect_error(Exit::input, {"no param of 'stem.wait', the nearest is 'stem.weight'"},
-               [&] { saved.read({"stem.wait", "param", DType::f32, {6, 4}}, values); });
-  expect_error(Exit::input, {"no exp_avg of 'stem.weight', nor of any other tensor"},
-               [&] { saved.read({"stem.weight", "exp_avg", DType::f32, {6, 4}}, values); });
-  expect_error(Exit::input, {"expected BF16, file has F32"}, [&] { saved.read({"stem.weight", "param", DType::bf16, {6, 4}}, values); });
+  expect_error(Exit::input, {"param of 'stem.weight': expected [6, 8], file has [6, 4]", "another model"}, [&] {
+    saved.read({"stem.weight", "param", DType::f32, {6, 8}}, values);
+  });
+  expect_error(Exit::input, {"no param of 'stem.wait', the nearest is 'stem.weight'"}, [&] {
+    saved.read({"stem.wait", "param", DType::f32, {6, 4}}, values);
+  });
+  expect_error(Exit::input, {"no exp_avg of 'stem.weight', nor of any other tensor"}, [&] {
+    saved.read({"stem.weight", "exp_avg", DType::f32, {6, 4}}, values);
+  });
+  expect_error(Exit::input, {"expected BF16, file has F32"}, [&] {
+    saved.read({"stem.weight", "param", DType::bf16, {6, 4}}, values);
+  });
 }
 
 TEST_F(Training, DamageIsFoundAndNamed) {
@@ -180,7 +193,8 @@ TEST_F(Training, DamageIsFoundAndNamed) {
   std::string flipped = bytes;
   flipped.back() ^= 1;
   write("step-000001/rank-00001.safetensors", flipped);
-  expect_error(Exit::input, {"rank-00001.safetensors", "param of", "checksum", "resume from an earlier checkpoint"}, read_all);
+  expect_error(Exit::input, {"rank-00001.safetensors", "param of", "checksum", "resume from an earlier checkpoint"},
+               read_all);
   write("step-000001/rank-00001.safetensors", bytes.substr(0, bytes.size() - 1));
   expect_error(Exit::input, {"rank-00001.safetensors", "truncated?"}, read_all);
   fs::copy_file(folder / "rank-00000.safetensors", file, fs::copy_options::overwrite_existing);
@@ -216,18 +230,24 @@ TEST_F(Training, WrongManifestsAreRefused) {
 
 TEST_F(Training, CommitRefusesRanksThatDoNotTileOrAreMissing) {
   float values[4] = {};
-  auto piece = [&](int64_t begin, int64_t end) { return Piece{{"w", "param", DType::f32, {4}, {}, begin, end}, values}; };
+  auto piece = [&](int64_t begin, int64_t end) {
+    return Piece{{"w", "param", DType::f32, {4}, {}, begin, end}, values};
+  };
   save_rank(path("s.partial"), 0, {piece(0, 2)});
-  expect_error(Exit::disk, {"rank-00001.parts.json", "rank 1 left no record"}, [&] { commit(path("s.partial"), path("s"), 2, {}); });
+  expect_error(Exit::disk, {"rank-00001.parts.json", "rank 1 left no record"},
+               [&] { commit(path("s.partial"), path("s"), 2, {}); });
   save_rank(path("s.partial"), 1, {piece(1, 4)});
-  expect_error<InternalError>(Exit::internal, {"param of 'w'", "overlap at element 1"}, [&] { commit(path("s.partial"), path("s"), 2, {}); });
+  expect_error<InternalError>(Exit::internal, {"param of 'w'", "overlap at element 1"},
+                              [&] { commit(path("s.partial"), path("s"), 2, {}); });
   save_rank(path("s.partial"), 1, {piece(3, 4)});
-  expect_error<InternalError>(Exit::internal, {"hole at element 2"}, [&] { commit(path("s.partial"), path("s"), 2, {}); });
+  expect_error<InternalError>(Exit::internal, {"hole at element 2"},
+                              [&] { commit(path("s.partial"), path("s"), 2, {}); });
   EXPECT_FALSE(fs::exists(path("s")));
   save_rank(path("s.partial"), 1, {piece(2, 4)});
   commit(path("s.partial"), path("s"), 2, {});
   EXPECT_TRUE(fs::exists(path("s/manifest.json")));
-  expect_error<InternalError>(Exit::internal, {"[3, 9) of box [0:4]"}, [&] { save_rank(path("t.partial"), 0, {piece(3, 9)}); });
+  expect_error<InternalError>(Exit::internal, {"[3, 9) of box [0:4]"},
+                              [&] { save_rank(path("t.partial"), 0, {piece(3, 9)}); });
 }
 
 TEST_F(Training, RemainsOfALargerWorldDoNotEnterACheckpoint) {
@@ -263,6 +283,19 @@ TEST_F(Training, PartialFoldersAreRecognisedAndRemoved) {
   EXPECT_EQ(latest(folder_), path("step-1000000"));
 }
 
+[[noreturn]] void save_and_prune_forever(const Path& checkpoints, int64_t step) {
+  try {
+    for (;; ++step) {
+      save(checkpoints, step, 3, Model(step));
+      if (step % 3 == 0) save(checkpoints, step, 2, Model(step));  // the same step again
+      prune(checkpoints, 2);
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    ::_exit(1);
+  }
+}
+
 // A process that saves and prunes without end is killed at 60 random instants; what is found afterwards must be whole.
 TEST_F(Training, KilledAtAnyInstantTheNewestCheckpointIsWhole) {
   RandomKey key(7, Purpose::test);
@@ -271,14 +304,7 @@ TEST_F(Training, KilledAtAnyInstantTheNewestCheckpointIsWhole) {
   for (uint64_t round = 0; round < 60; ++round) {
     pid_t child = ::fork();
     ASSERT_GE(child, 0);
-    if (child == 0) {
-      for (int64_t next = step;;) {
-        save(folder_, next, 3, Model(next));
-        if (next % 3 == 0) save(folder_, next, 2, Model(next));
-        prune(folder_, 2);
-        ++next;
-      }
-    }
+    if (child == 0) save_and_prune_forever(folder_, step);
     ::usleep(static_cast<useconds_t>(2000 + key.below(round, 30'000)));
     ::kill(child, SIGKILL);
     int status = 0;

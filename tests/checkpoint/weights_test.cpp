@@ -27,7 +27,8 @@ TEST_F(Weights, AFileAFolderAndAnIndexLookTheSame) {
   write("three/diffusion_pytorch_model.safetensors.index.json",
         R"({"metadata":{"total_size":8},"weight_map":{"a":"diffusion_pytorch_model-00001-of-00002.safetensors",)"
         R"("b":"diffusion_pytorch_model-00002-of-00002.safetensors"}})");
-  for (const char* place : {"one/model.safetensors", "one", "two", "three", "three/diffusion_pytorch_model.safetensors.index.json"}) {
+  for (const char* place :
+       {"one/model.safetensors", "one", "two", "three", "three/diffusion_pytorch_model.safetensors.index.json"}) {
     WeightSet set = open_weights(path(place));
     EXPECT_EQ(set.names(), (std::vector<std::string>{"a", "b"})) << place;
     EXPECT_EQ(value(set, "b"), 1.0f) << place;
@@ -47,15 +48,18 @@ TEST_F(Weights, IncompleteOrContradictingSetsAreRefused) {
   auto index = [&](const std::string& text) { return write("m/x.index.json", text); };
   expect_error(Exit::input, {"'weight_map' is missing"}, [&] { open_weights(index("{}")); });
   expect_error(Exit::input, {"duplicate key 'a'"}, [&] { open_weights(index(R"({"weight_map":{"a":"f","a":"f"}})")); });
-  expect_error(Exit::input, {"expected a plain file name"}, [&] { open_weights(index(R"({"weight_map":{"a":"../secret"}})")); });
-  expect_error(Exit::input, {"absent.safetensors: No such file"}, [&] { open_weights(index(R"({"weight_map":{"a":"absent.safetensors"}})")); });
+  expect_error(Exit::input, {"expected a plain file name"},
+               [&] { open_weights(index(R"({"weight_map":{"a":"../secret"}})")); });
+  expect_error(Exit::input, {"absent.safetensors: No such file"},
+               [&] { open_weights(index(R"({"weight_map":{"a":"absent.safetensors"}})")); });
   expect_error(Exit::input, {"'z' should be in", "does not have it"},
                [&] { open_weights(index(R"({"weight_map":{"z":"model-00001-of-00003.safetensors"}})")); });
 }
 
 TEST_F(Weights, AFolderWithoutWeightsSaysWhatWasLookedFor) {
   write("m/pytorch_model.bin", "x");
-  expect_error(Exit::input, {"no weights, looked for model.safetensors", ".bin files must be converted"}, [&] { open_weights(path("m")); });
+  expect_error(Exit::input, {"no weights, looked for model.safetensors", ".bin files must be converted"},
+               [&] { open_weights(path("m")); });
 }
 
 }  // namespace tessera::checkpoint

@@ -49,8 +49,9 @@ void ReadFile::read(int64_t offset, int64_t bytes, void* to) const {
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0)
       throw UserError(Exit::input, "file.read",
-                      path_.string() + ": expected " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
-                          ", found " + std::to_string(done) + " (" + (got < 0 ? std::strerror(errno) : "end of file") + ")",
+                      path_.string() + ": expected " + std::to_string(bytes) + " bytes at offset " +
+                          std::to_string(offset) + ", found " + std::to_string(done) + " (" +
+                          (got < 0 ? std::strerror(errno) : "end of file") + ")",
                       "the file was cut short or its disk fails");
     done += got;
   }
@@ -80,7 +81,8 @@ void DurableFile::fail(std::string_view act) {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   ::unlink(partial_.c_str());
   throw UserError(Exit::disk, "file.write", what + ")",
-                  "make at least " + format_bytes(needed_) + " writable there or write elsewhere; what was there before is untouched");
+                  "make at least " + format_bytes(needed_) +
+                      " writable there or write elsewhere; what was there before is untouched");
 }
 
 void DurableFile::write(const void* data, int64_t bytes) {

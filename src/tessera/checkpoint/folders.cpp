@@ -18,7 +18,8 @@ namespace {
 constexpr std::string_view kPrefix = "step-", kPartial = ".partial";
 
 [[noreturn]] void fail(const Path& path, const std::string& act, const std::string& reason) {
-  throw UserError(Exit::disk, "checkpoint.folder", path.string() + ": cannot " + act + ": " + reason, "check that disk and its permissions");
+  throw UserError(Exit::disk, "checkpoint.folder", path.string() + ": cannot " + act + ": " + reason,
+                  "check that disk and its permissions");
 }
 
 /// The step of a folder name "step-NNNNNN", or -1.
@@ -110,7 +111,8 @@ void publish(const Path& partial, const Path& final) {
   }
   // A step may be saved twice (a signal right after a regular save). The exchange leaves no instant without it.
   if (::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) != 0) {
-    if (errno != EINVAL && errno != ENOSYS) fail(partial, "exchange with " + final.filename().string(), std::strerror(errno));
+    if (errno != EINVAL && errno != ENOSYS)
+      fail(partial, "exchange with " + final.filename().string(), std::strerror(errno));
     Path old = final;  // a file system without exchange: older checkpoints bridge the instant between the renames
     old += ".old";
     old += kPartial;

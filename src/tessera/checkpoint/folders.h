@@ -5,9 +5,9 @@
 //   std::optional<Path> newest = latest(run / "checkpoints");
 //   prune(run / "checkpoints", 3);
 //
-// [Note: whole or absent] A checkpoint is written as step-000100.partial and renamed when manifest.json, written last, and
-// everything else is flushed; one that goes is renamed to .partial first. So at any instant a folder named step-NNNNNN
-// with a manifest is whole, and everything else may be deleted.
+// [Note: whole or absent] A checkpoint is written as step-000100.partial and renamed when manifest.json, written last,
+// and everything else is flushed; one that goes is renamed to .partial first. So at any instant a folder named
+// step-NNNNNN with a manifest is whole, and everything else may be deleted.
 #include <cstdint>
 #include <optional>
 #include <string>

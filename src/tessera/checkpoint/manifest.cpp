@@ -11,7 +11,8 @@ namespace tessera::checkpoint {
 namespace {
 
 constexpr int64_t kVersion = 1;
-const std::set<std::string> kOwnFields = {"format", "version", "step", "mesh", "tensors", "data", "rng", "schedule_lr", "experts"};
+const std::set<std::string> kOwnFields = {"format", "version", "step",        "mesh",   "tensors",
+                                          "data",   "rng",     "schedule_lr", "experts"};
 
 [[noreturn]] void refuse(const std::string& what, std::string_view hint = "resume from an earlier checkpoint") {
   throw UserError(Exit::input, "checkpoint.load", what, hint);
@@ -45,7 +46,8 @@ Part parse_part(const Json& json, const std::string& what) {
   if (Path(part.file).filename() != Path(part.file) || part.file == "." || part.file == "..")
     refuse(what + ": file " + shown(part.file) + ", expected a plain file name");
   part.key = json_string(json_member(json, "key", what), what + ": key");
-  for (const Json& side : json_array(json_member(json, "box", what), what + ": box")) part.box.push_back(parse_range(side, what + ": box"));
+  for (const Json& side : json_array(json_member(json, "box", what), what + ": box"))
+    part.box.push_back(parse_range(side, what + ": box"));
   std::tie(part.begin, part.end) = parse_range(json_member(json, "flat", what), what + ": flat");
   int64_t crc = json_integer(json_member(json, "crc32c", what), what + ": crc32c");
   if (crc < 0 || crc > UINT32_MAX) refuse(what + ": crc32c " + std::to_string(crc) + " is not a 32-bit number");
@@ -71,7 +73,8 @@ TensorRecord parse_tensor(const Json& json, const std::string& file) {
 }  // namespace
 
 const TensorRecord* Manifest::find(const std::string& name, const std::string& kind) const {
-  auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == name && t.kind == kind; });
+  auto found =
+      std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == name && t.kind == kind; });
   return found == tensors.end() ? nullptr : &*found;
 }
 
@@ -80,8 +83,16 @@ Json to_json(const std::vector<TensorRecord>& tensors) {
   for (const TensorRecord& tensor : tensors) {
     Json parts = Json::array();
     for (const Part& part : tensor.parts)
-      parts.push_back({{"file", part.file}, {"key", part.key}, {"box", part.box}, {"flat", {part.begin, part.end}}, {"crc32c", part.crc32c}});
-    list.push_back({{"name", tensor.name}, {"kind", tensor.kind}, {"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"parts", parts}});
+      parts.push_back({{"file", part.file},
+                       {"key", part.key},
+                       {"box", part.box},
+                       {"flat", {part.begin, part.end}},
+                       {"crc32c", part.crc32c}});
+    list.push_back({{"name", tensor.name},
+                    {"kind", tensor.kind},
+                    {"dtype", dtype_name(tensor.dtype)},
+                    {"shape", tensor.shape},
+                    {"parts", parts}});
   }
   return list;
 }
@@ -110,7 +121,8 @@ Manifest parse_manifest(const Json& json, const std::string& what) {
   if (json_member(json, "format", what) != "tessera") refuse(what + ": not a checkpoint of this program");
   int64_t version = json_integer(json_member(json, "version", what), what + ": version");
   if (version != kVersion)
-    refuse(what + ": expected version " + std::to_string(kVersion) + ", found " + std::to_string(version), "use the release that wrote it");
+    refuse(what + ": expected version " + std::to_string(kVersion) + ", found " + std::to_string(version),
+           "use the release that wrote it");
 
   Manifest m;
   m.step = json_integer(json_member(json, "step", what), what + ": step");
@@ -135,7 +147,8 @@ std::optional<std::string> tiling_problem(const TensorRecord& tensor) {
   if (!byte_count(tensor.shape, tensor.dtype)) return "shape " + shape_text(tensor.shape) + " has more than 2^63 bytes";
   std::map<Box, std::vector<std::pair<int64_t, int64_t>>> ranges;
   for (const Part& part : tensor.parts) {
-    if (!fits(part.box, tensor.shape)) return "part " + box_text(part.box) + " lies outside " + shape_text(tensor.shape);
+    if (!fits(part.box, tensor.shape))
+      return "part " + box_text(part.box) + " lies outside " + shape_text(tensor.shape);
     ranges[part.box].emplace_back(part.begin, part.end);
   }
   for (auto a = ranges.begin(); a != ranges.end(); ++a)
@@ -147,10 +160,13 @@ std::optional<std::string> tiling_problem(const TensorRecord& tensor) {
     int64_t end = 0;
     for (auto [first, last] : flat) {
       if (first != end)
-        return std::string(first < end ? "overlap" : "hole") + " at element " + std::to_string(std::min(first, end)) + " of box " + box_text(box);
+        return std::string(first < end ? "overlap" : "hole") + " at element " + std::to_string(std::min(first, end)) +
+               " of box " + box_text(box);
       end = last;
     }
-    if (end != volume(box)) return "box " + box_text(box) + " has " + std::to_string(volume(box)) + " elements, its parts " + std::to_string(end);
+    if (end != volume(box))
+      return "box " + box_text(box) + " has " + std::to_string(volume(box)) + " elements, its parts " +
+             std::to_string(end);
     covered += end;
   }
   if (covered != *element_count(tensor.shape))

@@ -4,8 +4,8 @@
 //   Manifest manifest = load_manifest("checkpoints/step-000100");
 //   manifest.step, manifest.cursor, manifest.find("blocks.0.ffn.0.weight", "exp_avg")->shape;
 //
-// A part is a box of the tensor (what tensor parallelism cuts) and a flat row-major range within that box (what
-// sharding cuts). The parts of a tensor tile it exactly; this is checked when a manifest is written and when it is read.
+// A part is a box of the tensor (what tensor parallelism cuts) and a flat row-major range within it (what sharding
+// cuts). The parts of a tensor tile it exactly; this is checked when a manifest is written and when it is read.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,8 +38,8 @@ struct Manifest {
   int64_t epoch = 0, cursor = 0;  ///< the data order's place
   uint64_t seed = 0;
   double schedule_lr = 0;
-  Json experts;                   ///< the caller's; null when there is one denoiser
-  Json extra = Json::object();    ///< further top-level fields of the caller
+  Json experts;                 ///< the caller's; null when there is one denoiser
+  Json extra = Json::object();  ///< further top-level fields of the caller
   std::vector<TensorRecord> tensors;
 
   const TensorRecord* find(const std::string& name, const std::string& kind) const;  ///< linear; nullptr when absent

@@ -12,8 +12,8 @@ namespace tessera::checkpoint {
 
 namespace {
 
-constexpr int64_t kPrefix = 8;                // the header's length, little endian
-constexpr int64_t kMaxHeader = 100'000'000;   // the limit of the format's own library
+constexpr int64_t kPrefix = 8;               // the header's length, little endian
+constexpr int64_t kMaxHeader = 100'000'000;  // the limit of the format's own library
 constexpr std::string_view kDamaged = "the file is damaged or only partly copied: fetch it again";
 
 [[noreturn]] void refuse(const std::string& what, std::string_view hint = kDamaged) {
@@ -38,7 +38,9 @@ SafetensorsFile::Entry parse_entry(const std::string& name, const Json& value, c
   entry.name = name;
   std::string dtype = json_string(json_member(value, "dtype", what), what + ": dtype");
   std::optional<DType> known = parse_dtype(dtype);
-  if (!known) refuse(what + ": unknown dtype " + shown(dtype) + ", expected one of " + dtype_names(), "convert the file to one of these");
+  if (!known)
+    refuse(what + ": unknown dtype " + shown(dtype) + ", expected one of " + dtype_names(),
+           "convert the file to one of these");
   entry.dtype = *known;
   entry.shape = json_shape(json_member(value, "shape", what), what + ": shape");
 
@@ -64,10 +66,11 @@ void check_tiling(const std::vector<SafetensorsFile::Entry>& entries, int64_t da
       refuse(what + " ends at byte " + std::to_string(entry.end) + " of the data, the file has only " +
              std::to_string(data_bytes) + " (truncated?)");
     if (entry.begin < end)
-      refuse(what + " begins at byte " + std::to_string(entry.begin) + " and overlaps the tensor before it, which ends at " +
-             std::to_string(end));
+      refuse(what + " begins at byte " + std::to_string(entry.begin) +
+             " and overlaps the tensor before it, which ends at " + std::to_string(end));
     if (entry.begin > end)
-      refuse(what + " begins at byte " + std::to_string(entry.begin) + ", expected " + std::to_string(end) + ": a hole in the data");
+      refuse(what + " begins at byte " + std::to_string(entry.begin) + ", expected " + std::to_string(end) +
+             ": a hole in the data");
     end = entry.end;
   }
   if (end != data_bytes)
@@ -81,14 +84,16 @@ SafetensorsFile SafetensorsFile::open(const Path& path) {
   const ReadFile& file = result.file_;
   const std::string name = path.string();
   if (file.size() < kPrefix)
-    refuse(name + ": truncated, " + std::to_string(file.size()) + " bytes, a safetensors file has at least " + std::to_string(kPrefix));
+    refuse(name + ": truncated, " + std::to_string(file.size()) + " bytes, a safetensors file has at least " +
+           std::to_string(kPrefix));
 
   char prefix[kPrefix];
   uint64_t header_bytes;
   file.read(0, kPrefix, prefix);
   std::memcpy(&header_bytes, prefix, kPrefix);
   if (header_bytes > static_cast<uint64_t>(kMaxHeader))
-    refuse(name + ": header of " + std::to_string(header_bytes) + " bytes, at most " + std::to_string(kMaxHeader) + " are allowed",
+    refuse(name + ": header of " + std::to_string(header_bytes) + " bytes, at most " + std::to_string(kMaxHeader) +
+               " are allowed",
            likely_mistake({prefix, kPrefix}));
   if (static_cast<int64_t>(header_bytes) > file.size() - kPrefix)
     refuse(name + ": header of " + std::to_string(header_bytes) + " bytes, the file has only " +
@@ -102,7 +107,8 @@ SafetensorsFile SafetensorsFile::open(const Path& path) {
   for (const auto& [key, value] : header.items()) {
     if (key == "__metadata__") {
       if (!value.is_object()) refuse(name + ": __metadata__: expected an object of strings");
-      for (const auto& [k, v] : value.items()) result.metadata_[k] = json_string(v, name + ": __metadata__ " + shown(k));
+      for (const auto& [k, v] : value.items())
+        result.metadata_[k] = json_string(v, name + ": __metadata__ " + shown(k));
     } else {
       result.entries_.push_back(parse_entry(key, value, name + ": tensor " + shown(key)));
     }

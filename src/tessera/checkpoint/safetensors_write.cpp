@@ -8,7 +8,7 @@
 namespace tessera::checkpoint {
 
 void write_safetensors(const Path& path, const std::vector<TensorData>& tensors, const Metadata& metadata) {
-  // Wide dtypes first: every tensor then starts at a multiple of its element size, which readers that map the file need.
+  // Wide dtypes first: every tensor then starts at a multiple of its element size, as readers that map the file need.
   std::vector<const TensorData*> order;
   for (const TensorData& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(order.begin(), order.end(),
@@ -24,7 +24,8 @@ void write_safetensors(const Path& path, const std::vector<TensorData>& tensors,
     check_internal(bytes.has_value(), "safetensors.write", what + ": not a shape");
     check_internal(*bytes == 0 || tensor->data, "safetensors.write", what + ": no data");
     check_internal(names.insert(tensor->name).second, "safetensors.write", what + ": name used twice or reserved");
-    header[tensor->name] = {{"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {end, end + *bytes}}};
+    header[tensor->name] = {
+        {"dtype", dtype_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {end, end + *bytes}}};
     end += *bytes;
   }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,22 +25,25 @@ namespace tessera::checkpoint {
 struct TensorRange {
   std::string name, kind;  ///< kind: param, master_low, exp_avg, ...
   DType dtype = DType::f32;
-  Shape shape;             ///< of the whole tensor
-  Box box = {};            ///< what tensor parallelism cut; empty: the whole tensor
+  Shape shape;                  ///< of the whole tensor
+  Box box = {};                 ///< what tensor parallelism cut; empty: the whole tensor
   int64_t begin = 0, end = -1;  ///< -1: to the end of the box
 };
+
+/// The same with box and end filled in; throws InternalError when it is no part of its shape.
+TensorRange resolved(TensorRange range, std::string_view where);
 
 struct Piece {
   TensorRange range;
   const void* data;  ///< borrowed until save_rank returns
 };
 
-/// Writes rank-00000.safetensors and, last, rank-00000.parts.json into `partial`, creating the folder. Every rank of the
-/// world calls it; what several ranks hold alike (dp_replicate) is given by one of them.
+/// Writes rank-00000.safetensors and, last, rank-00000.parts.json into `partial`, creating the folder. Every rank of
+/// the world calls it; what several ranks hold alike (dp_replicate) is given by one of them.
 void save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces);
 
-/// After all `world` ranks have saved: merges their parts into `manifest` (its `tensors` are replaced), checks that they
-/// tile every tensor, writes manifest.json and renames `partial` to `final`. One rank calls it.
+/// After all `world` ranks have saved: merges their parts into `manifest` (its `tensors` are replaced), checks that
+/// they tile every tensor, writes manifest.json and renames `partial` to `final`. One rank calls it.
 void commit(const Path& partial, const Path& final, int world, Manifest manifest);
 
 /// A whole checkpoint, readable on any layout. Not for several threads at once.
@@ -52,8 +56,8 @@ class TrainingCheckpoint {
   const Manifest& manifest() const { return manifest_; }
   bool contains(const std::string& name, const std::string& kind) const { return index_.count({name, kind}) > 0; }
 
-  /// Fills `to` with the range, from whatever parts hold it. Dtype and shape must be those saved, else UserError (input)
-  /// "expected [..], file has [..]". The checksum of a part is verified when it is first touched.
+  /// Fills `to` with the range, from whatever parts hold it. Dtype and shape must be those saved, else UserError
+  /// (input) "expected [..], file has [..]". The checksum of a part is verified when it is first touched.
   void read(const TensorRange& range, void* to);
   /// The same as fp32; `range.dtype` is not looked at, the saved one must be floating.
   void read_f32(const TensorRange& range, float* to);

@@ -16,24 +16,14 @@ std::string rank_file(int rank, std::string_view suffix) {
   return name + std::string(suffix);
 }
 
-/// The piece's record with its one part (none when it is empty); box and end are filled in.
+/// The piece's record with its one part (none when it is empty).
 TensorRecord describe(const Piece& piece, int rank) {
-  const TensorRange& range = piece.range;
-  const std::string what = range.kind + " of " + shown(range.name);
-  check_internal(byte_count(range.shape, range.dtype).has_value(), "checkpoint.save", what + ": shape " + shape_text(range.shape));
+  const TensorRange range = resolved(piece.range, "checkpoint.save");
   TensorRecord tensor{range.name, range.kind, range.dtype, range.shape, {}};
-  Part part;
-  part.box = range.box.empty() ? whole_box(range.shape) : range.box;
-  check_internal(fits(part.box, range.shape), "checkpoint.save", what + ": box " + box_text(part.box) + " of " + shape_text(range.shape));
-  part.begin = range.begin;
-  part.end = range.end < 0 ? volume(part.box) : range.end;
-  check_internal(0 <= part.begin && part.begin <= part.end && part.end <= volume(part.box), "checkpoint.save",
-                 what + ": elements [" + std::to_string(part.begin) + ", " + std::to_string(part.end) + ") of box " + box_text(part.box));
-  if (part.begin == part.end) return tensor;
-  check_internal(piece.data != nullptr, "checkpoint.save", what + ": no data");
-  part.file = rank_file(rank, ".safetensors");
-  part.crc32c = crc32c(piece.data, static_cast<size_t>((part.end - part.begin) * dtype_size(range.dtype)));
-  tensor.parts.push_back(part);
+  if (range.begin == range.end) return tensor;
+  check_internal(piece.data != nullptr, "checkpoint.save", range.kind + " of " + shown(range.name) + ": no data");
+  uint32_t crc = crc32c(piece.data, static_cast<size_t>((range.end - range.begin) * dtype_size(range.dtype)));
+  tensor.parts.push_back({rank_file(rank, ".safetensors"), "", range.box, range.begin, range.end, crc});
   return tensor;
 }
 
@@ -61,7 +51,8 @@ std::vector<TensorRecord> merge_ranks(const Path& partial, int world) {
   for (int rank = 0; rank < world; ++rank) {
     const Path path = partial / rank_file(rank, ".parts.json");
     if (!fs::exists(path))
-      throw UserError(Exit::disk, "checkpoint.commit", path.string() + ": rank " + std::to_string(rank) + " left no record of its parts",
+      throw UserError(Exit::disk, "checkpoint.commit",
+                      path.string() + ": rank " + std::to_string(rank) + " left no record of its parts",
                       "checkpoints must go to a folder that all nodes share");
     Json json = parse_json(read_text(path), path.string());
     for (TensorRecord& tensor : parse_tensors(json, path.string())) merger.add(std::move(tensor));
@@ -75,11 +66,24 @@ std::vector<TensorRecord> merge_ranks(const Path& partial, int world) {
 
 }  // namespace
 
+TensorRange resolved(TensorRange range, std::string_view where) {
+  const std::string what = range.kind + " of " + shown(range.name) + ": ";
+  check_internal(byte_count(range.shape, range.dtype).has_value(), where, what + "shape " + shape_text(range.shape));
+  if (range.box.empty()) range.box = whole_box(range.shape);
+  const std::string box = "box " + box_text(range.box) + " of " + shape_text(range.shape);
+  check_internal(fits(range.box, range.shape), where, what + box);
+  if (range.end < 0) range.end = volume(range.box);
+  check_internal(0 <= range.begin && range.begin <= range.end && range.end <= volume(range.box), where,
+                 what + "elements [" + std::to_string(range.begin) + ", " + std::to_string(range.end) + ") of " + box);
+  return range;
+}
+
 void save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces) {
   std::error_code error;
   fs::create_directories(partial, error);
   if (error)
-    throw UserError(Exit::disk, "checkpoint.save", partial.string() + ": cannot create: " + error.message(), "check [run] out");
+    throw UserError(Exit::disk, "checkpoint.save", partial.string() + ": cannot create: " + error.message(),
+                    "check [run] out");
 
   std::vector<TensorRecord> records;
   std::vector<TensorData> tensors;
@@ -94,7 +98,8 @@ void save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces) 
     records.push_back(std::move(record));
   }
   if (!tensors.empty())
-    write_safetensors(partial / rank_file(rank, ".safetensors"), tensors, {{"format", "tessera"}, {"rank", std::to_string(rank)}});
+    write_safetensors(partial / rank_file(rank, ".safetensors"), tensors,
+                      {{"format", "tessera"}, {"rank", std::to_string(rank)}});
   write_text(partial / rank_file(rank, ".parts.json"), dump_json(to_json(records)));
 }
 

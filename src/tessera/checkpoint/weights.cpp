@@ -47,7 +47,8 @@ void WeightSet::add(const Path& file) {
   files_.push_back(SafetensorsFile::open(file));
   for (const auto& entry : files_.back().entries())
     if (!place_.emplace(entry.name, files_.size() - 1).second)
-      refuse(path_.string() + ": tensor " + shown(entry.name) + " is in more than one file, also in " + file.filename().string(),
+      refuse(path_.string() + ": tensor " + shown(entry.name) + " is in more than one file, also in " +
+                 file.filename().string(),
              "remove the file that does not belong to the model");
 }
 
@@ -55,14 +56,16 @@ void WeightSet::add_index(const Path& index) {
   const std::string what = index.string() + ": weight_map";
   const Json json = parse_json(read_text(index), index.string());
   const Json& map = json_member(json, "weight_map", index.string());
-  if (!map.is_object() || map.empty()) refuse(what + ": expected an object from tensor to file", "fetch the index again");
+  if (!map.is_object() || map.empty())
+    refuse(what + ": expected an object from tensor to file", "fetch the index again");
 
   std::map<std::string, size_t> files;
   for (const auto& [name, value] : map.items()) {
     std::string file = json_string(value, what + ": " + shown(name));
     // an index names files beside it; anything else could read from anywhere
     if (Path(file).filename() != Path(file) || file == "." || file == "..")
-      refuse(what + ": " + shown(name) + " is in " + shown(file) + ", expected a plain file name", "fetch the index again");
+      refuse(what + ": " + shown(name) + " is in " + shown(file) + ", expected a plain file name",
+             "fetch the index again");
     auto [at, is_new] = files.emplace(file, files_.size());
     if (is_new) files_.push_back(SafetensorsFile::open(index.parent_path() / file));
     if (!files_[at->second].find(name))
@@ -120,8 +123,9 @@ WeightSet open_weights(const Path& path) {
     }
     if (!set.files_.empty()) return set;
   }
-  refuse(path.string() + ": no weights, looked for model.safetensors, diffusion_pytorch_model.safetensors, their "
-                         ".index.json and their shards",
+  refuse(path.string() +
+             ": no weights, looked for model.safetensors, diffusion_pytorch_model.safetensors, their "
+             ".index.json and their shards",
          "name the .safetensors file itself; .pth and .bin files must be converted first");
 }
 

@@ -66,18 +66,16 @@ void restore(Store& store, net::UnitUpdate* update, checkpoint::TrainingCheckpoi
   }
 }
 
-void each_whole(Store& store, comm::Comm& comm, bool gradients,
-                const std::function<void(const plan::ParamSpec&, const Tensor&)>& each) {
-  comm::Group& group = comm.group("gather", kShardAxes);
-  for (int u = 0; u < store.units(); ++u) {
-    const auto& layout = store.layout(u);
-    Tensor flat = at::empty({layout.total}, at::kFloat);
-    group.all_gather(flat, gradients ? store.grad(u) : store.param(u));
-    for (size_t p = 0; p < store.spec(u).params.size(); ++p) {
-      const auto& param = store.spec(u).params[p];
-      each(param, flat.narrow(0, layout.start[p], param.numel()).view(param.shape));
-    }
+void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
+                const std::function<void(const plan::ParamSpec&, const Tensor&)>& each, const std::function<void()>& done) {
+  const auto& layout = store.layout(unit);
+  Tensor flat = at::empty({layout.total}, at::kFloat);
+  comm.group("gather", kShardAxes).all_gather(flat, gradients ? store.grad(unit) : store.param(unit));
+  for (size_t p = 0; p < store.spec(unit).params.size(); ++p) {
+    const auto& param = store.spec(unit).params[p];
+    each(param, flat.narrow(0, layout.start[p], param.numel()).view(param.shape));
   }
+  if (done) done();
 }
 
 }  // namespace tessera::engine

@@ -24,9 +24,9 @@ std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, net::UnitUpdate* 
 /// The reverse, from any layout.
 void restore(Store& store, net::UnitUpdate* update, checkpoint::TrainingCheckpoint& from);
 
-/// Calls `each(param, whole tensor)` for every parameter of every unit, in order, one unit gathered at a time; all
-/// ranks take part and see it. `gradients` hands out reduced gradients instead of values.
-void each_whole(Store& store, comm::Comm& comm, bool gradients,
-                const std::function<void(const plan::ParamSpec&, const Tensor&)>& each);
+/// Gathers one unit and calls `each(param, whole tensor)` for its parameters in order, then `done` while they are still
+/// there. All ranks take part and see the values. `gradients` hands out reduced gradients instead.
+void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
+                const std::function<void(const plan::ParamSpec&, const Tensor&)>& each, const std::function<void()>& done = {});
 
 }  // namespace tessera::engine

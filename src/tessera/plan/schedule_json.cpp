@@ -2,7 +2,6 @@
 
 #include <array>
 #include <charconv>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
@@ -17,6 +16,10 @@ constexpr std::array<std::string_view, 13> kOps = {"gather",   "forward", "relea
                                                    "finish"};
 constexpr std::array<std::string_view, 5> kLanes = {"compute", "gather", "reduce", "control", "disk"};
 static_assert(kOps.size() == static_cast<size_t>(Op::finish) + 1 && kLanes.size() == static_cast<size_t>(Lane::disk) + 1);
+
+/// Foreign numbers are bounded, so that the sums and products of the rules cannot overflow: 256 TiB, a milliard.
+constexpr int64_t kMost = int64_t{1} << 48;
+constexpr int64_t kMostSmall = int64_t{1} << 30;
 
 /// Builds one line; the order of the calls is the order of the fields, so equal instructions are equal bytes.
 class Writer {
@@ -81,10 +84,10 @@ class Fields {
 
   bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
 
-  int64_t integer(const char* key, int64_t most = std::numeric_limits<int64_t>::max()) const {
+  int64_t integer(const char* key, int64_t most = kMost) const {
     return integer(at(key), key, most);
   }
-  int small(const char* key) const { return static_cast<int>(integer(key, std::numeric_limits<int>::max() / 2)); }
+  int small(const char* key) const { return static_cast<int>(integer(key, kMostSmall)); }
   int64_t optional(const char* key) const { return has(key) ? integer(key) : -1; }
   std::string text(const char* key) const {
     if (!at(key).is_string()) fail(std::string("field \"") + key + "\": expected a string");
@@ -100,7 +103,7 @@ class Fields {
   }
   std::vector<int> integers(const char* key) const {
     std::vector<int> values;
-    for (const auto& item : list(key)) values.push_back(static_cast<int>(integer(item, key, std::numeric_limits<int>::max() / 2)));
+    for (const auto& item : list(key)) values.push_back(static_cast<int>(integer(item, key, kMostSmall)));
     return values;
   }
   template <class Names>

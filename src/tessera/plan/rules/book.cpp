@@ -1,0 +1,167 @@
+#include "tessera/plan/rules/book.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <unordered_map>
+
+namespace tessera::plan {
+
+namespace {
+
+/// Which fields an operation must have.
+struct Needs {
+  bool unit, micro;
+};
+
+Needs needs(Op op) {
+  switch (op) {
+    case Op::loss:
+    case Op::finish: return {false, true};
+    case Op::norm:
+    case Op::flush: return {false, false};
+    case Op::reduce_outer:
+    case Op::update: return {true, false};
+    default: return {true, true};
+  }
+}
+
+Group read_group(const std::string& name) {
+  Group group{name, "", {}};
+  const size_t colon = name.find(':'), open = name.find('[');
+  if (colon == std::string::npos || open == std::string::npos || open < colon || name.back() != ']') return group;
+  group.axis = name.substr(colon + 1, open - colon - 1);
+  const char* at = name.data() + open + 1;
+  const char* const end = name.data() + name.size() - 1;
+  while (at < end) {
+    int rank = 0;
+    const auto [next, error] = std::from_chars(at, end, rank);
+    const bool more = next != end;
+    if (error != std::errc() || rank < 0 || (more && *next != ',')) return {name, "", {}};
+    group.ranks.push_back(rank);
+    at = next + more;
+  }
+  const auto unsorted = std::adjacent_find(group.ranks.begin(), group.ranks.end(), std::greater_equal<>());
+  return unsorted == group.ranks.end() && group.ranks.size() <= (1u << 13) ? group : Group{name, "", {}};
+}
+
+int intern(std::unordered_map<std::string, int>& ids, const std::string& name) {
+  return ids.try_emplace(name, static_cast<int>(ids.size())).first->second;
+}
+
+bool same_run(const Line& a, const Line& b) { return a.rank == b.rank && a.step == b.step; }
+
+}  // namespace
+
+Book::Book(std::vector<Line> lines) : lines_(std::move(lines)) {
+  for (size_t k = 0; k < lines_.size(); ++k)
+    if (lines_[k].number == 0) lines_[k].number = static_cast<int>(k) + 1;
+  number();
+}
+
+void Book::number() {
+  std::unordered_map<std::string, int> unit_ids, group_ids;
+  for (const Line& line : lines_) {
+    unit_.push_back(line.in.name.empty() ? -1 : intern(unit_ids, line.in.name));
+    group_.push_back(line.in.group.empty() ? -1 : intern(group_ids, line.in.group));
+  }
+  units_.resize(unit_ids.size());
+  for (const auto& [name, id] : unit_ids) units_[id] = name;
+  groups_.resize(group_ids.size());
+  for (const auto& [name, id] : group_ids) groups_[id] = read_group(name);
+}
+
+std::string Book::what(int k) const {
+  std::string text(name(in(k).op));
+  if (!in(k).name.empty()) text += " " + in(k).name;
+  if (in(k).micro >= 0) text += ", micro-batch " + std::to_string(in(k).micro);
+  return text;
+}
+
+std::string Book::at(int k) const { return "line " + std::to_string(lines_[k].number) + " (" + what(k) + ")"; }
+
+void Book::complain(int k, const std::string& rule, const std::string& text) {
+  const Line& line = lines_[k];
+  found_.push_back({line.number, rule,
+                    "rank " + std::to_string(line.rank) + ", step " + std::to_string(line.step) + ", i " +
+                        std::to_string(line.i) + " (" + what(k) + "): " + text});
+}
+
+bool Book::check_form() {
+  const int count = static_cast<int>(lines_.size());
+  bool sorted = true;
+  for (int k = 0; k < count; ++k) {
+    check_fields(k);
+    const Line& line = lines_[k];
+    if (k == 0 || !same_run(lines_[k - 1], line)) {
+      const bool ascending = k == 0 || std::pair(lines_[k - 1].rank, lines_[k - 1].step) < std::pair(line.rank, line.step);
+      if (!ascending) complain(k, "form", "comes after " + at(k - 1) + " of a later rank or step; sort the file by rank, step and i");
+      sorted = sorted && ascending;
+      if (line.i != 0) complain(k, "form", "the first instruction of a rank's step has i 0; lines before this one are missing");
+    } else if (line.i != lines_[k - 1].i + 1) {
+      complain(k, "form", "expected i " + std::to_string(lines_[k - 1].i + 1) + " after line " +
+                              std::to_string(lines_[k - 1].number) + "; a line is missing or out of place here");
+    }
+  }
+  if (!sorted) return false;
+  resolve_waits();
+  split_passes();
+  return true;
+}
+
+void Book::check_fields(int k) {
+  const Instruction& instruction = in(k);
+  const Needs need = needs(instruction.op);
+  if (need.unit && unit(k) < 0) complain(k, "form", "names no unit; set \"unit\" to the one it works on");
+  if (need.micro && instruction.micro < 0) complain(k, "form", "names no micro-batch; set \"micro\"");
+  if (lines_[k].executed && lines_[k].t1 < lines_[k].t0) complain(k, "form", "ends (t1) before it begins (t0)");
+  if ((group(k) < 0) != instruction.comm.empty())
+    complain(k, "groups", group(k) < 0 ? "communicates without a group; set \"group\"" : "has a group and no collective in \"comm\"");
+  if (group(k) < 0) return;
+  const Group& g = groups_[group(k)];
+  if (g.ranks.empty()) {
+    complain(k, "groups", "group '" + g.name + "' is not of the form purpose:axis[rank,rank]");
+    return;
+  }
+  if (!std::binary_search(g.ranks.begin(), g.ranks.end(), lines_[k].rank))
+    complain(k, "groups", "rank " + std::to_string(lines_[k].rank) + " is no member of its group " + g.name);
+  for (const Comm& comm : instruction.comm)
+    if (comm.axis != g.axis) complain(k, "groups", "collective on axis " + comm.axis + " in group " + g.name + "; expected axis " + g.axis);
+}
+
+void Book::resolve_waits() {
+  const int count = static_cast<int>(lines_.size());
+  waits_.resize(count);
+  for (int begin = 0, end = 0; begin < count; begin = end) {
+    std::unordered_map<int, int> line_of;
+    for (end = begin; end < count && same_run(lines_[begin], lines_[end]); ++end) line_of.try_emplace(lines_[end].i, end);
+    for (int k = begin; k < end; ++k)
+      for (int wait : in(k).wait) {
+        const auto found = line_of.find(wait);
+        if (found == line_of.end())
+          complain(k, "form", "waits for i " + std::to_string(wait) + ", which this rank's step does not have; its line is missing");
+        else if (found->second >= k)
+          complain(k, "form", "waits for " + at(found->second) + ", which does not come before it; move that line up");
+        if (found != line_of.end()) waits_[k].push_back(found->second);
+      }
+  }
+}
+
+// A pass ends where the phase changes. Forward-only schedules run many times in a step: there the first gather that
+// comes again begins the next pass, because each gathers a unit once for each of its micro-batches.
+void Book::split_passes() {
+  std::set<std::pair<int, int>> gathered;
+  for (int k = 0; k < static_cast<int>(lines_.size()); ++k) {
+    bool begins = k == 0 || !same_run(lines_[k - 1], lines_[k]) || lines_[k - 1].phase != lines_[k].phase;
+    const bool repeats = in(k).op == Op::gather && lines_[k].phase != "train" && gathered.contains({unit(k), in(k).micro});
+    begins = begins || repeats;
+    if (begins) {
+      passes_.push_back({lines_[k].rank, lines_[k].step, k, k});
+      gathered.clear();
+    }
+    if (in(k).op == Op::gather) gathered.insert({unit(k), in(k).micro});
+    passes_.back().end = k + 1;
+  }
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,68 @@
+#pragma once
+// What all rules read: the lines with units and groups as numbers, and the list of findings. Internal to the rules.
+//
+//   Book book(lines);
+//   book.complain(k, "residency", "uses parameters that were released at " + book.at(j));
+#include <string>
+#include <vector>
+
+#include "tessera/plan/rules.h"
+
+namespace tessera::plan {
+
+/// A communicator, read from its name: "gather:dp_shard[0,1]".
+struct Group {
+  std::string name, axis;
+  std::vector<int> ranks;  // sorted; empty when the name cannot be read
+};
+
+/// The lines [begin, end) of one schedule run once by one rank.
+struct Pass {
+  int rank;
+  int64_t step;
+  int begin, end;
+};
+
+class Book {
+ public:
+  explicit Book(std::vector<Line> lines);
+
+  const std::vector<Line>& lines() const { return lines_; }
+  const Instruction& in(int k) const { return lines_[k].in; }
+  int unit(int k) const { return unit_[k]; }    ///< -1 for none
+  int group(int k) const { return group_[k]; }  ///< -1 for none
+  const std::vector<std::string>& units() const { return units_; }
+  const std::vector<Group>& groups() const { return groups_; }
+  /// Lines that k waits for, as indices of lines().
+  const std::vector<int>& waits(int k) const { return waits_[k]; }
+  const std::vector<Pass>& passes() const { return passes_; }
+
+  std::string what(int k) const;  ///< "forward blocks.3, micro-batch 0"
+  std::string at(int k) const;    ///< "line 12 (forward blocks.3, micro-batch 0)"
+  void complain(int k, const std::string& rule, const std::string& text);
+  std::vector<Violation> take() { return std::move(found_); }
+
+  /// False when the lines are not sorted by rank and step: no other rule can be applied then.
+  bool check_form();
+
+ private:
+  void number();  // units and groups
+  void check_fields(int k);
+  void resolve_waits();
+  void split_passes();
+
+  std::vector<Line> lines_;
+  std::vector<int> unit_, group_;
+  std::vector<std::string> units_;
+  std::vector<Group> groups_;
+  std::vector<std::vector<int>> waits_;
+  std::vector<Pass> passes_;
+  std::vector<Violation> found_;
+};
+
+/// One part of the rules each; they assume that the form holds.
+void check_steps(Book& book);     // residency, order, arena, bytes
+void check_groups(Book& book);    // groups
+void check_progress(Book& book);  // progress
+
+}  // namespace tessera::plan

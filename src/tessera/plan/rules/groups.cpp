@@ -1,0 +1,130 @@
+// Members of a group see the same sequence of its collectives, and ranks that share several groups interleave them
+// alike: communicators are queues, so two ranks that enter A then B and B then A wait for each other for ever.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tessera/plan/rules/book.h"
+
+namespace tessera::plan {
+
+namespace {
+
+using Groups = std::set<int>;
+
+class GroupRules {
+ public:
+  explicit GroupRules(Book& book) : book_(book) {
+    for (int k = 0; k < static_cast<int>(book.lines().size()); ++k) {
+      sequence_[book.lines()[k].rank];  // a rank without collectives is a rank too
+      if (book.group(k) < 0) continue;
+      sequence_[book.lines()[k].rank].push_back(k);
+      groups_[book.lines()[k].rank].insert(book.group(k));
+    }
+  }
+
+  void run() {
+    for (int g = 0; g < static_cast<int>(book_.groups().size()); ++g) complete(g);
+    for (int g = 0; g < static_cast<int>(book_.groups().size()); ++g) alike({g});
+    std::set<Groups> shared;
+    for (auto a = groups_.begin(); a != groups_.end(); ++a)
+      for (auto b = std::next(a); b != groups_.end(); ++b) {
+        Groups common;
+        std::set_intersection(a->second.begin(), a->second.end(), b->second.begin(), b->second.end(),
+                              std::inserter(common, common.end()));
+        if (common.size() > 1) shared.insert(common);
+      }
+    for (const Groups& groups : shared) alike(groups);
+  }
+
+ private:
+  /// Every member named by the group is there.
+  void complete(int g) {
+    const Group& group = book_.groups()[g];
+    const auto user = std::find_if(groups_.begin(), groups_.end(), [&](const auto& r) { return r.second.contains(g); });
+    if (user == groups_.end()) return;
+    for (int rank : group.ranks) {
+      if (groups_.contains(rank) && groups_.at(rank).contains(g)) continue;
+      const std::vector<int> own = filtered(user->first, {g});
+      book_.complain(own.front(), "groups", "rank " + std::to_string(rank) + " is a member of " + group.name +
+                     (sequence_.contains(rank) ? " and never takes part in it" : " and has no line in the file") +
+                     "; write the instructions of all ranks");
+      different_.insert(g);
+    }
+  }
+
+  std::vector<int> filtered(int rank, const Groups& groups) const {
+    std::vector<int> result;
+    for (int k : sequence_.at(rank))
+      if (groups.contains(book_.group(k))) result.push_back(k);
+    return result;
+  }
+
+  bool equal(int a, int b) const {
+    return book_.group(a) == book_.group(b) && book_.unit(a) == book_.unit(b) && book_.in(a).op == book_.in(b).op &&
+           book_.in(a).bytes == book_.in(b).bytes && book_.in(a).comm == book_.in(b).comm &&
+           book_.lines()[a].step == book_.lines()[b].step && book_.lines()[a].phase == book_.lines()[b].phase;
+  }
+
+  /// All ranks that use all of `groups` run their collectives in the same order.
+  void alike(const Groups& groups) {
+    if (std::any_of(groups.begin(), groups.end(), [&](int g) { return different_.contains(g); })) return;
+    std::vector<std::vector<int>> sequences;  // of each rank that uses them all
+    for (const auto& [rank, own] : groups_)
+      if (std::includes(own.begin(), own.end(), groups.begin(), groups.end())) sequences.push_back(filtered(rank, groups));
+    size_t longest = 0;
+    for (const auto& s : sequences) longest = std::max(longest, s.size());
+    for (size_t n = 0; n < longest; ++n)
+      if (differs(sequences, n, groups)) return different_.insert(groups.begin(), groups.end()), void();
+  }
+
+  /// Complains about the n-th collective when it is not the same on all ranks; the line of the smaller party is named,
+  /// of two equal ones the later.
+  bool differs(const std::vector<std::vector<int>>& sequences, size_t n, const Groups& groups) {
+    const auto same = [&](const auto& a, const auto& b) {
+      return a.size() > n && b.size() > n ? equal(a[n], b[n]) : (a.size() > n) == (b.size() > n);
+    };
+    const auto party = [&](const auto& one) {
+      return std::count_if(sequences.begin(), sequences.end(), [&](const auto& other) { return same(one, other); });
+    };
+    const auto all = static_cast<std::ptrdiff_t>(sequences.size());
+    if (party(sequences.front()) == all) return false;
+    const auto& rest = *std::max_element(sequences.begin(), sequences.end(), [&](const auto& a, const auto& b) { return party(a) < party(b); });
+    const auto* odd = &sequences.back();
+    for (const auto& s : sequences)
+      if (!same(s, rest) && (same(*odd, rest) || party(s) <= party(*odd))) odd = &s;
+    const bool ended = odd->size() <= n, rest_ended = rest.size() <= n;
+    std::string text = "as collective " + std::to_string(n + 1) + " of " + names(groups) + " rank " +
+                       std::to_string(rank_of(odd->front())) + " runs " + (ended ? "none (its last is this line)" : collective((*odd)[n])) +
+                       ", rank " + std::to_string(rank_of(rest.front())) +
+                       (rest_ended ? " none (its last is " + book_.at(rest.back()) + ")"
+                                   : " runs " + collective(rest[n]) + " in line " + std::to_string(book_.lines()[rest[n]].number));
+    book_.complain(ended ? odd->back() : (*odd)[n], "groups", text + "; they would wait for each other: put them in the same order on all members");
+    return true;
+  }
+
+  int rank_of(int k) const { return book_.lines()[k].rank; }
+
+  std::string collective(int k) const {
+    const Instruction& in = book_.in(k);
+    return (in.comm.empty() ? "nothing" : in.comm.front().kind) + " (" + book_.what(k) + ", " + std::to_string(in.bytes) + " bytes, step " +
+           std::to_string(book_.lines()[k].step) + ", group " + in.group + ")";
+  }
+
+  std::string names(const Groups& groups) const {
+    std::string text;
+    for (int g : groups) text += (text.empty() ? "" : " and ") + book_.groups()[g].name;
+    return text;
+  }
+
+  Book& book_;
+  std::map<int, std::vector<int>> sequence_;  // per rank: its lines with a collective
+  std::map<int, Groups> groups_;              // per rank: groups it uses
+  Groups different_;                          // already complained about
+};
+
+}  // namespace
+
+void check_groups(Book& book) { GroupRules(book).run(); }
+
+}  // namespace tessera::plan

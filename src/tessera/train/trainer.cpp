@@ -1,0 +1,413 @@
+#include "tessera/train/trainer.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tessera/base/log.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/training.h"
+#include "tessera/comm/heartbeat.h"
+#include "tessera/comm/world.h"
+#include "tessera/data/order.h"
+#include "tessera/engine/executor.h"
+#include "tessera/engine/transfer.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/optim/lr_schedule.h"
+#include "tessera/train/export.h"
+#include "tessera/train/job.h"
+#include "tessera/train/metrics.h"
+#include "tessera/train/objective.h"
+#include "tessera/train/planning.h"
+#include "tessera/train/prepare.h"
+#include "tessera/train/progress.h"
+#include "tessera/train/run_report.h"
+#include "tessera/train/validation.h"
+
+namespace tessera::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+volatile std::sig_atomic_t stop_signal = 0;
+void on_signal(int number) { stop_signal = number; }
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// What one rank tells the others at `norm`, as the doubles of the control exchange.
+struct Control {
+  double loss = 0;          ///< this rank's share of the mean loss
+  double bad_sample = 0;    ///< 1 + dataset index of a sample with a NaN or infinite loss, 0: none
+  double stop = 0;          ///< a signal asked for the end
+  double peak = 0, persistent = 0, predicted = 0, reserved = 0;
+  std::array<double, 5> at_peak{};           ///< bytes by engine::Part when the peak was reached
+  double sent_shard = 0, sent_replicate = 0; ///< bytes of the step before
+  std::array<double, 5> busy{};              ///< seconds of each lane in the step before
+
+  std::vector<double> pack() const {
+    std::vector<double> v = {loss, bad_sample, stop, peak, persistent, predicted, reserved};
+    v.insert(v.end(), at_peak.begin(), at_peak.end());
+    v.push_back(sent_shard);
+    v.push_back(sent_replicate);
+    v.insert(v.end(), busy.begin(), busy.end());
+    return v;
+  }
+  static Control unpack(const std::vector<double>& v) {
+    Control c;
+    size_t i = 0;
+    for (double* field : {&c.loss, &c.bad_sample, &c.stop, &c.peak, &c.persistent, &c.predicted, &c.reserved}) *field = v[i++];
+    for (double& x : c.at_peak) x = v[i++];
+    c.sent_shard = v[i++];
+    c.sent_replicate = v[i++];
+    for (double& x : c.busy) x = v[i++];
+    return c;
+  }
+};
+constexpr std::array<const char*, 5> kLanes = {"compute", "gather", "reduce", "control", "disk"};
+
+/// Leaves the loop early, after a whole checkpoint.
+struct Stopped {};
+
+class Trainer {
+ public:
+  Trainer(Recipe recipe, const TrainFlags& flags, const comm::Rendezvous& place)
+      : recipe_(std::move(recipe)), place_(place), rank_(place.rank),
+        mesh_(fill_mesh(recipe_.mesh, place.world)), heartbeat_(place), comm_(place, mesh_, recipe_.fault.timeout) {
+    comm_.check_agreement("recipe", recipe_.to_toml());
+    job_ = make_job(recipe_);
+    out_ = recipe_.run.out;
+    checkpoints_ = out_ / "checkpoints";
+    if (rank_ == 0) open_run_folder();
+    data_ = prepare(recipe_, job_, comm_, rank_, place.world, /*refresh=*/false);
+    plan_run();
+    start_engine(flags);
+  }
+
+  int run() {
+    int code = 0;
+    try {
+      plan::each_schedule(planned_.run, schedules_, [this](int64_t step, const plan::Schedule& schedule) {
+        if (&schedule == &schedules_.train)
+          train_step(step);
+        else if (&schedule == &schedules_.sample)
+          sample_pass(step);
+        else
+          save(step);
+        if (&schedule == &schedules_.train && stopping_) {
+          save(step);
+          throw Stopped{};
+        }
+      });
+    } catch (const Stopped&) {
+      code = static_cast<int>(Exit::again);
+    }
+    progress_->finish();
+    if (code == 0) finish();
+    else if (rank_ == 0) log::warn("stopped by signal " + std::to_string(stop_signal) + " after a whole checkpoint; start again to go on");
+    return code;
+  }
+
+ private:
+  static Mesh fill_mesh(Mesh mesh, int world) {
+    // dp_shard takes what is left of the world.
+    const int fixed = mesh.world();
+    if (mesh[Axis::dp_shard] == 1 && world % fixed == 0) mesh[Axis::dp_shard] = world / fixed;
+    if (mesh.world() != world)
+      throw UserError(Exit::usage, "mesh", "the mesh " + mesh.to_string() + " has " + std::to_string(mesh.world()) + " ranks, " +
+                      std::to_string(world) + " were started", "start as many with tessera launch -n, or change [mesh]");
+    for (Axis axis : {Axis::pp, Axis::cp, Axis::sp, Axis::tp})
+      if (mesh[axis] > 1)
+        throw UserError(Exit::usage, "mesh", "axis " + std::string(axis_name(axis)) + " is not supported by this version",
+                        "use dp_shard and dp_replicate");
+    return mesh;
+  }
+
+  void open_run_folder() {
+    fs::create_directories(checkpoints_);
+    fs::create_directories(out_ / "samples");
+    for (const auto& name : checkpoint::clean_partials(checkpoints_)) log::info("removed the incomplete checkpoint " + name);
+    if (recipe_.run.resume == "no" && checkpoint::latest(checkpoints_))
+      throw UserError(Exit::usage, "run.resume", out_.string() + " already holds checkpoints",
+                      "set run.resume = \"auto\" to go on, or another run.out to start afresh");
+  }
+
+  void plan_run() {
+    PlanRequest request = plan_request(recipe_, job_, mesh_);
+    planned_ = make_plan(request);
+    if (rank_ == 0) log::info(plan_text(planned_));
+    if (!planned_.choice.fits)
+      throw UserError(Exit::no_fit, "plan", planned_.choice.advice);
+    comm_.check_agreement("plan", planned_.plan().to_toml(planned_.unit_names()));
+    schedules_ = planned_.schedules(rank_);
+    predicted_ = planned_.memory(rank_);
+    if (rank_ == 0) {
+      write_text(out_ / "recipe.toml", recipe_.to_toml());
+      write_text(out_ / "plan.toml", planned_.plan().to_toml(planned_.unit_names()));
+      write_text(out_ / "plan.json", plan_json(planned_));
+    }
+  }
+
+  void start_engine(const TrainFlags& flags) {
+    std::vector<std::string> prefixes;
+    for (const auto& unit : job_.model->units()) prefixes.push_back(unit->prefix());
+    store_ = std::make_unique<engine::Store>(planned_.spec, prefixes, mesh_, rank_, at::kCPU);
+    store_->set_arena(std::max(schedules_.train.arena, planned_.run.sample_every > 0 ? schedules_.sample.arena : 0));
+    adamw_ = std::make_unique<optim::AdamW>(optim::AdamWOptions{
+        {recipe_.train.betas[0], recipe_.train.betas[1]}, recipe_.train.eps, recipe_.train.weight_decay});
+    {
+      const engine::Meter::Scope scope(engine::Part::states);
+      for (int u = 0; u < store_->units(); ++u) adamw_->allocate(u, store_->layout(u).shard);
+    }
+    engine::ExecutorOptions options;
+    options.poison = std::getenv("TESSERA_POISON") != nullptr;
+    trace_ = flags.trace;
+    if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
+    executor_ = std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, planned_.plan(), rank_, options);
+    executor_->on_instruction([this](int64_t step, int i, const std::string& what) { heartbeat_.at(step, i, what); });
+    objective_ = std::make_unique<Objective>(recipe_, *job_.model, data_);
+    validation_ = std::make_unique<Validation>(recipe_, job_, data_, out_);
+
+    const std::optional<fs::path> resume = find_resume();
+    int64_t done = 0;
+    if (resume) {
+      checkpoint::TrainingCheckpoint saved(*resume);
+      engine::restore(*store_, adamw_.get(), saved);
+      done = saved.manifest().step;
+      updates_ = saved.manifest().extra.value("updates", done);
+      if (saved.manifest().seed != static_cast<uint64_t>(recipe_.run.seed))
+        throw UserError(Exit::usage, "run.seed", resume->string() + " was trained with seed " + std::to_string(saved.manifest().seed),
+                        "use the same seed, or another run.out");
+      log::info("resumed from " + resume->string());
+    } else {
+      load_initial_weights(recipe_, job_, *store_);
+    }
+    planned_.run.first_step = done + 1;
+    if (rank_ == 0) metrics_ = std::make_unique<MetricsWriter>(out_ / "metrics.jsonl", done);
+    progress_ = std::make_unique<Progress>(rank_ == 0, recipe_.run.steps, done);
+    if (recipe_.plan.budget > 0) engine::Meter::set_budget(recipe_.plan.budget);
+  }
+
+  std::optional<fs::path> find_resume() const {
+    if (recipe_.run.resume == "no") return std::nullopt;
+    if (recipe_.run.resume == "auto") return checkpoint::latest(checkpoints_);
+    return fs::path(recipe_.run.resume);
+  }
+
+  void train_step(int64_t step) {
+    const double start = seconds_now();
+    if (step == planned_.run.first_step + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
+    const bool lines = rank_ == 0 && step <= planned_.run.first_step + 1;
+    executor_->keep_lines(lines);
+    objective_->begin(step, planned_.plan(), mesh_.dp_rank(rank_));
+    StepMetrics metrics;
+    engine::StepCalls calls;
+    calls.load = [this](int micro) { return objective_->load(micro); };
+    calls.loss = [this](const at::Tensor& out, const net::Batch& batch, int micro) { return objective_->loss(out, batch, micro); };
+    calls.control = [this] { return control().pack(); };
+    calls.agree = [&](double norm, const std::vector<std::vector<double>>& ranks) { return agree(step, norm, ranks, metrics); };
+    executor_->train(schedules_.train, step, calls, adamw_.get());
+    busy_ = executor_->take_busy();
+    if (lines) step_lines_ = executor_->last_lines();
+    metrics.seconds = seconds_now() - start;
+    if (rank_ != 0) return;
+    if (skipped_) {
+      metrics_->skip(step, skip_reason_);
+    } else {
+      metrics_->step(metrics);
+    }
+    progress_->step(metrics, predicted_.peak);
+  }
+
+  Control control() {
+    Control c;
+    c.loss = objective_->loss_sum();
+    c.bad_sample = static_cast<double>(objective_->bad_sample() + 1);
+    c.stop = stop_signal;
+    c.peak = static_cast<double>(engine::Meter::peak());
+    c.persistent = static_cast<double>(engine::Meter::live(engine::Part::parameters) + engine::Meter::live(engine::Part::gradients) +
+                                       engine::Meter::live(engine::Part::states));
+    c.predicted = static_cast<double>(predicted_.peak);
+    c.reserved = static_cast<double>(engine::Meter::reserved());
+    const auto at_peak = engine::Meter::at_peak();
+    for (size_t i = 0; i < at_peak.size(); ++i) c.at_peak[i] = static_cast<double>(at_peak[i]);
+    const auto sent = comm_.take_sent_bytes();
+    for (const auto& [axis, bytes] : sent) (axis == "dp_replicate" ? c.sent_replicate : c.sent_shard) += static_cast<double>(bytes);
+    for (size_t i = 0; i < kLanes.size(); ++i) c.busy[i] = busy_.count(kLanes[i]) ? busy_.at(kLanes[i]) : 0;
+    return c;
+  }
+
+  /// Every rank computes the same answer from the same numbers.
+  std::optional<net::StepControl> agree(int64_t step, double norm, const std::vector<std::vector<double>>& ranks, StepMetrics& metrics) {
+    std::vector<Control> all;
+    for (const auto& row : ranks) all.push_back(Control::unpack(row));
+    double loss = 0;
+    int64_t bad = -1;
+    for (const Control& c : all) {
+      loss += c.loss;
+      if (c.bad_sample > 0 && bad < 0) bad = static_cast<int64_t>(c.bad_sample) - 1;
+      if (c.stop > 0) stopping_ = true;
+    }
+    skipped_ = !std::isfinite(loss) || !std::isfinite(norm);
+    metrics.step = step;
+    metrics.loss = loss;
+    metrics.grad_norm = norm;
+    metrics.lr = optim::learning_rate(recipe_.lr_schedule(), step - 1);
+    metrics.samples = recipe_.train.global_batch;
+    metrics.tokens = recipe_.train.global_batch * job_.tokens;
+    for (size_t r = 0; r < all.size(); ++r) metrics.ranks.push_back(rank_metrics(static_cast<int>(r), all[r]));
+    if (skipped_) {
+      skip_reason_ = "loss " + std::to_string(loss) + ", gradient norm " + std::to_string(norm) +
+                     (bad >= 0 ? ", sample " + data_.source(bad) : ", every sample's own loss was finite");
+      if (recipe_.run.on_nan == "skip") {
+        if (rank_ == 0) log::warn("step " + std::to_string(step) + " skipped: " + skip_reason_);
+        return std::nullopt;
+      }
+      throw UserError(Exit::not_finite, "train", "step " + std::to_string(step) + ": " + skip_reason_,
+                      "look at that sample, lower train.lr, or set run.on_nan = \"skip\"; checkpoints up to now are whole");
+    }
+    ++updates_;
+    return net::StepControl{updates_, metrics.lr, optim::clip_coefficient(norm, recipe_.train.clip_norm)};
+  }
+
+  RankMetrics rank_metrics(int rank, const Control& c) const {
+    RankMetrics m;
+    m.rank = rank;
+    const double persistent = c.at_peak[0] + c.at_peak[1] + c.at_peak[2];
+    m.bytes.parameters = static_cast<int64_t>(c.at_peak[0]);
+    m.bytes.gradients = static_cast<int64_t>(c.at_peak[1]);
+    m.bytes.states = static_cast<int64_t>(c.at_peak[2]);
+    m.bytes.slots = static_cast<int64_t>(c.at_peak[3]);
+    const auto compute = static_cast<int64_t>(c.peak - persistent - c.at_peak[3]);
+    m.bytes.temporaries = std::min(compute, predicted_.by_part.temporaries);
+    m.bytes.activations = compute - m.bytes.temporaries;
+    m.peak_bytes = static_cast<int64_t>(c.peak);
+    m.persistent_bytes = static_cast<int64_t>(c.persistent);
+    m.predicted_peak_bytes = static_cast<int64_t>(c.predicted);
+    m.reserved_bytes = static_cast<int64_t>(c.reserved);
+    if (mesh_.shard_size() > 1) m.sent_bytes["dp_shard"] = static_cast<int64_t>(c.sent_shard);
+    if (mesh_[Axis::dp_replicate] > 1) m.sent_bytes["dp_replicate"] = static_cast<int64_t>(c.sent_replicate);
+    for (size_t i = 0; i < kLanes.size(); ++i)
+      if (c.busy[i] > 0) m.busy[kLanes[i]] = c.busy[i];
+    return m;
+  }
+
+  void sample_pass(int64_t step) {
+    validation_->pass(step, [&](const std::vector<net::Batch>& batches) { return executor_->forward(schedules_.sample, step, batches); });
+    if (const auto finished = validation_->take_finished(); finished && rank_ == 0) {
+      validation_->write(step, *finished, *metrics_);
+    }
+  }
+
+  void save(int64_t step) {
+    const fs::path partial = checkpoint::partial_folder(checkpoints_, step), final = checkpoint::step_folder(checkpoints_, step);
+    const double start = seconds_now();
+    executor_->checkpoint(
+        schedules_.checkpoint, step,
+        [&] {
+          // Replicas hold the same shards: the first one writes.
+          std::vector<checkpoint::Piece> pieces;
+          if (mesh_.coordinate(rank_, Axis::dp_replicate) == 0) pieces = engine::checkpoint_pieces(*store_, adamw_.get());
+          checkpoint::save_rank(partial, rank_, pieces);
+        },
+        [&] {
+          checkpoint::Manifest manifest;
+          manifest.step = step;
+          manifest.mesh = mesh_;
+          const auto position = data_.order().place(step * recipe_.train.global_batch);
+          manifest.epoch = position.epoch;
+          manifest.cursor = position.cursor;
+          manifest.seed = recipe_.run.seed;
+          manifest.schedule_lr = optim::learning_rate(recipe_.lr_schedule(), step - 1);
+          manifest.extra["updates"] = updates_;
+          manifest.extra["model"] = planned_.spec.name;
+          checkpoint::commit(partial, final, place_.world, manifest);
+          checkpoint::prune(checkpoints_, recipe_.checkpoint.keep);
+        });
+    if (rank_ == 0) metrics_->checkpoint(step, final.string(), seconds_now() - start);
+  }
+
+  void finish() {
+    export_model(*job_.model, *store_, comm_, rank_, out_ / "model");
+    if (!trace_.empty()) {
+      comm_.barrier();
+      if (rank_ == 0) join_traces();
+    }
+    if (rank_ == 0) {
+      std::ofstream lines(out_ / "schedule.jsonl", std::ios::trunc);
+      for (const auto& line : step_lines_) lines << line << '\n';
+      lines.close();
+      write_run_report(recipe_, job_, data_, *validation_, out_, planned_);
+    }
+    comm_.barrier();
+  }
+
+  void join_traces() const {
+    std::ofstream out(trace_, std::ios::trunc | std::ios::binary);
+    for (int r = 0; r < place_.world; ++r) {
+      const std::string part = trace_ + ".rank-" + std::to_string(r);
+      std::ifstream in(part, std::ios::binary);
+      if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
+      in.close();
+      fs::remove(part);
+    }
+    out.flush();
+    if (!out) throw UserError(Exit::disk, "train.trace", trace_ + ": cannot be written", "free space or choose another file");
+  }
+
+  Recipe recipe_;
+  const comm::Rendezvous place_;
+  const int rank_;
+  Mesh mesh_;
+  comm::Heartbeat heartbeat_;
+  comm::Comm comm_;
+  Job job_;
+  fs::path out_, checkpoints_;
+  PreparedData data_;
+  Planned planned_;
+  plan::RunSchedules schedules_;
+  plan::MemoryCurve predicted_;
+  std::unique_ptr<engine::Store> store_;
+  std::unique_ptr<optim::AdamW> adamw_;
+  std::unique_ptr<engine::Executor> executor_;
+  std::unique_ptr<Objective> objective_;
+  std::unique_ptr<Validation> validation_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<Progress> progress_;
+  std::string trace_, skip_reason_;
+  std::map<std::string, double> busy_;
+  std::vector<std::string> step_lines_;
+  int64_t updates_ = 0;
+  bool stopping_ = false, skipped_ = false;
+};
+
+}  // namespace
+
+int train(Recipe recipe, const TrainFlags& flags) {
+  engine::Meter::install();
+  const comm::Rendezvous place = comm::Rendezvous::from_env();
+  log::set_rank(place.rank, place.world);
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  std::signal(SIGXFSZ, SIG_IGN);  // a full quota is an error to report, not a reason to die
+  try {
+    static Trainer* trainer = nullptr;
+    trainer = new Trainer(std::move(recipe), flags, place);  // never destroyed: see train()'s contract
+    const int code = trainer->run();
+    std::fflush(nullptr);
+    std::_Exit(code);
+  } catch (const Error& error) {
+    log::error(error.what());
+    std::fflush(nullptr);
+    std::_Exit(static_cast<int>(error.code()));
+  } catch (const std::exception& error) {
+    log::error(std::string("[train] ") + error.what());
+    std::fflush(nullptr);
+    std::_Exit(static_cast<int>(Exit::internal));
+  }
+}
+
+}  // namespace tessera::train

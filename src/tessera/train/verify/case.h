@@ -1,0 +1,81 @@
+#pragma once
+// One golden case being checked: its files, its tolerances, and the comparisons made so far.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tessera/base/mesh.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/comm/comm.h"
+#include "tessera/torch_headers.h"
+
+namespace tessera::train {
+
+using Json = nlohmann::ordered_json;
+
+struct Comparison {
+  std::string name;
+  double max_abs = 0, max_rel = 0, bound = 0;
+  bool ok = false;
+};
+
+/// The comparisons of one case file. Values are compared in double.
+class CaseFile {
+ public:
+  CaseFile(std::string case_name, const std::filesystem::path& path, std::string weights = {});
+
+  const std::string& case_name() const { return case_name_; }
+  std::string file_name() const { return path_.filename().string(); }
+  const std::string& weights() const { return weights_; }
+
+  bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  std::vector<std::string> names(const std::string& prefix) const;
+  /// A tensor of the case, in its own dtype (F32, F64 or I64). Throws UserError (input) when it is missing.
+  at::Tensor tensor(const std::string& name) const;
+
+  /// Compares with the expected tensor of that name and remembers the computed one for --write. A missing expectation,
+  /// another shape or a NaN fails. `bound` maps the largest expected magnitude to the largest allowed difference.
+  void compare(const std::string& name, const at::Tensor& computed, const std::function<double(double)>& bound);
+  void compare(const std::string& name, const at::Tensor& computed, double bound) {
+    compare(name, computed, [bound](double) { return bound; });
+  }
+  /// Books a failure that is not a difference of values.
+  void fail(const std::string& name);
+
+  bool passed() const;
+  const std::vector<Comparison>& comparisons() const { return comparisons_; }
+  const std::vector<std::pair<std::string, at::Tensor>>& computed() const { return computed_; }
+  Json to_json() const;
+
+ private:
+  std::string case_name_, weights_;
+  std::filesystem::path path_;
+  checkpoint::SafetensorsFile file_;
+  std::vector<Comparison> comparisons_;
+  std::vector<std::pair<std::string, at::Tensor>> computed_;
+};
+
+/// What a kind's function gets.
+struct CaseContext {
+  std::filesystem::path folder;
+  std::string name;
+  Json description;  ///< case.json
+  Json config;       ///< config.json
+  comm::Comm* comm = nullptr;
+  Mesh mesh;
+  int rank = 0;
+  std::filesystem::path write;  ///< empty: nothing is stored
+
+  /// A number of "tolerance"; throws UserError (input) naming it when it is not there.
+  double tolerance(const std::string& key) const;
+  std::vector<std::filesystem::path> case_files() const;  ///< case*.safetensors, sorted
+};
+
+using CaseResults = std::vector<CaseFile>;
+/// kind -> what checks it; the one list of kinds.
+CaseResults verify_dit(const CaseContext& context);
+CaseResults verify_adamw(const CaseContext& context);
+CaseResults verify_lr_schedules(const CaseContext& context);
+CaseResults verify_flow(const CaseContext& context);
+
+}  // namespace tessera::train
