@@ -2,6 +2,7 @@
 // that are treated alike. A later table overrides an earlier one, so a hand-written plan may start with name = "*".
 #include <algorithm>
 #include <charconv>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <toml++/toml.h>
 
@@ -45,7 +46,8 @@ std::vector<size_t> matching(std::string_view pattern, const std::vector<std::st
   std::from_chars(pattern.data() + dash + 1, pattern.data() + pattern.size(), last);
   for (size_t u = 0; u < names.size(); ++u) {
     const Numbered name = numbered(names[u]);
-    if (first.index >= 0 && name.stem == first.stem && name.index >= first.index && name.index <= last) found.push_back(u);
+    if (first.index >= 0 && name.stem == first.stem && name.index >= first.index && name.index <= last)
+      found.push_back(u);
   }
   const auto covered = static_cast<int64_t>(found.size());  // a range must exist as a whole, or it is a typing error
   return covered > 0 && covered == last - first.index + 1 ? found : std::vector<size_t>{};
@@ -141,11 +143,13 @@ class Reader {
 
   void read_choices(const toml::table& table, const std::string& prefix, UnitPlan& unit) const {
     const std::string where = "plan.read " + file_ + ": " + prefix;
-    if (table.contains("activations")) unit.activations = policy_of(text(table, prefix, "activations"), where + "activations");
+    if (table.contains("activations"))
+      unit.activations = policy_of(text(table, prefix, "activations"), where + "activations");
     if (table.contains("strategy")) unit.strategy = strategy_of(text(table, prefix, "strategy"), where + "strategy");
     if (!table.contains("reshard_after_forward")) return;
     const auto reshard = table["reshard_after_forward"].value_exact<bool>();
-    if (!reshard) fail(prefix + "reshard_after_forward", "not true or false", "true is full_shard, false shard_grad_op");
+    if (!reshard)
+      fail(prefix + "reshard_after_forward", "not true or false", "true is full_shard, false shard_grad_op");
     const Strategy meant = *reshard ? Strategy::full_shard : Strategy::shard_grad_op;
     if (table.contains("strategy") && unit.strategy != meant)
       fail(prefix + "reshard_after_forward", "contradicts strategy = \"" + std::string(name(unit.strategy)) + "\"",
@@ -156,12 +160,6 @@ class Reader {
   const std::string& file_;
   const std::vector<std::string>& names_;
 };
-
-std::string quoted(const std::string& text) {
-  std::ostringstream out;
-  out << toml::value<std::string>(text);
-  return out.str();
-}
 
 }  // namespace
 
@@ -183,8 +181,9 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
       ++last;
     std::string label = unit_names[first];
     if (last > first) label += "-" + std::to_string(numbered(unit_names[last]).index);
-    out << "\n[[units]]\nname = " << quoted(label) << "\nactivations = \"" << name(units[first].activations)
-        << "\"\nstrategy = \"" << name(units[first].strategy) << "\"\n";
+    out << "\n[[units]]\nname = " << nlohmann::json(label).dump()  // a JSON string is a TOML string
+        << "\nactivations = \"" << name(units[first].activations) << "\"\nstrategy = \"" << name(units[first].strategy)
+        << "\"\n";
     first = last + 1;
   }
   return out.str();

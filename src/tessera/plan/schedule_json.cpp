@@ -11,11 +11,12 @@ namespace tessera::plan {
 
 namespace {
 
-constexpr std::array<std::string_view, 13> kOps = {"gather",   "forward", "release", "loss",         "recompute", "backward",
-                                                   "idle",     "reduce",  "reduce_outer", "norm",    "update",    "flush",
-                                                   "finish"};
+constexpr std::array<std::string_view, 13> kOps = {"gather",   "forward", "release", "loss",         "recompute",
+                                                   "backward", "idle",    "reduce",  "reduce_outer", "norm",
+                                                   "update",   "flush",   "finish"};
 constexpr std::array<std::string_view, 5> kLanes = {"compute", "gather", "reduce", "control", "disk"};
-static_assert(kOps.size() == static_cast<size_t>(Op::finish) + 1 && kLanes.size() == static_cast<size_t>(Lane::disk) + 1);
+static_assert(kOps.size() == static_cast<size_t>(Op::finish) + 1 &&
+              kLanes.size() == static_cast<size_t>(Lane::disk) + 1);
 
 /// Foreign numbers are bounded, so that the sums and products of the rules cannot overflow: 256 TiB, a milliard.
 constexpr int64_t kMost = int64_t{1} << 48;
@@ -84,9 +85,7 @@ class Fields {
 
   bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
 
-  int64_t integer(const char* key, int64_t most = kMost) const {
-    return integer(at(key), key, most);
-  }
+  int64_t integer(const char* key, int64_t most = kMost) const { return integer(at(key), key, most); }
   int small(const char* key) const { return static_cast<int>(integer(key, kMostSmall)); }
   int64_t optional(const char* key) const { return has(key) ? integer(key) : -1; }
   std::string text(const char* key) const {
@@ -116,7 +115,8 @@ class Fields {
   }
 
  private:
-  [[noreturn]] static void fail(const std::string& what, const std::string& hint = "write the file anew with 'tessera plan --schedule'") {
+  [[noreturn]] static void fail(const std::string& what,
+                                const std::string& hint = "write the file anew with 'tessera plan --schedule'") {
     throw UserError(Exit::input, "plan.schedule", what, hint);
   }
   const nlohmann::json& at(const char* key) const {
@@ -141,7 +141,8 @@ std::string to_json(const Instruction& in, std::string_view phase, int rank, int
   return fields(in, phase, rank, step, i, base).close();
 }
 
-std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base, double t0, double t1) {
+std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base, double t0,
+                    double t1) {
   return fields(in, phase, rank, step, i, base).key("t0").seconds(t0).key("t1").seconds(t1).close();
 }
 
@@ -197,7 +198,8 @@ void append_lines(std::vector<Line>& lines, const Schedule& schedule, int rank, 
 }
 
 uint64_t schedule_hash(const Schedule& schedule) {
-  std::string text = schedule.phase + " " + std::to_string(schedule.arena) + " " + std::to_string(schedule.micros) + "\n";
+  std::string text =
+      schedule.phase + " " + std::to_string(schedule.arena) + " " + std::to_string(schedule.micros) + "\n";
   for (size_t i = 0; i < schedule.list.size(); ++i) {
     const Instruction& in = schedule.list[i];
     text += to_json(in, schedule.phase, 0, 0, static_cast<int>(i), 0) + " " + std::to_string(in.unit) + "\n";
@@ -208,7 +210,8 @@ uint64_t schedule_hash(const Schedule& schedule) {
 std::map<std::string, uint64_t> group_hashes(const Schedule& schedule) {
   std::map<std::string, std::string> sequences;
   for (const Instruction& in : schedule.list)
-    if (!in.group.empty()) sequences[in.group] += std::string(name(in.op)) + " " + in.name + collectives(in.comm) + "\n";
+    if (!in.group.empty())
+      sequences[in.group] += std::string(name(in.op)) + " " + in.name + collectives(in.comm) + "\n";
   std::map<std::string, uint64_t> hashes;
   for (const auto& [group, sequence] : sequences) hashes[group] = hash_text(sequence);
   return hashes;

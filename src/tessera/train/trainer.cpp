@@ -23,6 +23,7 @@
 #include "tessera/train/prepare.h"
 #include "tessera/train/progress.h"
 #include "tessera/train/run_report.h"
+#include "tessera/train/sampling.h"
 #include "tessera/train/validation.h"
 
 namespace tessera::train {
@@ -82,7 +83,8 @@ class Trainer {
     out_ = recipe_.run.out;
     checkpoints_ = out_ / "checkpoints";
     if (rank_ == 0) open_run_folder();
-    data_ = prepare(recipe_, job_, comm_, rank_, place.world, /*refresh=*/false);
+    data_ = prepare(recipe_, job_, mesh_, comm_, rank_);
+    recipe_.data.tokenizer = data_.tokenizer().string();
     plan_run();
     start_engine(flags);
   }
@@ -112,20 +114,6 @@ class Trainer {
   }
 
  private:
-  static Mesh fill_mesh(Mesh mesh, int world) {
-    // dp_shard takes what is left of the world.
-    const int fixed = mesh.world();
-    if (mesh[Axis::dp_shard] == 1 && world % fixed == 0) mesh[Axis::dp_shard] = world / fixed;
-    if (mesh.world() != world)
-      throw UserError(Exit::usage, "mesh", "the mesh " + mesh.to_string() + " has " + std::to_string(mesh.world()) + " ranks, " +
-                      std::to_string(world) + " were started", "start as many with tessera launch -n, or change [mesh]");
-    for (Axis axis : {Axis::pp, Axis::cp, Axis::sp, Axis::tp})
-      if (mesh[axis] > 1)
-        throw UserError(Exit::usage, "mesh", "axis " + std::string(axis_name(axis)) + " is not supported by this version",
-                        "use dp_shard and dp_replicate");
-    return mesh;
-  }
-
   void open_run_folder() {
     fs::create_directories(checkpoints_);
     fs::create_directories(out_ / "samples");
@@ -136,7 +124,7 @@ class Trainer {
   }
 
   void plan_run() {
-    PlanRequest request = plan_request(recipe_, job_, mesh_);
+    PlanRequest request = plan_request(recipe_, job_, mesh_, data_.prompts());
     planned_ = make_plan(request);
     if (rank_ == 0) log::info(plan_text(planned_));
     if (!planned_.choice.fits)

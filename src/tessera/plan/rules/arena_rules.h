@@ -24,19 +24,22 @@ class ArenaRules {
     const Range range{at, at + bytes, k};
     for (const Range& used : used_)
       if (overlap(used, range))
-        book_.complain(k, "arena", "its " + what + " " + text(range) + " overlaps " + text(used) + ", in use since " +
-                                       book_.at(used.by) + "; give it another offset or end that use first");
+        book_.complain(k, "arena",
+                       "its " + what + " " + text(range) + " overlaps " + text(used) + ", in use since " +
+                           book_.at(used.by) + "; give it another offset or end that use first");
     for (const Range& past : past_)
       if (overlap(past, range) && !order_.before(past.by, k))
-        book_.complain(k, "arena", "its " + what + " " + text(range) + " may be written before " + book_.at(past.by) +
-                                       " is done with " + text(past) + "; wait for that line");
+        book_.complain(k, "arena",
+                       "its " + what + " " + text(range) + " may be written before " + book_.at(past.by) +
+                           " is done with " + text(past) + "; wait for that line");
     std::erase_if(past_, [&](const Range& past) { return past.begin >= range.begin && past.end <= range.end; });
     used_.push_back(range);
   }
 
   /// The range taken at offset `at` by `taker` is free once line `k` is done.
   void give(int taker, int64_t at, int k) {
-    const auto found = std::find_if(used_.begin(), used_.end(), [&](const Range& r) { return r.begin == at && r.by == taker; });
+    const auto found =
+        std::find_if(used_.begin(), used_.end(), [&](const Range& r) { return r.begin == at && r.by == taker; });
     if (found == used_.end()) return;
     past_.push_back({found->begin, found->end, k});
     used_.erase(found);

@@ -94,13 +94,17 @@ bool Book::check_form() {
     check_fields(k);
     const Line& line = lines_[k];
     if (k == 0 || !same_run(lines_[k - 1], line)) {
-      const bool ascending = k == 0 || std::pair(lines_[k - 1].rank, lines_[k - 1].step) < std::pair(line.rank, line.step);
-      if (!ascending) complain(k, "form", "comes after " + at(k - 1) + " of a later rank or step; sort the file by rank, step and i");
+      const bool ascending =
+          k == 0 || std::pair(lines_[k - 1].rank, lines_[k - 1].step) < std::pair(line.rank, line.step);
+      if (!ascending)
+        complain(k, "form", "comes after " + at(k - 1) + " of a later rank or step; sort the file by rank, step and i");
       sorted = sorted && ascending;
-      if (line.i != 0) complain(k, "form", "the first instruction of a rank's step has i 0; lines before this one are missing");
+      if (line.i != 0)
+        complain(k, "form", "the first instruction of a rank's step has i 0; lines before this one are missing");
     } else if (line.i != lines_[k - 1].i + 1) {
-      complain(k, "form", "expected i " + std::to_string(lines_[k - 1].i + 1) + " after line " +
-                              std::to_string(lines_[k - 1].number) + "; a line is missing or out of place here");
+      complain(k, "form",
+               "expected i " + std::to_string(lines_[k - 1].i + 1) + " after line " +
+                   std::to_string(lines_[k - 1].number) + "; a line is missing or out of place here");
     }
   }
   if (!sorted) return false;
@@ -116,7 +120,9 @@ void Book::check_fields(int k) {
   if (need.micro && instruction.micro < 0) complain(k, "form", "names no micro-batch; set \"micro\"");
   if (lines_[k].executed && lines_[k].t1 < lines_[k].t0) complain(k, "form", "ends (t1) before it begins (t0)");
   if ((group(k) < 0) != instruction.comm.empty())
-    complain(k, "groups", group(k) < 0 ? "communicates without a group; set \"group\"" : "has a group and no collective in \"comm\"");
+    complain(
+        k, "groups",
+        group(k) < 0 ? "communicates without a group; set \"group\"" : "has a group and no collective in \"comm\"");
   if (group(k) < 0) return;
   const Group& g = groups_[group(k)];
   if (g.ranks.empty()) {
@@ -126,7 +132,8 @@ void Book::check_fields(int k) {
   if (!std::binary_search(g.ranks.begin(), g.ranks.end(), lines_[k].rank))
     complain(k, "groups", "rank " + std::to_string(lines_[k].rank) + " is no member of its group " + g.name);
   for (const Comm& comm : instruction.comm)
-    if (comm.axis != g.axis) complain(k, "groups", "collective on axis " + comm.axis + " in group " + g.name + "; expected axis " + g.axis);
+    if (comm.axis != g.axis)
+      complain(k, "groups", "collective on axis " + comm.axis + " in group " + g.name + "; expected axis " + g.axis);
 }
 
 void Book::resolve_waits() {
@@ -134,12 +141,15 @@ void Book::resolve_waits() {
   waits_.resize(count);
   for (int begin = 0, end = 0; begin < count; begin = end) {
     std::unordered_map<int, int> line_of;
-    for (end = begin; end < count && same_run(lines_[begin], lines_[end]); ++end) line_of.try_emplace(lines_[end].i, end);
+    for (end = begin; end < count && same_run(lines_[begin], lines_[end]); ++end)
+      line_of.try_emplace(lines_[end].i, end);
     for (int k = begin; k < end; ++k)
       for (int wait : in(k).wait) {
         const auto found = line_of.find(wait);
         if (found == line_of.end())
-          complain(k, "form", "waits for i " + std::to_string(wait) + ", which this rank's step does not have; its line is missing");
+          complain(
+              k, "form",
+              "waits for i " + std::to_string(wait) + ", which this rank's step does not have; its line is missing");
         else if (found->second >= k)
           complain(k, "form", "waits for " + at(found->second) + ", which does not come before it; move that line up");
         if (found != line_of.end()) waits_[k].push_back(found->second);
@@ -153,7 +163,8 @@ void Book::split_passes() {
   std::set<std::pair<int, int>> gathered;
   for (int k = 0; k < static_cast<int>(lines_.size()); ++k) {
     bool begins = k == 0 || !same_run(lines_[k - 1], lines_[k]) || lines_[k - 1].phase != lines_[k].phase;
-    const bool repeats = in(k).op == Op::gather && lines_[k].phase != "train" && gathered.contains({unit(k), in(k).micro});
+    const bool repeats =
+        in(k).op == Op::gather && lines_[k].phase != "train" && gathered.contains({unit(k), in(k).micro});
     begins = begins || repeats;
     if (begins) {
       passes_.push_back({lines_[k].rank, lines_[k].step, k, k});

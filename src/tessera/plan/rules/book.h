@@ -60,6 +60,8 @@ class Book {
   std::vector<Violation> found_;
 };
 
+inline std::string slot_text(int64_t slot) { return slot < 0 ? "none" : std::to_string(slot); }
+
 /// One part of the rules each; they assume that the form holds.
 void check_steps(Book& book);     // residency, order, arena, bytes
 void check_groups(Book& book);    // groups

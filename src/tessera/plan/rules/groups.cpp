@@ -46,9 +46,10 @@ class GroupRules {
     for (int rank : group.ranks) {
       if (groups_.contains(rank) && groups_.at(rank).contains(g)) continue;
       const std::vector<int> own = filtered(user->first, {g});
-      book_.complain(own.front(), "groups", "rank " + std::to_string(rank) + " is a member of " + group.name +
-                     (sequence_.contains(rank) ? " and never takes part in it" : " and has no line in the file") +
-                     "; write the instructions of all ranks");
+      book_.complain(own.front(), "groups",
+                     "rank " + std::to_string(rank) + " is a member of " + group.name +
+                         (sequence_.contains(rank) ? " and never takes part in it" : " and has no line in the file") +
+                         "; write the instructions of all ranks");
       different_.insert(g);
     }
   }
@@ -71,11 +72,15 @@ class GroupRules {
     if (std::any_of(groups.begin(), groups.end(), [&](int g) { return different_.contains(g); })) return;
     std::vector<std::vector<int>> sequences;  // of each rank that uses them all
     for (const auto& [rank, own] : groups_)
-      if (std::includes(own.begin(), own.end(), groups.begin(), groups.end())) sequences.push_back(filtered(rank, groups));
+      if (std::includes(own.begin(), own.end(), groups.begin(), groups.end()))
+        sequences.push_back(filtered(rank, groups));
     size_t longest = 0;
     for (const auto& s : sequences) longest = std::max(longest, s.size());
     for (size_t n = 0; n < longest; ++n)
-      if (differs(sequences, n, groups)) return different_.insert(groups.begin(), groups.end()), void();
+      if (differs(sequences, n, groups)) {
+        different_.insert(groups.begin(), groups.end());
+        return;
+      }
   }
 
   /// Complains about the n-th collective when it is not the same on all ranks; the line of the smaller party is named,
@@ -89,17 +94,21 @@ class GroupRules {
     };
     const auto all = static_cast<std::ptrdiff_t>(sequences.size());
     if (party(sequences.front()) == all) return false;
-    const auto& rest = *std::max_element(sequences.begin(), sequences.end(), [&](const auto& a, const auto& b) { return party(a) < party(b); });
+    const auto& rest = *std::max_element(sequences.begin(), sequences.end(),
+                                         [&](const auto& a, const auto& b) { return party(a) < party(b); });
     const auto* odd = &sequences.back();
     for (const auto& s : sequences)
       if (!same(s, rest) && (same(*odd, rest) || party(s) <= party(*odd))) odd = &s;
     const bool ended = odd->size() <= n, rest_ended = rest.size() <= n;
-    std::string text = "as collective " + std::to_string(n + 1) + " of " + names(groups) + " rank " +
-                       std::to_string(rank_of(odd->front())) + " runs " + (ended ? "none (its last is this line)" : collective((*odd)[n])) +
-                       ", rank " + std::to_string(rank_of(rest.front())) +
-                       (rest_ended ? " none (its last is " + book_.at(rest.back()) + ")"
-                                   : " runs " + collective(rest[n]) + " in line " + std::to_string(book_.lines()[rest[n]].number));
-    book_.complain(ended ? odd->back() : (*odd)[n], "groups", text + "; they would wait for each other: put them in the same order on all members");
+    std::string text =
+        "as collective " + std::to_string(n + 1) + " of " + names(groups) + " rank " +
+        std::to_string(rank_of(odd->front())) + " runs " +
+        (ended ? "none (its last is this line)" : collective((*odd)[n])) + ", rank " +
+        std::to_string(rank_of(rest.front())) +
+        (rest_ended ? " none (its last is " + book_.at(rest.back()) + ")"
+                    : " runs " + collective(rest[n]) + " in line " + std::to_string(book_.lines()[rest[n]].number));
+    book_.complain(ended ? odd->back() : (*odd)[n], "groups",
+                   text + "; they would wait for each other: put them in the same order on all members");
     return true;
   }
 
@@ -107,8 +116,9 @@ class GroupRules {
 
   std::string collective(int k) const {
     const Instruction& in = book_.in(k);
-    return (in.comm.empty() ? "nothing" : in.comm.front().kind) + " (" + book_.what(k) + ", " + std::to_string(in.bytes) + " bytes, step " +
-           std::to_string(book_.lines()[k].step) + ", group " + in.group + ")";
+    return (in.comm.empty() ? "nothing" : in.comm.front().kind) + " (" + book_.what(k) + ", " +
+           std::to_string(in.bytes) + " bytes, step " + std::to_string(book_.lines()[k].step) + ", group " + in.group +
+           ")";
   }
 
   std::string names(const Groups& groups) const {

@@ -6,6 +6,7 @@
 //   order.before(gather, forward);       // indices of book.lines()
 #include <algorithm>
 #include <array>
+#include <string>
 #include <vector>
 
 #include "tessera/plan/rules/book.h"
@@ -47,5 +48,12 @@ class Order {
   const int begin_;
   std::vector<Clock> done_;
 };
+
+/// Complains at `k` unless `earlier` is done when it starts; `otherwise` says what could go wrong.
+inline void must_follow(Book& book, const Order& order, int k, int earlier, const std::string& rule,
+                        const std::string& otherwise) {
+  if (!order.before(earlier, k))
+    book.complain(k, rule, "does not wait for " + book.at(earlier) + ": " + otherwise + "; add that line to \"wait\"");
+}
 
 }  // namespace tessera::plan

@@ -14,7 +14,8 @@ namespace {
 
 class Progress {
  public:
-  explicit Progress(Book& book) : book_(book), done_(book.lines().size()), meeting_(book.groups().size()), members_(book.groups().size()) {
+  explicit Progress(Book& book)
+      : book_(book), done_(book.lines().size()), meeting_(book.groups().size()), members_(book.groups().size()) {
     for (const Pass& pass : book.passes()) ranks_[pass.rank].passes.push_back(&pass);
     for (int k = 0; k < static_cast<int>(book.lines().size()); ++k)
       if (book.group(k) >= 0) members_[book.group(k)].insert(book.lines()[k].rank);
@@ -28,7 +29,8 @@ class Progress {
     while (!ready_.empty()) {
       const int rank = ready_.front();
       ready_.pop_front();
-      while (advance(rank)) {}
+      while (advance(rank)) {
+      }
     }
     complain();
   }
@@ -100,9 +102,10 @@ class Progress {
     }
     if (first < 0) return;
     const bool meets = book_.group(first) >= 0 && waited(first);
-    book_.complain(first, "progress", "is stuck for ever, waiting for " +
-                   (meets ? "the other members of " + book_.in(first).group : missing(first)) + others +
-                   "; order waits and collectives alike on all ranks");
+    book_.complain(first, "progress",
+                   "is stuck for ever, waiting for " +
+                       (meets ? "the other members of " + book_.in(first).group : missing(first)) + others +
+                       "; order waits and collectives alike on all ranks");
   }
 
   std::string missing(int k) const {

@@ -1,0 +1,154 @@
+"""One measurement of PyTorch: a training step of the 36M Wan of diffusers.
+
+    python bench/fsdp2_peer.py --tokens 256 --mode none|recompute|floor --steps 8
+
+`none` and `recompute` train on 2 Gloo ranks with FSDP2: fully_shard of every block and of the root, fused AdamW, fp32,
+with `recompute` torch.utils.checkpoint (non-reentrant) on every block. `floor` is two plain copies that compute at
+once and exchange nothing: forward, backward, and AdamW on the half of the parameters that a rank would own.
+Prints one JSON line: seconds of every step, peak_bytes (from the end of step 1 on) and persistent_bytes (shards of
+parameters, gradients and moments), the largest of the ranks.
+"""
+import argparse
+import ctypes
+import json
+import os
+import socket
+import sys
+import time
+
+import shapes
+
+LEARNING_RATE = 1e-4
+
+
+def load_shim():
+    """The counting allocator; must come before the first tensor."""
+    import torch  # noqa: F401  (its libc10 is what the shim resolves against)
+
+    shim = ctypes.CDLL(os.environ["TESSERA_ALLOC_SHIM"])
+    for name in ("shim_live", "shim_peak"):
+        getattr(shim, name).restype = ctypes.c_size_t
+    shim.shim_install()
+    return shim
+
+
+def build_model():
+    from diffusers import WanTransformer3DModel
+
+    m = shapes.MODEL
+    return WanTransformer3DModel(
+        patch_size=(1, 2, 2), num_attention_heads=m["num_heads"], attention_head_dim=m["dim"] // m["num_heads"],
+        in_channels=m["in_dim"], out_channels=m["out_dim"], text_dim=m["text_dim"], freq_dim=m["freq_dim"],
+        ffn_dim=m["ffn_dim"], num_layers=m["num_layers"], cross_attn_norm=True, qk_norm="rms_norm_across_heads")
+
+
+def shard(model, recompute):
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (shapes.RANKS,))
+    for i, block in enumerate(model.blocks):
+        if recompute:
+            block = checkpoint_wrapper(block, CheckpointImpl.NO_REENTRANT, preserve_rng_state=False)
+            model.blocks[i] = block
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def bytes_of(tensors):
+    """Bytes of the local shards, each rounded to 64 like every block."""
+    total = 0
+    for t in tensors:
+        local = t.to_local() if hasattr(t, "to_local") else t
+        total += (local.numel() * local.element_size() + 63) // 64 * 64
+    return total
+
+
+def run_rank(rank, port, args, results):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(shapes.RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    shim = load_shim()
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    model = build_model()
+    if args.mode == "floor":
+        parameters, half, seen = list(model.parameters()), [], 0
+        for p in parameters:
+            if seen * 2 < sum(q.numel() for q in parameters):
+                half.append(p)
+            seen += p.numel()
+        optimizer = torch.optim.AdamW(half, lr=LEARNING_RATE, fused=True)
+    else:
+        model = shard(model, recompute=args.mode == "recompute")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+    torch.manual_seed(rank)
+    latent = torch.randn(1, *shapes.LATENTS[args.tokens])
+    target = torch.randn_like(latent)
+    context = torch.randn(1, shapes.MODEL["text_len"], shapes.MODEL["text_dim"])
+    timestep = torch.tensor([500.0])
+
+    seconds = []
+    for step in range(args.warmup + args.steps):
+        dist.barrier()
+        start = time.perf_counter()
+        prediction = model(latent, timestep, context, return_dict=False)[0]
+        loss = torch.nn.functional.mse_loss(prediction, target)
+        del prediction
+        loss.backward()
+        optimizer.step()
+        if step + 1 == args.warmup + args.steps:
+            gradients = bytes_of(p.grad for p in model.parameters() if p.grad is not None)
+        if args.mode == "floor":
+            model.zero_grad(set_to_none=True)
+        else:
+            optimizer.zero_grad(set_to_none=True)
+        if step >= args.warmup:
+            seconds.append(time.perf_counter() - start)
+        if step == 0:
+            shim.shim_reset_peak()
+    states = bytes_of(t for s in optimizer.state.values() for t in s.values() if t.dim() > 0)
+    persistent = bytes_of(model.parameters()) + gradients + states
+    results.put(dict(seconds=seconds, peak_bytes=shim.shim_peak(), persistent_bytes=persistent,
+                     live_bytes=shim.shim_live(), loss=loss.item()))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, choices=sorted(shapes.LATENTS), required=True)
+    parser.add_argument("--mode", choices=["none", "recompute", "floor"], required=True)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--warmup", type=int, default=3)
+    args = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+    import multiprocessing
+    context = multiprocessing.get_context("spawn")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    results = context.Queue()
+    ranks = [context.Process(target=run_rank, args=(r, port, args, results)) for r in range(shapes.RANKS)]
+    for p in ranks:
+        p.start()
+    for p in ranks:
+        p.join()
+    if any(p.exitcode for p in ranks):
+        sys.exit("fsdp2_peer: a rank failed; its error is above")
+    both = [results.get() for _ in ranks]
+    print(json.dumps({
+        "seconds": [max(pair) for pair in zip(*(r["seconds"] for r in both))],
+        "peak_bytes": max(r["peak_bytes"] for r in both),
+        "persistent_bytes": max(r["persistent_bytes"] for r in both),
+        "live_bytes": max(r["live_bytes"] for r in both),
+    }))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+// Clips in a build without FFmpeg (-DTESSERA_VIDEO=OFF); video.cpp and video_write.cpp are the other ones.
+#include "tessera/base/check.h"
+#include "tessera/data/video.h"
+
+namespace tessera::data {
+
+namespace {
+[[noreturn]] void refuse(const Path& path) {
+  throw UserError(Exit::input, "data.video", path.string() + ": this program was built without FFmpeg",
+                  "install libavformat-dev, libavcodec-dev and libswscale-dev and build with -DTESSERA_VIDEO=ON, "
+                  "or train on samples prepared elsewhere");
+}
+}  // namespace
+
+VideoInfo probe(const Path& path) { refuse(path); }
+Frames decode_clip(const Path& path, const ClipSpec&) { refuse(path); }
+void write_mp4(const Path& path, const Frames&) { refuse(path); }
+std::vector<uint8_t> write_png(const Frames&, int) { refuse("a .png"); }
+std::vector<uint8_t> write_jpeg(const Frames&, int) { refuse("a .jpg"); }
+
+}  // namespace tessera::data

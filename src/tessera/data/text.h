@@ -1,0 +1,22 @@
+#pragma once
+// Captions as the encoders expect them: UTF-8 in and out, entities resolved, white space single.
+//
+//   clean_text(" &quot;curly&quot;\n quotes\u201d ");     // "curly" quotes"
+#include <string>
+#include <string_view>
+
+namespace tessera::data {
+
+/// Position of the first byte that is not UTF-8 (overlong forms and surrogates are not), or npos.
+size_t invalid_utf8(std::string_view text);
+
+/// HTML character references, as HTML 5 resolves them, for the names of HTML 4 ("&nbsp;", "&#39;", "&ampx").
+std::string unescape_html(std::string_view text);
+
+/// What text pipelines of Wan do: the common part of ftfy (straight quotes, ligatures and full-width letters as plain
+/// ones, no control characters), HTML unescaped twice, runs of Unicode white space one space, none at the ends.
+/// ftfy's repair of wrongly decoded text and its canonical composition are left out; the latter the tokenizer's own
+/// normaliser does, except for the order of stacked marks.
+std::string clean_text(std::string_view text);
+
+}  // namespace tessera::data

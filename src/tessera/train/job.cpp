@@ -1,0 +1,80 @@
+#include "tessera/train/job.h"
+
+#include <unistd.h>
+
+#include "tessera/base/check.h"
+#include "tessera/engine/transfer.h"
+#include "tessera/models/registry.h"
+
+namespace tessera::train {
+
+Job make_job(const Recipe& recipe) {
+  Job job;
+  job.model = models::make_denoiser(recipe.model_source());
+  job.name = !recipe.model.path.empty() ? recipe.model.path : !recipe.model.preset.empty() ? recipe.model.preset : recipe.model.family;
+  job.codec = models::make_codec(recipe.data.vae, job.model->in_channels());
+  job.text = models::make_text_encoder(recipe.data.text_encoder, job.model->context_dim());
+  job.latent = job.codec->latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
+  if (job.latent[0] != job.model->in_channels())
+    throw UserError(Exit::usage, "model", "the model takes latents of " + std::to_string(job.model->in_channels()) + " channels, autoencoder '" +
+                    recipe.data.vae + "' makes " + std::to_string(job.latent[0]), "set model.config.in_dim and out_dim to that number");
+  if (job.text->dim() != job.model->context_dim())
+    throw UserError(Exit::usage, "model", "the model takes text embeddings of width " + std::to_string(job.model->context_dim()) +
+                    ", text encoder '" + recipe.data.text_encoder + "' makes " + std::to_string(job.text->dim()), "set model.config.text_dim to that number");
+  job.tokens = job.model->token_count(job.latent);
+  job.context_length = job.model->context_length();
+  job.guidance_branches = recipe.sample.guidance == 1.0 ? 1 : 2;
+  return job;
+}
+
+namespace {
+
+/// Nine tenths of the machine's memory, shared by the ranks on it: what a CPU rank may take unless the recipe says.
+int64_t default_budget(int ranks) {
+  const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return total / 10 * 9 / ranks;
+}
+
+}  // namespace
+
+PlanRequest plan_request(const Recipe& recipe, const Job& job, const Mesh& mesh, int prompts) {
+  PlanRequest request;
+  request.model = job.model.get();
+  request.model_name = job.name;
+  request.latent = job.latent;
+  request.mesh = mesh;
+  request.guidance_branches = job.guidance_branches;
+  request.planner.global_batch = recipe.train.global_batch;
+  const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
+  request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;
+  request.planner.budget = recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(mesh.world());
+  request.planner.prefetch = recipe.plan.prefetch;
+  request.planner.recompute_units = recipe.plan.recompute;
+  request.planner.strategy = recipe.plan.strategy;
+  if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
+    std::vector<std::string> names;
+    for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);
+    request.by_hand = plan::Plan::from_toml(checkpoint::read_text(recipe.plan.file), recipe.plan.file, names);
+  }
+  request.run.steps = recipe.run.steps;
+  request.run.checkpoint_every = recipe.checkpoint.every;
+  request.run.sample_every = recipe.sample.every;
+  request.run.sample_prompts = prompts;
+  request.run.sample_steps = static_cast<int>(recipe.sample.steps);
+  return request;
+}
+
+void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store) {
+  if (recipe.model.path.empty() || recipe.model.init == "random") {
+    engine::fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+      job.model->initialise(param, static_cast<uint64_t>(recipe.run.seed), first, count, out);
+    });
+    return;
+  }
+  const checkpoint::WeightSet weights = checkpoint::open_weights(recipe.model.path);
+  const std::string naming = models::detect_naming(*job.model, weights.names());
+  engine::load_weights(store, weights, [&](const std::string& name) { return models::name_in_file(*job.model, name, naming, weights.names()); },
+                       models::likely_model);
+}
+
+}  // namespace tessera::train

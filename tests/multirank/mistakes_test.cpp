@@ -1,0 +1,161 @@
+// What users get wrong, each with its message and code, and nothing lost.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <fstream>
+
+#include "program.h"
+#include "tessera/checkpoint/training.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+void expect(const Result& r, int code, const std::vector<std::string>& words) {
+  EXPECT_EQ(r.code, code) << r.output;
+  for (const auto& word : words) EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
+  EXPECT_EQ(r.output.find("terminate called"), std::string::npos) << r.output;
+}
+
+void write(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::trunc | std::ios::binary) << text; }
+
+TEST(Mistakes, AnUnknownCommandNamesTheNearest) {
+  const TinyRun run("m");
+  expect(run.tessera({"trian", run.recipe()}), 2, {"trian", "train"});
+}
+TEST(Mistakes, AnUnknownFlagNamesTheNearest) {
+  const TinyRun run("m");
+  expect(run.tessera({"train", run.recipe(), "--train.lrr", "1"}), 2, {"train.lrr", "train.lr"});
+}
+TEST(Mistakes, AnUnknownKeyInTheRecipeNamesTheNearest) {
+  const TinyRun run("m");
+  std::ofstream(run.recipe(), std::ios::app) << "\n[plan]\nprefech = 2\n";
+  expect(run.tessera({"train", run.recipe()}), 2, {"prefech", "prefetch", "recipe.toml"});
+}
+TEST(Mistakes, AMissingRecipeIsNamed) {
+  const TinyRun run("m");
+  const Result r = run.tessera({"train", (run.folder() / "no.toml").string()});
+  expect(r, r.code == 2 ? 2 : 3, {"no.toml"});
+}
+TEST(Mistakes, AKeyOfALaterVersionSaysSo) {
+  const TinyRun run("m");
+  expect(run.tessera({"train", run.recipe(), "--train.mode", "lora"}), 2, {"lora"});
+}
+TEST(Mistakes, AMeshThatDoesNotMatchTheRanksSaysBothNumbers) {
+  const TinyRun run("m");
+  expect(run.train(2, "run", {"--mesh", "dp_shard=4"}), 2, {"4", "2"});
+}
+TEST(Mistakes, AMissingVideoIsNamed) {
+  const TinyRun run("m");
+  write(run.folder() / "data/metadata.csv", "video,prompt\ngone.mp4,a clip\n");
+  expect(run.train(1, "run", {"--data.metadata", (run.folder() / "data/metadata.csv").string()}), 3, {"gone.mp4"});
+}
+TEST(Mistakes, ATruncatedVideoIsNamed) {
+  const TinyRun run("m");
+  const fs::path clip = run.folder() / "data/clip1.mp4";
+  fs::resize_file(clip, fs::file_size(clip) / 3);
+  expect(run.train(1, "run"), 3, {"clip1.mp4"});
+}
+TEST(Mistakes, AMissingCaptionIsNamed) {
+  const TinyRun run("m");
+  fs::remove(run.folder() / "data/clip2.txt");
+  expect(run.train(1, "run"), 3, {"clip2"});
+}
+TEST(Mistakes, AnEmptyDatasetIsNamed) {
+  const TinyRun run("m");
+  fs::create_directories(run.folder() / "empty");
+  expect(run.train(1, "run", {"--data.path", (run.folder() / "empty").string()}), 3, {"empty"});
+}
+TEST(Mistakes, CorruptWeightsAreNamed) {
+  const TinyRun run("m");
+  fs::create_directories(run.folder() / "weights");
+  write(run.folder() / "weights/model.safetensors", "this is no safetensors file at all");
+  write(run.folder() / "weights/config.json", R"({"_class_name":"WanModel","model_type":"t2v","dim":64,"ffn_dim":128,"num_heads":2,"num_layers":3,"in_dim":12,"out_dim":12,"freq_dim":32,"text_dim":32,"text_len":16,"eps":1e-6})");
+  expect(run.train(1, "run", {"--model.path", (run.folder() / "weights").string()}), 3, {"model.safetensors"});
+}
+TEST(Mistakes, WeightsOfAnotherSizeNameTensorAndBothShapes) {
+  const TinyRun run("m");
+  ASSERT_EQ(run.train(1, "small", {"--run.steps", "1"}).code, 0);
+  fs::copy(run.out("small") + "/model", run.folder() / "weights");
+  std::ifstream in(run.folder() / "weights/config.json");
+  auto config = nlohmann::json::parse(in);
+  config["ffn_dim"] = 256;
+  write(run.folder() / "weights/config.json", config.dump());
+  expect(run.train(1, "run", {"--model.path", (run.folder() / "weights").string()}), 3, {"blocks.0.ffn.0", "[256, 64]", "[128, 64]"});
+}
+TEST(Mistakes, ABudgetThatNothingFitsIsRefusedWithAdvice) {
+  const TinyRun run("m");
+  expect(run.train(1, "run", {"--plan.budget", "100KiB"}), 4, {"plan.budget", "dp_shard"});
+  expect(run.tessera({"plan", run.recipe(), "--plan.budget", "100KiB"}), 4, {"plan.budget"});
+}
+TEST(Mistakes, RanksWithDifferentRecipesAreRefused) {
+  const TinyRun run("m");
+  const std::string port = std::to_string(20000 + getpid() % 20000);
+  const auto start = [&](int rank, const std::string& lr) {
+    return start_program({TESSERA_BINARY, "train", run.recipe(), "--train.lr", lr}, (run.folder() / ("log" + std::to_string(rank))).string(),
+                         {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"OMP_NUM_THREADS", "1"}});
+  };
+  const pid_t a = start(0, "1e-3"), b = start(1, "2e-3");
+  const int code_a = wait_program(a, 60), code_b = wait_program(b, 60);
+  EXPECT_EQ(code_a, 2);
+  EXPECT_EQ(code_b, 2);
+}
+TEST(Mistakes, TorchrunsVariablesStartRanksToo) {
+  const TinyRun run("m");
+  const std::string port = std::to_string(20000 + (getpid() + 7777) % 20000);
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(start_program({TESSERA_BINARY, "train", run.recipe()}, (run.folder() / ("log" + std::to_string(rank))).string(),
+                                  {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", "2"},
+                                   {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"OMP_NUM_THREADS", "1"}}));
+  for (pid_t rank : ranks) EXPECT_EQ(wait_program(rank, 60), 0);
+  EXPECT_EQ(run.metrics("run").size(), 6u);
+}
+TEST(Mistakes, ANaNLossStopsAndNamesTheSample) {
+  const TinyRun run("m");
+  // A learning rate far too large makes the loss overflow within a few steps.
+  expect(run.train(2, "run", {"--train.lr", "1e30", "--train.clip_norm", "0"}), 6, {"sample", "clip"});
+}
+TEST(Mistakes, ANaNLossCanBeSkipped) {
+  const TinyRun run("m");
+  const Result r = run.train(2, "run", {"--train.lr", "1e30", "--train.clip_norm", "0", "--run.on_nan", "skip"});
+  expect(r, 0, {"skipped"});
+  EXPECT_GT(run.metrics("run", "skip").size(), 0u);
+}
+TEST(Mistakes, AFullDiskWhileSavingKeepsTheLastCheckpoint) {
+  const TinyRun run("m");
+  ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--checkpoint.every", "1"}).code, 0);
+  const Result r = run_program({"/bin/bash", "-c", "ulimit -f 64; exec " TESSERA_BINARY " launch -n 1 train " + run.recipe() + " --run.steps 4 --checkpoint.every 1"}, {{"OMP_NUM_THREADS", "1"}});
+  expect(r, 7, {"step-000003"});
+  const auto latest = checkpoint::latest(fs::path(run.out()) / "checkpoints");
+  ASSERT_TRUE(latest.has_value());
+  EXPECT_EQ(checkpoint::TrainingCheckpoint(*latest).manifest().step, 2);
+  EXPECT_EQ(run.train(1, "run", {"--run.steps", "4"}).code, 0);
+}
+TEST(Mistakes, ResumeNoRefusesToWriteOverCheckpoints) {
+  const TinyRun run("m");
+  ASSERT_EQ(run.train(1, "run").code, 0);
+  expect(run.train(1, "run", {"--run.resume", "no"}), 2, {"run.resume"});
+}
+TEST(Mistakes, VerifyTellsWhatItCannotRead) {
+  const TinyRun run("m");
+  expect(run.tessera({"verify", (run.folder() / "nothing").string()}), 3, {"case.json"});
+  fs::create_directories(run.folder() / "odd");
+  write(run.folder() / "odd/case.json", R"({"kind":"horoscope"})");
+  write(run.folder() / "odd/config.json", "{}");
+  expect(run.tessera({"verify", (run.folder() / "odd").string()}), 3, {"horoscope", "dit"});
+}
+TEST(Mistakes, EveryCommandExplainsItselfWithAnExample) {
+  const TinyRun run("m");
+  for (const char* command : {"launch", "train", "prepare", "sample", "plan", "verify"}) {
+    const Result r = run.tessera({command, "--help"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find("xample"), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find(std::string("tessera ") + command), std::string::npos) << r.output;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

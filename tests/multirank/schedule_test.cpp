@@ -1,0 +1,120 @@
+// What was planned is what ran, line for line; and a schedule that breaks a rule is refused by line.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+const TinyRun& shared() {
+  static const TinyRun run("schedule");
+  return run;
+}
+
+std::vector<std::string> read_lines(const std::string& path) {
+  std::vector<std::string> lines;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string without_times(const std::string& line) {
+  const size_t at = line.find(",\"t0\":");
+  return at == std::string::npos ? line : line.substr(0, at) + "}";
+}
+
+void expect_planned_is_executed(int ranks, const std::string& mesh, std::vector<std::string> more) {
+  const std::string planned = shared().out("planned.jsonl"), executed = shared().out("executed.jsonl");
+  std::vector<std::string> flags = {"--mesh", mesh, "--run.steps", "3", "--checkpoint.every", "2", "--sample.every", "2", "--sample.steps", "3",
+                                    "--run.out", shared().out("run-" + mesh)};
+  flags.insert(flags.end(), more.begin(), more.end());
+  std::vector<std::string> plan = {"plan", shared().recipe(), "--schedule", planned};
+  plan.insert(plan.end(), flags.begin(), flags.end());
+  const Result p = shared().tessera(plan);
+  ASSERT_EQ(p.code, 0) << p.output;
+  std::vector<std::string> train = {"launch", "-n", std::to_string(ranks), "train", shared().recipe(), "--trace-schedule", executed};
+  train.insert(train.end(), flags.begin(), flags.end());
+  const Result t = shared().tessera(train);
+  ASSERT_EQ(t.code, 0) << t.output;
+  const auto a = read_lines(planned), b = read_lines(executed);
+  ASSERT_GT(a.size(), 50u);
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], without_times(b[i])) << "line " << i + 1;
+  const Result check = shared().tessera({"plan", "--check", executed});
+  EXPECT_EQ(check.code, 0) << check.output;
+}
+
+TEST(Schedule, WhatIsPlannedIsExecutedOnTwoRanks) { expect_planned_is_executed(2, "dp_shard=2", {}); }
+TEST(Schedule, WhatIsPlannedIsExecutedWithReplicasMicroBatchesAndRecompute) {
+  expect_planned_is_executed(4, "dp_replicate=2,dp_shard=2",
+                             {"--train.global_batch", "7", "--train.micro_batch", "1", "--plan.recompute", "2", "--plan.prefetch", "2"});
+}
+TEST(Schedule, WhatIsPlannedIsExecutedOnOneRank) { expect_planned_is_executed(1, "dp_shard=1", {}); }
+
+class Broken : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Result r = shared().tessera({"plan", shared().recipe(), "--mesh", "dp_shard=2", "--run.steps", "1", "--schedule", file_,
+                                       "--plan.strategy", "full_shard", "--plan.prefetch", "0"});
+    ASSERT_EQ(r.code, 0) << r.output;
+    lines_ = read_lines(file_);
+  }
+  size_t find(const std::string& op, const std::string& unit, size_t from = 0) const {
+    for (size_t i = from; i < lines_.size(); ++i) {
+      const auto line = nlohmann::json::parse(lines_[i]);
+      if (line["op"] == op && line.value("unit", "") == unit) return i;
+    }
+    ADD_FAILURE() << "no " << op << " " << unit;
+    return 0;
+  }
+  void expect_refused(size_t line) {
+    std::ofstream out(file_, std::ios::trunc);
+    for (const auto& l : lines_) out << l << '\n';
+    out.close();
+    const Result r = shared().tessera({"plan", "--check", file_});
+    EXPECT_EQ(r.code, 1) << r.output;
+    EXPECT_NE(r.output.find("line " + std::to_string(line)), std::string::npos) << "expected line " << line << " in:\n" << r.output;
+  }
+  const std::string file_ = shared().out("broken.jsonl");
+  std::vector<std::string> lines_;
+};
+
+TEST_F(Broken, ADeletedReleaseIsRefused) {
+  const size_t at = find("release", "blocks.1");
+  lines_.erase(lines_.begin() + static_cast<long>(at));
+  expect_refused(at + 1);
+}
+
+TEST_F(Broken, AGatherMovedBehindItsForwardIsRefused) {
+  const size_t gather = find("gather", "blocks.1"), forward = find("forward", "blocks.1", gather);
+  const std::string line = lines_[gather];
+  lines_.erase(lines_.begin() + static_cast<long>(gather));
+  lines_.insert(lines_.begin() + static_cast<long>(forward), line);
+  const Result unchanged = shared().tessera({"plan", "--check", file_});
+  EXPECT_EQ(unchanged.code, 0) << unchanged.output;
+  std::ofstream(file_, std::ios::trunc) << "";
+  std::ofstream out(file_, std::ios::trunc);
+  for (const auto& l : lines_) out << l << '\n';
+  out.close();
+  const Result r = shared().tessera({"plan", "--check", file_});
+  EXPECT_EQ(r.code, 1) << r.output;
+  EXPECT_NE(r.output.find("line "), std::string::npos) << r.output;
+}
+
+TEST_F(Broken, TwoSwappedCollectivesOfOneRankAreRefused) {
+  const size_t a = find("gather", "blocks.0"), b = find("gather", "blocks.1", a);
+  std::swap(lines_[a], lines_[b]);
+  const Result r = [&] {
+    std::ofstream out(file_, std::ios::trunc);
+    for (const auto& l : lines_) out << l << '\n';
+    out.close();
+    return shared().tessera({"plan", "--check", file_});
+  }();
+  EXPECT_EQ(r.code, 1) << r.output;
+  EXPECT_NE(r.output.find("line "), std::string::npos) << r.output;
+}
+
+}  // namespace
+}  // namespace tessera::testing

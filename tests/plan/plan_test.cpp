@@ -1,0 +1,186 @@
+#include "tessera/plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/toy.h"
+#include "tessera/base/check.h"
+
+namespace tessera::plan {
+namespace {
+
+const std::vector<std::string> kNames = {"stem", "blocks.0", "blocks.1", "blocks.2", "blocks.3", "head"};
+
+/// The message of the usage error that reading `text` gives.
+std::string refusal(const std::string& text) {
+  try {
+    Plan::from_toml(text, "p.toml", kNames);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_refusal(const std::string& text, const std::vector<std::string>& parts) {
+  const std::string message = refusal(text);
+  for (const auto& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in: " << message;
+}
+
+TEST(FlatLayout, StartsAndShardsAreAlignedAndShardsAreEqual) {
+  toy::Random random(1);
+  for (int n = 0; n < 200; ++n) {
+    const ModelSpec spec = toy::random_model(random);
+    const int shards = toy::draw(random, 1, 16);
+    for (const auto& unit : spec.units) {
+      const FlatLayout layout = flat_layout(unit, shards);
+      ASSERT_EQ(layout.start.size(), unit.params.size());
+      EXPECT_EQ(layout.shards, shards);
+      EXPECT_EQ(layout.total, layout.shard * shards);
+      EXPECT_EQ(layout.shard % kFlatAlign, 0);
+      int64_t end = 0;
+      for (size_t p = 0; p < unit.params.size(); ++p) {
+        EXPECT_EQ(layout.start[p] % kFlatAlign, 0);
+        EXPECT_GE(layout.start[p], end);
+        EXPECT_LT(layout.start[p], end + kFlatAlign);
+        end = layout.start[p] + unit.params[p].numel();
+      }
+      EXPECT_GE(layout.total, end);
+      EXPECT_LT(layout.total, end + kFlatAlign * (shards + 1));
+    }
+  }
+}
+
+TEST(FlatLayout, NoBlockStraddlesATensorOrARank) {
+  const ModelSpec spec = toy::model(2, 37);
+  for (int shards : {1, 2, 3, 4, 7}) {
+    for (const auto& unit : spec.units) {
+      const FlatLayout layout = flat_layout(unit, shards);
+      for (int64_t block = 0; block < layout.total; block += kFlatAlign) {
+        const int64_t last = block + kFlatAlign - 1;
+        EXPECT_EQ(block / layout.shard, last / layout.shard);
+        int tensors = 0;
+        for (size_t p = 0; p < unit.params.size(); ++p)
+          tensors += layout.start[p] <= last && layout.start[p] + unit.params[p].numel() > block;
+        EXPECT_LE(tensors, 1);
+      }
+    }
+  }
+}
+
+TEST(Plan, SlicesCoverTheGlobalBatchOnceInOrder) {
+  for (int dp = 1; dp <= 5; ++dp)
+    for (int64_t batch = 1; batch <= 23; ++batch)
+      for (int64_t micro = 1; micro <= 4; ++micro) {
+        Plan plan;
+        plan.mesh[Axis::dp_shard] = dp;
+        plan.global_batch = batch, plan.micro_batch = micro;
+        int64_t next = 0, least = batch, most = 0;
+        for (int r = 0; r < dp; ++r) {
+          int64_t own = 0;
+          bool idle = false;
+          for (int64_t m = 0; m < plan.accumulation(); ++m) {
+            const Plan::Slice slice = plan.slice(r, m);
+            ASSERT_EQ(slice.first, next);
+            ASSERT_GE(slice.count, 0);
+            ASSERT_LE(slice.count, micro);
+            ASSERT_FALSE(idle && slice.count > 0) << "idle micro-batches come last";
+            idle = slice.count == 0;
+            next += slice.count, own += slice.count;
+          }
+          least = std::min(least, own), most = std::max(most, own);
+        }
+        ASSERT_EQ(next, batch);
+        ASSERT_LE(most - least, 1);
+        ASSERT_EQ(plan.accumulation(), std::max<int64_t>(1, (most + micro - 1) / micro));
+      }
+}
+
+TEST(Plan, ARankWithoutSamplesRunsAnIdleMicroBatch) {
+  const Plan plan = toy::plan(toy::model(1), "dp_shard=4", 2, 1, 1);
+  EXPECT_EQ(plan.accumulation(), 1);
+  EXPECT_EQ(plan.slice(0, 0).count, 0);
+  EXPECT_EQ(plan.slice(1, 0).count, 1);
+  EXPECT_EQ(plan.slice(3, 0).first, 1);
+}
+
+TEST(PlanToml, RandomPlansReadBackAsTheyWere) {
+  toy::Random random(7);
+  for (int n = 0; n < 200; ++n) {
+    const ModelSpec spec = toy::random_model(random);
+    const Plan plan = toy::random_plan(random, spec);
+    const std::string text = plan.to_toml(toy::names(spec));
+    EXPECT_EQ(Plan::from_toml(text, "p.toml", toy::names(spec)), plan) << text;
+    EXPECT_EQ(Plan::from_toml(text, "p.toml", toy::names(spec)).to_toml(toy::names(spec)), text);
+  }
+}
+
+TEST(PlanToml, FoldsAlikeUnitsIntoRanges) {
+  Plan plan;
+  plan.units.resize(kNames.size());
+  plan.units[4].activations = Policy::recompute;
+  const std::string text = plan.to_toml(kNames);
+  EXPECT_NE(text.find("name = \"blocks.0-2\"\nactivations = \"keep\"\nstrategy = \"full_shard\"\n"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("name = \"blocks.3\"\nactivations = \"recompute\""), std::string::npos) << text;
+}
+
+TEST(PlanToml, NumbersThatDoNotCountOnAreNotFolded) {
+  const std::vector<std::string> names = {"a.01", "a.02", "a.3", "a.5", "a.6", "7", "8"};
+  Plan plan;
+  plan.units.resize(names.size());
+  plan.units[2].activations = plan.units[3].activations = Policy::recompute;
+  EXPECT_EQ(Plan::from_toml(plan.to_toml(names), "p.toml", names), plan);
+}
+
+TEST(PlanToml, AcceptsTheNamesOfFsdpAndZero) {
+  const auto strategy = [](const std::string& line) {
+    return Plan::from_toml("[[units]]\nname = \"*\"\n" + line, "p.toml", kNames).units[2].strategy;
+  };
+  for (const char* full : {"FULL_SHARD", "full_shard", "ZeRO-3", "zero3"})
+    EXPECT_EQ(strategy("strategy = \"" + std::string(full) + "\""), Strategy::full_shard);
+  for (const char* grad : {"SHARD_GRAD_OP", "ZeRO-2", "zero_2"})
+    EXPECT_EQ(strategy("strategy = \"" + std::string(grad) + "\""), Strategy::shard_grad_op);
+  EXPECT_EQ(strategy("reshard_after_forward = false"), Strategy::shard_grad_op);
+  EXPECT_EQ(strategy("reshard_after_forward = true"), Strategy::full_shard);
+}
+
+TEST(PlanToml, ALaterTableOverridesAnEarlierOne) {
+  const Plan plan = Plan::from_toml(
+      "[[units]]\nname='*'\nactivations='recompute'\n[[units]]\nname='blocks.1-2'\nactivations='keep'\n", "p.toml",
+      kNames);
+  EXPECT_EQ(plan.units[0].activations, Policy::recompute);
+  EXPECT_EQ(plan.units[2].activations, Policy::keep);
+  EXPECT_EQ(plan.units[4].activations, Policy::recompute);
+}
+
+TEST(PlanToml, ErrorsNameFileKeyAndTheNearestName) {
+  expect_refusal("prefech = 1", {"p.toml", "prefech", "did you mean prefetch?"});
+  expect_refusal("[mesh]\ndp_shart = 2", {"p.toml", "mesh.dp_shart", "did you mean mesh.dp_shard?"});
+  expect_refusal("[mesh]\ndp_shard = 0", {"mesh.dp_shard", "found 0", "at least 1"});
+  expect_refusal("micro_batch = \"two\"", {"p.toml", "micro_batch", "whole number"});
+  expect_refusal("global_batch = 99999999999", {"global_batch", "99999999999"});
+  expect_refusal("a = \n", {"p.toml:1"});
+  expect_refusal("units = 3", {"units", "[[units]]"});
+  expect_refusal("mesh = 3", {"mesh", "not a table"});
+  expect_refusal("[[units]]\nactivations = \"keep\"", {"units[0].name", "missing"});
+  expect_refusal("[[units]]\nname = \"block.1\"", {"units[0].name", "did you mean 'blocks.1'?"});
+  expect_refusal("[[units]]\nname = \"blocks.2-9\"", {"units[0].name", "blocks.2-9"});
+  expect_refusal("[[units]]\nname = \"*\"\nactivations = \"recomput\"",
+                 {"p.toml", "activations", "did you mean recompute?"});
+  expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"SHARD_GRAD\"", {"strategy", "did you mean SHARD_GRAD_OP?"});
+  expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"NO_SHARD\"", {"strategy", "dp_replicate"});
+  expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"ZeRO-2\"\nreshard_after_forward = true", {"contradicts"});
+  expect_refusal("[[units]]\nname = \"*\"\nreshard_after_forward = 3", {"reshard_after_forward", "true or false"});
+}
+
+TEST(Plan, SummaryCountsPolicies) {
+  Plan plan = toy::plan(toy::model(6), "dp_shard=2", 8, 2, 1);
+  plan.units[1].activations = plan.units[2].activations = Policy::recompute;
+  EXPECT_EQ(
+      plan.summary(),
+      "keep 6 of 8 units, recompute 2, prefetch 1, global batch 8 in 2 micro-batch(es) of at most 2, mesh dp_shard=2");
+}
+
+}  // namespace
+}  // namespace tessera::plan

@@ -1,0 +1,203 @@
+#include <gtest/gtest.h>
+
+#include "plan/edit.h"
+#include "plan/toy.h"
+
+namespace tessera::plan {
+namespace {
+
+using toy::draw;
+using toy::Edit;
+using toy::Random;
+
+bool uses_parameters(const Line& line) {
+  return line.in.op == Op::forward || line.in.op == Op::recompute || line.in.op == Op::backward;
+}
+bool same_unit(const Line& a, const Line& b) { return a.rank == b.rank && a.step == b.step && a.in.name == b.in.name; }
+
+TEST(RandomPlans, FiveHundredCompileAndKeepTheRules) {
+  Random random(11);
+  for (int n = 0; n < 500; ++n) {
+    const ModelSpec spec = toy::random_model(random);
+    const Plan plan = toy::random_plan(random, spec, n % 5 == 0 ? 4 : 2);
+    const auto violations = check(toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2)));
+    ASSERT_TRUE(violations.empty()) << plan.to_toml(toy::names(spec)) << toy::text(violations);
+  }
+}
+
+/// One way to spoil a schedule; returns false when these lines have nothing to spoil in this way.
+struct Mutation {
+  const char* name;
+  bool (*apply)(Edit& edit, Random& random);
+};
+
+template <class Wanted>
+int pick(Edit& edit, Random& random, const Wanted& wanted) {
+  const std::vector<int> found = edit.all(wanted);
+  return found.empty() ? -1 : found[random() % found.size()];
+}
+
+/// The first use of what line `gather` gathers, or -1 on an idle rank.
+int first_use(Edit& edit, int gather) {
+  const int next = edit.find(
+      [&](const Line& l) { return same_unit(l, edit[gather]) && (uses_parameters(l) || l.in.op == Op::release); },
+      gather);
+  return next >= 0 && uses_parameters(edit[next]) ? next : -1;
+}
+
+template <Op op>
+bool remove_one(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) { return l.in.op == op; });
+  if (k >= 0) edit.remove(k);
+  return k >= 0;
+}
+
+bool move_gather(Edit& edit, Random& random) {
+  const int gather = pick(edit, random, [](const Line& l) { return l.in.op == Op::gather; });
+  const int use = gather < 0 ? -1 : first_use(edit, gather);
+  if (use >= 0) edit.move_behind(gather, use);
+  return use >= 0;
+}
+
+template <bool with_waits>
+bool swap_collectives(Edit& edit, Random& random) {
+  const int a = pick(edit, random, [](const Line& l) { return !l.in.comm.empty() && l.phase != "checkpoint"; });
+  if (a < 0) return false;
+  const int b = pick(edit, random, [&](const Line& l) {
+    const bool alike = l.in.op == edit[a].in.op && l.in.name == edit[a].in.name;
+    return !l.in.comm.empty() && l.rank == edit[a].rank && l.step == edit[a].step && l.phase == edit[a].phase && !alike;
+  });
+  if (b >= 0 && with_waits) edit.swap(a, b);
+  if (b >= 0 && !with_waits) std::swap(edit[a].in, edit[b].in);
+  return b >= 0;
+}
+
+bool change_bytes(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) {
+    return l.in.op == Op::gather || l.in.op == Op::reduce || l.in.op == Op::reduce_outer || l.in.op == Op::update;
+  });
+  edit[k].in.bytes += 1024;
+  return true;
+}
+
+bool change_comm_bytes(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) { return !l.in.comm.empty(); });
+  if (k >= 0) edit[k].in.comm[0].bytes += 8;
+  return k >= 0;
+}
+
+bool forget_the_gather(Edit& edit, Random& random) {
+  const int gather = pick(edit, random, [](const Line& l) { return l.in.op == Op::gather; });
+  const int use = first_use(edit, gather);
+  if (use >= 0) std::erase(edit.waits(use), gather);
+  return use >= 0;
+}
+
+bool forget_the_backward(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::reduce; });
+  if (k >= 0) edit.waits(k).clear();
+  return k >= 0;
+}
+
+bool forget_the_reductions(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::norm && !l.in.comm.empty(); });
+  if (k >= 0) edit.waits(k).clear();
+  return k >= 0;
+}
+
+bool gradient_over_parameters(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::backward && l.in.slot >= 0; });
+  if (k < 0) return false;
+  const int reduce = edit.find([&](const Line& l) { return same_unit(l, edit[k]) && l.in.op == Op::reduce; }, k);
+  edit[k].in.grad = edit[reduce].in.grad = edit[k].in.slot;
+  return true;
+}
+
+bool scratch_over_gradient(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::reduce; });
+  if (k >= 0) edit[k].in.scratch = edit[k].in.grad;
+  return k >= 0;
+}
+
+bool two_gathers_in_one_slot(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::gather && l.in.slot >= 0; });
+  if (k < 0) return false;
+  const Line first = edit[k];
+  const int free = edit.find([&](const Line& l) { return same_unit(l, first) && l.in.op == Op::release; }, k);
+  const int second = edit.find([&](const Line& l) { return l.in.op == Op::gather && l.rank == first.rank; }, k + 1);
+  if (second < 0 || second > free) return false;  // never gathered at the same time
+  const Line moved = edit[second];
+  const int end = edit.find([&](const Line& l) { return same_unit(l, moved) && l.in.op == Op::release; }, second);
+  for (int u = second; u <= end; ++u)
+    if (same_unit(edit[u], moved) && edit[u].in.slot == moved.in.slot) edit[u].in.slot = first.in.slot;
+  return true;
+}
+
+bool use_another_slot(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) { return uses_parameters(l) && l.in.slot >= 0; });
+  if (k >= 0) edit[k].in.slot += 1024;
+  return k >= 0;
+}
+
+bool wait_for_itself(Edit& edit, Random& random) {
+  const int k = draw(random, 0, static_cast<int>(edit.size()) - 1);
+  edit.waits(k).push_back(k);
+  return true;
+}
+
+bool rename_group(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) { return !l.in.comm.empty(); });
+  if (k >= 0) edit[k].in.group = "other" + edit[k].in.group.substr(edit[k].in.group.find(':'));
+  return k >= 0;
+}
+
+constexpr Mutation kMutations[] = {
+    {"delete a release", remove_one<Op::release>},
+    {"delete a gather", remove_one<Op::gather>},
+    {"delete a forward", remove_one<Op::forward>},
+    {"delete a loss", remove_one<Op::loss>},
+    {"delete a backward", remove_one<Op::backward>},
+    {"delete a reduce", remove_one<Op::reduce>},
+    {"delete a reduce_outer", remove_one<Op::reduce_outer>},
+    {"delete a norm", remove_one<Op::norm>},
+    {"delete an update", remove_one<Op::update>},
+    {"move a gather behind its use", move_gather},
+    {"swap two collectives of a rank", swap_collectives<true>},
+    {"swap two collectives, but not their waits", swap_collectives<false>},
+    {"change bytes", change_bytes},
+    {"change the bytes of a collective", change_comm_bytes},
+    {"forget to wait for the gather", forget_the_gather},
+    {"forget to wait for the backward", forget_the_backward},
+    {"forget to wait for the reductions", forget_the_reductions},
+    {"put a gradient over parameters", gradient_over_parameters},
+    {"put a scratch over its gradient", scratch_over_gradient},
+    {"put two units into one slot", two_gathers_in_one_slot},
+    {"use another slot", use_another_slot},
+    {"wait for itself", wait_for_itself},
+    {"rename a group on one rank", rename_group},
+};
+
+TEST(RandomPlans, EveryMutationIsRefused) {
+  Random random(23);
+  for (const Mutation& mutation : kMutations) {
+    int applied = 0;
+    for (int n = 0; n < 100; ++n) {
+      const ModelSpec spec = toy::random_model(random);
+      const Plan plan = toy::random_plan(random, spec, 2);
+      Edit edit(toy::run(spec, plan, 1, draw(random, 0, 2)));
+      if (!mutation.apply(edit, random)) continue;
+      ++applied;
+      ASSERT_FALSE(check(edit.done()).empty()) << mutation.name << "\n" << toy::text(edit.done());
+    }
+    EXPECT_GE(applied, 5) << mutation.name;
+  }
+}
+
+TEST(RandomPlans, EditingNothingChangesNothing) {
+  const ModelSpec spec = toy::model(2);
+  const auto lines = toy::run(spec, toy::plan(spec, "dp_shard=2", 3, 1, 1), 2, 1);
+  EXPECT_EQ(toy::text(Edit(lines).done()), toy::text(lines));
+}
+
+}  // namespace
+}  // namespace tessera::plan

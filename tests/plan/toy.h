@@ -1,0 +1,81 @@
+#pragma once
+// Small models and plans for the tests of the plan room, and whole runs compiled from them.
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tessera/plan/schedule_json.h"
+
+namespace tessera::plan::toy {
+
+inline ModelSpec model(int blocks, int64_t width = 40) {
+  ModelSpec spec;
+  spec.name = "toy";
+  const auto unit = [&](const std::string& name, const std::string& kind, int64_t rows) {
+    UnitSpec u;
+    u.name = name, u.kind = kind;
+    u.params = {{name + ".weight", {rows, width}}, {name + ".bias", {rows}}, {name + ".scale", {3}}};
+    spec.units.push_back(u);
+  };
+  unit("stem", "stem", 12);
+  for (int b = 0; b < blocks; ++b) unit("blocks." + std::to_string(b), "block", 64);
+  unit("head", "head", 7);
+  return spec;
+}
+
+inline std::vector<std::string> names(const ModelSpec& spec) {
+  std::vector<std::string> result;
+  for (const auto& unit : spec.units) result.push_back(unit.name);
+  return result;
+}
+
+inline Plan plan(const ModelSpec& spec, const std::string& mesh, int64_t global_batch, int64_t micro_batch,
+                 int prefetch) {
+  Plan p;
+  p.mesh = Mesh::parse(mesh);
+  p.global_batch = global_batch, p.micro_batch = micro_batch, p.prefetch = prefetch;
+  p.units.resize(spec.units.size());
+  return p;
+}
+
+/// Every instruction of a run on all ranks: steps of training, a sample of `passes` passes and a checkpoint after the
+/// last.
+inline std::vector<Line> run(const ModelSpec& spec, const Plan& plan, int64_t steps = 1, int passes = 0) {
+  std::vector<Line> lines;
+  RunShape shape;
+  shape.steps = steps;
+  shape.sample_every = passes > 0 ? steps : 0;
+  shape.sample_prompts = 1, shape.sample_steps = passes;
+  for (int rank = 0; rank < plan.mesh.world(); ++rank) {
+    const RunSchedules schedules{compile_train(spec, plan, rank), compile_forward(spec, plan, rank, "sample", 2),
+                                 compile_checkpoint(spec, plan, rank)};
+    each_schedule(shape, schedules, [&](int64_t step, const Schedule& s) { append_lines(lines, s, rank, step); });
+  }
+  return lines;
+}
+
+using Random = std::mt19937_64;
+inline int draw(Random& random, int least, int most) { return least + static_cast<int>(random() % (most - least + 1)); }
+
+inline ModelSpec random_model(Random& random) {
+  ModelSpec spec = model(draw(random, 0, 6), draw(random, 1, 90));
+  for (auto& unit : spec.units) {
+    unit.params.resize(draw(random, 1, 3));
+    for (auto& param : unit.params)
+      for (int64_t& n : param.shape) n = draw(random, 1, 2 * static_cast<int>(n));
+  }
+  return spec;
+}
+
+inline Plan random_plan(Random& random, const ModelSpec& spec, int most_ranks_an_axis = 4) {
+  const std::string mesh = "dp_replicate=" + std::to_string(draw(random, 1, most_ranks_an_axis)) +
+                           ",dp_shard=" + std::to_string(draw(random, 1, most_ranks_an_axis));
+  Plan p = plan(spec, mesh, draw(random, 1, 20), draw(random, 1, 3), draw(random, 0, 3));
+  for (auto& unit : p.units) {
+    unit.activations = draw(random, 0, 1) ? Policy::keep : Policy::recompute;
+    unit.strategy = draw(random, 0, 2) ? Strategy::full_shard : Strategy::shard_grad_op;
+  }
+  return p;
+}
+
+}  // namespace tessera::plan::toy

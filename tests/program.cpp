@@ -1,0 +1,175 @@
+#include "program.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "tessera/checkpoint/weights.h"
+#include "tessera/data/video.h"
+
+extern char** environ;
+
+namespace tessera::testing {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+pid_t start_program(const std::vector<std::string>& argv, const std::string& log, const std::map<std::string, std::string>& environment) {
+  std::vector<char*> arguments;
+  for (const auto& a : argv) arguments.push_back(const_cast<char*>(a.c_str()));
+  arguments.push_back(nullptr);
+  std::vector<std::string> variables;
+  for (char** e = environ; *e; ++e) {
+    const std::string text = *e;
+    if (!environment.count(text.substr(0, text.find('=')))) variables.push_back(text);
+  }
+  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  std::vector<char*> env;
+  for (auto& v : variables) env.push_back(v.data());
+  env.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  pid_t pid = -1;
+  const int error = posix_spawn(&pid, argv[0].c_str(), &actions, nullptr, arguments.data(), env.data());
+  posix_spawn_file_actions_destroy(&actions);
+  return error == 0 ? pid : -1;
+}
+
+int wait_program(pid_t pid, double timeout) {
+  const double end = now() + timeout;
+  int status = 0;
+  while (waitpid(pid, &status, WNOHANG) == 0) {
+    if (now() > end) return -1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+Result run_program(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment, double timeout) {
+  char name[] = "/tmp/tessera-out-XXXXXX";
+  close(mkstemp(name));
+  const double start = now();
+  const pid_t pid = start_program(argv, name, environment);
+  Result result;
+  result.code = pid < 0 ? 127 : wait_program(pid, timeout);
+  if (result.code < 0) {
+    kill(pid, SIGKILL);
+    wait_program(pid, 10);
+    result.code = 124;
+  }
+  result.seconds = now() - start;
+  result.output = read_file(name);
+  fs::remove(name);
+  return result;
+}
+
+TinyRun::TinyRun(const std::string& name) {
+  std::string pattern = (fs::temp_directory_path() / ("tessera-" + name + "-XXXXXX")).string();
+  folder_ = mkdtemp(pattern.data());
+  const fs::path data = folder_ / "data";
+  fs::create_directories(data);
+  for (int clip = 0; clip < 3; ++clip) {  // a bright square that moves, another way in every clip
+    data::Frames frames;
+    frames.count = 8, frames.height = 32, frames.width = 32, frames.fps = 8;
+    frames.rgb.resize(8 * 32 * 32 * 3);
+    for (int f = 0; f < 8; ++f)
+      for (int y = 0; y < 32; ++y)
+        for (int x = 0; x < 32; ++x) {
+          const bool inside = std::abs(x - (clip == 1 ? 28 - 3 * f : 4 + 3 * f)) < 5 && std::abs(y - (clip == 2 ? 4 + 3 * f : 16)) < 5;
+          for (int c = 0; c < 3; ++c)
+            frames.rgb[((f * 32 + y) * 32 + x) * 3 + c] = static_cast<uint8_t>(inside ? 230 - 50 * ((c + clip) % 3) : 40 + 2 * y + c * 10);
+        }
+    const std::string stem = "clip" + std::to_string(clip);
+    data::write_mp4((data / (stem + ".mp4")).string(), frames);
+    std::ofstream(data / (stem + ".txt")) << "a square that moves, number " << clip;
+  }
+  std::ofstream(recipe()) << R"([run]
+out = ")" << out() << R"("
+seed = 7
+steps = 6
+
+[model]
+family = "wan"
+config = { dim = 64, ffn_dim = 128, num_heads = 2, num_layers = 3, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 32, text_len = 16 }
+
+[data]
+path = ")" << data.string() << R"("
+cache = ")" << (folder_ / "cache").string() << R"("
+size = [32, 32]
+frames = 8
+fps = 8
+
+[train]
+global_batch = 4
+lr = 1e-3
+
+[checkpoint]
+every = 0
+keep = 3
+
+[sample]
+every = 0
+)";
+}
+
+TinyRun::~TinyRun() {
+  std::error_code ignored;
+  if (!getenv("TESSERA_KEEP_TESTS")) fs::remove_all(folder_, ignored);
+}
+
+Result TinyRun::tessera(std::vector<std::string> arguments, double timeout) const {
+  arguments.insert(arguments.begin(), TESSERA_BINARY);
+  return run_program(arguments, {{"OMP_NUM_THREADS", "1"}, {"TESSERA_POISON", "1"}}, timeout);
+}
+
+Result TinyRun::train(int ranks, const std::string& run, std::vector<std::string> more, double timeout) const {
+  std::vector<std::string> arguments = {"launch", "-n", std::to_string(ranks), "train", recipe(), "--run.out", out(run)};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return tessera(arguments, timeout);
+}
+
+std::vector<nlohmann::json> TinyRun::metrics(const std::string& run, const std::string& type) const {
+  std::vector<nlohmann::json> lines;
+  std::ifstream in(out(run) + "/metrics.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    auto json = nlohmann::json::parse(line);
+    if (json.at("type") == type) lines.push_back(std::move(json));
+  }
+  return lines;
+}
+
+std::map<std::string, std::vector<float>> TinyRun::model(const std::string& run) const {
+  std::map<std::string, std::vector<float>> tensors;
+  const auto weights = checkpoint::open_weights(out(run) + "/model");
+  for (const auto& name : weights.names()) {
+    auto& values = tensors[name];
+    values.resize(weights.at(name).count());
+    weights.read_f32(name, 0, static_cast<int64_t>(values.size()), values.data());
+  }
+  return tensors;
+}
+
+}  // namespace tessera::testing
