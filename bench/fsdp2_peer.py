@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 import time
+from pathlib import Path
 
 import shapes
 
@@ -25,7 +26,7 @@ def load_shim():
     """The counting allocator; must come before the first tensor."""
     import torch  # noqa: F401  (its libc10 is what the shim resolves against)
 
-    shim = ctypes.CDLL(os.environ["TESSERA_ALLOC_SHIM"])
+    shim = ctypes.CDLL(Path(sys.prefix) / "alloc_shim.so")
     for name in ("shim_live", "shim_peak"):
         getattr(shim, name).restype = ctypes.c_size_t
     shim.shim_install()

@@ -71,7 +71,7 @@ TEST(Mistakes, CorruptWeightsAreNamed) {
   const TinyRun run("m");
   fs::create_directories(run.folder() / "weights");
   write(run.folder() / "weights/model.safetensors", "this is no safetensors file at all");
-  write(run.folder() / "weights/config.json", R"({"_class_name":"WanModel","model_type":"t2v","dim":64,"ffn_dim":128,"num_heads":2,"num_layers":3,"in_dim":12,"out_dim":12,"freq_dim":32,"text_dim":32,"text_len":16,"eps":1e-6})");
+  write(run.folder() / "weights/config.json", R"({"_class_name":"WanModel","model_type":"t2v","dim":64,"ffn_dim":128,"num_heads":2,"num_layers":3,"in_dim":12,"out_dim":12,"freq_dim":32,"text_dim":64,"text_len":16,"eps":1e-6})");
   expect(run.train(1, "run", {"--model.path", (run.folder() / "weights").string()}), 3, {"model.safetensors"});
 }
 TEST(Mistakes, WeightsOfAnotherSizeNameTensorAndBothShapes) {

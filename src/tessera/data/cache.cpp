@@ -7,6 +7,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
+#include "tessera/data/text.h"
 
 namespace tessera::data {
 
@@ -36,16 +37,22 @@ CachedTensor read_tensor(const SafetensorsFile& file, const SafetensorsFile::Ent
 
 CachedTensor read_ranked(const SafetensorsFile& file, const char* name, size_t dims, const char* form) {
   const SafetensorsFile::Entry& entry = file.at(name);
-  check_input(entry.shape.size() == dims && entry.count() > 0, "data.cache",
-              file.path().string() + ": " + name + ": expected " + form + ", found " + checkpoint::shape_text(entry.shape), kPrepareHint);
+  check_input(
+      entry.shape.size() == dims && entry.count() > 0, "data.cache",
+      file.path().string() + ": " + name + ": expected " + form + ", found " + checkpoint::shape_text(entry.shape),
+      kPrepareHint);
   return read_tensor(file, entry);
 }
 
 }  // namespace
 
 Metadata CacheKey::metadata() const {
-  return {{"source", source},   {"stamp", stamp}, {"caption", caption},
-          {"encoder", encoder}, {"shape", shape}, {"preprocessing", preprocessing},
+  return {{"source", source},
+          {"stamp", stamp},
+          {"caption", caption},
+          {"encoder", encoder},
+          {"shape", shape},
+          {"preprocessing", preprocessing},
           {"version", std::to_string(kCacheVersion)}};
 }
 
@@ -65,7 +72,11 @@ Path CacheKey::file(const Path& folder) const { return folder / (hash() + ".safe
 CacheKey cache_key(const Path& source, std::string caption, std::string encoder, std::string shape,
                    std::string preprocessing) {
   struct stat info {};
-  check_input(::stat(source.c_str(), &info) == 0, "data.cache", source.string() + ": no such file", "check data.path and data.metadata");
+  check_input(::stat(source.c_str(), &info) == 0, "data.cache", source.string() + ": no such file",
+              "check data.path and data.metadata");
+  check_input(invalid_utf8(source.string()) == std::string::npos, "data.cache",
+              source.string() + ": the name is not UTF-8",
+              "rename the file; a cache entry could not say what it was made from");
   const std::string stamp = std::to_string(info.st_size) + " bytes, " + std::to_string(info.st_mtim.tv_sec) + "." +
                             std::to_string(info.st_mtim.tv_nsec);
   return {source.string(), stamp, std::move(caption), std::move(encoder), std::move(shape), std::move(preprocessing)};
@@ -87,8 +98,9 @@ void write_cached(const Path& folder, const CacheKey& key, const CachedSample& s
   if (failed) throw UserError(Exit::disk, "data.cache", folder.string() + ": " + failed.message(), "check data.cache");
   std::vector<checkpoint::TensorData> tensors;
   const auto add = [&](const std::string& name, const CachedTensor& tensor) {
-    check_internal(checkpoint::element_count(tensor.shape) == static_cast<int64_t>(tensor.values.size()), "data.cache",
-                   name + ": " + std::to_string(tensor.values.size()) + " values for " + checkpoint::shape_text(tensor.shape));
+    check_internal(
+        checkpoint::element_count(tensor.shape) == static_cast<int64_t>(tensor.values.size()), "data.cache",
+        name + ": " + std::to_string(tensor.values.size()) + " values for " + checkpoint::shape_text(tensor.shape));
     tensors.push_back({name, DType::f32, tensor.shape, tensor.values.data()});
   };
   add("latent", sample.latent);
@@ -104,8 +116,10 @@ CacheReader::CacheReader(Path folder, std::vector<CacheKey> keys) : folder_(std:
     const auto problem = cache_problem(folder_, key);
     if (problem && wrong++ == 0) first = key.source + ": " + key.file(folder_).string() + ": " + *problem;
   }
-  check_input(wrong == 0, "data.cache",
-              std::to_string(wrong) + " of " + std::to_string(keys_.size()) + " samples are not prepared; first: " + first, kPrepareHint);
+  check_input(
+      wrong == 0, "data.cache",
+      std::to_string(wrong) + " of " + std::to_string(keys_.size()) + " samples are not prepared; first: " + first,
+      kPrepareHint);
 }
 
 CachedSample CacheReader::load(int64_t index) const {

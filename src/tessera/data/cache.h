@@ -23,16 +23,16 @@ using Path = checkpoint::Path;
 inline constexpr int kCacheVersion = 1;
 
 struct CacheKey {
-  std::string source;         ///< the clip's path as the dataset gives it
-  std::string stamp;          ///< its size and modification time
+  std::string source;  ///< the clip's path as the dataset gives it
+  std::string stamp;   ///< its size and modification time
   std::string caption;
   std::string encoder;        ///< hash of everything that encodes (autoencoder, text encoder, tokenizer)
   std::string shape;          ///< of the pixels: "16x64x96"
   std::string preprocessing;  ///< how pixels were made from the file
 
-  std::string hash() const;                 ///< 32 hex digits
-  Path file(const Path& folder) const;      ///< folder/<hash>.safetensors
-  checkpoint::Metadata metadata() const;    ///< all fields and the version
+  std::string hash() const;               ///< 32 hex digits
+  Path file(const Path& folder) const;    ///< folder/<hash>.safetensors
+  checkpoint::Metadata metadata() const;  ///< all fields and the version
 };
 
 /// Fills in the stamp; throws UserError (input) when the source is not there.

@@ -26,8 +26,9 @@ class CsvReader {
   }
 
   [[noreturn]] void fail(const std::string& what) const {
-    throw UserError(Exit::input, "data.csv", file_ + ": row " + std::to_string(row_) + ": " + what,
-                    "mend the row; fields with commas, quotes or line breaks stand in \"quotes\", a quote inside is doubled");
+    throw UserError(
+        Exit::input, "data.csv", file_ + ": row " + std::to_string(row_) + ": " + what,
+        "mend the row; fields with commas, quotes or line breaks stand in \"quotes\", a quote inside is doubled");
   }
 
  private:
@@ -70,7 +71,8 @@ CsvTable parse_csv(std::string_view text, const std::string& file) {
       continue;
     }
     if (fields.size() != table.header.size())
-      reader.fail("expected " + std::to_string(table.header.size()) + " fields, found " + std::to_string(fields.size()));
+      reader.fail("expected " + std::to_string(table.header.size()) + " fields, found " +
+                  std::to_string(fields.size()));
     table.rows.push_back(std::move(fields));
     table.numbers.push_back(reader.row());
   }

@@ -17,7 +17,8 @@ namespace {
 // The columns that today's trainers write, most specific first.
 const std::vector<std::string> kPathColumns = {"video", "image", "file_name", "file_path", "path"};
 const std::vector<std::string> kCaptionColumns = {"prompt", "text", "caption", "cap"};
-const std::vector<std::string> kVideoEndings = {".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".gif", ".mpg", ".mpeg"};
+const std::vector<std::string> kVideoEndings = {".mp4", ".mov", ".mkv", ".webm", ".avi",
+                                                ".m4v", ".gif", ".mpg", ".mpeg"};
 const std::vector<std::string> kImageEndings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"};
 
 std::string joined(const std::vector<std::string>& words) {
@@ -28,8 +29,8 @@ std::string joined(const std::vector<std::string>& words) {
 
 std::string checked_utf8(std::string text, const std::string& where) {
   const size_t bad = invalid_utf8(text);
-  check_input(bad == std::string::npos, "data.dataset", where + ": the caption is not UTF-8 at byte " + std::to_string(bad),
-              "save the file as UTF-8");
+  check_input(bad == std::string::npos, "data.dataset",
+              where + ": the caption is not UTF-8 at byte " + std::to_string(bad), "save the file as UTF-8");
   return text;
 }
 
@@ -59,7 +60,8 @@ size_t column(const CsvTable& table, const std::vector<std::string>& names, cons
     if (found != table.header.end()) return static_cast<size_t>(found - table.header.begin());
   }
   throw UserError(Exit::input, "data.dataset",
-                  file + ": expected a column " + joined(names) + ", found " + joined(table.header), "rename the column");
+                  file + ": expected a column " + joined(names) + ", found " + joined(table.header),
+                  "rename the column");
 }
 
 std::vector<Item> read_table(const Path& file, const Path& folder) {
@@ -70,8 +72,10 @@ std::vector<Item> read_table(const Path& file, const Path& folder) {
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const std::vector<std::string>& row = table.rows[i];
     const std::string where = file.string() + ": row " + std::to_string(table.numbers[i]);
-    check_input(!row[path].empty(), "data.dataset", where + ": no path in column " + table.header[path], "fill it in or remove the row");
-    check_input(!row[caption].empty(), "data.dataset", where + ": " + row[path] + ": no caption in column " + table.header[caption],
+    check_input(!row[path].empty(), "data.dataset", where + ": no path in column " + table.header[path],
+                "fill it in or remove the row");
+    check_input(!row[caption].empty(), "data.dataset",
+                where + ": " + row[path] + ": no caption in column " + table.header[caption],
                 "fill it in or remove the row");
     const Path clip = folder / row[path];  // an absolute path replaces the folder
     check_input(fs::is_regular_file(clip), "data.dataset", where + ": " + clip.string() + ": no such file",
@@ -88,8 +92,10 @@ bool ends_in(const Path& path, const std::vector<std::string>& endings) {
 }
 
 std::vector<Item> read_once(const DatasetSpec& spec) {
-  if (!spec.metadata.empty()) return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path);
-  check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file", "check data.path");
+  if (!spec.metadata.empty())
+    return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path);
+  check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
+              "check data.path");
   if (!fs::is_directory(spec.path)) return {{spec.path, caption_beside(spec.path)}};
   const Path table = spec.path / "metadata.csv";
   return fs::exists(table) ? read_table(table, spec.path) : read_folder(spec.path);
@@ -100,10 +106,13 @@ std::vector<Item> read_once(const DatasetSpec& spec) {
 bool is_clip(const Path& path) { return ends_in(path, kVideoEndings) || ends_in(path, kImageEndings); }
 
 std::vector<Item> read_dataset(const DatasetSpec& spec) {
-  check_input(spec.repeats >= 1, "data.dataset", "data.repeats is " + std::to_string(spec.repeats) + ", expected 1 or more");
+  check_input(spec.repeats >= 1, "data.dataset",
+              "data.repeats is " + std::to_string(spec.repeats) + ", expected 1 or more");
   const std::vector<Item> once = read_once(spec);
-  check_input(!once.empty(), "data.dataset", (spec.metadata.empty() ? spec.path : spec.metadata).string() + ": no clips",
-              "put clips (" + joined(kVideoEndings) + ", " + joined(kImageEndings) + ") with a .txt beside each there, or a metadata.csv");
+  check_input(!once.empty(), "data.dataset",
+              (spec.metadata.empty() ? spec.path : spec.metadata).string() + ": no clips",
+              "put clips (" + joined(kVideoEndings) + ", " + joined(kImageEndings) +
+                  ") with a .txt beside each there, or a metadata.csv");
   std::vector<Item> items;
   for (int repeat = 0; repeat < spec.repeats; ++repeat) items.insert(items.end(), once.begin(), once.end());
   return items;

@@ -20,9 +20,9 @@ struct Item {
 };
 
 struct DatasetSpec {
-  Path path;          ///< a folder, or one clip
-  Path metadata;      ///< a .csv; empty: path/metadata.csv if it is there
-  int repeats = 1;    ///< times each item comes in an epoch
+  Path path;        ///< a folder, or one clip
+  Path metadata;    ///< a .csv; empty: path/metadata.csv if it is there
+  int repeats = 1;  ///< times each item comes in an epoch
 };
 
 /// Items in a fixed order: files by name, rows as in the table, the whole list `repeats` times.

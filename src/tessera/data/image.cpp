@@ -15,7 +15,8 @@ std::string shape_of(const Frames& frames) {
 }  // namespace
 
 double psnr(const Frames& a, const Frames& b) {
-  check_input(shape_of(a) == shape_of(b) && !a.rgb.empty(), "data.psnr", "frames of " + shape_of(a) + " against " + shape_of(b),
+  check_input(shape_of(a) == shape_of(b) && !a.rgb.empty(), "data.psnr",
+              "frames of " + shape_of(a) + " against " + shape_of(b),
               "compare clips of the same frames, height and width");
   int64_t sum = 0;
   for (size_t i = 0; i < a.rgb.size(); ++i) {

@@ -12,6 +12,8 @@ namespace {
 }
 }  // namespace
 
+bool has_video() { return false; }
+
 VideoInfo probe(const Path& path) { refuse(path); }
 Frames decode_clip(const Path& path, const ClipSpec&) { refuse(path); }
 void write_mp4(const Path& path, const Frames&) { refuse(path); }

@@ -16,6 +16,8 @@ struct Tokenizer::Model {
   sentencepiece::SentencePieceProcessor processor;
 };
 
+bool has_tokenizer() { return true; }
+
 Tokenizer::Tokenizer(const Path& path) {
   auto model = std::make_unique<Model>();
   const std::string bytes = checkpoint::read_text(path);  // names a file that cannot be read
@@ -26,7 +28,8 @@ Tokenizer::Tokenizer(const Path& path) {
   eos_ = model->processor.eos_id();
   unk_ = model->processor.unk_id();
   size_ = model->processor.GetPieceSize();
-  check_input(eos_ >= 0 && pad_ >= 0, "data.tokenizer", path.string() + ": the model has no " + (eos_ < 0 ? "eos" : "pad") + " piece",
+  check_input(eos_ >= 0 && pad_ >= 0, "data.tokenizer",
+              path.string() + ": the model has no " + (eos_ < 0 ? "eos" : "pad") + " piece",
               "text encoders of the T5 family need both; give the file that came with the encoder");
   model_ = std::move(model);
 }
@@ -39,7 +42,8 @@ std::vector<int64_t> Tokenizer::encode(std::string_view text, int64_t max_length
 }
 
 std::vector<int64_t> Tokenizer::encode_clean(std::string_view text, int64_t max_length) const {
-  check_internal(max_length > 0, "data.tokenizer", "max_length " + std::to_string(max_length) + " leaves no room for eos");
+  check_internal(max_length > 0, "data.tokenizer",
+                 "max_length " + std::to_string(max_length) + " leaves no room for eos");
   std::vector<int> pieces;
   const auto status = model_->processor.Encode({text.data(), text.size()}, &pieces);
   check_internal(status.ok(), "data.tokenizer", status.ToString());

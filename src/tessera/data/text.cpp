@@ -16,14 +16,19 @@ namespace {
 int32_t next(std::string_view text, size_t& at) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0; };
   const int lead = byte(at);
-  const int more = lead < 0x80 ? 0 : lead >= 0xC2 && lead < 0xE0 ? 1 : (lead & 0xF0) == 0xE0 ? 2 : lead >= 0xF0 && lead < 0xF5 ? 3 : -1;
+  const int more = lead < 0x80                   ? 0
+                   : lead >= 0xC2 && lead < 0xE0 ? 1
+                   : (lead & 0xF0) == 0xE0       ? 2
+                   : lead >= 0xF0 && lead < 0xF5 ? 3
+                                                 : -1;
+  if (more < 0) return ++at, -1;
   int32_t point = more == 0 ? lead : lead & (0x3F >> more);
   for (int i = 1; i <= more; ++i) {
     if ((byte(at + i) & 0xC0) != 0x80) return ++at, -1;
     point = point << 6 | (byte(at + i) & 0x3F);
   }
   constexpr std::array<int32_t, 4> kSmallest = {0, 0x80, 0x800, 0x10000};
-  if (more < 0 || point < kSmallest[more] || point > 0x10FFFF || (point >= 0xD800 && point < 0xE000)) return ++at, -1;
+  if (point < kSmallest[more] || point > 0x10FFFF || (point >= 0xD800 && point < 0xE000)) return ++at, -1;
   at += 1 + more;
   return point;
 }
@@ -44,8 +49,8 @@ void append(std::string& to, int32_t point) {
 bool within(int32_t point, int32_t first, int32_t last) { return first <= point && point <= last; }
 
 bool is_space(int32_t p) {  // Python's \s, which the reference pipelines use
-  return within(p, 9, 13) || within(p, 0x1C, 0x20) || p == 0x85 || p == 0xA0 || p == 0x1680 || within(p, 0x2000, 0x200A) ||
-         p == 0x2028 || p == 0x2029 || p == 0x202F || p == 0x205F || p == 0x3000;
+  return within(p, 9, 13) || within(p, 0x1C, 0x20) || p == 0x85 || p == 0xA0 || p == 0x1680 ||
+         within(p, 0x2000, 0x200A) || p == 0x2028 || p == 0x2029 || p == 0x202F || p == 0x205F || p == 0x3000;
 }
 
 const std::unordered_map<std::string_view, int32_t>& entities() {
@@ -69,13 +74,14 @@ const std::unordered_map<std::string_view, int32_t>& entities() {
 /// What HTML 5 makes of a number: 0x80..0x9F mean Windows-1252, non-characters vanish, the impossible is U+FFFD.
 void append_reference(std::string& to, int64_t number) {
   static constexpr std::array<int32_t, 32> kWindows1252 = {
-      0x20AC, 0x81,   0x201A, 0x192,  0x201E, 0x2026, 0x2020, 0x2021, 0x2C6, 0x2030, 0x160, 0x2039, 0x152, 0x8D,   0x17D, 0x8F,
-      0x90,   0x2018, 0x2019, 0x201C, 0x201D, 0x2022, 0x2013, 0x2014, 0x2DC, 0x2122, 0x161, 0x203A, 0x153, 0x9D,   0x17E, 0x178};
+      0x20AC, 0x81,   0x201A, 0x192,  0x201E, 0x2026, 0x2020, 0x2021, 0x2C6,  0x2030, 0x160,
+      0x2039, 0x152,  0x8D,   0x17D,  0x8F,   0x90,   0x2018, 0x2019, 0x201C, 0x201D, 0x2022,
+      0x2013, 0x2014, 0x2DC,  0x2122, 0x161,  0x203A, 0x153,  0x9D,   0x17E,  0x178};
   if (number == 0 || number > 0x10FFFF || (number >= 0xD800 && number < 0xE000)) return append(to, 0xFFFD);
   const auto point = static_cast<int32_t>(number);
   if (within(point, 0x80, 0x9F)) return append(to, kWindows1252[point - 0x80]);
-  if (within(point, 1, 8) || point == 0xB || within(point, 0xE, 0x1F) || point == 0x7F || within(point, 0xFDD0, 0xFDEF) ||
-      (point & 0xFFFE) == 0xFFFE)
+  if (within(point, 1, 8) || point == 0xB || within(point, 0xE, 0x1F) || point == 0x7F ||
+      within(point, 0xFDD0, 0xFDEF) || (point & 0xFFFE) == 0xFFFE)
     return;
   append(to, point);
 }
@@ -95,7 +101,8 @@ size_t take_reference(std::string_view text, std::string& to) {
     if (end == first) return 0;
     int64_t number = 0;
     for (const char digit : text.substr(first, end - first))
-      number = std::min<int64_t>(0x110000, number * (hex ? 16 : 10) + (digit <= '9' ? digit - '0' : (digit | 32) - 'a' + 10));
+      number = std::min<int64_t>(0x110000,
+                                 number * (hex ? 16 : 10) + (digit <= '9' ? digit - '0' : (digit | 32) - 'a' + 10));
     append_reference(to, number);
     return with_semicolon(end);
   }
@@ -113,7 +120,8 @@ size_t take_reference(std::string_view text, std::string& to) {
 
 /// One code point as ftfy would leave it; most stay.
 void append_plain(std::string& to, int32_t p) {
-  static constexpr std::array<const char*, 7> kLigatures = {"ff", "fi", "fl", "ffi", "ffl", "\u017Ft", "st"};  // U+FB00..
+  static constexpr std::array<const char*, 7> kLigatures = {"ff",  "fi",      "fl", "ffi",
+                                                            "ffl", "\u017Ft", "st"};  // U+FB00..
   if (p < 0) return append(to, 0xFFFD);
   if (p == 0x2BC || within(p, 0x2018, 0x201B)) return append(to, '\'');
   if (within(p, 0x201C, 0x201F)) return append(to, '"');

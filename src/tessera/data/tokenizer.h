@@ -16,6 +16,8 @@ namespace tessera::data {
 
 using Path = std::filesystem::path;
 
+bool has_tokenizer();  ///< false in a build without SentencePiece
+
 class Tokenizer {
  public:
   explicit Tokenizer(const Path& model);

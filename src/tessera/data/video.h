@@ -13,6 +13,8 @@ namespace tessera::data {
 
 using Path = std::filesystem::path;
 
+bool has_video();  ///< false in a build without FFmpeg
+
 struct Frames {
   int count = 0, height = 0, width = 0;
   double fps = 0;

@@ -44,6 +44,7 @@ class Denoiser {
   virtual std::string config_json() const = 0;  ///< official config.json
   virtual int64_t in_channels() const = 0;
   virtual int64_t context_dim() const = 0;
+  virtual int64_t context_length() const = 0;   ///< most rows of a context
 };
 
 /// Inputs to tensors, no gradient. A video autoencoder is two of these.

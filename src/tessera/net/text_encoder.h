@@ -14,6 +14,7 @@ class TextEncoder {
   /// Packed prompts; the rows of prompt i are offsets[i] .. offsets[i + 1] of the last unit's output.
   virtual Batch pack(const std::vector<std::vector<int64_t>>& ids) const = 0;
   virtual int64_t dim() const = 0;
+  virtual int64_t vocabulary() const = 0;  ///< token ids are below it
   /// Names the architecture and its sizes, part of cache keys. Whoever loads weights adds their identity (file or seed).
   virtual std::string fingerprint() const = 0;
   /// Native parameter name -> name in another naming ("hf"); identity for "official".

@@ -4,16 +4,17 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/transfer.h"
+#include "tessera/models/names.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::train {
 
 Job make_job(const Recipe& recipe) {
   Job job;
-  job.model = models::make_denoiser(recipe.model_source());
+  job.model = models::make_denoiser({recipe.model.family, recipe.model.preset, "", recipe.model.path, recipe.model.config});
   job.name = !recipe.model.path.empty() ? recipe.model.path : !recipe.model.preset.empty() ? recipe.model.preset : recipe.model.family;
-  job.codec = models::make_codec(recipe.data.vae, job.model->in_channels());
-  job.text = models::make_text_encoder(recipe.data.text_encoder, job.model->context_dim());
+  job.codec = models::make_codec(recipe.data.vae == "haar" ? "haar:" + std::to_string(job.model->in_channels()) : recipe.data.vae);
+  job.text = models::make_text_encoder({.preset = recipe.data.text_encoder});
   job.latent = job.codec->latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
   if (job.latent[0] != job.model->in_channels())
     throw UserError(Exit::usage, "model", "the model takes latents of " + std::to_string(job.model->in_channels()) + " channels, autoencoder '" +
@@ -72,9 +73,16 @@ void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& s
     return;
   }
   const checkpoint::WeightSet weights = checkpoint::open_weights(recipe.model.path);
-  const std::string naming = models::detect_naming(*job.model, weights.names());
-  engine::load_weights(store, weights, [&](const std::string& name) { return models::name_in_file(*job.model, name, naming, weights.names()); },
-                       models::likely_model);
+  std::vector<std::string> official;
+  for (const auto& unit : job.model->units())
+    for (const auto& param : unit->spec().params) official.push_back(param.name);
+  const auto foreign = [&](const std::string& name, const std::string& naming) { return job.model->foreign_name(name, naming); };
+  const models::Naming naming = models::detect_naming(official, foreign, models::kDenoiserNamings, weights.names(), recipe.model.path);
+  engine::load_weights(store, weights, [&](const std::string& name) { return naming.prefix + foreign(name, naming.naming); },
+                       [](const std::string& name, const std::vector<int64_t>& shape) {
+                         const std::string preset = models::likely_preset(name, shape);
+                         return preset.empty() ? "does model.config belong to these weights?" : "these weights are " + preset + ": try model.preset = \"" + preset + "\"";
+                       });
 }
 
 }  // namespace tessera::train

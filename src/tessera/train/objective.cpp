@@ -2,7 +2,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
-#include "tessera/diffusion/flow.h"
 
 namespace tessera::train {
 
@@ -21,6 +20,12 @@ double mean_squared_error(const at::Tensor& prediction, const at::Tensor& target
   return sum / static_cast<double>(count);
 }
 
+Objective::Objective(const Recipe& recipe, const net::Denoiser& model, const PreparedData& data) : recipe_(recipe), model_(model), data_(data) {
+  diffusion::parse_timesteps(recipe.diffusion.timesteps, options_);
+  options_.shift = recipe.diffusion.shift;
+  options_.weighting = diffusion::parse_weighting(recipe.diffusion.weighting);
+}
+
 void Objective::begin(int64_t step, const plan::Plan& plan, int dp_rank) {
   step_ = step;
   plan_ = &plan;
@@ -37,14 +42,14 @@ net::Batch Objective::load(int micro) {
     const int64_t position = (step_ - 1) * plan_->global_batch + place;
     const int64_t index = data_.order().at(position);
     const PreparedSample cached = data_.sample(index);
-    const diffusion::TrainingDraw draw = diffusion::draw(recipe_.diffusion_options(), recipe_.run.seed, step_, place);
+    const diffusion::TrainingDraw draw = diffusion::draw(options_, static_cast<uint64_t>(recipe_.run.seed), step_, place);
     const at::Tensor noise = at::empty(cached.latent.sizes(), at::kFloat);
     RandomKey(recipe_.run.seed, Purpose::noise, step_, place).normal(noise.mutable_data_ptr<float>(), 0, noise.numel());
     net::Sample sample;
     sample.x = diffusion::add_noise(cached.latent, noise, draw.sigma);
     sample.t = draw.t;
     sample.context = cached.context;
-    targets_.push_back(model_.pack_target(noise.sub(cached.latent)));
+    targets_.push_back(model_.pack_target(diffusion::velocity(cached.latent, noise)));
     weights_.push_back(draw.weight);
     indices_.push_back(index);
     samples.push_back(std::move(sample));

@@ -5,6 +5,7 @@
 //   objective.begin(step, plan, dp_rank);
 //   net::Batch batch = objective.load(micro);
 //   Tensor gradient = objective.loss(prediction, batch, micro);
+#include "tessera/diffusion/flow.h"
 #include "tessera/net/model.h"
 #include "tessera/plan/plan.h"
 #include "tessera/train/prepare.h"
@@ -14,8 +15,7 @@ namespace tessera::train {
 
 class Objective {
  public:
-  Objective(const Recipe& recipe, const net::Denoiser& model, const PreparedData& data)
-      : recipe_(recipe), model_(model), data_(data) {}
+  Objective(const Recipe& recipe, const net::Denoiser& model, const PreparedData& data);
 
   void begin(int64_t step, const plan::Plan& plan, int dp_rank);
   net::Batch load(int micro);
@@ -29,6 +29,7 @@ class Objective {
   const Recipe& recipe_;
   const net::Denoiser& model_;
   const PreparedData& data_;
+  diffusion::Options options_;
   const plan::Plan* plan_ = nullptr;
   int64_t step_ = 0;
   int dp_rank_ = 0;

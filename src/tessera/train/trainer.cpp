@@ -76,15 +76,14 @@ struct Stopped {};
 class Trainer {
  public:
   Trainer(Recipe recipe, const TrainFlags& flags, const comm::Rendezvous& place)
-      : recipe_(std::move(recipe)), place_(place), rank_(place.rank),
-        mesh_(fill_mesh(recipe_.mesh, place.world)), heartbeat_(place), comm_(place, mesh_, recipe_.fault.timeout) {
+      : recipe_(std::move(recipe)), place_(place), rank_(place.rank), mesh_(fill_mesh(recipe_.mesh, place.world)), heartbeat_(place), comm_(place, mesh_, recipe_.fault.timeout) {
     comm_.check_agreement("recipe", recipe_.to_toml());
     job_ = make_job(recipe_);
     out_ = recipe_.run.out;
     checkpoints_ = out_ / "checkpoints";
     if (rank_ == 0) open_run_folder();
     data_ = prepare(recipe_, job_, mesh_, comm_, rank_);
-    recipe_.data.tokenizer = data_.tokenizer().string();
+    recipe_.set("data.tokenizer", data_.tokenizer().string());
     plan_run();
     start_engine(flags);
   }
@@ -133,9 +132,9 @@ class Trainer {
     schedules_ = planned_.schedules(rank_);
     predicted_ = planned_.memory(rank_);
     if (rank_ == 0) {
-      write_text(out_ / "recipe.toml", recipe_.to_toml());
-      write_text(out_ / "plan.toml", planned_.plan().to_toml(planned_.unit_names()));
-      write_text(out_ / "plan.json", plan_json(planned_));
+      checkpoint::write_text(out_ / "recipe.toml", recipe_.to_toml());
+      checkpoint::write_text(out_ / "plan.toml", planned_.plan().to_toml(planned_.unit_names()));
+      checkpoint::write_text(out_ / "plan.json", plan_json(planned_));
     }
   }
 
@@ -243,7 +242,7 @@ class Trainer {
     metrics.step = step;
     metrics.loss = loss;
     metrics.grad_norm = norm;
-    metrics.lr = optim::learning_rate(recipe_.lr_schedule(), step - 1);
+    metrics.lr = optim::learning_rate(recipe_.lr_schedule, step - 1);
     metrics.samples = recipe_.train.global_batch;
     metrics.tokens = recipe_.train.global_batch * job_.tokens;
     for (size_t r = 0; r < all.size(); ++r) metrics.ranks.push_back(rank_metrics(static_cast<int>(r), all[r]));
@@ -309,7 +308,7 @@ class Trainer {
           manifest.epoch = position.epoch;
           manifest.cursor = position.cursor;
           manifest.seed = recipe_.run.seed;
-          manifest.schedule_lr = optim::learning_rate(recipe_.lr_schedule(), step - 1);
+          manifest.schedule_lr = optim::learning_rate(recipe_.lr_schedule, step - 1);
           manifest.extra["updates"] = updates_;
           manifest.extra["model"] = planned_.spec.name;
           checkpoint::commit(partial, final, place_.world, manifest);

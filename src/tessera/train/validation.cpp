@@ -25,7 +25,7 @@ void Denoising::pass(const RunBranches& run) {
   }
   const std::vector<at::Tensor> out = run(branches);
   at::Tensor velocity = job_.model->unpack(out[0], branches[0])[0];
-  if (out.size() > 1) velocity = diffusion::guide(velocity, job_.model->unpack(out[1], branches[1])[0], recipe_.sample.guidance);
+  if (out.size() > 1) velocity = diffusion::guided(job_.model->unpack(out[1], branches[1])[0], velocity, recipe_.sample.guidance);
   x_ = sampler_->step(next_++, x_, velocity);
 }
 

@@ -62,7 +62,7 @@ class Shared {
 
 void check_file(const CaseContext& context, const std::string& weights, CaseResults& results, const std::filesystem::path& path) {
   CaseFile file(context.name, path, weights);
-  const auto model = models::make_denoiser(context.config.dump());
+  const auto model = models::make_denoiser({.config_text = context.config.dump()});
   const std::vector<net::Sample> samples = read_samples(file);
   const auto count = static_cast<int64_t>(samples.size());
   const bool train = samples.front().target.defined();

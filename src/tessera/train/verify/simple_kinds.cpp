@@ -93,7 +93,9 @@ CaseResults verify_adamw(const CaseContext& context) {
     }
     if (run.clipped) file.compare(prefix + "grad_norm", norms, [](double largest) { return 1e-5 * largest; });
   }
-  return {std::move(file)};
+  CaseResults results;
+  results.push_back(std::move(file));
+  return results;
 }
 
 CaseResults verify_lr_schedules(const CaseContext& context) {
@@ -121,7 +123,9 @@ CaseResults verify_lr_schedules(const CaseContext& context) {
     if (close) close = ((lr - expected).abs() <= 1e-9 * expected.abs() + 1e-300).all().item<bool>();
     file.compare(key, lr, [close](double largest) { return close ? 1e-9 * largest : -1.0; });
   }
-  return {std::move(file)};
+  CaseResults results;
+  results.push_back(std::move(file));
+  return results;
 }
 
 }  // namespace tessera::train

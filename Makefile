@@ -1,0 +1,32 @@
+# Thin names for scripts/; every target is idempotent.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-all bench gpu check
+.NOTPARALLEL:
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1@/p' Makefile | awk -F@ '{ printf "%-16s %s\n", $$1, $$2 }'
+
+setup: ## install what is missing: Debian packages, LibTorch in .venv
+	@scripts/setup
+
+build: setup ## set-up, then build/bin/tessera
+	@scripts/build
+
+demo: build ## train on a real clip with 2 ranks, sample, report (CLIP=path: your own clip)
+	@scripts/demo || { echo "demo: failed; the last lines above say where, and runs/demo keeps what was made" >&2; exit 1; }
+
+test: build ## the tests, with a part of the large matrices
+	@scripts/test -LE large
+
+test-all: build ## every test with the whole of every matrix (hours)
+	@scripts/test --share 1
+
+bench: build ## time and memory against PyTorch FSDP2, to docs/benchmarks.md
+	@scripts/bench-setup
+	@.bench-venv/bin/python bench/run.py
+
+gpu: ## on a machine with a GPU: core build with the CUDA library, and its tests
+	@scripts/gpu
+
+check: ## formatting, include directions, no machine paths, sizes of files
+	@scripts/check

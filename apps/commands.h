@@ -1,0 +1,53 @@
+#pragma once
+// The subcommands: one file each, parse and call one function.
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::apps {
+
+/// A flag of a command itself (recipe keys are flags of every command that takes a recipe).
+struct Flag {
+  std::string name;        ///< "--json"
+  std::string value;       ///< "FILE"; empty: a switch
+  std::string help;
+  std::string alias = {};  ///< "-n"
+};
+
+struct Command {
+  std::string name, summary, usage, example;
+  bool recipe_keys = false;       ///< accepts --table.key VALUE
+  bool rest_is_verbatim = false;  ///< everything from the first word on belongs to another command (launch)
+  std::vector<Flag> flags;
+  int (*run)(const struct Arguments&) = nullptr;
+};
+
+/// What was typed after the command's name.
+struct Arguments {
+  const Command* command = nullptr;
+  std::vector<std::string> words;                             ///< without a dash: RECIPE, CASE...
+  std::vector<std::pair<std::string, std::string>> flags;     ///< name without alias, value ("" for a switch)
+  std::vector<std::pair<std::string, std::string>> overrides; ///< recipe keys, and "mesh"
+  std::vector<std::string> all;                               ///< as typed
+
+  bool has(const std::string& flag) const;
+  std::string value(const std::string& flag, const std::string& absent = {}) const;
+  std::vector<std::string> values(const std::string& flag) const;
+  /// The one word that must be there. Throws UserError (usage) saying what is missing.
+  const std::string& only_word(const std::string& what) const;
+};
+
+const std::vector<Command>& commands();
+/// Throws UserError (usage) naming the nearest flag or key.
+Arguments parse(const Command& command, const std::vector<std::string>& typed);
+std::string help(const Command& command);
+
+Command launch_command();
+Command train_command();
+Command prepare_command();
+Command sample_command();
+Command plan_command();
+Command verify_command();
+Command bench_command();
+
+}  // namespace tessera::apps

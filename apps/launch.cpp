@@ -1,0 +1,61 @@
+#include "commands.h"
+#include "tessera/base/check.h"
+#include "tessera/comm/launcher.h"
+#include "tessera/train/recipe.h"
+
+namespace tessera::apps {
+
+namespace {
+
+int whole(const Arguments& arguments, const std::string& flag, int absent) {
+  const std::string text = arguments.value(flag);
+  if (text.empty()) return absent;
+  if (text.find_first_not_of("0123456789") != std::string::npos || text.size() > 6)
+    throw UserError(Exit::usage, "launch", flag + " " + text + ": expected a whole number");
+  return std::stoi(text);
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.words.empty()) throw UserError(Exit::usage, "launch", "no command to launch", "tessera launch -n 2 train RECIPE");
+  const auto& inner = arguments.words.front();
+  const Command* target = nullptr;
+  std::vector<std::string> known;
+  for (const auto& command : commands()) {
+    if (command.name == "launch") continue;
+    known.push_back(command.name);
+    if (command.name == inner) target = &command;
+  }
+  if (!target) throw UserError(Exit::usage, "launch", "unknown command '" + inner + "'", "did you mean '" + nearest(inner, known).front() + "'?");
+  // Mistakes are told once, here, not by every rank.
+  const Arguments rest = parse(*target, {arguments.words.begin() + 1, arguments.words.end()});
+  comm::LaunchOptions options;
+  options.nproc = whole(arguments, "--nproc-per-node", 1);
+  options.nnodes = whole(arguments, "--nnodes", 1);
+  options.node_rank = whole(arguments, "--node-rank", 0);
+  options.endpoint = arguments.value("--rdzv-endpoint");
+  for (const char* later : {"--max-restarts", "--min-nodes"})
+    if (arguments.has(later)) throw UserError(Exit::usage, "launch", std::string(later) + " is not supported by this version", "start the command again: it resumes");
+  if (target->recipe_keys && !rest.words.empty()) options.timeout = train::load_recipe(rest.words.front(), rest.overrides).fault.timeout;
+  return comm::launch(options, arguments.words);
+}
+
+}  // namespace
+
+Command launch_command() {
+  Command c;
+  c.name = "launch";
+  c.summary = "Starts ranks on this machine, watches them, and names the one that is lost.";
+  c.usage = "launch -n N [--nnodes K --node-rank I --rdzv-endpoint HOST:PORT] COMMAND ...";
+  c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml";
+  c.rest_is_verbatim = true;
+  c.flags = {{"--nproc-per-node", "N", "ranks on this machine", "-n"},
+             {"--nnodes", "K", "machines (or launchers) of the run"},
+             {"--node-rank", "I", "which of them this is, from 0"},
+             {"--rdzv-endpoint", "HOST:PORT", "where node 0's launcher hosts the meeting point"},
+             {"--max-restarts", "R", "later: start the command again instead, it resumes"},
+             {"--min-nodes", "M", "later"}};
+  c.run = run;
+  return c;
+}
+
+}  // namespace tessera::apps

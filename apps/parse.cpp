@@ -1,0 +1,97 @@
+#include <algorithm>
+
+#include "commands.h"
+#include "tessera/base/check.h"
+#include "tessera/train/recipe.h"
+
+namespace tessera::apps {
+
+namespace {
+
+const Flag* find_flag(const Command& command, const std::string& name) {
+  for (const auto& flag : command.flags)
+    if (flag.name == name || (!flag.alias.empty() && flag.alias == name)) return &flag;
+  return nullptr;
+}
+
+[[noreturn]] void unknown_flag(const Command& command, const std::string& name) {
+  std::vector<std::string> known = {"--help"};
+  for (const auto& flag : command.flags) known.push_back(flag.name);
+  if (command.recipe_keys) {
+    known.push_back("--mesh");
+    for (const auto& option : train::recipe_table().options()) known.push_back("--" + option.name);
+  }
+  throw UserError(Exit::usage, command.name, "unknown flag " + name, "did you mean " + nearest(name, known).front() + "? See tessera " + command.name + " --help");
+}
+
+}  // namespace
+
+bool Arguments::has(const std::string& flag) const {
+  return std::any_of(flags.begin(), flags.end(), [&](const auto& f) { return f.first == flag; });
+}
+std::string Arguments::value(const std::string& flag, const std::string& absent) const {
+  const auto all_values = values(flag);
+  return all_values.empty() ? absent : all_values.back();
+}
+std::vector<std::string> Arguments::values(const std::string& flag) const {
+  std::vector<std::string> found;
+  for (const auto& [name, value] : flags)
+    if (name == flag) found.push_back(value);
+  return found;
+}
+const std::string& Arguments::only_word(const std::string& what) const {
+  if (words.empty()) throw UserError(Exit::usage, command->name, "no " + what + " given", "tessera " + command->usage);
+  if (words.size() > 1) throw UserError(Exit::usage, command->name, "'" + words[1] + "' is one word too many", "tessera " + command->usage);
+  return words.front();
+}
+
+Arguments parse(const Command& command, const std::vector<std::string>& typed) {
+  Arguments arguments;
+  arguments.command = &command;
+  arguments.all = typed;
+  for (size_t i = 0; i < typed.size(); ++i) {
+    std::string word = typed[i];
+    if (word.size() < 2 || word[0] != '-') {
+      arguments.words.push_back(word);
+      if (!command.rest_is_verbatim) continue;
+      arguments.words.insert(arguments.words.end(), typed.begin() + static_cast<long>(i) + 1, typed.end());
+      break;
+    }
+    std::string value;
+    const size_t equal = word.find('=');
+    const bool attached = word.starts_with("--") && equal != std::string::npos;
+    if (attached) value = word.substr(equal + 1), word.resize(equal);
+    const Flag* flag = find_flag(command, word);
+    const bool recipe_key = command.recipe_keys && word.starts_with("--") && (word == "--mesh" || word.find('.') != std::string::npos);
+    if (!flag && !recipe_key) unknown_flag(command, word);
+    if (!flag && word != "--mesh" && !train::recipe_table().find(word.substr(2))) unknown_flag(command, word);
+    if (!attached && (!flag || !flag->value.empty())) {
+      if (i + 1 >= typed.size()) throw UserError(Exit::usage, command.name, word + " needs a value", "see tessera " + command.name + " --help");
+      value = typed[++i];
+    }
+    if (flag)
+      arguments.flags.emplace_back(flag->name, value);
+    else
+      arguments.overrides.emplace_back(word.substr(2), value);
+  }
+  return arguments;
+}
+
+std::string help(const Command& command) {
+  std::string text = "tessera " + command.usage + "\n\n" + command.summary + "\n";
+  if (!command.flags.empty()) {
+    text += "\nFlags\n";
+    for (const auto& flag : command.flags) {
+      std::string line = "  " + (flag.alias.empty() ? "" : flag.alias + ", ") + flag.name + (flag.value.empty() ? "" : " " + flag.value);
+      line += std::string(line.size() < 32 ? 32 - line.size() : 1, ' ') + flag.help;
+      text += line + "\n";
+    }
+  }
+  text += "\nExample\n  " + command.example + "\n";
+  if (command.recipe_keys)
+    text += "\nEvery recipe key is a flag too; the command line wins over the file.\n  --mesh AXIS=N[,AXIS=N...]     the mesh in one flag\n" +
+            train::recipe_table().help();
+  return text;
+}
+
+}  // namespace tessera::apps

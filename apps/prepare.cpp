@@ -1,0 +1,31 @@
+#include "commands.h"
+#include "tessera/base/log.h"
+#include "tessera/train/prepare.h"
+#include "tessera/train/sampling.h"
+
+namespace tessera::apps {
+
+Command prepare_command() {
+  Command c;
+  c.name = "prepare";
+  c.summary = "Encodes clips and captions into the cache; only what is missing or stale.";
+  c.usage = "prepare RECIPE [--table.key VALUE ...]";
+  c.example = "tessera launch -n 2 prepare recipes/wan-tiny_demo_cpu.toml";
+  c.recipe_keys = true;
+  c.run = [](const Arguments& arguments) {
+    const train::Recipe recipe = train::load_recipe(arguments.only_word("recipe"), arguments.overrides);
+    engine::Meter::install();
+    const comm::Rendezvous place = comm::Rendezvous::from_env();
+    log::set_rank(place.rank, place.world);
+    const Mesh mesh = train::fill_mesh(recipe.mesh, place.world);
+    comm::Comm comm(place, mesh, recipe.fault.timeout);
+    const train::Job job = train::make_job(recipe);
+    const train::PreparedData data = train::prepare(recipe, job, mesh, comm, place.rank);
+    log::info("prepare: " + std::to_string(data.size()) + " samples ready in " + recipe.data.cache);
+    comm.barrier();
+    return 0;
+  };
+  return c;
+}
+
+}  // namespace tessera::apps

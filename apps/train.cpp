@@ -1,0 +1,20 @@
+#include "commands.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::apps {
+
+Command train_command() {
+  Command c;
+  c.name = "train";
+  c.summary = "Trains what a recipe says; resumes by itself from the newest whole checkpoint.";
+  c.usage = "train RECIPE [--trace-schedule FILE] [--table.key VALUE ...]";
+  c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml --train.lr 5e-4";
+  c.recipe_keys = true;
+  c.flags = {{"--trace-schedule", "FILE", "write every executed instruction of all ranks, with times"}};
+  c.run = [](const Arguments& arguments) {
+    return train::train(train::load_recipe(arguments.only_word("recipe"), arguments.overrides), {arguments.value("--trace-schedule")});
+  };
+  return c;
+}
+
+}  // namespace tessera::apps

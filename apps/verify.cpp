@@ -1,0 +1,43 @@
+#include "commands.h"
+#include "tessera/base/check.h"
+#include "tessera/comm/launcher.h"
+#include "tessera/comm/world.h"
+#include "tessera/train/verify/verify.h"
+
+namespace tessera::apps {
+
+namespace {
+
+int run(const Arguments& arguments) {
+  train::VerifyOptions options;
+  for (const auto& word : arguments.words) options.cases.emplace_back(word);
+  options.mesh = Mesh::parse(arguments.value("--mesh"));
+  options.json = arguments.value("--json");
+  options.write = arguments.value("--write");
+  // Outside a launcher the ranks of the mesh are started here.
+  if (options.mesh.world() > 1 && comm::Rendezvous::from_env().single()) {
+    comm::LaunchOptions launch;
+    launch.nproc = options.mesh.world();
+    std::vector<std::string> words = {"verify"};
+    words.insert(words.end(), arguments.all.begin(), arguments.all.end());
+    return comm::launch(launch, words);
+  }
+  return train::verify(options);
+}
+
+}  // namespace
+
+Command verify_command() {
+  Command c;
+  c.name = "verify";
+  c.summary = "Computes recorded golden cases again, on any mesh, and compares.";
+  c.usage = "verify [--mesh M] [--json FILE] [--write DIR] CASE...";
+  c.example = "tessera verify --mesh dp_shard=2 goldens/wan21_t2v";
+  c.flags = {{"--mesh", "AXIS=N[,...]", "layout to compute on; its ranks are started here unless a launcher did"},
+             {"--json", "FILE", "results as JSON"},
+             {"--write", "DIR", "store everything computed as DIR/CASE/FILE.safetensors"}};
+  c.run = run;
+  return c;
+}
+
+}  // namespace tessera::apps

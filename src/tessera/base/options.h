@@ -1,0 +1,58 @@
+#pragma once
+// The option table: one line an option. Help, recipe files, flags, checks and the resolved recipe all come from it.
+//
+//   const OptionTable& table = recipe_table();
+//   Values values = table.defaults();
+//   table.set(values, "train.lr", "1e-4", "--train.lr");        // throws UserError (usage), naming the nearest option
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+enum class Kind {
+  text,
+  integer,
+  number,
+  bytes,    ///< "24GiB"
+  list,     ///< texts, by comma on the command line
+  choice,   ///< one of `choices`
+};
+
+struct Option {
+  std::string name;         ///< "train.lr"
+  Kind kind = Kind::text;
+  std::string fallback;     ///< default, as written in a recipe without quotes
+  std::string help;         ///< one line, with the unit
+  std::string choices = {}; ///< "a|b|c" for Kind::choice
+  std::string later = {};   ///< not empty: this version only knows the default; says what comes later
+};
+
+using Values = std::map<std::string, std::string>;  ///< option -> its value as text
+
+class OptionTable {
+ public:
+  explicit OptionTable(std::vector<Option> options) : options_(std::move(options)) {}
+
+  const std::vector<Option>& options() const { return options_; }
+  const Option* find(std::string_view name) const;
+  /// Throws UserError (usage): "`where`: unknown key 'x'; did you mean 'y'?"
+  const Option& at(std::string_view name, std::string_view where) const;
+  Values defaults() const;
+  /// Checks the value by kind and stores it. `where` names file or flag in messages.
+  void set(Values& values, std::string_view name, const std::string& value, std::string_view where) const;
+  std::string help() const;                          ///< a line an option, grouped by table
+  std::string to_toml(const Values& values) const;   ///< every option that has a value
+
+ private:
+  std::vector<Option> options_;
+};
+
+/// Ends every item of a list that came as a list: such items may contain commas.
+inline constexpr char kListSeparator = '\x1f';
+std::vector<std::string> split_list(std::string_view text);  ///< "a, b" -> {"a", "b"}; empty -> {}
+int64_t to_integer(const std::string& text);                 ///< of a checked value
+double to_number(const std::string& text);
+
+}  // namespace tessera

@@ -1,0 +1,87 @@
+#pragma once
+// Process groups of the mesh and their collectives, as thin calls to c10d.
+//
+//   Comm comm(Rendezvous::from_env(), mesh, timeout_seconds);
+//   Group& gather = comm.group("gather", kShardAxes);
+//   gather.all_gather(slot, shard);
+//
+// Each (purpose, axes) is a communicator of its own, so gathers, reductions and control never wait for each other. All
+// calls block the calling thread; different groups may be used from different threads at once. A group of one does what
+// the collective means for one rank. Collectives take no memory of their own.
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/mesh.h"
+#include "tessera/comm/world.h"
+#include "tessera/torch_headers.h"
+
+namespace tessera::comm {
+
+/// Point-to-point transport of one group; the backend's part.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  /// Sends `out[i]` to member i and receives `in[i]` from it, for every member but this one (undefined: nothing), and
+  /// returns when all is done. Throws on time-out or a lost peer.
+  virtual void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) = 0;
+};
+
+class Group {
+ public:
+  Group(std::string name, std::string axis, std::vector<int> members, int index, std::unique_ptr<Transport> transport);
+
+  const std::string& name() const { return name_; }
+  const std::string& axis() const { return axis_; }   ///< "dp_shard"; empty for a group of one
+  int size() const { return static_cast<int>(members_.size()); }
+  int rank() const { return index_; }                 ///< this process's place in the group
+  const std::vector<int>& members() const { return members_; }
+
+  /// out [N * n] = the members' shards [n] one after the other.
+  void all_gather(at::Tensor out, const at::Tensor& in);
+  /// shard [n] (+)= sum over members, in their order, of their flat [N * n] at this member's place. `scratch` [N * n].
+  /// fp32; the same bits every time.
+  void reduce_scatter(at::Tensor shard, const at::Tensor& flat, at::Tensor scratch, bool accumulate);
+  /// In place, fp32, summed in members' order: every member has the same bits.
+  void all_reduce(at::Tensor tensor);
+  /// Row i: what member i gave. All give the same number of values.
+  std::vector<std::vector<double>> all_gather_doubles(const std::vector<double>& mine);
+  void barrier();
+  int64_t take_sent_bytes();                          ///< since the last call
+
+ private:
+  void run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
+
+  const std::string name_, axis_;
+  const std::vector<int> members_;
+  const int index_;
+  std::unique_ptr<Transport> transport_;
+  std::vector<float> buffer_;  // of all_reduce, kept
+  int64_t sent_ = 0;
+};
+
+class Comm {
+ public:
+  /// Meets the other ranks; `timeout` seconds bound every collective. Throws UserError (rank_lost) when one does not come.
+  Comm(const Rendezvous& place, const Mesh& mesh, double timeout = 60);
+  ~Comm();
+
+  /// The group of this rank for the purpose over the axes; made on first use, by all ranks in the same order.
+  Group& group(std::string_view purpose, const std::vector<Axis>& axes);
+  void barrier();
+  /// Throws UserError (usage) on every rank when a rank has another text, naming the first that differs from rank 0.
+  void check_agreement(std::string_view what, std::string_view text);
+  /// Bytes this rank sent over each axis since the last call.
+  std::map<std::string, int64_t> take_sent_bytes();
+
+ private:
+  struct Backend;
+  const Rendezvous place_;
+  const Mesh mesh_;
+  std::unique_ptr<Backend> backend_;
+  std::map<std::string, std::unique_ptr<Group>> groups_;
+};
+
+}  // namespace tessera::comm

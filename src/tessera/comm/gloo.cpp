@@ -1,0 +1,119 @@
+// Gloo through c10d: CPU ranks.
+#define USE_C10D_GLOO
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tessera/base/check.h"
+#include "tessera/comm/comm.h"
+#include "tessera/comm/store.h"
+
+namespace tessera::comm {
+
+namespace {
+
+class GlooTransport final : public Transport {
+ public:
+  GlooTransport(const c10::intrusive_ptr<c10d::Store>& store, int index, int size, std::chrono::milliseconds timeout, const std::string& host) {
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->threads = 1;
+    // Ranks that meet on the loopback are all on this machine.
+    options->devices.push_back(host == "127.0.0.1" || host == "localhost" ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                                                          : c10d::ProcessGroupGloo::createDefaultDevice());
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
+  }
+
+  void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    for (size_t peer = 0; peer < in.size(); ++peer) {
+      if (!in[peer].defined()) continue;
+      std::vector<at::Tensor> one = {in[peer]};
+      works.push_back(group_->recv(one, static_cast<int>(peer), 0));
+    }
+    for (size_t peer = 0; peer < out.size(); ++peer) {
+      if (!out[peer].defined()) continue;
+      std::vector<at::Tensor> one = {out[peer]};
+      works.push_back(group_->send(one, static_cast<int>(peer), 0));
+    }
+    for (auto& work : works) work->wait();
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+};
+
+}  // namespace
+
+struct Comm::Backend {
+  c10::intrusive_ptr<c10d::Store> store;
+  std::chrono::milliseconds timeout;
+};
+
+Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(place), mesh_(mesh) {
+  check_internal(mesh.world() == place.world, "comm", "mesh and world differ");
+  backend_ = std::make_unique<Backend>();
+  // The launcher names a lost rank after fault.timeout; sockets give up later, so that their word is not taken for it.
+  backend_->timeout = std::chrono::milliseconds(static_cast<int64_t>((timeout + 10) * 1000));
+  if (place.single()) return;
+  try {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(place.port);
+    options.isServer = place.rank == 0 && !place.store_is_hosted;
+    options.numWorkers = static_cast<size_t>(place.world);
+    options.waitWorkers = false;
+    options.timeout = backend_->timeout;
+    backend_->store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    if (text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos)
+      throw UserError(Exit::usage, "comm", "port " + std::to_string(place.port) + " is taken", "choose another MASTER_PORT or --rdzv-endpoint");
+    throw UserError(Exit::rank_lost, "comm", "rank " + std::to_string(place.rank) + " could not reach the store at " + place.host + ":" +
+                    std::to_string(place.port), "are all ranks started, and is the address right?");
+  }
+}
+
+Comm::~Comm() = default;
+
+Group& Comm::group(std::string_view purpose, const std::vector<Axis>& axes) {
+  std::string axis;
+  for (Axis a : axes)
+    if (mesh_[a] > 1) axis += (axis.empty() ? "" : "+") + std::string(axis_name(a));
+  const std::string key = std::string(purpose) + ":" + axis;
+  auto& slot = groups_[key];
+  if (slot) return *slot;
+  const std::vector<int> members = mesh_.group(place_.rank, axes);
+  const int index = static_cast<int>(std::find(members.begin(), members.end(), place_.rank) - members.begin());
+  std::unique_ptr<Transport> transport;
+  if (members.size() > 1) {
+    std::string prefix = key;
+    for (int m : members) prefix += "," + std::to_string(m);
+    try {
+      transport = std::make_unique<GlooTransport>(c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store), index,
+                                                  static_cast<int>(members.size()), backend_->timeout, place_.host);
+    } catch (const std::exception&) {
+      throw UserError(Exit::rank_lost, "comm", "the group " + prefix + " did not come together", "a rank did not start; see its messages");
+    }
+  }
+  slot = std::make_unique<Group>(key, axis, members, index, std::move(transport));
+  return *slot;
+}
+
+struct HostedStore::Server {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+};
+
+HostedStore::HostedStore(const std::string& host, int port) : server_(std::make_unique<Server>()) {
+  try {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(port);
+    options.isServer = true;
+    options.waitWorkers = false;
+    server_->store = c10::make_intrusive<c10d::TCPStore>(host, options);
+    port_ = server_->store->getPort();
+  } catch (const std::exception&) {
+    throw UserError(Exit::usage, "launch", "port " + std::to_string(port) + " is taken", "choose another with --rdzv-endpoint HOST:PORT");
+  }
+}
+HostedStore::~HostedStore() = default;
+
+}  // namespace tessera::comm

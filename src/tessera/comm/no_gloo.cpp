@@ -1,0 +1,31 @@
+// A build without Gloo: one rank works, more are refused.
+#include "tessera/base/check.h"
+#include "tessera/comm/comm.h"
+#include "tessera/comm/store.h"
+
+namespace tessera::comm {
+
+namespace {
+[[noreturn]] void refuse() {
+  throw UserError(Exit::usage, "comm", "this program was built without Gloo and runs one rank only", "configure with -DTESSERA_GLOO=ON");
+}
+}  // namespace
+
+struct Comm::Backend {};
+
+Comm::Comm(const Rendezvous& place, const Mesh& mesh, double) : place_(place), mesh_(mesh) {
+  if (!place.single()) refuse();
+}
+Comm::~Comm() = default;
+
+Group& Comm::group(std::string_view purpose, const std::vector<Axis>&) {
+  auto& slot = groups_[std::string(purpose) + ":"];
+  if (!slot) slot = std::make_unique<Group>(std::string(purpose) + ":", "", std::vector<int>{0}, 0, nullptr);
+  return *slot;
+}
+
+struct HostedStore::Server {};
+HostedStore::HostedStore(const std::string&, int) { refuse(); }
+HostedStore::~HostedStore() = default;
+
+}  // namespace tessera::comm

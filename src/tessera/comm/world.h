@@ -1,0 +1,20 @@
+#pragma once
+// Which rank this process is and where the others meet, from the environment of whoever started it.
+//
+//   Rendezvous place = Rendezvous::from_env();     // torchrun's variables, or our launcher's; none: one rank
+#include <string>
+
+namespace tessera::comm {
+
+struct Rendezvous {
+  int rank = 0, world = 1, local_rank = 0, local_world = 1;
+  std::string host = "127.0.0.1";
+  int port = 0;
+  bool store_is_hosted = false;  ///< our launcher hosts the store; else rank 0 does
+
+  /// Throws UserError (usage) for a variable that is missing or not a number.
+  static Rendezvous from_env();
+  bool single() const { return world == 1; }
+};
+
+}  // namespace tessera::comm

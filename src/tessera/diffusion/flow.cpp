@@ -1,0 +1,103 @@
+#include "tessera/diffusion/flow.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+
+namespace tessera::diffusion {
+
+namespace {
+
+constexpr double kTrainSteps = 1000;
+
+[[noreturn]] void unknown(const std::string& key, const std::string& word, const std::vector<std::string>& known) {
+  const auto near = nearest(word, known);
+  throw UserError(Exit::usage, key, "'" + word + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"));
+}
+
+}  // namespace
+
+double shift_sigma(double u, double shift) { return shift * u / (1 + (shift - 1) * u); }
+double unshift_sigma(double sigma, double shift) { return sigma / (shift - (shift - 1) * sigma); }
+
+void parse_timesteps(const std::string& text, Options& options) {
+  const std::string word = text.substr(0, text.find('('));
+  if (word == "logit_normal") {
+    options.timesteps = Timesteps::logit_normal;
+    int end = 0;
+    const char* arguments = text.c_str() + word.size();
+    if (*arguments == '\0') return;
+    const bool read = std::sscanf(arguments, "( %lf , %lf )%n", &options.mean, &options.scale, &end) == 2;
+    if (read && arguments[end] == '\0' && end > 0 && options.scale > 0) return;
+    throw UserError(Exit::usage, "diffusion.timesteps", "'" + text + "' cannot be read", "write logit_normal(MEAN, SCALE), SCALE above 0");
+  }
+  if (text == "uniform" || text == "shift")
+    options.timesteps = Timesteps::uniform;
+  else if (text == "diffsynth")
+    options.timesteps = Timesteps::diffsynth;
+  else
+    unknown("diffusion.timesteps", text, {"uniform", "shift", "logit_normal", "diffsynth"});
+}
+
+Weighting parse_weighting(const std::string& text) {
+  if (text == "none") return Weighting::none;
+  if (text == "diffsynth") return Weighting::diffsynth;
+  unknown("diffusion.weighting", text, {"none", "diffsynth"});
+}
+
+TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t sample) {
+  const RandomKey key(seed, Purpose::timestep, static_cast<uint64_t>(step), static_cast<uint64_t>(sample));
+  double u = 0;
+  switch (options.timesteps) {
+    case Timesteps::uniform:
+      u = key.uniform(0);
+      break;
+    case Timesteps::logit_normal:
+      u = 1 / (1 + std::exp(-(options.mean + options.scale * key.normal(0))));
+      break;
+    case Timesteps::diffsynth:
+      u = 1 - static_cast<double>(key.below(0, static_cast<uint64_t>(kTrainSteps))) / kTrainSteps;
+      break;
+  }
+  TrainingDraw result;
+  result.sigma = shift_sigma(u, options.shift);
+  result.t = kTrainSteps * result.sigma;
+  if (options.weighting == Weighting::diffsynth) result.weight = training_table(options.shift).weight_at(result.t);
+  return result;
+}
+
+at::Tensor add_noise(const at::Tensor& x0, const at::Tensor& noise, double sigma) { return x0 * (1 - sigma) + noise * sigma; }
+at::Tensor velocity(const at::Tensor& x0, const at::Tensor& noise) { return noise - x0; }
+
+TrainingTable training_table(double shift, int64_t count) {
+  TrainingTable table;
+  const auto n = static_cast<double>(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const double sigma = shift_sigma(1 - static_cast<double>(i) / n, shift);
+    const double t = kTrainSteps * sigma, off = (t - kTrainSteps / 2) / kTrainSteps;
+    table.sigmas.push_back(sigma);
+    table.timesteps.push_back(t);
+    table.weights.push_back(std::exp(-2 * off * off));
+  }
+  const double least = *std::min_element(table.weights.begin(), table.weights.end());
+  double sum = 0;
+  for (double& w : table.weights) sum += (w -= least);
+  for (double& w : table.weights) w *= kTrainSteps / sum;
+  if (count != static_cast<int64_t>(kTrainSteps) && count > 1) {  // DiffSynth lifts shorter tables by their second weight
+    for (double& w : table.weights) w *= n / kTrainSteps;
+    const double lift = table.weights[1];
+    for (double& w : table.weights) w += lift;
+  }
+  return table;
+}
+
+double TrainingTable::weight_at(double t) const {
+  size_t best = 0;
+  for (size_t i = 1; i < timesteps.size(); ++i)
+    if (std::abs(timesteps[i] - t) < std::abs(timesteps[best] - t)) best = i;
+  return weights.at(best);
+}
+
+}  // namespace tessera::diffusion

@@ -1,0 +1,132 @@
+#include "tessera/diffusion/sampler.h"
+
+#include "tessera/base/check.h"
+#include "tessera/diffusion/schedules.h"
+
+namespace tessera::diffusion {
+
+using at::Tensor;
+
+namespace {
+
+class Euler final : public Sampler {
+ public:
+  using Sampler::Sampler;
+  Tensor step(int i, const Tensor& x, const Tensor& v) override { return x + v * (sigma(i + 1) - sigma(i)); }
+};
+
+/// Exponential integrators on the data prediction m = x - sigma v, in lambda = log((1 - sigma) / sigma).
+class DataSolver : public Sampler {
+ public:
+  using Sampler::Sampler;
+
+ protected:
+  double alpha(int i) const { return 1 - sigma(i); }
+  double lambda(int i) const { return std::log(alpha(i)) - std::log(sigma(i)); }  // -inf at sigma 1, inf at 0
+  double h(int i) const { return lambda(i + 1) - lambda(i); }                     // of the step i -> i + 1
+  double decay(int i) const { return std::expm1(-h(i)); }                         // e^-h - 1; -1 at the last step
+  Tensor data(int i, const Tensor& x, const Tensor& v) const { return x - v * sigma(i); }
+  /// The step i -> i + 1 when the data prediction stays m.
+  Tensor first_order(int i, const Tensor& x, const Tensor& m) const {
+    return x * (sigma(i + 1) / sigma(i)) - m * (alpha(i + 1) * decay(i));
+  }
+};
+
+/// DPM-Solver++ 2M (Lu et al. 2022), midpoint form; first and last step of first order.
+class DpmPlusPlus final : public DataSolver {
+ public:
+  using DataSolver::DataSolver;
+  Tensor step(int i, const Tensor& x, const Tensor& v) override {
+    const Tensor m = data(i, x, v);
+    Tensor next = first_order(i, x, m);
+    if (i > 0 && i + 1 < steps()) {
+      const double inverse_ratio = h(i) / h(i - 1);  // 0 after a first sigma of 1, where h is infinite
+      next = next - (m - last_) * (0.5 * alpha(i + 1) * decay(i) * inverse_ratio);
+    }
+    last_ = m;
+    return next;
+  }
+
+ private:
+  Tensor last_;  // data prediction of the previous step
+};
+
+/// UniPC (Zhao et al. 2023), order 2, B(h) = e^h - 1: a corrector on arrival, then a predictor.
+class UniPc final : public DataSolver {
+ public:
+  using DataSolver::DataSolver;
+  Tensor step(int i, const Tensor& x, const Tensor& v) override {
+    const Tensor m = data(i, x, v);  // from the uncorrected latent
+    const Tensor corrected = i > 0 ? correct(i, m) : x;
+    Tensor next = first_order(i, corrected, m);
+    if (order(i) == 2) {
+      const double r = (lambda(i - 1) - lambda(i)) / h(i);
+      next = next - (last_ - m) * (0.5 * alpha(i + 1) * decay(i) / r);
+    }
+    before_ = last_;
+    last_ = m;
+    latent_ = corrected;
+    return next;
+  }
+
+ private:
+  int order(int i) const { return std::min({2, steps() - i, i + 1}); }
+
+  /// The latent at i again, now that the data prediction m there is known.
+  Tensor correct(int i, const Tensor& m) const {
+    const Tensor base = first_order(i - 1, latent_, last_);
+    const double e = decay(i - 1), scale = alpha(i) * e;
+    if (order(i - 1) == 1) return base - (m - last_) * (0.5 * scale);
+    const double r = (lambda(i - 2) - lambda(i - 1)) / h(i - 1), hh = -h(i - 1);
+    const double phi1 = e / hh - 1, b1 = phi1 / e;
+    const double phi2 = phi1 / hh - 0.5, b2 = 2 * phi2 / e;
+    const double rho1 = (b1 - b2) / (1 - r), rho2 = b1 - rho1;
+    return base - ((before_ - last_) * (rho1 / r) + (m - last_) * rho2) * scale;
+  }
+
+  Tensor before_, last_;  // data predictions two steps and one step ago
+  Tensor latent_;         // corrected latent of the previous step
+};
+
+struct Entry {
+  std::string name;
+  SampleSchedule (*schedule)(int steps, double shift);
+  std::unique_ptr<Sampler> (*make)(SampleSchedule schedule);
+};
+
+template <class Solver>
+std::unique_ptr<Sampler> make(SampleSchedule schedule) {
+  return std::make_unique<Solver>(std::move(schedule));
+}
+
+const std::vector<Entry>& samplers() {
+  static const std::vector<Entry> table = {
+      {"euler", plain_schedule, make<Euler>},
+      {"euler_diffusers", diffusers_euler_schedule, make<Euler>},
+      {"unipc", unipc_schedule, make<UniPc>},
+      {"unipc_diffusers", diffusers_unipc_schedule, make<UniPc>},
+      {"dpmpp", dpmpp_schedule, make<DpmPlusPlus>},
+  };
+  return table;
+}
+
+}  // namespace
+
+std::vector<std::string> sampler_names() {
+  std::vector<std::string> names;
+  for (const Entry& entry : samplers()) names.push_back(entry.name);
+  return names;
+}
+
+std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double shift) {
+  if (steps < 1 || !(shift > 0))
+    throw UserError(Exit::usage, "sample", std::to_string(steps) + " steps with shift " + std::to_string(shift), "both must be above 0");
+  for (const Entry& entry : samplers())
+    if (entry.name == name) return entry.make(entry.schedule(steps, shift));
+  const auto near = nearest(name, sampler_names());
+  throw UserError(Exit::usage, "sample.sampler", "'" + name + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"));
+}
+
+Tensor guided(const Tensor& uncond, const Tensor& cond, double scale) { return uncond + (cond - uncond) * scale; }
+
+}  // namespace tessera::diffusion

@@ -1,0 +1,49 @@
+#pragma once
+// From noise to a latent: schedules and solvers of the velocity field, as the public programs have them.
+//
+//   auto sampler = make_sampler("euler", 50, 5.0);
+//   for (int i = 0; i < sampler->steps(); ++i) {
+//     Tensor v = guided(uncond(x, sampler->timesteps()[i]), cond(x, sampler->timesteps()[i]), 5.0);
+//     x = sampler->step(i, x, v);
+//   }
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/torch_headers.h"
+
+namespace tessera::diffusion {
+
+/// Timesteps as the model gets them, N of them, and sigmas as the solver uses them, N + 1 with a final 0.
+struct SampleSchedule {
+  std::vector<double> timesteps, sigmas;
+};
+
+class Sampler {
+ public:
+  explicit Sampler(SampleSchedule schedule) : schedule_(std::move(schedule)) {}
+  virtual ~Sampler() = default;
+
+  int steps() const { return static_cast<int>(schedule_.timesteps.size()); }
+  const std::vector<double>& timesteps() const { return schedule_.timesteps; }
+  const std::vector<double>& sigmas() const { return schedule_.sigmas; }
+  /// The latent after step i, given the one before it and its velocity. Steps come in order 0, 1, ..; step 0 starts anew.
+  virtual at::Tensor step(int i, const at::Tensor& x, const at::Tensor& v) = 0;
+
+ protected:
+  double sigma(int i) const { return schedule_.sigmas[i]; }
+
+ private:
+  const SampleSchedule schedule_;
+};
+
+/// "euler" (even u from 1, as DiffSynth), "euler_diffusers" (FlowMatchEuler, which shifts its end points twice),
+/// "unipc" and "dpmpp" (the official programs: integer timesteps), "unipc_diffusers".
+/// Throws UserError (usage) naming the nearest known name.
+std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double shift);
+std::vector<std::string> sampler_names();
+
+/// Classifier-free guidance: uncond + scale * (cond - uncond).
+at::Tensor guided(const at::Tensor& uncond, const at::Tensor& cond, double scale);
+
+}  // namespace tessera::diffusion

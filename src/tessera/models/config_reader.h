@@ -1,0 +1,67 @@
+#pragma once
+// Fields of a model's config.json, with messages that name file and field.
+//
+//   ConfigReader config(text, "Wan2.1-T2V-1.3B/config.json");
+//   int64_t dim = config.size("dim", 2048);            // positive; the default when the field is absent or null
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/base/check.h"
+
+namespace tessera::models {
+
+class ConfigReader {
+ public:
+  ConfigReader(std::string_view text, std::string file) : file_(std::move(file)) {
+    json_ = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!json_.is_object()) fail("is not a JSON object");
+  }
+
+  bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
+
+  /// A whole number in 1 .. 2^31.
+  int64_t size(const char* key, std::optional<int64_t> absent = std::nullopt) const {
+    if (!has(key)) return or_fail(key, absent);
+    const auto& value = json_[key];
+    const bool whole = value.is_number_integer();
+    const int64_t number = whole ? value.template get<int64_t>() : 0;
+    if (!whole || number < 1 || number > (int64_t{1} << 31)) fail(std::string(key) + " is " + shown(key) + ", expected a positive whole number");
+    return number;
+  }
+  double real(const char* key, double absent) const {
+    if (!has(key)) return absent;
+    if (!json_[key].is_number()) fail(std::string(key) + " is " + shown(key) + ", expected a number");
+    return json_[key].template get<double>();
+  }
+  std::string text(const char* key, std::string absent) const {
+    if (!has(key)) return absent;
+    if (!json_[key].is_string()) fail(std::string(key) + " is " + shown(key) + ", expected a text");
+    return json_[key].template get<std::string>();
+  }
+  /// The field must be `expected` (or absent): what we do not support is refused, not ignored.
+  void expect(const char* key, const nlohmann::json& expected) const {
+    if (has(key) && json_[key] != expected) fail(std::string(key) + " is " + shown(key) + ", supported is " + expected.dump());
+  }
+  void expect_absent(const char* key, const std::string& meaning) const {
+    if (has(key)) fail(std::string(key) + " is set: " + meaning);
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw UserError(Exit::input, "models.config", file_ + ": " + what, "check the file, or use model.preset");
+  }
+
+ private:
+  int64_t or_fail(const char* key, std::optional<int64_t> absent) const {
+    if (!absent) fail(std::string(key) + " is missing");
+    return *absent;
+  }
+  std::string shown(const char* key) const {
+    return json_[key].dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 80);
+  }
+
+  nlohmann::json json_;
+  std::string file_;
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,41 @@
+#pragma once
+// Tensor names of other programs: a table of patterns, and finding out which naming a file has.
+//
+//   rename({{"blocks.#.self_attn.o.*", "blocks.#.attn1.to_out.0.*"}}, "blocks.7.self_attn.o.bias");
+//   Naming naming = detect_naming(official, foreign, kDenoiserNamings, stored, "model.safetensors");
+//   weights.read_f32(naming.prefix + foreign(name, naming.naming), ...);
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::models {
+
+/// '#' stands for a number, a '*' at the end for the rest of the name; both sides use them alike.
+struct NamePattern {
+  std::string_view ours, theirs;
+};
+
+/// The first pattern that matches decides; a name without one stays as it is.
+std::string rename(const std::vector<NamePattern>& table, std::string_view name);
+
+inline const std::vector<std::string> kDenoiserNamings = {"official", "diffusers"};
+inline const std::vector<std::string> kTextNamings = {"official", "hf", "hf-embed-tokens"};
+
+/// Some files put one of these in front of every name.
+inline const std::vector<std::string> kOptionalPrefixes = {"", "model.diffusion_model.", "model.", "diffusion_model."};
+
+/// How the tensors of a file are called: prefix + foreign_name(official, naming).
+struct Naming {
+  std::string naming = "official";
+  std::string prefix;
+};
+
+using ForeignName = std::function<std::string(const std::string& name, const std::string& naming)>;
+
+/// The naming under which most of `official` are among `stored`. Throws UserError (input) when there is none;
+/// `file` is for the message.
+Naming detect_naming(const std::vector<std::string>& official, const ForeignName& foreign, const std::vector<std::string>& namings,
+                     const std::vector<std::string>& stored, const std::string& file);
+
+}  // namespace tessera::models

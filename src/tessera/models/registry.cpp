@@ -1,0 +1,131 @@
+#include "tessera/models/registry.h"
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tessera/base/check.h"
+#include "tessera/models/text/umt5.h"
+#include "tessera/models/vae/haar.h"
+#include "tessera/models/wan/spec.h"
+
+namespace tessera::models {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void unknown(const std::string& key, const std::string& name, const std::vector<std::string>& known) {
+  std::string list;
+  for (const auto& other : known) list += (list.empty() ? "" : ", ") + other;
+  const auto near = nearest(name, known);
+  throw UserError(Exit::usage, key, "'" + name + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"), "known are " + list);
+}
+
+/// One line a family: presets and what is made of sizes.
+struct Family {
+  std::string name;
+  std::vector<std::string> (*presets)();
+  std::unique_ptr<net::Denoiser> (*from_preset)(const std::string& preset);
+  std::unique_ptr<net::Denoiser> (*from_json)(const std::string& json, const std::string& file);
+};
+
+template <class Config>
+std::vector<std::string> names(const std::vector<std::pair<std::string, Config>>& presets) {
+  std::vector<std::string> result;
+  for (const auto& [name, config] : presets) result.push_back(name);
+  return result;
+}
+
+template <class Config>
+const Config& find(const std::vector<std::pair<std::string, Config>>& presets, const std::string& key, const std::string& preset) {
+  for (const auto& [name, config] : presets)
+    if (name == preset) return config;
+  unknown(key, preset, names(presets));
+}
+
+std::unique_ptr<net::Denoiser> make_wan(const wan::Config& config) { return std::make_unique<wan::Wan>(config); }
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> table = {
+      {"wan", [] { return names(wan::presets()); },
+       [](const std::string& preset) { return make_wan(find(wan::presets(), "model.preset", preset)); },
+       [](const std::string& json, const std::string& file) { return make_wan(wan::parse_config(json, file)); }},
+  };
+  return table;
+}
+
+std::string read_text(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  check_input(in.good(), "models.config", file.string() + ": cannot be read", "check model.config and model.path");
+  return text.str();
+}
+
+/// The config.json of a model folder, official or diffusers.
+fs::path config_of(const std::string& path) {
+  const fs::path folder = fs::is_directory(path) ? fs::path(path) : fs::path(path).parent_path();
+  for (const char* place : {"config.json", "transformer/config.json"})
+    if (fs::exists(folder / place)) return folder / place;
+  throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights", "add model.preset or model.config");
+}
+
+}  // namespace
+
+std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice) {
+  const std::string wanted = choice.family.empty() ? "wan" : choice.family;
+  std::vector<std::string> known;
+  for (const Family& family : families()) {
+    known.push_back(family.name);
+    if (family.name != wanted) continue;
+    if (!choice.config_text.empty()) return family.from_json(choice.config_text, "model.config");
+    if (choice.config.empty() && !choice.preset.empty()) return family.from_preset(choice.preset);
+    if (choice.config.empty() && choice.path.empty())
+      throw UserError(Exit::usage, "model", "neither preset nor path nor config is given", "set model.preset, for instance to " + family.presets()[0]);
+    const fs::path file = choice.config.empty() ? config_of(choice.path) : fs::path(choice.config);
+    return family.from_json(read_text(file), file.string());
+  }
+  unknown("model.family", wanted, known);
+}
+
+std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice) {
+  if (choice.config.empty() && !choice.preset.empty())
+    return std::make_unique<umt5::Umt5>(find(umt5::presets(), "text encoder", choice.preset));
+  const fs::path file = choice.config.empty() ? config_of(choice.path) : fs::path(choice.config);
+  return std::make_unique<umt5::Umt5>(umt5::parse_config(read_text(file), file.string()));
+}
+
+std::unique_ptr<net::VideoCodec> make_codec(const std::string& name) {
+  const auto colon = name.find(':');
+  if (name.substr(0, colon) != "haar") unknown("autoencoder", name, {"haar"});
+  if (colon == name.npos) return std::make_unique<Haar>(96);
+  int64_t channels = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + colon + 1, end, channels);
+  if (error != std::errc() || stop != end)
+    throw UserError(Exit::usage, "autoencoder", "'" + name + "': after the colon comes the number of channels", "write haar:96");
+  return std::make_unique<Haar>(channels);
+}
+
+std::vector<std::string> denoiser_presets() {
+  std::vector<std::string> all;
+  for (const Family& family : families())
+    for (auto& name : family.presets()) all.push_back(name);
+  return all;
+}
+
+std::string likely_preset(const std::string& name, const std::vector<int64_t>& shape) {
+  for (const Family& family : families()) {
+    for (const std::string& preset : family.presets()) {
+      const auto model = family.from_preset(preset);
+      for (const auto& unit : model->units())
+        for (const auto& param : unit->spec().params)
+          if (param.name == name && param.shape == shape) return preset;
+    }
+  }
+  return {};
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,36 @@
+#pragma once
+// Models by name: a family, and in it a preset or a config.json.
+//
+//   auto model = make_denoiser({.preset = "wan2.1-t2v-1.3b"});
+//   auto other = make_denoiser({.path = "Wan2.1-T2V-1.3B"});       // sizes from its config.json
+//   auto text = make_text_encoder({.preset = "umt5-demo"});
+//   auto codec = make_codec("haar:96");
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/net/text_encoder.h"
+
+namespace tessera::models {
+
+/// The [model] table of a recipe. Sizes come from the first that is given: config (a file), preset, path (its config.json).
+struct ModelChoice {
+  std::string family = "wan";
+  std::string preset;
+  std::string config;
+  std::string path;
+  std::string config_text;  ///< a config.json itself; comes before all others
+};
+
+/// All throw UserError (usage) naming the nearest known name, or (input) for an unreadable config.
+std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice);
+std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice);  ///< family is not read
+std::unique_ptr<net::VideoCodec> make_codec(const std::string& name);            ///< "haar" (96 channels) or "haar:CHANNELS"
+
+std::vector<std::string> denoiser_presets();
+
+/// The preset whose parameter `name` (official) has this shape; empty when none has. For messages: "this is
+/// wan2.1-t2v-1.3b, try model.preset = ...".
+std::string likely_preset(const std::string& name, const std::vector<int64_t>& shape);
+
+}  // namespace tessera::models

@@ -1,0 +1,224 @@
+#include "tessera/models/text/umt5.h"
+
+#include "tessera/base/check.h"
+#include "tessera/models/config_reader.h"
+#include "tessera/models/initial.h"
+#include "tessera/models/names.h"
+
+namespace tessera::models::umt5 {
+
+using at::Tensor;
+using net::Context;
+using net::Flow;
+using net::Tokens;
+
+namespace {
+
+/// The encoder never trains, so no parameter wants a gradient.
+plan::UnitSpec frozen(std::string name, std::string kind, const std::string& prefix,
+                      const std::vector<std::pair<std::string, std::vector<int64_t>>>& params) {
+  plan::UnitSpec spec{.name = std::move(name), .kind = std::move(kind), .params = {}, .cost = {}};
+  for (const auto& [site, shape] : params) spec.params.push_back({.name = prefix + site, .shape = shape, .trainable = false});
+  return spec;
+}
+
+class Embedding final : public net::Unit {
+ public:
+  explicit Embedding(const Config& c)
+      : spec_(frozen("token_embedding", "embedding", "", {{"token_embedding.weight", {c.vocab_size, c.dim}}})) {}
+  const plan::UnitSpec& spec() const override { return spec_; }
+  std::string prefix() const override { return ""; }
+  Flow forward(Context& ctx, const Flow& in) const override { return {{ctx.embedding("token_embedding", in.stream[0])}, {}}; }
+  double forward_flops(const Tokens&) const override { return 0; }
+
+ private:
+  const plan::UnitSpec spec_;
+};
+
+class Block final : public net::Unit {
+ public:
+  Block(const Config& c, int64_t index) : c_(c), spec_(describe(c, index)) {}
+  const plan::UnitSpec& spec() const override { return spec_; }
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    Tensor x = in.stream[0];                                                                       // x [T, dim]
+    x = x + attention(ctx, ctx.rms_norm("norm1", x, c_.eps));
+    const Tensor y = ctx.rms_norm("norm2", x, c_.eps);
+    const Tensor gate = at::gelu(ctx.linear("ffn.gate.0", y), "tanh");                             // [T, ffn]
+    return {{x + ctx.linear("ffn.fc2", ctx.linear("ffn.fc1", y) * gate)}, {}};
+  }
+
+  double forward_flops(const Tokens& tokens) const override {
+    const auto dim = static_cast<double>(c_.dim), inner = static_cast<double>(c_.dim_attn), ffn = static_cast<double>(c_.dim_ffn);
+    double flops = static_cast<double>(tokens.count()) * (8 * dim * inner + 6 * dim * ffn);
+    for (size_t s = 0; s + 1 < tokens.offsets.size(); ++s) {
+      const auto n = static_cast<double>(tokens.offsets[s + 1] - tokens.offsets[s]);
+      flops += 4 * n * n * inner;
+    }
+    return flops;
+  }
+
+ private:
+  static plan::UnitSpec describe(const Config& c, int64_t index) {
+    const std::string name = "blocks." + std::to_string(index);
+    return frozen(name, "block", name + ".",
+                  {{"norm1.weight", {c.dim}},
+                   {"attn.q.weight", {c.dim_attn, c.dim}},
+                   {"attn.k.weight", {c.dim_attn, c.dim}},
+                   {"attn.v.weight", {c.dim_attn, c.dim}},
+                   {"pos_embedding.embedding.weight", {c.num_buckets, c.num_heads}},
+                   {"attn.o.weight", {c.dim, c.dim_attn}},
+                   {"norm2.weight", {c.dim}},
+                   {"ffn.gate.0.weight", {c.dim_ffn, c.dim}},
+                   {"ffn.fc1.weight", {c.dim_ffn, c.dim}},
+                   {"ffn.fc2.weight", {c.dim, c.dim_ffn}}});
+  }
+
+  Tensor attention(Context& ctx, const Tensor& y) const {
+    const Tensor q = ctx.linear("attn.q", y), k = ctx.linear("attn.k", y), v = ctx.linear("attn.v", y);  // [T, inner]
+    const auto& at_ = ctx.tokens().offsets;
+    std::vector<Tensor> prompts;
+    for (size_t s = 0; s + 1 < at_.size(); ++s) {
+      const int64_t n = at_[s + 1] - at_[s];
+      const auto cut = [&](const Tensor& x) { return x.narrow(0, at_[s], n); };
+      const Tensor table = ctx.embedding("pos_embedding.embedding", relative_buckets(n, c_, y));         // [n * n, heads]
+      const Tensor bias = table.t().reshape({c_.num_heads, n, n});
+      prompts.push_back(ctx.biased_attention("attn", cut(q), cut(k), cut(v), c_.num_heads, bias));
+    }
+    return ctx.linear("attn.o", prompts.size() == 1 ? prompts[0] : at::cat(prompts));
+  }
+
+  const Config c_;
+  const plan::UnitSpec spec_;
+};
+
+class FinalNorm final : public net::Unit {
+ public:
+  explicit FinalNorm(const Config& c) : eps_(c.eps), spec_(frozen("norm", "norm", "", {{"norm.weight", {c.dim}}})) {}
+  const plan::UnitSpec& spec() const override { return spec_; }
+  std::string prefix() const override { return ""; }
+  Flow forward(Context& ctx, const Flow& in) const override { return {{ctx.rms_norm("norm", in.stream[0], eps_)}, {}}; }
+  double forward_flops(const Tokens&) const override { return 0; }
+
+ private:
+  const double eps_;
+  const plan::UnitSpec spec_;
+};
+
+const std::vector<NamePattern>& hf_names() {
+  static const std::vector<NamePattern> table = {
+      {"token_embedding.weight", "shared.weight"},
+      {"norm.weight", "encoder.final_layer_norm.weight"},
+      {"blocks.#.norm1.*", "encoder.block.#.layer.0.layer_norm.*"},
+      {"blocks.#.attn.*", "encoder.block.#.layer.0.SelfAttention.*"},
+      {"blocks.#.pos_embedding.embedding.*", "encoder.block.#.layer.0.SelfAttention.relative_attention_bias.*"},
+      {"blocks.#.norm2.*", "encoder.block.#.layer.1.layer_norm.*"},
+      {"blocks.#.ffn.gate.0.*", "encoder.block.#.layer.1.DenseReluDense.wi_0.*"},
+      {"blocks.#.ffn.fc1.*", "encoder.block.#.layer.1.DenseReluDense.wi_1.*"},
+      {"blocks.#.ffn.fc2.*", "encoder.block.#.layer.1.DenseReluDense.wo.*"},
+  };
+  return table;
+}
+
+/// T5's own scheme: each standard deviation keeps its output at about unit size without scaling the attention.
+double deviation(std::string_view name, const Config& c) {
+  const auto root = [](int64_t n) { return 1 / std::sqrt(static_cast<double>(n)); };
+  if (name == "token_embedding.weight") return 1;
+  if (name.ends_with("attn.q.weight")) return root(c.dim * (c.dim_attn / c.num_heads));
+  if (name.ends_with("attn.o.weight")) return root(c.dim_attn);
+  if (name.ends_with("fc2.weight")) return root(c.dim_ffn);
+  if (name.ends_with("embedding.embedding.weight")) return root(2 * c.num_buckets * c.num_heads);
+  return root(c.dim);
+}
+
+}  // namespace
+
+Config parse_config(std::string_view text, const std::string& file) {
+  const ConfigReader json(text, file);
+  Config c;
+  c.vocab_size = json.size("vocab_size");
+  c.num_heads = json.size("num_heads");
+  c.num_layers = json.size("num_layers");
+  if (json.has("d_model")) {
+    json.expect("feed_forward_proj", "gated-gelu");
+    c.dim = json.size("d_model");
+    c.dim_attn = json.size("d_kv") * c.num_heads;
+    c.dim_ffn = json.size("d_ff");
+    c.num_buckets = json.size("relative_attention_num_buckets", c.num_buckets);
+    c.max_distance = json.size("relative_attention_max_distance", c.max_distance);
+    c.eps = json.real("layer_norm_epsilon", c.eps);
+  } else {
+    json.expect("shared_pos", false);
+    c.dim = json.size("dim");
+    c.dim_attn = json.size("dim_attn");
+    c.dim_ffn = json.size("dim_ffn");
+    c.num_buckets = json.size("num_buckets", c.num_buckets);
+  }
+  if (c.dim_attn % c.num_heads != 0) json.fail("dim_attn " + std::to_string(c.dim_attn) + " is not a multiple of num_heads " + std::to_string(c.num_heads));
+  if (c.num_buckets % 4 != 0) json.fail("num_buckets " + std::to_string(c.num_buckets) + " is not a multiple of 4");
+  if (c.max_distance <= c.num_buckets / 4) json.fail("max_distance " + std::to_string(c.max_distance) + " is too small for the buckets");
+  return c;
+}
+
+const std::vector<std::pair<std::string, Config>>& presets() {
+  static const std::vector<std::pair<std::string, Config>> table = {
+      {"umt5-xxl", {}},
+      {"umt5-demo", {.vocab_size = 1024, .dim = 64, .dim_attn = 64, .dim_ffn = 128, .num_heads = 4, .num_layers = 3}},
+  };
+  return table;
+}
+
+Tensor relative_buckets(int64_t n, const Config& c, const Tensor& like) {
+  // Half of the buckets for keys after the query; of each half, half for exact small distances, the rest logarithmic.
+  const int64_t half = c.num_buckets / 2, exact = half / 2;
+  const Tensor place = at::arange(n, like.options().dtype(at::kLong));
+  const Tensor offset = place.unsqueeze(0) - place.unsqueeze(1);  // [query, key]: key - query
+  const Tensor distance = offset.abs();
+  // fp32 and truncation as in the reference: the change points depend on it. Distance 0 is taken by `exact` below.
+  const Tensor ratio = at::log(distance.clamp_min(1).to(at::kFloat) / exact) / std::log(static_cast<double>(c.max_distance) / static_cast<double>(exact));
+  const Tensor far = (exact + (ratio * (half - exact)).to(at::kLong)).clamp_max(half - 1);
+  return ((offset > 0).to(at::kLong) * half + at::where(distance < exact, distance, far)).flatten();
+}
+
+Umt5::Umt5(const Config& config) : config_(config) {
+  units_.push_back(std::make_unique<Embedding>(config));
+  for (int64_t i = 0; i < config.num_layers; ++i) units_.push_back(std::make_unique<Block>(config, i));
+  units_.push_back(std::make_unique<FinalNorm>(config));
+}
+
+net::Batch Umt5::pack(const std::vector<std::vector<int64_t>>& prompts) const {
+  net::Batch batch;
+  std::vector<int64_t> all;
+  batch.tokens.offsets = {0};
+  for (const auto& ids : prompts) {
+    check_input(!ids.empty(), "umt5.pack", "a prompt has no tokens", "even an empty text has its end token");
+    for (const int64_t id : ids)
+      check_input(id >= 0 && id < config_.vocab_size, "umt5.pack",
+                  "token " + std::to_string(id) + ": the encoder knows ids below " + std::to_string(config_.vocab_size),
+                  "tokenizer and text encoder do not belong together");
+    all.insert(all.end(), ids.begin(), ids.end());
+    batch.tokens.offsets.push_back(static_cast<int64_t>(all.size()));
+  }
+  batch.inputs = {at::tensor(all, at::kLong)};
+  return batch;
+}
+
+std::string Umt5::fingerprint() const {
+  const Config& c = config_;
+  std::string text = "umt5";
+  for (const int64_t size : {c.vocab_size, c.dim, c.dim_attn, c.dim_ffn, c.num_heads, c.num_layers}) text += "-" + std::to_string(size);
+  return text;
+}
+
+std::string Umt5::foreign_name(const std::string& name, const std::string& naming) const {
+  if (naming == "official") return name;
+  if (naming == "hf-embed-tokens" && name == "token_embedding.weight") return "encoder.embed_tokens.weight";
+  return rename(hf_names(), name);
+}
+
+void Umt5::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
+  const bool norm = param.name.ends_with("norm1.weight") || param.name.ends_with("norm2.weight") || param.name == "norm.weight";
+  draw_initial(norm ? Initial::constant(1) : Initial::normal(deviation(param.name, config_)), seed, param.name, first, count, out);
+}
+
+}  // namespace tessera::models::umt5

@@ -1,0 +1,49 @@
+#pragma once
+// The UMT5 encoder, forward only: T5 with a gated GELU and a table of relative positions in every layer.
+//
+//   Umt5 encoder(preset);
+//   net::Batch batch = encoder.pack({{17, 402, 1}});          // ids with the end token, unpadded
+//   Tensor hidden = net::run_plain(encoder.units(), weights, batch);   // [3, dim]
+#include "tessera/net/text_encoder.h"
+
+namespace tessera::models::umt5 {
+
+struct Config {
+  int64_t vocab_size = 256384;
+  int64_t dim = 4096;
+  int64_t dim_attn = 4096;  ///< all heads together
+  int64_t dim_ffn = 10240;
+  int64_t num_heads = 64;
+  int64_t num_layers = 24;
+  int64_t num_buckets = 32;
+  int64_t max_distance = 128;
+  double eps = 1e-6;
+};
+
+/// The native config.json (T5Encoder) or transformers' (UMT5EncoderModel). Throws UserError (input).
+Config parse_config(std::string_view json, const std::string& file);
+const std::vector<std::pair<std::string, Config>>& presets();
+
+/// Bucket of key - query for every pair of n tokens: [n * n] int64, on the device of `like`.
+at::Tensor relative_buckets(int64_t n, const Config& config, const at::Tensor& like);
+
+class Umt5 final : public net::TextEncoder {
+ public:
+  explicit Umt5(const Config& config);
+
+  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
+  net::Batch pack(const std::vector<std::vector<int64_t>>& ids) const override;
+  int64_t dim() const override { return config_.dim; }
+  int64_t vocabulary() const override { return config_.vocab_size; }
+  std::string fingerprint() const override;
+  std::string foreign_name(const std::string& name, const std::string& naming) const override;
+  void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
+
+  const Config& config() const { return config_; }
+
+ private:
+  const Config config_;
+  std::vector<std::unique_ptr<net::Unit>> units_;
+};
+
+}  // namespace tessera::models::umt5

@@ -1,0 +1,30 @@
+#pragma once
+// The built-in autoencoder without weights: an orthonormal 3-D Haar wavelet over blocks of 4 frames x 8 x 8 pixels.
+//
+//   Haar codec(96);                               // keeps 96 of a block's 768 coefficients
+//   Tensor latent = codec.encode(pixels);         // [3, 16, 64, 96] -> [96, 4, 8, 12], each channel of about unit variance
+//   Tensor video = codec.decode(latent);          // what was kept, exactly: encode(decode(z)) == z
+//
+// Colours are first turned into brightness and two colour differences (orthonormal, too). Coefficients are kept in the
+// order of their typical size in natural video and divided by it: the table in haar.cpp. A single frame stands for four
+// equal ones. Nothing is causal; frames must be a multiple of 4 (or 1), height and width multiples of 8.
+#include "tessera/net/model.h"
+
+namespace tessera::models {
+
+class Haar final : public net::VideoCodec {
+ public:
+  explicit Haar(int64_t channels);  ///< 1 .. 768; throws UserError (usage)
+
+  std::string fingerprint() const override;
+  std::array<int64_t, 4> latent_shape(int64_t frames, int64_t height, int64_t width) const override;
+  at::Tensor encode(const at::Tensor& pixels) const override;
+  at::Tensor decode(const at::Tensor& latent) const override;
+
+ private:
+  int64_t channels_;
+  at::Tensor analysis_;   ///< [768, channels]: a block's pixels to scaled coefficients
+  at::Tensor synthesis_;  ///< [channels, 768]: and back
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,150 @@
+#include "tessera/models/wan/network.h"
+
+#include "tessera/models/wan/parameters.h"
+
+namespace tessera::models::wan {
+
+using at::Tensor;
+using net::Context;
+using net::Flow;
+using net::Tokens;
+
+namespace {
+
+enum Cond { kTime, kModulation, kContext };  // order of the shared conditioning
+
+double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
+
+/// Sum over samples of tokens squared: what self-attention grows with.
+double squared_lengths(const Tokens& tokens) {
+  double sum = 0;
+  for (size_t s = 0; s + 1 < tokens.offsets.size(); ++s) {
+    const auto length = static_cast<double>(tokens.offsets[s + 1] - tokens.offsets[s]);
+    sum += length * length;
+  }
+  return sum;
+}
+
+class WanUnit : public net::Unit {
+ public:
+  WanUnit(const Config& config, plan::UnitSpec spec) : c_(config), spec_(std::move(spec)), d_(static_cast<double>(config.dim)) {}
+  const plan::UnitSpec& spec() const override { return spec_; }
+
+ protected:
+  const Config c_;
+  const plan::UnitSpec spec_;
+  const double d_;  // width, for FLOPs
+};
+
+class Stem final : public WanUnit {
+ public:
+  explicit Stem(const Config& config) : WanUnit(config, stem_spec(config)) {}
+  std::string prefix() const override { return ""; }
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    const Tensor &patches = in.stream[0], &text = in.stream[1], &sinusoid = in.stream[2];
+    Tensor x = ctx.linear("patch_embedding", patches);                                                         // x [T, d]
+    Tensor context = ctx.gelu_linear("text_embedding.2", ctx.linear("text_embedding.0", text));                // [B * n, d]
+    Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", sinusoid)));             // e [B, d]
+    Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.dim});                            // e0 [B, 6, d]
+    return {{x}, {e, e0, context}};
+  }
+
+  double forward_flops(const Tokens& tokens) const override {
+    const auto text = static_cast<double>(c_.text_dim), freq = static_cast<double>(c_.freq_dim);
+    const double patch = 2.0 * static_cast<double>(c_.patch_size() * c_.in_dim * tokens.count()) * d_;
+    const double words = 2.0 * static_cast<double>(c_.text_len) * (text * d_ + d_ * d_);
+    const double time = 2.0 * (freq * d_ + 7 * d_ * d_);
+    return patch + samples(tokens) * (words + time);
+  }
+};
+
+class Block final : public WanUnit {
+ public:
+  Block(const Config& config, int64_t index) : WanUnit(config, block_spec(config, index)) {}
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    const Tensor& context = in.cond[kContext];                                   // [B * n, d]
+    Tensor x = in.stream[0];                                                     // x [T, d]
+    const auto m = (ctx.param("modulation") + in.cond[kModulation]).unbind(1);   // m[6] of [B, d]: shift, scale, gate, twice
+
+    Tensor y = ctx.modulated_norm("norm1", x, m[0], m[1], c_.eps);               // y [T, d]
+    x = ctx.gated_residual("gate1", x, self_attention(ctx, y), m[2]);
+    y = ctx.layer_norm("norm3", x, c_.eps);
+    x = x + cross_attention(ctx, y, context);
+    y = ctx.modulated_norm("norm2", x, m[3], m[4], c_.eps);
+    y = ctx.gelu_linear("ffn.2", ctx.linear("ffn.0", y));                        // through [T, ffn]
+    x = ctx.gated_residual("gate2", x, y, m[5]);
+    return {{x}, {}};
+  }
+
+  double forward_flops(const Tokens& tokens) const override {
+    const auto ffn = static_cast<double>(c_.ffn_dim), length = static_cast<double>(tokens.count());
+    const auto text = static_cast<double>(c_.text_len);
+    const double linears = length * (12 * d_ * d_ + 4 * d_ * ffn) + samples(tokens) * 4 * text * d_ * d_;
+    return linears + 4 * squared_lengths(tokens) * d_ + 4 * length * text * d_;
+  }
+
+ private:
+  Tensor self_attention(Context& ctx, const Tensor& y) const {
+    const Tensor q = ctx.rms_norm_rope("self_attn.norm_q", ctx.linear("self_attn.q", y), c_.num_heads, c_.eps);
+    const Tensor k = ctx.rms_norm_rope("self_attn.norm_k", ctx.linear("self_attn.k", y), c_.num_heads, c_.eps);
+    const Tensor v = ctx.linear("self_attn.v", y);
+    return ctx.linear("self_attn.o", ctx.self_attention("self_attn", q, k, v, c_.num_heads));
+  }
+
+  Tensor cross_attention(Context& ctx, const Tensor& y, const Tensor& context) const {
+    const Tensor q = ctx.rms_norm("cross_attn.norm_q", ctx.linear("cross_attn.q", y), c_.eps);            // q [T, d]
+    const Tensor k = ctx.rms_norm("cross_attn.norm_k", ctx.linear("cross_attn.k", context), c_.eps);      // k [B * n, d]
+    const Tensor v = ctx.linear("cross_attn.v", context);
+    return ctx.linear("cross_attn.o", ctx.cross_attention("cross_attn", q, k, v, c_.num_heads));
+  }
+};
+
+class Head final : public WanUnit {
+ public:
+  explicit Head(const Config& config) : WanUnit(config, head_spec(config)) {}
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    const auto s = (ctx.param("modulation") + in.cond[kTime].unsqueeze(1)).unbind(1);        // s[2] of [B, d]: shift, scale
+    const Tensor y = ctx.modulated_norm("norm", in.stream[0], s[0], s[1], c_.eps);           // y [T, d]
+    return {{ctx.linear("head", y)}, {}};                                                    // [T, 4 * c_out]
+  }
+
+  double forward_flops(const Tokens& tokens) const override {
+    return 2.0 * static_cast<double>(c_.patch_size() * c_.out_dim * tokens.count()) * d_;
+  }
+};
+
+Tensor doubles(int64_t count) { return at::arange(count, at::kDouble); }
+
+/// 10000^(-i / count), i = 0 .. count - 1
+Tensor frequencies(int64_t count) { return at::pow(10000.0, -doubles(count) / static_cast<double>(count)); }
+
+}  // namespace
+
+std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
+  std::vector<std::unique_ptr<net::Unit>> units;
+  units.push_back(std::make_unique<Stem>(config));
+  for (int64_t i = 0; i < config.num_layers; ++i) units.push_back(std::make_unique<Block>(config, i));
+  units.push_back(std::make_unique<Head>(config));
+  return units;
+}
+
+std::pair<Tensor, Tensor> rotary_tables(int64_t f, int64_t h, int64_t w, int64_t head_dim) {
+  // A head's complex channels are shared out over the axes, and each axis has the frequencies of its own share.
+  const int64_t channels = head_dim / 2, third = channels / 3;
+  const auto angles = [](int64_t positions, int64_t share) { return at::outer(doubles(positions), frequencies(share)); };
+  const Tensor time = angles(f, channels - 2 * third).view({f, 1, 1, -1}).expand({f, h, w, -1});
+  const Tensor rows = angles(h, third).view({1, h, 1, -1}).expand({f, h, w, -1});
+  const Tensor columns = angles(w, third).view({1, 1, w, -1}).expand({f, h, w, -1});
+  const Tensor all = at::cat({time, rows, columns}, -1).view({f * h * w, channels});
+  return {all.cos().to(at::kFloat), all.sin().to(at::kFloat)};
+}
+
+Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim) {
+  const Tensor angles = at::outer(at::tensor(t, at::kDouble), frequencies(dim / 2));  // [B, dim / 2]
+  return at::cat({angles.cos(), angles.sin()}, 1).to(at::kFloat);
+}
+
+}  // namespace tessera::models::wan

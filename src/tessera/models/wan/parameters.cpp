@@ -1,0 +1,98 @@
+#include "tessera/models/wan/parameters.h"
+
+namespace tessera::models::wan {
+
+namespace {
+
+/// Collects parameters in the order of their use.
+struct Parameters {
+  plan::UnitSpec spec;
+  std::string prefix;
+
+  void add(const std::string& site, std::vector<int64_t> shape) { spec.params.push_back({.name = prefix + site, .shape = std::move(shape)}); }
+  void linear(const std::string& site, int64_t out, int64_t in) {
+    add(site + ".weight", {out, in});
+    add(site + ".bias", {out});
+  }
+};
+
+}  // namespace
+
+plan::UnitSpec stem_spec(const Config& c) {
+  Parameters p{{.name = "stem", .kind = "stem", .params = {}, .cost = {}}, ""};
+  p.add("patch_embedding.weight", {c.dim, c.in_dim, c.patch[0], c.patch[1], c.patch[2]});
+  p.add("patch_embedding.bias", {c.dim});
+  p.linear("text_embedding.0", c.dim, c.text_dim);
+  p.linear("text_embedding.2", c.dim, c.dim);
+  p.linear("time_embedding.0", c.dim, c.freq_dim);
+  p.linear("time_embedding.2", c.dim, c.dim);
+  p.linear("time_projection.1", 6 * c.dim, c.dim);
+  return p.spec;
+}
+
+plan::UnitSpec block_spec(const Config& c, int64_t index) {
+  const std::string name = "blocks." + std::to_string(index);
+  Parameters p{{.name = name, .kind = "block", .params = {}, .cost = {}}, name + "."};
+  const auto attention = [&](const std::string& site) {
+    p.linear(site + ".q", c.dim, c.dim);
+    p.linear(site + ".k", c.dim, c.dim);
+    p.linear(site + ".v", c.dim, c.dim);
+    p.add(site + ".norm_q.weight", {c.dim});
+    p.add(site + ".norm_k.weight", {c.dim});
+    p.linear(site + ".o", c.dim, c.dim);
+  };
+  p.add("modulation", {1, 6, c.dim});
+  attention("self_attn");
+  p.add("norm3.weight", {c.dim});
+  p.add("norm3.bias", {c.dim});
+  attention("cross_attn");
+  p.linear("ffn.0", c.ffn_dim, c.dim);
+  p.linear("ffn.2", c.dim, c.ffn_dim);
+  return p.spec;
+}
+
+plan::UnitSpec head_spec(const Config& c) {
+  Parameters p{{.name = "head", .kind = "head", .params = {}, .cost = {}}, "head."};
+  p.add("modulation", {1, 2, c.dim});
+  p.linear("head", c.patch_size() * c.out_dim, c.dim);
+  return p.spec;
+}
+
+Initial initial_values(const plan::ParamSpec& param) {
+  const std::string_view name = param.name;
+  if (name.ends_with(".bias") || name == "head.head.weight") return Initial::constant(0);
+  if (name.ends_with("modulation")) return Initial::normal(1 / std::sqrt(static_cast<double>(param.shape.back())));
+  if (name.starts_with("text_embedding") || name.starts_with("time_embedding")) return Initial::normal(0.02);
+  if (name.find("norm") != name.npos) return Initial::constant(1);
+  const auto fan_out = param.shape.front();
+  return Initial::xavier(static_cast<double>(param.numel() / fan_out), static_cast<double>(fan_out));
+}
+
+const std::vector<NamePattern>& diffusers_names() {
+  static const std::vector<NamePattern> table = {
+      {"text_embedding.0.*", "condition_embedder.text_embedder.linear_1.*"},
+      {"text_embedding.2.*", "condition_embedder.text_embedder.linear_2.*"},
+      {"time_embedding.0.*", "condition_embedder.time_embedder.linear_1.*"},
+      {"time_embedding.2.*", "condition_embedder.time_embedder.linear_2.*"},
+      {"time_projection.1.*", "condition_embedder.time_proj.*"},
+      {"head.modulation", "scale_shift_table"},
+      {"head.head.*", "proj_out.*"},
+      {"blocks.#.modulation", "blocks.#.scale_shift_table"},
+      {"blocks.#.self_attn.q.*", "blocks.#.attn1.to_q.*"},
+      {"blocks.#.self_attn.k.*", "blocks.#.attn1.to_k.*"},
+      {"blocks.#.self_attn.v.*", "blocks.#.attn1.to_v.*"},
+      {"blocks.#.self_attn.o.*", "blocks.#.attn1.to_out.0.*"},
+      {"blocks.#.self_attn.norm_*", "blocks.#.attn1.norm_*"},
+      {"blocks.#.cross_attn.q.*", "blocks.#.attn2.to_q.*"},
+      {"blocks.#.cross_attn.k.*", "blocks.#.attn2.to_k.*"},
+      {"blocks.#.cross_attn.v.*", "blocks.#.attn2.to_v.*"},
+      {"blocks.#.cross_attn.o.*", "blocks.#.attn2.to_out.0.*"},
+      {"blocks.#.cross_attn.norm_*", "blocks.#.attn2.norm_*"},
+      {"blocks.#.norm3.*", "blocks.#.norm2.*"},  // diffusers counts norms in order of use, and only this one has weights
+      {"blocks.#.ffn.0.*", "blocks.#.ffn.net.0.proj.*"},
+      {"blocks.#.ffn.2.*", "blocks.#.ffn.net.2.*"},
+  };
+  return table;
+}
+
+}  // namespace tessera::models::wan

@@ -1,0 +1,20 @@
+#pragma once
+// What a Wan denoiser's units hold: parameters in use order, their initial values and their names elsewhere.
+#include "tessera/models/initial.h"
+#include "tessera/models/names.h"
+#include "tessera/models/wan/config.h"
+#include "tessera/plan/unit_spec.h"
+
+namespace tessera::models::wan {
+
+plan::UnitSpec stem_spec(const Config& config);
+plan::UnitSpec block_spec(const Config& config, int64_t index);
+plan::UnitSpec head_spec(const Config& config);
+
+/// Xavier for linears, N(0, 0.02) for the text and time embeddings, zero head: what the official code does.
+Initial initial_values(const plan::ParamSpec& param);
+
+/// Official name -> name in diffusers' WanTransformer3DModel.
+const std::vector<NamePattern>& diffusers_names();
+
+}  // namespace tessera::models::wan

@@ -1,0 +1,37 @@
+#pragma once
+// The Wan 2.1 text-to-video denoiser: its units, how latents become packed tokens and back, and its tensors' names.
+//
+//   Wan model(preset);
+//   net::Batch batch = model.pack({{.x = latent, .t = 750, .context = text}});
+//   std::vector<Tensor> velocity = model.unpack(net::run_plain(model.units(), weights, batch), batch);
+#include "tessera/models/wan/config.h"
+#include "tessera/net/model.h"
+
+namespace tessera::models::wan {
+
+class Wan final : public net::Denoiser {
+ public:
+  explicit Wan(const Config& config);
+
+  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
+  net::Batch pack(const std::vector<net::Sample>& samples) const override;
+  std::vector<std::pair<at::Tensor, at::Tensor>> unpack_input_grads(const std::vector<at::Tensor>& grads, const net::Batch& batch,
+                                                                    const std::vector<net::Sample>& samples) const override;
+  std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override;
+  at::Tensor pack_target(const at::Tensor& target) const override;
+  int64_t token_count(const std::array<int64_t, 4>& latent) const override;
+  std::string foreign_name(const std::string& name, const std::string& naming) const override;
+  void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
+  std::string config_json() const override { return to_json(config_); }
+  int64_t in_channels() const override { return config_.in_dim; }
+  int64_t context_dim() const override { return config_.text_dim; }
+  int64_t context_length() const override { return config_.text_len; }
+
+  const Config& config() const { return config_; }
+
+ private:
+  const Config config_;
+  std::vector<std::unique_ptr<net::Unit>> units_;
+};
+
+}  // namespace tessera::models::wan

@@ -1,0 +1,130 @@
+// Gated residual, and the two ways a parameter is read outside a product: whole (param) or by rows (embedding).
+#include <ATen/Parallel.h>
+
+#include "tessera/base/check.h"
+#include "tessera/ops/kernel.h"
+#include "tessera/ops/node.h"
+#include "tessera/ops/ops.h"
+
+namespace tessera::ops {
+
+namespace {
+
+constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
+
+TESSERA_KERNEL void gated_forward(const float* x, const float* y, const float* gate, int64_t gate_stride, const int32_t* rows, int64_t begin,
+                                  int64_t end, int64_t n, float* to) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float *__restrict a = x + t * n, *__restrict b = y + t * n, *__restrict g = gate + rows[t] * gate_stride;
+    float* __restrict out = to + t * n;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i] * g[i];
+  }
+}
+
+TESSERA_KERNEL void gated_input(const float* up, const float* gate, int64_t gate_stride, const int32_t* rows, int64_t begin, int64_t end,
+                                int64_t n, float* dy) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float *__restrict u = up + t * n, *__restrict g = gate + rows[t] * gate_stride;
+    float* __restrict out = dy + t * n;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] = u[i] * g[i];
+  }
+}
+
+/// Columns [begin, end) of d gate, tokens in order.
+TESSERA_KERNEL void gated_table(const float* up, const float* y, const int32_t* rows, int64_t tokens, int64_t n, int64_t begin, int64_t end,
+                                float* dgate) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    const float *__restrict u = up + t * n, *__restrict v = y + t * n;
+    float* __restrict out = dgate + rows[t] * n;
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) out[i] += u[i] * v[i];
+  }
+}
+
+struct GatedResidual : Function<GatedResidual> {
+  static Tensor run(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows) {
+    check_internal(x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "ops.gated_residual", "x and y must be contiguous and alike");
+    Tensor out = at::empty_like(x);
+    if (x.is_meta()) return out;
+    at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+      gated_forward(data(x), data(y), data(gate), gate.stride(0), rows.const_data_ptr<int32_t>(), begin, end, x.size(1), out_data(out));
+    });
+    return out;
+  }
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows) {
+    ctx->save_for_backward({y, gate, rows});
+    return run(x, y, gate, rows);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &y = saved[0], &gate = saved[1], &rows = saved[2], up = grads[0].contiguous();
+    Tensor dy, dgate;
+    if (ctx->needs_input_grad(2)) {
+      dgate = at::zeros(gate.sizes(), y.options());
+      if (!y.is_meta())
+        at::parallel_for(0, y.size(1), kColumnGrain, [&](int64_t begin, int64_t end) {
+          gated_table(data(up), data(y), rows.const_data_ptr<int32_t>(), y.size(0), y.size(1), begin, end, out_data(dgate));
+        });
+    }
+    if (ctx->needs_input_grad(1)) {
+      dy = at::empty_like(y);
+      if (!y.is_meta())
+        at::parallel_for(0, y.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+          gated_input(data(up), data(gate), gate.stride(0), rows.const_data_ptr<int32_t>(), begin, end, y.size(1), out_data(dy));
+        });
+    }
+    return {grads[0], dy, dgate, {}};
+  }
+};
+
+struct Param : Function<Param> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& anchor, Handle site) {
+    ctx->saved_data["w"] = site;
+    return site_of(site)->value.clone();
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    WeightSite& site = *site_of(ctx, "w");
+    if (site.grad.defined()) std::exchange(site.fresh, false) ? site.grad.copy_(grads[0]) : site.grad.add_(grads[0]);
+    return {{}, {}};
+  }
+};
+
+TESSERA_KERNEL void add_row(float* __restrict out, const float* __restrict in, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) out[i] += in[i];
+}
+
+struct Embedding : Function<Embedding> {
+  static Tensor run(const Tensor& ids, const WeightSite& table) { return table.value.index_select(0, ids); }
+  static Tensor forward(AutogradContext* ctx, const Tensor& anchor, const Tensor& ids, Handle table) {
+    ctx->saved_data["w"] = table;
+    ctx->save_for_backward({ids});
+    return run(ids, *site_of(table));
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const Tensor ids = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
+    const int64_t d = dy.size(1);
+    if (float* grad = accumulating(*site_of(ctx, "w")))
+      for (int64_t t = 0; t < ids.size(0); ++t) add_row(grad + ids.const_data_ptr<int64_t>()[t] * d, data(dy) + t * d, d);
+    return {{}, {}, {}};
+  }
+};
+
+}  // namespace
+
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows) {
+  check_rows(rows, x, gate, "ops.gated_residual");
+  return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, rows) : GatedResidual::run(x, y, gate, rows);
+}
+
+Tensor param(WeightSite& weight, const Tensor& anchor) {
+  return wants_graph({&anchor}) ? Param::apply(anchor, handle(&weight)) : weight.value.clone();
+}
+
+Tensor embedding(const Tensor& ids, WeightSite& table, const Tensor& anchor) {
+  return wants_graph({&anchor}) ? Embedding::apply(anchor, ids, handle(&table)) : Embedding::run(ids, table);
+}
+
+}  // namespace tessera::ops

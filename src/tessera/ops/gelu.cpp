@@ -1,0 +1,63 @@
+#include "tessera/ops/gelu.h"
+
+#include <ATen/Parallel.h>
+
+#include "tessera/ops/kernel.h"
+#include "tessera/ops/node.h"
+#include "tessera/ops/ops.h"
+
+namespace tessera::ops {
+
+namespace {
+
+constexpr float kTwoRoot = 1.5957691216057308f;  // 2 sqrt(2 / pi)
+constexpr float kCubic = 0.044715f;
+constexpr int64_t kGrain = 16384;
+
+/// sigmoid(2 u(x)): what tanh(u) is made of, with one exponential and no cancellation.
+[[gnu::always_inline]] inline float gate_of(float x) { return 1 / (1 + exp_fast(-kTwoRoot * (x + kCubic * x * x * x))); }
+
+TESSERA_KERNEL void forward_kernel(float* out, const float* x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) out[i] = x[i] * gate_of(x[i]);
+}
+
+TESSERA_KERNEL void backward_kernel(float* dx, const float* dy, const float* x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float gate = gate_of(x[i]);
+    dx[i] = dy[i] * (gate + x[i] * gate * (1 - gate) * kTwoRoot * (1 + 3 * kCubic * x[i] * x[i]));
+  }
+}
+
+Tensor run_forward(const Tensor& x) {
+  Tensor out = at::empty_like(x);
+  if (!x.is_meta()) gelu_forward(out_data(out), data(x), x.numel());
+  return out;
+}
+
+struct Gelu : Function<Gelu> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x) {
+    ctx->save_for_backward({x});
+    return run_forward(x);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
+    Tensor dx = at::empty_like(x);
+    if (!x.is_meta()) gelu_backward(out_data(dx), data(dy), data(x), x.numel());
+    return {dx};
+  }
+};
+
+}  // namespace
+
+void gelu_forward(float* out, const float* x, int64_t n) {
+  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) { forward_kernel(out + begin, x + begin, end - begin); });
+}
+void gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
+  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) { backward_kernel(dx + begin, dy + begin, x + begin, end - begin); });
+}
+
+Tensor gelu_tanh(const Tensor& x) { return wants_graph({&x}) ? Gelu::apply(x) : run_forward(x); }
+
+}  // namespace tessera::ops

@@ -1,0 +1,120 @@
+#include "tessera/ops/gemm.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
+#if defined(__x86_64__)
+#include <fbgemm/Utils.h>
+#endif
+
+#include <cstring>
+
+#include "tessera/base/check.h"
+
+namespace tessera::ops {
+
+namespace {
+
+constexpr int64_t kPanel = 64;   // columns of a packed panel of b: four vectors of 16, what the kernel holds in registers
+constexpr int64_t kDepth = 512;  // of the sum taken at once: a panel is 128 KiB
+constexpr int64_t kRows = 256;   // of a packed block of a: 512 KiB
+constexpr int64_t kFew = 24;     // below, packing costs more than it gains
+
+/// A matrix as a product reads it: element (i, j) at data[i * ld + j], or at data[j * ld + i] when transposed.
+struct Operand {
+  const float* data;
+  int64_t ld;
+  bool transposed;
+  Map map;
+
+  Operand(const at::Tensor& t, Map map)
+      : data(t.const_data_ptr<float>()), transposed(t.stride(1) != 1 && t.size(1) != 1), map(map) {
+    ld = t.stride(transposed ? 1 : 0);
+  }
+  bool readable_in_place() const { return !transposed && !map; }
+
+  /// Copies block [row, row + rows) x [col, col + cols) to `to`, row-major without gaps.
+  void pack(float* to, int64_t row, int64_t rows, int64_t col, int64_t cols) const {
+    if (transposed)
+      transpose(to, cols, data + col * ld + row, ld, cols, rows);
+    else
+      for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * cols, data + (row + r) * ld + col, cols * sizeof(float));
+    if (map) map(to, rows * cols);
+  }
+};
+
+float* scratch(std::vector<float>& buffer, int64_t size) {
+  if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(size);
+  return buffer.data();
+}
+float* panel_scratch() {
+  thread_local std::vector<float> buffer;
+  return scratch(buffer, kPanel * kDepth);
+}
+float* rows_scratch() {
+  thread_local std::vector<float> buffer;
+  return scratch(buffer, kRows * kDepth);
+}
+
+/// Rows [m0, m0 + m) of c, panels [first, last) of its columns. `a` is row-major from its first row and column 0 at k0.
+void multiply_panels(float* c, int64_t ldc, const float* a, int64_t lda, const Operand& b, int64_t m, int64_t n, int64_t k0, int64_t k,
+                     int64_t first, int64_t last, bool add) {
+  float* panel = panel_scratch();
+  for (int64_t p = first; p < last; ++p) {
+    const int64_t col = p * kPanel, cols = std::min(kPanel, n - col);
+    b.pack(panel, k0, k, col, cols);
+    block_gemm(c + col, ldc, a, lda, panel, cols, m, cols, k, add);
+  }
+}
+
+/// a is read where it lies: every panel of b is packed once and meets all rows.
+void multiply_in_place(float* c, int64_t ldc, const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k, bool add) {
+  at::parallel_for(0, div_up(n, kPanel), 1, [&](int64_t first, int64_t last) {
+    for (int64_t k0 = 0; k0 < k; k0 += kDepth)
+      multiply_panels(c, ldc, a.data + k0, a.ld, b, m, n, k0, std::min(kDepth, k - k0), first, last, add || k0 > 0);
+  });
+}
+
+/// Blocks of a are packed, and the panels of b again for each.
+void multiply_packed(float* c, int64_t ldc, const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k, bool add) {
+  at::parallel_for(0, div_up(m, kRows), 1, [&](int64_t first, int64_t last) {
+    float* block = rows_scratch();
+    for (int64_t i = first; i < last; ++i)
+      for (int64_t k0 = 0; k0 < k; k0 += kDepth) {
+        const int64_t row = i * kRows, rows = std::min(kRows, m - row), depth = std::min(kDepth, k - k0);
+        a.pack(block, row, rows, k0, depth);
+        multiply_panels(c + row * ldc, ldc, block, depth, b, rows, n, k0, depth, 0, div_up(n, kPanel), add || k0 > 0);
+      }
+  });
+}
+
+}  // namespace
+
+void block_gemm(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t n, int64_t k,
+                bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, a, b, c, /*is_vnni=*/false);
+}
+
+void transpose(float* out, int64_t ld_out, const float* in, int64_t ld_in, int64_t rows, int64_t cols) {
+#if defined(__x86_64__)
+  fbgemm::transpose_simd<float>(rows, cols, in, ld_in, out, ld_out);
+#else
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) out[c * ld_out + r] = in[r * ld_in + c];
+#endif
+}
+
+void gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, Map a_map, Map b_map) {
+  const int64_t m = a.size(0), k = a.size(1), n = b.size(1);
+  check_internal(b.size(0) == k && out.size(0) == m && out.size(1) == n, "ops.gemm", "shapes do not match");
+  if (out.is_meta()) return;
+  if (!a_map && !b_map && std::min({m, k, n}) < kFew) {
+    at::Tensor result = out;
+    add ? result.addmm_(a, b) : at::mm_out(result, a, b);
+    return;
+  }
+  const Operand left(a, a_map), right(b, b_map);
+  auto* multiply = left.readable_in_place() ? multiply_in_place : multiply_packed;
+  multiply(out.mutable_data_ptr<float>(), out.stride(0), left, right, m, n, k, add);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,37 @@
+#pragma once
+// How CPU kernels are compiled: once for each instruction set, chosen when the program starts. Loops over floats, no
+// intrinsics; `#pragma omp simd reduction` where a sum may be taken in another order.
+//
+//   TESSERA_KERNEL void scale(float* __restrict x, int64_t n, float a) { for (int64_t i = 0; i < n; ++i) x[i] *= a; }
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#define TESSERA_KERNEL __attribute__((target_clones("avx512f", "arch=haswell", "default")))
+#else
+#define TESSERA_KERNEL
+#endif
+
+namespace tessera::ops {
+
+/// e^x to 2 ulp without a branch, so that loops over it vectorise (libm's does not without -ffast-math). Below -87 it
+/// stays at e^-87, above 88 at e^88; NaN stays NaN. Cody-Waite reduction, minimax polynomial of Cephes.
+[[gnu::always_inline]] inline float exp_fast(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 88.0f ? 88.0f : x;
+  const float n = __builtin_rintf(x * 1.44269504f);
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof(power));
+  return p * power;
+}
+
+}  // namespace tessera::ops

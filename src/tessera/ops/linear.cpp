@@ -1,0 +1,87 @@
+// y = x W^T + b and y = gelu(x) W^T + b. Neither direction allocates more than its result: gelu(x) is formed block by
+// block inside the products, and weight gradients go straight into the sites' buffers.
+#include <ATen/Parallel.h>
+
+#include "tessera/base/check.h"
+#include "tessera/ops/gelu.h"
+#include "tessera/ops/gemm.h"
+#include "tessera/ops/kernel.h"
+#include "tessera/ops/node.h"
+#include "tessera/ops/ops.h"
+
+namespace tessera::ops {
+
+namespace {
+
+TESSERA_KERNEL void add_rows(float* __restrict out, const float* __restrict dy, int64_t rows, int64_t ld, int64_t cols) {
+  for (int64_t r = 0; r < rows; ++r)
+#pragma omp simd
+    for (int64_t c = 0; c < cols; ++c) out[c] += dy[r * ld + c];
+}
+
+/// db (+)= the sum of dy's rows; each thread takes some columns, so the order of the sum is always the same.
+void bias_gradient(const Tensor& dy, WeightSite& bias) {
+  const bool fresh = std::exchange(bias.fresh, false);
+  if (dy.is_meta()) return;
+  float* grad = out_data(bias.grad);
+  at::parallel_for(0, dy.size(1), 256, [&](int64_t begin, int64_t end) {
+    if (fresh) std::fill(grad + begin, grad + end, 0.0f);
+    add_rows(grad + begin, data(dy) + begin, dy.size(0), dy.size(1), end - begin);
+  });
+}
+
+/// A weight as the matrix it is: convolutions whose kernel equals their stride are GEMMs over flattened patches.
+Tensor matrix(const Tensor& weight) { return weight.dim() == 2 ? weight : weight.view({weight.size(0), -1}); }
+
+Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, Map map) {
+  check_internal(x.dim() == 2 && x.is_contiguous() && x.scalar_type() == at::kFloat, "ops.linear", "x must be a contiguous fp32 matrix");
+  check_internal(weight.value.defined(), "ops.linear", "the weight is used while it is not gathered");
+  const Tensor w = matrix(weight.value);
+  Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
+  if (bias && !x.is_meta())
+    for (int64_t r = 0; r < y.size(0); ++r) std::memcpy(out_data(y) + r * y.size(1), data(bias->value), y.size(1) * sizeof(float));
+  gemm(y, x, w.t(), bias != nullptr, map);
+  return y;
+}
+
+template <bool kGelu>
+struct Linear : Function<Linear<kGelu>> {
+  static constexpr Map kMap = kGelu ? gelu_in_place : nullptr;
+
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle weight, Handle bias) {
+    ctx->saved_data["w"] = weight;
+    ctx->saved_data["b"] = bias;
+    ctx->save_for_backward({x});
+    return run_forward(x, *site_of(weight), site_of(bias), kMap);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
+    WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
+    if (weight.grad.defined()) gemm(matrix(weight.grad), dy.t(), x, !std::exchange(weight.fresh, false), nullptr, kMap);
+    if (bias && bias->grad.defined()) bias_gradient(dy, *bias);
+    Tensor dx;
+    if (ctx->needs_input_grad(0)) {
+      dx = at::empty_like(x);
+      gemm(dx, dy, matrix(weight.value));
+      if (kGelu && !x.is_meta()) gelu_backward(out_data(dx), data(dx), data(x), x.numel());
+    }
+    return {dx, {}, {}, {}};
+  }
+};
+
+template <bool kGelu>
+Tensor apply(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor) {
+  if (!wants_graph({&x, &anchor})) return run_forward(x, weight, bias, Linear<kGelu>::kMap);
+  return Linear<kGelu>::apply(x, anchor, handle(&weight), handle(bias));
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor) { return apply<false>(x, weight, bias, anchor); }
+
+Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor) {
+  return apply<true>(x, weight, bias, anchor);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,47 @@
+#pragma once
+// What the autograd nodes of the operators share. A node holds its weights by address only ([Note: weights outside
+// autograd] in weight.h).
+#include <algorithm>
+#include <initializer_list>
+
+#include "tessera/base/check.h"
+#include "tessera/ops/weight.h"
+
+namespace tessera::ops {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+using Handle = int64_t;  ///< a WeightSite's address, as autograd can keep it; 0: none
+inline Handle handle(const WeightSite* site) { return reinterpret_cast<Handle>(site); }
+inline WeightSite* site_of(Handle handle) { return reinterpret_cast<WeightSite*>(handle); }
+inline WeightSite* site_of(AutogradContext* ctx, const char* name) { return site_of(ctx->saved_data[name].toInt()); }
+
+/// Nothing upstream wants a gradient: no node, nothing saved.
+inline bool wants_graph(std::initializer_list<const at::Tensor*> inputs) {
+  if (!at::GradMode::is_enabled()) return false;
+  for (const at::Tensor* t : inputs)
+    if (t->requires_grad()) return true;
+  return false;
+}
+
+inline const float* data(const at::Tensor& t) { return t.const_data_ptr<float>(); }
+inline float* out_data(const at::Tensor& t) { return t.mutable_data_ptr<float>(); }
+
+
+/// A site's gradient to add to: zeroed when nothing was written yet; null when frozen or without memory (meta).
+inline float* accumulating(WeightSite& site) {
+  if (!site.grad.defined() || site.grad.is_meta()) return nullptr;
+  if (std::exchange(site.fresh, false)) std::fill_n(out_data(site.grad), site.grad.numel(), 0.0f);
+  return out_data(site.grad);
+}
+
+/// A table [R, D] read by `rows` [T] int32 for the tokens of x [T, D].
+inline void check_rows(const at::Tensor& rows, const at::Tensor& x, const at::Tensor& table, const char* where) {
+  check_internal(rows.scalar_type() == at::kInt && rows.dim() == 1 && rows.size(0) == x.size(0), where, "rows must be an int32 for each token");
+  check_internal(table.dim() == 2 && table.size(1) == x.size(1) && table.stride(1) == 1 && table.scalar_type() == at::kFloat, where,
+                 "shift, scale and gate must be fp32 [rows, channels] with unit stride in the last dim");
+}
+
+}  // namespace tessera::ops

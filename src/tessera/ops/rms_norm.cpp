@@ -1,0 +1,157 @@
+// RMSNorm over the full width, optionally followed by the rotary embedding of neighbouring pairs.
+#include <ATen/Parallel.h>
+
+#include "tessera/base/check.h"
+#include "tessera/ops/kernel.h"
+#include "tessera/ops/node.h"
+#include "tessera/ops/ops.h"
+
+namespace tessera::ops {
+
+namespace {
+
+constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
+
+/// cos and sin [T, half]; no rotation when half is 0.
+struct Rotation {
+  const float *cos = nullptr, *sin = nullptr;
+  int64_t half = 0;
+};
+
+/// The pairs of columns [begin, end) of a row turned by its angles (sign 1) or back (sign -1). `to` may be `from`.
+[[gnu::always_inline]] inline void rotate(float* to, const float* from, const Rotation& r, float sign, int64_t t, int64_t begin, int64_t end) {
+  const float *c = r.cos + t * r.half, *s = r.sin + t * r.half;
+  for (int64_t head = begin; head < end; head += 2 * r.half)
+#pragma omp simd
+    for (int64_t k = 0; k < r.half; ++k) {
+      const float re = from[head + 2 * k], im = from[head + 2 * k + 1], turn = sign * s[k];
+      to[head + 2 * k] = re * c[k] - im * turn;
+      to[head + 2 * k + 1] = re * turn + im * c[k];
+    }
+}
+
+TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps, int64_t begin, int64_t end,
+                                   int64_t n, float* y, float* stats) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* __restrict row = x + t * n;
+    float* __restrict out = y + t * n;
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < n; ++i) squares += row[i] * row[i];
+    const float rstd = stats[t] = 1 / std::sqrt(squares / static_cast<float>(n) + eps);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] = row[i] * rstd * w[i];
+    if (rotation.half) rotate(out, out, rotation, 1, t, 0, n);
+  }
+}
+
+TESSERA_KERNEL void input_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation, const float* stats,
+                                 int64_t begin, int64_t end, int64_t n, float* dx) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* __restrict row = x + t * n;
+    float* __restrict out = dx + t * n;
+    if (rotation.half)
+      rotate(out, dy + t * n, rotation, -1, t, 0, n);
+    else
+      std::memcpy(out, dy + t * n, n * sizeof(float));
+    float dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t i = 0; i < n; ++i) dot += out[i] * w[i] * row[i];
+    const float rstd = stats[t], back = dot * rstd * rstd * rstd / static_cast<float>(n);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] = out[i] * w[i] * rstd - row[i] * back;
+  }
+}
+
+/// Columns [begin, end) of dw, whole heads of them, tokens in order.
+TESSERA_KERNEL void weight_kernel(const float* dy, const float* x, Rotation rotation, const float* stats, int64_t tokens, int64_t n,
+                                  int64_t begin, int64_t end, float* __restrict dw) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    const float *__restrict g = dy + t * n, *__restrict row = x + t * n;
+    const float rstd = stats[t];
+    if (!rotation.half) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) dw[i] += g[i] * row[i] * rstd;
+      continue;
+    }
+    const float *__restrict c = rotation.cos + t * rotation.half, *__restrict s = rotation.sin + t * rotation.half;
+    for (int64_t head = begin; head < end; head += 2 * rotation.half)
+#pragma omp simd
+      for (int64_t k = 0; k < rotation.half; ++k) {
+        const int64_t i = head + 2 * k;
+        dw[i] += (g[i] * c[k] + g[i + 1] * s[k]) * row[i] * rstd;
+        dw[i + 1] += (g[i + 1] * c[k] - g[i] * s[k]) * row[i + 1] * rstd;
+      }
+  }
+}
+
+Rotation rotation_of(const Tensor& cos, const Tensor& sin) {
+  return cos.defined() ? Rotation{data(cos), data(sin), cos.size(1)} : Rotation{};
+}
+
+Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps, Tensor& stats) {
+  check_internal(x.dim() == 2 && x.is_contiguous(), "ops.rms_norm", "x must be a contiguous [tokens, channels]");
+  Tensor y = at::empty_like(x);
+  stats = at::empty({x.size(0)}, x.options());
+  if (x.is_meta()) return y;
+  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+    forward_kernel(data(x), data(w.value), rotation_of(cos, sin), static_cast<float>(eps), begin, end, x.size(1), out_data(y), out_data(stats));
+  });
+  return y;
+}
+
+void weight_gradient(const Tensor& dy, const Tensor& x, const Rotation& rotation, const Tensor& stats, float* dw) {
+  const int64_t n = x.size(1), step = rotation.half ? 2 * rotation.half : std::min(n, kColumnGrain);
+  at::parallel_for(0, div_up(n, step), div_up(kColumnGrain, step), [&](int64_t begin, int64_t end) {
+    weight_kernel(data(dy), data(x), rotation, data(stats), x.size(0), n, begin * step, std::min(n, end * step), dw);
+  });
+}
+
+struct RmsNorm : Function<RmsNorm> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w, const std::optional<Tensor>& cos,
+                        const std::optional<Tensor>& sin, double eps) {
+    Tensor stats;
+    const Tensor c = cos.value_or(Tensor()), s = sin.value_or(Tensor());
+    Tensor y = run_forward(x, *site_of(w), c, s, eps, stats);
+    ctx->saved_data["w"] = w;
+    ctx->save_for_backward({x, stats, c, s});
+    return y;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &stats = saved[1], dy = grads[0].contiguous();
+    WeightSite& w = *site_of(ctx, "w");
+    float* dw = accumulating(w);
+    Tensor dx;
+    if (ctx->needs_input_grad(0)) dx = at::empty_like(x);
+    if (!x.is_meta()) {
+      const Rotation rotation = rotation_of(saved[2], saved[3]);
+      if (dw) weight_gradient(dy, x, rotation, stats, dw);
+      if (dx.defined())
+        at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+          input_kernel(data(dy), data(x), data(w.value), rotation, data(stats), begin, end, x.size(1), out_data(dx));
+        });
+    }
+    return {dx, {}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& anchor) {
+  if (wants_graph({&x, &anchor})) return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(), std::optional<Tensor>(), eps);
+  Tensor stats;
+  return run_forward(x, weight, {}, {}, eps, stats);
+}
+
+Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, const Tensor& sin, int64_t heads, double eps,
+                     const Tensor& anchor) {
+  const bool fits = cos.sizes() == at::IntArrayRef({x.size(0), x.size(1) / heads / 2}) && cos.sizes() == sin.sizes();
+  check_internal(fits && cos.is_contiguous() && sin.is_contiguous(), "ops.rms_norm_rope", "cos and sin must be [tokens, channels / heads / 2]");
+  if (wants_graph({&x, &anchor}))
+    return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(cos), std::optional<Tensor>(sin), eps);
+  Tensor stats;
+  return run_forward(x, weight, cos, sin, eps, stats);
+}
+
+}  // namespace tessera::ops

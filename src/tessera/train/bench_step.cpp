@@ -1,0 +1,110 @@
+#include "tessera/train/bench_step.h"
+
+#include <ATen/Parallel.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/comm/world.h"
+#include "tessera/engine/executor.h"
+#include "tessera/engine/transfer.h"
+#include "tessera/models/registry.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/train/objective.h"
+#include "tessera/train/planning.h"
+
+namespace tessera::train {
+
+namespace {
+
+at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
+  at::Tensor t = at::empty(shape, at::kFloat);
+  RandomKey(seed, Purpose::test).normal(t.mutable_data_ptr<float>(), 0, static_cast<size_t>(t.numel()));
+  return t;
+}
+
+}  // namespace
+
+int bench_step(const BenchOptions& options) {
+  engine::Meter::install();
+  at::set_num_threads(1);
+  const comm::Rendezvous place = comm::Rendezvous::from_env();
+  Mesh mesh;
+  mesh[Axis::dp_shard] = place.world;
+  comm::Comm comm(place, mesh, 300);
+  const auto model = models::make_denoiser({.config_text = options.config});
+
+  PlanRequest request;
+  request.model = model.get();
+  request.model_name = "bench";
+  request.latent = options.latent;
+  request.mesh = mesh;
+  request.planner.global_batch = place.world;
+  request.planner.recompute_units = options.recompute;
+  request.planner.budget = options.budget;
+  request.run.steps = options.warmup + options.steps;
+  const Planned planned = make_plan(request);
+  if (!planned.choice.fits) throw UserError(Exit::no_fit, "bench", planned.choice.advice);
+  const plan::Schedule schedule = planned.schedules(place.rank).train;
+
+  std::vector<std::string> prefixes;
+  for (const auto& unit : model->units()) prefixes.push_back(unit->prefix());
+  engine::Store store(planned.spec, prefixes, mesh, place.rank, at::kCPU);
+  store.set_arena(schedule.arena);
+  engine::fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+    model->initialise(param, 0, first, count, out);
+  });
+  optim::AdamW adamw({});
+  {
+    const engine::Meter::Scope scope(engine::Part::states);
+    for (int u = 0; u < store.units(); ++u) adamw.allocate(u, store.layout(u).shard);
+  }
+  engine::Executor executor(model->units(), store, comm, planned.plan(), place.rank, {});
+
+  net::Sample sample;
+  sample.x = random_tensor(options.latent, 1 + static_cast<uint64_t>(place.rank));
+  sample.context = random_tensor({model->context_length(), model->context_dim()}, 100);
+  sample.t = 500;
+  const at::Tensor target = model->pack_target(random_tensor(options.latent, 200));
+  engine::StepCalls calls;
+  calls.load = [&](int) { return model->pack({sample}); };
+  calls.loss = [&](const at::Tensor& prediction, const net::Batch&, int) {
+    at::Tensor gradient = at::empty_like(prediction);
+    mean_squared_error(prediction, target, 1.0 / place.world, gradient);
+    return gradient;
+  };
+  int64_t step = 0;
+  calls.agree = [&](double, const std::vector<std::vector<double>>&) { return std::optional(net::StepControl{step, 1e-4, 1.0}); };
+
+  std::vector<double> seconds;
+  for (step = 1; step <= options.warmup + options.steps; ++step) {
+    comm.barrier();
+    const auto start = std::chrono::steady_clock::now();
+    executor.train(schedule, step, calls, &adamw);
+    if (step > options.warmup) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (step == 1) engine::Meter::reset_peak();
+  }
+  using engine::Meter;
+  using engine::Part;
+  std::vector<double> mine = {static_cast<double>(Meter::peak()),
+                              static_cast<double>(Meter::live(Part::parameters) + Meter::live(Part::gradients) + Meter::live(Part::states)),
+                              static_cast<double>(planned.memory(place.rank).peak)};
+  mine.insert(mine.end(), seconds.begin(), seconds.end());
+  std::vector<double> worst(mine.size(), 0);
+  for (const auto& row : comm.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles(mine))
+    for (size_t i = 0; i < row.size(); ++i) worst[i] = std::max(worst[i], row[i]);
+  if (place.rank == 0) {
+    const nlohmann::ordered_json line = {{"seconds", std::vector<double>(worst.begin() + 3, worst.end())},
+                                         {"peak_bytes", static_cast<int64_t>(worst[0])},
+                                         {"persistent_bytes", static_cast<int64_t>(worst[1])},
+                                         {"predicted_peak_bytes", static_cast<int64_t>(worst[2])},
+                                         {"plan", planned.plan().summary()}};
+    std::printf("%s\n", line.dump().c_str());
+  }
+  comm.barrier();
+  return 0;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,24 @@
+#pragma once
+// One measurement of our training step on synthetic data, for `make bench` (bench/run): the work of bench/shapes.py.
+//
+//   bench_step({.config = R"({"dim": 512, ...})", .latent = {16, 4, 32, 32}, .recompute = true});
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tessera::train {
+
+struct BenchOptions {
+  std::string config;               ///< the model's config.json as text
+  std::array<int64_t, 4> latent{};  ///< [C, f, h, w] of the one sample of each rank
+  std::optional<int> recompute;     ///< blocks that recompute; none: the planner decides
+  int64_t budget = 0;               ///< bytes a rank for the planner; 0: unlimited
+  int steps = 8, warmup = 3;
+};
+
+/// Joins the ranks of the environment; rank 0 prints one JSON line {"seconds":[...],"peak_bytes","persistent_bytes",
+/// "predicted_peak_bytes","plan"}: seconds of every step and bytes, the largest of the ranks. Returns the exit code.
+int bench_step(const BenchOptions& options);
+
+}  // namespace tessera::train

@@ -1,0 +1,76 @@
+#include "tessera/train/metrics.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+
+namespace tessera::train {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// JSON has no NaN: it becomes null. 17 digits give the same double back.
+std::string exact(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+
+Json rank_json(const RankMetrics& m) {
+  const auto& b = m.bytes;
+  return {{"rank", m.rank},
+          {"bytes", {{"parameters", b.parameters}, {"gradients", b.gradients}, {"states", b.states}, {"activations", b.activations},
+                     {"slots", b.slots}, {"temporaries", b.temporaries}, {"host", b.host}}},
+          {"peak_bytes", m.peak_bytes},
+          {"persistent_bytes", m.persistent_bytes},
+          {"predicted_peak_bytes", m.predicted_peak_bytes},
+          {"reserved_bytes", m.reserved_bytes},
+          {"sent_bytes", m.sent_bytes},
+          {"busy", m.busy}};
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(const std::filesystem::path& file, int64_t done) : path_(file) {
+  std::string kept;
+  if (std::ifstream in(file); in) {
+    for (std::string line; std::getline(in, line);) {
+      const Json json = Json::parse(line, nullptr, false);
+      // A half-written last line is what a crash leaves; it will come again.
+      if (!json.is_discarded() && json.value("step", int64_t{0}) <= done) kept += line + "\n";
+    }
+  }
+  out_.open(file, std::ios::trunc);
+  out_ << kept << std::flush;
+  if (!out_) throw UserError(Exit::disk, "train.metrics", file.string() + ": cannot be written", "free space, or choose another run.out");
+}
+
+void MetricsWriter::write(const std::string& line) {
+  out_ << line << '\n' << std::flush;
+  if (!out_) throw UserError(Exit::disk, "train.metrics", path_.string() + ": a write failed", "free space; the run resumes from its last whole checkpoint");
+}
+
+void MetricsWriter::step(const StepMetrics& m) {
+  Json ranks = Json::array();
+  for (const auto& rank : m.ranks) ranks.push_back(rank_json(rank));
+  write("{\"type\":\"step\",\"step\":" + std::to_string(m.step) + ",\"loss\":" + exact(m.loss) + ",\"grad_norm\":" + exact(m.grad_norm) +
+        ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) + ",\"samples\":" + std::to_string(m.samples) +
+        ",\"tokens\":" + std::to_string(m.tokens) + ",\"ranks\":" + ranks.dump() + "}");
+}
+
+void MetricsWriter::skip(int64_t step, const std::string& why) { write(Json{{"type", "skip"}, {"step", step}, {"why", why}}.dump()); }
+
+void MetricsWriter::sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr) {
+  Json json = {{"type", "sample"}, {"step", step}, {"file", file}, {"prompt", prompt}};
+  if (psnr) json["psnr"] = *psnr;
+  write(json.dump());
+}
+
+void MetricsWriter::checkpoint(int64_t step, const std::string& folder, double seconds) {
+  write(Json{{"type", "checkpoint"}, {"step", step}, {"folder", folder}, {"seconds", seconds}}.dump());
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,51 @@
+#pragma once
+// metrics.jsonl: what happened, a JSON object a line, written as it happens (contract, section run folder).
+//
+//   MetricsWriter metrics("runs/a/metrics.jsonl", /*done=*/100);   // drops lines after step 100: they will come again
+//   metrics.step({.step = 101, .loss = 0.3, ...});
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+struct RankMetrics {
+  int rank = 0;
+  struct Bytes {
+    int64_t parameters = 0, gradients = 0, states = 0, activations = 0, slots = 0, temporaries = 0, host = 0;
+  } bytes;                                    ///< by part, when the peak was reached
+  int64_t peak_bytes = 0;                     ///< device tier, from the end of the process's first step
+  int64_t persistent_bytes = 0, predicted_peak_bytes = 0, reserved_bytes = 0;
+  std::map<std::string, int64_t> sent_bytes;  ///< by mesh axis, of the step before
+  std::map<std::string, double> busy;         ///< seconds by lane, of the step before
+};
+
+struct StepMetrics {
+  int64_t step = 0;
+  double loss = 0, grad_norm = 0, lr = 0;     ///< 17 digits: bit-identity is said of these
+  double seconds = 0;
+  int64_t samples = 0, tokens = 0;
+  std::vector<RankMetrics> ranks;
+};
+
+class MetricsWriter {
+ public:
+  /// Keeps the lines up to step `done`. Throws UserError (disk).
+  MetricsWriter(const std::filesystem::path& file, int64_t done);
+
+  void step(const StepMetrics& metrics);
+  void skip(int64_t step, const std::string& why);
+  void sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr);
+  void checkpoint(int64_t step, const std::string& folder, double seconds);
+
+ private:
+  void write(const std::string& line);
+  std::filesystem::path path_;
+  std::ofstream out_;
+};
+
+}  // namespace tessera::train

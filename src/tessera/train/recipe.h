@@ -1,0 +1,75 @@
+#pragma once
+// A run as the user wrote it, checked and typed. The table (recipe_table.cpp) is the only list of keys.
+//
+//   Recipe recipe = load_recipe("recipe.toml", {{"train.lr", "1e-4"}});
+//   recipe.train.lr; recipe.to_toml();               // the resolved recipe reproduces the run
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/base/mesh.h"
+#include "tessera/base/options.h"
+#include "tessera/optim/lr_schedule.h"
+#include "tessera/plan/plan.h"
+
+namespace tessera::train {
+
+const OptionTable& recipe_table();
+
+struct Recipe {
+  struct Run {
+    std::string out, resume, on_nan;
+    int64_t seed = 0, steps = 0;
+  } run;
+  struct Model {
+    std::string preset, path, family, init;
+    std::string config;  ///< JSON of model.config, empty when none was given
+  } model;
+  struct Data {
+    std::string path, metadata, cache, vae, text_encoder, text_encoder_path, tokenizer;
+    int64_t height = 0, width = 0, frames = 0, repeats = 1;
+    double fps = 0;
+  } data;
+  struct Train {
+    int64_t global_batch = 1, micro_batch = 0;  ///< micro_batch 0: auto
+    double lr = 0, eps = 0, weight_decay = 0, clip_norm = 0;
+    double betas[2] = {};
+  } train;
+  struct Diffusion {
+    std::string timesteps, weighting;
+    double shift = 1;
+  } diffusion;
+  Mesh mesh;
+  struct Planning {
+    std::string file;
+    int64_t budget = 0;  ///< 0: the default
+    std::optional<int> recompute, prefetch;
+    std::optional<plan::Strategy> strategy;
+  } plan;
+  struct Checkpoint {
+    int64_t every = 0, keep = 0;
+  } checkpoint;
+  struct Sample {
+    int64_t every = 0, steps = 0, seed = 0;
+    double guidance = 1;
+    std::string sampler, negative_prompt;
+    std::vector<std::string> prompts;
+  } sample;
+  struct Fault {
+    double timeout = 60;
+  } fault;
+  optim::LrSchedule lr_schedule;
+
+  Values values;  ///< every option as text
+  std::string to_toml() const { return recipe_table().to_toml(values); }
+  /// Changes one option after loading (an automatic choice filled in).
+  void set(const std::string& name, const std::string& value);
+};
+
+using Overrides = std::vector<std::pair<std::string, std::string>>;
+
+/// The file, then the command line over it. Throws UserError (usage) naming file or flag, key and the nearest known one;
+/// (input) when the file cannot be read.
+Recipe load_recipe(const std::string& path, const Overrides& overrides);
+
+}  // namespace tessera::train

@@ -1,0 +1,105 @@
+// Every recipe key, one line each; the contract's keys of later versions are known here and say so.
+#include "tessera/train/recipe.h"
+
+namespace tessera::train {
+
+const OptionTable& recipe_table() {
+  static const OptionTable table({
+      {"run.out", Kind::text, "runs/run", "folder of the run"},
+      {"run.seed", Kind::integer, "0", "seed of initial weights, data order, noise and timesteps"},
+      {"run.steps", Kind::integer, "1000", "optimiser steps of the whole run"},
+      {"run.resume", Kind::text, "auto", "auto: from the newest whole checkpoint of run.out; no; or a checkpoint folder"},
+      {"run.on_nan", Kind::choice, "stop", "what a NaN or infinite loss does", "stop|skip"},
+
+      {"model.preset", Kind::text, "", "a known size, e.g. wan2.1-t2v-1.3b"},
+      {"model.path", Kind::text, "", "folder or file of weights (safetensors, official or diffusers names)"},
+      {"model.family", Kind::text, "wan", "family of model.config"},
+      {"model.init", Kind::choice, "auto", "initial weights: auto loads model.path when it is given", "auto|load|random"},
+      {"model.config.dim", Kind::integer, "", "width"},
+      {"model.config.ffn_dim", Kind::integer, "", "width of the feed-forward"},
+      {"model.config.num_heads", Kind::integer, "", "attention heads"},
+      {"model.config.num_layers", Kind::integer, "", "blocks"},
+      {"model.config.in_dim", Kind::integer, "", "latent channels in"},
+      {"model.config.out_dim", Kind::integer, "", "latent channels out"},
+      {"model.config.freq_dim", Kind::integer, "", "width of the timestep sinusoid"},
+      {"model.config.text_dim", Kind::integer, "", "width of text embeddings"},
+      {"model.config.text_len", Kind::integer, "", "text tokens"},
+      {"model.config.eps", Kind::number, "", "epsilon of the norms"},
+
+      {"data.path", Kind::text, "", "folder of clips with a .txt beside each, or of metadata.csv"},
+      {"data.metadata", Kind::text, "", "metadata.csv elsewhere"},
+      {"data.size", Kind::list, "64,96", "height, width in pixels; clips are resized to cover and cropped"},
+      {"data.frames", Kind::integer, "16", "frames of a sample"},
+      {"data.fps", Kind::number, "16", "frame rate clips are resampled to; 0: as they are"},
+      {"data.cache", Kind::text, "cache", "folder of encoded samples"},
+      {"data.repeats", Kind::integer, "1", "times each clip comes in an epoch"},
+      {"data.vae", Kind::text, "haar", "autoencoder: haar is built in and has no weights"},
+      {"data.text_encoder", Kind::text, "umt5-demo", "text encoder"},
+      {"data.text_encoder_path", Kind::text, "", "its weights; empty: random ones, always the same"},
+      {"data.tokenizer", Kind::text, "", "SentencePiece model; empty: a small one is made from the captions"},
+      {"data.buckets", Kind::text, "", "sizes by aspect ratio", "", "all clips have one size for now"},
+
+      {"train.mode", Kind::choice, "full", "what is trained", "full|lora", "LoRA comes with a later version; use full"},
+      {"train.global_batch", Kind::integer, "1", "samples of an optimiser step, over all ranks"},
+      {"train.micro_batch", Kind::text, "auto", "samples a rank runs at once; auto: its whole share"},
+      {"train.lr", Kind::number, "1e-4", "learning rate"},
+      {"train.lr_scale", Kind::text, "none", "scaling of the rate with the batch", "", "set train.lr itself"},
+      {"train.schedule", Kind::choice, "constant_with_warmup", "learning rate over steps",
+       "constant|constant_with_warmup|linear|cosine|cosine_min|cosine_with_restarts|polynomial|wsd|torch_linear_then_cosine|opensora_linear_warmup"},
+      {"train.warmup_steps", Kind::integer, "0", "steps of warm-up"},
+      {"train.eta_min", Kind::number, "0", "lowest rate of cosine_min and torch_linear_then_cosine"},
+      {"train.num_cycles", Kind::number, "1", "cycles of cosine_with_restarts"},
+      {"train.power", Kind::number, "1", "power of polynomial"},
+      {"train.stable_steps", Kind::integer, "0", "steps at full rate of wsd"},
+      {"train.decay_steps", Kind::integer, "0", "steps of decay of wsd"},
+      {"train.betas", Kind::list, "0.9,0.999", "AdamW betas"},
+      {"train.eps", Kind::number, "1e-8", "AdamW epsilon"},
+      {"train.weight_decay", Kind::number, "0.01", "AdamW decoupled weight decay"},
+      {"train.clip_norm", Kind::number, "1.0", "global gradient norm to clip to; 0: no clipping"},
+      {"train.optimizer", Kind::choice, "adamw", "optimiser", "adamw"},
+
+      {"lora.rank", Kind::integer, "32", "rank of the adapters", "", "LoRA comes with a later version"},
+      {"lora.alpha", Kind::number, "32", "scale of the adapters times rank", "", "LoRA comes with a later version"},
+      {"lora.targets", Kind::list, "", "sites with adapters", "", "LoRA comes with a later version"},
+      {"lora.dropout", Kind::number, "0", "dropout of the adapters", "", "LoRA comes with a later version"},
+
+      {"diffusion.timesteps", Kind::choice, "uniform", "distribution of timesteps before the shift", "uniform|shift|logit_normal|diffsynth"},
+      {"diffusion.shift", Kind::number, "5", "flow shift of training timesteps and of the sampler"},
+      {"diffusion.weighting", Kind::choice, "none", "loss weight over timesteps", "none|diffsynth"},
+
+      {"mesh.pp", Kind::integer, "1", "pipeline stages", "", "use dp_shard and dp_replicate"},
+      {"mesh.dp_replicate", Kind::integer, "1", "replicas of the sharded model"},
+      {"mesh.dp_shard", Kind::integer, "1", "ranks that share parameters, gradients and states; train fills it with what is left"},
+      {"mesh.cp", Kind::integer, "1", "ring attention", "", "use dp_shard and dp_replicate"},
+      {"mesh.sp", Kind::integer, "1", "Ulysses sequence parallel", "", "use dp_shard and dp_replicate"},
+      {"mesh.tp", Kind::integer, "1", "tensor parallel", "", "use dp_shard and dp_replicate"},
+
+      {"plan.file", Kind::text, "auto", "a plan.toml written by hand, or auto"},
+      {"plan.budget", Kind::bytes, "", "device memory a rank may take; empty: nine tenths of the machine, shared by its ranks"},
+      {"plan.host_budget", Kind::bytes, "", "host memory", "", "there is no host tier yet"},
+      {"plan.recompute", Kind::text, "auto", "blocks that recompute: auto, none, all or a number"},
+      {"plan.strategy", Kind::text, "auto", "auto, full_shard (ZeRO-3) or shard_grad_op (ZeRO-2)"},
+      {"plan.param_dtype", Kind::choice, "fp32", "dtype parameters are gathered and used in", "fp32", ""},
+      {"plan.reduce_dtype", Kind::choice, "fp32", "dtype gradients are reduced in", "fp32", ""},
+      {"plan.masters", Kind::choice, "fp32", "dtype of the optimiser's parameters", "fp32", ""},
+      {"plan.moments", Kind::choice, "fp32", "dtype of the optimiser's moments", "fp32", ""},
+      {"plan.prefetch", Kind::text, "auto", "gathers issued ahead: auto or a number"},
+
+      {"checkpoint.every", Kind::integer, "500", "steps between checkpoints; 0: only after the last step"},
+      {"checkpoint.keep", Kind::integer, "3", "newest checkpoints kept; 0: all"},
+
+      {"sample.every", Kind::integer, "0", "steps between samples; 0: none"},
+      {"sample.prompts", Kind::list, "", "what to sample; empty: the first captions of the data"},
+      {"sample.negative_prompt", Kind::text, "", "what to guide away from"},
+      {"sample.sampler", Kind::choice, "euler", "sampler", "euler|euler_diffusers|unipc|unipc_diffusers|dpmpp"},
+      {"sample.steps", Kind::integer, "30", "steps of the sampler"},
+      {"sample.guidance", Kind::number, "1.0", "guidance scale; 1: none, one pass a step"},
+      {"sample.seed", Kind::integer, "0", "seed of the starting noise"},
+
+      {"fault.timeout", Kind::number, "60", "seconds after which a silent rank counts as lost"},
+      {"fault.max_restarts", Kind::integer, "0", "restarts after a lost rank", "", "start the command again: it resumes"},
+  });
+  return table;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,51 @@
+#pragma once
+// Draws a run as a self-contained page: curves, memory, lanes over time, frames. Inline SVG and base64 pictures only.
+//
+//   std::string page = render_report({.title = "runs/a", .steps = ..., .lanes = ..., .strips = ...});
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+struct ReportInput {
+  std::string title, subtitle;
+  std::vector<std::pair<std::string, std::string>> facts;   ///< "parameters" -> "7.1 M"
+
+  struct Step {
+    int64_t step;
+    double loss, grad_norm, lr, seconds;
+  };
+  std::vector<Step> steps;
+
+  struct Rank {
+    int rank;
+    int64_t predicted, peak;
+    std::vector<std::pair<std::string, int64_t>> parts;     ///< at the peak, in order
+  };
+  std::vector<Rank> ranks;
+
+  struct Bar {
+    int rank;
+    std::string lane, label, kind;                          ///< kind chooses the colour: "forward", "gather"...
+    double begin, end;                                      ///< seconds within the step
+  };
+  std::vector<Bar> lanes;
+  std::string lanes_title;
+
+  /// Frames of one clip, row by row under each other: "source", "reconstruction", "sample".
+  struct Strip {
+    std::string caption;
+    struct Row {
+      std::string label;
+      std::vector<std::vector<uint8_t>> jpegs;
+    };
+    std::vector<Row> rows;
+  };
+  std::vector<Strip> strips;
+  std::vector<std::pair<std::string, std::string>> texts;   ///< heading -> preformatted text (recipe, plan)
+};
+
+std::string render_report(const ReportInput& input);
+
+}  // namespace tessera::train

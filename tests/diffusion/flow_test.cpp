@@ -1,0 +1,96 @@
+#include "tessera/diffusion/flow.h"
+
+#include <set>
+
+#include "golden.h"
+#include "tessera/base/check.h"
+
+namespace tessera::diffusion {
+
+TEST(Flow, ShiftsComposeAndHaveAnInverse) {
+  for (const double u : {0.0, 0.1, 0.5, 0.9, 1.0}) {
+    EXPECT_NEAR(shift_sigma(shift_sigma(u, 3), 4), shift_sigma(u, 12), 1e-15);
+    EXPECT_NEAR(unshift_sigma(shift_sigma(u, 5), 5), u, 1e-15);
+  }
+}
+
+TEST(Flow, TrainingTableIsTheGoldenOne) {
+  TESSERA_NEED_GOLDENS();
+  const Golden golden("flow");
+  const TensorMap tensors = golden.tensors("case.safetensors");
+  const std::string prefix = "out.diffsynth_train.shift5.steps1000.";
+  const TrainingTable table = training_table(5);
+  const auto list = [](const std::vector<double>& values) { return at::tensor(values, at::kDouble); };
+  expect_close(list(table.sigmas), tensors.at(prefix + "sigmas"), golden.tolerance("sigmas"), "sigmas");
+  expect_close(list(table.timesteps), tensors.at(prefix + "timesteps"), 1e-3, "timesteps");
+  expect_close(list(table.weights), tensors.at(prefix + "weights"), 1e-5, "weights");
+  EXPECT_EQ(table.weights[0], 0);
+
+  const at::Tensor &x = tensors.at("in.x"), &noise = tensors.at("in.noise"), &ids = tensors.at(prefix + "ids");
+  expect_close(velocity(x, noise), tensors.at(prefix + "target"), golden.tolerance("out"), "target");
+  for (int64_t i = 0; i < ids.size(0); ++i) {
+    const auto id = ids[i].item<int64_t>();
+    expect_close(add_noise(x, noise, table.sigmas[id]), tensors.at(prefix + "noisy")[i], golden.tolerance("out"), "noisy");
+    EXPECT_NEAR(table.weight_at(table.timesteps[id]), tensors.at(prefix + "weight_at_ids")[i].item<double>(), 1e-5);
+  }
+}
+
+TEST(Flow, DrawsDependOnSeedStepAndSampleOnly) {
+  Options options;
+  const TrainingDraw a = draw(options, 1, 2, 3);
+  EXPECT_EQ(a.sigma, draw(options, 1, 2, 3).sigma);
+  std::set<double> seen = {a.sigma, draw(options, 2, 2, 3).sigma, draw(options, 1, 3, 3).sigma, draw(options, 1, 2, 4).sigma};
+  EXPECT_EQ(seen.size(), 4u);
+  EXPECT_EQ(a.t, 1000 * a.sigma);
+  EXPECT_EQ(a.weight, 1);
+}
+
+/// Share of draws with sigma below `bound`.
+double share_below(const Options& options, double bound) {
+  int below = 0;
+  for (int64_t i = 0; i < 20000; ++i) below += draw(options, 7, i, 0).sigma < bound;
+  return below / 20000.0;
+}
+
+TEST(Flow, DrawsHaveTheirDistributions) {
+  Options options;
+  EXPECT_NEAR(share_below(options, 0.3), 0.3, 0.015);
+  options.shift = 5;  // over 0.875 lie 41.7 % of the shifted uniform draws
+  EXPECT_NEAR(share_below(options, 0.875), 1 - 0.417, 0.015);
+  options.timesteps = Timesteps::diffsynth;
+  EXPECT_NEAR(share_below(options, 0.875), 1 - 0.417, 0.015);
+  options.timesteps = Timesteps::logit_normal;  // and 36.8 % of the logit-normal ones
+  EXPECT_NEAR(share_below(options, 0.875), 1 - 0.368, 0.015);
+}
+
+TEST(Flow, DiffsynthWeightsAverageToOneOverItsTable) {
+  Options options;
+  options.timesteps = Timesteps::diffsynth;
+  options.shift = 5;
+  options.weighting = Weighting::diffsynth;
+  double sum = 0;
+  for (int64_t i = 0; i < 2000; ++i) sum += draw(options, 3, i, 1).weight;
+  EXPECT_NEAR(sum / 2000, 1, 0.05);
+}
+
+TEST(Flow, TimestepNamesAreRead) {
+  Options options;
+  parse_timesteps("logit_normal(0.5, 1.25)", options);
+  EXPECT_EQ(options.timesteps, Timesteps::logit_normal);
+  EXPECT_EQ(options.mean, 0.5);
+  EXPECT_EQ(options.scale, 1.25);
+  parse_timesteps("shift", options);
+  EXPECT_EQ(options.timesteps, Timesteps::uniform);
+  for (const char* wrong : {"logit_normal(1", "logit_normal(1,0)", "logit_normal(1,2)x", "unifrom"}) {
+    try {
+      parse_timesteps(wrong, options);
+      ADD_FAILURE() << wrong;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+    }
+  }
+  EXPECT_EQ(parse_weighting("diffsynth"), Weighting::diffsynth);
+  EXPECT_THROW(parse_weighting("bell"), UserError);
+}
+
+}  // namespace tessera::diffusion

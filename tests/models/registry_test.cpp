@@ -1,0 +1,67 @@
+#include "tessera/models/registry.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tessera/base/check.h"
+
+namespace tessera::models {
+
+namespace {
+
+void expect_error(Exit code, const std::string& text, const std::function<void()>& act) {
+  try {
+    act();
+    ADD_FAILURE() << "no error; expected one with '" << text << "'";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), code);
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+
+TEST(Registry, EveryPresetMakesAModel) {
+  for (const auto& preset : denoiser_presets()) {
+    const auto model = make_denoiser({.preset = preset});
+    EXPECT_GE(model->units().size(), 3u) << preset;
+    EXPECT_EQ(model->units().front()->spec().kind, "stem");
+  }
+}
+
+TEST(Registry, UnknownNamesAnswerWithTheNearest) {
+  expect_error(Exit::usage, "did you mean wan2.1-t2v-1.3b?", [] { make_denoiser({.preset = "wan2.1-t2v-1.3"}); });
+  expect_error(Exit::usage, "did you mean wan?", [] { make_denoiser({.family = "wam"}); });
+  expect_error(Exit::usage, "did you mean umt5-xxl?", [] { make_text_encoder({.preset = "umt5-xl"}); });
+  expect_error(Exit::usage, "did you mean haar?", [] { make_codec("harr"); });
+  expect_error(Exit::usage, "number of channels", [] { make_codec("haar:many"); });
+  expect_error(Exit::usage, "neither preset nor path", [] { make_denoiser({}); });
+}
+
+TEST(Registry, SizesComeFromTheConfigBesideTheWeights) {
+  const auto folder = std::filesystem::temp_directory_path() / ("tessera-registry-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder / "transformer");
+  expect_error(Exit::input, "no config.json", [&] { make_denoiser({.path = folder.string()}); });
+  const auto tiny = make_denoiser({.preset = "wan-tiny"});
+  std::ofstream(folder / "transformer" / "config.json") << tiny->config_json();
+  const auto read = make_denoiser({.path = folder.string()});
+  EXPECT_EQ(read->units().size(), tiny->units().size());
+  EXPECT_EQ(read->context_dim(), tiny->context_dim());
+  expect_error(Exit::input, "cannot be read", [&] { make_denoiser({.config = (folder / "none.json").string()}); });
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Registry, AForeignShapeNamesTheLikelyPreset) {
+  EXPECT_EQ(likely_preset("blocks.0.ffn.0.weight", {8960, 1536}), "wan2.1-t2v-1.3b");
+  EXPECT_EQ(likely_preset("blocks.0.ffn.0.weight", {13824, 5120}), "wan2.1-t2v-14b");
+  EXPECT_EQ(likely_preset("blocks.0.ffn.0.weight", {1, 2}), "");
+}
+
+TEST(Registry, CodecsTakeTheirChannelsAfterAColon) {
+  EXPECT_EQ(make_codec("haar")->latent_shape(4, 8, 8)[0], 96);
+  EXPECT_EQ(make_codec("haar:48")->latent_shape(4, 8, 8)[0], 48);
+}
+
+}  // namespace tessera::models
