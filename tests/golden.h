@@ -15,12 +15,12 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/torch_headers.h"
 
-#define TESSERA_NEED_GOLDENS()                                                                                     \
-  if (!std::filesystem::exists(TESSERA_GOLDENS)) {                                                                 \
-    const char* ci = std::getenv("CI");                                                                            \
-    if (ci && std::string(ci) == "true") FAIL() << "no golden cases at " << TESSERA_GOLDENS;                       \
-    GTEST_SKIP() << "no golden cases at " << TESSERA_GOLDENS << " (cmake -DTESSERA_GOLDENS=DIR)";                  \
-  }                                                                                                                \
+#define TESSERA_NEED_GOLDENS()                                                                    \
+  if (!std::filesystem::exists(TESSERA_GOLDENS)) {                                                \
+    const char* ci = std::getenv("CI");                                                           \
+    if (ci && std::string(ci) == "true") FAIL() << "no golden cases at " << TESSERA_GOLDENS;      \
+    GTEST_SKIP() << "no golden cases at " << TESSERA_GOLDENS << " (cmake -DTESSERA_GOLDENS=DIR)"; \
+  }                                                                                               \
   static_assert(true)
 
 namespace tessera {
@@ -63,12 +63,14 @@ class Golden {
 inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, double bound, const std::string& name) {
   ASSERT_TRUE(actual.defined()) << name << " is missing";
   ASSERT_EQ(actual.sizes(), expected.sizes()) << name;
-  const double worst = expected.numel() ? (actual.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>() : 0;
+  const double worst =
+      expected.numel() ? (actual.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>() : 0;
   EXPECT_LE(worst, bound) << name;  // false for NaN, too
 }
 
 /// The rule of grad and grad_in: tolerance * max(1e-2, largest expected value).
-inline void expect_gradient(const at::Tensor& actual, const at::Tensor& expected, double tolerance, const std::string& name) {
+inline void expect_gradient(const at::Tensor& actual, const at::Tensor& expected, double tolerance,
+                            const std::string& name) {
   expect_close(actual, expected, tolerance * std::max(1e-2, expected.abs().max().item<double>()), name);
 }
 

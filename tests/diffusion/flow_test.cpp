@@ -30,7 +30,8 @@ TEST(Flow, TrainingTableIsTheGoldenOne) {
   expect_close(velocity(x, noise), tensors.at(prefix + "target"), golden.tolerance("out"), "target");
   for (int64_t i = 0; i < ids.size(0); ++i) {
     const auto id = ids[i].item<int64_t>();
-    expect_close(add_noise(x, noise, table.sigmas[id]), tensors.at(prefix + "noisy")[i], golden.tolerance("out"), "noisy");
+    expect_close(add_noise(x, noise, table.sigmas[id]), tensors.at(prefix + "noisy")[i], golden.tolerance("out"),
+                 "noisy");
     EXPECT_NEAR(table.weight_at(table.timesteps[id]), tensors.at(prefix + "weight_at_ids")[i].item<double>(), 1e-5);
   }
 }
@@ -39,7 +40,8 @@ TEST(Flow, DrawsDependOnSeedStepAndSampleOnly) {
   Options options;
   const TrainingDraw a = draw(options, 1, 2, 3);
   EXPECT_EQ(a.sigma, draw(options, 1, 2, 3).sigma);
-  std::set<double> seen = {a.sigma, draw(options, 2, 2, 3).sigma, draw(options, 1, 3, 3).sigma, draw(options, 1, 2, 4).sigma};
+  std::set<double> seen = {a.sigma, draw(options, 2, 2, 3).sigma, draw(options, 1, 3, 3).sigma,
+                           draw(options, 1, 2, 4).sigma};
   EXPECT_EQ(seen.size(), 4u);
   EXPECT_EQ(a.t, 1000 * a.sigma);
   EXPECT_EQ(a.weight, 1);

@@ -32,12 +32,15 @@ TEST(Sampler, FollowsTheGoldenSchedulesAndTrajectories) {
   for (const Case& c : kCases) {
     for (const int shift : c.shifts) {
       for (const int steps : {10, 20, 50}) {
-        const std::string prefix = std::string("out.") + c.golden + ".shift" + std::to_string(shift) + ".steps" + std::to_string(steps) + ".";
+        const std::string prefix =
+            std::string("out.") + c.golden + ".shift" + std::to_string(shift) + ".steps" + std::to_string(steps) + ".";
         const auto sampler = make_sampler(c.ours, steps, shift);
         const at::Tensor& timesteps = tensors.at(prefix + "timesteps");
         const at::Tensor& sigmas = tensors.at(prefix + "sigmas");
-        expect_close(list(sampler->timesteps()), timesteps, timesteps.scalar_type() == at::kLong ? golden.tolerance("timesteps") : 1e-3, prefix + "timesteps");
-        expect_close(list(sampler->sigmas()).slice(0, 0, sigmas.size(0)), sigmas, golden.tolerance("sigmas"), prefix + "sigmas");
+        expect_close(list(sampler->timesteps()), timesteps,
+                     timesteps.scalar_type() == at::kLong ? golden.tolerance("timesteps") : 1e-3, prefix + "timesteps");
+        expect_close(list(sampler->sigmas()).slice(0, 0, sigmas.size(0)), sigmas, golden.tolerance("sigmas"),
+                     prefix + "sigmas");
 
         std::vector<at::Tensor> trajectory = {tensors.at("in.x")};
         for (int i = 0; i < steps; ++i) {
@@ -45,7 +48,8 @@ TEST(Sampler, FollowsTheGoldenSchedulesAndTrajectories) {
           const at::Tensor v = 0.3 * x.sin() + 0.1 * sampler->timesteps()[i] / 1000;
           trajectory.push_back(sampler->step(i, x, v));
         }
-        expect_close(at::stack(trajectory), tensors.at(prefix + "trajectory"), steps <= 20 ? 1e-5 : 5e-5, prefix + "trajectory");
+        expect_close(at::stack(trajectory), tensors.at(prefix + "trajectory"), steps <= 20 ? 1e-5 : 5e-5,
+                     prefix + "trajectory");
         ++compared;
       }
     }

@@ -10,12 +10,15 @@ namespace {
 /// A smooth moving pattern in [-1, 1], a stand-in for film.
 at::Tensor clip(int64_t frames, int64_t height, int64_t width) {
   const auto ramp = [](int64_t n) { return at::arange(n, at::kFloat); };
-  const at::Tensor t = ramp(frames).view({1, -1, 1, 1}), y = ramp(height).view({1, 1, -1, 1}), x = ramp(width).view({1, 1, 1, -1});
+  const at::Tensor t = ramp(frames).view({1, -1, 1, 1}), y = ramp(height).view({1, 1, -1, 1}),
+                   x = ramp(width).view({1, 1, 1, -1});
   const at::Tensor phase = at::tensor({0.0F, 0.4F, 0.9F}).view({3, 1, 1, 1});
   return 0.6 * at::sin(0.11 * x + 0.2 * t + phase) + 0.3 * at::cos(0.17 * y - 0.1 * t + phase);
 }
 
-double psnr(const at::Tensor& a, const at::Tensor& b) { return 10 * std::log10(4 / (a - b).square().mean().item<double>()); }
+double psnr(const at::Tensor& a, const at::Tensor& b) {
+  return 10 * std::log10(4 / (a - b).square().mean().item<double>());
+}
 
 }  // namespace
 
@@ -48,7 +51,8 @@ TEST(Haar, MoreChannelsComeCloser) {
 TEST(Haar, AFlatPictureIsItsFirstChannelAlone) {
   const Haar codec(48);
   const at::Tensor latent = codec.encode(at::full({3, 4, 8, 8}, 0.5));
-  EXPECT_NEAR(latent[0].item<double>(), 0.5 * std::sqrt(768.0) / 9.9, 1e-4) << "an orthonormal mean over its typical size";
+  EXPECT_NEAR(latent[0].item<double>(), 0.5 * std::sqrt(768.0) / 9.9, 1e-4)
+      << "an orthonormal mean over its typical size";
   EXPECT_LT(latent.slice(0, 1).abs().max().item<double>(), 1e-4);
 }
 
@@ -63,7 +67,8 @@ TEST(Haar, AnImageIsFourEqualFrames) {
 TEST(Haar, SizesThatDoNotFitAreRefused) {
   const Haar codec(96);
   EXPECT_EQ(codec.latent_shape(16, 64, 96), (std::array<int64_t, 4>{96, 4, 8, 12}));
-  for (const auto& [f, h, w] : std::vector<std::array<int64_t, 3>>{{17, 64, 96}, {16, 60, 96}, {16, 64, 100}, {0, 64, 96}}) {
+  for (const auto& [f, h, w] :
+       std::vector<std::array<int64_t, 3>>{{17, 64, 96}, {16, 60, 96}, {16, 64, 100}, {0, 64, 96}}) {
     try {
       codec.latent_shape(f, h, w);
       ADD_FAILURE() << f;

@@ -10,10 +10,13 @@ namespace {
 
 const std::vector<NamePattern> kTable = {{"blocks.#.o.*", "layers.#.out.0.*"}, {"head.bias", "proj.bias"}};
 
-std::string foreign(const std::string& name, const std::string& naming) { return naming == "other" ? rename(kTable, name) : name; }
+std::string foreign(const std::string& name, const std::string& naming) {
+  return naming == "other" ? rename(kTable, name) : name;
+}
 
 Naming detect(const std::vector<std::string>& stored) {
-  return detect_naming({"blocks.0.o.weight", "blocks.10.o.weight", "head.bias"}, foreign, {"official", "other"}, stored, "a.safetensors");
+  return detect_naming({"blocks.0.o.weight", "blocks.10.o.weight", "head.bias"}, foreign, {"official", "other"}, stored,
+                       "a.safetensors");
 }
 
 }  // namespace

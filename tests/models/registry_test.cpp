@@ -53,6 +53,15 @@ TEST(Registry, SizesComeFromTheConfigBesideTheWeights) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(Registry, FieldsOfTheRecipeReplaceThoseOfThePreset) {
+  const auto wider = make_denoiser({.preset = "wan-tiny", .config_text = R"({"in_dim": 8, "out_dim": 8})"});
+  EXPECT_EQ(wider->in_channels(), 8);
+  EXPECT_EQ(wider->context_dim(), make_denoiser({.preset = "wan-tiny"})->context_dim());
+  const auto alone = make_denoiser({.config_text = R"({"dim": 16, "ffn_dim": 32, "num_heads": 2, "num_layers": 1})"});
+  EXPECT_EQ(alone->units().size(), 3u);
+  expect_error(Exit::input, "dim is missing", [] { make_denoiser({.config_text = R"({"num_heads": 2})"}); });
+}
+
 TEST(Registry, AForeignShapeNamesTheLikelyPreset) {
   EXPECT_EQ(likely_preset("blocks.0.ffn.0.weight", {8960, 1536}), "wan2.1-t2v-1.3b");
   EXPECT_EQ(likely_preset("blocks.0.ffn.0.weight", {13824, 5120}), "wan2.1-t2v-14b");
@@ -60,8 +69,8 @@ TEST(Registry, AForeignShapeNamesTheLikelyPreset) {
 }
 
 TEST(Registry, CodecsTakeTheirChannelsAfterAColon) {
-  EXPECT_EQ(make_codec("haar")->latent_shape(4, 8, 8)[0], 96);
-  EXPECT_EQ(make_codec("haar:48")->latent_shape(4, 8, 8)[0], 48);
+  EXPECT_EQ(make_codec("haar")->latent_shape(4, 8, 8)[0], 48);
+  EXPECT_EQ(make_codec("haar:96")->latent_shape(4, 8, 8)[0], 96);
 }
 
 }  // namespace tessera::models

@@ -15,7 +15,9 @@ net::WeightMap read_weights(const Umt5& encoder, const std::filesystem::path& pa
   for (const auto& unit : encoder.units())
     for (const auto& param : unit->spec().params) official.push_back(param.name);
   for (const auto& [name, tensor] : stored) names.push_back(name);
-  const ForeignName foreign = [&](const std::string& name, const std::string& naming) { return encoder.foreign_name(name, naming); };
+  const ForeignName foreign = [&](const std::string& name, const std::string& naming) {
+    return encoder.foreign_name(name, naming);
+  };
   const Naming naming = detect_naming(official, foreign, kTextNamings, names, path.string());
   net::WeightMap weights;
   for (const auto& unit : encoder.units()) {
@@ -31,7 +33,8 @@ std::vector<std::vector<int64_t>> real_tokens(const TensorMap& tensors) {
   const at::Tensor &ids = tensors.at("in.ids"), &mask = tensors.at("in.mask");
   std::vector<std::vector<int64_t>> prompts(ids.size(0));
   for (int64_t b = 0; b < ids.size(0); ++b)
-    for (int64_t i = 0; i < ids.size(1) && mask[b][i].item<int64_t>() != 0; ++i) prompts[b].push_back(ids[b][i].item<int64_t>());
+    for (int64_t i = 0; i < ids.size(1) && mask[b][i].item<int64_t>() != 0; ++i)
+      prompts[b].push_back(ids[b][i].item<int64_t>());
   return prompts;
 }
 
@@ -47,10 +50,12 @@ void compare(const std::string& config, const std::string& weights_file) {
     const auto n = static_cast<int64_t>(prompts[b].size());
     ASSERT_GT(n, 0);
     const at::Tensor rows = hidden.slice(0, batch.tokens.offsets[b], batch.tokens.offsets[b + 1]);
-    expect_close(rows, tensors.at("out.hidden")[static_cast<int64_t>(b)].slice(0, 0, n), golden.tolerance("out"), "prompt " + std::to_string(b));
+    expect_close(rows, tensors.at("out.hidden")[static_cast<int64_t>(b)].slice(0, 0, n), golden.tolerance("out"),
+                 "prompt " + std::to_string(b));
   }
   const at::Tensor table = weights.at("blocks.0.pos_embedding.embedding.weight");
-  const at::Tensor bias = at::embedding(table, relative_buckets(160, encoder.config(), table)).t().reshape({-1, 160, 160});
+  const at::Tensor bias =
+      at::embedding(table, relative_buckets(160, encoder.config(), table)).t().reshape({-1, 160, 160});
   expect_close(bias.select(1, 0), tensors.at("out.pos_bias_block0"), 0, "first row of the bias");
   expect_close(bias.select(1, 159), tensors.at("out.pos_bias_block0_last_row"), 0, "last row of the bias");
 }
@@ -70,7 +75,8 @@ TEST(Umt5, HuggingFaceNamesAndConfigMatchToo) {
 TEST(Umt5, BucketsChangeAtThePublishedDistances) {
   const at::Tensor buckets = relative_buckets(200, {}, at::zeros({})).view({200, 200});
   const auto bucket = [&](int64_t query, int64_t key) { return buckets[query][key].item<int64_t>(); };
-  const std::vector<std::pair<int64_t, int64_t>> changes = {{8, 8}, {12, 9}, {16, 10}, {23, 11}, {32, 12}, {46, 13}, {64, 14}, {91, 15}};
+  const std::vector<std::pair<int64_t, int64_t>> changes = {{8, 8},   {12, 9},  {16, 10}, {23, 11},
+                                                            {32, 12}, {46, 13}, {64, 14}, {91, 15}};
   for (const auto& [distance, expected] : changes) {
     EXPECT_EQ(bucket(distance, 0), expected) << distance;
     EXPECT_EQ(bucket(distance - 1, 0), expected - 1) << distance;

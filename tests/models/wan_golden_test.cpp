@@ -16,7 +16,9 @@ net::WeightMap read_weights(const Wan& model, const std::filesystem::path& path)
   for (const auto& unit : model.units())
     for (const auto& param : unit->spec().params) official.push_back(param.name);
   for (const auto& [name, tensor] : stored) names.push_back(name);
-  const ForeignName foreign = [&](const std::string& name, const std::string& naming) { return model.foreign_name(name, naming); };
+  const ForeignName foreign = [&](const std::string& name, const std::string& naming) {
+    return model.foreign_name(name, naming);
+  };
   const Naming naming = detect_naming(official, foreign, kDenoiserNamings, names, path.string());
   net::WeightMap weights;
   for (const auto& unit : model.units()) {
@@ -34,14 +36,17 @@ std::vector<net::Sample> read_samples(const TensorMap& tensors) {
   std::vector<net::Sample> samples;
   for (int64_t i = 0; tensors.count("in.x." + std::to_string(i)); ++i) {
     const std::string place = "." + std::to_string(i);
-    samples.push_back({.x = tensors.at("in.x" + place), .t = tensors.at("in.t")[i].item<double>(),
-                       .context = tensors.at("in.context" + place), .target = tensors.at("in.target" + place)});
+    samples.push_back({.x = tensors.at("in.x" + place),
+                       .t = tensors.at("in.t")[i].item<double>(),
+                       .context = tensors.at("in.context" + place),
+                       .target = tensors.at("in.target" + place)});
   }
   return samples;
 }
 
 /// Predictions, loss and all gradients the case has, each within its tolerance.
-void compare(const std::string& config_file, const std::string& weights_file, const std::string& case_file, size_t gradients) {
+void compare(const std::string& config_file, const std::string& weights_file, const std::string& case_file,
+             size_t gradients) {
   const Golden golden("wan21_t2v");
   const Wan model(parse_config(golden.text(config_file), config_file));
   const net::WeightMap weights = read_weights(model, golden.path(weights_file));
@@ -54,7 +59,8 @@ void compare(const std::string& config_file, const std::string& weights_file, co
   const std::vector<at::Tensor> predictions = model.unpack(out.detach(), batch);
   at::Tensor loss = at::zeros({});
   for (size_t i = 0; i < samples.size(); ++i) {
-    expect_close(predictions[i], tensors.at("out." + std::to_string(i)), golden.tolerance("out"), "out." + std::to_string(i));
+    expect_close(predictions[i], tensors.at("out." + std::to_string(i)), golden.tolerance("out"),
+                 "out." + std::to_string(i));
     const at::Tensor tokens = out.slice(0, batch.tokens.offsets[i], batch.tokens.offsets[i + 1]);
     loss = loss + (tokens - model.pack_target(samples[i].target)).square().mean() / static_cast<double>(samples.size());
   }
@@ -72,7 +78,8 @@ void compare(const std::string& config_file, const std::string& weights_file, co
   const auto inputs = model.unpack_input_grads({batch.inputs[0].grad(), batch.inputs[1].grad()}, batch, samples);
   for (size_t i = 0; i < samples.size(); ++i) {
     expect_gradient(inputs[i].first, tensors.at("grad_in.x." + std::to_string(i)), golden.tolerance("grad_in"), "x");
-    expect_gradient(inputs[i].second, tensors.at("grad_in.context." + std::to_string(i)), golden.tolerance("grad_in"), "context");
+    expect_gradient(inputs[i].second, tensors.at("grad_in.context." + std::to_string(i)), golden.tolerance("grad_in"),
+                    "context");
   }
 }
 

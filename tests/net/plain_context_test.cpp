@@ -28,11 +28,13 @@ bool close(const Tensor& a, const Tensor& b) { return at::allclose(a, b, 1e-5, 1
 
 TEST(PlainContext, LinearTakesABiasOnlyWhereThereIsOne) {
   const Tokens tokens = two_samples();
-  const WeightMap weights = {{"b.a.weight", at::randn({3, 8})}, {"b.a.bias", at::randn({3})}, {"b.c.weight", at::randn({3, 2, 2, 2})}};
+  const WeightMap weights = {
+      {"b.a.weight", at::randn({3, 8})}, {"b.a.bias", at::randn({3})}, {"b.c.weight", at::randn({3, 2, 2, 2})}};
   PlainContext ctx(weights, "b.", tokens);
   const Tensor x = at::randn({5, 8});
   EXPECT_TRUE(close(ctx.linear("a", x), at::mm(x, weights.at("b.a.weight").t()) + weights.at("b.a.bias")));
-  EXPECT_TRUE(close(ctx.linear("c", x), at::mm(x, weights.at("b.c.weight").view({3, 8}).t()))) << "patch convolutions are flattened";
+  EXPECT_TRUE(close(ctx.linear("c", x), at::mm(x, weights.at("b.c.weight").view({3, 8}).t())))
+      << "patch convolutions are flattened";
   EXPECT_TRUE(close(ctx.gelu_linear("a", x), ctx.linear("a", at::gelu(x, "tanh"))));
 }
 
@@ -73,11 +75,14 @@ TEST(PlainContext, AttentionStaysWithinItsSample) {
   PlainContext ctx(none, "", tokens);
   const Tensor q = at::randn({5, 8}), k = at::randn({5, 8}), v = at::randn({5, 8});
   const Tensor self = ctx.self_attention("a", q, k, v, 2);
-  const auto part = [](const Tensor& x, int64_t a, int64_t b) { return x.slice(0, a, b).reshape({b - a, 2, 4}).transpose(0, 1).unsqueeze(0); };
+  const auto part = [](const Tensor& x, int64_t a, int64_t b) {
+    return x.slice(0, a, b).reshape({b - a, 2, 4}).transpose(0, 1).unsqueeze(0);
+  };
   const Tensor expected = at::scaled_dot_product_attention(part(q, 2, 5), part(k, 2, 5), part(v, 2, 5));
   EXPECT_TRUE(close(self.slice(0, 2, 5), expected[0].transpose(0, 1).reshape({3, 8})));
   const Tensor cross = ctx.cross_attention("a", q, k, v, 2);
-  EXPECT_TRUE(close(cross.slice(0, 2, 5), v.slice(0, 4, 5).expand({3, 8}))) << "the second sample has a single context row";
+  EXPECT_TRUE(close(cross.slice(0, 2, 5), v.slice(0, 4, 5).expand({3, 8})))
+      << "the second sample has a single context row";
 }
 
 TEST(PlainContext, BiasedAttentionIsNotScaled) {
@@ -85,7 +90,8 @@ TEST(PlainContext, BiasedAttentionIsNotScaled) {
   const WeightMap none;
   PlainContext ctx(none, "", tokens);
   const Tensor q = at::randn({3, 4}), k = at::randn({3, 4}), v = at::randn({3, 4}), bias = at::randn({1, 3, 3});
-  EXPECT_TRUE(close(ctx.biased_attention("a", q, k, v, 1, bias), at::mm(at::softmax(at::mm(q, k.t()) + bias[0], -1), v)));
+  EXPECT_TRUE(
+      close(ctx.biased_attention("a", q, k, v, 1, bias), at::mm(at::softmax(at::mm(q, k.t()) + bias[0], -1), v)));
 }
 
 TEST(PlainContext, MissingWeightsNameTheNearest) {
@@ -96,7 +102,8 @@ TEST(PlainContext, MissingWeightsNameTheNearest) {
     ctx.linear("ffn.1", at::randn({5, 8}));
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("blocks.0.ffn.1.weight: no such weight"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("blocks.0.ffn.1.weight: no such weight"), std::string::npos)
+        << error.what();
     EXPECT_NE(std::string(error.what()).find("blocks.0.ffn.0.weight"), std::string::npos) << error.what();
   }
 }

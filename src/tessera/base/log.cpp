@@ -1,7 +1,6 @@
 #include "tessera/base/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -11,14 +10,10 @@ namespace {
 int rank_ = 0;
 int world_ = 1;
 
-spdlog::logger& logger() {
-  static auto instance = [] {
-    auto created = std::make_shared<spdlog::logger>("tessera", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    created->set_pattern("%v");
-    created->flush_on(spdlog::level::trace);
-    return created;
-  }();
-  return *instance;
+/// One write a line, so that lines of several ranks do not run into each other.
+void put(std::string text) {
+  text += '\n';
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
 }
 
 std::string line(std::string_view label, std::string_view text) {
@@ -29,9 +24,9 @@ std::string line(std::string_view label, std::string_view text) {
 
 void set_rank(int rank, int world) { rank_ = rank, world_ = world; }
 void info(std::string_view text) {
-  if (rank_ == 0) logger().info("{}", text);
+  if (rank_ == 0) put(std::string(text));
 }
-void warn(std::string_view text) { logger().warn("{}", line("warning: ", text)); }
-void error(std::string_view text) { logger().error("{}", line("error: ", text)); }
+void warn(std::string_view text) { put(line("warning: ", text)); }
+void error(std::string_view text) { put(line("error: ", text)); }
 
 }  // namespace tessera::log

@@ -4,8 +4,11 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
+#include "tessera/comm/same_host.h"
 #include "tessera/comm/store.h"
 
 namespace tessera::comm {
@@ -23,6 +26,7 @@ class GlooTransport final : public Transport {
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
   }
 
+  // send and recv: straight from and into the tensors, 1.5 to 3 times as fast here as alltoall_base and _allgather_base.
   void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
     for (size_t peer = 0; peer < in.size(); ++peer) {
@@ -41,6 +45,17 @@ class GlooTransport final : public Transport {
  private:
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 };
+
+/// LibTorch's messages carry a stack after the first line.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+bool port_taken(const std::exception& error) {
+  const std::string text = error.what();
+  return text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos;
+}
 
 }  // namespace
 
@@ -62,13 +77,16 @@ Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(p
     options.numWorkers = static_cast<size_t>(place.world);
     options.waitWorkers = false;
     options.timeout = backend_->timeout;
-    backend_->store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
+    backend_->store = c10::make_intrusive<c10d::PrefixStore>("attempt" + std::to_string(place.attempt),
+                                                             c10::make_intrusive<c10d::TCPStore>(place.host, options));
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    if (text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos)
-      throw UserError(Exit::usage, "comm", "port " + std::to_string(place.port) + " is taken", "choose another MASTER_PORT or --rdzv-endpoint");
-    throw UserError(Exit::rank_lost, "comm", "rank " + std::to_string(place.rank) + " could not reach the store at " + place.host + ":" +
-                    std::to_string(place.port), "are all ranks started, and is the address right?");
+    if (port_taken(error))
+      throw UserError(Exit::usage, "comm", "port " + std::to_string(place.port) + " is taken",
+                      "choose another MASTER_PORT or --rdzv-endpoint");
+    throw UserError(Exit::rank_lost, "comm",
+                    "rank " + std::to_string(place.rank) + " could not reach the store at " + place.host + ":" +
+                        std::to_string(place.port) + " (" + first_line(error) + ")",
+                    "are all ranks started, and is the address right?");
   }
 }
 
@@ -82,16 +100,19 @@ Group& Comm::group(std::string_view purpose, const std::vector<Axis>& axes) {
   auto& slot = groups_[key];
   if (slot) return *slot;
   const std::vector<int> members = mesh_.group(place_.rank, axes);
+  const int size = static_cast<int>(members.size());
   const int index = static_cast<int>(std::find(members.begin(), members.end(), place_.rank) - members.begin());
   std::unique_ptr<Transport> transport;
-  if (members.size() > 1) {
+  if (size > 1) {
     std::string prefix = key;
     for (int m : members) prefix += "," + std::to_string(m);
     try {
-      transport = std::make_unique<GlooTransport>(c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store), index,
-                                                  static_cast<int>(members.size()), backend_->timeout, place_.host);
-    } catch (const std::exception&) {
-      throw UserError(Exit::rank_lost, "comm", "the group " + prefix + " did not come together", "a rank did not start; see its messages");
+      const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store);
+      transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_.host);
+      transport = read_same_host(std::move(transport), index, size);
+    } catch (const std::exception& error) {
+      throw UserError(Exit::rank_lost, "comm", "the group " + prefix + " did not come together (" + first_line(error) + ")",
+                      "a rank did not start; see its messages");
     }
   }
   slot = std::make_unique<Group>(key, axis, members, index, std::move(transport));
@@ -108,10 +129,15 @@ HostedStore::HostedStore(const std::string& host, int port) : server_(std::make_
     options.port = static_cast<uint16_t>(port);
     options.isServer = true;
     options.waitWorkers = false;
+    options.timeout = std::chrono::seconds(10);  // it is on this machine, or the name is wrong
     server_->store = c10::make_intrusive<c10d::TCPStore>(host, options);
     port_ = server_->store->getPort();
-  } catch (const std::exception&) {
-    throw UserError(Exit::usage, "launch", "port " + std::to_string(port) + " is taken", "choose another with --rdzv-endpoint HOST:PORT");
+  } catch (const std::exception& error) {
+    const std::string endpoint = host + ":" + std::to_string(port);
+    if (port_taken(error))
+      throw UserError(Exit::usage, "launch", "port " + std::to_string(port) + " is taken", "choose another with --rdzv-endpoint HOST:PORT");
+    throw UserError(Exit::usage, "launch", "cannot host the meeting point " + endpoint + " (" + first_line(error) + ")",
+                    "--rdzv-endpoint names an address of node 0's machine");
   }
 }
 HostedStore::~HostedStore() = default;

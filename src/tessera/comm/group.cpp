@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cstring>
+
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/comm/comm.h"
@@ -12,9 +15,31 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return sum;
 }
 
-/// Plain loops: they run on a lane's thread, where LibTorch would start its own.
-void add_to(float* __restrict out, const float* __restrict in, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] += in[i];
+/// out[i] (+)= parts[0][i] + parts[1][i] + ..., added in this order whoever adds. A block of 16 KiB stays in the first
+/// cache, so each value passes through memory once. Plain loops: they run on a lane's thread, where LibTorch would
+/// start its own.
+void sum_in_order(float* out, const std::vector<const float*>& parts, int64_t n, bool accumulate) {
+  constexpr int64_t kBlock = 4096;
+  float sum[kBlock];
+  for (int64_t first = 0; first < n; first += kBlock) {
+    const int64_t count = std::min(kBlock, n - first);
+    std::memcpy(sum, parts[0] + first, static_cast<size_t>(count) * sizeof(float));
+    for (size_t p = 1; p < parts.size(); ++p) {
+      const float* part = parts[p] + first;
+      for (int64_t i = 0; i < count; ++i) sum[i] += part[i];
+    }
+    float* target = out + first;
+    if (accumulate)
+      for (int64_t i = 0; i < count; ++i) target[i] += sum[i];
+    else
+      std::memcpy(target, sum, static_cast<size_t>(count) * sizeof(float));
+  }
+}
+
+/// LibTorch's messages carry a stack after the first line.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace
@@ -27,8 +52,10 @@ void Group::run(const char* what, const std::vector<at::Tensor>& out, const std:
   try {
     transport_->exchange(out, in);
   } catch (const std::exception& error) {
-    throw UserError(Exit::rank_lost, "comm", std::string(what) + " of " + std::to_string(bytes_of(out)) + " bytes on " + name_ +
-                    " did not finish: a rank died or did not come within fault.timeout", "the launcher names the rank; restart to resume from the last checkpoint");
+    throw UserError(Exit::rank_lost, "comm",
+                    std::string(what) + " of " + std::to_string(bytes_of(out)) + " bytes on " + name_ +
+                        " did not finish: a rank died or did not come within fault.timeout (" + first_line(error) + ")",
+                    "the launcher names the rank; restart to resume from the last checkpoint");
   }
 }
 
@@ -40,48 +67,58 @@ void Group::all_gather(at::Tensor out, const at::Tensor& in) {
     send[i] = in;
     receive[i] = out.narrow(0, i * n, n);
   }
-  std::memcpy(out.mutable_data_ptr<float>() + index_ * n, in.const_data_ptr<float>(), static_cast<size_t>(n) * sizeof(float));
+  // memmove: the caller's shard may lie at its place already
+  std::memmove(static_cast<char*>(out.mutable_data_ptr()) + index_ * in.nbytes(), in.const_data_ptr(), in.nbytes());
   if (size() > 1) run("all_gather", send, receive);
 }
 
 void Group::reduce_scatter(at::Tensor shard, const at::Tensor& flat, at::Tensor scratch, bool accumulate) {
   const int64_t n = shard.numel();
   std::vector<at::Tensor> send(size()), receive(size());
+  std::vector<const float*> parts(size());
   for (int i = 0; i < size(); ++i) {
+    const at::Tensor& source = i == index_ ? flat : scratch;
+    parts[i] = source.const_data_ptr<float>() + i * n;
     if (i == index_) continue;
     send[i] = flat.narrow(0, i * n, n);
     receive[i] = scratch.narrow(0, i * n, n);
   }
   if (size() > 1) run("reduce_scatter", send, receive);
-  // Rank order, whoever adds: ((g0 + g1) + g2) ..., then onto what earlier micro-batches left.
-  float* total = scratch.mutable_data_ptr<float>() + index_ * n;
-  const float* mine = flat.const_data_ptr<float>() + index_ * n;
-  for (int i = 0; i < size(); ++i) {
-    const float* part = i == index_ ? mine : scratch.const_data_ptr<float>() + i * n;
-    float* target = accumulate ? total : shard.mutable_data_ptr<float>();
-    if (i == 0)
-      std::memcpy(target, part, static_cast<size_t>(n) * sizeof(float));
-    else
-      add_to(target, part, n);
-  }
-  if (accumulate) add_to(shard.mutable_data_ptr<float>(), total, n);
+  sum_in_order(shard.mutable_data_ptr<float>(), parts, n, accumulate);
 }
 
 void Group::all_reduce(at::Tensor tensor) {
   if (size() == 1) return;
-  const int64_t n = tensor.numel();
-  buffer_.resize(static_cast<size_t>(n * size()));
-  at::Tensor all = at::from_blob(buffer_.data(), {n * size()}, at::kFloat);
-  std::vector<at::Tensor> send(size()), receive(size());
-  for (int i = 0; i < size(); ++i) {
-    if (i == index_) continue;
-    send[i] = tensor;
-    receive[i] = all.narrow(0, i * n, n);
+  // In pieces, so that the memory is bounded: each member sums its part of a piece, then hands the sum to the others.
+  const int64_t piece = kAllReducePiece / size() * size();
+  buffer_.resize(static_cast<size_t>(piece));
+  const at::Tensor received = at::from_blob(buffer_.data(), {piece}, at::kFloat);
+  for (int64_t first = 0; first < tensor.numel(); first += piece) {
+    const int64_t n = std::min(piece, tensor.numel() - first);
+    const auto begin = [&](int i) { return first + n * i / size(); };
+    const auto part = [&](int i) {  // undefined when the last piece is too short to go round
+      const int64_t length = begin(i + 1) - begin(i);
+      return length ? tensor.narrow(0, begin(i), length) : at::Tensor();
+    };
+    const at::Tensor own = part(index_);
+    const int64_t stride = piece / size();
+    std::vector<at::Tensor> send(size()), receive(size());
+    std::vector<const float*> parts(size());
+    for (int i = 0; i < size(); ++i) {
+      parts[i] = i == index_ ? tensor.const_data_ptr<float>() + begin(i) : buffer_.data() + i * stride;
+      if (i == index_) continue;
+      send[i] = part(i);
+      if (own.defined()) receive[i] = received.narrow(0, i * stride, own.numel());
+    }
+    run("all_reduce", send, receive);
+    if (own.defined()) sum_in_order(own.mutable_data_ptr<float>(), parts, own.numel(), false);
+    for (int i = 0; i < size(); ++i) {
+      if (i == index_) continue;
+      send[i] = own;
+      receive[i] = part(i);
+    }
+    run("all_reduce", send, receive);
   }
-  std::memcpy(buffer_.data() + index_ * n, tensor.const_data_ptr<float>(), static_cast<size_t>(n) * sizeof(float));
-  run("all_reduce", send, receive);
-  std::memcpy(tensor.mutable_data_ptr<float>(), buffer_.data(), static_cast<size_t>(n) * sizeof(float));
-  for (int i = 1; i < size(); ++i) add_to(tensor.mutable_data_ptr<float>(), buffer_.data() + i * n, n);
 }
 
 std::vector<std::vector<double>> Group::all_gather_doubles(const std::vector<double>& mine) {

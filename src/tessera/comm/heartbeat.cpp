@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -22,17 +24,17 @@ void* map_file(int fd, size_t bytes) {
 }  // namespace
 
 StatusBoard::StatusBoard(int ranks) : bytes_(sizeof(StatusSlot) * static_cast<size_t>(ranks)) {
-  char name[] = "/dev/shm/tessera-status-XXXXXX";
-  fd_ = mkstemp(name);
-  path_ = name;
+  // Without a name in any folder, so nothing stays behind a killed launcher; ranks inherit the descriptor.
+  fd_ = memfd_create("tessera-status", 0);
+  path_ = "/proc/self/fd/" + std::to_string(fd_);
   if (fd_ < 0 || ftruncate(fd_, static_cast<off_t>(bytes_)) != 0 || !(slots_ = static_cast<StatusSlot*>(map_file(fd_, bytes_))))
-    throw UserError(Exit::disk, "launch", "/dev/shm: no room for the status of the ranks", "free some shared memory");
+    throw UserError(Exit::memory, "launch", std::string("no memory for the status of the ranks: ") + std::strerror(errno),
+                    "free some memory");
 }
 
 StatusBoard::~StatusBoard() {
   munmap(slots_, bytes_);
   close(fd_);
-  unlink(path_.c_str());
 }
 
 StatusBoard::Status StatusBoard::read(int rank) const {
@@ -65,6 +67,7 @@ Heartbeat::Heartbeat(const Rendezvous& place) {
 Heartbeat::~Heartbeat() {
   stop_ = true;
   if (thread_.joinable()) thread_.join();
+  if (slot_) slot_->beats = 0;  // not silent, but done with beating
   if (map_) munmap(map_, bytes_);
 }
 

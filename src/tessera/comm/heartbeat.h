@@ -18,7 +18,7 @@ namespace tessera::comm {
 
 /// One rank's place in the file. Written by the rank alone; a torn text is at worst odd to read.
 struct StatusSlot {
-  std::atomic<uint64_t> beats;
+  std::atomic<uint64_t> beats;  ///< 0: this rank does not beat
   std::atomic<int64_t> step;
   std::atomic<int32_t> instruction;
   std::array<char, 104> text;
@@ -26,9 +26,9 @@ struct StatusSlot {
 
 class StatusBoard {
  public:
-  explicit StatusBoard(int ranks);  ///< makes the file, in memory (removed with the board)
+  explicit StatusBoard(int ranks);  ///< makes the file, in memory only
   ~StatusBoard();
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  ///< for child processes
 
   struct Status {
     uint64_t beats = 0;

@@ -10,7 +10,8 @@ struct Rendezvous {
   int rank = 0, world = 1, local_rank = 0, local_world = 1;
   std::string host = "127.0.0.1";
   int port = 0;
-  bool store_is_hosted = false;  ///< our launcher hosts the store; else rank 0 does
+  bool store_is_hosted = false;  ///< the launcher (ours, torchrun's agent) hosts the store; else rank 0 does
+  int attempt = 0;               ///< torchrun's restarts; a hosted store still has the keys of the last attempt
 
   /// Throws UserError (usage) for a variable that is missing or not a number.
   static Rendezvous from_env();

@@ -14,7 +14,8 @@ constexpr double kTrainSteps = 1000;
 
 [[noreturn]] void unknown(const std::string& key, const std::string& word, const std::vector<std::string>& known) {
   const auto near = nearest(word, known);
-  throw UserError(Exit::usage, key, "'" + word + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"));
+  throw UserError(Exit::usage, key,
+                  "'" + word + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"));
 }
 
 }  // namespace
@@ -31,7 +32,8 @@ void parse_timesteps(const std::string& text, Options& options) {
     if (*arguments == '\0') return;
     const bool read = std::sscanf(arguments, "( %lf , %lf )%n", &options.mean, &options.scale, &end) == 2;
     if (read && arguments[end] == '\0' && end > 0 && options.scale > 0) return;
-    throw UserError(Exit::usage, "diffusion.timesteps", "'" + text + "' cannot be read", "write logit_normal(MEAN, SCALE), SCALE above 0");
+    throw UserError(Exit::usage, "diffusion.timesteps", "'" + text + "' cannot be read",
+                    "write logit_normal(MEAN, SCALE), SCALE above 0");
   }
   if (text == "uniform" || text == "shift")
     options.timesteps = Timesteps::uniform;
@@ -68,7 +70,9 @@ TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t s
   return result;
 }
 
-at::Tensor add_noise(const at::Tensor& x0, const at::Tensor& noise, double sigma) { return x0 * (1 - sigma) + noise * sigma; }
+at::Tensor add_noise(const at::Tensor& x0, const at::Tensor& noise, double sigma) {
+  return x0 * (1 - sigma) + noise * sigma;
+}
 at::Tensor velocity(const at::Tensor& x0, const at::Tensor& noise) { return noise - x0; }
 
 TrainingTable training_table(double shift, int64_t count) {
@@ -85,7 +89,8 @@ TrainingTable training_table(double shift, int64_t count) {
   double sum = 0;
   for (double& w : table.weights) sum += (w -= least);
   for (double& w : table.weights) w *= kTrainSteps / sum;
-  if (count != static_cast<int64_t>(kTrainSteps) && count > 1) {  // DiffSynth lifts shorter tables by their second weight
+  if (count != static_cast<int64_t>(kTrainSteps) &&
+      count > 1) {  // DiffSynth lifts shorter tables by their second weight
     for (double& w : table.weights) w *= n / kTrainSteps;
     const double lift = table.weights[1];
     for (double& w : table.weights) w += lift;

@@ -2,8 +2,8 @@
 // Flow matching: what a training step draws, the noisy latent and the target it makes of it.
 //
 //   TrainingDraw d = draw(options, seed, step, place);           // place in the global batch: the same on every layout
-//   Tensor x = add_noise(latent, noise, d.sigma);                // (1 - sigma) x0 + sigma eps; the model is fed t = 1000 sigma
-//   Tensor target = velocity(latent, noise);                     // eps - x0
+//   Tensor x = add_noise(latent, noise, d.sigma);                // (1 - sigma) x0 + sigma eps; the model is fed t =
+//   1000 sigma Tensor target = velocity(latent, noise);                     // eps - x0
 #include <cstdint>
 #include <string>
 #include <vector>

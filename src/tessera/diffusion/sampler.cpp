@@ -101,10 +101,8 @@ std::unique_ptr<Sampler> make(SampleSchedule schedule) {
 
 const std::vector<Entry>& samplers() {
   static const std::vector<Entry> table = {
-      {"euler", plain_schedule, make<Euler>},
-      {"euler_diffusers", diffusers_euler_schedule, make<Euler>},
-      {"unipc", unipc_schedule, make<UniPc>},
-      {"unipc_diffusers", diffusers_unipc_schedule, make<UniPc>},
+      {"euler", plain_schedule, make<Euler>},       {"euler_diffusers", diffusers_euler_schedule, make<Euler>},
+      {"unipc", unipc_schedule, make<UniPc>},       {"unipc_diffusers", diffusers_unipc_schedule, make<UniPc>},
       {"dpmpp", dpmpp_schedule, make<DpmPlusPlus>},
   };
   return table;
@@ -120,11 +118,13 @@ std::vector<std::string> sampler_names() {
 
 std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double shift) {
   if (steps < 1 || !(shift > 0))
-    throw UserError(Exit::usage, "sample", std::to_string(steps) + " steps with shift " + std::to_string(shift), "both must be above 0");
+    throw UserError(Exit::usage, "sample", std::to_string(steps) + " steps with shift " + std::to_string(shift),
+                    "both must be above 0");
   for (const Entry& entry : samplers())
     if (entry.name == name) return entry.make(entry.schedule(steps, shift));
   const auto near = nearest(name, sampler_names());
-  throw UserError(Exit::usage, "sample.sampler", "'" + name + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"));
+  throw UserError(Exit::usage, "sample.sampler",
+                  "'" + name + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"));
 }
 
 Tensor guided(const Tensor& uncond, const Tensor& cond, double scale) { return uncond + (cond - uncond) * scale; }

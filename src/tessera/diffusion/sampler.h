@@ -27,7 +27,8 @@ class Sampler {
   int steps() const { return static_cast<int>(schedule_.timesteps.size()); }
   const std::vector<double>& timesteps() const { return schedule_.timesteps; }
   const std::vector<double>& sigmas() const { return schedule_.sigmas; }
-  /// The latent after step i, given the one before it and its velocity. Steps come in order 0, 1, ..; step 0 starts anew.
+  /// The latent after step i, given the one before it and its velocity. Steps come in order 0, 1, ..; step 0 starts
+  /// anew.
   virtual at::Tensor step(int i, const at::Tensor& x, const at::Tensor& v) = 0;
 
  protected:

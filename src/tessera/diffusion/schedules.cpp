@@ -25,7 +25,8 @@ std::vector<double> shifted(std::vector<double> u, double shift) {
 
 SampleSchedule schedule_of(std::vector<double> sigmas, bool integer_timesteps) {
   SampleSchedule schedule;
-  for (const double sigma : sigmas) schedule.timesteps.push_back(integer_timesteps ? std::trunc(kTrainSteps * sigma) : kTrainSteps * sigma);
+  for (const double sigma : sigmas)
+    schedule.timesteps.push_back(integer_timesteps ? std::trunc(kTrainSteps * sigma) : kTrainSteps * sigma);
   sigmas.push_back(0);
   schedule.sigmas = std::move(sigmas);
   return schedule;
@@ -33,7 +34,9 @@ SampleSchedule schedule_of(std::vector<double> sigmas, bool integer_timesteps) {
 
 }  // namespace
 
-SampleSchedule plain_schedule(int steps, double shift) { return schedule_of(shifted(linspace(1, 0, steps + 1, steps), shift), false); }
+SampleSchedule plain_schedule(int steps, double shift) {
+  return schedule_of(shifted(linspace(1, 0, steps + 1, steps), shift), false);
+}
 
 SampleSchedule diffusers_euler_schedule(int steps, double shift) {
   // Its table is shifted in the constructor, and what lies evenly between the table's ends is shifted again.
@@ -42,11 +45,14 @@ SampleSchedule diffusers_euler_schedule(int steps, double shift) {
 }
 
 SampleSchedule unipc_schedule(int steps, double shift) {
-  const double first = static_cast<float>(1 - 1 / kTrainSteps);  // kept as fp32 in the official code, which decides truncations
+  const double first =
+      static_cast<float>(1 - 1 / kTrainSteps);  // kept as fp32 in the official code, which decides truncations
   return schedule_of(shifted(linspace(first, 0, steps + 1, steps), shift), true);
 }
 
-SampleSchedule dpmpp_schedule(int steps, double shift) { return schedule_of(shifted(linspace(1, 0, steps + 1, steps), shift), true); }
+SampleSchedule dpmpp_schedule(int steps, double shift) {
+  return schedule_of(shifted(linspace(1, 0, steps + 1, steps), shift), true);
+}
 
 SampleSchedule diffusers_unipc_schedule(int steps, double shift) {
   auto sigmas = shifted(linspace(1, 1 / kTrainSteps, steps + 1, steps), shift);

@@ -27,7 +27,8 @@ class ConfigReader {
     const auto& value = json_[key];
     const bool whole = value.is_number_integer();
     const int64_t number = whole ? value.template get<int64_t>() : 0;
-    if (!whole || number < 1 || number > (int64_t{1} << 31)) fail(std::string(key) + " is " + shown(key) + ", expected a positive whole number");
+    if (!whole || number < 1 || number > (int64_t{1} << 31))
+      fail(std::string(key) + " is " + shown(key) + ", expected a positive whole number");
     return number;
   }
   double real(const char* key, double absent) const {
@@ -42,7 +43,8 @@ class ConfigReader {
   }
   /// The field must be `expected` (or absent): what we do not support is refused, not ignored.
   void expect(const char* key, const nlohmann::json& expected) const {
-    if (has(key) && json_[key] != expected) fail(std::string(key) + " is " + shown(key) + ", supported is " + expected.dump());
+    if (has(key) && json_[key] != expected)
+      fail(std::string(key) + " is " + shown(key) + ", supported is " + expected.dump());
   }
   void expect_absent(const char* key, const std::string& meaning) const {
     if (has(key)) fail(std::string(key) + " is set: " + meaning);

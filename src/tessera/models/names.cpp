@@ -53,8 +53,9 @@ std::string rename(const std::vector<NamePattern>& table, std::string_view name)
   return std::string(name);
 }
 
-Naming detect_naming(const std::vector<std::string>& official, const ForeignName& foreign, const std::vector<std::string>& namings,
-                     const std::vector<std::string>& stored, const std::string& file) {
+Naming detect_naming(const std::vector<std::string>& official, const ForeignName& foreign,
+                     const std::vector<std::string>& namings, const std::vector<std::string>& stored,
+                     const std::string& file) {
   const std::set<std::string> known(stored.begin(), stored.end());
   Naming best;
   int64_t most = 0;
@@ -69,7 +70,8 @@ Naming detect_naming(const std::vector<std::string>& official, const ForeignName
   if (most > 0) return best;
   const std::string theirs = stored.empty() ? "nothing" : "'" + stored.front().substr(0, 120) + "' and others";
   const std::string ours = official.empty() ? "nothing" : "'" + official.front() + "' and others";
-  throw UserError(Exit::input, "models.names", file + ": holds none of the model's tensors: it has " + theirs + ", the model has " + ours,
+  throw UserError(Exit::input, "models.names",
+                  file + ": holds none of the model's tensors: it has " + theirs + ", the model has " + ours,
                   "check model.path and model.preset");
 }
 

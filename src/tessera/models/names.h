@@ -35,7 +35,8 @@ using ForeignName = std::function<std::string(const std::string& name, const std
 
 /// The naming under which most of `official` are among `stored`. Throws UserError (input) when there is none;
 /// `file` is for the message.
-Naming detect_naming(const std::vector<std::string>& official, const ForeignName& foreign, const std::vector<std::string>& namings,
-                     const std::vector<std::string>& stored, const std::string& file);
+Naming detect_naming(const std::vector<std::string>& official, const ForeignName& foreign,
+                     const std::vector<std::string>& namings, const std::vector<std::string>& stored,
+                     const std::string& file);
 
 }  // namespace tessera::models

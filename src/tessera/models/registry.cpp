@@ -3,6 +3,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tessera/base/check.h"
@@ -20,7 +21,9 @@ namespace fs = std::filesystem;
   std::string list;
   for (const auto& other : known) list += (list.empty() ? "" : ", ") + other;
   const auto near = nearest(name, known);
-  throw UserError(Exit::usage, key, "'" + name + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"), "known are " + list);
+  throw UserError(Exit::usage, key,
+                  "'" + name + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"),
+                  "known are " + list);
 }
 
 /// One line a family: presets and what is made of sizes.
@@ -39,7 +42,8 @@ std::vector<std::string> names(const std::vector<std::pair<std::string, Config>>
 }
 
 template <class Config>
-const Config& find(const std::vector<std::pair<std::string, Config>>& presets, const std::string& key, const std::string& preset) {
+const Config& find(const std::vector<std::pair<std::string, Config>>& presets, const std::string& key,
+                   const std::string& preset) {
   for (const auto& [name, config] : presets)
     if (name == preset) return config;
   unknown(key, preset, names(presets));
@@ -64,12 +68,34 @@ std::string read_text(const fs::path& file) {
   return text.str();
 }
 
-/// The config.json of a model folder, official or diffusers.
-fs::path config_of(const std::string& path) {
+/// The config.json of a model folder, official or diffusers; empty when there is none.
+fs::path find_config(const std::string& path) {
   const fs::path folder = fs::is_directory(path) ? fs::path(path) : fs::path(path).parent_path();
   for (const char* place : {"config.json", "transformer/config.json"})
     if (fs::exists(folder / place)) return folder / place;
-  throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights", "add model.preset or model.config");
+  return {};
+}
+
+bool has_config(const std::string& path) { return !find_config(path).empty(); }
+
+fs::path config_of(const std::string& path) {
+  if (has_config(path)) return find_config(path);
+  throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights",
+                  "add model.preset or model.config");
+}
+
+}  // namespace
+
+namespace {
+
+/// The sizes of a preset or a config.json; nothing when the choice names neither.
+std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoice& choice) {
+  if (choice.config.empty() && !choice.preset.empty()) return family.from_preset(choice.preset);
+  if (choice.config.empty() && choice.path.empty()) return nullptr;
+  // a folder of weights needs no config.json when the recipe has the sizes
+  if (choice.config.empty() && !choice.config_text.empty() && !has_config(choice.path)) return nullptr;
+  const fs::path file = choice.config.empty() ? config_of(choice.path) : fs::path(choice.config);
+  return family.from_json(read_text(file), file.string());
 }
 
 }  // namespace
@@ -80,12 +106,15 @@ std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice) {
   for (const Family& family : families()) {
     known.push_back(family.name);
     if (family.name != wanted) continue;
-    if (!choice.config_text.empty()) return family.from_json(choice.config_text, "model.config");
-    if (choice.config.empty() && !choice.preset.empty()) return family.from_preset(choice.preset);
-    if (choice.config.empty() && choice.path.empty())
-      throw UserError(Exit::usage, "model", "neither preset nor path nor config is given", "set model.preset, for instance to " + family.presets()[0]);
-    const fs::path file = choice.config.empty() ? config_of(choice.path) : fs::path(choice.config);
-    return family.from_json(read_text(file), file.string());
+    auto model = named_model(family, choice);
+    if (!model && choice.config_text.empty())
+      throw UserError(Exit::usage, "model", "neither preset nor path nor config is given",
+                      "set model.preset, for instance to " + family.presets()[0]);
+    if (choice.config_text.empty()) return model;
+    if (!model) return family.from_json(choice.config_text, "model.config");
+    auto sizes = nlohmann::ordered_json::parse(model->config_json());
+    sizes.merge_patch(nlohmann::ordered_json::parse(choice.config_text));
+    return family.from_json(sizes.dump(), "model.config");
   }
   unknown("model.family", wanted, known);
 }
@@ -100,12 +129,13 @@ std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice) {
 std::unique_ptr<net::VideoCodec> make_codec(const std::string& name) {
   const auto colon = name.find(':');
   if (name.substr(0, colon) != "haar") unknown("autoencoder", name, {"haar"});
-  if (colon == name.npos) return std::make_unique<Haar>(96);
+  if (colon == name.npos) return std::make_unique<Haar>(48);
   int64_t channels = 0;
   const char* end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + colon + 1, end, channels);
   if (error != std::errc() || stop != end)
-    throw UserError(Exit::usage, "autoencoder", "'" + name + "': after the colon comes the number of channels", "write haar:96");
+    throw UserError(Exit::usage, "autoencoder", "'" + name + "': after the colon comes the number of channels",
+                    "write haar:48");
   return std::make_unique<Haar>(channels);
 }
 

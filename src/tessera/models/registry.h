@@ -4,7 +4,7 @@
 //   auto model = make_denoiser({.preset = "wan2.1-t2v-1.3b"});
 //   auto other = make_denoiser({.path = "Wan2.1-T2V-1.3B"});       // sizes from its config.json
 //   auto text = make_text_encoder({.preset = "umt5-demo"});
-//   auto codec = make_codec("haar:96");
+//   auto codec = make_codec("haar:48");
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,19 +13,20 @@
 
 namespace tessera::models {
 
-/// The [model] table of a recipe. Sizes come from the first that is given: config (a file), preset, path (its config.json).
+/// The [model] table of a recipe. Sizes come from the first that is given: config (a file), preset, path (its
+/// config.json); the fields of config_text replace theirs, or are all there is.
 struct ModelChoice {
   std::string family = "wan";
   std::string preset;
   std::string config;
   std::string path;
-  std::string config_text;  ///< a config.json itself; comes before all others
+  std::string config_text;  ///< fields of a config.json, as JSON
 };
 
 /// All throw UserError (usage) naming the nearest known name, or (input) for an unreadable config.
 std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice);
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice);  ///< family is not read
-std::unique_ptr<net::VideoCodec> make_codec(const std::string& name);            ///< "haar" (96 channels) or "haar:CHANNELS"
+std::unique_ptr<net::VideoCodec> make_codec(const std::string& name);  ///< "haar" (48 channels) or "haar:CHANNELS"
 
 std::vector<std::string> denoiser_presets();
 

@@ -49,7 +49,8 @@ Tensor PlainContext::weight(std::string_view site, std::string_view suffix) cons
   std::vector<std::string> known;
   for (const auto& [other, tensor] : weights_) known.push_back(other);
   const auto near = nearest(name, known);
-  throw UserError(Exit::input, "net.weight", name + ": no such weight", near.empty() ? "" : "the nearest is " + near[0]);
+  throw UserError(Exit::input, "net.weight", name + ": no such weight",
+                  near.empty() ? "" : "the nearest is " + near[0]);
 }
 
 Tensor PlainContext::linear(std::string_view site, const Tensor& x) {
@@ -67,13 +68,14 @@ Tensor PlainContext::rms_norm(std::string_view site, const Tensor& x, double eps
 }
 
 Tensor PlainContext::rms_norm_rope(std::string_view site, const Tensor& x, int64_t heads, double eps) {
-  const Tensor pairs = rms_norm(site, x, eps).reshape({x.size(0), heads, -1, 2});              // [T, heads, d/2, 2]
-  const Tensor re = pairs.select(-1, 0), im = pairs.select(-1, 1);                             // [T, heads, d/2]
-  const Tensor cos = tokens_.cos.unsqueeze(1), sin = tokens_.sin.unsqueeze(1);                 // [T, 1, d/2]
+  const Tensor pairs = rms_norm(site, x, eps).reshape({x.size(0), heads, -1, 2});  // [T, heads, d/2, 2]
+  const Tensor re = pairs.select(-1, 0), im = pairs.select(-1, 1);                 // [T, heads, d/2]
+  const Tensor cos = tokens_.cos.unsqueeze(1), sin = tokens_.sin.unsqueeze(1);     // [T, 1, d/2]
   return at::stack({re * cos - im * sin, re * sin + im * cos}, -1).reshape(x.sizes());
 }
 
-Tensor PlainContext::modulated_norm(std::string_view, const Tensor& x, const Tensor& shift, const Tensor& scale, double eps) {
+Tensor PlainContext::modulated_norm(std::string_view, const Tensor& x, const Tensor& shift, const Tensor& scale,
+                                    double eps) {
   const Tensor normal = at::layer_norm(x, {x.size(-1)}, {}, {}, eps);
   return normal * (1 + scale.index_select(0, tokens_.rows)) + shift.index_select(0, tokens_.rows);
 }
@@ -82,16 +84,18 @@ Tensor PlainContext::gated_residual(std::string_view, const Tensor& x, const Ten
   return x + y * gate.index_select(0, tokens_.rows);
 }
 
-Tensor PlainContext::self_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads) {
+Tensor PlainContext::self_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
+                                    int64_t heads) {
   return attend_packed(q, k, v, heads, tokens_.offsets, tokens_.offsets);
 }
 
-Tensor PlainContext::cross_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads) {
+Tensor PlainContext::cross_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     int64_t heads) {
   return attend_packed(q, k, v, heads, tokens_.offsets, tokens_.context_offsets);
 }
 
-Tensor PlainContext::biased_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                                      const Tensor& bias) {
+Tensor PlainContext::biased_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
+                                      int64_t heads, const Tensor& bias) {
   const Tensor scores = at::matmul(split_heads(q, heads), split_heads(k, heads).transpose(1, 2)) + bias;
   return join_heads(at::matmul(at::softmax(scores, -1), split_heads(v, heads)));
 }

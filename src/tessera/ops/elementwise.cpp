@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/adamw.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
@@ -91,11 +92,6 @@ struct Param : Function<Param> {
   }
 };
 
-TESSERA_KERNEL void add_row(float* __restrict out, const float* __restrict in, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) out[i] += in[i];
-}
-
 struct Embedding : Function<Embedding> {
   static Tensor run(const Tensor& ids, const WeightSite& table) { return table.value.index_select(0, ids); }
   static Tensor forward(AutogradContext* ctx, const Tensor& anchor, const Tensor& ids, Handle table) {
@@ -107,7 +103,7 @@ struct Embedding : Function<Embedding> {
     const Tensor ids = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     const int64_t d = dy.size(1);
     if (float* grad = accumulating(*site_of(ctx, "w")))
-      for (int64_t t = 0; t < ids.size(0); ++t) add_row(grad + ids.const_data_ptr<int64_t>()[t] * d, data(dy) + t * d, d);
+      for (int64_t t = 0; t < ids.size(0); ++t) add(grad + ids.const_data_ptr<int64_t>()[t] * d, data(dy) + t * d, d);
     return {{}, {}, {}};
   }
 };

@@ -32,8 +32,10 @@ inline float* out_data(const at::Tensor& t) { return t.mutable_data_ptr<float>()
 
 /// A site's gradient to add to: zeroed when nothing was written yet; null when frozen or without memory (meta).
 inline float* accumulating(WeightSite& site) {
-  if (!site.grad.defined() || site.grad.is_meta()) return nullptr;
-  if (std::exchange(site.fresh, false)) std::fill_n(out_data(site.grad), site.grad.numel(), 0.0f);
+  if (!site.grad.defined()) return nullptr;
+  const bool fresh = std::exchange(site.fresh, false);
+  if (site.grad.is_meta()) return nullptr;
+  if (fresh) std::fill_n(out_data(site.grad), site.grad.numel(), 0.0f);
   return out_data(site.grad);
 }
 

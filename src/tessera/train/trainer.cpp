@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/training.h"

@@ -5,6 +5,7 @@
 //   if (auto done = validation.take_finished()) validation.write(step, *done, metrics);
 #include <filesystem>
 
+#include "tessera/data/video.h"
 #include "tessera/diffusion/sampler.h"
 #include "tessera/train/job.h"
 #include "tessera/train/metrics.h"

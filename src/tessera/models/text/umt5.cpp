@@ -18,7 +18,8 @@ namespace {
 plan::UnitSpec frozen(std::string name, std::string kind, const std::string& prefix,
                       const std::vector<std::pair<std::string, std::vector<int64_t>>>& params) {
   plan::UnitSpec spec{.name = std::move(name), .kind = std::move(kind), .params = {}, .cost = {}};
-  for (const auto& [site, shape] : params) spec.params.push_back({.name = prefix + site, .shape = shape, .trainable = false});
+  for (const auto& [site, shape] : params)
+    spec.params.push_back({.name = prefix + site, .shape = shape, .trainable = false});
   return spec;
 }
 
@@ -28,7 +29,9 @@ class Embedding final : public net::Unit {
       : spec_(frozen("token_embedding", "embedding", "", {{"token_embedding.weight", {c.vocab_size, c.dim}}})) {}
   const plan::UnitSpec& spec() const override { return spec_; }
   std::string prefix() const override { return ""; }
-  Flow forward(Context& ctx, const Flow& in) const override { return {{ctx.embedding("token_embedding", in.stream[0])}, {}}; }
+  Flow forward(Context& ctx, const Flow& in) const override {
+    return {{ctx.embedding("token_embedding", in.stream[0])}, {}};
+  }
   double forward_flops(const Tokens&) const override { return 0; }
 
  private:
@@ -41,15 +44,16 @@ class Block final : public net::Unit {
   const plan::UnitSpec& spec() const override { return spec_; }
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    Tensor x = in.stream[0];                                                                       // x [T, dim]
+    Tensor x = in.stream[0];  // x [T, dim]
     x = x + attention(ctx, ctx.rms_norm("norm1", x, c_.eps));
     const Tensor y = ctx.rms_norm("norm2", x, c_.eps);
-    const Tensor gate = at::gelu(ctx.linear("ffn.gate.0", y), "tanh");                             // [T, ffn]
+    const Tensor gate = at::gelu(ctx.linear("ffn.gate.0", y), "tanh");  // [T, ffn]
     return {{x + ctx.linear("ffn.fc2", ctx.linear("ffn.fc1", y) * gate)}, {}};
   }
 
   double forward_flops(const Tokens& tokens) const override {
-    const auto dim = static_cast<double>(c_.dim), inner = static_cast<double>(c_.dim_attn), ffn = static_cast<double>(c_.dim_ffn);
+    const auto dim = static_cast<double>(c_.dim), inner = static_cast<double>(c_.dim_attn),
+               ffn = static_cast<double>(c_.dim_ffn);
     double flops = static_cast<double>(tokens.count()) * (8 * dim * inner + 6 * dim * ffn);
     for (size_t s = 0; s + 1 < tokens.offsets.size(); ++s) {
       const auto n = static_cast<double>(tokens.offsets[s + 1] - tokens.offsets[s]);
@@ -81,7 +85,7 @@ class Block final : public net::Unit {
     for (size_t s = 0; s + 1 < at_.size(); ++s) {
       const int64_t n = at_[s + 1] - at_[s];
       const auto cut = [&](const Tensor& x) { return x.narrow(0, at_[s], n); };
-      const Tensor table = ctx.embedding("pos_embedding.embedding", relative_buckets(n, c_, y));         // [n * n, heads]
+      const Tensor table = ctx.embedding("pos_embedding.embedding", relative_buckets(n, c_, y));  // [n * n, heads]
       const Tensor bias = table.t().reshape({c_.num_heads, n, n});
       prompts.push_back(ctx.biased_attention("attn", cut(q), cut(k), cut(v), c_.num_heads, bias));
     }
@@ -154,9 +158,12 @@ Config parse_config(std::string_view text, const std::string& file) {
     c.dim_ffn = json.size("dim_ffn");
     c.num_buckets = json.size("num_buckets", c.num_buckets);
   }
-  if (c.dim_attn % c.num_heads != 0) json.fail("dim_attn " + std::to_string(c.dim_attn) + " is not a multiple of num_heads " + std::to_string(c.num_heads));
+  if (c.dim_attn % c.num_heads != 0)
+    json.fail("dim_attn " + std::to_string(c.dim_attn) + " is not a multiple of num_heads " +
+              std::to_string(c.num_heads));
   if (c.num_buckets % 4 != 0) json.fail("num_buckets " + std::to_string(c.num_buckets) + " is not a multiple of 4");
-  if (c.max_distance <= c.num_buckets / 4) json.fail("max_distance " + std::to_string(c.max_distance) + " is too small for the buckets");
+  if (c.max_distance <= c.num_buckets / 4)
+    json.fail("max_distance " + std::to_string(c.max_distance) + " is too small for the buckets");
   return c;
 }
 
@@ -175,7 +182,8 @@ Tensor relative_buckets(int64_t n, const Config& c, const Tensor& like) {
   const Tensor offset = place.unsqueeze(0) - place.unsqueeze(1);  // [query, key]: key - query
   const Tensor distance = offset.abs();
   // fp32 and truncation as in the reference: the change points depend on it. Distance 0 is taken by `exact` below.
-  const Tensor ratio = at::log(distance.clamp_min(1).to(at::kFloat) / exact) / std::log(static_cast<double>(c.max_distance) / static_cast<double>(exact));
+  const Tensor ratio = at::log(distance.clamp_min(1).to(at::kFloat) / exact) /
+                       std::log(static_cast<double>(c.max_distance) / static_cast<double>(exact));
   const Tensor far = (exact + (ratio * (half - exact)).to(at::kLong)).clamp_max(half - 1);
   return ((offset > 0).to(at::kLong) * half + at::where(distance < exact, distance, far)).flatten();
 }
@@ -206,7 +214,8 @@ net::Batch Umt5::pack(const std::vector<std::vector<int64_t>>& prompts) const {
 std::string Umt5::fingerprint() const {
   const Config& c = config_;
   std::string text = "umt5";
-  for (const int64_t size : {c.vocab_size, c.dim, c.dim_attn, c.dim_ffn, c.num_heads, c.num_layers}) text += "-" + std::to_string(size);
+  for (const int64_t size : {c.vocab_size, c.dim, c.dim_attn, c.dim_ffn, c.num_heads, c.num_layers})
+    text += "-" + std::to_string(size);
   return text;
 }
 
@@ -217,8 +226,10 @@ std::string Umt5::foreign_name(const std::string& name, const std::string& namin
 }
 
 void Umt5::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  const bool norm = param.name.ends_with("norm1.weight") || param.name.ends_with("norm2.weight") || param.name == "norm.weight";
-  draw_initial(norm ? Initial::constant(1) : Initial::normal(deviation(param.name, config_)), seed, param.name, first, count, out);
+  const bool norm =
+      param.name.ends_with("norm1.weight") || param.name.ends_with("norm2.weight") || param.name == "norm.weight";
+  draw_initial(norm ? Initial::constant(1) : Initial::normal(deviation(param.name, config_)), seed, param.name, first,
+               count, out);
 }
 
 }  // namespace tessera::models::umt5

@@ -27,7 +27,8 @@ double squared_lengths(const Tokens& tokens) {
 
 class WanUnit : public net::Unit {
  public:
-  WanUnit(const Config& config, plan::UnitSpec spec) : c_(config), spec_(std::move(spec)), d_(static_cast<double>(config.dim)) {}
+  WanUnit(const Config& config, plan::UnitSpec spec)
+      : c_(config), spec_(std::move(spec)), d_(static_cast<double>(config.dim)) {}
   const plan::UnitSpec& spec() const override { return spec_; }
 
  protected:
@@ -43,10 +44,10 @@ class Stem final : public WanUnit {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor &patches = in.stream[0], &text = in.stream[1], &sinusoid = in.stream[2];
-    Tensor x = ctx.linear("patch_embedding", patches);                                                         // x [T, d]
-    Tensor context = ctx.gelu_linear("text_embedding.2", ctx.linear("text_embedding.0", text));                // [B * n, d]
-    Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", sinusoid)));             // e [B, d]
-    Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.dim});                            // e0 [B, 6, d]
+    Tensor x = ctx.linear("patch_embedding", patches);                                              // x [T, d]
+    Tensor context = ctx.gelu_linear("text_embedding.2", ctx.linear("text_embedding.0", text));     // [B * n, d]
+    Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", sinusoid)));  // e [B, d]
+    Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.dim});                 // e0 [B, 6, d]
     return {{x}, {e, e0, context}};
   }
 
@@ -64,16 +65,17 @@ class Block final : public WanUnit {
   Block(const Config& config, int64_t index) : WanUnit(config, block_spec(config, index)) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    const Tensor& context = in.cond[kContext];                                   // [B * n, d]
-    Tensor x = in.stream[0];                                                     // x [T, d]
-    const auto m = (ctx.param("modulation") + in.cond[kModulation]).unbind(1);   // m[6] of [B, d]: shift, scale, gate, twice
+    const Tensor& context = in.cond[kContext];  // [B * n, d]
+    Tensor x = in.stream[0];                    // x [T, d]
+    const auto m =
+        (ctx.param("modulation") + in.cond[kModulation]).unbind(1);  // m[6] of [B, d]: shift, scale, gate, twice
 
-    Tensor y = ctx.modulated_norm("norm1", x, m[0], m[1], c_.eps);               // y [T, d]
+    Tensor y = ctx.modulated_norm("norm1", x, m[0], m[1], c_.eps);  // y [T, d]
     x = ctx.gated_residual("gate1", x, self_attention(ctx, y), m[2]);
     y = ctx.layer_norm("norm3", x, c_.eps);
     x = x + cross_attention(ctx, y, context);
     y = ctx.modulated_norm("norm2", x, m[3], m[4], c_.eps);
-    y = ctx.gelu_linear("ffn.2", ctx.linear("ffn.0", y));                        // through [T, ffn]
+    y = ctx.gelu_linear("ffn.2", ctx.linear("ffn.0", y));  // through [T, ffn]
     x = ctx.gated_residual("gate2", x, y, m[5]);
     return {{x}, {}};
   }
@@ -94,8 +96,8 @@ class Block final : public WanUnit {
   }
 
   Tensor cross_attention(Context& ctx, const Tensor& y, const Tensor& context) const {
-    const Tensor q = ctx.rms_norm("cross_attn.norm_q", ctx.linear("cross_attn.q", y), c_.eps);            // q [T, d]
-    const Tensor k = ctx.rms_norm("cross_attn.norm_k", ctx.linear("cross_attn.k", context), c_.eps);      // k [B * n, d]
+    const Tensor q = ctx.rms_norm("cross_attn.norm_q", ctx.linear("cross_attn.q", y), c_.eps);        // q [T, d]
+    const Tensor k = ctx.rms_norm("cross_attn.norm_k", ctx.linear("cross_attn.k", context), c_.eps);  // k [B * n, d]
     const Tensor v = ctx.linear("cross_attn.v", context);
     return ctx.linear("cross_attn.o", ctx.cross_attention("cross_attn", q, k, v, c_.num_heads));
   }
@@ -106,9 +108,9 @@ class Head final : public WanUnit {
   explicit Head(const Config& config) : WanUnit(config, head_spec(config)) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    const auto s = (ctx.param("modulation") + in.cond[kTime].unsqueeze(1)).unbind(1);        // s[2] of [B, d]: shift, scale
-    const Tensor y = ctx.modulated_norm("norm", in.stream[0], s[0], s[1], c_.eps);           // y [T, d]
-    return {{ctx.linear("head", y)}, {}};                                                    // [T, 4 * c_out]
+    const auto s = (ctx.param("modulation") + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [B, d]: shift, scale
+    const Tensor y = ctx.modulated_norm("norm", in.stream[0], s[0], s[1], c_.eps);     // y [T, d]
+    return {{ctx.linear("head", y)}, {}};                                              // [T, 4 * c_out]
   }
 
   double forward_flops(const Tokens& tokens) const override {
@@ -134,7 +136,9 @@ std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
 std::pair<Tensor, Tensor> rotary_tables(int64_t f, int64_t h, int64_t w, int64_t head_dim) {
   // A head's complex channels are shared out over the axes, and each axis has the frequencies of its own share.
   const int64_t channels = head_dim / 2, third = channels / 3;
-  const auto angles = [](int64_t positions, int64_t share) { return at::outer(doubles(positions), frequencies(share)); };
+  const auto angles = [](int64_t positions, int64_t share) {
+    return at::outer(doubles(positions), frequencies(share));
+  };
   const Tensor time = angles(f, channels - 2 * third).view({f, 1, 1, -1}).expand({f, h, w, -1});
   const Tensor rows = angles(h, third).view({1, h, 1, -1}).expand({f, h, w, -1});
   const Tensor columns = angles(w, third).view({1, 1, w, -1}).expand({f, h, w, -1});

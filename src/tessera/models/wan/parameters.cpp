@@ -9,7 +9,9 @@ struct Parameters {
   plan::UnitSpec spec;
   std::string prefix;
 
-  void add(const std::string& site, std::vector<int64_t> shape) { spec.params.push_back({.name = prefix + site, .shape = std::move(shape)}); }
+  void add(const std::string& site, std::vector<int64_t> shape) {
+    spec.params.push_back({.name = prefix + site, .shape = std::move(shape)});
+  }
   void linear(const std::string& site, int64_t out, int64_t in) {
     add(site + ".weight", {out, in});
     add(site + ".bias", {out});
@@ -88,7 +90,8 @@ const std::vector<NamePattern>& diffusers_names() {
       {"blocks.#.cross_attn.v.*", "blocks.#.attn2.to_v.*"},
       {"blocks.#.cross_attn.o.*", "blocks.#.attn2.to_out.0.*"},
       {"blocks.#.cross_attn.norm_*", "blocks.#.attn2.norm_*"},
-      {"blocks.#.norm3.*", "blocks.#.norm2.*"},  // diffusers counts norms in order of use, and only this one has weights
+      {"blocks.#.norm3.*",
+       "blocks.#.norm2.*"},  // diffusers counts norms in order of use, and only this one has weights
       {"blocks.#.ffn.0.*", "blocks.#.ffn.net.0.proj.*"},
       {"blocks.#.ffn.2.*", "blocks.#.ffn.net.2.*"},
   };

@@ -18,7 +18,8 @@ std::string shape_text(at::IntArrayRef shape) {
 
 /// A latent cut into patches: [C, f, pt, h, ph, w, pw].
 Tensor patches(const Tensor& latent, const std::array<int64_t, 3>& p) {
-  return latent.reshape({latent.size(0), latent.size(1) / p[0], p[0], latent.size(2) / p[1], p[1], latent.size(3) / p[2], p[2]});
+  return latent.reshape(
+      {latent.size(0), latent.size(1) / p[0], p[0], latent.size(2) / p[1], p[1], latent.size(3) / p[2], p[2]});
 }
 
 // Inputs have the channel slowest in a token, as the convolution's weight has; outputs have it fastest.
@@ -26,27 +27,34 @@ Tensor to_input(const Tensor& latent, const std::array<int64_t, 3>& p) {
   return patches(latent, p).permute({1, 3, 5, 0, 2, 4, 6}).flatten(3).flatten(0, 2);  // [L, C * 4]
 }
 Tensor from_input(const Tensor& tokens, at::IntArrayRef s, const std::array<int64_t, 3>& p) {
-  return tokens.reshape({s[1] / p[0], s[2] / p[1], s[3] / p[2], s[0], p[0], p[1], p[2]}).permute({3, 0, 4, 1, 5, 2, 6}).reshape(s);
+  return tokens.reshape({s[1] / p[0], s[2] / p[1], s[3] / p[2], s[0], p[0], p[1], p[2]})
+      .permute({3, 0, 4, 1, 5, 2, 6})
+      .reshape(s);
 }
 Tensor to_output(const Tensor& latent, const std::array<int64_t, 3>& p) {
   return patches(latent, p).permute({1, 3, 5, 2, 4, 6, 0}).flatten(3).flatten(0, 2);  // [L, 4 * C]
 }
 Tensor from_output(const Tensor& tokens, at::IntArrayRef s, const std::array<int64_t, 3>& p) {
-  return tokens.reshape({s[1] / p[0], s[2] / p[1], s[3] / p[2], p[0], p[1], p[2], s[0]}).permute({6, 0, 3, 1, 4, 2, 5}).reshape(s);
+  return tokens.reshape({s[1] / p[0], s[2] / p[1], s[3] / p[2], p[0], p[1], p[2], s[0]})
+      .permute({6, 0, 3, 1, 4, 2, 5})
+      .reshape(s);
 }
 
 void check_sample(const net::Sample& sample, const Config& c) {
   const auto& x = sample.x;
-  check_input(x.dim() == 4 && x.size(0) == c.in_dim, "wan.pack",
-              "latent " + shape_text(x.sizes()) + ": expected [" + std::to_string(c.in_dim) + ", frames, height, width]",
-              "the data was encoded for another model: run prepare again");
+  check_input(
+      x.dim() == 4 && x.size(0) == c.in_dim, "wan.pack",
+      "latent " + shape_text(x.sizes()) + ": expected [" + std::to_string(c.in_dim) + ", frames, height, width]",
+      "the data was encoded for another model: run prepare again");
   for (int axis = 0; axis < 3; ++axis)
-    check_input(x.size(axis + 1) > 0 && x.size(axis + 1) % c.patch[axis] == 0, "wan.pack",
-                "latent " + shape_text(x.sizes()) + ": frames, height and width must be multiples of " + shape_text(c.patch),
-                "choose data.size so that height and width of the latent are even");
+    check_input(
+        x.size(axis + 1) > 0 && x.size(axis + 1) % c.patch[axis] == 0, "wan.pack",
+        "latent " + shape_text(x.sizes()) + ": frames, height and width must be multiples of " + shape_text(c.patch),
+        "choose data.size so that height and width of the latent are even");
   const auto& context = sample.context;
   check_input(context.dim() == 2 && context.size(1) == c.text_dim && context.size(0) <= c.text_len, "wan.pack",
-              "context " + shape_text(context.sizes()) + ": expected at most " + std::to_string(c.text_len) + " rows of " + std::to_string(c.text_dim),
+              "context " + shape_text(context.sizes()) + ": expected at most " + std::to_string(c.text_len) +
+                  " rows of " + std::to_string(c.text_dim),
               "the text was encoded for another model: run prepare again");
 }
 
@@ -80,11 +88,13 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
   tokens.rows = at::cat(rows).to(device);
   tokens.cos = at::cat(cos).to(device);
   tokens.sin = at::cat(sin).to(device);
-  batch.inputs = {at::cat(inputs).to(at::kFloat), at::cat(texts).to(at::kFloat), timestep_sinusoid(t, config_.freq_dim).to(device)};
+  batch.inputs = {at::cat(inputs).to(at::kFloat), at::cat(texts).to(at::kFloat),
+                  timestep_sinusoid(t, config_.freq_dim).to(device)};
   return batch;
 }
 
-std::vector<std::pair<Tensor, Tensor>> Wan::unpack_input_grads(const std::vector<Tensor>& grads, const net::Batch& batch,
+std::vector<std::pair<Tensor, Tensor>> Wan::unpack_input_grads(const std::vector<Tensor>& grads,
+                                                               const net::Batch& batch,
                                                                const std::vector<net::Sample>& samples) const {
   std::vector<std::pair<Tensor, Tensor>> result;
   for (size_t s = 0; s < samples.size(); ++s) {

@@ -15,8 +15,9 @@ class Wan final : public net::Denoiser {
 
   const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
   net::Batch pack(const std::vector<net::Sample>& samples) const override;
-  std::vector<std::pair<at::Tensor, at::Tensor>> unpack_input_grads(const std::vector<at::Tensor>& grads, const net::Batch& batch,
-                                                                    const std::vector<net::Sample>& samples) const override;
+  std::vector<std::pair<at::Tensor, at::Tensor>> unpack_input_grads(
+      const std::vector<at::Tensor>& grads, const net::Batch& batch,
+      const std::vector<net::Sample>& samples) const override;
   std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override;
   at::Tensor pack_target(const at::Tensor& target) const override;
   int64_t token_count(const std::array<int64_t, 4>& latent) const override;

@@ -1,0 +1,24 @@
+#pragma once
+// The operators of ops.h in plain ATen with ordinary autograd on the weights: what the tests compare the kernels with.
+// Any floating dtype; give doubles for exact expectations.
+//
+//   Tensor y = ops::reference::linear(x, w, b);    // y.backward() fills w.grad()
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops::reference {
+
+using at::Tensor;
+
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);
+Tensor gelu_linear(const Tensor& x, const Tensor& w, const Tensor& b);
+Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps);
+Tensor rms_norm(const Tensor& x, const Tensor& w, double eps);
+Tensor rms_norm_rope(const Tensor& x, const Tensor& w, const Tensor& cos, const Tensor& sin, int64_t heads, double eps);
+Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps);
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows);
+Tensor gelu_tanh(const Tensor& x);
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const std::vector<int64_t>& q_offsets,
+                 const std::vector<int64_t>& k_offsets);
+Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias);
+
+}  // namespace tessera::ops::reference

@@ -1,0 +1,234 @@
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "byte_count.h"
+#include "operators.h"
+#include "tessera/base/check.h"
+#include "tessera/ops/reference.h"
+
+namespace tessera::testing {
+
+namespace {
+
+class Operators : public ::testing::TestWithParam<Operator> {};
+
+Tensors map(const Tensors& tensors, const std::function<Tensor(const Tensor&)>& f) {
+  Tensors out;
+  for (const auto& t : tensors) out.push_back(f(t));
+  return out;
+}
+Tensor leaf(const Tensor& t) { return t.detach().clone().requires_grad_(); }
+
+Sites sites_of(const Tensors& weights, bool trainable = true) {
+  Sites out;
+  for (const auto& w : weights) out.sites.push_back({w.clone(), trainable ? at::full_like(w, NAN) : Tensor(), true});
+  const auto options = weights.empty() ? at::TensorOptions() : weights[0].options();
+  out.anchor = at::zeros({1}, options).requires_grad_(trainable);
+  return out;
+}
+
+/// Gradients of the inputs; the sites receive theirs.
+Tensors run_backward(const Tensor& y, const Tensor& dy, Tensors inputs, const Sites& sites) {
+  inputs.push_back(sites.anchor);
+  if (!inputs.back().requires_grad()) inputs.pop_back();
+  auto grads = torch::autograd::grad({y}, inputs, {dy}, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
+  grads.resize(inputs.size() - (sites.anchor.requires_grad() ? 1 : 0));
+  return grads;
+}
+
+void expect_close(const Tensor& got, const Tensor& expected, const std::string& what) {
+  ASSERT_TRUE(got.defined()) << what;
+  ASSERT_EQ(got.sizes(), expected.sizes()) << what;
+  const double bound = 3e-6 * expected.abs().max().item<double>();
+  EXPECT_LE((got.to(at::kDouble) - expected).abs().max().item<double>(), bound) << what;  // NaN fails too
+}
+
+struct Expected {
+  Tensor y, dy;
+  Tensors input_grads, weight_grads;
+};
+
+Expected expected_of(const Operator& op) {
+  const auto to_double = [](const Tensor& t) { return leaf(t.to(at::kDouble)); };
+  const Tensors inputs = map(op.inputs, to_double), weights = map(op.weights, to_double);
+  const Tensors constants = map(op.constants, [](const Tensor& t) { return t.is_floating_point() ? t.to(at::kDouble) : t; });
+  Expected out;
+  out.y = op.reference(inputs, weights, constants);
+  out.dy = at::randn(out.y.sizes(), at::detail::createCPUGenerator(8), at::kFloat);
+  Tensors leaves = inputs;
+  leaves.insert(leaves.end(), weights.begin(), weights.end());
+  auto grads = torch::autograd::grad({out.y}, leaves, {out.dy.to(at::kDouble)});
+  out.weight_grads.assign(grads.begin() + inputs.size(), grads.end());
+  grads.resize(inputs.size());
+  out.input_grads = grads;
+  out.y = out.y.detach();
+  return out;
+}
+
+}  // namespace
+
+TEST_P(Operators, ValuesAndGradientsEqualTheReference) {
+  const Operator& op = GetParam();
+  const Expected expected = expected_of(op);
+  const Tensors inputs = map(op.inputs, leaf);
+  Sites sites = sites_of(op.weights);
+  const Tensor y = op.fast(inputs, sites, op.constants);
+  expect_close(y, expected.y, "value");
+
+  const Tensors grads = run_backward(y, expected.dy, inputs, sites);
+  for (size_t i = 0; i < grads.size(); ++i) expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
+  for (size_t i = 0; i < op.weights.size(); ++i) {
+    expect_close(sites[i].grad, expected.weight_grads[i], "gradient of weight " + std::to_string(i));
+    EXPECT_FALSE(sites[i].fresh);
+  }
+  run_backward(y, expected.dy, inputs, sites);
+  for (size_t i = 0; i < op.weights.size(); ++i) expect_close(sites[i].grad, 2 * expected.weight_grads[i], "the second gradient is added");
+}
+
+TEST_P(Operators, WeightsMayMoveBetweenForwardAndBackward) {
+  const Operator& op = GetParam();
+  const Expected expected = expected_of(op);
+  const Tensors inputs = map(op.inputs, leaf);
+  Sites sites = sites_of(op.weights);
+  const Tensor y = op.fast(inputs, sites, op.constants);
+  for (auto& site : sites.sites) {
+    Tensor old = std::exchange(site.value, site.value.clone());
+    old.fill_(NAN);  // the slot is reused
+    EXPECT_EQ(old.use_count(), 1) << "the graph holds a weight";
+  }
+  const Tensors grads = run_backward(y, expected.dy, inputs, sites);
+  for (size_t i = 0; i < grads.size(); ++i) expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
+}
+
+TEST_P(Operators, FrozenWeightsPassGradientsOn) {
+  const Operator& op = GetParam();
+  if (op.inputs.empty()) GTEST_SKIP() << op.name << " has no inputs to pass a gradient to";
+  const Expected expected = expected_of(op);
+  const Tensors inputs = map(op.inputs, leaf);
+  Sites sites = sites_of(op.weights, /*trainable=*/false);
+  const Tensors grads = run_backward(op.fast(inputs, sites, op.constants), expected.dy, inputs, sites);
+  for (size_t i = 0; i < grads.size(); ++i) expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
+}
+
+TEST_P(Operators, WeightsLearnWhenInputsNeedNoGradient) {
+  const Operator& op = GetParam();
+  if (op.weights.empty()) GTEST_SKIP() << op.name << " has no weights";
+  const Expected expected = expected_of(op);
+  Sites sites = sites_of(op.weights);
+  run_backward(op.fast(op.inputs, sites, op.constants), expected.dy, {}, sites);
+  for (size_t i = 0; i < op.weights.size(); ++i) expect_close(sites[i].grad, expected.weight_grads[i], "gradient of weight");
+}
+
+TEST_P(Operators, ThreadsDoNotChangeABit) {
+  const Operator& op = GetParam();
+  const Expected expected = expected_of(op);
+  const auto run = [&](int threads) {
+    at::set_num_threads(threads);
+    const Tensors inputs = map(op.inputs, leaf);
+    Sites sites = sites_of(op.weights);
+    const Tensor y = op.fast(inputs, sites, op.constants);
+    Tensors all = run_backward(y, expected.dy, inputs, sites);
+    for (auto& site : sites.sites) all.push_back(site.grad);
+    all.push_back(y.detach());
+    return all;
+  };
+  const Tensors one = run(1), three = run(3);
+  at::set_num_threads(1);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::equal(one[i], three[i])) << i;
+}
+
+TEST_P(Operators, MetaTakesTheBytesTheCpuTakes) {
+  const Operator& op = GetParam();
+  struct Numbers {
+    int64_t forward_peak, saved, backward_peak, left;
+    bool operator==(const Numbers&) const = default;
+  };
+  const auto run = [&](at::Device device) {
+    const auto move = [&](const Tensor& t) { return t.to(device); };
+    const Tensors inputs = map(map(op.inputs, move), leaf), constants = map(op.constants, move);
+    Sites sites = sites_of(map(op.weights, move));
+    op.fast(inputs, sites, constants);  // kernels may keep scratch of their own from the first call on
+    const ByteCount count(device.type());
+    Tensor y = op.fast(inputs, sites, constants);
+    Numbers n;
+    n.forward_peak = count.peak(), n.saved = count.live();
+    Tensor dy = at::ones(y.sizes(), y.options());
+    const ByteCount again(device.type());
+    Tensors wanted = inputs;
+    wanted.push_back(sites.anchor);
+    const auto grads = torch::autograd::grad({y}, wanted, {dy}, false, false, true);
+    n.backward_peak = again.peak(), n.left = again.live();
+    return n;
+  };
+  const Numbers cpu = run(at::kCPU), meta = run(at::kMeta);
+  EXPECT_EQ(meta.forward_peak, cpu.forward_peak);
+  EXPECT_EQ(meta.saved, cpu.saved);
+  EXPECT_EQ(meta.backward_peak, cpu.backward_peak);
+  EXPECT_EQ(meta.left, cpu.left);
+  EXPECT_GT(cpu.forward_peak, 0);
+}
+
+TEST_P(Operators, NothingIsSavedWithoutGradients) {
+  const Operator& op = GetParam();
+  const at::NoGradGuard no_grad;
+  Sites sites = sites_of(op.weights);
+  op.fast(op.inputs, sites, op.constants);
+  const ByteCount count(at::kCPU);
+  const Tensor y = op.fast(op.inputs, sites, op.constants);
+  EXPECT_EQ(count.live(), static_cast<int64_t>(y.nbytes()));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Operators, ::testing::ValuesIn(all_operators()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Linear, AllocatesItsResultAndNothingElse) {
+  for (const Operator& op : all_operators()) {
+    if (op.name.find("linear") == std::string::npos) continue;
+    const Tensors inputs = map(op.inputs, leaf);
+    Sites sites = sites_of(op.weights);
+    Tensor y = op.fast(inputs, sites, {});
+    const Tensor dy = at::ones_like(y);
+    y = Tensor();
+    const ByteCount forward(at::kCPU);
+    y = op.fast(inputs, sites, {});
+    EXPECT_EQ(forward.peak(), static_cast<int64_t>(y.nbytes())) << op.name;
+    const ByteCount backward(at::kCPU);
+    const auto grads = torch::autograd::grad({y}, {inputs[0], sites.anchor}, {dy}, false, false, true);
+    EXPECT_EQ(backward.peak(), static_cast<int64_t>(grads[0].nbytes())) << op.name;
+  }
+}
+
+TEST(GatedResidual, PassesTheGradientOnWithoutACopy) {
+  const Tensor x = at::randn({8, 4}).requires_grad_(), y = at::randn({8, 4}), gate = at::randn({1, 4});
+  const Tensor dy = at::randn({8, 4});
+  const auto grads = torch::autograd::grad({ops::gated_residual(x, y, gate, at::zeros({8}, at::kInt))}, {x}, {dy});
+  EXPECT_EQ(grads[0].const_data_ptr(), dy.const_data_ptr());
+}
+
+TEST(Attention, AddsABiasWithoutScale) {
+  const Tensor q = at::randn({70, 12}), k = at::randn({33, 12}), v = at::randn({33, 12}), bias = at::randn({3, 70, 33});
+  const auto d = [](const Tensor& t) { return t.to(at::kDouble); };
+  expect_close(ops::attention_bias(q, k, v, 3, bias), ops::reference::attention_bias(d(q), d(k), d(v), 3, d(bias)), "value");
+}
+
+TEST(Attention, StandsLargeScores) {
+  const Tensor q = at::randn({40, 8}) * 300, k = at::randn({50, 8}) * 300, v = at::randn({50, 8});
+  const auto d = [](const Tensor& t) { return t.to(at::kDouble); };
+  const Tensor got = ops::attention(q, k, v, 1, {0, 40}, {0, 50});
+  const Tensor expected = ops::reference::attention(d(q), d(k), d(v), 1, {0, 40}, {0, 50});
+  EXPECT_LE((d(got) - expected).abs().max().item<double>(), 0.02) << "scores of 1e5 are rounded to 1e-2";
+}
+
+TEST(Attention, RefusesASampleWithoutTokens) {
+  const Tensor q = at::randn({4, 8}), k = at::randn({4, 8});
+  EXPECT_THROW(ops::attention(q, k, k, 1, {0, 4, 4}, {0, 2, 4}), InternalError);
+}
+
+TEST(Operators, LetNaNThrough) {
+  Tensor x = at::randn({64, 64});
+  x[3][5] = NAN;
+  EXPECT_TRUE(ops::gelu_tanh(x)[3][5].isnan().item<bool>());
+  EXPECT_TRUE(ops::attention(x, x, x, 1, {0, 64}, {0, 64})[3].isnan().all().item<bool>());
+}
+
+}  // namespace tessera::testing
