@@ -21,7 +21,8 @@ std::map<std::string, at::Tensor> read_case(const std::filesystem::path& path) {
   in.read(header.data(), static_cast<std::streamsize>(header_bytes));
   const std::string bytes((std::istreambuf_iterator<char>(in)), {});
   std::map<std::string, at::Tensor> out;
-  for (const auto& [name, entry] : nlohmann::json::parse(header).items()) {
+  const auto entries = nlohmann::json::parse(header);
+  for (const auto& [name, entry] : entries.items()) {
     if (name == "__metadata__") continue;
     const auto dtype = entry["dtype"] == "F64" ? at::kDouble : entry["dtype"] == "I64" ? at::kLong : at::kFloat;
     at::Tensor t = at::empty(entry["shape"].get<std::vector<int64_t>>(), dtype);

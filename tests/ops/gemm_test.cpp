@@ -20,6 +20,15 @@ TEST(Gemm, EveryOrientationEqualsDoubles) {
         }
 }
 
+TEST(Gemm, OfNothingIsZero) {
+  const at::Tensor out = at::ones({30, 40});
+  gemm(out, at::empty({30, 0}), at::empty({0, 40}), /*add=*/true);
+  EXPECT_EQ(out.sum().item<float>(), 1200);
+  gemm(out, at::empty({30, 0}), at::empty({0, 40}));
+  EXPECT_EQ(out.sum().item<float>(), 0);
+  gemm(at::empty({0, 40}), at::empty({0, 8}), at::ones({8, 40}));
+}
+
 TEST(Gemm, MapsAnOperandWhileItIsPacked) {
   const at::Tensor a = at::randn({40, 600}), b = at::randn({600, 70}), out = at::empty({40, 70});
   const Map twice = [](float* values, int64_t count) {

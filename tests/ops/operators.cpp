@@ -64,12 +64,12 @@ std::vector<Operator> all_operators() {
                  [](const Tensors& x, const Tensors& w, const Tensors& c) {
                    return ops::reference::rms_norm_rope(x[0], w[0], c[0], c[1], 3, 1e-6);
                  }});
-  all.push_back({"modulated_norm", {normal({90, 71}), normal({3, 6, 71})}, {}, {rows_of({1, 60, 29})},
+  all.push_back({"modulated_norm", {normal({90, 71}), normal({3, 6, 71}), normal({3, 6, 71})}, {}, {rows_of({1, 60, 29})},
                  [](const Tensors& x, Sites&, const Tensors& c) {
-                   return ops::modulated_norm(x[0], column(x[1], 0), column(x[1], 1), c[0], 1e-6);
+                   return ops::modulated_norm(x[0], column(x[1], 0), column(x[2], 1), c[0], 1e-6);
                  },
                  [](const Tensors& x, const Tensors&, const Tensors& c) {
-                   return ops::reference::modulated_norm(x[0], column(x[1], 0), column(x[1], 1), c[0], 1e-6);
+                   return ops::reference::modulated_norm(x[0], column(x[1], 0), column(x[2], 1), c[0], 1e-6);
                  }});
   all.push_back({"gated_residual", {normal({90, 71}), normal({90, 71}), normal({3, 6, 71})}, {}, {rows_of({1, 60, 29})},
                  [](const Tensors& x, Sites&, const Tensors& c) { return ops::gated_residual(x[0], x[1], column(x[2], 2), c[0]); },

@@ -165,7 +165,7 @@ class Launcher {
     if (rank.pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);  // the launcher died in between
-      execve(program.c_str(), argv.data(), env.data());
+      execve("/proc/self/exe", argv.data(), env.data());  // also when the file was replaced by a new build
       _exit(127);
     }
     if (rank.pid < 0)

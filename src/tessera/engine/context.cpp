@@ -38,7 +38,7 @@ Tensor ShardContext::cross_attention(std::string_view, const Tensor& q, const Te
 }
 Tensor ShardContext::biased_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                                       const Tensor& bias) {
-  return ops::attention_bias(q, k, v, heads, bias);
+  return ops::attention_bias(q, k, v, heads, bias.contiguous());
 }
 Tensor ShardContext::param(std::string_view site) { return ops::param(weight(site, ""), store_.anchor(unit_)); }
 Tensor ShardContext::embedding(std::string_view site, const Tensor& ids) {

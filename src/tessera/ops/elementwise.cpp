@@ -11,6 +11,12 @@ namespace tessera::ops {
 
 namespace {
 
+/// table[ids]; index_select has no meta form in LibTorch, so its result is made by hand there.
+Tensor rows_of(const Tensor& table, const Tensor& ids) {
+  if (table.is_meta()) return at::empty({ids.numel(), table.size(1)}, table.options());
+  return table.index_select(0, ids);
+}
+
 constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
 
 TESSERA_KERNEL void gated_forward(const float* x, const float* y, const float* gate, int64_t gate_stride, const int32_t* rows, int64_t begin,
@@ -93,7 +99,7 @@ struct Param : Function<Param> {
 };
 
 struct Embedding : Function<Embedding> {
-  static Tensor run(const Tensor& ids, const WeightSite& table) { return table.value.index_select(0, ids); }
+  static Tensor run(const Tensor& ids, const WeightSite& table) { return rows_of(table.value, ids); }
   static Tensor forward(AutogradContext* ctx, const Tensor& anchor, const Tensor& ids, Handle table) {
     ctx->saved_data["w"] = table;
     ctx->save_for_backward({ids});

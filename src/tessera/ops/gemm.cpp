@@ -17,7 +17,6 @@ namespace {
 constexpr int64_t kPanel = 64;   // columns of a packed panel of b: four vectors of 16, what the kernel holds in registers
 constexpr int64_t kDepth = 512;  // of the sum taken at once: a panel is 128 KiB
 constexpr int64_t kRows = 256;   // of a packed block of a: 512 KiB
-constexpr int64_t kFew = 24;     // below, packing costs more than it gains
 
 /// A matrix as a product reads it: element (i, j) at data[i * ld + j], or at data[j * ld + i] when transposed.
 struct Operand {
@@ -107,11 +106,8 @@ void gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool 
   const int64_t m = a.size(0), k = a.size(1), n = b.size(1);
   check_internal(b.size(0) == k && out.size(0) == m && out.size(1) == n, "ops.gemm", "shapes do not match");
   if (out.is_meta()) return;
-  if (!a_map && !b_map && std::min({m, k, n}) < kFew) {
-    at::Tensor result = out;
-    add ? result.addmm_(a, b) : at::mm_out(result, a, b);
-    return;
-  }
+  if (k == 0 && !add) at::Tensor(out).zero_();
+  if (m == 0 || n == 0 || k == 0) return;
   const Operand left(a, a_map), right(b, b_map);
   auto* multiply = left.readable_in_place() ? multiply_in_place : multiply_packed;
   multiply(out.mutable_data_ptr<float>(), out.stride(0), left, right, m, n, k, add);

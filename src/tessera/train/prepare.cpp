@@ -7,7 +7,6 @@
 #include "tessera/data/tokenizer.h"
 #include "tessera/data/video.h"
 #include "tessera/engine/executor.h"
-#include "tessera/engine/measure.h"
 #include "tessera/engine/transfer.h"
 #include "tessera/models/registry.h"
 #include <set>
@@ -26,8 +25,9 @@ class TextPass {
  public:
   TextPass(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank, const fs::path& tokenizer)
       : job_(job), tokenizer_(tokenizer) {
-    const net::Batch shape = job.text->pack({std::vector<int64_t>(job.context_length, 1)});
-    spec_ = engine::measure(job.text->units(), shape, job.text->fingerprint(), {.train = false});
+    // The schedule needs the units' parameters only: what a prompt's tokens take is small beside them.
+    spec_.name = job.text->fingerprint();
+    for (const auto& unit : job.text->units()) spec_.units.push_back(unit->spec());
     plan_.mesh = mesh;
     plan_.units.resize(spec_.units.size());
     schedule_ = plan::compile_forward(spec_, plan_, rank, "encode", 1);

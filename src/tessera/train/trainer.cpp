@@ -391,6 +391,10 @@ int train(Recipe recipe, const TrainFlags& flags) {
     log::error(error.what());
     std::fflush(nullptr);
     std::_Exit(static_cast<int>(error.code()));
+  } catch (const c10::Error& error) {
+    log::error(std::string("[train] ") + error.what_without_backtrace());
+    std::fflush(nullptr);
+    std::_Exit(static_cast<int>(Exit::internal));
   } catch (const std::exception& error) {
     log::error(std::string("[train] ") + error.what());
     std::fflush(nullptr);

@@ -1,0 +1,221 @@
+// The launcher: who is blamed, with which code, how soon, and that no process is left behind.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "processes.h"
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> launch_words(int ranks, std::vector<std::string> words, const std::string& timeout = "60",
+                                      std::vector<std::string> nodes = {"1", "0", "-"}) {
+  std::vector<std::string> argv = {COMM_WORKER, "launch", std::to_string(ranks)};
+  argv.insert(argv.end(), nodes.begin(), nodes.end());
+  argv.push_back(timeout);
+  argv.insert(argv.end(), words.begin(), words.end());
+  return argv;
+}
+
+/// A socket that holds a port of this machine.
+class HeldPort {
+ public:
+  HeldPort() : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    socklen_t size = sizeof address;
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(socket_, 1), 0);
+    getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+  }
+  ~HeldPort() { close(socket_); }
+  std::string port() const { return std::to_string(port_); }
+
+ private:
+  int socket_, port_ = 0;
+};
+
+std::string free_port() { return HeldPort().port(); }
+
+/// A launcher with ranks that take steps until told to stop.
+class Steps {
+ public:
+  explicit Steps(int ranks, const std::string& how = "", const std::string& timeout = "60") {
+    std::string pattern = (fs::temp_directory_path() / "tessera-launch-XXXXXX").string();
+    close(mkstemp(pattern.data()));
+    log_ = pattern;
+    launcher_ = start_program(launch_words(ranks, {"steps", how}, timeout), log_, {{"OMP_NUM_THREADS", "1"}});
+    const auto ready = [&] {
+      size_t count = 0;
+      const std::string text = output();
+      for (size_t at = 0; (at = text.find("ready\n", at)) != std::string::npos; ++at) ++count;
+      return count >= static_cast<size_t>(ranks);
+    };
+    for (int i = 0; i < 1500 && !ready(); ++i) sleep_seconds(0.02);
+    EXPECT_TRUE(ready()) << output();
+    ranks_ = children(launcher_);
+    EXPECT_EQ(ranks_.size(), static_cast<size_t>(ranks));
+  }
+  ~Steps() {
+    for (pid_t pid : ranks_) kill(pid, SIGKILL);
+    fs::remove(log_);
+  }
+
+  pid_t launcher() const { return launcher_; }
+  pid_t rank(int i) const { return ranks_.at(static_cast<size_t>(i)); }
+  std::string output() const { return text_of(log_); }
+  /// The launcher's code; fails when a rank is left.
+  int wait(double timeout) {
+    const auto start = std::chrono::steady_clock::now();
+    const int code = wait_program(launcher_, timeout);
+    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    EXPECT_TRUE(gone(ranks_, 2)) << "a rank outlived its launcher";
+    return code;
+  }
+  double seconds() const { return seconds_; }
+
+ private:
+  std::string log_;
+  pid_t launcher_ = -1;
+  std::vector<pid_t> ranks_;
+  double seconds_ = 0;
+};
+
+TEST(Launcher, NamesAKilledRankAndWhereItWasWithinFiveSeconds) {
+  for (int victim : {0, 1}) {
+    Steps run(3);
+    kill(run.rank(victim), SIGKILL);
+    EXPECT_EQ(run.wait(20), 5);
+    EXPECT_LT(run.seconds(), 5);
+    const std::string expected = "rank " + std::to_string(victim) + " was killed by signal 9 (Killed) at step 13, forward blocks.3";
+    EXPECT_NE(run.output().find(expected), std::string::npos) << run.output();
+  }
+}
+
+TEST(Launcher, NamesAStoppedRankWithinTheTimeoutAndFiveSeconds) {
+  Steps run(2, "", "2");
+  kill(run.rank(1), SIGSTOP);
+  EXPECT_EQ(run.wait(20), 5);
+  EXPECT_GT(run.seconds(), 1.5);
+  EXPECT_LT(run.seconds(), 7);
+  EXPECT_NE(run.output().find("rank 1 has not answered for 2 s (fault.timeout): it is stopped at step 13, forward blocks.3"), std::string::npos)
+      << run.output();
+}
+
+TEST(Launcher, NamesAStoppedRankThatHasNoHeartbeat) {
+  Steps run(2, "no-heartbeat", "2");
+  kill(run.rank(0), SIGSTOP);
+  EXPECT_EQ(run.wait(20), 5);
+  EXPECT_LT(run.seconds(), 7);
+  EXPECT_NE(run.output().find("rank 0 has not answered for 2 s"), std::string::npos) << run.output();
+}
+
+TEST(Launcher, ForgivesAShortStopAndItsOwn) {
+  Steps run(2, "", "2");
+  kill(run.rank(1), SIGSTOP);
+  sleep_seconds(0.7);
+  kill(run.rank(1), SIGCONT);
+  for (pid_t pid : {run.launcher(), run.rank(0), run.rank(1)}) kill(pid, SIGSTOP);  // Ctrl-Z
+  sleep_seconds(2.5);
+  for (pid_t pid : {run.launcher(), run.rank(0), run.rank(1)}) kill(pid, SIGCONT);
+  EXPECT_EQ(wait_program(run.launcher(), 3), -1) << run.output();
+  kill(run.launcher(), SIGTERM);
+  EXPECT_EQ(run.wait(20), 75) << run.output();
+}
+
+TEST(Launcher, TakesItsRanksWithItWhenKilled) {
+  Steps run(3, "deaf");
+  kill(run.launcher(), SIGKILL);
+  EXPECT_EQ(run.wait(20), 128 + SIGKILL);
+}
+
+TEST(Launcher, PassesASignalOnAndEndsWith75) {
+  for (int signal : {SIGINT, SIGTERM}) {
+    Steps run(2);
+    kill(run.launcher(), signal);
+    EXPECT_EQ(run.wait(20), 75) << run.output();
+  }
+}
+
+TEST(Launcher, EndsAtOnceAfterASecondSignal) {
+  Steps run(2, "deaf");
+  kill(run.launcher(), SIGTERM);
+  sleep_seconds(0.3);
+  kill(run.launcher(), SIGTERM);
+  EXPECT_EQ(run.wait(20), 5);
+  EXPECT_LT(run.seconds(), 3);
+  EXPECT_NE(run.output().find("second signal"), std::string::npos) << run.output();
+}
+
+TEST(Launcher, GivesTheCodeOfTheRankThatFailedFirst) {
+  for (int code : {1, 2, 3, 4, 6, 7, 8, 70, 75}) {
+    const Result r = run_program(launch_words(2, {"leave", std::to_string(code), "1"}, "3"));
+    EXPECT_EQ(r.code, code) << r.output;
+    if (code != 75) EXPECT_NE(r.output.find("rank 1 ended with code " + std::to_string(code)), std::string::npos) << r.output;
+  }
+}
+
+TEST(Launcher, TakesAnUnknownCodeForAFaultOfOurs) {
+  const Result r = run_program(launch_words(2, {"leave", "99", "0"}));
+  EXPECT_EQ(r.code, 70) << r.output;
+}
+
+TEST(Launcher, BlamesARankThatLeftBeforeItsPeersWhoMissIt) {
+  const Result r = run_program(launch_words(2, {"leave", "5", "1"}));
+  EXPECT_EQ(r.code, 5) << r.output;
+  EXPECT_NE(r.output.find("rank 1 lost its peers"), std::string::npos) << r.output;
+}
+
+TEST(Launcher, SaysWhichPortIsTaken) {
+  const HeldPort held;
+  const Result r = run_program(launch_words(2, {"collectives"}, "60", {"1", "0", "127.0.0.1:" + held.port()}));
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("port " + held.port() + " is taken"), std::string::npos) << r.output;
+}
+
+TEST(Launcher, SaysWhatAnEndpointLooksLike) {
+  for (const char* endpoint : {"nowhere", "host:", "host:70000", "host:port"}) {
+    const Result r = run_program(launch_words(2, {"collectives"}, "60", {"1", "0", endpoint}));
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find("expected HOST:PORT"), std::string::npos) << r.output;
+  }
+}
+
+TEST(Launcher, JoinsRanksOfTwoLaunchers) {
+  const std::string endpoint = "127.0.0.1:" + free_port(), log = (fs::temp_directory_path() / ("tessera-node-" + std::to_string(getpid()))).string();
+  const pid_t second = start_program(launch_words(2, {"collectives"}, "60", {"2", "1", endpoint}), log, {{"OMP_NUM_THREADS", "1"}});
+  const Result first = run_program(launch_words(2, {"collectives"}, "60", {"2", "0", endpoint}), {{"OMP_NUM_THREADS", "1"}});
+  EXPECT_EQ(first.code, 0) << first.output;
+  EXPECT_EQ(wait_program(second, 20), 0) << text_of(log);
+  fs::remove(log);
+}
+
+TEST(Ranks, MeetWithoutALauncherByTorchrunsVariables) {
+  const std::string port = free_port();
+  const auto variables = [&](const std::string& rank) {
+    return std::map<std::string, std::string>{{"RANK", rank},           {"WORLD_SIZE", "2"},    {"LOCAL_RANK", rank},    {"LOCAL_WORLD_SIZE", "2"},
+                                              {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"OMP_NUM_THREADS", "1"}};
+  };
+  const std::string log = (fs::temp_directory_path() / ("tessera-rank-" + std::to_string(getpid()))).string();
+  const pid_t other = start_program({COMM_WORKER, "collectives"}, log, variables("1"));
+  const Result r = run_program({COMM_WORKER, "collectives"}, variables("0"));
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(wait_program(other, 20), 0) << text_of(log);
+  fs::remove(log);
+}
+
+TEST(Ranks, SayWhichPortIsTakenWhenRankZeroHostsTheStore) {
+  const HeldPort held;
+  const Result r = run_program({COMM_WORKER, "collectives"}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", held.port()}});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("port " + held.port() + " is taken"), std::string::npos) << r.output;
+}
+
+}  // namespace
+}  // namespace tessera::testing
