@@ -32,7 +32,8 @@ class MatrixPart {
     std::sort(cases_.begin(), cases_.end());
   }
   ~MatrixPart() {
-    const std::string line = "matrix " + name_ + ": ran " + std::to_string(ran_) + " of " + std::to_string(total_) + "\n";
+    const std::string line =
+        "matrix " + name_ + ": ran " + std::to_string(ran_) + " of " + std::to_string(total_) + "\n";
     std::fputs(line.c_str(), stdout);
     if (const char* path = std::getenv("TESSERA_MATRIX_LOG")) {
       if (std::FILE* log = std::fopen(path, "a")) {  // one write: test programs run side by side

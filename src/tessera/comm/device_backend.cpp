@@ -24,7 +24,8 @@ Loaded load() {
   if (!library) return {nullptr, dlerror()};
   const auto get = reinterpret_cast<decltype(&tessera_cuda_register)>(dlsym(library, "tessera_cuda_register"));
   const DeviceBackend* table = get ? get() : nullptr;
-  if (!table || table->version != kDeviceBackendVersion) return {nullptr, path.string() + " is of another build: build again"};
+  if (!table || table->version != kDeviceBackendVersion)
+    return {nullptr, path.string() + " is of another build: build again"};
   if (table->count() == 0) return {nullptr, "the NVIDIA driver shows no device"};
   return {table, ""};
 }

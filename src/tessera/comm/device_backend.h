@@ -3,8 +3,8 @@
 //
 //   if (const DeviceBackend* device = device_backend()) device->place(rendezvous.local_rank);
 //
-// libtessera_cuda.so lies beside the program and is built where nvcc is found; it is opened on the first call, and only where
-// there is an NVIDIA driver, so the same program runs on machines without one.
+// libtessera_cuda.so lies beside the program and is built where nvcc is found; it is opened on the first call, and only
+// where there is an NVIDIA driver, so the same program runs on machines without one.
 #include <cstdint>
 #include <memory>
 
@@ -17,9 +17,9 @@ class Store;
 namespace tessera::comm {
 
 struct DeviceBackend {
-  int version;         ///< kDeviceBackendVersion of the library's build
-  const char* name;    ///< "cuda"
-  int (*count)();      ///< devices that this process sees
+  int version;       ///< kDeviceBackendVersion of the library's build
+  const char* name;  ///< "cuda"
+  int (*count)();    ///< devices that this process sees
   /// Makes device `local_rank % count` the current one of the calling thread and returns its index.
   int (*place)(int local_rank);
   /// A stream of the current device for the lane; the same lane always has the same stream.

@@ -14,8 +14,8 @@ class NcclTransport final : public comm::Transport {
   NcclTransport(c10d::Store& store, int index, int size, double timeout_seconds) {
     auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
     options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
-    group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::intrusive_ptr<c10d::Store>::reclaim_copy(&store), index, size,
-                                                         options);
+    group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::intrusive_ptr<c10d::Store>::reclaim_copy(&store), index,
+                                                         size, options);
     group_->setBoundDeviceId(at::Device(at::kCUDA, c10::cuda::current_device()));
   }
 

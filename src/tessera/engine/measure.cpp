@@ -62,6 +62,8 @@ class Probe {
       spec.units.push_back(std::move(described));
     }
     spec.loss_grad = spec.loss_peak = bytes_of(stream);
+    if (options_.train) spec.targets = bytes_of(stream);
+    spec.resident = 64 * static_cast<int64_t>(units_.size());  // anchors
     return spec;
   }
 

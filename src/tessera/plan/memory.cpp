@@ -18,7 +18,7 @@ class Walk {
     switch (in.op) {
       case Op::forward: {
         if (in.unit == 0) {
-          live_ += model_.inputs;
+          live_ += model_.inputs + (train_ ? model_.targets : 0);
           cond_.assign(cond_.size(), false);
         }
         const Footprint& f = model_.units[in.unit].cost;
@@ -30,7 +30,7 @@ class Walk {
         return std::max(peak, before);
       }
       case Op::loss:
-        live_ += model_.loss_grad;
+        live_ += model_.loss_grad - model_.targets;
         if (plan_.units.back().activations == Policy::recompute) live_ -= model_.units.back().cost.out;  // prediction
         return before + model_.loss_peak;
       case Op::finish: {
@@ -97,6 +97,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
   }
   curve.persistent = base.total();
   base.slots = std::max(arena, schedule.arena);
+  base.activations = model.resident;
   Walk walk(model, plan, schedule.phase == "train");
   for (size_t i = 0; i < schedule.list.size(); ++i) {
     const Instruction& in = schedule.list[i];
@@ -108,7 +109,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     curve.at = static_cast<int>(i);
     curve.at_name = std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name);
     curve.by_part = base;
-    curve.by_part.activations = held;
+    curve.by_part.activations += held;
     curve.by_part.temporaries = highest - base.total() - held;
   }
   return curve;

@@ -46,7 +46,9 @@ struct UnitSpec {
 struct ModelSpec {
   std::string name;
   std::vector<UnitSpec> units;
+  int64_t resident = 0;      ///< bytes that are always there beside the shards: tables of the autoencoder, prompts, anchors
   int64_t inputs = 0;        ///< bytes of one micro-batch's input tensors, live during the micro-batch
+  int64_t targets = 0;       ///< bytes of its targets, live until the loss
   int64_t loss_peak = 0;     ///< highest bytes of the objective above its start, gradient of the output included
   int64_t loss_grad = 0;     ///< gradient of the output, handed to the last unit's backward
   int64_t samples = 1;       ///< samples of the micro-batch the footprints were measured on

@@ -13,7 +13,9 @@ Job make_job(const Recipe& recipe) {
   Job job;
   job.model = models::make_denoiser({recipe.model.family, recipe.model.preset, "", recipe.model.path, recipe.model.config});
   job.name = !recipe.model.path.empty() ? recipe.model.path : !recipe.model.preset.empty() ? recipe.model.preset : recipe.model.family;
+  const int64_t before = engine::Meter::live();
   job.codec = models::make_codec(recipe.data.vae == "haar" ? "haar:" + std::to_string(job.model->in_channels()) : recipe.data.vae);
+  job.resident = engine::Meter::live() - before;
   job.text = models::make_text_encoder({.preset = recipe.data.text_encoder});
   job.latent = job.codec->latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
   if (job.latent[0] != job.model->in_channels())
@@ -45,6 +47,9 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Mesh& mesh,
   request.latent = job.latent;
   request.mesh = mesh;
   request.guidance_branches = job.guidance_branches;
+  // Embeddings of the sampled prompts and of the negative one stay for the whole run.
+  const int64_t embedding = round_up(job.context_length * job.model->context_dim() * 4, 64);
+  request.resident = job.resident + (std::max(prompts, 1) + 1) * embedding;
   request.planner.global_batch = recipe.train.global_batch;
   const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
   request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;

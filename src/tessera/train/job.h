@@ -19,6 +19,7 @@ struct Job {
   int64_t tokens = 0;               ///< of one sample
   int64_t context_length = 0;       ///< most text tokens of a prompt
   int guidance_branches = 1;        ///< denoiser passes of one sampler step
+  int64_t resident = 0;             ///< bytes of the autoencoder's tables
 };
 
 /// Throws UserError (usage) where the parts do not fit each other (latent channels, text width, sizes).

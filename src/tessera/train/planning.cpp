@@ -63,6 +63,7 @@ Planned make_plan(const PlanRequest& request) {
   const int64_t samples = request.by_hand ? request.by_hand->micro_batch : request.planner.micro_batch;
   planned.spec = engine::measure(request.model->units(), representative_batch(*request.model, request.latent, samples),
                                  request.model_name, {});
+  planned.spec.resident += request.resident;
   if (!request.by_hand) {
     planned.choice = plan::choose(planned.spec, request.mesh, request.planner, request.rates);
     return planned;

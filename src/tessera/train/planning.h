@@ -21,6 +21,7 @@ struct PlanRequest {
   std::optional<plan::Plan> by_hand;  ///< plan.file: taken as it is
   plan::RunShape run;
   int guidance_branches = 2;          ///< forward passes of one sampler step
+  int64_t resident = 0;               ///< bytes of tensors that live through the run beside the engine's
 };
 
 struct Planned {
