@@ -5,8 +5,9 @@
     .bench-venv/bin/python bench/run.py --tokens 256 --rounds 1 --only ours
 
 Settings take turns within each round, so that a busy minute of the machine hits all of them; a time is the median of
-all steps of all rounds. (a) both recompute every block, ours within 0.8 of the peer's transient bytes. (b) our planner is free under the peer's no-recompute peak, against the
-better of the peer's two settings; the floor is two plain copies that compute at once and exchange nothing.
+all steps of all rounds. (a) both recompute every block, ours within 0.8 of the peer's transient bytes. (b) our planner is
+free under the peer's no-recompute peak, against the better of the peer's two settings; the floor is two plain copies that
+compute at once and exchange nothing.
 """
 import argparse
 import json

@@ -12,8 +12,15 @@
 namespace tessera::comm {
 namespace {
 
-constexpr const char* kNames[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TESSERA_STORE",
-                                  "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"};
+constexpr const char* kNames[] = {"RANK",
+                                  "WORLD_SIZE",
+                                  "LOCAL_RANK",
+                                  "LOCAL_WORLD_SIZE",
+                                  "MASTER_ADDR",
+                                  "MASTER_PORT",
+                                  "TESSERA_STORE",
+                                  "TORCHELASTIC_USE_AGENT_STORE",
+                                  "TORCHELASTIC_RESTART_COUNT"};
 
 /// The rendezvous under exactly these variables.
 Rendezvous under(const std::map<std::string, std::string>& variables) {
@@ -41,8 +48,14 @@ TEST(Rendezvous, WithoutVariablesIsOneRank) {
 }
 
 TEST(Rendezvous, ReadsTorchrunsVariables) {
-  const Rendezvous place = under({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "node0"},
-                                  {"MASTER_PORT", "29500"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}});
+  const Rendezvous place = under({{"RANK", "5"},
+                                  {"WORLD_SIZE", "8"},
+                                  {"LOCAL_RANK", "1"},
+                                  {"LOCAL_WORLD_SIZE", "4"},
+                                  {"MASTER_ADDR", "node0"},
+                                  {"MASTER_PORT", "29500"},
+                                  {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                  {"TORCHELASTIC_RESTART_COUNT", "2"}});
   EXPECT_EQ(place.rank, 5);
   EXPECT_EQ(place.world, 8);
   EXPECT_EQ(place.local_rank, 1);
@@ -65,7 +78,8 @@ TEST(Rendezvous, SaysWhichVariableIsMissingOrWrong) {
   EXPECT_NE(complaint({{"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}}).find("RANK is not set"), std::string::npos);
   EXPECT_NE(complaint({{"WORLD_SIZE", "2"}, {"RANK", "2"}}).find("RANK is 2"), std::string::npos);
   EXPECT_NE(complaint({{"WORLD_SIZE", "2"}, {"RANK", "0"}}).find("MASTER_PORT is not set"), std::string::npos);
-  EXPECT_NE(complaint({{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_PORT", "99999"}}).find("99999 is no port"), std::string::npos);
+  EXPECT_NE(complaint({{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_PORT", "99999"}}).find("99999 is no port"),
+            std::string::npos);
   EXPECT_NE(complaint({{"WORLD_SIZE", "two"}}).find("WORLD_SIZE=two is not a number"), std::string::npos);
 }
 

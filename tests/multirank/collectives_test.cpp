@@ -48,7 +48,8 @@ INSTANTIATE_TEST_SUITE_P(BySocketAndByMemory, Collectives, ::testing::Values("0"
 TEST(Faults, ACollectiveThatDoesNotFinishIsNamedWithItsGroupAndBytes) {
   const Result r = on_ranks(2, {"absent"});
   EXPECT_EQ(r.code, 5) << r.output;
-  EXPECT_NE(r.output.find("all_gather of 400000 bytes on gather:dp_shard did not finish"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("all_gather of 400000 bytes on gather:dp_shard did not finish"), std::string::npos)
+      << r.output;
   EXPECT_LT(r.seconds, 15) << "the wait is bounded";
 }
 

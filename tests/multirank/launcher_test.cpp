@@ -93,7 +93,8 @@ TEST(Launcher, NamesAKilledRankAndWhereItWasWithinFiveSeconds) {
     kill(run.rank(victim), SIGKILL);
     EXPECT_EQ(run.wait(20), 5);
     EXPECT_LT(run.seconds(), 5);
-    const std::string expected = "rank " + std::to_string(victim) + " was killed by signal 9 (Killed) at step 13, forward blocks.3";
+    const std::string expected =
+        "rank " + std::to_string(victim) + " was killed by signal 9 (Killed) at step 13, forward blocks.3";
     EXPECT_NE(run.output().find(expected), std::string::npos) << run.output();
   }
 }
@@ -104,7 +105,9 @@ TEST(Launcher, NamesAStoppedRankWithinTheTimeoutAndFiveSeconds) {
   EXPECT_EQ(run.wait(20), 5);
   EXPECT_GT(run.seconds(), 1.5);
   EXPECT_LT(run.seconds(), 7);
-  EXPECT_NE(run.output().find("rank 1 has not answered for 2 s (fault.timeout): it is stopped at step 13, forward blocks.3"), std::string::npos)
+  EXPECT_NE(
+      run.output().find("rank 1 has not answered for 2 s (fault.timeout): it is stopped at step 13, forward blocks.3"),
+      std::string::npos)
       << run.output();
 }
 
@@ -157,7 +160,8 @@ TEST(Launcher, GivesTheCodeOfTheRankThatFailedFirst) {
   for (int code : {1, 2, 3, 4, 6, 7, 8, 70, 75}) {
     const Result r = run_program(launch_words(2, {"leave", std::to_string(code), "1"}, "3"));
     EXPECT_EQ(r.code, code) << r.output;
-    if (code != 75) EXPECT_NE(r.output.find("rank 1 ended with code " + std::to_string(code)), std::string::npos) << r.output;
+    if (code != 75)
+      EXPECT_NE(r.output.find("rank 1 ended with code " + std::to_string(code)), std::string::npos) << r.output;
   }
 }
 
@@ -188,9 +192,12 @@ TEST(Launcher, SaysWhatAnEndpointLooksLike) {
 }
 
 TEST(Launcher, JoinsRanksOfTwoLaunchers) {
-  const std::string endpoint = "127.0.0.1:" + free_port(), log = (fs::temp_directory_path() / ("tessera-node-" + std::to_string(getpid()))).string();
-  const pid_t second = start_program(launch_words(2, {"collectives"}, "60", {"2", "1", endpoint}), log, {{"OMP_NUM_THREADS", "1"}});
-  const Result first = run_program(launch_words(2, {"collectives"}, "60", {"2", "0", endpoint}), {{"OMP_NUM_THREADS", "1"}});
+  const std::string endpoint = "127.0.0.1:" + free_port(),
+                    log = (fs::temp_directory_path() / ("tessera-node-" + std::to_string(getpid()))).string();
+  const pid_t second =
+      start_program(launch_words(2, {"collectives"}, "60", {"2", "1", endpoint}), log, {{"OMP_NUM_THREADS", "1"}});
+  const Result first =
+      run_program(launch_words(2, {"collectives"}, "60", {"2", "0", endpoint}), {{"OMP_NUM_THREADS", "1"}});
   EXPECT_EQ(first.code, 0) << first.output;
   EXPECT_EQ(wait_program(second, 20), 0) << text_of(log);
   fs::remove(log);
@@ -199,8 +206,13 @@ TEST(Launcher, JoinsRanksOfTwoLaunchers) {
 TEST(Ranks, MeetWithoutALauncherByTorchrunsVariables) {
   const std::string port = free_port();
   const auto variables = [&](const std::string& rank) {
-    return std::map<std::string, std::string>{{"RANK", rank},           {"WORLD_SIZE", "2"},    {"LOCAL_RANK", rank},    {"LOCAL_WORLD_SIZE", "2"},
-                                              {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"OMP_NUM_THREADS", "1"}};
+    return std::map<std::string, std::string>{{"RANK", rank},
+                                              {"WORLD_SIZE", "2"},
+                                              {"LOCAL_RANK", rank},
+                                              {"LOCAL_WORLD_SIZE", "2"},
+                                              {"MASTER_ADDR", "127.0.0.1"},
+                                              {"MASTER_PORT", port},
+                                              {"OMP_NUM_THREADS", "1"}};
   };
   const std::string log = (fs::temp_directory_path() / ("tessera-rank-" + std::to_string(getpid()))).string();
   const pid_t other = start_program({COMM_WORKER, "collectives"}, log, variables("1"));
@@ -212,7 +224,8 @@ TEST(Ranks, MeetWithoutALauncherByTorchrunsVariables) {
 
 TEST(Ranks, SayWhichPortIsTakenWhenRankZeroHostsTheStore) {
   const HeldPort held;
-  const Result r = run_program({COMM_WORKER, "collectives"}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", held.port()}});
+  const Result r =
+      run_program({COMM_WORKER, "collectives"}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", held.port()}});
   EXPECT_EQ(r.code, 2) << r.output;
   EXPECT_NE(r.output.find("port " + held.port() + " is taken"), std::string::npos) << r.output;
 }

@@ -34,7 +34,8 @@ void expect(bool ok, const std::string& what) {
 
 at::Tensor values(int rank, int64_t n) {
   at::Tensor t = at::empty({n});
-  RandomKey(1, Purpose::test, static_cast<uint64_t>(rank)).normal(t.mutable_data_ptr<float>(), 0, static_cast<size_t>(n));
+  RandomKey(1, Purpose::test, static_cast<uint64_t>(rank))
+      .normal(t.mutable_data_ptr<float>(), 0, static_cast<size_t>(n));
   return t;
 }
 
@@ -62,7 +63,8 @@ void collectives(const Rendezvous& place, const Arguments& arguments) {
     at::Tensor all = at::empty({N * n});
     gather.all_gather(all, values(place.rank, n));
     for (int i = 0; i < N; ++i)
-      expect(same_bits(all.narrow(0, i * n, n), values(gather.members()[i], n)), "all_gather: part " + std::to_string(i));
+      expect(same_bits(all.narrow(0, i * n, n), values(gather.members()[i], n)),
+             "all_gather: part " + std::to_string(i));
 
     const at::Tensor flat = values(place.rank, N * n);
     at::Tensor shard = at::empty({n}), scratch = at::empty({N * n});
@@ -87,7 +89,8 @@ void collectives(const Rendezvous& place, const Arguments& arguments) {
     }
     expect(same_bits(sum, expected), "all_reduce: not the sum in members' order");
   }
-  const auto rows = comm.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({1.0 * place.rank, 0.5});
+  const auto rows =
+      comm.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({1.0 * place.rank, 0.5});
   for (int r = 0; r < place.world; ++r) expect(rows[r] == std::vector<double>({1.0 * r, 0.5}), "all_gather_doubles");
   comm.barrier();
   comm.check_agreement("text", "the same");
@@ -174,7 +177,8 @@ void speed(const Rendezvous& place, const Arguments& arguments) {
     const double cpu_ms = 1e3 * static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC / 8;
     const double bytes = 4.0 * static_cast<double>(n) * (place.world - 1);
     if (place.rank == 0)
-      std::printf("%s best %.1f ms, %.2f GB/s received a rank, %.1f ms of CPU\n", what, best * 1e3, bytes / best * 1e-9, cpu_ms);
+      std::printf("%s best %.1f ms, %.2f GB/s received a rank, %.1f ms of CPU\n", what, best * 1e3, bytes / best * 1e-9,
+                  cpu_ms);
   };
   time("all_gather    ", [&] { group.all_gather(all, shard); });
   time("reduce_scatter", [&] { group.reduce_scatter(out, flat, all, true); });
@@ -191,9 +195,13 @@ int run(const Arguments& words) {
     options.timeout = std::stod(words.at(5));
     return launch(options, {words.begin() + 6, words.end()});
   }
-  const std::map<std::string, void (*)(const Rendezvous&, const Arguments&)> cases = {
-      {"collectives", collectives}, {"lanes", lanes}, {"absent", absent}, {"disagree", disagree},
-      {"steps", steps},             {"leave", leave}, {"speed", speed}};
+  const std::map<std::string, void (*)(const Rendezvous&, const Arguments&)> cases = {{"collectives", collectives},
+                                                                                      {"lanes", lanes},
+                                                                                      {"absent", absent},
+                                                                                      {"disagree", disagree},
+                                                                                      {"steps", steps},
+                                                                                      {"leave", leave},
+                                                                                      {"speed", speed}};
   cases.at(words.at(0))(Rendezvous::from_env(), {words.begin() + 1, words.end()});
   return 0;
 }

@@ -7,8 +7,8 @@
 //
 // Each (purpose, axes) is a communicator of its own, so gathers, reductions and control never wait for each other. All
 // calls block the calling thread; different groups may be used from different threads at once. A group of one does what
-// the collective means for one rank. Collectives take no memory of their own, but for 4 MiB of all_reduce. Between ranks
-// of one machine the bulk is read from the other's memory (same_host.h).
+// the collective means for one rank. Collectives take no memory of their own, but for 4 MiB of all_reduce. Between
+// ranks of one machine the bulk is read from the other's memory (same_host.h).
 #include <map>
 #include <memory>
 #include <string>
@@ -35,9 +35,9 @@ class Group {
   Group(std::string name, std::string axis, std::vector<int> members, int index, std::unique_ptr<Transport> transport);
 
   const std::string& name() const { return name_; }
-  const std::string& axis() const { return axis_; }   ///< "dp_shard"; empty for a group of one
+  const std::string& axis() const { return axis_; }  ///< "dp_shard"; empty for a group of one
   int size() const { return static_cast<int>(members_.size()); }
-  int rank() const { return index_; }                 ///< this process's place in the group
+  int rank() const { return index_; }  ///< this process's place in the group
   const std::vector<int>& members() const { return members_; }
 
   /// out [N * n] = the members' shards [n] one after the other; any dtype. `in` may be this member's place in `out`.
@@ -50,7 +50,7 @@ class Group {
   /// Row i: what member i gave. All give the same number of values.
   std::vector<std::vector<double>> all_gather_doubles(const std::vector<double>& mine);
   void barrier();
-  int64_t take_sent_bytes();                          ///< since the last call
+  int64_t take_sent_bytes();  ///< since the last call
 
  private:
   void run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
@@ -66,7 +66,8 @@ class Group {
 
 class Comm {
  public:
-  /// Meets the other ranks; `timeout` seconds bound every collective. Throws UserError (rank_lost) when one does not come.
+  /// Meets the other ranks; `timeout` seconds bound every collective. Throws UserError (rank_lost) when one does not
+  /// come.
   Comm(const Rendezvous& place, const Mesh& mesh, double timeout = 60);
   ~Comm();
 

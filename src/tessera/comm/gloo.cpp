@@ -17,16 +17,19 @@ namespace {
 
 class GlooTransport final : public Transport {
  public:
-  GlooTransport(const c10::intrusive_ptr<c10d::Store>& store, int index, int size, std::chrono::milliseconds timeout, const std::string& host) {
+  GlooTransport(const c10::intrusive_ptr<c10d::Store>& store, int index, int size, std::chrono::milliseconds timeout,
+                const std::string& host) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->threads = 1;
     // Ranks that meet on the loopback are all on this machine.
-    options->devices.push_back(host == "127.0.0.1" || host == "localhost" ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                                                                          : c10d::ProcessGroupGloo::createDefaultDevice());
+    options->devices.push_back(host == "127.0.0.1" || host == "localhost"
+                                   ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                   : c10d::ProcessGroupGloo::createDefaultDevice());
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
   }
 
-  // send and recv: straight from and into the tensors, 1.5 to 3 times as fast here as alltoall_base and _allgather_base.
+  // send and recv: straight from and into the tensors, 1.5 to 3 times as fast here as alltoall_base and
+  // _allgather_base.
   void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
     for (size_t peer = 0; peer < in.size(); ++peer) {
@@ -111,7 +114,8 @@ Group& Comm::group(std::string_view purpose, const std::vector<Axis>& axes) {
       transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_.host);
       transport = read_same_host(std::move(transport), index, size);
     } catch (const std::exception& error) {
-      throw UserError(Exit::rank_lost, "comm", "the group " + prefix + " did not come together (" + first_line(error) + ")",
+      throw UserError(Exit::rank_lost, "comm",
+                      "the group " + prefix + " did not come together (" + first_line(error) + ")",
                       "a rank did not start; see its messages");
     }
   }
@@ -135,7 +139,8 @@ HostedStore::HostedStore(const std::string& host, int port) : server_(std::make_
   } catch (const std::exception& error) {
     const std::string endpoint = host + ":" + std::to_string(port);
     if (port_taken(error))
-      throw UserError(Exit::usage, "launch", "port " + std::to_string(port) + " is taken", "choose another with --rdzv-endpoint HOST:PORT");
+      throw UserError(Exit::usage, "launch", "port " + std::to_string(port) + " is taken",
+                      "choose another with --rdzv-endpoint HOST:PORT");
     throw UserError(Exit::usage, "launch", "cannot host the meeting point " + endpoint + " (" + first_line(error) + ")",
                     "--rdzv-endpoint names an address of node 0's machine");
   }

@@ -44,8 +44,13 @@ std::string first_line(const std::exception& error) {
 
 }  // namespace
 
-Group::Group(std::string name, std::string axis, std::vector<int> members, int index, std::unique_ptr<Transport> transport)
-    : name_(std::move(name)), axis_(std::move(axis)), members_(std::move(members)), index_(index), transport_(std::move(transport)) {}
+Group::Group(std::string name, std::string axis, std::vector<int> members, int index,
+             std::unique_ptr<Transport> transport)
+    : name_(std::move(name)),
+      axis_(std::move(axis)),
+      members_(std::move(members)),
+      index_(index),
+      transport_(std::move(transport)) {}
 
 void Group::run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
   sent_ += bytes_of(out);
@@ -154,7 +159,8 @@ void Comm::check_agreement(std::string_view what, std::string_view text) {
                         .all_gather_doubles({static_cast<double>(hash >> 32), static_cast<double>(hash & 0xFFFFFFFFu)});
   for (size_t r = 1; r < rows.size(); ++r)
     if (rows[r] != rows[0])
-      throw UserError(Exit::usage, "comm", "rank " + std::to_string(r) + " has another " + std::string(what) + " than rank 0",
+      throw UserError(Exit::usage, "comm",
+                      "rank " + std::to_string(r) + " has another " + std::string(what) + " than rank 0",
                       "start every rank with the same recipe, flags and files");
 }
 

@@ -27,9 +27,10 @@ StatusBoard::StatusBoard(int ranks) : bytes_(sizeof(StatusSlot) * static_cast<si
   // Without a name in any folder, so nothing stays behind a killed launcher; ranks inherit the descriptor.
   fd_ = memfd_create("tessera-status", 0);
   path_ = "/proc/self/fd/" + std::to_string(fd_);
-  if (fd_ < 0 || ftruncate(fd_, static_cast<off_t>(bytes_)) != 0 || !(slots_ = static_cast<StatusSlot*>(map_file(fd_, bytes_))))
-    throw UserError(Exit::memory, "launch", std::string("no memory for the status of the ranks: ") + std::strerror(errno),
-                    "free some memory");
+  if (fd_ < 0 || ftruncate(fd_, static_cast<off_t>(bytes_)) != 0 ||
+      !(slots_ = static_cast<StatusSlot*>(map_file(fd_, bytes_))))
+    throw UserError(Exit::memory, "launch",
+                    std::string("no memory for the status of the ranks: ") + std::strerror(errno), "free some memory");
 }
 
 StatusBoard::~StatusBoard() {

@@ -53,7 +53,8 @@ Endpoint parse_endpoint(const std::string& text) {
   const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
   if (error != std::errc() || end != port.data() + port.size() || endpoint.port < 1 || endpoint.port > 65535)
-    throw UserError(Exit::usage, "launch", "--rdzv-endpoint " + text + ": expected HOST:PORT", "for example 10.0.0.1:29500");
+    throw UserError(Exit::usage, "launch", "--rdzv-endpoint " + text + ": expected HOST:PORT",
+                    "for example 10.0.0.1:29500");
   return endpoint;
 }
 
@@ -68,13 +69,22 @@ struct Rank {
 
 std::string signal_name(int number) { return "signal " + std::to_string(number) + " (" + strsignal(number) + ")"; }
 
-/// A rank's end as a code of the contract. `forwarded` is the signal that the launcher passed on, 0 without: a rank that
-/// died of it had not begun anything it would have had to save.
+/// A rank's end as a code of the contract. `forwarded` is the signal that the launcher passed on, 0 without: a rank
+/// that died of it had not begun anything it would have had to save.
 Exit exit_of(int status, int forwarded) {
   if (WIFSIGNALED(status)) return WTERMSIG(status) == forwarded ? Exit::again : Exit::rank_lost;
   switch (const auto code = static_cast<Exit>(WEXITSTATUS(status))) {
-    case Exit::done: case Exit::comparison: case Exit::usage: case Exit::input: case Exit::no_fit: case Exit::rank_lost:
-    case Exit::not_finite: case Exit::disk: case Exit::memory: case Exit::internal: case Exit::again:
+    case Exit::done:
+    case Exit::comparison:
+    case Exit::usage:
+    case Exit::input:
+    case Exit::no_fit:
+    case Exit::rank_lost:
+    case Exit::not_finite:
+    case Exit::disk:
+    case Exit::memory:
+    case Exit::internal:
+    case Exit::again:
       return code;
   }
   return Exit::internal;
@@ -164,7 +174,7 @@ class Launcher {
     rank.pid = fork();
     if (rank.pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(1);  // the launcher died in between
+      if (getppid() != parent) _exit(1);                  // the launcher died in between
       execve("/proc/self/exe", argv.data(), env.data());  // also when the file was replaced by a new build
       _exit(127);
     }
@@ -231,8 +241,8 @@ class Launcher {
     }
     for (const auto& rank : ranks_) {
       if (rank.ended || seconds_since(rank.heard) < options_.timeout) continue;
-      log::error(name(rank) + " has not answered for " + std::to_string(std::lround(options_.timeout)) + " s (fault.timeout): " +
-                 (rank.stopped ? "it is stopped" : "it is stopped or hangs") + where(rank));
+      log::error(name(rank) + " has not answered for " + std::to_string(std::lround(options_.timeout)) +
+                 " s (fault.timeout): " + (rank.stopped ? "it is stopped" : "it is stopped or hangs") + where(rank));
       return Exit::rank_lost;
     }
     return std::nullopt;
@@ -270,19 +280,22 @@ class Launcher {
   StatusBoard board_;
   std::unique_ptr<HostedStore> store_;
   std::vector<Rank> ranks_;
-  std::vector<const Rank*> ended_;                 // in the order of their ends
-  std::optional<Clock::time_point> failed_at_;     // when the first of them failed
-  int passed_on_ = 0, forwarded_ = 0;              // signals answered so far, and the first of them
+  std::vector<const Rank*> ended_;              // in the order of their ends
+  std::optional<Clock::time_point> failed_at_;  // when the first of them failed
+  int passed_on_ = 0, forwarded_ = 0;           // signals answered so far, and the first of them
 };
 
 }  // namespace
 
 int launch(const LaunchOptions& options, const std::vector<std::string>& arguments) {
   if (options.nproc < 1 || options.nnodes < 1 || options.node_rank < 0 || options.node_rank >= options.nnodes)
-    throw UserError(Exit::usage, "launch", "-n " + std::to_string(options.nproc) + ", --nnodes " + std::to_string(options.nnodes) + ", --node-rank " +
-                    std::to_string(options.node_rank) + " do not go together", "ranks and nodes count from 1, node ranks from 0");
+    throw UserError(Exit::usage, "launch",
+                    "-n " + std::to_string(options.nproc) + ", --nnodes " + std::to_string(options.nnodes) +
+                        ", --node-rank " + std::to_string(options.node_rank) + " do not go together",
+                    "ranks and nodes count from 1, node ranks from 0");
   if (options.nnodes > 1 && options.endpoint.empty())
-    throw UserError(Exit::usage, "launch", "--nnodes " + std::to_string(options.nnodes) + " needs a meeting point", "add --rdzv-endpoint HOST:PORT of node 0");
+    throw UserError(Exit::usage, "launch", "--nnodes " + std::to_string(options.nnodes) + " needs a meeting point",
+                    "add --rdzv-endpoint HOST:PORT of node 0");
   return Launcher(options, arguments).run();
 }
 

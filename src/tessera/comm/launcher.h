@@ -1,5 +1,6 @@
 #pragma once
-// Starts the ranks of this machine and watches them: names the one that is lost, ends the others, leaves nothing behind.
+// Starts the ranks of this machine and watches them: names the one that is lost, ends the others, leaves nothing
+// behind.
 //
 //   int code = launch({.nproc = 2}, {"train", "recipe.toml"});
 #include <string>
@@ -11,12 +12,12 @@ struct LaunchOptions {
   int nproc = 1;
   int nnodes = 1;
   int node_rank = 0;
-  std::string endpoint;       ///< HOST:PORT where node 0's launcher hosts the store; empty: this machine, a free port
+  std::string endpoint;  ///< HOST:PORT where node 0's launcher hosts the store; empty: this machine, a free port
   double timeout = 60;   ///< seconds of silence after which a rank counts as stopped
 };
 
-/// Runs `arguments` of this executable as nproc ranks. The code is that of the first rank that failed by itself, 5 for a
-/// rank that was killed or fell silent, 75 after a signal that all ranks answered with a checkpoint.
+/// Runs `arguments` of this executable as nproc ranks. The code is that of the first rank that failed by itself, 5 for
+/// a rank that was killed or fell silent, 75 after a signal that all ranks answered with a checkpoint.
 int launch(const LaunchOptions& options, const std::vector<std::string>& arguments);
 
 }  // namespace tessera::comm

@@ -7,7 +7,8 @@ namespace tessera::comm {
 
 namespace {
 [[noreturn]] void refuse() {
-  throw UserError(Exit::usage, "comm", "this program was built without Gloo and runs one rank only", "configure with -DTESSERA_GLOO=ON");
+  throw UserError(Exit::usage, "comm", "this program was built without Gloo and runs one rank only",
+                  "configure with -DTESSERA_GLOO=ON");
 }
 }  // namespace
 

@@ -1,7 +1,8 @@
 #pragma once
 // Ranks of one machine read each other's memory: one copy by the kernel instead of two through a socket.
 //
-//   transport = read_same_host(std::move(gloo), index, size);   // all members together; `gloo` itself where it cannot be
+//   transport = read_same_host(std::move(gloo), index, size);   // all members together; `gloo` itself where it cannot
+//   be
 #include <memory>
 
 #include "tessera/comm/comm.h"

@@ -44,9 +44,10 @@ Rendezvous Rendezvous::from_env() {
   if (const char* host = std::getenv("MASTER_ADDR")) place.host = host;
   place.port = number("MASTER_PORT", 0);
   if (place.world > 1 && (place.port == 0 || place.port > 65535))
-    throw UserError(Exit::usage, "comm.rendezvous",
-                    place.port == 0 ? "MASTER_PORT is not set" : "MASTER_PORT=" + std::to_string(place.port) + " is no port",
-                    kHint);
+    throw UserError(
+        Exit::usage, "comm.rendezvous",
+        place.port == 0 ? "MASTER_PORT is not set" : "MASTER_PORT=" + std::to_string(place.port) + " is no port",
+        kHint);
   place.store_is_hosted = is("TESSERA_STORE", "launcher") || is("TORCHELASTIC_USE_AGENT_STORE", "True");
   place.attempt = number("TORCHELASTIC_RESTART_COUNT", 0);
   return place;

@@ -37,7 +37,7 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
 /// GELU, tanh approximation. Saves x only.
 Tensor gelu_tanh(const Tensor& x);
 
-/// linear(gelu_tanh(x)) that saves x only and forms gelu(x) again for the weight gradient.
+/// linear(gelu_tanh(x)) that saves x only; gelu(x) never exists as a whole, in neither direction.
 Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor);
 
 /// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1].
