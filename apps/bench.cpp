@@ -12,12 +12,14 @@ namespace {
 int run(const Arguments& arguments) {
   train::BenchOptions options;
   options.config = arguments.value("--config");
-  if (options.config.empty()) throw UserError(Exit::usage, "bench", "--config is missing", "make bench calls this command with all it needs");
+  if (options.config.empty())
+    throw UserError(Exit::usage, "bench", "--config is missing", "make bench calls this command with all it needs");
   const auto latent = nlohmann::json::parse("[" + arguments.value("--latent", "16,4,16,16") + "]", nullptr, false);
   if (!latent.is_array() || latent.size() != 4) throw UserError(Exit::usage, "bench", "--latent: expected C,F,H,W");
   for (int i = 0; i < 4; ++i) options.latent[i] = latent[i].get<int64_t>();
   const std::string recompute = arguments.value("--recompute", "auto");
-  if (recompute != "auto") options.recompute = recompute == "all" ? 1 << 20 : recompute == "none" ? 0 : std::stoi(recompute);
+  if (recompute != "auto")
+    options.recompute = recompute == "all" ? 1 << 20 : recompute == "none" ? 0 : std::stoi(recompute);
   if (arguments.has("--budget")) options.budget = parse_bytes(arguments.value("--budget"), "--budget");
   options.steps = std::stoi(arguments.value("--steps", "8"));
   options.warmup = std::stoi(arguments.value("--warmup", "3"));
@@ -30,8 +32,11 @@ Command bench_command() {
   Command c;
   c.name = "bench";
   c.summary = "Measures a training step on synthetic data (called by make bench).";
-  c.usage = "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--budget SIZE] [--steps N] [--warmup N]";
-  c.example = "tessera launch -n 2 bench --config '{\"dim\":512,\"num_heads\":8,\"num_layers\":8,\"ffn_dim\":2048}' --latent 16,4,16,16";
+  c.usage =
+      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--budget SIZE] [--steps N] [--warmup N]";
+  c.example =
+      "tessera launch -n 2 bench --config '{\"dim\":512,\"num_heads\":8,\"num_layers\":8,\"ffn_dim\":2048}' --latent "
+      "16,4,16,16";
   c.flags = {{"--config", "JSON", "the model's config.json"},
              {"--latent", "C,F,H,W", "latent of each rank's sample"},
              {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner decides"},

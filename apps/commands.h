@@ -8,8 +8,8 @@ namespace tessera::apps {
 
 /// A flag of a command itself (recipe keys are flags of every command that takes a recipe).
 struct Flag {
-  std::string name;        ///< "--json"
-  std::string value;       ///< "FILE"; empty: a switch
+  std::string name;   ///< "--json"
+  std::string value;  ///< "FILE"; empty: a switch
   std::string help;
   std::string alias = {};  ///< "-n"
 };
@@ -25,10 +25,10 @@ struct Command {
 /// What was typed after the command's name.
 struct Arguments {
   const Command* command = nullptr;
-  std::vector<std::string> words;                             ///< without a dash: RECIPE, CASE...
-  std::vector<std::pair<std::string, std::string>> flags;     ///< name without alias, value ("" for a switch)
-  std::vector<std::pair<std::string, std::string>> overrides; ///< recipe keys, and "mesh"
-  std::vector<std::string> all;                               ///< as typed
+  std::vector<std::string> words;                              ///< without a dash: RECIPE, CASE...
+  std::vector<std::pair<std::string, std::string>> flags;      ///< name without alias, value ("" for a switch)
+  std::vector<std::pair<std::string, std::string>> overrides;  ///< recipe keys, and "mesh"
+  std::vector<std::string> all;                                ///< as typed
 
   bool has(const std::string& flag) const;
   std::string value(const std::string& flag, const std::string& absent = {}) const;

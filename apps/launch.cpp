@@ -16,7 +16,8 @@ int whole(const Arguments& arguments, const std::string& flag, int absent) {
 }
 
 int run(const Arguments& arguments) {
-  if (arguments.words.empty()) throw UserError(Exit::usage, "launch", "no command to launch", "tessera launch -n 2 train RECIPE");
+  if (arguments.words.empty())
+    throw UserError(Exit::usage, "launch", "no command to launch", "tessera launch -n 2 train RECIPE");
   const auto& inner = arguments.words.front();
   const Command* target = nullptr;
   std::vector<std::string> known;
@@ -25,7 +26,9 @@ int run(const Arguments& arguments) {
     known.push_back(command.name);
     if (command.name == inner) target = &command;
   }
-  if (!target) throw UserError(Exit::usage, "launch", "unknown command '" + inner + "'", "did you mean '" + nearest(inner, known).front() + "'?");
+  if (!target)
+    throw UserError(Exit::usage, "launch", "unknown command '" + inner + "'",
+                    "did you mean '" + nearest(inner, known).front() + "'?");
   // Mistakes are told once, here, not by every rank.
   const Arguments rest = parse(*target, {arguments.words.begin() + 1, arguments.words.end()});
   comm::LaunchOptions options;
@@ -34,8 +37,11 @@ int run(const Arguments& arguments) {
   options.node_rank = whole(arguments, "--node-rank", 0);
   options.endpoint = arguments.value("--rdzv-endpoint");
   for (const char* later : {"--max-restarts", "--min-nodes"})
-    if (arguments.has(later)) throw UserError(Exit::usage, "launch", std::string(later) + " is not supported by this version", "start the command again: it resumes");
-  if (target->recipe_keys && !rest.words.empty()) options.timeout = train::load_recipe(rest.words.front(), rest.overrides).fault.timeout;
+    if (arguments.has(later))
+      throw UserError(Exit::usage, "launch", std::string(later) + " is not supported by this version",
+                      "start the command again: it resumes");
+  if (target->recipe_keys && !rest.words.empty())
+    options.timeout = train::load_recipe(rest.words.front(), rest.overrides).fault.timeout;
   return comm::launch(options, arguments.words);
 }
 

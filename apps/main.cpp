@@ -10,7 +10,7 @@
 namespace tessera::apps {
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> table = {launch_command(), train_command(), prepare_command(), sample_command(),
+  static const std::vector<Command> table = {launch_command(), train_command(),  prepare_command(), sample_command(),
                                              plan_command(),   verify_command(), bench_command()};
   return table;
 }
@@ -19,7 +19,9 @@ namespace {
 
 std::string overview() {
   std::string text = "tessera: trains video and image diffusion transformers\n\ntessera COMMAND ...\n\n";
-  for (const auto& command : commands()) text += "  " + command.name + std::string(10 - command.name.size(), ' ') + command.summary.substr(0, command.summary.find('\n')) + "\n";
+  for (const auto& command : commands())
+    text += "  " + command.name + std::string(10 - command.name.size(), ' ') +
+            command.summary.substr(0, command.summary.find('\n')) + "\n";
   return text + "\ntessera COMMAND --help explains a command, with an example.\n";
 }
 
@@ -41,7 +43,8 @@ int dispatch(const std::vector<std::string>& typed) {
     }
     return command.run(parse(command, rest));
   }
-  throw UserError(Exit::usage, "", "unknown command '" + typed[0] + "'", "did you mean '" + nearest(typed[0], known).front() + "'? tessera --help lists all");
+  throw UserError(Exit::usage, "", "unknown command '" + typed[0] + "'",
+                  "did you mean '" + nearest(typed[0], known).front() + "'? tessera --help lists all");
 }
 
 }  // namespace

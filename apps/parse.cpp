@@ -21,7 +21,8 @@ const Flag* find_flag(const Command& command, const std::string& name) {
     known.push_back("--mesh");
     for (const auto& option : train::recipe_table().options()) known.push_back("--" + option.name);
   }
-  throw UserError(Exit::usage, command.name, "unknown flag " + name, "did you mean " + nearest(name, known).front() + "? See tessera " + command.name + " --help");
+  throw UserError(Exit::usage, command.name, "unknown flag " + name,
+                  "did you mean " + nearest(name, known).front() + "? See tessera " + command.name + " --help");
 }
 
 }  // namespace
@@ -41,7 +42,8 @@ std::vector<std::string> Arguments::values(const std::string& flag) const {
 }
 const std::string& Arguments::only_word(const std::string& what) const {
   if (words.empty()) throw UserError(Exit::usage, command->name, "no " + what + " given", "tessera " + command->usage);
-  if (words.size() > 1) throw UserError(Exit::usage, command->name, "'" + words[1] + "' is one word too many", "tessera " + command->usage);
+  if (words.size() > 1)
+    throw UserError(Exit::usage, command->name, "'" + words[1] + "' is one word too many", "tessera " + command->usage);
   return words.front();
 }
 
@@ -62,11 +64,13 @@ Arguments parse(const Command& command, const std::vector<std::string>& typed) {
     const bool attached = word.starts_with("--") && equal != std::string::npos;
     if (attached) value = word.substr(equal + 1), word.resize(equal);
     const Flag* flag = find_flag(command, word);
-    const bool recipe_key = command.recipe_keys && word.starts_with("--") && (word == "--mesh" || word.find('.') != std::string::npos);
+    const bool recipe_key =
+        command.recipe_keys && word.starts_with("--") && (word == "--mesh" || word.find('.') != std::string::npos);
     if (!flag && !recipe_key) unknown_flag(command, word);
     if (!flag && word != "--mesh" && !train::recipe_table().find(word.substr(2))) unknown_flag(command, word);
     if (!attached && (!flag || !flag->value.empty())) {
-      if (i + 1 >= typed.size()) throw UserError(Exit::usage, command.name, word + " needs a value", "see tessera " + command.name + " --help");
+      if (i + 1 >= typed.size())
+        throw UserError(Exit::usage, command.name, word + " needs a value", "see tessera " + command.name + " --help");
       value = typed[++i];
     }
     if (flag)
@@ -82,15 +86,18 @@ std::string help(const Command& command) {
   if (!command.flags.empty()) {
     text += "\nFlags\n";
     for (const auto& flag : command.flags) {
-      std::string line = "  " + (flag.alias.empty() ? "" : flag.alias + ", ") + flag.name + (flag.value.empty() ? "" : " " + flag.value);
+      std::string line = "  " + (flag.alias.empty() ? "" : flag.alias + ", ") + flag.name +
+                         (flag.value.empty() ? "" : " " + flag.value);
       line += std::string(line.size() < 32 ? 32 - line.size() : 1, ' ') + flag.help;
       text += line + "\n";
     }
   }
   text += "\nExample\n  " + command.example + "\n";
   if (command.recipe_keys)
-    text += "\nEvery recipe key is a flag too; the command line wins over the file.\n  --mesh AXIS=N[,AXIS=N...]     the mesh in one flag\n" +
-            train::recipe_table().help();
+    text +=
+        "\nEvery recipe key is a flag too; the command line wins over the file.\n  --mesh AXIS=N[,AXIS=N...]     the "
+        "mesh in one flag\n" +
+        train::recipe_table().help();
   return text;
 }
 

@@ -4,8 +4,8 @@
 #include "commands.h"
 #include "tessera/base/check.h"
 #include "tessera/plan/rules.h"
-#include "tessera/train/prepare.h"
 #include "tessera/train/planning.h"
+#include "tessera/train/prepare.h"
 
 namespace tessera::apps {
 
@@ -13,7 +13,8 @@ namespace {
 
 int check_file(const std::string& path) {
   std::ifstream in(path);
-  check_input(in.good(), "plan.check", path + ": cannot be opened", "give a file that plan --schedule or train --trace-schedule wrote");
+  check_input(in.good(), "plan.check", path + ": cannot be opened",
+              "give a file that plan --schedule or train --trace-schedule wrote");
   const auto violations = plan::check(in);
   for (const auto& violation : violations) std::printf("%s: %s\n", path.c_str(), plan::to_string(violation).c_str());
   if (violations.empty()) std::printf("%s: all rules hold\n", path.c_str());
@@ -25,7 +26,12 @@ int run(const Arguments& arguments) {
   const train::Recipe recipe = train::load_recipe(arguments.only_word("recipe"), arguments.overrides);
   engine::Meter::install();
   const train::Job job = train::make_job(recipe);
-  const int prompts = recipe.sample.every > 0 ? static_cast<int>(train::sample_prompts(recipe, recipe.sample.prompts.empty() ? train::read_items(recipe) : std::vector<data::Item>{}).size()) : 0;
+  const int prompts =
+      recipe.sample.every > 0
+          ? static_cast<int>(train::sample_prompts(recipe, recipe.sample.prompts.empty() ? train::read_items(recipe)
+                                                                                         : std::vector<data::Item>{})
+                                 .size())
+          : 0;
   const train::Planned planned = train::make_plan(train::plan_request(recipe, job, recipe.mesh, prompts));
   const std::string text = arguments.has("--json") ? train::plan_json(planned) : train::plan_text(planned);
   std::fputs(text.c_str(), stdout);

@@ -1,6 +1,6 @@
+#include "tessera/train/prepare.h"
 #include "commands.h"
 #include "tessera/base/log.h"
-#include "tessera/train/prepare.h"
 #include "tessera/train/sampling.h"
 
 namespace tessera::apps {

@@ -12,7 +12,8 @@ Command train_command() {
   c.recipe_keys = true;
   c.flags = {{"--trace-schedule", "FILE", "write every executed instruction of all ranks, with times"}};
   c.run = [](const Arguments& arguments) {
-    return train::train(train::load_recipe(arguments.only_word("recipe"), arguments.overrides), {arguments.value("--trace-schedule")});
+    return train::train(train::load_recipe(arguments.only_word("recipe"), arguments.overrides),
+                        {arguments.value("--trace-schedule")});
   };
   return c;
 }

@@ -1,8 +1,8 @@
+#include "tessera/train/verify/verify.h"
 #include "commands.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/launcher.h"
 #include "tessera/comm/world.h"
-#include "tessera/train/verify/verify.h"
 
 namespace tessera::apps {
 

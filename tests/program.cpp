@@ -34,7 +34,8 @@ std::string read_file(const fs::path& path) {
 
 }  // namespace
 
-pid_t start_program(const std::vector<std::string>& argv, const std::string& log, const std::map<std::string, std::string>& environment) {
+pid_t start_program(const std::vector<std::string>& argv, const std::string& log,
+                    const std::map<std::string, std::string>& environment) {
   std::vector<char*> arguments;
   for (const auto& a : argv) arguments.push_back(const_cast<char*>(a.c_str()));
   arguments.push_back(nullptr);
@@ -68,7 +69,8 @@ int wait_program(pid_t pid, double timeout) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-Result run_program(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment, double timeout) {
+Result run_program(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment,
+                   double timeout) {
   char name[] = "/tmp/tessera-out-XXXXXX";
   close(mkstemp(name));
   const double start = now();
@@ -98,9 +100,11 @@ TinyRun::TinyRun(const std::string& name) {
     for (int f = 0; f < 8; ++f)
       for (int y = 0; y < 32; ++y)
         for (int x = 0; x < 32; ++x) {
-          const bool inside = std::abs(x - (clip == 1 ? 28 - 3 * f : 4 + 3 * f)) < 5 && std::abs(y - (clip == 2 ? 4 + 3 * f : 16)) < 5;
+          const bool inside =
+              std::abs(x - (clip == 1 ? 28 - 3 * f : 4 + 3 * f)) < 5 && std::abs(y - (clip == 2 ? 4 + 3 * f : 16)) < 5;
           for (int c = 0; c < 3; ++c)
-            frames.rgb[((f * 32 + y) * 32 + x) * 3 + c] = static_cast<uint8_t>(inside ? 230 - 50 * ((c + clip) % 3) : 40 + 2 * y + c * 10);
+            frames.rgb[((f * 32 + y) * 32 + x) * 3 + c] =
+                static_cast<uint8_t>(inside ? 230 - 50 * ((c + clip) % 3) : 40 + 2 * y + c * 10);
         }
     const std::string stem = "clip" + std::to_string(clip);
     data::write_mp4((data / (stem + ".mp4")).string(), frames);
@@ -116,8 +120,10 @@ family = "wan"
 config = { dim = 64, ffn_dim = 128, num_heads = 2, num_layers = 3, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 64, text_len = 16 }
 
 [data]
-path = ")" << data.string() << R"("
-cache = ")" << (folder_ / "cache").string() << R"("
+path = ")" << data.string()
+                          << R"("
+cache = ")" << (folder_ / "cache").string()
+                          << R"("
 size = [32, 32]
 frames = 8
 fps = 8
@@ -146,7 +152,8 @@ Result TinyRun::tessera(std::vector<std::string> arguments, double timeout) cons
 }
 
 Result TinyRun::train(int ranks, const std::string& run, std::vector<std::string> more, double timeout) const {
-  std::vector<std::string> arguments = {"launch", "-n", std::to_string(ranks), "train", recipe(), "--run.out", out(run)};
+  std::vector<std::string> arguments = {"launch",    "-n",    std::to_string(ranks), "train", recipe(),
+                                        "--run.out", out(run)};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return tessera(arguments, timeout);
 }

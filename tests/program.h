@@ -15,23 +15,25 @@
 namespace tessera::testing {
 
 struct Result {
-  int code = -1;           ///< exit code; 128 + signal when it died of one
-  std::string output;      ///< stdout and stderr together
+  int code = -1;       ///< exit code; 128 + signal when it died of one
+  std::string output;  ///< stdout and stderr together
   double seconds = 0;
 };
 
 /// Runs `argv` to the end (killed after `timeout` seconds: code 124).
-Result run_program(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment = {}, double timeout = 120);
+Result run_program(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment = {},
+                   double timeout = 120);
 
 /// Starts it and returns its process id; output goes to `log`.
-pid_t start_program(const std::vector<std::string>& argv, const std::string& log, const std::map<std::string, std::string>& environment = {});
+pid_t start_program(const std::vector<std::string>& argv, const std::string& log,
+                    const std::map<std::string, std::string>& environment = {});
 /// Waits for it; -1 when `timeout` seconds pass first.
 int wait_program(pid_t pid, double timeout);
 
 class TinyRun {
  public:
-  explicit TinyRun(const std::string& name);   ///< a fresh folder with a data set of generated clips and a recipe
-  ~TinyRun();                                  ///< removes it
+  explicit TinyRun(const std::string& name);  ///< a fresh folder with a data set of generated clips and a recipe
+  ~TinyRun();                                 ///< removes it
 
   const std::filesystem::path& folder() const { return folder_; }
   std::string recipe() const { return (folder_ / "recipe.toml").string(); }

@@ -38,11 +38,21 @@ class Mutator {
       case 1:
         if (at < bytes.size()) bytes[at] = static_cast<char>(below(256));
         break;
-      case 2: bytes.resize(at); break;
-      case 3: bytes.erase(at, below(9)); break;
-      case 4: bytes.insert(at, kWords[below(std::size(kWords))]); break;
-      case 5: bytes.insert(at, bytes.substr(below(bytes.size() + 1), below(60))); break;
-      default: change_number(bytes, at); break;
+      case 2:
+        bytes.resize(at);
+        break;
+      case 3:
+        bytes.erase(at, below(9));
+        break;
+      case 4:
+        bytes.insert(at, kWords[below(std::size(kWords))]);
+        break;
+      case 5:
+        bytes.insert(at, bytes.substr(below(bytes.size() + 1), below(60)));
+        break;
+      default:
+        change_number(bytes, at);
+        break;
     }
   }
 

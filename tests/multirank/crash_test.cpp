@@ -1,5 +1,5 @@
-// Ranks and launchers killed at random instants, also inside a checkpoint's writing: the next start goes on from the last
-// whole checkpoint, nothing partial survives, no process is left behind.
+// Ranks and launchers killed at random instants, also inside a checkpoint's writing: the next start goes on from the
+// last whole checkpoint, nothing partial survives, no process is left behind.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -53,7 +53,8 @@ Running start(const TinyRun& run, const std::string& log, int ranks, std::vector
   argv.insert(argv.end(), more.begin(), more.end());
   Running r;
   r.launcher = start_program(argv, log, {{"OMP_NUM_THREADS", "1"}});
-  for (int i = 0; i < 500 && static_cast<int>(r.ranks.size()) < ranks; ++i) sleep_seconds(0.01), r.ranks = children(r.launcher);
+  for (int i = 0; i < 500 && static_cast<int>(r.ranks.size()) < ranks; ++i)
+    sleep_seconds(0.01), r.ranks = children(r.launcher);
   return r;
 }
 
@@ -80,7 +81,8 @@ TEST(Crash, TwoHundredKillsLoseNothingThatWasWhole) {
   const TinyRun run("crash");
   const fs::path checkpoints = fs::path(run.out()) / "checkpoints";
   const std::string log = (run.folder() / "log.txt").string();
-  const std::vector<std::string> flags = {"--run.steps", "1000000", "--checkpoint.every", "1", "--checkpoint.keep", "2"};
+  const std::vector<std::string> flags = {"--run.steps", "1000000",           "--checkpoint.every",
+                                          "1",           "--checkpoint.keep", "2"};
   // The cache is made once, outside the crashes.
   ASSERT_EQ(run.tessera({"prepare", run.recipe()}).code, 0);
   std::mt19937 random(1);

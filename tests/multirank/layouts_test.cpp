@@ -16,7 +16,8 @@ const TinyRun& shared() {
 
 constexpr int kSteps = 100;
 
-const std::vector<nlohmann::json>& curve(const std::string& name, int ranks, const std::vector<std::string>& more = {}) {
+const std::vector<nlohmann::json>& curve(const std::string& name, int ranks,
+                                         const std::vector<std::string>& more = {}) {
   static std::map<std::string, std::vector<nlohmann::json>> known;
   if (!known.count(name)) {
     std::vector<std::string> flags = {"--run.steps", std::to_string(kSteps)};
@@ -65,7 +66,8 @@ void make_start() {
 std::vector<std::string> exact(const std::vector<nlohmann::json>& steps, size_t from = 0) {
   std::vector<std::string> lines;
   for (size_t i = from; i < steps.size(); ++i)
-    lines.push_back(steps[i]["step"].dump() + " " + steps[i]["loss"].dump() + " " + steps[i]["grad_norm"].dump() + " " + steps[i]["lr"].dump());
+    lines.push_back(steps[i]["step"].dump() + " " + steps[i]["loss"].dump() + " " + steps[i]["grad_norm"].dump() + " " +
+                    steps[i]["lr"].dump());
   return lines;
 }
 
@@ -88,7 +90,8 @@ TEST(Layouts, ReplicasOfShardsEqualOneRank) {
 }
 
 TEST(Layouts, MicroBatchesRecomputeAndPrefetchChangeNothing) {
-  expect_same_curve(curve("one", 1), curve("micro", 2, {"--train.micro_batch", "1", "--plan.recompute", "all", "--plan.prefetch", "0"}));
+  expect_same_curve(curve("one", 1),
+                    curve("micro", 2, {"--train.micro_batch", "1", "--plan.recompute", "all", "--plan.prefetch", "0"}));
 }
 
 TEST(Layouts, AGlobalBatchThatRanksCannotShareEvenlyEqualsOneRank) {
@@ -106,9 +109,13 @@ TEST(Layouts, TheSameLayoutTwiceIsBitIdentical) {
 TEST(Layouts, SixtyStepsEqualThirtyAndThirtyAfterAResume) {
   ASSERT_EQ(shared().train(2, "sixty", {"--run.steps", "60", "--train.warmup_steps", "5"}, 300).code, 0);
   // The schedule spans the whole run, so the first half is told where the end is by stopping at a checkpoint.
-  ASSERT_EQ(shared().train(2, "halves", {"--run.steps", "60", "--train.warmup_steps", "5", "--checkpoint.every", "30"}, 300).code, 0);
+  ASSERT_EQ(shared()
+                .train(2, "halves", {"--run.steps", "60", "--train.warmup_steps", "5", "--checkpoint.every", "30"}, 300)
+                .code,
+            0);
   std::filesystem::remove_all(shared().out("halves") + "/checkpoints/step-000060");
-  const Result resumed = shared().train(2, "halves", {"--run.steps", "60", "--train.warmup_steps", "5", "--checkpoint.every", "30"}, 300);
+  const Result resumed =
+      shared().train(2, "halves", {"--run.steps", "60", "--train.warmup_steps", "5", "--checkpoint.every", "30"}, 300);
   ASSERT_EQ(resumed.code, 0) << resumed.output;
   EXPECT_NE(resumed.output.find("resumed from"), std::string::npos) << resumed.output;
   EXPECT_EQ(exact(shared().metrics("sixty")), exact(shared().metrics("halves")));

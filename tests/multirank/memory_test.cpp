@@ -20,8 +20,16 @@ struct Case {
 class Memory : public ::testing::TestWithParam<Case> {};
 
 // Wide enough that bytes are megabytes, short enough for a test.
-const std::vector<std::string> kWide = {"--run.steps", "4", "--model.config.dim", "256", "--model.config.ffn_dim", "1024", "--model.config.num_layers", "6",
-                                        "--model.config.num_heads", "4"};
+const std::vector<std::string> kWide = {"--run.steps",
+                                        "4",
+                                        "--model.config.dim",
+                                        "256",
+                                        "--model.config.ffn_dim",
+                                        "1024",
+                                        "--model.config.num_layers",
+                                        "6",
+                                        "--model.config.num_heads",
+                                        "4"};
 
 TEST_P(Memory, PeakIsWithinTwoPercentOfThePlanAndNeverAbove) {
   std::vector<std::string> flags = kWide;
@@ -44,26 +52,27 @@ TEST_P(Memory, PersistentBytesAreTheShareOfTheRank) {
   ASSERT_EQ(shared().train(GetParam().ranks, name, flags).code, 0);
   int64_t parameters = 0;
   size_t tensors = 0;
-  for (const auto& [tensor, values] : shared().model(name)) parameters += static_cast<int64_t>(values.size()), ++tensors;
+  for (const auto& [tensor, values] : shared().model(name))
+    parameters += static_cast<int64_t>(values.size()), ++tensors;
   const int shards = std::string(GetParam().name) == "hybrid" ? 2 : GetParam().ranks;
   const auto steps = shared().metrics(name);
   for (const auto& rank : steps.back()["ranks"]) {
     const int64_t persistent = rank["persistent_bytes"], share = parameters * 16 / shards;
     EXPECT_GE(persistent, share);
-    EXPECT_LE(persistent, share + static_cast<int64_t>(tensors + 8) * 256 * 16) << "padding is at most 256 elements a tensor or shard";
+    EXPECT_LE(persistent, share + static_cast<int64_t>(tensors + 8) * 256 * 16)
+        << "padding is at most 256 elements a tensor or shard";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , Memory,
-    ::testing::Values(Case{"one", 1, {}}, Case{"two", 2, {}}, Case{"four", 4, {}},
-                      Case{"hybrid", 4, {"--mesh", "dp_replicate=2,dp_shard=2"}},
-                      Case{"recompute", 2, {"--plan.recompute", "all"}},
-                      Case{"some", 2, {"--plan.recompute", "3", "--plan.prefetch", "2"}},
-                      Case{"micro", 2, {"--train.micro_batch", "1"}},
-                      Case{"serial", 2, {"--plan.prefetch", "0", "--plan.strategy", "full_shard"}},
-                      Case{"idle", 4, {"--train.global_batch", "3"}}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(, Memory,
+                         ::testing::Values(Case{"one", 1, {}}, Case{"two", 2, {}}, Case{"four", 4, {}},
+                                           Case{"hybrid", 4, {"--mesh", "dp_replicate=2,dp_shard=2"}},
+                                           Case{"recompute", 2, {"--plan.recompute", "all"}},
+                                           Case{"some", 2, {"--plan.recompute", "3", "--plan.prefetch", "2"}},
+                                           Case{"micro", 2, {"--train.micro_batch", "1"}},
+                                           Case{"serial", 2, {"--plan.prefetch", "0", "--plan.strategy", "full_shard"}},
+                                           Case{"idle", 4, {"--train.global_batch", "3"}}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace tessera::testing

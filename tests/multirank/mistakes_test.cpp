@@ -14,11 +14,14 @@ namespace fs = std::filesystem;
 
 void expect(const Result& r, int code, const std::vector<std::string>& words) {
   EXPECT_EQ(r.code, code) << r.output;
-  for (const auto& word : words) EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
+  for (const auto& word : words)
+    EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
   EXPECT_EQ(r.output.find("terminate called"), std::string::npos) << r.output;
 }
 
-void write(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::trunc | std::ios::binary) << text; }
+void write(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::trunc | std::ios::binary) << text;
+}
 
 TEST(Mistakes, AnUnknownCommandNamesTheNearest) {
   const TinyRun run("m");
@@ -71,7 +74,9 @@ TEST(Mistakes, CorruptWeightsAreNamed) {
   const TinyRun run("m");
   fs::create_directories(run.folder() / "weights");
   write(run.folder() / "weights/model.safetensors", "this is no safetensors file at all");
-  write(run.folder() / "weights/config.json", R"({"_class_name":"WanModel","model_type":"t2v","dim":64,"ffn_dim":128,"num_heads":2,"num_layers":3,"in_dim":12,"out_dim":12,"freq_dim":32,"text_dim":64,"text_len":16,"eps":1e-6})");
+  write(
+      run.folder() / "weights/config.json",
+      R"({"_class_name":"WanModel","model_type":"t2v","dim":64,"ffn_dim":128,"num_heads":2,"num_layers":3,"in_dim":12,"out_dim":12,"freq_dim":32,"text_dim":64,"text_len":16,"eps":1e-6})");
   expect(run.train(1, "run", {"--model.path", (run.folder() / "weights").string()}), 3, {"model.safetensors"});
 }
 TEST(Mistakes, WeightsOfAnotherSizeNameTensorAndBothShapes) {
@@ -89,9 +94,15 @@ TEST(Mistakes, RanksWithDifferentRecipesAreRefused) {
   const TinyRun run("m");
   const std::string port = std::to_string(20000 + getpid() % 20000);
   const auto start = [&](int rank, const std::string& lr) {
-    return start_program({TESSERA_BINARY, "train", run.recipe(), "--train.lr", lr}, (run.folder() / ("log" + std::to_string(rank))).string(),
-                         {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", "2"},
-                          {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"OMP_NUM_THREADS", "1"}});
+    return start_program({TESSERA_BINARY, "train", run.recipe(), "--train.lr", lr},
+                         (run.folder() / ("log" + std::to_string(rank))).string(),
+                         {{"RANK", std::to_string(rank)},
+                          {"WORLD_SIZE", "2"},
+                          {"LOCAL_RANK", std::to_string(rank)},
+                          {"LOCAL_WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "127.0.0.1"},
+                          {"MASTER_PORT", port},
+                          {"OMP_NUM_THREADS", "1"}});
   };
   const pid_t a = start(0, "1e-3"), b = start(1, "2e-3");
   const int code_a = wait_program(a, 60), code_b = wait_program(b, 60);
@@ -103,9 +114,15 @@ TEST(Mistakes, TorchrunsVariablesStartRanksToo) {
   const std::string port = std::to_string(20000 + (getpid() + 7777) % 20000);
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < 2; ++rank)
-    ranks.push_back(start_program({TESSERA_BINARY, "train", run.recipe()}, (run.folder() / ("log" + std::to_string(rank))).string(),
-                                  {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", "2"},
-                                   {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"OMP_NUM_THREADS", "1"}}));
+    ranks.push_back(start_program({TESSERA_BINARY, "train", run.recipe()},
+                                  (run.folder() / ("log" + std::to_string(rank))).string(),
+                                  {{"RANK", std::to_string(rank)},
+                                   {"WORLD_SIZE", "2"},
+                                   {"LOCAL_RANK", std::to_string(rank)},
+                                   {"LOCAL_WORLD_SIZE", "2"},
+                                   {"MASTER_ADDR", "127.0.0.1"},
+                                   {"MASTER_PORT", port},
+                                   {"OMP_NUM_THREADS", "1"}}));
   for (pid_t rank : ranks) EXPECT_EQ(wait_program(rank, 60), 0);
   EXPECT_EQ(run.metrics("run").size(), 6u);
 }
@@ -123,7 +140,10 @@ TEST(Mistakes, ANaNLossCanBeSkipped) {
 TEST(Mistakes, AFullDiskWhileSavingKeepsTheLastCheckpoint) {
   const TinyRun run("m");
   ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--checkpoint.every", "1"}).code, 0);
-  const Result r = run_program({"/bin/bash", "-c", "ulimit -f 64; exec " TESSERA_BINARY " launch -n 1 train " + run.recipe() + " --run.steps 4 --checkpoint.every 1"}, {{"OMP_NUM_THREADS", "1"}});
+  const Result r = run_program({"/bin/bash", "-c",
+                                "ulimit -f 64; exec " TESSERA_BINARY " launch -n 1 train " + run.recipe() +
+                                    " --run.steps 4 --checkpoint.every 1"},
+                               {{"OMP_NUM_THREADS", "1"}});
   expect(r, 7, {"step-000003"});
   const auto latest = checkpoint::latest(fs::path(run.out()) / "checkpoints");
   ASSERT_TRUE(latest.has_value());

@@ -27,14 +27,16 @@ std::string without_times(const std::string& line) {
 
 void expect_planned_is_executed(int ranks, const std::string& mesh, std::vector<std::string> more) {
   const std::string planned = shared().out("planned.jsonl"), executed = shared().out("executed.jsonl");
-  std::vector<std::string> flags = {"--mesh", mesh, "--run.steps", "3", "--checkpoint.every", "2", "--sample.every", "2", "--sample.steps", "3",
-                                    "--run.out", shared().out("run-" + mesh)};
+  std::vector<std::string> flags = {
+      "--mesh",         mesh, "--run.steps",    "3", "--checkpoint.every", "2",
+      "--sample.every", "2",  "--sample.steps", "3", "--run.out",          shared().out("run-" + mesh)};
   flags.insert(flags.end(), more.begin(), more.end());
   std::vector<std::string> plan = {"plan", shared().recipe(), "--schedule", planned};
   plan.insert(plan.end(), flags.begin(), flags.end());
   const Result p = shared().tessera(plan);
   ASSERT_EQ(p.code, 0) << p.output;
-  std::vector<std::string> train = {"launch", "-n", std::to_string(ranks), "train", shared().recipe(), "--trace-schedule", executed};
+  std::vector<std::string> train = {"launch",           "-n",    std::to_string(ranks), "train", shared().recipe(),
+                                    "--trace-schedule", executed};
   train.insert(train.end(), flags.begin(), flags.end());
   const Result t = shared().tessera(train);
   ASSERT_EQ(t.code, 0) << t.output;
@@ -48,16 +50,17 @@ void expect_planned_is_executed(int ranks, const std::string& mesh, std::vector<
 
 TEST(Schedule, WhatIsPlannedIsExecutedOnTwoRanks) { expect_planned_is_executed(2, "dp_shard=2", {}); }
 TEST(Schedule, WhatIsPlannedIsExecutedWithReplicasMicroBatchesAndRecompute) {
-  expect_planned_is_executed(4, "dp_replicate=2,dp_shard=2",
-                             {"--train.global_batch", "7", "--train.micro_batch", "1", "--plan.recompute", "2", "--plan.prefetch", "2"});
+  expect_planned_is_executed(
+      4, "dp_replicate=2,dp_shard=2",
+      {"--train.global_batch", "7", "--train.micro_batch", "1", "--plan.recompute", "2", "--plan.prefetch", "2"});
 }
 TEST(Schedule, WhatIsPlannedIsExecutedOnOneRank) { expect_planned_is_executed(1, "dp_shard=1", {}); }
 
 class Broken : public ::testing::Test {
  protected:
   void SetUp() override {
-    const Result r = shared().tessera({"plan", shared().recipe(), "--mesh", "dp_shard=2", "--run.steps", "1", "--schedule", file_,
-                                       "--plan.strategy", "full_shard", "--plan.prefetch", "0"});
+    const Result r = shared().tessera({"plan", shared().recipe(), "--mesh", "dp_shard=2", "--run.steps", "1",
+                                       "--schedule", file_, "--plan.strategy", "full_shard", "--plan.prefetch", "0"});
     ASSERT_EQ(r.code, 0) << r.output;
     lines_ = read_lines(file_);
   }
@@ -75,7 +78,8 @@ class Broken : public ::testing::Test {
     out.close();
     const Result r = shared().tessera({"plan", "--check", file_});
     EXPECT_EQ(r.code, 1) << r.output;
-    EXPECT_NE(r.output.find("line " + std::to_string(line)), std::string::npos) << "expected line " << line << " in:\n" << r.output;
+    EXPECT_NE(r.output.find("line " + std::to_string(line)), std::string::npos) << "expected line " << line << " in:\n"
+                                                                                << r.output;
   }
   const std::string file_ = shared().out("broken.jsonl");
   std::vector<std::string> lines_;

@@ -12,7 +12,8 @@ namespace tessera::ops {
 
 namespace {
 
-/// The tensors of a golden case; trusted, so read without the checks of the checkpoint room (which lies above this one).
+/// The tensors of a golden case; trusted, so read without the checks of the checkpoint room (which lies above this
+/// one).
 std::map<std::string, at::Tensor> read_case(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   uint64_t header_bytes = 0;
@@ -45,14 +46,16 @@ TEST(AdamW, FollowsTheGoldenRunsOfFiftySteps) {
     if (big_eps)
       step.beta1 = 0.9, step.beta2 = 0.95, step.eps = 1e-2, step.weight_decay = 0;
     else
-      step.beta1 = config["betas"][0], step.beta2 = config["betas"][1], step.eps = config["eps"], step.weight_decay = config["wd"];
+      step.beta1 = config["betas"][0], step.beta2 = config["betas"][1], step.eps = config["eps"],
+      step.weight_decay = config["wd"];
     std::map<std::string, at::Tensor> p, m, v;
     for (const auto& [name, t] : golden)
       if (name.starts_with("in.param.")) p[name.substr(9)] = t.clone();
     for (const auto& [name, t] : p) m[name] = at::zeros_like(t), v[name] = at::zeros_like(t);
     for (int i = 0; i < 50; ++i) {
       double squares = 0;
-      for (const auto& [name, t] : p) squares += sum_of_squares(golden["in.grad." + name][i].const_data_ptr<float>(), t.numel());
+      for (const auto& [name, t] : p)
+        squares += sum_of_squares(golden["in.grad." + name][i].const_data_ptr<float>(), t.numel());
       const double max_norm = config["clip"];
       step.grad_scale = clip ? std::min(1.0, max_norm / (std::sqrt(squares) + 1e-6)) : 1;
       step.lr = scheduled ? golden["out.lr"][i].item<double>() : config["lr_big"].get<double>();
@@ -63,14 +66,17 @@ TEST(AdamW, FollowsTheGoldenRunsOfFiftySteps) {
       if (i % 10 != 9) continue;
       for (const auto& [name, t] : p) {
         const at::Tensor all = golden.at("out." + run + ".param." + name);
-        const double move = (all[4] - golden["in.param." + name]).abs().max().item<double>(), size = all.abs().max().item<double>();
-        EXPECT_LE((t - all[i / 10]).abs().max().item<double>(), 2e-4 * move + 4e-6 * size) << run << " " << name << " step " << i + 1;
+        const double move = (all[4] - golden["in.param." + name]).abs().max().item<double>(),
+                     size = all.abs().max().item<double>();
+        EXPECT_LE((t - all[i / 10]).abs().max().item<double>(), 2e-4 * move + 4e-6 * size)
+            << run << " " << name << " step " << i + 1;
       }
     }
     for (const auto& [name, t] : p)
       for (const auto& [key, state] : {std::pair{"exp_avg", m[name]}, std::pair{"exp_avg_sq", v[name]}}) {
         const at::Tensor expected = golden.at("out." + run + ".state." + key + "." + name);
-        EXPECT_LE((state - expected).abs().max().item<double>(), 1e-4 * expected.abs().max().item<double>()) << run << " " << name << " " << key;
+        EXPECT_LE((state - expected).abs().max().item<double>(), 1e-4 * expected.abs().max().item<double>())
+            << run << " " << name << " " << key;
       }
   }
 }

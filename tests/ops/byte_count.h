@@ -72,7 +72,9 @@ class CountingAllocator final : public c10::Allocator {
 /// One thread allocates while it counts.
 class ByteCount {
  public:
-  explicit ByteCount(at::DeviceType type) : count_(CountingAllocator::of(type).count), before_(count_.live) { count_.peak = before_; }
+  explicit ByteCount(at::DeviceType type) : count_(CountingAllocator::of(type).count), before_(count_.live) {
+    count_.peak = before_;
+  }
   int64_t live() const { return count_.live - before_; }
   int64_t peak() const { return count_.peak - before_; }
 

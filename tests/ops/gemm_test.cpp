@@ -5,7 +5,8 @@
 namespace tessera::ops {
 
 TEST(Gemm, EveryOrientationEqualsDoubles) {
-  for (const auto& [m, k, n] : std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {24, 25, 26}, {300, 700, 70}, {65, 513, 129}, {5, 800, 90}})
+  for (const auto& [m, k, n] :
+       std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {24, 25, 26}, {300, 700, 70}, {65, 513, 129}, {5, 800, 90}})
     for (const bool a_transposed : {false, true})
       for (const bool b_transposed : {false, true})
         for (const bool add : {false, true}) {
@@ -15,7 +16,8 @@ TEST(Gemm, EveryOrientationEqualsDoubles) {
           at::Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble));
           if (add) expected += out;
           gemm(out, a, b, add);
-          EXPECT_LE((out - expected).abs().max().item<double>(), 4e-6 * std::max(1.0, expected.abs().max().item<double>()))
+          EXPECT_LE((out - expected).abs().max().item<double>(),
+                    4e-6 * std::max(1.0, expected.abs().max().item<double>()))
               << m << " " << k << " " << n << " " << a_transposed << b_transposed << add;
         }
 }

@@ -16,9 +16,9 @@ struct Sites {
 
 struct Operator {
   std::string name;
-  Tensors inputs;    ///< differentiable
-  Tensors weights;   ///< the values of its sites
-  Tensors constants; ///< cos, sin, rows, ids ...
+  Tensors inputs;     ///< differentiable
+  Tensors weights;    ///< the values of its sites
+  Tensors constants;  ///< cos, sin, rows, ids ...
   std::function<Tensor(const Tensors& inputs, Sites& sites, const Tensors& constants)> fast;
   std::function<Tensor(const Tensors& inputs, const Tensors& weights, const Tensors& constants)> reference;
 };

@@ -31,7 +31,8 @@ Sites sites_of(const Tensors& weights, bool trainable = true) {
 Tensors run_backward(const Tensor& y, const Tensor& dy, Tensors inputs, const Sites& sites) {
   inputs.push_back(sites.anchor);
   if (!inputs.back().requires_grad()) inputs.pop_back();
-  auto grads = torch::autograd::grad({y}, inputs, {dy}, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
+  auto grads =
+      torch::autograd::grad({y}, inputs, {dy}, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
   grads.resize(inputs.size() - (sites.anchor.requires_grad() ? 1 : 0));
   return grads;
 }
@@ -51,7 +52,8 @@ struct Expected {
 Expected expected_of(const Operator& op) {
   const auto to_double = [](const Tensor& t) { return leaf(t.to(at::kDouble)); };
   const Tensors inputs = map(op.inputs, to_double), weights = map(op.weights, to_double);
-  const Tensors constants = map(op.constants, [](const Tensor& t) { return t.is_floating_point() ? t.to(at::kDouble) : t; });
+  const Tensors constants =
+      map(op.constants, [](const Tensor& t) { return t.is_floating_point() ? t.to(at::kDouble) : t; });
   Expected out;
   out.y = op.reference(inputs, weights, constants);
   out.dy = at::randn(out.y.sizes(), at::detail::createCPUGenerator(8), at::kFloat);
@@ -76,13 +78,15 @@ TEST_P(Operators, ValuesAndGradientsEqualTheReference) {
   expect_close(y, expected.y, "value");
 
   const Tensors grads = run_backward(y, expected.dy, inputs, sites);
-  for (size_t i = 0; i < grads.size(); ++i) expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
+  for (size_t i = 0; i < grads.size(); ++i)
+    expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
   for (size_t i = 0; i < op.weights.size(); ++i) {
     expect_close(sites[i].grad, expected.weight_grads[i], "gradient of weight " + std::to_string(i));
     EXPECT_FALSE(sites[i].fresh);
   }
   run_backward(y, expected.dy, inputs, sites);
-  for (size_t i = 0; i < op.weights.size(); ++i) expect_close(sites[i].grad, 2 * expected.weight_grads[i], "the second gradient is added");
+  for (size_t i = 0; i < op.weights.size(); ++i)
+    expect_close(sites[i].grad, 2 * expected.weight_grads[i], "the second gradient is added");
 }
 
 TEST_P(Operators, WeightsMayMoveBetweenForwardAndBackward) {
@@ -97,7 +101,8 @@ TEST_P(Operators, WeightsMayMoveBetweenForwardAndBackward) {
     EXPECT_EQ(old.use_count(), 1) << "the graph holds a weight";
   }
   const Tensors grads = run_backward(y, expected.dy, inputs, sites);
-  for (size_t i = 0; i < grads.size(); ++i) expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
+  for (size_t i = 0; i < grads.size(); ++i)
+    expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
 }
 
 TEST_P(Operators, FrozenWeightsPassGradientsOn) {
@@ -107,7 +112,8 @@ TEST_P(Operators, FrozenWeightsPassGradientsOn) {
   const Tensors inputs = map(op.inputs, leaf);
   Sites sites = sites_of(op.weights, /*trainable=*/false);
   const Tensors grads = run_backward(op.fast(inputs, sites, op.constants), expected.dy, inputs, sites);
-  for (size_t i = 0; i < grads.size(); ++i) expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
+  for (size_t i = 0; i < grads.size(); ++i)
+    expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
 }
 
 TEST_P(Operators, WeightsLearnWhenInputsNeedNoGradient) {
@@ -116,7 +122,8 @@ TEST_P(Operators, WeightsLearnWhenInputsNeedNoGradient) {
   const Expected expected = expected_of(op);
   Sites sites = sites_of(op.weights);
   run_backward(op.fast(op.inputs, sites, op.constants), expected.dy, {}, sites);
-  for (size_t i = 0; i < op.weights.size(); ++i) expect_close(sites[i].grad, expected.weight_grads[i], "gradient of weight");
+  for (size_t i = 0; i < op.weights.size(); ++i)
+    expect_close(sites[i].grad, expected.weight_grads[i], "gradient of weight");
 }
 
 TEST_P(Operators, ThreadsDoNotChangeABit) {
@@ -208,7 +215,8 @@ TEST(GatedResidual, PassesTheGradientOnWithoutACopy) {
 TEST(Attention, AddsABiasWithoutScale) {
   const Tensor q = at::randn({70, 12}), k = at::randn({33, 12}), v = at::randn({33, 12}), bias = at::randn({3, 70, 33});
   const auto d = [](const Tensor& t) { return t.to(at::kDouble); };
-  expect_close(ops::attention_bias(q, k, v, 3, bias), ops::reference::attention_bias(d(q), d(k), d(v), 3, d(bias)), "value");
+  expect_close(ops::attention_bias(q, k, v, 3, bias), ops::reference::attention_bias(d(q), d(k), d(v), 3, d(bias)),
+               "value");
 }
 
 TEST(Attention, StandsLargeScores) {

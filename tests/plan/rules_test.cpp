@@ -222,8 +222,10 @@ TEST(Rules, NoTextCanCrashTheCheck) {
       const size_t at = random() % text.size();
       if (random() % 2)
         text[at] = static_cast<char>('0' + random() % 10);  // most often another number: still a schedule
-      else if (random() % 2) text[at] = static_cast<char>(random());
-      else text.erase(at, random() % 300);
+      else if (random() % 2)
+        text[at] = static_cast<char>(random());
+      else
+        text.erase(at, random() % 300);
     }
     const auto found = check_text(text);
     for (const auto& v : found) EXPECT_GE(v.line, 1);

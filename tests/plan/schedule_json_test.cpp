@@ -42,10 +42,8 @@ TEST(ScheduleJson, FieldsComeInOneOrder) {
 TEST(ScheduleJson, AbsentUnitAndMicroBatchAreNull) {
   Instruction in;
   in.op = Op::norm;
-  EXPECT_EQ(
-      to_json(in, "train", 0, 1, 0, 0),
-      R"({"rank":0,"step":1,"i":0,"phase":"train","op":"norm","unit":null,)"
-      R"("micro":null,"lane":"compute","bytes":0,"wait":[],"comm":[]})");
+  EXPECT_EQ(to_json(in, "train", 0, 1, 0, 0), R"({"rank":0,"step":1,"i":0,"phase":"train","op":"norm","unit":null,)"
+                                              R"("micro":null,"lane":"compute","bytes":0,"wait":[],"comm":[]})");
 }
 
 TEST(ScheduleJson, ALineReadsBackAsItWas) {

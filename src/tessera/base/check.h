@@ -1,8 +1,9 @@
 #pragma once
 // Errors that say where, what came, what was expected and what to do next.
 //
-//   throw UserError(Exit::input, "data.decode", "clips/a.mp4: no video stream", "re-encode the file or remove its row");
-//   check_input(size > 8, "safetensors", path + ": " + std::to_string(size) + " bytes, a header needs at least 8");
+//   throw UserError(Exit::input, "data.decode", "clips/a.mp4: no video stream", "re-encode the file or remove its
+//   row"); check_input(size > 8, "safetensors", path + ": " + std::to_string(size) + " bytes, a header needs at least
+//   8");
 #include <cstdint>
 #include <stdexcept>
 #include <string>

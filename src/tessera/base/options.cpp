@@ -47,10 +47,14 @@ std::string quoted(const std::string& text) {
 
 std::string_view expected(Kind kind) {
   switch (kind) {
-    case Kind::integer: return "a whole number";
-    case Kind::number: return "a number";
-    case Kind::bytes: return "a size such as 24GiB";
-    default: return "a text";
+    case Kind::integer:
+      return "a whole number";
+    case Kind::number:
+      return "a number";
+    case Kind::bytes:
+      return "a size such as 24GiB";
+    default:
+      return "a text";
   }
 }
 
@@ -72,7 +76,8 @@ const Option& OptionTable::at(std::string_view name, std::string_view where) con
   if (const Option* option = find(name)) return *option;
   std::vector<std::string> known;
   for (const auto& option : options_) known.push_back(option.name);
-  throw UserError(Exit::usage, where, "unknown key '" + std::string(name) + "'", "did you mean '" + nearest(name, known).front() + "'?");
+  throw UserError(Exit::usage, where, "unknown key '" + std::string(name) + "'",
+                  "did you mean '" + nearest(name, known).front() + "'?");
 }
 
 Values OptionTable::defaults() const {
@@ -88,7 +93,8 @@ void OptionTable::set(Values& values, std::string_view name, const std::string& 
   };
   if (value != option.fallback) {
     if (!option.later.empty())
-      throw UserError(Exit::usage, where, option.name + " = '" + value + "' is not supported by this version", option.later);
+      throw UserError(Exit::usage, where, option.name + " = '" + value + "' is not supported by this version",
+                      option.later);
     if (option.kind == Kind::integer && !parses_as_integer(value)) fail(std::string(expected(option.kind)));
     if (option.kind == Kind::number && !parses_as_number(value)) fail(std::string(expected(option.kind)));
     if (option.kind == Kind::bytes) parse_bytes(value, option.name);
@@ -110,8 +116,10 @@ std::string OptionTable::help() const {
     std::string line = "  --" + option.name;
     line += std::string(line.size() < 32 ? 32 - line.size() : 1, ' ') + option.help;
     if (!option.choices.empty()) line += " (" + option.choices + ")";
-    if (!option.later.empty()) line += " [later: " + option.later + "]";
-    else if (!option.fallback.empty()) line += " [" + option.fallback + "]";
+    if (!option.later.empty())
+      line += " [later: " + option.later + "]";
+    else if (!option.fallback.empty())
+      line += " [" + option.fallback + "]";
     text += line + "\n";
   }
   return text;
@@ -127,10 +135,13 @@ std::string OptionTable::to_toml(const Values& values) const {
     if (value.empty()) continue;
     if (group != table) text += (text.empty() ? "[" : "\n[") + group + "]\n", table = group;
     std::string shown = quoted(value);
-    if ((option.kind == Kind::integer && parses_as_integer(value)) || (option.kind == Kind::number && parses_as_number(value))) shown = value;
+    if ((option.kind == Kind::integer && parses_as_integer(value)) ||
+        (option.kind == Kind::number && parses_as_number(value)))
+      shown = value;
     if (option.kind == Kind::list) {
       shown = "[";
-      for (const auto& item : split_list(value)) shown += (shown.size() > 1 ? ", " : "") + (parses_as_number(item) ? item : quoted(item));
+      for (const auto& item : split_list(value))
+        shown += (shown.size() > 1 ? ", " : "") + (parses_as_number(item) ? item : quoted(item));
       shown += "]";
     }
     text += key + " = " + shown + "\n";

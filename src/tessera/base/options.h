@@ -15,18 +15,18 @@ enum class Kind {
   text,
   integer,
   number,
-  bytes,    ///< "24GiB"
-  list,     ///< texts, by comma on the command line
-  choice,   ///< one of `choices`
+  bytes,   ///< "24GiB"
+  list,    ///< texts, by comma on the command line
+  choice,  ///< one of `choices`
 };
 
 struct Option {
-  std::string name;         ///< "train.lr"
+  std::string name;  ///< "train.lr"
   Kind kind = Kind::text;
-  std::string fallback;     ///< default, as written in a recipe without quotes
-  std::string help;         ///< one line, with the unit
-  std::string choices = {}; ///< "a|b|c" for Kind::choice
-  std::string later = {};   ///< not empty: this version only knows the default; says what comes later
+  std::string fallback;      ///< default, as written in a recipe without quotes
+  std::string help;          ///< one line, with the unit
+  std::string choices = {};  ///< "a|b|c" for Kind::choice
+  std::string later = {};    ///< not empty: this version only knows the default; says what comes later
 };
 
 using Values = std::map<std::string, std::string>;  ///< option -> its value as text
@@ -42,8 +42,8 @@ class OptionTable {
   Values defaults() const;
   /// Checks the value by kind and stores it. `where` names file or flag in messages.
   void set(Values& values, std::string_view name, const std::string& value, std::string_view where) const;
-  std::string help() const;                          ///< a line an option, grouped by table
-  std::string to_toml(const Values& values) const;   ///< every option that has a value
+  std::string help() const;                         ///< a line an option, grouped by table
+  std::string to_toml(const Values& values) const;  ///< every option that has a value
 
  private:
   std::vector<Option> options_;

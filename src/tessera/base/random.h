@@ -10,7 +10,16 @@
 
 namespace tessera {
 
-enum class Purpose : uint32_t { init = 1, order = 2, noise = 3, timestep = 4, dropout = 5, sample = 6, turn = 7, test = 8 };
+enum class Purpose : uint32_t {
+  init = 1,
+  order = 2,
+  noise = 3,
+  timestep = 4,
+  dropout = 5,
+  sample = 6,
+  turn = 7,
+  test = 8
+};
 
 class RandomKey {
  public:

@@ -49,7 +49,8 @@ int64_t parse_bytes(std::string_view text, std::string_view key) {
     power *= 1024;
   }
   if (end == copy.c_str() || scale == 0 || !(value >= 0) || value * scale > 9e18)
-    throw UserError(Exit::usage, key, "'" + copy + "' is not a size", "write for example 24GiB, 512MiB or a number of bytes");
+    throw UserError(Exit::usage, key, "'" + copy + "' is not a size",
+                    "write for example 24GiB, 512MiB or a number of bytes");
   return static_cast<int64_t>(value * scale);
 }
 

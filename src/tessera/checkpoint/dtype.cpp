@@ -105,14 +105,21 @@ std::string shape_text(const Shape& shape) {
 void to_f32(DType dtype, const void* from, int64_t count, float* to) {
   static const std::vector<float> f16 = table(5, 10, true), e4m3 = table(4, 3, false), e5m2 = table(5, 2, true);
   switch (dtype) {
-    case DType::f64: return convert<double>(from, count, to, [](double x) { return static_cast<float>(x); });
-    case DType::f32: std::memmove(to, from, static_cast<size_t>(count) * sizeof(float)); return;
-    case DType::f16: return convert<uint16_t>(from, count, to, [](uint16_t x) { return f16[x]; });
+    case DType::f64:
+      return convert<double>(from, count, to, [](double x) { return static_cast<float>(x); });
+    case DType::f32:
+      std::memmove(to, from, static_cast<size_t>(count) * sizeof(float));
+      return;
+    case DType::f16:
+      return convert<uint16_t>(from, count, to, [](uint16_t x) { return f16[x]; });
     case DType::bf16:
       return convert<uint16_t>(from, count, to, [](uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); });
-    case DType::f8_e4m3: return convert<uint8_t>(from, count, to, [](uint8_t x) { return e4m3[x]; });
-    case DType::f8_e5m2: return convert<uint8_t>(from, count, to, [](uint8_t x) { return e5m2[x]; });
-    default: throw InternalError("checkpoint.to_f32", std::string(dtype_name(dtype)) + " is not a floating type");
+    case DType::f8_e4m3:
+      return convert<uint8_t>(from, count, to, [](uint8_t x) { return e4m3[x]; });
+    case DType::f8_e5m2:
+      return convert<uint8_t>(from, count, to, [](uint8_t x) { return e5m2[x]; });
+    default:
+      throw InternalError("checkpoint.to_f32", std::string(dtype_name(dtype)) + " is not a floating type");
   }
 }
 

@@ -24,20 +24,23 @@ Tensor ShardContext::rms_norm(std::string_view site, const Tensor& x, double eps
 Tensor ShardContext::rms_norm_rope(std::string_view site, const Tensor& x, int64_t heads, double eps) {
   return ops::rms_norm_rope(x, weight(site, ".weight"), tokens_.cos, tokens_.sin, heads, eps, store_.anchor(unit_));
 }
-Tensor ShardContext::modulated_norm(std::string_view, const Tensor& x, const Tensor& shift, const Tensor& scale, double eps) {
+Tensor ShardContext::modulated_norm(std::string_view, const Tensor& x, const Tensor& shift, const Tensor& scale,
+                                    double eps) {
   return ops::modulated_norm(x, shift, scale, tokens_.rows, eps);
 }
 Tensor ShardContext::gated_residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor& gate) {
   return ops::gated_residual(x, y, gate, tokens_.rows);
 }
-Tensor ShardContext::self_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads) {
+Tensor ShardContext::self_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
+                                    int64_t heads) {
   return ops::attention(q, k, v, heads, tokens_.offsets, tokens_.offsets);
 }
-Tensor ShardContext::cross_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads) {
+Tensor ShardContext::cross_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     int64_t heads) {
   return ops::attention(q, k, v, heads, tokens_.offsets, tokens_.context_offsets);
 }
-Tensor ShardContext::biased_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                                      const Tensor& bias) {
+Tensor ShardContext::biased_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
+                                      int64_t heads, const Tensor& bias) {
   return ops::attention_bias(q, k, v, heads, bias.contiguous());
 }
 Tensor ShardContext::param(std::string_view site) { return ops::param(weight(site, ""), store_.anchor(unit_)); }

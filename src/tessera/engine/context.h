@@ -16,10 +16,13 @@ class ShardContext final : public net::Context {
   Tensor layer_norm(std::string_view site, const Tensor& x, double eps) override;
   Tensor rms_norm(std::string_view site, const Tensor& x, double eps) override;
   Tensor rms_norm_rope(std::string_view site, const Tensor& x, int64_t heads, double eps) override;
-  Tensor modulated_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale, double eps) override;
+  Tensor modulated_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
+                        double eps) override;
   Tensor gated_residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor& gate) override;
-  Tensor self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads) override;
-  Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads) override;
+  Tensor self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                        int64_t heads) override;
+  Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                         int64_t heads) override;
   Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                           const Tensor& bias) override;
   Tensor param(std::string_view site) override;

@@ -17,7 +17,9 @@ double now() {
 
 const std::vector<Axis> kWorldAxes(kAllAxes.begin(), kAllAxes.end());
 
-int64_t bytes_sent(const Tensor& shard, const comm::Group& group) { return static_cast<int64_t>(shard.nbytes()) * (group.size() - 1); }
+int64_t bytes_sent(const Tensor& shard, const comm::Group& group) {
+  return static_cast<int64_t>(shard.nbytes()) * (group.size() - 1);
+}
 
 }  // namespace
 
@@ -25,8 +27,8 @@ int64_t bytes_sent(const Tensor& shard, const comm::Group& group) { return stati
 struct Executor::Micro {
   net::Batch batch;
   std::vector<UnitRun> runs;
-  std::vector<Tensor> stream;       // boundary between the unit that ran last and the next
-  std::vector<Tensor> cond;         // shared conditioning: leaves
+  std::vector<Tensor> stream;  // boundary between the unit that ran last and the next
+  std::vector<Tensor> cond;    // shared conditioning: leaves
   std::vector<Tensor> cond_grad;
   std::vector<Tensor> stream_grad;  // gradient of the boundary, going back
 };
@@ -49,12 +51,19 @@ struct Executor::Run {
 
 Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& store, comm::Comm& comm,
                    const plan::Plan& plan, int rank, ExecutorOptions options)
-    : units_(units), store_(store), plan_(plan), rank_(rank), options_(std::move(options)),
-      gather_(comm.group("gather", kShardAxes)), reduce_(comm.group("reduce", kShardAxes)),
-      outer_(comm.group("reduce_outer", {Axis::dp_replicate})), world_(comm.group("control", kWorldAxes)) {
+    : units_(units),
+      store_(store),
+      plan_(plan),
+      rank_(rank),
+      options_(std::move(options)),
+      gather_(comm.group("gather", kShardAxes)),
+      reduce_(comm.group("reduce", kShardAxes)),
+      outer_(comm.group("reduce_outer", {Axis::dp_replicate})),
+      world_(comm.group("control", kWorldAxes)) {
   if (!options_.trace.empty()) {
     trace_.open(options_.trace, std::ios::trunc);
-    if (!trace_) throw UserError(Exit::disk, "engine.trace", options_.trace + ": cannot be written", "choose another file");
+    if (!trace_)
+      throw UserError(Exit::disk, "engine.trace", options_.trace + ": cannot be written", "choose another file");
   }
 }
 
@@ -66,8 +75,10 @@ void Executor::train(const plan::Schedule& schedule, int64_t step, const StepCal
   interpret(run);
 }
 
-std::vector<Tensor> Executor::forward(const plan::Schedule& schedule, int64_t step, const std::vector<net::Batch>& batches) {
-  check_internal(static_cast<int>(batches.size()) == schedule.micros, "engine.forward", "batches do not match the schedule");
+std::vector<Tensor> Executor::forward(const plan::Schedule& schedule, int64_t step,
+                                      const std::vector<net::Batch>& batches) {
+  check_internal(static_cast<int>(batches.size()) == schedule.micros, "engine.forward",
+                 "batches do not match the schedule");
   const at::NoGradGuard no_grad;
   const auto run = std::make_shared<Run>(Run{schedule, step});
   run->batches = &batches;
@@ -109,7 +120,8 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
   for (int i = 0; i < static_cast<int>(list.size()); ++i) {
     if (list[i].lane == plan::Lane::compute) {
       events_.await(list[i].wait);
-      if (whereabouts_) whereabouts_(run.step, i, std::string(name(list[i].op)) + (list[i].name.empty() ? "" : " " + list[i].name));
+      if (whereabouts_)
+        whereabouts_(run.step, i, std::string(name(list[i].op)) + (list[i].name.empty() ? "" : " " + list[i].name));
       try {
         perform(i);
       } catch (...) {
@@ -118,7 +130,9 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
       }
       continue;
     }
-    auto& lane = list[i].lane == plan::Lane::gather ? gather_lane_ : list[i].lane == plan::Lane::reduce ? reduce_lane_ : disk_lane_;
+    auto& lane = list[i].lane == plan::Lane::gather   ? gather_lane_
+                 : list[i].lane == plan::Lane::reduce ? reduce_lane_
+                                                      : disk_lane_;
     lane.push([this, perform, shared, i] {
       try {
         events_.await(shared->schedule.list[i].wait);
@@ -137,7 +151,8 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
     if (!trace_.is_open() && !keep_lines_) continue;
     plan::Instruction done = list[i];
     done.comm = run.comm[i];
-    const std::string line = plan::to_json(done, run.schedule.phase, rank_, run.step, static_cast<int>(i), base_, run.times[i][0], run.times[i][1]);
+    const std::string line = plan::to_json(done, run.schedule.phase, rank_, run.step, static_cast<int>(i), base_,
+                                           run.times[i][0], run.times[i][1]);
     if (trace_.is_open()) trace_ << line << '\n';
     if (keep_lines_) last_lines_.push_back(line);
   }
@@ -193,7 +208,8 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       if (stem) out_cond_grad = std::move(micro.cond_grad);
       std::vector<Tensor> none;
       micro.stream_grad = run_backward(micro.runs[in.unit], std::move(micro.stream_grad), std::move(out_cond_grad),
-                                       stem ? std::vector<Tensor>{} : micro.cond, stem ? none : micro.cond_grad, store_.anchor(in.unit));
+                                       stem ? std::vector<Tensor>{} : micro.cond, stem ? none : micro.cond_grad,
+                                       store_.anchor(in.unit));
       store_.finish_grad(in.unit);
       if (stem) {
         if (options_.input_grad) input_grads_[in.micro] = std::move(micro.stream_grad);
@@ -209,7 +225,8 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       break;
     case plan::Op::reduce: {
       const int64_t total = store_.layout(in.unit).total;
-      reduce_.reduce_scatter(store_.grad(in.unit), store_.arena(in.grad, total), store_.arena(in.scratch, total), in.micro > 0);
+      reduce_.reduce_scatter(store_.grad(in.unit), store_.arena(in.grad, total), store_.arena(in.scratch, total),
+                             in.micro > 0);
       done.push_back({shard_axis, "reduce_scatter", bytes_sent(store_.grad(in.unit), reduce_)});
       break;
     }
@@ -221,7 +238,8 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       norm(run, done);
       break;
     case plan::Op::update:
-      if (run.control && run.update) run.update->update(in.unit, store_.param(in.unit), store_.grad(in.unit), *run.control);
+      if (run.control && run.update)
+        run.update->update(in.unit, store_.param(in.unit), store_.grad(in.unit), *run.control);
       break;
     case plan::Op::flush:
       (*run.write)();

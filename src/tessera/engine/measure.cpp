@@ -7,7 +7,9 @@ namespace tessera::engine {
 
 namespace {
 
-Tensor to_meta(const Tensor& t) { return t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t; }
+Tensor to_meta(const Tensor& t) {
+  return t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t;
+}
 
 int64_t bytes_of(const std::vector<Tensor>& tensors) {
   int64_t sum = 0;

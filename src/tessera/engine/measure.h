@@ -9,8 +9,8 @@
 namespace tessera::engine {
 
 struct MeasureOptions {
-  bool train = true;         ///< forward only otherwise
-  bool input_grad = false;   ///< gradients of the model's inputs are wanted too
+  bool train = true;        ///< forward only otherwise
+  bool input_grad = false;  ///< gradients of the model's inputs are wanted too
 };
 
 /// `batch` has the shapes of the largest micro-batch; its values are not read.

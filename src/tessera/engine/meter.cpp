@@ -18,9 +18,10 @@ namespace tessera::engine {
 
 namespace {
 
-constexpr size_t kAlign = 64;             // a cache line; what LibTorch's own allocator gives
-constexpr size_t kHuge = size_t{4} << 20; // from here on blocks are aligned for huge pages
-constexpr std::array<const char*, kParts> kPartNames = {"parameters", "gradients", "states", "slots", "activations and temporaries"};
+constexpr size_t kAlign = 64;              // a cache line; what LibTorch's own allocator gives
+constexpr size_t kHuge = size_t{4} << 20;  // from here on blocks are aligned for huge pages
+constexpr std::array<const char*, kParts> kPartNames = {"parameters", "gradients", "states", "slots",
+                                                        "activations and temporaries"};
 
 thread_local Part current_part = Part::compute;
 
@@ -51,9 +52,10 @@ class CountingAllocator final : public c10::Allocator {
   void* take(size_t size) {
     const std::lock_guard lock(mutex_);
     if (budget_ > 0 && count_.total + static_cast<int64_t>(size) > budget_)
-      throw UserError(Exit::memory, "engine.memory",
-                      "a tensor of " + format_bytes(size) + " would exceed plan.budget " + format_bytes(budget_) + "; " + story(),
-                      "raise plan.budget, or let the planner recompute more (plan.recompute = \"all\")");
+      throw UserError(
+          Exit::memory, "engine.memory",
+          "a tensor of " + format_bytes(size) + " would exceed plan.budget " + format_bytes(budget_) + "; " + story(),
+          "raise plan.budget, or let the planner recompute more (plan.recompute = \"all\")");
     void* data = nullptr;
     auto& kept = free_[size];
     if (!kept.empty()) {
@@ -88,7 +90,8 @@ class CountingAllocator final : public c10::Allocator {
 
   std::string story() const {
     std::string text = "held now: ";
-    for (int p = 0; p < kParts; ++p) text += std::string(p ? ", " : "") + kPartNames[p] + " " + format_bytes(count_.live[p]);
+    for (int p = 0; p < kParts; ++p)
+      text += std::string(p ? ", " : "") + kPartNames[p] + " " + format_bytes(count_.live[p]);
     return text;
   }
 

@@ -23,12 +23,12 @@ class Meter {
   static void install();
   static int64_t live();
   static int64_t live(Part part);
-  static int64_t peak();                                ///< highest live() since reset_peak
-  static std::array<int64_t, kParts> at_peak();         ///< live bytes by part when the peak was reached
+  static int64_t peak();                         ///< highest live() since reset_peak
+  static std::array<int64_t, kParts> at_peak();  ///< live bytes by part when the peak was reached
   static void reset_peak();
-  static int64_t reserved();                            ///< live plus blocks kept for reuse
-  static void set_budget(int64_t bytes);                ///< going over throws UserError (memory); 0: none
-  static std::string story();                           ///< who holds the memory now, for error messages
+  static int64_t reserved();              ///< live plus blocks kept for reuse
+  static void set_budget(int64_t bytes);  ///< going over throws UserError (memory); 0: none
+  static std::string story();             ///< who holds the memory now, for error messages
 
   /// Allocations of this thread are booked on `part` while it lives (compute otherwise).
   class Scope {

@@ -4,8 +4,8 @@
 
 namespace tessera::engine {
 
-Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const Mesh& mesh, int rank, at::Device device,
-             bool trainable)
+Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const Mesh& mesh, int rank,
+             at::Device device, bool trainable)
     : shard_rank_(mesh.shard_rank(rank)), device_(device) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   for (size_t u = 0; u < model.units.size(); ++u) {
@@ -103,7 +103,8 @@ ops::WeightSite* Store::find(int u, std::string_view site) {
 
 ops::WeightSite& Store::site(int u, std::string_view site) {
   ops::WeightSite* found = find(u, site);
-  if (!found) throw InternalError("engine.store", units_[u].spec.name + " has no parameter '" + std::string(site) + "'");
+  if (!found)
+    throw InternalError("engine.store", units_[u].spec.name + " has no parameter '" + std::string(site) + "'");
   check_internal(found->value.defined(), "engine.store",
                  units_[u].spec.name + "." + std::string(site) + " was used while its unit is released");
   return *found;

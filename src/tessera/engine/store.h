@@ -32,7 +32,7 @@ class Store {
 
   /// One allocation that holds every slot of a schedule (at least `bytes`; grows only).
   void set_arena(int64_t bytes);
-  Tensor arena(int64_t offset, int64_t elements) const;   ///< a view, fp32
+  Tensor arena(int64_t offset, int64_t elements) const;  ///< a view, fp32
 
   /// Points the unit's sites at a slot (offset into the arena), or at the shard itself when it is whole (-1).
   void bind(int unit, int64_t slot);
@@ -62,7 +62,7 @@ class Store {
     Tensor param, grad, anchor;
     std::vector<ops::WeightSite> sites;
     std::map<std::string, int, std::less<>> index;
-    std::map<int64_t, std::vector<Tensor>> views;       // by slot; made once
+    std::map<int64_t, std::vector<Tensor>> views;  // by slot; made once
     std::map<int64_t, std::vector<Tensor>> grad_views;
   };
   std::vector<Tensor> views_of(const Unit& unit, const Tensor& flat) const;

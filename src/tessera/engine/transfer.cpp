@@ -19,8 +19,8 @@ void load_weights(Store& store, const checkpoint::WeightSet& weights,
       const auto& found = weights.at(name_in_file(param.name));
       if (found.shape == param.shape) continue;
       throw UserError(Exit::input, "weights.load",
-                      weights.path().string() + ": " + param.name + ": expected " + checkpoint::shape_text(param.shape) +
-                          ", file has " + checkpoint::shape_text(found.shape),
+                      weights.path().string() + ": " + param.name + ": expected " +
+                          checkpoint::shape_text(param.shape) + ", file has " + checkpoint::shape_text(found.shape),
                       hint(param.name, found.shape));
     }
   }
@@ -67,7 +67,8 @@ void restore(Store& store, net::UnitUpdate* update, checkpoint::TrainingCheckpoi
 }
 
 void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
-                const std::function<void(const plan::ParamSpec&, const Tensor&)>& each, const std::function<void()>& done) {
+                const std::function<void(const plan::ParamSpec&, const Tensor&)>& each,
+                const std::function<void()>& done) {
   const auto& layout = store.layout(unit);
   Tensor flat = at::empty({layout.total}, at::kFloat);
   comm.group("gather", kShardAxes).all_gather(flat, gradients ? store.grad(unit) : store.param(unit));

@@ -27,6 +27,7 @@ void restore(Store& store, net::UnitUpdate* update, checkpoint::TrainingCheckpoi
 /// Gathers one unit and calls `each(param, whole tensor)` for its parameters in order, then `done` while they are still
 /// there. All ranks take part and see the values. `gradients` hands out reduced gradients instead.
 void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
-                const std::function<void(const plan::ParamSpec&, const Tensor&)>& each, const std::function<void()>& done = {});
+                const std::function<void(const plan::ParamSpec&, const Tensor&)>& each,
+                const std::function<void()>& done = {});
 
 }  // namespace tessera::engine

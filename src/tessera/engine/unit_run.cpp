@@ -8,7 +8,8 @@ std::vector<Tensor> leaves(const std::vector<Tensor>& tensors, bool requires_gra
   return result;
 }
 
-net::Flow run_forward(const net::Unit& unit, net::Context& ctx, const std::vector<Tensor>& cond, bool graph, UnitRun& run) {
+net::Flow run_forward(const net::Unit& unit, net::Context& ctx, const std::vector<Tensor>& cond, bool graph,
+                      UnitRun& run) {
   const at::AutoGradMode mode(graph);
   net::Flow out = unit.forward(ctx, {run.in, cond});
   if (!graph) return out;
@@ -20,7 +21,8 @@ net::Flow run_forward(const net::Unit& unit, net::Context& ctx, const std::vecto
 }
 
 std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std::vector<Tensor> out_cond_grad,
-                                 const std::vector<Tensor>& cond, std::vector<Tensor>& cond_grad, const Tensor& anchor) {
+                                 const std::vector<Tensor>& cond, std::vector<Tensor>& cond_grad,
+                                 const Tensor& anchor) {
   std::vector<Tensor> outputs, grads, inputs;
   const auto add_output = [&](const std::vector<Tensor>& values, std::vector<Tensor>& gradients) {
     for (size_t i = 0; i < values.size(); ++i) {
@@ -40,7 +42,8 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
 
   std::vector<Tensor> found;
   if (!outputs.empty() && !inputs.empty()) {
-    found = torch::autograd::grad(outputs, inputs, grads, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+    found = torch::autograd::grad(outputs, inputs, grads, /*retain_graph=*/false, /*create_graph=*/false,
+                                  /*allow_unused=*/true);
   }
   outputs.clear(), grads.clear();
   std::vector<Tensor> in_grad(streams);

@@ -17,7 +17,8 @@ struct UnitRun {
 
 /// Runs the unit. With `graph` the outputs keep it in run.out and the returned flow is detached; without, only the
 /// inputs stay. `cond` are the shared leaves.
-net::Flow run_forward(const net::Unit& unit, net::Context& ctx, const std::vector<Tensor>& cond, bool graph, UnitRun& run);
+net::Flow run_forward(const net::Unit& unit, net::Context& ctx, const std::vector<Tensor>& cond, bool graph,
+                      UnitRun& run);
 
 /// Gradients of run.in, given those of run.out; adds conditioning gradients to `cond_grad` (one place a leaf, maybe
 /// undefined) and frees the graph. `out_cond_grad`: gradients of conditioning this unit produced (the stem).

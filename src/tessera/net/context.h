@@ -1,7 +1,8 @@
 #pragma once
 // The seam between models and engine: a unit asks for weights and collectives by site name and nothing else.
 //
-//   Tensor q = ctx.linear("self_attn.q", y);          // whose weight, split how, stored where: not the model's business
+//   Tensor q = ctx.linear("self_attn.q", y);          // whose weight, split how, stored where: not the model's
+//   business
 //
 // PlainContext (plain_context.h) is one rank without policies, the reference for every technique; the engine's
 // contexts do the same at the same sites over slots, shards and layouts.
@@ -44,11 +45,13 @@ class Context {
   /// x + y * gate[row].
   virtual Tensor gated_residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor& gate) = 0;
   /// Attention of each sample's tokens to themselves (self) or to its context rows (cross). q, k, v [T, heads * d].
-  virtual Tensor self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads) = 0;
-  virtual Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads) = 0;
+  virtual Tensor self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                                int64_t heads) = 0;
+  virtual Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                                 int64_t heads) = 0;
   /// Unscaled self-attention with an additive bias [heads, n, n], one sample (text encoders, forward only).
-  virtual Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                                  const Tensor& bias) = 0;
+  virtual Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                                  int64_t heads, const Tensor& bias) = 0;
   /// A parameter as a small tensor whose gradient flows back (modulation tables).
   virtual Tensor param(std::string_view site) = 0;
   /// Rows of a table by ids [T] int64.

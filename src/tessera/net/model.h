@@ -29,7 +29,8 @@ class Denoiser {
   virtual const std::vector<std::unique_ptr<Unit>>& units() const = 0;
   virtual Batch pack(const std::vector<Sample>& samples) const = 0;
   /// Gradients of the packed inputs back to each sample's x and context (for verification): inverse of pack.
-  virtual std::vector<std::pair<Tensor, Tensor>> unpack_input_grads(const std::vector<Tensor>& grads, const Batch& batch,
+  virtual std::vector<std::pair<Tensor, Tensor>> unpack_input_grads(const std::vector<Tensor>& grads,
+                                                                    const Batch& batch,
                                                                     const std::vector<Sample>& samples) const = 0;
   /// Predictions [T, c_out * patch] of the last unit to latents, one a sample, fp32.
   virtual std::vector<Tensor> unpack(const Tensor& out, const Batch& batch) const = 0;
@@ -40,21 +41,22 @@ class Denoiser {
   /// Official parameter name -> name in a foreign naming ("diffusers"); identity for "official".
   virtual std::string foreign_name(const std::string& name, const std::string& naming) const = 0;
   /// Writes the initial values of elements [first, first + count) of a parameter, the same on every layout.
-  virtual void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const = 0;
+  virtual void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count,
+                          float* out) const = 0;
   virtual std::string config_json() const = 0;  ///< official config.json
   virtual int64_t in_channels() const = 0;
   virtual int64_t context_dim() const = 0;
-  virtual int64_t context_length() const = 0;   ///< most rows of a context
+  virtual int64_t context_length() const = 0;  ///< most rows of a context
 };
 
 /// Inputs to tensors, no gradient. A video autoencoder is two of these.
 class VideoCodec {
  public:
   virtual ~VideoCodec() = default;
-  virtual std::string fingerprint() const = 0;                      ///< name and weights' hash, part of cache keys
+  virtual std::string fingerprint() const = 0;  ///< name and weights' hash, part of cache keys
   virtual std::array<int64_t, 4> latent_shape(int64_t frames, int64_t height, int64_t width) const = 0;
-  virtual Tensor encode(const Tensor& pixels) const = 0;            ///< [3, F, H, W] in [-1, 1] -> [C, f, h, w]
-  virtual Tensor decode(const Tensor& latent) const = 0;            ///< and back, not clamped
+  virtual Tensor encode(const Tensor& pixels) const = 0;  ///< [3, F, H, W] in [-1, 1] -> [C, f, h, w]
+  virtual Tensor decode(const Tensor& latent) const = 0;  ///< and back, not clamped
 };
 
 }  // namespace tessera::net

@@ -6,9 +6,9 @@ namespace tessera::net {
 
 /// What all ranks agreed on before the updates of a step.
 struct StepControl {
-  int64_t step = 0;       ///< optimiser step, from 1
+  int64_t step = 0;  ///< optimiser step, from 1
   double lr = 0;
-  double scale = 1;       ///< multiplies every gradient (clip coefficient)
+  double scale = 1;  ///< multiplies every gradient (clip coefficient)
 };
 
 /// One optimiser over flat shards. Shards are 1-D fp32; padding elements have zero gradient.

@@ -32,8 +32,8 @@ struct Factors {
   }
 };
 
-TESSERA_KERNEL void adamw_kernel(float* __restrict p, float* __restrict m, float* __restrict v, const float* __restrict g, int64_t n,
-                                 Factors f) {
+TESSERA_KERNEL void adamw_kernel(float* __restrict p, float* __restrict m, float* __restrict v,
+                                 const float* __restrict g, int64_t n, Factors f) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float gradient = g[i] * f.scale;
@@ -67,7 +67,8 @@ void adamw(float* p, float* m, float* v, const float* g, int64_t n, const AdamWS
 double sum_of_squares(const float* x, int64_t n) {
   std::vector<double> partial(static_cast<size_t>(div_up(n, kGrain)));
   at::parallel_for(0, static_cast<int64_t>(partial.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c) partial[c] = sum_of_squares_kernel(x + c * kGrain, std::min(kGrain, n - c * kGrain));
+    for (int64_t c = begin; c < end; ++c)
+      partial[c] = sum_of_squares_kernel(x + c * kGrain, std::min(kGrain, n - c * kGrain));
   });
   return std::accumulate(partial.begin(), partial.end(), 0.0);
 }

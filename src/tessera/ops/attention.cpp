@@ -36,7 +36,8 @@ void copy_rows(float* to, const float* from, int64_t ld, int64_t rows, int64_t d
 }
 
 /// Rows of scores become exp(scale * score - max), not yet divided by their sums.
-TESSERA_KERNEL void exp_rows(float* scores, const float* bias, int64_t rows, int64_t n, float scale, float* lse, float* inverse) {
+TESSERA_KERNEL void exp_rows(float* scores, const float* bias, int64_t rows, int64_t n, float scale, float* lse,
+                             float* inverse) {
   for (int64_t r = 0; r < rows; ++r) {
     float* __restrict s = scores + r * n;
     if (bias) {
@@ -76,8 +77,8 @@ TESSERA_KERNEL void row_dots(float* delta, const float* out, const float* d_out,
 }
 
 /// p: scores -> probabilities, dp: their gradient -> gradient of the raw scores; both [keys, queries].
-TESSERA_KERNEL void softmax_backward(float* p, float* dp, int64_t keys, int64_t queries, float scale, const float* __restrict lse,
-                                     const float* __restrict delta) {
+TESSERA_KERNEL void softmax_backward(float* p, float* dp, int64_t keys, int64_t queries, float scale,
+                                     const float* __restrict lse, const float* __restrict delta) {
   for (int64_t r = 0; r < keys; ++r) {
     float* __restrict a = p + r * queries;
     float* __restrict b = dp + r * queries;
@@ -92,7 +93,8 @@ TESSERA_KERNEL void softmax_backward(float* p, float* dp, int64_t keys, int64_t 
 
 int64_t forward_scratch(int64_t k_len, int64_t d) { return 2 * d * k_len + kBlock * (k_len + 1); }
 
-void head_forward(const Head& h, const float* q, const float* k, const float* v, const float* bias, float* out, float* lse, Scratch work) {
+void head_forward(const Head& h, const float* q, const float* k, const float* v, const float* bias, float* out,
+                  float* lse, Scratch work) {
   float *keys = work.take(h.d * h.k_len), *values = work.take(h.d * h.k_len);
   float *scores = work.take(kBlock * h.k_len), *inverse = work.take(kBlock);
   transpose(keys, h.k_len, k, h.ld, h.k_len, h.d);
@@ -112,8 +114,8 @@ struct HeadGrads {
   float *q, *k, *v;
 };
 
-void head_backward(const Head& h, const float* q, const float* k, const float* v, const float* out, const float* d_out, const float* lse,
-                   HeadGrads grad, Scratch work) {
+void head_backward(const Head& h, const float* q, const float* k, const float* v, const float* out, const float* d_out,
+                   const float* lse, HeadGrads grad, Scratch work) {
   const int64_t n = h.q_len, ld = h.ld, d = h.d;
   float *qs = work.take(n * d), *q_t = work.take(n * d), *dos = work.take(n * d), *do_t = work.take(n * d);
   float *p = work.take(kBlock * n), *ds = work.take(kBlock * n), *ds_t = work.take(kBlock * n), *delta = work.take(n);
@@ -153,26 +155,29 @@ void for_each_head(size_t samples, int64_t heads, int64_t floats, const at::Tens
   });
 }
 
-Tensor run_forward(const Tensor& q, const Tensor& k, const Tensor& v, const float* bias, int64_t heads, float scale, const Offsets& q_at,
-                   const Offsets& k_at, Tensor& lse) {
+Tensor run_forward(const Tensor& q, const Tensor& k, const Tensor& v, const float* bias, int64_t heads, float scale,
+                   const Offsets& q_at, const Offsets& k_at, Tensor& lse) {
   const int64_t d = div_exact(q.size(1), heads, "ops.attention: channels / heads");
-  check_internal(q.is_contiguous() && k.is_contiguous() && v.is_contiguous(), "ops.attention", "q, k and v must be contiguous");
+  check_internal(q.is_contiguous() && k.is_contiguous() && v.is_contiguous(), "ops.attention",
+                 "q, k and v must be contiguous");
   Tensor out = at::empty_like(q);
   lse = at::empty({heads, q.size(0)}, q.options());
-  for_each_head(q_at.size() - 1, heads, forward_scratch(longest(k_at), d), q.options(), [&](size_t s, int64_t h, Scratch work) {
-    const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, heads * d, scale};
-    const int64_t at_q = q_at[s] * head.ld + h * d, at_k = k_at[s] * head.ld + h * d;
-    head_forward(head, data(q) + at_q, data(k) + at_k, data(v) + at_k, bias ? bias + h * head.q_len * head.k_len : nullptr,
-                 out_data(out) + at_q, out_data(lse) + h * q.size(0) + q_at[s], work);
-  });
+  for_each_head(q_at.size() - 1, heads, forward_scratch(longest(k_at), d), q.options(),
+                [&](size_t s, int64_t h, Scratch work) {
+                  const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, heads * d, scale};
+                  const int64_t at_q = q_at[s] * head.ld + h * d, at_k = k_at[s] * head.ld + h * d;
+                  head_forward(head, data(q) + at_q, data(k) + at_k, data(v) + at_k,
+                               bias ? bias + h * head.q_len * head.k_len : nullptr, out_data(out) + at_q,
+                               out_data(lse) + h * q.size(0) + q_at[s], work);
+                });
   return out;
 }
 
 float usual_scale(const Tensor& q, int64_t heads) { return 1 / std::sqrt(static_cast<float>(q.size(1) / heads)); }
 
 struct Attention : Function<Attention> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Offsets& q_at,
-                        const Offsets& k_at) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                        const Offsets& q_at, const Offsets& k_at) {
     Tensor lse;
     Tensor out = run_forward(q, k, v, nullptr, heads, usual_scale(q, heads), q_at, k_at, lse);
     ctx->save_for_backward({q, k, v, out, lse});
@@ -189,25 +194,30 @@ struct Attention : Function<Attention> {
     const Offsets q_at = ctx->saved_data["q_at"].toIntVector(), k_at = ctx->saved_data["k_at"].toIntVector();
     const Tensor d_out = grads[0].contiguous();
     const Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
-    for_each_head(q_at.size() - 1, heads, backward_scratch(longest(q_at), d), q.options(), [&](size_t s, int64_t h, Scratch work) {
-      const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, heads * d, usual_scale(q, heads)};
-      const int64_t at_q = q_at[s] * head.ld + h * d, at_k = k_at[s] * head.ld + h * d;
-      head_backward(head, data(q) + at_q, data(k) + at_k, data(v) + at_k, data(out) + at_q, data(d_out) + at_q,
-                    data(lse) + h * q.size(0) + q_at[s], {out_data(dq) + at_q, out_data(dk) + at_k, out_data(dv) + at_k}, work);
-    });
+    for_each_head(q_at.size() - 1, heads, backward_scratch(longest(q_at), d), q.options(),
+                  [&](size_t s, int64_t h, Scratch work) {
+                    const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, heads * d, usual_scale(q, heads)};
+                    const int64_t at_q = q_at[s] * head.ld + h * d, at_k = k_at[s] * head.ld + h * d;
+                    head_backward(head, data(q) + at_q, data(k) + at_k, data(v) + at_k, data(out) + at_q,
+                                  data(d_out) + at_q, data(lse) + h * q.size(0) + q_at[s],
+                                  {out_data(dq) + at_q, out_data(dk) + at_k, out_data(dv) + at_k}, work);
+                  });
     return {dq, dk, dv, {}, {}, {}};
   }
 };
 
 void check_offsets(const Offsets& q_at, const Offsets& k_at) {
-  check_internal(q_at.size() == k_at.size() && q_at.size() > 1, "ops.attention", "queries and keys have different sample counts");
+  check_internal(q_at.size() == k_at.size() && q_at.size() > 1, "ops.attention",
+                 "queries and keys have different sample counts");
   for (size_t s = 0; s + 1 < q_at.size(); ++s)
-    check_internal(q_at[s] < q_at[s + 1] && k_at[s] < k_at[s + 1], "ops.attention", "sample " + std::to_string(s) + " has no tokens");
+    check_internal(q_at[s] < q_at[s + 1] && k_at[s] < k_at[s + 1], "ops.attention",
+                   "sample " + std::to_string(s) + " has no tokens");
 }
 
 }  // namespace
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Offsets& q_offsets, const Offsets& k_offsets) {
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Offsets& q_offsets,
+                 const Offsets& k_offsets) {
   check_offsets(q_offsets, k_offsets);
   if (wants_graph({&q, &k, &v})) return Attention::apply(q, k, v, heads, q_offsets, k_offsets);
   Tensor lse;
@@ -216,8 +226,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
 
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias) {
   check_internal(!wants_graph({&q, &k, &v, &bias}), "ops.attention_bias", "has no backward: call it without gradients");
-  check_internal(bias.is_contiguous() && bias.sizes() == at::IntArrayRef({heads, q.size(0), k.size(0)}), "ops.attention_bias",
-                 "bias must be a contiguous [heads, queries, keys]");
+  check_internal(bias.is_contiguous() && bias.sizes() == at::IntArrayRef({heads, q.size(0), k.size(0)}),
+                 "ops.attention_bias", "bias must be a contiguous [heads, queries, keys]");
   Tensor lse;
   return run_forward(q, k, v, bias.is_meta() ? nullptr : data(bias), heads, 1.0f, {0, q.size(0)}, {0, k.size(0)}, lse);
 }

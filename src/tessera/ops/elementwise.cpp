@@ -19,20 +19,20 @@ Tensor rows_of(const Tensor& table, const Tensor& ids) {
 
 constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
 
-TESSERA_KERNEL void gated_forward(const float* x, const float* y, const float* gate, int64_t gate_stride, const int32_t* rows, int64_t begin,
-                                  int64_t end, int64_t n, float* to) {
+TESSERA_KERNEL void gated_forward(const float* x, const float* y, const float* gate, int64_t gate_stride,
+                                  const int32_t* rows, int64_t begin, int64_t end, int64_t n, float* to) {
   for (int64_t t = begin; t < end; ++t) {
-    const float *__restrict a = x + t * n, *__restrict b = y + t * n, *__restrict g = gate + rows[t] * gate_stride;
+    const float* __restrict a = x + t * n, * __restrict b = y + t * n, * __restrict g = gate + rows[t] * gate_stride;
     float* __restrict out = to + t * n;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i] * g[i];
   }
 }
 
-TESSERA_KERNEL void gated_input(const float* up, const float* gate, int64_t gate_stride, const int32_t* rows, int64_t begin, int64_t end,
-                                int64_t n, float* dy) {
+TESSERA_KERNEL void gated_input(const float* up, const float* gate, int64_t gate_stride, const int32_t* rows,
+                                int64_t begin, int64_t end, int64_t n, float* dy) {
   for (int64_t t = begin; t < end; ++t) {
-    const float *__restrict u = up + t * n, *__restrict g = gate + rows[t] * gate_stride;
+    const float* __restrict u = up + t * n, * __restrict g = gate + rows[t] * gate_stride;
     float* __restrict out = dy + t * n;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) out[i] = u[i] * g[i];
@@ -40,10 +40,10 @@ TESSERA_KERNEL void gated_input(const float* up, const float* gate, int64_t gate
 }
 
 /// Columns [begin, end) of d gate, tokens in order.
-TESSERA_KERNEL void gated_table(const float* up, const float* y, const int32_t* rows, int64_t tokens, int64_t n, int64_t begin, int64_t end,
-                                float* dgate) {
+TESSERA_KERNEL void gated_table(const float* up, const float* y, const int32_t* rows, int64_t tokens, int64_t n,
+                                int64_t begin, int64_t end, float* dgate) {
   for (int64_t t = 0; t < tokens; ++t) {
-    const float *__restrict u = up + t * n, *__restrict v = y + t * n;
+    const float* __restrict u = up + t * n, * __restrict v = y + t * n;
     float* __restrict out = dgate + rows[t] * n;
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) out[i] += u[i] * v[i];
@@ -52,15 +52,18 @@ TESSERA_KERNEL void gated_table(const float* up, const float* y, const int32_t* 
 
 struct GatedResidual : Function<GatedResidual> {
   static Tensor run(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows) {
-    check_internal(x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "ops.gated_residual", "x and y must be contiguous and alike");
+    check_internal(x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "ops.gated_residual",
+                   "x and y must be contiguous and alike");
     Tensor out = at::empty_like(x);
     if (x.is_meta()) return out;
     at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-      gated_forward(data(x), data(y), data(gate), gate.stride(0), rows.const_data_ptr<int32_t>(), begin, end, x.size(1), out_data(out));
+      gated_forward(data(x), data(y), data(gate), gate.stride(0), rows.const_data_ptr<int32_t>(), begin, end, x.size(1),
+                    out_data(out));
     });
     return out;
   }
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y, const Tensor& gate,
+                        const Tensor& rows) {
     ctx->save_for_backward({y, gate, rows});
     return run(x, y, gate, rows);
   }
@@ -72,14 +75,16 @@ struct GatedResidual : Function<GatedResidual> {
       dgate = at::zeros(gate.sizes(), y.options());
       if (!y.is_meta())
         at::parallel_for(0, y.size(1), kColumnGrain, [&](int64_t begin, int64_t end) {
-          gated_table(data(up), data(y), rows.const_data_ptr<int32_t>(), y.size(0), y.size(1), begin, end, out_data(dgate));
+          gated_table(data(up), data(y), rows.const_data_ptr<int32_t>(), y.size(0), y.size(1), begin, end,
+                      out_data(dgate));
         });
     }
     if (ctx->needs_input_grad(1)) {
       dy = at::empty_like(y);
       if (!y.is_meta())
         at::parallel_for(0, y.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-          gated_input(data(up), data(gate), gate.stride(0), rows.const_data_ptr<int32_t>(), begin, end, y.size(1), out_data(dy));
+          gated_input(data(up), data(gate), gate.stride(0), rows.const_data_ptr<int32_t>(), begin, end, y.size(1),
+                      out_data(dy));
         });
     }
     return {grads[0], dy, dgate, {}};

@@ -15,7 +15,9 @@ constexpr float kCubic = 0.044715f;
 constexpr int64_t kGrain = 16384;
 
 /// sigmoid(2 u(x)): what tanh(u) is made of, with one exponential and no cancellation.
-[[gnu::always_inline]] inline float gate_of(float x) { return 1 / (1 + exp_fast(-kTwoRoot * (x + kCubic * x * x * x))); }
+[[gnu::always_inline]] inline float gate_of(float x) {
+  return 1 / (1 + exp_fast(-kTwoRoot * (x + kCubic * x * x * x)));
+}
 
 TESSERA_KERNEL void forward_kernel(float* out, const float* x, int64_t n) {
 #pragma omp simd
@@ -52,10 +54,13 @@ struct Gelu : Function<Gelu> {
 }  // namespace
 
 void gelu_forward(float* out, const float* x, int64_t n) {
-  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) { forward_kernel(out + begin, x + begin, end - begin); });
+  at::parallel_for(0, n, kGrain,
+                   [&](int64_t begin, int64_t end) { forward_kernel(out + begin, x + begin, end - begin); });
 }
 void gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
-  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) { backward_kernel(dx + begin, dy + begin, x + begin, end - begin); });
+  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) {
+    backward_kernel(dx + begin, dy + begin, x + begin, end - begin);
+  });
 }
 
 Tensor gelu_tanh(const Tensor& x) { return wants_graph({&x}) ? Gelu::apply(x) : run_forward(x); }

@@ -4,8 +4,8 @@
 
 namespace tessera::ops {
 
-void gelu_forward(float* out, const float* x, int64_t n);                           ///< out may be x
-void gelu_backward(float* dx, const float* dy, const float* x, int64_t n);          ///< dx may be dy
+void gelu_forward(float* out, const float* x, int64_t n);                   ///< out may be x
+void gelu_backward(float* dx, const float* dy, const float* x, int64_t n);  ///< dx may be dy
 inline void gelu_in_place(float* x, int64_t n) { gelu_forward(x, x, n); }
 
 }  // namespace tessera::ops

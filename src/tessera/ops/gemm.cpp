@@ -14,7 +14,8 @@ namespace tessera::ops {
 
 namespace {
 
-constexpr int64_t kPanel = 64;   // columns of a packed panel of b: four vectors of 16, what the kernel holds in registers
+constexpr int64_t kPanel =
+    64;  // columns of a packed panel of b: four vectors of 16, what the kernel holds in registers
 constexpr int64_t kDepth = 512;  // of the sum taken at once: a panel is 128 KiB
 constexpr int64_t kRows = 256;   // of a packed block of a: 512 KiB
 
@@ -55,8 +56,8 @@ float* rows_scratch() {
 }
 
 /// Rows [m0, m0 + m) of c, panels [first, last) of its columns. `a` is row-major from its first row and column 0 at k0.
-void multiply_panels(float* c, int64_t ldc, const float* a, int64_t lda, const Operand& b, int64_t m, int64_t n, int64_t k0, int64_t k,
-                     int64_t first, int64_t last, bool add) {
+void multiply_panels(float* c, int64_t ldc, const float* a, int64_t lda, const Operand& b, int64_t m, int64_t n,
+                     int64_t k0, int64_t k, int64_t first, int64_t last, bool add) {
   float* panel = panel_scratch();
   for (int64_t p = first; p < last; ++p) {
     const int64_t col = p * kPanel, cols = std::min(kPanel, n - col);
@@ -66,7 +67,8 @@ void multiply_panels(float* c, int64_t ldc, const float* a, int64_t lda, const O
 }
 
 /// a is read where it lies: every panel of b is packed once and meets all rows.
-void multiply_in_place(float* c, int64_t ldc, const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k, bool add) {
+void multiply_in_place(float* c, int64_t ldc, const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k,
+                       bool add) {
   at::parallel_for(0, div_up(n, kPanel), 1, [&](int64_t first, int64_t last) {
     for (int64_t k0 = 0; k0 < k; k0 += kDepth)
       multiply_panels(c, ldc, a.data + k0, a.ld, b, m, n, k0, std::min(kDepth, k - k0), first, last, add || k0 > 0);
@@ -74,7 +76,8 @@ void multiply_in_place(float* c, int64_t ldc, const Operand& a, const Operand& b
 }
 
 /// Blocks of a are packed, and the panels of b again for each.
-void multiply_packed(float* c, int64_t ldc, const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k, bool add) {
+void multiply_packed(float* c, int64_t ldc, const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k,
+                     bool add) {
   at::parallel_for(0, div_up(m, kRows), 1, [&](int64_t first, int64_t last) {
     float* block = rows_scratch();
     for (int64_t i = first; i < last; ++i)
@@ -88,8 +91,8 @@ void multiply_packed(float* c, int64_t ldc, const Operand& a, const Operand& b, 
 
 }  // namespace
 
-void block_gemm(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t n, int64_t k,
-                bool add) {
+void block_gemm(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t n,
+                int64_t k, bool add) {
   at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, a, b, c, /*is_vnni=*/false);
 }
 

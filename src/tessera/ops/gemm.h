@@ -18,11 +18,12 @@ using Map = void (*)(float* values, int64_t count);
 
 /// out (+)= a_map(a) b_map(b). Two-dimensional fp32 tensors; each operand has unit stride in one of its dims, `out` in
 /// the last. Scratch: at most 640 KiB a thread, kept. Meta tensors: does nothing.
-void gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add = false, Map a_map = nullptr, Map b_map = nullptr);
+void gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add = false, Map a_map = nullptr,
+          Map b_map = nullptr);
 
 /// c [m, n] (+)= a [m, k] b [k, n], all row-major, for blocks that fit the cache; one thread.
-void block_gemm(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t n, int64_t k,
-                bool add);
+void block_gemm(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t n,
+                int64_t k, bool add);
 
 /// out [cols, rows] = in [rows, cols] transposed.
 void transpose(float* out, int64_t ld_out, const float* in, int64_t ld_in, int64_t rows, int64_t cols);

@@ -1,5 +1,6 @@
-// LayerNorm with affine weights, and LayerNorm modulated by rows: y = (x - mean) * rstd * (one + scale[row]) + shift[row].
-// The affine one is the same with one = 0 and a single row. Statistics are fp32; backward needs x and two numbers a token.
+// LayerNorm with affine weights, and LayerNorm modulated by rows: y = (x - mean) * rstd * (one + scale[row]) +
+// shift[row]. The affine one is the same with one = 0 and a single row. Statistics are fp32; backward needs x and two
+// numbers a token.
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
@@ -21,8 +22,8 @@ struct Table {
   const float* of(int64_t t) const { return values + (index ? index[t] * stride : 0); }
 };
 
-TESSERA_KERNEL void forward_kernel(const float* x, Table scale, Table shift, float one, float eps, int64_t begin, int64_t end, int64_t n,
-                                   float* y, float* stats) {
+TESSERA_KERNEL void forward_kernel(const float* x, Table scale, Table shift, float one, float eps, int64_t begin,
+                                   int64_t end, int64_t n, float* y, float* stats) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
     float sum = 0, squares = 0;
@@ -34,18 +35,18 @@ TESSERA_KERNEL void forward_kernel(const float* x, Table scale, Table shift, flo
     const float rstd = 1 / std::sqrt(squares / static_cast<float>(n) + eps);
     stats[2 * t] = mean;
     stats[2 * t + 1] = rstd;
-    const float *__restrict a = scale.of(t), *__restrict b = shift.of(t);
+    const float* __restrict a = scale.of(t), * __restrict b = shift.of(t);
     float* __restrict out = y + t * n;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) out[i] = (row[i] - mean) * rstd * (one + a[i]) + b[i];
   }
 }
 
-TESSERA_KERNEL void input_kernel(const float* dy, const float* x, Table scale, float one, const float* stats, int64_t begin, int64_t end,
-                                 int64_t n, float* dx) {
+TESSERA_KERNEL void input_kernel(const float* dy, const float* x, Table scale, float one, const float* stats,
+                                 int64_t begin, int64_t end, int64_t n, float* dx) {
   for (int64_t t = begin; t < end; ++t) {
     const float mean = stats[2 * t], rstd = stats[2 * t + 1];
-    const float *__restrict g = dy + t * n, *__restrict row = x + t * n, *__restrict a = scale.of(t);
+    const float* __restrict g = dy + t * n, * __restrict row = x + t * n, * __restrict a = scale.of(t);
     float sum = 0, dot = 0;
 #pragma omp simd reduction(+ : sum, dot)
     for (int64_t i = 0; i < n; ++i) {
@@ -62,12 +63,12 @@ TESSERA_KERNEL void input_kernel(const float* dy, const float* x, Table scale, f
 }
 
 /// Columns [begin, end) of d scale and d shift, tokens in order; null: not wanted.
-TESSERA_KERNEL void table_kernel(const float* dy, const float* x, const float* stats, const int32_t* index, int64_t tokens, int64_t n,
-                                 int64_t begin, int64_t end, float* dscale, float* dshift) {
+TESSERA_KERNEL void table_kernel(const float* dy, const float* x, const float* stats, const int32_t* index,
+                                 int64_t tokens, int64_t n, int64_t begin, int64_t end, float* dscale, float* dshift) {
   for (int64_t t = 0; t < tokens; ++t) {
     const float mean = stats[2 * t], rstd = stats[2 * t + 1];
     const int64_t at = index ? index[t] * n : 0;
-    const float *__restrict g = dy + t * n, *__restrict row = x + t * n;
+    const float* __restrict g = dy + t * n, * __restrict row = x + t * n;
     if (dscale) {
       float* __restrict out = dscale + at;
 #pragma omp simd
@@ -88,7 +89,8 @@ Tensor forward(const Tensor& x, const Table& scale, const Table& shift, float on
   stats = at::empty({x.size(0), 2}, x.options());
   if (x.is_meta()) return y;
   at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-    forward_kernel(data(x), scale, shift, one, static_cast<float>(eps), begin, end, x.size(1), out_data(y), out_data(stats));
+    forward_kernel(data(x), scale, shift, one, static_cast<float>(eps), begin, end, x.size(1), out_data(y),
+                   out_data(stats));
   });
   return y;
 }
@@ -102,7 +104,8 @@ Tensor input_gradient(const Tensor& dy, const Tensor& x, const Table& scale, flo
   return dx;
 }
 
-void table_gradients(const Tensor& dy, const Tensor& x, const Tensor& stats, const int32_t* index, float* dscale, float* dshift) {
+void table_gradients(const Tensor& dy, const Tensor& x, const Tensor& stats, const int32_t* index, float* dscale,
+                     float* dshift) {
   at::parallel_for(0, x.size(1), kColumnGrain, [&](int64_t begin, int64_t end) {
     table_kernel(data(dy), data(x), data(stats), index, x.size(0), x.size(1), begin, end, dscale, dshift);
   });
@@ -138,10 +141,12 @@ struct LayerNorm : Function<LayerNorm> {
 };
 
 struct ModulatedNorm : Function<ModulatedNorm> {
-  static Tensor run(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps, Tensor& stats) {
+  static Tensor run(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps,
+                    Tensor& stats) {
     return ops::forward(x, table_of(scale, rows), table_of(shift, rows), 1, eps, stats);
   }
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& shift, const Tensor& scale,
+                        const Tensor& rows, double eps) {
     Tensor stats;
     Tensor y = run(x, shift, scale, rows, eps, stats);
     ctx->save_for_backward({x, scale, rows, stats});

@@ -13,7 +13,8 @@ namespace tessera::ops {
 
 namespace {
 
-TESSERA_KERNEL void add_rows(float* __restrict out, const float* __restrict dy, int64_t rows, int64_t ld, int64_t cols) {
+TESSERA_KERNEL void add_rows(float* __restrict out, const float* __restrict dy, int64_t rows, int64_t ld,
+                             int64_t cols) {
   for (int64_t r = 0; r < rows; ++r)
 #pragma omp simd
     for (int64_t c = 0; c < cols; ++c) out[c] += dy[r * ld + c];
@@ -34,12 +35,14 @@ void bias_gradient(const Tensor& dy, WeightSite& bias) {
 Tensor matrix(const Tensor& weight) { return weight.dim() == 2 ? weight : weight.view({weight.size(0), -1}); }
 
 Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, Map map) {
-  check_internal(x.dim() == 2 && x.is_contiguous() && x.scalar_type() == at::kFloat, "ops.linear", "x must be a contiguous fp32 matrix");
+  check_internal(x.dim() == 2 && x.is_contiguous() && x.scalar_type() == at::kFloat, "ops.linear",
+                 "x must be a contiguous fp32 matrix");
   check_internal(weight.value.defined(), "ops.linear", "the weight is used while it is not gathered");
   const Tensor w = matrix(weight.value);
   Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
   if (bias && !x.is_meta())
-    for (int64_t r = 0; r < y.size(0); ++r) std::memcpy(out_data(y) + r * y.size(1), data(bias->value), y.size(1) * sizeof(float));
+    for (int64_t r = 0; r < y.size(0); ++r)
+      std::memcpy(out_data(y) + r * y.size(1), data(bias->value), y.size(1) * sizeof(float));
   gemm(y, x, w.t(), bias != nullptr, map);
   return y;
 }
@@ -78,7 +81,9 @@ Tensor apply(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor
 
 }  // namespace
 
-Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor) { return apply<false>(x, weight, bias, anchor); }
+Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor) {
+  return apply<false>(x, weight, bias, anchor);
+}
 
 Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor) {
   return apply<true>(x, weight, bias, anchor);

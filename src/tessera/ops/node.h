@@ -29,7 +29,6 @@ inline bool wants_graph(std::initializer_list<const at::Tensor*> inputs) {
 inline const float* data(const at::Tensor& t) { return t.const_data_ptr<float>(); }
 inline float* out_data(const at::Tensor& t) { return t.mutable_data_ptr<float>(); }
 
-
 /// A site's gradient to add to: zeroed when nothing was written yet; null when frozen or without memory (meta).
 inline float* accumulating(WeightSite& site) {
   if (!site.grad.defined()) return nullptr;
@@ -41,9 +40,11 @@ inline float* accumulating(WeightSite& site) {
 
 /// A table [R, D] read by `rows` [T] int32 for the tokens of x [T, D].
 inline void check_rows(const at::Tensor& rows, const at::Tensor& x, const at::Tensor& table, const char* where) {
-  check_internal(rows.scalar_type() == at::kInt && rows.dim() == 1 && rows.size(0) == x.size(0), where, "rows must be an int32 for each token");
-  check_internal(table.dim() == 2 && table.size(1) == x.size(1) && table.stride(1) == 1 && table.scalar_type() == at::kFloat, where,
-                 "shift, scale and gate must be fp32 [rows, channels] with unit stride in the last dim");
+  check_internal(rows.scalar_type() == at::kInt && rows.dim() == 1 && rows.size(0) == x.size(0), where,
+                 "rows must be an int32 for each token");
+  check_internal(
+      table.dim() == 2 && table.size(1) == x.size(1) && table.stride(1) == 1 && table.scalar_type() == at::kFloat,
+      where, "shift, scale and gate must be fp32 [rows, channels] with unit stride in the last dim");
 }
 
 }  // namespace tessera::ops

@@ -24,11 +24,12 @@ Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& a
 
 /// RMSNorm over all D = heads * d_h channels, then rotary embedding of neighbouring pairs within each head
 /// (Wan 2.1: (re, im) = components 2k, 2k+1). cos, sin: [T, d_h / 2] fp32. Saves x and rstd.
-Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, const Tensor& sin, int64_t heads, double eps,
-                     const Tensor& anchor);
+Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, const Tensor& sin, int64_t heads,
+                     double eps, const Tensor& anchor);
 
 /// LN(x) (no affine, fp32 statistics) * (1 + scale[row]) + shift[row]. x [T, D]; shift, scale [R, D] fp32, may be
-/// strided views of a modulation [R, 6, D] (last dim contiguous). Gradients to x, shift, scale. Saves x, (mean, rstd), scale.
+/// strided views of a modulation [R, 6, D] (last dim contiguous). Gradients to x, shift, scale. Saves x, (mean, rstd),
+/// scale.
 Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps);
 
 /// x + y * gate[row]. x, y [T, D], gate [R, D]. Gradients to x (passed through, no copy), y, gate. Saves y, gate.
@@ -42,8 +43,8 @@ Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const 
 
 /// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1].
 /// Scale 1/sqrt(d). Saves q, k, v, out and log-sum-exp [H, Tq].
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const std::vector<int64_t>& q_offsets,
-                 const std::vector<int64_t>& k_offsets);
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                 const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets);
 
 /// Forward only, unscaled, with an additive bias [H, Lq, Lk] shared by the samples (UMT5). One sample a call.
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias);

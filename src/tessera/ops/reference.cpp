@@ -4,17 +4,24 @@ namespace tessera::ops::reference {
 
 namespace {
 
-Tensor split_heads(const Tensor& x, int64_t heads) { return x.view({x.size(0), heads, -1}).transpose(0, 1); }  // [H, L, d]
-Tensor join_heads(const Tensor& x) { return x.transpose(0, 1).reshape({x.size(1), -1}); }                      // [L, H d]
+Tensor split_heads(const Tensor& x, int64_t heads) {
+  return x.view({x.size(0), heads, -1}).transpose(0, 1);
+}  // [H, L, d]
+Tensor join_heads(const Tensor& x) { return x.transpose(0, 1).reshape({x.size(1), -1}); }  // [L, H d]
 
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) { return at::linear(x, w.flatten(1), b); }
 Tensor gelu_linear(const Tensor& x, const Tensor& w, const Tensor& b) { return linear(gelu_tanh(x), w, b); }
-Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps) { return at::layer_norm(x, {x.size(1)}, w, b, eps); }
-Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) { return x * at::rsqrt(x.square().mean(1, true) + eps) * w; }
+Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps) {
+  return at::layer_norm(x, {x.size(1)}, w, b, eps);
+}
+Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) {
+  return x * at::rsqrt(x.square().mean(1, true) + eps) * w;
+}
 
-Tensor rms_norm_rope(const Tensor& x, const Tensor& w, const Tensor& cos, const Tensor& sin, int64_t heads, double eps) {
+Tensor rms_norm_rope(const Tensor& x, const Tensor& w, const Tensor& cos, const Tensor& sin, int64_t heads,
+                     double eps) {
   const Tensor pairs = rms_norm(x, w, eps).view({x.size(0), heads, -1, 2});
   const Tensor re = pairs.select(3, 0), im = pairs.select(3, 1), c = cos.unsqueeze(1), s = sin.unsqueeze(1);
   return at::stack({re * c - im * s, re * s + im * c}, 3).view_as(x);
@@ -30,13 +37,15 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
 
 Tensor gelu_tanh(const Tensor& x) { return 0.5 * x * (1 + at::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x.pow(3)))); }
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const std::vector<int64_t>& q_offsets,
-                 const std::vector<int64_t>& k_offsets) {
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                 const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets) {
   std::vector<Tensor> samples;
   for (size_t s = 0; s + 1 < q_offsets.size(); ++s) {
-    const Tensor qs = split_heads(q.slice(0, q_offsets[s], q_offsets[s + 1]), heads), ks = split_heads(k.slice(0, k_offsets[s], k_offsets[s + 1]), heads);
+    const Tensor qs = split_heads(q.slice(0, q_offsets[s], q_offsets[s + 1]), heads),
+                 ks = split_heads(k.slice(0, k_offsets[s], k_offsets[s + 1]), heads);
     const Tensor scores = at::matmul(qs, ks.transpose(1, 2)) / std::sqrt(static_cast<double>(qs.size(2)));
-    samples.push_back(join_heads(at::matmul(at::softmax(scores, 2), split_heads(v.slice(0, k_offsets[s], k_offsets[s + 1]), heads))));
+    samples.push_back(
+        join_heads(at::matmul(at::softmax(scores, 2), split_heads(v.slice(0, k_offsets[s], k_offsets[s + 1]), heads))));
   }
   return at::cat(samples);
 }

@@ -17,8 +17,8 @@ Tensor rms_norm_rope(const Tensor& x, const Tensor& w, const Tensor& cos, const 
 Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps);
 Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows);
 Tensor gelu_tanh(const Tensor& x);
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const std::vector<int64_t>& q_offsets,
-                 const std::vector<int64_t>& k_offsets);
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                 const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets);
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias);
 
 }  // namespace tessera::ops::reference

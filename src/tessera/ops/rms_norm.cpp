@@ -19,7 +19,8 @@ struct Rotation {
 };
 
 /// The pairs of columns [begin, end) of a row turned by its angles (sign 1) or back (sign -1). `to` may be `from`.
-[[gnu::always_inline]] inline void rotate(float* to, const float* from, const Rotation& r, float sign, int64_t t, int64_t begin, int64_t end) {
+[[gnu::always_inline]] inline void rotate(float* to, const float* from, const Rotation& r, float sign, int64_t t,
+                                          int64_t begin, int64_t end) {
   const float *c = r.cos + t * r.half, *s = r.sin + t * r.half;
   for (int64_t head = begin; head < end; head += 2 * r.half)
 #pragma omp simd
@@ -30,8 +31,8 @@ struct Rotation {
     }
 }
 
-TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps, int64_t begin, int64_t end,
-                                   int64_t n, float* y, float* stats) {
+TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps,
+                                   int64_t begin, int64_t end, int64_t n, float* y, float* stats) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
     float* __restrict out = y + t * n;
@@ -45,8 +46,8 @@ TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Ro
   }
 }
 
-TESSERA_KERNEL void input_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation, const float* stats,
-                                 int64_t begin, int64_t end, int64_t n, float* dx) {
+TESSERA_KERNEL void input_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation,
+                                 const float* stats, int64_t begin, int64_t end, int64_t n, float* dx) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
     float* __restrict out = dx + t * n;
@@ -64,17 +65,17 @@ TESSERA_KERNEL void input_kernel(const float* dy, const float* x, const float* _
 }
 
 /// Columns [begin, end) of dw, whole heads of them, tokens in order.
-TESSERA_KERNEL void weight_kernel(const float* dy, const float* x, Rotation rotation, const float* stats, int64_t tokens, int64_t n,
-                                  int64_t begin, int64_t end, float* __restrict dw) {
+TESSERA_KERNEL void weight_kernel(const float* dy, const float* x, Rotation rotation, const float* stats,
+                                  int64_t tokens, int64_t n, int64_t begin, int64_t end, float* __restrict dw) {
   for (int64_t t = 0; t < tokens; ++t) {
-    const float *__restrict g = dy + t * n, *__restrict row = x + t * n;
+    const float* __restrict g = dy + t * n, * __restrict row = x + t * n;
     const float rstd = stats[t];
     if (!rotation.half) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) dw[i] += g[i] * row[i] * rstd;
       continue;
     }
-    const float *__restrict c = rotation.cos + t * rotation.half, *__restrict s = rotation.sin + t * rotation.half;
+    const float* __restrict c = rotation.cos + t * rotation.half, * __restrict s = rotation.sin + t * rotation.half;
     for (int64_t head = begin; head < end; head += 2 * rotation.half)
 #pragma omp simd
       for (int64_t k = 0; k < rotation.half; ++k) {
@@ -89,13 +90,15 @@ Rotation rotation_of(const Tensor& cos, const Tensor& sin) {
   return cos.defined() ? Rotation{data(cos), data(sin), cos.size(1)} : Rotation{};
 }
 
-Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps, Tensor& stats) {
+Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps,
+                   Tensor& stats) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.rms_norm", "x must be a contiguous [tokens, channels]");
   Tensor y = at::empty_like(x);
   stats = at::empty({x.size(0)}, x.options());
   if (x.is_meta()) return y;
   at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-    forward_kernel(data(x), data(w.value), rotation_of(cos, sin), static_cast<float>(eps), begin, end, x.size(1), out_data(y), out_data(stats));
+    forward_kernel(data(x), data(w.value), rotation_of(cos, sin), static_cast<float>(eps), begin, end, x.size(1),
+                   out_data(y), out_data(stats));
   });
   return y;
 }
@@ -108,8 +111,8 @@ void weight_gradient(const Tensor& dy, const Tensor& x, const Rotation& rotation
 }
 
 struct RmsNorm : Function<RmsNorm> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w, const std::optional<Tensor>& cos,
-                        const std::optional<Tensor>& sin, double eps) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w,
+                        const std::optional<Tensor>& cos, const std::optional<Tensor>& sin, double eps) {
     Tensor stats;
     const Tensor c = cos.value_or(Tensor()), s = sin.value_or(Tensor());
     Tensor y = run_forward(x, *site_of(w), c, s, eps, stats);
@@ -139,15 +142,17 @@ struct RmsNorm : Function<RmsNorm> {
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& anchor) {
-  if (wants_graph({&x, &anchor})) return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(), std::optional<Tensor>(), eps);
+  if (wants_graph({&x, &anchor}))
+    return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(), std::optional<Tensor>(), eps);
   Tensor stats;
   return run_forward(x, weight, {}, {}, eps, stats);
 }
 
-Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, const Tensor& sin, int64_t heads, double eps,
-                     const Tensor& anchor) {
+Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, const Tensor& sin, int64_t heads,
+                     double eps, const Tensor& anchor) {
   const bool fits = cos.sizes() == at::IntArrayRef({x.size(0), x.size(1) / heads / 2}) && cos.sizes() == sin.sizes();
-  check_internal(fits && cos.is_contiguous() && sin.is_contiguous(), "ops.rms_norm_rope", "cos and sin must be [tokens, channels / heads / 2]");
+  check_internal(fits && cos.is_contiguous() && sin.is_contiguous(), "ops.rms_norm_rope",
+                 "cos and sin must be [tokens, channels / heads / 2]");
   if (wants_graph({&x, &anchor}))
     return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(cos), std::optional<Tensor>(sin), eps);
   Tensor stats;

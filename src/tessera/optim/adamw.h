@@ -28,7 +28,8 @@ class AdamW final : public net::UnitUpdate {
   std::vector<Moments> moments_;
 };
 
-/// Clipping by global norm: min(1, max_norm / (norm + 1e-6)); max_norm 0 means no clipping (torch.nn.utils.clip_grad_norm_).
+/// Clipping by global norm: min(1, max_norm / (norm + 1e-6)); max_norm 0 means no clipping
+/// (torch.nn.utils.clip_grad_norm_).
 double clip_coefficient(double norm, double max_norm);
 
 }  // namespace tessera::optim

@@ -9,8 +9,8 @@
 namespace tessera::optim {
 
 /// Names and formulas: constant, constant_with_warmup, linear, cosine, cosine_with_restarts, polynomial (diffusers
-/// get_scheduler); wsd (transformers); torch_linear_then_cosine (LinearLR then CosineAnnealingLR); opensora_linear_warmup
-/// (Open-Sora 2.0); cosine_min (transformers, cosine with a lowest rate).
+/// get_scheduler); wsd (transformers); torch_linear_then_cosine (LinearLR then CosineAnnealingLR);
+/// opensora_linear_warmup (Open-Sora 2.0); cosine_min (transformers, cosine with a lowest rate).
 struct LrSchedule {
   std::string name = "constant";
   double lr = 0;

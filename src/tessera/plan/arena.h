@@ -21,8 +21,9 @@ class Arena {
       if (used.begin - at >= bytes) break;
       at = std::max(at, used.end);
     }
-    used_.insert(std::lower_bound(used_.begin(), used_.end(), at, [](const Range& r, int64_t x) { return r.begin < x; }),
-                 Range{at, at + bytes});
+    used_.insert(
+        std::lower_bound(used_.begin(), used_.end(), at, [](const Range& r, int64_t x) { return r.begin < x; }),
+        Range{at, at + bytes});
     for (const Past& past : past_)
       if (past.begin < at + bytes && past.end > at) waits.push_back(past.instruction);
     std::erase_if(past_, [&](const Past& past) { return past.begin >= at && past.end <= at + bytes; });

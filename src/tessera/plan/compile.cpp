@@ -1,6 +1,7 @@
 // Compiles a plan into the instructions of one rank. The order is built as *visits*: each visit is one use of one
 // unit's parameters, and a gather is issued `prefetch` visits before the visit that needs it.
 #include <deque>
+#include <optional>
 
 #include "tessera/base/check.h"
 #include "tessera/plan/arena.h"
@@ -37,14 +38,17 @@ GroupName group_name(const Mesh& mesh, int rank, const std::string& purpose, con
 class Compiler {
  public:
   Compiler(const ModelSpec& model, const Plan& plan, int rank, std::string phase)
-      : model_(model), plan_(plan), dp_rank_(plan.mesh.dp_rank(rank)),
+      : model_(model),
+        plan_(plan),
+        dp_rank_(plan.mesh.dp_rank(rank)),
         gather_(group_name(plan.mesh, rank, "gather", kShardAxes)),
         reduce_(group_name(plan.mesh, rank, "reduce", kShardAxes)),
         outer_(group_name(plan.mesh, rank, "reduce_outer", {Axis::dp_replicate})),
         world_(group_name(plan.mesh, rank, "control", {kAllAxes.begin(), kAllAxes.end()})),
         resident_(model.units.size()) {
-    check_internal(plan.units.size() == model.units.size(), "plan.compile", "the plan has " + std::to_string(plan.units.size()) +
-                   " units, the model " + std::to_string(model.units.size()));
+    check_internal(plan.units.size() == model.units.size(), "plan.compile",
+                   "the plan has " + std::to_string(plan.units.size()) + " units, the model " +
+                       std::to_string(model.units.size()));
     schedule_.phase = std::move(phase);
     for (const auto& unit : model.units) layouts_.push_back(flat_layout(unit, plan.mesh.shard_size()));
   }
@@ -139,11 +143,11 @@ class Compiler {
     for (int v = 0; v < count; ++v) {
       for (; issued < count && issued <= v + plan_.prefetch; ++issued)
         if (needs_gather[issued]) gather(visits[issued].unit, visits[issued].micro);
-      run(visits[v]);
+      const std::optional<int> backward = run(visits[v]);
       if (!stays(visits, v)) release(visits[v].unit, visits[v].micro);
+      if (backward) reduce(visits[v], *backward);  // after the release: its receive buffer may take the slot's place
     }
-    for (const auto& flight : flights_) arena_.give(flight.at, flight.reduce);
-    flights_.clear();
+    land(0);
     check_internal(arena_.empty(), "plan.compile", "a slot is still taken at the end of the schedule");
   }
 
@@ -173,47 +177,56 @@ class Compiler {
     return in;
   }
 
-  void run(const Visit& visit) {
+  /// Emits what a visit computes. Gives the instruction that fills the gradient slot, when there is one to reduce.
+  std::optional<int> run(const Visit& visit) {
     const bool idle = !forward_only_ && plan_.slice(dp_rank_, visit.micro).count == 0;
     const bool last = visit.unit + 1 == static_cast<int>(model_.units.size());
     if (visit.forward) {
-      if (idle) return;
+      if (idle) return std::nullopt;
       add(use(Op::forward, visit));
       if (last) add(make(forward_only_ ? Op::finish : Op::loss, Lane::compute, -1, visit.micro));
-      return;
+      return std::nullopt;
     }
     if (!idle && plan_.units[visit.unit].activations == Policy::recompute) add(use(Op::recompute, visit));
     Instruction in = idle ? make(Op::idle, Lane::compute, visit.unit, visit.micro) : use(Op::backward, visit);
     const bool sharded = !reduce_.axis.empty();
     if (sharded) in.grad = take_gradient(layouts_[visit.unit].total * kElement, in.wait);
-    const int64_t grad = in.grad;
-    const int backward = add(in);
-    if (!sharded) {  // gradients are written where they stay
-      last_reduce_ = {backward};
-      return;
-    }
-    Instruction reduce = make(Op::reduce, Lane::reduce, visit.unit, visit.micro);
-    reduce.bytes = layouts_[visit.unit].total * kElement;
-    reduce.grad = grad;
-    reduce.wait = {backward};
-    reduce.scratch = arena_.take(reduce.bytes, reduce.wait);
-    reduce.group = reduce_.name;
-    reduce.comm = {{reduce_.axis, "reduce_scatter", layouts_[visit.unit].shard * kElement * (layouts_[visit.unit].shards - 1)}};
-    const int64_t scratch = reduce.scratch;
-    const int at = add(reduce);
+    const int at = add(in);
+    if (sharded) return at;
+    last_reduce_ = {at};  // gradients are written where they stay
+    return std::nullopt;
+  }
+
+  void reduce(const Visit& visit, int backward) {
+    const FlatLayout& layout = layouts_[visit.unit];
+    Instruction in = make(Op::reduce, Lane::reduce, visit.unit, visit.micro);
+    in.bytes = layout.total * kElement;
+    in.grad = schedule_.list[backward].grad;
+    in.wait = {backward};
+    in.scratch = arena_.take(in.bytes, in.wait);
+    in.group = reduce_.name;
+    in.comm = {{reduce_.axis, "reduce_scatter", layout.shard * kElement * (layout.shards - 1)}};
+    const int64_t grad = in.grad, scratch = in.scratch;
+    const int at = add(std::move(in));
     flights_.push_back({grad, at});
     flights_.push_back({scratch, at});
     last_reduce_ = {at};
+    if (plan_.prefetch == 0) land(0);
   }
 
-  /// Gradient slots in flight are bounded, so that a reduction overlaps the next backward and no more: the oldest is
-  /// given back (and waited for) when a new one is needed.
-  int64_t take_gradient(int64_t bytes, std::vector<int>& waits) {
-    const size_t bound = plan_.prefetch > 0 ? 4 : 2;  // entries: a gradient slot and its scratch each
-    while (flights_.size() >= bound) {
+  /// Gives back the oldest gradient slots and receive buffers until at most `bound` are in flight.
+  void land(size_t bound) {
+    while (flights_.size() > bound) {
       arena_.give(flights_.front().at, flights_.front().reduce);
       flights_.pop_front();
     }
+  }
+
+  /// Gradient slots in flight are bounded, so that a reduction overlaps the next backward and no more: the oldest is
+  /// given back (and waited for) when a new one is needed. Without prefetch nothing overlaps and all is given back at
+  /// once.
+  int64_t take_gradient(int64_t bytes, std::vector<int>& waits) {
+    land(2);  // one gradient slot with its receive buffer
     return arena_.take(bytes, waits);
   }
 
@@ -246,7 +259,9 @@ class Compiler {
 
 }  // namespace
 
-Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank) { return Compiler(model, plan, rank, "train").train(); }
+Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank) {
+  return Compiler(model, plan, rank, "train").train();
+}
 
 Schedule compile_forward(const ModelSpec& model, const Plan& plan, int rank, std::string phase, int micros) {
   return Compiler(model, plan, rank, std::move(phase)).forward_only(micros);
@@ -261,8 +276,10 @@ void each_schedule(const RunShape& run, const RunSchedules& schedules,
   for (int64_t step = run.first_step; step <= run.steps; ++step) {
     emit(step, schedules.train);
     if (run.sample_every > 0 && (step % run.sample_every == 0 || step == run.steps))
-      for (int64_t pass = 0; pass < int64_t{run.sample_prompts} * run.sample_steps; ++pass) emit(step, schedules.sample);
-    if ((run.checkpoint_every > 0 && step % run.checkpoint_every == 0) || step == run.steps) emit(step, schedules.checkpoint);
+      for (int64_t pass = 0; pass < int64_t{run.sample_prompts} * run.sample_steps; ++pass)
+        emit(step, schedules.sample);
+    if ((run.checkpoint_every > 0 && step % run.checkpoint_every == 0) || step == run.steps)
+      emit(step, schedules.checkpoint);
   }
 }
 

@@ -50,7 +50,8 @@ class Walk {
           live_ -= f.saved + f.out;
         else
           live_ -= f.recompute_saved;
-        if (in.unit > 0 && plan_.units[in.unit - 1].activations == Policy::recompute) live_ -= model_.units[in.unit - 1].cost.out;
+        if (in.unit > 0 && plan_.units[in.unit - 1].activations == Policy::recompute)
+          live_ -= model_.units[in.unit - 1].cost.out;
         live_ -= in.unit + 1 == units ? model_.loss_grad : model_.units[in.unit + 1].cost.grad_in;
         live_ += f.grad_in;
         cond_.resize(std::max(cond_.size(), f.grad_cond.size()));

@@ -17,11 +17,11 @@ struct MemoryParts {
 
 struct MemoryCurve {
   int64_t peak = 0;
-  int at = -1;              ///< index of the instruction that holds the peak
-  std::string at_name;      ///< "backward blocks.3"
-  MemoryParts by_part;      ///< at the peak
-  int64_t persistent = 0;   ///< shards of parameters, gradients and states
-  std::vector<int64_t> live;///< bytes while each instruction runs, highest
+  int at = -1;                ///< index of the instruction that holds the peak
+  std::string at_name;        ///< "backward blocks.3"
+  MemoryParts by_part;        ///< at the peak
+  int64_t persistent = 0;     ///< shards of parameters, gradients and states
+  std::vector<int64_t> live;  ///< bytes while each instruction runs, highest
 };
 
 /// Bytes of optimiser state a parameter element takes (AdamW with fp32 moments: 8).
@@ -30,7 +30,7 @@ struct StateCost {
 };
 
 /// `arena`: bytes of slots; the largest over all schedules of the run, because it is allocated once (0: this one's).
-MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank, int64_t arena = 0,
-                         StateCost states = {});
+MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank,
+                         int64_t arena = 0, StateCost states = {});
 
 }  // namespace tessera::plan

@@ -35,8 +35,8 @@ struct UnitPlan {
 struct Plan {
   Mesh mesh;
   int64_t global_batch = 1;
-  int64_t micro_batch = 1;   ///< samples a rank runs at once, at most
-  int prefetch = 1;          ///< gathers issued ahead of the unit that runs
+  int64_t micro_batch = 1;  ///< samples a rank runs at once, at most
+  int prefetch = 1;         ///< gathers issued ahead of the unit that runs
   std::vector<UnitPlan> units;
   bool operator==(const Plan&) const = default;
 

@@ -1,10 +1,10 @@
 // The plan as a file people read and write: scalars, a [mesh] table, and one [[units]] table for each run of units
 // that are treated alike. A later table overrides an earlier one, so a hand-written plan may start with name = "*".
+#include <toml++/toml.h>
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <toml++/toml.h>
 
 #include "tessera/base/check.h"
 #include "tessera/plan/plan.h"

@@ -14,7 +14,8 @@ double step_seconds(const ModelSpec& model, const Plan& plan, const Schedule& sc
   double compute = 0, exposed = 0, before = 0;
   for (const Instruction& in : schedule.list) {
     double flops = 0;
-    if (in.unit >= 0 && (in.op == Op::forward || in.op == Op::recompute)) flops = model.units[in.unit].cost.forward_flops;
+    if (in.unit >= 0 && (in.op == Op::forward || in.op == Op::recompute))
+      flops = model.units[in.unit].cost.forward_flops;
     if (in.unit >= 0 && in.op == Op::backward) flops = model.units[in.unit].cost.backward_flops;
     if (flops > 0) before = flops / rates.flops;
     compute += flops / rates.flops;
@@ -27,7 +28,8 @@ double step_seconds(const ModelSpec& model, const Plan& plan, const Schedule& sc
 }
 
 /// The first `recompute` blocks recompute: they are needed last in backward, so what they would keep lives longest.
-Plan make_plan(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, int prefetch, Strategy strategy, int recompute) {
+Plan make_plan(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, int prefetch, Strategy strategy,
+               int recompute) {
   Plan plan;
   plan.mesh = mesh;
   plan.global_batch = input.global_batch;

@@ -22,25 +22,25 @@ struct PlannerInput {
 
 /// Rates of the cost model. The defaults are stand-ins until a profile is measured; only ratios matter to the choice.
 struct Rates {
-  double flops = 50e9;   ///< FLOP/s a rank
-  double link = 1.5e9;   ///< bytes/s of a collective
+  double flops = 50e9;  ///< FLOP/s a rank
+  double link = 1.5e9;  ///< bytes/s of a collective
 };
 
 struct Candidate {
   Plan plan;
   bool fits = false;
   int64_t peak = 0;
-  double seconds = 0;    ///< by the cost model: compute plus exposed communication
+  double seconds = 0;  ///< by the cost model: compute plus exposed communication
   std::string why;
 };
 
 struct Choice {
   bool fits = false;
   Plan plan;
-  MemoryCurve memory;             ///< of the rank with the highest peak
+  MemoryCurve memory;  ///< of the rank with the highest peak
   std::vector<Candidate> candidates;
-  std::string why;                ///< why the winner won
-  std::string advice;             ///< what to change when nothing fits
+  std::string why;     ///< why the winner won
+  std::string advice;  ///< what to change when nothing fits
 };
 
 /// `extra_arena`: slots of the run's other schedules (samples), because one arena serves all.

@@ -23,12 +23,13 @@ enum class Op {
   recompute,  ///< run the unit's forward again from its saved boundary, with a graph
   backward,   ///< gradients of boundary, conditioning and weights (into the gradient slot)
   idle,       ///< a rank without samples: zero the gradient slot, so that the collectives stay matched
-  reduce,     ///< sum the gradient slot over the shard group into the gradient shard (added from the second micro-batch on)
-  reduce_outer, ///< sum the gradient shard over the replicas (dp_replicate), once a step
-  norm,       ///< gradient norm, loss and control values of all ranks
-  update,     ///< optimiser step of the unit's shard
-  flush,      ///< write the shards of a checkpoint
-  finish,     ///< a forward-only pass hands out its result
+  reduce,     ///< sum the gradient slot over the shard group into the gradient shard (added from the second micro-batch
+              ///< on)
+  reduce_outer,  ///< sum the gradient shard over the replicas (dp_replicate), once a step
+  norm,          ///< gradient norm, loss and control values of all ranks
+  update,        ///< optimiser step of the unit's shard
+  flush,         ///< write the shards of a checkpoint
+  finish,        ///< a forward-only pass hands out its result
 };
 enum class Lane { compute, gather, reduce, control, disk };
 
@@ -46,15 +47,15 @@ struct Comm {
 struct Instruction {
   Op op{};
   Lane lane{};
-  int unit = -1;        ///< index into ModelSpec::units, -1 for none
-  std::string name;     ///< the unit's name, empty for none
-  int micro = -1;       ///< micro-batch, -1 for none
-  int64_t bytes = 0;    ///< bytes gathered, reduced, updated or written
-  std::string group;    ///< communicator with its ranks, "gather:dp_shard[0,1]"; empty for none
-  int64_t slot = -1;    ///< arena offset in bytes of the unit's parameters (gather..release)
-  int64_t grad = -1;    ///< arena offset of the gradient slot (backward, idle, reduce)
-  int64_t scratch = -1; ///< arena offset of the reduction's receive buffer (reduce)
-  std::vector<int> wait;///< indices (into the same list) that must be done before this one starts
+  int unit = -1;          ///< index into ModelSpec::units, -1 for none
+  std::string name;       ///< the unit's name, empty for none
+  int micro = -1;         ///< micro-batch, -1 for none
+  int64_t bytes = 0;      ///< bytes gathered, reduced, updated or written
+  std::string group;      ///< communicator with its ranks, "gather:dp_shard[0,1]"; empty for none
+  int64_t slot = -1;      ///< arena offset in bytes of the unit's parameters (gather..release)
+  int64_t grad = -1;      ///< arena offset of the gradient slot (backward, idle, reduce)
+  int64_t scratch = -1;   ///< arena offset of the reduction's receive buffer (reduce)
+  std::vector<int> wait;  ///< indices (into the same list) that must be done before this one starts
   std::vector<Comm> comm;
   bool operator==(const Instruction&) const = default;
 };
@@ -64,7 +65,7 @@ struct Schedule {
   std::string phase;  ///< "train", "sample", "encode", "checkpoint"
   std::vector<Instruction> list;
   int64_t arena = 0;
-  int micros = 1;     ///< micro-batches compiled in
+  int micros = 1;  ///< micro-batches compiled in
 };
 
 /// One optimiser step: all micro-batches, reductions, norm and updates. `rank` fixes idle micro-batches.
@@ -96,7 +97,8 @@ void each_schedule(const RunShape& run, const RunSchedules& schedules,
 /// One line of schedule.jsonl, without times: {"rank","step","i","phase","op",...}. `i` counts within (rank, step).
 std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base);
 /// The same with "t0","t1" seconds.
-std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base, double t0, double t1);
+std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base, double t0,
+                    double t1);
 
 /// FNV-1a over every field of the list; ranks compare it before step one.
 uint64_t schedule_hash(const Schedule& schedule);

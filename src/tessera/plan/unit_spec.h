@@ -11,7 +11,7 @@ namespace tessera::plan {
 
 /// One parameter of a unit, in use order. Shapes are logical (the whole tensor).
 struct ParamSpec {
-  std::string name;            ///< full checkpoint name, "blocks.3.self_attn.q.weight"
+  std::string name;  ///< full checkpoint name, "blocks.3.self_attn.q.weight"
   std::vector<int64_t> shape;
   bool trainable = true;
   bool zero_gradient = false;  ///< exact gradient is zero (AdamW turns its rounding into +-lr): left out of comparisons
@@ -22,16 +22,17 @@ struct ParamSpec {
 /// Bytes are measured by running the unit on meta tensors with a counting allocator (engine/measure.h), so they
 /// are those of the code that will run. Peaks are above the live bytes at the start of the act.
 struct Footprint {
-  int64_t out = 0;            ///< boundary tensors handed to the next unit
-  int64_t cond = 0;           ///< shared conditioning the unit produces (stem), live until its backward
-  int64_t saved = 0;          ///< further bytes the graph holds between forward and backward
-  int64_t keep_peak = 0;      ///< forward with a graph: highest live bytes
-  int64_t forward_peak = 0;   ///< forward without a graph
-  int64_t recompute_saved = 0;///< bytes the rebuilt graph holds (its outputs included)
+  int64_t out = 0;              ///< boundary tensors handed to the next unit
+  int64_t cond = 0;             ///< shared conditioning the unit produces (stem), live until its backward
+  int64_t saved = 0;            ///< further bytes the graph holds between forward and backward
+  int64_t keep_peak = 0;        ///< forward with a graph: highest live bytes
+  int64_t forward_peak = 0;     ///< forward without a graph
+  int64_t recompute_saved = 0;  ///< bytes the rebuilt graph holds (its outputs included)
   int64_t recompute_peak = 0;
-  int64_t backward_peak = 0;  ///< above the live bytes at the start of backward (saved and gradient of out included there)
-  int64_t grad_in = 0;        ///< gradients handed to the previous unit
-  std::vector<int64_t> grad_cond; ///< gradient of each shared conditioning tensor (0: unused), accumulated over units
+  int64_t backward_peak =
+      0;                ///< above the live bytes at the start of backward (saved and gradient of out included there)
+  int64_t grad_in = 0;  ///< gradients handed to the previous unit
+  std::vector<int64_t> grad_cond;  ///< gradient of each shared conditioning tensor (0: unused), accumulated over units
   double forward_flops = 0;
   double backward_flops = 0;
 };
@@ -46,13 +47,13 @@ struct UnitSpec {
 struct ModelSpec {
   std::string name;
   std::vector<UnitSpec> units;
-  int64_t resident = 0;      ///< bytes that are always there beside the shards: tables of the autoencoder, prompts, anchors
-  int64_t inputs = 0;        ///< bytes of one micro-batch's input tensors, live during the micro-batch
-  int64_t targets = 0;       ///< bytes of its targets, live until the loss
-  int64_t loss_peak = 0;     ///< highest bytes of the objective above its start, gradient of the output included
-  int64_t loss_grad = 0;     ///< gradient of the output, handed to the last unit's backward
-  int64_t samples = 1;       ///< samples of the micro-batch the footprints were measured on
-  int64_t tokens = 0;        ///< and its tokens
+  int64_t resident = 0;  ///< bytes that are always there beside the shards: tables of the autoencoder, prompts, anchors
+  int64_t inputs = 0;    ///< bytes of one micro-batch's input tensors, live during the micro-batch
+  int64_t targets = 0;   ///< bytes of its targets, live until the loss
+  int64_t loss_peak = 0;  ///< highest bytes of the objective above its start, gradient of the output included
+  int64_t loss_grad = 0;  ///< gradient of the output, handed to the last unit's backward
+  int64_t samples = 1;    ///< samples of the micro-batch the footprints were measured on
+  int64_t tokens = 0;     ///< and its tokens
   int64_t numel() const;
 };
 

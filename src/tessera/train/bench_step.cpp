@@ -36,7 +36,15 @@ int bench_step(const BenchOptions& options) {
   comm::Comm comm(place, mesh, 300);
   const auto model = models::make_denoiser({.config_text = options.config});
 
+  net::Sample sample;
+  sample.x = random_tensor(options.latent, 1 + static_cast<uint64_t>(place.rank));
+  sample.context = random_tensor({model->context_length(), model->context_dim()}, 100);
+  sample.t = 500;
+  const at::Tensor target = model->pack_target(random_tensor(options.latent, 200));
+
   PlanRequest request;
+  for (const at::Tensor& t : {sample.x, sample.context, target})
+    request.resident += round_up(static_cast<int64_t>(t.nbytes()), 64);
   request.model = model.get();
   request.model_name = "bench";
   request.latent = options.latent;
@@ -63,11 +71,6 @@ int bench_step(const BenchOptions& options) {
   }
   engine::Executor executor(model->units(), store, comm, planned.plan(), place.rank, {});
 
-  net::Sample sample;
-  sample.x = random_tensor(options.latent, 1 + static_cast<uint64_t>(place.rank));
-  sample.context = random_tensor({model->context_length(), model->context_dim()}, 100);
-  sample.t = 500;
-  const at::Tensor target = model->pack_target(random_tensor(options.latent, 200));
   engine::StepCalls calls;
   calls.load = [&](int) { return model->pack({sample}); };
   calls.loss = [&](const at::Tensor& prediction, const net::Batch&, int) {
@@ -76,21 +79,25 @@ int bench_step(const BenchOptions& options) {
     return gradient;
   };
   int64_t step = 0;
-  calls.agree = [&](double, const std::vector<std::vector<double>>&) { return std::optional(net::StepControl{step, 1e-4, 1.0}); };
+  calls.agree = [&](double, const std::vector<std::vector<double>>&) {
+    return std::optional(net::StepControl{step, 1e-4, 1.0});
+  };
 
   std::vector<double> seconds;
   for (step = 1; step <= options.warmup + options.steps; ++step) {
     comm.barrier();
     const auto start = std::chrono::steady_clock::now();
     executor.train(schedule, step, calls, &adamw);
-    if (step > options.warmup) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (step > options.warmup)
+      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     if (step == 1) engine::Meter::reset_peak();
   }
   using engine::Meter;
   using engine::Part;
-  std::vector<double> mine = {static_cast<double>(Meter::peak()),
-                              static_cast<double>(Meter::live(Part::parameters) + Meter::live(Part::gradients) + Meter::live(Part::states)),
-                              static_cast<double>(planned.memory(place.rank).peak)};
+  std::vector<double> mine = {
+      static_cast<double>(Meter::peak()),
+      static_cast<double>(Meter::live(Part::parameters) + Meter::live(Part::gradients) + Meter::live(Part::states)),
+      static_cast<double>(planned.memory(place.rank).peak)};
   mine.insert(mine.end(), seconds.begin(), seconds.end());
   std::vector<double> worst(mine.size(), 0);
   for (const auto& row : comm.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles(mine))

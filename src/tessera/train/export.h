@@ -9,6 +9,7 @@
 namespace tessera::train {
 
 /// All ranks take part; rank 0 writes. Memory: one gathered unit. Official names, fp32.
-void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& comm, int rank, const std::filesystem::path& folder);
+void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& comm, int rank,
+                  const std::filesystem::path& folder);
 
 }  // namespace tessera::train

@@ -11,19 +11,27 @@ namespace tessera::train {
 
 Job make_job(const Recipe& recipe) {
   Job job;
-  job.model = models::make_denoiser({recipe.model.family, recipe.model.preset, "", recipe.model.path, recipe.model.config});
-  job.name = !recipe.model.path.empty() ? recipe.model.path : !recipe.model.preset.empty() ? recipe.model.preset : recipe.model.family;
+  job.model =
+      models::make_denoiser({recipe.model.family, recipe.model.preset, "", recipe.model.path, recipe.model.config});
+  job.name = !recipe.model.path.empty()     ? recipe.model.path
+             : !recipe.model.preset.empty() ? recipe.model.preset
+                                            : recipe.model.family;
   const int64_t before = engine::Meter::live();
-  job.codec = models::make_codec(recipe.data.vae == "haar" ? "haar:" + std::to_string(job.model->in_channels()) : recipe.data.vae);
+  job.codec = models::make_codec(recipe.data.vae == "haar" ? "haar:" + std::to_string(job.model->in_channels())
+                                                           : recipe.data.vae);
   job.resident = engine::Meter::live() - before;
   job.text = models::make_text_encoder({.preset = recipe.data.text_encoder});
   job.latent = job.codec->latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
   if (job.latent[0] != job.model->in_channels())
-    throw UserError(Exit::usage, "model", "the model takes latents of " + std::to_string(job.model->in_channels()) + " channels, autoencoder '" +
-                    recipe.data.vae + "' makes " + std::to_string(job.latent[0]), "set model.config.in_dim and out_dim to that number");
+    throw UserError(Exit::usage, "model",
+                    "the model takes latents of " + std::to_string(job.model->in_channels()) +
+                        " channels, autoencoder '" + recipe.data.vae + "' makes " + std::to_string(job.latent[0]),
+                    "set model.config.in_dim and out_dim to that number");
   if (job.text->dim() != job.model->context_dim())
-    throw UserError(Exit::usage, "model", "the model takes text embeddings of width " + std::to_string(job.model->context_dim()) +
-                    ", text encoder '" + recipe.data.text_encoder + "' makes " + std::to_string(job.text->dim()), "set model.config.text_dim to that number");
+    throw UserError(Exit::usage, "model",
+                    "the model takes text embeddings of width " + std::to_string(job.model->context_dim()) +
+                        ", text encoder '" + recipe.data.text_encoder + "' makes " + std::to_string(job.text->dim()),
+                    "set model.config.text_dim to that number");
   job.tokens = job.model->token_count(job.latent);
   job.context_length = job.model->context_length();
   job.guidance_branches = recipe.sample.guidance == 1.0 ? 1 : 2;
@@ -81,13 +89,18 @@ void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& s
   std::vector<std::string> official;
   for (const auto& unit : job.model->units())
     for (const auto& param : unit->spec().params) official.push_back(param.name);
-  const auto foreign = [&](const std::string& name, const std::string& naming) { return job.model->foreign_name(name, naming); };
-  const models::Naming naming = models::detect_naming(official, foreign, models::kDenoiserNamings, weights.names(), recipe.model.path);
-  engine::load_weights(store, weights, [&](const std::string& name) { return naming.prefix + foreign(name, naming.naming); },
-                       [](const std::string& name, const std::vector<int64_t>& shape) {
-                         const std::string preset = models::likely_preset(name, shape);
-                         return preset.empty() ? "does model.config belong to these weights?" : "these weights are " + preset + ": try model.preset = \"" + preset + "\"";
-                       });
+  const auto foreign = [&](const std::string& name, const std::string& naming) {
+    return job.model->foreign_name(name, naming);
+  };
+  const models::Naming naming =
+      models::detect_naming(official, foreign, models::kDenoiserNamings, weights.names(), recipe.model.path);
+  engine::load_weights(
+      store, weights, [&](const std::string& name) { return naming.prefix + foreign(name, naming.naming); },
+      [](const std::string& name, const std::vector<int64_t>& shape) {
+        const std::string preset = models::likely_preset(name, shape);
+        return preset.empty() ? "does model.config belong to these weights?"
+                              : "these weights are " + preset + ": try model.preset = \"" + preset + "\"";
+      });
 }
 
 }  // namespace tessera::train

@@ -22,8 +22,14 @@ std::string exact(double value) {
 Json rank_json(const RankMetrics& m) {
   const auto& b = m.bytes;
   return {{"rank", m.rank},
-          {"bytes", {{"parameters", b.parameters}, {"gradients", b.gradients}, {"states", b.states}, {"activations", b.activations},
-                     {"slots", b.slots}, {"temporaries", b.temporaries}, {"host", b.host}}},
+          {"bytes",
+           {{"parameters", b.parameters},
+            {"gradients", b.gradients},
+            {"states", b.states},
+            {"activations", b.activations},
+            {"slots", b.slots},
+            {"temporaries", b.temporaries},
+            {"host", b.host}}},
           {"peak_bytes", m.peak_bytes},
           {"persistent_bytes", m.persistent_bytes},
           {"predicted_peak_bytes", m.predicted_peak_bytes},
@@ -45,25 +51,33 @@ MetricsWriter::MetricsWriter(const std::filesystem::path& file, int64_t done) : 
   }
   out_.open(file, std::ios::trunc);
   out_ << kept << std::flush;
-  if (!out_) throw UserError(Exit::disk, "train.metrics", file.string() + ": cannot be written", "free space, or choose another run.out");
+  if (!out_)
+    throw UserError(Exit::disk, "train.metrics", file.string() + ": cannot be written",
+                    "free space, or choose another run.out");
 }
 
 void MetricsWriter::write(const std::string& line) {
   out_ << line << '\n' << std::flush;
-  if (!out_) throw UserError(Exit::disk, "train.metrics", path_.string() + ": a write failed", "free space; the run resumes from its last whole checkpoint");
+  if (!out_)
+    throw UserError(Exit::disk, "train.metrics", path_.string() + ": a write failed",
+                    "free space; the run resumes from its last whole checkpoint");
 }
 
 void MetricsWriter::step(const StepMetrics& m) {
   Json ranks = Json::array();
   for (const auto& rank : m.ranks) ranks.push_back(rank_json(rank));
-  write("{\"type\":\"step\",\"step\":" + std::to_string(m.step) + ",\"loss\":" + exact(m.loss) + ",\"grad_norm\":" + exact(m.grad_norm) +
-        ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) + ",\"samples\":" + std::to_string(m.samples) +
-        ",\"tokens\":" + std::to_string(m.tokens) + ",\"ranks\":" + ranks.dump() + "}");
+  write("{\"type\":\"step\",\"step\":" + std::to_string(m.step) + ",\"loss\":" + exact(m.loss) +
+        ",\"grad_norm\":" + exact(m.grad_norm) + ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) +
+        ",\"samples\":" + std::to_string(m.samples) + ",\"tokens\":" + std::to_string(m.tokens) +
+        ",\"ranks\":" + ranks.dump() + "}");
 }
 
-void MetricsWriter::skip(int64_t step, const std::string& why) { write(Json{{"type", "skip"}, {"step", step}, {"why", why}}.dump()); }
+void MetricsWriter::skip(int64_t step, const std::string& why) {
+  write(Json{{"type", "skip"}, {"step", step}, {"why", why}}.dump());
+}
 
-void MetricsWriter::sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr) {
+void MetricsWriter::sample(int64_t step, const std::string& file, const std::string& prompt,
+                           std::optional<double> psnr) {
   Json json = {{"type", "sample"}, {"step", step}, {"file", file}, {"prompt", prompt}};
   if (psnr) json["psnr"] = *psnr;
   write(json.dump());

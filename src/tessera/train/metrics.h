@@ -17,8 +17,8 @@ struct RankMetrics {
   int rank = 0;
   struct Bytes {
     int64_t parameters = 0, gradients = 0, states = 0, activations = 0, slots = 0, temporaries = 0, host = 0;
-  } bytes;                                    ///< by part, when the peak was reached
-  int64_t peak_bytes = 0;                     ///< device tier, from the end of the process's first step
+  } bytes;                 ///< by part, when the peak was reached
+  int64_t peak_bytes = 0;  ///< device tier, from the end of the process's first step
   int64_t persistent_bytes = 0, predicted_peak_bytes = 0, reserved_bytes = 0;
   std::map<std::string, int64_t> sent_bytes;  ///< by mesh axis, of the step before
   std::map<std::string, double> busy;         ///< seconds by lane, of the step before
@@ -26,7 +26,7 @@ struct RankMetrics {
 
 struct StepMetrics {
   int64_t step = 0;
-  double loss = 0, grad_norm = 0, lr = 0;     ///< 17 digits: bit-identity is said of these
+  double loss = 0, grad_norm = 0, lr = 0;  ///< 17 digits: bit-identity is said of these
   double seconds = 0;
   int64_t samples = 0, tokens = 0;
   std::vector<RankMetrics> ranks;

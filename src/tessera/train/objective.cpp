@@ -20,7 +20,8 @@ double mean_squared_error(const at::Tensor& prediction, const at::Tensor& target
   return sum / static_cast<double>(count);
 }
 
-Objective::Objective(const Recipe& recipe, const net::Denoiser& model, const PreparedData& data) : recipe_(recipe), model_(model), data_(data) {
+Objective::Objective(const Recipe& recipe, const net::Denoiser& model, const PreparedData& data)
+    : recipe_(recipe), model_(model), data_(data) {
   diffusion::parse_timesteps(recipe.diffusion.timesteps, options_);
   options_.shift = recipe.diffusion.shift;
   options_.weighting = diffusion::parse_weighting(recipe.diffusion.weighting);
@@ -42,7 +43,8 @@ net::Batch Objective::load(int micro) {
     const int64_t position = (step_ - 1) * plan_->global_batch + place;
     const int64_t index = data_.order().at(position);
     const PreparedSample cached = data_.sample(index);
-    const diffusion::TrainingDraw draw = diffusion::draw(options_, static_cast<uint64_t>(recipe_.run.seed), step_, place);
+    const diffusion::TrainingDraw draw =
+        diffusion::draw(options_, static_cast<uint64_t>(recipe_.run.seed), step_, place);
     const at::Tensor noise = at::empty(cached.latent.sizes(), at::kFloat);
     RandomKey(recipe_.run.seed, Purpose::noise, step_, place).normal(noise.mutable_data_ptr<float>(), 0, noise.numel());
     net::Sample sample;
@@ -62,7 +64,8 @@ at::Tensor Objective::loss(const at::Tensor& prediction, const net::Batch& batch
   for (size_t s = 0; s < targets_.size(); ++s) {
     const int64_t begin = batch.tokens.offsets[s], count = batch.tokens.offsets[s + 1] - begin;
     const double share = weights_[s] / static_cast<double>(plan_->global_batch);
-    const double loss = mean_squared_error(prediction.narrow(0, begin, count), targets_[s], share, gradient.narrow(0, begin, count));
+    const double loss =
+        mean_squared_error(prediction.narrow(0, begin, count), targets_[s], share, gradient.narrow(0, begin, count));
     if (!std::isfinite(loss) && bad_sample_ < 0) bad_sample_ = indices_[s];
     loss_ += loss * share;
   }

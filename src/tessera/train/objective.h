@@ -22,8 +22,10 @@ class Objective {
   /// Mean over the global batch of each sample's weighted mean squared error; returns its gradient [T, C].
   at::Tensor loss(const at::Tensor& prediction, const net::Batch& batch, int micro);
 
-  double loss_sum() const { return loss_; }          ///< this rank's share of the step's mean loss
-  int64_t bad_sample() const { return bad_sample_; } ///< dataset index of the first sample whose loss is not finite; -1
+  double loss_sum() const { return loss_; }  ///< this rank's share of the step's mean loss
+  int64_t bad_sample() const {
+    return bad_sample_;
+  }  ///< dataset index of the first sample whose loss is not finite; -1
 
  private:
   const Recipe& recipe_;
@@ -35,13 +37,13 @@ class Objective {
   int dp_rank_ = 0;
   double loss_ = 0;
   int64_t bad_sample_ = -1;
-  std::vector<at::Tensor> targets_;   // of the micro-batch in flight, in the prediction's layout
+  std::vector<at::Tensor> targets_;  // of the micro-batch in flight, in the prediction's layout
   std::vector<double> weights_;
   std::vector<int64_t> indices_;
 };
 
-/// Mean of squares of prediction - target over one sample's rows, and its gradient times `scale` in place of prediction's
-/// copy: gradient[i] = 2 (prediction - target) * scale / n. Shared with `verify`.
+/// Mean of squares of prediction - target over one sample's rows, and its gradient times `scale` in place of
+/// prediction's copy: gradient[i] = 2 (prediction - target) * scale / n. Shared with `verify`.
 double mean_squared_error(const at::Tensor& prediction, const at::Tensor& target, double scale, at::Tensor gradient);
 
 }  // namespace tessera::train

@@ -40,7 +40,8 @@ int highest_rank(const Planned& planned) {
 }  // namespace
 
 plan::RunSchedules Planned::schedules(int rank) const {
-  return {plan::compile_train(spec, plan(), rank), plan::compile_forward(spec, plan(), rank, "sample", guidance_branches),
+  return {plan::compile_train(spec, plan(), rank),
+          plan::compile_forward(spec, plan(), rank, "sample", guidance_branches),
           plan::compile_checkpoint(spec, plan(), rank)};
 }
 
@@ -70,8 +71,10 @@ Planned make_plan(const PlanRequest& request) {
   }
   planned.choice.plan = *request.by_hand;
   if (planned.choice.plan.mesh != request.mesh)
-    throw UserError(Exit::usage, "plan.file", "the plan is for mesh " + planned.choice.plan.mesh.to_string() + ", the run has " +
-                    request.mesh.to_string(), "use --mesh " + planned.choice.plan.mesh.to_string() + " or plan.file = \"auto\"");
+    throw UserError(
+        Exit::usage, "plan.file",
+        "the plan is for mesh " + planned.choice.plan.mesh.to_string() + ", the run has " + request.mesh.to_string(),
+        "use --mesh " + planned.choice.plan.mesh.to_string() + " or plan.file = \"auto\"");
   planned.choice.memory = planned.memory(0);
   const int64_t budget = request.planner.budget;
   planned.choice.fits = budget <= 0 || planned.choice.memory.peak <= budget;
@@ -98,20 +101,24 @@ std::string plan_json(const Planned& planned) {
       hashes[group] = hex;
     }
   }
-  Json json = {{"fits", planned.choice.fits},
-               {"mesh", mesh},
-               {"rank", rank},
-               {"model", {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.tokens}}},
-               {"summary", planned.plan().summary()},
-               {"device", {{"peak_bytes", memory.peak}, {"persistent_bytes", memory.persistent}, {"at", memory.at_name},
-                           {"by_part", parts_json(memory.by_part)}}},
-               {"host", nullptr},
-               {"disk", {{"checkpoint_bytes", planned.spec.numel() * 12}}},
-               {"step_seconds", nullptr},
-               {"group_hashes", hashes},
-               {"candidates", nullptr},
-               {"why", planned.choice.why},
-               {"advice", planned.choice.advice}};
+  Json json = {
+      {"fits", planned.choice.fits},
+      {"mesh", mesh},
+      {"rank", rank},
+      {"model", {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.tokens}}},
+      {"summary", planned.plan().summary()},
+      {"device",
+       {{"peak_bytes", memory.peak},
+        {"persistent_bytes", memory.persistent},
+        {"at", memory.at_name},
+        {"by_part", parts_json(memory.by_part)}}},
+      {"host", nullptr},
+      {"disk", {{"checkpoint_bytes", planned.spec.numel() * 12}}},
+      {"step_seconds", nullptr},
+      {"group_hashes", hashes},
+      {"candidates", nullptr},
+      {"why", planned.choice.why},
+      {"advice", planned.choice.advice}};
   return json.dump(2) + "\n";
 }
 
@@ -123,10 +130,12 @@ std::string plan_text(const Planned& planned) {
     return "  " + label + std::string(label.size() < 16 ? 16 - label.size() : 1, ' ') + value + "\n";
   };
   std::string text = planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters, " +
-                     std::to_string(planned.spec.tokens) + " tokens a micro-batch, mesh " + planned.plan().mesh.to_string() + "\n";
+                     std::to_string(planned.spec.tokens) + " tokens a micro-batch, mesh " +
+                     planned.plan().mesh.to_string() + "\n";
   text += row("plan", planned.plan().summary());
   text += row("why", planned.choice.why);
-  text += row("peak a rank", format_bytes(memory.peak) + " at " + memory.at_name + (planned.choice.fits ? "" : "  DOES NOT FIT"));
+  text += row("peak a rank",
+              format_bytes(memory.peak) + " at " + memory.at_name + (planned.choice.fits ? "" : "  DOES NOT FIT"));
   text += row("  parameters", format_bytes(part.parameters));
   text += row("  gradients", format_bytes(part.gradients));
   text += row("  states", format_bytes(part.states));
@@ -150,7 +159,8 @@ void write_schedule(const Planned& planned, const std::string& file) {
     });
   }
   out.flush();
-  if (!out) throw UserError(Exit::disk, "plan.schedule", file + ": cannot be written", "free space or choose another file");
+  if (!out)
+    throw UserError(Exit::disk, "plan.schedule", file + ": cannot be written", "free space or choose another file");
 }
 
 }  // namespace tessera::train

@@ -1,6 +1,6 @@
 #pragma once
-// From a model and the shapes of its data to the plan and the schedules of every rank: what `tessera plan` prints is what
-// `tessera train` runs, because both call this.
+// From a model and the shapes of its data to the plan and the schedules of every rank: what `tessera plan` prints is
+// what `tessera train` runs, because both call this.
 //
 //   Planned planned = make_plan(request);
 //   planned.schedules(rank).train;
@@ -20,8 +20,8 @@ struct PlanRequest {
   plan::Rates rates;
   std::optional<plan::Plan> by_hand;  ///< plan.file: taken as it is
   plan::RunShape run;
-  int guidance_branches = 2;          ///< forward passes of one sampler step
-  int64_t resident = 0;               ///< bytes of tensors that live through the run beside the engine's
+  int guidance_branches = 2;  ///< forward passes of one sampler step
+  int64_t resident = 0;       ///< bytes of tensors that live through the run beside the engine's
 };
 
 struct Planned {

@@ -1,5 +1,6 @@
 #include "tessera/train/prepare.h"
 
+#include <set>
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/random.h"
@@ -9,7 +10,6 @@
 #include "tessera/engine/executor.h"
 #include "tessera/engine/transfer.h"
 #include "tessera/models/registry.h"
-#include <set>
 
 #include "tessera/train/validation.h"
 
@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 /// the same prompt at the same time.
 class TextPass {
  public:
-  TextPass(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank, const fs::path& tokenizer)
+  TextPass(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
+           const fs::path& tokenizer)
       : job_(job), tokenizer_(tokenizer) {
     // The schedule needs the units' parameters only: what a prompt's tokens take is small beside them.
     spec_.name = job.text->fingerprint();
@@ -42,9 +43,12 @@ class TextPass {
     } else {
       const auto weights = checkpoint::open_weights(recipe.data.text_encoder_path);
       const bool hf = weights.contains("shared.weight") || weights.contains("encoder.embed_tokens.weight");
-      engine::load_weights(*store_, weights, [&](const std::string& name) { return job.text->foreign_name(name, hf ? "hf" : "official"); }, {});
+      engine::load_weights(
+          *store_, weights,
+          [&](const std::string& name) { return job.text->foreign_name(name, hf ? "hf" : "official"); }, {});
     }
-    executor_ = std::make_unique<engine::Executor>(job.text->units(), *store_, comm, plan_, rank, engine::ExecutorOptions{});
+    executor_ =
+        std::make_unique<engine::Executor>(job.text->units(), *store_, comm, plan_, rank, engine::ExecutorOptions{});
   }
 
   /// [n, D]
@@ -68,7 +72,8 @@ std::string encoder_hash(const Recipe& recipe, const Job& job, const fs::path& t
   std::string text = job.codec->fingerprint() + "|" + job.text->fingerprint() + "|" + checkpoint::read_text(tokenizer);
   if (!recipe.data.text_encoder_path.empty()) {
     const auto weights = checkpoint::open_weights(recipe.data.text_encoder_path);
-    for (const auto& file : weights.files()) text += "|" + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
+    for (const auto& file : weights.files())
+      text += "|" + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
   }
   char hex[20];
   std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));
@@ -76,7 +81,8 @@ std::string encoder_hash(const Recipe& recipe, const Job& job, const fs::path& t
 }
 
 /// data.tokenizer, or a small one made from the captions, kept in the cache folder.
-fs::path tokenizer_file(const Recipe& recipe, const Job& job, const std::vector<data::Item>& items, comm::Comm& comm, int rank) {
+fs::path tokenizer_file(const Recipe& recipe, const Job& job, const std::vector<data::Item>& items, comm::Comm& comm,
+                        int rank) {
   if (!recipe.data.tokenizer.empty()) return recipe.data.tokenizer;
   std::vector<std::string> texts;
   for (const auto& item : items) texts.push_back(item.caption);
@@ -114,7 +120,8 @@ std::vector<std::string> sample_prompts(const Recipe& recipe, const std::vector<
   if (!recipe.sample.prompts.empty()) return recipe.sample.prompts;
   std::vector<std::string> prompts;
   for (const auto& item : items)
-    if (prompts.size() < 4 && std::find(prompts.begin(), prompts.end(), item.caption) == prompts.end()) prompts.push_back(item.caption);
+    if (prompts.size() < 4 && std::find(prompts.begin(), prompts.end(), item.caption) == prompts.end())
+      prompts.push_back(item.caption);
   return prompts;
 }
 
@@ -131,7 +138,8 @@ int64_t PreparedData::clip_of_prompt(int prompt) const {
 
 std::vector<at::Tensor> encode_texts(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
                                      const std::vector<std::string>& texts) {
-  const fs::path tokenizer = recipe.data.tokenizer.empty() ? tokenizer_file(recipe, job, read_items(recipe), comm, rank) : fs::path(recipe.data.tokenizer);
+  const fs::path tokenizer = recipe.data.tokenizer.empty() ? tokenizer_file(recipe, job, read_items(recipe), comm, rank)
+                                                           : fs::path(recipe.data.tokenizer);
   TextPass pass(recipe, job, mesh, comm, rank, tokenizer);
   std::vector<at::Tensor> contexts;
   for (const auto& text : texts) contexts.push_back(pass.encode(text));
@@ -151,7 +159,8 @@ PreparedData prepare(const Recipe& recipe, const Job& job, const Mesh& mesh, com
   char preprocessing[64];
   std::snprintf(preprocessing, sizeof preprocessing, "cover+crop fps=%g", d.fps);
   std::vector<data::CacheKey> keys;
-  for (const auto& item : prepared.items_) keys.push_back(data::cache_key(item.path, item.caption, encoder, shape, preprocessing));
+  for (const auto& item : prepared.items_)
+    keys.push_back(data::cache_key(item.path, item.caption, encoder, shape, preprocessing));
 
   // Every rank looks before any rank writes, so all have the same list.
   std::vector<size_t> missing;
@@ -161,13 +170,17 @@ PreparedData prepare(const Recipe& recipe, const Job& job, const Mesh& mesh, com
   comm.barrier();
 
   TextPass text(recipe, job, mesh, comm, rank, tokenizer);
-  if (!missing.empty()) log::info("prepare: encoding " + std::to_string(missing.size()) + " of " + std::to_string(keys.size()) + " samples into " + folder.string());
+  if (!missing.empty())
+    log::info("prepare: encoding " + std::to_string(missing.size()) + " of " + std::to_string(keys.size()) +
+              " samples into " + folder.string());
   for (size_t n = 0; n < missing.size(); ++n) {
     const size_t i = missing[n];
     const at::Tensor context = text.encode(prepared.items_[i].caption);  // together
     if (static_cast<int>(n % mesh.world()) != rank) continue;
-    const data::Frames frames = data::decode_clip(prepared.items_[i].path, {.frames = static_cast<int>(d.frames), .height = static_cast<int>(d.height),
-                                                                            .width = static_cast<int>(d.width), .fps = d.fps});
+    const data::Frames frames = data::decode_clip(prepared.items_[i].path, {.frames = static_cast<int>(d.frames),
+                                                                            .height = static_cast<int>(d.height),
+                                                                            .width = static_cast<int>(d.width),
+                                                                            .fps = d.fps});
     data::CachedSample sample;
     sample.latent = cached(job.codec->encode(to_pixels(frames)));
     sample.context = cached(context);

@@ -12,9 +12,9 @@
 namespace tessera::train {
 
 namespace {
-constexpr double kSmoothing = 0.9;     // of loss and step time shown
-constexpr double kTerminalEvery = 0.1; // seconds between redraws
-constexpr double kPlainEvery = 10;     // seconds between lines of a log
+constexpr double kSmoothing = 0.9;      // of loss and step time shown
+constexpr double kTerminalEvery = 0.1;  // seconds between redraws
+constexpr double kPlainEvery = 10;      // seconds between lines of a log
 }  // namespace
 
 Progress::Progress(bool enabled, int64_t steps, int64_t done)
@@ -24,7 +24,8 @@ void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
   if (!enabled_) return;
   smooth_loss_ = any_ ? kSmoothing * smooth_loss_ + (1 - kSmoothing) * m.loss : m.loss;
   // The first step warms caches up; it would spoil the estimate.
-  smooth_seconds_ = any_ && m.step > first_ + 1 ? kSmoothing * smooth_seconds_ + (1 - kSmoothing) * m.seconds : m.seconds;
+  smooth_seconds_ =
+      any_ && m.step > first_ + 1 ? kSmoothing * smooth_seconds_ + (1 - kSmoothing) * m.seconds : m.seconds;
   any_ = true;
   const auto now = Clock::now();
   const double since = std::chrono::duration<double>(now - shown_).count();
@@ -33,9 +34,11 @@ void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
 
   const int64_t peak = m.ranks.empty() ? 0 : m.ranks.front().peak_bytes;
   char text[320];
-  std::snprintf(text, sizeof text, "step %lld/%lld  loss %.4f  %s/step  %.0f tokens/s  %s of %s planned  ETA %s", static_cast<long long>(m.step),
-                static_cast<long long>(steps_), smooth_loss_, format_seconds(smooth_seconds_).c_str(), static_cast<double>(m.tokens) / smooth_seconds_,
-                format_bytes(peak).c_str(), format_bytes(predicted_peak).c_str(), format_seconds(static_cast<double>(steps_ - m.step) * smooth_seconds_).c_str());
+  std::snprintf(text, sizeof text, "step %lld/%lld  loss %.4f  %s/step  %.0f tokens/s  %s of %s planned  ETA %s",
+                static_cast<long long>(m.step), static_cast<long long>(steps_), smooth_loss_,
+                format_seconds(smooth_seconds_).c_str(), static_cast<double>(m.tokens) / smooth_seconds_,
+                format_bytes(peak).c_str(), format_bytes(predicted_peak).c_str(),
+                format_seconds(static_cast<double>(steps_ - m.step) * smooth_seconds_).c_str());
   std::string line = text;
   if (!terminal_) {
     std::fprintf(stderr, "%s\n", line.c_str());

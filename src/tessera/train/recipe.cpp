@@ -32,7 +32,8 @@ void read_table(const toml::table& table, const std::string& prefix, const std::
     const std::string name = prefix + std::string(key.str());
     const std::string where = file + ": [" + prefix.substr(0, prefix.empty() ? 0 : prefix.size() - 1) + "]";
     if (name == "stage")
-      throw UserError(Exit::usage, file, "[[stage]] is not supported by this version", "start a second run with run.resume = DIR");
+      throw UserError(Exit::usage, file, "[[stage]] is not supported by this version",
+                      "start a second run with run.resume = DIR");
     if (const auto* inner = node.as_table()) {
       read_table(*inner, name + ".", file, values);
     } else if (const auto* list = node.as_array()) {
@@ -41,7 +42,8 @@ void read_table(const toml::table& table, const std::string& prefix, const std::
       recipe_table().set(values, name, joined, where);
     } else {
       std::string text = scalar_text(node, where);
-      if (const Option* option = recipe_table().find(name); option && option->kind == Kind::list && text.find(',') != std::string::npos && name == "sample.prompts")
+      if (const Option* option = recipe_table().find(name);
+          option && option->kind == Kind::list && text.find(',') != std::string::npos && name == "sample.prompts")
         text += kListSeparator;  // one prompt with commas in it
       recipe_table().set(values, name, text, where);
     }
@@ -57,7 +59,9 @@ struct Reader {
   int64_t at_least(const char* name, int64_t least) const {
     const int64_t value = integer(name);
     if (value < least)
-      throw UserError(Exit::usage, "recipe", std::string(name) + " = " + std::to_string(value) + ": expected at least " + std::to_string(least));
+      throw UserError(
+          Exit::usage, "recipe",
+          std::string(name) + " = " + std::to_string(value) + ": expected at least " + std::to_string(least));
     return value;
   }
   /// A number, or nothing for "auto" (and what `words` say).
@@ -70,7 +74,8 @@ struct Reader {
       known += ", " + word;
     }
     if (value.empty() || value.find_first_not_of("0123456789") != std::string::npos)
-      throw UserError(Exit::usage, "recipe", std::string(name) + " = '" + value + "': expected " + known + " or a number");
+      throw UserError(Exit::usage, "recipe",
+                      std::string(name) + " = '" + value + "': expected " + known + " or a number");
     return static_cast<int>(to_integer(value));
   }
 };
@@ -91,14 +96,27 @@ std::string model_config(const Values& values) {
 
 void fill(Recipe& r) {
   const Reader read{r.values};
-  r.run = {read.text("run.out"), read.text("run.resume"), read.text("run.on_nan"), read.integer("run.seed"), read.at_least("run.steps", 1)};
-  r.model = {read.text("model.preset"), read.text("model.path"), read.text("model.family"), read.text("model.init"), model_config(r.values)};
+  r.run = {read.text("run.out"), read.text("run.resume"), read.text("run.on_nan"), read.integer("run.seed"),
+           read.at_least("run.steps", 1)};
+  r.model = {read.text("model.preset"), read.text("model.path"), read.text("model.family"), read.text("model.init"),
+             model_config(r.values)};
   const std::vector<std::string> size = split_list(read.text("data.size"));
   if (size.size() != 2 || to_integer(size[0]) < 1 || to_integer(size[1]) < 1)
-    throw UserError(Exit::usage, "recipe", "data.size = '" + read.text("data.size") + "': expected [height, width] in pixels", "for example data.size = [480, 832]");
-  r.data = {read.text("data.path"), read.text("data.metadata"), read.text("data.cache"), read.text("data.vae"), read.text("data.text_encoder"),
-            read.text("data.text_encoder_path"), read.text("data.tokenizer"), to_integer(size[0]), to_integer(size[1]), read.at_least("data.frames", 1),
-            read.at_least("data.repeats", 1), read.number("data.fps")};
+    throw UserError(Exit::usage, "recipe",
+                    "data.size = '" + read.text("data.size") + "': expected [height, width] in pixels",
+                    "for example data.size = [480, 832]");
+  r.data = {read.text("data.path"),
+            read.text("data.metadata"),
+            read.text("data.cache"),
+            read.text("data.vae"),
+            read.text("data.text_encoder"),
+            read.text("data.text_encoder_path"),
+            read.text("data.tokenizer"),
+            to_integer(size[0]),
+            to_integer(size[1]),
+            read.at_least("data.frames", 1),
+            read.at_least("data.repeats", 1),
+            read.number("data.fps")};
   r.train.global_batch = read.at_least("train.global_batch", 1);
   r.train.micro_batch = read.automatic("train.micro_batch", {}).value_or(0);
   r.train.lr = read.number("train.lr");
@@ -106,18 +124,24 @@ void fill(Recipe& r) {
   r.train.weight_decay = read.number("train.weight_decay");
   r.train.clip_norm = read.number("train.clip_norm");
   const std::vector<std::string> betas = split_list(read.text("train.betas"));
-  if (betas.size() != 2) throw UserError(Exit::usage, "recipe", "train.betas = '" + read.text("train.betas") + "': expected two numbers", "for example [0.9, 0.999]");
+  if (betas.size() != 2)
+    throw UserError(Exit::usage, "recipe", "train.betas = '" + read.text("train.betas") + "': expected two numbers",
+                    "for example [0.9, 0.999]");
   for (int i = 0; i < 2; ++i) r.train.betas[i] = to_number(betas[i]);
   r.diffusion = {read.text("diffusion.timesteps"), read.text("diffusion.weighting"), read.number("diffusion.shift")};
-  for (Axis axis : kAllAxes) r.mesh[axis] = static_cast<int>(read.at_least(("mesh." + std::string(axis_name(axis))).c_str(), 1));
+  for (Axis axis : kAllAxes)
+    r.mesh[axis] = static_cast<int>(read.at_least(("mesh." + std::string(axis_name(axis))).c_str(), 1));
   r.plan.file = read.text("plan.file");
   r.plan.budget = read.text("plan.budget").empty() ? 0 : parse_bytes(read.text("plan.budget"), "plan.budget");
   r.plan.recompute = read.automatic("plan.recompute", {{"none", 0}, {"all", 1 << 20}});
   r.plan.prefetch = read.automatic("plan.prefetch", {{"none", 0}});
-  if (read.text("plan.strategy") != "auto") r.plan.strategy = plan::strategy_of(read.text("plan.strategy"), "recipe: plan.strategy");
+  if (read.text("plan.strategy") != "auto")
+    r.plan.strategy = plan::strategy_of(read.text("plan.strategy"), "recipe: plan.strategy");
   r.checkpoint = {read.at_least("checkpoint.every", 0), read.at_least("checkpoint.keep", 0)};
-  r.sample = {read.at_least("sample.every", 0), read.at_least("sample.steps", 1), read.integer("sample.seed"), read.number("sample.guidance"),
-              read.text("sample.sampler"), read.text("sample.negative_prompt"), split_list(read.text("sample.prompts"))};
+  r.sample = {
+      read.at_least("sample.every", 0),       read.at_least("sample.steps", 1), read.integer("sample.seed"),
+      read.number("sample.guidance"),         read.text("sample.sampler"),      read.text("sample.negative_prompt"),
+      split_list(read.text("sample.prompts"))};
   r.fault.timeout = read.number("fault.timeout");
   optim::LrSchedule& s = r.lr_schedule;
   s.name = read.text("train.schedule");
@@ -142,18 +166,22 @@ Recipe load_recipe(const std::string& path, const Overrides& overrides) {
   Recipe recipe;
   recipe.values = recipe_table().defaults();
   std::ifstream in(path);
-  check_input(in.good(), "recipe", path + ": cannot be opened", "give the path of a recipe.toml; recipes/ has examples");
+  check_input(in.good(), "recipe", path + ": cannot be opened",
+              "give the path of a recipe.toml; recipes/ has examples");
   std::ostringstream text;
   text << in.rdbuf();
   try {
     read_table(toml::parse(text.str()), "", path, recipe.values);
   } catch (const toml::parse_error& error) {
-    throw UserError(Exit::usage, "recipe", path + ", line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
+    throw UserError(
+        Exit::usage, "recipe",
+        path + ", line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
   }
   for (const auto& [name, value] : overrides) {
     if (name == "mesh") {
       const Mesh mesh = Mesh::parse(value);
-      for (Axis axis : kAllAxes) recipe_table().set(recipe.values, "mesh." + std::string(axis_name(axis)), std::to_string(mesh[axis]), "--mesh");
+      for (Axis axis : kAllAxes)
+        recipe_table().set(recipe.values, "mesh." + std::string(axis_name(axis)), std::to_string(mesh[axis]), "--mesh");
       continue;
     }
     recipe_table().set(recipe.values, name, value, "--" + name);

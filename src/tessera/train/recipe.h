@@ -68,8 +68,8 @@ struct Recipe {
 
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
-/// The file, then the command line over it. Throws UserError (usage) naming file or flag, key and the nearest known one;
-/// (input) when the file cannot be read.
+/// The file, then the command line over it. Throws UserError (usage) naming file or flag, key and the nearest known
+/// one; (input) when the file cannot be read.
 Recipe load_recipe(const std::string& path, const Overrides& overrides);
 
 }  // namespace tessera::train

@@ -8,13 +8,15 @@ const OptionTable& recipe_table() {
       {"run.out", Kind::text, "runs/run", "folder of the run"},
       {"run.seed", Kind::integer, "0", "seed of initial weights, data order, noise and timesteps"},
       {"run.steps", Kind::integer, "1000", "optimiser steps of the whole run"},
-      {"run.resume", Kind::text, "auto", "auto: from the newest whole checkpoint of run.out; no; or a checkpoint folder"},
+      {"run.resume", Kind::text, "auto",
+       "auto: from the newest whole checkpoint of run.out; no; or a checkpoint folder"},
       {"run.on_nan", Kind::choice, "stop", "what a NaN or infinite loss does", "stop|skip"},
 
       {"model.preset", Kind::text, "", "a known size, e.g. wan2.1-t2v-1.3b"},
       {"model.path", Kind::text, "", "folder or file of weights (safetensors, official or diffusers names)"},
       {"model.family", Kind::text, "wan", "family of model.config"},
-      {"model.init", Kind::choice, "auto", "initial weights: auto loads model.path when it is given", "auto|load|random"},
+      {"model.init", Kind::choice, "auto", "initial weights: auto loads model.path when it is given",
+       "auto|load|random"},
       {"model.config.dim", Kind::integer, "", "width"},
       {"model.config.ffn_dim", Kind::integer, "", "width of the feed-forward"},
       {"model.config.num_heads", Kind::integer, "", "attention heads"},
@@ -45,7 +47,8 @@ const OptionTable& recipe_table() {
       {"train.lr", Kind::number, "1e-4", "learning rate"},
       {"train.lr_scale", Kind::text, "none", "scaling of the rate with the batch", "", "set train.lr itself"},
       {"train.schedule", Kind::choice, "constant_with_warmup", "learning rate over steps",
-       "constant|constant_with_warmup|linear|cosine|cosine_min|cosine_with_restarts|polynomial|wsd|torch_linear_then_cosine|opensora_linear_warmup"},
+       "constant|constant_with_warmup|linear|cosine|cosine_min|cosine_with_restarts|polynomial|wsd|torch_linear_then_"
+       "cosine|opensora_linear_warmup"},
       {"train.warmup_steps", Kind::integer, "0", "steps of warm-up"},
       {"train.eta_min", Kind::number, "0", "lowest rate of cosine_min and torch_linear_then_cosine"},
       {"train.num_cycles", Kind::number, "1", "cycles of cosine_with_restarts"},
@@ -63,19 +66,22 @@ const OptionTable& recipe_table() {
       {"lora.targets", Kind::list, "", "sites with adapters", "", "LoRA comes with a later version"},
       {"lora.dropout", Kind::number, "0", "dropout of the adapters", "", "LoRA comes with a later version"},
 
-      {"diffusion.timesteps", Kind::choice, "uniform", "distribution of timesteps before the shift", "uniform|shift|logit_normal|diffsynth"},
+      {"diffusion.timesteps", Kind::choice, "uniform", "distribution of timesteps before the shift",
+       "uniform|shift|logit_normal|diffsynth"},
       {"diffusion.shift", Kind::number, "5", "flow shift of training timesteps and of the sampler"},
       {"diffusion.weighting", Kind::choice, "none", "loss weight over timesteps", "none|diffsynth"},
 
       {"mesh.pp", Kind::integer, "1", "pipeline stages", "", "use dp_shard and dp_replicate"},
       {"mesh.dp_replicate", Kind::integer, "1", "replicas of the sharded model"},
-      {"mesh.dp_shard", Kind::integer, "1", "ranks that share parameters, gradients and states; train fills it with what is left"},
+      {"mesh.dp_shard", Kind::integer, "1",
+       "ranks that share parameters, gradients and states; train fills it with what is left"},
       {"mesh.cp", Kind::integer, "1", "ring attention", "", "use dp_shard and dp_replicate"},
       {"mesh.sp", Kind::integer, "1", "Ulysses sequence parallel", "", "use dp_shard and dp_replicate"},
       {"mesh.tp", Kind::integer, "1", "tensor parallel", "", "use dp_shard and dp_replicate"},
 
       {"plan.file", Kind::text, "auto", "a plan.toml written by hand, or auto"},
-      {"plan.budget", Kind::bytes, "", "device memory a rank may take; empty: nine tenths of the machine, shared by its ranks"},
+      {"plan.budget", Kind::bytes, "",
+       "device memory a rank may take; empty: nine tenths of the machine, shared by its ranks"},
       {"plan.host_budget", Kind::bytes, "", "host memory", "", "there is no host tier yet"},
       {"plan.recompute", Kind::text, "auto", "blocks that recompute: auto, none, all or a number"},
       {"plan.strategy", Kind::text, "auto", "auto, full_shard (ZeRO-3) or shard_grad_op (ZeRO-2)"},
@@ -97,7 +103,8 @@ const OptionTable& recipe_table() {
       {"sample.seed", Kind::integer, "0", "seed of the starting noise"},
 
       {"fault.timeout", Kind::number, "60", "seconds after which a silent rank counts as lost"},
-      {"fault.max_restarts", Kind::integer, "0", "restarts after a lost rank", "", "start the command again: it resumes"},
+      {"fault.max_restarts", Kind::integer, "0", "restarts after a lost rank", "",
+       "start the command again: it resumes"},
   });
   return table;
 }

@@ -27,11 +27,16 @@ details summary{cursor:pointer;font-weight:600})css";
 std::string escape(const std::string& text) {
   std::string out;
   for (char c : text) {
-    if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '&') out += "&amp;";
-    else if (c == '"') out += "&quot;";
-    else out += c;
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '&')
+      out += "&amp;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
   }
   return out;
 }
@@ -40,7 +45,8 @@ std::string base64(const std::vector<uint8_t>& bytes) {
   static const char* digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string out;
   for (size_t i = 0; i < bytes.size(); i += 3) {
-    const uint32_t word = bytes[i] << 16 | (i + 1 < bytes.size() ? bytes[i + 1] << 8 : 0) | (i + 2 < bytes.size() ? bytes[i + 2] : 0);
+    const uint32_t word =
+        bytes[i] << 16 | (i + 1 < bytes.size() ? bytes[i + 1] << 8 : 0) | (i + 2 < bytes.size() ? bytes[i + 2] : 0);
     out += digits[word >> 18 & 63];
     out += digits[word >> 12 & 63];
     out += i + 1 < bytes.size() ? digits[word >> 6 & 63] : '=';
@@ -58,9 +64,10 @@ std::string number(double value) {
 /// A fixed colour for each kind of thing, the same in every chart.
 std::string colour(const std::string& kind) {
   static const std::map<std::string, std::string> known = {
-      {"forward", "#3b7ddd"}, {"backward", "#7457c9"}, {"recompute", "#4fb0c6"}, {"gather", "#3d9a5f"}, {"reduce", "#d9822b"}, {"reduce_outer", "#c4622d"},
-      {"update", "#c94f6d"}, {"norm", "#98823c"}, {"loss", "#888888"}, {"flush", "#555555"}, {"parameters", "#3d9a5f"}, {"gradients", "#d9822b"},
-      {"states", "#c94f6d"}, {"slots", "#98823c"}, {"activations", "#3b7ddd"}, {"temporaries", "#7457c9"}};
+      {"forward", "#3b7ddd"}, {"backward", "#7457c9"},     {"recompute", "#4fb0c6"},   {"gather", "#3d9a5f"},
+      {"reduce", "#d9822b"},  {"reduce_outer", "#c4622d"}, {"update", "#c94f6d"},      {"norm", "#98823c"},
+      {"loss", "#888888"},    {"flush", "#555555"},        {"parameters", "#3d9a5f"},  {"gradients", "#d9822b"},
+      {"states", "#c94f6d"},  {"slots", "#98823c"},        {"activations", "#3b7ddd"}, {"temporaries", "#7457c9"}};
   const auto it = known.find(kind);
   return it == known.end() ? "#999999" : it->second;
 }
@@ -97,15 +104,21 @@ std::string curve(const std::string& title, const Series& s, bool logarithmic) {
   const auto px = [&](double x) { return left + (x - x0) / (x1 - x0) * (w - left - right); };
   const auto py = [&](double v) { return top + (1 - (scale(v) - low) / (high - low)) * (h - top - bottom); };
   std::ostringstream out;
-  out << "<div class=card><h2>" << title << (logarithmic ? " <span class=soft>(log)</span>" : "") << "</h2><svg viewBox='0 0 " << w << " " << h << "'>";
+  out << "<div class=card><h2>" << title << (logarithmic ? " <span class=soft>(log)</span>" : "")
+      << "</h2><svg viewBox='0 0 " << w << " " << h << "'>";
   for (int i = 0; i <= 4; ++i) {
     const double v = low + (high - low) * i / 4, y = top + (1 - i / 4.0) * (h - top - bottom);
-    out << "<line x1='" << left << "' x2='" << w - right << "' y1='" << y << "' y2='" << y << "' stroke='var(--line)'/><text x='" << left - 6 << "' y='"
-        << y + 4 << "' text-anchor='end'>" << number(logarithmic ? std::pow(10, v) : v) << "</text>";
+    out << "<line x1='" << left << "' x2='" << w - right << "' y1='" << y << "' y2='" << y
+        << "' stroke='var(--line)'/><text x='" << left - 6 << "' y='" << y + 4 << "' text-anchor='end'>"
+        << number(logarithmic ? std::pow(10, v) : v) << "</text>";
   }
   for (int i = 0; i <= 4; ++i) {
     const double x = x0 + (x1 - x0) * i / 4;
-    out << "<text x='" << px(x) << "' y='" << h - 6 << "' text-anchor='" << (i == 0 ? "start" : i == 4 ? "end" : "middle") << "'>" << std::llround(x) << "</text>";
+    out << "<text x='" << px(x) << "' y='" << h - 6 << "' text-anchor='"
+        << (i == 0   ? "start"
+            : i == 4 ? "end"
+                     : "middle")
+        << "'>" << std::llround(x) << "</text>";
   }
   out << "<polyline fill='none' stroke='var(--a)' stroke-width='1.6' points='";
   for (size_t i = 0; i < s.x.size(); ++i) out << px(s.x[i]) << "," << py(s.y[i]) << " ";
@@ -119,24 +132,30 @@ std::string memory(const std::vector<ReportInput::Rank>& ranks) {
   for (const auto& r : ranks) most = std::max({most, r.predicted, r.peak});
   const double w = 980, left = 70, row = 44;
   std::ostringstream out;
-  out << "<div class=card><h2>Memory of each rank at its peak</h2><svg viewBox='0 0 " << w << " " << row * ranks.size() + 4 << "'>";
+  out << "<div class=card><h2>Memory of each rank at its peak</h2><svg viewBox='0 0 " << w << " "
+      << row * ranks.size() + 4 << "'>";
   for (size_t i = 0; i < ranks.size(); ++i) {
     const auto& r = ranks[i];
     const double y = row * i;
-    const auto width = [&](int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(most) * (w - left - 150); };
+    const auto width = [&](int64_t bytes) {
+      return static_cast<double>(bytes) / static_cast<double>(most) * (w - left - 150);
+    };
     out << "<text x='0' y='" << y + 18 << "'>rank " << r.rank << "</text>";
     double x = left;
     for (const auto& [part, bytes] : r.parts) {
-      out << "<rect x='" << x << "' y='" << y + 4 << "' width='" << width(bytes) << "' height='20' fill='" << colour(part) << "'><title>" << part << " "
-          << format_bytes(bytes) << "</title></rect>";
+      out << "<rect x='" << x << "' y='" << y + 4 << "' width='" << width(bytes) << "' height='20' fill='"
+          << colour(part) << "'><title>" << part << " " << format_bytes(bytes) << "</title></rect>";
       x += width(bytes);
     }
-    out << "<text x='" << left + width(std::max(r.peak, r.predicted)) + 8 << "' y='" << y + 18 << "'>measured " << format_bytes(r.peak) << "</text>";
-    out << "<rect x='" << left << "' y='" << y + 27 << "' width='" << width(r.predicted) << "' height='6' fill='var(--soft)'/><text x='"
-        << left + width(std::max(r.peak, r.predicted)) + 8 << "' y='" << y + 35 << "'>planned " << format_bytes(r.predicted) << "</text>";
+    out << "<text x='" << left + width(std::max(r.peak, r.predicted)) + 8 << "' y='" << y + 18 << "'>measured "
+        << format_bytes(r.peak) << "</text>";
+    out << "<rect x='" << left << "' y='" << y + 27 << "' width='" << width(r.predicted)
+        << "' height='6' fill='var(--soft)'/><text x='" << left + width(std::max(r.peak, r.predicted)) + 8 << "' y='"
+        << y + 35 << "'>planned " << format_bytes(r.predicted) << "</text>";
   }
   out << "</svg><p class=soft>";
-  for (const auto& [part, bytes] : ranks.front().parts) out << "<span class=key><i style='background:" << colour(part) << "'></i>" << part << "</span>";
+  for (const auto& [part, bytes] : ranks.front().parts)
+    out << "<span class=key><i style='background:" << colour(part) << "'></i>" << part << "</span>";
   out << "</p></div>";
   return out.str();
 }
@@ -153,20 +172,27 @@ std::string lanes(const std::vector<ReportInput::Bar>& bars, const std::string& 
   std::sort(rows.begin(), rows.end());
   const double w = 980, left = 110, height = 26;
   std::ostringstream out;
-  out << "<div class=card><h2>" << escape(title) << "</h2><svg viewBox='0 0 " << w << " " << height * static_cast<double>(rows.size()) + 22 << "'>";
+  out << "<div class=card><h2>" << escape(title) << "</h2><svg viewBox='0 0 " << w << " "
+      << height * static_cast<double>(rows.size()) + 22 << "'>";
   for (size_t i = 0; i < rows.size(); ++i)
-    out << "<text x='0' y='" << height * static_cast<double>(i) + 16 << "'>rank " << rows[i].first << " " << escape(rows[i].second) << "</text>";
+    out << "<text x='0' y='" << height * static_cast<double>(i) + 16 << "'>rank " << rows[i].first << " "
+        << escape(rows[i].second) << "</text>";
   std::map<std::string, bool> kinds;
   for (const auto& bar : bars) {
-    const auto row = std::find(rows.begin(), rows.end(), std::pair<int, std::string>(bar.rank, bar.lane)) - rows.begin();
-    const double x = left + bar.begin / end * (w - left), width = std::max(0.6, (bar.end - bar.begin) / end * (w - left));
-    out << "<rect x='" << x << "' y='" << height * static_cast<double>(row) + 4 << "' width='" << width << "' height='" << height - 8 << "' fill='"
-        << colour(bar.kind) << "'><title>" << escape(bar.label) << "  " << format_seconds(bar.end - bar.begin) << "</title></rect>";
+    const auto row =
+        std::find(rows.begin(), rows.end(), std::pair<int, std::string>(bar.rank, bar.lane)) - rows.begin();
+    const double x = left + bar.begin / end * (w - left),
+                 width = std::max(0.6, (bar.end - bar.begin) / end * (w - left));
+    out << "<rect x='" << x << "' y='" << height * static_cast<double>(row) + 4 << "' width='" << width << "' height='"
+        << height - 8 << "' fill='" << colour(bar.kind) << "'><title>" << escape(bar.label) << "  "
+        << format_seconds(bar.end - bar.begin) << "</title></rect>";
     if (bar.end - bar.begin > 0.004 * end) kinds[bar.kind] = true;
   }
   const double base = height * static_cast<double>(rows.size()) + 16;
-  out << "<text x='" << left << "' y='" << base << "'>0</text><text x='" << w << "' y='" << base << "' text-anchor='end'>" << format_seconds(end) << "</text></svg><p class=soft>";
-  for (const auto& [kind, used] : kinds) out << "<span class=key><i style='background:" << colour(kind) << "'></i>" << kind << "</span>";
+  out << "<text x='" << left << "' y='" << base << "'>0</text><text x='" << w << "' y='" << base
+      << "' text-anchor='end'>" << format_seconds(end) << "</text></svg><p class=soft>";
+  for (const auto& [kind, used] : kinds)
+    out << "<span class=key><i style='background:" << colour(kind) << "'></i>" << kind << "</span>";
   out << "</p></div>";
   return out.str();
 }
@@ -175,15 +201,19 @@ std::string lanes(const std::vector<ReportInput::Bar>& bars, const std::string& 
 
 std::string render_report(const ReportInput& in) {
   std::ostringstream out;
-  out << "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width,initial-scale=1'><title>" << escape(in.title)
-      << "</title><style>" << kStyle << "</style><main><h1>" << escape(in.title) << "</h1><div class=soft>" << escape(in.subtitle) << "</div><div class=facts>";
-  for (const auto& [label, value] : in.facts) out << "<div><span class=soft>" << escape(label) << "</span><b>" << escape(value) << "</b></div>";
+  out << "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport "
+         "content='width=device-width,initial-scale=1'><title>"
+      << escape(in.title) << "</title><style>" << kStyle << "</style><main><h1>" << escape(in.title)
+      << "</h1><div class=soft>" << escape(in.subtitle) << "</div><div class=facts>";
+  for (const auto& [label, value] : in.facts)
+    out << "<div><span class=soft>" << escape(label) << "</span><b>" << escape(value) << "</b></div>";
   out << "</div>";
   for (const auto& strip : in.strips) {
     out << "<div class=card><h2>" << escape(strip.caption) << "</h2>";
     for (const auto& row : strip.rows) {
       out << "<div class=soft>" << escape(row.label) << "</div><div class=strip>";
-      for (const auto& jpeg : row.jpegs) out << "<img alt='" << escape(row.label) << "' src='data:image/jpeg;base64," << base64(jpeg) << "'>";
+      for (const auto& jpeg : row.jpegs)
+        out << "<img alt='" << escape(row.label) << "' src='data:image/jpeg;base64," << base64(jpeg) << "'>";
       out << "</div>";
     }
     out << "</div>";
@@ -191,10 +221,11 @@ std::string render_report(const ReportInput& in) {
   out << "<div class=grid>" << curve("Loss", thinned(in.steps, [](const ReportInput::Step& s) { return s.loss; }), true)
       << curve("Learning rate", thinned(in.steps, [](const ReportInput::Step& s) { return s.lr; }), false)
       << curve("Gradient norm", thinned(in.steps, [](const ReportInput::Step& s) { return s.grad_norm; }), true)
-      << curve("Seconds a step", thinned(in.steps, [](const ReportInput::Step& s) { return s.seconds; }), false) << "</div>" << memory(in.ranks)
-      << lanes(in.lanes, in.lanes_title);
+      << curve("Seconds a step", thinned(in.steps, [](const ReportInput::Step& s) { return s.seconds; }), false)
+      << "</div>" << memory(in.ranks) << lanes(in.lanes, in.lanes_title);
   for (const auto& [heading, text] : in.texts)
-    out << "<div class=card><details><summary>" << escape(heading) << "</summary><pre>" << escape(text) << "</pre></details></div>";
+    out << "<div class=card><details><summary>" << escape(heading) << "</summary><pre>" << escape(text)
+        << "</pre></details></div>";
   out << "</main></html>\n";
   return out.str();
 }

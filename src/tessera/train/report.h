@@ -10,7 +10,7 @@ namespace tessera::train {
 
 struct ReportInput {
   std::string title, subtitle;
-  std::vector<std::pair<std::string, std::string>> facts;   ///< "parameters" -> "7.1 M"
+  std::vector<std::pair<std::string, std::string>> facts;  ///< "parameters" -> "7.1 M"
 
   struct Step {
     int64_t step;
@@ -21,14 +21,14 @@ struct ReportInput {
   struct Rank {
     int rank;
     int64_t predicted, peak;
-    std::vector<std::pair<std::string, int64_t>> parts;     ///< at the peak, in order
+    std::vector<std::pair<std::string, int64_t>> parts;  ///< at the peak, in order
   };
   std::vector<Rank> ranks;
 
   struct Bar {
     int rank;
-    std::string lane, label, kind;                          ///< kind chooses the colour: "forward", "gather"...
-    double begin, end;                                      ///< seconds within the step
+    std::string lane, label, kind;  ///< kind chooses the colour: "forward", "gather"...
+    double begin, end;              ///< seconds within the step
   };
   std::vector<Bar> lanes;
   std::string lanes_title;
@@ -43,7 +43,7 @@ struct ReportInput {
     std::vector<Row> rows;
   };
   std::vector<Strip> strips;
-  std::vector<std::pair<std::string, std::string>> texts;   ///< heading -> preformatted text (recipe, plan)
+  std::vector<std::pair<std::string, std::string>> texts;  ///< heading -> preformatted text (recipe, plan)
 };
 
 std::string render_report(const ReportInput& input);

@@ -27,11 +27,13 @@ void read_metrics(const fs::path& file, ReportInput& in) {
   each_line(file, [&](const Json& json) {
     if (json.at("type") == "sample" && json.contains("psnr")) psnr = json["psnr"];
     if (json.at("type") != "step") return;
-    in.steps.push_back({json.at("step"), number(json, "loss"), number(json, "grad_norm"), number(json, "lr"), number(json, "seconds")});
+    in.steps.push_back({json.at("step"), number(json, "loss"), number(json, "grad_norm"), number(json, "lr"),
+                        number(json, "seconds")});
     in.ranks.clear();
     for (const auto& rank : json.at("ranks")) {
       ReportInput::Rank r{rank.at("rank"), rank.at("predicted_peak_bytes"), rank.at("peak_bytes"), {}};
-      for (const char* part : {"parameters", "gradients", "states", "slots", "activations", "temporaries"}) r.parts.emplace_back(part, rank.at("bytes").at(part));
+      for (const char* part : {"parameters", "gradients", "states", "slots", "activations", "temporaries"})
+        r.parts.emplace_back(part, rank.at("bytes").at(part));
       in.ranks.push_back(std::move(r));
     }
   });
@@ -66,19 +68,23 @@ void read_lanes(const fs::path& file, ReportInput& in) {
 std::vector<std::vector<uint8_t>> pictures(const data::Frames& frames) {
   std::vector<std::vector<uint8_t>> jpegs;
   const int shown = std::min(frames.count, 8);
-  for (int i = 0; i < shown; ++i) jpegs.push_back(data::write_jpeg(frames, shown == 1 ? 0 : i * (frames.count - 1) / (shown - 1)));
+  for (int i = 0; i < shown; ++i)
+    jpegs.push_back(data::write_jpeg(frames, shown == 1 ? 0 : i * (frames.count - 1) / (shown - 1)));
   return jpegs;
 }
 
 }  // namespace
 
-void write_run_report(const Recipe& recipe, const Job& job, const PreparedData& data, const Validation& validation, const fs::path& out, const Planned& planned) {
+void write_run_report(const Recipe& recipe, const Job& job, const PreparedData& data, const Validation& validation,
+                      const fs::path& out, const Planned& planned) {
   ReportInput in;
   in.title = "Tessera: " + recipe.run.out;
   in.subtitle = planned.spec.name + ", mesh " + planned.plan().mesh.to_string() + ", " + planned.plan().summary();
   char millions[32];
   std::snprintf(millions, sizeof millions, "%.1f M", static_cast<double>(planned.spec.numel()) / 1e6);
-  in.facts = {{"parameters", millions}, {"tokens a sample", std::to_string(job.tokens)}, {"global batch", std::to_string(recipe.train.global_batch)}};
+  in.facts = {{"parameters", millions},
+              {"tokens a sample", std::to_string(job.tokens)},
+              {"global batch", std::to_string(recipe.train.global_batch)}};
   read_metrics(out / "metrics.jsonl", in);
   read_lanes(out / "schedule.jsonl", in);
   for (const auto& [prompt, frames] : validation.newest()) {
@@ -86,14 +92,20 @@ void write_run_report(const Recipe& recipe, const Job& job, const PreparedData& 
     strip.caption = data.prompt_text(prompt);
     if (const int64_t clip = data.clip_of_prompt(prompt); clip >= 0) {
       const auto& d = recipe.data;
-      strip.rows.push_back({"source", pictures(data::decode_clip(data.source(clip), {.frames = static_cast<int>(d.frames), .height = static_cast<int>(d.height),
-                                                                                     .width = static_cast<int>(d.width), .fps = d.fps}))});
-      strip.rows.push_back({"reconstruction: what the autoencoder keeps", pictures(to_frames(job.codec->decode(data.sample(clip).latent), d.fps))});
+      strip.rows.push_back(
+          {"source", pictures(data::decode_clip(data.source(clip), {.frames = static_cast<int>(d.frames),
+                                                                    .height = static_cast<int>(d.height),
+                                                                    .width = static_cast<int>(d.width),
+                                                                    .fps = d.fps}))});
+      strip.rows.push_back({"reconstruction: what the autoencoder keeps",
+                            pictures(to_frames(job.codec->decode(data.sample(clip).latent), d.fps))});
     }
     strip.rows.push_back({"sample", pictures(frames)});
     in.strips.push_back(std::move(strip));
   }
-  in.texts = {{"Recipe", recipe.to_toml()}, {"Plan", planned.plan().to_toml(planned.unit_names())}, {"Where the bytes go", plan_text(planned)}};
+  in.texts = {{"Recipe", recipe.to_toml()},
+              {"Plan", planned.plan().to_toml(planned.unit_names())},
+              {"Where the bytes go", plan_text(planned)}};
   checkpoint::write_text(out / "report.html", render_report(in));
 }
 

@@ -21,8 +21,10 @@ Mesh fill_mesh(Mesh mesh, int world) {
   const int fixed = mesh.world();
   if (mesh[Axis::dp_shard] == 1 && world % fixed == 0) mesh[Axis::dp_shard] = world / fixed;
   if (mesh.world() != world)
-    throw UserError(Exit::usage, "mesh", "the mesh " + mesh.to_string() + " has " + std::to_string(mesh.world()) + " ranks, " +
-                    std::to_string(world) + " were started", "start as many with tessera launch -n, or change [mesh]");
+    throw UserError(Exit::usage, "mesh",
+                    "the mesh " + mesh.to_string() + " has " + std::to_string(mesh.world()) + " ranks, " +
+                        std::to_string(world) + " were started",
+                    "start as many with tessera launch -n, or change [mesh]");
   for (Axis axis : {Axis::pp, Axis::cp, Axis::sp, Axis::tp})
     if (mesh[axis] > 1)
       throw UserError(Exit::usage, "mesh", "axis " + std::string(axis_name(axis)) + " is not supported by this version",
@@ -61,7 +63,8 @@ int sample(Recipe recipe, const SampleOptions& options) {
   comm::Comm comm(place, mesh, recipe.fault.timeout);
   const Job job = make_job(recipe);
   std::vector<std::string> prompts = options.prompts;
-  if (prompts.empty()) prompts = sample_prompts(recipe, recipe.sample.prompts.empty() ? read_items(recipe) : std::vector<data::Item>{});
+  if (prompts.empty())
+    prompts = sample_prompts(recipe, recipe.sample.prompts.empty() ? read_items(recipe) : std::vector<data::Item>{});
   std::vector<std::string> texts = prompts;
   texts.push_back(recipe.sample.negative_prompt);
   const std::vector<at::Tensor> contexts = encode_texts(recipe, job, mesh, comm, place.rank, texts);

@@ -10,7 +10,7 @@
 namespace tessera::train {
 
 struct SampleOptions {
-  std::string weights;               ///< an exported model folder, or a checkpoint folder of a run; empty: the run's newest
+  std::string weights;  ///< an exported model folder, or a checkpoint folder of a run; empty: the run's newest
   std::vector<std::string> prompts;  ///< empty: the recipe's
   std::string out;                   ///< file for one prompt, folder for several; empty: RUN/samples
 };

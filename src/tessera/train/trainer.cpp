@@ -42,13 +42,13 @@ double seconds_now() {
 
 /// What one rank tells the others at `norm`, as the doubles of the control exchange.
 struct Control {
-  double loss = 0;          ///< this rank's share of the mean loss
-  double bad_sample = 0;    ///< 1 + dataset index of a sample with a NaN or infinite loss, 0: none
-  double stop = 0;          ///< a signal asked for the end
+  double loss = 0;        ///< this rank's share of the mean loss
+  double bad_sample = 0;  ///< 1 + dataset index of a sample with a NaN or infinite loss, 0: none
+  double stop = 0;        ///< a signal asked for the end
   double peak = 0, persistent = 0, predicted = 0, reserved = 0;
-  std::array<double, 5> at_peak{};           ///< bytes by engine::Part when the peak was reached
-  double sent_shard = 0, sent_replicate = 0; ///< bytes of the step before
-  std::array<double, 5> busy{};              ///< seconds of each lane in the step before
+  std::array<double, 5> at_peak{};            ///< bytes by engine::Part when the peak was reached
+  double sent_shard = 0, sent_replicate = 0;  ///< bytes of the step before
+  std::array<double, 5> busy{};               ///< seconds of each lane in the step before
 
   std::vector<double> pack() const {
     std::vector<double> v = {loss, bad_sample, stop, peak, persistent, predicted, reserved};
@@ -61,7 +61,8 @@ struct Control {
   static Control unpack(const std::vector<double>& v) {
     Control c;
     size_t i = 0;
-    for (double* field : {&c.loss, &c.bad_sample, &c.stop, &c.peak, &c.persistent, &c.predicted, &c.reserved}) *field = v[i++];
+    for (double* field : {&c.loss, &c.bad_sample, &c.stop, &c.peak, &c.persistent, &c.predicted, &c.reserved})
+      *field = v[i++];
     for (double& x : c.at_peak) x = v[i++];
     c.sent_shard = v[i++];
     c.sent_replicate = v[i++];
@@ -77,7 +78,12 @@ struct Stopped {};
 class Trainer {
  public:
   Trainer(Recipe recipe, const TrainFlags& flags, const comm::Rendezvous& place)
-      : recipe_(std::move(recipe)), place_(place), rank_(place.rank), mesh_(fill_mesh(recipe_.mesh, place.world)), heartbeat_(place), comm_(place, mesh_, recipe_.fault.timeout) {
+      : recipe_(std::move(recipe)),
+        place_(place),
+        rank_(place.rank),
+        mesh_(fill_mesh(recipe_.mesh, place.world)),
+        heartbeat_(place),
+        comm_(place, mesh_, recipe_.fault.timeout) {
     comm_.check_agreement("recipe", recipe_.to_toml());
     job_ = make_job(recipe_);
     out_ = recipe_.run.out;
@@ -108,8 +114,10 @@ class Trainer {
       code = static_cast<int>(Exit::again);
     }
     progress_->finish();
-    if (code == 0) finish();
-    else if (rank_ == 0) log::warn("stopped by signal " + std::to_string(stop_signal) + " after a whole checkpoint; start again to go on");
+    if (code == 0)
+      finish();
+    else if (rank_ == 0)
+      log::warn("stopped by signal " + std::to_string(stop_signal) + " after a whole checkpoint; start again to go on");
     return code;
   }
 
@@ -117,7 +125,8 @@ class Trainer {
   void open_run_folder() {
     fs::create_directories(checkpoints_);
     fs::create_directories(out_ / "samples");
-    for (const auto& name : checkpoint::clean_partials(checkpoints_)) log::info("removed the incomplete checkpoint " + name);
+    for (const auto& name : checkpoint::clean_partials(checkpoints_))
+      log::info("removed the incomplete checkpoint " + name);
     if (recipe_.run.resume == "no" && checkpoint::latest(checkpoints_))
       throw UserError(Exit::usage, "run.resume", out_.string() + " already holds checkpoints",
                       "set run.resume = \"auto\" to go on, or another run.out to start afresh");
@@ -127,8 +136,7 @@ class Trainer {
     PlanRequest request = plan_request(recipe_, job_, mesh_, data_.prompts());
     planned_ = make_plan(request);
     if (rank_ == 0) log::info(plan_text(planned_));
-    if (!planned_.choice.fits)
-      throw UserError(Exit::no_fit, "plan", planned_.choice.advice);
+    if (!planned_.choice.fits) throw UserError(Exit::no_fit, "plan", planned_.choice.advice);
     comm_.check_agreement("plan", planned_.plan().to_toml(planned_.unit_names()));
     schedules_ = planned_.schedules(rank_);
     predicted_ = planned_.memory(rank_);
@@ -154,7 +162,8 @@ class Trainer {
     options.poison = std::getenv("TESSERA_POISON") != nullptr;
     trace_ = flags.trace;
     if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
-    executor_ = std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, planned_.plan(), rank_, options);
+    executor_ =
+        std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, planned_.plan(), rank_, options);
     executor_->on_instruction([this](int64_t step, int i, const std::string& what) { heartbeat_.at(step, i, what); });
     objective_ = std::make_unique<Objective>(recipe_, *job_.model, data_);
     validation_ = std::make_unique<Validation>(recipe_, job_, data_, out_);
@@ -167,7 +176,8 @@ class Trainer {
       done = saved.manifest().step;
       updates_ = saved.manifest().extra.value("updates", done);
       if (saved.manifest().seed != static_cast<uint64_t>(recipe_.run.seed))
-        throw UserError(Exit::usage, "run.seed", resume->string() + " was trained with seed " + std::to_string(saved.manifest().seed),
+        throw UserError(Exit::usage, "run.seed",
+                        resume->string() + " was trained with seed " + std::to_string(saved.manifest().seed),
                         "use the same seed, or another run.out");
       log::info("resumed from " + resume->string());
     } else {
@@ -194,9 +204,13 @@ class Trainer {
     StepMetrics metrics;
     engine::StepCalls calls;
     calls.load = [this](int micro) { return objective_->load(micro); };
-    calls.loss = [this](const at::Tensor& out, const net::Batch& batch, int micro) { return objective_->loss(out, batch, micro); };
+    calls.loss = [this](const at::Tensor& out, const net::Batch& batch, int micro) {
+      return objective_->loss(out, batch, micro);
+    };
     calls.control = [this] { return control().pack(); };
-    calls.agree = [&](double norm, const std::vector<std::vector<double>>& ranks) { return agree(step, norm, ranks, metrics); };
+    calls.agree = [&](double norm, const std::vector<std::vector<double>>& ranks) {
+      return agree(step, norm, ranks, metrics);
+    };
     executor_->train(schedules_.train, step, calls, adamw_.get());
     busy_ = executor_->take_busy();
     if (lines) step_lines_ = executor_->last_lines();
@@ -216,20 +230,23 @@ class Trainer {
     c.bad_sample = static_cast<double>(objective_->bad_sample() + 1);
     c.stop = stop_signal;
     c.peak = static_cast<double>(engine::Meter::peak());
-    c.persistent = static_cast<double>(engine::Meter::live(engine::Part::parameters) + engine::Meter::live(engine::Part::gradients) +
-                                       engine::Meter::live(engine::Part::states));
+    c.persistent =
+        static_cast<double>(engine::Meter::live(engine::Part::parameters) +
+                            engine::Meter::live(engine::Part::gradients) + engine::Meter::live(engine::Part::states));
     c.predicted = static_cast<double>(predicted_.peak);
     c.reserved = static_cast<double>(engine::Meter::reserved());
     const auto at_peak = engine::Meter::at_peak();
     for (size_t i = 0; i < at_peak.size(); ++i) c.at_peak[i] = static_cast<double>(at_peak[i]);
     const auto sent = comm_.take_sent_bytes();
-    for (const auto& [axis, bytes] : sent) (axis == "dp_replicate" ? c.sent_replicate : c.sent_shard) += static_cast<double>(bytes);
+    for (const auto& [axis, bytes] : sent)
+      (axis == "dp_replicate" ? c.sent_replicate : c.sent_shard) += static_cast<double>(bytes);
     for (size_t i = 0; i < kLanes.size(); ++i) c.busy[i] = busy_.count(kLanes[i]) ? busy_.at(kLanes[i]) : 0;
     return c;
   }
 
   /// Every rank computes the same answer from the same numbers.
-  std::optional<net::StepControl> agree(int64_t step, double norm, const std::vector<std::vector<double>>& ranks, StepMetrics& metrics) {
+  std::optional<net::StepControl> agree(int64_t step, double norm, const std::vector<std::vector<double>>& ranks,
+                                        StepMetrics& metrics) {
     std::vector<Control> all;
     for (const auto& row : ranks) all.push_back(Control::unpack(row));
     double loss = 0;
@@ -254,8 +271,9 @@ class Trainer {
         if (rank_ == 0) log::warn("step " + std::to_string(step) + " skipped: " + skip_reason_);
         return std::nullopt;
       }
-      throw UserError(Exit::not_finite, "train", "step " + std::to_string(step) + ": " + skip_reason_,
-                      "look at that sample, lower train.lr, or set run.on_nan = \"skip\"; checkpoints up to now are whole");
+      throw UserError(
+          Exit::not_finite, "train", "step " + std::to_string(step) + ": " + skip_reason_,
+          "look at that sample, lower train.lr, or set run.on_nan = \"skip\"; checkpoints up to now are whole");
     }
     ++updates_;
     return net::StepControl{updates_, metrics.lr, optim::clip_coefficient(norm, recipe_.train.clip_norm)};
@@ -284,21 +302,25 @@ class Trainer {
   }
 
   void sample_pass(int64_t step) {
-    validation_->pass(step, [&](const std::vector<net::Batch>& batches) { return executor_->forward(schedules_.sample, step, batches); });
+    validation_->pass(step, [&](const std::vector<net::Batch>& batches) {
+      return executor_->forward(schedules_.sample, step, batches);
+    });
     if (const auto finished = validation_->take_finished(); finished && rank_ == 0) {
       validation_->write(step, *finished, *metrics_);
     }
   }
 
   void save(int64_t step) {
-    const fs::path partial = checkpoint::partial_folder(checkpoints_, step), final = checkpoint::step_folder(checkpoints_, step);
+    const fs::path partial = checkpoint::partial_folder(checkpoints_, step),
+                   final = checkpoint::step_folder(checkpoints_, step);
     const double start = seconds_now();
     executor_->checkpoint(
         schedules_.checkpoint, step,
         [&] {
           // Replicas hold the same shards: the first one writes.
           std::vector<checkpoint::Piece> pieces;
-          if (mesh_.coordinate(rank_, Axis::dp_replicate) == 0) pieces = engine::checkpoint_pieces(*store_, adamw_.get());
+          if (mesh_.coordinate(rank_, Axis::dp_replicate) == 0)
+            pieces = engine::checkpoint_pieces(*store_, adamw_.get());
           checkpoint::save_rank(partial, rank_, pieces);
         },
         [&] {
@@ -343,7 +365,8 @@ class Trainer {
       fs::remove(part);
     }
     out.flush();
-    if (!out) throw UserError(Exit::disk, "train.trace", trace_ + ": cannot be written", "free space or choose another file");
+    if (!out)
+      throw UserError(Exit::disk, "train.trace", trace_ + ": cannot be written", "free space or choose another file");
   }
 
   Recipe recipe_;

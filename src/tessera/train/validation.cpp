@@ -6,8 +6,12 @@
 namespace tessera::train {
 
 Denoising::Denoising(const Recipe& recipe, const Job& job, int prompt, at::Tensor context, at::Tensor negative)
-    : recipe_(recipe), job_(job), context_(std::move(context)), negative_(std::move(negative)),
-      sampler_(diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps), recipe.diffusion.shift)),
+    : recipe_(recipe),
+      job_(job),
+      context_(std::move(context)),
+      negative_(std::move(negative)),
+      sampler_(diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps),
+                                       recipe.diffusion.shift)),
       x_(at::empty(job.latent, at::kFloat)) {
   RandomKey(static_cast<uint64_t>(recipe.sample.seed), Purpose::sample, static_cast<uint64_t>(prompt))
       .normal(x_.mutable_data_ptr<float>(), 0, static_cast<size_t>(x_.numel()));
@@ -25,7 +29,8 @@ void Denoising::pass(const RunBranches& run) {
   }
   const std::vector<at::Tensor> out = run(branches);
   at::Tensor velocity = job_.model->unpack(out[0], branches[0])[0];
-  if (out.size() > 1) velocity = diffusion::guided(job_.model->unpack(out[1], branches[1])[0], velocity, recipe_.sample.guidance);
+  if (out.size() > 1)
+    velocity = diffusion::guided(job_.model->unpack(out[1], branches[1])[0], velocity, recipe_.sample.guidance);
   x_ = sampler_->step(next_++, x_, velocity);
 }
 
@@ -58,7 +63,8 @@ data::Frames Validation::write(int64_t step, const Finished& finished, MetricsWr
 }
 
 data::Frames to_frames(const at::Tensor& pixels, double fps) {
-  const at::Tensor bytes = pixels.clamp(-1, 1).add(1).mul(127.5).round().to(at::kByte).permute({1, 2, 3, 0}).contiguous();
+  const at::Tensor bytes =
+      pixels.clamp(-1, 1).add(1).mul(127.5).round().to(at::kByte).permute({1, 2, 3, 0}).contiguous();
   data::Frames frames;
   frames.count = static_cast<int>(bytes.size(0));
   frames.height = static_cast<int>(bytes.size(1));

@@ -17,12 +17,16 @@ struct Needs {
 Needs needs(Op op) {
   switch (op) {
     case Op::loss:
-    case Op::finish: return {false, true};
+    case Op::finish:
+      return {false, true};
     case Op::norm:
-    case Op::flush: return {false, false};
+    case Op::flush:
+      return {false, false};
     case Op::reduce_outer:
-    case Op::update: return {true, false};
-    default: return {true, true};
+    case Op::update:
+      return {true, false};
+    default:
+      return {true, true};
   }
 }
 

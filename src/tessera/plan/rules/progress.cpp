@@ -97,8 +97,10 @@ class Progress {
       for (const auto& lane : state.lanes)
         if (!lane.empty() && (at < 0 || lane.front() < at)) at = lane.front();
       if (at < 0) continue;
-      if (first < 0) first = at;
-      else others += (others.empty() ? "; so is rank " : ", rank ") + std::to_string(rank) + " at " + book_.at(at);
+      if (first < 0)
+        first = at;
+      else
+        others += (others.empty() ? "; so is rank " : ", rank ") + std::to_string(rank) + " at " + book_.at(at);
     }
     if (first < 0) return;
     const bool meets = book_.group(first) >= 0 && waited(first);

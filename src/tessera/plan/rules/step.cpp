@@ -48,19 +48,31 @@ class StepRules {
     const bool of_unit = op != Op::loss && op != Op::finish && op != Op::norm && op != Op::flush;
     if (of_unit && book_.unit(k) < 0) return;  // the form rule has named it
     switch (op) {
-      case Op::gather: return residency_.gather(k);
-      case Op::forward: return forward(k);
-      case Op::release: return residency_.release(k);
+      case Op::gather:
+        return residency_.gather(k);
+      case Op::forward:
+        return forward(k);
+      case Op::release:
+        return residency_.release(k);
       case Op::loss:
-      case Op::finish: return output(k);
-      case Op::recompute: return recompute(k);
-      case Op::backward: return backward(k);
-      case Op::idle: return idle(k);
-      case Op::reduce: return reduce(k);
-      case Op::reduce_outer: return reduce_outer(k);
-      case Op::norm: return norm(k);
-      case Op::update: return update(k);
-      case Op::flush: return;  // writes what update has left; its barriers are a matter of groups
+      case Op::finish:
+        return output(k);
+      case Op::recompute:
+        return recompute(k);
+      case Op::backward:
+        return backward(k);
+      case Op::idle:
+        return idle(k);
+      case Op::reduce:
+        return reduce(k);
+      case Op::reduce_outer:
+        return reduce_outer(k);
+      case Op::norm:
+        return norm(k);
+      case Op::update:
+        return update(k);
+      case Op::flush:
+        return;  // writes what update has left; its barriers are a matter of groups
     }
   }
 
@@ -78,7 +90,8 @@ class StepRules {
         book_.complain(
             k, "order",
             "comes before the forward of " + book_.units()[unit] + " in this micro-batch; every unit must run first");
-      else after(k, found->second.forward, "its result may not be there");
+      else
+        after(k, found->second.forward, "its result may not be there");
     }
     once(k, output_.try_emplace(micro, -1).first->second);
     if (book_.in(k).op == Op::finish) open_.erase(micro);
@@ -100,14 +113,16 @@ class StepRules {
     const auto output = output_.find(book_.in(k).micro);
     if (output == output_.end())
       book_.complain(k, "order", "has no gradient to start from: the loss of this micro-batch must come before it");
-    else after(k, output->second, "the gradient may not be there");
+    else
+      after(k, output->second, "the gradient may not be there");
     if (work.forward < 0) {
       book_.complain(k, "order", "has no forward of this micro-batch before it");
     } else {
       after(k, work.forward, "the graph may not be there");
       close(k);
     }
-    if (work.recompute >= 0) after(k, work.recompute, "the graph may not be there");
+    if (work.recompute >= 0)
+      after(k, work.recompute, "the graph may not be there");
     else if (recomputed_.contains({pass_.step, book_.unit(k)}))
       book_.complain(k, "order",
                      "the unit is recomputed elsewhere in this step, but not before this line; put its recompute here");
@@ -173,7 +188,8 @@ class StepRules {
   void norm(int k) {
     const bool replicated = std::any_of(outer_.begin(), outer_.end(), [](int line) { return line >= 0; });
     for (int unit : units_) {
-      if (outer_[unit] >= 0) after(k, outer_[unit], "that gradient is not summed over the replicas yet");
+      if (outer_[unit] >= 0)
+        after(k, outer_[unit], "that gradient is not summed over the replicas yet");
       else if (replicated && has_gradient(unit))
         book_.complain(
             k, "order",
@@ -188,7 +204,8 @@ class StepRules {
     if (norm_ < 0)
       book_.complain(k, "order",
                      "has no norm before it, and the step is clipped by it; put the norm before all updates");
-    else after(k, norm_, "the norm may not be known");
+    else
+      after(k, norm_, "the norm may not be known");
     once(k, updated_[book_.unit(k)]);
   }
 
@@ -203,8 +220,10 @@ class StepRules {
   void after_gradients(int k, int unit) {
     for (auto it = work_.lower_bound({unit, -1}); it != work_.end() && it->first.first == unit; ++it) {
       const Work& work = it->second;
-      if (work.reduce >= 0) after(k, work.reduce, "that gradient may not be summed");
-      else if (work.gradient >= 0) after(k, work.gradient, "that gradient may not be whole");
+      if (work.reduce >= 0)
+        after(k, work.reduce, "that gradient may not be summed");
+      else if (work.gradient >= 0)
+        after(k, work.gradient, "that gradient may not be whole");
     }
   }
 

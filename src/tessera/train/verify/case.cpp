@@ -9,7 +9,10 @@ namespace tessera::train {
 namespace fs = std::filesystem;
 
 CaseFile::CaseFile(std::string case_name, const fs::path& path, std::string weights)
-    : case_name_(std::move(case_name)), weights_(std::move(weights)), path_(path), file_(checkpoint::SafetensorsFile::open(path)) {}
+    : case_name_(std::move(case_name)),
+      weights_(std::move(weights)),
+      path_(path),
+      file_(checkpoint::SafetensorsFile::open(path)) {}
 
 std::vector<std::string> CaseFile::names(const std::string& prefix) const {
   std::vector<std::string> found;
@@ -31,7 +34,8 @@ at::Tensor CaseFile::tensor(const std::string& name) const {
   return value;
 }
 
-void CaseFile::compare(const std::string& name, const at::Tensor& computed, const std::function<double(double)>& bound) {
+void CaseFile::compare(const std::string& name, const at::Tensor& computed,
+                       const std::function<double(double)>& bound) {
   computed_.emplace_back(name, computed.detach().clone());
   Comparison c;
   c.name = name;
@@ -62,7 +66,11 @@ Json CaseFile::to_json() const {
   Json tensors = Json::array();
   const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); };
   for (const auto& c : comparisons_)
-    tensors.push_back({{"name", c.name}, {"max_abs", number(c.max_abs)}, {"max_rel", number(c.max_rel)}, {"bound", c.bound}, {"ok", c.ok}});
+    tensors.push_back({{"name", c.name},
+                       {"max_abs", number(c.max_abs)},
+                       {"max_rel", number(c.max_rel)},
+                       {"bound", c.bound},
+                       {"ok", c.ok}});
   Json json = {{"case", case_name_}, {"file", file_name()}, {"passed", passed()}, {"tensors", tensors}};
   if (!weights_.empty()) json["weights"] = weights_;
   return json;
@@ -71,7 +79,8 @@ Json CaseFile::to_json() const {
 double CaseContext::tolerance(const std::string& key) const {
   const auto it = description.find("tolerance");
   if (it == description.end() || !it->is_object() || !it->contains(key) || !(*it)[key].is_number())
-    throw UserError(Exit::input, "verify", (folder / "case.json").string() + ": tolerance." + key + " is missing or not a number");
+    throw UserError(Exit::input, "verify",
+                    (folder / "case.json").string() + ": tolerance." + key + " is missing or not a number");
   return (*it)[key].get<double>();
 }
 

@@ -13,8 +13,10 @@ namespace {
 
 std::vector<net::Sample> read_samples(const CaseFile& file) {
   const at::Tensor t = file.tensor("in.t");
-  check_input(t.dim() == 1, "verify", file.case_name() + "/" + file.file_name() + ": in.t has " + std::to_string(t.dim()) +
-              " dimensions, expected one timestep a sample", "per-token timesteps come with a later version");
+  check_input(t.dim() == 1, "verify",
+              file.case_name() + "/" + file.file_name() + ": in.t has " + std::to_string(t.dim()) +
+                  " dimensions, expected one timestep a sample",
+              "per-token timesteps come with a later version");
   std::vector<net::Sample> samples;
   for (int64_t i = 0; i < t.size(0); ++i) {
     const std::string n = std::to_string(i);
@@ -33,7 +35,8 @@ class Shared {
  public:
   void put(const std::string& name, const at::Tensor& value) { mine_[name] = value.contiguous(); }
   /// `shapes`: every name that exists on some rank, the same list on all.
-  std::map<std::string, at::Tensor> gather(comm::Comm& comm, const std::vector<std::pair<std::string, std::vector<int64_t>>>& shapes) const {
+  std::map<std::string, at::Tensor> gather(
+      comm::Comm& comm, const std::vector<std::pair<std::string, std::vector<int64_t>>>& shapes) const {
     std::vector<double> flat;
     for (const auto& [name, shape] : shapes) {
       const auto it = mine_.find(name);
@@ -60,7 +63,8 @@ class Shared {
   std::map<std::string, at::Tensor> mine_;
 };
 
-void check_file(const CaseContext& context, const std::string& weights, CaseResults& results, const std::filesystem::path& path) {
+void check_file(const CaseContext& context, const std::string& weights, CaseResults& results,
+                const std::filesystem::path& path) {
   CaseFile file(context.name, path, weights);
   const auto model = models::make_denoiser({.config_text = context.config.dump()});
   const std::vector<net::Sample> samples = read_samples(file);
@@ -73,7 +77,8 @@ void check_file(const CaseContext& context, const std::string& weights, CaseResu
   plan.mesh = context.mesh;
   plan.global_batch = count;
   plan.micro_batch = count;
-  const plan::ModelSpec spec = engine::measure(model->units(), model->pack(samples), context.name, {.train = true, .input_grad = true});
+  const plan::ModelSpec spec =
+      engine::measure(model->units(), model->pack(samples), context.name, {.train = true, .input_grad = true});
   for (size_t u = 0; u < spec.units.size(); ++u)
     plan.units.push_back({u % 2 == 0 ? plan::Policy::recompute : plan::Policy::keep, plan::Strategy::full_shard});
   const plan::Schedule schedule = plan::compile_train(spec, plan, context.rank);
@@ -84,7 +89,8 @@ void check_file(const CaseContext& context, const std::string& weights, CaseResu
   const auto naming = weights.starts_with("diffusers") ? "diffusers" : "official";
   engine::load_weights(store, checkpoint::open_weights(context.folder / weights),
                        [&](const std::string& name) { return model->foreign_name(name, naming); }, {});
-  engine::Executor executor(model->units(), store, *context.comm, plan, context.rank, {.input_grad = true, .poison = true});
+  engine::Executor executor(model->units(), store, *context.comm, plan, context.rank,
+                            {.input_grad = true, .poison = true});
 
   Shared shared;
   double loss = 0;
@@ -103,7 +109,9 @@ void check_file(const CaseContext& context, const std::string& weights, CaseResu
       shared.put("out." + std::to_string(slice.first + s), outputs[s]);
       const int64_t begin = batch.tokens.offsets[s], rows = batch.tokens.offsets[s + 1] - begin;
       const at::Tensor target = model->pack_target(mine[s].target);
-      loss += mean_squared_error(prediction.narrow(0, begin, rows), target, 1.0 / count, gradient.narrow(0, begin, rows)) / count;
+      loss +=
+          mean_squared_error(prediction.narrow(0, begin, rows), target, 1.0 / count, gradient.narrow(0, begin, rows)) /
+          count;
     }
     return gradient;
   };
@@ -130,8 +138,11 @@ void check_file(const CaseContext& context, const std::string& weights, CaseResu
     shapes.emplace_back("grad_in.context." + n, samples[i].context.sizes().vec());
   }
   const auto all = shared.gather(*context.comm, shapes);
-  const auto by_rule = [](double tolerance) { return [tolerance](double largest) { return tolerance * std::max(1e-2, largest); }; };
-  for (int64_t i = 0; i < count; ++i) file.compare("out." + std::to_string(i), all.at("out." + std::to_string(i)), context.tolerance("out"));
+  const auto by_rule = [](double tolerance) {
+    return [tolerance](double largest) { return tolerance * std::max(1e-2, largest); };
+  };
+  for (int64_t i = 0; i < count; ++i)
+    file.compare("out." + std::to_string(i), all.at("out." + std::to_string(i)), context.tolerance("out"));
   file.compare("out.loss", at::scalar_tensor(loss, at::kFloat), context.tolerance("loss"));
   // A case may leave gradients out as a whole, not one of them.
   if (!file.names("grad_in.").empty())
@@ -139,9 +150,10 @@ void check_file(const CaseContext& context, const std::string& weights, CaseResu
       if (name.starts_with("grad_in.")) file.compare(name, value, by_rule(context.tolerance("grad_in")));
   const bool with_grads = !file.names("grad.").empty();
   for (int u = 0; u < store.units(); ++u)
-    engine::whole_unit(store, *context.comm, u, /*gradients=*/true, [&](const plan::ParamSpec& param, const at::Tensor& value) {
-      if (with_grads) file.compare("grad." + param.name, value, by_rule(context.tolerance("grad")));
-    });
+    engine::whole_unit(store, *context.comm, u, /*gradients=*/true,
+                       [&](const plan::ParamSpec& param, const at::Tensor& value) {
+                         if (with_grads) file.compare("grad." + param.name, value, by_rule(context.tolerance("grad")));
+                       });
   results.push_back(std::move(file));
 }
 

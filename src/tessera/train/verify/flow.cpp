@@ -11,8 +11,11 @@ namespace tessera::train {
 namespace {
 
 /// The case's names for samplers -> ours.
-const std::map<std::string, std::string> kSamplers = {{"euler", "euler_diffusers"}, {"diffsynth", "euler"}, {"unipc", "unipc"},
-                                                      {"dpmpp", "dpmpp"}, {"diffusers_unipc", "unipc_diffusers"}};
+const std::map<std::string, std::string> kSamplers = {{"euler", "euler_diffusers"},
+                                                      {"diffsynth", "euler"},
+                                                      {"unipc", "unipc"},
+                                                      {"dpmpp", "dpmpp"},
+                                                      {"diffusers_unipc", "unipc_diffusers"}};
 
 at::Tensor to_tensor(const std::vector<double>& values, at::ScalarType type) {
   return at::tensor(at::ArrayRef<double>(values), at::kDouble).to(type);
@@ -21,22 +24,26 @@ at::Tensor to_tensor(const std::vector<double>& values, at::ScalarType type) {
 /// The recorded model: v(x, t) = 0.3 sin x + 0.1 t / 1000.
 at::Tensor velocity(const at::Tensor& x, double t) { return at::sin(x).mul(0.3).add(0.1 * t / 1000); }
 
-void check_sampler(CaseFile& file, const CaseContext& context, const std::string& prefix, const std::string& name, double shift, int steps) {
+void check_sampler(CaseFile& file, const CaseContext& context, const std::string& prefix, const std::string& name,
+                   double shift, int steps) {
   const auto sampler = diffusion::make_sampler(kSamplers.at(name), steps, shift);
   // Integer timesteps must be met exactly, float ones to 1e-3 (the case's rule).
   if (file.has(prefix + "timesteps")) {
     const bool whole = file.tensor(prefix + "timesteps").scalar_type() == at::kLong;
-    file.compare(prefix + "timesteps", to_tensor(sampler->timesteps(), whole ? at::kLong : at::kFloat), whole ? context.tolerance("timesteps") : 1e-3);
+    file.compare(prefix + "timesteps", to_tensor(sampler->timesteps(), whole ? at::kLong : at::kFloat),
+                 whole ? context.tolerance("timesteps") : 1e-3);
   } else {
     file.fail(prefix + "timesteps");
   }
   std::vector<double> sigmas = sampler->sigmas();
-  if (file.has(prefix + "sigmas")) sigmas.resize(std::min<size_t>(sigmas.size(), static_cast<size_t>(file.tensor(prefix + "sigmas").numel())));
+  if (file.has(prefix + "sigmas"))
+    sigmas.resize(std::min<size_t>(sigmas.size(), static_cast<size_t>(file.tensor(prefix + "sigmas").numel())));
   file.compare(prefix + "sigmas", to_tensor(sigmas, at::kFloat), context.tolerance("sigmas"));
   at::Tensor x = file.tensor("in.x");
   std::vector<at::Tensor> trajectory = {x};
   for (int i = 0; i < steps; ++i) trajectory.push_back(x = sampler->step(i, x, velocity(x, sampler->timesteps()[i])));
-  file.compare(prefix + "trajectory", at::stack(trajectory), steps > 20 ? 5 * context.tolerance("out") : context.tolerance("out"));
+  file.compare(prefix + "trajectory", at::stack(trajectory),
+               steps > 20 ? 5 * context.tolerance("out") : context.tolerance("out"));
 }
 
 void check_training(CaseFile& file, const CaseContext& context, const std::string& prefix, double shift, int steps) {
@@ -66,7 +73,8 @@ CaseResults verify_flow(const CaseContext& context) {
   std::vector<std::string> seen;
   for (const auto& key : file.names("out.")) {
     std::smatch match;
-    check_input(std::regex_match(key, match, pattern), "verify", context.name + ": '" + key + "' is not a name of kind flow");
+    check_input(std::regex_match(key, match, pattern), "verify",
+                context.name + ": '" + key + "' is not a name of kind flow");
     const std::string prefix = key.substr(0, key.rfind('.') + 1), name = match[1];
     if (std::find(seen.begin(), seen.end(), prefix) != seen.end()) continue;
     seen.push_back(prefix);

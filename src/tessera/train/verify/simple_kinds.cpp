@@ -89,7 +89,8 @@ CaseResults verify_adamw(const CaseContext& context) {
       if (file.has(key)) move = (file.tensor(key)[4].view({-1}) - starts[p].view({-1})).abs().max().item<double>();
       file.compare(key, shots[p].view(shape), [move](double largest) { return 2e-4 * move + 4e-6 * largest; });
       for (auto& [kind, state] : adamw.states(static_cast<int>(p)))
-        file.compare(prefix + "state." + kind + "." + params[p], state.view(starts[p].sizes()), [](double largest) { return 1e-4 * largest; });
+        file.compare(prefix + "state." + kind + "." + params[p], state.view(starts[p].sizes()),
+                     [](double largest) { return 1e-4 * largest; });
     }
     if (run.clipped) file.compare(prefix + "grad_norm", norms, [](double largest) { return 1e-5 * largest; });
   }
@@ -113,7 +114,8 @@ CaseResults verify_lr_schedules(const CaseContext& context) {
     schedule.decay_steps = config.at("wsd").at("decay");
     schedule.min_lr_ratio = config.at("wsd").at("min_lr_ratio");
     schedule.start_factor = config.at("torch_linear_then_cosine").at("start_factor");
-    if (schedule.name == "torch_linear_then_cosine") schedule.eta_min = config.at("torch_linear_then_cosine").at("eta_min");
+    if (schedule.name == "torch_linear_then_cosine")
+      schedule.eta_min = config.at("torch_linear_then_cosine").at("eta_min");
     schedule.initial_lr = config.at("opensora_initial_lr");
     at::Tensor lr = at::empty({schedule.total_steps}, at::kDouble);
     for (int64_t i = 0; i < schedule.total_steps; ++i) lr[i] = optim::learning_rate(schedule, i);

@@ -41,12 +41,15 @@ CaseContext open_case(const fs::path& folder) {
 void print(const CaseFile& file) {
   size_t failed = 0;
   const Comparison* worst = nullptr;  // nearest to, or farthest beyond, its bound
-  const auto excess = [](const Comparison& c) { return std::isnan(c.max_abs) ? 1e300 : c.max_abs / std::max(c.bound, 1e-300); };
+  const auto excess = [](const Comparison& c) {
+    return std::isnan(c.max_abs) ? 1e300 : c.max_abs / std::max(c.bound, 1e-300);
+  };
   for (const auto& c : file.comparisons()) {
     failed += !c.ok;
     if (!worst || excess(c) > excess(*worst)) worst = &c;
   }
-  const std::string label = file.case_name() + "/" + file.file_name() + (file.weights().empty() ? "" : " (" + file.weights() + ")");
+  const std::string label =
+      file.case_name() + "/" + file.file_name() + (file.weights().empty() ? "" : " (" + file.weights() + ")");
   std::printf("%-4s %-55s %4zu tensors", file.passed() ? "ok" : "FAIL", label.c_str(), file.comparisons().size());
   if (worst) std::printf(", worst %s: %.3g of %.3g", worst->name.c_str(), worst->max_abs, worst->bound);
   std::printf("\n");
@@ -88,8 +91,10 @@ int verify(const VerifyOptions& options) {
   log::set_rank(place.rank, place.world);
   check_input(!options.cases.empty(), "verify", "no case given", "tessera verify CASE...");
   if (options.mesh.world() != place.world)
-    throw UserError(Exit::usage, "verify", "--mesh " + options.mesh.to_string() + " has " + std::to_string(options.mesh.world()) +
-                    " ranks, " + std::to_string(place.world) + " were started", "start as many, or run it outside a launcher");
+    throw UserError(Exit::usage, "verify",
+                    "--mesh " + options.mesh.to_string() + " has " + std::to_string(options.mesh.world()) + " ranks, " +
+                        std::to_string(place.world) + " were started",
+                    "start as many, or run it outside a launcher");
   comm::Comm comm(place, options.mesh);
   bool passed = true;
   Json report = Json::array();
@@ -103,12 +108,14 @@ int verify(const VerifyOptions& options) {
     if (it == kKinds.end()) {
       std::string known;
       for (const auto& [name, function] : kKinds) known += (known.empty() ? "" : ", ") + name;
-      throw UserError(Exit::input, "verify", (folder / "case.json").string() + ": kind '" + kind + "' is not known", "known kinds: " + known);
+      throw UserError(Exit::input, "verify", (folder / "case.json").string() + ": kind '" + kind + "' is not known",
+                      "known kinds: " + known);
     }
     const CaseResults results = it->second(context);
     size_t compared = 0;
     for (const auto& file : results) compared += file.comparisons().size();
-    check_input(compared > 0, "verify", folder.string() + ": nothing to compare", "the case has no expected values of kind " + kind);
+    check_input(compared > 0, "verify", folder.string() + ": nothing to compare",
+                "the case has no expected values of kind " + kind);
     comm.check_agreement("verify " + context.name, fingerprint(results));
     for (const auto& file : results) {
       passed = passed && file.passed();
