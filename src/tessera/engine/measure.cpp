@@ -82,7 +82,7 @@ class Probe {
     const bool want_input = !first || options_.input_grad;
 
     {  // without a graph
-      UnitRun run{leaves(stream, false), {}, want_input};
+      UnitRun run{.in = leaves(stream, false)};
       Meter::MetaCount count;
       net::Flow out = run_forward(unit, ctx, cond, false, run);
       f.forward_peak = count.peak();
@@ -93,7 +93,7 @@ class Probe {
     f.backward_flops = 2 * f.forward_flops;
     net::Flow out;
     if (options_.train) {
-      UnitRun run{leaves(stream, want_input), {}, want_input};
+      UnitRun run{.in = leaves(stream, want_input)};
       std::vector<Tensor> cond_leaves = leaves(cond, true);
       std::vector<Tensor> cond_grad(cond.size());
       store.bind_grad(0, -1, true);
@@ -101,11 +101,17 @@ class Probe {
         Meter::MetaCount count;
         out = run_forward(unit, ctx, cond_leaves, true, run);
         f.keep_peak = f.recompute_peak = count.peak();
-        f.recompute_saved = count.live();
         f.saved = count.live() - f.out - f.cond;
         std::vector<Tensor> out_grad, out_cond_grad;
-        for (const Tensor& t : run.out.stream) out_grad.push_back(at::empty_like(t));
-        for (const Tensor& t : run.out.cond) out_cond_grad.push_back(at::empty_like(t));
+        for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
+        for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
+        // A rebuilt graph stands without the outputs: what they hold goes, but for what the graph itself saved of them.
+        net::Flow same;
+        for (const Tensor& t : out.stream) same.stream.push_back(at::empty_like(t));
+        for (const Tensor& t : out.cond) same.cond.push_back(at::empty_like(t));
+        const int64_t with_both = count.live();
+        out = std::move(same);
+        f.recompute_saved = f.saved + f.out + f.cond - (with_both - count.live());
         const int64_t start = count.live();
         count.reset_peak();
         std::vector<Tensor> in_grad =
@@ -116,7 +122,7 @@ class Probe {
         store.finish_grad(0);
       }
     } else {
-      UnitRun run{leaves(stream, false), {}, false};
+      UnitRun run{.in = leaves(stream, false)};
       out = run_forward(unit, ctx, cond, false, run);
     }
     stream = out.stream;

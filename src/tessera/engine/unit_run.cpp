@@ -1,5 +1,7 @@
 #include "tessera/engine/unit_run.h"
 
+#include <torch/csrc/autograd/engine.h>
+
 namespace tessera::engine {
 
 std::vector<Tensor> leaves(const std::vector<Tensor>& tensors, bool requires_grad) {
@@ -14,38 +16,44 @@ net::Flow run_forward(const net::Unit& unit, net::Context& ctx, const std::vecto
   net::Flow out = unit.forward(ctx, {run.in, cond});
   if (!graph) return out;
   net::Flow detached;
-  for (const Tensor& t : out.stream) detached.stream.push_back(t.detach());
-  for (const Tensor& t : out.cond) detached.cond.push_back(t.detach());
-  run.out = std::move(out);
+  for (const Tensor& t : out.stream) {
+    run.stream_roots.push_back(t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
+    detached.stream.push_back(t.detach());
+  }
+  for (const Tensor& t : out.cond) {
+    run.cond_roots.push_back(t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
+    detached.cond.push_back(t.detach());
+  }
   return detached;
 }
 
 std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std::vector<Tensor> out_cond_grad,
                                  const std::vector<Tensor>& cond, std::vector<Tensor>& cond_grad,
                                  const Tensor& anchor) {
-  std::vector<Tensor> outputs, grads, inputs;
-  const auto add_output = [&](const std::vector<Tensor>& values, std::vector<Tensor>& gradients) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (i >= gradients.size() || !gradients[i].defined() || !values[i].requires_grad()) continue;
-      outputs.push_back(values[i]);
+  torch::autograd::edge_list roots, wanted;
+  torch::autograd::variable_list grads;
+  const auto add_output = [&](const torch::autograd::edge_list& edges, std::vector<Tensor>& gradients) {
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (i >= gradients.size() || !gradients[i].defined() || !edges[i].is_valid()) continue;
+      roots.push_back(edges[i]);
       grads.push_back(std::move(gradients[i]));
     }
   };
-  add_output(run.out.stream, out_grad);
-  add_output(run.out.cond, out_cond_grad);
+  const auto want = [&](const Tensor& t) {
+    if (t.requires_grad()) wanted.push_back(torch::autograd::impl::gradient_edge(t));
+  };
+  add_output(run.stream_roots, out_grad);
+  add_output(run.cond_roots, out_cond_grad);
   const size_t streams = run.in.size();
-  for (const Tensor& t : run.in)
-    if (t.requires_grad()) inputs.push_back(t);
-  for (const Tensor& t : cond)
-    if (t.requires_grad()) inputs.push_back(t);
-  if (anchor.requires_grad()) inputs.push_back(anchor);  // or nodes that lead to no input are pruned
+  for (const Tensor& t : run.in) want(t);
+  for (const Tensor& t : cond) want(t);
+  want(anchor);  // or nodes that lead to no input are pruned
 
-  std::vector<Tensor> found;
-  if (!outputs.empty() && !inputs.empty()) {
-    found = torch::autograd::grad(outputs, inputs, grads, /*retain_graph=*/false, /*create_graph=*/false,
-                                  /*allow_unused=*/true);
-  }
-  outputs.clear(), grads.clear();
+  std::vector<Tensor> found(wanted.size());
+  if (!roots.empty() && !wanted.empty())
+    found = torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
+                                                                  /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
+  roots.clear(), grads.clear();
   std::vector<Tensor> in_grad(streams);
   size_t at = 0;
   for (size_t i = 0; i < streams; ++i)

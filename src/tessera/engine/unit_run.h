@@ -11,16 +11,17 @@ namespace tessera::engine {
 /// What a unit keeps of one micro-batch between its forward and its backward.
 struct UnitRun {
   std::vector<Tensor> in;  ///< boundary inputs: leaves
-  net::Flow out;           ///< outputs with their graph; empty when it is not kept
-  bool input_grad = true;  ///< gradients of the boundary inputs are wanted
+  /// Where the graph ends, per boundary and conditioning output; empty when it is not kept. Edges, not tensors: the graph
+  /// does not need the outputs' values, whoever runs next holds them as long as they matter.
+  torch::autograd::edge_list stream_roots = {}, cond_roots = {};
 };
 
-/// Runs the unit. With `graph` the outputs keep it in run.out and the returned flow is detached; without, only the
-/// inputs stay. `cond` are the shared leaves.
+/// Runs the unit and returns its outputs, detached. With `graph` run keeps the graph; without, only the inputs stay.
+/// `cond` are the shared leaves.
 net::Flow run_forward(const net::Unit& unit, net::Context& ctx, const std::vector<Tensor>& cond, bool graph,
                       UnitRun& run);
 
-/// Gradients of run.in, given those of run.out; adds conditioning gradients to `cond_grad` (one place a leaf, maybe
+/// Gradients of run.in, given those of the outputs; adds conditioning gradients to `cond_grad` (one place a leaf, maybe
 /// undefined) and frees the graph. `out_cond_grad`: gradients of conditioning this unit produced (the stem).
 std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std::vector<Tensor> out_cond_grad,
                                  const std::vector<Tensor>& cond, std::vector<Tensor>& cond_grad, const Tensor& anchor);

@@ -80,7 +80,7 @@ struct GatedResidual : Function<GatedResidual> {
         });
     }
     if (ctx->needs_input_grad(1)) {
-      dy = at::empty_like(y);
+      dy = nobody_else_reads(y) ? y.detach() : at::empty_like(y);
       if (!y.is_meta())
         at::parallel_for(0, y.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
           gated_input(data(up), data(gate), gate.stride(0), rows.const_data_ptr<int32_t>(), begin, end, y.size(1),

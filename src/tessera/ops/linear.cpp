@@ -47,6 +47,20 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
   return y;
 }
 
+/// x = gelu'(x) * (dy W), some rows at a time: the widest gradient of a block takes the place of what it came from.
+void gelu_input_gradient_in_place(const Tensor& x, const Tensor& dy, const Tensor& w) {
+  constexpr int64_t kRows = 64;
+  const int64_t rows = x.size(0), cols = x.size(1);
+  const Tensor panel = at::empty({std::min(kRows, rows), cols}, x.options());
+  if (x.is_meta()) return;
+  float* values = const_cast<float*>(data(x));
+  for (int64_t r = 0; r < rows; r += kRows) {
+    const int64_t n = std::min(kRows, rows - r);
+    gemm(panel.narrow(0, 0, n), dy.narrow(0, r, n), w);
+    gelu_backward(values + r * cols, data(panel), values + r * cols, n * cols);
+  }
+}
+
 template <bool kGelu>
 struct Linear : Function<Linear<kGelu>> {
   static constexpr Map kMap = kGelu ? gelu_in_place : nullptr;
@@ -64,7 +78,10 @@ struct Linear : Function<Linear<kGelu>> {
     if (weight.grad.defined()) gemm(matrix(weight.grad), dy.t(), x, !std::exchange(weight.fresh, false), nullptr, kMap);
     if (bias && bias->grad.defined()) bias_gradient(dy, *bias);
     Tensor dx;
-    if (ctx->needs_input_grad(0)) {
+    if (ctx->needs_input_grad(0) && kGelu && nobody_else_reads(x)) {
+      gelu_input_gradient_in_place(x, dy, matrix(weight.value));
+      dx = x.detach();
+    } else if (ctx->needs_input_grad(0)) {
       dx = at::empty_like(x);
       gemm(dx, dy, matrix(weight.value));
       if (kGelu && !x.is_meta()) gelu_backward(out_data(dx), data(dx), data(x), x.numel());

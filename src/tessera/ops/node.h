@@ -26,6 +26,10 @@ inline bool wants_graph(std::initializer_list<const at::Tensor*> inputs) {
   return false;
 }
 
+/// A saved input is ours alone when its memory is held by its saved form and by `x`, what we unpacked from it: then its
+/// gradient may take its place.
+inline bool nobody_else_reads(const at::Tensor& x) { return !x.is_leaf() && x.storage().use_count() <= 2; }
+
 inline const float* data(const at::Tensor& t) { return t.const_data_ptr<float>(); }
 inline float* out_data(const at::Tensor& t) { return t.mutable_data_ptr<float>(); }
 

@@ -31,7 +31,7 @@ class Walk {
       }
       case Op::loss:
         live_ += model_.loss_grad - model_.targets;
-        if (plan_.units.back().activations == Policy::recompute) live_ -= model_.units.back().cost.out;  // prediction
+        live_ -= model_.units.back().cost.out;  // the prediction
         return before + model_.loss_peak;
       case Op::finish: {
         int64_t cond = 0;
@@ -46,12 +46,8 @@ class Walk {
         const Footprint& f = model_.units[in.unit].cost;
         const bool keep = plan_.units[in.unit].activations == Policy::keep;
         const int64_t peak = before + f.backward_peak;
-        if (keep)
-          live_ -= f.saved + f.out;
-        else
-          live_ -= f.recompute_saved;
-        if (in.unit > 0 && plan_.units[in.unit - 1].activations == Policy::recompute)
-          live_ -= model_.units[in.unit - 1].cost.out;
+        live_ -= keep ? f.saved : f.recompute_saved;
+        if (in.unit > 0) live_ -= model_.units[in.unit - 1].cost.out;  // this unit's input was the last to hold it
         live_ -= in.unit + 1 == units ? model_.loss_grad : model_.units[in.unit + 1].cost.grad_in;
         live_ += f.grad_in;
         cond_.resize(std::max(cond_.size(), f.grad_cond.size()));
