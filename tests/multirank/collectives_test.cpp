@@ -43,7 +43,7 @@ TEST_P(Collectives, OfTwoGroupsRunAtOnceFromTwoThreads) {
   EXPECT_EQ(r.code, 0) << r.output;
 }
 
-INSTANTIATE_TEST_SUITE_P(BySocketAndByMemory, Collectives, ::testing::Values("0", "1"));
+INSTANTIATE_TEST_SUITE_P(BySocketAndByMemory, Collectives, ::testing::Values("0", "100000"));
 
 TEST(Faults, ACollectiveThatDoesNotFinishIsNamedWithItsGroupAndBytes) {
   const Result r = on_ranks(2, {"absent"});

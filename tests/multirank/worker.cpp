@@ -47,7 +47,7 @@ Mesh mesh_of(const Rendezvous& place, const Arguments& arguments) {
   return Mesh::parse(arguments.empty() ? "dp_shard=" + std::to_string(place.world) : arguments[0]);
 }
 
-/// Sizes below and above what travels by socket, and none that the blocks of the sum divide.
+/// Sizes below and above what the tests send by socket, and none that the blocks of the sum divide.
 constexpr int64_t kSizes[] = {1, 257, 50'001, 1'300'007};
 
 /// ARGUMENT: a mesh; default: all ranks on dp_shard.

@@ -8,7 +8,7 @@
 // Each (purpose, axes) is a communicator of its own, so gathers, reductions and control never wait for each other. All
 // calls block the calling thread; different groups may be used from different threads at once. A group of one does what
 // the collective means for one rank. Collectives take no memory of their own, but for 4 MiB of all_reduce. Between
-// ranks of one machine the bulk is read from the other's memory (same_host.h).
+// ranks of one machine what is large is read from the other's memory (same_host.h).
 #include <map>
 #include <memory>
 #include <string>

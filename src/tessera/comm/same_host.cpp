@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -16,13 +17,13 @@ namespace tessera::comm {
 
 namespace {
 
-// Measured between two ranks on two busy cores, shards of 35 MB: all_gather 14-26 ms against 35 by send and recv of
-// Gloo, reduce_scatter 32 against 42-54 (with its sum), and 15 ms of CPU against 18-27; the reading alone runs at 5.7
-// GB/s, at 12 on huge pages. Pieces of 2 MB are slower than by socket: the second round trip wakes two threads in each
-// rank.
-constexpr int64_t kLarge = 4 << 20;
+// Two ranks on two busy cores, medians of 12 interleaved runs, by memory against by socket: shards of 35 MB, all_gather
+// 24 ms against 32, reduce_scatter (with its sum) 23 against 37. With 17 and 9 MB the difference is within what a
+// control without any change showed, and reduce_scatter's median of 9 MB was worse (12.7 against 9.4): the second round
+// trip wakes two threads in each rank. Hence only what is as large as where the gain was seen. `comm_worker speed`
+// measures it.
+constexpr int64_t kLarge = 32 << 20;
 
-bool large(const at::Tensor& t) { return t.defined() && static_cast<int64_t>(t.nbytes()) >= kLarge; }
 at::Tensor word(int64_t& value) { return at::from_blob(&value, {1}, at::kLong); }
 
 /// Whether all `bytes` at `from` of process `pid` arrived at `to`; errno says why not.
@@ -39,8 +40,13 @@ bool read_memory(pid_t pid, int64_t from, void* to, size_t bytes) {
 
 class SameHostTransport final : public Transport {
  public:
-  SameHostTransport(std::unique_ptr<Transport> link, std::vector<pid_t> pids, int index)
-      : link_(std::move(link)), pids_(std::move(pids)), index_(index), mine_(pids_.size()), theirs_(pids_.size()) {}
+  SameHostTransport(std::unique_ptr<Transport> link, std::vector<pid_t> pids, int index, int64_t from)
+      : link_(std::move(link)),
+        pids_(std::move(pids)),
+        index_(index),
+        from_(from),
+        mine_(pids_.size()),
+        theirs_(pids_.size()) {}
 
   void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
     // First round: what is small itself, of what is large the address. Both ends know the size, so they agree.
@@ -73,9 +79,12 @@ class SameHostTransport final : public Transport {
   }
 
  private:
+  bool large(const at::Tensor& t) const { return t.defined() && static_cast<int64_t>(t.nbytes()) >= from_; }
+
   const std::unique_ptr<Transport> link_;
   const std::vector<pid_t> pids_;
   const int index_;
+  const int64_t from_;                  // bytes; the same for all members
   std::vector<int64_t> mine_, theirs_;  // addresses, then acknowledgements, by peer
 };
 
@@ -104,13 +113,14 @@ int64_t machine() {
 
 std::unique_ptr<Transport> read_same_host(std::unique_ptr<Transport> link, int index, int size) {
   const char* choice = std::getenv("TESSERA_SAME_HOST");
+  const int64_t wanted = choice ? std::atoll(choice) : kLarge;
   // Where Yama restricts it, the launcher (torchrun, ...) and its descendants, the other ranks, may read this process.
   prctl(PR_SET_PTRACER, getppid());
   // A probe: equal process ids may be of different machines or containers, so each reads a word it also got by socket.
   int64_t cookie = machine() ^ (static_cast<int64_t>(getpid()) << 32) ^ reinterpret_cast<int64_t>(&cookie);
   const auto peers =
       swap_words<4>(*link, index, size, {machine(), getpid(), reinterpret_cast<int64_t>(&cookie), cookie});
-  int64_t possible = !choice || std::string_view(choice) != "0";
+  int64_t possible = wanted > 0, from = wanted;
   std::vector<pid_t> pids;
   for (const auto& [where, pid, address, expected] : peers) {
     int64_t seen = 0;
@@ -119,9 +129,12 @@ std::unique_ptr<Transport> read_same_host(std::unique_ptr<Transport> link, int i
                seen == expected;
   }
   // The cookie lives until all have said what they saw.
-  for (const auto& [agreed] : swap_words<1>(*link, index, size, {possible})) possible = possible && agreed;
+  for (const auto& [agreed, bytes] : swap_words<2>(*link, index, size, {possible, wanted})) {
+    possible = possible && agreed;
+    from = std::max(from, bytes);
+  }
   if (!possible) return link;
-  return std::make_unique<SameHostTransport>(std::move(link), std::move(pids), index);
+  return std::make_unique<SameHostTransport>(std::move(link), std::move(pids), index, from);
 }
 
 }  // namespace tessera::comm

@@ -10,8 +10,9 @@
 namespace tessera::comm {
 
 /// Collective over the group. Returns `link` unless every member can read every other one; else a transport that sends
-/// addresses and acknowledgements over `link` and fetches what is large with process_vm_readv. TESSERA_SAME_HOST=0 in
-/// the environment of any member switches it off.
+/// addresses and acknowledgements over `link` and fetches what is large with process_vm_readv. TESSERA_SAME_HOST in the
+/// environment says from how many bytes a message is large (default 32 MiB; the largest among the members counts); 0
+/// for any member switches it off.
 std::unique_ptr<Transport> read_same_host(std::unique_ptr<Transport> link, int index, int size);
 
 }  // namespace tessera::comm

@@ -52,7 +52,8 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
   std::vector<Tensor> found(wanted.size());
   if (!roots.empty() && !wanted.empty())
     found = torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
-                                                                  /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
+                                                                  /*create_graph=*/false, /*accumulate_grad=*/false,
+                                                                  wanted);
   roots.clear(), grads.clear();
   std::vector<Tensor> in_grad(streams);
   size_t at = 0;

@@ -11,8 +11,8 @@ namespace tessera::engine {
 /// What a unit keeps of one micro-batch between its forward and its backward.
 struct UnitRun {
   std::vector<Tensor> in;  ///< boundary inputs: leaves
-  /// Where the graph ends, per boundary and conditioning output; empty when it is not kept. Edges, not tensors: the graph
-  /// does not need the outputs' values, whoever runs next holds them as long as they matter.
+  /// Where the graph ends, per boundary and conditioning output; empty when it is not kept. Edges, not tensors: the
+  /// graph does not need the outputs' values, whoever runs next holds them as long as they matter.
   torch::autograd::edge_list stream_roots = {}, cond_roots = {};
 };
 

@@ -49,7 +49,7 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
 
 /// x = gelu'(x) * (dy W), some rows at a time: the widest gradient of a block takes the place of what it came from.
 void gelu_input_gradient_in_place(const Tensor& x, const Tensor& dy, const Tensor& w) {
-  constexpr int64_t kRows = 64;
+  constexpr int64_t kRows = 256;
   const int64_t rows = x.size(0), cols = x.size(1);
   const Tensor panel = at::empty({std::min(kRows, rows), cols}, x.options());
   if (x.is_meta()) return;
