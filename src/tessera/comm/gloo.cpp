@@ -28,8 +28,8 @@ class GlooTransport final : public Transport {
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
   }
 
-  // send and recv: straight from and into the tensors, 1.5 to 3 times as fast here as alltoall_base and
-  // _allgather_base.
+  // send and recv: straight from and into the tensors, 1.2 to 1.6 times as fast here as alltoall_base and 2 to 6 times
+  // as fast as _allgather_base.
   void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
     for (size_t peer = 0; peer < in.size(); ++peer) {
