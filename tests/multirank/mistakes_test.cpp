@@ -85,6 +85,10 @@ TEST(Mistakes, WeightsOfAnotherSizeNameTensorAndBothShapes) {
   expect(run.train(1, "run", {"--model.path", run.out("small") + "/model", "--model.config.ffn_dim", "256"}), 3,
          {"blocks.0.ffn.0", "[256, 64]", "[128, 64]"});
 }
+TEST(Mistakes, LoadingWithoutAPathIsRefused) {
+  const TinyRun run("m");
+  expect(run.train(1, "run", {"--model.init", "load"}), 2, {"model.init", "model.path"});
+}
 TEST(Mistakes, ABudgetThatNothingFitsIsRefusedWithAdvice) {
   const TinyRun run("m");
   expect(run.train(1, "run", {"--plan.budget", "100KiB"}), 4, {"plan.budget", "dp_shard"});

@@ -79,6 +79,9 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Mesh& mesh,
 }
 
 void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store) {
+  if (recipe.model.init == "load" && recipe.model.path.empty())
+    throw UserError(Exit::usage, "model.init", "'load' has nothing to load: model.path is empty",
+                    "set model.path, or model.init = \"random\"");
   if (recipe.model.path.empty() || recipe.model.init == "random") {
     engine::fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
       job.model->initialise(param, static_cast<uint64_t>(recipe.run.seed), first, count, out);
