@@ -94,7 +94,7 @@ TEST_F(Safetensors, TruncatedFilesAndLyingLengthsAreRefused) {
 TEST_F(Safetensors, WhatPeopleOpenByMistakeIsNamed) {
   expect_error(Exit::input, {"Git LFS pointer"},
                [&] { SafetensorsFile::open(write("x", "version https://git-lfs...\n")); });
-  expect_error(Exit::input, {"zip archive (.pth"},
+  expect_error(Exit::input, {"file of torch.save"},
                [&] { SafetensorsFile::open(write("x", "PK\x03\x04............")); });
   expect_error(Exit::input, {"web page"}, [&] { SafetensorsFile::open(write("x", "<!DOCTYPE html>")); });
 }

@@ -57,9 +57,28 @@ TEST_F(Weights, IncompleteOrContradictingSetsAreRefused) {
 }
 
 TEST_F(Weights, AFolderWithoutWeightsSaysWhatWasLookedFor) {
-  write("m/pytorch_model.bin", "x");
-  expect_error(Exit::input, {"no weights, looked for model.safetensors", ".bin files must be converted"},
+  write("m/readme.md", "x");
+  expect_error(Exit::input, {"no weights, looked for model.safetensors", "name the file"},
                [&] { open_weights(path("m")); });
+}
+
+TEST_F(Weights, TheOnlyFileOfAFolderIsTakenAndOneOfTwoMustBeNamed) {
+  save("m/epoch-3.safetensors", {"a"}, 1);
+  EXPECT_EQ(open_weights(path("m")).names(), std::vector<std::string>{"a"});
+  save("m/epoch-4.safetensors", {"a"}, 1);
+  expect_error(Exit::input, {"holds 2 files of weights", "name the file itself"}, [&] { open_weights(path("m")); });
+}
+
+TEST_F(Weights, ADiffusersFolderGivesItsTransformer) {
+  save("d/transformer/diffusion_pytorch_model.safetensors", {"a"}, 1);
+  save("d/vae/diffusion_pytorch_model.safetensors", {"v"}, 1);
+  EXPECT_EQ(open_weights(path("d")).names(), std::vector<std::string>{"a"});
+}
+
+TEST_F(Weights, TwoExpertsAreNotOneModel) {
+  save("moe/high_noise_model/diffusion_pytorch_model.safetensors", {"a"}, 1);
+  save("moe/low_noise_model/diffusion_pytorch_model.safetensors", {"a"}, 1);
+  expect_error(Exit::input, {"two models", "name one of the two"}, [&] { open_weights(path("moe")); });
 }
 
 }  // namespace tessera::checkpoint

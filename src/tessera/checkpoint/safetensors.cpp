@@ -24,7 +24,7 @@ constexpr std::string_view kDamaged = "the file is damaged or only partly copied
 std::string_view likely_mistake(std::string_view start) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kKnown = {{
       {"version ", "this is a Git LFS pointer, not the file: run 'git lfs pull' where it came from"},
-      {"PK\x03\x04", "this is a zip archive (.pth, .pt): convert it to safetensors"},
+      {"PK\x03\x04", "this is a file of torch.save: tessera convert FILE OUT.safetensors"},
       {"GGUF", "this is a GGUF file: get the safetensors file of the model"},
       {"<", "this looks like a web page: the download failed, fetch it again"},
   }};

@@ -57,6 +57,37 @@ class SafetensorsFile {
   Metadata metadata_;
 };
 
+/// A tensor without its data.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  int64_t count() const { return *element_count(shape); }
+  int64_t bytes() const { return *byte_count(shape, dtype); }
+};
+
+/// Writes a file piece by piece, for weights that memory does not hold at once:
+///
+///   SafetensorsWriter out("out.safetensors", infos);
+///   for (const TensorInfo& tensor : out.tensors()) out.write(data_of(tensor), tensor.bytes());
+///   out.commit();
+///
+/// Beside `path`, flushed and renamed (file.h); throws UserError (disk) when any of it fails.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const Path& path, std::vector<TensorInfo> tensors, const Metadata& metadata = {});
+
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }  ///< in the order in which their bytes must come
+  void write(const void* data, int64_t bytes);                         ///< the next bytes, tensor after tensor
+  void commit();
+
+ private:
+  std::vector<TensorInfo> tensors_;
+  std::string header_;
+  int64_t left_ = 0;
+  DurableFile file_;
+};
+
 struct TensorData {
   std::string name;
   DType dtype;
@@ -64,7 +95,7 @@ struct TensorData {
   const void* data;  ///< borrowed until write_safetensors returns
 };
 
-/// Writes beside `path`, flushes and renames (file.h); throws UserError (disk) when any of it fails.
+/// The same in one call, for what is in memory.
 void write_safetensors(const Path& path, const std::vector<TensorData>& tensors, const Metadata& metadata = {});
 
 }  // namespace tessera::checkpoint

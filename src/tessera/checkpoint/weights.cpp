@@ -12,8 +12,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kStems[] = {"model", "diffusion_pytorch_model"};
-constexpr std::string_view kSuffix = ".safetensors";
+struct Form {
+  std::string_view stem, ending;
+};
+constexpr Form kForms[] = {
+    {"model", ".safetensors"}, {"diffusion_pytorch_model", ".safetensors"}, {"pytorch_model", ".bin"}};
+constexpr std::string_view kEndings[] = {".safetensors", ".pth", ".pt", ".bin"};
 constexpr std::string_view kIndexSuffix = ".index.json";
 
 [[noreturn]] void refuse(const std::string& what, const std::string& hint) {
@@ -21,21 +25,22 @@ constexpr std::string_view kIndexSuffix = ".index.json";
 }
 
 /// Files "<stem>-00001-of-00003.safetensors" of a folder, sorted; refuses an incomplete set.
-std::vector<Path> shards(const Path& folder, std::string_view stem) {
+std::vector<Path> shards(const Path& folder, const Form& form) {
   std::vector<Path> found;
   size_t expected = 0;
   for (const auto& item : fs::directory_iterator(folder)) {
     std::string name = item.path().filename().string();
     size_t of = name.rfind("-of-");
-    if (!name.starts_with(std::string(stem) + "-") || !name.ends_with(kSuffix) || of == std::string::npos) continue;
-    std::string total = name.substr(of + 4, name.size() - of - 4 - kSuffix.size());
+    if (!name.starts_with(std::string(form.stem) + "-") || !name.ends_with(form.ending) || of == std::string::npos)
+      continue;
+    std::string total = name.substr(of + 4, name.size() - of - 4 - form.ending.size());
     if (total.empty() || total.size() > 9 || total.find_first_not_of("0123456789") != std::string::npos) continue;
     expected = std::max(expected, static_cast<size_t>(std::stoul(total)));
     found.push_back(item.path());
   }
   if (found.size() != expected)
     refuse(folder.string() + ": " + std::to_string(found.size()) + " of " + std::to_string(expected) + " shards of " +
-               std::string(stem) + " are there",
+               std::string(form.stem) + " are there",
            "fetch the missing ones");
   std::sort(found.begin(), found.end());
   return found;
@@ -44,8 +49,8 @@ std::vector<Path> shards(const Path& folder, std::string_view stem) {
 }  // namespace
 
 void WeightSet::add(const Path& file) {
-  files_.push_back(SafetensorsFile::open(file));
-  for (const auto& entry : files_.back().entries())
+  files_.push_back(WeightFile::open(file));
+  for (const auto& entry : files_.back().tensors())
     if (!place_.emplace(entry.name, files_.size() - 1).second)
       refuse(path_.string() + ": tensor " + shown(entry.name) + " is in more than one file, also in " +
                  file.filename().string(),
@@ -67,7 +72,7 @@ void WeightSet::add_index(const Path& index) {
       refuse(what + ": " + shown(name) + " is in " + shown(file) + ", expected a plain file name",
              "fetch the index again");
     auto [at, is_new] = files.emplace(file, files_.size());
-    if (is_new) files_.push_back(SafetensorsFile::open(index.parent_path() / file));
+    if (is_new) files_.push_back(WeightFile::open(index.parent_path() / file));
     if (!files_[at->second].find(name))
       refuse(what + ": " + shown(name) + " should be in " + shown(file) + ", which does not have it",
              "index and shards are of different models: fetch both again");
@@ -81,7 +86,7 @@ std::vector<std::string> WeightSet::names() const {
   return result;
 }
 
-const SafetensorsFile& WeightSet::file_of(const std::string& name) const {
+const WeightFile& WeightSet::file_of(const std::string& name) const {
   auto found = place_.find(name);
   if (found != place_.end()) return files_[found->second];
   std::vector<std::string> near = nearest(name, names());
@@ -89,7 +94,7 @@ const SafetensorsFile& WeightSet::file_of(const std::string& name) const {
                   near.empty() ? "it has no tensors at all" : "the nearest name in it is " + shown(near[0]));
 }
 
-const SafetensorsFile::Entry& WeightSet::at(const std::string& name) const { return file_of(name).at(name); }
+const TensorInfo& WeightSet::at(const std::string& name) const { return *file_of(name).find(name); }
 
 void WeightSet::read(const std::string& name, int64_t first, int64_t count, void* to) const {
   file_of(name).read(name, first, count, to);
@@ -97,6 +102,28 @@ void WeightSet::read(const std::string& name, int64_t first, int64_t count, void
 
 void WeightSet::read_f32(const std::string& name, int64_t first, int64_t count, float* to) const {
   file_of(name).read_f32(name, first, count, to);
+}
+
+/// What one of the usual names in the folder says; whether there was one.
+bool WeightSet::add_named(const Path& folder) {
+  for (const Form& form : kForms) {
+    const Path whole = folder / (std::string(form.stem) + std::string(form.ending));
+    const Path index = whole.string() + std::string(kIndexSuffix);
+    if (fs::exists(whole)) {
+      add(whole);
+    } else if (fs::exists(index)) {
+      add_index(index);
+    } else {
+      for (const Path& shard : shards(folder, form)) add(shard);
+    }
+    if (!files_.empty()) return true;
+  }
+  return false;
+}
+
+bool is_weight_file(const Path& path) {
+  const std::string name = path.filename().string();
+  return std::any_of(std::begin(kEndings), std::end(kEndings), [&](auto ending) { return name.ends_with(ending); });
 }
 
 WeightSet open_weights(const Path& path) {
@@ -111,22 +138,26 @@ WeightSet open_weights(const Path& path) {
     }
     return set;
   }
-  for (std::string_view stem : kStems) {
-    Path whole = path / (std::string(stem) + std::string(kSuffix));
-    Path index = whole.string() + std::string(kIndexSuffix);
-    if (fs::exists(whole)) {
-      set.add(whole);
-    } else if (fs::exists(index)) {
-      set.add_index(index);
-    } else {
-      for (const Path& shard : shards(path, stem)) set.add(shard);
-    }
-    if (!set.files_.empty()) return set;
+  if (set.add_named(path)) return set;
+  if (fs::is_directory(path / "transformer") && set.add_named(path / "transformer")) return set;
+
+  std::vector<Path> found;
+  for (const auto& item : fs::directory_iterator(path))
+    if (item.is_regular_file() && is_weight_file(item.path())) found.push_back(item.path());
+  if (found.size() == 1) {
+    set.add(found[0]);
+    return set;
   }
+  if (fs::is_directory(path / "high_noise_model"))
+    refuse(path.string() + ": holds two models, high_noise_model and low_noise_model", "name one of the two");
+  if (!found.empty())
+    refuse(path.string() + ": holds " + std::to_string(found.size()) + " files of weights, among them " +
+               found[0].filename().string(),
+           "name the file itself");
   refuse(path.string() +
-             ": no weights, looked for model.safetensors, diffusion_pytorch_model.safetensors, their "
-             ".index.json and their shards",
-         "name the .safetensors file itself; .pth and .bin files must be converted first");
+             ": no weights, looked for model.safetensors, diffusion_pytorch_model.safetensors, pytorch_model.bin, "
+             "their .index.json and their shards",
+         "name the file of weights itself");
 }
 
 }  // namespace tessera::checkpoint

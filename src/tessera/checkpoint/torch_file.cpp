@@ -1,0 +1,315 @@
+// Format: the zip layout of torch.save (torch/csrc/jit/docs/serialization.md) and the calls its pickles make.
+#include "tessera/checkpoint/torch_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/crc.h"
+#include "tessera/checkpoint/json.h"
+#include "tessera/checkpoint/pickle.h"
+#include "tessera/checkpoint/torch_zip.h"
+
+namespace tessera::checkpoint {
+
+namespace {
+
+using Kind = Pickle::Kind;
+using Ref = Pickle::Ref;
+
+constexpr int64_t kMaxPickle = int64_t{64} << 20;  // names and shapes of a 14B model take 0.2 MiB
+constexpr int kMaxDepth = 16;                      // dicts within dicts
+constexpr int64_t kMaxVisits = 10'000'000;  // values may be shared: what is walked is not bound by the file's size
+
+struct TypeRow {
+  std::string_view name;
+  DType dtype;
+};
+constexpr TypeRow kStorages[] = {{"torch.DoubleStorage", DType::f64}, {"torch.FloatStorage", DType::f32},
+                                 {"torch.HalfStorage", DType::f16},   {"torch.BFloat16Storage", DType::bf16},
+                                 {"torch.LongStorage", DType::i64},   {"torch.IntStorage", DType::i32},
+                                 {"torch.ShortStorage", DType::i16},  {"torch.CharStorage", DType::i8},
+                                 {"torch.ByteStorage", DType::u8},    {"torch.BoolStorage", DType::boolean},
+                                 {"torch.UntypedStorage", DType::u8}, {"torch.storage.UntypedStorage", DType::u8}};
+constexpr TypeRow kDTypes[] = {{"torch.float64", DType::f64},
+                               {"torch.float32", DType::f32},
+                               {"torch.float16", DType::f16},
+                               {"torch.bfloat16", DType::bf16},
+                               {"torch.float8_e4m3fn", DType::f8_e4m3},
+                               {"torch.float8_e5m2", DType::f8_e5m2},
+                               {"torch.int64", DType::i64},
+                               {"torch.int32", DType::i32},
+                               {"torch.int16", DType::i16},
+                               {"torch.int8", DType::i8},
+                               {"torch.uint8", DType::u8},
+                               {"torch.bool", DType::boolean}};
+// What else a file of tensors may refer to. None of it does anything; see pickle.h.
+constexpr std::string_view kOthers[] = {"collections.OrderedDict",
+                                        "torch._utils._rebuild_tensor",
+                                        "torch._utils._rebuild_tensor_v2",
+                                        "torch._utils._rebuild_tensor_v3",
+                                        "torch._utils._rebuild_parameter",
+                                        "torch._utils._rebuild_parameter_with_state",
+                                        "torch.Size",
+                                        "torch.device",
+                                        "_codecs.encode"};
+// Dicts that only wrap the weights, by the programs that write them.
+constexpr std::string_view kWrappers[] = {"state_dict", "model_state", "model_state_dict", "model", "module",
+                                          "generator",  "ema",         "params_ema",       "params"};
+
+const std::set<std::string>& allowed() {
+  static const std::set<std::string> names = [] {
+    std::set<std::string> all(std::begin(kOthers), std::end(kOthers));
+    for (const TypeRow& row : kStorages) all.emplace(row.name);
+    for (const TypeRow& row : kDTypes) all.emplace(row.name);
+    return all;
+  }();
+  return names;
+}
+
+/// Turns the description of a pickle into entries.
+class Collector {
+ public:
+  Collector(const Pickle& pickle, std::map<std::string, ZipEntry> storages, std::string file)
+      : pickle_(pickle), storages_(std::move(storages)), file_(std::move(file)) {}
+
+  std::vector<TorchFile::Entry> entries;
+  Metadata metadata;
+
+  void collect() {
+    for (const auto& [key, value] : pickle_.pairs(pickle_.root())) note(key, value);
+    walk(unwrapped(pickle_.root(), 0), "", 0);
+    if (entries.empty()) refuse(file_ + ": holds no tensors", "is this a file of weights?");
+  }
+
+ private:
+  using Value = Pickle::Value;
+
+  [[noreturn]] void refuse(const std::string& what,
+                           std::string_view hint = "the file is damaged: fetch it again") const {
+    throw UserError(Exit::input, "checkpoint.torch", what, hint);
+  }
+  const Value& at(Ref ref) const { return pickle_.at(ref); }
+
+  static std::string text_of(const Value& value) {
+    if (value.kind == Kind::text) return value.text;
+    if (value.kind == Kind::integer) return std::to_string(value.integer);
+    if (value.kind == Kind::real) return Json(value.real).dump();
+    if (value.kind == Kind::boolean) return value.integer ? "true" : "false";
+    return {};
+  }
+  void note(Ref key, Ref value) {
+    if (const std::string text = text_of(at(value)); !text.empty()) metadata[text_of(at(key))] = text;
+  }
+
+  bool is_tensor(Ref ref) const {
+    return at(ref).kind == Kind::call && at(ref).text.starts_with("torch._utils._rebuild_");
+  }
+
+  /// The dict within that holds the weights, where there is exactly one that may and no tensor stands beside it.
+  Ref unwrapped(Ref ref, int depth) const {
+    std::vector<Ref> inner;
+    for (const auto& [key, value] : pickle_.pairs(ref)) {
+      if (is_tensor(value)) return ref;
+      const bool wrapper = std::find(std::begin(kWrappers), std::end(kWrappers), at(key).text) != std::end(kWrappers);
+      if (wrapper && at(value).kind == Kind::dict && !at(value).items.empty()) inner.push_back(value);
+    }
+    return inner.size() == 1 && depth < kMaxDepth ? unwrapped(inner[0], depth + 1) : ref;
+  }
+
+  void walk(Ref ref, const std::string& name, int depth) {
+    if (++visits_ > kMaxVisits || depth > kMaxDepth)
+      refuse(file_ + ": " + shown(name) + ": nested too deep",
+             "save the tensors alone: torch.save(model.state_dict())");
+    const auto below = [&](const std::string& key) { return name.empty() ? key : name + "." + key; };
+    const Value& value = at(ref);
+    if (is_tensor(ref)) {
+      add(ref, name);
+    } else if (value.kind == Kind::dict) {
+      for (const auto& [key, item] : pickle_.pairs(ref)) walk(item, below(text_of(at(key))), depth + 1);
+    } else if (value.kind == Kind::list || value.kind == Kind::tuple) {
+      for (size_t i = 0; i < value.items.size(); ++i) walk(value.items[i], below(std::to_string(i)), depth + 1);
+    }
+  }
+
+  const Value& argument(const Value& call, size_t index, Kind kind, const std::string& what) const {
+    if (index >= call.items.size() || at(call.items[index]).kind != kind)
+      refuse(what + ": argument " + std::to_string(index) + " of " + call.text + " is not what torch.save writes");
+    return at(call.items[index]);
+  }
+  Shape integers(const Value& tuple, const std::string& what) const {
+    Shape result;
+    for (const Ref item : tuple.items) {
+      if (at(item).kind != Kind::integer || at(item).integer < 0)
+        refuse(what + ": expected sizes of 0 and more, found " + shown(text_of(at(item))));
+      result.push_back(at(item).integer);
+    }
+    return result;
+  }
+  static const DType* find_type(std::string_view name, const TypeRow* begin, const TypeRow* end) {
+    const auto* row = std::find_if(begin, end, [&](const TypeRow& r) { return r.name == name; });
+    return row == end ? nullptr : &row->dtype;
+  }
+
+  void add(Ref ref, const std::string& name) {
+    const std::string what = file_ + ": tensor " + shown(name);
+    const Value* call = &at(ref);
+    for (int depth = 0; call->text.starts_with("torch._utils._rebuild_parameter");
+         ++depth) {  // (tensor, requires_grad, ...)
+      if (depth > 1) refuse(what + ": a parameter of a parameter");
+      call = &argument(*call, 0, Kind::call, what);
+    }
+    if (!call->text.starts_with("torch._utils._rebuild_tensor")) refuse(what + ": is " + shown(call->text));
+    TorchFile::Entry entry;
+    entry.name = name;
+    entry.shape = integers(argument(*call, 2, Kind::tuple, what), what);
+    entry.strides = integers(argument(*call, 3, Kind::tuple, what), what);
+    const int64_t offset = argument(*call, 1, Kind::integer, what).integer;
+    const ZipEntry& storage = storage_of(*call, what, entry.dtype);
+    place(entry, offset, storage, what);
+    if (!names_.insert(name).second) refuse(what + " is there twice");
+    entries.push_back(std::move(entry));
+  }
+
+  /// ('storage', type, key, device, elements), and the dtype that the call or the type says.
+  const ZipEntry& storage_of(const Value& call, const std::string& what, DType& dtype) {
+    const Value& tuple = at(argument(call, 0, Kind::persistent, what).items[0]);
+    const Value& type = argument(tuple, 1, Kind::global, what);
+    const Value& key = argument(tuple, 2, Kind::text, what);
+    const int64_t elements = argument(tuple, 4, Kind::integer, what).integer;
+    const DType* stored = find_type(type.text, std::begin(kStorages), std::end(kStorages));
+    if (!stored) refuse(what + ": a storage of " + shown(type.text));
+    dtype = *stored;
+    if (call.text.ends_with("_v3")) {
+      const Value& wanted = argument(call, 6, Kind::global, what);
+      const DType* known = find_type(wanted.text, std::begin(kDTypes), std::end(kDTypes));
+      if (!known) refuse(what + ": dtype " + shown(wanted.text), "convert it to one of " + dtype_names());
+      dtype = *known;
+    }
+    const auto found = storages_.find(key.text);
+    if (found == storages_.end()) refuse(what + ": its data/" + key.text + " is not in the archive");
+    if (byte_count({elements}, *stored) != found->second.bytes)
+      refuse(what + ": data/" + key.text + " has " + std::to_string(found->second.bytes) + " bytes, expected " +
+             std::to_string(elements) + " elements of " + std::string(dtype_name(*stored)));
+    return found->second;
+  }
+
+  /// Checks that every element lies in the storage.
+  void place(TorchFile::Entry& entry, int64_t offset, const ZipEntry& storage, const std::string& what) const {
+    const int64_t size = dtype_size(entry.dtype), held = storage.bytes / size;
+    const auto outside = [&] {
+      refuse(what + ": shape " + shape_text(entry.shape) + " with strides " + shape_text(entry.strides) +
+             " from element " + std::to_string(offset) + " leaves its storage of " + std::to_string(held));
+    };
+    const std::optional<int64_t> count = byte_count(entry.shape, entry.dtype);
+    if (!count || entry.shape.size() != entry.strides.size() || offset < 0 || offset > held) outside();
+    entry.begin = storage.begin + offset * size;
+    if (*count == 0) return;
+    int64_t last = 0, expected = 1;
+    for (size_t i = entry.shape.size(); i > 0; --i) {
+      int64_t reach = 0;
+      if (__builtin_mul_overflow(entry.shape[i - 1] - 1, entry.strides[i - 1], &reach) ||
+          __builtin_add_overflow(last, reach, &last))
+        outside();
+      if (entry.shape[i - 1] == 1) continue;
+      entry.contiguous = entry.contiguous && entry.strides[i - 1] == expected;
+      expected *= entry.shape[i - 1];
+    }
+    if (last >= held - offset) outside();
+    entry.span = last + 1;
+    // An expanded tensor (stride 0) can be far larger than its file.
+    if (*count / size > entry.span)
+      refuse(what + ": is " + shape_text(entry.shape) + " but holds " + std::to_string(entry.span) +
+                 " elements (expanded)",
+             "save it after .contiguous()");
+  }
+
+  const Pickle& pickle_;
+  const std::map<std::string, ZipEntry> storages_;
+  const std::string file_;
+  std::set<std::string> names_;
+  int64_t visits_ = 0;
+};
+
+std::string read_entry(const ReadFile& file, const ZipEntry& entry) {
+  const std::string what = file.path().string() + ": " + shown(entry.name);
+  check_input(entry.bytes <= kMaxPickle, "checkpoint.torch",
+              what + " has " + std::to_string(entry.bytes) + " bytes, expected at most " + std::to_string(kMaxPickle),
+              "is this a file of weights?");
+  std::string bytes(static_cast<size_t>(entry.bytes), '\0');
+  file.read(entry.begin, entry.bytes, bytes.data());
+  check_input(entry.crc32 == 0 || crc32_zip(bytes.data(), bytes.size()) == entry.crc32, "checkpoint.torch",
+              what + " does not have its checksum", "the file is damaged: fetch it again");
+  return bytes;
+}
+
+}  // namespace
+
+bool TorchFile::recognises(const ReadFile& file) {
+  char start[4] = {};
+  file.read(0, std::min<int64_t>(file.size(), 4), start);
+  return std::memcmp(start, "PK\x03\x04", 4) == 0 || std::memcmp(start, "\x80\x02\x8a\x0a", 4) == 0;
+}
+
+TorchFile TorchFile::open(const Path& path) {
+  TorchFile result(path);
+  const ReadFile& file = result.file_;
+  const std::string name = path.string();
+  char start = 0;
+  if (file.size() > 0) file.read(0, 1, &start);
+  check_input(start != '\x80', "checkpoint.torch", name + ": is of the form torch.save wrote before version 1.6",
+              "load it in Python and save it again: torch.save(torch.load(PATH, weights_only=True), PATH)");
+
+  std::string root;
+  std::map<std::string, ZipEntry> entries;
+  for (ZipEntry& entry : read_zip(file)) {
+    if (entry.name.ends_with("/data.pkl") && entry.name.find('/') == entry.name.size() - 9)
+      root = entry.name.substr(0, entry.name.size() - 8);
+    entries.emplace(entry.name, entry);
+  }
+  check_input(!root.empty(), "checkpoint.torch", name + ": a zip archive without data.pkl, not a file of torch.save",
+              "unpack it, or name the file of weights");
+  const auto order = entries.find(root + "byteorder");
+  check_input(order == entries.end() || read_entry(file, order->second) == "little", "checkpoint.torch",
+              name + ": is not little endian", "load it in Python and save it again on a little-endian machine");
+
+  const Pickle pickle = Pickle::parse(read_entry(file, entries.at(root + "data.pkl")), name, allowed());
+  std::map<std::string, ZipEntry> storages;
+  const std::string data = root + "data/";
+  for (const auto& [entry_name, entry] : entries)
+    if (entry_name.starts_with(data)) storages.emplace(entry_name.substr(data.size()), entry);
+  Collector collector(pickle, std::move(storages), name);
+  collector.collect();
+  result.entries_ = std::move(collector.entries);
+  result.metadata_ = std::move(collector.metadata);
+  for (size_t i = 0; i < result.entries_.size(); ++i) result.index_[result.entries_[i].name] = i;
+  return result;
+}
+
+const TorchFile::Entry* TorchFile::find(std::string_view name) const {
+  const auto found = index_.find(std::string(name));
+  return found == index_.end() ? nullptr : &entries_[found->second];
+}
+
+void TorchFile::read(const Entry& entry, int64_t first, int64_t count, void* to) const {
+  check_input(first >= 0 && count >= 0 && first <= entry.count() - count, "checkpoint.torch",
+              path().string() + ": tensor " + shown(entry.name) + ": elements [" + std::to_string(first) + ", +" +
+                  std::to_string(count) + ") wanted, it has " + std::to_string(entry.count()),
+              "this is the file of another model");
+  const int64_t size = dtype_size(entry.dtype);
+  if (entry.contiguous) return file_.read(entry.begin + first * size, count * size, to);
+  std::vector<char> all(static_cast<size_t>(entry.span * size));
+  file_.read(entry.begin, entry.span * size, all.data());
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t rest = first + i, place = 0;
+    for (size_t dim = entry.shape.size(); dim > 0; --dim) {
+      place += rest % entry.shape[dim - 1] * entry.strides[dim - 1];
+      rest /= entry.shape[dim - 1];
+    }
+    std::memcpy(static_cast<char*>(to) + i * size, all.data() + place * size, static_cast<size_t>(size));
+  }
+}
+
+}  // namespace tessera::checkpoint

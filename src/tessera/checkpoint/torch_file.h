@@ -1,0 +1,59 @@
+#pragma once
+// The tensors of a .pth, .pt or .bin file that torch.save wrote. Reads the same way as a safetensors file, runs
+// nothing.
+//
+//   TorchFile file = TorchFile::open("Wan2.1_VAE.pth");
+//   for (const TorchFile::Entry& entry : file.entries()) ...        // names, dtypes, shapes: no data has been read
+//   file.read("decoder.conv1.weight", 0, entry.count(), values);
+//
+// Dicts within dicts give dotted names ("optimizer.state.0.exp_avg"); a dict that only wraps the weights ("state_dict",
+// "model_state", "module", ...) gives no prefix. Texts and numbers of the outermost dict become metadata.
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/checkpoint/dtype.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/safetensors.h"
+
+namespace tessera::checkpoint {
+
+/// An open file of which every storage, offset, shape and stride has been checked to lie inside it; what does not, and
+/// any pickled global that tensors do not need, is a UserError (input). Reading is safe from many threads.
+class TorchFile {
+ public:
+  struct Entry {
+    std::string name;
+    DType dtype;
+    Shape shape;
+    Shape strides;           ///< in elements
+    int64_t begin = 0;       ///< byte of the file where element 0 lies
+    int64_t span = 0;        ///< elements from the first to the last that the strides reach
+    bool contiguous = true;  ///< row-major: elements follow each other
+    int64_t count() const { return *element_count(shape); }
+  };
+
+  static TorchFile open(const Path& path);
+  /// Whether the file begins as one that torch.save wrote, of either form.
+  static bool recognises(const ReadFile& file);
+
+  const Path& path() const { return file_.path(); }
+  const std::vector<Entry>& entries() const { return entries_; }  ///< in the order of the pickle
+  const Metadata& metadata() const { return metadata_; }
+  const Entry* find(std::string_view name) const;  ///< nullptr when absent
+
+  /// Elements [first, first + count) in row-major order, as stored. A tensor with other strides (a transposed view) is
+  /// read as a whole each time.
+  void read(const Entry& entry, int64_t first, int64_t count, void* to) const;
+
+ private:
+  explicit TorchFile(const Path& path) : file_(path) {}
+
+  ReadFile file_;
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, size_t> index_;
+  Metadata metadata_;
+};
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,255 @@
+// Format: PKWARE APPNOTE 6.3, sections 4.3 and 4.5.3.
+#include "tessera/checkpoint/torch_zip.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/crc.h"
+#include "tessera/checkpoint/cursor.h"
+#include "tessera/checkpoint/json.h"
+
+namespace tessera::checkpoint {
+
+namespace {
+
+constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50;
+constexpr uint32_t kEnd64 = 0x06064b50, kEnd64Locator = 0x07064b50;
+constexpr int64_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
+constexpr int64_t kMaxDirectory = int64_t{256} << 20;
+constexpr uint16_t kZip64Extra = 1, kPaddingExtra = 0x4246, kEncrypted = 1;
+constexpr uint32_t kIn64 = UINT32_MAX;  // in a 32-bit field: the value is in the zip64 record
+
+std::string read_bytes(const ReadFile& file, int64_t begin, int64_t bytes, const Cursor& at) {
+  if (begin < 0 || bytes < 0 || begin > file.size() - bytes)
+    at.refuse("bytes [" + std::to_string(begin) + ", +" + std::to_string(bytes) + ") wanted, the file has " +
+              std::to_string(file.size()) + " (truncated?)");
+  std::string text(static_cast<size_t>(bytes), '\0');
+  file.read(begin, bytes, text.data());
+  return text;
+}
+
+struct Directory {
+  uint64_t entries = 0, bytes = 0, begin = 0;
+};
+
+/// The last record of the file says where the directory is.
+Directory find_directory(const ReadFile& file, const std::string& what) {
+  Cursor outside({}, what);
+  const int64_t most = std::min<int64_t>(file.size(), kEndBytes + UINT16_MAX);  // a comment may follow it
+  const std::string tail = read_bytes(file, file.size() - most, most, outside);
+  int64_t place = most - kEndBytes;
+  for (; place >= 0; --place) {
+    Cursor at(std::string_view(tail).substr(static_cast<size_t>(place)), what);
+    if (at.number<uint32_t>() != kEnd) continue;
+    at.take(kEndBytes - 6);
+    if (at.number<uint16_t>() == at.left()) break;
+  }
+  if (place < 0) outside.refuse("no zip directory at its end (truncated?)");
+
+  Cursor end(std::string_view(tail).substr(static_cast<size_t>(place)), what);
+  end.take(4);
+  if (end.number<uint16_t>() != end.number<uint16_t>()) outside.refuse("a zip archive over several disks");
+  end.take(2);
+  Directory directory;
+  directory.entries = end.number<uint16_t>();
+  directory.bytes = end.number<uint32_t>();
+  directory.begin = end.number<uint32_t>();
+  if (directory.entries != UINT16_MAX && directory.bytes != kIn64 && directory.begin != kIn64) return directory;
+
+  const int64_t locator_begin = file.size() - most + place - kLocatorBytes;
+  const std::string locator = read_bytes(file, locator_begin, kLocatorBytes, outside);
+  Cursor at(locator, what + ": zip64 locator");
+  if (at.number<uint32_t>() != kEnd64Locator) return directory;  // the numbers happen to be that large
+  at.take(4);
+  const uint64_t begin = at.number<uint64_t>();
+  if (begin > static_cast<uint64_t>(file.size())) at.refuse("points past the end of the file");
+  const std::string record = read_bytes(file, static_cast<int64_t>(begin), kEnd64Bytes, outside);
+  Cursor end64(record, what + ": zip64 end record");
+  if (end64.number<uint32_t>() != kEnd64) end64.refuse("is not where its locator says");
+  end64.take(28);
+  directory.entries = end64.number<uint64_t>();
+  directory.bytes = end64.number<uint64_t>();
+  directory.begin = end64.number<uint64_t>();
+  return directory;
+}
+
+/// The values of a zip64 record stand in this order, and only those whose 32-bit field is full.
+void take_zip64(std::string_view extra, const std::string& what, const std::vector<uint64_t*>& fields) {
+  if (std::none_of(fields.begin(), fields.end(), [](const uint64_t* field) { return *field == kIn64; })) return;
+  Cursor at(extra, what);
+  while (at.left() >= 4) {
+    const auto id = at.number<uint16_t>();
+    Cursor record(at.take(at.number<uint16_t>()), what + ": zip64 record");
+    if (id != kZip64Extra) continue;
+    for (uint64_t* field : fields)
+      if (*field == kIn64) *field = record.number<uint64_t>();
+    return;
+  }
+}
+
+/// One entry of the directory, and where its data begins, which only its local header tells.
+ZipEntry read_entry(const ReadFile& file, Cursor& at, const std::string& path) {
+  if (at.number<uint32_t>() != kCentral) at.refuse("an entry without its mark");
+  at.take(4);
+  const auto flags = at.number<uint16_t>();
+  const auto method = at.number<uint16_t>();
+  at.take(4);
+  ZipEntry entry;
+  entry.crc32 = at.number<uint32_t>();
+  uint64_t packed = at.number<uint32_t>(), bytes = at.number<uint32_t>();
+  const auto name_bytes = at.number<uint16_t>(), extra_bytes = at.number<uint16_t>(),
+             comment_bytes = at.number<uint16_t>();
+  at.take(8);
+  uint64_t header = at.number<uint32_t>();
+  entry.name = at.take(name_bytes);
+  const std::string what = path + ": zip entry " + shown(entry.name);
+  take_zip64(at.take(extra_bytes), what, {&bytes, &packed, &header});
+  at.take(comment_bytes);
+
+  if (flags & kEncrypted || method != 0)
+    throw UserError(Exit::input, "checkpoint.zip", what + " is " + (method != 0 ? "compressed" : "encrypted"),
+                    "torch.save stores its files plainly; save it again with torch.save, or convert it to safetensors");
+  Cursor local_at({}, what);
+  if (packed != bytes || bytes > static_cast<uint64_t>(file.size()) || header > static_cast<uint64_t>(file.size()))
+    local_at.refuse(std::to_string(bytes) + " bytes at byte " + std::to_string(header) + ", the file has " +
+                    std::to_string(file.size()) + " (truncated?)");
+  const std::string local = read_bytes(file, static_cast<int64_t>(header), kLocalBytes, local_at);
+  Cursor names(local, what);
+  if (names.number<uint32_t>() != kLocal) local_at.refuse("its header is not where the directory says");
+  names.take(22);
+  const auto local_name = names.number<uint16_t>(), local_extra = names.number<uint16_t>();
+  entry.begin = static_cast<int64_t>(header) + kLocalBytes + local_name + local_extra;
+  entry.bytes = static_cast<int64_t>(bytes);
+  if (entry.begin > file.size() - entry.bytes)
+    local_at.refuse("ends at byte " + std::to_string(entry.begin + entry.bytes) + ", the file has " +
+                    std::to_string(file.size()) + " (truncated?)");
+  return entry;
+}
+
+template <class T>
+void number(std::string& bytes, T value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
+}
+
+}  // namespace
+
+std::vector<ZipEntry> read_zip(const ReadFile& file) {
+  const std::string path = file.path().string(), what = path + ": zip directory";
+  const Directory directory = find_directory(file, path);
+  Cursor outside({}, what);
+  if (directory.bytes > static_cast<uint64_t>(kMaxDirectory) ||
+      directory.begin > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ||
+      directory.entries > directory.bytes / kCentralBytes)
+    outside.refuse(std::to_string(directory.entries) + " entries in " + std::to_string(directory.bytes) +
+                   " bytes at byte " + std::to_string(directory.begin));
+  const std::string bytes =
+      read_bytes(file, static_cast<int64_t>(directory.begin), static_cast<int64_t>(directory.bytes), outside);
+  Cursor at(bytes, what);
+  std::vector<ZipEntry> entries;
+  std::set<std::string> names;
+  for (uint64_t i = 0; i < directory.entries; ++i) {
+    entries.push_back(read_entry(file, at, path));
+    if (!names.insert(entries.back().name).second) outside.refuse("name " + shown(entries.back().name) + " used twice");
+  }
+  return entries;
+}
+
+ZipWriter::ZipWriter(const Path& path, int64_t bytes_needed, uint32_t zip64_from)
+    : file_(path, bytes_needed), zip64_from_(zip64_from) {}
+
+void ZipWriter::put(const std::string& bytes) {
+  file_.write(bytes.data(), static_cast<int64_t>(bytes.size()));
+  position_ += static_cast<int64_t>(bytes.size());
+}
+
+void ZipWriter::add(const std::string& name, const void* data, int64_t bytes) {
+  const bool large = static_cast<uint64_t>(bytes) >= zip64_from_;
+  std::string extra;
+  if (large) {
+    number<uint16_t>(extra, kZip64Extra);
+    number<uint16_t>(extra, 16);
+    number(extra, bytes);
+    number(extra, bytes);
+  }
+  const int64_t bare = position_ + kLocalBytes + static_cast<int64_t>(name.size() + extra.size()) + 4;
+  const auto padding = static_cast<uint16_t>(round_up(bare, 64) - bare);
+  number(extra, kPaddingExtra);
+  number(extra, padding);
+  extra.append(padding, 'Z');
+
+  Written entry{{name, bare + padding, bytes, crc32_zip(data, static_cast<size_t>(bytes))}, position_};
+  std::string header;
+  number(header, kLocal);
+  number<uint16_t>(header, large ? 45 : 20);  // version needed
+  header.append(2, '\0');                     // flags
+  header.append(2, '\0');                     // stored
+  header.append(4, '\0');                     // no time: the same weights give the same file
+  number(header, entry.entry.crc32);
+  for (int i = 0; i < 2; ++i) number<uint32_t>(header, large ? kIn64 : static_cast<uint32_t>(bytes));
+  number<uint16_t>(header, static_cast<uint16_t>(name.size()));
+  number<uint16_t>(header, static_cast<uint16_t>(extra.size()));
+  put(header + name + extra);
+  file_.write(data, bytes);
+  position_ += bytes;
+  written_.push_back(std::move(entry));
+}
+
+void ZipWriter::commit() {
+  const int64_t begin = position_;
+  std::string directory;
+  for (const auto& [entry, header] : written_) {
+    const bool large = static_cast<uint64_t>(entry.bytes) >= zip64_from_,
+               far = static_cast<uint64_t>(header) >= zip64_from_;
+    std::string extra;
+    if (large || far) {
+      number<uint16_t>(extra, kZip64Extra);
+      number<uint16_t>(extra, static_cast<uint16_t>(8 * (large ? 2 + far : 1)));
+      for (int i = 0; i < 2 && large; ++i) number(extra, entry.bytes);
+      if (far) number(extra, header);
+    }
+    number(directory, kCentral);
+    number<uint16_t>(directory, 45);
+    number<uint16_t>(directory, large || far ? 45 : 20);
+    directory.append(8, '\0');  // flags, stored, time
+    number(directory, entry.crc32);
+    for (int i = 0; i < 2; ++i) number<uint32_t>(directory, large ? kIn64 : static_cast<uint32_t>(entry.bytes));
+    number<uint16_t>(directory, static_cast<uint16_t>(entry.name.size()));
+    number<uint16_t>(directory, static_cast<uint16_t>(extra.size()));
+    directory.append(10, '\0');  // comment, disk, attributes
+    number<uint32_t>(directory, far ? kIn64 : static_cast<uint32_t>(header));
+    directory += entry.name + extra;
+  }
+  put(directory);
+
+  const auto count = written_.size(), bytes = directory.size();
+  const bool many = count >= UINT16_MAX, far = static_cast<uint64_t>(begin) >= zip64_from_ || bytes >= zip64_from_;
+  std::string end;
+  if (many || far) {
+    const int64_t place = position_;
+    number(end, kEnd64);
+    number<uint64_t>(end, kEnd64Bytes - 12);
+    number<uint16_t>(end, 45);
+    number<uint16_t>(end, 45);
+    end.append(8, '\0');  // disks
+    number<uint64_t>(end, count);
+    number<uint64_t>(end, count);
+    number<uint64_t>(end, bytes);
+    number<uint64_t>(end, static_cast<uint64_t>(begin));
+    number(end, kEnd64Locator);
+    number<uint32_t>(end, 0);
+    number<uint64_t>(end, static_cast<uint64_t>(place));
+    number<uint32_t>(end, 1);  // disks
+  }
+  number(end, kEnd);
+  end.append(4, '\0');  // disks
+  for (int i = 0; i < 2; ++i) number<uint16_t>(end, many ? UINT16_MAX : static_cast<uint16_t>(count));
+  number<uint32_t>(end, far ? kIn64 : static_cast<uint32_t>(bytes));
+  number<uint32_t>(end, far ? kIn64 : static_cast<uint32_t>(begin));
+  number<uint16_t>(end, 0);
+  put(end);
+  file_.commit();
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,39 @@
+#pragma once
+// One file of tensors, of whichever form its first bytes say: safetensors, or what torch.save wrote.
+//
+//   WeightFile file = WeightFile::open("Wan2.1_VAE.pth");
+//   const TensorInfo& w = *file.find("conv1.weight");
+//   file.read_f32(w.name, 0, w.count(), values);
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/torch_file.h"
+
+namespace tessera::checkpoint {
+
+class WeightFile {
+ public:
+  static WeightFile open(const Path& path);  ///< throws UserError (input), see the two forms
+
+  const Path& path() const;
+  std::string_view format() const;                                   ///< "safetensors" or "pth"
+  const std::vector<TensorInfo>& tensors() const { return infos_; }  ///< in file order
+  const Metadata& metadata() const;
+  const TensorInfo* find(std::string_view name) const;  ///< nullptr when absent
+
+  /// Elements [first, first + count) as stored. Throws UserError (input) for an unknown name or a range outside.
+  void read(std::string_view name, int64_t first, int64_t count, void* to) const;
+  void read_f32(std::string_view name, int64_t first, int64_t count, float* to) const;  ///< floating dtypes only
+
+ private:
+  explicit WeightFile(std::variant<SafetensorsFile, TorchFile> file);
+
+  std::variant<SafetensorsFile, TorchFile> file_;
+  std::vector<TensorInfo> infos_;
+  std::unordered_map<std::string, size_t> index_;
+};
+
+}  // namespace tessera::checkpoint
