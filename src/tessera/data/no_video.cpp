@@ -1,6 +1,7 @@
-// Clips in a build without FFmpeg (-DTESSERA_VIDEO=OFF); video.cpp and video_write.cpp are the other ones.
+// Clips in a build without FFmpeg (-DTESSERA_VIDEO=OFF); video.cpp, video_write.cpp and video_gif.cpp are the other
+// ones.
 #include "tessera/base/check.h"
-#include "tessera/data/video.h"
+#include "tessera/data/clip_format.h"
 
 namespace tessera::data {
 
@@ -19,5 +20,6 @@ Frames decode_clip(const Path& path, const ClipSpec&) { refuse(path); }
 void write_mp4(const Path& path, const Frames&) { refuse(path); }
 std::vector<uint8_t> write_png(const Frames&, int) { refuse("a .png"); }
 std::vector<uint8_t> write_jpeg(const Frames&, int) { refuse("a .jpg"); }
+std::vector<uint8_t> encode_gif(const Frames&) { refuse("a .gif"); }
 
 }  // namespace tessera::data

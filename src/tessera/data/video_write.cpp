@@ -3,16 +3,12 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/data/ffmpeg.h"
+#include "tessera/data/ffmpeg_write.h"
 #include "tessera/data/video.h"
 
 namespace tessera::data {
 
 namespace {
-
-void require(int status, const char* act) {
-  if (status < 0) throw InternalError("data.encode", std::string(act) + ": " + ffmpeg_error(status));
-}
 
 /// Frame `index`, cut to width x height, in the pixel format of an encoder.
 FramePtr picture(const Frames& frames, int index, const AVCodecContext& codec) {
@@ -30,18 +26,6 @@ FramePtr picture(const Frames& frames, int index, const AVCodecContext& codec) {
                            codec.color_range == AVCOL_RANGE_JPEG, 0, 1 << 16, 1 << 16);
   sws_scale(scaler.get(), rgb->data, rgb->linesize, 0, codec.height, converted->data, converted->linesize);
   return converted;
-}
-
-CodecPtr new_encoder(const AVCodec* encoder, const char* name, int width, int height, AVPixelFormat format) {
-  if (!encoder)
-    throw UserError(Exit::usage, "data.encode", std::string("FFmpeg here has no ") + name + " encoder",
-                    "install a full libavcodec");
-  CodecPtr codec(avcodec_alloc_context3(encoder));
-  codec->width = width;
-  codec->height = height;
-  codec->pix_fmt = format;
-  codec->thread_count = 1;  // the same bytes from the same frames
-  return codec;
 }
 
 void constant_quality(AVCodecContext& codec, int quantiser) {
@@ -71,70 +55,6 @@ CodecPtr open_video_encoder(int width, int height, double fps) {
   return codec;
 }
 
-/// Everything the encoder has ready; `take` gets each packet.
-template <class Take>
-void drain(AVCodecContext& codec, Take&& take) {
-  const PacketPtr packet(av_packet_alloc());
-  for (;;) {
-    const int status = avcodec_receive_packet(&codec, packet.get());
-    if (status == AVERROR(EAGAIN) || status == AVERROR_EOF) return;
-    require(status, "encoding");
-    take(*packet);
-    av_packet_unref(packet.get());
-  }
-}
-
-/// An mp4 made in memory, so that DurableFile can put it in place whole.
-class Muxer {
- public:
-  Muxer(const AVCodecContext& codec, int frames) : codec_(codec) {
-    require(avformat_alloc_output_context2(&format_, nullptr, "mp4", nullptr), "opening the mp4 writer");
-    stream_ = avformat_new_stream(format_, nullptr);
-    require(avcodec_parameters_from_context(stream_->codecpar, &codec), "describing the stream");
-    stream_->time_base = codec.time_base;
-    stream_->avg_frame_rate = codec.framerate;
-    require(avio_open_dyn_buf(&format_->pb), "opening a buffer");
-    // Room for the index in front of the frames, where players look first: at most 32 bytes a frame.
-    AVDictionary* options = nullptr;
-    av_dict_set_int(&options, "moov_size", 8192 + 64 * static_cast<int64_t>(frames), 0);
-    const int status = avformat_write_header(format_, &options);
-    av_dict_free(&options);
-    require(status, "writing the mp4 header");
-  }
-  ~Muxer() {
-    close();
-    avformat_free_context(format_);
-  }
-  Muxer(const Muxer&) = delete;
-  Muxer& operator=(const Muxer&) = delete;
-
-  void add(AVPacket& packet) {
-    packet.duration = 1;
-    av_packet_rescale_ts(&packet, codec_.time_base, stream_->time_base);
-    require(av_write_frame(format_, &packet), "writing a frame");
-  }
-
-  std::string finish() {
-    require(av_write_trailer(format_), "writing the mp4 index");
-    return close();
-  }
-
- private:
-  std::string close() {
-    if (!format_ || !format_->pb) return {};
-    uint8_t* bytes = nullptr;
-    const int size = avio_close_dyn_buf(format_->pb, &bytes);
-    format_->pb = nullptr;
-    std::string file(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
-    av_free(bytes);
-    return file;
-  }
-
-  const AVCodecContext& codec_;
-  AVFormatContext* format_ = nullptr;
-  AVStream* stream_ = nullptr;
-};
-
 std::vector<uint8_t> write_image(const Frames& frames, int index, CodecPtr codec) {
   check_internal(index >= 0 && index < frames.count, "data.encode", "no frame " + std::to_string(index));
   quiet_ffmpeg();
@@ -157,7 +77,8 @@ void write_mp4(const Path& path, const Frames& frames) {
                  path.string() + ": a clip needs frames of at least 2x2 pixels and a rate");
   quiet_ffmpeg();
   const CodecPtr codec = open_video_encoder(width, height, frames.fps);
-  Muxer muxer(*codec, frames.count);
+  // Room for the index in front of the frames, where players look first: at most 32 bytes a frame.
+  Muxer muxer("mp4", *codec, {{"moov_size", 8192 + 64 * static_cast<int64_t>(frames.count)}});
   const auto add = [&](AVPacket& packet) { muxer.add(packet); };
   for (int i = 0; i < frames.count; ++i) {
     const FramePtr frame = picture(frames, i, *codec);
