@@ -56,6 +56,15 @@ static Block block_at(const uint32_t* key, const uint32_t* high, uint64_t index)
 
 uint32_t RandomKey::bits(uint64_t index) const { return block_at(key_, high_, index)[0]; }
 
+void RandomKey::half_words(uint16_t* out, uint64_t first, size_t count) const {
+  for (size_t done = 0; done < count;) {
+    const uint64_t at = first + done;
+    const Block block = block_at(key_, high_, at / 8);
+    for (uint64_t h = at % 8; h < 8 && done < count; ++h, ++done)
+      out[done] = static_cast<uint16_t>(block[h / 2] >> (h % 2 * 16));
+  }
+}
+
 double RandomKey::uniform(uint64_t index) const {
   const Block b = block_at(key_, high_, index);
   return to_unit(b[0], b[1]);

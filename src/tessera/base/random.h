@@ -18,14 +18,17 @@ enum class Purpose : uint32_t {
   dropout = 5,
   sample = 6,
   turn = 7,
-  test = 8
+  test = 8,
+  rounding = 9
 };
 
 class RandomKey {
  public:
   RandomKey(uint64_t seed, Purpose purpose, uint64_t a = 0, uint64_t b = 0);
 
-  uint32_t bits(uint64_t index) const;                          ///< 32 uniform bits
+  uint32_t bits(uint64_t index) const;  ///< 32 uniform bits
+  /// 16 uniform bits for each of elements first..first+count, eight from one block.
+  void half_words(uint16_t* out, uint64_t first, size_t count) const;
   double uniform(uint64_t index) const;                         ///< in (0, 1), 53 bits
   double normal(uint64_t index) const;                          ///< one standard normal; equals normal(out, index, 1)
   void normal(float* out, uint64_t first, size_t count) const;  ///< elements first..first+count

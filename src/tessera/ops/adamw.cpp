@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/bf16.h"
+#include "tessera/ops/blockwise.h"
 #include "tessera/ops/kernel.h"
 
 namespace tessera::ops {
@@ -17,12 +19,14 @@ constexpr int64_t kGrain = 1 << 16;  // elements a thread takes at least; also w
 
 /// The step's numbers, computed in double and rounded once: 1 - beta2 in fp32 would be off by 1e-5 of itself.
 struct Factors {
-  float scale, decay, keep_second, take_first, take_second, step_size, inverse_root, eps;
+  float scale, decay_first, decay_last, keep_second, take_first, take_second, step_size, inverse_root, eps;
 
   explicit Factors(const AdamWStep& s) {
     const double t = static_cast<double>(s.step);
+    const auto decay = static_cast<float>(1 - s.lr * s.weight_decay);
     scale = static_cast<float>(s.grad_scale);
-    decay = static_cast<float>(1 - s.lr * s.weight_decay);
+    decay_first = s.decay_last ? 1 : decay;
+    decay_last = s.decay_last ? decay : 1;
     take_first = static_cast<float>(1 - s.beta1);
     keep_second = static_cast<float>(s.beta2);
     take_second = static_cast<float>(1 - s.beta2);
@@ -39,8 +43,53 @@ TESSERA_KERNEL void adamw_kernel(float* __restrict p, float* __restrict m, float
     const float gradient = g[i] * f.scale;
     m[i] += (gradient - m[i]) * f.take_first;
     v[i] = v[i] * f.keep_second + gradient * gradient * f.take_second;
-    p[i] = p[i] * f.decay - f.step_size * m[i] / (std::sqrt(v[i]) * f.inverse_root + f.eps);
+    const float moved = p[i] * f.decay_first - f.step_size * m[i] / (std::sqrt(v[i]) * f.inverse_root + f.eps);
+    p[i] = moved * f.decay_last;
   }
+}
+
+// A block at a time, everything else stays in the first cache: values are widened into it, updated, and stored again.
+// An fp32 range is worked on where it lies.
+constexpr int64_t kBlock = kQuantBlock;
+
+void store_rounded(uint16_t* out, const float* x, const Rounding& rounding, int64_t at, int64_t n) {
+  uint16_t random[kBlock];
+  rounding.key->half_words(random, rounding.first + static_cast<uint64_t>(at), static_cast<size_t>(n));
+  round_stochastic(out, x, random, n);
+}
+
+float* load(const MasterRange& p, float* block, int64_t at, int64_t n) {
+  if (p.fp32) return p.fp32 + at;
+  if (p.low)
+    join_fp32(block, p.bf16 + at, p.low + at, n);
+  else
+    from_bf16(block, p.bf16 + at, n);
+  return block;
+}
+
+void store(const MasterRange& p, const float* block, int64_t at, int64_t n) {
+  if (p.fp32) return;
+  if (p.low)
+    split_fp32(p.bf16 + at, p.low + at, block, n);
+  else
+    store_rounded(p.bf16 + at, block, p.rounding, at, n);
+}
+
+float* load(const MomentRange& m, const DynamicMap& map, float* block, int64_t at, int64_t n) {
+  if (m.fp32) return m.fp32 + at;
+  if (m.bf16)
+    from_bf16(block, m.bf16 + at, n);
+  else
+    map.dequantise(block, m.codes + at, m.scales[at / kBlock], n);
+  return block;
+}
+
+void store(const MomentRange& m, const DynamicMap& map, bool keep_sign, const float* block, int64_t at, int64_t n) {
+  if (m.fp32) return;
+  if (m.bf16)
+    store_rounded(m.bf16 + at, block, m.rounding, at, n);
+  else
+    map.quantise(m.codes + at, m.scales + at / kBlock, block, n, keep_sign);
 }
 
 TESSERA_KERNEL double sum_of_squares_kernel(const float* x, int64_t n) {
@@ -57,10 +106,23 @@ TESSERA_KERNEL void add_kernel(float* __restrict out, const float* __restrict in
 
 }  // namespace
 
-void adamw(float* p, float* m, float* v, const float* g, int64_t n, const AdamWStep& step) {
+void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, const float* g, int64_t n,
+           const AdamWStep& step) {
   const Factors factors(step);
-  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) {
-    adamw_kernel(p + begin, m + begin, v + begin, g + begin, end - begin, factors);
+  const DynamicMap& with_sign = DynamicMap::with_sign();
+  const DynamicMap& without_sign = DynamicMap::without_sign();
+  at::parallel_for(0, div_up(n, kBlock), kGrain / kBlock, [&](int64_t begin, int64_t end) {
+    float blocks[3][kBlock];
+    for (int64_t at = begin * kBlock; at < std::min(n, end * kBlock); at += kBlock) {
+      const int64_t count = std::min(kBlock, n - at);
+      float* values = load(p, blocks[0], at, count);
+      float* first = load(m, with_sign, blocks[1], at, count);
+      float* second = load(v, without_sign, blocks[2], at, count);
+      adamw_kernel(values, first, second, g + at, count, factors);
+      store(p, values, at, count);
+      store(m, with_sign, step.keep_sign, first, at, count);
+      store(v, without_sign, false, second, at, count);
+    }
   });
 }
 

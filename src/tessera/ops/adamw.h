@@ -1,8 +1,12 @@
 #pragma once
-// Optimiser kernels over flat fp32 ranges; results do not depend on the number of threads.
+// Optimiser kernels over flat ranges: parameters and moments in any of their storage forms, one pass over memory.
+// Results do not depend on the number of threads.
 //
-//   adamw(p, m, v, g, n, {.step = 1, .lr = 1e-4, .weight_decay = 0.01, .grad_scale = clip});
+//   adamw({.fp32 = p}, {.fp32 = m}, {.fp32 = v}, g, n, {.step = 1, .lr = 1e-4, .weight_decay = 0.01});
+//   adamw({.bf16 = high, .low = low}, {.codes = m, .scales = ms}, {.codes = v, .scales = vs}, g, n, step);
 #include <cstdint>
+
+#include "tessera/base/random.h"
 
 namespace tessera::ops {
 
@@ -10,10 +14,44 @@ struct AdamWStep {
   int64_t step = 1;  ///< from 1
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   double grad_scale = 1;  ///< multiplies every gradient first (clip coefficient)
+  /// As bitsandbytes' CUDA kernel: decay after the update, and a negative 8-bit first moment never becomes 0.
+  bool decay_last = false, keep_sign = false;
 };
 
-/// p *= 1 - lr wd; m, v; p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps). As torch.optim.AdamW.
-void adamw(float* p, float* m, float* v, const float* g, int64_t n, const AdamWStep& step);
+/// Random 16 bits for element i of a range: those of element `first + i` of `key`.
+struct Rounding {
+  const RandomKey* key = nullptr;
+  uint64_t first = 0;
+};
+
+/// Parameters that an optimiser moves. Set `fp32`; or `bf16` and `low` (split fp32, see bf16.h); or `bf16` alone, which
+/// is rounded stochastically.
+struct MasterRange {
+  float* fp32 = nullptr;
+  uint16_t* bf16 = nullptr;
+  uint16_t* low = nullptr;
+  Rounding rounding = {};
+};
+
+/// A moment of the same elements. Set `fp32`; or `bf16`, rounded stochastically (to nearest, a second moment with
+/// beta2 = 0.999 would never move: its steps are under half an ulp); or `codes` and `scales` (blockwise.h).
+struct MomentRange {
+  float* fp32 = nullptr;
+  uint16_t* bf16 = nullptr;
+  uint8_t* codes = nullptr;
+  float* scales = nullptr;
+  Rounding rounding = {};
+};
+
+/// p *= 1 - lr wd; m, v; p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps). As torch.optim.AdamW. The
+/// parameters move with the moments before these are stored.
+void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, const float* g, int64_t n,
+           const AdamWStep& step);
+
+/// The same with everything in fp32.
+inline void adamw(float* p, float* m, float* v, const float* g, int64_t n, const AdamWStep& step) {
+  adamw(MasterRange{.fp32 = p}, MomentRange{.fp32 = m}, MomentRange{.fp32 = v}, g, n, step);
+}
 
 /// Sum of squares in double, in a fixed order (partial sums of 65536 elements).
 double sum_of_squares(const float* x, int64_t n);

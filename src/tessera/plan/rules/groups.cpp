@@ -62,8 +62,10 @@ class GroupRules {
   }
 
   bool equal(int a, int b) const {
-    return book_.group(a) == book_.group(b) && book_.unit(a) == book_.unit(b) && book_.in(a).op == book_.in(b).op &&
-           book_.in(a).bytes == book_.in(b).bytes && book_.in(a).comm == book_.in(b).comm &&
+    // What a rank writes at a flush is its own share; what crosses the group is in `comm`.
+    const bool bytes = book_.in(a).op == Op::flush || book_.in(a).bytes == book_.in(b).bytes;
+    return bytes && book_.group(a) == book_.group(b) && book_.unit(a) == book_.unit(b) &&
+           book_.in(a).op == book_.in(b).op && book_.in(a).comm == book_.in(b).comm &&
            book_.lines()[a].step == book_.lines()[b].step && book_.lines()[a].phase == book_.lines()[b].phase;
   }
 

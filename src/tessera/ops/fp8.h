@@ -1,0 +1,37 @@
+#pragma once
+// 8-bit floats and matrices of them with a scale for each tile: a whole tensor, a row, a square block or a group of a
+// row.
+//
+//   Fp8Tiles rows{.rows = 64, .cols = 96, .tile_rows = 1, .tile_cols = 96};
+//   quantise_fp8(codes, scales, x, rows);          // scales[rows.count()], row-major over tiles
+//   dequantise_fp8(y, codes, scales, rows);
+#include <cstdint>
+
+#include "tessera/base/check.h"
+
+namespace tessera::ops {
+
+/// e4m3 is the "fn" form: no infinity, the largest value is 448, only 0x7f and 0xff are NaN. e5m2 is IEEE-like: 57344.
+enum class Fp8 { e4m3, e5m2 };
+float largest(Fp8 format);
+
+/// Round to nearest even as LibTorch's cast, which does not saturate: of e4m3, what rounds beyond 448 (over 464)
+/// becomes NaN, of e5m2 infinity. Subnormals are kept. A NaN becomes 0x7f or 0xff.
+void to_fp8(uint8_t* codes, const float* x, int64_t n, Fp8 format);
+void from_fp8(float* out, const uint8_t* codes, int64_t n, Fp8 format);
+
+/// How a row-major [rows, cols] matrix is cut into tiles; the last of a row or column may be smaller.
+struct Fp8Tiles {
+  int64_t rows = 0, cols = 0, tile_rows = 1, tile_cols = 1;
+  Fp8 format = Fp8::e4m3;
+  int64_t down() const { return div_up(rows, tile_rows); }
+  int64_t across() const { return div_up(cols, tile_cols); }
+  int64_t count() const { return down() * across(); }
+};
+
+/// scale = largest magnitude of the tile (at least 1e-12) / largest(format); code of x / scale, clamped to the format.
+void quantise_fp8(uint8_t* codes, float* scales, const float* x, const Fp8Tiles& tiles);
+/// code * scale
+void dequantise_fp8(float* out, const uint8_t* codes, const float* scales, const Fp8Tiles& tiles);
+
+}  // namespace tessera::ops

@@ -1,0 +1,100 @@
+#include "tessera/plan/states.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tessera/base/check.h"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> kMasters = {"fp32", "split", "bf16"};
+constexpr std::array<std::string_view, 3> kMoments = {"fp32", "bf16", "int8"};
+constexpr std::array<std::string_view, 2> kParamTypes = {"fp32", "bf16"};
+
+template <typename Value, size_t n>
+Value value_of(const std::array<std::string_view, n>& names, std::string_view text, std::string_view where) {
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found != names.end()) return static_cast<Value>(found - names.begin());
+  throw UserError(Exit::usage, where, "unknown value '" + std::string(text) + "'",
+                  "did you mean " + nearest(text, {names.begin(), names.end()}).front() + "?");
+}
+
+/// A moment as one state, or as codes with their scales.
+void add_moment(std::vector<StateSpec>& states, const std::string& kind, Moments moments, int64_t numel) {
+  if (moments == Moments::int8 && numel >= kLeastQuantised) {
+    states.push_back({kind, ValueType::u8, 1});
+    states.push_back({kind + std::string(kScaleSuffix), ValueType::f32, kFlatAlign});
+  } else {
+    states.push_back({kind, moments == Moments::bf16 ? ValueType::bf16 : ValueType::f32, 1});
+  }
+}
+
+}  // namespace
+
+std::string_view name(Masters masters) { return kMasters[static_cast<size_t>(masters)]; }
+std::string_view name(Moments moments) { return kMoments[static_cast<size_t>(moments)]; }
+std::string_view name(ParamType type) { return kParamTypes[static_cast<size_t>(type)]; }
+
+Masters masters_of(std::string_view text, std::string_view where) { return value_of<Masters>(kMasters, text, where); }
+Moments moments_of(std::string_view text, std::string_view where) { return value_of<Moments>(kMoments, text, where); }
+ParamType param_type_of(std::string_view text, std::string_view where) {
+  return value_of<ParamType>(kParamTypes, text, where);
+}
+
+int64_t size_of(ValueType type) {
+  switch (type) {
+    case ValueType::f32:
+      return 4;
+    case ValueType::bf16:
+    case ValueType::i16:
+      return 2;
+    case ValueType::u8:
+      return 1;
+  }
+  throw InternalError("plan.states", "unknown value type");
+}
+
+StatesOf adamw_states(StateFormat format) {
+  return [format](const ParamSpec& param) {
+    std::vector<StateSpec> states;
+    if (format.masters == Masters::split) states.push_back({std::string(kMasterLow), ValueType::i16, 1});
+    add_moment(states, "exp_avg", format.moments, param.numel());
+    add_moment(states, "exp_avg_sq", format.moments, param.numel());
+    return states;
+  };
+}
+
+StateLayout state_layout(const UnitSpec& unit, const FlatLayout& layout, int shard_rank, const StatesOf& states) {
+  StateLayout result;
+  const int64_t low = layout.shard * shard_rank, high = low + layout.shard;
+  for (size_t p = 0; p < unit.params.size(); ++p) {
+    const int64_t start = layout.start[p], stop = start + unit.params[p].numel();
+    const int64_t first = std::max(start, low), last = std::min(stop, high);
+    if (first >= last) continue;
+    StateLayout::Range range{static_cast<int>(p), first - start, last - start, first - low, {}, {}};
+    if (states && unit.params[p].trainable) range.states = states(unit.params[p]);
+    for (const StateSpec& state : range.states) {
+      check_internal(range.begin % state.per == 0, "plan.states",
+                     unit.params[p].name + ": a shard begins within a block of " + state.kind);
+      range.at.push_back(result.bytes);
+      result.bytes += round_up(state.values(range.begin, range.end) * size_of(state.type), kStateAlign);
+    }
+    result.ranges.push_back(std::move(range));
+  }
+  return result;
+}
+
+int64_t master_bytes(Masters masters) { return masters == Masters::fp32 ? 4 : 2; }
+
+double bytes_per_parameter(StateFormat format) {
+  ParamSpec large;
+  large.shape = {kLeastQuantised};
+  double bytes = static_cast<double>(master_bytes(format.masters));
+  for (const StateSpec& state : adamw_states(format)(large))
+    bytes += static_cast<double>(size_of(state.type)) / static_cast<double>(state.per);
+  return bytes;
+}
+
+}  // namespace tessera::plan

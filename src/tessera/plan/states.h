@@ -1,0 +1,87 @@
+#pragma once
+// What training keeps of a parameter beside the gradient, as data: in which form its master lies, and which state
+// tensors an optimiser declares. The plan's memory, the parameter store and training checkpoints all read the same
+// lists.
+//
+//   StateLayout layout = state_layout(unit, flat_layout(unit, 8), shard_rank, adamw_states(format));
+//   layout.bytes;                                   // one buffer a unit
+//   bytes_per_parameter({Masters::split, Moments::int8});     // 6.03
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/plan/unit_spec.h"
+
+namespace tessera::plan {
+
+/// The parameters that the optimiser moves.
+///   fp32   4 bytes
+///   split  a bf16 value, which is gathered and computes, and the exact rest of the fp32 value in 16 bits: 4 bytes
+///   bf16   rounded stochastically by (step, element): 2 bytes
+enum class Masters { fp32, split, bf16 };
+/// Its moments. int8: blocks of 256 with a scale (ops/blockwise.h); tensors of fewer than kLeastQuantised elements keep
+/// fp32, as bitsandbytes and torchao do.
+enum class Moments { fp32, bf16, int8 };
+/// What parameters are rounded to when they are gathered. Computation is fp32.
+enum class ParamType { fp32, bf16 };
+
+inline constexpr int64_t kLeastQuantised = 4096;
+
+std::string_view name(Masters masters);
+std::string_view name(Moments moments);
+std::string_view name(ParamType type);
+/// The values by name. Throw UserError (usage) naming `where` and the nearest name.
+Masters masters_of(std::string_view text, std::string_view where);
+Moments moments_of(std::string_view text, std::string_view where);
+ParamType param_type_of(std::string_view text, std::string_view where);
+
+struct StateFormat {
+  Masters masters = Masters::fp32;
+  Moments moments = Moments::fp32;
+  bool operator==(const StateFormat&) const = default;
+};
+
+enum class ValueType { f32, bf16, i16, u8 };
+int64_t size_of(ValueType type);
+
+/// One state tensor beside a parameter: a value for every `per` consecutive elements.
+struct StateSpec {
+  std::string kind;  ///< as in checkpoints: "master_low", "exp_avg", "exp_avg_scale", ...
+  ValueType type = ValueType::f32;
+  int64_t per = 1;
+
+  /// Values for elements [begin, end); begin is a multiple of `per`.
+  int64_t values(int64_t begin, int64_t end) const { return (end + per - 1) / per - begin / per; }
+  bool operator==(const StateSpec&) const = default;
+};
+
+/// What an optimiser declares for a parameter.
+using StatesOf = std::function<std::vector<StateSpec>(const ParamSpec&)>;
+StatesOf adamw_states(StateFormat format);
+
+/// Suffix of the kind that holds the scales of a quantised state.
+inline constexpr std::string_view kScaleSuffix = "_scale";
+inline constexpr std::string_view kMasterLow = "master_low";
+
+/// Where the states of a rank's shard of a unit lie: one buffer, every state of every range in it.
+struct StateLayout {
+  struct Range {
+    int param;                   ///< index into UnitSpec::params
+    int64_t begin, end, offset;  ///< elements [begin, end) of it lie at `offset` of the shard
+    std::vector<StateSpec> states;
+    std::vector<int64_t> at;  ///< byte offset of each state, a multiple of kStateAlign
+  };
+  std::vector<Range> ranges;
+  int64_t bytes = 0;
+};
+inline constexpr int64_t kStateAlign = 64;
+StateLayout state_layout(const UnitSpec& unit, const FlatLayout& layout, int shard_rank, const StatesOf& states);
+
+/// Bytes of an element of the shard, states not included.
+int64_t master_bytes(Masters masters);
+/// Parameter and optimiser states of a large tensor, gradients and padding not included.
+double bytes_per_parameter(StateFormat format);
+
+}  // namespace tessera::plan

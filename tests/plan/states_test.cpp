@@ -1,0 +1,78 @@
+#include "tessera/plan/states.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/check.h"
+
+namespace tessera::plan {
+namespace {
+
+UnitSpec unit_of(std::vector<std::vector<int64_t>> shapes) {
+  UnitSpec unit;
+  for (auto& shape : shapes) unit.params.push_back({"p" + std::to_string(unit.params.size()), shape});
+  return unit;
+}
+
+TEST(States, BytesOfAParameterByFormat) {
+  EXPECT_DOUBLE_EQ(bytes_per_parameter({}), 12);
+  EXPECT_DOUBLE_EQ(bytes_per_parameter({Masters::split, Moments::fp32}), 12);
+  EXPECT_DOUBLE_EQ(bytes_per_parameter({Masters::bf16, Moments::bf16}), 6);
+  EXPECT_NEAR(bytes_per_parameter({Masters::split, Moments::int8}), 6.03, 0.002);
+  EXPECT_NEAR(bytes_per_parameter({Masters::bf16, Moments::int8}), 4.03, 0.002);
+}
+
+TEST(States, SmallTensorsKeepFp32Moments) {
+  const StatesOf states = adamw_states({Masters::fp32, Moments::int8});
+  ParamSpec small{"small", {4095}}, large{"large", {64, 64}};
+  EXPECT_EQ(states(small), (std::vector<StateSpec>{{"exp_avg", ValueType::f32, 1}, {"exp_avg_sq", ValueType::f32, 1}}));
+  EXPECT_EQ(states(large), (std::vector<StateSpec>{{"exp_avg", ValueType::u8, 1},
+                                                   {"exp_avg_scale", ValueType::f32, 256},
+                                                   {"exp_avg_sq", ValueType::u8, 1},
+                                                   {"exp_avg_sq_scale", ValueType::f32, 256}}));
+}
+
+TEST(States, RangesOfAllRanksTileEveryTensorAndBlocksBelongToOneRank) {
+  const UnitSpec unit = unit_of({{300, 70}, {17}, {5000}, {256}});
+  for (const int shards : {1, 2, 3, 4, 7}) {
+    const FlatLayout layout = flat_layout(unit, shards);
+    std::vector<int64_t> next(unit.params.size()), scales(unit.params.size());
+    for (int rank = 0; rank < shards; ++rank) {
+      const StateLayout mine = state_layout(unit, layout, rank, adamw_states({Masters::split, Moments::int8}));
+      int64_t end = 0;
+      for (const auto& range : mine.ranges) {
+        EXPECT_EQ(range.begin, next[range.param]);
+        next[range.param] = range.end;
+        for (size_t s = 0; s < range.states.size(); ++s) {
+          EXPECT_EQ(range.at[s] % kStateAlign, 0);
+          EXPECT_GE(range.at[s], end) << "states overlap";
+          const int64_t values = range.states[s].values(range.begin, range.end);
+          end = range.at[s] + values * size_of(range.states[s].type);
+          if (range.states[s].kind == "exp_avg_scale") scales[range.param] += values;
+        }
+      }
+      EXPECT_LE(end, mine.bytes);
+    }
+    for (size_t p = 0; p < unit.params.size(); ++p) {
+      EXPECT_EQ(next[p], unit.params[p].numel());
+      if (scales[p]) {
+        EXPECT_EQ(scales[p], div_up(unit.params[p].numel(), 256));
+      }
+    }
+  }
+}
+
+TEST(States, NamesAreReadAndAWrongOneNamesTheNearest) {
+  EXPECT_EQ(masters_of("split", "plan.masters"), Masters::split);
+  EXPECT_EQ(moments_of("int8", "plan.moments"), Moments::int8);
+  EXPECT_EQ(param_type_of("bf16", "plan.param_dtype"), ParamType::bf16);
+  try {
+    moments_of("int4", "plan.moments");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("int4"), std::string::npos);
+    EXPECT_NE(error.hint().find("int8"), std::string::npos) << error.hint();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::plan
