@@ -41,6 +41,19 @@ class ConfigReader {
     if (!json_[key].is_string()) fail(std::string(key) + " is " + shown(key) + ", expected a text");
     return json_[key].template get<std::string>();
   }
+  /// A list of whole numbers in 1 .. 2^31, or of numbers, or of true and false.
+  std::vector<int64_t> sizes(const char* key, std::vector<int64_t> absent) const {
+    return list(key, std::move(absent), "positive whole numbers", [](const nlohmann::json& value) {
+      return value.is_number_integer() && value > 0 && value <= (int64_t{1} << 31);
+    });
+  }
+  std::vector<double> reals(const char* key, std::vector<double> absent) const {
+    return list(key, std::move(absent), "numbers", [](const nlohmann::json& value) { return value.is_number(); });
+  }
+  std::vector<bool> flags(const char* key, std::vector<bool> absent) const {
+    return list(key, std::move(absent), "true and false",
+                [](const nlohmann::json& value) { return value.is_boolean(); });
+  }
   /// The field must be `expected` (or absent): what we do not support is refused, not ignored.
   void expect(const char* key, const nlohmann::json& expected) const {
     if (has(key) && json_[key] != expected)
@@ -54,6 +67,14 @@ class ConfigReader {
   }
 
  private:
+  template <class T, class Fits>
+  std::vector<T> list(const char* key, std::vector<T> absent, const char* of, Fits fits) const {
+    if (!has(key)) return absent;
+    bool all = json_[key].is_array() && !json_[key].empty();
+    for (size_t i = 0; all && i < json_[key].size(); ++i) all = fits(json_[key][i]);
+    if (!all) fail(std::string(key) + " is " + shown(key) + ", expected a list of " + of);
+    return json_[key].template get<std::vector<T>>();
+  }
   int64_t or_fail(const char* key, std::optional<int64_t> absent) const {
     if (!absent) fail(std::string(key) + " is missing");
     return *absent;

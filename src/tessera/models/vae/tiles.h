@@ -1,0 +1,38 @@
+#pragma once
+// A picture in overlapping tiles that are blended where they overlap, so that memory is that of one tile.
+//
+//   Tensor video = blend_tiles({.size = 256, .overlap = 64}, 8, latent_h, latent_w, 8,
+//                              [&](const Span& y, const Span& x) { return decode(cut(latent, y, x)); });
+#include <functional>
+#include <vector>
+
+#include "tessera/ops/tensor.h"
+
+namespace tessera::models {
+
+/// Side of a tile and what neighbours share at least, in pixels; size 0: the picture is not cut.
+struct Tiling {
+  int64_t size = 0;
+  int64_t overlap = 0;
+};
+
+/// Where a tile begins and ends along one side, and how much of it the tile before and the one after cover, too.
+struct Span {
+  int64_t begin = 0, end = 0;
+  int64_t shared_before = 0, shared_after = 0;
+  int64_t length() const { return end - begin; }
+};
+
+/// Spans of `size` that cover 0 .. length, neighbours sharing `overlap` or more (the last one ends at `length`).
+std::vector<Span> tile_spans(int64_t length, int64_t size, int64_t overlap);
+
+/// Runs every tile of an [h, w] grid whose cells have a side of `cell` pixels; `run` returns [C, F, n * scale,
+/// m * scale] for spans of n and m cells. Where tiles overlap the result is their mean, weighted by ramps that fall
+/// towards a tile's edge. One tile alone is returned as it is.
+at::Tensor blend_tiles(const Tiling& tiling, int64_t cell, int64_t h, int64_t w, int64_t scale,
+                       const std::function<at::Tensor(const Span& y, const Span& x)>& run);
+
+/// Cells of the longest span along a side of `length` cells: what the memory of a tile follows from.
+int64_t tile_length(const Tiling& tiling, int64_t cell, int64_t length);
+
+}  // namespace tessera::models

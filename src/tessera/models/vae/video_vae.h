@@ -1,0 +1,47 @@
+#pragma once
+// A video autoencoder with a Gaussian posterior and published scaling, made from a file of weights.
+//
+//   WeightSource weights = ...;                                    // names and shapes first, values on demand
+//   std::unique_ptr<VideoVae> vae = make_vae(config_json, "vae/config.json", weights, {});
+//   Posterior p = vae->posterior(pixels);                          // unscaled
+//   Tensor latent = vae->encode(pixels);                           // (p.mean - m) / s: what a denoiser trains on
+#include <functional>
+#include <memory>
+
+#include "tessera/models/vae/tiles.h"
+#include "tessera/net/model.h"
+
+namespace tessera::models {
+
+using at::Tensor;
+
+/// Of the latent given the pixels, both [C, f, h, w]; the logarithm is not clamped.
+struct Posterior {
+  Tensor mean, log_variance;
+};
+
+class VideoVae : public net::VideoCodec {
+ public:
+  virtual Posterior posterior(const Tensor& pixels) const = 0;
+  virtual const Tensor& latent_mean() const = 0;  ///< [C], the m of the scaling
+  virtual const Tensor& latent_std() const = 0;   ///< [C], its s
+  /// Most bytes of tensors that encode() or decode() of such a clip allocates at once, its result included; weights,
+  /// input and what LibTorch's kernels take for themselves are not.
+  virtual int64_t encode_bytes(int64_t frames, int64_t height, int64_t width) const = 0;
+  virtual int64_t decode_bytes(int64_t frames, int64_t height, int64_t width) const = 0;
+};
+
+/// The tensors of a file, whatever its format.
+struct WeightSource {
+  std::string file;  ///< for messages
+  std::vector<std::string> names;
+  std::function<std::vector<int64_t>(const std::string& name)> shape;
+  std::function<Tensor(const std::string& name)> read;  ///< fp32, of that shape
+};
+
+/// `config` is the JSON text of the official or of diffusers' config.json; empty: the sizes are those of the weights.
+/// Throws UserError (input) for another kind of autoencoder, a missing tensor or another shape.
+std::unique_ptr<VideoVae> make_vae(const std::string& config, const std::string& config_file,
+                                   const WeightSource& weights, const Tiling& tiling);
+
+}  // namespace tessera::models

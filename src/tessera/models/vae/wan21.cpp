@@ -1,0 +1,185 @@
+#include "tessera/models/vae/wan21.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <cstring>
+
+#include "tessera/base/check.h"
+
+namespace tessera::models::wan21 {
+
+namespace {
+
+Tensor constants(const std::vector<double>& values) { return at::tensor(values, at::kDouble).to(at::kFloat); }
+
+/// A value per channel, for [C, f, h, w].
+Tensor per_channel(const Tensor& values) { return values.view({-1, 1, 1, 1}); }
+
+/// FNV-1a over 8 bytes at a time: half a gigabyte in a fraction of a second.
+uint64_t hash_tensor(uint64_t hash, const Tensor& tensor) {
+  const Tensor dense = tensor.contiguous();
+  const auto* bytes = static_cast<const char*>(dense.const_data_ptr());
+  const size_t count = dense.nbytes();
+  for (size_t i = 0; i < count; i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i, std::min<size_t>(8, count - i));
+    hash = (hash ^ word) * 0x100000001B3;
+    hash ^= hash >> 29;  // a product alone never lets high bits reach low ones
+  }
+  return hash;
+}
+
+}  // namespace
+
+Wan21Vae::Wan21Vae(Config config, net::WeightMap weights, const Tiling& tiling)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      tiling_(tiling),
+      encoder_(encoder_layers(config_)),
+      decoder_(decoder_layers(config_)),
+      mean_(constants(config_.mean)),
+      std_(constants(config_.std)) {
+  const int64_t cell = config_.stride();
+  if (tiling.size % cell != 0 || tiling.overlap % cell != 0 || (tiling.size > 0 && tiling.overlap >= tiling.size) ||
+      tiling.size < 0 || tiling.overlap < 0)
+    throw UserError(Exit::usage, "models.vae",
+                    "tiles of " + std::to_string(tiling.size) + " pixels that share " + std::to_string(tiling.overlap) +
+                        ": expected multiples of " + std::to_string(cell) + ", the tile larger than what it shares",
+                    "256 pixels that share 64 are usual");
+}
+
+std::string Wan21Vae::fingerprint() const {
+  uint64_t hash = 0xCBF29CE484222325;
+  for (const auto& [name, tensor] : weights_) hash = hash_tensor(hash, tensor);
+  hash = hash_tensor(hash_tensor(hash, mean_), std_);
+  char text[96];
+  std::snprintf(text, sizeof text, "wan2.1-vae-%016llx-v1", static_cast<unsigned long long>(hash));
+  const std::string tiles =
+      tiling_.size ? "-tiles" + std::to_string(tiling_.size) + "+" + std::to_string(tiling_.overlap) : "";
+  return text + tiles;
+}
+
+std::array<int64_t, 4> Wan21Vae::latent_shape(int64_t frames, int64_t height, int64_t width) const {
+  const int64_t time = config_.time_stride(), cell = config_.stride();
+  const auto size = [](int64_t f, int64_t h, int64_t w) {
+    return std::to_string(f) + " frames of " + std::to_string(w) + "x" + std::to_string(h);
+  };
+  const bool fits =
+      frames > 0 && (frames - 1) % time == 0 && height > 0 && height % cell == 0 && width > 0 && width % cell == 0;
+  if (!fits) {
+    const auto near = [cell](int64_t n) { return std::max(cell, n / cell * cell); };
+    check_input(false, "models.vae",
+                size(frames, height, width) + ": the autoencoder takes 1 + " + std::to_string(time) +
+                    "n frames, sizes in multiples of " + std::to_string(cell),
+                "change data.frames or data.size, for instance to " +
+                    size(1 + std::max<int64_t>(0, frames - 1) / time * time, near(height), near(width)));
+  }
+  return {config_.z_dim, 1 + (frames - 1) / time, height / cell, width / cell};
+}
+
+Tensor Wan21Vae::encode_chunk(const Tensor& pixels, FeatureCache& cache) const {
+  const at::NoGradGuard no_grad;
+  check_input(pixels.dim() == 4 && pixels.size(1) == (cache.chunks == 0 ? 1 : config_.time_stride()), "models.vae",
+              "a chunk of " + std::to_string(pixels.dim() == 4 ? pixels.size(1) : 0) + " frames",
+              "give the first frame alone, then " + std::to_string(config_.time_stride()) + " at a time");
+  return run_chunk(encoder_, weights_, pixels.to(at::kFloat), cache);
+}
+
+Tensor Wan21Vae::decode_chunk(const Tensor& latent, FeatureCache& cache) const {
+  const at::NoGradGuard no_grad;
+  check_input(latent.dim() == 4 && latent.size(0) == config_.z_dim && latent.size(1) == 1, "models.vae",
+              "a latent chunk must be one frame of " + std::to_string(config_.z_dim) + " channels",
+              "give latent frames one at a time");
+  return run_chunk(decoder_, weights_, latent.to(at::kFloat), cache);
+}
+
+Tensor Wan21Vae::encode_tile(const Tensor& pixels) const {
+  const auto [c, f, h, w] = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
+  const int64_t time = config_.time_stride();
+  Tensor all = at::empty({2 * c, f, h, w}, at::kFloat);
+  FeatureCache cache;
+  for (int64_t i = 0; i < f; ++i)
+    all.narrow(1, i, 1).copy_(
+        encode_chunk(i == 0 ? pixels.narrow(1, 0, 1) : pixels.narrow(1, 1 + (i - 1) * time, time), cache));
+  return all;
+}
+
+Tensor Wan21Vae::decode_tile(const Tensor& latent) const {
+  const int64_t f = latent.size(1), time = config_.time_stride(), cell = config_.stride();
+  Tensor video = at::empty({3, 1 + (f - 1) * time, latent.size(2) * cell, latent.size(3) * cell}, at::kFloat);
+  FeatureCache cache;
+  for (int64_t i = 0; i < f; ++i) {
+    const Tensor frames = decode_chunk(latent.narrow(1, i, 1), cache);
+    video.narrow(1, i == 0 ? 0 : 1 + (i - 1) * time, frames.size(1)).copy_(frames);
+  }
+  return video;
+}
+
+Tensor Wan21Vae::moments(const Tensor& pixels) const {
+  const at::NoGradGuard no_grad;
+  check_input(pixels.dim() == 4 && pixels.size(0) == 3, "models.vae", "pixels of another shape than [3, F, H, W]",
+              "give a clip of three colours in [-1, 1]");
+  const int64_t cell = config_.stride();
+  const auto [c, f, h, w] = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
+  return blend_tiles(tiling_, cell, h, w, 1, [&](const Span& y, const Span& x) {
+    return encode_tile(
+        pixels.narrow(2, y.begin * cell, y.length() * cell).narrow(3, x.begin * cell, x.length() * cell));
+  });
+}
+
+Posterior Wan21Vae::posterior(const Tensor& pixels) const {
+  const Tensor both = moments(pixels);
+  return {both.narrow(0, 0, config_.z_dim), both.narrow(0, config_.z_dim, config_.z_dim)};
+}
+
+Tensor Wan21Vae::encode(const Tensor& pixels) const {
+  const at::NoGradGuard no_grad;
+  // times the reciprocal, as the reference divides
+  return (posterior(pixels).mean - per_channel(mean_)).mul_(per_channel(1 / std_));
+}
+
+Tensor Wan21Vae::decode(const Tensor& latent) const {
+  const at::NoGradGuard no_grad;
+  check_input(latent.dim() == 4 && latent.size(0) == config_.z_dim && latent.numel() > 0, "models.vae",
+              "a latent of another shape than [" + std::to_string(config_.z_dim) + ", f, h, w]", "run prepare again");
+  const Tensor unscaled = (latent.to(at::kFloat) / per_channel(1 / std_)).add_(per_channel(mean_));
+  return blend_tiles(tiling_, config_.stride(), latent.size(2), latent.size(3), config_.stride(),
+                     [&](const Span& y, const Span& x) {
+                       return decode_tile(unscaled.narrow(2, y.begin, y.length()).narrow(3, x.begin, x.length()));
+                     });
+}
+
+ChunkBytes Wan21Vae::encode_chunk_bytes(int64_t height, int64_t width) const {
+  return chunk_bytes(encoder_, config_.time_stride(), height, width);
+}
+
+ChunkBytes Wan21Vae::decode_chunk_bytes(int64_t height, int64_t width) const {
+  return chunk_bytes(decoder_, 1, height / config_.stride(), width / config_.stride());
+}
+
+namespace {
+
+/// `values` a cell of the result (or of a tile's): the chunk's work, the tile's result, and beside these, when there is
+/// more than one tile, their sum and the weights.
+int64_t with_tiles(const ChunkBytes& chunk, int64_t tile, int64_t whole, int64_t weights) {
+  return chunk.total() + tile + (tile == whole ? 0 : whole + 2 * weights);
+}
+
+}  // namespace
+
+int64_t Wan21Vae::encode_bytes(int64_t frames, int64_t height, int64_t width) const {
+  const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const int64_t cell = config_.stride(), th = tile_length(tiling_, cell, h), tw = tile_length(tiling_, cell, w);
+  const int64_t cells = 2 * c * f * 4;  // mean and log variance
+  return with_tiles(encode_chunk_bytes(th * cell, tw * cell), cells * th * tw, cells * h * w, h * w * 4);
+}
+
+int64_t Wan21Vae::decode_bytes(int64_t frames, int64_t height, int64_t width) const {
+  const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const int64_t cell = config_.stride(), th = tile_length(tiling_, cell, h), tw = tile_length(tiling_, cell, w);
+  const int64_t unscaled = 2 * c * f * h * w * 4, frame = 3 * frames * cell * cell * 4;
+  return unscaled +
+         with_tiles(decode_chunk_bytes(th * cell, tw * cell), frame * th * tw, frame * h * w, h * w * cell * cell * 4);
+}
+
+}  // namespace tessera::models::wan21
