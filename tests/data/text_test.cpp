@@ -21,6 +21,14 @@ TEST(CleanText, StraightensQuotesAndDropsControlCharacters) {
   EXPECT_EQ(clean_text(std::string("nul\0l \x07 bell\x7F", 14)), "null bell");
 }
 
+TEST(CleanText, ComposesAccentsAndOrdersStackedMarks) {
+  if (compose("e\u0301") != "\u00E9") GTEST_SKIP() << "built without ICU";
+  EXPECT_EQ(clean_text("e\u0301 \uAC00"), "\u00E9 \uAC00");
+  EXPECT_EQ(clean_text("q\u0307\u0323"), "q\u0323\u0307") << "the mark below comes first";
+  EXPECT_EQ(compose("\u212B"), "\u00C5");
+  EXPECT_EQ(compose(""), "");
+}
+
 TEST(UnescapeHtml, FollowsHtml5ForNumbers) {
   EXPECT_EQ(unescape_html("&#128;&#x99;&#0;&#xD800;&#1114112;&#99999999999999999999;&#1;&#65"),
             "\u20AC\u2122\uFFFD\uFFFD\uFFFD\uFFFD"

@@ -21,12 +21,13 @@ TEST(CoreBuild, WithoutSentencePieceTheTokenizerSaysSo) {
   expect_error(Exit::input, {"without SentencePiece"}, [] { train_tokenizer({"a"}, 320, "a.model"); });
 }
 
-TEST_F(TokenizerTest, GivesTheIdsOfTheReferenceForEveryPlainPrompt) {
+TEST_F(TokenizerTest, GivesTheIdsOfTheReference) {
   const Path golden = Path(TESSERA_GOLDENS) / "umt5";
   if (!std::filesystem::exists(golden / "tokens.json")) GTEST_SKIP() << "no golden cases at " << golden;
   const auto rows = checkpoint::parse_json(checkpoint::read_text(golden / "tokens.json"), "tokens.json");
   const Tokenizer tokenizer(golden / "spiece.model");
   const size_t length = rows.at(0).at("ids").size();
+  const bool composes = compose("e\u0301") == "\u00E9";  // built with ICU
   int plain = 0, repaired = 0, repaired_differ = 0, special_differ = 0;
   for (const auto& row : rows) {
     const auto text = row.at("text").get<std::string>();
@@ -37,7 +38,7 @@ TEST_F(TokenizerTest, GivesTheIdsOfTheReferenceForEveryPlainPrompt) {
     if (row.contains("special_in_text")) {
       special_differ += !same;  // Hugging Face reads "</s>" in a prompt as the token itself; we read it as text
       EXPECT_EQ(ids, row.at("ids_sentencepiece").get<std::vector<int64_t>>()) << text;
-    } else if (row.contains("ftfy")) {
+    } else if (row.value("ftfy", "") == "mojibake" || (row.contains("ftfy") && !composes)) {
       ++repaired, repaired_differ += !same;
       if (!same) std::cout << "differs without ftfy: " << text << "\n";
     } else {

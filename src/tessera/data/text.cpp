@@ -157,7 +157,7 @@ std::string clean_text(std::string_view text) {
   const std::string resolved = text.find('<') == std::string_view::npos ? unescape_html(text) : std::string(text);
   std::string plain;
   for (size_t at = 0; at < resolved.size();) append_plain(plain, next(resolved, at));
-  const std::string unescaped = unescape_html(unescape_html(plain));
+  const std::string unescaped = unescape_html(unescape_html(compose(std::move(plain))));
 
   std::string out;
   bool gap = false;

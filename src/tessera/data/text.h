@@ -13,10 +13,14 @@ size_t invalid_utf8(std::string_view text);
 /// HTML character references, as HTML 5 resolves them, for the names of HTML 4 ("&nbsp;", "&#39;", "&ampx").
 std::string unescape_html(std::string_view text);
 
+/// Unicode's canonical composition (NFC) of UTF-8: accents joined to their letters, stacked marks in their order. A
+/// build without ICU (no_compose.cpp) returns the text as it is; the tokenizer's own normaliser then joins accents, but
+/// leaves stacked marks in the order they were typed.
+std::string compose(std::string text);
+
 /// What text pipelines of Wan do: the common part of ftfy (straight quotes, ligatures and full-width letters as plain
-/// ones, no control characters), HTML unescaped twice, runs of Unicode white space one space, none at the ends.
-/// ftfy's repair of wrongly decoded text and its canonical composition are left out; the latter the tokenizer's own
-/// normaliser does, except for the order of stacked marks.
+/// ones, no control characters, canonical composition), HTML unescaped twice, runs of Unicode white space one space,
+/// none at the ends. ftfy's repair of wrongly decoded text is left out.
 std::string clean_text(std::string_view text);
 
 }  // namespace tessera::data

@@ -1,0 +1,20 @@
+// Canonical composition by ICU; no_compose.cpp is the one of a build without it.
+#include <unicode/normalizer2.h>
+#include <unicode/stringpiece.h>
+
+#include "tessera/base/check.h"
+#include "tessera/data/text.h"
+
+namespace tessera::data {
+
+std::string compose(std::string text) {
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::Normalizer2* nfc = icu::Normalizer2::getNFCInstance(status);
+  std::string composed;
+  icu::StringByteSink<std::string> sink(&composed);
+  if (U_SUCCESS(status)) nfc->normalizeUTF8(0, text, sink, nullptr, status);
+  check_internal(U_SUCCESS(status), "data.text", std::string("canonical composition: ") + u_errorName(status));
+  return composed;
+}
+
+}  // namespace tessera::data
