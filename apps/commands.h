@@ -49,5 +49,7 @@ Command sample_command();
 Command plan_command();
 Command verify_command();
 Command bench_command();
+Command inspect_command();
+Command convert_command();
 
 }  // namespace tessera::apps

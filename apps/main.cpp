@@ -10,8 +10,9 @@
 namespace tessera::apps {
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> table = {launch_command(), train_command(),  prepare_command(), sample_command(),
-                                             plan_command(),   verify_command(), bench_command()};
+  static const std::vector<Command> table = {launch_command(), train_command(),   prepare_command(),
+                                             sample_command(), plan_command(),    verify_command(),
+                                             bench_command(),  inspect_command(), convert_command()};
   return table;
 }
 

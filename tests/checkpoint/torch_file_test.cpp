@@ -133,6 +133,15 @@ TEST_F(TorchFiles, WhatWouldRunCodeIsRefusedByName) {
   EXPECT_FALSE(std::filesystem::exists(ran));
 }
 
+TEST_F(TorchFiles, ADtypeThatWeDoNotHaveIsNamedWithItsTensor) {
+  PickleMaker pickle;
+  std::string tensor = pickle.tensor("0", 6, 0, {6}, {1});
+  tensor.replace(tensor.find("FloatStorage"), 12, "ComplexFloatStorage");
+  pickle.dict({{"w", tensor}});
+  expect_error(Exit::input, {"tensor 'w'", "ComplexFloatStorage", "convert it to one of F64"},
+               [&] { TorchFile::open(archive("complex.pth", pickle.bytes())); });
+}
+
 TEST_F(TorchFiles, ViewsThatLeaveTheirStorageAreRefused) {
   const auto refused = [&](int64_t elements, int64_t offset, const Shape& shape, const Shape& strides,
                            const std::string& text) {

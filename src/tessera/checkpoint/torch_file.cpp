@@ -45,13 +45,21 @@ constexpr TypeRow kDTypes[] = {{"torch.float64", DType::f64},
                                {"torch.int8", DType::i8},
                                {"torch.uint8", DType::u8},
                                {"torch.bool", DType::boolean}};
-// What else a file of tensors may refer to. None of it does anything; see pickle.h.
+// What else a file of tensors may refer to. None of it does anything; see pickle.h. The dtypes are those that we do not
+// have: a tensor of one is refused by its own name.
 constexpr std::string_view kOthers[] = {"collections.OrderedDict",
                                         "torch._utils._rebuild_tensor",
                                         "torch._utils._rebuild_tensor_v2",
                                         "torch._utils._rebuild_tensor_v3",
                                         "torch._utils._rebuild_parameter",
                                         "torch._utils._rebuild_parameter_with_state",
+                                        "torch.uint16",
+                                        "torch.uint32",
+                                        "torch.uint64",
+                                        "torch.complex64",
+                                        "torch.complex128",
+                                        "torch.ComplexFloatStorage",
+                                        "torch.ComplexDoubleStorage",
                                         "torch.Size",
                                         "torch.device",
                                         "_codecs.encode"};
@@ -180,7 +188,7 @@ class Collector {
     const Value& key = argument(tuple, 2, Kind::text, what);
     const int64_t elements = argument(tuple, 4, Kind::integer, what).integer;
     const DType* stored = find_type(type.text, std::begin(kStorages), std::end(kStorages));
-    if (!stored) refuse(what + ": a storage of " + shown(type.text));
+    if (!stored) refuse(what + ": a storage of " + shown(type.text), "convert it to one of " + dtype_names());
     dtype = *stored;
     if (call.text.ends_with("_v3")) {
       const Value& wanted = argument(call, 6, Kind::global, what);

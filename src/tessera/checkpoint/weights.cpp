@@ -138,6 +138,9 @@ WeightSet open_weights(const Path& path) {
     }
     return set;
   }
+  if (fs::exists(path / "manifest.json"))
+    refuse(path.string() + ": is a training checkpoint, expected the weights of a model",
+           "take the run's model folder, or make weights of it: tessera convert " + path.string() + " OUT");
   if (set.add_named(path)) return set;
   if (fs::is_directory(path / "transformer") && set.add_named(path / "transformer")) return set;
 

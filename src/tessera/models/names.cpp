@@ -53,6 +53,22 @@ std::string rename(const std::vector<NamePattern>& table, std::string_view name)
   return std::string(name);
 }
 
+std::string to_foreign(const KeyMap& map, std::string_view official) {
+  std::string name(official);
+  for (const auto& table : map) name = rename(table, name);
+  return name;
+}
+
+std::string to_official(const KeyMap& map, std::string_view foreign) {
+  std::string name(foreign);
+  for (auto table = map.rbegin(); table != map.rend(); ++table) {
+    std::vector<NamePattern> swapped;
+    for (const NamePattern& row : *table) swapped.push_back({row.theirs, row.ours});
+    name = rename(swapped, name);
+  }
+  return name;
+}
+
 Naming detect_naming(const std::vector<std::string>& official, const ForeignName& foreign,
                      const std::vector<std::string>& namings, const std::vector<std::string>& stored,
                      const std::string& file) {

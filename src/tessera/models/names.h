@@ -22,8 +22,15 @@ std::string rename(const std::vector<NamePattern>& table, std::string_view name)
 inline const std::vector<std::string> kDenoiserNamings = {"official", "diffusers"};
 inline const std::vector<std::string> kTextNamings = {"official", "hf", "hf-embed-tokens"};
 
-/// Some files put one of these in front of every name.
-inline const std::vector<std::string> kOptionalPrefixes = {"", "model.diffusion_model.", "model.", "diffusion_model."};
+/// Tables applied one after the other, official names first; each may be read from right to left, too.
+using KeyMap = std::vector<std::vector<NamePattern>>;
+
+std::string to_foreign(const KeyMap& map, std::string_view official);
+std::string to_official(const KeyMap& map, std::string_view foreign);
+
+/// Some files put one of these in front of every name: ComfyUI, DiffSynth ("pipe.dit."), wrappers of torch.
+inline const std::vector<std::string> kOptionalPrefixes = {
+    "", "model.diffusion_model.", "model.", "diffusion_model.", "pipe.dit.", "module.", "net."};
 
 /// How the tensors of a file are called: prefix + foreign_name(official, naming).
 struct Naming {

@@ -1,0 +1,61 @@
+#include "tessera/train/convert.h"
+
+#include <algorithm>
+
+#include "commands.h"
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+
+namespace tessera::apps {
+
+namespace {
+
+/// The value of a flag that has to be one of a few; empty when the flag is not there.
+std::string choice(const Arguments& arguments, const std::string& flag, const std::vector<std::string>& known) {
+  const std::string value = arguments.value(flag);
+  if (!arguments.has(flag) || std::find(known.begin(), known.end(), value) != known.end()) return value;
+  std::string list;
+  for (const auto& one : known) list += (list.empty() ? "" : ", ") + one;
+  throw UserError(Exit::usage, "convert",
+                  flag + " '" + value + "' is not known; did you mean " + nearest(value, known)[0] + "?",
+                  "known are " + list);
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.words.size() != 2)
+    throw UserError(Exit::usage, "convert",
+                    std::to_string(arguments.words.size()) + " paths are given, expected two: IN and OUT",
+                    "see tessera convert --help");
+  train::ConvertOptions options;
+  options.in = arguments.words[0];
+  options.out = arguments.words[1];
+  options.to = choice(arguments, "--to", {"official", "diffusers", "comfyui"});
+  options.format = choice(arguments, "--format", {"safetensors", "pth"});
+  options.dtype = choice(arguments, "--dtype", {"fp32", "bf16", "fp16"});
+  options.force = arguments.has("--force");
+  if (arguments.has("--shard-size")) {
+    options.shard_size = parse_bytes(arguments.value("--shard-size"), "--shard-size");
+    if (options.shard_size <= 0) throw UserError(Exit::usage, "convert", "--shard-size must be above 0", "write 5GiB");
+  }
+  train::convert(options);
+  return 0;
+}
+
+}  // namespace
+
+Command convert_command() {
+  Command c;
+  c.name = "convert";
+  c.summary = "Writes weights under another program's names, in another format or dtype.";
+  c.usage = "convert IN OUT [--to NAMES] [--format FORMAT] [--dtype DTYPE] [--shard-size BYTES] [--force]";
+  c.example = "tessera convert Wan2.1-T2V-1.3B wan-diffusers --to diffusers --dtype bf16";
+  c.flags = {{"--to", "NAMES", "official, diffusers or comfyui; default: names stay"},
+             {"--format", "FORMAT", "safetensors or pth; default: what OUT's name says, else what the layout has"},
+             {"--dtype", "DTYPE", "fp32, bf16 or fp16 for floating tensors; default: as stored"},
+             {"--shard-size", "BYTES", "most bytes of a file in a folder; default 5GiB"},
+             {"--force", "", "replace a file at OUT"}};
+  c.run = run;
+  return c;
+}
+
+}  // namespace tessera::apps

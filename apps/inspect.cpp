@@ -1,0 +1,32 @@
+#include "tessera/train/inspect.h"
+
+#include <cstdio>
+
+#include "commands.h"
+
+namespace tessera::apps {
+
+Command inspect_command() {
+  Command c;
+  c.name = "inspect";
+  c.summary = "Says what a checkpoint, LoRA or cache file is; reads no data and runs nothing.";
+  c.usage = "inspect [--json] [--tensors] PATH";
+  c.example = "tessera inspect Wan2.1_VAE.pth";
+  c.flags = {{"--json", "", "as JSON"}, {"--tensors", "", "a line for every tensor"}};
+  c.run = [](const Arguments& arguments) {
+    const bool all = arguments.has("--tensors");
+    train::Inspection what = train::inspect(arguments.only_word("a file or folder"), all);
+    if (!arguments.has("--json")) {
+      std::fputs(train::to_text(what).c_str(), stdout);
+      return 0;
+    }
+    if (all)
+      for (const auto& row : what.rows)
+        what.json["list"].push_back({{"name", row.name}, {"shape", row.shape}, {"dtype", row.dtype}});
+    std::puts(what.json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    return 0;
+  };
+  return c;
+}
+
+}  // namespace tessera::apps

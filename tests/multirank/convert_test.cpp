@@ -1,0 +1,247 @@
+// The program's convert and inspect: round trips are bit-equal, other programs' files are known, mistakes are named.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "program.h"
+#include "tessera/checkpoint/torch_write.h"
+#include "tessera/checkpoint/weights.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::open_weights;
+using checkpoint::WeightSet;
+
+class Convert : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(goldens_)) {
+      ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << goldens_ << " is not there";
+      GTEST_SKIP() << goldens_ << " is not there";
+    }
+    std::string pattern = (fs::temp_directory_path() / "tessera-convert-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override {
+    if (!folder_.empty()) fs::remove_all(folder_);
+  }
+  Result run(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), TESSERA_BINARY);
+    return run_program(arguments, {{"OMP_NUM_THREADS", "1"}});
+  }
+  void convert(const fs::path& in, const fs::path& out, std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments = {"convert", in.string(), out.string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Result r = run(arguments);
+    ASSERT_EQ(r.code, 0) << r.output;
+  }
+  nlohmann::json inspect(const fs::path& path) const {
+    const Result r = run({"inspect", "--json", path.string()});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return nlohmann::json::parse(r.output, nullptr, false);
+  }
+  /// A folder with a model and its config, as one downloads it.
+  fs::path model(const std::string& name, const std::string& weights = "model.safetensors") const {
+    const fs::path folder = folder_ / ("in-" + name);
+    fs::create_directories(folder);
+    const bool official = weights == "model.safetensors";
+    fs::copy(goldens_ / name / weights, folder / "diffusion_pytorch_model.safetensors");
+    fs::copy(goldens_ / name / (official ? "config.json" : "diffusers_config.json"), folder / "config.json");
+    return folder;
+  }
+  static void expect_equal(const fs::path& a, const fs::path& b) {
+    const WeightSet one = open_weights(a), other = open_weights(b);
+    ASSERT_EQ(one.names(), other.names());
+    for (const std::string& name : one.names()) {
+      ASSERT_EQ(one.at(name).dtype, other.at(name).dtype) << name;
+      ASSERT_EQ(one.at(name).shape, other.at(name).shape) << name;
+      std::vector<char> x(static_cast<size_t>(one.at(name).bytes())), y = x;
+      one.read(name, 0, one.at(name).count(), x.data());
+      other.read(name, 0, one.at(name).count(), y.data());
+      ASSERT_EQ(x, y) << name;
+    }
+  }
+  static nlohmann::json json_of(const fs::path& path) { return nlohmann::json::parse(std::ifstream(path)); }
+
+  const fs::path goldens_ = TESSERA_GOLDENS;
+  fs::path folder_;
+};
+
+TEST_F(Convert, ModelsGoToDiffusersAndBackBitForBit) {
+  for (const char* name : {"wan21_t2v", "wan21_i2v", "wan22_ti2v", "wan21_vae", "wan22_vae", "umt5"}) {
+    const fs::path in = model(name), there = folder_ / (std::string(name) + "-there"),
+                   back = folder_ / (std::string(name) + "-back");
+    convert(in, there, {"--to", "diffusers"});
+    expect_equal(there, goldens_ / name / "diffusers.safetensors");
+    const auto config = json_of(there / "config.json");
+    const auto expected = json_of(goldens_ / name / "diffusers_config.json");
+    for (const auto& [key, value] : expected.items())
+      EXPECT_EQ(config.value(key, nlohmann::json("absent")), value) << name << " " << key;
+    convert(there, back, {"--to", "official"});
+    expect_equal(back, in);
+    const auto again = json_of(back / "config.json");
+    for (const char* key : {"dim", "num_heads", "text_len", "model_type", "ffn_dim", "z_dim", "num_layers"})
+      EXPECT_EQ(again.value(key, nlohmann::json()), json_of(in / "config.json").value(key, nlohmann::json()))
+          << name << key;
+  }
+}
+
+TEST_F(Convert, ThroughPthShardsAndAnotherProgramsPrefixNothingChanges) {
+  const fs::path in = model("wan21_t2v");
+  convert(in, folder_ / "a.pth");
+  expect_equal(folder_ / "a.pth", in);
+  convert(folder_ / "a.pth", folder_ / "comfy.safetensors", {"--to", "comfyui"});
+  EXPECT_TRUE(
+      open_weights(folder_ / "comfy.safetensors").contains("model.diffusion_model.blocks.0.self_attn.q.weight"));
+  EXPECT_EQ(inspect(folder_ / "comfy.safetensors")["naming"], "comfyui");
+  fs::copy(in / "config.json", folder_ / "config.json");  // 4 heads: not to be seen in the weights
+  convert(folder_ / "comfy.safetensors", folder_ / "shards", {"--to", "official", "--shard-size", "1MiB"});
+  EXPECT_GE(json_of(folder_ / "shards/diffusion_pytorch_model.safetensors.index.json")["weight_map"].size(), 80u);
+  EXPECT_GE(open_weights(folder_ / "shards").files().size(), 3u);
+  expect_equal(folder_ / "shards", in);
+}
+
+TEST_F(Convert, WholeReleasesChangeTheirLayoutAndBack) {
+  const fs::path release = folder_ / "Wan2.1-Tiny";
+  fs::create_directories(release / "google/umt5-xxl");
+  fs::copy(goldens_ / "wan21_t2v/model.safetensors", release / "diffusion_pytorch_model.safetensors");
+  fs::copy(goldens_ / "wan21_t2v/config.json", release / "config.json");
+  fs::copy(goldens_ / "umt5/spiece.model", release / "google/umt5-xxl/spiece.model");
+  convert(goldens_ / "umt5/model.safetensors", release / "models_t5_umt5-xxl-enc-bf16.pth");
+  convert(goldens_ / "wan21_vae/model.safetensors", release / "Wan2.1_VAE.pth");
+
+  const fs::path there = folder_ / "diffusers", back = folder_ / "official";
+  convert(release, there, {"--to", "diffusers"});
+  EXPECT_EQ(json_of(there / "model_index.json")["transformer"][1], "WanTransformer3DModel");
+  EXPECT_TRUE(fs::exists(there / "tokenizer/spiece.model"));
+  expect_equal(there / "vae", goldens_ / "wan21_vae/diffusers.safetensors");
+  expect_equal(there / "text_encoder", goldens_ / "umt5/diffusers.safetensors");
+  const auto what = inspect(there);
+  EXPECT_EQ(what["layout"], "diffusers folder");
+  EXPECT_EQ(what["parts"]["vae"]["model"], "wan2.1-vae");
+
+  convert(there, back, {"--to", "official"});
+  expect_equal(back / "diffusion_pytorch_model.safetensors", goldens_ / "wan21_t2v/model.safetensors");
+  expect_equal(back / "Wan2.1_VAE.pth", goldens_ / "wan21_vae/model.safetensors");
+  expect_equal(back / "models_t5_umt5-xxl-enc-bf16.pth", goldens_ / "umt5/model.safetensors");
+  EXPECT_TRUE(fs::exists(back / "google/umt5-xxl/spiece.model"));
+}
+
+TEST_F(Convert, DtypesAreRoundedAndWholeNumbersStay) {
+  convert(goldens_ / "wan21_t2v/model.safetensors", folder_ / "half.safetensors", {"--dtype", "bf16"});
+  const WeightSet half = open_weights(folder_ / "half.safetensors"),
+                  full = open_weights(goldens_ / "wan21_t2v/model.safetensors");
+  const std::string name = "blocks.1.ffn.0.weight";
+  EXPECT_EQ(half.at(name).dtype, checkpoint::DType::bf16);
+  std::vector<float> a(static_cast<size_t>(full.at(name).count())), b = a;
+  full.read_f32(name, 0, full.at(name).count(), a.data());
+  half.read_f32(name, 0, half.at(name).count(), b.data());
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], std::abs(a[i]) / 256) << i;
+  EXPECT_NE(a, b);
+}
+
+TEST_F(Convert, InspectSaysWhatThingsAre) {
+  auto what = inspect(goldens_ / "wan21_t2v/model.safetensors");
+  EXPECT_EQ(what["model"], "wan-t2v");
+  EXPECT_EQ(what["naming"], "official");
+  EXPECT_EQ(what["dtype"], "F32");
+  EXPECT_EQ(what["tensors"], open_weights(goldens_ / "wan21_t2v/model.safetensors").names().size());
+  EXPECT_GT(what["parameters"].get<int64_t>(), 700000);
+  EXPECT_EQ(what["layout"], "safetensors file");
+  what = inspect(goldens_ / "lora/lora_kohya.safetensors");
+  EXPECT_EQ(what["kind"], "LoRA");
+  EXPECT_EQ(what["naming"], "kohya");
+  EXPECT_TRUE(what.contains("rank") && what.contains("alpha")) << what;
+  const Result lora = run({"inspect", (goldens_ / "lora/lora_kohya.safetensors").string()});
+  EXPECT_NE(lora.output.find("lora_unet_blocks_#_ffn_0.lora_up.weight"), std::string::npos) << lora.output;
+  const Result table = run({"inspect", (goldens_ / "umt5/model.safetensors").string()});
+  EXPECT_EQ(table.code, 0);
+  EXPECT_NE(table.output.find("blocks.#.attn.q.weight"), std::string::npos) << table.output;
+  EXPECT_NE(table.output.find("x3"), std::string::npos) << table.output;
+}
+
+TEST_F(Convert, TheFilesOfARunAreKnownAndItsCheckpointsBecomeModels) {
+  TinyRun run("inspect");
+  ASSERT_EQ(run.train(2, "run", {"--run.steps", "1", "--checkpoint.every", "1"}).code, 0);
+  auto what = inspect(fs::path(run.out()) / "checkpoints/step-000001");
+  EXPECT_EQ(what["kind"], "training checkpoint");
+  EXPECT_EQ(what["step"], 1);
+  EXPECT_EQ(what["mesh"], "dp_shard=2");
+  EXPECT_EQ(what["model"], "wan-t2v");
+  convert(fs::path(run.out()) / "checkpoints/step-000001", folder_ / "of-checkpoint");
+  expect_equal(folder_ / "of-checkpoint", fs::path(run.out()) / "model");
+  EXPECT_EQ(json_of(folder_ / "of-checkpoint/config.json")["num_heads"], 2);
+  const auto model = inspect(fs::path(run.out()) / "model");
+  EXPECT_EQ(model["parameters"], what["parameters"]);
+  EXPECT_EQ(model["layout"], "safetensors shards");
+  for (const auto& item : fs::directory_iterator(run.folder() / "cache"))
+    if (item.path().extension() == ".safetensors") {
+      what = inspect(item.path());
+      EXPECT_EQ(what["kind"], "cache entry") << what;
+    }
+  EXPECT_EQ(what["model"], "cache entry");
+}
+
+TEST_F(Convert, MistakesAreNamedAndLeaveNothingBehind) {
+  const auto refused = [&](std::vector<std::string> arguments, int code, const std::vector<std::string>& texts) {
+    const Result r = run(std::move(arguments));
+    EXPECT_EQ(r.code, code) << r.output;
+    for (const auto& text : texts) EXPECT_NE(r.output.find(text), std::string::npos) << text << "\n" << r.output;
+  };
+  const std::string in = (goldens_ / "wan21_t2v/model.safetensors").string(), out = (folder_ / "out").string();
+  refused({"convert", in}, 2, {"expected two: IN and OUT"});
+  refused({"convert", in, out, "--to", "difusers"}, 2, {"did you mean diffusers?"});
+  refused({"convert", in, out + ".pth", "--format", "safetensors"}, 2, {"leave one of them out"});
+  refused({"convert", (folder_ / "absent").string(), out}, 3, {"no such file or folder"});
+  refused({"convert", (goldens_ / "lora/lora_kohya.safetensors").string(), out, "--to", "official"}, 3,
+          {"is a LoRA with kohya names"});
+  refused({"convert", (goldens_ / "adamw/case.safetensors").string(), out, "--to", "official"}, 3,
+          {"none of the models"});
+  refused({"inspect", (goldens_ / "umt5/spiece.model").string()}, 3, {"spiece.model"});
+
+  std::ofstream(folder_ / "there.safetensors") << "mine";
+  refused({"convert", in, (folder_ / "there.safetensors").string()}, 2, {"is there already", "--force"});
+  convert(in, folder_ / "there.safetensors", {"--force"});
+
+  // a pickle that would call os.system
+  checkpoint::ZipWriter zip(folder_ / "evil.pth", 0);
+  const std::string pickle(
+      "\x80\x02"
+      "cos\nsystem\n(X\x04\0\0\0truetR.",
+      26);
+  zip.add("archive/data.pkl", pickle.data(), static_cast<int64_t>(pickle.size()));
+  zip.commit();
+  refused({"convert", (folder_ / "evil.pth").string(), out}, 3, {"evil.pth", "'os.system'", "nothing was run"});
+  refused({"inspect", (folder_ / "evil.pth").string()}, 3, {"'os.system'"});
+
+  for (const auto& item : fs::directory_iterator(folder_))
+    EXPECT_EQ(item.path().string().find("partial"), std::string::npos) << item.path();
+  EXPECT_FALSE(fs::exists(out));
+}
+
+TEST_F(Convert, TorchOpensWhatWasWritten) {
+  std::string python;
+  for (const char* venv : {".venv", ".bench-venv"}) {
+    const std::string candidate = std::string(TESSERA_SOURCE_DIR) + "/" + venv + "/bin/python";
+    if (python.empty() && fs::exists(candidate) && run_program({candidate, "-c", "import torch"}).code == 0)
+      python = candidate;
+  }
+  if (python.empty()) GTEST_SKIP() << "no Python with torch in .venv or .bench-venv (make bench-setup)";
+  convert(goldens_ / "wan21_vae/model.safetensors", folder_ / "vae.pth", {"--dtype", "bf16"});
+  const Result r = run_program({python, "-c",
+                                "import sys, torch\n"
+                                "d = torch.load(sys.argv[1], weights_only=True)\n"
+                                "m = torch.load(sys.argv[1], weights_only=True, mmap=True)\n"
+                                "assert all(torch.equal(d[k], m[k]) and d[k].dtype == torch.bfloat16 for k in d)\n"
+                                "print(len(d), float(d['conv2.weight'].float().sum()))",
+                                (folder_ / "vae.pth").string()});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_TRUE(r.output.starts_with("194 ")) << r.output;
+}
+
+}  // namespace
+}  // namespace tessera::testing
