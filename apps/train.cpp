@@ -10,9 +10,12 @@ Command train_command() {
   c.usage = "train RECIPE [--trace-schedule FILE] [--table.key VALUE ...]";
   c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml --train.lr 5e-4";
   c.recipe_keys = true;
-  c.flags = {{"--trace-schedule", "FILE", "write every executed instruction of all ranks, with times"}};
+  c.flags = {{"--trace-schedule", "FILE", "write every executed instruction of all ranks, with times"},
+             {"--strict", "", "stop at the first faulty row of the data set (data.strict)"}};
   c.run = [](const Arguments& arguments) {
-    return train::train(train::load_recipe(arguments.only_word("recipe"), arguments.overrides),
+    train::Overrides overrides = arguments.overrides;
+    if (arguments.has("--strict")) overrides.emplace_back("data.strict", "true");
+    return train::train(train::load_recipe(arguments.only_word("recipe"), overrides),
                         {arguments.value("--trace-schedule")});
   };
   return c;

@@ -24,25 +24,25 @@ TEST_F(Dataset, AFolderHasACaptionBesideEachClipAndIsReadByName) {
   const auto found = items();
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].path, folder_ / "a.PNG");
-  EXPECT_EQ(found[0].caption, "first, with a mark in front");
-  EXPECT_EQ(found[1].caption, "second");
+  EXPECT_EQ(found[0].caption(), "first, with a mark in front");
+  EXPECT_EQ(found[1].caption(), "second");
 }
 
 TEST_F(Dataset, RepeatsGiveTheListSeveralTimes) {
   for (const char* stem : {"a", "b"}) write(std::string(stem) + ".mp4", ""), write(std::string(stem) + ".txt", stem);
   const auto found = items(3);
   ASSERT_EQ(found.size(), 6u);
-  EXPECT_EQ(found[4].caption, "a");
+  EXPECT_EQ(found[4].caption(), "a");
 }
 
 TEST_F(Dataset, OneClipIsADatasetToo) {
   write("clip.mp4", ""), write("clip.txt", "a road");
-  EXPECT_EQ(read_dataset({.path = folder_ / "clip.mp4"}).at(0).caption, "a road");
+  EXPECT_EQ(read_dataset({.path = folder_ / "clip.mp4"}).at(0).caption(), "a road");
 }
 
 TEST_F(Dataset, AnEmptyCaptionFileIsACaptionOfNoWords) {
   write("a.mp4", ""), write("a.txt", "");
-  EXPECT_EQ(items().at(0).caption, "");
+  EXPECT_EQ(items().at(0).caption(), "");
 }
 
 TEST_F(Dataset, AMissingCaptionNamesTheClip) {
@@ -65,8 +65,8 @@ TEST_F(Dataset, ATableIsReadInItsOwnOrderWithAnyOfTheKnownColumns) {
       const auto found = items();
       ASSERT_EQ(found.size(), 2u);
       EXPECT_EQ(found[0].path, folder_ / "clips/b.mp4");
-      EXPECT_EQ(found[0].caption, "A cat, \"Tom\"\nasleep");
-      EXPECT_EQ(found[1].caption, "two");
+      EXPECT_EQ(found[0].caption(), "A cat, \"Tom\"\nasleep");
+      EXPECT_EQ(found[1].caption(), "two");
     }
 }
 
@@ -74,6 +74,21 @@ TEST_F(Dataset, AMetadataFileElsewhereIsRelativeToThePath) {
   write("media/a.mp4", ""), write("lists/train.csv", "video,prompt\na.mp4,one\n");
   EXPECT_EQ(read_dataset({.path = folder_ / "media", .metadata = folder_ / "lists/train.csv"}).at(0).path,
             folder_ / "media/a.mp4");
+}
+
+TEST_F(Dataset, AClipMayHaveSeveralCaptions) {
+  write("a.mp4", "");
+  write("metadata.jsonl", R"({"video":"a.mp4","cap":["one","two"]})");
+  EXPECT_EQ(items().at(0).captions, (std::vector<std::string>{"one", "two"}));
+}
+
+TEST_F(Dataset, ColumnsThatAreNotUsedAreTold) {
+  write("a.mp4", "");
+  write("metadata.csv", "video,prompt,fps,control_video\na.mp4,one,8,b.mp4\n");
+  Problems problems;
+  read_dataset({.path = folder_}, problems);
+  ASSERT_EQ(problems.notes().size(), 1u);
+  EXPECT_NE(problems.notes()[0].find("not used by this version: columns control_video"), std::string::npos);
 }
 
 TEST_F(Dataset, FaultsOfATableNameItsRow) {

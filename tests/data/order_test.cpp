@@ -57,6 +57,67 @@ TEST(SampleOrder, IsSpreadEvenly) {
   for (const int count : first) EXPECT_NEAR(count, 1000, 130);
 }
 
+TEST(BatchOrder, WithOneBucketIsTheSampleOrder) {
+  const SampleOrder plain(5, 9);
+  const BatchOrder order(5, std::vector<int>(9, 0), 4);
+  for (int64_t position = 0; position < 100; ++position) {
+    EXPECT_EQ(order.at(position).index, plain.at(position));
+    EXPECT_EQ(order.at(position).epoch, position / 9);
+  }
+}
+
+TEST(BatchOrder, AGlobalBatchHoldsOneBucketAndNoSampleIsLeftOut) {
+  std::vector<int> buckets;  // 7 samples of bucket 2, 3 of bucket 0, 1 of bucket 5
+  for (const auto& [bucket, count] : {std::pair{2, 7}, {0, 3}, {5, 1}}) buckets.insert(buckets.end(), count, bucket);
+  const int64_t batch = 4, size = 11;
+  const BatchOrder order(5, buckets, batch);
+  std::vector<int> seen(size);
+  for (int64_t step = 0; step < 2 * size; ++step) {
+    for (int64_t place = 0; place < batch; ++place) {
+      const auto pick = order.at(step * batch + place);
+      EXPECT_EQ(buckets[static_cast<size_t>(pick.index)], order.bucket(step));
+      EXPECT_EQ(pick.epoch, seen[static_cast<size_t>(pick.index)]) << "an epoch has each sample once";
+      ++seen[static_cast<size_t>(pick.index)];
+    }
+  }
+  for (const int count : seen) EXPECT_EQ(count, 2 * batch) << "11 steps are 4 epochs of all";
+}
+
+TEST(BatchOrder, BucketsGetTheirShareAtAnyTime) {
+  std::vector<int> buckets(90, 0);
+  buckets.resize(100, 1);
+  const BatchOrder order(1, buckets, 8);
+  int64_t rare = 0;
+  for (int64_t step = 0; step < 250; ++step) {
+    rare += order.bucket(step) == 1;
+    EXPECT_NEAR(static_cast<double>(rare), 0.1 * static_cast<double>(step + 1), 1.0) << step;
+  }
+}
+
+TEST(BatchOrder, ResumesAnywhere) {
+  const std::vector<int> buckets = {0, 1, 1, 0, 1, 2, 0};
+  const BatchOrder whole(9, buckets, 3);
+  std::vector<int64_t> all;
+  for (int64_t p = 0; p < 60; ++p) all.push_back(whole.at(p).index);
+  for (const int64_t from : {1, 17, 41}) {
+    const BatchOrder resumed(9, buckets, 3);
+    for (int64_t p = from; p < 60; ++p) EXPECT_EQ(resumed.at(p).index, all[static_cast<size_t>(p)]);
+  }
+}
+
+TEST(Captions, AreDrawnAnewEachEpochAndAllComeUp) {
+  std::vector<int> seen(3);
+  bool changes = false;
+  for (int64_t epoch = 0; epoch < 300; ++epoch) {
+    const int64_t caption = draw_caption(4, epoch, 17, 3);
+    EXPECT_EQ(caption, draw_caption(4, epoch, 17, 3));
+    changes = changes || caption != draw_caption(4, epoch, 18, 3);
+    ++seen[static_cast<size_t>(caption)];
+  }
+  EXPECT_TRUE(changes) << "samples draw for themselves";
+  for (const int count : seen) EXPECT_NEAR(count, 100, 30);
+}
+
 TEST(SampleOrder, OfNothingIsRefused) {
   expect_error(Exit::input, {"dataset is empty"}, [] { SampleOrder(1, 0); });
 }

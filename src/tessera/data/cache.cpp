@@ -1,12 +1,11 @@
 #include "tessera/data/cache.h"
 
-#include <sys/stat.h>
-
 #include <cstdio>
 #include <filesystem>
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
+#include "tessera/data/probes.h"
 #include "tessera/data/text.h"
 
 namespace tessera::data {
@@ -71,15 +70,12 @@ Path CacheKey::file(const Path& folder) const { return folder / (hash() + ".safe
 
 CacheKey cache_key(const Path& source, std::string caption, std::string encoder, std::string shape,
                    std::string preprocessing) {
-  struct stat info {};
-  check_input(::stat(source.c_str(), &info) == 0, "data.cache", source.string() + ": no such file",
-              "check data.path and data.metadata");
+  std::string stamp = file_stamp(source);
   check_input(invalid_utf8(source.string()) == std::string::npos, "data.cache",
               source.string() + ": the name is not UTF-8",
               "rename the file; a cache entry could not say what it was made from");
-  const std::string stamp = std::to_string(info.st_size) + " bytes, " + std::to_string(info.st_mtim.tv_sec) + "." +
-                            std::to_string(info.st_mtim.tv_nsec);
-  return {source.string(), stamp, std::move(caption), std::move(encoder), std::move(shape), std::move(preprocessing)};
+  return {source.string(),    std::move(stamp), std::move(caption),
+          std::move(encoder), std::move(shape), std::move(preprocessing)};
 }
 
 std::optional<std::string> cache_problem(const Path& folder, const CacheKey& key) {

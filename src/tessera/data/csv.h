@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/data/problems.h"
+
 namespace tessera::data {
 
 struct CsvTable {
@@ -16,7 +18,8 @@ struct CsvTable {
 };
 
 /// Empty lines are passed over. Throws UserError (input) naming `file` and row: a quote that does not end, text beside
-/// a quoted field, a row with too few or too many fields, no header.
-CsvTable parse_csv(std::string_view text, const std::string& file);
+/// a quoted field, a row with too few or too many fields, no header or a name twice in it. With `problems`, faulty rows
+/// go there and reading goes on at the next line; a header must be right all the same.
+CsvTable parse_csv(std::string_view text, const std::string& file, Problems* problems = nullptr);
 
 }  // namespace tessera::data

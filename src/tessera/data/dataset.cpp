@@ -5,7 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/data/csv.h"
+#include "tessera/data/rows.h"
 #include "tessera/data/text.h"
 
 namespace tessera::data {
@@ -14,24 +14,40 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The columns that today's trainers write, most specific first.
-const std::vector<std::string> kPathColumns = {"video", "image", "file_name", "file_path", "path"};
-const std::vector<std::string> kCaptionColumns = {"prompt", "text", "caption", "cap"};
-const std::vector<std::string> kVideoEndings = {".mp4", ".mov", ".mkv", ".webm", ".avi",
-                                                ".m4v", ".gif", ".mpg", ".mpeg"};
-const std::vector<std::string> kImageEndings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"};
+using Names = std::vector<std::string>;
 
-std::string joined(const std::vector<std::string>& words) {
+// The columns that today's trainers write, most specific first.
+const Names kPathColumns = {"video", "image", "file_name", "file_path", "path", "video_path", "image_path"};
+const Names kCaptionColumns = {"prompt", "text", "caption", "cap"};
+// Facts that are read from the clip itself.
+const Names kKnownColumns = {"type", "num_frames", "height", "width", "aspect_ratio", "resolution", "fps", "duration"};
+const Names kTables = {"metadata.csv",        "metadata.json", "metadata.jsonl",
+                       "videos2caption.json", "captions.json", "videos.txt"};
+const Names kFolders = {"", "videos", "train"};  // where a relative path is looked for
+const Names kVideoEndings = {".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".gif", ".mpg", ".mpeg", ".ts", ".wmv"};
+const Names kImageEndings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"};
+constexpr const char* kMend = "mend or remove the row";
+
+std::string joined(const Names& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
   return text;
 }
 
-std::string checked_utf8(std::string text, const std::string& where) {
+bool contains(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool ends_in(const Path& path, const Names& endings) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return contains(endings, ending);
+}
+
+void check_caption(const std::string& text, const std::string& where) {
   const size_t bad = invalid_utf8(text);
   check_input(bad == std::string::npos, "data.dataset",
               where + ": the caption is not UTF-8 at byte " + std::to_string(bad), "save the file as UTF-8");
-  return text;
 }
 
 std::string caption_beside(const Path& clip) {
@@ -41,81 +57,168 @@ std::string caption_beside(const Path& clip) {
   std::string text = checkpoint::read_text(file);
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  return checked_utf8(std::move(text), file.string());
+  check_caption(text, file.string());
+  return text;
 }
 
-std::vector<Item> read_folder(const Path& folder) {
+void add_clip(const Path& clip, std::vector<Item>& items, Problems& problems) {
+  try {
+    items.push_back({clip, {caption_beside(clip)}, clip.string()});
+  } catch (const UserError& error) {
+    problems.add(clip.string(), error);
+  }
+}
+
+std::vector<Item> read_folder(const Path& folder, Problems& problems) {
   std::vector<Path> clips;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
     if (entry.is_regular_file() && is_clip(entry.path())) clips.push_back(entry.path());
   std::sort(clips.begin(), clips.end(), [](const Path& a, const Path& b) { return a.native() < b.native(); });
   std::vector<Item> items;
-  for (const Path& clip : clips) items.push_back({clip, caption_beside(clip)});
+  for (const Path& clip : clips) add_clip(clip, items, problems);
   return items;
 }
 
-size_t column(const CsvTable& table, const std::vector<std::string>& names, const std::string& file) {
-  for (const std::string& name : names) {
-    const auto found = std::find(table.header.begin(), table.header.end(), name);
-    if (found != table.header.end()) return static_cast<size_t>(found - table.header.begin());
+/// The first of these columns that the row has something in; its texts.
+const std::vector<std::string>* filled(const Row& row, const Names& columns, std::string* name) {
+  for (const std::string& column : columns) {
+    const auto found = row.fields.find(column);
+    if (found == row.fields.end()) continue;
+    if (name->empty()) *name = column;  // to be named when all are empty
+    const bool empty = std::all_of(found->second.begin(), found->second.end(), [](auto& text) { return text.empty(); });
+    if (empty) continue;
+    *name = column;
+    return &found->second;
   }
-  throw UserError(Exit::input, "data.dataset",
-                  file + ": expected a column " + joined(names) + ", found " + joined(table.header),
-                  "rename the column");
+  return nullptr;
 }
 
-std::vector<Item> read_table(const Path& file, const Path& folder) {
-  const CsvTable table = parse_csv(checkpoint::read_text(file), file.string());
-  const size_t path = column(table, kPathColumns, file.string());
-  const size_t caption = column(table, kCaptionColumns, file.string());
+Path find_clip(const std::string& name, const Path& folder, const std::string& where) {
+  for (const std::string& inner : kFolders) {
+    const Path path = inner.empty() ? folder / name : folder / inner / name;  // an absolute name replaces the folder
+    if (fs::is_regular_file(path)) return path;
+  }
+  const Path path = folder / name;
+  check_input(!fs::is_directory(path), "data.dataset", where + ": " + path.string() + ": is a folder, expected a clip",
+              "folders of frames are not read: join them into a video, for example with ffmpeg");
+  throw UserError(Exit::input, "data.dataset", where + ": " + path.string() + ": no such file",
+                  "paths are relative to " + folder.string() + "; mend or remove the row");
+}
+
+/// VideoX's `type` says which kind a clip is; where the file's name says otherwise, one of the two is wrong.
+void check_type(const Row& row, const Path& clip) {
+  const auto found = row.fields.find("type");
+  if (found == row.fields.end() || found->second.empty() || found->second[0].empty()) return;
+  const std::string& type = found->second[0];
+  check_input(type == "video" || type == "image", "data.dataset",
+              row.where + ": type is '" + type + "', expected video or image", kMend);
+  check_input((type == "image") == is_image(clip) || !is_clip(clip), "data.dataset",
+              row.where + ": " + clip.string() + ": type says " + type + ", the file's name says otherwise", kMend);
+}
+
+Item item_of(const Row& row, const Path& folder) {
+  std::string column;
+  const auto* path = filled(row, kPathColumns, &column);
+  check_input(path != nullptr, "data.dataset",
+              row.where + (column.empty() ? ": no path, expected one of " + joined(kPathColumns)
+                                          : ": no path in column " + column),
+              "fill it in or remove the row");
+  check_input(path->size() == 1, "data.dataset",
+              row.where + ": " + std::to_string(path->size()) + " paths in column " + column + ", expected one", kMend);
+  column.clear();
+  const auto* captions = filled(row, kCaptionColumns, &column);
+  check_input(captions != nullptr, "data.dataset",
+              row.where + ": " + path->front() +
+                  (column.empty() ? ": no caption, expected one of " + joined(kCaptionColumns)
+                                  : ": no caption in column " + column),
+              "fill it in or remove the row");
+  for (const std::string& caption : *captions) {
+    check_input(!caption.empty(), "data.dataset",
+                row.where + ": " + path->front() + ": one of its captions in column " + column + " is empty", kMend);
+    check_caption(caption, row.where);
+  }
+  Item item{find_clip(path->front(), folder, row.where), *captions, row.where};
+  check_type(row, item.path);
+  return item;
+}
+
+void check_columns(const RowTable& table, const Path& file, Problems& problems) {
+  const auto has_one = [&](const Names& names) {
+    return std::any_of(names.begin(), names.end(), [&](auto& name) { return contains(table.columns, name); });
+  };
+  for (const Names* names : {&kPathColumns, &kCaptionColumns})
+    check_input(table.columns.empty() || has_one(*names), "data.dataset",
+                file.string() + ": expected a column " + joined(*names) + ", found " + joined(table.columns),
+                "rename the column");
+  Names unused;
+  for (const std::string& column : table.columns)
+    if (!contains(kPathColumns, column) && !contains(kCaptionColumns, column) && !contains(kKnownColumns, column))
+      unused.push_back(column);
+  if (!unused.empty()) problems.note(file.string() + ": not used by this version: columns " + joined(unused));
+}
+
+std::vector<Item> read_table(const Path& file, const Path& folder, Problems& problems) {
+  const RowTable table = read_rows(file, problems);
+  check_columns(table, file, problems);
   std::vector<Item> items;
-  for (size_t i = 0; i < table.rows.size(); ++i) {
-    const std::vector<std::string>& row = table.rows[i];
-    const std::string where = file.string() + ": row " + std::to_string(table.numbers[i]);
-    check_input(!row[path].empty(), "data.dataset", where + ": no path in column " + table.header[path],
-                "fill it in or remove the row");
-    check_input(!row[caption].empty(), "data.dataset",
-                where + ": " + row[path] + ": no caption in column " + table.header[caption],
-                "fill it in or remove the row");
-    const Path clip = folder / row[path];  // an absolute path replaces the folder
-    check_input(fs::is_regular_file(clip), "data.dataset", where + ": " + clip.string() + ": no such file",
-                "paths are relative to " + folder.string() + "; mend or remove the row");
-    items.push_back({clip, checked_utf8(row[caption], where)});
+  for (const Row& row : table.rows) {
+    try {
+      items.push_back(item_of(row, folder));
+    } catch (const UserError& error) {
+      problems.add(row.where, error);
+    }
   }
   return items;
 }
 
-bool ends_in(const Path& path, const std::vector<std::string>& endings) {
-  std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  return std::find(endings.begin(), endings.end(), ending) != endings.end();
+Path table_in(const Path& folder) {
+  Path found;
+  for (const std::string& name : kTables) {
+    if (!fs::exists(folder / name)) continue;
+    check_input(found.empty(), "data.dataset",
+                folder.string() + ": both " + found.filename().string() + " and " + name + " are there",
+                "set data.metadata to the one you mean");
+    found = folder / name;
+  }
+  return found;
 }
 
-std::vector<Item> read_once(const DatasetSpec& spec) {
+std::vector<Item> read_once(const DatasetSpec& spec, Problems& problems) {
   if (!spec.metadata.empty())
-    return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path);
+    return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, problems);
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
               "check data.path");
-  if (!fs::is_directory(spec.path)) return {{spec.path, caption_beside(spec.path)}};
-  const Path table = spec.path / "metadata.csv";
-  return fs::exists(table) ? read_table(table, spec.path) : read_folder(spec.path);
+  if (!fs::is_directory(spec.path)) {
+    std::vector<Item> items;
+    add_clip(spec.path, items, problems);
+    return items;
+  }
+  const Path table = table_in(spec.path);
+  return table.empty() ? read_folder(spec.path, problems) : read_table(table, spec.path, problems);
 }
 
 }  // namespace
 
-bool is_clip(const Path& path) { return ends_in(path, kVideoEndings) || ends_in(path, kImageEndings); }
+bool is_image(const Path& path) { return ends_in(path, kImageEndings); }
+bool is_clip(const Path& path) { return ends_in(path, kVideoEndings) || is_image(path); }
 
-std::vector<Item> read_dataset(const DatasetSpec& spec) {
+std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   check_input(spec.repeats >= 1, "data.dataset",
               "data.repeats is " + std::to_string(spec.repeats) + ", expected 1 or more");
-  const std::vector<Item> once = read_once(spec);
-  check_input(!once.empty(), "data.dataset",
-              (spec.metadata.empty() ? spec.path : spec.metadata).string() + ": no clips",
+  const std::vector<Item> once = read_once(spec, problems);
+  const std::string from = (spec.metadata.empty() ? spec.path : spec.metadata).string();
+  check_input(!once.empty() || problems.empty(), "data.dataset", from + ": no usable clips, " + problems.text());
+  check_input(!once.empty(), "data.dataset", from + ": no clips",
               "put clips (" + joined(kVideoEndings) + ", " + joined(kImageEndings) +
                   ") with a .txt beside each there, or a metadata.csv");
   std::vector<Item> items;
   for (int repeat = 0; repeat < spec.repeats; ++repeat) items.insert(items.end(), once.begin(), once.end());
   return items;
+}
+
+std::vector<Item> read_dataset(const DatasetSpec& spec) {
+  Problems problems(/*strict=*/true);
+  return read_dataset(spec, problems);
 }
 
 }  // namespace tessera::data

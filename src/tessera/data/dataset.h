@@ -2,13 +2,22 @@
 // The list of clips and captions a recipe's [data] names.
 //
 //   std::vector<Item> items = read_dataset({.path = "clips"});                    // a.mp4 + a.txt, b.png + b.txt, ...
-//   std::vector<Item> items = read_dataset({.path = "set", .metadata = "set/metadata.csv", .repeats = 10});
+//   std::vector<Item> items = read_dataset({.path = "set", .metadata = "set/metadata.jsonl", .repeats = 10}, problems);
 //
-// A folder without metadata.csv is read as clips with a .txt of the same stem beside each, by name. An empty .txt is
-// a caption of no words; a missing one is an error. Nothing is ever left out silently: a problem names file and row.
+// A folder is read through its metadata file (metadata.csv, .json or .jsonl, videos2caption.json, captions.json,
+// videos.txt + prompt.txt: see rows.h), else as clips with a .txt of the same stem beside each, by name. An empty .txt
+// is a caption of no words; a missing one is a problem. Nothing is ever left out silently: a problem names file and
+// row.
+//
+// A row's clip is its column video, image, file_name, file_path, path, video_path or image_path, its caption prompt,
+// text, caption or cap: the first that is filled in. A JSON list of captions gives the clip several, one of which is
+// drawn each epoch. `type`, where there is one, must fit the clip. Paths are relative to the folder, or to `videos` or
+// `train` in it.
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include "tessera/data/problems.h"
 
 namespace tessera::data {
 
@@ -16,18 +25,25 @@ using Path = std::filesystem::path;
 
 struct Item {
   Path path;
-  std::string caption;  ///< UTF-8, as written
+  std::vector<std::string> captions;  ///< UTF-8, as written; at least one
+  std::string where;                  ///< for messages: file and row, or the clip itself
+
+  const std::string& caption() const { return captions.front(); }
 };
 
 struct DatasetSpec {
   Path path;        ///< a folder, or one clip
-  Path metadata;    ///< a .csv; empty: path/metadata.csv if it is there
+  Path metadata;    ///< a table of rows.h; empty: the one in `path` if there is one
   int repeats = 1;  ///< times each item comes in an epoch
 };
 
-/// Items in a fixed order: files by name, rows as in the table, the whole list `repeats` times.
-std::vector<Item> read_dataset(const DatasetSpec& spec);
+/// Items in a fixed order: files by name, rows as in the table, the whole list `repeats` times. Faulty rows go to
+/// `problems` and are left out. Throws UserError (input) when there is no such folder or table, when it is ambiguous
+/// which table is meant, and when no item is left.
+std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems);
+std::vector<Item> read_dataset(const DatasetSpec& spec);  ///< stops at the first problem
 
-bool is_clip(const Path& path);  ///< a video or image by its extension
+bool is_clip(const Path& path);   ///< a video or image by its extension
+bool is_image(const Path& path);  ///< an image by its extension
 
 }  // namespace tessera::data

@@ -1,19 +1,23 @@
 #pragma once
 // Which sample comes when: a fresh shuffle per epoch, keyed by (seed, epoch), the same on every layout.
 //
-//   SampleOrder order(seed, dataset_size);
-//   order.at(position);                                  // position = epoch * size + cursor, counted from 0
-//   order.batch(step * global_batch, global_batch, dp_rank, dp_size);
+//   BatchOrder order(seed, bucket_of_each_sample, global_batch);
+//   order.at(position);                              // position = step * global_batch + place; index and epoch
+//   order.bucket(step);                              // of all samples of that global batch
 //
 // There is no state to save beyond the position: a run resumed from (epoch, cursor) continues as if never stopped.
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace tessera::data {
 
+/// Samples of one shape.
 class SampleOrder {
  public:
-  SampleOrder(uint64_t seed, int64_t dataset_size);
+  /// `stream` tells apart orders of one run: its shuffles are its own.
+  SampleOrder(uint64_t seed, int64_t dataset_size, uint64_t stream = 0);
 
   int64_t size() const { return size_; }
 
@@ -32,10 +36,44 @@ class SampleOrder {
   std::vector<int64_t> batch(int64_t position, int64_t global_batch, int dp_rank, int dp_size) const;
 
  private:
-  uint64_t seed_;
+  uint64_t seed_, stream_;
   int64_t size_;
   mutable int64_t epoch_ = -1;
   mutable std::vector<int64_t> shuffled_;
 };
+
+/// Samples of several shapes (buckets): a global batch holds one shape. Each bucket has a SampleOrder of its own and
+/// its batches are spread evenly: after any number of steps a bucket is within one batch of its due share, so its
+/// samples come as often as those of every other, and none is dropped at the end of an epoch. With one bucket this is
+/// SampleOrder.
+class BatchOrder {
+ public:
+  /// `buckets`: of each sample, by index; numbers need not be contiguous.
+  BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t global_batch);
+
+  int64_t size() const { return size_; }
+  SampleOrder::Place place(int64_t position) const { return {position / size_, position % size_}; }
+
+  struct Pick {
+    int64_t index = 0;
+    int64_t epoch = 0;  ///< how often this sample's bucket was gone through before
+  };
+  Pick at(int64_t position) const;
+  int bucket(int64_t batch) const;  ///< of global batch number `batch`, from 0
+
+ private:
+  struct Turn {
+    int32_t bucket = 0;  // in members_
+    int64_t number = 0;  // how many batches the bucket had in the cycle before
+  };
+  int64_t size_, global_batch_;
+  std::vector<int> names_;                     // of buckets, as the caller numbers them
+  std::vector<std::vector<int64_t>> members_;  // sample indices by bucket
+  std::vector<SampleOrder> orders_;
+  std::vector<Turn> cycle_;  // size_ batches: as many of each bucket as it has samples
+};
+
+/// Which of `count` captions a sample has in an epoch.
+int64_t draw_caption(uint64_t seed, int64_t epoch, int64_t index, int64_t count);
 
 }  // namespace tessera::data

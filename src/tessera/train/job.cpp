@@ -32,7 +32,13 @@ Job make_job(const Recipe& recipe) {
                     "the model takes text embeddings of width " + std::to_string(job.model->context_dim()) +
                         ", text encoder '" + recipe.data.text_encoder + "' makes " + std::to_string(job.text->dim()),
                     "set model.config.text_dim to that number");
-  job.tokens = job.model->token_count(job.latent);
+  for (const data::Bucket& bucket : recipe.data.clips.buckets) {
+    const auto latent = job.codec->latent_shape(bucket.frames, bucket.height, bucket.width);
+    job.bucket_tokens.push_back(job.model->token_count(latent));
+    if (job.bucket_tokens.back() <= job.tokens) continue;
+    job.tokens = job.bucket_tokens.back();
+    job.largest = latent;
+  }
   job.context_length = job.model->context_length();
   job.guidance_branches = recipe.sample.guidance == 1.0 ? 1 : 2;
   return job;
@@ -52,7 +58,7 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Mesh& mesh,
   PlanRequest request;
   request.model = job.model.get();
   request.model_name = job.name;
-  request.latent = job.latent;
+  request.latent = job.largest;  // smaller buckets run under the same schedule and take less
   request.mesh = mesh;
   request.guidance_branches = job.guidance_branches;
   // Embeddings of the sampled prompts and of the negative one stay for the whole run.

@@ -41,8 +41,8 @@ net::Batch Objective::load(int micro) {
   targets_.clear(), weights_.clear(), indices_.clear();
   for (int64_t place = slice.first; place < slice.first + slice.count; ++place) {
     const int64_t position = (step_ - 1) * plan_->global_batch + place;
-    const int64_t index = data_.order().at(position);
-    const PreparedSample cached = data_.sample(index);
+    const auto [index, epoch] = data_.order().at(position);
+    const PreparedSample cached = data_.sample(index, epoch);
     const diffusion::TrainingDraw draw =
         diffusion::draw(options_, static_cast<uint64_t>(recipe_.run.seed), step_, place);
     const at::Tensor noise = at::empty(cached.latent.sizes(), at::kFloat);

@@ -1,197 +1,328 @@
 #include "tessera/train/prepare.h"
 
-#include <set>
-#include "tessera/base/check.h"
-#include "tessera/base/log.h"
-#include "tessera/base/random.h"
-#include "tessera/base/units.h"
-#include "tessera/data/tokenizer.h"
-#include "tessera/data/video.h"
-#include "tessera/engine/executor.h"
-#include "tessera/engine/transfer.h"
-#include "tessera/models/registry.h"
+#include <signal.h>
 
+#include <mutex>
+#include <unordered_map>
+
+#include "tessera/base/log.h"
+#include "tessera/base/units.h"
+#include "tessera/data/video.h"
+#include "tessera/train/count_progress.h"
+#include "tessera/train/failures.h"
+#include "tessera/train/pace.h"
+#include "tessera/train/text_pass.h"
 #include "tessera/train/validation.h"
 
 namespace tessera::train {
 
-namespace {
-
 namespace fs = std::filesystem;
 
-/// A text encoder of any size: a unit list under a forward-only schedule, sharded over the run's mesh. All ranks encode
-/// the same prompt at the same time.
-class TextPass {
- public:
-  TextPass(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
-           const fs::path& tokenizer)
-      : job_(job), tokenizer_(tokenizer) {
-    // The schedule needs the units' parameters only: what a prompt's tokens take is small beside them.
-    spec_.name = job.text->fingerprint();
-    for (const auto& unit : job.text->units()) spec_.units.push_back(unit->spec());
-    plan_.mesh = mesh;
-    plan_.units.resize(spec_.units.size());
-    schedule_ = plan::compile_forward(spec_, plan_, rank, "encode", 1);
-    std::vector<std::string> prefixes;
-    for (const auto& unit : job.text->units()) prefixes.push_back(unit->prefix());
-    store_ = std::make_unique<engine::Store>(spec_, prefixes, mesh, rank, at::kCPU, /*trainable=*/false);
-    store_->set_arena(schedule_.arena);
-    if (recipe.data.text_encoder_path.empty()) {
-      engine::fill_shards(*store_, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-        job.text->initialise(param, 0, first, count, out);
-      });
-    } else {
-      const auto weights = checkpoint::open_weights(recipe.data.text_encoder_path);
-      const bool hf = weights.contains("shared.weight") || weights.contains("encoder.embed_tokens.weight");
-      engine::load_weights(
-          *store_, weights,
-          [&](const std::string& name) { return job.text->foreign_name(name, hf ? "hf" : "official"); }, {});
-    }
-    executor_ =
-        std::make_unique<engine::Executor>(job.text->units(), *store_, comm, plan_, rank, engine::ExecutorOptions{});
-  }
+namespace {
 
-  /// [n, D]
-  at::Tensor encode(const std::string& text) {
-    const net::Batch batch = job_.text->pack({tokenizer_.encode(text, job_.context_length)});
-    return executor_->forward(schedule_, 0, {batch})[0].contiguous();
-  }
-
- private:
-  const Job& job_;
-  data::Tokenizer tokenizer_;
-  plan::ModelSpec spec_;
-  plan::Plan plan_;
-  plan::Schedule schedule_;
-  std::unique_ptr<engine::Store> store_;
-  std::unique_ptr<engine::Executor> executor_;
-};
-
-/// What encodes, as a hash: a change of any of it makes the cache stale.
-std::string encoder_hash(const Recipe& recipe, const Job& job, const fs::path& tokenizer) {
-  std::string text = job.codec->fingerprint() + "|" + job.text->fingerprint() + "|" + checkpoint::read_text(tokenizer);
-  if (!recipe.data.text_encoder_path.empty()) {
-    const auto weights = checkpoint::open_weights(recipe.data.text_encoder_path);
-    for (const auto& file : weights.files())
-      text += "|" + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
-  }
-  char hex[20];
-  std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));
-  return hex;
-}
-
-/// data.tokenizer, or a small one made from the captions, kept in the cache folder.
-fs::path tokenizer_file(const Recipe& recipe, const Job& job, const std::vector<data::Item>& items, comm::Comm& comm,
-                        int rank) {
-  if (!recipe.data.tokenizer.empty()) return recipe.data.tokenizer;
-  std::vector<std::string> texts;
-  for (const auto& item : items) texts.push_back(item.caption);
-  std::string all;
-  for (const auto& text : texts) all += text + "\n";
-  char name[48];
-  std::snprintf(name, sizeof name, "tokenizer-%016llx.model", static_cast<unsigned long long>(hash_text(all)));
-  const fs::path file = fs::path(recipe.data.cache) / name;
-  if (rank == 0 && !fs::exists(file)) {
-    fs::create_directories(file.parent_path());
-    data::train_tokenizer(texts, static_cast<int>(job.text->vocabulary()), file);
-  }
-  comm.barrier();
-  return file;
-}
+constexpr size_t kChunk = 8;  // clips a rank encodes between two meetings; their embeddings are in memory
 
 data::CachedTensor cached(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.to(at::kFloat).contiguous();
   return {dense.sizes().vec(), {dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel()}};
 }
 
-at::Tensor tensor_of(const data::CachedTensor& cached) {
-  at::Tensor tensor = at::empty(cached.shape, at::kFloat);
-  std::copy(cached.values.begin(), cached.values.end(), tensor.mutable_data_ptr<float>());
-  return tensor;
+/// What killed processes of this machine left in the folder.
+void remove_partials(const fs::path& folder) {
+  std::error_code gone;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, gone)) {
+    const std::string name = entry.path().filename().string();  // <hash>.safetensors.<pid>-<n>.partial
+    if (!name.ends_with(".partial")) continue;
+    const size_t dash = name.rfind('-'), dot = name.rfind('.', dash);
+    const pid_t pid = dash == std::string::npos || dot == std::string::npos
+                          ? 0
+                          : static_cast<pid_t>(std::strtol(name.c_str() + dot + 1, nullptr, 10));
+    if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH) fs::remove(entry.path(), gone);
+  }
 }
 
 }  // namespace
 
-std::vector<data::Item> read_items(const Recipe& recipe) {
-  return data::read_dataset({recipe.data.path, recipe.data.metadata, static_cast<int>(recipe.data.repeats)});
-}
+/// The steps of prepare(), in order. Every rank comes to the same lists from the same files.
+class Preparation {
+ public:
+  Preparation(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
+              const PrepareOptions& options)
+      : recipe_(recipe),
+        job_(job),
+        mesh_(mesh),
+        comm_(comm),
+        rank_(rank),
+        options_(options),
+        online_(recipe.data.online()),
+        folder_(recipe.data.cache),
+        problems_(recipe.data.strict) {}
 
-std::vector<std::string> sample_prompts(const Recipe& recipe, const std::vector<data::Item>& items) {
-  if (!recipe.sample.prompts.empty()) return recipe.sample.prompts;
-  std::vector<std::string> prompts;
-  for (const auto& item : items)
-    if (prompts.size() < 4 && std::find(prompts.begin(), prompts.end(), item.caption) == prompts.end())
-      prompts.push_back(item.caption);
-  return prompts;
-}
-
-PreparedSample PreparedData::sample(int64_t index) const {
-  const data::CachedSample loaded = cache_->load(index);
-  return {tensor_of(loaded.latent), tensor_of(loaded.context)};
-}
-
-int64_t PreparedData::clip_of_prompt(int prompt) const {
-  for (int64_t i = 0; i < size(); ++i)
-    if (items_[i].caption == prompts_.at(prompt)) return i;
-  return -1;
-}
-
-std::vector<at::Tensor> encode_texts(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
-                                     const std::vector<std::string>& texts) {
-  const fs::path tokenizer = recipe.data.tokenizer.empty() ? tokenizer_file(recipe, job, read_items(recipe), comm, rank)
-                                                           : fs::path(recipe.data.tokenizer);
-  TextPass pass(recipe, job, mesh, comm, rank, tokenizer);
-  std::vector<at::Tensor> contexts;
-  for (const auto& text : texts) contexts.push_back(pass.encode(text));
-  return contexts;
-}
-
-PreparedData prepare(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank) {
-  PreparedData prepared;
-  prepared.items_ = read_items(recipe);
-  prepared.prompts_ = sample_prompts(recipe, prepared.items_);
-  const fs::path folder = recipe.data.cache;
-  const fs::path tokenizer = tokenizer_file(recipe, job, prepared.items_, comm, rank);
-  prepared.tokenizer_ = tokenizer;
-  const std::string encoder = encoder_hash(recipe, job, tokenizer);
-  const auto& d = recipe.data;
-  const std::string shape = std::to_string(d.frames) + "x" + std::to_string(d.height) + "x" + std::to_string(d.width);
-  char preprocessing[64];
-  std::snprintf(preprocessing, sizeof preprocessing, "cover+crop fps=%g", d.fps);
-  std::vector<data::CacheKey> keys;
-  for (const auto& item : prepared.items_)
-    keys.push_back(data::cache_key(item.path, item.caption, encoder, shape, preprocessing));
-
-  // Every rank looks before any rank writes, so all have the same list.
-  std::vector<size_t> missing;
-  std::set<std::string> seen;
-  for (size_t i = 0; i < keys.size(); ++i)
-    if (data::cache_problem(folder, keys[i]) && seen.insert(keys[i].hash()).second) missing.push_back(i);
-  comm.barrier();
-
-  TextPass text(recipe, job, mesh, comm, rank, tokenizer);
-  if (!missing.empty())
-    log::info("prepare: encoding " + std::to_string(missing.size()) + " of " + std::to_string(keys.size()) +
-              " samples into " + folder.string());
-  for (size_t n = 0; n < missing.size(); ++n) {
-    const size_t i = missing[n];
-    const at::Tensor context = text.encode(prepared.items_[i].caption);  // together
-    if (static_cast<int>(n % mesh.world()) != rank) continue;
-    const data::Frames frames = data::decode_clip(prepared.items_[i].path, {.frames = static_cast<int>(d.frames),
-                                                                            .height = static_cast<int>(d.height),
-                                                                            .width = static_cast<int>(d.width),
-                                                                            .fps = d.fps});
-    data::CachedSample sample;
-    sample.latent = cached(job.codec->encode(to_pixels(frames)));
-    sample.context = cached(context);
-    data::write_cached(folder, keys[i], sample);
+  PreparedData run() {
+    Pace pace(comm_, mesh_, [this](int64_t done) {
+      const std::lock_guard<std::mutex> guard(shown_);
+      if (progress_) progress_->at(done);
+    });
+    pace.run([&] {
+      read(pace);
+      plan();
+      TextPass text(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
+      if (online_) {
+        pace.meet();  // every rank has its text encoder
+        for (const std::string& caption : captions_) data_.contexts_[caption] = cached(text.encode(caption));
+        keep(std::vector<char>(data_.plan_.clips.size(), 0));
+      } else {
+        find_missing();
+        check_disk(text);
+        pace.meet();  // every rank has looked before any rank writes, so all have the same list
+        encode(text, pace);
+      }
+      for (const auto& prompt : data_.prompts_) data_.prompt_contexts_.push_back(text.encode(prompt));
+      data_.negative_context_ = text.encode(recipe_.sample.negative_prompt);
+      pace.meet();
+    });
+    comm_.take_sent_bytes();  // the first step's bytes are its own
+    finish();
+    return std::move(data_);
   }
-  for (const auto& prompt : prepared.prompts_) prepared.prompt_contexts_.push_back(text.encode(prompt));
-  prepared.negative_context_ = text.encode(recipe.sample.negative_prompt);
-  comm.barrier();
-  prepared.cache_.emplace(folder, keys);
-  prepared.order_.emplace(static_cast<uint64_t>(recipe.run.seed), prepared.size());
-  return prepared;
+
+ private:
+  using Keys = std::vector<data::CacheKey>;
+  /// Pixels to encode once: a clip, and the entries of its captions.
+  struct Work {
+    int64_t clip = 0;
+    std::vector<int> entries;
+  };
+
+  void read(Pace& pace) {
+    data_.items_ = read_items(recipe_, problems_);
+    for (const std::string& note : problems_.notes()) log::info("data: " + note);
+    data_.prompts_ = sample_prompts(recipe_, data_.items_);
+    captions_ = distinct_captions(data_.items_);
+    data_.tokenizer_ = tokenizer_file(recipe_, captions_);
+    if (rank_ == 0) {
+      if (!online_) remove_partials(folder_);
+      make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
+      if (!online_ && data::has_video()) look_into_files();
+    }
+    pace.meet();
+  }
+
+  /// Headers of the files: rank 0 looks, the others read what it found.
+  void look_into_files() {
+    std::vector<fs::path> paths;
+    for (const data::Item& item : data_.items_) paths.push_back(item.path);
+    CountProgress progress(true, "prepare: looking into", "files", static_cast<int64_t>(paths.size()));
+    data::update_probes(folder_ / "probes.jsonl", paths, [&](int64_t done) { progress.at(done); });
+  }
+
+  void plan() {
+    const data::Probes probes = online_ ? data::Probes() : data::Probes(folder_ / "probes.jsonl");
+    data_.plan_ = data::plan_clips(data_.items_, probes, recipe_.data.clips, problems_);
+    log::info("data: " + std::to_string(data_.items_.size()) + " rows, " + std::to_string(data_.plan_.clips.size()) +
+              " clips of frames x height x width\n" + data_.plan_.summary());
+    judge(data_.plan_.clips.empty());
+    if (online_) return;
+    const std::string encoder = encoder_hash(recipe_, job_, data_.tokenizer_);
+    std::unordered_map<std::string, int> known;         // repeats share their entries
+    std::unordered_map<std::string, int64_t> pictures;  // rows of one clip share its pixels
+    for (size_t c = 0; c < data_.plan_.clips.size(); ++c) {
+      const data::Clip& clip = data_.plan_.clips[c];
+      const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
+      std::vector<int>& entries = entries_.emplace_back();
+      for (const std::string& caption : item.captions) {
+        data::CacheKey key = data::cache_key(item.path, caption, encoder,
+                                             data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
+                                             data_.plan_.preprocessing(clip));
+        const auto [place, fresh] = known.emplace(key.hash(), static_cast<int>(keys_.size()));
+        if (fresh) {
+          const std::string picture = key.source + '\n' + key.shape + '\n' + key.preprocessing;
+          picture_of_.push_back(pictures.emplace(picture, static_cast<int64_t>(c)).first->second);
+          keys_.push_back(std::move(key));
+        }
+        entries.push_back(place->second);
+      }
+    }
+  }
+
+  void find_missing() {
+    int64_t stale = 0;
+    std::string first;
+    std::map<int64_t, size_t> work;  // by clip
+    for (size_t e = 0; e < keys_.size(); ++e) {
+      const auto problem = data::cache_problem(folder_, keys_[e]);
+      if (!problem) continue;
+      if (*problem != "missing" && stale++ == 0)
+        first = keys_[e].source + ": " + keys_[e].file(folder_).string() + ": " + *problem;
+      const auto [place, fresh] = work.emplace(picture_of_[e], work_.size());
+      if (fresh) work_.push_back({picture_of_[e], {}});
+      work_[place->second].entries.push_back(static_cast<int>(e));
+      ++missing_;
+    }
+    if (stale == 0) return;
+    check_input(options_.rebuild, "data.cache",
+                std::to_string(stale) + " of " + std::to_string(keys_.size()) +
+                    " entries were not made from what is there now; first: " + first,
+                "run `tessera prepare RECIPE --rebuild` to make them anew");
+    log::info("prepare: rebuilding " + std::to_string(stale) + " entries; first: " + first);
+  }
+
+  /// Told before anything is written, and refused where it cannot end well.
+  void check_disk(const TextPass& text) {
+    if (work_.empty() || rank_ != 0) return;
+    int64_t need = 0;
+    for (const Work& work : work_) {
+      const data::Bucket& bucket =
+          data_.plan_.rules.buckets[static_cast<size_t>(data_.plan_.clips[static_cast<size_t>(work.clip)].bucket)];
+      const auto latent = job_.codec->latent_shape(bucket.frames, bucket.height, bucket.width);
+      const int64_t numbers = latent[0] * latent[1] * latent[2] * latent[3];
+      for (const int e : work.entries) {
+        const data::CacheKey& key = keys_[static_cast<size_t>(e)];
+        need += 4 * (numbers + text.token_count(key.caption) * job_.model->context_dim()) + 1024 +
+                static_cast<int64_t>(key.caption.size() + key.source.size());
+      }
+    }
+    std::error_code failed;
+    fs::create_directories(folder_, failed);
+    const fs::space_info space = fs::space(folder_, failed);
+    const int64_t free = failed ? -1 : static_cast<int64_t>(space.available);
+    log::info("prepare: encoding " + std::to_string(missing_) + " of " + std::to_string(keys_.size()) +
+              " samples into " + folder_.string() + ", " + format_bytes(need) +
+              (free < 0 ? "" : " of " + format_bytes(free) + " free"));
+    if (free >= 0 && need > free)
+      throw UserError(
+          Exit::disk, "data.cache",
+          folder_.string() + ": the samples need " + format_bytes(need) + ", " + format_bytes(free) + " are free",
+          "free space, set data.cache to another disk, or to \"online\" to store nothing");
+  }
+
+  /// Chunk by chunk: texts together, then each rank its share of the clips.
+  void encode(TextPass& text, Pace& pace) {
+    {
+      const std::lock_guard<std::mutex> guard(shown_);
+      progress_.emplace(rank_ == 0, "prepare", "clips", static_cast<int64_t>(work_.size()));
+    }
+    const auto world = static_cast<size_t>(mesh_.world()), me = static_cast<size_t>(rank_);
+    Failures failures(work_.size());
+    int64_t done = 0;
+    for (size_t begin = 0; begin < work_.size(); begin += kChunk * world) {
+      const size_t end = std::min(work_.size(), begin + kChunk * world);
+      pace.meet();  // so that no rank waits for another in a collective of the text encoder
+      std::map<std::string, data::CachedTensor> contexts;
+      for (size_t w = begin; w < end; ++w)
+        for (const int e : work_[w].entries)
+          if (const std::string& caption = keys_[static_cast<size_t>(e)].caption; !contexts.contains(caption))
+            contexts[caption] = cached(text.encode(caption));
+      for (size_t w = begin; w < end; ++w) {
+        if (w % world != me) continue;
+        encode_clip(w, contexts, failures);
+        pace.report(++done);
+      }
+    }
+    pace.meet();
+    {
+      const std::lock_guard<std::mutex> guard(shown_);
+      progress_.reset();
+    }
+    failures.share(comm_, mesh_, rank_);
+    leave_out(failures);
+  }
+
+  void encode_clip(size_t w, const std::map<std::string, data::CachedTensor>& contexts, Failures& failures) {
+    const Work& work = work_[w];
+    const data::Clip& clip = data_.plan_.clips[static_cast<size_t>(work.clip)];
+    const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
+    data::CachedSample sample;
+    try {
+      sample.latent = cached(job_.codec->encode(to_pixels(data::decode_clip(item.path, data_.plan_.spec(clip)))));
+    } catch (const UserError& error) {
+      if (error.code() != Exit::input) throw;
+      data::Problems found(problems_.strict());
+      found.add(item.where, error);
+      failures.add(w, found.list().front().what);
+      return;
+    }
+    for (const int e : work.entries) {
+      const data::CacheKey& key = keys_[static_cast<size_t>(e)];
+      sample.context = contexts.at(key.caption);
+      data::write_cached(folder_, key, sample);
+    }
+  }
+
+  /// Clips whose pixels could not be made go, with all that share them.
+  void leave_out(const Failures& failures) {
+    std::vector<char> failed_entry(keys_.size(), 0);
+    for (size_t w = 0; w < work_.size(); ++w) {
+      if (!failures.failed(w)) continue;
+      const data::Clip& clip = data_.plan_.clips[static_cast<size_t>(work_[w].clip)];
+      problems_.add(data_.items_[static_cast<size_t>(clip.item)].where, failures.text(w));
+      for (const int e : work_[w].entries) failed_entry[static_cast<size_t>(e)] = 1;
+    }
+    std::vector<char> failed(data_.plan_.clips.size(), 0);
+    for (size_t c = 0; c < failed.size(); ++c)
+      for (const int e : entries_[c]) failed[c] |= failed_entry[static_cast<size_t>(e)];
+    keep(failed);
+    judge(data_.samples_.empty());
+    Keys kept;
+    std::vector<int> place(keys_.size(), -1);
+    for (size_t e = 0; e < keys_.size(); ++e)
+      if (!failed_entry[e]) place[e] = static_cast<int>(kept.size()), kept.push_back(std::move(keys_[e]));
+    for (auto& sample : data_.samples_)
+      for (int& e : sample.entries) e = place[static_cast<size_t>(e)];
+    data_.cache_.emplace(folder_, std::move(kept));
+  }
+
+  void keep(const std::vector<char>& failed) {
+    for (size_t c = 0; c < data_.plan_.clips.size(); ++c)
+      if (!failed[c]) data_.samples_.push_back({static_cast<int64_t>(c), online_ ? std::vector<int>() : entries_[c]});
+  }
+
+  /// Whether what was left out so far is more than the user allows. Rank 0 tells the list.
+  void judge(bool nothing_left) {
+    data_.problems_ = static_cast<int64_t>(problems_.size());
+    const bool too_many = !options_.tolerant && data_.problems_ > recipe_.data.allow_bad;
+    if (!nothing_left && !too_many) return;
+    const std::string list =
+        rank_ == 0 ? problems_.text() : std::to_string(problems_.size()) + " faulty rows: see rank 0's message";
+    throw UserError(Exit::input, "data", list + (rank_ == 0 ? "\n" : ""),
+                    nothing_left ? "no clip of the data set is left: mend the rows"
+                                 : "mend the rows, or set data.allow_bad = " + std::to_string(problems_.size()) +
+                                       " to train without them");
+  }
+
+  void finish() {
+    if (!problems_.empty() && rank_ == 0) log::warn("left out: " + problems_.text());
+    std::vector<int> buckets;
+    for (const auto& sample : data_.samples_)
+      buckets.push_back(data_.plan_.clips[static_cast<size_t>(sample.clip)].bucket);
+    data_.seed_ = static_cast<uint64_t>(recipe_.run.seed);
+    data_.codec_ = job_.codec.get();
+    data_.order_.emplace(data_.seed_, buckets, recipe_.train.global_batch);
+  }
+
+  const Recipe& recipe_;
+  const Job& job_;
+  const Mesh mesh_;
+  comm::Comm& comm_;
+  const int rank_;
+  const PrepareOptions options_;
+  const bool online_;
+  const fs::path folder_;
+  data::Problems problems_;
+  PreparedData data_;
+  std::vector<std::string> captions_;      // of the data set, each once
+  Keys keys_;                              // entries of the cache, each once
+  std::vector<int64_t> picture_of_;        // of each entry, the clip its pixels are made from
+  std::vector<std::vector<int>> entries_;  // of each clip, one a caption
+  std::vector<Work> work_;
+  int64_t missing_ = 0;
+  std::mutex shown_;
+  std::optional<CountProgress> progress_;  // of encoding; the pace's thread shows it
+};
+
+PreparedData prepare(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
+                     const PrepareOptions& options) {
+  return Preparation(recipe, job, mesh, comm, rank, options).run();
 }
 
 }  // namespace tessera::train

@@ -1,10 +1,18 @@
 #pragma once
-// Encodes the data set into the cache (what is missing or stale, no more), and gives it back as samples.
+// Encodes the data set into the cache (what is missing, no more), and gives it back as samples.
 //
-//   PreparedData data = prepare(recipe, job, comm, rank, world, {});
-//   data.sample(data.order().at(position)).latent;                  // [C, f, h, w]
+//   PreparedData data = prepare(recipe, job, mesh, comm, rank);
+//   const auto pick = data.order().at(position);
+//   data.sample(pick.index, pick.epoch).latent;                     // [C, f, h, w]
+//
+// Work that a kill interrupts goes on where it stopped: an entry of the cache is there whole or not at all. With
+// data.cache = "online" nothing is stored: sample() decodes and encodes, embeddings of the captions stay in memory.
+#include <map>
+#include <optional>
+
 #include "tessera/comm/comm.h"
 #include "tessera/data/cache.h"
+#include "tessera/data/clips.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/order.h"
 #include "tessera/train/job.h"
@@ -16,41 +24,72 @@ struct PreparedSample {
   at::Tensor context;  ///< [n, D] fp32
 };
 
+struct PrepareOptions {
+  bool rebuild = false;   ///< entries that are stale or damaged are made anew instead of refused
+  bool tolerant = false;  ///< any number of faulty rows is left out; else more than data.allow_bad end it
+};
+
 class PreparedData {
  public:
-  int64_t size() const { return static_cast<int64_t>(items_.size()); }
-  PreparedSample sample(int64_t index) const;
-  std::string source(int64_t index) const { return items_.at(index).path.string(); }
-  const data::SampleOrder& order() const { return *order_; }
+  /// Clips of the data set, each as often as data.repeats says.
+  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
+  /// With the caption that the clip has in this epoch. Throws UserError (input) when its file or entry has gone.
+  PreparedSample sample(int64_t index, int64_t epoch = 0) const;
+  /// The clip's file, for messages.
+  std::string source(int64_t index) const { return item(index).path.string(); }
+  /// Its frames as they were encoded.
+  data::Frames frames(int64_t index) const;
+  /// Position = step * global_batch + place; a global batch holds one bucket.
+  const data::BatchOrder& order() const { return *order_; }
+  int64_t problems() const { return problems_; }  ///< rows that were left out
 
   int prompts() const { return static_cast<int>(prompts_.size()); }
   const std::string& prompt_text(int prompt) const { return prompts_.at(prompt); }
   const at::Tensor& prompt_context(int prompt) const { return prompt_contexts_.at(prompt); }
   const at::Tensor& negative_context() const { return negative_context_; }
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
-  /// The data set's clip whose caption the prompt is, or -1.
+  /// A clip of the shape that is sampled (the first bucket) whose first caption the prompt is, or -1.
   int64_t clip_of_prompt(int prompt) const;
 
  private:
-  friend PreparedData prepare(const Recipe&, const Job&, const Mesh&, comm::Comm&, int);
+  friend class Preparation;
+  struct Entries {
+    int64_t clip = 0;          // in plan_.clips
+    std::vector<int> entries;  // of the cache, one a caption
+  };
+  const data::Clip& clip(int64_t index) const { return plan_.clips.at(samples_.at(index).clip); }
+  const data::Item& item(int64_t index) const { return items_.at(clip(index).item); }
+
+  uint64_t seed_ = 0;
   std::vector<data::Item> items_;
-  std::optional<data::CacheReader> cache_;
-  std::optional<data::SampleOrder> order_;
+  data::ClipPlan plan_;
+  std::vector<Entries> samples_;
+  std::optional<data::CacheReader> cache_;              // nothing when online
+  std::map<std::string, data::CachedTensor> contexts_;  // by caption, when online; no tensors: they are no part of
+                                                        // the planned memory
+  const net::VideoCodec* codec_ = nullptr;
+  std::optional<data::BatchOrder> order_;
   std::vector<std::string> prompts_;
   std::vector<at::Tensor> prompt_contexts_;
   at::Tensor negative_context_;
   std::filesystem::path tokenizer_;
+  int64_t problems_ = 0;
 };
 
 /// The prompts a run samples: sample.prompts, or the data set's first captions (at most four) when there are none.
 std::vector<std::string> sample_prompts(const Recipe& recipe, const std::vector<data::Item>& items);
+/// The readable rows of the data set.
 std::vector<data::Item> read_items(const Recipe& recipe);
+std::vector<data::Item> read_items(const Recipe& recipe, data::Problems& problems);
 
 /// Embeddings [n, D] of texts, with the recipe's tokenizer (or the one its data set made). All ranks take part.
 std::vector<at::Tensor> encode_texts(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
                                      const std::vector<std::string>& texts);
 
 /// All ranks take part: clips are shared out, texts are encoded together under the text encoder's own schedule.
-PreparedData prepare(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank);
+/// `job` must outlive the result. Throws UserError: (input) for faulty rows beyond data.allow_bad (the first one with
+/// data.strict), for stale entries without `rebuild`; (disk) when what is to be written does not fit.
+PreparedData prepare(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
+                     const PrepareOptions& options = {});
 
 }  // namespace tessera::train

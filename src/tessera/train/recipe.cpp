@@ -94,6 +94,28 @@ std::string model_config(const Values& values) {
   return config.empty() ? "" : config.dump();
 }
 
+/// data.buckets, or the one bucket of data.frames and data.size.
+data::ClipRules clip_rules(const Reader& read) {
+  data::ClipRules rules;
+  for (const std::string& text : split_list(read.text("data.buckets")))
+    rules.buckets.push_back(data::parse_bucket(text));
+  const bool listed = !rules.buckets.empty();
+  if (!listed) {
+    const std::vector<std::string> size = split_list(read.text("data.size"));
+    rules.buckets = {{read.at_least("data.frames", 1), to_integer(size[0]), to_integer(size[1])}};
+  }
+  rules.fps = read.number("data.fps");
+  rules.mode = data::clip_mode_of(read.text("data.clip_mode"));
+  rules.stride = read.at_least("data.clip_stride", 0);
+  rules.samples = read.at_least("data.clip_samples", 1);
+  const std::string& crop = read.text("data.max_crop");
+  rules.max_crop = crop == "auto" ? (listed ? 0.5 : 1) : to_number(crop);
+  if (rules.max_crop < 0 || rules.max_crop > 1 || crop.empty() ||
+      (crop != "auto" && crop.find_first_not_of("0123456789.eE-+") != std::string::npos))
+    throw UserError(Exit::usage, "recipe", "data.max_crop = '" + crop + "': expected auto or a share from 0 to 1");
+  return rules;
+}
+
 void fill(Recipe& r) {
   const Reader read{r.values};
   r.run = {read.text("run.out"), read.text("run.resume"), read.text("run.on_nan"), read.integer("run.seed"),
@@ -116,7 +138,14 @@ void fill(Recipe& r) {
             to_integer(size[1]),
             read.at_least("data.frames", 1),
             read.at_least("data.repeats", 1),
-            read.number("data.fps")};
+            read.number("data.fps"),
+            read.text("data.strict") == "true",
+            read.at_least("data.allow_bad", 0),
+            clip_rules(read)};
+  r.data.vae_tile = read.at_least("data.vae_tile", 0);
+  r.data.frames = r.data.clips.buckets[0].frames;
+  r.data.height = r.data.clips.buckets[0].height;
+  r.data.width = r.data.clips.buckets[0].width;
   r.train.global_batch = read.at_least("train.global_batch", 1);
   r.train.micro_batch = read.automatic("train.micro_batch", {}).value_or(0);
   r.train.lr = read.number("train.lr");

@@ -9,6 +9,7 @@
 
 #include "tessera/base/mesh.h"
 #include "tessera/base/options.h"
+#include "tessera/data/clips.h"
 #include "tessera/optim/lr_schedule.h"
 #include "tessera/plan/plan.h"
 
@@ -27,8 +28,13 @@ struct Recipe {
   } model;
   struct Data {
     std::string path, metadata, cache, vae, text_encoder, text_encoder_path, tokenizer;
-    int64_t height = 0, width = 0, frames = 0, repeats = 1;
+    int64_t height = 0, width = 0, frames = 0, repeats = 1;  ///< the shape that is sampled: the first bucket
     double fps = 0;
+    bool strict = false;    ///< stop at the first faulty row
+    int64_t allow_bad = 0;  ///< faulty rows that training may leave out
+    data::ClipRules clips;  ///< at least one bucket
+    int64_t vae_tile = 0;   ///< side of the autoencoder's tiles in pixels; 0: none
+    bool online() const { return cache == "online"; }
   } data;
   struct Train {
     int64_t global_batch = 1, micro_batch = 0;  ///< micro_batch 0: auto

@@ -18,7 +18,6 @@
 #include "tessera/optim/lr_schedule.h"
 #include "tessera/train/export.h"
 #include "tessera/train/job.h"
-#include "tessera/train/metrics.h"
 #include "tessera/train/objective.h"
 #include "tessera/train/planning.h"
 #include "tessera/train/prepare.h"
@@ -27,6 +26,7 @@
 #include "tessera/train/sampling.h"
 #include "tessera/train/validation.h"
 
+#include "tessera/train/utilisation.h"
 namespace tessera::train {
 
 namespace {
@@ -262,7 +262,7 @@ class Trainer {
     metrics.grad_norm = norm;
     metrics.lr = optim::learning_rate(recipe_.lr_schedule, step - 1);
     metrics.samples = recipe_.train.global_batch;
-    metrics.tokens = recipe_.train.global_batch * job_.tokens;
+    metrics.tokens = recipe_.train.global_batch * job_.bucket_tokens[data_.order().bucket(step - 1)];
     for (size_t r = 0; r < all.size(); ++r) metrics.ranks.push_back(rank_metrics(static_cast<int>(r), all[r]));
     if (skipped_) {
       skip_reason_ = "loss " + std::to_string(loss) + ", gradient norm " + std::to_string(norm) +
@@ -358,7 +358,7 @@ class Trainer {
   void join_traces() const {
     std::ofstream out(trace_, std::ios::trunc | std::ios::binary);
     for (int r = 0; r < place_.world; ++r) {
-      const std::string part = trace_ + ".rank-" + std::to_string(r);
+      const std::string part = file + ".rank-" + std::to_string(r);
       std::ifstream in(part, std::ios::binary);
       if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
       in.close();
@@ -366,7 +366,7 @@ class Trainer {
     }
     out.flush();
     if (!out)
-      throw UserError(Exit::disk, "train.trace", trace_ + ": cannot be written", "free space or choose another file");
+      throw UserError(Exit::disk, "train.trace", file + ": cannot be written", "free space or choose another file");
   }
 
   Recipe recipe_;

@@ -1,0 +1,42 @@
+#pragma once
+// The shapes a data set is trained in, and which of them a clip belongs to.
+//
+//   std::vector<Bucket> buckets = {parse_bucket("33x480x832"), parse_bucket("33x832x480"), parse_bucket("1x768x768")};
+//   BucketChoice choice = choose_bucket(buckets, {.height = 1080, .width = 1920, .frames = 75}, /*max_crop=*/0.5);
+//   choice.bucket;                       // 0; or -1, and `problem` says why none fits
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+struct Bucket {
+  int64_t frames = 0, height = 0, width = 0;  ///< pixels
+  bool operator==(const Bucket&) const = default;
+  std::string text() const;  ///< "33x480x832"
+};
+
+/// "33x480x832", frames x height x width. Throws UserError (usage) showing the text.
+Bucket parse_bucket(const std::string& text);
+
+/// A clip as it would be cut: shown size in pixels, frames at the rate of training.
+struct ClipSize {
+  int64_t height = 0, width = 0, frames = 0;
+  bool image = false;
+};
+
+struct BucketChoice {
+  int bucket = -1;      ///< index, or -1
+  double crop = 0;      ///< share of the picture that cropping to the bucket's aspect ratio cuts off, 0..1
+  double enlarge = 1;   ///< factor by which the picture is resized to cover the bucket; above 1 it is made larger
+  std::string problem;  ///< why no bucket fits
+};
+
+/// The bucket that cuts off least of the picture. Among those within kCropTolerance of the least: the one with most
+/// frames, then the largest one that the picture fills without being enlarged, else the smallest. Images go to buckets
+/// of one frame, videos to buckets of several that they are long enough for (to one frame where there are no others).
+BucketChoice choose_bucket(const std::vector<Bucket>& buckets, const ClipSize& clip, double max_crop);
+
+inline constexpr double kCropTolerance = 0.05;
+
+}  // namespace tessera::data

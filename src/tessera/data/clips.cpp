@@ -1,0 +1,136 @@
+#include "tessera/data/clips.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <set>
+
+#include "tessera/base/check.h"
+
+namespace tessera::data {
+
+namespace {
+
+constexpr std::array<std::pair<const char*, ClipMode>, 4> kModes = {{{"head", ClipMode::head},
+                                                                     {"uniform", ClipMode::uniform},
+                                                                     {"chunks", ClipMode::chunks},
+                                                                     {"slide", ClipMode::slide}}};
+
+std::string number(const char* form, double value) {
+  char text[48];
+  std::snprintf(text, sizeof text, form, value);
+  return text;
+}
+
+/// Bucket of one file and what it does to the picture; nothing, and a problem booked, when none fits.
+std::optional<BucketChoice> place(const Item& item, const Probes& probes, const ClipRules& rules, ClipSize& size,
+                                  double& rate, Problems& problems) {
+  try {
+    const VideoInfo info = probes.info(item.path);
+    size = {info.height, info.width, frames_at(info, rules.fps), is_image(item.path) || info.frames == 1};
+    rate = rules.fps > 0 ? rules.fps : info.fps;
+  } catch (const UserError& error) {
+    problems.add(item.where, error);
+    return std::nullopt;
+  }
+  BucketChoice choice = choose_bucket(rules.buckets, size, rules.max_crop);
+  if (choice.bucket >= 0) return choice;
+  const bool named = item.where == item.path.string();
+  problems.add(item.where, (named ? "" : item.path.string() + ": ") + choice.problem);
+  return std::nullopt;
+}
+
+}  // namespace
+
+ClipMode clip_mode_of(std::string_view name) {
+  for (const auto& [known, mode] : kModes)
+    if (name == known) return mode;
+  throw UserError(Exit::usage, "data.clip_mode",
+                  "'" + std::string(name) + "': expected head, uniform, chunks or slide");
+}
+
+int64_t frames_at(const VideoInfo& info, double fps) {
+  if (fps <= 0 || info.frames <= 1) return info.frames;
+  // decode_clip shows each frame until the next one's time, the last until a millionth of a frame before its end
+  return static_cast<int64_t>(fps * (static_cast<double>(info.frames) - 1e-6) / info.fps) + 1;
+}
+
+std::vector<int64_t> clip_starts(const ClipRules& rules, int64_t available, int64_t frames) {
+  std::vector<int64_t> starts = {0};
+  const int64_t last = available - frames;
+  if (last <= 0 || rules.mode == ClipMode::head) return starts;
+  if (rules.mode == ClipMode::uniform) {
+    for (int64_t k = 1; k < rules.samples; ++k)
+      if (const int64_t start = last * k / (rules.samples - 1); start > starts.back()) starts.push_back(start);
+    return starts;
+  }
+  const int64_t slide = rules.stride > 0 ? rules.stride : std::max<int64_t>(1, frames / 2);
+  const int64_t step = rules.mode == ClipMode::chunks ? frames : slide;
+  for (int64_t start = step; start <= last; start += step) starts.push_back(start);
+  return starts;
+}
+
+ClipSpec ClipPlan::spec(const Clip& clip) const {
+  const Bucket& bucket = rules.buckets.at(static_cast<size_t>(clip.bucket));
+  return {.frames = static_cast<int>(bucket.frames),
+          .height = static_cast<int>(bucket.height),
+          .width = static_cast<int>(bucket.width),
+          .fps = rules.fps,
+          .start = clip.seconds};
+}
+
+std::string ClipPlan::preprocessing(const Clip& clip) const {
+  std::string text = "cover+crop fps=" + number("%g", rules.fps);
+  if (clip.start > 0) text += " start=" + std::to_string(clip.start);
+  return text;
+}
+
+std::string ClipPlan::summary() const {
+  std::string text;
+  for (size_t b = 0; b < rules.buckets.size(); ++b) {
+    const Use& use = uses.at(b);
+    text += (b > 0 ? "\n  " : "  ") + rules.buckets[b].text() + ": " + std::to_string(use.clips) +
+            (use.clips == 1 ? " clip" : " clips");
+    if (use.enlarged > 0)
+      text += ", " + std::to_string(use.enlarged) + " enlarged, by " + number("%.2f", use.most_enlarged) + " at most";
+    if (use.most_crop >= 0.005) text += ", up to " + number("%.0f", 100 * use.most_crop) + " % of a picture cut off";
+  }
+  return text;
+}
+
+ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const ClipRules& rules, Problems& problems) {
+  check_internal(!rules.buckets.empty(), "data.clips", "no buckets");
+  ClipPlan plan{rules, {}, std::vector<ClipPlan::Use>(rules.buckets.size())};
+  const bool blind = !has_video() && rules.buckets.size() == 1 && rules.mode == ClipMode::head;
+  std::set<std::string> told;  // repeats of an item that does not fit
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Item& item = items[i];
+    if (told.contains(item.where)) continue;
+    BucketChoice choice;
+    choice.bucket = 0;
+    ClipSize size;
+    double rate = 1;
+    if (!blind) {
+      const auto placed = place(item, probes, rules, size, rate, problems);
+      if (!placed) {
+        told.insert(item.where);
+        continue;
+      }
+      choice = *placed;
+    }
+    const int64_t frames = rules.buckets[static_cast<size_t>(choice.bucket)].frames;
+    for (const int64_t start : clip_starts(rules, blind ? frames : size.frames, frames)) {
+      plan.clips.push_back({static_cast<int64_t>(i), choice.bucket, start, static_cast<double>(start) / rate});
+      ClipPlan::Use& use = plan.uses[static_cast<size_t>(choice.bucket)];
+      ++use.clips;
+      use.enlarged += choice.enlarge > 1;
+      use.most_enlarged = std::max(use.most_enlarged, choice.enlarge);
+      use.most_crop = std::max(use.most_crop, choice.crop);
+    }
+  }
+  return plan;
+}
+
+}  // namespace tessera::data

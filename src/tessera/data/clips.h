@@ -1,0 +1,67 @@
+#pragma once
+// From items to the clips that are trained on: which bucket each file goes to, and which parts of it are cut out.
+//
+//   ClipPlan plan = plan_clips(items, probes, {.buckets = buckets, .fps = 16, .mode = ClipMode::chunks}, problems);
+//   decode_clip(items[plan.clips[0].item].path, plan.spec(plan.clips[0]));
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/data/buckets.h"
+#include "tessera/data/dataset.h"
+#include "tessera/data/probes.h"
+
+namespace tessera::data {
+
+/// Parts of a file of n frames (at the rate of training) that a bucket of F frames takes.
+enum class ClipMode {
+  head,     ///< the first F
+  uniform,  ///< `samples` of F frames, their starts spread evenly from the first to the last possible one
+  chunks,   ///< F after F; what is left at the end and shorter than F is not used
+  slide     ///< as many as there are, `stride` frames from start to start
+};
+ClipMode clip_mode_of(std::string_view name);  ///< throws UserError (usage)
+
+struct ClipRules {
+  std::vector<Bucket> buckets;
+  double fps = 0;  ///< 0: as the source
+  ClipMode mode = ClipMode::head;
+  int64_t stride = 0;   ///< of slide; 0: half a clip
+  int64_t samples = 2;  ///< of uniform
+  double max_crop = 1;  ///< share of a picture that may be cut off, 0..1
+};
+
+struct Clip {
+  int64_t item = 0;
+  int bucket = 0;
+  int64_t start = 0;   ///< frames at the rate of training
+  double seconds = 0;  ///< the same as time from the first frame
+};
+
+struct ClipPlan {
+  ClipRules rules;
+  std::vector<Clip> clips;
+
+  ClipSpec spec(const Clip& clip) const;
+  /// How the clip's pixels are made from its file, for cache keys: "cover+crop fps=16", "... start=33".
+  std::string preprocessing(const Clip& clip) const;
+  /// A line a bucket: how many clips, how many of them enlarged, how much of a picture is cut off at most.
+  std::string summary() const;
+
+  struct Use {
+    int64_t clips = 0, enlarged = 0;
+    double most_crop = 0, most_enlarged = 1;
+  };
+  std::vector<Use> uses;  ///< of each bucket
+};
+
+/// Frames of a source that decode_clip finds at `fps` (0: as it is).
+int64_t frames_at(const VideoInfo& info, double fps);
+std::vector<int64_t> clip_starts(const ClipRules& rules, int64_t available, int64_t frames);
+
+/// Items in order, each file's clips by start. What fits no bucket or cannot be read goes to `problems`; an item that
+/// comes several times (repeats) is told once. Without FFmpeg a single bucket is believed to fit every clip's head.
+ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const ClipRules& rules, Problems& problems);
+
+}  // namespace tessera::data

@@ -1,0 +1,45 @@
+#pragma once
+// What is wrong with single rows of a data set: collected, so that one look tells them all, or stopped at.
+//
+//   Problems problems(/*strict=*/false);
+//   problems.add("set/metadata.csv: row 3", "b.mp4: no such file", "mend or remove the row");
+//   log::warn(problems.text());                            // "1 row has a problem: ..."
+#include <string>
+#include <vector>
+
+#include "tessera/base/check.h"
+
+namespace tessera::data {
+
+struct Problem {
+  std::string where;  ///< file and row, or the clip
+  std::string what;   ///< what was found and expected, and what to do
+};
+
+class Problems {
+ public:
+  explicit Problems(bool strict = true) : strict_(strict) {}
+
+  /// Remembers; when strict, throws UserError (input) with the same text instead.
+  void add(const std::string& where, const std::string& what, const std::string& hint = {});
+  /// An error met while handling `where`.
+  void add(const std::string& where, const Error& error);
+
+  bool strict() const { return strict_; }
+  bool empty() const { return list_.empty(); }
+  size_t size() const { return list_.size(); }
+  const std::vector<Problem>& list() const { return list_; }
+  /// The count, then a line for each of the first `most`.
+  std::string text(size_t most = 50) const;
+
+  /// What is no fault, but should be known: columns that are not used.
+  void note(std::string text) { notes_.push_back(std::move(text)); }
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  bool strict_;
+  std::vector<Problem> list_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,155 @@
+#include "tessera/data/rows.h"
+
+#include <algorithm>
+
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/json.h"
+#include "tessera/data/csv.h"
+
+namespace tessera::data {
+
+namespace fs = std::filesystem;
+using checkpoint::Json;
+
+namespace {
+
+constexpr const char* kMendRow = "mend or remove the row";
+
+std::string row_name(const Path& file, size_t number) { return file.string() + ": row " + std::to_string(number); }
+
+std::string text_without_mark(const Path& file) {
+  std::string text = checkpoint::read_text(file);
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // the mark that some editors put in front
+  return text;
+}
+
+std::vector<std::string> lines_of(const Path& file) {
+  std::vector<std::string> lines;
+  const std::string text = text_without_mark(file);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    lines.push_back(text.substr(at, end - at));
+    if (lines.back().ends_with('\r')) lines.back().pop_back();
+    at = end + 1;
+  }
+  return lines;
+}
+
+void add_column(RowTable& table, const std::string& name) {
+  if (std::find(table.columns.begin(), table.columns.end(), name) == table.columns.end()) table.columns.push_back(name);
+}
+
+RowTable from_csv(const Path& file, Problems& problems) {
+  CsvTable csv = parse_csv(text_without_mark(file), file.string(), &problems);
+  RowTable table;
+  table.columns = csv.header;
+  for (size_t i = 0; i < csv.rows.size(); ++i) {
+    Row row{row_name(file, static_cast<size_t>(csv.numbers[i])), {}};
+    for (size_t c = 0; c < csv.header.size(); ++c)
+      row.fields.emplace(csv.header[c], std::vector<std::string>{std::move(csv.rows[i][c])});
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+/// A text, a list of texts, or a number or flag as JSON writes it; nothing for null and for what has no text form.
+std::vector<std::string> texts_of(const Json& value) {
+  std::vector<std::string> texts;
+  if (value.is_string())
+    texts.push_back(value.get<std::string>());
+  else if (value.is_number() || value.is_boolean())
+    texts.push_back(checkpoint::dump_json(value));
+  else if (value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); }))
+    texts = value.get<std::vector<std::string>>();
+  return texts;
+}
+
+void add_object(RowTable& table, const std::string& where, const Json& object, Problems& problems) {
+  if (!object.is_object()) {
+    problems.add(where,
+                 "expected an object such as {\"video\": \"a.mp4\", \"prompt\": \"...\"}, found " +
+                     checkpoint::shown(checkpoint::dump_json(object)),
+                 kMendRow);
+    return;
+  }
+  Row row{where, {}};
+  for (const auto& [name, value] : object.items()) {
+    add_column(table, name);
+    row.fields[name] = texts_of(value);
+  }
+  table.rows.push_back(std::move(row));
+}
+
+RowTable from_json(const Path& file, Problems& problems) {
+  const Json json = checkpoint::parse_json(text_without_mark(file), file.string());
+  RowTable table;
+  size_t number = 0;
+  if (json.is_array()) {
+    for (const Json& object : json) add_object(table, row_name(file, ++number), object, problems);
+  } else {
+    check_input(json.is_object(), "data.dataset",
+                file.string() + ": expected a list of objects, found " + checkpoint::shown(checkpoint::dump_json(json)),
+                "write [{\"video\": \"a.mp4\", \"prompt\": \"...\"}, ...]");
+    table.columns = {"path", "caption"};
+    for (const auto& [path, captions] : json.items())
+      table.rows.push_back({row_name(file, ++number), {{"path", {path}}, {"caption", texts_of(captions)}}});
+  }
+  return table;
+}
+
+RowTable from_jsonl(const Path& file, Problems& problems) {
+  RowTable table;
+  size_t number = 0;
+  for (const std::string& line : lines_of(file)) {
+    const std::string where = row_name(file, ++number);
+    if (line.find_first_not_of(" \t") == std::string::npos) continue;
+    Json object;
+    try {
+      object = checkpoint::parse_json(line, where);
+    } catch (const UserError& error) {
+      problems.add(where, error);
+      continue;
+    }
+    add_object(table, where, object, problems);
+  }
+  return table;
+}
+
+RowTable from_two_lists(const Path& file, Problems&) {
+  Path captions = file.parent_path() / "prompt.txt";
+  if (!fs::exists(captions)) captions = file.parent_path() / "prompts.txt";
+  check_input(fs::exists(captions), "data.dataset",
+              file.string() + ": no captions, expected " + (file.parent_path() / "prompt.txt").string(),
+              "write a caption a line there, in the order of the paths");
+  const std::vector<std::string> paths = lines_of(file), texts = lines_of(captions);
+  check_input(paths.size() == texts.size(), "data.dataset",
+              file.string() + " has " + std::to_string(paths.size()) + " lines, " + captions.string() + " has " +
+                  std::to_string(texts.size()),
+              "both need a line for each clip, in the same order");
+  RowTable table{{"path", "caption"}, {}};
+  for (size_t i = 0; i < paths.size(); ++i)
+    table.rows.push_back({row_name(file, i + 1), {{"path", {paths[i]}}, {"caption", {texts[i]}}}});
+  return table;
+}
+
+struct Format {
+  const char* ending;
+  RowTable (*read)(const Path&, Problems&);
+};
+constexpr Format kFormats[] = {
+    {".csv", from_csv}, {".json", from_json}, {".jsonl", from_jsonl}, {".txt", from_two_lists}};
+
+}  // namespace
+
+RowTable read_rows(const Path& file, Problems& problems) {
+  check_input(fs::is_regular_file(file), "data.dataset", file.string() + ": no such file", "check data.metadata");
+  std::string known;
+  for (const Format& format : kFormats) {
+    if (file.extension() == format.ending) return format.read(file, problems);
+    known += (known.empty() ? "" : ", ") + std::string(format.ending);
+  }
+  throw UserError(Exit::input, "data.dataset", file.string() + ": unknown kind of table, expected one of " + known,
+                  "give the file the ending of its format");
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,39 @@
+#pragma once
+// The rows of a metadata file, whatever its format: names and texts, and where each row stands.
+//
+//   RowTable table = read_rows("set/metadata.jsonl", problems);
+//   table.rows[0].fields.at("video");                    // {"a.mp4"}
+//
+// | file                       | rows                                                                     |
+// |----------------------------|--------------------------------------------------------------------------|
+// | .csv                       | a line each after the header (RFC 4180); the header is row 1             |
+// | .json, a list of objects   | an object each, from 1: metadata.json, VideoX, videos2caption.json       |
+// | .json, an object           | {"a.mp4": "caption" or ["one", "two"]}, from 1: captions.json            |
+// | .jsonl                     | an object a line                                                         |
+// | videos.txt                 | a path a line, its caption on the same line of prompt.txt beside it      |
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/data/problems.h"
+
+namespace tessera::data {
+
+using Path = std::filesystem::path;
+
+struct Row {
+  std::string where;                                       ///< "set/metadata.csv: row 3"
+  std::map<std::string, std::vector<std::string>> fields;  ///< several texts where the file has a list
+};
+
+struct RowTable {
+  std::vector<std::string> columns;  ///< every name that a row has, in order of appearance
+  std::vector<Row> rows;
+};
+
+/// Rows that cannot be read go to `problems`. Throws UserError (input) when the file as a whole cannot: not there, of
+/// an unknown kind, not JSON, no header.
+RowTable read_rows(const Path& file, Problems& problems);
+
+}  // namespace tessera::data

@@ -1,0 +1,121 @@
+#include "tessera/data/clips.h"
+
+#include "data/scene.h"
+
+namespace tessera::data {
+
+namespace {
+
+BucketChoice choose(const std::vector<std::string>& texts, const ClipSize& clip, double max_crop = 1) {
+  std::vector<Bucket> buckets;
+  for (const std::string& text : texts) buckets.push_back(parse_bucket(text));
+  return choose_bucket(buckets, clip, max_crop);
+}
+
+}  // namespace
+
+TEST(Buckets, AClipGoesToTheNearestShapeNotTheNearestSize) {
+  const std::vector<std::string> texts = {"33x480x832", "33x832x480", "33x624x624"};
+  EXPECT_EQ(choose(texts, {.height = 1080, .width = 1920, .frames = 100}).bucket, 0);
+  EXPECT_EQ(choose(texts, {.height = 1920, .width = 1080, .frames = 100}).bucket, 1);
+  EXPECT_EQ(choose(texts, {.height = 500, .width = 520, .frames = 100}).bucket, 2);
+}
+
+TEST(Buckets, AmongEqualShapesTheLongestThatFitsThenTheLargestThatIsFilled) {
+  const std::vector<std::string> texts = {"33x480x832", "81x480x832", "81x720x1280"};
+  EXPECT_EQ(choose(texts, {.height = 1080, .width = 1920, .frames = 40}).bucket, 0);
+  EXPECT_EQ(choose(texts, {.height = 1080, .width = 1920, .frames = 90}).bucket, 2);
+  EXPECT_EQ(choose(texts, {.height = 540, .width = 960, .frames = 90}).bucket, 1) << "720p would enlarge it";
+  EXPECT_EQ(choose(texts, {.height = 270, .width = 480, .frames = 90}).bucket, 1) << "both enlarge it: the smaller";
+}
+
+TEST(Buckets, ImagesAndVideosDoNotMix) {
+  const std::vector<std::string> texts = {"1x480x832", "17x480x832"};
+  EXPECT_EQ(choose(texts, {.height = 480, .width = 832, .frames = 1, .image = true}).bucket, 0);
+  EXPECT_EQ(choose(texts, {.height = 480, .width = 832, .frames = 9}).bucket, -1) << "nor is a short video an image";
+  EXPECT_EQ(choose({"1x480x832"}, {.height = 480, .width = 832, .frames = 9}).bucket, 0) << "training on stills";
+}
+
+TEST(Buckets, SayWhatTheyDoToThePicture) {
+  const BucketChoice half = choose({"1x64x64"}, {.height = 32, .width = 64, .frames = 1, .image = true});
+  EXPECT_DOUBLE_EQ(half.crop, 0.5);
+  EXPECT_DOUBLE_EQ(half.enlarge, 2);
+  EXPECT_EQ(choose({"1x64x64"}, {.height = 32, .width = 64, .frames = 1, .image = true}, 0.4).bucket, -1);
+  EXPECT_EQ(choose({"1x64x64"}, {.height = 32, .width = 64, .frames = 1, .image = true}, 0.5).bucket, 0);
+}
+
+TEST(Buckets, AreWrittenAsFramesHeightWidth) {
+  EXPECT_EQ(parse_bucket("33x480x832"), (Bucket{33, 480, 832}));
+  for (const char* text : {"480x832", "33x480x832x1", "33x480x", "0x480x832", "33x-480x832", "axbxc", ""})
+    expect_error(Exit::usage, {std::string("'") + text + "'", "frames x height x width"}, [&] { parse_bucket(text); });
+}
+
+TEST(Clips, StartsFollowTheMode) {
+  using Starts = std::vector<int64_t>;
+  const auto starts = [](ClipMode mode, int64_t available, int64_t frames, int64_t stride = 0, int64_t samples = 3) {
+    return clip_starts({.buckets = {}, .mode = mode, .stride = stride, .samples = samples}, available, frames);
+  };
+  EXPECT_EQ(starts(ClipMode::head, 50, 8), Starts({0}));
+  EXPECT_EQ(starts(ClipMode::chunks, 50, 16), Starts({0, 16, 32}));
+  EXPECT_EQ(starts(ClipMode::chunks, 48, 16), Starts({0, 16, 32}));
+  EXPECT_EQ(starts(ClipMode::slide, 24, 16), Starts({0, 8}));
+  EXPECT_EQ(starts(ClipMode::slide, 24, 16, 3), Starts({0, 3, 6}));
+  EXPECT_EQ(starts(ClipMode::uniform, 50, 16), Starts({0, 17, 34}));
+  EXPECT_EQ(starts(ClipMode::uniform, 50, 16, 0, 1), Starts({0}));
+  EXPECT_EQ(starts(ClipMode::uniform, 17, 16), Starts({0, 1})) << "no start comes twice";
+  for (const ClipMode mode : {ClipMode::chunks, ClipMode::slide, ClipMode::uniform})
+    EXPECT_EQ(starts(mode, 16, 16), Starts({0}));
+  EXPECT_EQ(clip_mode_of("slide"), ClipMode::slide);
+  expect_error(Exit::usage, {"'tail'", "head, uniform, chunks or slide"}, [] { clip_mode_of("tail"); });
+}
+
+class CutClips : public FolderTest {
+ protected:
+  void SetUp() override {
+    FolderTest::SetUp();
+    if (!has_video()) GTEST_SKIP() << "needs a build with FFmpeg";
+  }
+};
+
+TEST_F(CutClips, FramesAtARateAreWhatTheDecoderFinds) {
+  for (const int count : {1, 5, 16, 25})
+    for (const double source : {8.0, 24.0, 30.0}) {
+      const Path file = folder_ / "a.mp4";
+      write_mp4(file, scene(count, 16, 16, source));
+      for (const double fps : {8.0, 16.0, 24.0}) {
+        if (count == 1) continue;  // one frame counts as an image
+        const int64_t frames = frames_at(probe(file), fps);
+        EXPECT_EQ(decode_clip(file, {.frames = 0, .fps = fps}).count, frames) << count << " at " << source;
+      }
+    }
+}
+
+TEST_F(CutClips, ChunksTogetherAreTheWholeClip) {
+  const Frames source = scene(18, 16, 16, 8, 9);
+  write_mp4(folder_ / "a.mp4", source), write("a.txt", "x");
+  Problems problems;
+  const auto items = read_dataset({.path = folder_}, problems);
+  for (const double fps : {8.0, 0.0, 16.0}) {
+    const ClipRules rules{.buckets = {{4, 16, 16}}, .fps = fps, .mode = ClipMode::chunks};
+    const ClipPlan plan = plan_clips(items, Probes(), rules, problems);
+    ASSERT_EQ(plan.clips.size(), fps == 16 ? 9u : 4u);
+    const Frames whole = decode_clip(items[0].path, {.frames = 0, .fps = fps});
+    for (const Clip& clip : plan.clips) {
+      const Frames part = decode_clip(items[0].path, plan.spec(clip));
+      for (int f = 0; f < 4; ++f)
+        EXPECT_NEAR(mean(part, f), mean(whole, static_cast<int>(clip.start) + f), 1e-9) << clip.start << " " << fps;
+    }
+    EXPECT_EQ(plan.preprocessing(plan.clips[0]).find("start"), std::string::npos);
+    EXPECT_NE(plan.preprocessing(plan.clips[1]).find("start=4"), std::string::npos);
+  }
+}
+
+TEST_F(CutClips, TheSummarySaysWhatIsEnlargedAndCutOff) {
+  write_mp4(folder_ / "a.mp4", scene(4, 16, 32, 8)), write("a.txt", "x");
+  write_mp4(folder_ / "b.mp4", scene(4, 64, 64, 8)), write("b.txt", "x");
+  Problems problems;
+  const ClipPlan plan = plan_clips(read_dataset({.path = folder_}), Probes(), {.buckets = {{4, 32, 32}}}, problems);
+  EXPECT_EQ(plan.summary(), "  4x32x32: 2 clips, 1 enlarged, by 2.00 at most, up to 50 % of a picture cut off");
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,265 @@
+// `tessera prepare` and what follows from it: killed and started again, stale entries, faulty rows, several shapes.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <random>
+
+#include "matrix.h"
+#include "multirank/processes.h"
+#include "program.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/data/video.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kClips = 1000, kKills = 40;
+
+void write(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::trunc | std::ios::binary) << text;
+}
+
+/// A square that moves, `kind` says how and in which colours.
+data::Frames moving(int frames, int height, int width, int kind) {
+  data::Frames clip{.count = frames, .height = height, .width = width, .fps = 8, .rgb = {}};
+  for (int f = 0; f < frames; ++f)
+    for (int y = 0; y < height; ++y)
+      for (int x = 0; x < width; ++x)
+        for (int c = 0; c < 3; ++c) {
+          const bool inside = std::abs(x - (2 + (kind + 2 * f) % width)) < 4 && std::abs(y - kind % height) < 5;
+          clip.rgb.push_back(static_cast<uint8_t>(inside ? 220 - 40 * ((c + kind) % 3) : 30 + 3 * y + 10 * c));
+        }
+  return clip;
+}
+
+/// Every file below the folder and its bytes.
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    files[entry.path().filename().string()] = text_of(entry.path().string());
+  return files;
+}
+
+size_t entries(const fs::path& folder) {
+  std::error_code none;
+  size_t count = 0;
+  for (const auto& entry : fs::directory_iterator(folder, none)) count += entry.path().extension() == ".safetensors";
+  return count;
+}
+
+void expect_text(const Result& r, const std::vector<std::string>& words) {
+  for (const auto& word : words)
+    EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
+}
+
+class Prepare : public ::testing::Test {
+ protected:
+  Prepare() : run_("prepare") {}
+
+  fs::path data() const { return run_.folder() / "data"; }
+  fs::path cache() const { return run_.folder() / "cache"; }
+  Result prepare(int ranks, std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments = {"launch", "-n", std::to_string(ranks), "prepare", run_.recipe()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_.tessera(arguments);
+  }
+  std::vector<double> losses(const std::string& name) const {
+    std::vector<double> list;
+    for (const auto& step : run_.metrics(name)) list.push_back(step["loss"]);
+    return list;
+  }
+
+  const TinyRun run_;
+};
+
+/// A thousand clips: 20 different ones, each copied under 50 names.
+fs::path thousand_clips(const fs::path& folder) {
+  std::string table = "video,prompt\n";
+  for (int i = 0; i < kClips; ++i) {
+    const std::string name = "clip" + std::to_string(i) + ".mp4";
+    if (i < 20) {
+      fs::create_directories(folder);
+      data::write_mp4(folder / name, moving(4, 16, 16, 7 * i));
+    } else {
+      fs::copy_file(folder / ("clip" + std::to_string(i % 20) + ".mp4"), folder / name);
+    }
+    table += name + ",a square that moves in way " + std::to_string(i % 20) + " number " + std::to_string(i) + "\n";
+  }
+  write(folder / "metadata.csv", table);
+  return folder;
+}
+
+TEST_F(Prepare, AThousandClipsKilledAtRandomGiveTheCacheOfAnUndisturbedRun) {
+  const fs::path clips = thousand_clips(run_.folder() / "many");
+  const auto flags = [&](const std::string& cache) {
+    return std::vector<std::string>{
+        "--data.path", clips.string(), "--data.cache", (run_.folder() / cache).string(), "--data.frames",
+        "4",           "--data.size",  "16,16"};
+  };
+  const Result undisturbed = prepare(2, flags("whole"));
+  ASSERT_EQ(undisturbed.code, 0) << undisturbed.output;
+  expect_text(undisturbed, {"1000 of 1000", "free", "1000 samples ready"});
+  const auto whole = contents(run_.folder() / "whole");
+  ASSERT_EQ(entries(run_.folder() / "whole"), static_cast<size_t>(kClips));
+
+  const fs::path broken = run_.folder() / "broken";
+  const std::string log = (run_.folder() / "log.txt").string();
+  std::mt19937 random(5);
+  int within = 0;
+  MatrixPart part("prepare kills", kKills);
+  for (const int i : part) {
+    if (entries(broken) == kClips) fs::remove_all(broken);
+    const size_t before = entries(broken);
+    const int ranks = 1 + i % 3;
+    std::vector<std::string> argv = {TESSERA_BINARY, "launch", "-n", std::to_string(ranks), "prepare", run_.recipe()};
+    for (const auto& flag : flags("broken")) argv.push_back(flag);
+    const pid_t launcher = start_program(argv, log, {{"OMP_NUM_THREADS", "1"}});
+    // Any moment: before, at or between entries; by number, because time says little on a busy machine.
+    const size_t until = before + std::uniform_int_distribution<size_t>(0, 400)(random);
+    int code = -1;
+    while (code < 0 && entries(broken) < until) code = wait_program(launcher, 0.005);
+    if (code < 0) {
+      const std::vector<pid_t> all = children(launcher);
+      kill(i % 2 == 0 || all.empty() ? launcher : all[static_cast<size_t>(i) % all.size()], SIGKILL);
+      code = wait_program(launcher, 30);
+      EXPECT_TRUE(gone(all, 10));
+    }
+    within += entries(broken) > 0 && entries(broken) < kClips;
+    ASSERT_TRUE(code == 0 || code == 5 || code == 128 + SIGKILL) << code << "\n" << text_of(log);
+  }
+  EXPECT_GT(within, 0) << "no kill came while samples were encoded: nothing was tested";
+  const Result last = prepare(2, flags("broken"));
+  ASSERT_EQ(last.code, 0) << last.output;
+  const auto mended = contents(broken);
+  EXPECT_EQ(mended.size(), whole.size()) << "also no partial file is left";
+  for (const auto& [name, bytes] : whole) {
+    ASSERT_TRUE(mended.contains(name)) << name;
+    EXPECT_TRUE(mended.at(name) == bytes) << name << " differs";
+  }
+}
+
+TEST_F(Prepare, AStaleEntryIsRefusedNamingWhatDiffersAndRebuiltOnRequest) {
+  ASSERT_EQ(prepare(1).code, 0);
+  data::write_mp4(data() / "clip1.mp4", moving(8, 32, 32, 3));
+  for (const char* command : {"prepare", "train"}) {
+    const Result refused = run_.tessera({command, run_.recipe()});
+    EXPECT_EQ(refused.code, 3) << refused.output;
+    expect_text(refused, {"1 of 3 entries", "clip1.mp4", "stale: stamp is", "--rebuild"});
+  }
+  EXPECT_EQ(prepare(2, {"--rebuild"}).code, 0);
+  EXPECT_EQ(run_.train(1, "run").code, 0);
+
+  // Another encoder, shape or preprocessing has entries of its own: nothing is mixed up, nothing is lost.
+  ASSERT_EQ(entries(cache()), 3u);
+  EXPECT_EQ(prepare(1, {"--data.size", "16,32"}).code, 0);
+  EXPECT_EQ(prepare(1, {"--data.fps", "4", "--data.frames", "4"}).code, 0);
+  EXPECT_EQ(entries(cache()), 9u);
+  const Result again = prepare(1);
+  EXPECT_EQ(again.output.find("encoding"), std::string::npos) << again.output;
+
+  // A damaged entry is not a missing one.
+  const fs::path victim = [&] {
+    for (const auto& entry : fs::directory_iterator(cache()))
+      if (entry.path().extension() == ".safetensors") return entry.path();
+    return fs::path();
+  }();
+  fs::resize_file(victim, fs::file_size(victim) - 9);
+  const bool ours = prepare(1).code == 3 || prepare(1, {"--data.size", "16,32"}).code == 3 ||
+                    prepare(1, {"--data.fps", "4", "--data.frames", "4"}).code == 3;
+  EXPECT_TRUE(ours) << "one of the three recipes must refuse it";
+}
+
+TEST_F(Prepare, FaultyRowsAreAllToldAndTrainingAsksBeforeItLeavesThemOut) {
+  const fs::path cut = data() / "cut.mp4";
+  fs::copy_file(data() / "clip1.mp4", cut);
+  fs::resize_file(cut, fs::file_size(cut) * 2 / 3);  // its header is whole: found while decoding
+  write(data() / "metadata.csv",
+        "video,prompt\nclip0.mp4,one\ngone.mp4,two\ncut.mp4,three\nclip2.mp4,four\nclip1.mp4,\n");
+  const Result told = prepare(2);
+  EXPECT_EQ(told.code, 0) << told.output;
+  expect_text(told, {"3 rows have problems", "metadata.csv: row 3", "gone.mp4: no such file", "metadata.csv: row 4",
+                     "cut.mp4", "metadata.csv: row 6", "2 samples ready", "data.allow_bad"});
+  const Result strict = prepare(2, {"--strict"});
+  EXPECT_EQ(strict.code, 3) << strict.output;
+  expect_text(strict, {"row 3", "gone.mp4"});
+  EXPECT_EQ(strict.output.find("row 6"), std::string::npos) << strict.output;
+
+  const Result refused = run_.train(2, "run");
+  EXPECT_EQ(refused.code, 3) << refused.output;
+  expect_text(refused, {"row 3", "row 6", "data.allow_bad"});
+  const Result allowed = run_.train(2, "run", {"--data.allow_bad", "3"});
+  EXPECT_EQ(allowed.code, 0) << allowed.output;
+  expect_text(allowed, {"left out: 3 rows have problems"});
+}
+
+TEST_F(Prepare, SeveralShapesTrainTheSameOnEveryLayout) {
+  data::write_mp4(data() / "wide.mp4", moving(8, 16, 64, 5));
+  write(data() / "wide.txt", "a wide one");
+  for (int i = 0; i < 2; ++i) {
+    const auto png = data::write_png(moving(1, 32, 32, 9 + i), 0);
+    const std::string stem = "still" + std::to_string(i);
+    write(data() / (stem + ".png"), std::string(png.begin(), png.end()));
+    write(data() / (stem + ".txt"), "a still one");
+  }
+  const std::vector<std::string> flags = {"--data.buckets", "8x32x32,8x16x64,4x16x64,1x32x32", "--run.steps", "12"};
+  for (const int ranks : {1, 2}) {
+    const std::string name = "ranks" + std::to_string(ranks);
+    const Result r = run_.train(ranks, name, flags);
+    ASSERT_EQ(r.code, 0) << r.output;
+    expect_text(r, {"8x32x32: 3 clips", "8x16x64: 1 clip", "1x32x32: 2 clips"});
+    std::map<int64_t, int> shapes;  // by tokens of the global batch of 4
+    for (const auto& step : run_.metrics(name)) {
+      ++shapes[step["tokens"].get<int64_t>()];
+      if (step["step"] == 1) continue;  // peaks count from the end of the first step
+      for (const auto& rank : step["ranks"])
+        EXPECT_LE(rank["peak_bytes"].get<int64_t>(), rank["predicted_peak_bytes"].get<int64_t>());
+    }
+    EXPECT_EQ(shapes.size(), 2u) << "8x32x32 and 8x16x64 have as many tokens, stills fewer";
+    EXPECT_EQ(shapes.begin()->second, 4) << "two of six clips are stills";
+  }
+  const auto one = losses("ranks1"), two = losses("ranks2");
+  ASSERT_EQ(one.size(), two.size());
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-5 * one[i]) << i;
+
+  // Stopped after five steps and resumed it is the same run.
+  std::vector<std::string> five = flags;
+  five.back() = "5";
+  ASSERT_EQ(run_.train(1, "parts", five).code, 0);
+  ASSERT_EQ(run_.train(1, "parts", flags).code, 0);
+  EXPECT_EQ(losses("parts"), one);
+}
+
+TEST_F(Prepare, OnlineIsTheSameTrainingWithoutACache) {
+  ASSERT_EQ(run_.train(2, "cached", {"--data.clip_mode", "chunks", "--data.frames", "4"}).code, 0);
+  fs::remove_all(cache());
+  const Result online =
+      run_.train(2, "online", {"--data.clip_mode", "chunks", "--data.frames", "4", "--data.cache", "online"});
+  ASSERT_EQ(online.code, 0) << online.output;
+  EXPECT_EQ(losses("online"), losses("cached"));
+  EXPECT_FALSE(fs::exists(cache()));
+  EXPECT_FALSE(fs::exists("online"));
+}
+
+TEST_F(Prepare, EachEpochDrawsOneOfSeveralCaptions) {
+  write(data() / "metadata.jsonl", R"({"video":"clip0.mp4","prompt":["a square","a bright square","it moves"]})");
+  const Result r = prepare(1);
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(entries(cache()), 3u) << "an entry a caption";
+  expect_text(r, {"3 of 3"});
+  EXPECT_EQ(run_.train(2, "run").code, 0);
+}
+
+TEST_F(Prepare, ADiskThatIsTooSmallIsToldBeforeAnythingIsWritten) {
+  const Result r = prepare(1, {"--data.size", "300000,300000", "--data.max_crop", "1"});
+  EXPECT_EQ(r.code, 7) << r.output;
+  expect_text(r, {"GiB", "are free", "data.cache"});
+  EXPECT_EQ(entries(cache()), 0u);
+}
+
+}  // namespace
+}  // namespace tessera::testing
