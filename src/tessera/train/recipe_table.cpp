@@ -35,14 +35,17 @@ const OptionTable& recipe_table() {
       {"data.fps", Kind::number, "16", "frame rate clips are resampled to; 0: as they are"},
       {"data.cache", Kind::text, "cache", "folder of encoded samples; online: none, clips are encoded when they come"},
       {"data.repeats", Kind::integer, "1", "times each clip comes in an epoch"},
-      {"data.vae", Kind::text, "haar", "autoencoder: haar is built in and has no weights"},
+      {"data.vae", Kind::text, "haar",
+       "autoencoder: haar is built in and has no weights; or Wan 2.1's: its file, a diffusers vae folder, a model "
+       "folder"},
+      {"data.vae_tile", Kind::integer, "0",
+       "side in pixels of the tiles a VAE works in, a quarter of it shared with neighbours; 0: the whole picture"},
       {"data.text_encoder", Kind::text, "umt5-demo", "text encoder"},
       {"data.text_encoder_path", Kind::text, "", "its weights; empty: random ones, always the same"},
       {"data.tokenizer", Kind::text, "", "SentencePiece model; empty: a small one is made from the captions"},
       {"data.buckets", Kind::list, "",
-       "shapes trained in, frames x height x width: 33x480x832,33x832x480,1x768x768; samples have the first one; "
-       "empty: "
-       "data.frames and data.size"},
+       "shapes trained in, frames x height x width: 33x480x832,1x768x768; samples have the first; empty: data.frames "
+       "and data.size"},
       {"data.max_crop", Kind::text, "auto",
        "share of a picture that cropping to its bucket may cut off, 0 to 1; auto: 0.5 with data.buckets, else 1"},
       {"data.clip_mode", Kind::choice, "head", "parts of a longer video that are used", "head|uniform|chunks|slide"},

@@ -18,6 +18,7 @@
 #include "tessera/optim/lr_schedule.h"
 #include "tessera/train/export.h"
 #include "tessera/train/job.h"
+#include "tessera/train/metrics.h"
 #include "tessera/train/objective.h"
 #include "tessera/train/planning.h"
 #include "tessera/train/prepare.h"
@@ -26,7 +27,6 @@
 #include "tessera/train/sampling.h"
 #include "tessera/train/validation.h"
 
-#include "tessera/train/utilisation.h"
 namespace tessera::train {
 
 namespace {
@@ -358,7 +358,7 @@ class Trainer {
   void join_traces() const {
     std::ofstream out(trace_, std::ios::trunc | std::ios::binary);
     for (int r = 0; r < place_.world; ++r) {
-      const std::string part = file + ".rank-" + std::to_string(r);
+      const std::string part = trace_ + ".rank-" + std::to_string(r);
       std::ifstream in(part, std::ios::binary);
       if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
       in.close();
@@ -366,7 +366,7 @@ class Trainer {
     }
     out.flush();
     if (!out)
-      throw UserError(Exit::disk, "train.trace", file + ": cannot be written", "free space or choose another file");
+      throw UserError(Exit::disk, "train.trace", trace_ + ": cannot be written", "free space or choose another file");
   }
 
   Recipe recipe_;
