@@ -51,5 +51,9 @@ Command verify_command();
 Command bench_command();
 Command inspect_command();
 Command convert_command();
+Command top_command();
+Command report_command();
+Command completion_command();
+Command man_command();
 
 }  // namespace tessera::apps

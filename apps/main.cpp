@@ -12,7 +12,9 @@ namespace tessera::apps {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {launch_command(), train_command(),   prepare_command(),
                                              sample_command(), plan_command(),    verify_command(),
-                                             bench_command(),  inspect_command(), convert_command()};
+                                             bench_command(),  inspect_command(), convert_command(),
+                                             top_command(),    report_command(),  completion_command(),
+                                             man_command()};
   return table;
 }
 
@@ -21,7 +23,7 @@ namespace {
 std::string overview() {
   std::string text = "tessera: trains video and image diffusion transformers\n\ntessera COMMAND ...\n\n";
   for (const auto& command : commands())
-    text += "  " + command.name + std::string(10 - command.name.size(), ' ') +
+    text += "  " + command.name + std::string(12 - command.name.size(), ' ') +
             command.summary.substr(0, command.summary.find('\n')) + "\n";
   return text + "\ntessera COMMAND --help explains a command, with an example.\n";
 }

@@ -1,22 +1,51 @@
+#include <charconv>
+
 #include "commands.h"
+#include "tessera/base/check.h"
 #include "tessera/train/sampling.h"
 
 namespace tessera::apps {
+
+namespace {
+
+int64_t seed(const std::string& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw UserError(Exit::usage, "sample", "--seed " + text + ": expected a whole number");
+  return value;
+}
+
+int run(const Arguments& arguments) {
+  train::Overrides overrides = arguments.overrides;
+  if (arguments.has("--negative")) overrides.emplace_back("sample.negative_prompt", arguments.value("--negative"));
+  train::SampleOptions options;
+  options.weights = arguments.value("--weights");
+  options.prompts = arguments.values("--prompt");
+  for (const auto& text : arguments.values("--seed")) options.seeds.push_back(seed(text));
+  options.out = arguments.value("--out");
+  if (arguments.has("--format")) options.format = data::parse_clip_format(arguments.value("--format"));
+  return train::sample(train::load_recipe(arguments.only_word("recipe"), overrides), options);
+}
+
+}  // namespace
 
 Command sample_command() {
   Command c;
   c.name = "sample";
   c.summary = "Makes videos from trained weights.";
-  c.usage = "sample RECIPE [--weights DIR] [--prompt TEXT ...] [--out FILE|DIR] [--table.key VALUE ...]";
-  c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"bikes on a street\" --out bikes.mp4";
+  c.usage =
+      "sample RECIPE [--weights DIR] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
+      "[--format F] [--table.key VALUE ...]";
+  c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"bikes on a street\" --seed 1 --out bikes.gif";
   c.recipe_keys = true;
   c.flags = {{"--weights", "DIR", "an exported model, or a checkpoint; default: the run's newest checkpoint"},
              {"--prompt", "TEXT", "what to show; may be given several times; default: the recipe's prompts"},
-             {"--out", "FILE|DIR", "an .mp4, or a folder for several; default: the run's samples/"}};
-  c.run = [](const Arguments& arguments) {
-    return train::sample(train::load_recipe(arguments.only_word("recipe"), arguments.overrides),
-                         {arguments.value("--weights"), arguments.values("--prompt"), arguments.value("--out")});
-  };
+             {"--negative", "TEXT", "what to guide away from: sample.negative_prompt; needs a guidance above 1"},
+             {"--seed", "N", "of the starting noise; several give a clip each; default: sample.seed"},
+             {"--out", "FILE|DIR", "an .mp4 or .gif, or a folder for several; default: the run's samples/"},
+             {"--format", "mp4|gif|frames", "frames: a folder of pictures a clip; default: by --out, else mp4"}};
+  c.run = run;
   return c;
 }
 

@@ -19,17 +19,20 @@ std::string exact(double value) {
   return text;
 }
 
+using Bytes = RankMetrics::Bytes;
+constexpr std::pair<const char*, int64_t Bytes::*> kParts[] = {{"parameters", &Bytes::parameters},
+                                                               {"gradients", &Bytes::gradients},
+                                                               {"states", &Bytes::states},
+                                                               {"slots", &Bytes::slots},
+                                                               {"activations", &Bytes::activations},
+                                                               {"temporaries", &Bytes::temporaries},
+                                                               {"host", &Bytes::host}};
+
 Json rank_json(const RankMetrics& m) {
-  const auto& b = m.bytes;
+  Json bytes = Json::object();
+  for (const auto& [part, field] : kParts) bytes[part] = m.bytes.*field;
   return {{"rank", m.rank},
-          {"bytes",
-           {{"parameters", b.parameters},
-            {"gradients", b.gradients},
-            {"states", b.states},
-            {"activations", b.activations},
-            {"slots", b.slots},
-            {"temporaries", b.temporaries},
-            {"host", b.host}}},
+          {"bytes", bytes},
           {"peak_bytes", m.peak_bytes},
           {"persistent_bytes", m.persistent_bytes},
           {"predicted_peak_bytes", m.predicted_peak_bytes},
@@ -39,6 +42,26 @@ Json rank_json(const RankMetrics& m) {
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, int64_t>> named_parts(const Bytes& bytes) {
+  std::vector<std::pair<std::string, int64_t>> named;
+  for (const auto& [part, field] : kParts) named.emplace_back(part, bytes.*field);
+  return named;
+}
+
+RankMetrics read_rank(const nlohmann::json& json) {
+  RankMetrics m;
+  m.rank = json.value("rank", 0);
+  if (const auto bytes = json.find("bytes"); bytes != json.end())
+    for (const auto& [part, field] : kParts) m.bytes.*field = bytes->value(part, int64_t{0});
+  m.peak_bytes = json.value("peak_bytes", int64_t{0});
+  m.persistent_bytes = json.value("persistent_bytes", int64_t{0});
+  m.predicted_peak_bytes = json.value("predicted_peak_bytes", int64_t{0});
+  m.reserved_bytes = json.value("reserved_bytes", int64_t{0});
+  m.sent_bytes = json.value("sent_bytes", m.sent_bytes);
+  m.busy = json.value("busy", m.busy);
+  return m;
+}
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& file, int64_t done) : path_(file) {
   std::string kept;
@@ -69,7 +92,7 @@ void MetricsWriter::step(const StepMetrics& m) {
   write("{\"type\":\"step\",\"step\":" + std::to_string(m.step) + ",\"loss\":" + exact(m.loss) +
         ",\"grad_norm\":" + exact(m.grad_norm) + ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) +
         ",\"samples\":" + std::to_string(m.samples) + ",\"tokens\":" + std::to_string(m.tokens) +
-        ",\"ranks\":" + ranks.dump() + "}");
+        (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") + ",\"ranks\":" + ranks.dump() + "}");
 }
 
 void MetricsWriter::skip(int64_t step, const std::string& why) {

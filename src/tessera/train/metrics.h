@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ struct RankMetrics {
   int rank = 0;
   struct Bytes {
     int64_t parameters = 0, gradients = 0, states = 0, activations = 0, slots = 0, temporaries = 0, host = 0;
+    bool operator==(const Bytes&) const = default;
   } bytes;                 ///< by part, when the peak was reached
   int64_t peak_bytes = 0;  ///< device tier, from the end of the process's first step
   int64_t persistent_bytes = 0, predicted_peak_bytes = 0, reserved_bytes = 0;
@@ -29,8 +31,14 @@ struct StepMetrics {
   double loss = 0, grad_norm = 0, lr = 0;  ///< 17 digits: bit-identity is said of these
   double seconds = 0;
   int64_t samples = 0, tokens = 0;
+  std::optional<double> mfu;  ///< model FLOP/s over what the devices can do; where a profile says what that is
   std::vector<RankMetrics> ranks;
 };
+
+/// The parts by their names in metrics.jsonl, in the order in which reports show them; host last.
+std::vector<std::pair<std::string, int64_t>> named_parts(const RankMetrics::Bytes& bytes);
+/// Reads a line's "ranks" entry back. Fields that another version did not write are 0.
+RankMetrics read_rank(const nlohmann::json& rank);
 
 class MetricsWriter {
  public:

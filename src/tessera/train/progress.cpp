@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "tessera/base/units.h"
 
@@ -15,6 +16,7 @@ namespace {
 constexpr double kSmoothing = 0.9;      // of loss and step time shown
 constexpr double kTerminalEvery = 0.1;  // seconds between redraws
 constexpr double kPlainEvery = 10;      // seconds between lines of a log
+constexpr int kLeastBar = 10;           // columns below which a bar says nothing
 }  // namespace
 
 Progress::Progress(bool enabled, int64_t steps, int64_t done)
@@ -33,13 +35,22 @@ void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
   shown_ = now;
 
   const int64_t peak = m.ranks.empty() ? 0 : m.ranks.front().peak_bytes;
-  char text[320];
-  std::snprintf(text, sizeof text, "step %lld/%lld  loss %.4f  %s/step  %.0f tokens/s  %s of %s planned  ETA %s",
-                static_cast<long long>(m.step), static_cast<long long>(steps_), smooth_loss_,
-                format_seconds(smooth_seconds_).c_str(), static_cast<double>(m.tokens) / smooth_seconds_,
-                format_bytes(peak).c_str(), format_bytes(predicted_peak).c_str(),
-                format_seconds(static_cast<double>(steps_ - m.step) * smooth_seconds_).c_str());
-  std::string line = text;
+  char loss[32], speed[32];
+  std::snprintf(loss, sizeof loss, "loss %.4f", smooth_loss_);
+  std::snprintf(speed, sizeof speed, "%.0f tokens/s", static_cast<double>(m.tokens) / smooth_seconds_);
+  std::vector<std::string> fields = {"step " + std::to_string(m.step) + "/" + std::to_string(steps_),
+                                     loss,
+                                     format_seconds(smooth_seconds_) + "/step",
+                                     speed,
+                                     format_bytes(peak) + " of " + format_bytes(predicted_peak) + " planned",
+                                     "ETA " + format_seconds(static_cast<double>(steps_ - m.step) * smooth_seconds_)};
+  const auto joined = [&] {
+    std::string line;
+    for (const auto& field : fields)
+      if (!field.empty()) line += (line.empty() ? "" : "  ") + field;
+    return line;
+  };
+  std::string line = joined();
   if (!terminal_) {
     std::fprintf(stderr, "%s\n", line.c_str());
     return;
@@ -47,9 +58,15 @@ void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
   winsize size{};
   ioctl(STDERR_FILENO, TIOCGWINSZ, &size);
   const int width = size.ws_col > 0 ? size.ws_col : 100;
-  const int room = width - static_cast<int>(line.size()) - 4;
-  if (room >= 10) {
-    const int cells = std::min(room, 40), full = static_cast<int>(cells * m.step / steps_);
+  const auto room = [&] { return width - static_cast<int>(line.size()) - 4; };
+  // In a narrow terminal the bar matters more than memory, which stays as planned, and tokens/s, which the step tells.
+  for (size_t dispensable : {4, 3, 2}) {
+    if (room() >= kLeastBar) break;
+    fields[dispensable].clear();
+    line = joined();
+  }
+  if (room() >= kLeastBar) {
+    const int cells = std::min(room(), 40), full = static_cast<int>(cells * m.step / steps_);
     std::string bar = "[";
     for (int i = 0; i < cells; ++i) bar += i < full ? '=' : i == full ? '>' : ' ';
     line = bar + "] " + line;

@@ -1,7 +1,8 @@
 #pragma once
-// Draws a run as a self-contained page: curves, memory, lanes over time, frames. Inline SVG and base64 pictures only.
+// Draws one run, or several over one another, as a self-contained page: curves, memory, lanes over time, frames.
+// Inline SVG and base64 pictures only, readable on a phone and in the dark.
 //
-//   std::string page = render_report({.title = "runs/a", .steps = ..., .lanes = ..., .strips = ...});
+//   std::string page = render_report({.title = "runs/a", .runs = {{"runs/a", steps}}, .lanes = ...});
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,11 +17,23 @@ struct ReportInput {
     int64_t step;
     double loss, grad_norm, lr, seconds;
   };
-  std::vector<Step> steps;
+  /// Curves of several runs lie over one another, each in its colour with its label.
+  struct Run {
+    std::string label;
+    std::vector<Step> steps;
+  };
+  std::vector<Run> runs;
+
+  struct Table {
+    std::string title;
+    std::vector<std::string> head;
+    std::vector<std::vector<std::string>> rows;  ///< the first cell of a row names it
+  };
+  std::vector<Table> tables;
 
   struct Rank {
     int rank;
-    int64_t predicted, peak;
+    int64_t predicted, peak, reserved;
     std::vector<std::pair<std::string, int64_t>> parts;  ///< at the peak, in order
   };
   std::vector<Rank> ranks;

@@ -1,10 +1,17 @@
 #include "tessera/train/run_report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/data/clip_format.h"
+#include "tessera/train/report.h"
+#include "tessera/train/run_folder.h"
 
 namespace tessera::train {
 
@@ -13,100 +20,168 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-template <typename Each>
-void each_line(const fs::path& file, const Each& each) {
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);)
-    if (const Json json = Json::parse(line, nullptr, false); !json.is_discarded()) each(json);
+// Of a strip: enough to judge a clip by, small enough for a page that is sent to a phone.
+constexpr int kFrames = 8, kSide = 264;
+
+template <typename... Values>
+std::string print(const char* format, Values... values) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
 }
 
-double number(const Json& json, const char* key) { return json.at(key).is_number() ? json.at(key).get<double>() : NAN; }
+ReportInput::Run curves(const RunFolder& run, const std::string& label) {
+  ReportInput::Run curves{label, {}};
+  for (const StepMetrics& s : run.steps()) curves.steps.push_back({s.step, s.loss, s.grad_norm, s.lr, s.seconds});
+  return curves;
+}
 
-void read_metrics(const fs::path& file, ReportInput& in) {
-  double psnr = NAN;
-  each_line(file, [&](const Json& json) {
-    if (json.at("type") == "sample" && json.contains("psnr")) psnr = json["psnr"];
-    if (json.at("type") != "step") return;
-    in.steps.push_back({json.at("step"), number(json, "loss"), number(json, "grad_norm"), number(json, "lr"),
-                        number(json, "seconds")});
-    in.ranks.clear();
-    for (const auto& rank : json.at("ranks")) {
-      ReportInput::Rank r{rank.at("rank"), rank.at("predicted_peak_bytes"), rank.at("peak_bytes"), {}};
-      for (const char* part : {"parameters", "gradients", "states", "slots", "activations", "temporaries"})
-        r.parts.emplace_back(part, rank.at("bytes").at(part));
-      in.ranks.push_back(std::move(r));
-    }
-  });
+double training_seconds(const RunFolder& run) {
   double total = 0;
-  for (const auto& step : in.steps) total += step.seconds;
-  in.facts.emplace_back("steps", std::to_string(in.steps.size()));
-  in.facts.emplace_back("training time", format_seconds(total));
-  if (!in.steps.empty()) {
-    char loss[32];
-    std::snprintf(loss, sizeof loss, "%.4g", in.steps.back().loss);
-    in.facts.emplace_back("last loss", loss);
+  for (const StepMetrics& s : run.steps()) total += s.seconds;
+  return total;
+}
+
+double tokens_a_second(const RunFolder& run) {
+  const double seconds = run.step_seconds();
+  return seconds > 0 ? static_cast<double>(run.steps().back().tokens) / seconds : 0;
+}
+
+int64_t highest_peak(const RunFolder& run) {
+  int64_t peak = 0;
+  for (const RankMetrics& r : run.ranks()) peak = std::max(peak, r.peak_bytes);
+  return peak;
+}
+
+std::vector<std::pair<std::string, std::string>> facts(const RunFolder& run) {
+  const RunFacts& f = run.facts();
+  std::vector<std::pair<std::string, std::string>> facts;
+  if (f.parameters > 0) facts.emplace_back("parameters", print("%.1f M", static_cast<double>(f.parameters) / 1e6));
+  if (f.tokens > 0) facts.emplace_back("tokens a sample", std::to_string(f.tokens));
+  if (f.global_batch > 0) facts.emplace_back("global batch", std::to_string(f.global_batch));
+  if (!run.ranks().empty()) facts.emplace_back("ranks", std::to_string(run.ranks().size()));
+  facts.emplace_back("steps", std::to_string(run.last_step()) +
+                                  (run.finished() || f.steps == 0 ? "" : " of " + std::to_string(f.steps)));
+  if (!run.steps().empty()) {
+    const StepMetrics& last = run.steps().back();
+    facts.emplace_back("training time", format_seconds(training_seconds(run)));
+    facts.emplace_back("tokens a second", print("%.0f", tokens_a_second(run)));
+    if (last.mfu) facts.emplace_back("MFU", print("%.1f %%", 100 * *last.mfu));
+    facts.emplace_back("last loss", print("%.4g", last.loss));
   }
-  if (std::isfinite(psnr)) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f dB", psnr);
-    in.facts.emplace_back("sample against reconstruction", text);
+  for (auto event = run.events().rbegin(); event != run.events().rend(); ++event)
+    if (event->psnr) {
+      facts.emplace_back("sample against reconstruction", print("%.1f dB", *event->psnr));
+      break;
+    }
+  return facts;
+}
+
+std::vector<ReportInput::Rank> memory(const RunFolder& run) {
+  std::vector<ReportInput::Rank> ranks;
+  for (const RankMetrics& m : run.ranks()) {
+    ReportInput::Rank rank{m.rank, m.predicted_peak_bytes, m.peak_bytes, m.reserved_bytes, named_parts(m.bytes)};
+    rank.parts.pop_back();  // host memory is no part of the device's
+    ranks.push_back(std::move(rank));
   }
+  return ranks;
 }
 
 void read_lanes(const fs::path& file, ReportInput& in) {
   int64_t step = -1;
-  each_line(file, [&](const Json& json) {
-    if (json.at("phase") != "train" || !json.contains("t0")) return;
-    step = json.at("step");
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object() || json.value("phase", "") != "train" || !json.contains("t0")) continue;
     const std::string op = json.at("op"), unit = json.at("unit").is_string() ? json["unit"].get<std::string>() : "";
-    if (op == "release") return;
+    if (op == "release") continue;
+    step = json.at("step");
     in.lanes.push_back({json.at("rank"), json.at("lane"), op + " " + unit, op, json.at("t0"), json.at("t1")});
-  });
+  }
   in.lanes_title = "Lanes over time, step " + std::to_string(step);
 }
 
-std::vector<std::vector<uint8_t>> pictures(const data::Frames& frames) {
+/// A few frames of a stored clip; none where it is gone, or this build reads no video.
+std::vector<std::vector<uint8_t>> pictures(const fs::path& clip) {
   std::vector<std::vector<uint8_t>> jpegs;
-  const int shown = std::min(frames.count, 8);
-  for (int i = 0; i < shown; ++i)
-    jpegs.push_back(data::write_jpeg(frames, shown == 1 ? 0 : i * (frames.count - 1) / (shown - 1)));
+  if (!data::has_video() || !fs::exists(clip)) return jpegs;
+  const data::Frames frames = data::thumbnail(data::decode_clip(clip, {}), kSide, kFrames);
+  for (int i = 0; i < frames.count; ++i) jpegs.push_back(data::write_jpeg(frames, i));
   return jpegs;
+}
+
+/// The newest sample of each prompt, under what the clip of that caption looks like where the run keeps it.
+std::vector<ReportInput::Strip> strips(const RunFolder& run) {
+  std::map<std::string, const RunEvent*> newest;
+  for (const RunEvent& event : run.events())
+    if (event.type == "sample") newest[event.prompt] = &event;
+  std::vector<ReportInput::Strip> strips;
+  for (const auto& [prompt, event] : newest) {
+    const fs::path sample = run.folder() / "samples" / fs::path(event->file).filename();
+    const std::string stem = sample.stem().string(), index = stem.substr(stem.rfind('-') + 1);
+    ReportInput::Strip strip{prompt, {}};
+    const std::pair<fs::path, std::string> rows[] = {
+        {run.folder() / "references" / ("source-" + index + ".mp4"), "source"},
+        {run.folder() / "references" / ("reconstruction-" + index + ".mp4"),
+         "reconstruction: what the autoencoder keeps"},
+        {sample, "sample of step " + std::to_string(event->step)}};
+    for (const auto& [file, label] : rows)
+      if (auto jpegs = pictures(file); !jpegs.empty()) strip.rows.push_back({label, std::move(jpegs)});
+    if (!strip.rows.empty()) strips.push_back(std::move(strip));
+  }
+  return strips;
+}
+
+ReportInput single(const RunFolder& run) {
+  const RunFacts& f = run.facts();
+  ReportInput in;
+  in.title = "Tessera: " + run.folder().string();
+  in.subtitle = f.model + (f.plan.empty() ? "" : ", " + f.plan);
+  in.facts = facts(run);
+  in.runs = {curves(run, run.folder().string())};
+  in.ranks = memory(run);
+  read_lanes(run.folder() / "schedule.jsonl", in);
+  in.strips = strips(run);
+  ReportInput::Table troubles{"Faults and skipped steps", {"step", "what", "why"}, {}};
+  for (const RunEvent& event : run.events())
+    if (event.type == "skip" || event.type == "fault")
+      troubles.rows.push_back({std::to_string(event.step), event.type, event.text});
+  in.tables.push_back(std::move(troubles));
+  for (const auto& [heading, file] : {std::pair{"Recipe", "recipe.toml"}, std::pair{"Plan", "plan.toml"},
+                                      std::pair{"Where the bytes go", "plan.txt"}})
+    if (fs::exists(run.folder() / file)) in.texts.emplace_back(heading, checkpoint::read_text(run.folder() / file));
+  return in;
+}
+
+ReportInput compared(const std::vector<RunFolder>& runs) {
+  ReportInput in;
+  in.title = "Tessera: " + std::to_string(runs.size()) + " runs";
+  in.tables = {{"Runs", {"run", "mesh", "steps", "last loss", "a step", "tokens/s", "peak a rank"}, {}}};
+  for (const RunFolder& run : runs) {
+    const std::string label = run.folder().string();
+    in.runs.push_back(curves(run, label));
+    const bool any = !run.steps().empty();
+    in.tables[0].rows.push_back(
+        {label, run.facts().mesh, std::to_string(run.last_step()), any ? print("%.4g", run.steps().back().loss) : "",
+         any ? format_seconds(run.step_seconds()) : "", any ? print("%.0f", tokens_a_second(run)) : "",
+         any ? format_bytes(highest_peak(run)) : ""});
+    for (auto& strip : strips(run)) {
+      strip.caption = label + ": " + strip.caption;
+      in.strips.push_back(std::move(strip));
+    }
+    if (fs::exists(run.folder() / "recipe.toml"))
+      in.texts.emplace_back("Recipe of " + label, checkpoint::read_text(run.folder() / "recipe.toml"));
+  }
+  return in;
 }
 
 }  // namespace
 
-void write_run_report(const Recipe& recipe, const Job& job, const PreparedData& data, const Validation& validation,
-                      const fs::path& out, const Planned& planned) {
-  ReportInput in;
-  in.title = "Tessera: " + recipe.run.out;
-  in.subtitle = planned.spec.name + ", mesh " + planned.plan().mesh.to_string() + ", " + planned.plan().summary();
-  char millions[32];
-  std::snprintf(millions, sizeof millions, "%.1f M", static_cast<double>(planned.spec.numel()) / 1e6);
-  in.facts = {{"parameters", millions},
-              {"tokens a sample", std::to_string(job.tokens)},
-              {"global batch", std::to_string(recipe.train.global_batch)}};
-  read_metrics(out / "metrics.jsonl", in);
-  read_lanes(out / "schedule.jsonl", in);
-  for (const auto& [prompt, frames] : validation.newest()) {
-    ReportInput::Strip strip;
-    strip.caption = data.prompt_text(prompt);
-    if (const int64_t clip = data.clip_of_prompt(prompt); clip >= 0) {
-      const auto& d = recipe.data;
-      strip.rows.push_back(
-          {"source", pictures(data::decode_clip(data.source(clip), {.frames = static_cast<int>(d.frames),
-                                                                    .height = static_cast<int>(d.height),
-                                                                    .width = static_cast<int>(d.width),
-                                                                    .fps = d.fps}))});
-      strip.rows.push_back({"reconstruction: what the autoencoder keeps",
-                            pictures(to_frames(job.codec->decode(data.sample(clip).latent), d.fps))});
-    }
-    strip.rows.push_back({"sample", pictures(frames)});
-    in.strips.push_back(std::move(strip));
-  }
-  in.texts = {{"Recipe", recipe.to_toml()},
-              {"Plan", planned.plan().to_toml(planned.unit_names())},
-              {"Where the bytes go", plan_text(planned)}};
-  checkpoint::write_text(out / "report.html", render_report(in));
+void write_run_report(const std::vector<fs::path>& paths, const fs::path& file) {
+  check_internal(!paths.empty(), "train.report", "no run to report on");
+  std::vector<RunFolder> runs;
+  for (const auto& path : paths) runs.emplace_back(path);
+  checkpoint::write_text(file, render_report(runs.size() == 1 ? single(runs.front()) : compared(runs)));
 }
 
 }  // namespace tessera::train

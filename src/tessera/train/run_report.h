@@ -1,17 +1,17 @@
 #pragma once
-// report.html of a run: one page that needs nothing else, readable on a phone and in the dark.
+// report.html of a run, from what its folder holds: the same page at the end of training, of a stopped run, and of
+// several runs side by side.
+//
+//   write_run_report({"runs/a"}, "runs/a/report.html");
+//   write_run_report({"runs/a", "runs/b"}, "compare.html");
 #include <filesystem>
-
-#include "tessera/train/job.h"
-#include "tessera/train/prepare.h"
-#include "tessera/train/report.h"
-#include "tessera/train/validation.h"
+#include <vector>
 
 namespace tessera::train {
 
-/// Reads the run folder (metrics.jsonl, schedule.jsonl, recipe, plan), adds frames of source, reconstruction and sample
-/// of each prompt that is a clip's caption, and writes RUN/report.html. One rank calls it.
-void write_run_report(const Recipe& recipe, const Job& job, const PreparedData& data, const Validation& validation,
-                      const std::filesystem::path& out, const Planned& planned);
+/// One run: curves, memory, lanes of every rank, frames of source, reconstruction and newest sample of each prompt,
+/// recipe and plan. Several: their curves over one another and their numbers in a table, labelled by folder.
+/// Throws UserError (input) when one is no run, (disk) when `file` cannot be written.
+void write_run_report(const std::vector<std::filesystem::path>& runs, const std::filesystem::path& file);
 
 }  // namespace tessera::train

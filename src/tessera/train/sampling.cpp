@@ -53,7 +53,40 @@ void load_trained(Recipe recipe, const Job& job, const SampleOptions& options, e
   log::info("sample: weights of " + from.string());
 }
 
+data::ClipFormat format_of(const SampleOptions& options) {
+  if (options.format) return *options.format;
+  return data::clip_format_of(options.out).value_or(data::ClipFormat::mp4);
+}
+
 }  // namespace
+
+std::vector<std::string> sample_files(const SampleOptions& options, const std::string& run_out, size_t prompts) {
+  const data::ClipFormat format = format_of(options);
+  const auto by_name = data::clip_format_of(options.out);
+  if (by_name && *by_name != format)
+    throw UserError(Exit::usage, "sample",
+                    "--out " + options.out + " ends in another format than --format " +
+                        std::string(data::kClipFormats[static_cast<size_t>(format)]),
+                    "leave --format away, or change the name");
+  const size_t seeds = std::max<size_t>(options.seeds.size(), 1), clips = prompts * seeds;
+  const bool one_file = by_name || (format == data::ClipFormat::frames && !fs::is_directory(options.out));
+  if (!options.out.empty() && clips == 1 && one_file) return {options.out};
+  if (by_name)
+    throw UserError(Exit::usage, "sample", std::to_string(clips) + " clips do not fit in one file, " + options.out,
+                    "give a folder with --out");
+  for (const char* other : {".avi", ".mov", ".mkv", ".webm", ".png", ".jpg"})
+    if (fs::path(options.out).extension() == other)
+      throw UserError(Exit::usage, "sample", "--out " + options.out + ": " + other + " is not written",
+                      "give an .mp4 or .gif, or a folder with --format frames for pictures");
+  const fs::path folder = options.out.empty() ? fs::path(run_out) / "samples" : fs::path(options.out);
+  std::vector<std::string> files;
+  for (size_t i = 0; i < clips; ++i) {
+    std::string name = "sample-" + std::to_string(i / seeds);
+    if (seeds > 1) name += "-seed-" + std::to_string(options.seeds[i % seeds]);
+    files.push_back((folder / (name + data::extension(format))).string());
+  }
+  return files;
+}
 
 int sample(Recipe recipe, const SampleOptions& options) {
   engine::Meter::install();
@@ -65,6 +98,9 @@ int sample(Recipe recipe, const SampleOptions& options) {
   std::vector<std::string> prompts = options.prompts;
   if (prompts.empty())
     prompts = sample_prompts(recipe, recipe.sample.prompts.empty() ? read_items(recipe) : std::vector<data::Item>{});
+  const std::vector<std::string> files = sample_files(options, recipe.run.out, prompts.size());
+  if (!recipe.sample.negative_prompt.empty() && recipe.sample.guidance == 1)
+    log::warn("sample: the negative prompt has no effect at guidance 1; set --sample.guidance, 5 is usual");
   std::vector<std::string> texts = prompts;
   texts.push_back(recipe.sample.negative_prompt);
   const std::vector<at::Tensor> contexts = encode_texts(recipe, job, mesh, comm, place.rank, texts);
@@ -85,19 +121,18 @@ int sample(Recipe recipe, const SampleOptions& options) {
   load_trained(recipe, job, options, store);
   engine::Executor executor(job.model->units(), store, comm, planned.plan(), place.rank, {});
 
-  const fs::path folder = options.out.empty() ? fs::path(recipe.run.out) / "samples" : fs::path(options.out);
-  for (size_t p = 0; p < prompts.size(); ++p) {
+  const std::vector<int64_t> seeds = options.seeds.empty() ? std::vector{recipe.sample.seed} : options.seeds;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const size_t p = i / seeds.size();
+    recipe.sample.seed = seeds[i % seeds.size()];
     Denoising denoising(recipe, job, static_cast<int>(p), contexts[p], contexts.back());
     while (!denoising.done())
       denoising.pass([&](const std::vector<net::Batch>& batches) { return executor.forward(schedule, 0, batches); });
     if (place.rank != 0) continue;
-    fs::path file = folder;
-    if (options.out.empty() || prompts.size() > 1) {
-      fs::create_directories(folder);
-      file = folder / ("sample-" + std::to_string(p) + ".mp4");
-    }
-    data::write_mp4(file, to_frames(job.codec->decode(denoising.latent()), recipe.data.fps));
-    log::info("sample: " + file.string() + "  (" + prompts[p] + ")");
+    if (const fs::path folder = fs::path(files[i]).parent_path(); !folder.empty()) fs::create_directories(folder);
+    const data::Frames frames = to_frames(job.codec->decode(denoising.latent()), recipe.data.fps);
+    data::write_clip(files[i], frames, format_of(options));
+    log::info("sample: " + files[i] + "  (" + prompts[p] + ", seed " + std::to_string(recipe.sample.seed) + ")");
   }
   comm.barrier();
   return 0;

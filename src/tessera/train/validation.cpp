@@ -48,18 +48,28 @@ void Validation::pass(int64_t, const RunBranches& run) {
 
 std::optional<Validation::Finished> Validation::take_finished() { return std::exchange(finished_, std::nullopt); }
 
-data::Frames Validation::write(int64_t step, const Finished& finished, MetricsWriter& metrics) {
+void Validation::write(int64_t step, const Finished& finished, RunLog& log) {
   char name[64];
   std::snprintf(name, sizeof name, "step-%06lld-%d.mp4", static_cast<long long>(step), finished.prompt);
-  data::Frames frames = to_frames(job_.codec->decode(finished.latent), recipe_.data.fps);
-  data::write_mp4((out_ / "samples" / name).string(), frames);
+  const std::filesystem::path file = out_ / "samples" / name;
+  const data::Frames frames = to_frames(job_.codec->decode(finished.latent), recipe_.data.fps);
+  data::write_mp4(file, frames);
   // A prompt that is a clip's own caption has a truth to be held against: the clip as the autoencoder shows it.
   std::optional<double> psnr;
   if (const int64_t clip = data_.clip_of_prompt(finished.prompt); clip >= 0)
-    psnr = data::psnr(frames, to_frames(job_.codec->decode(data_.sample(clip).latent), recipe_.data.fps));
-  metrics.sample(step, (out_ / "samples" / name).string(), data_.prompt_text(finished.prompt), psnr);
-  newest_[finished.prompt] = frames;
-  return frames;
+    psnr = data::psnr(frames, reconstruction(finished.prompt, clip));
+  log.sample({step, finished.prompt, file.string(), data_.prompt_text(finished.prompt), psnr}, frames);
+}
+
+const data::Frames& Validation::reconstruction(int prompt, int64_t clip) {
+  if (const auto known = reconstructions_.find(prompt); known != reconstructions_.end()) return known->second;
+  const std::filesystem::path folder = out_ / "references";
+  const std::string name = "-" + std::to_string(prompt) + ".mp4";
+  std::filesystem::create_directories(folder);
+  data::write_mp4(folder / ("source" + name), data_.frames(clip));
+  const data::Frames frames = to_frames(job_.codec->decode(data_.sample(clip).latent), recipe_.data.fps);
+  data::write_mp4(folder / ("reconstruction" + name), frames);
+  return reconstructions_.emplace(prompt, frames).first->second;
 }
 
 data::Frames to_frames(const at::Tensor& pixels, double fps) {

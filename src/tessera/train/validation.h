@@ -2,15 +2,15 @@
 // Samples during training: the sampler's loop cut into passes, because each pass is one run of the `sample` schedule.
 //
 //   validation.pass(step, [&](const auto& batches) { return executor.forward(schedule, step, batches); });
-//   if (auto done = validation.take_finished()) validation.write(step, *done, metrics);
+//   if (auto done = validation.take_finished()) validation.write(step, *done, log);
 #include <filesystem>
 
 #include "tessera/data/video.h"
 #include "tessera/diffusion/sampler.h"
 #include "tessera/train/job.h"
-#include "tessera/train/metrics.h"
 #include "tessera/train/prepare.h"
 #include "tessera/train/recipe.h"
+#include "tessera/train/run_log.h"
 
 namespace tessera::train {
 
@@ -46,13 +46,12 @@ class Validation {
   /// One sampler step of one prompt; prompts follow each other.
   void pass(int64_t step, const RunBranches& run);
   std::optional<Finished> take_finished();
-  /// Decodes, writes samples/step-000100-0.mp4 and books it. Returns the frames.
-  data::Frames write(int64_t step, const Finished& finished, MetricsWriter& metrics);
-
-  /// The newest frames of each prompt written by this process.
-  const std::map<int, data::Frames>& newest() const { return newest_; }
+  /// Decodes, writes samples/step-000100-0.mp4 and books it. The first time a prompt that is a clip's own caption is
+  /// sampled, that clip and what the autoencoder keeps of it go to references/, for the report.
+  void write(int64_t step, const Finished& finished, RunLog& log);
 
  private:
+  const data::Frames& reconstruction(int prompt, int64_t clip);
   const Recipe& recipe_;
   const Job& job_;
   const PreparedData& data_;
@@ -60,7 +59,7 @@ class Validation {
   int prompt_ = 0;
   std::optional<Denoising> denoising_;
   std::optional<Finished> finished_;
-  std::map<int, data::Frames> newest_;
+  std::map<int, data::Frames> reconstructions_;  ///< by prompt
 };
 
 /// [3, F, H, W] in [-1, 1], clamped, to bytes.

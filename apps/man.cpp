@@ -1,0 +1,119 @@
+// `tessera man`: the manual page, tessera(1), from the tables of commands and recipe keys.
+#include <cstdio>
+
+#include "commands.h"
+#include "tessera/base/check.h"
+#include "tessera/train/recipe.h"
+
+namespace tessera::apps {
+
+namespace {
+
+/// Text as troff takes it: hyphens that can be copied, and no line that looks like a request.
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if ((i == 0 || text[i - 1] == '\n') && (c == '.' || c == '\'')) out += "\\&";
+    if (c == '\\')
+      out += "\\e";
+    else if (c == '-')
+      out += "\\-";
+    else
+      out += c;
+  }
+  return out;
+}
+
+std::string bold(const std::string& text) { return "\\fB" + escaped(text) + "\\fR"; }
+std::string italic(const std::string& text) { return "\\fI" + escaped(text) + "\\fR"; }
+std::string item(const std::string& head, const std::string& body) { return ".TP\n" + head + "\n" + body + "\n"; }
+
+std::string command_section(const Command& command) {
+  std::string out = ".SS " + escaped("tessera " + command.name) + "\n" + escaped(command.summary) + "\n.PP\n" +
+                    bold("tessera " + command.usage) + "\n";
+  for (const Flag& flag : command.flags)
+    out += item((flag.alias.empty() ? "" : bold(flag.alias) + ", ") + bold(flag.name) +
+                    (flag.value.empty() ? "" : " " + italic(flag.value)),
+                escaped(flag.help));
+  if (command.recipe_keys) out += ".PP\nEvery recipe key is a flag of this command too.\n";
+  return out + ".PP\nExample:\n.PP\n.nf\n.RS\n" + escaped(command.example) + "\n.RE\n.fi\n";
+}
+
+std::string recipe_section() {
+  std::string out, table;
+  for (const Option& option : train::recipe_table().options()) {
+    if (!option.later.empty()) continue;
+    const std::string group = option.name.substr(0, option.name.find('.'));
+    if (group != table) out += ".SS [" + escaped(group) + "]\n", table = group;
+    std::string body = escaped(option.help);
+    if (!option.choices.empty()) body += "; one of " + escaped(option.choices);
+    if (!option.fallback.empty()) body += "; default " + escaped(option.fallback);
+    out += item(bold("--" + option.name), body);
+  }
+  return out;
+}
+
+/// The exit codes of the contract in words.
+const std::vector<std::pair<Exit, const char*>> kExits = {
+    {Exit::done, "done"},
+    {Exit::comparison, "a comparison failed (verify, plan --check)"},
+    {Exit::usage, "command line, recipe or mesh"},
+    {Exit::input, "unreadable or wrong data, checkpoint or case"},
+    {Exit::no_fit, "the plan does not fit"},
+    {Exit::rank_lost, "a rank was lost or timed out"},
+    {Exit::not_finite, "stopped on NaN or infinity"},
+    {Exit::disk, "disk full, or a write failed"},
+    {Exit::memory, "the memory budget was exceeded"},
+    {Exit::internal, "our own fault"},
+    {Exit::again, "stopped by a signal with a whole checkpoint: start again"}};
+
+std::string page() {
+  std::string out =
+      ".TH TESSERA 1 \"\" \"Tessera\" \"User Commands\"\n.SH NAME\ntessera \\- trains video diffusion transformers\n"
+      ".SH SYNOPSIS\n" +
+      bold("tessera") + " " + italic("COMMAND") + " ...\n.br\n" + bold("tessera launch -n") + " " + italic("N") + " " +
+      bold("train") + " " + italic("RECIPE") + " [" + bold("--") + italic("table.key VALUE") +
+      " ...]\n.SH DESCRIPTION\n"
+      "Tessera trains video diffusion transformers on anything from one CPU to many ranks. A run is a recipe, a TOML "
+      "file;\nevery key of it is a flag as well, and the command line wins. Before the first step the program says how "
+      "much memory the\nrun takes, and refuses what does not fit.\n.SH COMMANDS\n";
+  for (const Command& command : commands()) out += command_section(command);
+  out += ".SH RECIPE KEYS\nAs flags; in a recipe, " + bold("--train.lr 1e-4") + " is " + bold("lr = 1e-4") + " under " +
+         bold("[train]") + ". " + bold("--mesh") + " " + italic("AXIS=N[,AXIS=N...]") + " sets the whole mesh.\n" +
+         recipe_section();
+  out += ".SH EXIT STATUS\n";
+  for (const auto& [code, meaning] : kExits)
+    out += item(bold(std::to_string(static_cast<int>(code))), escaped(meaning));
+  out += ".SH FILES\n";
+  for (const auto& [file, meaning] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"RUN/recipe.toml", "the run with every default filled in; it reproduces the run"},
+           {"RUN/plan.toml, RUN/plan.json, RUN/plan.txt", "the plan: to use again, for programs, for people"},
+           {"RUN/metrics.jsonl", "what happened, a JSON object a line"},
+           {"RUN/events.out.tfevents.*", "the same for TensorBoard, with pictures of samples"},
+           {"RUN/samples/, RUN/checkpoints/, RUN/model/", "clips, training checkpoints, the trained weights"},
+           {"RUN/report.html", "the report, one page that needs nothing else"}})
+    out += item(bold(file), escaped(meaning));
+  return out;
+}
+
+int run(const Arguments& arguments) {
+  if (!arguments.words.empty())
+    throw UserError(Exit::usage, "man", "'" + arguments.words.front() + "' is one word too many", "tessera man");
+  std::fputs(page().c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+Command man_command() {
+  Command c;
+  c.name = "man";
+  c.summary = "Prints the manual page in troff.";
+  c.usage = "man";
+  c.example = "tessera man | man -l -";
+  c.run = run;
+  return c;
+}
+
+}  // namespace tessera::apps

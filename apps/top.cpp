@@ -1,0 +1,20 @@
+#include "tessera/train/top.h"
+
+#include "commands.h"
+
+namespace tessera::apps {
+
+Command top_command() {
+  Command c;
+  c.name = "top";
+  c.summary = "Shows a run live in the terminal: steps, memory of every rank, busy lanes.";
+  c.usage = "top RUN [--once]";
+  c.example = "tessera top runs/demo/run";
+  c.flags = {{"--once", "", "print one screen and exit; what a pipe gets anyway"}};
+  c.run = [](const Arguments& arguments) {
+    return train::top(arguments.only_word("run folder"), {.once = arguments.has("--once")});
+  };
+  return c;
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,55 @@
+#include "tessera/train/run_log.h"
+
+#include "tessera/data/clip_format.h"
+
+namespace tessera::train {
+
+namespace {
+// A picture in an event file is kept in the browser's memory: enough to judge a sample by, no more.
+constexpr int kPictureSide = 320, kPictureFrames = 33;
+}  // namespace
+
+std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
+  std::vector<std::pair<std::string, double>> values = {{"train/loss", m.loss},
+                                                        {"train/grad_norm", m.grad_norm},
+                                                        {"train/lr", m.lr},
+                                                        {"train/seconds", m.seconds},
+                                                        {"train/tokens_per_second", m.tokens / m.seconds}};
+  if (m.mfu) values.emplace_back("train/mfu", *m.mfu);
+  for (const RankMetrics& rank : m.ranks) {
+    const std::string name = "rank " + std::to_string(rank.rank) + "/";
+    for (const auto& [part, bytes] : named_parts(rank.bytes))
+      values.emplace_back("memory/" + name + part, static_cast<double>(bytes));
+    values.emplace_back("memory/" + name + "peak", static_cast<double>(rank.peak_bytes));
+    values.emplace_back("memory/" + name + "reserved", static_cast<double>(rank.reserved_bytes));
+    for (const auto& [lane, seconds] : rank.busy) values.emplace_back("busy/" + name + lane, seconds);
+  }
+  return values;
+}
+
+RunLog::RunLog(const std::filesystem::path& out, int64_t done)
+    : metrics_(out / "metrics.jsonl", done), board_(out, done) {}
+
+void RunLog::step(const StepMetrics& metrics) {
+  metrics_.step(metrics);
+  board_.scalars(metrics.step, step_scalars(metrics));
+}
+
+void RunLog::skip(int64_t step, const std::string& why) {
+  metrics_.skip(step, why);
+  board_.scalars(step, {{"train/skipped", 1}});
+}
+
+void RunLog::sample(const Sample& sample, const data::Frames& frames) {
+  metrics_.sample(sample.step, sample.file, sample.text, sample.psnr);
+  const data::Frames small = data::thumbnail(frames, kPictureSide, kPictureFrames);
+  const std::string prompt = "samples/" + std::to_string(sample.prompt);
+  board_.image(sample.step, prompt, small.height, small.width, data::encode_gif(small));
+  if (sample.psnr) board_.scalars(sample.step, {{prompt + "/psnr", *sample.psnr}});
+}
+
+void RunLog::checkpoint(int64_t step, const std::string& folder, double seconds) {
+  metrics_.checkpoint(step, folder, seconds);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,40 @@
+#pragma once
+// What happened in a run, told to everyone who reads it: metrics.jsonl and TensorBoard's event file.
+//
+//   RunLog log("runs/a", /*done=*/100);
+//   log.step(metrics);
+//   log.sample({.step = 200, .prompt = 0, .file = "samples/step-000200-0.mp4", .text = "a cat"}, frames);
+#include <optional>
+
+#include "tessera/data/video.h"
+#include "tessera/train/metrics.h"
+#include "tessera/train/tensorboard.h"
+
+namespace tessera::train {
+
+class RunLog {
+ public:
+  /// Goes on after step `done`. Throws UserError (disk), as all that follows does.
+  RunLog(const std::filesystem::path& out, int64_t done);
+
+  struct Sample {
+    int64_t step = 0;
+    int prompt = 0;          ///< which of the prompts, from 0
+    std::string file, text;  ///< where it is, what was asked for
+    std::optional<double> psnr;
+  };
+
+  void step(const StepMetrics& metrics);
+  void skip(int64_t step, const std::string& why);
+  void sample(const Sample& sample, const data::Frames& frames);
+  void checkpoint(int64_t step, const std::string& folder, double seconds);
+
+ private:
+  MetricsWriter metrics_;
+  TensorBoardWriter board_;
+};
+
+/// A step as TensorBoard's tags: train/*, memory/rank N/*, busy/rank N/*.
+std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& metrics);
+
+}  // namespace tessera::train

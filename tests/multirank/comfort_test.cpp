@@ -1,0 +1,175 @@
+// What a person at a terminal gets from a real run: top, report, TensorBoard's file, samples in every form, completion.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "program.h"
+#include "tessera/data/video.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Two ranks, four steps, a sample after the last one.
+const TinyRun& trained() {
+  static const TinyRun run("comfort");
+  static const Result result = run.train(2, "run", {"--run.steps", "4", "--sample.every", "4", "--sample.steps", "2"});
+  EXPECT_EQ(result.code, 0) << result.output;
+  return run;
+}
+
+std::string read(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+size_t count(const std::string& text, const std::string& what) {
+  size_t n = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + what.size())) ++n;
+  return n;
+}
+
+TEST(Top, ShowsAFinishedRunOnce) {
+  const Result top = trained().tessera({"top", trained().out(), "--once"});
+  EXPECT_EQ(top.code, 0);
+  for (const char* wanted : {"finished", "4/4", "tokens/s", "rank 0", "rank 1", "planned", "compute", "sample"})
+    EXPECT_NE(top.output.find(wanted), std::string::npos) << wanted << "\n" << top.output;
+  EXPECT_EQ(top.output.find('\x1b'), std::string::npos) << "no escape codes in a pipe";
+}
+
+TEST(Top, NamesWhatIsNoRun) {
+  EXPECT_EQ(trained().tessera({"top", (trained().folder() / "data").string(), "--once"}).code, 3);
+  const Result missing = trained().tessera({"top", "no/such/run"});
+  EXPECT_EQ(missing.code, 3);
+  EXPECT_NE(missing.output.find("no/such/run"), std::string::npos) << missing.output;
+  EXPECT_EQ(trained().tessera({"top"}).code, 2);
+}
+
+TEST(Report, IsThereAfterTrainingAndHasTheLanesOfBothRanks) {
+  const std::string html = read(trained().out() + "/report.html");
+  for (const char* wanted : {">rank 0</text>", ">rank 1</text>", "source", "reconstruction", "sample of step 4"})
+    EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
+}
+
+TEST(Report, ComparesSeveralRuns) {
+  const std::string page = (trained().folder() / "both.html").string();
+  const Result both = trained().tessera({"report", trained().out(), trained().out(), "--out", page});
+  EXPECT_EQ(both.code, 0) << both.output;
+  EXPECT_EQ(count(read(page), "<polyline"), 8u);
+  EXPECT_EQ(trained().tessera({"report", trained().out(), trained().out()}).code, 2) << "where to?";
+}
+
+TEST(Schedule, OfTheReportHasEveryRankInOrder) {
+  std::ifstream in(trained().out() + "/schedule.jsonl");
+  std::vector<int> ranks;
+  for (std::string line; std::getline(in, line);) ranks.push_back(nlohmann::json::parse(line).at("rank"));
+  EXPECT_TRUE(std::is_sorted(ranks.begin(), ranks.end()));
+  EXPECT_EQ(ranks.front(), 0);
+  EXPECT_EQ(ranks.back(), 1);
+  EXPECT_FALSE(fs::exists(trained().out() + "/schedule.jsonl.rank-0"));
+}
+
+TEST(TensorBoard, FilesHoldStepsAndSamplesAndGrowByOneWithEachStart) {
+  const TinyRun run("board");
+  const auto files = [&] {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(run.out()))
+      if (entry.path().filename().string().starts_with("events.out.tfevents.")) found.push_back(read(entry.path()));
+    return found;
+  };
+  ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--sample.every", "2", "--sample.steps", "1"}).code, 0);
+  ASSERT_EQ(files().size(), 1u);
+  EXPECT_EQ(count(files()[0], "train/loss"), 2u);
+  EXPECT_EQ(count(files()[0], "GIF89a"), 3u) << "a clip for each caption";
+  ASSERT_EQ(run.train(1, "run", {"--run.steps", "3"}).code, 0);
+  EXPECT_EQ(files().size(), 2u);
+}
+
+TEST(Sample, ComesAsMp4GifAndFrames) {
+  const TinyRun& run = trained();
+  const std::string recipe = run.out() + "/recipe.toml", gif = (run.folder() / "a.gif").string(),
+                    frames = (run.folder() / "frames").string();
+  Result r = run.tessera({"sample", recipe, "--prompt", "a square", "--out", gif});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(data::decode_clip(gif, {}).count, 8);
+  r = run.tessera({"sample", recipe, "--prompt", "a square", "--out", frames, "--format", "frames"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_TRUE(fs::exists(frames + "/frame-0007.png"));
+  r = run.tessera({"sample", recipe, "--prompt", "a square", "--out", gif, "--format", "mp4"});
+  EXPECT_EQ(r.code, 2) << r.output;
+}
+
+TEST(Sample, SeedsAndNegativePromptsChangeTheClip) {
+  const TinyRun& run = trained();
+  const std::string recipe = run.out() + "/recipe.toml";
+  const auto clip = [&](const std::string& name, std::vector<std::string> more) {
+    std::vector<std::string> words = {"sample",   recipe,   "--prompt", "a square",
+                                      "--format", "frames", "--out",    (run.folder() / name).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const Result r = run.tessera(words);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return read(run.folder() / name / "frame-0003.png");
+  };
+  const std::string first = clip("s1", {"--seed", "1"});
+  EXPECT_EQ(first, clip("s1b", {"--seed", "1"}));
+  EXPECT_NE(first, clip("s2", {"--seed", "2"}));
+  const std::vector<std::string> guided = {"--seed", "1", "--sample.guidance", "5"};
+  std::vector<std::string> away = guided;
+  away.insert(away.end(), {"--negative", "a circle"});
+  EXPECT_NE(clip("g", guided), clip("n", away));
+  // Several seeds give a clip each.
+  const std::string folder = (run.folder() / "seeds").string();
+  const Result r =
+      run.tessera({"sample", recipe, "--prompt", "a square", "--seed", "1", "--seed", "2", "--out", folder});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_TRUE(fs::exists(folder + "/sample-0-seed-1.mp4"));
+  EXPECT_TRUE(fs::exists(folder + "/sample-0-seed-2.mp4"));
+}
+
+TEST(Sample, ANegativePromptWithoutGuidanceIsSaidToDoNothing) {
+  const TinyRun& run = trained();
+  const Result r = run.tessera({"sample", run.out() + "/recipe.toml", "--prompt", "a", "--negative", "b", "--out",
+                                (run.folder() / "w.mp4").string()});
+  EXPECT_EQ(r.code, 0);
+  EXPECT_NE(r.output.find("no effect at guidance 1"), std::string::npos) << r.output;
+}
+
+/// What bash offers for a command line that ends at the cursor.
+std::string completed(const std::vector<std::string>& words) {
+  std::string script = std::string("source <(") + TESSERA_BINARY + " completion bash); COMP_WORDS=(";
+  for (const auto& word : words) script += "'" + word + "' ";
+  script += "); COMP_CWORD=" + std::to_string(words.size() - 1) + "; _tessera; echo \"${COMPREPLY[@]}\"";
+  return run_program({"/bin/bash", "-c", script}).output;
+}
+
+TEST(Completion, OffersCommandsFlagsKeysAndChoicesInBash) {
+  EXPECT_EQ(completed({"tessera", "sam"}), "sample\n");
+  EXPECT_EQ(completed({"tessera", "top", "r", "--o"}), "--once\n");
+  EXPECT_EQ(completed({"tessera", "train", "r.toml", "--train.clip"}), "--train.clip_norm\n");
+  EXPECT_EQ(completed({"tessera", "launch", "-n", "2", "train", "r.toml", "--trace"}), "--trace-schedule\n");
+  EXPECT_EQ(completed({"tessera", "sample", "r.toml", "--format", "g"}), "gif\n");
+  EXPECT_EQ(completed({"tessera", "train", "r.toml", "--run.on_nan", ""}), "stop skip\n");
+}
+
+TEST(Completion, HasScriptsForThreeShellsAndNamesThemOtherwise) {
+  const TinyRun& run = trained();
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Result r = run.tessera({"completion", shell});
+    EXPECT_EQ(r.code, 0);
+    EXPECT_NE(r.output.find("train.clip_norm"), std::string::npos) << shell;
+  }
+  const Result r = run.tessera({"completion", "bsh"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.output.find("did you mean bash"), std::string::npos) << r.output;
+}
+
+TEST(Man, HasEveryCommandKeyAndExitCode) {
+  const std::string page = trained().tessera({"man"}).output;
+  EXPECT_TRUE(page.starts_with(".TH TESSERA 1")) << page.substr(0, 80);
+  for (const char* wanted : {".SS tessera launch", ".SS tessera top", "train.clip_norm", "\\fB75\\fR", "metrics.jsonl"})
+    EXPECT_NE(page.find(wanted), std::string::npos) << wanted;
+}
+
+}  // namespace
+}  // namespace tessera::testing
