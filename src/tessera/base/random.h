@@ -4,6 +4,7 @@
 //
 //   RandomKey key(seed, Purpose::noise, step, sample);
 //   key.normal(out, first_index, count);           // standard normals, element i depends on (key, i) only
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -33,6 +34,10 @@ class RandomKey {
   double normal(uint64_t index) const;                          ///< one standard normal; equals normal(out, index, 1)
   void normal(float* out, uint64_t first, size_t count) const;  ///< elements first..first+count
   uint64_t below(uint64_t index, uint64_t bound) const;         ///< uniform in [0, bound)
+
+  /// Key and high counter words, for a twin of this generator on a device: block b is Philox of {b, b >> 32, w[2],
+  /// w[3]} under {w[0], w[1]}.
+  std::array<uint32_t, 4> words() const { return {key_[0], key_[1], high_[0], high_[1]}; }
 
  private:
   uint32_t key_[2];

@@ -54,7 +54,12 @@ class TrainingCheckpoint {
 
   const Path& path() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  bool contains(const std::string& name, const std::string& kind) const { return index_.count({name, kind}) > 0; }
+  bool contains(const std::string& name, const std::string& kind) const { return find(name, kind) != nullptr; }
+  /// Null when there is none.
+  const TensorRecord* find(const std::string& name, const std::string& kind) const {
+    const auto found = index_.find({name, kind});
+    return found == index_.end() ? nullptr : found->second;
+  }
 
   /// Fills `to` with the range, from whatever parts hold it. Dtype and shape must be those saved, else UserError
   /// (input) "expected [..], file has [..]". The checksum of a part is verified when it is first touched.

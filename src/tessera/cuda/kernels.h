@@ -10,4 +10,53 @@ namespace tessera::cuda {
 cudaError_t launch_sum_in_order(float* out, const float* const* parts, int count, int64_t n, bool accumulate,
                                 cudaStream_t stream);
 
+// Twins of ops/blockwise.h, ops/int8.h, ops/fp8.h and ops/adamw.h: the same results but for the rounding of sums that a
+// compiler may fuse. All pointers are the device's.
+
+/// `map`: the 256 values of an ops::DynamicMap, `zero` its code of 0. keep_sign as there.
+cudaError_t launch_quantise_blocks(uint8_t* codes, float* scales, const float* x, int64_t n, const float* map, int zero,
+                                   bool keep_sign, cudaStream_t stream);
+cudaError_t launch_dequantise_blocks(float* out, const uint8_t* codes, const float* scales, int64_t n, const float* map,
+                                     cudaStream_t stream);
+
+cudaError_t launch_quantise_int8(int8_t* q, float* scales, const float* x, int64_t n, cudaStream_t stream);
+cudaError_t launch_dequantise_int8(float* out, const int8_t* q, const float* scales, int64_t n, cudaStream_t stream);
+
+/// See ops::Fp8Tiles; `e5m2` chooses the format.
+struct Fp8Matrix {
+  int64_t rows, cols, tile_rows, tile_cols;
+  bool e5m2;
+};
+cudaError_t launch_quantise_fp8(uint8_t* codes, float* scales, const float* x, Fp8Matrix matrix, cudaStream_t stream);
+cudaError_t launch_dequantise_fp8(float* out, const uint8_t* codes, const float* scales, Fp8Matrix matrix,
+                                  cudaStream_t stream);
+
+/// Random numbers of stochastic rounding: RandomKey::words() and the first element.
+struct DeviceRounding {
+  uint32_t words[4];
+  uint64_t first;
+};
+/// ops::MasterRange and ops::MomentRange; a moment of codes needs its map.
+struct DeviceMasters {
+  float* fp32;
+  uint16_t *bf16, *low;
+  DeviceRounding rounding;
+};
+struct DeviceMoment {
+  float* fp32;
+  uint16_t* bf16;
+  uint8_t* codes;
+  float* scales;
+  const float* map;
+  int zero;
+  DeviceRounding rounding;
+};
+/// The numbers of a step, as ops/adamw.cpp makes them of an AdamWStep.
+struct AdamWNumbers {
+  float scale, decay_first, decay_last, keep_second, take_first, take_second, step_size, inverse_root, eps;
+  bool keep_sign;
+};
+cudaError_t launch_adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const float* g, int64_t n,
+                         AdamWNumbers numbers, cudaStream_t stream);
+
 }  // namespace tessera::cuda

@@ -67,19 +67,25 @@ float border(float lower, float upper) {
 }  // namespace
 
 DynamicMap::DynamicMap(bool with_sign) {
-  // Decade i, from 1e-7 up, is cut into 2^i parts (2^(i+1) without signs), each represented by its middle.
-  std::vector<double> values = {0, 1};
+  // Decade i, from 1e-7 up, is cut into 2^i parts (2^(i+1) without signs), each represented by its middle. In fp32 as
+  // the references compute it (torch.linspace: from the nearer end, one rounding), so that every bit is the same.
+  std::vector<float> values = {0, 1};
   for (int decade = 0; decade < 7; ++decade) {
     const int parts = 1 << (with_sign ? decade : decade + 1);
+    const float step = (1.0f - 0.1f) / static_cast<float>(parts);
+    const auto cut = [&](int k) {
+      return k < (parts + 1) / 2 ? std::fma(step, static_cast<float>(k), 0.1f)
+                                 : std::fma(-step, static_cast<float>(parts - k), 1.0f);
+    };
     for (int part = 0; part < parts; ++part) {
-      const double middle = (0.1 + 0.9 * (part + 0.5) / parts) * std::pow(10.0, decade - 6);
+      const float middle = (cut(part) + cut(part + 1)) / 2 * static_cast<float>(std::pow(10.0, decade - 6));
       values.push_back(middle);
       if (with_sign) values.push_back(-middle);
     }
   }
   std::sort(values.begin(), values.end());
   check_internal(values.size() == values_.size(), "ops.blockwise", "a dynamic map has 256 values");
-  std::transform(values.begin(), values.end(), values_.begin(), [](double v) { return static_cast<float>(v); });
+  std::copy(values.begin(), values.end(), values_.begin());
   zero_ = static_cast<int>(std::find(values_.begin(), values_.end(), 0.0f) - values_.begin());
   fill_buckets();
 }

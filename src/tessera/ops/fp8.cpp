@@ -13,7 +13,7 @@ namespace tessera::ops {
 
 namespace {
 
-constexpr float kLeastMagnitude = 1e-12f;
+constexpr float kLeastScale = 1e-12f;
 
 /// A small float by its fields. A float's bits are shifted right until `mantissa` bits of the mantissa are left; what
 /// is subnormal in the small format is rounded by adding a number whose last bit is the smallest subnormal.
@@ -117,13 +117,13 @@ void quantise_fp8(uint8_t* codes, float* scales, const float* x, const Fp8Tiles&
   std::vector<float> magnitudes(static_cast<size_t>(tiles.rows * tiles.across()));
   each_run(tiles,
            [&](int64_t at, int64_t count, int64_t, int64_t run) { magnitudes[run] = magnitude_of(x + at, count); });
-  std::fill_n(scales, tiles.count(), kLeastMagnitude);
+  std::fill_n(scales, tiles.count(), 0.0f);
   for (int64_t run = 0; run < static_cast<int64_t>(magnitudes.size()); ++run) {
     float& most = scales[run / tiles.across() / tiles.tile_rows * tiles.across() + run % tiles.across()];
     most = std::max(most, magnitudes[run]);
   }
   const float top = largest(tiles.format);
-  for (int64_t tile = 0; tile < tiles.count(); ++tile) scales[tile] /= top;
+  for (int64_t tile = 0; tile < tiles.count(); ++tile) scales[tile] = std::max(scales[tile] / top, kLeastScale);
   each_run(tiles, [&](int64_t at, int64_t count, int64_t tile, int64_t) {
     float values[kBlock];
     for (int64_t i = 0; i < count; i += kBlock) {
