@@ -18,11 +18,11 @@
 #include "tessera/optim/lr_schedule.h"
 #include "tessera/train/export.h"
 #include "tessera/train/job.h"
-#include "tessera/train/metrics.h"
 #include "tessera/train/objective.h"
 #include "tessera/train/planning.h"
 #include "tessera/train/prepare.h"
 #include "tessera/train/progress.h"
+#include "tessera/train/run_log.h"
 #include "tessera/train/run_report.h"
 #include "tessera/train/sampling.h"
 #include "tessera/train/validation.h"
@@ -144,6 +144,7 @@ class Trainer {
       checkpoint::write_text(out_ / "recipe.toml", recipe_.to_toml());
       checkpoint::write_text(out_ / "plan.toml", planned_.plan().to_toml(planned_.unit_names()));
       checkpoint::write_text(out_ / "plan.json", plan_json(planned_));
+      checkpoint::write_text(out_ / "plan.txt", plan_text(planned_));
     }
   }
 
@@ -184,7 +185,7 @@ class Trainer {
       load_initial_weights(recipe_, job_, *store_);
     }
     planned_.run.first_step = done + 1;
-    if (rank_ == 0) metrics_ = std::make_unique<MetricsWriter>(out_ / "metrics.jsonl", done);
+    if (rank_ == 0) run_log_ = std::make_unique<RunLog>(out_, done);
     progress_ = std::make_unique<Progress>(rank_ == 0, recipe_.run.steps, done);
     if (recipe_.plan.budget > 0) engine::Meter::set_budget(recipe_.plan.budget);
   }
@@ -198,7 +199,7 @@ class Trainer {
   void train_step(int64_t step) {
     const double start = seconds_now();
     if (step == planned_.run.first_step + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
-    const bool lines = rank_ == 0 && step <= planned_.run.first_step + 1;
+    const bool lines = step <= planned_.run.first_step + 1;
     executor_->keep_lines(lines);
     objective_->begin(step, planned_.plan(), mesh_.dp_rank(rank_));
     StepMetrics metrics;
@@ -217,9 +218,9 @@ class Trainer {
     metrics.seconds = seconds_now() - start;
     if (rank_ != 0) return;
     if (skipped_) {
-      metrics_->skip(step, skip_reason_);
+      run_log_->skip(step, skip_reason_);
     } else {
-      metrics_->step(metrics);
+      run_log_->step(metrics);
     }
     progress_->step(metrics, predicted_.peak);
   }
@@ -306,7 +307,7 @@ class Trainer {
       return executor_->forward(schedules_.sample, step, batches);
     });
     if (const auto finished = validation_->take_finished(); finished && rank_ == 0) {
-      validation_->write(step, *finished, *metrics_);
+      validation_->write(step, *finished, *run_log_);
     }
   }
 
@@ -337,28 +338,29 @@ class Trainer {
           checkpoint::commit(partial, final, place_.world, manifest);
           checkpoint::prune(checkpoints_, recipe_.checkpoint.keep);
         });
-    if (rank_ == 0) metrics_->checkpoint(step, final.string(), seconds_now() - start);
+    if (rank_ == 0) run_log_->checkpoint(step, final.string(), seconds_now() - start);
   }
 
   void finish() {
     export_model(*job_.model, *store_, comm_, rank_, out_ / "model");
-    if (!trace_.empty()) {
-      comm_.barrier();
-      if (rank_ == 0) join_traces();
-    }
+    const std::string schedule = (out_ / "schedule.jsonl").string();
+    std::ofstream lines(schedule + ".rank-" + std::to_string(rank_), std::ios::trunc);
+    for (const auto& line : step_lines_) lines << line << '\n';
+    lines.close();
+    comm_.barrier();
     if (rank_ == 0) {
-      std::ofstream lines(out_ / "schedule.jsonl", std::ios::trunc);
-      for (const auto& line : step_lines_) lines << line << '\n';
-      lines.close();
-      write_run_report(recipe_, job_, data_, *validation_, out_, planned_);
+      if (!trace_.empty()) join_ranks(trace_);
+      join_ranks(schedule);
+      write_run_report({out_}, out_ / "report.html");
     }
     comm_.barrier();
   }
 
-  void join_traces() const {
-    std::ofstream out(trace_, std::ios::trunc | std::ios::binary);
+  /// FILE from FILE.rank-0, FILE.rank-1, ..., which go.
+  void join_ranks(const std::string& file) const {
+    std::ofstream out(file, std::ios::trunc | std::ios::binary);
     for (int r = 0; r < place_.world; ++r) {
-      const std::string part = trace_ + ".rank-" + std::to_string(r);
+      const std::string part = file + ".rank-" + std::to_string(r);
       std::ifstream in(part, std::ios::binary);
       if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
       in.close();
@@ -366,7 +368,7 @@ class Trainer {
     }
     out.flush();
     if (!out)
-      throw UserError(Exit::disk, "train.trace", trace_ + ": cannot be written", "free space or choose another file");
+      throw UserError(Exit::disk, "train.trace", file + ": cannot be written", "free space or choose another file");
   }
 
   Recipe recipe_;
@@ -386,7 +388,7 @@ class Trainer {
   std::unique_ptr<engine::Executor> executor_;
   std::unique_ptr<Objective> objective_;
   std::unique_ptr<Validation> validation_;
-  std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<RunLog> run_log_;
   std::unique_ptr<Progress> progress_;
   std::string trace_, skip_reason_;
   std::map<std::string, double> busy_;
