@@ -195,8 +195,9 @@ void convert(const ConvertOptions& options) {
   check_disk(parent, plan.bytes + plan.tensors * 512);
   for (const std::string& warning : plan.warnings) log::warn("convert: " + warning);
   for (const auto& part : plan.parts)
-    log::info("convert: " + part.source.path.string() + ": " + part.identity.model + ", " + part.identity.naming +
-              " names");
+    log::info("convert: " + part.source.path.string() + ": " +
+              (part.identity.names ? part.identity.model + ", " + part.identity.naming + " names"
+                                   : "no model that is known; names stay"));
   {
     ByteProgress progress(plan.bytes);
     try {
