@@ -67,6 +67,18 @@ TEST(Umt5, PackedPromptsMatchTheGoldenHiddenStates) {
   compare("config.json", "model.safetensors");
 }
 
+TEST(Umt5, PaddedPromptsMatchEveryRowOfTheGoldenHiddenStates) {
+  TESSERA_NEED_GOLDENS();
+  const Golden golden("umt5");
+  const Umt5 encoder(parse_config(golden.text("config.json"), "config.json"));
+  const TensorMap tensors = golden.tensors("case.safetensors");
+  const net::Batch batch = encoder.pack_padded(tensors.at("in.ids"), tensors.at("in.mask"));
+  const at::Tensor hidden =
+      net::run_plain(encoder.units(), read_weights(encoder, golden.path("model.safetensors")), batch);
+  const at::Tensor& expected = tensors.at("out.hidden");
+  expect_close(hidden.view(expected.sizes()), expected, golden.tolerance("out"), "all rows, those past the mask too");
+}
+
 TEST(Umt5, HuggingFaceNamesAndConfigMatchToo) {
   TESSERA_NEED_GOLDENS();
   compare("diffusers_config.json", "diffusers.safetensors");

@@ -1,5 +1,7 @@
 #include "tessera/models/vae/wan21.h"
 
+#include <ATen/Parallel.h>
+
 #include "golden.h"
 #include "ops/byte_count.h"
 #include "tessera/base/check.h"
@@ -201,13 +203,20 @@ Wan21Vae random_vae(const Tiling& tiling) {
   return Wan21Vae(config, std::move(weights), tiling);
 }
 
+class Wan21VaeMemory : public ::testing::Test {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }  // counting is of one thread
+  void TearDown() override { at::set_num_threads(threads_); }
+  const int threads_ = at::get_num_threads();
+};
+
 /// Within a tenth below what was said, never above.
 void expect_bytes(int64_t measured, int64_t said, const std::string& what) {
   EXPECT_LE(measured, said) << what;
   EXPECT_GE(static_cast<double>(measured), 0.9 * static_cast<double>(said)) << what;
 }
 
-TEST(Wan21VaeMemory, AChunkTakesWhatTheFormulaSays) {
+TEST_F(Wan21VaeMemory, AChunkTakesWhatTheFormulaSays) {
   const int64_t height = 64, width = 96;
   const Wan21Vae vae = random_vae({});
   const auto measure = [&](const ChunkBytes& said, const Tensor& first, const Tensor& next,
@@ -227,7 +236,7 @@ TEST(Wan21VaeMemory, AChunkTakesWhatTheFormulaSays) {
   measure(vae.decode_chunk_bytes(height, width), latent, latent, &Wan21Vae::decode_chunk, "decode");
 }
 
-TEST(Wan21VaeMemory, AWholeClipTakesWhatIsSaidTiledOrNot) {
+TEST_F(Wan21VaeMemory, AWholeClipTakesWhatIsSaidTiledOrNot) {
   const Tensor video = at::randn({3, 9, 64, 96});
   for (const Tiling tiling : {Tiling{}, Tiling{.size = 64, .overlap = 16}}) {
     const Wan21Vae vae = random_vae(tiling);

@@ -4,6 +4,7 @@
 #include "tessera/models/config_reader.h"
 #include "tessera/models/initial.h"
 #include "tessera/models/names.h"
+#include "tessera/models/text/umt5_names.h"
 
 namespace tessera::models::umt5 {
 
@@ -30,7 +31,9 @@ class Embedding final : public net::Unit {
   const plan::UnitSpec& spec() const override { return spec_; }
   std::string prefix() const override { return ""; }
   Flow forward(Context& ctx, const Flow& in) const override {
-    return {{ctx.embedding("token_embedding", in.stream[0])}, {}};
+    net::Flow out{{ctx.embedding("token_embedding", in.stream[0])}, {}};
+    if (in.stream.size() > 1) out.cond = {in.stream[1]};  // which keys are seen, for all blocks
+    return out;
   }
   double forward_flops(const Tokens&) const override { return 0; }
 
@@ -45,7 +48,7 @@ class Block final : public net::Unit {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, dim]
-    x = x + attention(ctx, ctx.rms_norm("norm1", x, c_.eps));
+    x = x + attention(ctx, ctx.rms_norm("norm1", x, c_.eps), in.cond);
     const Tensor y = ctx.rms_norm("norm2", x, c_.eps);
     const Tensor gate = at::gelu(ctx.linear("ffn.gate.0", y), "tanh");  // [T, ffn]
     return {{x + ctx.linear("ffn.fc2", ctx.linear("ffn.fc1", y) * gate)}, {}};
@@ -78,7 +81,7 @@ class Block final : public net::Unit {
                    {"ffn.fc2.weight", {c.dim, c.dim_ffn}}});
   }
 
-  Tensor attention(Context& ctx, const Tensor& y) const {
+  Tensor attention(Context& ctx, const Tensor& y, const std::vector<Tensor>& mask) const {
     const Tensor q = ctx.linear("attn.q", y), k = ctx.linear("attn.k", y), v = ctx.linear("attn.v", y);  // [T, inner]
     const auto& at_ = ctx.tokens().offsets;
     std::vector<Tensor> prompts;
@@ -86,7 +89,9 @@ class Block final : public net::Unit {
       const int64_t n = at_[s + 1] - at_[s];
       const auto cut = [&](const Tensor& x) { return x.narrow(0, at_[s], n); };
       const Tensor table = ctx.embedding("pos_embedding.embedding", relative_buckets(n, c_, y));  // [n * n, heads]
-      const Tensor bias = table.t().reshape({c_.num_heads, n, n});
+      Tensor bias = table.t().reshape({c_.num_heads, n, n});
+      // the least finite number in place of the bias, as the reference has it: not added, not infinite
+      if (!mask.empty()) bias = bias.masked_fill(cut(mask[0]).eq(0), std::numeric_limits<float>::lowest());
       prompts.push_back(ctx.biased_attention("attn", cut(q), cut(k), cut(v), c_.num_heads, bias));
     }
     return ctx.linear("attn.o", prompts.size() == 1 ? prompts[0] : at::cat(prompts));
@@ -108,21 +113,6 @@ class FinalNorm final : public net::Unit {
   const double eps_;
   const plan::UnitSpec spec_;
 };
-
-const std::vector<NamePattern>& hf_names() {
-  static const std::vector<NamePattern> table = {
-      {"token_embedding.weight", "shared.weight"},
-      {"norm.weight", "encoder.final_layer_norm.weight"},
-      {"blocks.#.norm1.*", "encoder.block.#.layer.0.layer_norm.*"},
-      {"blocks.#.attn.*", "encoder.block.#.layer.0.SelfAttention.*"},
-      {"blocks.#.pos_embedding.embedding.*", "encoder.block.#.layer.0.SelfAttention.relative_attention_bias.*"},
-      {"blocks.#.norm2.*", "encoder.block.#.layer.1.layer_norm.*"},
-      {"blocks.#.ffn.gate.0.*", "encoder.block.#.layer.1.DenseReluDense.wi_0.*"},
-      {"blocks.#.ffn.fc1.*", "encoder.block.#.layer.1.DenseReluDense.wi_1.*"},
-      {"blocks.#.ffn.fc2.*", "encoder.block.#.layer.1.DenseReluDense.wo.*"},
-  };
-  return table;
-}
 
 /// T5's own scheme: each standard deviation keeps its output at about unit size without scaling the attention.
 double deviation(std::string_view name, const Config& c) {
@@ -208,6 +198,20 @@ net::Batch Umt5::pack(const std::vector<std::vector<int64_t>>& prompts) const {
     batch.tokens.offsets.push_back(static_cast<int64_t>(all.size()));
   }
   batch.inputs = {at::tensor(all, at::kLong)};
+  return batch;
+}
+
+net::Batch Umt5::pack_padded(const Tensor& ids, const Tensor& mask) const {
+  check_input(ids.dim() == 2 && ids.sizes() == mask.sizes() && ids.numel() > 0, "umt5.pack",
+              "ids and mask are not of one shape [B, L]", "give a mask for every token");
+  std::vector<std::vector<int64_t>> prompts;
+  const Tensor rows = ids.to(at::kLong).contiguous();
+  for (int64_t b = 0; b < rows.size(0); ++b) {
+    const int64_t* row = rows.const_data_ptr<int64_t>() + b * rows.size(1);
+    prompts.emplace_back(row, row + rows.size(1));
+  }
+  net::Batch batch = pack(prompts);
+  batch.inputs.push_back(mask.to(at::kLong).flatten().contiguous());
   return batch;
 }
 

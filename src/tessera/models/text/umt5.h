@@ -33,6 +33,9 @@ class Umt5 final : public net::TextEncoder {
 
   const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
   net::Batch pack(const std::vector<std::vector<int64_t>>& ids) const override;
+  /// Prompts of one length, ids and mask [B, L] int64, as the reference runs them: keys where the mask is 0 are not
+  /// seen, rows there are computed like any other. Rows where it is 1 equal those of pack().
+  net::Batch pack_padded(const at::Tensor& ids, const at::Tensor& mask) const;
   int64_t dim() const override { return config_.dim; }
   int64_t vocabulary() const override { return config_.vocab_size; }
   std::string fingerprint() const override;

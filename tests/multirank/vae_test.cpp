@@ -1,0 +1,91 @@
+// A run whose latents come from Wan 2.1's autoencoder instead of the wavelet: prepare, train, sample, and what is
+// refused.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Vae : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (fs::exists(vae_)) return take_16_channels();
+    ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << vae_ << " is not there";
+    GTEST_SKIP() << vae_ << " is not there";
+  }
+  static std::vector<std::string> options(const fs::path& vae, std::vector<std::string> more = {}) {
+    std::vector<std::string> all = {"--data.vae", vae.string(), "--data.frames", "5"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  /// Latents of the tiny autoencoder of the golden case have 16 channels, the recipe's model takes 12.
+  void take_16_channels() const {
+    std::ifstream in(run_.recipe());
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    const std::string before = "in_dim = 12, out_dim = 12";
+    text.replace(text.find(before), before.size(), "in_dim = 16, out_dim = 16");
+    std::ofstream(run_.recipe()) << text;
+  }
+  const fs::path vae_ = fs::path(TESSERA_GOLDENS) / "wan21_vae";
+  TinyRun run_{"vae"};
+};
+
+TEST_F(Vae, TwoRanksPrepareTrainAndSample) {
+  const Result r = run_.train(2, "run", options(vae_, {"--sample.every", "3", "--sample.steps", "2"}));
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(run_.metrics("run").size(), 6u);
+  EXPECT_TRUE(fs::exists(fs::path(run_.out()) / "samples")) << r.output;
+  for (const auto& step : run_.metrics("run"))
+    for (const auto& rank : step.at("ranks"))
+      EXPECT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>())
+          << "decoding samples is part of the plan";
+}
+
+TEST_F(Vae, AFileAloneAndADiffusersFolderGiveTheSameCurve) {
+  const fs::path pipeline = run_.folder() / "pipeline" / "vae";
+  fs::create_directories(pipeline);
+  fs::copy_file(vae_ / "diffusers.safetensors", pipeline / "diffusion_pytorch_model.safetensors");
+  fs::copy_file(vae_ / "diffusers_config.json", pipeline / "config.json");
+  const Result alone = run_.train(1, "alone", options(vae_ / "model.safetensors"));
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  const Result folder = run_.train(1, "folder", options(pipeline.parent_path()));
+  ASSERT_EQ(folder.code, 0) << folder.output;
+  const auto a = run_.metrics("alone"), b = run_.metrics("folder");
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].at("loss"), b[i].at("loss")) << i;
+}
+
+TEST_F(Vae, WhatDoesNotFitIsRefusedBeforeAnythingIsEncoded) {
+  struct Mistake {
+    std::vector<std::string> arguments;
+    int code;
+    std::string says;
+  };
+  const std::vector<Mistake> mistakes = {
+      {options(vae_, {"--data.frames", "8"}), 3, "5 frames of 32x32"},
+      {options(run_.folder() / "nowhere.pth"), 3, "no such file"},
+      {options("har"), 2, "did you mean haar?"},
+      {options("haar", {"--data.vae_tile", "64"}), 2, "no use for tiles"},
+      {options(vae_, {"--data.vae_tile", "60"}), 2, "multiples of 8"},
+      {options(fs::path(TESSERA_GOLDENS) / "wan22_vae"), 3, "Wan 2.2"},
+      {options("haar:12", {"--data.frames", "4"}), 2, "autoencoder 'haar:12' makes 12"},
+  };
+  for (const Mistake& m : mistakes) {
+    std::vector<std::string> arguments = {"train", run_.recipe()};
+    arguments.insert(arguments.end(), m.arguments.begin(), m.arguments.end());
+    const Result r = run_.tessera(arguments);
+    EXPECT_EQ(r.code, m.code) << r.output;
+    EXPECT_NE(r.output.find(m.says), std::string::npos) << m.says << "\n" << r.output;
+  }
+  EXPECT_FALSE(fs::exists(run_.folder() / "cache" / "probes.jsonl"));
+}
+
+}  // namespace
+}  // namespace tessera::testing
