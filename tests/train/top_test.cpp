@@ -81,6 +81,15 @@ TEST_F(Top, NoLineIsWiderThanTheTerminal) {
           EXPECT_LE(columns(line), width) << line;
 }
 
+TEST_F(Top, TheLegendIsWholeInANarrowTerminal) {
+  const RunFolder run = run_of(10, 3);
+  for (int width : {24, 47, 80, 120}) {
+    const std::string text = joined(top_screen(run, {.width = width}));
+    for (const char* part : {"P=parameters", "T=temporaries", "r=reserved"})
+      EXPECT_NE(text.find(part), std::string::npos) << part << " at " << width << "\n" << text;
+  }
+}
+
 TEST_F(Top, ManyRanksAreCountedWhereTheHeightEnds) {
   const RunFolder run = run_of(1000, 5, 64);
   for (int height : {12, 16, 24, 40}) {

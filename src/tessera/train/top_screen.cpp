@@ -143,16 +143,22 @@ class Screen {
     text("");
     Line title = line();
     title.add("memory", Ink::strong).add(" at each rank's peak, of " + format_bytes(most) + "   ", Ink::soft);
-    Line legend = line();
-    for (const PartLook& part : kParts)
-      legend.add(legend_mark(part), part.ink).add(std::string(part.name) + " ", Ink::soft);
-    legend.add(legend_mark({"reserved", Ink::grey, 'r'}), Ink::grey).add("reserved", Ink::soft);
-    if (title.width() + legend.width() <= style_.width) {
-      lines_.push_back(title.str() + legend.str());
-    } else {
+    std::vector<PartLook> looks(std::begin(kParts), std::end(kParts));
+    looks.push_back({"reserved", Ink::grey, 'r'});
+    int wanted = 0;
+    for (const PartLook& look : looks) wanted += legend_width(look);
+    if (wanted > title.left()) {
       put(title);
-      put(legend);
+      title = line();
     }
+    for (const PartLook& look : looks) {
+      if (legend_width(look) > title.left()) {
+        put(title);
+        title = line();
+      }
+      title.add(legend_mark(look), look.ink).add(std::string(look.name) + " ", Ink::soft);
+    }
+    put(title);
     const size_t shown = rows(ranks.size(), static_cast<int>(std::min<size_t>(ranks.size(), 4)) + 4);
     for (size_t i = 0; i < shown; ++i) memory_row(ranks[i], most);
     if (shown < ranks.size()) {
@@ -165,6 +171,9 @@ class Screen {
     }
   }
 
+  int legend_width(const PartLook& part) const {
+    return static_cast<int>(std::string(part.name).size()) + (style_.colour ? 2 : 3);
+  }
   std::string legend_mark(const PartLook& part) const {
     return style_.colour ? (style_.utf8 ? "█" : "#") : std::string(1, part.letter) + "=";
   }
