@@ -63,6 +63,53 @@ TEST_F(Verify, OptimiserSchedulesAndSamplers) {
   EXPECT_EQ(r.code, 0) << r.output;
 }
 
+TEST_F(Verify, QuantisedMomentsLossScalingAnd8BitFloats) {
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2"}) {
+    const Result r = verify({"--mesh", mesh, (goldens_ / "adam8bit").string(), (goldens_ / "grad_scaler").string(),
+                             (goldens_ / "fp8").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
+TEST_F(Verify, AlteredCodesScalesAndTablesFail) {
+  const std::vector<std::array<const char*, 2>> altered = {{"adam8bit", "out.qmap_signed"},
+                                                           {"adam8bit", "out.quant_signed.codes"},
+                                                           {"adam8bit", "out.torchao.param.big"},
+                                                           {"adam8bit", "out.bnb.step1.m_codes.big"},
+                                                           {"grad_scaler", "out.scale"},
+                                                           {"grad_scaler", "out.stepped"},
+                                                           {"fp8", "out.row.bits"},
+                                                           {"fp8", "out.table_e4m3"},
+                                                           {"fp8", "out.int8.q"},
+                                                           {"fp8", "out.sr.bf16"}};
+  for (const auto& [name, tensor] : altered) {
+    fs::remove_all(run_.folder() / name);
+    const fs::path changed = copy(name);
+    rewrite(changed / "case.safetensors", [&, wanted = std::string(tensor)](const std::string& n, auto& bytes) {
+      // Every bit of the first 48 bytes but the exponent's top one: values stay finite
+      if (n == wanted)
+        for (size_t i = 0; i < std::min<size_t>(bytes.size(), 48); ++i) bytes[i] ^= std::byte{0x15};
+    });
+    const Result r = verify({changed.string()});
+    EXPECT_EQ(r.code, 1) << tensor << "\n" << r.output;
+    EXPECT_NE(r.output.find(tensor), std::string::npos) << r.output;
+  }
+}
+
+TEST_F(Verify, TensorsOfEveryDtypeAreWrittenAsTheCaseHasThem) {
+  const fs::path out = run_.folder() / "written";
+  ASSERT_EQ(verify({"--write", out.string(), (goldens_ / "fp8").string(), (goldens_ / "adam8bit").string()}).code, 0);
+  for (const char* name : {"fp8", "adam8bit"}) {
+    const auto mine = checkpoint::SafetensorsFile::open(out / name / "case.safetensors");
+    const auto theirs = checkpoint::SafetensorsFile::open(goldens_ / name / "case.safetensors");
+    for (const auto& entry : theirs.entries()) {
+      if (!entry.name.starts_with("out.")) continue;
+      ASSERT_EQ(mine.at(entry.name).shape, entry.shape) << entry.name;
+      EXPECT_EQ(mine.at(entry.name).dtype, entry.dtype) << entry.name;
+    }
+  }
+}
+
 TEST_F(Verify, AWrongExpectedValueFails) {
   const fs::path changed = copy("wan21_t2v");
   rewrite(changed / "case.safetensors", [](const std::string& name, std::vector<std::byte>& bytes) {
@@ -108,6 +155,88 @@ TEST_F(Verify, WhatIsWrittenIsWhatWasComputed) {
   ASSERT_EQ(report.size(), 4u) << "two input sets, two namings";
   EXPECT_TRUE(report[0]["passed"].get<bool>());
   EXPECT_EQ(report[0]["tensors"].size(), 103u);
+}
+
+// Autoencoder and text encoder.
+
+TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2"}) {
+    const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_vae").string(), (goldens_ / "umt5").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
+TEST_F(Verify, AlteredPicturesLatentsHiddenStatesAndIdsFail) {
+  const std::vector<std::array<const char*, 2>> altered = {
+      {"wan21_vae", "out.std"},           {"wan21_vae", "out.image_mu"}, {"wan21_vae", "out.video_logvar"},
+      {"wan21_vae", "out.video_decoded"}, {"umt5", "out.hidden"},        {"umt5", "out.pos_bias_block0_last_row"}};
+  for (const auto& [name, tensor] : altered) {
+    fs::remove_all(run_.folder() / name);
+    const fs::path changed = copy(name);
+    rewrite(changed / "case.safetensors", [&, wanted = std::string(tensor)](const std::string& n, auto& bytes) {
+      if (n == wanted) reinterpret_cast<float*>(bytes.data())[bytes.size() / 4 - 1] += 0.01f;  // a row past the mask
+    });
+    const Result r = verify({changed.string()});
+    EXPECT_EQ(r.code, 1) << tensor << "\n" << r.output;
+    EXPECT_NE(r.output.find(tensor), std::string::npos) << r.output;
+  }
+  fs::remove_all(run_.folder() / "wan21_vae");
+  const fs::path changed = copy("wan21_vae");
+  rewrite(
+      changed / "case.safetensors", [](const std::string&, std::vector<std::byte>&) {}, "out.z_decoded");
+  EXPECT_EQ(verify({changed.string()}).code, 1);
+  rewrite(
+      changed / "case.safetensors", [](const std::string&, std::vector<std::byte>&) {}, "in.z");
+  EXPECT_EQ(verify({changed.string()}).code, 0) << "neither input nor expectation: nothing to do";
+  rewrite(
+      changed / "case.safetensors", [](const std::string&, std::vector<std::byte>&) {}, "in.video");
+  EXPECT_EQ(verify({changed.string()}).code, 3) << "what is expected of it cannot be computed";
+  rewrite(
+      changed / "model.safetensors", [](const std::string&, std::vector<std::byte>&) {}, "conv2.bias");
+  EXPECT_EQ(verify({changed.string()}).code, 3);
+}
+
+TEST_F(Verify, TokenIdsMatchButWhereTheReferenceRepairsTheText) {
+  const fs::path changed = copy("umt5");
+  const fs::path json = run_.folder() / "r.json", tokens = changed / "tokens.json";
+  std::ifstream in(tokens);
+  const auto rows = nlohmann::json::parse(in);
+  const auto with = [&](const char* key, const auto& value) {
+    auto altered = rows;
+    altered[12][key] = value;
+    std::ofstream(tokens) << altered.dump();
+    return verify({"--json", json.string(), "--write", (run_.folder() / "written").string(), changed.string()});
+  };
+  Result r = with("text", rows[12].at("text"));
+  EXPECT_EQ(r.code, 0) << r.output;
+  std::ifstream report_file(json);
+  const auto report = nlohmann::json::parse(report_file);
+  const auto& last = report.back();
+  EXPECT_EQ(last.at("file"), "tokens.json");
+  EXPECT_EQ(last.at("prompts"), 70);
+  EXPECT_EQ(last.at("prompts_that_may_differ"), 4) << "one of wrongly decoded text, three that spell a special token";
+  EXPECT_LE(last.at("prompts_that_differ").get<int>(), 4);
+  const auto mine = checkpoint::SafetensorsFile::open(run_.folder() / "written/umt5/tokens.safetensors");
+  EXPECT_EQ(mine.entries().size(), 3 * 70 - 2 * 4 + 1u) << "ids of all; count and clean of those that are compared";
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto& entry = mine.at("ids." + std::to_string(i));
+    EXPECT_EQ(entry.shape, checkpoint::Shape{64});
+    EXPECT_EQ(entry.dtype, checkpoint::DType::i64);
+  }
+  std::vector<int64_t> ids(64);
+  mine.read("ids.12", 0, 64, ids.data());
+  EXPECT_EQ(ids, rows[12].at("ids").get<std::vector<int64_t>>());
+
+  r = with("text", "another text");
+  EXPECT_EQ(r.code, 1) << r.output;
+  EXPECT_NE(r.output.find("ids.12"), std::string::npos) << r.output;
+  EXPECT_EQ(with("clean", "another text").code, 1);
+  EXPECT_EQ(with("n", 3).code, 1);
+  ids[3] = 999;
+  EXPECT_EQ(with("ids", ids).code, 1);
+  EXPECT_EQ(with("ids", "none").code, 3);
+  fs::remove(tokens);
+  EXPECT_EQ(verify({changed.string()}).code, 3) << "case.json says that there are tokens";
 }
 
 }  // namespace

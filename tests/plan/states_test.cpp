@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/plan.h"
 
 namespace tessera::plan {
 namespace {
@@ -71,6 +72,26 @@ TEST(States, NamesAreReadAndAWrongOneNamesTheNearest) {
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("int4"), std::string::npos);
     EXPECT_NE(error.hint().find("int8"), std::string::npos) << error.hint();
+  }
+}
+
+TEST(States, APlanKeepsItsFormatAsAFile) {
+  Plan plan;
+  plan.units.resize(1);
+  plan.states = {Masters::split, Moments::int8};
+  const Plan read = Plan::from_toml(plan.to_toml({"stem"}), "plan.toml", {"stem"});
+  EXPECT_EQ(read.states, plan.states);
+  EXPECT_EQ(read.gathered(), ParamType::bf16);
+  EXPECT_NE(read.summary().find("masters split, moments int8"), std::string::npos) << read.summary();
+  EXPECT_EQ(Plan::from_toml("param_dtype = \"bf16\"", "plan.toml", {"stem"}).gathered(), ParamType::bf16);
+}
+
+TEST(States, AFileThatContradictsItselfIsRefused) {
+  try {
+    Plan::from_toml("masters = \"split\"\nparam_dtype = \"fp32\"", "plan.toml", {"stem"});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("plan.toml: param_dtype"), std::string::npos) << error.what();
   }
 }
 

@@ -1,6 +1,11 @@
 #pragma once
-// The seam between engine and optimiser: the engine's `update u` instruction calls it with the shard it owns.
+// The seam between engine and optimiser. An optimiser declares its state tensors as data and updates slices; the
+// engine's store owns the buffers (engine/store.h), so that the plan can count them and checkpoints can move them.
+//
+//   store.make_states(adamw);                       // one buffer a unit, by what it declares
+//   store.update(unit, adamw, control);             // calls adamw.update for every slice of the shard
 #include "tessera/ops/tensor.h"
+#include "tessera/plan/states.h"
 
 namespace tessera::net {
 
@@ -11,15 +16,33 @@ struct StepControl {
   double scale = 1;  ///< multiplies every gradient (clip coefficient)
 };
 
-/// One optimiser over flat shards. Shards are 1-D fp32; padding elements have zero gradient.
+/// Consecutive elements of one tensor, with all that an update touches.
+struct Slice {
+  uint64_t tensor = 0;         ///< hash of the parameter's name: a key of random numbers on any layout
+  int64_t numel = 0;           ///< of the whole tensor
+  int64_t begin = 0, end = 0;  ///< row-major elements of it
+  void* param = nullptr;       ///< masters: fp32, or bf16 as 16 bits (plan::Masters)
+  const float* grad = nullptr;
+  const std::vector<plan::StateSpec>* specs = nullptr;  ///< what the optimiser declared for the tensor
+  std::vector<void*> states = {};                       ///< in that order
+
+  int64_t count() const { return end - begin; }
+  /// The state of that kind, null when there is none.
+  template <typename T>
+  T* state(std::string_view kind) const {
+    for (size_t s = 0; s < states.size(); ++s)
+      if ((*specs)[s].kind == kind) return static_cast<T*>(states[s]);
+    return nullptr;
+  }
+};
+
+/// One optimiser over flat shards, without state of its own: any rank, order or device may run any slice.
 class UnitUpdate {
  public:
   virtual ~UnitUpdate() = default;
-  /// Makes the states of a unit's shard of `count` elements (zeros).
-  virtual void allocate(int unit, int64_t count) = 0;
-  virtual void update(int unit, at::Tensor& param, const at::Tensor& grad, const StepControl& control) = 0;
-  /// Checkpoint kind and shard of every state of the unit: {"exp_avg", ...}, {"exp_avg_sq", ...}.
-  virtual std::vector<std::pair<std::string, at::Tensor>> states(int unit) = 0;
+  /// The states it keeps of a parameter, zero at first. A pure function of the parameter.
+  virtual std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const = 0;
+  virtual void update(const Slice& slice, const StepControl& control) const = 0;
 };
 
 }  // namespace tessera::net

@@ -6,12 +6,30 @@
 
 namespace tessera::optim {
 
-void AdamW::allocate(int unit, int64_t count) {
-  if (static_cast<int>(moments_.size()) <= unit) moments_.resize(unit + 1);
-  moments_[unit] = {at::zeros({count}, at::kFloat), at::zeros({count}, at::kFloat)};
+namespace {
+
+/// Random numbers of what is rounded stochastically: by (step, tensor, kind), then by element, the same on any layout.
+RandomKey rounding_key(uint64_t seed, int64_t step, const net::Slice& slice, std::string_view kind) {
+  return RandomKey(seed, Purpose::rounding, static_cast<uint64_t>(step), slice.tensor ^ hash_text(kind));
 }
 
-void AdamW::update(int unit, at::Tensor& param, const at::Tensor& grad, const net::StepControl& control) {
+ops::MomentRange moment(const net::Slice& slice, const std::string& kind, const RandomKey& key) {
+  ops::MomentRange range;
+  range.rounding = {&key, static_cast<uint64_t>(slice.begin)};
+  for (const auto& spec : *slice.specs) {
+    if (spec.kind != kind) continue;
+    void* data = slice.state<void>(kind);
+    if (spec.type == plan::ValueType::f32) range.fp32 = static_cast<float*>(data);
+    if (spec.type == plan::ValueType::bf16) range.bf16 = static_cast<uint16_t*>(data);
+    if (spec.type == plan::ValueType::u8) range.codes = static_cast<uint8_t*>(data);
+  }
+  range.scales = slice.state<float>(kind + std::string(plan::kScaleSuffix));
+  return range;
+}
+
+}  // namespace
+
+void AdamW::update(const net::Slice& slice, const net::StepControl& control) const {
   ops::AdamWStep step;
   step.step = control.step;
   step.lr = control.lr;
@@ -20,13 +38,19 @@ void AdamW::update(int unit, at::Tensor& param, const at::Tensor& grad, const ne
   step.eps = options_.eps;
   step.weight_decay = options_.weight_decay;
   step.grad_scale = control.scale;
-  Moments& m = moments_.at(unit);
-  ops::adamw(param.mutable_data_ptr<float>(), m.exp_avg.mutable_data_ptr<float>(),
-             m.exp_avg_sq.mutable_data_ptr<float>(), grad.const_data_ptr<float>(), param.numel(), step);
-}
-
-std::vector<std::pair<std::string, at::Tensor>> AdamW::states(int unit) {
-  return {{"exp_avg", moments_.at(unit).exp_avg}, {"exp_avg_sq", moments_.at(unit).exp_avg_sq}};
+  step.decay_last = options_.decay_last;
+  step.keep_sign = options_.keep_sign;
+  const auto key = [&](std::string_view kind) { return rounding_key(options_.seed, control.step, slice, kind); };
+  const RandomKey param = key("param"), first = key("exp_avg"), second = key("exp_avg_sq");
+  ops::MasterRange masters;
+  if (options_.format.masters == plan::Masters::fp32)
+    masters.fp32 = static_cast<float*>(slice.param);
+  else
+    masters.bf16 = static_cast<uint16_t*>(slice.param);
+  masters.low = slice.state<uint16_t>(plan::kMasterLow);
+  masters.rounding = {&param, static_cast<uint64_t>(slice.begin)};
+  ops::adamw(masters, moment(slice, "exp_avg", first), moment(slice, "exp_avg_sq", second), slice.grad, slice.count(),
+             step);
 }
 
 double clip_coefficient(double norm, double max_norm) {

@@ -1,7 +1,10 @@
 #pragma once
-// AdamW (Loshchilov and Hutter, 2019) over flat shards, fp32 masters and moments, decoupled decay as in PyTorch.
+// AdamW (Loshchilov and Hutter, 2019) over flat shards, decoupled decay as in PyTorch; masters and moments in any of
+// the forms of plan/states.h.
 //
-//   AdamW adamw({.betas = {0.9, 0.999}, .eps = 1e-8, .weight_decay = 0.01});
+//   AdamW adamw({.betas = {0.9, 0.999}, .weight_decay = 0.01, .format = {plan::Masters::split, plan::Moments::int8}});
+#include <array>
+
 #include "tessera/net/unit_update.h"
 
 namespace tessera::optim {
@@ -10,22 +13,22 @@ struct AdamWOptions {
   std::array<double, 2> betas = {0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0.01;
+  plan::StateFormat format = {};
+  uint64_t seed = 0;  ///< of stochastic rounding
+  /// See ops::AdamWStep: what bitsandbytes' CUDA kernel does otherwise than PyTorch. For comparisons.
+  bool decay_last = false, keep_sign = false;
 };
 
 class AdamW final : public net::UnitUpdate {
  public:
-  explicit AdamW(AdamWOptions options) : options_(options) {}
+  explicit AdamW(AdamWOptions options) : options_(options), states_(plan::adamw_states(options.format)) {}
 
-  void allocate(int unit, int64_t count) override;
-  void update(int unit, at::Tensor& param, const at::Tensor& grad, const net::StepControl& control) override;
-  std::vector<std::pair<std::string, at::Tensor>> states(int unit) override;
+  std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return states_(param); }
+  void update(const net::Slice& slice, const net::StepControl& control) const override;
 
  private:
-  struct Moments {
-    at::Tensor exp_avg, exp_avg_sq;
-  };
   AdamWOptions options_;
-  std::vector<Moments> moments_;
+  plan::StatesOf states_;
 };
 
 /// Clipping by global norm: min(1, max_norm / (norm + 1e-6)); max_norm 0 means no clipping

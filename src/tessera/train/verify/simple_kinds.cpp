@@ -4,6 +4,7 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/lr_schedule.h"
 #include "tessera/train/verify/case.h"
+#include "tessera/train/verify/optimiser_case.h"
 
 namespace tessera::train {
 
@@ -22,18 +23,6 @@ AdamWRun adamw_run(const std::string& name, const Json& config) {
   run.options.weight_decay = config.at("wd");
   if (name.find("bigeps_nowd") != std::string::npos) run.options = {{0.9, 0.95}, 1e-2, 0.0};
   return run;
-}
-
-/// "out.<run>.param.<n>" -> the runs, in file order.
-std::vector<std::string> runs_of(const CaseFile& file) {
-  std::vector<std::string> runs;
-  for (const auto& name : file.names("out.")) {
-    const size_t end = name.find(".param.");
-    if (end == std::string::npos) continue;
-    const std::string run = name.substr(4, end - 4);
-    if (std::find(runs.begin(), runs.end(), run) == runs.end()) runs.push_back(run);
-  }
-  return runs;
 }
 
 }  // namespace
@@ -55,16 +44,15 @@ CaseResults verify_adamw(const CaseContext& context) {
   for (int64_t i = 0; i < steps; ++i) lr[i] = optim::learning_rate(schedule, i);
   file.compare("out.lr", lr, [](double largest) { return 1e-9 * largest; });
 
-  for (const auto& name : runs_of(file)) {
+  for (const auto& name : optimiser_runs(file)) {
     const AdamWRun run = adamw_run(name, config);
-    optim::AdamW adamw(run.options);
-    std::vector<at::Tensor> values, grads, starts, shots(params.size());
+    const optim::AdamW adamw(run.options);
+    OptimiserCase state(file, adamw, {});
+    std::vector<at::Tensor> grads, starts, shots(params.size());
     for (size_t p = 0; p < params.size(); ++p) {
       starts.push_back(file.tensor("in.param." + params[p]));
-      values.push_back(starts[p].clone().view({-1}));
       grads.push_back(file.tensor("in.grad." + params[p]).view({steps, -1}));
-      adamw.allocate(static_cast<int>(p), values[p].numel());
-      shots[p] = at::empty({5, values[p].numel()}, at::kFloat);
+      shots[p] = at::empty({5, starts[p].numel()}, at::kFloat);
     }
     at::Tensor norms = at::empty({steps}, at::kDouble);
     for (int64_t step = 0; step < steps; ++step) {
@@ -75,10 +63,10 @@ CaseResults verify_adamw(const CaseContext& context) {
       control.step = step + 1;
       control.lr = run.scheduled ? optim::learning_rate(schedule, step) : config.at("lr_big").get<double>();
       control.scale = run.clipped ? optim::clip_coefficient(std::sqrt(squares), config.at("clip")) : 1.0;
-      for (size_t p = 0; p < params.size(); ++p) {
-        adamw.update(static_cast<int>(p), values[p], grads[p][step], control);
-        if ((step + 1) % every == 0) shots[p][(step + 1) / every - 1].copy_(values[p]);
-      }
+      state.step(adamw, control);
+      if ((step + 1) % every != 0) continue;
+      for (size_t p = 0; p < params.size(); ++p)
+        shots[p][(step + 1) / every - 1].copy_(state.param(params[p]).view({-1}));
     }
     const std::string prefix = "out." + name + ".";
     for (size_t p = 0; p < params.size(); ++p) {
@@ -88,8 +76,8 @@ CaseResults verify_adamw(const CaseContext& context) {
       double move = 0;
       if (file.has(key)) move = (file.tensor(key)[4].view({-1}) - starts[p].view({-1})).abs().max().item<double>();
       file.compare(key, shots[p].view(shape), [move](double largest) { return 2e-4 * move + 4e-6 * largest; });
-      for (auto& [kind, state] : adamw.states(static_cast<int>(p)))
-        file.compare(prefix + "state." + kind + "." + params[p], state.view(starts[p].sizes()),
+      for (const std::string kind : {"exp_avg", "exp_avg_sq"})
+        file.compare(prefix + "state." + kind + "." + params[p], state.state(params[p], kind),
                      [](double largest) { return 1e-4 * largest; });
     }
     if (run.clipped) file.compare(prefix + "grad_norm", norms, [](double largest) { return 1e-5 * largest; });

@@ -1,0 +1,94 @@
+#include "tessera/optim/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/random.h"
+#include "tessera/ops/bf16.h"
+
+namespace tessera::optim {
+namespace {
+
+using plan::Masters;
+using plan::Moments;
+
+/// One tensor's masters and states in buffers of their own, updated in slices as ranks would hold them.
+class Tensor {
+ public:
+  Tensor(AdamWOptions options, int64_t count) : adamw_(options), count_(count), specs_(adamw_.states({"w", {count}})) {
+    const at::Tensor start = at::linspace(-2, 2, count);
+    param_.resize(count * plan::master_bytes(options.format.masters));
+    for (const auto& spec : specs_) states_.emplace_back(spec.values(0, count) * plan::size_of(spec.type));
+    if (options.format.masters == Masters::fp32)
+      std::memcpy(param_.data(), start.const_data_ptr<float>(), param_.size());
+    else
+      ops::to_bf16(reinterpret_cast<uint16_t*>(param_.data()), start.const_data_ptr<float>(), count);
+  }
+
+  void step(int64_t step, const std::vector<int64_t>& cuts) {
+    const at::Tensor grad = at::sin(at::arange(count_).to(at::kFloat) * static_cast<double>(step));
+    for (size_t c = 0; c + 1 < cuts.size(); ++c) {
+      net::Slice slice;
+      slice.tensor = hash_text("w");
+      slice.numel = count_;
+      slice.begin = cuts[c], slice.end = cuts[c + 1];
+      slice.param = param_.data() + slice.begin * static_cast<int64_t>(param_.size()) / count_;
+      slice.grad = grad.const_data_ptr<float>() + slice.begin;
+      slice.specs = &specs_;
+      for (size_t s = 0; s < specs_.size(); ++s)
+        slice.states.push_back(states_[s].data() + specs_[s].values(0, slice.begin) * plan::size_of(specs_[s].type));
+      adamw_.update(slice, {step, 1e-2, 1.0});
+    }
+  }
+
+  const std::vector<uint8_t>& param() const { return param_; }
+  const std::vector<std::vector<uint8_t>>& states() const { return states_; }
+
+ private:
+  AdamW adamw_;
+  int64_t count_;
+  std::vector<plan::StateSpec> specs_;
+  std::vector<uint8_t> param_;
+  std::vector<std::vector<uint8_t>> states_;
+};
+
+class AdamWFormats : public ::testing::TestWithParam<plan::StateFormat> {};
+
+TEST_P(AdamWFormats, GiveTheSameBitsHoweverTheTensorIsCut) {
+  Tensor whole({.format = GetParam(), .seed = 3}, 5000), cut({.format = GetParam(), .seed = 3}, 5000);
+  for (int64_t step = 1; step <= 5; ++step) {
+    whole.step(step, {0, 5000});
+    cut.step(step, {0, 256, 2048, 4864, 5000});
+  }
+  EXPECT_EQ(whole.param(), cut.param());
+  EXPECT_EQ(whole.states(), cut.states());
+}
+
+INSTANTIATE_TEST_SUITE_P(, AdamWFormats, ::testing::ValuesIn([] {
+                           std::vector<plan::StateFormat> all;
+                           for (Masters masters : {Masters::fp32, Masters::split, Masters::bf16})
+                             for (Moments moments : {Moments::fp32, Moments::bf16, Moments::int8})
+                               all.push_back({masters, moments});
+                           return all;
+                         }()),
+                         [](const auto& info) {
+                           return "masters_" + std::string(name(info.param.masters)) + "_moments_" +
+                                  std::string(name(info.param.moments));
+                         });
+
+TEST(AdamWRounding, DependsOnSeedAndStep) {
+  const plan::StateFormat format{Masters::bf16, Moments::fp32};
+  Tensor one({.format = format, .seed = 1}, 1000), same({.format = format, .seed = 1}, 1000);
+  Tensor other({.format = format, .seed = 2}, 1000);
+  for (Tensor* t : {&one, &same, &other}) t->step(1, {0, 1000});
+  EXPECT_EQ(one.param(), same.param());
+  EXPECT_NE(one.param(), other.param());
+}
+
+TEST(ClipCoefficient, IsOneUnderTheBoundAndWithoutOne) {
+  EXPECT_EQ(clip_coefficient(0.5, 1.0), 1.0);
+  EXPECT_EQ(clip_coefficient(100, 0), 1.0);
+  EXPECT_NEAR(clip_coefficient(4, 1.0), 0.25, 1e-6);
+}
+
+}  // namespace
+}  // namespace tessera::optim
