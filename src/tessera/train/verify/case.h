@@ -1,6 +1,7 @@
 #pragma once
 // One golden case being checked: its files, its tolerances, and the comparisons made so far.
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -23,14 +24,16 @@ struct Comparison {
 class CaseFile {
  public:
   CaseFile(std::string case_name, const std::filesystem::path& path, std::string weights = {});
+  /// For a file that is not of tensors: what was expected in it, read by the caller.
+  CaseFile(std::string case_name, const std::filesystem::path& path, std::map<std::string, at::Tensor> expected);
 
   const std::string& case_name() const { return case_name_; }
   std::string file_name() const { return path_.filename().string(); }
   const std::string& weights() const { return weights_; }
 
-  bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  bool has(const std::string& name) const { return file_ ? file_->find(name) != nullptr : expected_.count(name) > 0; }
   std::vector<std::string> names(const std::string& prefix) const;
-  /// A tensor of the case, in its own dtype (F32, F64 or I64). Throws UserError (input) when it is missing.
+  /// A tensor of the case, in its own dtype (8-bit floats as fp32). Throws UserError (input) when it is missing.
   at::Tensor tensor(const std::string& name) const;
 
   /// Compares with the expected tensor of that name and remembers the computed one for --write. A missing expectation,
@@ -39,6 +42,18 @@ class CaseFile {
   void compare(const std::string& name, const at::Tensor& computed, double bound) {
     compare(name, computed, [bound](double) { return bound; });
   }
+  /// The same with a bound for each element, made from the expected tensor (doubles of its shape). `nan`: a NaN is
+  /// right where one is expected.
+  void compare_each(const std::string& name, const at::Tensor& computed,
+                    const std::function<at::Tensor(const at::Tensor& expected)>& bounds, bool nan = false);
+  /// Any other rule: fills max_abs, bound and ok from two tensors of one shape and no NaN.
+  void judge(const std::string& name, const at::Tensor& computed,
+             const std::function<void(const at::Tensor& expected, const at::Tensor& found, Comparison& c)>& rule);
+  /// Remembers a computed value for --write that is not compared.
+  void keep(const std::string& name, const at::Tensor& computed) { computed_.emplace_back(name, computed); }
+  /// A field of the report beside the comparisons: what was left out, and why.
+  void note(const std::string& key, Json value) { notes_[key] = std::move(value); }
+  const Json& notes() const { return notes_; }
   /// Books a failure that is not a difference of values.
   void fail(const std::string& name);
 
@@ -50,10 +65,15 @@ class CaseFile {
  private:
   std::string case_name_, weights_;
   std::filesystem::path path_;
-  checkpoint::SafetensorsFile file_;
+  std::optional<checkpoint::SafetensorsFile> file_;
+  std::map<std::string, at::Tensor> expected_;  ///< where there is no such file
+  Json notes_ = Json::object();
   std::vector<Comparison> comparisons_;
   std::vector<std::pair<std::string, at::Tensor>> computed_;
 };
+
+/// The dtype under which a computed tensor is stored.
+checkpoint::DType file_dtype(at::ScalarType dtype);
 
 /// What a kind's function gets.
 struct CaseContext {
@@ -77,5 +97,10 @@ CaseResults verify_dit(const CaseContext& context);
 CaseResults verify_adamw(const CaseContext& context);
 CaseResults verify_lr_schedules(const CaseContext& context);
 CaseResults verify_flow(const CaseContext& context);
+CaseResults verify_vae(const CaseContext& context);
+CaseResults verify_umt5(const CaseContext& context);
+CaseResults verify_adam8bit(const CaseContext& context);
+CaseResults verify_grad_scaler(const CaseContext& context);
+CaseResults verify_fp8(const CaseContext& context);
 
 }  // namespace tessera::train

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
@@ -17,8 +18,15 @@ namespace {
 namespace fs = std::filesystem;
 
 using CaseFunction = CaseResults (*)(const CaseContext&);
-const std::map<std::string, CaseFunction> kKinds = {
-    {"dit", verify_dit}, {"adamw", verify_adamw}, {"lr_schedules", verify_lr_schedules}, {"flow", verify_flow}};
+const std::map<std::string, CaseFunction> kKinds = {{"dit", verify_dit},
+                                                    {"adamw", verify_adamw},
+                                                    {"lr_schedules", verify_lr_schedules},
+                                                    {"flow", verify_flow},
+                                                    {"vae", verify_vae},
+                                                    {"umt5", verify_umt5},
+                                                    {"adam8bit", verify_adam8bit},
+                                                    {"grad_scaler", verify_grad_scaler},
+                                                    {"fp8", verify_fp8}};
 
 Json read_json(const fs::path& path) {
   std::ifstream in(path);
@@ -53,6 +61,8 @@ void print(const CaseFile& file) {
   std::printf("%-4s %-55s %4zu tensors", file.passed() ? "ok" : "FAIL", label.c_str(), file.comparisons().size());
   if (worst) std::printf(", worst %s: %.3g of %.3g", worst->name.c_str(), worst->max_abs, worst->bound);
   std::printf("\n");
+  for (const auto& [key, value] : file.notes().items())
+    if (value.is_number()) std::printf("       %s: %s\n", key.c_str(), value.dump().c_str());
   if (failed == 0) return;
   for (const auto& c : file.comparisons())
     if (!c.ok) std::printf("       %s: differs by %.3g, allowed %.3g\n", c.name.c_str(), c.max_abs, c.bound);
@@ -64,12 +74,10 @@ void store(const CaseFile& file, const fs::path& folder) {
   std::vector<at::Tensor> alive;
   for (const auto& [name, value] : file.computed()) {
     alive.push_back(value.contiguous());
-    const auto dtype = value.scalar_type() == at::kLong     ? checkpoint::DType::i64
-                       : value.scalar_type() == at::kDouble ? checkpoint::DType::f64
-                                                            : checkpoint::DType::f32;
-    tensors.push_back({name, dtype, value.sizes().vec(), alive.back().const_data_ptr()});
+    tensors.push_back({name, file_dtype(value.scalar_type()), value.sizes().vec(), alive.back().const_data_ptr()});
   }
-  checkpoint::write_safetensors(folder / file.case_name() / file.file_name(), tensors);
+  const fs::path name = fs::path(file.file_name()).replace_extension(".safetensors");
+  checkpoint::write_safetensors(folder / file.case_name() / name, tensors);
 }
 
 /// A text of every computed value's bits, for comparing ranks.
@@ -116,6 +124,7 @@ int verify(const VerifyOptions& options) {
     for (const auto& file : results) compared += file.comparisons().size();
     check_input(compared > 0, "verify", folder.string() + ": nothing to compare",
                 "the case has no expected values of kind " + kind);
+    std::set<std::string> stored;
     comm.check_agreement("verify " + context.name, fingerprint(results));
     for (const auto& file : results) {
       passed = passed && file.passed();
@@ -123,7 +132,7 @@ int verify(const VerifyOptions& options) {
       if (place.rank != 0) continue;
       print(file);
       // The same tensors come from every set of weights; the first one is stored.
-      if (!options.write.empty() && file.weights() == results.front().weights()) store(file, options.write);
+      if (!options.write.empty() && stored.insert(file.file_name()).second) store(file, options.write);
     }
   }
   if (place.rank == 0 && !options.json.empty()) checkpoint::write_text(options.json, report.dump(1) + "\n");
