@@ -21,6 +21,7 @@ int run(const Arguments& arguments) {
   if (recompute != "auto")
     options.recompute = recompute == "all" ? 1 << 20 : recompute == "none" ? 0 : std::stoi(recompute);
   if (arguments.has("--budget")) options.budget = parse_bytes(arguments.value("--budget"), "--budget");
+  options.profile = arguments.value("--profile", options.profile);
   options.steps = std::stoi(arguments.value("--steps", "8"));
   options.warmup = std::stoi(arguments.value("--warmup", "3"));
   return train::bench_step(options);
@@ -41,6 +42,7 @@ Command bench_command() {
              {"--latent", "C,F,H,W", "latent of each rank's sample"},
              {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner decides"},
              {"--budget", "SIZE", "device memory a rank for the planner"},
+             {"--profile", "NAME|FILE", "rates for the planner; the line it prints has predicted_seconds"},
              {"--steps", "N", "measured steps"},
              {"--warmup", "N", "steps before"}};
   c.run = run;

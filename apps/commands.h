@@ -48,12 +48,14 @@ Command prepare_command();
 Command sample_command();
 Command plan_command();
 Command verify_command();
+Command probe_command();
+Command simulate_command();
 Command bench_command();
-Command inspect_command();
-Command convert_command();
 Command top_command();
 Command report_command();
 Command completion_command();
 Command man_command();
+Command inspect_command();
+Command convert_command();
 
 }  // namespace tessera::apps

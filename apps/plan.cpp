@@ -1,10 +1,16 @@
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <fstream>
 
 #include "commands.h"
 #include "tessera/base/check.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/plan/rules.h"
-#include "tessera/train/planning.h"
+#include "tessera/train/plan_advice.h"
+#include "tessera/train/plan_page.h"
+#include "tessera/train/plan_view.h"
 #include "tessera/train/prepare.h"
 
 namespace tessera::apps {
@@ -21,9 +27,72 @@ int check_file(const std::string& path) {
   return static_cast<int>(violations.empty() ? Exit::done : Exit::comparison);
 }
 
+int count(const Arguments& arguments, const std::string& flag) {
+  const std::string text = arguments.value(flag, "1");
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1)
+    throw UserError(Exit::usage, "plan", flag + " " + text + ": expected a whole number, at least 1");
+  return value;
+}
+
+/// --gpu and --nodes as recipe keys: the profile, and ranks on all of its devices unless a mesh is given.
+train::Overrides with_machine(const Arguments& arguments) {
+  train::Overrides overrides = arguments.overrides;
+  const int nodes = count(arguments, "--nodes");
+  if (!arguments.has("--gpu")) {
+    if (arguments.has("--nodes")) throw UserError(Exit::usage, "plan", "--nodes without --gpu", "add --gpu h200");
+    return overrides;
+  }
+  const std::string gpu = arguments.value("--gpu");
+  const plan::Profile profile = plan::find_profile(gpu);
+  overrides.emplace_back("plan.profile", gpu);
+  const bool meshed = std::any_of(overrides.begin(), overrides.end(),
+                                  [](const auto& o) { return o.first == "mesh" || o.first.starts_with("mesh."); });
+  if (!meshed) overrides.emplace_back("mesh", "dp_shard=" + std::to_string(std::max(1, profile.devices) * nodes));
+  return overrides;
+}
+
+/// Frames and pixels of one latent step, found by asking the autoencoder.
+train::VideoScale scale_of(const train::Recipe& recipe, const train::Job& job) {
+  train::VideoScale scale;
+  const auto latent_frames = [&](int64_t frames) -> int64_t {
+    try {
+      return job.codec->latent_shape(frames, recipe.data.height, recipe.data.width)[1];
+    } catch (const UserError&) {
+      return 0;  // not a number of frames that it takes
+    }
+  };
+  // numbers of frames for 2 and 3 latent frames: a single picture may be a case of its own
+  const auto frames_for = [&](int64_t latents) {
+    int64_t frames = 1;
+    while (frames < 256 && latent_frames(frames) != latents) ++frames;
+    return frames;
+  };
+  scale.frames_per_latent = frames_for(3) - frames_for(2);
+  scale.first_frame = frames_for(2) - scale.frames_per_latent;
+  scale.pixels_per_latent = recipe.data.height / job.latent[2];
+  return scale;
+}
+
+void print_largest(const train::PlanRequest& request, const std::string& what, const train::VideoScale& scale) {
+  const train::Largest found = train::largest(request, train::grow_of(what), scale);
+  if (!found.found) throw UserError(Exit::no_fit, "plan.largest", "not even the smallest fits: " + found.limit);
+  std::printf("largest %s: %s, %s a rank, a step of %s; %s\n", what.c_str(), found.text.c_str(),
+              format_bytes(found.peak).c_str(), format_seconds(found.seconds).c_str(), found.limit.c_str());
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream in(path);
+  check_input(in.good(), "plan.trace", path + ": cannot be opened", "give a file of train --trace-schedule");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
 int run(const Arguments& arguments) {
   if (arguments.has("--check")) return check_file(arguments.value("--check"));
-  const train::Recipe recipe = train::load_recipe(arguments.only_word("recipe"), arguments.overrides);
+  const train::Recipe recipe = train::load_recipe(arguments.only_word("recipe"), with_machine(arguments));
   engine::Meter::install();
   const train::Job job = train::make_job(recipe);
   const int prompts =
@@ -32,14 +101,22 @@ int run(const Arguments& arguments) {
                                                                                          : std::vector<data::Item>{})
                                  .size())
           : 0;
-  const train::Planned planned = train::make_plan(train::plan_request(recipe, job, recipe.mesh, prompts));
+  const train::PlanRequest request = train::plan_request(recipe, job, recipe.mesh, prompts);
+  if (arguments.has("--largest")) {
+    print_largest(request, arguments.value("--largest"), scale_of(recipe, job));
+    return 0;
+  }
+  const train::Planned planned = train::make_plan(request);
   const std::string text = arguments.has("--json") ? train::plan_json(planned) : train::plan_text(planned);
   std::fputs(text.c_str(), stdout);
-  if (arguments.has("--write")) {
-    std::ofstream out(arguments.value("--write"));
-    out << planned.plan().to_toml(planned.unit_names());
-    if (!out.flush()) throw UserError(Exit::disk, "plan", arguments.value("--write") + ": cannot be written");
-  }
+  if (arguments.has("--write"))
+    checkpoint::write_text(arguments.value("--write"), planned.plan().to_toml(planned.unit_names()));
+  if (arguments.has("--html")) checkpoint::write_text(arguments.value("--html"), train::plan_page(planned));
+  if (arguments.has("--trace"))
+    checkpoint::write_text(
+        arguments.value("--trace"),
+        train::plan_trace(planned, arguments.has("--executed") ? lines_of(arguments.value("--executed"))
+                                                               : std::vector<std::string>{}));
   if (!planned.choice.fits) throw UserError(Exit::no_fit, "plan", planned.choice.advice);
   if (arguments.has("--schedule")) train::write_schedule(planned, arguments.value("--schedule"));
   return 0;
@@ -50,11 +127,19 @@ int run(const Arguments& arguments) {
 Command plan_command() {
   Command c;
   c.name = "plan";
-  c.summary = "Says before the run what fits and what every rank will do; checks a schedule.";
-  c.usage = "plan RECIPE [--json] [--schedule FILE] [--write FILE] [--mesh ...] | plan --check FILE";
-  c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --plan.budget 200MiB";
+  c.summary = "Says before the run what fits, how fast it will be and what every rank will do; checks a schedule.";
+  c.usage =
+      "plan RECIPE [--json] [--gpu NAME --nodes N] [--html FILE] [--trace FILE] [--largest WHAT] [--schedule FILE] "
+      "[--write FILE] | plan --check FILE";
+  c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --plan.budget 200MiB --html plan.html";
   c.recipe_keys = true;
   c.flags = {{"--json", "", "the plan as JSON"},
+             {"--gpu", "NAME", "plan for a shipped node (h200, 1xh200, a100-80, l40s, rtx4090 ...): sets plan.profile"},
+             {"--nodes", "N", "with --gpu and no mesh: dp_shard over all devices of N nodes"},
+             {"--html", "FILE", "a page with the lanes of a step, the memory curve and what was considered"},
+             {"--trace", "FILE", "the predicted lanes as a trace that Perfetto opens"},
+             {"--executed", "FILE", "with --trace: measured lanes beside them, from train --trace-schedule"},
+             {"--largest", "frames|batch|resolution", "the largest that fits instead of the plan"},
              {"--schedule", "FILE", "write the instructions of all ranks and steps"},
              {"--write", "FILE", "write the plan as TOML, to edit and use as plan.file"},
              {"--check", "FILE", "apply the rules to a schedule and refuse naming the line"}};

@@ -8,24 +8,8 @@ namespace tessera::plan {
 
 namespace {
 
-/// Time of one step: compute, and what of the communication nothing hides. Without prefetch all of it is exposed;
-/// with it, a transfer hides behind the compute of its neighbour.
-double step_seconds(const ModelSpec& model, const Plan& plan, const Schedule& schedule, const Rates& rates) {
-  double compute = 0, exposed = 0, before = 0;
-  for (const Instruction& in : schedule.list) {
-    double flops = 0;
-    if (in.unit >= 0 && (in.op == Op::forward || in.op == Op::recompute))
-      flops = model.units[in.unit].cost.forward_flops;
-    if (in.unit >= 0 && in.op == Op::backward) flops = model.units[in.unit].cost.backward_flops;
-    if (flops > 0) before = flops / rates.flops;
-    compute += flops / rates.flops;
-    double transfer = 0;
-    for (const Comm& comm : in.comm) transfer += static_cast<double>(comm.bytes) / rates.link;
-    // On a CPU the copies of a transfer take time from the cores that compute: a third of it is never hidden.
-    exposed += plan.prefetch == 0 ? transfer : std::max(transfer - before, transfer / 3);
-  }
-  return compute + exposed;
-}
+/// A choice by hand is kept; when the planner's own would be faster by more than this share, it says so.
+constexpr double kWorthSaying = 0.02;
 
 /// The first `recompute` blocks recompute: they are needed last in backward, so what they would keep lives longest.
 Plan make_plan(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, int prefetch, Strategy strategy,
@@ -35,6 +19,8 @@ Plan make_plan(const ModelSpec& model, const Mesh& mesh, const PlannerInput& inp
   plan.global_batch = input.global_batch;
   plan.micro_batch = input.micro_batch;
   plan.prefetch = prefetch;
+  plan.states = input.states;
+  plan.param_dtype = input.param_dtype;
   for (const auto& unit : model.units) {
     UnitPlan choice;
     choice.strategy = strategy;
@@ -46,7 +32,17 @@ Plan make_plan(const ModelSpec& model, const Mesh& mesh, const PlannerInput& inp
 
 }  // namespace
 
-Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Rates& rates) {
+std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
+                           double seconds) {
+  input.prefetch.reset(), input.recompute_units.reset(), input.strategy.reset();
+  const Choice free = choose(model, mesh, input, machine);
+  if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};
+  return "a step of this plan, with what was set by hand, takes " + format_seconds(seconds) + "; \"" +
+         free.plan.summary() + "\" would take " + format_seconds(free.seconds) +
+         " and fits (leave plan.* on auto for it)";
+}
+
+Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine) {
   int blocks = 0;
   for (const auto& unit : model.units) blocks += unit.kind == "block";
   std::vector<int> depths = {1, 2, 0};
@@ -67,17 +63,18 @@ Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& inpu
       for (int recompute = first; recompute <= last; ++recompute) {
         Candidate c;
         c.plan = make_plan(model, mesh, input, depth, strategy, recompute);
-        // Rank 0 never has fewer samples than another: its peak is the highest.
-        int busiest = 0;
-        for (int rank = 0; rank < mesh.world(); ++rank)
-          if (c.plan.slice(mesh.dp_rank(rank), 0).count > c.plan.slice(mesh.dp_rank(busiest), 0).count) busiest = rank;
-        const Schedule schedule = compile_train(model, c.plan, busiest);
-        const MemoryCurve memory = memory_curve(model, c.plan, schedule, busiest);
+        std::vector<RankGroup> groups = rank_groups(model, c.plan);
+        MemoryCurve memory;
+        for (const RankGroup& group : groups) {
+          MemoryCurve curve = memory_curve(model, c.plan, group.schedule, group.rank);
+          if (curve.peak > memory.peak) memory = std::move(curve);
+        }
         c.peak = memory.peak;
         c.fits = input.budget <= 0 || c.peak <= input.budget;
-        c.seconds = step_seconds(model, c.plan, schedule, rates);
-        c.why = c.fits ? "fits with " + format_bytes(input.budget > 0 ? input.budget - c.peak : 0) + " to spare"
-                       : format_bytes(c.peak - input.budget) + " over the budget";
+        c.seconds = predict(model, c.plan, machine, std::move(groups)).step.total;
+        c.why = !c.fits            ? format_bytes(c.peak - input.budget) + " over the budget"
+                : input.budget > 0 ? "fits with " + format_bytes(input.budget - c.peak) + " to spare"
+                                   : "fits";
         choice.candidates.push_back(std::move(c));
         const Candidate& added = choice.candidates.back();
         if (!smallest || added.peak < smallest->peak) smallest = &added, smallest_memory = memory;
@@ -89,18 +86,20 @@ Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& inpu
   choice.fits = best != nullptr;
   const Candidate& winner = best ? *best : *smallest;
   choice.plan = winner.plan;
+  choice.seconds = winner.seconds;
   choice.memory = best ? best_memory : smallest_memory;
+  if (best && (input.prefetch || input.recompute_units || input.strategy))
+    choice.warning = slower_by_hand(model, mesh, input, machine, winner.seconds);
   if (best) {
     choice.why = "least predicted time of " + std::to_string(choice.candidates.size()) + " candidates, peak " +
                  format_bytes(winner.peak) + " at " + choice.memory.at_name;
   } else {
+    choice.why = "nothing fits; this is the smallest of " + std::to_string(choice.candidates.size()) + " candidates";
     const MemoryParts& part = choice.memory.by_part;
     choice.advice = "the smallest plan needs " + format_bytes(winner.peak) + " a rank and plan.budget is " +
                     format_bytes(input.budget) + ": parameters " + format_bytes(part.parameters) + ", gradients " +
                     format_bytes(part.gradients) + ", optimiser states " + format_bytes(part.states) + ", slots " +
-                    format_bytes(part.slots) + ", activations " + format_bytes(part.activations + part.temporaries) +
-                    "; use more ranks (--mesh dp_shard=" + std::to_string(mesh.shard_size() * 2) +
-                    "), a smaller train.micro_batch, or fewer frames";
+                    format_bytes(part.slots) + ", activations " + format_bytes(part.activations + part.temporaries);
   }
   return choice;
 }

@@ -14,6 +14,7 @@ struct BenchOptions {
   std::array<int64_t, 4> latent{};  ///< [C, f, h, w] of the one sample of each rank
   std::optional<int> recompute;     ///< blocks that recompute; none: the planner decides
   int64_t budget = 0;               ///< bytes a rank for the planner; 0: unlimited
+  std::string profile = "cpu";      ///< rates for the planner: a shipped name or a file
   int steps = 8, warmup = 3;
 };
 

@@ -1,18 +1,16 @@
 #include "tessera/train/planning.h"
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
-#include "tessera/base/random.h"
 #include "tessera/base/units.h"
 #include "tessera/engine/measure.h"
+#include "tessera/engine/work.h"
+#include "tessera/train/plan_advice.h"
 
 namespace tessera::train {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// A micro-batch of the request's shapes; only sizes are read.
 net::Batch representative_batch(const net::Denoiser& model, const std::array<int64_t, 4>& latent, int64_t samples) {
@@ -23,18 +21,6 @@ net::Batch representative_batch(const net::Denoiser& model, const std::array<int
     sample.t = 500;
   }
   return model.pack(list);
-}
-
-Json parts_json(const plan::MemoryParts& part) {
-  return {{"parameters", part.parameters}, {"gradients", part.gradients},     {"states", part.states},
-          {"slots", part.slots},           {"activations", part.activations}, {"temporaries", part.temporaries}};
-}
-
-int highest_rank(const Planned& planned) {
-  int highest = 0;
-  for (int rank = 1; rank < planned.plan().mesh.world(); ++rank)
-    if (planned.memory(rank).peak > planned.memory(highest).peak) highest = rank;
-  return highest;
 }
 
 }  // namespace
@@ -57,16 +43,28 @@ std::vector<std::string> Planned::unit_names() const {
   return names;
 }
 
-Planned make_plan(const PlanRequest& request) {
+int Planned::highest_rank() const {
+  int highest = prediction.groups.front().rank;
+  for (const auto& group : prediction.groups)
+    if (memory(group.rank).peak > memory(highest).peak) highest = group.rank;
+  return highest;
+}
+
+Planned make_plan_as_is(const PlanRequest& request) {
   Planned planned;
   planned.run = request.run;
   planned.guidance_branches = request.guidance_branches;
+  planned.budget = request.planner.budget;
+  planned.checkpoints_kept = request.checkpoints_kept;
   const int64_t samples = request.by_hand ? request.by_hand->micro_batch : request.planner.micro_batch;
-  planned.spec = engine::measure(request.model->units(), representative_batch(*request.model, request.latent, samples),
-                                 request.model_name, {});
+  const net::Batch batch = representative_batch(*request.model, request.latent, samples);
+  planned.spec = engine::measure(request.model->units(), batch, request.model_name, {});
   planned.spec.resident += request.resident;
+  planned.machine = request.machine;
+  planned.machine.work = engine::count_work(request.model->units(), batch);
   if (!request.by_hand) {
-    planned.choice = plan::choose(planned.spec, request.mesh, request.planner, request.rates);
+    planned.choice = plan::choose(planned.spec, request.mesh, request.planner, planned.machine);
+    planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
     return planned;
   }
   planned.choice.plan = *request.by_hand;
@@ -75,75 +73,29 @@ Planned make_plan(const PlanRequest& request) {
         Exit::usage, "plan.file",
         "the plan is for mesh " + planned.choice.plan.mesh.to_string() + ", the run has " + request.mesh.to_string(),
         "use --mesh " + planned.choice.plan.mesh.to_string() + " or plan.file = \"auto\"");
-  planned.choice.memory = planned.memory(0);
+  planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
+  planned.choice.seconds = planned.prediction.step.total;
+  planned.choice.memory = planned.memory(planned.highest_rank());
   const int64_t budget = request.planner.budget;
   planned.choice.fits = budget <= 0 || planned.choice.memory.peak <= budget;
   planned.choice.why = "written by hand";
+  plan::PlannerInput free = request.planner;
+  free.micro_batch = samples;
+  planned.choice.warning =
+      plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine, planned.choice.seconds);
   if (!planned.choice.fits)
     planned.choice.advice = "the plan needs " + format_bytes(planned.choice.memory.peak) + " a rank, plan.budget is " +
                             format_bytes(budget) + "; recompute more units in the plan or raise the budget";
   return planned;
 }
 
-std::string plan_json(const Planned& planned) {
-  const int rank = highest_rank(planned);
-  const plan::MemoryCurve memory = planned.memory(rank);
-  Json mesh = Json::object();
-  for (Axis axis : kAllAxes) mesh[std::string(axis_name(axis))] = planned.plan().mesh[axis];
-  Json hashes = Json::object();
-  for (int r = 0; r < planned.plan().mesh.world(); ++r) {
-    std::map<std::string, std::string> sequence;
-    for (const auto& in : planned.schedules(r).train.list)
-      for (const auto& comm : in.comm) sequence[in.group] += comm.kind + ":" + std::to_string(comm.bytes) + ";";
-    for (const auto& [group, text] : sequence) {
-      char hex[20];
-      std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));
-      hashes[group] = hex;
-    }
+Planned make_plan(const PlanRequest& request) {
+  Planned planned = make_plan_as_is(request);
+  if (!planned.choice.fits) {
+    const std::string way_out = advice(request);
+    if (!way_out.empty()) planned.choice.advice += ". What fits: " + way_out;
   }
-  Json json = {
-      {"fits", planned.choice.fits},
-      {"mesh", mesh},
-      {"rank", rank},
-      {"model", {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.tokens}}},
-      {"summary", planned.plan().summary()},
-      {"device",
-       {{"peak_bytes", memory.peak},
-        {"persistent_bytes", memory.persistent},
-        {"at", memory.at_name},
-        {"by_part", parts_json(memory.by_part)}}},
-      {"host", nullptr},
-      {"disk", {{"checkpoint_bytes", planned.spec.numel() * 12}}},
-      {"step_seconds", nullptr},
-      {"group_hashes", hashes},
-      {"candidates", nullptr},
-      {"why", planned.choice.why},
-      {"advice", planned.choice.advice}};
-  return json.dump(2) + "\n";
-}
-
-std::string plan_text(const Planned& planned) {
-  const int rank = highest_rank(planned);
-  const plan::MemoryCurve memory = planned.memory(rank);
-  const plan::MemoryParts& part = memory.by_part;
-  const auto row = [](const std::string& label, const std::string& value) {
-    return "  " + label + std::string(label.size() < 16 ? 16 - label.size() : 1, ' ') + value + "\n";
-  };
-  std::string text = planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters, " +
-                     std::to_string(planned.spec.tokens) + " tokens a micro-batch, mesh " +
-                     planned.plan().mesh.to_string() + "\n";
-  text += row("plan", planned.plan().summary());
-  text += row("why", planned.choice.why);
-  text += row("peak a rank",
-              format_bytes(memory.peak) + " at " + memory.at_name + (planned.choice.fits ? "" : "  DOES NOT FIT"));
-  text += row("  parameters", format_bytes(part.parameters));
-  text += row("  gradients", format_bytes(part.gradients));
-  text += row("  states", format_bytes(part.states));
-  text += row("  slots", format_bytes(part.slots));
-  text += row("  activations", format_bytes(part.activations));
-  text += row("  temporaries", format_bytes(part.temporaries));
-  if (!planned.choice.advice.empty()) text += row("advice", planned.choice.advice);
-  return text;
+  return planned;
 }
 
 void write_schedule(const Planned& planned, const std::string& file) {

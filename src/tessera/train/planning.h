@@ -17,16 +17,21 @@ struct PlanRequest {
   std::array<int64_t, 4> latent{};  ///< [C, F, H, W] of one sample
   Mesh mesh;
   plan::PlannerInput planner;
-  plan::Rates rates;
+  plan::Machine machine;              ///< its work is counted by make_plan
   std::optional<plan::Plan> by_hand;  ///< plan.file: taken as it is
   plan::RunShape run;
   int guidance_branches = 2;  ///< forward passes of one sampler step
   int64_t resident = 0;       ///< bytes of tensors that live through the run beside the engine's
+  int checkpoints_kept = 0;   ///< 0: all of the run
 };
 
 struct Planned {
   plan::ModelSpec spec;
+  plan::Machine machine;
   plan::Choice choice;
+  plan::Prediction prediction;  ///< of choice.plan
+  int64_t budget = 0;           ///< device bytes a rank; 0: unlimited
+  int checkpoints_kept = 0;     ///< 0: all of the run
   plan::RunShape run;
   int guidance_branches = 2;
 
@@ -34,14 +39,15 @@ struct Planned {
   plan::RunSchedules schedules(int rank) const;
   plan::MemoryCurve memory(int rank) const;  ///< of the training step, with the run's arena
   std::vector<std::string> unit_names() const;
+  int highest_rank() const;  ///< the first rank with the highest peak
 };
 
+/// Measures the model, chooses (or takes) the plan and simulates it. When nothing fits, choice.advice says what to
+/// change and what that costs.
 Planned make_plan(const PlanRequest& request);
+/// The same without looking for advice.
+Planned make_plan_as_is(const PlanRequest& request);
 
-/// What `plan --json` prints (contract, section plan).
-std::string plan_json(const Planned& planned);
-/// What `plan` prints for people.
-std::string plan_text(const Planned& planned);
 /// Writes every instruction of every rank and step of the run. Throws UserError (disk).
 void write_schedule(const Planned& planned, const std::string& file);
 

@@ -1,0 +1,50 @@
+#include "tessera/train/probe.h"
+
+#include <cstdio>
+
+#include "commands.h"
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/comm/world.h"
+
+namespace tessera::apps {
+
+namespace {
+
+int run(const Arguments& arguments) {
+  if (!arguments.words.empty())
+    throw UserError(Exit::usage, "probe", "'" + arguments.words.front() + "' is one word too many",
+                    "tessera probe --out FILE");
+  if (arguments.has("--show")) {
+    std::fputs(plan::find_profile(arguments.value("--show")).to_toml().c_str(), stdout);
+    return 0;
+  }
+  train::ProbeOptions options;
+  options.name = arguments.value("--name", options.name);
+  options.folder = arguments.value("--folder", options.folder);
+  const plan::Profile profile = train::probe(options);
+  if (comm::Rendezvous::from_env().rank != 0) return 0;
+  if (arguments.has("--out"))
+    checkpoint::write_text(arguments.value("--out"), profile.to_toml());
+  else
+    std::fputs(profile.to_toml().c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+Command probe_command() {
+  Command c;
+  c.name = "probe";
+  c.summary = "Measures this machine's rates into a profile for plan.profile; under launch also its collectives.";
+  c.usage = "probe [--out FILE] [--name NAME] [--folder DIR] | probe --show NAME|FILE";
+  c.example = "tessera launch -n 2 probe --out machine.toml";
+  c.flags = {{"--out", "FILE", "write the profile there instead of printing it"},
+             {"--name", "NAME", "its name"},
+             {"--folder", "DIR", "where the disk is measured; default: the current folder"},
+             {"--show", "NAME|FILE", "print a shipped profile or check a file, measure nothing"}};
+  c.run = run;
+  return c;
+}
+
+}  // namespace tessera::apps

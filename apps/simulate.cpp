@@ -1,0 +1,60 @@
+#include <cmath>
+#include <cstdio>
+
+#include "commands.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/plan/scenario.h"
+
+namespace tessera::apps {
+
+namespace {
+
+std::string print(const char* format, auto... values) {
+  char text[96];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+std::string number(double value) { return print(value < 10 ? "%.2f" : value < 1000 ? "%.1f" : "%.0f", value); }
+
+std::string row(const plan::Scenario& s, const plan::ScenarioResult& r) {
+  const plan::StepSeconds& step = r.prediction.step;
+  std::string text = "| " + s.name + " | " + std::to_string(s.mesh.world()) + " x " + s.machine.profile.name + " | ";
+  const auto compared = plan::compare(s, r);
+  text += compared ? number(compared->published) + " " + compared->unit + " | " + number(compared->ours) + " | " +
+                         print("%+.0f %%", 100 * compared->error())
+                   : "| " + number(r.tokens_per_gpu) + " tokens/s a GPU | ";
+  text += " | " + format_seconds(step.total) + " | " + print("%.1f", 100 * step.exposed_comm / step.total) + " | " +
+          print("%.0f", r.teraflops) + " | " + (s.frozen ? "-" : format_bytes(r.memory.peak)) + " |\n";
+  return text;
+}
+
+int run(const Arguments& arguments) {
+  const std::string& file = arguments.only_word("file of runs");
+  const auto scenarios = plan::parse_scenarios(checkpoint::read_text(file), file);
+  std::printf(
+      "| run | GPUs | published | simulated | time off by | step | exposed comm %% | TFLOP/s a GPU | peak a rank |\n");
+  std::printf("|---|---|---|---|---|---|---|---|---|\n");
+  for (const auto& s : scenarios) std::fputs(row(s, plan::run(s)).c_str(), stdout);
+  for (const auto& s : scenarios) {
+    std::printf("\n- **%s**: %s", s.name.c_str(), s.source.c_str());
+    if (!s.note.empty()) std::printf(" %s", s.note.c_str());
+  }
+  std::printf("\n");
+  return 0;
+}
+
+}  // namespace
+
+Command simulate_command() {
+  Command c;
+  c.name = "simulate";
+  c.summary = "Simulates training runs described by sizes alone, beside what was published of them.";
+  c.usage = "simulate FILE";
+  c.example = "tessera simulate bench/published.toml";
+  c.run = run;
+  return c;
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,116 @@
+#include "tessera/engine/work.h"
+
+#include "tessera/base/check.h"
+
+namespace tessera::engine {
+
+namespace {
+
+using at::Tensor;
+
+/// Returns tensors of the right shapes and books what making them would take.
+class CountingContext final : public net::Context {
+ public:
+  CountingContext(const net::Unit& unit, const net::Tokens& tokens, plan::UnitWork& work)
+      : unit_(unit), tokens_(tokens), work_(work) {}
+
+  const net::Tokens& tokens() const override { return tokens_; }
+
+  Tensor linear(std::string_view site, const Tensor& x) override {
+    const std::vector<int64_t>& shape = parameter(site, ".weight").shape;  // [out, in, ...]
+    const int64_t in = numel(shape) / shape[0], rows = x.numel() / in;
+    work_.products.push_back(2.0 * static_cast<double>(rows * in * shape[0]));
+    return made(x, {rows, shape[0]});
+  }
+  Tensor gelu_linear(std::string_view site, const Tensor& x) override {
+    streams({x, x});
+    return linear(site, x);
+  }
+  Tensor layer_norm(std::string_view, const Tensor& x, double) override { return same(x); }
+  Tensor rms_norm(std::string_view, const Tensor& x, double) override { return same(x); }
+  Tensor rms_norm_rope(std::string_view, const Tensor& x, int64_t, double) override { return same(x); }
+  Tensor modulated_norm(std::string_view, const Tensor& x, const Tensor&, const Tensor&, double) override {
+    return same(x);
+  }
+  Tensor gated_residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor&) override {
+    streams({x, y, x});
+    return made(x, x.sizes());
+  }
+  Tensor self_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
+    return attention(site, q, v, tokens_.offsets);
+  }
+  Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
+    return attention(site, q, v, tokens_.context_offsets);
+  }
+  Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t,
+                          const Tensor&) override {
+    return attention(site, q, v, {0, v.size(0)});
+  }
+  Tensor param(std::string_view site) override {
+    return at::empty(parameter(site, "").shape, at::TensorOptions(at::kFloat).device(at::kMeta));
+  }
+  Tensor embedding(std::string_view site, const Tensor& ids) override {
+    const Tensor rows =
+        at::empty({ids.numel(), parameter(site, ".weight").shape[1]}, at::TensorOptions(at::kFloat).device(at::kMeta));
+    streams({rows, rows});
+    return rows;
+  }
+
+ private:
+  static int64_t numel(const std::vector<int64_t>& shape) {
+    int64_t product = 1;
+    for (int64_t n : shape) product *= n;
+    return product;
+  }
+  const plan::ParamSpec& parameter(std::string_view site, std::string_view suffix) const {
+    const std::string name = unit_.prefix() + std::string(site) + std::string(suffix);
+    for (const auto& param : unit_.spec().params)
+      if (param.name == name) return param;
+    throw InternalError("engine.work", "unit " + unit_.spec().name + " has no parameter " + name);
+  }
+  static Tensor made(const Tensor& like, at::IntArrayRef shape) { return at::empty(shape, like.options()); }
+  /// One operator that reads and writes these.
+  void streams(const std::vector<Tensor>& tensors) {
+    for (const Tensor& t : tensors) work_.streamed += static_cast<double>(t.numel() * t.element_size());
+    ++work_.operators;
+  }
+  Tensor same(const Tensor& x) {
+    streams({x, x});
+    return made(x, x.sizes());
+  }
+  /// Two products of each query with the keys of its sample.
+  Tensor attention(std::string_view site, const Tensor& q, const Tensor& v, const std::vector<int64_t>& keys) {
+    double pairs = 0;
+    for (size_t s = 0; s + 1 < tokens_.offsets.size() && s + 1 < keys.size(); ++s)
+      pairs +=
+          static_cast<double>(tokens_.offsets[s + 1] - tokens_.offsets[s]) * static_cast<double>(keys[s + 1] - keys[s]);
+    work_.attention[std::string(site)] += 4 * pairs * static_cast<double>(q.size(1));
+    return made(q, {q.size(0), v.size(1)});
+  }
+
+  const net::Unit& unit_;
+  const net::Tokens& tokens_;
+  plan::UnitWork& work_;
+};
+
+Tensor shape_of(const Tensor& t) {
+  return t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t;
+}
+
+}  // namespace
+
+plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch) {
+  plan::WorkTable work;
+  net::Flow flow;
+  for (const Tensor& t : batch.inputs) flow.stream.push_back(shape_of(t));
+  for (const auto& unit : units) {
+    if (work.contains(unit->spec().kind)) continue;  // a unit of a known kind leaves the shapes as they are
+    CountingContext context(*unit, batch.tokens, work[unit->spec().kind]);
+    net::Flow out = unit->forward(context, flow);
+    flow.stream = std::move(out.stream);
+    if (!out.cond.empty()) flow.cond = std::move(out.cond);
+  }
+  return work;
+}
+
+}  // namespace tessera::engine

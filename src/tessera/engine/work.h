@@ -1,0 +1,15 @@
+#pragma once
+// Counts what each kind of unit computes, by kind of operator, by running its forward once on meta tensors under a
+// context that makes nothing but shapes: products with their sizes, attention by site, bytes of everything else.
+//
+//   plan::WorkTable work = count_work(model.units(), batch);
+//   work.at("block").products.size();                              // 10 in a Wan block
+#include "tessera/net/model.h"
+#include "tessera/plan/work.h"
+
+namespace tessera::engine {
+
+/// `batch` has the shapes of the largest micro-batch; its values are not read.
+plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch);
+
+}  // namespace tessera::engine

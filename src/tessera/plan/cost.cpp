@@ -1,0 +1,174 @@
+#include "tessera/plan/cost.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "tessera/base/check.h"
+
+namespace tessera::plan {
+
+namespace {
+
+const Rate& rate_of(const RateByDtype& rates, const std::string& dtype, const Profile& profile) {
+  const auto it = rates.find(dtype);
+  if (it != rates.end()) return it->second;
+  std::string known;
+  for (const auto& [name, rate] : rates) known += (known.empty() ? "" : ", ") + name;
+  throw UserError(Exit::usage, "plan.profile", profile.name + ": no rates of " + dtype, "it has " + known);
+}
+
+std::vector<Axis> axes_of(const std::string& joined) {
+  if (joined == "world") return {kAllAxes.begin(), kAllAxes.end()};
+  std::vector<Axis> axes;
+  std::istringstream names(joined);
+  for (std::string part; std::getline(names, part, '+');)
+    for (Axis axis : kAllAxes)
+      if (axis_name(axis) == part) axes.push_back(axis);
+  return axes;
+}
+
+/// Ranks that go through a node's shared host memory or disk at once.
+double ranks_of_node(const Profile& profile, const Mesh& mesh) {
+  return profile.devices > 0 ? std::min(profile.devices, mesh.world()) : mesh.world();
+}
+
+}  // namespace
+
+CostModel::CostModel(const ModelSpec& model, const Plan& plan, Machine machine)
+    : model_(model), plan_(plan), machine_(std::move(machine)) {
+  const DeviceProfile& device = machine_.profile.device;
+  product_ = rate_of(device.gemm, machine_.dtype, machine_.profile);
+  // fp8 and tf32 name products; their attention runs in what the profile has
+  const auto attention = [&](const RateByDtype& rates) {
+    const auto it = rates.find(machine_.dtype);
+    if (it != rates.end()) return it->second;
+    return rates.contains("bf16") ? rates.at("bf16") : product_;
+  };
+  attention_ = attention(device.attention);
+  attention_backward_ = attention(device.attention_backward);
+}
+
+double CostModel::forward_seconds(int unit, bool replay) const {
+  const UnitSpec& spec = model_.units[unit];
+  const auto it = machine_.work.find(spec.kind);
+  if (it == machine_.work.end()) return product_.seconds(spec.cost.forward_flops);
+  const UnitWork& work = it->second;
+  const Rate& stream = machine_.profile.device.stream;
+  double seconds = (work.streamed + stream.half * work.operators) / stream.top;
+  for (double flops : work.products) seconds += product_.seconds(flops);
+  for (const auto& [site, flops] : work.attention) {
+    // a recomputed unit may hold what an attention site made: it is not computed again
+    if (replay && plan_.units[unit].policy(site) != Policy::recompute) continue;
+    seconds += attention_.seconds(flops);
+  }
+  return seconds;
+}
+
+double CostModel::backward_seconds(int unit) const {
+  const UnitSpec& spec = model_.units[unit];
+  const auto it = machine_.work.find(spec.kind);
+  if (it == machine_.work.end()) return product_.seconds(spec.cost.backward_flops);
+  const UnitWork& work = it->second;
+  const Rate& stream = machine_.profile.device.stream;
+  double seconds = 2 * (work.streamed + stream.half * work.operators) / stream.top;
+  for (double flops : work.products) seconds += work.backward_products * product_.seconds(flops);
+  for (const auto& [site, flops] : work.attention) seconds += attention_backward_.seconds(2.5 * flops);
+  return seconds;
+}
+
+double CostModel::collective_seconds(const Comm& comm, int rank) const {
+  const std::vector<int> group = plan_.mesh.group(rank, axes_of(comm.axis));
+  const int members = static_cast<int>(group.size());
+  if (members <= 1) return 0;
+  const Profile& profile = machine_.profile;
+  const bool reduces = comm.kind != "all_gather";
+  double bytes = static_cast<double>(comm.bytes) * machine_.wire;
+  int hops = members - 1;
+  if (comm.kind == "all_reduce") bytes *= 2.0 * (members - 1) / members, hops *= 2;
+  const auto bandwidth = [&](const LinkProfile& link) { return reduces ? link.reduce : link.gather; };
+  const int per_node = profile.devices > 0 ? profile.devices : plan_.mesh.world();
+  int here = 0;  // members on this rank's node
+  for (int member : group) here += member / per_node == rank / per_node;
+  double fastest = here > 1 || members == here ? bandwidth(profile.link) : 0;
+  double latency = hops * profile.link.latency;
+  if (here < members) {
+    const double share = bandwidth(profile.nic) * here / per_node;
+    fastest = fastest > 0 ? std::min(fastest, share) : share;
+    const int crossings = members / here;
+    latency += crossings * profile.nic.latency;
+  }
+  if (fastest <= 0)
+    throw UserError(Exit::usage, "plan.profile",
+                    profile.name + ": no bandwidth for a collective of " + std::to_string(members) + " ranks",
+                    "choose a profile with that many devices, or one with a NIC");
+  return bytes / fastest + latency;
+}
+
+double CostModel::copy_seconds(double bytes) const {
+  const Profile& profile = machine_.profile;
+  double rate = profile.host_link;
+  if (profile.host_bandwidth > 0) rate = std::min(rate, profile.host_bandwidth / ranks_of_node(profile, plan_.mesh));
+  return rate > 0 ? bytes / rate : 0;
+}
+
+std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
+  std::vector<Phase> result;
+  const Rate& bandwidth = machine_.profile.device.bandwidth;
+  const auto work = [&](Share share, double seconds) {
+    if (seconds > 0) result.push_back({Resource::compute, share, seconds, false});
+  };
+  switch (in.op) {
+    case Op::forward:
+      work(Share::compute, forward_seconds(in.unit, false));
+      break;
+    case Op::recompute:
+      work(Share::compute, forward_seconds(in.unit, true));
+      break;
+    case Op::backward:
+      work(Share::compute, backward_seconds(in.unit));
+      break;
+    case Op::loss:
+      work(Share::compute, bandwidth.seconds(3.0 * static_cast<double>(model_.loss_grad)));
+      break;
+    case Op::idle:
+      if (in.grad >= 0) work(Share::compute, bandwidth.seconds(static_cast<double>(in.bytes)));
+      break;
+    case Op::norm: {
+      double bytes = 0;
+      for (size_t u = 0; u < model_.units.size(); ++u)
+        bytes += 4.0 * static_cast<double>(flat_layout(model_.units[u], plan_.shards(static_cast<int>(u))).shard);
+      work(Share::optimizer, bandwidth.seconds(bytes));
+      break;
+    }
+    case Op::update:
+      work(Share::optimizer, bandwidth.seconds(machine_.update_bytes / 4 * static_cast<double>(in.bytes)));
+      break;
+    default:
+      break;
+  }
+  if (in.lane == Lane::h2d || in.lane == Lane::d2h) {
+    const Resource resource = in.lane == Lane::h2d ? Resource::h2d : Resource::d2h;
+    const double seconds = copy_seconds(static_cast<double>(in.bytes));
+    if (seconds > 0) result.push_back({resource, Share::copy, seconds, false});
+  }
+  if (in.lane == Lane::disk) {
+    const Profile& profile = machine_.profile;
+    const double rate =
+        (in.op == Op::fetch ? profile.disk_read : profile.disk_write) / ranks_of_node(profile, plan_.mesh);
+    if (rate > 0 && in.bytes > 0)
+      result.push_back({Resource::disk, Share::copy, static_cast<double>(in.bytes) / rate, false});
+  }
+  const auto exchange = [&](const Comm& comm, bool meets) {
+    const double seconds = collective_seconds(comm, rank);
+    if (seconds > 0) result.push_back({Resource::link, Share::comm, seconds, meets});
+  };
+  for (const Comm& comm : in.comm) exchange(comm, true);
+  if (in.op == Op::forward || in.op == Op::recompute || in.op == Op::backward) {
+    const auto it = machine_.work.find(model_.units[in.unit].kind);
+    if (it != machine_.work.end())  // members of such a group hold parts of the same samples: they are alike
+      for (const Comm& comm : it->second.comm) exchange(comm, false);
+  }
+  return result;
+}
+
+}  // namespace tessera::plan

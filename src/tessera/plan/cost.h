@@ -1,0 +1,64 @@
+#pragma once
+// The cost model: seconds of each instruction, were it alone on the machine.
+//
+//   CostModel cost(spec, plan, {.profile = find_profile("h200"), .work = work, .dtype = "bf16"});
+//   for (const Phase& phase : cost.phases(instruction, rank)) phase.seconds;
+//
+// [Note: cost model]
+//   product    (FLOPs + half) / top of the profile's dtype; a backward has two for each product of the forward
+//   attention  forward FLOPs at one rate, 2.5 times as many at the rate of the backward
+//   others     bytes read and written at the streaming rate; a backward streams twice as much
+//   update     at the plain bandwidth: parameter, gradient and both moments read, all but the gradient written: 28
+//   bytes an fp32 element collective a ring: bytes sent / bandwidth + (n - 1) hops. A group within a node has the
+//   device's link; one that
+//              spans nodes has the node's NIC, shared by the groups that leave the node together, where that is less
+//   copy       bytes / host link, or its share of host memory's bandwidth; the disk is shared by the node's ranks
+#include "tessera/plan/profile.h"
+#include "tessera/plan/work.h"
+
+namespace tessera::plan {
+
+/// What a plan runs on, and how.
+struct Machine {
+  Profile profile = find_profile("cpu");
+  WorkTable work = {};         ///< empty: Footprint's FLOPs at the rate of products
+  std::string dtype = "fp32";  ///< of products and attention
+  double wire = 1;             ///< bytes that cross a link for each byte in the schedule (0.5: bf16)
+  double update_bytes = 28;    ///< bytes an optimiser step moves for each element
+};
+
+/// What an instruction occupies while it runs; phases of one resource share it evenly.
+enum class Resource { compute, link, h2d, d2h, disk };
+/// What a second of it counts as.
+enum class Share { compute, comm, copy, optimizer };
+
+struct Phase {
+  Resource resource = Resource::compute;
+  Share share = Share::compute;
+  double seconds = 0;
+  bool meets = false;  ///< a collective: starts when all ranks have come, ends together
+};
+
+class CostModel {
+ public:
+  /// Keeps references to `model` and `plan`. Throws UserError (usage) when the profile has no rate of the dtype.
+  CostModel(const ModelSpec& model, const Plan& plan, Machine machine);
+
+  /// What `in` does, one after the other; empty for bookkeeping that takes no time.
+  std::vector<Phase> phases(const Instruction& in, int rank) const;
+  /// Seconds of one collective of `rank`'s group over `axes` ("dp_shard", "dp_shard+cp").
+  double collective_seconds(const Comm& comm, int rank) const;
+  double forward_seconds(int unit, bool replay) const;
+  double backward_seconds(int unit) const;
+
+  const Machine& machine() const { return machine_; }
+
+ private:
+  double copy_seconds(double bytes) const;
+  const ModelSpec& model_;
+  const Plan& plan_;
+  const Machine machine_;
+  Rate product_, attention_, attention_backward_;
+};
+
+}  // namespace tessera::plan

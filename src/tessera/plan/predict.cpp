@@ -1,0 +1,76 @@
+#include "tessera/plan/predict.h"
+
+#include <map>
+
+namespace tessera::plan {
+
+std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan) {
+  // What differs between ranks is how many samples their micro-batches have.
+  std::map<std::vector<int64_t>, size_t> known;
+  std::vector<RankGroup> groups;
+  const int64_t micros = plan.accumulation();
+  for (int rank = 0; rank < plan.mesh.world(); ++rank) {
+    std::vector<int64_t> counts;
+    for (int64_t m = 0; m < micros; ++m) counts.push_back(plan.slice(plan.mesh.dp_rank(rank), m).count);
+    const auto [it, is_new] = known.emplace(counts, groups.size());
+    if (is_new)
+      groups.push_back({.rank = rank, .ranks = 1, .schedule = compile_train(model, plan, rank), .spans = {}});
+    else
+      ++groups[it->second].ranks;
+  }
+  return groups;
+}
+
+RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank) {
+  RankTasks result;
+  result.tasks.reserve(schedule.list.size());
+  for (const Instruction& in : schedule.list) {
+    Task task;
+    task.lane = static_cast<int>(in.lane);
+    task.wait = in.wait;
+    task.phases = cost.phases(in, rank);
+    // Alike ranks of another group have other members in their communicators: purpose and axes name the meeting.
+    task.meet = in.group.substr(0, in.group.find('['));
+    if (task.meet.empty()) task.meet = in.name;
+    result.tasks.push_back(std::move(task));
+  }
+  return result;
+}
+
+namespace {
+
+/// Model FLOPs of all micro-batches: what MFU is counted with.
+double model_flops(const ModelSpec& model, const Plan& plan) {
+  double flops = 0;
+  for (const auto& unit : model.units) flops += unit.cost.forward_flops + unit.cost.backward_flops;
+  return flops * static_cast<double>(plan.accumulation());
+}
+
+}  // namespace
+
+Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& machine, std::vector<RankGroup> groups) {
+  if (groups.empty()) groups = rank_groups(model, plan);
+  const CostModel cost(model, plan, machine);
+  std::vector<RankTasks> tasks;
+  for (const RankGroup& group : groups) tasks.push_back(tasks_of(group.schedule, cost, group.rank));
+  SimulateOptions options;
+  options.steal = machine.profile.steal;
+  Timeline timeline = simulate(tasks, options);
+  Prediction p;
+  p.slowest = timeline.slowest;
+  const RankTimeline& slowest = timeline.ranks[timeline.slowest];
+  p.step = {timeline.seconds, slowest.share(Share::compute), slowest.share(Share::comm), slowest.share(Share::copy),
+            slowest.share(Share::optimizer)};
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto& busy = timeline.ranks[g].busy;
+    groups[g].spans = std::move(timeline.ranks[g].spans);
+    groups[g].busy_link = busy[static_cast<int>(Resource::link)];
+    groups[g].busy_copy = busy[static_cast<int>(Resource::h2d)] + busy[static_cast<int>(Resource::d2h)] +
+                          busy[static_cast<int>(Resource::disk)];
+  }
+  p.groups = std::move(groups);
+  p.flops_per_second = p.step.total > 0 ? model_flops(model, plan) / p.step.total : 0;
+  return p;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,215 @@
+// The shipped nodes, a row a machine. Peaks are of vendors' data sheets (dense, without sparsity); the share that
+// training code reaches is from published measurements, else our estimate, marked [E].
+#include "tessera/plan/profile.h"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
+constexpr int64_t kGB = 1000000000;
+
+/// Columns of one row. TFLOP/s; GB/s; microseconds.
+struct Row {
+  const char* gpu;
+  int devices;
+  const char* source;
+  double fp32, tf32, bf16, fp8;          // reached by large products
+  double attention, backward;            // bf16, head dim 128
+  double memory_gb, stream;              // usable by streaming operators: about 0.87 of the data sheet
+  double link, hop;                      // a device's bus bandwidth, latency of a hop
+  double nic;                            // the node's
+  double pcie, host_bandwidth, host_gb;  // a direction, a device; the node's
+  double disk_read, disk_write, disk_gb;
+};
+
+// Small products: a launch and a partial wave cost about 8 microseconds of a full device. [E]
+constexpr double kGemmStart = 8e-6, kAttentionStart = 15e-6, kOperatorStart = 5e-6;
+
+const Row kRows[] = {
+    {"h200",
+     8,
+     "NVIDIA H200 data sheet (989 TF bf16, 4.8 TB/s, NVLink 450 GB/s); products at 650 TF, attention 600/480 TF "
+     "(cuDNN, "
+     "FlashAttention-3 paper, 16K tokens); NVLink 350 GB/s bus in nccl-tests; PCIe 5 x16 54 GB/s; NVMe of DeepNVMe's "
+     "8 x Gen5 node; 8 x NDR 400 Gb/s at 45 GB/s each",
+     48,
+     380,
+     650,
+     1200,
+     600,
+     480,
+     141,
+     4200,
+     350,
+     4,
+     360,
+     54,
+     400,
+     2000,
+     48,
+     26,
+     30000},
+    {"h100", 8,    "NVIDIA H100 SXM data sheet (989 TF bf16, 3.35 TB/s, 80 GB); else as h200",
+     48,     380,  640,
+     1180,   595,  470,
+     80,     2900, 350,
+     4,      360,  54,
+     400,    2000, 48,
+     26,     30000},
+    {"a100-80",
+     8,
+     "NVIDIA A100 80 GB data sheet (312 TF bf16, 2.04 TB/s, NVLink 300 GB/s); products at 0.83, attention of "
+     "FlashAttention-2's paper (200/165 TF); 1 TB host memory, 4 TB NVMe RAID of Gen4 drives (DeepNVMe: 10/5 GB/s), "
+     "one "
+     "200 Gb/s NIC",
+     15,
+     120,
+     260,
+     260,
+     200,
+     165,
+     80,
+     1750,
+     235,
+     4,
+     23,
+     24,
+     280,
+     1000,
+     10,
+     5,
+     4000},
+    {"l40s",
+     4,
+     "NVIDIA L40S data sheet (362 TF bf16, 864 GB/s, 48 GB, PCIe 4 x16), power limit 350 W: products at 0.6 [E]; no "
+     "NVLink: rings over PCIe",
+     55,
+     130,
+     215,
+     400,
+     170,
+     135,
+     48,
+     760,
+     18,
+     12,
+     23,
+     24,
+     250,
+     512,
+     10,
+     5,
+     4000},
+    {"rtx4090",
+     8,
+     "NVIDIA Ada whitepaper (165 TF bf16 with fp32 sums, 1,008 GB/s, 24 GB); no peer access: rings go through host "
+     "memory [E]",
+     60,
+     75,
+     148,
+     280,
+     135,
+     105,
+     24,
+     880,
+     11,
+     20,
+     11,
+     24,
+     250,
+     512,
+     7,
+     5,
+     2000},
+    {"rtx3090",
+     4,
+     "NVIDIA GA102 whitepaper (71 TF bf16 with fp32 sums, 936 GB/s, 24 GB); PCIe 4, no NVLink bridge [E]",
+     26,
+     33,
+     62,
+     62,
+     55,
+     44,
+     24,
+     815,
+     11,
+     20,
+     3,
+     22,
+     150,
+     256,
+     7,
+     5,
+     2000},
+    {"rtx5090", 1,    "NVIDIA Blackwell RTX whitepaper (209 TF bf16 with fp32 sums, 1,792 GB/s, 32 GB); PCIe 5 x16",
+     80,        95,   185,
+     350,       165,  130,
+     32,        1560, 25,
+     20,        3,    52,
+     80,        128,  10,
+     8,         2000},
+};
+
+Profile profile(const Row& row, int devices) {
+  Profile p;
+  p.name = devices == row.devices ? row.gpu : std::to_string(devices) + "x" + row.gpu;
+  p.source = row.source;
+  p.devices = devices;
+  const double share = static_cast<double>(devices) / row.devices;  // of what the node has as a whole
+  p.device.memory = static_cast<int64_t>(row.memory_gb) * kGB;
+  p.device.bandwidth = p.device.stream = {row.stream * kGiga, row.stream * kGiga * kOperatorStart};
+  const auto rate = [](double teraflops, double start) { return Rate{teraflops * kTera, teraflops * kTera * start}; };
+  p.device.gemm = {{"fp32", rate(row.fp32, kGemmStart)},
+                   {"tf32", rate(row.tf32, kGemmStart)},
+                   {"bf16", rate(row.bf16, kGemmStart)},
+                   {"fp8", rate(row.fp8, kGemmStart)}};
+  p.device.attention = {{"bf16", rate(row.attention, kAttentionStart)},
+                        {"fp32", rate(row.fp32 * 0.6, kAttentionStart)}};
+  p.device.attention_backward = {{"bf16", rate(row.backward, kAttentionStart)},
+                                 {"fp32", rate(row.fp32 * 0.5, kAttentionStart)}};
+  p.link = {row.link * kGiga, row.link * kGiga, row.hop * kMicro};
+  p.nic = {row.nic * kGiga * share, row.nic * kGiga * share, 2 * row.hop * kMicro};
+  p.host_link = row.pcie * kGiga;
+  p.host_bandwidth = row.host_bandwidth * kGiga * share;
+  p.host_memory = static_cast<int64_t>(row.host_gb * share) * kGB;
+  p.disk_read = row.disk_read * kGiga * share, p.disk_write = row.disk_write * kGiga * share;
+  p.disk = static_cast<int64_t>(row.disk_gb * share) * kGB;
+  p.steal = 0.06;  // NCCL's kernels take 8 of 132 SMs
+  return p;
+}
+
+/// One thread of a server CPU with wide vectors for each rank, Gloo within a machine. Stand-ins of the size that
+/// `tessera probe` found on an EPYC; probe your own.
+Profile cpu() {
+  Profile p;
+  p.name = "cpu";
+  p.source = "one thread of an AMD EPYC a rank, as tessera probe measured it; run tessera probe on your machine";
+  p.device.bandwidth = {12e9, 20e3};
+  p.device.stream = {6e9, 20e3};
+  p.device.gemm = {{"fp32", {100e9, 1e6}}};
+  p.device.attention = {{"fp32", {70e9, 1e6}}};
+  p.device.attention_backward = {{"fp32", {65e9, 1e6}}};
+  p.link = {3e9, 1.5e9, 60e-6};
+  p.nic = {1e9, 1e9, 200e-6};
+  p.host_link = 6e9, p.host_bandwidth = 20e9;
+  p.disk_read = 1e9, p.disk_write = 0.5e9;
+  p.steal = 0.5;
+  return p;
+}
+
+}  // namespace
+
+const std::vector<Profile>& shipped_profiles() {
+  static const std::vector<Profile> all = [] {
+    std::vector<Profile> list = {cpu()};
+    for (const Row& row : kRows) {
+      list.push_back(profile(row, row.devices));
+      if (row.devices > 1) list.push_back(profile(row, 1));
+    }
+    return list;
+  }();
+  return all;
+}
+
+}  // namespace tessera::plan

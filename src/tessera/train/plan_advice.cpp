@@ -1,0 +1,172 @@
+#include "tessera/train/plan_advice.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+
+namespace tessera::train {
+
+namespace {
+
+constexpr int kMostRanksMore = 64;  // times the ranks of the request
+
+std::string takes(const Planned& planned) {
+  return format_bytes(planned.choice.memory.peak) + " a rank, a step of " +
+         format_seconds(planned.prediction.step.total);
+}
+
+/// The change that plan.file would not know is tried with the planner free.
+PlanRequest without_file(PlanRequest request) {
+  request.by_hand.reset();
+  return request;
+}
+
+std::optional<std::string> smaller_micro_batch(const PlanRequest& request) {
+  PlanRequest tried = without_file(request);
+  while (tried.planner.micro_batch > 1) {
+    tried.planner.micro_batch /= 2;
+    const Planned planned = make_plan_as_is(tried);
+    if (planned.choice.fits)
+      return "train.micro_batch = " + std::to_string(tried.planner.micro_batch) + ": " + takes(planned);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> more_ranks(const PlanRequest& request) {
+  PlanRequest tried = without_file(request);
+  const int before = request.mesh[Axis::dp_shard];
+  for (int times = 2; times <= kMostRanksMore; times *= 2) {
+    tried.mesh[Axis::dp_shard] = before * times;
+    const int64_t share = div_up(tried.planner.global_batch, tried.mesh.dp_size());
+    tried.planner.micro_batch = std::min(request.planner.micro_batch, share);
+    const Planned planned = make_plan_as_is(tried);
+    if (planned.choice.fits)
+      return "--mesh " + tried.mesh.to_string() + " (" + std::to_string(tried.mesh.world()) +
+             " ranks): " + takes(planned);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> fewer_frames(const PlanRequest& request) {
+  PlanRequest tried = without_file(request);
+  const int64_t before = request.latent[1];
+  // the most frames that fit: sizes fall with frames, so halving the interval finds them
+  int64_t fits = 0, over = before;
+  std::optional<Planned> best;
+  while (over - fits > 1) {
+    tried.latent[1] = (fits + over) / 2;
+    Planned planned = make_plan_as_is(tried);
+    if (planned.choice.fits)
+      fits = tried.latent[1], best = std::move(planned);
+    else
+      over = tried.latent[1];
+  }
+  if (!best) return std::nullopt;
+  return std::to_string(fits) + " latent frames instead of " + std::to_string(before) +
+         " (data.frames): " + takes(*best);
+}
+
+}  // namespace
+
+std::string advice(const PlanRequest& request) {
+  std::string text;
+  for (const auto& way : {smaller_micro_batch, more_ranks, fewer_frames})
+    if (const auto found = way(request)) text += (text.empty() ? "" : "; ") + *found;
+  return text;
+}
+
+Grow grow_of(const std::string& text) {
+  static const std::vector<std::string> names = {"frames", "batch", "resolution"};
+  for (size_t i = 0; i < names.size(); ++i)
+    if (names[i] == text) return static_cast<Grow>(i);
+  throw UserError(Exit::usage, "plan.largest", "unknown '" + text + "'",
+                  "did you mean " + nearest(text, names).front() + "? It is frames, batch or resolution");
+}
+
+namespace {
+
+/// Request number n of a growing row, with its name; n from 1.
+struct Row {
+  std::function<PlanRequest(int64_t)> request;
+  std::function<std::string(int64_t)> name;
+};
+
+Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
+  const PlanRequest request = without_file(base);
+  switch (grow) {
+    case Grow::frames:
+      return {[=](int64_t n) {
+                PlanRequest r = request;
+                r.latent[1] = n;
+                return r;
+              },
+              [=](int64_t n) {
+                const int64_t frames = scale.first_frame + (n - 1) * scale.frames_per_latent;
+                return std::to_string(frames) + (frames == 1 ? " frame" : " frames");
+              }};
+    case Grow::batch:
+      return {[=](int64_t n) {
+                PlanRequest r = request;
+                r.planner.micro_batch = n;
+                r.planner.global_batch = n * r.mesh.dp_size();
+                return r;
+              },
+              [](int64_t n) { return "a micro-batch of " + std::to_string(n) + (n == 1 ? " sample" : " samples"); }};
+    case Grow::resolution:
+      break;
+  }
+  // the shape of the picture stays: its shorter side grows by one token, the longer in proportion
+  const int64_t height = base.latent[2], width = base.latent[3], shorter = std::min(height, width);
+  const auto side = [=](int64_t length, int64_t n) {
+    const double tokens = static_cast<double>(length) * static_cast<double>(n) / static_cast<double>(shorter);
+    return std::max<int64_t>(1, static_cast<int64_t>(tokens + 0.5)) * scale.patch;
+  };
+  return {[=](int64_t n) {
+            PlanRequest r = request;
+            r.latent[2] = side(height, n), r.latent[3] = side(width, n);
+            return r;
+          },
+          [=](int64_t n) {
+            return std::to_string(side(height, n) * scale.pixels_per_latent) + " x " +
+                   std::to_string(side(width, n) * scale.pixels_per_latent) + " pixels";
+          }};
+}
+
+constexpr int64_t kMost = 4096;  // of a row: beyond it "no limit found"
+
+}  // namespace
+
+Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale) {
+  const Row row = row_of(request, grow, scale);
+  Largest result;
+  int64_t fits = 0, over = 0;
+  std::string limit;
+  const auto fits_at = [&](int64_t n) {
+    const Planned planned = make_plan_as_is(row.request(n));
+    if (planned.choice.fits) {
+      result = {true, row.name(n), "", planned.choice.memory.peak, planned.prediction.step.total};
+    } else {
+      limit = row.name(n) + " would take " + format_bytes(planned.choice.memory.peak) + " of " +
+              format_bytes(request.planner.budget);
+    }
+    return planned.choice.fits;
+  };
+  for (int64_t n = 1; over == 0; n *= 2) {  // double until it is over, then halve the interval
+    if (n > kMost) break;
+    if (fits_at(n))
+      fits = n;
+    else
+      over = n;
+  }
+  while (over > 0 && over - fits > 1) {
+    const int64_t middle = (fits + over) / 2;
+    (fits_at(middle) ? fits : over) = middle;
+  }
+  result.limit = over > 0 ? limit : "no limit found up to there";
+  return result;
+}
+
+}  // namespace tessera::train

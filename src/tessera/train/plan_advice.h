@@ -1,0 +1,40 @@
+#pragma once
+// What to change: the nearest plans that fit when one does not, and the largest that fits when one does. Both measure
+// and plan the changed job, they guess nothing.
+//
+//   log::warn(advice(request));          // "train.micro_batch = 1: 3.1 GiB a rank, a step of 1.2 s; ..."
+//   largest(request, Grow::frames);
+#include <string>
+#include <vector>
+
+#include "tessera/train/planning.h"
+
+namespace tessera::train {
+
+/// One sentence part for each way out that fits, the nearest of its kind: smaller micro-batches, more ranks, fewer
+/// frames; with peak and step. Empty when none does.
+std::string advice(const PlanRequest& request);
+
+enum class Grow { frames, batch, resolution };
+/// "frames", "batch", "resolution". Throws UserError (usage) naming the nearest.
+Grow grow_of(const std::string& text);
+
+/// What grew, and what it takes.
+struct Largest {
+  bool found = false;  ///< not even the smallest fits otherwise
+  std::string text;    ///< "121 frames", "micro-batch of 6 samples", "768 x 1344 pixels"
+  std::string limit;   ///< the next larger one, and by how much it is over
+  int64_t peak = 0;
+  double seconds = 0;
+};
+
+/// How a latent's frames and pixels follow from the video's, for saying sizes as people know them.
+struct VideoScale {
+  int64_t frames_per_latent = 4, first_frame = 1, pixels_per_latent = 8;
+  int64_t patch = 2;  ///< latent rows and columns of a token
+};
+
+/// The largest number of frames, samples a rank or pixels (of the same shape) that fits the request's budget.
+Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale);
+
+}  // namespace tessera::train

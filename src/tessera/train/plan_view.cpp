@@ -1,0 +1,203 @@
+#include "tessera/train/plan_view.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/random.h"
+#include "tessera/base/units.h"
+
+namespace tessera::train {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Name, bytes, what it is: the order of every table and picture of memory.
+struct PartRow {
+  const char* name;
+  int64_t plan::MemoryParts::*bytes;
+  const char* what;
+};
+constexpr PartRow kParts[] = {
+    {"parameters", &plan::MemoryParts::parameters, "this rank's shards"},
+    {"gradients", &plan::MemoryParts::gradients, "reduced, this rank's shards"},
+    {"states", &plan::MemoryParts::states, "the optimiser's moments"},
+    {"slots", &plan::MemoryParts::slots, "gathered parameters, gradients and receive buffers in flight"},
+    {"activations", &plan::MemoryParts::activations, "what forward leaves for backward, inputs, tables"},
+    {"temporaries", &plan::MemoryParts::temporaries, "inside the instruction that runs"},
+};
+
+/// Bytes of a checkpoint: parameter and both moments in fp32.
+constexpr int64_t kCheckpointBytes = 12;
+
+int64_t checkpoint_bytes(const Planned& planned) { return planned.spec.numel() * kCheckpointBytes; }
+
+/// Whole checkpoints on disk at once, the one being written included.
+int64_t checkpoints_on_disk(const Planned& planned) {
+  const int64_t every = planned.run.checkpoint_every;
+  const int64_t written = every > 0 ? (planned.run.steps + every - 1) / every : 1;
+  return planned.checkpoints_kept > 0 ? std::min<int64_t>(written, planned.checkpoints_kept + 1) : written;
+}
+
+int64_t host_bytes(const Planned& planned) {
+  int64_t most = 0;
+  for (const auto& group : planned.prediction.groups) most = std::max(most, group.schedule.host_arena);
+  return most;
+}
+
+Json group_hashes(const Planned& planned) {
+  Json hashes = Json::object();
+  for (int r = 0; r < planned.plan().mesh.world(); ++r) {
+    std::map<std::string, std::string> sequence;
+    for (const auto& in : plan::compile_train(planned.spec, planned.plan(), r).list)
+      for (const auto& comm : in.comm) sequence[in.group] += comm.kind + ":" + std::to_string(comm.bytes) + ";";
+    for (const auto& [group, text] : sequence) {
+      char hex[20];
+      std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));
+      hashes[group] = hex;
+    }
+  }
+  return hashes;
+}
+
+Json candidates(const Planned& planned) {
+  Json list = Json::array();
+  for (const auto& c : planned.choice.candidates)
+    list.push_back(
+        {{"plan", c.plan.summary()}, {"fits", c.fits}, {"seconds", c.seconds}, {"peak_bytes", c.peak}, {"why", c.why}});
+  return list;
+}
+
+class Table {
+ public:
+  explicit Table(size_t label) : label_(label) {}
+  void row(const std::string& label, const std::string& value, const std::string& note = {}) {
+    text_ += "  " + label + std::string(label.size() < label_ ? label_ - label.size() : 1, ' ') + value;
+    if (!note.empty()) text_ += std::string(value.size() < 14 ? 14 - value.size() : 1, ' ') + note;
+    text_ += "\n";
+  }
+  void title(const std::string& text) { text_ += text + "\n"; }
+  std::string take() { return std::move(text_); }
+
+ private:
+  const size_t label_;
+  std::string text_;
+};
+
+std::string percent(double part, double whole) {
+  char text[24];
+  std::snprintf(text, sizeof text, "%5.1f %%", whole > 0 ? 100 * part / whole : 0.0);
+  return text;
+}
+
+/// The candidates a reader wants: the fastest few, those that fit before those that do not, one of each peak.
+std::vector<const plan::Candidate*> notable(const plan::Choice& choice) {
+  std::vector<const plan::Candidate*> order;
+  for (const auto& c : choice.candidates) order.push_back(&c);
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return std::make_pair(!a->fits, a->fits ? a->seconds : static_cast<double>(a->peak)) <
+           std::make_pair(!b->fits, b->fits ? b->seconds : static_cast<double>(b->peak));
+  });
+  constexpr size_t kFit = 4, kOver = 2;
+  std::vector<const plan::Candidate*> chosen;
+  size_t fit = 0, over = 0;
+  for (const auto* c : order)
+    if ((c->fits ? fit : over)++ < (c->fits ? kFit : kOver)) chosen.push_back(c);
+  return chosen;
+}
+
+void time_rows(Table& table, const Planned& planned) {
+  const plan::StepSeconds& step = planned.prediction.step;
+  table.title("a step, predicted with profile " + planned.machine.profile.name + ", computing in " +
+              planned.machine.dtype);
+  table.row("total", format_seconds(step.total));
+  const auto part = [&](const std::string& name, double seconds, const std::string& note) {
+    table.row(name, format_seconds(seconds), percent(seconds, step.total) + "  " + note);
+  };
+  const plan::RankGroup& slowest = planned.prediction.groups[planned.prediction.slowest];
+  part("compute", step.compute, "forward, recompute, backward, loss");
+  part("exposed comm", step.exposed_comm, "of " + format_seconds(slowest.busy_link) + " of collectives");
+  part("exposed copies", step.exposed_copy, "of " + format_seconds(slowest.busy_copy) + " to and from host and disk");
+  part("optimiser", step.optimizer, "norm and updates");
+}
+
+}  // namespace
+
+std::string plan_json(const Planned& planned) {
+  const int rank = planned.highest_rank();
+  const plan::MemoryCurve memory = planned.memory(rank);
+  Json mesh = Json::object();
+  for (Axis axis : kAllAxes) mesh[std::string(axis_name(axis))] = planned.plan().mesh[axis];
+  Json parts = Json::object();
+  for (const PartRow& part : kParts) parts[part.name] = memory.by_part.*part.bytes;
+  const int64_t host = host_bytes(planned);
+  const plan::StepSeconds& step = planned.prediction.step;
+  Json json = {
+      {"fits", planned.choice.fits},
+      {"mesh", mesh},
+      {"rank", rank},
+      {"model", {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.tokens}}},
+      {"summary", planned.plan().summary()},
+      {"profile", planned.machine.profile.name},
+      {"device",
+       {{"peak_bytes", memory.peak},
+        {"persistent_bytes", memory.persistent},
+        {"budget_bytes", planned.budget},
+        {"at", memory.at_name},
+        {"by_part", parts}}},
+      {"host", {{"peak_bytes", host}, {"by_part", {{"activations", host}}}}},
+      {"disk",
+       {{"checkpoint_bytes", checkpoint_bytes(planned)},
+        {"checkpoints", checkpoints_on_disk(planned)},
+        {"peak_bytes", checkpoint_bytes(planned) * checkpoints_on_disk(planned)}}},
+      {"step_seconds",
+       {{"total", step.total},
+        {"compute", step.compute},
+        {"exposed_comm", step.exposed_comm},
+        {"exposed_copy", step.exposed_copy},
+        {"optimizer", step.optimizer}}},
+      {"flops_per_second", planned.prediction.flops_per_second},
+      {"group_hashes", group_hashes(planned)},
+      {"candidates", candidates(planned)},
+      {"why", planned.choice.why},
+      {"warning", planned.choice.warning},
+      {"advice", planned.choice.advice}};
+  return json.dump(2) + "\n";
+}
+
+std::string plan_text(const Planned& planned) {
+  const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
+  Table table(18);
+  table.title(planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters, " +
+              std::to_string(planned.spec.tokens) + " tokens a micro-batch, mesh " + planned.plan().mesh.to_string());
+  table.row("plan", planned.plan().summary());
+  table.row("why", planned.choice.why);
+  if (!planned.choice.warning.empty()) table.row("warning", planned.choice.warning);
+  if (!planned.choice.advice.empty()) table.row("advice", planned.choice.advice);
+  table.title("device memory of a rank, at its peak");
+  table.row("total", format_bytes(memory.peak),
+            "while " + memory.at_name + " runs" +
+                (planned.budget > 0 ? ", budget " + format_bytes(planned.budget) : std::string()) +
+                (planned.choice.fits ? "" : "  DOES NOT FIT"));
+  for (const PartRow& part : kParts) {
+    const int64_t bytes = memory.by_part.*part.bytes;
+    table.row(part.name, format_bytes(bytes),
+              percent(static_cast<double>(bytes), static_cast<double>(memory.peak)) + "  " + part.what);
+  }
+  table.title("elsewhere");
+  table.row("host, a rank", format_bytes(host_bytes(planned)), "activations on their way back");
+  table.row(
+      "disk, the run", format_bytes(checkpoint_bytes(planned) * checkpoints_on_disk(planned)),
+      std::to_string(checkpoints_on_disk(planned)) + " checkpoints of " + format_bytes(checkpoint_bytes(planned)));
+  time_rows(table, planned);
+  const auto shown = notable(planned.choice);
+  if (shown.empty()) return table.take();
+  table.title("considered: " + std::to_string(planned.choice.candidates.size()) + " plans" +
+              (planned.choice.candidates.size() > shown.size() ? ", the nearest of them" : ""));
+  for (const auto* c : shown)
+    table.row(format_seconds(c->seconds) + ", " + format_bytes(c->peak),
+              c->plan.summary() + ": " + c->why + (c->plan == planned.plan() ? "  <- chosen" : ""));
+  return table.take();
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,160 @@
+#include "tessera/plan/predict.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "plan/toy.h"
+#include "tessera/base/check.h"
+#include "tessera/plan/planner.h"
+
+namespace tessera::plan {
+namespace {
+
+/// One FLOP a second, one byte a second on the link, streaming for free: seconds can be counted by hand.
+Machine slow_machine() {
+  Machine machine;
+  machine.profile = {};
+  machine.profile.name = "by hand";
+  machine.profile.device.gemm = {{"fp32", {1, 0}}};
+  machine.profile.device.bandwidth = machine.profile.device.stream = {1e18, 0};
+  machine.profile.link = {1, 1, 0};
+  return machine;
+}
+
+/// `blocks` blocks of one parameter [256, 1] and 1000 FLOPs, a stem and a head of the same size.
+ModelSpec even_model(int blocks) {
+  ModelSpec spec;
+  for (int u = 0; u < blocks + 2; ++u) {
+    UnitSpec unit;
+    unit.name = u == 0 ? "stem" : u > blocks ? "head" : "blocks." + std::to_string(u - 1);
+    unit.kind = u == 0 ? "stem" : u > blocks ? "head" : "block";
+    unit.params = {{unit.name + ".weight", {256, 2}}};
+    unit.cost.forward_flops = 10000, unit.cost.backward_flops = 20000;
+    unit.cost.saved = 1 << 20, unit.cost.out = 1 << 10;
+    spec.units.push_back(unit);
+  }
+  return spec;
+}
+
+TEST(Predict, OneRankTakesTheTimeOfItsCompute) {
+  const ModelSpec spec = even_model(2);
+  const Prediction p = predict(spec, toy::plan(spec, "dp_shard=1", 1, 1, 1), slow_machine());
+  EXPECT_NEAR(p.step.total, 4 * 30000, 1e-6);
+  EXPECT_NEAR(p.step.compute, p.step.total, 1e-6);
+  EXPECT_EQ(p.step.exposed_comm, 0);
+  EXPECT_NEAR(p.flops_per_second, 1, 1e-9);
+}
+
+TEST(Predict, OnlyTheFirstGatherAndTheLastReductionAreExposedWhenComputeIsLonger) {
+  const ModelSpec spec = even_model(2);
+  // A gather or reduction of 512 elements over two ranks: 256 elements sent, 1024 bytes, 1024 seconds.
+  const Prediction p = predict(spec, toy::plan(spec, "dp_shard=2", 2, 1, 1), slow_machine());
+  const double norm = static_cast<double>(kControlBytes);
+  EXPECT_NEAR(p.step.total, 4 * 30000 + 1024 + 1024 + norm, 1e-6);
+  EXPECT_NEAR(p.step.exposed_comm, 1024 + 1024 + norm, 1e-6);
+  EXPECT_GT(p.groups[0].busy_link, p.step.exposed_comm);
+}
+
+TEST(Predict, WithoutPrefetchEveryGatherIsExposed) {
+  const ModelSpec spec = even_model(2);
+  Plan with = toy::plan(spec, "dp_shard=2", 2, 1, 1), without = toy::plan(spec, "dp_shard=2", 2, 1, 0);
+  EXPECT_GT(predict(spec, without, slow_machine()).step.exposed_comm,
+            predict(spec, with, slow_machine()).step.exposed_comm + 3 * 1024);
+}
+
+TEST(Predict, RecomputeCostsOneMoreForward) {
+  const ModelSpec spec = even_model(3);
+  Plan plan = toy::plan(spec, "dp_shard=1", 1, 1, 1);
+  const double keep = predict(spec, plan, slow_machine()).step.total;
+  plan.units[1].activations = plan.units[2].activations = Policy::recompute;
+  EXPECT_NEAR(predict(spec, plan, slow_machine()).step.total - keep, 2 * 10000, 1e-6);
+}
+
+TEST(Predict, AlikeRanksAreOneGroup) {
+  const ModelSpec spec = even_model(1);
+  const auto even = rank_groups(spec, toy::plan(spec, "dp_shard=4", 8, 2, 1));
+  ASSERT_EQ(even.size(), 1u);
+  EXPECT_EQ(even[0].ranks, 4);
+  const auto uneven = rank_groups(spec, toy::plan(spec, "dp_shard=4", 5, 1, 1));
+  ASSERT_EQ(uneven.size(), 2u);
+  EXPECT_EQ(uneven[0].ranks + uneven[1].ranks, 4);
+  EXPECT_EQ(std::max(uneven[0].ranks, uneven[1].ranks), 3);  // one rank has two samples
+}
+
+TEST(Predict, IdleRanksWaitForTheBusyOnes) {
+  const ModelSpec spec = even_model(1);
+  const Prediction p = predict(spec, toy::plan(spec, "dp_shard=2", 1, 1, 1), slow_machine());
+  ASSERT_EQ(p.groups.size(), 2u);
+  EXPECT_GE(p.step.total, 3 * 30000);
+  EXPECT_NEAR(p.groups[0].spans.back().end, p.groups[1].spans.back().end, 1e-6);
+}
+
+TEST(Predict, WorkByKindOfOperatorTakesThePlaceOfPlainFlops) {
+  const ModelSpec spec = even_model(0);
+  Machine machine = slow_machine();
+  machine.profile.device.gemm = {{"fp32", {10, 5}}};
+  machine.profile.device.attention = {{"fp32", {4, 0}}};
+  machine.profile.device.attention_backward = {{"fp32", {5, 0}}};
+  machine.profile.device.stream = {2, 0};
+  machine.update_bytes = 0;
+  machine.work["stem"] = {
+      .products = {5, 15}, .attention = {{"self_attn", 8}}, .streamed = 6, .operators = 1, .comm = {}};
+  const Plan plan = toy::plan(spec, "dp_shard=1", 1, 1, 1);
+  const CostModel cost(spec, plan, machine);
+  EXPECT_NEAR(cost.forward_seconds(0, false), 1 + 2 + 2 + 3, 1e-9);  // products, attention, stream
+  EXPECT_NEAR(cost.backward_seconds(0), 2 * (1 + 2) + 4 + 6, 1e-9);  // 2.5 * 8 / 5 of attention
+}
+
+TEST(CostModel, AGroupAcrossNodesSharesTheNicOfEachNode) {
+  const ModelSpec spec = even_model(0);
+  Machine machine = slow_machine();
+  machine.profile.devices = 4;
+  machine.profile.link = {100, 100, 0};
+  machine.profile.nic = {40, 40, 0};
+  const Plan across = toy::plan(spec, "dp_replicate=2,dp_shard=4", 8, 1, 1);
+  const CostModel cost(spec, across, machine);
+  EXPECT_NEAR(cost.collective_seconds({"dp_shard", "all_gather", 1000}, 0), 10, 1e-9);  // within the node
+  // one member on each node: a quarter of the NIC; a ring's all_reduce sends 2 (n - 1) / n of the bytes
+  EXPECT_NEAR(cost.collective_seconds({"dp_replicate", "all_reduce", 1000}, 0), 100, 1e-9);
+  EXPECT_NEAR(cost.collective_seconds({"dp_replicate+dp_shard", "all_gather", 1000}, 0), 25, 1e-9);  // all of the NIC
+}
+
+TEST(CostModel, ADtypeWithoutRatesIsRefusedByName) {
+  const ModelSpec spec = even_model(0);
+  const Plan plan = toy::plan(spec, "dp_shard=1", 1, 1, 1);
+  Machine machine;
+  machine.dtype = "bf16";
+  try {
+    CostModel(spec, plan, machine);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("no rates of bf16"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Planner, ALayoutSetByHandIsKeptWithBothTimesSaid) {
+  const ModelSpec spec = even_model(4);
+  PlannerInput input;
+  input.global_batch = 2;
+  input.budget = int64_t{1} << 40;
+  input.recompute_units = 4;
+  const Choice choice = choose(spec, Mesh::parse("dp_shard=2"), input, slow_machine());
+  ASSERT_TRUE(choice.fits);
+  EXPECT_EQ(choice.plan.units[1].activations, Policy::recompute);
+  EXPECT_NE(choice.warning.find("set by hand"), std::string::npos) << choice.warning;
+  input.recompute_units = 0;
+  EXPECT_EQ(choose(spec, Mesh::parse("dp_shard=2"), input, slow_machine()).warning, "");
+}
+
+TEST(Planner, TheSameRatesGiveTheSamePlan) {
+  const ModelSpec spec = even_model(4);
+  PlannerInput input;
+  input.global_batch = 4, input.micro_batch = 2;
+  const Choice a = choose(spec, Mesh::parse("dp_shard=2"), input), b = choose(spec, Mesh::parse("dp_shard=2"), input);
+  EXPECT_EQ(a.plan, b.plan);
+  EXPECT_EQ(a.seconds, b.seconds);
+}
+
+}  // namespace
+}  // namespace tessera::plan

@@ -1,0 +1,85 @@
+#include "tessera/plan/profile.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/check.h"
+
+namespace tessera::plan {
+namespace {
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_profile(text, "p.toml");
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::input);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Profile, ARateReachesHalfOfItsTopAtItsHalf) {
+  const Rate rate{100, 10};
+  EXPECT_DOUBLE_EQ(rate.seconds(10), 0.2);  // 50 a second
+  EXPECT_DOUBLE_EQ(rate.seconds(990), 10);
+  EXPECT_DOUBLE_EQ(rate.seconds(0), 0);
+}
+
+TEST(Profile, ShippedNodesAreWholeAndNameTheirSources) {
+  for (const char* name : {"8xh200", "8xh100", "8xa100-80", "4xl40s", "8xrtx4090", "4xrtx3090", "rtx5090", "1xh200",
+                           "1xh100", "1xa100-80", "1xl40s", "1xrtx4090", "1xrtx3090"}) {
+    const Profile p = find_profile(name);
+    EXPECT_GT(p.devices, 0) << name;
+    EXPECT_FALSE(p.source.empty()) << name;
+    for (const char* dtype : {"fp32", "tf32", "bf16", "fp8"}) EXPECT_GT(p.device.gemm.at(dtype).top, 1e12) << name;
+    EXPECT_GT(p.device.gemm.at("bf16").top, p.device.gemm.at("fp32").top) << name;
+    for (double value : {p.device.stream.top, p.device.bandwidth.top, p.link.gather, p.nic.gather, p.host_link,
+                         p.host_bandwidth, p.disk_read, p.disk_write, static_cast<double>(p.host_memory),
+                         static_cast<double>(p.disk), static_cast<double>(p.device.memory)})
+      EXPECT_GT(value, 0) << name;
+  }
+  EXPECT_EQ(find_profile("h200"), find_profile("8xh200"));
+  EXPECT_EQ(find_profile("8xa100-80").host_memory, 1000000000000);
+  EXPECT_EQ(find_profile("8xa100-80").disk, 4000000000000);
+}
+
+TEST(Profile, OneDeviceHasItsShareOfTheNode) {
+  const Profile eight = find_profile("h200"), one = find_profile("1xh200");
+  EXPECT_EQ(one.device, eight.device);
+  EXPECT_DOUBLE_EQ(one.nic.gather * 8, eight.nic.gather);
+  EXPECT_EQ(one.host_memory * 8, eight.host_memory);
+}
+
+TEST(Profile, ReadsBackWhatItWrote) {
+  for (const Profile& p : shipped_profiles()) {
+    const Profile back = parse_profile(p.to_toml(), p.name);
+    EXPECT_EQ(back.name, p.name);
+    EXPECT_EQ(back.devices, p.devices);
+    EXPECT_EQ(back.host_memory, p.host_memory);
+    EXPECT_NEAR(back.steal, p.steal, 1e-9);
+    EXPECT_NEAR(back.link.latency / p.link.latency, 1, 1e-3);
+    for (const auto& [dtype, rate] : p.device.gemm) EXPECT_NEAR(back.device.gemm.at(dtype).top / rate.top, 1, 1e-3);
+    EXPECT_EQ(back.to_toml(), p.to_toml());
+  }
+}
+
+TEST(Profile, RefusalsNameFileKeyAndWhatWasExpected) {
+  EXPECT_NE(refusal("[device]\nsteam = 1").find("device.steam: unknown key; did you mean device.stream?"),
+            std::string::npos);
+  EXPECT_NE(refusal("[device]\nstream = -1").find("p.toml: device.stream: expected a number"), std::string::npos);
+  EXPECT_NE(refusal("[device]\nstream = 1").find("gemm: no rate of any dtype"), std::string::npos);
+  EXPECT_NE(refusal("[gemm]\nbf16 = 5").find("gemm.bf16: expected [FLOP/s"), std::string::npos);
+  EXPECT_NE(refusal("a = = 1").find("p.toml: line 1"), std::string::npos);
+}
+
+TEST(Profile, AnUnknownNameAnswersWithTheNearest) {
+  try {
+    find_profile("h20");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("did you mean h200"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::plan

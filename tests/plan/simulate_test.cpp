@@ -1,0 +1,125 @@
+#include "tessera/plan/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/check.h"
+
+namespace tessera::plan {
+namespace {
+
+constexpr int kCompute = static_cast<int>(Lane::compute), kGather = static_cast<int>(Lane::gather),
+              kReduce = static_cast<int>(Lane::reduce), kFetch = static_cast<int>(Lane::h2d);
+
+Task compute(double seconds, std::vector<int> wait = {}, Share share = Share::compute) {
+  return {kCompute, std::move(wait), {{Resource::compute, share, seconds, false}}, ""};
+}
+Task transfer(int lane, double seconds, std::vector<int> wait = {}, const std::string& meet = "g") {
+  return {lane, std::move(wait), {{Resource::link, Share::comm, seconds, true}}, meet};
+}
+Task copy(double seconds, std::vector<int> wait = {}) {
+  return {kFetch, std::move(wait), {{Resource::h2d, Share::copy, seconds, false}}, ""};
+}
+
+TEST(Simulate, ATransferHidesBehindComputeThatDoesNotNeedIt) {
+  // gather 0-2 | forward 2-5 beside gather 2-4 | forward 5-8
+  const Timeline t = simulate({{{transfer(kGather, 2), compute(3, {0}), transfer(kGather, 2), compute(3, {2})}}}, {});
+  EXPECT_DOUBLE_EQ(t.seconds, 8);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::compute), 6);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::comm), 2);
+  EXPECT_DOUBLE_EQ(t.ranks[0].busy[static_cast<int>(Resource::link)], 4);
+  EXPECT_DOUBLE_EQ(t.ranks[0].spans[2].begin, 2);
+  EXPECT_DOUBLE_EQ(t.ranks[0].spans[3].begin, 5);
+}
+
+TEST(Simulate, WhatIsLongerThanTheComputeBesideItIsExposed) {
+  // gather 0-1 | forward 1-3 beside gather 1-6 | forward 6-7
+  const Timeline t = simulate({{{transfer(kGather, 1), compute(2, {0}), transfer(kGather, 5), compute(1, {2})}}}, {});
+  EXPECT_DOUBLE_EQ(t.seconds, 7);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::comm), 1 + 3);
+}
+
+TEST(Simulate, TransfersAtTheSameTimeShareTheLink) {
+  // both of 2 s begin at 0 and end at 4; one of 1 s and one of 3 s: 2, then 4
+  const Timeline even = simulate({{{transfer(kGather, 2), transfer(kReduce, 2)}}}, {});
+  EXPECT_DOUBLE_EQ(even.ranks[0].spans[0].end, 4);
+  EXPECT_DOUBLE_EQ(even.ranks[0].spans[1].end, 4);
+  const Timeline uneven = simulate({{{transfer(kGather, 1), transfer(kReduce, 3)}}}, {});
+  EXPECT_DOUBLE_EQ(uneven.ranks[0].spans[0].end, 2);
+  EXPECT_DOUBLE_EQ(uneven.ranks[0].spans[1].end, 4);
+}
+
+TEST(Simulate, ARunningTransferTakesItsShareOfCompute) {
+  // 4 s of compute, of which 2 s beside a transfer at 0.75: 1.5 s done by then, 2.5 s more
+  const Timeline t = simulate({{{transfer(kGather, 2), compute(4)}}}, {.steal = 0.25});
+  EXPECT_DOUBLE_EQ(t.seconds, 4.5);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::compute), 4);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::comm), 0.5);
+}
+
+TEST(Simulate, CopiesAndTheOptimiserAreSharesOfTheirOwn) {
+  // copy 0-3 | compute 3-4 | update 4-6
+  const Timeline t = simulate({{{copy(3), compute(1, {0}), compute(2, {}, Share::optimizer)}}}, {});
+  EXPECT_DOUBLE_EQ(t.seconds, 6);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::copy), 3);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::compute), 1);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::optimizer), 2);
+}
+
+TEST(Simulate, ACollectiveStartsWhenTheLastRankHasCome) {
+  // rank 0 comes at 1, rank 1 at 5; the transfer of 2 s ends at 7 on both
+  const RankTasks early{{compute(1), transfer(kReduce, 2, {0}), compute(1, {1})}};
+  const RankTasks late{{compute(5), transfer(kReduce, 2, {0}), compute(1, {1})}};
+  const Timeline t = simulate({early, late}, {});
+  for (const RankTimeline& rank : t.ranks) {
+    EXPECT_DOUBLE_EQ(rank.spans[1].end, 7);
+    EXPECT_DOUBLE_EQ(rank.seconds, 8);
+  }
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::comm), 6);
+  EXPECT_DOUBLE_EQ(t.ranks[1].share(Share::comm), 2);
+}
+
+TEST(Simulate, TheNthUseOfACommunicatorIsOneCollective) {
+  const RankTasks a{{transfer(kGather, 1), compute(4, {0}), transfer(kGather, 1, {1})}};
+  const RankTasks b{{transfer(kGather, 1), compute(1, {0}), transfer(kGather, 1, {1})}};
+  const Timeline t = simulate({a, b}, {});
+  EXPECT_DOUBLE_EQ(t.ranks[1].spans[0].end, 1);
+  EXPECT_DOUBLE_EQ(t.ranks[1].spans[2].end, 6);
+}
+
+TEST(Simulate, PhasesOfOneInstructionFollowEachOther) {
+  Task norm{
+      kCompute, {}, {{Resource::compute, Share::optimizer, 2, false}, {Resource::link, Share::comm, 1, true}}, "w"};
+  const Timeline t = simulate({{{norm, compute(1)}}}, {});
+  EXPECT_DOUBLE_EQ(t.seconds, 4);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::optimizer), 2);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::comm), 1);
+}
+
+TEST(Simulate, WhatTakesNoTimeIsDoneWhenItsWaitsAre) {
+  const Timeline t = simulate({{{compute(2), {kReduce, {0}, {}, ""}, {kGather, {1}, {}, ""}}}}, {});
+  EXPECT_DOUBLE_EQ(t.ranks[0].spans[2].end, 2);
+  EXPECT_DOUBLE_EQ(t.seconds, 2);
+}
+
+TEST(Simulate, SharesAddUpToTheStep) {
+  const Timeline t = simulate({{{transfer(kGather, 2), copy(1.5), compute(3, {0}), transfer(kReduce, 4, {2}),
+                                 compute(2, {1}), compute(1, {3}, Share::optimizer), transfer(kGather, 0.5, {5})}}},
+                              {.steal = 0.3});
+  double sum = 0;
+  for (double share : t.ranks[0].shares) sum += share;
+  EXPECT_NEAR(sum, t.seconds, 1e-12);
+}
+
+TEST(Simulate, ListsThatWaitForEachOtherAreNamed) {
+  const RankTasks first{{transfer(kGather, 1, {}, "a"), transfer(kGather, 1, {}, "b")}};
+  const RankTasks second{{transfer(kGather, 1, {}, "b"), transfer(kGather, 1, {}, "a")}};
+  try {
+    simulate({first, second}, {});
+    FAIL() << "two ranks that use two communicators in opposite order never end";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("stand still"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::plan

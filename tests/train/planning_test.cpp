@@ -1,0 +1,140 @@
+#include "tessera/train/planning.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+#include "tessera/models/registry.h"
+#include "tessera/plan/schedule_json.h"
+#include "tessera/train/plan_advice.h"
+#include "tessera/train/plan_page.h"
+#include "tessera/train/plan_view.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr const char* kConfig =
+    R"({"dim": 64, "num_heads": 2, "num_layers": 3, "ffn_dim": 192, "in_dim": 16, "out_dim": 16, "freq_dim": 32,
+        "text_dim": 48, "text_len": 8})";
+
+class Planning : public ::testing::Test {
+ protected:
+  PlanRequest request(const std::string& mesh, int64_t batch = 4) {
+    PlanRequest r;
+    r.model = model_.get();
+    r.model_name = "small";
+    r.latent = {16, 4, 16, 16};
+    r.mesh = Mesh::parse(mesh);
+    r.planner.global_batch = batch;
+    r.planner.micro_batch = batch / r.mesh.dp_size();
+    r.run.steps = 10;
+    return r;
+  }
+  /// Halfway between the least that any plan needs and what the fastest takes.
+  static int64_t tight(const PlanRequest& request) {
+    PlanRequest tiny = request;
+    tiny.planner.budget = 1;
+    const int64_t least = make_plan_as_is(tiny).choice.memory.peak;
+    return (least + make_plan_as_is(request).choice.memory.peak) / 2;
+  }
+
+  std::unique_ptr<net::Denoiser> model_ = models::make_denoiser({.config_text = kConfig});
+};
+
+TEST_F(Planning, JsonHasTheFieldsOfTheContractAndSharesAddUp) {
+  const Planned planned = make_plan(request("dp_shard=2"));
+  const auto json = nlohmann::json::parse(plan_json(planned));
+  for (const char* key :
+       {"fits", "mesh", "device", "host", "disk", "step_seconds", "group_hashes", "candidates", "advice"})
+    EXPECT_TRUE(json.contains(key)) << key;
+  const auto& step = json["step_seconds"];
+  const double total = step["total"];
+  EXPECT_GT(total, 0);
+  EXPECT_NEAR(step["compute"].get<double>() + step["exposed_comm"].get<double>() + step["exposed_copy"].get<double>() +
+                  step["optimizer"].get<double>(),
+              total, 1e-9 * total + 1e-12);
+  int64_t parts = 0;
+  for (const auto& [part, bytes] : json["device"]["by_part"].items()) parts += bytes.get<int64_t>();
+  EXPECT_EQ(parts, json["device"]["peak_bytes"].get<int64_t>());
+  ASSERT_FALSE(json["candidates"].empty());
+  for (const char* key : {"plan", "fits", "seconds", "why"}) EXPECT_TRUE(json["candidates"][0].contains(key)) << key;
+}
+
+TEST_F(Planning, TheWinnerIsTheFastestThatFits) {
+  PlanRequest r = request("dp_shard=2");
+  r.planner.budget = tight(r);
+  const Planned planned = make_plan(r);
+  ASSERT_TRUE(planned.choice.fits);
+  for (const auto& c : planned.choice.candidates)
+    if (c.fits) EXPECT_GE(c.seconds, planned.choice.seconds * (1 - 1e-9)) << c.plan.summary();
+}
+
+TEST_F(Planning, WhatDoesNotFitIsAnsweredWithPlansThatDo) {
+  PlanRequest r = request("dp_shard=1");
+  PlanRequest smaller = r;
+  smaller.planner.micro_batch = 1, smaller.planner.budget = 1;
+  r.planner.budget = make_plan_as_is(smaller).choice.memory.peak + (1 << 20);
+  const Planned planned = make_plan(r);
+  ASSERT_FALSE(planned.choice.fits);
+  EXPECT_NE(planned.choice.advice.find("What fits: train.micro_batch = "), std::string::npos) << planned.choice.advice;
+  EXPECT_NE(planned.choice.advice.find("a rank, a step of"), std::string::npos) << planned.choice.advice;
+}
+
+TEST_F(Planning, TheLargestFitsAndTheNextDoesNot) {
+  PlanRequest r = request("dp_shard=2");
+  r.planner.budget = make_plan_as_is(r).choice.memory.peak * 2;
+  for (Grow grow : {Grow::frames, Grow::batch, Grow::resolution}) {
+    const Largest found = largest(r, grow, {});
+    ASSERT_TRUE(found.found);
+    EXPECT_LE(found.peak, r.planner.budget) << found.text;
+    EXPECT_NE(found.limit.find(" would take "), std::string::npos) << found.limit;
+  }
+  r.planner.budget = 1;
+  EXPECT_FALSE(largest(r, Grow::batch, {}).found);
+  EXPECT_THROW(grow_of("frame_count"), UserError);
+}
+
+TEST_F(Planning, TheTraceHasPredictedAndMeasuredLanesOnOneClock) {
+  const Planned planned = make_plan(request("dp_shard=2"));
+  std::vector<std::string> executed;
+  const auto& list = planned.prediction.groups[0].schedule.list;
+  for (size_t i = 0; i < list.size(); ++i)
+    executed.push_back(plan::to_json(list[i], "train", 0, 3, static_cast<int>(i), 0,
+                                     100.0 + 0.1 * static_cast<double>(i), 100.1 + 0.1 * static_cast<double>(i)));
+  const auto trace = nlohmann::json::parse(plan_trace(planned, executed));
+  size_t predicted = 0, measured = 0;
+  double first = 1e30;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    const bool ran = event["pid"].get<int>() >= 1 << 20;
+    ++(ran ? measured : predicted);
+    if (ran) first = std::min(first, event["ts"].get<double>());
+  }
+  EXPECT_EQ(predicted, list.size());
+  EXPECT_EQ(measured, list.size());
+  EXPECT_NEAR(first, 0, 1);  // a step begins at zero, whatever the process's clock said
+}
+
+TEST_F(Planning, ThePageNeedsNothingElseAndDrawsEveryInstruction) {
+  const Planned planned = make_plan(request("dp_shard=2"));
+  const std::string page = plan_page(planned);
+  EXPECT_EQ(page.find("http"), std::string::npos);
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+  EXPECT_NE(page.find("backward blocks.1, micro 0"), std::string::npos);
+  EXPECT_NE(page.find("peak "), std::string::npos);
+}
+
+TEST_F(Planning, APlanWrittenByHandIsKeptAndTheFasterOneNamed) {
+  PlanRequest r = request("dp_shard=2");
+  plan::Plan slow = make_plan(r).plan();
+  slow.prefetch = 0;
+  for (auto& unit : slow.units) unit.activations = plan::Policy::recompute;
+  r.by_hand = slow;
+  const Planned planned = make_plan(r);
+  EXPECT_EQ(planned.plan(), slow);
+  EXPECT_NE(planned.choice.warning.find("set by hand"), std::string::npos) << planned.choice.warning;
+}
+
+}  // namespace
+}  // namespace tessera::train

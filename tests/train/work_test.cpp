@@ -1,0 +1,39 @@
+#include "tessera/engine/work.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/models/registry.h"
+
+namespace tessera::engine {
+namespace {
+
+constexpr const char* kConfig =
+    R"({"dim": 64, "num_heads": 2, "num_layers": 3, "ffn_dim": 192, "in_dim": 16, "out_dim": 16, "freq_dim": 32,
+        "text_dim": 48, "text_len": 8})";
+
+TEST(Work, ProductsAndAttentionAddUpToTheFlopsThatUnitsDeclare) {
+  const auto model = models::make_denoiser({.config_text = kConfig});
+  std::vector<net::Sample> samples(2);
+  for (net::Sample& sample : samples) {
+    sample.x = at::zeros({16, 2, 8, 6});
+    sample.context = at::zeros({8, 48});
+    sample.t = 500;
+  }
+  const net::Batch batch = model->pack(samples);
+  const plan::WorkTable work = count_work(model->units(), batch);
+  ASSERT_EQ(work.size(), 3u);  // kinds, not units
+  for (const auto& unit : model->units()) {
+    const plan::UnitWork& counted = work.at(unit->spec().kind);
+    double flops = 0;
+    for (double product : counted.products) flops += product;
+    for (const auto& [site, attention] : counted.attention) flops += attention;
+    EXPECT_NEAR(flops, unit->forward_flops(batch.tokens), 1e-6 * flops) << unit->spec().name;
+  }
+  const plan::UnitWork& block = work.at("block");
+  EXPECT_EQ(block.products.size(), 10u);
+  EXPECT_EQ(block.attention.size(), 2u);
+  EXPECT_GT(block.streamed, 0);
+}
+
+}  // namespace
+}  // namespace tessera::engine
