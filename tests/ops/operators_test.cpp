@@ -105,6 +105,35 @@ TEST_P(Operators, WeightsMayMoveBetweenForwardAndBackward) {
     expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
 }
 
+// An operator whose saved input nobody else holds may write the gradient in its place (ops/node.h).
+TEST_P(Operators, InputsThatOnlyTheGraphHoldsGetTheSameGradients) {
+  const Operator& op = GetParam();
+  const Expected expected = expected_of(op);
+  const Tensors inputs = map(op.inputs, leaf);
+  Sites sites = sites_of(op.weights);
+  const Tensor y = op.fast(map(inputs, [](const Tensor& t) { return t.clone(); }), sites, op.constants);
+  const Tensors grads = run_backward(y, expected.dy, inputs, sites);
+  for (size_t i = 0; i < grads.size(); ++i)
+    expect_close(grads[i], expected.input_grads[i], "gradient of input " + std::to_string(i));
+  for (size_t i = 0; i < op.weights.size(); ++i)
+    expect_close(sites[i].grad, expected.weight_grads[i], "gradient of weight " + std::to_string(i));
+}
+
+TEST_P(Operators, InputsWithTwoReadersKeepTheirValuesForBoth) {
+  const Operator& op = GetParam();
+  const Expected expected = expected_of(op);
+  const Tensors inputs = map(op.inputs, leaf);
+  Sites sites = sites_of(op.weights);
+  Tensor y;
+  {
+    const Tensors shared = map(inputs, [](const Tensor& t) { return t.clone(); });
+    y = op.fast(shared, sites, op.constants) + op.fast(shared, sites, op.constants);
+  }
+  const Tensors grads = run_backward(y, expected.dy, inputs, sites);
+  for (size_t i = 0; i < grads.size(); ++i)
+    expect_close(grads[i], 2 * expected.input_grads[i], "gradient of input " + std::to_string(i));
+}
+
 TEST_P(Operators, FrozenWeightsPassGradientsOn) {
   const Operator& op = GetParam();
   if (op.inputs.empty()) GTEST_SKIP() << op.name << " has no inputs to pass a gradient to";
@@ -124,6 +153,18 @@ TEST_P(Operators, WeightsLearnWhenInputsNeedNoGradient) {
   run_backward(op.fast(op.inputs, sites, op.constants), expected.dy, {}, sites);
   for (size_t i = 0; i < op.weights.size(); ++i)
     expect_close(sites[i].grad, expected.weight_grads[i], "gradient of weight");
+}
+
+TEST(GatedResidual, ARebuiltGraphNeedsNoValue) {
+  const Tensor x = at::randn({7, 5}).requires_grad_(), y = at::randn({7, 5}).requires_grad_(),
+               gate = at::randn({2, 5}).requires_grad_(), dy = at::randn({7, 5});
+  const Tensor rows = at::tensor({0, 0, 1, 1, 1, 0, 1}, at::kInt);
+  const Tensor whole = ops::gated_residual(x, y, gate, rows), hollow = ops::gated_residual(x, y, gate, rows, false);
+  EXPECT_EQ(hollow.sizes(), whole.sizes());
+  EXPECT_EQ(hollow.storage().nbytes(), sizeof(float)) << "no memory for values that nobody reads";
+  const auto expected = torch::autograd::grad({whole}, {x, y, gate}, {dy});
+  const auto found = torch::autograd::grad({hollow}, {x, y, gate}, {dy});
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << "input " << i;
 }
 
 TEST_P(Operators, ThreadsDoNotChangeABit) {

@@ -169,7 +169,7 @@ TEST(PlanToml, ErrorsNameFileKeyAndTheNearestName) {
   expect_refusal("[[units]]\nname = \"*\"\nactivations = \"recomput\"",
                  {"p.toml", "activations", "did you mean recompute?"});
   expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"SHARD_GRAD\"", {"strategy", "did you mean SHARD_GRAD_OP?"});
-  expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"NO_SHARD\"", {"strategy", "dp_replicate"});
+  expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"HYBRID_SHARD\"", {"strategy", "dp_replicate"});
   expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"ZeRO-2\"\nreshard_after_forward = true", {"contradicts"});
   expect_refusal("[[units]]\nname = \"*\"\nreshard_after_forward = 3", {"reshard_after_forward", "true or false"});
 }

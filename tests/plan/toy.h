@@ -15,6 +15,15 @@ inline ModelSpec model(int blocks, int64_t width = 40) {
     UnitSpec u;
     u.name = name, u.kind = kind;
     u.params = {{name + ".weight", {rows, width}}, {name + ".bias", {rows}}, {name + ".scale", {3}}};
+    u.cost.out = 64 * rows, u.cost.saved = 640 * rows, u.cost.keep_peak = 768 * rows, u.cost.forward_peak = 128 * rows;
+    u.cost.recompute_saved = u.cost.saved, u.cost.recompute_peak = 704 * rows, u.cost.backward_peak = 64 * rows;
+    u.cost.grad_in = 64 * rows;
+    u.cost.saved_by_site = {{"norm", 192 * rows}, {"attn", 320 * rows}, {"ffn", 128 * rows}};
+    if (kind == "block") {
+      u.cost.attention = {{"attn", 128 * rows}, {"cross", 64 * rows}};
+      for (const auto& [sites, kept] : {std::pair("attn", 128), {"cross", 64}, {"attn,cross", 192}})
+        u.cost.replays[sites] = {(128 + kept) * rows, (640 - kept) * rows, (704 - kept) * rows, 0};
+    }
     spec.units.push_back(u);
   };
   unit("stem", "stem", 12);
@@ -72,8 +81,16 @@ inline Plan random_plan(Random& random, const ModelSpec& spec, int most_ranks_an
                            ",dp_shard=" + std::to_string(draw(random, 1, most_ranks_an_axis));
   Plan p = plan(spec, mesh, draw(random, 1, 20), draw(random, 1, 3), draw(random, 0, 3));
   for (auto& unit : p.units) {
-    unit.activations = draw(random, 0, 1) ? Policy::keep : Policy::recompute;
-    unit.strategy = draw(random, 0, 2) ? Strategy::full_shard : Strategy::shard_grad_op;
+    unit.activations = static_cast<Policy>(draw(random, 0, 2));
+    unit.strategy = draw(random, 0, 1) ? Strategy::full_shard : static_cast<Strategy>(draw(random, 1, 3));
+    unit.reduce_once = draw(random, 0, 2) == 0;
+    for (Tier* tier : {&unit.parameters, &unit.gradients, &unit.states})
+      *tier = draw(random, 0, 1) ? Tier::device : static_cast<Tier>(draw(random, 1, 2));
+    for (const char* site : {"boundary", "attn", "cross", "norm"}) {
+      if (draw(random, 0, 3)) continue;
+      const auto policy = static_cast<Policy>(draw(random, 0, 2));
+      if (policy != Policy::recompute || unit.activations == Policy::recompute) unit.sites[site] = policy;
+    }
   }
   return p;
 }

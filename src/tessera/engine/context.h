@@ -3,12 +3,25 @@
 // weight gradients written straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
 #include "tessera/engine/store.h"
 #include "tessera/net/context.h"
+#include "tessera/ops/ops.h"
 
 namespace tessera::engine {
 
+/// Results of attention sites by name, kept from a forward without a graph for the graph that is rebuilt.
+using AttentionResults = std::map<std::string, ops::AttentionResult, std::less<>>;
+
+/// What one run of a unit does beyond computing.
+struct RunMode {
+  std::string_view unneeded = {};  ///< the site whose value nobody will read (net::Unit::output_site), or empty
+  AttentionResults* keep = nullptr;         ///< receives the results of the sites it names
+  const AttentionResults* known = nullptr;  ///< sites that are not computed again
+  std::function<void(std::string_view site, const Tensor& q, const Tensor& k)> on_attention = {};  ///< measurement
+};
+
 class ShardContext final : public net::Context {
  public:
-  ShardContext(Store& store, int unit, const net::Tokens& tokens) : store_(store), unit_(unit), tokens_(tokens) {}
+  ShardContext(Store& store, int unit, const net::Tokens& tokens, RunMode mode = {})
+      : store_(store), unit_(unit), tokens_(tokens), mode_(std::move(mode)) {}
 
   const net::Tokens& tokens() const override { return tokens_; }
   Tensor linear(std::string_view site, const Tensor& x) override;
@@ -29,12 +42,15 @@ class ShardContext final : public net::Context {
   Tensor embedding(std::string_view site, const Tensor& ids) override;
 
  private:
+  Tensor attend(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                const std::vector<int64_t>& k_offsets);
   ops::WeightSite& weight(std::string_view site, std::string_view suffix);
   ops::WeightSite* bias(std::string_view site);
 
   Store& store_;
   const int unit_;
   const net::Tokens& tokens_;
+  const RunMode mode_;
 };
 
 }  // namespace tessera::engine

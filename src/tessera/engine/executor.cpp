@@ -17,6 +17,8 @@ double now() {
 
 const std::vector<Axis> kWorldAxes(kAllAxes.begin(), kAllAxes.end());
 
+double sum_of_squares(const Tensor& t) { return ops::sum_of_squares(t.const_data_ptr<float>(), t.numel()); }
+
 int64_t bytes_sent(const Tensor& shard, const comm::Group& group) {
   return static_cast<int64_t>(shard.nbytes()) * (group.size() - 1);
 }
@@ -40,13 +42,14 @@ struct Executor::Run {
   const StepCalls* calls = nullptr;
   net::UnitUpdate* update = nullptr;
   const std::vector<net::Batch>* batches = nullptr;
-  std::vector<Tensor> results;
+  std::vector<Tensor> results = {};
   const std::function<void()>* write = nullptr;
   const std::function<void()>* commit = nullptr;
-  std::vector<Micro> micros;
-  std::optional<net::StepControl> control;
-  std::vector<std::array<double, 2>> times;
-  std::vector<std::vector<plan::Comm>> comm;
+  std::vector<Micro> micros = {};
+  std::optional<net::StepControl> control = {};
+  std::vector<double> shares = {};  // of units whose gradient left before the norm: their sums of squares, else -1
+  std::vector<std::array<double, 2>> times = {};
+  std::vector<std::vector<plan::Comm>> comm = {};
 };
 
 Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& store, comm::Comm& comm,
@@ -59,6 +62,7 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
       gather_(comm.group("gather", kShardAxes)),
       reduce_(comm.group("reduce", kShardAxes)),
       outer_(comm.group("reduce_outer", {Axis::dp_replicate})),
+      whole_(comm.group("reduce_whole", plan::kWholeAxes)),
       world_(comm.group("control", kWorldAxes)) {
   if (!options_.trace.empty()) {
     trace_.open(options_.trace, std::ios::trunc);
@@ -98,8 +102,10 @@ void Executor::checkpoint(const plan::Schedule& schedule, int64_t step, const st
 void Executor::interpret(const std::shared_ptr<Run>& shared) {
   Run& run = *shared;
   const auto& list = run.schedule.list;
+  host_.reserve(run.schedule.host_arena);
   run.micros.resize(run.schedule.micros);
   for (auto& micro : run.micros) micro.runs.resize(units_.size());
+  run.shares.assign(units_.size(), -1);
   run.times.resize(list.size());
   run.comm.resize(list.size());
   events_.reset(list.size());
@@ -130,10 +136,10 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
       }
       continue;
     }
-    auto& lane = list[i].lane == plan::Lane::gather   ? gather_lane_
-                 : list[i].lane == plan::Lane::reduce ? reduce_lane_
-                                                      : disk_lane_;
-    lane.push([this, perform, shared, i] {
+    // Memory is taken in the order of the list, and so the curve is the predicted one.
+    if (list[i].op == plan::Op::fetch && list[i].part == plan::Part::activations)
+      for (auto& saved : run.micros[list[i].micro].runs[list[i].unit].offloaded) take_memory(saved);
+    lane(list[i].lane).push([this, perform, shared, i] {
       try {
         events_.await(shared->schedule.list[i].wait);
         perform(i);
@@ -166,21 +172,41 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
   switch (in.op) {
     case plan::Op::gather:
       if (in.slot >= 0) {
-        gather_.all_gather(store_.arena(in.slot, store_.layout(in.unit).total), store_.param(in.unit));
-        done.push_back({shard_axis, "all_gather", bytes_sent(store_.param(in.unit), gather_)});
+        const bool sharded = store_.layout(in.unit).shards > 1;
+        const int64_t sent = store_.gather(in.unit, in.slot, sharded ? &gather_ : nullptr, in.scratch);
+        if (sharded) done.push_back({shard_axis, "all_gather", sent});
       }
       break;
     case plan::Op::forward:
       store_.bind(in.unit, in.slot);
       forward_unit(run, in);
       break;
-    case plan::Op::recompute: {
+    case plan::Op::recompute:
       store_.bind(in.unit, in.slot);
-      Micro& micro = run.micros[in.micro];
-      ShardContext ctx(store_, in.unit, micro.batch.tokens);
-      run_forward(*units_[in.unit], ctx, micro.cond, true, micro.runs[in.unit]);
+      recompute_unit(run, in);
+      break;
+    case plan::Op::stash:
+    case plan::Op::fetch: {
+      if (in.part != plan::Part::activations) {
+        store_.move(in, in.host < 0 ? nullptr : host_.at(in.host));
+        break;
+      }
+      int64_t at = in.host;
+      for (const auto& saved : run.micros[in.micro].runs[in.unit].offloaded) {
+        void* device = saved.storage.mutable_data();
+        in.op == plan::Op::stash ? std::memcpy(host_.at(at), device, saved.storage.nbytes())
+                                 : std::memcpy(device, host_.at(at), saved.storage.nbytes());
+        at += saved.bytes();
+      }
+      // The schedule has the bytes of the fullest micro-batch.
+      check_internal(at - in.host <= in.bytes, "engine.executor",
+                     std::string(name(in.op)) + " " + in.name + " moves " + std::to_string(at - in.host) +
+                         " bytes, the schedule says " + std::to_string(in.bytes));
       break;
     }
+    case plan::Op::drop:
+      for (auto& saved : run.micros[in.micro].runs[in.unit].offloaded) free_memory(saved);
+      break;
     case plan::Op::release:
       store_.unbind(in.unit);
       if (options_.poison && in.slot >= 0)
@@ -202,8 +228,9 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
     case plan::Op::backward: {
       Micro& micro = run.micros[in.micro];
       store_.bind(in.unit, in.slot);
-      store_.bind_grad(in.unit, in.grad, in.grad >= 0 || in.micro == 0);
+      store_.bind_grad(in.unit, in.grad, !in.add);
       const bool stem = in.unit == 0;
+      micro.runs[in.unit].offloaded.clear();  // the graph is to be the only holder
       std::vector<Tensor> out_cond_grad;
       if (stem) out_cond_grad = std::move(micro.cond_grad);
       std::vector<Tensor> none;
@@ -218,28 +245,33 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       break;
     }
     case plan::Op::idle:
-      if (in.grad >= 0)
-        store_.arena(in.grad, store_.layout(in.unit).total).zero_();
-      else if (in.micro == 0)
-        store_.grad(in.unit).zero_();
+      if (in.add) break;
+      (in.grad >= 0 ? store_.arena(in.grad, store_.layout(in.unit).total) : store_.grad(in.unit)).zero_();
       break;
     case plan::Op::reduce: {
       const int64_t total = store_.layout(in.unit).total;
-      reduce_.reduce_scatter(store_.grad(in.unit), store_.arena(in.grad, total), store_.arena(in.scratch, total),
-                             in.micro > 0);
-      done.push_back({shard_axis, "reduce_scatter", bytes_sent(store_.grad(in.unit), reduce_)});
+      const Tensor shard = store_.grad_at(in.unit, in.target);
+      reduce_.reduce_scatter(shard, store_.arena(in.grad, total), store_.arena(in.scratch, total),
+                             in.add);
+      done.push_back({shard_axis, "reduce_scatter", bytes_sent(shard, reduce_)});
       break;
     }
-    case plan::Op::reduce_outer:
-      outer_.all_reduce(store_.grad(in.unit));
-      done.push_back({outer_.axis(), "all_reduce", static_cast<int64_t>(store_.grad(in.unit).nbytes())});
+    case plan::Op::reduce_outer: {
+      comm::Group& group = store_.layout(in.unit).shards > 1 ? outer_ : whole_;
+      const Tensor shard = store_.grad_at(in.unit, in.target);
+      group.all_reduce(shard);
+      done.push_back({group.axis(), "all_reduce", static_cast<int64_t>(shard.nbytes())});
       break;
+    }
     case plan::Op::norm:
-      norm(run, done);
+      if (in.unit < 0)
+        norm(run, done);
+      else
+        run.shares[in.unit] = sum_of_squares(store_.grad_at(in.unit, in.target));
       break;
     case plan::Op::update:
       if (run.control && run.update)
-        run.update->update(in.unit, store_.param(in.unit), store_.grad(in.unit), *run.control);
+        store_.update(in.unit, *run.update, *run.control, {in.slot, in.grad, in.scratch});
       break;
     case plan::Op::flush:
       (*run.write)();
@@ -262,11 +294,19 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
     micro.stream = micro.batch.inputs;
   }
   UnitRun& unit_run = micro.runs[in.unit];
-  const bool graph = train && plan_.units[in.unit].activations == plan::Policy::keep;
+  const plan::UnitPlan& plan = plan_.units[in.unit];
+  const bool graph = train && plan.activations != plan::Policy::recompute;
   unit_run.in = leaves(micro.stream, train && (in.unit > 0 || options_.input_grad));
   micro.stream.clear();
-  ShardContext ctx(store_, in.unit, micro.batch.tokens);
+  if (train && plan.replays())
+    for (const auto& [site, policy] : plan.sites)
+      if (site != plan::kBoundary && policy != plan::Policy::recompute) unit_run.attention[site];
+  ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.attention});
+  std::optional<SavedStorages> saved;
+  if (graph && plan.offloads()) saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens));
   net::Flow out = run_forward(*units_[in.unit], ctx, micro.cond, graph, unit_run);
+  if (train && plan.offloads()) list_offloaded(unit_run, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
+  saved.reset();
   micro.stream = std::move(out.stream);
   if (!out.cond.empty()) {
     micro.cond = leaves(out.cond, train);
@@ -275,12 +315,47 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   if (!train) unit_run = UnitRun{};
 }
 
+/// The storages of a unit that go to the host: its input, what its graph saved, what its attention made.
+void Executor::list_offloaded(UnitRun& run, int unit, std::vector<SavedStorage> saved) const {
+  const plan::UnitPlan& plan = plan_.units[unit];
+  if (unit > 0)  // the first unit's input is the batch, which others read
+    for (const Tensor& t : run.in) saved.push_back({std::string(plan::kBoundary), t.storage()});
+  for (const auto& [site, result] : run.attention)
+    for (const Tensor& t : {result.out, result.lse}) saved.push_back({site, t.storage()});
+  std::erase_if(saved, [&](const SavedStorage& s) { return plan.policy(s.site) != plan::Policy::offload; });
+  run.offloaded = std::move(saved);
+}
+
+void Executor::recompute_unit(Run& run, const plan::Instruction& in) {
+  Micro& micro = run.micros[in.micro];
+  UnitRun& unit_run = micro.runs[in.unit];
+  ShardContext ctx(store_, in.unit, micro.batch.tokens,
+                   {.unneeded = units_[in.unit]->output_site(), .known = &unit_run.attention});
+  unit_run.offloaded.clear();  // it is back, and the graph is to be its only holder
+  run_forward(*units_[in.unit], ctx, micro.cond, true, unit_run);
+  unit_run.attention.clear();
+}
+
+LaneThread& Executor::lane(plan::Lane lane) {
+  switch (lane) {
+    case plan::Lane::gather:
+      return gather_lane_;
+    case plan::Lane::reduce:
+      return reduce_lane_;
+    case plan::Lane::h2d:
+      return fetch_lane_;
+    case plan::Lane::d2h:
+      return stash_lane_;
+    default:
+      return disk_lane_;
+  }
+}
+
 void Executor::norm(Run& run, std::vector<plan::Comm>& done) {
-  // Replicas hold the same gradients: only the first counts. Summed in rank order, so every rank has the same bits.
+  // Of ranks that hold the same gradient only one counts it. Summed in rank order, so every rank has the same bits.
   double squares = 0;
-  if (plan_.mesh.coordinate(rank_, Axis::dp_replicate) == 0)
-    for (int u = 0; u < store_.units(); ++u)
-      squares += ops::sum_of_squares(store_.grad(u).const_data_ptr<float>(), store_.grad(u).numel());
+  for (int u = 0; u < store_.units(); ++u)
+    if (store_.speaks_for(u)) squares += run.shares[u] >= 0 ? run.shares[u] : sum_of_squares(store_.grad(u));
   std::vector<double> mine = {squares};
   if (run.calls->control)
     for (double value : run.calls->control()) mine.push_back(value);

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tessera/comm/comm.h"
+#include "tessera/engine/host_memory.h"
 #include "tessera/engine/lane.h"
 #include "tessera/engine/unit_run.h"
 #include "tessera/net/model.h"
@@ -65,6 +66,9 @@ class Executor {
   void interpret(const std::shared_ptr<Run>& shared);
   void execute(Run& run, int index, std::vector<plan::Comm>& done);
   void forward_unit(Run& run, const plan::Instruction& in);
+  void recompute_unit(Run& run, const plan::Instruction& in);
+  void list_offloaded(UnitRun& run, int unit, std::vector<SavedStorage> saved) const;
+  LaneThread& lane(plan::Lane lane);
   void norm(Run& run, std::vector<plan::Comm>& done);
 
   const std::vector<std::unique_ptr<net::Unit>>& units_;
@@ -72,9 +76,10 @@ class Executor {
   const plan::Plan& plan_;
   const int rank_;
   const ExecutorOptions options_;
-  comm::Group &gather_, &reduce_, &outer_, &world_;
+  comm::Group &gather_, &reduce_, &outer_, &whole_, &world_;
   Events events_;
-  LaneThread gather_lane_, reduce_lane_, disk_lane_;
+  LaneThread gather_lane_, reduce_lane_, disk_lane_, fetch_lane_, stash_lane_;
+  HostMemory host_;
   Whereabouts whereabouts_;
   std::vector<std::vector<Tensor>> input_grads_;
   std::map<std::string, double> busy_;

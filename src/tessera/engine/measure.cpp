@@ -76,7 +76,7 @@ class Probe {
     plan::Footprint f;
     plan::ModelSpec one;
     one.units = {described};
-    Store store(one, {unit.prefix()}, Mesh{}, 0, at::kMeta, options_.train);
+    Store store(one, {unit.prefix()}, plan::Plan{}, 0, at::kMeta, options_.train);
     store.bind(0, -1);
     ShardContext ctx(store, 0, tokens_);
     const bool want_input = !first || options_.input_grad;
@@ -92,42 +92,104 @@ class Probe {
     f.forward_flops = unit.forward_flops(tokens_);
     f.backward_flops = 2 * f.forward_flops;
     net::Flow out;
-    if (options_.train) {
+    {
+      UnitRun run{.in = leaves(stream, options_.train && want_input)};
+      const std::vector<Tensor> cond_leaves = leaves(cond, options_.train);
+      Meter::MetaCount count;
+      out = run_forward(unit, ctx, cond_leaves, options_.train, run);
+      f.keep_peak = count.peak();
+      f.saved = count.live() - f.out - f.cond;
+    }
+    if (options_.train) {  // a graph stands without its outputs, but for what it saved of them itself
       UnitRun run{.in = leaves(stream, want_input)};
-      std::vector<Tensor> cond_leaves = leaves(cond, true);
+      const std::vector<Tensor> cond_leaves = leaves(cond, true);
       std::vector<Tensor> cond_grad(cond.size());
+      ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site()});
       store.bind_grad(0, -1, true);
-      {
-        Meter::MetaCount count;
-        out = run_forward(unit, ctx, cond_leaves, true, run);
-        f.keep_peak = f.recompute_peak = count.peak();
-        f.saved = count.live() - f.out - f.cond;
-        std::vector<Tensor> out_grad, out_cond_grad;
-        for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
-        for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
-        // A rebuilt graph stands without the outputs: what they hold goes, but for what the graph itself saved of them.
-        net::Flow same;
-        for (const Tensor& t : out.stream) same.stream.push_back(at::empty_like(t));
-        for (const Tensor& t : out.cond) same.cond.push_back(at::empty_like(t));
-        const int64_t with_both = count.live();
-        out = std::move(same);
-        f.recompute_saved = f.saved + f.out + f.cond - (with_both - count.live());
-        const int64_t start = count.live();
-        count.reset_peak();
-        std::vector<Tensor> in_grad =
-            run_backward(run, std::move(out_grad), std::move(out_cond_grad), cond_leaves, cond_grad, store.anchor(0));
-        f.backward_peak = count.peak() - start;
-        f.grad_in = bytes_of(in_grad);
-        for (const Tensor& t : cond_grad) f.grad_cond.push_back(t.defined() ? bytes_of({t}) : 0);
-        store.finish_grad(0);
-      }
-    } else {
-      UnitRun run{.in = leaves(stream, false)};
-      out = run_forward(unit, ctx, cond, false, run);
+      Meter::MetaCount count;
+      run_forward(unit, again, cond_leaves, true, run);
+      f.recompute_peak = count.peak();
+      f.recompute_saved = count.live();
+      std::vector<Tensor> out_grad, out_cond_grad;
+      for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
+      for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
+      const int64_t start = count.live();
+      count.reset_peak();
+      const std::vector<Tensor> in_grad =
+          run_backward(run, std::move(out_grad), std::move(out_cond_grad), cond_leaves, cond_grad, store.anchor(0));
+      f.backward_peak = count.peak() - start;
+      f.grad_in = bytes_of(in_grad);
+      for (const Tensor& t : cond_grad) f.grad_cond.push_back(t.defined() ? bytes_of({t}) : 0);
+      store.finish_grad(0);
+    }
+    if (options_.train) {
+      f.saved_by_site = saved_by_site(unit, ctx, stream, cond, want_input);
+      measure_replays(unit, store, stream, cond, want_input, f);
     }
     stream = out.stream;
     if (!out.cond.empty()) cond = out.cond;
     return f;
+  }
+
+  std::map<std::string, int64_t> saved_by_site(const net::Unit& unit, ShardContext& ctx,
+                                               const std::vector<Tensor>& stream, const std::vector<Tensor>& cond,
+                                               bool want_input) {
+    UnitRun run{.in = leaves(stream, want_input)};
+    const std::vector<Tensor> cond_leaves = leaves(cond, true);
+    SavedStorages saved(foreign_tensors(run.in, cond_leaves, tokens_));
+    const net::Flow out = run_forward(unit, ctx, cond_leaves, true, run);
+    std::map<std::string, int64_t> bytes;
+    for (const SavedStorage& storage : saved.take(out.stream, out.cond)) bytes[storage.site] += storage.bytes();
+    return bytes;
+  }
+
+  /// The unit's recompute with the attention of each choice of sites kept.
+  void measure_replays(const net::Unit& unit, Store& store, const std::vector<Tensor>& stream,
+                       const std::vector<Tensor>& cond, bool want_input, plan::Footprint& f) {
+    std::map<std::string, double> flops;  // of each attention site
+    {
+      const auto note = [&](std::string_view site, const Tensor& q, const Tensor& k) {
+        const auto& to = k.size(0) == tokens_.count() ? tokens_.offsets : tokens_.context_offsets;
+        double pairs = 0;
+        for (size_t s = 0; s + 1 < to.size(); ++s)
+          pairs += static_cast<double>(tokens_.offsets[s + 1] - tokens_.offsets[s]) * static_cast<double>(to[s + 1] - to[s]);
+        flops[std::string(site)] = 4 * pairs * static_cast<double>(q.size(1));
+      };
+      ShardContext ctx(store, 0, tokens_, {.on_attention = note});
+      UnitRun run{.in = leaves(stream, false)};
+      run_forward(unit, ctx, cond, false, run);
+    }
+    std::vector<std::string> sites;
+    for (const auto& [site, cost] : flops) sites.push_back(site);
+    // Every subset of up to three sites; of more, all or none.
+    const unsigned most = 1u << sites.size();
+    for (unsigned chosen = 1; chosen < most && !sites.empty(); ++chosen) {
+      if (sites.size() > 3) chosen = most - 1;
+      UnitRun run{.in = leaves(stream, want_input)};
+      const std::vector<Tensor> cond_leaves = leaves(cond, true);
+      std::string key;
+      plan::Footprint::Replay replay;
+      replay.forward_flops = f.forward_flops;
+      for (size_t i = 0; i < sites.size(); ++i) {
+        if (!(chosen >> i & 1)) continue;
+        run.attention[sites[i]];
+        key += (key.empty() ? "" : ",") + sites[i];
+        replay.forward_flops -= flops[sites[i]];
+      }
+      Meter::MetaCount count;
+      ShardContext first(store, 0, tokens_, {.keep = &run.attention});
+      run_forward(unit, first, cond_leaves, false, run);
+      replay.forward_peak = count.peak();
+      for (const auto& [site, result] : run.attention) f.attention[site] = bytes_of({result.out, result.lse});
+      const int64_t kept = count.live();
+      count.reset_peak();
+      ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site(), .known = &run.attention});
+      run_forward(unit, again, cond_leaves, true, run);
+      run.attention.clear();
+      replay.recompute_peak = count.peak() - kept;
+      replay.recompute_saved = count.live() - kept;
+      f.replays[key] = replay;
+    }
   }
 
   const std::vector<std::unique_ptr<net::Unit>>& units_;

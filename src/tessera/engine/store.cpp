@@ -1,25 +1,32 @@
 #include "tessera/engine/store.h"
 
+#include <cstring>
+
 #include "tessera/base/check.h"
+#include "tessera/ops/bf16.h"
 
 namespace tessera::engine {
 
-Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const Mesh& mesh, int rank,
-             at::Device device, bool trainable)
-    : shard_rank_(mesh.shard_rank(rank)), device_(device) {
+Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const plan::Plan& plan, int rank,
+             at::Device device, bool trainable, std::string nvme)
+    : shard_rank_(plan.mesh.shard_rank(rank)),
+      first_replica_(plan.mesh.coordinate(rank, Axis::dp_replicate) == 0),
+      masters_(plan.states.masters),
+      gathered_(plan.gathered()),
+      device_(device) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  open_disk(model, plan, nvme, trainable);
   for (size_t u = 0; u < model.units.size(); ++u) {
     Unit unit;
     unit.spec = model.units[u];
-    unit.layout = plan::flat_layout(unit.spec, mesh.shard_size());
-    {
-      const Meter::Scope scope(engine::Part::parameters);
-      unit.param = at::zeros({unit.layout.shard}, options);
-    }
-    if (trainable) {
-      const Meter::Scope scope(engine::Part::gradients);
-      unit.grad = at::zeros({unit.layout.shard}, options);
-    }
+    unit.layout = plan::flat_layout(unit.spec, plan.shards(static_cast<int>(u)));
+    if (u < plan.units.size()) unit.plan = plan.units[u];
+    unit.param = make_buffer(unit.layout.shard, masters_ == plan::Masters::fp32 ? at::kFloat : at::kBFloat16,
+                             unit.plan.parameters, engine::Part::parameters, unit.param_extent);
+    if (trainable)
+      unit.grad = make_buffer(unit.layout.shard, at::kFloat, unit.plan.gradients, engine::Part::gradients,
+                              unit.grad_extent);
+    unit.states = plan::state_layout(unit.spec, unit.layout, unit.layout.shards > 1 ? shard_rank_ : 0, {});
     unit.anchor = at::zeros({1}, options).requires_grad_(trainable);
     unit.sites.resize(unit.spec.params.size());
     for (size_t p = 0; p < unit.spec.params.size(); ++p) {
@@ -57,8 +64,33 @@ std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat) const 
   return views;
 }
 
+int64_t Store::gather(int u, int64_t slot, comm::Group* group, int64_t from) {
+  Unit& unit = units_[u];
+  const int64_t total = unit.layout.total, shard = unit.layout.shard;
+  const Tensor param = param_at(u, from);
+  Tensor landing = arena(slot, total), own = param;
+  if (gathered_ == plan::ParamType::bf16) {
+    landing = landing.view(at::kBFloat16).narrow(0, total, total);
+    own = landing.narrow(0, shard_rank(u) * shard, shard);  // the group finds it where it belongs
+    auto* half = static_cast<uint16_t*>(own.mutable_data_ptr());
+    if (masters_ == plan::Masters::fp32)
+      ops::high_half(half, param.const_data_ptr<float>(), shard);
+    else
+      std::memcpy(half, param.const_data_ptr(), param.nbytes());
+  }
+  int64_t sent = 0;
+  if (group) {
+    group->all_gather(landing, own);
+    sent = static_cast<int64_t>(own.nbytes()) * (group->size() - 1);
+  }
+  if (gathered_ == plan::ParamType::bf16) ops::widen_in_place(arena(slot, total).mutable_data_ptr<float>(), total);
+  return sent;
+}
+
 void Store::bind(int u, int64_t slot) {
   Unit& unit = units_[u];
+  check_internal(slot >= 0 || gathered_ == plan::ParamType::fp32, "engine.store",
+                 unit.spec.name + ": parameters that are bf16 need a slot");
   auto& views = unit.views[slot];
   if (views.empty()) views = views_of(unit, slot < 0 ? unit.param : arena(slot, unit.layout.total));
   for (size_t p = 0; p < views.size(); ++p) unit.sites[p].value = views[p];
@@ -112,21 +144,18 @@ ops::WeightSite& Store::site(int u, std::string_view site) {
 
 std::vector<Store::Part> Store::parts() const {
   std::vector<Part> parts;
-  for (int u = 0; u < units(); ++u) {
-    const auto& layout = units_[u].layout;
-    const int64_t low = layout.shard * shard_rank_, high = low + layout.shard;
-    for (size_t p = 0; p < units_[u].spec.params.size(); ++p) {
-      const int64_t start = layout.start[p], end = start + units_[u].spec.params[p].numel();
-      const int64_t begin = std::max(start, low), stop = std::min(end, high);
-      if (begin < stop) parts.push_back({u, static_cast<int>(p), begin - start, stop - start, begin - low});
+  for (int u = 0; u < units(); ++u)
+    for (size_t r = 0; r < units_[u].states.ranges.size(); ++r) {
+      const auto& range = units_[u].states.ranges[r];
+      parts.push_back({u, range.param, range.begin, range.end, range.offset, static_cast<int>(r)});
     }
-  }
   return parts;
 }
 
 int64_t Store::persistent_bytes() const {
   int64_t bytes = 0;
-  for (const auto& unit : units_) bytes += unit.layout.shard * 4 * (unit.grad.defined() ? 2 : 1);
+  for (const auto& unit : units_)
+    bytes += static_cast<int64_t>(unit.param.nbytes() + (unit.grad.defined() ? unit.grad.nbytes() : 0));
   return bytes;
 }
 

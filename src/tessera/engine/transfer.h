@@ -19,10 +19,11 @@ void load_weights(Store& store, const checkpoint::WeightSet& weights,
                   const std::function<std::string(const std::string&)>& name_in_file,
                   const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint);
 
-/// This rank's pieces of a training checkpoint: parameters and optimiser states. Data is borrowed from the shards.
-std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, net::UnitUpdate* update);
-/// The reverse, from any layout.
-void restore(Store& store, net::UnitUpdate* update, checkpoint::TrainingCheckpoint& from);
+/// This rank's pieces of a training checkpoint: masters and optimiser states. Data is borrowed from the store.
+std::vector<checkpoint::Piece> checkpoint_pieces(Store& store);
+/// The reverse, from any layout. Masters saved in another form are converted; moments must have their form, else
+/// UserError (input) that names plan.moments.
+void restore(Store& store, checkpoint::TrainingCheckpoint& from);
 
 /// Gathers one unit and calls `each(param, whole tensor)` for its parameters in order, then `done` while they are still
 /// there. All ranks take part and see the values. `gradients` hands out reduced gradients instead.

@@ -10,6 +10,14 @@ std::vector<Tensor> leaves(const std::vector<Tensor>& tensors, bool requires_gra
   return result;
 }
 
+std::vector<Tensor> foreign_tensors(const std::vector<Tensor>& in, const std::vector<Tensor>& cond,
+                                    const net::Tokens& tokens) {
+  std::vector<Tensor> result = in;
+  result.insert(result.end(), cond.begin(), cond.end());
+  result.insert(result.end(), {tokens.rows, tokens.cos, tokens.sin});
+  return result;
+}
+
 net::Flow run_forward(const net::Unit& unit, net::Context& ctx, const std::vector<Tensor>& cond, bool graph,
                       UnitRun& run) {
   const at::AutoGradMode mode(graph);

@@ -25,6 +25,9 @@ class Unit {
   virtual Flow forward(Context& ctx, const Flow& in) const = 0;
   /// What precedes a site in parameter names: "blocks.3." for blocks, "" for stems whose sites are whole names.
   virtual std::string prefix() const { return spec().name + "."; }
+  /// The gated residual whose value is all that forward returns, empty when there is none: a graph that is rebuilt for
+  /// its backward leaves that value out.
+  virtual std::string_view output_site() const { return {}; }
   /// Multiply-adds x 2 of one forward on T tokens of B samples with the given lengths.
   virtual double forward_flops(const Tokens& tokens) const = 0;
 };

@@ -177,9 +177,10 @@ float usual_scale(const Tensor& q, int64_t heads) { return 1 / std::sqrt(static_
 
 struct Attention : Function<Attention> {
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                        const Offsets& q_at, const Offsets& k_at) {
-    Tensor lse;
-    Tensor out = run_forward(q, k, v, nullptr, heads, usual_scale(q, heads), q_at, k_at, lse);
+                        const Offsets& q_at, const Offsets& k_at, const AttentionResult* known) {
+    Tensor lse = known ? known->lse : Tensor();
+    Tensor out = known ? known->out.detach()
+                       : run_forward(q, k, v, nullptr, heads, usual_scale(q, heads), q_at, k_at, lse);
     ctx->save_for_backward({q, k, v, out, lse});
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["q_at"] = q_at;
@@ -202,7 +203,7 @@ struct Attention : Function<Attention> {
                                   data(d_out) + at_q, data(lse) + h * q.size(0) + q_at[s],
                                   {out_data(dq) + at_q, out_data(dk) + at_k, out_data(dv) + at_k}, work);
                   });
-    return {dq, dk, dv, {}, {}, {}};
+    return {dq, dk, dv, {}, {}, {}, {}};
   }
 };
 
@@ -217,11 +218,20 @@ void check_offsets(const Offsets& q_at, const Offsets& k_at) {
 }  // namespace
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Offsets& q_offsets,
-                 const Offsets& k_offsets) {
+                 const Offsets& k_offsets, AttentionResult* keep, const AttentionResult* known) {
   check_offsets(q_offsets, k_offsets);
-  if (wants_graph({&q, &k, &v})) return Attention::apply(q, k, v, heads, q_offsets, k_offsets);
+  if (known)
+    check_internal(known->out.defined() && known->out.sizes() == q.sizes(), "ops.attention",
+                   "the known result is not that of these queries");
+  if (wants_graph({&q, &k, &v})) {
+    check_internal(!keep, "ops.attention", "a result is kept of a pass without a graph only");
+    return Attention::apply(q, k, v, heads, q_offsets, k_offsets, known);
+  }
+  if (known) return known->out;
   Tensor lse;
-  return run_forward(q, k, v, nullptr, heads, usual_scale(q, heads), q_offsets, k_offsets, lse);
+  Tensor out = run_forward(q, k, v, nullptr, heads, usual_scale(q, heads), q_offsets, k_offsets, lse);
+  if (keep) *keep = {out, lse};
+  return out;
 }
 
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias) {

@@ -51,9 +51,10 @@ TESSERA_KERNEL void gated_table(const float* up, const float* y, const int32_t* 
 }
 
 struct GatedResidual : Function<GatedResidual> {
-  static Tensor run(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows) {
+  static Tensor run(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows, bool value) {
     check_internal(x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "ops.gated_residual",
                    "x and y must be contiguous and alike");
+    if (!value) return at::empty_strided(x.sizes(), {0, 0}, x.options());
     Tensor out = at::empty_like(x);
     if (x.is_meta()) return out;
     at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
@@ -62,10 +63,10 @@ struct GatedResidual : Function<GatedResidual> {
     });
     return out;
   }
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y, const Tensor& gate,
-                        const Tensor& rows) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows,
+                        bool value) {
     ctx->save_for_backward({y, gate, rows});
-    return run(x, y, gate, rows);
+    return run(x, y, gate, rows, value);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
@@ -87,7 +88,7 @@ struct GatedResidual : Function<GatedResidual> {
                       out_data(dy));
         });
     }
-    return {grads[0], dy, dgate, {}};
+    return {grads[0], dy, dgate, {}, {}};
   }
 };
 
@@ -121,9 +122,10 @@ struct Embedding : Function<Embedding> {
 
 }  // namespace
 
-Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows) {
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows, bool value) {
   check_rows(rows, x, gate, "ops.gated_residual");
-  return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, rows) : GatedResidual::run(x, y, gate, rows);
+  return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, rows, value)
+                                      : GatedResidual::run(x, y, gate, rows, value);
 }
 
 Tensor param(WeightSite& weight, const Tensor& anchor) {

@@ -47,17 +47,23 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
   return y;
 }
 
-/// x = gelu'(x) * (dy W), some rows at a time: the widest gradient of a block takes the place of what it came from.
+/// x = gelu'(x) * (dy W), some columns at a time: the widest gradient of a block takes the place of what it came from.
+/// Columns and not rows, because the product then packs each panel of W once.
 void gelu_input_gradient_in_place(const Tensor& x, const Tensor& dy, const Tensor& w) {
-  constexpr int64_t kRows = 256;
   const int64_t rows = x.size(0), cols = x.size(1);
-  const Tensor panel = at::empty({std::min(kRows, rows), cols}, x.options());
+  const int64_t width = std::min(cols, round_up(div_up(cols, 16), 64));
+  const Tensor panel = at::empty({rows, width}, x.options());
   if (x.is_meta()) return;
   float* values = const_cast<float*>(data(x));
-  for (int64_t r = 0; r < rows; r += kRows) {
-    const int64_t n = std::min(kRows, rows - r);
-    gemm(panel.narrow(0, 0, n), dy.narrow(0, r, n), w);
-    gelu_backward(values + r * cols, data(panel), values + r * cols, n * cols);
+  for (int64_t c = 0; c < cols; c += width) {
+    const int64_t n = std::min(width, cols - c);
+    gemm(panel.narrow(1, 0, n), dy, w.narrow(1, c, n));
+    at::parallel_for(0, rows, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        float* to = values + r * cols + c;
+        gelu_backward(to, data(panel) + r * width, to, n);
+      }
+    });
   }
 }
 

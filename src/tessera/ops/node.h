@@ -26,9 +26,12 @@ inline bool wants_graph(std::initializer_list<const at::Tensor*> inputs) {
   return false;
 }
 
-/// A saved input is ours alone when its memory is held by its saved form and by `x`, what we unpacked from it: then its
-/// gradient may take its place.
-inline bool nobody_else_reads(const at::Tensor& x) { return !x.is_leaf() && x.storage().use_count() <= 2; }
+/// A saved input is ours alone when the node and `x`, what we unpacked from it, are all that hold the tensor: then its
+/// gradient may take its place. The node holds the tensor itself (one tensor, held twice), or, through a hook, another
+/// over the same memory (two tensors, held once each).
+inline bool nobody_else_reads(const at::Tensor& x) {
+  return !x.is_leaf() && x.use_count() + x.storage().use_count() <= 3;
+}
 
 inline const float* data(const at::Tensor& t) { return t.const_data_ptr<float>(); }
 inline float* out_data(const at::Tensor& t) { return t.mutable_data_ptr<float>(); }

@@ -33,7 +33,8 @@ Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, con
 Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps);
 
 /// x + y * gate[row]. x, y [T, D], gate [R, D]. Gradients to x (passed through, no copy), y, gate. Saves y, gate.
-Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows);
+/// Without `value` the node is made and the result is one element spread over the shape: for a rebuilt graph.
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows, bool value = true);
 
 /// GELU, tanh approximation. Saves x only.
 Tensor gelu_tanh(const Tensor& x);
@@ -43,8 +44,14 @@ Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const 
 
 /// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1].
 /// Scale 1/sqrt(d). Saves q, k, v, out and log-sum-exp [H, Tq].
+/// `keep` receives the result of a pass without a graph; `known` is such a result: the node is built around it and
+/// nothing is computed again.
+struct AttentionResult {
+  Tensor out, lse;
+};
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                 const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets);
+                 const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets,
+                 AttentionResult* keep = nullptr, const AttentionResult* known = nullptr);
 
 /// Forward only, unscaled, with an additive bias [H, Lq, Lk] shared by the samples (UMT5). One sample a call.
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias);

@@ -20,17 +20,19 @@ struct MemoryCurve {
   int at = -1;                ///< index of the instruction that holds the peak
   std::string at_name;        ///< "backward blocks.3"
   MemoryParts by_part;        ///< at the peak
-  int64_t persistent = 0;     ///< shards of parameters, gradients and states
+  int64_t persistent = 0;     ///< shards of parameters, gradients and states on the device
+  MemoryParts host;           ///< on the host: shards, and as slots what is stashed or on its way from or to the disk
+  MemoryParts nvme;           ///< on disk: shards
   std::vector<int64_t> live;  ///< bytes while each instruction runs, highest
 };
 
-/// Bytes of optimiser state a parameter element takes (AdamW with fp32 moments: 8).
-struct StateCost {
-  int64_t bytes_per_element = 8;
-};
+/// Bytes that a micro-batch of the unit sends to the host tier between its forward and its backward.
+int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit);
+/// The attention sites that a recomputed unit keeps or offloads, as Footprint::replays names them; empty for none.
+std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan);
 
 /// `arena`: bytes of slots; the largest over all schedules of the run, because it is allocated once (0: this one's).
 MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank,
-                         int64_t arena = 0, StateCost states = {});
+                         int64_t arena = 0);
 
 }  // namespace tessera::plan

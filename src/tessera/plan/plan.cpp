@@ -9,6 +9,10 @@ namespace tessera::plan {
 
 namespace {
 
+constexpr std::array<std::string_view, 3> kPolicies = {"keep", "recompute", "offload"};
+constexpr std::array<std::string_view, 3> kTiers = {"device", "host", "nvme"};
+constexpr std::array<std::string_view, 4> kStrategies = {"full_shard", "shard_grad_op", "shard_states", "no_shard"};
+
 /// Lower case without separators, so that ZeRO-3, zero_3 and ZERO3 are one name.
 std::string folded(std::string_view text) {
   std::string result;
@@ -24,23 +28,55 @@ std::string folded(std::string_view text) {
 
 }  // namespace
 
-std::string_view name(Policy policy) { return policy == Policy::keep ? "keep" : "recompute"; }
-std::string_view name(Strategy strategy) { return strategy == Strategy::full_shard ? "full_shard" : "shard_grad_op"; }
+std::string_view name(Policy policy) { return kPolicies[static_cast<size_t>(policy)]; }
+std::string_view name(Tier tier) { return kTiers[static_cast<size_t>(tier)]; }
+std::string_view name(Strategy strategy) { return kStrategies[static_cast<size_t>(strategy)]; }
 
 Policy policy_of(std::string_view text, std::string_view where) {
-  for (Policy policy : {Policy::keep, Policy::recompute})
+  for (Policy policy : {Policy::keep, Policy::recompute, Policy::offload})
     if (text == name(policy)) return policy;
-  unknown(where, text, {"keep", "recompute"});
+  unknown(where, text, {kPolicies.begin(), kPolicies.end()});
+}
+
+Tier tier_of(std::string_view text, std::string_view where) {
+  for (Tier tier : {Tier::device, Tier::host, Tier::nvme})
+    if (text == name(tier)) return tier;
+  unknown(where, text, {kTiers.begin(), kTiers.end()});
 }
 
 Strategy strategy_of(std::string_view text, std::string_view where) {
   const std::string word = folded(text);
   if (word == "fullshard" || word == "zero3") return Strategy::full_shard;
   if (word == "shardgradop" || word == "zero2") return Strategy::shard_grad_op;
-  if (word == "noshard" || word == "hybridshard" || word == "ddp")
+  if (word == "shardstates" || word == "zero1") return Strategy::shard_states;
+  if (word == "noshard" || word == "zero0" || word == "ddp") return Strategy::no_shard;
+  if (word == "hybridshard")
     throw UserError(Exit::usage, where, "'" + std::string(text) + "' is a matter of the mesh, not of the strategy",
                     "keep full_shard and set dp_replicate to the number of copies of the model");
-  unknown(where, text, {"full_shard", "shard_grad_op", "FULL_SHARD", "SHARD_GRAD_OP", "ZeRO-3", "ZeRO-2"});
+  std::vector<std::string> known(kStrategies.begin(), kStrategies.end());
+  known.insert(known.end(), {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "ZeRO-3", "ZeRO-2", "ZeRO-1"});
+  unknown(where, text, known);
+}
+
+Policy UnitPlan::policy(std::string_view site) const {
+  const auto found = sites.find(std::string(site));
+  return found == sites.end() ? activations : found->second;
+}
+
+bool UnitPlan::offloads() const {
+  if (activations == Policy::offload) return true;
+  return std::any_of(sites.begin(), sites.end(), [](const auto& site) { return site.second == Policy::offload; });
+}
+
+bool UnitPlan::replays() const {
+  return activations == Policy::recompute && std::any_of(sites.begin(), sites.end(), [](const auto& site) {
+           return site.first != kBoundary && site.second != Policy::recompute;
+         });
+}
+
+int Plan::shards(int unit) const {
+  const bool whole = unit < static_cast<int>(units.size()) && units[unit].strategy == Strategy::no_shard;
+  return whole ? 1 : mesh.shard_size();
 }
 
 int64_t Plan::accumulation() const {
@@ -59,12 +95,30 @@ std::string Plan::summary() const {
   const auto units_with = [&](auto wanted) {
     return std::count_if(units.begin(), units.end(), [&](const UnitPlan& unit) { return wanted(unit); });
   };
-  const auto recomputed = units_with([](const UnitPlan& u) { return u.activations == Policy::recompute; });
-  const auto resident = units_with([](const UnitPlan& u) { return u.strategy == Strategy::shard_grad_op; });
   const auto total = static_cast<int64_t>(units.size());
-  std::string text = "keep " + std::to_string(total - recomputed) + " of " + std::to_string(total) + " units";
-  if (recomputed > 0) text += ", recompute " + std::to_string(recomputed);
-  if (resident > 0) text += ", shard_grad_op " + std::to_string(resident);
+  const auto kept = units_with([](const UnitPlan& u) { return u.activations == Policy::keep; });
+  std::string text = "keep " + std::to_string(kept) + " of " + std::to_string(total) + " units";
+  for (Policy policy : {Policy::recompute, Policy::offload})
+    if (const auto n = units_with([&](const UnitPlan& u) { return u.activations == policy; }))
+      text += ", " + std::string(name(policy)) + " " + std::to_string(n);
+  if (const auto n = units_with([](const UnitPlan& u) { return u.replays(); }))
+    text += " (attention of " + std::to_string(n) + " not computed again)";
+  if (const auto n = units_with([](const UnitPlan& u) { return u.activations != Policy::offload && u.offloads(); }))
+    text += ", some of " + std::to_string(n) + " offloaded";
+  for (Tier tier : {Tier::host, Tier::nvme}) {
+    std::string parts;
+    for (const auto& [part, member] :
+         {std::pair("parameters", &UnitPlan::parameters), {"gradients", &UnitPlan::gradients}, {"states", &UnitPlan::states}})
+      if (const auto n = units_with([&](const UnitPlan& u) { return u.*member == tier; }))
+        parts += std::string(parts.empty() ? "" : " and ") + part + (n == total ? "" : " of " + std::to_string(n));
+    if (!parts.empty()) text += ", " + parts + " on " + std::string(name(tier));
+  }
+  for (Strategy strategy : {Strategy::shard_grad_op, Strategy::shard_states, Strategy::no_shard})
+    if (const auto n = units_with([&](const UnitPlan& u) { return u.strategy == strategy; }))
+      text += ", " + std::string(name(strategy)) + " " + std::to_string(n);
+  if (states.masters != Masters::fp32) text += ", masters " + std::string(name(states.masters));
+  if (states.moments != Moments::fp32) text += ", moments " + std::string(name(states.moments));
+  if (states.masters == Masters::fp32 && param_dtype != ParamType::fp32) text += ", parameters gathered as bf16";
   text += ", prefetch " + std::to_string(prefetch);
   text += ", global batch " + std::to_string(global_batch) + " in " + std::to_string(accumulation()) +
           " micro-batch(es) of at most " + std::to_string(micro_batch);

@@ -5,43 +5,82 @@
 //   Plan plan = Plan::from_toml(text, "plan.toml");
 //   plan.units[7].activations = Policy::recompute;
 #include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/mesh.h"
+#include "tessera/plan/states.h"
 
 namespace tessera::plan {
 
 /// What happens to what a unit's forward saves for its backward.
-enum class Policy { keep, recompute };
+///   keep       stays on the device
+///   recompute  only the unit's input stays, and its forward runs again
+///   offload    moves to host memory after the forward and comes back ahead of the backward
+enum class Policy { keep, recompute, offload };
 
 /// How a unit's parameters lie between uses. FSDP's and ZeRO's names are accepted when read.
 ///   full_shard     gathered for each use (FULL_SHARD, ZeRO-3)
 ///   shard_grad_op  stays gathered from its first forward to its last backward of the step (SHARD_GRAD_OP, ZeRO-2)
-enum class Strategy { full_shard, shard_grad_op };
+///   shard_states   that, and the whole gradient stays until it is reduced once a step (ZeRO-1)
+///   no_shard       every rank holds all of it (NO_SHARD, DDP)
+enum class Strategy { full_shard, shard_grad_op, shard_states, no_shard };
+
+/// Where a buffer rests when nothing uses it. What is not on the device is brought there for its uses.
+enum class Tier { device, host, nvme };
 
 std::string_view name(Policy policy);
+std::string_view name(Tier tier);
+Tier tier_of(std::string_view text, std::string_view where);
 std::string_view name(Strategy strategy);
 /// The values by name, FSDP's and ZeRO's names included. Throw UserError (usage) naming `where` and the nearest name.
 Policy policy_of(std::string_view text, std::string_view where);
 Strategy strategy_of(std::string_view text, std::string_view where);
 
+/// Ranks that hold the same whole unit (no_shard) and sum its gradients together.
+inline const std::vector<Axis> kWholeAxes = {Axis::dp_replicate, Axis::dp_shard, Axis::cp, Axis::sp};
+
 struct UnitPlan {
   Policy activations = Policy::keep;
   Strategy strategy = Strategy::full_shard;
+  /// Exceptions by site. "boundary" is the unit's input. A recomputed unit may keep or offload what an attention site
+  /// made (output and log-sum-exp), which is then not computed again; a unit with a graph may keep or offload what any
+  /// site saved.
+  std::map<std::string, Policy> sites = {};
+  /// Gradients of all micro-batches are summed before they are reduced: less traffic, a whole gradient a unit.
+  bool reduce_once = false;
+  /// This rank's shard of the parameters, of the reduced gradients, and the optimiser's states.
+  Tier parameters = Tier::device, gradients = Tier::device, states = Tier::device;
   bool operator==(const UnitPlan&) const = default;
+
+  /// What is done with what `site` saved (or made, in a recomputed unit).
+  Policy policy(std::string_view site) const;
+  bool offloads() const;  ///< anything
+  bool replays() const;   ///< recomputes, but for some attention sites
+  bool stays_gathered() const { return strategy == Strategy::shard_grad_op || strategy == Strategy::shard_states; }
+  bool reduces_once() const { return reduce_once || strategy == Strategy::shard_states; }
 };
+
+inline constexpr std::string_view kBoundary = "boundary";  ///< the site of a unit's input
 
 struct Plan {
   Mesh mesh;
   int64_t global_batch = 1;
   int64_t micro_batch = 1;  ///< samples a rank runs at once, at most
   int prefetch = 1;         ///< gathers issued ahead of the unit that runs
+  StateFormat states = {};  ///< masters and moments
+  ParamType param_dtype = ParamType::fp32;
   std::vector<UnitPlan> units;
   bool operator==(const Plan&) const = default;
 
+  /// What parameters are rounded to when they are gathered: masters that are bf16, or half of them, have no more to give.
+  ParamType gathered() const { return states.masters == Masters::fp32 ? param_dtype : ParamType::bf16; }
   /// Micro-batches a rank runs a step, the same on every rank (some may be idle).
   int64_t accumulation() const;
+  /// Ranks that a unit's buffers are split over.
+  int shards(int unit) const;
   /// Samples of micro-batch `micro` of `dp_rank`: [first, first + count) of the global batch; count may be 0 (idle).
   struct Slice {
     int64_t first = 0, count = 0;

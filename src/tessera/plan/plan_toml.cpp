@@ -66,12 +66,13 @@ class Reader {
                       file_ + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),
                       "correct the line, or write a plan with 'tessera plan' and start from it");
     }
-    known_keys(root, "", {"mesh", "global_batch", "micro_batch", "prefetch", "units"});
+    known_keys(root, "", {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "units"});
     Plan plan;
     plan.units.resize(names_.size());
     plan.global_batch = integer(root, "", "global_batch", 1, plan.global_batch);
     plan.micro_batch = integer(root, "", "micro_batch", 1, plan.micro_batch);
     plan.prefetch = static_cast<int>(integer(root, "", "prefetch", 0, plan.prefetch));
+    read_formats(root, plan);
     if (root.contains("mesh")) read_mesh(root["mesh"], plan.mesh);
     if (root.contains("units")) read_units(root["units"], plan.units);
     return plan;
@@ -109,6 +110,18 @@ class Reader {
     return *value;
   }
 
+  void read_formats(const toml::table& root, Plan& plan) const {
+    const std::string where = "plan.read " + file_ + ": ";
+    if (root.contains("masters")) plan.states.masters = masters_of(text(root, "", "masters"), where + "masters");
+    if (root.contains("moments")) plan.states.moments = moments_of(text(root, "", "moments"), where + "moments");
+    plan.param_dtype = plan.gathered();
+    if (!root.contains("param_dtype")) return;
+    plan.param_dtype = param_type_of(text(root, "", "param_dtype"), where + "param_dtype");
+    if (plan.param_dtype != plan.gathered())
+      fail("param_dtype", "fp32 contradicts masters = \"" + std::string(name(plan.states.masters)) + "\"",
+           "such masters are gathered as bf16; leave param_dtype out");
+  }
+
   void read_mesh(toml::node_view<toml::node> node, Mesh& mesh) const {
     const toml::table* table = node.as_table();
     if (!table) fail("mesh", "not a table", "write [mesh] and below it, for example, dp_shard = 2");
@@ -131,7 +144,8 @@ class Reader {
   }
 
   void read_unit(const toml::table& table, const std::string& prefix, std::vector<UnitPlan>& units) const {
-    known_keys(table, prefix, {"name", "activations", "strategy", "reshard_after_forward"});
+    known_keys(table, prefix, {"name", "activations", "sites", "strategy", "reduce", "parameters", "gradients", "states",
+                                "reshard_after_forward"});
     if (!table.contains("name")) fail(prefix + "name", "missing", "say which units are meant, for example \"*\"");
     const std::string pattern = text(table, prefix, "name");
     const auto chosen = matching(pattern, names_);
@@ -145,7 +159,17 @@ class Reader {
     const std::string where = "plan.read " + file_ + ": " + prefix;
     if (table.contains("activations"))
       unit.activations = policy_of(text(table, prefix, "activations"), where + "activations");
+    for (const auto& [key, tier] : {std::pair("parameters", &unit.parameters), {"gradients", &unit.gradients},
+                                    {"states", &unit.states}})
+      if (table.contains(key)) *tier = tier_of(text(table, prefix, key), where + key);
+    if (table.contains("sites")) read_sites(table, prefix, where, unit);
     if (table.contains("strategy")) unit.strategy = strategy_of(text(table, prefix, "strategy"), where + "strategy");
+    if (table.contains("reduce")) {
+      const std::string reduce = text(table, prefix, "reduce");
+      if (reduce != "each" && reduce != "once")
+        fail(prefix + "reduce", "found '" + reduce + "'", "expected \"each\" (micro-batch) or \"once\" (a step)");
+      unit.reduce_once = reduce == "once";
+    }
     if (!table.contains("reshard_after_forward")) return;
     const auto reshard = table["reshard_after_forward"].value_exact<bool>();
     if (!reshard)
@@ -155,6 +179,22 @@ class Reader {
       fail(prefix + "reshard_after_forward", "contradicts strategy = \"" + std::string(name(unit.strategy)) + "\"",
            "keep one of the two keys");
     unit.strategy = meant;
+  }
+
+  void read_sites(const toml::table& table, const std::string& prefix, const std::string& where,
+                  UnitPlan& unit) const {
+    const toml::table* sites = table["sites"].as_table();
+    if (!sites) fail(prefix + "sites", "not a table", "write sites = { self_attn = \"keep\" }");
+    unit.sites.clear();
+    for (const auto& [key, value] : *sites) {
+      const std::string site(key.str()), at = prefix + "sites." + site;
+      const auto word = value.value_exact<std::string>();
+      if (!word) fail(at, "not a string", "write \"keep\", \"recompute\" or \"offload\"");
+      const Policy policy = plan::policy_of(*word, where + "sites." + site);
+      if (policy == Policy::recompute && unit.activations != Policy::recompute)
+        fail(at, "recompute is for a whole unit", "set activations = \"recompute\" and name the sites to keep");
+      unit.sites[site] = policy;
+    }
   }
 
   const std::string& file_;
@@ -170,7 +210,10 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
   out << "# " << summary() << "\n"
       << "global_batch = " << global_batch << "\n"
       << "micro_batch = " << micro_batch << "\n"
-      << "prefetch = " << prefetch << "\n\n[mesh]\n";
+      << "prefetch = " << prefetch << "\n"
+      << "masters = \"" << name(states.masters) << "\"\n"
+      << "moments = \"" << name(states.moments) << "\"\n"
+      << "param_dtype = \"" << name(gathered()) << "\"\n\n[mesh]\n";
   for (Axis axis : kAllAxes)
     if (mesh[axis] > 1 || axis == Axis::dp_shard) out << axis_name(axis) << " = " << mesh[axis] << "\n";
   for (size_t first = 0; first < units.size();) {
@@ -184,6 +227,16 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
     out << "\n[[units]]\nname = " << nlohmann::json(label).dump()  // a JSON string is a TOML string
         << "\nactivations = \"" << name(units[first].activations) << "\"\nstrategy = \"" << name(units[first].strategy)
         << "\"\n";
+    for (const auto& [key, tier] : {std::pair("parameters", units[first].parameters),
+                                    {"gradients", units[first].gradients}, {"states", units[first].states}})
+      if (tier != Tier::device) out << key << " = \"" << name(tier) << "\"\n";
+    if (units[first].reduce_once) out << "reduce = \"once\"\n";
+    if (!units[first].sites.empty()) {
+      std::string sites;
+      for (const auto& [site, policy] : units[first].sites)
+        sites += (sites.empty() ? "" : ", ") + nlohmann::json(site).dump() + " = \"" + std::string(name(policy)) + "\"";
+      out << "sites = { " << sites << " }\n";
+    }
     first = last + 1;
   }
   return out.str();

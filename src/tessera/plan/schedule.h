@@ -26,15 +26,23 @@ enum class Op {
   reduce,     ///< sum the gradient slot over the shard group into the gradient shard (added from the second micro-batch
               ///< on)
   reduce_outer,  ///< sum the gradient shard over the replicas (dp_replicate), once a step
-  norm,          ///< gradient norm, loss and control values of all ranks
+  norm,          ///< gradient norm, loss and control values of all ranks; of a unit: its share, while it is on the device
   update,        ///< optimiser step of the unit's shard
   flush,         ///< write the shards of a checkpoint
   finish,        ///< a forward-only pass hands out its result
+  stash,         ///< copy to the host tier
+  drop,          ///< the device memory of what was stashed is free
+  fetch,         ///< bring back from the host tier
 };
-enum class Lane { compute, gather, reduce, control, disk };
+enum class Lane { compute, gather, reduce, control, disk, h2d, d2h };
+inline constexpr int kLaneCount = 7;
 
 std::string_view name(Op op);
 std::string_view name(Lane lane);
+
+/// What a stash, drop or fetch moves.
+enum class Part { none, activations, parameters, gradients, states };
+std::string_view name(Part part);
 
 /// One collective inside an instruction: bytes are those this rank sends.
 struct Comm {
@@ -52,9 +60,14 @@ struct Instruction {
   int micro = -1;         ///< micro-batch, -1 for none
   int64_t bytes = 0;      ///< bytes gathered, reduced, updated or written
   std::string group;      ///< communicator with its ranks, "gather:dp_shard[0,1]"; empty for none
-  int64_t slot = -1;      ///< arena offset in bytes of the unit's parameters (gather..release)
-  int64_t grad = -1;      ///< arena offset of the gradient slot (backward, idle, reduce)
-  int64_t scratch = -1;   ///< arena offset of the reduction's receive buffer (reduce)
+  int64_t slot = -1;     ///< arena offset in bytes of the unit's parameters (gather..release, update), or of what moves
+  int64_t grad = -1;     ///< arena offset of the gradient slot (backward, idle, reduce), of the gradient shard (update)
+  int64_t scratch = -1;  ///< arena offset of the reduction's receive buffer (reduce), of the parameter shard (gather),
+                         ///< of the states (update)
+  int64_t target = -1;    ///< arena offset of a gradient shard that rests on another tier (reduce, reduce_outer, norm)
+  int64_t host = -1;      ///< host arena offset (stash, fetch)
+  Part part = Part::none;
+  bool add = false;       ///< the gradient is added to what lies there (backward, idle, reduce)
   std::vector<int> wait;  ///< indices (into the same list) that must be done before this one starts
   std::vector<Comm> comm;
   bool operator==(const Instruction&) const = default;
@@ -65,7 +78,8 @@ struct Schedule {
   std::string phase;  ///< "train", "sample", "encode", "checkpoint"
   std::vector<Instruction> list;
   int64_t arena = 0;
-  int micros = 1;  ///< micro-batches compiled in
+  int64_t host_arena = 0;  ///< bytes of host memory for what is stashed
+  int micros = 1;          ///< micro-batches compiled in
 };
 
 /// One optimiser step: all micro-batches, reductions, norm and updates. `rank` fixes idle micro-batches.

@@ -11,12 +11,15 @@ namespace tessera::plan {
 
 namespace {
 
-constexpr std::array<std::string_view, 13> kOps = {"gather",   "forward", "release", "loss",         "recompute",
+constexpr std::array<std::string_view, 16> kOps = {"gather",   "forward", "release", "loss",         "recompute",
                                                    "backward", "idle",    "reduce",  "reduce_outer", "norm",
-                                                   "update",   "flush",   "finish"};
-constexpr std::array<std::string_view, 5> kLanes = {"compute", "gather", "reduce", "control", "disk"};
-static_assert(kOps.size() == static_cast<size_t>(Op::finish) + 1 &&
-              kLanes.size() == static_cast<size_t>(Lane::disk) + 1);
+                                                   "update",   "flush",   "finish",  "stash",        "drop",
+                                                   "fetch"};
+constexpr std::array<std::string_view, 7> kLanes = {"compute", "gather", "reduce", "control", "disk", "h2d", "d2h"};
+constexpr std::array<std::string_view, 5> kParts = {"none", "activations", "parameters", "gradients", "states"};
+static_assert(kOps.size() == static_cast<size_t>(Op::fetch) + 1 &&
+              kLanes.size() == static_cast<size_t>(Lane::d2h) + 1 &&
+              kParts.size() == static_cast<size_t>(Part::states) + 1);
 
 /// Foreign numbers are bounded, so that the sums and products of the rules cannot overflow: 256 TiB, a milliard.
 constexpr int64_t kMost = int64_t{1} << 48;
@@ -72,6 +75,10 @@ Writer fields(const Instruction& in, std::string_view phase, int rank, int64_t s
   if (in.slot >= 0) out.key("slot").number(in.slot);
   if (in.grad >= 0) out.key("grad").number(in.grad);
   if (in.scratch >= 0) out.key("scratch").number(in.scratch);
+  if (in.target >= 0) out.key("target").number(in.target);
+  if (in.host >= 0) out.key("host").number(in.host);
+  if (in.part != Part::none) out.key("part").string(name(in.part));
+  if (in.add) out.key("add").raw("true");
   out.key("wait").raw(joined(in.wait, base)).key("comm").raw(collectives(in.comm));
   return out;
 }
@@ -91,6 +98,11 @@ class Fields {
   std::string text(const char* key) const {
     if (!at(key).is_string()) fail(std::string("field \"") + key + "\": expected a string");
     return at(key).get<std::string>();
+  }
+  bool flag(const char* key) const {
+    if (!has(key)) return false;
+    if (!at(key).is_boolean()) fail(std::string("field \"") + key + "\": expected true or false");
+    return at(key).get<bool>();
   }
   double seconds(const char* key) const {
     if (!at(key).is_number()) fail(std::string("field \"") + key + "\": expected seconds");
@@ -136,6 +148,7 @@ class Fields {
 
 std::string_view name(Op op) { return kOps[static_cast<size_t>(op)]; }
 std::string_view name(Lane lane) { return kLanes[static_cast<size_t>(lane)]; }
+std::string_view name(Part part) { return kParts[static_cast<size_t>(part)]; }
 
 std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base) {
   return fields(in, phase, rank, step, i, base).close();
@@ -174,6 +187,10 @@ Line parse_line(std::string_view text) {
   line.in.slot = in.optional("slot");
   line.in.grad = in.optional("grad");
   line.in.scratch = in.optional("scratch");
+  line.in.target = in.optional("target");
+  line.in.host = in.optional("host");
+  if (in.has("part")) line.in.part = static_cast<Part>(in.choice("part", kParts));
+  line.in.add = in.flag("add");
   line.in.wait = in.integers("wait");
   for (const auto& item : in.list("comm")) {
     const Fields comm(item);

@@ -4,6 +4,7 @@
 //   ModelSpec spec = ...;                           // the models room describes, the engine measures on meta tensors
 //   FlatLayout layout = flat_layout(spec.units[3], mesh.shard_size());
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,13 @@ struct ParamSpec {
 /// Bytes are measured by running the unit on meta tensors with a counting allocator (engine/measure.h), so they
 /// are those of the code that will run. Peaks are above the live bytes at the start of the act.
 struct Footprint {
+  /// What running the forward again costs when the attention of some sites is kept (output and log-sum-exp).
+  struct Replay {
+    int64_t forward_peak = 0;     ///< forward without a graph, keeping them
+    int64_t recompute_saved = 0;  ///< further bytes of the rebuilt graph
+    int64_t recompute_peak = 0;
+    double forward_flops = 0;  ///< of the forward that runs again
+  };
   int64_t out = 0;              ///< boundary tensors handed to the next unit
   int64_t cond = 0;             ///< shared conditioning the unit produces (stem), live until its backward
   int64_t saved = 0;            ///< further bytes the graph holds between forward and backward
@@ -35,6 +43,9 @@ struct Footprint {
   std::vector<int64_t> grad_cond;  ///< gradient of each shared conditioning tensor (0: unused), accumulated over units
   double forward_flops = 0;
   double backward_flops = 0;
+  std::map<std::string, int64_t> saved_by_site;  ///< `saved`, without what belongs to others (boundary, conditioning)
+  std::map<std::string, int64_t> attention;      ///< bytes that an attention site makes: output and log-sum-exp
+  std::map<std::string, Replay> replays;         ///< by the sites kept, sorted and joined by commas
 };
 
 struct UnitSpec {

@@ -6,6 +6,7 @@
 #include "tessera/engine/transfer.h"
 #include "tessera/models/names.h"
 #include "tessera/models/registry.h"
+#include "tessera/train/codec.h"
 
 namespace tessera::train {
 
@@ -17,8 +18,7 @@ Job make_job(const Recipe& recipe) {
              : !recipe.model.preset.empty() ? recipe.model.preset
                                             : recipe.model.family;
   const int64_t before = engine::Meter::live();
-  job.codec = models::make_codec(recipe.data.vae == "haar" ? "haar:" + std::to_string(job.model->in_channels())
-                                                           : recipe.data.vae);
+  job.codec = open_codec(recipe.data.vae, job.model->in_channels(), recipe.data.vae_tile);
   job.resident = engine::Meter::live() - before;
   job.text = models::make_text_encoder({.preset = recipe.data.text_encoder});
   job.latent = job.codec->latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
@@ -46,10 +46,35 @@ Job make_job(const Recipe& recipe) {
 
 namespace {
 
-/// Nine tenths of the machine's memory, shared by the ranks on it: what a CPU rank may take unless the recipe says.
-int64_t default_budget(int ranks) {
+/// Nine tenths of a device, or of this machine's memory shared by the ranks on it: what a rank may take unless the
+/// recipe says.
+int64_t default_budget(const plan::Profile& profile, int ranks) {
+  if (profile.device.memory > 0 && profile.devices > 0) return profile.device.memory / 10 * 9;
   const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   return total / 10 * 9 / ranks;
+}
+
+/// What encoding one clip during training takes, about: its pixels as floats, and twice that on the way to a latent.
+int64_t pixel_bytes(const Recipe& recipe) {
+  int64_t most = 0;
+  for (const data::Bucket& b : recipe.data.clips.buckets) most = std::max(most, b.frames * b.height * b.width);
+  return most * 3 * static_cast<int64_t>(sizeof(float)) * 3;
+}
+
+/// A plan by hand says how masters and moments are kept; keys of the recipe that say otherwise would change nothing.
+void check_formats(const Recipe& recipe, const plan::Plan& plan) {
+  const auto check = [&](std::string_view key, std::string_view in_recipe, std::string_view in_plan, bool is_default) {
+    if (is_default || in_recipe == in_plan) return;
+    throw UserError(Exit::usage, "plan.file",
+                    recipe.plan.file + " has " + std::string(key) + " = \"" + std::string(in_plan) +
+                        "\", the recipe plan." + std::string(key) + " = \"" + std::string(in_recipe) + "\"",
+                    "say it in one of them");
+  };
+  const plan::StateFormat& states = recipe.plan.states;
+  check("masters", name(states.masters), name(plan.states.masters), states.masters == plan::Masters::fp32);
+  check("moments", name(states.moments), name(plan.states.moments), states.moments == plan::Moments::fp32);
+  check("param_dtype", name(recipe.plan.param_dtype), name(plan.gathered()),
+        recipe.plan.param_dtype == plan::ParamType::fp32);
 }
 
 }  // namespace
@@ -64,18 +89,28 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Mesh& mesh,
   // Embeddings of the sampled prompts and of the negative one stay for the whole run.
   const int64_t embedding = round_up(job.context_length * job.model->context_dim() * 4, 64);
   request.resident = job.resident + (std::max(prompts, 1) + 1) * embedding;
+  if (recipe.data.online()) request.resident += pixel_bytes(recipe);
+  // Samples are decoded while everything else is there: counted as if it always were, so that none breaks the plan.
+  const bool decodes = recipe.sample.every > 0 || recipe.data.online();
+  if (decodes) request.resident += codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width);
   request.planner.global_batch = recipe.train.global_batch;
   const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
   request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;
-  request.planner.budget = recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(mesh.world());
+  request.machine.profile = plan::find_profile(recipe.plan.profile);
+  request.planner.budget =
+      recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(request.machine.profile, mesh.world());
   request.planner.prefetch = recipe.plan.prefetch;
   request.planner.recompute_units = recipe.plan.recompute;
   request.planner.strategy = recipe.plan.strategy;
+  request.planner.states = recipe.plan.states;
+  request.planner.param_dtype = recipe.plan.param_dtype;
   if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
     std::vector<std::string> names;
     for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);
     request.by_hand = plan::Plan::from_toml(checkpoint::read_text(recipe.plan.file), recipe.plan.file, names);
+    check_formats(recipe, *request.by_hand);
   }
+  request.checkpoints_kept = static_cast<int>(recipe.checkpoint.keep);
   request.run.steps = recipe.run.steps;
   request.run.checkpoint_every = recipe.checkpoint.every;
   request.run.sample_every = recipe.sample.every;

@@ -161,11 +161,22 @@ void fill(Recipe& r) {
   for (Axis axis : kAllAxes)
     r.mesh[axis] = static_cast<int>(read.at_least(("mesh." + std::string(axis_name(axis))).c_str(), 1));
   r.plan.file = read.text("plan.file");
+  r.plan.profile = read.text("plan.profile");
   r.plan.budget = read.text("plan.budget").empty() ? 0 : parse_bytes(read.text("plan.budget"), "plan.budget");
   r.plan.recompute = read.automatic("plan.recompute", {{"none", 0}, {"all", 1 << 20}});
   r.plan.prefetch = read.automatic("plan.prefetch", {{"none", 0}});
   if (read.text("plan.strategy") != "auto")
     r.plan.strategy = plan::strategy_of(read.text("plan.strategy"), "recipe: plan.strategy");
+  const std::string& masters = read.text("plan.masters");
+  r.plan.states = {plan::masters_of(masters, "recipe: plan.masters"),
+                   plan::moments_of(read.text("plan.moments"), "recipe: plan.moments")};
+  const bool whole = r.plan.states.masters == plan::Masters::fp32;
+  std::string& param_dtype = r.values.at("plan.param_dtype");
+  if (param_dtype == "auto") param_dtype = whole ? "fp32" : "bf16";
+  r.plan.param_dtype = plan::param_type_of(param_dtype, "recipe: plan.param_dtype");
+  if (!whole && r.plan.param_dtype == plan::ParamType::fp32)
+    throw UserError(Exit::usage, "recipe: plan.param_dtype", "fp32 contradicts plan.masters = \"" + masters + "\"",
+                    "such masters are gathered as bf16: leave plan.param_dtype on auto");
   r.checkpoint = {read.at_least("checkpoint.every", 0), read.at_least("checkpoint.keep", 0)};
   r.sample = {
       read.at_least("sample.every", 0),       read.at_least("sample.steps", 1), read.integer("sample.seed"),

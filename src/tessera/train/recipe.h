@@ -47,10 +47,12 @@ struct Recipe {
   } diffusion;
   Mesh mesh;
   struct Planning {
-    std::string file;
+    std::string file, profile;
     int64_t budget = 0;  ///< 0: the default
     std::optional<int> recompute, prefetch;
     std::optional<plan::Strategy> strategy;
+    plan::StateFormat states;
+    plan::ParamType param_dtype = plan::ParamType::fp32;
   } plan;
   struct Checkpoint {
     int64_t every = 0, keep = 0;

@@ -93,15 +93,26 @@ const OptionTable& recipe_table() {
       {"mesh.tp", Kind::integer, "1", "tensor parallel", "", "use dp_shard and dp_replicate"},
 
       {"plan.file", Kind::text, "auto", "a plan.toml written by hand, or auto"},
+      {"plan.profile", Kind::text, "cpu",
+       "rates of the machine: cpu, a shipped node (h200, 1xh200, a100-80 ...) or a file of tessera probe"},
       {"plan.budget", Kind::bytes, "",
-       "device memory a rank may take; empty: nine tenths of the machine, shared by its ranks"},
+       "device memory a rank may take; empty: nine tenths of the profile's device, or of this machine shared by its "
+       "ranks"},
       {"plan.host_budget", Kind::bytes, "", "host memory", "", "there is no host tier yet"},
       {"plan.recompute", Kind::text, "auto", "blocks that recompute: auto, none, all or a number"},
       {"plan.strategy", Kind::text, "auto", "auto, full_shard (ZeRO-3) or shard_grad_op (ZeRO-2)"},
-      {"plan.param_dtype", Kind::choice, "fp32", "dtype parameters are gathered and used in", "fp32", ""},
+      {"plan.param_dtype", Kind::choice, "auto",
+       "what parameters are rounded to when they are gathered (computation is fp32); auto: fp32, with other masters "
+       "bf16",
+       "auto|fp32|bf16"},
       {"plan.reduce_dtype", Kind::choice, "fp32", "dtype gradients are reduced in", "fp32", ""},
-      {"plan.masters", Kind::choice, "fp32", "dtype of the optimiser's parameters", "fp32", ""},
-      {"plan.moments", Kind::choice, "fp32", "dtype of the optimiser's moments", "fp32", ""},
+      {"plan.masters", Kind::choice, "fp32",
+       "the optimiser's parameters: fp32; split, a bf16 part and the exact rest in 16 bits; bf16, rounded "
+       "stochastically",
+       "fp32|split|bf16"},
+      {"plan.moments", Kind::choice, "fp32",
+       "the optimiser's moments; int8: blocks of 256 with a scale, tensors of under 4096 elements keep fp32",
+       "fp32|bf16|int8"},
       {"plan.prefetch", Kind::text, "auto", "gathers issued ahead: auto or a number"},
 
       {"checkpoint.every", Kind::integer, "500", "steps between checkpoints; 0: only after the last step"},

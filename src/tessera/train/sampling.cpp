@@ -44,7 +44,7 @@ void load_trained(Recipe recipe, const Job& job, const SampleOptions& options, e
   }
   if (fs::exists(from / "manifest.json")) {
     checkpoint::TrainingCheckpoint saved(from);
-    engine::restore(store, nullptr, saved);
+    engine::restore(store, saved);
   } else {
     recipe.model.path = from.string();
     recipe.model.init = "load";
@@ -112,11 +112,12 @@ int sample(Recipe recipe, const SampleOptions& options) {
   shape.context = contexts.front();
   planned.spec = engine::measure(job.model->units(), job.model->pack({shape}), job.name, {.train = false});
   planned.choice.plan.mesh = mesh;
+  planned.choice.plan.param_dtype = recipe.plan.param_dtype;  // what the model was trained with
   planned.choice.plan.units.resize(planned.spec.units.size());
   const plan::Schedule schedule = planned.schedules(place.rank).sample;
   std::vector<std::string> prefixes;
   for (const auto& unit : job.model->units()) prefixes.push_back(unit->prefix());
-  engine::Store store(planned.spec, prefixes, mesh, place.rank, at::kCPU, /*trainable=*/false);
+  engine::Store store(planned.spec, prefixes, planned.plan(), place.rank, at::kCPU, /*trainable=*/false);
   store.set_arena(schedule.arena);
   load_trained(recipe, job, options, store);
   engine::Executor executor(job.model->units(), store, comm, planned.plan(), place.rank, {});

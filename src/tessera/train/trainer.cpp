@@ -20,11 +20,13 @@
 #include "tessera/train/job.h"
 #include "tessera/train/objective.h"
 #include "tessera/train/planning.h"
+#include "tessera/train/plan_view.h"
 #include "tessera/train/prepare.h"
 #include "tessera/train/progress.h"
 #include "tessera/train/run_log.h"
 #include "tessera/train/run_report.h"
 #include "tessera/train/sampling.h"
+#include "tessera/train/utilisation.h"
 #include "tessera/train/validation.h"
 
 namespace tessera::train {
@@ -48,7 +50,7 @@ struct Control {
   double peak = 0, persistent = 0, predicted = 0, reserved = 0;
   std::array<double, 5> at_peak{};            ///< bytes by engine::Part when the peak was reached
   double sent_shard = 0, sent_replicate = 0;  ///< bytes of the step before
-  std::array<double, 5> busy{};               ///< seconds of each lane in the step before
+  std::array<double, plan::kLaneCount> busy{};  ///< seconds of each lane in the step before
 
   std::vector<double> pack() const {
     std::vector<double> v = {loss, bad_sample, stop, peak, persistent, predicted, reserved};
@@ -70,7 +72,7 @@ struct Control {
     return c;
   }
 };
-constexpr std::array<const char*, 5> kLanes = {"compute", "gather", "reduce", "control", "disk"};
+constexpr std::array<const char*, plan::kLaneCount> kLanes = {"compute", "gather", "reduce", "control", "disk", "h2d", "d2h"};
 
 /// Leaves the loop early, after a whole checkpoint.
 struct Stopped {};
@@ -151,14 +153,15 @@ class Trainer {
   void start_engine(const TrainFlags& flags) {
     std::vector<std::string> prefixes;
     for (const auto& unit : job_.model->units()) prefixes.push_back(unit->prefix());
-    store_ = std::make_unique<engine::Store>(planned_.spec, prefixes, mesh_, rank_, at::kCPU);
+    store_ = std::make_unique<engine::Store>(planned_.spec, prefixes, planned_.plan(), rank_, at::kCPU);
     store_->set_arena(std::max(schedules_.train.arena, planned_.run.sample_every > 0 ? schedules_.sample.arena : 0));
-    adamw_ = std::make_unique<optim::AdamW>(optim::AdamWOptions{
-        {recipe_.train.betas[0], recipe_.train.betas[1]}, recipe_.train.eps, recipe_.train.weight_decay});
-    {
-      const engine::Meter::Scope scope(engine::Part::states);
-      for (int u = 0; u < store_->units(); ++u) adamw_->allocate(u, store_->layout(u).shard);
-    }
+    optim::AdamWOptions adamw{{recipe_.train.betas[0], recipe_.train.betas[1]},
+                              recipe_.train.eps,
+                              recipe_.train.weight_decay,
+                              planned_.plan().states,
+                              static_cast<uint64_t>(recipe_.run.seed)};
+    adamw_ = std::make_unique<optim::AdamW>(adamw);
+    store_->make_states(*adamw_);
     engine::ExecutorOptions options;
     options.poison = std::getenv("TESSERA_POISON") != nullptr;
     trace_ = flags.trace;
@@ -173,7 +176,7 @@ class Trainer {
     int64_t done = 0;
     if (resume) {
       checkpoint::TrainingCheckpoint saved(*resume);
-      engine::restore(*store_, adamw_.get(), saved);
+      engine::restore(*store_, saved);
       done = saved.manifest().step;
       updates_ = saved.manifest().extra.value("updates", done);
       if (saved.manifest().seed != static_cast<uint64_t>(recipe_.run.seed))
@@ -216,6 +219,8 @@ class Trainer {
     busy_ = executor_->take_busy();
     if (lines) step_lines_ = executor_->last_lines();
     metrics.seconds = seconds_now() - start;
+    metrics.mfu =
+        model_flops_utilisation(planned_.spec, planned_.machine, metrics.tokens, metrics.seconds, place_.world);
     if (rank_ != 0) return;
     if (skipped_) {
       run_log_->skip(step, skip_reason_);
@@ -318,11 +323,7 @@ class Trainer {
     executor_->checkpoint(
         schedules_.checkpoint, step,
         [&] {
-          // Replicas hold the same shards: the first one writes.
-          std::vector<checkpoint::Piece> pieces;
-          if (mesh_.coordinate(rank_, Axis::dp_replicate) == 0)
-            pieces = engine::checkpoint_pieces(*store_, adamw_.get());
-          checkpoint::save_rank(partial, rank_, pieces);
+          checkpoint::save_rank(partial, rank_, engine::checkpoint_pieces(*store_));
         },
         [&] {
           checkpoint::Manifest manifest;

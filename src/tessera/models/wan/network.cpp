@@ -79,6 +79,7 @@ class Block final : public WanUnit {
     x = ctx.gated_residual("gate2", x, y, m[5]);
     return {{x}, {}};
   }
+  std::string_view output_site() const override { return "gate2"; }
 
   double forward_flops(const Tokens& tokens) const override {
     const auto ffn = static_cast<double>(c_.ffn_dim), length = static_cast<double>(tokens.count());

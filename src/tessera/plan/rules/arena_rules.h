@@ -45,6 +45,11 @@ class ArenaRules {
     used_.erase(found);
   }
 
+  /// The range is part of a larger one from here on.
+  void forget(int taker, int64_t at) {
+    std::erase_if(used_, [&](const Range& r) { return r.begin == at && r.by == taker; });
+  }
+
  private:
   struct Range {
     int64_t begin, end;

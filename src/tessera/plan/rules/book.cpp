@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 
 namespace tessera::plan {
@@ -121,7 +122,8 @@ void Book::check_fields(int k) {
   const Instruction& instruction = in(k);
   const Needs need = needs(instruction.op);
   if (need.unit && unit(k) < 0) complain(k, "form", "names no unit; set \"unit\" to the one it works on");
-  if (need.micro && instruction.micro < 0) complain(k, "form", "names no micro-batch; set \"micro\"");
+  const bool of_a_micro = need.micro && (instruction.part == Part::none || instruction.part == Part::activations);
+  if (of_a_micro && instruction.micro < 0) complain(k, "form", "names no micro-batch; set \"micro\"");
   if (lines_[k].executed && lines_[k].t1 < lines_[k].t0) complain(k, "form", "ends (t1) before it begins (t0)");
   if ((group(k) < 0) != instruction.comm.empty())
     complain(
@@ -162,19 +164,23 @@ void Book::resolve_waits() {
 }
 
 // A pass ends where the phase changes. Forward-only schedules run many times in a step: there the first gather that
-// comes again begins the next pass, because each gathers a unit once for each of its micro-batches.
+// comes again, or the fetch of its shard, begins the next pass, because each gathers a unit once for each of its
+// micro-batches.
 void Book::split_passes() {
-  std::set<std::pair<int, int>> gathered;
+  std::set<std::tuple<Op, int, int>> gathered;
   for (int k = 0; k < static_cast<int>(lines_.size()); ++k) {
     bool begins = k == 0 || !same_run(lines_[k - 1], lines_[k]) || lines_[k - 1].phase != lines_[k].phase;
-    const bool repeats =
-        in(k).op == Op::gather && lines_[k].phase != "train" && gathered.contains({unit(k), in(k).micro});
+    const bool first_hop = in(k).op == Op::fetch && in(k).part == Part::parameters &&
+                           (in(k).lane == Lane::disk || in(k).host < 0);
+    const std::tuple key{in(k).op, unit(k), in(k).micro};
+    const bool brings = in(k).op == Op::gather || first_hop;
+    const bool repeats = brings && lines_[k].phase != "train" && gathered.contains(key);
     begins = begins || repeats;
     if (begins) {
       passes_.push_back({lines_[k].rank, lines_[k].step, k, k});
       gathered.clear();
     }
-    if (in(k).op == Op::gather) gathered.insert({unit(k), in(k).micro});
+    if (brings) gathered.insert(key);
     passes_.back().end = k + 1;
   }
 }

@@ -42,7 +42,7 @@ class Order {
   }
 
  private:
-  static constexpr int kLanes = static_cast<int>(Lane::disk) + 1;
+  static constexpr int kLanes = kLaneCount;
   using Clock = std::array<int, kLanes>;
   const Book& book_;
   const int begin_;

@@ -36,7 +36,7 @@ class Progress {
   }
 
  private:
-  static constexpr int kLanes = static_cast<int>(Lane::disk) + 1;
+  static constexpr int kLanes = kLaneCount;
   struct Rank {
     std::vector<const Pass*> passes;
     size_t pass = 0;

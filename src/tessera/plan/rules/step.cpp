@@ -9,6 +9,7 @@
 #include "tessera/plan/rules/order.h"
 #include "tessera/plan/rules/residency.h"
 #include "tessera/plan/rules/size_rules.h"
+#include "tessera/plan/rules/tier_rules.h"
 
 namespace tessera::plan {
 
@@ -26,8 +27,12 @@ class StepRules {
         recomputed_(recomputed),
         order_(book, pass),
         arena_(book, order_),
+        host_(book, order_),
+        tiers_(book, order_, arena_, host_),
         residency_(book, pass, order_, arena_, sizes),
         outer_(book.units().size(), -1),
+        unreduced_(book.units().size(), -1),
+        shares_(book.units().size(), -1),
         updated_(book.units().size(), -1) {}
 
   void run() {
@@ -41,6 +46,7 @@ class StepRules {
   /// What happened to one micro-batch of one unit: lines, -1 for not yet.
   struct Work {
     int forward = -1, recompute = -1, gradient = -1, reduce = -1;
+    int stash = -1, drop = -1, fetch = -1;
   };
 
   void step(int k) {
@@ -49,7 +55,7 @@ class StepRules {
     if (of_unit && book_.unit(k) < 0) return;  // the form rule has named it
     switch (op) {
       case Op::gather:
-        return residency_.gather(k);
+        return gather(k);
       case Op::forward:
         return forward(k);
       case Op::release:
@@ -68,12 +74,29 @@ class StepRules {
       case Op::reduce_outer:
         return reduce_outer(k);
       case Op::norm:
-        return norm(k);
+        return book_.unit(k) < 0 ? norm(k) : share(k);
       case Op::update:
         return update(k);
+      case Op::stash:
+        return book_.in(k).part == Part::activations ? stash(k) : send(k);
+      case Op::drop:
+        return drop(k);
+      case Op::fetch:
+        return book_.in(k).part == Part::activations ? fetch(k) : tiers_.fetch(k);
       case Op::flush:
         return;  // writes what update has left; its barriers are a matter of groups
     }
+  }
+
+  void gather(int k) {
+    const Instruction& in = book_.in(k);
+    if (in.scratch >= 0) {
+      const bool inside = in.slot >= 0 && in.scratch >= in.slot && in.scratch < in.slot + in.bytes;
+      if (!tiers_.present(k, Part::parameters))
+        book_.complain(k, "residency", "gathers a shard that no fetch has brought; put the fetch before it");
+      inside ? tiers_.absorb(k, Part::parameters) : tiers_.use(k, Part::parameters, in.scratch, /*changes=*/false);
+    }
+    residency_.gather(k);
   }
 
   void forward(int k) {
@@ -104,6 +127,7 @@ class StepRules {
       book_.complain(k, "order", "has no forward to repeat; put the forward of this micro-batch before it");
     if (work.gradient >= 0)
       book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which needs it; move it before");
+    is_back(k, work);
     once(k, work.recompute);
   }
 
@@ -121,6 +145,7 @@ class StepRules {
       after(k, work.forward, "the graph may not be there");
       close(k);
     }
+    is_back(k, work);
     if (work.recompute >= 0)
       after(k, work.recompute, "the graph may not be there");
     else if (recomputed_.contains({pass_.step, book_.unit(k)}))
@@ -148,6 +173,58 @@ class StepRules {
     gradient(k, work);
   }
 
+  // -- the host tier of activations --------------------------------------------------------------------------------
+
+  void stash(int k) {
+    Work& work = work_of(k);
+    if (work.forward < 0)
+      book_.complain(k, "order", "has nothing to copy: the forward of this micro-batch must come before it");
+    else
+      after(k, work.forward, "what it copies may not be there");
+    if (work.gradient >= 0)
+      book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which has used up what it copies");
+    host_.take(k, book_.in(k).host, book_.in(k).bytes, "host memory");
+    once(k, work.stash);
+  }
+
+  void drop(int k) {
+    Work& work = work_of(k);
+    if (work.stash < 0)
+      book_.complain(k, "order", "frees what no stash has copied; put the stash before it");
+    else
+      after(k, work.stash, "the copy may not be done"), same_bytes(k, work.stash);
+    once(k, work.drop);
+  }
+
+  void fetch(int k) {
+    Work& work = work_of(k);
+    if (work.drop < 0)
+      book_.complain(k, "order", "brings back what is still there; put a stash and a drop before it");
+    if (work.stash >= 0) {
+      after(k, work.stash, "the copy may not be done");
+      same_bytes(k, work.stash);
+      if (book_.in(k).host != book_.in(work.stash).host)
+        book_.complain(k, "residency", "reads host memory at " + slot_text(book_.in(k).host) + ", but " +
+                                           book_.at(work.stash) + " wrote " + slot_text(book_.in(work.stash).host));
+      host_.give(work.stash, book_.in(work.stash).host, k);
+    }
+    once(k, work.fetch);
+  }
+
+  /// What was stashed must be back before `k` reads it.
+  void is_back(int k, const Work& work) {
+    if (work.fetch >= 0)
+      after(k, work.fetch, "its activations may not be back");
+    else if (work.stash >= 0)
+      book_.complain(k, "residency", "needs what " + book_.at(work.stash) + " has sent away; put a fetch before it");
+  }
+
+  void same_bytes(int k, int stash) {
+    if (book_.in(k).bytes != book_.in(stash).bytes)
+      book_.complain(k, "bytes", "moves " + std::to_string(book_.in(k).bytes) + " bytes, but " + book_.at(stash) +
+                                     " moved " + std::to_string(book_.in(stash).bytes));
+  }
+
   // -- gradients ---------------------------------------------------------------------------------------------------
 
   void gradient(int k, Work& work) {
@@ -156,7 +233,27 @@ class StepRules {
     once(k, work.gradient);
     if (sizes_.shards(book_.unit(k)) > 1 && book_.in(k).grad < 0)
       book_.complain(k, "form", "writes a gradient that is sharded and has no slot \"grad\" for it");
+    int& open = unreduced_[book_.unit(k)];
+    if (book_.in(k).add && open < 0 && tiers_.present(k, Part::gradients)) {
+      tiers_.absorb(k, Part::gradients);  // the sum so far was brought back
+      arena_.take(k, book_.in(k).grad, sizes_.bytes(book_.unit(k)), "gradient slot");
+      open = k;
+      return;
+    }
+    if (book_.in(k).add) {
+      if (open < 0)
+        book_.complain(k, "order", "adds to a gradient that no earlier micro-batch has written; remove \"add\"");
+      else if (book_.in(open).grad != book_.in(k).grad)
+        book_.complain(k, "order", "adds to gradient slot " + slot_text(book_.in(k).grad) + ", but " + book_.at(open) +
+                                       " began the sum in slot " + slot_text(book_.in(open).grad));
+      else
+        after(k, open, "the sum so far may not be there");
+      return;
+    }
+    if (open >= 0)
+      book_.complain(k, "order", "begins a new gradient, and that of " + book_.at(open) + " is lost; add to it");
     arena_.take(k, book_.in(k).grad, sizes_.bytes(book_.unit(k)), "gradient slot");
+    open = k;
   }
 
   void reduce(int k) {
@@ -176,7 +273,44 @@ class StepRules {
     once(k, work.reduce);
     arena_.take(k, book_.in(k).scratch, book_.in(k).bytes, "scratch");
     arena_.give(k, book_.in(k).scratch, k);
-    if (work.gradient >= 0) arena_.give(work.gradient, book_.in(work.gradient).grad, k);
+    if (book_.in(k).target >= 0 && book_.in(k).add)
+      tiers_.use(k, Part::gradients, book_.in(k).target, /*changes=*/true);
+    else if (book_.in(k).target >= 0)
+      tiers_.make(k, Part::gradients, book_.in(k).target, book_.in(k).bytes / sizes_.shards(book_.unit(k)));
+    const int open = std::exchange(unreduced_[book_.unit(k)], -1);
+    if (open >= 0) arena_.give(open, book_.in(open).grad, k);
+    bool earlier = false;
+    for (auto it = work_.lower_bound({book_.unit(k), -1}); it != work_.end() && it->first.first == book_.unit(k); ++it) {
+      Work& other = it->second;
+      if (other.reduce >= 0 && other.reduce < k) earlier = true;
+      if (other.gradient >= 0 && other.reduce < 0) other.reduce = k;  // summed in the same slot
+    }
+    if (earlier != book_.in(k).add)
+      book_.complain(k, "order", earlier ? "replaces what earlier micro-batches have summed; set \"add\""
+                                         : "adds to a shard that holds an old step's gradient; remove \"add\"");
+  }
+
+  /// A gradient shard leaves the device: what was summed in the arena until here goes on elsewhere.
+  void send(int k) {
+    const int unit = book_.unit(k);
+    if (book_.in(k).part == Part::gradients && book_.in(k).lane == Lane::d2h) {
+      after_gradients(k, unit);
+      if (shares_[unit] >= 0) after(k, shares_[unit], "its share of the norm may not be taken");
+      if (int& open = unreduced_[unit]; open >= 0 && !tiers_.present(k, Part::gradients)) {
+        arena_.forget(open, book_.in(open).grad);  // the same bytes, under the name of what they are now
+        tiers_.make(open, Part::gradients, book_.in(open).grad, book_.in(k).bytes);
+        open = -1;
+      }
+    }
+    tiers_.stash(k);
+  }
+
+  /// The part of the norm that is taken while a gradient is on the device.
+  void share(int k) {
+    sizes_.shard(k);
+    after_gradients(k, book_.unit(k));
+    if (outer_[book_.unit(k)] >= 0) after(k, outer_[book_.unit(k)], "the gradient is not summed over the replicas yet");
+    once(k, shares_[book_.unit(k)]);
   }
 
   void reduce_outer(int k) {
@@ -186,15 +320,22 @@ class StepRules {
   }
 
   void norm(int k) {
-    const bool replicated = std::any_of(outer_.begin(), outer_.end(), [](int line) { return line >= 0; });
+    bool replicated[2] = {false, false};  // of whole units, of sharded ones
+    for (size_t unit = 0; unit < outer_.size(); ++unit)
+      if (outer_[unit] >= 0) replicated[sizes_.shards(static_cast<int>(unit)) > 1] = true;
     for (int unit : units_) {
       if (outer_[unit] >= 0)
         after(k, outer_[unit], "that gradient is not summed over the replicas yet");
-      else if (replicated && has_gradient(unit))
+      else if (replicated[sizes_.shards(unit) > 1] && has_gradient(unit))
         book_.complain(
             k, "order",
             "counts the gradient of " + book_.units()[unit] + ", which has no reduce_outer; put it before this line");
       after_gradients(k, unit);
+      if (shares_[unit] >= 0)
+        after(k, shares_[unit], "its share may not be taken");
+      else if (tiers_.rests_elsewhere(unit, Part::gradients))
+        book_.complain(k, "order", "counts the gradient of " + book_.units()[unit] +
+                                       ", which is not on the device; take its norm before it leaves");
     }
     once(k, norm_);
   }
@@ -206,6 +347,9 @@ class StepRules {
                      "has no norm before it, and the step is clipped by it; put the norm before all updates");
     else
       after(k, norm_, "the norm may not be known");
+    tiers_.use(k, Part::parameters, book_.in(k).slot, /*changes=*/true);
+    tiers_.use(k, Part::gradients, book_.in(k).grad, /*changes=*/false);
+    tiers_.use(k, Part::states, book_.in(k).scratch, /*changes=*/true);
     once(k, updated_[book_.unit(k)]);
   }
 
@@ -231,10 +375,12 @@ class StepRules {
 
   void finish() {
     residency_.finish();
+    tiers_.finish();
     int gradient = -1;
     for (const auto& [key, work] : work_) {
       gradient = std::max(gradient, work.gradient);
-      if (work.gradient >= 0 && work.reduce < 0 && book_.in(work.gradient).grad >= 0)
+      const bool sent = tiers_.rests_elsewhere(key.first, Part::gradients) && sizes_.shards(key.first) == 1;
+      if (work.gradient >= 0 && work.reduce < 0 && book_.in(work.gradient).grad >= 0 && !sent)
         book_.complain(work.gradient, "order", "its gradient slot is never reduced; put its reduce after it");
       if (work.gradient >= 0 && norm_ >= 0 && updated_[key.first] < 0)
         book_.complain(norm_, "order",
@@ -264,10 +410,14 @@ class StepRules {
   SizeRules& sizes_;
   const Recomputed& recomputed_;
   const Order order_;
-  ArenaRules arena_;
+  ArenaRules arena_, host_;
+  TierRules tiers_;
   Residency residency_;
   std::set<int> units_;                       // that the pass names
-  std::vector<int> outer_, updated_;          // per unit: the line that did it
+  std::vector<int> outer_;                    // per unit: the line that summed it over replicas
+  std::vector<int> unreduced_;                // per unit: the line that began the gradient now being summed
+  std::vector<int> shares_;                   // per unit: the line that took its share of the norm
+  std::vector<int> updated_;                  // per unit: the line that did it
   std::map<std::pair<int, int>, Work> work_;  // (unit, micro-batch)
   std::map<int, std::vector<int>> open_;      // per micro-batch: forwards whose backward is to come, in order
   std::map<int, int> output_;                 // per micro-batch: its loss or finish

@@ -84,7 +84,7 @@ void check_file(const CaseContext& context, const std::string& weights, CaseResu
   const plan::Schedule schedule = plan::compile_train(spec, plan, context.rank);
   std::vector<std::string> prefixes;
   for (const auto& unit : model->units()) prefixes.push_back(unit->prefix());
-  engine::Store store(spec, prefixes, context.mesh, context.rank, at::kCPU);
+  engine::Store store(spec, prefixes, plan, context.rank, at::kCPU);
   store.set_arena(schedule.arena);
   const auto naming = weights.starts_with("diffusers") ? "diffusers" : "official";
   engine::load_weights(store, checkpoint::open_weights(context.folder / weights),

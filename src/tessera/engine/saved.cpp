@@ -1,0 +1,84 @@
+#include "tessera/engine/saved.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include "tessera/base/check.h"
+
+namespace tessera::engine {
+
+namespace {
+thread_local SavedStorages* listing = nullptr;
+thread_local std::string current_site;
+}  // namespace
+
+/// Holds one saved tensor, as the node itself would, and lists it.
+struct SavedHook final : torch::autograd::SavedVariableHooks {
+  void call_pack_hook(const at::Tensor& tensor) override {
+    tensor_ = tensor;
+    listing->note(tensor);
+  }
+  at::Tensor call_unpack_hook() override { return tensor_; }
+
+ private:
+  at::Tensor tensor_;
+};
+
+namespace {
+
+/// Autograd asks its engine for hooks; LibTorch's own engine has none to give.
+class ListingEngine final : public torch::autograd::Engine {
+ public:
+  static Engine& instance() {
+    static auto* engine = new ListingEngine;  // its threads end with the process
+    return *engine;
+  }
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    return listing ? std::make_unique<SavedHook>() : nullptr;
+  }
+};
+
+}  // namespace
+
+int64_t SavedStorage::bytes() const { return round_up(static_cast<int64_t>(storage.nbytes()), 64); }
+
+void free_memory(SavedStorage& saved) {
+  saved.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, saved.storage.device()));
+}
+
+void take_memory(SavedStorage& saved) {
+  auto* allocator = c10::GetAllocator(saved.storage.device_type());
+  saved.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(allocator->allocate(saved.storage.nbytes()));
+}
+
+SavedStorages::SavedStorages(const std::vector<at::Tensor>& foreign) {
+  check_internal(!listing, "engine.saved", "two listings at once on one thread");
+  static const bool installed = (torch::autograd::set_default_engine_stub(&ListingEngine::instance), true);
+  (void)installed;
+  for (const at::Tensor& t : foreign)
+    if (t.defined()) seen_.insert(t.storage().unsafeGetStorageImpl());
+  listing = this;
+}
+
+SavedStorages::~SavedStorages() { listing = nullptr; }
+
+std::vector<SavedStorage> SavedStorages::take(const std::vector<at::Tensor>& stream,
+                                              const std::vector<at::Tensor>& cond) {
+  for (const auto* outputs : {&stream, &cond})
+    for (const at::Tensor& t : *outputs)
+      std::erase_if(found_, [&](const SavedStorage& s) {
+        return s.storage.unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl();
+      });
+  return std::move(found_);
+}
+
+void SavedStorages::at_site(std::string_view site) {
+  if (listing) current_site = site;
+}
+
+void SavedStorages::note(const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.has_storage() && seen_.insert(tensor.storage().unsafeGetStorageImpl()).second)
+    found_.push_back({current_site, tensor.storage()});
+}
+
+}  // namespace tessera::engine

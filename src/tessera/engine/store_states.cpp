@@ -1,0 +1,98 @@
+// The masters of the store in their several forms, and the states of the optimiser beside them.
+#include <cstring>
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/engine/store.h"
+#include "tessera/ops/bf16.h"
+
+namespace tessera::engine {
+
+void Store::make_states(const net::UnitUpdate& update) {
+  for (int u = 0; u < units(); ++u) {
+    Unit& unit = units_[u];
+    unit.states = plan::state_layout(unit.spec, unit.layout, shard_rank(u),
+                                     [&](const plan::ParamSpec& param) { return update.states(param); });
+    unit.buffer = make_buffer(unit.states.bytes, at::kByte, unit.plan.states, engine::Part::states, unit.states_extent);
+  }
+}
+
+void* Store::state(const Part& part, size_t state) {
+  Unit& unit = units_[part.unit];
+  return static_cast<uint8_t*>(unit.buffer.mutable_data_ptr()) + unit.states.ranges[part.range].at[state];
+}
+
+net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged staged) {
+  Unit& unit = units_[u];
+  const Tensor shard = param_at(u, staged.param);
+  const auto* grad = unit.grad.defined() ? grad_at(u, staged.grad).const_data_ptr<float>() : nullptr;
+  auto* states = static_cast<uint8_t*>(
+      staged.states < 0 ? unit.buffer.mutable_data_ptr() : arena(staged.states, 1).mutable_data_ptr());
+  const plan::ParamSpec& param = unit.spec.params[range.param];
+  net::Slice slice;
+  slice.tensor = hash_text(param.name);
+  slice.numel = param.numel();
+  slice.begin = range.begin, slice.end = range.end;
+  slice.param = static_cast<uint8_t*>(shard.mutable_data_ptr()) + range.offset * shard.element_size();
+  if (grad) slice.grad = grad + range.offset;
+  slice.specs = &range.states;
+  for (const int64_t at : range.at) slice.states.push_back(states + at);
+  return slice;
+}
+
+void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged) {
+  for (const auto& range : units_[u].states.ranges)
+    if (units_[u].spec.params[range.param].trainable) update.update(slice(u, range, staged), control);
+}
+
+namespace {
+
+/// The two halves of split masters, or the one of bf16 masters (low is null).
+struct Halves {
+  uint16_t *high, *low;
+};
+
+Halves halves(const net::Slice& slice, plan::Masters form, int64_t first) {
+  auto* low = slice.state<uint16_t>(plan::kMasterLow);
+  check_internal(low || form != plan::Masters::split, "engine.store",
+                 "split masters are set before the optimiser's states are made");
+  return {static_cast<uint16_t*>(slice.param) + first, low ? low + first : nullptr};
+}
+
+}  // namespace
+
+void Store::set_masters(const Part& part, int64_t first, int64_t count, const float* values) {
+  const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
+  if (masters_ == plan::Masters::fp32) {
+    std::memcpy(static_cast<float*>(slice.param) + first, values, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  const Halves to = halves(slice, masters_, first);
+  if (to.low)
+    ops::split_fp32(to.high, to.low, values, count);
+  else
+    ops::to_bf16(to.high, values, count);
+}
+
+void Store::read_masters(const Part& part, int64_t first, int64_t count, float* values) {
+  const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
+  if (masters_ == plan::Masters::fp32) {
+    std::memcpy(values, static_cast<float*>(slice.param) + first, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  const Halves from = halves(slice, masters_, first);
+  if (from.low)
+    ops::join_fp32(values, from.high, from.low, count);
+  else
+    ops::from_bf16(values, from.high, count);
+}
+
+Tensor Store::masters(int u) {
+  if (masters_ == plan::Masters::fp32) return units_[u].param;
+  Tensor values = at::zeros({units_[u].layout.shard}, units_[u].anchor.options().requires_grad(false));
+  for (const Part& part : parts())
+    if (part.unit == u) read_masters(part, 0, part.end - part.begin, values.mutable_data_ptr<float>() + part.offset);
+  return values;
+}
+
+}  // namespace tessera::engine

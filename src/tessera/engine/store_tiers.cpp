@@ -1,0 +1,94 @@
+// Buffers that rest on the host or on disk. What rests on disk is seen as memory between steps (a mapping of the file)
+// and moves past the page cache within them.
+#include <cstring>
+
+#include "tessera/base/check.h"
+#include "tessera/engine/store.h"
+
+namespace tessera::engine {
+
+void Store::open_disk(const plan::ModelSpec& model, const plan::Plan& plan, const std::string& folder, bool trainable) {
+  if (device_.is_meta()) return;
+  constexpr int64_t kPage = 4096;
+  int64_t bytes = 0;
+  for (size_t u = 0; u < plan.units.size() && u < model.units.size(); ++u) {
+    const plan::UnitPlan& unit = plan.units[u];
+    const auto layout = plan::flat_layout(model.units[u], plan.shards(static_cast<int>(u)));
+    if (unit.parameters == plan::Tier::nvme) bytes += round_up(layout.shard * plan::master_bytes(masters_), kPage);
+    if (!trainable) continue;
+    if (unit.gradients == plan::Tier::nvme) bytes += round_up(layout.shard * 4, kPage);
+    if (unit.states == plan::Tier::nvme)
+      bytes += round_up(plan::state_layout(model.units[u], layout, layout.shards > 1 ? shard_rank_ : 0,
+                                           plan::adamw_states(plan.states))
+                            .bytes,
+                        kPage);
+  }
+  if (bytes == 0) return;
+  if (folder.empty())
+    throw UserError(Exit::usage, "engine.store", "the plan puts buffers on nvme and no folder is named",
+                    "set plan.nvme to a folder on the disk to use");
+  disk_ = std::make_unique<Disk>(folder, bytes);
+}
+
+Tensor Store::make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, engine::Part part, int64_t& extent) {
+  const auto options = at::TensorOptions().dtype(type).device(device_);
+  if (tier == plan::Tier::device || device_.is_meta()) {
+    const Meter::Scope scope(part);
+    return at::zeros({count}, options);
+  }
+  const int64_t bytes = count * static_cast<int64_t>(c10::elementSize(type));
+  const auto host = options.device(at::kCPU);
+  if (tier == plan::Tier::host) {
+    host_.push_back(std::make_unique<HostMemory>());
+    host_.back()->reserve(std::max<int64_t>(bytes, 1));  // mapped memory is zero
+    return at::from_blob(host_.back()->at(0), {count}, host);
+  }
+  extent = disk_->reserve(bytes);
+  return at::from_blob(disk_->map(extent, bytes), {count}, host);  // so is what was set aside
+}
+
+void Store::move(const plan::Instruction& in, char* host) {
+  Unit& unit = units_[in.unit];
+  const auto [tensor, extent] = in.part == plan::Part::parameters  ? std::pair(unit.param, unit.param_extent)
+                                : in.part == plan::Part::gradients ? std::pair(unit.grad, unit.grad_extent)
+                                                                   : std::pair(unit.buffer, unit.states_extent);
+  const bool fetch = in.op == plan::Op::fetch;
+  check_internal(static_cast<int64_t>(tensor.nbytes()) == in.bytes, "engine.store",
+                 unit.spec.name + ": the schedule moves " + std::to_string(in.bytes) + " bytes of " +
+                     std::string(name(in.part)) + ", there are " + std::to_string(tensor.nbytes()));
+  if (in.lane == plan::Lane::disk) {
+    fetch ? disk_->read(extent, host, in.bytes) : disk_->write(extent, host, in.bytes);
+    return;
+  }
+  void* rest = host ? host : tensor.mutable_data_ptr();
+  void* device = arena(in.slot, 1).mutable_data_ptr();
+  fetch ? std::memcpy(device, rest, in.bytes) : std::memcpy(rest, device, in.bytes);
+}
+
+Tensor Store::param_at(int u, int64_t offset) {
+  Unit& unit = units_[u];
+  if (offset < 0) return unit.param;
+  if (masters_ == plan::Masters::fp32) return arena(offset, unit.layout.shard);
+  return arena(offset, (unit.layout.shard + 1) / 2).view(at::kBFloat16).narrow(0, 0, unit.layout.shard);
+}
+
+Tensor Store::grad_at(int u, int64_t offset) {
+  return offset < 0 ? units_[u].grad : arena(offset, units_[u].layout.shard);
+}
+
+int64_t Store::host_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& memory : host_) bytes += memory->size();
+  return bytes;
+}
+
+int64_t Store::disk_bytes() const {
+  int64_t bytes = 0;
+  for (const Unit& unit : units_)
+    for (const auto& [tensor, extent] : {std::pair(unit.param, unit.param_extent), {unit.grad, unit.grad_extent},
+                                         {unit.buffer, unit.states_extent}})
+      if (extent >= 0) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,55 @@
+// Activations on the host tier: copied there behind the forward, freed on the device one visit later, when the copy is
+// done, and brought back ahead of the backward.
+#include <utility>
+
+#include "tessera/plan/compile/compiler.h"
+#include "tessera/plan/memory.h"
+
+namespace tessera::plan {
+
+void Compiler::stash(const Visit& visit, int forward) {
+  drop_all();  // what the forward before left: its copy had this forward's time
+  const int64_t bytes = offloaded_bytes(model_, plan_, visit.unit);
+  if (bytes == 0) return;
+  Instruction in = make(Op::stash, Lane::d2h, visit.unit, visit.micro);
+  in.part = Part::activations;
+  in.bytes = bytes;
+  in.wait = {forward};
+  in.host = host_.take(round_up(bytes, kPage), in.wait);
+  Away& away = away_[{visit.unit, visit.micro}];
+  away.bytes = bytes, away.host = in.host;
+  away.stash = add(std::move(in));
+  undropped_.emplace_back(visit.unit, visit.micro);
+  if (plan_.prefetch == 0) drop_all();
+}
+
+void Compiler::drop(int unit, int micro) {
+  Away& away = away_.at({unit, micro});
+  Instruction in = make(Op::drop, Lane::compute, unit, micro);
+  in.part = Part::activations;
+  in.bytes = away.bytes;
+  in.wait = {away.stash};
+  add(std::move(in));
+  away.dropped = true;
+}
+
+void Compiler::drop_all() {
+  for (const auto& [unit, micro] : std::exchange(undropped_, {})) drop(unit, micro);
+}
+
+/// Brings back what the visit's backward needs, once, when it has left.
+void Compiler::fetch(const Visit& visit) {
+  const auto found = away_.find({visit.unit, visit.micro});
+  if (found == away_.end() || found->second.fetch >= 0) return;
+  Away& away = found->second;
+  if (!away.dropped) drop_all();
+  Instruction in = make(Op::fetch, Lane::h2d, visit.unit, visit.micro);
+  in.part = Part::activations;
+  in.bytes = away.bytes;
+  in.host = away.host;
+  in.wait = {away.stash};
+  away.fetch = add(std::move(in));
+  host_.give(away.host, away.fetch);
+}
+
+}  // namespace tessera::plan

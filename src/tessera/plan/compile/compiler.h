@@ -1,0 +1,112 @@
+#pragma once
+// Compiles a plan into the instructions of one rank. The order is built as *visits*: each visit is one use of one unit's
+// parameters. What a visit needs from elsewhere (a gather, stashed activations) is issued `prefetch` visits ahead.
+// Internal to the compiler; one source file for each concern.
+//
+//   Schedule step = Compiler(model, plan, rank, "train").train();
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "tessera/plan/arena.h"
+#include "tessera/plan/schedule.h"
+
+namespace tessera::plan {
+
+inline constexpr int64_t kElement = 4;  ///< gathered parameters and gradients are fp32
+inline constexpr int64_t kPage = 4096;  ///< host memory is taken in pages: what a disk reads and writes directly
+
+class Compiler {
+ public:
+  Compiler(const ModelSpec& model, const Plan& plan, int rank, std::string phase);
+
+  Schedule train();
+  Schedule forward_only(int micros);
+  Schedule checkpoint();
+
+ private:
+  struct Visit {
+    bool forward;
+    int unit;
+    int micro;
+  };
+  struct GroupName {
+    std::string axis;  // "dp_shard", empty when the group has one member
+    std::string name;  // "gather:dp_shard[0,1]"
+  };
+  struct Resident {
+    int gather = -1;
+    int64_t slot = -1;
+  };
+  struct Use {  // an arena range and the instruction that is the last to use it
+    int64_t at;
+    int last;
+  };
+  using Flight = std::vector<Use>;  // what one reduction or update still uses
+  struct Away {  // activations of one unit and micro-batch on their way to the host and back
+    int64_t bytes = 0, host = -1;
+    int stash = -1, fetch = -1;
+    bool dropped = false;
+  };
+
+  // compile.cpp
+  GroupName group_name(const std::string& purpose, const std::vector<Axis>& axes) const;
+  Instruction make(Op op, Lane lane, int unit, int micro) const;
+  int add(Instruction in);
+  Schedule done();
+
+  // visits.cpp: parameters
+  void walk(const std::vector<Visit>& visits);
+  int next_visit(const std::vector<Visit>& visits, int v) const;
+  bool stays(const std::vector<Visit>& visits, int v) const;
+  void gather(int unit, int micro);
+  void release(int unit, int micro);
+  Instruction use(Op op, const Visit& visit) const;
+  std::optional<int> run(const Visit& visit);
+  bool idle(int micro) const;
+
+  // activations.cpp: the host tier of what forwards save
+  void stash(const Visit& visit, int forward);
+  void drop(int unit, int micro);
+  void drop_all();
+  void fetch(const Visit& visit);
+
+  // tiers.cpp: buffers that rest on the host or on disk
+  Tier tier(int unit, Part part) const;
+  int64_t bytes(int unit, Part part) const;
+  int bring(Part part, int unit, int micro, int64_t at, std::vector<int> wait);
+  int send(Part part, int unit, int micro, int64_t at, std::vector<int> wait);
+
+  // gradients.cpp: slots, reductions, norm and update
+  std::optional<int> backward(const Visit& visit);
+  void reduce(const Visit& visit, int backward);
+  int settle(int unit, int micro, int64_t target, int last);
+  void land(size_t bound);
+  void optimise();
+  struct Staged {
+    int64_t parameters = -1, gradients = -1, states = -1;
+    std::vector<int> wait;
+  };
+  Staged stage(int unit);
+  void update(int unit, Staged staged);
+
+  const ModelSpec& model_;
+  const Plan& plan_;
+  const int rank_, dp_rank_;
+  const GroupName gather_, reduce_, outer_, whole_, world_;
+  std::vector<FlatLayout> layouts_;
+  std::vector<int64_t> state_bytes_;
+  std::vector<Resident> resident_;
+  std::map<std::pair<int, int>, Away> away_;   // by (unit, micro)
+  std::deque<std::pair<int, int>> undropped_;  // stashed and still on the device, oldest first
+  std::map<std::pair<int, Part>, int> written_;  // by buffer: the instruction that last wrote its resting place
+  std::deque<Flight> flights_;                 // not yet given back, oldest first
+  std::map<int, int64_t> whole_gradients_;     // by unit: the slot that gathers gradients until they are reduced once
+  std::vector<int> last_reduce_, last_backward_;  // of the reduce lane, of the compute lane: the norm waits for both
+  Arena arena_, host_;
+  Schedule schedule_;
+  bool forward_only_ = false;
+};
+
+}  // namespace tessera::plan

@@ -1,0 +1,70 @@
+// Buffers that rest on the host or on disk: a copy for each hop on the way, each on its own lane.
+#include "tessera/base/check.h"
+#include "tessera/plan/compile/compiler.h"
+
+namespace tessera::plan {
+
+Tier Compiler::tier(int unit, Part part) const {
+  const UnitPlan& plan = plan_.units[unit];
+  switch (part) {
+    case Part::parameters:
+      return plan.parameters;
+    case Part::gradients:
+      return plan.gradients;
+    case Part::states:
+      return plan.states;
+    default:
+      throw InternalError("plan.compile", "activations have no tier of their own");
+  }
+}
+
+int64_t Compiler::bytes(int unit, Part part) const {
+  if (part == Part::states) return state_bytes_[unit];
+  return layouts_[unit].shard * (part == Part::parameters ? master_bytes(plan_.states.masters) : kElement);
+}
+
+/// Copies the buffer to the arena at `at`, after `wait`. Gives the instruction after which it is there.
+int Compiler::bring(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
+  Instruction in = make(Op::fetch, Lane::h2d, unit, micro);
+  in.part = part;
+  in.bytes = bytes(unit, part);
+  in.slot = at;
+  in.wait = std::move(wait);
+  if (tier(unit, part) == Tier::nvme) {
+    Instruction read = make(Op::fetch, Lane::disk, unit, micro);
+    read.part = part;
+    read.bytes = in.bytes;
+    read.host = in.host = host_.take(round_up(in.bytes, kPage), read.wait);
+    if (const auto it = written_.find({unit, part}); it != written_.end()) read.wait.push_back(it->second);
+    in.wait.push_back(add(std::move(read)));
+  }
+  if (const auto it = written_.find({unit, part}); it != written_.end()) in.wait.push_back(it->second);
+  const int64_t host = in.host;
+  const int last = add(std::move(in));
+  if (host >= 0) host_.give(host, last);
+  return last;
+}
+
+/// Copies the arena at `at` back to where the buffer rests. Gives the instruction after which the arena is free.
+int Compiler::send(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
+  Instruction in = make(Op::stash, Lane::d2h, unit, micro);
+  in.part = part;
+  in.bytes = bytes(unit, part);
+  in.slot = at;
+  in.wait = std::move(wait);
+  if (tier(unit, part) != Tier::nvme) return written_[{unit, part}] = add(std::move(in));
+  in.host = host_.take(round_up(in.bytes, kPage), in.wait);
+  Instruction write = make(Op::stash, Lane::disk, unit, micro);
+  write.part = part;
+  write.bytes = in.bytes;
+  write.host = in.host;
+  const int last = add(std::move(in));
+  write.wait = {last};
+  const int64_t host = write.host;
+  const int done = add(std::move(write));
+  host_.give(host, done);
+  written_[{unit, part}] = done;
+  return last;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,145 @@
+#pragma once
+// Buffers that rest on the host or on disk: each is fetched into the arena before it is used and sent back after it was
+// changed, hop by hop. Follows one pass. Internal to the rules.
+//
+//   TierRules tiers(book, order, arena, host);
+//   tiers.fetch(k); tiers.stash(k);                       // as the lines come
+//   tiers.use(k, Part::states, in.scratch, /*changes=*/true);
+#include <map>
+#include <string>
+#include <utility>
+
+#include "tessera/plan/rules/arena_rules.h"
+#include "tessera/plan/rules/book.h"
+#include "tessera/plan/rules/order.h"
+
+namespace tessera::plan {
+
+class TierRules {
+ public:
+  TierRules(Book& book, const Order& order, ArenaRules& arena, ArenaRules& host)
+      : book_(book), order_(order), arena_(arena), host_(host) {}
+
+  void fetch(int k) {
+    const Instruction& in = book_.in(k);
+    Buffer& buffer = of(k, in.part);
+    if (buffer.written >= 0 && (in.lane == Lane::disk || in.host < 0))
+      follow(k, buffer.written, "it may not have been written back yet");
+    if (in.lane == Lane::disk) {
+      host_.take(k, in.host, in.bytes, "host memory");
+      buffer.hop = k;
+      return;
+    }
+    leave_host(k, buffer);
+    if (buffer.owner >= 0)
+      book_.complain(k, "residency", "fetches what " + book_.at(buffer.owner) + " has in use; send it back first");
+    arena_.take(k, in.slot, in.bytes, std::string(name(in.part)));
+    buffer.owner = buffer.last = k, buffer.at = in.slot;
+  }
+
+  void stash(int k) {
+    const Instruction& in = book_.in(k);
+    Buffer& buffer = of(k, in.part);
+    if (in.lane == Lane::disk) {
+      leave_host(k, buffer);
+      buffer.written = k;
+      return;
+    }
+    if (buffer.owner < 0 || buffer.at != in.slot) {
+      book_.complain(k, "residency", "sends what is not at " + slot_text(in.slot) + "; fetch or compute it there first");
+    } else {
+      follow(k, buffer.last, "it may still change");
+      arena_.give(buffer.owner, buffer.at, k);
+    }
+    if (in.host >= 0) {
+      host_.take(k, in.host, in.bytes, "host memory");
+      buffer.hop = k;
+    } else {
+      buffer.written = k;
+    }
+    buffer.owner = -1;
+  }
+
+  /// Line `k` uses the buffer at `at`: it must be there. What is changed belongs to `k` from then on and must be sent
+  /// back; what is not, the arena has back when `k` is done.
+  void use(int k, Part part, int64_t at, bool changes) {
+    Buffer& buffer = of(k, part);
+    if (at < 0) {
+      if (buffer.owner >= 0)
+        book_.complain(k, "residency", "does not use what " + book_.at(buffer.owner) + " has brought for it");
+      return;
+    }
+    if (buffer.owner < 0 || buffer.at != at) {
+      book_.complain(k, "residency", "needs the unit's " + std::string(name(part)) + " at " + slot_text(at) +
+                                         ", where nothing has brought them; put a fetch before it");
+      return;
+    }
+    follow(k, buffer.last, "they may not have arrived");
+    if (!changes) {
+      arena_.give(buffer.owner, at, k);
+      buffer.owner = -1;
+    }
+    buffer.last = k;
+  }
+
+  /// Line `k` makes the buffer at `at`, `bytes` long, anew.
+  void make(int k, Part part, int64_t at, int64_t bytes) {
+    arena_.take(k, at, bytes, std::string(name(part)));
+    Buffer& buffer = of(k, part);
+    buffer.owner = buffer.last = k, buffer.at = at;
+  }
+
+  /// The buffer lies within what `k` takes as a whole: the two are one range from here on.
+  void absorb(int k, Part part) {
+    Buffer& buffer = of(k, part);
+    if (buffer.owner < 0) return;
+    follow(k, buffer.last, "it may not have arrived");
+    arena_.forget(buffer.owner, buffer.at);
+    buffer.owner = -1;
+  }
+
+  bool present(int k, Part part) { return of(k, part).owner >= 0; }
+  bool rests_elsewhere(int unit, Part part) const { return buffers_.contains({unit, part}); }
+
+  void finish() {
+    for (const auto& [key, buffer] : buffers_) {
+      if (buffer.owner >= 0)
+        book_.complain(buffer.last, "residency",
+                       "leaves " + std::string(name(key.second)) + " in the arena that are never sent back");
+      if (buffer.hop >= 0) book_.complain(buffer.hop, "residency", "leaves host memory that no later hop takes over");
+    }
+  }
+
+ private:
+  struct Buffer {
+    int owner = -1, last = -1;  // lines: that took its place in the arena, that used it last
+    int64_t at = -1;
+    int hop = -1;      // line that put it into host memory on the way from or to the disk
+    int written = -1;  // line after which the resting place is up to date
+  };
+
+  Buffer& of(int k, Part part) { return buffers_[{book_.unit(k), part}]; }
+
+  void leave_host(int k, Buffer& buffer) {
+    const Instruction& in = book_.in(k);
+    if (in.host < 0) return;
+    if (buffer.hop < 0 || book_.in(buffer.hop).host != in.host) {
+      book_.complain(k, "residency", "reads host memory at " + slot_text(in.host) + ", where nothing has put it");
+      return;
+    }
+    follow(k, buffer.hop, "the hop before may not be done");
+    host_.give(buffer.hop, in.host, k);
+    buffer.hop = -1;
+  }
+
+  void follow(int k, int earlier, const char* otherwise) {
+    must_follow(book_, order_, k, earlier, "residency", otherwise);
+  }
+
+  Book& book_;
+  const Order& order_;
+  ArenaRules &arena_, &host_;
+  std::map<std::pair<int, Part>, Buffer> buffers_;
+};
+
+}  // namespace tessera::plan

@@ -1,0 +1,327 @@
+// Runs random plans on this rank and compares them with the plain loop: the same ranks, the same micro-batches, every
+// unit whole, everything kept, reduced once in the same way.
+//
+//   plan_worker launch RANKS MESH FIRST LAST          # plans keyed by seed FIRST..LAST-1, on so many ranks
+//
+// Ends with 1 and says which plan when an output or a gradient differs by a bit, when the measured peak is above the
+// prediction or more than 2 % (or 1 MiB) below it, or when something is left.
+#include <ATen/Parallel.h>
+
+#include <cstdio>
+#include <random>
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/comm/comm.h"
+#include "tessera/comm/launcher.h"
+#include "tessera/engine/executor.h"
+#include "tessera/engine/measure.h"
+#include "tessera/engine/transfer.h"
+#include "tessera/models/registry.h"
+#include "tessera/ops/adamw.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/plan/memory.h"
+
+namespace tessera::engine {
+namespace {
+
+using Random = std::mt19937_64;
+int64_t draw(Random& random, int64_t least, int64_t most) {
+  return least + static_cast<int64_t>(random() % (most - least + 1));
+}
+
+Tensor values(std::vector<int64_t> shape, uint64_t seed, uint64_t index) {
+  Tensor t = at::empty(shape, at::kFloat);
+  RandomKey(seed, Purpose::test, index).normal(t.mutable_data_ptr<float>(), 0, static_cast<size_t>(t.numel()));
+  return t;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+void expect(bool ok, const std::string& what) {
+  if (!ok) throw UserError(Exit::comparison, "plan_worker", what);
+}
+
+/// One random case, the same on every rank.
+struct Case {
+  uint64_t seed;
+  std::unique_ptr<net::Denoiser> model;
+  std::vector<int64_t> latent;
+  plan::Plan plan;
+
+  Case(uint64_t seed, const Mesh& mesh) : seed(seed) {
+    Random random(seed);
+    const int64_t heads = draw(random, 1, 2) * 2;
+    model = models::make_denoiser(
+        {.config_text = R"({"dim":)" + std::to_string(heads * 32) + R"(,"num_heads":)" + std::to_string(heads) +
+                        R"(,"ffn_dim":)" + std::to_string(64 * draw(random, 1, 4)) + R"(,"num_layers":)" +
+                        std::to_string(draw(random, 1, 5)) + R"(,"text_dim":32,"text_len":)" +
+                        std::to_string(draw(random, 3, 9)) + R"(,"freq_dim":32,"in_dim":4,"out_dim":4})"});
+    latent = {4, draw(random, 1, 3), 2 * draw(random, 2, 6), 2 * draw(random, 2, 6)};
+    plan.mesh = mesh;
+    plan.global_batch = draw(random, 1, 3 * mesh.dp_size());
+    plan.micro_batch = draw(random, 1, 3);
+    plan.prefetch = static_cast<int>(draw(random, 0, 3));
+    plan.states.moments = static_cast<plan::Moments>(draw(random, 0, 2));
+    for (const auto& unit : model->units()) {
+      plan::UnitPlan choice;
+      choice.activations = static_cast<plan::Policy>(draw(random, 0, 2));
+      choice.strategy =
+          draw(random, 0, 1) ? plan::Strategy::full_shard : static_cast<plan::Strategy>(draw(random, 1, 3));
+      choice.reduce_once = draw(random, 0, 2) == 0;
+      for (plan::Tier* tier : {&choice.parameters, &choice.gradients, &choice.states})
+        *tier = draw(random, 0, 1) ? plan::Tier::device : static_cast<plan::Tier>(draw(random, 1, 2));
+      const bool block = unit->spec().kind == "block";
+      for (const char* site : {"boundary", "self_attn", "cross_attn"}) {
+        if (draw(random, 0, 2) || (!block && std::string_view(site) != "boundary")) continue;
+        const auto policy = static_cast<plan::Policy>(draw(random, 0, 2));
+        if (policy != plan::Policy::recompute || choice.activations == plan::Policy::recompute)
+          choice.sites[site] = policy;
+      }
+      plan.units.push_back(choice);
+    }
+  }
+
+  net::Batch batch(int dp_rank, int64_t micro) const {
+    std::vector<net::Sample> samples;
+    const auto slice = plan.slice(dp_rank, micro);
+    for (int64_t s = slice.first; s < slice.first + slice.count; ++s) {
+      net::Sample sample;
+      sample.x = values(latent, seed, 2 * s);
+      sample.context = values({2 + s % 2, model->context_dim()}, seed, 1000 + s);
+      sample.t = static_cast<double>(37 * (s + 1) % 1000);
+      samples.push_back(std::move(sample));
+    }
+    return model->pack(samples);
+  }
+  Tensor target(int dp_rank, int64_t micro, const Tensor& like) const {
+    return values(like.sizes().vec(), seed, 5000 + 100 * static_cast<uint64_t>(dp_rank) + micro);
+  }
+  Tensor loss_gradient(const Tensor& prediction, const Tensor& target) const {
+    Tensor gradient = at::empty_like(prediction);
+    const auto* p = prediction.const_data_ptr<float>();
+    const auto* t = target.const_data_ptr<float>();
+    auto* g = gradient.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < prediction.numel(); ++i) g[i] = (p[i] - t[i]) / static_cast<float>(prediction.numel());
+    return gradient;
+  }
+  void fill(Store& store) const {
+    fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+      model->initialise(param, seed, first, count, out);
+    });
+  }
+};
+
+std::vector<std::string> prefixes_of(const net::Denoiser& model) {
+  std::vector<std::string> prefixes;
+  for (const auto& unit : model.units()) prefixes.push_back(unit->prefix());
+  return prefixes;
+}
+
+struct Result {
+  double norm = 0;
+  std::vector<Tensor> outputs;    // by micro-batch
+  std::vector<Tensor> gradients;  // by unit: this rank's reduced shard
+};
+
+/// The plain loop over whole units, and the reductions that the plan names.
+Result reference(const Case& c, const plan::ModelSpec& spec, comm::Comm& comm, int rank) {
+  plan::Plan whole;
+  Store store(spec, prefixes_of(*c.model), whole, 0, at::kCPU);
+  c.fill(store);
+  const auto& units = c.model->units();
+  const int count = static_cast<int>(units.size()), dp_rank = c.plan.mesh.dp_rank(rank);
+  const auto micros = static_cast<int>(c.plan.accumulation());
+  Result result;
+  for (int u = 0; u < count; ++u)
+    result.gradients.push_back(at::zeros({plan::flat_layout(spec.units[u], c.plan.shards(u)).shard}));
+  for (int m = 0; m < micros; ++m) {
+    const bool idle = c.plan.slice(dp_rank, m).count == 0;
+    std::vector<UnitRun> runs(count);
+    std::vector<Tensor> cond, cond_grad, stream_grad;
+    if (!idle) {
+      const net::Batch batch = c.batch(dp_rank, m);
+      std::vector<Tensor> stream = batch.inputs;
+      for (int u = 0; u < count; ++u) {
+        store.bind(u, -1);
+        runs[u].in = leaves(stream, u > 0);
+        ShardContext ctx(store, u, batch.tokens);
+        net::Flow out = run_forward(*units[u], ctx, cond, true, runs[u]);
+        stream = std::move(out.stream);
+        if (!out.cond.empty()) cond = leaves(out.cond, true), cond_grad.assign(cond.size(), Tensor());
+      }
+      result.outputs.push_back(stream[0].clone());
+      stream_grad = {c.loss_gradient(stream[0], c.target(dp_rank, m, stream[0]))};
+      for (int u = count - 1; u >= 0; --u) {
+        const bool adds = m > 0 && (c.plan.shards(u) == 1 || c.plan.units[u].reduces_once());
+        store.bind_grad(u, -1, !adds);
+        std::vector<Tensor> none;
+        stream_grad = run_backward(runs[u], std::move(stream_grad), u == 0 ? std::move(cond_grad) : std::vector<Tensor>{},
+                                   u == 0 ? std::vector<Tensor>{} : cond, u == 0 ? none : cond_grad, store.anchor(u));
+        store.finish_grad(u);
+      }
+    }
+    for (int u = count - 1; u >= 0; --u) {
+      const bool sharded = c.plan.shards(u) > 1, once = !sharded || c.plan.units[u].reduces_once();
+      if (idle && !(once && m > 0)) store.grad(u).zero_();
+      if (once && m + 1 < micros) continue;
+      const auto layout = plan::flat_layout(spec.units[u], c.plan.shards(u));
+      Tensor flat = at::zeros({layout.total});
+      const int64_t n = std::min(layout.total, store.grad(u).numel());
+      flat.narrow(0, 0, n).copy_(store.grad(u).narrow(0, 0, n));
+      if (!sharded) {
+        result.gradients[u].copy_(flat);
+        continue;
+      }
+      comm.group("reference", kShardAxes)
+          .reduce_scatter(result.gradients[u], flat, at::empty_like(flat), m > 0 && !once);
+    }
+  }
+  for (int u = count - 1; u >= 0; --u)
+    comm.group("reference_outer", c.plan.shards(u) > 1 ? std::vector<Axis>{Axis::dp_replicate} : plan::kWholeAxes)
+        .all_reduce(result.gradients[u]);
+  double squares = 0;
+  Store speaker(spec, prefixes_of(*c.model), c.plan, rank, at::kMeta);
+  for (int u = 0; u < count; ++u)
+    if (speaker.speaks_for(u))
+      squares += ops::sum_of_squares(result.gradients[u].const_data_ptr<float>(), result.gradients[u].numel());
+  double total = 0;
+  for (const auto& row :
+       comm.group("reference_norm", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({squares}))
+    total += row[0];
+  result.norm = std::sqrt(total);
+  return result;
+}
+
+/// What rests on the device, on the host and on disk is what the plan says.
+void check_persistent(const Store& store, const plan::MemoryCurve& curve) {
+  const int64_t device = Meter::live(Part::parameters) + Meter::live(Part::gradients) + Meter::live(Part::states);
+  expect(device <= curve.persistent + 64 * 3 * store.units() && device >= curve.persistent,
+         std::to_string(device) + " bytes rest on the device, planned " + std::to_string(curve.persistent));
+  const int64_t host = curve.host.parameters + curve.host.gradients + curve.host.states;
+  expect(store.host_bytes() == host,
+         std::to_string(store.host_bytes()) + " bytes rest on the host, planned " + std::to_string(host));
+  expect(store.disk_bytes() == curve.nvme.total(),
+         std::to_string(store.disk_bytes()) + " bytes rest on disk, planned " + std::to_string(curve.nvme.total()));
+}
+
+/// Parameters and states after the update, against one over buffers that all rest on the device.
+void check_update(const Case& c, const plan::ModelSpec& spec, Store& store, const Result& expected,
+                  const optim::AdamW& adamw, int rank) {
+  plan::Plan near = c.plan;
+  for (auto& unit : near.units) unit.parameters = unit.gradients = unit.states = plan::Tier::device;
+  Store reference(spec, prefixes_of(*c.model), near, rank, at::kCPU);
+  reference.make_states(adamw);
+  c.fill(reference);
+  for (int u = 0; u < store.units(); ++u) {
+    reference.grad(u).copy_(expected.gradients[u]);
+    reference.update(u, adamw, {1, 1e-3, 0.5}, {});
+    expect(same_bits(store.param(u), reference.param(u)), "the update of " + spec.units[u].name + " differs");
+    expect(same_bits(store.state_buffer(u), reference.state_buffer(u)),
+           "the optimiser's states of " + spec.units[u].name + " differ");
+  }
+}
+
+void check(const Case& c, comm::Comm& comm, int rank) {
+  const int dp_rank = c.plan.mesh.dp_rank(rank);
+  int64_t most = 0;
+  const plan::ModelSpec spec = [&] {  // of the fullest micro-batch there is
+    net::Batch fullest;
+    for (int d = 0; d < c.plan.mesh.dp_size(); ++d)
+      if (const auto slice = c.plan.slice(d, 0); slice.count > most) most = slice.count, fullest = c.batch(d, 0);
+    return measure(c.model->units(), fullest, "random", {});
+  }();
+  const Result expected = reference(c, spec, comm, rank);
+
+  const plan::Schedule schedule = plan::compile_train(spec, c.plan, rank);
+  const plan::MemoryCurve curve = plan::memory_curve(spec, c.plan, schedule, rank);
+  optim::AdamW adamw({.format = c.plan.states});
+  Store store(spec, prefixes_of(*c.model), c.plan, rank, at::kCPU, true, "/tmp");
+  store.set_arena(schedule.arena);
+  store.make_states(adamw);
+  c.fill(store);
+  check_persistent(store, curve);
+  Executor executor(c.model->units(), store, comm, c.plan, rank, {.poison = true});
+  std::vector<Tensor> outputs;
+  StepCalls calls;
+  calls.load = [&](int micro) { return c.batch(dp_rank, micro); };
+  calls.loss = [&](const Tensor& prediction, const net::Batch&, int micro) {
+    {
+      const Meter::Scope scope(Part::states);  // the test's own
+      outputs.push_back(prediction.clone());
+    }
+    return c.loss_gradient(prediction, c.target(dp_rank, micro, prediction));
+  };
+  double norm = 0;
+  calls.agree = [&](double found, const std::vector<std::vector<double>>&) {
+    norm = found;
+    return std::optional(net::StepControl{1, 1e-3, 0.5});
+  };
+  const int64_t before = Meter::live();
+  // The first step changes nothing, so that a second one finds what the first has left.
+  for (int64_t step = 1; step <= 2; ++step) {
+    outputs.clear();
+    Meter::reset_peak();
+    executor.train(schedule, step, calls, step == 2 ? &adamw : nullptr);
+    for (size_t m = 0; m < expected.outputs.size(); ++m)
+      expect(same_bits(outputs[m], expected.outputs[m]), "the output of micro-batch " + std::to_string(m) + " differs");
+    for (int u = 0; u < store.units(); ++u)
+      expect(same_bits(store.grad(u), expected.gradients[u]), "the gradient of " + spec.units[u].name + " differs");
+    expect(norm == expected.norm, "the norm is " + std::to_string(norm) + ", expected " + std::to_string(expected.norm));
+  }
+  int64_t own = 0;
+  for (const Tensor& t : outputs) own += round_up(static_cast<int64_t>(t.nbytes()), 64);
+  const int64_t peak = Meter::peak() - before - own;
+  const int64_t predicted = curve.peak - curve.persistent - schedule.arena - spec.resident;
+  const std::string numbers = std::to_string(peak) + " bytes above the shards, predicted " + std::to_string(predicted) +
+                              " at " + curve.at_name;
+  // The targets and what packs the inputs are the test's own and small; they are under the tolerance, not under the plan.
+  const int64_t slack = std::max<int64_t>(1 << 20, static_cast<int64_t>(0.02 * static_cast<double>(curve.peak)));
+  expect(peak <= predicted, "takes more than the plan says: " + numbers);
+  expect(c.plan.slice(dp_rank, 0).count < most || peak >= predicted - slack, "takes less than the plan says: " + numbers);
+  outputs.clear();
+  check_update(c, spec, store, expected, adamw, rank);
+  expect(Meter::live() == before, "leaves " + std::to_string(Meter::live() - before) + " bytes");
+}
+
+int run(int argc, char** argv) {
+  Meter::install();
+  at::set_num_threads(1);
+  if (std::string_view(argv[1]) == "launch") {
+    comm::LaunchOptions options;
+    options.nproc = std::stoi(argv[2]);
+    return comm::launch(options, {argv + 3, argv + argc});
+  }
+  const comm::Rendezvous place = comm::Rendezvous::from_env();
+  const Mesh mesh = Mesh::parse(argv[1]);
+  comm::Comm comm(place, mesh);
+  for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) {
+    const Case c(static_cast<uint64_t>(seed), mesh);
+    try {
+      check(c, comm, place.rank);
+    } catch (const Error& error) {
+      std::vector<std::string> names;
+      for (const auto& unit : c.model->units()) names.push_back(unit->spec().name);
+      std::fprintf(stderr, "rank %d, plan %d: %s\n%s", place.rank, seed, error.what(), c.plan.to_toml(names).c_str());
+      return static_cast<int>(error.code());
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera::engine
+
+int main(int argc, char** argv) {
+  int code = 0;
+  try {
+    code = tessera::engine::run(argc, argv);
+  } catch (const tessera::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    code = static_cast<int>(error.code());
+  }
+  std::fflush(nullptr);
+  std::_Exit(code);  // peers may hang in what this rank left: no orderly end
+}

@@ -1,0 +1,39 @@
+// Random plans, executed: what a plan chooses changes memory and traffic and not a bit of the result.
+#include <gtest/gtest.h>
+
+#include "matrix.h"
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+Result on_ranks(int ranks, const std::string& mesh, int first, int last) {
+  return run_program({PLAN_WORKER, "launch", std::to_string(ranks), mesh, std::to_string(first), std::to_string(last)},
+                     {{"OMP_NUM_THREADS", "1"}}, 300);
+}
+
+struct Layout {
+  int ranks;
+  const char* mesh;
+};
+constexpr Layout kLayouts[] = {{1, "dp_shard=1"}, {2, "dp_shard=2"},     {2, "dp_replicate=2"},
+                               {3, "dp_shard=3"}, {4, "dp_replicate=2,dp_shard=2"}, {4, "dp_shard=4"}};
+
+TEST(RandomPlans, GiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
+  for (const Layout& layout : kLayouts) {
+    const Result r = on_ranks(layout.ranks, layout.mesh, 0, 12);
+    EXPECT_EQ(r.code, 0) << layout.mesh << "\n" << r.output;
+  }
+}
+
+TEST(RandomPlans, GiveTheSameOverManyMore) {
+  MatrixPart part("random plans executed", 120);
+  for (int i : part) {
+    const Layout& layout = kLayouts[i % 6];
+    const Result r = on_ranks(layout.ranks, layout.mesh, 100 + 5 * i, 105 + 5 * i);
+    ASSERT_EQ(r.code, 0) << layout.mesh << "\n" << r.output;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
