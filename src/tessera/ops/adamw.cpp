@@ -113,8 +113,10 @@ void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, con
   const DynamicMap& without_sign = DynamicMap::without_sign();
   at::parallel_for(0, div_up(n, kBlock), kGrain / kBlock, [&](int64_t begin, int64_t end) {
     float blocks[3][kBlock];
-    for (int64_t at = begin * kBlock; at < std::min(n, end * kBlock); at += kBlock) {
-      const int64_t count = std::min(kBlock, n - at);
+    const int64_t stop = std::min(n, end * kBlock), whole = stop - begin * kBlock;
+    const int64_t piece = p.fp32 && m.fp32 && v.fp32 ? whole : kBlock;  // nothing to widen: all of it at once
+    for (int64_t at = begin * kBlock; at < stop; at += piece) {
+      const int64_t count = std::min(piece, stop - at);
       float* values = load(p, blocks[0], at, count);
       float* first = load(m, with_sign, blocks[1], at, count);
       float* second = load(v, without_sign, blocks[2], at, count);
