@@ -54,6 +54,8 @@ class Executor {
 
   /// Gradients of each micro-batch's inputs, when options.input_grad.
   std::vector<std::vector<Tensor>>& input_grads() { return input_grads_; }
+  /// Host memory for what is stashed, or on its way from or to the disk.
+  int64_t host_bytes() const { return host_.size(); }
   /// Seconds each lane worked since the last call, by lane name.
   std::map<std::string, double> take_busy();
   /// The last executed schedule as lines of schedule.jsonl with times (for reports).

@@ -41,6 +41,11 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
 void Store::set_arena(int64_t bytes) {
   const int64_t elements = bytes / static_cast<int64_t>(sizeof(float));
   if (arena_.defined() && arena_.numel() >= elements) return;
+  change_arena(bytes);
+}
+
+void Store::change_arena(int64_t bytes) {
+  const int64_t elements = bytes / static_cast<int64_t>(sizeof(float));
   for (auto& unit : units_) unit.views.clear(), unit.grad_views.clear();
   arena_ = Tensor();
   const Meter::Scope scope(engine::Part::slots);

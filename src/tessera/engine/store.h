@@ -47,6 +47,8 @@ class Store {
 
   /// One allocation that holds every slot of a schedule (at least `bytes`; grows only).
   void set_arena(int64_t bytes);
+  /// The same, smaller as well: what the slots held is lost. Between steps, when another schedule follows.
+  void change_arena(int64_t bytes);
   Tensor arena(int64_t offset, int64_t elements) const;  ///< a view, fp32
 
   // store_tiers.cpp: buffers that rest on the host or on disk

@@ -32,7 +32,7 @@ void Store::open_disk(const plan::ModelSpec& model, const plan::Plan& plan, cons
 
 Tensor Store::make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, engine::Part part, int64_t& extent) {
   const auto options = at::TensorOptions().dtype(type).device(device_);
-  if (tier == plan::Tier::device || device_.is_meta()) {
+  if (tier == plan::Tier::device || device_.is_meta() || count == 0) {
     const Meter::Scope scope(part);
     return at::zeros({count}, options);
   }
@@ -40,7 +40,7 @@ Tensor Store::make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, e
   const auto host = options.device(at::kCPU);
   if (tier == plan::Tier::host) {
     host_.push_back(std::make_unique<HostMemory>());
-    host_.back()->reserve(std::max<int64_t>(bytes, 1));  // mapped memory is zero
+    host_.back()->reserve(bytes);  // mapped memory is zero
     return at::from_blob(host_.back()->at(0), {count}, host);
   }
   extent = disk_->reserve(bytes);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/base/check.h"
+
 namespace tessera::plan {
 
 namespace {
@@ -123,6 +125,26 @@ std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan) {
   for (const auto& [site, bytes] : unit.cost.attention)
     if (plan.policy(site) != Policy::recompute) sites += (sites.empty() ? "" : ",") + site;
   return sites;
+}
+
+void check_sites(const ModelSpec& model, const Plan& plan) {
+  for (size_t u = 0; u < model.units.size() && u < plan.units.size(); ++u) {
+    const Footprint& f = model.units[u].cost;
+    const bool again = plan.units[u].activations == Policy::recompute;
+    std::vector<std::string> known = {std::string(kBoundary)};
+    for (const auto& [site, bytes] : again ? f.attention : f.saved_by_site) known.push_back(site);
+    for (const auto& [site, policy] : plan.units[u].sites)
+      if (std::find(known.begin(), known.end(), site) == known.end())
+        throw UserError(Exit::usage, "plan.sites",
+                        model.units[u].name + " has no site '" + site + "' to " + std::string(name(policy)) +
+                            (again ? " (a recomputed unit keeps what attention made, and its boundary)" : ""),
+                        "did you mean '" + nearest(site, known).front() + "'?");
+    if (again && !replayed_sites(model.units[u], plan.units[u]).empty() &&
+        !f.replays.contains(replayed_sites(model.units[u], plan.units[u])))
+      throw UserError(Exit::usage, "plan.sites",
+                      model.units[u].name + ": with so many attention sites all of them are kept or none",
+                      "name them all in sites, or none");
+  }
 }
 
 int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit) {

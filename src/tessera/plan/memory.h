@@ -26,6 +26,8 @@ struct MemoryCurve {
   std::vector<int64_t> live;  ///< bytes while each instruction runs, highest
 };
 
+/// Throws UserError (usage) when a unit's plan names a site that the unit does not have, with the nearest.
+void check_sites(const ModelSpec& model, const Plan& plan);
 /// Bytes that a micro-batch of the unit sends to the host tier between its forward and its backward.
 int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit);
 /// The attention sites that a recomputed unit keeps or offloads, as Footprint::replays names them; empty for none.

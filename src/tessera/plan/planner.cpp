@@ -1,6 +1,8 @@
 #include "tessera/plan/planner.h"
 
 #include <algorithm>
+#include <utility>
+#include <optional>
 
 #include "tessera/base/units.h"
 
@@ -11,30 +13,265 @@ namespace {
 /// A choice by hand is kept; when the planner's own would be faster by more than this share, it says so.
 constexpr double kWorthSaying = 0.02;
 
-/// The first `recompute` blocks recompute: they are needed last in backward, so what they would keep lives longest.
-Plan make_plan(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, int prefetch, Strategy strategy,
-               int recompute) {
-  Plan plan;
-  plan.mesh = mesh;
-  plan.global_batch = input.global_batch;
-  plan.micro_batch = input.micro_batch;
-  plan.prefetch = prefetch;
-  plan.states = input.states;
-  plan.param_dtype = input.param_dtype;
-  for (const auto& unit : model.units) {
-    UnitPlan choice;
-    choice.strategy = strategy;
-    if (unit.kind == "block" && recompute > 0) choice.activations = Policy::recompute, --recompute;
-    plan.units.push_back(choice);
+/// A way for a block to save less than everything.
+struct Saving {
+  Policy activations;
+  Policy attention;  // of a recomputed block
+  Policy boundary;
+  bool host() const {
+    return activations == Policy::offload || attention == Policy::offload || boundary == Policy::offload;
   }
-  return plan;
+};
+constexpr Saving kSavings[] = {{Policy::recompute, Policy::keep, Policy::keep},
+                               {Policy::recompute, Policy::offload, Policy::keep},
+                               {Policy::recompute, Policy::offload, Policy::offload},
+                               {Policy::recompute, Policy::recompute, Policy::keep},
+                               {Policy::recompute, Policy::recompute, Policy::offload},
+                               {Policy::offload, Policy::offload, Policy::offload}};
+
+struct Tiers {
+  Tier parameters, gradients, states;
+  bool operator==(const Tiers&) const = default;
+};
+/// States leave first: they are the largest and are used once a step.
+constexpr Tiers kTiers[] = {{Tier::device, Tier::device, Tier::device}, {Tier::device, Tier::device, Tier::host},
+                            {Tier::device, Tier::host, Tier::host},     {Tier::host, Tier::host, Tier::host},
+                            {Tier::device, Tier::device, Tier::nvme},   {Tier::device, Tier::host, Tier::nvme},
+                            {Tier::host, Tier::host, Tier::nvme},       {Tier::nvme, Tier::host, Tier::nvme},
+                            {Tier::nvme, Tier::nvme, Tier::nvme}};
+
+class Search {
+ public:
+  Search(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine)
+      : model_(model), mesh_(mesh), input_(input), machine_(machine) {
+    for (const auto& unit : model.units) blocks_ += unit.kind == "block";
+  }
+
+  Choice run() {
+    const bool whole = mesh_.shard_size() == 1;
+    std::vector<Strategy> strategies = {Strategy::shard_grad_op, Strategy::full_shard};
+    if (whole) strategies = {Strategy::full_shard};
+    if (input_.strategy) strategies = {*input_.strategy};
+    // Without prefetch fewer slots are taken; a depth of two is tried on the best.
+    const std::vector<int> depths = input_.prefetch ? std::vector{*input_.prefetch} : std::vector{1, 0};
+    for (const Tiers& tiers : tier_choices())
+      for (Strategy strategy : strategies)
+        for (int depth : depths)
+          if (depth > 0 || !whole || tiers != kTiers[0] || input_.prefetch) level(tiers, strategy, depth);
+    if (best_) spend();
+    return finish();
+  }
+
+ private:
+  struct Evaluated {
+    Candidate candidate;
+    MemoryCurve memory;
+  };
+
+  std::vector<Tiers> tier_choices() const {
+    std::vector<Tiers> result;
+    for (Tiers tiers : kTiers) {
+      const bool automatic = !input_.parameters || !input_.gradients || !input_.states_tier;
+      if (automatic && input_.host_budget <= 0 && tiers != kTiers[0]) continue;
+      const bool disk =
+          tiers.parameters == Tier::nvme || tiers.gradients == Tier::nvme || tiers.states == Tier::nvme;
+      if (disk && !input_.nvme) continue;  // by hand it is allowed, and the store asks for a folder
+      tiers = {input_.parameters.value_or(tiers.parameters), input_.gradients.value_or(tiers.gradients),
+               input_.states_tier.value_or(tiers.states)};
+      if (std::find(result.begin(), result.end(), tiers) == result.end()) result.push_back(tiers);
+    }
+    return result;
+  }
+
+  Plan plan_of(const Tiers& tiers, Strategy strategy, int prefetch, const Saving& saving, int saving_blocks) const {
+    Plan plan;
+    plan.mesh = mesh_;
+    plan.global_batch = input_.global_batch;
+    plan.micro_batch = input_.micro_batch;
+    plan.prefetch = prefetch;
+    plan.states = input_.states;
+    plan.param_dtype = input_.param_dtype;
+    // The first blocks save less: they are needed last in backward, so what they would keep lives longest.
+    for (const auto& unit : model_.units) {
+      UnitPlan choice;
+      choice.strategy = strategy;
+      choice.parameters = tiers.parameters, choice.gradients = tiers.gradients, choice.states = tiers.states;
+      if (unit.kind == "block" && saving_blocks > 0) {
+        --saving_blocks;
+        choice.activations = saving.activations;
+        if (saving.boundary != saving.activations && saving.boundary != Policy::keep)
+          choice.sites[std::string(kBoundary)] = saving.boundary;
+        if (saving.activations == Policy::recompute && saving.attention != Policy::recompute)
+          for (const auto& [site, bytes] : unit.cost.attention) choice.sites[site] = saving.attention;
+      }
+      plan.units.push_back(std::move(choice));
+    }
+    return plan;
+  }
+
+  /// Memory of the plan; its time only when it fits.
+  Evaluated evaluate(Plan plan) {
+    Evaluated e;
+    e.candidate.plan = std::move(plan);
+    Candidate& c = e.candidate;
+    std::vector<RankGroup> groups = rank_groups(model_, c.plan);
+    for (const RankGroup& group : groups) {
+      MemoryCurve curve = memory_curve(model_, c.plan, group.schedule, group.rank);
+      c.host = std::max(c.host, curve.host.total());
+      if (curve.peak > e.memory.peak) e.memory = std::move(curve);
+    }
+    c.peak = e.memory.peak;
+    const bool device = input_.budget <= 0 || c.peak <= input_.budget;
+    const bool host = c.host == 0 || input_.host_budget <= 0 || c.host <= input_.host_budget;
+    c.fits = device && host;
+    c.why = !device             ? format_bytes(c.peak - input_.budget) + " over the budget"
+            : !host             ? format_bytes(c.host - input_.host_budget) + " over the host's budget"
+            : input_.budget > 0 ? "fits with " + format_bytes(input_.budget - c.peak) + " to spare"
+                                : "fits";
+    if (c.fits) c.seconds = predict(model_, c.plan, machine_, std::move(groups)).step.total;
+    return e;
+  }
+
+  bool consider(Evaluated e) {
+    const bool better = e.candidate.fits && (!best_ || e.candidate.seconds < best_->candidate.seconds * (1 - 1e-9));
+    if (!smallest_ || e.candidate.peak < smallest_->candidate.peak) smallest_ = e;
+    if (better) best_ = e;
+    candidates_.push_back(std::move(e.candidate));
+    return better;
+  }
+
+  /// All ways of saving less on one choice of tiers and strategy.
+  void level(const Tiers& tiers, Strategy strategy, int prefetch) {
+    const int by_hand = input_.recompute_units ? std::min(*input_.recompute_units, blocks_) : -1;
+    const bool may_save = by_hand != 0 && input_.activations != Policy::keep;
+    if (by_hand <= 0 && (!input_.activations || *input_.activations == Policy::keep)) {
+      Evaluated all = evaluate(plan_of(tiers, strategy, prefetch, kSavings[0], 0));
+      const bool fits = all.candidate.fits;
+      consider(std::move(all));
+      if (fits || !may_save) return;  // saving less only costs time
+    }
+    if (!may_save) return;
+    for (const Saving& saving : kSavings) {
+      const bool asked_for = input_.activations == Policy::offload && saving.activations == Policy::offload;
+      if (saving.host() && input_.host_budget <= 0 && !asked_for) continue;
+      if (input_.activations && saving.activations != *input_.activations) continue;
+      // what is recomputed by hand is recomputed as said
+      if (by_hand > 0 && (saving.attention != Policy::recompute || saving.boundary != Policy::keep)) continue;
+      if (by_hand > 0 || input_.activations) {
+        consider(evaluate(plan_of(tiers, strategy, prefetch, saving, by_hand > 0 ? by_hand : blocks_)));
+        continue;
+      }
+      Evaluated most = evaluate(plan_of(tiers, strategy, prefetch, saving, blocks_));
+      if (!most.candidate.fits) {
+        consider(std::move(most));
+        continue;
+      }
+      int fits = blocks_, over = 0;  // the fewest blocks that fit
+      while (fits - over > 1) {
+        const int middle = (fits + over) / 2;
+        Evaluated tried = evaluate(plan_of(tiers, strategy, prefetch, saving, middle));
+        (tried.candidate.fits ? fits : over) = middle;
+        if (tried.candidate.fits) most = std::move(tried);
+      }
+      consider(std::move(most));
+    }
+  }
+
+  /// The largest change of the best plan that fits, tried by halving; `change(plan, n)` changes n units.
+  template <typename Change>
+  void most(int limit, const Change& change) {
+    const Plan from = best_->candidate.plan;
+    std::optional<Evaluated> found;
+    int fits = 0, over = limit + 1;
+    for (int tried = limit; over - fits > 1; tried = (fits + over) / 2) {  // all of them first
+      Plan plan = from;
+      change(plan, tried);
+      Evaluated e = evaluate(std::move(plan));
+      if (e.candidate.fits)
+        found = std::move(e), fits = tried;
+      else
+        over = tried;
+    }
+    if (found) consider(std::move(*found));
+  }
+
+  /// Spends the memory that the best plan leaves.
+  void spend() {
+    if (!input_.recompute_units && !input_.activations) {
+      int computed_again = 0;
+      for (const UnitPlan& unit : best_->candidate.plan.units)
+        computed_again += unit.activations == Policy::recompute && !unit.replays();
+      if (computed_again > 0)
+        most(computed_again, [&](Plan& plan, int n) {
+          for (size_t u = 0; u < plan.units.size() && n > 0; ++u) {
+            if (plan.units[u].activations != Policy::recompute || plan.units[u].replays()) continue;
+            for (const auto& [site, bytes] : model_.units[u].cost.attention) plan.units[u].sites[site] = Policy::keep;
+            --n;
+          }
+        });
+    }
+    if (!input_.strategy && mesh_.shard_size() > 1) {
+      int released = 0;
+      for (const UnitPlan& unit : best_->candidate.plan.units) released += unit.strategy == Strategy::full_shard;
+      if (released > 0)
+        most(released, [](Plan& plan, int n) {  // from the end: the last units stay for the shortest time
+          for (size_t u = plan.units.size(); u-- > 0 && n > 0;)
+            if (plan.units[u].strategy == Strategy::full_shard) plan.units[u].strategy = Strategy::shard_grad_op, --n;
+        });
+    }
+    if (!input_.prefetch && (mesh_.shard_size() > 1 || best_->candidate.host > 0))
+      for (int depth : {2, 1}) {
+        Plan plan = best_->candidate.plan;
+        if (std::exchange(plan.prefetch, depth) != depth) consider(evaluate(std::move(plan)));
+      }
+  }
+
+  Choice finish() {
+    Choice choice;
+    choice.fits = best_.has_value();
+    const Evaluated& winner = best_ ? *best_ : *smallest_;
+    choice.plan = winner.candidate.plan;
+    choice.seconds = winner.candidate.seconds;
+    choice.memory = winner.memory;
+    const std::string among = std::to_string(candidates_.size()) + " candidates";
+    if (best_) {
+      choice.why = "least predicted time of " + among + ", peak " + format_bytes(winner.candidate.peak) + " at " +
+                   choice.memory.at_name;
+    } else {
+      choice.why = "nothing fits; this is the smallest of " + among;
+      const MemoryParts& part = choice.memory.by_part;
+      choice.advice = "the smallest plan needs " + format_bytes(winner.candidate.peak) + " a rank and plan.budget is " +
+                      format_bytes(input_.budget) + ": parameters " + format_bytes(part.parameters) + ", gradients " +
+                      format_bytes(part.gradients) + ", optimiser states " + format_bytes(part.states) + ", slots " +
+                      format_bytes(part.slots) + ", activations " + format_bytes(part.activations + part.temporaries);
+      if (winner.candidate.host > 0 && input_.host_budget > 0 && winner.candidate.host > input_.host_budget)
+        choice.advice += "; on the host it needs " + format_bytes(winner.candidate.host) + " a rank, and its share of "
+                         "plan.host_budget is " + format_bytes(input_.host_budget);
+    }
+    choice.candidates = std::move(candidates_);
+    return choice;
+  }
+
+  const ModelSpec& model_;
+  const Mesh& mesh_;
+  const PlannerInput& input_;
+  const Machine& machine_;
+  int blocks_ = 0;
+  std::optional<Evaluated> best_, smallest_;
+  std::vector<Candidate> candidates_;
+};
+
+bool set_by_hand(const PlannerInput& input) {
+  return input.prefetch || input.recompute_units || input.strategy || input.activations || input.parameters ||
+         input.gradients || input.states_tier;
 }
 
 }  // namespace
 
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds) {
-  input.prefetch.reset(), input.recompute_units.reset(), input.strategy.reset();
+  input.prefetch.reset(), input.recompute_units.reset(), input.strategy.reset(), input.activations.reset();
+  input.parameters.reset(), input.gradients.reset(), input.states_tier.reset();
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};
   return "a step of this plan, with what was set by hand, takes " + format_seconds(seconds) + "; \"" +
@@ -43,64 +280,9 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
 }
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine) {
-  int blocks = 0;
-  for (const auto& unit : model.units) blocks += unit.kind == "block";
-  std::vector<int> depths = {1, 2, 0};
-  if (input.prefetch) depths = {*input.prefetch};
-  std::vector<Strategy> strategies = {Strategy::shard_grad_op, Strategy::full_shard};
-  if (input.strategy) strategies = {*input.strategy};
-  if (mesh.shard_size() == 1) strategies = {input.strategy.value_or(Strategy::full_shard)}, depths.resize(1);
-
-  Choice choice;
-  const Candidate* smallest = nullptr;
-  const Candidate* best = nullptr;
-  MemoryCurve best_memory, smallest_memory;
-  choice.candidates.reserve(strategies.size() * depths.size() * (blocks + 1));
-  for (Strategy strategy : strategies) {
-    for (int depth : depths) {
-      const int first = input.recompute_units ? std::min(*input.recompute_units, blocks) : 0;
-      const int last = input.recompute_units ? first : blocks;
-      for (int recompute = first; recompute <= last; ++recompute) {
-        Candidate c;
-        c.plan = make_plan(model, mesh, input, depth, strategy, recompute);
-        std::vector<RankGroup> groups = rank_groups(model, c.plan);
-        MemoryCurve memory;
-        for (const RankGroup& group : groups) {
-          MemoryCurve curve = memory_curve(model, c.plan, group.schedule, group.rank);
-          if (curve.peak > memory.peak) memory = std::move(curve);
-        }
-        c.peak = memory.peak;
-        c.fits = input.budget <= 0 || c.peak <= input.budget;
-        c.seconds = predict(model, c.plan, machine, std::move(groups)).step.total;
-        c.why = !c.fits            ? format_bytes(c.peak - input.budget) + " over the budget"
-                : input.budget > 0 ? "fits with " + format_bytes(input.budget - c.peak) + " to spare"
-                                   : "fits";
-        choice.candidates.push_back(std::move(c));
-        const Candidate& added = choice.candidates.back();
-        if (!smallest || added.peak < smallest->peak) smallest = &added, smallest_memory = memory;
-        if (added.fits && (!best || added.seconds < best->seconds * (1 - 1e-9))) best = &added, best_memory = memory;
-        if (added.fits && !input.recompute_units) break;  // more recompute only costs time
-      }
-    }
-  }
-  choice.fits = best != nullptr;
-  const Candidate& winner = best ? *best : *smallest;
-  choice.plan = winner.plan;
-  choice.seconds = winner.seconds;
-  choice.memory = best ? best_memory : smallest_memory;
-  if (best && (input.prefetch || input.recompute_units || input.strategy))
-    choice.warning = slower_by_hand(model, mesh, input, machine, winner.seconds);
-  if (best) {
-    choice.why = "least predicted time of " + std::to_string(choice.candidates.size()) + " candidates, peak " +
-                 format_bytes(winner.peak) + " at " + choice.memory.at_name;
-  } else {
-    choice.why = "nothing fits; this is the smallest of " + std::to_string(choice.candidates.size()) + " candidates";
-    const MemoryParts& part = choice.memory.by_part;
-    choice.advice = "the smallest plan needs " + format_bytes(winner.peak) + " a rank and plan.budget is " +
-                    format_bytes(input.budget) + ": parameters " + format_bytes(part.parameters) + ", gradients " +
-                    format_bytes(part.gradients) + ", optimiser states " + format_bytes(part.states) + ", slots " +
-                    format_bytes(part.slots) + ", activations " + format_bytes(part.activations + part.temporaries);
-  }
+  Choice choice = Search(model, mesh, input, machine).run();
+  if (choice.fits && set_by_hand(input))
+    choice.warning = slower_by_hand(model, mesh, input, machine, choice.seconds);
   return choice;
 }
 

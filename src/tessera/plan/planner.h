@@ -1,6 +1,11 @@
 #pragma once
-// Chooses keep or recompute for each unit, the strategy and the prefetch depth under a memory budget, by predicted
-// memory and time. Values set by hand are respected.
+// Chooses strategy, tiers, what happens to activations, and the prefetch depth under the budgets of device and host, by
+// predicted memory and time. Values set by hand are respected.
+//
+// [Note: the search] Memory falls with the number of blocks that save less, so for each choice of tiers, strategy and way
+// of saving less the fewest such blocks that fit are found by halving; the simulator says which of these plans is the
+// fastest. What memory is left over is then spent on it: attention that need not run again, parameters that stay
+// gathered, another prefetch depth, each kept only where the simulator finds it faster.
 //
 //   Choice choice = choose(spec, mesh, batch, {.budget = 24 << 30});
 //   if (!choice.fits) ... choice.advice ...
@@ -16,9 +21,13 @@ struct PlannerInput {
   int64_t global_batch = 1;
   int64_t micro_batch = 1;
   int64_t budget = 0;                  ///< device bytes a rank; 0: unlimited
+  int64_t host_budget = 0;             ///< host bytes a rank; 0: nothing may leave the device
+  bool nvme = false;                   ///< there is a disk to use
   std::optional<int> prefetch;         ///< set by hand
   std::optional<int> recompute_units;  ///< set by hand: how many blocks recompute (from the first on)
   std::optional<Strategy> strategy;    ///< set by hand
+  std::optional<Policy> activations;   ///< set by hand: keep, or how blocks save less
+  std::optional<Tier> parameters, gradients, states_tier;  ///< set by hand
   StateFormat states = {};
   ParamType param_dtype = ParamType::fp32;
 };
@@ -27,6 +36,7 @@ struct Candidate {
   Plan plan;
   bool fits = false;
   int64_t peak = 0;
+  int64_t host = 0;    ///< bytes on the host, of the rank with the most
   double seconds = 0;  ///< of a step, simulated
   std::string why;
 };

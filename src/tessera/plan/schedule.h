@@ -97,6 +97,7 @@ inline constexpr int64_t kControlBytes = kControlDoubles * 8;
 /// always sampled (when samples are on) and checkpointed.
 struct RunShape {
   int64_t steps = 0, first_step = 1;
+  int64_t last_step = 0;         ///< of this part of the run (a stage); 0: steps
   int64_t checkpoint_every = 0;  ///< 0: only after the last step
   int64_t sample_every = 0;      ///< 0: never
   int sample_prompts = 0, sample_steps = 0;

@@ -10,6 +10,25 @@
 
 namespace tessera::train {
 
+Shapes shapes_of(const Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec) {
+  Shapes shapes;
+  shapes.latent = codec.latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
+  if (shapes.latent[0] != model.in_channels())
+    throw UserError(Exit::usage, "model",
+                    "the model takes latents of " + std::to_string(model.in_channels()) + " channels, autoencoder '" +
+                        recipe.data.vae + "' makes " + std::to_string(shapes.latent[0]),
+                    "set model.config.in_dim and out_dim to that number");
+  for (const data::Bucket& bucket : recipe.data.clips.buckets) {
+    const auto latent = codec.latent_shape(bucket.frames, bucket.height, bucket.width);
+    shapes.bucket_tokens.push_back(model.token_count(latent));
+    if (shapes.bucket_tokens.back() <= shapes.tokens) continue;
+    shapes.tokens = shapes.bucket_tokens.back();
+    shapes.largest = latent;
+  }
+  shapes.guidance_branches = recipe.sample.guidance == 1.0 ? 1 : 2;
+  return shapes;
+}
+
 Job make_job(const Recipe& recipe) {
   Job job;
   job.model =
@@ -21,26 +40,13 @@ Job make_job(const Recipe& recipe) {
   job.codec = open_codec(recipe.data.vae, job.model->in_channels(), recipe.data.vae_tile);
   job.resident = engine::Meter::live() - before;
   job.text = models::make_text_encoder({.preset = recipe.data.text_encoder});
-  job.latent = job.codec->latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
-  if (job.latent[0] != job.model->in_channels())
-    throw UserError(Exit::usage, "model",
-                    "the model takes latents of " + std::to_string(job.model->in_channels()) +
-                        " channels, autoencoder '" + recipe.data.vae + "' makes " + std::to_string(job.latent[0]),
-                    "set model.config.in_dim and out_dim to that number");
+  static_cast<Shapes&>(job) = shapes_of(recipe, *job.model, *job.codec);
   if (job.text->dim() != job.model->context_dim())
     throw UserError(Exit::usage, "model",
                     "the model takes text embeddings of width " + std::to_string(job.model->context_dim()) +
                         ", text encoder '" + recipe.data.text_encoder + "' makes " + std::to_string(job.text->dim()),
                     "set model.config.text_dim to that number");
-  for (const data::Bucket& bucket : recipe.data.clips.buckets) {
-    const auto latent = job.codec->latent_shape(bucket.frames, bucket.height, bucket.width);
-    job.bucket_tokens.push_back(job.model->token_count(latent));
-    if (job.bucket_tokens.back() <= job.tokens) continue;
-    job.tokens = job.bucket_tokens.back();
-    job.largest = latent;
-  }
   job.context_length = job.model->context_length();
-  job.guidance_branches = recipe.sample.guidance == 1.0 ? 1 : 2;
   return job;
 }
 
@@ -48,6 +54,13 @@ namespace {
 
 /// Nine tenths of a device, or of this machine's memory shared by the ranks on it: what a rank may take unless the
 /// recipe says.
+/// Each rank's part of the host memory that a node may give to what leaves its devices.
+int64_t host_share(const Recipe& recipe, const plan::Profile& profile, int world) {
+  int64_t bytes = recipe.plan.host_budget;
+  if (bytes < 0) bytes = profile.devices > 0 ? profile.host_memory / 10 * 9 : 0;
+  return bytes / (profile.devices > 0 ? std::min(profile.devices, world) : world);
+}
+
 int64_t default_budget(const plan::Profile& profile, int ranks) {
   if (profile.device.memory > 0 && profile.devices > 0) return profile.device.memory / 10 * 9;
   const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
@@ -79,16 +92,18 @@ void check_formats(const Recipe& recipe, const plan::Plan& plan) {
 
 }  // namespace
 
-PlanRequest plan_request(const Recipe& recipe, const Job& job, const Mesh& mesh, int prompts) {
+int64_t prompt_bytes(const Job& job, int prompts) {
+  return (std::max(prompts, 1) + 1) * round_up(job.context_length * job.model->context_dim() * 4, 64);
+}
+
+PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& shapes, const Mesh& mesh, int prompts) {
   PlanRequest request;
   request.model = job.model.get();
   request.model_name = job.name;
-  request.latent = job.largest;  // smaller buckets run under the same schedule and take less
+  request.latent = shapes.largest;  // smaller buckets run under the same schedule and take less
   request.mesh = mesh;
-  request.guidance_branches = job.guidance_branches;
-  // Embeddings of the sampled prompts and of the negative one stay for the whole run.
-  const int64_t embedding = round_up(job.context_length * job.model->context_dim() * 4, 64);
-  request.resident = job.resident + (std::max(prompts, 1) + 1) * embedding;
+  request.guidance_branches = shapes.guidance_branches;
+  request.resident = job.resident + prompt_bytes(job, prompts);
   if (recipe.data.online()) request.resident += pixel_bytes(recipe);
   // Samples are decoded while everything else is there: counted as if it always were, so that none breaks the plan.
   const bool decodes = recipe.sample.every > 0 || recipe.data.online();
@@ -96,6 +111,7 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Mesh& mesh,
   request.planner.global_batch = recipe.train.global_batch;
   const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
   request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;
+  request.any_micro_batch = recipe.train.micro_batch == 0;
   request.machine.profile = plan::find_profile(recipe.plan.profile);
   request.planner.budget =
       recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(request.machine.profile, mesh.world());
@@ -103,6 +119,13 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Mesh& mesh,
   request.planner.recompute_units = recipe.plan.recompute;
   request.planner.strategy = recipe.plan.strategy;
   request.planner.states = recipe.plan.states;
+  request.planner.host_budget = host_share(recipe, request.machine.profile, mesh.world());
+  request.planner.nvme = !recipe.plan.nvme.empty();
+  request.planner.activations = recipe.plan.activations;
+  request.planner.parameters = recipe.plan.parameters;
+  request.planner.gradients = recipe.plan.gradients;
+  request.planner.states_tier = recipe.plan.states_tier;
+  request.machine.update_bytes = 4 + 2 * plan::bytes_per_parameter(recipe.plan.states);
   request.planner.param_dtype = recipe.plan.param_dtype;
   if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
     std::vector<std::string> names;

@@ -39,10 +39,20 @@ int64_t checkpoints_on_disk(const Planned& planned) {
   return planned.checkpoints_kept > 0 ? std::min<int64_t>(written, planned.checkpoints_kept + 1) : written;
 }
 
-int64_t host_bytes(const Planned& planned) {
-  int64_t most = 0;
-  for (const auto& group : planned.prediction.groups) most = std::max(most, group.schedule.host_arena);
-  return most;
+/// Bytes of a tier by part, as JSON; what is on its way between tiers counts as buffers.
+Json tier_json(const plan::MemoryParts& parts) {
+  return {{"parameters", parts.parameters},
+          {"gradients", parts.gradients},
+          {"states", parts.states},
+          {"buffers", parts.slots}};
+}
+
+std::string tier_text(const plan::MemoryParts& parts) {
+  std::string text;
+  for (const auto& [name, bytes] : {std::pair("parameters", parts.parameters), {"gradients", parts.gradients},
+                                    {"states", parts.states}, {"activations and buffers", parts.slots}})
+    if (bytes > 0) text += (text.empty() ? "" : ", ") + std::string(name) + " " + format_bytes(bytes);
+  return text.empty() ? "nothing" : text;
 }
 
 Json group_hashes(const Planned& planned) {
@@ -130,7 +140,6 @@ std::string plan_json(const Planned& planned) {
   for (Axis axis : kAllAxes) mesh[std::string(axis_name(axis))] = planned.plan().mesh[axis];
   Json parts = Json::object();
   for (const PartRow& part : kParts) parts[part.name] = memory.by_part.*part.bytes;
-  const int64_t host = host_bytes(planned);
   const plan::StepSeconds& step = planned.prediction.step;
   Json json = {
       {"fits", planned.choice.fits},
@@ -145,11 +154,14 @@ std::string plan_json(const Planned& planned) {
         {"budget_bytes", planned.budget},
         {"at", memory.at_name},
         {"by_part", parts}}},
-      {"host", {{"peak_bytes", host}, {"by_part", {{"activations", host}}}}},
+      {"host", {{"peak_bytes", memory.host.total()}, {"by_part", tier_json(memory.host)}}},
       {"disk",
        {{"checkpoint_bytes", checkpoint_bytes(planned)},
         {"checkpoints", checkpoints_on_disk(planned)},
-        {"peak_bytes", checkpoint_bytes(planned) * checkpoints_on_disk(planned)}}},
+        {"nvme_bytes", memory.nvme.total()},
+        {"nvme_by_part", tier_json(memory.nvme)},
+        {"peak_bytes", checkpoint_bytes(planned) * checkpoints_on_disk(planned) +
+                           memory.nvme.total() * planned.plan().mesh.world()}}},
       {"step_seconds",
        {{"total", step.total},
         {"compute", step.compute},
@@ -185,7 +197,8 @@ std::string plan_text(const Planned& planned) {
               percent(static_cast<double>(bytes), static_cast<double>(memory.peak)) + "  " + part.what);
   }
   table.title("elsewhere");
-  table.row("host, a rank", format_bytes(host_bytes(planned)), "activations on their way back");
+  table.row("host, a rank", format_bytes(memory.host.total()), tier_text(memory.host));
+  if (memory.nvme.total() > 0) table.row("nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme));
   table.row(
       "disk, the run", format_bytes(checkpoint_bytes(planned) * checkpoints_on_disk(planned)),
       std::to_string(checkpoints_on_disk(planned)) + " checkpoints of " + format_bytes(checkpoint_bytes(planned)));

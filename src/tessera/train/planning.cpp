@@ -1,6 +1,6 @@
 #include "tessera/train/planning.h"
 
-#include <fstream>
+#include <iterator>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
@@ -50,43 +50,96 @@ int Planned::highest_rank() const {
   return highest;
 }
 
-Planned make_plan_as_is(const PlanRequest& request) {
+void judge(Planned& planned, const PlanRequest& request) {
+  plan::check_sites(planned.spec, planned.plan());
+  planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
+  planned.choice.seconds = planned.prediction.step.total;
+  planned.choice.memory = planned.memory(planned.highest_rank());
+  const int64_t budget = request.planner.budget, host = planned.choice.memory.host.total();
+  const bool host_fits = request.planner.host_budget <= 0 || host <= request.planner.host_budget;
+  planned.choice.fits = (budget <= 0 || planned.choice.memory.peak <= budget) && host_fits;
+  if (!host_fits)
+    planned.choice.advice = "the plan keeps " + format_bytes(host) + " a rank on the host, and its share of "
+                            "plan.host_budget is " + format_bytes(request.planner.host_budget) +
+                            "; offload less in the plan or raise the budget";
+  else if (!planned.choice.fits)
+    planned.choice.advice = "the plan needs " + format_bytes(planned.choice.memory.peak) + " a rank, plan.budget is " +
+                            format_bytes(budget) + "; recompute more units in the plan or raise the budget";
+}
+
+namespace {
+
+/// Measured for micro-batches of `samples`; the plan is still to come.
+Planned measured(const PlanRequest& request, int64_t samples) {
   Planned planned;
   planned.run = request.run;
   planned.guidance_branches = request.guidance_branches;
   planned.budget = request.planner.budget;
   planned.checkpoints_kept = request.checkpoints_kept;
-  const int64_t samples = request.by_hand ? request.by_hand->micro_batch : request.planner.micro_batch;
   const net::Batch batch = representative_batch(*request.model, request.latent, samples);
   planned.spec = engine::measure(request.model->units(), batch, request.model_name, {});
   planned.spec.resident += request.resident;
   planned.machine = request.machine;
   planned.machine.work = engine::count_work(request.model->units(), batch);
-  if (!request.by_hand) {
-    planned.choice = plan::choose(planned.spec, request.mesh, request.planner, planned.machine);
-    planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
-    return planned;
-  }
-  planned.choice.plan = *request.by_hand;
-  if (planned.choice.plan.mesh != request.mesh)
-    throw UserError(
-        Exit::usage, "plan.file",
-        "the plan is for mesh " + planned.choice.plan.mesh.to_string() + ", the run has " + request.mesh.to_string(),
-        "use --mesh " + planned.choice.plan.mesh.to_string() + " or plan.file = \"auto\"");
-  planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
-  planned.choice.seconds = planned.prediction.step.total;
-  planned.choice.memory = planned.memory(planned.highest_rank());
-  const int64_t budget = request.planner.budget;
-  planned.choice.fits = budget <= 0 || planned.choice.memory.peak <= budget;
+  return planned;
+}
+
+Planned plan_by_hand(const PlanRequest& request) {
+  const plan::Plan& plan = *request.by_hand;
+  if (plan.mesh != request.mesh)
+    throw UserError(Exit::usage, "plan.file",
+                    "the plan is for mesh " + plan.mesh.to_string() + ", the run has " + request.mesh.to_string(),
+                    "use --mesh " + plan.mesh.to_string() + " or plan.file = \"auto\"");
+  Planned planned = measured(request, plan.micro_batch);
+  planned.choice.plan = plan;
+  judge(planned, request);
   planned.choice.why = "written by hand";
   plan::PlannerInput free = request.planner;
-  free.micro_batch = samples;
+  free.micro_batch = plan.micro_batch;
   planned.choice.warning =
       plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine, planned.choice.seconds);
-  if (!planned.choice.fits)
-    planned.choice.advice = "the plan needs " + format_bytes(planned.choice.memory.peak) + " a rank, plan.budget is " +
-                            format_bytes(budget) + "; recompute more units in the plan or raise the budget";
   return planned;
+}
+
+/// With micro-batches of `samples`.
+Planned plan_for(const PlanRequest& request, int64_t samples) {
+  Planned planned = measured(request, samples);
+  plan::PlannerInput input = request.planner;
+  input.micro_batch = samples;
+  planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
+  planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
+  return planned;
+}
+
+/// Fits before not, then the faster; of those that do not fit, the smaller.
+bool better(const plan::Choice& a, const plan::Choice& b) {
+  if (a.fits != b.fits) return a.fits;
+  return a.fits ? a.seconds < b.seconds * (1 - 1e-9) : a.memory.peak < b.memory.peak;
+}
+
+}  // namespace
+
+Planned make_plan_as_is(const PlanRequest& request) {
+  if (request.by_hand) return plan_by_hand(request);
+  const int64_t most = request.planner.micro_batch;
+  Planned best = plan_for(request, most);
+  if (!request.any_micro_batch || most == 1) return best;
+  // Twice the micro-batches, and again: they halve what activations take, and cost gathers and small kernels. Once one
+  // that fits is slower than the one before, so are all that are smaller.
+  std::vector<plan::Candidate> considered = std::move(best.choice.candidates);
+  std::string sizes = std::to_string(most);
+  for (int64_t times = 2, samples = most; samples > 1; times *= 2) {
+    samples = div_up(most, times);
+    Planned tried = plan_for(request, samples);
+    std::move(tried.choice.candidates.begin(), tried.choice.candidates.end(), std::back_inserter(considered));
+    sizes += ", " + std::to_string(samples);
+    const bool is_better = better(tried.choice, best.choice), fitted = best.choice.fits;
+    if (is_better) best = std::move(tried);
+    if (fitted && !is_better) break;
+  }
+  best.choice.candidates = std::move(considered);
+  best.choice.why += "; micro-batches of " + sizes + " samples were tried";
+  return best;
 }
 
 Planned make_plan(const PlanRequest& request) {
@@ -96,23 +149,6 @@ Planned make_plan(const PlanRequest& request) {
     if (!way_out.empty()) planned.choice.advice += ". What fits: " + way_out;
   }
   return planned;
-}
-
-void write_schedule(const Planned& planned, const std::string& file) {
-  std::ofstream out(file, std::ios::trunc);
-  for (int rank = 0; rank < planned.plan().mesh.world(); ++rank) {
-    int64_t current = -1;
-    int base = 0;
-    plan::each_schedule(planned.run, planned.schedules(rank), [&](int64_t step, const plan::Schedule& schedule) {
-      if (step != current) current = step, base = 0;
-      for (size_t i = 0; i < schedule.list.size(); ++i)
-        out << plan::to_json(schedule.list[i], schedule.phase, rank, step, static_cast<int>(i), base) << '\n';
-      base += static_cast<int>(schedule.list.size());
-    });
-  }
-  out.flush();
-  if (!out)
-    throw UserError(Exit::disk, "plan.schedule", file + ": cannot be written", "free space or choose another file");
 }
 
 }  // namespace tessera::train

@@ -106,7 +106,8 @@ Schedule compile_checkpoint(const ModelSpec& model, const Plan& plan, int rank) 
 
 void each_schedule(const RunShape& run, const RunSchedules& schedules,
                    const std::function<void(int64_t, const Schedule&)>& emit) {
-  for (int64_t step = run.first_step; step <= run.steps; ++step) {
+  const int64_t last = run.last_step > 0 ? std::min(run.last_step, run.steps) : run.steps;
+  for (int64_t step = run.first_step; step <= last; ++step) {
     emit(step, schedules.train);
     if (run.sample_every > 0 && (step % run.sample_every == 0 || step == run.steps))
       for (int64_t pass = 0; pass < int64_t{run.sample_prompts} * run.sample_steps; ++pass)

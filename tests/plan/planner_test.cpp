@@ -1,0 +1,137 @@
+#include "tessera/plan/planner.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/toy.h"
+#include "tessera/base/check.h"
+
+namespace tessera::plan {
+namespace {
+
+PlannerInput input(int64_t budget, int64_t host = 0) {
+  PlannerInput in;
+  in.global_batch = 2, in.micro_batch = 1;
+  in.budget = budget, in.host_budget = host;
+  return in;
+}
+
+/// Blocks whose forward is dear and whose attention is half of it, on a machine where time is what was computed.
+ModelSpec model() {
+  ModelSpec spec = toy::model(6, 400);
+  for (auto& unit : spec.units) {
+    Footprint& f = unit.cost;
+    f.forward_flops = 1e12, f.backward_flops = 2e12;
+    constexpr int64_t kMore = 50;  // activations are what fills the device
+    for (int64_t* bytes : {&f.out, &f.saved, &f.keep_peak, &f.forward_peak, &f.recompute_saved, &f.recompute_peak,
+                           &f.backward_peak, &f.grad_in})
+      *bytes *= kMore;
+    for (auto* list : {&f.saved_by_site, &f.attention})
+      for (auto& [site, bytes] : *list) bytes *= kMore;
+    for (auto& [sites, replay] : f.replays) {
+      replay.forward_flops = 5e11;
+      for (int64_t* bytes : {&replay.forward_peak, &replay.recompute_saved, &replay.recompute_peak}) *bytes *= kMore;
+    }
+  }
+  return spec;
+}
+
+Machine machine() {
+  Machine m;
+  m.profile = find_profile("1xh200");
+  m.work["block"].attention = {{"attn", 4e11}, {"cross", 1e11}};
+  m.work["block"].products = {5e11};
+  return m;
+}
+
+const Mesh kTwo = Mesh::parse("dp_shard=2");
+
+int recomputed(const Plan& plan) {
+  int n = 0;
+  for (const auto& unit : plan.units) n += unit.activations == Policy::recompute;
+  return n;
+}
+
+TEST(Planner, WithoutALimitNothingIsComputedAgainAndNothingLeavesTheDevice) {
+  const Choice choice = choose(model(), kTwo, input(0, 1 << 30), machine());
+  ASSERT_TRUE(choice.fits);
+  for (const UnitPlan& unit : choice.plan.units) {
+    EXPECT_EQ(unit.activations, Policy::keep);
+    EXPECT_EQ(unit.states, Tier::device);
+    EXPECT_EQ(unit.parameters, Tier::device);
+  }
+}
+
+TEST(Planner, EveryBudgetDownToTheSmallestIsKept) {
+  const ModelSpec spec = model();
+  const Choice free = choose(spec, kTwo, input(0), machine());
+  double before = free.seconds;
+  for (int64_t budget = free.memory.peak; budget > free.memory.peak / 2; budget -= free.memory.peak / 40) {
+    const Choice choice = choose(spec, kTwo, input(budget), machine());
+    if (!choice.fits) {
+      EXPECT_NE(choice.advice, "");
+      continue;
+    }
+    EXPECT_LE(choice.memory.peak, budget);
+    EXPECT_GE(choice.seconds, before * (1 - 1e-9)) << "less memory cannot be faster";
+    before = choice.seconds;
+  }
+}
+
+TEST(Planner, StatesLeaveTheDeviceWhenThereIsAHostAndNotOtherwise) {
+  const ModelSpec spec = model();
+  const Choice smallest = choose(spec, kTwo, input(1), machine());  // nothing fits: this is the smallest there is
+  const int64_t budget = smallest.memory.peak - smallest.memory.persistent / 4;
+  EXPECT_FALSE(choose(spec, kTwo, input(budget), machine()).fits);
+  const Choice choice = choose(spec, kTwo, input(budget, 1 << 30), machine());
+  ASSERT_TRUE(choice.fits) << choice.advice;
+  EXPECT_EQ(choice.plan.units[1].states, Tier::host);
+  EXPECT_GT(choice.memory.host.total(), 0);
+  EXPECT_FALSE(choose(spec, kTwo, input(budget, choice.memory.host.states / 4), machine()).fits)
+      << "the host has a budget too";
+}
+
+TEST(Planner, LeftOverMemoryKeepsAttentionFromRunningAgain) {
+  const ModelSpec spec = model();
+  const Choice free = choose(spec, kTwo, input(0), machine());
+  PlannerInput all = input(0);
+  all.recompute_units = 6;
+  const Choice smallest = choose(spec, kTwo, all, machine());
+  const Choice choice = choose(spec, kTwo, input((free.memory.peak + smallest.memory.peak) / 2), machine());
+  ASSERT_TRUE(choice.fits);
+  ASSERT_GT(recomputed(choice.plan), 0);
+  int again = 0;
+  for (const auto& unit : choice.plan.units) again += unit.activations == Policy::recompute && !unit.replays();
+  EXPECT_LT(again, recomputed(choice.plan));
+}
+
+TEST(Planner, WhatIsSetByHandIsKept) {
+  PlannerInput in = input(0, 1 << 30);
+  in.activations = Policy::offload;
+  in.gradients = Tier::host;
+  in.strategy = Strategy::shard_states;
+  in.prefetch = 3;
+  const Choice choice = choose(model(), kTwo, in, machine());
+  ASSERT_TRUE(choice.fits);
+  EXPECT_EQ(choice.plan.prefetch, 3);
+  for (size_t u = 1; u + 1 < choice.plan.units.size(); ++u) {
+    EXPECT_EQ(choice.plan.units[u].activations, Policy::offload);
+    EXPECT_EQ(choice.plan.units[u].gradients, Tier::host);
+    EXPECT_EQ(choice.plan.units[u].strategy, Strategy::shard_states);
+  }
+}
+
+TEST(Planner, ASiteThatAUnitLacksIsRefusedWithTheNearest) {
+  const ModelSpec spec = model();
+  Plan plan = toy::plan(spec, "dp_shard=2", 2, 1, 1);
+  plan.units[2].activations = Policy::recompute;
+  plan.units[2].sites["atn"] = Policy::keep;
+  try {
+    check_sites(spec, plan);
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean 'attn'"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::plan
