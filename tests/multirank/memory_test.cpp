@@ -64,6 +64,64 @@ TEST_P(Memory, PersistentBytesAreTheShareOfTheRank) {
   }
 }
 
+/// What rests elsewhere, or leaves between forward and backward.
+class Tiers : public Memory {};
+
+TEST_P(Tiers, PeakIsWithinTwoPercentOfThePlanAndTheResultIsTheSame) {
+  std::vector<std::string> flags = kWide;
+  flags.insert(flags.end(), GetParam().flags.begin(), GetParam().flags.end());
+  const std::string name = std::string("tiers-") + GetParam().name, near = name + "-device";
+  for (const std::string& word : {std::string("--plan.nvme"), (shared().folder() / "nvme").string()}) flags.push_back(word);
+  const Result r = shared().train(GetParam().ranks, name, flags);
+  ASSERT_EQ(r.code, 0) << r.output;
+  ASSERT_EQ(shared().train(GetParam().ranks, near, kWide).code, 0);
+  const auto steps = shared().metrics(name), expected = shared().metrics(near);
+  ASSERT_EQ(steps.size(), 4u);
+  for (size_t s = 0; s < steps.size(); ++s) {
+    EXPECT_EQ(steps[s]["loss"], expected[s]["loss"]) << "step " << s + 1;
+    EXPECT_EQ(steps[s]["grad_norm"], expected[s]["grad_norm"]) << "step " << s + 1;
+  }
+  for (const auto& rank : steps.back()["ranks"]) {
+    const double peak = rank["peak_bytes"], predicted = rank["predicted_peak_bytes"];
+    EXPECT_LE(peak, predicted) << name;
+    EXPECT_GE(peak, predicted - std::max(0.02 * predicted, 1048576.0)) << name;
+    EXPECT_GT(rank["bytes"]["host"].get<int64_t>(), 0) << name;
+  }
+  EXPECT_TRUE(shared().model(name) == shared().model(near)) << "the weights differ";
+}
+
+INSTANTIATE_TEST_SUITE_P(, Tiers,
+                         ::testing::Values(Case{"states", 2, {"--plan.states", "host"}},
+                                           Case{"all", 2, {"--plan.parameters", "host", "--plan.gradients", "host", "--plan.states", "host"}},
+                                           Case{"nvme", 2, {"--plan.parameters", "nvme", "--plan.gradients", "host", "--plan.states", "nvme"}},
+                                           Case{"activations", 1, {"--plan.activations", "offload"}}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// 130 blocks of 1.1 MiB: the parameters alone are more than twenty times what the device may hold.
+TEST(Memory, AModelTwentyTimesTheDeviceTrainsFromDiskToTheSameLoss) {
+  const std::vector<std::string> flags = {"--run.steps", "3", "--model.config.dim", "128", "--model.config.ffn_dim", "512",
+                                          "--model.config.num_layers", "130", "--model.config.num_heads", "4"};
+  ASSERT_EQ(shared().train(1, "whole", flags).code, 0);
+  const int64_t parameters = [&] {
+    int64_t count = 0;
+    for (const auto& [tensor, values] : shared().model("whole")) count += static_cast<int64_t>(values.size());
+    return 4 * count;
+  }();
+  std::vector<std::string> small = flags;
+  for (const std::string& word :
+       {std::string("--plan.budget"), std::to_string(parameters / 20), std::string("--plan.host_budget"), std::string("1GiB"),
+        std::string("--plan.nvme"), (shared().folder() / "nvme").string(), std::string("--plan.parameters"),
+        std::string("nvme"), std::string("--plan.gradients"), std::string("nvme"), std::string("--plan.states"),
+        std::string("nvme")})
+    small.push_back(word);
+  const Result r = shared().train(1, "small", small);
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto a = shared().metrics("whole"), b = shared().metrics("small");
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t s = 0; s < a.size(); ++s) EXPECT_EQ(a[s]["loss"], b[s]["loss"]) << "step " << s + 1;
+  EXPECT_LE(b.back()["ranks"][0]["peak_bytes"].get<int64_t>(), parameters / 20);
+}
+
 INSTANTIATE_TEST_SUITE_P(, Memory,
                          ::testing::Values(Case{"one", 1, {}}, Case{"two", 2, {}}, Case{"four", 4, {}},
                                            Case{"hybrid", 4, {"--mesh", "dp_replicate=2,dp_shard=2"}},

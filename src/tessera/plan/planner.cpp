@@ -132,9 +132,43 @@ class Search {
     return e;
   }
 
+  int64_t over_device(const Candidate& c) const { return input_.budget > 0 ? c.peak - input_.budget : 0; }
+  int64_t over_host(const Candidate& c) const { return input_.host_budget > 0 ? c.host - input_.host_budget : 0; }
+
+  /// The same plan with as many units' buffers back on the device as the host has too many.
+  Evaluated less_on_the_host(const Candidate& from) {
+    Plan plan = from.plan;
+    int64_t over = over_host(from);
+    const StatesOf states = adamw_states(plan.states);
+    for (Tier UnitPlan::* part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters}) {
+      if (input_.*by_hand_of(part)) continue;
+      for (size_t u = plan.units.size(); u-- > 0 && over > 0;) {
+        if (plan.units[u].*part != Tier::host) continue;
+        const FlatLayout layout = flat_layout(model_.units[u], plan.shards(static_cast<int>(u)));
+        over -= part == &UnitPlan::gradients    ? layout.shard * 4
+                : part == &UnitPlan::parameters ? layout.shard * master_bytes(plan.states.masters)
+                                                : state_layout(model_.units[u], layout, 0, states).bytes;
+        plan.units[u].*part = Tier::device;
+      }
+    }
+    return evaluate(std::move(plan));
+  }
+
+  static std::optional<Tier> PlannerInput::* by_hand_of(Tier UnitPlan::* part) {
+    return part == &UnitPlan::gradients    ? &PlannerInput::gradients
+           : part == &UnitPlan::parameters ? &PlannerInput::parameters
+                                           : &PlannerInput::states_tier;
+  }
+
   bool consider(Evaluated e) {
+    if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0)
+      if (Evaluated less = less_on_the_host(e.candidate); less.candidate.fits) e = std::move(less);
     const bool better = e.candidate.fits && (!best_ || e.candidate.seconds < best_->candidate.seconds * (1 - 1e-9));
-    if (!smallest_ || e.candidate.peak < smallest_->candidate.peak) smallest_ = e;
+    const auto excess = [this](const Evaluated& x) {
+      return std::pair(std::max<int64_t>(0, over_device(x.candidate)) + std::max<int64_t>(0, over_host(x.candidate)),
+                       x.candidate.peak);
+    };
+    if (!smallest_ || excess(e) < excess(*smallest_)) smallest_ = e;
     if (better) best_ = e;
     candidates_.push_back(std::move(e.candidate));
     return better;
@@ -208,6 +242,15 @@ class Search {
             for (const auto& [site, bytes] : model_.units[u].cost.attention) plan.units[u].sites[site] = Policy::keep;
             --n;
           }
+        });
+    }
+    for (Tier UnitPlan::* part : {&UnitPlan::gradients, &UnitPlan::parameters, &UnitPlan::states}) {
+      int away = 0;
+      for (const UnitPlan& unit : best_->candidate.plan.units) away += unit.*part != Tier::device;
+      if (away > 0 && !(input_.*by_hand_of(part)))
+        most(away, [part](Plan& plan, int n) {
+          for (size_t u = 0; u < plan.units.size() && n > 0; ++u)
+            if (std::exchange(plan.units[u].*part, Tier::device) != Tier::device) --n;
         });
     }
     if (!input_.strategy && mesh_.shard_size() > 1) {
