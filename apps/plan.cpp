@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "commands.h"
+#include "look_over.h"
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
@@ -12,6 +13,7 @@
 #include "tessera/train/plan_page.h"
 #include "tessera/train/plan_view.h"
 #include "tessera/train/prepare.h"
+#include "tessera/train/run_plan.h"
 
 namespace tessera::apps {
 
@@ -90,24 +92,30 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
+int prompts_of(const train::Recipe& recipe) {
+  const bool listed = !recipe.sample.prompts.empty();
+  return static_cast<int>(
+      train::sample_prompts(recipe, listed ? std::vector<data::Item>{} : train::read_items(recipe)).size());
+}
+
 int run(const Arguments& arguments) {
   if (arguments.has("--check")) return check_file(arguments.value("--check"));
-  const train::Recipe recipe = train::load_recipe(arguments.only_word("recipe"), with_machine(arguments));
+  const train::Recipe recipe =
+      look_over(train::load_recipe(arguments.only_word("recipe"), with_machine(arguments)), /*world=*/0);
   engine::Meter::install();
   const train::Job job = train::make_job(recipe);
-  const int prompts =
-      recipe.sample.every > 0
-          ? static_cast<int>(train::sample_prompts(recipe, recipe.sample.prompts.empty() ? train::read_items(recipe)
-                                                                                         : std::vector<data::Item>{})
-                                 .size())
-          : 0;
-  const train::PlanRequest request = train::plan_request(recipe, job, recipe.mesh, prompts);
+  const std::vector<train::RunPart> parts = train::run_parts(recipe);
+  std::vector<int> prompts;
+  const bool samples = train::any_samples(parts);
+  for (const train::RunPart& part : parts) prompts.push_back(samples ? prompts_of(part.recipe) : 0);
   if (arguments.has("--largest")) {
+    const train::PlanRequest request = train::plan_request(recipe, job, job, recipe.mesh, prompts[0]);
     print_largest(request, arguments.value("--largest"), scale_of(recipe, job));
     return 0;
   }
-  const train::Planned planned = train::make_plan(request);
-  const std::string text = arguments.has("--json") ? train::plan_json(planned) : train::plan_text(planned);
+  const std::vector<train::PartPlan> plans = train::plan_parts(parts, job, recipe.mesh, prompts);
+  const train::Planned& planned = plans[0].planned;  // what is drawn or written is the run's start
+  const std::string text = arguments.has("--json") ? train::plans_json(plans) : train::plans_text(plans);
   std::fputs(text.c_str(), stdout);
   if (arguments.has("--write"))
     checkpoint::write_text(arguments.value("--write"), planned.plan().to_toml(planned.unit_names()));
@@ -117,8 +125,8 @@ int run(const Arguments& arguments) {
         arguments.value("--trace"),
         train::plan_trace(planned, arguments.has("--executed") ? lines_of(arguments.value("--executed"))
                                                                : std::vector<std::string>{}));
-  if (!planned.choice.fits) throw UserError(Exit::no_fit, "plan", planned.choice.advice);
-  if (arguments.has("--schedule")) train::write_schedule(planned, arguments.value("--schedule"));
+  train::require_fit(plans);
+  if (arguments.has("--schedule")) train::write_schedule(plans, arguments.value("--schedule"));
   return 0;
 }
 

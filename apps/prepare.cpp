@@ -1,7 +1,9 @@
 #include "tessera/train/prepare.h"
 #include "commands.h"
+#include "look_over.h"
 #include "tessera/base/log.h"
 #include "tessera/train/sampling.h"
+#include "tessera/train/stage_data.h"
 
 namespace tessera::apps {
 
@@ -17,20 +19,29 @@ Command prepare_command() {
   c.run = [](const Arguments& arguments) {
     train::Overrides overrides = arguments.overrides;
     if (arguments.has("--strict")) overrides.emplace_back("data.strict", "true");
-    const train::Recipe recipe = train::load_recipe(arguments.only_word("recipe"), overrides);
+    train::Recipe recipe = look_over(train::load_recipe(arguments.only_word("recipe"), overrides));
     engine::Meter::install();
     const comm::Rendezvous place = comm::Rendezvous::from_env();
     log::set_rank(place.rank, place.world);
     const Mesh mesh = train::fill_mesh(recipe.mesh, place.world);
     comm::Comm comm(place, mesh, recipe.fault.timeout);
     const train::Job job = train::make_job(recipe);
-    const train::PreparedData data =
-        train::prepare(recipe, job, mesh, comm, place.rank, {.rebuild = arguments.has("--rebuild"), .tolerant = true});
-    log::info("prepare: " + std::to_string(data.size()) + " samples ready " +
-              (recipe.data.online() ? "to be encoded when they come" : "in " + recipe.data.cache));
-    if (data.problems() > recipe.data.allow_bad)
-      log::info("prepare: `tessera train` refuses to leave out " + std::to_string(data.problems()) +
-                " rows unless data.allow_bad says so");
+    const std::vector<train::StageData> stages =
+        train::prepare_parts(recipe, job, mesh, comm, place.rank,
+                             {.rebuild = arguments.has("--rebuild"), .prompts = false, .tolerant = true});
+    const train::PreparedData* before = nullptr;
+    for (const train::StageData& stage : stages) {
+      const train::PreparedData& data = *stage.samples;
+      if (&data == before) continue;  // nothing new since the stage before
+      before = &data;
+      const std::string who =
+          stages.size() == 1 ? "prepare: " : "prepare, from step " + std::to_string(stage.first_step) + ": ";
+      log::info(who + std::to_string(data.size()) + " samples ready " +
+                (recipe.data.online() ? "to be encoded when they come" : "in " + recipe.data.cache));
+      if (data.problems() > recipe.data.allow_bad)
+        log::info(who + "`tessera train` refuses to leave out " + std::to_string(data.problems()) +
+                  " rows unless data.allow_bad says so");
+    }
     comm.barrier();
     return 0;
   };

@@ -122,4 +122,26 @@ TEST(SampleOrder, OfNothingIsRefused) {
   expect_error(Exit::input, {"dataset is empty"}, [] { SampleOrder(1, 0); });
 }
 
+TEST(BatchOrder, BatchesOfAnotherSizeGoOnWhereTheLastOnesEnded) {
+  const BatchOrder before(5, std::vector<int>(11, 0), 4), after(5, std::vector<int>(11, 0), 6);
+  std::vector<int64_t> seen;
+  for (int64_t i = 0; i < 8; ++i) seen.push_back(before.at(i).index);
+  for (int64_t i = 0; i < 3; ++i) seen.push_back(after.at(after.go_on(8) + i).index);
+  std::sort(seen.begin(), seen.end());
+  std::vector<int64_t> all(11);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(seen, all) << "the epoch is finished without a sample twice";
+}
+
+TEST(BatchOrder, WithSeveralBucketsBatchesOfAnotherSizeBeginWhereABatchBegins) {
+  std::vector<int> buckets(11, 0);
+  buckets[3] = buckets[7] = 1;
+  const BatchOrder after(5, buckets, 6);
+  EXPECT_EQ(after.go_on(12), 12);
+  const int64_t position = after.go_on(8);
+  EXPECT_EQ(position, 12);
+  for (int64_t i = 0; i < 6; ++i)
+    EXPECT_EQ(buckets[static_cast<size_t>(after.at(position + i).index)], after.bucket(position / 6));
+}
+
 }  // namespace tessera::data

@@ -81,6 +81,23 @@ TEST_F(Planning, WhatDoesNotFitIsAnsweredWithPlansThatDo) {
   EXPECT_NE(planned.choice.advice.find("a rank, a step of"), std::string::npos) << planned.choice.advice;
 }
 
+TEST_F(Planning, MicroBatchesAreAsLargeAsFitsAndIsFastest) {
+  PlanRequest r = request("dp_shard=1", 8);
+  r.any_micro_batch = true;
+  const Planned roomy = make_plan(r);
+  for (const auto& c : roomy.choice.candidates) EXPECT_GE(c.seconds, roomy.choice.seconds * (1 - 1e-9));
+  PlanRequest one = r;
+  one.any_micro_batch = false, one.planner.micro_batch = 1, one.planner.budget = 1;
+  r.planner.budget = make_plan_as_is(one).choice.memory.peak + (64 << 10);
+  const Planned tight = make_plan(r);
+  ASSERT_TRUE(tight.choice.fits) << tight.choice.advice;
+  EXPECT_LT(tight.plan().micro_batch, 8);
+  EXPECT_EQ(tight.plan().global_batch, 8);
+  EXPECT_GE(tight.choice.seconds, roomy.choice.seconds * (1 - 1e-9));
+  r.planner.budget = 1;
+  EXPECT_EQ(make_plan_as_is(r).plan().micro_batch, 1) << "the smallest is shown when nothing fits";
+}
+
 TEST_F(Planning, TheLargestFitsAndTheNextDoesNot) {
   PlanRequest r = request("dp_shard=2");
   r.planner.budget = make_plan_as_is(r).choice.memory.peak * 2;

@@ -61,6 +61,10 @@ int BatchOrder::bucket(int64_t batch) const {
   return cycle_.empty() ? names_[0] : names_[static_cast<size_t>(cycle_[static_cast<size_t>(batch % size_)].bucket)];
 }
 
+int64_t BatchOrder::go_on(int64_t position) const {
+  return cycle_.empty() ? position : round_up(position, global_batch_);
+}
+
 BatchOrder::Pick BatchOrder::at(int64_t position) const {
   check_internal(position >= 0, "data.order", "position " + std::to_string(position) + " is negative");
   const int64_t batch = position / global_batch_, place = position % global_batch_;

@@ -59,6 +59,9 @@ class BatchOrder {
     int64_t epoch = 0;  ///< how often this sample's bucket was gone through before
   };
   Pick at(int64_t position) const;
+  /// Where batches of this size go on after `position` samples of another size: there, so that none is left out; with
+  /// several buckets at the next batch, because a batch holds one.
+  int64_t go_on(int64_t position) const;
   int bucket(int64_t batch) const;  ///< of global batch number `batch`, from 0
 
  private:

@@ -110,4 +110,8 @@ void MetricsWriter::checkpoint(int64_t step, const std::string& folder, double s
   write(Json{{"type", "checkpoint"}, {"step", step}, {"folder", folder}, {"seconds", seconds}}.dump());
 }
 
+void MetricsWriter::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {
+  write(Json{{"type", "stage"}, {"step", step}, {"stage", number}, {"changes", changes}, {"plan", plan}}.dump());
+}
+
 }  // namespace tessera::train

@@ -49,6 +49,8 @@ class MetricsWriter {
   void skip(int64_t step, const std::string& why);
   void sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr);
   void checkpoint(int64_t step, const std::string& folder, double seconds);
+  /// A stage begins: `step` is its first, `changes` and `plan` are for people, one line each.
+  void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
 
  private:
   void write(const std::string& line);

@@ -20,7 +20,7 @@ double mean_squared_error(const at::Tensor& prediction, const at::Tensor& target
   return sum / static_cast<double>(count);
 }
 
-Objective::Objective(const Recipe& recipe, const net::Denoiser& model, const PreparedData& data)
+Objective::Objective(const Recipe& recipe, const net::Denoiser& model, const StageData& data)
     : recipe_(recipe), model_(model), data_(data) {
   diffusion::parse_timesteps(recipe.diffusion.timesteps, options_);
   options_.shift = recipe.diffusion.shift;
@@ -40,9 +40,8 @@ net::Batch Objective::load(int micro) {
   std::vector<net::Sample> samples;
   targets_.clear(), weights_.clear(), indices_.clear();
   for (int64_t place = slice.first; place < slice.first + slice.count; ++place) {
-    const int64_t position = (step_ - 1) * plan_->global_batch + place;
-    const auto [index, epoch] = data_.order().at(position);
-    const PreparedSample cached = data_.sample(index, epoch);
+    const auto [index, epoch] = data_.pick(step_, place);
+    const PreparedSample cached = data_.samples->sample(index, epoch);
     const diffusion::TrainingDraw draw =
         diffusion::draw(options_, static_cast<uint64_t>(recipe_.run.seed), step_, place);
     const at::Tensor noise = at::empty(cached.latent.sizes(), at::kFloat);

@@ -8,14 +8,15 @@
 #include "tessera/diffusion/flow.h"
 #include "tessera/net/model.h"
 #include "tessera/plan/plan.h"
-#include "tessera/train/prepare.h"
 #include "tessera/train/recipe.h"
+#include "tessera/train/stage_data.h"
 
 namespace tessera::train {
 
 class Objective {
  public:
-  Objective(const Recipe& recipe, const net::Denoiser& model, const PreparedData& data);
+  /// All of one part of the run; they outlive the objective.
+  Objective(const Recipe& recipe, const net::Denoiser& model, const StageData& data);
 
   void begin(int64_t step, const plan::Plan& plan, int dp_rank);
   net::Batch load(int micro);
@@ -30,7 +31,7 @@ class Objective {
  private:
   const Recipe& recipe_;
   const net::Denoiser& model_;
-  const PreparedData& data_;
+  const StageData& data_;
   diffusion::Options options_;
   const plan::Plan* plan_ = nullptr;
   int64_t step_ = 0;

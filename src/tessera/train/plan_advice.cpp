@@ -25,7 +25,9 @@ PlanRequest without_file(PlanRequest request) {
 }
 
 std::optional<std::string> smaller_micro_batch(const PlanRequest& request) {
+  if (request.any_micro_batch && !request.by_hand) return std::nullopt;  // were tried
   PlanRequest tried = without_file(request);
+  tried.any_micro_batch = false;
   while (tried.planner.micro_batch > 1) {
     tried.planner.micro_batch /= 2;
     const Planned planned = make_plan_as_is(tried);
@@ -110,6 +112,7 @@ Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
     case Grow::batch:
       return {[=](int64_t n) {
                 PlanRequest r = request;
+                r.any_micro_batch = false;
                 r.planner.micro_batch = n;
                 r.planner.global_batch = n * r.mesh.dp_size();
                 return r;

@@ -59,8 +59,10 @@ void judge(Planned& planned, const PlanRequest& request) {
   const bool host_fits = request.planner.host_budget <= 0 || host <= request.planner.host_budget;
   planned.choice.fits = (budget <= 0 || planned.choice.memory.peak <= budget) && host_fits;
   if (!host_fits)
-    planned.choice.advice = "the plan keeps " + format_bytes(host) + " a rank on the host, and its share of "
-                            "plan.host_budget is " + format_bytes(request.planner.host_budget) +
+    planned.choice.advice = "the plan keeps " + format_bytes(host) +
+                            " a rank on the host, and its share of "
+                            "plan.host_budget is " +
+                            format_bytes(request.planner.host_budget) +
                             "; offload less in the plan or raise the budget";
   else if (!planned.choice.fits)
     planned.choice.advice = "the plan needs " + format_bytes(planned.choice.memory.peak) + " a rank, plan.budget is " +

@@ -17,6 +17,7 @@ struct PlanRequest {
   std::array<int64_t, 4> latent{};  ///< [C, F, H, W] of one sample
   Mesh mesh;
   plan::PlannerInput planner;
+  bool any_micro_batch = false;       ///< fewer samples at once than planner.micro_batch are tried as well
   plan::Machine machine;              ///< its work is counted by make_plan
   std::optional<plan::Plan> by_hand;  ///< plan.file: taken as it is
   plan::RunShape run;
@@ -48,7 +49,7 @@ Planned make_plan(const PlanRequest& request);
 /// The same without looking for advice.
 Planned make_plan_as_is(const PlanRequest& request);
 
-/// Writes every instruction of every rank and step of the run. Throws UserError (disk).
-void write_schedule(const Planned& planned, const std::string& file);
+/// Simulates planned.choice.plan: its time and memory, whether it fits, and what to do where it does not.
+void judge(Planned& planned, const PlanRequest& request);
 
 }  // namespace tessera::train

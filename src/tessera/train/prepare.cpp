@@ -78,7 +78,7 @@ class Preparation {
         encode(text, pace);
       }
       for (const auto& prompt : data_.prompts_) data_.prompt_contexts_.push_back(text.encode(prompt));
-      data_.negative_context_ = text.encode(recipe_.sample.negative_prompt);
+      if (options_.prompts) data_.negative_context_ = text.encode(recipe_.sample.negative_prompt);
       pace.meet();
     });
     comm_.take_sent_bytes();  // the first step's bytes are its own
@@ -97,7 +97,7 @@ class Preparation {
   void read(Pace& pace) {
     data_.items_ = read_items(recipe_, problems_);
     for (const std::string& note : problems_.notes()) log::info("data: " + note);
-    data_.prompts_ = sample_prompts(recipe_, data_.items_);
+    if (options_.prompts) data_.prompts_ = sample_prompts(recipe_, data_.items_);
     captions_ = distinct_captions(data_.items_);
     data_.tokenizer_ = tokenizer_file(recipe_, captions_);
     if (rank_ == 0) {
@@ -292,12 +292,10 @@ class Preparation {
 
   void finish() {
     if (!problems_.empty() && rank_ == 0) log::warn("left out: " + problems_.text());
-    std::vector<int> buckets;
     for (const auto& sample : data_.samples_)
-      buckets.push_back(data_.plan_.clips[static_cast<size_t>(sample.clip)].bucket);
+      data_.buckets_.push_back(data_.plan_.clips[static_cast<size_t>(sample.clip)].bucket);
     data_.seed_ = static_cast<uint64_t>(recipe_.run.seed);
     data_.codec_ = job_.codec.get();
-    data_.order_.emplace(data_.seed_, buckets, recipe_.train.global_batch);
   }
 
   const Recipe& recipe_;

@@ -2,8 +2,7 @@
 // Encodes the data set into the cache (what is missing, no more), and gives it back as samples.
 //
 //   PreparedData data = prepare(recipe, job, mesh, comm, rank);
-//   const auto pick = data.order().at(position);
-//   data.sample(pick.index, pick.epoch).latent;                     // [C, f, h, w]
+//   data.sample(index, epoch).latent;                               // [C, f, h, w]; stage_data.h has the order
 //
 // Work that a kill interrupts goes on where it stopped: an entry of the cache is there whole or not at all. With
 // data.cache = "online" nothing is stored: sample() decodes and encodes, embeddings of the captions stay in memory.
@@ -26,6 +25,7 @@ struct PreparedSample {
 
 struct PrepareOptions {
   bool rebuild = false;   ///< entries that are stale or damaged are made anew instead of refused
+  bool prompts = true;    ///< those that are sampled are encoded as well
   bool tolerant = false;  ///< any number of faulty rows is left out; else more than data.allow_bad end it
 };
 
@@ -39,9 +39,8 @@ class PreparedData {
   std::string source(int64_t index) const { return item(index).path.string(); }
   /// Its frames as they were encoded.
   data::Frames frames(int64_t index) const;
-  /// Position = step * global_batch + place; a global batch holds one bucket.
-  const data::BatchOrder& order() const { return *order_; }
-  int64_t problems() const { return problems_; }  ///< rows that were left out
+  const std::vector<int>& buckets() const { return buckets_; }  ///< of each sample
+  int64_t problems() const { return problems_; }                ///< rows that were left out
 
   int prompts() const { return static_cast<int>(prompts_.size()); }
   const std::string& prompt_text(int prompt) const { return prompts_.at(prompt); }
@@ -68,7 +67,7 @@ class PreparedData {
   std::map<std::string, data::CachedTensor> contexts_;  // by caption, when online; no tensors: they are no part of
                                                         // the planned memory
   const net::VideoCodec* codec_ = nullptr;
-  std::optional<data::BatchOrder> order_;
+  std::vector<int> buckets_;
   std::vector<std::string> prompts_;
   std::vector<at::Tensor> prompt_contexts_;
   at::Tensor negative_context_;

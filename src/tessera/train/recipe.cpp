@@ -1,54 +1,16 @@
 #include "tessera/train/recipe.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
-
-#define TOML_ENABLE_FORMATTERS 0
-#include <toml++/toml.h>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/train/lr_scale.h"
+#include "tessera/train/recipe_checks.h"
+#include "tessera/train/stages.h"
 
 namespace tessera::train {
 
 namespace {
-
-std::string scalar_text(const toml::node& node, const std::string& where) {
-  if (const auto* text = node.as_string()) return text->get();
-  if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
-  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
-  if (const auto* number = node.as_floating_point()) {
-    std::ostringstream out;
-    out.precision(17);
-    out << number->get();
-    return out.str();
-  }
-  throw UserError(Exit::usage, where, "expected a text, a number or a list of them", "see tessera train --help");
-}
-
-void read_table(const toml::table& table, const std::string& prefix, const std::string& file, Values& values) {
-  for (const auto& [key, node] : table) {
-    const std::string name = prefix + std::string(key.str());
-    const std::string where = file + ": [" + prefix.substr(0, prefix.empty() ? 0 : prefix.size() - 1) + "]";
-    if (name == "stage")
-      throw UserError(Exit::usage, file, "[[stage]] is not supported by this version",
-                      "start a second run with run.resume = DIR");
-    if (const auto* inner = node.as_table()) {
-      read_table(*inner, name + ".", file, values);
-    } else if (const auto* list = node.as_array()) {
-      std::string joined;
-      for (const auto& item : *list) joined += scalar_text(item, where) + kListSeparator;
-      recipe_table().set(values, name, joined, where);
-    } else {
-      std::string text = scalar_text(node, where);
-      if (const Option* option = recipe_table().find(name);
-          option && option->kind == Kind::list && text.find(',') != std::string::npos && name == "sample.prompts")
-        text += kListSeparator;  // one prompt with commas in it
-      recipe_table().set(values, name, text, where);
-    }
-  }
-}
 
 /// Typed access to checked values.
 struct Reader {
@@ -116,8 +78,15 @@ data::ClipRules clip_rules(const Reader& read) {
   return rules;
 }
 
+LrScale scale_of(const Recipe& r) {
+  const Reader read{r.values};
+  return lr_scale(read.text("train.lr_scale"), read.at_least("train.global_batch", 1),
+                  read.at_least("train.lr_base_batch", 1));
+}
+
 void fill(Recipe& r) {
   const Reader read{r.values};
+  check_ranges(r.values);
   r.run = {read.text("run.out"), read.text("run.resume"), read.text("run.on_nan"), read.integer("run.seed"),
            read.at_least("run.steps", 1)};
   r.model = {read.text("model.preset"), read.text("model.path"), read.text("model.family"), read.text("model.init"),
@@ -148,7 +117,7 @@ void fill(Recipe& r) {
   r.data.width = r.data.clips.buckets[0].width;
   r.train.global_batch = read.at_least("train.global_batch", 1);
   r.train.micro_batch = read.automatic("train.micro_batch", {}).value_or(0);
-  r.train.lr = read.number("train.lr");
+  r.train.lr = read.number("train.lr") * scale_of(r).factor;
   r.train.eps = read.number("train.eps");
   r.train.weight_decay = read.number("train.weight_decay");
   r.train.clip_norm = read.number("train.clip_norm");
@@ -167,6 +136,15 @@ void fill(Recipe& r) {
   r.plan.prefetch = read.automatic("plan.prefetch", {{"none", 0}});
   if (read.text("plan.strategy") != "auto")
     r.plan.strategy = plan::strategy_of(read.text("plan.strategy"), "recipe: plan.strategy");
+  if (!read.text("plan.host_budget").empty())
+    r.plan.host_budget = parse_bytes(read.text("plan.host_budget"), "plan.host_budget");
+  r.plan.nvme = read.text("plan.nvme");
+  if (const std::string& text = read.text("plan.activations"); text != "auto")
+    r.plan.activations = plan::policy_of(text, "recipe: plan.activations");
+  for (const auto& [key, tier] : {std::pair("plan.parameters", &r.plan.parameters),
+                                  {"plan.gradients", &r.plan.gradients},
+                                  {"plan.states", &r.plan.states_tier}})
+    if (read.text(key) != "auto") *tier = plan::tier_of(read.text(key), std::string("recipe: ") + key);
   const std::string& masters = read.text("plan.masters");
   r.plan.states = {plan::masters_of(masters, "recipe: plan.masters"),
                    plan::moments_of(read.text("plan.moments"), "recipe: plan.moments")};
@@ -202,21 +180,35 @@ void Recipe::set(const std::string& name, const std::string& value) {
   fill(*this);
 }
 
+Recipe Recipe::at_stage(size_t count) const {
+  Recipe recipe = *this;
+  recipe.stages.clear();
+  recipe.plan = {};  // its automatic choices are those that nothing is said of
+  for (size_t s = 0; s < count; ++s)
+    for (const auto& [name, value] : stages.at(s).changes)
+      recipe_table().set(recipe.values, name, value, "[[stage]] " + std::to_string(s + 1));
+  fill(recipe);
+  return recipe;
+}
+
+std::string Recipe::to_toml() const {
+  std::string text = recipe_table().to_toml(values);
+  if (const LrScale scale = scale_of(*this); !scale.text.empty()) {
+    char lr[64];
+    std::snprintf(lr, sizeof lr, " = %.9g", train.lr);
+    const std::string key = "\nlr_scale = ";
+    const size_t end = text.find('\n', text.find(key) + key.size());
+    text.insert(end, "  # " + values.at("train.lr") + " x " + scale.text + lr + " is the rate of the schedule");
+  }
+  return text + stages_toml(stages);
+}
+
 Recipe load_recipe(const std::string& path, const Overrides& overrides) {
   Recipe recipe;
   recipe.values = recipe_table().defaults();
-  std::ifstream in(path);
-  check_input(in.good(), "recipe", path + ": cannot be opened",
-              "give the path of a recipe.toml; recipes/ has examples");
-  std::ostringstream text;
-  text << in.rdbuf();
-  try {
-    read_table(toml::parse(text.str()), "", path, recipe.values);
-  } catch (const toml::parse_error& error) {
-    throw UserError(
-        Exit::usage, "recipe",
-        path + ", line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
-  }
+  check_path(path);
+  const RecipeFile file = read_recipe_file(path);
+  for (const FileKey& key : file.keys) recipe_table().set(recipe.values, key.name, key.value, key.where);
   for (const auto& [name, value] : overrides) {
     if (name == "mesh") {
       const Mesh mesh = Mesh::parse(value);
@@ -227,6 +219,7 @@ Recipe load_recipe(const std::string& path, const Overrides& overrides) {
     recipe_table().set(recipe.values, name, value, "--" + name);
   }
   fill(recipe);
+  add_stages(recipe, file);
   return recipe;
 }
 

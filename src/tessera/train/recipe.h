@@ -38,7 +38,8 @@ struct Recipe {
   } data;
   struct Train {
     int64_t global_batch = 1, micro_batch = 0;  ///< micro_batch 0: auto
-    double lr = 0, eps = 0, weight_decay = 0, clip_norm = 0;
+    double lr = 0;                              ///< with lr_scale
+    double eps = 0, weight_decay = 0, clip_norm = 0;
     double betas[2] = {};
   } train;
   struct Diffusion {
@@ -51,6 +52,10 @@ struct Recipe {
     int64_t budget = 0;  ///< 0: the default
     std::optional<int> recompute, prefetch;
     std::optional<plan::Strategy> strategy;
+    int64_t host_budget = -1;  ///< bytes of the node; -1: by the profile
+    std::string nvme;          ///< folder of what rests on disk; empty: nothing does
+    std::optional<plan::Policy> activations;
+    std::optional<plan::Tier> parameters, gradients, states_tier;
     plan::StateFormat states;
     plan::ParamType param_dtype = plan::ParamType::fp32;
   } plan;
@@ -69,7 +74,17 @@ struct Recipe {
   optim::LrSchedule lr_schedule;
 
   Values values;  ///< every option as text
-  std::string to_toml() const { return recipe_table().to_toml(values); }
+
+  /// [[stage]]: keys that have other values from step `from` on, until a later stage changes them again.
+  struct Stage {
+    int64_t from = 0;
+    Values changes;
+  };
+  std::vector<Stage> stages;  ///< in the order of their steps
+  /// What holds in the `count`-th stage: this recipe with the changes of its first `count` stages, without stages.
+  Recipe at_stage(size_t count) const;
+
+  std::string to_toml() const;
   /// Changes one option after loading (an automatic choice filled in).
   void set(const std::string& name, const std::string& value);
 };

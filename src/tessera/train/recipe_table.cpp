@@ -56,9 +56,12 @@ const OptionTable& recipe_table() {
 
       {"train.mode", Kind::choice, "full", "what is trained", "full|lora", "LoRA comes with a later version; use full"},
       {"train.global_batch", Kind::integer, "1", "samples of an optimiser step, over all ranks"},
-      {"train.micro_batch", Kind::text, "auto", "samples a rank runs at once; auto: its whole share"},
+      {"train.micro_batch", Kind::text, "auto",
+       "samples a rank runs at once; auto: what fits and is fastest; it changes nothing in the curve"},
       {"train.lr", Kind::number, "1e-4", "learning rate"},
-      {"train.lr_scale", Kind::text, "none", "scaling of the rate with the batch", "", "set train.lr itself"},
+      {"train.lr_scale", Kind::text, "none",
+       "what the rate is multiplied by: none; linear, global_batch / lr_base_batch; sqrt, its root; or a number"},
+      {"train.lr_base_batch", Kind::integer, "256", "global batch that train.lr is meant for, of lr_scale"},
       {"train.schedule", Kind::choice, "constant_with_warmup", "learning rate over steps",
        "constant|constant_with_warmup|linear|cosine|cosine_min|cosine_with_restarts|polynomial|wsd|torch_linear_then_"
        "cosine|opensora_linear_warmup"},
@@ -98,9 +101,18 @@ const OptionTable& recipe_table() {
       {"plan.budget", Kind::bytes, "",
        "device memory a rank may take; empty: nine tenths of the profile's device, or of this machine shared by its "
        "ranks"},
-      {"plan.host_budget", Kind::bytes, "", "host memory", "", "there is no host tier yet"},
+      {"plan.host_budget", Kind::bytes, "",
+       "host memory that the ranks of a node may take together for what leaves the devices; empty: nine tenths of the "
+       "profile's node, and nothing where the profile is cpu"},
+      {"plan.nvme", Kind::text, "", "a folder on the disk that may hold what leaves the devices; empty: none"},
       {"plan.recompute", Kind::text, "auto", "blocks that recompute: auto, none, all or a number"},
-      {"plan.strategy", Kind::text, "auto", "auto, full_shard (ZeRO-3) or shard_grad_op (ZeRO-2)"},
+      {"plan.strategy", Kind::text, "auto",
+       "auto, full_shard (ZeRO-3), shard_grad_op (ZeRO-2), shard_states (ZeRO-1) or no_shard"},
+      {"plan.activations", Kind::choice, "auto", "what blocks do with what their forward saves",
+       "auto|keep|recompute|offload"},
+      {"plan.parameters", Kind::choice, "auto", "where parameter shards rest", "auto|device|host|nvme"},
+      {"plan.gradients", Kind::choice, "auto", "where reduced gradients rest", "auto|device|host|nvme"},
+      {"plan.states", Kind::choice, "auto", "where the optimiser's states rest", "auto|device|host|nvme"},
       {"plan.param_dtype", Kind::choice, "auto",
        "what parameters are rounded to when they are gathered (computation is fp32); auto: fp32, with other masters "
        "bf16",

@@ -52,4 +52,8 @@ void RunLog::checkpoint(int64_t step, const std::string& folder, double seconds)
   metrics_.checkpoint(step, folder, seconds);
 }
 
+void RunLog::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {
+  metrics_.stage(step, number, changes, plan);
+}
+
 }  // namespace tessera::train

@@ -28,6 +28,7 @@ class RunLog {
   void skip(int64_t step, const std::string& why);
   void sample(const Sample& sample, const data::Frames& frames);
   void checkpoint(int64_t step, const std::string& folder, double seconds);
+  void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
 
  private:
   MetricsWriter metrics_;

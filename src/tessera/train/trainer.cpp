@@ -11,7 +11,6 @@
 #include "tessera/checkpoint/training.h"
 #include "tessera/comm/heartbeat.h"
 #include "tessera/comm/world.h"
-#include "tessera/data/order.h"
 #include "tessera/engine/executor.h"
 #include "tessera/engine/transfer.h"
 #include "tessera/optim/adamw.h"
@@ -19,13 +18,12 @@
 #include "tessera/train/export.h"
 #include "tessera/train/job.h"
 #include "tessera/train/objective.h"
-#include "tessera/train/planning.h"
-#include "tessera/train/plan_view.h"
-#include "tessera/train/prepare.h"
 #include "tessera/train/progress.h"
 #include "tessera/train/run_log.h"
+#include "tessera/train/run_plan.h"
 #include "tessera/train/run_report.h"
 #include "tessera/train/sampling.h"
+#include "tessera/train/stage_data.h"
 #include "tessera/train/utilisation.h"
 #include "tessera/train/validation.h"
 
@@ -48,12 +46,13 @@ struct Control {
   double bad_sample = 0;  ///< 1 + dataset index of a sample with a NaN or infinite loss, 0: none
   double stop = 0;        ///< a signal asked for the end
   double peak = 0, persistent = 0, predicted = 0, reserved = 0;
-  std::array<double, 5> at_peak{};            ///< bytes by engine::Part when the peak was reached
-  double sent_shard = 0, sent_replicate = 0;  ///< bytes of the step before
+  double host = 0;                              ///< bytes on the host tier
+  std::array<double, 5> at_peak{};              ///< bytes by engine::Part when the peak was reached
+  double sent_shard = 0, sent_replicate = 0;    ///< bytes of the step before
   std::array<double, plan::kLaneCount> busy{};  ///< seconds of each lane in the step before
 
   std::vector<double> pack() const {
-    std::vector<double> v = {loss, bad_sample, stop, peak, persistent, predicted, reserved};
+    std::vector<double> v = {loss, bad_sample, stop, peak, persistent, predicted, reserved, host};
     v.insert(v.end(), at_peak.begin(), at_peak.end());
     v.push_back(sent_shard);
     v.push_back(sent_replicate);
@@ -63,7 +62,7 @@ struct Control {
   static Control unpack(const std::vector<double>& v) {
     Control c;
     size_t i = 0;
-    for (double* field : {&c.loss, &c.bad_sample, &c.stop, &c.peak, &c.persistent, &c.predicted, &c.reserved})
+    for (double* field : {&c.loss, &c.bad_sample, &c.stop, &c.peak, &c.persistent, &c.predicted, &c.reserved, &c.host})
       *field = v[i++];
     for (double& x : c.at_peak) x = v[i++];
     c.sent_shard = v[i++];
@@ -72,7 +71,8 @@ struct Control {
     return c;
   }
 };
-constexpr std::array<const char*, plan::kLaneCount> kLanes = {"compute", "gather", "reduce", "control", "disk", "h2d", "d2h"};
+constexpr std::array<const char*, plan::kLaneCount> kLanes = {"compute", "gather", "reduce", "control",
+                                                              "disk",    "h2d",    "d2h"};
 
 /// Leaves the loop early, after a whole checkpoint.
 struct Stopped {};
@@ -91,8 +91,7 @@ class Trainer {
     out_ = recipe_.run.out;
     checkpoints_ = out_ / "checkpoints";
     if (rank_ == 0) open_run_folder();
-    data_ = prepare(recipe_, job_, mesh_, comm_, rank_);
-    recipe_.set("data.tokenizer", data_.tokenizer().string());
+    data_ = prepare_parts(recipe_, job_, mesh_, comm_, rank_);
     plan_run();
     start_engine(flags);
   }
@@ -100,18 +99,11 @@ class Trainer {
   int run() {
     int code = 0;
     try {
-      plan::each_schedule(planned_.run, schedules_, [this](int64_t step, const plan::Schedule& schedule) {
-        if (&schedule == &schedules_.train)
-          train_step(step);
-        else if (&schedule == &schedules_.sample)
-          sample_pass(step);
-        else
-          save(step);
-        if (&schedule == &schedules_.train && stopping_) {
-          save(step);
-          throw Stopped{};
-        }
-      });
+      run_part();
+      while (stage_ + 1 < plans_.size()) {
+        begin_part(stage_ + 1);
+        run_part();
+      }
     } catch (const Stopped&) {
       code = static_cast<int>(Exit::again);
     }
@@ -135,50 +127,95 @@ class Trainer {
   }
 
   void plan_run() {
-    PlanRequest request = plan_request(recipe_, job_, mesh_, data_.prompts());
-    planned_ = make_plan(request);
-    if (rank_ == 0) log::info(plan_text(planned_));
-    if (!planned_.choice.fits) throw UserError(Exit::no_fit, "plan", planned_.choice.advice);
-    comm_.check_agreement("plan", planned_.plan().to_toml(planned_.unit_names()));
-    schedules_ = planned_.schedules(rank_);
-    predicted_ = planned_.memory(rank_);
-    if (rank_ == 0) {
-      checkpoint::write_text(out_ / "recipe.toml", recipe_.to_toml());
-      checkpoint::write_text(out_ / "plan.toml", planned_.plan().to_toml(planned_.unit_names()));
-      checkpoint::write_text(out_ / "plan.json", plan_json(planned_));
-      checkpoint::write_text(out_ / "plan.txt", plan_text(planned_));
+    std::vector<int> prompts;
+    for (const StageData& data : data_) prompts.push_back(data.samples->prompts());
+    plans_ = plan_parts(run_parts(recipe_), job_, mesh_, prompts);
+    if (rank_ == 0) log::info(plans_text(plans_));
+    require_fit(plans_);
+    std::string all;
+    for (const PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
+    comm_.check_agreement("plan", all);
+    if (rank_ != 0) return;
+    checkpoint::write_text(out_ / "recipe.toml", resolved(recipe_, plans_).to_toml());
+    checkpoint::write_text(out_ / "plan.json", plans_json(plans_));
+    checkpoint::write_text(out_ / "plan.txt", plans_text(plans_));
+    for (const PartPlan& p : plans_) {
+      const std::string file =
+          p.part.number == 0 ? "plan.toml" : "plan-stage-" + std::to_string(p.part.number) + ".toml";
+      checkpoint::write_text(out_ / file, p.planned.plan().to_toml(p.planned.unit_names()));
     }
+  }
+
+  /// Everything that belongs to one part of the run: its values, shapes, data, plan and schedules. What rests between
+  /// steps stays where it is.
+  void begin_part(size_t stage) {
+    stage_ = stage;
+    const PartPlan& now = plans_[stage];
+    running_ = now.planned.plan();  // the executor reads it
+    static_cast<Shapes&>(job_) = now.shapes;
+    schedules_ = now.planned.schedules(rank_);
+    predicted_ = now.planned.memory(rank_);
+    const int64_t sample = now.planned.run.sample_every > 0 ? schedules_.sample.arena : 0;
+    store_->change_arena(std::max(schedules_.train.arena, sample));
+    adamw_ = std::make_unique<optim::AdamW>(adamw_options(recipe()));
+    objective_ = std::make_unique<Objective>(recipe(), *job_.model, data_[stage]);
+    validation_ = std::make_unique<Validation>(recipe(), job_, *data_[stage].samples, out_);
+    first_step_ = std::max(now.part.first, done_ + 1);
+    engine::Meter::reset_peak();
+    if (now.part.number == 0 || now.part.first <= done_ || rank_ != 0) return;
+    log::info(now.part.name() + ": " + now.part.changes);
+    run_log_->stage(now.part.first, now.part.number, now.part.changes, now.planned.plan().summary());
+  }
+
+  void run_part() {
+    plan::RunShape run = planned().run;
+    run.first_step = first_step_;
+    plan::each_schedule(run, schedules_, [this](int64_t step, const plan::Schedule& schedule) {
+      if (&schedule == &schedules_.train)
+        train_step(step);
+      else if (&schedule == &schedules_.sample)
+        sample_pass(step);
+      else
+        save(step);
+      if (&schedule == &schedules_.train && stopping_) {
+        save(step);
+        throw Stopped{};
+      }
+    });
+  }
+
+  /// Of the part that runs.
+  const Recipe& recipe() const { return plans_[stage_].part.recipe; }
+  const Planned& planned() const { return plans_[stage_].planned; }
+
+  optim::AdamWOptions adamw_options(const Recipe& recipe) const {
+    return {{recipe.train.betas[0], recipe.train.betas[1]},
+            recipe.train.eps,
+            recipe.train.weight_decay,
+            planned().plan().states,
+            static_cast<uint64_t>(recipe.run.seed)};
   }
 
   void start_engine(const TrainFlags& flags) {
     std::vector<std::string> prefixes;
     for (const auto& unit : job_.model->units()) prefixes.push_back(unit->prefix());
-    store_ = std::make_unique<engine::Store>(planned_.spec, prefixes, planned_.plan(), rank_, at::kCPU);
-    store_->set_arena(std::max(schedules_.train.arena, planned_.run.sample_every > 0 ? schedules_.sample.arena : 0));
-    optim::AdamWOptions adamw{{recipe_.train.betas[0], recipe_.train.betas[1]},
-                              recipe_.train.eps,
-                              recipe_.train.weight_decay,
-                              planned_.plan().states,
-                              static_cast<uint64_t>(recipe_.run.seed)};
-    adamw_ = std::make_unique<optim::AdamW>(adamw);
+    store_ = std::make_unique<engine::Store>(planned().spec, prefixes, planned().plan(), rank_, at::kCPU,
+                                             /*trainable=*/true, recipe_.plan.nvme);
+    adamw_ = std::make_unique<optim::AdamW>(adamw_options(recipe_));
     store_->make_states(*adamw_);
     engine::ExecutorOptions options;
     options.poison = std::getenv("TESSERA_POISON") != nullptr;
     trace_ = flags.trace;
     if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
-    executor_ =
-        std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, planned_.plan(), rank_, options);
+    executor_ = std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, running_, rank_, options);
     executor_->on_instruction([this](int64_t step, int i, const std::string& what) { heartbeat_.at(step, i, what); });
-    objective_ = std::make_unique<Objective>(recipe_, *job_.model, data_);
-    validation_ = std::make_unique<Validation>(recipe_, job_, data_, out_);
 
     const std::optional<fs::path> resume = find_resume();
-    int64_t done = 0;
     if (resume) {
       checkpoint::TrainingCheckpoint saved(*resume);
       engine::restore(*store_, saved);
-      done = saved.manifest().step;
-      updates_ = saved.manifest().extra.value("updates", done);
+      done_ = saved.manifest().step;
+      updates_ = saved.manifest().extra.value("updates", done_);
       if (saved.manifest().seed != static_cast<uint64_t>(recipe_.run.seed))
         throw UserError(Exit::usage, "run.seed",
                         resume->string() + " was trained with seed " + std::to_string(saved.manifest().seed),
@@ -187,10 +224,12 @@ class Trainer {
     } else {
       load_initial_weights(recipe_, job_, *store_);
     }
-    planned_.run.first_step = done + 1;
-    if (rank_ == 0) run_log_ = std::make_unique<RunLog>(out_, done);
-    progress_ = std::make_unique<Progress>(rank_ == 0, recipe_.run.steps, done);
+    if (rank_ == 0) run_log_ = std::make_unique<RunLog>(out_, done_);
+    progress_ = std::make_unique<Progress>(rank_ == 0, recipe_.run.steps, done_);
     if (recipe_.plan.budget > 0) engine::Meter::set_budget(recipe_.plan.budget);
+    size_t stage = 0;
+    while (stage + 1 < plans_.size() && plans_[stage].part.last <= done_) ++stage;
+    begin_part(stage);
   }
 
   std::optional<fs::path> find_resume() const {
@@ -201,10 +240,10 @@ class Trainer {
 
   void train_step(int64_t step) {
     const double start = seconds_now();
-    if (step == planned_.run.first_step + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
-    const bool lines = step <= planned_.run.first_step + 1;
+    if (step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
+    const bool lines = step <= first_step_ + 1;
     executor_->keep_lines(lines);
-    objective_->begin(step, planned_.plan(), mesh_.dp_rank(rank_));
+    objective_->begin(step, running_, mesh_.dp_rank(rank_));
     StepMetrics metrics;
     engine::StepCalls calls;
     calls.load = [this](int micro) { return objective_->load(micro); };
@@ -220,7 +259,7 @@ class Trainer {
     if (lines) step_lines_ = executor_->last_lines();
     metrics.seconds = seconds_now() - start;
     metrics.mfu =
-        model_flops_utilisation(planned_.spec, planned_.machine, metrics.tokens, metrics.seconds, place_.world);
+        model_flops_utilisation(planned().spec, planned().machine, metrics.tokens, metrics.seconds, place_.world);
     if (rank_ != 0) return;
     if (skipped_) {
       run_log_->skip(step, skip_reason_);
@@ -241,6 +280,7 @@ class Trainer {
                             engine::Meter::live(engine::Part::gradients) + engine::Meter::live(engine::Part::states));
     c.predicted = static_cast<double>(predicted_.peak);
     c.reserved = static_cast<double>(engine::Meter::reserved());
+    c.host = static_cast<double>(store_->host_bytes() + executor_->host_bytes());
     const auto at_peak = engine::Meter::at_peak();
     for (size_t i = 0; i < at_peak.size(); ++i) c.at_peak[i] = static_cast<double>(at_peak[i]);
     const auto sent = comm_.take_sent_bytes();
@@ -266,14 +306,15 @@ class Trainer {
     metrics.step = step;
     metrics.loss = loss;
     metrics.grad_norm = norm;
-    metrics.lr = optim::learning_rate(recipe_.lr_schedule, step - 1);
-    metrics.samples = recipe_.train.global_batch;
-    metrics.tokens = recipe_.train.global_batch * job_.bucket_tokens[data_.order().bucket(step - 1)];
+    metrics.lr = optim::learning_rate(recipe().lr_schedule, step - 1);
+    metrics.samples = recipe().train.global_batch;
+    metrics.tokens = recipe().train.global_batch * job_.bucket_tokens[data_[stage_].bucket(step)];
     for (size_t r = 0; r < all.size(); ++r) metrics.ranks.push_back(rank_metrics(static_cast<int>(r), all[r]));
     if (skipped_) {
-      skip_reason_ = "loss " + std::to_string(loss) + ", gradient norm " + std::to_string(norm) +
-                     (bad >= 0 ? ", sample " + data_.source(bad) : ", every sample's own loss was finite");
-      if (recipe_.run.on_nan == "skip") {
+      skip_reason_ =
+          "loss " + std::to_string(loss) + ", gradient norm " + std::to_string(norm) +
+          (bad >= 0 ? ", sample " + data_[stage_].samples->source(bad) : ", every sample's own loss was finite");
+      if (recipe().run.on_nan == "skip") {
         if (rank_ == 0) log::warn("step " + std::to_string(step) + " skipped: " + skip_reason_);
         return std::nullopt;
       }
@@ -282,7 +323,7 @@ class Trainer {
           "look at that sample, lower train.lr, or set run.on_nan = \"skip\"; checkpoints up to now are whole");
     }
     ++updates_;
-    return net::StepControl{updates_, metrics.lr, optim::clip_coefficient(norm, recipe_.train.clip_norm)};
+    return net::StepControl{updates_, metrics.lr, optim::clip_coefficient(norm, recipe().train.clip_norm)};
   }
 
   RankMetrics rank_metrics(int rank, const Control& c) const {
@@ -296,6 +337,7 @@ class Trainer {
     const auto compute = static_cast<int64_t>(c.peak - persistent - c.at_peak[3]);
     m.bytes.temporaries = std::min(compute, predicted_.by_part.temporaries);
     m.bytes.activations = compute - m.bytes.temporaries;
+    m.bytes.host = static_cast<int64_t>(c.host);
     m.peak_bytes = static_cast<int64_t>(c.peak);
     m.persistent_bytes = static_cast<int64_t>(c.persistent);
     m.predicted_peak_bytes = static_cast<int64_t>(c.predicted);
@@ -321,23 +363,20 @@ class Trainer {
                    final = checkpoint::step_folder(checkpoints_, step);
     const double start = seconds_now();
     executor_->checkpoint(
-        schedules_.checkpoint, step,
-        [&] {
-          checkpoint::save_rank(partial, rank_, engine::checkpoint_pieces(*store_));
-        },
+        schedules_.checkpoint, step, [&] { checkpoint::save_rank(partial, rank_, engine::checkpoint_pieces(*store_)); },
         [&] {
           checkpoint::Manifest manifest;
           manifest.step = step;
           manifest.mesh = mesh_;
-          const auto position = data_.order().place(step * recipe_.train.global_batch);
+          const auto position = data_[stage_].place_after(step);
           manifest.epoch = position.epoch;
           manifest.cursor = position.cursor;
-          manifest.seed = recipe_.run.seed;
-          manifest.schedule_lr = optim::learning_rate(recipe_.lr_schedule, step - 1);
+          manifest.seed = recipe().run.seed;
+          manifest.schedule_lr = optim::learning_rate(recipe().lr_schedule, step - 1);
           manifest.extra["updates"] = updates_;
-          manifest.extra["model"] = planned_.spec.name;
+          manifest.extra["model"] = planned().spec.name;
           checkpoint::commit(partial, final, place_.world, manifest);
-          checkpoint::prune(checkpoints_, recipe_.checkpoint.keep);
+          checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
         });
     if (rank_ == 0) run_log_->checkpoint(step, final.string(), seconds_now() - start);
   }
@@ -380,8 +419,10 @@ class Trainer {
   comm::Comm comm_;
   Job job_;
   fs::path out_, checkpoints_;
-  PreparedData data_;
-  Planned planned_;
+  std::vector<StageData> data_;  // of each part of the run
+  std::vector<PartPlan> plans_;
+  size_t stage_ = 0;  // the part that runs, in both
+  plan::Plan running_;
   plan::RunSchedules schedules_;
   plan::MemoryCurve predicted_;
   std::unique_ptr<engine::Store> store_;
@@ -394,6 +435,8 @@ class Trainer {
   std::string trace_, skip_reason_;
   std::map<std::string, double> busy_;
   std::vector<std::string> step_lines_;
+  int64_t done_ = 0;        // steps before this process
+  int64_t first_step_ = 1;  // of this process in this part
   int64_t updates_ = 0;
   bool stopping_ = false, skipped_ = false;
 };
