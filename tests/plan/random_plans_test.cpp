@@ -117,6 +117,7 @@ bool gradient_over_parameters(Edit& edit, Random& random) {
   const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::backward && l.in.slot >= 0; });
   if (k < 0) return false;
   const int reduce = edit.find([&](const Line& l) { return same_unit(l, edit[k]) && l.in.op == Op::reduce; }, k);
+  if (reduce < 0) return false;  // reduced with a later micro-batch
   edit[k].in.grad = edit[reduce].in.grad = edit[k].in.slot;
   return true;
 }

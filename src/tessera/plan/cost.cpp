@@ -133,10 +133,11 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     case Op::idle:
       if (in.grad >= 0) work(Share::compute, bandwidth.seconds(static_cast<double>(in.bytes)));
       break;
-    case Op::norm: {
-      double bytes = 0;
-      for (size_t u = 0; u < model_.units.size(); ++u)
-        bytes += 4.0 * static_cast<double>(flat_layout(model_.units[u], plan_.shards(static_cast<int>(u))).shard);
+    case Op::norm: {  // of a unit whose gradients leave the device, or of all that stay
+      double bytes = static_cast<double>(in.unit >= 0 ? in.bytes : 0);
+      for (int u = 0; in.unit < 0 && u < static_cast<int>(model_.units.size()); ++u)
+        if (plan_.units[u].gradients == Tier::device)
+          bytes += 4.0 * static_cast<double>(flat_layout(model_.units[u], plan_.shards(u)).shard);
       work(Share::optimizer, bandwidth.seconds(bytes));
       break;
     }

@@ -32,6 +32,7 @@ class RunReader {
     if (get("strategy", text)) s.strategy = strategy_of(text, place_ + ": strategy");
     if (get("masters", text)) s.states.masters = masters_of(text, place_ + ": masters");
     if (get("moments", text)) s.states.moments = moments_of(text, place_ + ": moments");
+    if (!table_.contains("update_bytes")) s.machine.update_bytes = 4 + 2 * bytes_per_parameter(s.states);
     for (const auto& [key, node] : table_)
       if (std::find(known_.begin(), known_.end(), key.str()) == known_.end())
         fail(std::string(key.str()), "unknown key; did you mean " + nearest(key.str(), known_).front() + "?");

@@ -14,7 +14,7 @@ namespace tessera::train {
 struct ProbeOptions {
   std::string name = "probed";
   std::string folder = ".";  ///< where the disk is measured
-  double seconds = 0.25;     ///< spent on each measurement, about
+  double seconds = 0.4;      ///< spent on each measurement, about
 };
 
 /// Joins the ranks of the environment. Every rank returns the same profile: means over ranks.
