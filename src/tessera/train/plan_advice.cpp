@@ -52,6 +52,17 @@ std::optional<std::string> more_ranks(const PlanRequest& request) {
   return std::nullopt;
 }
 
+std::optional<std::string> host_memory(const PlanRequest& request) {
+  PlanRequest tried = without_file(request);
+  tried.planner.host_budget = int64_t{1} << 50;
+  const Planned planned = make_plan_as_is(tried);
+  if (!planned.choice.fits) return std::nullopt;
+  const plan::Profile& profile = request.machine.profile;
+  const int world = request.mesh.world(), here = profile.devices > 0 ? std::min(profile.devices, world) : world;
+  return "plan.host_budget = " + format_bytes(planned.choice.memory.host.total() * here) +
+         " of host memory on each node: " + takes(planned);
+}
+
 std::optional<std::string> fewer_frames(const PlanRequest& request) {
   PlanRequest tried = without_file(request);
   const int64_t before = request.latent[1];
@@ -75,7 +86,7 @@ std::optional<std::string> fewer_frames(const PlanRequest& request) {
 
 std::string advice(const PlanRequest& request) {
   std::string text;
-  for (const auto& way : {smaller_micro_batch, more_ranks, fewer_frames})
+  for (const auto& way : {smaller_micro_batch, host_memory, more_ranks, fewer_frames})
     if (const auto found = way(request)) text += (text.empty() ? "" : "; ") + *found;
   return text;
 }
