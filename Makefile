@@ -1,6 +1,6 @@
 # Thin names for scripts/; every target is idempotent.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all bench gpu check
+.PHONY: help setup build demo test test-all bench gpu check install dist
 .NOTPARALLEL:
 
 help: ## this list
@@ -27,6 +27,12 @@ bench: build ## time and memory against PyTorch FSDP2, to docs/benchmarks.md
 
 gpu: ## on a machine with a GPU: core build with the CUDA library, and its tests
 	@scripts/gpu
+
+install: setup ## program and library into PREFIX (default ~/.local, root: /usr/local); DESTDIR for packagers
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install
+
+dist: setup ## dist/tessera-*.tar.gz: the program alone, runs anywhere beside a torch wheel
+	@scripts/dist
 
 check: ## formatting, include directions, no machine paths, sizes of files
 	@scripts/check

@@ -1,4 +1,5 @@
 #include "commands.h"
+#include "look_over.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/launcher.h"
 #include "tessera/train/recipe.h"
@@ -15,6 +16,13 @@ int whole(const Arguments& arguments, const std::string& flag, int absent) {
   return std::stoi(text);
 }
 
+/// Mistakes in it are told once, here, not by every rank.
+train::Recipe recipe_of(const Command& command, const Arguments& arguments, int world) {
+  train::Recipe recipe = train::load_recipe(arguments.only_word("recipe"), arguments.overrides);
+  return command.name == "sample" ? recipe
+                                  : look_over(std::move(recipe), world);  // what it samples need not be model.path
+}
+
 int run(const Arguments& arguments) {
   if (arguments.words.empty())
     throw UserError(Exit::usage, "launch", "no command to launch", "tessera launch -n 2 train RECIPE");
@@ -29,7 +37,6 @@ int run(const Arguments& arguments) {
   if (!target)
     throw UserError(Exit::usage, "launch", "unknown command '" + inner + "'",
                     "did you mean '" + nearest(inner, known).front() + "'?");
-  // Mistakes are told once, here, not by every rank.
   const Arguments rest = parse(*target, {arguments.words.begin() + 1, arguments.words.end()});
   comm::LaunchOptions options;
   options.nproc = whole(arguments, "--nproc-per-node", 1);
@@ -40,8 +47,7 @@ int run(const Arguments& arguments) {
     if (arguments.has(later))
       throw UserError(Exit::usage, "launch", std::string(later) + " is not supported by this version",
                       "start the command again: it resumes");
-  if (target->recipe_keys && !rest.words.empty())
-    options.timeout = train::load_recipe(rest.words.front(), rest.overrides).fault.timeout;
+  if (target->recipe_keys) options.timeout = recipe_of(*target, rest, options.nproc * options.nnodes).fault.timeout;
   return comm::launch(options, arguments.words);
 }
 
@@ -51,15 +57,15 @@ Command launch_command() {
   Command c;
   c.name = "launch";
   c.summary = "Starts ranks on this machine, watches them, and names the one that is lost.";
-  c.usage = "launch -n N [--nnodes K --node-rank I --rdzv-endpoint HOST:PORT] COMMAND ...";
+  c.usage = "launch [-n N] [--nnodes K --node-rank I --rdzv-endpoint HOST:PORT] COMMAND ...";
   c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml";
   c.rest_is_verbatim = true;
   c.flags = {{"--nproc-per-node", "N", "ranks on this machine", "-n"},
              {"--nnodes", "K", "machines (or launchers) of the run"},
              {"--node-rank", "I", "which of them this is, from 0"},
              {"--rdzv-endpoint", "HOST:PORT", "where node 0's launcher hosts the meeting point"},
-             {"--max-restarts", "R", "later: start the command again instead, it resumes"},
-             {"--min-nodes", "M", "later"}};
+             {"--max-restarts", "R", "not in this version: start the command again, it resumes"},
+             {"--min-nodes", "M", "not in this version"}};
   c.run = run;
   return c;
 }

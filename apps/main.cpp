@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "version.h"
 
 namespace tessera::apps {
 
@@ -29,8 +30,13 @@ std::string overview() {
 
 int dispatch(const std::vector<std::string>& typed) {
   if (typed.empty() || typed[0] == "--help" || typed[0] == "-h" || typed[0] == "help") {
+    if (typed.size() > 1 && typed[0] == "help") return dispatch({typed[1], "--help"});
     std::fputs(overview().c_str(), stdout);
     return typed.empty() ? static_cast<int>(Exit::usage) : 0;
+  }
+  if (typed[0] == "--version" || typed[0] == "-V" || typed[0] == "version") {
+    std::fputs(version().c_str(), stdout);
+    return 0;
   }
   std::vector<std::string> known;
   for (const auto& command : commands()) {

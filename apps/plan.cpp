@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "commands.h"
 #include "look_over.h"
 #include "tessera/base/check.h"
+#include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/plan/rules.h"
@@ -92,8 +94,15 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
+/// How many prompts are sampled. Planning may come before the data: then the most that are ever taken from captions.
 int prompts_of(const train::Recipe& recipe) {
   const bool listed = !recipe.sample.prompts.empty();
+  const std::string& data = recipe.data.metadata.empty() ? recipe.data.path : recipe.data.metadata;
+  if (!listed && !std::filesystem::exists(data)) {
+    constexpr int kMost = 4;
+    log::warn("plan: '" + data + "' is not there yet; counting " + std::to_string(kMost) + " prompts to sample");
+    return kMost;
+  }
   return static_cast<int>(
       train::sample_prompts(recipe, listed ? std::vector<data::Item>{} : train::read_items(recipe)).size());
 }

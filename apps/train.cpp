@@ -1,4 +1,5 @@
 #include "commands.h"
+#include "look_over.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::apps {
@@ -15,7 +16,7 @@ Command train_command() {
   c.run = [](const Arguments& arguments) {
     train::Overrides overrides = arguments.overrides;
     if (arguments.has("--strict")) overrides.emplace_back("data.strict", "true");
-    return train::train(train::load_recipe(arguments.only_word("recipe"), overrides),
+    return train::train(look_over(train::load_recipe(arguments.only_word("recipe"), overrides)),
                         {arguments.value("--trace-schedule")});
   };
   return c;

@@ -1,5 +1,6 @@
 # tessera_room(NAME [TORCH] [DEPS room...] [LIBS lib...] [EXCLUDE regex...])
-# One static library a room, from every .cpp below its folder; the link graph repeats the floors of docs/rooms.md.
+# One static library a room, from every .cpp below its folder; the link graph repeats the floors of docs/rooms.md. An
+# installed room is the target tessera::NAME (cmake/install.cmake).
 function(tessera_room name)
   cmake_parse_arguments(R "TORCH" "" "DEPS;LIBS;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/tessera/${name}/*.cpp)
@@ -17,7 +18,7 @@ function(tessera_room name)
       target_precompile_headers(tessera_${name} REUSE_FROM tessera_pch)
     endif()
   endif()
-  target_include_directories(tessera_${name} ${scope} ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(tessera_${name} ${scope} $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
   foreach(dep ${R_DEPS})
     target_link_libraries(tessera_${name} ${scope} tessera_${dep})
   endforeach()
@@ -25,4 +26,6 @@ function(tessera_room name)
     target_link_libraries(tessera_${name} ${scope} tessera_torch)
   endif()
   target_link_libraries(tessera_${name} ${scope} ${R_LIBS} Threads::Threads)
+  set_property(GLOBAL APPEND PROPERTY TESSERA_ROOMS tessera_${name})
+  set_property(TARGET tessera_${name} PROPERTY EXPORT_NAME ${name})
 endfunction()

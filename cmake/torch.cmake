@@ -13,8 +13,11 @@ get_filename_component(SITE_PACKAGES ${TORCH_DIR} DIRECTORY)
 
 add_library(tessera_torch INTERFACE)
 target_compile_options(tessera_torch INTERFACE
-  "SHELL:-idirafter ${TORCH_DIR}/include" "SHELL:-idirafter ${TORCH_DIR}/include/torch/csrc/api/include")
+  "$<BUILD_INTERFACE:SHELL:-idirafter ${TORCH_DIR}/include>"
+  "$<BUILD_INTERFACE:SHELL:-idirafter ${TORCH_DIR}/include/torch/csrc/api/include>")
 target_link_options(tessera_torch INTERFACE -Wl,--no-as-needed -Wl,--allow-shlib-undefined)
-target_link_libraries(tessera_torch INTERFACE ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
+target_link_libraries(tessera_torch INTERFACE
+  $<BUILD_INTERFACE:${TORCH_DIR}/lib/libtorch_cpu.so> $<BUILD_INTERFACE:${TORCH_DIR}/lib/libc10.so>
+  $<INSTALL_INTERFACE:tessera::libtorch>)  # whatever torch the other machine has: cmake/tessera-config.cmake.in
 file(GLOB NVIDIA_LIBS ${SITE_PACKAGES}/nvidia/*/lib)
 list(APPEND CMAKE_BUILD_RPATH ${TORCH_DIR}/lib ${NVIDIA_LIBS})

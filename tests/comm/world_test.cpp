@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tessera/base/check.h"
+#include "tessera/comm/slurm.h"
 
 namespace tessera::comm {
 namespace {
@@ -20,7 +21,49 @@ constexpr const char* kNames[] = {"RANK",
                                   "MASTER_PORT",
                                   "TESSERA_STORE",
                                   "TORCHELASTIC_USE_AGENT_STORE",
-                                  "TORCHELASTIC_RESTART_COUNT"};
+                                  "TORCHELASTIC_RESTART_COUNT",
+                                  "ENVIRONMENT",
+                                  "SLURM_PROCID",
+                                  "SLURM_LOCALID",
+                                  "SLURM_NODEID",
+                                  "SLURM_NTASKS",
+                                  "SLURM_NPROCS",
+                                  "SLURM_STEP_ID",
+                                  "SLURM_STEP_NUM_TASKS",
+                                  "SLURM_STEP_NUM_NODES",
+                                  "SLURM_STEP_NODELIST",
+                                  "SLURM_STEP_TASKS_PER_NODE",
+                                  "SLURM_NNODES",
+                                  "SLURM_JOB_NUM_NODES",
+                                  "SLURM_NODELIST",
+                                  "SLURM_JOB_NODELIST",
+                                  "SLURM_TASKS_PER_NODE",
+                                  "SLURM_JOB_ID",
+                                  "SLURM_JOBID",
+                                  "OMPI_COMM_WORLD_RANK",
+                                  "OMPI_COMM_WORLD_SIZE",
+                                  "OMPI_COMM_WORLD_LOCAL_RANK",
+                                  "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                  "OMPI_MCA_orte_hnp_uri",
+                                  "OMPI_MCA_ess_base_jobid",
+                                  "PMIX_NAMESPACE",
+                                  "PMI_RANK",
+                                  "PMI_SIZE",
+                                  "MPI_LOCALRANKID",
+                                  "MPI_LOCALNRANKS",
+                                  "PBS_NODEFILE",
+                                  "LSB_HOSTS"};
+
+using Variables = std::map<std::string, std::string>;
+
+Variables with(Variables variables, const Variables& more) {
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
 
 /// The rendezvous under exactly these variables.
 Rendezvous under(const std::map<std::string, std::string>& variables) {
@@ -81,6 +124,163 @@ TEST(Rendezvous, SaysWhichVariableIsMissingOrWrong) {
   EXPECT_NE(complaint({{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_PORT", "99999"}}).find("99999 is no port"),
             std::string::npos);
   EXPECT_NE(complaint({{"WORLD_SIZE", "two"}}).find("WORLD_SIZE=two is not a number"), std::string::npos);
+}
+
+TEST(Rendezvous, SaysWhichOfTorchrunsVariablesContradictEachOther) {
+  const Variables two = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}};
+  EXPECT_NE(complaint(with(two, {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "1"}, {"MASTER_ADDR", "a"}}))
+                .find("LOCAL_RANK is 1, LOCAL_WORLD_SIZE is 1"),
+            std::string::npos);
+  EXPECT_NE(complaint(with(two, {{"LOCAL_WORLD_SIZE", "1"}})).find("MASTER_ADDR is not set"), std::string::npos);
+}
+
+/// Task 5 of 8 on two nodes, as srun shows it.
+const Variables kSlurm = {{"SLURM_PROCID", "5"},  {"SLURM_NTASKS", "8"},    {"SLURM_LOCALID", "1"},
+                          {"SLURM_NODEID", "1"},  {"SLURM_NNODES", "2"},    {"SLURM_TASKS_PER_NODE", "4(x2)"},
+                          {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "4711"}, {"SLURM_JOB_NODELIST", "gpu[008-009]"}};
+
+TEST(Slurm, TellsPlaceAndMeetingPoint) {
+  const Rendezvous place = under(kSlurm);
+  EXPECT_EQ(place.rank, 5);
+  EXPECT_EQ(place.world, 8);
+  EXPECT_EQ(place.local_rank, 1);
+  EXPECT_EQ(place.local_world, 4);
+  EXPECT_EQ(place.host, "gpu008");
+  EXPECT_GE(place.port, 10000);
+  EXPECT_LT(place.port, 30000);
+  EXPECT_FALSE(place.store_is_hosted);
+  EXPECT_EQ(under(with(kSlurm, {{"SLURM_PROCID", "2"}, {"SLURM_LOCALID", "2"}, {"SLURM_NODEID", "0"}})).port,
+            place.port)
+      << "every task finds the same port";
+  EXPECT_NE(under(with(kSlurm, {{"SLURM_JOB_ID", "4712"}})).port, place.port) << "another job takes another one";
+  EXPECT_NE(under(with(kSlurm, {{"SLURM_STEP_ID", "1"}})).port, place.port);
+}
+
+TEST(Slurm, GivesWayToAnAddressThatTheScriptSets) {
+  const Rendezvous place =
+      under(with(kSlurm, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "29511"}, {"WORLD_SIZE", "8"}}));
+  EXPECT_EQ(place.rank, 5);
+  EXPECT_EQ(place.host, "head");
+  EXPECT_EQ(place.port, 29511);
+}
+
+TEST(Slurm, MeetsOnTheLoopbackWhenThereIsOneNode) {
+  const Rendezvous place = under({{"SLURM_PROCID", "1"},
+                                  {"SLURM_NTASKS", "2"},
+                                  {"SLURM_LOCALID", "1"},
+                                  {"SLURM_NODELIST", "gpu7"},
+                                  {"SLURM_JOB_ID", "9"}});
+  EXPECT_EQ(place.host, "127.0.0.1");
+  EXPECT_EQ(place.local_world, 2);
+}
+
+TEST(Slurm, CountsTheTasksOfAStepAndNotThoseOfItsAllocation) {
+  const Rendezvous place = under(with(
+      kSlurm,
+      {{"SLURM_STEP_NUM_TASKS", "6"}, {"SLURM_STEP_TASKS_PER_NODE", "4,2"}, {"SLURM_STEP_NODELIST", "gpu[009,011]"}}));
+  EXPECT_EQ(place.world, 6);
+  EXPECT_EQ(place.local_world, 2);
+  EXPECT_EQ(place.host, "gpu009");
+}
+
+TEST(Slurm, IsNoLauncherInAShellOrABatchScript) {
+  EXPECT_TRUE(under({{"SLURM_JOB_ID", "9"}, {"SLURM_NTASKS", "8"}}).single());
+  EXPECT_TRUE(
+      under(with(without(kSlurm, "SLURM_STEP_ID"), {{"ENVIRONMENT", "BATCH"}, {"SLURM_PROCID", "0"}})).single());
+}
+
+TEST(Slurm, SaysWhichVariableIsMissingOrContradictsAnother) {
+  const std::vector<std::pair<Variables, std::string>> cases = {
+      {without(kSlurm, "SLURM_PROCID"), "SLURM_LOCALID is 1 and SLURM_PROCID is not set"},
+      {without(kSlurm, "SLURM_LOCALID"), "SLURM_LOCALID is not"},
+      {without(kSlurm, "SLURM_NTASKS"), "SLURM_PROCID is 5 and SLURM_STEP_NUM_TASKS is not set"},
+      {without(kSlurm, "SLURM_JOB_ID"), "neither MASTER_PORT nor SLURM_JOB_ID"},
+      {without(kSlurm, "SLURM_JOB_NODELIST"), "neither MASTER_ADDR nor SLURM_NODELIST"},
+      {with(kSlurm, {{"SLURM_PROCID", "8"}}), "SLURM_PROCID is 8 and SLURM_NTASKS is 8"},
+      {with(kSlurm, {{"SLURM_LOCALID", "4"}}), "SLURM_LOCALID is 4, but this node runs 4 tasks"},
+      {with(kSlurm, {{"SLURM_NTASKS", "many"}}), "SLURM_NTASKS=many is not a number"},
+      {with(kSlurm, {{"SLURM_JOB_NODELIST", "gpu[008-"}}), "SLURM_JOB_NODELIST is gpu[008-"},
+      {with(kSlurm, {{"WORLD_SIZE", "4"}}), "WORLD_SIZE is 4, but the variables of mpirun or Slurm say 8 ranks"}};
+  for (const auto& [variables, words] : cases) {
+    const std::string said = complaint(variables);
+    EXPECT_NE(said.find(words), std::string::npos) << "expected '" << words << "' in: " << said;
+  }
+}
+
+TEST(Slurm, NodelistsOfEveryFormHaveAFirstHost) {
+  EXPECT_EQ(first_host("gpu7"), "gpu7");
+  EXPECT_EQ(first_host("gpu[008-010,017],login"), "gpu008");
+  EXPECT_EQ(first_host("login,gpu[1-2]"), "login");
+  EXPECT_EQ(first_host("rack[2,4]-node[11-12]"), "rack2-node11");
+  EXPECT_EQ(first_host("gpu[8"), "");
+  EXPECT_EQ(count_hosts("gpu[008-010,017],login"), 5);
+  EXPECT_EQ(count_hosts("rack[2,4]-node[11-12]"), 4);
+  EXPECT_EQ(tasks_of_node("4(x2),3", 1), 4);
+  EXPECT_EQ(tasks_of_node("4(x2),3", 2), 3);
+  EXPECT_EQ(tasks_of_node("4(x2),3", 3), 0);
+}
+
+/// Rank 1 of 4 of mpirun on one host.
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                            {"PMIX_NAMESPACE", "prterun-gpu8-100@1"}};
+/// Rank 3 of 4, two on each of two hosts.
+const Variables kTwoHosts = with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+
+TEST(Mpirun, TellsPlaceAndMeetingPointOnOneHost) {
+  const Rendezvous place = under(kOpenMpi);
+  EXPECT_EQ(place.rank, 1);
+  EXPECT_EQ(place.world, 4);
+  EXPECT_EQ(place.local_rank, 1);
+  EXPECT_EQ(place.local_world, 4);
+  EXPECT_EQ(place.host, "127.0.0.1");
+  EXPECT_GE(place.port, 10000);
+  EXPECT_NE(under(with(kOpenMpi, {{"PMIX_NAMESPACE", "prterun-gpu8-101@1"}})).port, place.port);
+  EXPECT_EQ(under(without(kOpenMpi, "PMIX_NAMESPACE")).port, 29500);
+}
+
+TEST(Mpirun, FindsRankZeroOnSeveralHosts) {
+  EXPECT_EQ(under(with(kTwoHosts, {{"MASTER_ADDR", "head"}})).host, "head");
+  EXPECT_EQ(under(with(kTwoHosts, {{"SLURM_JOB_NODELIST", "gpu[3-4]"}})).host, "gpu3");
+  EXPECT_EQ(under(with(kTwoHosts, {{"LSB_HOSTS", "a a b b"}})).host, "a");
+  EXPECT_EQ(under(with(kTwoHosts, {{"OMPI_MCA_orte_hnp_uri", "77.0;tcp://10.0.0.1,192.168.0.1:4100"}})).host,
+            "10.0.0.1");
+}
+
+TEST(Mpirun, KnowsMpichsVariablesToo) {
+  const Rendezvous place =
+      under({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
+  EXPECT_EQ(place.rank, 1);
+  EXPECT_EQ(place.world, 2);
+  EXPECT_EQ(place.local_world, 2);
+}
+
+TEST(Mpirun, IsBelievedBeforeTheSlurmJobItRunsIn) {
+  const Rendezvous place =
+      under(with(kOpenMpi, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"}}));
+  EXPECT_EQ(place.rank, 1);
+  EXPECT_EQ(place.world, 4);
+}
+
+TEST(Mpirun, SaysWhichVariableIsMissingOrContradictsAnother) {
+  const std::vector<std::pair<Variables, std::string>> cases = {
+      {without(kOpenMpi, "OMPI_COMM_WORLD_RANK"), "OMPI_COMM_WORLD_RANK is not set and OMPI_COMM_WORLD_SIZE is 4"},
+      {without(kOpenMpi, "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_RANK is 1 and OMPI_COMM_WORLD_SIZE is not set"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "4"}}), "OMPI_COMM_WORLD_RANK is 4"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}), "OMPI_COMM_WORLD_LOCAL_SIZE is 1"},
+      {with(kOpenMpi, {{"WORLD_SIZE", "2"}}), "WORLD_SIZE is 2"},
+      {kTwoHosts, "MASTER_ADDR is not set, the ranks are on several hosts"}};
+  for (const auto& [variables, words] : cases) {
+    const std::string said = complaint(variables);
+    EXPECT_NE(said.find(words), std::string::npos) << "expected '" << words << "' in: " << said;
+  }
+}
+
+TEST(Rendezvous, BelievesTorchrunInsideASlurmJob) {
+  const Rendezvous place = under(with(kSlurm, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
+  EXPECT_TRUE(place.single());
 }
 
 }  // namespace

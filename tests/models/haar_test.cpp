@@ -73,7 +73,7 @@ TEST(Haar, SizesThatDoNotFitAreRefused) {
       codec.latent_shape(f, h, w);
       ADD_FAILURE() << f;
     } catch (const UserError& error) {
-      EXPECT_EQ(error.code(), Exit::input);
+      EXPECT_EQ(error.code(), Exit::usage);
       EXPECT_NE(std::string(error.what()).find("multiple of 4"), std::string::npos) << error.what();
     }
   }

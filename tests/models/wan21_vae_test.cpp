@@ -32,14 +32,17 @@ class Wan21VaeTest : public ::testing::Test {
   static const Wan21Vae& wan(const std::unique_ptr<VideoVae>& vae) { return dynamic_cast<const Wan21Vae&>(*vae); }
 };
 
-void expect_input_error(const std::string& text, const std::function<void()>& act) {
+void expect_error(const std::string& text, const std::function<void()>& act, Exit code) {
   try {
     act();
     ADD_FAILURE() << "no error; expected one with '" << text << "'";
   } catch (const UserError& error) {
-    EXPECT_EQ(error.code(), Exit::input) << error.what();
+    EXPECT_EQ(error.code(), code) << error.what();
     EXPECT_NE((std::string(error.what()) + error.hint()).find(text), std::string::npos) << error.what();
   }
+}
+void expect_input_error(const std::string& text, const std::function<void()>& act) {
+  expect_error(text, act, Exit::input);
 }
 
 void expect_recorded(const VideoVae& vae) {
@@ -266,8 +269,14 @@ TEST(Wan21Vae, TheReleasedOneHasThePublishedSize) {
 TEST_F(Wan21VaeTest, SizesThatDoNotFitAreRefusedWithTheNearest) {
   const auto vae = open();
   EXPECT_EQ(vae->latent_shape(81, 480, 832), (std::array<int64_t, 4>{16, 21, 60, 104}));
-  expect_input_error("17 frames of 96x64", [&] { vae->latent_shape(20, 64, 100); });
-  expect_input_error("1 + 4n frames", [&] { vae->encode(at::zeros({3, 4, 32, 32})); });
+  expect_error(
+      "17 x 64 x 96", [&] { vae->latent_shape(20, 64, 100); }, Exit::usage);
+  expect_error(
+      "1 + 4n frames",
+      [&] {
+        vae->encode(at::zeros({3, 4, 32, 32}));
+      },
+      Exit::usage);
   expect_input_error("[3, F, H, W]", [&] { vae->encode(at::zeros({1, 3, 32, 32})); });
   expect_input_error("[16, f, h, w]", [&] { vae->decode(at::zeros({48, 1, 4, 4})); });
   FeatureCache cache;

@@ -223,6 +223,83 @@ TEST(Ranks, MeetWithoutALauncherByTorchrunsVariables) {
   fs::remove(log);
 }
 
+/// Two ranks under these variables; `%` in a value stands for the rank.
+void expect_ranks_meet(const std::map<std::string, std::string>& variables) {
+  const auto of_rank = [&](const std::string& rank) {
+    auto filled = variables;
+    for (auto& [name, value] : filled)
+      if (value == "%") value = rank;
+    filled["OMP_NUM_THREADS"] = "1";
+    return filled;
+  };
+  const std::string log = (fs::temp_directory_path() / ("tessera-rank-" + std::to_string(getpid()))).string();
+  const pid_t other = start_program({COMM_WORKER, "collectives"}, log, of_rank("1"));
+  const Result r = run_program({COMM_WORKER, "collectives"}, of_rank("0"));
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(wait_program(other, 20), 0) << text_of(log);
+  fs::remove(log);
+}
+
+TEST(Ranks, MeetBySlurmsVariables) {
+  expect_ranks_meet({{"SLURM_PROCID", "%"},
+                     {"SLURM_LOCALID", "%"},
+                     {"SLURM_NTASKS", "2"},
+                     {"SLURM_NODELIST", "localhost"},
+                     {"SLURM_JOB_ID", std::to_string(getpid())}});
+  expect_ranks_meet({{"SLURM_PROCID", "%"},  // two nodes, both of them this machine
+                     {"SLURM_LOCALID", "0"},
+                     {"SLURM_NODEID", "%"},
+                     {"SLURM_NTASKS", "2"},
+                     {"SLURM_NNODES", "2"},
+                     {"SLURM_TASKS_PER_NODE", "1(x2)"},
+                     {"SLURM_NODELIST", "localhost,other"},
+                     {"SLURM_JOB_ID", std::to_string(getpid())}});
+}
+
+TEST(Ranks, MeetByMpirunsVariables) {
+  expect_ranks_meet({{"OMPI_COMM_WORLD_RANK", "%"},
+                     {"OMPI_COMM_WORLD_SIZE", "2"},
+                     {"OMPI_COMM_WORLD_LOCAL_RANK", "%"},
+                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                     {"PMIX_NAMESPACE", "prterun-" + std::to_string(getpid()) + "@1"}});
+}
+
+TEST(Launcher, NamesLaunchersThatDisagree) {
+  struct Case {
+    std::vector<std::string> nodes;
+    int ranks;
+    const char* words;
+  };
+  // the second launcher has one rank less, or takes itself for a node that is there already
+  for (const auto& [nodes, ranks, words] :
+       {Case{{"2", "1"}, 1, "others say there are"}, Case{{"3", "1"}, 2, "is there twice"}}) {
+    const std::string endpoint = "127.0.0.1:" + free_port(),
+                      log = (fs::temp_directory_path() / ("tessera-node-" + std::to_string(getpid()))).string();
+    std::vector<std::string> logs;
+    std::vector<pid_t> others;
+    for (int i = 0; i < 2; ++i) {
+      logs.push_back(log + std::to_string(i));
+      others.push_back(start_program(
+          launch_words(i == 0 ? 2 : ranks, {"collectives"}, "3", {nodes[0], i == 0 ? "0" : nodes[1], endpoint}),
+          logs.back(), {{"OMP_NUM_THREADS", "1"}}));
+      if (i == 1 && nodes[0] == "3") {
+        logs.push_back(log + "2");
+        others.push_back(start_program(launch_words(2, {"collectives"}, "3", {nodes[0], nodes[1], endpoint}),
+                                       logs.back(), {{"OMP_NUM_THREADS", "1"}}));
+      }
+    }
+    std::string said;
+    bool refused = false;
+    for (size_t i = 0; i < others.size(); ++i) {
+      refused = wait_program(others[i], 40) == 2 || refused;
+      said += text_of(logs[i]);
+      fs::remove(logs[i]);
+    }
+    EXPECT_TRUE(refused) << said;
+    EXPECT_NE(said.find(words), std::string::npos) << said;
+  }
+}
+
 TEST(Ranks, SayWhichPortIsTakenWhenRankZeroHostsTheStore) {
   const HeldPort held;
   const Result r =

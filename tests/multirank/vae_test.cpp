@@ -69,7 +69,7 @@ TEST_F(Vae, WhatDoesNotFitIsRefusedBeforeAnythingIsEncoded) {
     std::string says;
   };
   const std::vector<Mistake> mistakes = {
-      {options(vae_, {"--data.frames", "8"}), 3, "5 frames of 32x32"},
+      {options(vae_, {"--data.frames", "8"}), 2, "5 x 32 x 32"},
       {options(run_.folder() / "nowhere.pth"), 3, "no such file"},
       {options("har"), 2, "did you mean haar?"},
       {options("haar", {"--data.vae_tile", "64"}), 2, "no use for tiles"},

@@ -24,7 +24,8 @@ Mesh Mesh::parse(std::string_view text) {
       if (kNames[a] == name) index = a;
     if (index < 0) {
       const auto near = nearest(name, {kNames.begin(), kNames.end()});
-      throw UserError(Exit::usage, "mesh", "unknown axis '" + name + "'", "did you mean " + near.front() + "?");
+      throw UserError(Exit::usage, "mesh", "unknown axis '" + name + "'",
+                      "did you mean " + near.front() + "? The axes are pp, dp_replicate, dp_shard, cp, sp, tp");
     }
     int value = 0;
     if (equal != std::string_view::npos) {

@@ -65,12 +65,17 @@ void WeightSet::add_index(const Path& index) {
     refuse(what + ": expected an object from tensor to file", "fetch the index again");
 
   std::map<std::string, size_t> files;
+  std::set<std::string> missing;
   for (const auto& [name, value] : map.items()) {
     std::string file = json_string(value, what + ": " + shown(name));
     // an index names files beside it; anything else could read from anywhere
     if (Path(file).filename() != Path(file) || file == "." || file == "..")
       refuse(what + ": " + shown(name) + " is in " + shown(file) + ", expected a plain file name",
              "fetch the index again");
+    if (missing.count(file) || !fs::exists(index.parent_path() / file)) {
+      missing.insert(file);
+      continue;
+    }
     auto [at, is_new] = files.emplace(file, files_.size());
     if (is_new) files_.push_back(WeightFile::open(index.parent_path() / file));
     if (!files_[at->second].find(name))
@@ -78,6 +83,12 @@ void WeightSet::add_index(const Path& index) {
              "index and shards are of different models: fetch both again");
     place_[name] = at->second;
   }
+  if (missing.empty()) return;
+  std::string list;
+  for (const std::string& file : missing) list += (list.empty() ? "" : ", ") + file;
+  refuse(index.string() + " names " + std::to_string(files.size() + missing.size()) + " files, of which " +
+             std::to_string(missing.size()) + (missing.size() == 1 ? " is" : " are") + " not there: " + list,
+         "fetch what is missing; was a download cut short?");
 }
 
 std::vector<std::string> WeightSet::names() const {

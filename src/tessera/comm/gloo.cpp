@@ -4,7 +4,10 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <thread>
 
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
@@ -49,6 +52,11 @@ class GlooTransport final : public Transport {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 };
 
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "an unknown host";
+}
+
 /// LibTorch's messages carry a stack after the first line.
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
@@ -59,6 +67,61 @@ bool port_taken(const std::exception& error) {
   const std::string text = error.what();
   return text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos;
 }
+
+/// Loading LibTorch on a busy machine may take longer than a short fault.timeout.
+constexpr std::chrono::milliseconds kStart{30'000};
+
+/// Waits until every rank is there. Ranks may be started by several hands: no two may be the same, all must know the
+/// same number of ranks, and the first that finds out tells the others. Throws UserError (usage) for that, (rank_lost)
+/// naming the ranks that do not come.
+class CheckIn {
+ public:
+  CheckIn(c10d::Store& store, const Rendezvous& place, std::chrono::milliseconds timeout)
+      : store_(store), place_(place), timeout_(timeout) {}
+
+  void run() {
+    const std::string me = "process " + std::to_string(getpid()) + " of " + host_name();
+    const std::string rank = "rank " + std::to_string(place_.rank), world = std::to_string(place_.world);
+    if (const std::string others = agreed("world", world); others != world)
+      refuse(rank + " is one of " + world + ", others say there are " + others);
+    if (const std::string other = agreed(rank, me); other != me)
+      refuse(rank + " is there twice: " + other + ", and " + me);
+    const auto end = std::chrono::steady_clock::now() + timeout_;
+    for (std::string missing; !(missing = absent()).empty();
+         std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+      if (store_.check({"refused"})) throw_refusal(store_.get_to_str("refused"));
+      if (std::chrono::steady_clock::now() > end)
+        throw UserError(Exit::rank_lost, "comm",
+                        "rank " + missing + " did not come within " + std::to_string(timeout_.count() / 1000) + " s",
+                        "are all ranks started, and do they know the same address?");
+    }
+  }
+
+ private:
+  /// The value that all have: this one where there is none yet.
+  std::string agreed(const std::string& key, const std::string& value) {
+    const auto found = store_.compareSet(key, "", value);
+    return {found.begin(), found.end()};
+  }
+  std::string absent() {
+    for (; present_ < place_.world; ++present_)
+      if (!store_.check({"rank " + std::to_string(present_)})) return std::to_string(present_);
+    return {};
+  }
+  void refuse(const std::string& what) {
+    store_.set("refused", what);
+    throw_refusal(what);
+  }
+  static void throw_refusal(const std::string& what) {
+    throw UserError(Exit::usage, "comm", what,
+                    "give every launcher the same -n and --nnodes, and a --node-rank of its own");
+  }
+
+  c10d::Store& store_;
+  const Rendezvous& place_;
+  const std::chrono::milliseconds timeout_;
+  int present_ = 0;  // ranks known to be there, from 0
+};
 
 }  // namespace
 
@@ -82,6 +145,9 @@ Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(p
     options.timeout = backend_->timeout;
     backend_->store = c10::make_intrusive<c10d::PrefixStore>("attempt" + std::to_string(place.attempt),
                                                              c10::make_intrusive<c10d::TCPStore>(place.host, options));
+    CheckIn(*backend_->store, place, std::max(backend_->timeout, kStart)).run();
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     if (port_taken(error))
       throw UserError(Exit::usage, "comm", "port " + std::to_string(place.port) + " is taken",

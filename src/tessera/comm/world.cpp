@@ -1,56 +1,53 @@
 #include "tessera/comm/world.h"
 
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
-#include <string_view>
-
-#include "tessera/base/check.h"
+#include "tessera/comm/environment.h"
+#include "tessera/comm/mpi.h"
+#include "tessera/comm/slurm.h"
 
 namespace tessera::comm {
 
 namespace {
 
-constexpr const char* kHint = "start ranks with tessera launch or torchrun";
-
-int number(const char* name, int absent) {
-  const char* text = std::getenv(name);
-  if (!text || !*text) return absent;
-  int value = 0;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
-  if (error != std::errc() || *end || value < 0)
-    throw UserError(Exit::usage, "comm.rendezvous", std::string(name) + "=" + text + " is not a number", kHint);
-  return value;
-}
-
-bool is(const char* name, std::string_view value) {
-  const char* text = std::getenv(name);
-  return text && value == text;
+/// torchrun's variables, which our launcher sets too.
+Rendezvous from_torchrun() {
+  Rendezvous place;
+  place.world = env::number("WORLD_SIZE").value_or(1);
+  const auto rank = env::number("RANK");
+  if (!rank && place.world > 1) env::refuse(env::said("WORLD_SIZE") + " and RANK is not set");
+  place.rank = rank.value_or(0);
+  if (place.rank >= place.world) env::refuse(env::said("WORLD_SIZE") + " and " + env::said("RANK"));
+  place.local_rank = env::number("LOCAL_RANK").value_or(place.rank);
+  place.local_world = env::number("LOCAL_WORLD_SIZE").value_or(place.world);
+  if (place.local_world > place.world || place.local_rank >= place.local_world)
+    env::refuse(env::said("LOCAL_RANK") + ", " + env::said("LOCAL_WORLD_SIZE") + " and " + env::said("WORLD_SIZE"));
+  place.port = env::master_port();
+  if (const auto host = env::text("MASTER_ADDR"))
+    place.host = *host;
+  else if (place.local_world < place.world)
+    env::refuse("MASTER_ADDR is not set and " + std::to_string(place.world - place.local_world) +
+                " of the ranks are on other machines");
+  if (!place.single() && place.port == 0) env::refuse("MASTER_PORT is not set");
+  place.store_is_hosted =
+      env::text("TESSERA_STORE") == "launcher" || env::text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  place.attempt = env::number("TORCHELASTIC_RESTART_COUNT").value_or(0);
+  return place;
 }
 
 }  // namespace
 
+// A launcher inside an allocation speaks for its ranks, so torchrun's variables come first; mpirun starts its helpers
+// by srun, whose variables its ranks then inherit, so it comes before Slurm.
 Rendezvous Rendezvous::from_env() {
-  Rendezvous place;
-  place.world = number("WORLD_SIZE", 1);
-  place.rank = number("RANK", place.world > 1 ? -1 : 0);
-  if (place.rank < 0 || place.rank >= place.world)
-    throw UserError(Exit::usage, "comm.rendezvous",
-                    "WORLD_SIZE is " + std::to_string(place.world) + " and RANK is " +
-                        (place.rank < 0 ? "not set" : std::to_string(place.rank)),
-                    kHint);
-  place.local_rank = number("LOCAL_RANK", place.rank);
-  place.local_world = number("LOCAL_WORLD_SIZE", place.world);
-  if (const char* host = std::getenv("MASTER_ADDR")) place.host = host;
-  place.port = number("MASTER_PORT", 0);
-  if (place.world > 1 && (place.port == 0 || place.port > 65535))
-    throw UserError(
-        Exit::usage, "comm.rendezvous",
-        place.port == 0 ? "MASTER_PORT is not set" : "MASTER_PORT=" + std::to_string(place.port) + " is no port",
-        kHint);
-  place.store_is_hosted = is("TESSERA_STORE", "launcher") || is("TORCHELASTIC_USE_AGENT_STORE", "True");
-  place.attempt = number("TORCHELASTIC_RESTART_COUNT", 0);
-  return place;
+  if (env::text("RANK")) return from_torchrun();
+  auto place = from_mpi();
+  if (!place) place = from_slurm();
+  if (!place) return from_torchrun();
+  // batch scripts often export WORLD_SIZE for programs that want it
+  if (const auto world = env::number("WORLD_SIZE"); world && *world != place->world)
+    env::refuse(env::said("WORLD_SIZE") + ", but the variables of mpirun or Slurm say " + std::to_string(place->world) +
+                    " ranks",
+                "leave WORLD_SIZE unset: it is known");
+  return *place;
 }
 
 }  // namespace tessera::comm

@@ -88,7 +88,7 @@ Naming detect_naming(const std::vector<std::string>& official, const ForeignName
   const std::string ours = official.empty() ? "nothing" : "'" + official.front() + "' and others";
   throw UserError(Exit::input, "models.names",
                   file + ": holds none of the model's tensors: it has " + theirs + ", the model has " + ours,
-                  "check model.path and model.preset");
+                  "is this the file that was meant? tessera inspect " + file + " says what it is");
 }
 
 }  // namespace tessera::models

@@ -17,7 +17,7 @@ Shapes shapes_of(const Recipe& recipe, const net::Denoiser& model, const net::Vi
     throw UserError(Exit::usage, "model",
                     "the model takes latents of " + std::to_string(model.in_channels()) + " channels, autoencoder '" +
                         recipe.data.vae + "' makes " + std::to_string(shapes.latent[0]),
-                    "set model.config.in_dim and out_dim to that number");
+                    "does data.vae belong to this model? Else set model.config.in_dim and out_dim to that number");
   for (const data::Bucket& bucket : recipe.data.clips.buckets) {
     const auto latent = codec.latent_shape(bucket.frames, bucket.height, bucket.width);
     shapes.bucket_tokens.push_back(model.token_count(latent));
@@ -45,7 +45,7 @@ Job make_job(const Recipe& recipe) {
     throw UserError(Exit::usage, "model",
                     "the model takes text embeddings of width " + std::to_string(job.model->context_dim()) +
                         ", text encoder '" + recipe.data.text_encoder + "' makes " + std::to_string(job.text->dim()),
-                    "set model.config.text_dim to that number");
+                    "does data.text_encoder belong to this model? Else set model.config.text_dim to that number");
   job.context_length = job.model->context_length();
   return job;
 }

@@ -5,6 +5,7 @@
 
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
+#include "tessera/train/disk_need.h"
 
 namespace tessera::train {
 
@@ -27,18 +28,6 @@ constexpr PartRow kParts[] = {
     {"temporaries", &plan::MemoryParts::temporaries, "inside the instruction that runs"},
 };
 
-/// Bytes of a checkpoint: parameter and both moments in fp32.
-constexpr int64_t kCheckpointBytes = 12;
-
-int64_t checkpoint_bytes(const Planned& planned) { return planned.spec.numel() * kCheckpointBytes; }
-
-/// Whole checkpoints on disk at once, the one being written included.
-int64_t checkpoints_on_disk(const Planned& planned) {
-  const int64_t every = planned.run.checkpoint_every;
-  const int64_t written = every > 0 ? (planned.run.steps + every - 1) / every : 1;
-  return planned.checkpoints_kept > 0 ? std::min<int64_t>(written, planned.checkpoints_kept + 1) : written;
-}
-
 /// Bytes of a tier by part, as JSON; what is on its way between tiers counts as buffers.
 Json tier_json(const plan::MemoryParts& parts) {
   return {{"parameters", parts.parameters},
@@ -49,8 +38,10 @@ Json tier_json(const plan::MemoryParts& parts) {
 
 std::string tier_text(const plan::MemoryParts& parts) {
   std::string text;
-  for (const auto& [name, bytes] : {std::pair("parameters", parts.parameters), {"gradients", parts.gradients},
-                                    {"states", parts.states}, {"activations and buffers", parts.slots}})
+  for (const auto& [name, bytes] : {std::pair("parameters", parts.parameters),
+                                    {"gradients", parts.gradients},
+                                    {"states", parts.states},
+                                    {"activations and buffers", parts.slots}})
     if (bytes > 0) text += (text.empty() ? "" : ", ") + std::string(name) + " " + format_bytes(bytes);
   return text.empty() ? "nothing" : text;
 }

@@ -15,6 +15,7 @@
 #include "tessera/engine/transfer.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/lr_schedule.h"
+#include "tessera/train/disk_need.h"
 #include "tessera/train/export.h"
 #include "tessera/train/job.h"
 #include "tessera/train/objective.h"
@@ -132,6 +133,7 @@ class Trainer {
     plans_ = plan_parts(run_parts(recipe_), job_, mesh_, prompts);
     if (rank_ == 0) log::info(plans_text(plans_));
     require_fit(plans_);
+    for (const PartPlan& p : plans_) check_disk(p.planned, out_);
     std::string all;
     for (const PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
     comm_.check_agreement("plan", all);

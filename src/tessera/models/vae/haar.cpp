@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tessera/base/check.h"
+#include "tessera/models/vae/clip_size.h"
 
 namespace tessera::models {
 
@@ -55,10 +56,6 @@ std::vector<double> deviations() {
   return result;
 }
 
-std::string size_text(int64_t frames, int64_t height, int64_t width) {
-  return std::to_string(frames) + " frames of " + std::to_string(width) + "x" + std::to_string(height);
-}
-
 }  // namespace
 
 Haar::Haar(int64_t channels) : channels_(channels) {
@@ -85,10 +82,12 @@ std::string Haar::fingerprint() const { return "haar-4x8x8-" + std::to_string(ch
 std::array<int64_t, 4> Haar::latent_shape(int64_t frames, int64_t height, int64_t width) const {
   const bool fits = (frames == 1 || (frames > 0 && frames % kFrames == 0)) && height > 0 && width > 0 &&
                     height % kPixels == 0 && width % kPixels == 0;
-  check_input(
-      fits, "models.haar",
-      size_text(frames, height, width) + ": the wavelet needs 1 frame or a multiple of 4, sizes in multiples of 8",
-      "change data.frames or data.size");
+  if (!fits) {
+    const auto near = [](int64_t n, int64_t step) { return std::max(step, n / step * step); };
+    refuse_size("models.haar", {frames, height, width},
+                "the wavelet takes 1 frame or a multiple of 4, sizes in multiples of 8",
+                {near(frames, kFrames), near(height, kPixels), near(width, kPixels)});
+  }
   return {channels_, std::max<int64_t>(1, frames / kFrames), height / kPixels, width / kPixels};
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tessera/base/check.h"
+#include "tessera/models/vae/clip_size.h"
 
 namespace tessera::models::wan21 {
 
@@ -61,18 +62,14 @@ std::string Wan21Vae::fingerprint() const {
 
 std::array<int64_t, 4> Wan21Vae::latent_shape(int64_t frames, int64_t height, int64_t width) const {
   const int64_t time = config_.time_stride(), cell = config_.stride();
-  const auto size = [](int64_t f, int64_t h, int64_t w) {
-    return std::to_string(f) + " frames of " + std::to_string(w) + "x" + std::to_string(h);
-  };
   const bool fits =
       frames > 0 && (frames - 1) % time == 0 && height > 0 && height % cell == 0 && width > 0 && width % cell == 0;
   if (!fits) {
     const auto near = [cell](int64_t n) { return std::max(cell, n / cell * cell); };
-    check_input(false, "models.vae",
-                size(frames, height, width) + ": the autoencoder takes 1 + " + std::to_string(time) +
-                    "n frames, sizes in multiples of " + std::to_string(cell),
-                "change data.frames or data.size, for instance to " +
-                    size(1 + std::max<int64_t>(0, frames - 1) / time * time, near(height), near(width)));
+    refuse_size(
+        "models.vae", {frames, height, width},
+        "the autoencoder takes 1 + " + std::to_string(time) + "n frames, sizes in multiples of " + std::to_string(cell),
+        {1 + std::max<int64_t>(0, frames - 1) / time * time, near(height), near(width)});
   }
   return {config_.z_dim, 1 + (frames - 1) / time, height / cell, width / cell};
 }

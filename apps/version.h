@@ -1,0 +1,10 @@
+#pragma once
+// What `tessera --version` prints.
+#include <string>
+
+namespace tessera::apps {
+
+/// Two lines: the program's version, and LibTorch's with the vector instructions it found.
+std::string version();
+
+}  // namespace tessera::apps

@@ -1,0 +1,16 @@
+#pragma once
+// Sizes of clips in messages of autoencoders.
+#include <cstdint>
+#include <string>
+
+namespace tessera::models {
+
+struct ClipSize {
+  int64_t frames = 0, height = 0, width = 0;
+};
+
+/// Throws UserError (usage): what the clip is, the rule it breaks, and the nearest smaller size that keeps it.
+[[noreturn]] void refuse_size(const char* where, const ClipSize& clip, const std::string& rule,
+                              const ClipSize& nearest);
+
+}  // namespace tessera::models

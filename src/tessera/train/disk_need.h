@@ -1,0 +1,19 @@
+#pragma once
+// What a run writes, told before it starts: a disk that fills up at the third checkpoint has wasted two.
+//
+//   check_disk(planned, recipe.run.out);
+#include <filesystem>
+
+#include "tessera/train/planning.h"
+
+namespace tessera::train {
+
+/// Bytes of a whole checkpoint: parameters and both moments in fp32.
+int64_t checkpoint_bytes(const Planned& planned);
+/// Whole checkpoints on disk at once, the one being written included.
+int64_t checkpoints_on_disk(const Planned& planned);
+
+/// Throws UserError (disk) naming need and free space when the checkpoints of the run do not fit beside what is there.
+void check_disk(const Planned& planned, const std::filesystem::path& out);
+
+}  // namespace tessera::train

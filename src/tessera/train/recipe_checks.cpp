@@ -1,0 +1,150 @@
+#include "tessera/train/recipe_checks.h"
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <limits>
+
+#include "tessera/base/check.h"
+
+namespace tessera::train {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Range {
+  const char* key;
+  double least, most;
+  bool open = false;  ///< without its ends
+};
+constexpr Range kRanges[] = {
+    {"train.lr", 0, kInfinity},           {"train.betas", 0, 1},
+    {"train.eps", 0, kInfinity, true},    {"train.weight_decay", 0, kInfinity},
+    {"train.clip_norm", 0, kInfinity},    {"train.eta_min", 0, kInfinity},
+    {"train.power", 0, kInfinity, true},  {"train.num_cycles", 0, kInfinity, true},
+    {"train.stable_steps", 0, kInfinity}, {"train.decay_steps", 0, kInfinity},
+    {"data.fps", 0, kInfinity},           {"diffusion.shift", 0, kInfinity, true},
+    {"sample.guidance", 0, kInfinity},    {"fault.timeout", 0, kInfinity, true},
+};
+
+std::string expected(const Range& range) {
+  const auto text = [](double x) { return std::to_string(std::lround(x)); };
+  if (range.most < kInfinity) return "from " + text(range.least) + " to " + text(range.most);
+  return (range.open ? "above " : "at least ") + text(range.least);
+}
+
+/// A key that has an effect only under a condition.
+struct Condition {
+  const char* key;
+  std::function<bool(const Recipe&)> holds;
+  const char* words;  ///< after "KEY = VALUE has no effect: "
+};
+
+bool schedule_is(const Recipe& recipe, std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (recipe.lr_schedule.name == name) return true;
+  return false;
+}
+bool searches(const Recipe& recipe) { return recipe.plan.file.empty() || recipe.plan.file == "auto"; }
+bool one_shape(const Recipe& recipe) { return recipe.values.at("data.buckets").empty(); }
+
+const std::vector<Condition>& conditions() {
+  static const std::vector<Condition> table = {
+      {"data.clip_stride", [](const Recipe& r) { return r.values.at("data.clip_mode") == "slide"; },
+       "it belongs to data.clip_mode = \"slide\""},
+      {"data.clip_samples", [](const Recipe& r) { return r.values.at("data.clip_mode") == "uniform"; },
+       "it belongs to data.clip_mode = \"uniform\""},
+      {"data.size", one_shape, "data.buckets lists the shapes"},
+      {"data.frames", one_shape, "data.buckets lists the shapes"},
+      {"data.allow_bad", [](const Recipe& r) { return !r.data.strict; }, "data.strict stops at the first faulty row"},
+      {"train.eta_min",
+       [](const Recipe& r) {
+         return schedule_is(r, {"cosine_min", "torch_linear_then_cosine"});
+       },
+       "train.schedule = \"cosine_min\" and \"torch_linear_then_cosine\" have a lowest rate"},
+      {"train.num_cycles", [](const Recipe& r) { return schedule_is(r, {"cosine_with_restarts"}); },
+       "it belongs to train.schedule = \"cosine_with_restarts\""},
+      {"train.power", [](const Recipe& r) { return schedule_is(r, {"polynomial"}); },
+       "it belongs to train.schedule = \"polynomial\""},
+      {"train.stable_steps", [](const Recipe& r) { return schedule_is(r, {"wsd"}); },
+       "it belongs to train.schedule = \"wsd\""},
+      {"train.decay_steps", [](const Recipe& r) { return schedule_is(r, {"wsd"}); },
+       "it belongs to train.schedule = \"wsd\""},
+      {"train.warmup_steps", [](const Recipe& r) { return !schedule_is(r, {"constant"}); },
+       "train.schedule = \"constant\" has no warm-up; \"constant_with_warmup\" has"},
+      {"model.path", [](const Recipe& r) { return r.model.init != "random"; },
+       "but for its config.json: model.init = \"random\" leaves its weights unread"},
+      {"sample.negative_prompt", [](const Recipe& r) { return r.sample.guidance != 1; },
+       "sample.guidance = 1 takes one pass, without it"},
+      {"train.micro_batch", searches, "plan.file decides"},
+      {"plan.recompute", searches, "plan.file decides"},
+      {"plan.prefetch", searches, "plan.file decides"},
+      {"plan.strategy", searches, "plan.file decides"},
+  };
+  return table;
+}
+
+/// Fields of model.config that replace those of a preset.
+std::string replaced_sizes(const Recipe& recipe) {
+  std::string list;
+  for (const auto& [key, value] : recipe.values)
+    if (key.starts_with("model.config.") && !value.empty()) list += (list.empty() ? "" : ", ") + key.substr(13);
+  return list;
+}
+
+}  // namespace
+
+void check_path(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (!fs::is_directory(path)) return;
+  const fs::path inside = fs::path(path) / "recipe.toml";
+  throw UserError(Exit::usage, "recipe", path + " is a folder, expected a recipe, a TOML file",
+                  fs::exists(inside) ? "did you mean " + inside.string() + "?" : "recipes/ has examples");
+}
+
+void check_ranges(const Values& values) {
+  for (const Range& range : kRanges)
+    for (const std::string& text : split_list(values.at(range.key))) {
+      const double value = to_number(text);
+      const bool at_end = value == range.least || value == range.most;
+      if (value >= range.least && value <= range.most && std::isfinite(value) && !(range.open && at_end)) continue;
+      throw UserError(Exit::usage, "recipe", std::string(range.key) + " = " + text + ": expected " + expected(range),
+                      "see tessera train --help");
+    }
+}
+
+std::vector<std::string> without_effect(const Recipe& recipe, const Mesh& mesh) {
+  std::vector<std::string> notes;
+  const Values defaults = recipe_table().defaults();
+  for (const Condition& condition : conditions()) {
+    const std::string& value = recipe.values.at(condition.key);
+    if (value == defaults.at(condition.key) || condition.holds(recipe)) continue;
+    std::string shown;
+    for (const std::string& item : split_list(value)) shown += (shown.empty() ? "" : ",") + item;
+    notes.push_back(std::string(condition.key) + " = " + shown + " has no effect: " + condition.words);
+  }
+  const std::string replaced = replaced_sizes(recipe);
+  if (!recipe.model.preset.empty() && !replaced.empty())
+    notes.push_back("model.preset = " + recipe.model.preset + " is changed by model.config, which gives " + replaced);
+  const int replicas = mesh[Axis::dp_replicate];
+  if (replicas > 1 && mesh[Axis::dp_shard] == 1)
+    notes.push_back("mesh.dp_replicate = " + std::to_string(replicas) +
+                    " shards nothing: every rank holds the whole model with its gradients and states; dp_shard = " +
+                    std::to_string(replicas) + " splits them over as many ranks");
+  if (mesh.dp_size() > recipe.train.global_batch)
+    notes.push_back("train.global_batch = " + std::to_string(recipe.train.global_batch) + " leaves " +
+                    std::to_string(mesh.dp_size() - recipe.train.global_batch) + " of " +
+                    std::to_string(mesh.dp_size()) + " ranks without a sample: they wait for the others");
+  if (!recipe.model.path.empty() && recipe.model.init != "random") {
+    const char* why =
+        " while model.path holds trained weights: they expect the embeddings and latents they were trained with";
+    if (recipe.data.text_encoder_path.empty())
+      notes.push_back("data.text_encoder_path is empty: '" + recipe.data.text_encoder + "' gets random weights" + why);
+    if (recipe.data.vae.starts_with("haar"))
+      notes.push_back("data.vae = " + recipe.data.vae + " is a plain wavelet" + why);
+  }
+  return notes;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,138 @@
+// What `make install` and `make dist` make: it works from another folder, without the source tree and with a bare
+// environment; a program of one's own links to the library.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A bare environment: what a fresh login has.
+Result run_bare(const fs::path& folder, const std::string& command, const std::string& variables = "",
+                double timeout = 120) {
+  return run_program({"/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/nonexistent", "/bin/sh", "-c",
+                      "cd '" + folder.string() + "' && " + variables + " " + command},
+                     {}, timeout);
+}
+
+void expect(const Result& r, int code, const std::vector<std::string>& words) {
+  EXPECT_EQ(r.code, code) << r.output;
+  for (const auto& word : words)
+    EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
+}
+
+class Package : public ::testing::Test {
+ protected:
+  Package() {
+    std::string pattern = (fs::temp_directory_path() / "tessera package-XXXXXX").string();  // a space: paths are quoted
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~Package() override {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  static std::string source(const std::string& path) { return "'" TESSERA_SOURCE_DIR "/" + path + "'"; }
+  static std::string build() { return "'" + fs::path(TESSERA_BINARY).parent_path().parent_path().string() + "'"; }
+  /// The torch package of this build, as TESSERA_TORCH takes it.
+  static std::string torch() { return "TESSERA_TORCH='" TESSERA_TORCH_DIR "'"; }
+
+  fs::path folder_;
+};
+
+TEST_F(Package, TheArchiveRunsWhereverItIsUnpacked) {
+  Result r = run_bare(folder_, source("scripts/dist") + " --no-build --dir " + build() + " --out '" + folder_.string() +
+                                   "' && tar xzf tessera-*.tar.gz && rm tessera-*.tar.gz && mv tessera-* unpacked");
+  expect(r, 0, {".tar.gz"});
+  const std::string tessera = "unpacked/bin/tessera";
+  expect(run_bare(folder_, tessera + " --version", torch()), 0, {"tessera ", "LibTorch "});
+  expect(run_bare(folder_, tessera + " plan unpacked/share/tessera/recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2",
+                  torch()),
+         0, {"chosen"});
+  const TinyRun tiny("package");
+  r = run_bare(folder_, tessera + " launch -n 2 train '" + tiny.recipe() + "' --run.steps 2",
+               torch() + " OMP_NUM_THREADS=1");
+  expect(r, 0, {"step 2/2"});
+  EXPECT_TRUE(fs::exists(tiny.out() + "/report.html"));
+  r = run_bare(folder_, "grep -rl " + source("") + " unpacked/bin unpacked/share");
+  EXPECT_EQ(r.output, "") << "names the machine it was built on";
+  EXPECT_FALSE(fs::exists(folder_ / "unpacked/lib/tessera/libc.so.6"));
+}
+
+TEST_F(Package, TheArchiveSaysWhatTheMachineLacks) {
+  expect(run_bare(folder_, source("scripts/dist") + " --no-build --dir " + build() + " --out '" + folder_.string() +
+                               "' && tar xzf tessera-*.tar.gz && rm tessera-*.tar.gz && mv tessera-* unpacked"),
+         0, {});
+  const std::string tessera = "unpacked/bin/tessera --version";
+  expect(run_bare(folder_, tessera), 2, {"LibTorch 2.11 not found", "pip install"});
+  expect(run_bare(folder_, tessera, "TESSERA_TORCH=/nowhere"), 2, {"TESSERA_TORCH=/nowhere"});
+  // a venv is found beside the archive, in the current folder, and when it is the active one
+  const fs::path venv = folder_ / "unpacked/.venv/lib/python3.11/site-packages";
+  fs::create_directories(venv);
+  fs::create_symlink(TESSERA_TORCH_DIR, venv / "torch");
+  expect(run_bare(folder_, tessera), 0, {"LibTorch"});
+  fs::rename(folder_ / "unpacked/.venv", folder_ / "mine");
+  expect(run_bare(folder_, tessera), 2, {"not found"});
+  expect(run_bare(folder_, tessera, "VIRTUAL_ENV=mine"), 0, {"LibTorch"});
+  fs::rename(folder_ / "mine", folder_ / ".venv");
+  expect(run_bare(folder_, tessera), 0, {"LibTorch"});
+  // another version of LibTorch, and a library that no package brought
+  fs::create_directories(folder_ / "old/lib");
+  std::ofstream(folder_ / "old/lib/libtorch_cpu.so") << "none";
+  std::ofstream(folder_ / "old/version.py") << "__version__ = '2.4.1+cpu'\n";
+  expect(run_bare(folder_, tessera, "TESSERA_TORCH=old"), 2, {"is torch 2.4.1+cpu, this program needs 2.11"});
+  std::ofstream(folder_ / "unpacked/share/tessera/libraries", std::ios::app) << "libnowhere.so.1 libnowhere1\n";
+  expect(run_bare(folder_, tessera), 2, {"libnowhere.so.1", "apt-get install libnowhere1"});
+}
+
+TEST_F(Package, AnInstallationHasEverythingInItsUsualPlace) {
+  const fs::path stage = folder_ / "stage";
+  expect(run_bare(folder_, source("scripts/install") + " --no-build --dir " + build(),
+                  "PREFIX=/usr DESTDIR='" + stage.string() + "'"),
+         0, {"installed in"});
+  for (const char* file :
+       {"bin/tessera", "libexec/tessera/tessera", "share/man/man1/tessera.1", "share/zsh/site-functions/_tessera",
+        "share/bash-completion/completions/tessera", "share/fish/vendor_completions.d/tessera.fish",
+        "share/tessera/recipes/wan-tiny_demo_cpu.toml", "include/tessera/engine/executor.h",
+        "include/tessera/net/unit.h"}) {
+    EXPECT_TRUE(fs::exists(stage / "usr" / file)) << file;
+    EXPECT_TRUE(fs::exists(stage / "usr" / file) && fs::file_size(stage / "usr" / file) > 0) << file;
+  }
+  expect(run_bare(folder_, "stage/usr/bin/tessera --version"), 0, {"tessera "});
+  const fs::path held = folder_ / "held";
+  std::ofstream(held) << "a file where a folder should be";
+  expect(
+      run_bare(folder_, source("scripts/install") + " --no-build --dir " + build(), "PREFIX='" + held.string() + "'"),
+      1, {"cannot be written", "PREFIX=DIR"});
+}
+
+TEST_F(Package, AProgramOfOnesOwnTrainsThroughTheLibrary) {
+  expect(run_bare(folder_, source("scripts/install") + " --no-build --dir " + build(),
+                  "PREFIX='" + (folder_ / "prefix").string() + "' DESTDIR="),
+         0, {});
+  fs::rename(folder_ / "prefix", folder_ / "moved");
+  const std::string example = "moved/share/doc/tessera/examples/ring";
+  std::ifstream lines(folder_ / example / "main.cpp");
+  int count = 0;
+  for (std::string line; std::getline(lines, line);) ++count;
+  EXPECT_LT(count, 100);
+  Result r =
+      run_bare(folder_,
+               "cmake -S " + example + " -B ring -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH='" +
+                   (folder_ / "moved").string() + "' -DTESSERA_TORCH='" TESSERA_TORCH_DIR "' && cmake --build ring",
+               "", 300);
+  ASSERT_EQ(r.code, 0) << r.output;
+  r = run_bare(folder_, "ring/ring", "OMP_NUM_THREADS=1");
+  expect(r, 0, {"step 50  loss ", "step 300  loss "});
+  const auto loss = [&](const std::string& step) {
+    return std::stod(r.output.substr(r.output.find("step " + step + "  loss ") + 12 + step.size()));
+  };
+  EXPECT_LT(loss("300"), loss("50"));
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,145 @@
+// Files that are something else than their key says, or not whole, and names that trip programs: each is told before
+// anything is encoded or trained, with the key, what the file is and what to do.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+void expect(const Result& r, int code, const std::vector<std::string>& words) {
+  EXPECT_EQ(r.code, code) << r.output;
+  for (const auto& word : words)
+    EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
+}
+
+const std::string kGoldens = TESSERA_GOLDENS;
+const std::string kTransformer = kGoldens + "/wan21_t2v/model.safetensors",
+                  kVae = kGoldens + "/wan21_vae/model.safetensors", kText = kGoldens + "/umt5/model.safetensors",
+                  kLora = kGoldens + "/lora/lora_peft.safetensors";
+
+class WrongFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(kText)) GTEST_SKIP() << "no golden cases at " << kGoldens;
+  }
+  Result plan(std::vector<std::string> more) const { return command("plan", std::move(more)); }
+  Result command(const std::string& name, std::vector<std::string> more) const {
+    more.insert(more.begin(), {name, run_.recipe()});
+    return run_.tessera(more);
+  }
+  const TinyRun run_{"wrong"};
+};
+
+TEST_F(WrongFiles, ALoraIsNoModel) {
+  for (const char* name : {"plan", "train"})
+    expect(command(name, {"--model.path", kLora}), 3,
+           {"model.path", "lora_peft.safetensors is a LoRA", "weights of the model"});
+}
+TEST_F(WrongFiles, AnAutoencoderIsNoModel) {
+  expect(plan({"--model.path", kVae}), 3, {"model.path", "is a video autoencoder", "it belongs to data.vae"});
+}
+TEST_F(WrongFiles, ATextEncoderIsNoAutoencoder) {
+  expect(plan({"--data.vae", kText}), 3, {"data.vae", "is a text encoder", "it belongs to data.text_encoder_path"});
+}
+TEST_F(WrongFiles, AnAutoencoderIsNoTextEncoder) {
+  expect(command("prepare", {"--data.text_encoder_path", kVae}), 3,
+         {"data.text_encoder_path", "is a video autoencoder", "it belongs to data.vae"});
+  EXPECT_FALSE(fs::exists(run_.folder() / "cache")) << "nothing is encoded before";
+}
+TEST_F(WrongFiles, AMissingFileIsNamedWithTheFolderItWasLookedForIn) {
+  expect(plan({"--model.path", "nowhere"}), 3, {"nowhere", "no"});
+  expect(plan({"--data.text_encoder_path", "nowhere.pth"}), 3,
+         {"data.text_encoder_path", "nowhere.pth", "current folder"});
+  expect(plan({"--data.vae", "./nowhere.pth"}), 3, {"data.vae", "nowhere.pth"});
+  expect(plan({"--data.tokenizer", "spiece.model"}), 3, {"data.tokenizer", "spiece.model"});
+}
+TEST_F(WrongFiles, MissingShardsOfAnIndexAreListedBeforeAnythingIsEncoded) {
+  const fs::path folder = run_.folder() / "sharded";
+  fs::create_directories(folder);
+  std::ofstream(folder / "diffusion_pytorch_model.safetensors.index.json")
+      << R"({"weight_map":{"a":"part-1.safetensors","b":"part-2.safetensors","c":"part-2.safetensors","d":"part-3.safetensors"}})";
+  fs::copy_file(kTransformer, folder / "part-1.safetensors");
+  std::ofstream(folder / "diffusion_pytorch_model.safetensors.index.json")
+      << R"({"weight_map":{"patch_embedding.weight":"part-1.safetensors","b":"part-2.safetensors","c":"part-2.safetensors","d":"part-3.safetensors"}})";
+  expect(command("train", {"--model.path", folder.string()}), 3,
+         {"names 3 files, of which 2 are not there: part-2.safetensors, part-3.safetensors"});
+  EXPECT_FALSE(fs::exists(run_.folder() / "cache"));
+}
+TEST_F(WrongFiles, ACheckpointThatIsNotWholeIsNotResumed) {
+  fs::create_directories(run_.folder() / "half");
+  expect(command("train", {"--run.resume", (run_.folder() / "half").string()}), 3, {"run.resume", "manifest.json"});
+  expect(command("train", {"--run.resume", "nowhere"}), 3, {"run.resume", "nowhere: no such folder"});
+}
+TEST_F(WrongFiles, LatentChannelsAndTextWidthMustFit) {
+  expect(plan({"--data.vae", kVae, "--data.frames", "9"}), 2, {"12 channels", "makes", "data.vae"});
+  expect(plan({"--model.config.text_dim", "32"}), 2, {"width 32", "umt5-demo", "makes 64"});
+}
+TEST_F(WrongFiles, SizesThatTheAutoencoderCannotTakeAreAnsweredWithOnesItCan) {
+  expect(plan({"--data.frames", "7"}), 2, {"7 x 32 x 32 (frames x height x width)", "for instance to 4 x 32 x 32"});
+  expect(plan({"--data.size", "36,32"}), 2, {"8 x 36 x 32", "for instance to 8 x 32 x 32"});
+  expect(plan({"--data.vae", kVae, "--data.frames", "8"}), 2, {"1 + 4n frames", "for instance to 5 x 32 x 32"});
+}
+TEST_F(WrongFiles, FileNamesMayHoldSpacesUnderscoresQuotesAndUnicode) {
+  const fs::path data = run_.folder() / "data";
+  const std::vector<std::string> names = {"a clip, with_everything (1)", "\xE8\xA7\x86\xE9\xA2\x91_\xC3\xA9t\xC3\xA9",
+                                          "it's #3 %20 \"x\""};
+  for (size_t i = 0; i < names.size(); ++i)
+    for (const char* ending : {".mp4", ".txt"})
+      fs::rename(data / ("clip" + std::to_string(i) + ending), data / (names[i] + ending));
+  expect(command("prepare", {}), 0, {"3 samples ready"});
+  expect(run_.train(1, "run", {"--run.steps", "1"}), 0, {"step 1/1"});
+}
+TEST_F(WrongFiles, RunFoldersMayHoldSpacesAndUnicode) {
+  expect(run_.train(1, "runs of \xC3\xA9t\xC3\xA9 1", {"--run.steps", "1"}), 0, {});
+  EXPECT_TRUE(fs::exists(run_.out("runs of \xC3\xA9t\xC3\xA9 1") + "/report.html"));
+}
+
+TEST(WrongRecipes, ATableThatDoesNotExistNamesTheNearestKey) {
+  const TinyRun run("wrong");
+  std::ofstream(run.recipe(), std::ios::app) << "\n[trian]\nlr = 1e-3\n";
+  expect(run.tessera({"plan", run.recipe()}), 2, {"trian.lr", "train.lr", "recipe.toml"});
+}
+TEST(WrongRecipes, AKeyOfAnotherTableIsFound) {
+  const TinyRun run("wrong");
+  std::ofstream(run.recipe(), std::ios::app) << "\n[optimizer]\nlr = 1e-3\n";
+  expect(run.tessera({"plan", run.recipe()}), 2, {"optimizer.lr"});
+}
+TEST(WrongRecipes, ABrokenFileIsToldWithItsLine) {
+  const TinyRun run("wrong");
+  std::ofstream(run.recipe(), std::ios::trunc) << "[run]\nsteps = \n";
+  expect(run.tessera({"plan", run.recipe()}), 2, {"recipe.toml, line 2"});
+}
+TEST(WrongRecipes, AValueOfTheWrongKindSaysWhatWasExpected) {
+  const TinyRun run("wrong");
+  expect(run.tessera({"plan", run.recipe(), "--run.steps", "many"}), 2, {"run.steps", "many", "number"});
+  expect(run.tessera({"plan", run.recipe(), "--run.on_nan", "ignore"}), 2, {"run.on_nan", "stop", "skip"});
+  expect(run.tessera({"plan", run.recipe(), "--plan.budget", "lots"}), 2, {"plan.budget", "24GiB"});
+  expect(run.tessera({"plan", run.recipe(), "--mesh", "shards=2"}), 2, {"unknown axis 'shards'", "dp_shard"});
+  expect(run.tessera({"plan", run.recipe(), "--train.lr", "-1"}), 2, {"train.lr = -1", "at least 0"});
+}
+TEST(WrongRecipes, AKeyThatChangesNothingIsToldOnce) {
+  const TinyRun run("wrong");
+  const Result r = run.train(2, "run", {"--run.steps", "1", "--data.clip_stride", "4"});
+  expect(r, 0, {"data.clip_stride = 4 has no effect"});
+  const size_t first = r.output.find("has no effect");
+  EXPECT_EQ(r.output.find("has no effect", first + 1), std::string::npos) << r.output;
+}
+TEST(WrongRecipes, AFolderIsNoRecipe) {
+  const TinyRun run("wrong");
+  expect(run.tessera({"train", run.folder().string()}), 2, {"is a folder", "recipe.toml?"});
+}
+TEST(WrongRecipes, AFullDiskIsToldBeforeStepOne) {
+  const TinyRun run("wrong");
+  const Result r =
+      run.train(1, "run", {"--run.steps", "100000000", "--checkpoint.every", "1", "--checkpoint.keep", "0"});
+  expect(r, 7, {"checkpoint.keep", "free", "run.out"});
+  EXPECT_EQ(r.output.find("step 1/"), std::string::npos) << r.output;
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,94 @@
+// Ranges of numbers, and keys that are set and change nothing: each is told, nothing else is.
+#include "tessera/train/recipe_checks.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/check.h"
+
+namespace tessera::train {
+namespace {
+
+const std::string kDemo = TESSERA_SOURCE_DIR "/recipes/wan-tiny_demo_cpu.toml";
+
+std::string refusal(const Overrides& overrides) {
+  try {
+    load_recipe(kDemo, overrides);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    return error.what();
+  }
+  return "none";
+}
+
+/// All that is said of the demo with these changes, a line each.
+std::string said(const Overrides& overrides, const std::string& mesh = "dp_shard=2") {
+  std::string all;
+  for (const std::string& words : without_effect(load_recipe(kDemo, overrides), Mesh::parse(mesh))) all += words + "\n";
+  return all;
+}
+
+TEST(Ranges, AreToldWithKeyAndValue) {
+  EXPECT_NE(refusal({{"train.lr", "-1e-4"}}).find("train.lr = -1e-4: expected at least 0"), std::string::npos);
+  EXPECT_NE(refusal({{"train.betas", "0.9,1.5"}}).find("train.betas = 1.5: expected from 0 to 1"), std::string::npos);
+  EXPECT_NE(refusal({{"train.eps", "0"}}).find("train.eps = 0: expected above 0"), std::string::npos);
+  EXPECT_NE(refusal({{"train.clip_norm", "-1"}}).find("train.clip_norm"), std::string::npos);
+  EXPECT_NE(refusal({{"diffusion.shift", "0"}}).find("diffusion.shift"), std::string::npos);
+  EXPECT_NE(refusal({{"fault.timeout", "0"}}).find("fault.timeout"), std::string::npos);
+  EXPECT_NE(refusal({{"data.fps", "-8"}}).find("data.fps"), std::string::npos);
+  EXPECT_EQ(refusal({{"train.lr", "0"}, {"train.clip_norm", "0"}, {"data.fps", "0"}}), "none");
+}
+
+TEST(Path, OfAFolderNamesTheRecipeInIt) {
+  try {
+    load_recipe(TESSERA_SOURCE_DIR "/recipes", {});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("is a folder"), std::string::npos) << error.what();
+  }
+}
+
+TEST(WithoutEffect, SaysNothingOfADemoAsItIs) { EXPECT_EQ(said({}), ""); }
+
+TEST(WithoutEffect, NamesEachKeyAndWhatItBelongsTo) {
+  const std::vector<std::pair<Overrides, std::string>> cases = {
+      {{{"data.clip_stride", "4"}}, "data.clip_stride = 4 has no effect: it belongs to data.clip_mode = \"slide\""},
+      {{{"data.clip_samples", "3"}}, "data.clip_samples = 3"},
+      {{{"data.buckets", "8x64x64"}, {"data.size", "32,32"}}, "data.size = 32,32 has no effect: data.buckets"},
+      {{{"data.allow_bad", "3"}, {"data.strict", "true"}}, "data.allow_bad = 3"},
+      {{{"train.eta_min", "1e-6"}}, "train.eta_min"},
+      {{{"train.num_cycles", "3"}}, "cosine_with_restarts"},
+      {{{"train.power", "2"}}, "polynomial"},
+      {{{"train.stable_steps", "3"}}, "wsd"},
+      {{{"train.schedule", "constant"}}, "train.warmup_steps = 20 has no effect"},
+      {{{"model.path", "weights"}, {"model.init", "random"}}, "model.path = weights has no effect"},
+      {{{"sample.negative_prompt", "blur"}}, "sample.negative_prompt = blur"},
+      {{{"plan.file", "plan.toml"}, {"plan.recompute", "all"}},
+       "plan.recompute = all has no effect: plan.file decides"},
+      {{{"model.preset", "wan2.1-t2v-1.3b"}},
+       "model.preset = wan2.1-t2v-1.3b is changed by model.config, which gives dim"},
+  };
+  for (const auto& [overrides, words] : cases) {
+    EXPECT_NE(said(overrides).find(words), std::string::npos) << "expected '" << words << "' in: " << said(overrides);
+  }
+  EXPECT_EQ(said({{"data.clip_stride", "4"}, {"data.clip_mode", "slide"}}), "");
+  EXPECT_EQ(said({{"train.num_cycles", "3"}, {"train.schedule", "cosine_with_restarts"}}), "");
+}
+
+TEST(WithoutEffect, TellsOfAMeshThatShardsNothing) {
+  EXPECT_NE(said({}, "dp_replicate=8").find("mesh.dp_replicate = 8 shards nothing"), std::string::npos);
+  EXPECT_EQ(said({}, "dp_replicate=2,dp_shard=4"), "");
+}
+
+TEST(WithoutEffect, TellsOfRanksWithoutASample) {
+  EXPECT_NE(said({}, "dp_shard=12").find("leaves 4 of 12 ranks without a sample"), std::string::npos);
+}
+
+TEST(WithoutEffect, TellsOfRandomTextEmbeddingsUnderTrainedWeights) {
+  const std::string words = said({{"model.path", "Wan2.1-T2V-1.3B"}});
+  EXPECT_NE(words.find("data.text_encoder_path is empty"), std::string::npos) << words;
+  EXPECT_NE(words.find("data.vae = haar is a plain wavelet"), std::string::npos) << words;
+}
+
+}  // namespace
+}  // namespace tessera::train
