@@ -209,6 +209,39 @@ TEST(Stages, WhatCannotBeTrainedIsRefusedBeforeStepOneByStage) {
   refused("data.path = \"nowhere\"", 3, "nowhere");
 }
 
+TEST(Stages, WhatOneStageMustPutOnTheHostRestsThereInAll) {
+  const std::string recipe = plain().out("growing.toml");
+  std::filesystem::copy_file(plain().recipe(), recipe);
+  std::ofstream(recipe, std::ios::app) << "\n[[stage]]\nfrom = 4\ndata.size = [128, 128]\n";
+  const auto plan = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> flags = {"plan", recipe, "--json", "--train.global_batch", "1"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Result r = plain().tessera(flags);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return nlohmann::json::parse(r.output.substr(r.output.find("{\n")));
+  };
+  const int64_t start = plan({})["device"]["peak_bytes"];
+  const int64_t stage = plan({"--plan.recompute", "all"})["stages"][0]["device"]["peak_bytes"];
+  ASSERT_GT(stage, start);
+  const std::vector<std::string> tight = {"--plan.budget", std::to_string((start + stage) / 2), "--plan.host_budget",
+                                          "1GiB"};
+  const auto chosen = plan(tight);
+  ASSERT_TRUE(chosen["fits"]) << chosen["advice"];
+  EXPECT_NE(chosen["summary"].get<std::string>().find("on host"), std::string::npos) << chosen["summary"];
+  EXPECT_NE(chosen["why"].get<std::string>().find("with all stages"), std::string::npos) << chosen["why"];
+
+  const auto train = [&](const std::string& name, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"train", recipe, "--train.global_batch", "1", "--run.out", plain().out(name)});
+    const Result r = plain().tessera(flags);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return plain().metrics(name);
+  };
+  const auto roomy = train("roomy", {}), on_host = train("on-host", tight);
+  expect_same_curve(on_host, roomy, 6);
+  for (const auto& step : on_host)
+    EXPECT_LE(step["ranks"][0]["peak_bytes"].get<int64_t>(), (start + stage) / 2) << step["step"];
+}
+
 TEST(Stages, APlanByHandServesAllStages) {
   const std::string file = staged().out("hand.toml");
   ASSERT_EQ(staged()

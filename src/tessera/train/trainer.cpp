@@ -25,6 +25,7 @@
 #include "tessera/train/run_report.h"
 #include "tessera/train/sampling.h"
 #include "tessera/train/stage_data.h"
+#include "tessera/train/step_report.h"
 #include "tessera/train/utilisation.h"
 #include "tessera/train/validation.h"
 
@@ -40,40 +41,6 @@ void on_signal(int number) { stop_signal = number; }
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-/// What one rank tells the others at `norm`, as the doubles of the control exchange.
-struct Control {
-  double loss = 0;        ///< this rank's share of the mean loss
-  double bad_sample = 0;  ///< 1 + dataset index of a sample with a NaN or infinite loss, 0: none
-  double stop = 0;        ///< a signal asked for the end
-  double peak = 0, persistent = 0, predicted = 0, reserved = 0;
-  double host = 0;                              ///< bytes on the host tier
-  std::array<double, 5> at_peak{};              ///< bytes by engine::Part when the peak was reached
-  double sent_shard = 0, sent_replicate = 0;    ///< bytes of the step before
-  std::array<double, plan::kLaneCount> busy{};  ///< seconds of each lane in the step before
-
-  std::vector<double> pack() const {
-    std::vector<double> v = {loss, bad_sample, stop, peak, persistent, predicted, reserved, host};
-    v.insert(v.end(), at_peak.begin(), at_peak.end());
-    v.push_back(sent_shard);
-    v.push_back(sent_replicate);
-    v.insert(v.end(), busy.begin(), busy.end());
-    return v;
-  }
-  static Control unpack(const std::vector<double>& v) {
-    Control c;
-    size_t i = 0;
-    for (double* field : {&c.loss, &c.bad_sample, &c.stop, &c.peak, &c.persistent, &c.predicted, &c.reserved, &c.host})
-      *field = v[i++];
-    for (double& x : c.at_peak) x = v[i++];
-    c.sent_shard = v[i++];
-    c.sent_replicate = v[i++];
-    for (double& x : c.busy) x = v[i++];
-    return c;
-  }
-};
-constexpr std::array<const char*, plan::kLaneCount> kLanes = {"compute", "gather", "reduce", "control",
-                                                              "disk",    "h2d",    "d2h"};
 
 /// Leaves the loop early, after a whole checkpoint.
 struct Stopped {};
@@ -223,6 +190,8 @@ class Trainer {
                         resume->string() + " was trained with seed " + std::to_string(saved.manifest().seed),
                         "use the same seed, or another run.out");
       log::info("resumed from " + resume->string());
+      if (done_ >= recipe_.run.steps)
+        log::info("all run.steps = " + std::to_string(recipe_.run.steps) + " are done already; more steps go on from here");
     } else {
       load_initial_weights(recipe_, job_, *store_);
     }
@@ -252,7 +221,7 @@ class Trainer {
     calls.loss = [this](const at::Tensor& out, const net::Batch& batch, int micro) {
       return objective_->loss(out, batch, micro);
     };
-    calls.control = [this] { return control().pack(); };
+    calls.control = [this] { return report().pack(); };
     calls.agree = [&](double norm, const std::vector<std::vector<double>>& ranks) {
       return agree(step, norm, ranks, metrics);
     };
@@ -271,35 +240,26 @@ class Trainer {
     progress_->step(metrics, predicted_.peak);
   }
 
-  Control control() {
-    Control c;
-    c.loss = objective_->loss_sum();
-    c.bad_sample = static_cast<double>(objective_->bad_sample() + 1);
-    c.stop = stop_signal;
-    c.peak = static_cast<double>(engine::Meter::peak());
-    c.persistent =
-        static_cast<double>(engine::Meter::live(engine::Part::parameters) +
-                            engine::Meter::live(engine::Part::gradients) + engine::Meter::live(engine::Part::states));
-    c.predicted = static_cast<double>(predicted_.peak);
-    c.reserved = static_cast<double>(engine::Meter::reserved());
-    c.host = static_cast<double>(store_->host_bytes() + executor_->host_bytes());
-    const auto at_peak = engine::Meter::at_peak();
-    for (size_t i = 0; i < at_peak.size(); ++i) c.at_peak[i] = static_cast<double>(at_peak[i]);
-    const auto sent = comm_.take_sent_bytes();
-    for (const auto& [axis, bytes] : sent)
-      (axis == "dp_replicate" ? c.sent_replicate : c.sent_shard) += static_cast<double>(bytes);
-    for (size_t i = 0; i < kLanes.size(); ++i) c.busy[i] = busy_.count(kLanes[i]) ? busy_.at(kLanes[i]) : 0;
-    return c;
+  StepReport report() {
+    StepReport r;
+    r.loss = objective_->loss_sum();
+    r.bad_sample = static_cast<double>(objective_->bad_sample() + 1);
+    r.stop = stop_signal;
+    r.read_meter();
+    r.predicted = static_cast<double>(predicted_.peak);
+    r.host = static_cast<double>(store_->host_bytes() + executor_->host_bytes());
+    r.take(comm_.take_sent_bytes(), busy_);
+    return r;
   }
 
   /// Every rank computes the same answer from the same numbers.
   std::optional<net::StepControl> agree(int64_t step, double norm, const std::vector<std::vector<double>>& ranks,
                                         StepMetrics& metrics) {
-    std::vector<Control> all;
-    for (const auto& row : ranks) all.push_back(Control::unpack(row));
+    std::vector<StepReport> all;
+    for (const auto& row : ranks) all.push_back(StepReport::unpack(row));
     double loss = 0;
     int64_t bad = -1;
-    for (const Control& c : all) {
+    for (const StepReport& c : all) {
       loss += c.loss;
       if (c.bad_sample > 0 && bad < 0) bad = static_cast<int64_t>(c.bad_sample) - 1;
       if (c.stop > 0) stopping_ = true;
@@ -311,7 +271,8 @@ class Trainer {
     metrics.lr = optim::learning_rate(recipe().lr_schedule, step - 1);
     metrics.samples = recipe().train.global_batch;
     metrics.tokens = recipe().train.global_batch * job_.bucket_tokens[data_[stage_].bucket(step)];
-    for (size_t r = 0; r < all.size(); ++r) metrics.ranks.push_back(rank_metrics(static_cast<int>(r), all[r]));
+    for (size_t r = 0; r < all.size(); ++r)
+      metrics.ranks.push_back(rank_metrics(static_cast<int>(r), all[r], mesh_, predicted_.by_part.temporaries));
     if (skipped_) {
       skip_reason_ =
           "loss " + std::to_string(loss) + ", gradient norm " + std::to_string(norm) +
@@ -326,29 +287,6 @@ class Trainer {
     }
     ++updates_;
     return net::StepControl{updates_, metrics.lr, optim::clip_coefficient(norm, recipe().train.clip_norm)};
-  }
-
-  RankMetrics rank_metrics(int rank, const Control& c) const {
-    RankMetrics m;
-    m.rank = rank;
-    const double persistent = c.at_peak[0] + c.at_peak[1] + c.at_peak[2];
-    m.bytes.parameters = static_cast<int64_t>(c.at_peak[0]);
-    m.bytes.gradients = static_cast<int64_t>(c.at_peak[1]);
-    m.bytes.states = static_cast<int64_t>(c.at_peak[2]);
-    m.bytes.slots = static_cast<int64_t>(c.at_peak[3]);
-    const auto compute = static_cast<int64_t>(c.peak - persistent - c.at_peak[3]);
-    m.bytes.temporaries = std::min(compute, predicted_.by_part.temporaries);
-    m.bytes.activations = compute - m.bytes.temporaries;
-    m.bytes.host = static_cast<int64_t>(c.host);
-    m.peak_bytes = static_cast<int64_t>(c.peak);
-    m.persistent_bytes = static_cast<int64_t>(c.persistent);
-    m.predicted_peak_bytes = static_cast<int64_t>(c.predicted);
-    m.reserved_bytes = static_cast<int64_t>(c.reserved);
-    if (mesh_.shard_size() > 1) m.sent_bytes["dp_shard"] = static_cast<int64_t>(c.sent_shard);
-    if (mesh_[Axis::dp_replicate] > 1) m.sent_bytes["dp_replicate"] = static_cast<int64_t>(c.sent_replicate);
-    for (size_t i = 0; i < kLanes.size(); ++i)
-      if (c.busy[i] > 0) m.busy[kLanes[i]] = c.busy[i];
-    return m;
   }
 
   void sample_pass(int64_t step) {

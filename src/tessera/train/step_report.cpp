@@ -1,0 +1,78 @@
+#include "tessera/train/step_report.h"
+
+#include <algorithm>
+
+namespace tessera::train {
+
+namespace {
+
+/// Calls `visit` on every number of a report, in the order of the exchange.
+template <class Report, class Visit>
+void each_number(Report& r, Visit&& visit) {
+  for (auto* field : {&r.loss, &r.bad_sample, &r.stop, &r.peak, &r.persistent, &r.predicted, &r.reserved, &r.host,
+                      &r.sent_shard, &r.sent_replicate})
+    visit(*field);
+  for (auto& bytes : r.at_peak) visit(bytes);
+  for (auto& seconds : r.busy) visit(seconds);
+}
+
+static_assert(10 + engine::kParts + plan::kLaneCount < plan::kControlDoubles, "the exchange has no room for a report");
+
+int64_t whole(double value) { return static_cast<int64_t>(value); }
+
+}  // namespace
+
+std::vector<double> StepReport::pack() const {
+  std::vector<double> values;
+  each_number(*this, [&](double value) { values.push_back(value); });
+  return values;
+}
+
+StepReport StepReport::unpack(const std::vector<double>& values) {
+  StepReport report;
+  size_t i = 0;
+  each_number(report, [&](double& value) { value = values[i++]; });
+  return report;
+}
+
+void StepReport::read_meter() {
+  using engine::Meter, engine::Part;
+  peak = static_cast<double>(Meter::peak());
+  persistent =
+      static_cast<double>(Meter::live(Part::parameters) + Meter::live(Part::gradients) + Meter::live(Part::states));
+  reserved = static_cast<double>(Meter::reserved());
+  std::ranges::transform(Meter::at_peak(), at_peak.begin(), [](int64_t bytes) { return static_cast<double>(bytes); });
+}
+
+void StepReport::take(const std::map<std::string, int64_t>& sent, const std::map<std::string, double>& lanes) {
+  for (const auto& [axis, bytes] : sent)
+    (axis == "dp_replicate" ? sent_replicate : sent_shard) += static_cast<double>(bytes);
+  for (int lane = 0; lane < plan::kLaneCount; ++lane)
+    if (const auto found = lanes.find(std::string(name(static_cast<plan::Lane>(lane)))); found != lanes.end())
+      busy[static_cast<size_t>(lane)] = found->second;
+}
+
+RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh& mesh, int64_t temporaries) {
+  const auto part = [&](engine::Part p) { return whole(report.at_peak[static_cast<size_t>(p)]); };
+  RankMetrics m;
+  m.rank = rank;
+  m.bytes.parameters = part(engine::Part::parameters);
+  m.bytes.gradients = part(engine::Part::gradients);
+  m.bytes.states = part(engine::Part::states);
+  m.bytes.slots = part(engine::Part::slots);
+  m.bytes.temporaries = std::min(part(engine::Part::compute), temporaries);
+  m.bytes.activations = part(engine::Part::compute) - m.bytes.temporaries;
+  m.bytes.host = whole(report.host);
+  m.peak_bytes = whole(report.peak);
+  m.persistent_bytes = whole(report.persistent);
+  m.predicted_peak_bytes = whole(report.predicted);
+  m.reserved_bytes = whole(report.reserved);
+  if (mesh.shard_size() > 1) m.sent_bytes["dp_shard"] = whole(report.sent_shard);
+  if (mesh[Axis::dp_replicate] > 1) m.sent_bytes["dp_replicate"] = whole(report.sent_replicate);
+  for (int lane = 0; lane < plan::kLaneCount; ++lane)
+    if (const double seconds = report.busy[static_cast<size_t>(lane)]; seconds > 0)
+      m.busy[std::string(name(static_cast<plan::Lane>(lane)))] = seconds;
+  return m;
+}
+
+}  // namespace tessera::train

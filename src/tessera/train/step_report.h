@@ -1,0 +1,41 @@
+#pragma once
+// What the ranks tell each other at the `norm` of every step, as the doubles of the control exchange.
+//
+//   std::vector<double> mine = report.pack();
+//   RankMetrics line = rank_metrics(1, StepReport::unpack(theirs), mesh, temporaries);
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/base/mesh.h"
+#include "tessera/engine/meter.h"
+#include "tessera/plan/schedule.h"
+#include "tessera/train/metrics.h"
+
+namespace tessera::train {
+
+struct StepReport {
+  double loss = 0;        ///< this rank's share of the mean loss
+  double bad_sample = 0;  ///< 1 + dataset index of a sample with a NaN or infinite loss, 0: none
+  double stop = 0;        ///< a signal asked for the end
+  double peak = 0, persistent = 0, predicted = 0, reserved = 0;
+  double host = 0;                               ///< bytes on the host tier
+  std::array<double, engine::kParts> at_peak{};  ///< bytes by engine::Part when the peak was reached
+  double sent_shard = 0, sent_replicate = 0;     ///< bytes of the step before
+  std::array<double, plan::kLaneCount> busy{};   ///< seconds of each lane in the step before
+
+  /// Bytes as the meter has them now.
+  void read_meter();
+  /// Bytes by axis and seconds by lane, as comm::Comm and engine::Executor count them.
+  void take(const std::map<std::string, int64_t>& sent, const std::map<std::string, double>& lanes);
+
+  std::vector<double> pack() const;
+  static StepReport unpack(const std::vector<double>& values);
+};
+
+/// A rank's entry of a step's metrics. `temporaries`: the predicted bytes of them at the peak; the meter does not tell
+/// them from activations.
+RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh& mesh, int64_t temporaries);
+
+}  // namespace tessera::train
