@@ -15,7 +15,7 @@ Command inspect_command() {
   c.flags = {{"--json", "", "as JSON"}, {"--tensors", "", "a line for every tensor"}};
   c.run = [](const Arguments& arguments) {
     const bool all = arguments.has("--tensors");
-    train::Inspection what = train::inspect(arguments.only_word("a file or folder"), all);
+    train::Inspection what = train::inspect(arguments.only_word("file or folder"), all);
     if (!arguments.has("--json")) {
       std::fputs(train::to_text(what).c_str(), stdout);
       return 0;

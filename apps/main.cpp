@@ -21,15 +21,43 @@ const std::vector<Command>& commands() {
 namespace {
 
 std::string overview() {
-  std::string text = "tessera: trains video and image diffusion transformers\n\ntessera COMMAND ...\n\n";
+  std::string text = "tessera: trains video diffusion transformers\n\ntessera COMMAND ...\n\n";
   for (const auto& command : commands())
     text += "  " + command.name + std::string(12 - command.name.size(), ' ') +
             command.summary.substr(0, command.summary.find('\n')) + "\n";
-  return text + "\ntessera COMMAND --help explains a command, with an example.\n";
+  return text +
+         "\nA run is a recipe, a TOML file; recipes/ has some.\n"
+         "  tessera plan recipes/wan-tiny_demo_cpu.toml               what it takes, before it runs\n"
+         "  tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml  trains on 2 ranks; started again, it resumes\n"
+         "\ntessera COMMAND --help explains a command, with an example; tessera --version says which this is.\n";
+}
+
+const Command& find_command(const std::string& name) {
+  std::vector<std::string> known;
+  for (const auto& command : commands()) {
+    if (command.name == name) return command;
+    known.push_back(command.name);
+  }
+  throw UserError(Exit::usage, "", "unknown command '" + name + "'",
+                  "did you mean '" + nearest(name, known).front() + "'? tessera --help lists all");
+}
+
+bool asks_for_help(const std::string& word) { return word == "--help" || word == "-h"; }
+
+/// Whose help is asked for: `launch -n 2 train --help` means train's. Null when nobody's.
+const Command* help_wanted(const Command& command, const std::vector<std::string>& words) {
+  const Command* subject = &command;
+  for (const auto& word : words) {
+    if (asks_for_help(word)) return subject;
+    if (!command.rest_is_verbatim || subject != &command) continue;
+    for (const auto& other : commands())
+      if (other.name == word) subject = &other;
+  }
+  return nullptr;
 }
 
 int dispatch(const std::vector<std::string>& typed) {
-  if (typed.empty() || typed[0] == "--help" || typed[0] == "-h" || typed[0] == "help") {
+  if (typed.empty() || asks_for_help(typed[0]) || typed[0] == "help") {
     if (typed.size() > 1 && typed[0] == "help") return dispatch({typed[1], "--help"});
     std::fputs(overview().c_str(), stdout);
     return typed.empty() ? static_cast<int>(Exit::usage) : 0;
@@ -38,21 +66,13 @@ int dispatch(const std::vector<std::string>& typed) {
     std::fputs(version().c_str(), stdout);
     return 0;
   }
-  std::vector<std::string> known;
-  for (const auto& command : commands()) {
-    known.push_back(command.name);
-    if (command.name != typed[0]) continue;
-    const std::vector<std::string> rest(typed.begin() + 1, typed.end());
-    for (const auto& word : rest) {
-      if (command.rest_is_verbatim && word[0] != '-') break;
-      if (word != "--help" && word != "-h") continue;
-      std::fputs(help(command).c_str(), stdout);
-      return 0;
-    }
-    return command.run(parse(command, rest));
+  const Command& command = find_command(typed[0]);
+  const std::vector<std::string> rest(typed.begin() + 1, typed.end());
+  if (const Command* subject = help_wanted(command, rest)) {
+    std::fputs(help(*subject).c_str(), stdout);
+    return 0;
   }
-  throw UserError(Exit::usage, "", "unknown command '" + typed[0] + "'",
-                  "did you mean '" + nearest(typed[0], known).front() + "'? tessera --help lists all");
+  return command.run(parse(command, rest));
 }
 
 }  // namespace

@@ -167,15 +167,6 @@ TEST(Mistakes, VerifyTellsWhatItCannotRead) {
   write(run.folder() / "odd/config.json", "{}");
   expect(run.tessera({"verify", (run.folder() / "odd").string()}), 3, {"horoscope", "dit"});
 }
-TEST(Mistakes, EveryCommandExplainsItselfWithAnExample) {
-  const TinyRun run("m");
-  for (const char* command : {"launch", "train", "prepare", "sample", "plan", "verify"}) {
-    const Result r = run.tessera({command, "--help"});
-    EXPECT_EQ(r.code, 0) << r.output;
-    EXPECT_NE(r.output.find("xample"), std::string::npos) << r.output;
-    EXPECT_NE(r.output.find(std::string("tessera ") + command), std::string::npos) << r.output;
-  }
-}
 
 }  // namespace
 }  // namespace tessera::testing

@@ -187,7 +187,7 @@ std::vector<Item> read_once(const DatasetSpec& spec, Problems& problems) {
   if (!spec.metadata.empty())
     return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, problems);
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
-              "check data.path");
+              "check data.path; it starts at the current folder");
   if (!fs::is_directory(spec.path)) {
     std::vector<Item> items;
     add_clip(spec.path, items, problems);

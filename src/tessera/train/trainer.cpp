@@ -191,7 +191,8 @@ class Trainer {
                         "use the same seed, or another run.out");
       log::info("resumed from " + resume->string());
       if (done_ >= recipe_.run.steps)
-        log::info("all run.steps = " + std::to_string(recipe_.run.steps) + " are done already; more steps go on from here");
+        log::info("all run.steps = " + std::to_string(recipe_.run.steps) +
+                  " are done already; more steps go on from here");
     } else {
       load_initial_weights(recipe_, job_, *store_);
     }

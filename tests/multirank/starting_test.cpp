@@ -1,0 +1,147 @@
+// The ways to start a run on several ranks give the same run, and what a new user types first is answered.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "processes.h"
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Variables = std::map<std::string, std::string>;
+
+void expect(const Result& r, int code, const std::vector<std::string>& words) {
+  EXPECT_EQ(r.code, code) << r.output;
+  for (const auto& word : words)
+    EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
+}
+
+std::string some_port(int salt) { return std::to_string(20000 + (getpid() * 7 + salt * 131) % 10000); }
+
+class Starting : public ::testing::Test {
+ protected:
+  /// Two processes: the words and variables of each. Both must end well and train what `launch -n 2` trains.
+  void expect_same_run(const std::string& run, const std::function<std::vector<std::string>(int)>& words,
+                       const std::function<Variables(int)>& variables) {
+    std::vector<pid_t> processes;
+    const auto log = [&](int i) { return (run_.folder() / (run + std::to_string(i))).string(); };
+    for (int i = 0; i < 2; ++i) {
+      std::vector<std::string> argv = words(i);
+      argv.insert(argv.begin(), TESSERA_BINARY);
+      argv.insert(argv.end(), {"train", run_.recipe(), "--run.out", run_.out(run), "--run.steps", "2"});
+      Variables environment = variables(i);
+      environment["OMP_NUM_THREADS"] = "1";
+      processes.push_back(start_program(argv, log(i), environment));
+    }
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(wait_program(processes[i], 60), 0) << text_of(log(i));
+    ASSERT_EQ(run_.train(2, "reference", {"--run.steps", "2"}).code, 0);
+    const auto a = run_.metrics(run), b = run_.metrics("reference");
+    ASSERT_EQ(a.size(), 2u);
+    for (size_t s = 0; s < 2; ++s) EXPECT_EQ(a[s].at("loss"), b[s].at("loss"));
+  }
+  const TinyRun run_{"starting"};
+};
+
+TEST_F(Starting, TwoLaunchersOnOneHostMakeOneRun) {
+  const std::string endpoint = "127.0.0.1:" + some_port(1);
+  expect_same_run(
+      "nodes",
+      [&](int node) {
+        return std::vector<std::string>{
+            "launch", "-n", "1", "--nnodes", "2", "--node-rank", std::to_string(node), "--rdzv-endpoint", endpoint};
+      },
+      [](int) { return Variables{}; });
+}
+
+TEST_F(Starting, SrunsTasksMakeOneRun) {
+  expect_same_run(
+      "slurm", [](int) { return std::vector<std::string>{}; },
+      [](int task) {
+        return Variables{{"SLURM_PROCID", std::to_string(task)},
+                         {"SLURM_LOCALID", std::to_string(task)},
+                         {"SLURM_NTASKS", "2"},
+                         {"SLURM_NNODES", "1"},
+                         {"SLURM_JOB_ID", std::to_string(getpid())}};
+      });
+}
+
+TEST_F(Starting, MpirunsRanksMakeOneRun) {
+  expect_same_run(
+      "mpirun", [](int) { return std::vector<std::string>{}; },
+      [](int rank) {
+        return Variables{{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},
+                         {"OMPI_COMM_WORLD_SIZE", "2"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(rank)},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                         {"PMIX_NAMESPACE", "prterun-" + std::to_string(getpid()) + "@1"}};
+      });
+}
+
+TEST_F(Starting, VariablesThatContradictEachOtherAreNamed) {
+  const auto with = [&](const Variables& variables) {
+    return run_program({TESSERA_BINARY, "train", run_.recipe()}, variables);
+  };
+  expect(with({{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "2"}}), 2, {"SLURM_PROCID is 2 and SLURM_NTASKS is 2"});
+  expect(with({{"OMPI_COMM_WORLD_SIZE", "2"}}), 2, {"OMPI_COMM_WORLD_RANK is not set"});
+  expect(with({{"WORLD_SIZE", "2"}}), 2, {"WORLD_SIZE is 2 and RANK is not set"});
+}
+
+TEST_F(Starting, ARunThatIsDoneSaysSo) {
+  ASSERT_EQ(run_.train(1, "run", {"--run.steps", "1"}).code, 0);
+  expect(run_.train(1, "run", {"--run.steps", "1"}), 0, {"all run.steps = 1 are done already"});
+}
+
+TEST_F(Starting, MistakesInARecipeAreToldOnceAndBeforeRanksStart) {
+  const Result r = run_.train(2, "run", {"--mesh", "dp_shard=3"});
+  expect(r, 2, {"3", "2"});
+  EXPECT_EQ(r.output.find("rank "), std::string::npos) << r.output;
+}
+
+TEST(FirstLook, TheProgramAloneListsItsCommandsAndAnExample) {
+  const TinyRun run("look");
+  expect(run.tessera({}), 2, {"train", "plan", "tessera launch -n 2 train"});
+  expect(run.tessera({"--help"}), 0, {"tessera COMMAND --help"});
+  expect(run.tessera({"--version"}), 0, {"tessera ", "LibTorch "});
+}
+TEST(FirstLook, EveryCommandExplainsItselfWithAnExample) {
+  const TinyRun run("look");
+  for (const char* command : {"launch", "train", "prepare", "sample", "plan", "verify", "probe", "simulate", "bench",
+                              "inspect", "convert", "top", "report", "completion", "man"})
+    expect(run.tessera({command, "--help"}), 0, {"Example", std::string("tessera ") + command});
+  expect(run.tessera({"help", "plan"}), 0, {"tessera plan RECIPE"});
+}
+TEST(FirstLook, HelpAfterALaunchedCommandIsThatCommands) {
+  const TinyRun run("look");
+  expect(run.tessera({"launch", "-n", "2", "--help"}), 0, {"tessera launch"});
+  expect(run.tessera({"launch", "-n", "2", "train", "--help"}), 0, {"tessera train RECIPE"});
+}
+TEST(FirstLook, ACommandWithoutWhatItNeedsSaysWhat) {
+  const TinyRun run("look");
+  for (const auto& [words, missing] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"train"}, "no recipe given"},
+           {{"launch"}, "no command to launch"},
+           {{"launch", "-n", "2", "train"}, "no recipe given"},
+           {{"launch", "-n", "none", "train"}, "--nproc-per-node none"},
+           {{"inspect"}, "no file or folder given"},
+           {{"trian", "recipe.toml"}, "did you mean 'train'?"}})
+    expect(run.tessera(words), 2, {missing});
+}
+TEST(FirstLook, AnEmptyFolderIsNoRunNoModelAndNoDataSet) {
+  const TinyRun run("look");
+  const std::string empty = (run.folder() / "empty").string();
+  fs::create_directories(empty);
+  expect(run.tessera({"top", empty}), 3, {"is not a run"});
+  expect(run.tessera({"report", empty}), 3, {"is not a run"});
+  expect(run.tessera({"inspect", empty}), 3, {"no weights"});
+  expect(run.tessera({"train", empty}), 2, {"is a folder, expected a recipe"});
+  expect(run.tessera({"prepare", run.recipe(), "--data.path", empty}), 3, {empty});
+}
+TEST(FirstLook, APlanNeedsNoData) {
+  const TinyRun run("look");
+  expect(run.tessera({"plan", run.recipe(), "--data.path", "later", "--sample.every", "2"}), 0,
+         {"'later' is not there yet"});
+}
+
+}  // namespace
+}  // namespace tessera::testing
