@@ -15,7 +15,8 @@ namespace {
 
 class DiskTest : public ::testing::Test {
  protected:
-  std::string folder_ = (std::filesystem::temp_directory_path() / ("tessera-disk-" + std::to_string(getpid()))).string();
+  std::string folder_ =
+      (std::filesystem::temp_directory_path() / ("tessera-disk-" + std::to_string(getpid()))).string();
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   static void fill(char* data, int64_t bytes, int seed) {

@@ -158,8 +158,9 @@ Result reference(const Case& c, const plan::ModelSpec& spec, comm::Comm& comm, i
         const bool adds = m > 0 && (c.plan.shards(u) == 1 || c.plan.units[u].reduces_once());
         store.bind_grad(u, -1, !adds);
         std::vector<Tensor> none;
-        stream_grad = run_backward(runs[u], std::move(stream_grad), u == 0 ? std::move(cond_grad) : std::vector<Tensor>{},
-                                   u == 0 ? std::vector<Tensor>{} : cond, u == 0 ? none : cond_grad, store.anchor(u));
+        stream_grad =
+            run_backward(runs[u], std::move(stream_grad), u == 0 ? std::move(cond_grad) : std::vector<Tensor>{},
+                         u == 0 ? std::vector<Tensor>{} : cond, u == 0 ? none : cond_grad, store.anchor(u));
         store.finish_grad(u);
       }
     }
@@ -188,8 +189,7 @@ Result reference(const Case& c, const plan::ModelSpec& spec, comm::Comm& comm, i
     if (speaker.speaks_for(u))
       squares += ops::sum_of_squares(result.gradients[u].const_data_ptr<float>(), result.gradients[u].numel());
   double total = 0;
-  for (const auto& row :
-       comm.group("reference_norm", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({squares}))
+  for (const auto& row : comm.group("reference_norm", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({squares}))
     total += row[0];
   result.norm = std::sqrt(total);
   return result;
@@ -269,18 +269,21 @@ void check(const Case& c, comm::Comm& comm, int rank) {
       expect(same_bits(outputs[m], expected.outputs[m]), "the output of micro-batch " + std::to_string(m) + " differs");
     for (int u = 0; u < store.units(); ++u)
       expect(same_bits(store.grad(u), expected.gradients[u]), "the gradient of " + spec.units[u].name + " differs");
-    expect(norm == expected.norm, "the norm is " + std::to_string(norm) + ", expected " + std::to_string(expected.norm));
+    expect(norm == expected.norm,
+           "the norm is " + std::to_string(norm) + ", expected " + std::to_string(expected.norm));
   }
   int64_t own = 0;
   for (const Tensor& t : outputs) own += round_up(static_cast<int64_t>(t.nbytes()), 64);
   const int64_t peak = Meter::peak() - before - own;
   const int64_t predicted = curve.peak - curve.persistent - schedule.arena - spec.resident;
-  const std::string numbers = std::to_string(peak) + " bytes above the shards, predicted " + std::to_string(predicted) +
-                              " at " + curve.at_name;
-  // The targets and what packs the inputs are the test's own and small; they are under the tolerance, not under the plan.
+  const std::string numbers =
+      std::to_string(peak) + " bytes above the shards, predicted " + std::to_string(predicted) + " at " + curve.at_name;
+  // The targets and what packs the inputs are the test's own and small; they are under the tolerance, not under the
+  // plan.
   const int64_t slack = std::max<int64_t>(1 << 20, static_cast<int64_t>(0.02 * static_cast<double>(curve.peak)));
   expect(peak <= predicted, "takes more than the plan says: " + numbers);
-  expect(c.plan.slice(dp_rank, 0).count < most || peak >= predicted - slack, "takes less than the plan says: " + numbers);
+  expect(c.plan.slice(dp_rank, 0).count < most || peak >= predicted - slack,
+         "takes less than the plan says: " + numbers);
   outputs.clear();
   check_update(c, spec, store, expected, adamw, rank);
   expect(Meter::live() == before, "leaves " + std::to_string(Meter::live() - before) + " bytes");

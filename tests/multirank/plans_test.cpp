@@ -16,8 +16,9 @@ struct Layout {
   int ranks;
   const char* mesh;
 };
-constexpr Layout kLayouts[] = {{1, "dp_shard=1"}, {2, "dp_shard=2"},     {2, "dp_replicate=2"},
-                               {3, "dp_shard=3"}, {4, "dp_replicate=2,dp_shard=2"}, {4, "dp_shard=4"}};
+constexpr Layout kLayouts[] = {
+    {1, "dp_shard=1"}, {2, "dp_shard=2"}, {2, "dp_replicate=2"}, {3, "dp_shard=3"}, {4, "dp_replicate=2,dp_shard=2"},
+    {4, "dp_shard=4"}};
 
 TEST(RandomPlans, GiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
   for (const Layout& layout : kLayouts) {

@@ -236,7 +236,8 @@ TEST(RandomPlans, EveryMutationIsRefused) {
       Edit edit(toy::run(spec, plan, 1, draw(random, 0, 2)));
       if (!mutation.apply(edit, random)) continue;
       ++applied;
-      ASSERT_FALSE(check(edit.done()).empty()) << mutation.name << "\n" << plan.to_toml(toy::names(spec)) << toy::text(edit.done());
+      ASSERT_FALSE(check(edit.done()).empty()) << mutation.name << "\n"
+                                               << plan.to_toml(toy::names(spec)) << toy::text(edit.done());
     }
     EXPECT_GE(applied, 5) << mutation.name;
   }

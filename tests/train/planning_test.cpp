@@ -66,6 +66,7 @@ TEST_F(Planning, TheWinnerIsTheFastestThatFits) {
   r.planner.budget = tight(r);
   const Planned planned = make_plan(r);
   ASSERT_TRUE(planned.choice.fits);
+  for (const auto& c : planned.choice.candidates) EXPECT_GT(candidate_seconds(planned, c), 0) << c.plan.summary();
   for (const auto& c : planned.choice.candidates)
     if (c.fits) EXPECT_GE(c.seconds, planned.choice.seconds * (1 - 1e-9)) << c.plan.summary();
 }

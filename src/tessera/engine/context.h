@@ -12,8 +12,8 @@ using AttentionResults = std::map<std::string, ops::AttentionResult, std::less<>
 
 /// What one run of a unit does beyond computing.
 struct RunMode {
-  std::string_view unneeded = {};  ///< the site whose value nobody will read (net::Unit::output_site), or empty
-  AttentionResults* keep = nullptr;         ///< receives the results of the sites it names
+  std::string_view unneeded = {};    ///< the site whose value nobody will read (net::Unit::output_site), or empty
+  AttentionResults* keep = nullptr;  ///< receives the results of the sites it names
   const AttentionResults* known = nullptr;  ///< sites that are not computed again
   std::function<void(std::string_view site, const Tensor& q, const Tensor& k)> on_attention = {};  ///< measurement
 };

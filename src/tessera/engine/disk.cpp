@@ -50,10 +50,10 @@ Disk::Disk(std::string folder, int64_t bytes) : folder_(std::move(folder)), size
   if (!direct) direct_ = open(name.c_str(), O_RDWR | O_CLOEXEC);
   unlink(name.c_str());  // nothing is left of it, however the process ends
   if (const int full = posix_fallocate(cached_, 0, size_); full != 0)
-    throw UserError(Exit::disk, "engine.disk",
-                    folder_ + ": " + format_bytes(size_) + " for the plan's nvme tier cannot be set aside: " +
-                        std::strerror(full),
-                    "free space, set plan.nvme to another disk, or keep more on the host");
+    throw UserError(
+        Exit::disk, "engine.disk",
+        folder_ + ": " + format_bytes(size_) + " for the plan's nvme tier cannot be set aside: " + std::strerror(full),
+        "free space, set plan.nvme to another disk, or keep more on the host");
 #ifdef TESSERA_URING
   ring_ = std::make_unique<Ring>();
   if (!ring_->ok) ring_.reset();
@@ -75,11 +75,11 @@ int64_t Disk::reserve(int64_t bytes) {
 }
 
 void Disk::fail(const char* what, int64_t offset, int64_t bytes, int error) const {
-  throw UserError(Exit::disk, "engine.disk",
-                  folder_ + ": " + what + " " + format_bytes(bytes) + " at " + std::to_string(offset) + ": " +
-                      std::strerror(error),
-                  "look at the disk (dmesg), free space or set plan.nvme to another one; start again from the last "
-                  "checkpoint");
+  throw UserError(
+      Exit::disk, "engine.disk",
+      folder_ + ": " + what + " " + format_bytes(bytes) + " at " + std::to_string(offset) + ": " + std::strerror(error),
+      "look at the disk (dmesg), free space or set plan.nvme to another one; start again from the last "
+      "checkpoint");
 }
 
 void Disk::read(int64_t offset, void* to, int64_t bytes) {

@@ -1,7 +1,7 @@
 #pragma once
 // The NVMe tier of one rank: one file without a name, read and written past the page cache by io_uring, in pieces that
-// keep the disk's queue full. Where io_uring or direct access is missing (old kernels, tmpfs), plain reads and writes do
-// the same, and `how()` says so.
+// keep the disk's queue full. Where io_uring or direct access is missing (old kernels, tmpfs), plain reads and writes
+// do the same, and `how()` says so.
 //
 //   Disk disk("/mnt/nvme/run1", bytes);
 //   const int64_t at = disk.reserve(n);
@@ -15,7 +15,8 @@ namespace tessera::engine {
 
 class Disk {
  public:
-  /// Makes the folder where it is missing and sets `bytes` of it aside. Throws UserError (disk) when there is not as much.
+  /// Makes the folder where it is missing and sets `bytes` of it aside. Throws UserError (disk) when there is not as
+  /// much.
   Disk(std::string folder, int64_t bytes);
   ~Disk();
   Disk(const Disk&) = delete;

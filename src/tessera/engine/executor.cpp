@@ -251,8 +251,7 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
     case plan::Op::reduce: {
       const int64_t total = store_.layout(in.unit).total;
       const Tensor shard = store_.grad_at(in.unit, in.target);
-      reduce_.reduce_scatter(shard, store_.arena(in.grad, total), store_.arena(in.scratch, total),
-                             in.add);
+      reduce_.reduce_scatter(shard, store_.arena(in.grad, total), store_.arena(in.scratch, total), in.add);
       done.push_back({shard_axis, "reduce_scatter", bytes_sent(shard, reduce_)});
       break;
     }
@@ -270,8 +269,7 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
         run.shares[in.unit] = sum_of_squares(store_.grad_at(in.unit, in.target));
       break;
     case plan::Op::update:
-      if (run.control && run.update)
-        store_.update(in.unit, *run.update, *run.control, {in.slot, in.grad, in.scratch});
+      if (run.control && run.update) store_.update(in.unit, *run.update, *run.control, {in.slot, in.grad, in.scratch});
       break;
     case plan::Op::flush:
       (*run.write)();
@@ -305,7 +303,8 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   std::optional<SavedStorages> saved;
   if (graph && plan.offloads()) saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens));
   net::Flow out = run_forward(*units_[in.unit], ctx, micro.cond, graph, unit_run);
-  if (train && plan.offloads()) list_offloaded(unit_run, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
+  if (train && plan.offloads())
+    list_offloaded(unit_run, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
   saved.reset();
   micro.stream = std::move(out.stream);
   if (!out.cond.empty()) {

@@ -21,7 +21,8 @@ void HostMemory::reserve(int64_t bytes) {
   void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (mapped == MAP_FAILED)
-    throw UserError(Exit::memory, "engine.host", "the host has no " + format_bytes(bytes) + " for what the plan offloads",
+    throw UserError(Exit::memory, "engine.host",
+                    "the host has no " + format_bytes(bytes) + " for what the plan offloads",
                     "offload less (activations = \"recompute\"), or use more ranks");
   madvise(mapped, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   data_ = static_cast<char*>(mapped), size_ = bytes;

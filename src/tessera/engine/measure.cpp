@@ -152,7 +152,8 @@ class Probe {
         const auto& to = k.size(0) == tokens_.count() ? tokens_.offsets : tokens_.context_offsets;
         double pairs = 0;
         for (size_t s = 0; s + 1 < to.size(); ++s)
-          pairs += static_cast<double>(tokens_.offsets[s + 1] - tokens_.offsets[s]) * static_cast<double>(to[s + 1] - to[s]);
+          pairs +=
+              static_cast<double>(tokens_.offsets[s + 1] - tokens_.offsets[s]) * static_cast<double>(to[s + 1] - to[s]);
         flops[std::string(site)] = 4 * pairs * static_cast<double>(q.size(1));
       };
       ShardContext ctx(store, 0, tokens_, {.on_attention = note});

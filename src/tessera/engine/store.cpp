@@ -24,8 +24,8 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
     unit.param = make_buffer(unit.layout.shard, masters_ == plan::Masters::fp32 ? at::kFloat : at::kBFloat16,
                              unit.plan.parameters, engine::Part::parameters, unit.param_extent);
     if (trainable)
-      unit.grad = make_buffer(unit.layout.shard, at::kFloat, unit.plan.gradients, engine::Part::gradients,
-                              unit.grad_extent);
+      unit.grad =
+          make_buffer(unit.layout.shard, at::kFloat, unit.plan.gradients, engine::Part::gradients, unit.grad_extent);
     unit.states = plan::state_layout(unit.spec, unit.layout, unit.layout.shards > 1 ? shard_rank_ : 0, {});
     unit.anchor = at::zeros({1}, options).requires_grad_(trainable);
     unit.sites.resize(unit.spec.params.size());

@@ -109,7 +109,7 @@ class Store {
     Tensor param, grad, anchor;
     plan::StateLayout states;  // of this rank's shard
     Tensor buffer;
-    plan::UnitPlan plan;  // tiers
+    plan::UnitPlan plan;                                              // tiers
     int64_t param_extent = -1, grad_extent = -1, states_extent = -1;  // on disk
     std::vector<ops::WeightSite> sites;
     std::map<std::string, int, std::less<>> index;

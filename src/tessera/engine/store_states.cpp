@@ -26,8 +26,8 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   Unit& unit = units_[u];
   const Tensor shard = param_at(u, staged.param);
   const auto* grad = unit.grad.defined() ? grad_at(u, staged.grad).const_data_ptr<float>() : nullptr;
-  auto* states = static_cast<uint8_t*>(
-      staged.states < 0 ? unit.buffer.mutable_data_ptr() : arena(staged.states, 1).mutable_data_ptr());
+  auto* states = static_cast<uint8_t*>(staged.states < 0 ? unit.buffer.mutable_data_ptr()
+                                                         : arena(staged.states, 1).mutable_data_ptr());
   const plan::ParamSpec& param = unit.spec.params[range.param];
   net::Slice slice;
   slice.tensor = hash_text(param.name);

@@ -85,8 +85,8 @@ int64_t Store::host_bytes() const {
 int64_t Store::disk_bytes() const {
   int64_t bytes = 0;
   for (const Unit& unit : units_)
-    for (const auto& [tensor, extent] : {std::pair(unit.param, unit.param_extent), {unit.grad, unit.grad_extent},
-                                         {unit.buffer, unit.states_extent}})
+    for (const auto& [tensor, extent] :
+         {std::pair(unit.param, unit.param_extent), {unit.grad, unit.grad_extent}, {unit.buffer, unit.states_extent}})
       if (extent >= 0) bytes += static_cast<int64_t>(tensor.nbytes());
   return bytes;
 }

@@ -107,8 +107,9 @@ std::string Plan::summary() const {
     text += ", some of " + std::to_string(n) + " offloaded";
   for (Tier tier : {Tier::host, Tier::nvme}) {
     std::string parts;
-    for (const auto& [part, member] :
-         {std::pair("parameters", &UnitPlan::parameters), {"gradients", &UnitPlan::gradients}, {"states", &UnitPlan::states}})
+    for (const auto& [part, member] : {std::pair("parameters", &UnitPlan::parameters),
+                                       {"gradients", &UnitPlan::gradients},
+                                       {"states", &UnitPlan::states}})
       if (const auto n = units_with([&](const UnitPlan& u) { return u.*member == tier; }))
         parts += std::string(parts.empty() ? "" : " and ") + part + (n == total ? "" : " of " + std::to_string(n));
     if (!parts.empty()) text += ", " + parts + " on " + std::string(name(tier));

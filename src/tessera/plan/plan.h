@@ -75,7 +75,8 @@ struct Plan {
   std::vector<UnitPlan> units;
   bool operator==(const Plan&) const = default;
 
-  /// What parameters are rounded to when they are gathered: masters that are bf16, or half of them, have no more to give.
+  /// What parameters are rounded to when they are gathered: masters that are bf16, or half of them, have no more to
+  /// give.
   ParamType gathered() const { return states.masters == Masters::fp32 ? param_dtype : ParamType::bf16; }
   /// Micro-batches a rank runs a step, the same on every rank (some may be idle).
   int64_t accumulation() const;

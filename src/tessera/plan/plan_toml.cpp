@@ -66,7 +66,8 @@ class Reader {
                       file_ + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),
                       "correct the line, or write a plan with 'tessera plan' and start from it");
     }
-    known_keys(root, "", {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "units"});
+    known_keys(root, "",
+               {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "units"});
     Plan plan;
     plan.units.resize(names_.size());
     plan.global_batch = integer(root, "", "global_batch", 1, plan.global_batch);
@@ -144,8 +145,9 @@ class Reader {
   }
 
   void read_unit(const toml::table& table, const std::string& prefix, std::vector<UnitPlan>& units) const {
-    known_keys(table, prefix, {"name", "activations", "sites", "strategy", "reduce", "parameters", "gradients", "states",
-                                "reshard_after_forward"});
+    known_keys(table, prefix,
+               {"name", "activations", "sites", "strategy", "reduce", "parameters", "gradients", "states",
+                "reshard_after_forward"});
     if (!table.contains("name")) fail(prefix + "name", "missing", "say which units are meant, for example \"*\"");
     const std::string pattern = text(table, prefix, "name");
     const auto chosen = matching(pattern, names_);
@@ -159,8 +161,8 @@ class Reader {
     const std::string where = "plan.read " + file_ + ": " + prefix;
     if (table.contains("activations"))
       unit.activations = policy_of(text(table, prefix, "activations"), where + "activations");
-    for (const auto& [key, tier] : {std::pair("parameters", &unit.parameters), {"gradients", &unit.gradients},
-                                    {"states", &unit.states}})
+    for (const auto& [key, tier] :
+         {std::pair("parameters", &unit.parameters), {"gradients", &unit.gradients}, {"states", &unit.states}})
       if (table.contains(key)) *tier = tier_of(text(table, prefix, key), where + key);
     if (table.contains("sites")) read_sites(table, prefix, where, unit);
     if (table.contains("strategy")) unit.strategy = strategy_of(text(table, prefix, "strategy"), where + "strategy");
@@ -181,8 +183,7 @@ class Reader {
     unit.strategy = meant;
   }
 
-  void read_sites(const toml::table& table, const std::string& prefix, const std::string& where,
-                  UnitPlan& unit) const {
+  void read_sites(const toml::table& table, const std::string& prefix, const std::string& where, UnitPlan& unit) const {
     const toml::table* sites = table["sites"].as_table();
     if (!sites) fail(prefix + "sites", "not a table", "write sites = { self_attn = \"keep\" }");
     unit.sites.clear();
@@ -228,7 +229,8 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
         << "\nactivations = \"" << name(units[first].activations) << "\"\nstrategy = \"" << name(units[first].strategy)
         << "\"\n";
     for (const auto& [key, tier] : {std::pair("parameters", units[first].parameters),
-                                    {"gradients", units[first].gradients}, {"states", units[first].states}})
+                                    {"gradients", units[first].gradients},
+                                    {"states", units[first].states}})
       if (tier != Tier::device) out << key << " = \"" << name(tier) << "\"\n";
     if (units[first].reduce_once) out << "reduce = \"once\"\n";
     if (!units[first].sites.empty()) {

@@ -1,8 +1,8 @@
 #include "tessera/plan/planner.h"
 
 #include <algorithm>
-#include <utility>
 #include <optional>
+#include <utility>
 
 #include "tessera/base/units.h"
 
@@ -22,12 +22,10 @@ struct Saving {
     return activations == Policy::offload || attention == Policy::offload || boundary == Policy::offload;
   }
 };
-constexpr Saving kSavings[] = {{Policy::recompute, Policy::keep, Policy::keep},
-                               {Policy::recompute, Policy::offload, Policy::keep},
-                               {Policy::recompute, Policy::offload, Policy::offload},
-                               {Policy::recompute, Policy::recompute, Policy::keep},
-                               {Policy::recompute, Policy::recompute, Policy::offload},
-                               {Policy::offload, Policy::offload, Policy::offload}};
+constexpr Saving kSavings[] = {
+    {Policy::recompute, Policy::keep, Policy::keep},         {Policy::recompute, Policy::offload, Policy::keep},
+    {Policy::recompute, Policy::offload, Policy::offload},   {Policy::recompute, Policy::recompute, Policy::keep},
+    {Policy::recompute, Policy::recompute, Policy::offload}, {Policy::offload, Policy::offload, Policy::offload}};
 
 struct Tiers {
   Tier parameters, gradients, states;
@@ -73,8 +71,7 @@ class Search {
     for (Tiers tiers : kTiers) {
       const bool automatic = !input_.parameters || !input_.gradients || !input_.states_tier;
       if (automatic && input_.host_budget <= 0 && tiers != kTiers[0]) continue;
-      const bool disk =
-          tiers.parameters == Tier::nvme || tiers.gradients == Tier::nvme || tiers.states == Tier::nvme;
+      const bool disk = tiers.parameters == Tier::nvme || tiers.gradients == Tier::nvme || tiers.states == Tier::nvme;
       if (disk && !input_.nvme) continue;  // by hand it is allowed, and the store asks for a folder
       tiers = {input_.parameters.value_or(tiers.parameters), input_.gradients.value_or(tiers.gradients),
                input_.states_tier.value_or(tiers.states)};
@@ -140,7 +137,7 @@ class Search {
     Plan plan = from.plan;
     int64_t over = over_host(from);
     const StatesOf states = adamw_states(plan.states);
-    for (Tier UnitPlan::* part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters}) {
+    for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters}) {
       if (input_.*by_hand_of(part)) continue;
       for (size_t u = plan.units.size(); u-- > 0 && over > 0;) {
         if (plan.units[u].*part != Tier::host) continue;
@@ -154,7 +151,7 @@ class Search {
     return evaluate(std::move(plan));
   }
 
-  static std::optional<Tier> PlannerInput::* by_hand_of(Tier UnitPlan::* part) {
+  static std::optional<Tier> PlannerInput::*by_hand_of(Tier UnitPlan::*part) {
     return part == &UnitPlan::gradients    ? &PlannerInput::gradients
            : part == &UnitPlan::parameters ? &PlannerInput::parameters
                                            : &PlannerInput::states_tier;
@@ -244,7 +241,7 @@ class Search {
           }
         });
     }
-    for (Tier UnitPlan::* part : {&UnitPlan::gradients, &UnitPlan::parameters, &UnitPlan::states}) {
+    for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::parameters, &UnitPlan::states}) {
       int away = 0;
       for (const UnitPlan& unit : best_->candidate.plan.units) away += unit.*part != Tier::device;
       if (away > 0 && !(input_.*by_hand_of(part)))
@@ -288,8 +285,10 @@ class Search {
                       format_bytes(part.gradients) + ", optimiser states " + format_bytes(part.states) + ", slots " +
                       format_bytes(part.slots) + ", activations " + format_bytes(part.activations + part.temporaries);
       if (winner.candidate.host > 0 && input_.host_budget > 0 && winner.candidate.host > input_.host_budget)
-        choice.advice += "; on the host it needs " + format_bytes(winner.candidate.host) + " a rank, and its share of "
-                         "plan.host_budget is " + format_bytes(input_.host_budget);
+        choice.advice += "; on the host it needs " + format_bytes(winner.candidate.host) +
+                         " a rank, and its share of "
+                         "plan.host_budget is " +
+                         format_bytes(input_.host_budget);
     }
     choice.candidates = std::move(candidates_);
     return choice;
@@ -324,8 +323,7 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine) {
   Choice choice = Search(model, mesh, input, machine).run();
-  if (choice.fits && set_by_hand(input))
-    choice.warning = slower_by_hand(model, mesh, input, machine, choice.seconds);
+  if (choice.fits && set_by_hand(input)) choice.warning = slower_by_hand(model, mesh, input, machine, choice.seconds);
   return choice;
 }
 

@@ -2,9 +2,9 @@
 // Chooses strategy, tiers, what happens to activations, and the prefetch depth under the budgets of device and host, by
 // predicted memory and time. Values set by hand are respected.
 //
-// [Note: the search] Memory falls with the number of blocks that save less, so for each choice of tiers, strategy and way
-// of saving less the fewest such blocks that fit are found by halving; the simulator says which of these plans is the
-// fastest. What memory is left over is then spent on it: attention that need not run again, parameters that stay
+// [Note: the search] Memory falls with the number of blocks that save less, so for each choice of tiers, strategy and
+// way of saving less the fewest such blocks that fit are found by halving; the simulator says which of these plans is
+// the fastest. What memory is left over is then spent on it: attention that need not run again, parameters that stay
 // gathered, another prefetch depth, each kept only where the simulator finds it faster.
 //
 //   Choice choice = choose(spec, mesh, batch, {.budget = 24 << 30});

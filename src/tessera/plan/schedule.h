@@ -26,13 +26,13 @@ enum class Op {
   reduce,     ///< sum the gradient slot over the shard group into the gradient shard (added from the second micro-batch
               ///< on)
   reduce_outer,  ///< sum the gradient shard over the replicas (dp_replicate), once a step
-  norm,          ///< gradient norm, loss and control values of all ranks; of a unit: its share, while it is on the device
-  update,        ///< optimiser step of the unit's shard
-  flush,         ///< write the shards of a checkpoint
-  finish,        ///< a forward-only pass hands out its result
-  stash,         ///< copy to the host tier
-  drop,          ///< the device memory of what was stashed is free
-  fetch,         ///< bring back from the host tier
+  norm,    ///< gradient norm, loss and control values of all ranks; of a unit: its share, while it is on the device
+  update,  ///< optimiser step of the unit's shard
+  flush,   ///< write the shards of a checkpoint
+  finish,  ///< a forward-only pass hands out its result
+  stash,   ///< copy to the host tier
+  drop,    ///< the device memory of what was stashed is free
+  fetch,   ///< bring back from the host tier
 };
 enum class Lane { compute, gather, reduce, control, disk, h2d, d2h };
 inline constexpr int kLaneCount = 7;
@@ -55,17 +55,17 @@ struct Comm {
 struct Instruction {
   Op op{};
   Lane lane{};
-  int unit = -1;          ///< index into ModelSpec::units, -1 for none
-  std::string name;       ///< the unit's name, empty for none
-  int micro = -1;         ///< micro-batch, -1 for none
-  int64_t bytes = 0;      ///< bytes gathered, reduced, updated or written
-  std::string group;      ///< communicator with its ranks, "gather:dp_shard[0,1]"; empty for none
+  int unit = -1;         ///< index into ModelSpec::units, -1 for none
+  std::string name;      ///< the unit's name, empty for none
+  int micro = -1;        ///< micro-batch, -1 for none
+  int64_t bytes = 0;     ///< bytes gathered, reduced, updated or written
+  std::string group;     ///< communicator with its ranks, "gather:dp_shard[0,1]"; empty for none
   int64_t slot = -1;     ///< arena offset in bytes of the unit's parameters (gather..release, update), or of what moves
   int64_t grad = -1;     ///< arena offset of the gradient slot (backward, idle, reduce), of the gradient shard (update)
   int64_t scratch = -1;  ///< arena offset of the reduction's receive buffer (reduce), of the parameter shard (gather),
                          ///< of the states (update)
-  int64_t target = -1;    ///< arena offset of a gradient shard that rests on another tier (reduce, reduce_outer, norm)
-  int64_t host = -1;      ///< host arena offset (stash, fetch)
+  int64_t target = -1;   ///< arena offset of a gradient shard that rests on another tier (reduce, reduce_outer, norm)
+  int64_t host = -1;     ///< host arena offset (stash, fetch)
   Part part = Part::none;
   bool add = false;       ///< the gradient is added to what lies there (backward, idle, reduce)
   std::vector<int> wait;  ///< indices (into the same list) that must be done before this one starts

@@ -11,10 +11,9 @@ namespace tessera::plan {
 
 namespace {
 
-constexpr std::array<std::string_view, 16> kOps = {"gather",   "forward", "release", "loss",         "recompute",
-                                                   "backward", "idle",    "reduce",  "reduce_outer", "norm",
-                                                   "update",   "flush",   "finish",  "stash",        "drop",
-                                                   "fetch"};
+constexpr std::array<std::string_view, 16> kOps = {"gather", "forward", "release",      "loss", "recompute", "backward",
+                                                   "idle",   "reduce",  "reduce_outer", "norm", "update",    "flush",
+                                                   "finish", "stash",   "drop",         "fetch"};
 constexpr std::array<std::string_view, 7> kLanes = {"compute", "gather", "reduce", "control", "disk", "h2d", "d2h"};
 constexpr std::array<std::string_view, 5> kParts = {"none", "activations", "parameters", "gradients", "states"};
 static_assert(kOps.size() == static_cast<size_t>(Op::fetch) + 1 &&

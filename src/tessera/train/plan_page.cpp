@@ -194,7 +194,8 @@ std::string shares(const Planned& planned, const plan::MemoryCurve& memory) {
   return out.str();
 }
 
-std::string candidates(const plan::Choice& choice) {
+std::string candidates(const Planned& planned) {
+  const plan::Choice& choice = planned.choice;
   if (choice.candidates.empty()) return "";
   std::vector<const plan::Candidate*> order;
   for (const auto& c : choice.candidates) order.push_back(&c);
@@ -206,8 +207,8 @@ std::string candidates(const plan::Choice& choice) {
   out << "<div class=card><h2>Considered</h2><table><tr><th>plan</th><th>step</th><th>peak</th><th>why</th></tr>";
   for (size_t i = 0; i < std::min(order.size(), kShown); ++i)
     out << "<tr><td>" << escape(order[i]->plan.summary()) << (order[i]->plan == choice.plan ? " <b>chosen</b>" : "")
-        << "</td><td class=n>" << seconds(order[i]->seconds) << "</td><td class=n>" << format_bytes(order[i]->peak)
-        << "</td><td>" << escape(order[i]->why) << "</td></tr>";
+        << "</td><td class=n>" << seconds(candidate_seconds(planned, *order[i])) << "</td><td class=n>"
+        << format_bytes(order[i]->peak) << "</td><td>" << escape(order[i]->why) << "</td></tr>";
   out << "</table>";
   if (order.size() > kShown) out << "<p class=soft>and " << order.size() - kShown << " more in plan --json</p>";
   out << "</div>";
@@ -242,7 +243,7 @@ std::string plan_page(const Planned& planned) {
     }
     out << "</p>" << Picture(planned, group).draw() << "</div>";
   }
-  out << shares(planned, memory) << candidates(planned.choice) << "</main></html>\n";
+  out << shares(planned, memory) << candidates(planned) << "</main></html>\n";
   return out.str();
 }
 

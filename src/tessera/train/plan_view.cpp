@@ -64,8 +64,11 @@ Json group_hashes(const Planned& planned) {
 Json candidates(const Planned& planned) {
   Json list = Json::array();
   for (const auto& c : planned.choice.candidates)
-    list.push_back(
-        {{"plan", c.plan.summary()}, {"fits", c.fits}, {"seconds", c.seconds}, {"peak_bytes", c.peak}, {"why", c.why}});
+    list.push_back({{"plan", c.plan.summary()},
+                    {"fits", c.fits},
+                    {"seconds", candidate_seconds(planned, c)},
+                    {"peak_bytes", c.peak},
+                    {"why", c.why}});
   return list;
 }
 
@@ -123,6 +126,13 @@ void time_rows(Table& table, const Planned& planned) {
 }
 
 }  // namespace
+
+double candidate_seconds(const Planned& planned, const plan::Candidate& candidate) {
+  if (candidate.seconds > 0) return candidate.seconds;
+  // of another micro-batch than the one that was measured: as much more or less work in each
+  const double samples = static_cast<double>(candidate.plan.micro_batch) / static_cast<double>(planned.spec.samples);
+  return samples * plan::predict(planned.spec, candidate.plan, planned.machine).step.total;
+}
 
 std::string plan_json(const Planned& planned) {
   const int rank = planned.highest_rank();
@@ -199,7 +209,7 @@ std::string plan_text(const Planned& planned) {
   table.title("considered: " + std::to_string(planned.choice.candidates.size()) + " plans" +
               (planned.choice.candidates.size() > shown.size() ? ", the nearest of them" : ""));
   for (const auto* c : shown)
-    table.row(format_seconds(c->seconds) + ", " + format_bytes(c->peak),
+    table.row(format_seconds(candidate_seconds(planned, *c)) + ", " + format_bytes(c->peak),
               c->plan.summary() + ": " + c->why + (c->plan == planned.plan() ? "  <- chosen" : ""));
   return table.take();
 }

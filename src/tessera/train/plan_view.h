@@ -15,6 +15,9 @@ std::string plan_json(const Planned& planned);
 /// What `plan` prints: where the bytes go, where the step's time goes, what else was considered and why not.
 std::string plan_text(const Planned& planned);
 
+/// Seconds of a step of a candidate; the planner leaves out those that do not fit, they are simulated here.
+double candidate_seconds(const Planned& planned, const plan::Candidate& candidate);
+
 /// A trace that Perfetto and chrome://tracing open: the predicted lanes of a rank of each group; beside them, when
 /// `executed` has lines of schedule.jsonl with times, the lanes of one executed step. Throws UserError (input) naming a
 /// line that cannot be read.

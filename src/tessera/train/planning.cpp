@@ -148,11 +148,11 @@ Planned make_plan(const PlanRequest& request) {
   Planned planned = make_plan_as_is(request);
   if (!planned.choice.fits) {
     const std::string way_out = advice(request);
-    planned.choice.advice +=
-        !way_out.empty()
-            ? ". What fits: " + way_out
-            : "; no change of micro-batch, host memory, ranks or frames alone makes it fit: raise plan.budget and use more "
-              "ranks (--mesh dp_shard=" + std::to_string(2 * request.mesh.shard_size()) + ") together";
+    planned.choice.advice += !way_out.empty() ? ". What fits: " + way_out
+                                              : "; no change of micro-batch, host memory, ranks or frames alone makes "
+                                                "it fit: raise plan.budget and use more "
+                                                "ranks (--mesh dp_shard=" +
+                                                    std::to_string(2 * request.mesh.shard_size()) + ") together";
   }
   return planned;
 }

@@ -16,9 +16,9 @@ Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::stri
       whole_(group_name("reduce_whole", kWholeAxes)),
       world_(group_name("control", {kAllAxes.begin(), kAllAxes.end()})),
       resident_(model.units.size()) {
-  check_internal(plan.units.size() == model.units.size(), "plan.compile",
-                 "the plan has " + std::to_string(plan.units.size()) + " units, the model " +
-                     std::to_string(model.units.size()));
+  check_internal(
+      plan.units.size() == model.units.size(), "plan.compile",
+      "the plan has " + std::to_string(plan.units.size()) + " units, the model " + std::to_string(model.units.size()));
   schedule_.phase = std::move(phase);
   const StatesOf states = adamw_states(plan.states);
   for (size_t u = 0; u < model.units.size(); ++u) {

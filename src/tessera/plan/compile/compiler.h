@@ -1,7 +1,7 @@
 #pragma once
-// Compiles a plan into the instructions of one rank. The order is built as *visits*: each visit is one use of one unit's
-// parameters. What a visit needs from elsewhere (a gather, stashed activations) is issued `prefetch` visits ahead.
-// Internal to the compiler; one source file for each concern.
+// Compiles a plan into the instructions of one rank. The order is built as *visits*: each visit is one use of one
+// unit's parameters. What a visit needs from elsewhere (a gather, stashed activations) is issued `prefetch` visits
+// ahead. Internal to the compiler; one source file for each concern.
 //
 //   Schedule step = Compiler(model, plan, rank, "train").train();
 #include <deque>
@@ -44,7 +44,7 @@ class Compiler {
     int last;
   };
   using Flight = std::vector<Use>;  // what one reduction or update still uses
-  struct Away {  // activations of one unit and micro-batch on their way to the host and back
+  struct Away {                     // activations of one unit and micro-batch on their way to the host and back
     int64_t bytes = 0, host = -1;
     int stash = -1, fetch = -1;
     bool dropped = false;
@@ -98,11 +98,11 @@ class Compiler {
   std::vector<FlatLayout> layouts_;
   std::vector<int64_t> state_bytes_;
   std::vector<Resident> resident_;
-  std::map<std::pair<int, int>, Away> away_;   // by (unit, micro)
-  std::deque<std::pair<int, int>> undropped_;  // stashed and still on the device, oldest first
+  std::map<std::pair<int, int>, Away> away_;     // by (unit, micro)
+  std::deque<std::pair<int, int>> undropped_;    // stashed and still on the device, oldest first
   std::map<std::pair<int, Part>, int> written_;  // by buffer: the instruction that last wrote its resting place
-  std::deque<Flight> flights_;                 // not yet given back, oldest first
-  std::map<int, int64_t> whole_gradients_;     // by unit: the slot that gathers gradients until they are reduced once
+  std::deque<Flight> flights_;                   // not yet given back, oldest first
+  std::map<int, int64_t> whole_gradients_;       // by unit: the slot that gathers gradients until they are reduced once
   std::vector<int> last_reduce_, last_backward_;  // of the reduce lane, of the compute lane: the norm waits for both
   Arena arena_, host_;
   Schedule schedule_;

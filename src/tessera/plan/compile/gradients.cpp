@@ -1,4 +1,5 @@
-// Gradients: written into a slot of the arena and reduced into shards, or written where they stay; then norm and update.
+// Gradients: written into a slot of the arena and reduced into shards, or written where they stay; then norm and
+// update.
 #include "tessera/plan/compile/compiler.h"
 
 namespace tessera::plan {
@@ -13,8 +14,7 @@ std::optional<int> Compiler::backward(const Visit& visit) {
     return in;
   };
   if (!nothing && unit.activations == Policy::recompute) add(need(use(Op::recompute, visit)));
-  Instruction in =
-      nothing ? make(Op::idle, Lane::compute, visit.unit, visit.micro) : need(use(Op::backward, visit));
+  Instruction in = nothing ? make(Op::idle, Lane::compute, visit.unit, visit.micro) : need(use(Op::backward, visit));
   in.add = visit.micro > 0 && (!sharded || unit.reduces_once());
   if (sharded && unit.reduces_once() && visit.micro > 0) {
     in.grad = whole_gradients_.at(visit.unit);

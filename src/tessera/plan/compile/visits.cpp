@@ -48,7 +48,8 @@ void Compiler::gather(int unit, int micro) {
   const bool narrow = plan_.gathered() == ParamType::bf16;
   const bool away = tier(unit, Part::parameters) != Tier::device;
   if (layout.shards > 1 || narrow || away) in.slot = arena_.take(in.bytes, in.wait);  // else it is read where it lies
-  const bool direct = !narrow;  // the shard comes to its place in the slot; what is widened there needs a place of its own
+  const bool direct =
+      !narrow;  // the shard comes to its place in the slot; what is widened there needs a place of its own
   if (away) {
     std::vector<int> wait = in.wait;
     in.scratch = direct ? in.slot + (layout.shards > 1 ? plan_.mesh.shard_rank(rank_) * layout.shard * kElement : 0)

@@ -170,8 +170,8 @@ void Book::split_passes() {
   std::set<std::tuple<Op, int, int>> gathered;
   for (int k = 0; k < static_cast<int>(lines_.size()); ++k) {
     bool begins = k == 0 || !same_run(lines_[k - 1], lines_[k]) || lines_[k - 1].phase != lines_[k].phase;
-    const bool first_hop = in(k).op == Op::fetch && in(k).part == Part::parameters &&
-                           (in(k).lane == Lane::disk || in(k).host < 0);
+    const bool first_hop =
+        in(k).op == Op::fetch && in(k).part == Part::parameters && (in(k).lane == Lane::disk || in(k).host < 0);
     const std::tuple key{in(k).op, unit(k), in(k).micro};
     const bool brings = in(k).op == Op::gather || first_hop;
     const bool repeats = brings && lines_[k].phase != "train" && gathered.contains(key);

@@ -198,14 +198,14 @@ class StepRules {
 
   void fetch(int k) {
     Work& work = work_of(k);
-    if (work.drop < 0)
-      book_.complain(k, "order", "brings back what is still there; put a stash and a drop before it");
+    if (work.drop < 0) book_.complain(k, "order", "brings back what is still there; put a stash and a drop before it");
     if (work.stash >= 0) {
       after(k, work.stash, "the copy may not be done");
       same_bytes(k, work.stash);
       if (book_.in(k).host != book_.in(work.stash).host)
-        book_.complain(k, "residency", "reads host memory at " + slot_text(book_.in(k).host) + ", but " +
-                                           book_.at(work.stash) + " wrote " + slot_text(book_.in(work.stash).host));
+        book_.complain(k, "residency",
+                       "reads host memory at " + slot_text(book_.in(k).host) + ", but " + book_.at(work.stash) +
+                           " wrote " + slot_text(book_.in(work.stash).host));
       host_.give(work.stash, book_.in(work.stash).host, k);
     }
     once(k, work.fetch);
@@ -221,8 +221,9 @@ class StepRules {
 
   void same_bytes(int k, int stash) {
     if (book_.in(k).bytes != book_.in(stash).bytes)
-      book_.complain(k, "bytes", "moves " + std::to_string(book_.in(k).bytes) + " bytes, but " + book_.at(stash) +
-                                     " moved " + std::to_string(book_.in(stash).bytes));
+      book_.complain(k, "bytes",
+                     "moves " + std::to_string(book_.in(k).bytes) + " bytes, but " + book_.at(stash) + " moved " +
+                         std::to_string(book_.in(stash).bytes));
   }
 
   // -- gradients ---------------------------------------------------------------------------------------------------
@@ -244,8 +245,9 @@ class StepRules {
       if (open < 0)
         book_.complain(k, "order", "adds to a gradient that no earlier micro-batch has written; remove \"add\"");
       else if (book_.in(open).grad != book_.in(k).grad)
-        book_.complain(k, "order", "adds to gradient slot " + slot_text(book_.in(k).grad) + ", but " + book_.at(open) +
-                                       " began the sum in slot " + slot_text(book_.in(open).grad));
+        book_.complain(k, "order",
+                       "adds to gradient slot " + slot_text(book_.in(k).grad) + ", but " + book_.at(open) +
+                           " began the sum in slot " + slot_text(book_.in(open).grad));
       else
         after(k, open, "the sum so far may not be there");
       return;
@@ -280,14 +282,16 @@ class StepRules {
     const int open = std::exchange(unreduced_[book_.unit(k)], -1);
     if (open >= 0) arena_.give(open, book_.in(open).grad, k);
     bool earlier = false;
-    for (auto it = work_.lower_bound({book_.unit(k), -1}); it != work_.end() && it->first.first == book_.unit(k); ++it) {
+    for (auto it = work_.lower_bound({book_.unit(k), -1}); it != work_.end() && it->first.first == book_.unit(k);
+         ++it) {
       Work& other = it->second;
       if (other.reduce >= 0 && other.reduce < k) earlier = true;
       if (other.gradient >= 0 && other.reduce < 0) other.reduce = k;  // summed in the same slot
     }
     if (earlier != book_.in(k).add)
-      book_.complain(k, "order", earlier ? "replaces what earlier micro-batches have summed; set \"add\""
-                                         : "adds to a shard that holds an old step's gradient; remove \"add\"");
+      book_.complain(k, "order",
+                     earlier ? "replaces what earlier micro-batches have summed; set \"add\""
+                             : "adds to a shard that holds an old step's gradient; remove \"add\"");
   }
 
   /// A gradient shard leaves the device: what was summed in the arena until here goes on elsewhere.
@@ -334,8 +338,9 @@ class StepRules {
       if (shares_[unit] >= 0)
         after(k, shares_[unit], "its share may not be taken");
       else if (tiers_.rests_elsewhere(unit, Part::gradients))
-        book_.complain(k, "order", "counts the gradient of " + book_.units()[unit] +
-                                       ", which is not on the device; take its norm before it leaves");
+        book_.complain(k, "order",
+                       "counts the gradient of " + book_.units()[unit] +
+                           ", which is not on the device; take its norm before it leaves");
     }
     once(k, norm_);
   }

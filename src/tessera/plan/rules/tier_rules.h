@@ -46,7 +46,8 @@ class TierRules {
       return;
     }
     if (buffer.owner < 0 || buffer.at != in.slot) {
-      book_.complain(k, "residency", "sends what is not at " + slot_text(in.slot) + "; fetch or compute it there first");
+      book_.complain(k, "residency",
+                     "sends what is not at " + slot_text(in.slot) + "; fetch or compute it there first");
     } else {
       follow(k, buffer.last, "it may still change");
       arena_.give(buffer.owner, buffer.at, k);
@@ -70,8 +71,9 @@ class TierRules {
       return;
     }
     if (buffer.owner < 0 || buffer.at != at) {
-      book_.complain(k, "residency", "needs the unit's " + std::string(name(part)) + " at " + slot_text(at) +
-                                         ", where nothing has brought them; put a fetch before it");
+      book_.complain(k, "residency",
+                     "needs the unit's " + std::string(name(part)) + " at " + slot_text(at) +
+                         ", where nothing has brought them; put a fetch before it");
       return;
     }
     follow(k, buffer.last, "they may not have arrived");
