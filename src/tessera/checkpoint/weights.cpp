@@ -86,7 +86,8 @@ void WeightSet::add_index(const Path& index) {
   if (missing.empty()) return;
   std::string list;
   for (const std::string& file : missing) list += (list.empty() ? "" : ", ") + file;
-  refuse(index.string() + " names " + std::to_string(files.size() + missing.size()) + " files, of which " +
+  const size_t named = files.size() + missing.size();
+  refuse(index.string() + " names " + std::to_string(named) + (named == 1 ? " file" : " files") + ", of which " +
              std::to_string(missing.size()) + (missing.size() == 1 ? " is" : " are") + " not there: " + list,
          "fetch what is missing; was a download cut short?");
 }
