@@ -38,27 +38,68 @@ net::WeightMap initial_weights(const Wan& model, uint64_t seed) {
 }
 
 net::Sample sample(const Config& c, int64_t f, int64_t h, int64_t w, int64_t words) {
-  return {.x = at::randn({c.in_dim, f, h, w}), .t = 321.5, .context = at::randn({words, c.text_dim})};
+  net::Sample sample = Wan(c).blank({c.out_dim, f, h, w});
+  sample.x = at::randn({c.out_dim, f, h, w});
+  sample.t = 321.5;
+  sample.context = at::randn({words, c.text_dim});
+  for (auto& [name, value] : sample.extra) value = at::randn(value.sizes());
+  return sample;
+}
+
+/// The tiny presets, one of each type.
+const std::vector<std::string> kTiny = {"wan-tiny", "wan-tiny-i2v", "wan-tiny-flf2v", "wan-tiny-i2v-2.2",
+                                        "wan-tiny-ti2v"};
+
+/// Random weights instead of the zeros that would hide what they multiply.
+net::WeightMap lively_weights(const Wan& model) {
+  net::WeightMap weights = initial_weights(model, 5);
+  for (const char* zero : {"head.head.weight", "img_emb.emb_pos"})
+    if (weights.count(zero)) weights[zero] = at::randn(weights[zero].sizes());
+  return weights;
+}
+
+at::Tensor predict(const Wan& model, const net::WeightMap& weights, const net::Sample& sample) {
+  const net::Batch batch = model.pack({sample});
+  return model.unpack(net::run_plain(model.units(), weights, batch), batch)[0];
 }
 
 }  // namespace
 
 TEST(Wan, PresetsHaveThePublishedSizes) {
-  const Wan small(size_of("wan2.1-t2v-1.3b")), large(size_of("wan2.1-t2v-14b"));
-  EXPECT_EQ(parameters(small), 1418996800);
-  EXPECT_EQ(parameters(large), 14288491584);
-  size_t tensors = 0;
-  for (const auto& unit : small.units()) tensors += unit->spec().params.size();
-  EXPECT_EQ(tensors, 825u);
+  struct Published {
+    const char* preset;
+    int64_t parameters;
+    size_t tensors;
+  };
+  const Published table[] = {{"wan2.1-t2v-1.3b", 1418996800, 825},        {"wan2.1-t2v-14b", 14288491584, 1095},
+                             {"wan2.1-i2v-14b-480p", 16394878784, 1303},  {"wan2.1-i2v-14b-720p", 16394878784, 1303},
+                             {"wan2.1-flf2v-14b-720p", 16395536704, 1304}, {"wan2.2-t2v-a14b", 14288491584, 1095},
+                             {"wan2.2-i2v-a14b", 14288901184, 1095},      {"wan2.2-ti2v-5b", 4999787712, 825}};
+  for (const Published& row : table) {
+    const Wan model(size_of(row.preset));
+    EXPECT_EQ(parameters(model), row.parameters) << row.preset;
+    size_t tensors = 0;
+    for (const auto& unit : model.units()) tensors += unit->spec().params.size();
+    EXPECT_EQ(tensors, row.tensors) << row.preset;
+  }
 }
 
 TEST(Wan, FlopsAreThePublishedOnes) {
-  const Wan model(size_of("wan2.1-t2v-1.3b"));
-  net::Tokens tokens;
-  tokens.offsets = {0, 32760};
-  double flops = 0;
-  for (const auto& unit : model.units()) flops += unit->forward_flops(tokens);
-  EXPECT_NEAR(flops / 1e15, 0.283, 0.001);
+  struct Published {
+    const char* preset;
+    int64_t tokens;
+    double pflop;
+  };
+  for (const auto& [preset, length, pflop] : {Published{"wan2.1-t2v-1.3b", 32760, 0.283},
+                                              {"wan2.1-i2v-14b-480p", 32760, 1.686},
+                                              {"wan2.2-ti2v-5b", 27280, 0.517}}) {
+    const Wan model(size_of(preset));
+    net::Tokens tokens;
+    tokens.offsets = {0, length};
+    double flops = 0;
+    for (const auto& unit : model.units()) flops += unit->forward_flops(tokens);
+    EXPECT_NEAR(flops / 1e15, pflop, 0.001) << preset;
+  }
 }
 
 TEST(Wan, ForwardFlopsOfPackedSamplesAdd) {
@@ -70,17 +111,57 @@ TEST(Wan, ForwardFlopsOfPackedSamplesAdd) {
 }
 
 TEST(Wan, PackedSamplesComeOutAsTheyDoAlone) {
-  const Wan model(size_of("wan-tiny"));
-  net::WeightMap weights = initial_weights(model, 5);
-  weights["head.head.weight"] = at::randn({16, 48});  // zero at first, which would hide everything
-  const std::vector<net::Sample> samples = {sample(model.config(), 2, 4, 6, 3), sample(model.config(), 1, 6, 2, 6)};
-  const net::Batch both = model.pack(samples);
-  const auto together = model.unpack(net::run_plain(model.units(), weights, both), both);
-  for (size_t i = 0; i < samples.size(); ++i) {
-    const net::Batch one = model.pack({samples[i]});
-    const auto alone = model.unpack(net::run_plain(model.units(), weights, one), one);
-    expect_close(together[i], alone[0], 1e-5, "sample");
+  for (const std::string& preset : kTiny) {
+    const Wan model(size_of(preset));
+    const net::WeightMap weights = lively_weights(model);
+    const std::vector<net::Sample> samples = {sample(model.config(), 2, 4, 6, 3), sample(model.config(), 1, 6, 2, 6)};
+    const net::Batch both = model.pack(samples);
+    const auto together = model.unpack(net::run_plain(model.units(), weights, both), both);
+    for (size_t i = 0; i < samples.size(); ++i)
+      expect_close(together[i], predict(model, weights, samples[i]), 1e-5, preset);
   }
+}
+
+TEST(Wan, EveryConditionChangesThePrediction) {
+  for (const std::string& preset : kTiny) {
+    const Wan model(size_of(preset));
+    const net::WeightMap weights = lively_weights(model);
+    const net::Sample one = sample(model.config(), 2, 4, 6, 3);
+    const at::Tensor before = predict(model, weights, one);
+    for (const auto& [name, value] : one.extra) {
+      net::Sample other = one;
+      other.extra[name] = at::randn(value.sizes());
+      EXPECT_GT((predict(model, weights, other) - before).abs().max().item<double>(), 1e-4) << preset << " " << name;
+    }
+  }
+}
+
+TEST(Wan, TheTwoPicturesOfFlf2vAreToldApart) {
+  const Wan model(size_of("wan-tiny-flf2v"));
+  const net::WeightMap weights = lively_weights(model);
+  const net::Sample one = sample(model.config(), 2, 4, 6, 3);
+  net::Sample swapped = one;
+  swapped.extra["clip_fea"] = one.extra.at("clip_fea").roll(5, 0);
+  EXPECT_GT((predict(model, weights, swapped) - predict(model, weights, one)).abs().max().item<double>(), 1e-4);
+}
+
+TEST(Wan, ACleanFirstFrameIsTimestepsByTokenAndReplacesTheNoise) {
+  const Wan model(size_of("wan-tiny-ti2v"));
+  const net::WeightMap weights = lively_weights(model);
+  net::Sample image = sample(model.config(), 3, 4, 6, 3);
+  image.extra["image_latent"] = at::randn({4, 1, 4, 6});
+  const net::Batch batch = model.pack({image});
+  EXPECT_EQ(batch.inputs[2].size(0), 2) << "two rows of time, not one for each of the 18 tokens";
+  EXPECT_EQ(batch.tokens.rows.sum().item<int64_t>(), 6);
+  net::Sample by_token = image;
+  by_token.extra = {{"t", at::full({18}, 321.5, at::kDouble)}};
+  by_token.extra["t"].slice(0, 0, 6).zero_();
+  by_token.x = at::cat({image.extra["image_latent"], image.x.slice(1, 1)}, 1);
+  EXPECT_TRUE(at::equal(predict(model, weights, image), predict(model, weights, by_token)));
+  net::Sample text = image;
+  text.extra.clear();
+  EXPECT_EQ(model.pack({text}).tokens.rows.sum().item<int64_t>(), 0) << "text to video: t for all";
+  EXPECT_FALSE(at::equal(predict(model, weights, image), predict(model, weights, text)));
 }
 
 TEST(Wan, TargetsPackIntoTheLayoutOfPredictions) {
@@ -96,8 +177,8 @@ TEST(Wan, TargetsPackIntoTheLayoutOfPredictions) {
   EXPECT_EQ(packed[1][1].item<float>(), samples[0].x[1][0][0][2].item<float>());
   // Gradients of inputs go back by the inverse of pack, channels slowest.
   const auto inputs = model.unpack_input_grads(batch.inputs, batch, samples);
-  EXPECT_TRUE(at::equal(inputs[1].first, samples[1].x));
-  EXPECT_TRUE(at::equal(inputs[0].second, samples[0].context));
+  EXPECT_TRUE(at::equal(inputs[1].at("x"), samples[1].x));
+  EXPECT_TRUE(at::equal(inputs[0].at("context"), samples[0].context));
   EXPECT_EQ(model.token_count({4, 2, 4, 6}), 12);
 }
 
@@ -111,7 +192,7 @@ TEST(Wan, RotaryTablesShareChannelsOutOverTheAxes) {
 }
 
 TEST(Wan, InitialValuesAreTheSameForEveryCutOfAParameter) {
-  const Wan model(size_of("wan-tiny"));
+  const Wan model(size_of("wan-tiny-flf2v"));
   for (const auto& unit : model.units()) {
     for (const auto& param : unit->spec().params) {
       std::vector<float> whole(param.numel()), cut(param.numel());
@@ -125,13 +206,15 @@ TEST(Wan, InitialValuesAreTheSameForEveryCutOfAParameter) {
 }
 
 TEST(Wan, InitialValuesHaveTheOfficialSpread) {
-  const Wan model(size_of("wan-tiny"));
+  const Wan model(size_of("wan-tiny-flf2v"));
   const net::WeightMap w = initial_weights(model, 11);
   const auto deviation = [&](const char* name) { return w.at(name).std().item<double>(); };
   EXPECT_NEAR(deviation("text_embedding.0.weight"), 0.02, 0.002);
   EXPECT_NEAR(deviation("blocks.1.ffn.0.weight"), std::sqrt(2.0 / (48 + 80)), 0.005);
   EXPECT_LE(w.at("blocks.1.ffn.0.weight").abs().max().item<double>(), std::sqrt(6.0 / (48 + 80)));
-  EXPECT_NEAR(deviation("patch_embedding.weight"), std::sqrt(2.0 / (48 + 16)), 0.02) << "flattened to [d, c * 4]";
+  EXPECT_EQ(w.at("img_emb.emb_pos").abs().max().item<double>(), 0);
+  EXPECT_EQ(w.at("img_emb.proj.4.weight").min().item<double>(), 1);
+  EXPECT_NEAR(deviation("patch_embedding.weight"), std::sqrt(2.0 / (48 + 48)), 0.02) << "flattened to [d, c * 4]";
   EXPECT_NEAR(deviation("blocks.0.modulation"), 1 / std::sqrt(48.0), 0.03);
   EXPECT_EQ(w.at("head.head.weight").abs().max().item<double>(), 0);
   EXPECT_EQ(w.at("blocks.0.norm3.bias").abs().max().item<double>(), 0);
@@ -141,7 +224,7 @@ TEST(Wan, InitialValuesHaveTheOfficialSpread) {
 }
 
 TEST(Wan, DiffusersNamesAreAllDifferentAndOfficialOnesStay) {
-  const Wan model(size_of("wan-tiny"));
+  const Wan model(size_of("wan-tiny-flf2v"));
   std::set<std::string> seen;
   for (const auto& unit : model.units()) {
     for (const auto& param : unit->spec().params) {
@@ -170,13 +253,49 @@ TEST(Wan, WrongLatentsAndTextsAreRefusedWithTheirShape) {
   wrong.x = at::zeros({3, 2, 4, 4});
   refuses(wrong, "expected [4, frames, height, width]");
   refuses(sample(model.config(), 2, 4, 4, 7), "at most 6 rows of 20");
+  wrong = sample(model.config(), 2, 4, 4, 3);
+  wrong.extra["image_latent"] = at::zeros({4, 1, 4, 4});
+  refuses(wrong, "not ti2v");
+
+  const Wan picture(size_of("wan-tiny-i2v"));
+  const auto refuses_picture = [&](const std::string& name, at::Tensor value, const std::string& text) {
+    net::Sample bad = sample(picture.config(), 2, 4, 4, 3);
+    bad.extra[name] = value;
+    EXPECT_THROW(picture.pack({bad}), UserError) << text;
+    try {
+      picture.pack({bad});
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  };
+  refuses_picture("y", at::Tensor(), "has no y");
+  refuses_picture("y", at::zeros({4, 2, 4, 4}), "expected [8, 2, 4, 4]");
+  refuses_picture("clip_fea", at::zeros({257, 24}), "expected [5, 24]");
 }
 
 TEST(WanConfig, SurvivesItsOwnJson) {
+  for (const auto& [preset, sizes] : presets()) {
+    Config expected = sizes;
+    EXPECT_EQ(parse_config(to_json(sizes), "config.json"), expected) << preset;
+  }
   Config config = size_of("wan2.1-t2v-14b");
-  EXPECT_EQ(parse_config(to_json(config), "config.json"), config);
   config.text_dim = 64;
   EXPECT_EQ(parse_config(to_json(config), "config.json"), config);
+}
+
+TEST(WanConfig, TheImageBranchIsWhatTheWeightsHave) {
+  const std::string official = R"({"model_type": "i2v", "dim": 5120, "num_heads": 40, "ffn_dim": 13824,
+                                   "num_layers": 40, "in_dim": 36, "out_dim": 16})";
+  EXPECT_EQ(parse_config(official, "a/config.json").image_dim, 1280) << "Wan 2.1, by what the file says";
+  EXPECT_EQ(parse_config(official, "a/high_noise_model/config.json").image_dim, 0) << "an expert of Wan 2.2";
+  EXPECT_EQ(parse_config(official, "a/config.json", {{"patch_embedding.weight", {5120, 36, 1, 2, 2}}}).image_dim, 0);
+  const Config flf2v = parse_config(
+      official, "a/config.json",
+      {{"img_emb.proj.1.weight", {1280, 1280}}, {"img_emb.emb_pos", {1, 514, 1280}}});
+  EXPECT_EQ(flf2v.type, Type::flf2v);
+  EXPECT_EQ(flf2v.image_rows(), 514);
+  const std::string sizes = R"({"dim": 64, "num_heads": 2, "ffn_dim": 5, "num_layers": 1, "in_dim": 36})";
+  EXPECT_EQ(parse_config(sizes, "a/config.json").type, Type::i2v) << "36 channels in, 16 out";
 }
 
 TEST(WanConfig, WhatIsNotSupportedIsRefusedByName) {
@@ -193,11 +312,14 @@ TEST(WanConfig, WhatIsNotSupportedIsRefusedByName) {
   refuses("[1", "not a JSON object");
   refuses(R"({"dim": 64})", "num_heads is missing");
   refuses(R"({"dim": "wide", "num_heads": 2})", "dim is \"wide\"");
-  refuses(R"({"dim": 64, "num_heads": 2, "model_type": "i2v"})", "model_type");
+  refuses(R"({"dim": 64, "num_heads": 2, "model_type": "vace"})", "supported are t2v, i2v");
   refuses(R"({"dim": 64, "num_heads": 2, "ffn_dim": -5, "num_layers": 1})", "ffn_dim is -5");
   refuses(R"({"dim": 65, "num_heads": 2, "ffn_dim": 5, "num_layers": 1})", "not a multiple");
-  refuses(R"({"dim": 64, "num_heads": 2, "ffn_dim": 5, "num_layers": 1, "in_dim": 36})", "image-to-video");
-  refuses(R"({"num_attention_heads": 2, "attention_head_dim": 32, "image_dim": 1280})", "image_dim");
+  refuses(R"({"dim": 64, "num_heads": 2, "ffn_dim": 5, "num_layers": 1, "in_dim": 36, "model_type": "t2v"})",
+          "an image-to-video model has model_type i2v");
+  refuses(R"({"dim": 64, "num_heads": 2, "ffn_dim": 5, "num_layers": 1, "in_dim": 33, "model_type": "i2v"})",
+          "with out_dim 16 that is 36");
+  refuses(R"({"dim": 64, "num_heads": 2, "ffn_dim": 5, "num_layers": 1, "image_dim": 1280})", "takes no pictures");
 }
 
 }  // namespace tessera::models::wan

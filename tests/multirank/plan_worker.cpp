@@ -88,7 +88,7 @@ struct Case {
     std::vector<net::Sample> samples;
     const auto slice = plan.slice(dp_rank, micro);
     for (int64_t s = slice.first; s < slice.first + slice.count; ++s) {
-      net::Sample sample;
+      net::Sample sample = model->blank(latent);
       sample.x = values(latent, seed, 2 * s);
       sample.context = values({2 + s % 2, model->context_dim()}, seed, 1000 + s);
       sample.t = static_cast<double>(37 * (s + 1) % 1000);
@@ -136,7 +136,7 @@ Result reference(const Case& c, const plan::ModelSpec& spec, comm::Comm& comm, i
   const auto micros = static_cast<int>(c.plan.accumulation());
   Result result;
   for (int u = 0; u < count; ++u)
-    result.gradients.push_back(at::zeros({plan::flat_layout(spec.units[u], c.plan.shards(u)).shard}));
+    result.gradients.push_back(at::zeros({c.plan.layout(spec.units[u], u).grad_shard}));
   for (int m = 0; m < micros; ++m) {
     const bool idle = c.plan.slice(dp_rank, m).count == 0;
     std::vector<UnitRun> runs(count);
@@ -168,7 +168,7 @@ Result reference(const Case& c, const plan::ModelSpec& spec, comm::Comm& comm, i
       const bool sharded = c.plan.shards(u) > 1, once = !sharded || c.plan.units[u].reduces_once();
       if (idle && !(once && m > 0)) store.grad(u).zero_();
       if (once && m + 1 < micros) continue;
-      const auto layout = plan::flat_layout(spec.units[u], c.plan.shards(u));
+      const auto layout = c.plan.layout(spec.units[u], u);
       Tensor flat = at::zeros({layout.total});
       const int64_t n = std::min(layout.total, store.grad(u).numel());
       flat.narrow(0, 0, n).copy_(store.grad(u).narrow(0, 0, n));
@@ -186,8 +186,7 @@ Result reference(const Case& c, const plan::ModelSpec& spec, comm::Comm& comm, i
   double squares = 0;
   Store speaker(spec, prefixes_of(*c.model), c.plan, rank, at::kMeta);
   for (int u = 0; u < count; ++u)
-    if (speaker.speaks_for(u))
-      squares += ops::sum_of_squares(result.gradients[u].const_data_ptr<float>(), result.gradients[u].numel());
+    squares += speaker.squares(u, result.gradients[u]);
   double total = 0;
   for (const auto& row : comm.group("reference_norm", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({squares}))
     total += row[0];

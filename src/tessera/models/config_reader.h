@@ -21,6 +21,8 @@ class ConfigReader {
 
   bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
 
+  bool is_null(const char* key) const { return json_.contains(key) && json_[key].is_null(); }
+
   /// A whole number in 1 .. 2^31.
   int64_t size(const char* key, std::optional<int64_t> absent = std::nullopt) const {
     if (!has(key)) return or_fail(key, absent);

@@ -13,7 +13,17 @@ struct Sample {
   Tensor context;  ///< text embedding, unpadded rows
   Tensor target;   ///< same shape as x's prediction; undefined when sampling
   double weight = 1;
-  std::map<std::string, Tensor> extra;  ///< family-specific: y, clip_fea, audio
+  std::map<std::string, Tensor> extra;  ///< family-specific: y, clip_fea, image_latent, audio
+};
+
+/// What a denoiser takes beside latent, time and text, made from pictures of the clip or given ones.
+struct Conditions {
+  bool first_picture = false, last_picture = false;  ///< extra "y": mask and latent of these pictures, grey between
+  int64_t mask_channels = 0;                         ///< of y, before the latent's
+  int64_t clip_dim = 0;         ///< width of extra "clip_fea", the rows of an image encoder; 0: takes none
+  int64_t clip_rows = 0;        ///< of one picture
+  bool clean_first = false;     ///< may take extra "image_latent", [C, 1, h, w]: a first latent frame without noise
+  bool pictures() const { return first_picture || last_picture; }
 };
 
 /// A packed micro-batch: what the stem takes, and the per-token facts.
@@ -21,6 +31,9 @@ struct Batch {
   std::vector<Tensor> inputs;  ///< boundary inputs of the first unit, made by Denoiser::pack
   Tokens tokens;
   std::vector<std::array<int64_t, 4>> shapes;  ///< latent shape of each sample's prediction
+  /// Which inputs have a row for each token: they are cut where ranks share a sequence. None: the batch is never cut,
+  /// every rank runs all of it.
+  std::vector<int> token_inputs = {0};
 };
 
 class Denoiser {
@@ -28,10 +41,14 @@ class Denoiser {
   virtual ~Denoiser() = default;
   virtual const std::vector<std::unique_ptr<Unit>>& units() const = 0;
   virtual Batch pack(const std::vector<Sample>& samples) const = 0;
-  /// Gradients of the packed inputs back to each sample's x and context (for verification): inverse of pack.
-  virtual std::vector<std::pair<Tensor, Tensor>> unpack_input_grads(const std::vector<Tensor>& grads,
-                                                                    const Batch& batch,
-                                                                    const std::vector<Sample>& samples) const = 0;
+  virtual Conditions conditions() const { return {}; }
+  /// A sample of zeros with a latent of that shape and all that pack() wants, in its largest form: what is planned for.
+  virtual Sample blank(const std::array<int64_t, 4>& latent) const = 0;
+  /// Gradients of the packed inputs back to each sample's x, context and extras, by these names (for verification):
+  /// inverse of pack.
+  virtual std::vector<std::map<std::string, Tensor>> unpack_input_grads(const std::vector<Tensor>& grads,
+                                                                        const Batch& batch,
+                                                                        const std::vector<Sample>& samples) const = 0;
   /// Predictions [T, c_out * patch] of the last unit to latents, one a sample, fp32.
   virtual std::vector<Tensor> unpack(const Tensor& out, const Batch& batch) const = 0;
   /// A latent-shaped tensor [C, F, H, W] in the layout of the last unit's output, [tokens, c_out * patch].
@@ -44,7 +61,9 @@ class Denoiser {
   virtual void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count,
                           float* out) const = 0;
   virtual std::string config_json() const = 0;  ///< official config.json
-  virtual int64_t in_channels() const = 0;
+  /// Heads of its self-attention, which sequence parallelism (sp) and tensor parallelism (tp) share out.
+  virtual int64_t heads() const { return 1; }
+  virtual int64_t in_channels() const = 0;  ///< of the latents it takes the noise from
   virtual int64_t context_dim() const = 0;
   virtual int64_t context_length() const = 0;  ///< most rows of a context
 };

@@ -35,6 +35,11 @@ Tensor plain_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps) * weight;
 }
 
+Tensor plain_modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps) {
+  const Tensor normal = at::layer_norm(x, {x.size(-1)}, {}, {}, eps);
+  return normal * (1 + scale.index_select(0, rows)) + shift.index_select(0, rows);
+}
+
 }  // namespace
 
 Tensor PlainContext::optional(std::string_view site, std::string_view suffix) const {
@@ -76,8 +81,7 @@ Tensor PlainContext::rms_norm_rope(std::string_view site, const Tensor& x, int64
 
 Tensor PlainContext::modulated_norm(std::string_view, const Tensor& x, const Tensor& shift, const Tensor& scale,
                                     double eps) {
-  const Tensor normal = at::layer_norm(x, {x.size(-1)}, {}, {}, eps);
-  return normal * (1 + scale.index_select(0, tokens_.rows)) + shift.index_select(0, tokens_.rows);
+  return plain_modulated_norm(x, shift, scale, tokens_.rows, eps);
 }
 
 Tensor PlainContext::gated_residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor& gate) {
@@ -92,6 +96,21 @@ Tensor PlainContext::self_attention(std::string_view, const Tensor& q, const Ten
 Tensor PlainContext::cross_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
                                      int64_t heads) {
   return attend_packed(q, k, v, heads, tokens_.offsets, tokens_.context_offsets);
+}
+
+Tensor PlainContext::image_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     int64_t heads) {
+  return attend_packed(q, k, v, heads, tokens_.offsets, tokens_.image_offsets);
+}
+
+Tensor PlainContext::frame_norm(std::string_view, const Tensor& x, const Tensor& shift, const Tensor& scale,
+                                double eps) {
+  return plain_modulated_norm(x, shift, scale, tokens_.frames.rows, eps);
+}
+
+Tensor PlainContext::frame_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     int64_t heads) {
+  return attend_packed(q, k, v, heads, tokens_.frames.offsets, tokens_.frames.context_offsets);
 }
 
 Tensor PlainContext::biased_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,

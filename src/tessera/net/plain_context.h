@@ -32,6 +32,12 @@ class PlainContext final : public Context {
                         int64_t heads) override;
   Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                          int64_t heads) override;
+  Tensor image_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                         int64_t heads) override;
+  Tensor frame_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
+                    double eps) override;
+  Tensor frame_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                         int64_t heads) override;
   Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                           const Tensor& bias) override;
   Tensor param(std::string_view site) override;

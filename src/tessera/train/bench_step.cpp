@@ -37,7 +37,7 @@ int bench_step(const BenchOptions& options) {
   const auto model = models::make_denoiser({.config_text = options.config});
 
   const auto make_batch = [&] {
-    net::Sample sample;
+    net::Sample sample = model->blank(options.latent);
     sample.x = random_tensor(options.latent, 1 + static_cast<uint64_t>(place.rank));
     sample.context = random_tensor({model->context_length(), model->context_dim()}, 100);
     sample.t = 500;

@@ -8,21 +8,45 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::pair<Type, std::string_view> kTypes[] = {
+    {Type::t2v, "t2v"}, {Type::i2v, "i2v"}, {Type::flf2v, "flf2v"}, {Type::ti2v, "ti2v"}};
+constexpr int64_t kMaskChannels = 4;  // of y: one for each frame that a latent frame stands for
+constexpr int64_t kClipDim = 1280;    // a constant of the official code
+
+/// The type that sizes alone suggest.
+Type likely_type(const Config& c) { return c.in_dim == 2 * c.out_dim + kMaskChannels ? Type::i2v : Type::t2v; }
+
+Type parse_type(const ConfigReader& json, Type absent) {
+  const std::string text = json.text("model_type", std::string(name(absent)));
+  std::string known;
+  for (const auto& [type, word] : kTypes) {
+    if (word == text) return type;
+    known += (known.empty() ? "" : ", ") + std::string(word);
+  }
+  json.fail("model_type is \"" + text + "\", supported are " + known);
+}
+
 Config parse_diffusers(const ConfigReader& json) {
   json.expect("qk_norm", "rms_norm_across_heads");
-  json.expect_absent("image_dim", "an image-to-video model, which is not supported yet");
-  json.expect_absent("added_kv_proj_dim", "an image-to-video model, which is not supported yet");
   Config c;
   c.num_heads = json.size("num_attention_heads");
   c.dim = c.num_heads * json.size("attention_head_dim");
   c.in_dim = json.size("in_channels", c.in_dim);
   c.out_dim = json.size("out_channels", c.out_dim);
+  c.image_dim = json.has("image_dim") ? json.size("image_dim") : 0;
+  if (c.has_image_branch()) json.expect("added_kv_proj_dim", c.dim);
+  Type type = json.has("pos_embed_seq_len") ? Type::flf2v : likely_type(c);
+  if (type == Type::t2v && c.in_dim == 48) type = Type::ti2v;  // the pipeline says it there (expand_timesteps)
+  c.type = parse_type(json, type);
+  if (json.has("pos_embed_seq_len")) c.image_len = json.size("pos_embed_seq_len") / 2;
   return c;
 }
 
-Config parse_official(const ConfigReader& json) {
-  const std::string type = json.text("model_type", "t2v");
-  if (type != "t2v") json.fail("model_type is \"" + type + "\", supported is \"t2v\"");
+bool is_expert_folder(const std::string& file) {
+  return file.find("high_noise_model") != file.npos || file.find("low_noise_model") != file.npos;
+}
+
+Config parse_official(const ConfigReader& json, const std::string& file) {
   json.expect("qk_norm", true);
   json.expect("window_size", {-1, -1});
   Config c;
@@ -30,14 +54,56 @@ Config parse_official(const ConfigReader& json) {
   c.num_heads = json.size("num_heads");
   c.in_dim = json.size("in_dim", c.in_dim);
   c.out_dim = json.size("out_dim", c.out_dim);
+  c.type = parse_type(json, likely_type(c));
+  const bool usual_branch = json.has("model_type") && c.takes_pictures() && !is_expert_folder(file);
+  if (json.has("image_dim"))
+    c.image_dim = json.size("image_dim");
+  else if (usual_branch && !json.is_null("image_dim"))
+    c.image_dim = kClipDim;
   return c;
+}
+
+/// What only tensors tell for sure.
+void take_from_weights(const Shapes& weights, Config& c) {
+  if (weights.empty() || !c.takes_pictures()) return;
+  const auto branch = weights.find("img_emb.proj.1.weight");
+  c.image_dim = branch == weights.end() || branch->second.empty() ? 0 : branch->second.back();
+  const auto positions = weights.find("img_emb.emb_pos");
+  if (positions == weights.end() || positions->second.size() != 3) return;
+  c.type = Type::flf2v;
+  c.image_len = positions->second[1] / 2;
+}
+
+void check_sizes(const ConfigReader& json, const Config& c) {
+  const auto number = [](int64_t n) { return std::to_string(n); };
+  if (c.dim % c.num_heads != 0)
+    json.fail("dim " + number(c.dim) + " is not a multiple of num_heads " + number(c.num_heads));
+  if (c.head_dim() % 2 != 0 || c.head_dim() < 6)
+    json.fail("a head of " + number(c.head_dim()) + " channels cannot turn by 3 axes: it must be even and at least 6");
+  if (c.freq_dim % 2 != 0) json.fail("freq_dim " + number(c.freq_dim) + " is odd");
+  const std::string type(name(c.type));
+  if (c.takes_pictures() && c.mask_channels() != kMaskChannels)
+    json.fail("in_dim " + number(c.in_dim) + ": " + type + " takes the noisy latent, " + number(kMaskChannels) +
+              " mask channels and the picture's latent, with out_dim " + number(c.out_dim) + " that is " +
+              number(2 * c.out_dim + kMaskChannels));
+  if (!c.takes_pictures() && c.in_dim != c.out_dim)
+    json.fail("in_dim " + number(c.in_dim) + " and out_dim " + number(c.out_dim) + " differ: that is no " + type +
+              " model; an image-to-video model has model_type i2v or flf2v");
+  if (!c.takes_pictures() && c.has_image_branch()) json.fail("image_dim is set, and " + type + " takes no pictures");
+  if (c.type == Type::flf2v && !c.has_image_branch()) json.fail("flf2v without image_dim: it needs its image branch");
 }
 
 }  // namespace
 
-Config parse_config(std::string_view text, const std::string& file) {
+std::string_view name(Type type) {
+  for (const auto& [known, word] : kTypes)
+    if (known == type) return word;
+  return "";
+}
+
+Config parse_config(std::string_view text, const std::string& file, const Shapes& weights) {
   const ConfigReader json(text, file);
-  Config c = json.has("num_attention_heads") ? parse_diffusers(json) : parse_official(json);
+  Config c = json.has("num_attention_heads") ? parse_diffusers(json) : parse_official(json, file);
   json.expect("cross_attn_norm", true);
   json.expect("patch_size", {c.patch[0], c.patch[1], c.patch[2]});
   c.ffn_dim = json.size("ffn_dim");
@@ -46,32 +112,68 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.text_dim = json.size("text_dim", c.text_dim);
   c.text_len = json.size("text_len", c.text_len);
   c.eps = json.real("eps", c.eps);
-  if (c.dim % c.num_heads != 0)
-    json.fail("dim " + std::to_string(c.dim) + " is not a multiple of num_heads " + std::to_string(c.num_heads));
-  if (c.head_dim() % 2 != 0 || c.head_dim() < 6)
-    json.fail("a head of " + std::to_string(c.head_dim()) +
-              " channels cannot turn by 3 axes: it must be even and at least 6");
-  if (c.freq_dim % 2 != 0) json.fail("freq_dim " + std::to_string(c.freq_dim) + " is odd");
-  if (c.in_dim != c.out_dim)
-    json.fail("in_dim " + std::to_string(c.in_dim) + " and out_dim " + std::to_string(c.out_dim) +
-              " differ: an image-to-video model, which is not supported yet");
+  c.image_len = json.size("image_len", c.image_len);
+  take_from_weights(weights, c);
+  check_sizes(json, c);
   return c;
 }
 
 std::string to_json(const Config& c) {
   const Config usual;
-  Json json = {{"_class_name", "WanModel"},  {"model_type", "t2v"},  {"text_len", c.text_len},
+  Json json = {{"_class_name", "WanModel"},  {"model_type", name(c.type)},  {"text_len", c.text_len},
                {"in_dim", c.in_dim},         {"dim", c.dim},         {"ffn_dim", c.ffn_dim},
                {"freq_dim", c.freq_dim},     {"out_dim", c.out_dim}, {"num_heads", c.num_heads},
                {"num_layers", c.num_layers}, {"eps", c.eps}};
   if (c.text_dim != usual.text_dim) json["text_dim"] = c.text_dim;
+  // official files leave it out, and then only the tensors tell whether there is an image branch
+  if (c.takes_pictures()) json["image_dim"] = c.has_image_branch() ? Json(c.image_dim) : Json();
+  if (c.image_len != usual.image_len) json["image_len"] = c.image_len;
   return json.dump(2) + "\n";
 }
 
 const std::vector<std::pair<std::string, Config>>& presets() {
+  static const Config k14b = {.dim = 5120, .ffn_dim = 13824, .num_heads = 40, .num_layers = 40};
+  static const Config tiny = {.dim = 48,
+                              .ffn_dim = 80,
+                              .num_heads = 2,
+                              .num_layers = 2,
+                              .in_dim = 4,
+                              .out_dim = 4,
+                              .text_dim = 20,
+                              .text_len = 6,
+                              .freq_dim = 32};
+  const auto image_to_video = [](Config c, Type type, int64_t image_dim) {
+    c.type = type;
+    c.in_dim = 2 * c.out_dim + kMaskChannels;
+    c.image_dim = image_dim;
+    return c;
+  };
+  const auto tiny_with_clip = [&](Type type) {
+    Config c = image_to_video(tiny, type, 24);
+    c.image_len = 5;
+    return c;
+  };
+  const auto tiny_ti2v = [] {
+    Config c = tiny;
+    c.type = Type::ti2v;
+    return c;
+  };
   static const std::vector<std::pair<std::string, Config>> table = {
       {"wan2.1-t2v-1.3b", {}},
-      {"wan2.1-t2v-14b", {.dim = 5120, .ffn_dim = 13824, .num_heads = 40, .num_layers = 40}},
+      {"wan2.1-t2v-14b", k14b},
+      {"wan2.1-i2v-14b-480p", image_to_video(k14b, Type::i2v, kClipDim)},
+      {"wan2.1-i2v-14b-720p", image_to_video(k14b, Type::i2v, kClipDim)},  // differs in weights only
+      {"wan2.1-flf2v-14b-720p", image_to_video(k14b, Type::flf2v, kClipDim)},
+      {"wan2.2-t2v-a14b", k14b},  // each of the two experts
+      {"wan2.2-i2v-a14b", image_to_video(k14b, Type::i2v, 0)},
+      {"wan2.2-ti2v-5b",
+       {.type = Type::ti2v,
+        .dim = 3072,
+        .ffn_dim = 14336,
+        .num_heads = 24,
+        .num_layers = 30,
+        .in_dim = 48,
+        .out_dim = 48}},
       // 36M parameters: the model of docs/benchmarks.md
       {"wan-bench-36m",
        {.dim = 512, .ffn_dim = 2048, .num_heads = 8, .num_layers = 8, .text_dim = 512, .text_len = 64}},
@@ -87,16 +189,11 @@ const std::vector<std::pair<std::string, Config>>& presets() {
         .text_dim = 64,
         .text_len = 32}},
       // small enough for a unit test, every size different
-      {"wan-tiny",
-       {.dim = 48,
-        .ffn_dim = 80,
-        .num_heads = 2,
-        .num_layers = 2,
-        .in_dim = 4,
-        .out_dim = 4,
-        .text_dim = 20,
-        .text_len = 6,
-        .freq_dim = 32}},
+      {"wan-tiny", tiny},
+      {"wan-tiny-i2v", tiny_with_clip(Type::i2v)},
+      {"wan-tiny-flf2v", tiny_with_clip(Type::flf2v)},
+      {"wan-tiny-i2v-2.2", image_to_video(tiny, Type::i2v, 0)},
+      {"wan-tiny-ti2v", tiny_ti2v()},
   };
   return table;
 }

@@ -5,13 +5,19 @@
 //   Config other = parse_config(text, "my-model/config.json");
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace tessera::models::wan {
 
+/// model_type of config.json.
+enum class Type { t2v, i2v, flf2v, ti2v };
+std::string_view name(Type type);
+
 struct Config {
+  Type type = Type::t2v;
   int64_t dim = 1536;
   int64_t ffn_dim = 8960;
   int64_t num_heads = 12;
@@ -23,14 +29,26 @@ struct Config {
   int64_t freq_dim = 256;
   std::array<int64_t, 3> patch = {1, 2, 2};  ///< frames, height, width
   double eps = 1e-6;
+  int64_t image_dim = 0;    ///< width of CLIP features; 0: no image branch (text-to-video, and all of Wan 2.2)
+  int64_t image_len = 257;  ///< rows of CLIP features of one picture
 
   int64_t head_dim() const { return dim / num_heads; }
   int64_t patch_size() const { return patch[0] * patch[1] * patch[2]; }
+  bool takes_pictures() const { return type == Type::i2v || type == Type::flf2v; }
+  bool has_image_branch() const { return image_dim > 0; }
+  int64_t image_rows() const { return has_image_branch() ? image_len * (type == Type::flf2v ? 2 : 1) : 0; }
+  int64_t y_dim() const { return in_dim - out_dim; }            ///< channels beside the noisy latent: mask, then latent
+  int64_t mask_channels() const { return in_dim - 2 * out_dim; }  ///< of y; meaningless where there is none
   bool operator==(const Config&) const = default;
 };
 
-/// Reads either form. Throws UserError (input) naming file and field, also for variants that are not text-to-video.
-Config parse_config(std::string_view json, const std::string& file);
+/// Shapes of the weights' tensors by official name.
+using Shapes = std::map<std::string, std::vector<int64_t>>;
+
+/// Reads either form. `weights` decide what an official config.json does not say: Wan 2.1's image-to-video models have
+/// an image branch, those of Wan 2.2 have none; without weights, a model_type of i2v in a folder high_noise_model or
+/// low_noise_model is 2.2's. Throws UserError (input) naming file and field.
+Config parse_config(std::string_view json, const std::string& file, const Shapes& weights = {});
 /// The official form; fields that it leaves to defaults are written when they differ from them.
 std::string to_json(const Config& config);
 

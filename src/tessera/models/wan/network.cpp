@@ -11,7 +11,8 @@ using net::Tokens;
 
 namespace {
 
-enum Cond { kTime, kModulation, kContext };  // order of the shared conditioning
+enum Cond { kTime, kModulation, kContext, kImage };  // order of the shared conditioning
+constexpr double kImageEps = 1e-5;                   // LayerNorms of the image branch; elsewhere it is the config's
 
 double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
 
@@ -46,9 +47,10 @@ class Stem final : public WanUnit {
     const Tensor &patches = in.stream[0], &text = in.stream[1], &sinusoid = in.stream[2];
     Tensor x = ctx.linear("patch_embedding", patches);                                              // x [T, d]
     Tensor context = ctx.gelu_linear("text_embedding.2", ctx.linear("text_embedding.0", text));     // [B * n, d]
-    Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", sinusoid)));  // e [B, d]
-    Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.dim});                 // e0 [B, 6, d]
-    return {{x}, {e, e0, context}};
+    Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", sinusoid)));  // e [R, d]
+    Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.dim});                 // e0 [R, 6, d]
+    if (!c_.has_image_branch()) return {{x}, {e, e0, context}};
+    return {{x}, {e, e0, context, image_embedding(ctx, in.stream[3])}};
   }
 
   double forward_flops(const Tokens& tokens) const override {
@@ -56,7 +58,19 @@ class Stem final : public WanUnit {
     const double patch = 2.0 * static_cast<double>(c_.patch_size() * c_.in_dim * tokens.count()) * d_;
     const double words = 2.0 * static_cast<double>(c_.text_len) * (text * d_ + d_ * d_);
     const double time = 2.0 * (freq * d_ + 7 * d_ * d_);
-    return patch + samples(tokens) * (words + time);
+    const auto rows = static_cast<double>(c_.image_rows()), image = static_cast<double>(c_.image_dim);
+    const double pictures = 2 * rows * (image * image + image * d_);
+    return patch + samples(tokens) * (words + time + pictures);
+  }
+
+ private:
+  Tensor image_embedding(Context& ctx, const Tensor& features) const {  // [B * m, d_image] -> [B * m, d]
+    Tensor y = features;
+    if (c_.type == Type::flf2v)  // learned positions tell the two pictures apart
+      y = (y.view({-1, c_.image_rows(), c_.image_dim}) + ctx.param("img_emb.emb_pos")).flatten(0, 1);
+    y = ctx.linear("img_emb.proj.1", ctx.layer_norm("img_emb.proj.0", y, kImageEps));
+    y = ctx.linear("img_emb.proj.3", at::gelu(y));  // the exact GELU, here alone
+    return ctx.layer_norm("img_emb.proj.4", y, kImageEps);
   }
 };
 
@@ -65,15 +79,14 @@ class Block final : public WanUnit {
   Block(const Config& config, int64_t index) : WanUnit(config, block_spec(config, index)) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    const Tensor& context = in.cond[kContext];  // [B * n, d]
-    Tensor x = in.stream[0];                    // x [T, d]
+    Tensor x = in.stream[0];  // x [T, d]
     const auto m =
-        (ctx.param("modulation") + in.cond[kModulation]).unbind(1);  // m[6] of [B, d]: shift, scale, gate, twice
+        (ctx.param("modulation") + in.cond[kModulation]).unbind(1);  // m[6] of [R, d]: shift, scale, gate, twice
 
     Tensor y = ctx.modulated_norm("norm1", x, m[0], m[1], c_.eps);  // y [T, d]
     x = ctx.gated_residual("gate1", x, self_attention(ctx, y), m[2]);
     y = ctx.layer_norm("norm3", x, c_.eps);
-    x = x + cross_attention(ctx, y, context);
+    x = x + cross_attention(ctx, y, in.cond);
     y = ctx.modulated_norm("norm2", x, m[3], m[4], c_.eps);
     y = ctx.gelu_linear("ffn.2", ctx.linear("ffn.0", y));  // through [T, ffn]
     x = ctx.gated_residual("gate2", x, y, m[5]);
@@ -85,7 +98,9 @@ class Block final : public WanUnit {
     const auto ffn = static_cast<double>(c_.ffn_dim), length = static_cast<double>(tokens.count());
     const auto text = static_cast<double>(c_.text_len);
     const double linears = length * (12 * d_ * d_ + 4 * d_ * ffn) + samples(tokens) * 4 * text * d_ * d_;
-    return linears + 4 * squared_lengths(tokens) * d_ + 4 * length * text * d_;
+    const auto image = static_cast<double>(c_.image_rows());
+    const double pictures = samples(tokens) * 4 * image * d_ * d_ + 4 * length * image * d_;
+    return linears + 4 * squared_lengths(tokens) * d_ + 4 * length * text * d_ + pictures;
   }
 
  private:
@@ -96,11 +111,20 @@ class Block final : public WanUnit {
     return ctx.linear("self_attn.o", ctx.self_attention("self_attn", q, k, v, c_.num_heads));
   }
 
-  Tensor cross_attention(Context& ctx, const Tensor& y, const Tensor& context) const {
+  Tensor cross_attention(Context& ctx, const Tensor& y, const std::vector<Tensor>& cond) const {
+    const Tensor& context = cond[kContext];
     const Tensor q = ctx.rms_norm("cross_attn.norm_q", ctx.linear("cross_attn.q", y), c_.eps);        // q [T, d]
     const Tensor k = ctx.rms_norm("cross_attn.norm_k", ctx.linear("cross_attn.k", context), c_.eps);  // k [B * n, d]
     const Tensor v = ctx.linear("cross_attn.v", context);
-    return ctx.linear("cross_attn.o", ctx.cross_attention("cross_attn", q, k, v, c_.num_heads));
+    Tensor out = ctx.cross_attention("cross_attn", q, k, v, c_.num_heads);
+    if (c_.has_image_branch()) out = out + image_attention(ctx, q, cond[kImage]);
+    return ctx.linear("cross_attn.o", out);
+  }
+
+  /// The queries meet the picture's rows by keys and values of their own: a softmax beside that of the text.
+  Tensor image_attention(Context& ctx, const Tensor& q, const Tensor& image) const {
+    const Tensor k = ctx.rms_norm("cross_attn.norm_k_img", ctx.linear("cross_attn.k_img", image), c_.eps);  // [B * m, d]
+    return ctx.image_attention("cross_attn_img", q, k, ctx.linear("cross_attn.v_img", image), c_.num_heads);
   }
 };
 
@@ -109,7 +133,7 @@ class Head final : public WanUnit {
   explicit Head(const Config& config) : WanUnit(config, head_spec(config)) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    const auto s = (ctx.param("modulation") + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [B, d]: shift, scale
+    const auto s = (ctx.param("modulation") + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [R, d]: shift, scale
     const Tensor y = ctx.modulated_norm("norm", in.stream[0], s[0], s[1], c_.eps);     // y [T, d]
     return {{ctx.linear("head", y)}, {}};                                              // [T, 4 * c_out]
   }
@@ -129,10 +153,15 @@ Tensor frequencies(int64_t count) { return at::pow(10000.0, -doubles(count) / st
 std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
   std::vector<std::unique_ptr<net::Unit>> units;
   units.push_back(std::make_unique<Stem>(config));
-  for (int64_t i = 0; i < config.num_layers; ++i) units.push_back(std::make_unique<Block>(config, i));
-  units.push_back(std::make_unique<Head>(config));
+  for (int64_t i = 0; i < config.num_layers; ++i) units.push_back(make_block(config, i));
+  units.push_back(make_head(config));
   return units;
 }
+
+std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index) {
+  return std::make_unique<Block>(config, index);
+}
+std::unique_ptr<net::Unit> make_head(const Config& config) { return std::make_unique<Head>(config); }
 
 std::pair<Tensor, Tensor> rotary_tables(int64_t f, int64_t h, int64_t w, int64_t head_dim) {
   // A head's complex channels are shared out over the axes, and each axis has the frequencies of its own share.

@@ -16,6 +16,10 @@ struct Parameters {
     add(site + ".weight", {out, in});
     add(site + ".bias", {out});
   }
+  void norm(const std::string& site, int64_t width) {
+    add(site + ".weight", {width});
+    add(site + ".bias", {width});
+  }
 };
 
 }  // namespace
@@ -26,6 +30,13 @@ plan::UnitSpec stem_spec(const Config& c) {
   p.add("patch_embedding.bias", {c.dim});
   p.linear("text_embedding.0", c.dim, c.text_dim);
   p.linear("text_embedding.2", c.dim, c.dim);
+  if (c.has_image_branch()) {
+    if (c.type == Type::flf2v) p.add("img_emb.emb_pos", {1, c.image_rows(), c.image_dim});
+    p.norm("img_emb.proj.0", c.image_dim);
+    p.linear("img_emb.proj.1", c.image_dim, c.image_dim);
+    p.linear("img_emb.proj.3", c.dim, c.image_dim);
+    p.norm("img_emb.proj.4", c.dim);
+  }
   p.linear("time_embedding.0", c.dim, c.freq_dim);
   p.linear("time_embedding.2", c.dim, c.dim);
   p.linear("time_projection.1", 6 * c.dim, c.dim);
@@ -41,13 +52,18 @@ plan::UnitSpec block_spec(const Config& c, int64_t index) {
     p.linear(site + ".v", c.dim, c.dim);
     p.add(site + ".norm_q.weight", {c.dim});
     p.add(site + ".norm_k.weight", {c.dim});
-    p.linear(site + ".o", c.dim, c.dim);
   };
   p.add("modulation", {1, 6, c.dim});
   attention("self_attn");
-  p.add("norm3.weight", {c.dim});
-  p.add("norm3.bias", {c.dim});
+  p.linear("self_attn.o", c.dim, c.dim);
+  p.norm("norm3", c.dim);
   attention("cross_attn");
+  if (c.has_image_branch()) {
+    p.linear("cross_attn.k_img", c.dim, c.dim);
+    p.linear("cross_attn.v_img", c.dim, c.dim);
+    p.add("cross_attn.norm_k_img.weight", {c.dim});
+  }
+  p.linear("cross_attn.o", c.dim, c.dim);
   p.linear("ffn.0", c.ffn_dim, c.dim);
   p.linear("ffn.2", c.dim, c.ffn_dim);
   return p.spec;
@@ -62,10 +78,11 @@ plan::UnitSpec head_spec(const Config& c) {
 
 Initial initial_values(const plan::ParamSpec& param) {
   const std::string_view name = param.name;
-  if (name.ends_with(".bias") || name == "head.head.weight") return Initial::constant(0);
+  if (name.ends_with(".bias") || name == "head.head.weight" || name == "img_emb.emb_pos") return Initial::constant(0);
   if (name.ends_with("modulation")) return Initial::normal(1 / std::sqrt(static_cast<double>(param.shape.back())));
   if (name.starts_with("text_embedding") || name.starts_with("time_embedding")) return Initial::normal(0.02);
-  if (name.find("norm") != name.npos) return Initial::constant(1);
+  const bool image_norm = name == "img_emb.proj.0.weight" || name == "img_emb.proj.4.weight";
+  if (name.find("norm") != name.npos || image_norm) return Initial::constant(1);
   const auto fan_out = param.shape.front();
   return Initial::xavier(static_cast<double>(param.numel() / fan_out), static_cast<double>(fan_out));
 }

@@ -1,5 +1,7 @@
 #include "tessera/models/wan/spec.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/parameters.h"
@@ -40,12 +42,25 @@ Tensor from_output(const Tensor& tokens, at::IntArrayRef s, const std::array<int
       .reshape(s);
 }
 
+constexpr const char* kEncodedForAnother = "the data was encoded for another model: run prepare again";
+
+/// An extra of the sample, which the model cannot do without.
+const Tensor& extra(const net::Sample& sample, const std::string& name, at::IntArrayRef shape) {
+  const auto found = sample.extra.find(name);
+  check_input(found != sample.extra.end() && found->second.defined(), "wan.pack",
+              "the sample has no " + name + ", which this model takes: expected " + shape_text(shape),
+              kEncodedForAnother);
+  check_input(found->second.sizes() == shape, "wan.pack",
+              name + " " + shape_text(found->second.sizes()) + ": expected " + shape_text(shape), kEncodedForAnother);
+  return found->second;
+}
+
 void check_sample(const net::Sample& sample, const Config& c) {
   const auto& x = sample.x;
   check_input(
-      x.dim() == 4 && x.size(0) == c.in_dim, "wan.pack",
-      "latent " + shape_text(x.sizes()) + ": expected [" + std::to_string(c.in_dim) + ", frames, height, width]",
-      "the data was encoded for another model: run prepare again");
+      x.dim() == 4 && x.size(0) == c.out_dim, "wan.pack",
+      "latent " + shape_text(x.sizes()) + ": expected [" + std::to_string(c.out_dim) + ", frames, height, width]",
+      kEncodedForAnother);
   for (int axis = 0; axis < 3; ++axis)
     check_input(
         x.size(axis + 1) > 0 && x.size(axis + 1) % c.patch[axis] == 0, "wan.pack",
@@ -58,30 +73,98 @@ void check_sample(const net::Sample& sample, const Config& c) {
               "the text was encoded for another model: run prepare again");
 }
 
+/// What the patches are cut from: the noisy latent, its first frame clean where that is given, then y.
+Tensor whole_input(const net::Sample& sample, const Config& c) {
+  Tensor x = sample.x;
+  if (sample.extra.count("image_latent")) {
+    check_input(c.type == Type::ti2v, "wan.pack", "a clean first frame for a model that is not ti2v",
+                "leave sample.image and diffusion.image_share away");
+    const Tensor& first = extra(sample, "image_latent", {x.size(0), 1, x.size(2), x.size(3)});
+    x = at::cat({first, x.slice(1, 1)}, 1);
+  }
+  if (c.takes_pictures()) x = at::cat({x, extra(sample, "y", {c.y_dim(), x.size(1), x.size(2), x.size(3)})});
+  return x;
+}
+
+/// The timesteps that tokens of one sample have, each once, and which of them each token has.
+struct Times {
+  std::vector<double> t;
+  Tensor rows;  // [L] int32
+};
+
+Times times_of(const net::Sample& sample, int64_t tokens, const Config& c) {
+  Times times{{sample.t}, at::zeros({tokens}, at::kInt)};
+  int32_t* rows = times.rows.mutable_data_ptr<int32_t>();
+  if (sample.extra.count("t")) {  // one a token
+    const Tensor all = extra(sample, "t", {tokens}).to(at::kDouble).contiguous();
+    times.t.clear();
+    for (int64_t i = 0; i < tokens; ++i) {
+      const double t = all.const_data_ptr<double>()[i];
+      const auto known = std::find(times.t.begin(), times.t.end(), t);
+      rows[i] = static_cast<int32_t>(known - times.t.begin());
+      if (known == times.t.end()) times.t.push_back(t);
+    }
+    return times;
+  }
+  if (c.type != Type::ti2v) return times;
+  times.t.push_back(0);  // for the clean first frame; also where there is none, so that every sample takes as much
+  const int64_t frames = sample.x.size(1) / c.patch[0];
+  if (sample.extra.count("image_latent")) std::fill(rows, rows + tokens / frames, 1);
+  return times;
+}
+
 }  // namespace
 
 Wan::Wan(const Config& config) : config_(config), units_(make_units(config)) {}
 
+net::Conditions Wan::conditions() const {
+  net::Conditions wants;
+  wants.first_picture = config_.takes_pictures();
+  wants.last_picture = config_.type == Type::flf2v;
+  wants.mask_channels = config_.takes_pictures() ? config_.mask_channels() : 0;
+  wants.clip_dim = config_.image_dim;
+  wants.clip_rows = config_.has_image_branch() ? config_.image_len : 0;
+  wants.clean_first = config_.type == Type::ti2v;
+  return wants;
+}
+
+net::Sample Wan::blank(const std::array<int64_t, 4>& latent) const {
+  net::Sample sample;
+  sample.x = at::zeros(latent, at::kFloat);
+  sample.t = 500;
+  sample.context = at::zeros({1, config_.text_dim}, at::kFloat);
+  if (config_.takes_pictures())
+    sample.extra["y"] = at::zeros({config_.y_dim(), latent[1], latent[2], latent[3]}, at::kFloat);
+  if (config_.has_image_branch())
+    sample.extra["clip_fea"] = at::zeros({config_.image_rows(), config_.image_dim}, at::kFloat);
+  return sample;
+}
+
 net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
   net::Batch batch;
   net::Tokens& tokens = batch.tokens;
-  std::vector<Tensor> inputs, texts, rows, cos, sin;
+  std::vector<Tensor> inputs, texts, images, rows, cos, sin;
   std::vector<double> t;
   tokens.offsets = tokens.context_offsets = {0};
+  if (config_.has_image_branch()) tokens.image_offsets = {0};
   for (const net::Sample& sample : samples) {
     check_sample(sample, config_);
     const Tensor& x = sample.x;
     const auto& p = config_.patch;
-    const auto index = static_cast<int64_t>(t.size());
-    inputs.push_back(to_input(x, p));
+    inputs.push_back(to_input(whole_input(sample, config_), p));
     const auto table = rotary_tables(x.size(1) / p[0], x.size(2) / p[1], x.size(3) / p[2], config_.head_dim());
     cos.push_back(table.first), sin.push_back(table.second);
-    rows.push_back(at::full({inputs.back().size(0)}, index, at::kInt));
+    const Times times = times_of(sample, inputs.back().size(0), config_);
+    rows.push_back(times.rows + static_cast<int64_t>(t.size()));
+    t.insert(t.end(), times.t.begin(), times.t.end());
     // Text is padded with zero rows, which are attended like any other: the released models were trained so.
     texts.push_back(at::constant_pad_nd(sample.context, {0, 0, 0, config_.text_len - sample.context.size(0)}));
-    t.push_back(sample.t);
     tokens.offsets.push_back(tokens.offsets.back() + inputs.back().size(0));
     tokens.context_offsets.push_back(tokens.context_offsets.back() + config_.text_len);
+    if (config_.has_image_branch()) {
+      images.push_back(extra(sample, "clip_fea", {config_.image_rows(), config_.image_dim}));
+      tokens.image_offsets.push_back(tokens.image_offsets.back() + config_.image_rows());
+    }
     batch.shapes.push_back({config_.out_dim, x.size(1), x.size(2), x.size(3)});
   }
   const auto device = samples.at(0).x.device();
@@ -90,18 +173,26 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
   tokens.sin = at::cat(sin).to(device);
   batch.inputs = {at::cat(inputs).to(at::kFloat), at::cat(texts).to(at::kFloat),
                   timestep_sinusoid(t, config_.freq_dim).to(device)};
+  if (!images.empty()) batch.inputs.push_back(at::cat(images).to(at::kFloat));
   return batch;
 }
 
-std::vector<std::pair<Tensor, Tensor>> Wan::unpack_input_grads(const std::vector<Tensor>& grads,
-                                                               const net::Batch& batch,
-                                                               const std::vector<net::Sample>& samples) const {
-  std::vector<std::pair<Tensor, Tensor>> result;
+std::vector<std::map<std::string, Tensor>> Wan::unpack_input_grads(const std::vector<Tensor>& grads,
+                                                                   const net::Batch& batch,
+                                                                   const std::vector<net::Sample>& samples) const {
+  std::vector<std::map<std::string, Tensor>> result;
+  const net::Tokens& tokens = batch.tokens;
   for (size_t s = 0; s < samples.size(); ++s) {
-    const Tensor patch_grad = grads[0].slice(0, batch.tokens.offsets[s], batch.tokens.offsets[s + 1]);
-    const int64_t text = batch.tokens.context_offsets[s];
-    result.emplace_back(from_input(patch_grad, samples[s].x.sizes(), config_.patch),
-                        grads[1].slice(0, text, text + samples[s].context.size(0)));
+    const auto [channels, f, h, w] = batch.shapes[s];
+    const Tensor patch_grad = grads[0].slice(0, tokens.offsets[s], tokens.offsets[s + 1]);
+    const Tensor whole = from_input(patch_grad, {config_.in_dim, f, h, w}, config_.patch);
+    const int64_t text = tokens.context_offsets[s];
+    auto& named = result.emplace_back();
+    named["x"] = whole.slice(0, 0, channels);
+    named["context"] = grads[1].slice(0, text, text + samples[s].context.size(0));
+    if (config_.takes_pictures()) named["y"] = whole.slice(0, channels);
+    if (config_.has_image_branch())
+      named["clip_fea"] = grads[3].slice(0, tokens.image_offsets[s], tokens.image_offsets[s + 1]);
   }
   return result;
 }

@@ -94,6 +94,7 @@ struct CaseContext {
 using CaseResults = std::vector<CaseFile>;
 /// kind -> what checks it; the one list of kinds.
 CaseResults verify_dit(const CaseContext& context);
+CaseResults verify_dit_moe(const CaseContext& context);
 CaseResults verify_adamw(const CaseContext& context);
 CaseResults verify_lr_schedules(const CaseContext& context);
 CaseResults verify_flow(const CaseContext& context);

@@ -1,171 +1,160 @@
-// Kind "dit": a diffusion transformer's outputs, loss and gradients through the engine, on any mesh.
+// Kinds "dit" and "dit_moe": a diffusion transformer's, or two experts', outputs, loss and gradients through the
+// engine, on any mesh.
 #include "tessera/base/check.h"
-#include "tessera/engine/executor.h"
-#include "tessera/engine/measure.h"
-#include "tessera/engine/transfer.h"
 #include "tessera/models/registry.h"
-#include "tessera/train/objective.h"
-#include "tessera/train/verify/case.h"
+#include "tessera/train/verify/dit_run.h"
 
 namespace tessera::train {
 
 namespace {
 
-std::vector<net::Sample> read_samples(const CaseFile& file) {
-  const at::Tensor t = file.tensor("in.t");
-  check_input(t.dim() == 1, "verify",
-              file.case_name() + "/" + file.file_name() + ": in.t has " + std::to_string(t.dim()) +
-                  " dimensions, expected one timestep a sample",
-              "per-token timesteps come with a later version");
+namespace fs = std::filesystem;
+
+constexpr const char* kWeights[] = {"model.safetensors", "diffusers.safetensors"};
+
+/// Inputs of the case that are extras of sample i: in.<name>.<i>, and row i of in.<name> of the whole batch.
+std::map<std::string, at::Tensor> read_extras(const CaseFile& file, int64_t i, int64_t samples) {
+  std::map<std::string, at::Tensor> extras;
+  const std::string end = "." + std::to_string(i);
+  for (const std::string& full : file.names("in.")) {
+    const std::string name = full.substr(3);
+    const bool plain = name.starts_with("x.") || name.starts_with("context.") || name.starts_with("target.") ||
+                       name == "t" || name == "seq_len";
+    if (plain) continue;
+    if (name.find('.') == name.npos) {
+      const at::Tensor all = file.tensor(full);  // [B or a multiple of it, rows, width]
+      if (all.dim() == 3) extras[name] = all.reshape({samples, -1, all.size(2)})[i];
+    } else if (name.ends_with(end)) {
+      extras[name.substr(0, name.size() - end.size())] = file.tensor(full);
+    }
+  }
+  return extras;
+}
+
+std::vector<net::Sample> read_samples(const CaseFile& file, const net::Denoiser& model) {
+  const at::Tensor t = file.tensor("in.t").to(at::kDouble);
+  const std::string where = file.case_name() + "/" + file.file_name();
+  check_input(t.dim() == 1 || t.dim() == 2, "verify",
+              where + ": in.t has " + std::to_string(t.dim()) + " dimensions, expected one timestep a sample, or one " +
+                  "for each of its tokens");
   std::vector<net::Sample> samples;
   for (int64_t i = 0; i < t.size(0); ++i) {
     const std::string n = std::to_string(i);
     net::Sample sample;
     sample.x = file.tensor("in.x." + n);
     sample.context = file.tensor("in.context." + n);
-    sample.t = t.to(at::kDouble)[i].item<double>();
-    if (file.has("in.target." + n)) sample.target = file.tensor("in.target." + n);
+    sample.extra = read_extras(file, i, t.size(0));
+    if (t.dim() == 1) {
+      sample.t = t[i].item<double>();
+    } else {  // what stands after a sample's own tokens is padding
+      const auto s = sample.x.sizes();
+      const int64_t tokens = model.token_count({s[0], s[1], s[2], s[3]});
+      check_input(tokens <= t.size(1), "verify",
+                  where + ": in.t has " + std::to_string(t.size(1)) + " timesteps a sample, sample " + n + " has " +
+                      std::to_string(tokens) + " tokens");
+      sample.extra["t"] = t[i].slice(0, 0, tokens);
+    }
+    sample.target = file.tensor("in.target." + n);
     samples.push_back(std::move(sample));
   }
   return samples;
 }
 
-/// Values that live on whichever rank computed them, brought to all ranks: one flat list of doubles, exact for fp32.
-class Shared {
- public:
-  void put(const std::string& name, const at::Tensor& value) { mine_[name] = value.contiguous(); }
-  /// `shapes`: every name that exists on some rank, the same list on all.
-  std::map<std::string, at::Tensor> gather(
-      comm::Comm& comm, const std::vector<std::pair<std::string, std::vector<int64_t>>>& shapes) const {
-    std::vector<double> flat;
-    for (const auto& [name, shape] : shapes) {
-      const auto it = mine_.find(name);
-      const int64_t count = c10::multiply_integers(shape);
-      flat.push_back(it != mine_.end());
-      for (int64_t i = 0; i < count; ++i) flat.push_back(it == mine_.end() ? 0 : it->second.const_data_ptr<float>()[i]);
+void compare_input_grads(const DitRun& run, double tolerance, CaseFile& file) {
+  for (size_t i = 0; i < run.input_grads.size(); ++i) {
+    for (const auto& [name, value] : run.input_grads[i]) {
+      if (file.has("in." + name)) continue;  // one tensor for all samples: below
+      file.compare("grad_in." + name + "." + std::to_string(i), value, by_largest(tolerance));
     }
-    const auto rows = comm.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles(flat);
-    std::map<std::string, at::Tensor> all;
-    size_t at = 0;
-    for (const auto& [name, shape] : shapes) {
-      at::Tensor value = at::zeros(shape, at::kFloat);
-      const int64_t count = value.numel();
-      for (const auto& row : rows)
-        if (row[at] != 0)
-          for (int64_t i = 0; i < count; ++i) value.mutable_data_ptr<float>()[i] = static_cast<float>(row[at + 1 + i]);
-      all[name] = value;
-      at += 1 + count;
-    }
-    return all;
   }
+  for (const auto& [name, first] : run.input_grads.front()) {
+    if (!file.has("in." + name)) continue;
+    std::vector<at::Tensor> rows;
+    for (const auto& grads : run.input_grads) rows.push_back(grads.at(name));
+    const at::Tensor all = at::stack(rows).reshape(file.tensor("in." + name).sizes());
+    file.compare("grad_in." + name, all, by_largest(tolerance));
+  }
+}
 
- private:
-  std::map<std::string, at::Tensor> mine_;
-};
-
-void check_file(const CaseContext& context, const std::string& weights, CaseResults& results,
-                const std::filesystem::path& path) {
+void check_file(const CaseContext& context, const std::string& weights, CaseResults& results, const fs::path& path) {
   CaseFile file(context.name, path, weights);
   const auto model = models::make_denoiser({.config_text = context.config.dump()});
-  const std::vector<net::Sample> samples = read_samples(file);
-  const auto count = static_cast<int64_t>(samples.size());
-  const bool train = samples.front().target.defined();
-  check_input(train, "verify", path.string() + ": in.target.0 is missing", "a dit case needs the target of its loss");
-
-  // Half of the blocks recompute, so that both policies are held against the reference.
-  plan::Plan plan;
-  plan.mesh = context.mesh;
-  plan.global_batch = count;
-  plan.micro_batch = count;
-  const plan::ModelSpec spec =
-      engine::measure(model->units(), model->pack(samples), context.name, {.train = true, .input_grad = true});
-  for (size_t u = 0; u < spec.units.size(); ++u)
-    plan.units.push_back({u % 2 == 0 ? plan::Policy::recompute : plan::Policy::keep, plan::Strategy::full_shard});
-  const plan::Schedule schedule = plan::compile_train(spec, plan, context.rank);
-  std::vector<std::string> prefixes;
-  for (const auto& unit : model->units()) prefixes.push_back(unit->prefix());
-  engine::Store store(spec, prefixes, plan, context.rank, at::kCPU);
-  store.set_arena(schedule.arena);
-  const auto naming = weights.starts_with("diffusers") ? "diffusers" : "official";
-  engine::load_weights(store, checkpoint::open_weights(context.folder / weights),
-                       [&](const std::string& name) { return model->foreign_name(name, naming); }, {});
-  engine::Executor executor(model->units(), store, *context.comm, plan, context.rank,
-                            {.input_grad = true, .poison = true});
-
-  Shared shared;
-  double loss = 0;
-  std::vector<net::Sample> mine;
-  net::Batch batch_mine;
-  const auto slice = plan.slice(context.mesh.dp_rank(context.rank), 0);
-  engine::StepCalls calls;
-  calls.load = [&](int) {
-    mine.assign(samples.begin() + slice.first, samples.begin() + slice.first + slice.count);
-    return batch_mine = model->pack(mine);
-  };
-  calls.loss = [&](const at::Tensor& prediction, const net::Batch& batch, int) {
-    at::Tensor gradient = at::empty_like(prediction);
-    const auto outputs = model->unpack(prediction, batch);
-    for (int64_t s = 0; s < slice.count; ++s) {
-      shared.put("out." + std::to_string(slice.first + s), outputs[s]);
-      const int64_t begin = batch.tokens.offsets[s], rows = batch.tokens.offsets[s + 1] - begin;
-      const at::Tensor target = model->pack_target(mine[s].target);
-      loss +=
-          mean_squared_error(prediction.narrow(0, begin, rows), target, 1.0 / count, gradient.narrow(0, begin, rows)) /
-          count;
-    }
-    return gradient;
-  };
-  calls.control = [&] { return std::vector<double>{loss}; };
-  calls.agree = [&](double, const std::vector<std::vector<double>>& ranks) -> std::optional<net::StepControl> {
-    loss = 0;
-    for (int r = 0; r < context.mesh.world(); ++r) loss += ranks[r][0];
-    return std::nullopt;
-  };
-  executor.train(schedule, 1, calls, nullptr);
-  if (slice.count > 0) {
-    const auto input_grads = model->unpack_input_grads(executor.input_grads()[0], batch_mine, mine);
-    for (int64_t s = 0; s < slice.count; ++s) {
-      shared.put("grad_in.x." + std::to_string(slice.first + s), input_grads[s].first);
-      shared.put("grad_in.context." + std::to_string(slice.first + s), input_grads[s].second);
-    }
-  }
-
-  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
-  for (int64_t i = 0; i < count; ++i) {
-    const std::string n = std::to_string(i);
-    shapes.emplace_back("out." + n, samples[i].target.sizes().vec());
-    shapes.emplace_back("grad_in.x." + n, samples[i].x.sizes().vec());
-    shapes.emplace_back("grad_in.context." + n, samples[i].context.sizes().vec());
-  }
-  const auto all = shared.gather(*context.comm, shapes);
-  const auto by_rule = [](double tolerance) {
-    return [tolerance](double largest) { return tolerance * std::max(1e-2, largest); };
-  };
-  for (int64_t i = 0; i < count; ++i)
-    file.compare("out." + std::to_string(i), all.at("out." + std::to_string(i)), context.tolerance("out"));
-  file.compare("out.loss", at::scalar_tensor(loss, at::kFloat), context.tolerance("loss"));
+  const std::vector<net::Sample> samples = read_samples(file, *model);
+  const DitRun run = run_dit(context, *model, samples, context.folder / weights, samples.size());
+  for (size_t i = 0; i < samples.size(); ++i)
+    file.compare("out." + std::to_string(i), run.outputs[i], context.tolerance("out"));
+  file.compare("out.loss", at::scalar_tensor(run.loss, at::kFloat), context.tolerance("loss"));
   // A case may leave gradients out as a whole, not one of them.
-  if (!file.names("grad_in.").empty())
-    for (const auto& [name, value] : all)
-      if (name.starts_with("grad_in.")) file.compare(name, value, by_rule(context.tolerance("grad_in")));
-  const bool with_grads = !file.names("grad.").empty();
-  for (int u = 0; u < store.units(); ++u)
-    engine::whole_unit(store, *context.comm, u, /*gradients=*/true,
-                       [&](const plan::ParamSpec& param, const at::Tensor& value) {
-                         if (with_grads) file.compare("grad." + param.name, value, by_rule(context.tolerance("grad")));
-                       });
+  if (!file.names("grad_in.").empty()) compare_input_grads(run, context.tolerance("grad_in"), file);
+  if (!file.names("grad.").empty())
+    for (const auto& [name, value] : run.grads)
+      file.compare("grad." + name, value, by_largest(context.tolerance("grad")));
   results.push_back(std::move(file));
+}
+
+/// Two denoisers, of which the timestep chooses one: high noise from the boundary on.
+void check_experts(const CaseContext& context, const std::string& weights, CaseResults& results, const fs::path& path) {
+  CaseFile file(context.name, path, weights);
+  const at::Tensor t = file.tensor("in.t").to(at::kDouble);
+  const auto config = [&](const char* key) {
+    check_input(context.config.contains(key), "verify", (context.folder / "config.json").string() + " has no " + key);
+    return context.config.at(key);
+  };
+  const auto experts = config("experts").get<std::vector<std::string>>();  // high noise first
+  const double boundary =
+      config("boundary").get<double>() * context.config.value("num_train_timesteps", 1000.0);
+  check_input(experts.size() == 2, "verify", "config.json: experts names " + std::to_string(experts.size()) + " folders");
+  std::vector<int64_t> serves;
+  for (int64_t i = 0; i < t.size(0); ++i) serves.push_back(t[i].item<double>() >= boundary ? 0 : 1);
+  file.compare("out.expert", at::tensor(serves, at::kLong), 0.0);
+
+  const auto model = models::make_denoiser({.config_text = context.config.dump()});
+  double loss = 0;
+  for (int64_t e = 0; e < 2; ++e) {
+    std::vector<net::Sample> samples;
+    std::vector<int64_t> places;
+    for (int64_t i = 0; i < t.size(0); ++i) {
+      if (serves[i] != e) continue;
+      net::Sample sample;
+      sample.x = file.tensor("in.x");
+      sample.t = t[i].item<double>();
+      sample.context = file.tensor("in.context");
+      sample.target = file.tensor("in.target");
+      samples.push_back(std::move(sample));
+      places.push_back(i);
+    }
+    if (samples.empty()) continue;
+    const DitRun run = run_dit(context, *model, samples, context.folder / experts[e] / weights, serves.size());
+    loss += run.loss;
+    for (size_t i = 0; i < places.size(); ++i)
+      file.compare("out." + std::to_string(places[i]), run.outputs[i], context.tolerance("out"));
+    const std::string prefix = "grad." + experts[e] + ".";
+    if (!file.names(prefix).empty())
+      for (const auto& [name, value] : run.grads)
+        file.compare(prefix + name, value, by_largest(context.tolerance("grad")));
+  }
+  file.compare("out.loss", at::scalar_tensor(loss, at::kFloat), context.tolerance("loss"));
+  results.push_back(std::move(file));
+}
+
+using Check = void (*)(const CaseContext&, const std::string&, CaseResults&, const fs::path&);
+
+/// Every case file with the weights of both namings; `part`: the folder to look for the second in.
+CaseResults check_all(const CaseContext& context, const fs::path& part, Check check) {
+  CaseResults results;
+  for (const std::string weights : kWeights) {
+    if (weights != kWeights[0] && !fs::exists(part / weights)) continue;
+    for (const auto& path : context.case_files()) check(context, weights, results, path);
+  }
+  return results;
 }
 
 }  // namespace
 
-CaseResults verify_dit(const CaseContext& context) {
-  CaseResults results;
-  for (const std::string weights : {"model.safetensors", "diffusers.safetensors"}) {
-    if (weights.starts_with("diffusers") && !std::filesystem::exists(context.folder / weights)) continue;
-    for (const auto& path : context.case_files()) check_file(context, weights, results, path);
-  }
-  return results;
+CaseResults verify_dit(const CaseContext& context) { return check_all(context, context.folder, check_file); }
+
+CaseResults verify_dit_moe(const CaseContext& context) {
+  return check_all(context, context.folder / "high_noise_model", check_experts);
 }
 
 }  // namespace tessera::train

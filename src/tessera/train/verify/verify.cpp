@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 
 using CaseFunction = CaseResults (*)(const CaseContext&);
 const std::map<std::string, CaseFunction> kKinds = {{"dit", verify_dit},
+                                                    {"dit_moe", verify_dit_moe},
                                                     {"adamw", verify_adamw},
                                                     {"lr_schedules", verify_lr_schedules},
                                                     {"flow", verify_flow},
