@@ -24,28 +24,59 @@ TEST(Launch, RefusesCountsThatDoNotGoTogether) {
   EXPECT_NE(refusal({.nproc = 1, .nnodes = 2, .node_rank = 2}).find("--node-rank 2"), std::string::npos);
 }
 
+TEST(Launch, RefusesMoreNodesAtLeastThanThereAre) {
+  EXPECT_NE(refusal({.nproc = 1, .nnodes = 2, .endpoint = "127.0.0.1:1", .min_nodes = 3}).find("--min-nodes 3"),
+            std::string::npos);
+}
+
 TEST(Launch, AsksForAMeetingPointOfSeveralNodes) {
   EXPECT_NE(refusal({.nproc = 1, .nnodes = 2}).find("--nnodes 2 needs a meeting point"), std::string::npos);
 }
 
-TEST(Heartbeat, TellsTheBoardWhereTheRankIs) {
-  StatusBoard board(2);
-  setenv("TESSERA_STATUS", board.path().c_str(), 1);
-  Rendezvous place;
-  place.local_rank = 1, place.local_world = 2;
-  {
-    Heartbeat heartbeat(place);
-    heartbeat.at(12, 7, "forward blocks.3");
-    for (int i = 0; i < 500 && board.read(1).beats < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_GE(board.read(1).beats, 2u);
-    EXPECT_EQ(board.read(1).step, 12);
-    EXPECT_EQ(board.read(1).text, "forward blocks.3");
-    heartbeat.at(13, 0, std::string(500, 'x'));
-    EXPECT_EQ(board.read(1).text, std::string(103, 'x'));
+/// A board, and a rank that writes on it as local rank 1 of 2.
+class HeartbeatTest : public ::testing::Test {
+ protected:
+  HeartbeatTest() {
+    setenv("TESSERA_STATUS", board.path().c_str(), 1);
+    Rendezvous place;
+    place.local_rank = 1, place.local_world = 2;
+    heartbeat = std::make_unique<Heartbeat>(place);
+    unsetenv("TESSERA_STATUS");
   }
-  EXPECT_EQ(board.read(1).beats, 0u) << "a rank that is done is not silent";
+  StatusBoard board{2};
+  std::unique_ptr<Heartbeat> heartbeat;
+};
+
+TEST_F(HeartbeatTest, TellsTheBoardWhereTheRankIs) {
+  EXPECT_EQ(board.read(1).where(), " before the first step");
+  heartbeat->at(12, 7, "forward blocks.3");
+  for (int i = 0; i < 500 && board.read(1).beats < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_GE(board.read(1).beats, 2u);
+  EXPECT_EQ(board.read(1).where(), " at step 12, forward blocks.3");
+  heartbeat->done();
+  EXPECT_EQ(board.read(1).where(), " at step 12, after forward blocks.3");
+  heartbeat->at(13, 0, std::string(500, 'x'));
+  EXPECT_EQ(board.read(1).text, std::string(163, 'x'));
   EXPECT_EQ(board.read(0).text, "");
-  unsetenv("TESSERA_STATUS");
+  heartbeat.reset();
+  EXPECT_EQ(board.read(1).beats, 0u) << "a rank that is done is not silent";
+}
+
+TEST_F(HeartbeatTest, TellsWorkFromWaiting) {
+  heartbeat->at(3, 1, "forward blocks.1");
+  heartbeat->waits(false);
+  std::thread lane([&] {
+    heartbeat->at(3, 2, "gather blocks.2", 1);
+    heartbeat->waits(true);
+  });
+  lane.join();
+  const auto status = board.read(1);
+  EXPECT_EQ(status.where(), " at step 3, forward blocks.1; gather blocks.2");
+  ASSERT_TRUE(status.longest_wait());
+  EXPECT_EQ(status.longest_wait()->text, "gather blocks.2");
+  ASSERT_TRUE(status.longest_work());
+  EXPECT_EQ(status.longest_work()->text, "forward blocks.1");
+  EXPECT_FALSE(board.read(0).longest_wait());
 }
 
 TEST(Heartbeat, DoesNothingWithoutALauncher) {

@@ -272,7 +272,7 @@ TEST(Launcher, NamesLaunchersThatDisagree) {
   };
   // the second launcher has one rank less, or takes itself for a node that is there already
   for (const auto& [nodes, ranks, words] :
-       {Case{{"2", "1"}, 1, "others say there are"}, Case{{"3", "1"}, 2, "is there twice"}}) {
+       {Case{{"2", "1"}, 1, "node 1 was started with -n 1 --nnodes 2"}, Case{{"3", "1"}, 2, "node 1 is there twice"}}) {
     const std::string endpoint = "127.0.0.1:" + free_port(),
                       log = (fs::temp_directory_path() / ("tessera-node-" + std::to_string(getpid()))).string();
     std::vector<std::string> logs;

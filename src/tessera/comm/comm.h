@@ -9,6 +9,7 @@
 // calls block the calling thread; different groups may be used from different threads at once. A group of one does what
 // the collective means for one rank. Collectives take no memory of their own, but for 4 MiB of all_reduce. Between
 // ranks of one machine what is large is read from the other's memory (same_host.h).
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,6 +31,10 @@ class Transport {
   virtual void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) = 0;
 };
 
+/// Told by the thread of a collective when it begins to wait for others (true) and when it has them (false). After a
+/// failure there is no second call: where it failed stays known.
+using Watch = std::function<void(bool waits)>;
+
 class Group {
  public:
   Group(std::string name, std::string axis, std::vector<int> members, int index, std::unique_ptr<Transport> transport);
@@ -47,10 +52,21 @@ class Group {
   void reduce_scatter(at::Tensor shard, const at::Tensor& flat, at::Tensor scratch, bool accumulate);
   /// In place, fp32, summed in members' order: every member has the same bits.
   void all_reduce(at::Tensor tensor);
+  /// out[i] goes to member i and in[i] comes from it; this member's own is copied. Both ends know the sizes; what is
+  /// empty is not sent. Contiguous, any dtype.
+  void all_to_all(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
+  /// `out` goes to the next member and `in` comes from the one before, in a circle.
+  void shift(const at::Tensor& out, const at::Tensor& in);
   /// Row i: what member i gave. All give the same number of values.
   std::vector<std::vector<double>> all_gather_doubles(const std::vector<double>& mine);
+  /// To and from the other member of a pair.
+  void send(const at::Tensor& tensor);
+  void recv(at::Tensor tensor);
+  /// Every member gets what member `root` has.
+  void broadcast(at::Tensor tensor, int root);
   void barrier();
   int64_t take_sent_bytes();  ///< since the last call
+  void watch(Watch watch) { watch_ = std::move(watch); }
 
  private:
   void run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
@@ -62,6 +78,7 @@ class Group {
   static constexpr int64_t kAllReducePiece = 1 << 20;  // values at a time
   std::vector<float> buffer_;                          // of all_reduce, kept
   int64_t sent_ = 0;
+  Watch watch_;
 };
 
 class Comm {
@@ -73,11 +90,15 @@ class Comm {
 
   /// The group of this rank for the purpose over the axes; made on first use, by all ranks in the same order.
   Group& group(std::string_view purpose, const std::vector<Axis>& axes);
+  /// The same of some ranks along `axis`, this one among them: a pair of neighbour stages.
+  Group& group_of(std::string_view purpose, const std::string& axis, const std::vector<int>& members);
   void barrier();
   /// Throws UserError (usage) on every rank when a rank has another text, naming the first that differs from rank 0.
   void check_agreement(std::string_view what, std::string_view text);
   /// Bytes this rank sent over each axis since the last call.
   std::map<std::string, int64_t> take_sent_bytes();
+  /// Watches all groups, also those that are made later.
+  void watch(Watch watch);
 
  private:
   struct Backend;
@@ -85,6 +106,7 @@ class Comm {
   const Mesh mesh_;
   std::unique_ptr<Backend> backend_;
   std::map<std::string, std::unique_ptr<Group>> groups_;
+  Watch watch_;
 };
 
 }  // namespace tessera::comm

@@ -2,17 +2,19 @@
 #define USE_C10D_GLOO
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
+#include "tessera/comm/environment.h"
+#include "tessera/comm/meeting_point.h"
 #include "tessera/comm/same_host.h"
-#include "tessera/comm/store.h"
+#include "tessera/comm/tcp_store.h"
 
 namespace tessera::comm {
 
@@ -21,13 +23,10 @@ namespace {
 class GlooTransport final : public Transport {
  public:
   GlooTransport(const c10::intrusive_ptr<c10d::Store>& store, int index, int size, std::chrono::milliseconds timeout,
-                const std::string& host) {
+                const Rendezvous& place) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->threads = 1;
-    // Ranks that meet on the loopback are all on this machine.
-    options->devices.push_back(host == "127.0.0.1" || host == "localhost"
-                                   ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                                   : c10d::ProcessGroupGloo::createDefaultDevice());
+    options->devices.push_back(device(place));
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
   }
 
@@ -49,6 +48,16 @@ class GlooTransport final : public Transport {
   }
 
  private:
+  /// Others connect to the address by which this machine reaches the meeting point. (Gloo's own choice is what the host
+  /// name stands for, often the loopback.) GLOO_SOCKET_IFNAME names another interface, as it does for PyTorch.
+  static std::shared_ptr<gloo::transport::Device> device(const Rendezvous& place) {
+    if (const auto interface = env::text("GLOO_SOCKET_IFNAME"))
+      return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
+    const bool here = place.host == "127.0.0.1" || place.host == "localhost";
+    return c10d::ProcessGroupGloo::createDeviceForHostname(here ? "127.0.0.1"
+                                                                : address_towards(place.host, place.port));
+  }
+
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 };
 
@@ -57,27 +66,13 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "an unknown host";
 }
 
-/// LibTorch's messages carry a stack after the first line.
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
-bool port_taken(const std::exception& error) {
-  const std::string text = error.what();
-  return text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos;
-}
-
-/// Loading LibTorch on a busy machine may take longer than a short fault.timeout.
-constexpr std::chrono::milliseconds kStart{30'000};
-
 /// Waits until every rank is there. Ranks may be started by several hands: no two may be the same, all must know the
 /// same number of ranks, and the first that finds out tells the others. Throws UserError (usage) for that, (rank_lost)
 /// naming the ranks that do not come.
 class CheckIn {
  public:
-  CheckIn(c10d::Store& store, const Rendezvous& place, std::chrono::milliseconds timeout)
-      : store_(store), place_(place), timeout_(timeout) {}
+  CheckIn(c10d::Store& store, const Rendezvous& place, double seconds)
+      : store_(store), place_(place), seconds_(seconds) {}
 
   void run() {
     const std::string me = "process " + std::to_string(getpid()) + " of " + host_name();
@@ -86,13 +81,13 @@ class CheckIn {
       refuse(rank + " is one of " + world + ", others say there are " + others);
     if (const std::string other = agreed(rank, me); other != me)
       refuse(rank + " is there twice: " + other + ", and " + me);
-    const auto end = std::chrono::steady_clock::now() + timeout_;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_);
     for (std::string missing; !(missing = absent()).empty();
          std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
       if (store_.check({"refused"})) throw_refusal(store_.get_to_str("refused"));
       if (std::chrono::steady_clock::now() > end)
         throw UserError(Exit::rank_lost, "comm",
-                        "rank " + missing + " did not come within " + std::to_string(timeout_.count() / 1000) + " s",
+                        "rank " + missing + " did not come within " + std::to_string(std::lround(seconds_)) + " s",
                         "are all ranks started, and do they know the same address?");
     }
   }
@@ -119,7 +114,7 @@ class CheckIn {
 
   c10d::Store& store_;
   const Rendezvous& place_;
-  const std::chrono::milliseconds timeout_;
+  const double seconds_;
   int present_ = 0;  // ranks known to be there, from 0
 };
 
@@ -136,16 +131,16 @@ Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(p
   // The launcher names a lost rank after fault.timeout; sockets give up later, so that their word is not taken for it.
   backend_->timeout = std::chrono::milliseconds(static_cast<int64_t>((timeout + 10) * 1000));
   if (place.single()) return;
+  const double patience = start_seconds(timeout);
+  const bool hosts = place.rank == 0 && !place.store_is_hosted;
+  // LibTorch's own wait for a silent address is bounded by the kernel's patience, minutes of it.
+  if (!hosts) await_listener(place.host, place.port, patience);
   try {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(place.port);
-    options.isServer = place.rank == 0 && !place.store_is_hosted;
-    options.numWorkers = static_cast<size_t>(place.world);
-    options.waitWorkers = false;
-    options.timeout = backend_->timeout;
-    backend_->store = c10::make_intrusive<c10d::PrefixStore>("attempt" + std::to_string(place.attempt),
-                                                             c10::make_intrusive<c10d::TCPStore>(place.host, options));
-    CheckIn(*backend_->store, place, std::max(backend_->timeout, kStart)).run();
+    backend_->store = c10::make_intrusive<c10d::PrefixStore>(
+        "attempt" + std::to_string(place.attempt),
+        tcp_store(place.host, place.port, hosts,
+                  std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(patience))));
+    CheckIn(*backend_->store, place, patience).run();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -165,10 +160,13 @@ Group& Comm::group(std::string_view purpose, const std::vector<Axis>& axes) {
   std::string axis;
   for (Axis a : axes)
     if (mesh_[a] > 1) axis += (axis.empty() ? "" : "+") + std::string(axis_name(a));
+  return group_of(purpose, axis, mesh_.group(place_.rank, axes));
+}
+
+Group& Comm::group_of(std::string_view purpose, const std::string& axis, const std::vector<int>& members) {
   const std::string key = std::string(purpose) + ":" + axis;
   auto& slot = groups_[key];
   if (slot) return *slot;
-  const std::vector<int> members = mesh_.group(place_.rank, axes);
   const int size = static_cast<int>(members.size());
   const int index = static_cast<int>(std::find(members.begin(), members.end(), place_.rank) - members.begin());
   std::unique_ptr<Transport> transport;
@@ -177,7 +175,7 @@ Group& Comm::group(std::string_view purpose, const std::vector<Axis>& axes) {
     for (int m : members) prefix += "," + std::to_string(m);
     try {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store);
-      transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_.host);
+      transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_);
       transport = read_same_host(std::move(transport), index, size);
     } catch (const std::exception& error) {
       throw UserError(Exit::rank_lost, "comm",
@@ -186,31 +184,8 @@ Group& Comm::group(std::string_view purpose, const std::vector<Axis>& axes) {
     }
   }
   slot = std::make_unique<Group>(key, axis, members, index, std::move(transport));
+  slot->watch(watch_);
   return *slot;
 }
-
-struct HostedStore::Server {
-  c10::intrusive_ptr<c10d::TCPStore> store;
-};
-
-HostedStore::HostedStore(const std::string& host, int port) : server_(std::make_unique<Server>()) {
-  try {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(port);
-    options.isServer = true;
-    options.waitWorkers = false;
-    options.timeout = std::chrono::seconds(10);  // it is on this machine, or the name is wrong
-    server_->store = c10::make_intrusive<c10d::TCPStore>(host, options);
-    port_ = server_->store->getPort();
-  } catch (const std::exception& error) {
-    const std::string endpoint = host + ":" + std::to_string(port);
-    if (port_taken(error))
-      throw UserError(Exit::usage, "launch", "port " + std::to_string(port) + " is taken",
-                      "choose another with --rdzv-endpoint HOST:PORT");
-    throw UserError(Exit::usage, "launch", "cannot host the meeting point " + endpoint + " (" + first_line(error) + ")",
-                    "--rdzv-endpoint names an address of node 0's machine");
-  }
-}
-HostedStore::~HostedStore() = default;
 
 }  // namespace tessera::comm

@@ -54,8 +54,10 @@ Group::Group(std::string name, std::string axis, std::vector<int> members, int i
 
 void Group::run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
   sent_ += bytes_of(out);
+  if (watch_) watch_(true);
   try {
     transport_->exchange(out, in);
+    if (watch_) watch_(false);
   } catch (const std::exception& error) {
     throw UserError(Exit::rank_lost, "comm",
                     std::string(what) + " of " + std::to_string(bytes_of(out)) + " bytes on " + name_ +
@@ -126,6 +128,24 @@ void Group::all_reduce(at::Tensor tensor) {
   }
 }
 
+void Group::all_to_all(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
+  at::Tensor(in[index_]).copy_(out[index_]);
+  const auto others = [&](const std::vector<at::Tensor>& all) {
+    std::vector<at::Tensor> result = all;
+    for (int i = 0; i < size(); ++i)
+      if (i == index_ || (all[i].defined() && all[i].numel() == 0)) result[i] = at::Tensor();
+    return result;
+  };
+  if (size() > 1) run("all_to_all", others(out), others(in));
+}
+
+void Group::shift(const at::Tensor& out, const at::Tensor& in) {
+  std::vector<at::Tensor> send(size()), receive(size());
+  if (out.numel() > 0) send[(index_ + 1) % size()] = out;
+  if (in.numel() > 0) receive[(index_ + size() - 1) % size()] = in;
+  if (size() > 1) run("ring", send, receive);
+}
+
 std::vector<std::vector<double>> Group::all_gather_doubles(const std::vector<double>& mine) {
   std::vector<std::vector<double>> rows(size(), std::vector<double>(mine.size()));
   rows[index_] = mine;
@@ -145,11 +165,39 @@ std::vector<std::vector<double>> Group::all_gather_doubles(const std::vector<dou
   return rows;
 }
 
+void Group::send(const at::Tensor& tensor) {
+  check_internal(size() == 2, "comm", name_ + " is not a pair");
+  std::vector<at::Tensor> out(2);
+  out[1 - index_] = tensor;
+  run("send", out, std::vector<at::Tensor>(2));
+}
+
+void Group::recv(at::Tensor tensor) {
+  check_internal(size() == 2, "comm", name_ + " is not a pair");
+  std::vector<at::Tensor> in(2);
+  in[1 - index_] = std::move(tensor);
+  run("recv", std::vector<at::Tensor>(2), in);
+}
+
+void Group::broadcast(at::Tensor tensor, int root) {
+  if (size() == 1) return;
+  std::vector<at::Tensor> out(size()), in(size());
+  if (index_ != root) in[root] = tensor;
+  for (int i = 0; i < size() && index_ == root; ++i)
+    if (i != root) out[i] = tensor;
+  run("broadcast", out, in);
+}
+
 void Group::barrier() {
   if (size() > 1) all_gather_doubles({1.0});
 }
 
 int64_t Group::take_sent_bytes() { return std::exchange(sent_, 0); }
+
+void Comm::watch(Watch watch) {
+  watch_ = std::move(watch);
+  for (auto& [key, group] : groups_) group->watch(watch_);
+}
 
 void Comm::barrier() { group("control", {kAllAxes.begin(), kAllAxes.end()}).barrier(); }
 

@@ -21,6 +21,19 @@ void* map_file(int fd, size_t bytes) {
   return map == MAP_FAILED ? nullptr : map;
 }
 
+/// The same clock for all processes of the machine; never 0.
+int64_t milliseconds() {
+  using namespace std::chrono;
+  return duration_cast<std::chrono::milliseconds>(steady_clock::now().time_since_epoch()).count() + 1;
+}
+
+std::string text_of(const Activity& activity) {
+  return {activity.text.data(), strnlen(activity.text.data(), activity.text.size())};
+}
+
+/// What the calling thread last began; threads that never began anything (a Pace) wait unseen.
+thread_local int my_lane = -1;
+
 }  // namespace
 
 StatusBoard::StatusBoard(int ranks) : bytes_(sizeof(StatusSlot) * static_cast<size_t>(ranks)) {
@@ -40,11 +53,38 @@ StatusBoard::~StatusBoard() {
 
 StatusBoard::Status StatusBoard::read(int rank) const {
   const StatusSlot& slot = slots_[rank];
+  const int64_t now = milliseconds();
   Status status;
   status.beats = slot.beats.load();
-  status.step = slot.step.load();
-  status.text.assign(slot.text.data(), strnlen(slot.text.data(), slot.text.size()));
+  status.step = slot.lanes[0].step.load();
+  status.text = text_of(slot.lanes[0]);
+  for (const Activity& lane : slot.lanes) {
+    const int64_t since = lane.since.load(), waiting = lane.waiting.load();
+    if (since == 0) continue;
+    const auto seconds = [&](int64_t then) { return static_cast<double>(now - then) / 1000; };
+    status.doing.push_back({lane.step.load(), text_of(lane), seconds(since), waiting ? seconds(waiting) : -1});
+  }
   return status;
+}
+
+std::string StatusBoard::Status::where() const {
+  if (doing.empty())
+    return text.empty() ? " before the first step" : " at step " + std::to_string(step) + ", after " + text;
+  std::string words = " at step " + std::to_string(doing.front().step);
+  for (const Doing& d : doing) words += (&d == doing.data() ? ", " : "; ") + d.text;
+  return words;
+}
+
+const StatusBoard::Doing* StatusBoard::Status::longest_wait() const {
+  const auto found = std::ranges::max_element(doing, {}, &Doing::waits);
+  return found == doing.end() || found->waits < 0 ? nullptr : &*found;
+}
+
+const StatusBoard::Doing* StatusBoard::Status::longest_work() const {
+  const Doing* longest = nullptr;
+  for (const Doing& d : doing)
+    if (d.waits < 0 && (!longest || d.seconds > longest->seconds)) longest = &d;
+  return longest;
 }
 
 Heartbeat::Heartbeat(const Rendezvous& place) {
@@ -72,13 +112,25 @@ Heartbeat::~Heartbeat() {
   if (map_) munmap(map_, bytes_);
 }
 
-void Heartbeat::at(int64_t step, int instruction, const std::string& text) {
+void Heartbeat::at(int64_t step, int instruction, const std::string& text, int lane) {
   if (!slot_) return;
-  slot_->step = step;
-  slot_->instruction = instruction;
-  const size_t length = std::min(text.size(), slot_->text.size() - 1);
-  std::memcpy(slot_->text.data(), text.data(), length);
-  slot_->text[length] = 0;
+  my_lane = lane;
+  Activity& activity = slot_->lanes[static_cast<size_t>(lane)];
+  activity.waiting = 0;
+  activity.step = step;
+  activity.instruction = instruction;
+  const size_t length = std::min(text.size(), activity.text.size() - 1);
+  std::memcpy(activity.text.data(), text.data(), length);
+  activity.text[length] = 0;
+  activity.since = milliseconds();
+}
+
+void Heartbeat::done(int lane) {
+  if (slot_) slot_->lanes[static_cast<size_t>(lane)].since = 0;
+}
+
+void Heartbeat::waits(bool inside) {
+  if (slot_ && my_lane >= 0) slot_->lanes[static_cast<size_t>(my_lane)].waiting = inside ? milliseconds() : 0;
 }
 
 }  // namespace tessera::comm

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 
@@ -103,10 +104,16 @@ std::vector<std::array<int64_t, n>> swap_words(Transport& link, int index, int s
   return all;
 }
 
+/// The kernel that runs, and the namespaces of processes and of the network: containers of one machine are hosts of
+/// their own, as their ranks' addresses are.
 int64_t machine() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return static_cast<int64_t>(hash_text(boot));
+  std::string text;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
+  for (const char* kind : {"pid", "net"}) {
+    std::error_code unreadable;
+    text += " " + std::filesystem::read_symlink(std::string("/proc/self/ns/") + kind, unreadable).string();
+  }
+  return static_cast<int64_t>(hash_text(text));
 }
 
 }  // namespace

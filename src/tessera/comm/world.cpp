@@ -30,6 +30,8 @@ Rendezvous from_torchrun() {
   place.store_is_hosted =
       env::text("TESSERA_STORE") == "launcher" || env::text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   place.attempt = env::number("TORCHELASTIC_RESTART_COUNT").value_or(0);
+  place.asked_world = env::number("TESSERA_ASKED_WORLD").value_or(0);
+  place.restarted_after = env::text("TESSERA_RESTARTED_AFTER").value_or("");
   return place;
 }
 

@@ -11,7 +11,11 @@ struct Rendezvous {
   std::string host = "127.0.0.1";
   int port = 0;
   bool store_is_hosted = false;  ///< the launcher (ours, torchrun's agent) hosts the store; else rank 0 does
-  int attempt = 0;               ///< torchrun's restarts; a hosted store still has the keys of the last attempt
+  int attempt = 0;  ///< restarts (ours or torchrun's); a hosted store still has the keys of the last attempt
+  /// Ranks that were asked for; more than `world` when our launcher goes on without some nodes. 0: as many as there
+  /// are.
+  int asked_world = 0;
+  std::string restarted_after;  ///< what ended the last attempt, in our launcher's words; empty in the first
 
   /// Throws UserError (usage) for a variable that is missing or not a number.
   static Rendezvous from_env();

@@ -1,0 +1,276 @@
+#include "tessera/comm/local_ranks.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+namespace tessera::comm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+constexpr double kEcho = 1.5;    // seconds in which the rank that others fell over shows itself
+constexpr double kSettle = 0.4;  // seconds in which the others reach the collective where they miss a lost rank
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+std::string signal_name(int number) { return "signal " + std::to_string(number) + " (" + strsignal(number) + ")"; }
+
+/// A rank's end as a code of the contract. `forwarded` is the signal that the launcher passed on, 0 without: a rank
+/// that died of it had not begun anything it would have had to save.
+Exit exit_of(int status, int forwarded) {
+  if (WIFSIGNALED(status)) return WTERMSIG(status) == forwarded ? Exit::again : Exit::rank_lost;
+  switch (const auto code = static_cast<Exit>(WEXITSTATUS(status))) {
+    case Exit::done:
+    case Exit::comparison:
+    case Exit::usage:
+    case Exit::input:
+    case Exit::no_fit:
+    case Exit::rank_lost:
+    case Exit::not_finite:
+    case Exit::disk:
+    case Exit::memory:
+    case Exit::internal:
+    case Exit::again:
+      return code;
+  }
+  return Exit::internal;
+}
+
+/// This process's environment with the variables over it.
+std::vector<std::string> environment(const Variables& variables) {
+  std::vector<std::string> list;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry;
+    const std::string key = text.substr(0, text.find('='));
+    const bool ours = std::any_of(variables.begin(), variables.end(), [&](const auto& v) { return v.first == key; });
+    if (!ours) list.push_back(text);
+  }
+  for (const auto& [key, value] : variables) list.push_back(key + "=" + value);
+  return list;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  for (auto& text : texts) list.push_back(text.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+}  // namespace
+
+LocalRanks::LocalRanks(const RanksStart& start, const std::vector<std::string>& arguments)
+    : start_(start), board_(start.ranks) {
+  ranks_.reserve(static_cast<size_t>(start_.ranks));
+  try {
+    for (int i = 0; i < start_.ranks; ++i) fork_rank(i, arguments);
+  } catch (...) {
+    end_all();
+    throw;
+  }
+}
+
+LocalRanks::~LocalRanks() { end_all(); }
+
+Variables LocalRanks::variables(int local) const {
+  Variables list = {{"RANK", std::to_string(start_.first_rank + local)},
+                    {"WORLD_SIZE", std::to_string(start_.world)},
+                    {"LOCAL_RANK", std::to_string(local)},
+                    {"LOCAL_WORLD_SIZE", std::to_string(start_.ranks)},
+                    {"MASTER_ADDR", start_.host},
+                    {"MASTER_PORT", std::to_string(start_.port)},
+                    {"TORCHELASTIC_RESTART_COUNT", std::to_string(start_.attempt)},
+                    {"TESSERA_STORE", "launcher"},
+                    {"TESSERA_ASKED_WORLD", std::to_string(start_.asked_world)},
+                    {"TESSERA_RESTARTED_AFTER", start_.fault},
+                    {"TESSERA_STATUS", board_.path()}};
+  const auto unless_set = [&](const char* variable, const std::string& value) {
+    if (!std::getenv(variable)) list.emplace_back(variable, value);
+  };
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  unless_set("OMP_NUM_THREADS", std::to_string(std::max(1, cores / start_.ranks)));
+  return list;
+}
+
+void LocalRanks::fork_rank(int local, const std::vector<std::string>& arguments) {
+  // Everything is made before the fork: between fork and exec only calls that are safe there.
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  std::vector<std::string> words = {program}, settings = environment(variables(local));
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const std::vector<char*> argv = pointers(words), env = pointers(settings);
+  Rank rank;
+  rank.rank = start_.first_rank + local;
+  const pid_t parent = getpid();
+  rank.pid = fork();
+  if (rank.pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);                  // the launcher died in between
+    execve("/proc/self/exe", argv.data(), env.data());  // also when the file was replaced by a new build
+    _exit(127);
+  }
+  if (rank.pid < 0)
+    throw UserError(Exit::internal, "launch", std::string("fork: ") + std::strerror(errno), "end some processes");
+  ranks_.push_back(rank);
+}
+
+void LocalRanks::look(bool suspended) {
+  for (auto& rank : ranks_) {
+    if (rank.ended) continue;
+    for (int status = 0; waitpid(rank.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == rank.pid;) {
+      rank.stopped = WIFSTOPPED(status);
+      if (rank.stopped || WIFCONTINUED(status)) continue;
+      rank.ended = true;
+      rank.status = status;
+      ended_.push_back(&rank);
+      if (status != 0 && !failed_at_) failed_at_ = Clock::now();
+      break;
+    }
+    // Until the first beat (LibTorch loads, or the command has no heartbeat) a rank is heard while it is not stopped.
+    const uint64_t beats = board_.read(local(rank)).beats;
+    if (beats != rank.beats || (beats == 0 && !rank.stopped) || suspended) rank.heard = Clock::now();
+    rank.beats = beats;
+  }
+}
+
+std::optional<Verdict> LocalRanks::verdict(double others_wait) {
+  if (signals_ > 1)
+    return Verdict{Exit::rank_lost, "stopped at once by a second signal; the last whole checkpoint stands"};
+  // Killed ranks first: survivors' sockets close and they fail too, sometimes before the launcher sees the first.
+  if (auto found = killed()) return found;
+  if (auto found = failed()) return found;
+  if (auto found = silent()) return found;
+  return stuck(others_wait);
+}
+
+std::optional<Verdict> LocalRanks::killed() {
+  for (const Rank* rank : ended_) {
+    if (!WIFSIGNALED(rank->status) || WTERMSIG(rank->status) == forwarded_) continue;
+    const auto others_wait = [&] {
+      return std::ranges::all_of(ranks_, [&](const Rank& other) {
+        return other.ended || board_.read(local(other)).longest_wait() != nullptr;
+      });
+    };
+    for (const auto start = Clock::now(); !others_wait() && seconds_since(start) < kSettle; look(true))
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return Verdict{Exit::rank_lost, name(*rank) + " was killed by " + signal_name(WTERMSIG(rank->status)) +
+                                        where(*rank) + who_waits(rank->rank)};
+  }
+  return std::nullopt;
+}
+
+std::optional<Verdict> LocalRanks::failed() const {
+  bool asked = false;
+  for (const Rank* rank : ended_) {
+    const Exit code = exit_of(rank->status, forwarded_);
+    asked = asked || code == Exit::again;
+    if (code == Exit::done || code == Exit::rank_lost || code == Exit::again) continue;
+    return Verdict{code, name(*rank) + " ended with code " + std::to_string(WEXITSTATUS(rank->status)) + where(*rank)};
+  }
+  const double since_failure = failed_at_ ? seconds_since(*failed_at_) : 0;
+  // The others are on their way; one may still be writing the checkpoint.
+  if (asked && (over() || since_failure > start_.timeout)) return Verdict{Exit::again, ""};
+  // Code 5 may be the echo of another rank's death, which gets a moment to show.
+  if (!failed_at_ || asked || (!over() && since_failure <= kEcho)) return std::nullopt;
+  const auto lost = std::ranges::find_if(ended_, [](const Rank* rank) { return rank->status != 0; });
+  return Verdict{Exit::rank_lost, name(**lost) + " lost its peers" + where(**lost) + who_waits((*lost)->rank), true};
+}
+
+std::string LocalRanks::timeout_text() const {
+  return " for " + std::to_string(std::lround(start_.timeout)) + " s (fault.timeout)";
+}
+
+std::optional<Verdict> LocalRanks::silent() const {
+  for (const auto& rank : ranks_)
+    if (!rank.ended && seconds_since(rank.heard) >= start_.timeout)
+      return Verdict{Exit::rank_lost, name(rank) + " has not answered" + timeout_text() + ": " +
+                                          (rank.stopped ? "it is stopped" : "it is stopped or hangs") + where(rank) +
+                                          who_waits(rank.rank)};
+  return std::nullopt;
+}
+
+/// A rank that beats and gets no further while others miss it in a collective. One that is in a collective itself is
+/// more likely to wait than to be waited for, so it is suspected last.
+std::optional<Verdict> LocalRanks::stuck(double others_wait) const {
+  if (std::max(others_wait, longest_wait()) < start_.timeout) return std::nullopt;
+  for (const bool waits : {false, true}) {
+    const Rank* worst = nullptr;
+    double longest = start_.timeout;
+    for (const auto& rank : ranks_) {
+      const auto status = board_.read(local(rank));
+      const auto* work = rank.ended ? nullptr : status.longest_work();
+      if (!work || work->seconds < longest || (status.longest_wait() != nullptr) != waits) continue;
+      worst = &rank, longest = work->seconds;
+    }
+    if (worst)
+      return Verdict{Exit::rank_lost, name(*worst) + " has got no further" + timeout_text() + ": it is slow or hangs" +
+                                          where(*worst) + who_waits(worst->rank)};
+  }
+  return std::nullopt;
+}
+
+double LocalRanks::longest_wait() const {
+  double longest = 0;
+  for (const auto& rank : ranks_) {
+    const auto status = board_.read(local(rank));
+    if (const auto* wait = rank.ended ? nullptr : status.longest_wait()) longest = std::max(longest, wait->waits);
+  }
+  return longest;
+}
+
+std::string LocalRanks::who_waits(int lost) const {
+  // Ranks that wait in the same place share a sentence: of thousands nobody reads a line each.
+  std::vector<std::pair<std::string, std::vector<int>>> places;
+  for (const auto& rank : ranks_) {
+    const auto status = board_.read(local(rank));
+    const auto* wait = rank.rank == lost ? nullptr : status.longest_wait();
+    if (!wait) continue;
+    const std::string place = "in " + wait->text + " of step " + std::to_string(wait->step);
+    auto found = std::ranges::find(places, place, &decltype(places)::value_type::first);
+    if (found == places.end()) found = places.insert(places.end(), {place, {}});
+    found->second.push_back(rank.rank);
+  }
+  std::string words;
+  for (const auto& [place, waiting] : places) {
+    words += waiting.size() == 1 ? "; rank " : "; ranks ";
+    for (size_t i = 0; i < waiting.size() && i < 8; ++i) words += (i ? ", " : "") + std::to_string(waiting[i]);
+    if (waiting.size() > 8) words += " and " + std::to_string(waiting.size() - 8) + " more";
+    words += (waiting.size() == 1 ? " waits " : " wait ") + place;
+  }
+  return words;
+}
+
+void LocalRanks::signal_all(int number) {
+  for (const auto& rank : ranks_)
+    if (!rank.ended) kill(rank.pid, number);
+}
+
+void LocalRanks::signal(int number) {
+  if (++signals_ == 1) forwarded_ = number;
+  signal_all(signals_ == 1 ? number : SIGKILL);
+}
+
+void LocalRanks::end_all() {
+  signal_all(SIGTERM);
+  for (const auto start = Clock::now(); !over() && seconds_since(start) < 0.5; look(true))
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  signal_all(SIGKILL);
+  for (auto& rank : ranks_)
+    if (!rank.ended) {
+      waitpid(rank.pid, &rank.status, 0);
+      rank.ended = true;
+      ended_.push_back(&rank);
+    }
+}
+
+}  // namespace tessera::comm

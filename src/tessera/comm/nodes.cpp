@@ -1,0 +1,246 @@
+#include "tessera/comm/nodes.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <thread>
+
+#include "tessera/base/log.h"
+#include "tessera/comm/meeting_point.h"
+
+namespace tessera::comm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kBeat = 0.5;      // seconds between the words that launchers exchange
+constexpr double kGone = 3;        // seconds after which a silent launcher counts as gone when its ranks are gone
+constexpr double kRegather = 5;    // seconds in which those who are left come together, where fewer may go on
+constexpr double kFarewell = 5;    // seconds that node 0 waits for the others' last word
+constexpr char kBetween = '\x1f';  // texts in one value
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
+
+std::string this_process() {
+  char name[256] = {};
+  const bool known = gethostname(name, sizeof name - 1) == 0;
+  return "process " + std::to_string(getpid()) + " of " + (known ? name : "an unknown host");
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, kBetween);) parts.push_back(part);
+  return parts;
+}
+
+std::string numbers(const std::vector<int>& list) {
+  std::string text;
+  for (int n : list) text += (text.empty() ? "" : ", ") + std::to_string(n);
+  return text;
+}
+
+}  // namespace
+
+Nodes::Nodes(const LaunchOptions& options, std::string host, int port)
+    : options_(options), host_(std::move(host)), port_(port), me_(this_process()) {
+  if (leads() && options_.nproc * options_.nnodes > 1) {
+    store_ = std::make_unique<HostedStore>(host_, port_);
+    port_ = store_->port();
+  }
+  if (!alone()) connect();
+}
+
+Nodes::~Nodes() = default;
+
+void Nodes::connect() {
+  if (!leads()) await_listener(host_, port_, start_seconds(options_.timeout));
+  link_ = std::make_unique<StoreLink>(host_, port_);
+}
+
+std::string Nodes::key(const std::string& what, int node) const {
+  return std::to_string(round_.number) + "/" + what + (node < 0 ? "" : "/" + std::to_string(node));
+}
+
+std::string Nodes::settings() const {
+  return "-n " + std::to_string(options_.nproc) + " --nnodes " + std::to_string(options_.nnodes) + " --max-restarts " +
+         std::to_string(options_.max_restarts) + " --min-nodes " + std::to_string(options_.min_nodes);
+}
+
+/// Ends the meeting for all. The first reason counts, whoever had it.
+void Nodes::refuse(Exit code, const std::string& what) {
+  const auto parts = split(link_->claim("refused", std::to_string(static_cast<int>(code)) + kBetween + what));
+  // the store goes with node 0's launcher
+  if (leads()) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto agreed = static_cast<Exit>(std::stoi(parts.at(0)));
+  throw UserError(agreed, "launch", parts.at(1),
+                  agreed == Exit::usage ? "give every launcher the same counts, and a --node-rank of its own"
+                                        : "are all launchers started, and do they know the same --rdzv-endpoint?");
+}
+
+void Nodes::check_refused() {
+  if (link_->get("refused")) refuse(Exit::usage, "");
+  if (signals_seen() > 0)
+    throw UserError(Exit::again, "launch", "stopped by a signal while waiting for the other nodes", "start again");
+}
+
+Nodes::Round Nodes::meet() {
+  if (alone()) return round_ = {round_.number + 1, {0}, 0};
+  try {
+    if (!leads() && link_) link_->get("round");
+  } catch (const UserError&) {  // node 0's launcher is gone; another one may come in its place
+    connect();
+    round_.number = -1;
+  }
+  round_ = leads() ? lead() : follow();
+  heard_.clear();
+  for (int node : round_.nodes) heard_[node];
+  others_wait_ = 0;
+  return round_;
+}
+
+/// Says "I am here", once a round.
+void Nodes::join() {
+  const std::string mine = settings() + kBetween + me_;
+  const std::string found = link_->claim(key("join", options_.node_rank), mine);
+  if (found != mine)
+    refuse(Exit::usage,
+           "node " + std::to_string(options_.node_rank) + " is there twice: " + split(found).at(1) + ", and " + me_);
+}
+
+Nodes::Round Nodes::lead() {
+  ++round_.number;
+  link_->set("round", std::to_string(round_.number));
+  join();
+  const bool fewer = options_.min_nodes > 0 && options_.min_nodes < options_.nnodes;
+  const double patience = fewer && round_.number > 0 ? kRegather : start_seconds(options_.timeout);
+  for (const auto start = Clock::now();; pause()) {
+    beat(0);
+    check_refused();
+    std::vector<int> here, missing;
+    for (int node = 0; node < options_.nnodes; ++node) {
+      const auto joined = link_->get(key("join", node));
+      (joined ? here : missing).push_back(node);
+      if (joined && split(*joined).at(0) != settings())
+        refuse(Exit::usage, "node " + std::to_string(node) + " was started with " + split(*joined).at(0) +
+                                ", node 0 with " + settings());
+    }
+    const bool late = seconds_since(start) > patience;
+    const bool enough = fewer && static_cast<int>(here.size()) >= options_.min_nodes;
+    if (late && !missing.empty() && !enough)
+      refuse(Exit::rank_lost,
+             "node " + numbers(missing) + " did not come within " + std::to_string(std::lround(patience)) + " s");
+    if (!missing.empty() && !late) continue;
+    if (!missing.empty())
+      log::warn("going on with " + std::to_string(here.size()) + " of " + std::to_string(options_.nnodes) +
+                " nodes, without node " + numbers(missing));
+    std::string list;
+    for (int node : here) list += std::to_string(node) + " ";
+    link_->set(key("go"), list);
+    return round_of(list);
+  }
+}
+
+Nodes::Round Nodes::follow() {
+  const int last = round_.number;
+  const double patience = start_seconds(options_.timeout) + kRegather;
+  bool joined = false;
+  for (const auto start = Clock::now();; pause()) {
+    beat(0);
+    check_refused();
+    const int number = std::stoi(link_->get("round").value_or("-1"));
+    if (number > last && number != round_.number) {
+      round_.number = number;
+      joined = !link_->get(key("go"));  // a round that began without this node is not its own
+      if (joined) join();
+    }
+    if (const auto list = joined ? link_->get(key("go")) : std::nullopt) {
+      const Round round = round_of(*list);
+      if (round.place < static_cast<int>(round.nodes.size())) return round;
+      joined = false;
+    }
+    if (seconds_since(start) > patience)
+      throw UserError(Exit::rank_lost, "launch",
+                      "node " + std::to_string(options_.node_rank) + " was not taken in within " +
+                          std::to_string(std::lround(patience)) + " s: node 0 has not called, or runs without it",
+                      "see what node 0's launcher says; a node that comes back is taken in at the next restart");
+  }
+}
+
+Nodes::Round Nodes::round_of(const std::string& list) const {
+  Round round{round_.number, {}, 0};
+  std::istringstream in(list);
+  for (int node; in >> node;) round.nodes.push_back(node);
+  round.place = static_cast<int>(std::ranges::find(round.nodes, options_.node_rank) - round.nodes.begin());
+  return round;
+}
+
+void Nodes::beat(double wait) {
+  if (seconds_since(beaten_) < kBeat) return;
+  beaten_ = Clock::now();
+  link_->set("beat/" + std::to_string(options_.node_rank),
+             std::to_string(++beats_) + kBetween + std::to_string(wait) + kBetween + me_);
+}
+
+void Nodes::listen() {
+  others_wait_ = 0;
+  for (auto& [node, heard] : heard_) {
+    if (node == options_.node_rank) continue;
+    const std::string beat = link_->get("beat/" + std::to_string(node)).value_or("");
+    if (beat.empty()) continue;
+    if (beat != heard.beat) {
+      heard.replaced = heard.replaced || (!heard.beat.empty() && split(heard.beat).at(2) != split(beat).at(2));
+      heard.beat = beat;
+      heard.at = Clock::now();
+    }
+    others_wait_ = std::max(others_wait_, std::stod(split(beat).at(1)));
+  }
+}
+
+std::optional<Verdict> Nodes::poll(double wait, bool lost_peers) {
+  if (alone() || seconds_since(beaten_) < kBeat) return std::nullopt;
+  beat(wait);
+  listen();
+  if (const auto fault = link_->get(key("fault"))) {
+    const auto parts = split(*fault);
+    return Verdict{static_cast<Exit>(std::stoi(parts.at(0))), parts.at(1)};
+  }
+  if (!leads()) return std::nullopt;
+  for (const auto& [node, heard] : heard_) {
+    const double limit = lost_peers ? std::min(kGone, options_.timeout) : options_.timeout;
+    if (node == 0 || (!heard.replaced && seconds_since(heard.at) < limit) || link_->get(key("left", node))) continue;
+    const std::string who = heard.beat.empty() ? "" : " (" + split(heard.beat).at(2) + ")";
+    return Verdict{Exit::rank_lost, "node " + std::to_string(node) + " is gone: its launcher" +
+                                        (heard.replaced ? " was started again"
+                                                        : who + " has not been heard of for " +
+                                                              std::to_string(std::lround(limit)) + " s")};
+  }
+  return std::nullopt;
+}
+
+void Nodes::report(const Verdict& verdict) {
+  if (alone()) return;
+  try {
+    link_->claim(key("fault"), std::to_string(static_cast<int>(verdict.code)) + kBetween + verdict.text);
+  } catch (const UserError&) {  // the meeting point is gone: nobody is left to be told
+  }
+}
+
+void Nodes::leave() {
+  if (alone() || round_.number < 0) return;
+  try {
+    link_->set(key("left", options_.node_rank), "1");
+    const auto all_left = [&] {
+      return std::ranges::all_of(round_.nodes, [&](int node) { return link_->get(key("left", node)).has_value(); });
+    };
+    for (const auto start = Clock::now(); leads() && !all_left() && seconds_since(start) < kFarewell;) pause();
+  } catch (const UserError&) {  // there is nobody to take leave of
+  }
+}
+
+}  // namespace tessera::comm

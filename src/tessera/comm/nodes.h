@@ -1,0 +1,92 @@
+#pragma once
+// The launchers of a run, one a machine ("node"): they meet before the ranks start, hear of each other while they run,
+// and agree who goes on after a failure. Node 0 hosts the meeting point and decides who is in.
+//
+//   Nodes nodes(options, host, port);
+//   Nodes::Round round = nodes.meet();                   // before the first start and before every restart
+//   if (auto told = nodes.poll(longest_wait, false)) ... // several times a second: another node's failure
+//   nodes.report({Exit::rank_lost, "rank 3 was killed ..."});
+//   nodes.leave();
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/launcher.h"
+#include "tessera/comm/local_ranks.h"
+#include "tessera/comm/store.h"
+
+namespace tessera::comm {
+
+class Nodes {
+ public:
+  /// Hosts the meeting point (node 0) or waits for it. Throws UserError: (rank_lost) when nobody answers there within
+  /// start_seconds(options.timeout), (usage) when it cannot be hosted.
+  Nodes(const LaunchOptions& options, std::string host, int port);
+  ~Nodes();
+
+  const std::string& host() const { return host_; }
+  int port() const { return port_; }
+
+  struct Round {
+    int number = 0;
+    std::vector<int> nodes;  ///< who is in it, in the order of their ranks
+    int place = 0;           ///< of this one among them
+  };
+  /// Waits for the launchers of the next round. Throws UserError: (rank_lost) naming nodes that do not come, (usage)
+  /// when launchers were started with different counts or two are the same node, (again) after a signal.
+  Round meet();
+
+  /// Beats, and hears what happened elsewhere since meet(). `wait`: seconds that a rank of this node has been in one
+  /// collective; `lost_peers`: a rank of this node lost another, so a launcher that is silent for three seconds is gone
+  /// and not merely slow. Throws UserError (rank_lost) when the meeting point is gone.
+  std::optional<Verdict> poll(double wait, bool lost_peers);
+  /// Seconds that a rank of another node has been in one collective.
+  double others_wait() const { return others_wait_; }
+
+  /// Tells the others. The first that is told counts.
+  void report(const Verdict& verdict);
+  /// The last thing a launcher does: node 0 stays until the others know the end.
+  void leave();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Heard {
+    std::string beat;
+    Clock::time_point at = Clock::now();
+    bool replaced = false;  // another process speaks for the node now
+  };
+
+  bool alone() const { return options_.nnodes == 1; }
+  bool leads() const { return options_.node_rank == 0; }
+  std::string key(const std::string& what, int node = -1) const;
+  std::string settings() const;
+  void connect();
+  void beat(double wait);
+  void listen();
+  Round lead();
+  Round follow();
+  void join();
+  void check_refused();
+  [[noreturn]] void refuse(Exit code, const std::string& what);
+  Round round_of(const std::string& list) const;
+
+  const LaunchOptions options_;
+  const std::string host_;
+  int port_;
+  const std::string me_;
+  std::unique_ptr<HostedStore> store_;
+  std::unique_ptr<StoreLink> link_;
+  Round round_{.number = -1};
+  std::map<int, Heard> heard_;  // by node
+  int64_t beats_ = 0;
+  double others_wait_ = 0;
+  Clock::time_point beaten_{};
+};
+
+/// Signals that asked this launcher to end. launch() installs the handlers.
+int signals_seen();
+
+}  // namespace tessera::comm

@@ -1,0 +1,47 @@
+#pragma once
+// LibTorch's key-value store over TCP, for the source files of a build with Gloo. Internal to the room.
+#include <c10/util/Logging.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+namespace tessera::comm {
+
+/// LibTorch warns of host names that it cannot look up and of sockets that close when a rank dies; we say what matters.
+/// TORCH_CPP_LOG_LEVEL of the user's stands.
+inline void quiet_sockets() {
+  static const bool once = [] {
+    setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
+    c10::initLogging();
+    return true;
+  }();
+  (void)once;
+}
+
+/// `hosts`: this process serves it, on all addresses of its machine; port 0 takes a free one.
+inline c10::intrusive_ptr<c10d::TCPStore> tcp_store(const std::string& host, int port, bool hosts,
+                                                    std::chrono::milliseconds timeout) {
+  quiet_sockets();
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.isServer = hosts;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  return c10::make_intrusive<c10d::TCPStore>(host, options);
+}
+
+/// LibTorch's messages carry a stack after the first line.
+inline std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+inline bool port_taken(const std::exception& error) {
+  const std::string text = error.what();
+  return text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos;
+}
+
+}  // namespace tessera::comm
