@@ -11,6 +11,10 @@ using at::Tensor;
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);
 Tensor gelu_linear(const Tensor& x, const Tensor& w, const Tensor& b);
+/// z = x or gelu_tanh(x); x W^T + b + s (mask * z A^T) B^T. `mask` [T, in] and `magnitude` [out] may be undefined; with
+/// a magnitude (m / |W + s B A|) (z (W + s B A)^T) + b, where the norm of each row has no gradient.
+Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& a, const Tensor& b, double s,
+                   const Tensor& mask, const Tensor& magnitude, bool gelu);
 Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps);
 Tensor rms_norm(const Tensor& x, const Tensor& w, double eps);
 Tensor rms_norm_rope(const Tensor& x, const Tensor& w, const Tensor& cos, const Tensor& sin, int64_t heads, double eps);

@@ -13,6 +13,8 @@ struct WeightSite {
   at::Tensor value;   ///< view of the unit's slot; re-pointed by the store at every gather, undefined when released
   at::Tensor grad;    ///< view of the gradient buffer, fp32; undefined when frozen or outside backward
   bool fresh = true;  ///< the gradient holds nothing yet: the first writer assigns, later ones add
+  bool frozen = false;  ///< nobody trains it
+  at::Tensor scales = {};  ///< of a frozen value in 8 bits: fp32, one for each 256 elements (ops/frozen.h)
 };
 
 }  // namespace tessera::ops

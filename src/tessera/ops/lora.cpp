@@ -1,0 +1,275 @@
+// y = z W^T + b + s (drop(z) A^T) B^T, z = x or gelu(x). h = s drop(z) A^T [T, r] and what flows back to it are thin
+// and formed again where they are needed; what exists only under dropout, drop(z), exists some rows at a time.
+#include "tessera/ops/lora.h"
+
+#include <ATen/Parallel.h>
+
+#include "tessera/base/check.h"
+#include "tessera/ops/frozen.h"
+#include "tessera/ops/gelu.h"
+#include "tessera/ops/kernel.h"
+#include "tessera/ops/node.h"
+
+namespace tessera::ops {
+
+using at::Tensor;
+
+namespace {
+
+constexpr int64_t kDropRows = 256;  // rows of drop(z) that exist at once
+
+Map map_of(bool gelu) { return gelu ? gelu_in_place : nullptr; }
+
+/// out[r][c] = gain[c] * x[r][c] + shift[c]; without shift 0.
+TESSERA_KERNEL void scale_columns(float* __restrict out, const float* __restrict x, const float* __restrict gain,
+                                  const float* __restrict shift, int64_t rows, int64_t cols) {
+  for (int64_t r = 0; r < rows; ++r)
+#pragma omp simd
+    for (int64_t c = 0; c < cols; ++c) out[r * cols + c] = gain[c] * x[r * cols + c] + (shift ? shift[c] : 0.0f);
+}
+
+TESSERA_KERNEL float squared_length(const float* x, int64_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
+  return sum;
+}
+
+/// Sums over rows of dy * (y - b), for columns begin..end.
+TESSERA_KERNEL void add_products(float* __restrict sums, const float* __restrict dy, const float* __restrict y,
+                                 const float* __restrict b, int64_t rows, int64_t ld, int64_t n) {
+  for (int64_t r = 0; r < rows; ++r)
+#pragma omp simd
+    for (int64_t c = 0; c < n; ++c) sums[c] += dy[r * ld + c] * (y[r * ld + c] - (b ? b[c] : 0.0f));
+}
+
+TESSERA_KERNEL void scale_kernel(float* out, const float* x, int64_t n, float factor) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) out[i] = factor * x[i];
+}
+
+void scale_in_place(const Tensor& x, double factor) {
+  if (!x.is_meta()) scale_kernel(out_data(x), data(x), x.numel(), static_cast<float>(factor));
+}
+
+void check_adapter(const Tensor& x, const WeightSite& weight, const Adapter& pair) {
+  check_internal(pair.a && pair.b && pair.a->value.defined() && pair.b->value.defined(), "ops.lora",
+                 "the adapter is used while it is not gathered");
+  check_internal(pair.a->value.dim() == 2 && pair.a->value.size(1) == x.size(1) && pair.b->value.dim() == 2 &&
+                     pair.b->value.size(0) == weight.value.size(0) && pair.a->value.size(0) == pair.b->value.size(1),
+                 "ops.lora", "A must be [r, in] and B [out, r]");
+  check_internal(!pair.magnitude || !pair.dropout.active(), "ops.lora", "a magnitude comes without dropout");
+}
+
+/// Calls body(drop(z) rows, first row) over all of x.
+template <class Body>
+void each_dropped(const Tensor& x, const Adapter& pair, bool gelu, const Body& body) {
+  const Tensor panel = at::empty({std::min(kDropRows, x.size(0)), x.size(1)}, x.options());
+  if (x.is_meta()) return;
+  for (int64_t first = 0; first < x.size(0); first += kDropRows) {
+    const int64_t n = std::min(kDropRows, x.size(0) - first);
+    const Tensor part = panel.narrow(0, 0, n);
+    std::copy_n(data(x) + first * x.size(1), part.numel(), out_data(part));
+    if (gelu) gelu_in_place(out_data(part), part.numel());
+    drop_rows(part, pair.dropout, first);
+    body(part, first);
+  }
+}
+
+/// h = s drop(z) A^T [T, r]
+Tensor narrow_part(const Tensor& x, const Adapter& pair, bool gelu) {
+  const Tensor h = at::empty({x.size(0), pair.a->value.size(0)}, x.options());
+  if (!pair.dropout.active())
+    gemm(h, x, pair.a->value.t(), false, map_of(gelu));
+  else
+    each_dropped(x, pair, gelu,
+                 [&](const Tensor& z, int64_t first) { gemm(h.narrow(0, first, z.size(0)), z, pair.a->value.t()); });
+  scale_in_place(h, pair.scale);
+  return h;
+}
+
+/// m / |W'|
+Tensor gains(const Tensor& norms, const Adapter& pair) {
+  const Tensor gain = at::empty_like(norms);
+  if (!gain.is_meta())
+    for (int64_t i = 0; i < gain.numel(); ++i)
+      out_data(gain)[i] = data(pair.magnitude->value)[i] / std::max(data(norms)[i], 1e-30f);
+  return gain;
+}
+
+void scale_columns(const Tensor& out, const Tensor& x, const Tensor& gain, const WeightSite* shift) {
+  if (x.is_meta()) return;
+  at::parallel_for(0, x.size(0), 16, [&](int64_t begin, int64_t end) {
+    scale_columns(out_data(out) + begin * x.size(1), data(x) + begin * x.size(1), data(gain),
+                  shift ? data(shift->value) : nullptr, end - begin, x.size(1));
+  });
+}
+
+Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, const Adapter* pair, bool gelu,
+                   const Tensor& norms) {
+  check_internal(x.dim() == 2 && x.is_contiguous() && x.scalar_type() == at::kFloat, "ops.lora",
+                 "x must be a contiguous fp32 matrix");
+  check_internal(weight.value.defined(), "ops.lora", "the weight is used while it is not gathered");
+  if (pair) check_adapter(x, weight, *pair);
+  const bool dora = pair && pair->magnitude, bias_first = bias && !dora;
+  const Tensor y = at::empty({x.size(0), weight.value.size(0)}, x.options());
+  if (bias_first && !x.is_meta())
+    for (int64_t r = 0; r < y.size(0); ++r) std::copy_n(data(bias->value), y.size(1), out_data(y) + r * y.size(1));
+  frozen_product(y, x, weight, bias_first, map_of(gelu));
+  if (pair) gemm(y, narrow_part(x, *pair, gelu), pair->b->value.t(), true);
+  if (dora) scale_columns(y, y, gains(norms, *pair), bias);
+  return y;
+}
+
+/// dm = sum of dy * x W'^T / |W'|, where x W'^T / |W'| = (y - b) / m.
+void magnitude_gradient(const Tensor& dy, const Tensor& y, const WeightSite* bias, WeightSite& magnitude) {
+  if (!magnitude.grad.defined()) return;
+  const bool fresh = std::exchange(magnitude.fresh, false);
+  if (dy.is_meta()) return;
+  const int64_t cols = dy.size(1);
+  at::parallel_for(0, cols, 256, [&](int64_t begin, int64_t end) {
+    std::vector<float> sums(static_cast<size_t>(end - begin), 0.0f);
+    add_products(sums.data(), data(dy) + begin, data(y) + begin, bias ? data(bias->value) + begin : nullptr, dy.size(0),
+                 cols, end - begin);
+    for (int64_t c = begin; c < end; ++c) {
+      const float m = data(magnitude.value)[c], slope = m == 0 ? 0 : sums[static_cast<size_t>(c - begin)] / m;
+      float& grad = out_data(magnitude.grad)[c];
+      grad = fresh ? slope : grad + slope;
+    }
+  });
+}
+
+/// dA and dB, from du = dL/d(x W'^T) and e = s du B [T, r].
+void pair_gradients(const Tensor& x, const Tensor& du, const Tensor& e, const Adapter& pair, bool gelu) {
+  if (pair.b->grad.defined())
+    gemm(pair.b->grad, du.t(), narrow_part(x, pair, gelu), !std::exchange(pair.b->fresh, false));
+  if (!pair.a->grad.defined()) return;
+  bool add = !std::exchange(pair.a->fresh, false);
+  if (!pair.dropout.active()) return gemm(pair.a->grad, e.t(), x, add, nullptr, map_of(gelu));
+  each_dropped(x, pair, gelu, [&](const Tensor& z, int64_t first) {
+    gemm(pair.a->grad, e.narrow(0, first, z.size(0)).t(), z, std::exchange(add, true));
+  });
+}
+
+/// dz += drop(e A)
+void add_input_gradient(const Tensor& dz, const Tensor& e, const Adapter& pair) {
+  if (!pair.dropout.active()) return gemm(dz, e, pair.a->value, true);
+  const Tensor panel = at::empty({std::min(kDropRows, dz.size(0)), dz.size(1)}, dz.options());
+  if (dz.is_meta()) return;
+  for (int64_t first = 0; first < dz.size(0); first += kDropRows) {
+    const int64_t n = std::min(kDropRows, dz.size(0) - first);
+    const Tensor part = panel.narrow(0, 0, n);
+    gemm(part, e.narrow(0, first, n), pair.a->value);
+    drop_rows(part, pair.dropout, first);
+    dz.narrow(0, first, n).add_(part);
+  }
+}
+
+/// x = gelu'(x) * (dy W + e A), some columns at a time: the widest gradient of a block takes the place of what it came
+/// from. For fp32 weights without dropout; e undefined: no adapter.
+void gelu_input_gradient_in_place(const Tensor& x, const Tensor& dy, const Tensor& w, const Tensor& e,
+                                  const Adapter* pair) {
+  const int64_t rows = x.size(0), cols = x.size(1);
+  const int64_t width = std::min(cols, round_up(div_up(cols, 16), 64));
+  const Tensor panel = at::empty({rows, width}, x.options());
+  if (x.is_meta()) return;
+  float* values = const_cast<float*>(data(x));
+  for (int64_t c = 0; c < cols; c += width) {
+    const int64_t n = std::min(width, cols - c);
+    gemm(panel.narrow(1, 0, n), dy, w.narrow(1, c, n));
+    if (pair) gemm(panel.narrow(1, 0, n), e, pair->a->value.narrow(1, c, n), true);
+    at::parallel_for(0, rows, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        float* to = values + r * cols + c;
+        gelu_backward(to, data(panel) + r * width, to, n);
+      }
+    });
+  }
+}
+
+struct AdapterHolder : torch::CustomClassHolder {
+  Adapter adapter;
+};
+
+struct FrozenLinear : Function<FrozenLinear> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle weight, Handle bias,
+                        const Adapter* adapter, bool gelu) {
+    ctx->saved_data["w"] = weight;
+    ctx->saved_data["b"] = bias;
+    ctx->saved_data["gelu"] = gelu;
+    Tensor norms;
+    if (adapter) {
+      auto holder = c10::make_intrusive<AdapterHolder>();
+      holder->adapter = *adapter;
+      ctx->saved_data["adapter"] = c10::IValue::make_capsule(std::move(holder));
+      if (adapter->magnitude) norms = adapted_norms(*site_of(weight), *adapter);
+    }
+    const Tensor y = run_forward(x, *site_of(weight), site_of(bias), adapter, gelu, norms);
+    if (norms.defined())
+      ctx->save_for_backward({x, y, norms});
+    else if (adapter || gelu)
+      ctx->save_for_backward({x});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
+    const bool gelu = ctx->saved_data["gelu"].toBool(), wants_input = ctx->needs_input_grad(0);
+    const Adapter* pair = nullptr;
+    if (const auto it = ctx->saved_data.find("adapter"); it != ctx->saved_data.end())
+      pair = &c10::static_intrusive_pointer_cast<AdapterHolder>(it->second.toCapsule())->adapter;
+    Tensor du = grads[0].contiguous(), e;
+    if (pair && pair->magnitude) {
+      magnitude_gradient(du, saved[1], bias, *pair->magnitude);
+      const Tensor dy = std::exchange(du, at::empty_like(du));
+      scale_columns(du, dy, gains(saved[2], *pair), nullptr);
+    }
+    if (pair) {
+      e = at::empty({du.size(0), pair->a->value.size(0)}, du.options());
+      gemm(e, du, pair->b->value);
+      scale_in_place(e, pair->scale);
+      pair_gradients(saved[0], du, e, *pair, gelu);
+    }
+    if (!wants_input) return {{}, {}, {}, {}, {}, {}};
+    const bool in_place = gelu && weight.value.scalar_type() == at::kFloat && !(pair && pair->dropout.active());
+    if (in_place && nobody_else_reads(saved[0])) {
+      gelu_input_gradient_in_place(saved[0], du, weight.value, e, pair);
+      return {saved[0].detach(), {}, {}, {}, {}, {}};
+    }
+    const Tensor dx = at::empty({du.size(0), weight.value.numel() / weight.value.size(0)}, du.options());
+    frozen_product_back(dx, du, weight, false);
+    if (pair) add_input_gradient(dx, e, *pair);
+    if (gelu && !dx.is_meta()) gelu_backward(out_data(dx), data(dx), data(saved[0]), dx.numel());
+    return {dx, {}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter) {
+  const int64_t out = weight.value.size(0), in = weight.value.numel() / out, rows = panel_rows(weight);
+  const auto options = adapter.b->value.options();
+  const Tensor norms = at::empty({out}, options), panel = at::empty({std::min(rows, out), in}, options);
+  const Tensor b = at::empty_like(adapter.b->value);
+  if (norms.is_meta()) return norms;
+  scale_kernel(out_data(b), data(adapter.b->value), b.numel(), static_cast<float>(adapter.scale));
+  for (int64_t first = 0; first < out; first += rows) {
+    const int64_t n = std::min(rows, out - first);
+    const Tensor part = panel.narrow(0, 0, n);
+    widen_rows(part, weight, first);
+    gemm(part, b.narrow(0, first, n), adapter.a->value, true);
+    for (int64_t r = 0; r < n; ++r) out_data(norms)[first + r] = std::sqrt(squared_length(data(part) + r * in, in));
+  }
+  return norms;
+}
+
+Tensor frozen_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Adapter* adapter,
+                     const Tensor& anchor, bool gelu) {
+  const bool graph = adapter ? wants_graph({&x, &anchor}) : wants_graph({&x});
+  if (graph) return FrozenLinear::apply(x, anchor, handle(&weight), handle(bias), adapter, gelu);
+  const bool dora = adapter && adapter->magnitude;
+  return run_forward(x, weight, bias, adapter, gelu, dora ? adapted_norms(weight, *adapter) : Tensor());
+}
+
+}  // namespace tessera::ops

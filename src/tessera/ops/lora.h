@@ -1,0 +1,32 @@
+#pragma once
+// A linear whose weight is frozen, with a low-rank pair beside it (LoRA) or without.
+//
+//   Adapter pair{.a = &a, .b = &b, .scale = alpha / rank};
+//   y = ops::frozen_linear(x, weight, &bias, &pair, anchor);    // y = x W^T + b + s (drop(x) A^T) B^T
+//
+// With a magnitude m [out] it is DoRA (Liu et al., 2024): W' = W + s B A, its rows brought to the length m:
+// y = (m / |W'|) (x W'^T) + b. |W'| counts as a constant in the gradients, as the paper's section 4.3 and peft have it.
+#include "tessera/ops/dropout.h"
+#include "tessera/ops/weight.h"
+
+namespace tessera::ops {
+
+/// The trained tensors of a site, late-bound like all weights ([Note: weights outside autograd] in weight.h); fp32.
+struct Adapter {
+  WeightSite* a = nullptr;          ///< [r, in]
+  WeightSite* b = nullptr;          ///< [out, r]
+  WeightSite* magnitude = nullptr;  ///< [out]: DoRA. Then without dropout.
+  double scale = 1;
+  Dropout dropout = {};  ///< of the adapter's input
+};
+
+/// x [T, in] fp32, W [out, in] frozen in any form (frozen.h), b [out] frozen or null, `adapter` or null (copied).
+/// `gelu`: of gelu_tanh(x) instead of x. Without adapter nothing is saved (with gelu: x), with one x, with a magnitude
+/// y and |W'| too. Without adapter and without a gradient of x there is no node.
+at::Tensor frozen_linear(const at::Tensor& x, WeightSite& weight, WeightSite* bias, const Adapter* adapter,
+                         const at::Tensor& anchor, bool gelu = false);
+
+/// |W + s B A| of each row [out]: where a magnitude starts.
+at::Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter);
+
+}  // namespace tessera::ops

@@ -1,0 +1,213 @@
+// Frozen linears with and without an adapter, in every form of the base, against plain ATen in doubles.
+#include "tessera/ops/lora.h"
+
+#include <gtest/gtest.h>
+
+#include "byte_count.h"
+#include "tessera/ops/frozen.h"
+#include "tessera/ops/reference.h"
+
+namespace tessera::testing {
+namespace {
+
+using at::Tensor;
+using ops::WeightSite;
+
+constexpr int64_t kTokens = 300, kIn = 96, kOut = 80, kRank = 4;
+constexpr double kScale = 0.75;
+
+struct Case {
+  const char* name;
+  at::ScalarType form = at::kFloat;
+  bool adapter = true, gelu = false, dora = false, bias = true;
+  double dropout = 0;
+};
+
+const Case kCases[] = {
+    {"pair"},
+    {"pair_gelu", at::kFloat, true, true},
+    {"pair_without_bias", at::kFloat, true, false, false, false},
+    {"pair_dropout", at::kFloat, true, false, false, true, 0.25},
+    {"pair_dropout_gelu", at::kFloat, true, true, false, true, 0.25},
+    {"dora", at::kFloat, true, false, true},
+    {"dora_gelu_int8", at::kChar, true, true, true},
+    {"pair_bf16", at::kBFloat16},
+    {"pair_int8", at::kChar},
+    {"pair_fp8_gelu", at::kFloat8_e4m3fn, true, true},
+    {"frozen", at::kFloat, false},
+    {"frozen_gelu", at::kFloat, false, true},
+    {"frozen_int8", at::kChar, false},
+};
+
+Tensor random(at::IntArrayRef shape, int seed) {
+  return at::randn(shape, at::detail::createCPUGenerator(seed), at::kFloat);
+}
+
+WeightSite trained(const Tensor& value) { return {value, at::full_like(value, NAN), true}; }
+
+/// The operands of a case, and the mask its dropout makes.
+struct Fixture {
+  explicit Fixture(const Case& c) : what(c) {
+    weight = ops::freeze(random({kOut, kIn}, 1) / 10, c.form);
+    bias.value = random({kOut}, 2);
+    a = trained(random({kRank, kIn}, 3) / 10);
+    b = trained(random({kOut, kRank}, 4));
+    magnitude = trained(random({kOut}, 5).abs() + 0.5);
+    adapter.a = &a, adapter.b = &b, adapter.scale = kScale;
+    if (c.dora) adapter.magnitude = &magnitude;
+    adapter.dropout = {.p = c.dropout, .seed = 7, .step = 3, .site = 11, .runs = {{0, 100, 5, 0}, {100, 300, 9, 40}}};
+    anchor = at::zeros({1}).requires_grad_();
+  }
+  Tensor widened() {
+    Tensor w = at::empty({kOut, kIn});
+    ops::widen_rows(w, weight, 0);
+    return w;
+  }
+  Tensor run(const Tensor& x) {
+    return ops::frozen_linear(x, weight, what.bias ? &bias : nullptr, what.adapter ? &adapter : nullptr, anchor,
+                              what.gelu);
+  }
+  Tensor mask() const {
+    if (what.dropout == 0) return {};
+    Tensor ones = at::ones({kTokens, kIn});
+    ops::drop_rows(ones, adapter.dropout, 0);
+    return ones.to(at::kDouble);
+  }
+
+  Case what;
+  WeightSite weight, bias, a, b, magnitude;
+  ops::Adapter adapter;
+  Tensor anchor;
+};
+
+void expect_close(const Tensor& got, const Tensor& expected, const std::string& what) {
+  ASSERT_TRUE(got.defined()) << what;
+  ASSERT_EQ(got.sizes(), expected.sizes()) << what;
+  EXPECT_LE((got.to(at::kDouble) - expected).abs().max().item<double>(), 5e-6 * expected.abs().max().item<double>())
+      << what;
+}
+
+class FrozenLinear : public ::testing::TestWithParam<Case> {};
+
+TEST_P(FrozenLinear, ValuesAndGradientsEqualTheReference) {
+  const Case& c = GetParam();
+  Fixture f(c);
+  const auto leaf = [](const Tensor& t) { return t.to(at::kDouble).detach().clone().requires_grad_(); };
+  const Tensor x = random({kTokens, kIn}, 6), dy = random({kTokens, kOut}, 7);
+  const Tensor rx = leaf(x), ra = leaf(f.a.value), rb = leaf(f.b.value), rm = leaf(f.magnitude.value),
+               w = f.widened().to(at::kDouble), bias = c.bias ? f.bias.value.to(at::kDouble) : Tensor();
+  const Tensor expected =
+      c.adapter ? ops::reference::lora_linear(rx, w, bias, ra, rb, kScale, f.mask(), c.dora ? rm : Tensor(), c.gelu)
+                : ops::reference::linear(c.gelu ? ops::reference::gelu_tanh(rx) : rx, w, bias);
+  expected.backward(dy.to(at::kDouble));
+
+  for (const bool ours_alone : {false, true}) {  // an input that only the graph holds may be overwritten
+    f.a.fresh = f.b.fresh = f.magnitude.fresh = true;
+    const Tensor fx = x.clone().requires_grad_();
+    Tensor y = f.run(ours_alone ? fx.clone() : fx);
+    expect_close(y.detach(), expected.detach(), "value");
+    std::vector<Tensor> inputs = {fx};
+    if (c.adapter) inputs.push_back(f.anchor);
+    const auto grads = torch::autograd::grad({y}, inputs, {dy}, true, false, true);
+    expect_close(grads[0], rx.grad(), "gradient of x");
+    if (!c.adapter) continue;
+    expect_close(f.a.grad, ra.grad(), "gradient of A");
+    expect_close(f.b.grad, rb.grad(), "gradient of B");
+    if (c.dora) expect_close(f.magnitude.grad, rm.grad(), "gradient of the magnitude");
+    if (ours_alone) continue;
+    torch::autograd::grad({y}, inputs, {dy}, true, false, true);
+    expect_close(f.a.grad, 2 * ra.grad(), "the second gradient of A is added");
+    expect_close(f.b.grad, 2 * rb.grad(), "the second gradient of B is added");
+    if (c.dora) expect_close(f.magnitude.grad, 2 * rm.grad(), "the second gradient of the magnitude is added");
+  }
+}
+
+TEST_P(FrozenLinear, MetaTensorsTakeTheBytesOfTheRealOnes) {
+  const Case& c = GetParam();
+  const auto measure = [&](at::Device device) {
+    Fixture f(c);
+    const auto move = [&](WeightSite& s) {
+      for (Tensor* t : {&s.value, &s.grad, &s.scales})
+        if (t->defined()) *t = t->to(device);
+    };
+    for (WeightSite* s : {&f.weight, &f.bias, &f.a, &f.b, &f.magnitude}) move(*s);
+    f.anchor = at::zeros({1}, device).requires_grad_();
+    const Tensor x = at::zeros({kTokens, kIn}, device).requires_grad_(), dy = at::zeros({kTokens, kOut}, device);
+    ByteCount count(device.type());
+    const Tensor y = f.run(x);
+    const int64_t forward = count.peak(), held = count.live();
+    std::vector<Tensor> inputs = {x};
+    if (c.adapter) inputs.push_back(f.anchor);
+    const auto grads = torch::autograd::grad({y}, inputs, {dy}, false, false, true);
+    return std::vector<int64_t>{forward, held, count.peak()};
+  };
+  EXPECT_EQ(measure(at::kMeta), measure(at::kCPU));
+}
+
+INSTANTIATE_TEST_SUITE_P(Lora, FrozenLinear, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(FrozenLinearGraph, HoldsNothingOfAFrozenSiteAndTheInputAloneOfAnAdaptedOne) {
+  Fixture f({"pair"});
+  const Tensor x = random({kTokens, kIn}, 6).requires_grad_();
+  const auto held_by_graph = [&](bool adapter) {
+    f.what.adapter = adapter;
+    ByteCount count(at::kCPU);
+    const Tensor y = f.run(x.clone());
+    return count.live() - static_cast<int64_t>(y.nbytes());
+  };
+  EXPECT_EQ(held_by_graph(false), 0);
+  EXPECT_EQ(held_by_graph(true), static_cast<int64_t>(x.nbytes()));
+}
+
+TEST(FrozenLinearGraph, ThereIsNoneWithoutAnAdapterAndAGradientOfTheInput) {
+  Fixture f({"frozen", at::kFloat, false});
+  EXPECT_FALSE(f.run(random({kTokens, kIn}, 6)).requires_grad());
+}
+
+TEST(AdapterDropout, DropsTheSameElementsOfATokenInAnyCutOfTheBatch) {
+  Tensor whole = at::ones({300, 64}), parts = at::ones({300, 64});
+  const ops::Dropout all{.p = 0.5, .seed = 1, .step = 2, .site = 3, .runs = {{0, 100, 7, 0}, {100, 300, 8, 0}}};
+  ops::drop_rows(whole, all, 0);
+  // the second sample alone, its first half elsewhere, and columns 32.. of it on another rank
+  const ops::Dropout half{.p = 0.5, .seed = 1, .step = 2, .site = 3, .runs = {{0, 120, 8, 80}}};
+  Tensor mine = at::ones({120, 64});
+  ops::drop_rows(mine, half, 0);
+  EXPECT_TRUE(at::equal(mine, whole.narrow(0, 180, 120)));
+  ops::Dropout columns = all;
+  columns.width = 64, columns.first_column = 32;
+  Tensor right = at::ones({300, 32});
+  ops::drop_rows(right, columns, 0);
+  EXPECT_TRUE(at::equal(right, whole.narrow(1, 32, 32)));
+  ops::Dropout next = all;
+  next.step = 3;
+  ops::drop_rows(parts, next, 0);
+  EXPECT_FALSE(at::equal(parts, whole));
+}
+
+TEST(AdapterDropout, KeepsTheMeanOfWhatItDrops) {
+  Tensor x = at::ones({1000, 256});
+  ops::drop_rows(x, {.p = 0.1, .runs = {{0, 1000, 0, 0}}}, 0);
+  EXPECT_NEAR(x.mean().item<double>(), 1, 0.005);
+  EXPECT_NEAR((x == 0).to(at::kFloat).mean().item<double>(), 0.1, 0.005);
+}
+
+TEST(FrozenWeight, PanelsOfRowsBeginWithABlockOfScales) {
+  for (const int64_t in : {1, 96, 128, 257, 5120}) {
+    WeightSite w{.value = at::empty({513, in}, at::TensorOptions().dtype(at::kChar).device(at::kMeta))};
+    EXPECT_EQ(ops::panel_rows(w) * in % 256, 0) << in;
+  }
+}
+
+TEST(FrozenWeight, EveryFormIsAsNearAsItsBitsAllow) {
+  const Tensor source = random({kOut, kIn}, 1);
+  for (const auto& [form, bound] :
+       {std::pair{at::kFloat, 0.0}, {at::kBFloat16, 0.004}, {at::kChar, 0.004}, {at::kFloat8_e4m3fn, 0.0625}}) {
+    Tensor back = at::empty({kOut, kIn});
+    ops::widen_rows(back, ops::freeze(source, form), 0);
+    EXPECT_LE((back - source).abs().max().item<double>(), bound * source.abs().max().item<double>());
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
