@@ -73,6 +73,7 @@ inline constexpr int64_t kFlatAlign = 256;
 
 /// Where a unit's parameters lie in its flat buffer, and how the buffer is split over the shard group.
 struct FlatLayout {
+  int64_t between_steps = 0;  ///< further bytes that are there only while no step runs: a sample is decoded
   std::vector<int64_t> start;  ///< per parameter, elements
   int64_t total = 0;           ///< elements, padded; shard * shards
   int64_t shard = 0;           ///< elements a rank holds

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "tessera/data/video.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::train {
@@ -16,9 +17,12 @@ namespace tessera::train {
 /// picture is not cut. Throws UserError (usage) for an unknown name, (input) for files.
 std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t channels, int64_t tile);
 
-/// Bytes that encoding or decoding a clip takes at once, whichever is more; 0 for the wavelet, whose few tensors hide
-/// below a step's.
-int64_t codec_bytes(const net::VideoCodec& codec, int64_t frames, int64_t height, int64_t width);
+/// The latent of a clip. An autoencoder takes its pixels as the bytes they are, so nothing the size of the clip is
+/// made.
+at::Tensor encode_frames(const net::VideoCodec& codec, const data::Frames& frames);
+
+/// The weights of an autoencoder leave memory until something is encoded or decoded again.
+void release(const net::VideoCodec& codec);
 
 /// From a file or folder of weights; `config` may be empty: sizes are those of the weights.
 std::unique_ptr<models::VideoVae> open_vae(const std::filesystem::path& weights, const std::filesystem::path& config,

@@ -62,7 +62,9 @@ std::string plan_trace(const Planned& planned, const std::vector<std::string>& e
   int64_t last = -1;
   for (const std::string& text : executed) {
     plan::Line line = plan::parse_line(text);
-    if (!line.executed || line.phase != "train") continue;
+    const int64_t end = planned.run.last_step > 0 ? planned.run.last_step : planned.run.steps;
+    const bool of_this_part = line.step >= planned.run.first_step && line.step <= end;  // a stage has its own plan
+    if (!line.executed || line.phase != "train" || !of_this_part) continue;
     last = std::max(last, line.step);
     lines.push_back(std::move(line));
   }

@@ -8,6 +8,7 @@
 
 #include "tessera/net/model.h"
 #include "tessera/plan/planner.h"
+#include "tessera/train/encoder_bytes.h"
 
 namespace tessera::train {
 
@@ -23,6 +24,8 @@ struct PlanRequest {
   plan::RunShape run;
   int guidance_branches = 2;  ///< forward passes of one sampler step
   int64_t resident = 0;       ///< bytes of tensors that live through the run beside the engine's
+  int64_t between_steps = 0;  ///< and of those that are there only while no step runs: a sample is decoded
+  EncoderBytes encoders;      ///< what `prepare` and samples take, to be told
   int checkpoints_kept = 0;   ///< 0: all of the run
 };
 
@@ -35,6 +38,7 @@ struct Planned {
   int checkpoints_kept = 0;     ///< 0: all of the run
   plan::RunShape run;
   int guidance_branches = 2;
+  EncoderBytes encoders;
 
   const plan::Plan& plan() const { return choice.plan; }
   plan::RunSchedules schedules(int rank) const;

@@ -6,6 +6,7 @@
 //   at::Tensor context = text.encode("a cat");                      // [n, D]
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,13 +23,19 @@ class TextPass {
   TextPass(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
            const std::filesystem::path& tokenizer);
 
-  at::Tensor encode(const std::string& text);          ///< [n, D] fp32; all ranks together
+  /// Reads the encoder's weights, unless they are there. Ranks take different times for it: let them meet after.
+  void load();
+  at::Tensor encode(const std::string& text);          ///< [n, D] fp32; all ranks together; loads
   int64_t token_count(const std::string& text) const;  ///< n; alone
 
  private:
   const Job& job_;
+  const std::string weights_;
+  const Mesh mesh_;
+  comm::Comm& comm_;
+  const int rank_;
   data::Tokenizer tokenizer_;
-  TextRun run_;
+  std::optional<TextRun> run_;  // nothing while every caption is cached
 };
 
 /// What encodes, as a hash: a change of any of it makes other cache entries.

@@ -3,13 +3,17 @@
 // mesh. UMT5-XXL (21 GiB in fp32) so takes 21 GiB / ranks and two units' slots on each.
 //
 //   TextRun run(encoder, mesh, comm, rank);
-//   run.load(checkpoint::open_weights("models_t5_umt5-xxl-enc-bf16.pth"));
+//   run.load("models_t5_umt5-xxl-enc-bf16.pth");
 //   Tensor hidden = run.forward(encoder.pack({ids}));              // [T, dim]; all ranks together
-#include "tessera/checkpoint/weights.h"
 #include "tessera/engine/executor.h"
 #include "tessera/net/text_encoder.h"
+#include "tessera/train/named_weights.h"
 
 namespace tessera::train {
+
+/// The weights of an encoder, and what another shape in them suggests.
+NamedWeights open_text_weights(const net::TextEncoder& encoder, const std::string& path);
+std::string likely_text_cause(const std::string& name, const std::vector<int64_t>& shape);
 
 class TextRun {
  public:
@@ -18,7 +22,7 @@ class TextRun {
   TextRun(const TextRun&) = delete;  // the executor points into it
 
   /// Weights under the official names or transformers'. Throws UserError (input) for missing ones and other shapes.
-  void load(const checkpoint::WeightSet& weights);
+  void load(const std::string& path);
   /// The encoder's own random values, the same on every layout.
   void initialise(uint64_t seed);
   at::Tensor forward(const net::Batch& batch);

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
-#include "tessera/models/vae/wan21.h"
+#include "tessera/models/vae/wan.h"
 #include "tessera/models/vae/wan_names.h"
 
 namespace tessera::models {
@@ -17,39 +17,65 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return "[" + text + "]";
 }
 
-std::string foreign_name(const std::string& name, const std::string& naming) {
-  return naming == "official" ? name : to_foreign(wan21_vae_names(), name);
+/// Whether the names are those of Wan 2.2's autoencoder, whose levels are lists within a list.
+bool is_22(const WeightSource& weights) {
+  constexpr std::string_view kMarks[] = {"encoder.downsamples.0.downsamples.0.residual.2.weight",
+                                         "encoder.down_blocks.0.resnets.0.conv1.weight"};
+  return std::any_of(weights.names.begin(), weights.names.end(), [&](const std::string& name) {
+    return std::any_of(std::begin(kMarks), std::end(kMarks),
+                       [&](std::string_view mark) { return name.ends_with(mark); });
+  });
 }
 
-/// Names of the weights for a configuration whose sizes may not be known yet: names depend on the levels alone.
-Naming naming_of(const wan21::Config& config, const WeightSource& weights) {
-  std::vector<std::string> official;
-  for (const auto& parameter : wan21::parameters(config)) official.push_back(parameter.name);
-  return detect_naming(official, foreign_name, kVaeNamings, weights.names, weights.file);
-}
+/// Official names to those in the file.
+class Stored {
+ public:
+  /// Names depend on the levels alone, so `config` need not have the true widths yet.
+  Stored(const wan_vae::Config& config, const WeightSource& weights)
+      : map_(config.residual ? wan22_vae_names() : wan21_vae_names()) {
+    std::vector<std::string> official;
+    for (const auto& parameter : wan_vae::parameters(config)) official.push_back(parameter.name);
+    const auto foreign = [this](const std::string& name, const std::string& naming) { return translate(name, naming); };
+    naming_ = detect_naming(official, foreign, kVaeNamings, weights.names, weights.file);
+  }
+  std::string operator()(const std::string& official) const {
+    return naming_.prefix + translate(official, naming_.naming);
+  }
+
+ private:
+  std::string translate(const std::string& name, const std::string& naming) const {
+    return naming == "official" ? name : to_foreign(map_, name);
+  }
+  const KeyMap& map_;
+  Naming naming_;
+};
 
 }  // namespace
 
 std::unique_ptr<VideoVae> make_vae(const std::string& config_text, const std::string& config_file,
                                    const WeightSource& weights, const Tiling& tiling) {
-  const bool sized = !config_text.empty();
-  wan21::Config config = sized ? wan21::parse_config(config_text, config_file) : wan21::Config{};
-  const Naming naming = naming_of(config, weights);
-  const auto stored = [&](const std::string& name) { return naming.prefix + foreign_name(name, naming.naming); };
+  const bool sized = !config_text.empty(), two = is_22(weights);
+  wan_vae::Config config = sized ? wan_vae::parse_config(config_text, config_file)
+                           : two ? wan_vae::wan22_config()
+                                 : wan_vae::Config{};
+  check_input(config.residual == two, "models.vae",
+              weights.file + ": these are weights of Wan " + (two ? "2.2" : "2.1") + "'s autoencoder, " + config_file +
+                  " is that of Wan " + config.version() + "'s",
+              "put the config.json of these weights beside them, or none");
+  const Stored stored(config, weights);
   const auto has = [&](const std::string& name) {
     return std::find(weights.names.begin(), weights.names.end(), name) != weights.names.end();
   };
   if (!sized)
-    config = wan21::config_of_weights(
+    config = wan_vae::config_of_weights(
+        two,
         [&](const std::string& name) {
-          // Wan 2.2's names are asked for, too, and are none of ours to translate
-          const std::string there = naming.naming == "official" ? naming.prefix + name : stored(name);
+          const std::string there = stored(name);
           return has(there) ? weights.shape(there) : std::vector<int64_t>{};
         },
         weights.file);
 
-  net::WeightMap values;
-  for (const auto& parameter : wan21::parameters(config)) {
+  for (const auto& parameter : wan_vae::parameters(config)) {
     const std::string name = stored(parameter.name);
     check_input(has(name), "models.vae", weights.file + ": tensor '" + name + "' is missing",
                 "fetch the file again, or give a whole one");
@@ -57,10 +83,11 @@ std::unique_ptr<VideoVae> make_vae(const std::string& config_text, const std::st
     check_input(
         shape == parameter.shape, "models.vae",
         weights.file + ": tensor '" + name + "' has shape " + text_of(shape) + ", expected " + text_of(parameter.shape),
-        sized ? "does " + config_file + " belong to these weights?" : "these are not weights of Wan 2.1's VAE");
-    values.emplace(parameter.name, weights.read(name));
+        sized ? "does " + config_file + " belong to these weights?"
+              : "these are not weights of Wan " + std::string(config.version()) + "'s autoencoder");
   }
-  return std::make_unique<wan21::Wan21Vae>(std::move(config), std::move(values), tiling);
+  const auto read = [stored, values = weights.read](const std::string& official) { return values(stored(official)); };
+  return std::make_unique<wan_vae::WanVae>(std::move(config), read, tiling);
 }
 
 }  // namespace tessera::models

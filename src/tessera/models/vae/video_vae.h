@@ -5,6 +5,10 @@
 //   std::unique_ptr<VideoVae> vae = make_vae(config_json, "vae/config.json", weights, {});
 //   Posterior p = vae->posterior(pixels);                          // unscaled
 //   Tensor latent = vae->encode(pixels);                           // (p.mean - m) / s: what a denoiser trains on
+//   vae->release();                                                // no byte of its weights is left
+//
+// Weights are read when something is first encoded or decoded, and again after release(): a frozen encoder takes memory
+// in the phases that use it and in no other.
 #include <functional>
 #include <memory>
 
@@ -20,15 +24,22 @@ struct Posterior {
   Tensor mean, log_variance;
 };
 
+/// Runs something on meta tensors and says the most bytes of them that were there at once.
+using CountBytes = std::function<int64_t(const std::function<void()>& run)>;
+
+/// Pixels are [3, F, H, W], fp32 in [-1, 1] or bytes 0 .. 255. Bytes become numbers a chunk at a time, so that the
+/// memory of encode() does not grow with the length of the clip.
 class VideoVae : public net::VideoCodec {
  public:
   virtual Posterior posterior(const Tensor& pixels) const = 0;
   virtual const Tensor& latent_mean() const = 0;  ///< [C], the m of the scaling
   virtual const Tensor& latent_std() const = 0;   ///< [C], its s
-  /// Most bytes of tensors that encode() or decode() of such a clip allocates at once, its result included; weights,
-  /// input and what LibTorch's kernels take for themselves are not.
-  virtual int64_t encode_bytes(int64_t frames, int64_t height, int64_t width) const = 0;
-  virtual int64_t decode_bytes(int64_t frames, int64_t height, int64_t width) const = 0;
+  virtual int64_t weight_bytes() const = 0;       ///< while they are there
+  virtual void release() const = 0;               ///< lets go of the weights until they are needed again
+  /// Most bytes of tensors that encode() of such a clip in bytes, or decode() of its latent, allocates at once, its
+  /// result included; weights, input and what LibTorch's kernels take for themselves are not.
+  virtual int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const = 0;
+  virtual int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const = 0;
 };
 
 /// The tensors of a file, whatever its format.
@@ -36,7 +47,7 @@ struct WeightSource {
   std::string file;  ///< for messages
   std::vector<std::string> names;
   std::function<std::vector<int64_t>(const std::string& name)> shape;
-  std::function<Tensor(const std::string& name)> read;  ///< fp32, of that shape
+  std::function<Tensor(const std::string& name)> read;  ///< fp32, of that shape; kept by what is made of it
 };
 
 /// `config` is the JSON text of the official or of diffusers' config.json; empty: the sizes are those of the weights.

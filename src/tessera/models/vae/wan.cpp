@@ -1,4 +1,4 @@
-#include "tessera/models/vae/wan21.h"
+#include "tessera/models/vae/wan.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -7,14 +7,22 @@
 #include "tessera/base/check.h"
 #include "tessera/models/vae/clip_size.h"
 
-namespace tessera::models::wan21 {
+namespace tessera::models::wan_vae {
 
 namespace {
 
 Tensor constants(const std::vector<double>& values) { return at::tensor(values, at::kDouble).to(at::kFloat); }
 
+at::TensorOptions on_meta(at::ScalarType type) { return at::TensorOptions(type).device(at::kMeta); }
+
 /// A value per channel, for [C, f, h, w].
 Tensor per_channel(const Tensor& values) { return values.view({-1, 1, 1, 1}); }
+
+/// Bytes as numbers in [-1, 1]; numbers as they are.
+Tensor in_range(const Tensor& pixels) {
+  if (pixels.scalar_type() != at::kByte) return pixels.to(at::kFloat);
+  return pixels.to(at::kFloat).div_(127.5).sub_(1);
+}
 
 /// FNV-1a over 8 bytes at a time: half a gigabyte in a fraction of a second.
 uint64_t hash_tensor(uint64_t hash, const Tensor& tensor) {
@@ -32,9 +40,10 @@ uint64_t hash_tensor(uint64_t hash, const Tensor& tensor) {
 
 }  // namespace
 
-Wan21Vae::Wan21Vae(Config config, net::WeightMap weights, const Tiling& tiling)
+WanVae::WanVae(Config config, ReadWeight read, const Tiling& tiling)
     : config_(std::move(config)),
-      weights_(std::move(weights)),
+      parameters_(parameters(config_)),
+      read_(std::move(read)),
       tiling_(tiling),
       encoder_(encoder_layers(config_)),
       decoder_(decoder_layers(config_)),
@@ -49,18 +58,34 @@ Wan21Vae::Wan21Vae(Config config, net::WeightMap weights, const Tiling& tiling)
                     "256 pixels that share 64 are usual");
 }
 
-std::string Wan21Vae::fingerprint() const {
-  uint64_t hash = 0xCBF29CE484222325;
-  for (const auto& [name, tensor] : weights_) hash = hash_tensor(hash, tensor);
-  hash = hash_tensor(hash_tensor(hash, mean_), std_);
-  char text[96];
-  std::snprintf(text, sizeof text, "wan2.1-vae-%016llx-v1", static_cast<unsigned long long>(hash));
-  const std::string tiles =
-      tiling_.size ? "-tiles" + std::to_string(tiling_.size) + "+" + std::to_string(tiling_.overlap) : "";
-  return text + tiles;
+const net::WeightMap& WanVae::weights() const {
+  if (weights_.empty())
+    for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name));
+  return weights_;
 }
 
-std::array<int64_t, 4> Wan21Vae::latent_shape(int64_t frames, int64_t height, int64_t width) const {
+int64_t WanVae::weight_bytes() const {
+  int64_t numel = 0;
+  for (const Parameter& p : parameters_) numel += c10::multiply_integers(p.shape);
+  return numel * static_cast<int64_t>(sizeof(float));
+}
+
+std::string WanVae::fingerprint() const {
+  if (!fingerprint_.empty()) return fingerprint_;
+  std::map<std::string, const Parameter*> by_name;  // an order that every version of this code agrees on
+  for (const Parameter& p : parameters_) by_name.emplace(p.name, &p);
+  uint64_t hash = 0xCBF29CE484222325;
+  for (const auto& [name, parameter] : by_name)  // one at a time: a hash is no reason to hold them all
+    hash = hash_tensor(hash, weights_.empty() ? read_(name) : weights_.find(name)->second);
+  hash = hash_tensor(hash_tensor(hash, mean_), std_);
+  char text[96];
+  std::snprintf(text, sizeof text, "wan%s-vae-%016llx-v1", config_.version(), static_cast<unsigned long long>(hash));
+  fingerprint_ =
+      text + (tiling_.size ? "-tiles" + std::to_string(tiling_.size) + "+" + std::to_string(tiling_.overlap) : "");
+  return fingerprint_;
+}
+
+std::array<int64_t, 4> WanVae::latent_shape(int64_t frames, int64_t height, int64_t width) const {
   const int64_t time = config_.time_stride(), cell = config_.stride();
   const bool fits =
       frames > 0 && (frames - 1) % time == 0 && height > 0 && height % cell == 0 && width > 0 && width % cell == 0;
@@ -74,23 +99,23 @@ std::array<int64_t, 4> Wan21Vae::latent_shape(int64_t frames, int64_t height, in
   return {config_.z_dim, 1 + (frames - 1) / time, height / cell, width / cell};
 }
 
-Tensor Wan21Vae::encode_chunk(const Tensor& pixels, FeatureCache& cache) const {
+Tensor WanVae::encode_chunk(const Tensor& pixels, FeatureCache& cache) const {
   const at::NoGradGuard no_grad;
   check_input(pixels.dim() == 4 && pixels.size(1) == (cache.chunks == 0 ? 1 : config_.time_stride()), "models.vae",
               "a chunk of " + std::to_string(pixels.dim() == 4 ? pixels.size(1) : 0) + " frames",
               "give the first frame alone, then " + std::to_string(config_.time_stride()) + " at a time");
-  return run_chunk(encoder_, weights_, pixels.to(at::kFloat), cache);
+  return run_chunk(encoder_, weights(), in_range(pixels), cache);
 }
 
-Tensor Wan21Vae::decode_chunk(const Tensor& latent, FeatureCache& cache) const {
+Tensor WanVae::decode_chunk(const Tensor& latent, FeatureCache& cache) const {
   const at::NoGradGuard no_grad;
   check_input(latent.dim() == 4 && latent.size(0) == config_.z_dim && latent.size(1) == 1, "models.vae",
               "a latent chunk must be one frame of " + std::to_string(config_.z_dim) + " channels",
               "give latent frames one at a time");
-  return run_chunk(decoder_, weights_, latent.to(at::kFloat), cache);
+  return run_chunk(decoder_, weights(), latent.to(at::kFloat), cache);
 }
 
-Tensor Wan21Vae::encode_tile(const Tensor& pixels) const {
+Tensor WanVae::encode_tile(const Tensor& pixels) const {
   const auto [c, f, h, w] = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
   const int64_t time = config_.time_stride();
   Tensor all = at::empty({2 * c, f, h, w}, at::kFloat);
@@ -101,7 +126,7 @@ Tensor Wan21Vae::encode_tile(const Tensor& pixels) const {
   return all;
 }
 
-Tensor Wan21Vae::decode_tile(const Tensor& latent) const {
+Tensor WanVae::decode_tile(const Tensor& latent) const {
   const int64_t f = latent.size(1), time = config_.time_stride(), cell = config_.stride();
   Tensor video = at::empty({3, 1 + (f - 1) * time, latent.size(2) * cell, latent.size(3) * cell}, at::kFloat);
   FeatureCache cache;
@@ -112,7 +137,7 @@ Tensor Wan21Vae::decode_tile(const Tensor& latent) const {
   return video;
 }
 
-Tensor Wan21Vae::moments(const Tensor& pixels) const {
+Tensor WanVae::moments(const Tensor& pixels) const {
   const at::NoGradGuard no_grad;
   check_input(pixels.dim() == 4 && pixels.size(0) == 3, "models.vae", "pixels of another shape than [3, F, H, W]",
               "give a clip of three colours in [-1, 1]");
@@ -124,18 +149,18 @@ Tensor Wan21Vae::moments(const Tensor& pixels) const {
   });
 }
 
-Posterior Wan21Vae::posterior(const Tensor& pixels) const {
+Posterior WanVae::posterior(const Tensor& pixels) const {
   const Tensor both = moments(pixels);
   return {both.narrow(0, 0, config_.z_dim), both.narrow(0, config_.z_dim, config_.z_dim)};
 }
 
-Tensor Wan21Vae::encode(const Tensor& pixels) const {
+Tensor WanVae::encode(const Tensor& pixels) const {
   const at::NoGradGuard no_grad;
   // times the reciprocal, as the reference divides
   return (posterior(pixels).mean - per_channel(mean_)).mul_(per_channel(1 / std_));
 }
 
-Tensor Wan21Vae::decode(const Tensor& latent) const {
+Tensor WanVae::decode(const Tensor& latent) const {
   const at::NoGradGuard no_grad;
   check_input(latent.dim() == 4 && latent.size(0) == config_.z_dim && latent.numel() > 0, "models.vae",
               "a latent of another shape than [" + std::to_string(config_.z_dim) + ", f, h, w]", "run prepare again");
@@ -146,12 +171,24 @@ Tensor Wan21Vae::decode(const Tensor& latent) const {
                      });
 }
 
-ChunkBytes Wan21Vae::encode_chunk_bytes(int64_t height, int64_t width) const {
-  return chunk_bytes(encoder_, config_.time_stride(), height, width);
+net::WeightMap WanVae::meta_weights() const {
+  net::WeightMap meta;
+  for (const Parameter& p : parameters_) meta.emplace(p.name, at::empty(p.shape, on_meta(at::kFloat)));
+  return meta;
 }
 
-ChunkBytes Wan21Vae::decode_chunk_bytes(int64_t height, int64_t width) const {
-  return chunk_bytes(decoder_, 1, height / config_.stride(), width / config_.stride());
+ChunkBytes WanVae::encode_chunk_bytes(int64_t height, int64_t width, const CountBytes& count) const {
+  const at::NoGradGuard no_grad;
+  const Tensor pixels = at::empty({3, config_.time_stride(), height, width}, on_meta(at::kByte));
+  return chunk_bytes(encoder_, meta_weights(), pixels, in_range, count);
+}
+
+ChunkBytes WanVae::decode_chunk_bytes(int64_t height, int64_t width, const CountBytes& count) const {
+  const at::NoGradGuard no_grad;
+  const int64_t cell = config_.stride();
+  const Tensor latent = at::empty({config_.z_dim, 1, height / cell, width / cell}, on_meta(at::kFloat));
+  return chunk_bytes(
+      decoder_, meta_weights(), latent, [](const Tensor& z) { return z; }, count);
 }
 
 namespace {
@@ -164,19 +201,19 @@ int64_t with_tiles(const ChunkBytes& chunk, int64_t tile, int64_t whole, int64_t
 
 }  // namespace
 
-int64_t Wan21Vae::encode_bytes(int64_t frames, int64_t height, int64_t width) const {
+int64_t WanVae::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const int64_t cell = config_.stride(), th = tile_length(tiling_, cell, h), tw = tile_length(tiling_, cell, w);
   const int64_t cells = 2 * c * f * 4;  // mean and log variance
-  return with_tiles(encode_chunk_bytes(th * cell, tw * cell), cells * th * tw, cells * h * w, h * w * 4);
+  return with_tiles(encode_chunk_bytes(th * cell, tw * cell, count), cells * th * tw, cells * h * w, h * w * 4);
 }
 
-int64_t Wan21Vae::decode_bytes(int64_t frames, int64_t height, int64_t width) const {
+int64_t WanVae::decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const int64_t cell = config_.stride(), th = tile_length(tiling_, cell, h), tw = tile_length(tiling_, cell, w);
   const int64_t unscaled = 2 * c * f * h * w * 4, frame = 3 * frames * cell * cell * 4;
-  return unscaled +
-         with_tiles(decode_chunk_bytes(th * cell, tw * cell), frame * th * tw, frame * h * w, h * w * cell * cell * 4);
+  return unscaled + with_tiles(decode_chunk_bytes(th * cell, tw * cell, count), frame * th * tw, frame * h * w,
+                               h * w * cell * cell * 4);
 }
 
-}  // namespace tessera::models::wan21
+}  // namespace tessera::models::wan_vae

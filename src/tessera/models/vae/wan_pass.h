@@ -5,15 +5,15 @@
 //   Tensor a = run_chunk(layers, weights, first_frame, cache);      // [C, 1, H, W]
 //   Tensor b = run_chunk(layers, weights, next_four, cache);        // sees the end of the first
 //
-// [Note: chunks] The chunked pass is the definition of this autoencoder, not a trick to save memory: the first chunk, a
-// single frame, skips the convolutions that halve or double time. Those that double time do not even see it later on:
+// [Note: chunks] The chunked pass is the definition of these autoencoders, not a trick to save memory: the first chunk,
+// a single frame, skips the convolutions that halve or double time. Those that double time do not even see it later on:
 // in the second chunk zeros stand before their input.
 #include <map>
 
-#include "tessera/models/vae/wan21_layers.h"
+#include "tessera/models/vae/wan_layers.h"
 #include "tessera/net/plain_context.h"
 
-namespace tessera::models::wan21 {
+namespace tessera::models::wan_vae {
 
 /// What the causal convolutions remember between the chunks of one clip: their last input frames [1 or 2, h, w, C], by
 /// site. Chunks overwrite it in place, so it moves and does not copy.
@@ -27,7 +27,8 @@ struct FeatureCache {
   int64_t bytes() const;
 };
 
-/// x [C, T, H, W] fp32, C that of the first layer -> [C of the last layer, ...]. `weights` by official name.
+/// x [C, T, H, W] fp32, C that of the first layer -> [C of the last layer, ...]. `weights` by official name. On meta
+/// tensors it allocates what the same chunk takes on a CPU, what oneDNN's convolutions keep for themselves included.
 Tensor run_chunk(const std::vector<Layer>& layers, const net::WeightMap& weights, Tensor x, FeatureCache& cache);
 
 /// Bytes of tensors that a chunk after the first takes beside weights and input.
@@ -37,8 +38,9 @@ struct ChunkBytes {
   int64_t total() const { return cache + work; }
 };
 
-/// For an input of `frames` frames of height x width. LibTorch's convolutions may copy their operands into a layout of
-/// their own, which is not counted: it is not theirs to say.
-ChunkBytes chunk_bytes(const std::vector<Layer>& layers, int64_t frames, int64_t height, int64_t width);
+/// Found by running chunks on meta tensors. `chunk`: one after the first, without memory (its dtype counts: pixels come
+/// as bytes); `prepare` is what is done to it before its layers.
+ChunkBytes chunk_bytes(const std::vector<Layer>& layers, const net::WeightMap& meta_weights, const Tensor& chunk,
+                       const std::function<Tensor(const Tensor&)>& prepare, const CountBytes& count);
 
-}  // namespace tessera::models::wan21
+}  // namespace tessera::models::wan_vae

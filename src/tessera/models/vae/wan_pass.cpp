@@ -1,8 +1,8 @@
-#include "tessera/models/vae/wan21_pass.h"
+#include "tessera/models/vae/wan_pass.h"
 
 #include "tessera/base/check.h"
 
-namespace tessera::models::wan21 {
+namespace tessera::models::wan_vae {
 
 using Kind = Layer::Kind;
 
@@ -10,7 +10,7 @@ namespace {
 
 /// Feature maps are [T, H, W, C] here: frames append without moving others, a norm reads neighbours, and convolutions
 /// take them as they lie (channels last) instead of copying them into blocks. Operands are let go of as soon as they
-/// are read, for at full size each is gigabytes; work_of() below adds up the same.
+/// are read, for at full size each is gigabytes.
 class Pass {
  public:
   Pass(const net::WeightMap& weights, FeatureCache& cache) : weights_(weights), cache_(cache) {}
@@ -18,6 +18,10 @@ class Pass {
   Tensor apply(const Layer& layer, Tensor x) {
     const std::string& name = layer.name;
     switch (layer.kind) {
+      case Kind::patchify:
+        return patchify(x, layer.scale);
+      case Kind::unpatchify:
+        return unpatchify(x, layer.scale);
       case Kind::conv:
         return causal(name, std::move(x));
       case Kind::pointwise:
@@ -32,6 +36,18 @@ class Pass {
         return up(layer, std::move(x));
       case Kind::head:
         return causal(name + ".2", norm_silu(name + ".0", std::move(x)));
+      case Kind::average:
+        kept_ = averaged(layer, x);
+        return x;
+      case Kind::keep:
+        kept_ = x;
+        return x;
+      case Kind::join:
+        x.add_(std::exchange(kept_, {}));
+        return x;
+      case Kind::repeat:
+        add_repeated(layer, x, std::exchange(kept_, {}));
+        return x;
     }
     return x;
   }
@@ -41,7 +57,7 @@ class Pass {
 
   const Tensor& weight(const std::string& name) const {
     const auto it = weights_.find(name);
-    check_internal(it != weights_.end(), "wan21.pass", "no weight " + name);
+    check_internal(it != weights_.end(), "models.vae", "no weight " + name);
     return it->second;
   }
 
@@ -50,10 +66,24 @@ class Pass {
     return at::linear(x, weight(site + ".weight").flatten(1), weight(site + ".bias"));
   }
 
+  /// What conv() allocates: its kernel laid out anew and packed in blocks of 16 channels, oneDNN's notes (8 KiB were
+  /// seen), and its result.
+  static Tensor conv_on_meta(const Tensor& x, const Tensor& kernel, at::IntArrayRef padding, at::IntArrayRef stride) {
+    constexpr int64_t kNotes = 64 << 10;
+    const int64_t out = kernel.size(0), in = kernel.size(1);
+    const int64_t packed = (in * out + round_up(in, 16) * round_up(out, 16)) * kernel[0][0].numel();
+    const Tensor scratch = at::empty({packed * 4 + kNotes}, x.options().dtype(at::kByte));
+    const auto side = [&](int64_t dim) {
+      return (x.size(dim) + 2 * padding[dim] - kernel.size(dim + 2)) / stride[dim] + 1;
+    };
+    return at::empty({side(0), side(1), side(2), out}, x.options());
+  }
+
   /// A 2-d kernel works on each frame.
   Tensor conv(const std::string& site, const Tensor& x, at::IntArrayRef padding, at::IntArrayRef stride = {1, 1, 1}) {
     const Tensor &w = weight(site + ".weight"), &bias = weight(site + ".bias");
     const Tensor kernel = w.dim() == 5 ? w : w.unsqueeze(2);
+    if (x.is_meta()) return conv_on_meta(x, kernel, padding, stride);
     const Tensor in = x.unsqueeze(0).permute({0, 4, 1, 2, 3});  // [1, C, T, H, W], channels last
     // LibTorch picks an im2col with 27 copies of its input for small single samples; oneDNN has no need of one
     const Tensor out = x.is_cpu() && at::globalContext().hasMKLDNN()
@@ -102,7 +132,8 @@ class Pass {
     const int64_t t = x.size(0), c = x.size(3);
     const Tensor qkv = linear(name + ".to_qkv", norm(name + ".norm", x)).view({t, 1, -1, 3, c});  // [T, 1, HW, 3, C]
     const auto part = [&](int64_t i) { return qkv.select(3, i); };
-    const Tensor mixed = at::scaled_dot_product_attention(part(0), part(1), part(2));  // [T, 1, HW, C]
+    const Tensor mixed = x.is_meta() ? at::empty({t, 1, qkv.size(2), c}, x.options())  // its tiles are small
+                                     : at::scaled_dot_product_attention(part(0), part(1), part(2));  // [T, 1, HW, C]
     return linear(name + ".proj", mixed.reshape(x.sizes())).add_(x);
   }
 
@@ -130,8 +161,47 @@ class Pass {
     return conv(layer.name + ".resample.1", x, {0, 1, 1});
   }
 
+  /// [T, H, W, C] -> [T, H/p, W/p, C * p * p], the offset within a row of pixels before that within a column.
+  static Tensor patchify(const Tensor& x, int64_t p) {
+    const int64_t t = x.size(0), h = x.size(1) / p, w = x.size(2) / p, c = x.size(3);
+    return x.view({t, h, p, w, p, c}).permute({0, 1, 3, 5, 4, 2}).reshape({t, h, w, c * p * p});
+  }
+
+  static Tensor unpatchify(const Tensor& x, int64_t p) {
+    const int64_t t = x.size(0), h = x.size(1), w = x.size(2), c = x.size(3) / (p * p);
+    return x.view({t, h, w, c, p, p}).permute({0, 1, 5, 2, 4, 3}).reshape({t, h * p, w * p, c});
+  }
+
+  /// Blocks of 1 or 2 frames x scale x scale pixels become channels, of which neighbours are averaged until there are
+  /// `out`. A frame that has no other to be halved with (the first one) is halved with zeros before it.
+  static Tensor averaged(const Layer& layer, const Tensor& x) {
+    const int64_t s = layer.scale, time = layer.temporal ? 2 : 1, c = x.size(3);
+    if (s == 1 && time == 1 && layer.in == layer.out) return x;
+    const Tensor even = x.size(0) % time == 0 ? x : at::constant_pad_nd(x, {0, 0, 0, 0, 0, 0, 1, 0});
+    const int64_t t = even.size(0) / time, h = x.size(1) / s, w = x.size(2) / s;
+    return even.view({t, time, h, s, w, s, c})
+        .permute({0, 2, 4, 6, 1, 3, 5})  // [t, h, w, C, time, s, s]
+        .reshape({t, h, w, layer.out, c * time * s * s / layer.out})
+        .mean(-1);
+  }
+
+  /// Adds `kept` [T, H, W, in] to x, each of its channels spread over the block of frames and pixels it becomes. The
+  /// first frame of a clip becomes one frame, not two.
+  void add_repeated(const Layer& layer, Tensor& x, const Tensor& kept) const {
+    const int64_t s = layer.scale, time = layer.temporal ? 2 : 1, block = time * s * s;
+    const int64_t t = kept.size(0), h = kept.size(1), w = kept.size(2);
+    const int64_t shared = layer.in / layer.out;  // channels that make up one of the result: 1 or 2
+    Tensor spread = kept.view({t, h, w, layer.out, shared, 1})
+                        .expand({t, h, w, layer.out, shared, block / shared})
+                        .reshape({t, h, w, layer.out, time, s, s})  // a view: nothing is copied
+                        .permute({0, 4, 1, 5, 2, 6, 3});            // [T, time, H, s, W, s, out]
+    if (first()) spread = spread.narrow(1, time - 1, 1);
+    x.view({t, spread.size(1), h, s, w, s, layer.out}).add_(spread);
+  }
+
   const net::WeightMap& weights_;
   FeatureCache& cache_;
+  Tensor kept_;  // a level's shortcut, on its way from the level's start to its end
 };
 
 }  // namespace
@@ -143,7 +213,7 @@ int64_t FeatureCache::bytes() const {
 }
 
 Tensor run_chunk(const std::vector<Layer>& layers, const net::WeightMap& weights, Tensor x, FeatureCache& cache) {
-  check_internal(x.dim() == 4 && x.size(0) == layers.front().in, "wan21.pass", "a chunk of other channels");
+  check_internal(x.dim() == 4 && x.size(0) == layers.front().in, "models.vae", "a chunk of other channels");
   Pass pass(weights, cache);
   x = x.permute({1, 2, 3, 0}).contiguous();
   for (const Layer& layer : layers) x = pass.apply(layer, std::move(x));
@@ -151,75 +221,15 @@ Tensor run_chunk(const std::vector<Layer>& layers, const net::WeightMap& weights
   return x.permute({3, 0, 1, 2});
 }
 
-namespace {
-
-/// fp32 bytes of a feature map; what a layer sees and makes.
-struct Map {
-  int64_t channels, frames, height, width;
-  int64_t bytes(int64_t more_frames = 0) const { return channels * (frames + more_frames) * height * width * 4; }
-};
-
-/// What a convolution takes beside its operands: its kernel laid out anew and packed in blocks of 16 channels, and
-/// oneDNN's notes (8 KiB were seen).
-int64_t kernel_bytes(int64_t in, int64_t out, int64_t taps) {
-  constexpr int64_t kNotes = 64 << 10;
-  return (in * out + round_up(in, 16) * round_up(out, 16)) * taps * 4 + kNotes;
-}
-
-/// The largest sum of tensors of a layer that are there together, its output included; `x` becomes the output. The
-/// lines follow the functions of Pass.
-int64_t work_of(const Layer& layer, Map& x) {
-  const int64_t in = x.bytes(), past = x.bytes(2);
-  x.channels = layer.out;
-  const int64_t out = x.bytes(), out_past = x.bytes(2);
-  const int64_t taps = kernel_bytes(layer.in, layer.out, 27), plane = kernel_bytes(layer.in, layer.out, 9);
-  switch (layer.kind) {
-    case Kind::conv:
-      return past + std::max(in, out + taps);
-    case Kind::pointwise:
-      return in + out;
-    case Kind::head:
-      return past + std::max(in, out + taps);
-    case Kind::residual:
-      return std::max(
-          {2 * in + past, in + past + out + taps, in + out_past + out + kernel_bytes(layer.out, layer.out, 27)});
-    case Kind::attention:
-      return 8 * in;
-    case Kind::down: {
-      const int64_t padded = Map{layer.in, x.frames, x.height + 1, x.width + 1}.bytes();
-      x.height /= 2, x.width /= 2;
-      const int64_t halved = x.bytes(), with_last = x.bytes(1), space = padded + std::max(in, halved + plane);
-      if (!layer.temporal) return space;
-      x.frames = div_up(x.frames, 2);
-      return std::max(space, with_last + std::max(halved, x.bytes() + kernel_bytes(layer.out, layer.out, 3)));
-    }
-    case Kind::up: {
-      int64_t time = 0, large = in;
-      if (layer.temporal) {
-        x.frames *= 2, large = 2 * in;
-        // with their past, then the pairs, then the pairs in order
-        time = std::max({in + past, past + large + kernel_bytes(layer.in, 2 * layer.in, 3), 2 * large});
-      }
-      x.height *= 2, x.width *= 2;
-      return std::max({time, 5 * large, 4 * large + x.bytes() + plane});  // the picture beside the one twice as large
-    }
-  }
-  return 0;
-}
-
-}  // namespace
-
-ChunkBytes chunk_bytes(const std::vector<Layer>& layers, int64_t frames, int64_t height, int64_t width) {
+ChunkBytes chunk_bytes(const std::vector<Layer>& layers, const net::WeightMap& meta_weights, const Tensor& chunk,
+                       const std::function<Tensor(const Tensor&)>& prepare, const CountBytes& count) {
+  FeatureCache cache;
+  run_chunk(layers, meta_weights, prepare(chunk.narrow(1, 0, 1)), cache);
+  run_chunk(layers, meta_weights, prepare(chunk), cache);  // the first that fills every entry of the cache
   ChunkBytes bytes;
-  Map x{layers.front().in, frames, height, width};
-  for (const Layer& layer : layers) {
-    const Map before = x;
-    bytes.work = std::max(bytes.work, work_of(layer, x));
-    // what is remembered has the size of the layer's input; after a step down it is already halved
-    const int64_t cell = layer.kind == Kind::down ? x.height * x.width : before.height * before.width;
-    for (const Memory& m : memories(layer)) bytes.cache += m.channels * m.frames * cell * 4;
-  }
+  bytes.work = count([&] { run_chunk(layers, meta_weights, prepare(chunk), cache); });
+  bytes.cache = cache.bytes();
   return bytes;
 }
 
-}  // namespace tessera::models::wan21
+}  // namespace tessera::models::wan_vae

@@ -1,0 +1,66 @@
+#pragma once
+// The autoencoders of Wan, causal in time: of Wan 2.1 (8x8 pixels and 4 frames to a latent cell of 16 channels; also
+// used by Wan 2.2's A14B and S2V) and of Wan 2.2 (TI2V-5B: 16x16 pixels and 4 frames to 48 channels).
+//
+//   WanVae vae(config, read, {.size = 256, .overlap = 64});
+//   Tensor latent = vae.encode(pixels);                    // [3, 81, 480, 832] in [-1, 1] -> [16, 21, 60, 104]
+//   Tensor video = vae.decode(latent);                     // and back, not clamped
+//
+//   FeatureCache cache;                                    // or by chunks, for clips that come piece by piece
+//   Tensor first = vae.encode_chunk(pixels.narrow(1, 0, 1), cache);
+//   Tensor next = vae.encode_chunk(pixels.narrow(1, 1, 4), cache);
+#include "tessera/models/vae/wan_pass.h"
+
+namespace tessera::models::wan_vae {
+
+/// The values of a parameter by its official name, fp32.
+using ReadWeight = std::function<Tensor(const std::string& official)>;
+
+class WanVae final : public VideoVae {
+ public:
+  /// `read` is asked for every tensor of parameters(config), each time the weights are needed and not there. With a
+  /// tiling, height and width are cut into tiles that are encoded and decoded one after the other. Throws UserError
+  /// (usage) for tiles that are not multiples of the stride.
+  WanVae(Config config, ReadWeight read, const Tiling& tiling);
+
+  std::string fingerprint() const override;
+  /// Frames must be 1 + 4n, height and width multiples of 8 (2.2: 16); throws UserError (usage) naming the nearest.
+  std::array<int64_t, 4> latent_shape(int64_t frames, int64_t height, int64_t width) const override;
+  Tensor encode(const Tensor& pixels) const override;  ///< [3, F, H, W] -> [C, f, h, w], scaled
+  Tensor decode(const Tensor& latent) const override;  ///< scaled latent -> [3, F, H, W], not clamped
+  Posterior posterior(const Tensor& pixels) const override;
+  const Tensor& latent_mean() const override { return mean_; }
+  const Tensor& latent_std() const override { return std_; }
+  int64_t weight_bytes() const override;
+  void release() const override { weights_.clear(); }
+  int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
+  int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
+
+  /// The first frame, then four at a time: [3, 1 or 4, H, W] -> mean and log variance, [2C, 1, h, w], unscaled.
+  Tensor encode_chunk(const Tensor& pixels, FeatureCache& cache) const;
+  /// One latent frame, unscaled: [C, 1, h, w] -> [3, 1, H, W] for the first, [3, 4, H, W] for those after it.
+  Tensor decode_chunk(const Tensor& latent, FeatureCache& cache) const;
+  /// Of one chunk of a picture of that many pixels, untiled.
+  ChunkBytes encode_chunk_bytes(int64_t height, int64_t width, const CountBytes& count) const;
+  ChunkBytes decode_chunk_bytes(int64_t height, int64_t width, const CountBytes& count) const;
+
+  const Config& config() const { return config_; }
+
+ private:
+  const net::WeightMap& weights() const;
+  net::WeightMap meta_weights() const;
+  Tensor moments(const Tensor& pixels) const;
+  Tensor encode_tile(const Tensor& pixels) const;
+  Tensor decode_tile(const Tensor& latent) const;
+
+  const Config config_;
+  const std::vector<Parameter> parameters_;
+  const ReadWeight read_;
+  const Tiling tiling_;
+  const std::vector<Layer> encoder_, decoder_;
+  const Tensor mean_, std_;          // [C]
+  mutable net::WeightMap weights_;   // empty until they are needed; one thread encodes
+  mutable std::string fingerprint_;  // once known
+};
+
+}  // namespace tessera::models::wan_vae

@@ -1,0 +1,47 @@
+#pragma once
+// Wan's autoencoders as two lists of layers. Everything else follows from them: parameters, names, the pass over a
+// chunk, its memory.
+//
+//   for (const Layer& layer : encoder_layers(config)) x = pass.apply(layer, x);      // wan_pass.h
+#include <string>
+#include <vector>
+
+#include "tessera/models/vae/wan_config.h"
+
+namespace tessera::models::wan_vae {
+
+struct Layer {
+  enum class Kind {
+    patchify,    ///< squares of pixels to channels, and back
+    unpatchify,  //
+    conv,        ///< causal 3x3x3
+    pointwise,   ///< 1x1x1
+    residual,    ///< norm, SiLU, conv, norm, SiLU, conv, added to the input (1x1x1 when the channels differ)
+    attention,   ///< within each frame, one head
+    down,        ///< half the height and width; `temporal`: then half the time
+    up,          ///< `temporal`: twice the time; then twice the height and width
+    head,        ///< norm, SiLU, conv
+    // Wan 2.2: a level's shortcut leaves the way before the level and comes back to it after.
+    average,  ///< keeps its input, averaged to the shape of the level's end: `scale` x `scale` pixels, `temporal`
+              ///< frames
+    join,     ///< adds what `average` kept
+    keep,     ///< keeps its input as it is
+    repeat,   ///< adds what `keep` kept, repeated to the shape of the level's end
+  };
+  Kind kind;
+  std::string name;  ///< official: what its parameters' names begin with
+  int64_t in, out;   ///< channels
+  bool temporal = false;
+  int64_t scale = 1;  ///< of patchify, unpatchify, average and repeat: pixels along a side
+};
+
+std::vector<Layer> encoder_layers(const Config& config);  ///< [3, ..] to mean and log variance [2 * z_dim, ..]
+std::vector<Layer> decoder_layers(const Config& config);  ///< [z_dim, ..] to [3, ..]
+
+struct Parameter {
+  std::string name;  ///< official
+  std::vector<int64_t> shape;
+};
+std::vector<Parameter> parameters(const Config& config);
+
+}  // namespace tessera::models::wan_vae

@@ -1,0 +1,65 @@
+#include "tessera/train/encoder_bytes.h"
+
+#include "tessera/engine/measure.h"
+#include "tessera/engine/meter.h"
+#include "tessera/models/vae/video_vae.h"
+#include "tessera/train/job.h"
+
+namespace tessera::train {
+
+namespace {
+
+int64_t count_meta(const std::function<void()>& run) {
+  engine::Meter::MetaCount count;
+  run();
+  return count.peak();
+}
+
+}  // namespace
+
+EncoderBytes codec_bytes(const net::VideoCodec& codec, int64_t frames, int64_t height, int64_t width) {
+  EncoderBytes bytes;
+  bytes.clip = 3 * frames * height * width;
+  const int64_t pixels = bytes.clip * static_cast<int64_t>(sizeof(float));
+  if (const auto* vae = dynamic_cast<const models::VideoVae*>(&codec)) {
+    bytes.codec_weights = vae->weight_bytes();
+    bytes.encode = vae->encode_bytes(frames, height, width, count_meta);
+    bytes.decode = vae->decode_bytes(frames, height, width, count_meta);
+  } else {  // the wavelet: pixels as numbers, in blocks (a picture stands for four), and back
+    bytes.encode = pixels * (frames == 1 ? 6 : 3);
+    bytes.decode = 2 * pixels;
+  }
+  return bytes;
+}
+
+StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
+                       const Mesh& mesh) {
+  const plan::ModelSpec spec = engine::measure(units, batch, "encoder", {.train = false});
+  plan::Plan plan;
+  plan.mesh = mesh;
+  plan.units.resize(spec.units.size());
+  const plan::Schedule schedule = plan::compile_forward(spec, plan, /*rank=*/0, "encode", 1);
+  const plan::MemoryParts parts = plan::memory_curve(spec, plan, schedule, 0).by_part;
+  return {parts.parameters + parts.slots, parts.activations + parts.temporaries};
+}
+
+EncoderBytes encoder_bytes(const Recipe& recipe, const Job& job, const Mesh& mesh) {
+  EncoderBytes most;
+  most.tile = job.vae_tile;
+  const std::vector<int64_t> longest(static_cast<size_t>(job.context_length), 0);
+  most.text = stack_bytes(job.text->units(), job.text->pack({longest}), mesh);
+  if (job.image) {
+    const int64_t side = job.image->config().image_size;
+    most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh);
+  }
+  for (const data::Bucket& b : recipe.data.clips.buckets) {
+    const EncoderBytes one = codec_bytes(*job.codec, b.frames, b.height, b.width);
+    most.codec_weights = one.codec_weights;
+    most.encode = std::max(most.encode, one.encode);
+    most.clip = std::max(most.clip, one.clip);
+  }
+  most.decode = codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width).decode;
+  return most;
+}
+
+}  // namespace tessera::train

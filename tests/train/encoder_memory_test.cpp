@@ -1,0 +1,139 @@
+// What the frozen encoders take: said before the run, measured while `prepare` runs, and nothing of it afterwards.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tessera/base/check.h"
+#include "tessera/data/video.h"
+#include "tessera/engine/meter.h"
+#include "tessera/train/codec.h"
+#include "tessera/train/encoder_bytes.h"
+#include "tessera/train/job.h"
+#include "tessera/train/prepare.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRecipe = R"(
+[model]
+config = { dim = 64, num_heads = 2, num_layers = 1, ffn_dim = 128, in_dim = 16, out_dim = 16, freq_dim = 32, text_dim = 64, text_len = 16 }
+[data]
+size = [64, 96]
+frames = 9
+fps = 8
+)";
+
+class EncoderMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    vae_ = fs::path(TESSERA_GOLDENS) / "wan21_vae";
+    if (!fs::exists(vae_)) GTEST_SKIP() << vae_ << " is not there";
+    if (!data::has_video()) GTEST_SKIP() << "needs a build with FFmpeg";
+    std::string pattern = (fs::temp_directory_path() / "tessera-encoders-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    fs::create_directories(folder_ / "data");
+    for (const char* name : {"a", "b"}) {
+      data::Frames clip{.count = 9, .height = 64, .width = 96, .fps = 8, .rgb = {}};
+      for (size_t i = 0; i < clip.frame_bytes() * 9; ++i) clip.rgb.push_back(static_cast<uint8_t>(i / 97));
+      data::write_mp4(folder_ / "data" / (std::string(name) + ".mp4"), clip);
+      std::ofstream(folder_ / "data" / (std::string(name) + ".txt")) << "clip " << name;
+    }
+    std::ofstream(folder_ / "recipe.toml") << kRecipe;
+    engine::Meter::install();
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Recipe recipe(Overrides more = {}) const {
+    more.insert(more.end(), {{"data.path", (folder_ / "data").string()},
+                             {"data.cache", (folder_ / "cache").string()},
+                             {"data.vae", vae_.string()},
+                             {"run.out", (folder_ / "run").string()}});
+    return load_recipe((folder_ / "recipe.toml").string(), more);
+  }
+
+  fs::path vae_, folder_;
+};
+
+TEST_F(EncoderMemory, PrepareTakesWhatIsSaidAndLeavesNothing) {
+  const Recipe r = recipe();
+  const Job job = make_job(r);
+  comm::Comm comm(comm::Rendezvous::from_env(), Mesh{}, 60);
+  const EncoderBytes said = encoder_bytes(r, job, Mesh{});
+  const int64_t before = engine::Meter::live();
+  engine::Meter::reset_peak();
+  const PreparedData data = prepare(r, job, Mesh{}, comm, 0, {.prompts = false});
+  const int64_t peak = engine::Meter::peak() - before;
+  EXPECT_EQ(data.size(), 2);
+  EXPECT_EQ(engine::Meter::live(), before) << "neither encoder is on the device any more";
+  EXPECT_LE(peak, said.prepare());
+  EXPECT_GE(static_cast<double>(peak), 0.85 * static_cast<double>(said.prepare()));
+  EXPECT_GT(said.text.held, 0);
+  EXPECT_GT(said.codec_weights, 0);
+}
+
+TEST_F(EncoderMemory, ASecondTimeNothingIsReadAtAll) {
+  const Recipe r = recipe();
+  const Job job = make_job(r);
+  comm::Comm comm(comm::Rendezvous::from_env(), Mesh{}, 60);
+  prepare(r, job, Mesh{}, comm, 0, {.prompts = false});
+  const int64_t before = engine::Meter::live();
+  engine::Meter::reset_peak();
+  prepare(r, job, Mesh{}, comm, 0, {.prompts = false});
+  EXPECT_LT(engine::Meter::peak() - before, encoder_bytes(r, job, Mesh{}).text.held / 2)
+      << "all is cached: the text encoder stays where it is";
+}
+
+TEST_F(EncoderMemory, OnlineTheAutoencoderStaysForTheSteps) {
+  const Recipe r = recipe({{"data.cache", "online"}});
+  const Job job = make_job(r);
+  comm::Comm comm(comm::Rendezvous::from_env(), Mesh{}, 60);
+  const int64_t before = engine::Meter::live();
+  const PreparedData data = prepare(r, job, Mesh{}, comm, 0, {.prompts = false});
+  EXPECT_EQ(engine::Meter::live(), before) << "nothing was encoded yet, and the text encoder is gone";
+  engine::Meter::reset_peak();
+  const PreparedSample sample = data.sample(0);
+  const EncoderBytes said = encoder_bytes(r, job, Mesh{});
+  EXPECT_LE(engine::Meter::peak() - before, said.codec_weights + said.encode + 1024);
+  EXPECT_EQ(sample.latent.size(0), 16);
+  const PlanRequest request = plan_request(r, job, job, Mesh{}, 0);
+  EXPECT_GE(request.resident, said.codec_weights + said.encode) << "each step has it beside its own";
+}
+
+TEST_F(EncoderMemory, TilesFollowFromTheBudgetOfTheRecipe) {
+  EXPECT_EQ(make_job(recipe()).vae_tile, 0);
+  const Recipe large = recipe({{"data.size", "512,512"}});
+  const Job whole = make_job(large);
+  const EncoderBytes bytes = encoder_bytes(large, whole, Mesh{});
+  const int64_t most = std::max(bytes.encode, bytes.decode);
+  EXPECT_EQ(make_job(recipe({{"data.size", "512,512"}, {"plan.budget", std::to_string(4 * most)}})).vae_tile, 0);
+  const Recipe tight = recipe({{"data.size", "512,512"}, {"plan.budget", std::to_string(2 * most)}});
+  const Job tiled = make_job(tight);
+  EXPECT_EQ(tiled.vae_tile, 256);
+  const EncoderBytes less = encoder_bytes(tight, tiled, Mesh{});
+  EXPECT_LE(std::max(less.encode, less.decode), most / 2);
+  EXPECT_EQ(make_job(recipe({{"data.size", "512,512"}, {"data.vae_tile", "128"}})).vae_tile, 128) << "by hand";
+}
+
+TEST_F(EncoderMemory, DecodingCountsBetweenStepsAndNotInThem) {
+  const Recipe without = recipe(), with = recipe({{"sample.every", "1"}, {"data.size", "256,256"}});
+  const Job job = make_job(with);
+  EXPECT_EQ(plan_request(without, job, shapes_of(without, *job.model, *job.codec), Mesh{}, 0).between_steps, 0);
+  PlanRequest request = plan_request(with, job, job, Mesh{}, 1);
+  const EncoderBytes said = encoder_bytes(with, job, Mesh{});
+  EXPECT_GE(request.between_steps, said.decoding());
+  EXPECT_LT(request.resident, said.decode) << "not as if it were always there";
+  const Planned planned = make_plan(request);
+  const plan::MemoryCurve memory = planned.memory(0);
+  EXPECT_EQ(memory.at_name, "a sample's decoding") << "here a small model beside a large picture";
+  EXPECT_EQ(memory.peak, memory.persistent + memory.by_part.slots + memory.by_part.activations + request.between_steps);
+  request.between_steps = 0;
+  EXPECT_LT(make_plan(request).memory(0).peak, memory.peak);
+}
+
+}  // namespace
+}  // namespace tessera::train
