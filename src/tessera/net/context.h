@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "tessera/net/adapters.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::net {
@@ -17,6 +18,7 @@ using at::Tensor;
 
 /// Tokens that go with a signal in time, frame by frame: sound. They lie together in each sample, and others may follow.
 struct FrameTokens {
+  std::vector<int64_t> clips;                  ///< frames of each sample's signal
   std::vector<std::array<int64_t, 2>> ranges;  ///< [begin, end) of those tokens in each sample
   std::vector<int64_t> offsets;                ///< [N+1] where each of N frames starts, counted over the ranges
   std::vector<int64_t> context_offsets;        ///< [N+1] where each frame's rows of the signal start
@@ -34,6 +36,8 @@ struct Tokens {
   Tensor cos, sin;                       ///< [T, d_h/2] fp32: rotary table at each token's position
   FrameTokens frames;                    ///< of models that hear
   int64_t begin = 0, end = -1;           ///< the tokens that are here; -1: to the last
+  std::vector<uint64_t> samples = {};    ///< [B] what the random numbers of each sample are keyed by; empty: not training
+  uint64_t step = 0;                     ///< the training step, of the same keys
 
   int64_t total() const { return offsets.empty() ? 0 : offsets.back(); }
   int64_t count() const { return (end < 0 ? total() : end) - begin; }  ///< tokens here
@@ -59,6 +63,9 @@ class Context {
   virtual ~Context() = default;
 
   virtual const Tokens& tokens() const = 0;
+
+  /// Whether linears have low-rank pairs beside them, and how strong (adapters.h); null: none. Borrowed.
+  void use_adapters(const AdapterSettings* settings) { adapters_ = settings; }
 
   /// x [.., in] -> [.., out]; parameters site.weight [out, in] and, when declared, site.bias [out].
   virtual Tensor linear(std::string_view site, const Tensor& x) = 0;
@@ -96,6 +103,9 @@ class Context {
   virtual Tensor param(std::string_view site) = 0;
   /// Rows of a table by ids [T] int64.
   virtual Tensor embedding(std::string_view site, const Tensor& ids) = 0;
+
+ protected:
+  const AdapterSettings* adapters_ = nullptr;
 };
 
 }  // namespace tessera::net

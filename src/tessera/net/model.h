@@ -13,16 +13,21 @@ struct Sample {
   Tensor context;  ///< text embedding, unpadded rows
   Tensor target;   ///< same shape as x's prediction; undefined when sampling
   double weight = 1;
-  std::map<std::string, Tensor> extra;  ///< family-specific: y, clip_fea, image_latent, audio
+  std::map<std::string, Tensor> extra;  ///< family-specific: y, clip_fea, image_latent, audio, pose
 };
 
 /// What a denoiser takes beside latent, time and text, made from pictures of the clip or given ones.
 struct Conditions {
   bool first_picture = false, last_picture = false;  ///< extra "y": mask and latent of these pictures, grey between
   int64_t mask_channels = 0;                         ///< of y, before the latent's
-  int64_t clip_dim = 0;         ///< width of extra "clip_fea", the rows of an image encoder; 0: takes none
-  int64_t clip_rows = 0;        ///< of one picture
-  bool clean_first = false;     ///< may take extra "image_latent", [C, 1, h, w]: a first latent frame without noise
+  int64_t clip_dim = 0;       ///< width of extra "clip_fea", the rows of an image encoder; 0: takes none
+  int64_t clip_rows = 0;      ///< of one picture
+  bool clean_first = false;   ///< may take extra "image_latent", [C, 1, h, w]: a first latent frame without noise
+  bool always_clean = false;  ///< does so in every sample
+  int64_t audio_dim = 0;  ///< width of extra "audio", [audio_layers, audio_rows * (F - 1), audio_dim] for x of F latent
+                          ///< frames: sound of all but the first; 0: takes none
+  int64_t audio_layers = 0, audio_rows = 0;
+  int64_t pose_dim = 0;  ///< channels of extra "pose", a latent of the size of x, zeros when absent; 0: takes none
   bool pictures() const { return first_picture || last_picture; }
 };
 
@@ -31,8 +36,15 @@ struct Batch {
   std::vector<Tensor> inputs;  ///< boundary inputs of the first unit, made by Denoiser::pack
   Tokens tokens;
   std::vector<std::array<int64_t, 4>> shapes;  ///< latent shape of each sample's prediction
-  /// Which inputs have a row for each token: they are cut where ranks share a sequence. None: the batch is never cut,
-  /// every rank runs all of it.
+  /// Rows of the last unit's output that are predictions, [begin, end) for each sample; empty: all its tokens. Others
+  /// stand for what is given, such as a first frame without noise.
+  std::vector<std::array<int64_t, 2>> predicted;
+  std::array<int64_t, 2> predictions_of(size_t sample) const {
+    if (!predicted.empty()) return predicted[sample];
+    return {tokens.offsets[sample], tokens.offsets[sample + 1]};
+  }
+  /// Which inputs have a row for each token, and are cut where ranks share a sequence. A stem that makes tokens of
+  /// other inputs has them whole on every rank, and cuts its stream to [tokens.begin, tokens.end) itself.
   std::vector<int> token_inputs = {0};
 };
 
@@ -40,6 +52,8 @@ class Denoiser {
  public:
   virtual ~Denoiser() = default;
   virtual const std::vector<std::unique_ptr<Unit>>& units() const = 0;
+  /// The same, for others to be put in their place (models/adapted.h); null: the model takes no adapters.
+  virtual std::vector<std::unique_ptr<Unit>>* adaptable_units() { return nullptr; }
   virtual Batch pack(const std::vector<Sample>& samples) const = 0;
   virtual Conditions conditions() const { return {}; }
   /// A sample of zeros with a latent of that shape and all that pack() wants, in its largest form: what is planned for.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/reference.h"
 
 namespace tessera::net {
 
@@ -59,7 +60,14 @@ Tensor PlainContext::weight(std::string_view site, std::string_view suffix) cons
 }
 
 Tensor PlainContext::linear(std::string_view site, const Tensor& x) {
-  return at::linear(x, weight(site, ".weight").flatten(1), optional(site, ".bias"));  // a patch convolution is a GEMM
+  const Tensor w = weight(site, ".weight").flatten(1), bias = optional(site, ".bias");  // a patch convolution is a GEMM
+  const Tensor a = adapters_ ? optional(site, kLoraA) : Tensor();
+  if (!a.defined()) return at::linear(x, w, bias);
+  const ops::Dropout drop = dropout_at(*adapters_, site, tokens_, x.size(0), false);
+  Tensor mask;
+  if (drop.active()) ops::drop_rows(mask = at::ones_like(x), drop, 0);
+  return ops::reference::lora_linear(x, w, bias, a, weight(site, kLoraB), adapters_->scale, mask,
+                                     optional(site, kLoraMagnitude), /*gelu=*/false);
 }
 
 Tensor PlainContext::gelu_linear(std::string_view site, const Tensor& x) { return linear(site, at::gelu(x, "tanh")); }

@@ -18,6 +18,7 @@ class Wan final : public net::Denoiser {
   explicit Wan(const Config& config);
 
   const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
+  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
   net::Batch pack(const std::vector<net::Sample>& samples) const override;
   net::Conditions conditions() const override;
   net::Sample blank(const std::array<int64_t, 4>& latent) const override;

@@ -1,0 +1,154 @@
+#include "tessera/checkpoint/lora_settings.h"
+
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/json.h"
+
+namespace tessera::checkpoint {
+
+namespace {
+
+constexpr const char* kAdapterMetadata = "lora_adapter_metadata";  // of diffusers
+constexpr const char* kAdapterConfig = "adapter_config.json";      // of peft
+constexpr const char* kFoldedAlpha = "tessera_folded_alpha";
+
+/// diffusers writes one object for all parts of a pipeline, keys with the part's name in front.
+const Json* member(const Json& object, const std::string& key) {
+  for (const char* prefix : {"", "transformer.", "transformer_2."})
+    if (const auto it = object.find(prefix + key); it != object.end() && !it->is_null()) return &*it;
+  return nullptr;
+}
+
+double number(const Json& value, const std::string& what) {
+  check_input(value.is_number() && std::isfinite(value.get<double>()), "lora",
+              what + ": expected a number, found " + shown(dump_json(value)));
+  return value.get<double>();
+}
+
+bool flag(const Json& object, const std::string& key, const std::string& what) {
+  const Json* value = member(object, key);
+  if (!value) return false;
+  check_input(value->is_boolean(), "lora", what + ": " + key + ": expected true or false");
+  return value->get<bool>();
+}
+
+void read_config(const Json& config, const std::string& what, LoraSettings& settings) {
+  check_input(config.is_object(), "lora", what + ": expected an object");
+  if (const Json* alpha = member(config, "lora_alpha")) settings.alpha = number(*alpha, what + ": lora_alpha");
+  if (const Json* patterns = member(config, "alpha_pattern"); patterns && patterns->is_object())
+    for (const auto& [module, alpha] : patterns->items())
+      settings.alphas.emplace_back(module, number(alpha, what + ": alpha_pattern"));
+  settings.rslora = flag(config, "use_rslora", what);
+  settings.dora = flag(config, "use_dora", what);
+}
+
+std::optional<double> decimal(const Metadata& metadata, const char* key) {
+  const auto it = metadata.find(key);
+  if (it == metadata.end()) return std::nullopt;
+  double value = 0;
+  const char* end = it->second.data() + it->second.size();
+  const auto [stop, error] = std::from_chars(it->second.data(), end, value);
+  if (error != std::errc() || stop != end || !std::isfinite(value)) return std::nullopt;  // "Dynamic" of kohya
+  return value;
+}
+
+std::string text_of(double value) {
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+  return std::string(text, end);
+}
+
+/// The value most modules have.
+template <class Get>
+auto common(const std::vector<LoraDescription::Module>& modules, const Get& get) {
+  std::map<decltype(get(modules[0])), size_t> counts;
+  for (const auto& module : modules) ++counts[get(module)];
+  auto best = counts.begin();
+  for (auto it = counts.begin(); it != counts.end(); ++it)
+    if (it->second > best->second) best = it;
+  return best->first;
+}
+
+}  // namespace
+
+std::string target_of(const std::string& module) {
+  // the layer's number is the first that is followed by a name; others ("ffn.0", "net.0.proj") are the module's
+  for (size_t dot = module.find('.'); dot != module.npos; dot = module.find('.', dot + 1)) {
+    const size_t next = module.find('.', dot + 1);
+    if (next == module.npos) break;
+    const std::string part = module.substr(dot + 1, next - dot - 1);
+    if (part.find_first_not_of("0123456789") == part.npos) return module.substr(next + 1);
+  }
+  return module;
+}
+
+std::optional<double> LoraSettings::alpha_of(const std::string& module) const {
+  for (const auto& [pattern, value] : alphas) {
+    try {
+      if (std::regex_match(module, std::regex("(.*\\.)?(" + pattern + ")"))) return value;
+    } catch (const std::regex_error&) {
+      throw UserError(Exit::input, "lora", "alpha_pattern " + shown(pattern) + " is no regular expression");
+    }
+  }
+  return alpha;
+}
+
+LoraSettings read_lora_settings(const Metadata& metadata, const Path& folder, const std::string& file) {
+  LoraSettings settings;
+  std::error_code error;
+  if (!folder.empty() && std::filesystem::is_regular_file(folder / kAdapterConfig, error)) {
+    const std::string path = (folder / kAdapterConfig).string();
+    read_config(parse_json(read_text(path), path), path, settings);
+  }
+  if (const auto it = metadata.find(kAdapterMetadata); it != metadata.end())
+    read_config(parse_json(it->second, file + ": " + kAdapterMetadata), file + ": " + kAdapterMetadata, settings);
+  if (!settings.alpha) settings.alpha = decimal(metadata, "ss_network_alpha");
+  settings.folded_alpha = decimal(metadata, kFoldedAlpha);
+  return settings;
+}
+
+double lora_scale(double alpha, int64_t rank, bool rslora) {
+  return alpha / (rslora ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
+}
+
+std::string lora_config_json(const LoraDescription& description, const std::string& prefix) {
+  using Module = LoraDescription::Module;
+  const int64_t rank = common(description.modules, [](const Module& m) { return m.rank; });
+  const double alpha = common(description.modules, [](const Module& m) { return m.alpha; });
+  Json ranks = Json::object(), alphas = Json::object();
+  std::set<std::string> targets;
+  for (const Module& module : description.modules) {
+    targets.insert(target_of(module.name));
+    if (module.rank != rank) ranks[module.name] = module.rank;
+    if (module.alpha != alpha) alphas[module.name] = module.alpha;
+  }
+  const Json fields = {{"peft_type", "LORA"},           {"r", rank},
+                       {"lora_alpha", alpha},           {"target_modules", targets},
+                       {"rank_pattern", ranks},         {"alpha_pattern", alphas},
+                       {"lora_dropout", 0.0},           {"bias", "none"},
+                       {"lora_bias", description.bias}, {"use_rslora", description.rslora},
+                       {"use_dora", description.dora},  {"inference_mode", true}};
+  Json config = Json::object();
+  for (const auto& [key, value] : fields.items()) config[prefix + key] = value;
+  return config.dump(2);
+}
+
+Metadata lora_metadata(const LoraDescription& description, const std::string& naming, std::optional<double> folded) {
+  Metadata metadata = {{"format", "pt"}};
+  if (naming == "diffusers") metadata[kAdapterMetadata] = lora_config_json(description, "transformer.");
+  if (naming == "peft") metadata[kAdapterMetadata] = lora_config_json(description, "");
+  if (naming == "kohya") {
+    metadata["ss_network_module"] = "networks.lora_wan";
+    metadata["ss_network_dim"] = std::to_string(common(description.modules, [](const auto& m) { return m.rank; }));
+    metadata["ss_network_alpha"] = text_of(common(description.modules, [](const auto& m) { return m.alpha; }));
+  }
+  if (folded) metadata[kFoldedAlpha] = text_of(*folded);
+  return metadata;
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,171 @@
+#include "tessera/models/lora_names.h"
+
+#include <algorithm>
+
+#include "tessera/models/names.h"
+#include "tessera/models/wan/parameters.h"
+
+namespace tessera::models {
+
+namespace {
+
+/// How a part ends the name of its tensor. The first that ends a name decides.
+struct Ending {
+  std::string_view text;
+  LoraPart part;
+};
+constexpr Ending kEndings[] = {
+    {".lora_A.weight", LoraPart::down},
+    {".lora_B.weight", LoraPart::up},
+    {".lora_A.default.weight", LoraPart::down},
+    {".lora_B.default.weight", LoraPart::up},
+    {".lora_down.weight", LoraPart::down},
+    {".lora_up.weight", LoraPart::up},
+    {".lora.down.weight", LoraPart::down},  // diffusers before 0.20
+    {".lora.up.weight", LoraPart::up},
+    {".lora_B.bias", LoraPart::up_bias},
+    {".lora_B.default.bias", LoraPart::up_bias},
+    {".lora_up.bias", LoraPart::up_bias},
+    {".alpha", LoraPart::alpha},
+    {".lora_magnitude_vector", LoraPart::magnitude},
+    {".lora_magnitude_vector.weight", LoraPart::magnitude},
+    {".lora_magnitude_vector.default.weight", LoraPart::magnitude},
+    {".dora_scale", LoraPart::magnitude},
+    {".diff", LoraPart::diff},
+    {".diff_b", LoraPart::diff_bias},
+};
+
+const Ending* ending_of(std::string_view name) {
+  for (const Ending& ending : kEndings)
+    if (name.ends_with(ending.text)) return &ending;
+  return nullptr;
+}
+
+/// A naming as it is written: endings of A, B, B's bias and the magnitude; empty: it has no such thing.
+struct Form {
+  std::string_view naming, prefix;
+  bool flat, diffusers;  ///< '_' for '.' in modules; modules under diffusers' names
+  std::string_view down, up, up_bias, alpha, magnitude, diff, diff_bias;
+};
+constexpr Form kForms[] = {
+    {"diffusers", "transformer.", false, true, ".lora_A.weight", ".lora_B.weight", ".lora_B.bias", "",
+     ".lora_magnitude_vector", "", ""},
+    {"comfyui", "diffusion_model.", false, false, ".lora_A.weight", ".lora_B.weight", "", ".alpha", ".dora_scale",
+     ".diff", ".diff_b"},
+    {"kohya", "lora_unet_", true, false, ".lora_down.weight", ".lora_up.weight", "", ".alpha", ".dora_scale", "", ""},
+    {"diffsynth", "", false, false, ".lora_A.default.weight", ".lora_B.default.weight", "", ".alpha", "", "", ""},
+    {"peft", "base_model.model.", false, false, ".lora_A.weight", ".lora_B.weight", ".lora_B.bias", "",
+     ".lora_magnitude_vector", "", ""},
+};
+
+const Form* form_of(std::string_view naming) {
+  for (const Form& form : kForms)
+    if (form.naming == naming) return &form;
+  return nullptr;
+}
+
+const KeyMap& module_map() {
+  static const KeyMap map = {wan::diffusers_names()};
+  return map;
+}
+
+std::string without_weight(std::string name) {
+  constexpr std::string_view kWeight = ".weight";
+  if (name.ends_with(kWeight)) name.resize(name.size() - kWeight.size());
+  return name;
+}
+
+std::string flat(std::string name) {
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
+/// Modules that diffusers does not rename, for names whose dots are lost.
+constexpr std::string_view kSameModules[] = {"patch_embedding", "audio_injector.injector.#.q",
+                                             "audio_injector.injector.#.k", "audio_injector.injector.#.v",
+                                             "audio_injector.injector.#.o"};
+
+/// Flat names -> dotted official ones: of every module of the tables, and of what diffusers calls it.
+struct FlatModules {
+  std::vector<std::pair<std::string, std::string>> texts;  // what the patterns look at
+  std::vector<NamePattern> patterns;
+
+  FlatModules() {
+    constexpr std::string_view kRest = ".*";  // a row without it is a tensor, not a module
+    for (const auto& names : module_map())
+      for (auto [ours, theirs] : names) {
+        if (!ours.ends_with(kRest) || !theirs.ends_with(kRest)) continue;
+        ours.remove_suffix(kRest.size()), theirs.remove_suffix(kRest.size());
+        texts.emplace_back(flat(std::string(ours)), ours);
+        texts.emplace_back(flat(std::string(theirs)), ours);
+      }
+    for (const auto module : kSameModules) texts.emplace_back(flat(std::string(module)), module);
+    for (const auto& [stored, official] : texts) patterns.push_back({stored, official});
+  }
+};
+
+/// The official name of a module as stored, without its prefix.
+std::optional<std::string> official_module(const std::string& stored, bool flat_name) {
+  if (!flat_name) return without_weight(to_official(module_map(), stored + ".weight"));
+  static const FlatModules known;
+  const std::string found = rename(known.patterns, stored);
+  if (found == stored && found != "patch_embedding") return std::nullopt;
+  return found;
+}
+
+}  // namespace
+
+std::string_view foreign_adapter_kind(std::string_view stored) {
+  if (stored.find(".lokr_") != stored.npos) return "LoKr";
+  if (stored.find(".hada_w") != stored.npos) return "LoHa";
+  return {};
+}
+
+bool is_adapter_tensor(std::string_view stored) {
+  if (!foreign_adapter_kind(stored).empty()) return true;
+  const Ending* ending = ending_of(stored);
+  return ending && (ending->part == LoraPart::down || ending->part == LoraPart::up);
+}
+
+std::optional<LoraNames> detect_lora_names(const std::vector<std::string>& stored) {
+  const auto first =
+      std::find_if(stored.begin(), stored.end(), [](const auto& name) { return is_adapter_tensor(name); });
+  if (first == stored.end()) return std::nullopt;
+  const bool is_default = first->find(".default.") != first->npos;
+  // prefixes that say who wrote the file, and those of wrappers that came along
+  constexpr std::pair<std::string_view, std::string_view> kPrefixes[] = {
+      {"lora_unet_", "kohya"},       {"lora_transformer_", "kohya"}, {"diffusion_model.", "comfyui"},
+      {"base_model.model.", "peft"}, {"transformer.", "diffusers"},  {"transformer_2.", "diffusers"},
+      {"pipe.dit.", "diffsynth"},    {"pipe.dit2.", "diffsynth"}};
+  for (const auto& [prefix, naming] : kPrefixes)
+    if (first->starts_with(prefix)) return LoraNames{std::string(naming), std::string(prefix)};
+  return LoraNames{is_default ? "diffsynth" : "peft", ""};
+}
+
+std::optional<LoraKey> LoraNames::parse(std::string_view stored) const {
+  const Ending* ending = ending_of(stored);
+  if (!ending || !stored.starts_with(prefix)) return std::nullopt;
+  stored.remove_prefix(prefix.size());
+  stored.remove_suffix(ending->text.size());
+  const auto module = official_module(std::string(stored), naming == "kohya");
+  if (!module || module->empty()) return std::nullopt;
+  return LoraKey{*module, ending->part};
+}
+
+std::string lora_module_name(const std::string& module, const std::string& naming) {
+  const Form* form = form_of(naming);
+  if (form && form->flat) return flat(module);
+  return form && form->diffusers ? without_weight(to_foreign(module_map(), module + ".weight")) : module;
+}
+
+std::optional<std::string> lora_tensor_name(const std::string& module, LoraPart part, const std::string& naming) {
+  const Form* form = form_of(naming);
+  if (!form) return std::nullopt;
+  const std::string_view endings[] = {form->down,      form->up,   form->up_bias,  form->alpha,
+                                      form->magnitude, form->diff, form->diff_bias};
+  const std::string_view ending = endings[static_cast<size_t>(part)];
+  if (ending.empty()) return std::nullopt;
+  return std::string(form->prefix) + lora_module_name(module, naming) + std::string(ending);
+}
+
+}  // namespace tessera::models
