@@ -1,6 +1,7 @@
 #include "tessera/train/convert.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "commands.h"
 #include "tessera/base/check.h"
@@ -21,6 +22,13 @@ std::string choice(const Arguments& arguments, const std::string& flag, const st
                   "known are " + list);
 }
 
+double strength(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size()) return value;
+  throw UserError(Exit::usage, "convert", "--scale '" + text + "' is no number", "write 0.8");
+}
+
 int run(const Arguments& arguments) {
   if (arguments.words.size() != 2)
     throw UserError(Exit::usage, "convert",
@@ -29,10 +37,14 @@ int run(const Arguments& arguments) {
   train::ConvertOptions options;
   options.in = arguments.words[0];
   options.out = arguments.words[1];
-  options.to = choice(arguments, "--to", {"official", "diffusers", "comfyui"});
+  options.to = choice(arguments, "--to", {"official", "diffusers", "comfyui", "kohya", "diffsynth", "peft"});
   options.format = choice(arguments, "--format", {"safetensors", "pth"});
   options.dtype = choice(arguments, "--dtype", {"fp32", "bf16", "fp16"});
   options.force = arguments.has("--force");
+  for (const std::string& file : arguments.values("--merge")) options.merge.emplace_back(file);
+  for (const std::string& text : arguments.values("--scale")) options.merge_scales.push_back(strength(text));
+  if (options.merge.empty() && !options.merge_scales.empty())
+    throw UserError(Exit::usage, "convert", "--scale is given without --merge", "add --merge LORA");
   if (arguments.has("--shard-size")) {
     options.shard_size = parse_bytes(arguments.value("--shard-size"), "--shard-size");
     if (options.shard_size <= 0) throw UserError(Exit::usage, "convert", "--shard-size must be above 0", "write 5GiB");
@@ -46,13 +58,17 @@ int run(const Arguments& arguments) {
 Command convert_command() {
   Command c;
   c.name = "convert";
-  c.summary = "Writes weights under another program's names, in another format or dtype.";
-  c.usage = "convert IN OUT [--to NAMES] [--format FORMAT] [--dtype DTYPE] [--shard-size BYTES] [--force]";
+  c.summary = "Writes weights under another program's names, in another format or dtype; merges LoRAs.";
+  c.usage =
+      "convert IN OUT [--to NAMES] [--format FORMAT] [--dtype DTYPE] [--merge LORA [--scale S]] [--shard-size BYTES] "
+      "[--force]";
   c.example = "tessera convert Wan2.1-T2V-1.3B wan-diffusers --to diffusers --dtype bf16";
-  c.flags = {{"--to", "NAMES", "official, diffusers or comfyui; default: names stay"},
+  c.flags = {{"--to", "NAMES", "official, diffusers or comfyui, of a LoRA diffusers, comfyui, kohya, diffsynth or peft; default: names stay"},
              {"--format", "FORMAT", "safetensors or pth; default: what OUT's name says, else what the layout has"},
              {"--dtype", "DTYPE", "fp32, bf16 or fp16 for floating tensors; default: as stored"},
              {"--shard-size", "BYTES", "most bytes of a file in a folder; default 5GiB"},
+             {"--merge", "LORA", "adds a LoRA of any naming to the transformer; may be given several times"},
+             {"--scale", "S", "strength of the LoRAs, once for all or once for each; default 1"},
              {"--force", "", "replace a file at OUT"}};
   c.run = run;
   return c;

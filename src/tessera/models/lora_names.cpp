@@ -81,9 +81,15 @@ std::string flat(std::string name) {
 }
 
 /// Modules that diffusers does not rename, for names whose dots are lost.
-constexpr std::string_view kSameModules[] = {"patch_embedding", "audio_injector.injector.#.q",
-                                             "audio_injector.injector.#.k", "audio_injector.injector.#.v",
-                                             "audio_injector.injector.#.o"};
+constexpr std::string_view kSameModules[] = {"patch_embedding",
+                                             "audio_injector.injector.#.q",
+                                             "audio_injector.injector.#.k",
+                                             "audio_injector.injector.#.v",
+                                             "audio_injector.injector.#.o",
+                                             "transformer_blocks.#.attn#.to_q",
+                                             "transformer_blocks.#.attn#.to_k",
+                                             "transformer_blocks.#.attn#.to_v",
+                                             "transformer_blocks.#.attn#.to_out.0"};
 
 /// Flat names -> dotted official ones: of every module of the tables, and of what diffusers calls it.
 struct FlatModules {

@@ -14,7 +14,10 @@
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/torch_write.h"
 #include "tessera/torch_headers.h"
+#include "tessera/train/convert_lora.h"
 #include "tessera/train/convert_plan.h"
+#include "tessera/train/merge_lora.h"
+#include "tessera/train/tensor_bytes.h"
 
 namespace tessera::train {
 
@@ -53,40 +56,20 @@ class ByteProgress {
   Clock::time_point start_ = Clock::now(), shown_ = Clock::now();
 };
 
-at::ScalarType torch_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return at::kDouble;
-    case DType::f32:
-      return at::kFloat;
-    case DType::f16:
-      return at::kHalf;
-    case DType::bf16:
-      return at::kBFloat16;
-    case DType::f8_e4m3:
-      return at::kFloat8_e4m3fn;
-    case DType::f8_e5m2:
-      return at::kFloat8_e5m2;
-    default:
-      throw InternalError("convert", std::string(checkpoint::dtype_name(dtype)) + " is not converted");
-  }
+/// The bytes of one tensor in the dtype of the output, with what is merged into it.
+at::Tensor read_tensor(const ConvertedPart& part, const ConvertedTensor& tensor, const LoraMerge* merge) {
+  const at::Tensor bytes = read_bytes(part.source, tensor.source);
+  const std::string official = part.identity.official(tensor.source.name).value_or("");
+  if (!merge || !merge->touches(official)) return cast_bytes(bytes, tensor.source, tensor.out.dtype);
+  const at::Tensor values = cast_bytes(bytes, tensor.source, DType::f32).view(at::kFloat).view(tensor.source.shape);
+  TensorInfo merged = tensor.source;
+  merged.dtype = DType::f32;
+  const at::Tensor result = merge->apply(official, values).contiguous();
+  return cast_bytes(result.view(-1).view(at::kByte), merged, tensor.out.dtype);
 }
 
-/// The bytes of one tensor in the dtype of the output.
-at::Tensor read_tensor(const Source& source, const ConvertedTensor& tensor) {
-  at::Tensor bytes = at::empty({tensor.source.bytes()}, at::kByte);
-  source.read(tensor.source, bytes.mutable_data_ptr());
-  if (tensor.source.dtype == tensor.out.dtype) return bytes;
-  const at::Tensor values = bytes.view(torch_dtype(tensor.source.dtype));
-  at::Tensor result = values.to(torch_dtype(tensor.out.dtype));
-  const auto infinite = [](const at::Tensor& x) { return x.to(at::kFloat).isinf().any().item<bool>(); };
-  if (tensor.out.dtype == DType::f16 && infinite(result) && !infinite(values))
-    log::warn("convert: " + tensor.source.name +
-              " has values beyond fp16 (65504), they are infinite now: use --dtype bf16");
-  return result;
-}
-
-void write_file(const ConvertedPart& part, const ConvertedFile& file, const fs::path& path, ByteProgress& progress) {
+void write_file(const ConvertedPart& part, const ConvertedFile& file, const fs::path& path, const LoraMerge* merge,
+                ByteProgress& progress) {
   std::map<std::string, const ConvertedTensor*> by_name;
   std::vector<TensorInfo> infos;
   for (const auto& tensor : file.tensors) {
@@ -96,7 +79,7 @@ void write_file(const ConvertedPart& part, const ConvertedFile& file, const fs::
   const auto each = [&](const std::vector<TensorInfo>& order, const auto& write) {
     for (const TensorInfo& info : order) {
       const ConvertedTensor& tensor = *by_name.at(info.name);
-      const at::Tensor data = read_tensor(part.source, tensor);
+      const at::Tensor data = read_tensor(part, tensor, merge);
       write(data.const_data_ptr(), info.bytes());
       progress.add(info.bytes(), info.name);
     }
@@ -167,25 +150,60 @@ class PartialFolder {
   const fs::path out_, partial_;
 };
 
-void write_folder(const ConvertOptions& options, const ConvertPlan& plan, ByteProgress& progress) {
+void write_folder(const ConvertOptions& options, const ConvertPlan& plan, const LoraMerge* merge,
+                  ByteProgress& progress) {
   PartialFolder folder(options.out);
   const auto at = [&](const fs::path& relative) {
     fs::create_directories((folder.path() / relative).parent_path());
     return folder.path() / relative;
   };
   for (const auto& part : plan.parts)
-    for (const auto& file : part.files) write_file(part, file, at(file.path), progress);
+    for (const auto& file : part.files) write_file(part, file, at(file.path), merge, progress);
   for (const auto& [path, text] : plan.texts) checkpoint::write_text(at(path), text);
   for (const auto& [from, to] : plan.copies) fs::copy(from, at(to), fs::copy_options::recursive);
   checkpoint::sync_folder(folder.path());
   folder.publish();
 }
 
+bool is_lora_file(const fs::path& path) {
+  const checkpoint::ModelFolder folder = checkpoint::find_parts(path);
+  return folder.parts.size() == 1 && is_lora(open_source(folder.parts[0].weights));
+}
+
+/// The one transformer that LoRAs are merged into; null without any.
+std::unique_ptr<LoraMerge> open_merge(const ConvertOptions& options, const ConvertPlan& plan) {
+  if (options.merge.empty()) return nullptr;
+  auto merge = std::make_unique<LoraMerge>(options.merge, options.merge_scales);
+  const ConvertedPart* base = nullptr;
+  for (const ConvertedPart& part : plan.parts) {
+    if (part.identity.kind != models::ModelKind::denoiser) continue;
+    if (base)
+      throw UserError(Exit::usage, "convert", options.in.string() + " has two experts, a LoRA belongs to one",
+                      "merge into " + base->source.path.string() + " or " + part.source.path.string() + " alone");
+    base = &part;
+  }
+  check_input(base, "convert", options.in.string() + " holds no transformer that is known, to merge a LoRA into");
+  merge->check_places(models::official_shapes(base->identity, shapes_of(base->source.tensors)),
+                      base->source.path.string());
+  return merge;
+}
+
 }  // namespace
 
 void convert(const ConvertOptions& options) {
   const auto start = std::chrono::steady_clock::now();
+  const bool lora = is_lora_file(options.in);
+  if (lora && !options.merge.empty())
+    throw UserError(Exit::usage, "convert", options.in.string() + " is a LoRA itself, --merge wants a base as IN",
+                    "tessera convert BASE OUT --merge " + options.in.string());
+  if (lora && !options.to.empty()) return convert_lora(options);
+  if (options.to == "kohya" || options.to == "diffsynth" || options.to == "peft")
+    throw UserError(Exit::usage, "convert",
+                    "'" + options.to + "' is a naming of LoRA files, " + options.in.string() + " is none",
+                    "weights of models go to official, diffusers or comfyui");
   const ConvertPlan plan = plan_conversion(options);
+  const auto merge = open_merge(options, plan);
+  const LoraMerge* merged = merge.get();
   check_target(options, plan);
   const fs::path parent = parent_of(options.out);
   std::error_code error;
@@ -202,9 +220,9 @@ void convert(const ConvertOptions& options) {
     ByteProgress progress(plan.bytes);
     try {
       if (plan.single_file)
-        write_file(plan.parts[0], plan.parts[0].files[0], options.out, progress);
+        write_file(plan.parts[0], plan.parts[0].files[0], options.out, merged, progress);
       else
-        write_folder(options, plan, progress);
+        write_folder(options, plan, merged, progress);
     } catch (const fs::filesystem_error& failure) {
       throw UserError(Exit::disk, "convert", failure.what(), "check the disk and the permissions there");
     }

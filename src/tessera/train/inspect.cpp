@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/checkpoint/lora_settings.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/identify.h"
+#include "tessera/train/lora_file.h"
 
 namespace tessera::train {
 
@@ -80,6 +83,8 @@ std::string kind_name(ModelKind kind) {
       return "autoencoder";
     case ModelKind::text_encoder:
       return "text encoder";
+    case ModelKind::image_encoder:
+      return "image encoder";
     case ModelKind::lora:
       return "LoRA";
     default:
@@ -91,28 +96,30 @@ bool is_cache_entry(const checkpoint::WeightSet& weights) {
   return weights.contains("latent") && weights.contains("context") && weights.metadata().count("preprocessing") > 0;
 }
 
-/// Rank and alpha of a LoRA: the short side of its A (or down) matrices; alpha where the file has it.
-void add_lora(const checkpoint::WeightSet& weights, Json& json) {
-  int64_t targets = 0;
-  std::vector<int64_t> ranks;
-  std::optional<float> alpha;
-  for (const std::string& name : weights.names()) {
-    const TensorInfo& tensor = weights.at(name);
-    if (name.find(".lora_A.") != name.npos || name.find(".lora_down.") != name.npos) {
-      ++targets;
-      if (!tensor.shape.empty()) ranks.push_back(tensor.shape[0]);
-    } else if (name.ends_with(".alpha") && tensor.count() == 1 && !alpha && checkpoint::is_floating(tensor.dtype)) {
-      float value = 0;
-      weights.read_f32(name, 0, 1, &value);
-      alpha = value;
-    }
+/// Of a LoRA: how many modules, which, their rank and alpha, where the file says them.
+void add_lora(const fs::path& path, Json& json) {
+  const LoraFile lora = LoraFile::open(path);
+  std::set<int64_t> ranks;
+  std::set<double> alphas;
+  std::set<std::string> targets;
+  bool dora = false, rslora = false;
+  for (const LoraModule& module : lora.modules()) {
+    if (!module.low_rank()) continue;
+    ranks.insert(module.rank);
+    alphas.insert(module.alpha);
+    targets.insert(checkpoint::target_of(module.name));
+    dora = dora || module.magnitude.has_value();
+    rslora = rslora || module.rslora;
   }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  json["modules"] = lora.modules().size();
   json["targets"] = targets;
-  if (ranks.size() == 1) json["rank"] = ranks[0];
+  if (ranks.size() == 1) json["rank"] = *ranks.begin();
   if (ranks.size() > 1) json["ranks"] = ranks;
-  if (alpha) json["alpha"] = *alpha;
+  if (alphas.size() == 1) json["alpha"] = *alphas.begin();
+  if (alphas.size() > 1) json["alphas"] = alphas;
+  if (!lora.says_alpha()) json["alpha_from"] = "rank: the file does not say it";
+  if (dora) json["dora"] = true;
+  if (rslora) json["rslora"] = true;
 }
 
 std::string layout_of(const checkpoint::WeightSet& weights) {
@@ -142,7 +149,7 @@ Inspection inspect_weights(const checkpoint::WeightSet& weights, bool all) {
   if (!identity.prefix.empty()) json["prefix"] = identity.prefix;
   if (identity.kind == ModelKind::denoiser || identity.kind == ModelKind::text_encoder)
     json["layers"] = models::count_blocks(models::official_shapes(identity, shapes));
-  if (identity.kind == ModelKind::lora) add_lora(weights, json);
+  if (identity.kind == ModelKind::lora) add_lora(weights.path(), json);
   json["files"] = Json::array();
   for (const auto& file : weights.files()) json["files"].push_back(file.path().string());
   if (!weights.metadata().empty()) json["metadata"] = weights.metadata();
