@@ -1,7 +1,9 @@
 #include "tessera/data/dataset.h"
 
 #include "data/scene.h"
+#include "tessera/data/clips.h"
 #include "tessera/data/csv.h"
+#include "tessera/data/frame_folder.h"
 
 namespace tessera::data {
 
@@ -113,6 +115,67 @@ TEST_F(Dataset, FaultsOfATableNameItsRow) {
   refused({"no clips"});
   write("metadata.csv", "");
   refused({"metadata.csv: empty", "header"});
+}
+
+class FrameFolders : public FolderTest {
+ protected:
+  void SetUp() override {
+    FolderTest::SetUp();
+    if (!has_video()) GTEST_SKIP() << "needs a build with FFmpeg";
+    clip_ = scene(6, 32, 48, 8, 10);
+    for (int f = 0; f < 6; ++f) picture("a/frame_" + std::to_string(f + 8) + ".png", f);  // 8, 9, 10: not by name
+    write("a.txt", "frames");
+  }
+  void picture(const std::string& name, int frame) const {
+    const std::vector<uint8_t> bytes = write_png(clip_, frame);
+    write(name, {bytes.begin(), bytes.end()});
+  }
+  Frames clip_;
+};
+
+TEST_F(FrameFolders, AreClipsInTheOrderOfTheirNumbers) {
+  picture("masks/0001.png", 0);  // has no caption
+  picture("b.png", 1), write("b.txt", "one picture");
+  Problems problems(/*strict=*/true);
+  const auto items = read_dataset({.path = folder_}, problems);
+  ASSERT_EQ(items.size(), 2u);
+  EXPECT_EQ(items[0].path, folder_ / "a");
+  EXPECT_EQ(items[0].caption(), "frames");
+  ASSERT_EQ(problems.notes().size(), 1u);
+  EXPECT_NE(problems.notes()[0].find("masks: numbered frames, not used without a caption"), std::string::npos);
+  EXPECT_EQ(decode_clip(folder_ / "a", {}).rgb, clip_.rgb);
+  const Frames part = decode_clip(folder_ / "a", {.frames = 2, .fps = 16, .start = 3.0 / 16});
+  ASSERT_EQ(part.count, 2);
+  EXPECT_TRUE(std::equal(part.rgb.begin(), part.rgb.end(), clip_.frame(3))) << "a frame is a frame at any rate";
+  EXPECT_EQ(decode_clip(folder_ / "a", {.frames = 1, .height = 32, .width = 32}).width, 32);
+}
+
+TEST_F(FrameFolders, AreFoundByATableAndCutLikeVideos) {
+  const auto items = read_dataset({.path = folder_, .metadata = write("m.csv", "video,prompt\na,x\n")});
+  ASSERT_EQ(items.size(), 1u);
+  Problems problems(/*strict=*/true);
+  const ClipPlan plan =
+      plan_clips(items, Probes(), {.buckets = {{2, 32, 48}}, .fps = 16, .mode = ClipMode::chunks}, problems);
+  ASSERT_EQ(plan.clips.size(), 3u);
+  for (int i = 0; i < 3; ++i) {
+    const Frames clip = decode_clip(items[0].path, plan.spec(plan.clips[i]));
+    EXPECT_TRUE(std::equal(clip.rgb.begin(), clip.rgb.end(), clip_.frame(2 * i))) << i;
+  }
+  const std::string stamp = file_stamp(folder_ / "a");
+  EXPECT_NE(stamp.find("6 frames"), std::string::npos) << stamp;
+  picture("a/frame_14.png", 0);
+  EXPECT_NE(file_stamp(folder_ / "a"), stamp) << "or the cache would not notice";
+}
+
+TEST_F(FrameFolders, WhatIsWrongWithThemIsSaid) {
+  expect_error(Exit::input, {"found 6 frames", "needed 7"}, [&] { decode_clip(folder_ / "a", {.frames = 7}); });
+  std::filesystem::remove(folder_ / "a/frame_10.png");
+  expect_error(Exit::input, {"frame 10 is missing before frame_11.png"}, [&] { decode_clip(folder_ / "a", {}); });
+  picture("a/frame_10.png", 2), picture("a/f10.png", 2);
+  expect_error(Exit::input, {"frame 10 is there twice"}, [&] { probe(folder_ / "a"); });
+  std::filesystem::remove(folder_ / "a/f10.png");
+  clip_ = scene(1, 16, 16, 8), picture("a/frame_13.png", 0);
+  expect_error(Exit::input, {"frame_13.png has 16 x 16 pixels"}, [&] { decode_clip(folder_ / "a", {}); });
 }
 
 TEST(Csv, KeepsEmptyFieldsAndALastLineWithoutItsEnd) {

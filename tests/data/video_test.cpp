@@ -192,6 +192,49 @@ TEST_F(Video, DamagedBytesAreRefusedOrDecodedButNeverCrash) {
   EXPECT_GT(refused, 5);
 }
 
+/// Three scenes of 3 s each, which an encoder begins with a key frame.
+Frames three_scenes() {
+  Frames all = scene(72, 64, 64, 24, 1);
+  for (int cut = 1; cut < 3; ++cut) {
+    Frames next = scene(72, 64, 64, 24, 2 - cut);
+    for (size_t i = 0; i < next.rgb.size(); ++i) next.rgb[i] = static_cast<uint8_t>(i % (7 + 6 * cut) < 4 ? 250 : 10);
+    all.rgb.insert(all.rgb.end(), next.rgb.begin(), next.rgb.end());
+    all.count += next.count;
+  }
+  return all;
+}
+
+TEST_F(Video, APartFromTheMiddleIsThatPartOfTheWhole) {
+  const Path path = folder_ / "a.mp4";
+  write_mp4(path, three_scenes());
+  const Frames whole = decode_clip(path, {});
+  ASSERT_EQ(whole.count, 216);
+  for (const int start : {0, 23, 25, 71, 72, 73, 100, 143, 144, 145, 200, 211}) {
+    for (const double fps : {0.0, 24.0}) {
+      const Frames part = decode_clip(path, {.frames = 5, .fps = fps, .start = start / 24.0});
+      const uint8_t* there = whole.frame(start);
+      EXPECT_TRUE(std::equal(part.rgb.begin(), part.rgb.end(), there)) << "from frame " << start << " at " << fps;
+    }
+  }
+}
+
+TEST_F(Video, APartFromTheMiddleIsReadFromTheKeyFrameBeforeIt) {
+  const Path path = folder_ / "a.mp4";
+  write_mp4(path, three_scenes());
+  const Frames last = decode_clip(path, {.frames = 5, .start = 170 / 24.0});
+  std::string bytes = read(path);
+  const size_t media = bytes.find("mdat");
+  ASSERT_NE(media, std::string::npos);
+  // the middle scene is noise to an encoder and takes most of the file; the first frame, whose time others count from,
+  // stays
+  const size_t begin = media + (bytes.size() - media) / 4;
+  std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(begin), 200, '\xFF');
+  const Path damaged = write("b.mp4", bytes);
+  EXPECT_THROW(decode_clip(damaged, {}), UserError);
+  EXPECT_EQ(decode_clip(damaged, {.frames = 5, .start = 170 / 24.0}).rgb, last.rgb)
+      << "frames before the key frame are not looked at";
+}
+
 TEST(Psnr, OfKnownDifferences) {
   Frames a{.count = 1, .height = 2, .width = 2, .fps = 1, .rgb = std::vector<uint8_t>(12, 100)};
   Frames b = a;

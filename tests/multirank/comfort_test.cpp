@@ -158,6 +158,14 @@ TEST(Completion, HasScriptsForThreeShellsAndNamesThemOtherwise) {
     const Result r = run.tessera({"completion", shell});
     EXPECT_EQ(r.code, 0);
     EXPECT_NE(r.output.find("train.clip_norm"), std::string::npos) << shell;
+    if (run_program({"/bin/sh", "-c", std::string("command -v ") + shell}).code != 0) {
+      std::cout << "syntax not checked: no " << shell << " here\n";
+      continue;
+    }
+    const std::string script = (run.folder() / (std::string("completion.") + shell)).string();
+    std::ofstream(script) << r.output;
+    const Result syntax = run_program({"/bin/sh", "-c", std::string(shell) + " -n " + script});
+    EXPECT_EQ(syntax.code, 0) << shell << ": " << syntax.output;
   }
   const Result r = run.tessera({"completion", "bsh"});
   EXPECT_EQ(r.code, 2);

@@ -254,5 +254,21 @@ TEST(Stages, APlanByHandServesAllStages) {
   expect_same_curve(staged().metrics("by-hand"), staged_curve(1), kSteps);
 }
 
+TEST(Stages, WhatAPlanWritesAndTheLargestThatFitsCoverEveryStage) {
+  const std::string page = staged().out("plan.html"), trace = staged().out("plan.trace.json");
+  const Result r = staged().tessera(
+      {"plan", staged().recipe(), "--run.steps", std::to_string(kSteps), "--html", page, "--trace", trace});
+  ASSERT_EQ(r.code, 0) << r.output;
+  for (const char* part : {"plan", "plan-stage-1", "plan-stage-2"})
+    EXPECT_NE(lines_of(staged().out(std::string(part) + ".html")).size(), 0u) << part << "\n" << r.output;
+  for (const char* part : {"plan.trace", "plan.trace-stage-1", "plan.trace-stage-2"})
+    EXPECT_NE(lines_of(staged().out(std::string(part) + ".json")).size(), 0u) << part << "\n" << r.output;
+  const Result largest = staged().tessera({"plan", staged().recipe(), "--run.steps", std::to_string(kSteps),
+                                           "--plan.budget", "100MiB", "--largest", "batch"});
+  ASSERT_EQ(largest.code, 0) << largest.output;
+  for (const char* wanted : {"stage 1 (from step 4), largest batch: ", "stage 2 (from step 7), largest batch: "})
+    EXPECT_NE(largest.output.find(wanted), std::string::npos) << largest.output;
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/data/frame_folder.h"
 
 namespace tessera::data {
 
@@ -30,7 +31,7 @@ std::optional<BucketChoice> place(const Item& item, const Probes& probes, const 
   try {
     const VideoInfo info = probes.info(item.path);
     size = {info.height, info.width, frames_at(info, rules.fps), is_image(item.path) || info.frames == 1};
-    rate = rules.fps > 0 ? rules.fps : info.fps;
+    rate = rules.fps > 0 ? rules.fps : info.fps > 0 ? info.fps : kFolderFps;
   } catch (const UserError& error) {
     problems.add(item.where, error);
     return std::nullopt;
@@ -52,7 +53,7 @@ ClipMode clip_mode_of(std::string_view name) {
 }
 
 int64_t frames_at(const VideoInfo& info, double fps) {
-  if (fps <= 0 || info.frames <= 1) return info.frames;
+  if (fps <= 0 || info.fps <= 0 || info.frames <= 1) return info.frames;  // a folder of frames has no rate
   // decode_clip shows each frame until the next one's time, the last until a millionth of a frame before its end
   return static_cast<int64_t>(fps * (static_cast<double>(info.frames) - 1e-6) / info.fps) + 1;
 }

@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/data/frame_folder.h"
 #include "tessera/data/rows.h"
 #include "tessera/data/text.h"
 
@@ -51,10 +52,15 @@ void check_caption(const std::string& text, const std::string& where) {
 }
 
 std::string caption_beside(const Path& clip) {
-  const Path file = Path(clip).replace_extension(".txt");
+  const Path file = caption_file(clip);
   check_input(fs::is_regular_file(file), "data.dataset", clip.string() + ": no caption, expected " + file.string(),
               "write the caption into that file, or list clips and captions in a metadata.csv");
   std::string text = checkpoint::read_text(file);
+/// a.txt of a.mp4, and of the folder a.
+Path caption_file(const Path& clip) {
+  return fs::is_directory(clip) ? Path(clip) += ".txt" : Path(clip).replace_extension(".txt");
+}
+
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   check_caption(text, file.string());
@@ -71,8 +77,11 @@ void add_clip(const Path& clip, std::vector<Item>& items, Problems& problems) {
 
 std::vector<Item> read_folder(const Path& folder, Problems& problems) {
   std::vector<Path> clips;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (entry.is_regular_file() && is_clip(entry.path())) clips.push_back(entry.path());
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const Path& path = entry.path();
+    if (entry.is_regular_file() ? is_clip(path) : is_frame_folder(path) && captioned(path, problems))
+      clips.push_back(path);
+  }
   std::sort(clips.begin(), clips.end(), [](const Path& a, const Path& b) { return a.native() < b.native(); });
   std::vector<Item> items;
   for (const Path& clip : clips) add_clip(clip, items, problems);
@@ -82,6 +91,14 @@ std::vector<Item> read_folder(const Path& folder, Problems& problems) {
 /// The first of these columns that the row has something in; its texts.
 const std::vector<std::string>* filled(const Row& row, const Names& columns, std::string* name) {
   for (const std::string& column : columns) {
+/// Folders beside the clips may be anything (masks, previews): one of frames is a clip when it has a caption.
+bool captioned(const Path& frames, Problems& problems) {
+  const Path caption = caption_file(frames);
+  if (fs::is_regular_file(caption)) return true;
+  problems.note(frames.string() + ": numbered frames, not used without a caption, " + caption.string());
+  return false;
+}
+
     const auto found = row.fields.find(column);
     if (found == row.fields.end()) continue;
     if (name->empty()) *name = column;  // to be named when all are empty
@@ -96,11 +113,11 @@ const std::vector<std::string>* filled(const Row& row, const Names& columns, std
 Path find_clip(const std::string& name, const Path& folder, const std::string& where) {
   for (const std::string& inner : kFolders) {
     const Path path = inner.empty() ? folder / name : folder / inner / name;  // an absolute name replaces the folder
-    if (fs::is_regular_file(path)) return path;
+    if (fs::is_regular_file(path) || is_frame_folder(path)) return path;
   }
   const Path path = folder / name;
   check_input(!fs::is_directory(path), "data.dataset", where + ": " + path.string() + ": is a folder, expected a clip",
-              "folders of frames are not read: join them into a video, for example with ffmpeg");
+              "a folder of frames has numbered pictures: frame_0001.png, frame_0002.png, ...");
   throw UserError(Exit::input, "data.dataset", where + ": " + path.string() + ": no such file",
                   "paths are relative to " + folder.string() + "; mend or remove the row");
 }
@@ -188,7 +205,8 @@ std::vector<Item> read_once(const DatasetSpec& spec, Problems& problems) {
     return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, problems);
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
               "check data.path; it starts at the current folder");
-  if (!fs::is_directory(spec.path)) {
+  const bool is_clip_itself = is_frame_folder(spec.path) && fs::is_regular_file(caption_file(spec.path));
+  if (!fs::is_directory(spec.path) || is_clip_itself) {
     std::vector<Item> items;
     add_clip(spec.path, items, problems);
     return items;

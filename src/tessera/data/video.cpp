@@ -4,11 +4,13 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "tessera/base/check.h"
 #include "tessera/data/ffmpeg.h"
+#include "tessera/data/frame_folder.h"
 
 namespace tessera::data {
 
@@ -43,6 +45,10 @@ class Source {
 
   /// The next frame, its time in seconds since the first; false at the end or at the first damage.
   bool next(FramePtr& frame, double& time);
+
+  /// Goes on from the last key frame at or before `seconds`, where the file has an index that knows it; else nothing
+  /// changes. Before the first next() only.
+  bool skip_to(double seconds);
 
  private:
   [[noreturn]] void fail(const std::string& what, int status = 0) const {
@@ -170,6 +176,17 @@ bool Source::next(FramePtr& frame, double& time) {
   }
 }
 
+bool Source::skip_to(double seconds) {
+  if (is_image_ || avformat_index_get_entries_count(stream_) < 2) return false;
+  FramePtr frame;
+  double time = 0;
+  if (!next(frame, time) || frame->best_effort_timestamp == AV_NOPTS_VALUE) return false;  // times count from it
+  const auto stamp = static_cast<int64_t>(std::floor((origin_ + seconds) / av_q2d(stream_->time_base)));
+  if (av_seek_frame(format_.get(), stream_->index, stamp, AVSEEK_FLAG_BACKWARD) < 0) return false;
+  avcodec_flush_buffers(codec_.get());
+  return true;
+}
+
 /// From a decoded frame to RGB at one size: resized to cover, cropped in the centre, turned as the file says.
 class Fit {
  public:
@@ -231,10 +248,14 @@ std::string rate_text(double fps) {
 
 bool has_video() { return true; }
 
-VideoInfo probe(const Path& path) { return Source(path).info(); }
+VideoInfo probe(const Path& path) {
+  return std::filesystem::is_directory(path) ? probe_frames(path) : Source(path).info();
+}
 
-Frames decode_clip(const Path& path, const ClipSpec& spec) {
-  Source source(path);
+namespace {
+
+/// The frames of decode_clip, from where `source` stands; nothing when that turns out to be past the first of them.
+std::optional<Frames> choose_frames(const Path& path, const ClipSpec& spec, Source& source, bool skipped) {
   Fit fit(source.info(), source.quarter_turns(), spec);
   Frames clip{.count = 0,
               .height = fit.height(),
@@ -259,6 +280,7 @@ Frames decode_clip(const Path& path, const ClipSpec& spec) {
     while (!complete() && spec.start + clip.count / spec.fps <= until) add(*held);
   };
   while (!complete() && source.next(following, time)) {
+    if (skipped && decoded == 0 && time > spec.start) return std::nullopt;
     if (decoded++ > 0) choose((held_time + time) / 2);
     std::swap(held, following);
     held_time = time;
@@ -267,6 +289,7 @@ Frames decode_clip(const Path& path, const ClipSpec& spec) {
   if (held && !complete()) choose(held_time + shown_for / source.fps());
 
   if (complete() || (spec.frames == 0 && clip.count > 0 && source.damage().empty())) return clip;
+  if (skipped) return std::nullopt;  // told as it is found from the start
   const std::string needed = spec.frames > 0 ? std::to_string(spec.frames) : "all";
   std::string what = path.string() + ": found " + std::to_string(clip.count) + " frames, needed " + needed + " at " +
                      rate_text(clip.fps) + "; the file gave " + std::to_string(decoded) + " at " +
@@ -274,6 +297,20 @@ Frames decode_clip(const Path& path, const ClipSpec& spec) {
   if (!source.damage().empty()) throw UserError(Exit::input, "data.decode", what + ", then: " + source.damage(), kMend);
   throw UserError(Exit::input, "data.decode", what,
                   "lower data.frames, raise data.fps, or remove the clip; a file cut short must be copied again");
+}
+
+}  // namespace
+
+Frames decode_clip(const Path& path, const ClipSpec& spec) {
+  if (std::filesystem::is_directory(path)) return decode_frames(path, spec);
+  constexpr double kWorthSkipping = 1;  // seconds; key frames are seldom nearer to each other
+  if (spec.start > kWorthSkipping) {
+    Source source(path);
+    if (source.skip_to(spec.start))
+      if (std::optional<Frames> clip = choose_frames(path, spec, source, /*skipped=*/true)) return std::move(*clip);
+  }
+  Source source(path);
+  return *choose_frames(path, spec, source, /*skipped=*/false);
 }
 
 }  // namespace tessera::data
