@@ -161,7 +161,8 @@ TEST_F(Verify, WhatIsWrittenIsWhatWasComputed) {
 
 TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2"}) {
-    const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_vae").string(), (goldens_ / "umt5").string()});
+    const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_vae").string(), (goldens_ / "wan22_vae").string(),
+                             (goldens_ / "umt5").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }
@@ -169,7 +170,8 @@ TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
 TEST_F(Verify, AlteredPicturesLatentsHiddenStatesAndIdsFail) {
   const std::vector<std::array<const char*, 2>> altered = {
       {"wan21_vae", "out.std"},           {"wan21_vae", "out.image_mu"}, {"wan21_vae", "out.video_logvar"},
-      {"wan21_vae", "out.video_decoded"}, {"umt5", "out.hidden"},        {"umt5", "out.pos_bias_block0_last_row"}};
+      {"wan21_vae", "out.video_decoded"}, {"umt5", "out.hidden"},        {"umt5", "out.pos_bias_block0_last_row"},
+      {"wan22_vae", "out.z_decoded"},     {"wan22_vae", "out.video_latent"}};
   for (const auto& [name, tensor] : altered) {
     fs::remove_all(run_.folder() / name);
     const fs::path changed = copy(name);

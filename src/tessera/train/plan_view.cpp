@@ -110,6 +110,37 @@ std::vector<const plan::Candidate*> notable(const plan::Choice& choice) {
   return chosen;
 }
 
+/// What `prepare` takes of a rank, and what of it training keeps.
+Json encoders_json(const EncoderBytes& e) {
+  return {{"prepare_peak_bytes", e.prepare()},
+          {"vae_weight_bytes", e.codec_weights},
+          {"vae_encode_bytes", e.encode},
+          {"vae_decode_bytes", e.decode},
+          {"vae_tile", e.tile},
+          {"text_held_bytes", e.text.held},
+          {"text_work_bytes", e.text.work},
+          {"image_held_bytes", e.image.held},
+          {"image_work_bytes", e.image.work},
+          {"clip_bytes", e.clip}};
+}
+
+void encoder_rows(Table& table, const EncoderBytes& e) {
+  if (e.prepare() == 0) return;
+  table.title("frozen encoders, a rank: only while they are used");
+  table.row("prepare", format_bytes(e.prepare()), "at its peak; beside it a clip's pixels, " + format_bytes(e.clip));
+  const auto stack = [&](const char* label, const StackBytes& bytes, const char* input) {
+    if (bytes.held > 0)
+      table.row(label, format_bytes(bytes.held),
+                "shards and slots, and " + format_bytes(bytes.work) + " while it encodes a " + input);
+  };
+  stack("text encoder", e.text, "caption");
+  stack("image encoder", e.image, "picture");
+  table.row("autoencoder", format_bytes(e.codec_weights),
+            "weights, and " + format_bytes(e.encode) + " while a clip is encoded, " + format_bytes(e.decode) +
+                " while a sample is decoded" +
+                (e.tile > 0 ? ", in tiles of " + std::to_string(e.tile) + " pixels" : std::string()));
+}
+
 void time_rows(Table& table, const Planned& planned) {
   const plan::StepSeconds& step = planned.prediction.step;
   table.title("a step, predicted with profile " + planned.machine.profile.name + ", computing in " +
@@ -158,6 +189,7 @@ std::string plan_json(const Planned& planned) {
       {"host", {{"peak_bytes", memory.host.total()}, {"by_part", tier_json(memory.host)}}},
       {"disk",
        {{"checkpoint_bytes", checkpoint_bytes(planned)},
+      {"encoders", encoders_json(planned.encoders)},
         {"checkpoints", checkpoints_on_disk(planned)},
         {"nvme_bytes", memory.nvme.total()},
         {"nvme_by_part", tier_json(memory.nvme)},
@@ -207,6 +239,7 @@ std::string plan_text(const Planned& planned) {
   const auto shown = notable(planned.choice);
   if (shown.empty()) return table.take();
   table.title("considered: " + std::to_string(planned.choice.candidates.size()) + " plans" +
+  encoder_rows(table, planned.encoders);
               (planned.choice.candidates.size() > shown.size() ? ", the nearest of them" : ""));
   for (const auto* c : shown)
     table.row(format_seconds(candidate_seconds(planned, *c)) + ", " + format_bytes(c->peak),
