@@ -4,6 +4,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/comm/comm.h"
+#include "tessera/comm/peer_error.h"
 
 namespace tessera::comm {
 
@@ -59,10 +60,14 @@ void Group::run(const char* what, const std::vector<at::Tensor>& out, const std:
     transport_->exchange(out, in);
     if (watch_) watch_(false);
   } catch (const std::exception& error) {
+    const auto* peer = dynamic_cast<const PeerError*>(&error);
+    const std::string who =
+        peer ? "rank " + std::to_string(members_[static_cast<size_t>(peer->member())]) : std::string("a rank");
     throw UserError(Exit::rank_lost, "comm",
                     std::string(what) + " of " + std::to_string(bytes_of(out)) + " bytes on " + name_ +
-                        " did not finish: a rank died or did not come within fault.timeout (" + first_line(error) + ")",
-                    "the launcher names the rank; restart to resume from the last checkpoint");
+                        " did not finish: " + who + " died or did not come within fault.timeout (" + first_line(error) +
+                        ")",
+                    "the launcher names the rank that began it; restart to resume from the last checkpoint");
   }
 }
 

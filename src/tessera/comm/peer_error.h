@@ -1,0 +1,18 @@
+#pragma once
+// What a transport throws when the exchange with one member failed, so that a group can name that rank.
+#include <stdexcept>
+#include <string>
+
+namespace tessera::comm {
+
+class PeerError : public std::runtime_error {
+ public:
+  /// `member`: its place in the group.
+  PeerError(int member, const std::string& why) : std::runtime_error(why), member_(member) {}
+  int member() const { return member_; }
+
+ private:
+  int member_;
+};
+
+}  // namespace tessera::comm

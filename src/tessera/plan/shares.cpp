@@ -1,0 +1,27 @@
+#include "tessera/plan/shares.h"
+
+#include <algorithm>
+
+namespace tessera::plan {
+
+std::vector<int64_t> shares_by_cost(int64_t global_batch, const std::vector<double>& seconds) {
+  const auto ranks = static_cast<int64_t>(seconds.size());
+  std::vector<int64_t> shares(seconds.size(), global_batch >= ranks ? 1 : 0);
+  // Samples cost a rank the same each, so giving the next one to who would be done first is the best there is.
+  for (int64_t left = global_batch >= ranks ? global_batch - ranks : global_batch; left > 0; --left) {
+    size_t first = 0;
+    const auto done = [&](size_t r) { return static_cast<double>(shares[r] + 1) * seconds[r]; };
+    for (size_t r = 1; r < shares.size(); ++r)
+      if (done(r) < done(first)) first = r;
+    ++shares[first];
+  }
+  return shares;
+}
+
+double slowest(const std::vector<int64_t>& shares, const std::vector<double>& seconds) {
+  double last = 0;
+  for (size_t r = 0; r < shares.size(); ++r) last = std::max(last, static_cast<double>(shares[r]) * seconds[r]);
+  return last;
+}
+
+}  // namespace tessera::plan

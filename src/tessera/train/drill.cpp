@@ -1,0 +1,75 @@
+#include "tessera/train/drill.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <sstream>
+#include <thread>
+
+#include "tessera/base/check.h"
+
+namespace tessera::train {
+
+namespace {
+
+template <class Number>
+bool read_number(const std::string& text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= 0;
+}
+
+}  // namespace
+
+Drill Drill::parse(const std::string& text) {
+  Drill drill;
+  bool acts = false;
+  std::istringstream in(text);
+  for (std::string item; std::getline(in, item, ',');) {
+    const size_t equals = item.find('=');
+    const std::string key = item.substr(0, equals), value = equals == item.npos ? "" : item.substr(equals + 1);
+    bool known = !value.empty();
+    if (key == "rank")
+      known = read_number(value, drill.rank);
+    else if (key == "attempt")
+      known = read_number(value, drill.attempt);
+    else if (key == "step")
+      known = read_number(value, drill.step.emplace());
+    else if (key == "op")
+      drill.op = value;
+    else if (key == "do") {
+      acts = true;
+      if (value == "kill" || value == "stop" || value == "hang")
+        drill.act = value;
+      else
+        known = read_number(value, drill.seconds);
+    } else {
+      known = false;
+    }
+    if (!known)
+      throw UserError(Exit::usage, "train.drill", "TESSERA_DRILL: cannot read '" + item + "'",
+                      "for example rank=1,step=3,op=reduce,do=stop (or kill, hang, or seconds)");
+  }
+  if (!acts) throw UserError(Exit::usage, "train.drill", "TESSERA_DRILL does not say what to do", "add do=kill");
+  return drill;
+}
+
+void Drill::at(int64_t now, const plan::Instruction& instruction) const {
+  if ((step && *step != now) || name(instruction.op) != op) return;
+  if (act == "kill") kill(getpid(), SIGKILL);
+  if (act == "stop") kill(getpid(), SIGSTOP);
+  while (act == "hang") pause();
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+std::optional<Drill> drill_from_environment(int rank, int attempt) {
+  const char* text = std::getenv("TESSERA_DRILL");
+  if (!text) return std::nullopt;
+  const Drill drill = Drill::parse(text);
+  if (drill.rank != rank || drill.attempt != attempt) return std::nullopt;
+  return drill;
+}
+
+}  // namespace tessera::train

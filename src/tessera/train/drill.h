@@ -1,0 +1,31 @@
+#pragma once
+// A fault on purpose, so that a cluster's answer to it can be tried: one rank dies, stops, hangs or is slow at an
+// instruction of its schedule.
+//
+//   TESSERA_DRILL="rank=1,step=3,op=reduce,do=stop" tessera launch -n 2 train recipe.toml
+//
+// `do` is kill, stop (SIGSTOP), hang, or a number of seconds to lose. Without step: at every step; without op: at
+// forward; `attempt` (default 0) counts restarts.
+#include <optional>
+#include <string>
+
+#include "tessera/plan/schedule.h"
+
+namespace tessera::train {
+
+struct Drill {
+  int rank = 0, attempt = 0;
+  std::optional<int64_t> step;
+  std::string op = "forward", act;  ///< act: "kill", "stop", "hang", or empty: be slow
+  double seconds = 0;
+
+  /// Throws UserError (usage) naming what it cannot read.
+  static Drill parse(const std::string& text);
+  /// Does it, when this is the instruction.
+  void at(int64_t step, const plan::Instruction& instruction) const;
+};
+
+/// The drill of TESSERA_DRILL, when it is for this rank and attempt.
+std::optional<Drill> drill_from_environment(int rank, int attempt);
+
+}  // namespace tessera::train
