@@ -19,11 +19,9 @@ Shapes shapes_of(const std::filesystem::path& path) {
 struct Case {
   const char *folder, *model, *variant;
 };
-constexpr Case kCases[] = {{"wan21_t2v", "wan-t2v", "t2v"},
-                           {"wan21_i2v", "wan-i2v", "i2v"},
-                           {"wan21_vae", "wan2.1-vae", "2.1"},
-                           {"wan22_vae", "wan2.2-vae", "2.2"},
-                           {"umt5", "umt5-demo", ""}};
+constexpr Case kCases[] = {{"wan21_t2v", "wan-t2v", "t2v"},    {"wan21_i2v", "wan-i2v", "i2v"},
+                           {"wan21_vae", "wan2.1-vae", "2.1"}, {"wan22_vae", "wan2.2-vae", "2.2"},
+                           {"wan22_ti2v", "wan-ti2v", "ti2v"}, {"umt5", "umt5-demo", ""}};
 
 }  // namespace
 
@@ -100,6 +98,16 @@ TEST(Identify, ReleasedSizesHaveNames) {
   EXPECT_EQ(identify(wan(3072, 14336, 30, 48)).model, "wan2.2-ti2v-5b");
   EXPECT_EQ(identify(wan(512, 1000, 3, 16)).model, "wan-t2v");
   EXPECT_EQ(identify({{"conv_in.weight", {3, 3}}}).kind, ModelKind::unknown);
+}
+
+TEST(Identify, ClipIsKnownUnderBothNamings) {
+  TESSERA_NEED_GOLDENS();
+  for (const auto& [file, naming] :
+       {std::pair{"model.safetensors", "official"}, {"diffusers.safetensors", "diffusers"}}) {
+    const Identity what = identify(shapes_of(Golden("clip_vision").path(file)));
+    EXPECT_EQ(what.kind, ModelKind::image_encoder) << file;
+    EXPECT_EQ(what.naming, naming) << file;
+  }
 }
 
 TEST(Identify, LoraFilesOfEveryProgramAreKnown) {

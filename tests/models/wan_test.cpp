@@ -71,10 +71,10 @@ TEST(Wan, PresetsHaveThePublishedSizes) {
     int64_t parameters;
     size_t tensors;
   };
-  const Published table[] = {{"wan2.1-t2v-1.3b", 1418996800, 825},        {"wan2.1-t2v-14b", 14288491584, 1095},
-                             {"wan2.1-i2v-14b-480p", 16394878784, 1303},  {"wan2.1-i2v-14b-720p", 16394878784, 1303},
+  const Published table[] = {{"wan2.1-t2v-1.3b", 1418996800, 825},         {"wan2.1-t2v-14b", 14288491584, 1095},
+                             {"wan2.1-i2v-14b-480p", 16394878784, 1303},   {"wan2.1-i2v-14b-720p", 16394878784, 1303},
                              {"wan2.1-flf2v-14b-720p", 16395536704, 1304}, {"wan2.2-t2v-a14b", 14288491584, 1095},
-                             {"wan2.2-i2v-a14b", 14288901184, 1095},      {"wan2.2-ti2v-5b", 4999787712, 825}};
+                             {"wan2.2-i2v-a14b", 14288901184, 1095},       {"wan2.2-ti2v-5b", 4999787712, 825}};
   for (const Published& row : table) {
     const Wan model(size_of(row.preset));
     EXPECT_EQ(parameters(model), row.parameters) << row.preset;
@@ -153,6 +153,7 @@ TEST(Wan, ACleanFirstFrameIsTimestepsByTokenAndReplacesTheNoise) {
   const net::Batch batch = model.pack({image});
   EXPECT_EQ(batch.inputs[2].size(0), 2) << "two rows of time, not one for each of the 18 tokens";
   EXPECT_EQ(batch.tokens.rows.sum().item<int64_t>(), 6);
+  EXPECT_EQ(batch.predictions_of(0), (std::array<int64_t, 2>{6, 18})) << "the given frame is no prediction";
   net::Sample by_token = image;
   by_token.extra = {{"t", at::full({18}, 321.5, at::kDouble)}};
   by_token.extra["t"].slice(0, 0, 6).zero_();
@@ -289,9 +290,8 @@ TEST(WanConfig, TheImageBranchIsWhatTheWeightsHave) {
   EXPECT_EQ(parse_config(official, "a/config.json").image_dim, 1280) << "Wan 2.1, by what the file says";
   EXPECT_EQ(parse_config(official, "a/high_noise_model/config.json").image_dim, 0) << "an expert of Wan 2.2";
   EXPECT_EQ(parse_config(official, "a/config.json", {{"patch_embedding.weight", {5120, 36, 1, 2, 2}}}).image_dim, 0);
-  const Config flf2v = parse_config(
-      official, "a/config.json",
-      {{"img_emb.proj.1.weight", {1280, 1280}}, {"img_emb.emb_pos", {1, 514, 1280}}});
+  const Config flf2v = parse_config(official, "a/config.json",
+                                    {{"img_emb.proj.1.weight", {1280, 1280}}, {"img_emb.emb_pos", {1, 514, 1280}}});
   EXPECT_EQ(flf2v.type, Type::flf2v);
   EXPECT_EQ(flf2v.image_rows(), 514);
   const std::string sizes = R"({"dim": 64, "num_heads": 2, "ffn_dim": 5, "num_layers": 1, "in_dim": 36})";

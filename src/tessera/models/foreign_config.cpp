@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/models/clip/config.h"
 #include "tessera/models/vae/wan_statistics.h"
 
 namespace tessera::models {
@@ -54,6 +55,8 @@ void wan_config(bool diffusers, const Identity& identity, const Sizes& size, con
   const int64_t text_len = given.get<int64_t>("text_len", "text_len", 512);
   const double eps = given.get<double>("eps", "eps", 1e-6);
   const bool image = size.has("img_emb.proj.1.weight");
+  const int64_t image_len =
+      size.has("img_emb.emb_pos") ? size("img_emb.emb_pos", 1) / 2 : given.get<int64_t>("image_len", "image_len", 257);
   if (diffusers) {
     if (identity.variant == "s2v")
       throw UserError(Exit::input, "models.config", "diffusers has no class for Wan's speech-to-video model",
@@ -78,8 +81,9 @@ void wan_config(bool diffusers, const Identity& identity, const Sizes& size, con
                     {"text_dim", text_dim}});
     // no fields of the class, but what the way back needs
     if (text_len != 512) out["text_len"] = text_len;
+    if (image && image_len != 257) out["image_len"] = image_len;
     if (const auto type = given.get<std::string>("model_type", "model_type", identity.variant);
-        type != identity.variant)
+        type != identity.variant || (type == "t2v" && size("patch_embedding.weight", 1) == 48))
       out["model_type"] = type;
     return;
   }
@@ -99,6 +103,7 @@ void wan_config(bool diffusers, const Identity& identity, const Sizes& size, con
   // the official file leaves these to defaults
   if (text_dim != 4096) out["text_dim"] = text_dim;
   if (image && size("img_emb.proj.1.weight", 1) != 1280) out["image_dim"] = size("img_emb.proj.1.weight", 1);
+  if (image && image_len != 257) out["image_len"] = image_len;
 }
 
 void vae_config(bool diffusers, const Identity& identity, const Sizes& size, const Given& given, Json& out) {
@@ -169,6 +174,41 @@ void umt5_config(bool diffusers, const Sizes& size, const Given& given, Json& ou
       {"scalable_attention", true}});
 }
 
+void clip_config(bool diffusers, const Sizes& size, const Given& given, const std::string& file, Json& out) {
+  clip::Config c = clip::config_of(size.shapes, file);
+  c.num_heads = given.get<int64_t>("num_heads", "num_attention_heads", c.num_heads);
+  const int64_t projection =
+      size.has("visual.head") ? size("visual.head", 1) : given.get<int64_t>("out_dim", "projection_dim", 1024);
+  out = given.base(diffusers ? "hidden_size" : "dim");
+  if (diffusers)
+    out.update(Json{{"_class_name", "CLIPVisionModel"},
+                    {"architectures", {"CLIPVisionModel"}},
+                    {"model_type", "clip_vision_model"},
+                    {"hidden_size", c.dim},
+                    {"intermediate_size", c.mlp_dim},
+                    {"num_hidden_layers", c.num_layers},
+                    {"num_attention_heads", c.num_heads},
+                    {"hidden_act", "gelu"},
+                    {"layer_norm_eps", c.eps},
+                    {"projection_dim", projection}});
+  else
+    out.update(Json{{"_class_name", "VisionTransformer"},
+                    {"dim", c.dim},
+                    {"mlp_ratio", static_cast<double>(c.mlp_dim) / static_cast<double>(c.dim)},
+                    {"num_layers", c.num_layers},
+                    {"num_heads", c.num_heads},
+                    {"out_dim", projection},
+                    {"pool_type", "token"},
+                    {"pre_norm", true},
+                    {"post_norm", false},
+                    {"activation", "gelu"},
+                    {"norm_eps", c.eps},
+                    {"mean", c.mean},
+                    {"std", c.deviation}});
+  out["image_size"] = c.image_size;
+  out["patch_size"] = c.patch;
+}
+
 /// The given config, unless it is the one of another model that lies beside this one.
 Json relevant(const std::string& text, const Identity& identity) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -178,9 +218,10 @@ Json relevant(const std::string& text, const Identity& identity) {
       if (json.contains(key)) return true;
     return false;
   };
-  const bool fits = identity.kind == ModelKind::denoiser ? any({"in_dim", "num_attention_heads"})
-                    : identity.kind == ModelKind::vae    ? any({"mean", "latents_mean", "z_dim"})
-                                                         : any({"dim_attn", "d_model"});
+  const bool fits = identity.kind == ModelKind::denoiser        ? any({"in_dim", "num_attention_heads"})
+                    : identity.kind == ModelKind::vae           ? any({"mean", "latents_mean", "z_dim"})
+                    : identity.kind == ModelKind::image_encoder ? any({"image_size"})
+                                                                : any({"dim_attn", "d_model"});
   return fits ? json : Json::object();
 }
 
@@ -197,6 +238,8 @@ std::string config_for(const std::string& to, const Identity& identity, const Sh
       wan_config(diffusers, identity, size, given, out);
     else if (identity.kind == ModelKind::vae)
       vae_config(diffusers, identity, size, given, out);
+    else if (identity.kind == ModelKind::image_encoder)
+      clip_config(diffusers, size, given, file, out);
     else if (identity.kind == ModelKind::text_encoder)
       umt5_config(diffusers, size, given, out);
     else

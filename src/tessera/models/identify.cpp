@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "tessera/models/clip/config.h"
+#include "tessera/models/clip/names.h"
+#include "tessera/models/lora_names.h"
 #include "tessera/models/text/umt5.h"
 #include "tessera/models/text/umt5_names.h"
 #include "tessera/models/vae/wan_names.h"
@@ -47,6 +50,11 @@ const std::vector<Known>& known_models() {
        "",
        {"blocks.0.ffn.gate.0.weight", "blocks.0.attn.q.weight", "norm.weight"},
        {umt5::hf_names()}},
+      {ModelKind::image_encoder,
+       "clip-vision",
+       "",
+       {"visual.patch_embedding.weight", "visual.pre_norm.weight", "visual.transformer.0.norm1.weight"},
+       {clip::hf_names()}},
   };
   return table;
 }
@@ -62,6 +70,19 @@ int64_t size_of(const Shapes& shapes, const std::string& name, size_t dim) {
   return found == shapes.end() || dim >= found->second.size() ? 0 : found->second[dim];
 }
 
+/// The preset of this type and these sizes, or nothing.
+std::string wan_preset(std::string_view variant, const Shapes& official) {
+  for (const auto& [preset, config] : wan::presets())
+    if (wan::name(config.type) == variant && config.dim == size_of(official, "patch_embedding.weight", 0) &&
+        config.num_layers == count_blocks(official) &&
+        config.ffn_dim == size_of(official, "blocks.0.ffn.0.weight", 0) &&
+        config.in_dim == size_of(official, "patch_embedding.weight", 1) &&
+        config.text_dim == size_of(official, "text_embedding.0.weight", 1) &&
+        config.has_image_branch() == official.count("img_emb.proj.1.weight") > 0)
+      return preset;
+  return {};
+}
+
 std::string wan_variant(const Shapes& official) {
   const auto has = [&](const char* name) { return official.count(name) > 0; };
   if (has("casual_audio_encoder.weights")) return "s2v";
@@ -70,8 +91,8 @@ std::string wan_variant(const Shapes& official) {
   switch (size_of(official, "patch_embedding.weight", 1)) {
     case 36:
       return "i2v";  // Wan 2.2 has no image branch, only more channels
-    case 48:
-      return size_of(official, "patch_embedding.weight", 0) == 3072 ? "ti2v" : "t2v";
+    case 48:         // Wan 2.2's autoencoder, or a wavelet as wide
+      return wan_preset("t2v", official).empty() ? "ti2v" : "t2v";
     default:
       return "t2v";
   }
@@ -95,13 +116,7 @@ std::string wan_model(const std::string& variant, const Shapes& official) {
   const bool image_branch = official.count("img_emb.proj.1.weight") > 0;
   for (const Release& r : kReleases)
     if (r.variant == variant && r.dim == dim && r.layers == layers && r.image_branch == image_branch) return r.model;
-  if (variant == "t2v")
-    for (const auto& [name, config] : wan::presets())
-      if (config.dim == dim && config.num_layers == layers &&
-          config.ffn_dim == size_of(official, "blocks.0.ffn.0.weight", 0) &&
-          config.in_dim == size_of(official, "patch_embedding.weight", 1) &&
-          config.text_dim == size_of(official, "text_embedding.0.weight", 1))
-        return name;
+  if (const std::string preset = wan_preset(variant, official); !preset.empty()) return preset;
   return "wan-" + variant;
 }
 
@@ -113,24 +128,24 @@ std::string umt5_model(const Shapes& official) {
   return "umt5";
 }
 
-bool holds_lora(const std::string& name) {
-  return name.find(".lora_A.") != name.npos || name.find(".lora_down.") != name.npos;
+std::string clip_model(const Shapes& official) {
+  for (const auto& [name, config] : clip::presets())
+    if (config.dim == size_of(official, "visual.patch_embedding.weight", 0) &&
+        config.mlp_dim == size_of(official, "visual.transformer.0.mlp.0.weight", 0))
+      return name;
+  return "clip-vision";
 }
 
-Identity lora_identity(const std::string& first) {
+std::optional<Identity> lora_identity(const Shapes& tensors) {
+  std::vector<std::string> names;
+  for (const auto& [name, shape] : tensors) names.push_back(name);
+  const auto lora = detect_lora_names(names);
+  if (!lora) return std::nullopt;
   Identity result;
   result.kind = ModelKind::lora;
   result.model = "lora";
-  const std::pair<std::string_view, const char*> kNamings[] = {{"lora_unet_", "kohya"},
-                                                               {"diffusion_model.", "comfyui"},
-                                                               {"base_model.model.", "peft"},
-                                                               {"transformer.", "diffusers"}};
-  result.naming = first.find(".lora_A.default.") != first.npos ? "diffsynth" : "peft";
-  for (const auto& [prefix, naming] : kNamings) {
-    if (!first.starts_with(prefix)) continue;
-    result.naming = naming;
-    result.prefix = prefix;
-  }
+  result.naming = lora->naming;
+  result.prefix = lora->prefix;
   return result;
 }
 
@@ -171,8 +186,7 @@ Shapes official_shapes(const Identity& identity, const Shapes& stored) {
 }
 
 Identity identify(const Shapes& tensors) {
-  for (const auto& [name, shape] : tensors)
-    if (holds_lora(name)) return lora_identity(name);
+  if (const auto lora = lora_identity(tensors)) return *lora;
   for (const Known& known : known_models()) {
     for (const bool diffusers : {false, true}) {
       for (const std::string& prefix : kOptionalPrefixes) {
@@ -187,6 +201,7 @@ Identity identify(const Shapes& tensors) {
           result.variant = wan_variant(official);
           result.model = wan_model(result.variant, official);
         }
+        if (known.kind == ModelKind::image_encoder) result.model = clip_model(official);
         if (known.kind == ModelKind::text_encoder) result.model = umt5_model(official);
         return result;
       }

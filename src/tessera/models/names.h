@@ -30,7 +30,7 @@ std::string to_official(const KeyMap& map, std::string_view foreign);
 
 /// Some files put one of these in front of every name: ComfyUI, DiffSynth ("pipe.dit."), wrappers of torch.
 inline const std::vector<std::string> kOptionalPrefixes = {
-    "", "model.diffusion_model.", "model.", "diffusion_model.", "pipe.dit.", "module.", "net."};
+    "", "model.diffusion_model.", "model.", "diffusion_model.", "pipe.dit.", "module.", "net.", "vision_model."};
 
 /// How the tensors of a file are called: prefix + foreign_name(official, naming).
 struct Naming {

@@ -7,8 +7,10 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
+#include "tessera/models/identify.h"
 #include "tessera/models/text/umt5.h"
 #include "tessera/models/vae/haar.h"
+#include "tessera/models/wan/s2v.h"
 #include "tessera/models/wan/spec.h"
 
 namespace tessera::models {
@@ -31,7 +33,8 @@ struct Family {
   std::string name;
   std::vector<std::string> (*presets)();
   std::unique_ptr<net::Denoiser> (*from_preset)(const std::string& preset);
-  std::unique_ptr<net::Denoiser> (*from_json)(const std::string& json, const std::string& file);
+  /// `weights`: shapes by official name, which know more than some config files; may be empty.
+  std::unique_ptr<net::Denoiser> (*from_json)(const std::string& json, const std::string& file, const Shapes& weights);
 };
 
 template <class Config>
@@ -49,13 +52,29 @@ const Config& find(const std::vector<std::pair<std::string, Config>>& presets, c
   unknown(key, preset, names(presets));
 }
 
-std::unique_ptr<net::Denoiser> make_wan(const wan::Config& config) { return std::make_unique<wan::Wan>(config); }
+std::vector<std::string> wan_presets() {
+  std::vector<std::string> all = names(wan::presets());
+  for (const auto& [name, config] : wan::s2v_presets()) all.push_back(name);
+  return all;
+}
+
+std::unique_ptr<net::Denoiser> wan_of_preset(const std::string& preset) {
+  for (const auto& [name, config] : wan::s2v_presets())
+    if (name == preset) return std::make_unique<wan::S2v>(config);
+  for (const auto& [name, config] : wan::presets())
+    if (name == preset) return std::make_unique<wan::Wan>(config);
+  unknown("model.preset", preset, wan_presets());
+}
+
+std::unique_ptr<net::Denoiser> wan_of_json(const std::string& json, const std::string& file, const Shapes& weights) {
+  if (wan::is_s2v_config(json) || weights.count("casual_audio_encoder.weights"))
+    return std::make_unique<wan::S2v>(wan::parse_s2v_config(json, file));
+  return std::make_unique<wan::Wan>(wan::parse_config(json, file, weights));
+}
 
 const std::vector<Family>& families() {
   static const std::vector<Family> table = {
-      {"wan", [] { return names(wan::presets()); },
-       [](const std::string& preset) { return make_wan(find(wan::presets(), "model.preset", preset)); },
-       [](const std::string& json, const std::string& file) { return make_wan(wan::parse_config(json, file)); }},
+      {"wan", wan_presets, wan_of_preset, wan_of_json},
   };
   return table;
 }
@@ -80,6 +99,9 @@ bool has_config(const std::string& path) { return !find_config(path).empty(); }
 
 fs::path config_of(const std::string& path) {
   if (has_config(path)) return find_config(path);
+  if (fs::is_directory(fs::path(path) / "high_noise_model"))
+    throw UserError(Exit::input, "model.path", path + " holds two experts, high_noise_model and low_noise_model",
+                    "give one of them, for instance model.path = \"" + path + "/low_noise_model\"");
   throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights",
                   "add model.preset or model.config");
 }
@@ -88,6 +110,21 @@ fs::path config_of(const std::string& path) {
 
 namespace {
 
+Shapes official_weights(const ModelChoice& choice) { return official_shapes(identify(choice.weights), choice.weights); }
+
+/// "wan-i2v" is the family wan and, as fields over those of the choice, its type.
+ModelChoice without_type(ModelChoice choice) {
+  if (choice.family.empty()) choice.family = "wan";
+  const size_t dash = choice.family.find('-');
+  if (dash == std::string::npos) return choice;
+  const std::string text = choice.config_text.empty() ? "{}" : choice.config_text;
+  auto fields = nlohmann::ordered_json::parse(text);
+  fields["model_type"] = choice.family.substr(dash + 1);
+  choice.config_text = fields.dump();
+  choice.family.resize(dash);
+  return choice;
+}
+
 /// The sizes of a preset or a config.json; nothing when the choice names neither.
 std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoice& choice) {
   if (choice.config.empty() && !choice.preset.empty()) return family.from_preset(choice.preset);
@@ -95,13 +132,14 @@ std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoi
   // a folder of weights needs no config.json when the recipe has the sizes
   if (choice.config.empty() && !choice.config_text.empty() && !has_config(choice.path)) return nullptr;
   const fs::path file = choice.config.empty() ? config_of(choice.path) : fs::path(choice.config);
-  return family.from_json(read_text(file), file.string());
+  return family.from_json(read_text(file), file.string(), official_weights(choice));
 }
 
 }  // namespace
 
-std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice) {
-  const std::string wanted = choice.family.empty() ? "wan" : choice.family;
+std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& given) {
+  const ModelChoice choice = without_type(given);
+  const std::string& wanted = choice.family;
   std::vector<std::string> known;
   for (const Family& family : families()) {
     known.push_back(family.name);
@@ -111,10 +149,11 @@ std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice) {
       throw UserError(Exit::usage, "model", "neither preset nor path nor config is given",
                       "set model.preset, for instance to " + family.presets()[0]);
     if (choice.config_text.empty()) return model;
-    if (!model) return family.from_json(choice.config_text, "model.config");
+    const Shapes weights = official_weights(choice);
+    if (!model) return family.from_json(choice.config_text, "model.config", weights);
     auto sizes = nlohmann::ordered_json::parse(model->config_json());
     sizes.merge_patch(nlohmann::ordered_json::parse(choice.config_text));
-    return family.from_json(sizes.dump(), "model.config");
+    return family.from_json(sizes.dump(), "model.config", weights);
   }
   unknown("model.family", wanted, known);
 }

@@ -5,6 +5,7 @@
 //   auto other = make_denoiser({.path = "Wan2.1-T2V-1.3B"});       // sizes from its config.json
 //   auto text = make_text_encoder({.preset = "umt5-demo"});
 //   auto codec = make_codec("haar:48");
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,14 +14,16 @@
 
 namespace tessera::models {
 
-/// The [model] table of a recipe. Sizes come from the first that is given: config (a file), preset, path (its
+/// The [model] table of a recipe. A family is "wan", or "wan-i2v" where the type that config.json and weights tell is
+/// overridden. Sizes come from the first that is given: config (a file), preset, path (its
 /// config.json); the fields of config_text replace theirs, or are all there is.
 struct ModelChoice {
   std::string family = "wan";
   std::string preset;
   std::string config;
   std::string path;
-  std::string config_text;  ///< fields of a config.json, as JSON
+  std::string config_text;                                   ///< fields of a config.json, as JSON
+  std::map<std::string, std::vector<int64_t>> weights = {};  ///< shapes of the tensors at `path`, by stored name
 };
 
 /// All throw UserError (usage) naming the nearest known name, or (input) for an unreadable config.

@@ -120,10 +120,17 @@ Config parse_config(std::string_view text, const std::string& file, const Shapes
 
 std::string to_json(const Config& c) {
   const Config usual;
-  Json json = {{"_class_name", "WanModel"},  {"model_type", name(c.type)},  {"text_len", c.text_len},
-               {"in_dim", c.in_dim},         {"dim", c.dim},         {"ffn_dim", c.ffn_dim},
-               {"freq_dim", c.freq_dim},     {"out_dim", c.out_dim}, {"num_heads", c.num_heads},
-               {"num_layers", c.num_layers}, {"eps", c.eps}};
+  Json json = {{"_class_name", "WanModel"},
+               {"model_type", name(c.type)},
+               {"text_len", c.text_len},
+               {"in_dim", c.in_dim},
+               {"dim", c.dim},
+               {"ffn_dim", c.ffn_dim},
+               {"freq_dim", c.freq_dim},
+               {"out_dim", c.out_dim},
+               {"num_heads", c.num_heads},
+               {"num_layers", c.num_layers},
+               {"eps", c.eps}};
   if (c.text_dim != usual.text_dim) json["text_dim"] = c.text_dim;
   // official files leave it out, and then only the tensors tell whether there is an image branch
   if (c.takes_pictures()) json["image_dim"] = c.has_image_branch() ? Json(c.image_dim) : Json();

@@ -37,7 +37,7 @@ struct Config {
   bool takes_pictures() const { return type == Type::i2v || type == Type::flf2v; }
   bool has_image_branch() const { return image_dim > 0; }
   int64_t image_rows() const { return has_image_branch() ? image_len * (type == Type::flf2v ? 2 : 1) : 0; }
-  int64_t y_dim() const { return in_dim - out_dim; }            ///< channels beside the noisy latent: mask, then latent
+  int64_t y_dim() const { return in_dim - out_dim; }  ///< channels beside the noisy latent: mask, then latent
   int64_t mask_channels() const { return in_dim - 2 * out_dim; }  ///< of y; meaningless where there is none
   bool operator==(const Config&) const = default;
 };

@@ -1,6 +1,7 @@
 #include "tessera/models/wan/network.h"
 
 #include "tessera/models/wan/parameters.h"
+#include "tessera/models/wan/rotary.h"
 
 namespace tessera::models::wan {
 
@@ -123,7 +124,8 @@ class Block final : public WanUnit {
 
   /// The queries meet the picture's rows by keys and values of their own: a softmax beside that of the text.
   Tensor image_attention(Context& ctx, const Tensor& q, const Tensor& image) const {
-    const Tensor k = ctx.rms_norm("cross_attn.norm_k_img", ctx.linear("cross_attn.k_img", image), c_.eps);  // [B * m, d]
+    const Tensor k =
+        ctx.rms_norm("cross_attn.norm_k_img", ctx.linear("cross_attn.k_img", image), c_.eps);  // [B * m, d]
     return ctx.image_attention("cross_attn_img", q, k, ctx.linear("cross_attn.v_img", image), c_.num_heads);
   }
 };
@@ -143,11 +145,6 @@ class Head final : public WanUnit {
   }
 };
 
-Tensor doubles(int64_t count) { return at::arange(count, at::kDouble); }
-
-/// 10000^(-i / count), i = 0 .. count - 1
-Tensor frequencies(int64_t count) { return at::pow(10000.0, -doubles(count) / static_cast<double>(count)); }
-
 }  // namespace
 
 std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
@@ -164,20 +161,11 @@ std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index) {
 std::unique_ptr<net::Unit> make_head(const Config& config) { return std::make_unique<Head>(config); }
 
 std::pair<Tensor, Tensor> rotary_tables(int64_t f, int64_t h, int64_t w, int64_t head_dim) {
-  // A head's complex channels are shared out over the axes, and each axis has the frequencies of its own share.
-  const int64_t channels = head_dim / 2, third = channels / 3;
-  const auto angles = [](int64_t positions, int64_t share) {
-    return at::outer(doubles(positions), frequencies(share));
-  };
-  const Tensor time = angles(f, channels - 2 * third).view({f, 1, 1, -1}).expand({f, h, w, -1});
-  const Tensor rows = angles(h, third).view({1, h, 1, -1}).expand({f, h, w, -1});
-  const Tensor columns = angles(w, third).view({1, 1, w, -1}).expand({f, h, w, -1});
-  const Tensor all = at::cat({time, rows, columns}, -1).view({f * h * w, channels});
-  return {all.cos().to(at::kFloat), all.sin().to(at::kFloat)};
+  return grid_rotary(clip_grid(f, h, w), head_dim);
 }
 
 Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim) {
-  const Tensor angles = at::outer(at::tensor(t, at::kDouble), frequencies(dim / 2));  // [B, dim / 2]
+  const Tensor angles = at::outer(at::tensor(t, at::kDouble), rotary_frequencies(dim / 2));  // [B, dim / 2]
   return at::cat({angles.cos(), angles.sin()}, 1).to(at::kFloat);
 }
 

@@ -22,6 +22,45 @@ struct Parameters {
   }
 };
 
+/// How tensor parallelism cuts a block (Megatron-LM: Shoeybi et al. 2019): heads and the feed-forward's width are shared
+/// out. Keys and values of the conditioning are computed from rows that every rank has.
+struct Cut {
+  std::string_view ending;
+  plan::Split split;
+  bool whole_input = false;
+};
+constexpr Cut kCuts[] = {
+    {"attn.q.weight", plan::Split::rows},
+    {"attn.q.bias", plan::Split::rows},
+    {"attn.norm_q.weight", plan::Split::rows},
+    {"self_attn.k.weight", plan::Split::rows},
+    {"self_attn.k.bias", plan::Split::rows},
+    {"self_attn.v.weight", plan::Split::rows},
+    {"self_attn.v.bias", plan::Split::rows},
+    {"self_attn.norm_k.weight", plan::Split::rows},
+    {"cross_attn.k.weight", plan::Split::rows, true},
+    {"cross_attn.k.bias", plan::Split::rows, true},
+    {"cross_attn.v.weight", plan::Split::rows, true},
+    {"cross_attn.v.bias", plan::Split::rows, true},
+    {"cross_attn.norm_k.weight", plan::Split::rows, true},
+    {"cross_attn.k_img.weight", plan::Split::rows, true},
+    {"cross_attn.k_img.bias", plan::Split::rows, true},
+    {"cross_attn.v_img.weight", plan::Split::rows, true},
+    {"cross_attn.v_img.bias", plan::Split::rows, true},
+    {"cross_attn.norm_k_img.weight", plan::Split::rows, true},
+    {"attn.o.weight", plan::Split::columns},
+    {"ffn.0.weight", plan::Split::rows},
+    {"ffn.0.bias", plan::Split::rows},
+    {"ffn.2.weight", plan::Split::columns},
+};
+
+plan::UnitSpec cut(plan::UnitSpec spec) {
+  for (plan::ParamSpec& param : spec.params)
+    for (const Cut& cut : kCuts)
+      if (param.name.ends_with(cut.ending)) param.split = cut.split, param.whole_input = cut.whole_input;
+  return spec;
+}
+
 }  // namespace
 
 plan::UnitSpec stem_spec(const Config& c) {
@@ -66,7 +105,7 @@ plan::UnitSpec block_spec(const Config& c, int64_t index) {
   p.linear("cross_attn.o", c.dim, c.dim);
   p.linear("ffn.0", c.ffn_dim, c.dim);
   p.linear("ffn.2", c.dim, c.ffn_dim);
-  return p.spec;
+  return cut(std::move(p.spec));
 }
 
 plan::UnitSpec head_spec(const Config& c) {

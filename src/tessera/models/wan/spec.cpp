@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/parameters.h"
+#include "tessera/models/wan/patches.h"
 
 namespace tessera::models::wan {
 
@@ -16,30 +17,6 @@ std::string shape_text(at::IntArrayRef shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
   return text + "]";
-}
-
-/// A latent cut into patches: [C, f, pt, h, ph, w, pw].
-Tensor patches(const Tensor& latent, const std::array<int64_t, 3>& p) {
-  return latent.reshape(
-      {latent.size(0), latent.size(1) / p[0], p[0], latent.size(2) / p[1], p[1], latent.size(3) / p[2], p[2]});
-}
-
-// Inputs have the channel slowest in a token, as the convolution's weight has; outputs have it fastest.
-Tensor to_input(const Tensor& latent, const std::array<int64_t, 3>& p) {
-  return patches(latent, p).permute({1, 3, 5, 0, 2, 4, 6}).flatten(3).flatten(0, 2);  // [L, C * 4]
-}
-Tensor from_input(const Tensor& tokens, at::IntArrayRef s, const std::array<int64_t, 3>& p) {
-  return tokens.reshape({s[1] / p[0], s[2] / p[1], s[3] / p[2], s[0], p[0], p[1], p[2]})
-      .permute({3, 0, 4, 1, 5, 2, 6})
-      .reshape(s);
-}
-Tensor to_output(const Tensor& latent, const std::array<int64_t, 3>& p) {
-  return patches(latent, p).permute({1, 3, 5, 2, 4, 6, 0}).flatten(3).flatten(0, 2);  // [L, 4 * C]
-}
-Tensor from_output(const Tensor& tokens, at::IntArrayRef s, const std::array<int64_t, 3>& p) {
-  return tokens.reshape({s[1] / p[0], s[2] / p[1], s[3] / p[2], p[0], p[1], p[2], s[0]})
-      .permute({6, 0, 3, 1, 4, 2, 5})
-      .reshape(s);
 }
 
 constexpr const char* kEncodedForAnother = "the data was encoded for another model: run prepare again";
@@ -145,13 +122,14 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
   net::Tokens& tokens = batch.tokens;
   std::vector<Tensor> inputs, texts, images, rows, cos, sin;
   std::vector<double> t;
+  bool any_clean = false;
   tokens.offsets = tokens.context_offsets = {0};
   if (config_.has_image_branch()) tokens.image_offsets = {0};
   for (const net::Sample& sample : samples) {
     check_sample(sample, config_);
     const Tensor& x = sample.x;
     const auto& p = config_.patch;
-    inputs.push_back(to_input(whole_input(sample, config_), p));
+    inputs.push_back(to_rows(whole_input(sample, config_), p));
     const auto table = rotary_tables(x.size(1) / p[0], x.size(2) / p[1], x.size(3) / p[2], config_.head_dim());
     cos.push_back(table.first), sin.push_back(table.second);
     const Times times = times_of(sample, inputs.back().size(0), config_);
@@ -165,8 +143,13 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
       images.push_back(extra(sample, "clip_fea", {config_.image_rows(), config_.image_dim}));
       tokens.image_offsets.push_back(tokens.image_offsets.back() + config_.image_rows());
     }
+    const int64_t end = tokens.offsets.back(), length = inputs.back().size(0);
+    const int64_t clean = sample.extra.count("image_latent") ? length / (x.size(1) / p[0]) : 0;
+    any_clean = any_clean || clean > 0;
+    batch.predicted.push_back({end - length + clean, end});
     batch.shapes.push_back({config_.out_dim, x.size(1), x.size(2), x.size(3)});
   }
+  if (!any_clean) batch.predicted.clear();  // all tokens are predictions
   const auto device = samples.at(0).x.device();
   tokens.rows = at::cat(rows).to(device);
   tokens.cos = at::cat(cos).to(device);
@@ -185,7 +168,7 @@ std::vector<std::map<std::string, Tensor>> Wan::unpack_input_grads(const std::ve
   for (size_t s = 0; s < samples.size(); ++s) {
     const auto [channels, f, h, w] = batch.shapes[s];
     const Tensor patch_grad = grads[0].slice(0, tokens.offsets[s], tokens.offsets[s + 1]);
-    const Tensor whole = from_input(patch_grad, {config_.in_dim, f, h, w}, config_.patch);
+    const Tensor whole = from_rows(patch_grad, {config_.in_dim, f, h, w}, config_.patch);
     const int64_t text = tokens.context_offsets[s];
     auto& named = result.emplace_back();
     named["x"] = whole.slice(0, 0, channels);
@@ -201,12 +184,12 @@ std::vector<Tensor> Wan::unpack(const Tensor& out, const net::Batch& batch) cons
   std::vector<Tensor> latents;
   for (size_t s = 0; s < batch.shapes.size(); ++s) {
     const Tensor tokens = out.slice(0, batch.tokens.offsets[s], batch.tokens.offsets[s + 1]);
-    latents.push_back(from_output(tokens, batch.shapes[s], config_.patch).to(at::kFloat));
+    latents.push_back(from_output_rows(tokens, batch.shapes[s], config_.patch).to(at::kFloat));
   }
   return latents;
 }
 
-Tensor Wan::pack_target(const Tensor& target) const { return to_output(target, config_.patch); }
+Tensor Wan::pack_target(const Tensor& target) const { return to_output_rows(target, config_.patch); }
 
 int64_t Wan::token_count(const std::array<int64_t, 4>& latent) const {
   return latent[1] * latent[2] * latent[3] / config_.patch_size();
