@@ -170,7 +170,7 @@ Tensor relative_buckets(int64_t n, const Config& c, const Tensor& like) {
   const int64_t half = c.num_buckets / 2, exact = half / 2;
   const Tensor place = at::arange(n, like.options().dtype(at::kLong));
   const Tensor offset = place.unsqueeze(0) - place.unsqueeze(1);  // [query, key]: key - query
-  const Tensor distance = offset.abs();
+  const Tensor distance = at::maximum(offset, -offset);  // abs() knows no meta tensors
   // fp32 and truncation as in the reference: the change points depend on it. Distance 0 is taken by `exact` below.
   const Tensor ratio = at::log(distance.clamp_min(1).to(at::kFloat) / exact) /
                        std::log(static_cast<double>(c.max_distance) / static_cast<double>(exact));
