@@ -14,10 +14,14 @@ struct Flag {
   std::string alias = {};  ///< "-n"
 };
 
+/// The value of a flag that may be followed by true or false.
+inline constexpr const char* kOptionalBool = "[true|false]";
+
 struct Command {
   std::string name, summary, usage, example;
-  bool recipe_keys = false;       ///< accepts --table.key VALUE
-  bool rest_is_verbatim = false;  ///< everything from the first word on belongs to another command (launch)
+  bool recipe_keys = false;        ///< accepts --table.key VALUE
+  std::vector<Flag> foreign = {};  ///< options of other programs that it takes beside its own (foreign.h)
+  bool rest_is_verbatim = false;   ///< everything from the first word on belongs to another command (launch)
   std::vector<Flag> flags;
   int (*run)(const struct Arguments&) = nullptr;
 };
@@ -27,6 +31,7 @@ struct Arguments {
   const Command* command = nullptr;
   std::vector<std::string> words;                              ///< without a dash: RECIPE, CASE...
   std::vector<std::pair<std::string, std::string>> flags;      ///< name without alias, value ("" for a switch)
+  std::vector<std::pair<std::string, std::string>> foreign;    ///< options of other programs
   std::vector<std::pair<std::string, std::string>> overrides;  ///< recipe keys, and "mesh"
   std::vector<std::string> all;                                ///< as typed
 
@@ -55,6 +60,7 @@ Command top_command();
 Command report_command();
 Command completion_command();
 Command man_command();
+Command import_command();
 Command inspect_command();
 Command convert_command();
 

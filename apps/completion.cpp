@@ -35,6 +35,8 @@ std::vector<Offered> own_flags(const Command& command) {
     offered.push_back({flag.name, flag.help, !flag.value.empty(), choices_of(flag.value)});
     if (!flag.alias.empty()) offered.push_back({flag.alias, flag.help, !flag.value.empty(), ""});
   }
+  for (const Flag& flag : command.foreign)
+    offered.push_back({flag.name, flag.help, !flag.value.empty() && flag.value != kOptionalBool, ""});
   offered.push_back({"--help", "explains the command", false, ""});
   return offered;
 }

@@ -12,9 +12,10 @@ namespace tessera::apps {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
-      launch_command(),  train_command(), prepare_command(),  sample_command(),     plan_command(),
-      verify_command(),  probe_command(), simulate_command(), bench_command(),      inspect_command(),
-      convert_command(), top_command(),   report_command(),   completion_command(), man_command()};
+      launch_command(), train_command(),   prepare_command(),    sample_command(),
+      plan_command(),   verify_command(),  probe_command(),      simulate_command(),
+      bench_command(),  inspect_command(), import_command(),     convert_command(),
+      top_command(),    report_command(),  completion_command(), man_command()};
   return table;
 }
 

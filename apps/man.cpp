@@ -37,6 +37,11 @@ std::string command_section(const Command& command) {
                     (flag.value.empty() ? "" : " " + italic(flag.value)),
                 escaped(flag.help));
   if (command.recipe_keys) out += ".PP\nEvery recipe key is a flag of this command too.\n";
+  if (!command.foreign.empty()) {
+    out += ".PP\nOptions of other programs, explained by tessera import \\-\\-table:";
+    for (const Flag& flag : command.foreign) out += "\n" + bold(flag.name);
+    out += "\n";
+  }
   return out + ".PP\nExample:\n.PP\n.nf\n.RS\n" + escaped(command.example) + "\n.RE\n.fi\n";
 }
 

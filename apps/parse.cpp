@@ -14,9 +14,18 @@ const Flag* find_flag(const Command& command, const std::string& name) {
   return nullptr;
 }
 
+const Flag* find_foreign(const Command& command, const std::string& name) {
+  for (const auto& flag : command.foreign)
+    if (flag.name == name) return &flag;
+  return nullptr;
+}
+
+bool is_bool(const std::string& word) { return word == "true" || word == "false" || word == "True" || word == "False"; }
+
 [[noreturn]] void unknown_flag(const Command& command, const std::string& name) {
   std::vector<std::string> known = {"--help"};
   for (const auto& flag : command.flags) known.push_back(flag.name);
+  for (const auto& flag : command.foreign) known.push_back(flag.name);
   if (command.recipe_keys) {
     known.push_back("--mesh");
     for (const auto& option : train::recipe_table().options()) known.push_back("--" + option.name);
@@ -63,18 +72,24 @@ Arguments parse(const Command& command, const std::vector<std::string>& typed) {
     const size_t equal = word.find('=');
     const bool attached = word.starts_with("--") && equal != std::string::npos;
     if (attached) value = word.substr(equal + 1), word.resize(equal);
-    const Flag* flag = find_flag(command, word);
+    const Flag* own = find_flag(command, word);
+    const Flag* flag = own ? own : find_foreign(command, word);
     const bool recipe_key =
         command.recipe_keys && word.starts_with("--") && (word == "--mesh" || word.find('.') != std::string::npos);
     if (!flag && !recipe_key) unknown_flag(command, word);
     if (!flag && word != "--mesh" && !train::recipe_table().find(word.substr(2))) unknown_flag(command, word);
-    if (!attached && (!flag || !flag->value.empty())) {
+    const bool may_follow = flag && flag->value == kOptionalBool;
+    if (!attached && may_follow) {
+      if (i + 1 < typed.size() && is_bool(typed[i + 1])) value = typed[++i];
+    } else if (!attached && (!flag || !flag->value.empty())) {
       if (i + 1 >= typed.size())
         throw UserError(Exit::usage, command.name, word + " needs a value", "see tessera " + command.name + " --help");
       value = typed[++i];
     }
-    if (flag)
-      arguments.flags.emplace_back(flag->name, value);
+    if (own)
+      arguments.flags.emplace_back(own->name, value);
+    else if (flag)
+      arguments.foreign.emplace_back(flag->name, value);
     else
       arguments.overrides.emplace_back(word.substr(2), value);
   }
@@ -91,6 +106,15 @@ std::string help(const Command& command) {
       line += std::string(line.size() < 32 ? 32 - line.size() : 1, ' ') + flag.help;
       text += line + "\n";
     }
+  }
+  if (!command.foreign.empty()) {
+    text += "\nOptions of other programs, what they come to is in docs/coming-from.md (tessera import --table)\n ";
+    size_t width = 1;
+    for (const auto& flag : command.foreign) {
+      if (width + flag.name.size() > 110) text += "\n ", width = 1;
+      text += " " + flag.name, width += flag.name.size() + 1;
+    }
+    text += "\n";
   }
   text += "\nExample\n  " + command.example + "\n";
   if (command.recipe_keys)

@@ -1,6 +1,7 @@
 #include <charconv>
 
 #include "commands.h"
+#include "foreign.h"
 #include "tessera/base/check.h"
 #include "tessera/train/sampling.h"
 
@@ -25,7 +26,12 @@ int run(const Arguments& arguments) {
   for (const auto& text : arguments.values("--seed")) options.seeds.push_back(seed(text));
   options.out = arguments.value("--out");
   if (arguments.has("--format")) options.format = data::parse_clip_format(arguments.value("--format"));
-  return train::sample(train::load_recipe(arguments.only_word("recipe"), overrides), options);
+  Translated given = recipe_from(arguments, overrides);
+  if (!arguments.foreign.empty()) {  // generate.py's: weights and file are named by other options
+    if (options.weights.empty()) options.weights = given.recipe.model.path;
+    if (options.out.empty()) options.out = given.translation.file;
+  }
+  return train::sample(std::move(given.recipe), options);
 }
 
 }  // namespace
@@ -39,6 +45,7 @@ Command sample_command() {
       "[--format F] [--table.key VALUE ...]";
   c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"bikes on a street\" --seed 1 --out bikes.gif";
   c.recipe_keys = true;
+  c.foreign = foreign_flags(train::generate_line());
   c.flags = {{"--weights", "DIR", "an exported model, or a checkpoint; default: the run's newest checkpoint"},
              {"--prompt", "TEXT", "what to show; may be given several times; default: the recipe's prompts"},
              {"--negative", "TEXT", "what to guide away from: sample.negative_prompt; needs a guidance above 1"},

@@ -1,4 +1,5 @@
 #include "commands.h"
+#include "foreign.h"
 #include "look_over.h"
 #include "tessera/train/trainer.h"
 
@@ -11,13 +12,13 @@ Command train_command() {
   c.usage = "train RECIPE [--trace-schedule FILE] [--table.key VALUE ...]";
   c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml --train.lr 5e-4";
   c.recipe_keys = true;
+  c.foreign = training_flags();
   c.flags = {{"--trace-schedule", "FILE", "write every executed instruction of all ranks, with times"},
              {"--strict", "", "stop at the first faulty row of the data set (data.strict)"}};
   c.run = [](const Arguments& arguments) {
     train::Overrides overrides = arguments.overrides;
     if (arguments.has("--strict")) overrides.emplace_back("data.strict", "true");
-    return train::train(look_over(train::load_recipe(arguments.only_word("recipe"), overrides)),
-                        {arguments.value("--trace-schedule")});
+    return train::train(look_over(recipe_from(arguments, overrides).recipe), {arguments.value("--trace-schedule")});
   };
   return c;
 }

@@ -73,7 +73,7 @@ void offload_to(Translator& t, const Given& g, const std::vector<std::string>& k
   if (g.value == "nvme" && !t.has(path)) t.refuse(g.name, "a disk needs its folder: give " + path);
 }
 
-void param_type(Translator& t, const Given& g) {
+void fsdp_param_type(Translator& t, const Given& g) {
   const std::string word = g.value.substr(g.value.rfind('.') == std::string::npos ? 0 : g.value.rfind('.') + 1);
   if (word == "bf16" || word == "bfloat16")
     t.set("plan.param_dtype", "bf16", {g.name}, "parameters are gathered in it, masters and states are fp32");
@@ -83,7 +83,7 @@ void param_type(Translator& t, const Given& g) {
     t.refuse(g.name, "bf16 and fp32 are there");
 }
 
-void checkpointing(Translator& t, const Given& g) {
+void fsdp_checkpointing(Translator& t, const Given& g) {
   if (is_false(g.value))
     t.imply(g.name, "what is saved is the plan's to say; plan.activations = \"keep\" forbids it to recompute");
   else
@@ -108,7 +108,7 @@ void prefetch(Translator& t) {
                     "did you mean " + nearest(word, {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"}).front() + "?");
 }
 
-void together(Translator& t) {
+void fsdp_together(Translator& t) {
   prefetch(t);
   const std::string file = "deepspeed_config_file";
   if (t.has("num_processes")) t.set_ranks(static_cast<int>(t.integer("num_processes", 1)), "num_processes");
@@ -135,7 +135,7 @@ void together(Translator& t) {
   }
 }
 
-std::vector<Rule> rules() {
+std::vector<Rule> accelerate_rules() {
   const char* const kWrap = "units are the blocks of the model";
   const char* const kLaunch = "tessera launch has --nnodes, --node-rank and --rdzv-endpoint";
   std::vector<Rule> table = {
@@ -145,9 +145,9 @@ std::vector<Rule> rules() {
       joined("backward_prefetch", "BACKWARD_PRE: `plan.prefetch` says how far; NO_PREFETCH: `plan.prefetch = 0`"),
       by("offload_params", "`plan.parameters`, `plan.gradients`, `plan.states` = host", offload_all, Takes::perhaps),
       by("cpu_offload", "`plan.parameters`, `plan.gradients`, `plan.states` = host", offload_all, Takes::perhaps),
-      by("activation_checkpointing", "`plan.activations = recompute`", checkpointing, Takes::perhaps),
-      by("param_dtype", "`plan.param_dtype`", param_type),
-      by("mixed_precision", "`plan.param_dtype`", param_type),
+      by("activation_checkpointing", "`plan.activations = recompute`", fsdp_checkpointing, Takes::perhaps),
+      by("param_dtype", "`plan.param_dtype`", fsdp_param_type),
+      by("mixed_precision", "`plan.param_dtype`", fsdp_param_type),
       only("reduce_dtype", {"fp32", "float32", "torch.float32"}, "gradients are reduced in fp32",
            "gradients are reduced in fp32"),
       only("buffer_dtype", {"fp32", "float32", "torch.float32", "bf16", "bfloat16", "torch.bfloat16"},
@@ -217,7 +217,8 @@ std::vector<Rule> rules() {
 }  // namespace
 
 const Dialect& accelerate_config() {
-  static const Dialect dialect = {"accelerate and FSDP", "an accelerate or FSDP configuration", rules(), together};
+  static const Dialect dialect = {"accelerate and FSDP", "an accelerate or FSDP configuration", accelerate_rules(),
+                                  fsdp_together};
   return dialect;
 }
 

@@ -15,45 +15,45 @@ namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using JsonValue = nlohmann::ordered_json;
 
-std::string scalar(const Json& value) {
+std::string json_scalar(const JsonValue& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_float()) return number_text(value.get<double>());
   return value.is_null() ? "null" : value.dump();
 }
 
-std::string item_text(const Json& item) {
-  if (!item.is_array()) return scalar(item);
+std::string json_item(const JsonValue& item) {
+  if (!item.is_array()) return json_scalar(item);
   std::string text;
-  for (const Json& inner : item) text += (text.empty() ? "" : ",") + item_text(inner);
+  for (const JsonValue& inner : item) text += (text.empty() ? "" : ",") + json_item(inner);
   return text;
 }
 
-void flatten(const Json& value, const std::string& name, std::vector<Given>& out) {
+void flatten_json(const JsonValue& value, const std::string& name, std::vector<Given>& out) {
   const std::string prefix = name.empty() ? "" : name + ".";
   if (value.is_object()) {
-    for (const auto& [key, inner] : value.items()) flatten(inner, prefix + key, out);
+    for (const auto& [key, inner] : value.items()) flatten_json(inner, prefix + key, out);
   } else if (value.is_array() && !value.empty() && value.front().is_object()) {
-    for (size_t i = 0; i < value.size(); ++i) flatten(value[i], prefix + std::to_string(i), out);
+    for (size_t i = 0; i < value.size(); ++i) flatten_json(value[i], prefix + std::to_string(i), out);
   } else if (value.is_array()) {
     std::string list;
-    for (const Json& item : value) list += item_text(item) + kListSeparator;
+    for (const JsonValue& item : value) list += json_item(item) + kListSeparator;
     out.push_back({name, list});
   } else {
-    out.push_back({name, scalar(value)});
+    out.push_back({name, json_scalar(value)});
   }
 }
 
-Json to_json(const toml::node& node) {
+JsonValue toml_as_json(const toml::node& node) {
   if (const auto* table = node.as_table()) {
-    Json object = Json::object();
-    for (const auto& [key, inner] : *table) object[std::string(key.str())] = to_json(inner);
+    JsonValue object = JsonValue::object();
+    for (const auto& [key, inner] : *table) object[std::string(key.str())] = toml_as_json(inner);
     return object;
   }
   if (const auto* list = node.as_array()) {
-    Json array = Json::array();
-    for (const toml::node& inner : *list) array.push_back(to_json(inner));
+    JsonValue array = JsonValue::array();
+    for (const toml::node& inner : *list) array.push_back(toml_as_json(inner));
     return array;
   }
   if (const auto* text = node.as_string()) return text->get();
@@ -68,10 +68,10 @@ Json to_json(const toml::node& node) {
 std::vector<Given> read_json(const std::string& text, const std::string& file) {
   std::vector<Given> out;
   try {
-    const Json json = Json::parse(text, nullptr, true, /*ignore_comments=*/true);
+    const JsonValue json = JsonValue::parse(text, nullptr, true, /*ignore_comments=*/true);
     if (!json.is_object()) throw UserError(Exit::usage, "import", file + ": expected a JSON object");
-    flatten(json, "", out);
-  } catch (const Json::exception& error) {
+    flatten_json(json, "", out);
+  } catch (const JsonValue::exception& error) {
     throw UserError(Exit::usage, "import", file + " is no JSON: " + error.what(), "correct the file");
   }
   return out;
@@ -80,7 +80,7 @@ std::vector<Given> read_json(const std::string& text, const std::string& file) {
 std::vector<Given> read_toml(const std::string& text, const std::string& file) {
   std::vector<Given> out;
   try {
-    flatten(to_json(toml::parse(text)), "", out);
+    flatten_json(toml_as_json(toml::parse(text)), "", out);
   } catch (const toml::parse_error& error) {
     throw UserError(
         Exit::usage, "import",

@@ -126,7 +126,7 @@ void schedule(Translator& t) {
     t.result().implied.push_back({params + "warmup_type is not given", "warm-up is linear here, not DeepSpeed's log"});
 }
 
-void together(Translator& t) {
+void deepspeed_together(Translator& t) {
   tiers(t);
   batches(t);
   schedule(t);
@@ -160,7 +160,7 @@ Rule param_type(const std::string& option, const std::string& type) {
   });
 }
 
-std::vector<Rule> rules() {
+std::vector<Rule> deepspeed_rules() {
   const std::string zero = "zero_optimization.", params = "optimizer.params.", steps = "scheduler.params.";
   const std::string acts = "activation_checkpointing.";
   std::vector<Rule> table = {
@@ -223,12 +223,12 @@ std::vector<Rule> rules() {
       joined(steps + "cos_min_ratio", "`train.eta_min` = lr x ratio"),
       only(steps + "warmup_type", {"linear"}, "warm-up is linear", "warm-up is linear"),
       only(steps + "last_batch_iteration", {"-1"}, "a run begins at its beginning", "resuming continues the schedule"),
-      by(acts + "cpu_checkpointing", "`plan.activations = offload`",
+      by(acts + "cpu_checkpointing", "`plan.activations = recompute_offload`",
          [](Translator& t, const Given& g) {
            if (is_false(g.value))
              t.imply(g.name, "it is off");
            else
-             t.set("plan.activations", "offload", {g.name});
+             t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs wait on the host");
          }),
       sets(acts + "number_checkpoints", "plan.recompute"),
       only(acts + "partition_activations", {"false"}, "it is off", "mesh.sp and mesh.cp split activations"),
@@ -285,7 +285,8 @@ std::vector<Rule> rules() {
 }  // namespace
 
 const Dialect& deepspeed_config() {
-  static const Dialect dialect = {"DeepSpeed's JSON", "a DeepSpeed configuration", rules(), together, true};
+  static const Dialect dialect = {"DeepSpeed's JSON", "a DeepSpeed configuration", deepspeed_rules(),
+                                  deepspeed_together, true};
   return dialect;
 }
 

@@ -9,11 +9,6 @@ namespace tessera::train {
 
 namespace {
 
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
 std::string joined_words(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
@@ -22,17 +17,22 @@ std::string joined_words(const std::vector<std::string>& words) {
 
 }  // namespace
 
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
 std::string number_text(double value) {
   char digits[32];
   return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
 }
 
 bool is_true(const std::string& text) {
-  const std::string word = lower(text);
+  const std::string word = lower_case(text);
   return word == "true" || word == "1" || word == "yes" || word == "on";
 }
 bool is_false(const std::string& text) {
-  const std::string word = lower(text);
+  const std::string word = lower_case(text);
   return word == "false" || word == "0" || word == "no" || word == "off" || word == "none" || word == "null";
 }
 
@@ -85,9 +85,9 @@ Rule only(std::string option, std::vector<std::string> accepted, std::string why
   const std::string words = joined_words(accepted);
   return {option, words + ": " + why + "; else refused: " + why_not, takes,
           [accepted, why, why_not](Translator& t, const Given& g) {
-            const std::string word = lower(g.value.empty() ? "true" : g.value);
+            const std::string word = lower_case(g.value.empty() ? "true" : g.value);
             const bool fits = std::any_of(accepted.begin(), accepted.end(), [&](const std::string& a) {
-              return lower(a) == word || (a == "true" && is_true(word)) || (a == "false" && is_false(word));
+              return lower_case(a) == word || (a == "true" && is_true(word)) || (a == "false" && is_false(word));
             });
             if (fits)
               t.imply(g.name, why);

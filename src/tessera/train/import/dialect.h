@@ -122,6 +122,7 @@ class Translator {
 Translation translate(const Dialect& dialect, std::vector<Given> given, const ImportContext& context);
 
 std::string number_text(double value);  ///< as few digits as give it back
+std::string lower_case(std::string text);
 bool is_true(const std::string& text);
 bool is_false(const std::string& text);
 /// "1280*720" or "1280x720", width first, as the value of data.size; empty when it is neither.

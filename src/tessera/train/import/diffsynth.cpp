@@ -47,7 +47,7 @@ void activations(Translator& t) {
   if (t.flag(kOffload)) {
     std::vector<std::string> options = {kOffload};
     if (t.flag(kPlain)) options.push_back(kPlain);
-    t.set("plan.activations", "offload", options, "what forwards save moves to host memory and comes back in time");
+    t.set("plan.activations", "recompute_offload", options, "blocks' inputs wait on the host");
   }
   for (const char* option : {kPlain, kOffload, kOld}) {
     if (!t.has(option) || (t.flag(option) && t.flag(kOffload) && option != kOld)) continue;
@@ -216,7 +216,7 @@ void amount(Translator& t) {
   }
 }
 
-void together(Translator& t) {
+void diffsynth_together(Translator& t) {
   models(t);
   mode(t);
   shape(t);
@@ -235,7 +235,7 @@ void together(Translator& t) {
   if (t.result().find("data.size") == nullptr) t.assume("data.size", "480,832", "one shape for all clips");
 }
 
-std::vector<Rule> rules() {
+std::vector<Rule> diffsynth_rules() {
   const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
   const char* const kCloud = "metrics stay on this machine: RUN/metrics.jsonl, TensorBoard's file";
   const char* const kQuant = "frozen weights are stored by the recipe's own keys, see lora.*";
@@ -282,7 +282,7 @@ std::vector<Rule> rules() {
       by("--training_strategy", "`plan.strategy`; _offload: `plan.states`, `plan.gradients`, `plan.parameters` = host",
          strategy),
       joined("--use_gradient_checkpointing", "`plan.activations = recompute`", Takes::perhaps),
-      joined("--use_gradient_checkpointing_offload", "`plan.activations = offload`", Takes::perhaps),
+      joined("--use_gradient_checkpointing_offload", "`plan.activations = recompute_offload`", Takes::perhaps),
       joined("--gradient_checkpointing", "`plan.activations = recompute`", Takes::perhaps),
       joined("--max_timestep_boundary", "`diffusion.min_t`, as a timestep"),
       joined("--min_timestep_boundary", "`diffusion.max_t`, as a timestep"),
@@ -320,7 +320,8 @@ std::vector<Rule> rules() {
 }  // namespace
 
 const Dialect& diffsynth_command() {
-  static const Dialect dialect = {"DiffSynth-Studio's commands", "a DiffSynth command", rules(), together};
+  static const Dialect dialect = {"DiffSynth-Studio's commands", "a DiffSynth command", diffsynth_rules(),
+                                  diffsynth_together};
   return dialect;
 }
 

@@ -92,7 +92,7 @@ void length(Translator& t) {
   }
 }
 
-void together(Translator& t) {
+void pipe_together(Translator& t) {
   model(t);
   timesteps(t);
   adapter(t);
@@ -117,7 +117,7 @@ void checkpointing(Translator& t, const Given& g) {
   if (is_false(g.value))
     t.set("plan.activations", "keep", {g.name});
   else if (g.value == "unsloth")
-    t.set("plan.activations", "offload", {g.name}, "what forwards save moves to host memory and comes back");
+    t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs wait on the host");
   else
     t.set("plan.activations", "recompute", {g.name});
 }
@@ -131,7 +131,7 @@ void quantised(Translator& t, const Given& g) {
     t.refuse(g.name, "float8, of a LoRA's frozen base, and bfloat16 are there");
 }
 
-std::vector<Rule> rules() {
+std::vector<Rule> pipe_rules() {
   const char* const kEval = "there is no evaluation loss: samples are made while a run goes on, sample.every";
   const char* const kCloud = "metrics stay on this machine: RUN/metrics.jsonl, TensorBoard's file";
   std::vector<Rule> table = {
@@ -152,7 +152,7 @@ std::vector<Rule> rules() {
            if (t.integer(g.name, 0) == 0) return t.imply(g.name, "no block is swapped");
            t.set("plan.parameters", "host", {g.name}, "all blocks; on auto the plan chooses how many");
          }),
-      by("activation_checkpointing", "`plan.activations`: true recompute, 'unsloth' offload", checkpointing),
+      by("activation_checkpointing", "`plan.activations`: true recompute, 'unsloth' recompute_offload", checkpointing),
       implied("reentrant_activation_checkpointing", "a recomputed unit runs again from its saved input"),
       joined("save_every_n_steps", "`checkpoint.every`"),
       joined("save_every_n_epochs", "`checkpoint.every`, counted in the data set"),
@@ -235,7 +235,8 @@ void command_together(Translator& t) {
 }  // namespace
 
 const Dialect& diffusion_pipe_config() {
-  static const Dialect dialect = {"diffusion-pipe's TOML", "a diffusion-pipe configuration", rules(), together};
+  static const Dialect dialect = {"diffusion-pipe's TOML", "a diffusion-pipe configuration", pipe_rules(),
+                                  pipe_together};
   return dialect;
 }
 const Dialect& diffusion_pipe_command() {

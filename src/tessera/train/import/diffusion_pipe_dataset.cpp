@@ -7,7 +7,7 @@ namespace tessera::train {
 namespace {
 
 /// Areas by their side ([512]) or as width and height, at each number of frames.
-void shapes(Translator& t) {
+void pipe_shapes(Translator& t) {
   if (t.has("size_buckets")) {
     std::string buckets;
     for (const std::string& item : split_list(t.value("size_buckets"))) {
@@ -24,7 +24,7 @@ void shapes(Translator& t) {
   if (!t.has("resolutions")) return t.has("frame_buckets") ? t.refuse("frame_buckets", "without resolutions") : void();
   if (t.has("enable_ar_bucket") && t.flag("enable_ar_bucket"))
     return t.refuse("resolutions",
-                    "areas are no shapes: list width and height, without enable_ar_bucket, or set "
+                    "areas are no pipe_shapes: list width and height, without enable_ar_bucket, or set "
                     "data.buckets");
   std::vector<std::string> options = {"resolutions"};
   if (t.has("frame_buckets")) options.push_back("frame_buckets");
@@ -38,20 +38,20 @@ void shapes(Translator& t) {
   t.set("data.buckets", buckets, options, "frames x height x width");
 }
 
-void together(Translator& t) {
+void pipe_dataset_together(Translator& t) {
   if (t.has("enable_ar_bucket"))
     t.imply("enable_ar_bucket",
             "shapes are those that data.buckets lists, and a clip goes to the one that fits it best");
-  shapes(t);
+  pipe_shapes(t);
   t.assume("data.fps", "16", "diffusion-pipe resamples to the model's rate");
 }
 
-std::vector<Rule> rules() {
+std::vector<Rule> pipe_dataset_rules() {
   std::vector<Rule> table = {
       joined("resolutions", "`data.buckets`, with frame_buckets: [[1280, 720]], or squares of [512]"),
       joined("frame_buckets", "`data.buckets`"),
       joined("size_buckets", "`data.buckets`"),
-      joined("enable_ar_bucket", "refused with resolutions: shapes are listed in `data.buckets`"),
+      joined("enable_ar_bucket", "refused with resolutions: pipe_shapes are listed in `data.buckets`"),
       sets("path", "data.path"),
       sets("num_repeats", "data.repeats"),
       refused("directory", "one data set trains: put its clips into one folder or table"),
@@ -71,7 +71,8 @@ std::vector<Rule> rules() {
 }  // namespace
 
 const Dialect& diffusion_pipe_dataset() {
-  static const Dialect dialect = {"diffusion-pipe's data set", "a diffusion-pipe data set", rules(), together};
+  static const Dialect dialect = {"diffusion-pipe's data set", "a diffusion-pipe data set", pipe_dataset_rules(),
+                                  pipe_dataset_together};
   return dialect;
 }
 

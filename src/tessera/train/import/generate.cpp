@@ -39,7 +39,7 @@ void sampling(Translator& t, const WanTask& task) {
   }
 }
 
-void together(Translator& t) {
+void generate_together(Translator& t) {
   if (!t.has("--ckpt_dir"))
     throw UserError(Exit::usage, "import", "generate.py's options without the weights",
                     "give --ckpt_dir, the folder of the release");
@@ -68,6 +68,12 @@ void together(Translator& t) {
   }
 }
 
+/// A file of the one sample that is made; recipes have a list, one a prompt.
+Rule of_sample(const std::string& option, const std::string& key) {
+  return by(option, "`" + key + "`",
+            [key](Translator& t, const Given& g) { t.set(key, g.value + kListSeparator, {g.name}); });
+}
+
 const char* const kExtend = "prompts are taken as they are: extend them before";
 const char* const kSpeech = "speech is not made here: give a recording with --audio";
 
@@ -89,11 +95,11 @@ const Dialect& generate_line() {
           joined("--base_seed", "`sample.seed`"),
           joined("--prompt", "`sample.prompts`"),
           joined("--save_file", "`--out` of tessera sample; the task's name where it is not given"),
-          sets("--image", "sample.image"),
-          sets("--first_frame", "sample.image"),
-          sets("--last_frame", "sample.last_image"),
-          sets("--audio", "sample.audio"),
-          sets("--pose_video", "sample.pose"),
+          of_sample("--image", "sample.image"),
+          of_sample("--first_frame", "sample.image"),
+          of_sample("--last_frame", "sample.last_image"),
+          of_sample("--audio", "sample.audio"),
+          of_sample("--pose_video", "sample.pose"),
           joined("--ulysses_size", "`mesh.sp`"),
           joined("--ring_size", "`mesh.cp`"),
           switches("--dit_fsdp", "plan.strategy", "full_shard"),
@@ -121,7 +127,7 @@ const Dialect& generate_line() {
           refused("--replace_flag", "Animate is not there", Takes::perhaps),
           refused("--use_relighting_lora", "Animate is not there", Takes::perhaps),
       },
-      together};
+      generate_together};
   return dialect;
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool strip(std::string& name, std::string_view prefix) {
+bool strip_prefix(std::string& name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return false;
   name.erase(0, prefix.size());
   return true;
@@ -27,23 +27,23 @@ void bare_words(std::vector<Given>& given) {
     g.typed = g.name;
     for (const char* prefix :
          {"--", "fsdp_config.", "deepspeed_config.", "mixed_precision.", "mixed_precision_policy.", "fsdp_"})
-      strip(g.name, prefix);
+      strip_prefix(g.name, prefix);
   }
 }
 
 /// Keys of two tables under one name, the second one's over the first's: [general] and [[datasets]].
-void one_table(std::vector<Given>& given, std::string_view general, std::string_view first) {
+void tables_as_one(std::vector<Given>& given, std::string_view general, std::string_view first) {
   std::vector<Given> out;
   for (Given& g : given) {
     g.typed = g.name;
-    if (!general.empty()) strip(g.name, general);
-    if (strip(g.name, first)) std::erase_if(out, [&](const Given& other) { return other.name == g.name; });
+    if (!general.empty()) strip_prefix(g.name, general);
+    if (strip_prefix(g.name, first)) std::erase_if(out, [&](const Given& other) { return other.name == g.name; });
     out.push_back(std::move(g));
   }
   given = std::move(out);
 }
 
-void as_flags(std::vector<Given>& given) {
+void keys_as_flags(std::vector<Given>& given) {
   for (Given& g : given) {
     g.typed = g.name;
     g.name = "--" + g.name.substr(g.name.rfind('.') + 1);  // musubi-tuner ignores the names of sections
@@ -63,14 +63,14 @@ const FileForm kFiles[] = {
     {".yaml", accelerate_config, bare_words},
     {".yml", accelerate_config, bare_words},
     {".toml", diffusion_pipe_config, nullptr},
-    {".toml", diffusion_pipe_dataset, [](std::vector<Given>& g) { one_table(g, "", "directory.0."); }},
-    {".toml", musubi_dataset, [](std::vector<Given>& g) { one_table(g, "general.", "datasets.0."); }},
-    {".toml", musubi_command, as_flags},
+    {".toml", diffusion_pipe_dataset, [](std::vector<Given>& g) { tables_as_one(g, "", "directory.0."); }},
+    {".toml", musubi_dataset, [](std::vector<Given>& g) { tables_as_one(g, "general.", "datasets.0."); }},
+    {".toml", musubi_command, keys_as_flags},
     {".toml", accelerate_config, bare_words},
 };
 
 /// Options that the dialect knows.
-size_t known(const Dialect& dialect, const std::vector<Given>& given) {
+size_t known_options(const Dialect& dialect, const std::vector<Given>& given) {
   return static_cast<size_t>(std::count_if(given.begin(), given.end(), [&](const Given& g) {
     return std::any_of(dialect.rules.begin(), dialect.rules.end(),
                        [&](const Rule& r) { return r.option == g.name || g.name.starts_with(r.option + "."); });
@@ -90,17 +90,17 @@ const Dialect& of_command(const CommandLine& line) {
     std::vector<Given> options;
     for (const std::string& word : line.words)
       if (word.starts_with("--")) options.push_back({word.substr(0, word.find('=')), ""});
-    if (const size_t n = known(dialect(), options); n > most) most = n, best = &dialect();
+    if (const size_t n = known_options(dialect(), options); n > most) most = n, best = &dialect();
   }
   if (best) return *best;
   throw UserError(
-      Exit::usage, "import", "no option of this command is known" + (script.empty() ? "" : ": " + script),
+      Exit::usage, "import", "no option of this command is known_options" + (script.empty() ? "" : ": " + script),
       "commands of DiffSynth, musubi-tuner, diffusion-pipe and generate.py are read; tessera import --table "
       "lists their options");
 }
 
 /// What starts the ranks, by its own table.
-Translation of_launcher(const CommandLine& line, const ImportContext& context) {
+Translation launcher_options(const CommandLine& line, const ImportContext& context) {
   const bool accelerate = line.launcher == "accelerate";
   const Dialect& dialect = accelerate ? accelerate_config() : torchrun_launcher();
   if (!accelerate) return translate(dialect, read_options(dialect, line.launcher_words), context);
@@ -135,10 +135,11 @@ Translation import_file(const std::string& path, const ImportContext& context) {
     if (ending != form.ending) continue;
     std::vector<Given> tried = given;
     if (form.normalise) form.normalise(tried);
-    if (const size_t n = known(form.dialect(), tried); n > most) most = n, best = &form, options = std::move(tried);
+    if (const size_t n = known_options(form.dialect(), tried); n > most)
+      most = n, best = &form, options = std::move(tried);
   }
   if (!best)
-    throw UserError(Exit::usage, "import", path + ": no option in it is known",
+    throw UserError(Exit::usage, "import", path + ": no option in it is known_options",
                     "a DeepSpeed .json, an accelerate .yaml, the .toml of musubi-tuner or diffusion-pipe are read");
   Translation result = translate(best->dialect(), std::move(options), inside);
   result.from += ", " + path;
@@ -151,7 +152,7 @@ Translation import_command(const std::string& text, const ImportContext& context
   ImportContext inside = context;
   Translation launcher;
   if (!line.launcher_words.empty()) {
-    launcher = of_launcher(line, context);
+    launcher = launcher_options(line, context);
     if (inside.ranks == 0) inside.ranks = launcher.ranks;
     inside.accumulation = launcher.accumulation;
   }
@@ -160,7 +161,7 @@ Translation import_command(const std::string& text, const ImportContext& context
     for (const Given& g : std::vector<Given>(given))
       if (g.name == "--config_file") {
         std::vector<Given> file = read_config(file_beside(context, g.value));
-        as_flags(file);
+        keys_as_flags(file);
         given.insert(given.begin(), file.begin(), file.end());
       }
   Translation result = translate(dialect, std::move(given), inside);

@@ -5,7 +5,7 @@ namespace tessera::train {
 
 namespace {
 
-void together(Translator& t) {
+void launchers_together(Translator& t) {
   int64_t ranks = 0;
   std::string option;
   for (const char* name : {"--nproc_per_node", "--nproc-per-node", "--num_gpus"})
@@ -23,7 +23,7 @@ void together(Translator& t) {
 
 const Dialect& torchrun_launcher() {
   static const Dialect dialect = [] {
-    Dialect d{"torchrun and deepspeed", "a launcher's options", {}, together};
+    Dialect d{"torchrun and deepspeed", "a launcher's options", {}, launchers_together};
     for (const char* name : {"--nproc_per_node", "--nproc-per-node", "--num_gpus"})
       d.rules.push_back(joined(name, "`tessera launch -n`"));
     for (const char* name : {"--nnodes", "--num_nodes"}) d.rules.push_back(joined(name, "`tessera launch --nnodes`"));

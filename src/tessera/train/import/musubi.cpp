@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// --dit alone, or both experts of A14B beside each other.
-void models(Translator& t) {
+void musubi_models(Translator& t) {
   if (t.has("--task")) {
     const WanTask& task = wan_task(t.value("--task"));
     t.imply("--task", std::string("a ") + task.type + " model, by its weights" +
@@ -41,7 +41,7 @@ void models(Translator& t) {
   }
 }
 
-void timesteps(Translator& t) {
+void musubi_timesteps(Translator& t) {
   const std::string option = "--timestep_sampling", shift = "--discrete_flow_shift", scale = "--sigmoid_scale";
   const std::string sampling = t.value(option, "sigma");
   const double width = t.number(scale, 1);
@@ -64,13 +64,13 @@ void timesteps(Translator& t) {
 }
 
 /// 0..1000, as shares.
-void window(Translator& t) {
+void musubi_window(Translator& t) {
   for (const auto& [option, key] :
        {std::pair("--min_timestep", "diffusion.min_t"), {"--max_timestep", "diffusion.max_t"}})
     if (t.has(option)) t.set(key, number_text(t.number(option, 0) / 1000), {option});
 }
 
-void adapters(Translator& t) {
+void musubi_adapters(Translator& t) {
   const bool lora = t.has("--network_module");
   if (lora) {
     const std::string module = t.value("--network_module");
@@ -96,7 +96,7 @@ void adapters(Translator& t) {
   }
 }
 
-void saving(Translator& t) {
+void musubi_saving(Translator& t) {
   const std::string name = t.value("--output_name");
   if (t.has("--output_dir"))
     t.set("run.out", name.empty() ? t.value("--output_dir") : (fs::path(t.value("--output_dir")) / name).string(),
@@ -119,7 +119,7 @@ void saving(Translator& t) {
 }
 
 /// Prompts of a file: a line each, options after " --" are refused but for nothing.
-void prompts(Translator& t) {
+void musubi_prompts(Translator& t) {
   const std::string option = "--sample_prompts";
   if (!t.has(option)) return;
   const std::string file = file_beside(t.context(), t.value(option));
@@ -134,11 +134,11 @@ void prompts(Translator& t) {
   t.set("sample.prompts", list, {option}, "their words; sizes, seeds and guidance of lines are those of the recipe");
 }
 
-void together(Translator& t) {
-  models(t);
-  adapters(t);
-  timesteps(t);
-  window(t);
+void musubi_together(Translator& t) {
+  musubi_models(t);
+  musubi_adapters(t);
+  musubi_timesteps(t);
+  musubi_window(t);
   ImportContext inside = t.context();
   if (t.has("--gradient_accumulation_steps")) {
     inside.accumulation = static_cast<int>(t.integer("--gradient_accumulation_steps", 1));
@@ -153,8 +153,8 @@ void together(Translator& t) {
       t.refuse("--dataset_config", file + " is not here: set data.*");
     }
   }
-  saving(t);
-  prompts(t);
+  musubi_saving(t);
+  musubi_prompts(t);
   if (t.has("--lr_scheduler")) set_schedule(t, "--lr_scheduler");
   if (t.has("--optimizer_type")) set_optimiser(t, "--optimizer_type");
   t.assume("train.schedule", t.has("--lr_warmup_steps") ? "constant_with_warmup" : "constant",
@@ -179,7 +179,7 @@ void optimiser_arguments(Translator& t, const Given& g) {
   }
 }
 
-std::vector<Rule> rules() {
+std::vector<Rule> musubi_rules() {
   const char* const kAttention = "there is one attention";
   const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
   const char* const kHub = "nothing is sent away";
@@ -234,11 +234,21 @@ std::vector<Rule> rules() {
            else
              t.refuse(g.name, "bf16 and no are there");
          }),
-      switches("--gradient_checkpointing", "plan.activations", "recompute"),
       by(
-          "--gradient_checkpointing_cpu_offload", "`plan.activations = offload`",
+          "--gradient_checkpointing", "`plan.activations = recompute`",
           [](Translator& t, const Given& g) {
-            t.set("plan.activations", "offload", {g.name}, "what forwards save moves to host memory and comes back");
+            if (!t.flag(g.name))
+              t.imply(g.name, "it is off");
+            else if (t.flag("--gradient_checkpointing_cpu_offload"))
+              t.imply(g.name, "--gradient_checkpointing_cpu_offload says where inputs wait too");
+            else
+              t.set("plan.activations", "recompute", {g.name});
+          },
+          Takes::perhaps),
+      by(
+          "--gradient_checkpointing_cpu_offload", "`plan.activations = recompute_offload`",
+          [](Translator& t, const Given& g) {
+            t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs wait on the host");
           },
           Takes::nothing),
       by("--blocks_to_swap", "`plan.parameters = host`, of all blocks",
@@ -290,7 +300,7 @@ std::vector<Rule> rules() {
 }  // namespace
 
 const Dialect& musubi_command() {
-  static const Dialect dialect = {"musubi-tuner's commands", "a musubi-tuner command", rules(), together};
+  static const Dialect dialect = {"musubi-tuner's commands", "a musubi-tuner command", musubi_rules(), musubi_together};
   return dialect;
 }
 

@@ -23,7 +23,7 @@ void source(Translator& t) {
 }
 
 /// Every listed length at the one resolution: a shape each where there are several.
-void shapes(Translator& t) {
+void musubi_shapes(Translator& t) {
   const std::vector<std::string> size = split_list(t.value("resolution", "960,544"));
   if (size.size() != 2)
     throw UserError(Exit::usage, "import", "resolution: expected [width, height]", "for example [832, 480]");
@@ -69,9 +69,9 @@ void extraction(Translator& t) {
   if (t.has("max_frames")) t.imply("max_frames", "it belongs to frame_extraction = full");
 }
 
-void together(Translator& t) {
+void musubi_dataset_together(Translator& t) {
   source(t);
-  shapes(t);
+  musubi_shapes(t);
   extraction(t);
   const int64_t batch = t.integer("batch_size", 1) * t.context().accumulation;
   if (t.has("batch_size"))
@@ -82,7 +82,7 @@ void together(Translator& t) {
   t.assume("data.fps", "16", "musubi-tuner resamples to the model's rate");
 }
 
-std::vector<Rule> rules() {
+std::vector<Rule> musubi_dataset_rules() {
   std::vector<Rule> table = {
       joined("resolution", "`data.size`, height first, or `data.buckets`"),
       joined("target_frames", "`data.frames`, or a shape each in `data.buckets`"),
@@ -115,7 +115,8 @@ std::vector<Rule> rules() {
 }  // namespace
 
 const Dialect& musubi_dataset() {
-  static const Dialect dialect = {"musubi-tuner's data set", "a musubi-tuner data set", rules(), together};
+  static const Dialect dialect = {"musubi-tuner's data set", "a musubi-tuner data set", musubi_dataset_rules(),
+                                  musubi_dataset_together};
   return dialect;
 }
 

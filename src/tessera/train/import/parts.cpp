@@ -12,13 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
 /// Clips of an epoch, of the data set that was named so far; 0 where it cannot be read.
-int64_t clips(Translator& t) {
+int64_t clips_an_epoch(Translator& t) {
   const auto text = [&](const char* key) {
     const auto* setting = t.result().find(key);
     return setting ? setting->value : std::string();
@@ -40,10 +35,10 @@ int64_t clips(Translator& t) {
 /// Optimiser steps of an epoch; 0 where they are not known.
 int64_t epoch_steps(Translator& t) {
   const auto* batch = t.result().find("train.global_batch");
-  return clips(t) / std::max<int64_t>(1, batch ? to_integer(batch->value) : 1);
+  return clips_an_epoch(t) / std::max<int64_t>(1, batch ? to_integer(batch->value) : 1);
 }
 
-void set_steps(Translator& t, const std::string& key, const std::string& option, int64_t epochs) {
+void set_epoch_steps(Translator& t, const std::string& key, const std::string& option, int64_t epochs) {
   const int64_t steps = epoch_steps(t);
   if (steps < 1)
     t.refuse(option, "steps are counted, not epochs, and the data set is not here to count: set " + key);
@@ -57,7 +52,7 @@ void set_weight_files(Translator& t, const std::vector<std::string>& files, cons
   std::string folder;
   std::vector<std::string> denoiser;
   for (const std::string& file : files) {
-    const std::string name = lower(fs::path(file).filename().string());
+    const std::string name = lower_case(fs::path(file).filename().string());
     if (name.find("t5") != std::string::npos) {
       t.set("data.text_encoder", "umt5-xxl", {option});
       t.set("data.text_encoder_path", file, {option});
@@ -85,9 +80,11 @@ void set_weight_files(Translator& t, const std::vector<std::string>& files, cons
   if (!folder.empty()) t.set("model.path", folder, {option});
 }
 
-void set_epochs(Translator& t, const std::string& option, int64_t epochs) { set_steps(t, "run.steps", option, epochs); }
+void set_epochs(Translator& t, const std::string& option, int64_t epochs) {
+  set_epoch_steps(t, "run.steps", option, epochs);
+}
 void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epochs) {
-  set_steps(t, "checkpoint.every", option, epochs);
+  set_epoch_steps(t, "checkpoint.every", option, epochs);
 }
 
 void set_schedule(Translator& t, const std::string& option) {
@@ -103,7 +100,7 @@ void set_schedule(Translator& t, const std::string& option) {
 }
 
 void set_optimiser(Translator& t, const std::string& option) {
-  const std::string given = t.value(option), name = lower(given.substr(given.rfind('.') + 1));
+  const std::string given = t.value(option), name = lower_case(given.substr(given.rfind('.') + 1));
   if (name == "adamw" || name == "adamw_optimi") {
     t.set("train.optimizer", "adamw", {option});
   } else if (name == "adamw8bit" || name == "adam8bit" || name == "pagedadamw8bit") {

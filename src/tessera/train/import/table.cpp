@@ -6,7 +6,7 @@ namespace tessera::train {
 
 namespace {
 
-constexpr const char* kHead = R"(# Coming from another trainer
+constexpr const char* kPageHead = R"(# Coming from another trainer
 
 *This page is printed by `tessera import --table` from the tables that translate.*
 
@@ -27,8 +27,8 @@ that the command starts, divided by those that share a sample (`mesh.pp`, `cp`, 
 A value that the other program has of itself (its schedule, its clipping) is set as well and named so; with a recipe, what the recipe says counts.
 )";
 
-/// A cell: bars would end it.
-std::string cell(const std::string& text) {
+/// A table_cell: bars would end it.
+std::string table_cell(const std::string& text) {
   std::string out;
   for (char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
   return out;
@@ -45,12 +45,12 @@ const std::vector<const Dialect*>& dialects() {
 }
 
 std::string import_table() {
-  std::string text = kHead;
+  std::string text = kPageHead;
   for (const Dialect* dialect : dialects()) {
     std::string name = dialect->name;
     name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
     text += "\n## " + name + "\n\n| option | becomes |\n|---|---|\n";
-    for (const Rule& rule : dialect->rules) text += "| `" + rule.option + "` | " + cell(rule.becomes) + " |\n";
+    for (const Rule& rule : dialect->rules) text += "| `" + rule.option + "` | " + table_cell(rule.becomes) + " |\n";
   }
   return text;
 }

@@ -9,7 +9,7 @@ namespace tessera::train {
 namespace {
 
 /// A recipe's table writes keys without their quotes and brackets right; a single one is cut out of it.
-std::string line_of(const OptionTable& table, const Translation::Setting& setting) {
+std::string toml_line(const OptionTable& table, const Translation::Setting& setting) {
   Values values;
   for (const Option& option : table.options()) values[option.name];
   values[setting.key] = setting.value;
@@ -19,7 +19,7 @@ std::string line_of(const OptionTable& table, const Translation::Setting& settin
   return text.substr(0, text.find('\n'));
 }
 
-std::string shown(const std::string& value) {
+std::string shown_value(const std::string& value) {
   std::string text;
   for (const std::string& item : split_list(value)) text += (text.empty() ? "" : ",") + item;
   return value.find(kListSeparator) == std::string::npos ? value : text;
@@ -32,7 +32,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-std::string padded(std::string text, size_t width) {
+std::string padded_to(std::string text, size_t width) {
   if (text.size() < width) text.resize(width, ' ');
   return text;
 }
@@ -49,10 +49,10 @@ void Translation::set(const std::string& key, const std::string& value, const st
   if (!other) {
     settings.push_back({key, value, because, assumed});
   } else if (other->value != value) {
-    throw UserError(
-        Exit::usage, "import",
-        because + " means " + key + " = " + shown(value) + ", and " + other->because + " means " + shown(other->value),
-        "leave one of them away");
+    throw UserError(Exit::usage, "import",
+                    because + " means " + key + " = " + shown_value(value) + ", and " + other->because + " means " +
+                        shown_value(other->value),
+                    "leave one of them away");
   }
 }
 
@@ -92,14 +92,14 @@ std::string Translation::to_toml() const {
     if (!setting) continue;
     const std::string of = option.name.substr(0, option.name.rfind('.'));
     if (of != group) text += "\n[" + of + "]\n", group = of;
-    text += padded(line_of(table, *setting), 31) + " # " + one_line(setting->because) + "\n";
+    text += padded_to(toml_line(table, *setting), 31) + " # " + one_line(setting->because) + "\n";
   }
   return text;
 }
 
 std::vector<std::string> Translation::lines() const {
   std::vector<std::string> lines;
-  for (const Setting& s : settings) lines.push_back(s.because + ": " + s.key + " = " + shown(s.value));
+  for (const Setting& s : settings) lines.push_back(s.because + ": " + s.key + " = " + shown_value(s.value));
   for (const Remark& r : implied) lines.push_back(r.option + ": " + r.why);
   for (const Remark& r : refused) lines.push_back(r.option + ": refused, " + r.why);
   return lines;

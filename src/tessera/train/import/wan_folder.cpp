@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 constexpr const char* kV21 = "Wan2.1_VAE.pth";
 constexpr const char* kV22 = "Wan2.2_VAE.pth";
 constexpr const char* kClip = "models_clip_open-clip-xlm-roberta-large-vit-huge-14.pth";
+constexpr const char* kWav2vec = "wav2vec2-large-xlsr-53-english";
 constexpr const char* kOther = "this kind of Wan model is not there";
 
 // Frames, steps, rate, shift and guidance are those of the releases' configurations.
@@ -35,7 +36,7 @@ constexpr WanTask kTasks[] = {
 };
 
 /// config.json's model_type; empty where the file does not say (diffusers' does not).
-std::string model_type(const fs::path& config) {
+std::string model_type_of(const fs::path& config) {
   if (config.empty()) return {};
   const auto json = nlohmann::json::parse(checkpoint::read_text(config), nullptr, /*allow_exceptions=*/false);
   return json.is_object() && json.contains("model_type") && json["model_type"].is_string()
@@ -43,7 +44,7 @@ std::string model_type(const fs::path& config) {
              : "";
 }
 
-void check_task(const WanTask& task, const std::string& folder, const checkpoint::ModelFolder& found) {
+void check_wan_task(const WanTask& task, const std::string& folder, const checkpoint::ModelFolder& found) {
   const auto* transformer = found.find("transformer") ? found.find("transformer") : found.find("model");
   const bool two = found.find("transformer_2") != nullptr;
   if (task.two_experts != two)
@@ -51,7 +52,7 @@ void check_task(const WanTask& task, const std::string& folder, const checkpoint
                     folder + (two ? " holds two experts, " : " holds one model, ") + "--task " + task.name + " has " +
                         (task.two_experts ? "two: high_noise_model/ and low_noise_model/" : "one"),
                     "give the folder of that release, or its own task");
-  const std::string type = transformer ? model_type(transformer->config) : "";
+  const std::string type = transformer ? model_type_of(transformer->config) : "";
   if (type.empty() || type == task.type) return;
   throw UserError(Exit::input, "import",
                   folder + " holds a " + type + " model, by its config.json, and --task " + task.name + " expects a " +
@@ -83,6 +84,8 @@ std::string tokenizer_in(const std::string& folder) {
 void set_wan_folder(Translator& t, const WanTask& task, const std::string& folder,
                     const std::vector<std::string>& options) {
   const fs::path root = folder;
+  if (std::string(task.type) == "s2v" && (!fs::exists(root) || fs::exists(root / kWav2vec)))
+    t.set("data.audio_encoder", (root / kWav2vec).string(), options);
   if (!fs::exists(root)) {
     t.set("model.path", folder, options, "it is not here: taken to be the official release");
     t.set("data.vae", (root / task.vae).string(), options);
@@ -94,7 +97,7 @@ void set_wan_folder(Translator& t, const WanTask& task, const std::string& folde
     return;
   }
   const checkpoint::ModelFolder found = checkpoint::find_parts(root);
-  check_task(task, folder, found);
+  check_wan_task(task, folder, found);
   t.set("model.path", folder, options);
   const auto part = [&](const char* role, const char* what, const auto& set) {
     if (const auto* there = found.find(role))

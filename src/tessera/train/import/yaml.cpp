@@ -9,7 +9,7 @@ namespace tessera::train {
 namespace {
 
 /// Without the comment at its end, which begins after a space outside of quotes.
-std::string without_comment(const std::string& line) {
+std::string yaml_line(const std::string& line) {
   char quote = 0;
   for (size_t i = 0; i < line.size(); ++i) {
     const char c = line[i];
@@ -23,26 +23,27 @@ std::string without_comment(const std::string& line) {
   return line;
 }
 
-std::string trimmed(const std::string& text) {
+std::string yaml_trimmed(const std::string& text) {
   const size_t first = text.find_first_not_of(" \t\r");
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-std::string unquoted(const std::string& text) {
+std::string yaml_unquoted(const std::string& text) {
   const bool quotes = text.size() >= 2 && (text[0] == '"' || text[0] == '\'') && text.back() == text[0];
   return quotes ? text.substr(1, text.size() - 2) : text;
 }
 
 /// A scalar, or [a, b] as a list; nothing for what is neither.
-std::optional<std::string> value_of(const std::string& text) {
+std::optional<std::string> yaml_value(const std::string& text) {
   if (text == "{}") return "";
   if (text.empty() || text[0] == '{' || text[0] == '|' || text[0] == '>' || text[0] == '&' || text[0] == '*' ||
       text[0] == '!')
     return std::nullopt;
-  if (text[0] != '[') return unquoted(text);
+  if (text[0] != '[') return yaml_unquoted(text);
   if (text.back() != ']') return std::nullopt;
   std::string list;
-  for (const std::string& item : split_list(text.substr(1, text.size() - 2))) list += unquoted(item) + kListSeparator;
+  for (const std::string& item : split_list(text.substr(1, text.size() - 2)))
+    list += yaml_unquoted(item) + kListSeparator;
   return list;
 }
 
@@ -59,7 +60,7 @@ std::vector<Given> read_yaml(const std::string& text, const std::string& file) {
   int number = 0;
   for (size_t at = 0; at <= text.size(); ++number) {
     const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string line = without_comment(text.substr(at, end - at)), words = trimmed(line);
+    const std::string line = yaml_line(text.substr(at, end - at)), words = yaml_trimmed(line);
     at = end + 1;
     if (words.empty() || words == "---" || words == "...") continue;
     const auto fail = [&](const std::string& what) {
@@ -69,7 +70,7 @@ std::vector<Given> read_yaml(const std::string& text, const std::string& file) {
     const size_t indent = line.find_first_not_of(' ');
     if (line[indent] == '\t') fail("a tab in the indentation");
     if (words.starts_with("- ") && open) {
-      const auto item = value_of(trimmed(words.substr(2)));
+      const auto item = yaml_value(yaml_trimmed(words.substr(2)));
       if (!item || item->find(kListSeparator) != std::string::npos) fail("a list of more than texts and numbers");
       if (out.empty() || out.back().name != *open) out.push_back({*open, ""});
       out.back().value += *item + kListSeparator;
@@ -82,13 +83,13 @@ std::vector<Given> read_yaml(const std::string& text, const std::string& file) {
     const size_t colon = words.find(": ");
     const bool ends = words.back() == ':';
     if (colon == std::string::npos && !ends) fail("expected `key: value`");
-    const std::string key = unquoted(words.substr(0, colon == std::string::npos ? words.size() - 1 : colon));
-    const std::string rest = colon == std::string::npos ? "" : trimmed(words.substr(colon + 1));
+    const std::string key = yaml_unquoted(words.substr(0, colon == std::string::npos ? words.size() - 1 : colon));
+    const std::string rest = colon == std::string::npos ? "" : yaml_trimmed(words.substr(colon + 1));
     if (rest.empty()) {
       open = levels.back().prefix + key;
       continue;
     }
-    const auto value = value_of(rest);
+    const auto value = yaml_value(rest);
     if (!value) fail("'" + rest.substr(0, 20) + "' is YAML that is not read here");
     if (!value->empty()) out.push_back({levels.back().prefix + key, *value});
   }

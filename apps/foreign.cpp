@@ -1,0 +1,104 @@
+#include "foreign.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/base/mesh.h"
+#include "tessera/comm/world.h"
+#include "tessera/train/import/import.h"
+#include "tessera/train/recipe_file.h"
+
+namespace tessera::apps {
+
+namespace {
+
+/// Ranks that share a sample, as far as keys typed as flags say.
+int ranks_a_sample(const train::Overrides& keys) {
+  Mesh mesh;
+  for (const auto& [name, value] : keys) {
+    if (name == "mesh") mesh = Mesh::parse(value);
+    for (Axis axis : kAllAxes)
+      if (name == "mesh." + std::string(axis_name(axis))) mesh[axis] = static_cast<int>(to_integer(value));
+  }
+  return std::max(1, mesh.world() / std::max(1, mesh.dp_size()));
+}
+
+int ranks_of(const train::Overrides& keys) {
+  Mesh mesh;
+  for (const auto& [name, value] : keys)
+    if (name == "mesh") mesh = Mesh::parse(value);
+  return mesh.world();
+}
+
+}  // namespace
+
+std::vector<Flag> foreign_flags(const train::Dialect& dialect) {
+  std::vector<Flag> flags;
+  for (const train::Rule& rule : dialect.rules) {
+    const char* value = rule.takes == train::Takes::nothing   ? ""
+                        : rule.takes == train::Takes::perhaps ? kOptionalBool
+                                                              : "VALUE";
+    flags.push_back({rule.option, value, rule.becomes});
+  }
+  return flags;
+}
+
+std::vector<Flag> training_flags() {
+  std::vector<Flag> flags = foreign_flags(train::training_line());
+  flags.push_back({"--deepspeed", "FILE", "a DeepSpeed configuration"});
+  return flags;
+}
+
+Translated recipe_from(const Arguments& arguments, const train::Overrides& keys, int world) {
+  if (arguments.foreign.empty()) return {train::load_recipe(arguments.only_word("recipe"), keys), {}};
+  Translated result;
+  std::vector<train::Given> options;
+  std::string deepspeed;
+  for (const auto& [name, value] : arguments.foreign) {
+    if (name == "--deepspeed")
+      deepspeed = value;
+    else
+      options.push_back({name, value});
+  }
+  train::ImportContext context;
+  context.ranks = std::max(1, (world > 0 ? world : ranks_of(keys)) / ranks_a_sample(keys));
+  const bool samples = arguments.command->name == "sample";
+  if (!options.empty())
+    result.translation =
+        train::translate(samples ? train::generate_line() : train::training_line(), std::move(options), context);
+  if (!deepspeed.empty()) {
+    const train::Translation file = train::import_file(deepspeed, context);
+    if (result.translation.from.empty()) result.translation.from = file.from;
+    result.translation.merge(file);
+  }
+  result.translation.refuse_to(arguments.command->name);
+
+  const std::string path = arguments.words.empty() ? "" : arguments.only_word("recipe");
+  std::vector<std::string> in_file;
+  if (!path.empty())
+    for (const train::FileKey& key : train::read_recipe_file(path).keys) in_file.push_back(key.name);
+  train::Overrides all;
+  std::erase_if(result.translation.settings, [&](const train::Translation::Setting& s) {
+    return s.assumed && std::find(in_file.begin(), in_file.end(), s.key) != in_file.end();
+  });
+  for (const auto& setting : result.translation.settings) all.emplace_back(setting.key, setting.value);
+  all.insert(all.end(), keys.begin(), keys.end());
+  result.recipe = train::load_recipe(path, all);
+  return result;
+}
+
+Translated recipe_from(const Arguments& arguments, const train::Overrides& keys) {
+  const comm::Rendezvous place = comm::Rendezvous::from_env();
+  log::set_rank(place.rank, place.world);
+  Translated result = recipe_from(arguments, keys, place.world);
+  if (!std::getenv("TESSERA_STORE") && place.rank == 0) tell(result.translation);
+  return result;
+}
+
+void tell(const train::Translation& translation) {
+  for (const std::string& line : translation.lines()) log::info("options: " + line);
+}
+
+}  // namespace tessera::apps
