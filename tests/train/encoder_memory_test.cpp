@@ -48,12 +48,13 @@ class EncoderMemory : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  Recipe recipe(Overrides more = {}) const {
-    more.insert(more.end(), {{"data.path", (folder_ / "data").string()},
-                             {"data.cache", (folder_ / "cache").string()},
-                             {"data.vae", vae_.string()},
-                             {"run.out", (folder_ / "run").string()}});
-    return load_recipe((folder_ / "recipe.toml").string(), more);
+  Recipe recipe(const Overrides& more = {}) const {
+    Overrides all = {{"data.path", (folder_ / "data").string()},
+                     {"data.cache", (folder_ / "cache").string()},
+                     {"data.vae", vae_.string()},
+                     {"run.out", (folder_ / "run").string()}};
+    all.insert(all.end(), more.begin(), more.end());
+    return load_recipe((folder_ / "recipe.toml").string(), all);
   }
 
   fs::path vae_, folder_;

@@ -168,14 +168,18 @@ const std::vector<std::pair<std::string, Config>>& presets() {
 Tensor relative_buckets(int64_t n, const Config& c, const Tensor& like) {
   // Half of the buckets for keys after the query; of each half, half for exact small distances, the rest logarithmic.
   const int64_t half = c.num_buckets / 2, exact = half / 2;
-  const Tensor place = at::arange(n, like.options().dtype(at::kLong));
+  if (like.is_meta()) {  // where its operators are not known: the bytes of what stands below at once
+    const Tensor temporaries = at::empty({6 * n * n}, like.options().dtype(at::kLong));
+    return at::empty({n * n}, temporaries.options());
+  }
+  const Tensor place = at::arange(n, at::kLong);  // not all of these operators know meta tensors
   const Tensor offset = place.unsqueeze(0) - place.unsqueeze(1);  // [query, key]: key - query
-  const Tensor distance = at::maximum(offset, -offset);  // abs() knows no meta tensors
+  const Tensor distance = offset.abs();
   // fp32 and truncation as in the reference: the change points depend on it. Distance 0 is taken by `exact` below.
   const Tensor ratio = at::log(distance.clamp_min(1).to(at::kFloat) / exact) /
                        std::log(static_cast<double>(c.max_distance) / static_cast<double>(exact));
   const Tensor far = (exact + (ratio * (half - exact)).to(at::kLong)).clamp_max(half - 1);
-  return ((offset > 0).to(at::kLong) * half + at::where(distance < exact, distance, far)).flatten();
+  return ((offset > 0).to(at::kLong) * half + at::where(distance < exact, distance, far)).flatten().to(like.device());
 }
 
 Umt5::Umt5(const Config& config) : config_(config) {
