@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 class Vae : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (fs::exists(vae_)) return take_16_channels();
+    if (fs::exists(vae_)) return take_channels(12, 16);
     ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << vae_ << " is not there";
     GTEST_SKIP() << vae_ << " is not there";
   }
@@ -25,12 +25,12 @@ class Vae : public ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  /// Latents of the tiny autoencoder of the golden case have 16 channels, the recipe's model takes 12.
-  void take_16_channels() const {
+  /// The model of the recipe, for latents of an autoencoder of the golden cases: 16 channels, of Wan 2.2's 48.
+  void take_channels(int before, int after) const {
     std::ifstream in(run_.recipe());
     std::string text{std::istreambuf_iterator<char>(in), {}};
-    const std::string before = "in_dim = 12, out_dim = 12";
-    text.replace(text.find(before), before.size(), "in_dim = 16, out_dim = 16");
+    const auto sizes = [](int n) { return "in_dim = " + std::to_string(n) + ", out_dim = " + std::to_string(n); };
+    text.replace(text.find(sizes(before)), sizes(before).size(), sizes(after));
     std::ofstream(run_.recipe()) << text;
   }
   const fs::path vae_ = fs::path(TESSERA_GOLDENS) / "wan21_vae";
@@ -60,6 +60,31 @@ TEST_F(Vae, AFileAloneAndADiffusersFolderGiveTheSameCurve) {
   const auto a = run_.metrics("alone"), b = run_.metrics("folder");
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].at("loss"), b[i].at("loss")) << i;
+}
+
+TEST_F(Vae, TheFinerLatentsOfWan22TrainAndSampleToo) {
+  take_channels(16, 48);
+  const Result r = run_.train(2, "run",
+                              options(fs::path(TESSERA_GOLDENS) / "wan22_vae",
+                                      {"--run.steps", "2", "--sample.every", "2", "--sample.steps", "1"}));
+  ASSERT_EQ(r.code, 0) << r.output;
+  ASSERT_EQ(run_.metrics("run").size(), 2u);
+  for (const auto& rank : run_.metrics("run")[1].at("ranks"))
+    EXPECT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>());
+  EXPECT_FALSE(fs::is_empty(fs::path(run_.out()) / "samples"));
+}
+
+TEST_F(Vae, WeightsOfAnotherSizeAreToldBeforeAnythingIsEncoded) {
+  for (const char* command : {"train", "prepare"}) {
+    std::vector<std::string> arguments = {command, run_.recipe(), "--model.path",
+                                          std::string(TESSERA_GOLDENS) + "/wan21_t2v/model.safetensors"};
+    for (const std::string& option : options(vae_)) arguments.push_back(option);
+    const Result r = run_.tessera(arguments);
+    EXPECT_EQ(r.code, 3) << r.output;
+    for (const char* text : {"model.safetensors: ", "expected [", "file has ["})
+      EXPECT_NE(r.output.find(text), std::string::npos) << r.output;
+  }
+  EXPECT_FALSE(fs::exists(run_.folder() / "cache" / "probes.jsonl"));
 }
 
 TEST_F(Vae, WhatDoesNotFitIsRefusedBeforeAnythingIsEncoded) {
