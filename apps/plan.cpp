@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "commands.h"
+#include "foreign.h"
 #include "look_over.h"
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
@@ -58,7 +60,7 @@ train::Overrides with_machine(const Arguments& arguments) {
 }
 
 /// Frames and pixels of one latent step, found by asking the autoencoder.
-train::VideoScale scale_of(const train::Recipe& recipe, const train::Job& job) {
+train::VideoScale scale_of(const train::Recipe& recipe, const train::Job& job, const train::Shapes& shapes) {
   train::VideoScale scale;
   const auto latent_frames = [&](int64_t frames) -> int64_t {
     try {
@@ -75,15 +77,42 @@ train::VideoScale scale_of(const train::Recipe& recipe, const train::Job& job) {
   };
   scale.frames_per_latent = frames_for(3) - frames_for(2);
   scale.first_frame = frames_for(2) - scale.frames_per_latent;
-  scale.pixels_per_latent = recipe.data.height / job.latent[2];
+  scale.pixels_per_latent = recipe.data.height / shapes.latent[2];
   return scale;
 }
 
-void print_largest(const train::PlanRequest& request, const std::string& what, const train::VideoScale& scale) {
-  const train::Largest found = train::largest(request, train::grow_of(what), scale);
-  if (!found.found) throw UserError(Exit::no_fit, "plan.largest", "not even the smallest fits: " + found.limit);
-  std::printf("largest %s: %s, %s a rank, a step of %s; %s\n", what.c_str(), found.text.c_str(),
-              format_bytes(found.peak).c_str(), format_seconds(found.seconds).c_str(), found.limit.c_str());
+/// A line for each part of the run.
+void print_largest(const std::vector<train::RunPart>& parts, const train::Job& job, const Mesh& mesh,
+                   const std::vector<int>& prompts, const std::string& what) {
+  for (size_t p = 0; p < parts.size(); ++p)
+    train::in_part(parts[p], [&] {
+      const train::Recipe& recipe = parts[p].recipe;
+      const train::Shapes shapes = train::shapes_of(recipe, *job.model, *job.codec);
+      const train::PlanRequest request = train::plan_request(recipe, job, shapes, mesh, prompts[p]);
+      const train::Largest found = train::largest(request, train::grow_of(what), scale_of(recipe, job, shapes));
+      if (!found.found) throw UserError(Exit::no_fit, "plan.largest", "not even the smallest fits: " + found.limit);
+      const std::string part = parts.size() > 1 ? parts[p].name() + ", " : "";
+      std::printf("%slargest %s: %s, %s a rank, a step of %s; %s\n", part.c_str(), what.c_str(), found.text.c_str(),
+                  format_bytes(found.peak).c_str(), format_seconds(found.seconds).c_str(), found.limit.c_str());
+    });
+}
+
+/// "plan.html" for the start of the run, "plan-stage-1.html" for its first stage: as the run folder names its plans.
+std::string file_of(const std::string& file, const train::RunPart& part) {
+  if (part.number == 0) return file;
+  const std::filesystem::path path = file;
+  return (path.parent_path() /
+          (path.stem().string() + "-stage-" + std::to_string(part.number) + path.extension().string()))
+      .string();
+}
+
+/// A file for each part of the run, told when there are several.
+void write_parts(const std::vector<train::PartPlan>& plans, const std::string& file,
+                 const std::function<std::string(const train::Planned&)>& text) {
+  for (const train::PartPlan& p : plans) {
+    checkpoint::write_text(file_of(file, p.part), text(p.planned));
+    if (plans.size() > 1) log::info("plan: " + file_of(file, p.part) + ": " + p.part.name());
+  }
 }
 
 std::vector<std::string> lines_of(const std::string& path) {
@@ -109,8 +138,9 @@ int prompts_of(const train::Recipe& recipe) {
 
 int run(const Arguments& arguments) {
   if (arguments.has("--check")) return check_file(arguments.value("--check"));
-  const train::Recipe recipe =
-      look_over(train::load_recipe(arguments.only_word("recipe"), with_machine(arguments)), /*world=*/0);
+  const Translated given = recipe_from(arguments, with_machine(arguments), /*world=*/0);
+  tell(given.translation);
+  const train::Recipe recipe = look_over(given.recipe, /*world=*/0);
   engine::Meter::install();
   const train::Job job = train::make_job(recipe);
   const std::vector<train::RunPart> parts = train::run_parts(recipe);
@@ -118,22 +148,22 @@ int run(const Arguments& arguments) {
   const bool samples = train::any_samples(parts);
   for (const train::RunPart& part : parts) prompts.push_back(samples ? prompts_of(part.recipe) : 0);
   if (arguments.has("--largest")) {
-    const train::PlanRequest request = train::plan_request(recipe, job, job, recipe.mesh, prompts[0]);
-    print_largest(request, arguments.value("--largest"), scale_of(recipe, job));
+    print_largest(parts, job, recipe.mesh, prompts, arguments.value("--largest"));
     return 0;
   }
   const std::vector<train::PartPlan> plans = train::plan_parts(parts, job, recipe.mesh, prompts);
-  const train::Planned& planned = plans[0].planned;  // what is drawn or written is the run's start
   const std::string text = arguments.has("--json") ? train::plans_json(plans) : train::plans_text(plans);
   std::fputs(text.c_str(), stdout);
   if (arguments.has("--write"))
-    checkpoint::write_text(arguments.value("--write"), planned.plan().to_toml(planned.unit_names()));
-  if (arguments.has("--html")) checkpoint::write_text(arguments.value("--html"), train::plan_page(planned));
-  if (arguments.has("--trace"))
-    checkpoint::write_text(
-        arguments.value("--trace"),
-        train::plan_trace(planned, arguments.has("--executed") ? lines_of(arguments.value("--executed"))
-                                                               : std::vector<std::string>{}));
+    write_parts(plans, arguments.value("--write"),
+                [](const train::Planned& planned) { return planned.plan().to_toml(planned.unit_names()); });
+  if (arguments.has("--html")) write_parts(plans, arguments.value("--html"), train::plan_page);
+  if (arguments.has("--trace")) {
+    const auto executed =
+        arguments.has("--executed") ? lines_of(arguments.value("--executed")) : std::vector<std::string>{};
+    write_parts(plans, arguments.value("--trace"),
+                [&](const train::Planned& planned) { return train::plan_trace(planned, executed); });
+  }
   train::require_fit(plans);
   if (arguments.has("--schedule")) train::write_schedule(plans, arguments.value("--schedule"));
   return 0;
@@ -150,6 +180,7 @@ Command plan_command() {
       "[--write FILE] | plan --check FILE";
   c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --plan.budget 200MiB --html plan.html";
   c.recipe_keys = true;
+  c.foreign = training_flags();
   c.flags = {{"--json", "", "the plan as JSON"},
              {"--gpu", "NAME", "plan for a shipped node (h200, 1xh200, a100-80, l40s, rtx4090 ...): sets plan.profile"},
              {"--nodes", "N", "with --gpu and no mesh: dp_shard over all devices of N nodes"},

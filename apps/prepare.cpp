@@ -1,5 +1,6 @@
 #include "tessera/train/prepare.h"
 #include "commands.h"
+#include "foreign.h"
 #include "look_over.h"
 #include "tessera/base/log.h"
 #include "tessera/train/sampling.h"
@@ -14,18 +15,20 @@ Command prepare_command() {
   c.usage = "prepare RECIPE [--table.key VALUE ...]";
   c.example = "tessera launch -n 2 prepare recipes/wan-tiny_demo_cpu.toml";
   c.recipe_keys = true;
+  c.foreign = training_flags();
   c.flags = {{"--rebuild", "", "make entries anew that are stale or damaged"},
              {"--strict", "", "stop at the first faulty row (data.strict)"}};
   c.run = [](const Arguments& arguments) {
     train::Overrides overrides = arguments.overrides;
     if (arguments.has("--strict")) overrides.emplace_back("data.strict", "true");
-    train::Recipe recipe = look_over(train::load_recipe(arguments.only_word("recipe"), overrides));
+    train::Recipe recipe = look_over(recipe_from(arguments, overrides).recipe);
     engine::Meter::install();
     const comm::Rendezvous place = comm::Rendezvous::from_env();
     log::set_rank(place.rank, place.world);
     const Mesh mesh = train::fill_mesh(recipe.mesh, place.world);
     comm::Comm comm(place, mesh, recipe.fault.timeout);
     const train::Job job = train::make_job(recipe);
+    train::check_weights(recipe, job);
     const std::vector<train::StageData> stages =
         train::prepare_parts(recipe, job, mesh, comm, place.rank,
                              {.rebuild = arguments.has("--rebuild"), .prompts = false, .tolerant = true});

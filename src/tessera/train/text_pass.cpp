@@ -4,6 +4,7 @@
 
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/train/conditioner.h"
 
 namespace tessera::train {
 
@@ -11,15 +12,25 @@ namespace fs = std::filesystem;
 
 TextPass::TextPass(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
                    const fs::path& tokenizer)
-    : job_(job), tokenizer_(tokenizer), run_(*job.text, mesh, comm, rank) {
-  if (recipe.data.text_encoder_path.empty())
-    run_.initialise(0);
+    : job_(job),
+      weights_(recipe.data.text_encoder_path),
+      mesh_(mesh),
+      comm_(comm),
+      rank_(rank),
+      tokenizer_(tokenizer) {}
+
+void TextPass::load() {
+  if (run_) return;
+  run_.emplace(*job_.text, mesh_, comm_, rank_);
+  if (weights_.empty())
+    run_->initialise(0);
   else
-    run_.load(checkpoint::open_weights(recipe.data.text_encoder_path));
+    run_->load(weights_);
 }
 
 at::Tensor TextPass::encode(const std::string& text) {
-  return run_.forward(job_.text->pack({tokenizer_.encode(text, job_.context_length)})).contiguous();
+  load();
+  return run_->forward(job_.text->pack({tokenizer_.encode(text, job_.context_length)})).contiguous();
 }
 
 int64_t TextPass::token_count(const std::string& text) const {
@@ -33,6 +44,7 @@ std::string encoder_hash(const Recipe& recipe, const Job& job, const fs::path& t
     for (const auto& file : weights.files())
       text += "|" + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
   }
+  text += conditioner_fingerprint(recipe, job);
   char hex[20];
   std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));
   return hex;

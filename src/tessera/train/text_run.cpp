@@ -1,7 +1,8 @@
 #include "tessera/train/text_run.h"
 
+#include <utility>
+
 #include "tessera/engine/transfer.h"
-#include "tessera/models/names.h"
 
 namespace tessera::train {
 
@@ -13,29 +14,31 @@ TextRun::TextRun(const net::TextEncoder& encoder, const Mesh& mesh, comm::Comm& 
     spec_.units.push_back(unit->spec());
     prefixes.push_back(unit->prefix());
   }
+  // A prompt is too short for a pipeline: every stage's ranks run the whole encoder.
   plan_.mesh = mesh;
+  plan_.mesh[Axis::dp_replicate] *= std::exchange(plan_.mesh[Axis::pp], 1);
   plan_.units.resize(spec_.units.size());
   schedule_ = plan::compile_forward(spec_, plan_, rank, "encode", 1);
   store_ = std::make_unique<engine::Store>(spec_, prefixes, plan_, rank, at::kCPU, /*trainable=*/false);
   store_->set_arena(schedule_.arena);
-  executor_ =
-      std::make_unique<engine::Executor>(encoder.units(), *store_, comm, plan_, rank, engine::ExecutorOptions{});
+  executor_ = std::make_unique<engine::Executor>(encoder.units(), *store_, comm, plan_, rank,
+                                                 engine::ExecutorOptions{.cut_tokens = false});
 }
 
-void TextRun::load(const checkpoint::WeightSet& weights) {
-  std::vector<std::string> official;
-  for (const auto& unit : spec_.units)
-    for (const auto& param : unit.params) official.push_back(param.name);
-  const auto foreign = [&](const std::string& name, const std::string& naming) {
-    return encoder_.foreign_name(name, naming);
+NamedWeights open_text_weights(const net::TextEncoder& encoder, const std::string& path) {
+  const auto foreign = [&encoder](const std::string& name, const std::string& naming) {
+    return encoder.foreign_name(name, naming);
   };
-  const models::Naming naming =
-      models::detect_naming(official, foreign, models::kTextNamings, weights.names(), weights.path().string());
-  engine::load_weights(
-      *store_, weights, [&](const std::string& name) { return naming.prefix + foreign(name, naming.naming); },
-      [](const std::string&, const std::vector<int64_t>&) {
-        return std::string("does data.text_encoder name the encoder of these weights?");
-      });
+  return NamedWeights(path, encoder.units(), foreign, models::kTextNamings);
+}
+
+std::string likely_text_cause(const std::string&, const std::vector<int64_t>&) {
+  return "does data.text_encoder name the encoder of these weights?";
+}
+
+void TextRun::load(const std::string& path) {
+  const NamedWeights weights = open_text_weights(encoder_, path);
+  engine::load_weights(*store_, weights.set(), weights.names(), likely_text_cause);
 }
 
 void TextRun::initialise(uint64_t seed) {

@@ -25,7 +25,7 @@ Config wan22_config() {
 
 namespace {
 
-void check_sizes(const Config& c, const ConfigReader& json) {
+void check_vae_sizes(const Config& c, const ConfigReader& json) {
   if (c.levels() > 8 || c.temporal_downsample.size() + 1 != c.dim_mult.size())
     json.fail("temperal_downsample has " + std::to_string(c.temporal_downsample.size()) + " entries, dim_mult " +
               std::to_string(c.dim_mult.size()) + ": expected one less, between neighbouring levels");
@@ -67,7 +67,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.temporal_downsample = json.flags("temperal_downsample", c.temporal_downsample);  // the files spell it so
   c.mean = json.reals(diffusers ? "latents_mean" : "mean", c.mean);
   c.std = json.reals(diffusers ? "latents_std" : "std", c.std);
-  check_sizes(c, json);
+  check_vae_sizes(c, json);
   return c;
 }
 
