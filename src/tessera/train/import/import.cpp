@@ -94,7 +94,7 @@ const Dialect& of_command(const CommandLine& line) {
   }
   if (best) return *best;
   throw UserError(
-      Exit::usage, "import", "no option of this command is known_options" + (script.empty() ? "" : ": " + script),
+      Exit::usage, "import", "no option of this command is known" + (script.empty() ? "" : ": " + script),
       "commands of DiffSynth, musubi-tuner, diffusion-pipe and generate.py are read; tessera import --table "
       "lists their options");
 }
@@ -139,7 +139,7 @@ Translation import_file(const std::string& path, const ImportContext& context) {
       most = n, best = &form, options = std::move(tried);
   }
   if (!best)
-    throw UserError(Exit::usage, "import", path + ": no option in it is known_options",
+    throw UserError(Exit::usage, "import", path + ": no option in it is known",
                     "a DeepSpeed .json, an accelerate .yaml, the .toml of musubi-tuner or diffusion-pipe are read");
   Translation result = translate(best->dialect(), std::move(options), inside);
   result.from += ", " + path;

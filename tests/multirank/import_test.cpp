@@ -1,0 +1,228 @@
+// Command lines of other programs, run as they are typed: on a tiny checkpoint, they train and sample.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A tiny model in a folder laid out as a release, and clips to train on.
+struct Release : TinyRun {
+  Release() : TinyRun("import") {
+    const Result made = train(1, "source", {"--run.steps", "1"});
+    EXPECT_EQ(made.code, 0) << made.output;
+    fs::rename(out("source") + "/model", folder() / "release");
+  }
+  std::string release() const { return (folder() / "release").string(); }
+  std::string data() const { return (folder() / "data").string(); }
+  /// What a recipe has to say of such small clips.
+  std::vector<std::string> small(const std::string& run) const {
+    return {"--run.out",  out(run), "--data.path", data(),  "--data.cache",  (folder() / "cache").string(),
+            "--data.fps", "8",      "--data.size", "32,32", "--data.frames", "8",
+            "--data.vae", "haar:12"};
+  }
+  std::string file(const std::string& name, const std::string& text) const {
+    std::ofstream(folder() / name) << text;
+    return (folder() / name).string();
+  }
+};
+
+const Release& release() {
+  static const Release made;
+  return made;
+}
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void expect_words(const Result& r, int code, const std::vector<std::string>& words) {
+  EXPECT_EQ(r.code, code) << r.output;
+  for (const std::string& word : words)
+    EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
+}
+
+std::string text_of(const std::string& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(TrainingLine, TrainsAndTellsWhatEachOptionIs) {
+  const Release& r = release();
+  const std::vector<std::string> line = {"launch",
+                                         "-n",
+                                         "2",
+                                         "train",
+                                         "--task",
+                                         "t2v-14B",
+                                         "--ckpt_dir",
+                                         r.release(),
+                                         "--dit_fsdp",
+                                         "--t5_fsdp",
+                                         "--ulysses_size",
+                                         "1",
+                                         "--batch_size",
+                                         "2",
+                                         "--gradient_accumulation_steps",
+                                         "2",
+                                         "--learning_rate",
+                                         "2.5e-5",
+                                         "--weight_decay",
+                                         "0.01",
+                                         "--max_steps",
+                                         "2",
+                                         "--warmup_steps",
+                                         "1",
+                                         "--save_interval",
+                                         "5000",
+                                         "--log_interval",
+                                         "100"};
+  const Result result = r.tessera(line + r.small("line"));
+  expect_words(
+      result, 0,
+      {"train.global_batch = 8", "--log_interval 100", "2 x 2 x dp_size 2", "train.eta_min = 2.5e-06", "every 4"});
+  EXPECT_EQ(r.metrics("line").size(), 2u);
+  const std::string recipe = text_of(r.out("line") + "/recipe.toml");
+  for (const char* wanted :
+       {"global_batch = 8", "schedule = \"cosine_min\"", "strategy = \"full_shard\"", "lr = 2.5e-5"})
+    EXPECT_NE(recipe.find(wanted), std::string::npos) << wanted << " in:\n" << recipe;
+}
+
+TEST(TrainingLine, OneBlockInThreeRecomputesWhereThatIsAskedFor) {
+  const Release& r = release();
+  expect_words(r.tessera({"plan", r.recipe(), "--plan.recompute", "every 3"}), 0, {"recompute 1"});
+  expect_words(r.tessera({"plan", r.recipe(), "--plan.activations", "recompute_offload"}), 0,
+               {"recompute 3", "some of 3 offloaded"});
+}
+
+TEST(TrainingLine, WrongVariantsAreNamed) {
+  const Release& r = release();
+  const std::vector<std::string> good = {"train", "--task", "t2v-14B", "--ckpt_dir", r.release(), "--max_steps", "1"};
+  expect_words(r.tessera(good + std::vector<std::string>{"--btach_size", "2"}), 2, {"--btach_size", "--batch_size"});
+  expect_words(r.tessera({"train", "--task", "t2v-13B", "--ckpt_dir", r.release()}), 2,
+               {"t2v-13B", "did you mean t2v-1"});
+  expect_words(r.tessera({"train", "--task", "i2v-14B", "--ckpt_dir", r.release()}), 3, {"holds a t2v model", "i2v"});
+  expect_words(r.tessera({"train", "--task", "t2v-A14B", "--ckpt_dir", r.release()}), 3, {"high_noise_model"});
+  expect_words(r.tessera({"train", "--task", "t2v-14B"}), 2, {"--ckpt_dir"});
+  expect_words(r.tessera(good + std::vector<std::string>{"--batch_size", "x"}), 2, {"--batch_size x", "whole number"});
+  expect_words(r.tessera({"train", "--dit_fsdp"}), 2, {"model", "preset"});
+}
+
+TEST(DeepSpeed, EachStageTrainsWithItsOffloadToTheSameLoss) {
+  const Release& r = release();
+  std::map<std::string, std::string> files = {
+      {"z1.json", R"({"zero_optimization": {"stage": 1}, "gradient_clipping": 1.0, "train_batch_size": 4})"},
+      {"z2.json", R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true}},
+                      "gradient_clipping": "auto", "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2})"},
+      {"z3.json", R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
+                      "offload_optimizer": {"device": "cpu"}}, "train_batch_size": "auto"})"}};
+  std::map<std::string, double> losses;
+  for (const auto& [name, text] : files) {
+    const Result result = r.tessera({"launch", "-n", "2", "train", r.recipe(), "--run.out", r.out("run_" + name),
+                                     "--run.steps", "2", "--deepspeed", r.file(name, text)});
+    expect_words(result, 0, {"zero_optimization.stage", "plan.strategy"});
+    ASSERT_EQ(r.metrics("run_" + name).size(), 2u) << name;
+    losses[name] = r.metrics("run_" + name)[1].at("loss");
+  }
+  // the same samples in other micro-batches: but for the order of sums the same loss
+  EXPECT_NEAR(losses["z1.json"], losses["z2.json"], 2e-6);
+  EXPECT_NEAR(losses["z1.json"], losses["z3.json"], 2e-6);
+  const std::string host = text_of(r.out("run_z3.json") + "/plan.toml");
+  EXPECT_NE(host.find("host"), std::string::npos) << host;
+}
+
+TEST(DeepSpeed, WhatCannotBeHadStopsTheRunWithItsReason) {
+  const Release& r = release();
+  const std::string fp16 = r.file("fp16.json", R"({"fp16": {"enabled": true}, "wandb": {"enabled": true}})");
+  expect_words(r.tessera({"train", r.recipe(), "--deepspeed", fp16}), 2,
+               {"fp16.enabled", "wandb.enabled", "cannot be had"});
+  const std::string batch =
+      r.file("batch.json",
+             R"({"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1})");
+  expect_words(r.tessera({"launch", "-n", "2", "train", r.recipe(), "--deepspeed", batch}), 2,
+               {"train_batch_size = 5", "dp_size 2"});
+  expect_words(r.tessera({"train", r.recipe(), "--deepspeed", "no.json"}), 3, {"no.json"});
+}
+
+TEST(Import, CommandsBecomeRecipesThatTrain) {
+  const Release& r = release();
+  const std::string weights = r.release() + "/diffusion_pytorch_model.safetensors";
+  const std::string model = fs::exists(weights) ? weights : r.release();
+  const std::string set =
+      r.file("set.toml", "[general]\nresolution = [32, 32]\nbatch_size = 2\n[[datasets]]\nvideo_directory = \"" +
+                             r.data() + "\"\ntarget_frames = [8]\n");
+  const std::string pipe =
+      r.file("pipe.toml",
+             "output_dir = \"x\"\nmax_steps = 1\nmicro_batch_size_per_gpu = 2\n[model]\ntype = 'wan'\n"
+             "transformer_path = '" +
+                 r.release() + "'\n[optimizer]\ntype = 'adamw_optimi'\nlr = 1e-4\n");
+  const std::vector<std::pair<std::string, std::vector<std::string>>> commands = {
+      {"diffsynth",
+       {"--from",
+        "accelerate launch --num_processes 2 examples/wanvideo/model_training/train.py --dataset_base_path " +
+            r.data() + " --model_paths '[\"" + r.release() +
+            "\"]' --height 32 --width 32 --num_frames 8 --num_epochs 1 --learning_rate 1e-4 --trainable_models "
+            "dit --use_gradient_checkpointing"}},
+      {"diffsynth_old",
+       {"--from", "python train_wan_t2v.py --task train --train_architecture full --dataset_path " + r.data() +
+                      " --dit_path " + r.release() +
+                      " --height 32 --width 32 --num_frames 8 --steps_per_epoch 2 "
+                      "--max_epochs 1 --training_strategy deepspeed_stage_3 --use_gradient_checkpointing_offload"}},
+      {"musubi",
+       {"--from", "accelerate launch wan_train_network.py --task t2v-14B --dit " + r.release() + " --dataset_config " +
+                      set + " --max_train_steps 1 --timestep_sampling sigmoid --gradient_checkpointing"}},
+      {"pipe", {pipe}}};
+  for (const auto& [name, words] : commands) {
+    SCOPED_TRACE(name);
+    const std::string recipe = (r.folder() / (name + ".toml")).string();
+    expect_words(r.tessera(std::vector<std::string>{"import", "-o", recipe} + words), 0, {recipe, "refused"});
+    expect_words(
+        r.tessera(std::vector<std::string>{"launch", "-n", "2", "train", recipe, "--run.steps", "1"} + r.small(name)),
+        0, {});
+    EXPECT_EQ(r.metrics(name).size(), 1u);
+  }
+}
+
+TEST(Import, PrintsARecipeAndNamesWhatIsUnknown) {
+  const Release& r = release();
+  const Result printed = r.tessera({"import", "--from", "train.py --dataset_base_path D --learning_rate 1e-5"});
+  expect_words(printed, 0, {"lr = 1e-5", "# --learning_rate 1e-5"});
+  expect_words(r.tessera({"import", "--from", "train.py --dataset_base_path D --learning_rates 1"}), 2,
+               {"--learning_rates", "did you mean --learning_rate"});
+  expect_words(r.tessera({"import"}), 2, {"no file given"});
+  expect_words(r.tessera({"import", "no.json"}), 3, {"no.json"});
+}
+
+TEST(Generate, SamplesWithTheOptionsOfTheOfficialProgram) {
+  const Release& r = release();
+  const std::string clip = (r.folder() / "clip.mp4").string();
+  const std::vector<std::string> line = {"sample",      "--task",
+                                         "t2v-14B",     "--ckpt_dir",
+                                         r.release(),   "--size",
+                                         "32*32",       "--frame_num",
+                                         "8",           "--sample_steps",
+                                         "2",           "--sample_shift",
+                                         "3",           "--sample_guide_scale",
+                                         "2",           "--base_seed",
+                                         "3",           "--offload_model",
+                                         "True",        "--convert_model_dtype",
+                                         "--save_file", clip,
+                                         "--prompt",    "a square"};
+  // the release has no tokenizer: a small one is made of the captions
+  const std::vector<std::string> tiny = {"--data.path", r.data(),       "--data.vae",
+                                         "haar:12",     "--data.cache", (r.folder() / "cache").string()};
+  expect_words(r.tessera(line + tiny), 0, {"sample.sampler = unipc", "--offload_model True", clip});
+  EXPECT_TRUE(fs::exists(clip));
+  expect_words(r.tessera({"sample", "--task", "t2v-14B", "--ckpt_dir", r.release(), "--sample_solver", "eular"}), 2,
+               {"eular", "unipc"});
+  expect_words(r.tessera({"sample", "--task", "t2v-14B", "--ckpt_dir", r.release(), "--use_prompt_extend"}), 2,
+               {"--use_prompt_extend", "extend them before"});
+}
+
+}  // namespace
+}  // namespace tessera::testing
