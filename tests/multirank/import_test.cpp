@@ -169,10 +169,12 @@ TEST(Import, CommandsBecomeRecipesThatTrain) {
             "\"]' --height 32 --width 32 --num_frames 8 --num_epochs 1 --learning_rate 1e-4 --trainable_models "
             "dit --use_gradient_checkpointing"}},
       {"diffsynth_old",
-       {"--from", "python train_wan_t2v.py --task train --train_architecture full --dataset_path " + r.data() +
-                      " --dit_path " + r.release() +
-                      " --height 32 --width 32 --num_frames 8 --steps_per_epoch 2 "
-                      "--max_epochs 1 --training_strategy deepspeed_stage_3 --use_gradient_checkpointing_offload"}},
+       {"--from",
+        "python train_wan_t2v.py --task train --train_architecture lora --lora_rank 4 --lora_alpha 4 "
+        "--lora_target_modules q,k,v,o,ffn.0,ffn.2 --dataset_path " +
+            r.data() + " --dit_path " + r.release() +
+            " --height 32 --width 32 --num_frames 8 --steps_per_epoch 2 "
+            "--max_epochs 1 --training_strategy deepspeed_stage_3 --use_gradient_checkpointing_offload"}},
       {"musubi",
        {"--from", "accelerate launch wan_train_network.py --task t2v-14B --dit " + r.release() + " --dataset_config " +
                       set + " --max_train_steps 1 --timestep_sampling sigmoid --gradient_checkpointing"}},

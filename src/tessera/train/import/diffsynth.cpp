@@ -168,7 +168,7 @@ void columns(Translator& t, const std::string& option) {
 void window(Translator& t) {
   const auto time = [](double index) { return 5 * (1 - index) / (1 + 4 * (1 - index)); };
   for (const auto& [option, key] :
-       {std::pair("--max_timestep_boundary", "diffusion.min_t"), {"--min_timestep_boundary", "diffusion.max_t"}}) {
+       {std::pair("--max_timestep_boundary", kLeastTimestep), {"--min_timestep_boundary", kMostTimestep}}) {
     if (!t.has(option)) continue;
     const double index = t.number(option, 0);
     if (index < 0 || index > 1)

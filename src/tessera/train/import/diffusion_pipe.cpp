@@ -46,7 +46,7 @@ void timesteps(Translator& t) {
   t.assume("diffusion.timesteps", "logit_normal", "diffusion-pipe's timesteps");
   if (t.has("model.shift")) t.set("diffusion.shift", t.value("model.shift"), {"model.shift"});
   t.assume("diffusion.shift", "1", "timesteps are not shifted");
-  for (const auto& [name, key] : {std::pair("model.min_t", "diffusion.min_t"), {"model.max_t", "diffusion.max_t"}})
+  for (const auto& [name, key] : {std::pair("model.min_t", kLeastTimestep), {"model.max_t", kMostTimestep}})
     if (t.has(name)) t.set(key, t.value(name), {name});
 }
 
@@ -124,7 +124,7 @@ void checkpointing(Translator& t, const Given& g) {
 
 void quantised(Translator& t, const Given& g) {
   if (g.value == "float8")
-    t.set("lora.base_dtype", "fp8", {g.name});
+    t.set(kFrozenDtype, "fp8", {g.name});
   else if (g.value == "bfloat16")
     t.set("plan.param_dtype", "bf16", {g.name});
   else

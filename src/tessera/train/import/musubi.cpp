@@ -65,8 +65,7 @@ void musubi_timesteps(Translator& t) {
 
 /// 0..1000, as shares.
 void musubi_window(Translator& t) {
-  for (const auto& [option, key] :
-       {std::pair("--min_timestep", "diffusion.min_t"), {"--max_timestep", "diffusion.max_t"}})
+  for (const auto& [option, key] : {std::pair("--min_timestep", kLeastTimestep), {"--max_timestep", kMostTimestep}})
     if (t.has(option)) t.set(key, number_text(t.number(option, 0) / 1000), {option});
 }
 
@@ -262,7 +261,7 @@ std::vector<Rule> musubi_rules() {
       implied("--offload_inactive_dit", "the expert that has no turn rests where the plan puts it", Takes::perhaps),
       by(
           "--fp8_base", "`lora.base_dtype = fp8`",
-          [](Translator& t, const Given& g) { t.set("lora.base_dtype", "fp8", {g.name}); }, Takes::perhaps),
+          [](Translator& t, const Given& g) { t.set(kFrozenDtype, "fp8", {g.name}); }, Takes::perhaps),
       implied("--fp8_scaled", "blocks of fp8 have a scale", Takes::perhaps),
       implied("--fp8_t5", "the text encoder works before training, and is gone then", Takes::perhaps),
       refused("--force_v2_1_time_embedding", "timesteps are embedded as the model was trained", Takes::perhaps),

@@ -7,6 +7,11 @@
 
 namespace tessera::train {
 
+/// Keys that an expert trained by itself and a LoRA's base have; refused as long as recipes lack them.
+inline constexpr const char* kLeastTimestep = "diffusion.min_t";  ///< 0 to 1, after the shift
+inline constexpr const char* kMostTimestep = "diffusion.max_t";
+inline constexpr const char* kFrozenDtype = "lora.base_dtype";
+
 /// Files of weights by what their names tell: the denoiser's, text encoder's, VAE's ... keys are set. `files` may hold
 /// the shards of one model, which is then named by their folder.
 void set_weight_files(Translator& t, const std::vector<std::string>& files, const std::string& option);
