@@ -20,12 +20,17 @@ using Names = std::vector<std::string>;
 // The columns that today's trainers write, most specific first.
 const Names kPathColumns = {"video", "image", "file_name", "file_path", "path", "video_path", "image_path"};
 const Names kCaptionColumns = {"prompt", "text", "caption", "cap"};
+const Names kFirstColumns = {"input_image", "first_image", "first_frame", "image"};
+const Names kLastColumns = {"end_image", "last_image", "last_frame"};
+const Names kSoundColumns = {"audio", "input_audio", "audio_path"};
+const Names kPoseColumns = {"pose", "pose_video", "s2v_pose_video"};
 // Facts that are read from the clip itself.
 const Names kKnownColumns = {"type", "num_frames", "height", "width", "aspect_ratio", "resolution", "fps", "duration"};
 const Names kTables = {"metadata.csv",        "metadata.json", "metadata.jsonl",
                        "videos2caption.json", "captions.json", "videos.txt"};
 const Names kFolders = {"", "videos", "train"};  // where a relative path is looked for
 const Names kVideoEndings = {".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".gif", ".mpg", ".mpeg", ".ts", ".wmv"};
+const Names kSoundEndings = {".wav", ".mp3", ".flac", ".m4a", ".ogg"};
 const Names kImageEndings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"};
 constexpr const char* kMend = "mend or remove the row";
 
@@ -51,28 +56,44 @@ void check_caption(const std::string& text, const std::string& where) {
               where + ": the caption is not UTF-8 at byte " + std::to_string(bad), "save the file as UTF-8");
 }
 
-std::string caption_beside(const Path& clip) {
-  const Path file = caption_file(clip);
-  check_input(fs::is_regular_file(file), "data.dataset", clip.string() + ": no caption, expected " + file.string(),
-              "write the caption into that file, or list clips and captions in a metadata.csv");
-  std::string text = checkpoint::read_text(file);
 /// a.txt of a.mp4, and of the folder a.
 Path caption_file(const Path& clip) {
   return fs::is_directory(clip) ? Path(clip) += ".txt" : Path(clip).replace_extension(".txt");
 }
 
+std::string caption_beside(const Path& clip) {
+  const Path file = caption_file(clip);
+  check_input(fs::is_regular_file(file), "data.dataset", clip.string() + ": no caption, expected " + file.string(),
+              "write the caption into that file, or list clips and captions in a metadata.csv");
+  std::string text = checkpoint::read_text(file);
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   check_caption(text, file.string());
   return text;
 }
 
+Path sound_beside(const Path& clip) {
+  for (const std::string& ending : kSoundEndings)
+    if (const Path file = Path(clip).replace_extension(ending); fs::is_regular_file(file)) return file;
+  return {};
+}
+
 void add_clip(const Path& clip, std::vector<Item>& items, Problems& problems) {
   try {
-    items.push_back({clip, {caption_beside(clip)}, clip.string()});
+    Item item{clip, {caption_beside(clip)}, clip.string()};
+    item.sound = sound_beside(clip);
+    items.push_back(std::move(item));
   } catch (const UserError& error) {
     problems.add(clip.string(), error);
   }
+}
+
+/// Folders beside the clips may be anything (masks, previews): one of frames is a clip when it has a caption.
+bool captioned(const Path& frames, Problems& problems) {
+  const Path caption = caption_file(frames);
+  if (fs::is_regular_file(caption)) return true;
+  problems.note(frames.string() + ": numbered frames, not used without a caption, " + caption.string());
+  return false;
 }
 
 std::vector<Item> read_folder(const Path& folder, Problems& problems) {
@@ -91,14 +112,6 @@ std::vector<Item> read_folder(const Path& folder, Problems& problems) {
 /// The first of these columns that the row has something in; its texts.
 const std::vector<std::string>* filled(const Row& row, const Names& columns, std::string* name) {
   for (const std::string& column : columns) {
-/// Folders beside the clips may be anything (masks, previews): one of frames is a clip when it has a caption.
-bool captioned(const Path& frames, Problems& problems) {
-  const Path caption = caption_file(frames);
-  if (fs::is_regular_file(caption)) return true;
-  problems.note(frames.string() + ": numbered frames, not used without a caption, " + caption.string());
-  return false;
-}
-
     const auto found = row.fields.find(column);
     if (found == row.fields.end()) continue;
     if (name->empty()) *name = column;  // to be named when all are empty
@@ -122,6 +135,29 @@ Path find_clip(const std::string& name, const Path& folder, const std::string& w
                   "paths are relative to " + folder.string() + "; mend or remove the row");
 }
 
+/// A picture of the row, where a column other than the clip's own names one.
+Path picture_of(const Row& row, const Names& columns, const std::string& clip_column, const Path& folder) {
+  for (const std::string& column : columns) {
+    const auto found = row.fields.find(column);
+    if (column == clip_column || found == row.fields.end() || found->second.empty() || found->second[0].empty())
+      continue;
+    const Path path = find_clip(found->second[0], folder, row.where);
+    check_input(is_image(path), "data.dataset",
+                row.where + ": " + path.string() + " in column " + column + " is no picture, expected one of " +
+                    joined(kImageEndings),
+                kMend);
+    return path;
+  }
+  return {};
+}
+
+/// A file of the row beside its clip.
+Path file_of(const Row& row, const Names& columns, const Path& folder) {
+  std::string column;
+  const auto* names = filled(row, columns, &column);
+  return names ? find_clip(names->front(), folder, row.where) : Path();
+}
+
 /// VideoX's `type` says which kind a clip is; where the file's name says otherwise, one of the two is wrong.
 void check_type(const Row& row, const Path& clip) {
   const auto found = row.fields.find("type");
@@ -142,6 +178,7 @@ Item item_of(const Row& row, const Path& folder) {
               "fill it in or remove the row");
   check_input(path->size() == 1, "data.dataset",
               row.where + ": " + std::to_string(path->size()) + " paths in column " + column + ", expected one", kMend);
+  const std::string clip_column = column;
   column.clear();
   const auto* captions = filled(row, kCaptionColumns, &column);
   check_input(captions != nullptr, "data.dataset",
@@ -156,6 +193,10 @@ Item item_of(const Row& row, const Path& folder) {
   }
   Item item{find_clip(path->front(), folder, row.where), *captions, row.where};
   check_type(row, item.path);
+  item.first_picture = picture_of(row, kFirstColumns, clip_column, folder);
+  item.last_picture = picture_of(row, kLastColumns, clip_column, folder);
+  item.sound = file_of(row, kSoundColumns, folder);
+  item.pose = file_of(row, kPoseColumns, folder);
   return item;
 }
 
@@ -167,9 +208,11 @@ void check_columns(const RowTable& table, const Path& file, Problems& problems) 
     check_input(table.columns.empty() || has_one(*names), "data.dataset",
                 file.string() + ": expected a column " + joined(*names) + ", found " + joined(table.columns),
                 "rename the column");
+  const std::vector<const Names*> kRead = {&kPathColumns,  &kCaptionColumns, &kFirstColumns, &kLastColumns,
+                                           &kSoundColumns, &kPoseColumns,    &kKnownColumns};
   Names unused;
   for (const std::string& column : table.columns)
-    if (!contains(kPathColumns, column) && !contains(kCaptionColumns, column) && !contains(kKnownColumns, column))
+    if (std::none_of(kRead.begin(), kRead.end(), [&](const Names* names) { return contains(*names, column); }))
       unused.push_back(column);
   if (!unused.empty()) problems.note(file.string() + ": not used by this version: columns " + joined(unused));
 }

@@ -16,8 +16,9 @@
 //
 // A row's clip is its column video, image, file_name, file_path, path, video_path or image_path, its caption prompt,
 // text, caption or cap: the first that is filled in. A JSON list of captions gives the clip several, one of which is
-// drawn each epoch. `type`, where there is one, must fit the clip. Paths are relative to the folder, or to `videos` or
-// `train` in it.
+// drawn each epoch. Columns input_image, first_image or image (beside a video) and end_image or last_image are pictures
+// that image-to-video models begin and end with, instead of the clip's own first and last frame. `type`, where there is
+// one, must fit the clip. Paths are relative to the folder, or to `videos` or `train` in it.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -34,8 +35,8 @@ struct Item {
   std::string where;                           ///< for messages: file and row, or the clip itself
   Path first_picture = {}, last_picture = {};  ///< of the row, for models that begin or end with one; or empty
 
-  Path sound;  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one
-  Path pose;   ///< of the row: a clip of poses, frame by frame beside this one; or empty
+  Path sound = {};  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one
+  Path pose = {};   ///< of the row: a clip of poses, frame by frame beside this one; or empty
 
   const std::string& caption() const { return captions.front(); }
 };

@@ -42,13 +42,17 @@ void drain(AVCodecContext& codec, Take&& take) {
 class Muxer {
  public:
   using Options = std::initializer_list<std::pair<const char*, int64_t>>;
-  /// `format` and `options` as FFmpeg names them.
-  Muxer(const char* format, const AVCodecContext& codec, Options options) : codec_(codec) {
+  /// `format` and `options` as FFmpeg names them; `sound`: a second stream, or null.
+  Muxer(const char* format, const AVCodecContext& codec, Options options, const AVCodecContext* sound = nullptr)
+      : codec_(codec), sound_(sound) {
     require(avformat_alloc_output_context2(&format_, nullptr, format, nullptr), "opening the file writer");
-    stream_ = avformat_new_stream(format_, nullptr);
-    require(avcodec_parameters_from_context(stream_->codecpar, &codec), "describing the stream");
-    stream_->time_base = codec.time_base;
-    stream_->avg_frame_rate = codec.framerate;
+    for (const AVCodecContext* stream_codec : {&codec, sound}) {
+      if (!stream_codec) continue;
+      AVStream* stream = avformat_new_stream(format_, nullptr);
+      require(avcodec_parameters_from_context(stream->codecpar, stream_codec), "describing the stream");
+      stream->time_base = stream_codec->time_base;
+      stream->avg_frame_rate = stream_codec->framerate;
+    }
     require(avio_open_dyn_buf(&format_->pb), "opening a buffer");
     AVDictionary* set = nullptr;
     for (const auto& [name, value] : options) av_dict_set_int(&set, name, value, 0);
@@ -65,9 +69,9 @@ class Muxer {
 
   void add(AVPacket& packet) {
     packet.duration = 1;
-    av_packet_rescale_ts(&packet, codec_.time_base, stream_->time_base);
-    require(av_write_frame(format_, &packet), "writing a frame");
+    write(packet, codec_, 0);
   }
+  void add_sound(AVPacket& packet) { write(packet, *sound_, 1); }
 
   std::string finish() {
     require(av_write_trailer(format_), "writing the end of the file");
@@ -85,9 +89,17 @@ class Muxer {
     return file;
   }
 
+  void write(AVPacket& packet, const AVCodecContext& codec, int stream) {
+    packet.stream_index = stream;
+    av_packet_rescale_ts(&packet, codec.time_base, format_->streams[stream]->time_base);
+    // Two streams come one after the other and are put in order of time here.
+    require(sound_ ? av_interleaved_write_frame(format_, &packet) : av_write_frame(format_, &packet),
+            "writing a frame");
+  }
+
   const AVCodecContext& codec_;
+  const AVCodecContext* sound_;
   AVFormatContext* format_ = nullptr;
-  AVStream* stream_ = nullptr;
 };
 
 }  // namespace tessera::data

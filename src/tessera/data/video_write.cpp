@@ -1,10 +1,12 @@
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/data/audio.h"
 #include "tessera/data/ffmpeg_write.h"
-#include "tessera/data/video.h"
 
 namespace tessera::data {
 
@@ -55,6 +57,42 @@ CodecPtr open_video_encoder(int width, int height, double fps) {
   return codec;
 }
 
+CodecPtr open_sound_encoder(int rate) {
+  const AVCodec* encoder = avcodec_find_encoder(AV_CODEC_ID_AAC);
+  CodecPtr codec = new_encoder(encoder, "AAC", 0, 0, AV_PIX_FMT_NONE);
+  codec->sample_fmt = AV_SAMPLE_FMT_FLTP;
+  codec->sample_rate = rate;
+  codec->bit_rate = 96000;
+  codec->time_base = {1, rate};
+  codec->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
+  av_channel_layout_default(&codec->ch_layout, 1);
+  require(avcodec_open2(codec.get(), encoder, nullptr), "opening the sound encoder");
+  return codec;
+}
+
+/// The first `count` samples, silence where there are fewer.
+void write_sound(AVCodecContext& codec, const Sound& sound, int64_t count, Muxer& muxer) {
+  const auto add = [&](AVPacket& packet) { muxer.add_sound(packet); };
+  const auto known = static_cast<int64_t>(sound.samples.size());
+  for (int64_t at = 0; at < count; at += codec.frame_size) {
+    const FramePtr frame(av_frame_alloc());
+    frame->format = codec.sample_fmt;
+    frame->nb_samples = static_cast<int>(std::min<int64_t>(codec.frame_size, count - at));
+    frame->sample_rate = codec.sample_rate;
+    frame->pts = at;
+    av_channel_layout_copy(&frame->ch_layout, &codec.ch_layout);
+    require(av_frame_get_buffer(frame.get(), 0), "making a frame of sound");
+    auto* to = reinterpret_cast<float*>(frame->data[0]);
+    const int64_t here = std::clamp<int64_t>(known - at, 0, frame->nb_samples);
+    std::copy_n(sound.samples.data() + std::min(at, known), here, to);
+    std::fill(to + here, to + frame->nb_samples, 0.0f);
+    require(avcodec_send_frame(&codec, frame.get()), "encoding sound");
+    drain(codec, add);
+  }
+  require(avcodec_send_frame(&codec, nullptr), "encoding sound");
+  drain(codec, add);
+}
+
 std::vector<uint8_t> write_image(const Frames& frames, int index, CodecPtr codec) {
   check_internal(index >= 0 && index < frames.count, "data.encode", "no frame " + std::to_string(index));
   quiet_ffmpeg();
@@ -71,14 +109,19 @@ std::vector<uint8_t> write_image(const Frames& frames, int index, CodecPtr codec
 
 }  // namespace
 
-void write_mp4(const Path& path, const Frames& frames) {
+void write_mp4(const Path& path, const Frames& frames) { write_mp4(path, frames, Sound{}); }
+
+void write_mp4(const Path& path, const Frames& frames, const Sound& sound) {
   const int width = frames.width & ~1, height = frames.height & ~1;
   check_internal(frames.count > 0 && width > 0 && height > 0 && frames.fps > 0, "data.encode",
                  path.string() + ": a clip needs frames of at least 2x2 pixels and a rate");
   quiet_ffmpeg();
   const CodecPtr codec = open_video_encoder(width, height, frames.fps);
+  const CodecPtr voice = sound.samples.empty() ? CodecPtr() : open_sound_encoder(sound.rate);
+  const int64_t samples = voice ? std::llround(frames.count / frames.fps * sound.rate) : 0;
   // Room for the index in front of the frames, where players look first: at most 32 bytes a frame.
-  Muxer muxer("mp4", *codec, {{"moov_size", 8192 + 64 * static_cast<int64_t>(frames.count)}});
+  const int64_t parts = frames.count + (voice ? samples / voice->frame_size : 0);
+  Muxer muxer("mp4", *codec, {{"moov_size", 8192 + 64 * parts}}, voice.get());
   const auto add = [&](AVPacket& packet) { muxer.add(packet); };
   for (int i = 0; i < frames.count; ++i) {
     const FramePtr frame = picture(frames, i, *codec);
@@ -89,6 +132,7 @@ void write_mp4(const Path& path, const Frames& frames) {
   }
   require(avcodec_send_frame(codec.get(), nullptr), "encoding");
   drain(*codec, add);
+  if (voice) write_sound(*voice, sound, samples, muxer);
   checkpoint::write_text(path, muxer.finish());
 }
 

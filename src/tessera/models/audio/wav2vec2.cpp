@@ -1,0 +1,211 @@
+#include "tessera/models/audio/wav2vec2.h"
+
+#include <cmath>
+
+#include "tessera/base/check.h"
+#include "tessera/models/config_reader.h"
+#include "tessera/models/initial.h"
+
+namespace tessera::models::wav2vec {
+
+namespace {
+
+constexpr const char* kPosition = "encoder.pos_conv_embed.conv";
+constexpr double kVarianceEps = 1e-7;  // of the waveform
+
+std::string shape_text(at::IntArrayRef shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+/// torch called the parts of a weight norm so before 2.0, and otherwise since.
+std::string newer_name(const std::string& name) {
+  const std::string weight = std::string(kPosition) + ".";
+  if (name == weight + "weight_g") return weight + "parametrizations.weight.original0";
+  if (name == weight + "weight_v") return weight + "parametrizations.weight.original1";
+  return {};
+}
+
+}  // namespace
+
+int64_t Config::shortest() const {
+  int64_t samples = 1;
+  for (size_t i = conv_kernel.size(); i-- > 0;) samples = (samples - 1) * conv_stride[i] + conv_kernel[i];
+  return samples;
+}
+
+Config parse_config(std::string_view text, const std::string& file) {
+  const ConfigReader json(text, file);
+  json.expect("model_type", "wav2vec2");
+  json.expect("feat_extract_norm", "layer");
+  json.expect("feat_extract_activation", "gelu");
+  json.expect("hidden_act", "gelu");
+  json.expect("conv_bias", true);
+  json.expect("do_stable_layer_norm", true);
+  Config c;
+  c.hidden_size = json.size("hidden_size", c.hidden_size);
+  c.num_layers = json.size("num_hidden_layers", c.num_layers);
+  c.num_heads = json.size("num_attention_heads", c.num_heads);
+  c.ffn_dim = json.size("intermediate_size", c.ffn_dim);
+  c.conv_dim = json.sizes("conv_dim", c.conv_dim);
+  c.conv_kernel = json.sizes("conv_kernel", c.conv_kernel);
+  c.conv_stride = json.sizes("conv_stride", c.conv_stride);
+  c.position_kernel = json.size("num_conv_pos_embeddings", c.position_kernel);
+  c.position_groups = json.size("num_conv_pos_embedding_groups", c.position_groups);
+  c.eps = json.real("layer_norm_eps", c.eps);
+  if (c.conv_kernel.size() != c.conv_dim.size() || c.conv_stride.size() != c.conv_dim.size())
+    json.fail("conv_dim, conv_kernel and conv_stride are lists of different lengths");
+  if (c.hidden_size % c.num_heads != 0) json.fail("hidden_size is not a multiple of num_attention_heads");
+  if (c.hidden_size % c.position_groups != 0)
+    json.fail("hidden_size is not a multiple of num_conv_pos_embedding_groups");
+  return c;
+}
+
+const std::vector<std::pair<std::string, Config>>& presets() {
+  static const std::vector<std::pair<std::string, Config>> table = {
+      {"wav2vec2-large-xlsr-53", {}},
+      // as many states as the large one, each small: with random weights, for runs of some seconds
+      {"wav2vec-demo",
+       {.hidden_size = 32,
+        .num_heads = 2,
+        .ffn_dim = 64,
+        .conv_dim = std::vector<int64_t>(7, 16),
+        .position_groups = 4}},
+  };
+  return table;
+}
+
+std::vector<std::pair<std::string, std::vector<int64_t>>> parameters(const Config& c) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> all;
+  const auto pair = [&](const std::string& site, std::vector<int64_t> shape) {
+    const int64_t out = shape.front();
+    all.emplace_back(site + ".weight", std::move(shape));
+    all.emplace_back(site + ".bias", std::vector<int64_t>{out});
+  };
+  for (size_t i = 0; i < c.conv_dim.size(); ++i) {
+    const std::string site = "feature_extractor.conv_layers." + std::to_string(i);
+    pair(site + ".conv", {c.conv_dim[i], i == 0 ? 1 : c.conv_dim[i - 1], c.conv_kernel[i]});
+    pair(site + ".layer_norm", {c.conv_dim[i]});
+  }
+  const int64_t d = c.hidden_size;
+  pair("feature_projection.layer_norm", {c.conv_dim.back()});
+  pair("feature_projection.projection", {d, c.conv_dim.back()});
+  all.emplace_back(std::string(kPosition) + ".weight_g", std::vector<int64_t>{1, 1, c.position_kernel});
+  all.emplace_back(std::string(kPosition) + ".weight_v",
+                   std::vector<int64_t>{d, d / c.position_groups, c.position_kernel});
+  all.emplace_back(std::string(kPosition) + ".bias", std::vector<int64_t>{d});
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const std::string site = "encoder.layers." + std::to_string(i);
+    pair(site + ".layer_norm", {d});
+    for (const char* name : {".attention.q_proj", ".attention.k_proj", ".attention.v_proj", ".attention.out_proj"})
+      pair(site + name, {d, d});
+    pair(site + ".final_layer_norm", {d});
+    pair(site + ".feed_forward.intermediate_dense", {c.ffn_dim, d});
+    pair(site + ".feed_forward.output_dense", {d, c.ffn_dim});
+  }
+  pair("encoder.layer_norm", {d});
+  return all;
+}
+
+Wav2Vec2::Wav2Vec2(Config config, const Reader& read, const std::string& file) : config_(std::move(config)) {
+  for (const auto& [name, shape] : parameters(config_)) {
+    Tensor value = read("wav2vec2." + name);
+    const std::string other = newer_name(name);
+    if (!value.defined() && !other.empty()) value = read("wav2vec2." + other);
+    check_input(value.defined(), "models.wav2vec", file + ": tensor 'wav2vec2." + name + "' is missing",
+                "give the folder of a wav2vec2-large-xlsr-53 model, or fetch the file again");
+    check_input(value.sizes() == at::IntArrayRef(shape), "models.wav2vec",
+                file + ": tensor 'wav2vec2." + name + "' has shape " + shape_text(value.sizes()) + ", expected " +
+                    shape_text(shape),
+                "does the config.json beside it belong to these weights?");
+    weights_[name] = value.to(at::kFloat);
+  }
+}
+
+Wav2Vec2::Wav2Vec2(Config config, uint64_t seed) : config_(std::move(config)) {
+  for (const auto& [name, shape] : parameters(config_)) {
+    Tensor value = at::empty(shape, at::kFloat);
+    const bool vector = shape.size() == 1, bias = name.ends_with(".bias");
+    const double fan = static_cast<double>(value.numel() / value.size(0));
+    const Initial initial = bias                          ? Initial::constant(0)
+                            : vector                      ? Initial::constant(1)
+                            : name.ends_with(".weight_g") ? Initial::constant(1)
+                                                          : Initial::normal(1 / std::sqrt(fan));
+    draw_initial(initial, seed, "wav2vec2." + name, 0, value.numel(), value.mutable_data_ptr<float>());
+    weights_[name] = value;
+  }
+}
+
+Tensor Wav2Vec2::linear(const std::string& site, const Tensor& x) const {
+  return at::linear(x, at(site + ".weight"), at(site + ".bias"));
+}
+Tensor Wav2Vec2::norm(const std::string& site, const Tensor& x) const {
+  return at::layer_norm(x, {x.size(-1)}, at(site + ".weight"), at(site + ".bias"), config_.eps);
+}
+
+Tensor Wav2Vec2::normalise(const Tensor& wave) {
+  const Tensor centred = wave.to(at::kFloat) - wave.to(at::kFloat).mean();
+  return centred / (centred.square().mean() + kVarianceEps).sqrt();
+}
+
+Tensor Wav2Vec2::features(const Tensor& normalised) const {
+  check_input(normalised.dim() == 1 && normalised.size(0) >= config_.shortest(), "models.wav2vec",
+              "a sound of " + std::to_string(normalised.numel()) + " samples: expected at least " +
+                  std::to_string(config_.shortest()),
+              "the clip is shorter than a row of sound: remove it");
+  Tensor x = normalised.view({1, 1, -1});  // [1, channels, T]
+  for (size_t i = 0; i < config_.conv_dim.size(); ++i) {
+    const std::string site = "feature_extractor.conv_layers." + std::to_string(i);
+    x = at::conv1d(x, at(site + ".conv.weight"), at(site + ".conv.bias"), config_.conv_stride[i]);
+    x = at::gelu(norm(site + ".layer_norm", x.transpose(1, 2)).transpose(1, 2));
+  }
+  return x[0].t().contiguous();
+}
+
+std::vector<Tensor> Wav2Vec2::encode(const Tensor& features) const {
+  Tensor x = linear("feature_projection.projection", norm("feature_projection.layer_norm", features));  // [T, d]
+  // Weight norm over all but the taps: each tap has a length of its own.
+  const Tensor &direction = at(std::string(kPosition) + ".weight_v"),
+               &length = at(std::string(kPosition) + ".weight_g");
+  const Tensor weight = direction * (length / direction.square().sum(at::IntArrayRef({0, 1}), /*keepdim=*/true).sqrt());
+  Tensor position = at::conv1d(x.t().unsqueeze(0), weight, at(std::string(kPosition) + ".bias"), /*stride=*/1,
+                               config_.position_kernel / 2, /*dilation=*/1, config_.position_groups);
+  if (config_.position_kernel % 2 == 0) position = position.slice(2, 0, -1);
+  x = x + at::gelu(position)[0].t();
+  std::vector<Tensor> states = {x};
+  for (int64_t i = 0; i < config_.num_layers; ++i)
+    states.push_back(layer("encoder.layers." + std::to_string(i), states.back()));
+  return states;
+}
+
+Tensor Wav2Vec2::layer(const std::string& site, const Tensor& x) const {
+  const Tensor y = x + attention(site + ".attention", norm(site + ".layer_norm", x));
+  const Tensor wide = at::gelu(linear(site + ".feed_forward.intermediate_dense", norm(site + ".final_layer_norm", y)));
+  return y + linear(site + ".feed_forward.output_dense", wide);
+}
+
+Tensor Wav2Vec2::attention(const std::string& site, const Tensor& x) const {
+  const auto heads = [&](const char* name) {  // [1, heads, T, d_h]
+    return linear(site + name, x).view({1, x.size(0), config_.num_heads, -1}).transpose(1, 2);
+  };
+  const Tensor out = at::scaled_dot_product_attention(heads(".q_proj"), heads(".k_proj"), heads(".v_proj"));
+  return linear(site + ".out_proj", out.transpose(1, 2).reshape(x.sizes()));
+}
+
+Tensor Wav2Vec2::final_norm(const Tensor& state) const { return norm("encoder.layer_norm", state); }
+
+std::vector<Tensor> Wav2Vec2::hidden_states(const Tensor& wave) const {
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> states = encode(features(normalise(wave)));
+  states.back() = final_norm(states.back());
+  return states;
+}
+
+int64_t Wav2Vec2::bytes() const {
+  int64_t sum = 0;
+  for (const auto& [name, value] : weights_) sum += static_cast<int64_t>(value.nbytes());
+  return sum;
+}
+
+}  // namespace tessera::models::wav2vec

@@ -1,0 +1,37 @@
+#include "tessera/models/wan/patches.h"
+
+namespace tessera::models::wan {
+
+using at::Tensor;
+
+namespace {
+
+/// [C, f, pt, h, ph, w, pw]
+Tensor cut(const Tensor& latent, const Patch& p) {
+  return latent.reshape(
+      {latent.size(0), latent.size(1) / p[0], p[0], latent.size(2) / p[1], p[1], latent.size(3) / p[2], p[2]});
+}
+
+}  // namespace
+
+Tensor to_rows(const Tensor& latent, const Patch& p) {
+  return cut(latent, p).permute({1, 3, 5, 0, 2, 4, 6}).flatten(3).flatten(0, 2);
+}
+
+Tensor from_rows(const Tensor& rows, at::IntArrayRef s, const Patch& p) {
+  return rows.reshape({s[1] / p[0], s[2] / p[1], s[3] / p[2], s[0], p[0], p[1], p[2]})
+      .permute({3, 0, 4, 1, 5, 2, 6})
+      .reshape(s);
+}
+
+Tensor to_output_rows(const Tensor& latent, const Patch& p) {
+  return cut(latent, p).permute({1, 3, 5, 2, 4, 6, 0}).flatten(3).flatten(0, 2);
+}
+
+Tensor from_output_rows(const Tensor& rows, at::IntArrayRef s, const Patch& p) {
+  return rows.reshape({s[1] / p[0], s[2] / p[1], s[3] / p[2], p[0], p[1], p[2], s[0]})
+      .permute({6, 0, 3, 1, 4, 2, 5})
+      .reshape(s);
+}
+
+}  // namespace tessera::models::wan

@@ -1,0 +1,28 @@
+#pragma once
+// Rotary tables of tokens that stand on a grid of time, rows and columns.
+//
+//   auto [cos, sin] = grid_rotary(clip_grid(f, h, w), head_dim);      // [f * h * w, head_dim / 2]
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tessera/ops/tensor.h"
+
+namespace tessera::models::wan {
+
+/// Positions of a box of tokens: every combination, time outermost.
+struct Grid {
+  std::vector<int64_t> times, rows, columns;
+  int64_t count() const { return static_cast<int64_t>(times.size() * rows.size() * columns.size()); }
+};
+
+Grid clip_grid(int64_t frames, int64_t h, int64_t w);  ///< from 0 on; h, w in tokens
+
+/// Rotary tables of a grid: cos and sin [count, head_dim / 2] fp32. A head's complex channels are shared out over time,
+/// rows and columns, each with the frequencies of its own share.
+std::pair<at::Tensor, at::Tensor> grid_rotary(const Grid& grid, int64_t head_dim);
+
+/// 10000^(-i / count), i = 0 .. count - 1, in fp64.
+at::Tensor rotary_frequencies(int64_t count);
+
+}  // namespace tessera::models::wan

@@ -1,0 +1,48 @@
+#pragma once
+// Wan 2.2's speech-to-video denoiser: how latents, sound and pose become packed tokens and back.
+//
+//   S2v model(config);
+//   net::Batch batch = model.pack({{.x = latent, .t = 750, .context = text, .extra = {{"audio", states}}}});
+//   std::vector<Tensor> velocity = model.unpack(net::run_plain(model.units(), weights, batch), batch);
+//
+// x is [C, 1 + F, H, W]: a picture, then the noisy clip. Its first frame is taken as clean; extra "image_latent"
+// [C, 1, H, W] replaces it where it is not. Of the prediction the first frame is zero, so that no sampler moves it.
+// Other extras: "audio" [25, 4 F, d_audio], hidden states at four a latent frame (silence, zeros, when absent); "pose"
+// [C_pose, 1 + F, H, W], its first frame is not read (zeros when absent); "motion" [C, M, H, W], latent frames before
+// the clip, of which the last 19 count, zeros in front of fewer (absent: the model is not told of any). With motion,
+// H and W are multiples of 8.
+#include "tessera/models/wan/s2v_config.h"
+#include "tessera/net/model.h"
+
+namespace tessera::models::wan {
+
+class S2v final : public net::Denoiser {
+ public:
+  explicit S2v(const S2vConfig& config);
+
+  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
+  net::Batch pack(const std::vector<net::Sample>& samples) const override;
+  net::Conditions conditions() const override;
+  net::Sample blank(const std::array<int64_t, 4>& latent) const override;
+  std::vector<std::map<std::string, at::Tensor>> unpack_input_grads(
+      const std::vector<at::Tensor>& grads, const net::Batch& batch,
+      const std::vector<net::Sample>& samples) const override;
+  std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override;
+  at::Tensor pack_target(const at::Tensor& target) const override;
+  int64_t token_count(const std::array<int64_t, 4>& latent) const override;
+  std::string foreign_name(const std::string& name, const std::string& naming) const override;
+  void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
+  std::string config_json() const override { return to_json(config_); }
+  int64_t heads() const override { return config_.base.num_heads; }
+  int64_t in_channels() const override { return config_.base.in_dim; }
+  int64_t context_dim() const override { return config_.base.text_dim; }
+  int64_t context_length() const override { return config_.base.text_len; }
+
+  const S2vConfig& config() const { return config_; }
+
+ private:
+  const S2vConfig config_;
+  std::vector<std::unique_ptr<net::Unit>> units_;
+};
+
+}  // namespace tessera::models::wan

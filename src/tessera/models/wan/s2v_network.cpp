@@ -1,0 +1,143 @@
+#include "tessera/models/wan/s2v_network.h"
+
+#include "tessera/models/wan/network.h"
+#include "tessera/models/wan/s2v_parameters.h"
+#include "tessera/models/wan/s2v_tokens.h"
+
+namespace tessera::models::wan {
+
+using at::Tensor;
+using net::Context;
+using net::Flow;
+using net::Tokens;
+
+namespace {
+
+enum StemInput { kPatches, kText, kSinusoid, kPose, kParts, kSound, kOrder, kMotion };  // of the stem
+enum SoundCond { kLocal = 3, kGlobal };  // of the shared conditioning, after that of network.cpp
+constexpr double kAdainEps = 1e-5;       // the reference takes this norm from a library with another default
+
+class S2vUnit : public net::Unit {
+ public:
+  S2vUnit(const S2vConfig& config, plan::UnitSpec spec)
+      : c_(config), spec_(std::move(spec)), d_(static_cast<double>(config.base.dim)) {}
+  const plan::UnitSpec& spec() const override { return spec_; }
+
+ protected:
+  const S2vConfig c_;
+  const plan::UnitSpec spec_;
+  const double d_;  // width, for FLOPs
+};
+
+class S2vStem final : public S2vUnit {
+ public:
+  explicit S2vStem(const S2vConfig& config) : S2vUnit(config, s2v_stem_spec(config)) {}
+  std::string prefix() const override { return ""; }
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    const Tensor patches = ctx.linear("patch_embedding", in.stream[kPatches]);  // [T, d]; of motion not yet
+    const Tensor pose = ctx.linear("cond_encoder", in.stream[kPose]);
+    const Tensor& parts = in.stream[kParts];  // [T] int64
+    const Tensor noisy = (parts.slice(0, 0, pose.size(0)) == kNoisy).to(at::kFloat).unsqueeze(1);
+    std::vector<Tensor> pieces = {patches + pose * noisy};
+    for (size_t i = kMotion; i < in.stream.size(); ++i)
+      pieces.push_back(ctx.linear(kMotionBuckets[i - kMotion].site, in.stream[i]));
+    Tensor x = pieces.size() > 1 ? at::cat(pieces) : pieces[0];
+    x = x + ctx.embedding("trainable_cond_mask", parts);
+    if (in.stream.size() > kOrder) x = x.gather(0, in.stream[kOrder].unsqueeze(1).expand_as(x));
+    // Motion has no rows of tokens to be cut before: all of it is here, also where ranks share the sequence.
+    const Tokens& tokens = ctx.tokens();
+    if (in.stream.size() > kOrder && tokens.cut()) x = x.slice(0, tokens.begin, tokens.end);
+
+    const Tensor context = ctx.gelu_linear("text_embedding.2", ctx.linear("text_embedding.0", in.stream[kText]));
+    const Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", in.stream[kSinusoid])));
+    const Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.base.dim});
+    const auto [local, global] = encode_audio(ctx, c_, in.stream[kSound], ctx.tokens().frames.clips);
+    return {{x}, {e, e0, context, local, global}};
+  }
+
+  double forward_flops(const Tokens& tokens) const override {
+    const auto text = static_cast<double>(c_.base.text_dim), freq = static_cast<double>(c_.base.freq_dim);
+    const auto samples = static_cast<double>(tokens.offsets.size()) - 1;
+    const double patch = 2.0 * static_cast<double>(c_.base.patch_size() * c_.base.in_dim * tokens.count()) * d_;
+    const double words = 2.0 * static_cast<double>(c_.base.text_len) * (text * d_ + d_ * d_);
+    const double time = 2.0 * (freq * d_ + 7 * d_ * d_);
+    const auto frames = static_cast<double>(tokens.frames.offsets.size()) - 1,
+               audio = static_cast<double>(c_.audio_dim);
+    const auto branches = static_cast<double>(c_.audio_tokens());
+    // rows of the convolutions, at 4, 2 and 1 a frame; widths d/4, d/2 and d; three taps
+    const double first = 4 * audio * d_ / 4, second = 2 * d_ / 4 * d_ / 2, third = d_ / 2 * d_;
+    const double sound = 2.0 * frames * (3 * branches * (first + second + third) + d_ * d_);
+    return patch + samples * (words + time) + sound;
+  }
+};
+
+/// Tokens of the clip listen to their frame's sound.
+class Injector final : public S2vUnit {
+ public:
+  Injector(const S2vConfig& config, size_t index)
+      : S2vUnit(config, injector_spec(config, index)),
+        site_("injector." + std::to_string(index)),
+        adain_("injector_adain_layers." + std::to_string(index) + ".linear") {}
+  std::string prefix() const override { return "audio_injector."; }
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    const Tensor& x = in.stream[0];  // [T, d]
+    const auto& ranges = ctx.tokens().frames.ranges;
+    if (ranges.empty()) return {{x}, {}};  // this rank's share of the tokens has none of a clip
+    std::vector<Tensor> clips;
+    for (const auto& [begin, end] : ranges) clips.push_back(x.slice(0, begin, end));
+    const Tensor heard = listen(ctx, clips.size() == 1 ? clips[0] : at::cat(clips), in.cond);
+
+    std::vector<Tensor> pieces;
+    int64_t done = 0, at = 0;
+    for (size_t s = 0; s < ranges.size(); ++s) {
+      const auto [begin, end] = ranges[s];
+      if (done < begin) pieces.push_back(x.slice(0, done, begin));
+      pieces.push_back(clips[s] + heard.slice(0, at, at + end - begin));
+      at += end - begin, done = end;
+    }
+    if (done < x.size(0)) pieces.push_back(x.slice(0, done));
+    return {{pieces.size() == 1 ? pieces[0] : at::cat(pieces)}, {}};
+  }
+
+  double forward_flops(const Tokens& tokens) const override {
+    const net::FrameTokens& frames = tokens.frames;
+    const auto length = static_cast<double>(frames.offsets.back()),
+               count = static_cast<double>(frames.offsets.size()) - 1;
+    const auto sound = static_cast<double>(c_.audio_tokens());
+    return 4 * (length + (sound + 1) * count) * d_ * d_ + 4 * length * sound * d_;
+  }
+
+ private:
+  Tensor listen(Context& ctx, const Tensor& x, const std::vector<Tensor>& cond) const {  // x [noisy, d]
+    const int64_t heads = c_.base.num_heads;
+    const double eps = c_.base.eps;
+    const auto m =
+        ctx.linear(adain_, at::silu(cond[kGlobal])).view({-1, 2, c_.base.dim}).unbind(1);  // shift, scale [N, d]
+    const Tensor y = ctx.frame_norm("audio_norm", x, m[0], m[1], kAdainEps);
+    const Tensor q = ctx.rms_norm(site_ + ".norm_q", ctx.linear(site_ + ".q", y), eps);
+    const Tensor k = ctx.rms_norm(site_ + ".norm_k", ctx.linear(site_ + ".k", cond[kLocal]), eps);  // [N * a, d]
+    const Tensor v = ctx.linear(site_ + ".v", cond[kLocal]);
+    return ctx.linear(site_ + ".o", ctx.frame_attention("audio_attn", q, k, v, heads));
+  }
+
+  const std::string site_, adain_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<net::Unit>> make_s2v_units(const S2vConfig& config) {
+  std::vector<std::unique_ptr<net::Unit>> units;
+  units.push_back(std::make_unique<S2vStem>(config));
+  size_t injector = 0;
+  for (int64_t i = 0; i < config.base.num_layers; ++i) {
+    units.push_back(make_block(config.base, i));
+    if (injector < config.inject_after.size() && config.inject_after[injector] == i)
+      units.push_back(std::make_unique<Injector>(config, injector++));
+  }
+  units.push_back(make_head(config.base));
+  return units;
+}
+
+}  // namespace tessera::models::wan

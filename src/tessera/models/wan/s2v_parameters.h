@@ -1,0 +1,17 @@
+#pragma once
+// What the units of the speech-to-video denoiser hold beside those it shares (parameters.h).
+#include "tessera/models/initial.h"
+#include "tessera/models/wan/s2v_config.h"
+#include "tessera/plan/unit_spec.h"
+
+namespace tessera::models::wan {
+
+/// The usual stem; the pose's and the motion frames' patches; the mask; the audio encoder.
+plan::UnitSpec s2v_stem_spec(const S2vConfig& config);
+/// The injector that follows block config.inject_after[index].
+plan::UnitSpec injector_spec(const S2vConfig& config, size_t index);
+
+/// As the official code does with zero_init: sound, pose and mask change nothing at first.
+Initial s2v_initial_values(const plan::ParamSpec& param);
+
+}  // namespace tessera::models::wan

@@ -1,0 +1,140 @@
+// Speech to video: the reference's outputs and gradients, training on clips with sound on two ranks, samples that have
+// their sound and say how much it matters.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <numeric>
+
+#include "program.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/data/audio.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+/// The tiny model for the latents of TinyRun, which have 12 channels, and its texts.
+const Arguments kModel = {
+    "--model.config.model_type",          "s2v", "--model.config.cond_dim", "12", "--model.config.audio_dim", "32",
+    "--model.config.audio_inject_layers", "0,2"};
+
+Arguments with(const Arguments& more) {
+  Arguments all = kModel;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+data::Sound hum(double hertz, double seconds) {
+  data::Sound sound{16000, {}};
+  for (int i = 0; i < static_cast<int>(16000 * seconds); ++i)
+    sound.samples.push_back(static_cast<float>(0.5 * std::sin(6.283185307 * hertz * i / 16000)));
+  return sound;
+}
+
+/// Gives every clip of the data set a sound track.
+void give_sound(const TinyRun& run) {
+  for (int clip = 0; clip < 3; ++clip) {
+    const fs::path file = run.folder() / "data" / ("clip" + std::to_string(clip) + ".mp4");
+    const data::Frames frames = data::decode_clip(file, {});
+    data::write_mp4(file, frames, hum(200 * (1 + clip), 1));
+  }
+}
+
+double mean_loss(const std::vector<nlohmann::json>& steps, size_t first, size_t count) {
+  double sum = 0;
+  for (size_t i = first; i < first + count; ++i) sum += steps.at(i).at("loss").get<double>();
+  return sum / static_cast<double>(count);
+}
+
+std::map<std::string, std::vector<int64_t>> cached_shapes(const TinyRun& run) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& item : fs::directory_iterator(run.folder() / "cache")) {
+    if (item.path().extension() != ".safetensors") continue;
+    const auto file = checkpoint::SafetensorsFile::open(item.path());
+    for (const auto& entry : file.entries()) shapes[entry.name] = entry.shape;
+  }
+  return shapes;
+}
+
+}  // namespace
+
+TEST(Speech, TheReferenceIsMetOnAnyLayout) {
+  const fs::path goldens = TESSERA_GOLDENS;
+  if (!fs::exists(goldens)) GTEST_SKIP() << goldens << " is not there";
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2", "sp=3", "cp=2"}) {
+    const Result r = run_program(
+        {TESSERA_BINARY, "verify", "--mesh", mesh, (goldens / "wan22_s2v").string(), (goldens / "wav2vec").string()},
+        {{"OMP_NUM_THREADS", "1"}});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
+TEST(Speech, TrainsOnClipsWithSoundAndSamplesSayWhatItChanges) {
+  const TinyRun run("speech");
+  give_sound(run);
+  const Result r = run.train(2, "run",
+                             with({"--run.steps", "40", "--train.lr", "3e-3", "--sample.every", "20", "--sample.steps",
+                                   "4", "--sample.prompts", "a square"}));
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("sound, a picture and text"), std::string::npos) << r.output;
+  const auto steps = run.metrics("run");
+  ASSERT_EQ(steps.size(), 40u);
+  EXPECT_LT(mean_loss(steps, 30, 10), 0.9 * mean_loss(steps, 0, 10));
+  EXPECT_EQ(cached_shapes(run).at("audio"), (std::vector<int64_t>{25, 4, 32}))
+      << "two latent frames, one of them heard";
+
+  const auto samples = run.metrics("run", "sample");
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_GT(samples.back().at("audio_effect").get<double>(), 0);
+  const fs::path clip = samples.back().at("file").get<std::string>();
+  EXPECT_TRUE(data::has_sound(clip)) << clip;
+  EXPECT_NEAR(data::decode_sound(clip).seconds(), 1, 0.1);
+}
+
+TEST(Speech, ColumnsOfATableNameSoundPoseAndPicture) {
+  const TinyRun run("speech");
+  data::write_mp4(run.folder() / "data" / "voice.mp4", data::decode_clip(run.folder() / "data/clip0.mp4", {}),
+                  hum(300, 1));
+  const std::vector<uint8_t> picture = data::write_png(data::decode_clip(run.folder() / "data/clip1.mp4", {}), 0);
+  std::ofstream(run.folder() / "data" / "face.png", std::ios::binary)
+      .write(reinterpret_cast<const char*>(picture.data()), static_cast<std::streamsize>(picture.size()));
+  std::ofstream(run.folder() / "data" / "metadata.csv")
+      << "video,prompt,input_audio,s2v_pose_video,input_image\nclip0.mp4,a square,voice.mp4,clip2.mp4,face.png\n";
+  const Result r = run.tessera({"prepare", run.recipe(), "--data.path", (run.folder() / "data").string(), kModel[0],
+                                kModel[1], kModel[2], kModel[3], kModel[4], kModel[5], kModel[6], kModel[7]});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto shapes = cached_shapes(run);
+  EXPECT_EQ(shapes.at("audio"), (std::vector<int64_t>{25, 4, 32}));
+  EXPECT_EQ(shapes.at("pose"), (std::vector<int64_t>{12, 2, 4, 4}));
+  EXPECT_EQ(shapes.at("image_latent"), (std::vector<int64_t>{12, 1, 4, 4}));
+}
+
+TEST(Speech, SamplesFollowTheSoundThatIsGiven) {
+  const TinyRun run("speech");
+  give_sound(run);
+  ASSERT_EQ(run.train(1, "run", with({"--run.steps", "2"})).code, 0);
+  data::write_mp4(run.folder() / "other.mp4", data::decode_clip(run.folder() / "data/clip0.mp4", {}), hum(900, 1));
+  const std::string out = (run.folder() / "said.mp4").string();
+  const Result r =
+      run.tessera({"sample", run.out() + "/recipe.toml", "--prompt", "a square", "--sample.steps", "2",
+                   "--sample.guidance", "3", "--sample.audio", (run.folder() / "other.mp4").string(), "--out", out});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("the sound changes the prediction by"), std::string::npos) << r.output;
+  EXPECT_TRUE(data::has_sound(out));
+}
+
+TEST(Speech, AClipWithoutSoundIsNamedBeforeTraining) {
+  const TinyRun run("speech");
+  const Result r = run.train(1, "run", with({"--run.steps", "1"}));
+  EXPECT_EQ(r.code, 3) << r.output;
+  for (const char* text : {"clip0.mp4", "no sound track", "column audio"})
+    EXPECT_NE(r.output.find(text), std::string::npos) << r.output;
+  const Result silent = run.tessera({"train", run.recipe(), "--sample.audio", "a.wav", "--sample.every", "1"});
+  EXPECT_EQ(silent.code, 2) << silent.output;
+  EXPECT_NE(silent.output.find("hears nothing"), std::string::npos) << silent.output;
+}
+
+}  // namespace tessera::testing
