@@ -35,26 +35,29 @@ class GlooTransport final : public Transport {
   // as fast as _allgather_base.
   void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
     std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> works;
-    for (size_t peer = 0; peer < in.size(); ++peer) {
-      if (!in[peer].defined()) continue;
-      std::vector<at::Tensor> one = {in[peer]};
-      works.emplace_back(peer, group_->recv(one, static_cast<int>(peer), 0));
-    }
-    for (size_t peer = 0; peer < out.size(); ++peer) {
-      if (!out[peer].defined()) continue;
-      std::vector<at::Tensor> one = {out[peer]};
-      works.emplace_back(peer, group_->send(one, static_cast<int>(peer), 0));
-    }
-    for (auto& [peer, work] : works) {
-      try {
-        work->wait();
-      } catch (const std::exception& error) {
-        throw PeerError(peer, first_line(error));
+    const auto begin = [&](const std::vector<at::Tensor>& tensors, auto start) {
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        const int peer = static_cast<int>(i);
+        std::vector<at::Tensor> one = {tensors[i]};
+        if (one[0].defined()) with(peer, [&] { works.emplace_back(peer, start(one, peer)); });
       }
-    }
+    };
+    begin(in, [this](auto& tensors, int peer) { return group_->recv(tensors, peer, 0); });
+    begin(out, [this](auto& tensors, int peer) { return group_->send(tensors, peer, 0); });
+    for (auto& [peer, work] : works) with(peer, [&work] { work->wait(); });
   }
 
  private:
+  /// Does something with one peer; what fails is its.
+  template <class Act>
+  static void with(int peer, Act act) {
+    try {
+      act();
+    } catch (const std::exception& error) {
+      throw PeerError(peer, first_line(error));
+    }
+  }
+
   /// Others connect to the address by which this machine reaches the meeting point. (Gloo's own choice is what the host
   /// name stands for, often the loopback.) GLOO_SOCKET_IFNAME names another interface, as it does for PyTorch.
   static std::shared_ptr<gloo::transport::Device> device(const Rendezvous& place) {
@@ -172,14 +175,14 @@ Group& Comm::group(std::string_view purpose, const std::vector<Axis>& axes) {
 
 Group& Comm::group_of(std::string_view purpose, const std::string& axis, const std::vector<int>& members) {
   const std::string key = std::string(purpose) + ":" + axis;
-  auto& slot = groups_[key];
+  std::string prefix = key;
+  for (int m : members) prefix += "," + std::to_string(m);
+  auto& slot = groups_[prefix];
   if (slot) return *slot;
   const int size = static_cast<int>(members.size());
   const int index = static_cast<int>(std::find(members.begin(), members.end(), place_.rank) - members.begin());
   std::unique_ptr<Transport> transport;
   if (size > 1) {
-    std::string prefix = key;
-    for (int m : members) prefix += "," + std::to_string(m);
     try {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store);
       transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_);

@@ -33,7 +33,8 @@ std::string SlowRanks::Slow::text() const {
 SlowRanks::SlowRanks(const Mesh& mesh, SlowRankOptions options) : mesh_(mesh), options_(options) {}
 
 void SlowRanks::step(const std::vector<double>& seconds) {
-  if (options_.factor <= 0 || seconds.size() < 2) return;
+  if (options_.factor <= 0 || seconds.size() < 2 || std::ranges::all_of(seconds, [](double s) { return s == 0; }))
+    return;  // nothing to look for, or the first step's report, which has no step behind it
   Row row{seconds, std::vector<double>(seconds.size(), 0.0)};
   for (int stage = 0; stage < mesh_[Axis::pp]; ++stage) {
     std::vector<double> peers;
