@@ -1,4 +1,5 @@
 #include "commands.h"
+#include "foreign.h"
 #include "look_over.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/launcher.h"
@@ -18,7 +19,9 @@ int whole(const Arguments& arguments, const std::string& flag, int absent) {
 
 /// Mistakes in it are told once, here, not by every rank.
 train::Recipe recipe_of(const Command& command, const Arguments& arguments, int world) {
-  train::Recipe recipe = train::load_recipe(arguments.only_word("recipe"), arguments.overrides);
+  Translated given = recipe_from(arguments, arguments.overrides, world);
+  tell(given.translation);
+  train::Recipe recipe = std::move(given.recipe);
   return command.name == "sample" ? recipe
                                   : look_over(std::move(recipe), world);  // what it samples need not be model.path
 }
@@ -43,11 +46,13 @@ int run(const Arguments& arguments) {
   options.nnodes = whole(arguments, "--nnodes", 1);
   options.node_rank = whole(arguments, "--node-rank", 0);
   options.endpoint = arguments.value("--rdzv-endpoint");
-  for (const char* later : {"--max-restarts", "--min-nodes"})
-    if (arguments.has(later))
-      throw UserError(Exit::usage, "launch", std::string(later) + " is not supported by this version",
-                      "start the command again: it resumes");
-  if (target->recipe_keys) options.timeout = recipe_of(*target, rest, options.nproc * options.nnodes).fault.timeout;
+  options.min_nodes = whole(arguments, "--min-nodes", 0);
+  if (target->recipe_keys) {
+    const auto fault = recipe_of(*target, rest, options.nproc * options.nnodes).fault;
+    options.timeout = fault.timeout;
+    options.max_restarts = static_cast<int>(fault.max_restarts);
+  }
+  options.max_restarts = whole(arguments, "--max-restarts", options.max_restarts);
   return comm::launch(options, arguments.words);
 }
 
@@ -57,15 +62,18 @@ Command launch_command() {
   Command c;
   c.name = "launch";
   c.summary = "Starts ranks on this machine, watches them, and names the one that is lost.";
-  c.usage = "launch [-n N] [--nnodes K --node-rank I --rdzv-endpoint HOST:PORT] COMMAND ...";
+  c.usage =
+      "launch [-n N] [--nnodes K --node-rank I --rdzv-endpoint HOST:PORT] [--max-restarts R] [--min-nodes M] COMMAND "
+      "...";
   c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml";
   c.rest_is_verbatim = true;
-  c.flags = {{"--nproc-per-node", "N", "ranks on this machine", "-n"},
-             {"--nnodes", "K", "machines (or launchers) of the run"},
-             {"--node-rank", "I", "which of them this is, from 0"},
-             {"--rdzv-endpoint", "HOST:PORT", "where node 0's launcher hosts the meeting point"},
-             {"--max-restarts", "R", "not in this version: start the command again, it resumes"},
-             {"--min-nodes", "M", "not in this version"}};
+  c.flags = {
+      {"--nproc-per-node", "N", "ranks on this machine", "-n"},
+      {"--nnodes", "K", "machines (or launchers) of the run"},
+      {"--node-rank", "I", "which of them this is, from 0"},
+      {"--rdzv-endpoint", "HOST:PORT", "where node 0's launcher hosts the meeting point"},
+      {"--max-restarts", "R", "times a run goes on from its last checkpoint after a rank is lost (fault.max_restarts)"},
+      {"--min-nodes", "M", "machines that are enough to go on when others do not come (dp_shard shrinks)"}};
   c.run = run;
   return c;
 }

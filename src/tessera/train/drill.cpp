@@ -61,7 +61,8 @@ void Drill::at(int64_t now, const plan::Instruction& instruction) const {
   if (act == "kill") kill(getpid(), SIGKILL);
   if (act == "stop") kill(getpid(), SIGSTOP);
   while (act == "hang") pause();
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  // A signal to the process may come to another thread first: this one goes no further meanwhile.
+  std::this_thread::sleep_for(std::chrono::duration<double>(act.empty() ? seconds : 0.2));
 }
 
 std::optional<Drill> drill_from_environment(int rank, int attempt) {

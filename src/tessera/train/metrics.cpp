@@ -38,7 +38,8 @@ Json rank_json(const RankMetrics& m) {
           {"predicted_peak_bytes", m.predicted_peak_bytes},
           {"reserved_bytes", m.reserved_bytes},
           {"sent_bytes", m.sent_bytes},
-          {"busy", m.busy}};
+          {"busy", m.busy},
+          {"sample_seconds", m.sample_seconds}};
 }
 
 }  // namespace
@@ -60,6 +61,7 @@ RankMetrics read_rank(const nlohmann::json& json) {
   m.reserved_bytes = json.value("reserved_bytes", int64_t{0});
   m.sent_bytes = json.value("sent_bytes", m.sent_bytes);
   m.busy = json.value("busy", m.busy);
+  m.sample_seconds = json.value("sample_seconds", 0.0);
   return m;
 }
 
@@ -100,14 +102,23 @@ void MetricsWriter::skip(int64_t step, const std::string& why) {
 }
 
 void MetricsWriter::sample(int64_t step, const std::string& file, const std::string& prompt,
-                           std::optional<double> psnr) {
+                           std::optional<double> psnr, std::optional<double> audio_effect) {
   Json json = {{"type", "sample"}, {"step", step}, {"file", file}, {"prompt", prompt}};
   if (psnr) json["psnr"] = *psnr;
+  if (audio_effect) json["audio_effect"] = *audio_effect;
   write(json.dump());
 }
 
 void MetricsWriter::checkpoint(int64_t step, const std::string& folder, double seconds) {
   write(Json{{"type", "checkpoint"}, {"step", step}, {"folder", folder}, {"seconds", seconds}}.dump());
+}
+
+void MetricsWriter::fault(int64_t step, const std::string& kind, const std::string& text, int rank,
+                          const std::vector<int64_t>& shares) {
+  Json json = {{"type", "fault"}, {"step", step}, {"kind", kind}, {"text", text}};
+  if (rank >= 0) json["rank"] = rank;
+  if (!shares.empty()) json["shares"] = shares;
+  write(json.dump());
 }
 
 void MetricsWriter::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {

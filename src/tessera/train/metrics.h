@@ -24,6 +24,7 @@ struct RankMetrics {
   int64_t persistent_bytes = 0, predicted_peak_bytes = 0, reserved_bytes = 0;
   std::map<std::string, int64_t> sent_bytes;  ///< by mesh axis, of the step before
   std::map<std::string, double> busy;         ///< seconds by lane, of the step before
+  double sample_seconds = 0;                  ///< of the rank's own work for a sample, of the step before; 0: it had none
 };
 
 struct StepMetrics {
@@ -47,8 +48,13 @@ class MetricsWriter {
 
   void step(const StepMetrics& metrics);
   void skip(int64_t step, const std::string& why);
-  void sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr);
+  void sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr,
+              std::optional<double> audio_effect = {});
   void checkpoint(int64_t step, const std::string& folder, double seconds);
+  /// What went wrong and did not end the run: `kind` is "restart", "slow_rank" or "rebalance"; `rank` -1: none by
+  /// itself. `shares`: samples of a step by dp rank from now on, where they change.
+  void fault(int64_t step, const std::string& kind, const std::string& text, int rank,
+             const std::vector<int64_t>& shares = {});
   /// A stage begins: `step` is its first, `changes` and `plan` are for people, one line each.
   void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
 

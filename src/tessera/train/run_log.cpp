@@ -41,15 +41,21 @@ void RunLog::skip(int64_t step, const std::string& why) {
 }
 
 void RunLog::sample(const Sample& sample, const data::Frames& frames) {
-  metrics_.sample(sample.step, sample.file, sample.text, sample.psnr);
+  metrics_.sample(sample.step, sample.file, sample.text, sample.psnr, sample.audio_effect);
   const data::Frames small = data::thumbnail(frames, kPictureSide, kPictureFrames);
   const std::string prompt = "samples/" + std::to_string(sample.prompt);
   board_.image(sample.step, prompt, small.height, small.width, data::encode_gif(small));
   if (sample.psnr) board_.scalars(sample.step, {{prompt + "/psnr", *sample.psnr}});
+  if (sample.audio_effect) board_.scalars(sample.step, {{prompt + "/audio_effect", *sample.audio_effect}});
 }
 
 void RunLog::checkpoint(int64_t step, const std::string& folder, double seconds) {
   metrics_.checkpoint(step, folder, seconds);
+}
+
+void RunLog::fault(int64_t step, const std::string& kind, const std::string& text, int rank,
+                   const std::vector<int64_t>& shares) {
+  metrics_.fault(step, kind, text, rank, shares);
 }
 
 void RunLog::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {

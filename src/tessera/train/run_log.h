@@ -22,12 +22,15 @@ class RunLog {
     int prompt = 0;          ///< which of the prompts, from 0
     std::string file, text;  ///< where it is, what was asked for
     std::optional<double> psnr;
+    std::optional<double> audio_effect = {};  ///< see Denoising
   };
 
   void step(const StepMetrics& metrics);
   void skip(int64_t step, const std::string& why);
   void sample(const Sample& sample, const data::Frames& frames);
   void checkpoint(int64_t step, const std::string& folder, double seconds);
+  void fault(int64_t step, const std::string& kind, const std::string& text, int rank = -1,
+             const std::vector<int64_t>& shares = {});
   void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
 
  private:
