@@ -285,7 +285,8 @@ TEST(WanConfig, SurvivesItsOwnJson) {
 }
 
 TEST(WanConfig, TheImageBranchIsWhatTheWeightsHave) {
-  const std::string official = R"({"model_type": "i2v", "dim": 5120, "num_heads": 40, "ffn_dim": 13824,
+  const std::string official =
+      R"({"_class_name": "WanModel", "model_type": "i2v", "dim": 5120, "num_heads": 40, "ffn_dim": 13824,
                                    "num_layers": 40, "in_dim": 36, "out_dim": 16})";
   EXPECT_EQ(parse_config(official, "a/config.json").image_dim, 1280) << "Wan 2.1, by what the file says";
   EXPECT_EQ(parse_config(official, "a/high_noise_model/config.json").image_dim, 0) << "an expert of Wan 2.2";

@@ -2,6 +2,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/audio/speech_rows.h"
 #include "tessera/models/audio/wav2vec2.h"
+#include "tessera/models/identify.h"
 
 namespace tessera::models::wav2vec {
 
@@ -47,6 +48,14 @@ TEST(Wav2Vec, TheLargeModelHasThePublishedSizeAndTheSmallOneAsManyStates) {
   }
   EXPECT_EQ(count, 315437696);  // of transformers' Wav2Vec2Model, without masked_spec_embed
   for (const auto& [name, config] : presets()) EXPECT_EQ(config.states(), 25) << name;
+}
+
+TEST(Wav2Vec, IsKnownByItsTensors) {
+  Shapes shapes;
+  for (const auto& [name, shape] : parameters(Config{})) shapes["wav2vec2." + name] = shape;
+  const Identity what = identify(shapes);
+  EXPECT_EQ(what.kind, ModelKind::audio_encoder);
+  EXPECT_EQ(what.model, "wav2vec2");
 }
 
 TEST(Wav2Vec, ASoundTooShortForARowIsRefused) {

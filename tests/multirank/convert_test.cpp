@@ -90,6 +90,67 @@ TEST_F(Convert, ModelsGoToDiffusersAndBackBitForBit) {
   }
 }
 
+TEST_F(Convert, FirstAndLastFrameModelsKeepTheirPositionsAndExpertsTheirFolders) {
+  // no golden case has positions of two pictures: those of i2v with a tensor more
+  const fs::path in = model("wan21_i2v"), weights = in / "diffusion_pytorch_model.safetensors";
+  const auto stored = checkpoint::SafetensorsFile::open(goldens_ / "wan21_i2v/model.safetensors");
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<checkpoint::TensorData> tensors;
+  for (const auto& entry : stored.entries()) {
+    bytes.push_back(stored.bytes(entry.name));
+    tensors.push_back({entry.name, entry.dtype, entry.shape, nullptr});
+  }
+  std::vector<float> positions(514 * 64);
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<float>(i) / 1000;
+  for (size_t i = 0; i < tensors.size(); ++i) tensors[i].data = bytes[i].data();
+  tensors.push_back({"img_emb.emb_pos", checkpoint::DType::f32, {1, 514, 64}, positions.data()});
+  checkpoint::write_safetensors(weights, tensors);
+  auto config = json_of(in / "config.json");
+  config["model_type"] = "flf2v";
+  std::ofstream(in / "config.json") << config;
+  EXPECT_EQ(inspect(in)["model"], "wan-flf2v");
+  convert(in, folder_ / "there", {"--to", "diffusers"});
+  EXPECT_TRUE(open_weights(folder_ / "there").contains("condition_embedder.image_embedder.pos_embed"));
+  EXPECT_EQ(json_of(folder_ / "there/config.json")["pos_embed_seq_len"], 514);
+  convert(folder_ / "there", folder_ / "back", {"--to", "official"});
+  expect_equal(folder_ / "back", in);
+  EXPECT_EQ(json_of(folder_ / "back/config.json")["model_type"], "flf2v");
+
+  const fs::path experts = folder_ / "Wan2.2-T2V-Tiny";
+  for (const char* expert : {"high_noise_model", "low_noise_model"}) {
+    fs::create_directories(experts / expert);
+    fs::copy(goldens_ / "wan22_moe" / expert / "model.safetensors",
+             experts / expert / "diffusion_pytorch_model.safetensors");
+    fs::copy(goldens_ / "wan22_moe" / expert / "config.json", experts / expert / "config.json");
+  }
+  convert(experts, folder_ / "pipeline", {"--to", "diffusers"});
+  expect_equal(folder_ / "pipeline/transformer", goldens_ / "wan22_moe/high_noise_model/diffusers.safetensors");
+  expect_equal(folder_ / "pipeline/transformer_2", goldens_ / "wan22_moe/low_noise_model/diffusers.safetensors");
+  convert(folder_ / "pipeline", folder_ / "experts", {"--to", "official"});
+  for (const char* expert : {"high_noise_model", "low_noise_model"})
+    expect_equal(folder_ / "experts" / expert, experts / expert);
+}
+
+TEST_F(Convert, ClipsTowerIsRegroupedAndComesBackButForWhatNobodyReads) {
+  const fs::path in = model("clip_vision");
+  convert(in, folder_ / "there", {"--to", "diffusers"});
+  expect_equal(folder_ / "there", goldens_ / "clip_vision/diffusers.safetensors");
+  const auto config = json_of(folder_ / "there/config.json");
+  for (const auto& [key, value] : json_of(goldens_ / "clip_vision/diffusers_config.json").items())
+    EXPECT_EQ(config.value(key, nlohmann::json("absent")), value) << key;
+  convert(folder_ / "there", folder_ / "back", {"--to", "official"});
+  const WeightSet back = open_weights(folder_ / "back"), before = open_weights(in);
+  EXPECT_EQ(back.names().size() + 1, before.names().size()) << "visual.head has no place in CLIPVisionModel";
+  for (const std::string& name : back.names()) {
+    ASSERT_EQ(back.at(name).shape, before.at(name).shape) << name;
+    std::vector<char> x(static_cast<size_t>(back.at(name).bytes())), y = x;
+    back.read(name, 0, back.at(name).count(), x.data());
+    before.read(name, 0, before.at(name).count(), y.data());
+    EXPECT_EQ(x, y) << name;
+  }
+  EXPECT_EQ(json_of(folder_ / "back/config.json")["num_heads"], 4);
+}
+
 TEST_F(Convert, ThroughPthShardsAndAnotherProgramsPrefixNothingChanges) {
   const fs::path in = model("wan21_t2v");
   convert(in, folder_ / "a.pth");
@@ -197,8 +258,6 @@ TEST_F(Convert, MistakesAreNamedAndLeaveNothingBehind) {
   refused({"convert", in, out, "--to", "difusers"}, 2, {"did you mean diffusers?"});
   refused({"convert", in, out + ".pth", "--format", "safetensors"}, 2, {"leave one of them out"});
   refused({"convert", (folder_ / "absent").string(), out}, 3, {"no such file or folder"});
-  refused({"convert", (goldens_ / "lora/lora_kohya.safetensors").string(), out, "--to", "official"}, 3,
-          {"is a LoRA with kohya names"});
   refused({"convert", (goldens_ / "adamw/case.safetensors").string(), out, "--to", "official"}, 3,
           {"none of the models"});
   refused({"inspect", (goldens_ / "umt5/spiece.model").string()}, 3, {"spiece.model"});

@@ -1,6 +1,7 @@
 // The same loss curve on every layout; the same bits on the same layout; resume on any other.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
@@ -99,6 +100,37 @@ TEST(Layouts, AGlobalBatchThatRanksCannotShareEvenlyEqualsOneRank) {
   expect_same_curve(curve("three-on-one", 1, three), curve("three-on-four", 4, three));
 }
 
+/// A pipeline: its mesh, how stages take turns, and what else is different.
+struct Stages {
+  const char* name;
+  int ranks;
+  std::vector<std::string> flags;
+};
+
+class Pipelines : public ::testing::TestWithParam<Stages> {};
+
+TEST_P(Pipelines, EqualOneRank) {
+  make_start();
+  const std::string name = std::string("pipeline-") + GetParam().name;
+  std::vector<std::string> flags = {"--train.micro_batch", "1"};
+  flags.insert(flags.end(), GetParam().flags.begin(), GetParam().flags.end());
+  expect_same_curve(curve("one", 1), curve(name, GetParam().ranks, flags));
+  expect_same_weights("one", name);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Pipelines,
+    ::testing::Values(
+        Stages{"gpipe", 2, {"--mesh", "pp=2", "--plan.pipeline", "gpipe"}},
+        Stages{"1f1b", 2, {"--mesh", "pp=2", "--plan.pipeline", "1f1b", "--plan.recompute", "1"}},
+        Stages{"interleaved", 2, {"--mesh", "pp=2", "--plan.pipeline", "interleaved", "--plan.chunks", "2"}},
+        Stages{"zero_bubble", 2, {"--mesh", "pp=2", "--plan.pipeline", "zero_bubble"}},
+        Stages{"shards",
+               4,
+               {"--mesh", "pp=2,dp_shard=2", "--plan.pipeline", "zero_bubble", "--plan.strategy", "full_shard"}},
+        Stages{"replicas", 4, {"--mesh", "pp=2,dp_replicate=2", "--plan.prefetch", "0"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
 TEST(Layouts, TheSameLayoutTwiceIsBitIdentical) {
   const Result r = shared().train(2, "two-again", {"--run.steps", std::to_string(kSteps)}, 300);
   ASSERT_EQ(r.code, 0) << r.output;
@@ -130,6 +162,94 @@ TEST(Layouts, ResumeOnAnotherLayoutKeepsTheCurve) {
   ASSERT_EQ(resumed.code, 0) << resumed.output;
   expect_same_curve(curve("one", 1), shared().metrics("moved"));
   expect_same_weights("one", "moved");
+}
+
+struct Layout {
+  const char* name;
+  int ranks;
+  std::vector<std::string> flags;
+};
+
+void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+
+/// Twenty steps on one rank, and where they began.
+const Layout kOneRank = {"one-of-twenty", 1, {}};
+
+/// Ranks that share the tokens of a sample. The three samples of a micro-batch are cut wherever the shares end.
+const std::vector<Layout> kSequenceLayouts = {
+    {"ulysses", 2, {"--mesh", "sp=2"}},
+    {"ring", 2, {"--mesh", "cp=2"}},
+    {"ring-of-three", 3, {"--mesh", "cp=3"}},  // tokens that three do not divide
+    {"ring-of-four-recomputed", 4, {"--mesh", "cp=4", "--plan.recompute", "all"}},
+    {"ulysses-in-ring", 4, {"--mesh", "cp=2,sp=2"}},
+    {"ulysses-accumulating", 2, {"--mesh", "sp=2", "--train.micro_batch", "1", "--plan.recompute", "2"}},
+    {"ulysses-sharded", 4, {"--mesh", "dp_shard=2,sp=2", "--plan.recompute", "all", "--plan.prefetch", "2"}},
+    {"ring-offloaded", 2, {"--mesh", "cp=2", "--plan.activations", "offload"}},
+    {"ring-replicated", 4, {"--mesh", "dp_replicate=2,cp=2", "--plan.strategy", "no_shard"}},
+    {"ulysses-away", 2, {"--mesh", "sp=2", "--plan.states", "host", "--plan.gradients", "host"}},
+    {"all", 8, {"--mesh", "dp_shard=2,cp=2,sp=2", "--plan.recompute", "1"}},
+};
+
+class SequenceLayouts : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(SequenceLayouts, EqualOneRankInMemoryThatWasPredicted) {
+  make_start();
+  const auto run = [](const Layout& layout) {
+    static std::map<std::string, std::vector<nlohmann::json>> known;
+    if (!known.contains(layout.name)) {
+      std::vector<std::string> flags = {"--run.steps", "20", "--train.global_batch", "3"};
+      flags.insert(flags.end(), layout.flags.begin(), layout.flags.end());
+      const Result r = shared().train(layout.ranks, layout.name, flags, 300);
+      EXPECT_EQ(r.code, 0) << r.output;
+      known[layout.name] = shared().metrics(layout.name);
+    }
+    return known[layout.name];
+  };
+  const auto one = run(kOneRank), here = run(GetParam());
+  ASSERT_EQ(here.size(), 20u);
+  for (size_t i = 0; i < here.size(); ++i)
+    EXPECT_NEAR(here[i]["loss"].get<double>() / one[i]["loss"].get<double>(), 1, 2e-6) << "step " << i + 1;
+  expect_same_weights(kOneRank.name, GetParam().name);
+  for (const auto& rank : here.back()["ranks"])
+    EXPECT_LE(rank["peak_bytes"].get<double>(), rank["predicted_peak_bytes"].get<double>());
+  // A group of one sends nothing; every other axis does.
+  const std::string& mesh = GetParam().flags[1];
+  for (const auto& [axis, bytes] : here.back()["ranks"][0]["sent_bytes"].items()) {
+    EXPECT_NE(mesh.find(axis + "="), std::string::npos) << axis;
+    EXPECT_GT(bytes.get<int64_t>(), 0) << axis;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, SequenceLayouts, ::testing::ValuesIn(kSequenceLayouts), [](const auto& info) {
+  std::string name = info.param.name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(SequenceParallel, HeadsThatSpDoesNotDivideAreRefusedWithTheNearestValues) {
+  const Result r = shared().train(3, "three-heads", {"--mesh", "sp=3", "--run.steps", "1"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("sp = 3 does not divide the model's 2 heads"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("sp = 2"), std::string::npos) << r.output;
+}
+
+TEST(Layouts, PipelinesResumeOnLayoutsWithoutOneAndBack) {
+  make_start();
+  const std::vector<std::string> flags = {"--run.steps", "100", "--checkpoint.every", "50"};
+  const auto half = [&](const std::string& name, int ranks, std::vector<std::string> mesh) {
+    mesh.insert(mesh.end(), flags.begin(), flags.end());
+    const Result r = shared().train(ranks, name, mesh, 300);
+    ASSERT_EQ(r.code, 0) << r.output;
+  };
+  const std::vector<std::string> pipeline = {"--mesh", "pp=2", "--train.micro_batch", "1"};
+  for (const bool back : {false, true}) {
+    const std::string name = back ? "into-pipeline" : "out-of-pipeline";
+    half(name, 2, back ? std::vector<std::string>{} : pipeline);
+    std::filesystem::remove_all(shared().out(name) + "/checkpoints/step-000100");
+    half(name, 2, back ? pipeline : std::vector<std::string>{});
+    expect_same_curve(curve("one", 1), shared().metrics(name));
+    expect_same_weights("one", name);
+  }
 }
 
 }  // namespace

@@ -64,6 +64,35 @@ TEST_P(Memory, PersistentBytesAreTheShareOfTheRank) {
   }
 }
 
+/// Stages of a pipeline differ in what they hold; each is predicted.
+class Pipelines : public Memory {};
+
+TEST_P(Pipelines, PeakIsWithinTwoPercentOfThePlanAndNeverAbove) {
+  std::vector<std::string> flags = kWide;
+  flags.insert(flags.end(), GetParam().flags.begin(), GetParam().flags.end());
+  const std::string name = std::string("pipeline-") + GetParam().name;
+  const Result r = shared().train(GetParam().ranks, name, flags);
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto steps = shared().metrics(name);
+  ASSERT_EQ(steps.size(), 4u);
+  for (const auto& rank : steps.back()["ranks"]) {
+    const double peak = rank["peak_bytes"], predicted = rank["predicted_peak_bytes"];
+    EXPECT_LE(peak, predicted) << name << ", rank " << rank["rank"];
+    EXPECT_GE(peak, predicted - std::max(0.02 * predicted, 1048576.0)) << name << ", rank " << rank["rank"];
+    EXPECT_GT(rank["sent_bytes"]["pp"].get<int64_t>(), 0) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Pipelines,
+    ::testing::Values(
+        Case{"gpipe", 2, {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.pipeline", "gpipe"}},
+        Case{"recompute", 2, {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.recompute", "all"}},
+        Case{"interleaved", 2, {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.pipeline", "interleaved"}},
+        Case{"zero_bubble", 2, {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.pipeline", "zero_bubble"}},
+        Case{"four", 4, {"--mesh", "pp=4", "--train.micro_batch", "1", "--plan.chunks", "2"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
 /// What rests elsewhere, or leaves between forward and backward.
 class Tiers : public Memory {};
 

@@ -41,9 +41,9 @@ TEST(Mistakes, AMissingRecipeIsNamed) {
   const Result r = run.tessera({"train", (run.folder() / "no.toml").string()});
   expect(r, r.code == 2 ? 2 : 3, {"no.toml"});
 }
-TEST(Mistakes, AKeyOfALaterVersionSaysSo) {
+TEST(Mistakes, AWordThatIsNearlyAChoiceGetsTheNearest) {
   const TinyRun run("m");
-  expect(run.tessera({"train", run.recipe(), "--train.mode", "lora"}), 2, {"lora"});
+  expect(run.tessera({"train", run.recipe(), "--train.mode", "lorra"}), 2, {"train.mode", "did you mean 'lora'"});
 }
 TEST(Mistakes, AMeshThatDoesNotMatchTheRanksSaysBothNumbers) {
   const TinyRun run("m");

@@ -16,9 +16,21 @@ struct Layout {
   int ranks;
   const char* mesh;
 };
-constexpr Layout kLayouts[] = {
-    {1, "dp_shard=1"}, {2, "dp_shard=2"}, {2, "dp_replicate=2"}, {3, "dp_shard=3"}, {4, "dp_replicate=2,dp_shard=2"},
-    {4, "dp_shard=4"}};
+constexpr Layout kLayouts[] = {{1, "dp_shard=1"},
+                               {2, "dp_shard=2"},
+                               {2, "dp_replicate=2"},
+                               {3, "dp_shard=3"},
+                               {4, "dp_replicate=2,dp_shard=2"},
+                               {4, "dp_shard=4"},
+                               {2, "sp=2"},
+                               {2, "cp=2"},
+                               {3, "cp=3"},
+                               {4, "cp=2,sp=2"},
+                               {4, "dp_shard=2,cp=2"},
+                               {2, "pp=2"},
+                               {3, "pp=3"},
+                               {4, "pp=2,dp_shard=2"},
+                               {4, "pp=2,sp=2"}};
 
 TEST(RandomPlans, GiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
   for (const Layout& layout : kLayouts) {
@@ -30,7 +42,7 @@ TEST(RandomPlans, GiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
 TEST(RandomPlans, GiveTheSameOverManyMore) {
   MatrixPart part("random plans executed", 120);
   for (int i : part) {
-    const Layout& layout = kLayouts[i % 6];
+    const Layout& layout = kLayouts[static_cast<size_t>(i) % std::size(kLayouts)];
     const Result r = on_ranks(layout.ranks, layout.mesh, 100 + 5 * i, 105 + 5 * i);
     ASSERT_EQ(r.code, 0) << layout.mesh << "\n" << r.output;
   }

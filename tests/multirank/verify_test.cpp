@@ -50,10 +50,37 @@ class Verify : public ::testing::Test {
   TinyRun run_{"verify"};
 };
 
-TEST_F(Verify, WanOnOneTwoAndFourRanks) {
-  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2", "dp_replicate=2,dp_shard=2"}) {
+TEST_F(Verify, WanOnOneTwoAndFourRanksThatShareSamplesOrTokens) {
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2", "dp_replicate=2,dp_shard=2", "sp=2", "cp=2",
+                           "cp=3", "cp=2,sp=2", "dp_shard=2,sp=2", "pp=2", "pp=3", "pp=2,dp_shard=2", "pp=2,sp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_t2v").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
+TEST_F(Verify, ModelsThatTakePicturesAndExpertsOnSeveralLayouts) {
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "sp=3", "cp=2", "pp=2"}) {
+    const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_i2v").string(), (goldens_ / "wan22_ti2v").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2"}) {
+    const Result r = verify({"--mesh", mesh, (goldens_ / "wan22_moe").string(), (goldens_ / "clip_vision").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
+TEST_F(Verify, AlteredPicturesFeaturesAndExpertsFail) {
+  const std::vector<std::array<const char*, 2>> altered = {
+      {"wan21_i2v", "in.clip_fea"}, {"wan21_i2v", "grad_in.y.1"}, {"wan21_i2v", "grad_in.clip_fea"},
+      {"wan22_ti2v", "in.t"},       {"wan22_moe", "out.expert"},  {"clip_vision", "out.features"}};
+  for (const auto& [name, tensor] : altered) {
+    fs::remove_all(run_.folder() / name);
+    const fs::path changed = copy(name);
+    rewrite(changed / "case.safetensors", [&, wanted = std::string(tensor)](const std::string& n, auto& bytes) {
+      if (n == wanted) bytes[2] ^= std::byte{0x55};  // mantissa of the first value, or a whole number's third byte
+    });
+    const Result r = verify({changed.string()});
+    EXPECT_EQ(r.code, 1) << name << " " << tensor << "\n" << r.output;
   }
 }
 
@@ -169,8 +196,8 @@ TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
 
 TEST_F(Verify, AlteredPicturesLatentsHiddenStatesAndIdsFail) {
   const std::vector<std::array<const char*, 2>> altered = {
-      {"wan21_vae", "out.std"},           {"wan21_vae", "out.image_mu"}, {"wan21_vae", "out.video_logvar"},
-      {"wan21_vae", "out.video_decoded"}, {"umt5", "out.hidden"},        {"umt5", "out.pos_bias_block0_last_row"},
+      {"wan21_vae", "out.std"},           {"wan21_vae", "out.image_mu"},    {"wan21_vae", "out.video_logvar"},
+      {"wan21_vae", "out.video_decoded"}, {"umt5", "out.hidden"},           {"umt5", "out.pos_bias_block0_last_row"},
       {"wan22_vae", "out.z_decoded"},     {"wan22_vae", "out.video_latent"}};
   for (const auto& [name, tensor] : altered) {
     fs::remove_all(run_.folder() / name);

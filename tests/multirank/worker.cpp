@@ -80,6 +80,25 @@ void collectives(const Rendezvous& place, const Arguments& arguments) {
     expect(same_bits(shard, expected.add(expected)), "reduce_scatter does not accumulate");
     sent += 3 * n * 4 * (N - 1);
 
+    // Member i gets i rows more than n from everybody: nothing is even.
+    std::vector<at::Tensor> out, in;
+    for (int i = 0; i < N; ++i) {
+      out.push_back(values(gather.rank() * 100 + i, n + i));
+      in.push_back(at::empty({n + gather.rank()}));
+      if (i != gather.rank()) sent += (n + i) * 4;
+    }
+    gather.all_to_all(out, in);
+    for (int i = 0; i < N; ++i)
+      expect(same_bits(in[i], values(i * 100 + gather.rank(), n + gather.rank())), "all_to_all: from " + std::to_string(i));
+
+    const int before = (gather.rank() + static_cast<int>(N) - 1) % static_cast<int>(N);
+    const at::Tensor came = at::empty({n + before});
+    if (N > 1) {
+      gather.shift(values(gather.rank(), n + gather.rank()), came);
+      expect(same_bits(came, values(before, n + before)), "shift: not what the member before gave");
+      sent += (n + gather.rank()) * 4;
+    }
+
     at::Tensor sum = values(place.rank, n);
     outer.all_reduce(sum);
     expected.zero_();

@@ -4,6 +4,7 @@
 #include "byte_count.h"
 #include "operators.h"
 #include "tessera/base/check.h"
+#include "tessera/ops/later.h"
 #include "tessera/ops/reference.h"
 
 namespace tessera::testing {
@@ -153,6 +154,33 @@ TEST_P(Operators, WeightsLearnWhenInputsNeedNoGradient) {
   run_backward(op.fast(op.inputs, sites, op.constants), expected.dy, {}, sites);
   for (size_t i = 0; i < op.weights.size(); ++i)
     expect_close(sites[i].grad, expected.weight_grads[i], "gradient of weight");
+}
+
+TEST_P(Operators, GradientsOfWeightsLeftForLaterHaveTheSameBits) {
+  const Operator& op = GetParam();
+  if (op.weights.empty()) GTEST_SKIP() << op.name << " has no weights";
+  const Expected expected = expected_of(op);
+  const auto clone = [](const Tensor& t) { return t.clone(); };
+  const Tensors inputs = map(op.inputs, leaf);
+  Sites now = sites_of(op.weights), sites = sites_of(op.weights);
+  const Tensors grads = run_backward(op.fast(map(inputs, clone), now, op.constants), expected.dy, inputs, now);
+
+  std::vector<ops::WeightSite*> trained;
+  for (auto& site : sites.sites) trained.push_back(&site), site.grad = Tensor();
+  ops::Later later(trained);
+  {
+    const Tensor y = op.fast(map(inputs, clone), sites, op.constants);
+    const ops::Later::Scope scope(later);
+    const Tensors first = run_backward(y, expected.dy, inputs, sites);
+    for (size_t i = 0; i < grads.size(); ++i) EXPECT_TRUE(at::equal(first[i], grads[i])) << "input " << i;
+  }
+  for (size_t i = 0; i < op.weights.size(); ++i) {
+    EXPECT_FALSE(sites[i].grad.defined()) << "memory of its own is gone with the scope";
+    sites[i].grad = at::full_like(op.weights[i], NAN);
+    sites[i].fresh = true;
+  }
+  later.run();
+  for (size_t i = 0; i < op.weights.size(); ++i) EXPECT_TRUE(at::equal(sites[i].grad, now[i].grad)) << "weight " << i;
 }
 
 TEST(GatedResidual, ARebuiltGraphNeedsNoValue) {

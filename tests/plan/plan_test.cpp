@@ -33,17 +33,18 @@ TEST(FlatLayout, StartsAndShardsAreAlignedAndShardsAreEqual) {
     const ModelSpec spec = toy::random_model(random);
     const int shards = toy::draw(random, 1, 16);
     for (const auto& unit : spec.units) {
-      const FlatLayout layout = flat_layout(unit, shards);
-      ASSERT_EQ(layout.start.size(), unit.params.size());
-      EXPECT_EQ(layout.shards, shards);
+      const UnitLayout layout = unit_layout(unit, shards);
+      ASSERT_EQ(layout.params.size(), unit.params.size());
+      ASSERT_EQ(layout.buffers.size(), 1u);
+      EXPECT_EQ(layout.buffers[0].shards, shards);
       EXPECT_EQ(layout.total, layout.shard * shards);
       EXPECT_EQ(layout.shard % kFlatAlign, 0);
       int64_t end = 0;
       for (size_t p = 0; p < unit.params.size(); ++p) {
-        EXPECT_EQ(layout.start[p] % kFlatAlign, 0);
-        EXPECT_GE(layout.start[p], end);
-        EXPECT_LT(layout.start[p], end + kFlatAlign);
-        end = layout.start[p] + unit.params[p].numel();
+        EXPECT_EQ(layout.params[p].start % kFlatAlign, 0);
+        EXPECT_GE(layout.params[p].start, end);
+        EXPECT_LT(layout.params[p].start, end + kFlatAlign);
+        end = layout.params[p].start + unit.params[p].numel();
       }
       EXPECT_GE(layout.total, end);
       EXPECT_LT(layout.total, end + kFlatAlign * (shards + 1));
@@ -55,13 +56,13 @@ TEST(FlatLayout, NoBlockStraddlesATensorOrARank) {
   const ModelSpec spec = toy::model(2, 37);
   for (int shards : {1, 2, 3, 4, 7}) {
     for (const auto& unit : spec.units) {
-      const FlatLayout layout = flat_layout(unit, shards);
+      const UnitLayout layout = unit_layout(unit, shards);
       for (int64_t block = 0; block < layout.total; block += kFlatAlign) {
         const int64_t last = block + kFlatAlign - 1;
         EXPECT_EQ(block / layout.shard, last / layout.shard);
         int tensors = 0;
         for (size_t p = 0; p < unit.params.size(); ++p)
-          tensors += layout.start[p] <= last && layout.start[p] + unit.params[p].numel() > block;
+          tensors += layout.params[p].start <= last && layout.params[p].start + unit.params[p].numel() > block;
         EXPECT_LE(tensors, 1);
       }
     }

@@ -120,6 +120,20 @@ TEST(Planner, WhatIsSetByHandIsKept) {
   }
 }
 
+TEST(Planner, InputsOfRecomputedBlocksWaitOnTheHostWhereThatIsAskedFor) {
+  PlannerInput in = input(0);
+  in.activations = Policy::recompute, in.boundary = Policy::offload;
+  const Choice choice = choose(model(), kTwo, in, machine());
+  ASSERT_TRUE(choice.fits) << choice.advice;
+  int blocks = 0;
+  for (const UnitPlan& unit : choice.plan.units) {
+    if (unit.activations != Policy::recompute) continue;
+    ++blocks;
+    EXPECT_EQ(unit.policy(kBoundary), Policy::offload);
+  }
+  EXPECT_EQ(blocks, 6);
+}
+
 TEST(Planner, ASiteThatAUnitLacksIsRefusedWithTheNearest) {
   const ModelSpec spec = model();
   Plan plan = toy::plan(spec, "dp_shard=2", 2, 1, 1);

@@ -35,10 +35,10 @@ TEST(States, SmallTensorsKeepFp32Moments) {
 TEST(States, RangesOfAllRanksTileEveryTensorAndBlocksBelongToOneRank) {
   const UnitSpec unit = unit_of({{300, 70}, {17}, {5000}, {256}});
   for (const int shards : {1, 2, 3, 4, 7}) {
-    const FlatLayout layout = flat_layout(unit, shards);
+    const UnitLayout layout = unit_layout(unit, shards);
     std::vector<int64_t> next(unit.params.size()), scales(unit.params.size());
     for (int rank = 0; rank < shards; ++rank) {
-      const StateLayout mine = state_layout(unit, layout, rank, adamw_states({Masters::split, Moments::int8}));
+      const StateLayout mine = state_layout(unit, layout, {rank}, adamw_states({Masters::split, Moments::int8}));
       int64_t end = 0;
       for (const auto& range : mine.ranges) {
         EXPECT_EQ(range.begin, next[range.param]);

@@ -38,6 +38,15 @@ TEST(Ranges, AreToldWithKeyAndValue) {
   EXPECT_EQ(refusal({{"train.lr", "0"}, {"train.clip_norm", "0"}, {"data.fps", "0"}}), "none");
 }
 
+TEST(Recompute, OfOneBlockInSoManyIsANumberAfterEvery) {
+  EXPECT_EQ(load_recipe(kDemo, {{"plan.recompute", "every 4"}}).plan.recompute_every, 4);
+  EXPECT_EQ(load_recipe(kDemo, {{"plan.recompute", "3"}}).plan.recompute_every, 0);
+  for (const char* wrong : {"every 0", "every", "every x", "each 4"}) {
+    const std::string words = refusal({{"plan.recompute", wrong}});
+    EXPECT_NE(words.find("plan.recompute = '" + std::string(wrong)), std::string::npos) << words;
+  }
+}
+
 TEST(Path, OfAFolderNamesTheRecipeInIt) {
   try {
     load_recipe(TESSERA_SOURCE_DIR "/recipes", {});

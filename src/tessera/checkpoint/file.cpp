@@ -1,6 +1,7 @@
 #include "tessera/checkpoint/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -63,6 +65,22 @@ DurableFile::DurableFile(const Path& path, int64_t bytes_needed) : path_(path), 
   partial_ += "." + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".partial";
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("create");
+  ::flock(fd_, LOCK_EX | LOCK_NB);  // held while it is written: see remove_dead_partials
+}
+
+void remove_dead_partials(const Path& folder) {
+  std::error_code gone;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, gone)) {
+    if (entry.path().extension() != ".partial") continue;
+    const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    // A process number says less: it may have gone to another, or be of one that nobody has taken leave of.
+    struct stat info {};
+    const bool begun = ::fstat(fd, &info) == 0 && (info.st_size > 0 || info.st_mtime + 60 < ::time(nullptr));
+    const bool dead = begun && ::flock(fd, LOCK_EX | LOCK_NB) == 0;  // the writer locks it before its first byte
+    if (dead) ::unlink(entry.path().c_str());
+    ::close(fd);
+  }
 }
 
 DurableFile::~DurableFile() {

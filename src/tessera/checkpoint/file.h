@@ -52,6 +52,9 @@ class DurableFile {
   int64_t needed_, written_ = 0;
 };
 
+/// Removes what killed processes left of files that were being written: `*.partial` with content that nobody writes.
+void remove_dead_partials(const Path& folder);
+
 std::string read_text(const Path& path);
 void write_text(const Path& path, std::string_view text);  ///< through a DurableFile
 void sync_folder(const Path& folder);                      ///< makes created and renamed entries survive a power cut

@@ -10,7 +10,7 @@ namespace tessera::diffusion {
 
 namespace {
 
-constexpr double kTrainSteps = 1000;
+constexpr double kFlowSteps = 1000;
 
 [[noreturn]] void unknown(const std::string& key, const std::string& word, const std::vector<std::string>& known) {
   const auto near = nearest(word, known);
@@ -60,12 +60,12 @@ TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t s
       u = 1 / (1 + std::exp(-(options.mean + options.scale * key.normal(0))));
       break;
     case Timesteps::diffsynth:
-      u = 1 - static_cast<double>(key.below(0, static_cast<uint64_t>(kTrainSteps))) / kTrainSteps;
+      u = 1 - static_cast<double>(key.below(0, static_cast<uint64_t>(kFlowSteps))) / kFlowSteps;
       break;
   }
   TrainingDraw result;
   result.sigma = shift_sigma(u, options.shift);
-  result.t = kTrainSteps * result.sigma;
+  result.t = kFlowSteps * result.sigma;
   if (options.weighting == Weighting::diffsynth) result.weight = training_table(options.shift).weight_at(result.t);
   return result;
 }
@@ -80,7 +80,7 @@ TrainingTable training_table(double shift, int64_t count) {
   const auto n = static_cast<double>(count);
   for (int64_t i = 0; i < count; ++i) {
     const double sigma = shift_sigma(1 - static_cast<double>(i) / n, shift);
-    const double t = kTrainSteps * sigma, off = (t - kTrainSteps / 2) / kTrainSteps;
+    const double t = kFlowSteps * sigma, off = (t - kFlowSteps / 2) / kFlowSteps;
     table.sigmas.push_back(sigma);
     table.timesteps.push_back(t);
     table.weights.push_back(std::exp(-2 * off * off));
@@ -88,10 +88,10 @@ TrainingTable training_table(double shift, int64_t count) {
   const double least = *std::min_element(table.weights.begin(), table.weights.end());
   double sum = 0;
   for (double& w : table.weights) sum += (w -= least);
-  for (double& w : table.weights) w *= kTrainSteps / sum;
-  if (count != static_cast<int64_t>(kTrainSteps) &&
+  for (double& w : table.weights) w *= kFlowSteps / sum;
+  if (count != static_cast<int64_t>(kFlowSteps) &&
       count > 1) {  // DiffSynth lifts shorter tables by their second weight
-    for (double& w : table.weights) w *= n / kTrainSteps;
+    for (double& w : table.weights) w *= n / kFlowSteps;
     const double lift = table.weights[1];
     for (double& w : table.weights) w += lift;
   }

@@ -1,34 +1,97 @@
 #include "tessera/engine/context.h"
 
+#include "tessera/engine/frozen_site.h"
+#include "tessera/base/check.h"
+#include "tessera/engine/parallel/attention.h"
+#include "tessera/engine/parallel/tensor.h"
 #include "tessera/engine/saved.h"
 #include "tessera/ops/ops.h"
 
 namespace tessera::engine {
 
+namespace {
+
+/// Queries that meet keys: what attention grows with.
+double pairs(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
+  double sum = 0;
+  for (size_t s = 0; s + 1 < queries.size(); ++s)
+    sum += static_cast<double>(queries[s + 1] - queries[s]) * static_cast<double>(keys[s + 1] - keys[s]);
+  return sum;
+}
+
+}  // namespace
+
 ops::WeightSite& ShardContext::weight(std::string_view site, std::string_view suffix) {
   return store_.site(unit_, std::string(site).append(suffix));
 }
+Tensor ShardContext::anchor(const ops::WeightSite& site) const {
+  return site.frozen ? store_.anchor(unit_).detach() : store_.anchor(unit_);
+}
 ops::WeightSite* ShardContext::bias(std::string_view site) { return store_.find(unit_, std::string(site) + ".bias"); }
+
+const plan::ParamSpec* ShardContext::cut(std::string_view site) const {
+  if (!tensor_parallel()) return nullptr;
+  const plan::ParamSpec* spec = store_.find_spec(unit_, std::string(site) + ".weight");
+  return spec && spec->split != plan::Split::none ? spec : nullptr;
+}
+
+Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x,
+                                   const std::function<Tensor(const Tensor& x, ops::WeightSite* bias)>& run) {
+  const plan::ParamSpec* spec = cut(site);
+  if (!spec || (spec->split == plan::Split::rows && spec->whole_input)) return run(x, bias(site));
+  if (spec->split == plan::Split::columns) {
+    gathered_ = Tensor();
+    return sum_to_shares(run(x, nullptr), tokens_.total(), *mode_.parallel, bias(site), store_.anchor(unit_));
+  }
+  if (!gathered_.defined() || gathered_of_.lock() != x.getIntrusivePtr()) {
+    gathered_ = Tensor();
+    gathered_ = gather_place(x, tokens_.total(), *mode_.parallel);
+    gathered_of_ = c10::weak_intrusive_ptr<c10::TensorImpl>(x.getIntrusivePtr());
+  }
+  return run(gathered_, bias(site));
+}
+
+/// Of an RMSNorm whose columns the ranks of tp share.
+const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const Tensor& x) const {
+  const plan::ParamSpec* spec = cut(site);
+  if (!spec) return nullptr;
+  const auto samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
+  return &mode_.parallel->shared_width(x.size(1) * mode_.parallel->tp(),
+                                       spec->whole_input ? plan::Rows::context : plan::Rows::own, samples);
+}
 
 Tensor ShardContext::linear(std::string_view site, const Tensor& x) {
   SavedStorages::at_site(site);
-  return ops::linear(x, weight(site, ".weight"), bias(site), store_.anchor(unit_));
+  ops::WeightSite& w = weight(site, ".weight");
+  return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b) {
+    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/false);
+    return ops::linear(input, w, b, store_.anchor(unit_));
+  });
 }
 Tensor ShardContext::gelu_linear(std::string_view site, const Tensor& x) {
   SavedStorages::at_site(site);
-  return ops::gelu_linear(x, weight(site, ".weight"), bias(site), store_.anchor(unit_));
+  ops::WeightSite& w = weight(site, ".weight");
+  return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b) {
+    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/true);
+    return ops::gelu_linear(input, w, b, store_.anchor(unit_));
+  });
 }
 Tensor ShardContext::layer_norm(std::string_view site, const Tensor& x, double eps) {
   SavedStorages::at_site(site);
-  return ops::layer_norm(x, weight(site, ".weight"), weight(site, ".bias"), eps, store_.anchor(unit_));
+  ops::WeightSite& w = weight(site, ".weight");
+  return ops::layer_norm(x, w, weight(site, ".bias"), eps, anchor(w));
 }
 Tensor ShardContext::rms_norm(std::string_view site, const Tensor& x, double eps) {
   SavedStorages::at_site(site);
-  return ops::rms_norm(x, weight(site, ".weight"), eps, store_.anchor(unit_));
+  ops::WeightSite& w = weight(site, ".weight");
+  return ops::rms_norm(x, w, eps, anchor(w), shared_width(site, x));
 }
 Tensor ShardContext::rms_norm_rope(std::string_view site, const Tensor& x, int64_t heads, double eps) {
   SavedStorages::at_site(site);
-  return ops::rms_norm_rope(x, weight(site, ".weight"), tokens_.cos, tokens_.sin, heads, eps, store_.anchor(unit_));
+  ops::WeightSite& w = weight(site, ".weight");
+  const ops::SharedWidth* shared = shared_width(site, x);
+  const int64_t here = shared ? heads / mode_.parallel->tp() : heads;
+  return ops::rms_norm_rope(x, w, tokens_.cos, tokens_.sin, here, eps, anchor(w), shared);
 }
 Tensor ShardContext::modulated_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
                                     double eps) {
@@ -39,25 +102,61 @@ Tensor ShardContext::gated_residual(std::string_view site, const Tensor& x, cons
   SavedStorages::at_site(site);
   return ops::gated_residual(x, y, gate, tokens_.rows, site != mode_.unneeded);
 }
+/// Under tensor parallelism queries are those of the place's tokens and this rank's heads, where their linear is cut.
+bool ShardContext::heads_are_shared(const Tensor& q) const {
+  return tensor_parallel() && q.size(0) == mode_.parallel->place(tokens_.total()).count();
+}
+
+/// Where each sample's queries start.
+std::vector<int64_t> ShardContext::query_offsets(const Tensor& q) const {
+  if (!heads_are_shared(q)) return tokens_.local_offsets();
+  const plan::TokenRange place = mode_.parallel->place(tokens_.total());
+  return tokens_.local_offsets(place.begin, place.end);
+}
+
 Tensor ShardContext::attend(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                            const std::vector<int64_t>& k_offsets) {
+                            const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets, bool self) {
   SavedStorages::at_site(site);
-  if (mode_.on_attention) mode_.on_attention(site, q, k);
+  gathered_ = Tensor();
+  const bool shares_heads = heads_are_shared(q);
+  if (shares_heads) heads /= mode_.parallel->tp();
+  check_internal(!self || !tensor_parallel() || shares_heads, "engine.context",
+                 "self-attention " + std::string(site) + " sees some of the tokens: the model has no table for tp");
+  if (mode_.on_attention) {
+    const double met = (self ? tokens_.pairs() : pairs(q_offsets, k_offsets)) *
+                       (self && shares_heads ? mode_.parallel->tp() : 1);
+    mode_.on_attention(site, 4 * met * static_cast<double>(q.size(1)));
+  }
   const ops::AttentionResult* known = nullptr;
   ops::AttentionResult* keep = nullptr;
   if (mode_.known)
     if (const auto it = mode_.known->find(site); it != mode_.known->end()) known = &it->second;
   if (mode_.keep)
     if (const auto it = mode_.keep->find(site); it != mode_.keep->end()) keep = &it->second;
-  return ops::attention(q, k, v, heads, tokens_.offsets, k_offsets, keep, known);
+  if (self && mode_.parallel && mode_.parallel->cuts_attention())
+    return sequence_attention(q, k, v, heads, tokens_, *mode_.parallel, keep, known);
+  return ops::attention(q, k, v, heads, q_offsets, k_offsets, keep, known);
 }
 Tensor ShardContext::self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                     int64_t heads) {
-  return attend(site, q, k, v, heads, tokens_.offsets);
+  return attend(site, q, k, v, heads, tokens_.offsets, tokens_.offsets, /*self=*/true);
 }
 Tensor ShardContext::cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                      int64_t heads) {
-  return attend(site, q, k, v, heads, tokens_.context_offsets);
+  return attend(site, q, k, v, heads, query_offsets(q), tokens_.context_offsets);
+}
+Tensor ShardContext::image_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     int64_t heads) {
+  return attend(site, q, k, v, heads, query_offsets(q), tokens_.image_offsets);
+}
+Tensor ShardContext::frame_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
+                                double eps) {
+  SavedStorages::at_site(site);
+  return ops::modulated_norm(x, shift, scale, tokens_.frames.rows, eps);
+}
+Tensor ShardContext::frame_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     int64_t heads) {
+  return attend(site, q, k, v, heads, tokens_.frames.offsets, tokens_.frames.context_offsets);
 }
 Tensor ShardContext::biased_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
                                       int64_t heads, const Tensor& bias) {
@@ -65,10 +164,12 @@ Tensor ShardContext::biased_attention(std::string_view, const Tensor& q, const T
 }
 Tensor ShardContext::param(std::string_view site) {
   SavedStorages::at_site(site);
-  return ops::param(weight(site, ""), store_.anchor(unit_));
+  ops::WeightSite& w = weight(site, "");
+  return ops::param(w, anchor(w));
 }
 Tensor ShardContext::embedding(std::string_view site, const Tensor& ids) {
-  return ops::embedding(ids, weight(site, ".weight"), store_.anchor(unit_));
+  ops::WeightSite& w = weight(site, ".weight");
+  return ops::embedding(ids, w, anchor(w));
 }
 
 }  // namespace tessera::engine

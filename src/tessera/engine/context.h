@@ -1,6 +1,7 @@
 #pragma once
 // The engine's Context: the same sites as the plain one, over weight views of the slot the unit occupies, with
 // weight gradients written straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
+#include "tessera/engine/parallel/parallel.h"
 #include "tessera/engine/store.h"
 #include "tessera/net/context.h"
 #include "tessera/ops/ops.h"
@@ -15,7 +16,8 @@ struct RunMode {
   std::string_view unneeded = {};    ///< the site whose value nobody will read (net::Unit::output_site), or empty
   AttentionResults* keep = nullptr;  ///< receives the results of the sites it names
   const AttentionResults* known = nullptr;  ///< sites that are not computed again
-  std::function<void(std::string_view site, const Tensor& q, const Tensor& k)> on_attention = {};  ///< measurement
+  std::function<void(std::string_view site, double flops)> on_attention = {};  ///< measurement
+  const Parallel* parallel = nullptr;  ///< those that the tokens are shared with; lives as long as the graph
 };
 
 class ShardContext final : public net::Context {
@@ -36,6 +38,12 @@ class ShardContext final : public net::Context {
                         int64_t heads) override;
   Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                          int64_t heads) override;
+  Tensor image_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                         int64_t heads) override;
+  Tensor frame_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
+                    double eps) override;
+  Tensor frame_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                         int64_t heads) override;
   Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                           const Tensor& bias) override;
   Tensor param(std::string_view site) override;
@@ -43,14 +51,28 @@ class ShardContext final : public net::Context {
 
  private:
   Tensor attend(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                const std::vector<int64_t>& k_offsets);
+                const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets, bool self = false);
+  bool tensor_parallel() const { return mode_.parallel && mode_.parallel->tp() > 1; }
+  /// How tensor parallelism cuts a site's weight; null: not.
+  const plan::ParamSpec* cut(std::string_view site) const;
+  /// Runs a linear, `run(x, bias)`, with what its cut asks for before and after.
+  Tensor linear_as_cut(std::string_view site, const Tensor& x,
+                       const std::function<Tensor(const Tensor& x, ops::WeightSite* bias)>& run);
+  const ops::SharedWidth* shared_width(std::string_view site, const Tensor& x) const;
+  bool heads_are_shared(const Tensor& q) const;
+  std::vector<int64_t> query_offsets(const Tensor& q) const;
   ops::WeightSite& weight(std::string_view site, std::string_view suffix);
   ops::WeightSite* bias(std::string_view site);
+  /// The unit's anchor; of a frozen site one that wants no gradient, so that no graph begins there.
+  Tensor anchor(const ops::WeightSite& site) const;
 
   Store& store_;
   const int unit_;
   const net::Tokens& tokens_;
   const RunMode mode_;
+  // What several linears take in a row is gathered over tp once: the input, by address, and the gathered rows.
+  c10::weak_intrusive_ptr<c10::TensorImpl> gathered_of_{c10::intrusive_ptr<c10::TensorImpl>()};
+  Tensor gathered_;
 };
 
 }  // namespace tessera::engine

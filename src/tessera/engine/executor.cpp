@@ -1,10 +1,11 @@
 #include "tessera/engine/executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/adamw.h"
+#include "tessera/engine/executor_run.h"
 
 namespace tessera::engine {
 
@@ -17,40 +18,7 @@ double now() {
 
 const std::vector<Axis> kWorldAxes(kAllAxes.begin(), kAllAxes.end());
 
-double sum_of_squares(const Tensor& t) { return ops::sum_of_squares(t.const_data_ptr<float>(), t.numel()); }
-
-int64_t bytes_sent(const Tensor& shard, const comm::Group& group) {
-  return static_cast<int64_t>(shard.nbytes()) * (group.size() - 1);
-}
-
 }  // namespace
-
-/// One micro-batch in flight.
-struct Executor::Micro {
-  net::Batch batch;
-  std::vector<UnitRun> runs;
-  std::vector<Tensor> stream;  // boundary between the unit that ran last and the next
-  std::vector<Tensor> cond;    // shared conditioning: leaves
-  std::vector<Tensor> cond_grad;
-  std::vector<Tensor> stream_grad;  // gradient of the boundary, going back
-};
-
-/// One schedule being interpreted.
-struct Executor::Run {
-  const plan::Schedule& schedule;
-  int64_t step;
-  const StepCalls* calls = nullptr;
-  net::UnitUpdate* update = nullptr;
-  const std::vector<net::Batch>* batches = nullptr;
-  std::vector<Tensor> results = {};
-  const std::function<void()>* write = nullptr;
-  const std::function<void()>* commit = nullptr;
-  std::vector<Micro> micros = {};
-  std::optional<net::StepControl> control = {};
-  std::vector<double> shares = {};  // of units whose gradient left before the norm: their sums of squares, else -1
-  std::vector<std::array<double, 2>> times = {};
-  std::vector<std::vector<plan::Comm>> comm = {};
-};
 
 Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& store, comm::Comm& comm,
                    const plan::Plan& plan, int rank, ExecutorOptions options)
@@ -59,11 +27,29 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
       plan_(plan),
       rank_(rank),
       options_(std::move(options)),
-      gather_(comm.group("gather", kShardAxes)),
-      reduce_(comm.group("reduce", kShardAxes)),
       outer_(comm.group("reduce_outer", {Axis::dp_replicate})),
-      whole_(comm.group("reduce_whole", plan::kWholeAxes)),
-      world_(comm.group("control", kWorldAxes)) {
+      world_(comm.group("control", kWorldAxes)),
+      parallel_(options_.cut_tokens ? plan.mesh : Mesh{}, options_.cut_tokens ? rank : 0, &comm),
+      messages_(comm, plan, rank) {
+  if (messages_.active())
+    for (const plan::Lane lane :
+         {plan::Lane::send_next, plan::Lane::recv_prev, plan::Lane::send_prev, plan::Lane::recv_next})
+      message_lanes_[lane] = std::make_unique<LaneThread>();
+  // Communicators are made here, by all ranks in the same order.
+  const auto made = [&](const char* purpose, int unit, size_t buffer, bool used) -> comm::Group* {
+    if (!used) return nullptr;
+    comm::Group& group = comm.group(purpose, store.axes(unit, static_cast<int>(buffer)));
+    return group.size() > 1 ? &group : nullptr;
+  };
+  for (int u = 0; u < store.units(); ++u) {
+    auto &gather = gather_.emplace_back(), &reduce = reduce_.emplace_back(), &whole = whole_.emplace_back();
+    for (size_t b = 0; b < store.layout(u).buffers.size(); ++b) {
+      const plan::Buffer& buffer = store.layout(u).buffers[b];
+      gather.push_back(made("gather", u, b, buffer.shards > 1));
+      reduce.push_back(made("reduce", u, b, buffer.shards > 1 && buffer.trainable));
+      whole.push_back(made("reduce_whole", u, b, buffer.shards == 1 && buffer.trainable));
+    }
+  }
   if (!options_.trace.empty()) {
     trace_.open(options_.trace, std::ios::trunc);
     if (!trace_)
@@ -104,21 +90,29 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
   const auto& list = run.schedule.list;
   host_.reserve(run.schedule.host_arena);
   run.micros.resize(run.schedule.micros);
+  run.messages.resize(list.size());
   for (auto& micro : run.micros) micro.runs.resize(units_.size());
   run.shares.assign(units_.size(), -1);
   run.times.resize(list.size());
   run.comm.resize(list.size());
+  run.tokens.resize(run.micros.size());
+  run.samples.resize(run.micros.size());
   events_.reset(list.size());
   const double start = now();
   // Lanes own a part of the run: after a failure they may outlive this call.
   const auto perform = [this, shared, start](int i) {
     Run& run = *shared;
     const auto& list = run.schedule.list;
+    if (whereabouts_) whereabouts_(run.step, i, list[i], false);
     const double t0 = now();
     execute(run, i, run.comm[i]);
     run.times[i] = {t0 - start, now() - start};
+    if (whereabouts_) whereabouts_(run.step, i, list[i], true);
     // What was declared is what happened, or the plan was a story.
-    check_internal(run.comm[i] == list[i].comm, "engine.executor",
+    const auto same = [](const plan::Comm& a, const plan::Comm& b) { return a.same_traffic(b); };
+    const std::vector<plan::Comm> expected = declared(run, list[i]);
+    check_internal(std::equal(run.comm[i].begin(), run.comm[i].end(), expected.begin(), expected.end(), same),
+                   "engine.executor",
                    "instruction " + std::to_string(i) + " (" + std::string(name(list[i].op)) + " " + list[i].name +
                        ") ran other collectives than it declares");
     events_.done(i);
@@ -126,8 +120,6 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
   for (int i = 0; i < static_cast<int>(list.size()); ++i) {
     if (list[i].lane == plan::Lane::compute) {
       events_.await(list[i].wait);
-      if (whereabouts_)
-        whereabouts_(run.step, i, std::string(name(list[i].op)) + (list[i].name.empty() ? "" : " " + list[i].name));
       try {
         perform(i);
       } catch (...) {
@@ -139,6 +131,14 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
     // Memory is taken in the order of the list, and so the curve is the predicted one.
     if (list[i].op == plan::Op::fetch && list[i].part == plan::Part::activations)
       for (auto& saved : run.micros[list[i].micro].runs[list[i].unit].offloaded) take_memory(saved);
+    if (list[i].op == plan::Op::send || list[i].op == plan::Op::recv) {
+      try {
+        prepare_message(run, i);
+      } catch (...) {
+        events_.fail(std::current_exception());
+        throw;
+      }
+    }
     lane(list[i].lane).push([this, perform, shared, i] {
       try {
         events_.await(shared->schedule.list[i].wait);
@@ -155,9 +155,7 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
   for (size_t i = 0; i < list.size(); ++i) {
     busy_[std::string(name(list[i].lane))] += run.times[i][1] - run.times[i][0];
     if (!trace_.is_open() && !keep_lines_) continue;
-    plan::Instruction done = list[i];
-    done.comm = run.comm[i];
-    const std::string line = plan::to_json(done, run.schedule.phase, rank_, run.step, static_cast<int>(i), base_,
+    const std::string line = plan::to_json(list[i], run.schedule.phase, rank_, run.step, static_cast<int>(i), base_,
                                            run.times[i][0], run.times[i][1]);
     if (trace_.is_open()) trace_ << line << '\n';
     if (keep_lines_) last_lines_.push_back(line);
@@ -166,16 +164,34 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
   base_ += static_cast<int>(list.size());
 }
 
+/// What the list declares. Bytes of collectives that carry tokens are there for micro-batches of the largest shape: here
+/// they are for the tokens that there are.
+std::vector<plan::Comm> Executor::declared(const Run& run, const plan::Instruction& in) const {
+  std::vector<plan::Comm> comm = in.comm;
+  if (!plan::carries_tokens(in.op) || comm.empty()) return comm;
+  const int64_t tokens = run.tokens[in.micro];
+  const auto bytes = [&](const plan::Traffic& t) { return t.bytes(tokens, plan_.mesh, rank_, run.samples[in.micro]); };
+  if (in.op == plan::Op::finish) {
+    if (comm.back().kind == "all_gather") {
+      const Tensor& result = run.results[in.micro];
+      const int64_t row = result.size(1) * static_cast<int64_t>(result.element_size());
+      comm.back().bytes = bytes(plan::prediction_traffic(row, plan_.mesh));
+    }
+    return comm;
+  }
+  size_t next = 0;
+  for (const plan::Traffic& t : plan::traffic_of(store_.spec(in.unit), plan_.units[in.unit], in.op))
+    if (next < comm.size() && t.several(plan_.mesh)) comm[next++].bytes = bytes(t);
+  return comm;
+}
+
 void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
   const plan::Instruction& in = run.schedule.list[index];
-  const std::string shard_axis = gather_.axis();
+  std::optional<Parallel::Notes> notes;
+  if (plan::carries_tokens(in.op)) notes.emplace(parallel_, done);
   switch (in.op) {
     case plan::Op::gather:
-      if (in.slot >= 0) {
-        const bool sharded = store_.layout(in.unit).shards > 1;
-        const int64_t sent = store_.gather(in.unit, in.slot, sharded ? &gather_ : nullptr, in.scratch);
-        if (sharded) done.push_back({shard_axis, "all_gather", sent});
-      }
+      if (in.slot >= 0) gather(in, done);
       break;
     case plan::Op::forward:
       store_.bind(in.unit, in.slot);
@@ -204,8 +220,19 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
                          " bytes, the schedule says " + std::to_string(in.bytes));
       break;
     }
+    case plan::Op::send:
+    case plan::Op::recv:
+      messages_.exchange(in, run.messages[index], done);
+      if (in.op == plan::Op::recv) run.messages[index] = {};  // the micro-batch holds it
+      break;
+    case plan::Op::weight_grad:
+      weight_gradients(run, in);
+      break;
     case plan::Op::drop:
-      for (auto& saved : run.micros[in.micro].runs[in.unit].offloaded) free_memory(saved);
+      if (in.part == plan::Part::message)
+        for (int sent : in.wait) run.messages[sent] = {};
+      else
+        for (auto& saved : run.micros[in.micro].runs[in.unit].offloaded) free_memory(saved);
       break;
     case plan::Op::release:
       store_.unbind(in.unit);
@@ -219,54 +246,28 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       micro.stream.clear();
       break;
     }
-    case plan::Op::finish: {
-      Micro& micro = run.micros[in.micro];
-      run.results[in.micro] = micro.stream[0];
-      micro = Micro{};
+    case plan::Op::finish:
+      finish(run, in, done);
       break;
-    }
-    case plan::Op::backward: {
-      Micro& micro = run.micros[in.micro];
+    case plan::Op::backward:
       store_.bind(in.unit, in.slot);
-      store_.bind_grad(in.unit, in.grad, !in.add);
-      const bool stem = in.unit == 0;
-      micro.runs[in.unit].offloaded.clear();  // the graph is to be the only holder
-      std::vector<Tensor> out_cond_grad;
-      if (stem) out_cond_grad = std::move(micro.cond_grad);
-      std::vector<Tensor> none;
-      micro.stream_grad = run_backward(micro.runs[in.unit], std::move(micro.stream_grad), std::move(out_cond_grad),
-                                       stem ? std::vector<Tensor>{} : micro.cond, stem ? none : micro.cond_grad,
-                                       store_.anchor(in.unit));
-      store_.finish_grad(in.unit);
-      if (stem) {
-        if (options_.input_grad) input_grads_[in.micro] = std::move(micro.stream_grad);
-        micro = Micro{};
-      }
+      backward_unit(run, in);
       break;
-    }
     case plan::Op::idle:
       if (in.add) break;
-      (in.grad >= 0 ? store_.arena(in.grad, store_.layout(in.unit).total) : store_.grad(in.unit)).zero_();
+      (in.grad >= 0 ? store_.arena(in.grad, store_.layout(in.unit).grad_total) : store_.grad(in.unit)).zero_();
       break;
-    case plan::Op::reduce: {
-      const int64_t total = store_.layout(in.unit).total;
-      const Tensor shard = store_.grad_at(in.unit, in.target);
-      reduce_.reduce_scatter(shard, store_.arena(in.grad, total), store_.arena(in.scratch, total), in.add);
-      done.push_back({shard_axis, "reduce_scatter", bytes_sent(shard, reduce_)});
+    case plan::Op::reduce:
+      reduce(in, done);
       break;
-    }
-    case plan::Op::reduce_outer: {
-      comm::Group& group = store_.layout(in.unit).shards > 1 ? outer_ : whole_;
-      const Tensor shard = store_.grad_at(in.unit, in.target);
-      group.all_reduce(shard);
-      done.push_back({group.axis(), "all_reduce", static_cast<int64_t>(shard.nbytes())});
+    case plan::Op::reduce_outer:
+      reduce_outer(in, done);
       break;
-    }
     case plan::Op::norm:
       if (in.unit < 0)
         norm(run, done);
       else
-        run.shares[in.unit] = sum_of_squares(store_.grad_at(in.unit, in.target));
+        run.shares[in.unit] = store_.squares(in.unit, store_.grad_at(in.unit, in.target));
       break;
     case plan::Op::update:
       if (run.control && run.update) store_.update(in.unit, *run.update, *run.control, {in.slot, in.grad, in.scratch});
@@ -285,21 +286,19 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
 }
 
 void Executor::forward_unit(Run& run, const plan::Instruction& in) {
-  Micro& micro = run.micros[in.micro];
+  Micro& micro = load(run, in.micro);
   const bool train = run.batches == nullptr;
-  if (in.unit == 0) {
-    micro.batch = train ? run.calls->load(in.micro) : (*run.batches)[in.micro];
-    micro.stream = micro.batch.inputs;
-  }
+  if (in.unit == 0) micro.stream = micro.batch.inputs;
+  take_received(micro, in, train);
   UnitRun& unit_run = micro.runs[in.unit];
   const plan::UnitPlan& plan = plan_.units[in.unit];
   const bool graph = train && plan.activations != plan::Policy::recompute;
-  unit_run.in = leaves(micro.stream, train && (in.unit > 0 || options_.input_grad));
+  unit_run.in = leaves(micro.stream, train && (in.unit > store_.first_trained() || options_.input_grad));
   micro.stream.clear();
   if (train && plan.replays())
     for (const auto& [site, policy] : plan.sites)
       if (site != plan::kBoundary && policy != plan::Policy::recompute) unit_run.attention[site];
-  ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.attention});
+  ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.attention, .parallel = &parallel_});
   std::optional<SavedStorages> saved;
   if (graph && plan.offloads()) saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens));
   net::Flow out = run_forward(*units_[in.unit], ctx, micro.cond, graph, unit_run);
@@ -308,7 +307,7 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   saved.reset();
   micro.stream = std::move(out.stream);
   if (!out.cond.empty()) {
-    micro.cond = leaves(out.cond, train);
+    micro.cond = leaves(out.cond, train && wants_conditioning());
     micro.cond_grad.assign(micro.cond.size(), Tensor());
   }
   if (!train) unit_run = UnitRun{};
@@ -329,10 +328,47 @@ void Executor::recompute_unit(Run& run, const plan::Instruction& in) {
   Micro& micro = run.micros[in.micro];
   UnitRun& unit_run = micro.runs[in.unit];
   ShardContext ctx(store_, in.unit, micro.batch.tokens,
-                   {.unneeded = units_[in.unit]->output_site(), .known = &unit_run.attention});
+                   {.unneeded = units_[in.unit]->output_site(), .known = &unit_run.attention, .parallel = &parallel_});
   unit_run.offloaded.clear();  // it is back, and the graph is to be its only holder
   run_forward(*units_[in.unit], ctx, micro.cond, true, unit_run);
   unit_run.attention.clear();
+}
+
+void Executor::gather(const plan::Instruction& in, std::vector<plan::Comm>& done) {
+  for (size_t b = 0; b < gather_[in.unit].size(); ++b) {
+    comm::Group* group = gather_[in.unit][b];
+    const int64_t sent = store_.gather(in.unit, static_cast<int>(b), in.slot, group, in.scratch);
+    if (group) done.push_back({group->axis(), "all_gather", sent});
+  }
+}
+
+void Executor::reduce(const plan::Instruction& in, std::vector<plan::Comm>& done) {
+  const plan::UnitLayout& layout = store_.layout(in.unit);
+  const Tensor shards = store_.grad_at(in.unit, in.target);
+  for (size_t b = 0; b < layout.buffers.size(); ++b) {
+    comm::Group* group = reduce_[in.unit][b];
+    if (!group) continue;
+    const plan::Buffer& buffer = layout.buffers[b];
+    const Tensor shard = shards.narrow(0, buffer.held, buffer.shard);
+    const int64_t at = buffer.slot * static_cast<int64_t>(sizeof(float));
+    group->reduce_scatter(shard, store_.arena(in.grad + at, buffer.total), store_.arena(in.scratch + at, buffer.total),
+                          in.add);
+    done.push_back({group->axis(), "reduce_scatter", static_cast<int64_t>(shard.nbytes()) * (group->size() - 1)});
+  }
+}
+
+/// The sum over ranks that hold the same shard of a unit, or the same whole.
+void Executor::reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>& done) {
+  const plan::UnitLayout& layout = store_.layout(in.unit);
+  const Tensor shards = store_.grad_at(in.unit, in.target);
+  const auto sum = [&](comm::Group& group, const Tensor& part) {
+    group.all_reduce(part);
+    done.push_back({group.axis(), "all_reduce", static_cast<int64_t>(part.nbytes())});
+  };
+  if (layout.sharded) return sum(outer_, shards);
+  for (size_t b = 0; b < layout.buffers.size(); ++b)
+    if (comm::Group* group = whole_[in.unit][b])
+      sum(*group, shards.narrow(0, layout.buffers[b].held, layout.buffers[b].shard));
 }
 
 LaneThread& Executor::lane(plan::Lane lane) {
@@ -345,6 +381,11 @@ LaneThread& Executor::lane(plan::Lane lane) {
       return fetch_lane_;
     case plan::Lane::d2h:
       return stash_lane_;
+    case plan::Lane::send_next:
+    case plan::Lane::recv_prev:
+    case plan::Lane::send_prev:
+    case plan::Lane::recv_next:
+      return *message_lanes_.at(lane);
     default:
       return disk_lane_;
   }
@@ -354,7 +395,7 @@ void Executor::norm(Run& run, std::vector<plan::Comm>& done) {
   // Of ranks that hold the same gradient only one counts it. Summed in rank order, so every rank has the same bits.
   double squares = 0;
   for (int u = 0; u < store_.units(); ++u)
-    if (store_.speaks_for(u)) squares += run.shares[u] >= 0 ? run.shares[u] : sum_of_squares(store_.grad(u));
+    squares += run.shares[u] >= 0 ? run.shares[u] : store_.squares(u, store_.grad(u));
   std::vector<double> mine = {squares};
   if (run.calls->control)
     for (double value : run.calls->control()) mine.push_back(value);

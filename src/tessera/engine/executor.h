@@ -9,6 +9,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/engine/host_memory.h"
 #include "tessera/engine/lane.h"
+#include "tessera/engine/stage_messages.h"
 #include "tessera/engine/unit_run.h"
 #include "tessera/net/model.h"
 #include "tessera/net/unit_update.h"
@@ -18,9 +19,10 @@ namespace tessera::engine {
 
 /// What the training loop does at the instructions that belong to it.
 struct StepCalls {
-  /// Inputs of this rank's micro-batch (called only when it has samples).
+  /// Inputs of this rank's micro-batch (called only when it has samples), whole: the executor cuts out the tokens that
+  /// are this rank's.
   std::function<net::Batch(int micro)> load;
-  /// Gradient of the objective with respect to the prediction [T, C]; books the loss.
+  /// Gradient of the objective with respect to the prediction [T, C] of the tokens here (batch.tokens); books the loss.
   std::function<Tensor(const Tensor& prediction, const net::Batch& batch, int micro)> loss;
   /// This rank's values for the exchange at `norm`, at most kControlDoubles - 1.
   std::function<std::vector<double>()> control;
@@ -31,11 +33,14 @@ struct StepCalls {
 struct ExecutorOptions {
   bool input_grad = false;  ///< keep the gradients of each micro-batch's inputs (verification)
   bool poison = false;      ///< fill released slots with NaN, so that a use after release shows (tests)
-  std::string trace;        ///< file for the executed instructions; empty: none
+  std::string trace = {};   ///< file for the executed instructions; empty: none
+  bool cut_tokens = true;   ///< ranks of cp, sp and tp share the tokens; else each runs all of them (text encoders)
 };
 
-/// Where a rank is, for heartbeats and fault messages.
-using Whereabouts = std::function<void(int64_t step, int instruction, const std::string& what)>;
+/// Where a rank is, for heartbeats and fault messages. Called by the thread of the instruction's lane: `ends` false
+/// before it and true after it, not after one that failed.
+using Whereabouts =
+    std::function<void(int64_t step, int index, const plan::Instruction& instruction, bool ends)>;
 
 class Executor {
  public:
@@ -46,13 +51,15 @@ class Executor {
   void on_instruction(Whereabouts whereabouts) { whereabouts_ = std::move(whereabouts); }
 
   void train(const plan::Schedule& schedule, int64_t step, const StepCalls& calls, net::UnitUpdate* update);
-  /// One result a micro-batch: the last unit's boundary tensor.
+  /// One result a micro-batch: the last unit's boundary tensor, of all tokens.
   std::vector<Tensor> forward(const plan::Schedule& schedule, int64_t step, const std::vector<net::Batch>& batches);
   /// Runs the flush: `write` this rank's shards, wait for all, `commit` on rank 0, wait for it.
   void checkpoint(const plan::Schedule& schedule, int64_t step, const std::function<void()>& write,
                   const std::function<void()>& commit);
 
-  /// Gradients of each micro-batch's inputs, when options.input_grad.
+  /// Those that this rank shares tokens with.
+  const Parallel& parallel() const { return parallel_; }
+  /// Gradients of each micro-batch's inputs, of the tokens here, when options.input_grad.
   std::vector<std::vector<Tensor>>& input_grads() { return input_grads_; }
   /// Host memory for what is stashed, or on its way from or to the disk.
   int64_t host_bytes() const { return host_.size(); }
@@ -69,18 +76,37 @@ class Executor {
   void execute(Run& run, int index, std::vector<plan::Comm>& done);
   void forward_unit(Run& run, const plan::Instruction& in);
   void recompute_unit(Run& run, const plan::Instruction& in);
+  void backward_unit(Run& run, const plan::Instruction& in);
+  void weight_gradients(Run& run, const plan::Instruction& in);
+  bool defers_weights() const { return plan_.pipeline.schedule == plan::PipelineSchedule::zero_bubble; }
   void list_offloaded(UnitRun& run, int unit, std::vector<SavedStorage> saved) const;
+  Micro& load(Run& run, int micro);
+  void prepare_message(Run& run, int index);
+  void take_received(Micro& micro, const plan::Instruction& in, bool train) const;
+  /// Whether gradients flow back to the unit that makes the shared conditioning.
+  bool wants_conditioning() const { return options_.input_grad || store_.first_trained() == 0; }
+  Message outgoing(Micro& micro, const plan::Instruction& in) const;
+  void finish(Run& run, const plan::Instruction& in, std::vector<plan::Comm>& done);
   LaneThread& lane(plan::Lane lane);
   void norm(Run& run, std::vector<plan::Comm>& done);
+  std::vector<plan::Comm> declared(const Run& run, const plan::Instruction& in) const;
+  void gather(const plan::Instruction& in, std::vector<plan::Comm>& done);
+  void reduce(const plan::Instruction& in, std::vector<plan::Comm>& done);
+  void reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
 
   const std::vector<std::unique_ptr<net::Unit>>& units_;
   Store& store_;
   const plan::Plan& plan_;
   const int rank_;
   const ExecutorOptions options_;
-  comm::Group &gather_, &reduce_, &outer_, &whole_, &world_;
+  comm::Group &outer_, &world_;
+  const Parallel parallel_;
+  /// By unit and buffer; null for buffers that are not split, or not reduced so.
+  std::vector<std::vector<comm::Group*>> gather_, reduce_, whole_;
   Events events_;
   LaneThread gather_lane_, reduce_lane_, disk_lane_, fetch_lane_, stash_lane_;
+  StageMessages messages_;
+  std::map<plan::Lane, std::unique_ptr<LaneThread>> message_lanes_;
   HostMemory host_;
   Whereabouts whereabouts_;
   std::vector<std::vector<Tensor>> input_grads_;

@@ -1,6 +1,8 @@
 #include "tessera/engine/measure.h"
 
 #include "tessera/base/check.h"
+#include "tessera/ops/later.h"
+#include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/unit_run.h"
 
 namespace tessera::engine {
@@ -33,36 +35,47 @@ int64_t distinct_bytes(const std::vector<Tensor>& tensors) {
 
 class Probe {
  public:
-  Probe(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, MeasureOptions options)
-      : units_(units), options_(options) {
+  /// The last share is the largest, and of samples that are alike no other has a longer run of one.
+  Probe(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& whole, MeasureOptions options)
+      : units_(units), options_(options), parallel_(options.mesh, options.mesh.world() - 1) {
+    const net::Batch batch = slice(whole, parallel_);
     for (const Tensor& t : batch.inputs) inputs_.push_back(to_meta(t));
     tokens_ = batch.tokens;
     tokens_.rows = to_meta(tokens_.rows);
     tokens_.cos = to_meta(tokens_.cos);
     tokens_.sin = to_meta(tokens_.sin);
+    tokens_.frames.rows = to_meta(tokens_.frames.rows);
   }
 
   plan::ModelSpec run(std::string name) {
     plan::ModelSpec spec;
     spec.name = std::move(name);
-    spec.inputs = bytes_of(inputs_) + bytes_of({tokens_.rows, tokens_.cos, tokens_.sin});
+    spec.tables = bytes_of({tokens_.rows, tokens_.cos, tokens_.sin, tokens_.frames.rows});
+    spec.inputs = bytes_of(inputs_) + spec.tables;
     spec.samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
     spec.tokens = tokens_.count();
+    if (parallel_.cuts_tokens()) spec.sequence = tokens_.total();
     std::vector<Tensor> stream = inputs_;
     std::vector<Tensor> cond;
     std::map<std::string, plan::Footprint> known;
+    const size_t first = first_trained();
+    want_cond_ = options_.train && (first == 0 || options_.input_grad);
     for (size_t u = 0; u < units_.size(); ++u) {
       const net::Unit& unit = *units_[u];
       plan::UnitSpec described = unit.spec();
-      const auto it = known.find(described.kind);
+      const bool want_input = options_.input_grad || u > first;
+      const std::string kind = described.kind + (want_input ? "" : ", the first that is trained");
+      const auto it = known.find(kind);
       if (it != known.end()) {
         described.cost = it->second;
       } else {
-        described.cost = cost(unit, described, stream, cond, u == 0);
-        known[described.kind] = described.cost;
+        described.cost = cost(unit, described, stream, cond, want_input);
+        known[kind] = described.cost;
       }
       spec.units.push_back(std::move(described));
     }
+    spec.prediction_row = stream[0].size(-1) * static_cast<int64_t>(stream[0].element_size());
+    for (const Tensor& t : cond) spec.conditioning.push_back(round_up(static_cast<int64_t>(t.nbytes()), 64));
     spec.loss_grad = spec.loss_peak = bytes_of(stream);
     if (options_.train) spec.targets = bytes_of(stream);
     spec.resident = 64 * static_cast<int64_t>(units_.size());  // anchors
@@ -70,19 +83,32 @@ class Probe {
   }
 
  private:
+  /// Gradients flow back to this unit and no farther.
+  size_t first_trained() const {
+    const auto trained = [](const auto& unit) {
+      const auto& params = unit->spec().params;
+      return std::any_of(params.begin(), params.end(), [](const plan::ParamSpec& p) { return p.trainable; });
+    };
+    const auto first = std::find_if(units_.begin(), units_.end(), trained);
+    return first == units_.end() ? 0 : static_cast<size_t>(first - units_.begin());
+  }
+
   /// Measures one unit; `stream` and `cond` are moved on past it.
   plan::Footprint cost(const net::Unit& unit, const plan::UnitSpec& described, std::vector<Tensor>& stream,
-                       std::vector<Tensor>& cond, bool first) {
+                       std::vector<Tensor>& cond, bool want_input) {
     plan::Footprint f;
     plan::ModelSpec one;
     one.units = {described};
-    Store store(one, {unit.prefix()}, plan::Plan{}, 0, at::kMeta, options_.train);
+    plan::Plan whole;  // weights as a rank uses them: what tp cuts, cut
+    whole.mesh[Axis::tp] = options_.mesh[Axis::tp];
+    whole.units = {{.strategy = plan::Strategy::no_shard}};
+    Store store(one, {unit.prefix()}, whole, 0, at::kMeta, options_.train);
     store.bind(0, -1);
-    ShardContext ctx(store, 0, tokens_);
-    const bool want_input = !first || options_.input_grad;
+    ShardContext ctx(store, 0, tokens_, {.parallel = &parallel_});
 
     {  // without a graph
       UnitRun run{.in = leaves(stream, false)};
+      const Parallel::Notes notes(parallel_, f.traffic);
       Meter::MetaCount count;
       net::Flow out = run_forward(unit, ctx, cond, false, run);
       f.forward_peak = count.peak();
@@ -94,7 +120,7 @@ class Probe {
     net::Flow out;
     {
       UnitRun run{.in = leaves(stream, options_.train && want_input)};
-      const std::vector<Tensor> cond_leaves = leaves(cond, options_.train);
+      const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
       Meter::MetaCount count;
       out = run_forward(unit, ctx, cond_leaves, options_.train, run);
       f.keep_peak = count.peak();
@@ -102,9 +128,9 @@ class Probe {
     }
     if (options_.train) {  // a graph stands without its outputs, but for what it saved of them itself
       UnitRun run{.in = leaves(stream, want_input)};
-      const std::vector<Tensor> cond_leaves = leaves(cond, true);
+      const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
       std::vector<Tensor> cond_grad(cond.size());
-      ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site()});
+      ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site(), .parallel = &parallel_});
       store.bind_grad(0, -1, true);
       Meter::MetaCount count;
       run_forward(unit, again, cond_leaves, true, run);
@@ -115,6 +141,7 @@ class Probe {
       for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
       const int64_t start = count.live();
       count.reset_peak();
+      const Parallel::Notes notes(parallel_, f.backward_traffic);
       const std::vector<Tensor> in_grad =
           run_backward(run, std::move(out_grad), std::move(out_cond_grad), cond_leaves, cond_grad, store.anchor(0));
       f.backward_peak = count.peak() - start;
@@ -123,6 +150,7 @@ class Probe {
       store.finish_grad(0);
     }
     if (options_.train) {
+      measure_deferred(unit, store, stream, cond, want_input, f);
       f.saved_by_site = saved_by_site(unit, ctx, stream, cond, want_input);
       measure_replays(unit, store, stream, cond, want_input, f);
     }
@@ -131,11 +159,46 @@ class Probe {
     return f;
   }
 
+  /// A backward that leaves gradients of weights for later: what it holds until they are taken up. The unit's input is
+  /// made anew here, to see whether it is held; the first unit's is there as long as the micro-batch.
+  void measure_deferred(const net::Unit& unit, Store& store, const std::vector<Tensor>& stream,
+                        const std::vector<Tensor>& cond, bool want_input, plan::Footprint& f) {
+    Meter::MetaCount count;
+    std::vector<Tensor> input = stream, cond_grad(cond.size());
+    if (&unit != units_.front().get())
+      for (Tensor& t : input) t = at::empty_strided(t.sizes(), t.strides(), t.options());
+    ops::Later later(store.trained_sites(0));
+    {
+      UnitRun run{.in = leaves(input, want_input)};
+      input.clear();
+      const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
+      ShardContext ctx(store, 0, tokens_, {.unneeded = unit.output_site(), .parallel = &parallel_});
+      std::vector<Tensor> out_grad, out_cond_grad;
+      {
+        const net::Flow out = run_forward(unit, ctx, cond_leaves, true, run);
+        for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
+        for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
+      }
+      const int64_t start = count.live();
+      count.reset_peak();
+      const ops::Later::Scope scope(later);
+      run_backward(run, std::move(out_grad), std::move(out_cond_grad), cond_leaves, cond_grad, store.anchor(0));
+      f.deferred_peak = count.peak() - start;
+    }
+    cond_grad.clear();
+    f.deferred = count.live();
+    count.reset_peak();
+    store.bind_grad(0, -1, true);
+    later.run();
+    f.weight_grad_peak = count.peak() - f.deferred;
+    store.finish_grad(0);
+  }
+
   std::map<std::string, int64_t> saved_by_site(const net::Unit& unit, ShardContext& ctx,
                                                const std::vector<Tensor>& stream, const std::vector<Tensor>& cond,
                                                bool want_input) {
     UnitRun run{.in = leaves(stream, want_input)};
-    const std::vector<Tensor> cond_leaves = leaves(cond, true);
+    const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
     SavedStorages saved(foreign_tensors(run.in, cond_leaves, tokens_));
     const net::Flow out = run_forward(unit, ctx, cond_leaves, true, run);
     std::map<std::string, int64_t> bytes;
@@ -148,15 +211,8 @@ class Probe {
                        const std::vector<Tensor>& cond, bool want_input, plan::Footprint& f) {
     std::map<std::string, double> flops;  // of each attention site
     {
-      const auto note = [&](std::string_view site, const Tensor& q, const Tensor& k) {
-        const auto& to = k.size(0) == tokens_.count() ? tokens_.offsets : tokens_.context_offsets;
-        double pairs = 0;
-        for (size_t s = 0; s + 1 < to.size(); ++s)
-          pairs +=
-              static_cast<double>(tokens_.offsets[s + 1] - tokens_.offsets[s]) * static_cast<double>(to[s + 1] - to[s]);
-        flops[std::string(site)] = 4 * pairs * static_cast<double>(q.size(1));
-      };
-      ShardContext ctx(store, 0, tokens_, {.on_attention = note});
+      const auto note = [&](std::string_view site, double cost) { flops[std::string(site)] = cost; };
+      ShardContext ctx(store, 0, tokens_, {.on_attention = note, .parallel = &parallel_});
       UnitRun run{.in = leaves(stream, false)};
       run_forward(unit, ctx, cond, false, run);
     }
@@ -167,7 +223,7 @@ class Probe {
     for (unsigned chosen = 1; chosen < most && !sites.empty(); ++chosen) {
       if (sites.size() > 3) chosen = most - 1;
       UnitRun run{.in = leaves(stream, want_input)};
-      const std::vector<Tensor> cond_leaves = leaves(cond, true);
+      const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
       std::string key;
       plan::Footprint::Replay replay;
       replay.forward_flops = f.forward_flops;
@@ -178,14 +234,17 @@ class Probe {
         replay.forward_flops -= flops[sites[i]];
       }
       Meter::MetaCount count;
-      ShardContext first(store, 0, tokens_, {.keep = &run.attention});
+      ShardContext first(store, 0, tokens_, {.keep = &run.attention, .parallel = &parallel_});
       run_forward(unit, first, cond_leaves, false, run);
       replay.forward_peak = count.peak();
       for (const auto& [site, result] : run.attention) f.attention[site] = bytes_of({result.out, result.lse});
       const int64_t kept = count.live();
       count.reset_peak();
-      ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site(), .known = &run.attention});
-      run_forward(unit, again, cond_leaves, true, run);
+      ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site(), .known = &run.attention, .parallel = &parallel_});
+      {
+        const Parallel::Notes notes(parallel_, replay.traffic);
+        run_forward(unit, again, cond_leaves, true, run);
+      }
       run.attention.clear();
       replay.recompute_peak = count.peak() - kept;
       replay.recompute_saved = count.live() - kept;
@@ -195,6 +254,8 @@ class Probe {
 
   const std::vector<std::unique_ptr<net::Unit>>& units_;
   const MeasureOptions options_;
+  bool want_cond_ = false;  // gradients of the shared conditioning
+  const Parallel parallel_;
   std::vector<Tensor> inputs_;
   net::Tokens tokens_;
 };

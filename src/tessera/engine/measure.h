@@ -11,6 +11,7 @@ namespace tessera::engine {
 struct MeasureOptions {
   bool train = true;        ///< forward only otherwise
   bool input_grad = false;  ///< gradients of the model's inputs are wanted too
+  Mesh mesh = {};           ///< whose ranks share the tokens: measured on the largest share
 };
 
 /// `batch` has the shapes of the largest micro-batch; its values are not read.

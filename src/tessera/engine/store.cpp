@@ -3,39 +3,107 @@
 #include <cstring>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
 
 namespace tessera::engine {
 
+at::ScalarType stored_type(plan::Stored stored) {
+  switch (stored) {
+    case plan::Stored::bf16:
+      return at::kBFloat16;
+    case plan::Stored::int8:
+      return at::kChar;
+    case plan::Stored::fp8:
+      return at::kFloat8_e4m3fn;
+    default:
+      return at::kFloat;
+  }
+}
+
 Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const plan::Plan& plan, int rank,
              at::Device device, bool trainable, std::string nvme)
     : shard_rank_(plan.mesh.shard_rank(rank)),
+      tp_(plan.mesh[Axis::tp]),
+      tp_rank_(plan.mesh.coordinate(rank, Axis::tp)),
       first_replica_(plan.mesh.coordinate(rank, Axis::dp_replicate) == 0),
       masters_(plan.states.masters),
       gathered_(plan.gathered()),
       device_(device) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-  open_disk(model, plan, nvme, trainable);
   for (size_t u = 0; u < model.units.size(); ++u) {
     Unit unit;
     unit.spec = model.units[u];
-    unit.layout = plan::flat_layout(unit.spec, plan.shards(static_cast<int>(u)));
+    unit.layout = plan.layout(unit.spec, static_cast<int>(u));
+    unit.shard_ranks = plan.shard_ranks(unit.layout, rank);
+    int64_t at = 0;
+    for (const plan::Buffer& buffer : unit.layout.buffers) {
+      unit.param_at.push_back(at);
+      unit.axes.push_back(plan.axes(buffer));
+      at += plan::shard_bytes(buffer, masters_);
+    }
+    unit.owned = plan.owns(rank, static_cast<int>(u));
+    unit.owner = plan.mesh[Axis::pp] > 1 ? plan.stage_of(static_cast<int>(u)) % plan.mesh[Axis::pp] : 0;
     if (u < plan.units.size()) unit.plan = plan.units[u];
-    unit.param = make_buffer(unit.layout.shard, masters_ == plan::Masters::fp32 ? at::kFloat : at::kBFloat16,
-                             unit.plan.parameters, engine::Part::parameters, unit.param_extent);
+    units_.push_back(std::move(unit));
+  }
+  open_disk(plan, nvme, trainable);
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Unit& unit = units_[u];
+    unit.anchor = at::zeros({1}, options).requires_grad_(trainable && unit.layout.grad_total > 0);
+    if (!unit.owned) continue;
+    unit.param = make_buffer(plan::shard_bytes(unit.layout, masters_), at::kByte, unit.plan.parameters,
+                             engine::Part::parameters, unit.param_extent);
     if (trainable)
-      unit.grad =
-          make_buffer(unit.layout.shard, at::kFloat, unit.plan.gradients, engine::Part::gradients, unit.grad_extent);
-    unit.states = plan::state_layout(unit.spec, unit.layout, unit.layout.shards > 1 ? shard_rank_ : 0, {});
-    unit.anchor = at::zeros({1}, options).requires_grad_(trainable);
+      unit.grad = make_buffer(unit.layout.grad_shard, at::kFloat, unit.plan.gradients, engine::Part::gradients,
+                              unit.grad_extent);
+    unit.states = plan::state_layout(unit.spec, unit.layout, unit.shard_ranks, {});
     unit.sites.resize(unit.spec.params.size());
     for (size_t p = 0; p < unit.spec.params.size(); ++p) {
       const std::string& name = unit.spec.params[p].name;
       check_internal(name.starts_with(prefixes[u]), "engine.store", name + " does not start with " + prefixes[u]);
       unit.index.emplace(name.substr(prefixes[u].size()), static_cast<int>(p));
+      const plan::ParamSpec& param = unit.spec.params[p];
+      const plan::UnitLayout::Place& place = unit.layout.params[p];
+      unit.sites[p].frozen = !param.trainable;
+      if (param.stored == plan::Stored::int8 || param.stored == plan::Stored::fp8)
+        unit.sites[p].blocks = {place.shape[0], place.numel / place.shape[0]};
     }
-    units_.push_back(std::move(unit));
   }
+}
+
+int Store::first_trained() const {
+  const auto trained = [](const Unit& unit) { return unit.layout.grad_total > 0; };
+  const auto first = std::find_if(units_.begin(), units_.end(), trained);
+  return first == units_.end() ? 0 : static_cast<int>(first - units_.begin());
+}
+
+bool Store::speaks_for(int u, int b) const {
+  const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  if (buffer.shards > 1) return first_replica_;
+  return first_replica_ && shard_rank_ == 0 && (!buffer.over_tp || tp_rank_ == 0);
+}
+
+double Store::squares(int u, const Tensor& grad) const {
+  double sum = 0;
+  if (!owns(u)) return sum;
+  const plan::UnitLayout& layout = units_[u].layout;
+  for (size_t b = 0; b < layout.buffers.size(); ++b) {
+    const plan::Buffer& buffer = layout.buffers[b];
+    if (buffer.trainable && speaks_for(u, static_cast<int>(b)))
+      sum += ops::sum_of_squares(grad.const_data_ptr<float>() + buffer.held, buffer.shard);
+  }
+  return sum;
+}
+
+Tensor Store::shard(int u, int b, int64_t from) {
+  Unit& unit = units_[u];
+  const plan::Buffer& buffer = unit.layout.buffers[b];
+  const int64_t bytes = plan::shard_bytes(buffer, masters_);
+  const Tensor all = from < 0 ? unit.param : arena(from, div_up(unit.param.numel(), int64_t{4})).view(at::kByte);
+  if (buffer.stored != plan::Stored::fp32) return all.narrow(0, unit.param_at[b], bytes);
+  const bool whole = masters_ == plan::Masters::fp32 || !buffer.trainable;
+  return all.narrow(0, unit.param_at[b], bytes).view(whole ? at::kFloat : at::kBFloat16);
 }
 
 void Store::set_arena(int64_t bytes) {
@@ -57,29 +125,48 @@ Tensor Store::arena(int64_t offset, int64_t elements) const {
   return arena_.narrow(0, offset / static_cast<int64_t>(sizeof(float)), elements);
 }
 
-std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat) const {
-  std::vector<Tensor> views;
-  for (size_t p = 0; p < unit.spec.params.size(); ++p) {
-    const auto& param = unit.spec.params[p];
-    Tensor view = flat.narrow(0, unit.layout.start[p], param.numel());
+std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat, bool gradients) const {
+  std::vector<Tensor> views(unit.spec.params.size());
+  for (size_t p = 0; p < views.size(); ++p) {
+    if (gradients && !unit.spec.params[p].trainable) continue;
+    const plan::UnitLayout::Place& place = unit.layout.params[p];
+    const plan::Stored stored = unit.layout.buffers[place.buffer].stored;
+    const Tensor view = flat.view(at::kByte)
+                            .narrow(0, unit.layout.in_slot(static_cast<int>(p)), plan::stored_bytes(stored, place.numel))
+                            .view(stored_type(stored));
+    if (stored == plan::Stored::int8 || stored == plan::Stored::fp8) {
+      views[p] = view;
+      continue;
+    }
     // Convolutions whose kernel equals their stride are GEMMs here: their weight is used as [out, in * kernel].
-    view = param.shape.size() > 3 ? view.view({param.shape[0], -1}) : view.view(param.shape);
-    views.push_back(view);
+    views[p] = place.shape.size() > 3 ? view.view({place.shape[0], -1}) : view.view(place.shape);
   }
   return views;
 }
 
-int64_t Store::gather(int u, int64_t slot, comm::Group* group, int64_t from) {
-  Unit& unit = units_[u];
-  const int64_t total = unit.layout.total, shard = unit.layout.shard;
-  const Tensor param = param_at(u, from);
-  Tensor landing = arena(slot, total), own = param;
+int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int64_t from) {
+  const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  const Tensor own = shard(u, b, from),
+               place = arena(slot + buffer.slot * 4, plan::stored_bytes(buffer.stored, buffer.total) / 4).view(at::kByte);
+  if (group)
+    group->all_gather(place, own);
+  else if (place.const_data_ptr() != own.const_data_ptr())
+    std::memcpy(place.mutable_data_ptr(), own.const_data_ptr(), own.nbytes());
+  return group ? static_cast<int64_t>(own.nbytes()) * (group->size() - 1) : 0;
+}
+
+int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t from) {
+  const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  if (buffer.stored != plan::Stored::fp32) return gather_stored(u, b, slot, group, from);
+  const Tensor param = shard(u, b, from), place = arena(slot + buffer.slot * 4, buffer.total);
+  Tensor landing = place, own = param;
   if (gathered_ == plan::ParamType::bf16) {
-    landing = landing.view(at::kBFloat16).narrow(0, total, total);
-    own = landing.narrow(0, shard_rank(u) * shard, shard);  // the group finds it where it belongs
+    landing = place.view(at::kBFloat16).narrow(0, buffer.total, buffer.total);
+    // the group finds it where it belongs
+    own = landing.narrow(0, units_[u].shard_ranks[b] * buffer.shard, buffer.shard);
     auto* half = static_cast<uint16_t*>(own.mutable_data_ptr());
-    if (masters_ == plan::Masters::fp32)
-      ops::high_half(half, param.const_data_ptr<float>(), shard);
+    if (param.scalar_type() == at::kFloat)
+      ops::high_half(half, param.const_data_ptr<float>(), buffer.shard);
     else
       std::memcpy(half, param.const_data_ptr(), param.nbytes());
   }
@@ -87,8 +174,10 @@ int64_t Store::gather(int u, int64_t slot, comm::Group* group, int64_t from) {
   if (group) {
     group->all_gather(landing, own);
     sent = static_cast<int64_t>(own.nbytes()) * (group->size() - 1);
+  } else if (own.const_data_ptr() == param.const_data_ptr() && place.const_data_ptr() != param.const_data_ptr()) {
+    std::memcpy(place.mutable_data_ptr(), param.const_data_ptr(), param.nbytes());
   }
-  if (gathered_ == plan::ParamType::bf16) ops::widen_in_place(arena(slot, total).mutable_data_ptr<float>(), total);
+  if (gathered_ == plan::ParamType::bf16) ops::widen_in_place(place.mutable_data_ptr<float>(), buffer.total);
   return sent;
 }
 
@@ -97,7 +186,7 @@ void Store::bind(int u, int64_t slot) {
   check_internal(slot >= 0 || gathered_ == plan::ParamType::fp32, "engine.store",
                  unit.spec.name + ": parameters that are bf16 need a slot");
   auto& views = unit.views[slot];
-  if (views.empty()) views = views_of(unit, slot < 0 ? unit.param : arena(slot, unit.layout.total));
+  if (views.empty()) views = views_of(unit, slot < 0 ? unit.param.view(at::kFloat) : arena(slot, unit.layout.total), false);
   for (size_t p = 0; p < views.size(); ++p) unit.sites[p].value = views[p];
 }
 
@@ -108,19 +197,24 @@ void Store::unbind(int u) {
 void Store::bind_grad(int u, int64_t slot, bool fresh) {
   Unit& unit = units_[u];
   auto& views = unit.grad_views[slot];
-  if (views.empty()) views = views_of(unit, slot < 0 ? unit.grad : arena(slot, unit.layout.total));
+  if (views.empty()) views = views_of(unit, slot < 0 ? unit.grad : arena(slot, unit.layout.grad_total), true);
   for (size_t p = 0; p < views.size(); ++p) {
-    if (!unit.spec.params[p].trainable) continue;
+    if (!views[p].defined()) continue;
     unit.sites[p].grad = views[p];
     unit.sites[p].fresh = fresh;
   }
   if (!fresh || slot < 0) return;
   // Padding between tensors takes part in the reduction: it must be zero whatever the slot held before.
-  Tensor flat = arena(slot, unit.layout.total);
-  for (size_t p = 0; p < views.size(); ++p) {
-    const int64_t end = unit.layout.start[p] + unit.spec.params[p].numel();
-    const int64_t next = p + 1 < views.size() ? unit.layout.start[p + 1] : unit.layout.total;
-    if (next > end) flat.narrow(0, end, next - end).zero_();
+  Tensor flat = arena(slot, unit.layout.grad_total);
+  for (const plan::Buffer& buffer : unit.layout.buffers) {
+    if (!buffer.trainable) continue;
+    for (size_t i = 0; i < buffer.params.size(); ++i) {
+      const auto& place = unit.layout.params[buffer.params[i]];
+      const int64_t end = place.start + place.numel;
+      const int64_t next =
+          i + 1 < buffer.params.size() ? unit.layout.params[buffer.params[i + 1]].start : buffer.total;
+      if (next > end) flat.narrow(0, buffer.slot + end, next - end).zero_();
+    }
   }
 }
 
@@ -138,6 +232,11 @@ ops::WeightSite* Store::find(int u, std::string_view site) {
   return it == unit.index.end() ? nullptr : &unit.sites[it->second];
 }
 
+const plan::ParamSpec* Store::find_spec(int u, std::string_view site) const {
+  const auto it = units_[u].index.find(site);
+  return it == units_[u].index.end() ? nullptr : &units_[u].spec.params[it->second];
+}
+
 ops::WeightSite& Store::site(int u, std::string_view site) {
   ops::WeightSite* found = find(u, site);
   if (!found)
@@ -147,20 +246,38 @@ ops::WeightSite& Store::site(int u, std::string_view site) {
   return *found;
 }
 
+std::vector<ops::WeightSite*> Store::trained_sites(int u) {
+  std::vector<ops::WeightSite*> trained;
+  for (size_t p = 0; p < units_[u].sites.size(); ++p)
+    if (units_[u].spec.params[p].trainable) trained.push_back(&units_[u].sites[p]);
+  return trained;
+}
+
 std::vector<Store::Part> Store::parts() const {
   std::vector<Part> parts;
   for (int u = 0; u < units(); ++u)
     for (size_t r = 0; r < units_[u].states.ranges.size(); ++r) {
       const auto& range = units_[u].states.ranges[r];
-      parts.push_back({u, range.param, range.begin, range.end, range.offset, static_cast<int>(r)});
+      parts.push_back({u, range.buffer, range.param, range.begin, range.end, range.offset, static_cast<int>(r)});
     }
   return parts;
+}
+
+uint8_t* Store::data(const Part& part) {
+  const Tensor held = shard(part.unit, part.buffer);
+  return static_cast<uint8_t*>(held.mutable_data_ptr()) + part.offset * held.element_size();
+}
+
+std::vector<std::pair<int64_t, int64_t>> Store::box(const Part& part) const {
+  if (tp_ == 1) return {};
+  return plan::tp_box(units_[part.unit].spec.params[part.param], tp_, tp_rank_);
 }
 
 int64_t Store::persistent_bytes() const {
   int64_t bytes = 0;
   for (const auto& unit : units_)
-    bytes += static_cast<int64_t>(unit.param.nbytes() + (unit.grad.defined() ? unit.grad.nbytes() : 0));
+    if (unit.owned)
+      bytes += static_cast<int64_t>(unit.param.nbytes() + (unit.grad.defined() ? unit.grad.nbytes() : 0));
   return bytes;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// The parameter store: for each unit one flat buffer, split evenly over the shard group; this rank keeps its shard.
-// A gather fills a slot of the arena with the whole buffer, and parameters are views of it: no copy-in, no copy-out.
+// The parameter store: for each unit flat buffers (plan::UnitLayout), split evenly over the ranks that share them; this
+// rank keeps its shards. A gather fills a slot of the arena with the whole of each, and parameters are views of it: no
+// copy-in, no copy-out.
 //
 //   Store store(spec, prefixes, plan, rank, at::kCPU);
 //   store.set_arena(schedule.arena);
@@ -24,6 +25,9 @@ struct Staged {
   int64_t param = -1, grad = -1, states = -1;
 };
 
+/// The dtype of a weight that is stored so (ops/frozen.h).
+at::ScalarType stored_type(plan::Stored stored);
+
 class Store {
  public:
   /// `prefixes[u]` is cut from the unit's parameter names to give site names. Of the plan it reads mesh, strategies,
@@ -33,17 +37,27 @@ class Store {
         at::Device device, bool trainable = true, std::string nvme = {});
 
   int units() const { return static_cast<int>(units_.size()); }
-  const plan::FlatLayout& layout(int unit) const { return units_[unit].layout; }
+  const plan::UnitLayout& layout(int unit) const { return units_[unit].layout; }
+  /// Whether the unit is of a pipeline stage of this rank; of others there are no buffers.
+  bool owns(int unit) const { return units_[unit].owned; }
+  int owner(int unit) const { return units_[unit].owner; }  ///< place on the pp axis of who has it
   const plan::UnitSpec& spec(int unit) const { return units_[unit].spec; }
-  /// This rank's place among those that share the unit; 0 for all where every rank holds the whole.
-  int shard_rank(int unit) const { return units_[unit].layout.shards > 1 ? shard_rank_ : 0; }
-  /// Of ranks that hold the same shard of the unit, one speaks for all: counts it in norms and writes it.
-  bool speaks_for(int unit) const { return first_replica_ && (units_[unit].layout.shards > 1 || shard_rank_ == 0); }
+  /// The axes of the ranks that share a buffer.
+  const std::vector<Axis>& axes(int unit, int buffer) const { return units_[unit].axes[buffer]; }
+  /// Of ranks that hold the same shard of a buffer, one speaks for all: counts it in norms and writes it.
+  bool speaks_for(int unit, int buffer) const;
+  /// Sum of squares of what this rank speaks for in a gradient shard of the unit.
+  double squares(int unit, const Tensor& grad) const;
 
-  /// This rank's shard, 1-D: fp32 masters, or their bf16 part (plan::Masters).
+  /// This rank's shards of the unit's parameters, 1-D bytes, one buffer after the other.
   Tensor& param(int unit) { return units_[unit].param; }
-  Tensor& grad(int unit) { return units_[unit].grad; }  ///< reduced gradient of the shard, 1-D fp32
+  /// One of them, 1-D: fp32 masters, or their bf16 part (plan::Masters), or bytes of what is stored otherwise. `from`: arena offset of where all of the
+  /// unit's lie, -1 where they rest on the device.
+  Tensor shard(int unit, int buffer, int64_t from = -1);
+  Tensor& grad(int unit) { return units_[unit].grad; }  ///< reduced gradient of the trained shards, 1-D fp32
   const Tensor& anchor(int unit) const { return units_[unit].anchor; }
+  /// The first unit that is trained at all: gradients flow back to it and no farther. 0 without any.
+  int first_trained() const;
 
   /// One allocation that holds every slot of a schedule (at least `bytes`; grows only).
   void set_arena(int64_t bytes);
@@ -54,16 +68,15 @@ class Store {
   // store_tiers.cpp: buffers that rest on the host or on disk
   /// One hop of a fetch or stash; `host`: host memory on the way from or to the disk.
   void move(const plan::Instruction& in, char* host);
-  /// Where the shard is while it is in the arena; what rests on the device is there always (offset -1).
-  Tensor param_at(int unit, int64_t offset);
+  /// Where the gradient shard is while it is in the arena; what rests on the device is there always (offset -1).
   Tensor grad_at(int unit, int64_t offset);
   int64_t host_bytes() const;  ///< of buffers that rest on the host
   int64_t disk_bytes() const;
 
-  /// Fills a slot with the unit's parameters, as fp32, from all of `group` (null: from this rank alone, which has the
-  /// whole). `shard`: arena offset of this rank's shard, -1 where it rests on the device. Gives the bytes sent. What
-  /// travels as bf16 lands in the upper half of the slot and is widened in place.
-  int64_t gather(int unit, int64_t slot, comm::Group* group, int64_t shard = -1);
+  /// Fills a slot with one of the unit's buffers, as fp32, from all of `group` (null: from this rank alone, which has
+  /// the whole). `from`: arena offset of this rank's shards, -1 where they rest on the device. Gives the bytes sent.
+  /// What travels as bf16 lands in the upper half of its place and is widened there.
+  int64_t gather(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from = -1);
 
   /// Points the unit's sites at a slot (offset into the arena), or at the shard itself when it is whole (-1).
   void bind(int unit, int64_t slot);
@@ -74,16 +87,23 @@ class Store {
   void finish_grad(int unit);
 
   ops::WeightSite* find(int unit, std::string_view site);  ///< null when the unit has no such parameter
+  const plan::ParamSpec* find_spec(int unit, std::string_view site) const;
   ops::WeightSite& site(int unit, std::string_view site);
+  /// The sites whose gradients are wanted.
+  std::vector<ops::WeightSite*> trained_sites(int unit);
 
-  /// Every parameter of every unit that has elements in this rank's shard: [begin, end) of the parameter lies at
-  /// `offset` of the shard.
+  /// Every parameter of every unit that has elements in this rank's shards: [begin, end) of the part that this rank of
+  /// tp uses lies at `offset` of the buffer's shard.
   struct Part {
-    int unit, param;
+    int unit, buffer, param;
     int64_t begin, end, offset;
     int range;  ///< index into states(unit).ranges
   };
   std::vector<Part> parts() const;
+  uint8_t* data(const Part& part);
+  /// The part of a parameter that this rank of tp uses, [begin, end) for each dimension; empty: all of it.
+  std::vector<std::pair<int64_t, int64_t>> box(const Part& part) const;
+  int tp() const { return tp_; }
 
   // store_states.cpp: masters and the optimiser's states
   /// Makes the states that the optimiser declares, zero. Before masters that are split are set.
@@ -97,15 +117,26 @@ class Store {
   /// masters, rounded to nearest in bf16 ones.
   void set_masters(const Part& part, int64_t first, int64_t count, const float* values);
   void read_masters(const Part& part, int64_t first, int64_t count, float* values);
-  Tensor masters(int unit);  ///< the shard as fp32; itself where it is
+  Tensor masters(int unit, int buffer);  ///< the shard as fp32; itself where it is
   plan::Masters master_form() const { return masters_; }
+  /// The form of a part: what is frozen is fp32, or as it is stored.
+  plan::Masters master_form(const Part& part) const {
+    return layout(part.unit).buffers[part.buffer].trainable ? masters_ : plan::Masters::fp32;
+  }
+
+  plan::Stored stored(const Part& part) const { return layout(part.unit).buffers[part.buffer].stored; }
 
   int64_t persistent_bytes() const;  ///< parameter and gradient shards
 
  private:
   struct Unit {
     plan::UnitSpec spec;
-    plan::FlatLayout layout;
+    plan::UnitLayout layout;
+    std::vector<int> shard_ranks;   // of each buffer
+    std::vector<std::vector<Axis>> axes;
+    std::vector<int64_t> param_at;  // byte at which each buffer's shard begins
+    bool owned = true;  // by a stage of this rank
+    int owner = 0;
     Tensor param, grad, anchor;
     plan::StateLayout states;  // of this rank's shard
     Tensor buffer;
@@ -116,15 +147,16 @@ class Store {
     std::map<int64_t, std::vector<Tensor>> views;  // by slot; made once
     std::map<int64_t, std::vector<Tensor>> grad_views;
   };
-  std::vector<Tensor> views_of(const Unit& unit, const Tensor& flat) const;
+  std::vector<Tensor> views_of(const Unit& unit, const Tensor& flat, bool gradients) const;
+  int64_t gather_stored(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from);
   net::Slice slice(int unit, const plan::StateLayout::Range& range, Staged staged = {});
-  void open_disk(const plan::ModelSpec& model, const plan::Plan& plan, const std::string& folder, bool trainable);
+  void open_disk(const plan::Plan& plan, const std::string& folder, bool trainable);
   /// A zero buffer on the tier; on disk its extent too.
   Tensor make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, engine::Part part, int64_t& extent);
 
   std::vector<Unit> units_;
-  int shard_rank_;
-  bool first_replica_;
+  const int shard_rank_, tp_, tp_rank_;
+  const bool first_replica_;
   plan::Masters masters_;
   plan::ParamType gathered_;
   at::Device device_;

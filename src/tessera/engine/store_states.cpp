@@ -5,13 +5,15 @@
 #include "tessera/base/random.h"
 #include "tessera/engine/store.h"
 #include "tessera/ops/bf16.h"
+#include "tessera/ops/frozen.h"
 
 namespace tessera::engine {
 
 void Store::make_states(const net::UnitUpdate& update) {
   for (int u = 0; u < units(); ++u) {
     Unit& unit = units_[u];
-    unit.states = plan::state_layout(unit.spec, unit.layout, shard_rank(u),
+    if (!unit.owned) continue;
+    unit.states = plan::state_layout(unit.spec, unit.layout, unit.shard_ranks,
                                      [&](const plan::ParamSpec& param) { return update.states(param); });
     unit.buffer = make_buffer(unit.states.bytes, at::kByte, unit.plan.states, engine::Part::states, unit.states_extent);
   }
@@ -24,8 +26,10 @@ void* Store::state(const Part& part, size_t state) {
 
 net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged staged) {
   Unit& unit = units_[u];
-  const Tensor shard = param_at(u, staged.param);
-  const auto* grad = unit.grad.defined() ? grad_at(u, staged.grad).const_data_ptr<float>() : nullptr;
+  const Tensor shard = this->shard(u, range.buffer, staged.param);
+  const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
+  const bool trained = unit.grad.defined() && buffer.trainable;
+  const auto* grad = trained ? grad_at(u, staged.grad).const_data_ptr<float>() + buffer.held : nullptr;
   auto* states = static_cast<uint8_t*>(staged.states < 0 ? unit.buffer.mutable_data_ptr()
                                                          : arena(staged.states, 1).mutable_data_ptr());
   const plan::ParamSpec& param = unit.spec.params[range.param];
@@ -33,6 +37,10 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   slice.tensor = hash_text(param.name);
   slice.numel = param.numel();
   slice.begin = range.begin, slice.end = range.end;
+  if (tp_ > 1 && param.split == plan::Split::rows) {  // rows of it lie together: elements keep their numbers
+    const int64_t first = unit.layout.params[range.param].numel * tp_rank_;
+    slice.begin += first, slice.end += first;
+  }
   slice.param = static_cast<uint8_t*>(shard.mutable_data_ptr()) + range.offset * shard.element_size();
   if (grad) slice.grad = grad + range.offset;
   slice.specs = &range.states;
@@ -61,9 +69,23 @@ Halves halves(const net::Slice& slice, plan::Masters form, int64_t first) {
 
 }  // namespace
 
+namespace {
+
+/// The bytes at which an element of a part that is stored otherwise lies; of 8 bits, the first of a block.
+uint8_t* stored_at(const Tensor& shard, plan::Stored stored, int64_t element) {
+  check_internal(stored == plan::Stored::bf16 || element % plan::kFlatAlign == 0, "engine.store",
+                 "what is stored in blocks is set and read from the start of one");
+  return static_cast<uint8_t*>(shard.mutable_data_ptr()) + plan::stored_bytes(stored, element);
+}
+
+}  // namespace
+
 void Store::set_masters(const Part& part, int64_t first, int64_t count, const float* values) {
+  if (const plan::Stored form = stored(part); form != plan::Stored::fp32)
+    return ops::write_stored(stored_at(shard(part.unit, part.buffer), form, part.offset + first), values, count,
+                             stored_type(form));
   const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
-  if (masters_ == plan::Masters::fp32) {
+  if (master_form(part) == plan::Masters::fp32) {
     std::memcpy(static_cast<float*>(slice.param) + first, values, static_cast<size_t>(count) * sizeof(float));
     return;
   }
@@ -75,8 +97,11 @@ void Store::set_masters(const Part& part, int64_t first, int64_t count, const fl
 }
 
 void Store::read_masters(const Part& part, int64_t first, int64_t count, float* values) {
+  if (const plan::Stored form = stored(part); form != plan::Stored::fp32)
+    return ops::read_stored(values, stored_at(shard(part.unit, part.buffer), form, part.offset + first), count,
+                            stored_type(form));
   const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
-  if (masters_ == plan::Masters::fp32) {
+  if (master_form(part) == plan::Masters::fp32) {
     std::memcpy(values, static_cast<float*>(slice.param) + first, static_cast<size_t>(count) * sizeof(float));
     return;
   }
@@ -87,11 +112,13 @@ void Store::read_masters(const Part& part, int64_t first, int64_t count, float* 
     ops::from_bf16(values, from.high, count);
 }
 
-Tensor Store::masters(int u) {
-  if (masters_ == plan::Masters::fp32) return units_[u].param;
-  Tensor values = at::zeros({units_[u].layout.shard}, units_[u].anchor.options().requires_grad(false));
+Tensor Store::masters(int u, int b) {
+  const Tensor held = shard(u, b);
+  if (held.scalar_type() == at::kFloat) return held;
+  Tensor values = at::zeros({layout(u).buffers[b].shard}, units_[u].anchor.options().requires_grad(false));
   for (const Part& part : parts())
-    if (part.unit == u) read_masters(part, 0, part.end - part.begin, values.mutable_data_ptr<float>() + part.offset);
+    if (part.unit == u && part.buffer == b)
+      read_masters(part, 0, part.end - part.begin, values.mutable_data_ptr<float>() + part.offset);
   return values;
 }
 

@@ -7,21 +7,18 @@
 
 namespace tessera::engine {
 
-void Store::open_disk(const plan::ModelSpec& model, const plan::Plan& plan, const std::string& folder, bool trainable) {
+void Store::open_disk(const plan::Plan& plan, const std::string& folder, bool trainable) {
   if (device_.is_meta()) return;
   constexpr int64_t kPage = 4096;
   int64_t bytes = 0;
-  for (size_t u = 0; u < plan.units.size() && u < model.units.size(); ++u) {
-    const plan::UnitPlan& unit = plan.units[u];
-    const auto layout = plan::flat_layout(model.units[u], plan.shards(static_cast<int>(u)));
-    if (unit.parameters == plan::Tier::nvme) bytes += round_up(layout.shard * plan::master_bytes(masters_), kPage);
+  for (const Unit& unit : units_) {
+    if (!unit.owned) continue;
+    if (unit.plan.parameters == plan::Tier::nvme) bytes += round_up(plan::shard_bytes(unit.layout, masters_), kPage);
     if (!trainable) continue;
-    if (unit.gradients == plan::Tier::nvme) bytes += round_up(layout.shard * 4, kPage);
-    if (unit.states == plan::Tier::nvme)
-      bytes += round_up(plan::state_layout(model.units[u], layout, layout.shards > 1 ? shard_rank_ : 0,
-                                           plan::adamw_states(plan.states))
-                            .bytes,
-                        kPage);
+    if (unit.plan.gradients == plan::Tier::nvme) bytes += round_up(unit.layout.grad_shard * 4, kPage);
+    if (unit.plan.states == plan::Tier::nvme)
+      bytes += round_up(
+          plan::state_layout(unit.spec, unit.layout, unit.shard_ranks, plan::adamw_states(plan.states)).bytes, kPage);
   }
   if (bytes == 0) return;
   if (folder.empty())
@@ -65,15 +62,8 @@ void Store::move(const plan::Instruction& in, char* host) {
   fetch ? std::memcpy(device, rest, in.bytes) : std::memcpy(rest, device, in.bytes);
 }
 
-Tensor Store::param_at(int u, int64_t offset) {
-  Unit& unit = units_[u];
-  if (offset < 0) return unit.param;
-  if (masters_ == plan::Masters::fp32) return arena(offset, unit.layout.shard);
-  return arena(offset, (unit.layout.shard + 1) / 2).view(at::kBFloat16).narrow(0, 0, unit.layout.shard);
-}
-
 Tensor Store::grad_at(int u, int64_t offset) {
-  return offset < 0 ? units_[u].grad : arena(offset, units_[u].layout.shard);
+  return offset < 0 ? units_[u].grad : arena(offset, units_[u].layout.grad_shard);
 }
 
 int64_t Store::host_bytes() const {

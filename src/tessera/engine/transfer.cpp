@@ -11,29 +11,61 @@ namespace {
 constexpr int64_t kChunk = 1 << 16;  ///< elements converted at once
 }
 
+namespace {
+
+/// Calls `each(first, at, count)`: elements [at, at + count) of the part are [first, first + count) of the whole
+/// parameter. What tensor parallelism cuts by columns has a piece for each row.
+template <typename Each>
+void each_run(const Store& store, const Store::Part& part, const Each& each) {
+  const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
+  const auto box = store.box(part);
+  if (box.empty() || param.split == plan::Split::none) return each(part.begin, int64_t{0}, part.end - part.begin);
+  int64_t inner = 1;  // elements of a step of the first dimension, in the whole and in the box
+  for (size_t d = 1; d < box.size(); ++d) inner *= param.shape[d];
+  if (param.split == plan::Split::rows)
+    return each(box[0].first * inner + part.begin, int64_t{0}, part.end - part.begin);
+  const int64_t rest = inner / param.shape[1];  // elements of a step of the second dimension
+  const int64_t width = (box[1].second - box[1].first) * rest;
+  for (int64_t at = part.begin; at < part.end;) {
+    const int64_t row = at / width, column = at % width, count = std::min(width - column, part.end - at);
+    each(row * inner + box[1].first * rest + column, at - part.begin, count);
+    at += count;
+  }
+}
+
+}  // namespace
+
 void fill_shards(Store& store, const Fill& fill) {
-  std::vector<float> values(store.master_form() == plan::Masters::fp32 ? 0 : kChunk);
+  std::vector<float> values(kChunk);
   for (const auto& part : store.parts()) {
     const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
-    const int64_t count = part.end - part.begin;
-    if (values.empty()) {
-      fill(param, part.begin, count, store.param(part.unit).mutable_data_ptr<float>() + part.offset);
+    if (store.stored(part) != plan::Stored::fp32) {  // in blocks, which pieces of a cut may not begin with
+      std::vector<float> whole(static_cast<size_t>(part.end - part.begin));
+      each_run(store, part,
+               [&](int64_t first, int64_t at, int64_t count) { fill(param, first, count, whole.data() + at); });
+      store.set_masters(part, 0, part.end - part.begin, whole.data());
       continue;
     }
-    for (int64_t first = 0; first < count; first += kChunk) {
-      const int64_t now = std::min(kChunk, count - first);
-      fill(param, part.begin + first, now, values.data());
-      store.set_masters(part, first, now, values.data());
-    }
+    each_run(store, part, [&](int64_t first, int64_t at, int64_t count) {
+      if (store.master_form(part) == plan::Masters::fp32)
+        return fill(param, first, count, reinterpret_cast<float*>(store.data(part)) + at);
+      for (int64_t done = 0; done < count; done += kChunk) {
+        const int64_t now = std::min(kChunk, count - done);
+        fill(param, first + done, now, values.data());
+        store.set_masters(part, at + done, now, values.data());
+      }
+    });
   }
 }
 
 void load_weights(Store& store, const checkpoint::WeightSet& weights,
                   const std::function<std::string(const std::string&)>& name_in_file,
-                  const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint) {
+                  const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint,
+                  const Fill& absent) {
   // Every shape is compared first, on every rank, so that all ranks refuse alike before a byte is read.
   for (int u = 0; u < store.units(); ++u) {
     for (const auto& param : store.spec(u).params) {
+      if (name_in_file(param.name).empty()) continue;
       const auto& found = weights.at(name_in_file(param.name));
       if (found.shape == param.shape) continue;
       throw UserError(Exit::input, "weights.load",
@@ -43,7 +75,8 @@ void load_weights(Store& store, const checkpoint::WeightSet& weights,
     }
   }
   fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-    weights.read_f32(name_in_file(param.name), first, count, out);
+    const std::string name = name_in_file(param.name);
+    name.empty() ? absent(param, first, count, out) : weights.read_f32(name, first, count, out);
   });
 }
 
@@ -65,17 +98,24 @@ checkpoint::DType dtype_of(plan::ValueType type) {
 
 checkpoint::TensorRange param_range(const Store& store, const Store::Part& part) {
   const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
-  const bool whole = store.master_form() == plan::Masters::fp32;
-  return {param.name, "param", whole ? checkpoint::DType::f32 : checkpoint::DType::bf16, param.shape, {},
-          part.begin, part.end};
+  const bool whole = store.master_form(part) == plan::Masters::fp32;
+  return {param.name,       "param",    whole ? checkpoint::DType::f32 : checkpoint::DType::bf16, param.shape,
+          store.box(part),  part.begin, part.end};
 }
 
-/// A state with a value for each element has the parameter's shape, one with a value a block is a list of them.
+/// A state with a value for each element has the parameter's shape, one with a value a block is a list of them: of the
+/// blocks of each rank of tp, when it is cut.
 checkpoint::TensorRange state_range(const Store& store, const Store::Part& part, const plan::StateSpec& state) {
   const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
-  const auto shape = state.per == 1 ? param.shape : std::vector<int64_t>{state.values(0, param.numel())};
-  const int64_t begin = part.begin / state.per;
-  return {param.name, state.kind, dtype_of(state.type), shape, {}, begin, begin + state.values(part.begin, part.end)};
+  const auto box = store.box(part);
+  const int64_t begin = part.begin / state.per, end = begin + state.values(part.begin, part.end);
+  if (state.per == 1) return {param.name, state.kind, dtype_of(state.type), param.shape, box, begin, end};
+  if (box.empty() || param.split == plan::Split::none)
+    return {param.name, state.kind, dtype_of(state.type), {state.values(0, param.numel())}, {}, begin, end};
+  const int64_t blocks = state.values(0, store.layout(part.unit).params[part.param].numel);
+  const int64_t rank = box[param.split == plan::Split::rows ? 0 : 1].first * store.tp() /
+                       param.shape[param.split == plan::Split::rows ? 0 : 1];
+  return {param.name, state.kind, dtype_of(state.type), {store.tp(), blocks}, {{rank, rank + 1}, {0, blocks}}, begin, end};
 }
 
 /// What a checkpoint holds of a parameter decides how its masters are read.
@@ -83,7 +123,7 @@ bool has_same_masters(const Store& store, const Store::Part& part, const checkpo
   const checkpoint::TensorRange param = param_range(store, part);
   const auto* saved = from.find(param.name, param.kind);
   const bool split = from.contains(param.name, std::string(plan::kMasterLow));
-  return saved && saved->dtype == param.dtype && split == (store.master_form() == plan::Masters::split);
+  return saved && saved->dtype == param.dtype && split == (store.master_form(part) == plan::Masters::split);
 }
 
 /// Reads masters of another form as fp32 values: exact, but for what bf16 masters cannot hold.
@@ -125,15 +165,16 @@ void check_moments(const Store::Part& part, const checkpoint::TensorRange& range
                                          : "resume with plan.moments = \"" + known->second + "\"");
 }
 
+/// What does not change is not saved: a resumed run loads it from where it came.
+bool frozen(const Store& store, const Store::Part& part) { return !store.spec(part.unit).params[part.param].trainable; }
+
 }  // namespace
 
 std::vector<checkpoint::Piece> checkpoint_pieces(Store& store) {
   std::vector<checkpoint::Piece> pieces;
   for (const auto& part : store.parts()) {
-    if (!store.speaks_for(part.unit)) continue;
-    const Tensor& param = store.param(part.unit);
-    pieces.push_back({param_range(store, part),
-                      static_cast<const uint8_t*>(param.const_data_ptr()) + part.offset * param.element_size()});
+    if (!store.speaks_for(part.unit, part.buffer) || frozen(store, part)) continue;
+    pieces.push_back({param_range(store, part), store.data(part)});
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s)
       pieces.push_back({state_range(store, part, states[s]), store.state(part, s)});
@@ -143,11 +184,10 @@ std::vector<checkpoint::Piece> checkpoint_pieces(Store& store) {
 
 void restore(Store& store, checkpoint::TrainingCheckpoint& from) {
   for (const auto& part : store.parts()) {
-    Tensor& param = store.param(part.unit);
+    if (frozen(store, part)) continue;
     const bool same = has_same_masters(store, part, from);
     if (same)
-      from.read(param_range(store, part),
-                static_cast<uint8_t*>(param.mutable_data_ptr()) + part.offset * param.element_size());
+      from.read(param_range(store, part), store.data(part));
     else
       convert_masters(store, part, from);
     const auto& states = store.states(part.unit).ranges[part.range].states;
@@ -163,16 +203,42 @@ void restore(Store& store, checkpoint::TrainingCheckpoint& from) {
 void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
                 const std::function<void(const plan::ParamSpec&, const Tensor&)>& each,
                 const std::function<void()>& done) {
-  const auto& layout = store.layout(unit);
-  const Tensor shard = gradients ? store.grad(unit) : store.masters(unit);
-  Tensor flat = shard;
-  if (layout.shards > 1) {
-    flat = at::empty({layout.total}, at::kFloat);
-    comm.group("gather", kShardAxes).all_gather(flat, shard);
+  const plan::UnitLayout& layout = store.layout(unit);
+  std::vector<Tensor> flats;  // of each buffer: what this rank of tp uses
+  for (size_t b = 0; b < layout.buffers.size(); ++b) {
+    const plan::Buffer& buffer = layout.buffers[b];
+    if (gradients && !buffer.trainable) {
+      flats.emplace_back();
+      continue;
+    }
+    const bool owned = store.owns(unit);
+    Tensor& flat = flats.emplace_back();
+    if (!owned || buffer.shards > 1) flat = at::empty({buffer.total}, at::kFloat);
+    if (owned) {
+      const Tensor shard = gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard)
+                                     : store.masters(unit, static_cast<int>(b));
+      if (buffer.shards == 1)
+        flat = shard;
+      else
+        comm.group("gather", store.axes(unit, static_cast<int>(b))).all_gather(flat, shard);
+    }
+    comm.group("whole_unit", {Axis::pp}).broadcast(flat, store.owner(unit));
   }
-  for (size_t p = 0; p < store.spec(unit).params.size(); ++p) {
-    const auto& param = store.spec(unit).params[p];
-    each(param, flat.narrow(0, layout.start[p], param.numel()).view(param.shape));
+  const auto& params = store.spec(unit).params;
+  for (size_t p = 0; p < params.size(); ++p) {
+    const plan::UnitLayout::Place& place = layout.params[p];
+    if (!flats[place.buffer].defined()) continue;
+    Tensor value = flats[place.buffer].narrow(0, place.start, place.numel).view(place.shape);
+    if (place.shape != params[p].shape) {
+      comm::Group& group = comm.group("gather_tp", {Axis::tp});
+      const Tensor parts = at::empty({group.size() * place.numel}, at::kFloat);
+      group.all_gather(parts, value.reshape({-1}));
+      std::vector<Tensor> pieces;
+      for (int r = 0; r < group.size(); ++r)
+        pieces.push_back(parts.narrow(0, r * place.numel, place.numel).view(place.shape));
+      value = at::cat(pieces, params[p].split == plan::Split::rows ? 0 : 1);
+    }
+    each(params[p], value);
   }
   if (done) done();
 }

@@ -14,12 +14,15 @@ using Fill = std::function<void(const plan::ParamSpec& param, int64_t first, int
 void fill_shards(Store& store, const Fill& fill);
 
 /// Streams weights into shards. `name_in_file` maps our parameter name to the file's. Throws UserError (input) for a
-/// missing tensor or another shape; `hint` turns the name and found shape into what to try.
+/// missing tensor or another shape; `hint` turns the name and found shape into what to try. Parameters whose name in
+/// the file is empty are filled by `absent`.
 void load_weights(Store& store, const checkpoint::WeightSet& weights,
                   const std::function<std::string(const std::string&)>& name_in_file,
-                  const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint);
+                  const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint,
+                  const Fill& absent = {});
 
-/// This rank's pieces of a training checkpoint: masters and optimiser states. Data is borrowed from the store.
+/// This rank's pieces of a training checkpoint: masters and optimiser states of what is trained. Data is borrowed from
+/// the store.
 std::vector<checkpoint::Piece> checkpoint_pieces(Store& store);
 /// The reverse, from any layout. Masters saved in another form are converted; moments must have their form, else
 /// UserError (input) that names plan.moments.

@@ -15,6 +15,7 @@ std::vector<Tensor> foreign_tensors(const std::vector<Tensor>& in, const std::ve
   std::vector<Tensor> result = in;
   result.insert(result.end(), cond.begin(), cond.end());
   result.insert(result.end(), {tokens.rows, tokens.cos, tokens.sin});
+  if (tokens.frames.rows.defined()) result.push_back(tokens.frames.rows);
   return result;
 }
 

@@ -1,5 +1,7 @@
 #include "tessera/engine/work.h"
 
+#include <set>
+
 #include "tessera/base/check.h"
 
 namespace tessera::engine {
@@ -37,14 +39,24 @@ class CountingContext final : public net::Context {
     return made(x, x.sizes());
   }
   Tensor self_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
-    return attention(site, q, v, tokens_.offsets);
+    work_.attention[std::string(site)] += 4 * tokens_.pairs() * static_cast<double>(q.size(1));
+    return made(q, {q.size(0), v.size(1)});
   }
   Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
-    return attention(site, q, v, tokens_.context_offsets);
+    return attention(site, q, v, tokens_.local_offsets(), tokens_.context_offsets);
+  }
+  Tensor image_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
+    return attention(site, q, v, tokens_.local_offsets(), tokens_.image_offsets);
+  }
+  Tensor frame_norm(std::string_view, const Tensor& x, const Tensor&, const Tensor&, double) override {
+    return same(x);
+  }
+  Tensor frame_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
+    return attention(site, q, v, tokens_.frames.offsets, tokens_.frames.context_offsets);
   }
   Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t,
                           const Tensor&) override {
-    return attention(site, q, v, {0, v.size(0)});
+    return attention(site, q, v, tokens_.offsets, {0, v.size(0)});
   }
   Tensor param(std::string_view site) override {
     return at::empty(parameter(site, "").shape, at::TensorOptions(at::kFloat).device(at::kMeta));
@@ -79,11 +91,11 @@ class CountingContext final : public net::Context {
     return made(x, x.sizes());
   }
   /// Two products of each query with the keys of its sample.
-  Tensor attention(std::string_view site, const Tensor& q, const Tensor& v, const std::vector<int64_t>& keys) {
+  Tensor attention(std::string_view site, const Tensor& q, const Tensor& v, const std::vector<int64_t>& queries,
+                   const std::vector<int64_t>& keys) {
     double pairs = 0;
-    for (size_t s = 0; s + 1 < tokens_.offsets.size() && s + 1 < keys.size(); ++s)
-      pairs +=
-          static_cast<double>(tokens_.offsets[s + 1] - tokens_.offsets[s]) * static_cast<double>(keys[s + 1] - keys[s]);
+    for (size_t s = 0; s + 1 < queries.size() && s + 1 < keys.size(); ++s)
+      pairs += static_cast<double>(queries[s + 1] - queries[s]) * static_cast<double>(keys[s + 1] - keys[s]);
     work_.attention[std::string(site)] += 4 * pairs * static_cast<double>(q.size(1));
     return made(q, {q.size(0), v.size(1)});
   }
@@ -111,6 +123,30 @@ plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units,
     if (!out.cond.empty()) flow.cond = std::move(out.cond);
   }
   return work;
+}
+
+BoundaryShapes boundary_shapes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch) {
+  const auto shapes = [](const std::vector<Tensor>& tensors) {
+    std::vector<TensorShape> result;
+    for (const Tensor& t : tensors) result.push_back({t.sizes().vec(), t.scalar_type()});
+    return result;
+  };
+  BoundaryShapes result;
+  std::set<std::string> known;
+  plan::UnitWork unused;
+  net::Flow flow;
+  for (const Tensor& t : batch.inputs) flow.stream.push_back(shape_of(t));
+  for (const auto& unit : units) {
+    result.stream.push_back(shapes(flow.stream));
+    if (!known.insert(unit->spec().kind).second) continue;  // a unit of a known kind leaves the shapes as they are
+    CountingContext context(*unit, batch.tokens, unused);
+    net::Flow out = unit->forward(context, flow);
+    flow.stream = std::move(out.stream);
+    if (!out.cond.empty()) flow.cond = std::move(out.cond);
+  }
+  result.stream.push_back(shapes(flow.stream));
+  result.cond = shapes(flow.cond);
+  return result;
 }
 
 }  // namespace tessera::engine

@@ -12,4 +12,17 @@ namespace tessera::engine {
 /// `batch` has the shapes of the largest micro-batch; its values are not read.
 plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch);
 
+struct TensorShape {
+  std::vector<int64_t> sizes;
+  at::ScalarType type = at::kFloat;
+};
+
+/// What enters each unit on the way through the model; behind the last unit its result.
+struct BoundaryShapes {
+  std::vector<std::vector<TensorShape>> stream;  ///< units + 1
+  std::vector<TensorShape> cond;                 ///< shared conditioning
+};
+/// Of this very batch.
+BoundaryShapes boundary_shapes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch);
+
 }  // namespace tessera::engine

@@ -55,6 +55,11 @@ const std::vector<Known>& known_models() {
        "",
        {"visual.patch_embedding.weight", "visual.pre_norm.weight", "visual.transformer.0.norm1.weight"},
        {clip::hf_names()}},
+      {ModelKind::audio_encoder,
+       "wav2vec2",
+       "",
+       {"wav2vec2.feature_projection.projection.weight", "wav2vec2.encoder.layers.0.attention.q_proj.weight"},
+       {}},
   };
   return table;
 }

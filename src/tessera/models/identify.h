@@ -16,7 +16,7 @@ namespace tessera::models {
 
 using Shapes = std::map<std::string, std::vector<int64_t>>;
 
-enum class ModelKind { unknown, denoiser, vae, text_encoder, image_encoder, lora };
+enum class ModelKind { unknown, denoiser, vae, text_encoder, image_encoder, audio_encoder, lora };
 
 struct Identity {
   ModelKind kind = ModelKind::unknown;

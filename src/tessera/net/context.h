@@ -33,7 +33,8 @@ struct Tokens {
   std::vector<int64_t> context_offsets;  ///< [B+1] where each sample's context rows start
   std::vector<int64_t> image_offsets;    ///< [B+1] where each sample's image rows start; empty: there are none
   Tensor rows;                           ///< [T] int32: modulation row of each token
-  Tensor cos, sin;                       ///< [T, d_h/2] fp32: rotary table at each token's position
+  Tensor cos, sin;                       ///< [T, d_h/2] fp32: rotary table at each token's position; where ranks of tp
+                                         ///< share heads, of all tokens that these ranks have together
   FrameTokens frames;                    ///< of models that hear
   int64_t begin = 0, end = -1;           ///< the tokens that are here; -1: to the last
   std::vector<uint64_t> samples = {};    ///< [B] what the random numbers of each sample are keyed by; empty: not training
@@ -43,9 +44,11 @@ struct Tokens {
   int64_t count() const { return (end < 0 ? total() : end) - begin; }  ///< tokens here
   bool cut() const { return end >= 0; }
   /// [B+1] where each sample's tokens start among those that are here; a sample may have none of them.
-  std::vector<int64_t> local_offsets() const {
+  std::vector<int64_t> local_offsets() const { return local_offsets(begin, begin + count()); }
+  /// The same among the tokens [first, last).
+  std::vector<int64_t> local_offsets(int64_t first, int64_t last) const {
     std::vector<int64_t> local;
-    for (int64_t at : offsets) local.push_back(std::clamp<int64_t>(at - begin, 0, count()));
+    for (int64_t at : offsets) local.push_back(std::clamp<int64_t>(at - first, 0, last - first));
     return local;
   }
   /// Tokens here times all tokens of their sample, summed: what self-attention grows with.

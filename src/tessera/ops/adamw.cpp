@@ -15,7 +15,7 @@ namespace tessera::ops {
 
 namespace {
 
-constexpr int64_t kGrain = 1 << 16;  // elements a thread takes at least; also what one partial sum covers
+constexpr int64_t kUpdateGrain = 1 << 16;  // elements a thread takes at least; also what one partial sum covers
 
 /// The step's numbers, computed in double and rounded once: 1 - beta2 in fp32 would be off by 1e-5 of itself.
 struct Factors {
@@ -50,10 +50,10 @@ TESSERA_KERNEL void adamw_kernel(float* __restrict p, float* __restrict m, float
 
 // A block at a time, everything else stays in the first cache: values are widened into it, updated, and stored again.
 // An fp32 range is worked on where it lies.
-constexpr int64_t kBlock = kQuantBlock;
+constexpr int64_t kUpdateBlock = kQuantBlock;
 
 void store_rounded(uint16_t* out, const float* x, const Rounding& rounding, int64_t at, int64_t n) {
-  uint16_t random[kBlock];
+  uint16_t random[kUpdateBlock];
   rounding.key->half_words(random, rounding.first + static_cast<uint64_t>(at), static_cast<size_t>(n));
   round_stochastic(out, x, random, n);
 }
@@ -80,7 +80,7 @@ float* load(const MomentRange& m, const DynamicMap& map, float* block, int64_t a
   if (m.bf16)
     from_bf16(block, m.bf16 + at, n);
   else
-    map.dequantise(block, m.codes + at, m.scales[at / kBlock], n);
+    map.dequantise(block, m.codes + at, m.scales[at / kUpdateBlock], n);
   return block;
 }
 
@@ -89,7 +89,7 @@ void store(const MomentRange& m, const DynamicMap& map, bool keep_sign, const fl
   if (m.bf16)
     store_rounded(m.bf16 + at, block, m.rounding, at, n);
   else
-    map.quantise(m.codes + at, m.scales + at / kBlock, block, n, keep_sign);
+    map.quantise(m.codes + at, m.scales + at / kUpdateBlock, block, n, keep_sign);
 }
 
 TESSERA_KERNEL double sum_of_squares_kernel(const float* x, int64_t n) {
@@ -111,11 +111,11 @@ void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, con
   const Factors factors(step);
   const DynamicMap& with_sign = DynamicMap::with_sign();
   const DynamicMap& without_sign = DynamicMap::without_sign();
-  at::parallel_for(0, div_up(n, kBlock), kGrain / kBlock, [&](int64_t begin, int64_t end) {
-    float blocks[3][kBlock];
-    const int64_t stop = std::min(n, end * kBlock), whole = stop - begin * kBlock;
-    const int64_t piece = p.fp32 && m.fp32 && v.fp32 ? whole : kBlock;  // nothing to widen: all of it at once
-    for (int64_t at = begin * kBlock; at < stop; at += piece) {
+  at::parallel_for(0, div_up(n, kUpdateBlock), kUpdateGrain / kUpdateBlock, [&](int64_t begin, int64_t end) {
+    float blocks[3][kUpdateBlock];
+    const int64_t stop = std::min(n, end * kUpdateBlock), whole = stop - begin * kUpdateBlock;
+    const int64_t piece = p.fp32 && m.fp32 && v.fp32 ? whole : kUpdateBlock;  // nothing to widen: all of it at once
+    for (int64_t at = begin * kUpdateBlock; at < stop; at += piece) {
       const int64_t count = std::min(piece, stop - at);
       float* values = load(p, blocks[0], at, count);
       float* first = load(m, with_sign, blocks[1], at, count);
@@ -129,16 +129,16 @@ void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, con
 }
 
 double sum_of_squares(const float* x, int64_t n) {
-  std::vector<double> partial(static_cast<size_t>(div_up(n, kGrain)));
+  std::vector<double> partial(static_cast<size_t>(div_up(n, kUpdateGrain)));
   at::parallel_for(0, static_cast<int64_t>(partial.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c)
-      partial[c] = sum_of_squares_kernel(x + c * kGrain, std::min(kGrain, n - c * kGrain));
+      partial[c] = sum_of_squares_kernel(x + c * kUpdateGrain, std::min(kUpdateGrain, n - c * kUpdateGrain));
   });
   return std::accumulate(partial.begin(), partial.end(), 0.0);
 }
 
 void add(float* out, const float* in, int64_t n) {
-  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) { add_kernel(out + begin, in + begin, end - begin); });
+  at::parallel_for(0, n, kUpdateGrain, [&](int64_t begin, int64_t end) { add_kernel(out + begin, in + begin, end - begin); });
 }
 
 }  // namespace tessera::ops

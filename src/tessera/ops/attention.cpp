@@ -114,16 +114,17 @@ struct HeadGrads {
   float *q, *k, *v;
 };
 
+/// `delta`: out . d_out of each query, or null to take it of `out`.
 void head_backward(const Head& h, const float* q, const float* k, const float* v, const float* out, const float* d_out,
-                   const float* lse, HeadGrads grad, Scratch work) {
+                   const float* lse, const float* delta, HeadGrads grad, Scratch work) {
   const int64_t n = h.q_len, ld = h.ld, d = h.d;
   float *qs = work.take(n * d), *q_t = work.take(n * d), *dos = work.take(n * d), *do_t = work.take(n * d);
-  float *p = work.take(kBlock * n), *ds = work.take(kBlock * n), *ds_t = work.take(kBlock * n), *delta = work.take(n);
+  float *p = work.take(kBlock * n), *ds = work.take(kBlock * n), *ds_t = work.take(kBlock * n), *own_delta = work.take(n);
   copy_rows(qs, q, ld, n, d);
   copy_rows(dos, d_out, ld, n, d);
   transpose(q_t, n, q, ld, n, d);
   transpose(do_t, n, d_out, ld, n, d);
-  row_dots(delta, out, d_out, ld, n, d);
+  if (!delta) row_dots(own_delta, out, d_out, ld, n, d), delta = own_delta;
   for (int64_t j = 0; j < h.k_len; j += kBlock) {
     const int64_t keys = std::min(kBlock, h.k_len - j);
     block_gemm(p, n, k + j * ld, ld, q_t, n, keys, n, d, false);
@@ -134,6 +135,11 @@ void head_backward(const Head& h, const float* q, const float* k, const float* v
     transpose(ds_t, keys, ds, n, keys, n);
     block_gemm(grad.q, ld, ds_t, keys, k + j * ld, ld, n, d, keys, j > 0);
   }
+}
+
+/// Keys that no query meets.
+void zero_rows(const Head& h, float* grad) {
+  for (int64_t r = 0; r < h.k_len; ++r) std::memset(grad + r * h.ld, 0, static_cast<size_t>(h.d) * sizeof(float));
 }
 
 using Offsets = std::vector<int64_t>;
@@ -155,25 +161,51 @@ void for_each_head(size_t samples, int64_t heads, int64_t floats, const at::Tens
   });
 }
 
-Tensor run_forward(const Tensor& q, const Tensor& k, const Tensor& v, const float* bias, int64_t heads, float scale,
-                   const Offsets& q_at, const Offsets& k_at, Tensor& lse) {
+void forward_into(const Tensor& q, const Tensor& k, const Tensor& v, const float* bias, int64_t heads, float scale,
+                  const Offsets& q_at, const Offsets& k_at, const AttentionResult& to) {
   const int64_t d = div_exact(q.size(1), heads, "ops.attention: channels / heads");
-  check_internal(q.is_contiguous() && k.is_contiguous() && v.is_contiguous(), "ops.attention",
-                 "q, k and v must be contiguous");
-  Tensor out = at::empty_like(q);
-  lse = at::empty({heads, q.size(0)}, q.options());
+  const Tensor &out = to.out, &lse = to.lse;  // lse may be some columns of a wider one
+  check_internal(q.is_contiguous() && k.is_contiguous() && v.is_contiguous() && out.is_contiguous(), "ops.attention",
+                 "q, k, v and the output must be contiguous");
   for_each_head(q_at.size() - 1, heads, forward_scratch(longest(k_at), d), q.options(),
                 [&](size_t s, int64_t h, Scratch work) {
                   const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, heads * d, scale};
+                  if (head.q_len == 0) return;
                   const int64_t at_q = q_at[s] * head.ld + h * d, at_k = k_at[s] * head.ld + h * d;
                   head_forward(head, data(q) + at_q, data(k) + at_k, data(v) + at_k,
                                bias ? bias + h * head.q_len * head.k_len : nullptr, out_data(out) + at_q,
-                               out_data(lse) + h * q.size(0) + q_at[s], work);
+                               out_data(lse) + h * lse.stride(0) + q_at[s], work);
                 });
-  return out;
+}
+
+Tensor run_forward(const Tensor& q, const Tensor& k, const Tensor& v, const float* bias, int64_t heads, float scale,
+                   const Offsets& q_at, const Offsets& k_at, Tensor& lse) {
+  AttentionResult result = {at::empty_like(q), at::empty({heads, q.size(0)}, q.options())};
+  forward_into(q, k, v, bias, heads, scale, q_at, k_at, result);
+  lse = std::move(result.lse);
+  return std::move(result.out);
 }
 
 float usual_scale(const Tensor& q, int64_t heads) { return 1 / std::sqrt(static_cast<float>(q.size(1) / heads)); }
+
+/// `out` or `delta`, as head_backward has it.
+void backward_into(const AttentionInputs& in, const Tensor* out, const Tensor& d_out, const Tensor& lse,
+                   const Tensor* delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
+                   const AttentionInputs& grads) {
+  const Tensor &q = in.q, &k = in.k, &v = in.v;
+  const int64_t d = q.size(1) / heads;
+  for_each_head(q_at.size() - 1, heads, backward_scratch(longest(q_at), d), q.options(),
+                [&](size_t s, int64_t h, Scratch work) {
+                  const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, heads * d, usual_scale(q, heads)};
+                  const int64_t at_q = q_at[s] * head.ld + h * d, at_k = k_at[s] * head.ld + h * d;
+                  float *dk = out_data(grads.k) + at_k, *dv = out_data(grads.v) + at_k;
+                  if (head.q_len == 0) return zero_rows(head, dk), zero_rows(head, dv);
+                  head_backward(head, data(q) + at_q, data(k) + at_k, data(v) + at_k, out ? data(*out) + at_q : nullptr,
+                                data(d_out) + at_q, data(lse) + h * lse.stride(0) + q_at[s],
+                                delta ? data(*delta) + h * delta->stride(0) + q_at[s] : nullptr,
+                                {out_data(grads.q) + at_q, dk, dv}, work);
+                });
+}
 
 struct Attention : Function<Attention> {
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
@@ -191,18 +223,11 @@ struct Attention : Function<Attention> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
-    const int64_t heads = ctx->saved_data["heads"].toInt(), d = q.size(1) / heads;
+    const int64_t heads = ctx->saved_data["heads"].toInt();
     const Offsets q_at = ctx->saved_data["q_at"].toIntVector(), k_at = ctx->saved_data["k_at"].toIntVector();
     const Tensor d_out = grads[0].contiguous();
     const Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
-    for_each_head(q_at.size() - 1, heads, backward_scratch(longest(q_at), d), q.options(),
-                  [&](size_t s, int64_t h, Scratch work) {
-                    const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, heads * d, usual_scale(q, heads)};
-                    const int64_t at_q = q_at[s] * head.ld + h * d, at_k = k_at[s] * head.ld + h * d;
-                    head_backward(head, data(q) + at_q, data(k) + at_k, data(v) + at_k, data(out) + at_q,
-                                  data(d_out) + at_q, data(lse) + h * q.size(0) + q_at[s],
-                                  {out_data(dq) + at_q, out_data(dk) + at_k, out_data(dv) + at_k}, work);
-                  });
+    backward_into({q, k, v}, &out, d_out, lse, nullptr, heads, q_at, k_at, {dq, dk, dv});
     return {dq, dk, dv, {}, {}, {}, {}};
   }
 };
@@ -211,8 +236,8 @@ void check_offsets(const Offsets& q_at, const Offsets& k_at) {
   check_internal(q_at.size() == k_at.size() && q_at.size() > 1, "ops.attention",
                  "queries and keys have different sample counts");
   for (size_t s = 0; s + 1 < q_at.size(); ++s)
-    check_internal(q_at[s] < q_at[s + 1] && k_at[s] < k_at[s + 1], "ops.attention",
-                   "sample " + std::to_string(s) + " has no tokens");
+    check_internal(q_at[s] <= q_at[s + 1] && k_at[s] < k_at[s + 1], "ops.attention",
+                   "sample " + std::to_string(s) + " has no keys");
 }
 
 }  // namespace
@@ -232,6 +257,29 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
   Tensor out = run_forward(q, k, v, nullptr, heads, usual_scale(q, heads), q_offsets, k_offsets, lse);
   if (keep) *keep = {out, lse};
   return out;
+}
+
+void attention_forward(const AttentionInputs& in, int64_t heads, const Offsets& q_at, const Offsets& k_at,
+                       const AttentionResult& result) {
+  check_offsets(q_at, k_at);
+  forward_into(in.q, in.k, in.v, nullptr, heads, usual_scale(in.q, heads), q_at, k_at, result);
+}
+
+Tensor attention_delta(const Tensor& out, const Tensor& d_out, int64_t heads) {
+  Tensor delta = at::empty({heads, out.size(0)}, out.options());
+  if (delta.is_meta()) return delta;
+  const int64_t rows = out.size(0), ld = out.size(1), d = ld / heads;
+  at::parallel_for(0, heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t h = begin; h < end; ++h)
+      row_dots(out_data(delta) + h * rows, data(out) + h * d, data(d_out) + h * d, ld, rows, d);
+  });
+  return delta;
+}
+
+void attention_backward(const AttentionInputs& in, const Tensor& d_out, const Tensor& lse, const Tensor& delta,
+                        int64_t heads, const Offsets& q_at, const Offsets& k_at, const AttentionInputs& grads) {
+  check_offsets(q_at, k_at);
+  backward_into(in, nullptr, d_out, lse, &delta, heads, q_at, k_at, grads);
 }
 
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias) {

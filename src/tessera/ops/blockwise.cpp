@@ -15,7 +15,7 @@ namespace tessera::ops {
 namespace {
 
 constexpr float kLeastScale = 1e-12f;
-constexpr int64_t kGrain = 64;  // blocks a thread takes at least
+constexpr int64_t kBlockwiseGrain = 64;  // blocks a thread takes at least
 
 // Buckets by sign, exponent and seven bits of mantissa. Below 2^-23 everything is nearest to 0 (the smallest value of
 // either map is over 3e-7), and a magnitude is at most 1, which has the last bucket.
@@ -135,7 +135,7 @@ void DynamicMap::dequantise(float* out, const uint8_t* codes, float scale, int64
 }
 
 void quantise_blocks(uint8_t* codes, float* scales, const float* x, int64_t n, const DynamicMap& map) {
-  at::parallel_for(0, div_up(n, kQuantBlock), kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, div_up(n, kQuantBlock), kBlockwiseGrain, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)
       map.quantise(codes + b * kQuantBlock, scales + b, x + b * kQuantBlock,
                    std::min(kQuantBlock, n - b * kQuantBlock));
@@ -143,7 +143,7 @@ void quantise_blocks(uint8_t* codes, float* scales, const float* x, int64_t n, c
 }
 
 void dequantise_blocks(float* out, const uint8_t* codes, const float* scales, int64_t n, const DynamicMap& map) {
-  at::parallel_for(0, div_up(n, kQuantBlock), kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, div_up(n, kQuantBlock), kBlockwiseGrain, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)
       map.dequantise(out + b * kQuantBlock, codes + b * kQuantBlock, scales[b],
                      std::min(kQuantBlock, n - b * kQuantBlock));

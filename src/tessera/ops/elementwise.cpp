@@ -99,6 +99,7 @@ struct Param : Function<Param> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     WeightSite& site = *site_of(ctx, "w");
+    open_gradient(site);
     if (site.grad.defined()) std::exchange(site.fresh, false) ? site.grad.copy_(grads[0]) : site.grad.add_(grads[0]);
     return {{}, {}};
   }

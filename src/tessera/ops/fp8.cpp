@@ -13,7 +13,7 @@ namespace tessera::ops {
 
 namespace {
 
-constexpr float kLeastScale = 1e-12f;
+constexpr float kLeastFp8Scale = 1e-12f;
 
 /// A small float by its fields. A float's bits are shifted right until `mantissa` bits of the mantissa are left; what
 /// is subnormal in the small format is rounded by adding a number whose last bit is the smallest subnormal.
@@ -87,7 +87,7 @@ TESSERA_KERNEL void multiply_kernel(float* x, int64_t n, float scale) {
   for (int64_t i = 0; i < n; ++i) x[i] *= scale;
 }
 
-constexpr int64_t kBlock = 512;  ///< values that stay in the first cache between two kernels
+constexpr int64_t kFp8Block = 512;  ///< values that stay in the first cache between two kernels
 
 /// Calls `run(offset, count, tile, index)` for each run of a row within a tile, rows shared among threads.
 template <typename Run>
@@ -123,11 +123,11 @@ void quantise_fp8(uint8_t* codes, float* scales, const float* x, const Fp8Tiles&
     most = std::max(most, magnitudes[run]);
   }
   const float top = largest(tiles.format);
-  for (int64_t tile = 0; tile < tiles.count(); ++tile) scales[tile] = std::max(scales[tile] / top, kLeastScale);
+  for (int64_t tile = 0; tile < tiles.count(); ++tile) scales[tile] = std::max(scales[tile] / top, kLeastFp8Scale);
   each_run(tiles, [&](int64_t at, int64_t count, int64_t tile, int64_t) {
-    float values[kBlock];
-    for (int64_t i = 0; i < count; i += kBlock) {
-      const int64_t now = std::min(kBlock, count - i);
+    float values[kFp8Block];
+    for (int64_t i = 0; i < count; i += kFp8Block) {
+      const int64_t now = std::min(kFp8Block, count - i);
       divide_kernel(values, x + at + i, now, scales[tile], top);
       to_fp8(codes + at + i, values, now, tiles.format);
     }

@@ -1,5 +1,8 @@
 #include "tessera/ops/frozen.h"
 
+#include <ATen/Parallel.h>
+
+#include <cstring>
 #include <numeric>
 
 #include "tessera/base/check.h"
@@ -17,25 +20,46 @@ namespace {
 
 constexpr int64_t kPanelElements = int64_t{1} << 20;  // 4 MiB of fp32
 
-int64_t out_dim(const WeightSite& w) { return w.value.size(0); }
-int64_t in_dim(const WeightSite& w) { return w.value.numel() / w.value.size(0); }
-bool is_fp32(const WeightSite& w) { return w.value.scalar_type() == at::kFloat; }
+bool in_blocks(at::ScalarType form) { return form == at::kChar || form == at::kFloat8_e4m3fn; }
 
-/// A run of consecutive elements as 8-bit floats with a scale for each block.
-Fp8Tiles blocks(int64_t count) { return {.rows = 1, .cols = count, .tile_rows = 1, .tile_cols = kQuantBlock}; }
+/// One block as a row of 8-bit floats.
+Fp8Tiles one_block(int64_t count) { return {.rows = 1, .cols = count, .tile_rows = 1, .tile_cols = kQuantBlock}; }
 
-/// The weight as the fp32 matrix it is.
-Tensor matrix(const WeightSite& w) { return w.value.view({out_dim(w), in_dim(w)}); }
+void write_block(uint8_t* block, const float* x, int64_t n, at::ScalarType form) {
+  float scale = 0;
+  if (form == at::kChar)
+    quantise_int8(reinterpret_cast<int8_t*>(block), &scale, x, n);
+  else
+    quantise_fp8(block, &scale, x, one_block(n));
+  std::memcpy(block + kQuantBlock, &scale, sizeof(scale));
+}
+
+void read_block(float* x, const uint8_t* block, int64_t n, at::ScalarType form) {
+  float scale = 0;
+  std::memcpy(&scale, block + kQuantBlock, sizeof(scale));
+  if (form == at::kChar)
+    dequantise_int8(x, reinterpret_cast<const int8_t*>(block), &scale, n);
+  else
+    dequantise_fp8(x, block, &scale, one_block(n));
+}
+
+/// Calls each(block, first element, count) for all blocks of `count` elements, on all threads.
+template <class Each>
+void each_frozen_block(int64_t count, const Each& each) {
+  at::parallel_for(0, div_up(count, kQuantBlock), 64, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) each(b, b * kQuantBlock, std::min(kQuantBlock, count - b * kQuantBlock));
+  });
+}
 
 /// Calls body(panel [n, in], first, n) for all rows of W; the whole of it where it is fp32.
 template <class Body>
 void each_panel(const WeightSite& weight, const Body& body) {
-  if (is_fp32(weight)) return body(matrix(weight), 0, out_dim(weight));
-  const int64_t rows = panel_rows(weight);
-  const Tensor panel = at::empty({rows, in_dim(weight)}, weight.value.options().dtype(at::kFloat));
+  const int64_t out = out_dim(weight), in = in_dim(weight), rows = panel_rows(weight);
+  if (weight.value.scalar_type() == at::kFloat) return body(weight.value.view({out, in}), 0, out);
+  const Tensor panel = at::empty({rows, in}, weight.value.options().dtype(at::kFloat));
   if (weight.value.is_meta()) return;
-  for (int64_t first = 0; first < out_dim(weight); first += rows) {
-    const int64_t n = std::min(rows, out_dim(weight) - first);
+  for (int64_t first = 0; first < out; first += rows) {
+    const int64_t n = std::min(rows, out - first);
     const Tensor part = panel.narrow(0, 0, n);
     widen_rows(part, weight, first);
     body(part, first, n);
@@ -44,54 +68,56 @@ void each_panel(const WeightSite& weight, const Body& body) {
 
 }  // namespace
 
+int64_t out_dim(const WeightSite& w) { return in_blocks(w.value.scalar_type()) ? w.blocks[0] : w.value.size(0); }
+int64_t in_dim(const WeightSite& w) {
+  return in_blocks(w.value.scalar_type()) ? w.blocks[1] : w.value.numel() / w.value.size(0);
+}
+
+void write_stored(void* to, const float* values, int64_t count, at::ScalarType form) {
+  if (form == at::kBFloat16) return to_bf16(static_cast<uint16_t*>(to), values, count);
+  check_internal(in_blocks(form), "ops.frozen", "no form of a frozen weight");
+  each_frozen_block(count, [&](int64_t b, int64_t first, int64_t n) {
+    write_block(static_cast<uint8_t*>(to) + b * kFrozenBlock, values + first, n, form);
+  });
+}
+
+void read_stored(float* values, const void* from, int64_t count, at::ScalarType form) {
+  if (form == at::kBFloat16) return from_bf16(values, static_cast<const uint16_t*>(from), count);
+  check_internal(in_blocks(form), "ops.frozen", "no form of a frozen weight");
+  each_frozen_block(count, [&](int64_t b, int64_t first, int64_t n) {
+    read_block(values + first, static_cast<const uint8_t*>(from) + b * kFrozenBlock, n, form);
+  });
+}
+
 WeightSite freeze(const Tensor& source, at::ScalarType form) {
   const Tensor x = source.contiguous();
   WeightSite site;
+  site.frozen = true;
   if (form == at::kFloat || form == at::kBFloat16) {
     site.value = x.to(form);
     return site;
   }
-  check_internal(form == at::kChar || form == at::kFloat8_e4m3fn, "ops.freeze", "no form of a frozen weight");
-  site.value = at::empty(x.sizes(), x.options().dtype(form));
-  site.scales = at::empty({div_up(x.numel(), kQuantBlock)}, x.options());
-  if (x.is_meta()) return site;
-  if (form == at::kChar)
-    quantise_int8(site.value.mutable_data_ptr<int8_t>(), out_data(site.scales), data(x), x.numel());
-  else
-    quantise_fp8(static_cast<uint8_t*>(site.value.mutable_data_ptr()), out_data(site.scales), data(x),
-                 blocks(x.numel()));
+  site.blocks = {x.size(0), x.numel() / x.size(0)};
+  site.value = at::empty({div_up(x.numel(), kQuantBlock) * kFrozenBlock}, x.options().dtype(form));
+  if (!x.is_meta()) write_stored(site.value.mutable_data_ptr(), data(x), x.numel(), form);
   return site;
 }
 
 int64_t panel_rows(const WeightSite& weight) {
-  const int64_t step = kQuantBlock / std::gcd(kQuantBlock, in_dim(weight));
-  return std::min(round_up(std::max<int64_t>(kPanelElements / in_dim(weight), 1), step),
-                  round_up(out_dim(weight), step));
+  const int64_t in = in_dim(weight), step = kQuantBlock / std::gcd(kQuantBlock, in);
+  return std::min(round_up(std::max<int64_t>(kPanelElements / in, 1), step), round_up(out_dim(weight), step));
 }
 
 void widen_rows(const Tensor& out, const WeightSite& weight, int64_t first) {
   const int64_t begin = first * in_dim(weight), count = out.numel();
-  const auto* bytes = static_cast<const char*>(weight.value.const_data_ptr()) + begin * weight.value.element_size();
-  float* to = out_data(out);
-  switch (weight.value.scalar_type()) {
-    case at::kFloat:
-      std::copy_n(reinterpret_cast<const float*>(bytes), count, to);
-      return;
-    case at::kBFloat16:
-      return from_bf16(to, reinterpret_cast<const uint16_t*>(bytes), count);
-    case at::kChar:
-    case at::kFloat8_e4m3fn:
-      break;
-    default:
-      throw InternalError("ops.frozen", "no form of a frozen weight");
+  const auto* bytes = static_cast<const uint8_t*>(weight.value.const_data_ptr());
+  const at::ScalarType form = weight.value.scalar_type();
+  if (form == at::kFloat) {
+    std::copy_n(data(weight.value) + begin, count, out_data(out));
+    return;
   }
-  check_internal(begin % kQuantBlock == 0 && weight.scales.defined(), "ops.frozen",
-                 "a panel must begin with a block, and the blocks need scales");
-  const float* scales = data(weight.scales) + begin / kQuantBlock;
-  if (weight.value.scalar_type() == at::kChar)
-    dequantise_int8(to, reinterpret_cast<const int8_t*>(bytes), scales, count);
-  else
-    dequantise_fp8(to, reinterpret_cast<const uint8_t*>(bytes), scales, blocks(count));
+  check_internal(!in_blocks(form) || begin % kQuantBlock == 0, "ops.frozen", "a panel must begin with a block");
+  read_stored(out_data(out), bytes + (in_blocks(form) ? begin / kQuantBlock * kFrozenBlock : begin * 2), count, form);
 }
 
 void frozen_product(const Tensor& y, const Tensor& x, const WeightSite& weight, bool add, Map x_map) {

@@ -1,21 +1,31 @@
 #pragma once
 // Products with a frozen weight in the form in which it rests: fp32, bf16, or 8 bits with scales.
 //
-//   WeightSite w{.value = codes, .scales = scales};          // [out, in] int8, [ceil(out * in / 256)] fp32
+//   WeightSite w = freeze(source, at::kChar);                // int8
 //   frozen_product(y, x, w, false);                          // y  = x W^T
 //   frozen_product_back(dx, dy, w, false);                   // dx = dy W
 //
-// The dtype of `value` says the form: fp32 and bf16 are the numbers themselves, int8 (ops/int8.h) and float8_e4m3fn
-// (ops/fp8.h) are codes in blocks of 256 consecutive elements. What is not fp32 is widened some rows of W at a time:
-// the whole matrix in fp32 never exists.
+// The dtype of `value` says the form: kFloat and kBFloat16 are the numbers themselves, [out, ...]; kChar (ops/int8.h) and
+// kFloat8_e4m3fn (ops/fp8.h) are codes, a flat run of blocks: 256 codes of consecutive elements, then their scale, an
+// fp32 in 4 bytes. `blocks` of the site has the shape then. What is not fp32 is widened some rows of W at a time: the
+// whole matrix in fp32 never exists.
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::ops {
 
-/// A frozen weight of `source` [out, ...] (fp32) in the given form: kFloat, kBFloat16, kChar or kFloat8_e4m3fn.
-/// Throws InternalError for any other.
+inline constexpr int64_t kFrozenBlock = 256 + 4;  ///< bytes of a block
+
+/// A frozen weight of `source` [out, ...] (fp32) in a form. Throws InternalError for what is none.
 WeightSite freeze(const at::Tensor& source, at::ScalarType form);
+
+int64_t out_dim(const WeightSite& weight);
+int64_t in_dim(const WeightSite& weight);
+
+/// `count` values to and from bytes in a form other than fp32; of 8 bits from the start of a block, and the last may be
+/// short.
+void write_stored(void* to, const float* values, int64_t count, at::ScalarType form);
+void read_stored(float* values, const void* from, int64_t count, at::ScalarType form);
 
 /// Rows first..first + out.size(0) of W as fp32 into `out` [rows, in]. 8 bits: first * in is a multiple of 256.
 void widen_rows(const at::Tensor& out, const WeightSite& weight, int64_t first);

@@ -12,14 +12,14 @@ namespace {
 
 constexpr float kTwoRoot = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715f;
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kGeluGrain = 16384;
 
 /// sigmoid(2 u(x)): what tanh(u) is made of, with one exponential and no cancellation.
 [[gnu::always_inline]] inline float gate_of(float x) {
   return 1 / (1 + exp_fast(-kTwoRoot * (x + kCubic * x * x * x)));
 }
 
-TESSERA_KERNEL void forward_kernel(float* out, const float* x, int64_t n) {
+TESSERA_KERNEL void gelu_kernel(float* out, const float* x, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) out[i] = x[i] * gate_of(x[i]);
 }
@@ -32,7 +32,7 @@ TESSERA_KERNEL void backward_kernel(float* dx, const float* dy, const float* x, 
   }
 }
 
-Tensor run_forward(const Tensor& x) {
+Tensor gelu_of(const Tensor& x) {
   Tensor out = at::empty_like(x);
   if (!x.is_meta()) gelu_forward(out_data(out), data(x), x.numel());
   return out;
@@ -41,7 +41,7 @@ Tensor run_forward(const Tensor& x) {
 struct Gelu : Function<Gelu> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x) {
     ctx->save_for_backward({x});
-    return run_forward(x);
+    return gelu_of(x);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
@@ -54,15 +54,15 @@ struct Gelu : Function<Gelu> {
 }  // namespace
 
 void gelu_forward(float* out, const float* x, int64_t n) {
-  at::parallel_for(0, n, kGrain,
-                   [&](int64_t begin, int64_t end) { forward_kernel(out + begin, x + begin, end - begin); });
+  at::parallel_for(0, n, kGeluGrain,
+                   [&](int64_t begin, int64_t end) { gelu_kernel(out + begin, x + begin, end - begin); });
 }
 void gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
-  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, n, kGeluGrain, [&](int64_t begin, int64_t end) {
     backward_kernel(dx + begin, dy + begin, x + begin, end - begin);
   });
 }
 
-Tensor gelu_tanh(const Tensor& x) { return wants_graph({&x}) ? Gelu::apply(x) : run_forward(x); }
+Tensor gelu_tanh(const Tensor& x) { return wants_graph({&x}) ? Gelu::apply(x) : gelu_of(x); }
 
 }  // namespace tessera::ops

@@ -78,11 +78,19 @@ struct Linear : Function<Linear<kGelu>> {
     return run_forward(x, *site_of(weight), site_of(bias), kMap);
   }
 
+  static void weight_gradients(const Tensor& x, const Tensor& dy, WeightSite& weight, WeightSite* bias) {
+    if (weight.grad.defined()) gemm(matrix(weight.grad), dy.t(), x, !std::exchange(weight.fresh, false), nullptr, kMap);
+    if (bias && bias->grad.defined()) bias_gradient(dy, *bias);
+  }
+
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
-    if (weight.grad.defined()) gemm(matrix(weight.grad), dy.t(), x, !std::exchange(weight.fresh, false), nullptr, kMap);
-    if (bias && bias->grad.defined()) bias_gradient(dy, *bias);
+    Later* later = Later::current();
+    if (!later)
+      weight_gradients(x, dy, weight, bias);
+    else if (later->wants(weight) || (bias && later->wants(*bias)))
+      later->add([x, dy, &weight, bias] { weight_gradients(x, dy, weight, bias); });
     Tensor dx;
     if (ctx->needs_input_grad(0) && kGelu && nobody_else_reads(x)) {
       gelu_input_gradient_in_place(x, dy, matrix(weight.value));

@@ -105,7 +105,7 @@ void scale_columns(const Tensor& out, const Tensor& x, const Tensor& gain, const
   });
 }
 
-Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, const Adapter* pair, bool gelu,
+Tensor lora_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, const Adapter* pair, bool gelu,
                    const Tensor& norms) {
   check_internal(x.dim() == 2 && x.is_contiguous() && x.scalar_type() == at::kFloat, "ops.lora",
                  "x must be a contiguous fp32 matrix");
@@ -123,6 +123,7 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
 
 /// dm = sum of dy * x W'^T / |W'|, where x W'^T / |W'| = (y - b) / m.
 void magnitude_gradient(const Tensor& dy, const Tensor& y, const WeightSite* bias, WeightSite& magnitude) {
+  open_gradient(magnitude);
   if (!magnitude.grad.defined()) return;
   const bool fresh = std::exchange(magnitude.fresh, false);
   if (dy.is_meta()) return;
@@ -141,6 +142,7 @@ void magnitude_gradient(const Tensor& dy, const Tensor& y, const WeightSite* bia
 
 /// dA and dB, from du = dL/d(x W'^T) and e = s du B [T, r].
 void pair_gradients(const Tensor& x, const Tensor& du, const Tensor& e, const Adapter& pair, bool gelu) {
+  open_gradient(*pair.a), open_gradient(*pair.b);
   if (pair.b->grad.defined())
     gemm(pair.b->grad, du.t(), narrow_part(x, pair, gelu), !std::exchange(pair.b->fresh, false));
   if (!pair.a->grad.defined()) return;
@@ -167,7 +169,7 @@ void add_input_gradient(const Tensor& dz, const Tensor& e, const Adapter& pair) 
 
 /// x = gelu'(x) * (dy W + e A), some columns at a time: the widest gradient of a block takes the place of what it came
 /// from. For fp32 weights without dropout; e undefined: no adapter.
-void gelu_input_gradient_in_place(const Tensor& x, const Tensor& dy, const Tensor& w, const Tensor& e,
+void lora_gelu_input_gradient(const Tensor& x, const Tensor& dy, const Tensor& w, const Tensor& e,
                                   const Adapter* pair) {
   const int64_t rows = x.size(0), cols = x.size(1);
   const int64_t width = std::min(cols, round_up(div_up(cols, 16), 64));
@@ -204,7 +206,7 @@ struct FrozenLinear : Function<FrozenLinear> {
       ctx->saved_data["adapter"] = c10::IValue::make_capsule(std::move(holder));
       if (adapter->magnitude) norms = adapted_norms(*site_of(weight), *adapter);
     }
-    const Tensor y = run_forward(x, *site_of(weight), site_of(bias), adapter, gelu, norms);
+    const Tensor y = lora_forward(x, *site_of(weight), site_of(bias), adapter, gelu, norms);
     if (norms.defined())
       ctx->save_for_backward({x, y, norms});
     else if (adapter || gelu)
@@ -234,7 +236,7 @@ struct FrozenLinear : Function<FrozenLinear> {
     if (!wants_input) return {{}, {}, {}, {}, {}, {}};
     const bool in_place = gelu && weight.value.scalar_type() == at::kFloat && !(pair && pair->dropout.active());
     if (in_place && nobody_else_reads(saved[0])) {
-      gelu_input_gradient_in_place(saved[0], du, weight.value, e, pair);
+      lora_gelu_input_gradient(saved[0], du, weight.value, e, pair);
       return {saved[0].detach(), {}, {}, {}, {}, {}};
     }
     const Tensor dx = at::empty({du.size(0), weight.value.numel() / weight.value.size(0)}, du.options());
@@ -269,7 +271,7 @@ Tensor frozen_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, cons
   const bool graph = adapter ? wants_graph({&x, &anchor}) : wants_graph({&x});
   if (graph) return FrozenLinear::apply(x, anchor, handle(&weight), handle(bias), adapter, gelu);
   const bool dora = adapter && adapter->magnitude;
-  return run_forward(x, weight, bias, adapter, gelu, dora ? adapted_norms(weight, *adapter) : Tensor());
+  return lora_forward(x, weight, bias, adapter, gelu, dora ? adapted_norms(weight, *adapter) : Tensor());
 }
 
 }  // namespace tessera::ops

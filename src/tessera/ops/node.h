@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/later.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::ops {
@@ -36,8 +37,14 @@ inline bool nobody_else_reads(const at::Tensor& x) {
 inline const float* data(const at::Tensor& t) { return t.const_data_ptr<float>(); }
 inline float* out_data(const at::Tensor& t) { return t.mutable_data_ptr<float>(); }
 
+/// Before an operator adds to a site's gradient at once: where gradients are left for later, memory of its own.
+inline void open_gradient(WeightSite& site) {
+  if (Later* later = Later::current()) later->open(site);
+}
+
 /// A site's gradient to add to: zeroed when nothing was written yet; null when frozen or without memory (meta).
 inline float* accumulating(WeightSite& site) {
+  open_gradient(site);
   if (!site.grad.defined()) return nullptr;
   const bool fresh = std::exchange(site.fresh, false);
   if (site.grad.is_meta()) return nullptr;

@@ -19,13 +19,21 @@ Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tenso
 /// LayerNorm with affine weight and bias (fp32 statistics). x [T, D]. Saves x and (mean, rstd) [T].
 Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor);
 
-/// RMSNorm over the whole last dim: x * rsqrt(mean(x^2) + eps) * w. Saves x and rstd [T].
-Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& anchor);
+/// A width that several ranks share: each has some of the columns of every row.
+struct SharedWidth {
+  int64_t width = 0;                                    ///< of all ranks together
+  std::function<void(const Tensor& sums)> sum_of_all;  ///< adds up [T] over the ranks, in place
+};
+
+/// RMSNorm over the whole last dim: x * rsqrt(mean(x^2) + eps) * w. Saves x and rstd [T]. `shared`: x and w are this
+/// rank's columns of a width that several share; it outlives the graph.
+Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& anchor,
+                const SharedWidth* shared = nullptr);
 
 /// RMSNorm over all D = heads * d_h channels, then rotary embedding of neighbouring pairs within each head
 /// (Wan 2.1: (re, im) = components 2k, 2k+1). cos, sin: [T, d_h / 2] fp32. Saves x and rstd.
 Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, const Tensor& sin, int64_t heads,
-                     double eps, const Tensor& anchor);
+                     double eps, const Tensor& anchor, const SharedWidth* shared = nullptr);
 
 /// LN(x) (no affine, fp32 statistics) * (1 + scale[row]) + shift[row]. x [T, D]; shift, scale [R, D] fp32, may be
 /// strided views of a modulation [R, 6, D] (last dim contiguous). Gradients to x, shift, scale. Saves x, (mean, rstd),
@@ -42,7 +50,8 @@ Tensor gelu_tanh(const Tensor& x);
 /// linear(gelu_tanh(x)) that saves x only; gelu(x) never exists as a whole, in neither direction.
 Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor);
 
-/// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1].
+/// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1]. A sample
+/// may have no queries.
 /// Scale 1/sqrt(d). Saves q, k, v, out and log-sum-exp [H, Tq].
 /// `keep` receives the result of a pass without a graph; `known` is such a result: the node is built around it and
 /// nothing is computed again.
@@ -52,6 +61,22 @@ struct AttentionResult {
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                  const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets,
                  AttentionResult* keep = nullptr, const AttentionResult* known = nullptr);
+
+/// The passes of attention one by one, without a graph, for keys that come in blocks (engine/parallel/ring.h): a result
+/// for each block, merged; and gradients by block, of the log-sum-exp over all of them. Tensors to be written are made
+/// by the caller; lse and delta [H, rows] may be columns of wider ones. Samples without queries are passed over.
+struct AttentionInputs {
+  Tensor q, k, v;
+};
+void attention_forward(const AttentionInputs& in, int64_t heads, const std::vector<int64_t>& q_offsets,
+                       const std::vector<int64_t>& k_offsets, const AttentionResult& result);
+/// out . d_out of each query and head, [H, Tq]: all that backward needs of the output.
+Tensor attention_delta(const Tensor& out, const Tensor& d_out, int64_t heads);
+void attention_backward(const AttentionInputs& in, const Tensor& d_out, const Tensor& lse, const Tensor& delta,
+                        int64_t heads, const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets,
+                        const AttentionInputs& grads);
+/// sum becomes the attention to its own keys and to those of `part`, exactly.
+void merge_attention(const AttentionResult& sum, const AttentionResult& part, int64_t heads);
 
 /// Forward only, unscaled, with an additive bias [H, Lq, Lk] shared by the samples (UMT5). One sample a call.
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias);

@@ -31,15 +31,42 @@ struct Rotation {
     }
 }
 
-TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps,
-                                   int64_t begin, int64_t end, int64_t n, float* y, float* stats) {
+TESSERA_KERNEL void squares_kernel(const float* x, int64_t begin, int64_t end, int64_t n, float* sums) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
-    float* __restrict out = y + t * n;
     float squares = 0;
 #pragma omp simd reduction(+ : squares)
     for (int64_t i = 0; i < n; ++i) squares += row[i] * row[i];
-    const float rstd = stats[t] = 1 / std::sqrt(squares / static_cast<float>(n) + eps);
+    sums[t] = squares;
+  }
+}
+
+/// What the gradients of a row have in common: sum of dy * w * x, dy turned back.
+TESSERA_KERNEL void dots_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation,
+                                int64_t begin, int64_t end, int64_t n, float* turned, float* sums) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* __restrict row = x + t * n;
+    const float* from = dy + t * n;
+    if (rotation.half) rotate(turned, from, rotation, -1, t, 0, n), from = turned;
+    float dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t i = 0; i < n; ++i) dot += from[i] * w[i] * row[i];
+    sums[t] = dot;
+  }
+}
+
+/// `squares` of whole rows are given where the width is shared; `width` is that of all ranks.
+TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps,
+                                   int64_t begin, int64_t end, int64_t n, float width, const float* sums, float* y,
+                                   float* stats) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* __restrict row = x + t * n;
+    float* __restrict out = y + t * n;
+    float squares = sums ? sums[t] : 0;
+    if (!sums)
+#pragma omp simd reduction(+ : squares)
+      for (int64_t i = 0; i < n; ++i) squares += row[i] * row[i];
+    const float rstd = stats[t] = 1 / std::sqrt(squares / width + eps);
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) out[i] = row[i] * rstd * w[i];
     if (rotation.half) rotate(out, out, rotation, 1, t, 0, n);
@@ -47,7 +74,8 @@ TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Ro
 }
 
 TESSERA_KERNEL void input_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation,
-                                 const float* stats, int64_t begin, int64_t end, int64_t n, float* dx) {
+                                 const float* stats, int64_t begin, int64_t end, int64_t n, float width,
+                                 const float* sums, float* dx) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
     float* __restrict out = dx + t * n;
@@ -55,10 +83,11 @@ TESSERA_KERNEL void input_kernel(const float* dy, const float* x, const float* _
       rotate(out, dy + t * n, rotation, -1, t, 0, n);
     else
       std::memcpy(out, dy + t * n, n * sizeof(float));
-    float dot = 0;
+    float dot = sums ? sums[t] : 0;
+    if (!sums)
 #pragma omp simd reduction(+ : dot)
-    for (int64_t i = 0; i < n; ++i) dot += out[i] * w[i] * row[i];
-    const float rstd = stats[t], back = dot * rstd * rstd * rstd / static_cast<float>(n);
+      for (int64_t i = 0; i < n; ++i) dot += out[i] * w[i] * row[i];
+    const float rstd = stats[t], back = dot * rstd * rstd * rstd / width;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) out[i] = out[i] * w[i] * rstd - row[i] * back;
   }
@@ -90,15 +119,35 @@ Rotation rotation_of(const Tensor& cos, const Tensor& sin) {
   return cos.defined() ? Rotation{data(cos), data(sin), cos.size(1)} : Rotation{};
 }
 
+/// A sum for each row over the columns of all ranks; undefined where no others have any.
+template <typename Sums>
+Tensor row_sums(const Tensor& x, const SharedWidth* shared, const Sums& sums) {
+  if (!shared) return {};
+  Tensor total = at::empty({x.size(0)}, x.options());
+  if (!x.is_meta())
+    at::parallel_for(0, x.size(0), kTokenGrain,
+                     [&](int64_t begin, int64_t end) { sums(begin, end, out_data(total)); });
+  shared->sum_of_all(total);
+  return total;
+}
+
+float width_of(const Tensor& x, const SharedWidth* shared) {
+  return static_cast<float>(shared ? shared->width : x.size(1));
+}
+const float* data_or_null(const Tensor& t) { return t.defined() ? data(t) : nullptr; }
+
 Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps,
-                   Tensor& stats) {
+                   const SharedWidth* shared, Tensor& stats) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.rms_norm", "x must be a contiguous [tokens, channels]");
   Tensor y = at::empty_like(x);
   stats = at::empty({x.size(0)}, x.options());
+  const Tensor squares = row_sums(x, shared, [&](int64_t begin, int64_t end, float* sums) {
+    squares_kernel(data(x), begin, end, x.size(1), sums);
+  });
   if (x.is_meta()) return y;
   at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
     forward_kernel(data(x), data(w.value), rotation_of(cos, sin), static_cast<float>(eps), begin, end, x.size(1),
-                   out_data(y), out_data(stats));
+                   width_of(x, shared), data_or_null(squares), out_data(y), out_data(stats));
   });
   return y;
 }
@@ -112,10 +161,12 @@ void weight_gradient(const Tensor& dy, const Tensor& x, const Rotation& rotation
 
 struct RmsNorm : Function<RmsNorm> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w,
-                        const std::optional<Tensor>& cos, const std::optional<Tensor>& sin, double eps) {
+                        const std::optional<Tensor>& cos, const std::optional<Tensor>& sin, double eps,
+                        const SharedWidth* shared) {
     Tensor stats;
     const Tensor c = cos.value_or(Tensor()), s = sin.value_or(Tensor());
-    Tensor y = run_forward(x, *site_of(w), c, s, eps, stats);
+    Tensor y = run_forward(x, *site_of(w), c, s, eps, shared, stats);
+    ctx->saved_data["shared"] = reinterpret_cast<int64_t>(shared);
     ctx->saved_data["w"] = w;
     ctx->save_for_backward({x, stats, c, s});
     return y;
@@ -125,38 +176,47 @@ struct RmsNorm : Function<RmsNorm> {
     const Tensor &x = saved[0], &stats = saved[1], dy = grads[0].contiguous();
     WeightSite& w = *site_of(ctx, "w");
     float* dw = accumulating(w);
+    const auto* shared = reinterpret_cast<const SharedWidth*>(ctx->saved_data["shared"].toInt());
     Tensor dx;
     if (ctx->needs_input_grad(0)) dx = at::empty_like(x);
+    Tensor dots;
+    if (dx.defined())  // a row of dx is where its part of dy is turned back meanwhile
+      dots = row_sums(x, shared, [&](int64_t begin, int64_t end, float* sums) {
+        dots_kernel(data(dy), data(x), data(w.value), rotation_of(saved[2], saved[3]), begin, end, x.size(1),
+                    out_data(dx) + begin * x.size(1), sums);
+      });
     if (!x.is_meta()) {
       const Rotation rotation = rotation_of(saved[2], saved[3]);
       if (dw) weight_gradient(dy, x, rotation, stats, dw);
       if (dx.defined())
         at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-          input_kernel(data(dy), data(x), data(w.value), rotation, data(stats), begin, end, x.size(1), out_data(dx));
+          input_kernel(data(dy), data(x), data(w.value), rotation, data(stats), begin, end, x.size(1),
+                       width_of(x, shared), data_or_null(dots), out_data(dx));
         });
     }
-    return {dx, {}, {}, {}, {}, {}};
+    return {dx, {}, {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& anchor) {
+Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& anchor, const SharedWidth* shared) {
   if (wants_graph({&x, &anchor}))
-    return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(), std::optional<Tensor>(), eps);
+    return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(), std::optional<Tensor>(), eps, shared);
   Tensor stats;
-  return run_forward(x, weight, {}, {}, eps, stats);
+  return run_forward(x, weight, {}, {}, eps, shared, stats);
 }
 
 Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, const Tensor& sin, int64_t heads,
-                     double eps, const Tensor& anchor) {
+                     double eps, const Tensor& anchor, const SharedWidth* shared) {
   const bool fits = cos.sizes() == at::IntArrayRef({x.size(0), x.size(1) / heads / 2}) && cos.sizes() == sin.sizes();
   check_internal(fits && cos.is_contiguous() && sin.is_contiguous(), "ops.rms_norm_rope",
                  "cos and sin must be [tokens, channels / heads / 2]");
   if (wants_graph({&x, &anchor}))
-    return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(cos), std::optional<Tensor>(sin), eps);
+    return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(cos), std::optional<Tensor>(sin), eps,
+                          shared);
   Tensor stats;
-  return run_forward(x, weight, cos, sin, eps, stats);
+  return run_forward(x, weight, cos, sin, eps, shared, stats);
 }
 
 }  // namespace tessera::ops

@@ -14,7 +14,7 @@ struct WeightSite {
   at::Tensor grad;    ///< view of the gradient buffer, fp32; undefined when frozen or outside backward
   bool fresh = true;  ///< the gradient holds nothing yet: the first writer assigns, later ones add
   bool frozen = false;  ///< nobody trains it
-  at::Tensor scales = {};  ///< of a frozen value in 8 bits: fp32, one for each 256 elements (ops/frozen.h)
+  std::array<int64_t, 2> blocks = {};  ///< [out, in] of a frozen value that is blocks of 8-bit codes (ops/frozen.h)
 };
 
 }  // namespace tessera::ops

@@ -76,6 +76,15 @@ double CostModel::backward_seconds(int unit) const {
   return seconds;
 }
 
+double CostModel::attention_seconds(const Instruction& in) const {
+  const auto it = machine_.work.find(model_.units[in.unit].kind);
+  if (it == machine_.work.end()) return 0;
+  double most = 0;  // self-attention: text is far shorter
+  for (const auto& [site, flops] : it->second.attention)
+    most = std::max(most, in.op == Op::backward ? attention_backward_.seconds(2.5 * flops) : attention_.seconds(flops));
+  return most;
+}
+
 double CostModel::collective_seconds(const Comm& comm, int rank) const {
   const std::vector<int> group = plan_.mesh.group(rank, axes_of(comm.axis));
   const int members = static_cast<int>(group.size());
@@ -104,6 +113,31 @@ double CostModel::collective_seconds(const Comm& comm, int rank) const {
   return bytes / fastest + latency;
 }
 
+double CostModel::weight_grad_seconds(int unit) const {
+  const UnitSpec& spec = model_.units[unit];
+  const auto it = machine_.work.find(spec.kind);
+  if (it == machine_.work.end()) return product_.seconds(spec.cost.backward_flops) / 2;
+  double seconds = 0;
+  for (double flops : it->second.products) seconds += (it->second.backward_products - 1) * product_.seconds(flops);
+  return seconds;
+}
+
+double CostModel::message_seconds(int64_t bytes, Lane lane, int rank) const {
+  const Profile& profile = machine_.profile;
+  const std::vector<int> stages = plan_.mesh.group(rank, {Axis::pp});
+  const int count = static_cast<int>(stages.size()), here = plan_.mesh.coordinate(rank, Axis::pp);
+  const int step = lane == Lane::send_next || lane == Lane::recv_next ? 1 : count - 1;
+  const int peer = stages[(here + step) % count], per_node = profile.devices > 0 ? profile.devices : plan_.mesh.world();
+  const bool same_node = peer / per_node == rank / per_node;
+  // Every rank of the node sends at the same time.
+  const double rate = same_node ? profile.link.gather : profile.nic.gather / per_node;
+  if (rate <= 0)
+    throw UserError(Exit::usage, "plan.profile", profile.name + ": no bandwidth for messages between pipeline stages",
+                    "choose a profile with that many devices, or one with a NIC");
+  return static_cast<double>(bytes) * machine_.wire / rate +
+         (same_node ? profile.link.latency : profile.nic.latency);
+}
+
 double CostModel::copy_seconds(double bytes) const {
   const Profile& profile = machine_.profile;
   double rate = profile.host_link;
@@ -124,8 +158,13 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     case Op::recompute:
       work(Share::compute, forward_seconds(in.unit, true));
       break;
-    case Op::backward:
-      work(Share::compute, backward_seconds(in.unit));
+    case Op::backward: {
+      const bool later = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;
+      work(Share::compute, backward_seconds(in.unit) - (later ? weight_grad_seconds(in.unit) : 0));
+      break;
+    }
+    case Op::weight_grad:
+      work(Share::compute, weight_grad_seconds(in.unit));
       break;
     case Op::loss:
       work(Share::compute, bandwidth.seconds(3.0 * static_cast<double>(model_.loss_grad)));
@@ -136,8 +175,8 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     case Op::norm: {  // of a unit whose gradients leave the device, or of all that stay
       double bytes = static_cast<double>(in.unit >= 0 ? in.bytes : 0);
       for (int u = 0; in.unit < 0 && u < static_cast<int>(model_.units.size()); ++u)
-        if (plan_.units[u].gradients == Tier::device)
-          bytes += 4.0 * static_cast<double>(flat_layout(model_.units[u], plan_.shards(u)).shard);
+        if (plan_.owns(rank, u) && plan_.units[u].gradients == Tier::device)
+          bytes += 4.0 * static_cast<double>(plan_.layout(model_.units[u], u).grad_shard);
       work(Share::optimizer, bandwidth.seconds(bytes));
       break;
     }
@@ -160,10 +199,15 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
       result.push_back({Resource::disk, Share::copy, static_cast<double>(in.bytes) / rate, false});
   }
   const auto exchange = [&](const Comm& comm, bool meets) {
-    const double seconds = collective_seconds(comm, rank);
+    double seconds = collective_seconds(comm, rank);
+    if (comm.kind == "ring") seconds = std::max(0.0, seconds - attention_seconds(in));
     if (seconds > 0) result.push_back({Resource::link, Share::comm, seconds, meets});
   };
-  for (const Comm& comm : in.comm) exchange(comm, true);
+  if (in.op == Op::send || in.op == Op::recv)
+    result.push_back({Resource::link, Share::comm, message_seconds(in.bytes, in.lane, rank), true});
+  else
+    // Ranks that share tokens are alike: one of them stands for all, and meets nobody.
+    for (const Comm& comm : in.comm) exchange(comm, !carries_tokens(in.op) || comm.kind == "broadcast");
   if (in.op == Op::forward || in.op == Op::recompute || in.op == Op::backward) {
     const auto it = machine_.work.find(model_.units[in.unit].kind);
     if (it != machine_.work.end())  // members of such a group hold parts of the same samples: they are alike

@@ -12,6 +12,7 @@
 //   bytes an fp32 element collective a ring: bytes sent / bandwidth + (n - 1) hops. A group within a node has the
 //   device's link; one that
 //              spans nodes has the node's NIC, shared by the groups that leave the node together, where that is less
+//   message    bytes / bandwidth of the link between the two ranks + a hop
 //   copy       bytes / host link, or its share of host memory's bandwidth; the disk is shared by the node's ranks
 #include "tessera/plan/profile.h"
 #include "tessera/plan/work.h"
@@ -30,7 +31,8 @@ struct Machine {
 /// What an instruction occupies while it runs; phases of one resource share it evenly.
 enum class Resource { compute, link, h2d, d2h, disk };
 /// What a second of it counts as.
-enum class Share { compute, comm, copy, optimizer };
+enum class Share { compute, comm, copy, optimizer, bubble };
+inline constexpr int kShares = 5;
 
 struct Phase {
   Resource resource = Resource::compute;
@@ -46,15 +48,22 @@ class CostModel {
 
   /// What `in` does, one after the other; empty for bookkeeping that takes no time.
   std::vector<Phase> phases(const Instruction& in, int rank) const;
+  /// Seconds of a message to or from the neighbour at the other end of `lane`.
+  double message_seconds(int64_t bytes, Lane lane, int rank) const;
   /// Seconds of one collective of `rank`'s group over `axes` ("dp_shard", "dp_shard+cp").
   double collective_seconds(const Comm& comm, int rank) const;
   double forward_seconds(int unit, bool replay) const;
   double backward_seconds(int unit) const;
+  /// The part of it that is gradients of weights.
+  double weight_grad_seconds(int unit) const;
 
   const Machine& machine() const { return machine_; }
+  const Plan& plan() const { return plan_; }
 
  private:
   double copy_seconds(double bytes) const;
+  /// Of the self-attention in a forward, recompute or backward: a ring's blocks travel behind it.
+  double attention_seconds(const Instruction& in) const;
   const ModelSpec& model_;
   const Plan& plan_;
   const Machine machine_;

@@ -3,121 +3,9 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/activation_walk.h"
 
 namespace tessera::plan {
-
-namespace {
-
-/// Live bytes of activations along the compute lane, instruction by instruction; mirrors engine/executor.cpp.
-class Walk {
- public:
-  Walk(const ModelSpec& model, const Plan& plan, bool train) : model_(model), plan_(plan), train_(train) {
-    for (size_t u = 0; u < model.units.size(); ++u) units_.push_back(facts(static_cast<int>(u)));
-  }
-
-  /// Highest bytes while `in` runs.
-  int64_t run(const Instruction& in) {
-    const int64_t before = live_;
-    switch (in.op) {
-      case Op::forward:
-        return forward(in.unit);
-      case Op::loss:
-        live_ += model_.loss_grad - model_.targets;
-        live_ -= model_.units.back().cost.out;  // the prediction
-        return before + model_.loss_peak;
-      case Op::finish:
-        live_ -= model_.inputs + conditioning() + model_.units.back().cost.out;
-        return before;
-      case Op::recompute:
-        live_ += units_[in.unit].rebuilt;
-        return before + units_[in.unit].recompute_peak;
-      case Op::backward:
-        return backward(in.unit);
-      case Op::drop:
-        live_ -= in.part == Part::activations ? in.bytes : 0;
-        return before;
-      case Op::fetch:  // its memory is taken when the compute lane comes to it
-        live_ += in.part == Part::activations ? in.bytes : 0;
-        return live_;
-      default:
-        return before;
-    }
-  }
-
-  int64_t live() const { return live_; }
-
- private:
-  /// What the unit's plan makes of its footprint.
-  struct Facts {
-    int64_t forward_peak;    // highest in forward
-    int64_t kept;            // held from forward to backward, beside out and conditioning
-    int64_t recompute_peak;  // highest in recompute
-    int64_t rebuilt;         // further bytes of a rebuilt graph
-  };
-
-  Facts facts(int unit) const {
-    const Footprint& f = model_.units[unit].cost;
-    if (!train_) return {f.forward_peak, 0, 0, 0};
-    const UnitPlan& plan = plan_.units[unit];
-    if (plan.activations != Policy::recompute) return {f.keep_peak, f.saved, 0, 0};
-    const std::string sites = replayed_sites(model_.units[unit], plan);
-    if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved};
-    const Footprint::Replay& replay = f.replays.at(sites);
-    int64_t kept = 0;
-    for (const auto& [site, bytes] : f.attention)
-      if (plan.policy(site) != Policy::recompute) kept += bytes;
-    return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved};
-  }
-
-  int64_t forward(int unit) {
-    if (unit == 0) {
-      live_ += model_.inputs + (train_ ? model_.targets : 0);
-      cond_.assign(cond_.size(), false);
-    }
-    const Footprint& f = model_.units[unit].cost;
-    const int64_t peak = live_ + units_[unit].forward_peak;
-    live_ += f.out + f.cond + units_[unit].kept;
-    if (!train_ && unit > 0) live_ -= model_.units[unit - 1].cost.out;
-    return peak;
-  }
-
-  int64_t backward(int unit) {
-    const Footprint& f = model_.units[unit].cost;
-    const int64_t peak = live_ + f.backward_peak;
-    live_ -= units_[unit].kept + units_[unit].rebuilt;
-    if (unit > 0) live_ -= model_.units[unit - 1].cost.out;  // this unit's input was the last to hold it
-    live_ -= unit + 1 == static_cast<int>(model_.units.size()) ? model_.loss_grad : model_.units[unit + 1].cost.grad_in;
-    live_ += f.grad_in;
-    cond_.resize(std::max(cond_.size(), f.grad_cond.size()));
-    for (size_t c = 0; c < f.grad_cond.size(); ++c) {
-      if (f.grad_cond[c] == 0 || cond_[c]) continue;
-      cond_[c] = true;
-      cond_bytes_ += f.grad_cond[c];
-      live_ += f.grad_cond[c];
-    }
-    if (unit == 0) {  // the micro-batch is over
-      live_ -= model_.inputs + cond_bytes_ + f.grad_in + conditioning();
-      cond_bytes_ = 0;
-      cond_.assign(cond_.size(), false);
-    }
-    return peak;
-  }
-
-  int64_t conditioning() const {
-    int64_t bytes = 0;
-    for (const auto& unit : model_.units) bytes += unit.cost.cond;
-    return bytes;
-  }
-
-  const ModelSpec& model_;
-  const Plan& plan_;
-  const bool train_;
-  std::vector<Facts> units_;
-  int64_t live_ = 0, cond_bytes_ = 0;
-  std::vector<bool> cond_;  // conditioning gradients that exist
-};
-
-}  // namespace
 
 std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan) {
   std::string sites;
@@ -165,18 +53,19 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     return tier == Tier::device ? base : tier == Tier::host ? curve.host : curve.nvme;
   };
   for (size_t u = 0; u < model.units.size(); ++u) {
-    const FlatLayout layout = flat_layout(model.units[u], plan.shards(static_cast<int>(u)));
+    if (!plan.owns(rank, static_cast<int>(u))) continue;
+    const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
     const UnitPlan& unit = plan.units[u];
-    place(unit.parameters).parameters += layout.shard * master_bytes(plan.states.masters);
-    place(unit.gradients).gradients += layout.shard * 4;
+    place(unit.parameters).parameters += shard_bytes(layout, plan.states.masters);
+    place(unit.gradients).gradients += layout.grad_shard * 4;
     place(unit.states).states +=
-        state_layout(model.units[u], layout, layout.shards > 1 ? plan.mesh.shard_rank(rank) : 0, states).bytes;
+        state_layout(model.units[u], layout, plan.shard_ranks(layout, rank), states).bytes;
   }
   curve.host.slots = schedule.host_arena;
   curve.persistent = base.total();
   base.slots = std::max(arena, schedule.arena);
   base.activations = model.resident;
-  Walk walk(model, plan, schedule.phase == "train");
+  ActivationWalk walk(model, plan, rank, schedule.phase == "train");
   for (size_t i = 0; i < schedule.list.size(); ++i) {
     const Instruction& in = schedule.list[i];
     const int64_t held = walk.live();
@@ -189,6 +78,13 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     curve.by_part = base;
     curve.by_part.activations += held;
     curve.by_part.temporaries = highest - base.total() - held;
+  }
+  if (const int64_t idle = base.total() + model.between_steps; schedule.phase == "train" && idle > curve.peak) {
+    curve.peak = idle;
+    curve.at = static_cast<int>(schedule.list.size()) - 1;
+    curve.at_name = "a sample's decoding";
+    curve.by_part = base;
+    curve.by_part.temporaries = model.between_steps;
   }
   return curve;
 }

@@ -16,7 +16,8 @@
 //   gpipe        (p - 1) (F + B)        activations of m micro-batches
 //   1f1b         (p - 1) (F + B)        of at most p
 //   interleaved  (p - 1) (F + B) / v    v chunks a rank; of p (1 + (p - 1) / (p v)); v times as many messages
-//   zero_bubble  (p - 1) (F + B - 2 W)  of at most p; weights' gradients fill the waits (ZB-H1 of Qi et al. 2023)
+//   zero_bubble  (p - 1) (F + B - 2 W)  of at most p, less or more; weights' gradients fill the waits (ZB-H1 of Qi et
+//                                       al. 2023), from inputs and gradients that are held until then
 #include <string>
 #include <string_view>
 #include <vector>

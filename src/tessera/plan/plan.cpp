@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "tessera/base/check.h"
 
@@ -79,15 +80,41 @@ int Plan::shards(int unit) const {
   return whole ? 1 : mesh.shard_size();
 }
 
+UnitLayout Plan::layout(const UnitSpec& spec, int unit) const {
+  const bool whole = unit < static_cast<int>(units.size()) && units[unit].strategy == Strategy::no_shard;
+  return unit_layout(spec, shards(unit), mesh[Axis::tp], whole);
+}
+
+int Plan::shard_rank(const Buffer& buffer, int rank) const {
+  if (buffer.shards == 1) return 0;
+  const int tp = mesh[Axis::tp];
+  return buffer.over_tp ? mesh.shard_rank(rank) * tp + mesh.coordinate(rank, Axis::tp) : mesh.shard_rank(rank);
+}
+
+std::vector<int> Plan::shard_ranks(const UnitLayout& layout, int rank) const {
+  std::vector<int> ranks;
+  for (const Buffer& buffer : layout.buffers) ranks.push_back(shard_rank(buffer, rank));
+  return ranks;
+}
+
+std::vector<Axis> Plan::axes(const Buffer& buffer) const {
+  std::vector<Axis> axes = buffer.shards > 1 ? kShardAxes : kWholeAxes;
+  if (buffer.over_tp) axes.push_back(Axis::tp);
+  return axes;
+}
+
 int64_t Plan::accumulation() const {
-  const int64_t most = div_up(global_batch, mesh.dp_size());  // samples of the fullest rank
+  const int64_t most = shares.empty() ? div_up(global_batch, mesh.dp_size()) : *std::ranges::max_element(shares);
   return std::max<int64_t>(1, div_up(most, micro_batch));
 }
 
 Plan::Slice Plan::slice(int dp_rank, int64_t micro) const {
-  const int64_t first = dp_rank * global_batch / mesh.dp_size();
-  const int64_t end = (dp_rank + 1) * global_batch / mesh.dp_size();
-  const int64_t begin = std::min(end, first + micro * micro_batch);
+  const auto bound = [&](int rank) {  // where a dp rank's samples begin
+    return shares.empty() ? rank * global_batch / mesh.dp_size()
+                          : std::accumulate(shares.begin(), shares.begin() + rank, int64_t{0});
+  };
+  const int64_t end = bound(dp_rank + 1);
+  const int64_t begin = std::min(end, bound(dp_rank) + micro * micro_batch);
   return {begin, std::min(micro_batch, end - begin)};
 }
 
@@ -120,6 +147,10 @@ std::string Plan::summary() const {
   if (states.masters != Masters::fp32) text += ", masters " + std::string(name(states.masters));
   if (states.moments != Moments::fp32) text += ", moments " + std::string(name(states.moments));
   if (states.masters == Masters::fp32 && param_dtype != ParamType::fp32) text += ", parameters gathered as bf16";
+  if (mesh[Axis::pp] > 1) {
+    text += ", pipeline " + std::string(name(pipeline.schedule));
+    if (pipeline.chunks > 1) text += " with " + std::to_string(pipeline.chunks) + " chunks a rank";
+  }
   text += ", prefetch " + std::to_string(prefetch);
   text += ", global batch " + std::to_string(global_batch) + " in " + std::to_string(accumulation()) +
           " micro-batch(es) of at most " + std::to_string(micro_batch);

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "tessera/base/mesh.h"
+#include "tessera/plan/pipeline.h"
 #include "tessera/plan/states.h"
+#include "tessera/plan/unit_spec.h"
 
 namespace tessera::plan {
 
@@ -72,6 +74,9 @@ struct Plan {
   int prefetch = 1;         ///< gathers issued ahead of the unit that runs
   StateFormat states = {};  ///< masters and moments
   ParamType param_dtype = ParamType::fp32;
+  /// Samples of the global batch for each dp rank; empty: as even as they go (shares.h makes others).
+  std::vector<int64_t> shares = {};
+  Pipeline pipeline = {};  ///< how stages take turns, where the mesh has a pp axis
   std::vector<UnitPlan> units;
   bool operator==(const Plan&) const = default;
 
@@ -80,8 +85,22 @@ struct Plan {
   ParamType gathered() const { return states.masters == Masters::fp32 ? param_dtype : ParamType::bf16; }
   /// Micro-batches a rank runs a step, the same on every rank (some may be idle).
   int64_t accumulation() const;
-  /// Ranks that a unit's buffers are split over.
+  /// Ranks of the shard group over which a unit's buffers are split: 1 where every rank holds them.
   int shards(int unit) const;
+  /// Where the unit's parameters lie.
+  UnitLayout layout(const UnitSpec& spec, int unit) const;
+  /// Which of the buffer's shards `rank` holds.
+  int shard_rank(const Buffer& buffer, int rank) const;
+  std::vector<int> shard_ranks(const UnitLayout& layout, int rank) const;  ///< of each buffer
+  /// The axes whose ranks share the buffer's shards; for one that is not split, those that hold it all alike.
+  std::vector<Axis> axes(const Buffer& buffer) const;
+  // pipeline.cpp
+  int stages() const { return mesh[Axis::pp] * pipeline.chunks; }
+  int first_unit(int stage) const;  ///< of stages(): the number of units
+  int stage_of(int unit) const;
+  /// Whether the unit is of one of `rank`'s stages: it alone has its buffers and runs it.
+  bool owns(int rank, int unit) const;
+
   /// Samples of micro-batch `micro` of `dp_rank`: [first, first + count) of the global batch; count may be 0 (idle).
   struct Slice {
     int64_t first = 0, count = 0;

@@ -67,7 +67,8 @@ class Reader {
                       "correct the line, or write a plan with 'tessera plan' and start from it");
     }
     known_keys(root, "",
-               {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "units"});
+               {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "pipeline",
+                "units"});
     Plan plan;
     plan.units.resize(names_.size());
     plan.global_batch = integer(root, "", "global_batch", 1, plan.global_batch);
@@ -75,6 +76,7 @@ class Reader {
     plan.prefetch = static_cast<int>(integer(root, "", "prefetch", 0, plan.prefetch));
     read_formats(root, plan);
     if (root.contains("mesh")) read_mesh(root["mesh"], plan.mesh);
+    if (root.contains("pipeline")) read_pipeline(root["pipeline"], plan);
     if (root.contains("units")) read_units(root["units"], plan.units);
     return plan;
   }
@@ -131,6 +133,40 @@ class Reader {
     known_keys(*table, "mesh.", axes);
     for (Axis axis : kAllAxes)
       mesh[axis] = static_cast<int>(integer(*table, "mesh.", std::string(axis_name(axis)), 1, 1));
+  }
+
+  void read_pipeline(toml::node_view<toml::node> node, Plan& plan) const {
+    const toml::table* table = node.as_table();
+    if (!table) fail("pipeline", "not a table", "write [pipeline] and below it schedule = \"1f1b\"");
+    known_keys(*table, "pipeline.", {"schedule", "chunks", "first"});
+    Pipeline& pipeline = plan.pipeline;
+    if (table->contains("schedule"))
+      pipeline.schedule = pipeline_schedule_of(text(*table, "pipeline.", "schedule"),
+                                               "plan.read " + file_ + ": pipeline.schedule");
+    pipeline.chunks = static_cast<int>(integer(*table, "pipeline.", "chunks", 1, 1));
+    if (pipeline.chunks > 1 && pipeline.schedule != PipelineSchedule::interleaved)
+      fail("pipeline.chunks", "only the interleaved schedule has several", "write schedule = \"interleaved\"");
+    const int stages = plan.stages();
+    if (stages > static_cast<int>(names_.size()))
+      fail("pipeline", std::to_string(stages) + " stages for " + std::to_string(names_.size()) + " units",
+           "every stage needs one: use fewer ranks on pp, or chunks");
+    if (!table->contains("first")) return;
+    const toml::array* list = (*table)["first"].as_array();
+    if (!list || static_cast<int>(list->size()) != stages)
+      fail("pipeline.first", "not a list of " + std::to_string(stages) + " units",
+           "name the first unit of each stage, pp x chunks of them");
+    for (const toml::node& item : *list) {
+      const std::string unit = item.value_or(std::string());
+      const auto found = std::find(names_.begin(), names_.end(), unit);
+      const int index = static_cast<int>(found - names_.begin());
+      if (found == names_.end())
+        fail("pipeline.first", "no unit of the model is named '" + unit + "'",
+             "did you mean '" + nearest(unit, names_).front() + "'?");
+      if (pipeline.first.empty() ? index != 0 : index <= pipeline.first.back())
+        fail("pipeline.first", "'" + unit + "' is out of order",
+             "begin with '" + names_.front() + "' and go on in the order of the model");
+      pipeline.first.push_back(index);
+    }
   }
 
   void read_units(toml::node_view<toml::node> node, std::vector<UnitPlan>& units) const {
@@ -217,6 +253,13 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
       << "param_dtype = \"" << name(gathered()) << "\"\n\n[mesh]\n";
   for (Axis axis : kAllAxes)
     if (mesh[axis] > 1 || axis == Axis::dp_shard) out << axis_name(axis) << " = " << mesh[axis] << "\n";
+  if (mesh[Axis::pp] > 1) {
+    out << "\n[pipeline]\nschedule = \"" << name(pipeline.schedule) << "\"\nchunks = " << pipeline.chunks
+        << "\nfirst = [";
+    for (int stage = 0; stage < stages(); ++stage)
+      out << (stage > 0 ? ", " : "") << nlohmann::json(unit_names[first_unit(stage)]).dump();
+    out << "]\n";
+  }
   for (size_t first = 0; first < units.size();) {
     const Numbered start = numbered(unit_names[first]);
     size_t last = first;

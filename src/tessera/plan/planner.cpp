@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "tessera/base/check.h"
 #include "tessera/base/units.h"
 
 namespace tessera::plan {
@@ -38,11 +39,46 @@ constexpr Tiers kTiers[] = {{Tier::device, Tier::device, Tier::device}, {Tier::d
                             {Tier::host, Tier::host, Tier::nvme},       {Tier::nvme, Tier::host, Tier::nvme},
                             {Tier::nvme, Tier::nvme, Tier::nvme}};
 
+/// Seconds of a unit's forward and backward: what stages are balanced by.
+std::vector<double> unit_seconds(const ModelSpec& model, const Machine& machine) {
+  Plan plan;
+  plan.units.resize(model.units.size());
+  const CostModel cost(model, plan, machine);
+  std::vector<double> seconds;
+  for (int u = 0; u < static_cast<int>(model.units.size()); ++u)
+    seconds.push_back(cost.forward_seconds(u, false) + cost.backward_seconds(u));
+  return seconds;
+}
+
+/// The pipelines to choose from, what was set by hand first and alone.
+std::vector<Pipeline> pipelines(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input,
+                                const Machine& machine) {
+  const bool by_hand = input.pipeline.has_value(), chunks_alone = !by_hand && input.chunks.value_or(1) > 1;
+  const PipelineSchedule first = chunks_alone ? PipelineSchedule::interleaved
+                                              : input.pipeline.value_or(PipelineSchedule::one_f_one_b);
+  if (first != PipelineSchedule::interleaved && input.chunks.value_or(1) > 1)
+    throw UserError(Exit::usage, "plan.chunks",
+                    std::to_string(*input.chunks) + " chunks a rank with plan.pipeline = \"" +
+                        std::string(name(first)) + "\"",
+                    "only \"interleaved\" has several; leave plan.chunks on auto");
+  const std::vector<double> seconds = unit_seconds(model, machine);
+  const auto cut = [&](PipelineSchedule schedule, int chunks) {
+    return Pipeline{schedule, chunks, balanced_stages(seconds, mesh[Axis::pp] * chunks)};
+  };
+  std::vector<Pipeline> result = {cut(first, first == PipelineSchedule::interleaved ? input.chunks.value_or(2) : 1)};
+  if (by_hand || chunks_alone) return result;
+  if (!input.chunks) result.push_back(cut(PipelineSchedule::zero_bubble, 1));
+  if (mesh[Axis::pp] * 2 <= static_cast<int>(model.units.size()) && !input.chunks)
+    result.push_back(cut(PipelineSchedule::interleaved, 2));
+  return result;
+}
+
 class Search {
  public:
   Search(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine)
       : model_(model), mesh_(mesh), input_(input), machine_(machine) {
     for (const auto& unit : model.units) blocks_ += unit.kind == "block";
+    if (mesh[Axis::pp] > 1) pipelines_ = pipelines(model, mesh, input, machine);
   }
 
   Choice run() {
@@ -88,6 +124,7 @@ class Search {
     plan.prefetch = prefetch;
     plan.states = input_.states;
     plan.param_dtype = input_.param_dtype;
+    if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
     // The first blocks save less: they are needed last in backward, so what they would keep lives longest.
     for (const auto& unit : model_.units) {
       UnitPlan choice;
@@ -141,10 +178,10 @@ class Search {
       if (input_.*by_hand_of(part)) continue;
       for (size_t u = plan.units.size(); u-- > 0 && over > 0;) {
         if (plan.units[u].*part != Tier::host) continue;
-        const FlatLayout layout = flat_layout(model_.units[u], plan.shards(static_cast<int>(u)));
-        over -= part == &UnitPlan::gradients    ? layout.shard * 4
-                : part == &UnitPlan::parameters ? layout.shard * master_bytes(plan.states.masters)
-                                                : state_layout(model_.units[u], layout, 0, states).bytes;
+        const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));
+        over -= part == &UnitPlan::gradients    ? layout.grad_shard * 4
+                : part == &UnitPlan::parameters ? shard_bytes(layout, plan.states.masters)
+                                                : state_layout(model_.units[u], layout, plan.shard_ranks(layout, 0), states).bytes;
         plan.units[u].*part = Tier::device;
       }
     }
@@ -183,11 +220,15 @@ class Search {
     }
     if (!may_save) return;
     for (const Saving& saving : kSavings) {
-      const bool asked_for = input_.activations == Policy::offload && saving.activations == Policy::offload;
+      const bool asked_for =
+          (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
+          (input_.boundary == Policy::offload && saving.boundary == Policy::offload && saving.attention != Policy::offload);
       if (saving.host() && input_.host_budget <= 0 && !asked_for) continue;
       if (input_.activations && saving.activations != *input_.activations) continue;
+      if (input_.boundary && saving.boundary != *input_.boundary) continue;
       // what is recomputed by hand is recomputed as said
-      if (by_hand > 0 && (saving.attention != Policy::recompute || saving.boundary != Policy::keep)) continue;
+      const Policy boundary = input_.boundary.value_or(Policy::keep);
+      if (by_hand > 0 && (saving.attention != Policy::recompute || saving.boundary != boundary)) continue;
       if (by_hand > 0 || input_.activations) {
         consider(evaluate(plan_of(tiers, strategy, prefetch, saving, by_hand > 0 ? by_hand : blocks_)));
         continue;
@@ -259,6 +300,11 @@ class Search {
             if (plan.units[u].strategy == Strategy::full_shard) plan.units[u].strategy = Strategy::shard_grad_op, --n;
         });
     }
+    for (size_t i = 1; i < pipelines_.size(); ++i) {
+      Plan plan = best_->candidate.plan;
+      plan.pipeline = pipelines_[i];
+      consider(evaluate(std::move(plan)));
+    }
     if (!input_.prefetch && (mesh_.shard_size() > 1 || best_->candidate.host > 0))
       for (int depth : {2, 1}) {
         Plan plan = best_->candidate.plan;
@@ -299,6 +345,7 @@ class Search {
   const PlannerInput& input_;
   const Machine& machine_;
   int blocks_ = 0;
+  std::vector<Pipeline> pipelines_;  // to choose from; the first is tried with everything
   std::optional<Evaluated> best_, smallest_;
   std::vector<Candidate> candidates_;
 };
@@ -313,6 +360,7 @@ bool set_by_hand(const PlannerInput& input) {
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds) {
   input.prefetch.reset(), input.recompute_units.reset(), input.strategy.reset(), input.activations.reset();
+  input.boundary.reset();
   input.parameters.reset(), input.gradients.reset(), input.states_tier.reset();
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};

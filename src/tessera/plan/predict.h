@@ -4,7 +4,8 @@
 //   Prediction p = predict(spec, plan, machine);
 //   p.step.total; p.step.exposed_comm; p.groups[0].spans[i].begin;
 //
-// Ranks whose micro-batches have the same sizes run the same list: they are one group, compiled and simulated once.
+// Ranks of the same stages whose micro-batches have the same sizes run the same list: they are one group, compiled and
+// simulated once.
 #include "tessera/plan/simulate.h"
 
 namespace tessera::plan {
@@ -12,6 +13,7 @@ namespace tessera::plan {
 /// Seconds; the parts add up to `total`, by the rank that ends last.
 struct StepSeconds {
   double total = 0, compute = 0, exposed_comm = 0, exposed_copy = 0, optimizer = 0;
+  double bubble = 0;  ///< waiting for other stages of a pipeline
 };
 
 /// Ranks that are alike.

@@ -12,6 +12,8 @@
 //   arena      bytes of a slot, gradient slot or scratch are used again only after their last user is done
 //   bytes      what an instruction moves agrees with its unit's size and with its collective
 //   groups     members of a group see the same sequence of collectives; two ranks interleave shared groups alike
+//   messages   (order, groups) a send follows what made it, a recv is used; sends match receives between two ranks in
+//              order, and what was sent is freed
 //   progress   with collectives that meet, every rank comes to its end
 // "Before" is happens-before: instructions of a lane run one after the other, and a wait orders across lanes. A
 // schedule ends before the next one of the same rank begins.

@@ -31,25 +31,34 @@ enum class Op {
   flush,   ///< write the shards of a checkpoint
   finish,  ///< a forward-only pass hands out its result
   stash,   ///< copy to the host tier
-  drop,    ///< the device memory of what was stashed is free
+  drop,    ///< the device memory of what was stashed or sent is free
   fetch,   ///< bring back from the host tier
+  send,    ///< to a neighbour stage: the boundary in front of `unit`, or the gradient of the one behind it
+  recv,    ///< its other end; memory is taken where the compute lane comes to it
+  weight_grad,  ///< gradients of weights that the unit's backward left for later (zero bubble)
 };
-enum class Lane { compute, gather, reduce, control, disk, h2d, d2h };
-inline constexpr int kLaneCount = 7;
+/// Messages have a lane for each direction, so that none waits behind one that goes the other way.
+enum class Lane { compute, gather, reduce, control, disk, h2d, d2h, send_next, recv_prev, send_prev, recv_next };
+inline constexpr int kLaneCount = 11;
 
 std::string_view name(Op op);
 std::string_view name(Lane lane);
 
 /// What a stash, drop or fetch moves.
-enum class Part { none, activations, parameters, gradients, states };
+enum class Part { none, activations, parameters, gradients, states, message };
 std::string_view name(Part part);
 
 /// One collective inside an instruction: bytes are those this rank sends.
 struct Comm {
   std::string axis;  ///< mesh axes of the group, joined by '+': "dp_shard", "world"
-  std::string kind;  ///< "all_gather", "reduce_scatter", "all_reduce", "barrier"
+  std::string kind;  ///< "all_gather", "reduce_scatter", "all_reduce", "barrier", "send", "recv", "broadcast"
   int64_t bytes = 0;
+  std::string group = {};  ///< communicator with its ranks, "gather:dp_shard[0,1]"
   bool operator==(const Comm&) const = default;
+  /// The same collective, whatever the communicator is called.
+  bool same_traffic(const Comm& other) const {
+    return axis == other.axis && kind == other.kind && bytes == other.bytes;
+  }
 };
 
 struct Instruction {
@@ -58,8 +67,9 @@ struct Instruction {
   int unit = -1;         ///< index into ModelSpec::units, -1 for none
   std::string name;      ///< the unit's name, empty for none
   int micro = -1;        ///< micro-batch, -1 for none
-  int64_t bytes = 0;     ///< bytes gathered, reduced, updated or written
-  std::string group;     ///< communicator with its ranks, "gather:dp_shard[0,1]"; empty for none
+  int64_t bytes = 0;     ///< bytes gathered, reduced, updated or written; of the gradient (backward, idle)
+  int64_t frozen = 0;    ///< of the bytes gathered: of what is not trained
+  std::string group;     ///< communicator of its first collective; empty for none
   int64_t slot = -1;     ///< arena offset in bytes of the unit's parameters (gather..release, update), or of what moves
   int64_t grad = -1;     ///< arena offset of the gradient slot (backward, idle, reduce), of the gradient shard (update)
   int64_t scratch = -1;  ///< arena offset of the reduction's receive buffer (reduce), of the parameter shard (gather),
@@ -89,8 +99,17 @@ Schedule compile_forward(const ModelSpec& model, const Plan& plan, int rank, std
 /// Write shards, wait for all ranks, commit.
 Schedule compile_checkpoint(const ModelSpec& model, const Plan& plan, int rank);
 
+/// Its collectives, if any, carry tokens of which each rank has a share: members of a group may send different bytes.
+inline bool carries_tokens(Op op) {
+  return op == Op::forward || op == Op::recompute || op == Op::backward || op == Op::finish;
+}
+/// Collectives inside a unit's forward, recompute or backward, in their order.
+const std::vector<Traffic>& traffic_of(const UnitSpec& unit, const UnitPlan& plan, Op op);
+/// Of the `finish` of a forward-only pass, where ranks share the tokens.
+Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh);
+
 /// Bytes a rank contributes to the control exchange of `norm`: kControlDoubles doubles (see engine/executor.h).
-inline constexpr int kControlDoubles = 24;
+inline constexpr int kControlDoubles = 48;
 inline constexpr int64_t kControlBytes = kControlDoubles * 8;
 
 /// The whole run as data. What happens after a step (samples, checkpoints) counts as that step; the last step is

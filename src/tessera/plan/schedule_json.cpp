@@ -11,14 +11,14 @@ namespace tessera::plan {
 
 namespace {
 
-constexpr std::array<std::string_view, 16> kOps = {"gather", "forward", "release",      "loss", "recompute", "backward",
+constexpr std::array<std::string_view, 19> kOps = {"gather", "forward", "release",      "loss", "recompute", "backward",
                                                    "idle",   "reduce",  "reduce_outer", "norm", "update",    "flush",
-                                                   "finish", "stash",   "drop",         "fetch"};
-constexpr std::array<std::string_view, 7> kLanes = {"compute", "gather", "reduce", "control", "disk", "h2d", "d2h"};
-constexpr std::array<std::string_view, 5> kParts = {"none", "activations", "parameters", "gradients", "states"};
-static_assert(kOps.size() == static_cast<size_t>(Op::fetch) + 1 &&
-              kLanes.size() == static_cast<size_t>(Lane::d2h) + 1 &&
-              kParts.size() == static_cast<size_t>(Part::states) + 1);
+                                                   "finish", "stash",   "drop",         "fetch", "send", "recv", "weight_grad"};
+constexpr std::array<std::string_view, 11> kLanes = {"compute", "gather", "reduce", "control", "disk", "h2d", "d2h", "send_next", "recv_prev", "send_prev", "recv_next"};
+constexpr std::array<std::string_view, 6> kParts = {"none", "activations", "parameters", "gradients", "states", "message"};
+static_assert(kOps.size() == static_cast<size_t>(Op::weight_grad) + 1 &&
+              kLanes.size() == static_cast<size_t>(Lane::recv_next) + 1 &&
+              kParts.size() == static_cast<size_t>(Part::message) + 1);
 
 /// Foreign numbers are bounded, so that the sums and products of the rules cannot overflow: 256 TiB, a milliard.
 constexpr int64_t kMost = int64_t{1} << 48;
@@ -54,11 +54,15 @@ std::string joined(const std::vector<int>& values, int base) {
   return text + "]";
 }
 
-std::string collectives(const std::vector<Comm>& comm) {
+/// `group`: that of the instruction, which need not be said again.
+std::string collectives(const std::vector<Comm>& comm, const std::string& group) {
   std::string text = "[";
   for (const Comm& c : comm) {
     if (text.size() > 1) text += ',';
-    text += Writer().key("axis").string(c.axis).key("kind").string(c.kind).key("bytes").number(c.bytes).close();
+    Writer out;
+    out.key("axis").string(c.axis).key("kind").string(c.kind).key("bytes").number(c.bytes);
+    if (!c.group.empty() && c.group != group) out.key("group").string(c.group);
+    text += out.close();
   }
   return text + "]";
 }
@@ -70,6 +74,7 @@ Writer fields(const Instruction& in, std::string_view phase, int rank, int64_t s
   out.key("unit"), in.name.empty() ? out.raw("null") : out.string(in.name);
   out.key("micro"), in.micro < 0 ? out.raw("null") : out.number(in.micro);
   out.key("lane").string(name(in.lane)).key("bytes").number(in.bytes);
+  if (in.frozen > 0) out.key("frozen").number(in.frozen);
   if (!in.group.empty()) out.key("group").string(in.group);
   if (in.slot >= 0) out.key("slot").number(in.slot);
   if (in.grad >= 0) out.key("grad").number(in.grad);
@@ -78,7 +83,7 @@ Writer fields(const Instruction& in, std::string_view phase, int rank, int64_t s
   if (in.host >= 0) out.key("host").number(in.host);
   if (in.part != Part::none) out.key("part").string(name(in.part));
   if (in.add) out.key("add").raw("true");
-  out.key("wait").raw(joined(in.wait, base)).key("comm").raw(collectives(in.comm));
+  out.key("wait").raw(joined(in.wait, base)).key("comm").raw(collectives(in.comm, in.group));
   return out;
 }
 
@@ -170,6 +175,8 @@ Line parse_line(std::string_view text) {
   } catch (const nlohmann::json::parse_error& error) {
     throw UserError(Exit::input, "plan.schedule", "not valid JSON at column " + std::to_string(error.byte),
                     "a line is one whole JSON object");
+  } catch (const nlohmann::json::exception&) {  // a number that no type holds
+    throw UserError(Exit::input, "plan.schedule", "a number that is too large", "a line is one whole JSON object");
   }
   const Fields in(object);
   Line line;
@@ -183,6 +190,7 @@ Line parse_line(std::string_view text) {
   line.in.lane = static_cast<Lane>(in.choice("lane", kLanes));
   line.in.bytes = in.integer("bytes");
   if (in.has("group")) line.in.group = in.text("group");
+  line.in.frozen = in.has("frozen") ? in.integer("frozen") : 0;
   line.in.slot = in.optional("slot");
   line.in.grad = in.optional("grad");
   line.in.scratch = in.optional("scratch");
@@ -193,7 +201,8 @@ Line parse_line(std::string_view text) {
   line.in.wait = in.integers("wait");
   for (const auto& item : in.list("comm")) {
     const Fields comm(item);
-    line.in.comm.push_back({comm.text("axis"), comm.text("kind"), comm.integer("bytes")});
+    line.in.comm.push_back({comm.text("axis"), comm.text("kind"), comm.integer("bytes"),
+                            comm.has("group") ? comm.text("group") : line.in.group});
   }
   line.executed = in.has("t0") || in.has("t1");
   if (line.executed) line.t0 = in.seconds("t0"), line.t1 = in.seconds("t1");
@@ -223,13 +232,32 @@ uint64_t schedule_hash(const Schedule& schedule) {
   return hash_text(text);
 }
 
-std::map<std::string, uint64_t> group_hashes(const Schedule& schedule) {
-  std::map<std::string, std::string> sequences;
+namespace {
+
+/// A collective as every member sees it: a message has two ends, of which one sends, and shares of tokens differ.
+std::string as_all_see_it(const Instruction& in, const Comm& c) {
+  const bool message = c.kind == "send" || c.kind == "recv";
+  if (message) return "message " + in.name;
+  const std::string act = std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name) + ", " + c.kind;
+  return c.kind == "broadcast" || carries_tokens(in.op) ? act : act + " of " + std::to_string(c.bytes) + " bytes";
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<std::string>> group_sequences(const Schedule& schedule) {
+  std::map<std::string, std::vector<std::string>> sequences;
   for (const Instruction& in : schedule.list)
-    if (!in.group.empty())
-      sequences[in.group] += std::string(name(in.op)) + " " + in.name + collectives(in.comm) + "\n";
+    for (const Comm& c : in.comm) sequences[c.group].push_back(as_all_see_it(in, c));
+  return sequences;
+}
+
+std::map<std::string, uint64_t> group_hashes(const Schedule& schedule) {
   std::map<std::string, uint64_t> hashes;
-  for (const auto& [group, sequence] : sequences) hashes[group] = hash_text(sequence);
+  for (const auto& [group, sequence] : group_sequences(schedule)) {
+    std::string text;
+    for (const std::string& collective : sequence) text += collective + "\n";
+    hashes[group] = hash_text(text);
+  }
   return hashes;
 }
 

@@ -33,6 +33,8 @@ Line parse_line(std::string_view text);
 /// Adds the lines of one schedule; `i` goes on where the last line of the same rank and step ended.
 void append_lines(std::vector<Line>& lines, const Schedule& schedule, int rank, int64_t step);
 
+/// The collectives of each group in order, each as the unit's instruction and what it sends; by group.
+std::map<std::string, std::vector<std::string>> group_sequences(const Schedule& schedule);
 /// FNV-1a over the collectives of each group, in order: what members of a group compare before its first use.
 std::map<std::string, uint64_t> group_hashes(const Schedule& schedule);
 

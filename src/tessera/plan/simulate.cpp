@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "tessera/base/check.h"
 
@@ -13,9 +14,9 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kDone = 1e-15;  // seconds of rounding that count as finished
 
-/// A collective: who has come, who still runs.
+/// A collective: who has come, who still runs, of how many.
 struct Meeting {
-  int come = 0, running = 0;
+  int come = 0, running = 0, members = 0;
 };
 
 class Simulator {
@@ -31,6 +32,11 @@ class Simulator {
         s.lanes[lane].queue.push_back(static_cast<int>(i));
       }
       s.left = rank.tasks.size();
+      std::set<std::string> names;
+      for (const Task& task : rank.tasks)
+        if (std::any_of(task.phases.begin(), task.phases.end(), [](const Phase& p) { return p.meets; }))
+          names.insert(task.meet);
+      for (const std::string& name : names) ++members_[name];
       ranks_.push_back(std::move(s));
     }
   }
@@ -84,6 +90,7 @@ class Simulator {
     const int use = ranks_[r].uses[t.meet]++;
     lane.meeting = &meetings_[t.meet + "#" + std::to_string(use)];
     ++lane.meeting->come, ++lane.meeting->running;
+    lane.meeting->members = members_[t.meet];
     lane.started = false;
   }
 
@@ -114,7 +121,7 @@ class Simulator {
           }
           enter_phase(static_cast<int>(r), lane);
         }
-        if (!lane.started && lane.meeting->come == static_cast<int>(ranks_.size())) lane.started = changed = true;
+        if (!lane.started && lane.meeting->come == lane.meeting->members) lane.started = changed = true;
         if (!lane.started || lane.left > kDone) continue;
         if (lane.meeting) {  // all members end together
           if (lane.left >= 0) --lane.meeting->running, lane.left = -1, changed = true;
@@ -185,11 +192,17 @@ class Simulator {
     if (compute && compute->task() >= 0 && compute->begun) {
       const Phase& phase = task(r, *compute).phases[compute->phase];
       const double own = phase.resource == Resource::compute ? compute->rate : 1;
+      if (awaits_a_stage(r, *compute)) return add(Share::bubble, step);
       add(phase.share, step * own);
       add(Share::comm, step * (1 - own));
       return;
     }
     add(awaited(r, compute), step);
+  }
+
+  /// Whether the lane stands before an exchange that another stage has not come to.
+  bool awaits_a_stage(int r, const LaneState& lane) const {
+    return task(r, lane).across_stages && lane.meeting && !lane.started;
   }
 
   /// What a compute lane that stands still waits for.
@@ -203,6 +216,7 @@ class Simulator {
     for (size_t l = 0; l < s.lanes.size(); ++l) {  // the lane it waits for; at the end of the step any that still runs
       const LaneState& lane = s.lanes[l];
       if (lane.task() < 0 || !lane.begun || (lane_of_cause >= 0 && static_cast<int>(l) != lane_of_cause)) continue;
+      if (awaits_a_stage(r, lane)) return Share::bubble;
       const Share share = task(r, lane).phases[lane.phase].share;
       return share == Share::compute ? Share::comm : share;
     }
@@ -224,6 +238,7 @@ class Simulator {
   const SimulateOptions options_;
   std::vector<State> ranks_;
   std::map<std::string, Meeting> meetings_;
+  std::map<std::string, int> members_;  // ranks that use a communicator
   double now_ = 0;
 };
 

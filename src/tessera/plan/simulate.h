@@ -7,10 +7,11 @@
 // [Note: simulation]
 // Instructions of a lane run in order, each after what it waits for. Phases that share a resource at the same time get
 // equal parts of it (a gather and a reduction on one link); while a transfer runs, compute goes at 1 - steal. The n-th
-// collective of a communicator starts when the last rank has come to it. Ranks that are alike are simulated once.
+// collective of a communicator starts when the last rank that uses it has come. Ranks that are alike are simulated once.
 //
 // Every moment of a rank's step belongs to one share, so that shares add up to the step: what its compute lane does,
-// else (it stands still) what it waits for. What stealing takes from compute counts as exposed communication.
+// else (it stands still) what it waits for. What stealing takes from compute counts as exposed communication; waiting
+// for another stage to come to an exchange is the bubble of the pipeline.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -25,6 +26,7 @@ struct Task {
   std::vector<int> wait;      ///< indices into the same list
   std::vector<Phase> phases;  ///< one after the other; none: done when it starts
   std::string meet;           ///< communicator of the phases that meet: the n-th use by each rank is one collective
+  bool across_stages = false;  ///< it has members in several stages of a pipeline
 };
 
 struct RankTasks {
@@ -38,7 +40,7 @@ struct Span {
 struct RankTimeline {
   std::vector<Span> spans;  ///< one a task
   double seconds = 0;       ///< when its last task ends
-  std::array<double, 4> shares = {};
+  std::array<double, kShares> shares = {};
   std::array<double, 5> busy = {};  ///< seconds each resource had work
   double share(Share s) const { return shares[static_cast<int>(s)]; }
 };

@@ -66,24 +66,38 @@ StatesOf adamw_states(StateFormat format) {
   };
 }
 
-StateLayout state_layout(const UnitSpec& unit, const FlatLayout& layout, int shard_rank, const StatesOf& states) {
+StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const std::vector<int>& shard_ranks,
+                         const StatesOf& states) {
   StateLayout result;
-  const int64_t low = layout.shard * shard_rank, high = low + layout.shard;
-  for (size_t p = 0; p < unit.params.size(); ++p) {
-    const int64_t start = layout.start[p], stop = start + unit.params[p].numel();
-    const int64_t first = std::max(start, low), last = std::min(stop, high);
-    if (first >= last) continue;
-    StateLayout::Range range{static_cast<int>(p), first - start, last - start, first - low, {}, {}};
-    if (states && unit.params[p].trainable) range.states = states(unit.params[p]);
-    for (const StateSpec& state : range.states) {
-      check_internal(range.begin % state.per == 0, "plan.states",
-                     unit.params[p].name + ": a shard begins within a block of " + state.kind);
-      range.at.push_back(result.bytes);
-      result.bytes += round_up(state.values(range.begin, range.end) * size_of(state.type), kStateAlign);
+  for (size_t b = 0; b < layout.buffers.size(); ++b) {
+    const Buffer& buffer = layout.buffers[b];
+    const int64_t low = buffer.shard * shard_ranks[b], high = low + buffer.shard;
+    for (const int p : buffer.params) {
+      const int64_t start = layout.params[p].start, stop = start + layout.params[p].numel;
+      const int64_t first = std::max(start, low), last = std::min(stop, high);
+      if (first >= last) continue;
+      StateLayout::Range range{p, static_cast<int>(b), first - start, last - start, first - low, {}, {}};
+      if (states && unit.params[p].trainable) range.states = states(unit.params[p]);
+      for (const StateSpec& state : range.states) {
+        check_internal(range.begin % state.per == 0, "plan.states",
+                       unit.params[p].name + ": a shard begins within a block of " + state.kind);
+        range.at.push_back(result.bytes);
+        result.bytes += round_up(state.values(range.begin, range.end) * size_of(state.type), kStateAlign);
+      }
+      result.ranges.push_back(std::move(range));
     }
-    result.ranges.push_back(std::move(range));
   }
   return result;
+}
+
+int64_t shard_bytes(const Buffer& buffer, Masters masters) {
+  return buffer.trainable ? buffer.shard * master_bytes(masters) : stored_bytes(buffer.stored, buffer.shard);
+}
+
+int64_t shard_bytes(const UnitLayout& layout, Masters masters) {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : layout.buffers) bytes += shard_bytes(buffer, masters);
+  return bytes;
 }
 
 int64_t master_bytes(Masters masters) { return masters == Masters::fp32 ? 4 : 2; }

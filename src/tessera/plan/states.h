@@ -3,7 +3,7 @@
 // tensors an optimiser declares. The plan's memory, the parameter store and training checkpoints all read the same
 // lists.
 //
-//   StateLayout layout = state_layout(unit, flat_layout(unit, 8), shard_rank, adamw_states(format));
+//   StateLayout states = state_layout(unit, layout, shard_ranks, adamw_states(format));
 //   layout.bytes;                                   // one buffer a unit
 //   bytes_per_parameter({Masters::split, Moments::int8});     // 6.03
 #include <cstdint>
@@ -68,8 +68,10 @@ inline constexpr std::string_view kMasterLow = "master_low";
 /// Where the states of a rank's shard of a unit lie: one buffer, every state of every range in it.
 struct StateLayout {
   struct Range {
-    int param;                   ///< index into UnitSpec::params
-    int64_t begin, end, offset;  ///< elements [begin, end) of it lie at `offset` of the shard
+    int param;           ///< index into UnitSpec::params
+    int buffer;          ///< index into UnitLayout::buffers
+    int64_t begin, end;  ///< elements [begin, end) of the part of it that this rank of tp uses
+    int64_t offset;      ///< lie there in the rank's shard of the buffer
     std::vector<StateSpec> states;
     std::vector<int64_t> at;  ///< byte offset of each state, a multiple of kStateAlign
   };
@@ -77,10 +79,16 @@ struct StateLayout {
   int64_t bytes = 0;
 };
 inline constexpr int64_t kStateAlign = 64;
-StateLayout state_layout(const UnitSpec& unit, const FlatLayout& layout, int shard_rank, const StatesOf& states);
+/// `shard_ranks`: for each buffer of the layout, which of its shards.
+StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const std::vector<int>& shard_ranks,
+                         const StatesOf& states);
 
-/// Bytes of an element of the shard, states not included.
+/// Bytes of a trained element of the shard, states not included.
 int64_t master_bytes(Masters masters);
+/// Bytes of a rank's shard of the buffer. What is frozen has a form of its own.
+int64_t shard_bytes(const Buffer& buffer, Masters masters);
+/// Of all buffers of a unit.
+int64_t shard_bytes(const UnitLayout& layout, Masters masters);
 /// Parameter and optimiser states of a large tensor, gradients and padding not included.
 double bytes_per_parameter(StateFormat format);
 

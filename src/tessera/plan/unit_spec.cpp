@@ -4,6 +4,17 @@
 
 namespace tessera::plan {
 
+int64_t stored_bytes(Stored stored, int64_t elements) {
+  switch (stored) {
+    case Stored::fp32:
+      return elements * 4;
+    case Stored::bf16:
+      return elements * 2;
+    default:
+      return div_up(elements, kFlatAlign) * (kFlatAlign + 4);
+  }
+}
+
 int64_t ParamSpec::numel() const {
   int64_t product = 1;
   for (int64_t n : shape) product *= n;
@@ -17,16 +28,70 @@ int64_t ModelSpec::numel() const {
   return sum;
 }
 
-FlatLayout flat_layout(const UnitSpec& unit, int shards) {
-  FlatLayout layout;
-  layout.shards = shards;
-  int64_t at = 0;
-  for (const auto& param : unit.params) {
-    layout.start.push_back(at);
-    at = round_up(at + param.numel(), kFlatAlign);
-  }
-  layout.shard = round_up(div_up(at, shards), kFlatAlign);
-  layout.total = layout.shard * shards;
+namespace {
+
+int64_t count(const std::vector<int64_t>& shape) {
+  int64_t product = 1;
+  for (int64_t n : shape) product *= n;
+  return product;
+}
+
+/// The dimension that tensor parallelism cuts.
+size_t cut_dim(const ParamSpec& param) { return param.split == Split::rows ? 0 : 1; }
+
+}  // namespace
+
+std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, int tp_rank) {
+  std::vector<std::pair<int64_t, int64_t>> box;
+  for (int64_t n : param.shape) box.push_back({0, n});
+  if (tp == 1 || param.split == Split::none) return box;
+  auto& cut = box[cut_dim(param)];
+  check_input(cut.second % tp == 0, "plan.mesh",
+              param.name + ": " + std::to_string(cut.second) + " features are not divisible by tp=" + std::to_string(tp),
+              "choose a tp that divides the heads and the feed-forward width");
+  const int64_t part = cut.second / tp;
+  cut = {part * tp_rank, part * (tp_rank + 1)};
+  return box;
+}
+
+UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole) {
+  UnitLayout layout;
+  layout.params.resize(unit.params.size());
+  bool cut = false;
+  for (const auto& param : unit.params) cut |= param.split != Split::none;
+  layout.sharded = !whole && (shards > 1 || (tp > 1 && !cut));
+  struct Kind {
+    bool trainable;
+    Stored stored;
+  };
+  // fp32 first, where every buffer begins at a multiple of 1 KiB
+  for (const Kind kind : {Kind{true, Stored::fp32}, Kind{false, Stored::fp32}, Kind{false, Stored::bf16},
+                          Kind{false, Stored::int8}, Kind{false, Stored::fp8}})
+    for (const bool over_tp : {false, true}) {
+      const auto [trainable, stored] = kind;
+      Buffer buffer{.trainable = trainable, .over_tp = over_tp, .stored = stored, .params = {}};
+      int64_t at = 0;
+      for (size_t p = 0; p < unit.params.size(); ++p) {
+        const ParamSpec& param = unit.params[p];
+        const bool same = param.trainable == trainable && (trainable || param.stored == stored);
+        if (!same || (tp > 1 && param.split == Split::none) != over_tp) continue;
+        UnitLayout::Place& place = layout.params[p];
+        place.buffer = static_cast<int>(layout.buffers.size());
+        place.start = at;
+        for (const auto& [begin, end] : tp_box(param, tp, 0)) place.shape.push_back(end - begin);
+        place.numel = count(place.shape);
+        buffer.params.push_back(static_cast<int>(p));
+        at = round_up(at + place.numel, kFlatAlign);
+      }
+      if (buffer.params.empty()) continue;
+      buffer.shards = layout.sharded ? shards * (over_tp ? tp : 1) : 1;
+      buffer.shard = round_up(div_up(at, buffer.shards), kFlatAlign);
+      buffer.total = buffer.shard * buffer.shards;
+      buffer.slot = layout.total, buffer.held = layout.shard;
+      layout.total += stored_bytes(stored, buffer.total) / 4, layout.shard += buffer.shard;
+      if (trainable) layout.grad_total = layout.total, layout.grad_shard = layout.shard;
+      layout.buffers.push_back(std::move(buffer));
+    }
   return layout;
 }
 

@@ -2,19 +2,35 @@
 // What the planner knows of a model: units with their parameters and what running each one costs. Pure data.
 //
 //   ModelSpec spec = ...;                           // the models room describes, the engine measures on meta tensors
-//   FlatLayout layout = flat_layout(spec.units[3], mesh.shard_size());
+//   UnitLayout layout = plan.layout(spec.units[3], 3);
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tessera/plan/token_shares.h"
+
 namespace tessera::plan {
+
+/// How tensor parallelism cuts a parameter: by output features (its first dimension), by input features (its second),
+/// or not at all (every rank of tp uses all of it).
+enum class Split { none, rows, columns };
+
+/// How a frozen parameter rests and travels. 8 bits: blocks of 256 codes, each followed by its scale in fp32, so that
+/// any run of blocks is whole in itself (ops/frozen.h).
+enum class Stored { fp32, bf16, int8, fp8 };
+/// Bytes of `elements` elements; of 8 bits, of whole blocks.
+int64_t stored_bytes(Stored stored, int64_t elements);
 
 /// One parameter of a unit, in use order. Shapes are logical (the whole tensor).
 struct ParamSpec {
   std::string name;  ///< full checkpoint name, "blocks.3.self_attn.q.weight"
   std::vector<int64_t> shape;
   bool trainable = true;
+  Split split = Split::none;
+  Stored stored = Stored::fp32;  ///< what is trained is fp32, or as plan.masters says
+  bool whole_input = false;  ///< cut by rows, of what every rank of tp has whole (text): nothing is gathered for it
   bool zero_gradient = false;  ///< exact gradient is zero (AdamW turns its rounding into +-lr): left out of comparisons
   int64_t numel() const;
 };
@@ -29,6 +45,7 @@ struct Footprint {
     int64_t recompute_saved = 0;  ///< further bytes of the rebuilt graph
     int64_t recompute_peak = 0;
     double forward_flops = 0;  ///< of the forward that runs again
+    std::vector<Traffic> traffic = {};  ///< and its collectives
   };
   int64_t out = 0;              ///< boundary tensors handed to the next unit
   int64_t cond = 0;             ///< shared conditioning the unit produces (stem), live until its backward
@@ -39,6 +56,9 @@ struct Footprint {
   int64_t recompute_peak = 0;
   int64_t backward_peak =
       0;                ///< above the live bytes at the start of backward (saved and gradient of out included there)
+  /// Where gradients of weights are left for later (zero bubble): held from then on, highest in the backward that
+  /// leaves them and in the act that takes them up.
+  int64_t deferred = 0, deferred_peak = 0, weight_grad_peak = 0;
   int64_t grad_in = 0;  ///< gradients handed to the previous unit
   std::vector<int64_t> grad_cond;  ///< gradient of each shared conditioning tensor (0: unused), accumulated over units
   double forward_flops = 0;
@@ -46,6 +66,8 @@ struct Footprint {
   std::map<std::string, int64_t> saved_by_site;  ///< `saved`, without what belongs to others (boundary, conditioning)
   std::map<std::string, int64_t> attention;      ///< bytes that an attention site makes: output and log-sum-exp
   std::map<std::string, Replay> replays;         ///< by the sites kept, sorted and joined by commas
+  std::vector<Traffic> traffic;                  ///< collectives inside a forward, in their order
+  std::vector<Traffic> backward_traffic;         ///< and inside a backward
 };
 
 struct UnitSpec {
@@ -59,26 +81,66 @@ struct ModelSpec {
   std::string name;
   std::vector<UnitSpec> units;
   int64_t resident = 0;  ///< bytes that are always there beside the shards: tables of the autoencoder, prompts, anchors
+  int64_t between_steps = 0;  ///< further bytes that are there only while no step runs: a sample is decoded
   int64_t inputs = 0;    ///< bytes of one micro-batch's input tensors, live during the micro-batch
+  int64_t tables = 0;    ///< of these the tables of the tokens (rows, rotary angles), which every stage needs
+  std::vector<int64_t> conditioning = {};  ///< bytes of each shared conditioning tensor
   int64_t targets = 0;   ///< bytes of its targets, live until the loss
   int64_t loss_peak = 0;  ///< highest bytes of the objective above its start, gradient of the output included
   int64_t loss_grad = 0;  ///< gradient of the output, handed to the last unit's backward
   int64_t samples = 1;    ///< samples of the micro-batch the footprints were measured on
-  int64_t tokens = 0;     ///< and its tokens
+  int64_t tokens = 0;     ///< and its tokens, of one rank
+  int64_t sequence = 0;   ///< where ranks share tokens: those of all of them, else 0
+  int64_t all_tokens() const { return sequence > 0 ? sequence : tokens; }
+  int64_t prediction_row = 0;  ///< bytes of one token's prediction
   int64_t numel() const;
 };
 
 /// Elements of quantisation blocks: starts and shards are multiples, so no block straddles a tensor or a rank.
 inline constexpr int64_t kFlatAlign = 256;
 
-/// Where a unit's parameters lie in its flat buffer, and how the buffer is split over the shard group.
-struct FlatLayout {
-  int64_t between_steps = 0;  ///< further bytes that are there only while no step runs: a sample is decoded
-  std::vector<int64_t> start;  ///< per parameter, elements
-  int64_t total = 0;           ///< elements, padded; shard * shards
-  int64_t shard = 0;           ///< elements a rank holds
-  int shards = 1;
+/// One flat buffer of a unit, split evenly over the ranks that share it. A unit has one for each kind of parameter:
+/// trained or frozen, cut by tensor parallelism or used whole by all of its ranks.
+struct Buffer {
+  bool trainable = true;
+  bool over_tp = false;     ///< the ranks of tp all use it: they share it too
+  Stored stored = Stored::fp32;
+  std::vector<int> params;  ///< indices into UnitSpec::params
+  int shards = 1;           ///< ranks it is split over
+  int64_t total = 0;        ///< elements, padded; shard * shards
+  int64_t shard = 0;        ///< elements a rank holds
+  int64_t slot = 0;         ///< where it begins in the unit's slot and, when trainable, in the gradient slot, in fp32
+                            ///< values
+  int64_t held = 0;         ///< and in what a rank holds
 };
-FlatLayout flat_layout(const UnitSpec& unit, int shards);
+
+/// Where a unit's parameters lie, and what of them a rank holds. Trainable buffers come first, so that the gradient has
+/// the places of what it belongs to.
+struct UnitLayout {
+  /// The part of a parameter that one rank of tp uses.
+  struct Place {
+    int buffer = 0;
+    int64_t start = 0;  ///< first element in the buffer
+    std::vector<int64_t> shape;
+    int64_t numel = 0;
+  };
+  std::vector<Buffer> buffers;
+  std::vector<Place> params;
+  bool sharded = false;                    ///< all buffers are, or none
+  int64_t total = 0, shard = 0;            ///< fp32 values that the slot has room for, and elements held by a rank
+  int64_t grad_total = 0, grad_shard = 0;  ///< the same of what is trained
+  /// The byte of the slot at which a parameter begins.
+  int64_t in_slot(int param) const {
+    const Buffer& buffer = buffers[params[param].buffer];
+    return buffer.slot * 4 + stored_bytes(buffer.stored, params[param].start);
+  }
+};
+
+/// `shards`: ranks of the shard group; `tp`: ranks of tensor parallelism, 1 for none. What the ranks of tp use alike is
+/// split over them too, where it is split at all. `whole`: nothing is, every rank holds all that it uses.
+UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp = 1, bool whole = false);
+
+/// The box of a parameter that rank `tp_rank` of `tp` uses: [begin, end) for each dimension.
+std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, int tp_rank);
 
 }  // namespace tessera::plan

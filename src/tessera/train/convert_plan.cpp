@@ -8,6 +8,7 @@
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/foreign_config.h"
+#include "tessera/train/convert_clip.h"
 
 namespace tessera::train {
 
@@ -17,6 +18,7 @@ using models::ModelKind;
 namespace {
 
 constexpr const char* kT5 = "models_t5_umt5-xxl-enc-bf16";  // the names that the official code looks for
+constexpr const char* kClipTower = "models_clip_open-clip-xlm-roberta-large-vit-huge-14";
 constexpr const char* kTokenizer = "google/umt5-xxl";
 
 /// Where a part of a model of several goes: folder (relative to OUT), file without its ending, format where none is
@@ -27,17 +29,19 @@ struct Place {
 };
 
 Place place_of(const std::string& to, const std::string& role, const models::Identity& identity, bool two_experts) {
-  const bool vae = role == "vae", text = role == "text_encoder";
+  const bool vae = role == "vae", text = role == "text_encoder", image = role == "image_encoder";
   const std::string vae_name = identity.variant == "2.2" ? "Wan2.2_VAE" : "Wan2.1_VAE";
-  if (to == "diffusers") return {role, text ? "model" : "diffusion_pytorch_model", "safetensors"};
+  if (to == "diffusers") return {role, text || image ? "model" : "diffusion_pytorch_model", "safetensors"};
   if (to == "comfyui") {
     if (vae) return {"vae", vae_name, "safetensors"};
+    if (image) return {"clip_vision", "clip_vision_h", "safetensors"};
     if (text) return {"text_encoders", "umt5_xxl", "safetensors"};
     const std::string expert = !two_experts ? "" : role == "transformer" ? "_high_noise" : "_low_noise";
     return {"diffusion_models", identity.model + expert, "safetensors"};
   }
   if (vae) return {"", vae_name, "pth"};
   if (text) return {"", kT5, "pth"};
+  if (image) return {"", kClipTower, "pth"};
   if (!two_experts) return {"", "diffusion_pytorch_model", "safetensors"};
   return {role == "transformer" ? "high_noise_model" : "low_noise_model", "diffusion_pytorch_model", "safetensors"};
 }
@@ -47,23 +51,19 @@ DType dtype_for(const std::string& wanted, DType stored) {
   return wanted == "fp32" ? DType::f32 : wanted == "bf16" ? DType::bf16 : DType::f16;
 }
 
-[[noreturn]] void unknown_names(const Source& source, const models::Identity& identity, const std::string& to) {
-  const bool lora = identity.kind == ModelKind::lora;
-  throw UserError(
-      Exit::input, "convert",
-      source.path.string() + (lora
-                                  ? ": is a LoRA with " + identity.naming + " names"
-                                  : ": is none of the models whose names are known (Wan transformers, "
-                                    "Wan autoencoders, UMT5); it has " +
-                                        checkpoint::shown(source.tensors.empty() ? "nothing" : source.tensors[0].name)),
-      lora ? "names of LoRA files are not mapped to others yet; without --to, format and dtype can be changed"
-           : "without --to " + to + ", format and dtype can be changed and names stay");
+[[noreturn]] void unknown_names(const Source& source, const std::string& to) {
+  throw UserError(Exit::input, "convert",
+                  source.path.string() +
+                      ": is none of the models whose names are known (Wan transformers, Wan "
+                      "autoencoders, UMT5, CLIP); it has " +
+                      checkpoint::shown(source.tensors.empty() ? "nothing" : source.tensors[0].name),
+                  "without --to " + to + ", format and dtype can be changed and names stay");
 }
 
 /// Every tensor with its new name and dtype, in file order.
 std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& options) {
-  const bool keep = options.to.empty();
-  if (!keep && !part.identity.names) unknown_names(part.source, part.identity, options.to);
+  const bool keep = options.to.empty() || part.identity.kind == ModelKind::image_encoder;  // regrouped already
+  if (!keep && !part.identity.names) unknown_names(part.source, options.to);
   std::vector<ConvertedTensor> tensors;
   std::set<std::string> taken;
   for (const auto& info : part.source.tensors) {
@@ -113,6 +113,19 @@ std::string index_json(const std::vector<ConvertedFile>& files) {
   return index.dump(2) + "\n";
 }
 
+/// Of the released tower.
+constexpr const char* kImageProcessor = R"({
+  "image_processor_type": "CLIPImageProcessor",
+  "crop_size": {"height": 224, "width": 224},
+  "size": {"shortest_edge": 224},
+  "do_center_crop": true, "do_convert_rgb": true, "do_normalize": true, "do_rescale": true, "do_resize": true,
+  "image_mean": [0.48145466, 0.4578275, 0.40821073],
+  "image_std": [0.26862954, 0.26130258, 0.27577711],
+  "resample": 3,
+  "rescale_factor": 0.00392156862745098
+}
+)";
+
 /// What makes a folder a pipeline of diffusers.
 void add_pipeline(const checkpoint::ModelFolder& folder, ConvertPlan& plan) {
   using Json = nlohmann::ordered_json;
@@ -131,10 +144,15 @@ void add_pipeline(const checkpoint::ModelFolder& folder, ConvertPlan& plan) {
   const std::pair<const char*, Json> kClasses[] = {{"text_encoder", {"transformers", "UMT5EncoderModel"}},
                                                    {"transformer", {"diffusers", "WanTransformer3DModel"}},
                                                    {"transformer_2", {"diffusers", "WanTransformer3DModel"}},
+                                                   {"image_encoder", {"transformers", "CLIPVisionModel"}},
                                                    {"vae", {"diffusers", "AutoencoderKLWan"}}};
   for (const auto& [role, type] : kClasses)
     if (part(role)) index[role] = type;
   if (folder.find("tokenizer")) index["tokenizer"] = {"transformers", "T5TokenizerFast"};
+  if (part("image_encoder")) {
+    index["image_processor"] = {"transformers", "CLIPImageProcessor"};
+    plan.texts["image_processor/preprocessor_config.json"] = kImageProcessor;
+  }
   plan.texts["model_index.json"] = index.dump(2) + "\n";
   plan.texts["scheduler/scheduler_config.json"] = Json{{"_class_name", "UniPCMultistepScheduler"},
                                                        {"_diffusers_version", "0.35.2"},
@@ -157,6 +175,8 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
   ConvertedPart part{source.role, open_source(source.weights), {}, {}, {}};
   const models::Shapes shapes = shapes_of(part.source.tensors);
   part.identity = models::identify(shapes);
+  if (part.identity.kind == ModelKind::image_encoder && !options.to.empty())
+    part.source = regroup_clip(part.source, part.identity, options.to, part.left_out);
   std::vector<ConvertedTensor> tensors = renamed(part, options);
   check_input(!tensors.empty(), "convert", part.source.path.string() + ": holds no tensors of the model");
   for (const auto& tensor : tensors) plan.bytes += tensor.out.bytes();
@@ -172,7 +192,7 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
   const std::string to = options.to.empty() ? kept : options.to;
   // A model alone lies in the folder itself, under the names that both programs look for.
   const bool alone = folder.layout == "single";
-  const bool text = part.identity.kind == ModelKind::text_encoder;
+  const bool text = part.identity.kind == ModelKind::text_encoder || part.identity.kind == ModelKind::image_encoder;
   const Place place = alone ? Place{"", text ? "model" : "diffusion_pytorch_model", "safetensors"}
                             : place_of(to, source.role, part.identity, folder.find("transformer_2") != nullptr);
   const std::string format = options.format.empty() ? place.format : options.format;
@@ -215,14 +235,11 @@ ConvertPlan plan_conversion(const ConvertOptions& options) {
                     "leave one of them out");
 
   for (const auto& part : folder.parts) {
-    const bool known_names = part.role != "image_encoder";
     if (part.role == "tokenizer") {
       plan.copies.emplace_back(
           part.weights,
           options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers") ? "tokenizer" : kTokenizer);
-    } else if (!known_names && !options.to.empty()) {
-      plan.warnings.push_back(part.weights.string() + " is left out: the names of CLIP are not mapped yet");
-    } else if (!known_names) {
+    } else if (part.role == "image_encoder" && options.to.empty()) {
       plan.copies.emplace_back(part.weights, part.weights.filename());
     } else {
       add_part(part, folder, options, plan);

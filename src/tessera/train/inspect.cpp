@@ -85,6 +85,8 @@ std::string kind_name(ModelKind kind) {
       return "text encoder";
     case ModelKind::image_encoder:
       return "image encoder";
+    case ModelKind::audio_encoder:
+      return "speech model";
     case ModelKind::lora:
       return "LoRA";
     default:

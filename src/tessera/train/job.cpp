@@ -3,10 +3,16 @@
 #include <unistd.h>
 
 #include "tessera/base/check.h"
+#include "tessera/base/log.h"
 #include "tessera/engine/transfer.h"
-#include "tessera/models/names.h"
 #include "tessera/models/registry.h"
 #include "tessera/train/codec.h"
+#include "tessera/train/conditioner.h"
+#include "tessera/train/encoder_bytes.h"
+#include "tessera/train/lora_run.h"
+#include "tessera/train/named_weights.h"
+#include "tessera/train/stages.h"
+#include "tessera/train/text_run.h"
 
 namespace tessera::train {
 
@@ -29,15 +35,73 @@ Shapes shapes_of(const Recipe& recipe, const net::Denoiser& model, const net::Vi
   return shapes;
 }
 
+namespace {
+
+/// The most that encoding or decoding takes over all parts of the run.
+int64_t most_bytes(const Recipe& recipe, const net::VideoCodec& codec) {
+  int64_t most = 0;
+  for (const RunPart& part : run_parts(recipe))
+    in_part(part, [&] {
+      for (const data::Bucket& b : part.recipe.data.clips.buckets) {
+        const EncoderBytes bytes = codec_bytes(codec, b.frames, b.height, b.width);
+        most = std::max({most, bytes.encode, bytes.decode});
+      }
+    });
+  return most;
+}
+
+/// Tiles change latents, and so which entries of a cache are used: they follow from the recipe alone, never from the
+/// machine or the number of ranks.
+void open_tiled(const Recipe& recipe, Job& job) {
+  const bool automatic = recipe.data.vae_tile < 0;
+  constexpr int64_t kTiles[] = {0, 512, 384, 256, 192, 128};
+  for (const int64_t tile : kTiles) {
+    job.vae_tile = automatic ? tile : recipe.data.vae_tile;
+    job.codec = open_codec(recipe.data.vae, job.model->in_channels(), job.vae_tile);
+    if (!automatic || recipe.plan.budget <= 0 || recipe.data.vae.starts_with("haar")) return;
+    if (most_bytes(recipe, *job.codec) <= recipe.plan.budget / 4) return;
+  }
+}
+
+}  // namespace
+
+namespace {
+
+/// Shapes in the headers of the weights, which tell what a config.json leaves open. Nothing for a folder of a
+/// config.json alone, enough to plan with; what is damaged is told by those who read it (check_sources, the loader).
+std::map<std::string, std::vector<int64_t>> shapes_at(const std::string& path) {
+  if (path.empty()) return {};
+  try {
+    return stored_shapes(checkpoint::open_weights(path));
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
+/// What the model makes videos from, for the user to see what was detected.
+std::string purpose(const net::Denoiser& model) {
+  const net::Conditions c = model.conditions();
+  std::string text = c.last_picture ? "a first and a last picture" : c.first_picture ? "a first picture" : "";
+  if (c.pictures()) text += c.clip_dim > 0 ? " (latent and CLIP features) and text" : " (latent) and text";
+  if (c.clean_first) text = "text, or a first picture and text";
+  if (c.audio_dim > 0) text = "sound, a picture and text";
+  return text.empty() ? "text" : text;
+}
+
+}  // namespace
+
 Job make_job(const Recipe& recipe) {
   Job job;
-  job.model =
-      models::make_denoiser({recipe.model.family, recipe.model.preset, "", recipe.model.path, recipe.model.config});
+  job.model = models::make_denoiser({recipe.model.family, recipe.model.preset, "", recipe.model.path,
+                                     recipe.model.config, shapes_at(recipe.model.path)});
+  if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
   job.name = !recipe.model.path.empty()     ? recipe.model.path
              : !recipe.model.preset.empty() ? recipe.model.preset
                                             : recipe.model.family;
+  log::info("model: " + job.name + " makes videos from " + purpose(*job.model));
+  job.image = open_image_encoder(recipe, job.model->conditions());
   const int64_t before = engine::Meter::live();
-  job.codec = open_codec(recipe.data.vae, job.model->in_channels(), recipe.data.vae_tile);
+  open_tiled(recipe, job);
   job.resident = engine::Meter::live() - before;
   job.text = models::make_text_encoder({.preset = recipe.data.text_encoder});
   static_cast<Shapes&>(job) = shapes_of(recipe, *job.model, *job.codec);
@@ -52,6 +116,12 @@ Job make_job(const Recipe& recipe) {
 
 namespace {
 
+int blocks(const Job& job) {
+  int count = 0;
+  for (const auto& unit : job.model->units()) count += unit->spec().kind == "block";
+  return count;
+}
+
 /// Nine tenths of a device, or of this machine's memory shared by the ranks on it: what a rank may take unless the
 /// recipe says.
 /// Each rank's part of the host memory that a node may give to what leaves its devices.
@@ -65,13 +135,6 @@ int64_t default_budget(const plan::Profile& profile, int ranks) {
   if (profile.device.memory > 0 && profile.devices > 0) return profile.device.memory / 10 * 9;
   const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   return total / 10 * 9 / ranks;
-}
-
-/// What encoding one clip during training takes, about: its pixels as floats, and twice that on the way to a latent.
-int64_t pixel_bytes(const Recipe& recipe) {
-  int64_t most = 0;
-  for (const data::Bucket& b : recipe.data.clips.buckets) most = std::max(most, b.frames * b.height * b.width);
-  return most * 3 * static_cast<int64_t>(sizeof(float)) * 3;
 }
 
 /// A plan by hand says how masters and moments are kept; keys of the recipe that say otherwise would change nothing.
@@ -92,9 +155,30 @@ void check_formats(const Recipe& recipe, const plan::Plan& plan) {
 
 }  // namespace
 
-int64_t prompt_bytes(const Job& job, int prompts) {
-  return (std::max(prompts, 1) + 1) * round_up(job.context_length * job.model->context_dim() * 4, 64);
+int sample_passes(const Recipe& recipe, const net::Denoiser& model) {
+  return static_cast<int>(recipe.sample.steps) + (model.conditions().audio_dim > 0 ? 1 : 0);
 }
+
+int64_t prompt_bytes(const Job& job, int prompts) {
+  int64_t pictures = 0;
+  for (const auto& [name, value] : job.model->blank(job.latent).extra)
+    pictures += round_up(static_cast<int64_t>(value.nbytes()), 64);
+  if (job.model->conditions().clean_first) pictures += round_up(4 * c10::multiply_integers(job.latent), 64);
+  const int64_t text = round_up(job.context_length * job.model->context_dim() * 4, 64);
+  return (std::max(prompts, 1) + 1) * text + prompts * pictures;
+}
+
+namespace {
+
+/// Pixels of the largest clip as numbers, which y is encoded from; unlike a clip's own, which are bytes.
+int64_t picture_bytes(const Recipe& recipe, const net::Denoiser& model) {
+  int64_t most = 0;
+  if (!model.conditions().pictures()) return most;
+  for (const data::Bucket& b : recipe.data.clips.buckets) most = std::max(most, b.frames * b.height * b.width);
+  return most * 3 * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
 
 PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& shapes, const Mesh& mesh, int prompts) {
   PlanRequest request;
@@ -104,10 +188,14 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
   request.mesh = mesh;
   request.guidance_branches = shapes.guidance_branches;
   request.resident = job.resident + prompt_bytes(job, prompts);
-  if (recipe.data.online()) request.resident += pixel_bytes(recipe);
-  // Samples are decoded while everything else is there: counted as if it always were, so that none breaks the plan.
-  const bool decodes = recipe.sample.every > 0 || recipe.data.online();
-  if (decodes) request.resident += codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width);
+  const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
+  if (recipe.data.online())  // clips come in every step
+    request.resident += encoders.codec_weights + encoders.encode + picture_bytes(recipe, *job.model);
+  if (recipe.sample.every > 0) {
+    constexpr int64_t kLatents = 4;  // what the sampler remembers
+    request.between_steps = encoders.decoding() + kLatents * 4 * c10::multiply_integers(shapes.latent);
+  }
+  request.encoders = encoders;
   request.planner.global_batch = recipe.train.global_batch;
   const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
   request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;
@@ -117,11 +205,15 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
       recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(request.machine.profile, mesh.world());
   request.planner.prefetch = recipe.plan.prefetch;
   request.planner.recompute_units = recipe.plan.recompute;
+  if (recipe.plan.recompute_every > 0) request.planner.recompute_units = blocks(job) / recipe.plan.recompute_every;
   request.planner.strategy = recipe.plan.strategy;
+  request.planner.pipeline = recipe.plan.pipeline;
+  request.planner.chunks = recipe.plan.chunks;
   request.planner.states = recipe.plan.states;
   request.planner.host_budget = host_share(recipe, request.machine.profile, mesh.world());
   request.planner.nvme = !recipe.plan.nvme.empty();
   request.planner.activations = recipe.plan.activations;
+  request.planner.boundary = recipe.plan.boundary;
   request.planner.parameters = recipe.plan.parameters;
   request.planner.gradients = recipe.plan.gradients;
   request.planner.states_tier = recipe.plan.states_tier;
@@ -138,36 +230,54 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
   request.run.checkpoint_every = recipe.checkpoint.every;
   request.run.sample_every = recipe.sample.every;
   request.run.sample_prompts = prompts;
-  request.run.sample_steps = static_cast<int>(recipe.sample.steps);
+  request.run.sample_steps = sample_passes(recipe, *job.model);
   return request;
 }
 
+namespace {
+
+NamedWeights open_initial_weights(const Recipe& recipe, const Job& job) {
+  const auto foreign = [&model = *job.model](const std::string& name, const std::string& naming) {
+    return model.foreign_name(name, naming);
+  };
+  return NamedWeights(recipe.model.path, job.model->units(), foreign, models::kDenoiserNamings);
+}
+
+/// Values of the adapters; of a model without any never asked for.
+engine::Fill initial_adapters(const Recipe& recipe, const Job& job) {
+  const auto rule = adapter_rule(recipe);
+  return rule ? adapter_values(*rule, job.adapted, recipe.lora.init) : engine::Fill();
+}
+
+std::string likely_cause(const std::string& name, const std::vector<int64_t>& shape) {
+  const std::string preset = models::likely_preset(name, shape);
+  return preset.empty() ? "does model.config belong to these weights?"
+                        : "these weights are " + preset + ": try model.preset = \"" + preset + "\"";
+}
+
+}  // namespace
+
+void check_weights(const Recipe& recipe, const Job& job) {
+  if (!recipe.model.path.empty() && recipe.model.init != "random")
+    open_initial_weights(recipe, job).check(job.model->units(), likely_cause);
+  if (!recipe.data.text_encoder_path.empty())
+    open_text_weights(*job.text, recipe.data.text_encoder_path).check(job.text->units(), likely_text_cause);
+}
+
 void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store) {
+  const engine::Fill adapters = initial_adapters(recipe, job);
   if (recipe.model.init == "load" && recipe.model.path.empty())
     throw UserError(Exit::usage, "model.init", "'load' has nothing to load: model.path is empty",
                     "set model.path, or model.init = \"random\"");
   if (recipe.model.path.empty() || recipe.model.init == "random") {
     engine::fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+      if (models::is_adapter_parameter(param.name)) return adapters(param, first, count, out);
       job.model->initialise(param, static_cast<uint64_t>(recipe.run.seed), first, count, out);
     });
     return;
   }
-  const checkpoint::WeightSet weights = checkpoint::open_weights(recipe.model.path);
-  std::vector<std::string> official;
-  for (const auto& unit : job.model->units())
-    for (const auto& param : unit->spec().params) official.push_back(param.name);
-  const auto foreign = [&](const std::string& name, const std::string& naming) {
-    return job.model->foreign_name(name, naming);
-  };
-  const models::Naming naming =
-      models::detect_naming(official, foreign, models::kDenoiserNamings, weights.names(), recipe.model.path);
-  engine::load_weights(
-      store, weights, [&](const std::string& name) { return naming.prefix + foreign(name, naming.naming); },
-      [](const std::string& name, const std::vector<int64_t>& shape) {
-        const std::string preset = models::likely_preset(name, shape);
-        return preset.empty() ? "does model.config belong to these weights?"
-                              : "these weights are " + preset + ": try model.preset = \"" + preset + "\"";
-      });
+  const NamedWeights weights = open_initial_weights(recipe, job);
+  engine::load_weights(store, weights.set(), weights.names(), likely_cause, adapters);
 }
 
 }  // namespace tessera::train

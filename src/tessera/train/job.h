@@ -3,6 +3,7 @@
 #include <array>
 
 #include "tessera/engine/store.h"
+#include "tessera/models/clip/clip_vision.h"
 #include "tessera/net/model.h"
 #include "tessera/net/text_encoder.h"
 #include "tessera/train/planning.h"
@@ -23,9 +24,12 @@ struct Job : Shapes {
   std::unique_ptr<net::Denoiser> model;
   std::unique_ptr<net::VideoCodec> codec;
   std::unique_ptr<net::TextEncoder> text;
-  std::string name;            ///< "wan", a preset, or the folder of the weights
-  int64_t context_length = 0;  ///< most text tokens of a prompt
-  int64_t resident = 0;        ///< bytes of the autoencoder's tables
+  std::unique_ptr<models::clip::ClipVision> image;  ///< of models that take CLIP features; else none
+  std::vector<std::string> adapted;                 ///< modules with adapters, of a run that trains those
+  std::string name;                                 ///< "wan", a preset, or the folder of the weights
+  int64_t context_length = 0;                       ///< most text tokens of a prompt
+  int64_t vae_tile = 0;                             ///< data.vae_tile, or what auto chose
+  int64_t resident = 0;                             ///< bytes of the wavelet's tables
 };
 
 /// Throws UserError (usage) where the parts do not fit each other (latent channels, text width, sizes).
@@ -37,8 +41,15 @@ Shapes shapes_of(const Recipe& recipe, const net::Denoiser& model, const net::Vi
 /// What the planner needs of the job, in the shapes of `recipe`. `prompts`: how many are sampled.
 PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& shapes, const Mesh& mesh, int prompts);
 
+/// Passes of the denoiser that one sample takes: its steps, and of a model that hears one more, in silence.
+int sample_passes(const Recipe& recipe, const net::Denoiser& model);
+
 /// Bytes of the embeddings of the sampled prompts and of the negative one.
 int64_t prompt_bytes(const Job& job, int prompts);
+
+/// Whether the weights of model.path and data.text_encoder_path are there and have the sizes of the job, by their
+/// headers alone: before anything is encoded. Throws UserError (input) naming file, tensor and both shapes.
+void check_weights(const Recipe& recipe, const Job& job);
 
 /// model.path's weights, or initial values keyed by the seed: the same on every layout.
 void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store);

@@ -186,6 +186,7 @@ std::string shares(const Planned& planned, const plan::MemoryCurve& memory) {
   const std::pair<const char*, double> times[] = {{"compute", s.compute},
                                                   {"exposed comm", s.exposed_comm},
                                                   {"exposed copies", s.exposed_copy},
+                                                  {"bubble", s.bubble},
                                                   {"optimiser", s.optimizer}};
   out << "</table></div><div class=card><h2>Seconds of a step, " << seconds(s.total) << " with profile "
       << escape(planned.machine.profile.name) << "</h2><table>";
@@ -194,7 +195,7 @@ std::string shares(const Planned& planned, const plan::MemoryCurve& memory) {
   return out.str();
 }
 
-std::string candidates(const Planned& planned) {
+std::string candidate_rows(const Planned& planned) {
   const plan::Choice& choice = planned.choice;
   if (choice.candidates.empty()) return "";
   std::vector<const plan::Candidate*> order;
@@ -224,7 +225,7 @@ std::string plan_page(const Planned& planned) {
          "content='width=device-width,initial-scale=1'>"
       << "<title>Plan of " << escape(planned.spec.name) << "</title><style>" << kStyle << "</style><main><h1>Plan of "
       << escape(planned.spec.name) << "</h1><p class=soft>" << escape(planned.plan().summary()) << " &middot; "
-      << planned.spec.tokens << " tokens a micro-batch</p>";
+      << planned.spec.all_tokens() << " tokens a micro-batch</p>";
   if (planned.choice.fits)
     out << "<p>Fits: " << escape(planned.choice.why) << ".</p>";
   else
@@ -243,7 +244,7 @@ std::string plan_page(const Planned& planned) {
     }
     out << "</p>" << Picture(planned, group).draw() << "</div>";
   }
-  out << shares(planned, memory) << candidates(planned) << "</main></html>\n";
+  out << shares(planned, memory) << candidate_rows(planned) << "</main></html>\n";
   return out.str();
 }
 

@@ -8,10 +8,10 @@ namespace tessera::train {
 
 namespace {
 
-using Json = nlohmann::json;
+using AnyJson = nlohmann::json;
 
-Json event(const plan::Instruction& in, int process, double begin, double end) {
-  Json arguments = {{"bytes", in.bytes}};
+AnyJson event(const plan::Instruction& in, int process, double begin, double end) {
+  AnyJson arguments = {{"bytes", in.bytes}};
   if (!in.group.empty()) arguments["group"] = in.group;
   return {{"ph", "X"},
           {"name", in_words(in)},
@@ -23,7 +23,7 @@ Json event(const plan::Instruction& in, int process, double begin, double end) {
           {"args", arguments}};
 }
 
-void name_process(Json& events, int process, const std::string& name, const std::vector<plan::Lane>& lanes) {
+void name_process(AnyJson& events, int process, const std::string& name, const std::vector<plan::Lane>& lanes) {
   events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", process}, {"args", {{"name", name}}}});
   for (plan::Lane lane : lanes)
     events.push_back({{"ph", "M"},
@@ -49,7 +49,7 @@ std::string in_words(const plan::Instruction& in) {
 }
 
 std::string plan_trace(const Planned& planned, const std::vector<std::string>& executed) {
-  Json events = Json::array();
+  AnyJson events = AnyJson::array();
   constexpr int kExecuted = 1 << 20;  // processes of what ran come after those of what was predicted
   for (const auto& group : planned.prediction.groups) {
     const std::string ranks = group.ranks > 1 ? " and " + std::to_string(group.ranks - 1) + " alike" : "";
@@ -81,7 +81,7 @@ std::string plan_trace(const Planned& planned, const std::vector<std::string>& e
   for (const plan::Line& line : lines)
     if (line.step == last)
       events.push_back(event(line.in, kExecuted + line.rank, line.t0 - start[line.rank], line.t1 - start[line.rank]));
-  return Json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
+  return AnyJson{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
 }
 
 }  // namespace tessera::train

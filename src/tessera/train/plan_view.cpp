@@ -152,6 +152,7 @@ void time_rows(Table& table, const Planned& planned) {
   const plan::RankGroup& slowest = planned.prediction.groups[planned.prediction.slowest];
   part("compute", step.compute, "forward, recompute, backward, loss");
   part("exposed comm", step.exposed_comm, "of " + format_seconds(slowest.busy_link) + " of collectives");
+  if (planned.plan().mesh[Axis::pp] > 1) part("bubble", step.bubble, "waiting for other stages of the pipeline");
   part("exposed copies", step.exposed_copy, "of " + format_seconds(slowest.busy_copy) + " to and from host and disk");
   part("optimiser", step.optimizer, "norm and updates");
 }
@@ -177,7 +178,8 @@ std::string plan_json(const Planned& planned) {
       {"fits", planned.choice.fits},
       {"mesh", mesh},
       {"rank", rank},
-      {"model", {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.tokens}}},
+      {"model",
+       {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.all_tokens()}}},
       {"summary", planned.plan().summary()},
       {"profile", planned.machine.profile.name},
       {"device",
@@ -187,9 +189,9 @@ std::string plan_json(const Planned& planned) {
         {"at", memory.at_name},
         {"by_part", parts}}},
       {"host", {{"peak_bytes", memory.host.total()}, {"by_part", tier_json(memory.host)}}},
+      {"encoders", encoders_json(planned.encoders)},
       {"disk",
        {{"checkpoint_bytes", checkpoint_bytes(planned)},
-      {"encoders", encoders_json(planned.encoders)},
         {"checkpoints", checkpoints_on_disk(planned)},
         {"nvme_bytes", memory.nvme.total()},
         {"nvme_by_part", tier_json(memory.nvme)},
@@ -200,6 +202,7 @@ std::string plan_json(const Planned& planned) {
         {"compute", step.compute},
         {"exposed_comm", step.exposed_comm},
         {"exposed_copy", step.exposed_copy},
+        {"bubble", step.bubble},
         {"optimizer", step.optimizer}}},
       {"flops_per_second", planned.prediction.flops_per_second},
       {"group_hashes", group_hashes(planned)},
@@ -214,7 +217,8 @@ std::string plan_text(const Planned& planned) {
   const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
   Table table(18);
   table.title(planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters, " +
-              std::to_string(planned.spec.tokens) + " tokens a micro-batch, mesh " + planned.plan().mesh.to_string());
+              std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " +
+              planned.plan().mesh.to_string());
   table.row("plan", planned.plan().summary());
   table.row("why", planned.choice.why);
   if (!planned.choice.warning.empty()) table.row("warning", planned.choice.warning);
@@ -235,11 +239,11 @@ std::string plan_text(const Planned& planned) {
   table.row(
       "disk, the run", format_bytes(checkpoint_bytes(planned) * checkpoints_on_disk(planned)),
       std::to_string(checkpoints_on_disk(planned)) + " checkpoints of " + format_bytes(checkpoint_bytes(planned)));
+  encoder_rows(table, planned.encoders);
   time_rows(table, planned);
   const auto shown = notable(planned.choice);
   if (shown.empty()) return table.take();
   table.title("considered: " + std::to_string(planned.choice.candidates.size()) + " plans" +
-  encoder_rows(table, planned.encoders);
               (planned.choice.candidates.size() > shown.size() ? ", the nearest of them" : ""));
   for (const auto* c : shown)
     table.row(format_seconds(candidate_seconds(planned, *c)) + ", " + format_bytes(c->peak),

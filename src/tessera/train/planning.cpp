@@ -5,7 +5,9 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/engine/measure.h"
+#include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/work.h"
+#include "tessera/train/mesh_checks.h"
 #include "tessera/train/plan_advice.h"
 
 namespace tessera::train {
@@ -14,13 +16,7 @@ namespace {
 
 /// A micro-batch of the request's shapes; only sizes are read.
 net::Batch representative_batch(const net::Denoiser& model, const std::array<int64_t, 4>& latent, int64_t samples) {
-  std::vector<net::Sample> list(samples);
-  for (auto& sample : list) {
-    sample.x = at::zeros(latent, at::kFloat);
-    sample.context = at::zeros({1, model.context_dim()}, at::kFloat);
-    sample.t = 500;
-  }
-  return model.pack(list);
+  return model.pack(std::vector<net::Sample>(static_cast<size_t>(samples), model.blank(latent)));
 }
 
 }  // namespace
@@ -78,11 +74,14 @@ Planned measured(const PlanRequest& request, int64_t samples) {
   planned.guidance_branches = request.guidance_branches;
   planned.budget = request.planner.budget;
   planned.checkpoints_kept = request.checkpoints_kept;
+  planned.encoders = request.encoders;
   const net::Batch batch = representative_batch(*request.model, request.latent, samples);
-  planned.spec = engine::measure(request.model->units(), batch, request.model_name, {});
+  planned.spec = engine::measure(request.model->units(), batch, request.model_name, {.mesh = request.mesh});
   planned.spec.resident += request.resident;
+  planned.spec.between_steps = request.between_steps;
   planned.machine = request.machine;
-  planned.machine.work = engine::count_work(request.model->units(), batch);
+  planned.machine.work = engine::count_work(
+      request.model->units(), engine::slice(batch, engine::Parallel(request.mesh, request.mesh.world() - 1)));
   return planned;
 }
 
@@ -122,6 +121,7 @@ bool better(const plan::Choice& a, const plan::Choice& b) {
 }  // namespace
 
 Planned make_plan_as_is(const PlanRequest& request) {
+  check_mesh(request.mesh, *request.model, request.latent);
   if (request.by_hand) return plan_by_hand(request);
   const int64_t most = request.planner.micro_batch;
   Planned best = plan_for(request, most);

@@ -1,18 +1,17 @@
 #include "tessera/train/prepare.h"
 
-#include <signal.h>
-
 #include <mutex>
 #include <unordered_map>
 
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/data/video.h"
+#include "tessera/train/codec.h"
+#include "tessera/train/conditioner.h"
 #include "tessera/train/count_progress.h"
 #include "tessera/train/failures.h"
 #include "tessera/train/pace.h"
 #include "tessera/train/text_pass.h"
-#include "tessera/train/validation.h"
 
 namespace tessera::train {
 
@@ -25,20 +24,6 @@ constexpr size_t kChunk = 8;  // clips a rank encodes between two meetings; thei
 data::CachedTensor cached(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.to(at::kFloat).contiguous();
   return {dense.sizes().vec(), {dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel()}};
-}
-
-/// What killed processes of this machine left in the folder.
-void remove_partials(const fs::path& folder) {
-  std::error_code gone;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, gone)) {
-    const std::string name = entry.path().filename().string();  // <hash>.safetensors.<pid>-<n>.partial
-    if (!name.ends_with(".partial")) continue;
-    const size_t dash = name.rfind('-'), dot = name.rfind('.', dash);
-    const pid_t pid = dash == std::string::npos || dot == std::string::npos
-                          ? 0
-                          : static_cast<pid_t>(std::strtol(name.c_str() + dot + 1, nullptr, 10));
-    if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH) fs::remove(entry.path(), gone);
-  }
 }
 
 }  // namespace
@@ -68,17 +53,28 @@ class Preparation {
       plan();
       TextPass text(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
       if (online_) {
-        pace.meet();  // every rank has its text encoder
+        text.load();
+        load_conditioner();
+        pace.meet();  // every rank has its encoders
         for (const std::string& caption : captions_) data_.contexts_[caption] = cached(text.encode(caption));
+        look_at_all();
         keep(std::vector<char>(data_.plan_.clips.size(), 0));
       } else {
         find_missing();
         check_disk(text);
+        if (!work_.empty()) text.load(), load_conditioner();
         pace.meet();  // every rank has looked before any rank writes, so all have the same list
         encode(text, pace);
       }
+      if (options_.prompts) {
+        text.load();
+        load_conditioner();
+        pace.meet();
+      }
       for (const auto& prompt : data_.prompts_) data_.prompt_contexts_.push_back(text.encode(prompt));
       if (options_.prompts) data_.negative_context_ = text.encode(recipe_.sample.negative_prompt);
+      condition_prompts(pace);
+      conditioner_.reset();
       pace.meet();
     });
     comm_.take_sent_bytes();  // the first step's bytes are its own
@@ -94,6 +90,35 @@ class Preparation {
     std::vector<int> entries;
   };
 
+  void load_conditioner() {
+    if (!conditioner_) conditioner_.emplace(recipe_, job_, mesh_, comm_, rank_);
+  }
+
+  Pictures pictures_of(int64_t clip_index) const {
+    const data::Clip& clip = data_.plan_.clips[static_cast<size_t>(clip_index)];
+    return clip_pictures(data_.items_[static_cast<size_t>(clip.item)], data_.plan_.spec(clip), wanted_);
+  }
+
+  /// CLIP features of every clip, in memory as captions are. Ranks look at the same picture, so that all have all.
+  void look_at_all() {
+    if (!conditioner_->looks()) return;
+    for (size_t c = 0; c < data_.plan_.clips.size(); ++c)
+      data_.seen_[static_cast<int64_t>(c)] = cached(conditioner_->look(pictures_of(static_cast<int64_t>(c))));
+  }
+
+  /// What the sampled prompts begin and end with. Ranks take different times to read pictures, and look together.
+  void condition_prompts(Pace& pace) {
+    if (data_.prompts_.empty()) return;
+    const auto pictures = prompt_pictures(
+        recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
+    data_.prompt_sounds_ = prompt_sounds(
+        recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
+    pace.meet();
+    for (size_t p = 0; p < pictures.size(); ++p)
+      data_.prompt_extras_.push_back(
+          conditioner_->for_sampling(pictures[p], data_.prompt_sound(static_cast<int>(p)), recipe_.data.frames));
+  }
+
   void read(Pace& pace) {
     data_.items_ = read_items(recipe_, problems_);
     for (const std::string& note : problems_.notes()) log::info("data: " + note);
@@ -101,7 +126,7 @@ class Preparation {
     captions_ = distinct_captions(data_.items_);
     data_.tokenizer_ = tokenizer_file(recipe_, captions_);
     if (rank_ == 0) {
-      if (!online_) remove_partials(folder_);
+      if (!online_) checkpoint::remove_dead_partials(folder_);
       make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
       if (!online_ && data::has_video()) look_into_files();
     }
@@ -131,9 +156,9 @@ class Preparation {
       const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
       std::vector<int>& entries = entries_.emplace_back();
       for (const std::string& caption : item.captions) {
-        data::CacheKey key = data::cache_key(item.path, caption, encoder,
-                                             data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
-                                             data_.plan_.preprocessing(clip));
+        data::CacheKey key = data::cache_key(
+            item.path, caption, encoder, data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
+            data_.plan_.preprocessing(clip) + picture_stamp(item, wanted_) + sound_stamp(item, wanted_));
         const auto [place, fresh] = known.emplace(key.hash(), static_cast<int>(keys_.size()));
         if (fresh) {
           const std::string picture = key.source + '\n' + key.shape + '\n' + key.preprocessing;
@@ -175,7 +200,9 @@ class Preparation {
       const data::Bucket& bucket =
           data_.plan_.rules.buckets[static_cast<size_t>(data_.plan_.clips[static_cast<size_t>(work.clip)].bucket)];
       const auto latent = job_.codec->latent_shape(bucket.frames, bucket.height, bucket.width);
-      const int64_t numbers = latent[0] * latent[1] * latent[2] * latent[3];
+      int64_t numbers = latent[0] * latent[1] * latent[2] * latent[3];
+      if (wanted_.pictures())
+        for (const auto& [name, value] : job_.model->blank(latent).extra) numbers += value.numel();
       for (const int e : work.entries) {
         const data::CacheKey& key = keys_[static_cast<size_t>(e)];
         need += 4 * (numbers + text.token_count(key.caption) * job_.model->context_dim()) + 1024 +
@@ -213,9 +240,10 @@ class Preparation {
         for (const int e : work_[w].entries)
           if (const std::string& caption = keys_[static_cast<size_t>(e)].caption; !contexts.contains(caption))
             contexts[caption] = cached(text.encode(caption));
+      const std::map<size_t, at::Tensor> seen = look_at_mine(begin, end, pace);
       for (size_t w = begin; w < end; ++w) {
         if (w % world != me) continue;
-        encode_clip(w, contexts, failures);
+        encode_clip(w, contexts, seen, failures);
         pace.report(++done);
       }
     }
@@ -228,13 +256,39 @@ class Preparation {
     leave_out(failures);
   }
 
-  void encode_clip(size_t w, const std::map<std::string, data::CachedTensor>& contexts, Failures& failures) {
+  /// CLIP features of this rank's clips of a chunk: all ranks look at one picture each, in turns.
+  std::map<size_t, at::Tensor> look_at_mine(size_t begin, size_t end, Pace& pace) {
+    std::map<size_t, at::Tensor> seen;
+    if (!conditioner_->looks()) return seen;
+    const auto world = static_cast<size_t>(mesh_.world());
+    std::vector<std::pair<size_t, Pictures>> mine;
+    for (size_t w = begin + static_cast<size_t>(rank_); w < begin + div_up(end - begin, world) * world; w += world) {
+      mine.emplace_back(w, Pictures());
+      try {
+        if (w < end) mine.back().second = pictures_of(work_[w].clip);
+      } catch (const UserError&) {  // encode_clip meets the same fault, and books it
+      }
+    }
+    pace.meet();  // every rank has decoded
+    for (const auto& [w, pictures] : mine)
+      if (at::Tensor features = conditioner_->look(pictures); features.defined()) seen[w] = features;
+    return seen;
+  }
+
+  void encode_clip(size_t w, const std::map<std::string, data::CachedTensor>& contexts,
+                   const std::map<size_t, at::Tensor>& seen, Failures& failures) {
     const Work& work = work_[w];
     const data::Clip& clip = data_.plan_.clips[static_cast<size_t>(work.clip)];
     const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
     data::CachedSample sample;
     try {
-      sample.latent = cached(job_.codec->encode(to_pixels(data::decode_clip(item.path, data_.plan_.spec(clip)))));
+      sample.latent = cached(encode_frames(*job_.codec, data::decode_clip(item.path, data_.plan_.spec(clip))));
+      if (wanted_.pictures())
+        for (const auto& [name, value] : conditioner_->extras(
+                 pictures_of(work.clip), seen.count(w) ? seen.at(w) : at::Tensor(), data_.plan_.spec(clip).frames))
+          sample.extras[name] = cached(value);
+      for (const auto& [name, value] : conditioner_->extras(item, data_.plan_.spec(clip)))
+        sample.extras[name] = cached(value);
     } catch (const UserError& error) {
       if (error.code() != Exit::input) throw;
       data::Problems found(problems_.strict());
@@ -295,7 +349,10 @@ class Preparation {
     for (const auto& sample : data_.samples_)
       data_.buckets_.push_back(data_.plan_.clips[static_cast<size_t>(sample.clip)].bucket);
     data_.seed_ = static_cast<uint64_t>(recipe_.run.seed);
+    data_.job_ = &job_;
     data_.codec_ = job_.codec.get();
+    if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);
+    if (!online_) release(*job_.codec);  // [Note: frozen encoders] in encoder_bytes.h
   }
 
   const Recipe& recipe_;
@@ -305,6 +362,7 @@ class Preparation {
   const int rank_;
   const PrepareOptions options_;
   const bool online_;
+  const net::Conditions wanted_ = job_.model->conditions();
   const fs::path folder_;
   data::Problems problems_;
   PreparedData data_;
@@ -314,6 +372,7 @@ class Preparation {
   std::vector<std::vector<int>> entries_;  // of each clip, one a caption
   std::vector<Work> work_;
   int64_t missing_ = 0;
+  std::optional<Conditioner> conditioner_;
   std::mutex shown_;
   std::optional<CountProgress> progress_;  // of encoding; the pace's thread shows it
 };

@@ -15,12 +15,14 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/order.h"
 #include "tessera/train/job.h"
+#include "tessera/train/sounds.h"
 
 namespace tessera::train {
 
 struct PreparedSample {
-  at::Tensor latent;   ///< [C, f, h, w] fp32
-  at::Tensor context;  ///< [n, D] fp32
+  at::Tensor latent;                             ///< [C, f, h, w] fp32
+  at::Tensor context;                            ///< [n, D] fp32
+  std::map<std::string, at::Tensor> extra = {};  ///< what the model takes besides: y, clip_fea
 };
 
 struct PrepareOptions {
@@ -45,6 +47,11 @@ class PreparedData {
   int prompts() const { return static_cast<int>(prompts_.size()); }
   const std::string& prompt_text(int prompt) const { return prompts_.at(prompt); }
   const at::Tensor& prompt_context(int prompt) const { return prompt_contexts_.at(prompt); }
+  const std::map<std::string, at::Tensor>& prompt_extra(int prompt) const { return prompt_extras_.at(prompt); }
+  /// What its video sounds like; no samples for a model that hears nothing.
+  data::Sound prompt_sound(int prompt) const {
+    return prompt_sounds_.empty() ? data::Sound{} : prompt_sounds_.at(prompt);
+  }
   const at::Tensor& negative_context() const { return negative_context_; }
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   /// A clip of the shape that is sampled (the first bucket) whose first caption the prompt is, or -1.
@@ -52,6 +59,7 @@ class PreparedData {
 
  private:
   friend class Preparation;
+  std::map<std::string, at::Tensor> online_extras(int64_t index) const;
   struct Entries {
     int64_t clip = 0;          // in plan_.clips
     std::vector<int> entries;  // of the cache, one a caption
@@ -66,10 +74,15 @@ class PreparedData {
   std::optional<data::CacheReader> cache_;              // nothing when online
   std::map<std::string, data::CachedTensor> contexts_;  // by caption, when online; no tensors: they are no part of
                                                         // the planned memory
+  std::map<int64_t, data::CachedTensor> seen_;          // CLIP features by clip, when online
+  const Job* job_ = nullptr;
   const net::VideoCodec* codec_ = nullptr;
   std::vector<int> buckets_;
   std::vector<std::string> prompts_;
   std::vector<at::Tensor> prompt_contexts_;
+  std::vector<std::map<std::string, at::Tensor>> prompt_extras_;
+  std::vector<data::Sound> prompt_sounds_;
+  std::shared_ptr<const Listener> listener_;  // when online, of models that hear
   at::Tensor negative_context_;
   std::filesystem::path tokenizer_;
   int64_t problems_ = 0;

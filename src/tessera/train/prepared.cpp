@@ -1,9 +1,10 @@
 #include <algorithm>
 
 #include "tessera/data/video.h"
+#include "tessera/train/codec.h"
+#include "tessera/train/pictures.h"
 #include "tessera/train/prepare.h"
 #include "tessera/train/text_pass.h"
-#include "tessera/train/validation.h"
 
 namespace tessera::train {
 
@@ -21,9 +22,25 @@ PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
   const std::vector<std::string>& captions = item(index).captions;
   const auto caption = static_cast<size_t>(
       captions.size() == 1 ? 0 : data::draw_caption(seed_, epoch, index, static_cast<int64_t>(captions.size())));
-  if (!cache_) return {codec_->encode(to_pixels(frames(index))), tensor_of(contexts_.at(captions[caption]))};
+  if (!cache_)
+    return {encode_frames(*codec_, frames(index)), tensor_of(contexts_.at(captions[caption])), online_extras(index)};
   const data::CachedSample loaded = cache_->load(samples_.at(index).entries.at(caption));
-  return {tensor_of(loaded.latent), tensor_of(loaded.context)};
+  PreparedSample sample{tensor_of(loaded.latent), tensor_of(loaded.context)};
+  for (const auto& [name, value] : loaded.extras) sample.extra[name] = tensor_of(value);
+  return sample;
+}
+
+std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) const {
+  const net::Conditions wanted = job_->model->conditions();
+  const data::ClipSpec spec = plan_.spec(clip(index));
+  if (listener_) return listener_->extras(item(index), spec);
+  if (!wanted.pictures()) return {};
+  const Pictures pictures = clip_pictures(item(index), spec, wanted);
+  std::map<std::string, at::Tensor> extras;
+  extras["y"] = picture_latent(*codec_, pictures, spec.frames, wanted.mask_channels);
+  if (const auto seen = seen_.find(samples_.at(index).clip); seen != seen_.end())
+    extras["clip_fea"] = tensor_of(seen->second);
+  return extras;
 }
 
 data::Frames PreparedData::frames(int64_t index) const {

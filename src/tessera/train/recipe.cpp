@@ -1,9 +1,13 @@
 #include "tessera/train/recipe.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/models/lora_names.h"
 #include "tessera/train/lr_scale.h"
 #include "tessera/train/recipe_checks.h"
 #include "tessera/train/stages.h"
@@ -50,6 +54,10 @@ std::string model_config(const Values& values) {
     const std::string key = option.name.substr(prefix.size());
     if (option.kind == Kind::integer)
       config[key] = to_integer(values.at(option.name));
+    else if (option.kind == Kind::text)
+      config[key] = values.at(option.name);
+    else if (option.kind == Kind::list)
+      for (const std::string& item : split_list(values.at(option.name))) config[key].push_back(to_integer(item));
     else
       config[key] = to_number(values.at(option.name));
   }
@@ -76,6 +84,51 @@ data::ClipRules clip_rules(const Reader& read) {
       (crop != "auto" && crop.find_first_not_of("0123456789.eE-+") != std::string::npos))
     throw UserError(Exit::usage, "recipe", "data.max_crop = '" + crop + "': expected auto or a share from 0 to 1");
   return rules;
+}
+
+/// A number where a word may stand as well.
+double checked_number(const std::string& key, const std::string& text, const std::string& expected) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && std::isfinite(value)) return value;
+  throw UserError(Exit::usage, "recipe", key + " = '" + text + "': expected " + expected);
+}
+
+/// N of "every N", else 0.
+int every_of(const std::string& text) {
+  const std::string word = "every ";
+  if (!text.starts_with(word)) return 0;
+  const std::string number = text.substr(word.size());
+  const bool whole = !number.empty() && number.size() < 6 && number.find_first_not_of("0123456789") == number.npos;
+  if (!whole || to_integer(number) < 1)
+    throw UserError(Exit::usage, "recipe", "plan.recompute = '" + text + "': expected a number from 1 on after every",
+                    "\"every 4\" recomputes one block in four");
+  return static_cast<int>(to_integer(number));
+}
+
+Recipe::Lora lora_of(const Reader& read) {
+  Recipe::Lora l;
+  l.on = read.text("train.mode") == "lora";
+  l.rank = read.at_least("lora.rank", 1);
+  const std::string& alpha = read.text("lora.alpha");
+  l.alpha = alpha == "auto" ? static_cast<double>(l.rank) : checked_number("lora.alpha", alpha, "auto or a number");
+  l.dropout = read.number("lora.dropout");
+  l.rslora = read.text("lora.rslora") == "true";
+  l.dora = read.text("lora.dora") == "true";
+  l.init = read.text("lora.init");
+  l.targets = split_list(read.text("lora.targets"));
+  l.exports = split_list(read.text("lora.export"));
+  for (const std::string& naming : l.exports) {
+    const auto& known = models::kLoraNamings;
+    if (std::find(known.begin(), known.end(), naming) != known.end()) continue;
+    throw UserError(
+        Exit::usage, "recipe",
+        "lora.export: '" + naming + "' is no naming of LoRA files; did you mean " + nearest(naming, known)[0] + "?",
+        "known are diffusers, comfyui, kohya, diffsynth and peft");
+  }
+  if (l.dora && l.dropout > 0)
+    throw UserError(Exit::usage, "recipe", "lora.dropout and lora.dora exclude each other", "set lora.dropout = 0");
+  return l;
 }
 
 LrScale scale_of(const Recipe& r) {
@@ -111,7 +164,10 @@ void fill(Recipe& r) {
             read.text("data.strict") == "true",
             read.at_least("data.allow_bad", 0),
             clip_rules(read)};
-  r.data.vae_tile = read.at_least("data.vae_tile", 0);
+  r.data.image_encoder = read.text("data.image_encoder");
+  r.data.image_encoder_path = read.text("data.image_encoder_path");
+  r.data.audio_encoder = read.text("data.audio_encoder");
+  r.data.vae_tile = read.automatic("data.vae_tile", {}).value_or(-1);
   r.data.frames = r.data.clips.buckets[0].frames;
   r.data.height = r.data.clips.buckets[0].height;
   r.data.width = r.data.clips.buckets[0].width;
@@ -126,20 +182,32 @@ void fill(Recipe& r) {
     throw UserError(Exit::usage, "recipe", "train.betas = '" + read.text("train.betas") + "': expected two numbers",
                     "for example [0.9, 0.999]");
   for (int i = 0; i < 2; ++i) r.train.betas[i] = to_number(betas[i]);
+  r.lora = lora_of(read);
   r.diffusion = {read.text("diffusion.timesteps"), read.text("diffusion.weighting"), read.number("diffusion.shift")};
+  r.diffusion.image_share = read.number("diffusion.image_share");
+  if (!(r.diffusion.image_share >= 0 && r.diffusion.image_share <= 1))
+    throw UserError(Exit::usage, "recipe",
+                    "diffusion.image_share = " + read.text("diffusion.image_share") + ": expected a share from 0 to 1");
   for (Axis axis : kAllAxes)
     r.mesh[axis] = static_cast<int>(read.at_least(("mesh." + std::string(axis_name(axis))).c_str(), 1));
   r.plan.file = read.text("plan.file");
   r.plan.profile = read.text("plan.profile");
   r.plan.budget = read.text("plan.budget").empty() ? 0 : parse_bytes(read.text("plan.budget"), "plan.budget");
-  r.plan.recompute = read.automatic("plan.recompute", {{"none", 0}, {"all", 1 << 20}});
+  r.plan.recompute_every = every_of(read.text("plan.recompute"));
+  r.plan.recompute =
+      r.plan.recompute_every > 0 ? std::nullopt : read.automatic("plan.recompute", {{"none", 0}, {"all", 1 << 20}});
   r.plan.prefetch = read.automatic("plan.prefetch", {{"none", 0}});
+  if (const std::string& text = read.text("plan.pipeline"); text != "auto")
+    r.plan.pipeline = plan::pipeline_schedule_of(text, "recipe: plan.pipeline");
+  r.plan.chunks = read.automatic("plan.chunks", {});
   if (read.text("plan.strategy") != "auto")
     r.plan.strategy = plan::strategy_of(read.text("plan.strategy"), "recipe: plan.strategy");
   if (!read.text("plan.host_budget").empty())
     r.plan.host_budget = parse_bytes(read.text("plan.host_budget"), "plan.host_budget");
   r.plan.nvme = read.text("plan.nvme");
-  if (const std::string& text = read.text("plan.activations"); text != "auto")
+  if (const std::string& text = read.text("plan.activations"); text == "recompute_offload")
+    r.plan.activations = plan::Policy::recompute, r.plan.boundary = plan::Policy::offload;
+  else if (text != "auto")
     r.plan.activations = plan::policy_of(text, "recipe: plan.activations");
   for (const auto& [key, tier] : {std::pair("plan.parameters", &r.plan.parameters),
                                   {"plan.gradients", &r.plan.gradients},
@@ -160,7 +228,11 @@ void fill(Recipe& r) {
       read.at_least("sample.every", 0),       read.at_least("sample.steps", 1), read.integer("sample.seed"),
       read.number("sample.guidance"),         read.text("sample.sampler"),      read.text("sample.negative_prompt"),
       split_list(read.text("sample.prompts"))};
-  r.fault.timeout = read.number("fault.timeout");
+  r.sample.images = split_list(read.text("sample.image"));
+  r.sample.last_images = split_list(read.text("sample.last_image"));
+  r.sample.sounds = split_list(read.text("sample.audio"));
+  r.fault = {read.number("fault.timeout"), read.at_least("fault.max_restarts", 0), read.number("fault.slow_factor"),
+             read.at_least("fault.slow_steps", 1), read.text("fault.rebalance") == "true"};
   optim::LrSchedule& s = r.lr_schedule;
   s.name = read.text("train.schedule");
   s.lr = r.train.lr;
@@ -206,8 +278,8 @@ std::string Recipe::to_toml() const {
 Recipe load_recipe(const std::string& path, const Overrides& overrides) {
   Recipe recipe;
   recipe.values = recipe_table().defaults();
-  check_path(path);
-  const RecipeFile file = read_recipe_file(path);
+  if (!path.empty()) check_path(path);
+  const RecipeFile file = path.empty() ? RecipeFile{} : read_recipe_file(path);
   for (const FileKey& key : file.keys) recipe_table().set(recipe.values, key.name, key.value, key.where);
   for (const auto& [name, value] : overrides) {
     if (name == "mesh") {

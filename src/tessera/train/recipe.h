@@ -33,7 +33,9 @@ struct Recipe {
     bool strict = false;    ///< stop at the first faulty row
     int64_t allow_bad = 0;  ///< faulty rows that training may leave out
     data::ClipRules clips;  ///< at least one bucket
-    int64_t vae_tile = 0;   ///< side of the autoencoder's tiles in pixels; 0: none
+    std::string image_encoder, image_encoder_path;
+    std::string audio_encoder;  ///< a preset, a path, or auto
+    int64_t vae_tile = 0;       ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
     bool online() const { return cache == "online"; }
   } data;
   struct Train {
@@ -42,19 +44,31 @@ struct Recipe {
     double eps = 0, weight_decay = 0, clip_norm = 0;
     double betas[2] = {};
   } train;
+  struct Lora {
+    bool on = false;  ///< train.mode = lora
+    int64_t rank = 32;
+    double alpha = 32, dropout = 0;
+    bool rslora = false, dora = false;
+    std::string init;
+    std::vector<std::string> targets, exports;
+  } lora;
   struct Diffusion {
     std::string timesteps, weighting;
     double shift = 1;
+    double image_share = 0;  ///< of samples, for models that may begin with a clean frame
   } diffusion;
   Mesh mesh;
   struct Planning {
     std::string file, profile;
     int64_t budget = 0;  ///< 0: the default
     std::optional<int> recompute, prefetch;
+    int recompute_every = 0;  ///< one block in so many recomputes; 0: as `recompute` says
     std::optional<plan::Strategy> strategy;
-    int64_t host_budget = -1;  ///< bytes of the node; -1: by the profile
-    std::string nvme;          ///< folder of what rests on disk; empty: nothing does
-    std::optional<plan::Policy> activations;
+    std::optional<plan::PipelineSchedule> pipeline;
+    std::optional<int> chunks;                          ///< stages a rank has when interleaved
+    int64_t host_budget = -1;                           ///< bytes of the node; -1: by the profile
+    std::string nvme;                                   ///< folder of what rests on disk; empty: nothing does
+    std::optional<plan::Policy> activations, boundary;  ///< boundary: of recompute_offload
     std::optional<plan::Tier> parameters, gradients, states_tier;
     plan::StateFormat states;
     plan::ParamType param_dtype = plan::ParamType::fp32;
@@ -67,9 +81,15 @@ struct Recipe {
     double guidance = 1;
     std::string sampler, negative_prompt;
     std::vector<std::string> prompts;
+    std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
+    std::vector<std::string> sounds = {};                    ///< likewise
   } sample;
   struct Fault {
     double timeout = 60;
+    int64_t max_restarts = 0;
+    double slow_factor = 1.3;  ///< 0: slow ranks are not looked for
+    int64_t slow_steps = 20;
+    bool rebalance = false;
   } fault;
   optim::LrSchedule lr_schedule;
 
@@ -92,7 +112,7 @@ struct Recipe {
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 /// The file, then the command line over it. Throws UserError (usage) naming file or flag, key and the nearest known
-/// one; (input) when the file cannot be read.
+/// one; (input) when the file cannot be read. Without a path the overrides are all there is.
 Recipe load_recipe(const std::string& path, const Overrides& overrides);
 
 }  // namespace tessera::train

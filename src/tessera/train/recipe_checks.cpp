@@ -26,6 +26,7 @@ constexpr Range kRanges[] = {
     {"train.stable_steps", 0, kInfinity}, {"train.decay_steps", 0, kInfinity},
     {"data.fps", 0, kInfinity},           {"diffusion.shift", 0, kInfinity, true},
     {"sample.guidance", 0, kInfinity},    {"fault.timeout", 0, kInfinity, true},
+    {"fault.slow_factor", 0, kInfinity},  {"lora.dropout", 0, 1},
 };
 
 std::string expected(const Range& range) {
@@ -49,6 +50,9 @@ bool schedule_is(const Recipe& recipe, std::initializer_list<const char*> names)
 bool searches(const Recipe& recipe) { return recipe.plan.file.empty() || recipe.plan.file == "auto"; }
 bool one_shape(const Recipe& recipe) { return recipe.values.at("data.buckets").empty(); }
 
+bool adapts(const Recipe& recipe) { return recipe.lora.on; }
+constexpr const char* kAdapters = "train.mode = \"lora\" trains adapters";
+
 const std::vector<Condition>& conditions() {
   static const std::vector<Condition> table = {
       {"data.clip_stride", [](const Recipe& r) { return r.values.at("data.clip_mode") == "slide"; },
@@ -58,6 +62,16 @@ const std::vector<Condition>& conditions() {
       {"data.size", one_shape, "data.buckets lists the shapes"},
       {"data.frames", one_shape, "data.buckets lists the shapes"},
       {"data.allow_bad", [](const Recipe& r) { return !r.data.strict; }, "data.strict stops at the first faulty row"},
+      {"fault.rebalance", [](const Recipe& r) { return r.fault.slow_factor > 0; },
+       "fault.slow_factor = 0 looks for no slow rank"},
+      {"lora.rank", adapts, kAdapters},
+      {"lora.alpha", adapts, kAdapters},
+      {"lora.targets", adapts, kAdapters},
+      {"lora.dropout", adapts, kAdapters},
+      {"lora.rslora", adapts, kAdapters},
+      {"lora.dora", adapts, kAdapters},
+      {"lora.init", adapts, kAdapters},
+      {"lora.export", adapts, kAdapters},
       {"train.eta_min",
        [](const Recipe& r) {
          return schedule_is(r, {"cosine_min", "torch_linear_then_cosine"});
@@ -81,6 +95,8 @@ const std::vector<Condition>& conditions() {
       {"plan.recompute", searches, "plan.file decides"},
       {"plan.prefetch", searches, "plan.file decides"},
       {"plan.strategy", searches, "plan.file decides"},
+      {"plan.pipeline", searches, "plan.file decides"},
+      {"plan.chunks", searches, "plan.file decides"},
   };
   return table;
 }

@@ -14,9 +14,13 @@ const OptionTable& recipe_table() {
 
       {"model.preset", Kind::text, "", "a known size, e.g. wan2.1-t2v-1.3b"},
       {"model.path", Kind::text, "", "folder or file of weights (safetensors, official or diffusers names)"},
-      {"model.family", Kind::text, "wan", "family of model.config"},
+      {"model.family", Kind::text, "wan",
+       "family of model.config; wan-t2v, wan-i2v, wan-flf2v, wan-ti2v or wan-s2v where the type that config.json and "
+       "weights tell "
+       "is not what is meant"},
       {"model.init", Kind::choice, "auto", "initial weights: auto loads model.path when it is given",
        "auto|load|random"},
+      {"model.config.model_type", Kind::text, "", "t2v, i2v, flf2v, ti2v or s2v; empty: by the channels"},
       {"model.config.dim", Kind::integer, "", "width"},
       {"model.config.ffn_dim", Kind::integer, "", "width of the feed-forward"},
       {"model.config.num_heads", Kind::integer, "", "attention heads"},
@@ -26,6 +30,12 @@ const OptionTable& recipe_table() {
       {"model.config.freq_dim", Kind::integer, "", "width of the timestep sinusoid"},
       {"model.config.text_dim", Kind::integer, "", "width of text embeddings"},
       {"model.config.text_len", Kind::integer, "", "text tokens"},
+      {"model.config.image_dim", Kind::integer, "", "width of CLIP features, for a model with an image branch"},
+      {"model.config.image_len", Kind::integer, "", "rows of CLIP features of one picture"},
+      {"model.config.cond_dim", Kind::integer, "", "s2v: channels of the pose latent, those of the autoencoder"},
+      {"model.config.audio_dim", Kind::integer, "", "s2v: width of the speech model's states"},
+      {"model.config.num_audio_token", Kind::integer, "", "s2v: sound tokens of a latent frame"},
+      {"model.config.audio_inject_layers", Kind::list, "", "s2v: blocks after which the picture listens"},
       {"model.config.eps", Kind::number, "", "epsilon of the norms"},
 
       {"data.path", Kind::text, "", "folder of a metadata file, or of clips with a .txt beside each; or one clip"},
@@ -36,12 +46,23 @@ const OptionTable& recipe_table() {
       {"data.cache", Kind::text, "cache", "folder of encoded samples; online: none, clips are encoded when they come"},
       {"data.repeats", Kind::integer, "1", "times each clip comes in an epoch"},
       {"data.vae", Kind::text, "haar",
-       "autoencoder: haar is built in and has no weights; or Wan 2.1's: its file, a diffusers vae folder, a model "
+       "autoencoder: haar is built in and has no weights; or one of Wan's: its file, a diffusers vae folder, a model "
        "folder"},
-      {"data.vae_tile", Kind::integer, "0",
-       "side in pixels of the tiles a VAE works in, a quarter of it shared with neighbours; 0: the whole picture"},
+      {"data.vae_tile", Kind::text, "auto",
+       "side in pixels of the tiles a VAE works in, a quarter of it shared with neighbours; 0: the whole picture; "
+       "auto: "
+       "the largest that takes no more than a quarter of plan.budget, the whole picture without one"},
       {"data.text_encoder", Kind::text, "umt5-demo", "text encoder"},
       {"data.text_encoder_path", Kind::text, "", "its weights; empty: random ones, always the same"},
+      {"data.image_encoder", Kind::text, "auto",
+       "CLIP's image tower, for models that take its features: clip-vit-h, clip-demo; auto: by the model's width"},
+      {"data.image_encoder_path", Kind::text, "",
+       "its weights: models_clip_*.pth, image_encoder/ of diffusers, a model folder; empty: random ones, always the "
+       "same"},
+      {"data.audio_encoder", Kind::text, "auto",
+       "wav2vec 2.0, for models that hear: its folder, the folder of a model that has it, or a preset with random "
+       "weights "
+       "(wav2vec-demo); auto: the preset of the model's width"},
       {"data.tokenizer", Kind::text, "", "SentencePiece model; empty: a small one is made from the captions"},
       {"data.buckets", Kind::list, "",
        "shapes trained in, frames x height x width: 33x480x832,1x768x768; samples have the first; empty: data.frames "
@@ -54,7 +75,8 @@ const OptionTable& recipe_table() {
       {"data.strict", Kind::choice, "false", "stop at the first faulty row instead of telling all", "true|false"},
       {"data.allow_bad", Kind::integer, "0", "faulty rows that training may leave out"},
 
-      {"train.mode", Kind::choice, "full", "what is trained", "full|lora", "LoRA comes with a later version; use full"},
+      {"train.mode", Kind::choice, "full",
+       "what is trained: all of the model, or low-rank adapters of some of its linears", "full|lora"},
       {"train.global_batch", Kind::integer, "1", "samples of an optimiser step, over all ranks"},
       {"train.micro_batch", Kind::text, "auto",
        "samples a rank runs at once; auto: what fits and is fastest; it changes nothing in the curve"},
@@ -77,22 +99,31 @@ const OptionTable& recipe_table() {
       {"train.clip_norm", Kind::number, "1.0", "global gradient norm to clip to; 0: no clipping"},
       {"train.optimizer", Kind::choice, "adamw", "optimiser", "adamw"},
 
-      {"lora.rank", Kind::integer, "32", "rank of the adapters", "", "LoRA comes with a later version"},
-      {"lora.alpha", Kind::number, "32", "scale of the adapters times rank", "", "LoRA comes with a later version"},
-      {"lora.targets", Kind::list, "", "sites with adapters", "", "LoRA comes with a later version"},
-      {"lora.dropout", Kind::number, "0", "dropout of the adapters", "", "LoRA comes with a later version"},
+      {"lora.rank", Kind::integer, "32", "rank of the adapters"},
+      {"lora.alpha", Kind::text, "auto", "their scale times the rank (its root with lora.rslora); auto: the rank"},
+      {"lora.targets", Kind::list, "",
+       "linears with adapters: names or their ends (q, ffn.0, attn1.to_q), patterns with * or regular expressions over "
+       "official or diffusers names, or all; empty: q,k,v,o,ffn.0,ffn.2"},
+      {"lora.dropout", Kind::number, "0", "share of an adapter's inputs that is dropped in training"},
+      {"lora.rslora", Kind::choice, "false", "scale alpha / sqrt(rank) instead of alpha / rank", "true|false"},
+      {"lora.dora", Kind::choice, "false", "DoRA: a trained length for each row of the weight", "true|false"},
+      {"lora.init", Kind::text, "", "a LoRA of any program to go on from; empty: A random, B zero"},
+      {"lora.export", Kind::list, "diffusers",
+       "names of the files in run.out/model: diffusers always, and any of comfyui, kohya, diffsynth, peft"},
 
       {"diffusion.timesteps", Kind::choice, "uniform", "distribution of timesteps before the shift",
        "uniform|shift|logit_normal|diffsynth"},
       {"diffusion.shift", Kind::number, "5", "flow shift of training timesteps and of the sampler"},
       {"diffusion.weighting", Kind::choice, "none", "loss weight over timesteps", "none|diffsynth"},
+      {"diffusion.image_share", Kind::number, "0.5",
+       "ti2v: share of samples that are learned as continuations of their first frame, the others from text alone"},
 
-      {"mesh.pp", Kind::integer, "1", "pipeline stages", "", "use dp_shard and dp_replicate"},
+      {"mesh.pp", Kind::integer, "1", "ranks that have a part of the units each, in a pipeline"},
       {"mesh.dp_replicate", Kind::integer, "1", "replicas of the sharded model"},
       {"mesh.dp_shard", Kind::integer, "1",
        "ranks that share parameters, gradients and states; train fills it with what is left"},
-      {"mesh.cp", Kind::integer, "1", "ring attention", "", "use dp_shard and dp_replicate"},
-      {"mesh.sp", Kind::integer, "1", "Ulysses sequence parallel", "", "use dp_shard and dp_replicate"},
+      {"mesh.cp", Kind::integer, "1", "ranks that share a sample's tokens, ring attention"},
+      {"mesh.sp", Kind::integer, "1", "ranks that share a sample's tokens, Ulysses: divides the heads"},
       {"mesh.tp", Kind::integer, "1", "tensor parallel", "", "use dp_shard and dp_replicate"},
 
       {"plan.file", Kind::text, "auto", "a plan.toml written by hand, or auto"},
@@ -105,11 +136,13 @@ const OptionTable& recipe_table() {
        "host memory that the ranks of a node may take together for what leaves the devices; empty: nine tenths of the "
        "profile's node, and nothing where the profile is cpu"},
       {"plan.nvme", Kind::text, "", "a folder on the disk that may hold what leaves the devices; empty: none"},
-      {"plan.recompute", Kind::text, "auto", "blocks that recompute: auto, none, all or a number"},
+      {"plan.recompute", Kind::text, "auto",
+       "blocks that recompute: auto, none, all, a number, or \"every 4\", one block in four"},
       {"plan.strategy", Kind::text, "auto",
        "auto, full_shard (ZeRO-3), shard_grad_op (ZeRO-2), shard_states (ZeRO-1) or no_shard"},
-      {"plan.activations", Kind::choice, "auto", "what blocks do with what their forward saves",
-       "auto|keep|recompute|offload"},
+      {"plan.activations", Kind::choice, "auto",
+       "what blocks do with what their forward saves; recompute_offload: recompute, from inputs that wait on the host",
+       "auto|keep|recompute|recompute_offload|offload"},
       {"plan.parameters", Kind::choice, "auto", "where parameter shards rest", "auto|device|host|nvme"},
       {"plan.gradients", Kind::choice, "auto", "where reduced gradients rest", "auto|device|host|nvme"},
       {"plan.states", Kind::choice, "auto", "where the optimiser's states rest", "auto|device|host|nvme"},
@@ -126,12 +159,22 @@ const OptionTable& recipe_table() {
        "the optimiser's moments; int8: blocks of 256 with a scale, tensors of under 4096 elements keep fp32",
        "fp32|bf16|int8"},
       {"plan.prefetch", Kind::text, "auto", "gathers issued ahead: auto or a number"},
+      {"plan.pipeline", Kind::choice, "auto",
+       "how pipeline stages take turns (mesh.pp): gpipe, 1f1b, interleaved, zero_bubble; auto: what is fastest",
+       "auto|gpipe|1f1b|interleaved|zero_bubble"},
+      {"plan.chunks", Kind::text, "auto", "stages a rank has when interleaved: auto or a number"},
 
       {"checkpoint.every", Kind::integer, "500", "steps between checkpoints; 0: only after the last step"},
       {"checkpoint.keep", Kind::integer, "3", "newest checkpoints kept; 0: all"},
 
       {"sample.every", Kind::integer, "0", "steps between samples; 0: none"},
       {"sample.prompts", Kind::list, "", "what to sample; empty: the first captions of the data"},
+      {"sample.image", Kind::list, "",
+       "pictures that samples begin with, one a prompt in turn; \"clip\": the first frame of the prompt's clip; empty: "
+       "that where the model needs a picture, else none"},
+      {"sample.last_image", Kind::list, "", "pictures that samples of flf2v end with, likewise"},
+      {"sample.audio", Kind::list, "",
+       "sounds that samples of s2v follow, one a prompt in turn; \"clip\" or empty: that of the prompt's clip"},
       {"sample.negative_prompt", Kind::text, "", "what to guide away from"},
       {"sample.sampler", Kind::choice, "euler", "sampler", "euler|euler_diffusers|unipc|unipc_diffusers|dpmpp"},
       {"sample.steps", Kind::integer, "30", "steps of the sampler"},
@@ -139,8 +182,13 @@ const OptionTable& recipe_table() {
       {"sample.seed", Kind::integer, "0", "seed of the starting noise"},
 
       {"fault.timeout", Kind::number, "60", "seconds after which a silent rank counts as lost"},
-      {"fault.max_restarts", Kind::integer, "0", "restarts after a lost rank", "",
-       "start the command again: it resumes"},
+      {"fault.max_restarts", Kind::integer, "0",
+       "times tessera launch goes on from the last checkpoint after a rank is lost"},
+      {"fault.slow_factor", Kind::number, "1.3",
+       "a rank that needs this many times the median's time for a sample is named as slow; 0: none is"},
+      {"fault.slow_steps", Kind::integer, "20", "steps over which that is measured"},
+      {"fault.rebalance", Kind::choice, "false",
+       "give slow ranks fewer samples of a step; it changes nothing in the curve", "true|false"},
   });
   return table;
 }

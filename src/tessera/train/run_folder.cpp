@@ -14,22 +14,22 @@
 namespace tessera::train {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using AnyJson = nlohmann::json;
 
 namespace {
 
 /// A number that may be null (NaN) or missing.
-double number(const Json& json, const char* key) {
+double number(const AnyJson& json, const char* key) {
   const auto it = json.find(key);
   return it != json.end() && it->is_number() ? it->get<double>() : NAN;
 }
 
-std::string text(const Json& json, const char* key) {
+std::string text(const AnyJson& json, const char* key) {
   const auto it = json.find(key);
   return it != json.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
-std::string mesh_text(const Json& mesh) {
+std::string mesh_text(const AnyJson& mesh) {
   std::string out;
   for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "sp", "tp"})
     if (const int size = mesh.value(axis, 1); size > 1)
@@ -37,7 +37,7 @@ std::string mesh_text(const Json& mesh) {
   return out.empty() ? "one rank" : out;
 }
 
-RunEvent read_event(const Json& json) {
+RunEvent read_event(const AnyJson& json) {
   RunEvent event{json.value("step", int64_t{0}), text(json, "type"), "", "", text(json, "prompt"), std::nullopt};
   event.file = text(json, event.type == "checkpoint" ? "folder" : "file");
   if (const double psnr = number(json, "psnr"); std::isfinite(psnr)) event.psnr = psnr;
@@ -80,7 +80,7 @@ void RunFolder::read_facts() {
     }
   }
   std::ifstream in(folder_ / "plan.json");
-  const Json plan = Json::parse(in, nullptr, false);
+  const AnyJson plan = AnyJson::parse(in, nullptr, false);
   if (!plan.is_object()) return;
   facts_.plan = text(plan, "summary");
   if (const auto mesh = plan.find("mesh"); mesh != plan.end() && mesh->is_object()) facts_.mesh = mesh_text(*mesh);
@@ -125,7 +125,7 @@ bool RunFolder::poll() {
 }
 
 void RunFolder::take_line(const std::string& line) {
-  const Json json = Json::parse(line, nullptr, false);
+  const AnyJson json = AnyJson::parse(line, nullptr, false);
   if (!json.is_object()) return;
   const bool step = text(json, "type") == "step";
   last_step_ = std::max(last_step_, step || text(json, "type") == "skip" ? json.value("step", int64_t{0}) : 0);
@@ -145,7 +145,7 @@ void RunFolder::take_line(const std::string& line) {
   steps_.push_back(std::move(m));
   if (const auto ranks = json.find("ranks"); ranks != json.end() && ranks->is_array()) {
     ranks_.clear();
-    for (const Json& rank : *ranks) ranks_.push_back(read_rank(rank));
+    for (const AnyJson& rank : *ranks) ranks_.push_back(read_rank(rank));
   }
 }
 

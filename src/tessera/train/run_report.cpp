@@ -18,7 +18,7 @@ namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using AnyJson = nlohmann::json;
 
 // Of a strip: enough to judge a clip by, small enough for a page that is sent to a phone.
 constexpr int kFrames = 8, kSide = 264;
@@ -91,7 +91,7 @@ void read_lanes(const fs::path& file, ReportInput& in) {
   int64_t step = -1;
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line, nullptr, false);
+    const AnyJson json = AnyJson::parse(line, nullptr, false);
     if (!json.is_object() || json.value("phase", "") != "train" || !json.contains("t0")) continue;
     const std::string op = json.at("op"), unit = json.at("unit").is_string() ? json["unit"].get<std::string>() : "";
     if (op == "release") continue;

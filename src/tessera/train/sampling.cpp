@@ -10,6 +10,9 @@
 #include "tessera/engine/executor.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/transfer.h"
+#include "tessera/train/conditioner.h"
+#include "tessera/train/lora_file.h"
+#include "tessera/train/mesh_checks.h"
 #include "tessera/train/prepare.h"
 #include "tessera/train/validation.h"
 
@@ -25,10 +28,10 @@ Mesh fill_mesh(Mesh mesh, int world) {
                     "the mesh " + mesh.to_string() + " has " + std::to_string(mesh.world()) + " ranks, " +
                         std::to_string(world) + " were started",
                     "start as many with tessera launch -n, or change [mesh]");
-  for (Axis axis : {Axis::pp, Axis::cp, Axis::sp, Axis::tp})
+  for (Axis axis : {Axis::tp})
     if (mesh[axis] > 1)
       throw UserError(Exit::usage, "mesh", "axis " + std::string(axis_name(axis)) + " is not supported by this version",
-                      "use dp_shard and dp_replicate");
+                      "use dp_shard, dp_replicate, cp, sp and pp");
   return mesh;
 }
 
@@ -44,13 +47,23 @@ void load_trained(Recipe recipe, const Job& job, const SampleOptions& options, e
   }
   if (fs::exists(from / "manifest.json")) {
     checkpoint::TrainingCheckpoint saved(from);
+    if (recipe.lora.on) load_initial_weights(recipe, job, store);  // the checkpoint has the adapters alone
     engine::restore(store, saved);
+  } else if (recipe.lora.on && is_lora(open_source(from))) {
+    recipe.lora.init = from.string();
+    load_initial_weights(recipe, job, store);
   } else {
     recipe.model.path = from.string();
     recipe.model.init = "load";
     load_initial_weights(recipe, job, store);
   }
   log::info("sample: weights of " + from.string());
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g %%", 100 * share);
+  return text;
 }
 
 data::ClipFormat format_of(const SampleOptions& options) {
@@ -95,6 +108,7 @@ int sample(Recipe recipe, const SampleOptions& options) {
   const Mesh mesh = fill_mesh(recipe.mesh, place.world);
   comm::Comm comm(place, mesh, recipe.fault.timeout);
   const Job job = make_job(recipe);
+  check_mesh(mesh, *job.model, job.latent);
   std::vector<std::string> prompts = options.prompts;
   if (prompts.empty())
     prompts = sample_prompts(recipe, recipe.sample.prompts.empty() ? read_items(recipe) : std::vector<data::Item>{});
@@ -105,12 +119,24 @@ int sample(Recipe recipe, const SampleOptions& options) {
   texts.push_back(recipe.sample.negative_prompt);
   const std::vector<at::Tensor> contexts = encode_texts(recipe, job, mesh, comm, place.rank, texts);
 
+  std::vector<Extras> extras;
+  std::vector<data::Sound> sounds;
+  {
+    const net::Conditions wanted = job.model->conditions();
+    const bool own_clips = !recipe.data.path.empty() || !recipe.data.metadata.empty();
+    const auto clips = [&] { return own_clips ? read_items(recipe) : std::vector<data::Item>{}; };
+    const auto pictures = prompt_pictures(recipe, prompts, clips, wanted);
+    Conditioner conditioner(recipe, job, mesh, comm, place.rank);
+    sounds = prompt_sounds(recipe, prompts, clips, wanted);
+    sounds.resize(prompts.size());  // silent, for a model that hears nothing
+    for (size_t p = 0; p < prompts.size(); ++p)
+      extras.push_back(conditioner.for_sampling(pictures[p], sounds[p], recipe.data.frames));
+  }
+
   Planned planned;
   planned.guidance_branches = job.guidance_branches;
-  net::Sample shape;
-  shape.x = at::zeros(job.latent, at::kFloat);
-  shape.context = contexts.front();
-  planned.spec = engine::measure(job.model->units(), job.model->pack({shape}), job.name, {.train = false});
+  const net::Batch shape = job.model->pack({job.model->blank(job.latent)});
+  planned.spec = engine::measure(job.model->units(), shape, job.name, {.train = false, .mesh = mesh});
   planned.choice.plan.mesh = mesh;
   planned.choice.plan.param_dtype = recipe.plan.param_dtype;  // what the model was trained with
   planned.choice.plan.units.resize(planned.spec.units.size());
@@ -126,13 +152,18 @@ int sample(Recipe recipe, const SampleOptions& options) {
   for (size_t i = 0; i < files.size(); ++i) {
     const size_t p = i / seeds.size();
     recipe.sample.seed = seeds[i % seeds.size()];
-    Denoising denoising(recipe, job, static_cast<int>(p), contexts[p], contexts.back());
+    Denoising denoising(recipe, job, static_cast<int>(p), contexts[p], contexts.back(), extras[p]);
     while (!denoising.done())
       denoising.pass([&](const std::vector<net::Batch>& batches) { return executor.forward(schedule, 0, batches); });
     if (place.rank != 0) continue;
     if (const fs::path folder = fs::path(files[i]).parent_path(); !folder.empty()) fs::create_directories(folder);
     const data::Frames frames = to_frames(job.codec->decode(denoising.latent()), recipe.data.fps);
-    data::write_clip(files[i], frames, format_of(options));
+    if (format_of(options) == data::ClipFormat::mp4)
+      data::write_mp4(files[i], frames, sounds[p]);
+    else
+      data::write_clip(files[i], frames, format_of(options));
+    if (const auto effect = denoising.audio_effect())
+      log::info("sample: the sound changes the prediction by " + percent(*effect));
     log::info("sample: " + files[i] + "  (" + prompts[p] + ", seed " + std::to_string(recipe.sample.seed) + ")");
   }
   comm.barrier();

@@ -22,6 +22,10 @@ const char* described(ModelKind kind) {
       return "a video autoencoder";
     case ModelKind::text_encoder:
       return "a text encoder";
+    case ModelKind::image_encoder:
+      return "an image encoder";
+    case ModelKind::audio_encoder:
+      return "a speech model";
     case ModelKind::lora:
       return "a LoRA";
     case ModelKind::unknown:
@@ -39,6 +43,10 @@ std::string place_of(ModelKind kind) {
       return "it belongs to data.vae";
     case ModelKind::text_encoder:
       return "it belongs to data.text_encoder_path";
+    case ModelKind::image_encoder:
+      return "it belongs to data.image_encoder_path";
+    case ModelKind::audio_encoder:
+      return "it belongs to data.audio_encoder";
     default:
       return "a LoRA changes a model and is none: give the weights of the model it was made for";
   }
@@ -57,6 +65,9 @@ void check_kind(const std::string& key, const fs::path& path, ModelKind wanted) 
     throw UserError(Exit::input, key, path.string() + ": no such file or folder",
                     "check the path; relative ones start at the current folder, " + fs::current_path().string());
   if (has_no_weights(path)) return;
+  if (wanted == ModelKind::denoiser && fs::is_directory(path / "high_noise_model"))
+    throw UserError(Exit::input, key, path.string() + " holds two experts, high_noise_model and low_noise_model",
+                    "give one of them, for instance " + (path / "low_noise_model").string());
   const checkpoint::WeightSet weights = checkpoint::open_weights(path);
   models::Shapes shapes;
   for (const auto& name : weights.names()) shapes[name] = weights.at(name).shape;
@@ -77,6 +88,10 @@ void check_sources(const Recipe& recipe) {
   if (fs::is_regular_file(recipe.data.vae)) check_kind("data.vae", recipe.data.vae, ModelKind::vae);
   if (!recipe.data.text_encoder_path.empty() && !fs::is_directory(recipe.data.text_encoder_path))
     check_kind("data.text_encoder_path", recipe.data.text_encoder_path, ModelKind::text_encoder);
+  if (!recipe.data.image_encoder_path.empty() && !fs::is_directory(recipe.data.image_encoder_path))
+    check_kind("data.image_encoder_path", recipe.data.image_encoder_path, ModelKind::image_encoder);
+  if (fs::is_regular_file(recipe.data.audio_encoder))
+    check_kind("data.audio_encoder", recipe.data.audio_encoder, ModelKind::audio_encoder);
   if (const std::string& tokenizer = recipe.data.tokenizer; !tokenizer.empty() && !fs::exists(tokenizer))
     throw UserError(Exit::input, "data.tokenizer", tokenizer + ": no such file",
                     "give a SentencePiece model (spiece.model)");

@@ -10,13 +10,14 @@ namespace {
 template <class Report, class Visit>
 void each_number(Report& r, Visit&& visit) {
   for (auto* field : {&r.loss, &r.bad_sample, &r.stop, &r.peak, &r.persistent, &r.predicted, &r.reserved, &r.host,
-                      &r.sent_shard, &r.sent_replicate})
+                      &r.work})
     visit(*field);
+  for (auto& bytes : r.sent) visit(bytes);
   for (auto& bytes : r.at_peak) visit(bytes);
   for (auto& seconds : r.busy) visit(seconds);
 }
 
-static_assert(10 + engine::kParts + plan::kLaneCount < plan::kControlDoubles, "the exchange has no room for a report");
+static_assert(9 + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles, "the exchange has no room for a report");
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }
 
@@ -46,7 +47,8 @@ void StepReport::read_meter() {
 
 void StepReport::take(const std::map<std::string, int64_t>& sent, const std::map<std::string, double>& lanes) {
   for (const auto& [axis, bytes] : sent)
-    (axis == "dp_replicate" ? sent_replicate : sent_shard) += static_cast<double>(bytes);
+    for (size_t a = 0; a < kAxes; ++a)
+      if (axis.substr(0, axis.find('+')) == axis_name(kAllAxes[a])) this->sent[a] += static_cast<double>(bytes);
   for (int lane = 0; lane < plan::kLaneCount; ++lane)
     if (const auto found = lanes.find(std::string(name(static_cast<plan::Lane>(lane)))); found != lanes.end())
       busy[static_cast<size_t>(lane)] = found->second;
@@ -67,8 +69,9 @@ RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh& mesh, i
   m.persistent_bytes = whole(report.persistent);
   m.predicted_peak_bytes = whole(report.predicted);
   m.reserved_bytes = whole(report.reserved);
-  if (mesh.shard_size() > 1) m.sent_bytes["dp_shard"] = whole(report.sent_shard);
-  if (mesh[Axis::dp_replicate] > 1) m.sent_bytes["dp_replicate"] = whole(report.sent_replicate);
+  m.sample_seconds = report.work;
+  for (size_t a = 0; a < kAxes; ++a)
+    if (mesh[kAllAxes[a]] > 1) m.sent_bytes[std::string(axis_name(kAllAxes[a]))] = whole(report.sent[a]);
   for (int lane = 0; lane < plan::kLaneCount; ++lane)
     if (const double seconds = report.busy[static_cast<size_t>(lane)]; seconds > 0)
       m.busy[std::string(name(static_cast<plan::Lane>(lane)))] = seconds;

@@ -21,8 +21,10 @@ struct StepReport {
   double stop = 0;        ///< a signal asked for the end
   double peak = 0, persistent = 0, predicted = 0, reserved = 0;
   double host = 0;                               ///< bytes on the host tier
+  double work = 0;                               ///< seconds a sample took in the step before; 0: it had none
   std::array<double, engine::kParts> at_peak{};  ///< bytes by engine::Part when the peak was reached
-  double sent_shard = 0, sent_replicate = 0;     ///< bytes of the step before
+  std::array<double, kAxes> sent{};              ///< bytes of the step before, by mesh axis; a group over several
+                                                 ///< axes counts on the outermost
   std::array<double, plan::kLaneCount> busy{};   ///< seconds of each lane in the step before
 
   /// Bytes as the meter has them now.

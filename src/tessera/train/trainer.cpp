@@ -9,21 +9,25 @@
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/training.h"
-#include "tessera/comm/heartbeat.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/executor.h"
+#include "tessera/engine/group_check.h"
 #include "tessera/engine/transfer.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/lr_schedule.h"
 #include "tessera/train/disk_need.h"
+#include "tessera/train/elastic.h"
 #include "tessera/train/export.h"
 #include "tessera/train/job.h"
+#include "tessera/train/lora_run.h"
 #include "tessera/train/objective.h"
 #include "tessera/train/progress.h"
+#include "tessera/train/rank_watch.h"
 #include "tessera/train/run_log.h"
 #include "tessera/train/run_plan.h"
 #include "tessera/train/run_report.h"
 #include "tessera/train/sampling.h"
+#include "tessera/train/slow_ranks.h"
 #include "tessera/train/stage_data.h"
 #include "tessera/train/step_report.h"
 #include "tessera/train/utilisation.h"
@@ -51,16 +55,23 @@ class Trainer {
       : recipe_(std::move(recipe)),
         place_(place),
         rank_(place.rank),
-        mesh_(fill_mesh(recipe_.mesh, place.world)),
-        heartbeat_(place),
-        comm_(place, mesh_, recipe_.fault.timeout) {
+        mesh_(elastic_mesh(recipe_.mesh, place)),
+        watch_(place),
+        comm_(place, mesh_, recipe_.fault.timeout),
+        slow_(mesh_, {recipe_.fault.slow_factor, recipe_.fault.slow_steps}) {
+    watch_.follow(comm_);
     comm_.check_agreement("recipe", recipe_.to_toml());
     job_ = make_job(recipe_);
+    check_weights(recipe_, job_);
+    recipe_.set("data.vae_tile", std::to_string(job_.vae_tile));
     out_ = recipe_.run.out;
     checkpoints_ = out_ / "checkpoints";
     if (rank_ == 0) open_run_folder();
+    watch_.phase(0, "preparing the data");
     data_ = prepare_parts(recipe_, job_, mesh_, comm_, rank_);
+    watch_.phase(0, "planning");
     plan_run();
+    watch_.phase(0, "loading the weights");
     start_engine(flags);
   }
 
@@ -74,6 +85,9 @@ class Trainer {
       }
     } catch (const Stopped&) {
       code = static_cast<int>(Exit::again);
+    } catch (const UserError& error) {
+      if (error.code() == Exit::rank_lost) log::error("another rank was lost while this one was " + watch_.where());
+      throw;
     }
     progress_->finish();
     if (code == 0)
@@ -89,7 +103,7 @@ class Trainer {
     fs::create_directories(out_ / "samples");
     for (const auto& name : checkpoint::clean_partials(checkpoints_))
       log::info("removed the incomplete checkpoint " + name);
-    if (recipe_.run.resume == "no" && checkpoint::latest(checkpoints_))
+    if (recipe_.run.resume == "no" && !restarted() && checkpoint::latest(checkpoints_))
       throw UserError(Exit::usage, "run.resume", out_.string() + " already holds checkpoints",
                       "set run.resume = \"auto\" to go on, or another run.out to start afresh");
   }
@@ -124,6 +138,7 @@ class Trainer {
     static_cast<Shapes&>(job_) = now.shapes;
     schedules_ = now.planned.schedules(rank_);
     predicted_ = now.planned.memory(rank_);
+    engine::check_groups(comm_, {&schedules_.train, &schedules_.sample, &schedules_.checkpoint});
     const int64_t sample = now.planned.run.sample_every > 0 ? schedules_.sample.arena : 0;
     store_->change_arena(std::max(schedules_.train.arena, sample));
     adamw_ = std::make_unique<optim::AdamW>(adamw_options(recipe()));
@@ -176,12 +191,14 @@ class Trainer {
     options.poison = std::getenv("TESSERA_POISON") != nullptr;
     trace_ = flags.trace;
     if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
+    running_ = planned().plan();  // the executor reads it from here on
     executor_ = std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, running_, rank_, options);
-    executor_->on_instruction([this](int64_t step, int i, const std::string& what) { heartbeat_.at(step, i, what); });
+    watch_.follow(*executor_);
 
     const std::optional<fs::path> resume = find_resume();
     if (resume) {
       checkpoint::TrainingCheckpoint saved(*resume);
+      if (recipe_.lora.on) load_initial_weights(recipe_, job_, *store_);  // the checkpoint has the adapters alone
       engine::restore(*store_, saved);
       done_ = saved.manifest().step;
       updates_ = saved.manifest().extra.value("updates", done_);
@@ -195,8 +212,10 @@ class Trainer {
                   " are done already; more steps go on from here");
     } else {
       load_initial_weights(recipe_, job_, *store_);
+      start_adapters(recipe_, *store_, comm_);
     }
     if (rank_ == 0) run_log_ = std::make_unique<RunLog>(out_, done_);
+    if (rank_ == 0 && restarted()) run_log_->fault(done_, "restart", place_.restarted_after);
     progress_ = std::make_unique<Progress>(rank_ == 0, recipe_.run.steps, done_);
     if (recipe_.plan.budget > 0) engine::Meter::set_budget(recipe_.plan.budget);
     size_t stage = 0;
@@ -204,7 +223,12 @@ class Trainer {
     begin_part(stage);
   }
 
+  /// The launcher started this rank again after another was lost: it goes on with what the run itself saved.
+  bool restarted() const { return !place_.restarted_after.empty(); }
+
   std::optional<fs::path> find_resume() const {
+    if (restarted())
+      if (const auto own = checkpoint::latest(checkpoints_)) return own;
     if (recipe_.run.resume == "no") return std::nullopt;
     if (recipe_.run.resume == "auto") return checkpoint::latest(checkpoints_);
     return fs::path(recipe_.run.resume);
@@ -215,7 +239,7 @@ class Trainer {
     if (step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
     const bool lines = step <= first_step_ + 1;
     executor_->keep_lines(lines);
-    objective_->begin(step, running_, mesh_.dp_rank(rank_));
+    objective_->begin(step, running_, rank_);
     StepMetrics metrics;
     engine::StepCalls calls;
     calls.load = [this](int micro) { return objective_->load(micro); };
@@ -227,18 +251,63 @@ class Trainer {
       return agree(step, norm, ranks, metrics);
     };
     executor_->train(schedules_.train, step, calls, adamw_.get());
+    watch_.phase(step, "what follows a step");
     busy_ = executor_->take_busy();
+    work_ = seconds_a_sample();
     if (lines) step_lines_ = executor_->last_lines();
     metrics.seconds = seconds_now() - start;
     metrics.mfu =
         model_flops_utilisation(planned().spec, planned().machine, metrics.tokens, metrics.seconds, place_.world);
-    if (rank_ != 0) return;
-    if (skipped_) {
-      run_log_->skip(step, skip_reason_);
-    } else {
-      run_log_->step(metrics);
+    if (rank_ == 0) {
+      if (skipped_) {
+        run_log_->skip(step, skip_reason_);
+      } else {
+        run_log_->step(metrics);
+      }
+      progress_->step(metrics, predicted_.peak);
     }
-    progress_->step(metrics, predicted_.peak);
+    look_for_slow_ranks(step);
+  }
+
+  /// Names ranks that have become slow and, where the recipe says so, gives them fewer samples. Every rank has the same
+  /// numbers and comes to the same answer.
+  void look_for_slow_ranks(int64_t step) {
+    slow_.step(sample_seconds_);
+    for (const SlowRanks::Slow& slow : slow_.found()) {
+      if (rank_ != 0) continue;
+      log::warn(slow.text());
+      run_log_->fault(step, "slow_rank", slow.text(), slow.rank);
+    }
+    if (!recipe_.fault.rebalance) return;
+    if (const auto shares = slow_.better_shares(running_)) give_shares(step, *shares);
+  }
+
+  /// From the next step on; stays with the shares there are where the others would not fit the budget.
+  void give_shares(int64_t step, const std::vector<int64_t>& shares) {
+    Planned changed = planned();
+    changed.choice.plan.shares = shares;
+    const plan::MemoryCurve memory = changed.memory(rank_);
+    const bool fits = recipe_.plan.budget <= 0 || memory.peak <= recipe_.plan.budget;
+    for (const auto& row : comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({fits ? 1. : 0.}))
+      if (row[0] == 0) return;
+    running_.shares = shares;
+    schedules_.train = changed.schedules(rank_).train;
+    predicted_ = memory;
+    engine::check_groups(comm_, {&schedules_.train});
+    store_->change_arena(std::max(schedules_.train.arena, planned().run.sample_every > 0 ? schedules_.sample.arena : 0));
+    if (rank_ != 0) return;
+    std::string text = "samples of a step by dp rank from now on:";
+    for (int64_t count : shares) text += " " + std::to_string(count);
+    log::info(text);
+    run_log_->fault(step, "rebalance", text, -1, shares);
+  }
+
+  /// Of this rank's own work in the step that is done.
+  double seconds_a_sample() {
+    int64_t samples = 0;
+    for (int64_t m = 0; m < running_.accumulation(); ++m) samples += running_.slice(mesh_.dp_rank(rank_), m).count;
+    const double work = watch_.take_work();
+    return samples > 0 ? work / static_cast<double>(samples) : 0;
   }
 
   StepReport report() {
@@ -249,6 +318,7 @@ class Trainer {
     r.read_meter();
     r.predicted = static_cast<double>(predicted_.peak);
     r.host = static_cast<double>(store_->host_bytes() + executor_->host_bytes());
+    r.work = work_;
     r.take(comm_.take_sent_bytes(), busy_);
     return r;
   }
@@ -258,6 +328,8 @@ class Trainer {
                                         StepMetrics& metrics) {
     std::vector<StepReport> all;
     for (const auto& row : ranks) all.push_back(StepReport::unpack(row));
+    sample_seconds_.clear();
+    for (const StepReport& c : all) sample_seconds_.push_back(c.work);
     double loss = 0;
     int64_t bad = -1;
     for (const StepReport& c : all) {
@@ -323,7 +395,11 @@ class Trainer {
   }
 
   void finish() {
-    export_model(*job_.model, *store_, comm_, rank_, out_ / "model");
+    watch_.phase(done_, "exporting the model");
+    if (recipe_.lora.on)
+      export_lora(recipe_, *store_, comm_, rank_, out_ / "model");
+    else
+      export_model(*job_.model, *store_, comm_, rank_, out_ / "model");
     const std::string schedule = (out_ / "schedule.jsonl").string();
     std::ofstream lines(schedule + ".rank-" + std::to_string(rank_), std::ios::trunc);
     for (const auto& line : step_lines_) lines << line << '\n';
@@ -356,8 +432,9 @@ class Trainer {
   const comm::Rendezvous place_;
   const int rank_;
   Mesh mesh_;
-  comm::Heartbeat heartbeat_;
+  RankWatch watch_;
   comm::Comm comm_;
+  SlowRanks slow_;
   Job job_;
   fs::path out_, checkpoints_;
   std::vector<StageData> data_;  // of each part of the run
@@ -375,6 +452,8 @@ class Trainer {
   std::unique_ptr<Progress> progress_;
   std::string trace_, skip_reason_;
   std::map<std::string, double> busy_;
+  double work_ = 0;                     // seconds a sample took this rank in the step before
+  std::vector<double> sample_seconds_;  // the same of every rank
   std::vector<std::string> step_lines_;
   int64_t done_ = 0;        // steps before this process
   int64_t first_step_ = 1;  // of this process in this part

@@ -2,14 +2,17 @@
 
 #include "tessera/base/random.h"
 #include "tessera/data/image.h"
+#include "tessera/train/codec.h"
 
 namespace tessera::train {
 
-Denoising::Denoising(const Recipe& recipe, const Job& job, int prompt, at::Tensor context, at::Tensor negative)
+Denoising::Denoising(const Recipe& recipe, const Job& job, int prompt, at::Tensor context, at::Tensor negative,
+                     std::map<std::string, at::Tensor> extra)
     : recipe_(recipe),
       job_(job),
       context_(std::move(context)),
       negative_(std::move(negative)),
+      extra_(std::move(extra)),
       sampler_(diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps),
                                        recipe.diffusion.shift)),
       x_(at::empty(job.latent, at::kFloat)) {
@@ -18,30 +21,55 @@ Denoising::Denoising(const Recipe& recipe, const Job& job, int prompt, at::Tenso
 }
 
 void Denoising::pass(const RunBranches& run) {
+  if (++passes_ > static_cast<int>(recipe_.sample.steps)) return compare_with_silence(run);
   net::Sample sample;
   sample.x = x_;
+  sample.extra = extra_;
   sample.t = sampler_->timesteps()[next_];
   sample.context = context_;
   std::vector<net::Batch> branches = {job_.model->pack({sample})};
   if (job_.guidance_branches > 1) {
     sample.context = negative_;
+    sample.extra.erase("audio");  // the other branch hears nothing
     branches.push_back(job_.model->pack({sample}));
   }
   const std::vector<at::Tensor> out = run(branches);
   at::Tensor velocity = job_.model->unpack(out[0], branches[0])[0];
+  if (extra_.count("audio") && next_ == static_cast<int>(recipe_.sample.steps) / 2) {
+    sample.context = context_;
+    sample.extra = extra_;
+    heard_ = sample, heard_velocity_ = velocity;
+  }
   if (out.size() > 1)
     velocity = diffusion::guided(job_.model->unpack(out[1], branches[1])[0], velocity, recipe_.sample.guidance);
   x_ = sampler_->step(next_++, x_, velocity);
+  hold_first_frame();
+}
+
+void Denoising::compare_with_silence(const RunBranches& run) {
+  heard_.extra.erase("audio");
+  const net::Batch silent = job_.model->pack({heard_});
+  const std::vector<net::Batch> branches(static_cast<size_t>(job_.guidance_branches), silent);
+  const at::Tensor velocity = job_.model->unpack(run(branches)[0], silent)[0];
+  audio_effect_ = ((heard_velocity_ - velocity).norm() / velocity.norm()).item<double>();
+}
+
+/// A given first frame stays what it is, whatever the model says of it.
+void Denoising::hold_first_frame() {
+  const auto given = extra_.find("image_latent");
+  if (given != extra_.end()) x_ = at::cat({given->second, x_.slice(1, 1)}, 1);
 }
 
 Validation::Validation(const Recipe& recipe, const Job& job, const PreparedData& data, std::filesystem::path out)
     : recipe_(recipe), job_(job), data_(data), out_(std::move(out)) {}
 
 void Validation::pass(int64_t, const RunBranches& run) {
-  if (!denoising_) denoising_.emplace(recipe_, job_, prompt_, data_.prompt_context(prompt_), data_.negative_context());
+  if (!denoising_)
+    denoising_.emplace(recipe_, job_, prompt_, data_.prompt_context(prompt_), data_.negative_context(),
+                       data_.prompt_extra(prompt_));
   denoising_->pass(run);
   if (!denoising_->done()) return;
-  finished_ = Finished{prompt_, denoising_->latent()};
+  finished_ = Finished{prompt_, denoising_->latent(), denoising_->audio_effect()};
   denoising_.reset();
   prompt_ = (prompt_ + 1) % data_.prompts();
 }
@@ -53,12 +81,14 @@ void Validation::write(int64_t step, const Finished& finished, RunLog& log) {
   std::snprintf(name, sizeof name, "step-%06lld-%d.mp4", static_cast<long long>(step), finished.prompt);
   const std::filesystem::path file = out_ / "samples" / name;
   const data::Frames frames = to_frames(job_.codec->decode(finished.latent), recipe_.data.fps);
-  data::write_mp4(file, frames);
+  data::write_mp4(file, frames, data_.prompt_sound(finished.prompt));
   // A prompt that is a clip's own caption has a truth to be held against: the clip as the autoencoder shows it.
   std::optional<double> psnr;
   if (const int64_t clip = data_.clip_of_prompt(finished.prompt); clip >= 0)
     psnr = data::psnr(frames, reconstruction(finished.prompt, clip));
-  log.sample({step, finished.prompt, file.string(), data_.prompt_text(finished.prompt), psnr}, frames);
+  if (!recipe_.data.online()) release(*job_.codec);  // steps on cached samples do without it
+  log.sample({step, finished.prompt, file.string(), data_.prompt_text(finished.prompt), psnr, finished.audio_effect},
+             frames);
 }
 
 const data::Frames& Validation::reconstruction(int prompt, int64_t clip) {
@@ -73,21 +103,24 @@ const data::Frames& Validation::reconstruction(int prompt, int64_t clip) {
 }
 
 data::Frames to_frames(const at::Tensor& pixels, double fps) {
-  const at::Tensor bytes =
-      pixels.clamp(-1, 1).add(1).mul(127.5).round().to(at::kByte).permute({1, 2, 3, 0}).contiguous();
   data::Frames frames;
-  frames.count = static_cast<int>(bytes.size(0));
-  frames.height = static_cast<int>(bytes.size(1));
-  frames.width = static_cast<int>(bytes.size(2));
+  frames.count = static_cast<int>(pixels.size(1));
+  frames.height = static_cast<int>(pixels.size(2));
+  frames.width = static_cast<int>(pixels.size(3));
   frames.fps = fps;
-  frames.rgb.assign(bytes.const_data_ptr<uint8_t>(), bytes.const_data_ptr<uint8_t>() + bytes.numel());
+  frames.rgb.resize(frames.frame_bytes() * static_cast<size_t>(frames.count));
+  for (int f = 0; f < frames.count; ++f) {  // one by one: a long clip is gigabytes
+    const at::Tensor numbers = pixels.select(1, f).clamp(-1, 1).add_(1).mul_(127.5).round_();
+    const at::Tensor bytes = numbers.to(at::kByte).permute({1, 2, 0}).contiguous();
+    std::copy_n(bytes.const_data_ptr<uint8_t>(), frames.frame_bytes(), frames.frame(f));
+  }
   return frames;
 }
 
 at::Tensor to_pixels(const data::Frames& frames) {
   at::Tensor bytes = at::empty({frames.count, frames.height, frames.width, 3}, at::kByte);
   std::copy(frames.rgb.begin(), frames.rgb.end(), bytes.mutable_data_ptr<uint8_t>());
-  return bytes.to(at::kFloat).div(127.5).sub(1).permute({3, 0, 1, 2}).contiguous();
+  return bytes.to(at::kFloat).div_(127.5).sub_(1).permute({3, 0, 1, 2}).contiguous();
 }
 
 }  // namespace tessera::train

@@ -20,18 +20,30 @@ using RunBranches = std::function<std::vector<at::Tensor>(const std::vector<net:
 /// One prompt's way from noise to a latent, a sampler step at a time.
 class Denoising {
  public:
-  Denoising(const Recipe& recipe, const Job& job, int prompt, at::Tensor context, at::Tensor negative);
+  /// `extra`: what the model takes beside text, the same for all branches of guidance.
+  Denoising(const Recipe& recipe, const Job& job, int prompt, at::Tensor context, at::Tensor negative,
+            std::map<std::string, at::Tensor> extra);
   void pass(const RunBranches& run);
-  bool done() const { return next_ == static_cast<int>(recipe_.sample.steps); }
+  bool done() const { return passes_ == sample_passes(recipe_, *job_.model); }
+  /// How much sound changes the prediction in the middle of the way: the root of the mean square of the difference to
+  /// that for silence, by that of the prediction for silence. Nothing for a model that hears nothing.
+  std::optional<double> audio_effect() const { return audio_effect_; }
   const at::Tensor& latent() const { return x_; }
 
  private:
+  void hold_first_frame();
+  void compare_with_silence(const RunBranches& run);
+
   const Recipe& recipe_;
   const Job& job_;
   const at::Tensor context_, negative_;
+  const std::map<std::string, at::Tensor> extra_;
   std::unique_ptr<diffusion::Sampler> sampler_;
   at::Tensor x_;
-  int next_ = 0;
+  int next_ = 0, passes_ = 0;
+  net::Sample heard_;  // of the step in the middle
+  at::Tensor heard_velocity_;
+  std::optional<double> audio_effect_;
 };
 
 class Validation {
@@ -41,6 +53,7 @@ class Validation {
   struct Finished {
     int prompt = 0;
     at::Tensor latent;
+    std::optional<double> audio_effect = {};
   };
 
   /// One sampler step of one prompt; prompts follow each other.

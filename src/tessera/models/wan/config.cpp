@@ -55,7 +55,8 @@ Config parse_official(const ConfigReader& json, const std::string& file) {
   c.in_dim = json.size("in_dim", c.in_dim);
   c.out_dim = json.size("out_dim", c.out_dim);
   c.type = parse_type(json, likely_type(c));
-  const bool usual_branch = json.has("model_type") && c.takes_pictures() && !is_expert_folder(file);
+  // fields of a recipe mean what they say; a released file leaves the branch out
+  const bool usual_branch = json.has("_class_name") && c.takes_pictures() && !is_expert_folder(file);
   if (json.has("image_dim"))
     c.image_dim = json.size("image_dim");
   else if (usual_branch && !json.is_null("image_dim"))

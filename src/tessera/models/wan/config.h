@@ -46,8 +46,8 @@ struct Config {
 using Shapes = std::map<std::string, std::vector<int64_t>>;
 
 /// Reads either form. `weights` decide what an official config.json does not say: Wan 2.1's image-to-video models have
-/// an image branch, those of Wan 2.2 have none; without weights, a model_type of i2v in a folder high_noise_model or
-/// low_noise_model is 2.2's. Throws UserError (input) naming file and field.
+/// an image branch, those of Wan 2.2 have none; without weights, a released file (with _class_name) is 2.1's unless it
+/// lies in a folder high_noise_model or low_noise_model. Throws UserError (input) naming file and field.
 Config parse_config(std::string_view json, const std::string& file, const Shapes& weights = {});
 /// The official form; fields that it leaves to defaults are written when they differ from them.
 std::string to_json(const Config& config);

@@ -10,11 +10,9 @@ Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::stri
       plan_(plan),
       rank_(rank),
       dp_rank_(plan.mesh.dp_rank(rank)),
-      gather_(group_name("gather", kShardAxes)),
-      reduce_(group_name("reduce", kShardAxes)),
       outer_(group_name("reduce_outer", {Axis::dp_replicate})),
-      whole_(group_name("reduce_whole", kWholeAxes)),
       world_(group_name("control", {kAllAxes.begin(), kAllAxes.end()})),
+      pp_rank_(plan.mesh.coordinate(rank, Axis::pp)),
       resident_(model.units.size()) {
   check_internal(
       plan.units.size() == model.units.size(), "plan.compile",
@@ -22,9 +20,9 @@ Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::stri
   schedule_.phase = std::move(phase);
   const StatesOf states = adamw_states(plan.states);
   for (size_t u = 0; u < model.units.size(); ++u) {
-    layouts_.push_back(flat_layout(model.units[u], plan.shards(static_cast<int>(u))));
-    const int shard = layouts_[u].shards > 1 ? plan.mesh.shard_rank(rank) : 0;
-    state_bytes_.push_back(state_layout(model.units[u], layouts_[u], shard, states).bytes);
+    if (plan.owns(rank, static_cast<int>(u))) own_.push_back(static_cast<int>(u));
+    layouts_.push_back(plan.layout(model.units[u], static_cast<int>(u)));
+    state_bytes_.push_back(state_layout(model.units[u], layouts_[u], plan.shard_ranks(layouts_[u], rank), states).bytes);
   }
 }
 
@@ -37,6 +35,32 @@ Compiler::GroupName Compiler::group_name(const std::string& purpose, const std::
   for (int r : plan_.mesh.group(rank_, axes)) ranks += (ranks.empty() ? "" : ",") + std::to_string(r);
   group.name = purpose + ":" + group.axis + "[" + ranks + "]";
   return group;
+}
+
+void Compiler::collect(Instruction& in, const std::string& purpose, const std::string& kind, Gathered buffers,
+                       int64_t element) const {
+  for (const Buffer& buffer : layouts_[in.unit].buffers) {
+    if (buffer.shards == 1 || (buffers == Gathered::trained && !buffer.trainable)) continue;
+    const GroupName group = group_name(purpose, plan_.axes(buffer));
+    const int64_t share =
+        buffer.stored == Stored::fp32 ? buffer.shard * element : stored_bytes(buffer.stored, buffer.shard);
+    in.comm.push_back({group.axis, kind, share * (buffer.shards - 1), group.name});
+  }
+  if (!in.comm.empty()) in.group = in.comm.front().group;
+}
+
+/// The sum of a unit's gradients over ranks that hold the same shard, or the same whole.
+void Compiler::sum_over_replicas(Instruction& in, int unit) const {
+  const UnitLayout& layout = layouts_[unit];
+  in.bytes = layout.grad_shard * kElement;
+  if (layout.sharded && !outer_.axis.empty()) in.comm = {{outer_.axis, "all_reduce", in.bytes, outer_.name}};
+  if (!layout.sharded)
+    for (const Buffer& buffer : layout.buffers) {
+      if (!buffer.trainable) continue;
+      const GroupName group = group_name("reduce_whole", plan_.axes(buffer));
+      if (!group.axis.empty()) in.comm.push_back({group.axis, "all_reduce", buffer.shard * kElement, group.name});
+    }
+  if (!in.comm.empty()) in.group = in.comm.front().group;
 }
 
 Instruction Compiler::make(Op op, Lane lane, int unit, int micro) const {
@@ -60,13 +84,11 @@ Schedule Compiler::done() {
 }
 
 Schedule Compiler::train() {
-  const int units = static_cast<int>(model_.units.size());
   schedule_.micros = static_cast<int>(plan_.accumulation());
   std::vector<Visit> visits;
-  for (int m = 0; m < schedule_.micros; ++m) {
-    for (int u = 0; u < units; ++u) visits.push_back({true, u, m});
-    for (int u = units - 1; u >= 0; --u) visits.push_back({false, u, m});
-  }
+  for (const PipelineAct& act : pipeline_acts(plan_.pipeline.schedule, plan_.mesh[Axis::pp], pp_rank_,
+                                              plan_.pipeline.chunks, schedule_.micros))
+    for (const Visit& visit : visits_of(act)) visits.push_back(visit);
   walk(visits);
   optimise();
   return done();
@@ -75,19 +97,21 @@ Schedule Compiler::train() {
 Schedule Compiler::forward_only(int micros) {
   schedule_.micros = micros;
   std::vector<Visit> visits;
-  for (int m = 0; m < micros; ++m)
-    for (int u = 0; u < static_cast<int>(model_.units.size()); ++u) visits.push_back({true, u, m});
+  for (int chunk = 0; chunk < plan_.pipeline.chunks; ++chunk)
+    for (int m = 0; m < micros; ++m)
+      for (const Visit& visit : visits_of({PipelineAct::Kind::forward, chunk, m})) visits.push_back(visit);
   forward_only_ = true;
   walk(visits);
+  if (plan_.mesh[Axis::pp] > 1) hand_out_results();
   return done();
 }
 
 Schedule Compiler::checkpoint() {
   Instruction in = make(Op::flush, Lane::disk, -1, -1);
-  for (size_t u = 0; u < layouts_.size(); ++u)
-    in.bytes += layouts_[u].shard * master_bytes(plan_.states.masters) + state_bytes_[u];
+  for (const int u : own_)
+    in.bytes += shard_bytes(layouts_[u], plan_.states.masters) + state_bytes_[u];
   in.group = world_.name;
-  if (!world_.axis.empty()) in.comm = {{world_.axis, "barrier", 0}, {world_.axis, "barrier", 0}};
+  if (!world_.axis.empty()) in.comm.assign(2, {world_.axis, "barrier", 0, world_.name});
   add(in);
   return done();
 }

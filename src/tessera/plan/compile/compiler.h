@@ -30,6 +30,7 @@ class Compiler {
     bool forward;
     int unit;
     int micro;
+    bool weights = false;  // gradients of weights that a backward left for later: uses no parameters
   };
   struct GroupName {
     std::string axis;  // "dp_shard", empty when the group has one member
@@ -52,9 +53,19 @@ class Compiler {
 
   // compile.cpp
   GroupName group_name(const std::string& purpose, const std::vector<Axis>& axes) const;
+  /// Adds one collective for each buffer of the unit whose ranks are several.
+  enum class Gathered { all, trained };
+  void collect(Instruction& in, const std::string& purpose, const std::string& kind, Gathered buffers, int64_t element) const;
+  void sum_over_replicas(Instruction& in, int unit) const;
   Instruction make(Op op, Lane lane, int unit, int micro) const;
   int add(Instruction in);
   Schedule done();
+
+  // traffic.cpp: collectives inside units
+  int64_t tokens(int micro) const;
+  int64_t samples(int micro) const;
+  void declare(Instruction& in, const std::vector<Traffic>& traffic) const;
+  Instruction output(int micro) const;
 
   // visits.cpp: parameters
   void walk(const std::vector<Visit>& visits);
@@ -65,6 +76,17 @@ class Compiler {
   Instruction use(Op op, const Visit& visit) const;
   std::optional<int> run(const Visit& visit);
   bool idle(int micro) const;
+
+  // stages.cpp: the pipeline
+  std::vector<Visit> visits_of(const PipelineAct& act) const;
+  GroupName pair_name(bool forward, int stage) const;
+  bool begins_act(const std::vector<Visit>& visits, size_t v) const;
+  std::optional<Instruction> message(Op op, bool forward, int stage, int micro) const;
+  void receive_for(const std::vector<Visit>& visits, size_t v);
+  void await_message(Instruction& in, const Visit& visit) const;
+  void pass_on(const Visit& visit, int done);
+  void drop_sent(Lane lane);
+  void hand_out_results();
 
   // activations.cpp: the host tier of what forwards save
   void stash(const Visit& visit, int forward);
@@ -94,8 +116,10 @@ class Compiler {
   const ModelSpec& model_;
   const Plan& plan_;
   const int rank_, dp_rank_;
-  const GroupName gather_, reduce_, outer_, whole_, world_;
-  std::vector<FlatLayout> layouts_;
+  const GroupName outer_, world_;
+  const int pp_rank_;
+  std::vector<int> own_;  // units of this rank's stages
+  std::vector<UnitLayout> layouts_;
   std::vector<int64_t> state_bytes_;
   std::vector<Resident> resident_;
   std::map<std::pair<int, int>, Away> away_;     // by (unit, micro)
@@ -106,6 +130,8 @@ class Compiler {
   std::vector<int> last_reduce_, last_backward_;  // of the reduce lane, of the compute lane: the norm waits for both
   Arena arena_, host_;
   Schedule schedule_;
+  std::map<std::pair<bool, std::pair<int, int>>, int> received_;  // by direction, (unit, micro): what it waits for
+  std::map<Lane, int> sent_;  // the last message of a lane, while its memory is not free
   bool forward_only_ = false;
 };
 

@@ -6,27 +6,42 @@ namespace tessera::plan {
 
 std::optional<int> Compiler::backward(const Visit& visit) {
   const UnitPlan& unit = plan_.units[visit.unit];
-  const bool nothing = idle(visit.micro), sharded = layouts_[visit.unit].shards > 1;
-  const bool rests_elsewhere = unit.gradients != Tier::device, last_micro = visit.micro + 1 == schedule_.micros;
+  // a unit of which nothing is trained only passes gradients on
+  const bool trained = layouts_[visit.unit].grad_total > 0, sharded = trained && layouts_[visit.unit].sharded;
+  const bool nothing = idle(visit.micro), rests_elsewhere = trained && unit.gradients != Tier::device;
+  const bool last_micro = visit.micro + 1 == schedule_.micros;
   const auto away = away_.find({visit.unit, visit.micro});
   const auto need = [&](Instruction in) {
     if (away != away_.end()) in.wait.push_back(away->second.fetch);
     return in;
   };
-  if (!nothing && unit.activations == Policy::recompute) add(need(use(Op::recompute, visit)));
-  Instruction in = nothing ? make(Op::idle, Lane::compute, visit.unit, visit.micro) : need(use(Op::backward, visit));
-  in.add = visit.micro > 0 && (!sharded || unit.reduces_once());
+  const bool later = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;
+  if (!nothing && !visit.weights && unit.activations == Policy::recompute) add(need(use(Op::recompute, visit)));
+  if (later && !visit.weights) {
+    if (nothing) return std::nullopt;
+    Instruction in = need(use(Op::backward, visit));
+    await_message(in, visit);
+    pass_on(visit, add(std::move(in)));
+    return std::nullopt;
+  }
+  Instruction in = nothing         ? make(Op::idle, Lane::compute, visit.unit, visit.micro)
+                   : visit.weights ? make(Op::weight_grad, Lane::compute, visit.unit, visit.micro)
+                                   : need(use(Op::backward, visit));
+  in.bytes = layouts_[visit.unit].grad_total * kElement;
+  in.add = trained && visit.micro > 0 && (!sharded || unit.reduces_once());
   if (sharded && unit.reduces_once() && visit.micro > 0) {
     in.grad = whole_gradients_.at(visit.unit);
   } else if (sharded || rests_elsewhere) {
     // Slots in flight are bounded, so that a reduction overlaps the next backward and no more: the oldest is given back
     // (and waited for) when a new one is needed.
     land(1);
-    in.grad = arena_.take(layouts_[visit.unit].total * kElement, in.wait);
+    in.grad = arena_.take(in.bytes, in.wait);
     if (in.add) in.wait.push_back(bring(Part::gradients, visit.unit, visit.micro, in.grad, in.wait));
   }
   const int64_t grad = in.grad;
+  if (!nothing && !visit.weights) await_message(in, visit);
   const int at = add(std::move(in));
+  if (!nothing && !visit.weights) pass_on(visit, at);
   if (!sharded) {
     last_backward_ = {at};  // a whole gradient is written where it stays
     if (!rests_elsewhere) return std::nullopt;
@@ -41,19 +56,18 @@ std::optional<int> Compiler::backward(const Visit& visit) {
 }
 
 void Compiler::reduce(const Visit& visit, int backward) {
-  const FlatLayout& layout = layouts_[visit.unit];
+  const UnitLayout& layout = layouts_[visit.unit];
   const bool rests_elsewhere = plan_.units[visit.unit].gradients != Tier::device;
   Instruction in = make(Op::reduce, Lane::reduce, visit.unit, visit.micro);
-  in.bytes = layout.total * kElement;
+  in.bytes = layout.grad_total * kElement;
   in.grad = schedule_.list[backward].grad;
   in.wait = {backward};
   in.scratch = arena_.take(in.bytes, in.wait);
-  in.group = reduce_.name;
   in.add = visit.micro > 0 && !plan_.units[visit.unit].reduces_once();
-  in.comm = {{reduce_.axis, "reduce_scatter", layout.shard * kElement * (layout.shards - 1)}};
+  collect(in, "reduce", "reduce_scatter", Gathered::trained, kElement);
   if (rests_elsewhere) {
     std::vector<int> wait;
-    in.target = arena_.take(layout.shard * kElement, wait);
+    in.target = arena_.take(layout.grad_shard * kElement, wait);
     if (in.add) wait = {bring(Part::gradients, visit.unit, visit.micro, in.target, wait)};
     in.wait.insert(in.wait.end(), wait.begin(), wait.end());
   }
@@ -72,19 +86,16 @@ void Compiler::reduce(const Visit& visit, int backward) {
 /// What is left to do with a step's whole gradient shard before it leaves the device: the sum over replicas, and its
 /// share of the norm. Gives the last instruction.
 int Compiler::settle(int unit, int micro, int64_t target, int last) {
-  const GroupName& group = layouts_[unit].shards > 1 ? outer_ : whole_;
-  if (!group.axis.empty()) {
-    Instruction in = make(Op::reduce_outer, Lane::reduce, unit, -1);
-    in.bytes = layouts_[unit].shard * kElement;
-    in.group = group.name;
-    in.comm = {{group.axis, "all_reduce", in.bytes}};
+  Instruction in = make(Op::reduce_outer, Lane::reduce, unit, -1);
+  sum_over_replicas(in, unit);
+  if (!in.comm.empty()) {
     in.target = target;
     in.wait = {last};
     last = add(std::move(in));
     last_reduce_ = {last};
   }
   Instruction norm = make(Op::norm, Lane::reduce, unit, -1);
-  norm.bytes = layouts_[unit].shard * kElement;
+  norm.bytes = layouts_[unit].grad_shard * kElement;
   norm.target = target;
   norm.wait = {last};
   last = add(std::move(norm));
@@ -101,29 +112,30 @@ void Compiler::land(size_t bound) {
 }
 
 void Compiler::optimise() {
-  const int units = static_cast<int>(model_.units.size());
-  for (int u = units - 1; u >= 0; --u) {
-    const GroupName& group = layouts_[u].shards > 1 ? outer_ : whole_;
-    if (group.axis.empty() || plan_.units[u].gradients != Tier::device) continue;
+  for (size_t i = own_.size(); i-- > 0;) {
+    const int u = own_[i];
+    if (layouts_[u].grad_total == 0) continue;
     Instruction in = make(Op::reduce_outer, Lane::reduce, u, -1);
-    in.bytes = layouts_[u].shard * kElement;
-    in.group = group.name;
-    in.comm = {{group.axis, "all_reduce", in.bytes}};
-    in.wait = layouts_[u].shards > 1 ? last_reduce_ : last_backward_;
+    sum_over_replicas(in, u);
+    if (in.comm.empty() || plan_.units[u].gradients != Tier::device) continue;
+    in.wait = layouts_[u].sharded ? last_reduce_ : last_backward_;
     last_reduce_ = {add(std::move(in))};
   }
   Instruction norm = make(Op::norm, Lane::compute, -1, -1);
   norm.wait = last_reduce_;
   norm.wait.insert(norm.wait.end(), last_backward_.begin(), last_backward_.end());
   norm.group = world_.name;
-  if (!world_.axis.empty()) norm.comm = {{world_.axis, "all_gather", kControlBytes}};
+  if (!world_.axis.empty()) norm.comm = {{world_.axis, "all_gather", kControlBytes, world_.name}};
   add(std::move(norm));
   // What the update of a unit needs is brought while those before it run.
   std::deque<Staged> staged;
-  int issued = 0;
-  for (int u = 0; u < units; ++u) {
-    for (; issued < units && issued <= u + plan_.prefetch; ++issued) staged.push_back(stage(issued));
-    update(u, std::move(staged.front()));
+  size_t issued = 0;
+  std::vector<int> trained;
+  for (const int u : own_)
+    if (layouts_[u].grad_total > 0) trained.push_back(u);
+  for (size_t i = 0; i < trained.size(); ++i) {
+    for (; issued < trained.size() && issued <= i + plan_.prefetch; ++issued) staged.push_back(stage(trained[issued]));
+    update(trained[i], std::move(staged.front()));
     staged.pop_front();
     land(plan_.prefetch == 0 ? 0 : 1);
   }
@@ -146,7 +158,7 @@ Compiler::Staged Compiler::stage(int unit) {
 
 void Compiler::update(int unit, Staged staged) {
   Instruction in = make(Op::update, Lane::compute, unit, -1);
-  in.bytes = layouts_[unit].shard * kElement;
+  in.bytes = layouts_[unit].grad_shard * kElement;
   in.slot = staged.parameters, in.grad = staged.gradients, in.scratch = staged.states;
   in.wait = std::move(staged.wait);
   const int at = add(std::move(in));

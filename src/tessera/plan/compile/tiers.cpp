@@ -20,7 +20,8 @@ Tier Compiler::tier(int unit, Part part) const {
 
 int64_t Compiler::bytes(int unit, Part part) const {
   if (part == Part::states) return state_bytes_[unit];
-  return layouts_[unit].shard * (part == Part::parameters ? master_bytes(plan_.states.masters) : kElement);
+  if (part == Part::parameters) return shard_bytes(layouts_[unit], plan_.states.masters);
+  return layouts_[unit].grad_shard * kElement;
 }
 
 /// Copies the buffer to the arena at `at`, after `wait`. Gives the instruction after which it is there.

@@ -7,7 +7,7 @@ namespace tessera::plan {
 /// Visit of the same unit after `v`, or -1.
 int Compiler::next_visit(const std::vector<Visit>& visits, int v) const {
   for (size_t w = v + 1; w < visits.size(); ++w)
-    if (visits[w].unit == visits[v].unit) return static_cast<int>(w);
+    if (visits[w].unit == visits[v].unit && !visits[w].weights) return static_cast<int>(w);
   return -1;
 }
 
@@ -24,8 +24,10 @@ bool Compiler::idle(int micro) const { return !forward_only_ && plan_.slice(dp_r
 void Compiler::walk(const std::vector<Visit>& visits) {
   const int count = static_cast<int>(visits.size());
   std::vector<bool> needs_gather(count, true);
-  for (int v = 0; v < count; ++v)
-    if (stays(visits, v)) needs_gather[next_visit(visits, v)] = false;
+  for (int v = 0; v < count; ++v) {
+    if (visits[v].weights) needs_gather[v] = false;
+    if (!visits[v].weights && stays(visits, v)) needs_gather[next_visit(visits, v)] = false;
+  }
   int issued = 0;
   for (int v = 0; v < count; ++v) {
     for (; issued < count && issued <= v + plan_.prefetch; ++issued) {
@@ -33,33 +35,33 @@ void Compiler::walk(const std::vector<Visit>& visits) {
       if (!visits[issued].forward) fetch(visits[issued]);
     }
     if (!visits[v].forward) fetch(visits[v]);  // where its forward came too late to fetch ahead
+    if (begins_act(visits, v)) receive_for(visits, v);
     const std::optional<int> backward = run(visits[v]);
-    if (!stays(visits, v)) release(visits[v].unit, visits[v].micro);
+    if (!visits[v].weights && !stays(visits, v)) release(visits[v].unit, visits[v].micro);
     if (backward) reduce(visits[v], *backward);  // after the release: its receive buffer may take the slot's place
   }
   land(0);
+  for (const Lane lane : {Lane::send_next, Lane::send_prev}) drop_sent(lane);
   check_internal(arena_.empty() && host_.empty(), "plan.compile", "a slot is still taken at the end of the schedule");
 }
 
 void Compiler::gather(int unit, int micro) {
   Instruction in = make(Op::gather, Lane::gather, unit, micro);
-  const FlatLayout& layout = layouts_[unit];
+  const UnitLayout& layout = layouts_[unit];
   in.bytes = layout.total * kElement;
+  in.frozen = in.bytes - layout.grad_total * kElement;
   const bool narrow = plan_.gathered() == ParamType::bf16;
   const bool away = tier(unit, Part::parameters) != Tier::device;
-  if (layout.shards > 1 || narrow || away) in.slot = arena_.take(in.bytes, in.wait);  // else it is read where it lies
-  const bool direct =
-      !narrow;  // the shard comes to its place in the slot; what is widened there needs a place of its own
+  if (layout.sharded || narrow || away) in.slot = arena_.take(in.bytes, in.wait);  // else it is read where it lies
+  // The shard comes to its place in the slot; what is widened there, or lies in several, needs a place of its own.
+  const bool direct = !narrow && layout.buffers.size() == 1 && layout.buffers[0].stored == Stored::fp32;
   if (away) {
     std::vector<int> wait = in.wait;
-    in.scratch = direct ? in.slot + (layout.shards > 1 ? plan_.mesh.shard_rank(rank_) * layout.shard * kElement : 0)
+    in.scratch = direct ? in.slot + plan_.shard_rank(layout.buffers[0], rank_) * layout.shard * kElement
                         : arena_.take(bytes(unit, Part::parameters), wait);
     in.wait.push_back(bring(Part::parameters, unit, micro, in.scratch, wait));
   }
-  if (layout.shards > 1) {
-    in.group = gather_.name;
-    in.comm = {{gather_.axis, "all_gather", layout.shard * (narrow ? 2 : kElement) * (layout.shards - 1)}};
-  }
+  collect(in, "gather", "all_gather", Gathered::all, narrow ? 2 : kElement);
   const int64_t slot = in.slot, scratch = in.scratch;
   const int at = add(std::move(in));
   if (away && !direct) arena_.give(scratch, at);
@@ -79,6 +81,14 @@ Instruction Compiler::use(Op op, const Visit& visit) const {
   Instruction in = make(op, Lane::compute, visit.unit, visit.micro);
   in.slot = resident_[visit.unit].slot;
   in.wait = {resident_[visit.unit].gather};
+  declare(in, traffic_of(model_.units[visit.unit], plan_.units[visit.unit], op));
+  return in;
+}
+
+/// What becomes of a micro-batch's prediction: an objective, or the result, put together from all that share it.
+Instruction Compiler::output(int micro) const {
+  Instruction in = make(forward_only_ ? Op::finish : Op::loss, Lane::compute, -1, micro);
+  if (forward_only_ && model_.sequence > 0) declare(in, {prediction_traffic(model_.prediction_row, plan_.mesh)});
   return in;
 }
 
@@ -86,10 +96,14 @@ Instruction Compiler::use(Op op, const Visit& visit) const {
 std::optional<int> Compiler::run(const Visit& visit) {
   if (!visit.forward) return backward(visit);
   if (idle(visit.micro)) return std::nullopt;
-  const int forward = add(use(Op::forward, visit));
+  Instruction in = use(Op::forward, visit);
+  await_message(in, visit);
+  const int forward = add(std::move(in));
   if (!forward_only_) stash(visit, forward);
-  if (visit.unit + 1 == static_cast<int>(model_.units.size()))
-    add(make(forward_only_ ? Op::finish : Op::loss, Lane::compute, -1, visit.micro));
+  pass_on(visit, forward);
+  const bool pipeline = plan_.mesh[Axis::pp] > 1;
+  if (visit.unit + 1 == static_cast<int>(model_.units.size()) && !(forward_only_ && pipeline))
+    add(output(visit.micro));
   return std::nullopt;
 }
 

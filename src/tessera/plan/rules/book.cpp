@@ -61,19 +61,33 @@ bool same_run(const Line& a, const Line& b) { return a.rank == b.rank && a.step 
 Book::Book(std::vector<Line> lines) : lines_(std::move(lines)) {
   for (size_t k = 0; k < lines_.size(); ++k)
     if (lines_[k].number == 0) lines_[k].number = static_cast<int>(k) + 1;
+  for (Line& line : lines_)
+    for (Comm& comm : line.in.comm)
+      if (comm.group.empty()) comm.group = line.in.group;
   number();
 }
 
 void Book::number() {
-  std::unordered_map<std::string, int> unit_ids, group_ids;
+  std::unordered_map<std::string, int> unit_ids;
   for (const Line& line : lines_) {
     unit_.push_back(line.in.name.empty() ? -1 : intern(unit_ids, line.in.name));
-    group_.push_back(line.in.group.empty() ? -1 : intern(group_ids, line.in.group));
+    std::vector<int>& groups = group_.emplace_back();
+    for (const Comm& comm : line.in.comm) {
+      if (comm.group.empty()) continue;
+      const int id = intern(group_ids_, comm.group);
+      if (std::find(groups.begin(), groups.end(), id) == groups.end()) groups.push_back(id);
+    }
+    if (line.in.comm.empty() && !line.in.group.empty()) groups.push_back(intern(group_ids_, line.in.group));
   }
   units_.resize(unit_ids.size());
   for (const auto& [name, id] : unit_ids) units_[id] = name;
-  groups_.resize(group_ids.size());
-  for (const auto& [name, id] : group_ids) groups_[id] = read_group(name);
+  groups_.resize(group_ids_.size());
+  for (const auto& [name, id] : group_ids_) groups_[id] = read_group(name);
+}
+
+int Book::group(const Comm& comm) const {
+  const auto found = group_ids_.find(comm.group);
+  return found == group_ids_.end() ? -1 : found->second;
 }
 
 std::string Book::what(int k) const {
@@ -125,21 +139,23 @@ void Book::check_fields(int k) {
   const bool of_a_micro = need.micro && (instruction.part == Part::none || instruction.part == Part::activations);
   if (of_a_micro && instruction.micro < 0) complain(k, "form", "names no micro-batch; set \"micro\"");
   if (lines_[k].executed && lines_[k].t1 < lines_[k].t0) complain(k, "form", "ends (t1) before it begins (t0)");
-  if ((group(k) < 0) != instruction.comm.empty())
-    complain(
-        k, "groups",
-        group(k) < 0 ? "communicates without a group; set \"group\"" : "has a group and no collective in \"comm\"");
-  if (group(k) < 0) return;
-  const Group& g = groups_[group(k)];
-  if (g.ranks.empty()) {
-    complain(k, "groups", "group '" + g.name + "' is not of the form purpose:axis[rank,rank]");
-    return;
+  if (groups_of(k).empty() != instruction.comm.empty())
+    complain(k, "groups",
+             groups_of(k).empty() ? "communicates without a group; set \"group\""
+                                  : "has a group and no collective in \"comm\"");
+  if (!instruction.comm.empty() && instruction.comm.front().group != instruction.group)
+    complain(k, "groups", "is of group '" + instruction.group + "', but its first collective is of '" +
+                              instruction.comm.front().group + "'");
+  for (const int id : groups_of(k)) {
+    const Group& g = groups_[id];
+    if (g.ranks.empty())
+      complain(k, "groups", "group '" + g.name + "' is not of the form purpose:axis[rank,rank]");
+    else if (!std::binary_search(g.ranks.begin(), g.ranks.end(), lines_[k].rank))
+      complain(k, "groups", "rank " + std::to_string(lines_[k].rank) + " is no member of its group " + g.name);
+    for (const Comm& comm : instruction.comm)
+      if (!g.ranks.empty() && group(comm) == id && comm.axis != g.axis)
+        complain(k, "groups", "collective on axis " + comm.axis + " in group " + g.name + "; expected axis " + g.axis);
   }
-  if (!std::binary_search(g.ranks.begin(), g.ranks.end(), lines_[k].rank))
-    complain(k, "groups", "rank " + std::to_string(lines_[k].rank) + " is no member of its group " + g.name);
-  for (const Comm& comm : instruction.comm)
-    if (comm.axis != g.axis)
-      complain(k, "groups", "collective on axis " + comm.axis + " in group " + g.name + "; expected axis " + g.axis);
 }
 
 void Book::resolve_waits() {

@@ -4,6 +4,7 @@
 //   Book book(lines);
 //   book.complain(k, "residency", "uses parameters that were released at " + book.at(j));
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tessera/plan/rules.h"
@@ -30,7 +31,10 @@ class Book {
   const std::vector<Line>& lines() const { return lines_; }
   const Instruction& in(int k) const { return lines_[k].in; }
   int unit(int k) const { return unit_[k]; }    ///< -1 for none
-  int group(int k) const { return group_[k]; }  ///< -1 for none
+  /// Of the collectives of line k, in order and each once.
+  const std::vector<int>& groups_of(int k) const { return group_[k]; }
+  /// Of one collective.
+  int group(const Comm& comm) const;
   const std::vector<std::string>& units() const { return units_; }
   const std::vector<Group>& groups() const { return groups_; }
   /// Lines that k waits for, as indices of lines().
@@ -52,7 +56,9 @@ class Book {
   void split_passes();
 
   std::vector<Line> lines_;
-  std::vector<int> unit_, group_;
+  std::vector<int> unit_;
+  std::vector<std::vector<int>> group_;
+  std::unordered_map<std::string, int> group_ids_;
   std::vector<std::string> units_;
   std::vector<Group> groups_;
   std::vector<std::vector<int>> waits_;

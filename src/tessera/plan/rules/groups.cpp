@@ -1,5 +1,6 @@
 // Members of a group see the same sequence of its collectives, and ranks that share several groups interleave them
-// alike: communicators are queues, so two ranks that enter A then B and B then A wait for each other for ever.
+// alike: communicators are queues, so two ranks that enter A then B and B then A wait for each other for ever. Messages
+// between stages match send by receive in order; they have lanes of their own and interleave with nothing.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -17,9 +18,10 @@ class GroupRules {
   explicit GroupRules(Book& book) : book_(book) {
     for (int k = 0; k < static_cast<int>(book.lines().size()); ++k) {
       sequence_[book.lines()[k].rank];  // a rank without collectives is a rank too
-      if (book.group(k) < 0) continue;
+      if (book.groups_of(k).empty()) continue;
       sequence_[book.lines()[k].rank].push_back(k);
-      groups_[book.lines()[k].rank].insert(book.group(k));
+      groups_[book.lines()[k].rank].insert(book.groups_of(k).begin(), book.groups_of(k).end());
+      if (is_message(k)) messages_.insert(book.groups_of(k).begin(), book.groups_of(k).end());
     }
   }
 
@@ -32,6 +34,7 @@ class GroupRules {
         Groups common;
         std::set_intersection(a->second.begin(), a->second.end(), b->second.begin(), b->second.end(),
                               std::inserter(common, common.end()));
+        std::erase_if(common, [&](int g) { return messages_.contains(g); });
         if (common.size() > 1) shared.insert(common);
       }
     for (const Groups& groups : shared) alike(groups);
@@ -57,16 +60,41 @@ class GroupRules {
   std::vector<int> filtered(int rank, const Groups& groups) const {
     std::vector<int> result;
     for (int k : sequence_.at(rank))
-      if (groups.contains(book_.group(k))) result.push_back(k);
+      if (std::any_of(book_.groups_of(k).begin(), book_.groups_of(k).end(),
+                      [&](int group) { return groups.contains(group); }))
+        result.push_back(k);
     return result;
   }
 
-  bool equal(int a, int b) const {
+  /// The collectives of line k that concern the groups.
+  std::vector<Comm> within(int k, const Groups& groups) const {
+    std::vector<Comm> result;
+    for (const Comm& comm : book_.in(k).comm)
+      if (groups.contains(book_.group(comm))) result.push_back(comm);
+    return result;
+  }
+
+  bool equal(int a, int b, const Groups& groups) const {
     // What a rank writes at a flush is its own share; what crosses the group is in `comm`.
     const bool bytes = book_.in(a).op == Op::flush || book_.in(a).bytes == book_.in(b).bytes;
-    return bytes && book_.group(a) == book_.group(b) && book_.unit(a) == book_.unit(b) &&
-           book_.in(a).op == book_.in(b).op && book_.in(a).comm == book_.in(b).comm &&
-           book_.lines()[a].step == book_.lines()[b].step && book_.lines()[a].phase == book_.lines()[b].phase;
+    const bool alike = bytes && book_.unit(a) == book_.unit(b) && book_.lines()[a].step == book_.lines()[b].step &&
+                       book_.lines()[a].phase == book_.lines()[b].phase;
+    if (is_message(a) || is_message(b)) {
+      const bool opposite = book_.in(a).op != book_.in(b).op && is_message(a) && is_message(b);
+      return alike && book_.in(a).micro == book_.in(b).micro && opposite == (rank_of(a) != rank_of(b));
+    }
+    return alike && book_.in(a).op == book_.in(b).op && 
+           same_collectives(within(a, groups), within(b, groups), carries_tokens(book_.in(a).op));
+  }
+
+  bool is_message(int k) const { return book_.in(k).op == Op::send || book_.in(k).op == Op::recv; }
+
+  /// Of a broadcast only one member sends, and shares of tokens are not all equal.
+  static bool same_collectives(const std::vector<Comm>& a, const std::vector<Comm>& b, bool tokens) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [tokens](const Comm& x, const Comm& y) {
+      const bool uneven = tokens || x.kind == "broadcast";
+      return x == y || (uneven && x.kind == y.kind && x.axis == y.axis && x.group == y.group);
+    });
   }
 
   /// All ranks that use all of `groups` run their collectives in the same order.
@@ -89,7 +117,7 @@ class GroupRules {
   /// of two equal ones the later.
   bool differs(const std::vector<std::vector<int>>& sequences, size_t n, const Groups& groups) {
     const auto same = [&](const auto& a, const auto& b) {
-      return a.size() > n && b.size() > n ? equal(a[n], b[n]) : (a.size() > n) == (b.size() > n);
+      return a.size() > n && b.size() > n ? equal(a[n], b[n], groups) : (a.size() > n) == (b.size() > n);
     };
     const auto party = [&](const auto& one) {
       return std::count_if(sequences.begin(), sequences.end(), [&](const auto& other) { return same(one, other); });
@@ -132,6 +160,7 @@ class GroupRules {
   Book& book_;
   std::map<int, std::vector<int>> sequence_;  // per rank: its lines with a collective
   std::map<int, Groups> groups_;              // per rank: groups it uses
+  Groups messages_;                           // pairs of stages
   Groups different_;                          // already complained about
 };
 

@@ -18,7 +18,8 @@ class Progress {
       : book_(book), done_(book.lines().size()), meeting_(book.groups().size()), members_(book.groups().size()) {
     for (const Pass& pass : book.passes()) ranks_[pass.rank].passes.push_back(&pass);
     for (int k = 0; k < static_cast<int>(book.lines().size()); ++k)
-      if (book.group(k) >= 0) members_[book.group(k)].insert(book.lines()[k].rank);
+      for (const int group : book.groups_of(k)) members_[group].insert(book.lines()[k].rank);
+    met_.resize(book.lines().size());
   }
 
   void run() {
@@ -73,10 +74,15 @@ class Progress {
     return std::all_of(book_.waits(k).begin(), book_.waits(k).end(), [&](int wait) { return done_[wait]; });
   }
 
-  /// Arrives at the collective of `k`; true once all members have (the others are told when the last one comes).
+  /// Goes through the collectives of `k`, one after the other; true when all are done.
   bool meet(int k) {
-    const int group = book_.group(k);
-    if (group < 0) return true;
+    const std::vector<int>& groups = book_.groups_of(k);
+    while (met_[k] < groups.size() && meet(k, groups[met_[k]])) ++met_[k];
+    return met_[k] == groups.size();
+  }
+
+  /// Arrives at a collective of `k`; true once all members have (the others are told when the last one comes).
+  bool meet(int k, int group) {
     auto& meeting = meeting_[group];
     if (meeting.met.erase(k) > 0) return true;
     meeting.arrived.try_emplace(book_.lines()[k].rank, k);  // one at a time: a communicator is a queue
@@ -103,10 +109,11 @@ class Progress {
         others += (others.empty() ? "; so is rank " : ", rank ") + std::to_string(rank) + " at " + book_.at(at);
     }
     if (first < 0) return;
-    const bool meets = book_.group(first) >= 0 && waited(first);
+    const std::vector<int>& groups = book_.groups_of(first);
+    const bool meets = met_[first] < groups.size() && waited(first);
     book_.complain(first, "progress",
                    "is stuck for ever, waiting for " +
-                       (meets ? "the other members of " + book_.in(first).group : missing(first)) + others +
+                       (meets ? "the other members of " + book_.groups()[groups[met_[first]]].name : missing(first)) + others +
                        "; order waits and collectives alike on all ranks");
   }
 
@@ -124,6 +131,7 @@ class Progress {
   Book& book_;
   std::map<int, Rank> ranks_;
   std::vector<bool> done_;
+  std::vector<size_t> met_;  // per line: how many of its collectives are done
   std::vector<Meeting> meeting_;
   std::vector<std::set<int>> members_;  // ranks of the file that use the group
   std::deque<int> ready_;

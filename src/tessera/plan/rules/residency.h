@@ -28,7 +28,7 @@ class Residency {
           "is never released before " + book_.at(k) + " gathers the unit again; put its release after its last use");
       arena_.give(unit.gather, book_.in(unit.gather).slot, k);
     }
-    const bool sharded = book_.group(k) >= 0;
+    const bool sharded = !book_.groups_of(k).empty();
     if (sharded && book_.in(k).slot < 0)
       book_.complain(k, "form", "gathers from a group and has no \"slot\" to gather into");
     sizes_.whole(k, "all_gather");

@@ -23,35 +23,55 @@ class SizeRules {
     rank_ = rank;
   }
 
-  int64_t bytes(int unit) const { return sizes_[unit].bytes; }  ///< of the whole unit, -1 when no line has told it
-  int shards(int unit) const { return sizes_[unit].shards; }
+  bool sharded(int unit) const { return sizes_[unit].sharded; }
 
-  /// Line `k` moves the whole unit, by one collective of `kind` where it has a group.
+  /// Line `k` moves a whole unit's parameters, or its whole gradient (reduce): by collectives of `kind`, if by any.
   void whole(int k, const std::string& kind) {
     Size& size = sizes_[book_.unit(k)];
-    if (size.line < 0) size = {book_.in(k).bytes, k, members(k)};
-    expect(k, size.bytes, "the unit's size in " + book_.at(size.line));
-    collective(k, kind);
+    const bool reduces = book_.in(k).op == Op::reduce;
+    int64_t& bytes = reduces ? size.gradient : size.parameters;
+    int& line = reduces ? size.reduce : size.gather;
+    if (line < 0) bytes = book_.in(k).bytes, line = k;
+    if (!reduces && !book_.groups_of(k).empty()) size.sharded = true;
+    expect(k, bytes, "the unit's size in " + book_.at(line));
+    int64_t shard = 0;
+    if (collectives(k, kind, &shard) && reduces) note_shard(k, shard);
   }
 
-  /// Line `k` works on this rank's shard.
+  /// Line `k` writes a unit's gradient.
+  void gradient(int k) {
+    Size& size = sizes_[book_.unit(k)];
+    if (size.reduce < 0) size.gradient = book_.in(k).bytes, size.reduce = k;
+    expect(k, size.gradient, "the size of the unit's gradient in " + book_.at(size.reduce));
+    if (size.gather >= 0 && size.parameters - book_.in(size.gather).frozen != size.gradient)
+      book_.complain(k, "bytes",
+                     "the gradient has " + std::to_string(size.gradient) + " bytes, but " + book_.at(size.gather) +
+                         " gathers " + std::to_string(size.parameters - book_.in(size.gather).frozen) +
+                         " of what is trained");
+    if (!size.sharded) note_shard(k, size.gradient);
+  }
+
+  /// Line `k` works on this rank's shard of the gradient, or of what it belongs to.
   void shard(int k, const std::string& kind = "") {
     const Size& size = sizes_[book_.unit(k)];
-    if (size.line >= 0)
-      expect(k, size.bytes / size.shards,
-             "1/" + std::to_string(size.shards) + " of the unit's size in " + book_.at(size.line));
-    collective(k, kind);
+    note_shard(k, book_.in(k).bytes);
+    expect(k, size.shard, "the size of the shard in " + book_.at(size.shard_line));
+    collectives(k, kind);
   }
+
+  /// Bytes of this rank's shard of the unit's gradient, -1 when no line has told it.
+  int64_t shard_of(int unit) const { return sizes_[unit].shard; }
 
  private:
   struct Size {
-    int64_t bytes = -1;
-    int line = -1;
-    int shards = 1;
+    int64_t parameters = -1, gradient = -1, shard = -1;  // bytes
+    int gather = -1, reduce = -1, shard_line = -1;       // the lines that told them
+    bool sharded = false;
   };
 
-  int members(int k) const {
-    return book_.group(k) < 0 ? 1 : std::max(1, static_cast<int>(book_.groups()[book_.group(k)].ranks.size()));
+  void note_shard(int k, int64_t bytes) {
+    Size& size = sizes_[book_.unit(k)];
+    if (size.shard_line < 0) size.shard = bytes, size.shard_line = k;
   }
 
   void expect(int k, int64_t bytes, const std::string& why) {
@@ -61,22 +81,35 @@ class SizeRules {
           "moves " + std::to_string(book_.in(k).bytes) + " bytes, expected " + std::to_string(bytes) + ": " + why);
   }
 
-  /// A rank sends its shard to each of the other n - 1 members, or its part to each of them; of an all-reduce, all.
-  void collective(int k, const std::string& kind) {
+  /// A rank sends its shard to each of the other n - 1 members, or its part to each of them; of an all-reduce, all. A
+  /// unit may have several buffers, each with its group. `shard`: bytes of the rank's shards of all of them.
+  bool collectives(int k, const std::string& kind, int64_t* shard = nullptr) {
     const std::vector<Comm>& comm = book_.in(k).comm;
-    if (book_.group(k) < 0 || comm.empty()) return;
-    if (comm.size() != 1 || comm.front().kind != kind) {
-      book_.complain(k, "groups",
-                     "runs " + comm.front().kind + ", expected " + (kind.empty() ? "no collective" : "one " + kind));
-      return;
+    int64_t whole = 0, parts = 0;
+    bool over_tp = false;
+    for (const Comm& c : comm) {
+      if (book_.group(c) < 0) return false;
+      if (c.kind != kind || kind.empty()) {
+        book_.complain(k, "groups",
+                       "runs " + c.kind + ", expected " + (kind.empty() ? "no collective" : "one " + kind));
+        return false;
+      }
+      const auto n = std::max<int64_t>(2, static_cast<int64_t>(book_.groups()[book_.group(c)].ranks.size()));
+      const int64_t part = kind == "all_reduce" ? c.bytes : c.bytes / (n - 1);
+      over_tp = over_tp || c.axis.ends_with("tp");
+      parts += part;
+      whole += kind == "all_reduce" ? part : part * n;
     }
-    const int64_t n = members(k), whole = book_.in(k).bytes;
-    const int64_t sent = kind == "all_reduce" ? whole : whole / n * (n - 1);
-    const bool narrow = kind == "all_gather" && comm.front().bytes * 2 == sent;  // parameters that travel as bf16
-    if ((comm.front().bytes != sent && !narrow) || (kind != "all_reduce" && whole % n != 0))
-      book_.complain(k, "bytes",
-                     "sends " + std::to_string(comm.front().bytes) + " bytes, expected " + std::to_string(sent) +
-                         " of " + std::to_string(whole) + " on " + std::to_string(n) + " ranks");
+    if (comm.empty()) return false;
+    if (shard) *shard = parts;
+    const bool narrow = kind == "all_gather" && whole * 2 == book_.in(k).bytes;  // parameters that travel as bf16
+    // what the ranks of tp do not share is not gathered where nobody else shares it
+    const bool partial = over_tp && whole < book_.in(k).bytes;
+    if (whole == book_.in(k).bytes || narrow || partial) return true;
+    book_.complain(k, "bytes",
+                   "sends " + std::to_string(comm.front().bytes) + " bytes, expected a share of " +
+                       std::to_string(book_.in(k).bytes) + " (these make " + std::to_string(whole) + ")");
+    return false;
   }
 
   Book& book_;

@@ -2,6 +2,7 @@
 // an executor would run it, and each operation has one function.
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "tessera/plan/rules/arena_rules.h"
@@ -37,7 +38,9 @@ class StepRules {
 
   void run() {
     for (int k = pass_.begin; k < pass_.end; ++k)
-      if (book_.unit(k) >= 0) units_.insert(book_.unit(k));
+      if (book_.unit(k) >= 0 && !is_message(k)) units_.insert(book_.unit(k));
+    for (int k = pass_.begin; k < pass_.end; ++k)
+      if (book_.in(k).op == Op::weight_grad) deferred_.insert({book_.unit(k), book_.in(k).micro});
     for (int k = pass_.begin; k < pass_.end; ++k) step(k);
     finish();
   }
@@ -45,7 +48,7 @@ class StepRules {
  private:
   /// What happened to one micro-batch of one unit: lines, -1 for not yet.
   struct Work {
-    int forward = -1, recompute = -1, gradient = -1, reduce = -1;
+    int forward = -1, recompute = -1, backward = -1, gradient = -1, reduce = -1;
     int stash = -1, drop = -1, fetch = -1;
   };
 
@@ -78,11 +81,17 @@ class StepRules {
       case Op::update:
         return update(k);
       case Op::stash:
-        return book_.in(k).part == Part::activations ? stash(k) : send(k);
+        return book_.in(k).part == Part::activations ? stash(k) : leave(k);
       case Op::drop:
-        return drop(k);
+        return is_message(k) ? forget(k) : drop(k);
       case Op::fetch:
         return book_.in(k).part == Part::activations ? fetch(k) : tiers_.fetch(k);
+      case Op::send:
+        return send(k);
+      case Op::recv:
+        return recv(k);
+      case Op::weight_grad:
+        return weight_grad(k);
       case Op::flush:
         return;  // writes what update has left; its barriers are a matter of groups
     }
@@ -101,6 +110,7 @@ class StepRules {
 
   void forward(int k) {
     residency_.use(k);
+    take_message(k, /*forward=*/true);
     Work& work = work_of(k);
     if (once(k, work.forward)) open_[book_.in(k).micro].push_back(k);
   }
@@ -135,10 +145,11 @@ class StepRules {
     residency_.use(k);
     Work& work = work_of(k);
     const auto output = output_.find(book_.in(k).micro);
-    if (output == output_.end())
-      book_.complain(k, "order", "has no gradient to start from: the loss of this micro-batch must come before it");
-    else
+    const bool sent = take_message(k, /*forward=*/false) || gradients_.contains(book_.in(k).micro);
+    if (output != output_.end())
       after(k, output->second, "the gradient may not be there");
+    else if (!sent)
+      book_.complain(k, "order", "has no gradient to start from: the loss of this micro-batch must come before it");
     if (work.forward < 0) {
       book_.complain(k, "order", "has no forward of this micro-batch before it");
     } else {
@@ -151,6 +162,17 @@ class StepRules {
     else if (recomputed_.contains({pass_.step, book_.unit(k)}))
       book_.complain(k, "order",
                      "the unit is recomputed elsewhere in this step, but not before this line; put its recompute here");
+    once(k, work.backward);
+    if (!deferred_.contains({book_.unit(k), book_.in(k).micro})) gradient(k, work);
+  }
+
+  /// What the backward has left for later.
+  void weight_grad(int k) {
+    Work& work = work_of(k);
+    if (work.backward < 0)
+      book_.complain(k, "order", "has no backward of this micro-batch before it");
+    else
+      after(k, work.backward, "what it needs may not be there");
     gradient(k, work);
   }
 
@@ -171,6 +193,49 @@ class StepRules {
           k, "order",
           "is idle in a micro-batch that " + book_.at(work.forward) + " has run; a rank does one or the other");
     gradient(k, work);
+  }
+
+  // -- messages between stages -------------------------------------------------------------------------------------
+
+  bool is_message(int k) const { return book_.in(k).part == Part::message; }
+  static bool goes_forward(Lane lane) { return lane == Lane::send_next || lane == Lane::recv_prev; }
+
+  /// What is sent was made before: by the last forward (or backward) of its micro-batch in the list.
+  void send(int k) {
+    const bool forward = goes_forward(book_.in(k).lane);
+    int maker = -1;
+    for (int j = pass_.begin; j < k; ++j)
+      if (book_.in(j).op == (forward ? Op::forward : Op::backward) && book_.in(j).micro == book_.in(k).micro) maker = j;
+    if (maker < 0)
+      book_.complain(k, "order",
+                     std::string("sends what no ") + (forward ? "forward" : "backward") +
+                         " of this micro-batch has made; put it after that");
+    else
+      after(k, maker, "what it sends may not be there");
+    in_flight_[k] = -1;
+  }
+
+  /// The memory of what was sent is free.
+  void forget(int k) {
+    bool any = false;
+    for (int wait : book_.waits(k))
+      if (const auto found = in_flight_.find(wait); found != in_flight_.end()) any = true, once(k, found->second);
+    if (!any) book_.complain(k, "order", "frees what was sent and waits for no send; add that line to \"wait\"");
+  }
+
+  void recv(int k) {
+    const bool forward = goes_forward(book_.in(k).lane);
+    once(k, received_.try_emplace({book_.unit(k), book_.in(k).micro, forward}, -1).first->second);
+    if (!forward) gradients_.insert(book_.in(k).micro);
+  }
+
+  /// Line `k` uses what its unit was sent, if anything was.
+  bool take_message(int k, bool forward) {
+    const auto found = received_.find({book_.unit(k), book_.in(k).micro, forward});
+    if (found == received_.end()) return false;
+    after(k, found->second, "what it was sent may not be there");
+    used_.insert(found->second);
+    return true;
   }
 
   // -- the host tier of activations --------------------------------------------------------------------------------
@@ -229,15 +294,17 @@ class StepRules {
   // -- gradients ---------------------------------------------------------------------------------------------------
 
   void gradient(int k, Work& work) {
+    if (book_.in(k).bytes == 0) return sizes_.gradient(k);  // nothing of the unit is trained
     if (norm_ >= 0)
       book_.complain(k, "order", "writes a gradient after " + book_.at(norm_) + " has counted them; move it before");
     once(k, work.gradient);
-    if (sizes_.shards(book_.unit(k)) > 1 && book_.in(k).grad < 0)
+    sizes_.gradient(k);
+    if (sizes_.sharded(book_.unit(k)) && book_.in(k).grad < 0)
       book_.complain(k, "form", "writes a gradient that is sharded and has no slot \"grad\" for it");
     int& open = unreduced_[book_.unit(k)];
     if (book_.in(k).add && open < 0 && tiers_.present(k, Part::gradients)) {
       tiers_.absorb(k, Part::gradients);  // the sum so far was brought back
-      arena_.take(k, book_.in(k).grad, sizes_.bytes(book_.unit(k)), "gradient slot");
+      arena_.take(k, book_.in(k).grad, book_.in(k).bytes, "gradient slot");
       open = k;
       return;
     }
@@ -254,7 +321,7 @@ class StepRules {
     }
     if (open >= 0)
       book_.complain(k, "order", "begins a new gradient, and that of " + book_.at(open) + " is lost; add to it");
-    arena_.take(k, book_.in(k).grad, sizes_.bytes(book_.unit(k)), "gradient slot");
+    arena_.take(k, book_.in(k).grad, book_.in(k).bytes, "gradient slot");
     open = k;
   }
 
@@ -278,7 +345,7 @@ class StepRules {
     if (book_.in(k).target >= 0 && book_.in(k).add)
       tiers_.use(k, Part::gradients, book_.in(k).target, /*changes=*/true);
     else if (book_.in(k).target >= 0)
-      tiers_.make(k, Part::gradients, book_.in(k).target, book_.in(k).bytes / sizes_.shards(book_.unit(k)));
+      tiers_.make(k, Part::gradients, book_.in(k).target, sizes_.shard_of(book_.unit(k)));
     const int open = std::exchange(unreduced_[book_.unit(k)], -1);
     if (open >= 0) arena_.give(open, book_.in(open).grad, k);
     bool earlier = false;
@@ -295,7 +362,7 @@ class StepRules {
   }
 
   /// A gradient shard leaves the device: what was summed in the arena until here goes on elsewhere.
-  void send(int k) {
+  void leave(int k) {
     const int unit = book_.unit(k);
     if (book_.in(k).part == Part::gradients && book_.in(k).lane == Lane::d2h) {
       after_gradients(k, unit);
@@ -326,11 +393,11 @@ class StepRules {
   void norm(int k) {
     bool replicated[2] = {false, false};  // of whole units, of sharded ones
     for (size_t unit = 0; unit < outer_.size(); ++unit)
-      if (outer_[unit] >= 0) replicated[sizes_.shards(static_cast<int>(unit)) > 1] = true;
+      if (outer_[unit] >= 0) replicated[sizes_.sharded(static_cast<int>(unit))] = true;
     for (int unit : units_) {
       if (outer_[unit] >= 0)
         after(k, outer_[unit], "that gradient is not summed over the replicas yet");
-      else if (replicated[sizes_.shards(unit) > 1] && has_gradient(unit))
+      else if (replicated[sizes_.sharded(unit)] && has_gradient(unit))
         book_.complain(
             k, "order",
             "counts the gradient of " + book_.units()[unit] + ", which has no reduce_outer; put it before this line");
@@ -381,10 +448,14 @@ class StepRules {
   void finish() {
     residency_.finish();
     tiers_.finish();
+    for (const auto& [key, recv] : received_)
+      if (!used_.contains(recv)) book_.complain(recv, "order", "receives what nothing uses; remove it on both ranks");
+    for (const auto& [send, drop] : in_flight_)
+      if (drop < 0) book_.complain(send, "order", "keeps its memory for ever; put a drop that waits for it after it");
     int gradient = -1;
     for (const auto& [key, work] : work_) {
       gradient = std::max(gradient, work.gradient);
-      const bool sent = tiers_.rests_elsewhere(key.first, Part::gradients) && sizes_.shards(key.first) == 1;
+      const bool sent = tiers_.rests_elsewhere(key.first, Part::gradients) && !sizes_.sharded(key.first);
       if (work.gradient >= 0 && work.reduce < 0 && book_.in(work.gradient).grad >= 0 && !sent)
         book_.complain(work.gradient, "order", "its gradient slot is never reduced; put its reduce after it");
       if (work.gradient >= 0 && norm_ >= 0 && updated_[key.first] < 0)
@@ -426,6 +497,11 @@ class StepRules {
   std::map<std::pair<int, int>, Work> work_;  // (unit, micro-batch)
   std::map<int, std::vector<int>> open_;      // per micro-batch: forwards whose backward is to come, in order
   std::map<int, int> output_;                 // per micro-batch: its loss or finish
+  std::map<std::tuple<int, int, bool>, int> received_;  // (unit, micro-batch, forward): its recv
+  std::set<int> used_;                                  // recvs that something used
+  std::set<std::pair<int, int>> deferred_;              // (unit, micro-batch) whose weights' gradients come later
+  std::set<int> gradients_;                             // micro-batches whose gradient was received
+  std::map<int, int> in_flight_;                        // by send: the drop of its memory
   int norm_ = -1;
 };
 

@@ -95,11 +95,15 @@ using CaseResults = std::vector<CaseFile>;
 /// kind -> what checks it; the one list of kinds.
 CaseResults verify_dit(const CaseContext& context);
 CaseResults verify_dit_moe(const CaseContext& context);
+CaseResults verify_lora(const CaseContext& context);
+CaseResults verify_dit_s2v(const CaseContext& context);
+CaseResults verify_wav2vec(const CaseContext& context);
 CaseResults verify_adamw(const CaseContext& context);
 CaseResults verify_lr_schedules(const CaseContext& context);
 CaseResults verify_flow(const CaseContext& context);
 CaseResults verify_vae(const CaseContext& context);
 CaseResults verify_umt5(const CaseContext& context);
+CaseResults verify_clip_vision(const CaseContext& context);
 CaseResults verify_adam8bit(const CaseContext& context);
 CaseResults verify_grad_scaler(const CaseContext& context);
 CaseResults verify_fp8(const CaseContext& context);

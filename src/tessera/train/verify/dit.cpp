@@ -10,10 +10,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWeights[] = {"model.safetensors", "diffusers.safetensors"};
+constexpr const char* kDitWeights[] = {"model.safetensors", "diffusers.safetensors"};
 
 /// Inputs of the case that are extras of sample i: in.<name>.<i>, and row i of in.<name> of the whole batch.
-std::map<std::string, at::Tensor> read_extras(const CaseFile& file, int64_t i, int64_t samples) {
+std::map<std::string, at::Tensor> read_dit_extras(const CaseFile& file, int64_t i, int64_t samples) {
   std::map<std::string, at::Tensor> extras;
   const std::string end = "." + std::to_string(i);
   for (const std::string& full : file.names("in.")) {
@@ -31,6 +31,8 @@ std::map<std::string, at::Tensor> read_extras(const CaseFile& file, int64_t i, i
   return extras;
 }
 
+}  // namespace
+
 std::vector<net::Sample> read_samples(const CaseFile& file, const net::Denoiser& model) {
   const at::Tensor t = file.tensor("in.t").to(at::kDouble);
   const std::string where = file.case_name() + "/" + file.file_name();
@@ -43,7 +45,7 @@ std::vector<net::Sample> read_samples(const CaseFile& file, const net::Denoiser&
     net::Sample sample;
     sample.x = file.tensor("in.x." + n);
     sample.context = file.tensor("in.context." + n);
-    sample.extra = read_extras(file, i, t.size(0));
+    sample.extra = read_dit_extras(file, i, t.size(0));
     if (t.dim() == 1) {
       sample.t = t[i].item<double>();
     } else {  // what stands after a sample's own tokens is padding
@@ -59,6 +61,8 @@ std::vector<net::Sample> read_samples(const CaseFile& file, const net::Denoiser&
   }
   return samples;
 }
+
+namespace {
 
 void compare_input_grads(const DitRun& run, double tolerance, CaseFile& file) {
   for (size_t i = 0; i < run.input_grads.size(); ++i) {
@@ -76,7 +80,8 @@ void compare_input_grads(const DitRun& run, double tolerance, CaseFile& file) {
   }
 }
 
-void check_file(const CaseContext& context, const std::string& weights, CaseResults& results, const fs::path& path) {
+void check_dit_file(const CaseContext& context, const std::string& weights, CaseResults& results,
+                    const fs::path& path) {
   CaseFile file(context.name, path, weights);
   const auto model = models::make_denoiser({.config_text = context.config.dump()});
   const std::vector<net::Sample> samples = read_samples(file, *model);
@@ -101,9 +106,9 @@ void check_experts(const CaseContext& context, const std::string& weights, CaseR
     return context.config.at(key);
   };
   const auto experts = config("experts").get<std::vector<std::string>>();  // high noise first
-  const double boundary =
-      config("boundary").get<double>() * context.config.value("num_train_timesteps", 1000.0);
-  check_input(experts.size() == 2, "verify", "config.json: experts names " + std::to_string(experts.size()) + " folders");
+  const double boundary = config("boundary").get<double>() * context.config.value("num_train_timesteps", 1000.0);
+  check_input(experts.size() == 2, "verify",
+              "config.json: experts names " + std::to_string(experts.size()) + " folders");
   std::vector<int64_t> serves;
   for (int64_t i = 0; i < t.size(0); ++i) serves.push_back(t[i].item<double>() >= boundary ? 0 : 1);
   file.compare("out.expert", at::tensor(serves, at::kLong), 0.0);
@@ -137,13 +142,13 @@ void check_experts(const CaseContext& context, const std::string& weights, CaseR
   results.push_back(std::move(file));
 }
 
-using Check = void (*)(const CaseContext&, const std::string&, CaseResults&, const fs::path&);
+using DitCheck = void (*)(const CaseContext&, const std::string&, CaseResults&, const fs::path&);
 
 /// Every case file with the weights of both namings; `part`: the folder to look for the second in.
-CaseResults check_all(const CaseContext& context, const fs::path& part, Check check) {
+CaseResults check_dit_files(const CaseContext& context, const fs::path& part, DitCheck check) {
   CaseResults results;
-  for (const std::string weights : kWeights) {
-    if (weights != kWeights[0] && !fs::exists(part / weights)) continue;
+  for (const std::string weights : kDitWeights) {
+    if (weights != kDitWeights[0] && !fs::exists(part / weights)) continue;
     for (const auto& path : context.case_files()) check(context, weights, results, path);
   }
   return results;
@@ -151,10 +156,10 @@ CaseResults check_all(const CaseContext& context, const fs::path& part, Check ch
 
 }  // namespace
 
-CaseResults verify_dit(const CaseContext& context) { return check_all(context, context.folder, check_file); }
+CaseResults verify_dit(const CaseContext& context) { return check_dit_files(context, context.folder, check_dit_file); }
 
 CaseResults verify_dit_moe(const CaseContext& context) {
-  return check_all(context, context.folder / "high_noise_model", check_experts);
+  return check_dit_files(context, context.folder / "high_noise_model", check_experts);
 }
 
 }  // namespace tessera::train

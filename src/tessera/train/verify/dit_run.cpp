@@ -5,7 +5,10 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/executor.h"
 #include "tessera/engine/measure.h"
+#include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/transfer.h"
+#include "tessera/models/adapted.h"
+#include "tessera/train/mesh_checks.h"
 #include "tessera/train/objective.h"
 
 namespace tessera::train {
@@ -70,10 +73,11 @@ plan::Plan plan_for(const plan::ModelSpec& spec, const Mesh& mesh, int64_t sampl
 }  // namespace
 
 DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std::vector<net::Sample>& samples,
-               const std::filesystem::path& weights, size_t of) {
+               const std::filesystem::path& weights, size_t of, const engine::Fill& adapters) {
+  check_mesh(context.mesh, model);
   const auto count = static_cast<int64_t>(samples.size());
-  const plan::ModelSpec spec =
-      engine::measure(model.units(), model.pack(samples), context.name, {.train = true, .input_grad = true});
+  const plan::ModelSpec spec = engine::measure(model.units(), model.pack(samples), context.name,
+                                               {.train = true, .input_grad = true, .mesh = context.mesh});
   const plan::Plan plan = plan_for(spec, context.mesh, count);
   const plan::Schedule schedule = plan::compile_train(spec, plan, context.rank);
   std::vector<std::string> prefixes;
@@ -81,8 +85,12 @@ DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std
   engine::Store store(spec, prefixes, plan, context.rank, at::kCPU);
   store.set_arena(schedule.arena);
   const auto naming = weights.filename().string().starts_with("diffusers") ? "diffusers" : "official";
-  engine::load_weights(store, checkpoint::open_weights(weights),
-                       [&](const std::string& name) { return model.foreign_name(name, naming); }, {});
+  engine::load_weights(
+      store, checkpoint::open_weights(weights),
+      [&](const std::string& name) {
+        return models::is_adapter_parameter(name) ? "" : model.foreign_name(name, naming);
+      },
+      {}, adapters);
   engine::Executor executor(model.units(), store, *context.comm, plan, context.rank,
                             {.input_grad = true, .poison = true});
 
@@ -97,15 +105,13 @@ DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std
     return batch_mine = model.pack(mine);
   };
   calls.loss = [&](const at::Tensor& prediction, const net::Batch& batch, int) {
-    at::Tensor gradient = at::empty_like(prediction);
-    const auto outputs = model.unpack(prediction, batch);
+    at::Tensor gradient = at::zeros_like(prediction);
+    const auto outputs = model.unpack(engine::whole_tokens(prediction, batch.tokens, executor.parallel()), batch);
     const double share = 1.0 / static_cast<double>(of);
     for (int64_t s = 0; s < slice.count; ++s) {
       shared.put(numbered("out", slice.first + s), outputs[s]);
-      const int64_t begin = batch.tokens.offsets[s], rows = batch.tokens.offsets[s + 1] - begin;
-      const at::Tensor target = model.pack_target(mine[s].target);
-      result.loss +=
-          share * mean_squared_error(prediction.narrow(0, begin, rows), target, share, gradient.narrow(0, begin, rows));
+      const Target target = {model.pack_target(mine[s].target)};
+      result.loss += share * sample_error(prediction, batch, s, target, share, gradient);
     }
     return gradient;
   };
@@ -116,8 +122,9 @@ DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std
     return std::nullopt;
   };
   executor.train(schedule, 1, calls, nullptr);
-  if (slice.count > 0) {
-    const auto grads = model.unpack_input_grads(executor.input_grads()[0], batch_mine, mine);
+  if (slice.count > 0 && store.owns(0)) {
+    const auto whole = engine::whole_input_grads(executor.input_grads()[0], batch_mine, executor.parallel());
+    const auto grads = model.unpack_input_grads(whole, batch_mine, mine);
     for (int64_t s = 0; s < slice.count; ++s)
       for (const auto& [name, value] : grads[s]) shared.put(numbered(name, slice.first + s), value);
   }

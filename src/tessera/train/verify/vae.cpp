@@ -10,7 +10,7 @@ namespace tessera::train {
 namespace {
 
 /// Weights and the config.json that goes with their naming.
-constexpr std::pair<const char*, const char*> kNamings[] = {{"model.safetensors", "config.json"},
+constexpr std::pair<const char*, const char*> kVaeNamings[] = {{"model.safetensors", "config.json"},
                                                             {"diffusers.safetensors", "diffusers_config.json"}};
 
 /// What the case has inputs for, and what it expects: "video" of in.video and out.video_mu.
@@ -50,8 +50,8 @@ void check_file(const models::VideoVae& vae, CaseFile& file, double bound) {
 
 CaseResults verify_vae(const CaseContext& context) {
   CaseResults results;
-  for (const auto& [weights, config] : kNamings) {
-    const bool other = std::string_view(weights) != kNamings[0].first;
+  for (const auto& [weights, config] : kVaeNamings) {
+    const bool other = std::string_view(weights) != kVaeNamings[0].first;
     if (other && !std::filesystem::exists(context.folder / weights)) continue;
     const auto vae = open_vae(context.folder / weights, context.folder / config, {});
     for (const auto& path : context.case_files()) {

@@ -20,11 +20,15 @@ namespace fs = std::filesystem;
 using CaseFunction = CaseResults (*)(const CaseContext&);
 const std::map<std::string, CaseFunction> kKinds = {{"dit", verify_dit},
                                                     {"dit_moe", verify_dit_moe},
+                                                    {"dit_s2v", verify_dit_s2v},
+                                                    {"wav2vec", verify_wav2vec},
+                                                    {"lora", verify_lora},
                                                     {"adamw", verify_adamw},
                                                     {"lr_schedules", verify_lr_schedules},
                                                     {"flow", verify_flow},
                                                     {"vae", verify_vae},
                                                     {"umt5", verify_umt5},
+                                                    {"clip_vision", verify_clip_vision},
                                                     {"adam8bit", verify_adam8bit},
                                                     {"grad_scaler", verify_grad_scaler},
                                                     {"fp8", verify_fp8}};

@@ -1,0 +1,46 @@
+#pragma once
+// What the executor keeps while it interprets a schedule. Internal to its source files.
+#include <array>
+#include <map>
+#include <optional>
+
+#include "tessera/engine/executor.h"
+#include "tessera/ops/later.h"
+
+namespace tessera::engine {
+
+/// One micro-batch in flight.
+struct Executor::Micro {
+  bool loaded = false;
+  net::Batch batch;
+  BoundaryShapes shapes;                             // where there are several stages
+  std::map<std::pair<bool, int>, Message> received;  // by direction and the unit that takes it, until it does
+  std::vector<UnitRun> runs;
+  std::vector<Tensor> stream;  // boundary between the unit that ran last and the next
+  std::vector<Tensor> cond;    // shared conditioning: leaves
+  std::vector<Tensor> cond_grad;
+  std::map<int, ops::Later> later;  // by unit: gradients of weights that its backward left
+  std::vector<Tensor> stream_grad;  // gradient of the boundary, going back
+};
+
+/// One schedule being interpreted.
+struct Executor::Run {
+  const plan::Schedule& schedule;
+  int64_t step;
+  const StepCalls* calls = nullptr;
+  net::UnitUpdate* update = nullptr;
+  const std::vector<net::Batch>* batches = nullptr;
+  std::vector<Tensor> results = {};
+  const std::function<void()>* write = nullptr;
+  const std::function<void()>* commit = nullptr;
+  std::vector<Micro> micros = {};
+  std::vector<Message> messages = {};  // by instruction: what it sends or receives
+  std::optional<net::StepControl> control = {};
+  std::vector<double> shares = {};  // of units whose gradient left before the norm: their sums of squares, else -1
+  std::vector<std::array<double, 2>> times = {};
+  std::vector<std::vector<plan::Comm>> comm = {};
+  std::vector<int64_t> tokens = {};  // by micro-batch: of all ranks that share them
+  std::vector<int64_t> samples = {};
+};
+
+}  // namespace tessera::engine

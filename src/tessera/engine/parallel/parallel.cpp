@@ -1,0 +1,125 @@
+#include "tessera/engine/parallel/parallel.h"
+
+#include "tessera/base/check.h"
+
+namespace tessera::engine {
+
+namespace {
+
+int64_t bytes_to_others(const std::vector<Tensor>& out, int self) {
+  int64_t sum = 0;
+  for (int i = 0; i < static_cast<int>(out.size()); ++i)
+    if (i != self && out[i].defined()) sum += static_cast<int64_t>(out[i].nbytes());
+  return sum;
+}
+
+}  // namespace
+
+Parallel::Parallel(const Mesh& mesh, int rank, comm::Comm* comm) : mesh_(mesh), rank_(rank), comm_(comm) {
+  if (!comm) return;
+  sequence_ = &comm->group("sequence", {Axis::sp});
+  ring_ = &comm->group("ring", {Axis::cp});
+  tensor_ = &comm->group("tensor", {Axis::tp});
+  norms_ = &comm->group("norms", {Axis::tp});
+  if (cp() > 1) lane_ = std::make_unique<LaneThread>();
+}
+
+void Parallel::exchange_heads(const std::vector<Tensor>& out, const std::vector<Tensor>& in, plan::Rows rows,
+                              int64_t row_bytes) const {
+  if (sequence_)
+    sequence_->all_to_all(out, in);
+  else
+    in[sp_rank()].copy_(out[sp_rank()]);
+  note("sequence", {Axis::sp}, "all_to_all", rows, row_bytes, bytes_to_others(out, sp_rank()));
+}
+
+Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_t& sent) const {
+  sent += static_cast<int64_t>(out.nbytes());
+  Transfer transfer;
+  if (!ring_) return transfer;
+  // The thread lets go of the tensors before it says that it is done: memory is given back when the list says so.
+  auto task = std::make_shared<std::packaged_task<void()>>([ring = ring_, out = out, in = in]() mutable {
+    ring->shift(std::exchange(out, Tensor()), std::exchange(in, Tensor()));
+  });
+  transfer.done_ = task->get_future();
+  lane_->push([task] { (*task)(); });
+  return transfer;
+}
+
+void Parallel::Transfer::wait() {
+  if (done_.valid()) done_.get();
+}
+
+Parallel::Transfer::~Transfer() {
+  if (done_.valid()) done_.wait();  // on the way out of a failure: the tensors are still in use
+}
+
+void Parallel::note_ring(plan::Rows rows, int64_t row_bytes, int64_t sent) const {
+  note("ring", {Axis::cp}, "ring", rows, row_bytes, sent);
+}
+
+void Parallel::exchange_tokens(const std::vector<Tensor>& out, const std::vector<Tensor>& in, const char* kind,
+                               plan::Rows rows, int64_t row_bytes) const {
+  if (tensor_)
+    tensor_->all_to_all(out, in);
+  else
+    in[tp_rank()].copy_(out[tp_rank()]);
+  note("tensor", {Axis::tp}, kind, rows, row_bytes, bytes_to_others(out, tp_rank()));
+}
+
+void Parallel::sum_rows(const Tensor& rows, plan::Rows of, int64_t samples) const {
+  const int n = tp(), self = tp_rank();
+  const Tensor all = at::empty({n, rows.numel()}, rows.options());
+  std::vector<Tensor> out(n, rows), in;
+  for (int i = 0; i < n; ++i) in.push_back(all[i]);
+  if (norms_)
+    norms_->all_to_all(out, in);
+  else
+    in[self].copy_(rows);
+  at::sum_out(const_cast<Tensor&>(rows), all, 0);
+  const int64_t each = of == plan::Rows::context ? rows.numel() / samples : 1;
+  note("norms", {Axis::tp}, "all_gather", of, each * static_cast<int64_t>(rows.element_size()) * (n - 1),
+       bytes_to_others(out, self));
+}
+
+const ops::SharedWidth& Parallel::shared_width(int64_t width, plan::Rows rows, int64_t samples) const {
+  ops::SharedWidth& shared = widths_[{width, static_cast<int64_t>(rows), samples}];
+  if (shared.width == 0)
+    shared = {width, [this, rows, samples](const Tensor& sums) { sum_rows(sums, rows, samples); }};
+  return shared;
+}
+
+Tensor Parallel::gather_tokens(const Tensor& rows, int64_t tokens) const {
+  const int n = plan::sequence_size(mesh_), self = plan::sequence_rank(mesh_, rank_);
+  check_internal(rows.size(0) == share(tokens).count(), "engine.parallel", "these rows are not this rank's share");
+  Tensor whole = at::empty({tokens, rows.size(1)}, rows.options());
+  const Tensor mine = rows.contiguous();
+  std::vector<Tensor> out(n, mine), in(n);
+  for (int i = 0; i < n; ++i) {
+    const auto range = plan::token_share(tokens, i, n);
+    in[i] = whole.narrow(0, range.begin, range.count());
+  }
+  if (comm_)
+    comm_->group("tokens", plan::kSequenceAxes).all_to_all(out, in);
+  else
+    in[self].copy_(mine);
+  note("tokens", plan::kSequenceAxes, "all_gather", plan::Rows::share,
+       rows.size(1) * static_cast<int64_t>(rows.element_size()) * (n - 1), bytes_to_others(out, self));
+  return whole;
+}
+
+void Parallel::sum(const Tensor& tensor) const {
+  if (comm_) comm_->group("sums", {Axis::cp, Axis::sp}).all_reduce(tensor.view(-1));
+}
+
+void Parallel::note(const char* purpose, const std::vector<Axis>& axes, const char* kind, plan::Rows rows,
+                    int64_t row_bytes, int64_t sent) const {
+  std::string names;
+  for (Axis axis : axes)
+    if (mesh_[axis] > 1) names += (names.empty() ? "" : "+") + std::string(axis_name(axis));
+  if (names.empty()) return;
+  if (traffic_) traffic_->push_back({purpose, axes, kind, rows, row_bytes});
+  if (ran_) ran_->push_back({names, kind, sent});
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,160 @@
+#include "tessera/engine/parallel/ring.h"
+
+#include <algorithm>
+
+namespace tessera::engine {
+
+namespace {
+
+/// The samples that two blocks have in common: their tokens lie together in each.
+struct Common {
+  plan::TokenRange queries, keys;         // rows within the blocks
+  std::vector<int64_t> q_at, k_at;        // where each sample starts among those rows
+  bool none() const { return q_at.size() < 2; }
+};
+
+Common common_samples(plan::TokenRange queries, plan::TokenRange keys, const std::vector<int64_t>& offsets) {
+  Common c;
+  const auto rows = [](plan::TokenRange block, int64_t at) {
+    return std::clamp<int64_t>(at - block.begin, 0, block.count());
+  };
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    const plan::TokenRange q{rows(queries, offsets[s]), rows(queries, offsets[s + 1])};
+    const plan::TokenRange k{rows(keys, offsets[s]), rows(keys, offsets[s + 1])};
+    if (q.count() == 0 || k.count() == 0) continue;
+    if (c.q_at.empty()) c.queries = q, c.keys = k, c.q_at = {0}, c.k_at = {0};
+    c.queries.end = q.end, c.keys.end = k.end;
+    c.q_at.push_back(q.end - c.queries.begin), c.k_at.push_back(k.end - c.keys.begin);
+  }
+  return c;
+}
+
+Tensor block_rows(const Tensor& t, plan::TokenRange range) { return t.narrow(0, range.begin, range.count()); }
+Tensor columns_of(const Tensor& t, plan::TokenRange range) { return t.narrow(1, range.begin, range.count()); }
+
+/// Two matrices [rows, width], one after the other: what travels.
+class Pair {
+ public:
+  Pair(int64_t rows, const Tensor& like) : both_(at::empty({2, rows, like.size(1)}, like.options())) {}
+  Pair(const Tensor& first, const Tensor& second) : Pair(first.size(0), first) {
+    both_[0].copy_(first), both_[1].copy_(second);
+  }
+  Tensor first() const { return both_[0]; }
+  Tensor second() const { return both_[1]; }
+  const Tensor& both() const { return both_; }
+
+ private:
+  Tensor both_;
+};
+
+/// Whose block this rank works on at a turn.
+class Turns {
+ public:
+  Turns(const Parallel& parallel, int64_t tokens) : parallel_(parallel), tokens_(tokens) {}
+  int count() const { return parallel_.cp(); }
+  plan::TokenRange block(int turn) const {
+    const int cp = parallel_.cp();
+    return parallel_.block(tokens_, ((parallel_.cp_rank() - turn) % cp + cp) % cp);
+  }
+
+ private:
+  const Parallel& parallel_;
+  const int64_t tokens_;
+};
+
+int64_t pair_row_bytes(const Tensor& k) { return 2 * k.size(1) * static_cast<int64_t>(k.element_size()); }
+
+}  // namespace
+
+ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads, const std::vector<int64_t>& offsets,
+                                  const Parallel& parallel) {
+  const Turns turns(parallel, offsets.back());
+  const plan::TokenRange own = turns.block(0);
+  const auto result = [&] {
+    return ops::AttentionResult{at::empty_like(in.q), at::empty({heads, own.count()}, in.q.options())};
+  };
+  const ops::AttentionResult sum = result();
+  std::optional<Pair> now, next;  // keys and values
+  ops::AttentionResult part;
+  int64_t sent = 0;
+  if (turns.count() > 1) now.emplace(in.k, in.v), part = result();
+  for (int turn = 0; turn < turns.count(); ++turn) {
+    const plan::TokenRange block = turns.block(turn);
+    const bool more = turn + 1 < turns.count();
+    if (more) next.emplace(turns.block(turn + 1).count(), in.k);
+    Parallel::Transfer transfer = more ? parallel.pass_on(now->both(), next->both(), sent) : Parallel::Transfer();
+    const Common c = common_samples(own, block, offsets);
+    if (turn == 0) {
+      ops::attention_forward(in, heads, c.q_at, c.k_at, sum);  // a query has itself: the sum begins whole
+    } else if (!c.none()) {
+      const ops::AttentionResult to = {block_rows(part.out, c.queries), columns_of(part.lse, c.queries)};
+      ops::attention_forward({block_rows(in.q, c.queries), block_rows(now->first(), c.keys), block_rows(now->second(), c.keys)},
+                             heads, c.q_at, c.k_at, to);
+      ops::merge_attention({block_rows(sum.out, c.queries), columns_of(sum.lse, c.queries)}, to, heads);
+    }
+    transfer.wait();
+    now = std::move(next);
+  }
+  if (turns.count() > 1) parallel.note_ring(plan::Rows::keys, pair_row_bytes(in.k), sent);
+  return sum;
+}
+
+ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor& d_out, const Tensor& lse,
+                                   const Tensor& delta, int64_t heads, const std::vector<int64_t>& offsets,
+                                   const Parallel& parallel) {
+  const Turns turns(parallel, offsets.back());
+  const plan::TokenRange own = turns.block(0);
+  const ops::AttentionInputs grads = {at::empty_like(in.q), at::empty_like(in.k), at::empty_like(in.v)};
+  if (turns.count() == 1) {
+    const Common c = common_samples(own, own, offsets);
+    ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
+    return grads;
+  }
+  Pair now(in.k, in.v);
+  Tensor dq = at::empty_like(in.q);  // of one turn
+  int64_t keys_sent = 0, gradients_sent = 0;
+  std::optional<Pair> d_last;        // what this rank has made of the block before: it travels
+  for (int turn = 0; turn < turns.count(); ++turn) {
+    const plan::TokenRange block = turns.block(turn);
+    const bool more = turn + 1 < turns.count();
+    // The block travels on, and behind it the gradients of the block before it.
+    Pair next(more ? turns.block(turn + 1).count() : 0, in.k);
+    Parallel::Transfer keys = more ? parallel.pass_on(now.both(), next.both(), keys_sent) : Parallel::Transfer();
+    Pair d_came(d_last ? block.count() : 0, in.k);
+    Parallel::Transfer gradients =
+        d_last ? parallel.pass_on(d_last->both(), d_came.both(), gradients_sent) : Parallel::Transfer();
+    const Common c = common_samples(own, block, offsets);
+    if (turn == 0) {
+      ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
+    } else {
+      Pair d(block.count(), in.k);
+      if (!c.none()) {
+        ops::attention_backward(
+            {block_rows(in.q, c.queries), block_rows(now.first(), c.keys), block_rows(now.second(), c.keys)},
+            block_rows(d_out, c.queries), columns_of(lse, c.queries), columns_of(delta, c.queries), heads, c.q_at, c.k_at,
+            {block_rows(dq, c.queries), block_rows(d.first(), c.keys), block_rows(d.second(), c.keys)});
+        block_rows(grads.q, c.queries).add_(block_rows(dq, c.queries));
+      }
+      // Rows that no query met have no gradient.
+      for (const Tensor& t : {d.first(), d.second()}) {
+        t.narrow(0, 0, c.keys.begin).zero_();
+        t.narrow(0, c.keys.end, block.count() - c.keys.end).zero_();
+      }
+      gradients.wait();
+      if (d_last) d.both().add_(d_came.both());
+      d_last.emplace(std::move(d));
+    }
+    keys.wait();
+    now = std::move(next);
+  }
+  // Home: the last block is that of the next rank.
+  const Pair home(own.count(), in.k);
+  parallel.pass_on(d_last->both(), home.both(), gradients_sent).wait();
+  grads.k.add_(home.first());
+  grads.v.add_(home.second());
+  parallel.note_ring(plan::Rows::keys, pair_row_bytes(in.k), keys_sent);
+  parallel.note_ring(plan::Rows::gradients, pair_row_bytes(in.k), gradients_sent);
+  return grads;
+}
+
+}  // namespace tessera::engine

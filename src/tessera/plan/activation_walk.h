@@ -1,0 +1,59 @@
+#pragma once
+// Live bytes of activations on one rank, instruction by instruction: what engine/executor.cpp takes and frees, in
+// numbers. Internal to memory.cpp.
+//
+//   ActivationWalk walk(model, plan, rank, /*train=*/true);
+//   for (const Instruction& in : schedule.list) highest = std::max(highest, walk.run(in));
+#include <map>
+#include <vector>
+
+#include "tessera/plan/schedule.h"
+
+namespace tessera::plan {
+
+class ActivationWalk {
+ public:
+  /// Keeps references to `model` and `plan`.
+  ActivationWalk(const ModelSpec& model, const Plan& plan, int rank, bool train);
+
+  /// Highest bytes while `in` runs.
+  int64_t run(const Instruction& in);
+  int64_t live() const { return live_; }
+
+ private:
+  /// What the unit's plan makes of its footprint.
+  struct Facts {
+    int64_t forward_peak;    // highest in forward
+    int64_t kept;            // held from forward to backward, beside out and conditioning
+    int64_t recompute_peak;  // highest in recompute
+    int64_t rebuilt;         // further bytes of a rebuilt graph
+  };
+  /// A micro-batch in flight.
+  struct Micro {
+    int64_t inputs = 0;                  // batch and tables
+    int64_t conditioning = 0;            // made by the stem or received
+    std::vector<int64_t> cond_grad;      // by conditioning tensor: bytes of its gradient, 0 while there is none
+    std::vector<int64_t> received = {};  // the same of a gradient that has come and is not added yet
+  };
+
+  Facts facts(int unit) const;
+  Micro& load(int micro);
+  int64_t forward(int unit, int micro);
+  int64_t backward(int unit, int micro);
+  int64_t weight_grad(int unit, int micro);
+  void receive(const Instruction& in);
+  void send(const Instruction& in);
+  bool carries_conditioning(const Instruction& in) const;
+  void end(int micro);
+  bool is_last(int unit) const { return unit + 1 == static_cast<int>(model_.units.size()); }
+
+  const ModelSpec& model_;
+  const Plan& plan_;
+  const bool train_, has_first_, has_last_, defers_;
+  const int first_unit_;  // of the rank's first stage: with it a micro-batch ends
+  std::vector<Facts> units_;
+  std::map<int, Micro> micros_;
+  int64_t live_ = 0;
+};
+
+}  // namespace tessera::plan

@@ -1,0 +1,16 @@
+#pragma once
+// What a mesh must divide, said before anything starts.
+//
+//   check_mesh(mesh, *job.model, job.latent);    // "sp = 3 does not divide the model's 40 heads: ... sp = 2 or sp = 4"
+#include <array>
+
+#include "tessera/base/mesh.h"
+#include "tessera/net/model.h"
+
+namespace tessera::train {
+
+/// Throws UserError (usage) naming the nearest values that would do. `latent`: of one sample, [C, F, H, W], to see
+/// whether there are tokens for all ranks; zeros: that is left to the first micro-batch.
+void check_mesh(const Mesh& mesh, const net::Denoiser& model, const std::array<int64_t, 4>& latent = {});
+
+}  // namespace tessera::train

@@ -1,0 +1,55 @@
+// Attention whose keys come in blocks equals attention to all of them at once, gradients too.
+#include <gtest/gtest.h>
+
+#include "tessera/ops/ops.h"
+
+namespace tessera::ops {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kHeads = 3, kWidth = 48, kQueries = 70, kKeys = 150;
+
+TEST(AttentionParts, OfTwoBlocksOfKeysMergeToTheWhole) {
+  at::manual_seed(1);
+  const Tensor q = at::randn({kQueries, kWidth}), k = at::randn({kKeys, kWidth}), v = at::randn({kKeys, kWidth});
+  const auto result = [] { return AttentionResult{at::empty({kQueries, kWidth}), at::empty({kHeads, kQueries})}; };
+  const AttentionResult whole = result(), sum = result(), part = result();
+  attention_forward({q, k, v}, kHeads, {0, kQueries}, {0, kKeys}, whole);
+  const int64_t cut = 37, rest = kKeys - cut;
+  attention_forward({q, k.narrow(0, 0, cut), v.narrow(0, 0, cut)}, kHeads, {0, kQueries}, {0, cut}, sum);
+  attention_forward({q, k.narrow(0, cut, rest), v.narrow(0, cut, rest)}, kHeads, {0, kQueries}, {0, rest}, part);
+  merge_attention(sum, part, kHeads);
+  EXPECT_LE((sum.out - whole.out).abs().max().item<float>(), 1e-6);
+  EXPECT_LE((sum.lse - whole.lse).abs().max().item<float>(), 2e-6);
+
+  const Tensor d_out = at::randn({kQueries, kWidth}), delta = attention_delta(whole.out, d_out, kHeads);
+  const AttentionInputs all = {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+  attention_backward({q, k, v}, d_out, whole.lse, delta, kHeads, {0, kQueries}, {0, kKeys}, all);
+  Tensor dq = at::zeros_like(q);
+  for (const auto& [first, count] : {std::pair{int64_t{0}, cut}, {cut, rest}}) {
+    const AttentionInputs block = {at::empty_like(q), at::empty({count, kWidth}), at::empty({count, kWidth})};
+    attention_backward({q, k.narrow(0, first, count), v.narrow(0, first, count)}, d_out, whole.lse, delta, kHeads,
+                       {0, kQueries}, {0, count}, block);
+    dq += block.q;
+    EXPECT_LE((block.k - all.k.narrow(0, first, count)).abs().max().item<float>(), 1e-6);
+    EXPECT_LE((block.v - all.v.narrow(0, first, count)).abs().max().item<float>(), 1e-6);
+  }
+  EXPECT_LE((dq - all.q).abs().max().item<float>(), 2e-6);
+}
+
+TEST(AttentionParts, ASampleWithoutQueriesLeavesItsKeysWithoutGradient) {
+  at::manual_seed(2);
+  const Tensor q = at::randn({8, kWidth}).requires_grad_(), k = at::randn({12, kWidth}).requires_grad_(),
+               v = at::randn({12, kWidth}).requires_grad_();
+  // The queries of the first sample are on another rank.
+  const Tensor out = attention(q, k, v, kHeads, {0, 0, 8}, {0, 5, 12});
+  out.sum().backward();
+  EXPECT_EQ(k.grad().narrow(0, 0, 5).abs().sum().item<float>(), 0);
+  EXPECT_EQ(v.grad().narrow(0, 0, 5).abs().sum().item<float>(), 0);
+  const Tensor alone = attention(q.detach(), k.detach().narrow(0, 5, 7), v.detach().narrow(0, 5, 7), kHeads, {0, 8}, {0, 7});
+  EXPECT_TRUE(at::equal(out.detach(), alone));
+}
+
+}  // namespace
+}  // namespace tessera::ops

@@ -1,0 +1,217 @@
+// Pipelines compiled: every schedule keeps the rules on every rank, gives back what it takes, and takes the time of the
+// formulas.
+#include <gtest/gtest.h>
+
+#include "plan/edit.h"
+#include "plan/toy.h"
+#include "tessera/base/check.h"
+#include "tessera/plan/activation_walk.h"
+#include "tessera/plan/memory.h"
+#include "tessera/plan/predict.h"
+#include "tessera/plan/rules.h"
+
+namespace tessera::plan {
+namespace {
+
+using toy::draw;
+using toy::Edit;
+using toy::Random;
+
+ModelSpec conditioned(ModelSpec spec) {
+  spec.inputs = 4096, spec.tables = 1024, spec.targets = 2048, spec.loss_grad = 448;
+  spec.conditioning = {192, 640, 64};
+  spec.units.front().cost.cond = 896;
+  for (size_t u = 1; u < spec.units.size(); ++u)
+    spec.units[u].cost.grad_cond =
+        u + 1 < spec.units.size() ? std::vector<int64_t>{0, 640, 64} : std::vector<int64_t>{192, 0, 0};
+  return spec;
+}
+
+constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b,
+                                           PipelineSchedule::interleaved, PipelineSchedule::zero_bubble};
+
+/// A random plan over 2 to 4 stages, with all that a plan may do inside a stage.
+Plan random_pipeline(Random& random, const ModelSpec& spec) {
+  Plan plan = toy::random_plan(random, spec, 2);
+  const int units = static_cast<int>(spec.units.size());
+  plan.mesh[Axis::pp] = draw(random, 2, std::min(4, units));
+  plan.pipeline.schedule = kSchedules[draw(random, 0, 3)];
+  if (plan.pipeline.schedule == PipelineSchedule::interleaved)
+    plan.pipeline.chunks = draw(random, 1, std::min(3, units / plan.mesh[Axis::pp]));
+  if (draw(random, 0, 1)) {
+    std::vector<double> cost;
+    for (int u = 0; u < units; ++u) cost.push_back(draw(random, 1, 9));
+    plan.pipeline.first = balanced_stages(cost, plan.stages());
+  }
+  return plan;
+}
+
+TEST(Stages, ThreeHundredRandomPipelinesKeepTheRules) {
+  Random random(5);
+  for (int n = 0; n < 300; ++n) {
+    const ModelSpec spec = conditioned(toy::random_model(random));
+    const Plan plan = random_pipeline(random, spec);
+    const auto violations = check(toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2)));
+    ASSERT_TRUE(violations.empty()) << plan.to_toml(toy::names(spec)) << toy::text(violations);
+  }
+}
+
+TEST(Stages, WhatARankTakesInAStepItGivesBack) {
+  Random random(6);
+  for (int n = 0; n < 200; ++n) {
+    const ModelSpec spec = conditioned(toy::random_model(random));
+    const Plan plan = random_pipeline(random, spec);
+    for (int rank = 0; rank < plan.mesh.world(); ++rank) {
+      const Schedule train = compile_train(spec, plan, rank), sample = compile_forward(spec, plan, rank, "sample", 2);
+      for (const Schedule* schedule : {&train, &sample}) {
+        ActivationWalk walk(spec, plan, rank, schedule == &train);
+        for (const Instruction& in : schedule->list) walk.run(in);
+        ASSERT_EQ(walk.live(), 0) << schedule->phase << " on rank " << rank << "\n" << plan.to_toml(toy::names(spec));
+      }
+    }
+  }
+}
+
+TEST(Stages, ARankHoldsItsOwnUnitsOnly) {
+  const ModelSpec spec = conditioned(toy::model(6));
+  Plan plan = toy::plan(spec, "pp=2", 4, 1, 1);
+  plan.pipeline.first = {0, 3};
+  const int64_t whole = memory_curve(spec, toy::plan(spec, "dp_shard=1", 4, 1, 1),
+                                     compile_train(spec, toy::plan(spec, "dp_shard=1", 4, 1, 1), 0), 0)
+                            .persistent;
+  int64_t sum = 0;
+  for (int rank : {0, 1}) sum += memory_curve(spec, plan, compile_train(spec, plan, rank), rank).persistent;
+  EXPECT_EQ(sum, whole);
+  EXPECT_EQ(plan.stage_of(2), 0);
+  EXPECT_EQ(plan.stage_of(3), 1);
+  for (const Instruction& in : compile_train(spec, plan, 1).list)
+    if (in.op == Op::forward || in.op == Op::update) EXPECT_GE(in.unit, 3);
+}
+
+TEST(Stages, MessagesHaveTheBytesOfTheirBoundaryAndConditioningTravelsOnce) {
+  const ModelSpec spec = conditioned(toy::model(6));
+  Plan plan = toy::plan(spec, "pp=2", 2, 1, 1);
+  plan.pipeline = {PipelineSchedule::interleaved, 2, {0, 2, 4, 6}};
+  const int64_t conditioning = 192 + 640 + 64;
+  std::map<std::string, int64_t> sent;
+  for (const Instruction& in : compile_train(spec, plan, 0).list)
+    if (in.op == Op::send && in.micro == 0) sent[std::string(name(in.lane)) + " " + in.name] = in.comm.at(0).bytes;
+  EXPECT_EQ(sent, (std::map<std::string, int64_t>{
+                      {"send_next blocks.1", spec.units[1].cost.out + conditioning},
+                      {"send_next blocks.5", spec.units[5].cost.out},
+                      {"send_prev blocks.2", spec.units[3].cost.out},
+                  }))
+      << "chunk 0 carries conditioning, chunk 1 does not; its gradient comes back over the wrap without it";
+}
+
+/// One FLOP a second and links of no time: the clock of the formulas.
+Machine ideal() {
+  Machine machine;
+  machine.profile = {};
+  machine.profile.name = "by hand";
+  machine.profile.device.gemm = {{"fp32", {1, 0}}};
+  machine.profile.device.bandwidth = machine.profile.device.stream = {1e18, 0};
+  machine.profile.link = {1e18, 1e18, 0};
+  return machine;
+}
+
+Prediction on_stages(int stages, int micros, PipelineSchedule schedule, int chunks = 1) {
+  ModelSpec spec = toy::model(8 * stages - 2);
+  for (auto& unit : spec.units) unit.cost.forward_flops = 100, unit.cost.backward_flops = 200;
+  Plan plan = toy::plan(spec, "pp=" + std::to_string(stages), micros, 1, 1);
+  plan.pipeline = {schedule, chunks, {}};
+  return predict(spec, plan, ideal());
+}
+
+TEST(Stages, TheSimulatedBubbleIsThatOfTheFormula) {
+  const int p = 4, m = 8;
+  const double work = 8 * 300.0;  // of a rank, for one micro-batch
+  for (auto schedule : {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b}) {
+    const Prediction prediction = on_stages(p, m, schedule);
+    EXPECT_NEAR(prediction.step.total, (m + p - 1) * work, 1) << name(schedule);
+    EXPECT_NEAR(prediction.step.compute, m * work, 1);
+    EXPECT_NEAR(prediction.step.bubble, (p - 1) * work, 1) << "all that is not compute is waiting for stages";
+  }
+  EXPECT_NEAR(on_stages(p, m, PipelineSchedule::interleaved, 2).step.total, m * work + (p - 1) * work / 2, 1);
+  EXPECT_NEAR(on_stages(p, m, PipelineSchedule::zero_bubble).step.total, m * work + (p - 1) * work / 3, 1)
+      << "F = B - W = W";
+}
+
+TEST(Stages, RanksOfAStageAreSimulatedOnceAndStagesWaitForTheirNeighbours) {
+  ModelSpec spec = toy::model(6);
+  for (auto& unit : spec.units) unit.cost.forward_flops = 100, unit.cost.backward_flops = 200;
+  const Plan plan = toy::plan(spec, "pp=2,dp_replicate=4,dp_shard=2", 3 * 8 - 2, 1, 1);
+  const Prediction prediction = predict(spec, plan, ideal());
+  int ranks = 0;
+  for (const RankGroup& group : prediction.groups) ranks += group.ranks;
+  EXPECT_EQ(ranks, 16);
+  EXPECT_EQ(prediction.groups.size(), 4u) << "two stages; ranks with three samples and with two";
+  EXPECT_NEAR(prediction.step.total, (3 + 1) * 4 * 300.0, 1);
+}
+
+struct Mutation {
+  const char* name;
+  bool (*wanted)(const Line&);
+};
+constexpr Mutation kDeletions[] = {
+    {"delete a send", [](const Line& l) { return l.in.op == Op::send; }},
+    {"delete a recv", [](const Line& l) { return l.in.op == Op::recv; }},
+    {"never free what was sent", [](const Line& l) { return l.in.op == Op::drop && l.in.part == Part::message; }},
+};
+
+TEST(Stages, AMessageThatIsMissingIsNamed) {
+  Random random(9);
+  for (const Mutation& mutation : kDeletions)
+    for (int n = 0; n < 25; ++n) {
+      const ModelSpec spec = conditioned(toy::random_model(random));
+      Edit edit(toy::run(spec, random_pipeline(random, spec), 1));
+      const std::vector<int> found = edit.all(mutation.wanted);
+      ASSERT_FALSE(found.empty());
+      edit.remove(found[random() % found.size()]);
+      ASSERT_FALSE(check(edit.done()).empty()) << mutation.name << "\n" << toy::text(edit.done());
+    }
+}
+
+TEST(Stages, AUseThatDoesNotWaitForItsMessageIsRefused) {
+  const ModelSpec spec = conditioned(toy::model(4));
+  Edit edit(toy::run(spec, toy::plan(spec, "pp=2", 2, 1, 1), 1));
+  const int use = edit.find([](const Line& l) { return l.rank == 1 && l.in.op == Op::forward; }, 0);
+  edit.waits(use).clear();
+  bool named = false;
+  for (const Violation& violation : check(edit.done()))
+    named = named || violation.text.find("what it was sent may not be there") != std::string::npos;
+  EXPECT_TRUE(named);
+}
+
+TEST(Stages, MessagesInAnotherOrderThanTheirReceiverTakesThemAreRefused) {
+  const ModelSpec spec = conditioned(toy::model(4));
+  Edit edit(toy::run(spec, toy::plan(spec, "pp=2", 2, 1, 1), 1));
+  const auto sends = edit.all([](const Line& l) { return l.rank == 0 && l.in.lane == Lane::send_next; });
+  ASSERT_EQ(sends.size(), 2u);
+  std::swap(edit[sends[0]].in.micro, edit[sends[1]].in.micro);
+  EXPECT_FALSE(check(edit.done()).empty());
+}
+
+TEST(Stages, APlanFileSaysWhereStagesBegin) {
+  const ModelSpec spec = toy::model(6);
+  Plan plan = toy::plan(spec, "pp=2,dp_shard=2", 8, 1, 1);
+  plan.pipeline = {PipelineSchedule::interleaved, 2, {0, 2, 4, 7}};
+  const std::string text = plan.to_toml(toy::names(spec));
+  EXPECT_NE(text.find("first = [\"stem\", \"blocks.1\", \"blocks.3\", \"head\"]"), std::string::npos) << text;
+  EXPECT_EQ(Plan::from_toml(text, "plan.toml", toy::names(spec)), plan);
+  const auto refused = [&](const std::string& pipeline, const std::string& because) {
+    try {
+      Plan::from_toml("[mesh]\npp = 2\n[pipeline]\n" + pipeline, "plan.toml", toy::names(spec));
+      ADD_FAILURE() << pipeline;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(because), std::string::npos) << error.what();
+    }
+  };
+  refused("schedule = \"1f2b\"\n", "1f1b");
+  refused("chunks = 2\n", "interleaved");
+  refused("first = [\"stem\", \"blocks.99\"]\n", "blocks.");
+  refused("first = [\"blocks.0\", \"blocks.1\"]\n", "begin with 'stem'");
+}
+
+}  // namespace
+}  // namespace tessera::plan
