@@ -46,7 +46,7 @@ S2vConfig tiny() {
           .inject_after = {0, 2}};
 }
 
-/// 8M parameters, for runs of some seconds: latents of the built-in wavelet, text of umt5-demo, sound of wav2vec-demo.
+/// 12M parameters, for runs of some minutes: latents of the built-in wavelet, text of umt5-demo, sound of wav2vec-demo.
 S2vConfig demo() {
   return {.base = {.dim = 256,
                    .ffn_dim = 1024,
