@@ -127,7 +127,7 @@ TEST_P(FrozenLinear, MetaTensorsTakeTheBytesOfTheRealOnes) {
   const auto measure = [&](at::Device device) {
     Fixture f(c);
     const auto move = [&](WeightSite& s) {
-      for (Tensor* t : {&s.value, &s.grad, &s.scales})
+      for (Tensor* t : {&s.value, &s.grad})
         if (t->defined()) *t = t->to(device);
     };
     for (WeightSite* s : {&f.weight, &f.bias, &f.a, &f.b, &f.magnitude}) move(*s);
@@ -194,7 +194,7 @@ TEST(AdapterDropout, KeepsTheMeanOfWhatItDrops) {
 
 TEST(FrozenWeight, PanelsOfRowsBeginWithABlockOfScales) {
   for (const int64_t in : {1, 96, 128, 257, 5120}) {
-    WeightSite w{.value = at::empty({513, in}, at::TensorOptions().dtype(at::kChar).device(at::kMeta))};
+    const WeightSite w = ops::freeze(at::empty({513, in}, at::kMeta), at::kChar);
     EXPECT_EQ(ops::panel_rows(w) * in % 256, 0) << in;
   }
 }

@@ -56,7 +56,7 @@ void check_adapter(const Tensor& x, const WeightSite& weight, const Adapter& pai
   check_internal(pair.a && pair.b && pair.a->value.defined() && pair.b->value.defined(), "ops.lora",
                  "the adapter is used while it is not gathered");
   check_internal(pair.a->value.dim() == 2 && pair.a->value.size(1) == x.size(1) && pair.b->value.dim() == 2 &&
-                     pair.b->value.size(0) == weight.value.size(0) && pair.a->value.size(0) == pair.b->value.size(1),
+                     pair.b->value.size(0) == out_dim(weight) && pair.a->value.size(0) == pair.b->value.size(1),
                  "ops.lora", "A must be [r, in] and B [out, r]");
   check_internal(!pair.magnitude || !pair.dropout.active(), "ops.lora", "a magnitude comes without dropout");
 }
@@ -112,7 +112,7 @@ Tensor lora_forward(const Tensor& x, const WeightSite& weight, const WeightSite*
   check_internal(weight.value.defined(), "ops.lora", "the weight is used while it is not gathered");
   if (pair) check_adapter(x, weight, *pair);
   const bool dora = pair && pair->magnitude, bias_first = bias && !dora;
-  const Tensor y = at::empty({x.size(0), weight.value.size(0)}, x.options());
+  const Tensor y = at::empty({x.size(0), out_dim(weight)}, x.options());
   if (bias_first && !x.is_meta())
     for (int64_t r = 0; r < y.size(0); ++r) std::copy_n(data(bias->value), y.size(1), out_data(y) + r * y.size(1));
   frozen_product(y, x, weight, bias_first, map_of(gelu));
@@ -239,7 +239,7 @@ struct FrozenLinear : Function<FrozenLinear> {
       lora_gelu_input_gradient(saved[0], du, weight.value, e, pair);
       return {saved[0].detach(), {}, {}, {}, {}, {}};
     }
-    const Tensor dx = at::empty({du.size(0), weight.value.numel() / weight.value.size(0)}, du.options());
+    const Tensor dx = at::empty({du.size(0), in_dim(weight)}, du.options());
     frozen_product_back(dx, du, weight, false);
     if (pair) add_input_gradient(dx, e, *pair);
     if (gelu && !dx.is_meta()) gelu_backward(out_data(dx), data(dx), data(saved[0]), dx.numel());
@@ -250,7 +250,7 @@ struct FrozenLinear : Function<FrozenLinear> {
 }  // namespace
 
 Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter) {
-  const int64_t out = weight.value.size(0), in = weight.value.numel() / out, rows = panel_rows(weight);
+  const int64_t out = out_dim(weight), in = in_dim(weight), rows = panel_rows(weight);
   const auto options = adapter.b->value.options();
   const Tensor norms = at::empty({out}, options), panel = at::empty({std::min(rows, out), in}, options);
   const Tensor b = at::empty_like(adapter.b->value);
