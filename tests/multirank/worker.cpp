@@ -89,7 +89,8 @@ void collectives(const Rendezvous& place, const Arguments& arguments) {
     }
     gather.all_to_all(out, in);
     for (int i = 0; i < N; ++i)
-      expect(same_bits(in[i], values(i * 100 + gather.rank(), n + gather.rank())), "all_to_all: from " + std::to_string(i));
+      expect(same_bits(in[i], values(i * 100 + gather.rank(), n + gather.rank())),
+             "all_to_all: from " + std::to_string(i));
 
     const int before = (gather.rank() + static_cast<int>(N) - 1) % static_cast<int>(N);
     const at::Tensor came = at::empty({n + before});

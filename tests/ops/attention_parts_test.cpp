@@ -47,7 +47,8 @@ TEST(AttentionParts, ASampleWithoutQueriesLeavesItsKeysWithoutGradient) {
   out.sum().backward();
   EXPECT_EQ(k.grad().narrow(0, 0, 5).abs().sum().item<float>(), 0);
   EXPECT_EQ(v.grad().narrow(0, 0, 5).abs().sum().item<float>(), 0);
-  const Tensor alone = attention(q.detach(), k.detach().narrow(0, 5, 7), v.detach().narrow(0, 5, 7), kHeads, {0, 8}, {0, 7});
+  const Tensor alone =
+      attention(q.detach(), k.detach().narrow(0, 5, 7), v.detach().narrow(0, 5, 7), kHeads, {0, 8}, {0, 7});
   EXPECT_TRUE(at::equal(out.detach(), alone));
 }
 

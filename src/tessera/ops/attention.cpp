@@ -119,7 +119,8 @@ void head_backward(const Head& h, const float* q, const float* k, const float* v
                    const float* lse, const float* delta, HeadGrads grad, Scratch work) {
   const int64_t n = h.q_len, ld = h.ld, d = h.d;
   float *qs = work.take(n * d), *q_t = work.take(n * d), *dos = work.take(n * d), *do_t = work.take(n * d);
-  float *p = work.take(kBlock * n), *ds = work.take(kBlock * n), *ds_t = work.take(kBlock * n), *own_delta = work.take(n);
+  float *p = work.take(kBlock * n), *ds = work.take(kBlock * n), *ds_t = work.take(kBlock * n),
+        *own_delta = work.take(n);
   copy_rows(qs, q, ld, n, d);
   copy_rows(dos, d_out, ld, n, d);
   transpose(q_t, n, q, ld, n, d);

@@ -29,9 +29,13 @@ int64_t cut_widths(const net::Denoiser& model) {
 
 const std::vector<Divides>& table() {
   static const std::vector<Divides> rules = {
-      {{Axis::sp, Axis::tp}, "heads", [](const net::Denoiser& m) { return m.heads(); },
+      {{Axis::sp, Axis::tp},
+       "heads",
+       [](const net::Denoiser& m) { return m.heads(); },
        "each of these ranks takes as many heads; cp has no such bound"},
-      {{Axis::tp}, "features (their greatest common divisor)", cut_widths,
+      {{Axis::tp},
+       "features (their greatest common divisor)",
+       cut_widths,
        "each of its ranks takes as many features of the linears that are cut"},
   };
   return rules;
@@ -62,8 +66,7 @@ void check(const Divides& rule, const Mesh& mesh, const net::Denoiser& model) {
   std::string hint;
   for (Axis axis : rule.axes)
     if (mesh[axis] > 1)
-      hint += (hint.empty() ? "" : ", or ") +
-              nearest_values(axis_name(axis), number, mesh[axis], product / mesh[axis]);
+      hint += (hint.empty() ? "" : ", or ") + nearest_values(axis_name(axis), number, mesh[axis], product / mesh[axis]);
   throw UserError(Exit::usage, "mesh",
                   names + " does not divide the model's " + std::to_string(number) + " " + rule.what,
                   "use " + hint + ": " + rule.why);

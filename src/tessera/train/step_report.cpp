@@ -9,15 +9,16 @@ namespace {
 /// Calls `visit` on every number of a report, in the order of the exchange.
 template <class Report, class Visit>
 void each_number(Report& r, Visit&& visit) {
-  for (auto* field : {&r.loss, &r.bad_sample, &r.stop, &r.peak, &r.persistent, &r.predicted, &r.reserved, &r.host,
-                      &r.work})
+  for (auto* field :
+       {&r.loss, &r.bad_sample, &r.stop, &r.peak, &r.persistent, &r.predicted, &r.reserved, &r.host, &r.work})
     visit(*field);
   for (auto& bytes : r.sent) visit(bytes);
   for (auto& bytes : r.at_peak) visit(bytes);
   for (auto& seconds : r.busy) visit(seconds);
 }
 
-static_assert(9 + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles, "the exchange has no room for a report");
+static_assert(9 + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles,
+              "the exchange has no room for a report");
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }
 

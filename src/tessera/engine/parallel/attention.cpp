@@ -54,8 +54,7 @@ struct SequenceAttention : Function<SequenceAttention> {
       d_out = std::move(wide[0]);
       delta = wide[1].t().contiguous();  // [heads / sp, tokens of the block]
     }
-    ops::AttentionInputs d =
-        ring_backward({q, k, v}, d_out, lse, delta, heads / parallel.sp(), offsets, parallel);
+    ops::AttentionInputs d = ring_backward({q, k, v}, d_out, lse, delta, heads / parallel.sp(), offsets, parallel);
     d_out = Tensor();
     const std::vector<Tensor> own =
         gather_heads({std::move(d.q), std::move(d.k), std::move(d.v)}, offsets.back(), parallel);

@@ -84,8 +84,7 @@ void Parallel::sum_rows(const Tensor& rows, plan::Rows of, int64_t samples) cons
 
 const ops::SharedWidth& Parallel::shared_width(int64_t width, plan::Rows rows, int64_t samples) const {
   ops::SharedWidth& shared = widths_[{width, static_cast<int64_t>(rows), samples}];
-  if (shared.width == 0)
-    shared = {width, [this, rows, samples](const Tensor& sums) { sum_rows(sums, rows, samples); }};
+  if (shared.width == 0) shared = {width, [this, rows, samples](const Tensor& sums) { sum_rows(sums, rows, samples); }};
   return shared;
 }
 
@@ -109,7 +108,7 @@ Tensor Parallel::gather_tokens(const Tensor& rows, int64_t tokens) const {
 }
 
 void Parallel::sum(const Tensor& tensor) const {
-  if (comm_) comm_->group("sums", {Axis::cp, Axis::sp}).all_reduce(tensor.view(-1));
+  if (comm_) comm_->group("sums", plan::kSequenceAxes).all_reduce(tensor.view(-1));
 }
 
 void Parallel::note(const char* purpose, const std::vector<Axis>& axes, const char* kind, plan::Rows rows,

@@ -79,8 +79,8 @@ class Parallel {
   /// Member i of tp gets out[i] and gives in[i] (undefined: nothing); this rank's own is copied.
   void exchange_tokens(const std::vector<Tensor>& out, const std::vector<Tensor>& in, const char* kind, plan::Rows rows,
                        int64_t row_bytes) const;
-  /// Adds up [rows] over the ranks of tp, in place: the same bits on all. `of`: own (a row for each token of the place),
-  /// or context, so many for each of the micro-batch's samples.
+  /// Adds up [rows] over the ranks of tp, in place: the same bits on all. `of`: own (a row for each token of the
+  /// place), or context, so many for each of the micro-batch's samples.
   void sum_rows(const Tensor& rows, plan::Rows of, int64_t samples) const;
   /// For norms over a width of which each rank of tp has some columns; lives as long as this.
   const ops::SharedWidth& shared_width(int64_t width, plan::Rows rows, int64_t samples) const;

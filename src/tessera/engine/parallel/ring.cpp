@@ -8,8 +8,8 @@ namespace {
 
 /// The samples that two blocks have in common: their tokens lie together in each.
 struct Common {
-  plan::TokenRange queries, keys;         // rows within the blocks
-  std::vector<int64_t> q_at, k_at;        // where each sample starts among those rows
+  plan::TokenRange queries, keys;   // rows within the blocks
+  std::vector<int64_t> q_at, k_at;  // where each sample starts among those rows
   bool none() const { return q_at.size() < 2; }
 };
 
@@ -32,11 +32,15 @@ Common common_samples(plan::TokenRange queries, plan::TokenRange keys, const std
 Tensor block_rows(const Tensor& t, plan::TokenRange range) { return t.narrow(0, range.begin, range.count()); }
 Tensor columns_of(const Tensor& t, plan::TokenRange range) { return t.narrow(1, range.begin, range.count()); }
 
-/// Two matrices [rows, width], one after the other: what travels.
+/// Two matrices [rows, width], one after the other: what travels. It has room for the largest block, so that every rank
+/// takes the memory that was measured on one.
 class Pair {
  public:
-  Pair(int64_t rows, const Tensor& like) : both_(at::empty({2, rows, like.size(1)}, like.options())) {}
-  Pair(const Tensor& first, const Tensor& second) : Pair(first.size(0), first) {
+  Pair(int64_t rows, int64_t most, const Tensor& like) {
+    const int64_t width = like.size(1);
+    both_ = at::empty({2 * most * width}, like.options()).narrow(0, 0, 2 * rows * width).view({2, rows, width});
+  }
+  Pair(const Tensor& first, const Tensor& second, int64_t most) : Pair(first.size(0), most, first) {
     both_[0].copy_(first), both_[1].copy_(second);
   }
   Tensor first() const { return both_[0]; }
@@ -52,6 +56,7 @@ class Turns {
  public:
   Turns(const Parallel& parallel, int64_t tokens) : parallel_(parallel), tokens_(tokens) {}
   int count() const { return parallel_.cp(); }
+  int64_t most() const { return parallel_.block(tokens_, count() - 1).count(); }  ///< tokens of the largest block
   plan::TokenRange block(int turn) const {
     const int cp = parallel_.cp();
     return parallel_.block(tokens_, ((parallel_.cp_rank() - turn) % cp + cp) % cp);
@@ -77,19 +82,20 @@ ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads,
   std::optional<Pair> now, next;  // keys and values
   ops::AttentionResult part;
   int64_t sent = 0;
-  if (turns.count() > 1) now.emplace(in.k, in.v), part = result();
+  if (turns.count() > 1) now.emplace(in.k, in.v, turns.most()), part = result();
   for (int turn = 0; turn < turns.count(); ++turn) {
     const plan::TokenRange block = turns.block(turn);
     const bool more = turn + 1 < turns.count();
-    if (more) next.emplace(turns.block(turn + 1).count(), in.k);
+    if (more) next.emplace(turns.block(turn + 1).count(), turns.most(), in.k);
     Parallel::Transfer transfer = more ? parallel.pass_on(now->both(), next->both(), sent) : Parallel::Transfer();
     const Common c = common_samples(own, block, offsets);
     if (turn == 0) {
       ops::attention_forward(in, heads, c.q_at, c.k_at, sum);  // a query has itself: the sum begins whole
     } else if (!c.none()) {
       const ops::AttentionResult to = {block_rows(part.out, c.queries), columns_of(part.lse, c.queries)};
-      ops::attention_forward({block_rows(in.q, c.queries), block_rows(now->first(), c.keys), block_rows(now->second(), c.keys)},
-                             heads, c.q_at, c.k_at, to);
+      ops::attention_forward(
+          {block_rows(in.q, c.queries), block_rows(now->first(), c.keys), block_rows(now->second(), c.keys)}, heads,
+          c.q_at, c.k_at, to);
       ops::merge_attention({block_rows(sum.out, c.queries), columns_of(sum.lse, c.queries)}, to, heads);
     }
     transfer.wait();
@@ -110,29 +116,30 @@ ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor&
     ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
     return grads;
   }
-  Pair now(in.k, in.v);
+  const auto pair = [&](int64_t rows) { return Pair(rows, rows > 0 ? turns.most() : 0, in.k); };
+  Pair now(in.k, in.v, turns.most());
   Tensor dq = at::empty_like(in.q);  // of one turn
   int64_t keys_sent = 0, gradients_sent = 0;
-  std::optional<Pair> d_last;        // what this rank has made of the block before: it travels
+  std::optional<Pair> d_last;  // what this rank has made of the block before: it travels
   for (int turn = 0; turn < turns.count(); ++turn) {
     const plan::TokenRange block = turns.block(turn);
     const bool more = turn + 1 < turns.count();
     // The block travels on, and behind it the gradients of the block before it.
-    Pair next(more ? turns.block(turn + 1).count() : 0, in.k);
+    Pair next = pair(more ? turns.block(turn + 1).count() : 0);
     Parallel::Transfer keys = more ? parallel.pass_on(now.both(), next.both(), keys_sent) : Parallel::Transfer();
-    Pair d_came(d_last ? block.count() : 0, in.k);
+    Pair d_came = pair(d_last ? block.count() : 0);
     Parallel::Transfer gradients =
         d_last ? parallel.pass_on(d_last->both(), d_came.both(), gradients_sent) : Parallel::Transfer();
     const Common c = common_samples(own, block, offsets);
     if (turn == 0) {
       ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
     } else {
-      Pair d(block.count(), in.k);
+      Pair d = pair(block.count());
       if (!c.none()) {
         ops::attention_backward(
             {block_rows(in.q, c.queries), block_rows(now.first(), c.keys), block_rows(now.second(), c.keys)},
-            block_rows(d_out, c.queries), columns_of(lse, c.queries), columns_of(delta, c.queries), heads, c.q_at, c.k_at,
-            {block_rows(dq, c.queries), block_rows(d.first(), c.keys), block_rows(d.second(), c.keys)});
+            block_rows(d_out, c.queries), columns_of(lse, c.queries), columns_of(delta, c.queries), heads, c.q_at,
+            c.k_at, {block_rows(dq, c.queries), block_rows(d.first(), c.keys), block_rows(d.second(), c.keys)});
         block_rows(grads.q, c.queries).add_(block_rows(dq, c.queries));
       }
       // Rows that no query met have no gradient.
@@ -148,7 +155,7 @@ ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor&
     now = std::move(next);
   }
   // Home: the last block is that of the next rank.
-  const Pair home(own.count(), in.k);
+  const Pair home = pair(own.count());
   parallel.pass_on(d_last->both(), home.both(), gradients_sent).wait();
   grads.k.add_(home.first());
   grads.v.add_(home.second());

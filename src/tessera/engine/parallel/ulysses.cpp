@@ -86,8 +86,7 @@ std::vector<Tensor> gather_heads(const std::vector<Tensor>& tensors, int64_t tok
   std::vector<Tensor> result;
   for (size_t i = 0; i < tensors.size(); ++i) {
     Tensor whole = at::empty({mine, widths[i] * n}, options);
-    for (int member = 0; member < n; ++member)
-      whole.narrow(1, member * widths[i], widths[i]).copy_(in.part(member, i));
+    for (int member = 0; member < n; ++member) whole.narrow(1, member * widths[i], widths[i]).copy_(in.part(member, i));
     result.push_back(std::move(whole));
   }
   return result;

@@ -17,15 +17,14 @@ Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh) {
 int64_t Compiler::samples(int micro) const { return forward_only_ ? 1 : plan_.slice(dp_rank_, micro).count; }
 
 /// Of the whole micro-batch, over all ranks that share it.
-int64_t Compiler::tokens(int micro) const {
-  return model_.sequence / model_.samples * samples(micro);
-}
+int64_t Compiler::tokens(int micro) const { return model_.sequence / model_.samples * samples(micro); }
 
 void Compiler::declare(Instruction& in, const std::vector<Traffic>& traffic) const {
   for (const Traffic& t : traffic) {
     if (!t.several(plan_.mesh)) continue;
     const GroupName group = group_name(t.purpose, t.axes);
-    in.comm.push_back({group.axis, t.kind, t.bytes(tokens(in.micro), plan_.mesh, rank_, samples(in.micro)), group.name});
+    in.comm.push_back(
+        {group.axis, t.kind, t.bytes(tokens(in.micro), plan_.mesh, rank_, samples(in.micro)), group.name});
   }
   if (!in.comm.empty()) in.group = in.comm.front().group;
 }
