@@ -63,13 +63,15 @@ Command convert_command() {
       "convert IN OUT [--to NAMES] [--format FORMAT] [--dtype DTYPE] [--merge LORA [--scale S]] [--shard-size BYTES] "
       "[--force]";
   c.example = "tessera convert Wan2.1-T2V-1.3B wan-diffusers --to diffusers --dtype bf16";
-  c.flags = {{"--to", "NAMES", "official, diffusers or comfyui, of a LoRA diffusers, comfyui, kohya, diffsynth or peft; default: names stay"},
-             {"--format", "FORMAT", "safetensors or pth; default: what OUT's name says, else what the layout has"},
-             {"--dtype", "DTYPE", "fp32, bf16 or fp16 for floating tensors; default: as stored"},
-             {"--shard-size", "BYTES", "most bytes of a file in a folder; default 5GiB"},
-             {"--merge", "LORA", "adds a LoRA of any naming to the transformer; may be given several times"},
-             {"--scale", "S", "strength of the LoRAs, once for all or once for each; default 1"},
-             {"--force", "", "replace a file at OUT"}};
+  c.flags = {
+      {"--to", "NAMES",
+       "official, diffusers or comfyui, of a LoRA diffusers, comfyui, kohya, diffsynth or peft; default: names stay"},
+      {"--format", "FORMAT", "safetensors or pth; default: what OUT's name says, else what the layout has"},
+      {"--dtype", "DTYPE", "fp32, bf16 or fp16 for floating tensors; default: as stored"},
+      {"--shard-size", "BYTES", "most bytes of a file in a folder; default 5GiB"},
+      {"--merge", "LORA", "adds a LoRA of any naming to the transformer; may be given several times"},
+      {"--scale", "S", "strength of the LoRAs, once for all or once for each; default 1"},
+      {"--force", "", "replace a file at OUT"}};
   c.run = run;
   return c;
 }

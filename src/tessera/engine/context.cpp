@@ -1,7 +1,7 @@
 #include "tessera/engine/context.h"
 
-#include "tessera/engine/frozen_site.h"
 #include "tessera/base/check.h"
+#include "tessera/engine/frozen_site.h"
 #include "tessera/engine/parallel/attention.h"
 #include "tessera/engine/parallel/tensor.h"
 #include "tessera/engine/saved.h"
@@ -123,8 +123,8 @@ Tensor ShardContext::attend(std::string_view site, const Tensor& q, const Tensor
   check_internal(!self || !tensor_parallel() || shares_heads, "engine.context",
                  "self-attention " + std::string(site) + " sees some of the tokens: the model has no table for tp");
   if (mode_.on_attention) {
-    const double met = (self ? tokens_.pairs() : pairs(q_offsets, k_offsets)) *
-                       (self && shares_heads ? mode_.parallel->tp() : 1);
+    const double met =
+        (self ? tokens_.pairs() : pairs(q_offsets, k_offsets)) * (self && shares_heads ? mode_.parallel->tp() : 1);
     mode_.on_attention(site, 4 * met * static_cast<double>(q.size(1)));
   }
   const ops::AttentionResult* known = nullptr;

@@ -15,7 +15,7 @@ using AttentionResults = std::map<std::string, ops::AttentionResult, std::less<>
 struct RunMode {
   std::string_view unneeded = {};    ///< the site whose value nobody will read (net::Unit::output_site), or empty
   AttentionResults* keep = nullptr;  ///< receives the results of the sites it names
-  const AttentionResults* known = nullptr;  ///< sites that are not computed again
+  const AttentionResults* known = nullptr;                                     ///< sites that are not computed again
   std::function<void(std::string_view site, double flops)> on_attention = {};  ///< measurement
   const Parallel* parallel = nullptr;  ///< those that the tokens are shared with; lives as long as the graph
 };

@@ -164,8 +164,8 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
   base_ += static_cast<int>(list.size());
 }
 
-/// What the list declares. Bytes of collectives that carry tokens are there for micro-batches of the largest shape: here
-/// they are for the tokens that there are.
+/// What the list declares. Bytes of collectives that carry tokens are there for micro-batches of the largest shape:
+/// here they are for the tokens that there are.
 std::vector<plan::Comm> Executor::declared(const Run& run, const plan::Instruction& in) const {
   std::vector<plan::Comm> comm = in.comm;
   if (!plan::carries_tokens(in.op) || comm.empty()) return comm;

@@ -39,8 +39,7 @@ struct ExecutorOptions {
 
 /// Where a rank is, for heartbeats and fault messages. Called by the thread of the instruction's lane: `ends` false
 /// before it and true after it, not after one that failed.
-using Whereabouts =
-    std::function<void(int64_t step, int index, const plan::Instruction& instruction, bool ends)>;
+using Whereabouts = std::function<void(int64_t step, int index, const plan::Instruction& instruction, bool ends)>;
 
 class Executor {
  public:

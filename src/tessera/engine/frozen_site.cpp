@@ -5,8 +5,7 @@
 namespace tessera::engine {
 
 Tensor frozen_site(Store& store, int unit, std::string_view site, const Tensor& x, ops::WeightSite* bias,
-                   const net::Tokens& tokens,
-                   const net::AdapterSettings* adapters, bool gelu) {
+                   const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu) {
   const auto named = [&](const char* ending) { return std::string(site) + ending; };
   ops::WeightSite& weight = store.site(unit, named(".weight"));
   ops::WeightSite* a = adapters ? store.find(unit, named(net::kLoraA)) : nullptr;

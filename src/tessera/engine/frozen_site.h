@@ -9,7 +9,6 @@ namespace tessera::engine {
 
 /// `adapters` null: pairs are not looked for.
 Tensor frozen_site(Store& store, int unit, std::string_view site, const Tensor& x, ops::WeightSite* bias,
-                   const net::Tokens& tokens,
-                   const net::AdapterSettings* adapters, bool gelu);
+                   const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu);
 
 }  // namespace tessera::engine

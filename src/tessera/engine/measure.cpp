@@ -1,9 +1,9 @@
 #include "tessera/engine/measure.h"
 
 #include "tessera/base/check.h"
-#include "tessera/ops/later.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/unit_run.h"
+#include "tessera/ops/later.h"
 
 namespace tessera::engine {
 
@@ -240,7 +240,8 @@ class Probe {
       for (const auto& [site, result] : run.attention) f.attention[site] = bytes_of({result.out, result.lse});
       const int64_t kept = count.live();
       count.reset_peak();
-      ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site(), .known = &run.attention, .parallel = &parallel_});
+      ShardContext again(store, 0, tokens_,
+                         {.unneeded = unit.output_site(), .known = &run.attention, .parallel = &parallel_});
       {
         const Parallel::Notes notes(parallel_, replay.traffic);
         run_forward(unit, again, cond_leaves, true, run);

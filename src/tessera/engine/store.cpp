@@ -131,9 +131,10 @@ std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat, bool g
     if (gradients && !unit.spec.params[p].trainable) continue;
     const plan::UnitLayout::Place& place = unit.layout.params[p];
     const plan::Stored stored = unit.layout.buffers[place.buffer].stored;
-    const Tensor view = flat.view(at::kByte)
-                            .narrow(0, unit.layout.in_slot(static_cast<int>(p)), plan::stored_bytes(stored, place.numel))
-                            .view(stored_type(stored));
+    const Tensor view =
+        flat.view(at::kByte)
+            .narrow(0, unit.layout.in_slot(static_cast<int>(p)), plan::stored_bytes(stored, place.numel))
+            .view(stored_type(stored));
     if (stored == plan::Stored::int8 || stored == plan::Stored::fp8) {
       views[p] = view;
       continue;
@@ -147,7 +148,8 @@ std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat, bool g
 int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int64_t from) {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
   const Tensor own = shard(u, b, from),
-               place = arena(slot + buffer.slot * 4, plan::stored_bytes(buffer.stored, buffer.total) / 4).view(at::kByte);
+               place =
+                   arena(slot + buffer.slot * 4, plan::stored_bytes(buffer.stored, buffer.total) / 4).view(at::kByte);
   if (group)
     group->all_gather(place, own);
   else if (place.const_data_ptr() != own.const_data_ptr())
@@ -186,7 +188,8 @@ void Store::bind(int u, int64_t slot) {
   check_internal(slot >= 0 || gathered_ == plan::ParamType::fp32, "engine.store",
                  unit.spec.name + ": parameters that are bf16 need a slot");
   auto& views = unit.views[slot];
-  if (views.empty()) views = views_of(unit, slot < 0 ? unit.param.view(at::kFloat) : arena(slot, unit.layout.total), false);
+  if (views.empty())
+    views = views_of(unit, slot < 0 ? unit.param.view(at::kFloat) : arena(slot, unit.layout.total), false);
   for (size_t p = 0; p < views.size(); ++p) unit.sites[p].value = views[p];
 }
 
@@ -211,8 +214,7 @@ void Store::bind_grad(int u, int64_t slot, bool fresh) {
     for (size_t i = 0; i < buffer.params.size(); ++i) {
       const auto& place = unit.layout.params[buffer.params[i]];
       const int64_t end = place.start + place.numel;
-      const int64_t next =
-          i + 1 < buffer.params.size() ? unit.layout.params[buffer.params[i + 1]].start : buffer.total;
+      const int64_t next = i + 1 < buffer.params.size() ? unit.layout.params[buffer.params[i + 1]].start : buffer.total;
       if (next > end) flat.narrow(0, buffer.slot + end, next - end).zero_();
     }
   }
@@ -276,8 +278,7 @@ std::vector<std::pair<int64_t, int64_t>> Store::box(const Part& part) const {
 int64_t Store::persistent_bytes() const {
   int64_t bytes = 0;
   for (const auto& unit : units_)
-    if (unit.owned)
-      bytes += static_cast<int64_t>(unit.param.nbytes() + (unit.grad.defined() ? unit.grad.nbytes() : 0));
+    if (unit.owned) bytes += static_cast<int64_t>(unit.param.nbytes() + (unit.grad.defined() ? unit.grad.nbytes() : 0));
   return bytes;
 }
 

@@ -51,8 +51,8 @@ class Store {
 
   /// This rank's shards of the unit's parameters, 1-D bytes, one buffer after the other.
   Tensor& param(int unit) { return units_[unit].param; }
-  /// One of them, 1-D: fp32 masters, or their bf16 part (plan::Masters), or bytes of what is stored otherwise. `from`: arena offset of where all of the
-  /// unit's lie, -1 where they rest on the device.
+  /// One of them, 1-D: fp32 masters, or their bf16 part (plan::Masters), or bytes of what is stored otherwise. `from`:
+  /// arena offset of where all of the unit's lie, -1 where they rest on the device.
   Tensor shard(int unit, int buffer, int64_t from = -1);
   Tensor& grad(int unit) { return units_[unit].grad; }  ///< reduced gradient of the trained shards, 1-D fp32
   const Tensor& anchor(int unit) const { return units_[unit].anchor; }
@@ -132,10 +132,10 @@ class Store {
   struct Unit {
     plan::UnitSpec spec;
     plan::UnitLayout layout;
-    std::vector<int> shard_ranks;   // of each buffer
+    std::vector<int> shard_ranks;  // of each buffer
     std::vector<std::vector<Axis>> axes;
     std::vector<int64_t> param_at;  // byte at which each buffer's shard begins
-    bool owned = true;  // by a stage of this rank
+    bool owned = true;              // by a stage of this rank
     int owner = 0;
     Tensor param, grad, anchor;
     plan::StateLayout states;  // of this rank's shard

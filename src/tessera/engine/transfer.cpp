@@ -99,8 +99,8 @@ checkpoint::DType dtype_of(plan::ValueType type) {
 checkpoint::TensorRange param_range(const Store& store, const Store::Part& part) {
   const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
   const bool whole = store.master_form(part) == plan::Masters::fp32;
-  return {param.name,       "param",    whole ? checkpoint::DType::f32 : checkpoint::DType::bf16, param.shape,
-          store.box(part),  part.begin, part.end};
+  return {param.name, "param", whole ? checkpoint::DType::f32 : checkpoint::DType::bf16, param.shape, store.box(part),
+          part.begin, part.end};
 }
 
 /// A state with a value for each element has the parameter's shape, one with a value a block is a list of them: of the
@@ -115,7 +115,8 @@ checkpoint::TensorRange state_range(const Store& store, const Store::Part& part,
   const int64_t blocks = state.values(0, store.layout(part.unit).params[part.param].numel);
   const int64_t rank = box[param.split == plan::Split::rows ? 0 : 1].first * store.tp() /
                        param.shape[param.split == plan::Split::rows ? 0 : 1];
-  return {param.name, state.kind, dtype_of(state.type), {store.tp(), blocks}, {{rank, rank + 1}, {0, blocks}}, begin, end};
+  return {param.name, state.kind, dtype_of(state.type), {store.tp(), blocks}, {{rank, rank + 1}, {0, blocks}},
+          begin,      end};
 }
 
 /// What a checkpoint holds of a parameter decides how its masters are read.
@@ -215,8 +216,8 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
     Tensor& flat = flats.emplace_back();
     if (!owned || buffer.shards > 1) flat = at::empty({buffer.total}, at::kFloat);
     if (owned) {
-      const Tensor shard = gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard)
-                                     : store.masters(unit, static_cast<int>(b));
+      const Tensor shard =
+          gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard) : store.masters(unit, static_cast<int>(b));
       if (buffer.shards == 1)
         flat = shard;
       else

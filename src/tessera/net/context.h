@@ -16,7 +16,8 @@ namespace tessera::net {
 
 using at::Tensor;
 
-/// Tokens that go with a signal in time, frame by frame: sound. They lie together in each sample, and others may follow.
+/// Tokens that go with a signal in time, frame by frame: sound. They lie together in each sample, and others may
+/// follow.
 struct FrameTokens {
   std::vector<int64_t> clips;                  ///< frames of each sample's signal
   std::vector<std::array<int64_t, 2>> ranges;  ///< [begin, end) of those tokens in each sample
@@ -37,8 +38,8 @@ struct Tokens {
                                          ///< share heads, of all tokens that these ranks have together
   FrameTokens frames;                    ///< of models that hear
   int64_t begin = 0, end = -1;           ///< the tokens that are here; -1: to the last
-  std::vector<uint64_t> samples = {};    ///< [B] what the random numbers of each sample are keyed by; empty: not training
-  uint64_t step = 0;                     ///< the training step, of the same keys
+  std::vector<uint64_t> samples = {};  ///< [B] what the random numbers of each sample are keyed by; empty: not training
+  uint64_t step = 0;                   ///< the training step, of the same keys
 
   int64_t total() const { return offsets.empty() ? 0 : offsets.back(); }
   int64_t count() const { return (end < 0 ? total() : end) - begin; }  ///< tokens here

@@ -138,7 +138,8 @@ double sum_of_squares(const float* x, int64_t n) {
 }
 
 void add(float* out, const float* in, int64_t n) {
-  at::parallel_for(0, n, kUpdateGrain, [&](int64_t begin, int64_t end) { add_kernel(out + begin, in + begin, end - begin); });
+  at::parallel_for(0, n, kUpdateGrain,
+                   [&](int64_t begin, int64_t end) { add_kernel(out + begin, in + begin, end - begin); });
 }
 
 }  // namespace tessera::ops

@@ -106,7 +106,7 @@ void scale_columns(const Tensor& out, const Tensor& x, const Tensor& gain, const
 }
 
 Tensor lora_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, const Adapter* pair, bool gelu,
-                   const Tensor& norms) {
+                    const Tensor& norms) {
   check_internal(x.dim() == 2 && x.is_contiguous() && x.scalar_type() == at::kFloat, "ops.lora",
                  "x must be a contiguous fp32 matrix");
   check_internal(weight.value.defined(), "ops.lora", "the weight is used while it is not gathered");
@@ -170,7 +170,7 @@ void add_input_gradient(const Tensor& dz, const Tensor& e, const Adapter& pair) 
 /// x = gelu'(x) * (dy W + e A), some columns at a time: the widest gradient of a block takes the place of what it came
 /// from. For fp32 weights without dropout; e undefined: no adapter.
 void lora_gelu_input_gradient(const Tensor& x, const Tensor& dy, const Tensor& w, const Tensor& e,
-                                  const Adapter* pair) {
+                              const Adapter* pair) {
   const int64_t rows = x.size(0), cols = x.size(1);
   const int64_t width = std::min(cols, round_up(div_up(cols, 16), 64));
   const Tensor panel = at::empty({rows, width}, x.options());

@@ -21,7 +21,7 @@ Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double 
 
 /// A width that several ranks share: each has some of the columns of every row.
 struct SharedWidth {
-  int64_t width = 0;                                    ///< of all ranks together
+  int64_t width = 0;                                   ///< of all ranks together
   std::function<void(const Tensor& sums)> sum_of_all;  ///< adds up [T] over the ranks, in place
 };
 
@@ -50,11 +50,9 @@ Tensor gelu_tanh(const Tensor& x);
 /// linear(gelu_tanh(x)) that saves x only; gelu(x) never exists as a whole, in neither direction.
 Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor);
 
-/// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1]. A sample
-/// may have no queries.
-/// Scale 1/sqrt(d). Saves q, k, v, out and log-sum-exp [H, Tq].
-/// `keep` receives the result of a pass without a graph; `known` is such a result: the node is built around it and
-/// nothing is computed again.
+/// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1]. A
+/// sample may have no queries. Scale 1/sqrt(d). Saves q, k, v, out and log-sum-exp [H, Tq]. `keep` receives the result
+/// of a pass without a graph; `known` is such a result: the node is built around it and nothing is computed again.
 struct AttentionResult {
   Tensor out, lse;
 };

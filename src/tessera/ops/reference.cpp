@@ -16,8 +16,7 @@ Tensor gelu_linear(const Tensor& x, const Tensor& w, const Tensor& b) { return l
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& a, const Tensor& b, double s,
                    const Tensor& mask, const Tensor& magnitude, bool gelu) {
   const Tensor z = gelu ? gelu_tanh(x) : x;
-  if (!magnitude.defined())
-    return linear(z, w, bias) + s * at::linear(at::linear(mask.defined() ? mask * z : z, a), b);
+  if (!magnitude.defined()) return linear(z, w, bias) + s * at::linear(at::linear(mask.defined() ? mask * z : z, a), b);
   const Tensor adapted = w + s * at::matmul(b, a);
   const Tensor gain = magnitude / adapted.detach().norm(2, 1);  // [out]
   const Tensor y = at::linear(z, adapted) * gain;

@@ -125,8 +125,7 @@ Tensor row_sums(const Tensor& x, const SharedWidth* shared, const Sums& sums) {
   if (!shared) return {};
   Tensor total = at::empty({x.size(0)}, x.options());
   if (!x.is_meta())
-    at::parallel_for(0, x.size(0), kTokenGrain,
-                     [&](int64_t begin, int64_t end) { sums(begin, end, out_data(total)); });
+    at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) { sums(begin, end, out_data(total)); });
   shared->sum_of_all(total);
   return total;
 }

@@ -10,9 +10,9 @@
 namespace tessera::ops {
 
 struct WeightSite {
-  at::Tensor value;   ///< view of the unit's slot; re-pointed by the store at every gather, undefined when released
-  at::Tensor grad;    ///< view of the gradient buffer, fp32; undefined when frozen or outside backward
-  bool fresh = true;  ///< the gradient holds nothing yet: the first writer assigns, later ones add
+  at::Tensor value;     ///< view of the unit's slot; re-pointed by the store at every gather, undefined when released
+  at::Tensor grad;      ///< view of the gradient buffer, fp32; undefined when frozen or outside backward
+  bool fresh = true;    ///< the gradient holds nothing yet: the first writer assigns, later ones add
   bool frozen = false;  ///< nobody trains it
   std::array<int64_t, 2> blocks = {};  ///< [out, in] of a frozen value that is blocks of 8-bit codes (ops/frozen.h)
 };

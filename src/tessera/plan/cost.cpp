@@ -134,8 +134,7 @@ double CostModel::message_seconds(int64_t bytes, Lane lane, int rank) const {
   if (rate <= 0)
     throw UserError(Exit::usage, "plan.profile", profile.name + ": no bandwidth for messages between pipeline stages",
                     "choose a profile with that many devices, or one with a NIC");
-  return static_cast<double>(bytes) * machine_.wire / rate +
-         (same_node ? profile.link.latency : profile.nic.latency);
+  return static_cast<double>(bytes) * machine_.wire / rate + (same_node ? profile.link.latency : profile.nic.latency);
 }
 
 double CostModel::copy_seconds(double bytes) const {

@@ -58,8 +58,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     const UnitPlan& unit = plan.units[u];
     place(unit.parameters).parameters += shard_bytes(layout, plan.states.masters);
     place(unit.gradients).gradients += layout.grad_shard * 4;
-    place(unit.states).states +=
-        state_layout(model.units[u], layout, plan.shard_ranks(layout, rank), states).bytes;
+    place(unit.states).states += state_layout(model.units[u], layout, plan.shard_ranks(layout, rank), states).bytes;
   }
   curve.host.slots = schedule.host_arena;
   curve.persistent = base.total();

@@ -66,9 +66,9 @@ class Reader {
                       file_ + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),
                       "correct the line, or write a plan with 'tessera plan' and start from it");
     }
-    known_keys(root, "",
-               {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "pipeline",
-                "units"});
+    known_keys(
+        root, "",
+        {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "pipeline", "units"});
     Plan plan;
     plan.units.resize(names_.size());
     plan.global_batch = integer(root, "", "global_batch", 1, plan.global_batch);
@@ -141,8 +141,8 @@ class Reader {
     known_keys(*table, "pipeline.", {"schedule", "chunks", "first"});
     Pipeline& pipeline = plan.pipeline;
     if (table->contains("schedule"))
-      pipeline.schedule = pipeline_schedule_of(text(*table, "pipeline.", "schedule"),
-                                               "plan.read " + file_ + ": pipeline.schedule");
+      pipeline.schedule =
+          pipeline_schedule_of(text(*table, "pipeline.", "schedule"), "plan.read " + file_ + ": pipeline.schedule");
     pipeline.chunks = static_cast<int>(integer(*table, "pipeline.", "chunks", 1, 1));
     if (pipeline.chunks > 1 && pipeline.schedule != PipelineSchedule::interleaved)
       fail("pipeline.chunks", "only the interleaved schedule has several", "write schedule = \"interleaved\"");

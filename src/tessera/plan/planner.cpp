@@ -54,13 +54,13 @@ std::vector<double> unit_seconds(const ModelSpec& model, const Machine& machine)
 std::vector<Pipeline> pipelines(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input,
                                 const Machine& machine) {
   const bool by_hand = input.pipeline.has_value(), chunks_alone = !by_hand && input.chunks.value_or(1) > 1;
-  const PipelineSchedule first = chunks_alone ? PipelineSchedule::interleaved
-                                              : input.pipeline.value_or(PipelineSchedule::one_f_one_b);
+  const PipelineSchedule first =
+      chunks_alone ? PipelineSchedule::interleaved : input.pipeline.value_or(PipelineSchedule::one_f_one_b);
   if (first != PipelineSchedule::interleaved && input.chunks.value_or(1) > 1)
-    throw UserError(Exit::usage, "plan.chunks",
-                    std::to_string(*input.chunks) + " chunks a rank with plan.pipeline = \"" +
-                        std::string(name(first)) + "\"",
-                    "only \"interleaved\" has several; leave plan.chunks on auto");
+    throw UserError(
+        Exit::usage, "plan.chunks",
+        std::to_string(*input.chunks) + " chunks a rank with plan.pipeline = \"" + std::string(name(first)) + "\"",
+        "only \"interleaved\" has several; leave plan.chunks on auto");
   const std::vector<double> seconds = unit_seconds(model, machine);
   const auto cut = [&](PipelineSchedule schedule, int chunks) {
     return Pipeline{schedule, chunks, balanced_stages(seconds, mesh[Axis::pp] * chunks)};
@@ -179,9 +179,10 @@ class Search {
       for (size_t u = plan.units.size(); u-- > 0 && over > 0;) {
         if (plan.units[u].*part != Tier::host) continue;
         const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));
-        over -= part == &UnitPlan::gradients    ? layout.grad_shard * 4
-                : part == &UnitPlan::parameters ? shard_bytes(layout, plan.states.masters)
-                                                : state_layout(model_.units[u], layout, plan.shard_ranks(layout, 0), states).bytes;
+        over -= part == &UnitPlan::gradients ? layout.grad_shard * 4
+                : part == &UnitPlan::parameters
+                    ? shard_bytes(layout, plan.states.masters)
+                    : state_layout(model_.units[u], layout, plan.shard_ranks(layout, 0), states).bytes;
         plan.units[u].*part = Tier::device;
       }
     }
@@ -220,9 +221,9 @@ class Search {
     }
     if (!may_save) return;
     for (const Saving& saving : kSavings) {
-      const bool asked_for =
-          (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
-          (input_.boundary == Policy::offload && saving.boundary == Policy::offload && saving.attention != Policy::offload);
+      const bool asked_for = (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
+                             (input_.boundary == Policy::offload && saving.boundary == Policy::offload &&
+                              saving.attention != Policy::offload);
       if (saving.host() && input_.host_budget <= 0 && !asked_for) continue;
       if (input_.activations && saving.activations != *input_.activations) continue;
       if (input_.boundary && saving.boundary != *input_.boundary) continue;

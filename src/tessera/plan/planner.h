@@ -20,16 +20,16 @@ namespace tessera::plan {
 struct PlannerInput {
   int64_t global_batch = 1;
   int64_t micro_batch = 1;
-  int64_t budget = 0;                  ///< device bytes a rank; 0: unlimited
-  int64_t host_budget = 0;             ///< host bytes a rank; 0: nothing may leave the device
-  bool nvme = false;                   ///< there is a disk to use
-  std::optional<int> prefetch;         ///< set by hand
-  std::optional<int> recompute_units;  ///< set by hand: how many blocks recompute (from the first on)
-  std::optional<Strategy> strategy;    ///< set by hand
+  int64_t budget = 0;                        ///< device bytes a rank; 0: unlimited
+  int64_t host_budget = 0;                   ///< host bytes a rank; 0: nothing may leave the device
+  bool nvme = false;                         ///< there is a disk to use
+  std::optional<int> prefetch;               ///< set by hand
+  std::optional<int> recompute_units;        ///< set by hand: how many blocks recompute (from the first on)
+  std::optional<Strategy> strategy;          ///< set by hand
   std::optional<PipelineSchedule> pipeline;  ///< set by hand
   std::optional<int> chunks;                 ///< set by hand: stages a rank has when interleaved
-  std::optional<Policy> activations;   ///< set by hand: keep, or how blocks save less
-  std::optional<Policy> boundary;      ///< set by hand: what recomputed blocks do with their inputs
+  std::optional<Policy> activations;         ///< set by hand: keep, or how blocks save less
+  std::optional<Policy> boundary;            ///< set by hand: what recomputed blocks do with their inputs
   std::optional<Tier> parameters, gradients, states_tier;  ///< set by hand
   StateFormat states = {};
   ParamType param_dtype = ParamType::fp32;

@@ -79,8 +79,8 @@ Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& mach
   Prediction p;
   p.slowest = timeline.slowest;
   const RankTimeline& slowest = timeline.ranks[timeline.slowest];
-  p.step = {timeline.seconds, slowest.share(Share::compute), slowest.share(Share::comm), slowest.share(Share::copy),
-            slowest.share(Share::optimizer), slowest.share(Share::bubble)};
+  p.step = {timeline.seconds,           slowest.share(Share::compute),   slowest.share(Share::comm),
+            slowest.share(Share::copy), slowest.share(Share::optimizer), slowest.share(Share::bubble)};
   for (size_t g = 0; g < groups.size(); ++g) {
     const auto& busy = timeline.ranks[g].busy;
     groups[g].spans = std::move(timeline.ranks[g].spans);

@@ -7,7 +7,8 @@
 // [Note: simulation]
 // Instructions of a lane run in order, each after what it waits for. Phases that share a resource at the same time get
 // equal parts of it (a gather and a reduction on one link); while a transfer runs, compute goes at 1 - steal. The n-th
-// collective of a communicator starts when the last rank that uses it has come. Ranks that are alike are simulated once.
+// collective of a communicator starts when the last rank that uses it has come. Ranks that are alike are simulated
+// once.
 //
 // Every moment of a rank's step belongs to one share, so that shares add up to the step: what its compute lane does,
 // else (it stands still) what it waits for. What stealing takes from compute counts as exposed communication; waiting
@@ -23,9 +24,9 @@ namespace tessera::plan {
 
 struct Task {
   int lane = 0;
-  std::vector<int> wait;      ///< indices into the same list
-  std::vector<Phase> phases;  ///< one after the other; none: done when it starts
-  std::string meet;           ///< communicator of the phases that meet: the n-th use by each rank is one collective
+  std::vector<int> wait;       ///< indices into the same list
+  std::vector<Phase> phases;   ///< one after the other; none: done when it starts
+  std::string meet;            ///< communicator of the phases that meet: the n-th use by each rank is one collective
   bool across_stages = false;  ///< it has members in several stages of a pipeline
 };
 

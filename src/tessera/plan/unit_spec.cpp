@@ -46,9 +46,10 @@ std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, 
   for (int64_t n : param.shape) box.push_back({0, n});
   if (tp == 1 || param.split == Split::none) return box;
   auto& cut = box[cut_dim(param)];
-  check_input(cut.second % tp == 0, "plan.mesh",
-              param.name + ": " + std::to_string(cut.second) + " features are not divisible by tp=" + std::to_string(tp),
-              "choose a tp that divides the heads and the feed-forward width");
+  check_input(
+      cut.second % tp == 0, "plan.mesh",
+      param.name + ": " + std::to_string(cut.second) + " features are not divisible by tp=" + std::to_string(tp),
+      "choose a tp that divides the heads and the feed-forward width");
   const int64_t part = cut.second / tp;
   cut = {part * tp_rank, part * (tp_rank + 1)};
   return box;

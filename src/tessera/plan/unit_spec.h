@@ -30,7 +30,7 @@ struct ParamSpec {
   bool trainable = true;
   Split split = Split::none;
   Stored stored = Stored::fp32;  ///< what is trained is fp32, or as plan.masters says
-  bool whole_input = false;  ///< cut by rows, of what every rank of tp has whole (text): nothing is gathered for it
+  bool whole_input = false;      ///< cut by rows, of what every rank of tp has whole (text): nothing is gathered for it
   bool zero_gradient = false;  ///< exact gradient is zero (AdamW turns its rounding into +-lr): left out of comparisons
   int64_t numel() const;
 };
@@ -44,7 +44,7 @@ struct Footprint {
     int64_t forward_peak = 0;     ///< forward without a graph, keeping them
     int64_t recompute_saved = 0;  ///< further bytes of the rebuilt graph
     int64_t recompute_peak = 0;
-    double forward_flops = 0;  ///< of the forward that runs again
+    double forward_flops = 0;           ///< of the forward that runs again
     std::vector<Traffic> traffic = {};  ///< and its collectives
   };
   int64_t out = 0;              ///< boundary tensors handed to the next unit
@@ -55,11 +55,11 @@ struct Footprint {
   int64_t recompute_saved = 0;  ///< bytes the rebuilt graph holds (its outputs included)
   int64_t recompute_peak = 0;
   int64_t backward_peak =
-      0;                ///< above the live bytes at the start of backward (saved and gradient of out included there)
+      0;  ///< above the live bytes at the start of backward (saved and gradient of out included there)
   /// Where gradients of weights are left for later (zero bubble): held from then on, highest in the backward that
   /// leaves them and in the act that takes them up.
   int64_t deferred = 0, deferred_peak = 0, weight_grad_peak = 0;
-  int64_t grad_in = 0;  ///< gradients handed to the previous unit
+  int64_t grad_in = 0;             ///< gradients handed to the previous unit
   std::vector<int64_t> grad_cond;  ///< gradient of each shared conditioning tensor (0: unused), accumulated over units
   double forward_flops = 0;
   double backward_flops = 0;
@@ -82,10 +82,10 @@ struct ModelSpec {
   std::vector<UnitSpec> units;
   int64_t resident = 0;  ///< bytes that are always there beside the shards: tables of the autoencoder, prompts, anchors
   int64_t between_steps = 0;  ///< further bytes that are there only while no step runs: a sample is decoded
-  int64_t inputs = 0;    ///< bytes of one micro-batch's input tensors, live during the micro-batch
-  int64_t tables = 0;    ///< of these the tables of the tokens (rows, rotary angles), which every stage needs
+  int64_t inputs = 0;         ///< bytes of one micro-batch's input tensors, live during the micro-batch
+  int64_t tables = 0;         ///< of these the tables of the tokens (rows, rotary angles), which every stage needs
   std::vector<int64_t> conditioning = {};  ///< bytes of each shared conditioning tensor
-  int64_t targets = 0;   ///< bytes of its targets, live until the loss
+  int64_t targets = 0;                     ///< bytes of its targets, live until the loss
   int64_t loss_peak = 0;  ///< highest bytes of the objective above its start, gradient of the output included
   int64_t loss_grad = 0;  ///< gradient of the output, handed to the last unit's backward
   int64_t samples = 1;    ///< samples of the micro-batch the footprints were measured on
@@ -103,7 +103,7 @@ inline constexpr int64_t kFlatAlign = 256;
 /// trained or frozen, cut by tensor parallelism or used whole by all of its ranks.
 struct Buffer {
   bool trainable = true;
-  bool over_tp = false;     ///< the ranks of tp all use it: they share it too
+  bool over_tp = false;  ///< the ranks of tp all use it: they share it too
   Stored stored = Stored::fp32;
   std::vector<int> params;  ///< indices into UnitSpec::params
   int shards = 1;           ///< ranks it is split over

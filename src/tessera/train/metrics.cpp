@@ -101,8 +101,8 @@ void MetricsWriter::skip(int64_t step, const std::string& why) {
   write(Json{{"type", "skip"}, {"step", step}, {"why", why}}.dump());
 }
 
-void MetricsWriter::sample(int64_t step, const std::string& file, const std::string& prompt,
-                           std::optional<double> psnr, std::optional<double> audio_effect) {
+void MetricsWriter::sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr,
+                           std::optional<double> audio_effect) {
   Json json = {{"type", "sample"}, {"step", step}, {"file", file}, {"prompt", prompt}};
   if (psnr) json["psnr"] = *psnr;
   if (audio_effect) json["audio_effect"] = *audio_effect;

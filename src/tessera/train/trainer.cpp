@@ -288,13 +288,15 @@ class Trainer {
     changed.choice.plan.shares = shares;
     const plan::MemoryCurve memory = changed.memory(rank_);
     const bool fits = recipe_.plan.budget <= 0 || memory.peak <= recipe_.plan.budget;
-    for (const auto& row : comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({fits ? 1. : 0.}))
+    for (const auto& row :
+         comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({fits ? 1. : 0.}))
       if (row[0] == 0) return;
     running_.shares = shares;
     schedules_.train = changed.schedules(rank_).train;
     predicted_ = memory;
     engine::check_groups(comm_, {&schedules_.train});
-    store_->change_arena(std::max(schedules_.train.arena, planned().run.sample_every > 0 ? schedules_.sample.arena : 0));
+    store_->change_arena(
+        std::max(schedules_.train.arena, planned().run.sample_every > 0 ? schedules_.sample.arena : 0));
     if (rank_ != 0) return;
     std::string text = "samples of a step by dp rank from now on:";
     for (int64_t count : shares) text += " " + std::to_string(count);

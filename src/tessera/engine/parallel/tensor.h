@@ -1,11 +1,12 @@
 #pragma once
 // Tensor parallelism: the ranks of tp share the features of a unit's linears and the heads of its attention. Tokens
-// rest in shares between them (plan/token_shares.h, tp innermost): a linear cut by rows gathers the tokens of the place, one
-// cut by columns leaves a sum over the ranks, of which each rank keeps the rows of its own tokens (Megatron-LM's
-// sequence parallelism, Korthikanti et al. 2022, with shares of any size).
+// rest in shares between them (plan/token_shares.h, tp innermost): a linear cut by rows gathers the tokens of the
+// place, one cut by columns leaves a sum over the ranks, of which each rank keeps the rows of its own tokens
+// (Megatron-LM's sequence parallelism, Korthikanti et al. 2022, with shares of any size).
 //
 //   Tensor all = gather_place(x, T, parallel);                    // [share, d] -> [place, d]
-//   Tensor y = sum_to_shares(ops::linear(h, w, nullptr, anchor), T, parallel, bias, anchor);   // [place, d] -> [share, d]
+//   Tensor y = sum_to_shares(ops::linear(h, w, nullptr, anchor), T, parallel, bias, anchor);   // [place, d] -> [share,
+//   d]
 #include "tessera/engine/parallel/parallel.h"
 #include "tessera/ops/weight.h"
 

@@ -172,7 +172,7 @@ Tensor relative_buckets(int64_t n, const Config& c, const Tensor& like) {
     const Tensor temporaries = at::empty({6 * n * n}, like.options().dtype(at::kLong));
     return at::empty({n * n}, temporaries.options());
   }
-  const Tensor place = at::arange(n, at::kLong);  // not all of these operators know meta tensors
+  const Tensor place = at::arange(n, at::kLong);                  // not all of these operators know meta tensors
   const Tensor offset = place.unsqueeze(0) - place.unsqueeze(1);  // [query, key]: key - query
   const Tensor distance = offset.abs();
   // fp32 and truncation as in the reference: the change points depend on it. Distance 0 is taken by `exact` below.

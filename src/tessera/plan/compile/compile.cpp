@@ -22,7 +22,8 @@ Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::stri
   for (size_t u = 0; u < model.units.size(); ++u) {
     if (plan.owns(rank, static_cast<int>(u))) own_.push_back(static_cast<int>(u));
     layouts_.push_back(plan.layout(model.units[u], static_cast<int>(u)));
-    state_bytes_.push_back(state_layout(model.units[u], layouts_[u], plan.shard_ranks(layouts_[u], rank), states).bytes);
+    state_bytes_.push_back(
+        state_layout(model.units[u], layouts_[u], plan.shard_ranks(layouts_[u], rank), states).bytes);
   }
 }
 
@@ -86,8 +87,8 @@ Schedule Compiler::done() {
 Schedule Compiler::train() {
   schedule_.micros = static_cast<int>(plan_.accumulation());
   std::vector<Visit> visits;
-  for (const PipelineAct& act : pipeline_acts(plan_.pipeline.schedule, plan_.mesh[Axis::pp], pp_rank_,
-                                              plan_.pipeline.chunks, schedule_.micros))
+  for (const PipelineAct& act :
+       pipeline_acts(plan_.pipeline.schedule, plan_.mesh[Axis::pp], pp_rank_, plan_.pipeline.chunks, schedule_.micros))
     for (const Visit& visit : visits_of(act)) visits.push_back(visit);
   walk(visits);
   optimise();
@@ -108,8 +109,7 @@ Schedule Compiler::forward_only(int micros) {
 
 Schedule Compiler::checkpoint() {
   Instruction in = make(Op::flush, Lane::disk, -1, -1);
-  for (const int u : own_)
-    in.bytes += shard_bytes(layouts_[u], plan_.states.masters) + state_bytes_[u];
+  for (const int u : own_) in.bytes += shard_bytes(layouts_[u], plan_.states.masters) + state_bytes_[u];
   in.group = world_.name;
   if (!world_.axis.empty()) in.comm.assign(2, {world_.axis, "barrier", 0, world_.name});
   add(in);

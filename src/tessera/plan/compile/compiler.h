@@ -55,7 +55,8 @@ class Compiler {
   GroupName group_name(const std::string& purpose, const std::vector<Axis>& axes) const;
   /// Adds one collective for each buffer of the unit whose ranks are several.
   enum class Gathered { all, trained };
-  void collect(Instruction& in, const std::string& purpose, const std::string& kind, Gathered buffers, int64_t element) const;
+  void collect(Instruction& in, const std::string& purpose, const std::string& kind, Gathered buffers,
+               int64_t element) const;
   void sum_over_replicas(Instruction& in, int unit) const;
   Instruction make(Op op, Lane lane, int unit, int micro) const;
   int add(Instruction in);

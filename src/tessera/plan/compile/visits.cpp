@@ -102,8 +102,7 @@ std::optional<int> Compiler::run(const Visit& visit) {
   if (!forward_only_) stash(visit, forward);
   pass_on(visit, forward);
   const bool pipeline = plan_.mesh[Axis::pp] > 1;
-  if (visit.unit + 1 == static_cast<int>(model_.units.size()) && !(forward_only_ && pipeline))
-    add(output(visit.micro));
+  if (visit.unit + 1 == static_cast<int>(model_.units.size()) && !(forward_only_ && pipeline)) add(output(visit.micro));
   return std::nullopt;
 }
 

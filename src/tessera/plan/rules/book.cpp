@@ -144,8 +144,9 @@ void Book::check_fields(int k) {
              groups_of(k).empty() ? "communicates without a group; set \"group\""
                                   : "has a group and no collective in \"comm\"");
   if (!instruction.comm.empty() && instruction.comm.front().group != instruction.group)
-    complain(k, "groups", "is of group '" + instruction.group + "', but its first collective is of '" +
-                              instruction.comm.front().group + "'");
+    complain(k, "groups",
+             "is of group '" + instruction.group + "', but its first collective is of '" +
+                 instruction.comm.front().group + "'");
   for (const int id : groups_of(k)) {
     const Group& g = groups_[id];
     if (g.ranks.empty())

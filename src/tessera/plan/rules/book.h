@@ -30,7 +30,7 @@ class Book {
 
   const std::vector<Line>& lines() const { return lines_; }
   const Instruction& in(int k) const { return lines_[k].in; }
-  int unit(int k) const { return unit_[k]; }    ///< -1 for none
+  int unit(int k) const { return unit_[k]; }  ///< -1 for none
   /// Of the collectives of line k, in order and each once.
   const std::vector<int>& groups_of(int k) const { return group_[k]; }
   /// Of one collective.

@@ -83,7 +83,7 @@ class GroupRules {
       const bool opposite = book_.in(a).op != book_.in(b).op && is_message(a) && is_message(b);
       return alike && book_.in(a).micro == book_.in(b).micro && opposite == (rank_of(a) != rank_of(b));
     }
-    return alike && book_.in(a).op == book_.in(b).op && 
+    return alike && book_.in(a).op == book_.in(b).op &&
            same_collectives(within(a, groups), within(b, groups), carries_tokens(book_.in(a).op));
   }
 

@@ -113,8 +113,8 @@ class Progress {
     const bool meets = met_[first] < groups.size() && waited(first);
     book_.complain(first, "progress",
                    "is stuck for ever, waiting for " +
-                       (meets ? "the other members of " + book_.groups()[groups[met_[first]]].name : missing(first)) + others +
-                       "; order waits and collectives alike on all ranks");
+                       (meets ? "the other members of " + book_.groups()[groups[met_[first]]].name : missing(first)) +
+                       others + "; order waits and collectives alike on all ranks");
   }
 
   std::string missing(int k) const {

@@ -489,14 +489,14 @@ class StepRules {
   ArenaRules arena_, host_;
   TierRules tiers_;
   Residency residency_;
-  std::set<int> units_;                       // that the pass names
-  std::vector<int> outer_;                    // per unit: the line that summed it over replicas
-  std::vector<int> unreduced_;                // per unit: the line that began the gradient now being summed
-  std::vector<int> shares_;                   // per unit: the line that took its share of the norm
-  std::vector<int> updated_;                  // per unit: the line that did it
-  std::map<std::pair<int, int>, Work> work_;  // (unit, micro-batch)
-  std::map<int, std::vector<int>> open_;      // per micro-batch: forwards whose backward is to come, in order
-  std::map<int, int> output_;                 // per micro-batch: its loss or finish
+  std::set<int> units_;                                 // that the pass names
+  std::vector<int> outer_;                              // per unit: the line that summed it over replicas
+  std::vector<int> unreduced_;                          // per unit: the line that began the gradient now being summed
+  std::vector<int> shares_;                             // per unit: the line that took its share of the norm
+  std::vector<int> updated_;                            // per unit: the line that did it
+  std::map<std::pair<int, int>, Work> work_;            // (unit, micro-batch)
+  std::map<int, std::vector<int>> open_;                // per micro-batch: forwards whose backward is to come, in order
+  std::map<int, int> output_;                           // per micro-batch: its loss or finish
   std::map<std::tuple<int, int, bool>, int> received_;  // (unit, micro-batch, forward): its recv
   std::set<int> used_;                                  // recvs that something used
   std::set<std::pair<int, int>> deferred_;              // (unit, micro-batch) whose weights' gradients come later

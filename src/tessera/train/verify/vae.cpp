@@ -11,7 +11,7 @@ namespace {
 
 /// Weights and the config.json that goes with their naming.
 constexpr std::pair<const char*, const char*> kVaeNamings[] = {{"model.safetensors", "config.json"},
-                                                            {"diffusers.safetensors", "diffusers_config.json"}};
+                                                               {"diffusers.safetensors", "diffusers_config.json"}};
 
 /// What the case has inputs for, and what it expects: "video" of in.video and out.video_mu.
 std::set<std::string> subjects(const CaseFile& file) {
