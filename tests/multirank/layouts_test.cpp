@@ -190,6 +190,17 @@ const std::vector<Layout> kSequenceLayouts = {
     {"all", 8, {"--mesh", "dp_shard=2,cp=2,sp=2", "--plan.recompute", "1"}},
 };
 
+/// Ranks that share the features of linears, alone and with every other axis.
+const std::vector<Layout> kTensorLayouts = {
+    {"tensor", 2, {"--mesh", "tp=2"}},
+    {"tensor-recomputed", 2, {"--mesh", "tp=2", "--plan.recompute", "all", "--train.micro_batch", "1"}},
+    {"tensor-sharded", 4, {"--mesh", "dp_shard=2,tp=2", "--plan.recompute", "1"}},
+    {"tensor-replicated", 4, {"--mesh", "dp_replicate=2,tp=2", "--plan.strategy", "no_shard"}},
+    {"tensor-ulysses", 4, {"--mesh", "sp=2,tp=2"}},
+    {"tensor-ring", 4, {"--mesh", "cp=2,tp=2", "--plan.activations", "offload"}},
+    {"tensor-away", 2, {"--mesh", "tp=2", "--plan.states", "host", "--plan.gradients", "host"}},
+};
+
 class SequenceLayouts : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(SequenceLayouts, EqualOneRankInMemoryThatWasPredicted) {
@@ -219,6 +230,12 @@ TEST_P(SequenceLayouts, EqualOneRankInMemoryThatWasPredicted) {
     EXPECT_GT(bytes.get<int64_t>(), 0) << axis;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Tensor, SequenceLayouts, ::testing::ValuesIn(kTensorLayouts), [](const auto& info) {
+  std::string name = info.param.name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
 
 INSTANTIATE_TEST_SUITE_P(, SequenceLayouts, ::testing::ValuesIn(kSequenceLayouts), [](const auto& info) {
   std::string name = info.param.name;

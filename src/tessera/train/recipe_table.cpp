@@ -124,7 +124,8 @@ const OptionTable& recipe_table() {
        "ranks that share parameters, gradients and states; train fills it with what is left"},
       {"mesh.cp", Kind::integer, "1", "ranks that share a sample's tokens, ring attention"},
       {"mesh.sp", Kind::integer, "1", "ranks that share a sample's tokens, Ulysses: divides the heads"},
-      {"mesh.tp", Kind::integer, "1", "tensor parallel", "", "use dp_shard and dp_replicate"},
+      {"mesh.tp", Kind::integer, "1",
+       "ranks that share a sample's tokens and the features of linears: divides heads and the feed-forward width"},
 
       {"plan.file", Kind::text, "auto", "a plan.toml written by hand, or auto"},
       {"plan.profile", Kind::text, "cpu",

@@ -28,10 +28,6 @@ Mesh fill_mesh(Mesh mesh, int world) {
                     "the mesh " + mesh.to_string() + " has " + std::to_string(mesh.world()) + " ranks, " +
                         std::to_string(world) + " were started",
                     "start as many with tessera launch -n, or change [mesh]");
-  for (Axis axis : {Axis::tp})
-    if (mesh[axis] > 1)
-      throw UserError(Exit::usage, "mesh", "axis " + std::string(axis_name(axis)) + " is not supported by this version",
-                      "use dp_shard, dp_replicate, cp, sp and pp");
   return mesh;
 }
 
