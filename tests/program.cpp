@@ -117,7 +117,7 @@ steps = 6
 
 [model]
 family = "wan"
-config = { dim = 64, ffn_dim = 128, num_heads = 2, num_layers = 3, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 64, text_len = 16 }
+config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 3, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 64, text_len = 16 }
 
 [data]
 path = ")" << data.string()

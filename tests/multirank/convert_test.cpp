@@ -236,7 +236,7 @@ TEST_F(Convert, TheFilesOfARunAreKnownAndItsCheckpointsBecomeModels) {
   EXPECT_EQ(what["model"], "wan-t2v");
   convert(fs::path(run.out()) / "checkpoints/step-000001", folder_ / "of-checkpoint");
   expect_equal(folder_ / "of-checkpoint", fs::path(run.out()) / "model");
-  EXPECT_EQ(json_of(folder_ / "of-checkpoint/config.json")["num_heads"], 2);
+  EXPECT_EQ(json_of(folder_ / "of-checkpoint/config.json")["num_heads"], 4);
   const auto model = inspect(fs::path(run.out()) / "model");
   EXPECT_EQ(model["parameters"], what["parameters"]);
   EXPECT_EQ(model["layout"], "safetensors shards");

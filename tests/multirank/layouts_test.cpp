@@ -246,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(, SequenceLayouts, ::testing::ValuesIn(kSequenceLayouts
 TEST(SequenceParallel, HeadsThatSpDoesNotDivideAreRefusedWithTheNearestValues) {
   const Result r = shared().train(3, "three-heads", {"--mesh", "sp=3", "--run.steps", "1"});
   EXPECT_EQ(r.code, 2) << r.output;
-  EXPECT_NE(r.output.find("sp = 3 does not divide the model's 2 heads"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("sp = 3 does not divide the model's 4 heads"), std::string::npos) << r.output;
   EXPECT_NE(r.output.find("sp = 2"), std::string::npos) << r.output;
 }
 

@@ -226,6 +226,7 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
     comm.group("whole_unit", {Axis::pp}).broadcast(flat, store.owner(unit));
   }
   const auto& params = store.spec(unit).params;
+  std::vector<Tensor> joined;  // `done` may still read what `each` saw
   for (size_t p = 0; p < params.size(); ++p) {
     const plan::UnitLayout::Place& place = layout.params[p];
     if (!flats[place.buffer].defined()) continue;
@@ -238,6 +239,7 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
       for (int r = 0; r < group.size(); ++r)
         pieces.push_back(parts.narrow(0, r * place.numel, place.numel).view(place.shape));
       value = at::cat(pieces, params[p].split == plan::Split::rows ? 0 : 1);
+      joined.push_back(value);
     }
     each(params[p], value);
   }
