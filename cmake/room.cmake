@@ -7,15 +7,6 @@ function(tessera_unity target)
   endif()
 endfunction()
 
-# LibTorch's headers leave 3 s of templates to every source file, whatever is in it: files are compiled by eights.
-# (Names in the unnamed namespaces of neighbours must differ.)
-option(TESSERA_UNITY "compile source files together" ON)
-function(tessera_unity target)
-  if(TESSERA_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-  endif()
-endfunction()
-
 # tessera_room(NAME [TORCH] [DEPS room...] [LIBS lib...] [EXCLUDE regex...])
 # One static library a room, from every .cpp below its folder; the link graph repeats the floors of docs/rooms.md. An
 # installed room is the target tessera::NAME (cmake/install.cmake).

@@ -76,15 +76,16 @@ TEST_F(Verify, AlteredPicturesFeaturesAndExpertsFail) {
     size_t at;  // of four bytes each
   };
   const std::vector<Altered> altered = {
-      {"wan21_i2v", "in.clip_fea", 0}, {"wan21_i2v", "grad_in.y.1", 0}, {"wan21_i2v", "grad_in.clip_fea", 0},
+      {"wan21_i2v", "in.clip_fea", 0}, {"wan21_i2v", "grad_in.y.1", 0},   {"wan21_i2v", "grad_in.clip_fea", 0},
       {"wan22_ti2v", "in.t", 12},  // the first 12 tokens are of the picture: t is 0
       {"wan22_moe", "out.expert", 0},  {"clip_vision", "out.features", 0}};
   for (const auto& [name, tensor, at] : altered) {
     fs::remove_all(run_.folder() / name);
     const fs::path changed = copy(name);
-    rewrite(changed / "case.safetensors", [&, wanted = std::string(tensor), at = at](const std::string& n, auto& bytes) {
-      if (n == wanted) bytes[4 * at + 2] ^= std::byte{0x55};  // in the mantissa, or a whole number's third byte
-    });
+    rewrite(changed / "case.safetensors",
+            [&, wanted = std::string(tensor), at = at](const std::string& n, auto& bytes) {
+              if (n == wanted) bytes[4 * at + 2] ^= std::byte{0x55};  // in the mantissa, or a whole number's third byte
+            });
     const Result r = verify({changed.string()});
     EXPECT_EQ(r.code, 1) << name << " " << tensor << "\n" << r.output;
   }
