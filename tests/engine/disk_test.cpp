@@ -1,8 +1,10 @@
 #include "tessera/engine/disk.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -86,6 +88,60 @@ TEST_F(DiskTest, ADiskThatIsTooSmallIsRefusedBeforeTheFirstStepWithItsSize) {
 }
 
 TEST_F(DiskTest, AFolderThatCannotBeMadeIsNamed) { expect_refusal("/proc/tessera", 4096, "/proc/tessera"); }
+
+/// What a read or write that fails says: the folder, how much, where, the reason, and where to start again.
+template <typename Call>
+void expect_failure(const Call& call, const std::vector<std::string>& parts) {
+  try {
+    call();
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::disk);
+    for (const std::string& part : parts)
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in: " << error.what();
+  }
+}
+
+TEST_F(DiskTest, AWriteThatFailsNamesFolderBytesAndReasonAndLosesNothing) {
+  constexpr int64_t kBytes = 5 << 20;
+  Disk disk(folder_, kBytes);
+  const int64_t at = disk.reserve(kBytes);
+  HostMemory memory;
+  memory.reserve(kBytes);
+  fill(memory.at(0), kBytes, 3);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit none{2 << 20, before.rlim_max};  // the disk takes two of five pieces
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  expect_failure([&] { disk.write(at, memory.at(0), kBytes); },
+                 {folder_, "writing", "5.00 MiB", "File too large", "the last checkpoint"});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  disk.write(at, memory.at(0), kBytes);  // what was to be written is still there, and the disk still works
+  std::vector<char> expected(kBytes);
+  fill(expected.data(), kBytes, 3);
+  std::memset(memory.at(0), 0, kBytes);
+  disk.read(at, memory.at(0), kBytes);
+  EXPECT_EQ(std::memcmp(memory.at(0), expected.data(), expected.size()), 0);
+}
+
+TEST_F(DiskTest, AReadThatFailsIsAnErrorAndNotStaleBytes) {
+  constexpr int64_t kBytes = 4 << 20;
+  Disk disk(folder_, kBytes);
+  const int64_t at = disk.reserve(kBytes);
+  HostMemory memory;
+  memory.reserve(kBytes);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string file = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (file.find(folder_ + "/tessera-tier-") == std::string::npos) continue;
+    ASSERT_EQ(truncate(entry.path().c_str(), 3 << 20), 0);  // its last quarter cannot be read any more
+    break;
+  }
+  disk.read(at, memory.at(0), 3 << 20);
+  expect_failure([&] { disk.read(at, memory.at(0), kBytes); },
+                 {folder_, "reading", "4.00 MiB", "Input/output error", "plan.nvme", "the last checkpoint"});
+}
 
 TEST(HostMemoryTest, MoreThanTheMachineHasIsRefusedAndSaysWhatToDo) {
   HostMemory memory;

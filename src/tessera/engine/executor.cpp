@@ -220,6 +220,16 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
                          " bytes, the schedule says " + std::to_string(in.bytes));
       break;
     }
+    case plan::Op::compress:
+      compress_unit(run.micros[in.micro].runs[in.unit]);
+      break;
+    case plan::Op::expand: {
+      UnitRun& unit_run = run.micros[in.micro].runs[in.unit];
+      unit_run.offloaded.clear();  // it is back: the buffer among it is to go
+      unit_run.kept.expand();
+      unit_run.away.expand();
+      break;
+    }
     case plan::Op::send:
     case plan::Op::recv:
       messages_.exchange(in, run.messages[index], done);
@@ -300,10 +310,10 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
       if (site != plan::kBoundary && policy != plan::Policy::recompute) unit_run.attention[site];
   ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.attention, .parallel = &parallel_});
   std::optional<SavedStorages> saved;
-  if (graph && plan.offloads()) saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens));
+  const bool elsewhere = train && (plan.offloads() || plan.compresses());
+  if (graph && elsewhere) saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens));
   net::Flow out = run_forward(*units_[in.unit], ctx, micro.cond, graph, unit_run);
-  if (train && plan.offloads())
-    list_offloaded(unit_run, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
+  if (elsewhere) sort_saved(unit_run, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
   saved.reset();
   micro.stream = std::move(out.stream);
   if (!out.cond.empty()) {
@@ -313,15 +323,30 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   if (!train) unit_run = UnitRun{};
 }
 
-/// The storages of a unit that go to the host: its input, what its graph saved, what its attention made.
-void Executor::list_offloaded(UnitRun& run, int unit, std::vector<SavedStorage> saved) const {
+/// The storages of a unit that go to the host or into fewer bits: its input, what its graph saved, what its attention
+/// made.
+void Executor::sort_saved(UnitRun& run, int unit, std::vector<SavedStorage> saved) const {
   const plan::UnitPlan& plan = plan_.units[unit];
   if (unit > 0)  // the first unit's input is the batch, which others read
-    for (const Tensor& t : run.in) saved.push_back({std::string(plan::kBoundary), t.storage()});
-  for (const auto& [site, result] : run.attention)
-    for (const Tensor& t : {result.out, result.lse}) saved.push_back({site, t.storage()});
-  std::erase_if(saved, [&](const SavedStorage& s) { return plan.policy(s.site) != plan::Policy::offload; });
-  run.offloaded = std::move(saved);
+    for (const Tensor& t : run.in) saved.emplace_back(std::string(plan::kBoundary), t);
+  for (const auto& [site, result] : run.attention) {
+    saved.emplace_back(site, result.out);
+    saved.emplace_back(site, result.lse.unsqueeze(-1));  // one value a row, as its node saves it
+  }
+  for (SavedStorage& s : saved) {
+    const plan::Policy policy = plan.policy(s.site);
+    const bool leaves = leaves_device(policy);
+    if (can_pack(s, form(policy)))
+      (leaves ? run.away : run.kept).add(std::move(s), form(policy));
+    else if (leaves)
+      run.offloaded.push_back(std::move(s));
+  }
+}
+
+void Executor::compress_unit(UnitRun& run) {
+  run.kept.compress(compression_error_);
+  run.away.compress(compression_error_);
+  if (!run.away.empty()) run.offloaded.push_back(run.away.buffer());
 }
 
 void Executor::recompute_unit(Run& run, const plan::Instruction& in) {

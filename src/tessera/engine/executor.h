@@ -64,6 +64,8 @@ class Executor {
   int64_t host_bytes() const { return host_.size(); }
   /// Seconds each lane worked since the last call, by lane name.
   std::map<std::string, double> take_busy();
+  /// Of what was compressed since the last call.
+  CompressionError take_compression_error() { return std::exchange(compression_error_, {}); }
   /// The last executed schedule as lines of schedule.jsonl with times (for reports).
   const std::vector<std::string>& last_lines() const { return last_lines_; }
   void keep_lines(bool keep) { keep_lines_ = keep; }
@@ -78,7 +80,8 @@ class Executor {
   void backward_unit(Run& run, const plan::Instruction& in);
   void weight_gradients(Run& run, const plan::Instruction& in);
   bool defers_weights() const { return plan_.pipeline.schedule == plan::PipelineSchedule::zero_bubble; }
-  void list_offloaded(UnitRun& run, int unit, std::vector<SavedStorage> saved) const;
+  void sort_saved(UnitRun& run, int unit, std::vector<SavedStorage> saved) const;
+  void compress_unit(UnitRun& run);
   Micro& load(Run& run, int micro);
   void prepare_message(Run& run, int index);
   void take_received(Micro& micro, const plan::Instruction& in, bool train) const;
@@ -110,6 +113,7 @@ class Executor {
   Whereabouts whereabouts_;
   std::vector<std::vector<Tensor>> input_grads_;
   std::map<std::string, double> busy_;
+  CompressionError compression_error_;
   std::ofstream trace_;
   bool keep_lines_ = false;
   std::vector<std::string> last_lines_;

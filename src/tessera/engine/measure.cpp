@@ -151,7 +151,7 @@ class Probe {
     }
     if (options_.train) {
       measure_deferred(unit, store, stream, cond, want_input, f);
-      f.saved_by_site = saved_by_site(unit, ctx, stream, cond, want_input);
+      measure_sites(unit, ctx, stream, cond, want_input, f);
       measure_replays(unit, store, stream, cond, want_input, f);
     }
     stream = out.stream;
@@ -194,15 +194,25 @@ class Probe {
     store.finish_grad(0);
   }
 
-  std::map<std::string, int64_t> saved_by_site(const net::Unit& unit, ShardContext& ctx,
-                                               const std::vector<Tensor>& stream, const std::vector<Tensor>& cond,
-                                               bool want_input) {
+  /// What the graph saves at each site, and what that takes in fewer bits.
+  void measure_sites(const net::Unit& unit, ShardContext& ctx, const std::vector<Tensor>& stream,
+                     const std::vector<Tensor>& cond, bool want_input, plan::Footprint& f) {
     UnitRun run{.in = leaves(stream, want_input)};
     const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
     SavedStorages saved(foreign_tensors(run.in, cond_leaves, tokens_));
     const net::Flow out = run_forward(unit, ctx, cond_leaves, true, run);
-    std::map<std::string, int64_t> bytes;
-    for (const SavedStorage& storage : saved.take(out.stream, out.cond)) bytes[storage.site] += storage.bytes();
+    for (const SavedStorage& storage : saved.take(out.stream, out.cond)) {
+      f.saved_by_site[storage.site] += storage.bytes();
+      f.compact_by_site[storage.site] += compact(storage);
+    }
+    for (const Tensor& t : out.stream) f.compact_out += compact({"", t});
+  }
+
+  static plan::Compact compact(const SavedStorage& saved) {
+    plan::Compact bytes;
+    for (const plan::Form form : {plan::Form::bf16, plan::Form::fp16, plan::Form::int8, plan::Form::fp8})
+      if (can_pack(saved, form))
+        bytes.forms[static_cast<size_t>(form) - 1] = {saved.bytes(), packed_bytes(saved, form)};
     return bytes;
   }
 
@@ -237,7 +247,10 @@ class Probe {
       ShardContext first(store, 0, tokens_, {.keep = &run.attention, .parallel = &parallel_});
       run_forward(unit, first, cond_leaves, false, run);
       replay.forward_peak = count.peak();
-      for (const auto& [site, result] : run.attention) f.attention[site] = bytes_of({result.out, result.lse});
+      for (const auto& [site, result] : run.attention) {
+        f.attention[site] = bytes_of({result.out, result.lse});
+        f.compact_attention[site] = compact({site, result.out});
+      }
       const int64_t kept = count.live();
       count.reset_peak();
       ShardContext again(store, 0, tokens_,

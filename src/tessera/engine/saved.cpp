@@ -40,6 +40,12 @@ class ListingEngine final : public torch::autograd::Engine {
 
 }  // namespace
 
+SavedStorage::SavedStorage(std::string site, const at::Tensor& tensor)
+    : site(std::move(site)),
+      storage(tensor.storage()),
+      type(tensor.scalar_type()),
+      row(tensor.dim() > 1 ? tensor.size(-1) : 1) {}
+
 int64_t SavedStorage::bytes() const { return round_up(static_cast<int64_t>(storage.nbytes()), 64); }
 
 void free_memory(SavedStorage& saved) {
@@ -78,7 +84,7 @@ void SavedStorages::at_site(std::string_view site) {
 
 void SavedStorages::note(const at::Tensor& tensor) {
   if (tensor.defined() && tensor.has_storage() && seen_.insert(tensor.storage().unsafeGetStorageImpl()).second)
-    found_.push_back({current_site, tensor.storage()});
+    found_.push_back({current_site, tensor});
 }
 
 }  // namespace tessera::engine

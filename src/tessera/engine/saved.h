@@ -19,6 +19,9 @@ namespace tessera::engine {
 struct SavedStorage {
   std::string site;
   at::Storage storage;
+  at::ScalarType type;  ///< of the tensor that was seen over it,
+  int64_t row;          ///< and its row: values of its last dimension; 1 for a vector
+  SavedStorage(std::string site, const at::Tensor& tensor);
   /// What it takes of the device: allocations are multiples of 64 bytes.
   int64_t bytes() const;
 };

@@ -4,7 +4,7 @@
 // Block-isolated backward is bit-equal to the whole graph's. The executor and the measurement share this code, so
 // tensors live as long in one as in the other.
 #include "tessera/engine/context.h"
-#include "tessera/engine/saved.h"
+#include "tessera/engine/packed.h"
 #include "tessera/net/unit.h"
 
 namespace tessera::engine {
@@ -17,6 +17,7 @@ struct UnitRun {
   torch::autograd::edge_list stream_roots = {}, cond_roots = {};
   AttentionResults attention = {};           ///< of a recomputed unit: results that are not computed again
   std::vector<SavedStorage> offloaded = {};  ///< what goes to the host between forward and backward
+  Packed kept = {}, away = {};               ///< what is in fewer bits meanwhile: on the device, on the host
 };
 
 /// Runs the unit and returns its outputs, detached. With `graph` run keeps the graph; without, only the inputs stay.

@@ -214,7 +214,7 @@ struct Attention : Function<Attention> {
     Tensor lse = known ? known->lse : Tensor();
     Tensor out =
         known ? known->out.detach() : run_forward(q, k, v, nullptr, heads, usual_scale(q, heads), q_at, k_at, lse);
-    ctx->save_for_backward({q, k, v, out, lse});
+    ctx->save_for_backward({q, k, v, out, lse.unsqueeze(-1)});  // a row has one value: a statistic
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["q_at"] = q_at;
     ctx->saved_data["k_at"] = k_at;
@@ -223,7 +223,7 @@ struct Attention : Function<Attention> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], lse = saved[4].squeeze(-1);
     const int64_t heads = ctx->saved_data["heads"].toInt();
     const Offsets q_at = ctx->saved_data["q_at"].toIntVector(), k_at = ctx->saved_data["k_at"].toIntVector();
     const Tensor d_out = grads[0].contiguous();

@@ -49,6 +49,16 @@ int64_t ActivationWalk::run(const Instruction& in) {
     case Op::drop:
       live_ -= in.part == Part::activations || in.part == Part::message ? in.bytes : 0;
       return before;
+    case Op::compress: {
+      const Compressed c = compressed_bytes(model_, plan_, in.unit);
+      live_ += c.bytes() - c.whole;
+      return before + c.bytes();
+    }
+    case Op::expand: {
+      const Compressed c = compressed_bytes(model_, plan_, in.unit);
+      live_ += c.whole - c.bytes();
+      return before + c.whole;
+    }
     case Op::fetch:  // its memory is taken when the compute lane comes to it
       live_ += in.part == Part::activations ? in.bytes : 0;
       return live_;

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/memory.h"
 
 namespace tessera::plan {
 
@@ -160,6 +161,16 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     case Op::backward: {
       const bool later = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;
       work(Share::compute, backward_seconds(in.unit) - (later ? weight_grad_seconds(in.unit) : 0));
+      break;
+    }
+    case Op::compress: {  // read, written, and read back for the error
+      const Compressed c = compressed_bytes(model_, plan_, in.unit);
+      work(Share::compute, bandwidth.seconds(static_cast<double>(c.whole + 2 * c.bytes())));
+      break;
+    }
+    case Op::expand: {
+      const Compressed c = compressed_bytes(model_, plan_, in.unit);
+      work(Share::compute, bandwidth.seconds(static_cast<double>(c.whole + c.bytes())));
       break;
     }
     case Op::weight_grad:

@@ -35,14 +35,51 @@ void check_sites(const ModelSpec& model, const Plan& plan) {
   }
 }
 
-int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit) {
+namespace {
+
+/// Calls `each(policy, bytes, compact)` for all that a unit's plan may put elsewhere: its input, and what its sites
+/// saved or made. The first unit's input is the batch, which others read.
+template <typename Each>
+void each_saved(const ModelSpec& model, const Plan& plan, int unit, const Each& each) {
   const UnitPlan& choice = plan.units[unit];
   const Footprint& f = model.units[unit].cost;
-  // The first unit's input is the batch, which others read.
-  int64_t bytes = unit > 0 && choice.policy(kBoundary) == Policy::offload ? model.units[unit - 1].cost.out : 0;
-  for (const auto& [site, saved] : choice.activations == Policy::recompute ? f.attention : f.saved_by_site)
-    if (choice.policy(site) == Policy::offload) bytes += saved;
-  return bytes;
+  const bool again = choice.activations == Policy::recompute;
+  if (unit > 0) {
+    const Footprint& before = model.units[unit - 1].cost;
+    each(choice.policy(kBoundary), before.out, before.compact_out);
+  }
+  const auto& compact = again ? f.compact_attention : f.compact_by_site;
+  for (const auto& [site, bytes] : again ? f.attention : f.saved_by_site) {
+    const auto found = compact.find(site);
+    each(choice.policy(site), bytes, found == compact.end() ? Compact{} : found->second);
+  }
+}
+
+const Compact::InForm& in_form(const Compact& compact, Policy policy) {
+  return compact.forms[static_cast<size_t>(form(policy)) - static_cast<size_t>(Form::bf16)];
+}
+
+}  // namespace
+
+Compressed compressed_bytes(const ModelSpec& model, const Plan& plan, int unit) {
+  Compressed sum;
+  if (!plan.units[unit].compresses()) return sum;
+  each_saved(model, plan, unit, [&](Policy policy, int64_t, const Compact& compact) {
+    if (!is_lossy(policy)) return;
+    sum.whole += in_form(compact, policy).whole;
+    (leaves_device(policy) ? sum.away : sum.kept) += in_form(compact, policy).bytes;
+  });
+  return sum;
+}
+
+int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit) {
+  int64_t sum = 0;
+  each_saved(model, plan, unit, [&](Policy policy, int64_t bytes, const Compact& compact) {
+    if (!leaves_device(policy)) return;
+    sum += bytes;
+    if (is_lossy(policy)) sum += in_form(compact, policy).bytes - in_form(compact, policy).whole;
+  });
+  return sum;
 }
 
 MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank, int64_t arena) {

@@ -28,6 +28,13 @@ struct MemoryCurve {
 
 /// Throws UserError (usage) when a unit's plan names a site that the unit does not have, with the nearest.
 void check_sites(const ModelSpec& model, const Plan& plan);
+/// What a micro-batch of the unit has in fewer bits between its forward and its backward, in bytes.
+struct Compressed {
+  int64_t whole = 0;           ///< of what is compressed: its memory is free meanwhile
+  int64_t kept = 0, away = 0;  ///< in fewer bits: what stays on the device, and what goes to the host
+  int64_t bytes() const { return kept + away; }
+};
+Compressed compressed_bytes(const ModelSpec& model, const Plan& plan, int unit);
 /// Bytes that a micro-batch of the unit sends to the host tier between its forward and its backward.
 int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit);
 /// The attention sites that a recomputed unit keeps or offloads, as Footprint::replays names them; empty for none.

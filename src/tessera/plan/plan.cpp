@@ -10,7 +10,9 @@ namespace tessera::plan {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> kPolicies = {"keep", "recompute", "offload"};
+constexpr std::array<std::string_view, kPolicies> kPolicyNames = {
+    "keep", "recompute",    "offload",      "bf16",         "fp16",       "int8",
+    "fp8",  "offload_bf16", "offload_fp16", "offload_int8", "offload_fp8"};
 constexpr std::array<std::string_view, 3> kTiers = {"device", "host", "nvme"};
 constexpr std::array<std::string_view, 4> kStrategies = {"full_shard", "shard_grad_op", "shard_states", "no_shard"};
 
@@ -29,14 +31,20 @@ std::string folded(std::string_view text) {
 
 }  // namespace
 
-std::string_view name(Policy policy) { return kPolicies[static_cast<size_t>(policy)]; }
+std::string_view name(Policy policy) { return kPolicyNames[static_cast<size_t>(policy)]; }
 std::string_view name(Tier tier) { return kTiers[static_cast<size_t>(tier)]; }
 std::string_view name(Strategy strategy) { return kStrategies[static_cast<size_t>(strategy)]; }
 
 Policy policy_of(std::string_view text, std::string_view where) {
-  for (Policy policy : {Policy::keep, Policy::recompute, Policy::offload})
-    if (text == name(policy)) return policy;
-  unknown(where, text, {kPolicies.begin(), kPolicies.end()});
+  for (int p = 0; p < kPolicies; ++p)
+    if (text == kPolicyNames[p]) return static_cast<Policy>(p);
+  unknown(where, text, {kPolicyNames.begin(), kPolicyNames.end()});
+}
+
+Form form(Policy policy) {
+  if (policy < Policy::bf16) return Form::exact;
+  const int first = static_cast<int>(policy < Policy::offload_bf16 ? Policy::bf16 : Policy::offload_bf16);
+  return static_cast<Form>(static_cast<int>(Form::bf16) + static_cast<int>(policy) - first);
 }
 
 Tier tier_of(std::string_view text, std::string_view where) {
@@ -65,8 +73,13 @@ Policy UnitPlan::policy(std::string_view site) const {
 }
 
 bool UnitPlan::offloads() const {
-  if (activations == Policy::offload) return true;
-  return std::any_of(sites.begin(), sites.end(), [](const auto& site) { return site.second == Policy::offload; });
+  return leaves_device(activations) ||
+         std::any_of(sites.begin(), sites.end(), [](const auto& site) { return leaves_device(site.second); });
+}
+
+bool UnitPlan::compresses() const {
+  return is_lossy(activations) ||
+         std::any_of(sites.begin(), sites.end(), [](const auto& site) { return is_lossy(site.second); });
 }
 
 bool UnitPlan::replays() const {
@@ -125,13 +138,15 @@ std::string Plan::summary() const {
   const auto total = static_cast<int64_t>(units.size());
   const auto kept = units_with([](const UnitPlan& u) { return u.activations == Policy::keep; });
   std::string text = "keep " + std::to_string(kept) + " of " + std::to_string(total) + " units";
-  for (Policy policy : {Policy::recompute, Policy::offload})
-    if (const auto n = units_with([&](const UnitPlan& u) { return u.activations == policy; }))
-      text += ", " + std::string(name(policy)) + " " + std::to_string(n);
+  for (int p = 1; p < kPolicies; ++p)
+    if (const auto n = units_with([&](const UnitPlan& u) { return u.activations == static_cast<Policy>(p); }))
+      text += ", " + std::string(kPolicyNames[p]) + " " + std::to_string(n);
   if (const auto n = units_with([](const UnitPlan& u) { return u.replays(); }))
     text += " (attention of " + std::to_string(n) + " not computed again)";
-  if (const auto n = units_with([](const UnitPlan& u) { return u.activations != Policy::offload && u.offloads(); }))
+  if (const auto n = units_with([](const UnitPlan& u) { return !leaves_device(u.activations) && u.offloads(); }))
     text += ", some of " + std::to_string(n) + " offloaded";
+  if (const auto n = units_with([](const UnitPlan& u) { return !is_lossy(u.activations) && u.compresses(); }))
+    text += ", some of " + std::to_string(n) + " compressed";
   for (Tier tier : {Tier::host, Tier::nvme}) {
     std::string parts;
     for (const auto& [part, member] : {std::pair("parameters", &UnitPlan::parameters),

@@ -21,7 +21,32 @@ namespace tessera::plan {
 ///   keep       stays on the device
 ///   recompute  only the unit's input stays, and its forward runs again
 ///   offload    moves to host memory after the forward and comes back ahead of the backward
-enum class Policy { keep, recompute, offload };
+///   bf16 ...   stays on the device in fewer bits from behind the forward until ahead of the backward (ops/: bf16,
+///   fp16;
+///              int8 in blocks of 256; fp8 e4m3 with a scale for each row). Lossy: the gradient is that of values that
+///              were rounded. The planner never chooses it, and the relative error is measured.
+///   offload_*  moves to host memory in fewer bits
+enum class Policy {
+  keep,
+  recompute,
+  offload,
+  bf16,
+  fp16,
+  int8,
+  fp8,
+  offload_bf16,
+  offload_fp16,
+  offload_int8,
+  offload_fp8
+};
+inline constexpr int kPolicies = 11;
+
+/// In which form a policy leaves what it is applied to; those that are not `exact` index Compact::forms from bf16 on.
+enum class Form { exact, bf16, fp16, int8, fp8 };
+Form form(Policy policy);
+inline bool is_lossy(Policy policy) { return form(policy) != Form::exact; }
+/// Whether what it is applied to is on the host between forward and backward.
+inline bool leaves_device(Policy policy) { return policy == Policy::offload || policy >= Policy::offload_bf16; }
 
 /// How a unit's parameters lie between uses. FSDP's and ZeRO's names are accepted when read.
 ///   full_shard     gathered for each use (FULL_SHARD, ZeRO-3)
@@ -59,8 +84,9 @@ struct UnitPlan {
 
   /// What is done with what `site` saved (or made, in a recomputed unit).
   Policy policy(std::string_view site) const;
-  bool offloads() const;  ///< anything
-  bool replays() const;   ///< recomputes, but for some attention sites
+  bool offloads() const;    ///< anything
+  bool compresses() const;  ///< anything
+  bool replays() const;     ///< recomputes, but for some attention sites
   bool stays_gathered() const { return strategy == Strategy::shard_grad_op || strategy == Strategy::shard_states; }
   bool reduces_once() const { return reduce_once || strategy == Strategy::shard_states; }
 };

@@ -19,9 +19,7 @@ struct Saving {
   Policy activations;
   Policy attention;  // of a recomputed block
   Policy boundary;
-  bool host() const {
-    return activations == Policy::offload || attention == Policy::offload || boundary == Policy::offload;
-  }
+  bool host() const { return leaves_device(activations) || leaves_device(attention) || leaves_device(boundary); }
 };
 constexpr Saving kSavings[] = {
     {Policy::recompute, Policy::keep, Policy::keep},         {Policy::recompute, Policy::offload, Policy::keep},
@@ -209,6 +207,12 @@ class Search {
     return better;
   }
 
+  /// The ways of saving less. What is lossy is tried where it was asked for by name, and there alone.
+  std::vector<Saving> savings() const {
+    if (!input_.activations || !is_lossy(*input_.activations)) return {std::begin(kSavings), std::end(kSavings)};
+    return {{*input_.activations, *input_.activations, *input_.activations}};
+  }
+
   /// All ways of saving less on one choice of tiers and strategy.
   void level(const Tiers& tiers, Strategy strategy, int prefetch) {
     const int by_hand = input_.recompute_units ? std::min(*input_.recompute_units, blocks_) : -1;
@@ -220,8 +224,9 @@ class Search {
       if (fits || !may_save) return;  // saving less only costs time
     }
     if (!may_save) return;
-    for (const Saving& saving : kSavings) {
-      const bool asked_for = (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
+    for (const Saving& saving : savings()) {
+      const bool asked_for = is_lossy(saving.activations) ||
+                             (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
                              (input_.boundary == Policy::offload && saving.boundary == Policy::offload &&
                               saving.attention != Policy::offload);
       if (saving.host() && input_.host_budget <= 0 && !asked_for) continue;
@@ -351,6 +356,19 @@ class Search {
   std::vector<Candidate> candidates_;
 };
 
+/// A number of blocks that recompute, and what blocks do: both by hand must agree.
+PlannerInput agreed(PlannerInput input) {
+  if (!input.activations || !input.recompute_units) return input;
+  const bool recompute = *input.activations == Policy::recompute;
+  if (recompute != (*input.recompute_units > 0))
+    throw UserError(Exit::usage, "plan.recompute",
+                    std::to_string(*input.recompute_units) + " blocks with plan.activations = \"" +
+                        std::string(name(*input.activations)) + "\"",
+                    "leave one of the two on auto");
+  if (!recompute) input.recompute_units.reset();
+  return input;
+}
+
 bool set_by_hand(const PlannerInput& input) {
   return input.prefetch || input.recompute_units || input.strategy || input.activations || input.parameters ||
          input.gradients || input.states_tier;
@@ -370,7 +388,8 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
          " and fits (leave plan.* on auto for it)";
 }
 
-Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine) {
+Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
+  const PlannerInput input = agreed(by_hand);
   Choice choice = Search(model, mesh, input, machine).run();
   if (choice.fits && set_by_hand(input)) choice.warning = slower_by_hand(model, mesh, input, machine, choice.seconds);
   return choice;

@@ -36,6 +36,8 @@ enum class Op {
   send,    ///< to a neighbour stage: the boundary in front of `unit`, or the gradient of the one behind it
   recv,    ///< its other end; memory is taken where the compute lane comes to it
   weight_grad,  ///< gradients of weights that the unit's backward left for later (zero bubble)
+  compress,     ///< what a forward saved goes into fewer bits (lossy), and its own memory is free; bytes: in fewer bits
+  expand,       ///< its memory is taken again and filled from them
 };
 /// Messages have a lane for each direction, so that none waits behind one that goes the other way.
 enum class Lane { compute, gather, reduce, control, disk, h2d, d2h, send_next, recv_prev, send_prev, recv_next };

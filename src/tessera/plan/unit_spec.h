@@ -3,6 +3,7 @@
 //
 //   ModelSpec spec = ...;                           // the models room describes, the engine measures on meta tensors
 //   UnitLayout layout = plan.layout(spec.units[3], 3);
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -35,6 +36,21 @@ struct ParamSpec {
   int64_t numel() const;
 };
 
+/// What some saved tensors take in the lossy forms, as plan::Form counts them from bf16 on. What a form does not make
+/// smaller (integers, statistics of one value a row) is not counted: it stays as it is.
+struct Compact {
+  struct InForm {
+    int64_t whole = 0;  ///< bytes of what the form makes smaller, as it was
+    int64_t bytes = 0;  ///< and in the form, with its scales
+  };
+  std::array<InForm, 4> forms = {};  ///< bf16, fp16, int8, fp8
+  Compact& operator+=(const Compact& other) {
+    for (size_t f = 0; f < forms.size(); ++f)
+      forms[f].whole += other.forms[f].whole, forms[f].bytes += other.forms[f].bytes;
+    return *this;
+  }
+};
+
 /// What one unit costs on one micro-batch of given shapes, in bytes of tensors and in FLOPs (2 per multiply-add).
 /// Bytes are measured by running the unit on meta tensors with a counting allocator (engine/measure.h), so they
 /// are those of the code that will run. Peaks are above the live bytes at the start of the act.
@@ -63,11 +79,14 @@ struct Footprint {
   std::vector<int64_t> grad_cond;  ///< gradient of each shared conditioning tensor (0: unused), accumulated over units
   double forward_flops = 0;
   double backward_flops = 0;
-  std::map<std::string, int64_t> saved_by_site;  ///< `saved`, without what belongs to others (boundary, conditioning)
-  std::map<std::string, int64_t> attention;      ///< bytes that an attention site makes: output and log-sum-exp
-  std::map<std::string, Replay> replays;         ///< by the sites kept, sorted and joined by commas
-  std::vector<Traffic> traffic;                  ///< collectives inside a forward, in their order
-  std::vector<Traffic> backward_traffic;         ///< and inside a backward
+  std::map<std::string, int64_t> saved_by_site;    ///< `saved`, without what belongs to others (boundary, conditioning)
+  std::map<std::string, int64_t> attention;        ///< bytes that an attention site makes: output and log-sum-exp
+  std::map<std::string, Compact> compact_by_site;  ///< of saved_by_site; a form smaller than the whole is possible
+  std::map<std::string, Compact> compact_attention;  ///< of attention
+  Compact compact_out;                               ///< of out
+  std::map<std::string, Replay> replays;             ///< by the sites kept, sorted and joined by commas
+  std::vector<Traffic> traffic;                      ///< collectives inside a forward, in their order
+  std::vector<Traffic> backward_traffic;             ///< and inside a backward
 };
 
 struct UnitSpec {

@@ -31,15 +31,18 @@ constexpr std::pair<const char*, int64_t Bytes::*> kParts[] = {{"parameters", &B
 Json rank_json(const RankMetrics& m) {
   Json bytes = Json::object();
   for (const auto& [part, field] : kParts) bytes[part] = m.bytes.*field;
-  return {{"rank", m.rank},
-          {"bytes", bytes},
-          {"peak_bytes", m.peak_bytes},
-          {"persistent_bytes", m.persistent_bytes},
-          {"predicted_peak_bytes", m.predicted_peak_bytes},
-          {"reserved_bytes", m.reserved_bytes},
-          {"sent_bytes", m.sent_bytes},
-          {"busy", m.busy},
-          {"sample_seconds", m.sample_seconds}};
+  Json json = {{"rank", m.rank},
+               {"bytes", bytes},
+               {"peak_bytes", m.peak_bytes},
+               {"persistent_bytes", m.persistent_bytes},
+               {"predicted_peak_bytes", m.predicted_peak_bytes},
+               {"reserved_bytes", m.reserved_bytes},
+               {"sent_bytes", m.sent_bytes},
+               {"busy", m.busy},
+               {"sample_seconds", m.sample_seconds}};
+  if (m.compression_error)
+    json["compression_error"] = {{"mean", m.compression_error->mean}, {"max", m.compression_error->most}};
+  return json;
 }
 
 }  // namespace
@@ -62,6 +65,8 @@ RankMetrics read_rank(const nlohmann::json& json) {
   m.sent_bytes = json.value("sent_bytes", m.sent_bytes);
   m.busy = json.value("busy", m.busy);
   m.sample_seconds = json.value("sample_seconds", 0.0);
+  if (const auto error = json.find("compression_error"); error != json.end())
+    m.compression_error = {error->value("mean", 0.0), error->value("max", 0.0)};
   return m;
 }
 

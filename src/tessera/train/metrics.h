@@ -24,6 +24,12 @@ struct RankMetrics {
   int64_t persistent_bytes = 0, predicted_peak_bytes = 0, reserved_bytes = 0;
   std::map<std::string, int64_t> sent_bytes;  ///< by mesh axis, of the step before
   std::map<std::string, double> busy;         ///< seconds by lane, of the step before
+  /// Of activations that the plan keeps in fewer bits: relative errors, the mean over all saved tensors of the step and
+  /// the largest. Absent where nothing was compressed.
+  struct CompressionError {
+    double mean = 0, most = 0;
+  };
+  std::optional<CompressionError> compression_error;
   double sample_seconds = 0;  ///< of the rank's own work for a sample, of the step before; 0: it had none
 };
 

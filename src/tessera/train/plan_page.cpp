@@ -32,7 +32,7 @@ const std::map<std::string, std::string>& colours() {
       {"loss", "#888888"},        {"flush", "#555555"},        {"stash", "#b07a4a"},          {"fetch", "#7f9c3c"},
       {"compute", "#3b7ddd"},     {"exposed comm", "#d9822b"}, {"exposed copies", "#b07a4a"}, {"optimiser", "#c94f6d"},
       {"parameters", "#3d9a5f"},  {"gradients", "#d9822b"},    {"states", "#c94f6d"},         {"slots", "#98823c"},
-      {"activations", "#3b7ddd"}, {"temporaries", "#7457c9"}};
+      {"activations", "#3b7ddd"}, {"temporaries", "#7457c9"},  {"compress", "#a8733a"},       {"expand", "#8a9a55"}};
   return known;
 }
 std::string colour(const std::string& kind) {

@@ -97,6 +97,7 @@ void RunFolder::restart() {
   steps_.clear();
   ranks_.clear();
   events_.clear();
+  compression_ = {};
   last_line_.clear();
   last_step_ = offset_ = 0;
   read_facts();
@@ -145,7 +146,13 @@ void RunFolder::take_line(const std::string& line) {
   steps_.push_back(std::move(m));
   if (const auto ranks = json.find("ranks"); ranks != json.end() && ranks->is_array()) {
     ranks_.clear();
-    for (const AnyJson& rank : *ranks) ranks_.push_back(read_rank(rank));
+    for (const AnyJson& rank : *ranks) {
+      ranks_.push_back(read_rank(rank));
+      if (const auto& error = ranks_.back().compression_error) {
+        compression_.sum_of_means += error->mean, ++compression_.count;
+        compression_.most = std::max(compression_.most, error->most);
+      }
+    }
   }
 }
 
@@ -156,6 +163,12 @@ double RunFolder::step_seconds() const {
   double sum = 0;
   for (size_t i = steps_.size() - count; i < steps_.size(); ++i) sum += steps_[i].seconds;
   return sum / static_cast<double>(count);
+}
+
+std::optional<RankMetrics::CompressionError> RunFolder::compression_error() const {
+  if (compression_.count == 0) return std::nullopt;
+  return RankMetrics::CompressionError{compression_.sum_of_means / static_cast<double>(compression_.count),
+                                       compression_.most};
 }
 
 std::optional<std::chrono::duration<double>> RunFolder::quiet() const {

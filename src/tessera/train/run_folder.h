@@ -47,6 +47,9 @@ class RunFolder {
   int64_t last_step() const { return last_step_; }  ///< 0: none yet
   /// Mean over the newest steps (at most 20; the first one, which warms up, only when it is alone); 0: no step yet.
   double step_seconds() const;
+  /// Of compressed activations over the whole run, all ranks: the mean of the steps' means, and the largest. Nothing
+  /// where none were.
+  std::optional<RankMetrics::CompressionError> compression_error() const;
   /// Since metrics.jsonl was last written to; nothing when there is none.
   std::optional<std::chrono::duration<double>> quiet() const;
 
@@ -59,6 +62,10 @@ class RunFolder {
   std::vector<StepMetrics> steps_;
   std::vector<RankMetrics> ranks_;
   std::vector<RunEvent> events_;
+  struct {
+    double sum_of_means = 0, most = 0;
+    int64_t count = 0;
+  } compression_;
   int64_t last_step_ = 0;
   int64_t offset_ = 0;     ///< bytes of metrics.jsonl that were read, whole lines only
   std::string last_line_;  ///< the one that ends at offset_: when it is no longer there, the file was cut back

@@ -67,6 +67,9 @@ std::vector<std::pair<std::string, std::string>> facts(const RunFolder& run) {
     facts.emplace_back("training time", format_seconds(training_seconds(run)));
     facts.emplace_back("tokens a second", print("%.0f", tokens_a_second(run)));
     if (last.mfu) facts.emplace_back("MFU", print("%.1f %%", 100 * *last.mfu));
+    if (const auto error = run.compression_error())
+      facts.emplace_back("error of compressed activations",
+                         print("mean %.2g, largest %.2g of their size", error->mean, error->most));
     facts.emplace_back("last loss", print("%.4g", last.loss));
   }
   for (auto event = run.events().rbegin(); event != run.events().rend(); ++event)

@@ -21,6 +21,8 @@ struct StepReport {
   double stop = 0;        ///< a signal asked for the end
   double peak = 0, persistent = 0, predicted = 0, reserved = 0;
   double host = 0;                               ///< bytes on the host tier
+  double compressed = 0, compression_error = 0,  ///< activations compressed in the step, the sum of their relative
+      most_compression_error = 0;                ///< errors and the largest
   double work = 0;                               ///< seconds a sample took in the step before; 0: it had none
   std::array<double, engine::kParts> at_peak{};  ///< bytes by engine::Part when the peak was reached
   std::array<double, kAxes> sent{};              ///< bytes of the step before, by mesh axis; a group over several

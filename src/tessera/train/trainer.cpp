@@ -321,6 +321,10 @@ class Trainer {
     r.predicted = static_cast<double>(predicted_.peak);
     r.host = static_cast<double>(store_->host_bytes() + executor_->host_bytes());
     r.work = work_;
+    const engine::CompressionError error = executor_->take_compression_error();
+    r.compressed = static_cast<double>(error.count);
+    r.compression_error = error.sum;
+    r.most_compression_error = error.most;
     r.take(comm_.take_sent_bytes(), busy_);
     return r;
   }

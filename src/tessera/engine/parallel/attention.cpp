@@ -34,7 +34,7 @@ struct SequenceAttention : Function<SequenceAttention> {
     const ops::AttentionInputs wide = scattered(q, k, v, offsets.back(), *parallel);
     const ops::AttentionResult result = known ? *known : attend(wide, heads, offsets, *parallel);
     const Tensor out = known ? result.out.detach() : result.out;
-    ctx->save_for_backward({wide.q, wide.k, wide.v, out, result.lse});
+    ctx->save_for_backward({wide.q, wide.k, wide.v, out, result.lse.unsqueeze(-1)});
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["offsets"] = offsets;
     ctx->saved_data["parallel"] = reinterpret_cast<int64_t>(parallel);
@@ -43,7 +43,7 @@ struct SequenceAttention : Function<SequenceAttention> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], lse = saved[4].squeeze(-1);
     const int64_t heads = ctx->saved_data["heads"].toInt();
     const Offsets offsets = ctx->saved_data["offsets"].toIntVector();
     const Parallel& parallel = *reinterpret_cast<const Parallel*>(ctx->saved_data["parallel"].toInt());

@@ -1,11 +1,33 @@
 // Activations on the host tier: copied there behind the forward, freed on the device one visit later, when the copy is
-// done, and brought back ahead of the backward.
+// done, and brought back ahead of the backward. What is compressed goes into fewer bits before that, at once.
 #include <utility>
 
 #include "tessera/plan/compile/compiler.h"
 #include "tessera/plan/memory.h"
 
 namespace tessera::plan {
+
+/// Puts what the forward saved into fewer bits. Gives the instruction after which it is there.
+int Compiler::compress(const Visit& visit, int forward) {
+  const Compressed compressed = compressed_bytes(model_, plan_, visit.unit);
+  if (compressed.whole == 0) return forward;
+  Instruction in = make(Op::compress, Lane::compute, visit.unit, visit.micro);
+  in.part = Part::activations;
+  in.bytes = compressed.bytes();
+  in.wait = {forward};
+  return add(std::move(in));
+}
+
+/// The reverse, ahead of the recompute or backward.
+void Compiler::expand(const Visit& visit) {
+  const Compressed compressed = compressed_bytes(model_, plan_, visit.unit);
+  if (compressed.whole == 0) return;
+  Instruction in = make(Op::expand, Lane::compute, visit.unit, visit.micro);
+  in.part = Part::activations;
+  in.bytes = compressed.bytes();
+  if (const auto away = away_.find({visit.unit, visit.micro}); away != away_.end()) in.wait = {away->second.fetch};
+  add(std::move(in));
+}
 
 void Compiler::stash(const Visit& visit, int forward) {
   drop_all();  // what the forward before left: its copy had this forward's time

@@ -89,7 +89,9 @@ class Compiler {
   void drop_sent(Lane lane);
   void hand_out_results();
 
-  // activations.cpp: the host tier of what forwards save
+  // activations.cpp: the host tier of what forwards save, and its lossy forms
+  int compress(const Visit& visit, int forward);
+  void expand(const Visit& visit);
   void stash(const Visit& visit, int forward);
   void drop(int unit, int micro);
   void drop_all();

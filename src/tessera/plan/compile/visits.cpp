@@ -99,7 +99,7 @@ std::optional<int> Compiler::run(const Visit& visit) {
   Instruction in = use(Op::forward, visit);
   await_message(in, visit);
   const int forward = add(std::move(in));
-  if (!forward_only_) stash(visit, forward);
+  if (!forward_only_) stash(visit, compress(visit, forward));
   pass_on(visit, forward);
   const bool pipeline = plan_.mesh[Axis::pp] > 1;
   if (visit.unit + 1 == static_cast<int>(model_.units.size()) && !(forward_only_ && pipeline)) add(output(visit.micro));

@@ -49,7 +49,7 @@ class StepRules {
   /// What happened to one micro-batch of one unit: lines, -1 for not yet.
   struct Work {
     int forward = -1, recompute = -1, backward = -1, gradient = -1, reduce = -1;
-    int stash = -1, drop = -1, fetch = -1;
+    int compress = -1, stash = -1, drop = -1, fetch = -1, expand = -1;
   };
 
   void step(int k) {
@@ -92,6 +92,10 @@ class StepRules {
         return recv(k);
       case Op::weight_grad:
         return weight_grad(k);
+      case Op::compress:
+        return compress(k);
+      case Op::expand:
+        return expand(k);
       case Op::flush:
         return;  // writes what update has left; its barriers are a matter of groups
     }
@@ -238,6 +242,33 @@ class StepRules {
     return true;
   }
 
+  // -- lossy forms of activations ----------------------------------------------------------------------------------
+
+  void compress(int k) {
+    Work& work = work_of(k);
+    if (work.forward < 0)
+      book_.complain(k, "order", "has nothing to compress: the forward of this micro-batch must come before it");
+    else
+      after(k, work.forward, "what it compresses may not be there");
+    if (work.stash >= 0)
+      book_.complain(k, "order", "comes after " + book_.at(work.stash) + ", which moves what it makes; move it before");
+    if (work.gradient >= 0)
+      book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which has used up what it compresses");
+    once(k, work.compress);
+  }
+
+  void expand(int k) {
+    Work& work = work_of(k);
+    if (work.compress < 0) {
+      book_.complain(k, "order", "has nothing to expand: the compress of this micro-batch must come before it");
+    } else {
+      after(k, work.compress, "what it expands may not be there");
+      same_bytes(k, work.compress);
+    }
+    has_come(k, work);
+    once(k, work.expand);
+  }
+
   // -- the host tier of activations --------------------------------------------------------------------------------
 
   void stash(int k) {
@@ -246,6 +277,7 @@ class StepRules {
       book_.complain(k, "order", "has nothing to copy: the forward of this micro-batch must come before it");
     else
       after(k, work.forward, "what it copies may not be there");
+    if (work.compress >= 0) after(k, work.compress, "what it copies may not be compressed yet");
     if (work.gradient >= 0)
       book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which has used up what it copies");
     host_.take(k, book_.in(k).host, book_.in(k).bytes, "host memory");
@@ -276,8 +308,17 @@ class StepRules {
     once(k, work.fetch);
   }
 
-  /// What was stashed must be back before `k` reads it.
+  /// What was stashed must be back, and what was compressed expanded, before `k` reads it.
   void is_back(int k, const Work& work) {
+    has_come(k, work);
+    if (work.expand >= 0)
+      after(k, work.expand, "its activations may not be expanded");
+    else if (work.compress >= 0)
+      book_.complain(k, "residency",
+                     "needs what " + book_.at(work.compress) + " has compressed; put an expand before it");
+  }
+
+  void has_come(int k, const Work& work) {
     if (work.fetch >= 0)
       after(k, work.fetch, "its activations may not be back");
     else if (work.stash >= 0)

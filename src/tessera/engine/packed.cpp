@@ -1,0 +1,189 @@
+#include "tessera/engine/packed.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/check.h"
+#include "tessera/ops/bf16.h"
+#include "tessera/ops/blockwise.h"
+#include "tessera/ops/fp8.h"
+#include "tessera/ops/int8.h"
+
+namespace tessera::engine {
+
+namespace {
+
+using plan::Form;
+
+constexpr int64_t kPieceValues = 1 << 14;  ///< values at once, in whole blocks of int8
+constexpr float kLargestHalf = 65504;      ///< of fp16: what is larger becomes it
+
+int64_t values_of(const SavedStorage& saved) {
+  return static_cast<int64_t>(saved.storage.nbytes() / c10::elementSize(saved.type));
+}
+int64_t code_bytes(Form form) { return form == Form::bf16 || form == Form::fp16 ? 2 : 1; }
+int64_t scales_of(const SavedStorage& saved, Form form) {
+  if (form == Form::int8) return div_up(values_of(saved), ops::kQuantBlock);
+  return form == Form::fp8 ? values_of(saved) / saved.row : 0;
+}
+/// Where the scales begin behind the codes.
+int64_t scales_at(const SavedStorage& saved, Form form) { return round_up(values_of(saved) * code_bytes(form), 64); }
+
+void to_half(uint16_t* out, const float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = c10::Half(std::clamp(x[i], -kLargestHalf, kLargestHalf)).x;
+}
+void from_half(float* out, const uint16_t* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(c10::Half(x[i], c10::Half::from_bits()));
+}
+
+/// Values [first, first + count) of a storage as fp32, and back.
+void read_values(float* out, const SavedStorage& saved, int64_t first, int64_t count) {
+  const void* data = saved.storage.data();
+  if (saved.type == at::kFloat)
+    std::copy_n(static_cast<const float*>(data) + first, count, out);
+  else if (saved.type == at::kBFloat16)
+    ops::from_bf16(out, static_cast<const uint16_t*>(data) + first, count);
+  else
+    from_half(out, static_cast<const uint16_t*>(data) + first, count);
+}
+void write_values(const SavedStorage& saved, int64_t first, int64_t count, const float* x) {
+  void* data = saved.storage.mutable_data();
+  if (saved.type == at::kFloat)
+    std::copy_n(x, count, static_cast<float*>(data) + first);
+  else if (saved.type == at::kBFloat16)
+    ops::to_bf16(static_cast<uint16_t*>(data) + first, x, count);
+  else
+    to_half(static_cast<uint16_t*>(data) + first, x, count);
+}
+
+/// Where the codes and scales of one piece lie.
+struct Codes {
+  char* codes;
+  float* scales;
+};
+Codes codes_of(char* packed, const SavedStorage& saved, Form form, int64_t first) {
+  auto* scales = reinterpret_cast<float*>(packed + scales_at(saved, form));
+  const int64_t scale = form == Form::int8 ? first / ops::kQuantBlock : form == Form::fp8 ? first / saved.row : 0;
+  return {packed + first * code_bytes(form), scales + scale};
+}
+ops::Fp8Tiles rows_of(const SavedStorage& saved, int64_t count) {
+  return {.rows = count / saved.row, .cols = saved.row, .tile_rows = 1, .tile_cols = saved.row};
+}
+
+void encode(Codes to, const SavedStorage& saved, Form form, const float* x, int64_t count) {
+  switch (form) {
+    case Form::bf16:
+      return ops::to_bf16(reinterpret_cast<uint16_t*>(to.codes), x, count);
+    case Form::fp16:
+      return to_half(reinterpret_cast<uint16_t*>(to.codes), x, count);
+    case Form::int8:
+      return ops::quantise_int8(reinterpret_cast<int8_t*>(to.codes), to.scales, x, count);
+    default:
+      return ops::quantise_fp8(reinterpret_cast<uint8_t*>(to.codes), to.scales, x, rows_of(saved, count));
+  }
+}
+void decode(float* out, Codes from, const SavedStorage& saved, Form form, int64_t count) {
+  switch (form) {
+    case Form::bf16:
+      return ops::from_bf16(out, reinterpret_cast<const uint16_t*>(from.codes), count);
+    case Form::fp16:
+      return from_half(out, reinterpret_cast<const uint16_t*>(from.codes), count);
+    case Form::int8:
+      return ops::dequantise_int8(out, reinterpret_cast<const int8_t*>(from.codes), from.scales, count);
+    default:
+      return ops::dequantise_fp8(out, reinterpret_cast<const uint8_t*>(from.codes), from.scales, rows_of(saved, count));
+  }
+}
+
+/// Values of a piece: in whole rows where rows have scales.
+int64_t piece_values(const SavedStorage& saved, Form form) {
+  return form == Form::fp8 ? saved.row * std::max<int64_t>(1, kPieceValues / saved.row) : kPieceValues;
+}
+int64_t pieces_of(const SavedStorage& saved, Form form) { return div_up(values_of(saved), piece_values(saved, form)); }
+
+/// Calls `piece(index, first, count)` for all values, on all threads.
+template <typename Piece>
+void each_piece(const SavedStorage& saved, Form form, const Piece& piece) {
+  const int64_t n = values_of(saved), step = piece_values(saved, form);
+  at::parallel_for(0, pieces_of(saved, form), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) piece(p, p * step, std::min(step, n - p * step));
+  });
+}
+
+/// Writes the codes of a storage and gives their relative error.
+double write_codes(char* packed, const SavedStorage& saved, Form form) {
+  std::vector<std::array<double, 2>> squares(static_cast<size_t>(pieces_of(saved, form)), {0, 0});
+  each_piece(saved, form, [&](int64_t p, int64_t first, int64_t count) {
+    std::vector<float> x(static_cast<size_t>(count)), rounded(x.size());
+    read_values(x.data(), saved, first, count);
+    const Codes codes = codes_of(packed, saved, form, first);
+    encode(codes, saved, form, x.data(), count);
+    decode(rounded.data(), codes, saved, form, count);
+    double error = 0, whole = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double off = static_cast<double>(rounded[i]) - static_cast<double>(x[i]);
+      error += off * off;
+      whole += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    }
+    squares[p] = {error, whole};
+  });
+  double error = 0, whole = 0;  // in the order of the pieces, whichever thread did which
+  for (const auto& piece : squares) error += piece[0], whole += piece[1];
+  return whole > 0 ? std::sqrt(error / whole) : 0;
+}
+
+void read_codes(char* packed, const SavedStorage& saved, Form form) {
+  each_piece(saved, form, [&](int64_t, int64_t first, int64_t count) {
+    std::vector<float> x(static_cast<size_t>(count));
+    decode(x.data(), codes_of(packed, saved, form, first), saved, form, count);
+    write_values(saved, first, count, x.data());
+  });
+}
+
+}  // namespace
+
+void CompressionError::add(double relative) {
+  sum += relative;
+  most = std::max(most, relative);
+  ++count;
+}
+
+bool can_pack(const SavedStorage& saved, Form form) {
+  const bool whole = saved.type == at::kFloat, half = saved.type == at::kBFloat16 || saved.type == at::kHalf;
+  if (form == Form::exact || !(whole || (half && code_bytes(form) == 1))) return false;
+  return saved.row >= kShortRow && values_of(saved) > 0 && values_of(saved) % saved.row == 0;
+}
+
+int64_t packed_bytes(const SavedStorage& saved, Form form) {
+  return scales_at(saved, form) + round_up(scales_of(saved, form) * static_cast<int64_t>(sizeof(float)), 64);
+}
+
+void Packed::add(SavedStorage saved, Form form) {
+  const int64_t bytes = packed_bytes(saved, form);
+  members_.push_back({std::move(saved), form, bytes_});
+  bytes_ += bytes;
+}
+
+void Packed::compress(CompressionError& error) {
+  if (empty()) return;
+  buffer_.emplace("compressed", at::empty({bytes_}, at::TensorOptions(at::kByte)));
+  auto* data = static_cast<char*>(buffer_->storage.mutable_data());
+  for (Member& member : members_) {
+    error.add(write_codes(data + member.at, member.saved, member.form));
+    free_memory(member.saved);
+  }
+}
+
+void Packed::expand() {
+  if (empty()) return;
+  auto* data = static_cast<char*>(buffer_->storage.mutable_data());
+  for (Member& member : members_) {
+    take_memory(member.saved);
+    read_codes(data + member.at, member.saved, member.form);
+  }
+  *this = {};
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,91 @@
+#include "tessera/engine/packed.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/engine/meter.h"
+#include "tessera/torch_headers.h"
+
+namespace tessera::engine {
+namespace {
+
+using plan::Form;
+
+struct Case {
+  Form form;
+  double bytes;  // of those of fp32, scales included
+  double bound;  // relative error of normal values
+};
+constexpr Case kForms[] = {
+    {Form::bf16, 0.5, 2e-3}, {Form::fp16, 0.5, 3e-4}, {Form::int8, 0.27, 8e-3}, {Form::fp8, 0.27, 3e-2}};
+
+TEST(Packed, ValuesComeBackWithinTheErrorThatIsMeasuredAndTheirMemoryIsFreeMeanwhile) {
+  Meter::install();
+  for (const Case& c : kForms) {
+    const at::Tensor x = at::randn({300, 96}), whole = x.clone();
+    const SavedStorage saved("site", x);
+    ASSERT_TRUE(can_pack(saved, c.form));
+    Packed packed;
+    packed.add(saved, c.form);
+    CompressionError error;
+    const int64_t before = Meter::live();
+    packed.compress(error);
+    EXPECT_EQ(Meter::live(), before - saved.bytes() + packed_bytes(saved, c.form));
+    EXPECT_LE(static_cast<double>(packed_bytes(saved, c.form)), c.bytes * static_cast<double>(saved.bytes()) + 64);
+    packed.expand();
+    EXPECT_EQ(Meter::live(), before);
+    EXPECT_TRUE(packed.empty());
+    const double found = ((x - whole).norm() / whole.norm()).item<double>();
+    EXPECT_GT(found, 0);
+    EXPECT_LT(found, c.bound);
+    EXPECT_EQ(error.count, 1);
+    EXPECT_NEAR(error.sum, found, 1e-6);
+    EXPECT_EQ(error.sum, error.most);
+  }
+}
+
+TEST(Packed, HalfFloatsGoIntoEightBitsAndNotIntoSixteen) {
+  for (const auto type : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = at::randn({40, 64}).to(type), whole = x.clone();
+    const SavedStorage saved("site", x);
+    EXPECT_FALSE(can_pack(saved, Form::bf16) || can_pack(saved, Form::fp16));
+    Packed packed;
+    packed.add(saved, Form::int8);
+    CompressionError error;
+    packed.compress(error);
+    packed.expand();
+    EXPECT_LT(((x - whole).norm() / whole.norm()).item<double>(), 1.2e-2);
+  }
+}
+
+TEST(Packed, StatisticsAndWholeNumbersStayAsTheyAre) {
+  EXPECT_FALSE(can_pack({"", at::ones({400})}, Form::int8)) << "a vector: one value for each row of something else";
+  EXPECT_FALSE(can_pack({"", at::ones({12, 400, 1})}, Form::bf16)) << "the log-sum-exp of attention";
+  EXPECT_FALSE(can_pack({"", at::ones({40, 40}, at::kInt)}, Form::int8));
+  EXPECT_FALSE(can_pack({"", at::ones({40, 40})}, Form::exact));
+}
+
+TEST(Packed, ValuesBeyondFp16BecomeItsLargest) {
+  at::Tensor x = at::full({8, 8}, 1e6f);
+  Packed packed;
+  packed.add({"", x}, Form::fp16);
+  CompressionError error;
+  packed.compress(error);
+  packed.expand();
+  EXPECT_EQ(x.max().item<float>(), 65504.0f);
+}
+
+TEST(Packed, RowsOfFp8HaveScalesOfTheirOwn) {
+  const at::Tensor x = at::randn({4, 512});
+  for (int row = 0; row < 4; ++row) x[row].mul_(std::pow(1000.0, row));
+  const at::Tensor whole = x.clone();
+  Packed packed;
+  packed.add({"", x}, Form::fp8);
+  CompressionError error;
+  packed.compress(error);
+  packed.expand();
+  for (int row = 0; row < 4; ++row)
+    EXPECT_LT(((x[row] - whole[row]).norm() / whole[row].norm()).item<double>(), 3e-2) << "row " << row;
+}
+
+}  // namespace
+}  // namespace tessera::engine
