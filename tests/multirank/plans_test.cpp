@@ -16,13 +16,27 @@ struct Layout {
   int ranks;
   const char* mesh;
 };
-constexpr Layout kLayouts[] = {
-    {1, "dp_shard=1"}, {2, "dp_shard=2"}, {2, "dp_replicate=2"}, {3, "dp_shard=3"}, {4, "dp_replicate=2,dp_shard=2"},
-    {4, "dp_shard=4"}, {2, "sp=2"},       {2, "cp=2"},           {4, "cp=2,sp=2"},  {4, "dp_shard=2,cp=2"}};
+constexpr Layout kLayouts[] = {{1, "dp_shard=1"},
+                               {2, "dp_shard=2"},
+                               {2, "dp_replicate=2"},
+                               {3, "dp_shard=3"},
+                               {4, "dp_replicate=2,dp_shard=2"},
+                               {4, "dp_shard=4"},
+                               {2, "sp=2"},
+                               {2, "cp=2"},
+                               {3, "cp=3"},
+                               {4, "cp=2,sp=2"},
+                               {4, "dp_shard=2,cp=2"},
+                               {2, "tp=2"},
+                               {4, "dp_shard=2,tp=2"},
+                               {2, "pp=2"},
+                               {3, "pp=3"},
+                               {4, "pp=2,dp_shard=2"},
+                               {4, "pp=2,tp=2"}};
 
 TEST(RandomPlans, GiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
   for (const Layout& layout : kLayouts) {
-    const Result r = on_ranks(layout.ranks, layout.mesh, 0, 12);
+    const Result r = on_ranks(layout.ranks, layout.mesh, 0, 8);
     EXPECT_EQ(r.code, 0) << layout.mesh << "\n" << r.output;
   }
 }

@@ -51,8 +51,9 @@ class Verify : public ::testing::Test {
 };
 
 TEST_F(Verify, WanOnOneTwoAndFourRanksThatShareSamplesOrTokens) {
-  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2", "dp_replicate=2,dp_shard=2", "sp=2", "cp=2",
-                           "cp=3", "cp=2,sp=2", "dp_shard=2,sp=2", "pp=2", "pp=3", "pp=2,dp_shard=2", "pp=2,sp=2"}) {
+  for (const char* mesh :
+       {"dp_shard=1", "dp_shard=2", "dp_replicate=2", "dp_replicate=2,dp_shard=2", "sp=2", "cp=2", "cp=3", "cp=2,sp=2",
+        "dp_shard=2,sp=2", "tp=2", "pp=2", "pp=3", "pp=4", "pp=2,dp_shard=2", "pp=2,sp=2", "pp=2,tp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_t2v").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }

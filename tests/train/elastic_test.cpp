@@ -32,10 +32,11 @@ TEST(ElasticMesh, GivesUpReplicasWhereShardsDoNotGo) {
 }
 
 TEST(Drill, IsReadAsItIsWritten) {
-  const Drill drill = Drill::parse("rank=1,step=3,op=reduce,do=stop,attempt=2");
+  const Drill drill = Drill::parse("rank=1,step=3,op=reduce,unit=blocks.1,do=stop,attempt=2");
   EXPECT_EQ(drill.rank, 1);
   EXPECT_EQ(drill.step, 3);
   EXPECT_EQ(drill.op, "reduce");
+  EXPECT_EQ(drill.unit, "blocks.1");
   EXPECT_EQ(drill.act, "stop");
   EXPECT_EQ(drill.attempt, 2);
   EXPECT_EQ(Drill::parse("rank=0,do=0.25").seconds, 0.25);

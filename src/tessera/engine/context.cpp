@@ -19,6 +19,15 @@ double pairs(const std::vector<int64_t>& queries, const std::vector<int64_t>& ke
   return sum;
 }
 
+/// What a linear that is cut so gets for input, of x [rows, cols].
+InputPart input_part(const plan::ParamSpec* cut, int64_t tokens, const Parallel* parallel, int64_t cols) {
+  if (!cut || (cut->split == plan::Split::rows && cut->whole_input)) return {};
+  InputPart part{.tokens = parallel->place(tokens)};
+  if (cut->split == plan::Split::columns)
+    part.width = cols * parallel->tp(), part.first_column = cols * parallel->tp_rank();
+  return part;
+}
+
 }  // namespace
 
 ops::WeightSite& ShardContext::weight(std::string_view site, std::string_view suffix) {
@@ -64,7 +73,8 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& x) {
   SavedStorages::at_site(site);
   ops::WeightSite& w = weight(site, ".weight");
   return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b) {
-    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/false);
+    const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
+    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/false, part);
     return ops::linear(input, w, b, store_.anchor(unit_));
   });
 }
@@ -72,7 +82,8 @@ Tensor ShardContext::gelu_linear(std::string_view site, const Tensor& x) {
   SavedStorages::at_site(site);
   ops::WeightSite& w = weight(site, ".weight");
   return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b) {
-    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/true);
+    const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
+    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/true, part);
     return ops::gelu_linear(input, w, b, store_.anchor(unit_));
   });
 }

@@ -4,8 +4,30 @@
 
 namespace tessera::engine {
 
+namespace {
+
+ops::Dropout dropout_of(const net::AdapterSettings& adapters, std::string_view site, const net::Tokens& tokens,
+                        const Tensor& x, const InputPart& part) {
+  if (adapters.dropout <= 0) return {};
+  const auto draw = [&](const net::Tokens& rows) {
+    return net::dropout_at(adapters, site, rows, x.size(0), x.is_meta());
+  };
+  ops::Dropout drop;
+  if (part.tokens) {
+    net::Tokens rows = tokens;
+    rows.begin = part.tokens->begin, rows.end = part.tokens->end;
+    drop = draw(rows);
+  } else {
+    drop = draw(tokens);
+  }
+  drop.width = part.width, drop.first_column = part.first_column;
+  return drop;
+}
+
+}  // namespace
+
 Tensor frozen_site(Store& store, int unit, std::string_view site, const Tensor& x, ops::WeightSite* bias,
-                   const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu) {
+                   const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu, const InputPart& part) {
   const auto named = [&](const char* ending) { return std::string(site) + ending; };
   ops::WeightSite& weight = store.site(unit, named(".weight"));
   ops::WeightSite* a = adapters ? store.find(unit, named(net::kLoraA)) : nullptr;
@@ -14,7 +36,7 @@ Tensor frozen_site(Store& store, int unit, std::string_view site, const Tensor& 
                           .b = &store.site(unit, named(net::kLoraB)),
                           .magnitude = store.find(unit, named(net::kLoraMagnitude)),
                           .scale = adapters->scale,
-                          .dropout = net::dropout_at(*adapters, site, tokens, x.size(0), x.is_meta())};
+                          .dropout = dropout_of(*adapters, site, tokens, x, part)};
   return ops::frozen_linear(x, weight, bias, &pair, store.anchor(unit), gelu);
 }
 

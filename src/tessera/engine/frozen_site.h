@@ -2,13 +2,24 @@
 // A linear whose weight nobody trains, and its low-rank pair where the unit has one (net/adapters.h).
 //
 //   Tensor y = frozen_site(store, unit, "self_attn.q", x, bias, tokens, adapters, /*gelu=*/false);
+#include <optional>
+
 #include "tessera/engine/store.h"
 #include "tessera/net/context.h"
+#include "tessera/plan/token_shares.h"
 
 namespace tessera::engine {
 
+/// What tensor parallelism gives a linear for input, where that is not all columns of the tokens here. Dropout asks for
+/// it: its mask belongs to the whole input.
+struct InputPart {
+  std::optional<plan::TokenRange> tokens = {};  ///< the rows, where they are not the tokens here
+  int64_t width = 0, first_column = 0;          ///< of the whole; width 0: x has all columns
+};
+
 /// `adapters` null: pairs are not looked for.
 Tensor frozen_site(Store& store, int unit, std::string_view site, const Tensor& x, ops::WeightSite* bias,
-                   const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu);
+                   const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu,
+                   const InputPart& part = {});
 
 }  // namespace tessera::engine

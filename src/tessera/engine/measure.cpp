@@ -33,11 +33,18 @@ int64_t distinct_bytes(const std::vector<Tensor>& tensors) {
   return sum;
 }
 
+/// Of what the tokens need beside the inputs.
+int64_t table_bytes(const net::Tokens& tokens) {
+  return bytes_of({tokens.rows, tokens.cos, tokens.sin, tokens.frames.rows});
+}
+
 class Probe {
  public:
   /// The last share is the largest, and of samples that are alike no other has a longer run of one.
   Probe(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& whole, MeasureOptions options)
       : units_(units), options_(options), parallel_(options.mesh, options.mesh.world() - 1) {
+    // Ranks that share tokens copy theirs out of the whole, which goes before the first unit runs.
+    if (parallel_.cuts_tokens()) loading_ = bytes_of(whole.inputs) + table_bytes(whole.tokens);
     const net::Batch batch = slice(whole, parallel_);
     for (const Tensor& t : batch.inputs) inputs_.push_back(to_meta(t));
     tokens_ = batch.tokens;
@@ -50,7 +57,7 @@ class Probe {
   plan::ModelSpec run(std::string name) {
     plan::ModelSpec spec;
     spec.name = std::move(name);
-    spec.tables = bytes_of({tokens_.rows, tokens_.cos, tokens_.sin, tokens_.frames.rows});
+    spec.tables = table_bytes(tokens_);
     spec.inputs = bytes_of(inputs_) + spec.tables;
     spec.samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
     spec.tokens = tokens_.count();
@@ -128,14 +135,20 @@ class Probe {
     }
     if (options_.train) {  // a graph stands without its outputs, but for what it saved of them itself
       UnitRun run{.in = leaves(stream, want_input)};
+      ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site(), .parallel = &parallel_});
+      Meter::MetaCount count;
+      run_forward(unit, again, leaves(cond, want_cond_), true, run);
+      f.recompute_peak = count.peak();
+      f.recompute_saved = count.live();
+    }
+    if (options_.train) {  // its conditioning stays as long as the micro-batch: a graph that goes frees none of it
+      UnitRun run{.in = leaves(stream, want_input)};
       const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
       std::vector<Tensor> cond_grad(cond.size());
       ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site(), .parallel = &parallel_});
       store.bind_grad(0, -1, true);
       Meter::MetaCount count;
-      run_forward(unit, again, cond_leaves, true, run);
-      f.recompute_peak = count.peak();
-      f.recompute_saved = count.live();
+      const std::vector<Tensor> made = run_forward(unit, again, cond_leaves, true, run).cond;
       std::vector<Tensor> out_grad, out_cond_grad;
       for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
       for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
@@ -153,6 +166,10 @@ class Probe {
       measure_deferred(unit, store, stream, cond, want_input, f);
       measure_sites(unit, ctx, stream, cond, want_input, f);
       measure_replays(unit, store, stream, cond, want_input, f);
+    }
+    if (&unit == units_.front().get()) {
+      f.forward_peak = std::max(f.forward_peak, loading_), f.keep_peak = std::max(f.keep_peak, loading_);
+      for (auto& [sites, replay] : f.replays) replay.forward_peak = std::max(replay.forward_peak, loading_);
     }
     stream = out.stream;
     if (!out.cond.empty()) cond = out.cond;
@@ -173,11 +190,12 @@ class Probe {
       input.clear();
       const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
       ShardContext ctx(store, 0, tokens_, {.unneeded = unit.output_site(), .parallel = &parallel_});
-      std::vector<Tensor> out_grad, out_cond_grad;
+      std::vector<Tensor> out_grad, out_cond_grad, made;  // conditioning that it makes stays
       {
-        const net::Flow out = run_forward(unit, ctx, cond_leaves, true, run);
+        net::Flow out = run_forward(unit, ctx, cond_leaves, true, run);
         for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
         for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
+        made = std::move(out.cond);
       }
       const int64_t start = count.live();
       count.reset_peak();
@@ -270,6 +288,7 @@ class Probe {
   const MeasureOptions options_;
   bool want_cond_ = false;  // gradients of the shared conditioning
   const Parallel parallel_;
+  int64_t loading_ = 0;  // bytes beside the inputs while a micro-batch is loaded, with the first unit's forward
   std::vector<Tensor> inputs_;
   net::Tokens tokens_;
 };

@@ -39,6 +39,8 @@ Drill Drill::parse(const std::string& text) {
       known = read_number(value, drill.step.emplace());
     else if (key == "op")
       drill.op = value;
+    else if (key == "unit")
+      drill.unit = value;
     else if (key == "do") {
       acts = true;
       if (value == "kill" || value == "stop" || value == "hang")
@@ -58,6 +60,7 @@ Drill Drill::parse(const std::string& text) {
 
 void Drill::at(int64_t now, const plan::Instruction& instruction) const {
   if ((step && *step != now) || name(instruction.op) != op) return;
+  if (!unit.empty() && instruction.name != unit) return;
   if (act == "kill") kill(getpid(), SIGKILL);
   if (act == "stop") kill(getpid(), SIGSTOP);
   while (act == "hang") pause();

@@ -1,8 +1,11 @@
 #include "tessera/train/mesh_checks.h"
 
+#include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "tessera/base/check.h"
+#include "tessera/net/adapters.h"
 #include "tessera/plan/token_shares.h"
 
 namespace tessera::train {
@@ -72,10 +75,31 @@ void check(const Divides& rule, const Mesh& mesh, const net::Denoiser& model) {
                   "use " + hint + ": " + rule.why);
 }
 
+/// DoRA divides by the lengths of the rows of W + s B A, and a rank of tp has a part of each row of what is cut by
+/// columns.
+void check_magnitudes(const Mesh& mesh, const net::Denoiser& model) {
+  if (mesh[Axis::tp] == 1) return;
+  for (const auto& unit : model.units()) {
+    const auto& params = unit->spec().params;
+    for (const plan::ParamSpec& param : params) {
+      if (!param.name.ends_with(net::kLoraMagnitude)) continue;
+      const std::string module = param.name.substr(0, param.name.size() - std::strlen(net::kLoraMagnitude));
+      const auto weight = std::ranges::find(params, module + ".weight", &plan::ParamSpec::name);
+      if (weight == params.end() || weight->split != plan::Split::columns) continue;
+      throw UserError(
+          Exit::usage, "mesh",
+          "tp = " + std::to_string(mesh[Axis::tp]) + " cuts the rows of " + module +
+              ", and DoRA (lora.dora) needs the length of each whole row",
+          "use sp or cp in place of tp, or lora.targets without the linears that are cut so (of Wan: o, ffn.2)");
+    }
+  }
+}
+
 }  // namespace
 
 void check_mesh(const Mesh& mesh, const net::Denoiser& model, const std::array<int64_t, 4>& latent) {
   for (const Divides& rule : table()) check(rule, mesh, model);
+  check_magnitudes(mesh, model);
   if (const auto units = static_cast<int>(model.units().size()); mesh[Axis::pp] > units)
     throw UserError(Exit::usage, "mesh",
                     "pp = " + std::to_string(mesh[Axis::pp]) + " pipeline stages, and the model has " +

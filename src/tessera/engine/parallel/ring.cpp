@@ -13,6 +13,12 @@ struct Common {
   bool none() const { return q_at.size() < 2; }
 };
 
+int64_t longest_run(const std::vector<int64_t>& at) {
+  int64_t run = 0;
+  for (size_t s = 0; s + 1 < at.size(); ++s) run = std::max(run, at[s + 1] - at[s]);
+  return run;
+}
+
 Common common_samples(plan::TokenRange queries, plan::TokenRange keys, const std::vector<int64_t>& offsets) {
   Common c;
   const auto rows = [](plan::TokenRange block, int64_t at) {
@@ -54,17 +60,34 @@ class Pair {
 /// Whose block this rank works on at a turn.
 class Turns {
  public:
-  Turns(const Parallel& parallel, int64_t tokens) : parallel_(parallel), tokens_(tokens) {}
+  /// `measures`: there are no other ranks, on meta tensors one stands for all.
+  Turns(const Parallel& parallel, const std::vector<int64_t>& offsets, bool measures)
+      : parallel_(parallel), offsets_(offsets), measures_(measures) {}
   int count() const { return parallel_.cp(); }
-  int64_t most() const { return parallel_.block(tokens_, count() - 1).count(); }  ///< tokens of the largest block
-  plan::TokenRange block(int turn) const {
-    const int cp = parallel_.cp();
-    return parallel_.block(tokens_, ((parallel_.cp_rank() - turn) % cp + cp) % cp);
+  int64_t most() const { return of(count() - 1).count(); }  ///< tokens of the largest block
+  plan::TokenRange block(int turn) const { return of(before(parallel_.cp_rank(), turn)); }
+
+  /// What this rank's queries meet at a turn. All ranks take it together, each with other samples: the measurement
+  /// takes the longest runs that any of them has, for the scratch of attention grows with these.
+  Common common(int turn) const {
+    if (!measures_ || turn == 0) return common_samples(block(0), block(turn), offsets_);
+    int64_t queries = 0, keys = 0;
+    for (int rank = 0; rank < count(); ++rank) {
+      const Common c = common_samples(of(rank), of(before(rank, turn)), offsets_);
+      queries = std::max(queries, longest_run(c.q_at)), keys = std::max(keys, longest_run(c.k_at));
+    }
+    queries = std::min(queries, block(0).count()), keys = std::min(keys, block(turn).count());
+    if (queries == 0) return {};
+    return {.queries = {0, queries}, .keys = {0, keys}, .q_at = {0, queries}, .k_at = {0, keys}};
   }
 
  private:
+  plan::TokenRange of(int rank) const { return parallel_.block(offsets_.back(), rank); }
+  int before(int rank, int turn) const { return ((rank - turn) % count() + count()) % count(); }
+
   const Parallel& parallel_;
-  const int64_t tokens_;
+  const std::vector<int64_t>& offsets_;
+  const bool measures_;
 };
 
 int64_t pair_row_bytes(const Tensor& k) { return 2 * k.size(1) * static_cast<int64_t>(k.element_size()); }
@@ -73,7 +96,7 @@ int64_t pair_row_bytes(const Tensor& k) { return 2 * k.size(1) * static_cast<int
 
 ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads, const std::vector<int64_t>& offsets,
                                   const Parallel& parallel) {
-  const Turns turns(parallel, offsets.back());
+  const Turns turns(parallel, offsets, in.q.is_meta());
   const plan::TokenRange own = turns.block(0);
   const auto result = [&] {
     return ops::AttentionResult{at::empty_like(in.q), at::empty({heads, own.count()}, in.q.options())};
@@ -84,11 +107,10 @@ ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads,
   int64_t sent = 0;
   if (turns.count() > 1) now.emplace(in.k, in.v, turns.most()), part = result();
   for (int turn = 0; turn < turns.count(); ++turn) {
-    const plan::TokenRange block = turns.block(turn);
     const bool more = turn + 1 < turns.count();
     if (more) next.emplace(turns.block(turn + 1).count(), turns.most(), in.k);
     Parallel::Transfer transfer = more ? parallel.pass_on(now->both(), next->both(), sent) : Parallel::Transfer();
-    const Common c = common_samples(own, block, offsets);
+    const Common c = turns.common(turn);
     if (turn == 0) {
       ops::attention_forward(in, heads, c.q_at, c.k_at, sum);  // a query has itself: the sum begins whole
     } else if (!c.none()) {
@@ -108,11 +130,11 @@ ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads,
 ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor& d_out, const Tensor& lse,
                                    const Tensor& delta, int64_t heads, const std::vector<int64_t>& offsets,
                                    const Parallel& parallel) {
-  const Turns turns(parallel, offsets.back());
+  const Turns turns(parallel, offsets, in.q.is_meta());
   const plan::TokenRange own = turns.block(0);
   const ops::AttentionInputs grads = {at::empty_like(in.q), at::empty_like(in.k), at::empty_like(in.v)};
   if (turns.count() == 1) {
-    const Common c = common_samples(own, own, offsets);
+    const Common c = turns.common(0);
     ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
     return grads;
   }
@@ -130,7 +152,7 @@ ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor&
     Pair d_came = pair(d_last ? block.count() : 0);
     Parallel::Transfer gradients =
         d_last ? parallel.pass_on(d_last->both(), d_came.both(), gradients_sent) : Parallel::Transfer();
-    const Common c = common_samples(own, block, offsets);
+    const Common c = turns.common(turn);
     if (turn == 0) {
       ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
     } else {

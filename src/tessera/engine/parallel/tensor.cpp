@@ -74,6 +74,7 @@ struct SumToShares : Function<SumToShares> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Tensor dy = grads[0].contiguous();
     ops::WeightSite* bias = ops::site_of(ctx, "bias");
+    if (bias) ops::open_gradient(*bias);
     if (bias && bias->grad.defined()) {
       const bool fresh = std::exchange(bias->fresh, false);
       const Tensor sums = dy.sum(0);

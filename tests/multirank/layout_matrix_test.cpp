@@ -1,0 +1,207 @@
+// Many layouts, each against one rank: the loss of every step, the weights at the end, the memory that was predicted.
+// `make test` runs a share of each table, `make test-all` all of it.
+#include "layout_table.h"
+#include "matrix.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kSteps = 20;
+
+const TinyRun& shared() {
+  static const TinyRun run("matrix");
+  return run;
+}
+
+/// What is trained on all layouts of a table: flags that change the curve.
+struct Training {
+  std::string name;
+  std::vector<std::string> flags;
+  Bounds bounds = {};
+};
+
+void train(int ranks, const std::string& name, const Training& training, const std::vector<std::string>& more) {
+  std::vector<std::string> flags = {"--run.steps", std::to_string(kSteps)};
+  flags.insert(flags.end(), training.flags.begin(), training.flags.end());
+  flags.insert(flags.end(), more.begin(), more.end());
+  const Result r = shared().train(ranks, name, flags, 300);
+  ASSERT_EQ(r.code, 0) << r.output;
+}
+
+/// Runs a share of the table and holds each layout against one rank, which is run once.
+void check(const std::string& matrix, const Training& training, const std::vector<std::string>& table) {
+  const std::string one = training.name + "-one", start = training.name + "-start";
+  MatrixPart part(matrix, static_cast<int>(table.size()));
+  if (shared().metrics(one).empty()) {
+    ASSERT_NO_FATAL_FAILURE(train(1, one, training, {}));
+    ASSERT_NO_FATAL_FAILURE(train(1, start, training, {"--run.steps", "1", "--train.lr", "0"}));
+  }
+  for (int i : part) {
+    const Layout layout = layout_of(table[i]);
+    SCOPED_TRACE(training.name + ", " + layout.text);
+    std::printf("%s, %s\n", training.name.c_str(), layout.text.c_str());
+    std::fflush(stdout);
+    const std::string here = training.name + "-here";
+    std::filesystem::remove_all(shared().out(here));
+    train(layout.ranks, here, training, layout.flags);
+    const auto steps = shared().metrics(here);
+    if (::testing::Test::HasFatalFailure()) return;
+    expect_same_curve(shared().metrics(one), steps, kSteps);
+    expect_same_weights(shared(), one, here, start, training.bounds);
+    if (!steps.empty()) expect_as_planned(steps.back(), layout.mesh);
+  }
+}
+
+/// Three samples a step, which two, four and eight ranks cannot share evenly.
+const Training kThreeSamples = {"three", {"--train.global_batch", "3"}};
+/// Five samples of 15 tokens: cut anywhere, no two ranks have as many.
+const Training kOddTokens = {"odd", {"--train.global_batch", "5", "--data.frames", "4", "--data.size", "48,80"}};
+
+const std::vector<std::string> kOnTwoOrThree = {
+    "dp_shard=2",
+    "dp_shard=2 --plan.strategy shard_grad_op --train.micro_batch 1",
+    "dp_shard=2 --plan.strategy shard_states --train.micro_batch 1",
+    "dp_shard=2 --plan.recompute all --plan.prefetch 0",
+    "dp_shard=2 --plan.activations offload --plan.states host",
+    "dp_replicate=2",
+    "dp_replicate=2 --plan.strategy no_shard --train.micro_batch 1",
+    "sp=2",
+    "sp=2 --plan.recompute 2 --train.micro_batch 1",
+    "sp=2 --plan.states host --plan.gradients host",
+    "cp=2",
+    "cp=2 --plan.activations offload",
+    "cp=2 --plan.recompute all --train.micro_batch 2",
+    "tp=2",
+    "tp=2 --plan.recompute all --train.micro_batch 1",
+    "tp=2 --plan.states host --plan.gradients host",
+    "tp=2 --plan.activations offload --plan.prefetch 2",
+    "pp=2 --plan.pipeline gpipe --train.micro_batch 1",
+    "pp=2 --plan.pipeline 1f1b --train.micro_batch 1 --plan.recompute 1",
+    "pp=2 --plan.pipeline interleaved --plan.chunks 2 --train.micro_batch 1",
+    "pp=2 --plan.pipeline zero_bubble --train.micro_batch 1",
+    "pp=2 --plan.pipeline zero_bubble --train.micro_batch 1 --plan.activations offload",
+    "dp_shard=3",
+    "cp=3",
+    "cp=3 --plan.recompute all --train.micro_batch 1",
+    "pp=3 --plan.pipeline zero_bubble --train.micro_batch 1",
+};
+
+const std::vector<std::string> kOnFour = {
+    "dp_shard=4 --plan.recompute 1",
+    "dp_replicate=2,dp_shard=2",
+    "dp_replicate=2,dp_shard=2 --plan.strategy shard_grad_op --train.micro_batch 1",
+    "sp=4",
+    "cp=4 --plan.recompute all",
+    "tp=4",
+    "tp=4 --plan.recompute 2 --train.micro_batch 1",
+    "pp=4 --plan.pipeline 1f1b --train.micro_batch 1",
+    "pp=4 --plan.pipeline zero_bubble --train.micro_batch 1 --plan.recompute all",
+    "dp_shard=2,sp=2 --plan.recompute all --plan.prefetch 2",
+    "dp_shard=2,cp=2 --plan.gradients host",
+    "dp_shard=2,tp=2 --plan.recompute 1",
+    "dp_replicate=2,sp=2",
+    "dp_replicate=2,cp=2 --plan.strategy no_shard",
+    "dp_replicate=2,tp=2 --plan.strategy no_shard",
+    "cp=2,sp=2",
+    "cp=2,tp=2 --plan.activations offload",
+    "sp=2,tp=2 --train.micro_batch 1",
+    "pp=2,dp_shard=2 --plan.pipeline zero_bubble --train.micro_batch 1 --plan.strategy full_shard",
+    "pp=2,dp_replicate=2 --train.micro_batch 1 --plan.prefetch 0",
+    "pp=2,sp=2 --plan.pipeline 1f1b --train.micro_batch 1",
+    "pp=2,cp=2 --plan.pipeline zero_bubble --train.micro_batch 1",
+    "pp=2,tp=2 --plan.pipeline 1f1b --train.micro_batch 1",
+    "pp=2,tp=2 --plan.pipeline zero_bubble --train.micro_batch 1",
+    "pp=2,tp=2 --plan.pipeline interleaved --plan.chunks 2 --train.micro_batch 1 --plan.recompute all",
+};
+
+const std::vector<std::string> kOnEight = {
+    "dp_shard=8",
+    "dp_replicate=2,dp_shard=4 --plan.recompute all",
+    "dp_replicate=2,dp_shard=2,cp=2 --plan.states host",
+    "dp_replicate=2,dp_shard=2,tp=2",
+    "dp_shard=2,cp=2,sp=2 --plan.recompute 1",
+    "dp_shard=2,cp=2,tp=2 --train.micro_batch 1",
+    "dp_shard=2,sp=2,tp=2",
+    "cp=2,sp=2,tp=2 --plan.activations offload",
+    "pp=2,dp_replicate=2,dp_shard=2 --plan.pipeline gpipe --train.micro_batch 1",
+    "pp=2,dp_shard=2,tp=2 --plan.pipeline zero_bubble --train.micro_batch 1",
+    "pp=2,cp=2,sp=2 --plan.pipeline 1f1b --train.micro_batch 1",
+    "pp=2,cp=2,tp=2 --plan.pipeline interleaved --plan.chunks 2 --train.micro_batch 1",
+    "pp=2,sp=2,tp=2 --train.micro_batch 1 --plan.recompute all",
+    "pp=4,dp_shard=2 --plan.pipeline 1f1b --train.micro_batch 1",
+};
+
+const std::vector<std::string> kWithOddTokens = {
+    "dp_shard=4",
+    "dp_shard=2 --train.micro_batch 2",
+    "sp=2",
+    "sp=4 --plan.recompute all",
+    "cp=3",
+    "cp=4 --train.micro_batch 2",
+    "tp=2",
+    "tp=4 --train.micro_batch 1",
+    "cp=2,sp=2 --train.micro_batch 3",
+    "cp=2,tp=2",
+    "pp=2,dp_shard=2 --train.micro_batch 1 --plan.pipeline zero_bubble",
+    "dp_shard=2,cp=2,sp=2",
+};
+
+/// A frozen base and adapters.
+const std::vector<std::string> kWithAdapters = {
+    "dp_shard=2",
+    "dp_shard=2 --plan.strategy shard_grad_op --train.micro_batch 1",
+    "dp_replicate=2 --plan.strategy no_shard",
+    "sp=2 --plan.recompute all",
+    "cp=2",
+    "cp=3 --plan.activations offload",
+    "tp=2",
+    "tp=2 --plan.recompute all --plan.parameters host",
+    "pp=2 --train.micro_batch 1 --plan.pipeline 1f1b",
+    "pp=2 --train.micro_batch 1 --plan.pipeline zero_bubble",
+    "dp_shard=2,tp=2",
+    "cp=2,sp=2",
+    "pp=2,tp=2 --train.micro_batch 1",
+    "pp=2,dp_shard=2,cp=2 --train.micro_batch 1",
+};
+
+TEST(LayoutMatrix, TwoOrThreeRanksEqualOne) { check("layouts of 2 and 3 ranks", kThreeSamples, kOnTwoOrThree); }
+TEST(LayoutMatrix, FourRanksEqualOne) { check("layouts of 4 ranks", kThreeSamples, kOnFour); }
+TEST(LayoutMatrix, EightRanksEqualOne) { check("layouts of 8 ranks", kThreeSamples, kOnEight); }
+TEST(LayoutMatrix, TokensThatRanksCannotShareEvenlyGiveTheSame) {
+  check("layouts with odd tokens", kOddTokens, kWithOddTokens);
+}
+
+/// A base trained in full for some steps: the head of a model without weights is zero, and adapters under it learn
+/// nothing.
+Training adapters(const std::string& name, std::vector<std::string> more = {}) {
+  if (!std::filesystem::exists(shared().out("base"))) {
+    const Result r = shared().train(1, "base", {"--run.steps", "30", "--train.lr", "2e-3"});
+    EXPECT_EQ(r.code, 0) << r.output;
+  }
+  std::vector<std::string> flags = {"--train.mode", "lora", "--model.path",         shared().out("base") + "/model",
+                                    "--lora.rank",  "4",    "--train.global_batch", "3"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return {name, flags, {.of_largest = 1}};  // B begins as zero: its largest value is its move
+}
+
+TEST(LayoutMatrix, AdaptersOfAFrozenBaseAreTheSame) { check("layouts with LoRA", adapters("lora"), kWithAdapters); }
+
+TEST(LayoutMatrix, AdaptersWithDropoutAndMagnitudesAreTheSame) {
+  check("layouts with dropout", adapters("dropout", {"--lora.dropout", "0.2"}),
+        {"dp_shard=2", "sp=2 --plan.recompute all", "cp=3", "tp=2", "cp=2,tp=2 --plan.recompute all",
+         "pp=2 --train.micro_batch 1"});
+  check("layouts with DoRA", adapters("dora", {"--lora.dora", "true"}),
+        {"dp_shard=2", "sp=2", "cp=2 --plan.recompute all", "pp=2 --train.micro_batch 1",
+         "pp=2 --train.micro_batch 1 --plan.pipeline zero_bubble"});
+}
+
+TEST(LayoutMatrix, MagnitudesOfRowsThatTpCutsAreRefused) {
+  const Training dora = adapters("dora", {"--lora.dora", "true", "--mesh", "tp=2", "--run.steps", "1"});
+  const Result r = shared().train(2, "refused", dora.flags);
+  EXPECT_EQ(r.code, 2) << r.output;
+  for (const char* words : {"tp = 2 cuts the rows of blocks.0.self_attn.o", "lora.dora", "use sp or cp in place of tp"})
+    EXPECT_NE(r.output.find(words), std::string::npos) << words << "\n" << r.output;
+}
+
+}  // namespace
+}  // namespace tessera::testing
