@@ -39,7 +39,9 @@ void train(const Layout& layout, const std::string& name) {
   flags.insert(flags.end(), layout.flags.begin(), layout.flags.end());
   const Result r = shared().train(layout.ranks, name, flags, 300);
   ASSERT_EQ(r.code, 0) << r.output;
-  if (name == "resumed") EXPECT_NE(r.output.find("resumed from"), std::string::npos) << r.output;
+  if (name == "resumed") {
+    EXPECT_NE(r.output.find("resumed from"), std::string::npos) << r.output;
+  }
 }
 
 /// The whole run of one layout, whose checkpoint in the middle others resume; written once.

@@ -31,7 +31,9 @@ struct Layout {
 };
 
 inline Layout layout_of(const std::string& line) {
-  Layout layout{.text = line, .flags = words_of(line)};
+  Layout layout;
+  layout.text = line;
+  layout.flags = words_of(line);
   layout.mesh = layout.flags.at(0);
   for (size_t at = layout.mesh.find('='); at != std::string::npos; at = layout.mesh.find('=', at + 1))
     layout.ranks *= std::stoi(layout.mesh.substr(at + 1));
@@ -75,8 +77,11 @@ inline void expect_same_weights(const TinyRun& run, const std::string& one_run, 
 inline void expect_as_planned(const nlohmann::json& last_step, const std::string& mesh) {
   for (const auto& rank : last_step["ranks"]) {
     EXPECT_LE(rank["peak_bytes"].get<double>(), rank["predicted_peak_bytes"].get<double>());
-    for (const auto& [axis, bytes] : rank["sent_bytes"].items())
-      if (bytes.get<int64_t>() > 0) EXPECT_NE(mesh.find(axis + "="), std::string::npos) << axis;
+    for (const auto& [axis, bytes] : rank["sent_bytes"].items()) {
+      if (bytes.get<int64_t>() > 0) {
+        EXPECT_NE(mesh.find(axis + "="), std::string::npos) << axis;
+      }
+    }
   }
 }
 

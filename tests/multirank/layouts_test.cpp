@@ -27,10 +27,10 @@ const std::vector<nlohmann::json>& curve(const std::string& name, int ranks,
   return known[name];
 }
 
-void expect_same_curve(const std::vector<nlohmann::json>& a, const std::vector<nlohmann::json>& b) {
+void expect_curve(const std::vector<nlohmann::json>& a, const std::vector<nlohmann::json>& b) {
   expect_same_curve(a, b, kSteps);
 }
-void expect_same_weights(const std::string& a, const std::string& b) { expect_same_weights(shared(), a, b, "start"); }
+void expect_weights(const std::string& a, const std::string& b) { expect_same_weights(shared(), a, b, "start"); }
 
 void make_start() {
   static const bool once = [] {
@@ -51,30 +51,30 @@ std::vector<std::string> exact(const std::vector<nlohmann::json>& steps, size_t 
 
 TEST(Layouts, TwoRanksEqualOneRank) {
   make_start();
-  expect_same_curve(curve("one", 1), curve("two", 2));
-  expect_same_weights("one", "two");
+  expect_curve(curve("one", 1), curve("two", 2));
+  expect_weights("one", "two");
 }
 
 TEST(Layouts, FourRanksEqualOneRank) {
   make_start();
-  expect_same_curve(curve("one", 1), curve("four", 4));
-  expect_same_weights("one", "four");
+  expect_curve(curve("one", 1), curve("four", 4));
+  expect_weights("one", "four");
 }
 
 TEST(Layouts, ReplicasOfShardsEqualOneRank) {
   make_start();
-  expect_same_curve(curve("one", 1), curve("hybrid", 4, {"--mesh", "dp_replicate=2,dp_shard=2"}));
-  expect_same_weights("one", "hybrid");
+  expect_curve(curve("one", 1), curve("hybrid", 4, {"--mesh", "dp_replicate=2,dp_shard=2"}));
+  expect_weights("one", "hybrid");
 }
 
 TEST(Layouts, MicroBatchesRecomputeAndPrefetchChangeNothing) {
-  expect_same_curve(curve("one", 1),
-                    curve("micro", 2, {"--train.micro_batch", "1", "--plan.recompute", "all", "--plan.prefetch", "0"}));
+  expect_curve(curve("one", 1),
+               curve("micro", 2, {"--train.micro_batch", "1", "--plan.recompute", "all", "--plan.prefetch", "0"}));
 }
 
 TEST(Layouts, AGlobalBatchThatRanksCannotShareEvenlyEqualsOneRank) {
   const std::vector<std::string> three = {"--train.global_batch", "3"};
-  expect_same_curve(curve("three-on-one", 1, three), curve("three-on-four", 4, three));
+  expect_curve(curve("three-on-one", 1, three), curve("three-on-four", 4, three));
 }
 
 /// A layout by hand: for a pipeline its mesh, how stages take turns, and what else is different.
@@ -91,8 +91,8 @@ TEST_P(Pipelines, EqualOneRank) {
   const std::string name = std::string("pipeline-") + GetParam().name;
   std::vector<std::string> flags = {"--train.micro_batch", "1"};
   flags.insert(flags.end(), GetParam().flags.begin(), GetParam().flags.end());
-  expect_same_curve(curve("one", 1), curve(name, GetParam().ranks, flags));
-  expect_same_weights("one", name);
+  expect_curve(curve("one", 1), curve(name, GetParam().ranks, flags));
+  expect_weights("one", name);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -137,8 +137,8 @@ TEST(Layouts, ResumeOnAnotherLayoutKeepsTheCurve) {
   std::filesystem::remove_all(shared().out("moved") + "/checkpoints/step-000100");
   const Result resumed = shared().train(4, "moved", {"--run.steps", "100", "--checkpoint.every", "50"}, 300);
   ASSERT_EQ(resumed.code, 0) << resumed.output;
-  expect_same_curve(curve("one", 1), shared().metrics("moved"));
-  expect_same_weights("one", "moved");
+  expect_curve(curve("one", 1), shared().metrics("moved"));
+  expect_weights("one", "moved");
 }
 
 /// Ranks that share tokens or features, alone and together.
@@ -163,7 +163,7 @@ TEST_P(SharedTokens, EqualOneRankInMemoryThatWasPredicted) {
   make_start();
   const auto one = run("one-of-twenty", 1, {}), here = run(GetParam().name, GetParam().ranks, GetParam().flags);
   expect_same_curve(one, here, 20);
-  expect_same_weights("one-of-twenty", GetParam().name);
+  expect_weights("one-of-twenty", GetParam().name);
   ASSERT_FALSE(here.empty());
   expect_as_planned(here.back(), GetParam().flags[1]);
   for (const auto& [axis, bytes] : here.back()["ranks"][0]["sent_bytes"].items()) EXPECT_GT(bytes, 0) << axis;
@@ -193,8 +193,8 @@ TEST(Layouts, PipelinesResumeOnLayoutsWithoutOneAndBack) {
     half(name, 2, back ? std::vector<std::string>{} : pipeline);
     std::filesystem::remove_all(shared().out(name) + "/checkpoints/step-000100");
     half(name, 2, back ? pipeline : std::vector<std::string>{});
-    expect_same_curve(curve("one", 1), shared().metrics(name));
-    expect_same_weights("one", name);
+    expect_curve(curve("one", 1), shared().metrics(name));
+    expect_weights("one", name);
   }
 }
 

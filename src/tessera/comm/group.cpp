@@ -64,9 +64,9 @@ void Group::run(const char* what, const std::vector<at::Tensor>& out, const std:
     const std::string who =
         peer ? "rank " + std::to_string(members_[static_cast<size_t>(peer->member())]) : std::string("a rank");
     throw UserError(Exit::rank_lost, "comm",
-                    std::string(what) + " of " + std::to_string(bytes_of(out)) + " bytes on " + name_ +
-                        " did not finish: " + who + " died or did not come within fault.timeout (" + first_line(error) +
-                        ")",
+                    std::string(what) + " of " + std::to_string(std::max(bytes_of(out), bytes_of(in))) + " bytes on " +
+                        name_ + " did not finish: " + who + " died or did not come within fault.timeout (" +
+                        first_line(error) + ")",
                     "the launcher names the rank that began it; restart to resume from the last checkpoint");
   }
 }
