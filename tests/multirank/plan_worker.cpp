@@ -328,7 +328,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     const int64_t found = Meter::peak() - ground - own();
     if (found > peak) peak = found, at = where;
   };
-  executor.on_instruction([&](int64_t, int index, const plan::Instruction& in, bool ends) {
+  executor.on_instruction([&](int64_t, int, const plan::Instruction& in, bool ends) {
     if (in.lane != plan::Lane::compute) return;
     look(std::string(ends ? "" : "what comes before ") + std::string(name(in.op)) + " " + in.name);
     if (!ends) Meter::reset_peak();
