@@ -1,6 +1,7 @@
 #include "tessera/diffusion/flow.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "tessera/base/check.h"
@@ -18,7 +19,70 @@ constexpr double kFlowSteps = 1000;
                   "'" + word + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"));
 }
 
+double normal_below(double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; }
+
+/// The normal deviate below which lies a share `p` of all: by halving, to the last bit or two, whatever the library.
+double normal_at(double p) {
+  double low = -40, high = 40;
+  for (int i = 0; i < 80; ++i) {
+    const double middle = (low + high) / 2;
+    (normal_below(middle) < p ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+/// The share of draws with u below `u` of a continuous distribution, 0 < u < 1.
+double share_below(const Options& options, double u) {
+  if (u <= 0 || u >= 1 || options.timesteps == Timesteps::uniform) return std::clamp(u, 0.0, 1.0);
+  return normal_below((std::log(u / (1 - u)) - options.mean) / options.scale);
+}
+
+/// Entries [first, last) of DiffSynth's table that lie in the window.
+std::pair<int64_t, int64_t> table_range(const Options& options, const Window& window) {
+  const auto count = static_cast<int64_t>(kFlowSteps);
+  const auto sigma = [&](int64_t i) { return shift_sigma(1 - static_cast<double>(i) / kFlowSteps, options.shift); };
+  int64_t first = 0, last = count;
+  while (first < count && !window.holds(sigma(first))) ++first;
+  while (last > first && !window.holds(sigma(last - 1))) --last;
+  return {first, last};
+}
+
+double draw_anywhere(const Options& options, const RandomKey& key) {
+  switch (options.timesteps) {
+    case Timesteps::logit_normal:
+      return 1 / (1 + std::exp(-(options.mean + options.scale * key.normal(0))));
+    case Timesteps::diffsynth:
+      return 1 - static_cast<double>(key.below(0, static_cast<uint64_t>(kFlowSteps))) / kFlowSteps;
+    case Timesteps::uniform:
+      break;
+  }
+  return key.uniform(0);
+}
+
+/// u of a draw that lies in the window of the options.
+double draw_inside(const Options& options, const RandomKey& key) {
+  const Window& window = options.window;
+  if (options.timesteps == Timesteps::diffsynth) {
+    const auto [first, last] = table_range(options, window);
+    return 1 - static_cast<double>(first + static_cast<int64_t>(key.below(0, last - first))) / kFlowSteps;
+  }
+  const double low = share_below(options, unshift_sigma(window.low, options.shift));
+  const double high = share_below(options, unshift_sigma(window.high, options.shift));
+  const double p = low + (high - low) * key.uniform(0);
+  if (options.timesteps == Timesteps::uniform) return p;
+  return 1 / (1 + std::exp(-(options.mean + options.scale * normal_at(p))));
+}
+
 }  // namespace
+
+double window_mass(const Options& options, const Window& window) {
+  if (options.timesteps == Timesteps::diffsynth) {
+    const auto [first, last] = table_range(options, window);
+    return static_cast<double>(last - first) / kFlowSteps;
+  }
+  return share_below(options, unshift_sigma(window.high, options.shift)) -
+         share_below(options, unshift_sigma(window.low, options.shift));
+}
 
 double shift_sigma(double u, double shift) { return shift * u / (1 + (shift - 1) * u); }
 double unshift_sigma(double sigma, double shift) { return sigma / (shift - (shift - 1) * sigma); }
@@ -51,20 +115,12 @@ Weighting parse_weighting(const std::string& text) {
 
 TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t sample) {
   const RandomKey key(seed, Purpose::timestep, static_cast<uint64_t>(step), static_cast<uint64_t>(sample));
-  double u = 0;
-  switch (options.timesteps) {
-    case Timesteps::uniform:
-      u = key.uniform(0);
-      break;
-    case Timesteps::logit_normal:
-      u = 1 / (1 + std::exp(-(options.mean + options.scale * key.normal(0))));
-      break;
-    case Timesteps::diffsynth:
-      u = 1 - static_cast<double>(key.below(0, static_cast<uint64_t>(kFlowSteps))) / kFlowSteps;
-      break;
-  }
   TrainingDraw result;
-  result.sigma = shift_sigma(u, options.shift);
+  result.sigma =
+      shift_sigma(options.window == Window{} ? draw_anywhere(options, key) : draw_inside(options, key), options.shift);
+  // what is cut at an edge stays on its side of it, whatever rounding did
+  if (!options.window.holds(result.sigma))
+    result.sigma = result.sigma < options.window.low ? options.window.low : std::nextafter(options.window.high, 0.0);
   result.t = kFlowSteps * result.sigma;
   if (options.weighting == Weighting::diffsynth) result.weight = training_table(options.shift).weight_at(result.t);
   return result;

@@ -27,11 +27,19 @@ enum class Weighting {
   diffsynth,  ///< a bell over t, largest at 500, zero at 1000, mean 1 over the shifted table
 };
 
+/// A range of sigma, after the shift: low <= sigma < high, and the end as well where that is 1.
+struct Window {
+  double low = 0, high = 1;
+  bool operator==(const Window&) const = default;
+  bool holds(double sigma) const { return sigma >= low && (sigma < high || high >= 1); }
+};
+
 struct Options {
   Timesteps timesteps = Timesteps::uniform;
   double mean = 0, scale = 1;  ///< of logit_normal
   double shift = 1;
   Weighting weighting = Weighting::none;
+  Window window = {};  ///< what is drawn lies in it, and is distributed there as without it
 };
 
 /// "uniform", "shift" (the same, for those who say it), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth".
@@ -44,6 +52,9 @@ struct TrainingDraw {
   double t = 0;       ///< 1000 sigma
   double weight = 1;  ///< of the sample's loss
 };
+
+/// The share of draws, without a window, that lie in `window`.
+double window_mass(const Options& options, const Window& window);
 
 /// Depends on its arguments only (counter-based random numbers).
 TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t sample);

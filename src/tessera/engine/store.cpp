@@ -30,6 +30,8 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       masters_(plan.states.masters),
       gathered_(plan.gathered()),
       device_(device) {
+  for (int e = 1; e < plan.experts; ++e) resting_.push_back(e);
+  idle_ = plan.idle;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   for (size_t u = 0; u < model.units.size(); ++u) {
     Unit unit;
@@ -54,6 +56,11 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
     if (!unit.owned) continue;
     unit.param = make_buffer(plan::shard_bytes(unit.layout, masters_), at::kByte, unit.plan.parameters,
                              engine::Part::parameters, unit.param_extent);
+    for (size_t e = 0; e < resting_.size(); ++e) {
+      Unit::Rest& rest = unit.rests.emplace_back();
+      rest.param = make_buffer(unit.param.numel(), at::kByte, plan.resting(unit.plan.parameters),
+                               engine::Part::parameters, rest.param_extent);
+    }
     if (trainable)
       unit.grad = make_buffer(unit.layout.grad_shard, at::kFloat, unit.plan.gradients, engine::Part::gradients,
                               unit.grad_extent);
@@ -100,6 +107,7 @@ Tensor Store::shard(int u, int b, int64_t from) {
   Unit& unit = units_[u];
   const plan::Buffer& buffer = unit.layout.buffers[b];
   const int64_t bytes = plan::shard_bytes(buffer, masters_);
+  if (from < 0) await_param(u);
   const Tensor all = from < 0 ? unit.param : arena(from, div_up(unit.param.numel(), int64_t{4})).view(at::kByte);
   if (buffer.stored != plan::Stored::fp32) return all.narrow(0, unit.param_at[b], bytes);
   const bool whole = masters_ == plan::Masters::fp32 || !buffer.trainable;
@@ -187,6 +195,7 @@ void Store::bind(int u, int64_t slot) {
   Unit& unit = units_[u];
   check_internal(slot >= 0 || gathered_ == plan::ParamType::fp32, "engine.store",
                  unit.spec.name + ": parameters that are bf16 need a slot");
+  if (slot < 0) await_param(u);
   auto& views = unit.views[slot];
   if (views.empty())
     views = views_of(unit, slot < 0 ? unit.param.view(at::kFloat) : arena(slot, unit.layout.total), false);

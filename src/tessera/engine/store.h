@@ -50,7 +50,10 @@ class Store {
   double squares(int unit, const Tensor& grad) const;
 
   /// This rank's shards of the unit's parameters, 1-D bytes, one buffer after the other.
-  Tensor& param(int unit) { return units_[unit].param; }
+  Tensor& param(int unit) {
+    await_param(unit);
+    return units_[unit].param;
+  }
   /// One of them, 1-D: fp32 masters, or their bf16 part (plan::Masters), or bytes of what is stored otherwise. `from`:
   /// arena offset of where all of the unit's lie, -1 where they rest on the device.
   Tensor shard(int unit, int buffer, int64_t from = -1);
@@ -109,7 +112,10 @@ class Store {
   /// Makes the states that the optimiser declares, zero. Before masters that are split are set.
   void make_states(const net::UnitUpdate& update);
   const plan::StateLayout& states(int unit) const { return units_[unit].states; }
-  Tensor& state_buffer(int unit) { return units_[unit].buffer; }  ///< 1-D bytes, as states(unit) says
+  Tensor& state_buffer(int unit) {  ///< 1-D bytes, as states(unit) says
+    await_states(unit);
+    return units_[unit].buffer;
+  }
   void* state(const Part& part, size_t state);
   /// One optimiser step of the unit's shard.
   void update(int unit, const net::UnitUpdate& update, const net::StepControl& control, Staged staged);
@@ -123,6 +129,31 @@ class Store {
   plan::Masters master_form(const Part& part) const {
     return layout(part.unit).buffers[part.buffer].trainable ? masters_ : plan::Masters::fp32;
   }
+
+  // store_experts.cpp: denoisers of one form that take turns (Plan::experts); all else here is about the one that is in
+  int experts() const { return static_cast<int>(resting_.size()) + 1; }
+  int expert() const { return expert_; }  ///< which of them is in; the first at the start
+  /// Brings one in, between steps; the one it changes places with rests where the plan says. Bytes that go from tier to
+  /// tier do so from here on in a thread of their own, in the order in which a step needs them: whoever asks for a
+  /// buffer that is not there yet waits for it.
+  void switch_to(int expert);
+  struct Moved {
+    int64_t bytes = 0;               ///< both ways
+    double seconds = 0, waited = 0;  ///< that it took, and that lanes waited for
+  };
+  Moved take_moved();  ///< since the last call; waits for what is on its way
+  /// For as long as it lives the store is about another expert, where that rests and without moving it: to fill it,
+  /// save it, hand it out. No step runs meanwhile.
+  class Look {
+   public:
+    Look(Store& store, int expert);
+    ~Look();
+    Look(const Look&) = delete;
+
+   private:
+    Store& store_;
+    const int before_;
+  };
 
   plan::Stored stored(const Part& part) const { return layout(part.unit).buffers[part.buffer].stored; }
 
@@ -144,6 +175,12 @@ class Store {
     int64_t param_extent = -1, grad_extent = -1, states_extent = -1;  // on disk
     std::vector<ops::WeightSite> sites;
     std::map<std::string, int, std::less<>> index;
+    /// The same buffers of an expert that has no turn.
+    struct Rest {
+      Tensor param, buffer;
+      int64_t param_extent = -1, states_extent = -1;
+    };
+    std::vector<Rest> rests;                       // as resting_ says whose
     std::map<int64_t, std::vector<Tensor>> views;  // by slot; made once
     std::map<int64_t, std::vector<Tensor>> grad_views;
   };
@@ -154,7 +191,17 @@ class Store {
   /// A zero buffer on the tier; on disk its extent too.
   Tensor make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, engine::Part part, int64_t& extent);
 
+  class Mover;
+  /// Changes places with an expert that rests: by name alone, or, where tiers differ, `moving` the bytes.
+  void change_places(size_t rest, bool moving);
+  void await_param(int unit) const;
+  void await_states(int unit) const;
+  size_t place_of(int expert) const;  ///< among those that rest
+
   std::vector<Unit> units_;
+  std::vector<int> resting_;  // the experts that have no turn
+  int expert_ = 0;
+  plan::Tier idle_ = plan::Tier::device;
   const int shard_rank_, tp_, tp_rank_;
   const bool first_replica_;
   plan::Masters masters_;
@@ -163,6 +210,7 @@ class Store {
   Tensor arena_;
   std::vector<std::unique_ptr<HostMemory>> host_;
   std::unique_ptr<Disk> disk_;
+  std::shared_ptr<Mover> mover_;  // of experts that rest on another tier; else none
 };
 
 }  // namespace tessera::engine

@@ -16,16 +16,22 @@ void Store::make_states(const net::UnitUpdate& update) {
     unit.states = plan::state_layout(unit.spec, unit.layout, unit.shard_ranks,
                                      [&](const plan::ParamSpec& param) { return update.states(param); });
     unit.buffer = make_buffer(unit.states.bytes, at::kByte, unit.plan.states, engine::Part::states, unit.states_extent);
+    for (Unit::Rest& rest : unit.rests)
+      rest.buffer =
+          make_buffer(unit.states.bytes, at::kByte, unit.plan.states == plan::Tier::device ? idle_ : unit.plan.states,
+                      engine::Part::states, rest.states_extent);
   }
 }
 
 void* Store::state(const Part& part, size_t state) {
   Unit& unit = units_[part.unit];
+  await_states(part.unit);
   return static_cast<uint8_t*>(unit.buffer.mutable_data_ptr()) + unit.states.ranges[part.range].at[state];
 }
 
 net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged staged) {
   Unit& unit = units_[u];
+  if (staged.states < 0) await_states(u);
   const Tensor shard = this->shard(u, range.buffer, staged.param);
   const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
   const bool trained = unit.grad.defined() && buffer.trainable;

@@ -11,14 +11,20 @@ void Store::open_disk(const plan::Plan& plan, const std::string& folder, bool tr
   if (device_.is_meta()) return;
   constexpr int64_t kPage = 4096;
   int64_t bytes = 0;
+  const auto experts = static_cast<int64_t>(resting_.size());
+  // of the expert that is in, and of those that rest
+  const auto add = [&](plan::Tier tier, int64_t size) {
+    const int64_t pages = round_up(size, kPage);
+    if (tier == plan::Tier::nvme) bytes += pages;
+    if (plan.resting(tier) == plan::Tier::nvme) bytes += experts * pages;
+  };
   for (const Unit& unit : units_) {
     if (!unit.owned) continue;
-    if (unit.plan.parameters == plan::Tier::nvme) bytes += round_up(plan::shard_bytes(unit.layout, masters_), kPage);
+    add(unit.plan.parameters, plan::shard_bytes(unit.layout, masters_));
     if (!trainable) continue;
     if (unit.plan.gradients == plan::Tier::nvme) bytes += round_up(unit.layout.grad_shard * 4, kPage);
-    if (unit.plan.states == plan::Tier::nvme)
-      bytes += round_up(
-          plan::state_layout(unit.spec, unit.layout, unit.shard_ranks, plan::adamw_states(plan.states)).bytes, kPage);
+    add(unit.plan.states,
+        plan::state_layout(unit.spec, unit.layout, unit.shard_ranks, plan::adamw_states(plan.states)).bytes);
   }
   if (bytes == 0) return;
   if (folder.empty())
@@ -74,10 +80,15 @@ int64_t Store::host_bytes() const {
 
 int64_t Store::disk_bytes() const {
   int64_t bytes = 0;
-  for (const Unit& unit : units_)
-    for (const auto& [tensor, extent] :
-         {std::pair(unit.param, unit.param_extent), {unit.grad, unit.grad_extent}, {unit.buffer, unit.states_extent}})
-      if (extent >= 0) bytes += static_cast<int64_t>(tensor.nbytes());
+  const auto add = [&](const Tensor& tensor, int64_t extent) {
+    if (extent >= 0) bytes += static_cast<int64_t>(tensor.nbytes());
+  };
+  for (const Unit& unit : units_) {
+    add(unit.param, unit.param_extent);
+    add(unit.grad, unit.grad_extent);
+    add(unit.buffer, unit.states_extent);
+    for (const Unit::Rest& rest : unit.rests) add(rest.param, rest.param_extent), add(rest.buffer, rest.states_extent);
+  }
   return bytes;
 }
 

@@ -96,40 +96,47 @@ checkpoint::DType dtype_of(plan::ValueType type) {
   throw InternalError("engine.transfer", "unknown value type");
 }
 
-checkpoint::TensorRange param_range(const Store& store, const Store::Part& part) {
+checkpoint::TensorRange param_range(const Store& store, const Store::Part& part, const std::string& prefix) {
   const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
   const bool whole = store.master_form(part) == plan::Masters::fp32;
-  return {param.name, "param", whole ? checkpoint::DType::f32 : checkpoint::DType::bf16, param.shape, store.box(part),
-          part.begin, part.end};
+  return {prefix + param.name,
+          "param",
+          whole ? checkpoint::DType::f32 : checkpoint::DType::bf16,
+          param.shape,
+          store.box(part),
+          part.begin,
+          part.end};
 }
 
 /// A state with a value for each element has the parameter's shape, one with a value a block is a list of them: of the
 /// blocks of each rank of tp, when it is cut.
-checkpoint::TensorRange state_range(const Store& store, const Store::Part& part, const plan::StateSpec& state) {
+checkpoint::TensorRange state_range(const Store& store, const Store::Part& part, const plan::StateSpec& state,
+                                    const std::string& prefix) {
+  const std::string name = prefix + store.spec(part.unit).params[part.param].name;
   const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
   const auto box = store.box(part);
   const int64_t begin = part.begin / state.per, end = begin + state.values(part.begin, part.end);
-  if (state.per == 1) return {param.name, state.kind, dtype_of(state.type), param.shape, box, begin, end};
+  if (state.per == 1) return {name, state.kind, dtype_of(state.type), param.shape, box, begin, end};
   if (box.empty() || param.split == plan::Split::none)
-    return {param.name, state.kind, dtype_of(state.type), {state.values(0, param.numel())}, {}, begin, end};
+    return {name, state.kind, dtype_of(state.type), {state.values(0, param.numel())}, {}, begin, end};
   const int64_t blocks = state.values(0, store.layout(part.unit).params[part.param].numel);
   const int64_t rank = box[param.split == plan::Split::rows ? 0 : 1].first * store.tp() /
                        param.shape[param.split == plan::Split::rows ? 0 : 1];
-  return {param.name, state.kind, dtype_of(state.type), {store.tp(), blocks}, {{rank, rank + 1}, {0, blocks}},
-          begin,      end};
+  return {name, state.kind, dtype_of(state.type), {store.tp(), blocks}, {{rank, rank + 1}, {0, blocks}}, begin, end};
 }
 
 /// What a checkpoint holds of a parameter decides how its masters are read.
-bool has_same_masters(const Store& store, const Store::Part& part, const checkpoint::TrainingCheckpoint& from) {
-  const checkpoint::TensorRange param = param_range(store, part);
+bool has_same_masters(const Store& store, const Store::Part& part, const checkpoint::TensorRange& param,
+                      const checkpoint::TrainingCheckpoint& from) {
   const auto* saved = from.find(param.name, param.kind);
   const bool split = from.contains(param.name, std::string(plan::kMasterLow));
   return saved && saved->dtype == param.dtype && split == (store.master_form(part) == plan::Masters::split);
 }
 
 /// Reads masters of another form as fp32 values: exact, but for what bf16 masters cannot hold.
-void convert_masters(Store& store, const Store::Part& part, checkpoint::TrainingCheckpoint& from) {
-  checkpoint::TensorRange range = param_range(store, part), rest = range;
+void convert_masters(Store& store, const Store::Part& part, checkpoint::TensorRange range,
+                     checkpoint::TrainingCheckpoint& from) {
+  checkpoint::TensorRange rest = range;
   rest.kind = plan::kMasterLow, rest.dtype = checkpoint::DType::i16;
   const bool split = from.contains(range.name, rest.kind);
   std::vector<float> values(kChunk);
@@ -171,30 +178,31 @@ bool frozen(const Store& store, const Store::Part& part) { return !store.spec(pa
 
 }  // namespace
 
-std::vector<checkpoint::Piece> checkpoint_pieces(Store& store) {
+std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix) {
   std::vector<checkpoint::Piece> pieces;
   for (const auto& part : store.parts()) {
     if (!store.speaks_for(part.unit, part.buffer) || frozen(store, part)) continue;
-    pieces.push_back({param_range(store, part), store.data(part)});
+    pieces.push_back({param_range(store, part, prefix), store.data(part)});
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s)
-      pieces.push_back({state_range(store, part, states[s]), store.state(part, s)});
+      pieces.push_back({state_range(store, part, states[s], prefix), store.state(part, s)});
   }
   return pieces;
 }
 
-void restore(Store& store, checkpoint::TrainingCheckpoint& from) {
+void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::string& prefix) {
   for (const auto& part : store.parts()) {
     if (frozen(store, part)) continue;
-    const bool same = has_same_masters(store, part, from);
+    const checkpoint::TensorRange param = param_range(store, part, prefix);
+    const bool same = has_same_masters(store, part, param, from);
     if (same)
-      from.read(param_range(store, part), store.data(part));
+      from.read(param, store.data(part));
     else
-      convert_masters(store, part, from);
+      convert_masters(store, part, param, from);
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s) {
       if (states[s].kind == plan::kMasterLow && !same) continue;
-      const checkpoint::TensorRange range = state_range(store, part, states[s]);
+      const checkpoint::TensorRange range = state_range(store, part, states[s], prefix);
       check_moments(part, range, from);
       from.read(range, store.state(part, s));
     }

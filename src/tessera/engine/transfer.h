@@ -22,11 +22,11 @@ void load_weights(Store& store, const checkpoint::WeightSet& weights,
                   const Fill& absent = {});
 
 /// This rank's pieces of a training checkpoint: masters and optimiser states of what is trained. Data is borrowed from
-/// the store.
-std::vector<checkpoint::Piece> checkpoint_pieces(Store& store);
+/// the store. Names begin with `prefix`.
+std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix = {});
 /// The reverse, from any layout. Masters saved in another form are converted; moments must have their form, else
 /// UserError (input) that names plan.moments.
-void restore(Store& store, checkpoint::TrainingCheckpoint& from);
+void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::string& prefix = {});
 
 /// Gathers one unit and calls `each(param, whole tensor)` for its parameters in order, then `done` while they are still
 /// there. All ranks take part and see the values. `gradients` hands out reduced gradients instead.

@@ -93,9 +93,13 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     if (!plan.owns(rank, static_cast<int>(u))) continue;
     const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
     const UnitPlan& unit = plan.units[u];
-    place(unit.parameters).parameters += shard_bytes(layout, plan.states.masters);
-    place(unit.gradients).gradients += layout.grad_shard * 4;
-    place(unit.states).states += state_layout(model.units[u], layout, plan.shard_ranks(layout, rank), states).bytes;
+    const int64_t parameters = shard_bytes(layout, plan.states.masters);
+    const int64_t moments = state_layout(model.units[u], layout, plan.shard_ranks(layout, rank), states).bytes;
+    place(unit.parameters).parameters += parameters;
+    place(unit.gradients).gradients += layout.grad_shard * 4;  // experts share them: they are used within a step
+    place(unit.states).states += moments;
+    place(plan.resting(unit.parameters)).parameters += (plan.experts - 1) * parameters;
+    place(plan.resting(unit.states)).states += (plan.experts - 1) * moments;
   }
   curve.host.slots = schedule.host_arena;
   curve.persistent = base.total();

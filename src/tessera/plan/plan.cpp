@@ -166,6 +166,7 @@ std::string Plan::summary() const {
     text += ", pipeline " + std::string(name(pipeline.schedule));
     if (pipeline.chunks > 1) text += " with " + std::to_string(pipeline.chunks) + " chunks a rank";
   }
+  if (experts > 1) text += ", " + std::to_string(experts) + " experts, idle on " + std::string(name(idle));
   text += ", prefetch " + std::to_string(prefetch);
   text += ", global batch " + std::to_string(global_batch) + " in " + std::to_string(accumulation()) +
           " micro-batch(es) of at most " + std::to_string(micro_batch);

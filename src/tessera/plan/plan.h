@@ -103,6 +103,9 @@ struct Plan {
   /// Samples of the global batch for each dp rank; empty: as even as they go (shares.h makes others).
   std::vector<int64_t> shares = {};
   Pipeline pipeline = {};  ///< how stages take turns, where the mesh has a pp axis
+  /// Denoisers of this form that take turns, one a step: the others keep parameters and states and do nothing.
+  int experts = 1;
+  Tier idle = Tier::device;  ///< where those rest what their units' plans leave on the device
   std::vector<UnitPlan> units;
   bool operator==(const Plan&) const = default;
 
@@ -126,6 +129,9 @@ struct Plan {
   int stage_of(int unit) const;
   /// Whether the unit is of one of `rank`'s stages: it alone has its buffers and runs it.
   bool owns(int rank, int unit) const;
+
+  /// Where an expert that has no turn rests what lies on `tier` in its turn.
+  Tier resting(Tier tier) const { return tier == Tier::device ? idle : tier; }
 
   /// Samples of micro-batch `micro` of `dp_rank`: [first, first + count) of the global batch; count may be 0 (idle).
   struct Slice {

@@ -66,14 +66,15 @@ class Reader {
                       file_ + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),
                       "correct the line, or write a plan with 'tessera plan' and start from it");
     }
-    known_keys(
-        root, "",
-        {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "pipeline", "units"});
+    known_keys(root, "",
+               {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "pipeline",
+                "experts", "idle", "units"});
     Plan plan;
     plan.units.resize(names_.size());
     plan.global_batch = integer(root, "", "global_batch", 1, plan.global_batch);
     plan.micro_batch = integer(root, "", "micro_batch", 1, plan.micro_batch);
     plan.prefetch = static_cast<int>(integer(root, "", "prefetch", 0, plan.prefetch));
+    read_experts(root, plan);
     read_formats(root, plan);
     if (root.contains("mesh")) read_mesh(root["mesh"], plan.mesh);
     if (root.contains("pipeline")) read_pipeline(root["pipeline"], plan);
@@ -123,6 +124,11 @@ class Reader {
     if (plan.param_dtype != plan.gathered())
       fail("param_dtype", "fp32 contradicts masters = \"" + std::string(name(plan.states.masters)) + "\"",
            "such masters are gathered as bf16; leave param_dtype out");
+  }
+
+  void read_experts(const toml::table& root, Plan& plan) const {
+    plan.experts = static_cast<int>(integer(root, "", "experts", 1, plan.experts));
+    if (root.contains("idle")) plan.idle = tier_of(text(root, "", "idle"), "plan.read " + file_ + ": idle");
   }
 
   void read_mesh(toml::node_view<toml::node> node, Mesh& mesh) const {
@@ -250,7 +256,9 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
       << "prefetch = " << prefetch << "\n"
       << "masters = \"" << name(states.masters) << "\"\n"
       << "moments = \"" << name(states.moments) << "\"\n"
-      << "param_dtype = \"" << name(gathered()) << "\"\n\n[mesh]\n";
+      << "param_dtype = \"" << name(gathered()) << "\"\n";
+  if (experts > 1) out << "experts = " << experts << "\nidle = \"" << name(idle) << "\"\n";
+  out << "\n[mesh]\n";
   for (Axis axis : kAllAxes)
     if (mesh[axis] > 1 || axis == Axis::dp_shard) out << axis_name(axis) << " = " << mesh[axis] << "\n";
   if (mesh[Axis::pp] > 1) {

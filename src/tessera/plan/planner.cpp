@@ -122,6 +122,8 @@ class Search {
     plan.prefetch = prefetch;
     plan.states = input_.states;
     plan.param_dtype = input_.param_dtype;
+    plan.experts = input_.experts;
+    plan.idle = input_.idle;
     if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
     // The first blocks save less: they are needed last in backward, so what they would keep lives longest.
     for (const auto& unit : model_.units) {

@@ -31,6 +31,8 @@ struct PlannerInput {
   std::optional<Policy> activations;         ///< set by hand: keep, or how blocks save less
   std::optional<Policy> boundary;            ///< set by hand: what recomputed blocks do with their inputs
   std::optional<Tier> parameters, gradients, states_tier;  ///< set by hand
+  int experts = 1;                                         ///< see Plan
+  Tier idle = Tier::device;                                ///< likewise
   StateFormat states = {};
   ParamType param_dtype = ParamType::fp32;
 };

@@ -88,17 +88,42 @@ std::string purpose(const net::Denoiser& model) {
   return text.empty() ? "text" : text;
 }
 
+/// Which experts learn, for the user to see what was detected.
+std::string experts_told(const Experts& experts) {
+  if (experts.list.front().name.empty()) return "";
+  char boundary[32];
+  std::snprintf(boundary, sizeof boundary, "%g", experts.boundary);
+  return (experts.several() ? "; two experts learn in turns" : "; its " + experts.list[0].name + " expert learns") +
+         std::string(", high noise from timestep ") + boundary + " on";
+}
+
+std::unique_ptr<net::Denoiser> denoiser_at(const Recipe& recipe, const std::string& path) {
+  return models::make_denoiser(
+      {recipe.model.family, recipe.model.preset, "", path, recipe.model.config, shapes_at(path)});
+}
+
+/// Experts share plan, slots and schedule.
+void check_same_form(const Recipe& recipe, const net::Denoiser& model, const Expert& expert) {
+  if (expert.name.empty() || denoiser_at(recipe, expert.path)->config_json() == model.config_json()) return;
+  throw UserError(
+      Exit::input, "model.path", expert.path + " has another config.json than the other expert",
+      "experts of one run are of one size and type; train each alone: experts.train = \"" + expert.name + "\"");
+}
+
 }  // namespace
 
 Job make_job(const Recipe& recipe) {
   Job job;
-  job.model = models::make_denoiser({recipe.model.family, recipe.model.preset, "", recipe.model.path,
-                                     recipe.model.config, shapes_at(recipe.model.path)});
+  job.experts = find_experts(recipe);
+  job.model = denoiser_at(recipe, job.experts.list.front().path);
+  for (const Expert& expert : job.experts.list) check_same_form(recipe, *job.model, expert);
+  place_boundary(job.experts, recipe, *job.model);
+  for (const Expert& expert : job.experts.list) timestep_options(recipe, expert);  // refused now, not at its first turn
   if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
   job.name = !recipe.model.path.empty()     ? recipe.model.path
              : !recipe.model.preset.empty() ? recipe.model.preset
                                             : recipe.model.family;
-  log::info("model: " + job.name + " makes videos from " + purpose(*job.model));
+  log::info("model: " + job.name + " makes videos from " + purpose(*job.model) + experts_told(job.experts));
   job.image = open_image_encoder(recipe, job.model->conditions());
   const int64_t before = engine::Meter::live();
   open_tiled(recipe, job);
@@ -218,12 +243,20 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
   request.planner.gradients = recipe.plan.gradients;
   request.planner.states_tier = recipe.plan.states_tier;
   request.machine.update_bytes = 4 + 2 * plan::bytes_per_parameter(recipe.plan.states);
+  request.planner.experts = static_cast<int>(job.experts.size());
+  request.planner.idle = recipe.plan.idle.value_or(plan::Tier::device);
+  request.any_idle = job.experts.several() && !recipe.plan.idle;
   request.planner.param_dtype = recipe.plan.param_dtype;
   if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
     std::vector<std::string> names;
     for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);
     request.by_hand = plan::Plan::from_toml(checkpoint::read_text(recipe.plan.file), recipe.plan.file, names);
     check_formats(recipe, *request.by_hand);
+    if (request.by_hand->experts != request.planner.experts)
+      throw UserError(Exit::usage, "plan.file",
+                      recipe.plan.file + " has experts = " + std::to_string(request.by_hand->experts) +
+                          ", the run has " + std::to_string(request.planner.experts),
+                      "set experts in the plan to that number");
   }
   request.checkpoints_kept = static_cast<int>(recipe.checkpoint.keep);
   request.run.steps = recipe.run.steps;
@@ -258,13 +291,17 @@ std::string likely_cause(const std::string& name, const std::vector<int64_t>& sh
 }  // namespace
 
 void check_weights(const Recipe& recipe, const Job& job) {
-  if (!recipe.model.path.empty() && recipe.model.init != "random")
-    open_initial_weights(recipe, job).check(job.model->units(), likely_cause);
+  for (size_t e = 0; e < job.experts.size(); ++e)
+    if (!recipe.model.path.empty() && recipe.model.init != "random")
+      open_initial_weights(for_expert(recipe, job.experts, e), job).check(job.model->units(), likely_cause);
   if (!recipe.data.text_encoder_path.empty())
     open_text_weights(*job.text, recipe.data.text_encoder_path).check(job.text->units(), likely_text_cause);
 }
 
-void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store) {
+namespace {
+
+/// Of the expert that the store is about.
+void load_expert(const Recipe& recipe, const Job& job, engine::Store& store) {
   const engine::Fill adapters = initial_adapters(recipe, job);
   if (recipe.model.init == "load" && recipe.model.path.empty())
     throw UserError(Exit::usage, "model.init", "'load' has nothing to load: model.path is empty",
@@ -278,6 +315,17 @@ void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& s
   }
   const NamedWeights weights = open_initial_weights(recipe, job);
   engine::load_weights(store, weights.set(), weights.names(), likely_cause, adapters);
+}
+
+}  // namespace
+
+void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store) {
+  load_weights_of(recipe, job, job.experts, store);
+}
+
+void load_weights_of(const Recipe& recipe, const Job& job, const Experts& experts, engine::Store& store) {
+  each_expert(store, experts,
+              [&](size_t e, const std::string&) { load_expert(for_expert(recipe, experts, e), job, store); });
 }
 
 }  // namespace tessera::train

@@ -6,6 +6,7 @@
 #include "tessera/models/clip/clip_vision.h"
 #include "tessera/net/model.h"
 #include "tessera/net/text_encoder.h"
+#include "tessera/train/experts.h"
 #include "tessera/train/planning.h"
 #include "tessera/train/recipe.h"
 
@@ -21,7 +22,8 @@ struct Shapes {
 };
 
 struct Job : Shapes {
-  std::unique_ptr<net::Denoiser> model;
+  std::unique_ptr<net::Denoiser> model;  ///< the form of all experts; it has no weights
+  Experts experts;
   std::unique_ptr<net::VideoCodec> codec;
   std::unique_ptr<net::TextEncoder> text;
   std::unique_ptr<models::clip::ClipVision> image;  ///< of models that take CLIP features; else none
@@ -51,7 +53,9 @@ int64_t prompt_bytes(const Job& job, int prompts);
 /// headers alone: before anything is encoded. Throws UserError (input) naming file, tensor and both shapes.
 void check_weights(const Recipe& recipe, const Job& job);
 
-/// model.path's weights, or initial values keyed by the seed: the same on every layout.
+/// The weights of every expert's path, or initial values keyed by the seed: the same on every layout.
 void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store);
+/// The same of other paths, for instance of an exported model; as many experts as the store has.
+void load_weights_of(const Recipe& recipe, const Job& job, const Experts& experts, engine::Store& store);
 
 }  // namespace tessera::train

@@ -93,13 +93,27 @@ void MetricsWriter::write(const std::string& line) {
                     "free space; the run resumes from its last whole checkpoint");
 }
 
+namespace {
+
+/// ,"expert":"high_noise","expert_step":7 and, where its turn began, what moved; nothing of a run without experts.
+std::string expert_fields(const StepMetrics& m) {
+  if (m.expert.empty()) return "";
+  std::string text = ",\"expert\":" + Json(m.expert).dump() + ",\"expert_step\":" + std::to_string(m.expert_step);
+  if (m.moved.bytes > 0)
+    text += ",\"moved_bytes\":" + std::to_string(m.moved.bytes) + ",\"moved_seconds\":" + exact(m.moved.seconds) +
+            ",\"moved_waited\":" + exact(m.moved.waited);
+  return text;
+}
+
+}  // namespace
+
 void MetricsWriter::step(const StepMetrics& m) {
   Json ranks = Json::array();
   for (const auto& rank : m.ranks) ranks.push_back(rank_json(rank));
   write("{\"type\":\"step\",\"step\":" + std::to_string(m.step) + ",\"loss\":" + exact(m.loss) +
         ",\"grad_norm\":" + exact(m.grad_norm) + ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) +
         ",\"samples\":" + std::to_string(m.samples) + ",\"tokens\":" + std::to_string(m.tokens) +
-        (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") + ",\"ranks\":" + ranks.dump() + "}");
+        (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") + expert_fields(m) + ",\"ranks\":" + ranks.dump() + "}");
 }
 
 void MetricsWriter::skip(int64_t step, const std::string& why) {

@@ -39,6 +39,13 @@ struct StepMetrics {
   double seconds = 0;
   int64_t samples = 0, tokens = 0;
   std::optional<double> mfu;  ///< model FLOP/s over what the devices can do; where a profile says what that is
+  /// Of a run with experts: whose step it was, and which of its own.
+  std::string expert;
+  int64_t expert_step = 0;
+  struct Moved {
+    int64_t bytes = 0;
+    double seconds = 0, waited = 0;
+  } moved;  ///< between tiers when its turn began, of rank 0: what, in which time, and how long lanes waited for it
   std::vector<RankMetrics> ranks;
 };
 

@@ -38,12 +38,9 @@ double sample_error(const at::Tensor& prediction, const net::Batch& batch, size_
 /// Its place among the draws of a sample's timestep, far behind those that the timestep itself takes.
 constexpr uint64_t kConditionDraw = 1000;
 
-Objective::Objective(const Recipe& recipe, const net::Denoiser& model, const StageData& data)
-    : recipe_(recipe), model_(model), data_(data) {
-  diffusion::parse_timesteps(recipe.diffusion.timesteps, options_);
-  options_.shift = recipe.diffusion.shift;
-  options_.weighting = diffusion::parse_weighting(recipe.diffusion.weighting);
-}
+Objective::Objective(const Recipe& recipe, const net::Denoiser& model, const StageData& data,
+                     const diffusion::Options& options)
+    : recipe_(recipe), model_(model), data_(data), options_(options) {}
 
 void Objective::begin(int64_t step, const plan::Plan& plan, int rank) {
   step_ = step;

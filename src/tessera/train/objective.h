@@ -23,9 +23,10 @@ struct Target {
 
 class Objective {
  public:
-  /// All of one part of the run; they outlive the objective.
-  Objective(const Recipe& recipe, const net::Denoiser& model, const StageData& data);
+  /// All of one part of the run; they outlive the objective. `options`: how timesteps are drawn.
+  Objective(const Recipe& recipe, const net::Denoiser& model, const StageData& data, const diffusion::Options& options);
 
+  /// `step` keys the draws: of several experts each counts its own.
   void begin(int64_t step, const plan::Plan& plan, int rank);
   /// The whole micro-batch, whoever shares it; of the targets the rows that are this rank's stay here, and none where
   /// another pipeline stage has the loss.

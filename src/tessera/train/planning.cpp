@@ -108,6 +108,16 @@ Planned plan_for(const PlanRequest& request, int64_t samples) {
   plan::PlannerInput input = request.planner;
   input.micro_batch = samples;
   planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
+  // An idle expert costs nothing where it is: it leaves only to make room.
+  std::vector<plan::Tier> elsewhere;
+  if (request.any_idle && input.host_budget > 0) elsewhere.push_back(plan::Tier::host);
+  if (request.any_idle && input.nvme) elsewhere.push_back(plan::Tier::nvme);
+  for (const plan::Tier tier : elsewhere) {
+    if (planned.choice.fits) break;
+    input.idle = tier;
+    plan::Choice moved = plan::choose(planned.spec, request.mesh, input, planned.machine);
+    if (moved.fits || moved.memory.peak < planned.choice.memory.peak) planned.choice = std::move(moved);
+  }
   planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
   return planned;
 }

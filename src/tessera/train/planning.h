@@ -18,6 +18,7 @@ struct PlanRequest {
   std::array<int64_t, 4> latent{};  ///< [C, F, H, W] of one sample
   Mesh mesh;
   plan::PlannerInput planner;
+  bool any_idle = false;              ///< idle experts leave the device where the rest fits no other way
   bool any_micro_batch = false;       ///< fewer samples at once than planner.micro_batch are tried as well
   plan::Machine machine;              ///< its work is counted by make_plan
   std::optional<plan::Plan> by_hand;  ///< plan.file: taken as it is

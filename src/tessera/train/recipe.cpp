@@ -188,6 +188,11 @@ void fill(Recipe& r) {
   if (!(r.diffusion.image_share >= 0 && r.diffusion.image_share <= 1))
     throw UserError(Exit::usage, "recipe",
                     "diffusion.image_share = " + read.text("diffusion.image_share") + ": expected a share from 0 to 1");
+  r.diffusion.min_t = read.number("diffusion.min_t");
+  r.diffusion.max_t = read.number("diffusion.max_t");
+  r.experts = {read.text("experts.train"), read.text("experts.boundary"), read.at_least("experts.turn", 1), {}};
+  for (const std::string& share : split_list(read.text("experts.shares")))
+    r.experts.shares.push_back(checked_number("experts.shares", share, "numbers"));
   for (Axis axis : kAllAxes)
     r.mesh[axis] = static_cast<int>(read.at_least(("mesh." + std::string(axis_name(axis))).c_str(), 1));
   r.plan.file = read.text("plan.file");
@@ -211,7 +216,8 @@ void fill(Recipe& r) {
     r.plan.activations = plan::policy_of(text, "recipe: plan.activations");
   for (const auto& [key, tier] : {std::pair("plan.parameters", &r.plan.parameters),
                                   {"plan.gradients", &r.plan.gradients},
-                                  {"plan.states", &r.plan.states_tier}})
+                                  {"plan.states", &r.plan.states_tier},
+                                  {"plan.idle", &r.plan.idle}})
     if (read.text(key) != "auto") *tier = plan::tier_of(read.text(key), std::string("recipe: ") + key);
   const std::string& masters = read.text("plan.masters");
   r.plan.states = {plan::masters_of(masters, "recipe: plan.masters"),

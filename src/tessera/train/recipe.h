@@ -55,8 +55,15 @@ struct Recipe {
   struct Diffusion {
     std::string timesteps, weighting;
     double shift = 1;
-    double image_share = 0;  ///< of samples, for models that may begin with a clean frame
+    double image_share = 0;       ///< of samples, for models that may begin with a clean frame
+    double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;
+  struct ExpertKeys {
+    std::string train;           ///< auto, both, high_noise or low_noise
+    std::string boundary;        ///< auto, a sigma, diffsynth(INDEX FRACTION)
+    int64_t turn = 1;            ///< optimiser steps
+    std::vector<double> shares;  ///< of turns, high noise first; empty: by the mass of the windows
+  } experts;
   Mesh mesh;
   struct Planning {
     std::string file, profile;
@@ -70,6 +77,7 @@ struct Recipe {
     std::string nvme;                                   ///< folder of what rests on disk; empty: nothing does
     std::optional<plan::Policy> activations, boundary;  ///< boundary: of recompute_offload
     std::optional<plan::Tier> parameters, gradients, states_tier;
+    std::optional<plan::Tier> idle;  ///< of an expert that has no turn
     plan::StateFormat states;
     plan::ParamType param_dtype = plan::ParamType::fp32;
   } plan;

@@ -19,14 +19,24 @@ struct Range {
   bool open = false;  ///< without its ends
 };
 constexpr Range kRanges[] = {
-    {"train.lr", 0, kInfinity},           {"train.betas", 0, 1},
-    {"train.eps", 0, kInfinity, true},    {"train.weight_decay", 0, kInfinity},
-    {"train.clip_norm", 0, kInfinity},    {"train.eta_min", 0, kInfinity},
-    {"train.power", 0, kInfinity, true},  {"train.num_cycles", 0, kInfinity, true},
-    {"train.stable_steps", 0, kInfinity}, {"train.decay_steps", 0, kInfinity},
-    {"data.fps", 0, kInfinity},           {"diffusion.shift", 0, kInfinity, true},
-    {"sample.guidance", 0, kInfinity},    {"fault.timeout", 0, kInfinity, true},
-    {"fault.slow_factor", 0, kInfinity},  {"lora.dropout", 0, 1},
+    {"train.lr", 0, kInfinity},
+    {"train.betas", 0, 1},
+    {"train.eps", 0, kInfinity, true},
+    {"train.weight_decay", 0, kInfinity},
+    {"train.clip_norm", 0, kInfinity},
+    {"train.eta_min", 0, kInfinity},
+    {"train.power", 0, kInfinity, true},
+    {"train.num_cycles", 0, kInfinity, true},
+    {"train.stable_steps", 0, kInfinity},
+    {"train.decay_steps", 0, kInfinity},
+    {"data.fps", 0, kInfinity},
+    {"diffusion.shift", 0, kInfinity, true},
+    {"sample.guidance", 0, kInfinity},
+    {"fault.timeout", 0, kInfinity, true},
+    {"fault.slow_factor", 0, kInfinity},
+    {"lora.dropout", 0, 1},
+    {"diffusion.min_t", 0, 1},
+    {"diffusion.max_t", 0, 1},
 };
 
 std::string expected(const Range& range) {

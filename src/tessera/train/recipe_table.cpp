@@ -117,6 +117,20 @@ const OptionTable& recipe_table() {
       {"diffusion.weighting", Kind::choice, "none", "loss weight over timesteps", "none|diffsynth"},
       {"diffusion.image_share", Kind::number, "0.5",
        "ti2v: share of samples that are learned as continuations of their first frame, the others from text alone"},
+      {"diffusion.min_t", Kind::number, "0", "least timestep that is drawn, 0 to 1 after the shift"},
+      {"diffusion.max_t", Kind::number, "1", "largest timestep that is drawn, 0 to 1 after the shift"},
+
+      {"experts.train", Kind::choice, "auto",
+       "which of two experts learn; auto: both where model.path holds high_noise_model and low_noise_model; where it "
+       "holds one model, both begin as that",
+       "auto|both|high_noise|low_noise"},
+      {"experts.boundary", Kind::text, "auto",
+       "timestep from which on the high-noise expert is asked, 0 to 1 after the shift, or diffsynth(0.417), "
+       "DiffSynth's "
+       "index fraction; auto: 0.9 for models that begin with a picture, else 0.875"},
+      {"experts.turn", Kind::integer, "1", "optimiser steps of a turn"},
+      {"experts.shares", Kind::list, "",
+       "shares of the turns, high noise first; empty: as often as timesteps fall on each side of the boundary"},
 
       {"mesh.pp", Kind::integer, "1", "ranks that have a part of the units each, in a pipeline"},
       {"mesh.dp_replicate", Kind::integer, "1", "replicas of the sharded model"},
@@ -149,6 +163,9 @@ const OptionTable& recipe_table() {
       {"plan.parameters", Kind::choice, "auto", "where parameter shards rest", "auto|device|host|nvme"},
       {"plan.gradients", Kind::choice, "auto", "where reduced gradients rest", "auto|device|host|nvme"},
       {"plan.states", Kind::choice, "auto", "where the optimiser's states rest", "auto|device|host|nvme"},
+      {"plan.idle", Kind::choice, "auto",
+       "where an expert that has no turn rests what the active one has on the device; auto: there while it fits",
+       "auto|device|host|nvme"},
       {"plan.param_dtype", Kind::choice, "auto",
        "what parameters are rounded to when they are gathered (computation is fp32); auto: fp32, with other masters "
        "bf16",

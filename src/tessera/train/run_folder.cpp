@@ -143,6 +143,9 @@ void RunFolder::take_line(const std::string& line) {
   m.samples = json.value("samples", int64_t{0});
   m.tokens = json.value("tokens", int64_t{0});
   if (const double mfu = number(json, "mfu"); std::isfinite(mfu)) m.mfu = mfu;
+  m.expert = text(json, "expert");
+  m.expert_step = json.value("expert_step", int64_t{0});
+  m.moved = {json.value("moved_bytes", int64_t{0}), json.value("moved_seconds", 0.0), json.value("moved_waited", 0.0)};
   steps_.push_back(std::move(m));
   if (const auto ranks = json.find("ranks"); ranks != json.end() && ranks->is_array()) {
     ranks_.clear();

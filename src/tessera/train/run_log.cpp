@@ -15,6 +15,7 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
                                                         {"train/lr", m.lr},
                                                         {"train/seconds", m.seconds},
                                                         {"train/tokens_per_second", m.tokens / m.seconds}};
+  if (!m.expert.empty()) values.emplace_back("experts/" + m.expert + " loss", m.loss);
   if (m.mfu) values.emplace_back("train/mfu", *m.mfu);
   for (const RankMetrics& rank : m.ranks) {
     const std::string name = "rank " + std::to_string(rank.rank) + "/";

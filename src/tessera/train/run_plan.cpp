@@ -19,13 +19,14 @@ bool rests_alike(const plan::UnitPlan& a, const plan::UnitPlan& b) {
 }
 
 bool rest_alike(const plan::Plan& a, const plan::Plan& b) {
-  return a.pipeline == b.pipeline &&
+  return a.pipeline == b.pipeline && a.idle == b.idle &&
          std::equal(a.units.begin(), a.units.end(), b.units.begin(), b.units.end(), rests_alike);
 }
 
 /// `plan` with what rests between steps where `other` has it.
 plan::Plan resting_as(plan::Plan plan, const plan::Plan& other) {
   plan.pipeline = other.pipeline;
+  plan.idle = other.idle;
   for (size_t u = 0; u < plan.units.size(); ++u) {
     plan::UnitPlan& unit = plan.units[u];
     const plan::UnitPlan& wanted = other.units[u];

@@ -30,10 +30,42 @@ std::string print(const char* format, Values... values) {
   return text;
 }
 
-ReportInput::Run curves(const RunFolder& run, const std::string& label) {
-  ReportInput::Run curves{label, {}};
-  for (const StepMetrics& s : run.steps()) curves.steps.push_back({s.step, s.loss, s.grad_norm, s.lr, s.seconds});
+/// One, or one of each expert: each has losses of its own.
+std::vector<ReportInput::Run> curves(const RunFolder& run, const std::string& label) {
+  std::vector<ReportInput::Run> curves;
+  std::map<std::string, size_t> place;  // by expert
+  for (const StepMetrics& s : run.steps()) {
+    const auto [found, added] = place.try_emplace(s.expert, curves.size());
+    if (added) curves.push_back({s.expert.empty() ? label : label + ": " + s.expert, {}});
+    curves[found->second].steps.push_back({s.step, s.loss, s.grad_norm, s.lr, s.seconds});
+  }
+  if (curves.empty()) curves.push_back({label, {}});
   return curves;
+}
+
+/// How often each expert had its turn, and what it took to bring it in.
+ReportInput::Table expert_table(const RunFolder& run) {
+  ReportInput::Table table{
+      "Experts", {"expert", "steps", "share", "last loss", "longest rest", "brought in", "a step", "waited for"}, {}};
+  std::map<std::string, std::vector<const StepMetrics*>> own;
+  for (const StepMetrics& s : run.steps())
+    if (!s.expert.empty()) own[s.expert].push_back(&s);
+  for (const auto& [name, steps] : own) {
+    int64_t rest = 0, moved = 0, before = run.steps().front().step - 1;
+    double waited = 0;
+    for (const StepMetrics* s : steps) {
+      rest = std::max(rest, s->step - before - 1);
+      before = s->step;
+      moved += s->moved.bytes;
+      waited += s->moved.waited;
+    }
+    const auto count = static_cast<double>(steps.size());
+    table.rows.push_back(
+        {name, std::to_string(steps.size()), print("%.1f %%", 100 * count / static_cast<double>(run.steps().size())),
+         print("%.4g", steps.back()->loss), std::to_string(rest) + " steps", format_bytes(moved),
+         format_bytes(static_cast<int64_t>(static_cast<double>(moved) / count)), format_seconds(waited)});
+  }
+  return table;
 }
 
 double training_seconds(const RunFolder& run) {
@@ -141,7 +173,7 @@ ReportInput single(const RunFolder& run) {
   in.title = "Tessera: " + run.folder().string();
   in.subtitle = f.model + (f.plan.empty() ? "" : ", " + f.plan);
   in.facts = facts(run);
-  in.runs = {curves(run, run.folder().string())};
+  in.runs = curves(run, run.folder().string());
   in.ranks = memory(run);
   read_lanes(run.folder() / "schedule.jsonl", in);
   in.strips = strips(run);
@@ -149,6 +181,7 @@ ReportInput single(const RunFolder& run) {
   for (const RunEvent& event : run.events())
     if (event.type == "skip" || event.type == "fault")
       troubles.rows.push_back({std::to_string(event.step), event.type, event.text});
+  in.tables.push_back(expert_table(run));
   in.tables.push_back(std::move(troubles));
   for (const auto& [heading, file] : {std::pair{"Recipe", "recipe.toml"}, std::pair{"Plan", "plan.toml"},
                                       std::pair{"Where the bytes go", "plan.txt"}})
@@ -162,7 +195,7 @@ ReportInput compared(const std::vector<RunFolder>& runs) {
   in.tables = {{"Runs", {"run", "mesh", "steps", "last loss", "a step", "tokens/s", "peak a rank"}, {}}};
   for (const RunFolder& run : runs) {
     const std::string label = run.folder().string();
-    in.runs.push_back(curves(run, label));
+    for (auto& curve : curves(run, label)) in.runs.push_back(std::move(curve));
     const bool any = !run.steps().empty();
     in.tables[0].rows.push_back(
         {label, run.facts().mesh, std::to_string(run.last_step()), any ? print("%.4g", run.steps().back().loss) : "",

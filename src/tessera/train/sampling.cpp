@@ -44,14 +44,21 @@ void load_trained(Recipe recipe, const Job& job, const SampleOptions& options, e
   if (fs::exists(from / "manifest.json")) {
     checkpoint::TrainingCheckpoint saved(from);
     if (recipe.lora.on) load_initial_weights(recipe, job, store);  // the checkpoint has the adapters alone
-    engine::restore(store, saved);
-  } else if (recipe.lora.on && is_lora(open_source(from))) {
+    check_experts(job.experts, saved.manifest());
+    each_expert(store, job.experts, [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });
+  } else if (recipe.lora.on &&
+             is_lora(open_source(job.experts.several() ? from / job.experts.list[0].folder() : from))) {
     recipe.lora.init = from.string();
     load_initial_weights(recipe, job, store);
   } else {
     recipe.model.path = from.string();
     recipe.model.init = "load";
-    load_initial_weights(recipe, job, store);
+    const Experts there = find_experts(recipe);
+    check_input(there.size() == job.experts.size(), "sample",
+                from.string() + " holds " + std::to_string(there.size()) + " denoiser(s), the recipe has " +
+                    std::to_string(job.experts.size()),
+                "experts.train says how many: both, high_noise or low_noise");
+    load_weights_of(recipe, job, there, store);
   }
   log::info("sample: weights of " + from.string());
 }
@@ -135,11 +142,14 @@ int sample(Recipe recipe, const SampleOptions& options) {
   planned.spec = engine::measure(job.model->units(), shape, job.name, {.train = false, .mesh = mesh});
   planned.choice.plan.mesh = mesh;
   planned.choice.plan.param_dtype = recipe.plan.param_dtype;  // what the model was trained with
+  planned.choice.plan.experts = static_cast<int>(job.experts.size());
+  planned.choice.plan.idle = recipe.plan.idle.value_or(plan::Tier::device);
   planned.choice.plan.units.resize(planned.spec.units.size());
   const plan::Schedule schedule = planned.schedules(place.rank).sample;
   std::vector<std::string> prefixes;
   for (const auto& unit : job.model->units()) prefixes.push_back(unit->prefix());
-  engine::Store store(planned.spec, prefixes, planned.plan(), place.rank, at::kCPU, /*trainable=*/false);
+  engine::Store store(planned.spec, prefixes, planned.plan(), place.rank, at::kCPU, /*trainable=*/false,
+                      recipe.plan.nvme);
   store.set_arena(schedule.arena);
   load_trained(recipe, job, options, store);
   engine::Executor executor(job.model->units(), store, comm, planned.plan(), place.rank, {});
@@ -150,7 +160,10 @@ int sample(Recipe recipe, const SampleOptions& options) {
     recipe.sample.seed = seeds[i % seeds.size()];
     Denoising denoising(recipe, job, static_cast<int>(p), contexts[p], contexts.back(), extras[p]);
     while (!denoising.done())
-      denoising.pass([&](const std::vector<net::Batch>& batches) { return executor.forward(schedule, 0, batches); });
+      denoising.pass([&](const std::vector<net::Batch>& batches, double t) {
+        store.switch_to(static_cast<int>(job.experts.serving(t)));
+        return executor.forward(schedule, 0, batches);
+      });
     if (place.rank != 0) continue;
     if (const fs::path folder = fs::path(files[i]).parent_path(); !folder.empty()) fs::create_directories(folder);
     const data::Frames frames = to_frames(job.codec->decode(denoising.latent()), recipe.data.fps);

@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/identify.h"
+#include "tessera/train/experts.h"
 
 namespace tessera::train {
 
@@ -65,9 +66,6 @@ void check_kind(const std::string& key, const fs::path& path, ModelKind wanted) 
     throw UserError(Exit::input, key, path.string() + ": no such file or folder",
                     "check the path; relative ones start at the current folder, " + fs::current_path().string());
   if (has_no_weights(path)) return;
-  if (wanted == ModelKind::denoiser && fs::is_directory(path / "high_noise_model"))
-    throw UserError(Exit::input, key, path.string() + " holds two experts, high_noise_model and low_noise_model",
-                    "give one of them, for instance " + (path / "low_noise_model").string());
   const checkpoint::WeightSet weights = checkpoint::open_weights(path);
   models::Shapes shapes;
   for (const auto& name : weights.names()) shapes[name] = weights.at(name).shape;
@@ -83,7 +81,7 @@ void check_kind(const std::string& key, const fs::path& path, ModelKind wanted) 
 
 void check_sources(const Recipe& recipe) {
   if (!recipe.model.path.empty() && recipe.model.init != "random")
-    check_kind("model.path", recipe.model.path, ModelKind::denoiser);
+    for (const Expert& expert : find_experts(recipe).list) check_kind("model.path", expert.path, ModelKind::denoiser);
   // a folder may hold several models, and data.vae's opener knows which of them it wants
   if (fs::is_regular_file(recipe.data.vae)) check_kind("data.vae", recipe.data.vae, ModelKind::vae);
   if (!recipe.data.text_encoder_path.empty() && !fs::is_directory(recipe.data.text_encoder_path))

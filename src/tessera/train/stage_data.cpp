@@ -4,6 +4,15 @@
 
 namespace tessera::train {
 
+std::vector<StageData> data_of_expert(const std::vector<StageData>& data, const std::vector<int64_t>& first_steps) {
+  std::vector<StageData> own = data;
+  for (size_t p = 0; p < own.size(); ++p) {
+    own[p].first_step = first_steps.at(p);
+    if (p > 0) own[p].position = own[p].order.go_on(own[p - 1].position_of(own[p].first_step));
+  }
+  return own;
+}
+
 std::vector<StageData> prepare_parts(Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
                                      PrepareOptions options) {
   options.prompts = options.prompts && any_samples(run_parts(recipe));

@@ -26,6 +26,10 @@ struct StageData {
   data::SampleOrder::Place place_after(int64_t step) const { return order.place(position_of(step + 1)); }
 };
 
+/// The data of each part as an expert goes through it, in steps of its own: `first_steps[p]` is the first of part p.
+/// With as many as the run has it is the data itself.
+std::vector<StageData> data_of_expert(const std::vector<StageData>& data, const std::vector<int64_t>& first_steps);
+
 /// Encodes what is missing for every part before any of them begins; one for each of run_parts(recipe). Sets
 /// data.tokenizer of the recipe, so that all parts share one. Throws as prepare does, naming the stage.
 std::vector<StageData> prepare_parts(Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank,

@@ -14,13 +14,12 @@
 #include "tessera/engine/group_check.h"
 #include "tessera/engine/transfer.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/optim/lr_schedule.h"
 #include "tessera/train/disk_need.h"
 #include "tessera/train/elastic.h"
+#include "tessera/train/expert_steps.h"
 #include "tessera/train/export.h"
 #include "tessera/train/job.h"
 #include "tessera/train/lora_run.h"
-#include "tessera/train/objective.h"
 #include "tessera/train/progress.h"
 #include "tessera/train/rank_watch.h"
 #include "tessera/train/run_log.h"
@@ -111,8 +110,12 @@ class Trainer {
   void plan_run() {
     std::vector<int> prompts;
     for (const StageData& data : data_) prompts.push_back(data.samples->prompts());
+    steps_.emplace(job_.experts, recipe_, data_);
     plans_ = plan_parts(run_parts(recipe_), job_, mesh_, prompts);
-    if (rank_ == 0) log::info(plans_text(plans_));
+    if (rank_ == 0) {
+      log::info(plans_text(plans_));
+      for (const std::string& line : steps_->told()) log::info(line);
+    }
     require_fit(plans_);
     for (const PartPlan& p : plans_) check_disk(p.planned, out_);
     std::string all;
@@ -142,7 +145,7 @@ class Trainer {
     const int64_t sample = now.planned.run.sample_every > 0 ? schedules_.sample.arena : 0;
     store_->change_arena(std::max(schedules_.train.arena, sample));
     adamw_ = std::make_unique<optim::AdamW>(adamw_options(recipe()));
-    objective_ = std::make_unique<Objective>(recipe(), *job_.model, data_[stage]);
+    steps_->begin_part(stage, recipe(), *job_.model);
     validation_ = std::make_unique<Validation>(recipe(), job_, *data_[stage].samples, out_);
     first_step_ = std::max(now.part.first, done_ + 1);
     engine::Meter::reset_peak();
@@ -199,9 +202,8 @@ class Trainer {
     if (resume) {
       checkpoint::TrainingCheckpoint saved(*resume);
       if (recipe_.lora.on) load_initial_weights(recipe_, job_, *store_);  // the checkpoint has the adapters alone
-      engine::restore(*store_, saved);
+      steps_->resume(*store_, saved);
       done_ = saved.manifest().step;
-      updates_ = saved.manifest().extra.value("updates", done_);
       if (saved.manifest().seed != static_cast<uint64_t>(recipe_.run.seed))
         throw UserError(Exit::usage, "run.seed",
                         resume->string() + " was trained with seed " + std::to_string(saved.manifest().seed),
@@ -212,7 +214,9 @@ class Trainer {
                   " are done already; more steps go on from here");
     } else {
       load_initial_weights(recipe_, job_, *store_);
-      start_adapters(recipe_, *store_, comm_);
+      each_expert(*store_, job_.experts, [&](size_t e, const std::string&) {
+        start_adapters(for_expert(recipe_, job_.experts, e), *store_, comm_);
+      });
     }
     if (rank_ == 0) run_log_ = std::make_unique<RunLog>(out_, done_);
     if (rank_ == 0 && restarted()) run_log_->fault(done_, "restart", place_.restarted_after);
@@ -236,15 +240,18 @@ class Trainer {
 
   void train_step(int64_t step) {
     const double start = seconds_now();
+    steps_->begin(step);
+    StepMetrics metrics;
+    store_->switch_to(static_cast<int>(steps_->expert()));
     if (step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
     const bool lines = step <= first_step_ + 1;
     executor_->keep_lines(lines);
-    objective_->begin(step, running_, rank_);
-    StepMetrics metrics;
+    Objective& objective = steps_->objective();
+    objective.begin(steps_->own_step(), running_, rank_);
     engine::StepCalls calls;
-    calls.load = [this](int micro) { return objective_->load(micro); };
-    calls.loss = [this](const at::Tensor& out, const net::Batch& batch, int micro) {
-      return objective_->loss(out, batch, micro);
+    calls.load = [&](int micro) { return objective.load(micro); };
+    calls.loss = [&](const at::Tensor& out, const net::Batch& batch, int micro) {
+      return objective.loss(out, batch, micro);
     };
     calls.control = [this] { return report().pack(); };
     calls.agree = [&](double norm, const std::vector<std::vector<double>>& ranks) {
@@ -255,6 +262,8 @@ class Trainer {
     busy_ = executor_->take_busy();
     work_ = seconds_a_sample();
     if (lines) step_lines_ = executor_->last_lines();
+    const engine::Store::Moved moved = store_->take_moved();
+    metrics.moved = {moved.bytes, moved.seconds, moved.waited};
     metrics.seconds = seconds_now() - start;
     metrics.mfu =
         model_flops_utilisation(planned().spec, planned().machine, metrics.tokens, metrics.seconds, place_.world);
@@ -267,6 +276,14 @@ class Trainer {
       progress_->step(metrics, predicted_.peak);
     }
     look_for_slow_ranks(step);
+    bring_next_expert(step);
+  }
+
+  /// Whose turn comes next is on its way before the step begins; unless a sample needs both first.
+  void bring_next_expert(int64_t step) {
+    const int64_t every = planned().run.sample_every;
+    if (step >= plans_[stage_].part.last || (every > 0 && step % every == 0)) return;
+    store_->switch_to(static_cast<int>(steps_->expert_of(step + 1)));
   }
 
   /// Names ranks that have become slow and, where the recipe says so, gives them fewer samples. Every rank has the same
@@ -314,8 +331,8 @@ class Trainer {
 
   StepReport report() {
     StepReport r;
-    r.loss = objective_->loss_sum();
-    r.bad_sample = static_cast<double>(objective_->bad_sample() + 1);
+    r.loss = steps_->objective().loss_sum();
+    r.bad_sample = static_cast<double>(steps_->objective().bad_sample() + 1);
     r.stop = stop_signal;
     r.read_meter();
     r.predicted = static_cast<double>(predicted_.peak);
@@ -347,15 +364,17 @@ class Trainer {
     metrics.step = step;
     metrics.loss = loss;
     metrics.grad_norm = norm;
-    metrics.lr = optim::learning_rate(recipe().lr_schedule, step - 1);
+    metrics.lr = steps_->learning_rate();
+    metrics.expert = steps_->name();
+    metrics.expert_step = steps_->own_step();
     metrics.samples = recipe().train.global_batch;
-    metrics.tokens = recipe().train.global_batch * job_.bucket_tokens[data_[stage_].bucket(step)];
+    metrics.tokens = recipe().train.global_batch * job_.bucket_tokens[steps_->data().bucket(steps_->own_step())];
     for (size_t r = 0; r < all.size(); ++r)
       metrics.ranks.push_back(rank_metrics(static_cast<int>(r), all[r], mesh_, predicted_.by_part.temporaries));
     if (skipped_) {
       skip_reason_ =
           "loss " + std::to_string(loss) + ", gradient norm " + std::to_string(norm) +
-          (bad >= 0 ? ", sample " + data_[stage_].samples->source(bad) : ", every sample's own loss was finite");
+          (bad >= 0 ? ", sample " + steps_->data().samples->source(bad) : ", every sample's own loss was finite");
       if (recipe().run.on_nan == "skip") {
         if (rank_ == 0) log::warn("step " + std::to_string(step) + " skipped: " + skip_reason_);
         return std::nullopt;
@@ -364,12 +383,12 @@ class Trainer {
           Exit::not_finite, "train", "step " + std::to_string(step) + ": " + skip_reason_,
           "look at that sample, lower train.lr, or set run.on_nan = \"skip\"; checkpoints up to now are whole");
     }
-    ++updates_;
-    return net::StepControl{updates_, metrics.lr, optim::clip_coefficient(norm, recipe().train.clip_norm)};
+    return net::StepControl{steps_->update(), metrics.lr, optim::clip_coefficient(norm, recipe().train.clip_norm)};
   }
 
   void sample_pass(int64_t step) {
-    validation_->pass(step, [&](const std::vector<net::Batch>& batches) {
+    validation_->pass(step, [&](const std::vector<net::Batch>& batches, double t) {
+      store_->switch_to(static_cast<int>(job_.experts.serving(t)));
       return executor_->forward(schedules_.sample, step, batches);
     });
     if (const auto finished = validation_->take_finished(); finished && rank_ == 0) {
@@ -382,17 +401,13 @@ class Trainer {
                    final = checkpoint::step_folder(checkpoints_, step);
     const double start = seconds_now();
     executor_->checkpoint(
-        schedules_.checkpoint, step, [&] { checkpoint::save_rank(partial, rank_, engine::checkpoint_pieces(*store_)); },
+        schedules_.checkpoint, step, [&] { checkpoint::save_rank(partial, rank_, steps_->pieces(*store_)); },
         [&] {
           checkpoint::Manifest manifest;
           manifest.step = step;
           manifest.mesh = mesh_;
-          const auto position = data_[stage_].place_after(step);
-          manifest.epoch = position.epoch;
-          manifest.cursor = position.cursor;
           manifest.seed = recipe().run.seed;
-          manifest.schedule_lr = optim::learning_rate(recipe().lr_schedule, step - 1);
-          manifest.extra["updates"] = updates_;
+          steps_->write(step, manifest);
           manifest.extra["model"] = planned().spec.name;
           checkpoint::commit(partial, final, place_.world, manifest);
           checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
@@ -402,10 +417,13 @@ class Trainer {
 
   void finish() {
     watch_.phase(done_, "exporting the model");
-    if (recipe_.lora.on)
-      export_lora(recipe_, *store_, comm_, rank_, out_ / "model");
-    else
-      export_model(*job_.model, *store_, comm_, rank_, out_ / "model");
+    each_expert(*store_, job_.experts, [&](size_t e, const std::string&) {
+      const fs::path folder = job_.experts.several() ? out_ / "model" / job_.experts.list[e].folder() : out_ / "model";
+      if (recipe_.lora.on)
+        export_lora(recipe_, *store_, comm_, rank_, folder);
+      else
+        export_model(*job_.model, *store_, comm_, rank_, folder);
+    });
     const std::string schedule = (out_ / "schedule.jsonl").string();
     std::ofstream lines(schedule + ".rank-" + std::to_string(rank_), std::ios::trunc);
     for (const auto& line : step_lines_) lines << line << '\n';
@@ -444,6 +462,7 @@ class Trainer {
   Job job_;
   fs::path out_, checkpoints_;
   std::vector<StageData> data_;  // of each part of the run
+  std::optional<ExpertSteps> steps_;
   std::vector<PartPlan> plans_;
   size_t stage_ = 0;  // the part that runs, in both
   plan::Plan running_;
@@ -452,7 +471,6 @@ class Trainer {
   std::unique_ptr<engine::Store> store_;
   std::unique_ptr<optim::AdamW> adamw_;
   std::unique_ptr<engine::Executor> executor_;
-  std::unique_ptr<Objective> objective_;
   std::unique_ptr<Validation> validation_;
   std::unique_ptr<RunLog> run_log_;
   std::unique_ptr<Progress> progress_;
@@ -463,7 +481,6 @@ class Trainer {
   std::vector<std::string> step_lines_;
   int64_t done_ = 0;        // steps before this process
   int64_t first_step_ = 1;  // of this process in this part
-  int64_t updates_ = 0;
   bool stopping_ = false, skipped_ = false;
 };
 

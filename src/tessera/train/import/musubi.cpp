@@ -67,6 +67,10 @@ void musubi_timesteps(Translator& t) {
 void musubi_window(Translator& t) {
   for (const auto& [option, key] : {std::pair("--min_timestep", kLeastTimestep), {"--max_timestep", kMostTimestep}})
     if (t.has(option)) t.set(key, number_text(t.number(option, 0) / 1000), {option});
+  constexpr const char* kBoundary = "--timestep_boundary";  // a timestep, or already a share
+  if (!t.has(kBoundary)) return;
+  const double boundary = t.number(kBoundary, 0);
+  t.set("experts.boundary", number_text(boundary > 1 ? boundary / 1000 : boundary), {kBoundary});
 }
 
 void musubi_adapters(Translator& t) {
@@ -186,7 +190,7 @@ std::vector<Rule> musubi_rules() {
       joined("--task", "the kind of `model.path`; `data.fps`"),
       joined("--dit", "`model.path`"),
       joined("--dit_high_noise", "`model.path`: the folder of both experts"),
-      implied("--timestep_boundary", "the boundary of the model's experts is known"),
+      joined("--timestep_boundary", "`experts.boundary`, as a share of 1"),
       sets("--vae", "data.vae"),
       joined("--t5", "`data.text_encoder`, `data.text_encoder_path`"),
       sets("--clip", "data.image_encoder_path"),

@@ -1,0 +1,40 @@
+#include "tessera/diffusion/turns.h"
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+
+namespace tessera::diffusion {
+
+namespace {
+
+/// The expert whose part of [0, 1) holds a uniform number of the turn.
+uint32_t whose_turn(uint64_t seed, int64_t turn, const std::vector<double>& shares) {
+  double left = RandomKey(seed, Purpose::turn, static_cast<uint64_t>(turn)).uniform(0);
+  uint32_t last = 0;
+  for (uint32_t e = 0; e < shares.size(); ++e) {
+    if (shares[e] <= 0) continue;
+    last = e;
+    if ((left -= shares[e]) < 0) return e;
+  }
+  return last;
+}
+
+}  // namespace
+
+void Turns::go_on(int64_t steps, const std::vector<double>& shares) {
+  check_internal(shares.size() == rule_.experts, "diffusion.turns", "a share for each expert is needed");
+  for (int64_t i = 0; i < steps; ++i) {
+    const int64_t step = this->steps();
+    const bool begins = step % rule_.length == 0;
+    const uint32_t expert = begins ? whose_turn(rule_.seed, step / rule_.length, shares) : order_.back().expert;
+    order_.push_back({expert, ++taken_[expert]});
+  }
+}
+
+int64_t Turns::done(size_t expert, int64_t step) const {
+  for (int64_t s = step; s > 0; --s)
+    if (this->expert(s) == expert) return own_step(s);
+  return 0;
+}
+
+}  // namespace tessera::diffusion

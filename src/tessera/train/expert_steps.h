@@ -1,0 +1,61 @@
+#pragma once
+// The steps of a run by expert: whose each is, and what that expert has for it: data, draws, learning rate and updates,
+// counted in steps of its own, so that it learns as it would alone. A single model goes the same way with every step.
+//
+//   ExpertSteps steps(job.experts, recipe, data);
+//   steps.begin_part(0, recipe, *job.model);
+//   steps.begin(17);                                // step 17 of the run
+//   steps.objective().begin(steps.own_step(), plan, rank);
+#include "tessera/checkpoint/training.h"
+#include "tessera/train/experts.h"
+#include "tessera/train/objective.h"
+
+namespace tessera::train {
+
+class ExpertSteps {
+ public:
+  /// `data`: of each part of the run. Experts and recipe outlive it.
+  ExpertSteps(const Experts& experts, const Recipe& recipe, const std::vector<StageData>& data);
+
+  /// What the part draws and from what; `recipe` and `model` are there as long as the part runs.
+  void begin_part(size_t part, const Recipe& recipe, const net::Denoiser& model);
+  void begin(int64_t step);
+
+  size_t expert_of(int64_t step) const { return turns_.expert(step); }
+
+  // of the step that has begun
+  size_t expert() const { return expert_; }
+  const std::string& name() const { return experts_.list[expert_].name; }
+  int64_t own_step() const { return own_step_; }  ///< which of the expert's own, from 1 on
+  Objective& objective() { return objectives_[expert_]; }
+  const StageData& data() const { return data_[expert_][part_]; }
+  double learning_rate() const { return learning_rate(expert_, own_step_); }
+  int64_t update() { return ++updates_[expert_]; }  ///< one more: its number
+
+  /// "the high_noise expert has 417 of 1000 steps" for each; nothing for a single model.
+  std::vector<std::string> told() const;
+
+  /// What a checkpoint after `step` says of all of them: places in the data, rates, updates.
+  void write(int64_t step, checkpoint::Manifest& manifest) const;
+  /// The pieces of a checkpoint; they borrow from the store.
+  std::vector<checkpoint::Piece> pieces(engine::Store& store) const;
+  /// The reverse of both. Throws UserError (usage) when the checkpoint has other experts, or they have done other steps
+  /// than the recipe gives them.
+  void resume(engine::Store& store, checkpoint::TrainingCheckpoint& saved);
+
+ private:
+  double learning_rate(size_t expert, int64_t own_step) const;
+  void check_steps(size_t expert, int64_t done, int64_t step) const;
+
+  const Experts& experts_;
+  const Recipe& recipe_;  // of the whole run
+  const diffusion::Turns turns_;
+  std::vector<std::vector<StageData>> data_;  // of each expert and part
+  std::vector<Objective> objectives_;         // of each expert
+  std::vector<int64_t> updates_;              // likewise
+  const Recipe* now_ = nullptr;               // of the part that runs
+  size_t part_ = 0, expert_ = 0;
+  int64_t own_step_ = 0;
+};
+
+}  // namespace tessera::train
