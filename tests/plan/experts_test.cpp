@@ -1,0 +1,102 @@
+#include <gtest/gtest.h>
+
+#include "tessera/base/check.h"
+#include "tessera/plan/memory.h"
+#include "toy.h"
+
+namespace tessera::plan {
+namespace {
+
+struct Curves {
+  MemoryCurve one, two;
+};
+
+/// Of a single denoiser and of two, on rank 1 of 2.
+Curves curves(Tier idle, Tier parameters = Tier::device) {
+  const ModelSpec spec = toy::model(3);
+  Plan plan = toy::plan(spec, "dp_shard=2", 4, 2, 1);
+  for (UnitPlan& unit : plan.units) unit.parameters = parameters;
+  Curves c;
+  c.one = memory_curve(spec, plan, compile_train(spec, plan, 1), 1);
+  plan.experts = 2, plan.idle = idle;
+  c.two = memory_curve(spec, plan, compile_train(spec, plan, 1), 1);
+  return c;
+}
+
+TEST(IdleExperts, CostTheirShardsAndStatesWhereTheyRest) {
+  const Curves device = curves(Tier::device), host = curves(Tier::host), nvme = curves(Tier::nvme);
+  const int64_t shards = device.one.by_part.parameters, states = device.one.by_part.states;
+  ASSERT_GT(shards, 0);
+  EXPECT_EQ(device.two.peak - device.one.peak, shards + states) << "gradients and slots are shared";
+  EXPECT_EQ(host.two.peak, host.one.peak);
+  EXPECT_EQ(host.two.host.total() - host.one.host.total(), shards + states);
+  EXPECT_EQ(nvme.two.peak, nvme.one.peak);
+  EXPECT_EQ(nvme.two.nvme.total(), shards + states);
+}
+
+TEST(IdleExperts, StayWhereTheActiveOneRestsOffTheDevice) {
+  const Curves c = curves(Tier::nvme, Tier::host);
+  EXPECT_EQ(c.two.host.parameters, 2 * c.one.host.parameters);
+  EXPECT_EQ(c.two.nvme.parameters, 0);
+  EXPECT_EQ(c.two.nvme.states, c.one.by_part.states);
+}
+
+TEST(IdleExperts, ThePlanInTheFileIsThePlan) {
+  const ModelSpec spec = toy::model(2);
+  Plan plan = toy::plan(spec, "dp_shard=2", 4, 2, 1);
+  plan.experts = 2, plan.idle = Tier::host;
+  EXPECT_EQ(Plan::from_toml(plan.to_toml(toy::names(spec)), "plan.toml", toy::names(spec)), plan);
+  EXPECT_NE(plan.summary().find("2 experts, idle on host"), std::string::npos) << plan.summary();
+  EXPECT_THROW(Plan::from_toml("idle = \"attic\"", "plan.toml", toy::names(spec)), UserError);
+}
+
+TEST(IdleExperts, AStepIsThatOfOneOfThem) {
+  const ModelSpec spec = toy::model(2);
+  Plan plan = toy::plan(spec, "dp_shard=2", 4, 2, 1);
+  const uint64_t one = schedule_hash(compile_train(spec, plan, 0));
+  plan.experts = 2, plan.idle = Tier::host;
+  EXPECT_EQ(schedule_hash(compile_train(spec, plan, 0)), one);
+}
+
+/// Bytes that the collectives of a schedule send.
+int64_t sent(const Schedule& schedule) {
+  int64_t bytes = 0;
+  for (const Instruction& in : schedule.list)
+    if (in.op == Op::gather || in.op == Op::reduce)
+      for (const Comm& comm : in.comm) bytes += comm.bytes;
+  return bytes;
+}
+
+TEST(IdleExperts, SendHalfOfWhatADenseModelOfBothWouldByTheFormulaOfTheDocs) {
+  const ModelSpec expert = toy::model(4);
+  ModelSpec dense = expert;
+  for (UnitSpec& unit : dense.units)  // every parameter twice
+    for (size_t p = 0, count = unit.params.size(); p < count; ++p) {
+      ParamSpec twin = unit.params[p];
+      twin.name += ".twin";
+      unit.params.push_back(twin);
+    }
+  constexpr int kRanks = 2;
+  const auto step = [](const ModelSpec& spec, int experts) {
+    Plan plan = toy::plan(spec, "dp_shard=2", 2, 1, 1);
+    plan.experts = experts;
+    return sent(compile_train(spec, plan, 0));
+  };
+  int64_t elements = 0;  // with the padding of the flat buffers
+  int gathers = 0;
+  const Plan plan = toy::plan(expert, "dp_shard=2", 2, 1, 1);
+  const Schedule schedule = compile_train(expert, plan, 0);
+  for (const Instruction& in : schedule.list) {
+    if (in.op == Op::reduce) elements += plan.layout(expert.units[in.unit], in.unit).total;
+    gathers += in.op == Op::gather;
+  }
+  int64_t gathered = 0;
+  for (const Instruction& in : schedule.list)
+    if (in.op == Op::gather) gathered += plan.layout(expert.units[in.unit], in.unit).total;
+  ASSERT_GT(gathers, static_cast<int>(expert.units.size())) << "forward and backward";
+  EXPECT_EQ(step(expert, 2), (4 * gathered + 4 * elements) * (kRanks - 1) / kRanks);
+  EXPECT_NEAR(static_cast<double>(step(expert, 2)) / static_cast<double>(step(dense, 1)), 0.5, 0.05);
+}
+
+}  // namespace
+}  // namespace tessera::plan
