@@ -73,9 +73,10 @@ TEST(Experts, LearnAsEachWouldAloneBitForBit) {
     const auto own = curve(both(), expert);
     ASSERT_GE(own.size(), 2u) << "the seed gives both of them a turn";
     steps += own.size();
-    const Result r = train(2, std::string("alone-") + expert,
-                           {"--experts.train", expert, "--train.schedule", "cosine", "--train.warmup_steps", "1"},
-                           static_cast<int>(own.size()));
+    const Result r =
+        train(2, std::string("alone-") + expert,
+              {"--experts.train", expert, "--run.seed", "3", "--train.schedule", "cosine", "--train.warmup_steps", "1"},
+              static_cast<int>(own.size()));
     ASSERT_EQ(r.code, 0) << r.output;
     EXPECT_EQ(curve(std::string("alone-") + expert), own);
     EXPECT_EQ(files(model(std::string("alone-") + expert)), files(model(both(), expert)));
@@ -202,7 +203,8 @@ TEST(Experts, WhatDoesNotGoTogetherIsRefusedWithAReason) {
     EXPECT_NE(r.output.find(why), std::string::npos) << r.output;
   };
   both();
-  refused(train(2, "both", {"--experts.train", "both", "--experts.turn", "3"}), 2, "by the recipe's turns");
+  refused(train(2, "both", {"--experts.train", "both", "--experts.turn", "3", "--run.seed", "3"}), 2,
+          "by the recipe's turns");
   refused(train(2, "both", {}), 2, "the experts high_noise and low_noise");
   refused(train(1, "wrong", with(kBoth, {"--experts.boundary", "875"})), 2, "experts.boundary");
   refused(train(1, "wrong", with(kBoth, {"--experts.shares", "1,2,3"})), 2, "3 numbers for 2 experts");
