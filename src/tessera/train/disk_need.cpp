@@ -25,7 +25,7 @@ int64_t bytes_below(const fs::path& folder) {
 
 int64_t checkpoint_bytes(const Planned& planned) {
   constexpr int64_t kBytes = 12;  // of an element
-  return planned.spec.numel() * kBytes;
+  return planned.spec.numel() * kBytes * planned.plan().experts;
 }
 
 int64_t checkpoints_on_disk(const Planned& planned) {

@@ -8,7 +8,7 @@
 
 namespace tessera::train {
 
-/// Bytes of a whole checkpoint: parameters and both moments in fp32.
+/// Bytes of a whole checkpoint: parameters and both moments in fp32, of all experts.
 int64_t checkpoint_bytes(const Planned& planned);
 /// Whole checkpoints on disk at once, the one being written included.
 int64_t checkpoints_on_disk(const Planned& planned);

@@ -216,9 +216,10 @@ std::string plan_json(const Planned& planned) {
 std::string plan_text(const Planned& planned) {
   const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
   Table table(18);
-  table.title(planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters, " +
-              std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " +
-              planned.plan().mesh.to_string());
+  table.title(
+      planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters" +
+      (planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, " : ", ") +
+      std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " + planned.plan().mesh.to_string());
   table.row("plan", planned.plan().summary());
   table.row("why", planned.choice.why);
   if (!planned.choice.warning.empty()) table.row("warning", planned.choice.warning);
