@@ -59,6 +59,7 @@ ReportInput::Table expert_table(const RunFolder& run) {
       moved += s->moved.bytes;
       waited += s->moved.waited;
     }
+    rest = std::max(rest, run.steps().back().step - before);
     const auto count = static_cast<double>(steps.size());
     table.rows.push_back(
         {name, std::to_string(steps.size()), print("%.1f %%", 100 * count / static_cast<double>(run.steps().size())),

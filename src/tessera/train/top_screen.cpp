@@ -112,6 +112,7 @@ class Screen {
       }
       numbers.add(numbers.width() > 0 ? "  " : "").add(name, Ink::soft).add(value);
     };
+    if (!last.expert.empty()) field("expert ", last.expert);
     field("loss ", print("%.5f", last.loss));
     field("grad norm ", print("%.4g", last.grad_norm));
     field("lr ", print("%.3g", last.lr));
