@@ -12,8 +12,10 @@
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/plan/composes.h"
 #include "tessera/plan/rules.h"
 #include "tessera/train/plan_advice.h"
+#include "tessera/train/plan_layouts.h"
 #include "tessera/train/plan_page.h"
 #include "tessera/train/plan_view.h"
 #include "tessera/train/prepare.h"
@@ -97,6 +99,18 @@ void print_largest(const std::vector<train::RunPart>& parts, const train::Job& j
     });
 }
 
+/// A table for each part of the run.
+void print_layouts(const std::vector<train::RunPart>& parts, const train::Job& job, const Mesh& mesh,
+                   const std::vector<int>& prompts) {
+  for (size_t p = 0; p < parts.size(); ++p)
+    train::in_part(parts[p], [&] {
+      const train::Recipe& recipe = parts[p].recipe;
+      const train::Shapes shapes = train::shapes_of(recipe, *job.model, *job.codec);
+      if (parts.size() > 1) std::printf("%s\n", parts[p].name().c_str());
+      std::fputs(train::layouts_text(train::plan_request(recipe, job, shapes, mesh, prompts[p])).c_str(), stdout);
+    });
+}
+
 /// "plan.html" for the start of the run, "plan-stage-1.html" for its first stage: as the run folder names its plans.
 std::string file_of(const std::string& file, const train::RunPart& part) {
   if (part.number == 0) return file;
@@ -137,6 +151,7 @@ int prompts_of(const train::Recipe& recipe) {
 }
 
 int run(const Arguments& arguments) {
+  if (arguments.has("--composes")) return std::fputs(plan::composition_page().c_str(), stdout) < 0;
   if (arguments.has("--check")) return check_file(arguments.value("--check"));
   const Translated given = recipe_from(arguments, with_machine(arguments), /*world=*/0);
   tell(given.translation);
@@ -149,6 +164,10 @@ int run(const Arguments& arguments) {
   for (const train::RunPart& part : parts) prompts.push_back(samples ? prompts_of(part.recipe) : 0);
   if (arguments.has("--largest")) {
     print_largest(parts, job, recipe.mesh, prompts, arguments.value("--largest"));
+    return 0;
+  }
+  if (arguments.has("--layouts")) {
+    print_layouts(parts, job, recipe.mesh, prompts);
     return 0;
   }
   const std::vector<train::PartPlan> plans = train::plan_parts(parts, job, recipe.mesh, prompts);
@@ -176,8 +195,8 @@ Command plan_command() {
   c.name = "plan";
   c.summary = "Says before the run what fits, how fast it will be and what every rank will do; checks a schedule.";
   c.usage =
-      "plan RECIPE [--json] [--gpu NAME --nodes N] [--html FILE] [--trace FILE] [--largest WHAT] [--schedule FILE] "
-      "[--write FILE] | plan --check FILE";
+      "plan RECIPE [--json] [--gpu NAME --nodes N] [--html FILE] [--trace FILE] [--largest WHAT] [--layouts] "
+      "[--schedule FILE] [--write FILE] | plan --check FILE | plan --composes";
   c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --plan.budget 200MiB --html plan.html";
   c.recipe_keys = true;
   c.foreign = training_flags();
@@ -188,6 +207,8 @@ Command plan_command() {
              {"--trace", "FILE", "the predicted lanes as a trace that Perfetto opens"},
              {"--executed", "FILE", "with --trace: measured lanes beside them, from train --trace-schedule"},
              {"--largest", "frames|batch|resolution", "the largest that fits instead of the plan"},
+             {"--layouts", "", "instead of the plan: the meshes of as many ranks, the fastest first"},
+             {"--composes", "", "what composes with what, as docs/what-composes.md has it; needs no recipe"},
              {"--schedule", "FILE", "write the instructions of all ranks and steps"},
              {"--write", "FILE", "write the plan as TOML, to edit and use as plan.file"},
              {"--check", "FILE", "apply the rules to a schedule and refuse naming the line"}};

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "commands.h"
 #include "tessera/base/units.h"
@@ -20,7 +21,8 @@ std::string number(double value) { return print(value < 10 ? "%.2f" : value < 10
 
 std::string row(const plan::Scenario& s, const plan::ScenarioResult& r) {
   const plan::StepSeconds& step = r.prediction.step;
-  std::string text = "| " + s.name + " | " + std::to_string(s.mesh.world()) + " x " + s.machine.profile.name + " | ";
+  std::string text =
+      "| " + s.name + " | " + std::to_string(r.plan.mesh.world()) + " x " + s.machine.profile.name + " | ";
   const auto compared = plan::compare(s, r);
   text += compared ? number(compared->published) + " " + compared->unit + " | " + number(compared->ours) + " | " +
                          print("%+.0f %%", 100 * compared->error())
@@ -30,9 +32,41 @@ std::string row(const plan::Scenario& s, const plan::ScenarioResult& r) {
   return text;
 }
 
+nlohmann::ordered_json json_of(const plan::Scenario& s, const plan::ScenarioResult& r) {
+  const plan::StepSeconds& step = r.prediction.step;
+  return {{"name", s.name},
+          {"profile", s.machine.profile.name},
+          {"gpus", r.plan.mesh.world()},
+          {"mesh", r.plan.mesh.to_string()},
+          {"layouts_tried", r.layouts},
+          {"plan", r.plan.summary()},
+          {"fits", r.fits},
+          {"tokens", s.tokens},
+          {"global_batch", s.global_batch},
+          {"parameters", r.model.numel()},
+          {"step_seconds",
+           {{"total", step.total},
+            {"compute", step.compute},
+            {"exposed_comm", step.exposed_comm},
+            {"exposed_copy", step.exposed_copy},
+            {"bubble", step.bubble},
+            {"optimizer", step.optimizer}}},
+          {"tokens_per_gpu", r.tokens_per_gpu},
+          {"teraflops_per_gpu", r.teraflops},
+          {"peak_bytes", r.memory.peak}};
+}
+
+int print_json(const std::vector<plan::Scenario>& scenarios) {
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& s : scenarios) list.push_back(json_of(s, plan::run(s)));
+  std::printf("%s\n", list.dump(2).c_str());
+  return 0;
+}
+
 int run(const Arguments& arguments) {
   const std::string& file = arguments.only_word("file of runs");
   const auto scenarios = plan::parse_scenarios(checkpoint::read_text(file), file);
+  if (arguments.has("--json")) return print_json(scenarios);
   std::printf(
       "| run | GPUs | published | simulated | time off by | step | exposed comm %% | TFLOP/s a GPU | peak a rank |\n");
   std::printf("|---|---|---|---|---|---|---|---|---|\n");
@@ -50,8 +84,10 @@ int run(const Arguments& arguments) {
 Command simulate_command() {
   Command c;
   c.name = "simulate";
-  c.summary = "Simulates training runs described by sizes alone, beside what was published of them.";
-  c.usage = "simulate FILE";
+  c.summary =
+      "Simulates training runs described by sizes alone, beside what was published of them; finds their layouts.";
+  c.usage = "simulate FILE [--json]";
+  c.flags = {{"--json", "", "every run as JSON: layout, plan, seconds by kind, memory"}};
   c.example = "tessera simulate bench/published.toml";
   c.run = run;
   return c;

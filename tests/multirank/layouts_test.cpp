@@ -179,6 +179,109 @@ TEST(SequenceParallel, HeadsThatSpDoesNotDivideAreRefusedWithTheNearestValues) {
   EXPECT_NE(r.output.find("sp = 2"), std::string::npos) << r.output;
 }
 
+/// Bytes of the formulas in docs/layouts.md, "Bytes a rank sends", for the tiny model and one sample a micro-batch.
+struct Formula {
+  static constexpr int64_t kDim = 64, kHeads = 4, kBlocks = 3, kText = 16, kBytes = 4, kRanks = 2;
+  int64_t tokens, parameters;
+
+  int64_t rows(int64_t count) const { return count * kDim * kBytes; }
+  int64_t half() const { return tokens / kRanks; }
+  int64_t ulysses() const {
+    const int64_t forward = 3 * rows(half()) / 2 + rows(half()) / 2;
+    const int64_t backward = half() * (kDim + kHeads) * kBytes / 2 + 3 * rows(half()) / 2;
+    return kBlocks * (forward + backward);
+  }
+  int64_t ring() const { return kBlocks * (2 + 2 + 2) * rows(half()); }
+  /// Three gathers and three sums a block and pass, q and k of both attentions normed over the full width.
+  int64_t tensor() const {
+    const int64_t norms = 4 * (3 * half() * kRanks + kText);
+    return kBlocks * 2 * (6 * rows(half()) + norms);
+  }
+  int64_t pipeline(int64_t micros) const { return micros * (rows(tokens) + rows(1 + 6 + kText)); }
+  /// A gather or a reduction of everything.
+  int64_t shards() const { return parameters * kBytes * (kRanks - 1) / kRanks; }
+  int64_t replicas() const { return parameters * kBytes; }
+};
+
+struct AxisTraffic {
+  const char* axis;
+  std::vector<std::string> flags;
+  std::vector<std::string> ops;  ///< whose bytes the formula gives
+  int64_t (*formula)(const Formula&);
+  bool padded;  ///< shards are rounded up to whole blocks
+};
+
+class Traffic : public ::testing::TestWithParam<AxisTraffic> {};
+
+TEST_P(Traffic, IsWhatTheFormulaTheScheduleAndTheExecutorSay) {
+  const AxisTraffic& here = GetParam();
+  const std::string run = std::string("traffic-") + here.axis;
+  std::vector<std::string> flags = {
+      "--run.steps",      "3",    "--train.micro_batch", "1",   "--mesh", here.axis + std::string("=2"),
+      "--plan.recompute", "none", "--plan.activations",  "keep"};
+  flags.insert(flags.end(), here.flags.begin(), here.flags.end());
+  const Result r = shared().train(2, run, flags);
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto step = shared().metrics(run).back();
+  const auto plan = nlohmann::json::parse(std::ifstream(shared().out(run) + "/plan.json"));
+  const Formula formula{plan["model"]["tokens"], plan["model"]["parameters"]};
+  ASSERT_EQ(formula.tokens % 2, 0);
+  for (int rank = 0; rank < 2; ++rank) {
+    int64_t declared = 0, of_formula = 0, units = 0;
+    std::ifstream lines(shared().out(run) + "/schedule.jsonl");
+    for (std::string text; std::getline(lines, text);) {
+      const auto line = nlohmann::json::parse(text);
+      if (line["rank"] != rank || line["step"] != 2 || line["phase"] != "train" || line["op"] == "norm") continue;
+      const bool counted = std::count(here.ops.begin(), here.ops.end(), line["op"].get<std::string>()) > 0;
+      for (const auto& comm : line["comm"]) {
+        EXPECT_EQ(comm["axis"], here.axis);
+        declared += comm["bytes"].get<int64_t>();
+        if (counted) of_formula += comm["bytes"].get<int64_t>(), ++units;
+      }
+    }
+    const auto& sent = step["ranks"][static_cast<size_t>(rank)]["sent_bytes"];
+    EXPECT_EQ(sent.size(), 1u) << "axes of one send nothing: " << sent;
+    EXPECT_EQ(sent[here.axis], declared) << "what ran is what the schedule declares";
+    const int64_t theory = here.formula(formula);
+    EXPECT_GE(of_formula, theory);
+    EXPECT_LE(of_formula, theory + (here.padded ? units * 2 * 256 * 4 + theory / 4 : 0));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Traffic,
+                         ::testing::Values(AxisTraffic{"dp_shard",
+                                                       {"--train.global_batch", "2", "--plan.strategy",
+                                                        "shard_grad_op"},
+                                                       {"gather", "reduce"},
+                                                       [](const Formula& f) { return 2 * f.shards(); },
+                                                       true},
+                                           AxisTraffic{"dp_replicate",
+                                                       {"--train.global_batch", "2"},
+                                                       {"reduce", "reduce_outer"},
+                                                       [](const Formula& f) { return f.replicas(); },
+                                                       true},
+                                           AxisTraffic{"sp",
+                                                       {"--train.global_batch", "1"},
+                                                       {"forward", "backward"},
+                                                       [](const Formula& f) { return f.ulysses(); },
+                                                       false},
+                                           AxisTraffic{"cp",
+                                                       {"--train.global_batch", "1"},
+                                                       {"forward", "backward"},
+                                                       [](const Formula& f) { return f.ring(); },
+                                                       false},
+                                           AxisTraffic{"tp",
+                                                       {"--train.global_batch", "1"},
+                                                       {"forward", "backward"},
+                                                       [](const Formula& f) { return f.tensor(); },
+                                                       false},
+                                           AxisTraffic{"pp",
+                                                       {"--train.global_batch", "2", "--plan.pipeline", "1f1b"},
+                                                       {"send"},
+                                                       [](const Formula& f) { return f.pipeline(2); },
+                                                       false}),
+                         [](const auto& info) { return std::string(info.param.axis); });
+
 TEST(Layouts, PipelinesResumeOnLayoutsWithoutOneAndBack) {
   make_start();
   const std::vector<std::string> flags = {"--run.steps", "100", "--checkpoint.every", "50"};

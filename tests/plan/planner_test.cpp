@@ -39,7 +39,7 @@ Machine machine() {
   Machine m;
   m.profile = find_profile("1xh200");
   m.work["block"].attention = {{"attn", 4e11}, {"cross", 1e11}};
-  m.work["block"].products = {5e11};
+  m.work["block"].add_product(5e11, true);
   return m;
 }
 

@@ -98,12 +98,16 @@ TEST(Predict, WorkByKindOfOperatorTakesThePlaceOfPlainFlops) {
   machine.profile.device.attention_backward = {{"fp32", {5, 0}}};
   machine.profile.device.stream = {2, 0};
   machine.update_bytes = 0;
-  machine.work["stem"] = {
-      .products = {5, 15}, .attention = {{"self_attn", 8}}, .streamed = 6, .operators = 1, .comm = {}};
+  UnitWork& work = machine.work["stem"];
+  work = {.attention = {{"self_attn", 8}}, .streamed = 6, .operators = 1};
+  work.add_product(5, true), work.add_product(15, false);
   const Plan plan = toy::plan(spec, "dp_shard=1", 1, 1, 1);
   const CostModel cost(spec, plan, machine);
   EXPECT_NEAR(cost.forward_seconds(0, false), 1 + 2 + 2 + 3, 1e-9);  // products, attention, stream
-  EXPECT_NEAR(cost.backward_seconds(0), 2 * (1 + 2) + 4 + 6, 1e-9);  // 2.5 * 8 / 5 of attention
+  EXPECT_NEAR(cost.backward_seconds(0), (1 + 2) + 1 + 4 + 6, 1e-9);  // one weight is trained; 2.5 * 8 / 5 of attention
+  EXPECT_NEAR(cost.weight_grad_seconds(0), 1, 1e-9);
+  machine.work["stem"].backward = false;
+  EXPECT_EQ(CostModel(spec, plan, machine).backward_seconds(0), 0) << "nothing before it or in it is trained";
 }
 
 TEST(CostModel, AGroupAcrossNodesSharesTheNicOfEachNode) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/models/adapted.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::engine {
@@ -33,6 +34,21 @@ TEST(Work, ProductsAndAttentionAddUpToTheFlopsThatUnitsDeclare) {
   EXPECT_EQ(block.products.size(), 10u);
   EXPECT_EQ(block.attention.size(), 2u);
   EXPECT_GT(block.streamed, 0);
+}
+
+TEST(Work, FrozenWeightsHaveNoGradientAndUnitsBeforeTheFirstTrainedOneNoBackward) {
+  const auto model = models::make_denoiser({.config_text = kConfig});
+  models::adapt(*model, {.rank = 4, .alpha = 4, .targets = {"q", "v"}});
+  const plan::WorkTable work = count_work(model->units(), model->pack({model->blank({16, 2, 8, 6})}));
+  EXPECT_FALSE(work.at("stem").backward);
+  EXPECT_EQ(work.at("stem").backward_flops(), 0);
+  const plan::UnitWork& block = work.at("block");
+  EXPECT_EQ(block.products.size(), 10u + 2 * 4) << "q and v of both attentions have a pair beside them";
+  EXPECT_EQ(block.input_grads.size(), block.products.size());
+  EXPECT_EQ(block.weight_grads.size(), 2u * 4) << "of the pairs alone";
+  EXPECT_LT(block.backward_flops(), 1.5 * block.forward_flops()) << "a full backward takes twice the forward";
+  EXPECT_TRUE(work.at("head").backward) << "gradients pass through it";
+  EXPECT_TRUE(work.at("head").weight_grads.empty());
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "tessera/engine/work.h"
 
+#include <algorithm>
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/net/adapters.h"
 
 namespace tessera::engine {
 
@@ -20,8 +22,16 @@ class CountingContext final : public net::Context {
 
   Tensor linear(std::string_view site, const Tensor& x) override {
     const std::vector<int64_t>& shape = parameter(site, ".weight").shape;  // [out, in, ...]
+    const plan::ParamSpec& weight = parameter(site, ".weight");
     const int64_t in = numel(shape) / shape[0], rows = x.numel() / in;
-    work_.products.push_back(2.0 * static_cast<double>(rows * in * shape[0]));
+    const double flops = 2.0 * static_cast<double>(rows * in);  // for each column of the result
+    work_.add_product(flops * static_cast<double>(shape[0]), weight.trainable);
+    if (const plan::ParamSpec* a = find(site, net::kLoraA)) {  // x A, and B of that
+      const auto rank = static_cast<double>(a->shape[0]);
+      work_.add_product(flops * rank, true);
+      work_.add_product(2.0 * static_cast<double>(rows * shape[0]) * rank, true);
+      streams({made(x, {rows, shape[0]})});
+    }
     return made(x, {rows, shape[0]});
   }
   Tensor gelu_linear(std::string_view site, const Tensor& x) override {
@@ -74,11 +84,17 @@ class CountingContext final : public net::Context {
     for (int64_t n : shape) product *= n;
     return product;
   }
-  const plan::ParamSpec& parameter(std::string_view site, std::string_view suffix) const {
+  const plan::ParamSpec* find(std::string_view site, std::string_view suffix) const {
     const std::string name = unit_.prefix() + std::string(site) + std::string(suffix);
     for (const auto& param : unit_.spec().params)
-      if (param.name == name) return param;
-    throw InternalError("engine.work", "unit " + unit_.spec().name + " has no parameter " + name);
+      if (param.name == name) return &param;
+    return nullptr;
+  }
+  const plan::ParamSpec& parameter(std::string_view site, std::string_view suffix) const {
+    const plan::ParamSpec* param = find(site, suffix);
+    check_internal(param, "engine.work",
+                   "unit " + unit_.spec().name + " has no parameter " + std::string(site) + std::string(suffix));
+    return *param;
   }
   static Tensor made(const Tensor& like, at::IntArrayRef shape) { return at::empty(shape, like.options()); }
   /// One operator that reads and writes these.
@@ -114,9 +130,13 @@ Tensor shape_of(const Tensor& t) {
 plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch) {
   plan::WorkTable work;
   net::Flow flow;
+  bool trains = false;  // this unit, or one before it
   for (const Tensor& t : batch.inputs) flow.stream.push_back(shape_of(t));
   for (const auto& unit : units) {
     if (work.contains(unit->spec().kind)) continue;  // a unit of a known kind leaves the shapes as they are
+    const auto& params = unit->spec().params;
+    trains = trains || std::any_of(params.begin(), params.end(), [](const auto& param) { return param.trainable; });
+    work[unit->spec().kind].backward = trains;
     CountingContext context(*unit, batch.tokens, work[unit->spec().kind]);
     net::Flow out = unit->forward(context, flow);
     flow.stream = std::move(out.stream);

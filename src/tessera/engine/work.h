@@ -9,7 +9,8 @@
 
 namespace tessera::engine {
 
-/// `batch` has the shapes of the largest micro-batch; its values are not read.
+/// `batch` has the shapes of the largest micro-batch; its values are not read. What a run with frozen weights leaves
+/// out is not counted: gradients of frozen weights, and the backward of units before the first that is trained.
 plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch);
 
 struct TensorShape {

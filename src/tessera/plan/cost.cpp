@@ -70,9 +70,11 @@ double CostModel::backward_seconds(int unit) const {
   const auto it = machine_.work.find(spec.kind);
   if (it == machine_.work.end()) return product_.seconds(spec.cost.backward_flops);
   const UnitWork& work = it->second;
+  if (!work.backward) return 0;
   const Rate& stream = machine_.profile.device.stream;
   double seconds = 2 * (work.streamed + stream.half * work.operators) / stream.top;
-  for (double flops : work.products) seconds += work.backward_products * product_.seconds(flops);
+  for (const auto* products : {&work.input_grads, &work.weight_grads})
+    for (double flops : *products) seconds += product_.seconds(flops);
   for (const auto& [site, flops] : work.attention) seconds += attention_backward_.seconds(2.5 * flops);
   return seconds;
 }
@@ -119,7 +121,7 @@ double CostModel::weight_grad_seconds(int unit) const {
   const auto it = machine_.work.find(spec.kind);
   if (it == machine_.work.end()) return product_.seconds(spec.cost.backward_flops) / 2;
   double seconds = 0;
-  for (double flops : it->second.products) seconds += (it->second.backward_products - 1) * product_.seconds(flops);
+  for (double flops : it->second.weight_grads) seconds += product_.seconds(flops);
   return seconds;
 }
 
@@ -220,8 +222,11 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     for (const Comm& comm : in.comm) exchange(comm, !carries_tokens(in.op) || comm.kind == "broadcast");
   if (in.op == Op::forward || in.op == Op::recompute || in.op == Op::backward) {
     const auto it = machine_.work.find(model_.units[in.unit].kind);
-    if (it != machine_.work.end())  // members of such a group hold parts of the same samples: they are alike
-      for (const Comm& comm : it->second.comm) exchange(comm, false);
+    if (it != machine_.work.end()) {  // members of such a group hold parts of the same samples: they are alike
+      const bool attention_kept = in.op == Op::recompute && plan_.units[in.unit].replays();
+      for (const Comm& comm : in.op == Op::backward ? it->second.backward_comm : it->second.comm)
+        if (comm.kind != "ring" || !attention_kept) exchange(comm, false);
+    }
   }
   return result;
 }

@@ -75,7 +75,7 @@ class Search {
  public:
   Search(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine)
       : model_(model), mesh_(mesh), input_(input), machine_(machine) {
-    for (const auto& unit : model.units) blocks_ += unit.kind == "block";
+    for (const auto& unit : model.units) blocks_ += may_save_less(unit);
     if (mesh[Axis::pp] > 1) pipelines_ = pipelines(model, mesh, input, machine);
   }
 
@@ -89,8 +89,9 @@ class Search {
     for (const Tiers& tiers : tier_choices())
       for (Strategy strategy : strategies)
         for (int depth : depths)
-          if (depth > 0 || !whole || tiers != kTiers[0] || input_.prefetch) level(tiers, strategy, depth);
-    if (best_) spend();
+          if (depth > 0 || !whole || tiers != kTiers[0] || input_.prefetch)
+            if (!input_.first_that_fits || !best_) level(tiers, strategy, depth);
+    if (best_ && !input_.first_that_fits) spend();
     return finish();
   }
 
@@ -130,7 +131,7 @@ class Search {
       UnitPlan choice;
       choice.strategy = strategy;
       choice.parameters = tiers.parameters, choice.gradients = tiers.gradients, choice.states = tiers.states;
-      if (unit.kind == "block" && saving_blocks > 0) {
+      if (may_save_less(unit) && saving_blocks > 0) {
         --saving_blocks;
         choice.activations = saving.activations;
         if (saving.boundary != saving.activations && saving.boundary != Policy::keep)
@@ -227,6 +228,7 @@ class Search {
     }
     if (!may_save) return;
     for (const Saving& saving : savings()) {
+      if (input_.first_that_fits && best_) return;
       const bool asked_for = is_lossy(saving.activations) ||
                              (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
                              (input_.boundary == Policy::offload && saving.boundary == Policy::offload &&
@@ -377,6 +379,8 @@ bool set_by_hand(const PlannerInput& input) {
 }
 
 }  // namespace
+
+bool may_save_less(const UnitSpec& unit) { return unit.kind != "stem" && unit.kind != "head"; }
 
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds) {

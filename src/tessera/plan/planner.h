@@ -17,12 +17,16 @@
 
 namespace tessera::plan {
 
+/// Neither stem nor head: units that may save less for their backward.
+bool may_save_less(const UnitSpec& unit);
+
 struct PlannerInput {
   int64_t global_batch = 1;
   int64_t micro_batch = 1;
   int64_t budget = 0;                        ///< device bytes a rank; 0: unlimited
   int64_t host_budget = 0;                   ///< host bytes a rank; 0: nothing may leave the device
   bool nvme = false;                         ///< there is a disk to use
+  bool first_that_fits = false;              ///< a fair plan soon instead of the best: to compare many layouts
   std::optional<int> prefetch;               ///< set by hand
   std::optional<int> recompute_units;        ///< set by hand: how many blocks recompute (from the first on)
   std::optional<Strategy> strategy;          ///< set by hand

@@ -59,11 +59,11 @@ RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank) {
 
 namespace {
 
-/// Model FLOPs of all micro-batches: what MFU is counted with.
+/// Model FLOPs of all micro-batches, a rank's part of a pipeline: what MFU is counted with.
 double model_flops(const ModelSpec& model, const Plan& plan) {
   double flops = 0;
   for (const auto& unit : model.units) flops += unit.cost.forward_flops + unit.cost.backward_flops;
-  return flops * static_cast<double>(plan.accumulation());
+  return flops * static_cast<double>(plan.accumulation()) / plan.mesh[Axis::pp];
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace tessera::plan {
 
 struct TransformerSizes {
   int64_t dim = 0, ffn_dim = 0, layers = 0;
+  int64_t heads = 0;        ///< 0: of 128 features each
   int64_t kv_dim = 0;       ///< width of keys and values, 0: dim (grouped-query attention has less)
   int64_t text_tokens = 0;  ///< above 0: a cross-attention to that many tokens of width dim
   int64_t vocab = 0;        ///< above 0: an embedding and a head of that many rows
@@ -30,11 +31,14 @@ struct Scenario {
   TransformerSizes sizes;
   int64_t tokens = 0;  ///< of one sample
   Mesh mesh;
+  int gpus = 0;  ///< above 0: the fastest mesh of so many that fits is looked for, and `mesh` is not read
   int64_t global_batch = 1, micro_batch = 1;
   int recompute = 0;  ///< blocks
   Strategy strategy = Strategy::full_shard;
   int prefetch = 1;
   StateFormat states;
+  int experts = 1;      ///< whole networks of which a step trains one; shards of the others rest on the devices
+  double wire = 1;      ///< bytes on a link for each byte of gathered parameters and reduced gradients (0.5: bf16)
   bool frozen = false;  ///< LoRA: base weights have no gradients, states or reductions worth counting
   Machine machine;
   double products = 1;  ///< share of the profile's rates that this run's setting leaves (a power limit)
@@ -48,17 +52,19 @@ struct Scenario {
 struct ScenarioResult {
   ModelSpec model;
   Plan plan;
+  bool fits = true;  ///< nine tenths of the device's memory
   Prediction prediction;
   MemoryCurve memory;
   double seconds = 0;         ///< a step
   double tokens_per_gpu = 0;  ///< tokens/s
   double teraflops = 0;       ///< model TFLOP/s for each GPU, recompute not counted
+  int layouts = 1;            ///< meshes that were tried
 };
 
 /// [[run]] tables. Throws UserError (usage) naming file, run and key.
 std::vector<Scenario> parse_scenarios(std::string_view text, const std::string& file);
 
-/// The network as units with work, on one rank's share of tokens, heads and columns.
+/// The network as units with work, on one rank's share of tokens, heads and columns of scenario.mesh.
 ModelSpec model_of(const Scenario& scenario);
 WorkTable work_of(const Scenario& scenario);
 ScenarioResult run(const Scenario& scenario);

@@ -13,13 +13,21 @@ namespace tessera::plan {
 
 struct UnitWork {
   std::vector<double> products = {};             ///< FLOPs of each matrix product
+  std::vector<double> input_grads = {};          ///< of each in the backward that makes the gradient of an input
+  std::vector<double> weight_grads = {};         ///< of each that makes the gradient of a weight: frozen ones have none
   std::map<std::string, double> attention = {};  ///< FLOPs by site
   double streamed = 0;                           ///< bytes that all other operators read and write
   int operators = 0;                             ///< how many those are
-  double backward_products = 2;  ///< products of a backward for each of the forward; 1 where the weights are frozen
-  /// Collectives inside the unit that nothing hides (tensor parallelism), bytes this rank sends in one forward; its
-  /// backward sends the same again.
-  std::vector<Comm> comm = {};
+  bool backward = true;                          ///< it has one: it is trained, or something before it is
+  /// Collectives inside the unit, bytes this rank sends in one forward and in one backward. Those of kind "ring" travel
+  /// behind the self-attention, nothing hides the others. What the engine runs is in the schedule instead.
+  std::vector<Comm> comm = {}, backward_comm = {};
+
+  /// A product whose weight is trained or frozen, forward and backward.
+  void add_product(double flops, bool trained);
+  double forward_flops() const;
+  /// What training needs; a backward of attention counts twice its forward, what it computes again is not counted.
+  double backward_flops() const;
 };
 
 using WorkTable = std::map<std::string, UnitWork>;  ///< by UnitSpec::kind

@@ -143,7 +143,7 @@ namespace {
 
 int blocks(const Job& job) {
   int count = 0;
-  for (const auto& unit : job.model->units()) count += unit->spec().kind == "block";
+  for (const auto& unit : job.model->units()) count += plan::may_save_less(unit->spec());
   return count;
 }
 

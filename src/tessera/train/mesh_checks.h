@@ -6,8 +6,12 @@
 
 #include "tessera/base/mesh.h"
 #include "tessera/net/model.h"
+#include "tessera/plan/layouts.h"
 
 namespace tessera::train {
+
+/// What bounds the meshes of a model; world and node are left to the caller. `latent` as below.
+plan::LayoutBounds layout_bounds(const net::Denoiser& model, const std::array<int64_t, 4>& latent = {});
 
 /// Throws UserError (usage) naming the nearest values that would do. `latent`: of one sample, [C, F, H, W], to see
 /// whether there are tokens for all ranks; zeros: that is left to the first micro-batch.

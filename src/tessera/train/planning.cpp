@@ -65,6 +65,20 @@ void judge(Planned& planned, const PlanRequest& request) {
                             format_bytes(budget) + "; recompute more units in the plan or raise the budget";
 }
 
+plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
+  plan::Measured result{.model = {}, .machine = request.machine};
+  const net::Batch batch = representative_batch(*request.model, request.latent, samples);
+  plan::ModelSpec& spec = result.model;
+  spec = engine::measure(request.model->units(), batch, request.model_name, {.mesh = request.mesh});
+  spec.resident += request.resident;
+  spec.between_steps = request.between_steps;
+  plan::WorkTable& work = result.machine.work;
+  work = engine::count_work(request.model->units(),
+                            engine::slice(batch, engine::Parallel(request.mesh, request.mesh.world() - 1)));
+  for (plan::UnitSpec& unit : spec.units) unit.cost.backward_flops = work.at(unit.kind).backward_flops();
+  return result;
+}
+
 namespace {
 
 /// Measured for micro-batches of `samples`; the plan is still to come.
@@ -75,13 +89,9 @@ Planned measured(const PlanRequest& request, int64_t samples) {
   planned.budget = request.planner.budget;
   planned.checkpoints_kept = request.checkpoints_kept;
   planned.encoders = request.encoders;
-  const net::Batch batch = representative_batch(*request.model, request.latent, samples);
-  planned.spec = engine::measure(request.model->units(), batch, request.model_name, {.mesh = request.mesh});
-  planned.spec.resident += request.resident;
-  planned.spec.between_steps = request.between_steps;
-  planned.machine = request.machine;
-  planned.machine.work = engine::count_work(
-      request.model->units(), engine::slice(batch, engine::Parallel(request.mesh, request.mesh.world() - 1)));
+  plan::Measured model = measure_model(request, samples);
+  planned.spec = std::move(model.model);
+  planned.machine = std::move(model.machine);
   return planned;
 }
 

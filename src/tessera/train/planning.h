@@ -7,7 +7,7 @@
 #include <array>
 
 #include "tessera/net/model.h"
-#include "tessera/plan/planner.h"
+#include "tessera/plan/layouts.h"
 #include "tessera/train/encoder_bytes.h"
 
 namespace tessera::train {
@@ -47,6 +47,9 @@ struct Planned {
   std::vector<std::string> unit_names() const;
   int highest_rank() const;  ///< the first rank with the highest peak
 };
+
+/// The model and what it computes, as ranks of the request's mesh see them with micro-batches of `samples`.
+plan::Measured measure_model(const PlanRequest& request, int64_t samples);
 
 /// Measures the model, chooses (or takes) the plan and simulates it. When nothing fits, choice.advice says what to
 /// change and what that costs.

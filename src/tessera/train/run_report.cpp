@@ -1,6 +1,7 @@
 #include "tessera/train/run_report.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -137,6 +138,28 @@ void read_lanes(const fs::path& file, ReportInput& in) {
   in.lanes_title = "Lanes over time, step " + std::to_string(step);
 }
 
+/// Seconds of the first rank's instructions by kind, as predicted and as measured: sums of what trace.json has.
+ReportInput::Table predicted_and_measured(const fs::path& trace) {
+  ReportInput::Table table{
+      "A step by kind of instruction, rank 0", {"instructions", "predicted", "measured (waiting included)"}, {}};
+  std::ifstream in(trace);
+  const AnyJson json = in ? AnyJson::parse(in, nullptr, false) : AnyJson();
+  if (!json.is_object() || !json.contains("traceEvents")) return table;
+  std::map<int, std::string> lanes;  // "predicted: rank 0 and 1 alike", by process
+  std::map<std::string, std::array<double, 2>> seconds;
+  for (const AnyJson& event : json["traceEvents"]) {
+    const int process = event.value("pid", 0);
+    if (event.value("name", "") == "process_name") lanes[process] = event["args"].value("name", "");
+    if (event.value("ph", "") != "X") continue;
+    for (const int which : {0, 1})
+      if (lanes[process].starts_with(which == 0 ? "predicted: rank 0" : "measured: rank 0,"))
+        seconds[event.value("cat", "")][static_cast<size_t>(which)] += event.value("dur", 0.0) / 1e6;
+  }
+  for (const auto& [op, both] : seconds)
+    if (both[0] + both[1] > 0) table.rows.push_back({op, format_seconds(both[0]), format_seconds(both[1])});
+  return table;
+}
+
 /// A few frames of a stored clip; none where it is gone, or this build reads no video.
 std::vector<std::vector<uint8_t>> pictures(const fs::path& clip) {
   std::vector<std::vector<uint8_t>> jpegs;
@@ -178,6 +201,7 @@ ReportInput single(const RunFolder& run) {
   in.ranks = memory(run);
   read_lanes(run.folder() / "schedule.jsonl", in);
   in.strips = strips(run);
+  in.tables.push_back(predicted_and_measured(run.folder() / "trace.json"));
   ReportInput::Table troubles{"Faults and skipped steps", {"step", "what", "why"}, {}};
   for (const RunEvent& event : run.events())
     if (event.type == "skip" || event.type == "fault")

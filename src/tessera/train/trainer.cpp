@@ -8,6 +8,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/executor.h"
@@ -20,6 +21,8 @@
 #include "tessera/train/export.h"
 #include "tessera/train/job.h"
 #include "tessera/train/lora_run.h"
+#include "tessera/train/objective.h"
+#include "tessera/train/plan_view.h"
 #include "tessera/train/progress.h"
 #include "tessera/train/rank_watch.h"
 #include "tessera/train/run_log.h"
@@ -432,9 +435,18 @@ class Trainer {
     if (rank_ == 0) {
       if (!trace_.empty()) join_ranks(trace_);
       join_ranks(schedule);
+      checkpoint::write_text((out_ / "trace.json").string(), plan_trace(planned(), lines_of_run(schedule)));
       write_run_report({out_}, out_ / "report.html");
     }
     comm_.barrier();
+  }
+
+  /// Of the file of all ranks.
+  static std::vector<std::string> lines_of_run(const std::string& file) {
+    std::vector<std::string> all;
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    return all;
   }
 
   /// FILE from FILE.rank-0, FILE.rank-1, ..., which go.

@@ -1,0 +1,64 @@
+#include "tessera/train/plan_layouts.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+#include "tessera/train/mesh_checks.h"
+
+namespace tessera::train {
+
+namespace {
+
+constexpr size_t kShown = 12;
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(width, text.size() + 2), ' ');
+  return text;
+}
+
+std::string layout_row(const plan::Layout& layout) {
+  const plan::Choice& c = layout.choice;
+  const std::string plan = c.plan.summary();
+  return padded(layout.mesh.to_string(), 40) + padded(c.fits ? format_seconds(c.seconds) : "does not fit", 16) +
+         padded(format_bytes(c.memory.peak), 12) + padded(format_bytes(c.memory.host.total()), 12) +
+         plan.substr(0, plan.find(", global batch")) + "\n";
+}
+
+}  // namespace
+
+std::string layouts_text(const PlanRequest& request) {
+  plan::LayoutBounds bounds = layout_bounds(*request.model, request.latent);
+  bounds.world = request.mesh.world();
+  bounds.node = request.machine.profile.devices;
+  plan::PlannerInput input = request.planner;
+  if (request.any_micro_batch) input.micro_batch = 1;
+  // What a model costs a rank depends on who shares its tokens and features, not on who has other samples.
+  std::map<std::array<int, 3>, plan::Measured> known;
+  const auto measure = [&](const Mesh& mesh) {
+    const std::array key = {mesh[Axis::cp], mesh[Axis::sp], mesh[Axis::tp]};
+    const auto it = known.find(key);
+    if (it != known.end()) return it->second;
+    PlanRequest there = request;
+    there.mesh = Mesh{};
+    for (Axis axis : plan::kSequenceAxes) there.mesh[axis] = mesh[axis];
+    return known.emplace(key, measure_model(there, input.micro_batch)).first->second;
+  };
+  const auto found = plan::search_layouts(bounds, input, measure);
+  if (found.empty())
+    throw UserError(Exit::usage, "plan.layouts",
+                    "no mesh of " + std::to_string(bounds.world) + " ranks takes a global batch of " +
+                        std::to_string(input.global_batch),
+                    "give train.global_batch more samples, or fewer ranks");
+  std::string text = "layouts of " + std::to_string(bounds.world) + " ranks, global batch " +
+                     std::to_string(input.global_batch) + " in micro-batches of " + std::to_string(input.micro_batch) +
+                     ": " + std::to_string(found.size()) + " tried, the fastest first\n" + padded("mesh", 40) +
+                     padded("a step", 16) + padded("device", 12) + padded("host", 12) + "plan\n";
+  for (size_t i = 0; i < std::min(kShown, found.size()); ++i) text += layout_row(found[i]);
+  if (found.front().choice.fits) text += "use --mesh " + found.front().mesh.to_string() + "\n";
+  return text;
+}
+
+}  // namespace tessera::train
