@@ -56,6 +56,14 @@ TEST(Simulate, ARunningTransferTakesItsShareOfCompute) {
   EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::comm), 0.5);
 }
 
+TEST(Simulate, AWaitForAGatherThatItselfWaitsForACopyCountsAsACopy) {
+  // copy 0-3 | gather 3-4 | compute 4-5
+  const Timeline t = simulate({{{copy(3), transfer(kGather, 1, {0}), compute(1, {1})}}}, {});
+  EXPECT_DOUBLE_EQ(t.seconds, 5);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::copy), 3);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::comm), 1);
+}
+
 TEST(Simulate, CopiesAndTheOptimiserAreSharesOfTheirOwn) {
   // copy 0-3 | compute 3-4 | update 4-6
   const Timeline t = simulate({{{copy(3), compute(1, {0}), compute(2, {}, Share::optimizer)}}}, {});

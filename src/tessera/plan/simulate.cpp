@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "tessera/base/check.h"
@@ -207,20 +208,32 @@ class Simulator {
 
   /// What a compute lane that stands still waits for.
   Share awaited(int r, const LaneState* compute) const {
-    const State& s = ranks_[r];
-    int lane_of_cause = -1;
-    if (compute && compute->task() >= 0) {
-      for (int w : task(r, *compute).wait)
-        if (!s.done[w]) lane_of_cause = input_[r].tasks[w].lane;
-    }
-    for (size_t l = 0; l < s.lanes.size(); ++l) {  // the lane it waits for; at the end of the step any that still runs
-      const LaneState& lane = s.lanes[l];
-      if (lane.task() < 0 || !lane.begun || (lane_of_cause >= 0 && static_cast<int>(l) != lane_of_cause)) continue;
-      if (awaits_a_stage(r, lane)) return Share::bubble;
-      const Share share = task(r, lane).phases[lane.phase].share;
-      return share == Share::compute ? Share::comm : share;
-    }
+    if (compute && compute->task() >= 0)
+      if (const auto share = cause(r, *compute, 0)) return *share;
+    for (const LaneState& lane : ranks_[r].lanes)  // at the end of the step: any that still runs
+      if (lane.task() >= 0 && lane.begun) return share_of(r, lane);
     return Share::comm;
+  }
+
+  /// What runs at the root of the waits that keep the lane's next task from beginning: a gather may itself wait for the
+  /// disk.
+  std::optional<Share> cause(int r, const LaneState& lane, int depth) const {
+    constexpr int kDeepest = 64;  // of waits for waits; beyond it they go round, and others will tell
+    if (depth > kDeepest) return std::nullopt;
+    for (int w : task(r, lane).wait) {
+      if (ranks_[r].done[w]) continue;
+      const LaneState& other = ranks_[r].lanes[input_[r].tasks[w].lane];  // at w, or at one before it
+      if (other.task() < 0) continue;
+      if (other.begun) return share_of(r, other);
+      if (const auto share = cause(r, other, depth + 1)) return share;
+    }
+    return std::nullopt;
+  }
+
+  Share share_of(int r, const LaneState& lane) const {
+    if (awaits_a_stage(r, lane)) return Share::bubble;
+    const Share share = task(r, lane).phases[lane.phase].share;
+    return share == Share::compute ? Share::comm : share;
   }
 
   [[noreturn]] void deadlock() const {
