@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kShown = 12;
 
-std::string padded(std::string text, size_t width) {
+std::string in_column(std::string text, size_t width) {
   text.resize(std::max(width, text.size() + 2), ' ');
   return text;
 }
@@ -22,8 +22,8 @@ std::string padded(std::string text, size_t width) {
 std::string layout_row(const plan::Layout& layout) {
   const plan::Choice& c = layout.choice;
   const std::string plan = c.plan.summary();
-  return padded(layout.mesh.to_string(), 40) + padded(c.fits ? format_seconds(c.seconds) : "does not fit", 16) +
-         padded(format_bytes(c.memory.peak), 12) + padded(format_bytes(c.memory.host.total()), 12) +
+  return in_column(layout.mesh.to_string(), 40) + in_column(c.fits ? format_seconds(c.seconds) : "does not fit", 16) +
+         in_column(format_bytes(c.memory.peak), 12) + in_column(format_bytes(c.memory.host.total()), 12) +
          plan.substr(0, plan.find(", global batch")) + "\n";
 }
 
@@ -54,8 +54,8 @@ std::string layouts_text(const PlanRequest& request) {
                     "give train.global_batch more samples, or fewer ranks");
   std::string text = "layouts of " + std::to_string(bounds.world) + " ranks, global batch " +
                      std::to_string(input.global_batch) + " in micro-batches of " + std::to_string(input.micro_batch) +
-                     ": " + std::to_string(found.size()) + " tried, the fastest first\n" + padded("mesh", 40) +
-                     padded("a step", 16) + padded("device", 12) + padded("host", 12) + "plan\n";
+                     ": " + std::to_string(found.size()) + " tried, the fastest first\n" + in_column("mesh", 40) +
+                     in_column("a step", 16) + in_column("device", 12) + in_column("host", 12) + "plan\n";
   for (size_t i = 0; i < std::min(kShown, found.size()); ++i) text += layout_row(found[i]);
   if (found.front().choice.fits) text += "use --mesh " + found.front().mesh.to_string() + "\n";
   return text;
