@@ -1,6 +1,8 @@
 // The device tier never takes more than the plan says, and not much less.
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "program.h"
 
 namespace tessera::testing {
@@ -128,6 +130,41 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"nvme", 2, {"--plan.parameters", "nvme", "--plan.gradients", "host", "--plan.states", "nvme"}},
         Case{"activations", 1, {"--plan.activations", "offload"}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+/// Activations in fewer bits: lossy, measured, and smaller.
+TEST(Compressed, ActivationsTakeLessAndTheirErrorIsInMetricsAndReport) {
+  const auto trained = [&](const std::string& policy) {
+    std::vector<std::string> flags = kWide;
+    for (const char* word : {"--plan.activations", policy.c_str()}) flags.emplace_back(word);
+    const Result r = shared().train(1, "compressed-" + policy, flags);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return shared().metrics("compressed-" + policy);
+  };
+  const auto exact = trained("keep");
+  EXPECT_FALSE(exact.back()["ranks"][0].contains("compression_error"));
+  for (const auto& [policy, bound] : {std::pair("int8", 0.02), {"offload_fp8", 0.05}}) {
+    const auto steps = trained(policy);
+    ASSERT_EQ(steps.size(), exact.size());
+    EXPECT_EQ(steps[0]["loss"], exact[0]["loss"]) << "the forward is exact";
+    EXPECT_NE(steps.back()["grad_norm"], exact.back()["grad_norm"]) << "and the backward is not";
+    for (size_t s = 0; s < steps.size(); ++s) {
+      const auto& error = steps[s]["ranks"][0]["compression_error"];
+      EXPECT_GT(error["mean"].get<double>(), 0);
+      EXPECT_GE(error["max"].get<double>(), error["mean"].get<double>());
+      EXPECT_LT(error["max"].get<double>(), bound) << policy;
+      EXPECT_NEAR(steps[s]["loss"].get<double>(), exact[s]["loss"].get<double>(),
+                  bound * exact[s]["loss"].get<double>());
+    }
+    const auto& rank = steps.back()["ranks"][0];
+    const double peak = rank["peak_bytes"], predicted = rank["predicted_peak_bytes"];
+    EXPECT_LE(peak, predicted) << policy;
+    EXPECT_GE(peak, predicted - std::max(0.02 * predicted, 1048576.0)) << policy;
+    EXPECT_LT(peak, exact.back()["ranks"][0]["peak_bytes"].get<double>()) << policy;
+    std::ifstream report(shared().out(std::string("compressed-") + policy) + "/report.html");
+    const std::string page{std::istreambuf_iterator<char>(report), {}};
+    EXPECT_NE(page.find("error of compressed activations"), std::string::npos);
+  }
+}
 
 // 130 blocks of 1.1 MiB: the parameters alone are more than twenty times what the device may hold.
 TEST(LargeModel, AModelTwentyTimesTheDeviceTrainsFromDiskToTheSameLoss) {

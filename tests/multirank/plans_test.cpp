@@ -41,6 +41,16 @@ TEST(RandomPlans, GiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
   }
 }
 
+TEST(RandomPlans, ThatKeepActivationsInFewerBitsStayCloseInTheMemoryTheyPredict) {
+  for (const auto& [layout, seed] :
+       {std::pair(kLayouts[0], 0), {kLayouts[1], 8}, {kLayouts[6], 16}, {kLayouts[7], 24}}) {
+    const Result r = on_ranks(layout.ranks, layout.mesh, 1000000 + seed, 1000008 + seed);
+    EXPECT_EQ(r.code, 0) << layout.mesh << "\n" << r.output;
+  }
+  const Result pipeline = on_ranks(2, "pp=2", 1000032, 1000038);
+  EXPECT_EQ(pipeline.code, 0) << "pp=2\n" << pipeline.output;
+}
+
 TEST(RandomPlans, GiveTheSameOverManyMore) {
   MatrixPart part("random plans executed", 120);
   for (int i : part) {

@@ -175,6 +175,20 @@ TEST(PlanToml, ErrorsNameFileKeyAndTheNearestName) {
   expect_refusal("[[units]]\nname = \"*\"\nreshard_after_forward = 3", {"reshard_after_forward", "true or false"});
 }
 
+TEST(Plan, FewerBitsAreWrittenAndReadByName) {
+  const ModelSpec spec = toy::model(6);
+  Plan plan = toy::plan(spec, "dp_shard=2", 8, 2, 1);
+  plan.units[1].activations = Policy::int8;
+  plan.units[2].activations = Policy::offload_fp8;
+  plan.units[3].sites = {{"attn", Policy::bf16}, {"boundary", Policy::offload_fp16}};
+  EXPECT_EQ(Plan::from_toml(plan.to_toml(toy::names(spec)), "p.toml", toy::names(spec)), plan);
+  EXPECT_TRUE(plan.units[2].offloads() && plan.units[2].compresses());
+  EXPECT_FALSE(plan.units[1].offloads());
+  EXPECT_EQ(form(Policy::offload_fp8), Form::fp8);
+  EXPECT_EQ(form(Policy::bf16), Form::bf16);
+  EXPECT_NE(plan.summary().find("int8 1, offload_fp8 1"), std::string::npos) << plan.summary();
+}
+
 TEST(Plan, SummaryCountsPolicies) {
   Plan plan = toy::plan(toy::model(6), "dp_shard=2", 8, 2, 1);
   plan.units[1].activations = plan.units[2].activations = Policy::recompute;

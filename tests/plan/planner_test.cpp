@@ -120,6 +120,33 @@ TEST(Planner, WhatIsSetByHandIsKept) {
   }
 }
 
+TEST(Planner, FewerBitsAreForBlocksAndOnlyWhereAskedForByName) {
+  for (const Policy policy : {Policy::int8, Policy::offload_bf16}) {
+    PlannerInput in = input(0);
+    in.activations = policy;
+    const Choice choice = choose(model(), kTwo, in, machine());
+    ASSERT_TRUE(choice.fits) << choice.advice;
+    for (size_t u = 0; u < choice.plan.units.size(); ++u)
+      EXPECT_EQ(choice.plan.units[u].activations, u == 0 || u + 1 == choice.plan.units.size() ? Policy::keep : policy);
+  }
+  for (const int64_t budget : {int64_t{0}, choose(model(), kTwo, input(0), machine()).memory.peak / 2}) {
+    const Choice free = choose(model(), kTwo, input(budget, 1 << 30), machine());
+    for (const Candidate& candidate : free.candidates)
+      for (const UnitPlan& unit : candidate.plan.units) EXPECT_FALSE(unit.compresses()) << candidate.plan.summary();
+  }
+}
+
+TEST(Planner, ANumberOfBlocksThatRecomputeContradictsAnotherPolicy) {
+  for (const auto& [activations, blocks] : {std::pair(Policy::int8, 2), {Policy::keep, 1}, {Policy::recompute, 0}}) {
+    PlannerInput in = input(0);
+    in.activations = activations, in.recompute_units = blocks;
+    EXPECT_THROW(choose(model(), kTwo, in, machine()), UserError) << name(activations);
+  }
+  PlannerInput none = input(0);
+  none.activations = Policy::fp8, none.recompute_units = 0;
+  EXPECT_TRUE(choose(model(), kTwo, none, machine()).fits);
+}
+
 TEST(Planner, InputsOfRecomputedBlocksWaitOnTheHostWhereThatIsAskedFor) {
   PlannerInput in = input(0);
   in.activations = Policy::recompute, in.boundary = Policy::offload;

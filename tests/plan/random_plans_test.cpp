@@ -167,7 +167,7 @@ bool forget_the_fetch(Edit& edit, Random& random) {
   const int use = edit.find(
       [&](const Line& l) {
         return same_unit(l, edit[k]) && l.in.micro == edit[k].in.micro &&
-               (l.in.op == Op::recompute || l.in.op == Op::backward);
+               (l.in.op == Op::expand || l.in.op == Op::recompute || l.in.op == Op::backward);
       },
       k);
   if (use < 0) return false;
@@ -196,6 +196,8 @@ constexpr Mutation kMutations[] = {
     {"delete a stash", remove_one<Op::stash>},
     {"delete a drop", remove_one<Op::drop>},
     {"delete a fetch", remove_one<Op::fetch>},
+    {"delete a compress", remove_one<Op::compress>},
+    {"delete an expand", remove_one<Op::expand>},
     {"forget to wait for the fetch", forget_the_fetch},
     {"add a gradient to nothing", add_to_nothing},
     {"begin a sum anew", lose_the_sum},

@@ -19,7 +19,14 @@ inline ModelSpec model(int blocks, int64_t width = 40) {
     u.cost.recompute_saved = u.cost.saved, u.cost.recompute_peak = 704 * rows, u.cost.backward_peak = 64 * rows;
     u.cost.grad_in = 64 * rows;
     u.cost.saved_by_site = {{"norm", 192 * rows}, {"attn", 320 * rows}, {"ffn", 128 * rows}};
+    const auto compact = [](int64_t bytes) {  // floats: half in 16 bits, a quarter and scales in 8
+      const Compact::InForm half = {bytes, bytes / 2}, quarter = {bytes, bytes / 4 + 64};
+      return Compact{{half, half, quarter, quarter}};
+    };
+    u.cost.compact_by_site = {{"norm", {}}, {"attn", compact(256 * rows)}, {"ffn", compact(128 * rows)}};
+    u.cost.compact_out = compact(64 * rows);
     if (kind == "block") {
+      u.cost.compact_attention = {{"attn", compact(96 * rows)}, {"cross", compact(48 * rows)}};
       u.cost.attention = {{"attn", 128 * rows}, {"cross", 64 * rows}};
       for (const auto& [sites, kept] : {std::pair("attn", 128), {"cross", 64}, {"attn,cross", 192}})
         u.cost.replays[sites] = {(128 + kept) * rows, (640 - kept) * rows, (704 - kept) * rows, 0};
@@ -76,19 +83,24 @@ inline ModelSpec random_model(Random& random) {
   return spec;
 }
 
+/// Any of them; those that are exact more often.
+inline Policy random_policy(Random& random) {
+  return static_cast<Policy>(draw(random, 0, 3) ? draw(random, 0, 2) : draw(random, 0, kPolicies - 1));
+}
+
 inline Plan random_plan(Random& random, const ModelSpec& spec, int most_ranks_an_axis = 4) {
   const std::string mesh = "dp_replicate=" + std::to_string(draw(random, 1, most_ranks_an_axis)) +
                            ",dp_shard=" + std::to_string(draw(random, 1, most_ranks_an_axis));
   Plan p = plan(spec, mesh, draw(random, 1, 20), draw(random, 1, 3), draw(random, 0, 3));
   for (auto& unit : p.units) {
-    unit.activations = static_cast<Policy>(draw(random, 0, 2));
+    unit.activations = random_policy(random);
     unit.strategy = draw(random, 0, 1) ? Strategy::full_shard : static_cast<Strategy>(draw(random, 1, 3));
     unit.reduce_once = draw(random, 0, 2) == 0;
     for (Tier* tier : {&unit.parameters, &unit.gradients, &unit.states})
       *tier = draw(random, 0, 1) ? Tier::device : static_cast<Tier>(draw(random, 1, 2));
     for (const char* site : {"boundary", "attn", "cross", "norm"}) {
       if (draw(random, 0, 3)) continue;
-      const auto policy = static_cast<Policy>(draw(random, 0, 2));
+      const Policy policy = random_policy(random);
       if (policy != Policy::recompute || unit.activations == Policy::recompute) unit.sites[site] = policy;
     }
   }
