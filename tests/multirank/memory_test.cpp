@@ -66,6 +66,43 @@ TEST_P(Memory, PersistentBytesAreTheShareOfTheRank) {
   }
 }
 
+/// Slots and what is saved have half the bytes, and what is widened for a while is predicted too.
+class Halves : public Memory {};
+
+double peak_of(const Case& run, const std::string& name, const std::string& type) {
+  std::vector<std::string> flags = kWide;
+  flags.insert(flags.end(), run.flags.begin(), run.flags.end());
+  flags.insert(flags.end(), {"--plan.compute_dtype", type});
+  const Result r = shared().train(run.ranks, name, flags);
+  EXPECT_EQ(r.code, 0) << r.output;
+  double highest = 0;
+  for (const auto& rank : shared().metrics(name).back()["ranks"]) {
+    const double peak = rank["peak_bytes"], predicted = rank["predicted_peak_bytes"];
+    EXPECT_LE(peak, predicted) << name;
+    EXPECT_GE(peak, predicted - std::max(0.02 * predicted, 1048576.0)) << name;
+    highest = std::max(highest, peak);
+  }
+  return highest;
+}
+
+TEST_P(Halves, PeakIsWithinTwoPercentOfThePlanAndNeverAbove) {
+  peak_of(GetParam(), std::string("halves-") + GetParam().name, "bf16");
+}
+
+TEST(HalvesOfShards, TakeLessThanFp32WhereParametersAreSharded) {
+  const Case sharded = {"sharded", 2, {"--plan.strategy", "full_shard"}};
+  EXPECT_LT(peak_of(sharded, "halves-16", "bf16"), peak_of(sharded, "halves-32", "fp32"));
+}
+
+INSTANTIATE_TEST_SUITE_P(, Halves,
+                         ::testing::Values(Case{"two", 2, {}}, Case{"recompute", 2, {"--plan.recompute", "all"}},
+                                           Case{"offload", 2, {"--plan.activations", "offload"}},
+                                           Case{"stages",
+                                                2,
+                                                {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.pipeline",
+                                                 "zero_bubble"}}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 /// Stages of a pipeline differ in what they hold; each is predicted.
 class Pipelines : public Memory {};
 

@@ -163,5 +163,111 @@ INSTANTIATE_TEST_SUITE_P(, StateMemory,
                                            Form{"bf16", "bf16", "bf16", 10}, Form{"bf16x8", "bf16", "int8", 8.03}),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// Computing in 16 bits: what a step sends and takes, and the curve.
+
+double loss_of(const nlohmann::json& step) { return step["loss"].get<double>(); }
+
+double sent(const std::string& name) {
+  double bytes = 0;
+  for (const auto& rank : shared().metrics(name).back()["ranks"])
+    for (const auto& [axis, n] : rank["sent_bytes"].items()) bytes += n.get<double>();
+  return bytes;
+}
+
+// A product of bf16 operands is off by 2^-9 of each, at random; a loss is the mean of thousands of them. One percent is
+// what is left of them in a curve that falls by half.
+TEST(Compute, InBf16FollowsTheCurveOfFp32AndIsTheSameOnTwoRanks) {
+  const Flags steps = {"--run.steps", "16", "--train.global_batch", "2", "--train.lr", "1e-3"};
+  const auto with = [&](Flags more) { return more.insert(more.end(), steps.begin(), steps.end()), more; };
+  train(1, "compute-fp32", with({}));
+  train(1, "compute-bf16", with({"--plan.compute_dtype", "bf16"}));
+  train(2, "compute-bf16-2", with({"--plan.compute_dtype", "bf16"}));
+  const auto whole = shared().metrics("compute-fp32"), half = shared().metrics("compute-bf16"),
+             two = shared().metrics("compute-bf16-2");
+  ASSERT_EQ(half.size(), whole.size());
+  ASSERT_EQ(two.size(), whole.size());
+  EXPECT_NE(curve("compute-bf16"), curve("compute-fp32"));
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_NEAR(loss_of(half[i]) / loss_of(whole[i]), 1, 0.01) << "step " << i + 1;
+    EXPECT_NEAR(loss_of(two[i]) / loss_of(half[i]), 1, i == 0 ? 1e-4 : 2e-3) << "step " << i + 1;
+  }
+}
+
+TEST(Compute, In16BitsHalvesWhatAStepSends) {
+  const Flags flags = {"--run.steps",     "3", "--plan.strategy",     "full_shard", "--plan.recompute", "none",
+                       "--plan.prefetch", "1", "--train.micro_batch", "1"};
+  const auto with = [&](Flags more) { return more.insert(more.end(), flags.begin(), flags.end()), more; };
+  train(2, "sent-32", with({}));
+  train(2, "sent-16", with({"--plan.compute_dtype", "bf16", "--plan.reduce_dtype", "bf16"}));
+  train(2, "sent-gathers-16", with({"--plan.compute_dtype", "bf16"}));
+  EXPECT_EQ(sent("sent-16") * 2, sent("sent-32"));
+  EXPECT_LT(sent("sent-gathers-16"), sent("sent-32"));
+  EXPECT_GT(sent("sent-gathers-16"), sent("sent-16"));
+  // Gradients of replicas and of units that are whole on every rank go another way.
+  train(2, "sent-whole-16", {"--run.steps", "3", "--plan.strategy", "no_shard", "--plan.reduce_dtype", "bf16"});
+  train(2, "sent-whole-32", {"--run.steps", "3", "--plan.strategy", "no_shard"});
+  EXPECT_EQ(sent("sent-whole-16") * 2, sent("sent-whole-32"));
+  const auto rounded = shared().metrics("sent-whole-16"), exact = shared().metrics("sent-whole-32");
+  for (size_t i = 0; i < exact.size(); ++i) EXPECT_NEAR(loss_of(rounded[i]) / loss_of(exact[i]), 1, 2e-3) << i;
+}
+
+/// Step -> loss scale it ran with; negative where it was skipped.
+std::map<int64_t, double> scales(const std::string& name) {
+  std::map<int64_t, double> all;
+  for (const char* type : {"step", "skip"})
+    for (const auto& line : shared().metrics(name, type)) {
+      const double scale = line["loss_scale"];
+      all[line["step"].get<int64_t>()] = std::string(type) == "skip" ? -scale : scale;
+    }
+  return all;
+}
+
+TEST(LossScale, HalvesWithEveryStepThatOverflowsGrowsAgainAndIsKeptByCheckpoints) {
+  const Flags flags = {"--run.steps",
+                       "24",
+                       "--checkpoint.every",
+                       "20",
+                       "--plan.compute_dtype",
+                       "fp16",
+                       "--train.loss_scale",
+                       "281474976710656",
+                       "--train.loss_scale_window",
+                       "3"};
+  train(2, "fp16", flags);
+  const auto all = scales("fp16");
+  ASSERT_EQ(all.size(), 24u) << "every step ran or was skipped";
+  EXPECT_EQ(all.at(1), 281474976710656.0) << "2^48; the head is zero at first, and so are the gradients of blocks";
+  int whole = 0, steps = 0;
+  for (int64_t step = 1; step < 24; ++step) {
+    const double scale = all.at(step);
+    whole = scale < 0 ? 0 : whole + 1;
+    steps += scale > 0;
+    const double next = scale < 0 ? -scale / 2 : whole == 3 ? 2 * scale : scale;
+    EXPECT_EQ(std::abs(all.at(step + 1)), next) << "after step " << step;
+    if (whole == 3) whole = 0;
+  }
+  EXPECT_GT(steps, 5) << "the scale found its place";
+  EXPECT_LT(steps, 23) << "and overflowed on the way";
+  // From the checkpoint on it goes as if it had not stopped.
+  std::filesystem::remove_all(shared().out("fp16") + "/checkpoints/step-000024");
+  train(2, "fp16", flags);
+  EXPECT_EQ(scales("fp16"), all);
+}
+
+TEST(Compute, RefusesWhatItCannotHonour) {
+  const auto refusal = [&](Flags flags) {
+    flags.insert(flags.end(), {"--run.steps", "1"});
+    const Result r = shared().train(1, "refused", flags);
+    EXPECT_EQ(r.code, 2) << r.output;
+    return r.output;
+  };
+  EXPECT_NE(refusal({"--plan.compute_dtype", "fp16", "--plan.masters", "split"}).find("gathered as \"bf16\""),
+            std::string::npos);
+  EXPECT_NE(refusal({"--plan.compute_dtype", "bf16", "--train.mode", "lora"}).find("run in fp32"), std::string::npos);
+  EXPECT_NE(refusal({"--plan.compute_dtype", "bf16", "--mesh.sp", "2"}).find("exchange fp32"), std::string::npos);
+  EXPECT_NE(refusal({"--plan.compute_dtype", "bf16", "--plan.param_dtype", "fp32"}).find("follows compute_dtype"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tessera::testing

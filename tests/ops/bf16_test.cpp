@@ -94,19 +94,5 @@ TEST(StochasticRounding, LeavesInfiniteAndNaNAsTheyAre) {
   EXPECT_TRUE(std::isnan(back));
 }
 
-TEST(Widening, InPlaceEqualsACopyForAnyLength) {
-  for (const int64_t n : {1, 2, 5, 1023, 1024, 1025, 5000}) {
-    std::vector<float> slot(n);
-    auto* packed = reinterpret_cast<uint16_t*>(slot.data()) + n;
-    RandomKey(n, Purpose::test).half_words(packed, 0, n);
-    for (int64_t i = 0; i < n; ++i) packed[i] &= 0x7f7f;  // finite
-    std::vector<uint16_t> copy(packed, packed + n);
-    std::vector<float> expected(n);
-    from_bf16(expected.data(), copy.data(), n);
-    widen_in_place(slot.data(), n);
-    EXPECT_EQ(slot, expected) << n;
-  }
-}
-
 }  // namespace
 }  // namespace tessera::ops

@@ -19,7 +19,10 @@ TEST(RandomPlans, FiveHundredCompileAndKeepTheRules) {
   Random random(11);
   for (int n = 0; n < 500; ++n) {
     const ModelSpec spec = toy::random_model(random);
-    const Plan plan = toy::random_plan(random, spec, n % 5 == 0 ? 4 : 2);
+    Plan plan = toy::random_plan(random, spec, n % 5 == 0 ? 4 : 2);
+    if (n % 3 == 1) plan.param_dtype = ParamType::bf16;
+    if (n % 6 == 1) plan.compute = ParamType::bf16;
+    if (n % 4 == 1) plan.reduce = ParamType::fp16;
     const auto violations = check(toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2)));
     ASSERT_TRUE(violations.empty()) << plan.to_toml(toy::names(spec)) << toy::text(violations);
   }

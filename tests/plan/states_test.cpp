@@ -86,12 +86,36 @@ TEST(States, APlanKeepsItsFormatAsAFile) {
   EXPECT_EQ(Plan::from_toml("param_dtype = \"bf16\"", "plan.toml", {"stem"}).gathered(), ParamType::bf16);
 }
 
+TEST(States, WhatIsComputedInIsWhatIsGatheredAndLiesInTheSlots) {
+  Plan plan = Plan::from_toml("compute_dtype = \"fp16\"\nreduce_dtype = \"bf16\"", "plan.toml", {"stem"});
+  EXPECT_EQ(plan.gathered(), ParamType::fp16);
+  EXPECT_EQ(plan.slots(), ParamType::fp16);
+  EXPECT_EQ(plan.reduce, ParamType::bf16);
+  EXPECT_EQ(Plan::from_toml(plan.to_toml({"stem"}), "plan.toml", {"stem"}), plan);
+  UnitSpec unit;
+  unit.params = {{.name = "a", .shape = {300}}, {.name = "b", .shape = {100}}};
+  const UnitLayout half = unit_layout(unit, 2, 1, false, 2), whole = unit_layout(unit, 2);
+  EXPECT_EQ(half.total * 2, whole.total) << "slots have half the bytes";
+  EXPECT_EQ(half.grad_total, whole.grad_total) << "gradients are fp32";
+  EXPECT_EQ(half.in_slot(1) * 2, half.in_gradient(1));
+  // Gathered in 16 bits and computed in fp32: widened in slots of fp32.
+  plan.compute = ParamType::fp32;
+  EXPECT_EQ(plan.slots(), ParamType::fp32);
+}
+
 TEST(States, AFileThatContradictsItselfIsRefused) {
-  try {
-    Plan::from_toml("masters = \"split\"\nparam_dtype = \"fp32\"", "plan.toml", {"stem"});
-    FAIL();
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("plan.toml: param_dtype"), std::string::npos) << error.what();
+  const std::pair<const char*, const char*> files[] = {
+      {"masters = \"split\"\nparam_dtype = \"fp32\"", "plan.toml: param_dtype"},
+      {"masters = \"split\"\ncompute_dtype = \"fp16\"", "plan.toml: compute_dtype"},
+      {"param_dtype = \"bf16\"\ncompute_dtype = \"fp16\"", "plan.toml: compute_dtype"},
+      {"compute_dtype = \"bf16\"\n[mesh]\ncp = 2", "plan.toml: compute_dtype"}};
+  for (const auto& [file, where] : files) {
+    try {
+      Plan::from_toml(file, "plan.toml", {"stem"});
+      FAIL() << file;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(where), std::string::npos) << error.what();
+    }
   }
 }
 

@@ -75,7 +75,7 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& x) {
   return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b) {
     const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
     if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/false, part);
-    return ops::linear(input, w, b, store_.anchor(unit_));
+    return ops::linear(input, w, b, store_.anchor(unit_), type_);
   });
 }
 Tensor ShardContext::gelu_linear(std::string_view site, const Tensor& x) {
@@ -84,13 +84,13 @@ Tensor ShardContext::gelu_linear(std::string_view site, const Tensor& x) {
   return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b) {
     const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
     if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/true, part);
-    return ops::gelu_linear(input, w, b, store_.anchor(unit_));
+    return ops::gelu_linear(input, w, b, store_.anchor(unit_), type_);
   });
 }
 Tensor ShardContext::layer_norm(std::string_view site, const Tensor& x, double eps) {
   SavedStorages::at_site(site);
   ops::WeightSite& w = weight(site, ".weight");
-  return ops::layer_norm(x, w, weight(site, ".bias"), eps, anchor(w));
+  return ops::layer_norm(x, w, weight(site, ".bias"), eps, anchor(w), type_);
 }
 Tensor ShardContext::rms_norm(std::string_view site, const Tensor& x, double eps) {
   SavedStorages::at_site(site);
@@ -107,7 +107,7 @@ Tensor ShardContext::rms_norm_rope(std::string_view site, const Tensor& x, int64
 Tensor ShardContext::modulated_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
                                     double eps) {
   SavedStorages::at_site(site);
-  return ops::modulated_norm(x, shift, scale, tokens_.rows, eps);
+  return ops::modulated_norm(x, shift, scale, tokens_.rows, eps, type_);
 }
 Tensor ShardContext::gated_residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor& gate) {
   SavedStorages::at_site(site);
@@ -163,7 +163,7 @@ Tensor ShardContext::image_attention(std::string_view site, const Tensor& q, con
 Tensor ShardContext::frame_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
                                 double eps) {
   SavedStorages::at_site(site);
-  return ops::modulated_norm(x, shift, scale, tokens_.frames.rows, eps);
+  return ops::modulated_norm(x, shift, scale, tokens_.frames.rows, eps, type_);
 }
 Tensor ShardContext::frame_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                      int64_t heads) {

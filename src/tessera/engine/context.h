@@ -23,7 +23,7 @@ struct RunMode {
 class ShardContext final : public net::Context {
  public:
   ShardContext(Store& store, int unit, const net::Tokens& tokens, RunMode mode = {})
-      : store_(store), unit_(unit), tokens_(tokens), mode_(std::move(mode)) {}
+      : store_(store), unit_(unit), type_(store.compute(unit)), tokens_(tokens), mode_(std::move(mode)) {}
 
   const net::Tokens& tokens() const override { return tokens_; }
   Tensor linear(std::string_view site, const Tensor& x) override;
@@ -68,6 +68,7 @@ class ShardContext final : public net::Context {
 
   Store& store_;
   const int unit_;
+  const at::ScalarType type_;  // of products and attention; what is added up over units stays fp32
   const net::Tokens& tokens_;
   const RunMode mode_;
   // What several linears take in a row is gathered over tp once: the input, by address, and the gathered rows.

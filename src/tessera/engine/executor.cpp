@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/executor_run.h"
+#include "tessera/engine/reduce_rounded.h"
 
 namespace tessera::engine {
 
@@ -375,10 +376,15 @@ void Executor::reduce(const plan::Instruction& in, std::vector<plan::Comm>& done
     if (!group) continue;
     const plan::Buffer& buffer = layout.buffers[b];
     const Tensor shard = shards.narrow(0, buffer.held, buffer.shard);
-    const int64_t at = buffer.slot * static_cast<int64_t>(sizeof(float));
-    group->reduce_scatter(shard, store_.arena(in.grad + at, buffer.total), store_.arena(in.scratch + at, buffer.total),
-                          in.add);
-    done.push_back({group->axis(), "reduce_scatter", static_cast<int64_t>(shard.nbytes()) * (group->size() - 1)});
+    const int64_t at = buffer.grad_at * static_cast<int64_t>(sizeof(float));
+    const Tensor whole = store_.arena(in.grad + at, buffer.total),
+                 scratch = store_.arena(in.scratch + at, buffer.total);
+    if (plan_.reduce == plan::ParamType::fp32)
+      group->reduce_scatter(shard, whole, scratch, in.add);
+    else
+      reduce_scatter_rounded(*group, type_of(plan_.reduce), shard, whole, scratch, in.add);
+    done.push_back(
+        {group->axis(), "reduce_scatter", shard.numel() * plan::size_of(plan_.reduce) * (group->size() - 1)});
   }
 }
 
@@ -387,8 +393,11 @@ void Executor::reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>
   const plan::UnitLayout& layout = store_.layout(in.unit);
   const Tensor shards = store_.grad_at(in.unit, in.target);
   const auto sum = [&](comm::Group& group, const Tensor& part) {
-    group.all_reduce(part);
-    done.push_back({group.axis(), "all_reduce", static_cast<int64_t>(part.nbytes())});
+    if (plan_.reduce == plan::ParamType::fp32)
+      group.all_reduce(part);
+    else
+      all_reduce_rounded(group, type_of(plan_.reduce), part);
+    done.push_back({group.axis(), "all_reduce", part.numel() * plan::size_of(plan_.reduce)});
   };
   if (layout.sharded) return sum(outer_, shards);
   for (size_t b = 0; b < layout.buffers.size(); ++b)

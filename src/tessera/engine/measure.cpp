@@ -108,6 +108,7 @@ class Probe {
     one.units = {described};
     plan::Plan whole;  // weights as a rank uses them: what tp cuts, cut
     whole.mesh[Axis::tp] = options_.mesh[Axis::tp];
+    whole.param_dtype = whole.compute = options_.compute;
     whole.units = {{.strategy = plan::Strategy::no_shard}};
     Store store(one, {unit.prefix()}, whole, 0, at::kMeta, options_.train);
     store.bind(0, -1);

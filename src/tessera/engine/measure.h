@@ -4,14 +4,15 @@
 //
 //   plan::ModelSpec spec = measure(model.units(), batch, "wan2.1-t2v-1.3b", {});
 #include "tessera/net/model.h"
-#include "tessera/plan/unit_spec.h"
+#include "tessera/plan/states.h"
 
 namespace tessera::engine {
 
 struct MeasureOptions {
-  bool train = true;        ///< forward only otherwise
-  bool input_grad = false;  ///< gradients of the model's inputs are wanted too
-  Mesh mesh = {};           ///< whose ranks share the tokens: measured on the largest share
+  bool train = true;                                ///< forward only otherwise
+  bool input_grad = false;                          ///< gradients of the model's inputs are wanted too
+  Mesh mesh = {};                                   ///< whose ranks share the tokens: measured on the largest share
+  plan::ParamType compute = plan::ParamType::fp32;  ///< plan.compute
 };
 
 /// `batch` has the shapes of the largest micro-batch; its values are not read.

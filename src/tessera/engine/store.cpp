@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
+#include "tessera/ops/half.h"
 
 namespace tessera::engine {
 
@@ -21,6 +22,17 @@ at::ScalarType stored_type(plan::Stored stored) {
   }
 }
 
+at::ScalarType type_of(plan::ParamType type) {
+  switch (type) {
+    case plan::ParamType::bf16:
+      return at::kBFloat16;
+    case plan::ParamType::fp16:
+      return at::kHalf;
+    default:
+      return at::kFloat;
+  }
+}
+
 Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const plan::Plan& plan, int rank,
              at::Device device, bool trainable, std::string nvme)
     : shard_rank_(plan.mesh.shard_rank(rank)),
@@ -29,6 +41,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       first_replica_(plan.mesh.coordinate(rank, Axis::dp_replicate) == 0),
       masters_(plan.states.masters),
       gathered_(plan.gathered()),
+      slots_(plan.slots()),
       device_(device) {
   for (int e = 1; e < plan.experts; ++e) resting_.push_back(e);
   idle_ = plan.idle;
@@ -138,11 +151,16 @@ std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat, bool g
   for (size_t p = 0; p < views.size(); ++p) {
     if (gradients && !unit.spec.params[p].trainable) continue;
     const plan::UnitLayout::Place& place = unit.layout.params[p];
-    const plan::Stored stored = unit.layout.buffers[place.buffer].stored;
-    const Tensor view =
-        flat.view(at::kByte)
-            .narrow(0, unit.layout.in_slot(static_cast<int>(p)), plan::stored_bytes(stored, place.numel))
-            .view(stored_type(stored));
+    const plan::Buffer& buffer = unit.layout.buffers[place.buffer];
+    const plan::Stored stored = buffer.stored;
+    const auto param = static_cast<int>(p);
+    const at::ScalarType type = stored != plan::Stored::fp32 ? stored_type(stored)
+                                : gradients                  ? at::kFloat
+                                                             : type_of(slots_);
+    const Tensor view = flat.view(at::kByte)
+                            .narrow(0, gradients ? unit.layout.in_gradient(param) : unit.layout.in_slot(param),
+                                    gradients ? place.numel * 4 : unit.layout.slot_bytes(buffer, place.numel))
+                            .view(type);
     if (stored == plan::Stored::int8 || stored == plan::Stored::fp8) {
       views[p] = view;
       continue;
@@ -157,7 +175,7 @@ int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
   const Tensor own = shard(u, b, from),
                place =
-                   arena(slot + buffer.slot * 4, plan::stored_bytes(buffer.stored, buffer.total) / 4).view(at::kByte);
+                   arena(slot + buffer.slot_at, plan::stored_bytes(buffer.stored, buffer.total) / 4).view(at::kByte);
   if (group)
     group->all_gather(place, own);
   else if (place.const_data_ptr() != own.const_data_ptr())
@@ -168,17 +186,22 @@ int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int
 int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t from) {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
   if (buffer.stored != plan::Stored::fp32) return gather_stored(u, b, slot, group, from);
-  const Tensor param = shard(u, b, from), place = arena(slot + buffer.slot * 4, buffer.total);
+  const bool widened = gathered_ != slots_;
+  const Tensor param = shard(u, b, from),
+               place = arena(slot + buffer.slot_at, units_[u].layout.slot_bytes(buffer, buffer.total) / 4);
   Tensor landing = place, own = param;
-  if (gathered_ == plan::ParamType::bf16) {
-    landing = place.view(at::kBFloat16).narrow(0, buffer.total, buffer.total);
+  if (gathered_ != plan::ParamType::fp32) {
+    const at::ScalarType type = type_of(gathered_);
+    landing = place.view(type).narrow(0, widened ? buffer.total : 0, buffer.total);
     // the group finds it where it belongs
     own = landing.narrow(0, units_[u].shard_ranks[b] * buffer.shard, buffer.shard);
     auto* half = static_cast<uint16_t*>(own.mutable_data_ptr());
-    if (param.scalar_type() == at::kFloat)
+    if (param.scalar_type() != at::kFloat)
+      std::memcpy(half, param.const_data_ptr(), param.nbytes());
+    else if (type == at::kBFloat16)
       ops::high_half(half, param.const_data_ptr<float>(), buffer.shard);
     else
-      std::memcpy(half, param.const_data_ptr(), param.nbytes());
+      ops::narrow(half, param.const_data_ptr<float>(), type, buffer.shard);
   }
   int64_t sent = 0;
   if (group) {
@@ -187,18 +210,23 @@ int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t fr
   } else if (own.const_data_ptr() == param.const_data_ptr() && place.const_data_ptr() != param.const_data_ptr()) {
     std::memcpy(place.mutable_data_ptr(), param.const_data_ptr(), param.nbytes());
   }
-  if (gathered_ == plan::ParamType::bf16) ops::widen_in_place(place.mutable_data_ptr<float>(), buffer.total);
+  if (widened) ops::widen_in_place(place.mutable_data_ptr<float>(), type_of(gathered_), buffer.total);
   return sent;
 }
 
 void Store::bind(int u, int64_t slot) {
   Unit& unit = units_[u];
-  check_internal(slot >= 0 || gathered_ == plan::ParamType::fp32, "engine.store",
-                 unit.spec.name + ": parameters that are bf16 need a slot");
+  const bool shapes_only = device_.is_meta();
+  check_internal(slot >= 0 || gathered_ == plan::ParamType::fp32 || shapes_only, "engine.store",
+                 unit.spec.name + ": parameters that are gathered in 16 bits need a slot");
   if (slot < 0) await_param(u);
   auto& views = unit.views[slot];
-  if (views.empty())
-    views = views_of(unit, slot < 0 ? unit.param.view(at::kFloat) : arena(slot, unit.layout.total), false);
+  if (views.empty()) {
+    const Tensor flat = slot >= 0     ? arena(slot, unit.layout.total)
+                        : shapes_only ? at::empty({unit.layout.total}, unit.anchor.options().requires_grad(false))
+                                      : unit.param.view(at::kFloat);
+    views = views_of(unit, flat, false);
+  }
   for (size_t p = 0; p < views.size(); ++p) unit.sites[p].value = views[p];
 }
 
@@ -224,7 +252,7 @@ void Store::bind_grad(int u, int64_t slot, bool fresh) {
       const auto& place = unit.layout.params[buffer.params[i]];
       const int64_t end = place.start + place.numel;
       const int64_t next = i + 1 < buffer.params.size() ? unit.layout.params[buffer.params[i + 1]].start : buffer.total;
-      if (next > end) flat.narrow(0, buffer.slot + end, next - end).zero_();
+      if (next > end) flat.narrow(0, buffer.grad_at + end, next - end).zero_();
     }
   }
 }

@@ -27,6 +27,8 @@ struct Staged {
 
 /// The dtype of a weight that is stored so (ops/frozen.h).
 at::ScalarType stored_type(plan::Stored stored);
+/// Of values that are gathered, computed or reduced so.
+at::ScalarType type_of(plan::ParamType type);
 
 class Store {
  public:
@@ -76,9 +78,10 @@ class Store {
   int64_t host_bytes() const;  ///< of buffers that rest on the host
   int64_t disk_bytes() const;
 
-  /// Fills a slot with one of the unit's buffers, as fp32, from all of `group` (null: from this rank alone, which has
-  /// the whole). `from`: arena offset of this rank's shards, -1 where they rest on the device. Gives the bytes sent.
-  /// What travels as bf16 lands in the upper half of its place and is widened there.
+  /// Fills a slot with one of the unit's buffers, in the plan's form of slots, from all of `group` (null: from this
+  /// rank alone, which has the whole). `from`: arena offset of this rank's shards, -1 where they rest on the device.
+  /// Gives the bytes sent. What travels in 16 bits and computes in fp32 lands in the upper half of its place and is
+  /// widened there.
   int64_t gather(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from = -1);
 
   /// Points the unit's sites at a slot (offset into the arena), or at the shard itself when it is whole (-1).
@@ -155,6 +158,9 @@ class Store {
     const int before_;
   };
 
+  /// What a unit's products and attention run in.
+  at::ScalarType compute(int unit) const { return units_[unit].spec.narrow ? type_of(slots_) : at::kFloat; }
+
   plan::Stored stored(const Part& part) const { return layout(part.unit).buffers[part.buffer].stored; }
 
   int64_t persistent_bytes() const;  ///< parameter and gradient shards
@@ -205,7 +211,7 @@ class Store {
   const int shard_rank_, tp_, tp_rank_;
   const bool first_replica_;
   plan::Masters masters_;
-  plan::ParamType gathered_;
+  const plan::ParamType gathered_, slots_;
   at::Device device_;
   Tensor arena_;
   std::vector<std::unique_ptr<HostMemory>> host_;

@@ -9,6 +9,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/ops/gemm.h"
+#include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
@@ -151,10 +152,35 @@ int64_t longest(const Offsets& offsets) {
   return n;
 }
 
+/// The rows of one head as kernels take them: where they lie, at stride heads * d, or widened into `work`, at stride d.
+const float* head_rows(const Tensor& t, int64_t first, int64_t column, int64_t rows, int64_t d, Scratch& work) {
+  const int64_t ld = t.size(1), at = first * ld + column;
+  if (!is_half(t)) return data(t) + at;
+  float* to = work.take(rows * d);
+  const auto* from = static_cast<const uint16_t*>(t.const_data_ptr()) + at;
+  for (int64_t r = 0; r < rows; ++r) widen(to + r * d, from + r * ld, t.scalar_type(), d);
+  return to;
+}
+/// Where the rows of a head's result go, and the end of it: rounded to where they belong.
+float* head_place(const Tensor& t, int64_t first, int64_t column, int64_t rows, int64_t d, Scratch& work) {
+  return is_half(t) ? work.take(rows * d) : out_data(t) + first * t.size(1) + column;
+}
+void store_head(const Tensor& t, int64_t first, int64_t column, int64_t rows, int64_t d, const float* values) {
+  if (!is_half(t)) return;
+  const int64_t ld = t.size(1);
+  auto* to = static_cast<uint16_t*>(t.mutable_data_ptr()) + first * ld + column;
+  for (int64_t r = 0; r < rows; ++r) narrow(to + r * ld, values + r * d, t.scalar_type(), d);
+}
+/// Floats of scratch for `rows` rows of each of `tensors` tensors of the type of `t`.
+int64_t head_scratch(const Tensor& t, int64_t tensors, int64_t rows, int64_t d) {
+  return is_half(t) ? tensors * rows * d : 0;
+}
+
 /// Calls work(sample, head, scratch) for all, in parallel over heads; `floats` of scratch for each thread.
 template <typename Work>
 void for_each_head(size_t samples, int64_t heads, int64_t floats, const at::TensorOptions& options, const Work& work) {
-  const at::Tensor scratch = at::empty({std::min<int64_t>(heads, at::get_num_threads()), floats}, options);
+  const at::Tensor scratch =
+      at::empty({std::min<int64_t>(heads, at::get_num_threads()), floats}, options.dtype(at::kFloat));
   if (scratch.is_meta()) return;
   at::parallel_for(0, heads, 1, [&](int64_t begin, int64_t end) {
     for (size_t s = 0; s < samples; ++s)
@@ -168,20 +194,24 @@ void forward_into(const Tensor& q, const Tensor& k, const Tensor& v, const float
   const Tensor &out = to.out, &lse = to.lse;  // lse may be some columns of a wider one
   check_internal(q.is_contiguous() && k.is_contiguous() && v.is_contiguous() && out.is_contiguous(), "ops.attention",
                  "q, k, v and the output must be contiguous");
-  for_each_head(q_at.size() - 1, heads, forward_scratch(longest(k_at), d), q.options(),
-                [&](size_t s, int64_t h, Scratch work) {
-                  const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, heads * d, scale};
-                  if (head.q_len == 0) return;
-                  const int64_t at_q = q_at[s] * head.ld + h * d, at_k = k_at[s] * head.ld + h * d;
-                  head_forward(head, data(q) + at_q, data(k) + at_k, data(v) + at_k,
-                               bias ? bias + h * head.q_len * head.k_len : nullptr, out_data(out) + at_q,
-                               out_data(lse) + h * lse.stride(0) + q_at[s], work);
-                });
+  const int64_t room =
+      forward_scratch(longest(k_at), d) + head_scratch(q, 2, longest(q_at), d) + head_scratch(k, 2, longest(k_at), d);
+  for_each_head(q_at.size() - 1, heads, room, q.options(), [&](size_t s, int64_t h, Scratch work) {
+    const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, is_half(q) ? d : heads * d, scale};
+    if (head.q_len == 0) return;
+    const float* queries = head_rows(q, q_at[s], h * d, head.q_len, d, work);
+    const float* keys = head_rows(k, k_at[s], h * d, head.k_len, d, work);
+    const float* values = head_rows(v, k_at[s], h * d, head.k_len, d, work);
+    float* result = head_place(out, q_at[s], h * d, head.q_len, d, work);
+    head_forward(head, queries, keys, values, bias ? bias + h * head.q_len * head.k_len : nullptr, result,
+                 out_data(lse) + h * lse.stride(0) + q_at[s], work);
+    store_head(out, q_at[s], h * d, head.q_len, d, result);
+  });
 }
 
 Tensor run_forward(const Tensor& q, const Tensor& k, const Tensor& v, const float* bias, int64_t heads, float scale,
                    const Offsets& q_at, const Offsets& k_at, Tensor& lse) {
-  AttentionResult result = {at::empty_like(q), at::empty({heads, q.size(0)}, q.options())};
+  AttentionResult result = {at::empty_like(q), at::empty({heads, q.size(0)}, q.options().dtype(at::kFloat))};
   forward_into(q, k, v, bias, heads, scale, q_at, k_at, result);
   lse = std::move(result.lse);
   return std::move(result.out);
@@ -195,17 +225,27 @@ void backward_into(const AttentionInputs& in, const Tensor* out, const Tensor& d
                    const AttentionInputs& grads) {
   const Tensor &q = in.q, &k = in.k, &v = in.v;
   const int64_t d = q.size(1) / heads;
-  for_each_head(q_at.size() - 1, heads, backward_scratch(longest(q_at), d), q.options(),
-                [&](size_t s, int64_t h, Scratch work) {
-                  const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, heads * d, usual_scale(q, heads)};
-                  const int64_t at_q = q_at[s] * head.ld + h * d, at_k = k_at[s] * head.ld + h * d;
-                  float *dk = out_data(grads.k) + at_k, *dv = out_data(grads.v) + at_k;
-                  if (head.q_len == 0) return zero_rows(head, dk), zero_rows(head, dv);
-                  head_backward(head, data(q) + at_q, data(k) + at_k, data(v) + at_k, out ? data(*out) + at_q : nullptr,
-                                data(d_out) + at_q, data(lse) + h * lse.stride(0) + q_at[s],
-                                delta ? data(*delta) + h * delta->stride(0) + q_at[s] : nullptr,
-                                {out_data(grads.q) + at_q, dk, dv}, work);
-                });
+  const int64_t room =
+      backward_scratch(longest(q_at), d) + head_scratch(q, 4, longest(q_at), d) + head_scratch(k, 4, longest(k_at), d);
+  for_each_head(q_at.size() - 1, heads, room, q.options(), [&](size_t s, int64_t h, Scratch work) {
+    const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, is_half(q) ? d : heads * d, usual_scale(q, heads)};
+    const auto of_queries = [&](const Tensor& t) { return head_rows(t, q_at[s], h * d, head.q_len, d, work); };
+    const auto of_keys = [&](const Tensor& t) { return head_rows(t, k_at[s], h * d, head.k_len, d, work); };
+    float *dk = head_place(grads.k, k_at[s], h * d, head.k_len, d, work),
+          *dv = head_place(grads.v, k_at[s], h * d, head.k_len, d, work);
+    if (head.q_len == 0) {
+      zero_rows(head, dk), zero_rows(head, dv);
+    } else {
+      float* dq = head_place(grads.q, q_at[s], h * d, head.q_len, d, work);
+      const float *queries = of_queries(q), *keys = of_keys(k), *values = of_keys(v);
+      const float *result = out ? of_queries(*out) : nullptr, *up = of_queries(d_out);
+      head_backward(head, queries, keys, values, result, up, data(lse) + h * lse.stride(0) + q_at[s],
+                    delta ? data(*delta) + h * delta->stride(0) + q_at[s] : nullptr, {dq, dk, dv}, work);
+      store_head(grads.q, q_at[s], h * d, head.q_len, d, dq);
+    }
+    store_head(grads.k, k_at[s], h * d, head.k_len, d, dk);
+    store_head(grads.v, k_at[s], h * d, head.k_len, d, dv);
+  });
 }
 
 struct Attention : Function<Attention> {
@@ -232,6 +272,16 @@ struct Attention : Function<Attention> {
     return {dq, dk, dv, {}, {}, {}, {}};
   }
 };
+
+void dots_of_head(const Tensor& out, const Tensor& d_out, int64_t column, int64_t d, float* delta) {
+  const int64_t ld = out.size(1);
+  if (!is_half(out)) return row_dots(delta, data(out) + column, data(d_out) + column, ld, out.size(0), d);
+  for (int64_t r = 0; r < out.size(0); ++r) {
+    Scratch room{half_scratch(0, 2 * d)};
+    const float* a = head_rows(out, r, column, 1, d, room);
+    row_dots(delta + r, a, head_rows(d_out, r, column, 1, d, room), d, 1, d);
+  }
+}
 
 void check_offsets(const Offsets& q_at, const Offsets& k_at) {
   check_internal(q_at.size() == k_at.size() && q_at.size() > 1, "ops.attention",
@@ -267,12 +317,11 @@ void attention_forward(const AttentionInputs& in, int64_t heads, const Offsets& 
 }
 
 Tensor attention_delta(const Tensor& out, const Tensor& d_out, int64_t heads) {
-  Tensor delta = at::empty({heads, out.size(0)}, out.options());
+  Tensor delta = at::empty({heads, out.size(0)}, out.options().dtype(at::kFloat));
   if (delta.is_meta()) return delta;
-  const int64_t rows = out.size(0), ld = out.size(1), d = ld / heads;
+  const int64_t rows = out.size(0), d = out.size(1) / heads;
   at::parallel_for(0, heads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t h = begin; h < end; ++h)
-      row_dots(out_data(delta) + h * rows, data(out) + h * d, data(d_out) + h * d, ld, rows, d);
+    for (int64_t h = begin; h < end; ++h) dots_of_head(out, d_out, h * d, d, out_data(delta) + h * rows);
   });
   return delta;
 }

@@ -58,17 +58,4 @@ TESSERA_KERNEL void round_stochastic(uint16_t* __restrict out, const float* __re
   }
 }
 
-void widen_in_place(float* values, int64_t n) {
-  // Forwards: value i ends at byte 4i + 4, and what is not yet read begins at 2n + 2i. They meet in the last block,
-  // which is why each goes through a copy.
-  constexpr int64_t kBlock = 1024;
-  uint16_t block[kBlock];
-  const uint16_t* packed = reinterpret_cast<const uint16_t*>(values) + n;
-  for (int64_t first = 0; first < n; first += kBlock) {
-    const int64_t count = std::min(kBlock, n - first);
-    std::copy_n(packed + first, count, block);
-    from_bf16(values + first, block, count);
-  }
-}
-
 }  // namespace tessera::ops

@@ -23,7 +23,4 @@ void high_half(uint16_t* out, const float* x, int64_t n);
 /// holds never change. Infinite and NaN are truncated (a NaN stays one).
 void round_stochastic(uint16_t* out, const float* x, const uint16_t* random, int64_t n);
 
-/// Widens `n` values that lie in the upper half of the same memory: bytes [2n, 4n) hold bf16, [0, 4n) hold fp32 after.
-void widen_in_place(float* values, int64_t n);
-
 }  // namespace tessera::ops

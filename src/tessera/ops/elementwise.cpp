@@ -3,6 +3,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
@@ -11,10 +12,11 @@ namespace tessera::ops {
 
 namespace {
 
-/// table[ids]; index_select has no meta form in LibTorch, so its result is made by hand there.
+/// table[ids] in fp32; index_select has no meta form in LibTorch, so its result is made by hand there.
 Tensor rows_of(const Tensor& table, const Tensor& ids) {
-  if (table.is_meta()) return at::empty({ids.numel(), table.size(1)}, table.options());
-  return table.index_select(0, ids);
+  const Tensor rows =
+      table.is_meta() ? at::empty({ids.numel(), table.size(1)}, table.options()) : table.index_select(0, ids);
+  return as_floats(rows);
 }
 
 constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
@@ -57,9 +59,15 @@ struct GatedResidual : Function<GatedResidual> {
     if (!value) return at::empty_strided(x.sizes(), {0, 0}, x.options());
     Tensor out = at::empty_like(x);
     if (x.is_meta()) return out;
+    const Values branch(y);
+    const int64_t width = x.size(1);
     at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-      gated_forward(data(x), data(y), data(gate), gate.stride(0), rows.const_data_ptr<int32_t>(), begin, end, x.size(1),
-                    out_data(out));
+      each_piece(begin, end, branch.half(), kHalfRows, [&](int64_t first, int64_t n) {
+        const int64_t at = first * width;
+        float* space = branch.half() ? half_scratch(0, n * width) : nullptr;
+        gated_forward(data(x) + at, branch.read(at, n * width, space), data(gate), gate.stride(0),
+                      rows.const_data_ptr<int32_t>() + first, 0, n, width, out_data(out) + at);
+      });
     });
     return out;
   }
@@ -73,29 +81,50 @@ struct GatedResidual : Function<GatedResidual> {
     const Tensor &y = saved[0], &gate = saved[1], &rows = saved[2], up = grads[0].contiguous();
     Tensor dy, dgate;
     if (ctx->needs_input_grad(2)) {
-      dgate = at::zeros(gate.sizes(), y.options());
-      if (!y.is_meta())
-        at::parallel_for(0, y.size(1), kColumnGrain, [&](int64_t begin, int64_t end) {
-          gated_table(data(up), data(y), rows.const_data_ptr<int32_t>(), y.size(0), y.size(1), begin, end,
-                      out_data(dgate));
-        });
+      dgate = at::zeros(gate.sizes(), gate.options());
+      if (!y.is_meta()) gate_gradient(up, y, rows.const_data_ptr<int32_t>(), out_data(dgate));
     }
     if (ctx->needs_input_grad(1)) {
       dy = nobody_else_reads(y) ? y.detach() : at::empty_like(y);
-      if (!y.is_meta())
-        at::parallel_for(0, y.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-          gated_input(data(up), data(gate), gate.stride(0), rows.const_data_ptr<int32_t>(), begin, end, y.size(1),
-                      out_data(dy));
-        });
+      if (!y.is_meta()) branch_gradient(up, gate, rows.const_data_ptr<int32_t>(), dy);
     }
     return {grads[0], dy, dgate, {}, {}};
+  }
+
+ private:
+  static void gate_gradient(const Tensor& up, const Tensor& y, const int32_t* rows, float* dgate) {
+    const Values branch(y);
+    const int64_t width = y.size(1);
+    at::parallel_for(0, width, kColumnGrain, [&](int64_t begin, int64_t end) {
+      each_piece(0, y.size(0), branch.half(), kHalfRows, [&](int64_t first, int64_t n) {
+        float* space = branch.half() ? half_scratch(0, n * width) : nullptr;
+        gated_table(data(up) + first * width, branch.read_columns(first, n, width, begin, end, space), rows + first, n,
+                    width, begin, end, dgate);
+      });
+    });
+  }
+  static void branch_gradient(const Tensor& up, const Tensor& gate, const int32_t* rows, const Tensor& dy) {
+    const Results to(dy);
+    const int64_t width = up.size(1);
+    at::parallel_for(0, up.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+      each_piece(begin, end, to.half(), kHalfRows, [&](int64_t first, int64_t n) {
+        const int64_t at = first * width;
+        float* out = to.place(at, to.half() ? half_scratch(0, n * width) : nullptr);
+        gated_input(data(up) + at, data(gate), gate.stride(0), rows + first, 0, n, width, out);
+        to.store(at, n * width, out);
+      });
+    });
   }
 };
 
 struct Param : Function<Param> {
   static Tensor forward(AutogradContext* ctx, const Tensor& anchor, Handle site) {
     ctx->saved_data["w"] = site;
-    return site_of(site)->value.clone();
+    return value_of(*site_of(site));
+  }
+  /// A copy in fp32, in which the model goes on with it.
+  static Tensor value_of(const WeightSite& site) {
+    return is_half(site.value) ? site.value.to(at::kFloat) : site.value.clone();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     WeightSite& site = *site_of(ctx, "w");
@@ -130,7 +159,7 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
 }
 
 Tensor param(WeightSite& weight, const Tensor& anchor) {
-  return wants_graph({&anchor}) ? Param::apply(anchor, handle(&weight)) : weight.value.clone();
+  return wants_graph({&anchor}) ? Param::apply(anchor, handle(&weight)) : Param::value_of(weight);
 }
 
 Tensor embedding(const Tensor& ids, WeightSite& table, const Tensor& anchor) {

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr float kTwoRoot = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715f;
-constexpr int64_t kGeluGrain = 16384;
+constexpr int64_t kGeluGrain = 16384, kGeluPiece = 2048;
 
 /// sigmoid(2 u(x)): what tanh(u) is made of, with one exponential and no cancellation.
 [[gnu::always_inline]] inline float gate_of(float x) {
@@ -34,7 +35,17 @@ TESSERA_KERNEL void backward_kernel(float* dx, const float* dy, const float* x, 
 
 Tensor gelu_of(const Tensor& x) {
   Tensor out = at::empty_like(x);
-  if (!x.is_meta()) gelu_forward(out_data(out), data(x), x.numel());
+  if (x.is_meta()) return out;
+  const Values from(x);
+  const Results to(out);
+  at::parallel_for(0, x.numel(), kGeluGrain, [&](int64_t begin, int64_t end) {
+    each_piece(begin, end, from.half(), kGeluPiece, [&](int64_t first, int64_t n) {
+      float* space = from.half() ? half_scratch(0, n) : nullptr;
+      float* result = to.place(first, space);
+      gelu_kernel(result, from.read(first, n, space), n);
+      to.store(first, n, result);
+    });
+  });
   return out;
 }
 
@@ -46,7 +57,7 @@ struct Gelu : Function<Gelu> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     Tensor dx = at::empty_like(x);
-    if (!x.is_meta()) gelu_backward(out_data(dx), data(dy), data(x), x.numel());
+    if (!x.is_meta()) gelu_backward(dx, dy, x);
     return {dx};
   }
 };
@@ -60,6 +71,19 @@ void gelu_forward(float* out, const float* x, int64_t n) {
 void gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
   at::parallel_for(0, n, kGeluGrain, [&](int64_t begin, int64_t end) {
     backward_kernel(dx + begin, dy + begin, x + begin, end - begin);
+  });
+}
+
+void gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x) {
+  const Values up(dy), from(x);
+  const Results to(dx);
+  at::parallel_for(0, x.numel(), kGeluGrain, [&](int64_t begin, int64_t end) {
+    each_piece(begin, end, from.half(), kGeluPiece, [&](int64_t first, int64_t n) {
+      float *a = from.half() ? half_scratch(0, n) : nullptr, *b = from.half() ? half_scratch(1, n) : nullptr;
+      float* result = to.place(first, a);
+      backward_kernel(result, up.read(first, n, a), from.read(first, n, b), n);
+      to.store(first, n, result);
+    });
   });
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/half.h"
 
 namespace tessera::ops {
 
@@ -19,33 +20,53 @@ constexpr int64_t kPanel =
 constexpr int64_t kDepth = 512;  // of the sum taken at once: a panel is 128 KiB
 constexpr int64_t kRows = 256;   // of a packed block of a: 512 KiB
 
-/// A matrix as a product reads it: element (i, j) at data[i * ld + j], or at data[j * ld + i] when transposed.
+float* scratch(std::vector<float>& buffer, int64_t size) {
+  if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(size);
+  return buffer.data();
+}
+
+/// A matrix as a product reads it: element (i, j) at data[i * ld + j], or at data[j * ld + i] when transposed. What is
+/// of 16 bits is widened as it is packed.
 struct Operand {
-  const float* data;
+  const float* data = nullptr;
+  const uint16_t* halves = nullptr;  // instead of data
+  at::ScalarType type;
   int64_t ld;
   bool transposed;
   Map map;
 
   Operand(const at::Tensor& t, Map map)
-      : data(t.const_data_ptr<float>()), transposed(t.stride(1) != 1 && t.size(1) != 1), map(map) {
+      : type(t.scalar_type()), transposed(t.stride(1) != 1 && t.size(1) != 1), map(map) {
     ld = t.stride(transposed ? 1 : 0);
+    if (is_half(type))
+      halves = static_cast<const uint16_t*>(t.const_data_ptr());
+    else
+      data = t.const_data_ptr<float>();
   }
-  bool readable_in_place() const { return !transposed && !map; }
+  bool readable_in_place() const { return data && !transposed && !map; }
 
   /// Copies block [row, row + rows) x [col, col + cols) to `to`, row-major without gaps.
   void pack(float* to, int64_t row, int64_t rows, int64_t col, int64_t cols) const {
-    if (transposed)
+    if (halves)
+      pack_halves(to, row, rows, col, cols);
+    else if (transposed)
       transpose(to, cols, data + col * ld + row, ld, cols, rows);
     else
       for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * cols, data + (row + r) * ld + col, cols * sizeof(float));
     if (map) map(to, rows * cols);
   }
-};
 
-float* scratch(std::vector<float>& buffer, int64_t size) {
-  if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(size);
-  return buffer.data();
-}
+  void pack_halves(float* to, int64_t row, int64_t rows, int64_t col, int64_t cols) const {
+    if (!transposed) {
+      for (int64_t r = 0; r < rows; ++r) widen(to + r * cols, halves + (row + r) * ld + col, type, cols);
+      return;
+    }
+    thread_local std::vector<float> buffer;
+    float* lines = scratch(buffer, rows * cols);
+    for (int64_t c = 0; c < cols; ++c) widen(lines + c * rows, halves + (col + c) * ld + row, type, rows);
+    transpose(to, cols, lines, rows, cols, rows);
+  }
+};
 float* panel_scratch() {
   thread_local std::vector<float> buffer;
   return scratch(buffer, kPanel * kDepth);
@@ -114,6 +135,33 @@ void gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool 
   const Operand left(a, a_map), right(b, b_map);
   auto* multiply = left.readable_in_place() ? multiply_in_place : multiply_packed;
   multiply(out.mutable_data_ptr<float>(), out.stride(0), left, right, m, n, k, add);
+}
+
+void gemm_rounded(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, Map a_map) {
+  const int64_t m = out.size(0), n = out.size(1), k = a.size(1);
+  // Rows of a are widened once and then read in place, so that the panels of b are shared out over all threads.
+  const auto options = out.options().dtype(at::kFloat);
+  const at::Tensor sums = at::empty({std::min(m, kRows), n}, options),
+                   lines = at::empty({std::min(m, kRows), k}, options);
+  if (out.is_meta()) return;
+  const Values from(a);
+  const Results to(out);
+  float *line = lines.mutable_data_ptr<float>(), *sum = sums.mutable_data_ptr<float>();
+  for (int64_t first = 0; first < m; first += kRows) {
+    const int64_t rows = std::min(kRows, m - first);
+    at::parallel_for(0, rows, 8, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float* row = from.read((first + r) * k, k, line + r * k);
+        if (row != line + r * k) std::memcpy(line + r * k, row, k * sizeof(float));
+        if (a_map) a_map(line + r * k, k);
+        if (bias.defined()) std::memcpy(sum + r * n, bias.const_data_ptr<float>(), n * sizeof(float));
+      }
+    });
+    gemm(sums.narrow(0, 0, rows), lines.narrow(0, 0, rows), b, bias.defined());
+    at::parallel_for(0, rows, 8, [&](int64_t begin, int64_t end) {
+      to.store((first + begin) * n, (end - begin) * n, sum + begin * n);
+    });
+  }
 }
 
 }  // namespace tessera::ops

@@ -16,10 +16,16 @@ namespace tessera::ops {
 /// Applied to the elements of an operand as they are packed: a function of a matrix that never exists as a whole.
 using Map = void (*)(float* values, int64_t count);
 
-/// out (+)= a_map(a) b_map(b). Two-dimensional fp32 tensors; each operand has unit stride in one of its dims, `out` in
-/// the last. Scratch: at most 640 KiB a thread, kept. Meta tensors: does nothing.
+/// out (+)= a_map(a) b_map(b). Two-dimensional tensors; each operand, fp32 or of 16 bits, has unit stride in one of its
+/// dims, `out`, which is fp32, in the last. Scratch: at most 640 KiB a thread, kept (with operands of 16 bits 1.1 MiB).
+/// Meta tensors: does nothing.
 void gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add = false, Map a_map = nullptr,
           Map b_map = nullptr);
+
+/// out = a_map(a) b + bias, `out` of 16 bits rounded once from sums in fp32: 256 rows of a and out at a time pass
+/// through buffers, which are tensors and so are counted. a and out are contiguous; `bias` [n] fp32, or undefined.
+void gemm_rounded(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {},
+                  Map a_map = nullptr);
 
 /// c [m, n] (+)= a [m, k] b [k, n], all row-major, for blocks that fit the cache; one thread.
 void block_gemm(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t n,

@@ -17,7 +17,7 @@ void Later::run() {
 
 void Later::open(WeightSite& site) {
   if (site.grad.defined() || !wants(site)) return;
-  site.grad = at::empty(site.value.sizes(), site.value.options());
+  site.grad = at::empty(site.value.sizes(), site.value.options().dtype(at::kFloat));
   site.fresh = true;
   opened_.push_back(&site);
 }

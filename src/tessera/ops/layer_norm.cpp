@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
@@ -20,6 +21,7 @@ struct Table {
   int64_t stride = 0;
   const int32_t* index = nullptr;
   const float* of(int64_t t) const { return values + (index ? index[t] * stride : 0); }
+  Table from(int64_t t) const { return {values, stride, index ? index + t : nullptr}; }  ///< token t becomes the first
 };
 
 TESSERA_KERNEL void forward_kernel(const float* x, Table scale, Table shift, float one, float eps, int64_t begin,
@@ -83,14 +85,24 @@ TESSERA_KERNEL void table_kernel(const float* dy, const float* x, const float* s
 }
 
 /// y and, in `stats`, (mean, rstd) of each token.
-Tensor forward(const Tensor& x, const Table& scale, const Table& shift, float one, double eps, Tensor& stats) {
+Tensor forward(const Tensor& x, const Table& scale, const Table& shift, float one, double eps, at::ScalarType type,
+               Tensor& stats) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.layer_norm", "x must be a contiguous [tokens, channels]");
-  Tensor y = at::empty_like(x);
-  stats = at::empty({x.size(0), 2}, x.options());
+  Tensor y = at::empty(x.sizes(), x.options().dtype(type));
+  stats = at::empty({x.size(0), 2}, x.options().dtype(at::kFloat));
   if (x.is_meta()) return y;
+  const Values from(x);
+  const Results to(y);
+  const bool half = from.half() || to.half();
+  const int64_t width = x.size(1);
   at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-    forward_kernel(data(x), scale, shift, one, static_cast<float>(eps), begin, end, x.size(1), out_data(y),
-                   out_data(stats));
+    each_piece(begin, end, half, kHalfRows, [&](int64_t first, int64_t n) {
+      float *a = half ? half_scratch(0, n * width) : nullptr, *b = half ? half_scratch(1, n * width) : nullptr;
+      float* out = to.place(first * width, b);
+      forward_kernel(from.read(first * width, n * width, a), scale.from(first), shift.from(first), one,
+                     static_cast<float>(eps), 0, n, width, out, out_data(stats) + 2 * first);
+      to.store(first * width, n * width, out);
+    });
   });
   return y;
 }
@@ -98,16 +110,34 @@ Tensor forward(const Tensor& x, const Table& scale, const Table& shift, float on
 Tensor input_gradient(const Tensor& dy, const Tensor& x, const Table& scale, float one, const Tensor& stats) {
   Tensor dx = at::empty_like(x);
   if (x.is_meta()) return dx;
+  const Values up(dy), from(x);
+  const Results to(dx);
+  const bool half = up.half() || from.half();
+  const int64_t width = x.size(1);
   at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-    input_kernel(data(dy), data(x), scale, one, data(stats), begin, end, x.size(1), out_data(dx));
+    each_piece(begin, end, half, kHalfRows, [&](int64_t first, int64_t n) {
+      const int64_t at = first * width, count = n * width;
+      float *a = half ? half_scratch(0, count) : nullptr, *b = half ? half_scratch(1, count) : nullptr;
+      float* out = to.place(at, half ? half_scratch(2, count) : nullptr);
+      input_kernel(up.read(at, count, a), from.read(at, count, b), scale.from(first), one, data(stats) + 2 * first, 0,
+                   n, width, out);
+      to.store(at, count, out);
+    });
   });
   return dx;
 }
 
 void table_gradients(const Tensor& dy, const Tensor& x, const Tensor& stats, const int32_t* index, float* dscale,
                      float* dshift) {
-  at::parallel_for(0, x.size(1), kColumnGrain, [&](int64_t begin, int64_t end) {
-    table_kernel(data(dy), data(x), data(stats), index, x.size(0), x.size(1), begin, end, dscale, dshift);
+  const Values up(dy), from(x);
+  const bool half = up.half() || from.half();
+  const int64_t width = x.size(1);
+  at::parallel_for(0, width, kColumnGrain, [&](int64_t begin, int64_t end) {
+    each_piece(0, x.size(0), half, kHalfRows, [&](int64_t first, int64_t n) {
+      float *a = half ? half_scratch(0, n * width) : nullptr, *b = half ? half_scratch(1, n * width) : nullptr;
+      table_kernel(up.read_columns(first, n, width, begin, end, a), from.read_columns(first, n, width, begin, end, b),
+                   data(stats) + 2 * first, index ? index + first : nullptr, n, width, begin, end, dscale, dshift);
+    });
   });
 }
 
@@ -118,12 +148,15 @@ Table table_of(const Tensor& t, const Tensor& rows) {
 }
 
 struct LayerNorm : Function<LayerNorm> {
-  static Tensor run(const Tensor& x, const WeightSite& w, const WeightSite& b, double eps, Tensor& stats) {
-    return ops::forward(x, table_of(w.value), table_of(b.value), 0, eps, stats);
+  static Tensor run(const Tensor& x, const WeightSite& w, const WeightSite& b, double eps, at::ScalarType type,
+                    Tensor& stats) {
+    const Tensor weight = as_floats(w.value), bias = as_floats(b.value);
+    return ops::forward(x, table_of(weight), table_of(bias), 0, eps, type, stats);
   }
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w, Handle b, double eps) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w, Handle b, double eps,
+                        int64_t type) {
     Tensor stats;
-    Tensor y = run(x, *site_of(w), *site_of(b), eps, stats);
+    Tensor y = run(x, *site_of(w), *site_of(b), eps, static_cast<at::ScalarType>(type), stats);
     ctx->saved_data["w"] = w;
     ctx->saved_data["b"] = b;
     ctx->save_for_backward({x, stats});
@@ -135,20 +168,21 @@ struct LayerNorm : Function<LayerNorm> {
     WeightSite &w = *site_of(ctx, "w"), &b = *site_of(ctx, "b");
     float *dw = accumulating(w), *db = accumulating(b);
     if (dw || db) table_gradients(dy, x, stats, nullptr, dw, db);
-    if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}};
-    return {input_gradient(dy, x, table_of(w.value), 0, stats), {}, {}, {}, {}};
+    if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}, {}};
+    const Tensor weight = as_floats(w.value);
+    return {input_gradient(dy, x, table_of(weight), 0, stats), {}, {}, {}, {}, {}};
   }
 };
 
 struct ModulatedNorm : Function<ModulatedNorm> {
   static Tensor run(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps,
-                    Tensor& stats) {
-    return ops::forward(x, table_of(scale, rows), table_of(shift, rows), 1, eps, stats);
+                    at::ScalarType type, Tensor& stats) {
+    return ops::forward(x, table_of(scale, rows), table_of(shift, rows), 1, eps, type, stats);
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                        const Tensor& rows, double eps) {
+                        const Tensor& rows, double eps, int64_t type) {
     Tensor stats;
-    Tensor y = run(x, shift, scale, rows, eps, stats);
+    Tensor y = run(x, shift, scale, rows, eps, static_cast<at::ScalarType>(type), stats);
     ctx->save_for_backward({x, scale, rows, stats});
     return y;
   }
@@ -156,30 +190,34 @@ struct ModulatedNorm : Function<ModulatedNorm> {
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &scale = saved[1], &rows = saved[2], &stats = saved[3], dy = grads[0].contiguous();
     Tensor dx, dshift, dscale;
-    if (ctx->needs_input_grad(1)) dshift = at::zeros(scale.sizes(), x.options());
-    if (ctx->needs_input_grad(2)) dscale = at::zeros(scale.sizes(), x.options());
+    if (ctx->needs_input_grad(1)) dshift = at::zeros(scale.sizes(), scale.options());
+    if (ctx->needs_input_grad(2)) dscale = at::zeros(scale.sizes(), scale.options());
     if (!x.is_meta() && (dshift.defined() || dscale.defined()))
       table_gradients(dy, x, stats, rows.const_data_ptr<int32_t>(), dscale.defined() ? out_data(dscale) : nullptr,
                       dshift.defined() ? out_data(dshift) : nullptr);
     if (ctx->needs_input_grad(0)) dx = input_gradient(dy, x, table_of(scale, rows), 1, stats);
-    return {dx, dshift, dscale, {}, {}};
+    return {dx, dshift, dscale, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor) {
-  if (wants_graph({&x, &anchor})) return LayerNorm::apply(x, anchor, handle(&weight), handle(&bias), eps);
+Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor,
+                  at::ScalarType type) {
+  if (wants_graph({&x, &anchor}))
+    return LayerNorm::apply(x, anchor, handle(&weight), handle(&bias), eps, static_cast<int64_t>(type));
   Tensor stats;
-  return LayerNorm::run(x, weight, bias, eps, stats);
+  return LayerNorm::run(x, weight, bias, eps, type, stats);
 }
 
-Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps) {
+Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps,
+                      at::ScalarType type) {
   check_rows(rows, x, scale, "ops.modulated_norm");
   check_rows(rows, x, shift, "ops.modulated_norm");
-  if (wants_graph({&x, &shift, &scale})) return ModulatedNorm::apply(x, shift, scale, rows, eps);
+  if (wants_graph({&x, &shift, &scale}))
+    return ModulatedNorm::apply(x, shift, scale, rows, eps, static_cast<int64_t>(type));
   Tensor stats;
-  return ModulatedNorm::run(x, shift, scale, rows, eps, stats);
+  return ModulatedNorm::run(x, shift, scale, rows, eps, type, stats);
 }
 
 }  // namespace tessera::ops

@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/ops/gelu.h"
 #include "tessera/ops/gemm.h"
+#include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
@@ -25,24 +26,35 @@ void bias_gradient(const Tensor& dy, WeightSite& bias) {
   const bool fresh = std::exchange(bias.fresh, false);
   if (dy.is_meta()) return;
   float* grad = out_data(bias.grad);
-  at::parallel_for(0, dy.size(1), 256, [&](int64_t begin, int64_t end) {
+  const Values values(dy);
+  const int64_t cols = dy.size(1);
+  at::parallel_for(0, cols, 256, [&](int64_t begin, int64_t end) {
     if (fresh) std::fill(grad + begin, grad + end, 0.0f);
-    add_rows(grad + begin, data(dy) + begin, dy.size(0), dy.size(1), end - begin);
+    each_piece(0, dy.size(0), values.half(), kHalfRows, [&](int64_t first, int64_t rows) {
+      float* space = values.half() ? half_scratch(0, rows * cols) : nullptr;
+      add_rows(grad + begin, values.read_columns(first, rows, cols, begin, end, space) + begin, rows, cols,
+               end - begin);
+    });
   });
 }
 
 /// A weight as the matrix it is: convolutions whose kernel equals their stride are GEMMs over flattened patches.
 Tensor matrix(const Tensor& weight) { return weight.dim() == 2 ? weight : weight.view({weight.size(0), -1}); }
 
-Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, Map map) {
-  check_internal(x.dim() == 2 && x.is_contiguous() && x.scalar_type() == at::kFloat, "ops.linear",
-                 "x must be a contiguous fp32 matrix");
+Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, at::ScalarType type, Map map) {
+  check_internal(x.dim() == 2 && x.is_contiguous() && (x.scalar_type() == at::kFloat || is_half(x)), "ops.linear",
+                 "x must be a contiguous matrix of fp32, bf16 or fp16");
   check_internal(weight.value.defined(), "ops.linear", "the weight is used while it is not gathered");
   const Tensor w = matrix(weight.value);
-  Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
+  Tensor y = at::empty({x.size(0), w.size(0)}, x.options().dtype(type));
+  const Tensor offset = bias ? as_floats(bias->value) : Tensor();
+  if (is_half(type)) {
+    gemm_rounded(y, x, w.t(), offset, map);
+    return y;
+  }
   if (bias && !x.is_meta())
     for (int64_t r = 0; r < y.size(0); ++r)
-      std::memcpy(out_data(y) + r * y.size(1), data(bias->value), y.size(1) * sizeof(float));
+      std::memcpy(out_data(y) + r * y.size(1), data(offset), y.size(1) * sizeof(float));
   gemm(y, x, w.t(), bias != nullptr, map);
   return y;
 }
@@ -52,16 +64,20 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
 void gelu_input_gradient_in_place(const Tensor& x, const Tensor& dy, const Tensor& w) {
   const int64_t rows = x.size(0), cols = x.size(1);
   const int64_t width = std::min(cols, round_up(div_up(cols, 16), 64));
-  const Tensor panel = at::empty({rows, width}, x.options());
+  const Tensor panel = at::empty({rows, width}, x.options().dtype(at::kFloat));
   if (x.is_meta()) return;
-  float* values = const_cast<float*>(data(x));
+  const Values values(x);
+  const Results results(x);
   for (int64_t c = 0; c < cols; c += width) {
     const int64_t n = std::min(width, cols - c);
     gemm(panel.narrow(1, 0, n), dy, w.narrow(1, c, n));
     at::parallel_for(0, rows, 64, [&](int64_t begin, int64_t end) {
+      float* space = values.half() ? half_scratch(0, n) : nullptr;
       for (int64_t r = begin; r < end; ++r) {
-        float* to = values + r * cols + c;
-        gelu_backward(to, data(panel) + r * width, to, n);
+        const float* from = values.read(r * cols + c, n, space);
+        float* to = results.place(r * cols + c, space);
+        gelu_backward(to, data(panel) + r * width, from, n);
+        results.store(r * cols + c, n, to);
       }
     });
   }
@@ -71,11 +87,12 @@ template <bool kGelu>
 struct Linear : Function<Linear<kGelu>> {
   static constexpr Map kMap = kGelu ? gelu_in_place : nullptr;
 
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle weight, Handle bias) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle weight, Handle bias,
+                        int64_t type) {
     ctx->saved_data["w"] = weight;
     ctx->saved_data["b"] = bias;
     ctx->save_for_backward({x});
-    return run_forward(x, *site_of(weight), site_of(bias), kMap);
+    return run_forward(x, *site_of(weight), site_of(bias), static_cast<at::ScalarType>(type), kMap);
   }
 
   static void weight_gradients(const Tensor& x, const Tensor& dy, WeightSite& weight, WeightSite* bias) {
@@ -97,27 +114,27 @@ struct Linear : Function<Linear<kGelu>> {
       dx = x.detach();
     } else if (ctx->needs_input_grad(0)) {
       dx = at::empty_like(x);
-      gemm(dx, dy, matrix(weight.value));
-      if (kGelu && !x.is_meta()) gelu_backward(out_data(dx), data(dx), data(x), x.numel());
+      is_half(dx) ? gemm_rounded(dx, dy, matrix(weight.value)) : gemm(dx, dy, matrix(weight.value));
+      if (kGelu && !x.is_meta()) gelu_backward(dx, dx, x);
     }
-    return {dx, {}, {}, {}};
+    return {dx, {}, {}, {}, {}};
   }
 };
 
 template <bool kGelu>
-Tensor apply(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor) {
-  if (!wants_graph({&x, &anchor})) return run_forward(x, weight, bias, Linear<kGelu>::kMap);
-  return Linear<kGelu>::apply(x, anchor, handle(&weight), handle(bias));
+Tensor apply(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type) {
+  if (!wants_graph({&x, &anchor})) return run_forward(x, weight, bias, type, Linear<kGelu>::kMap);
+  return Linear<kGelu>::apply(x, anchor, handle(&weight), handle(bias), static_cast<int64_t>(type));
 }
 
 }  // namespace
 
-Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor) {
-  return apply<false>(x, weight, bias, anchor);
+Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type) {
+  return apply<false>(x, weight, bias, anchor, type);
 }
 
-Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor) {
-  return apply<true>(x, weight, bias, anchor);
+Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type) {
+  return apply<true>(x, weight, bias, anchor, type);
 }
 
 }  // namespace tessera::ops

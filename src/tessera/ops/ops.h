@@ -12,12 +12,19 @@ namespace tessera::ops {
 
 using at::Tensor;
 
+// [Note: 16 bits] Tensors are fp32 unless said otherwise. x, y and weights may also be bf16 or fp16 (half.h): operands
+// are widened as kernels read them, sums and statistics are fp32, and a result is rounded once, to `type` where an
+// operator takes one, else to the type of its input. Gradients have the type of what they are gradients of; those of
+// weights are fp32.
+
 /// y = x W^T + b. x [T, in], W [out, in], b [out] or null. Saves x only. dW and db go to the sites' gradients.
 /// Frozen sites (undefined grad) cost no weight gradient.
-Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor);
+Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
+              at::ScalarType type = at::kFloat);
 
 /// LayerNorm with affine weight and bias (fp32 statistics). x [T, D]. Saves x and (mean, rstd) [T].
-Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor);
+Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor,
+                  at::ScalarType type = at::kFloat);
 
 /// A width that several ranks share: each has some of the columns of every row.
 struct SharedWidth {
@@ -38,17 +45,20 @@ Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, con
 /// LN(x) (no affine, fp32 statistics) * (1 + scale[row]) + shift[row]. x [T, D]; shift, scale [R, D] fp32, may be
 /// strided views of a modulation [R, 6, D] (last dim contiguous). Gradients to x, shift, scale. Saves x, (mean, rstd),
 /// scale.
-Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps);
+Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps,
+                      at::ScalarType type = at::kFloat);
 
-/// x + y * gate[row]. x, y [T, D], gate [R, D]. Gradients to x (passed through, no copy), y, gate. Saves y, gate.
-/// Without `value` the node is made and the result is one element spread over the shape: for a rebuilt graph.
+/// x + y * gate[row]. x, y [T, D], x and the result fp32; gate [R, D]. Gradients to x (passed through, no copy), y,
+/// gate. Saves y, gate. Without `value` the node is made and the result is one element spread over the shape: for a
+/// rebuilt graph.
 Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows, bool value = true);
 
 /// GELU, tanh approximation. Saves x only.
 Tensor gelu_tanh(const Tensor& x);
 
 /// linear(gelu_tanh(x)) that saves x only; gelu(x) never exists as a whole, in neither direction.
-Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor);
+Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
+                   at::ScalarType type = at::kFloat);
 
 /// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1]. A
 /// sample may have no queries. Scale 1/sqrt(d). Saves q, k, v, out and log-sum-exp [H, Tq]. `keep` receives the result
@@ -79,7 +89,7 @@ void merge_attention(const AttentionResult& sum, const AttentionResult& part, in
 /// Forward only, unscaled, with an additive bias [H, Lq, Lk] shared by the samples (UMT5). One sample a call.
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias);
 
-/// A small copy of a parameter whose gradient is added to the site's buffer (modulation tables and the like).
+/// A small copy of a parameter, in fp32, whose gradient is added to the site's buffer (modulation tables and the like).
 Tensor param(WeightSite& weight, const Tensor& anchor);
 
 /// Rows of a table [V, D] by ids [T] int64; the gradient is added to the rows (when trainable).

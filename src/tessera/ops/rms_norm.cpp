@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
@@ -16,6 +17,9 @@ constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
 struct Rotation {
   const float *cos = nullptr, *sin = nullptr;
   int64_t half = 0;
+  Rotation from(int64_t t) const {  ///< token t becomes the first
+    return half ? Rotation{cos + t * half, sin + t * half, half} : Rotation{};
+  }
 };
 
 /// The pairs of columns [begin, end) of a row turned by its angles (sign 1) or back (sign -1). `to` may be `from`.
@@ -123,6 +127,7 @@ Rotation rotation_of(const Tensor& cos, const Tensor& sin) {
 template <typename Sums>
 Tensor row_sums(const Tensor& x, const SharedWidth* shared, const Sums& sums) {
   if (!shared) return {};
+  check_internal(!is_half(x), "ops.rms_norm", "a width that ranks share is fp32");
   Tensor total = at::empty({x.size(0)}, x.options());
   if (!x.is_meta())
     at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) { sums(begin, end, out_data(total)); });
@@ -133,28 +138,64 @@ Tensor row_sums(const Tensor& x, const SharedWidth* shared, const Sums& sums) {
 float width_of(const Tensor& x, const SharedWidth* shared) {
   return static_cast<float>(shared ? shared->width : x.size(1));
 }
-const float* data_or_null(const Tensor& t) { return t.defined() ? data(t) : nullptr; }
 
 Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps,
                    const SharedWidth* shared, Tensor& stats) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.rms_norm", "x must be a contiguous [tokens, channels]");
   Tensor y = at::empty_like(x);
-  stats = at::empty({x.size(0)}, x.options());
+  stats = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
+  const Tensor weight = as_floats(w.value);
   const Tensor squares = row_sums(x, shared, [&](int64_t begin, int64_t end, float* sums) {
     squares_kernel(data(x), begin, end, x.size(1), sums);
   });
   if (x.is_meta()) return y;
+  const Values from(x);
+  const Results to(y);
+  const int64_t width = x.size(1);
+  const Rotation rotation = rotation_of(cos, sin);
   at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-    forward_kernel(data(x), data(w.value), rotation_of(cos, sin), static_cast<float>(eps), begin, end, x.size(1),
-                   width_of(x, shared), data_or_null(squares), out_data(y), out_data(stats));
+    each_piece(begin, end, from.half(), kHalfRows, [&](int64_t first, int64_t n) {
+      const int64_t at = first * width, count = n * width;
+      float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
+      float* out = to.place(at, b);
+      forward_kernel(from.read(at, count, a), data(weight), rotation.from(first), static_cast<float>(eps), 0, n, width,
+                     width_of(x, shared), squares.defined() ? data(squares) + first : nullptr, out,
+                     out_data(stats) + first);
+      to.store(at, count, out);
+    });
   });
   return y;
 }
 
 void weight_gradient(const Tensor& dy, const Tensor& x, const Rotation& rotation, const Tensor& stats, float* dw) {
   const int64_t n = x.size(1), step = rotation.half ? 2 * rotation.half : std::min(n, kColumnGrain);
+  const Values up(dy), from(x);
   at::parallel_for(0, div_up(n, step), div_up(kColumnGrain, step), [&](int64_t begin, int64_t end) {
-    weight_kernel(data(dy), data(x), rotation, data(stats), x.size(0), n, begin * step, std::min(n, end * step), dw);
+    const int64_t left = begin * step, right = std::min(n, end * step);
+    each_piece(0, x.size(0), from.half(), kHalfRows, [&](int64_t first, int64_t rows) {
+      float *a = from.half() ? half_scratch(0, rows * n) : nullptr,
+            *b = from.half() ? half_scratch(1, rows * n) : nullptr;
+      weight_kernel(up.read_columns(first, rows, n, left, right, a), from.read_columns(first, rows, n, left, right, b),
+                    rotation.from(first), data(stats) + first, rows, n, left, right, dw);
+    });
+  });
+}
+
+void input_gradient(const Tensor& dy, const Tensor& x, const Tensor& weight, const Rotation& rotation,
+                    const Tensor& stats, const SharedWidth* shared, const Tensor& dots, const Tensor& dx) {
+  const Values up(dy), from(x);
+  const Results to(dx);
+  const int64_t width = x.size(1);
+  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+    each_piece(begin, end, from.half(), kHalfRows, [&](int64_t first, int64_t n) {
+      const int64_t at = first * width, count = n * width;
+      float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
+      float* out = to.place(at, from.half() ? half_scratch(2, count) : nullptr);
+      input_kernel(up.read(at, count, a), from.read(at, count, b), data(weight), rotation.from(first),
+                   data(stats) + first, 0, n, width, width_of(x, shared), dots.defined() ? data(dots) + first : nullptr,
+                   out);
+      to.store(at, count, out);
+    });
   });
 }
 
@@ -179,19 +220,16 @@ struct RmsNorm : Function<RmsNorm> {
     Tensor dx;
     if (ctx->needs_input_grad(0)) dx = at::empty_like(x);
     Tensor dots;
+    const Tensor weight = as_floats(w.value);
     if (dx.defined())  // a row of dx is where its part of dy is turned back meanwhile
       dots = row_sums(x, shared, [&](int64_t begin, int64_t end, float* sums) {
-        dots_kernel(data(dy), data(x), data(w.value), rotation_of(saved[2], saved[3]), begin, end, x.size(1),
+        dots_kernel(data(dy), data(x), data(weight), rotation_of(saved[2], saved[3]), begin, end, x.size(1),
                     out_data(dx) + begin * x.size(1), sums);
       });
     if (!x.is_meta()) {
       const Rotation rotation = rotation_of(saved[2], saved[3]);
       if (dw) weight_gradient(dy, x, rotation, stats, dw);
-      if (dx.defined())
-        at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-          input_kernel(data(dy), data(x), data(w.value), rotation, data(stats), begin, end, x.size(1),
-                       width_of(x, shared), data_or_null(dots), out_data(dx));
-        });
+      if (dx.defined()) input_gradient(dy, x, weight, rotation, stats, shared, dots, dx);
     }
     return {dx, {}, {}, {}, {}, {}, {}};
   }

@@ -95,7 +95,7 @@ int Plan::shards(int unit) const {
 
 UnitLayout Plan::layout(const UnitSpec& spec, int unit) const {
   const bool whole = unit < static_cast<int>(units.size()) && units[unit].strategy == Strategy::no_shard;
-  return unit_layout(spec, shards(unit), mesh[Axis::tp], whole);
+  return unit_layout(spec, shards(unit), mesh[Axis::tp], whole, size_of(slots()));
 }
 
 int Plan::shard_rank(const Buffer& buffer, int rank) const {
@@ -114,6 +114,29 @@ std::vector<Axis> Plan::axes(const Buffer& buffer) const {
   std::vector<Axis> axes = buffer.shards > 1 ? kShardAxes : kWholeAxes;
   if (buffer.over_tp) axes.push_back(Axis::tp);
   return axes;
+}
+
+void Plan::check_types(std::string_view where) const {
+  const auto quoted = [](ParamType type) { return "\"" + std::string(name(type)) + "\""; };
+  if (states.masters != Masters::fp32 && param_dtype != ParamType::bf16)
+    throw UserError(Exit::usage, std::string(where) + "param_dtype",
+                    quoted(param_dtype) + " contradicts masters = \"" + std::string(name(states.masters)) + "\"",
+                    "such masters are gathered as bf16: leave param_dtype out");
+  if (compute == ParamType::fp32) return;
+  if (compute != gathered())
+    throw UserError(Exit::usage, std::string(where) + "compute_dtype",
+                    quoted(compute) + " contradicts parameters that are gathered as " + quoted(gathered()),
+                    states.masters == Masters::fp32
+                        ? "leave param_dtype out: it follows compute_dtype"
+                        : "masters = \"" + std::string(name(states.masters)) + "\" compute in bf16 or fp32");
+  for (const Axis axis : {Axis::cp, Axis::sp, Axis::tp})
+    if (mesh[axis] > 1)
+      throw UserError(Exit::usage, std::string(where) + "compute_dtype",
+                      quoted(compute) + " with " + std::string(axis_name(axis)) + " = " + std::to_string(mesh[axis]) +
+                          ": ranks that share a sample exchange fp32",
+                      "use compute_dtype = \"fp32\", where param_dtype = \"bf16\" still halves what gathers send, or "
+                      "dp_shard, dp_replicate and pp instead of " +
+                          std::string(axis_name(axis)));
 }
 
 int64_t Plan::accumulation() const {
@@ -161,7 +184,11 @@ std::string Plan::summary() const {
       text += ", " + std::string(name(strategy)) + " " + std::to_string(n);
   if (states.masters != Masters::fp32) text += ", masters " + std::string(name(states.masters));
   if (states.moments != Moments::fp32) text += ", moments " + std::string(name(states.moments));
-  if (states.masters == Masters::fp32 && param_dtype != ParamType::fp32) text += ", parameters gathered as bf16";
+  if (compute != ParamType::fp32)
+    text += ", computes in " + std::string(name(compute));
+  else if (states.masters == Masters::fp32 && param_dtype != ParamType::fp32)
+    text += ", parameters gathered as " + std::string(name(param_dtype));
+  if (reduce != ParamType::fp32) text += ", gradients reduced as " + std::string(name(reduce));
   if (mesh[Axis::pp] > 1) {
     text += ", pipeline " + std::string(name(pipeline.schedule));
     if (pipeline.chunks > 1) text += " with " + std::to_string(pipeline.chunks) + " chunks a rank";

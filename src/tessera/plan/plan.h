@@ -100,6 +100,10 @@ struct Plan {
   int prefetch = 1;         ///< gathers issued ahead of the unit that runs
   StateFormat states = {};  ///< masters and moments
   ParamType param_dtype = ParamType::fp32;
+  /// What units that may (UnitSpec::narrow) compute in: fp32, or what parameters are gathered as, which then is what
+  /// lies in the slots.
+  ParamType compute = ParamType::fp32;
+  ParamType reduce = ParamType::fp32;  ///< what gradients are rounded to on their way; they are summed in fp32
   /// Samples of the global batch for each dp rank; empty: as even as they go (shares.h makes others).
   std::vector<int64_t> shares = {};
   Pipeline pipeline = {};  ///< how stages take turns, where the mesh has a pp axis
@@ -112,6 +116,10 @@ struct Plan {
   /// What parameters are rounded to when they are gathered: masters that are bf16, or half of them, have no more to
   /// give.
   ParamType gathered() const { return states.masters == Masters::fp32 ? param_dtype : ParamType::bf16; }
+  /// What lies in a slot: what is gathered, or that widened to fp32.
+  ParamType slots() const { return compute == ParamType::fp32 ? ParamType::fp32 : gathered(); }
+  /// Throws UserError (usage) naming `where` for types that contradict each other, or that the mesh cannot run.
+  void check_types(std::string_view where) const;
   /// Micro-batches a rank runs a step, the same on every rank (some may be idle).
   int64_t accumulation() const;
   /// Ranks of the shard group over which a unit's buffers are split: 1 where every rank holds them.

@@ -67,8 +67,8 @@ class Reader {
                       "correct the line, or write a plan with 'tessera plan' and start from it");
     }
     known_keys(root, "",
-               {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "pipeline",
-                "experts", "idle", "units"});
+               {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "compute_dtype",
+                "reduce_dtype", "pipeline", "experts", "idle", "units"});
     Plan plan;
     plan.units.resize(names_.size());
     plan.global_batch = integer(root, "", "global_batch", 1, plan.global_batch);
@@ -77,6 +77,7 @@ class Reader {
     read_experts(root, plan);
     read_formats(root, plan);
     if (root.contains("mesh")) read_mesh(root["mesh"], plan.mesh);
+    plan.check_types("plan.read " + file_ + ": ");
     if (root.contains("pipeline")) read_pipeline(root["pipeline"], plan);
     if (root.contains("units")) read_units(root["units"], plan.units);
     return plan;
@@ -118,12 +119,13 @@ class Reader {
     const std::string where = "plan.read " + file_ + ": ";
     if (root.contains("masters")) plan.states.masters = masters_of(text(root, "", "masters"), where + "masters");
     if (root.contains("moments")) plan.states.moments = moments_of(text(root, "", "moments"), where + "moments");
-    plan.param_dtype = plan.gathered();
-    if (!root.contains("param_dtype")) return;
-    plan.param_dtype = param_type_of(text(root, "", "param_dtype"), where + "param_dtype");
-    if (plan.param_dtype != plan.gathered())
-      fail("param_dtype", "fp32 contradicts masters = \"" + std::string(name(plan.states.masters)) + "\"",
-           "such masters are gathered as bf16; leave param_dtype out");
+    const auto type = [&](const char* key, ParamType fallback) {
+      return root.contains(key) ? param_type_of(text(root, "", key), where + key) : fallback;
+    };
+    plan.compute = type("compute_dtype", ParamType::fp32);
+    plan.reduce = type("reduce_dtype", ParamType::fp32);
+    plan.param_dtype = plan.compute;
+    plan.param_dtype = type("param_dtype", plan.gathered());
   }
 
   void read_experts(const toml::table& root, Plan& plan) const {
@@ -256,7 +258,9 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
       << "prefetch = " << prefetch << "\n"
       << "masters = \"" << name(states.masters) << "\"\n"
       << "moments = \"" << name(states.moments) << "\"\n"
-      << "param_dtype = \"" << name(gathered()) << "\"\n";
+      << "param_dtype = \"" << name(gathered()) << "\"\n"
+      << "compute_dtype = \"" << name(compute) << "\"\n"
+      << "reduce_dtype = \"" << name(reduce) << "\"\n";
   if (experts > 1) out << "experts = " << experts << "\nidle = \"" << name(idle) << "\"\n";
   out << "\n[mesh]\n";
   for (Axis axis : kAllAxes)

@@ -125,6 +125,7 @@ class Search {
     plan.param_dtype = input_.param_dtype;
     plan.experts = input_.experts;
     plan.idle = input_.idle;
+    plan.compute = input_.compute, plan.reduce = input_.reduce;
     if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
     // The first blocks save less: they are needed last in backward, so what they would keep lives longest.
     for (const auto& unit : model_.units) {

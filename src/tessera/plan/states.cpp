@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kMasters = {"fp32", "split", "bf16"};
 constexpr std::array<std::string_view, 3> kMoments = {"fp32", "bf16", "int8"};
-constexpr std::array<std::string_view, 2> kParamTypes = {"fp32", "bf16"};
+constexpr std::array<std::string_view, 3> kParamTypes = {"fp32", "bf16", "fp16"};
 
 template <typename Value, size_t n>
 Value value_of(const std::array<std::string_view, n>& names, std::string_view text, std::string_view where) {

@@ -24,8 +24,10 @@ enum class Masters { fp32, split, bf16 };
 /// Its moments. int8: blocks of 256 with a scale (ops/blockwise.h); tensors of fewer than kLeastQuantised elements keep
 /// fp32, as bitsandbytes and torchao do.
 enum class Moments { fp32, bf16, int8 };
-/// What parameters are rounded to when they are gathered. Computation is fp32.
-enum class ParamType { fp32, bf16 };
+/// What parameters are rounded to when they are gathered, what products and attention compute in, and what gradients
+/// are rounded to when they are reduced.
+enum class ParamType { fp32, bf16, fp16 };
+inline int64_t size_of(ParamType type) { return type == ParamType::fp32 ? 4 : 2; }
 
 inline constexpr int64_t kLeastQuantised = 4096;
 

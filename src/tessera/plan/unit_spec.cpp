@@ -55,8 +55,9 @@ std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, 
   return box;
 }
 
-UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole) {
+UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int64_t element) {
   UnitLayout layout;
+  layout.slot_element = element;
   layout.params.resize(unit.params.size());
   bool cut = false;
   for (const auto& param : unit.params) cut |= param.split != Split::none;
@@ -88,9 +89,10 @@ UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole) {
       buffer.shards = layout.sharded ? shards * (over_tp ? tp : 1) : 1;
       buffer.shard = round_up(div_up(at, buffer.shards), kFlatAlign);
       buffer.total = buffer.shard * buffer.shards;
-      buffer.slot = layout.total, buffer.held = layout.shard;
-      layout.total += stored_bytes(stored, buffer.total) / 4, layout.shard += buffer.shard;
-      if (trainable) layout.grad_total = layout.total, layout.grad_shard = layout.shard;
+      buffer.slot_at = layout.total * 4, buffer.grad_at = layout.grad_total, buffer.held = layout.shard;
+      layout.total += layout.slot_bytes(buffer, buffer.total) / 4, layout.shard += buffer.shard;
+      if (trainable)
+        layout.grad_total += buffer.total, layout.grad_shard = layout.shard, layout.trained_bytes = layout.total * 4;
       layout.buffers.push_back(std::move(buffer));
     }
   return layout;

@@ -94,6 +94,7 @@ struct UnitSpec {
   std::string kind;  ///< units of one kind share a footprint: "stem", "block", "head"
   std::vector<ParamSpec> params;
   Footprint cost;
+  bool narrow = false;  ///< its products and attention run in plan.compute; of others in fp32
 };
 
 struct ModelSpec {
@@ -128,8 +129,8 @@ struct Buffer {
   int shards = 1;           ///< ranks it is split over
   int64_t total = 0;        ///< elements, padded; shard * shards
   int64_t shard = 0;        ///< elements a rank holds
-  int64_t slot = 0;         ///< where it begins in the unit's slot and, when trainable, in the gradient slot, in fp32
-                            ///< values
+  int64_t slot_at = 0;      ///< byte at which it begins in the unit's slot
+  int64_t grad_at = 0;      ///< when trainable, fp32 value at which it begins in the gradient slot
   int64_t held = 0;         ///< and in what a rank holds
 };
 
@@ -145,19 +146,28 @@ struct UnitLayout {
   };
   std::vector<Buffer> buffers;
   std::vector<Place> params;
-  bool sharded = false;                    ///< all buffers are, or none
-  int64_t total = 0, shard = 0;            ///< fp32 values that the slot has room for, and elements held by a rank
-  int64_t grad_total = 0, grad_shard = 0;  ///< the same of what is trained
-  /// The byte of the slot at which a parameter begins.
+  bool sharded = false;          ///< all buffers are, or none
+  int64_t total = 0, shard = 0;  ///< fp32 values that the slot has room for, and elements held by a rank
+  int64_t grad_total = 0,
+          grad_shard = 0;     ///< values of the gradient slot, and elements held by a rank of what is trained
+  int64_t trained_bytes = 0;  ///< of the slot, of what is trained
+  int64_t slot_element = 4;   ///< bytes of a value in the slot, where it rests as fp32 or as masters
+  /// Bytes of `elements` elements of a buffer in the slot.
+  int64_t slot_bytes(const Buffer& buffer, int64_t elements) const {
+    return buffer.stored == Stored::fp32 ? elements * slot_element : stored_bytes(buffer.stored, elements);
+  }
+  /// The byte of the slot, or of the gradient slot, at which a parameter begins.
   int64_t in_slot(int param) const {
     const Buffer& buffer = buffers[params[param].buffer];
-    return buffer.slot * 4 + stored_bytes(buffer.stored, params[param].start);
+    return buffer.slot_at + slot_bytes(buffer, params[param].start);
   }
+  int64_t in_gradient(int param) const { return (buffers[params[param].buffer].grad_at + params[param].start) * 4; }
 };
 
 /// `shards`: ranks of the shard group; `tp`: ranks of tensor parallelism, 1 for none. What the ranks of tp use alike is
-/// split over them too, where it is split at all. `whole`: nothing is, every rank holds all that it uses.
-UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp = 1, bool whole = false);
+/// split over them too, where it is split at all. `whole`: nothing is, every rank holds all that it uses. `element`: of
+/// the slot (UnitLayout::slot_element).
+UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp = 1, bool whole = false, int64_t element = 4);
 
 /// The box of a parameter that rank `tp_rank` of `tp` uses: [begin, end) for each dimension.
 std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, int tp_rank);

@@ -176,6 +176,13 @@ void check_formats(const Recipe& recipe, const plan::Plan& plan) {
   check("moments", name(states.moments), name(plan.states.moments), states.moments == plan::Moments::fp32);
   check("param_dtype", name(recipe.plan.param_dtype), name(plan.gathered()),
         recipe.plan.param_dtype == plan::ParamType::fp32);
+  check("compute_dtype", name(recipe.plan.compute), name(plan.compute), recipe.plan.compute == plan::ParamType::fp32);
+  check("reduce_dtype", name(recipe.plan.reduce), name(plan.reduce), recipe.plan.reduce == plan::ParamType::fp32);
+  if (recipe.lora.on && plan.compute != plan::ParamType::fp32)
+    throw UserError(Exit::usage, "plan.file",
+                    recipe.plan.file + " has compute_dtype = \"" + std::string(name(plan.compute)) +
+                        "\": products with a frozen base and its adapters run in fp32",
+                    "set compute_dtype = \"fp32\" there");
 }
 
 }  // namespace
@@ -247,6 +254,7 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
   request.planner.idle = recipe.plan.idle.value_or(plan::Tier::device);
   request.any_idle = job.experts.several() && !recipe.plan.idle;
   request.planner.param_dtype = recipe.plan.param_dtype;
+  request.planner.compute = recipe.plan.compute, request.planner.reduce = recipe.plan.reduce;
   if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
     std::vector<std::string> names;
     for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);
@@ -257,7 +265,11 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
                       recipe.plan.file + " has experts = " + std::to_string(request.by_hand->experts) +
                           ", the run has " + std::to_string(request.planner.experts),
                       "set experts in the plan to that number");
+    request.planner.compute = request.by_hand->compute;  // shapes are measured in it
   }
+  // Processors without products of 16 bits have no rate for them: there kernels widen, and compute in fp32.
+  if (request.planner.compute != plan::ParamType::fp32 && request.machine.profile.device.gemm.contains("bf16"))
+    request.machine.dtype = "bf16";  // fp16 is as fast
   request.checkpoints_kept = static_cast<int>(recipe.checkpoint.keep);
   request.run.steps = recipe.run.steps;
   request.run.checkpoint_every = recipe.checkpoint.every;

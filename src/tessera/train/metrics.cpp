@@ -113,11 +113,14 @@ void MetricsWriter::step(const StepMetrics& m) {
   write("{\"type\":\"step\",\"step\":" + std::to_string(m.step) + ",\"loss\":" + exact(m.loss) +
         ",\"grad_norm\":" + exact(m.grad_norm) + ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) +
         ",\"samples\":" + std::to_string(m.samples) + ",\"tokens\":" + std::to_string(m.tokens) +
-        (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") + expert_fields(m) + ",\"ranks\":" + ranks.dump() + "}");
+        (m.loss_scale ? ",\"loss_scale\":" + exact(*m.loss_scale) : "") + (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") +
+        expert_fields(m) + ",\"ranks\":" + ranks.dump() + "}");
 }
 
-void MetricsWriter::skip(int64_t step, const std::string& why) {
-  write(Json{{"type", "skip"}, {"step", step}, {"why", why}}.dump());
+void MetricsWriter::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {
+  Json json = {{"type", "skip"}, {"step", step}, {"why", why}};
+  if (loss_scale) json["loss_scale"] = *loss_scale;
+  write(json.dump());
 }
 
 void MetricsWriter::sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr,

@@ -38,6 +38,7 @@ struct StepMetrics {
   double loss = 0, grad_norm = 0, lr = 0;  ///< 17 digits: bit-identity is said of these
   double seconds = 0;
   int64_t samples = 0, tokens = 0;
+  std::optional<double> loss_scale;  ///< that the step ran with; where something is fp16
   std::optional<double> mfu;  ///< model FLOP/s over what the devices can do; where a profile says what that is
   /// Of a run with experts: whose step it was, and which of its own.
   std::string expert;
@@ -60,7 +61,7 @@ class MetricsWriter {
   MetricsWriter(const std::filesystem::path& file, int64_t done);
 
   void step(const StepMetrics& metrics);
-  void skip(int64_t step, const std::string& why);
+  void skip(int64_t step, const std::string& why, std::optional<double> loss_scale = {});
   void sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr,
               std::optional<double> audio_effect = {});
   void checkpoint(int64_t step, const std::string& folder, double seconds);

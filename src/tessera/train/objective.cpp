@@ -108,7 +108,7 @@ at::Tensor Objective::loss(const at::Tensor& prediction, const net::Batch& batch
   at::Tensor gradient = batch.predicted.empty() ? at::empty_like(prediction) : at::zeros_like(prediction);
   for (size_t s = 0; s < m.targets.size(); ++s) {
     const double share = m.weights[s] / static_cast<double>(plan_->global_batch);
-    const double loss = sample_error(prediction, batch, s, m.targets[s], share, gradient);
+    const double loss = sample_error(prediction, batch, s, m.targets[s], share * gradient_scale_, gradient);
     if (!std::isfinite(loss) && bad_sample_ < 0) bad_sample_ = m.indices[s];
     loss_ += loss * share;
   }

@@ -35,6 +35,9 @@ class Objective {
   /// share a sample, each has the part of its own tokens, in the prediction as in the sum.
   at::Tensor loss(const at::Tensor& prediction, const net::Batch& batch, int micro);
 
+  /// What gradients, not losses, are multiplied by from now on (optim/grad_scaler.h).
+  void scale_gradients(double scale) { gradient_scale_ = scale; }
+
   double loss_sum() const { return loss_; }  ///< this rank's share of the step's mean loss
   int64_t bad_sample() const {
     return bad_sample_;
@@ -51,7 +54,7 @@ class Objective {
   const plan::Plan* plan_ = nullptr;
   int64_t step_ = 0;
   int rank_ = 0;
-  double loss_ = 0;
+  double loss_ = 0, gradient_scale_ = 1;
   int64_t bad_sample_ = -1;
   /// What the loss of a micro-batch needs, from its load to its loss; several are in flight in a pipeline.
   struct Micro {

@@ -69,7 +69,8 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   plan::Measured result{.model = {}, .machine = request.machine};
   const net::Batch batch = representative_batch(*request.model, request.latent, samples);
   plan::ModelSpec& spec = result.model;
-  spec = engine::measure(request.model->units(), batch, request.model_name, {.mesh = request.mesh});
+  spec = engine::measure(request.model->units(), batch, request.model_name,
+                         {.mesh = request.mesh, .compute = request.planner.compute});
   spec.resident += request.resident;
   spec.between_steps = request.between_steps;
   plan::WorkTable& work = result.machine.work;

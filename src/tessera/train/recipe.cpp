@@ -137,6 +137,29 @@ LrScale scale_of(const Recipe& r) {
                   read.at_least("train.lr_base_batch", 1));
 }
 
+/// What parameters are gathered as, computed in and gradients reduced in; they go together as in a plan by hand.
+void fill_types(Recipe& r) {
+  const auto type = [&](const char* key) {
+    return plan::param_type_of(r.values.at(key), std::string("recipe: ") + key);
+  };
+  r.plan.compute = type("plan.compute_dtype");
+  r.plan.reduce = type("plan.reduce_dtype");
+  std::string& gathered = r.values.at("plan.param_dtype");
+  if (gathered == "auto")
+    gathered = r.plan.states.masters == plan::Masters::fp32 ? r.values.at("plan.compute_dtype") : "bf16";
+  r.plan.param_dtype = type("plan.param_dtype");
+  plan::Plan types;
+  types.mesh = r.mesh, types.states = r.plan.states;
+  types.param_dtype = r.plan.param_dtype, types.compute = r.plan.compute;
+  types.check_types("recipe: plan.");
+  if (r.lora.on && r.plan.compute != plan::ParamType::fp32)
+    throw UserError(Exit::usage, "recipe: plan.compute_dtype",
+                    "\"" + r.values.at("plan.compute_dtype") +
+                        "\" with train.mode = \"lora\": products with a frozen "
+                        "base and its adapters run in fp32",
+                    "leave plan.compute_dtype out; plan.param_dtype = \"bf16\" halves what gathers send");
+}
+
 void fill(Recipe& r) {
   const Reader read{r.values};
   check_ranges(r.values);
@@ -177,6 +200,12 @@ void fill(Recipe& r) {
   r.train.eps = read.number("train.eps");
   r.train.weight_decay = read.number("train.weight_decay");
   r.train.clip_norm = read.number("train.clip_norm");
+  if (const std::string& scale = read.text("train.loss_scale"); scale != "auto")
+    r.train.loss_scale = checked_number("train.loss_scale", scale, "auto or a number over 0");
+  if (!(r.train.loss_scale > 0))
+    throw UserError(Exit::usage, "recipe",
+                    "train.loss_scale = " + read.text("train.loss_scale") + ": expected auto or a number over 0");
+  r.train.loss_scale_window = read.at_least("train.loss_scale_window", 1);
   const std::vector<std::string> betas = split_list(read.text("train.betas"));
   if (betas.size() != 2)
     throw UserError(Exit::usage, "recipe", "train.betas = '" + read.text("train.betas") + "': expected two numbers",
@@ -222,13 +251,7 @@ void fill(Recipe& r) {
   const std::string& masters = read.text("plan.masters");
   r.plan.states = {plan::masters_of(masters, "recipe: plan.masters"),
                    plan::moments_of(read.text("plan.moments"), "recipe: plan.moments")};
-  const bool whole = r.plan.states.masters == plan::Masters::fp32;
-  std::string& param_dtype = r.values.at("plan.param_dtype");
-  if (param_dtype == "auto") param_dtype = whole ? "fp32" : "bf16";
-  r.plan.param_dtype = plan::param_type_of(param_dtype, "recipe: plan.param_dtype");
-  if (!whole && r.plan.param_dtype == plan::ParamType::fp32)
-    throw UserError(Exit::usage, "recipe: plan.param_dtype", "fp32 contradicts plan.masters = \"" + masters + "\"",
-                    "such masters are gathered as bf16: leave plan.param_dtype on auto");
+  fill_types(r);
   r.checkpoint = {read.at_least("checkpoint.every", 0), read.at_least("checkpoint.keep", 0)};
   r.sample = {
       read.at_least("sample.every", 0),       read.at_least("sample.steps", 1), read.integer("sample.seed"),

@@ -43,6 +43,8 @@ struct Recipe {
     double lr = 0;                              ///< with lr_scale
     double eps = 0, weight_decay = 0, clip_norm = 0;
     double betas[2] = {};
+    double loss_scale = 65536;  ///< the first; where something is fp16
+    int64_t loss_scale_window = 2000;
   } train;
   struct Lora {
     bool on = false;  ///< train.mode = lora
@@ -79,7 +81,8 @@ struct Recipe {
     std::optional<plan::Tier> parameters, gradients, states_tier;
     std::optional<plan::Tier> idle;  ///< of an expert that has no turn
     plan::StateFormat states;
-    plan::ParamType param_dtype = plan::ParamType::fp32;
+    plan::ParamType param_dtype = plan::ParamType::fp32, compute = plan::ParamType::fp32,
+                    reduce = plan::ParamType::fp32;
   } plan;
   struct Checkpoint {
     int64_t every = 0, keep = 0;

@@ -60,6 +60,11 @@ bool schedule_is(const Recipe& recipe, std::initializer_list<const char*> names)
 bool searches(const Recipe& recipe) { return recipe.plan.file.empty() || recipe.plan.file == "auto"; }
 bool one_shape(const Recipe& recipe) { return recipe.values.at("data.buckets").empty(); }
 
+bool has_fp16(const Recipe& r) {
+  return !searches(r) || r.plan.compute == plan::ParamType::fp16 || r.plan.reduce == plan::ParamType::fp16;
+}
+constexpr const char* kFp16 = "it belongs to plan.compute_dtype or plan.reduce_dtype = \"fp16\"";
+
 bool adapts(const Recipe& recipe) { return recipe.lora.on; }
 constexpr const char* kAdapters = "train.mode = \"lora\" trains adapters";
 
@@ -74,6 +79,8 @@ const std::vector<Condition>& conditions() {
       {"data.allow_bad", [](const Recipe& r) { return !r.data.strict; }, "data.strict stops at the first faulty row"},
       {"fault.rebalance", [](const Recipe& r) { return r.fault.slow_factor > 0; },
        "fault.slow_factor = 0 looks for no slow rank"},
+      {"train.loss_scale", has_fp16, kFp16},
+      {"train.loss_scale_window", has_fp16, kFp16},
       {"lora.rank", adapts, kAdapters},
       {"lora.alpha", adapts, kAdapters},
       {"lora.targets", adapts, kAdapters},

@@ -97,6 +97,10 @@ const OptionTable& recipe_table() {
       {"train.eps", Kind::number, "1e-8", "AdamW epsilon"},
       {"train.weight_decay", Kind::number, "0.01", "AdamW decoupled weight decay"},
       {"train.clip_norm", Kind::number, "1.0", "global gradient norm to clip to; 0: no clipping"},
+      {"train.loss_scale", Kind::text, "auto",
+       "first scale of dynamic loss scaling, where something is fp16: halved by a step whose gradients overflow, which "
+       "is skipped; auto: 65536"},
+      {"train.loss_scale_window", Kind::integer, "2000", "whole steps in a row after which the scale doubles"},
       {"train.optimizer", Kind::choice, "adamw", "optimiser", "adamw"},
 
       {"lora.rank", Kind::integer, "32", "rank of the adapters"},
@@ -166,11 +170,17 @@ const OptionTable& recipe_table() {
       {"plan.idle", Kind::choice, "auto",
        "where an expert that has no turn rests what the active one has on the device; auto: there while it fits",
        "auto|device|host|nvme"},
+      {"plan.compute_dtype", Kind::choice, "fp32",
+       "what the products and attention of blocks run in, and what their parameters are gathered as; sums, norms, the "
+       "residual, time path, head and loss are fp32",
+       "fp32|bf16|fp16"},
       {"plan.param_dtype", Kind::choice, "auto",
-       "what parameters are rounded to when they are gathered (computation is fp32); auto: fp32, with other masters "
+       "what parameters are rounded to when they are gathered; auto: plan.compute_dtype, with other masters than fp32 "
        "bf16",
-       "auto|fp32|bf16"},
-      {"plan.reduce_dtype", Kind::choice, "fp32", "dtype gradients are reduced in", "fp32", ""},
+       "auto|fp32|bf16|fp16"},
+      {"plan.reduce_dtype", Kind::choice, "fp32",
+       "what gradients are rounded to when ranks exchange them; they are written and added up in fp32",
+       "fp32|bf16|fp16"},
       {"plan.masters", Kind::choice, "fp32",
        "the optimiser's parameters: fp32; split, a bf16 part and the exact rest in 16 bits; bf16, rounded "
        "stochastically",

@@ -16,6 +16,7 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
                                                         {"train/seconds", m.seconds},
                                                         {"train/tokens_per_second", m.tokens / m.seconds}};
   if (!m.expert.empty()) values.emplace_back("experts/" + m.expert + " loss", m.loss);
+  if (m.loss_scale) values.emplace_back("train/loss_scale", *m.loss_scale);
   if (m.mfu) values.emplace_back("train/mfu", *m.mfu);
   for (const RankMetrics& rank : m.ranks) {
     const std::string name = "rank " + std::to_string(rank.rank) + "/";
@@ -36,8 +37,8 @@ void RunLog::step(const StepMetrics& metrics) {
   board_.scalars(metrics.step, step_scalars(metrics));
 }
 
-void RunLog::skip(int64_t step, const std::string& why) {
-  metrics_.skip(step, why);
+void RunLog::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {
+  metrics_.skip(step, why, loss_scale);
   board_.scalars(step, {{"train/skipped", 1}});
 }
 

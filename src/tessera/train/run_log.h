@@ -26,7 +26,7 @@ class RunLog {
   };
 
   void step(const StepMetrics& metrics);
-  void skip(int64_t step, const std::string& why);
+  void skip(int64_t step, const std::string& why, std::optional<double> loss_scale = {});
   void sample(const Sample& sample, const data::Frames& frames);
   void checkpoint(int64_t step, const std::string& folder, double seconds);
   void fault(int64_t step, const std::string& kind, const std::string& text, int rank = -1,

@@ -139,11 +139,13 @@ int sample(Recipe recipe, const SampleOptions& options) {
   Planned planned;
   planned.guidance_branches = job.guidance_branches;
   const net::Batch shape = job.model->pack({job.model->blank(job.latent)});
-  planned.spec = engine::measure(job.model->units(), shape, job.name, {.train = false, .mesh = mesh});
+  planned.spec = engine::measure(job.model->units(), shape, job.name,
+                                 {.train = false, .mesh = mesh, .compute = recipe.plan.compute});
   planned.choice.plan.mesh = mesh;
   planned.choice.plan.param_dtype = recipe.plan.param_dtype;  // what the model was trained with
   planned.choice.plan.experts = static_cast<int>(job.experts.size());
   planned.choice.plan.idle = recipe.plan.idle.value_or(plan::Tier::device);
+  planned.choice.plan.compute = recipe.plan.compute;
   planned.choice.plan.units.resize(planned.spec.units.size());
   const plan::Schedule schedule = planned.schedules(place.rank).sample;
   std::vector<std::string> prefixes;

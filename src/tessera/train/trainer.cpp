@@ -21,6 +21,7 @@
 #include "tessera/train/export.h"
 #include "tessera/train/job.h"
 #include "tessera/train/lora_run.h"
+#include "tessera/train/loss_scale.h"
 #include "tessera/train/objective.h"
 #include "tessera/train/plan_view.h"
 #include "tessera/train/progress.h"
@@ -201,12 +202,14 @@ class Trainer {
     executor_ = std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, running_, rank_, options);
     watch_.follow(*executor_);
 
+    loss_scale_ = LossScale(planned().plan(), recipe_);
     const std::optional<fs::path> resume = find_resume();
     if (resume) {
       checkpoint::TrainingCheckpoint saved(*resume);
       if (recipe_.lora.on) load_initial_weights(recipe_, job_, *store_);  // the checkpoint has the adapters alone
       steps_->resume(*store_, saved);
       done_ = saved.manifest().step;
+      loss_scale_.restore(saved.manifest());
       if (saved.manifest().seed != static_cast<uint64_t>(recipe_.run.seed))
         throw UserError(Exit::usage, "run.seed",
                         resume->string() + " was trained with seed " + std::to_string(saved.manifest().seed),
@@ -251,6 +254,8 @@ class Trainer {
     executor_->keep_lines(lines);
     Objective& objective = steps_->objective();
     objective.begin(steps_->own_step(), running_, rank_);
+    metrics.loss_scale = loss_scale_.scale();
+    objective.scale_gradients(metrics.loss_scale.value_or(1));
     engine::StepCalls calls;
     calls.load = [&](int micro) { return objective.load(micro); };
     calls.loss = [&](const at::Tensor& out, const net::Batch& batch, int micro) {
@@ -272,7 +277,7 @@ class Trainer {
         model_flops_utilisation(planned().spec, planned().machine, metrics.tokens, metrics.seconds, place_.world);
     if (rank_ == 0) {
       if (skipped_) {
-        run_log_->skip(step, skip_reason_);
+        run_log_->skip(step, skip_reason_, metrics.loss_scale);
       } else {
         run_log_->step(metrics);
       }
@@ -363,7 +368,11 @@ class Trainer {
       if (c.bad_sample > 0 && bad < 0) bad = static_cast<int64_t>(c.bad_sample) - 1;
       if (c.stop > 0) stopping_ = true;
     }
+    const double loss_scale = metrics.loss_scale.value_or(1);
+    norm /= loss_scale;
     skipped_ = !std::isfinite(loss) || !std::isfinite(norm);
+    // Of a loss that is not finite no scale is the cause.
+    const std::string overflow = std::isfinite(loss) ? loss_scale_.end_step(step, !skipped_) : "";
     metrics.step = step;
     metrics.loss = loss;
     metrics.grad_norm = norm;
@@ -374,6 +383,11 @@ class Trainer {
     metrics.tokens = recipe().train.global_batch * job_.bucket_tokens[steps_->data().bucket(steps_->own_step())];
     for (size_t r = 0; r < all.size(); ++r)
       metrics.ranks.push_back(rank_metrics(static_cast<int>(r), all[r], mesh_, predicted_.by_part.temporaries));
+    if (!overflow.empty()) {
+      skip_reason_ = overflow;
+      if (rank_ == 0) log::warn("step " + std::to_string(step) + " skipped: " + overflow);
+      return std::nullopt;
+    }
     if (skipped_) {
       skip_reason_ =
           "loss " + std::to_string(loss) + ", gradient norm " + std::to_string(norm) +
@@ -386,7 +400,8 @@ class Trainer {
           Exit::not_finite, "train", "step " + std::to_string(step) + ": " + skip_reason_,
           "look at that sample, lower train.lr, or set run.on_nan = \"skip\"; checkpoints up to now are whole");
     }
-    return net::StepControl{steps_->update(), metrics.lr, optim::clip_coefficient(norm, recipe().train.clip_norm)};
+    return net::StepControl{steps_->update(), metrics.lr,
+                            optim::clip_coefficient(norm, recipe().train.clip_norm) / loss_scale};
   }
 
   void sample_pass(int64_t step) {
@@ -411,6 +426,7 @@ class Trainer {
           manifest.mesh = mesh_;
           manifest.seed = recipe().run.seed;
           steps_->write(step, manifest);
+          loss_scale_.save(manifest);
           manifest.extra["model"] = planned().spec.name;
           checkpoint::commit(partial, final, place_.world, manifest);
           checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
@@ -483,6 +499,7 @@ class Trainer {
   std::unique_ptr<engine::Store> store_;
   std::unique_ptr<optim::AdamW> adamw_;
   std::unique_ptr<engine::Executor> executor_;
+  LossScale loss_scale_;
   std::unique_ptr<Validation> validation_;
   std::unique_ptr<RunLog> run_log_;
   std::unique_ptr<Progress> progress_;

@@ -87,7 +87,7 @@ class Block final : public WanUnit {
     Tensor y = ctx.modulated_norm("norm1", x, m[0], m[1], c_.eps);  // y [T, d]
     x = ctx.gated_residual("gate1", x, self_attention(ctx, y), m[2]);
     y = ctx.layer_norm("norm3", x, c_.eps);
-    x = x + cross_attention(ctx, y, in.cond);
+    x = x + cross_attention(ctx, y, in.cond).to(x.scalar_type());  // what is added up over blocks stays fp32
     y = ctx.modulated_norm("norm2", x, m[3], m[4], c_.eps);
     y = ctx.gelu_linear("ffn.2", ctx.linear("ffn.0", y));  // through [T, ffn]
     x = ctx.gated_residual("gate2", x, y, m[5]);

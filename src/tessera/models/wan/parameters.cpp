@@ -84,7 +84,7 @@ plan::UnitSpec stem_spec(const Config& c) {
 
 plan::UnitSpec block_spec(const Config& c, int64_t index) {
   const std::string name = "blocks." + std::to_string(index);
-  Parameters p{{.name = name, .kind = "block", .params = {}, .cost = {}}, name + "."};
+  Parameters p{{.name = name, .kind = "block", .params = {}, .cost = {}, .narrow = true}, name + "."};
   const auto attention = [&](const std::string& site) {
     p.linear(site + ".q", c.dim, c.dim);
     p.linear(site + ".k", c.dim, c.dim);

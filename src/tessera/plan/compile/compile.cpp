@@ -53,13 +53,15 @@ void Compiler::collect(Instruction& in, const std::string& purpose, const std::s
 /// The sum of a unit's gradients over ranks that hold the same shard, or the same whole.
 void Compiler::sum_over_replicas(Instruction& in, int unit) const {
   const UnitLayout& layout = layouts_[unit];
+  const int64_t element = size_of(plan_.reduce);
   in.bytes = layout.grad_shard * kElement;
-  if (layout.sharded && !outer_.axis.empty()) in.comm = {{outer_.axis, "all_reduce", in.bytes, outer_.name}};
+  if (layout.sharded && !outer_.axis.empty())
+    in.comm = {{outer_.axis, "all_reduce", layout.grad_shard * element, outer_.name}};
   if (!layout.sharded)
     for (const Buffer& buffer : layout.buffers) {
       if (!buffer.trainable) continue;
       const GroupName group = group_name("reduce_whole", plan_.axes(buffer));
-      if (!group.axis.empty()) in.comm.push_back({group.axis, "all_reduce", buffer.shard * kElement, group.name});
+      if (!group.axis.empty()) in.comm.push_back({group.axis, "all_reduce", buffer.shard * element, group.name});
     }
   if (!in.comm.empty()) in.group = in.comm.front().group;
 }

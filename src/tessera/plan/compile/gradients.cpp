@@ -65,7 +65,7 @@ void Compiler::reduce(const Visit& visit, int backward) {
   in.wait = {backward};
   in.scratch = arena_.take(in.bytes, in.wait);
   in.add = visit.micro > 0 && !plan_.units[visit.unit].reduces_once();
-  collect(in, "reduce", "reduce_scatter", Gathered::trained, kElement);
+  collect(in, "reduce", "reduce_scatter", Gathered::trained, size_of(plan_.reduce));
   if (rests_elsewhere) {
     std::vector<int> wait;
     in.target = arena_.take(layout.grad_shard * kElement, wait);

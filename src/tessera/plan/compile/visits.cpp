@@ -49,8 +49,8 @@ void Compiler::gather(int unit, int micro) {
   Instruction in = make(Op::gather, Lane::gather, unit, micro);
   const UnitLayout& layout = layouts_[unit];
   in.bytes = layout.total * kElement;
-  in.frozen = in.bytes - layout.grad_total * kElement;
-  const bool narrow = plan_.gathered() == ParamType::bf16;
+  in.frozen = in.bytes - layout.trained_bytes;
+  const bool narrow = plan_.gathered() != ParamType::fp32;
   const bool away = tier(unit, Part::parameters) != Tier::device;
   if (layout.sharded || narrow || away) in.slot = arena_.take(in.bytes, in.wait);  // else it is read where it lies
   // The shard comes to its place in the slot; what is widened there, or lies in several, needs a place of its own.
@@ -61,7 +61,7 @@ void Compiler::gather(int unit, int micro) {
                         : arena_.take(bytes(unit, Part::parameters), wait);
     in.wait.push_back(bring(Part::parameters, unit, micro, in.scratch, wait));
   }
-  collect(in, "gather", "all_gather", Gathered::all, narrow ? 2 : kElement);
+  collect(in, "gather", "all_gather", Gathered::all, size_of(plan_.gathered()));
   const int64_t slot = in.slot, scratch = in.scratch;
   const int at = add(std::move(in));
   if (away && !direct) arena_.give(scratch, at);

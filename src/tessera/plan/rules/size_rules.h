@@ -43,11 +43,12 @@ class SizeRules {
     Size& size = sizes_[book_.unit(k)];
     if (size.reduce < 0) size.gradient = book_.in(k).bytes, size.reduce = k;
     expect(k, size.gradient, "the size of the unit's gradient in " + book_.at(size.reduce));
-    if (size.gather >= 0 && size.parameters - book_.in(size.gather).frozen != size.gradient)
+    const int64_t trained = size.gather < 0 ? 0 : size.parameters - book_.in(size.gather).frozen;
+    const bool halved = trained * 2 == size.gradient;  // slots of 16 bits; gradients are fp32
+    if (size.gather >= 0 && trained != size.gradient && !halved)
       book_.complain(k, "bytes",
                      "the gradient has " + std::to_string(size.gradient) + " bytes, but " + book_.at(size.gather) +
-                         " gathers " + std::to_string(size.parameters - book_.in(size.gather).frozen) +
-                         " of what is trained");
+                         " gathers " + std::to_string(trained) + " of what is trained");
     if (!size.sharded) note_shard(k, size.gradient);
   }
 
@@ -102,7 +103,7 @@ class SizeRules {
     }
     if (comm.empty()) return false;
     if (shard) *shard = parts;
-    const bool narrow = kind == "all_gather" && whole * 2 == book_.in(k).bytes;  // parameters that travel as bf16
+    const bool narrow = whole * 2 == book_.in(k).bytes;  // what is fp32 travels as bf16 or fp16
     // what the ranks of tp do not share is not gathered where nobody else shares it
     const bool partial = over_tp && whole < book_.in(k).bytes;
     if (whole == book_.in(k).bytes || narrow || partial) return true;

@@ -1,0 +1,87 @@
+#pragma once
+// Values of 16 bits (bf16, fp16) where kernels compute in fp32: operands are widened some rows at a time and results
+// rounded to nearest even as they are stored, so neither an fp32 copy of a tensor nor a second rounding exists.
+//
+//   const Values x(tensor);                                  // fp32 or 16 bits
+//   const float* row = x.read(t * n, n, half_scratch(0, n)); // where it lies, or widened into the scratch
+//   Results y(out);
+//   float* to = y.place(t * n, half_scratch(1, n));          // where it will lie, or the scratch
+//   y.store(t * n, n, to);                                   // rounds; nothing to do for fp32
+#include <algorithm>
+
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+
+inline bool is_half(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
+inline bool is_half(const at::Tensor& t) { return is_half(t.scalar_type()); }
+
+/// `n` values of `type` (kBFloat16 or kHalf) as fp32, and back. fp16: beyond 65504 becomes infinite.
+void widen(float* out, const void* x, at::ScalarType type, int64_t n);
+void narrow(void* out, const float* x, at::ScalarType type, int64_t n);
+
+/// The same in place. Widening: bytes [2n, 4n) hold values of `type`, [0, 4n) fp32 after; narrowing: [0, 4n) hold fp32,
+/// [0, 2n) values of `type` after.
+void widen_in_place(float* values, at::ScalarType type, int64_t n);
+void narrow_in_place(float* values, at::ScalarType type, int64_t n);
+
+/// Memory of this thread for `n` floats, kept; `which` in 0..3 are apart.
+float* half_scratch(int which, int64_t n);
+
+/// Rows that a kernel of whole rows takes at once where something is of 16 bits.
+inline constexpr int64_t kHalfRows = 8;
+
+/// A small tensor (a bias, a norm's weight) as fp32: itself, or a copy.
+inline at::Tensor as_floats(const at::Tensor& t) { return is_half(t) ? t.to(at::kFloat) : t; }
+
+class Values {
+ public:
+  explicit Values(const at::Tensor& t)
+      : data_(static_cast<const char*>(t.const_data_ptr())), type_(t.scalar_type()), half_(is_half(type_)) {}
+  const float* read(int64_t first, int64_t n, float* scratch) const {
+    if (!half_) return reinterpret_cast<const float*>(data_) + first;
+    widen(scratch, data_ + first * 2, type_, n);
+    return scratch;
+  }
+  /// Columns [begin, end) of `rows` rows of `width` from row `first` on: a pointer to what is column 0 of that row.
+  const float* read_columns(int64_t first, int64_t rows, int64_t width, int64_t begin, int64_t end,
+                            float* scratch) const {
+    if (!half_) return reinterpret_cast<const float*>(data_) + first * width;
+    for (int64_t r = 0; r < rows; ++r)
+      widen(scratch + r * width + begin, data_ + ((first + r) * width + begin) * 2, type_, end - begin);
+    return scratch;
+  }
+  bool half() const { return half_; }
+
+ private:
+  const char* data_;
+  at::ScalarType type_;
+  bool half_;
+};
+
+class Results {
+ public:
+  explicit Results(const at::Tensor& t)
+      : data_(static_cast<char*>(t.mutable_data_ptr())), type_(t.scalar_type()), half_(is_half(type_)) {}
+  float* place(int64_t first, float* scratch) const {
+    return half_ ? scratch : reinterpret_cast<float*>(data_) + first;
+  }
+  void store(int64_t first, int64_t n, const float* values) const {
+    if (half_) narrow(data_ + first * 2, values, type_, n);
+  }
+  bool half() const { return half_; }
+
+ private:
+  char* data_;
+  at::ScalarType type_;
+  bool half_;
+};
+
+/// Calls body(first, count) for [begin, end): in pieces where something is of 16 bits, else once.
+template <class Body>
+void each_piece(int64_t begin, int64_t end, bool half, int64_t piece, const Body& body) {
+  if (!half) piece = end - begin;
+  for (int64_t first = begin; first < end; first += piece) body(first, std::min(piece, end - first));
+}
+
+}  // namespace tessera::ops
