@@ -16,9 +16,9 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kUlp = 1.2e-7;  // of an fp32 value, relative
+constexpr double kFloatUlp = 1.2e-7;  // of an fp32 value, relative
 
-Tensor one_ulp(const Tensor& expected) { return expected.abs() * kUlp; }
+Tensor one_ulp(const Tensor& expected) { return expected.abs() * kFloatUlp; }
 Tensor exactly(const Tensor& expected) { return at::zeros_like(expected); }
 
 struct Quantised {
@@ -81,7 +81,7 @@ void check_tiles(CaseFile& file, const Tensor& x, int64_t block) {
     Tensor back = at::empty_like(x);
     ops::dequantise_fp8(back.mutable_data_ptr<float>(), q.codes.const_data_ptr<uint8_t>(),
                         q.scale.const_data_ptr<float>(), tiles);
-    file.compare_each(out + "dequant", back, [](const Tensor& expected) { return expected.abs() * 2 * kUlp; });
+    file.compare_each(out + "dequant", back, [](const Tensor& expected) { return expected.abs() * 2 * kFloatUlp; });
   }
 }
 
