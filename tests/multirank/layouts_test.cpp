@@ -1,5 +1,6 @@
 // The same loss curve on every layout; the same bits on the same layout; resume on any other.
 // Many more layouts, in fewer steps, are in layout_matrix_test.cpp.
+#include <fstream>
 #include <map>
 
 #include "layout_table.h"
