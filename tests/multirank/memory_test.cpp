@@ -76,7 +76,8 @@ double peak_of(const Case& run, const std::string& name, const std::string& type
   const Result r = shared().train(run.ranks, name, flags);
   EXPECT_EQ(r.code, 0) << r.output;
   double highest = 0;
-  for (const auto& rank : shared().metrics(name).back()["ranks"]) {
+  const auto steps = shared().metrics(name);
+  for (const auto& rank : steps.back()["ranks"]) {
     const double peak = rank["peak_bytes"], predicted = rank["predicted_peak_bytes"];
     EXPECT_LE(peak, predicted) << name;
     EXPECT_GE(peak, predicted - std::max(0.02 * predicted, 1048576.0)) << name;

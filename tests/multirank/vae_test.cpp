@@ -68,8 +68,9 @@ TEST_F(Vae, TheFinerLatentsOfWan22TrainAndSampleToo) {
                               options(fs::path(TESSERA_GOLDENS) / "wan22_vae",
                                       {"--run.steps", "2", "--sample.every", "2", "--sample.steps", "1"}));
   ASSERT_EQ(r.code, 0) << r.output;
-  ASSERT_EQ(run_.metrics("run").size(), 2u);
-  for (const auto& rank : run_.metrics("run")[1].at("ranks"))
+  const auto steps = run_.metrics("run");
+  ASSERT_EQ(steps.size(), 2u);
+  for (const auto& rank : steps[1].at("ranks"))
     EXPECT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>());
   EXPECT_FALSE(fs::is_empty(fs::path(run_.out()) / "samples"));
 }

@@ -49,11 +49,14 @@ Disk::Disk(std::string folder, int64_t bytes) : folder_(std::move(folder)), size
   const bool direct = direct_ >= 0;
   if (!direct) direct_ = open(name.c_str(), O_RDWR | O_CLOEXEC);
   unlink(name.c_str());  // nothing is left of it, however the process ends
-  if (const int full = posix_fallocate(cached_, 0, size_); full != 0)
+  if (const int full = posix_fallocate(cached_, 0, size_); full != 0) {
+    close(cached_);  // no destructor runs for what was never made
+    if (direct_ >= 0) close(direct_);
     throw UserError(
         Exit::disk, "engine.disk",
         folder_ + ": " + format_bytes(size_) + " for the plan's nvme tier cannot be set aside: " + std::strerror(full),
         "free space, set plan.nvme to another disk, or keep more on the host");
+  }
 #ifdef TESSERA_URING
   ring_ = std::make_unique<Ring>();
   if (!ring_->ok) ring_.reset();

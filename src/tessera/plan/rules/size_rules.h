@@ -83,7 +83,8 @@ class SizeRules {
   }
 
   /// A rank sends its shard to each of the other n - 1 members, or its part to each of them; of an all-reduce, all. A
-  /// unit may have several buffers, each with its group. `shard`: bytes of the rank's shards of all of them.
+  /// unit may have several buffers, each with its group. `shard`: bytes of the rank's shards of all of them, as
+  /// they rest.
   bool collectives(int k, const std::string& kind, int64_t* shard = nullptr) {
     const std::vector<Comm>& comm = book_.in(k).comm;
     int64_t whole = 0, parts = 0;
@@ -102,8 +103,8 @@ class SizeRules {
       whole += kind == "all_reduce" ? part : part * n;
     }
     if (comm.empty()) return false;
-    if (shard) *shard = parts;
     const bool narrow = whole * 2 == book_.in(k).bytes;  // what is fp32 travels as bf16 or fp16
+    if (shard) *shard = narrow ? parts * 2 : parts;
     // what the ranks of tp do not share is not gathered where nobody else shares it
     const bool partial = over_tp && whole < book_.in(k).bytes;
     if (whole == book_.in(k).bytes || narrow || partial) return true;

@@ -381,6 +381,9 @@ class StepRules {
       after(k, work.gradient, "the gradient may not be whole");
     }
     once(k, work.reduce);
+    if (const int outer = outer_[book_.unit(k)]; outer >= 0)
+      book_.complain(k, "order",
+                     "comes after " + book_.at(outer) + ", which sums the whole over the replicas; move it before");
     arena_.take(k, book_.in(k).scratch, book_.in(k).bytes, "scratch");
     arena_.give(k, book_.in(k).scratch, k);
     if (book_.in(k).target >= 0 && book_.in(k).add)

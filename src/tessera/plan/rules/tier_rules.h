@@ -23,9 +23,17 @@ class TierRules {
   void fetch(int k) {
     const Instruction& in = book_.in(k);
     Buffer& buffer = of(k, in.part);
-    if (buffer.written >= 0 && (in.lane == Lane::disk || in.host < 0))
-      follow(k, buffer.written, "it may not have been written back yet");
+    if (in.lane == Lane::disk || in.host < 0) {  // from where it rests
+      if (buffer.written >= 0)
+        follow(k, buffer.written, "it may not have been written back yet");
+      else if (in.part == Part::gradients)  // all else was there before the pass
+        book_.complain(k, "residency", "brings back a gradient that nothing has sent there; put a stash before it");
+    }
     if (in.lane == Lane::disk) {
+      if (buffer.hop >= 0)
+        book_.complain(k, "residency",
+                       "reads from the disk what " + book_.at(buffer.hop) +
+                           " has put into host memory and nothing has written; put a stash before it");
       host_.take(k, in.host, in.bytes, "host memory");
       buffer.hop = k;
       return;
