@@ -136,6 +136,9 @@ What a mesh must divide is said by the model, before anything starts, with the n
 widths of the linears it cuts, `pp` (with chunks) is at most the number of units, `cp` x `sp` x `tp` at most the tokens of a sample. Tokens,
 frames, the batch and the units of a stage divide as they may.
 
+Two kinds stand beside the table. Lossy forms of activations ([a-training-step.md](a-training-step.md)) go with all that *offload* goes with. Computing in 16 bits
+([precision.md](precision.md)) is not there yet with `cp`, `sp`, `tp` and LoRA, which refuse it and say so.
+
 )";
   const auto& all = features();
   page += "| |";
