@@ -67,6 +67,10 @@ class Group {
   void barrier();
   int64_t take_sent_bytes();  ///< since the last call
   void watch(Watch watch) { watch_ = std::move(watch); }
+  /// For a thread that waits for what another sends here.
+  void waits(bool inside) const {
+    if (watch_) watch_(inside);
+  }
 
  private:
   void run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);

@@ -55,10 +55,10 @@ Group::Group(std::string name, std::string axis, std::vector<int> members, int i
 
 void Group::run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
   sent_ += bytes_of(out);
-  if (watch_) watch_(true);
+  waits(true);
   try {
     transport_->exchange(out, in);
-    if (watch_) watch_(false);
+    waits(false);
   } catch (const std::exception& error) {
     const auto* peer = dynamic_cast<const PeerError*>(&error);
     const std::string who =

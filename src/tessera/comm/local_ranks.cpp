@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 constexpr double kEcho = 1.5;    // seconds in which the rank that others fell over shows itself
+constexpr double kBeats = 0.6;   // seconds, in which a rank that runs beats several times
 constexpr double kSettle = 0.4;  // seconds in which the others reach the collective where they miss a lost rank
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
@@ -212,6 +213,7 @@ std::optional<Verdict> LocalRanks::stuck(double others_wait) const {
       if (!work || work->seconds < longest || (status.longest_wait() != nullptr) != waits) continue;
       worst = &rank, longest = work->seconds;
     }
+    if (worst && seconds_since(worst->heard) > kBeats) return std::nullopt;  // it is about to be called silent
     if (worst)
       return Verdict{Exit::rank_lost, name(*worst) + " has got no further" + timeout_text() + ": it is slow or hangs" +
                                           where(*worst) + who_waits(worst->rank)};

@@ -41,13 +41,17 @@ Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_
   auto task = std::make_shared<std::packaged_task<void()>>([ring = ring_, out = out, in = in]() mutable {
     ring->shift(std::exchange(out, Tensor()), std::exchange(in, Tensor()));
   });
+  transfer.ring_ = ring_;
   transfer.done_ = task->get_future();
   lane_->push([task] { (*task)(); });
   return transfer;
 }
 
 void Parallel::Transfer::wait() {
-  if (done_.valid()) done_.get();
+  if (!done_.valid()) return;
+  ring_->waits(true);
+  done_.get();
+  ring_->waits(false);
 }
 
 Parallel::Transfer::~Transfer() {

@@ -35,6 +35,7 @@ class Parallel {
 
    private:
     friend class Parallel;
+    const comm::Group* ring_ = nullptr;  // told who waits
     std::future<void> done_;
   };
 
