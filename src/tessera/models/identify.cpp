@@ -83,7 +83,7 @@ std::string wan_preset(std::string_view variant, const Shapes& official) {
         config.ffn_dim == size_of(official, "blocks.0.ffn.0.weight", 0) &&
         config.in_dim == size_of(official, "patch_embedding.weight", 1) &&
         config.text_dim == size_of(official, "text_embedding.0.weight", 1) &&
-        config.has_image_branch() == official.count("img_emb.proj.1.weight") > 0)
+        config.has_image_branch() == (official.count("img_emb.proj.1.weight") > 0))
       return preset;
   return {};
 }
