@@ -1,6 +1,6 @@
 #include "tessera/data/audio.h"
 
-#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "scene.h"
@@ -95,15 +95,22 @@ TEST_F(Audio, AVideoIsWrittenWithItsSoundAndReadAgain) {
   EXPECT_LT(strength(decode_sound(folder_ / "a.mp4", {.start = 1.2, .seconds = 0.6}), 440), 0.01);
 }
 
-TEST_F(Audio, WithoutSamplesAVideoIsTheSameFile) {
+// Pictures are compared, not bytes: x264 promises the same bytes for the same frames neither from machine to machine
+// nor, on some, from call to call (one wrote files that differ by 16 bytes).
+TEST_F(Audio, WithoutSamplesAVideoHasTheSamePicturesAndNoTrack) {
   const Frames frames = scene(4, 16, 16, 8);
   write_mp4(folder_ / "a.mp4", frames);
   write_mp4(folder_ / "b.mp4", frames, Sound{});
-  const std::string a = read(folder_ / "a.mp4"), b = read(folder_ / "b.mp4");
-  ASSERT_EQ(a.size(), b.size());
-  const auto differs = std::mismatch(a.begin(), a.end(), b.begin());
-  EXPECT_EQ(differs.first - a.begin(), static_cast<ptrdiff_t>(a.size())) << "is where they differ first";
   EXPECT_FALSE(has_sound(folder_ / "a.mp4"));
+  EXPECT_FALSE(has_sound(folder_ / "b.mp4"));
+  for (const char* name : {"a.mp4", "b.mp4"}) {
+    const Frames read = decode_clip(folder_ / name, {});
+    ASSERT_EQ(read.count, frames.count);
+    ASSERT_EQ(read.rgb.size(), frames.rgb.size());
+    double off = 0;
+    for (size_t i = 0; i < frames.rgb.size(); ++i) off += std::abs(double{read.rgb[i]} - frames.rgb[i]);
+    EXPECT_LT(off / static_cast<double>(frames.rgb.size()), 3) << name << ": levels of 255 away from what was written";
+  }
 }
 
 TEST_F(Audio, WhatHasNoSoundIsNamed) {

@@ -21,7 +21,7 @@ inline CodecPtr new_encoder(const AVCodec* encoder, const char* name, int width,
   codec->width = width;
   codec->height = height;
   codec->pix_fmt = format;
-  codec->thread_count = 1;  // the same bytes from the same frames
+  codec->thread_count = 1;  // ranks encode side by side
   return codec;
 }
 
