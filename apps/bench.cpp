@@ -21,6 +21,7 @@ int run(const Arguments& arguments) {
   if (recompute != "auto")
     options.recompute = recompute == "all" ? 1 << 20 : recompute == "none" ? 0 : std::stoi(recompute);
   if (arguments.has("--budget")) options.budget = parse_bytes(arguments.value("--budget"), "--budget");
+  options.states_on_host = arguments.has("--offload-states");
   options.profile = arguments.value("--profile", options.profile);
   options.steps = std::stoi(arguments.value("--steps", "8"));
   options.warmup = std::stoi(arguments.value("--warmup", "3"));
@@ -34,7 +35,8 @@ Command bench_command() {
   c.name = "bench";
   c.summary = "Measures a training step on synthetic data (called by make bench).";
   c.usage =
-      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--budget SIZE] [--steps N] [--warmup N]";
+      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--budget SIZE] [--offload-states] [--steps "
+      "N] [--warmup N]";
   c.example =
       "tessera launch -n 2 bench --config '{\"dim\":512,\"num_heads\":8,\"num_layers\":8,\"ffn_dim\":2048}' --latent "
       "16,4,16,16";
@@ -42,6 +44,7 @@ Command bench_command() {
              {"--latent", "C,F,H,W", "latent of each rank's sample"},
              {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner decides"},
              {"--budget", "SIZE", "device memory a rank for the planner"},
+             {"--offload-states", "", "the optimiser's states rest on the host"},
              {"--profile", "NAME|FILE", "rates for the planner; the line it prints has predicted_seconds"},
              {"--steps", "N", "measured steps"},
              {"--warmup", "N", "steps before"}};

@@ -6,6 +6,7 @@
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/plan/scenario.h"
+#include "tessera/train/plan_view.h"
 
 namespace tessera::apps {
 
@@ -33,7 +34,6 @@ std::string row(const plan::Scenario& s, const plan::ScenarioResult& r) {
 }
 
 nlohmann::ordered_json json_of(const plan::Scenario& s, const plan::ScenarioResult& r) {
-  const plan::StepSeconds& step = r.prediction.step;
   return {{"name", s.name},
           {"profile", s.machine.profile.name},
           {"gpus", r.plan.mesh.world()},
@@ -44,13 +44,7 @@ nlohmann::ordered_json json_of(const plan::Scenario& s, const plan::ScenarioResu
           {"tokens", s.tokens},
           {"global_batch", s.global_batch},
           {"parameters", r.model.numel()},
-          {"step_seconds",
-           {{"total", step.total},
-            {"compute", step.compute},
-            {"exposed_comm", step.exposed_comm},
-            {"exposed_copy", step.exposed_copy},
-            {"bubble", step.bubble},
-            {"optimizer", step.optimizer}}},
+          {"step_seconds", train::seconds_json(r.prediction.step)},
           {"tokens_per_gpu", r.tokens_per_gpu},
           {"teraflops_per_gpu", r.teraflops},
           {"peak_bytes", r.memory.peak}};

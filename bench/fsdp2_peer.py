@@ -9,38 +9,10 @@ Prints one JSON line: seconds of every step, peak_bytes (from the end of step 1 
 parameters, gradients and moments), the largest of the ranks.
 """
 import argparse
-import ctypes
-import json
-import os
-import socket
-import sys
 import time
-from pathlib import Path
 
 import shapes
-
-LEARNING_RATE = 1e-4
-
-
-def load_shim():
-    """The counting allocator; must come before the first tensor."""
-    import torch  # noqa: F401  (its libc10 is what the shim resolves against)
-
-    shim = ctypes.CDLL(Path(sys.prefix) / "alloc_shim.so")
-    for name in ("shim_live", "shim_peak"):
-        getattr(shim, name).restype = ctypes.c_size_t
-    shim.shim_install()
-    return shim
-
-
-def build_model():
-    from diffusers import WanTransformer3DModel
-
-    m = shapes.MODEL
-    return WanTransformer3DModel(
-        patch_size=(1, 2, 2), num_attention_heads=m["num_heads"], attention_head_dim=m["dim"] // m["num_heads"],
-        in_channels=m["in_dim"], out_channels=m["out_dim"], text_dim=m["text_dim"], freq_dim=m["freq_dim"],
-        ffn_dim=m["ffn_dim"], num_layers=m["num_layers"], cross_attn_norm=True, qk_norm="rms_norm_across_heads")
+from peer import LEARNING_RATE, build_model, inputs, load_shim, on_ranks
 
 
 def shard(model, recompute):
@@ -67,8 +39,7 @@ def bytes_of(tensors):
     return total
 
 
-def run_rank(rank, port, args, results):
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(shapes.RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+def run_rank(rank, args):
     shim = load_shim()
     import torch
     import torch.distributed as dist
@@ -87,11 +58,7 @@ def run_rank(rank, port, args, results):
     else:
         model = shard(model, recompute=args.mode == "recompute")
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
-    torch.manual_seed(rank)
-    latent = torch.randn(1, *shapes.LATENTS[args.tokens])
-    target = torch.randn_like(latent)
-    context = torch.randn(1, shapes.MODEL["text_len"], shapes.MODEL["text_dim"])
-    timestep = torch.tensor([500.0])
+    latent, target, context, timestep = inputs(rank, args.tokens)
 
     seconds = []
     for step in range(args.warmup + args.steps):
@@ -114,10 +81,10 @@ def run_rank(rank, port, args, results):
             shim.shim_reset_peak()
     states = bytes_of(t for s in optimizer.state.values() for t in s.values() if t.dim() > 0)
     persistent = bytes_of(model.parameters()) + gradients + states
-    results.put(dict(seconds=seconds, peak_bytes=shim.shim_peak(), persistent_bytes=persistent,
-                     live_bytes=shim.shim_live(), loss=loss.item()))
+    peak = shim.shim_peak()
     dist.barrier()
     dist.destroy_process_group()
+    return dict(seconds=seconds, peak_bytes=peak, persistent_bytes=persistent)
 
 
 def main():
@@ -126,29 +93,7 @@ def main():
     parser.add_argument("--mode", choices=["none", "recompute", "floor"], required=True)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warmup", type=int, default=3)
-    args = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"
-
-    import multiprocessing
-    context = multiprocessing.get_context("spawn")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    results = context.Queue()
-    ranks = [context.Process(target=run_rank, args=(r, port, args, results)) for r in range(shapes.RANKS)]
-    for p in ranks:
-        p.start()
-    for p in ranks:
-        p.join()
-    if any(p.exitcode for p in ranks):
-        sys.exit("fsdp2_peer: a rank failed; its error is above")
-    both = [results.get() for _ in ranks]
-    print(json.dumps({
-        "seconds": [max(pair) for pair in zip(*(r["seconds"] for r in both))],
-        "peak_bytes": max(r["peak_bytes"] for r in both),
-        "persistent_bytes": max(r["persistent_bytes"] for r in both),
-        "live_bytes": max(r["live_bytes"] for r in both),
-    }))
+    on_ranks(run_rank, parser.parse_args())
 
 
 if __name__ == "__main__":

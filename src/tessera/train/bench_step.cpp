@@ -19,6 +19,8 @@ namespace tessera::train {
 
 namespace {
 
+constexpr int64_t kHostBudget = int64_t{64} << 30;  // no limit to what is measured
+
 at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
   at::Tensor t = at::empty(shape, at::kFloat);
   RandomKey(seed, Purpose::test).normal(t.mutable_data_ptr<float>(), 0, static_cast<size_t>(t.numel()));
@@ -56,6 +58,10 @@ int bench_step(const BenchOptions& options) {
   request.planner.recompute_units = options.recompute;
   request.machine.profile = plan::find_profile(options.profile);
   request.planner.budget = options.budget;
+  if (options.states_on_host) {
+    request.planner.states_tier = plan::Tier::host;
+    request.planner.host_budget = kHostBudget;
+  }
   request.run.steps = options.warmup + options.steps;
   const Planned planned = make_plan(request);
   if (!planned.choice.fits) throw UserError(Exit::no_fit, "bench", planned.choice.advice);
@@ -98,16 +104,19 @@ int bench_step(const BenchOptions& options) {
   std::vector<double> mine = {
       static_cast<double>(Meter::peak()),
       static_cast<double>(Meter::live(Part::parameters) + Meter::live(Part::gradients) + Meter::live(Part::states)),
+      static_cast<double>(store.host_bytes() + executor.host_bytes()),
       static_cast<double>(planned.memory(place.rank).peak)};
+  const auto bytes = static_cast<std::ptrdiff_t>(mine.size());
   mine.insert(mine.end(), seconds.begin(), seconds.end());
   std::vector<double> worst(mine.size(), 0);
   for (const auto& row : comm.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles(mine))
     for (size_t i = 0; i < row.size(); ++i) worst[i] = std::max(worst[i], row[i]);
   if (place.rank == 0) {
-    const nlohmann::ordered_json line = {{"seconds", std::vector<double>(worst.begin() + 3, worst.end())},
+    const nlohmann::ordered_json line = {{"seconds", std::vector<double>(worst.begin() + bytes, worst.end())},
                                          {"peak_bytes", static_cast<int64_t>(worst[0])},
                                          {"persistent_bytes", static_cast<int64_t>(worst[1])},
-                                         {"predicted_peak_bytes", static_cast<int64_t>(worst[2])},
+                                         {"host_bytes", static_cast<int64_t>(worst[2])},
+                                         {"predicted_peak_bytes", static_cast<int64_t>(worst[3])},
                                          {"predicted_seconds", planned.choice.seconds},
                                          {"plan", planned.plan().summary()}};
     std::printf("%s\n", line.dump().c_str());

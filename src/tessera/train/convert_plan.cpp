@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/train/convert_clip.h"
+#include "tessera/train/experts.h"
 
 namespace tessera::train {
 
@@ -138,7 +139,7 @@ void add_pipeline(const checkpoint::ModelFolder& folder, ConvertPlan& plan) {
   const std::string variant = transformer ? transformer->identity.variant : "t2v";
   const bool image = variant == "i2v" || variant == "flf2v";
   Json index = {{"_class_name", image ? "WanImageToVideoPipeline" : "WanPipeline"}, {"_diffusers_version", "0.35.2"}};
-  if (part("transformer_2")) index["boundary_ratio"] = image ? 0.9 : 0.875;
+  if (part("transformer_2")) index["boundary_ratio"] = released_boundary(image);
   if (variant == "ti2v") index["expand_timesteps"] = true;
   index["scheduler"] = {"diffusers", "UniPCMultistepScheduler"};
   const std::pair<const char*, Json> kClasses[] = {{"text_encoder", {"transformers", "UMT5EncoderModel"}},

@@ -18,8 +18,6 @@ namespace fs = std::filesystem;
 constexpr const char* kHighNoise = "high_noise";
 constexpr const char* kLowNoise = "low_noise";
 
-/// Boundaries of Wan 2.2's A14B models, of text alone and of text and a picture.
-constexpr double kTextBoundary = 0.875, kPictureBoundary = 0.9;
 /// The shift of the grid that DiffSynth's fractions are of.
 constexpr double kDiffSynthShift = 5;
 
@@ -77,6 +75,8 @@ Experts find_experts(const Recipe& recipe) {
   return experts;
 }
 
+double released_boundary(bool pictures) { return pictures ? 0.9 : 0.875; }
+
 double parse_boundary(const std::string& text) {
   constexpr std::string_view kIndex = "diffsynth(";
   if (!text.starts_with(kIndex)) return number_of(text, text);
@@ -87,9 +87,7 @@ double parse_boundary(const std::string& text) {
 
 void place_boundary(Experts& experts, const Recipe& recipe, const net::Denoiser& model) {
   const std::string& text = recipe.experts.boundary;
-  experts.boundary = text != "auto"                  ? parse_boundary(text)
-                     : model.conditions().pictures() ? kPictureBoundary
-                                                     : kTextBoundary;
+  experts.boundary = text != "auto" ? parse_boundary(text) : released_boundary(model.conditions().pictures());
   for (Expert& expert : experts.list) {
     if (expert.name == kHighNoise) expert.window = {experts.boundary, 1};
     if (expert.name == kLowNoise) expert.window = {0, experts.boundary};

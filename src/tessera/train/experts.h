@@ -45,6 +45,9 @@ Experts find_experts(const Recipe& recipe);
 /// of the release, 0.9 of models that begin with a picture and 0.875 of others.
 void place_boundary(Experts& experts, const Recipe& recipe, const net::Denoiser& model);
 
+/// The boundary that Wan 2.2's A14B models were released with: of those that begin with a picture, or of others.
+double released_boundary(bool pictures);
+
 /// experts.boundary as a sigma. "diffsynth(0.417)" is DiffSynth's index fraction, whose grid has a shift of 5 whatever
 /// the run's is. Throws UserError (usage).
 double parse_boundary(const std::string& text);

@@ -159,6 +159,15 @@ void time_rows(Table& table, const Planned& planned) {
 
 }  // namespace
 
+nlohmann::ordered_json seconds_json(const plan::StepSeconds& step) {
+  return {{"total", step.total},
+          {"compute", step.compute},
+          {"exposed_comm", step.exposed_comm},
+          {"exposed_copy", step.exposed_copy},
+          {"bubble", step.bubble},
+          {"optimizer", step.optimizer}};
+}
+
 double candidate_seconds(const Planned& planned, const plan::Candidate& candidate) {
   if (candidate.seconds > 0) return candidate.seconds;
   // of another micro-batch than the one that was measured: as much more or less work in each
@@ -197,13 +206,7 @@ std::string plan_json(const Planned& planned) {
         {"nvme_by_part", tier_json(memory.nvme)},
         {"peak_bytes", checkpoint_bytes(planned) * checkpoints_on_disk(planned) +
                            memory.nvme.total() * planned.plan().mesh.world()}}},
-      {"step_seconds",
-       {{"total", step.total},
-        {"compute", step.compute},
-        {"exposed_comm", step.exposed_comm},
-        {"exposed_copy", step.exposed_copy},
-        {"bubble", step.bubble},
-        {"optimizer", step.optimizer}}},
+      {"step_seconds", seconds_json(step)},
       {"flops_per_second", planned.prediction.flops_per_second},
       {"group_hashes", group_hashes(planned)},
       {"candidates", candidates(planned)},

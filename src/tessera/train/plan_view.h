@@ -2,6 +2,7 @@
 // A plan as a program reads it (JSON), as a terminal shows it (a table) and as a trace viewer opens it.
 //
 //   std::fputs(plan_text(planned).c_str(), stdout);
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@ namespace tessera::train {
 
 /// What `plan --json` prints (contract, section plan).
 std::string plan_json(const Planned& planned);
+
+/// What "step_seconds" holds: a step and what it is made of.
+nlohmann::ordered_json seconds_json(const plan::StepSeconds& step);
 
 /// What `plan` prints: where the bytes go, where the step's time goes, what else was considered and why not.
 std::string plan_text(const Planned& planned);
