@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+
 #include "plan/toy.h"
 #include "tessera/base/check.h"
 
@@ -102,6 +105,43 @@ TEST(Planner, LeftOverMemoryKeepsAttentionFromRunningAgain) {
   int again = 0;
   for (const auto& unit : choice.plan.units) again += unit.activations == Policy::recompute && !unit.replays();
   EXPECT_LT(again, recomputed(choice.plan));
+}
+
+TEST(Planner, AttentionThatIsSoonComputedAgainNeedNotBeKept) {
+  Machine m = machine();
+  m.work["block"].attention["cross"] = 1e9;  // few keys: bytes like the other's, and hardly any time
+  m.work["block"].attention["attn"] = 5e11;
+  ModelSpec spec = model();
+  for (auto& unit : spec.units)
+    if (unit.kind == "block") unit.cost.attention["cross"] = unit.cost.attention["attn"];
+  PlannerInput all = input(0);
+  all.recompute_units = 6;
+  const int64_t smallest = choose(spec, kTwo, all, m).memory.peak;
+  const auto sites_kept = [&](int64_t budget) {
+    const Choice choice = choose(spec, kTwo, input(budget), m);
+    std::set<std::string> kept;
+    for (const UnitPlan& unit : choice.plan.units)
+      for (const auto& [site, policy] : unit.sites)
+        if (policy == Policy::keep) kept.insert(site);
+    return kept;
+  };
+  EXPECT_EQ(sites_kept(smallest * 5 / 4), std::set<std::string>{"attn"});
+}
+
+TEST(Planner, WhatFitsOnTheHostDoesNotStayOnTheDisk) {
+  const ModelSpec spec = model();
+  const Choice smallest = choose(spec, kTwo, input(1), machine());
+  PlannerInput in = input(smallest.memory.peak - smallest.memory.persistent / 2, smallest.memory.persistent / 4);
+  EXPECT_FALSE(choose(spec, kTwo, in, machine()).fits);
+  in.nvme = true;
+  const Choice choice = choose(spec, kTwo, in, machine());
+  ASSERT_TRUE(choice.fits) << choice.advice;
+  const auto on_disk = std::count_if(choice.plan.units.begin(), choice.plan.units.end(),
+                                     [](const UnitPlan& unit) { return unit.states == Tier::nvme; });
+  ASSERT_GT(on_disk, 0);
+  EXPECT_GT(choice.memory.host.total(), 0);
+  EXPECT_LT(in.host_budget - choice.memory.host.total(), choice.memory.nvme.states / on_disk)
+      << "another unit's states would have had room on the host";
 }
 
 TEST(Planner, WhatIsSetByHandIsKept) {

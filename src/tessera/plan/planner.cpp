@@ -14,17 +14,30 @@ namespace {
 /// A choice by hand is kept; when the planner's own would be faster by more than this share, it says so.
 constexpr double kWorthSaying = 0.02;
 
+/// Which attention sites of a recomputed block keep what they made: all, or those that would take long to compute
+/// again. Keys of a text are few: its attention costs the bytes of self-attention and next to none of its time.
+enum class Sites { all, dear };
+/// A site is dear that has at least this share of the FLOPs of the block's largest.
+constexpr double kDear = 0.125;
+
 /// A way for a block to save less than everything.
 struct Saving {
   Policy activations;
   Policy attention;  // of a recomputed block
   Policy boundary;
+  Sites sites = Sites::all;
   bool host() const { return leaves_device(activations) || leaves_device(attention) || leaves_device(boundary); }
 };
-constexpr Saving kSavings[] = {
-    {Policy::recompute, Policy::keep, Policy::keep},         {Policy::recompute, Policy::offload, Policy::keep},
-    {Policy::recompute, Policy::offload, Policy::offload},   {Policy::recompute, Policy::recompute, Policy::keep},
-    {Policy::recompute, Policy::recompute, Policy::offload}, {Policy::offload, Policy::offload, Policy::offload}};
+constexpr Saving kSavings[] = {{Policy::recompute, Policy::keep, Policy::keep},
+                               {Policy::recompute, Policy::keep, Policy::keep, Sites::dear},
+                               {Policy::recompute, Policy::offload, Policy::keep},
+                               {Policy::recompute, Policy::offload, Policy::keep, Sites::dear},
+                               {Policy::recompute, Policy::keep, Policy::offload, Sites::dear},
+                               {Policy::recompute, Policy::offload, Policy::offload},
+                               {Policy::recompute, Policy::offload, Policy::offload, Sites::dear},
+                               {Policy::recompute, Policy::recompute, Policy::keep},
+                               {Policy::recompute, Policy::recompute, Policy::offload},
+                               {Policy::offload, Policy::offload, Policy::offload}};
 
 struct Tiers {
   Tier parameters, gradients, states;
@@ -115,6 +128,21 @@ class Search {
     return result;
   }
 
+  std::vector<std::string> attention_sites(const UnitSpec& unit, Sites which) const {
+    const auto work = machine_.work.find(unit.kind);
+    const auto flops = [&](const std::string& site) {  // where nothing is known of it every site is dear
+      if (work == machine_.work.end()) return 0.0;
+      const auto found = work->second.attention.find(site);
+      return found == work->second.attention.end() ? 0.0 : found->second;
+    };
+    double most = 0;
+    for (const auto& [site, bytes] : unit.cost.attention) most = std::max(most, flops(site));
+    std::vector<std::string> sites;
+    for (const auto& [site, bytes] : unit.cost.attention)
+      if (which == Sites::all || flops(site) >= kDear * most) sites.push_back(site);
+    return sites;
+  }
+
   Plan plan_of(const Tiers& tiers, Strategy strategy, int prefetch, const Saving& saving, int saving_blocks) const {
     Plan plan;
     plan.mesh = mesh_;
@@ -138,7 +166,7 @@ class Search {
         if (saving.boundary != saving.activations && saving.boundary != Policy::keep)
           choice.sites[std::string(kBoundary)] = saving.boundary;
         if (saving.activations == Policy::recompute && saving.attention != Policy::recompute)
-          for (const auto& [site, bytes] : unit.cost.attention) choice.sites[site] = saving.attention;
+          for (const std::string& site : attention_sites(unit, saving.sites)) choice.sites[site] = saving.attention;
       }
       plan.units.push_back(std::move(choice));
     }
@@ -278,6 +306,22 @@ class Search {
     if (found) consider(std::move(*found));
   }
 
+  /// As many units' buffers as fit come back from the disk or the host, what is moved most often first.
+  void bring_back() {
+    for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::parameters, &UnitPlan::states})
+      for (const auto& [from, to] :
+           {std::pair(Tier::nvme, Tier::host), {Tier::nvme, Tier::device}, {Tier::host, Tier::device}}) {
+        if (input_.*by_hand_of(part)) continue;
+        const auto& units = best_->candidate.plan.units;
+        const auto away = std::count_if(units.begin(), units.end(), [&](const UnitPlan& u) { return u.*part == from; });
+        if (away > 0)
+          most(static_cast<int>(away), [part, from = from, to = to](Plan& plan, int n) {
+            for (size_t u = 0; u < plan.units.size() && n > 0; ++u)
+              if (plan.units[u].*part == from) plan.units[u].*part = to, --n;
+          });
+      }
+  }
+
   /// Spends the memory that the best plan leaves.
   void spend() {
     if (!input_.recompute_units && !input_.activations) {
@@ -288,19 +332,16 @@ class Search {
         most(computed_again, [&](Plan& plan, int n) {
           for (size_t u = 0; u < plan.units.size() && n > 0; ++u) {
             if (plan.units[u].activations != Policy::recompute || plan.units[u].replays()) continue;
-            for (const auto& [site, bytes] : model_.units[u].cost.attention) plan.units[u].sites[site] = Policy::keep;
+            for (const std::string& site : attention_sites(model_.units[u], Sites::dear))
+              plan.units[u].sites[site] = Policy::keep;
             --n;
           }
         });
     }
-    for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::parameters, &UnitPlan::states}) {
-      int away = 0;
-      for (const UnitPlan& unit : best_->candidate.plan.units) away += unit.*part != Tier::device;
-      if (away > 0 && !(input_.*by_hand_of(part)))
-        most(away, [part](Plan& plan, int n) {
-          for (size_t u = 0; u < plan.units.size() && n > 0; ++u)
-            if (std::exchange(plan.units[u].*part, Tier::device) != Tier::device) --n;
-        });
+    for (double before = 0;
+         before != best_->candidate.seconds;) {  // what leaves the host makes room for what is on the disk
+      before = best_->candidate.seconds;
+      bring_back();
     }
     if (!input_.strategy && mesh_.shard_size() > 1) {
       int released = 0;

@@ -14,13 +14,13 @@ struct Row {
   const char* gpu;
   int devices;
   const char* source;
-  double fp32, tf32, bf16, fp8;          // reached by large products
-  double attention, backward;            // bf16, head dim 128
-  double memory_gb, stream;              // usable by streaming operators: about 0.87 of the data sheet
-  double link, hop;                      // a device's bus bandwidth, latency of a hop
-  double nic;                            // the node's
-  double pcie, host_bandwidth, host_gb;  // a direction, a device; the node's
-  double disk_read, disk_write, disk_gb;
+  double fp32, tf32, bf16, fp8;                   // reached by large products
+  double attention, backward;                     // bf16, head dim 128
+  double memory_gb, stream;                       // usable by streaming operators: about 0.87 of the data sheet
+  double link, hop;                               // a device's bus bandwidth, latency of a hop
+  double nic;                                     // the node's
+  double pcie, host_bandwidth, host_gb;           // a direction, a device; the node's
+  double disk_read, disk_write, disk_gb, drives;  // of all drives together
 };
 
 // Small products: a launch and a partial wave cost about 8 microseconds of a full device. [E]
@@ -49,14 +49,15 @@ const Row kRows[] = {
      2000,
      48,
      26,
-     30000},
-    {"h100", 8,    "NVIDIA H100 SXM data sheet (989 TF bf16, 3.35 TB/s, 80 GB); else as h200",
-     48,     380,  640,
-     1180,   595,  470,
-     80,     2900, 350,
-     4,      360,  54,
-     400,    2000, 48,
-     26,     30000},
+     30000,
+     8},
+    {"h100", 8,     "NVIDIA H100 SXM data sheet (989 TF bf16, 3.35 TB/s, 80 GB); else as h200",
+     48,     380,   640,
+     1180,   595,   470,
+     80,     2900,  350,
+     4,      360,   54,
+     400,    2000,  48,
+     26,     30000, 8},
     {"a100-80",
      8,
      "NVIDIA A100 80 GB data sheet (312 TF bf16, 2.04 TB/s, NVLink 300 GB/s); products at 0.83, attention of "
@@ -79,7 +80,8 @@ const Row kRows[] = {
      1000,
      10,
      5,
-     4000},
+     4000,
+     4},
     {"l40s",
      4,
      "NVIDIA L40S data sheet (362 TF bf16, 864 GB/s, 48 GB, PCIe 4 x16), power limit 350 W: products at 0.6 [E]; no "
@@ -100,7 +102,8 @@ const Row kRows[] = {
      512,
      10,
      5,
-     4000},
+     4000,
+     4},
     {"rtx4090",
      8,
      "NVIDIA Ada whitepaper (165 TF bf16 with fp32 sums, 1,008 GB/s, 24 GB); no peer access: rings go through host "
@@ -121,7 +124,8 @@ const Row kRows[] = {
      512,
      7,
      5,
-     2000},
+     2000,
+     1},
     {"rtx3090",
      4,
      "NVIDIA GA102 whitepaper (71 TF bf16 with fp32 sums, 936 GB/s, 24 GB); PCIe 4, no NVLink bridge [E]",
@@ -141,14 +145,15 @@ const Row kRows[] = {
      256,
      7,
      5,
-     2000},
+     2000,
+     1},
     {"rtx5090", 1,    "NVIDIA Blackwell RTX whitepaper (209 TF bf16 with fp32 sums, 1,792 GB/s, 32 GB); PCIe 5 x16",
      80,        95,   185,
      350,       165,  130,
      32,        1560, 25,
      20,        3,    52,
      80,        128,  10,
-     8,         2000},
+     8,         2000, 1},
 };
 
 Profile profile(const Row& row, int devices) {
@@ -173,8 +178,10 @@ Profile profile(const Row& row, int devices) {
   p.host_link = row.pcie * kGiga;
   p.host_bandwidth = row.host_bandwidth * kGiga * share;
   p.host_memory = static_cast<int64_t>(row.host_gb * share) * kGB;
-  p.disk_read = row.disk_read * kGiga * share, p.disk_write = row.disk_write * kGiga * share;
-  p.disk = static_cast<int64_t>(row.disk_gb * share) * kGB;
+  const double drives =
+      devices == row.devices ? 1 : 1 / row.drives;  // one device has a whole drive, not a part of each
+  p.disk_read = row.disk_read * kGiga * drives, p.disk_write = row.disk_write * kGiga * drives;
+  p.disk = static_cast<int64_t>(row.disk_gb * drives) * kGB;
   p.steal = 0.06;  // NCCL's kernels take 8 of 132 SMs
   return p;
 }
