@@ -2,6 +2,7 @@
 // their sound and say how much it matters.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <numeric>
@@ -124,6 +125,80 @@ TEST(Speech, SamplesFollowTheSoundThatIsGiven) {
   ASSERT_EQ(r.code, 0) << r.output;
   EXPECT_NE(r.output.find("the sound changes the prediction by"), std::string::npos) << r.output;
   EXPECT_TRUE(data::has_sound(out));
+}
+
+/// The pictures of a sample, one after the other.
+std::vector<std::string> pictures(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& item : fs::directory_iterator(folder)) files.push_back(item.path());
+  std::sort(files.begin(), files.end());
+  std::vector<std::string> contents;
+  for (const fs::path& file : files) {
+    std::ifstream in(file, std::ios::binary);
+    contents.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  }
+  return contents;
+}
+
+bool begins_with(const std::vector<std::string>& all, const std::vector<std::string>& first) {
+  return first.size() <= all.size() && std::equal(first.begin(), first.end(), all.begin());
+}
+
+TEST(Speech, SamplesGoOnClipByClipForAsLongAsTheSoundLasts) {
+  const TinyRun run("long-speech");
+  give_sound(run);
+  std::ofstream(run.folder() / "data" / "metadata.csv")
+      << "video,prompt,s2v_pose_video\nclip0.mp4,a square,clip1.mp4\nclip2.mp4,another,clip0.mp4\n";
+  const Arguments size = {"--data.size", "64,64"};  // 8 x 8 cells, which motion is packed in
+  Arguments trained = with({"--run.steps", "3", "--train.lr", "3e-2"});
+  trained.insert(trained.end(), size.begin(), size.end());
+  ASSERT_EQ(run.train(1, "run", trained).code, 0);
+  data::Sound voice = hum(300, 2), other = voice;
+  for (size_t i = 20000; i < other.samples.size(); ++i) other.samples[i] = -other.samples[i] * 0.3F;  // from 1.25 s on
+  const data::Frames clip = data::decode_clip(run.folder() / "data/clip0.mp4", {});
+  data::Frames poses = clip;  // twice as long
+  poses.rgb.insert(poses.rgb.end(), clip.rgb.begin(), clip.rgb.end());
+  poses.count *= 2;
+  data::write_mp4(run.folder() / "voice.mp4", poses, voice);
+  data::write_mp4(run.folder() / "other.mp4", poses, other);
+  const auto sample = [&](const std::string& name, const std::string& sound, const Arguments& more, int ranks = 1) {
+    const fs::path out = run.folder() / name;
+    Arguments line = {
+        "sample",         run.out() + "/recipe.toml",      "--prompt", "a square", "--sample.steps", "2",
+        "--sample.audio", (run.folder() / sound).string(), "--format", "frames",   "--out",          out.string()};
+    if (ranks > 1) line.insert(line.begin(), {"launch", "-n", std::to_string(ranks)});
+    line.insert(line.end(), more.begin(), more.end());
+    const Result r = run.tessera(line);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return pictures(out);
+  };
+  // a clip has 8 frames at 8 a second, of which 4 are the picture's; each further one adds 4
+  const auto one = sample("one", "voice.mp4", {}), all = sample("all", "voice.mp4", {"--sample.clips", "auto"});
+  ASSERT_EQ(one.size(), 8u);
+  ASSERT_EQ(all.size(), 20u) << "2 seconds of sound, the first 3/8 of them before the picture's end";
+  // not EXPECT_EQ, which would print pictures
+  EXPECT_TRUE(begins_with(all, one));
+  EXPECT_TRUE(sample("four", "voice.mp4", {"--sample.clips", "4"}) == all);
+  EXPECT_TRUE(sample("ranks", "voice.mp4", {"--sample.clips", "4"}, 2) == all);
+  const auto changed = sample("changed", "other.mp4", {"--sample.clips", "4"});
+  EXPECT_TRUE(begins_with(changed, one)) << "what is said later changes nothing before";
+  EXPECT_TRUE(changed != all);
+  EXPECT_TRUE(sample("posed", "voice.mp4", {"--sample.pose", "clip"}) != one);
+  const auto two =
+      sample("two", "voice.mp4", {"--sample.clips", "2", "--sample.pose", (run.folder() / "voice.mp4").string()});
+  EXPECT_EQ(two.size(), 12u);
+  EXPECT_FALSE(begins_with(all, two)) << "poses of a file change what is made";
+  const auto refused = [&](const Arguments& more, const std::string& why) {
+    Arguments line = {"sample", run.out() + "/recipe.toml", "--prompt", "a square"};
+    line.insert(line.end(), more.begin(), more.end());
+    const Result r = run.tessera(line);
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find(why), std::string::npos) << r.output;
+  };
+  refused({"--sample.clips", "0"}, "sample.clips = 0");
+  refused({"--sample.clips", "2", "--data.size", "32,32"}, "multiples of 64 pixels");
+  refused({"--sample.pose", "clip", "--data.path", (run.folder() / "data/clip0.mp4").string()},
+          "names no video of poses");
 }
 
 TEST(Speech, AClipWithoutSoundIsNamedBeforeTraining) {

@@ -89,7 +89,7 @@ std::string conditioner_fingerprint(const Recipe& recipe, const Job& job) {
 }
 
 Conditioner::Conditioner(const Recipe& recipe, const Job& job, const Mesh& mesh, comm::Comm& comm, int rank)
-    : job_(job), wanted_(job.model->conditions()), listener_(recipe, job) {
+    : recipe_(recipe), job_(job), wanted_(job.model->conditions()), listener_(recipe, job) {
   if (!job.image) return;
   run_ = std::make_unique<ClipRun>(*job.image, mesh, comm, rank);
   if (recipe.data.image_encoder_path.empty())
@@ -130,10 +130,14 @@ at::Tensor Conditioner::first_latent(const at::Tensor& picture) const {
   return job_.codec->encode(picture.unsqueeze(1)).contiguous();
 }
 
-Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames) {
+Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames,
+                                 const data::Path& poses, double pose_start) {
   if (wanted_.pictures()) return extras(pictures, look(pictures), frames);
   Extras extras = listener_.extras(sound, frames);
   if (pictures.first.defined() && wanted_.clean_first) extras["image_latent"] = first_latent(pictures.first);
+  if (!poses.empty())
+    extras["pose"] = listener_.pose(poses, {static_cast<int>(frames), static_cast<int>(recipe_.data.height),
+                                            static_cast<int>(recipe_.data.width), recipe_.data.fps, pose_start});
   return extras;
 }
 

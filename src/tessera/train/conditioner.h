@@ -31,12 +31,14 @@ class Conditioner {
   /// first frame.
   Extras extras(const data::Item& item, const data::ClipSpec& spec) const;
   /// Of a prompt that is sampled: y and clip_fea, or for a model that may begin with a clean frame, image_latent;
-  /// audio.
-  Extras for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames);
+  /// audio; of a video of poses (empty: none) from `pose_start` seconds on, pose.
+  Extras for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames, const data::Path& poses = {},
+                      double pose_start = 0);
 
  private:
   at::Tensor first_latent(const at::Tensor& picture) const;
 
+  const Recipe& recipe_;
   const Job& job_;
   const net::Conditions wanted_;
   std::unique_ptr<ClipRun> run_;

@@ -113,10 +113,12 @@ class Preparation {
         recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
     data_.prompt_sounds_ = prompt_sounds(
         recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
+    const auto poses = prompt_poses(
+        recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
     pace.meet();
     for (size_t p = 0; p < pictures.size(); ++p)
-      data_.prompt_extras_.push_back(
-          conditioner_->for_sampling(pictures[p], data_.prompt_sound(static_cast<int>(p)), recipe_.data.frames));
+      data_.prompt_extras_.push_back(conditioner_->for_sampling(pictures[p], data_.prompt_sound(static_cast<int>(p)),
+                                                                recipe_.data.frames, poses[p]));
   }
 
   void read(Pace& pace) {

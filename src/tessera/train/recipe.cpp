@@ -220,6 +220,11 @@ void fill(Recipe& r) {
   r.diffusion.min_t = read.number("diffusion.min_t");
   r.diffusion.max_t = read.number("diffusion.max_t");
   r.experts = {read.text("experts.train"), read.text("experts.boundary"), read.at_least("experts.turn", 1), {}};
+  r.experts.router = read.text("experts.router");
+  r.experts.count = read.at_least("experts.count", 2);
+  r.experts.temperature = read.number("experts.temperature");
+  r.experts.hard = read.text("experts.hard") == "true";
+  r.experts.balance = read.number("experts.balance");
   for (const std::string& share : split_list(read.text("experts.shares")))
     r.experts.shares.push_back(checked_number("experts.shares", share, "numbers"));
   for (Axis axis : kAllAxes)
@@ -260,6 +265,11 @@ void fill(Recipe& r) {
   r.sample.images = split_list(read.text("sample.image"));
   r.sample.last_images = split_list(read.text("sample.last_image"));
   r.sample.sounds = split_list(read.text("sample.audio"));
+  r.sample.poses = split_list(read.text("sample.pose"));
+  r.sample.clips = read.automatic("sample.clips", {}).value_or(0);
+  if (r.sample.clips < 1 && read.text("sample.clips") != "auto")
+    throw UserError(Exit::usage, "recipe", "sample.clips = " + read.text("sample.clips") + ": expected at least 1",
+                    "or auto, as many as the sound lasts");
   r.fault = {read.number("fault.timeout"), read.at_least("fault.max_restarts", 0), read.number("fault.slow_factor"),
              read.at_least("fault.slow_steps", 1), read.text("fault.rebalance") == "true"};
   optim::LrSchedule& s = r.lr_schedule;

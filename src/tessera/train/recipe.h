@@ -61,10 +61,15 @@ struct Recipe {
     double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;
   struct ExpertKeys {
-    std::string train;           ///< auto, both, high_noise or low_noise
-    std::string boundary;        ///< auto, a sigma, diffsynth(INDEX FRACTION)
-    int64_t turn = 1;            ///< optimiser steps
-    std::vector<double> shares;  ///< of turns, high noise first; empty: by the mass of the windows
+    std::string train;             ///< auto, both, high_noise or low_noise
+    std::string boundary;          ///< auto, a sigma, diffsynth(INDEX FRACTION)
+    int64_t turn = 1;              ///< optimiser steps
+    std::vector<double> shares;    ///< of turns, high noise first; empty: by the mass of the windows
+    std::string router = "turns";  ///< or gate
+    int64_t count = 2;             ///< experts of a gate
+    double temperature = 1;        ///< at the start
+    bool hard = true;
+    double balance = 0;  ///< weight of the balance loss
   } experts;
   Mesh mesh;
   struct Planning {
@@ -93,7 +98,8 @@ struct Recipe {
     std::string sampler, negative_prompt;
     std::vector<std::string> prompts;
     std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
-    std::vector<std::string> sounds = {};                    ///< likewise
+    std::vector<std::string> sounds = {}, poses = {};        ///< likewise
+    int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts
   } sample;
   struct Fault {
     double timeout = 60;

@@ -124,6 +124,18 @@ const OptionTable& recipe_table() {
       {"diffusion.min_t", Kind::number, "0", "least timestep that is drawn, 0 to 1 after the shift"},
       {"diffusion.max_t", Kind::number, "1", "largest timestep that is drawn, 0 to 1 after the shift"},
 
+      {"experts.router", Kind::choice, "turns",
+       "how experts share the work: turns, two that each own a range of timesteps and have steps of their own; gate, "
+       "several that begin as one model, among which a learned gate chooses for each sample",
+       "turns|gate"},
+      {"experts.count", Kind::integer, "2", "experts that a gate chooses among"},
+      {"experts.temperature", Kind::number, "1", "of the gate's softmax at the start; it is learned"},
+      {"experts.hard", Kind::choice, "true",
+       "true: the chosen expert answers alone; false: all answer, and their predictions are summed by the gate's "
+       "weights",
+       "true|false"},
+      {"experts.balance", Kind::number, "0.01",
+       "weight of the gate's balance loss: experts x sum of share x mean probability, 1 where all are chosen alike"},
       {"experts.train", Kind::choice, "auto",
        "which of two experts learn; auto: both where model.path holds high_noise_model and low_noise_model; where it "
        "holds one model, both begin as that",
@@ -205,6 +217,11 @@ const OptionTable& recipe_table() {
       {"sample.last_image", Kind::list, "", "pictures that samples of flf2v end with, likewise"},
       {"sample.audio", Kind::list, "",
        "sounds that samples of s2v follow, one a prompt in turn; \"clip\" or empty: that of the prompt's clip"},
+      {"sample.pose", Kind::list, "",
+       "videos of poses that samples of s2v follow, likewise; \"clip\": that of the prompt's row; empty: none"},
+      {"sample.clips", Kind::text, "1",
+       "tessera sample, s2v: clips that a sample is made of, each goes on where the one before ended; auto: as many as "
+       "its sound lasts"},
       {"sample.negative_prompt", Kind::text, "", "what to guide away from"},
       {"sample.sampler", Kind::choice, "euler", "sampler", "euler|euler_diffusers|unipc|unipc_diffusers|dpmpp"},
       {"sample.steps", Kind::integer, "30", "steps of the sampler"},

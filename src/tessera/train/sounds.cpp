@@ -78,13 +78,16 @@ std::map<std::string, at::Tensor> Listener::extras(const data::Item& item, const
     const double length = rows.offset + rows.seconds() + kMargin;
     extras["audio"] = rows_of(clip_sound(item, spec.start, length), rows);
   }
-  if (wanted_.pose_dim > 0 && !item.pose.empty())
-    extras["pose"] = encode_frames(*job_.codec, data::decode_clip(item.pose, spec));
+  if (wanted_.pose_dim > 0 && !item.pose.empty()) extras["pose"] = pose(item.pose, spec);
   return extras;
 }
 
+at::Tensor Listener::pose(const data::Path& file, const data::ClipSpec& spec) const {
+  return encode_frames(*job_.codec, data::decode_clip(file, spec));
+}
+
 std::map<std::string, at::Tensor> Listener::extras(const data::Sound& sound, int64_t frames) const {
-  if (!encoder_) return {};
+  if (!encoder_ || sound.samples.empty()) return {};
   const SoundRows rows = sound_rows(*job_.codec, frames, recipe_.data.height, recipe_.data.width,
                                     recipe_.data.fps > 0 ? recipe_.data.fps : 16, wanted_.audio_rows);
   return {{"audio", rows_of(sound, rows)}};
@@ -125,7 +128,7 @@ std::string sound_stamp(const data::Item& item, const net::Conditions& wanted) {
 
 std::vector<data::Sound> prompt_sounds(const Recipe& recipe, const std::vector<std::string>& prompts,
                                        const std::function<std::vector<data::Item>()>& clips,
-                                       const net::Conditions& wanted) {
+                                       const net::Conditions& wanted, std::optional<double> wanted_seconds) {
   const std::vector<std::string>& files = recipe.sample.sounds;
   if (wanted.audio_dim == 0) {
     if (!files.empty())
@@ -134,7 +137,7 @@ std::vector<data::Sound> prompt_sounds(const Recipe& recipe, const std::vector<s
     return {};
   }
   const double fps = recipe.data.fps > 0 ? recipe.data.fps : 16;
-  const double seconds = static_cast<double>(recipe.data.frames) / fps + kMargin;
+  const double seconds = wanted_seconds.value_or(static_cast<double>(recipe.data.frames) / fps + kMargin);
   std::vector<data::Sound> sounds;
   std::vector<data::Item> items;
   for (size_t p = 0; p < prompts.size(); ++p) {
@@ -152,6 +155,28 @@ std::vector<data::Sound> prompt_sounds(const Recipe& recipe, const std::vector<s
     sounds.push_back(clip_sound(heard_item(items, prompts[p]), 0, seconds));
   }
   return sounds;
+}
+
+std::vector<data::Path> prompt_poses(const Recipe& recipe, const std::vector<std::string>& prompts,
+                                     const std::function<std::vector<data::Item>()>& clips,
+                                     const net::Conditions& wanted) {
+  const std::vector<std::string>& files = recipe.sample.poses;
+  std::vector<data::Path> poses(prompts.size());
+  if (files.empty()) return poses;
+  if (wanted.pose_dim == 0)
+    throw UserError(Exit::usage, "sample.pose", "the model follows no poses",
+                    "leave sample.pose away, or sample with a speech-to-video model");
+  std::vector<data::Item> items;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    poses[p] = files[p % files.size()];
+    if (poses[p] != kOwnSound) continue;
+    if (items.empty()) items = clips();
+    poses[p] = items.empty() ? data::Path() : heard_item(items, prompts[p]).pose;
+    if (poses[p].empty())
+      throw UserError(Exit::usage, "sample.pose", "\"clip\": the row of '" + prompts[p] + "' names no video of poses",
+                      "add a column s2v_pose_video to the table, or give --sample.pose FILE");
+  }
+  return poses;
 }
 
 }  // namespace tessera::train

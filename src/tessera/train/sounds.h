@@ -5,6 +5,7 @@
 //   extras = listener.extras(item, plan.spec(clip));          // audio [25, 4 (f - 1), dim]; pose where the row has one
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,10 @@ class Listener {
   /// Of a row's sound (its own file, else the clip's track) and pose. Throws UserError (input) naming the file: none
   /// has a track, it ends before the clip begins.
   std::map<std::string, at::Tensor> extras(const data::Item& item, const data::ClipSpec& spec) const;
-  /// Of a sound that begins with the first frame of a sample.
+  /// Of a sound that begins with the first frame of a sample; nothing of one that has ended, which is silence.
   std::map<std::string, at::Tensor> extras(const data::Sound& sound, int64_t frames) const;
+  /// Latent of a video of poses. Throws UserError (input) naming the file.
+  at::Tensor pose(const data::Path& file, const data::ClipSpec& spec) const;
 
  private:
   at::Tensor rows_of(const data::Sound& sound, const SoundRows& rows) const;
@@ -52,9 +55,16 @@ std::string audio_encoder_of(const Recipe& recipe, const net::Conditions& wanted
 std::string sound_stamp(const data::Item& item, const net::Conditions& wanted);
 
 /// Each prompt's: those of sample.audio in turn ("clip": of the prompt's own clip, which is also meant where it is
-/// empty). None for a model that hears nothing. Throws UserError (usage, input).
+/// empty), `seconds` of them, 0: to the end; nothing: those of one clip. None for a model that hears nothing. Throws
+/// UserError (usage, input).
 std::vector<data::Sound> prompt_sounds(const Recipe& recipe, const std::vector<std::string>& prompts,
                                        const std::function<std::vector<data::Item>()>& clips,
-                                       const net::Conditions& wanted);
+                                       const net::Conditions& wanted, std::optional<double> seconds = {});
+
+/// Each prompt's video of poses: those of sample.pose in turn ("clip": of the prompt's row). Empty where there is none.
+/// Throws UserError (usage) for a model that takes none, and where the row has none.
+std::vector<data::Path> prompt_poses(const Recipe& recipe, const std::vector<std::string>& prompts,
+                                     const std::function<std::vector<data::Item>()>& clips,
+                                     const net::Conditions& wanted);
 
 }  // namespace tessera::train

@@ -25,7 +25,16 @@ void sampling(Translator& t, const WanTask& task) {
   number("--sample_steps", "sample.steps", std::to_string(task.steps));
   number("--sample_shift", "diffusion.shift", number_text(task.shift));
   number("--sample_guide_scale", "sample.guidance", number_text(task.guidance));
-  number("--frame_num", "data.frames", std::to_string(task.frames));
+  if (std::string_view(task.type) == "s2v") {
+    // its frames are those behind the picture, which is one more of the autoencoder's
+    const std::string frames = std::to_string(t.integer("--infer_frames", task.frames) + 1);
+    if (t.has("--infer_frames"))
+      t.set("data.frames", frames, {"--infer_frames"}, "and the picture");
+    else
+      t.assume("data.frames", frames, "generate.py's value" + of + ", and the picture");
+  } else {
+    number("--frame_num", "data.frames", std::to_string(task.frames));
+  }
   t.assume("data.fps", number_text(task.fps), "the rate" + of);
   t.assume("data.size", std::to_string(task.height) + "," + std::to_string(task.width), "generate.py's size" + of);
   const std::string solver = t.value("--sample_solver", "unipc");
@@ -48,6 +57,8 @@ void generate_together(Translator& t) {
     t.imply("--task", std::string("a ") + task.type + " model" + (task.two_experts ? " of two experts" : ""));
   set_wan_folder(t, task, t.value("--ckpt_dir"), {"--ckpt_dir"});
   sampling(t, task);
+  // as many clips as the sound lasts, unless it says how many
+  if (std::string_view(task.type) == "s2v" && !t.has("--num_clip")) t.set("sample.clips", "auto", {"--task"});
   if (t.has("--base_seed")) {
     if (t.integer("--base_seed", -1) < 0)
       t.refuse("--base_seed", "a seed is a number from 0 on: samples can be made again");
@@ -108,8 +119,8 @@ const Dialect& generate_line() {
           implied("--offload_model", "weights are sharded over the ranks, and the text encoder gone while they sample",
                   Takes::perhaps),
           switches("--convert_model_dtype", "plan.param_dtype", "bf16"),
-          refused("--num_clip", "one clip is made"),
-          sets("--infer_frames", "data.frames"),
+          sets("--num_clip", "sample.clips"),
+          joined("--infer_frames", "`data.frames`, one more: the picture"),
           refused("--start_from_ref", "the reference image is not the first frame", Takes::perhaps),
           refused("--enable_tts", kSpeech, Takes::perhaps),
           refused("--tts_prompt_audio", kSpeech),
