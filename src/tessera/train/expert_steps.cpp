@@ -11,7 +11,7 @@ namespace tessera::train {
 
 ExpertSteps::ExpertSteps(const Experts& experts, const Recipe& recipe, const std::vector<StageData>& data)
     : experts_(experts), recipe_(recipe), turns_(plan_turns(experts, run_parts(recipe))), updates_(experts.size(), 0) {
-  for (size_t e = 0; e < experts.size(); ++e) {
+  for (size_t e = 0; e < experts.places(); ++e) {
     std::vector<int64_t> first_steps;
     for (const StageData& part : data) first_steps.push_back(turns_.done(e, part.first_step - 1) + 1);
     data_.push_back(data_of_expert(data, first_steps));
@@ -22,7 +22,7 @@ void ExpertSteps::begin_part(size_t part, const Recipe& recipe, const net::Denoi
   part_ = part;
   now_ = &recipe;
   objectives_.clear();
-  for (size_t e = 0; e < experts_.size(); ++e)
+  for (size_t e = 0; e < experts_.places(); ++e)
     objectives_.emplace_back(recipe, model, data_[e][part], timestep_options(recipe, experts_.list[e]));
 }
 
@@ -34,13 +34,13 @@ void ExpertSteps::begin(int64_t step) {
 /// A schedule is as long as the expert's share of the run.
 double ExpertSteps::learning_rate(size_t expert, int64_t own_step) const {
   optim::LrSchedule schedule = now_->lr_schedule;
-  if (experts_.several()) schedule.total_steps = std::max<int64_t>(1, turns_.done(expert, turns_.steps()));
+  if (experts_.places() > 1) schedule.total_steps = std::max<int64_t>(1, turns_.done(expert, turns_.steps()));
   return optim::learning_rate(schedule, own_step - 1);
 }
 
 std::vector<std::string> ExpertSteps::told() const {
   std::vector<std::string> lines;
-  for (size_t e = 0; experts_.several() && e < experts_.size(); ++e)
+  for (size_t e = 0; experts_.places() > 1 && e < experts_.size(); ++e)
     lines.push_back("the " + experts_.list[e].name + " expert has " + std::to_string(turns_.done(e, turns_.steps())) +
                     " of " + std::to_string(turns_.steps()) + " steps");
   return lines;
@@ -56,6 +56,10 @@ void ExpertSteps::write(int64_t step, checkpoint::Manifest& manifest) const {
     return;
   }
   for (size_t e = 0; e < experts_.size(); ++e) {
+    if (experts_.gated) {
+      manifest.experts[experts_.list[e].name] = {{"updates", updates_[e]}};
+      continue;
+    }
     const int64_t done = turns_.done(e, step);
     const auto place = data_[e][part_].place_after(done);
     manifest.experts[experts_.list[e].name] = {{"steps", done},
@@ -83,7 +87,7 @@ void ExpertSteps::resume(engine::Store& store, checkpoint::TrainingCheckpoint& s
       continue;
     }
     const checkpoint::Json& state = manifest.experts.at(experts_.list[e].name);
-    check_steps(e, state.value("steps", int64_t{0}), manifest.step);
+    if (!experts_.gated) check_steps(e, state.value("steps", int64_t{0}), manifest.step);
     updates_[e] = state.value("updates", int64_t{0});
   }
   each_expert(store, experts_, [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });

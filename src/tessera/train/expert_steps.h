@@ -1,6 +1,8 @@
 #pragma once
 // The steps of a run by expert: whose each is, and what that expert has for it: data, draws, learning rate and updates,
 // counted in steps of its own, so that it learns as it would alone. A single model goes the same way with every step.
+// Experts of a gate share steps, data and draws; only their updates are counted apart, of steps in which a sample chose
+// them.
 //
 //   ExpertSteps steps(job.experts, recipe, data);
 //   steps.begin_part(0, recipe, *job.model);
@@ -20,6 +22,8 @@ class ExpertSteps {
   /// What the part draws and from what; `recipe` and `model` are there as long as the part runs.
   void begin_part(size_t part, const Recipe& recipe, const net::Denoiser& model);
   void begin(int64_t step);
+  /// Of a gate: the step goes on with this expert.
+  void choose(size_t expert) { expert_ = expert; }
 
   size_t expert_of(int64_t step) const { return turns_.expert(step); }
 
@@ -27,10 +31,11 @@ class ExpertSteps {
   size_t expert() const { return expert_; }
   const std::string& name() const { return experts_.list[expert_].name; }
   int64_t own_step() const { return own_step_; }  ///< which of the expert's own, from 1 on
-  Objective& objective() { return objectives_[expert_]; }
-  const StageData& data() const { return data_[expert_][part_]; }
+  Objective& objective() { return objectives_[place()]; }
+  const StageData& data() const { return data_[place()][part_]; }
   double learning_rate() const { return learning_rate(expert_, own_step_); }
   int64_t update() { return ++updates_[expert_]; }  ///< one more: its number
+  int64_t updates(size_t expert) const { return updates_[expert]; }
 
   /// "the high_noise expert has 417 of 1000 steps" for each; nothing for a single model.
   std::vector<std::string> told() const;
@@ -44,15 +49,16 @@ class ExpertSteps {
   void resume(engine::Store& store, checkpoint::TrainingCheckpoint& saved);
 
  private:
+  size_t place() const { return experts_.gated ? 0 : expert_; }
   double learning_rate(size_t expert, int64_t own_step) const;
   void check_steps(size_t expert, int64_t done, int64_t step) const;
 
   const Experts& experts_;
   const Recipe& recipe_;  // of the whole run
   const diffusion::Turns turns_;
-  std::vector<std::vector<StageData>> data_;  // of each expert and part
-  std::vector<Objective> objectives_;         // of each expert
-  std::vector<int64_t> updates_;              // likewise
+  std::vector<std::vector<StageData>> data_;  // of each of experts_.places() and part
+  std::vector<Objective> objectives_;         // likewise
+  std::vector<int64_t> updates_;              // of each expert
   const Recipe* now_ = nullptr;               // of the part that runs
   size_t part_ = 0, expert_ = 0;
   int64_t own_step_ = 0;

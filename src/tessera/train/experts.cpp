@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/model_folder.h"
@@ -39,6 +40,39 @@ std::vector<Expert> expert_folders(const std::string& path) {
   return found;
 }
 
+/// "expert_0": of those that a gate chooses among, and their folders.
+std::string gated_name(size_t expert) { return "expert_" + std::to_string(expert); }
+
+/// As many as experts.count: those of a folder that a run with a gate exported, or copies of one model.
+Experts gated_experts(const Recipe& recipe) {
+  const auto count = static_cast<size_t>(recipe.experts.count);
+  const fs::path path = recipe.model.path;
+  if (recipe.experts.train != "auto")
+    throw UserError(Exit::usage, "experts.router",
+                    "\"gate\" chooses among experts that own no timesteps, experts.train = \"" + recipe.experts.train +
+                        "\" is of two that take turns",
+                    "leave experts.train out, or experts.router");
+  if (!expert_folders(path.string()).empty())
+    throw UserError(
+        Exit::usage, "experts.router",
+        path.string() + " holds two experts that each own a range of timesteps; a gate begins with one model",
+        "give one of its folders as model.path, or leave experts.router out");
+  Experts experts;
+  experts.gated = true;
+  if (path.empty() || !fs::is_directory(path / gated_name(0))) {
+    for (size_t e = 0; e < count; ++e) experts.list.push_back({gated_name(e), path.string()});
+    return experts;
+  }
+  for (size_t e = 0; fs::is_directory(path / gated_name(e)); ++e)
+    experts.list.push_back({gated_name(e), (path / gated_name(e)).string()});
+  if (experts.size() != count)
+    throw UserError(Exit::usage, "experts.count",
+                    path.string() + " holds " + std::to_string(experts.size()) + " experts, experts.count is " +
+                        std::to_string(count),
+                    "set experts.count = " + std::to_string(experts.size()));
+  return experts;
+}
+
 double number_of(const std::string& text, const std::string& shown) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -64,7 +98,12 @@ std::vector<double> shares_by_hand(const Recipe& recipe, size_t experts) {
 }  // namespace
 
 Experts find_experts(const Recipe& recipe) {
+  if (recipe.experts.router == "gate") return gated_experts(recipe);
   const std::string& train = recipe.experts.train;
+  if (!recipe.model.path.empty() && fs::is_directory(fs::path(recipe.model.path) / gated_name(0)))
+    throw UserError(Exit::usage, "model.path", recipe.model.path + " holds experts that a gate chooses among",
+                    "set experts.router = \"gate\" and experts.count, or give one of them: " +
+                        (fs::path(recipe.model.path) / gated_name(0)).string());
   Experts experts{expert_folders(recipe.model.path)};
   const bool folders = !experts.list.empty();
   if (!folders && train != "auto")
@@ -101,8 +140,9 @@ Recipe for_expert(Recipe recipe, const Experts& experts, size_t e) {
   const fs::path own = fs::path(recipe.lora.init) / expert.folder();
   if (!fs::exists(own))
     throw UserError(Exit::input, "lora.init",
-                    recipe.lora.init + " has no " + expert.folder() + ": a LoRA belongs to one expert, the run has two",
-                    "give a folder with high_noise_model and low_noise_model, such as run.out/model of a LoRA run");
+                    recipe.lora.init + " has no " + expert.folder() + ": a LoRA belongs to one expert, the run has " +
+                        std::to_string(experts.size()),
+                    "give a folder with one for each, such as run.out/model of a LoRA run");
   recipe.lora.init = own.string();
   return recipe;
 }
@@ -125,9 +165,9 @@ diffusion::Options timestep_options(const Recipe& recipe, const Expert& expert) 
 
 diffusion::Turns plan_turns(const Experts& experts, const std::vector<RunPart>& parts) {
   const Recipe& recipe = parts.at(0).recipe;
-  diffusion::Turns turns({static_cast<uint64_t>(recipe.run.seed), recipe.experts.turn, experts.size()});
+  diffusion::Turns turns({static_cast<uint64_t>(recipe.run.seed), recipe.experts.turn, experts.places()});
   for (const RunPart& part : parts) {
-    std::vector<double> shares = shares_by_hand(part.recipe, experts.size());
+    std::vector<double> shares = experts.gated ? std::vector{1.0} : shares_by_hand(part.recipe, experts.size());
     if (shares.empty()) {
       double sum = 0;
       for (const Expert& expert : experts.list) {
@@ -142,15 +182,19 @@ diffusion::Turns plan_turns(const Experts& experts, const std::vector<RunPart>& 
 }
 
 void check_experts(const Experts& experts, const checkpoint::Manifest& saved) {
-  std::string ours, theirs;
+  std::set<std::string> ours, theirs;
   if (experts.several())
-    for (const Expert& expert : experts.list) ours += (ours.empty() ? "" : " and ") + expert.name;
+    for (const Expert& expert : experts.list) ours.insert(expert.name);
   if (saved.experts.is_object())
-    for (const auto& [name, state] : saved.experts.items()) theirs += (theirs.empty() ? "" : " and ") + name;
+    for (const auto& [name, state] : saved.experts.items()) theirs.insert(name);
   if (ours == theirs) return;
-  const auto told = [](const std::string& names) { return names.empty() ? "one denoiser" : "the experts " + names; };
+  const auto told = [](const std::set<std::string>& names) {
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? "the experts " : " and ") + name;
+    return list.empty() ? "one denoiser" : list;
+  };
   throw UserError(Exit::usage, "run.resume", "the checkpoint has " + told(theirs) + ", the run has " + told(ours),
-                  "use the model.path and experts.train it was trained with, or another run.out");
+                  "use the model.path and experts.* it was trained with, or another run.out");
 }
 
 void each_expert(engine::Store& store, const Experts& experts,

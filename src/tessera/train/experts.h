@@ -1,6 +1,7 @@
 #pragma once
-// The denoisers of a run: one, or two experts that each own a range of timesteps (docs/experts.md). One is the usual
-// case and goes the same way: it has no name, every timestep and every step.
+// The denoisers of a run: one, two experts that each own a range of timesteps, or several among which a learned gate
+// chooses (docs/experts.md). One is the usual case and goes the same way: it has no name, every timestep and every
+// step.
 //
 //   const Experts experts = find_experts(recipe);             // by model.path and [experts]
 //   experts.list[e].name;                                     // "high_noise"
@@ -20,25 +21,29 @@
 namespace tessera::train {
 
 struct Expert {
-  std::string name;  ///< "high_noise" or "low_noise"; empty for a model that is one
+  std::string name;  ///< "high_noise" or "low_noise"; of a gate "expert_0" ...; empty for a model that is one
   std::string path;  ///< of its weights; empty: the initial ones of the seed
   diffusion::Window window = {};
 
-  std::string folder() const { return name + "_model"; }  ///< of its weights in an exported model
+  /// Of its weights in an exported model: high_noise_model, expert_0.
+  std::string folder() const { return name.starts_with("expert_") ? name : name + "_model"; }
 };
 
 struct Experts {
   std::vector<Expert> list;  ///< high noise first; those that this run trains
   double boundary = 0;       ///< sigma from which on a timestep is the high-noise expert's; set by place_boundary
+  bool gated = false;        ///< each sample's is chosen by a gate (train/gate_router.h); they own no timesteps
 
   bool several() const { return list.size() > 1; }
   size_t size() const { return list.size(); }
+  /// That have steps of their own: all, but for a gate, whose experts share every step.
+  size_t places() const { return gated ? 1 : list.size(); }
   /// The expert that denoises at timestep `t`, 0 to 1000.
   size_t serving(double t) const { return several() && t < 1000 * boundary ? 1 : 0; }
 };
 
-/// By experts.train and what model.path holds; windows are still open. Throws UserError (usage) where the recipe wants
-/// experts that a single model has not, (input) where one of the two folders is missing.
+/// By experts.router, experts.train and what model.path holds; windows are still open. Throws UserError (usage) where
+/// the recipe wants experts that a single model has not, or keys of both routers, (input) where a folder is missing.
 Experts find_experts(const Recipe& recipe);
 
 /// Cuts their windows at experts.boundary: a sigma after the shift, a fraction of DiffSynth's grid, or, with auto, that
@@ -59,7 +64,7 @@ Recipe for_expert(Recipe recipe, const Experts& experts, size_t expert);
 diffusion::Options timestep_options(const Recipe& recipe, const Expert& expert);
 
 /// Who has which step of the run: turns of experts.turn steps by experts.shares, or by the mass that each window has
-/// under the distribution of timesteps of the part of the run.
+/// under the distribution of timesteps of the part of the run. With a gate every step is of one and the same place 0.
 diffusion::Turns plan_turns(const Experts& experts, const std::vector<RunPart>& parts);
 
 /// Throws UserError (usage) when the checkpoint is of a run with other experts.

@@ -9,6 +9,7 @@
 #include "tessera/train/codec.h"
 #include "tessera/train/conditioner.h"
 #include "tessera/train/encoder_bytes.h"
+#include "tessera/train/gated_step.h"
 #include "tessera/train/lora_run.h"
 #include "tessera/train/named_weights.h"
 #include "tessera/train/stages.h"
@@ -91,6 +92,7 @@ std::string purpose(const net::Denoiser& model) {
 /// Which experts learn, for the user to see what was detected.
 std::string experts_told(const Experts& experts) {
   if (experts.list.front().name.empty()) return "";
+  if (experts.gated) return "; " + std::to_string(experts.size()) + " experts learn, a gate chooses for each sample";
   char boundary[32];
   std::snprintf(boundary, sizeof boundary, "%g", experts.boundary);
   return (experts.several() ? "; two experts learn in turns" : "; its " + experts.list[0].name + " expert learns") +
@@ -223,6 +225,11 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
   const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
   if (recipe.data.online())  // clips come in every step
     request.resident += encoders.codec_weights + encoders.encode + picture_bytes(recipe, *job.model);
+  if (job.experts.gated && !recipe.experts.hard) {
+    const int64_t own = div_up(recipe.train.global_batch, mesh.dp_size());
+    request.resident += mixed_bytes(own, recipe.train.micro_batch > 0 ? recipe.train.micro_batch : own,
+                                    4 * c10::multiply_integers(shapes.largest));
+  }
   if (recipe.sample.every > 0) {
     constexpr int64_t kLatents = 4;  // what the sampler remembers
     request.between_steps = encoders.decoding() + kLatents * 4 * c10::multiply_integers(shapes.latent);

@@ -105,6 +105,18 @@ std::string expert_fields(const StepMetrics& m) {
   return text;
 }
 
+std::string gate_fields(const std::optional<StepMetrics::Gate>& gate) {
+  if (!gate) return "";
+  std::string text;
+  for (const StepMetrics::Chosen& e : gate->experts)
+    text += (text.empty() ? "" : ",") + std::string("{\"samples\":") + std::to_string(e.samples) +
+            ",\"probability\":" + exact(e.probability) + ",\"grad_norm\":" + exact(e.grad_norm) +
+            ",\"updates\":" + std::to_string(e.updates) + "}";
+  return ",\"gate\":{\"experts\":[" + text + "],\"balance_loss\":" + exact(gate->balance_loss) +
+         ",\"entropy\":" + exact(gate->entropy) + ",\"temperature\":" + exact(gate->temperature) +
+         ",\"grad_norm\":" + exact(gate->grad_norm) + "}";
+}
+
 }  // namespace
 
 void MetricsWriter::step(const StepMetrics& m) {
@@ -114,7 +126,7 @@ void MetricsWriter::step(const StepMetrics& m) {
         ",\"grad_norm\":" + exact(m.grad_norm) + ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) +
         ",\"samples\":" + std::to_string(m.samples) + ",\"tokens\":" + std::to_string(m.tokens) +
         (m.loss_scale ? ",\"loss_scale\":" + exact(*m.loss_scale) : "") + (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") +
-        expert_fields(m) + ",\"ranks\":" + ranks.dump() + "}");
+        expert_fields(m) + gate_fields(m.gate) + ",\"ranks\":" + ranks.dump() + "}");
 }
 
 void MetricsWriter::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {

@@ -47,6 +47,20 @@ struct StepMetrics {
     int64_t bytes = 0;
     double seconds = 0, waited = 0;
   } moved;  ///< between tiers when its turn began, of rank 0: what, in which time, and how long lanes waited for it
+  /// Of a run whose experts are chosen by a gate, in the order of the experts.
+  struct Chosen {
+    int64_t samples = 0;     ///< of the step that chose it
+    double probability = 0;  ///< mean over the samples of what the gate gives it without noise
+    double grad_norm = 0;    ///< 0: it had no sample, and no update
+    int64_t updates = 0;     ///< so far
+  };
+  struct Gate {
+    std::vector<Chosen> experts;
+    double balance_loss = 0;  ///< 1: even; as many as there are experts: all samples choose one
+    double entropy = 0;       ///< mean over the samples, in nats
+    double temperature = 0, grad_norm = 0;
+  };
+  std::optional<Gate> gate;
   std::vector<RankMetrics> ranks;
 };
 

@@ -37,6 +37,8 @@ class PreparedData {
   int64_t size() const { return static_cast<int64_t>(samples_.size()); }
   /// With the caption that the clip has in this epoch. Throws UserError (input) when its file or entry has gone.
   PreparedSample sample(int64_t index, int64_t epoch = 0) const;
+  /// Its text embedding [n, D] alone.
+  data::CachedTensor context(int64_t index, int64_t epoch = 0) const;
   /// The clip's file, for messages.
   std::string source(int64_t index) const { return item(index).path.string(); }
   /// Its frames as they were encoded.
@@ -60,6 +62,7 @@ class PreparedData {
  private:
   friend class Preparation;
   std::map<std::string, at::Tensor> online_extras(int64_t index) const;
+  size_t caption(int64_t index, int64_t epoch) const;
   struct Entries {
     int64_t clip = 0;          // in plan_.clips
     std::vector<int> entries;  // of the cache, one a caption

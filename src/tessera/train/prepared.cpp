@@ -18,12 +18,23 @@ at::Tensor tensor_of(const data::CachedTensor& cached) {
 
 }  // namespace
 
+/// Which of its captions the sample has in an epoch.
+size_t PreparedData::caption(int64_t index, int64_t epoch) const {
+  const auto count = static_cast<int64_t>(item(index).captions.size());
+  return static_cast<size_t>(count == 1 ? 0 : data::draw_caption(seed_, epoch, index, count));
+}
+
+data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
+  const size_t caption = this->caption(index, epoch);
+  if (!cache_) return contexts_.at(item(index).captions[caption]);
+  return cache_->load(samples_.at(index).entries.at(caption)).context;
+}
+
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
-  const std::vector<std::string>& captions = item(index).captions;
-  const auto caption = static_cast<size_t>(
-      captions.size() == 1 ? 0 : data::draw_caption(seed_, epoch, index, static_cast<int64_t>(captions.size())));
+  const size_t caption = this->caption(index, epoch);
   if (!cache_)
-    return {encode_frames(*codec_, frames(index)), tensor_of(contexts_.at(captions[caption])), online_extras(index)};
+    return {encode_frames(*codec_, frames(index)), tensor_of(contexts_.at(item(index).captions[caption])),
+            online_extras(index)};
   const data::CachedSample loaded = cache_->load(samples_.at(index).entries.at(caption));
   PreparedSample sample{tensor_of(loaded.latent), tensor_of(loaded.context)};
   for (const auto& [name, value] : loaded.extras) sample.extra[name] = tensor_of(value);

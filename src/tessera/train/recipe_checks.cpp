@@ -35,6 +35,8 @@ constexpr Range kRanges[] = {
     {"fault.timeout", 0, kInfinity, true},
     {"fault.slow_factor", 0, kInfinity},
     {"lora.dropout", 0, 1},
+    {"experts.temperature", 0, kInfinity, true},
+    {"experts.balance", 0, kInfinity},
     {"diffusion.min_t", 0, 1},
     {"diffusion.max_t", 0, 1},
 };
@@ -68,6 +70,11 @@ constexpr const char* kFp16 = "it belongs to plan.compute_dtype or plan.reduce_d
 bool adapts(const Recipe& recipe) { return recipe.lora.on; }
 constexpr const char* kAdapters = "train.mode = \"lora\" trains adapters";
 
+bool is_gated(const Recipe& recipe) { return recipe.experts.router == "gate"; }
+bool takes_turns(const Recipe& recipe) { return !is_gated(recipe); }
+constexpr const char* kGate = "it belongs to experts.router = \"gate\"";
+constexpr const char* kTurns = "with experts.router = \"gate\" experts take no turns and own no timesteps";
+
 const std::vector<Condition>& conditions() {
   static const std::vector<Condition> table = {
       {"data.clip_stride", [](const Recipe& r) { return r.values.at("data.clip_mode") == "slide"; },
@@ -79,6 +86,15 @@ const std::vector<Condition>& conditions() {
       {"data.allow_bad", [](const Recipe& r) { return !r.data.strict; }, "data.strict stops at the first faulty row"},
       {"fault.rebalance", [](const Recipe& r) { return r.fault.slow_factor > 0; },
        "fault.slow_factor = 0 looks for no slow rank"},
+      {"fault.rebalance", takes_turns,
+       "with experts.router = \"gate\" ranks have the samples that they ask the gate about"},
+      {"experts.count", is_gated, kGate},
+      {"experts.temperature", is_gated, kGate},
+      {"experts.hard", is_gated, kGate},
+      {"experts.balance", is_gated, kGate},
+      {"experts.boundary", takes_turns, kTurns},
+      {"experts.turn", takes_turns, kTurns},
+      {"experts.shares", takes_turns, kTurns},
       {"train.loss_scale", has_fp16, kFp16},
       {"train.loss_scale_window", has_fp16, kFp16},
       {"lora.rank", adapts, kAdapters},

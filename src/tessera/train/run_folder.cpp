@@ -146,6 +146,16 @@ void RunFolder::take_line(const std::string& line) {
   m.expert = text(json, "expert");
   m.expert_step = json.value("expert_step", int64_t{0});
   m.moved = {json.value("moved_bytes", int64_t{0}), json.value("moved_seconds", 0.0), json.value("moved_waited", 0.0)};
+  if (const auto gate = json.find("gate"); gate != json.end() && gate->is_object()) {
+    m.gate.emplace();
+    m.gate->balance_loss = number(*gate, "balance_loss");
+    m.gate->entropy = number(*gate, "entropy");
+    m.gate->temperature = number(*gate, "temperature");
+    m.gate->grad_norm = number(*gate, "grad_norm");
+    for (const AnyJson& e : gate->value("experts", AnyJson::array()))
+      m.gate->experts.push_back({e.value("samples", int64_t{0}), number(e, "probability"), number(e, "grad_norm"),
+                                 e.value("updates", int64_t{0})});
+  }
   steps_.push_back(std::move(m));
   if (const auto ranks = json.find("ranks"); ranks != json.end() && ranks->is_array()) {
     ranks_.clear();

@@ -16,6 +16,14 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
                                                         {"train/seconds", m.seconds},
                                                         {"train/tokens_per_second", m.tokens / m.seconds}};
   if (!m.expert.empty()) values.emplace_back("experts/" + m.expert + " loss", m.loss);
+  if (m.gate) {
+    values.insert(values.end(), {{"gate/balance_loss", m.gate->balance_loss},
+                                 {"gate/entropy", m.gate->entropy},
+                                 {"gate/temperature", m.gate->temperature}});
+    for (size_t e = 0; e < m.gate->experts.size(); ++e)
+      values.emplace_back("gate/expert_" + std::to_string(e) + " share",
+                          static_cast<double>(m.gate->experts[e].samples) / static_cast<double>(m.samples));
+  }
   if (m.loss_scale) values.emplace_back("train/loss_scale", *m.loss_scale);
   if (m.mfu) values.emplace_back("train/mfu", *m.mfu);
   for (const RankMetrics& rank : m.ranks) {

@@ -70,6 +70,38 @@ ReportInput::Table expert_table(const RunFolder& run) {
   return table;
 }
 
+/// Whom the samples of a run with a gate chose, and how decided the gate has become.
+ReportInput::Table gate_table(const RunFolder& run) {
+  ReportInput::Table table{"Gate", {"expert", "samples", "share", "of the last tenth", "updates", "steps without"}, {}};
+  const auto& steps = run.steps();
+  if (steps.empty() || !steps.back().gate) return table;
+  const size_t experts = steps.back().gate->experts.size(), tenth = steps.size() - (steps.size() + 9) / 10;
+  for (size_t e = 0; e < experts; ++e) {
+    int64_t own = 0, all = 0, own_late = 0, all_late = 0, without = 0;
+    for (size_t s = 0; s < steps.size(); ++s) {
+      if (!steps[s].gate || steps[s].gate->experts.size() <= e) continue;
+      const int64_t samples = steps[s].gate->experts[e].samples;
+      own += samples, all += steps[s].samples;
+      if (s >= tenth) own_late += samples, all_late += steps[s].samples;
+      without += samples == 0;
+    }
+    const auto share = [](int64_t part, int64_t whole) {
+      return print("%.1f %%", whole > 0 ? 100 * static_cast<double>(part) / static_cast<double>(whole) : 0.0);
+    };
+    table.rows.push_back({"expert_" + std::to_string(e), std::to_string(own), share(own, all),
+                          share(own_late, all_late), std::to_string(steps.back().gate->experts[e].updates),
+                          std::to_string(without)});
+  }
+  const auto last = [&](const char* name, double first, double now) {
+    table.rows.push_back({name, print("%.4g", first), "to", print("%.4g", now), "", ""});
+  };
+  const StepMetrics::Gate &first = *steps.front().gate, &now = *steps.back().gate;
+  last("temperature", first.temperature, now.temperature);
+  last("entropy", first.entropy, now.entropy);
+  last("balance loss", first.balance_loss, now.balance_loss);
+  return table;
+}
+
 double training_seconds(const RunFolder& run) {
   double total = 0;
   for (const StepMetrics& s : run.steps()) total += s.seconds;
@@ -207,6 +239,7 @@ ReportInput single(const RunFolder& run) {
     if (event.type == "skip" || event.type == "fault")
       troubles.rows.push_back({std::to_string(event.step), event.type, event.text});
   in.tables.push_back(expert_table(run));
+  in.tables.push_back(gate_table(run));
   in.tables.push_back(std::move(troubles));
   for (const auto& [heading, file] : {std::pair{"Recipe", "recipe.toml"}, std::pair{"Plan", "plan.toml"},
                                       std::pair{"Where the bytes go", "plan.txt"}})

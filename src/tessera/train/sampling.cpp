@@ -10,9 +10,12 @@
 #include "tessera/engine/executor.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/transfer.h"
+#include "tessera/train/clip_chain.h"
 #include "tessera/train/conditioner.h"
+#include "tessera/train/expert_passes.h"
 #include "tessera/train/lora_file.h"
 #include "tessera/train/mesh_checks.h"
+#include "tessera/train/pace.h"
 #include "tessera/train/prepare.h"
 #include "tessera/train/validation.h"
 
@@ -33,7 +36,9 @@ Mesh fill_mesh(Mesh mesh, int world) {
 
 namespace {
 
-void load_trained(Recipe recipe, const Job& job, const SampleOptions& options, engine::Store& store) {
+/// `router`: of a run with a gate; else null.
+void load_trained(Recipe recipe, const Job& job, const SampleOptions& options, engine::Store& store,
+                  GateRouter* router) {
   fs::path from = options.weights;
   if (from.empty()) {
     const auto newest = checkpoint::latest(fs::path(recipe.run.out) / "checkpoints");
@@ -46,8 +51,12 @@ void load_trained(Recipe recipe, const Job& job, const SampleOptions& options, e
     if (recipe.lora.on) load_initial_weights(recipe, job, store);  // the checkpoint has the adapters alone
     check_experts(job.experts, saved.manifest());
     each_expert(store, job.experts, [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });
-  } else if (recipe.lora.on &&
-             is_lora(open_source(job.experts.several() ? from / job.experts.list[0].folder() : from))) {
+    if (router) router->resume(saved);
+    log::info("sample: weights of " + from.string());
+    return;
+  }
+  if (router) router->load_model(from);
+  if (recipe.lora.on && is_lora(open_source(job.experts.several() ? from / job.experts.list[0].folder() : from))) {
     recipe.lora.init = from.string();
     load_initial_weights(recipe, job, store);
   } else {
@@ -57,7 +66,8 @@ void load_trained(Recipe recipe, const Job& job, const SampleOptions& options, e
     check_input(there.size() == job.experts.size(), "sample",
                 from.string() + " holds " + std::to_string(there.size()) + " denoiser(s), the recipe has " +
                     std::to_string(job.experts.size()),
-                "experts.train says how many: both, high_noise or low_noise");
+                job.experts.gated ? "experts.count says how many"
+                                  : "experts.train says how many: both, high_noise or low_noise");
     load_weights_of(recipe, job, there, store);
   }
   log::info("sample: weights of " + from.string());
@@ -122,18 +132,22 @@ int sample(Recipe recipe, const SampleOptions& options) {
   texts.push_back(recipe.sample.negative_prompt);
   const std::vector<at::Tensor> contexts = encode_texts(recipe, job, mesh, comm, place.rank, texts);
 
-  std::vector<Extras> extras;
+  std::vector<std::vector<Extras>> extras(prompts.size());  // of each prompt's clips
   std::vector<data::Sound> sounds;
+  const ClipChain chain(*job.codec, recipe, job.model->conditions());
   {
     const net::Conditions wanted = job.model->conditions();
     const bool own_clips = !recipe.data.path.empty() || !recipe.data.metadata.empty();
     const auto clips = [&] { return own_clips ? read_items(recipe) : std::vector<data::Item>{}; };
     const auto pictures = prompt_pictures(recipe, prompts, clips, wanted);
     Conditioner conditioner(recipe, job, mesh, comm, place.rank);
-    sounds = prompt_sounds(recipe, prompts, clips, wanted);
+    const auto poses = prompt_poses(recipe, prompts, clips, wanted);
+    sounds = prompt_sounds(recipe, prompts, clips, wanted, chain.sound_seconds());
     sounds.resize(prompts.size());  // silent, for a model that hears nothing
     for (size_t p = 0; p < prompts.size(); ++p)
-      extras.push_back(conditioner.for_sampling(pictures[p], sounds[p], recipe.data.frames));
+      for (int64_t clip = 0; clip < chain.count(sounds[p]); ++clip)
+        extras[p].push_back(conditioner.for_sampling(pictures[p], chain.heard(sounds[p], clip), recipe.data.frames,
+                                                     poses[p], chain.start(clip)));
   }
 
   Planned planned;
@@ -153,29 +167,46 @@ int sample(Recipe recipe, const SampleOptions& options) {
   engine::Store store(planned.spec, prefixes, planned.plan(), place.rank, at::kCPU, /*trainable=*/false,
                       recipe.plan.nvme);
   store.set_arena(schedule.arena);
-  load_trained(recipe, job, options, store);
+  std::optional<GateRouter> router;
+  if (job.experts.gated) router.emplace(recipe, job.experts.size(), job.model->context_dim());
+  load_trained(recipe, job, options, store, router ? &*router : nullptr);
   engine::Executor executor(job.model->units(), store, comm, planned.plan(), place.rank, {});
 
+  comm::Group& world = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
   const std::vector<int64_t> seeds = options.seeds.empty() ? std::vector{recipe.sample.seed} : options.seeds;
   for (size_t i = 0; i < files.size(); ++i) {
     const size_t p = i / seeds.size();
-    recipe.sample.seed = seeds[i % seeds.size()];
-    Denoising denoising(recipe, job, static_cast<int>(p), contexts[p], contexts.back(), extras[p]);
-    while (!denoising.done())
-      denoising.pass([&](const std::vector<net::Batch>& batches, double t) {
-        store.switch_to(static_cast<int>(job.experts.serving(t)));
-        return executor.forward(schedule, 0, batches);
+    const int64_t seed = seeds[i % seeds.size()];
+    data::Frames frames;  // on rank 0
+    at::Tensor motion;
+    std::optional<double> effect;
+    for (int64_t clip = 0; clip < static_cast<int64_t>(extras[p].size()); ++clip) {
+      recipe.sample.seed = seed + clip;
+      Extras extra = extras[p][static_cast<size_t>(clip)];
+      if (clip > 0) extra["motion"] = motion;
+      Denoising denoising(recipe, job, static_cast<int>(p), contexts[p], contexts.back(), extra);
+      while (!denoising.done())
+        denoising.pass(expert_passes(job, router ? &*router : nullptr, store, executor, schedule, 0));
+      if (clip == 0) effect = denoising.audio_effect();
+      const bool goes_on = clip + 1 < static_cast<int64_t>(extras[p].size());
+      Pace pace(comm, mesh);  // the others wait for rank 0 as long as it takes
+      pace.run([&] {
+        if (place.rank == 0 && clip == 0) frames = to_frames(job.codec->decode(denoising.latent()), recipe.data.fps);
+        if (place.rank == 0 && clip > 0) chain.append(frames, motion, denoising.latent());
+        if (goes_on)
+          motion = place.rank == 0 ? chain.motion(frames) : at::empty(chain.motion_shape(clip + 1), at::kFloat);
+        pace.meet();
       });
+      if (goes_on && place.world > 1) world.broadcast(motion, 0);
+    }
     if (place.rank != 0) continue;
     if (const fs::path folder = fs::path(files[i]).parent_path(); !folder.empty()) fs::create_directories(folder);
-    const data::Frames frames = to_frames(job.codec->decode(denoising.latent()), recipe.data.fps);
     if (format_of(options) == data::ClipFormat::mp4)
       data::write_mp4(files[i], frames, sounds[p]);
     else
       data::write_clip(files[i], frames, format_of(options));
-    if (const auto effect = denoising.audio_effect())
-      log::info("sample: the sound changes the prediction by " + percent(*effect));
-    log::info("sample: " + files[i] + "  (" + prompts[p] + ", seed " + std::to_string(recipe.sample.seed) + ")");
+    if (effect) log::info("sample: the sound changes the prediction by " + percent(*effect));
+    log::info("sample: " + files[i] + "  (" + prompts[p] + ", seed " + std::to_string(seed) + ")");
   }
   comm.barrier();
   return 0;

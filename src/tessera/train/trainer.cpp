@@ -17,8 +17,10 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/train/disk_need.h"
 #include "tessera/train/elastic.h"
+#include "tessera/train/expert_passes.h"
 #include "tessera/train/expert_steps.h"
 #include "tessera/train/export.h"
+#include "tessera/train/gated_step.h"
 #include "tessera/train/job.h"
 #include "tessera/train/lora_run.h"
 #include "tessera/train/loss_scale.h"
@@ -147,7 +149,8 @@ class Trainer {
     predicted_ = now.planned.memory(rank_);
     engine::check_groups(comm_, {&schedules_.train, &schedules_.sample, &schedules_.checkpoint});
     const int64_t sample = now.planned.run.sample_every > 0 ? schedules_.sample.arena : 0;
-    store_->change_arena(std::max(schedules_.train.arena, sample));
+    if (gated_) gated_->begin_part(now.part.recipe, now.planned.spec, now.planned.plan());
+    store_->change_arena(std::max({schedules_.train.arena, sample, gated_ ? gated_->arena() : 0}));
     adamw_ = std::make_unique<optim::AdamW>(adamw_options(recipe()));
     steps_->begin_part(stage, recipe(), *job_.model);
     validation_ = std::make_unique<Validation>(recipe(), job_, *data_[stage].samples, out_);
@@ -201,6 +204,10 @@ class Trainer {
     running_ = planned().plan();  // the executor reads it from here on
     executor_ = std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, running_, rank_, options);
     watch_.follow(*executor_);
+    if (job_.experts.gated) {
+      router_ = std::make_unique<GateRouter>(recipe_, job_.experts.size(), job_.model->context_dim());
+      gated_ = std::make_unique<GatedStep>(*router_, comm_, mesh_, rank_);
+    }
 
     loss_scale_ = LossScale(planned().plan(), recipe_);
     const std::optional<fs::path> resume = find_resume();
@@ -208,6 +215,7 @@ class Trainer {
       checkpoint::TrainingCheckpoint saved(*resume);
       if (recipe_.lora.on) load_initial_weights(recipe_, job_, *store_);  // the checkpoint has the adapters alone
       steps_->resume(*store_, saved);
+      if (router_) router_->resume(saved);
       done_ = saved.manifest().step;
       loss_scale_.restore(saved.manifest());
       if (saved.manifest().seed != static_cast<uint64_t>(recipe_.run.seed))
@@ -220,6 +228,7 @@ class Trainer {
                   " are done already; more steps go on from here");
     } else {
       load_initial_weights(recipe_, job_, *store_);
+      if (router_ && GateRouter::is_in(recipe_.model.path)) router_->load_model(recipe_.model.path);
       each_expert(*store_, job_.experts, [&](size_t e, const std::string&) {
         start_adapters(for_expert(recipe_, job_.experts, e), *store_, comm_);
       });
@@ -248,24 +257,13 @@ class Trainer {
     const double start = seconds_now();
     steps_->begin(step);
     StepMetrics metrics;
-    store_->switch_to(static_cast<int>(steps_->expert()));
     if (step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
     const bool lines = step <= first_step_ + 1;
     executor_->keep_lines(lines);
-    Objective& objective = steps_->objective();
-    objective.begin(steps_->own_step(), running_, rank_);
-    metrics.loss_scale = loss_scale_.scale();
-    objective.scale_gradients(metrics.loss_scale.value_or(1));
-    engine::StepCalls calls;
-    calls.load = [&](int micro) { return objective.load(micro); };
-    calls.loss = [&](const at::Tensor& out, const net::Batch& batch, int micro) {
-      return objective.loss(out, batch, micro);
-    };
-    calls.control = [this] { return report().pack(); };
-    calls.agree = [&](double norm, const std::vector<std::vector<double>>& ranks) {
-      return agree(step, norm, ranks, metrics);
-    };
-    executor_->train(schedules_.train, step, calls, adamw_.get());
+    if (gated_)
+      gated_step(step, metrics);
+    else
+      pass(step, schedules_.train, nullptr, metrics);
     watch_.phase(step, "what follows a step");
     busy_ = executor_->take_busy();
     work_ = seconds_a_sample();
@@ -287,9 +285,43 @@ class Trainer {
     bring_next_expert(step);
   }
 
+  /// One expert's part of a step, or the whole of it.
+  void pass(int64_t step, const plan::Schedule& schedule, const Routed* routed, StepMetrics& metrics) {
+    store_->switch_to(static_cast<int>(steps_->expert()));
+    Objective& objective = steps_->objective();
+    objective.begin(steps_->own_step(), running_, rank_, routed);
+    metrics.loss_scale = loss_scale_.scale();
+    objective.scale_gradients(metrics.loss_scale.value_or(1));
+    engine::StepCalls calls;
+    calls.load = [&](int micro) { return objective.load(micro); };
+    calls.loss = [&](const at::Tensor& out, const net::Batch& batch, int micro) {
+      return objective.loss(out, batch, micro);
+    };
+    calls.control = [this] { return report().pack(); };
+    calls.agree = [&](double norm, const std::vector<std::vector<double>>& ranks) {
+      return agree(step, norm, ranks, metrics);
+    };
+    executor_->train(schedule, step, calls, adamw_.get());
+  }
+
+  void gated_step(int64_t step, StepMetrics& metrics) {
+    watch_.phase(step, "agreeing on experts");
+    GatedStep::Calls calls;
+    calls.bring = [this](size_t expert) { store_->switch_to(static_cast<int>(expert)); };
+    calls.pass = [&](size_t expert, bool last) {
+      steps_->choose(expert);
+      sent_goes_on_ = !last;
+      pass(step, gated_->schedule(expert), &gated_->routed(expert), metrics);
+      return !skipped_;
+    };
+    skipped_ = !gated_->run(step, steps_->objective(), running_, *executor_, metrics, calls);
+    for (size_t e = 0; e < metrics.gate->experts.size(); ++e) metrics.gate->experts[e].updates = steps_->updates(e);
+  }
+
   /// Whose turn comes next is on its way before the step begins; unless a sample needs both first.
   void bring_next_expert(int64_t step) {
     const int64_t every = planned().run.sample_every;
+    if (gated_) return;  // who comes next is chosen when it begins
     if (step >= plans_[stage_].part.last || (every > 0 && step % every == 0)) return;
     store_->switch_to(static_cast<int>(steps_->expert_of(step + 1)));
   }
@@ -303,7 +335,7 @@ class Trainer {
       log::warn(slow.text());
       run_log_->fault(step, "slow_rank", slow.text(), slow.rank);
     }
-    if (!recipe_.fault.rebalance) return;
+    if (!recipe_.fault.rebalance || gated_) return;
     if (const auto shares = slow_.better_shares(running_)) give_shares(step, *shares);
   }
 
@@ -331,8 +363,9 @@ class Trainer {
 
   /// Of this rank's own work in the step that is done.
   double seconds_a_sample() {
-    int64_t samples = 0;
-    for (int64_t m = 0; m < running_.accumulation(); ++m) samples += running_.slice(mesh_.dp_rank(rank_), m).count;
+    int64_t samples = gated_ ? gated_->own_samples() : 0;
+    for (int64_t m = 0; !gated_ && m < running_.accumulation(); ++m)
+      samples += running_.slice(mesh_.dp_rank(rank_), m).count;
     const double work = watch_.take_work();
     return samples > 0 ? work / static_cast<double>(samples) : 0;
   }
@@ -350,7 +383,8 @@ class Trainer {
     r.compressed = static_cast<double>(error.count);
     r.compression_error = error.sum;
     r.most_compression_error = error.most;
-    r.take(comm_.take_sent_bytes(), busy_);
+    for (const auto& [axis, bytes] : comm_.take_sent_bytes()) sent_[axis] += bytes;
+    if (!sent_goes_on_) r.take(std::exchange(sent_, {}), busy_);
     return r;
   }
 
@@ -405,10 +439,7 @@ class Trainer {
   }
 
   void sample_pass(int64_t step) {
-    validation_->pass(step, [&](const std::vector<net::Batch>& batches, double t) {
-      store_->switch_to(static_cast<int>(job_.experts.serving(t)));
-      return executor_->forward(schedules_.sample, step, batches);
-    });
+    validation_->pass(step, expert_passes(job_, router_.get(), *store_, *executor_, schedules_.sample, step));
     if (const auto finished = validation_->take_finished(); finished && rank_ == 0) {
       validation_->write(step, *finished, *run_log_);
     }
@@ -419,13 +450,19 @@ class Trainer {
                    final = checkpoint::step_folder(checkpoints_, step);
     const double start = seconds_now();
     executor_->checkpoint(
-        schedules_.checkpoint, step, [&] { checkpoint::save_rank(partial, rank_, steps_->pieces(*store_)); },
+        schedules_.checkpoint, step,
+        [&] {
+          std::vector<checkpoint::Piece> pieces = steps_->pieces(*store_);
+          if (router_ && rank_ == 0) std::ranges::move(router_->pieces(), std::back_inserter(pieces));
+          checkpoint::save_rank(partial, rank_, pieces);
+        },
         [&] {
           checkpoint::Manifest manifest;
           manifest.step = step;
           manifest.mesh = mesh_;
           manifest.seed = recipe().run.seed;
           steps_->write(step, manifest);
+          if (router_) router_->write(manifest);
           loss_scale_.save(manifest);
           manifest.extra["model"] = planned().spec.name;
           checkpoint::commit(partial, final, place_.world, manifest);
@@ -443,6 +480,7 @@ class Trainer {
       else
         export_model(*job_.model, *store_, comm_, rank_, folder);
     });
+    if (router_ && rank_ == 0) router_->save_model(out_ / "model");
     const std::string schedule = (out_ / "schedule.jsonl").string();
     std::ofstream lines(schedule + ".rank-" + std::to_string(rank_), std::ios::trunc);
     for (const auto& line : step_lines_) lines << line << '\n';
@@ -499,6 +537,10 @@ class Trainer {
   std::unique_ptr<engine::Store> store_;
   std::unique_ptr<optim::AdamW> adamw_;
   std::unique_ptr<engine::Executor> executor_;
+  std::unique_ptr<GateRouter> router_;  // of experts that a gate chooses among; else none
+  std::unique_ptr<GatedStep> gated_;    // likewise
+  std::map<std::string, int64_t> sent_;
+  bool sent_goes_on_ = false;  // a later pass of the step tells what was sent
   LossScale loss_scale_;
   std::unique_ptr<Validation> validation_;
   std::unique_ptr<RunLog> run_log_;

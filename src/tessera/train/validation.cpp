@@ -33,7 +33,7 @@ void Denoising::pass(const RunBranches& run) {
     sample.extra.erase("audio");  // the other branch hears nothing
     branches.push_back(job_.model->pack({sample}));
   }
-  const std::vector<at::Tensor> out = run(branches, sample.t);
+  const std::vector<at::Tensor> out = run(branches, sample.t, context_);
   at::Tensor velocity = job_.model->unpack(out[0], branches[0])[0];
   if (extra_.count("audio") && next_ == static_cast<int>(recipe_.sample.steps) / 2) {
     sample.context = context_;
@@ -50,7 +50,7 @@ void Denoising::compare_with_silence(const RunBranches& run) {
   heard_.extra.erase("audio");
   const net::Batch silent = job_.model->pack({heard_});
   const std::vector<net::Batch> branches(static_cast<size_t>(job_.guidance_branches), silent);
-  const at::Tensor velocity = job_.model->unpack(run(branches, heard_.t)[0], silent)[0];
+  const at::Tensor velocity = job_.model->unpack(run(branches, heard_.t, context_)[0], silent)[0];
   audio_effect_ = ((heard_velocity_ - velocity).norm() / velocity.norm()).item<double>();
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 // Samples during training: the sampler's loop cut into passes, because each pass is one run of the `sample` schedule.
 //
-//   validation.pass(step, [&](const auto& batches, double t) { return executor.forward(schedule, step, batches); });
+//   validation.pass(step, [&](const auto& batches, double t, const at::Tensor&) {
+//     return executor.forward(schedule, step, batches);
+//   });
 //   if (auto done = validation.take_finished()) validation.write(step, *done, log);
 #include <filesystem>
 
@@ -14,8 +16,10 @@
 
 namespace tessera::train {
 
-/// Runs the denoiser of timestep `t` on packed branches: one prediction [T, C] a branch.
-using RunBranches = std::function<std::vector<at::Tensor>(const std::vector<net::Batch>&, double t)>;
+/// Runs the denoiser of timestep `t` and a prompt's `context` [n, D] on packed branches: one prediction [T, C] a
+/// branch. All branches are of one denoiser, that of the prompt.
+using RunBranches =
+    std::function<std::vector<at::Tensor>(const std::vector<net::Batch>&, double t, const at::Tensor& context)>;
 
 /// One prompt's way from noise to a latent, a sampler step at a time.
 class Denoising {
