@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <chrono>
 
 #include "tessera/plan/scenario.h"
@@ -10,6 +12,25 @@ namespace tessera::plan {
 namespace {
 
 LayoutBounds bounds() { return {.world = 8, .node = 8, .heads = 12, .features = 64, .units = 6, .tokens = 100}; }
+
+TEST(Mesh, AGroupHoldsTheRanksThatShareAllOtherCoordinatesInOrder) {
+  const Mesh mesh = Mesh::parse("pp=2,dp_replicate=3,dp_shard=2,cp=2,tp=2");
+  for (const std::vector<Axis>& axes : {std::vector<Axis>{},
+                                        {Axis::tp},
+                                        {Axis::dp_shard, Axis::cp},
+                                        {Axis::cp, Axis::pp},
+                                        {Axis::dp_replicate, Axis::sp, Axis::tp}})
+    for (int rank = 0; rank < mesh.world(); ++rank) {
+      std::vector<int> expected;
+      for (int other = 0; other < mesh.world(); ++other)
+        if (std::all_of(kAllAxes.begin(), kAllAxes.end(), [&](Axis a) {
+              return std::find(axes.begin(), axes.end(), a) != axes.end() ||
+                     mesh.coordinate(other, a) == mesh.coordinate(rank, a);
+            }))
+          expected.push_back(other);
+      EXPECT_EQ(mesh.group(rank, axes), expected);
+    }
+}
 
 TEST(Layouts, EveryWayOfSharingASampleUsesAllRanksAndNoneIsRefused) {
   const auto ways = sample_sharings(bounds(), 8);

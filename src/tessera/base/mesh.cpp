@@ -1,5 +1,6 @@
 #include "tessera/base/mesh.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "tessera/base/check.h"
@@ -69,15 +70,18 @@ int Mesh::shard_rank(int rank) const {
 }
 
 std::vector<int> Mesh::group(int rank, const std::vector<Axis>& axes) const {
-  std::vector<int> members;
-  for (int other = 0; other < world(); ++other) {
-    bool same = true;
-    for (Axis a : kAllAxes) {
-      bool free = false;
-      for (Axis b : axes) free = free || a == b;
-      same = same && (free || coordinate(other, a) == coordinate(rank, a));
-    }
-    if (same) members.push_back(other);
+  std::vector<int> members = {rank};
+  int stride =
+      world();  // ranks between neighbours on the axis; the first axis is the slowest, so members stay in order
+  for (Axis a : kAllAxes) {
+    stride /= (*this)[a];
+    if (std::find(axes.begin(), axes.end(), a) == axes.end()) continue;
+    const int here = coordinate(rank, a);
+    std::vector<int> more;
+    more.reserve(members.size() * (*this)[a]);
+    for (int member : members)
+      for (int c = 0; c < (*this)[a]; ++c) more.push_back(member + (c - here) * stride);
+    members = std::move(more);
   }
   return members;
 }
