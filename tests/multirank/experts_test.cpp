@@ -122,7 +122,9 @@ TEST(Experts, RestOnAnyTierWithTheSameBitsAndTheMemoryThatWasPredicted) {
   const std::map<std::string, std::vector<std::string>> tiers = {
       {"host", {"--plan.idle", "host"}},
       {"nvme", {"--plan.idle", "nvme", "--plan.nvme", nvme}},
-      {"mixed", {"--plan.idle", "host", "--plan.states", "nvme", "--plan.parameters", "host", "--plan.nvme", nvme}}};
+      {"mixed", {"--plan.idle", "host", "--plan.states", "nvme", "--plan.parameters", "host", "--plan.nvme", nvme}},
+      {"in_time", {"--plan.idle", "host", "--plan.update", "just_in_time"}},
+      {"by_host", {"--plan.update", "just_in_time", "--plan.update_on", "host"}}};
   for (const auto& [name, flags] : tiers) {
     const Result r = train(2, name, with(with(kBoth, rate), flags));
     ASSERT_EQ(r.code, 0) << r.output;

@@ -166,8 +166,88 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"states", 2, {"--plan.states", "host"}},
         Case{"all", 2, {"--plan.parameters", "host", "--plan.gradients", "host", "--plan.states", "host"}},
         Case{"nvme", 2, {"--plan.parameters", "nvme", "--plan.gradients", "host", "--plan.states", "nvme"}},
+        Case{"just_in_time",
+             2,
+             {"--plan.states", "nvme", "--plan.gradients", "host", "--plan.update", "just_in_time", "--sample.every",
+              "3"}},
         Case{"activations", 1, {"--plan.activations", "offload"}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+/// When and where updates run: the bits of updates at the end, in the memory that was predicted.
+class Updates : public Memory {};
+
+TEST_P(Updates, GiveTheBitsOfUpdatesAtTheEndInTheMemoryTheyPredict) {
+  const auto train = [](const std::string& name, std::vector<std::string> more) {
+    std::vector<std::string> flags = kWide;
+    flags.insert(flags.end(), GetParam().flags.begin(), GetParam().flags.end());
+    for (const char* word : {"--train.clip_norm", "0", "--checkpoint.every", "2", "--sample.every", "3"})
+      flags.emplace_back(word);
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Result r = shared().train(GetParam().ranks, name, flags);
+    EXPECT_EQ(r.code, 0) << name << "\n" << r.output;
+    return shared().metrics(name);
+  };
+  const std::string at_end = std::string("updates-") + GetParam().name;
+  const auto expected = train(at_end, {"--plan.update", "end"});
+  ASSERT_EQ(expected.size(), 4u);
+  const double before = expected.back()["ranks"][0]["predicted_peak_bytes"];
+  const std::vector<std::string> host = {"--plan.update_on", "host", "--plan.update_threads", "2"};
+  for (const char* when : {"end", "just_in_time", "in_backward"})
+    for (const bool on_host : {false, true}) {
+      if (!on_host && std::string_view(when) == "end") continue;
+      const std::string name = at_end + "-" + when + (on_host ? "-host" : "");
+      std::vector<std::string> more = {"--plan.update", when};
+      if (on_host) more.insert(more.end(), host.begin(), host.end());
+      const auto steps = train(name, more);
+      ASSERT_EQ(steps.size(), expected.size()) << name;
+      for (size_t s = 0; s < steps.size(); ++s)
+        for (const char* key : {"loss", "grad_norm", "lr"})
+          EXPECT_EQ(steps[s][key], expected[s][key]) << name << ", " << key << " of step " << s + 1;
+      EXPECT_TRUE(shared().model(name) == shared().model(at_end)) << name << ": the weights differ";
+      for (const auto& rank : steps.back()["ranks"]) {
+        const double peak = rank["peak_bytes"], predicted = rank["predicted_peak_bytes"];
+        EXPECT_LE(peak, predicted) << name;
+        EXPECT_GE(peak, predicted - std::max(0.02 * predicted, 1048576.0)) << name;
+      }
+      if (!on_host && std::string_view(when) == "in_backward" && GetParam().ranks == 2 && GetParam().flags.empty())
+        EXPECT_LT(steps.back()["ranks"][0]["predicted_peak_bytes"].get<double>(), before) << "no gradient rests";
+      EXPECT_EQ(shared().tessera({"plan", "--check", shared().out(name) + "/schedule.jsonl"}).code, 0) << name;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Updates,
+                         ::testing::Values(Case{"one", 1, {"--train.micro_batch", "1"}}, Case{"two", 2, {}},
+                                           Case{"stages", 2, {"--mesh", "pp=2", "--train.micro_batch", "1"}}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(JustInTime, ClipsAndResumesInTheMiddleAndLosesNoUpdate) {
+  const std::vector<std::string> tiers = {"--run.steps", "4", "--checkpoint.every", "2", "--plan.states", "host"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), tiers.begin(), tiers.end());
+    return more;
+  };
+  ASSERT_EQ(shared().train(2, "at-end", with({"--plan.update", "end"})).code, 0);
+  ASSERT_EQ(shared().train(2, "in-time", with({"--plan.update", "just_in_time"})).code, 0);
+  const std::string half = shared().out("in-time") + "/checkpoints/step-000002";
+  ASSERT_EQ(shared().train(2, "resumed", with({"--plan.update", "just_in_time", "--run.resume", half})).code, 0);
+  EXPECT_TRUE(shared().model("in-time") == shared().model("at-end")) << "the weights differ";
+  EXPECT_TRUE(shared().model("resumed") == shared().model("at-end")) << "the weights differ after half of the run";
+  const auto whole = shared().metrics("at-end"), resumed = shared().metrics("resumed");
+  ASSERT_EQ(resumed.size(), 2u);
+  EXPECT_EQ(resumed[0]["loss"], whole[2]["loss"]);
+}
+
+TEST(InBackward, IsRefusedWhereSomethingWaitsForTheNormOfAll) {
+  const auto refused = [&](const std::string& why, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"plan", shared().recipe(), "--plan.update", "in_backward"});
+    const Result r = shared().tessera(flags);
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find(why), std::string::npos) << r.output;
+  };
+  refused("train.clip_norm = 1 clips by the norm of all gradients", {"--train.clip_norm", "1"});
+  refused("run.on_nan = \"skip\"", {"--train.clip_norm", "0", "--run.on_nan", "skip"});
+  refused("fp16 scales the loss", {"--train.clip_norm", "0", "--plan.reduce_dtype", "fp16"});
+}
 
 /// Activations in fewer bits: lossy, measured, and smaller.
 TEST(Compressed, ActivationsTakeLessAndTheirErrorIsInMetricsAndReport) {

@@ -71,6 +71,8 @@ struct Case {
     plan.global_batch = draw(random, 1, 3 * mesh.dp_size());
     plan.micro_batch = draw(random, 1, 3);
     plan.prefetch = static_cast<int>(draw(random, 0, 3));
+    plan.update = static_cast<plan::Update>(seed % 3);
+    plan.update_threads = static_cast<int>(draw(random, 1, 3));
     plan.states.moments = static_cast<plan::Moments>(draw(random, 0, 2));
     for (const auto& unit : model->units()) {
       plan::UnitPlan choice;
@@ -80,6 +82,8 @@ struct Case {
       choice.reduce_once = draw(random, 0, 2) == 0;
       for (plan::Tier* tier : {&choice.parameters, &choice.gradients, &choice.states})
         *tier = draw(random, 0, 1) ? plan::Tier::device : static_cast<plan::Tier>(draw(random, 1, 2));
+      if (draw(random, 0, 4) == 0)
+        choice.parameters = choice.gradients = choice.states = choice.update_on = plan::Tier::host;
       const bool block = unit->spec().kind == "block";
       for (const char* site : {"boundary", "self_attn", "cross_attn"}) {
         if (draw(random, 0, 2) || (!block && std::string_view(site) != "boundary")) continue;
@@ -254,12 +258,14 @@ void check_persistent(const Store& store, const plan::MemoryCurve& curve) {
 void check_update(const Case& c, const plan::ModelSpec& spec, Store& store, const Result& expected,
                   const optim::AdamW& adamw, int rank) {
   plan::Plan near = c.plan;
-  for (auto& unit : near.units) unit.parameters = unit.gradients = unit.states = plan::Tier::device;
+  near.update = plan::Update::end;
+  for (auto& unit : near.units) unit.parameters = unit.gradients = unit.states = unit.update_on = plan::Tier::device;
   Store reference(spec, prefixes_of(*c.model), near, rank, at::kCPU);
   reference.make_states(adamw);
   c.fill(reference);
   for (int u = 0; u < store.units(); ++u) {
     if (!store.owns(u) || !c.same_order(u)) continue;
+    if (c.lossy() && !store.grad(u).defined()) continue;  // nobody knows what was rounded
     reference.grad(u).copy_(expected.gradients[u]);
     reference.update(u, adamw, {1, 1e-3, 0.5}, {});
     expect(same_bits(store.param(u), reference.param(u)), "the update of " + spec.units[u].name + " differs");
@@ -290,11 +296,13 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     if (const auto micro = static_cast<int64_t>(m); c.plan.slice(dp_rank, micro).count > 0)
       batches[m] = c.batch(dp_rank, micro);
 
-  const plan::Schedule schedule = plan::compile_train(spec, c.plan, rank);
-  const plan::MemoryCurve curve = plan::memory_curve(spec, c.plan, schedule, rank);
+  const plan::RunSchedules all = plan::compile_all(spec, c.plan, rank, 1);
+  const plan::Schedule& schedule = all.train;
+  const int64_t arena = all.arena(/*samples=*/false);
+  const plan::MemoryCurve curve = plan::memory_curve(spec, c.plan, schedule, rank, arena);
   optim::AdamW adamw({.format = c.plan.states});
   Store store(spec, prefixes_of(*c.model), c.plan, rank, at::kCPU, true, "/tmp");
-  store.set_arena(schedule.arena);
+  store.set_arena(arena);
   store.make_states(adamw);
   c.fill(store);
   check_persistent(store, curve);
@@ -314,6 +322,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     norm = found;
     return std::optional(net::StepControl{1, 1e-3, 0.5});
   };
+  if (c.plan.update == plan::Update::in_backward) calls.ahead = [] { return net::StepControl{1, 1e-3, 0.5}; };
   const int64_t before = Meter::live();
   const auto own = [&] {  // what the test itself keeps
     int64_t bytes = 0;
@@ -321,7 +330,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     return bytes;
   };
   // All memory is taken on the compute lane: the instruction that has the most is named.
-  const int64_t ground = before - curve.persistent - schedule.arena - spec.resident;
+  const int64_t ground = before - curve.persistent - arena - spec.resident;
   std::string at;
   int64_t peak = 0;
   const auto look = [&](const std::string& where) {
@@ -333,18 +342,22 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     look(std::string(ends ? "" : "what comes before ") + std::string(name(in.op)) + " " + in.name);
     if (!ends) Meter::reset_peak();
   });
-  // The first step changes nothing, so that a second one finds what the first has left.
+  // The first step changes nothing, so that a second one finds what the first has left. Just in time its updates come
+  // in the second, without an optimiser, and those of the second after it.
+  const bool just_in_time = all.just_in_time();
   for (int64_t step = 1; step <= 2; ++step) {
     outputs.clear();
     Meter::reset_peak();
-    executor.train(schedule, step, calls, step == 2 ? &adamw : nullptr);
+    executor.train(just_in_time && step == 1 ? all.first : schedule, step, calls,
+                   step == 2 && !just_in_time ? &adamw : nullptr);
+    if (just_in_time && step == 2) executor.update(all.updates, step, adamw);
     look("the end of the step");
     const bool has_output = store.owns(store.units() - 1);
     expect(outputs.size() == (has_output ? expected.outputs.size() : 0), "the loss has seen other micro-batches");
     for (size_t m = 0; m < outputs.size(); ++m)
       expect(same_bits(outputs[m], expected.outputs[m]), "the output of micro-batch " + std::to_string(m) + " differs");
     for (int u = 0; u < store.units(); ++u)
-      if (store.owns(u))
+      if (store.owns(u) && store.grad(u).defined())  // else it is used up: the update tells
         expect(c.lossy()         ? near(store.grad(u), expected.gradients[u])
                : c.same_order(u) ? same_bits(store.grad(u), expected.gradients[u])
                                  : at::allclose(store.grad(u), expected.gradients[u], 1e-4, 1e-6),
@@ -367,7 +380,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
              std::to_string(error.most));
   if (c.lossy())  // the update is held against what was found
     for (int u = 0; u < store.units(); ++u)
-      if (store.owns(u)) expected.gradients[u] = store.grad(u).clone();
+      if (store.owns(u) && store.grad(u).defined()) expected.gradients[u] = store.grad(u).clone();
   check_update(c, spec, store, expected, adamw, rank);
   expect(Meter::live() == before, "leaves " + std::to_string(Meter::live() - before) + " bytes");
 }

@@ -56,6 +56,10 @@ TEST(Schedule, WhatIsPlannedIsExecutedWithReplicasMicroBatchesAndRecompute) {
 }
 TEST(Schedule, WhatIsPlannedIsExecutedOnOneRank) { expect_planned_is_executed(1, "dp_shard=1", {}); }
 
+TEST(Schedule, WhatIsPlannedIsExecutedWithUpdatesJustInTime) {
+  expect_planned_is_executed(2, "dp_shard=2,sp=1", {"--plan.states", "host", "--plan.update", "just_in_time"});
+}
+
 class Broken : public ::testing::Test {
  protected:
   void SetUp() override {

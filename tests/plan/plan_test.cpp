@@ -189,6 +189,34 @@ TEST(Plan, FewerBitsAreWrittenAndReadByName) {
   EXPECT_NE(plan.summary().find("int8 1, offload_fp8 1"), std::string::npos) << plan.summary();
 }
 
+TEST(Plan, WhenAndWhereUpdatesRunIsWrittenAndReadAndHeldAgainstTheTiers) {
+  const ModelSpec spec = toy::model(2);
+  Plan plan = toy::plan(spec, "dp_shard=2", 8, 2, 1);
+  plan.update = Update::just_in_time, plan.update_threads = 3;
+  for (Tier UnitPlan::*part : {&UnitPlan::parameters, &UnitPlan::gradients, &UnitPlan::states, &UnitPlan::update_on})
+    plan.units[1].*part = Tier::host;
+  EXPECT_EQ(Plan::from_toml(plan.to_toml(toy::names(spec)), "p.toml", toy::names(spec)), plan);
+  EXPECT_NE(plan.summary().find("updates just in time, updates of 1 on the host"), std::string::npos) << plan.summary();
+  expect_refusal("update = \"just_in_tim\"", {"p.toml: update", "just_in_time"});
+  expect_refusal("[[units]]\nname = \"*\"\nupdate_on = \"host\"", {"update_on", "parameters rest on device"});
+  expect_refusal("[[units]]\nname = \"*\"\nupdate_on = \"nvme\"", {"update_on", "device or host"});
+}
+
+TEST(Plan, AGradientIsTransientWhereOneReductionAndItsUpdateAreAllThereIs) {
+  const ModelSpec spec = toy::model(1);
+  const auto transient = [&](int64_t global_batch, auto... changes) {
+    Plan plan = toy::plan(spec, "dp_shard=2", global_batch, 1, 1);
+    plan.update = Update::in_backward;
+    (changes(plan.units[1]), ...);
+    return plan.transient_gradient(plan.layout(spec.units[1], 1), 1);
+  };
+  EXPECT_TRUE(transient(2));
+  EXPECT_FALSE(transient(4)) << "two micro-batches add to it";
+  EXPECT_TRUE(transient(4, [](UnitPlan& u) { u.reduce_once = true; }));
+  EXPECT_FALSE(transient(4, [](UnitPlan& u) { u.reduce_once = true, u.strategy = Strategy::no_shard; }));
+  EXPECT_FALSE(transient(2, [](UnitPlan& u) { u.gradients = Tier::host; }));
+}
+
 TEST(Plan, SummaryCountsPolicies) {
   Plan plan = toy::plan(toy::model(6), "dp_shard=2", 8, 2, 1);
   plan.units[1].activations = plan.units[2].activations = Policy::recompute;

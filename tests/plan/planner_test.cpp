@@ -214,5 +214,62 @@ TEST(Planner, ASiteThatAUnitLacksIsRefusedWithTheNearest) {
   }
 }
 
+TEST(Planner, UpdatesMoveBesideOtherWorkWhereStatesRestElsewhereAndItSaysWhatThatGains) {
+  PlannerInput in = input(0, 1 << 30);
+  in.states_tier = Tier::host;
+  in.update = Update::end, in.update_on = Tier::device;
+  const Choice at_end = choose(model(), kTwo, in, machine());
+  EXPECT_EQ(at_end.plan.update, Update::end) << "by hand";
+  in.update.reset();
+  const Choice in_time = choose(model(), kTwo, in, machine());
+  EXPECT_EQ(in_time.plan.update, Update::just_in_time);
+  EXPECT_LT(in_time.seconds, at_end.seconds);
+  EXPECT_NE(in_time.why.find("updates just in time make a step"), std::string::npos) << in_time.why;
+  in.update_on.reset(), in.update = Update::end;
+  Machine slow = machine();
+  slow.profile.host_link /= 100;  // states are slow to bring, and the host computes as fast as ever
+  const Choice on_host = choose(model(), kTwo, in, slow);
+  for (const UnitPlan& unit : on_host.plan.units) {
+    EXPECT_EQ(unit.update_on, Tier::host);
+    EXPECT_EQ(unit.parameters, Tier::host);
+  }
+  in.update_on = Tier::device;
+  EXPECT_LT(on_host.seconds, choose(model(), kTwo, in, slow).seconds);
+  const Choice near = choose(model(), kTwo, input(0, 1 << 30), machine());
+  EXPECT_EQ(near.plan.update, Update::end) << "there is nothing to hide";
+}
+
+TEST(Planner, UpdatesInBackwardMakeRoomWhereNothingClips) {
+  PlannerInput in = input(0);
+  in.strategy = Strategy::full_shard, in.prefetch = 1;
+  in.update = Update::end;
+  const Choice at_end = choose(model(), kTwo, in, machine());
+  in.update = Update::in_backward;
+  const Choice in_backward = choose(model(), kTwo, in, machine());
+  int64_t shards = 0;
+  for (size_t u = 0; u < at_end.plan.units.size(); ++u)
+    shards += 4 * at_end.plan.layout(model().units[u], static_cast<int>(u)).grad_shard;
+  EXPECT_EQ(at_end.memory.persistent - in_backward.memory.persistent, shards) << "no gradient rests anywhere";
+  EXPECT_LT(in_backward.memory.peak, at_end.memory.peak);
+  PlannerInput tight = input(in_backward.memory.peak);
+  tight.strategy = in.strategy, tight.prefetch = in.prefetch, tight.activations = Policy::keep;
+  EXPECT_FALSE(choose(model(), kTwo, tight, machine()).fits) << "something may clip";
+  tight.may_update_in_backward = true;
+  const Choice found = choose(model(), kTwo, tight, machine());
+  ASSERT_TRUE(found.fits) << found.advice;
+  EXPECT_EQ(found.plan.update, Update::in_backward);
+}
+
+TEST(Planner, AnUpdateOnTheHostByHandHasItsBuffersThere) {
+  PlannerInput in = input(0, 1 << 30);
+  in.update_on = Tier::host;
+  const Choice choice = choose(model(), kTwo, in, machine());
+  ASSERT_TRUE(choice.fits);
+  for (const UnitPlan& unit : choice.plan.units)
+    EXPECT_TRUE(unit.states == Tier::host && unit.gradients == Tier::host && unit.update_on == Tier::host);
+  in.states_tier = Tier::nvme;
+  EXPECT_THROW(choose(model(), kTwo, in, machine()), UserError);
+}
+
 }  // namespace
 }  // namespace tessera::plan

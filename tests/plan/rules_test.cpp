@@ -244,5 +244,79 @@ TEST(Rules, AnErrorReadsAsASentence) {
       << toy::text(found);
 }
 
+TEST(Rules, AnUpdateJustInTimeComesAheadOfTheNextGatherAndNothingIsSampledOrSavedBeforeIt) {
+  const ModelSpec spec = toy::model(2);
+  Plan plan = toy::plan(spec, "dp_shard=2", 4, 1, 1);
+  plan.update = Update::just_in_time;
+  for (UnitPlan& unit : plan.units) unit.states = Tier::host;
+  const std::vector<Line> lines = toy::run(spec, plan, 3, 1);
+  EXPECT_TRUE(check(lines).empty()) << to_string(check(lines).front());
+  int updates = 0, ahead = 0;
+  bool normed = false;
+  for (const Line& line : lines) {
+    if (line.rank != 0) break;
+    if (line.i == 0) normed = false;
+    normed = normed || line.in.op == Op::norm;
+    updates += line.in.op == Op::update, ahead += line.in.op == Op::update && !normed;
+  }
+  EXPECT_EQ(updates, 3 * 4) << "each unit, each step";
+  EXPECT_EQ(ahead, 2 * 4) << "those of the last step run before it is sampled";
+  for (const Op op : {Op::gather, Op::forward}) {  // moved behind its unit's use, it is too late
+    Edit edit(lines);
+    const int late = edit.find([](const Line& l) { return l.step == 2 && l.in.op == Op::update; });
+    const Line update = edit[late];
+    const int use = edit.find([&](const Line& l) { return l.in.op == op && l.in.name == update.in.name; }, late);
+    edit.move_behind(late, use);
+    EXPECT_FALSE(check(edit.done()).empty());
+  }
+}
+
+TEST(Rules, AnUpdateInBackwardFollowsItsOwnGradientAndNothingUsesItsUnitAfterwards) {
+  const ModelSpec spec = toy::model(2);
+  Plan plan = toy::plan(spec, "dp_replicate=2,dp_shard=2", 4, 1, 1);
+  plan.update = Update::in_backward;
+  for (UnitPlan& unit : plan.units) unit.states = Tier::host;
+  const std::vector<Line> lines = toy::run(spec, plan, 2, 1);
+  EXPECT_TRUE(check(lines).empty()) << to_string(check(lines).front());
+  const auto is = [](Op op) { return [op](const Line& l) { return l.in.op == op && l.in.name == "blocks.1"; }; };
+  const auto refused = [&](const char* why, const auto& change) {
+    Edit edit(lines);
+    change(edit, edit.find(is(Op::update)));
+    const auto found = check(edit.done());
+    ASSERT_FALSE(found.empty()) << why;
+    EXPECT_NE(toy::text(found).find(why), std::string::npos) << toy::text(found);
+  };
+  refused("that of the unit before its update", [&](Edit& edit, int) { edit.remove(edit.find(is(Op::norm))); });
+  refused("put all updates behind it", [&](Edit& edit, int update) {
+    edit.move_behind(update, edit.find([](const Line& l) { return l.in.op == Op::norm && l.in.name.empty(); }));
+  });
+  refused("has used the gradient",
+          [&](Edit& edit, int update) { edit.move_behind(edit.find(is(Op::reduce_outer)), update); });
+  refused("gathers parameters before the update", [&](Edit& edit, int update) { edit.remove(update); });
+}
+
+TEST(Rules, AnUpdateOnTheHostWaitsForItsGradientThereAndTheNextFetchForIt) {
+  const ModelSpec spec = toy::model(2);
+  for (const Update when : {Update::end, Update::just_in_time, Update::in_backward}) {
+    Plan plan = toy::plan(spec, "dp_shard=2", 4, 1, 1);
+    plan.update = when;
+    for (UnitPlan& unit : plan.units) unit.parameters = unit.gradients = unit.states = unit.update_on = Tier::host;
+    const std::vector<Line> lines = toy::run(spec, plan, 3, 1);
+    EXPECT_TRUE(check(lines).empty()) << name(when) << ": " << to_string(check(lines).front());
+    for (const Line& line : lines) EXPECT_EQ(line.in.op == Op::update, line.in.lane == Lane::host);
+    Edit edit(lines);
+    const int update = edit.find([](const Line& l) { return l.in.op == Op::update && l.step == 2; });
+    if (when == Update::just_in_time) {  // who brings the parameters follows
+      const std::string unit = edit[update].in.name;
+      for (int k = update; k < static_cast<int>(edit.size()); ++k)
+        if (edit[k].in.name == unit && (edit[k].in.op == Op::gather || edit[k].in.op == Op::fetch))
+          std::erase(edit.waits(k), update);
+    } else {
+      edit.waits(update).clear();
+    }
+    EXPECT_FALSE(check(edit.done()).empty()) << name(when);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::plan

@@ -63,8 +63,7 @@ inline std::vector<Line> run(const ModelSpec& spec, const Plan& plan, int64_t st
   shape.sample_every = passes > 0 ? steps : 0;
   shape.sample_prompts = 1, shape.sample_steps = passes;
   for (int rank = 0; rank < plan.mesh.world(); ++rank) {
-    const RunSchedules schedules{compile_train(spec, plan, rank), compile_forward(spec, plan, rank, "sample", 2),
-                                 compile_checkpoint(spec, plan, rank)};
+    const RunSchedules schedules = compile_all(spec, plan, rank, 2);
     each_schedule(shape, schedules, [&](int64_t step, const Schedule& s) { append_lines(lines, s, rank, step); });
   }
   return lines;
@@ -92,12 +91,14 @@ inline Plan random_plan(Random& random, const ModelSpec& spec, int most_ranks_an
   const std::string mesh = "dp_replicate=" + std::to_string(draw(random, 1, most_ranks_an_axis)) +
                            ",dp_shard=" + std::to_string(draw(random, 1, most_ranks_an_axis));
   Plan p = plan(spec, mesh, draw(random, 1, 20), draw(random, 1, 3), draw(random, 0, 3));
+  p.update = static_cast<Update>(draw(random, 0, 2));
   for (auto& unit : p.units) {
     unit.activations = random_policy(random);
     unit.strategy = draw(random, 0, 1) ? Strategy::full_shard : static_cast<Strategy>(draw(random, 1, 3));
     unit.reduce_once = draw(random, 0, 2) == 0;
     for (Tier* tier : {&unit.parameters, &unit.gradients, &unit.states})
       *tier = draw(random, 0, 1) ? Tier::device : static_cast<Tier>(draw(random, 1, 2));
+    if (draw(random, 0, 4) == 0) unit.parameters = unit.gradients = unit.states = unit.update_on = Tier::host;
     for (const char* site : {"boundary", "attn", "cross", "norm"}) {
       if (draw(random, 0, 3)) continue;
       const Policy policy = random_policy(random);

@@ -62,7 +62,14 @@ Executor::~Executor() = default;
 
 void Executor::train(const plan::Schedule& schedule, int64_t step, const StepCalls& calls, net::UnitUpdate* update) {
   const auto run = std::make_shared<Run>(Run{schedule, step, &calls, update});
+  if (calls.ahead) control_ = calls.ahead();
   input_grads_.assign(schedule.micros, {});
+  interpret(run);
+}
+
+void Executor::update(const plan::Schedule& schedule, int64_t step, net::UnitUpdate& update) {
+  const auto run = std::make_shared<Run>(Run{schedule, step});
+  run->update = &update;
   interpret(run);
 }
 
@@ -281,7 +288,9 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
         run.shares[in.unit] = store_.squares(in.unit, store_.grad_at(in.unit, in.target));
       break;
     case plan::Op::update:
-      if (run.control && run.update) store_.update(in.unit, *run.update, *run.control, {in.slot, in.grad, in.scratch});
+      if (control_ && run.update)
+        store_.update(in.unit, *run.update, *control_, {in.slot, in.grad, in.scratch},
+                      in.lane == plan::Lane::host ? &workers() : nullptr);
       break;
     case plan::Op::flush:
       (*run.write)();
@@ -420,6 +429,9 @@ LaneThread& Executor::lane(plan::Lane lane) {
     case plan::Lane::send_prev:
     case plan::Lane::recv_next:
       return *message_lanes_.at(lane);
+    case plan::Lane::host:
+      if (!host_lane_) host_lane_ = std::make_unique<LaneThread>();
+      return *host_lane_;
     default:
       return disk_lane_;
   }
@@ -442,7 +454,19 @@ void Executor::norm(Run& run, std::vector<plan::Comm>& done) {
     total += row[0];
     values.emplace_back(row.begin() + 1, row.end());
   }
-  if (run.calls->agree) run.control = run.calls->agree(std::sqrt(total), values);
+  std::optional<net::StepControl> agreed;
+  if (run.calls->agree) agreed = run.calls->agree(std::sqrt(total), values);
+  if (!run.calls->ahead) control_ = agreed;
+}
+
+/// Those of the host lane, and its alone.
+Workers& Executor::workers() {
+  if (!workers_) {
+    const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+    workers_ = std::make_unique<Workers>(plan_.update_threads > 0 ? plan_.update_threads
+                                                                  : std::max(1, cores / options_.local_ranks));
+  }
+  return *workers_;
 }
 
 std::map<std::string, double> Executor::take_busy() { return std::exchange(busy_, {}); }

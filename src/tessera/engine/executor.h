@@ -11,6 +11,7 @@
 #include "tessera/engine/lane.h"
 #include "tessera/engine/stage_messages.h"
 #include "tessera/engine/unit_run.h"
+#include "tessera/engine/workers.h"
 #include "tessera/net/model.h"
 #include "tessera/net/unit_update.h"
 #include "tessera/plan/schedule.h"
@@ -28,12 +29,16 @@ struct StepCalls {
   std::function<std::vector<double>()> control;
   /// Called with the gradient norm and all ranks' values: what to do with the updates; nothing skips them.
   std::function<std::optional<net::StepControl>(double grad_norm, const std::vector<std::vector<double>>& ranks)> agree;
+  /// Where units are updated in their backward (plan::Update::in_backward): what their updates need, before the step.
+  /// `agree` only hears of the step then.
+  std::function<net::StepControl()> ahead = {};
 };
 
 struct ExecutorOptions {
   bool input_grad = false;  ///< keep the gradients of each micro-batch's inputs (verification)
   bool poison = false;      ///< fill released slots with NaN, so that a use after release shows (tests)
   std::string trace = {};   ///< file for the executed instructions; empty: none
+  int local_ranks = 1;      ///< that share this machine's cores
   bool cut_tokens = true;   ///< ranks of cp, sp and tp share the tokens; else each runs all of them (text encoders)
 };
 
@@ -50,6 +55,8 @@ class Executor {
   void on_instruction(Whereabouts whereabouts) { whereabouts_ = std::move(whereabouts); }
 
   void train(const plan::Schedule& schedule, int64_t step, const StepCalls& calls, net::UnitUpdate* update);
+  /// Runs the updates that the step before has left pending (plan::compile_updates).
+  void update(const plan::Schedule& schedule, int64_t step, net::UnitUpdate& update);
   /// One result a micro-batch: the last unit's boundary tensor, of all tokens.
   std::vector<Tensor> forward(const plan::Schedule& schedule, int64_t step, const std::vector<net::Batch>& batches);
   /// Runs the flush: `write` this rank's shards, wait for all, `commit` on rank 0, wait for it.
@@ -114,6 +121,11 @@ class Executor {
   std::vector<std::vector<Tensor>> input_grads_;
   std::map<std::string, double> busy_;
   CompressionError compression_error_;
+  Workers& workers();
+  std::unique_ptr<Workers> workers_;       // made when first used
+  std::unique_ptr<LaneThread> host_lane_;  // likewise; ends before those it calls
+  /// What the ranks agreed on at the last norm: updates just in time come in the step after it.
+  std::optional<net::StepControl> control_;
   std::ofstream trace_;
   bool keep_lines_ = false;
   std::vector<std::string> last_lines_;

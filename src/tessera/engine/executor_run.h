@@ -35,8 +35,7 @@ struct Executor::Run {
   const std::function<void()>* commit = nullptr;
   std::vector<Micro> micros = {};
   std::vector<Message> messages = {};  // by instruction: what it sends or receives
-  std::optional<net::StepControl> control = {};
-  std::vector<double> shares = {};  // of units whose gradient left before the norm: their sums of squares, else -1
+  std::vector<double> shares = {};     // of units whose gradient left before the norm: their sums of squares, else -1
   std::vector<std::array<double, 2>> times = {};
   std::vector<std::vector<plan::Comm>> comm = {};
   std::vector<int64_t> tokens = {};  // by micro-batch: of all ranks that share them

@@ -74,7 +74,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       rest.param = make_buffer(unit.param.numel(), at::kByte, plan.resting(unit.plan.parameters),
                                engine::Part::parameters, rest.param_extent);
     }
-    if (trainable)
+    if (trainable && !plan.transient_gradient(unit.layout, static_cast<int>(u)))
       unit.grad = make_buffer(unit.layout.grad_shard, at::kFloat, unit.plan.gradients, engine::Part::gradients,
                               unit.grad_extent);
     unit.states = plan::state_layout(unit.spec, unit.layout, unit.shard_ranks, {});
@@ -89,6 +89,20 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       if (param.stored == plan::Stored::int8 || param.stored == plan::Stored::fp8)
         unit.sites[p].blocks = {place.shape[0], place.numel / place.shape[0]};
     }
+  }
+}
+
+void Store::rest_gradients(const plan::Plan& plan) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Unit& unit = units_[u];
+    if (!unit.owned || unit.plan.gradients != plan::Tier::device) continue;
+    const bool rests = !plan.transient_gradient(unit.layout, static_cast<int>(u));
+    if (rests == unit.grad.defined()) continue;
+    unit.grad_views.clear();
+    unit.grad = Tensor();
+    if (rests)
+      unit.grad = make_buffer(unit.layout.grad_shard, at::kFloat, plan::Tier::device, engine::Part::gradients,
+                              unit.grad_extent);
   }
 }
 

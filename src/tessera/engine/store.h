@@ -19,6 +19,7 @@
 namespace tessera::engine {
 
 using at::Tensor;
+class Workers;
 
 /// Arena offsets of what was brought for an update, -1 for what rests on the device.
 struct Staged {
@@ -59,7 +60,9 @@ class Store {
   /// One of them, 1-D: fp32 masters, or their bf16 part (plan::Masters), or bytes of what is stored otherwise. `from`:
   /// arena offset of where all of the unit's lie, -1 where they rest on the device.
   Tensor shard(int unit, int buffer, int64_t from = -1);
-  Tensor& grad(int unit) { return units_[unit].grad; }  ///< reduced gradient of the trained shards, 1-D fp32
+  /// Reduced gradient of the trained shards, 1-D fp32; undefined where it is used up in the backward
+  /// (plan::Plan::transient_gradient).
+  Tensor& grad(int unit) { return units_[unit].grad; }
   const Tensor& anchor(int unit) const { return units_[unit].anchor; }
   /// The first unit that is trained at all: gradients flow back to it and no farther. 0 without any.
   int first_trained() const;
@@ -77,6 +80,10 @@ class Store {
   Tensor grad_at(int unit, int64_t offset);
   int64_t host_bytes() const;  ///< of buffers that rest on the host
   int64_t disk_bytes() const;
+
+  /// Gives every reduced gradient that rests on the device its place there, and takes it from those that a plan updates
+  /// in the backward. Between steps; gradients are lost.
+  void rest_gradients(const plan::Plan& plan);
 
   /// Fills a slot with one of the unit's buffers, in the plan's form of slots, from all of `group` (null: from this
   /// rank alone, which has the whole). `from`: arena offset of this rank's shards, -1 where they rest on the device.
@@ -120,8 +127,9 @@ class Store {
     return units_[unit].buffer;
   }
   void* state(const Part& part, size_t state);
-  /// One optimiser step of the unit's shard.
-  void update(int unit, const net::UnitUpdate& update, const net::StepControl& control, Staged staged);
+  /// One optimiser step of the unit's shard, by this thread, or by `workers` together: the same bits.
+  void update(int unit, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
+              Workers* workers = nullptr);
   /// Elements first..first+count of a part as fp32 values, whatever their form. What is set is exact in fp32 and split
   /// masters, rounded to nearest in bf16 ones.
   void set_masters(const Part& part, int64_t first, int64_t count, const float* values);

@@ -4,6 +4,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/engine/store.h"
+#include "tessera/engine/workers.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/frozen.h"
 
@@ -34,7 +35,7 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   if (staged.states < 0) await_states(u);
   const Tensor shard = this->shard(u, range.buffer, staged.param);
   const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
-  const bool trained = unit.grad.defined() && buffer.trainable;
+  const bool trained = (unit.grad.defined() || staged.grad >= 0) && buffer.trainable;
   const auto* grad = trained ? grad_at(u, staged.grad).const_data_ptr<float>() + buffer.held : nullptr;
   auto* states = static_cast<uint8_t*>(staged.states < 0 ? unit.buffer.mutable_data_ptr()
                                                          : arena(staged.states, 1).mutable_data_ptr());
@@ -54,9 +55,44 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   return slice;
 }
 
-void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged) {
-  for (const auto& range : units_[u].states.ranges)
-    if (units_[u].spec.params[range.param].trainable) update.update(slice(u, range, staged), control);
+namespace {
+
+/// Elements a thread takes at once: whole quantisation blocks, and more memory than a cache line's worth of waiting.
+constexpr int64_t kUpdatePiece = 1 << 16;
+static_assert(kUpdatePiece % plan::kFlatAlign == 0);
+
+/// Elements [from, from + kUpdatePiece) of a slice, counted from its start.
+net::Slice piece_of(net::Slice slice, int64_t from, int64_t master_bytes) {
+  slice.end = std::min(slice.end, slice.begin + from + kUpdatePiece);
+  slice.begin += from;
+  slice.param = static_cast<uint8_t*>(slice.param) + from * master_bytes;
+  slice.grad += from;
+  for (size_t s = 0; s < slice.states.size(); ++s) {
+    const plan::StateSpec& spec = (*slice.specs)[s];
+    check_internal(kUpdatePiece % spec.per == 0, "engine.store", "a block of " + spec.kind + " straddles two threads");
+    slice.states[s] = static_cast<uint8_t*>(slice.states[s]) + from / spec.per * plan::size_of(spec.type);
+  }
+  return slice;
+}
+
+}  // namespace
+
+void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
+                   Workers* workers) {
+  std::vector<net::Slice> pieces;
+  for (const auto& range : units_[u].states.ranges) {
+    if (!units_[u].spec.params[range.param].trainable) continue;
+    const net::Slice whole = slice(u, range, staged);
+    if (!workers) {
+      update.update(whole, control);
+      continue;
+    }
+    for (int64_t from = 0; from < whole.count(); from += kUpdatePiece)
+      pieces.push_back(piece_of(whole, from, plan::master_bytes(masters_)));
+  }
+  if (workers)
+    workers->run(static_cast<int>(pieces.size()),
+                 [&](int i) { update.update(pieces[static_cast<size_t>(i)], control); });
 }
 
 namespace {

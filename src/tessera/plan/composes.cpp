@@ -44,6 +44,14 @@ void with_moments(Plan& plan) {
   plan.states.moments = moments;
 }
 
+template <Update update>
+void with_updates(Plan& plan) {
+  plan.update = update;
+}
+void update_on_host(Plan& plan) {
+  for (UnitPlan& unit : plan.units) unit.parameters = unit.gradients = unit.states = unit.update_on = Tier::host;
+}
+
 /// A network whose linears tp cuts, on one rank's share; micro-batches and all that a plan needs beside the choices.
 ModelSpec small_model(const Mesh& mesh) {
   Scenario s;
@@ -67,11 +75,15 @@ ModelSpec small_model(const Mesh& mesh) {
 
 std::string first_violation(const ModelSpec& model, const Plan& plan) {
   check_sites(model, plan);
+  plan.check_updates("plan.");
   std::vector<Line> lines;
+  RunShape run;
+  run.steps = plan.update == Update::just_in_time ? 2 : 1;  // the second begins with updates of the first
   for (int rank = 0; rank < plan.mesh.world(); ++rank) {
-    const Schedule schedule = compile_train(model, plan, rank);
-    memory_curve(model, plan, schedule, rank);  // its own checks
-    append_lines(lines, schedule, rank, 1);
+    const RunSchedules schedules = compile_all(model, plan, rank, 1);
+    memory_curve(model, plan, schedules.train, rank);  // its own checks
+    each_schedule(run, schedules,
+                  [&](int64_t step, const Schedule& schedule) { append_lines(lines, schedule, rank, step); });
   }
   const auto violations = check(std::move(lines));
   return violations.empty() ? "" : to_string(violations.front());
@@ -107,6 +119,9 @@ const std::vector<Feature>& features() {
       {"masters", "split", with_masters<Masters::split>},
       {"masters", "bf16", with_masters<Masters::bf16>},
       {"moments", "int8", with_moments<Moments::int8>},
+      {"updates", "just in time", with_updates<Update::just_in_time>},
+      {"updates", "in backward", with_updates<Update::in_backward>},
+      {"optimiser", "on the host", update_on_host},
   };
   return all;
 }

@@ -9,8 +9,9 @@
 //   attention  forward FLOPs at one rate, 2.5 times as many at the rate of the backward
 //   others     bytes read and written at the streaming rate; a backward streams twice as much
 //   update     at the plain bandwidth: parameter, gradient and both moments read, all but the gradient written: 28
-//   bytes an fp32 element collective a ring: bytes sent / bandwidth + (n - 1) hops. A group within a node has the
-//   device's link; one that
+//              bytes an fp32 element; on the host at the rank's share of host memory's, or what its threads stream,
+//              where that is less
+//   collective a ring: bytes sent / bandwidth + (n - 1) hops. A group within a node has the device's link; one that
 //              spans nodes has the node's NIC, shared by the groups that leave the node together, where that is less
 //   message    bytes / bandwidth of the link between the two ranks + a hop
 //   copy       bytes / host link, or its share of host memory's bandwidth; the disk is shared by the node's ranks
@@ -29,7 +30,8 @@ struct Machine {
 };
 
 /// What an instruction occupies while it runs; phases of one resource share it evenly.
-enum class Resource { compute, link, h2d, d2h, disk };
+enum class Resource { compute, link, h2d, d2h, disk, host };
+inline constexpr int kResources = 6;
 /// What a second of it counts as.
 enum class Share { compute, comm, copy, optimizer, bubble };
 inline constexpr int kShares = 5;
@@ -62,6 +64,8 @@ class CostModel {
 
  private:
   double copy_seconds(double bytes) const;
+  /// Of an update that moves so many bytes, and what it occupies.
+  double update_seconds(double bytes, bool on_host) const;
   /// Of the self-attention in a forward, recompute or backward: a ring's blocks travel behind it.
   double attention_seconds(const Instruction& in) const;
   const ModelSpec& model_;

@@ -82,7 +82,8 @@ int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit) {
   return sum;
 }
 
-MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank, int64_t arena) {
+MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank, int64_t arena,
+                         int64_t host_arena) {
   MemoryCurve curve;
   MemoryParts base;
   const StatesOf states = adamw_states(plan.states);
@@ -96,12 +97,13 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     const int64_t parameters = shard_bytes(layout, plan.states.masters);
     const int64_t moments = state_layout(model.units[u], layout, plan.shard_ranks(layout, rank), states).bytes;
     place(unit.parameters).parameters += parameters;
-    place(unit.gradients).gradients += layout.grad_shard * 4;  // experts share them: they are used within a step
+    if (!plan.transient_gradient(layout, static_cast<int>(u)))
+      place(unit.gradients).gradients += layout.grad_shard * 4;  // experts share them: none is left at their turn's end
     place(unit.states).states += moments;
     place(plan.resting(unit.parameters)).parameters += (plan.experts - 1) * parameters;
     place(plan.resting(unit.states)).states += (plan.experts - 1) * moments;
   }
-  curve.host.slots = schedule.host_arena;
+  curve.host.slots = std::max(host_arena, schedule.host_arena);
   curve.persistent = base.total();
   base.slots = std::max(arena, schedule.arena);
   base.activations = model.resident;

@@ -40,8 +40,9 @@ int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit);
 /// The attention sites that a recomputed unit keeps or offloads, as Footprint::replays names them; empty for none.
 std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan);
 
-/// `arena`: bytes of slots; the largest over all schedules of the run, because it is allocated once (0: this one's).
+/// `arena`, `host_arena`: bytes of slots; the largest over all schedules of the run, because they are allocated once
+/// (0: this one's).
 MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank,
-                         int64_t arena = 0);
+                         int64_t arena = 0, int64_t host_arena = 0);
 
 }  // namespace tessera::plan

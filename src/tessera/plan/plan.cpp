@@ -13,6 +13,7 @@ namespace {
 constexpr std::array<std::string_view, kPolicies> kPolicyNames = {
     "keep", "recompute",    "offload",      "bf16",         "fp16",       "int8",
     "fp8",  "offload_bf16", "offload_fp16", "offload_int8", "offload_fp8"};
+constexpr std::array<std::string_view, 3> kUpdates = {"end", "just_in_time", "in_backward"};
 constexpr std::array<std::string_view, 3> kTiers = {"device", "host", "nvme"};
 constexpr std::array<std::string_view, 4> kStrategies = {"full_shard", "shard_grad_op", "shard_states", "no_shard"};
 
@@ -32,6 +33,7 @@ std::string folded(std::string_view text) {
 }  // namespace
 
 std::string_view name(Policy policy) { return kPolicyNames[static_cast<size_t>(policy)]; }
+std::string_view name(Update update) { return kUpdates[static_cast<size_t>(update)]; }
 std::string_view name(Tier tier) { return kTiers[static_cast<size_t>(tier)]; }
 std::string_view name(Strategy strategy) { return kStrategies[static_cast<size_t>(strategy)]; }
 
@@ -45,6 +47,12 @@ Form form(Policy policy) {
   if (policy < Policy::bf16) return Form::exact;
   const int first = static_cast<int>(policy < Policy::offload_bf16 ? Policy::bf16 : Policy::offload_bf16);
   return static_cast<Form>(static_cast<int>(Form::bf16) + static_cast<int>(policy) - first);
+}
+
+Update update_of(std::string_view text, std::string_view where) {
+  for (Update update : {Update::end, Update::just_in_time, Update::in_backward})
+    if (text == name(update)) return update;
+  unknown(where, text, {kUpdates.begin(), kUpdates.end()});
 }
 
 Tier tier_of(std::string_view text, std::string_view where) {
@@ -144,6 +152,30 @@ int64_t Plan::accumulation() const {
   return std::max<int64_t>(1, div_up(most, micro_batch));
 }
 
+bool Plan::transient_gradient(const UnitLayout& layout, int unit) const {
+  const UnitPlan& plan = units[static_cast<size_t>(unit)];
+  if (update != Update::in_backward || plan.gradients != Tier::device || layout.grad_total == 0) return false;
+  return accumulation() == 1 || (layout.sharded && plan.reduces_once());
+}
+
+void Plan::check_updates(std::string_view where, const std::vector<std::string>& unit_names) const {
+  for (size_t u = 0; u < units.size(); ++u) {
+    const UnitPlan& unit = units[u];
+    if (unit.update_on == Tier::device) continue;
+    const std::string of = u < unit_names.size() ? unit_names[u] + ": " : "";
+    if (unit.update_on == Tier::nvme)
+      throw UserError(Exit::usage, std::string(where) + "update_on", of + "nothing computes on nvme",
+                      "expected device or host");
+    for (const auto& [part, tier] :
+         {std::pair("parameters", unit.parameters), {"gradients", unit.gradients}, {"states", unit.states}})
+      if (tier != Tier::host)
+        throw UserError(Exit::usage, std::string(where) + "update_on",
+                        of + "an update on the host works where its buffers rest, and " + part + " rest on " +
+                            std::string(name(tier)),
+                        "put parameters, gradients and states on the host, or leave update_on at \"device\"");
+  }
+}
+
 Plan::Slice Plan::slice(int dp_rank, int64_t micro) const {
   const auto bound = [&](int rank) {  // where a dp rank's samples begin
     return shares.empty() ? rank * global_batch / mesh.dp_size()
@@ -194,6 +226,10 @@ std::string Plan::summary() const {
     if (pipeline.chunks > 1) text += " with " + std::to_string(pipeline.chunks) + " chunks a rank";
   }
   if (experts > 1) text += ", " + std::to_string(experts) + " experts, idle on " + std::string(name(idle));
+  if (update == Update::just_in_time) text += ", updates just in time";
+  if (update == Update::in_backward) text += ", updates in backward";
+  if (const auto n = units_with([](const UnitPlan& u) { return u.update_on == Tier::host; }))
+    text += ", updates" + (n == total ? "" : " of " + std::to_string(n)) + " on the host";
   text += ", prefetch " + std::to_string(prefetch);
   text += ", global batch " + std::to_string(global_batch) + " in " + std::to_string(accumulation()) +
           " micro-batch(es) of at most " + std::to_string(micro_batch);

@@ -58,6 +58,18 @@ enum class Strategy { full_shard, shard_grad_op, shard_states, no_shard };
 /// Where a buffer rests when nothing uses it. What is not on the device is brought there for its uses.
 enum class Tier { device, host, nvme };
 
+/// When the optimiser runs.
+///   end           all updates behind the last backward of the step
+///   just_in_time  each ahead of its unit's next gather, in the step after: its states stream while others compute. The
+///                 same numbers, because the norm that clips is known by then. What is pending runs before a sample, a
+///                 checkpoint, another expert's turn and the end of a part of the run.
+///   in_backward   each behind its unit's last reduction: gradients do not wait for the end of the step. Only where
+///                 nothing needs to be known of all of them first: no clipping, no loss scale, no skipped steps.
+enum class Update { end, just_in_time, in_backward };
+
+std::string_view name(Update update);
+/// Throws UserError (usage) naming `where` and the nearest name.
+Update update_of(std::string_view text, std::string_view where);
 std::string_view name(Policy policy);
 std::string_view name(Tier tier);
 Tier tier_of(std::string_view text, std::string_view where);
@@ -80,6 +92,8 @@ struct UnitPlan {
   bool reduce_once = false;
   /// This rank's shard of the parameters, of the reduced gradients, and the optimiser's states.
   Tier parameters = Tier::device, gradients = Tier::device, states = Tier::device;
+  /// Who computes its updates: the device, or the host's processors where all three rest (device and host alone).
+  Tier update_on = Tier::device;
   bool operator==(const UnitPlan&) const = default;
 
   /// What is done with what `site` saved (or made, in a recomputed unit).
@@ -98,6 +112,8 @@ struct Plan {
   int64_t global_batch = 1;
   int64_t micro_batch = 1;  ///< samples a rank runs at once, at most
   int prefetch = 1;         ///< gathers issued ahead of the unit that runs
+  Update update = Update::end;
+  int update_threads = 0;   ///< of a rank's updates on the host; 0: its share of the machine's cores
   StateFormat states = {};  ///< masters and moments
   ParamType param_dtype = ParamType::fp32;
   /// What units that may (UnitSpec::narrow) compute in: fp32, or what parameters are gathered as, which then is what
@@ -131,6 +147,11 @@ struct Plan {
   std::vector<int> shard_ranks(const UnitLayout& layout, int rank) const;  ///< of each buffer
   /// The axes whose ranks share the buffer's shards; for one that is not split, those that hold it all alike.
   std::vector<Axis> axes(const Buffer& buffer) const;
+  /// Whether the unit's reduced gradient has no place of its own: it lies in the arena from its one reduction until the
+  /// update right behind it.
+  bool transient_gradient(const UnitLayout& layout, int unit) const;
+  /// Throws UserError (usage) where an update on the host would not find its buffers there.
+  void check_updates(std::string_view where, const std::vector<std::string>& unit_names = {}) const;
   // pipeline.cpp
   int stages() const { return mesh[Axis::pp] * pipeline.chunks; }
   int first_unit(int stage) const;  ///< of stages(): the number of units

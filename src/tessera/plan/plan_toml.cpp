@@ -67,19 +67,21 @@ class Reader {
                       "correct the line, or write a plan with 'tessera plan' and start from it");
     }
     known_keys(root, "",
-               {"mesh", "global_batch", "micro_batch", "prefetch", "masters", "moments", "param_dtype", "compute_dtype",
-                "reduce_dtype", "pipeline", "experts", "idle", "units"});
+               {"mesh", "global_batch", "micro_batch", "prefetch", "update", "update_threads", "masters", "moments",
+                "param_dtype", "compute_dtype", "reduce_dtype", "pipeline", "experts", "idle", "units"});
     Plan plan;
     plan.units.resize(names_.size());
     plan.global_batch = integer(root, "", "global_batch", 1, plan.global_batch);
     plan.micro_batch = integer(root, "", "micro_batch", 1, plan.micro_batch);
     plan.prefetch = static_cast<int>(integer(root, "", "prefetch", 0, plan.prefetch));
+    read_updates(root, plan);
     read_experts(root, plan);
     read_formats(root, plan);
     if (root.contains("mesh")) read_mesh(root["mesh"], plan.mesh);
     plan.check_types("plan.read " + file_ + ": ");
     if (root.contains("pipeline")) read_pipeline(root["pipeline"], plan);
     if (root.contains("units")) read_units(root["units"], plan.units);
+    plan.check_updates("plan.read " + file_ + ": ", names_);
     return plan;
   }
 
@@ -126,6 +128,11 @@ class Reader {
     plan.reduce = type("reduce_dtype", ParamType::fp32);
     plan.param_dtype = plan.compute;
     plan.param_dtype = type("param_dtype", plan.gathered());
+  }
+
+  void read_updates(const toml::table& root, Plan& plan) const {
+    if (root.contains("update")) plan.update = update_of(text(root, "", "update"), "plan.read " + file_ + ": update");
+    plan.update_threads = static_cast<int>(integer(root, "", "update_threads", 0, plan.update_threads));
   }
 
   void read_experts(const toml::table& root, Plan& plan) const {
@@ -190,7 +197,7 @@ class Reader {
 
   void read_unit(const toml::table& table, const std::string& prefix, std::vector<UnitPlan>& units) const {
     known_keys(table, prefix,
-               {"name", "activations", "sites", "strategy", "reduce", "parameters", "gradients", "states",
+               {"name", "activations", "sites", "strategy", "reduce", "parameters", "gradients", "states", "update_on",
                 "reshard_after_forward"});
     if (!table.contains("name")) fail(prefix + "name", "missing", "say which units are meant, for example \"*\"");
     const std::string pattern = text(table, prefix, "name");
@@ -205,8 +212,10 @@ class Reader {
     const std::string where = "plan.read " + file_ + ": " + prefix;
     if (table.contains("activations"))
       unit.activations = policy_of(text(table, prefix, "activations"), where + "activations");
-    for (const auto& [key, tier] :
-         {std::pair("parameters", &unit.parameters), {"gradients", &unit.gradients}, {"states", &unit.states}})
+    for (const auto& [key, tier] : {std::pair("parameters", &unit.parameters),
+                                    {"gradients", &unit.gradients},
+                                    {"states", &unit.states},
+                                    {"update_on", &unit.update_on}})
       if (table.contains(key)) *tier = tier_of(text(table, prefix, key), where + key);
     if (table.contains("sites")) read_sites(table, prefix, where, unit);
     if (table.contains("strategy")) unit.strategy = strategy_of(text(table, prefix, "strategy"), where + "strategy");
@@ -256,11 +265,13 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
       << "global_batch = " << global_batch << "\n"
       << "micro_batch = " << micro_batch << "\n"
       << "prefetch = " << prefetch << "\n"
+      << "update = \"" << name(update) << "\"\n"
       << "masters = \"" << name(states.masters) << "\"\n"
       << "moments = \"" << name(states.moments) << "\"\n"
       << "param_dtype = \"" << name(gathered()) << "\"\n"
       << "compute_dtype = \"" << name(compute) << "\"\n"
       << "reduce_dtype = \"" << name(reduce) << "\"\n";
+  if (update_threads > 0) out << "update_threads = " << update_threads << "\n";
   if (experts > 1) out << "experts = " << experts << "\nidle = \"" << name(idle) << "\"\n";
   out << "\n[mesh]\n";
   for (Axis axis : kAllAxes)
@@ -285,7 +296,8 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
         << "\"\n";
     for (const auto& [key, tier] : {std::pair("parameters", units[first].parameters),
                                     {"gradients", units[first].gradients},
-                                    {"states", units[first].states}})
+                                    {"states", units[first].states},
+                                    {"update_on", units[first].update_on}})
       if (tier != Tier::device) out << key << " = \"" << name(tier) << "\"\n";
     if (units[first].reduce_once) out << "reduce = \"once\"\n";
     if (!units[first].sites.empty()) {

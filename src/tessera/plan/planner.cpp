@@ -99,12 +99,20 @@ class Search {
     if (input_.strategy) strategies = {*input_.strategy};
     // Without prefetch fewer slots are taken; a depth of two is tried on the best.
     const std::vector<int> depths = input_.prefetch ? std::vector{*input_.prefetch} : std::vector{1, 0};
-    for (const Tiers& tiers : tier_choices())
-      for (Strategy strategy : strategies)
-        for (int depth : depths)
-          if (depth > 0 || !whole || tiers != kTiers[0] || input_.prefetch)
-            if (!input_.first_that_fits || !best_) level(tiers, strategy, depth);
-    if (best_ && !input_.first_that_fits) spend();
+    std::vector<Update> whens = {input_.update.value_or(Update::end)};
+    if (!input_.update && input_.may_update_in_backward) whens.push_back(Update::in_backward);
+    for (const Update when : whens) {
+      update_ = when;
+      for (const Tiers& tiers : tier_choices())
+        for (Strategy strategy : strategies)
+          for (int depth : depths)
+            if (depth > 0 || !whole || tiers != kTiers[0] || input_.prefetch)
+              if (!input_.first_that_fits || !best_) level(tiers, strategy, depth);
+    }
+    if (best_ && !input_.first_that_fits) {
+      spend();
+      move_updates();
+    }
     return finish();
   }
 
@@ -149,6 +157,7 @@ class Search {
     plan.global_batch = input_.global_batch;
     plan.micro_batch = input_.micro_batch;
     plan.prefetch = prefetch;
+    plan.update = update_, plan.update_threads = input_.update_threads;
     plan.states = input_.states;
     plan.param_dtype = input_.param_dtype;
     plan.experts = input_.experts;
@@ -160,6 +169,7 @@ class Search {
       UnitPlan choice;
       choice.strategy = strategy;
       choice.parameters = tiers.parameters, choice.gradients = tiers.gradients, choice.states = tiers.states;
+      choice.update_on = input_.update_on.value_or(Tier::device);
       if (may_save_less(unit) && saving_blocks > 0) {
         --saving_blocks;
         choice.activations = saving.activations;
@@ -170,6 +180,9 @@ class Search {
       }
       plan.units.push_back(std::move(choice));
     }
+    if (update_ == Update::in_backward && plan.accumulation() == 1 && !input_.gradients)
+      for (UnitPlan& unit : plan.units)  // they are used up where they are made
+        if (unit.update_on == Tier::device) unit.gradients = Tier::device;
     return plan;
   }
 
@@ -180,7 +193,11 @@ class Search {
     Candidate& c = e.candidate;
     std::vector<RankGroup> groups = rank_groups(model_, c.plan);
     for (const RankGroup& group : groups) {
-      MemoryCurve curve = memory_curve(model_, c.plan, group.schedule, group.rank);
+      Schedule pending;  // updates just in time run alone too, ahead of a sample or a checkpoint
+      if (c.plan.update == Update::just_in_time) pending = compile_updates(model_, c.plan, group.rank);
+      MemoryCurve curve =
+          memory_curve(model_, c.plan, group.schedule, group.rank, std::max(pending.arena, group.schedule.arena),
+                       std::max(pending.host_arena, group.schedule.host_arena));
       c.host = std::max(c.host, curve.host.total());
       if (curve.peak > e.memory.peak) e.memory = std::move(curve);
     }
@@ -364,6 +381,45 @@ class Search {
       }
   }
 
+  /// Tries the best plan with updates that run while others compute: just in time, or on the host. Only where what they
+  /// use rests elsewhere is there anything to gain.
+  void move_updates() {
+    const Candidate before = best_->candidate;
+    const auto& units = before.plan.units;
+    const auto rests_away = [](const UnitPlan& u) {
+      return u.parameters != Tier::device || u.gradients != Tier::device || u.states != Tier::device;
+    };
+    if (std::none_of(units.begin(), units.end(), rests_away)) return;
+    std::vector<Update> whens = {before.plan.update};
+    if (!input_.update) whens.push_back(Update::just_in_time);
+    const bool all_by_hand = input_.parameters && input_.gradients && input_.states_tier;
+    const bool free_to_move = !input_.update_on && (input_.host_budget > 0 || all_by_hand) &&
+                              input_.parameters.value_or(Tier::host) == Tier::host &&
+                              input_.gradients.value_or(Tier::host) == Tier::host &&
+                              input_.states_tier.value_or(Tier::host) == Tier::host;
+    for (const bool on_host : {false, true})
+      for (const Update when : whens) {
+        if ((on_host && !free_to_move) || (!on_host && when == before.plan.update)) continue;
+        Plan plan = before.plan;
+        plan.update = when;
+        for (UnitPlan& unit : plan.units)
+          if (on_host && unit.states == Tier::host) unit.parameters = unit.gradients = unit.update_on = Tier::host;
+        if (plan != before.plan) consider(evaluate(std::move(plan)));
+      }
+    if (best_->candidate.plan != before.plan)
+      moved_ = "; its updates " + words(best_->candidate.plan) + " make a step " +
+               format_seconds(best_->candidate.seconds) + " instead of " + format_seconds(before.seconds);
+  }
+
+  static std::string words(const Plan& plan) {
+    std::string text = plan.update == Update::just_in_time  ? "just in time"
+                       : plan.update == Update::in_backward ? "in backward"
+                                                            : "";
+    if (std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlan& u) { return u.update_on == Tier::host; }))
+      text += std::string(text.empty() ? "" : " and ") + "on the host";
+    return text;
+  }
+
   Choice finish() {
     Choice choice;
     choice.fits = best_.has_value();
@@ -374,7 +430,7 @@ class Search {
     const std::string among = std::to_string(candidates_.size()) + " candidates";
     if (best_) {
       choice.why = "least predicted time of " + among + ", peak " + format_bytes(winner.candidate.peak) + " at " +
-                   choice.memory.at_name;
+                   choice.memory.at_name + moved_;
     } else {
       choice.why = "nothing fits; this is the smallest of " + among;
       const MemoryParts& part = choice.memory.by_part;
@@ -397,6 +453,8 @@ class Search {
   const PlannerInput& input_;
   const Machine& machine_;
   int blocks_ = 0;
+  Update update_ = Update::end;      // of the plans to try
+  std::string moved_;                // what moving updates gained, in words
   std::vector<Pipeline> pipelines_;  // to choose from; the first is tried with everything
   std::optional<Evaluated> best_, smallest_;
   std::vector<Candidate> candidates_;
@@ -417,7 +475,21 @@ PlannerInput agreed(PlannerInput input) {
 
 bool set_by_hand(const PlannerInput& input) {
   return input.prefetch || input.recompute_units || input.strategy || input.activations || input.parameters ||
-         input.gradients || input.states_tier;
+         input.gradients || input.states_tier || input.update || input.update_on;
+}
+
+/// An update on the host by hand has its buffers there, unless they too are placed by hand.
+PlannerInput placed(PlannerInput input) {
+  if (input.update_on != Tier::host) return input;
+  for (std::optional<Tier>* tier : {&input.parameters, &input.gradients, &input.states_tier})
+    if (!*tier) *tier = Tier::host;
+  Plan plan;
+  plan.units.push_back({.parameters = *input.parameters,
+                        .gradients = *input.gradients,
+                        .states = *input.states_tier,
+                        .update_on = Tier::host});
+  plan.check_updates("plan.");
+  return input;
 }
 
 }  // namespace
@@ -429,6 +501,7 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
   input.prefetch.reset(), input.recompute_units.reset(), input.strategy.reset(), input.activations.reset();
   input.boundary.reset();
   input.parameters.reset(), input.gradients.reset(), input.states_tier.reset();
+  input.update.reset(), input.update_on.reset();
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};
   return "a step of this plan, with what was set by hand, takes " + format_seconds(seconds) + "; \"" +
@@ -437,7 +510,7 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
 }
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
-  const PlannerInput input = agreed(by_hand);
+  const PlannerInput input = placed(agreed(by_hand));
   Choice choice = Search(model, mesh, input, machine).run();
   if (choice.fits && set_by_hand(input)) choice.warning = slower_by_hand(model, mesh, input, machine, choice.seconds);
   return choice;

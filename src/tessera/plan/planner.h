@@ -5,7 +5,9 @@
 // [Note: the search] Memory falls with the number of blocks that save less, so for each choice of tiers, strategy and
 // way of saving less the fewest such blocks that fit are found by halving; the simulator says which of these plans is
 // the fastest. What memory is left over is then spent on it: attention that need not run again, parameters that stay
-// gathered, another prefetch depth, each kept only where the simulator finds it faster.
+// gathered, another prefetch depth, each kept only where the simulator finds it faster. So are updates just in time or
+// on the host, where what they use rests elsewhere. Updates in backward take less memory: where they may be, all is
+// searched with them too.
 //
 //   Choice choice = choose(spec, mesh, batch, {.budget = 24 << 30});
 //   if (!choice.fits) ... choice.advice ...
@@ -28,6 +30,10 @@ struct PlannerInput {
   bool nvme = false;                         ///< there is a disk to use
   bool first_that_fits = false;              ///< a fair plan soon instead of the best: to compare many layouts
   std::optional<int> prefetch;               ///< set by hand
+  std::optional<Update> update;              ///< set by hand: when the optimiser runs
+  bool may_update_in_backward = false;       ///< nothing clips gradients, scales the loss or skips a step
+  std::optional<Tier> update_on;             ///< set by hand: who computes updates; host: states and all rest there
+  int update_threads = 0;                    ///< see Plan
   std::optional<int> recompute_units;        ///< set by hand: how many blocks recompute (from the first on)
   std::optional<Strategy> strategy;          ///< set by hand
   std::optional<PipelineSchedule> pipeline;  ///< set by hand

@@ -27,7 +27,7 @@ enum class Op {
               ///< on)
   reduce_outer,  ///< sum the gradient shard over the replicas (dp_replicate), once a step
   norm,    ///< gradient norm, loss and control values of all ranks; of a unit: its share, while it is on the device
-  update,  ///< optimiser step of the unit's shard
+  update,  ///< optimiser step of the unit's shard: on the compute lane, or on the host's where it rests there
   flush,   ///< write the shards of a checkpoint
   finish,  ///< a forward-only pass hands out its result
   stash,   ///< copy to the host tier
@@ -40,8 +40,9 @@ enum class Op {
   expand,       ///< its memory is taken again and filled from them
 };
 /// Messages have a lane for each direction, so that none waits behind one that goes the other way.
-enum class Lane { compute, gather, reduce, control, disk, h2d, d2h, send_next, recv_prev, send_prev, recv_next };
-inline constexpr int kLaneCount = 11;
+/// `host`: what the host's processors compute beside the device (updates).
+enum class Lane { compute, gather, reduce, control, disk, h2d, d2h, send_next, recv_prev, send_prev, recv_next, host };
+inline constexpr int kLaneCount = 12;
 
 std::string_view name(Op op);
 std::string_view name(Lane lane);
@@ -87,15 +88,18 @@ struct Instruction {
 
 /// The instructions of one phase on one rank. `arena` is the bytes that its slots need.
 struct Schedule {
-  std::string phase;  ///< "train", "sample", "encode", "checkpoint"
+  std::string phase;  ///< "train", "update", "sample", "encode", "checkpoint"
   std::vector<Instruction> list;
   int64_t arena = 0;
   int64_t host_arena = 0;  ///< bytes of host memory for what is stashed
   int micros = 1;          ///< micro-batches compiled in
 };
 
-/// One optimiser step: all micro-batches, reductions, norm and updates. `rank` fixes idle micro-batches.
-Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank);
+/// One optimiser step: all micro-batches, reductions, norm and updates. `rank` fixes idle micro-batches. Where updates
+/// run just in time they are those of the step before, and `pending` false leaves them out: nothing is pending.
+Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending = true);
+/// The updates that a step has left pending.
+Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank);
 /// Forward only, `micros` passes in a row (a sampler's step runs one pass for each guidance branch).
 Schedule compile_forward(const ModelSpec& model, const Plan& plan, int rank, std::string phase, int micros);
 /// Write shards, wait for all ranks, commit.
@@ -122,10 +126,21 @@ struct RunShape {
   int64_t checkpoint_every = 0;  ///< 0: only after the last step
   int64_t sample_every = 0;      ///< 0: never
   int sample_prompts = 0, sample_steps = 0;
+  /// Whether another expert has the step after this one; empty: there is one denoiser.
+  std::function<bool(int64_t step)> hands_over = {};
 };
 struct RunSchedules {
   Schedule train, sample, checkpoint;
+  /// Where updates run just in time: a step that finds none pending, and those that are pending alone. Else without
+  /// instructions, and never run.
+  Schedule first, updates;
+  bool just_in_time() const { return !updates.list.empty(); }
+  /// The most that any of them needs, of the device and of the host. `samples`: the run has some.
+  int64_t arena(bool samples) const;
+  int64_t host_arena(bool samples) const;
 };
+/// All schedules of a rank; `passes` in a row make a sampler's step.
+RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes);
 /// Calls `emit(step, schedule)` for everything one rank runs, in order. The training loop walks the same function.
 void each_schedule(const RunShape& run, const RunSchedules& schedules,
                    const std::function<void(int64_t, const Schedule&)>& emit);

@@ -15,12 +15,13 @@ constexpr std::array<std::string_view, 21> kOps = {
     "gather", "forward",      "release", "loss",   "recompute",   "backward", "idle",
     "reduce", "reduce_outer", "norm",    "update", "flush",       "finish",   "stash",
     "drop",   "fetch",        "send",    "recv",   "weight_grad", "compress", "expand"};
-constexpr std::array<std::string_view, 11> kLanes = {
-    "compute", "gather", "reduce", "control", "disk", "h2d", "d2h", "send_next", "recv_prev", "send_prev", "recv_next"};
+constexpr std::array<std::string_view, 12> kLanes = {"compute",   "gather",    "reduce",    "control",
+                                                     "disk",      "h2d",       "d2h",       "send_next",
+                                                     "recv_prev", "send_prev", "recv_next", "host"};
 constexpr std::array<std::string_view, 6> kParts = {"none",      "activations", "parameters",
                                                     "gradients", "states",      "message"};
 static_assert(kOps.size() == static_cast<size_t>(Op::expand) + 1 &&
-              kLanes.size() == static_cast<size_t>(Lane::recv_next) + 1 &&
+              kLanes.size() == static_cast<size_t>(Lane::host) + 1 &&
               kParts.size() == static_cast<size_t>(Part::message) + 1);
 
 /// Foreign numbers are bounded, so that the sums and products of the rules cannot overflow: 256 TiB, a milliard.

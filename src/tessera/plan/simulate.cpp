@@ -142,7 +142,7 @@ class Simulator {
   double set_rates() {
     double step = kNever;
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      std::array<int, 5> users = {};
+      std::array<int, kResources> users = {};
       for (const LaneState& lane : ranks_[r].lanes)
         if (running(lane)) ++users[resource(static_cast<int>(r), lane)];
       const bool transfer = users[static_cast<int>(Resource::link)] > 0;
@@ -171,7 +171,7 @@ class Simulator {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       State& s = ranks_[r];
       if (s.left > 0) book(static_cast<int>(r), step);
-      std::array<bool, 5> used = {};
+      std::array<bool, kResources> used = {};
       for (LaneState& lane : s.lanes) {
         if (!running(lane)) continue;
         used[resource(static_cast<int>(r), lane)] = true;

@@ -42,7 +42,7 @@ struct RankTimeline {
   std::vector<Span> spans;  ///< one a task
   double seconds = 0;       ///< when its last task ends
   std::array<double, kShares> shares = {};
-  std::array<double, 5> busy = {};  ///< seconds each resource had work
+  std::array<double, kResources> busy = {};  ///< seconds each resource had work
   double share(Share s) const { return shares[static_cast<int>(s)]; }
 };
 

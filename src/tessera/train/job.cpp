@@ -164,6 +164,36 @@ int64_t default_budget(const plan::Profile& profile, int ranks) {
   return total / 10 * 9 / ranks;
 }
 
+/// What the updates of a step wait for, all of them: then none may run in the backward. Empty for nothing.
+std::string why_not_in_backward(const Recipe& recipe, plan::ParamType compute, plan::ParamType reduce) {
+  if (recipe.train.clip_norm > 0) {
+    char norm[32];
+    std::snprintf(norm, sizeof norm, "%g", recipe.train.clip_norm);
+    return std::string("train.clip_norm = ") + norm + " clips by the norm of all gradients (0 clips nothing)";
+  }
+  if (recipe.run.on_nan == "skip") return "run.on_nan = \"skip\" decides by the loss and norm of the whole step";
+  if (compute == plan::ParamType::fp16 || reduce == plan::ParamType::fp16)
+    return "fp16 scales the loss, and a step that overflows anywhere is skipped";
+  return {};
+}
+
+/// Experts that a gate chooses among have a pass each within a step, and gradients in the same place.
+void check_gated(const Job& job, plan::Update update, const std::string& where) {
+  if (job.experts.gated && update != plan::Update::end)
+    throw UserError(Exit::usage, where,
+                    "\"" + std::string(name(update)) + "\" with experts.router = \"gate\": each expert's updates end its "
+                    "own part of the step",
+                    "use \"end\"");
+}
+
+void check_in_backward(const Recipe& recipe, plan::ParamType compute, plan::ParamType reduce,
+                       const std::string& where) {
+  const std::string why = why_not_in_backward(recipe, compute, reduce);
+  if (!why.empty())
+    throw UserError(Exit::usage, where, "\"in_backward\" updates each unit before the step's norm is known, but " + why,
+                    "use \"just_in_time\", or switch that off");
+}
+
 /// A plan by hand says how masters and moments are kept; keys of the recipe that say otherwise would change nothing.
 void check_formats(const Recipe& recipe, const plan::Plan& plan) {
   const auto check = [&](std::string_view key, std::string_view in_recipe, std::string_view in_plan, bool is_default) {
@@ -243,6 +273,13 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
   request.planner.budget =
       recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(request.machine.profile, mesh.world());
   request.planner.prefetch = recipe.plan.prefetch;
+  request.planner.update = job.experts.gated ? plan::Update::end : recipe.plan.update;
+  if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");
+  if (recipe.plan.update == plan::Update::in_backward)
+    check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
+  request.planner.may_update_in_backward = why_not_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce).empty();
+  request.planner.update_on = recipe.plan.update_on;
+  request.planner.update_threads = recipe.plan.update_threads;
   request.planner.recompute_units = recipe.plan.recompute;
   if (recipe.plan.recompute_every > 0) request.planner.recompute_units = blocks(job) / recipe.plan.recompute_every;
   request.planner.strategy = recipe.plan.strategy;
@@ -267,6 +304,9 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
     for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);
     request.by_hand = plan::Plan::from_toml(checkpoint::read_text(recipe.plan.file), recipe.plan.file, names);
     check_formats(recipe, *request.by_hand);
+    check_gated(job, request.by_hand->update, recipe.plan.file + ": update");
+    if (request.by_hand->update == plan::Update::in_backward)
+      check_in_backward(recipe, request.by_hand->compute, request.by_hand->reduce, recipe.plan.file + ": update");
     if (request.by_hand->experts != request.planner.experts)
       throw UserError(Exit::usage, "plan.file",
                       recipe.plan.file + " has experts = " + std::to_string(request.by_hand->experts) +

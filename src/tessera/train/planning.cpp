@@ -22,15 +22,13 @@ net::Batch representative_batch(const net::Denoiser& model, const std::array<int
 }  // namespace
 
 plan::RunSchedules Planned::schedules(int rank) const {
-  return {plan::compile_train(spec, plan(), rank),
-          plan::compile_forward(spec, plan(), rank, "sample", guidance_branches),
-          plan::compile_checkpoint(spec, plan(), rank)};
+  return plan::compile_all(spec, plan(), rank, guidance_branches);
 }
 
 plan::MemoryCurve Planned::memory(int rank) const {
   const plan::RunSchedules all = schedules(rank);
-  const int64_t arena = run.sample_every > 0 ? std::max(all.train.arena, all.sample.arena) : all.train.arena;
-  return plan::memory_curve(spec, plan(), all.train, rank, arena);
+  const bool samples = run.sample_every > 0;
+  return plan::memory_curve(spec, plan(), all.train, rank, all.arena(samples), all.host_arena(samples));
 }
 
 std::vector<std::string> Planned::unit_names() const {

@@ -236,6 +236,11 @@ void fill(Recipe& r) {
   r.plan.recompute =
       r.plan.recompute_every > 0 ? std::nullopt : read.automatic("plan.recompute", {{"none", 0}, {"all", 1 << 20}});
   r.plan.prefetch = read.automatic("plan.prefetch", {{"none", 0}});
+  if (const std::string& text = read.text("plan.update"); text != "auto")
+    r.plan.update = plan::update_of(text, "recipe: plan.update");
+  if (const std::string& text = read.text("plan.update_on"); text != "auto")
+    r.plan.update_on = plan::tier_of(text, "recipe: plan.update_on");
+  r.plan.update_threads = read.automatic("plan.update_threads", {}).value_or(0);
   if (const std::string& text = read.text("plan.pipeline"); text != "auto")
     r.plan.pipeline = plan::pipeline_schedule_of(text, "recipe: plan.pipeline");
   r.plan.chunks = read.automatic("plan.chunks", {});

@@ -76,7 +76,10 @@ struct Recipe {
     std::string file, profile;
     int64_t budget = 0;  ///< 0: the default
     std::optional<int> recompute, prefetch;
-    int recompute_every = 0;  ///< one block in so many recomputes; 0: as `recompute` says
+    std::optional<plan::Update> update;   ///< when the optimiser runs
+    std::optional<plan::Tier> update_on;  ///< and who computes it
+    int update_threads = 0;               ///< on the host; 0: this rank's share of the machine's
+    int recompute_every = 0;              ///< one block in so many recomputes; 0: as `recompute` says
     std::optional<plan::Strategy> strategy;
     std::optional<plan::PipelineSchedule> pipeline;
     std::optional<int> chunks;                          ///< stages a rank has when interleaved

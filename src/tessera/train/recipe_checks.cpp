@@ -127,6 +127,15 @@ const std::vector<Condition>& conditions() {
       {"train.micro_batch", searches, "plan.file decides"},
       {"plan.recompute", searches, "plan.file decides"},
       {"plan.prefetch", searches, "plan.file decides"},
+      {"plan.update", searches, "plan.file decides"},
+      {"plan.update_on", searches, "plan.file decides"},
+      {"plan.update_threads", [](const Recipe& r) { return searches(r) && r.plan.update_on != plan::Tier::device; },
+       "it counts threads of updates on the host (plan.update_on)"},
+      {"plan.gradients",
+       [](const Recipe& r) {
+         return r.plan.update != plan::Update::in_backward || r.plan.update_on == plan::Tier::host;
+       },
+       "plan.update = \"in_backward\" uses gradients up where they are made"},
       {"plan.strategy", searches, "plan.file decides"},
       {"plan.pipeline", searches, "plan.file decides"},
       {"plan.chunks", searches, "plan.file decides"},

@@ -15,7 +15,8 @@ namespace {
 /// Whether a unit's shards and states rest in the same places under both.
 bool rests_alike(const plan::UnitPlan& a, const plan::UnitPlan& b) {
   const bool whole_a = a.strategy == plan::Strategy::no_shard, whole_b = b.strategy == plan::Strategy::no_shard;
-  return whole_a == whole_b && a.parameters == b.parameters && a.gradients == b.gradients && a.states == b.states;
+  return whole_a == whole_b && a.parameters == b.parameters && a.gradients == b.gradients && a.states == b.states &&
+         a.update_on == b.update_on;
 }
 
 bool rest_alike(const plan::Plan& a, const plan::Plan& b) {
@@ -33,6 +34,7 @@ plan::Plan resting_as(plan::Plan plan, const plan::Plan& other) {
     if ((unit.strategy == plan::Strategy::no_shard) != (wanted.strategy == plan::Strategy::no_shard))
       unit.strategy = wanted.strategy;
     unit.parameters = wanted.parameters, unit.gradients = wanted.gradients, unit.states = wanted.states;
+    unit.update_on = wanted.update_on;
   }
   return plan;
 }
@@ -91,6 +93,11 @@ std::vector<PartPlan> plan_parts(std::vector<RunPart> parts, const Job& job, con
     embeddings.push_back(prompt_bytes(job, prompts[p]));
     if (!shared) all += embeddings.back();
   }
+  std::function<bool(int64_t)> hands_over;
+  if (job.experts.several() && !job.experts.gated)
+    hands_over = [turns = plan_turns(job.experts, parts)](int64_t step) {
+      return step < turns.steps() && turns.expert(step + 1) != turns.expert(step);
+    };
   std::vector<PartPlan> plans;
   std::vector<PlanRequest> requests;
   for (size_t p = 0; p < parts.size(); ++p) {
@@ -102,6 +109,7 @@ std::vector<PartPlan> plan_parts(std::vector<RunPart> parts, const Job& job, con
       check_by_hand(request, part);
       request.run.first_step = part.first;
       request.run.last_step = part.last;
+      request.run.hands_over = hands_over;
       plans.push_back({part, shapes, make_plan(request)});
       requests.push_back(std::move(request));
     });

@@ -44,6 +44,7 @@ constexpr const char* kChangeable[] = {"run.on_nan",
                                        "diffusion.",
                                        "plan.recompute",
                                        "plan.prefetch",
+                                       "plan.update",
                                        "plan.activations",
                                        "checkpoint.",
                                        "sample."};

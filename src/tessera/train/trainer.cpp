@@ -148,9 +148,10 @@ class Trainer {
     schedules_ = now.planned.schedules(rank_);
     predicted_ = now.planned.memory(rank_);
     engine::check_groups(comm_, {&schedules_.train, &schedules_.sample, &schedules_.checkpoint});
-    const int64_t sample = now.planned.run.sample_every > 0 ? schedules_.sample.arena : 0;
     if (gated_) gated_->begin_part(now.part.recipe, now.planned.spec, now.planned.plan());
-    store_->change_arena(std::max({schedules_.train.arena, sample, gated_ ? gated_->arena() : 0}));
+    const int64_t arena = schedules_.arena(now.planned.run.sample_every > 0);
+    store_->change_arena(std::max(arena, gated_ ? gated_->arena() : 0));
+    store_->rest_gradients(running_);
     adamw_ = std::make_unique<optim::AdamW>(adamw_options(recipe()));
     steps_->begin_part(stage, recipe(), *job_.model);
     validation_ = std::make_unique<Validation>(recipe(), job_, *data_[stage].samples, out_);
@@ -165,13 +166,17 @@ class Trainer {
     plan::RunShape run = planned().run;
     run.first_step = first_step_;
     plan::each_schedule(run, schedules_, [this](int64_t step, const plan::Schedule& schedule) {
-      if (&schedule == &schedules_.train)
-        train_step(step);
+      const bool trains = &schedule == &schedules_.train || &schedule == &schedules_.first;
+      if (trains)
+        train_step(step, schedule);
+      else if (&schedule == &schedules_.updates)
+        update(step);
       else if (&schedule == &schedules_.sample)
         sample_pass(step);
       else
         save(step);
-      if (&schedule == &schedules_.train && stopping_) {
+      if (trains && stopping_) {
+        if (schedules_.just_in_time()) update(step);
         save(step);
         throw Stopped{};
       }
@@ -200,6 +205,7 @@ class Trainer {
     engine::ExecutorOptions options;
     options.poison = std::getenv("TESSERA_POISON") != nullptr;
     trace_ = flags.trace;
+    options.local_ranks = place_.local_world;
     if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
     running_ = planned().plan();  // the executor reads it from here on
     executor_ = std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, running_, rank_, options);
@@ -253,7 +259,15 @@ class Trainer {
     return fs::path(recipe_.run.resume);
   }
 
-  void train_step(int64_t step) {
+  /// Runs the updates that the step has left pending.
+  void update(int64_t step) {
+    executor_->update(schedules_.updates, step, *adamw_);
+    if (step <= first_step_ + 1)
+      step_lines_.insert(step_lines_.end(), executor_->last_lines().begin(), executor_->last_lines().end());
+    bring_next_expert(step);
+  }
+
+  void train_step(int64_t step, const plan::Schedule& schedule) {
     const double start = seconds_now();
     steps_->begin(step);
     StepMetrics metrics;
@@ -263,7 +277,7 @@ class Trainer {
     if (gated_)
       gated_step(step, metrics);
     else
-      pass(step, schedules_.train, nullptr, metrics);
+      pass(step, schedule, nullptr, metrics);
     watch_.phase(step, "what follows a step");
     busy_ = executor_->take_busy();
     work_ = seconds_a_sample();
@@ -282,7 +296,7 @@ class Trainer {
       progress_->step(metrics, predicted_.peak);
     }
     look_for_slow_ranks(step);
-    bring_next_expert(step);
+    if (!schedules_.just_in_time()) bring_next_expert(step);  // else once its updates are done
   }
 
   /// One expert's part of a step, or the whole of it.
@@ -301,6 +315,8 @@ class Trainer {
     calls.agree = [&](double norm, const std::vector<std::vector<double>>& ranks) {
       return agree(step, norm, ranks, metrics);
     };
+    if (running_.update == plan::Update::in_backward)
+      calls.ahead = [&] { return net::StepControl{steps_->update(), steps_->learning_rate(), 1}; };
     executor_->train(schedule, step, calls, adamw_.get());
   }
 
@@ -349,11 +365,12 @@ class Trainer {
          comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({fits ? 1. : 0.}))
       if (row[0] == 0) return;
     running_.shares = shares;
-    schedules_.train = changed.schedules(rank_).train;
+    plan::RunSchedules schedules = changed.schedules(rank_);
+    schedules_.train = std::move(schedules.train), schedules_.first = std::move(schedules.first);
     predicted_ = memory;
     engine::check_groups(comm_, {&schedules_.train});
-    store_->change_arena(
-        std::max(schedules_.train.arena, planned().run.sample_every > 0 ? schedules_.sample.arena : 0));
+    store_->change_arena(schedules_.arena(planned().run.sample_every > 0));
+    store_->rest_gradients(running_);
     if (rank_ != 0) return;
     std::string text = "samples of a step by dp rank from now on:";
     for (int64_t count : shares) text += " " + std::to_string(count);
@@ -434,6 +451,7 @@ class Trainer {
           Exit::not_finite, "train", "step " + std::to_string(step) + ": " + skip_reason_,
           "look at that sample, lower train.lr, or set run.on_nan = \"skip\"; checkpoints up to now are whole");
     }
+    if (running_.update == plan::Update::in_backward) return std::nullopt;  // they were made on the way
     return net::StepControl{steps_->update(), metrics.lr,
                             optim::clip_coefficient(norm, recipe().train.clip_norm) / loss_scale};
   }

@@ -86,14 +86,26 @@ Schedule Compiler::done() {
   return std::move(schedule_);
 }
 
-Schedule Compiler::train() {
+Schedule Compiler::train(bool pending) {
   schedule_.micros = static_cast<int>(plan_.accumulation());
   std::vector<Visit> visits;
   for (const PipelineAct& act :
        pipeline_acts(plan_.pipeline.schedule, plan_.mesh[Axis::pp], pp_rank_, plan_.pipeline.chunks, schedule_.micros))
     for (const Visit& visit : visits_of(act)) visits.push_back(visit);
+  if (plan_.update == Update::just_in_time && pending) {
+    std::set<int> seen;
+    for (const Visit& visit : visits)
+      if (layouts_[visit.unit].grad_total > 0 && seen.insert(visit.unit).second) pending_.push_back(visit.unit);
+  }
   walk(visits);
-  optimise();
+  norm();
+  if (plan_.update == Update::end) update_all();
+  return done();
+}
+
+Schedule Compiler::updates() {
+  schedule_.micros = 0;
+  update_all();
   return done();
 }
 
@@ -118,8 +130,12 @@ Schedule Compiler::checkpoint() {
   return done();
 }
 
-Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank) {
-  return Compiler(model, plan, rank, "train").train();
+Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending) {
+  return Compiler(model, plan, rank, "train").train(pending);
+}
+
+Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank) {
+  return Compiler(model, plan, rank, "update").updates();
 }
 
 Schedule compile_forward(const ModelSpec& model, const Plan& plan, int rank, std::string phase, int micros) {
@@ -130,16 +146,45 @@ Schedule compile_checkpoint(const ModelSpec& model, const Plan& plan, int rank) 
   return Compiler(model, plan, rank, "checkpoint").checkpoint();
 }
 
+RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes) {
+  RunSchedules all{compile_train(model, plan, rank),
+                   compile_forward(model, plan, rank, "sample", passes),
+                   compile_checkpoint(model, plan, rank),
+                   {},
+                   {}};
+  if (plan.update == Update::just_in_time) {
+    all.first = compile_train(model, plan, rank, /*pending=*/false);
+    all.updates = compile_updates(model, plan, rank);
+  }
+  return all;
+}
+
+int64_t RunSchedules::arena(bool samples) const {
+  return std::max({train.arena, first.arena, updates.arena, samples ? sample.arena : 0});
+}
+
+int64_t RunSchedules::host_arena(bool samples) const {
+  return std::max({train.host_arena, first.host_arena, updates.host_arena, samples ? sample.host_arena : 0});
+}
+
 void each_schedule(const RunShape& run, const RunSchedules& schedules,
                    const std::function<void(int64_t, const Schedule&)>& emit) {
   const int64_t last = run.last_step > 0 ? std::min(run.last_step, run.steps) : run.steps;
+  bool pending = false;
   for (int64_t step = run.first_step; step <= last; ++step) {
-    emit(step, schedules.train);
-    if (run.sample_every > 0 && (step % run.sample_every == 0 || step == run.steps))
+    const bool samples = run.sample_every > 0 && (step % run.sample_every == 0 || step == run.steps);
+    const bool saves = (run.checkpoint_every > 0 && step % run.checkpoint_every == 0) || step == run.steps;
+    emit(step, schedules.just_in_time() && !pending ? schedules.first : schedules.train);
+    pending = schedules.just_in_time();
+    const bool hands_over = run.hands_over && run.hands_over(step);
+    if (pending && (samples || saves || hands_over || step == last)) {
+      emit(step, schedules.updates);
+      pending = false;
+    }
+    if (samples)
       for (int64_t pass = 0; pass < int64_t{run.sample_prompts} * run.sample_steps; ++pass)
         emit(step, schedules.sample);
-    if ((run.checkpoint_every > 0 && step % run.checkpoint_every == 0) || step == run.steps)
-      emit(step, schedules.checkpoint);
+    if (saves) emit(step, schedules.checkpoint);
   }
 }
 

@@ -21,7 +21,8 @@ class Compiler {
  public:
   Compiler(const ModelSpec& model, const Plan& plan, int rank, std::string phase);
 
-  Schedule train();
+  Schedule train(bool pending);
+  Schedule updates();
   Schedule forward_only(int micros);
   Schedule checkpoint();
 
@@ -103,18 +104,28 @@ class Compiler {
   int bring(Part part, int unit, int micro, int64_t at, std::vector<int> wait);
   int send(Part part, int unit, int micro, int64_t at, std::vector<int> wait);
 
-  // gradients.cpp: slots, reductions, norm and update
+  // gradients.cpp: slots, reductions and norm
   std::optional<int> backward(const Visit& visit);
   void reduce(const Visit& visit, int backward);
-  int settle(int unit, int micro, int64_t target, int last);
-  void land(size_t bound);
-  void optimise();
+  bool gradient_leaves(int unit) const;
+  std::optional<Use> pass_gradient(const Visit& visit, int64_t target, int last);
+  int settle(int unit, int64_t target, int last);
+  void land(std::deque<Flight>& flights, size_t bound);
+  void land(size_t bound) { land(flights_, bound); }
+  void norm();
+
+  // updates.cpp: the optimiser, and what it needs from elsewhere
   struct Staged {
     int64_t parameters = -1, gradients = -1, states = -1;
     std::vector<int> wait;
   };
   Staged stage(int unit);
-  void update(int unit, Staged staged);
+  int update(int unit, Staged staged);
+  bool updates_on_host(int unit) const { return plan_.units[unit].update_on == Tier::host; }
+  void update_all();
+  void update_behind(int unit, int64_t gradient, int last);
+  void update_due(size_t bound);
+  void take_up(const std::vector<Visit>& visits, int v);
 
   const ModelSpec& model_;
   const Plan& plan_;
@@ -129,6 +140,7 @@ class Compiler {
   std::deque<std::pair<int, int>> undropped_;    // stashed and still on the device, oldest first
   std::map<std::pair<int, Part>, int> written_;  // by buffer: the instruction that last wrote its resting place
   std::deque<Flight> flights_;                   // not yet given back, oldest first
+  std::deque<Flight> update_flights_;            // likewise of updates in backward: no reduction waits for them
   std::map<int, int64_t> whole_gradients_;       // by unit: the slot that gathers gradients until they are reduced once
   std::vector<int> last_reduce_, last_backward_;  // of the reduce lane, of the compute lane: the norm waits for both
   Arena arena_, host_;
@@ -136,6 +148,18 @@ class Compiler {
   std::map<std::pair<bool, std::pair<int, int>>, int> received_;  // by direction, (unit, micro): what it waits for
   std::map<Lane, int> sent_;  // the last message of a lane, while its memory is not free
   bool forward_only_ = false;
+  int norm_ = -1;  // the step's, once it is there
+  // Where each unit is updated in its backward: those whose gradient is whole, oldest first.
+  struct Due {
+    int unit;
+    Staged staged;
+  };
+  std::deque<Due> due_;
+  // Updates of the step before: units in the order of their first visits, how many were brought and how many done.
+  std::vector<int> pending_;
+  size_t staged_count_ = 0, updated_count_ = 0;
+  std::deque<Staged> staged_;
+  std::map<int, int> updated_;  // by unit: its update, where it comes ahead of gathers
 };
 
 }  // namespace tessera::plan

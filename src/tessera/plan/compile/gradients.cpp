@@ -1,5 +1,4 @@
-// Gradients: written into a slot of the arena and reduced into shards, or written where they stay; then norm and
-// update.
+// Gradients: written into a slot of the arena and reduced into shards, or written where they stay; then the norm.
 #include "tessera/plan/compile/compiler.h"
 
 namespace tessera::plan {
@@ -8,7 +7,7 @@ std::optional<int> Compiler::backward(const Visit& visit) {
   const UnitPlan& unit = plan_.units[visit.unit];
   // a unit of which nothing is trained only passes gradients on
   const bool trained = layouts_[visit.unit].grad_total > 0, sharded = trained && layouts_[visit.unit].sharded;
-  const bool nothing = idle(visit.micro), rests_elsewhere = trained && unit.gradients != Tier::device;
+  const bool nothing = idle(visit.micro), rests_elsewhere = trained && gradient_leaves(visit.unit);
   const bool last_micro = visit.micro + 1 == schedule_.micros;
   const auto away = away_.find({visit.unit, visit.micro});
   const auto need = [&](Instruction in) {
@@ -45,9 +44,8 @@ std::optional<int> Compiler::backward(const Visit& visit) {
   if (!nothing && !visit.weights) pass_on(visit, at);
   if (!sharded) {
     last_backward_ = {at};  // a whole gradient is written where it stays
-    if (!rests_elsewhere) return std::nullopt;
-    const int done = last_micro ? settle(visit.unit, visit.micro, grad, at) : at;
-    flights_.push_back({{grad, send(Part::gradients, visit.unit, visit.micro, grad, {done})}});
+    if (trained)
+      if (const auto use = pass_gradient(visit, grad, at)) flights_.push_back({*use});
     if (plan_.prefetch == 0) land(0);
     return std::nullopt;
   }
@@ -58,7 +56,7 @@ std::optional<int> Compiler::backward(const Visit& visit) {
 
 void Compiler::reduce(const Visit& visit, int backward) {
   const UnitLayout& layout = layouts_[visit.unit];
-  const bool rests_elsewhere = plan_.units[visit.unit].gradients != Tier::device;
+  const bool rests_elsewhere = gradient_leaves(visit.unit);
   Instruction in = make(Op::reduce, Lane::reduce, visit.unit, visit.micro);
   in.bytes = layout.grad_total * kElement;
   in.grad = schedule_.list[backward].grad;
@@ -76,17 +74,36 @@ void Compiler::reduce(const Visit& visit, int backward) {
   const int at = add(std::move(in));
   last_reduce_ = {at};
   Flight flight = {{grad, at}, {scratch, at}};
-  if (rests_elsewhere) {
-    const int done = visit.micro + 1 == schedule_.micros ? settle(visit.unit, visit.micro, target, at) : at;
-    flight.push_back({target, send(Part::gradients, visit.unit, visit.micro, target, {done})});
-  }
+  if (const auto use = pass_gradient(visit, target, at)) flight.push_back(*use);
   flights_.push_back(std::move(flight));
   if (plan_.prefetch == 0) land(0);
 }
 
+/// Whether the reduced gradient lies in the arena before it goes on: to another tier, or into an update right away.
+bool Compiler::gradient_leaves(int unit) const {
+  return plan_.units[unit].gradients != Tier::device || plan_.transient_gradient(layouts_[unit], unit);
+}
+
+/// What becomes of a micro-batch's gradient, summed by `last` at `target` of the arena or (-1) where it stays. Gives
+/// what of the arena is still in use, and until when.
+std::optional<Compiler::Use> Compiler::pass_gradient(const Visit& visit, int64_t target, int last) {
+  const int unit = visit.unit;
+  const bool whole = visit.micro + 1 == schedule_.micros;
+  const bool in_backward = whole && plan_.update == Update::in_backward, on_host = updates_on_host(unit);
+  if (target < 0 && !in_backward) return std::nullopt;  // those that stay are settled together, ahead of the norm
+  if (whole) last = settle(unit, target, last);
+  if (in_backward && !on_host) {
+    update_behind(unit, target, last);
+    return std::nullopt;
+  }
+  const Use use{target, send(Part::gradients, unit, visit.micro, target, {last})};
+  if (in_backward) update(unit, {});
+  return use;
+}
+
 /// What is left to do with a step's whole gradient shard before it leaves the device: the sum over replicas, and its
 /// share of the norm. Gives the last instruction.
-int Compiler::settle(int unit, int micro, int64_t target, int last) {
+int Compiler::settle(int unit, int64_t target, int last) {
   Instruction in = make(Op::reduce_outer, Lane::reduce, unit, -1);
   sum_over_replicas(in, unit);
   if (!in.comm.empty()) {
@@ -105,20 +122,19 @@ int Compiler::settle(int unit, int micro, int64_t target, int last) {
 }
 
 /// Gives back what the oldest reductions and updates used, until at most `bound` of them are in flight.
-void Compiler::land(size_t bound) {
-  while (flights_.size() > bound) {
-    for (const Use& use : flights_.front()) arena_.give(use.at, use.last);
-    flights_.pop_front();
-  }
+void Compiler::land(std::deque<Flight>& flights, size_t bound) {
+  for (; flights.size() > bound; flights.pop_front())
+    for (const Use& use : flights.front()) arena_.give(use.at, use.last);
 }
 
-void Compiler::optimise() {
+/// The step's gradients are whole, and their norm is taken.
+void Compiler::norm() {
   for (size_t i = own_.size(); i-- > 0;) {
     const int u = own_[i];
     if (layouts_[u].grad_total == 0) continue;
     Instruction in = make(Op::reduce_outer, Lane::reduce, u, -1);
     sum_over_replicas(in, u);
-    if (in.comm.empty() || plan_.units[u].gradients != Tier::device) continue;
+    if (in.comm.empty() || plan_.units[u].gradients != Tier::device || plan_.update == Update::in_backward) continue;
     in.wait = layouts_[u].sharded ? last_reduce_ : last_backward_;
     last_reduce_ = {add(std::move(in))};
   }
@@ -127,47 +143,7 @@ void Compiler::optimise() {
   norm.wait.insert(norm.wait.end(), last_backward_.begin(), last_backward_.end());
   norm.group = world_.name;
   if (!world_.axis.empty()) norm.comm = {{world_.axis, "all_gather", kControlBytes, world_.name}};
-  add(std::move(norm));
-  // What the update of a unit needs is brought while those before it run.
-  std::deque<Staged> staged;
-  size_t issued = 0;
-  std::vector<int> trained;
-  for (const int u : own_)
-    if (layouts_[u].grad_total > 0) trained.push_back(u);
-  for (size_t i = 0; i < trained.size(); ++i) {
-    for (; issued < trained.size() && issued <= i + plan_.prefetch; ++issued) staged.push_back(stage(trained[issued]));
-    update(trained[i], std::move(staged.front()));
-    staged.pop_front();
-    land(plan_.prefetch == 0 ? 0 : 1);
-  }
-  land(0);
-}
-
-/// Brings the buffers of an update that rest elsewhere.
-Compiler::Staged Compiler::stage(int unit) {
-  Staged staged;
-  for (const auto& [part, at] : {std::pair(Part::parameters, &staged.parameters),
-                                 {Part::gradients, &staged.gradients},
-                                 {Part::states, &staged.states}}) {
-    if (tier(unit, part) == Tier::device || bytes(unit, part) == 0) continue;
-    std::vector<int> wait;
-    *at = arena_.take(bytes(unit, part), wait);
-    staged.wait.push_back(bring(part, unit, -1, *at, wait));
-  }
-  return staged;
-}
-
-void Compiler::update(int unit, Staged staged) {
-  Instruction in = make(Op::update, Lane::compute, unit, -1);
-  in.bytes = layouts_[unit].grad_shard * kElement;
-  in.slot = staged.parameters, in.grad = staged.gradients, in.scratch = staged.states;
-  in.wait = std::move(staged.wait);
-  const int at = add(std::move(in));
-  Flight flight;
-  if (staged.gradients >= 0) flight.push_back({staged.gradients, at});
-  for (const auto& [part, place] : {std::pair(Part::parameters, staged.parameters), {Part::states, staged.states}})
-    if (place >= 0) flight.push_back({place, send(part, unit, -1, place, {at})});
-  if (!flight.empty()) flights_.push_back(std::move(flight));
+  norm_ = add(std::move(norm));
 }
 
 }  // namespace tessera::plan

@@ -30,6 +30,7 @@ void Compiler::walk(const std::vector<Visit>& visits) {
   }
   int issued = 0;
   for (int v = 0; v < count; ++v) {
+    take_up(visits, v);
     for (; issued < count && issued <= v + plan_.prefetch; ++issued) {
       if (needs_gather[issued]) gather(visits[issued].unit, visits[issued].micro);
       if (!visits[issued].forward) fetch(visits[issued]);
@@ -40,6 +41,8 @@ void Compiler::walk(const std::vector<Visit>& visits) {
     if (!visits[v].weights && !stays(visits, v)) release(visits[v].unit, visits[v].micro);
     if (backward) reduce(visits[v], *backward);  // after the release: its receive buffer may take the slot's place
   }
+  update_due(0);
+  land(update_flights_, 0);
   land(0);
   for (const Lane lane : {Lane::send_next, Lane::send_prev}) drop_sent(lane);
   check_internal(arena_.empty() && host_.empty(), "plan.compile", "a slot is still taken at the end of the schedule");
@@ -47,6 +50,7 @@ void Compiler::walk(const std::vector<Visit>& visits) {
 
 void Compiler::gather(int unit, int micro) {
   Instruction in = make(Op::gather, Lane::gather, unit, micro);
+  if (const auto updated = updated_.find(unit); updated != updated_.end()) in.wait = {updated->second};
   const UnitLayout& layout = layouts_[unit];
   in.bytes = layout.total * kElement;
   in.frozen = in.bytes - layout.trained_bytes;

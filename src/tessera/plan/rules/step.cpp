@@ -2,12 +2,13 @@
 // an executor would run it, and each operation has one function.
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "tessera/plan/rules/arena_rules.h"
 #include "tessera/plan/rules/book.h"
+#include "tessera/plan/rules/message_rules.h"
 #include "tessera/plan/rules/order.h"
+#include "tessera/plan/rules/pending.h"
 #include "tessera/plan/rules/residency.h"
 #include "tessera/plan/rules/size_rules.h"
 #include "tessera/plan/rules/tier_rules.h"
@@ -21,24 +22,27 @@ using Recomputed = std::set<std::pair<int64_t, int>>;
 
 class StepRules {
  public:
-  StepRules(Book& book, const Pass& pass, SizeRules& sizes, const Recomputed& recomputed)
+  StepRules(Book& book, const Pass& pass, SizeRules& sizes, const Recomputed& recomputed, Pending& pending)
       : book_(book),
         pass_(pass),
         sizes_(sizes),
         recomputed_(recomputed),
+        pending_(pending),
         order_(book, pass),
         arena_(book, order_),
         host_(book, order_),
         tiers_(book, order_, arena_, host_),
         residency_(book, pass, order_, arena_, sizes),
+        messages_(book, pass, order_),
         outer_(book.units().size(), -1),
         unreduced_(book.units().size(), -1),
         shares_(book.units().size(), -1),
-        updated_(book.units().size(), -1) {}
+        updated_(book.units().size(), -1),
+        early_(book.units().size(), -1) {}
 
   void run() {
     for (int k = pass_.begin; k < pass_.end; ++k)
-      if (book_.unit(k) >= 0 && !is_message(k)) units_.insert(book_.unit(k));
+      if (book_.unit(k) >= 0 && !MessageRules::is(book_, k)) units_.insert(book_.unit(k));
     for (int k = pass_.begin; k < pass_.end; ++k)
       if (book_.in(k).op == Op::weight_grad) deferred_.insert({book_.unit(k), book_.in(k).micro});
     for (int k = pass_.begin; k < pass_.end; ++k) step(k);
@@ -83,13 +87,13 @@ class StepRules {
       case Op::stash:
         return book_.in(k).part == Part::activations ? stash(k) : leave(k);
       case Op::drop:
-        return is_message(k) ? forget(k) : drop(k);
+        return MessageRules::is(book_, k) ? messages_.forget(k) : drop(k);
       case Op::fetch:
-        return book_.in(k).part == Part::activations ? fetch(k) : tiers_.fetch(k);
+        return book_.in(k).part == Part::activations ? fetch(k) : tiers_.fetch(k, pending_.may_be(book_.unit(k)));
       case Op::send:
-        return send(k);
+        return messages_.send(k);
       case Op::recv:
-        return recv(k);
+        return messages_.recv(k);
       case Op::weight_grad:
         return weight_grad(k);
       case Op::compress:
@@ -97,12 +101,16 @@ class StepRules {
       case Op::expand:
         return expand(k);
       case Op::flush:
-        return;  // writes what update has left; its barriers are a matter of groups
+        return pending_.refuse(book_, k);  // writes what updates have left; its barriers are a matter of groups
     }
   }
 
   void gather(int k) {
     const Instruction& in = book_.in(k);
+    const int unit = book_.unit(k);
+    pending_.refuse_gather(book_, k);
+    unchanged(k);
+    if (updated_[unit] >= 0) after(k, updated_[unit], "the parameters may not be updated");
     if (in.scratch >= 0) {
       const bool inside = in.slot >= 0 && in.scratch >= in.slot && in.scratch < in.slot + in.bytes;
       if (!tiers_.present(k, Part::parameters))
@@ -114,7 +122,8 @@ class StepRules {
 
   void forward(int k) {
     residency_.use(k);
-    take_message(k, /*forward=*/true);
+    unchanged(k);
+    messages_.take(k, /*forward=*/true);
     Work& work = work_of(k);
     if (once(k, work.forward)) open_[book_.in(k).micro].push_back(k);
   }
@@ -136,6 +145,7 @@ class StepRules {
 
   void recompute(int k) {
     residency_.use(k);
+    unchanged(k);
     Work& work = work_of(k);
     if (work.forward < 0)
       book_.complain(k, "order", "has no forward to repeat; put the forward of this micro-batch before it");
@@ -147,9 +157,10 @@ class StepRules {
 
   void backward(int k) {
     residency_.use(k);
+    unchanged(k);
     Work& work = work_of(k);
     const auto output = output_.find(book_.in(k).micro);
-    const bool sent = take_message(k, /*forward=*/false) || gradients_.contains(book_.in(k).micro);
+    const bool sent = messages_.take(k, /*forward=*/false) || messages_.has_gradient(book_.in(k).micro);
     if (output != output_.end())
       after(k, output->second, "the gradient may not be there");
     else if (!sent)
@@ -197,49 +208,6 @@ class StepRules {
           k, "order",
           "is idle in a micro-batch that " + book_.at(work.forward) + " has run; a rank does one or the other");
     gradient(k, work);
-  }
-
-  // -- messages between stages -------------------------------------------------------------------------------------
-
-  bool is_message(int k) const { return book_.in(k).part == Part::message; }
-  static bool goes_forward(Lane lane) { return lane == Lane::send_next || lane == Lane::recv_prev; }
-
-  /// What is sent was made before: by the last forward (or backward) of its micro-batch in the list.
-  void send(int k) {
-    const bool forward = goes_forward(book_.in(k).lane);
-    int maker = -1;
-    for (int j = pass_.begin; j < k; ++j)
-      if (book_.in(j).op == (forward ? Op::forward : Op::backward) && book_.in(j).micro == book_.in(k).micro) maker = j;
-    if (maker < 0)
-      book_.complain(k, "order",
-                     std::string("sends what no ") + (forward ? "forward" : "backward") +
-                         " of this micro-batch has made; put it after that");
-    else
-      after(k, maker, "what it sends may not be there");
-    in_flight_[k] = -1;
-  }
-
-  /// The memory of what was sent is free.
-  void forget(int k) {
-    bool any = false;
-    for (int wait : book_.waits(k))
-      if (const auto found = in_flight_.find(wait); found != in_flight_.end()) any = true, once(k, found->second);
-    if (!any) book_.complain(k, "order", "frees what was sent and waits for no send; add that line to \"wait\"");
-  }
-
-  void recv(int k) {
-    const bool forward = goes_forward(book_.in(k).lane);
-    once(k, received_.try_emplace({book_.unit(k), book_.in(k).micro, forward}, -1).first->second);
-    if (!forward) gradients_.insert(book_.in(k).micro);
-  }
-
-  /// Line `k` uses what its unit was sent, if anything was.
-  bool take_message(int k, bool forward) {
-    const auto found = received_.find({book_.unit(k), book_.in(k).micro, forward});
-    if (found == received_.end()) return false;
-    after(k, found->second, "what it was sent may not be there");
-    used_.insert(found->second);
-    return true;
   }
 
   // -- lossy forms of activations ----------------------------------------------------------------------------------
@@ -338,6 +306,7 @@ class StepRules {
     if (book_.in(k).bytes == 0) return sizes_.gradient(k);  // nothing of the unit is trained
     if (norm_ >= 0)
       book_.complain(k, "order", "writes a gradient after " + book_.at(norm_) + " has counted them; move it before");
+    before_the_update(k);
     once(k, work.gradient);
     sizes_.gradient(k);
     if (sizes_.sharded(book_.unit(k)) && book_.in(k).grad < 0)
@@ -411,19 +380,25 @@ class StepRules {
     if (book_.in(k).part == Part::gradients && book_.in(k).lane == Lane::d2h) {
       after_gradients(k, unit);
       if (shares_[unit] >= 0) after(k, shares_[unit], "its share of the norm may not be taken");
-      if (int& open = unreduced_[unit]; open >= 0 && !tiers_.present(k, Part::gradients)) {
-        arena_.forget(open, book_.in(open).grad);  // the same bytes, under the name of what they are now
-        tiers_.make(open, Part::gradients, book_.in(open).grad, book_.in(k).bytes);
-        open = -1;
-      }
+      stays(k);
     }
     tiers_.stash(k);
+  }
+
+  /// A gradient that was written whole is a buffer like others from here on: the same bytes, under another name.
+  void stays(int k) {
+    int& open = unreduced_[book_.unit(k)];
+    if (open < 0 || book_.in(open).grad < 0 || tiers_.present(k, Part::gradients)) return;
+    arena_.forget(open, book_.in(open).grad);
+    tiers_.make(open, Part::gradients, book_.in(open).grad, book_.in(k).bytes);
+    open = -1;
   }
 
   /// The part of the norm that is taken while a gradient is on the device.
   void share(int k) {
     sizes_.shard(k);
     after_gradients(k, book_.unit(k));
+    before_the_update(k);
     if (outer_[book_.unit(k)] >= 0) after(k, outer_[book_.unit(k)], "the gradient is not summed over the replicas yet");
     once(k, shares_[book_.unit(k)]);
   }
@@ -431,6 +406,7 @@ class StepRules {
   void reduce_outer(int k) {
     sizes_.shard(k, "all_reduce");
     after_gradients(k, book_.unit(k));
+    before_the_update(k);
     once(k, outer_[book_.unit(k)]);
   }
 
@@ -438,6 +414,8 @@ class StepRules {
     bool replicated[2] = {false, false};  // of whole units, of sharded ones
     for (size_t unit = 0; unit < outer_.size(); ++unit)
       if (outer_[unit] >= 0) replicated[sizes_.sharded(static_cast<int>(unit))] = true;
+    pending_.refuse(book_, k);
+    all_or_none(k);
     for (int unit : units_) {
       if (outer_[unit] >= 0)
         after(k, outer_[unit], "that gradient is not summed over the replicas yet");
@@ -458,15 +436,66 @@ class StepRules {
 
   void update(int k) {
     sizes_.shard(k);
-    if (norm_ < 0)
+    const int unit = book_.unit(k);
+    bool left = false;  // the gradient is that of the step before
+    if (norm_ >= 0)
+      after(k, norm_, "the norm may not be known");
+    else if (has_gradient(unit))
+      update_in_backward(k);
+    else if (!(left = pending_.take(unit)))
       book_.complain(k, "order",
                      "has no norm before it, and the step is clipped by it; put the norm before all updates");
+    if (book_.in(k).lane == Lane::host) {
+      tiers_.use_at_rest(k, Part::gradients, /*changes=*/false, left);
+      for (const Part part : {Part::parameters, Part::states}) tiers_.use_at_rest(k, part, /*changes=*/true, left);
+    } else {
+      tiers_.use(k, Part::parameters, book_.in(k).slot, /*changes=*/true);
+      tiers_.use(k, Part::gradients, book_.in(k).grad, /*changes=*/false);
+      tiers_.use(k, Part::states, book_.in(k).scratch, /*changes=*/true);
+    }
+    once(k, updated_[unit]);
+  }
+
+  /// An update ahead of the norm of all: where nothing clips, its own gradient is all that it waits for.
+  void update_in_backward(int k) {
+    const int unit = book_.unit(k);
+    after_gradients(k, unit);
+    if (outer_[unit] >= 0) after(k, outer_[unit], "the gradient is not summed over the replicas yet");
+    if (shares_[unit] >= 0)
+      after(k, shares_[unit], "its share of the norm may not be taken");
     else
-      after(k, norm_, "the norm may not be known");
-    tiers_.use(k, Part::parameters, book_.in(k).slot, /*changes=*/true);
-    tiers_.use(k, Part::gradients, book_.in(k).grad, /*changes=*/false);
-    tiers_.use(k, Part::states, book_.in(k).scratch, /*changes=*/true);
-    once(k, updated_[book_.unit(k)]);
+      book_.complain(k, "order",
+                     "has no norm before it: the step may be clipped by that of all gradients; put the norm before all "
+                     "updates, or, where nothing clips, that of the unit before its update");
+    if (book_.in(k).grad >= 0) stays(k);
+    early_[unit] = k;
+  }
+
+  /// A norm that clips comes before every update: one that some updates did not wait for clips nothing, and none waits.
+  void all_or_none(int k) {
+    int early = -1, other = -1;
+    for (int unit : units_) {
+      if (early_[unit] >= 0)
+        early = early_[unit];
+      else if (has_gradient(unit))
+        other = unit;
+    }
+    if (early >= 0 && other >= 0)
+      book_.complain(early, "order",
+                     "comes before " + book_.at(k) + ", for which the update of " + book_.units()[other] +
+                         " waits; put all updates behind it, or each behind its own unit's backward");
+  }
+
+  /// What is written or counted here the update has not used yet.
+  void before_the_update(int k) {
+    if (const int update = early_[book_.unit(k)]; update >= 0)
+      book_.complain(k, "order", "comes after " + book_.at(update) + ", which has used the gradient; move it before");
+  }
+
+  /// Within a step all uses of parameters see the same.
+  void unchanged(int k) {
+    if (const int update = early_[book_.unit(k)]; update >= 0)
+      book_.complain(k, "order", "uses parameters that " + book_.at(update) + " has changed; move it before");
   }
 
   bool has_gradient(int unit) const {
@@ -492,20 +521,19 @@ class StepRules {
   void finish() {
     residency_.finish();
     tiers_.finish();
-    for (const auto& [key, recv] : received_)
-      if (!used_.contains(recv)) book_.complain(recv, "order", "receives what nothing uses; remove it on both ranks");
-    for (const auto& [send, drop] : in_flight_)
-      if (drop < 0) book_.complain(send, "order", "keeps its memory for ever; put a drop that waits for it after it");
+    messages_.finish();
     int gradient = -1;
     for (const auto& [key, work] : work_) {
       gradient = std::max(gradient, work.gradient);
       const bool sent = tiers_.rests_elsewhere(key.first, Part::gradients) && !sizes_.sharded(key.first);
-      if (work.gradient >= 0 && work.reduce < 0 && book_.in(work.gradient).grad >= 0 && !sent)
-        book_.complain(work.gradient, "order", "its gradient slot is never reduced; put its reduce after it");
-      if (work.gradient >= 0 && norm_ >= 0 && updated_[key.first] < 0)
-        book_.complain(norm_, "order",
-                       "counts the gradient of " + book_.units()[key.first] +
-                           ", which no update uses; put its update after this line");
+      if (work.gradient >= 0 && work.reduce < 0 && book_.in(work.gradient).grad >= 0) {
+        if (!sent)
+          book_.complain(work.gradient, "order", "its gradient slot is never reduced; put its reduce after it");
+        if (sent && unreduced_[key.first] == work.gradient)
+          book_.complain(work.gradient, "order", "its gradient slot is never sent back; put its stash after it");
+      }
+      if (work.gradient >= 0 && norm_ >= 0 && updated_[key.first] < norm_ && early_[key.first] < 0)
+        pending_.add(key.first, norm_);
     }
     for (const auto& [micro, forwards] : open_)
       for (int forward : forwards) book_.complain(forward, "order", "its result is used by no backward and no finish");
@@ -529,23 +557,22 @@ class StepRules {
   const Pass& pass_;
   SizeRules& sizes_;
   const Recomputed& recomputed_;
+  Pending& pending_;
   const Order order_;
   ArenaRules arena_, host_;
   TierRules tiers_;
   Residency residency_;
-  std::set<int> units_;                                 // that the pass names
-  std::vector<int> outer_;                              // per unit: the line that summed it over replicas
-  std::vector<int> unreduced_;                          // per unit: the line that began the gradient now being summed
-  std::vector<int> shares_;                             // per unit: the line that took its share of the norm
-  std::vector<int> updated_;                            // per unit: the line that did it
-  std::map<std::pair<int, int>, Work> work_;            // (unit, micro-batch)
-  std::map<int, std::vector<int>> open_;                // per micro-batch: forwards whose backward is to come, in order
-  std::map<int, int> output_;                           // per micro-batch: its loss or finish
-  std::map<std::tuple<int, int, bool>, int> received_;  // (unit, micro-batch, forward): its recv
-  std::set<int> used_;                                  // recvs that something used
-  std::set<std::pair<int, int>> deferred_;              // (unit, micro-batch) whose weights' gradients come later
-  std::set<int> gradients_;                             // micro-batches whose gradient was received
-  std::map<int, int> in_flight_;                        // by send: the drop of its memory
+  MessageRules messages_;
+  std::set<int> units_;                       // that the pass names
+  std::vector<int> outer_;                    // per unit: the line that summed it over replicas
+  std::vector<int> unreduced_;                // per unit: the line that began the gradient now being summed
+  std::vector<int> shares_;                   // per unit: the line that took its share of the norm
+  std::vector<int> updated_;                  // per unit: the line that did it
+  std::vector<int> early_;                    // per unit: the same line where it came before the norm of all
+  std::map<std::pair<int, int>, Work> work_;  // (unit, micro-batch)
+  std::map<int, std::vector<int>> open_;      // per micro-batch: forwards whose backward is to come, in order
+  std::map<int, int> output_;                 // per micro-batch: its loss or finish
+  std::set<std::pair<int, int>> deferred_;    // (unit, micro-batch) whose weights' gradients come later
   int norm_ = -1;
 };
 
@@ -556,10 +583,17 @@ void check_steps(Book& book) {
   for (int k = 0; k < static_cast<int>(book.lines().size()); ++k)
     if (book.in(k).op == Op::recompute) recomputed.insert({book.lines()[k].step, book.unit(k)});
   SizeRules sizes(book);
+  Pending pending;
+  int rank = -1;
   for (const Pass& pass : book.passes()) {
+    if (std::exchange(rank, pass.rank) != pass.rank) {
+      pending.end(book);
+      pending = Pending(/*in_the_middle=*/pass.step > 1);
+    }
     sizes.of_rank(pass.rank);
-    StepRules(book, pass, sizes, recomputed).run();
+    StepRules(book, pass, sizes, recomputed, pending).run();
   }
+  pending.end(book);
 }
 
 }  // namespace tessera::plan

@@ -20,13 +20,14 @@ class TierRules {
   TierRules(Book& book, const Order& order, ArenaRules& arena, ArenaRules& host)
       : book_(book), order_(order), arena_(arena), host_(host) {}
 
-  void fetch(int k) {
+  /// `left`: a gradient of the pass before may still be where it rests.
+  void fetch(int k, bool left = false) {
     const Instruction& in = book_.in(k);
     Buffer& buffer = of(k, in.part);
     if (in.lane == Lane::disk || in.host < 0) {  // from where it rests
       if (buffer.written >= 0)
         follow(k, buffer.written, "it may not have been written back yet");
-      else if (in.part == Part::gradients)  // all else was there before the pass
+      else if (in.part == Part::gradients && !left)  // all else was there before the pass
         book_.complain(k, "residency", "brings back a gradient that nothing has sent there; put a stash before it");
     }
     if (in.lane == Lane::disk) {
@@ -72,12 +73,12 @@ class TierRules {
   /// Line `k` uses the buffer at `at`: it must be there. What is changed belongs to `k` from then on and must be sent
   /// back; what is not, the arena has back when `k` is done.
   void use(int k, Part part, int64_t at, bool changes) {
-    Buffer& buffer = of(k, part);
     if (at < 0) {
-      if (buffer.owner >= 0)
-        book_.complain(k, "residency", "does not use what " + book_.at(buffer.owner) + " has brought for it");
+      if (const auto found = buffers_.find({book_.unit(k), part}); found != buffers_.end() && found->second.owner >= 0)
+        book_.complain(k, "residency", "does not use what " + book_.at(found->second.owner) + " has brought for it");
       return;
     }
+    Buffer& buffer = of(k, part);
     if (buffer.owner < 0 || buffer.at != at) {
       book_.complain(k, "residency",
                      "needs the unit's " + std::string(name(part)) + " at " + slot_text(at) +
@@ -90,6 +91,19 @@ class TierRules {
       buffer.owner = -1;
     }
     buffer.last = k;
+  }
+
+  /// Line `k` uses the buffer on the host, where it rests. `left` as in fetch.
+  void use_at_rest(int k, Part part, bool changes, bool left) {
+    Buffer& buffer = of(k, part);
+    if (buffer.owner >= 0)
+      book_.complain(k, "residency",
+                     "works on the host with what " + book_.at(buffer.owner) + " has in use; send it back first");
+    if (buffer.written >= 0)
+      follow(k, buffer.written, "it may not have been written back yet");
+    else if (part == Part::gradients && !left)
+      book_.complain(k, "residency", "uses a gradient on the host that nothing has sent there; put a stash before it");
+    if (changes) buffer.written = k;
   }
 
   /// Line `k` makes the buffer at `at`, `bytes` long, anew.

@@ -1,0 +1,102 @@
+// The optimiser: all units at the end of the step, each ahead of its next gather, or each behind its last reduction.
+#include "tessera/plan/compile/compiler.h"
+
+namespace tessera::plan {
+
+/// All updates in a row. What one needs is brought while those before it run.
+void Compiler::update_all() {
+  std::deque<Staged> staged;
+  size_t issued = 0;
+  std::vector<int> trained;
+  for (const int u : own_)
+    if (layouts_[u].grad_total > 0) trained.push_back(u);
+  for (size_t i = 0; i < trained.size(); ++i) {
+    for (; issued < trained.size() && issued <= i + plan_.prefetch; ++issued) staged.push_back(stage(trained[issued]));
+    update(trained[i], std::move(staged.front()));
+    staged.pop_front();
+    land(plan_.prefetch == 0 ? 0 : 1);
+  }
+  land(0);
+}
+
+/// Pending updates of the units that visit `v` and those gathered ahead of it use. Their buffers are brought one visit
+/// earlier: they travel while the visit before computes.
+void Compiler::take_up(const std::vector<Visit>& visits, int v) {
+  const int count = static_cast<int>(visits.size());
+  const auto is_next = [&](size_t index, int ahead) {
+    if (index >= pending_.size()) return false;
+    for (int w = v; w < count && w <= v + ahead; ++w)
+      if (visits[w].unit == pending_[index]) return true;
+    return false;
+  };
+  const int early = plan_.prefetch == 0 ? 0 : plan_.prefetch + 1;
+  while (is_next(updated_count_, plan_.prefetch) || is_next(staged_count_, early)) {
+    if (is_next(staged_count_, early)) {
+      staged_.push_back(stage(pending_[staged_count_++]));
+      if (plan_.prefetch > 0) continue;
+    }
+    const int unit = pending_[updated_count_++];
+    updated_[unit] = update(unit, std::move(staged_.front()));
+    staged_.pop_front();
+    land(plan_.prefetch == 0 ? 0 : 1);
+  }
+}
+
+/// The unit's gradient is whole, at `gradient` of the arena or (-1) where it stays: its update follows, one such unit
+/// later, so that neither the reduction nor what the update needs from elsewhere holds up the next backward.
+void Compiler::update_behind(int unit, int64_t gradient, int last) {
+  Due due{unit, stage(unit)};
+  due.staged.gradients = gradient;
+  due.staged.wait.push_back(last);
+  due_.push_back(std::move(due));
+  update_due(plan_.prefetch == 0 ? 0 : 1);
+}
+
+/// Updates the oldest units that wait for it, until at most `bound` are left.
+void Compiler::update_due(size_t bound) {
+  for (; due_.size() > bound; due_.pop_front()) update(due_.front().unit, std::move(due_.front().staged));
+  land(update_flights_, plan_.prefetch == 0 ? 0 : 1);
+}
+
+/// Brings the buffers of an update that rest elsewhere. On the host it finds them where they rest; in backward the
+/// gradient is there.
+Compiler::Staged Compiler::stage(int unit) {
+  Staged staged;
+  if (updates_on_host(unit)) return staged;
+  for (const auto& [part, at] : {std::pair(Part::parameters, &staged.parameters),
+                                 {Part::gradients, &staged.gradients},
+                                 {Part::states, &staged.states}}) {
+    if (part == Part::gradients && plan_.update == Update::in_backward) continue;
+    if (tier(unit, part) == Tier::device || bytes(unit, part) == 0) continue;
+    std::vector<int> wait;
+    *at = arena_.take(bytes(unit, part), wait);
+    staged.wait.push_back(bring(part, unit, -1, *at, wait));
+  }
+  return staged;
+}
+
+int Compiler::update(int unit, Staged staged) {
+  const bool on_host = updates_on_host(unit);
+  Instruction in = make(Op::update, on_host ? Lane::host : Lane::compute, unit, -1);
+  in.bytes = layouts_[unit].grad_shard * kElement;
+  in.slot = staged.parameters, in.grad = staged.gradients, in.scratch = staged.states;
+  in.wait = std::move(staged.wait);
+  if (on_host) {  // it changes what rests there: who brings it follows
+    if (norm_ >= 0) in.wait.push_back(norm_);
+    if (const auto sent = written_.find({unit, Part::gradients}); sent != written_.end())
+      in.wait.push_back(sent->second);
+    const int at = add(std::move(in));
+    for (const Part part : {Part::parameters, Part::gradients, Part::states}) written_[{unit, part}] = at;
+    return at;
+  }
+  const int at = add(std::move(in));
+  Flight flight;
+  if (staged.gradients >= 0) flight.push_back({staged.gradients, at});
+  for (const auto& [part, place] : {std::pair(Part::parameters, staged.parameters), {Part::states, staged.states}})
+    if (place >= 0) flight.push_back({place, send(part, unit, -1, place, {at})});
+  std::deque<Flight>& flights = plan_.update == Update::in_backward ? update_flights_ : flights_;
+  if (!flight.empty()) flights.push_back(std::move(flight));
+  return at;
+}
+
+}  // namespace tessera::plan
