@@ -181,6 +181,29 @@ bool forget_the_fetch(Edit& edit, Random& random) {
   return edit[use].in.op == Op::backward;
 }
 
+/// The first update behind a norm comes ahead of it.
+bool update_before_the_norm(Edit& edit, Random& random) {
+  const int norm = pick(edit, random, [](const Line& l) { return l.in.op == Op::norm && l.in.name.empty(); });
+  if (norm < 0) return false;
+  const int update = edit.find([](const Line& l) { return l.in.op == Op::update; }, norm);
+  if (update < 0 || edit[update].phase != "train" || edit[update].rank != edit[norm].rank ||
+      edit[update].step != edit[norm].step)
+    return false;
+  edit.move_behind(norm, update);
+  return true;
+}
+
+/// An update just in time comes behind the gather that it was to be ahead of.
+bool update_behind_the_gather(Edit& edit, Random& random) {
+  const int update = pick(edit, random, [](const Line& l) { return l.in.op == Op::update && l.phase == "train"; });
+  if (update < 0) return false;
+  const int gather =
+      edit.find([&](const Line& l) { return l.in.op == Op::gather && same_unit(l, edit[update]); }, update);
+  if (gather < 0 || edit[gather].phase != "train" || edit[gather].step != edit[update].step) return false;
+  edit.move_behind(update, gather);
+  return true;
+}
+
 bool add_to_nothing(Edit& edit, Random& random) {
   const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::backward && !l.in.add; });
   if (k >= 0) edit[k].in.add = true;
@@ -213,6 +236,8 @@ constexpr Mutation kMutations[] = {
     {"delete a reduce_outer", remove_one<Op::reduce_outer>},
     {"delete a norm", remove_one<Op::norm>},
     {"delete an update", remove_one<Op::update>},
+    {"move an update ahead of the norm", update_before_the_norm},
+    {"move an update behind its gather", update_behind_the_gather},
     {"move a gather behind its use", move_gather},
     {"swap two collectives of a rank", swap_collectives<true>},
     {"swap two collectives, but not their waits", swap_collectives<false>},
@@ -238,7 +263,7 @@ TEST(RandomPlans, EveryMutationIsRefused) {
       Plan plan = toy::random_plan(random, spec, 2);
       if (n % 3 == 0)  // some without tiers
         for (UnitPlan& unit : plan.units) unit = {Policy::keep, unit.strategy};
-      Edit edit(toy::run(spec, plan, 1, draw(random, 0, 2)));
+      Edit edit(toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2)));
       if (!mutation.apply(edit, random)) continue;
       ++applied;
       ASSERT_FALSE(check(edit.done()).empty()) << mutation.name << "\n"

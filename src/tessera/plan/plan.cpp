@@ -153,8 +153,9 @@ int64_t Plan::accumulation() const {
 }
 
 bool Plan::transient_gradient(const UnitLayout& layout, int unit) const {
+  if (update != Update::in_backward || layout.grad_total == 0) return false;
   const UnitPlan& plan = units[static_cast<size_t>(unit)];
-  if (update != Update::in_backward || plan.gradients != Tier::device || layout.grad_total == 0) return false;
+  if (plan.gradients != Tier::device) return false;
   return accumulation() == 1 || (layout.sharded && plan.reduces_once());
 }
 

@@ -183,6 +183,7 @@ std::string plan_json(const Planned& planned) {
   Json parts = Json::object();
   for (const PartRow& part : kParts) parts[part.name] = memory.by_part.*part.bytes;
   const plan::StepSeconds& step = planned.prediction.step;
+  const auto& units = planned.plan().units;
   Json json = {
       {"fits", planned.choice.fits},
       {"mesh", mesh},
@@ -190,6 +191,11 @@ std::string plan_json(const Planned& planned) {
       {"model",
        {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.all_tokens()}}},
       {"summary", planned.plan().summary()},
+      {"update",
+       {{"when", std::string(name(planned.plan().update))},
+        {"units_on_host", std::count_if(units.begin(), units.end(),
+                                        [](const plan::UnitPlan& u) { return u.update_on == plan::Tier::host; })},
+        {"threads", planned.plan().update_threads}}},
       {"profile", planned.machine.profile.name},
       {"device",
        {{"peak_bytes", memory.peak},
