@@ -181,8 +181,9 @@ std::string why_not_in_backward(const Recipe& recipe, plan::ParamType compute, p
 void check_gated(const Job& job, plan::Update update, const std::string& where) {
   if (job.experts.gated && update != plan::Update::end)
     throw UserError(Exit::usage, where,
-                    "\"" + std::string(name(update)) + "\" with experts.router = \"gate\": each expert's updates end its "
-                    "own part of the step",
+                    "\"" + std::string(name(update)) +
+                        "\" with experts.router = \"gate\": each expert's updates end its "
+                        "own part of the step",
                     "use \"end\"");
 }
 

@@ -27,6 +27,7 @@
 #include "tessera/train/objective.h"
 #include "tessera/train/plan_view.h"
 #include "tessera/train/progress.h"
+#include "tessera/train/rank_files.h"
 #include "tessera/train/rank_watch.h"
 #include "tessera/train/run_log.h"
 #include "tessera/train/run_plan.h"
@@ -505,35 +506,12 @@ class Trainer {
     lines.close();
     comm_.barrier();
     if (rank_ == 0) {
-      if (!trace_.empty()) join_ranks(trace_);
-      join_ranks(schedule);
-      checkpoint::write_text((out_ / "trace.json").string(), plan_trace(planned(), lines_of_run(schedule)));
+      if (!trace_.empty()) join_rank_files(trace_, place_.world);
+      join_rank_files(schedule, place_.world);
+      checkpoint::write_text((out_ / "trace.json").string(), plan_trace(planned(), lines_of(schedule)));
       write_run_report({out_}, out_ / "report.html");
     }
     comm_.barrier();
-  }
-
-  /// Of the file of all ranks.
-  static std::vector<std::string> lines_of_run(const std::string& file) {
-    std::vector<std::string> all;
-    std::ifstream in(file);
-    for (std::string line; std::getline(in, line);) all.push_back(line);
-    return all;
-  }
-
-  /// FILE from FILE.rank-0, FILE.rank-1, ..., which go.
-  void join_ranks(const std::string& file) const {
-    std::ofstream out(file, std::ios::trunc | std::ios::binary);
-    for (int r = 0; r < place_.world; ++r) {
-      const std::string part = file + ".rank-" + std::to_string(r);
-      std::ifstream in(part, std::ios::binary);
-      if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
-      in.close();
-      fs::remove(part);
-    }
-    out.flush();
-    if (!out)
-      throw UserError(Exit::disk, "train.trace", file + ": cannot be written", "free space or choose another file");
   }
 
   Recipe recipe_;

@@ -1,0 +1,14 @@
+#pragma once
+// Files that every rank writes a part of: FILE.rank-0, FILE.rank-1, ...
+//
+//   join_rank_files(out / "schedule.jsonl", world);           // on one rank, when all have written theirs
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+/// FILE from its parts, which go. Throws UserError (disk) when it cannot be written.
+void join_rank_files(const std::string& file, int world);
+std::vector<std::string> lines_of(const std::string& file);
+
+}  // namespace tessera::train
