@@ -138,9 +138,9 @@ TEST(DeepSpeed, EachStageTrainsWithItsOffloadToTheSameLoss) {
 
 TEST(DeepSpeed, WhatCannotBeHadStopsTheRunWithItsReason) {
   const Release& r = release();
-  const std::string fp16 = r.file("fp16.json", R"({"fp16": {"enabled": true}, "wandb": {"enabled": true}})");
-  expect_words(r.tessera({"train", r.recipe(), "--deepspeed", fp16}), 2,
-               {"fp16.enabled", "wandb.enabled", "cannot be had"});
+  const std::string apex = r.file("apex.json", R"({"amp": {"enabled": true}, "wandb": {"enabled": true}})");
+  expect_words(r.tessera({"train", r.recipe(), "--deepspeed", apex}), 2,
+               {"amp.enabled", "wandb.enabled", "cannot be had"});
   const std::string batch =
       r.file("batch.json",
              R"({"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1})");

@@ -1,5 +1,7 @@
 // Many layouts, each against one rank: the loss of every step, the weights at the end, the memory that was predicted.
 // `make test` runs a share of each table, `make test-all` all of it.
+#include <optional>
+
 #include "layout_table.h"
 #include "matrix.h"
 
@@ -17,7 +19,8 @@ const TinyRun& shared() {
 struct Training {
   std::string name;
   std::vector<std::string> flags;
-  Bounds bounds = {};
+  std::optional<Bounds> bounds = Bounds{};  ///< of the final weights; nothing: they are not compared
+  double loss = kSameLoss;                  ///< how far the loss of a step may be, relatively
 };
 
 void train(int ranks, const std::string& name, const Training& training, const std::vector<std::string>& more) {
@@ -46,8 +49,8 @@ void check(const std::string& matrix, const Training& training, const std::vecto
     train(layout.ranks, here, training, layout.flags);
     const auto steps = shared().metrics(here);
     if (::testing::Test::HasFatalFailure()) return;
-    expect_same_curve(shared().metrics(one), steps, kSteps);
-    expect_same_weights(shared(), one, here, start, training.bounds);
+    expect_same_curve(shared().metrics(one), steps, kSteps, training.loss);
+    if (training.bounds) expect_same_weights(shared(), one, here, start, *training.bounds);
     if (!steps.empty()) expect_as_planned(steps.back(), layout.mesh);
   }
 }
@@ -181,7 +184,7 @@ Training adapters(const std::string& name, std::vector<std::string> more = {}) {
   std::vector<std::string> flags = {"--train.mode", "lora", "--model.path",         shared().out("base") + "/model",
                                     "--lora.rank",  "4",    "--train.global_batch", "3"};
   flags.insert(flags.end(), more.begin(), more.end());
-  return {name, flags, {.of_largest = 1}};  // B begins as zero: its largest value is its move
+  return {name, flags, Bounds{.of_largest = 1}};  // B begins as zero: its largest value is its move
 }
 
 TEST(LayoutMatrix, AdaptersOfAFrozenBaseAreTheSame) { check("layouts with LoRA", adapters("lora"), kWithAdapters); }
@@ -193,6 +196,68 @@ TEST(LayoutMatrix, AdaptersWithDropoutAndMagnitudesAreTheSame) {
   check("layouts with DoRA", adapters("dora", {"--lora.dora", "true"}),
         {"dp_shard=2", "sp=2", "cp=2 --plan.recompute all", "pp=2 --train.micro_batch 1",
          "pp=2 --train.micro_batch 1 --plan.pipeline zero_bubble"});
+}
+
+/// Of 16 bits a layout rounds at other places: partial sums of tp, micro-batches of other shapes, keys in other blocks.
+/// A rounding is 2^-9 of a value in bf16; a loss is a mean over thousands, and Adam amplifies what differs, step by
+/// step, most where a gradient is nearly zero, which is why weights are not compared. kHalfLoss is five times the worst
+/// seen over the tables, and 500 times what fp32 is held to.
+constexpr double kHalfLoss = 1e-3;
+
+const std::vector<std::string> kIn16Bits = {
+    "dp_shard=2",
+    "sp=2",
+    "sp=2 --plan.recompute all --train.micro_batch 1",
+    "sp=4 --plan.states host",
+    "cp=2",
+    "cp=2 --plan.activations offload",
+    "cp=3 --plan.recompute all",
+    "tp=2",
+    "tp=2 --plan.recompute 2 --train.micro_batch 1",
+    "tp=4",
+    "cp=2,sp=2",
+    "cp=2,tp=2 --plan.recompute all",
+    "sp=2,tp=2",
+    "dp_shard=2,cp=2 --plan.masters split",
+    "pp=2,sp=2 --train.micro_batch 1 --plan.pipeline 1f1b",
+    "pp=2,tp=2 --train.micro_batch 1 --plan.pipeline zero_bubble",
+    "dp_shard=2,cp=2,tp=2 --plan.prefetch 2",
+};
+
+TEST(LayoutMatrix, ComputingIn16BitsIsTheSameWithinItsRounding) {
+  const Training bf16 = {
+      "bf16", {"--train.global_batch", "3", "--plan.compute_dtype", "bf16"}, std::nullopt, kHalfLoss};
+  check("layouts in bf16", bf16, kIn16Bits);
+}
+
+TEST(LayoutMatrix, AdaptersIn16BitsAreTheSameWithinTheirRounding) {
+  Training bf16 = adapters("lora-bf16", {"--plan.compute_dtype", "bf16"});
+  bf16.bounds.reset(), bf16.loss = kHalfLoss;
+  check("layouts with LoRA in bf16", bf16, kWithAdapters);
+  Training dropout = adapters("lora-fp16", {"--plan.compute_dtype", "fp16", "--lora.dropout", "0.2"});
+  dropout.bounds.reset(), dropout.loss = kHalfLoss;
+  check("layouts with LoRA and dropout in fp16", dropout,
+        {"dp_shard=2", "sp=2 --plan.recompute all", "cp=3", "tp=2", "cp=2,tp=2 --plan.recompute all",
+         "pp=2 --train.micro_batch 1 --plan.pipeline zero_bubble"});
+}
+
+/// Blocks of 256 elements belong to the tensor, not to a shard: whoever holds them, they are the same. tp alone cuts
+/// what they are made of (docs/lora.md).
+TEST(LayoutMatrix, AdaptersOfABaseIn8BitsAreTheSame) {
+  const std::vector<std::string> layouts = {"dp_shard=2 --plan.strategy full_shard",
+                                            "dp_shard=3 --plan.parameters host",
+                                            "dp_replicate=2 --plan.strategy no_shard",
+                                            "sp=2 --plan.recompute all",
+                                            "cp=3",
+                                            "pp=2 --train.micro_batch 1 --plan.pipeline zero_bubble",
+                                            "dp_shard=2,cp=2"};
+  check("layouts with a base in int8", adapters("int8", {"--lora.base_dtype", "int8"}), layouts);
+  check("layouts with a base in fp8", adapters("fp8", {"--lora.base_dtype", "fp8"}), layouts);
+  check("layouts with a base in bf16", adapters("base-bf16", {"--lora.base_dtype", "bf16"}),
+        {"dp_shard=2", "tp=2", "sp=2,tp=2 --plan.parameters host"});
+  Training cut = adapters("int8-cut", {"--lora.base_dtype", "int8"});
+  cut.bounds.reset(), cut.loss = 1e-3;
+  check("layouts that cut a base in int8", cut, {"tp=2", "dp_shard=2,tp=2 --plan.recompute all"});
 }
 
 TEST(LayoutMatrix, MagnitudesOfRowsThatTpCutsAreRefused) {

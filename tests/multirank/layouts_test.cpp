@@ -182,26 +182,28 @@ TEST(SequenceParallel, HeadsThatSpDoesNotDivideAreRefusedWithTheNearestValues) {
 
 /// Bytes of the formulas in docs/layouts.md, "Bytes a rank sends", for the tiny model and one sample a micro-batch.
 struct Formula {
-  static constexpr int64_t kDim = 64, kHeads = 4, kBlocks = 3, kText = 16, kBytes = 4, kRanks = 2;
+  static constexpr int64_t kDim = 64, kHeads = 4, kBlocks = 3, kText = 16, kRanks = 2;
   int64_t tokens, parameters;
+  int64_t element = 4;  ///< bytes of what blocks compute in; sums are fp32
 
-  int64_t rows(int64_t count) const { return count * kDim * kBytes; }
+  int64_t rows(int64_t count) const { return count * kDim * element; }
+  int64_t rows_of_sums(int64_t count) const { return count * kDim * 4; }
   int64_t half() const { return tokens / kRanks; }
   int64_t ulysses() const {
     const int64_t forward = 3 * rows(half()) / 2 + rows(half()) / 2;
-    const int64_t backward = half() * (kDim + kHeads) * kBytes / 2 + 3 * rows(half()) / 2;
+    const int64_t backward = (rows(half()) + half() * kHeads * 4) / 2 + 3 * rows(half()) / 2;
     return kBlocks * (forward + backward);
   }
-  int64_t ring() const { return kBlocks * (2 + 2 + 2) * rows(half()); }
+  int64_t ring() const { return kBlocks * (2 * (1 + 1) * rows(half()) + 2 * rows_of_sums(half())); }
   /// Three gathers and three sums a block and pass, q and k of both attentions normed over the full width.
   int64_t tensor() const {
     const int64_t norms = 4 * (3 * half() * kRanks + kText);
     return kBlocks * 2 * (6 * rows(half()) + norms);
   }
-  int64_t pipeline(int64_t micros) const { return micros * (rows(tokens) + rows(1 + 6 + kText)); }
-  /// A gather or a reduction of everything.
-  int64_t shards() const { return parameters * kBytes * (kRanks - 1) / kRanks; }
-  int64_t replicas() const { return parameters * kBytes; }
+  int64_t pipeline(int64_t micros) const { return micros * (rows_of_sums(tokens) + rows_of_sums(1 + 6 + kText)); }
+  /// A gather and a reduction of everything.
+  int64_t shards() const { return parameters * (element + 4) * (kRanks - 1) / kRanks; }
+  int64_t replicas() const { return parameters * 4; }
 };
 
 struct AxisTraffic {
@@ -210,22 +212,32 @@ struct AxisTraffic {
   std::vector<std::string> ops;  ///< whose bytes the formula gives
   int64_t (*formula)(const Formula&);
   bool padded;  ///< parameters are rounded up to whole blocks of 256
+  const char* type = "fp32";
 };
 
 class Traffic : public ::testing::TestWithParam<AxisTraffic> {};
 
 TEST_P(Traffic, IsWhatTheFormulaTheScheduleAndTheExecutorSay) {
   const AxisTraffic& here = GetParam();
-  const std::string run = std::string("traffic-") + here.axis;
-  std::vector<std::string> flags = {
-      "--run.steps",      "3",    "--train.micro_batch", "1",   "--mesh", here.axis + std::string("=2"),
-      "--plan.recompute", "none", "--plan.activations",  "keep"};
+  const std::string run = std::string("traffic-") + here.axis + here.type;
+  std::vector<std::string> flags = {"--run.steps",
+                                    "3",
+                                    "--train.micro_batch",
+                                    "1",
+                                    "--mesh",
+                                    here.axis + std::string("=2"),
+                                    "--plan.recompute",
+                                    "none",
+                                    "--plan.activations",
+                                    "keep",
+                                    "--plan.compute_dtype",
+                                    here.type};
   flags.insert(flags.end(), here.flags.begin(), here.flags.end());
   const Result r = shared().train(2, run, flags);
   ASSERT_EQ(r.code, 0) << r.output;
   const auto step = shared().metrics(run).back();
   const auto plan = nlohmann::json::parse(std::ifstream(shared().out(run) + "/plan.json"));
-  const Formula formula{plan["model"]["tokens"], plan["model"]["parameters"]};
+  const Formula formula{plan["model"]["tokens"], plan["model"]["parameters"], here.type == std::string("fp32") ? 4 : 2};
   ASSERT_EQ(formula.tokens % 2, 0);
   for (int rank = 0; rank < 2; ++rank) {
     int64_t declared = 0, of_formula = 0;
@@ -254,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(, Traffic,
                                                        {"--train.global_batch", "2", "--plan.strategy",
                                                         "shard_grad_op"},
                                                        {"gather", "reduce"},
-                                                       [](const Formula& f) { return 2 * f.shards(); },
+                                                       [](const Formula& f) { return f.shards(); },
                                                        true},
                                            AxisTraffic{"dp_replicate",
                                                        {"--train.global_batch", "2"},
@@ -281,6 +293,34 @@ INSTANTIATE_TEST_SUITE_P(, Traffic,
                                                        {"send"},
                                                        [](const Formula& f) { return f.pipeline(2); },
                                                        false}),
+                         [](const auto& info) { return std::string(info.param.axis); });
+
+INSTANTIATE_TEST_SUITE_P(In16Bits, Traffic,
+                         ::testing::Values(AxisTraffic{"dp_shard",
+                                                       {"--train.global_batch", "2", "--plan.strategy",
+                                                        "shard_grad_op"},
+                                                       {"gather", "reduce"},
+                                                       [](const Formula& f) { return f.shards(); },
+                                                       true,
+                                                       "bf16"},
+                                           AxisTraffic{"sp",
+                                                       {"--train.global_batch", "1"},
+                                                       {"forward", "backward"},
+                                                       [](const Formula& f) { return f.ulysses(); },
+                                                       false,
+                                                       "bf16"},
+                                           AxisTraffic{"cp",
+                                                       {"--train.global_batch", "1"},
+                                                       {"forward", "backward"},
+                                                       [](const Formula& f) { return f.ring(); },
+                                                       false,
+                                                       "bf16"},
+                                           AxisTraffic{"tp",
+                                                       {"--train.global_batch", "1"},
+                                                       {"forward", "backward"},
+                                                       [](const Formula& f) { return f.tensor(); },
+                                                       false,
+                                                       "fp16"}),
                          [](const auto& info) { return std::string(info.param.axis); });
 
 TEST(Layouts, ARunLeavesATraceWithPredictedAndMeasuredLanes) {

@@ -95,14 +95,15 @@ TEST(HalvesOfShards, TakeLessThanFp32WhereParametersAreSharded) {
   EXPECT_LT(peak_of(sharded, "halves-16", "bf16"), peak_of(sharded, "halves-32", "fp32"));
 }
 
-INSTANTIATE_TEST_SUITE_P(, Halves,
-                         ::testing::Values(Case{"two", 2, {}}, Case{"recompute", 2, {"--plan.recompute", "all"}},
-                                           Case{"offload", 2, {"--plan.activations", "offload"}},
-                                           Case{"stages",
-                                                2,
-                                                {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.pipeline",
-                                                 "zero_bubble"}}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    , Halves,
+    ::testing::Values(
+        Case{"two", 2, {}}, Case{"recompute", 2, {"--plan.recompute", "all"}},
+        Case{"offload", 2, {"--plan.activations", "offload"}}, Case{"ulysses_in_ring", 4, {"--mesh", "cp=2,sp=2"}},
+        Case{"ring", 3, {"--mesh", "cp=3", "--plan.recompute", "2"}},
+        Case{"features", 2, {"--mesh", "tp=2", "--plan.recompute", "2"}},
+        Case{"stages", 2, {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.pipeline", "zero_bubble"}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 /// Stages of a pipeline differ in what they hold; each is predicted.
 class Pipelines : public Memory {};

@@ -38,6 +38,42 @@ TEST(AttentionParts, OfTwoBlocksOfKeysMergeToTheWhole) {
   EXPECT_LE((dq - all.q).abs().max().item<float>(), 2e-6);
 }
 
+// Operands of 16 bits, sums of fp32: nothing is rounded on the way, so the bound is that of fp32.
+TEST(AttentionParts, OfOperandsOf16BitsAreAddedUpInFp32) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    at::manual_seed(3);
+    const auto drawn = [&](int64_t rows) { return at::randn({rows, kWidth}).to(type); };
+    const Tensor q = drawn(kQueries), k = drawn(kKeys), v = drawn(kKeys), d_out = drawn(kQueries);
+    const auto run = [&](at::ScalarType operands, int64_t cut) {
+      const Tensor qs = q.to(operands), ks = k.to(operands), vs = v.to(operands), up = d_out.to(operands);
+      const auto result = [] { return AttentionResult{at::empty({kQueries, kWidth}), at::empty({kHeads, kQueries})}; };
+      const AttentionResult sum = result(), part = result();
+      const std::vector<std::pair<int64_t, int64_t>> blocks = {{0, cut}, {cut, kKeys - cut}};
+      for (const auto& [first, count] : blocks) {
+        if (count == 0) continue;
+        attention_forward({qs, ks.narrow(0, first, count), vs.narrow(0, first, count)}, kHeads, {0, kQueries},
+                          {0, count}, first == 0 ? sum : part);
+        if (first > 0) merge_attention(sum, part, kHeads);
+      }
+      const Tensor delta = attention_delta(sum.out, up.to(at::kFloat), kHeads);
+      const AttentionInputs sums = {at::zeros({kQueries, kWidth}), at::empty({kKeys, kWidth}),
+                                    at::empty({kKeys, kWidth})};
+      for (const auto& [first, count] : blocks) {
+        if (count == 0) continue;
+        const Tensor dq = at::empty({kQueries, kWidth});
+        attention_backward({qs, ks.narrow(0, first, count), vs.narrow(0, first, count)}, up, sum.lse, delta, kHeads,
+                           {0, kQueries}, {0, count},
+                           {dq, sums.k.narrow(0, first, count), sums.v.narrow(0, first, count)});
+        sums.q.add_(dq);
+      }
+      return std::vector<Tensor>{sum.out, sum.lse, sums.q, sums.k, sums.v};
+    };
+    const auto whole = run(at::kFloat, kKeys), blocks = run(type, 37);
+    for (size_t i = 0; i < whole.size(); ++i)
+      EXPECT_LE((whole[i] - blocks[i]).abs().max().item<float>(), 3e-6) << "result " << i;
+  }
+}
+
 TEST(AttentionParts, ASampleWithoutQueriesLeavesItsKeysWithoutGradient) {
   at::manual_seed(2);
   const Tensor q = at::randn({8, kWidth}).requires_grad_(), k = at::randn({12, kWidth}).requires_grad_(),

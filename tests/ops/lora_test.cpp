@@ -1,10 +1,12 @@
-// Frozen linears with and without an adapter, in every form of the base, against plain ATen in doubles.
+// Frozen linears with and without an adapter, in every form of the base, in fp32 and in 16 bits, against plain ATen in
+// doubles.
 #include "tessera/ops/lora.h"
 
 #include <gtest/gtest.h>
 
 #include "byte_count.h"
 #include "tessera/ops/frozen.h"
+#include "tessera/ops/half.h"
 #include "tessera/ops/reference.h"
 
 namespace tessera::testing {
@@ -21,7 +23,11 @@ struct Case {
   at::ScalarType form = at::kFloat;
   bool adapter = true, gelu = false, dora = false, bias = true;
   double dropout = 0;
+  at::ScalarType type = at::kFloat;  ///< of input, result, bias and pair; of a base that has no other form
+  at::ScalarType input = type;
 };
+
+constexpr at::ScalarType kBf16 = at::kBFloat16;
 
 const Case kCases[] = {
     {"pair"},
@@ -37,22 +43,40 @@ const Case kCases[] = {
     {"frozen", at::kFloat, false},
     {"frozen_gelu", at::kFloat, false, true},
     {"frozen_int8", at::kChar, false},
+    {.name = "half_pair", .type = kBf16},
+    {.name = "half_pair_fp16", .type = at::kHalf},
+    {.name = "half_pair_gelu", .gelu = true, .type = kBf16},
+    {.name = "half_pair_without_bias", .bias = false, .type = kBf16},
+    {.name = "half_pair_dropout_gelu", .gelu = true, .dropout = 0.25, .type = kBf16},
+    {.name = "half_pair_int8", .form = at::kChar, .type = kBf16},
+    {.name = "half_pair_fp8_dropout", .form = at::kFloat8_e4m3fn, .dropout = 0.25, .type = at::kHalf},
+    {.name = "half_pair_of_an_fp32_input", .type = kBf16, .input = at::kFloat},
+    {.name = "half_dora", .dora = true, .type = kBf16},
+    {.name = "half_dora_gelu_int8", .form = at::kChar, .gelu = true, .dora = true, .type = kBf16},
+    {.name = "half_frozen", .adapter = false, .type = kBf16},
+    {.name = "half_frozen_gelu_int8", .form = at::kChar, .adapter = false, .gelu = true, .type = kBf16},
 };
+
+/// Of the largest value: what fp32 sums leave, and of 16 bits the one rounding of a result.
+double bound_of(at::ScalarType type) { return type == at::kFloat ? 5e-6 : type == at::kHalf ? 1.0 / 2048 : 1.0 / 256; }
 
 Tensor random(at::IntArrayRef shape, int seed) {
   return at::randn(shape, at::detail::createCPUGenerator(seed), at::kFloat);
 }
 
-WeightSite trained(const Tensor& value) { return {value, at::full_like(value, NAN), true}; }
+/// A parameter as it is gathered, and its gradient in fp32.
+WeightSite trained(const Tensor& value, at::ScalarType type) {
+  return {value.to(type), at::full_like(value, NAN), true};
+}
 
 /// The operands of a case, and the mask its dropout makes.
 struct Fixture {
   explicit Fixture(const Case& c) : what(c) {
-    weight = ops::freeze(random({kOut, kIn}, 1) / 10, c.form);
-    bias.value = random({kOut}, 2);
-    a = trained(random({kRank, kIn}, 3) / 10);
-    b = trained(random({kOut, kRank}, 4));
-    magnitude = trained(random({kOut}, 5).abs() + 0.5);
+    weight = ops::freeze(random({kOut, kIn}, 1) / 10, c.form == at::kFloat ? c.type : c.form);
+    bias.value = random({kOut}, 2).to(c.type);
+    a = trained(random({kRank, kIn}, 3) / 10, c.type);
+    b = trained(random({kOut, kRank}, 4), c.type);
+    magnitude = trained(random({kOut}, 5).abs() + 0.5, c.type);
     adapter.a = &a, adapter.b = &b, adapter.scale = kScale;
     if (c.dora) adapter.magnitude = &magnitude;
     adapter.dropout = {.p = c.dropout, .seed = 7, .step = 3, .site = 11, .runs = {{0, 100, 5, 0}, {100, 300, 9, 40}}};
@@ -65,7 +89,7 @@ struct Fixture {
   }
   Tensor run(const Tensor& x) {
     return ops::frozen_linear(x, weight, what.bias ? &bias : nullptr, what.adapter ? &adapter : nullptr, anchor,
-                              what.gelu);
+                              what.gelu, what.type);
   }
   Tensor mask() const {
     if (what.dropout == 0) return {};
@@ -80,11 +104,14 @@ struct Fixture {
   Tensor anchor;
 };
 
-void expect_close(const Tensor& got, const Tensor& expected, const std::string& what) {
+double distance(const Tensor& got, const Tensor& expected) {
+  return (got.to(at::kDouble) - expected).abs().max().item<double>() / expected.abs().max().item<double>();
+}
+
+void expect_close(const Tensor& got, const Tensor& expected, const std::string& what, double bound) {
   ASSERT_TRUE(got.defined()) << what;
   ASSERT_EQ(got.sizes(), expected.sizes()) << what;
-  EXPECT_LE((got.to(at::kDouble) - expected).abs().max().item<double>(), 5e-6 * expected.abs().max().item<double>())
-      << what;
+  EXPECT_LE(distance(got, expected), bound) << what;
 }
 
 class FrozenLinear : public ::testing::TestWithParam<Case> {};
@@ -93,7 +120,8 @@ TEST_P(FrozenLinear, ValuesAndGradientsEqualTheReference) {
   const Case& c = GetParam();
   Fixture f(c);
   const auto leaf = [](const Tensor& t) { return t.to(at::kDouble).detach().clone().requires_grad_(); };
-  const Tensor x = random({kTokens, kIn}, 6), dy = random({kTokens, kOut}, 7);
+  const Tensor x = random({kTokens, kIn}, 6).to(c.input), dy = random({kTokens, kOut}, 7).to(c.type);
+  const double exact = bound_of(at::kFloat), rounded = bound_of(c.type), of_input = bound_of(c.input);
   const Tensor rx = leaf(x), ra = leaf(f.a.value), rb = leaf(f.b.value), rm = leaf(f.magnitude.value),
                w = f.widened().to(at::kDouble), bias = c.bias ? f.bias.value.to(at::kDouble) : Tensor();
   const Tensor expected =
@@ -105,20 +133,23 @@ TEST_P(FrozenLinear, ValuesAndGradientsEqualTheReference) {
     f.a.fresh = f.b.fresh = f.magnitude.fresh = true;
     const Tensor fx = x.clone().requires_grad_();
     Tensor y = f.run(ours_alone ? fx.clone() : fx);
-    expect_close(y.detach(), expected.detach(), "value");
+    expect_close(y.detach(), expected.detach(), "value", rounded);
     std::vector<Tensor> inputs = {fx};
     if (c.adapter) inputs.push_back(f.anchor);
     const auto grads = torch::autograd::grad({y}, inputs, {dy}, true, false, true);
-    expect_close(grads[0], rx.grad(), "gradient of x");
+    EXPECT_EQ(y.scalar_type(), c.type);
+    EXPECT_EQ(grads[0].scalar_type(), c.input);
+    expect_close(grads[0], rx.grad(), "gradient of x", of_input);
     if (!c.adapter) continue;
-    expect_close(f.a.grad, ra.grad(), "gradient of A");
-    expect_close(f.b.grad, rb.grad(), "gradient of B");
-    if (c.dora) expect_close(f.magnitude.grad, rm.grad(), "gradient of the magnitude");
+    expect_close(f.a.grad, ra.grad(), "gradient of A", exact);
+    expect_close(f.b.grad, rb.grad(), "gradient of B", exact);
+    // of the result as it was rounded
+    if (c.dora) expect_close(f.magnitude.grad, rm.grad(), "gradient of the magnitude", rounded);
     if (ours_alone) continue;
     torch::autograd::grad({y}, inputs, {dy}, true, false, true);
-    expect_close(f.a.grad, 2 * ra.grad(), "the second gradient of A is added");
-    expect_close(f.b.grad, 2 * rb.grad(), "the second gradient of B is added");
-    if (c.dora) expect_close(f.magnitude.grad, 2 * rm.grad(), "the second gradient of the magnitude is added");
+    expect_close(f.a.grad, 2 * ra.grad(), "the second gradient of A is added", exact);
+    expect_close(f.b.grad, 2 * rb.grad(), "the second gradient of B is added", exact);
+    if (c.dora) expect_close(f.magnitude.grad, 2 * rm.grad(), "the second gradient of the magnitude is added", rounded);
   }
 }
 
@@ -132,7 +163,9 @@ TEST_P(FrozenLinear, MetaTensorsTakeTheBytesOfTheRealOnes) {
     };
     for (WeightSite* s : {&f.weight, &f.bias, &f.a, &f.b, &f.magnitude}) move(*s);
     f.anchor = at::zeros({1}, device).requires_grad_();
-    const Tensor x = at::zeros({kTokens, kIn}, device).requires_grad_(), dy = at::zeros({kTokens, kOut}, device);
+    const auto of = [&](at::ScalarType type) { return at::TensorOptions(type).device(device); };
+    const Tensor x = at::zeros({kTokens, kIn}, of(c.input)).requires_grad_(),
+                 dy = at::zeros({kTokens, kOut}, of(c.type));
     ByteCount count(device.type());
     const Tensor y = f.run(x);
     const int64_t forward = count.peak(), held = count.live();
@@ -146,6 +179,20 @@ TEST_P(FrozenLinear, MetaTensorsTakeTheBytesOfTheRealOnes) {
 
 INSTANTIATE_TEST_SUITE_P(Lora, FrozenLinear, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(FrozenLinearInHalf, IsNearerTheExactResultThanPlainOperatorsInBf16) {
+  Fixture f({.name = "", .type = kBf16});
+  const Tensor x = random({kTokens, kIn}, 6).to(kBf16);
+  const auto reference = [&](at::ScalarType type) {
+    const auto as = [type](const Tensor& t) { return t.to(type); };
+    return ops::reference::lora_linear(as(x), as(f.weight.value), as(f.bias.value), as(f.a.value), as(f.b.value),
+                                       kScale, {}, {}, false);
+  };
+  const Tensor exact = reference(at::kDouble);
+  const double ours = distance(f.run(x), exact), plain = distance(reference(kBf16), exact);
+  EXPECT_LE(ours, 1.0 / 512 + 1e-6) << "one rounding";
+  EXPECT_LT(ours, plain);
+}
 
 TEST(FrozenLinearGraph, HoldsNothingOfAFrozenSiteAndTheInputAloneOfAnAdaptedOne) {
   Fixture f({"pair"});

@@ -108,7 +108,7 @@ TEST(Import, CommandsBecomeRecipeKeys) {
         {"sample.guidance", "6"},
         {"sample.seed", "7"},
         {"sample.prompts", "two cats, boxing"},
-        {"plan.param_dtype", "bf16"},
+        {"plan.compute_dtype", "bf16"},
         {"--offload_model", "implied"},
         {"--nproc_per_node", "implied"}}},
       {"python generate.py --task ti2v-5B --ckpt_dir D --prompt p",
@@ -150,7 +150,7 @@ TEST(Import, CommandsBecomeRecipeKeys) {
         {"data.text_encoder_path", "models/Wan-AI/W/models_t5.pth"},
         {"data.vae", "models/Wan-AI/W/Wan2.1_VAE.pth"},
         {"plan.activations", "recompute"},
-        {"plan.param_dtype", "bf16"},
+        {"plan.compute_dtype", "bf16"},
         {"train.global_batch", "8"},
         {"checkpoint.every", "50"},
         {"--remove_prefix_in_ckpt", "implied"},
@@ -168,7 +168,8 @@ TEST(Import, CommandsBecomeRecipeKeys) {
         {"plan.parameters", ""}}},
       // musubi-tuner
       {"accelerate launch --num_cpu_threads_per_process 1 --mixed_precision bf16 src/musubi_tuner/wan_train_network.py "
-       "--task t2v-14B --dit d.safetensors --vae v.pth --t5 t.pth --sdpa --mixed_precision bf16 --optimizer_type "
+       "--task t2v-14B --dit d.safetensors --vae v.pth --t5 t.pth --sdpa --fp8_base --mixed_precision bf16 "
+       "--optimizer_type "
        "adamw8bit --optimizer_args weight_decay=0.1 betas=(0.9,0.99) --learning_rate 2e-4 --gradient_checkpointing "
        "--blocks_to_swap 20 --timestep_sampling shift --discrete_flow_shift 3.0 --max_train_steps 900 "
        "--save_every_n_steps 100 --seed 42 --output_dir O --output_name N --lr_scheduler cosine --lr_warmup_steps 5",
@@ -176,6 +177,8 @@ TEST(Import, CommandsBecomeRecipeKeys) {
         {"data.vae", "v.pth"},
         {"data.text_encoder_path", "t.pth"},
         {"plan.moments", "int8"},
+        {"plan.compute_dtype", "bf16"},
+        {"lora.base_dtype", "fp8"},
         {"train.weight_decay", "0.1"},
         {"train.betas", "0.9,0.99"},
         {"plan.activations", "recompute"},
@@ -214,7 +217,7 @@ TEST(Import, FilesBecomeRecipeKeys) {
          {"gradient_accumulation_steps", "implied"},
          {"train.clip_norm", "0.5"},
          {"plan.reduce_dtype", "fp32"},
-         {"plan.param_dtype", "bf16"},
+         {"plan.compute_dtype", "bf16"},
          {"train.lr", "1e-05"},
          {"train.betas", "0.9,0.95"},
          {"optimizer.params.eps", "implied"},
@@ -230,16 +233,23 @@ TEST(Import, FilesBecomeRecipeKeys) {
          {"wandb.enabled", "refused"}},
         8}},
       {"stage1.json",
-       {R"({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}},
+       {R"({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"},
+              "zero_quantized_nontrainable_weights": true},
             "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": "auto", "communication_data_type": "bf16",
-            "fp16": {"enabled": true}})",
+            "fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12, "loss_scale_window": 500},
+            "seq_parallel_communication_data_type": "fp32"})",
         {{"plan.strategy", "shard_states"},
          {"plan.states", "host"},
          {"plan.gradients", ""},
          {"zero_optimization.offload_param", "refused"},
          {"train.global_batch", "6"},
          {"gradient_accumulation_steps", "implied"},
-         {"fp16.enabled", "refused"}},
+         {"plan.compute_dtype", "fp16"},
+         {"plan.reduce_dtype", "bf16"},
+         {"train.loss_scale", "4096"},
+         {"train.loss_scale_window", "500"},
+         {"lora.base_dtype", "int8"},
+         {"seq_parallel_communication_data_type", "refused"}},
         2}},
       {"fsdp.yaml",
        {R"(compute_environment: LOCAL_MACHINE
@@ -265,7 +275,7 @@ num_processes: 16
          {"plan.gradients", "host"},
          {"plan.states", "host"},
          {"plan.activations", "recompute"},
-         {"plan.param_dtype", "bf16"},
+         {"plan.compute_dtype", "bf16"},
          {"fsdp_config.fsdp_forward_prefetch", "implied"},
          {"fsdp_config.fsdp_backward_prefetch", "implied"}}}},
       {"words.json",
@@ -276,7 +286,7 @@ num_processes: 16
          {"use_reentrant", "implied"},
          {"cpu_offload", "implied"},
          {"backward_prefetch", "refused"},
-         {"reduce_dtype", "refused"}}}},
+         {"plan.reduce_dtype", "bf16"}}}},
       {"ds.toml",
        {R"([general]
 resolution = [832, 480]

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/models/adapted.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/schedule_json.h"
 #include "tessera/train/plan_advice.h"
@@ -97,6 +98,29 @@ TEST_F(Planning, MicroBatchesAreAsLargeAsFitsAndIsFastest) {
   EXPECT_GE(tight.choice.seconds, roomy.choice.seconds * (1 - 1e-9));
   r.planner.budget = 1;
   EXPECT_EQ(make_plan_as_is(r).plan().micro_batch, 1) << "the smallest is shown when nothing fits";
+}
+
+TEST_F(Planning, ALoraIn16BitsSavesHalfAndItsBaseTakesTheBytesOfItsForm) {
+  const auto plan = [&](plan::ParamType compute, plan::Stored base) {
+    model_ = models::make_denoiser({.config_text = kConfig});
+    models::adapt(*model_, {.rank = 4, .base = base, .targets = {"all"}});
+    PlanRequest r = request("dp_shard=2");
+    r.planner.compute = r.planner.param_dtype = compute;
+    return make_plan(r);
+  };
+  const Planned whole = plan(plan::ParamType::fp32, plan::Stored::fp32),
+                half = plan(plan::ParamType::bf16, plan::Stored::bf16),
+                codes = plan(plan::ParamType::bf16, plan::Stored::int8);
+  const auto saved = [](const Planned& p) { return static_cast<double>(p.spec.units[1].cost.saved); };
+  EXPECT_LT(saved(half), 0.65 * saved(whole)) << "what is added up over blocks and statistics stay fp32";
+  EXPECT_EQ(saved(codes), saved(half));
+  EXPECT_TRUE(nlohmann::json::parse(plan_json(whole))["frozen_base"].is_null());
+  const auto base = nlohmann::json::parse(plan_json(codes))["frozen_base"];
+  EXPECT_EQ(base["form"], "int8");
+  EXPECT_EQ(base["linears"], 30);
+  EXPECT_NE(plan_text(codes).find("30 frozen linears in int8"), std::string::npos) << plan_text(codes);
+  EXPECT_LT(codes.choice.memory.by_part.parameters, half.choice.memory.by_part.parameters);
+  EXPECT_LT(half.choice.memory.by_part.parameters, whole.choice.memory.by_part.parameters);
 }
 
 TEST_F(Planning, TheLargestFitsAndTheNextDoesNot) {

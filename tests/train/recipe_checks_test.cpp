@@ -57,6 +57,20 @@ TEST(Path, OfAFolderNamesTheRecipeInIt) {
   }
 }
 
+TEST(FrozenBase, IsBf16WhereBlocksComputeInItUnlessTheRecipeSaysOtherwise) {
+  const auto base = [](Overrides overrides) {
+    overrides.emplace_back("train.mode", "lora");
+    const Recipe recipe = load_recipe(kDemo, overrides);
+    EXPECT_EQ(recipe.values.at("lora.base_dtype"), name(recipe.lora.base)) << "the run folder has what it came to";
+    return std::string(name(recipe.lora.base));
+  };
+  EXPECT_EQ(base({}), "fp32");
+  EXPECT_EQ(base({{"plan.compute_dtype", "bf16"}}), "bf16");
+  EXPECT_EQ(base({{"plan.compute_dtype", "fp16"}}), "fp32");
+  EXPECT_EQ(base({{"plan.compute_dtype", "bf16"}, {"lora.base_dtype", "fp8"}}), "fp8");
+  EXPECT_EQ(load_recipe(kDemo, {}).values.at("lora.base_dtype"), "auto") << "of full training it says nothing";
+}
+
 TEST(WithoutEffect, SaysNothingOfADemoAsItIs) { EXPECT_EQ(said({}), ""); }
 
 TEST(WithoutEffect, NamesEachKeyAndWhatItBelongsTo) {
@@ -74,6 +88,7 @@ TEST(WithoutEffect, NamesEachKeyAndWhatItBelongsTo) {
       {{{"sample.negative_prompt", "blur"}}, "sample.negative_prompt = blur"},
       {{{"plan.file", "plan.toml"}, {"plan.recompute", "all"}},
        "plan.recompute = all has no effect: plan.file decides"},
+      {{{"lora.base_dtype", "int8"}}, "lora.base_dtype = int8 has no effect: train.mode = \"lora\""},
       {{{"model.preset", "wan2.1-t2v-1.3b"}},
        "model.preset = wan2.1-t2v-1.3b is changed by model.config, which gives dim"},
   };

@@ -74,7 +74,7 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& x) {
   ops::WeightSite& w = weight(site, ".weight");
   return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b) {
     const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
-    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/false, part);
+    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/false, type_, part);
     return ops::linear(input, w, b, store_.anchor(unit_), type_);
   });
 }
@@ -83,7 +83,7 @@ Tensor ShardContext::gelu_linear(std::string_view site, const Tensor& x) {
   ops::WeightSite& w = weight(site, ".weight");
   return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b) {
     const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
-    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/true, part);
+    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/true, type_, part);
     return ops::gelu_linear(input, w, b, store_.anchor(unit_), type_);
   });
 }

@@ -1,7 +1,7 @@
 #pragma once
 // A linear whose weight nobody trains, and its low-rank pair where the unit has one (net/adapters.h).
 //
-//   Tensor y = frozen_site(store, unit, "self_attn.q", x, bias, tokens, adapters, /*gelu=*/false);
+//   Tensor y = frozen_site(store, unit, "self_attn.q", x, bias, tokens, adapters, /*gelu=*/false, at::kBFloat16);
 #include <optional>
 
 #include "tessera/engine/store.h"
@@ -17,9 +17,9 @@ struct InputPart {
   int64_t width = 0, first_column = 0;          ///< of the whole; width 0: x has all columns
 };
 
-/// `adapters` null: pairs are not looked for.
+/// `adapters` null: pairs are not looked for. The result is of `type`.
 Tensor frozen_site(Store& store, int unit, std::string_view site, const Tensor& x, ops::WeightSite* bias,
-                   const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu,
+                   const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu, at::ScalarType type,
                    const InputPart& part = {});
 
 }  // namespace tessera::engine

@@ -35,7 +35,26 @@ void each_run(const Store& store, const Store::Part& part, const Each& each) {
 
 }  // namespace
 
-void fill_shards(Store& store, const Fill& fill) {
+namespace {
+
+/// How far a stored part is from the values it was given.
+void compare_stored(Store& store, const Store::Part& part, const std::vector<float>& given, Rounding& rounding) {
+  static_assert(kChunk % plan::kFlatAlign == 0, "pieces begin with a block");
+  std::vector<float> stored(kChunk);
+  const auto count = static_cast<int64_t>(given.size());
+  for (int64_t first = 0; first < count; first += kChunk) {
+    const int64_t now = std::min(kChunk, count - first);
+    store.read_masters(part, first, now, stored.data());
+    for (int64_t i = 0; i < now; ++i) {
+      const double value = given[static_cast<size_t>(first + i)], off = value - stored[static_cast<size_t>(i)];
+      rounding.squares += value * value, rounding.difference += off * off;
+    }
+  }
+}
+
+}  // namespace
+
+void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
   std::vector<float> values(kChunk);
   for (const auto& part : store.parts()) {
     const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
@@ -44,6 +63,8 @@ void fill_shards(Store& store, const Fill& fill) {
       each_run(store, part,
                [&](int64_t first, int64_t at, int64_t count) { fill(param, first, count, whole.data() + at); });
       store.set_masters(part, 0, part.end - part.begin, whole.data());
+      if (rounded && store.speaks_for(part.unit, part.buffer))
+        compare_stored(store, part, whole, (*rounded)[param.name]);
       continue;
     }
     each_run(store, part, [&](int64_t first, int64_t at, int64_t count) {
@@ -61,7 +82,7 @@ void fill_shards(Store& store, const Fill& fill) {
 void load_weights(Store& store, const checkpoint::WeightSet& weights,
                   const std::function<std::string(const std::string&)>& name_in_file,
                   const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint,
-                  const Fill& absent) {
+                  const Fill& absent, Roundings* rounded) {
   // Every shape is compared first, on every rank, so that all ranks refuse alike before a byte is read.
   for (int u = 0; u < store.units(); ++u) {
     for (const auto& param : store.spec(u).params) {
@@ -74,10 +95,11 @@ void load_weights(Store& store, const checkpoint::WeightSet& weights,
                       hint(param.name, found.shape));
     }
   }
-  fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+  const Fill fill = [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
     const std::string name = name_in_file(param.name);
     name.empty() ? absent(param, first, count, out) : weights.read_f32(name, first, count, out);
-  });
+  };
+  fill_shards(store, fill, rounded);
 }
 
 namespace {

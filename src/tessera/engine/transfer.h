@@ -1,6 +1,8 @@
 #pragma once
 // Values into and out of shards: initial weights, foreign weights, checkpoints. No rank ever holds a whole model:
 // everything goes by the ranges this rank owns.
+#include <map>
+
 #include "tessera/checkpoint/training.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/comm/comm.h"
@@ -11,7 +13,16 @@ namespace tessera::engine {
 
 /// Writes elements [first, first + count) of a parameter.
 using Fill = std::function<void(const plan::ParamSpec& param, int64_t first, int64_t count, float* out)>;
-void fill_shards(Store& store, const Fill& fill);
+
+/// What storing a frozen parameter in fewer bits changed: sums of squares over the elements that this rank speaks for,
+/// of what they were and of the difference.
+struct Rounding {
+  double squares = 0, difference = 0;
+};
+using Roundings = std::map<std::string, Rounding>;  ///< by parameter
+
+/// Fills this rank's shards; `rounded` (null: not asked) is added to.
+void fill_shards(Store& store, const Fill& fill, Roundings* rounded = nullptr);
 
 /// Streams weights into shards. `name_in_file` maps our parameter name to the file's. Throws UserError (input) for a
 /// missing tensor or another shape; `hint` turns the name and found shape into what to try. Parameters whose name in
@@ -19,7 +30,7 @@ void fill_shards(Store& store, const Fill& fill);
 void load_weights(Store& store, const checkpoint::WeightSet& weights,
                   const std::function<std::string(const std::string&)>& name_in_file,
                   const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint,
-                  const Fill& absent = {});
+                  const Fill& absent = {}, Roundings* rounded = nullptr);
 
 /// This rank's pieces of a training checkpoint: masters and optimiser states of what is trained. Data is borrowed from
 /// the store. Names begin with `prefix`.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/engine/store.h"
 #include "tessera/net/adapters.h"
 
 namespace tessera::engine {
@@ -15,8 +16,8 @@ using at::Tensor;
 /// Returns tensors of the right shapes and books what making them would take.
 class CountingContext final : public net::Context {
  public:
-  CountingContext(const net::Unit& unit, const net::Tokens& tokens, plan::UnitWork& work)
-      : unit_(unit), tokens_(tokens), work_(work) {}
+  CountingContext(const net::Unit& unit, const net::Tokens& tokens, plan::UnitWork& work, plan::ParamType compute)
+      : unit_(unit), tokens_(tokens), work_(work), type_(unit.spec().narrow ? type_of(compute) : at::kFloat) {}
 
   const net::Tokens& tokens() const override { return tokens_; }
 
@@ -30,19 +31,19 @@ class CountingContext final : public net::Context {
       const auto rank = static_cast<double>(a->shape[0]);
       work_.add_product(flops * rank, true);
       work_.add_product(2.0 * static_cast<double>(rows * shape[0]) * rank, true);
-      streams({made(x, {rows, shape[0]})});
+      streams({result(x, {rows, shape[0]})});
     }
-    return made(x, {rows, shape[0]});
+    return result(x, {rows, shape[0]});
   }
   Tensor gelu_linear(std::string_view site, const Tensor& x) override {
     streams({x, x});
     return linear(site, x);
   }
-  Tensor layer_norm(std::string_view, const Tensor& x, double) override { return same(x); }
+  Tensor layer_norm(std::string_view, const Tensor& x, double) override { return normed(x); }
   Tensor rms_norm(std::string_view, const Tensor& x, double) override { return same(x); }
   Tensor rms_norm_rope(std::string_view, const Tensor& x, int64_t, double) override { return same(x); }
   Tensor modulated_norm(std::string_view, const Tensor& x, const Tensor&, const Tensor&, double) override {
-    return same(x);
+    return normed(x);
   }
   Tensor gated_residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor&) override {
     streams({x, y, x});
@@ -59,7 +60,7 @@ class CountingContext final : public net::Context {
     return attention(site, q, v, tokens_.local_offsets(), tokens_.image_offsets);
   }
   Tensor frame_norm(std::string_view, const Tensor& x, const Tensor&, const Tensor&, double) override {
-    return same(x);
+    return normed(x);
   }
   Tensor frame_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
     return attention(site, q, v, tokens_.frames.offsets, tokens_.frames.context_offsets);
@@ -97,6 +98,10 @@ class CountingContext final : public net::Context {
     return *param;
   }
   static Tensor made(const Tensor& like, at::IntArrayRef shape) { return at::empty(shape, like.options()); }
+  /// Of an operator whose result is of the type that the unit computes in.
+  Tensor result(const Tensor& like, at::IntArrayRef shape) const {
+    return at::empty(shape, like.options().dtype(type_));
+  }
   /// One operator that reads and writes these.
   void streams(const std::vector<Tensor>& tensors) {
     for (const Tensor& t : tensors) work_.streamed += static_cast<double>(t.numel() * t.element_size());
@@ -105,6 +110,11 @@ class CountingContext final : public net::Context {
   Tensor same(const Tensor& x) {
     streams({x, x});
     return made(x, x.sizes());
+  }
+  Tensor normed(const Tensor& x) {
+    const Tensor y = result(x, x.sizes());
+    streams({x, y});
+    return y;
   }
   /// Two products of each query with the keys of its sample.
   Tensor attention(std::string_view site, const Tensor& q, const Tensor& v, const std::vector<int64_t>& queries,
@@ -119,6 +129,7 @@ class CountingContext final : public net::Context {
   const net::Unit& unit_;
   const net::Tokens& tokens_;
   plan::UnitWork& work_;
+  const at::ScalarType type_;  // of products and attention
 };
 
 Tensor shape_of(const Tensor& t) {
@@ -127,7 +138,8 @@ Tensor shape_of(const Tensor& t) {
 
 }  // namespace
 
-plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch) {
+plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
+                           plan::ParamType compute) {
   plan::WorkTable work;
   net::Flow flow;
   bool trains = false;  // this unit, or one before it
@@ -137,7 +149,7 @@ plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units,
     const auto& params = unit->spec().params;
     trains = trains || std::any_of(params.begin(), params.end(), [](const auto& param) { return param.trainable; });
     work[unit->spec().kind].backward = trains;
-    CountingContext context(*unit, batch.tokens, work[unit->spec().kind]);
+    CountingContext context(*unit, batch.tokens, work[unit->spec().kind], compute);
     net::Flow out = unit->forward(context, flow);
     flow.stream = std::move(out.stream);
     if (!out.cond.empty()) flow.cond = std::move(out.cond);
@@ -159,7 +171,7 @@ BoundaryShapes boundary_shapes(const std::vector<std::unique_ptr<net::Unit>>& un
   for (const auto& unit : units) {
     result.stream.push_back(shapes(flow.stream));
     if (!known.insert(unit->spec().kind).second) continue;  // a unit of a known kind leaves the shapes as they are
-    CountingContext context(*unit, batch.tokens, unused);
+    CountingContext context(*unit, batch.tokens, unused, plan::ParamType::fp32);  // boundaries are
     net::Flow out = unit->forward(context, flow);
     flow.stream = std::move(out.stream);
     if (!out.cond.empty()) flow.cond = std::move(out.cond);

@@ -5,13 +5,16 @@
 //   plan::WorkTable work = count_work(model.units(), batch);
 //   work.at("block").products.size();                              // 10 in a Wan block
 #include "tessera/net/model.h"
+#include "tessera/plan/states.h"
 #include "tessera/plan/work.h"
 
 namespace tessera::engine {
 
 /// `batch` has the shapes of the largest micro-batch; its values are not read. What a run with frozen weights leaves
 /// out is not counted: gradients of frozen weights, and the backward of units before the first that is trained.
-plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch);
+/// `compute`: plan.compute, the type of what blocks read and write but for what is added up over them.
+plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
+                           plan::ParamType compute = plan::ParamType::fp32);
 
 struct TensorShape {
   std::vector<int64_t> sizes;

@@ -180,14 +180,20 @@ std::vector<std::string> adapt(net::Denoiser& model, const AdapterRule& rule) {
     plan::UnitSpec spec = unit->spec();
     std::vector<plan::ParamSpec> added;
     std::string form;
-    for (const Linear& linear : linears(spec)) {
+    const std::vector<Linear> all = linears(spec);
+    for (const Linear& linear : all) {
       if (!targets.take(spec, linear.module)) continue;
       check_rank(rule, linear);
       add_adapter(rule, linear, added);
       modules.push_back(linear.module);
       form += linear.module.substr(unit->prefix().size()) + " ";
     }
-    for (plan::ParamSpec& param : spec.params) param.trainable = false;
+    std::set<const plan::ParamSpec*> matrices;
+    for (const Linear& linear : all) matrices.insert(linear.weight);
+    for (plan::ParamSpec& param : spec.params) {
+      param.trainable = false;
+      if (spec.narrow && matrices.contains(&param)) param.stored = rule.base;
+    }
     spec.params.insert(spec.params.end(), added.begin(), added.end());
     spec.kind = kind_of(spec.kind, form, forms[spec.kind]);
     unit = std::make_unique<AdaptedUnit>(std::move(unit), std::move(spec), rule);

@@ -161,13 +161,19 @@ const float* head_rows(const Tensor& t, int64_t first, int64_t column, int64_t r
   for (int64_t r = 0; r < rows; ++r) widen(to + r * d, from + r * ld, t.scalar_type(), d);
   return to;
 }
-/// Where the rows of a head's result go, and the end of it: rounded to where they belong.
-float* head_place(const Tensor& t, int64_t first, int64_t column, int64_t rows, int64_t d, Scratch& work) {
-  return is_half(t) ? work.take(rows * d) : out_data(t) + first * t.size(1) + column;
+/// Where the rows of a head's result go, and the end of it: rounded to where they belong. `packed`: the operands are of
+/// 16 bits, and all rows lie at stride d; the result may be fp32 all the same, to be added up.
+float* head_place(const Tensor& t, bool packed, int64_t first, int64_t column, int64_t rows, int64_t d, Scratch& work) {
+  return packed ? work.take(rows * d) : out_data(t) + first * t.size(1) + column;
 }
-void store_head(const Tensor& t, int64_t first, int64_t column, int64_t rows, int64_t d, const float* values) {
-  if (!is_half(t)) return;
+void store_head(const Tensor& t, bool packed, int64_t first, int64_t column, int64_t rows, int64_t d,
+                const float* values) {
+  if (!packed) return;
   const int64_t ld = t.size(1);
+  if (!is_half(t)) {
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(values + r * d, d, out_data(t) + (first + r) * ld + column);
+    return;
+  }
   auto* to = static_cast<uint16_t*>(t.mutable_data_ptr()) + first * ld + column;
   for (int64_t r = 0; r < rows; ++r) narrow(to + r * ld, values + r * d, t.scalar_type(), d);
 }
@@ -202,10 +208,10 @@ void forward_into(const Tensor& q, const Tensor& k, const Tensor& v, const float
     const float* queries = head_rows(q, q_at[s], h * d, head.q_len, d, work);
     const float* keys = head_rows(k, k_at[s], h * d, head.k_len, d, work);
     const float* values = head_rows(v, k_at[s], h * d, head.k_len, d, work);
-    float* result = head_place(out, q_at[s], h * d, head.q_len, d, work);
+    float* result = head_place(out, is_half(q), q_at[s], h * d, head.q_len, d, work);
     head_forward(head, queries, keys, values, bias ? bias + h * head.q_len * head.k_len : nullptr, result,
                  out_data(lse) + h * lse.stride(0) + q_at[s], work);
-    store_head(out, q_at[s], h * d, head.q_len, d, result);
+    store_head(out, is_half(q), q_at[s], h * d, head.q_len, d, result);
   });
 }
 
@@ -231,20 +237,21 @@ void backward_into(const AttentionInputs& in, const Tensor* out, const Tensor& d
     const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, is_half(q) ? d : heads * d, usual_scale(q, heads)};
     const auto of_queries = [&](const Tensor& t) { return head_rows(t, q_at[s], h * d, head.q_len, d, work); };
     const auto of_keys = [&](const Tensor& t) { return head_rows(t, k_at[s], h * d, head.k_len, d, work); };
-    float *dk = head_place(grads.k, k_at[s], h * d, head.k_len, d, work),
-          *dv = head_place(grads.v, k_at[s], h * d, head.k_len, d, work);
+    const bool packed = is_half(q);
+    float *dk = head_place(grads.k, packed, k_at[s], h * d, head.k_len, d, work),
+          *dv = head_place(grads.v, packed, k_at[s], h * d, head.k_len, d, work);
     if (head.q_len == 0) {
       zero_rows(head, dk), zero_rows(head, dv);
     } else {
-      float* dq = head_place(grads.q, q_at[s], h * d, head.q_len, d, work);
+      float* dq = head_place(grads.q, packed, q_at[s], h * d, head.q_len, d, work);
       const float *queries = of_queries(q), *keys = of_keys(k), *values = of_keys(v);
       const float *result = out ? of_queries(*out) : nullptr, *up = of_queries(d_out);
       head_backward(head, queries, keys, values, result, up, data(lse) + h * lse.stride(0) + q_at[s],
                     delta ? data(*delta) + h * delta->stride(0) + q_at[s] : nullptr, {dq, dk, dv}, work);
-      store_head(grads.q, q_at[s], h * d, head.q_len, d, dq);
+      store_head(grads.q, packed, q_at[s], h * d, head.q_len, d, dq);
     }
-    store_head(grads.k, k_at[s], h * d, head.k_len, d, dk);
-    store_head(grads.v, k_at[s], h * d, head.k_len, d, dv);
+    store_head(grads.k, packed, k_at[s], h * d, head.k_len, d, dk);
+    store_head(grads.v, packed, k_at[s], h * d, head.k_len, d, dv);
   });
 }
 

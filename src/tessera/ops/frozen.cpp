@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/bf16.h"
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/fp8.h"
+#include "tessera/ops/half.h"
 #include "tessera/ops/int8.h"
 #include "tessera/ops/node.h"
 
@@ -51,11 +51,11 @@ void each_frozen_block(int64_t count, const Each& each) {
   });
 }
 
-/// Calls body(panel [n, in], first, n) for all rows of W; the whole of it where it is fp32.
+/// Calls body(panel [n, in], first, n) for all rows of W; the whole of it where products read it as it is.
 template <class Body>
 void each_panel(const WeightSite& weight, const Body& body) {
   const int64_t out = out_dim(weight), in = in_dim(weight), rows = panel_rows(weight);
-  if (weight.value.scalar_type() == at::kFloat) return body(weight.value.view({out, in}), 0, out);
+  if (!in_blocks(weight.value.scalar_type())) return body(weight.value.view({out, in}), 0, out);
   const Tensor panel = at::empty({rows, in}, weight.value.options().dtype(at::kFloat));
   if (weight.value.is_meta()) return;
   for (int64_t first = 0; first < out; first += rows) {
@@ -74,7 +74,7 @@ int64_t in_dim(const WeightSite& w) {
 }
 
 void write_stored(void* to, const float* values, int64_t count, at::ScalarType form) {
-  if (form == at::kBFloat16) return to_bf16(static_cast<uint16_t*>(to), values, count);
+  if (is_half(form)) return narrow(to, values, form, count);
   check_internal(in_blocks(form), "ops.frozen", "no form of a frozen weight");
   each_frozen_block(count, [&](int64_t b, int64_t first, int64_t n) {
     write_block(static_cast<uint8_t*>(to) + b * kFrozenBlock, values + first, n, form);
@@ -82,7 +82,7 @@ void write_stored(void* to, const float* values, int64_t count, at::ScalarType f
 }
 
 void read_stored(float* values, const void* from, int64_t count, at::ScalarType form) {
-  if (form == at::kBFloat16) return from_bf16(values, static_cast<const uint16_t*>(from), count);
+  if (is_half(form)) return widen(values, from, form, count);
   check_internal(in_blocks(form), "ops.frozen", "no form of a frozen weight");
   each_frozen_block(count, [&](int64_t b, int64_t first, int64_t n) {
     read_block(values + first, static_cast<const uint8_t*>(from) + b * kFrozenBlock, n, form);
@@ -93,7 +93,7 @@ WeightSite freeze(const Tensor& source, at::ScalarType form) {
   const Tensor x = source.contiguous();
   WeightSite site;
   site.frozen = true;
-  if (form == at::kFloat || form == at::kBFloat16) {
+  if (form == at::kFloat || is_half(form)) {
     site.value = x.to(form);
     return site;
   }

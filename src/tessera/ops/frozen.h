@@ -1,14 +1,14 @@
 #pragma once
-// Products with a frozen weight in the form in which it rests: fp32, bf16, or 8 bits with scales.
+// Products with a frozen weight in the form in which it rests: fp32, 16 bits, or 8 bits with scales.
 //
 //   WeightSite w = freeze(source, at::kChar);                // int8
 //   frozen_product(y, x, w, false);                          // y  = x W^T
 //   frozen_product_back(dx, dy, w, false);                   // dx = dy W
 //
-// The dtype of `value` says the form: kFloat and kBFloat16 are the numbers themselves, [out, ...]; kChar (ops/int8.h)
-// and kFloat8_e4m3fn (ops/fp8.h) are codes, a flat run of blocks: 256 codes of consecutive elements, then their scale,
-// an fp32 in 4 bytes. `blocks` of the site has the shape then. What is not fp32 is widened some rows of W at a time:
-// the whole matrix in fp32 never exists.
+// The dtype of `value` says the form: kFloat, kBFloat16 and kHalf are the numbers themselves, [out, ...]; kChar
+// (ops/int8.h) and kFloat8_e4m3fn (ops/fp8.h) are codes, a flat run of blocks: 256 codes of consecutive elements, then
+// their scale, an fp32 in 4 bytes. `blocks` of the site has the shape then. Products widen 16 bits as they pack them,
+// and 8 bits some rows of W at a time: the whole matrix in fp32 never exists.
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/weight.h"
 

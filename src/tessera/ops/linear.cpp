@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/bias.h"
 #include "tessera/ops/gelu.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/half.h"
@@ -19,23 +20,6 @@ TESSERA_KERNEL void add_rows(float* __restrict out, const float* __restrict dy, 
   for (int64_t r = 0; r < rows; ++r)
 #pragma omp simd
     for (int64_t c = 0; c < cols; ++c) out[c] += dy[r * ld + c];
-}
-
-/// db (+)= the sum of dy's rows; each thread takes some columns, so the order of the sum is always the same.
-void bias_gradient(const Tensor& dy, WeightSite& bias) {
-  const bool fresh = std::exchange(bias.fresh, false);
-  if (dy.is_meta()) return;
-  float* grad = out_data(bias.grad);
-  const Values values(dy);
-  const int64_t cols = dy.size(1);
-  at::parallel_for(0, cols, 256, [&](int64_t begin, int64_t end) {
-    if (fresh) std::fill(grad + begin, grad + end, 0.0f);
-    each_piece(0, dy.size(0), values.half(), kHalfRows, [&](int64_t first, int64_t rows) {
-      float* space = values.half() ? half_scratch(0, rows * cols) : nullptr;
-      add_rows(grad + begin, values.read_columns(first, rows, cols, begin, end, space) + begin, rows, cols,
-               end - begin);
-    });
-  });
 }
 
 /// A weight as the matrix it is: convolutions whose kernel equals their stride are GEMMs over flattened patches.
@@ -128,6 +112,22 @@ Tensor apply(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor
 }
 
 }  // namespace
+
+void bias_gradient(const Tensor& dy, WeightSite& bias) {
+  const bool fresh = std::exchange(bias.fresh, false);
+  if (dy.is_meta()) return;
+  float* grad = out_data(bias.grad);
+  const Values values(dy);
+  const int64_t cols = dy.size(1);
+  at::parallel_for(0, cols, 256, [&](int64_t begin, int64_t end) {
+    if (fresh) std::fill(grad + begin, grad + end, 0.0f);
+    each_piece(0, dy.size(0), values.half(), kHalfRows, [&](int64_t first, int64_t rows) {
+      float* space = values.half() ? half_scratch(0, rows * cols) : nullptr;
+      add_rows(grad + begin, values.read_columns(first, rows, cols, begin, end, space) + begin, rows, cols,
+               end - begin);
+    });
+  });
+}
 
 Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type) {
   return apply<false>(x, weight, bias, anchor, type);

@@ -5,8 +5,11 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/dora.h"
 #include "tessera/ops/frozen.h"
+#include "tessera/ops/frozen_rows.h"
 #include "tessera/ops/gelu.h"
+#include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 
@@ -20,36 +23,9 @@ constexpr int64_t kDropRows = 256;  // rows of drop(z) that exist at once
 
 Map map_of(bool gelu) { return gelu ? gelu_in_place : nullptr; }
 
-/// out[r][c] = gain[c] * x[r][c] + shift[c]; without shift 0.
-TESSERA_KERNEL void scale_columns(float* __restrict out, const float* __restrict x, const float* __restrict gain,
-                                  const float* __restrict shift, int64_t rows, int64_t cols) {
-  for (int64_t r = 0; r < rows; ++r)
-#pragma omp simd
-    for (int64_t c = 0; c < cols; ++c) out[r * cols + c] = gain[c] * x[r * cols + c] + (shift ? shift[c] : 0.0f);
-}
-
-TESSERA_KERNEL float squared_length(const float* x, int64_t n) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
-  return sum;
-}
-
-/// Sums over rows of dy * (y - b), for columns begin..end.
-TESSERA_KERNEL void add_products(float* __restrict sums, const float* __restrict dy, const float* __restrict y,
-                                 const float* __restrict b, int64_t rows, int64_t ld, int64_t n) {
-  for (int64_t r = 0; r < rows; ++r)
-#pragma omp simd
-    for (int64_t c = 0; c < n; ++c) sums[c] += dy[r * ld + c] * (y[r * ld + c] - (b ? b[c] : 0.0f));
-}
-
 TESSERA_KERNEL void scale_kernel(float* out, const float* x, int64_t n, float factor) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) out[i] = factor * x[i];
-}
-
-void scale_in_place(const Tensor& x, double factor) {
-  if (!x.is_meta()) scale_kernel(out_data(x), data(x), x.numel(), static_cast<float>(factor));
 }
 
 void check_adapter(const Tensor& x, const WeightSite& weight, const Adapter& pair) {
@@ -88,56 +64,26 @@ Tensor narrow_part(const Tensor& x, const Adapter& pair, bool gelu) {
   return h;
 }
 
-/// m / |W'|
-Tensor gains(const Tensor& norms, const Adapter& pair) {
-  const Tensor gain = at::empty_like(norms);
-  if (!gain.is_meta())
-    for (int64_t i = 0; i < gain.numel(); ++i)
-      out_data(gain)[i] = data(pair.magnitude->value)[i] / std::max(data(norms)[i], 1e-30f);
-  return gain;
-}
-
-void scale_columns(const Tensor& out, const Tensor& x, const Tensor& gain, const WeightSite* shift) {
-  if (x.is_meta()) return;
-  at::parallel_for(0, x.size(0), 16, [&](int64_t begin, int64_t end) {
-    scale_columns(out_data(out) + begin * x.size(1), data(x) + begin * x.size(1), data(gain),
-                  shift ? data(shift->value) : nullptr, end - begin, x.size(1));
-  });
+/// Nothing is of 16 bits but, perhaps, the weight.
+bool all_fp32(const Tensor& x, const WeightSite* bias, const Adapter* pair, at::ScalarType type) {
+  return !is_half(x) && !is_half(type) && !(bias && is_half(bias->value)) && !(pair && is_half(pair->a->value));
 }
 
 Tensor lora_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, const Adapter* pair, bool gelu,
-                    const Tensor& norms) {
-  check_internal(x.dim() == 2 && x.is_contiguous() && x.scalar_type() == at::kFloat, "ops.lora",
-                 "x must be a contiguous fp32 matrix");
+                    const Tensor& norms, at::ScalarType type) {
+  check_internal(x.dim() == 2 && x.is_contiguous() && (x.scalar_type() == at::kFloat || is_half(x)), "ops.lora",
+                 "x must be a contiguous matrix of fp32, bf16 or fp16");
   check_internal(weight.value.defined(), "ops.lora", "the weight is used while it is not gathered");
   if (pair) check_adapter(x, weight, *pair);
+  if (!all_fp32(x, bias, pair, type)) return forward_by_rows({x, weight, bias, pair, gelu, norms}, type);
   const bool dora = pair && pair->magnitude, bias_first = bias && !dora;
   const Tensor y = at::empty({x.size(0), out_dim(weight)}, x.options());
   if (bias_first && !x.is_meta())
     for (int64_t r = 0; r < y.size(0); ++r) std::copy_n(data(bias->value), y.size(1), out_data(y) + r * y.size(1));
   frozen_product(y, x, weight, bias_first, map_of(gelu));
   if (pair) gemm(y, narrow_part(x, *pair, gelu), pair->b->value.t(), true);
-  if (dora) scale_columns(y, y, gains(norms, *pair), bias);
+  if (dora) scale_columns(y, y, gains(norms, *pair), bias ? bias->value : Tensor());
   return y;
-}
-
-/// dm = sum of dy * x W'^T / |W'|, where x W'^T / |W'| = (y - b) / m.
-void magnitude_gradient(const Tensor& dy, const Tensor& y, const WeightSite* bias, WeightSite& magnitude) {
-  open_gradient(magnitude);
-  if (!magnitude.grad.defined()) return;
-  const bool fresh = std::exchange(magnitude.fresh, false);
-  if (dy.is_meta()) return;
-  const int64_t cols = dy.size(1);
-  at::parallel_for(0, cols, 256, [&](int64_t begin, int64_t end) {
-    std::vector<float> sums(static_cast<size_t>(end - begin), 0.0f);
-    add_products(sums.data(), data(dy) + begin, data(y) + begin, bias ? data(bias->value) + begin : nullptr, dy.size(0),
-                 cols, end - begin);
-    for (int64_t c = begin; c < end; ++c) {
-      const float m = data(magnitude.value)[c], slope = m == 0 ? 0 : sums[static_cast<size_t>(c - begin)] / m;
-      float& grad = out_data(magnitude.grad)[c];
-      grad = fresh ? slope : grad + slope;
-    }
-  });
 }
 
 /// dA and dB, from du = dL/d(x W'^T) and e = s du B [T, r].
@@ -168,7 +114,7 @@ void add_input_gradient(const Tensor& dz, const Tensor& e, const Adapter& pair) 
 }
 
 /// x = gelu'(x) * (dy W + e A), some columns at a time: the widest gradient of a block takes the place of what it came
-/// from. For fp32 weights without dropout; e undefined: no adapter.
+/// from. For weights that products read as they are, without dropout; e undefined: no adapter.
 void lora_gelu_input_gradient(const Tensor& x, const Tensor& dy, const Tensor& w, const Tensor& e,
                               const Adapter* pair) {
   const int64_t rows = x.size(0), cols = x.size(1);
@@ -195,10 +141,11 @@ struct AdapterHolder : torch::CustomClassHolder {
 
 struct FrozenLinear : Function<FrozenLinear> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle weight, Handle bias,
-                        const Adapter* adapter, bool gelu) {
+                        const Adapter* adapter, bool gelu, int64_t type) {
     ctx->saved_data["w"] = weight;
     ctx->saved_data["b"] = bias;
     ctx->saved_data["gelu"] = gelu;
+    ctx->saved_data["type of x"] = static_cast<int64_t>(x.scalar_type());
     Tensor norms;
     if (adapter) {
       auto holder = c10::make_intrusive<AdapterHolder>();
@@ -206,7 +153,8 @@ struct FrozenLinear : Function<FrozenLinear> {
       ctx->saved_data["adapter"] = c10::IValue::make_capsule(std::move(holder));
       if (adapter->magnitude) norms = adapted_norms(*site_of(weight), *adapter);
     }
-    const Tensor y = lora_forward(x, *site_of(weight), site_of(bias), adapter, gelu, norms);
+    const Tensor y =
+        lora_forward(x, *site_of(weight), site_of(bias), adapter, gelu, norms, static_cast<at::ScalarType>(type));
     if (norms.defined())
       ctx->save_for_backward({x, y, norms});
     else if (adapter || gelu)
@@ -218,14 +166,26 @@ struct FrozenLinear : Function<FrozenLinear> {
     const variable_list saved = ctx->get_saved_variables();
     const WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
     const bool gelu = ctx->saved_data["gelu"].toBool(), wants_input = ctx->needs_input_grad(0);
+    const bool only_here = gelu && nobody_else_reads(saved[0]);
     const Adapter* pair = nullptr;
     if (const auto it = ctx->saved_data.find("adapter"); it != ctx->saved_data.end())
       pair = &c10::static_intrusive_pointer_cast<AdapterHolder>(it->second.toCapsule())->adapter;
     Tensor du = grads[0].contiguous(), e;
+    const auto type = static_cast<at::ScalarType>(ctx->saved_data["type of x"].toInt());
+    if (!all_fp32(du, bias, pair, type)) {
+      const Tensor x = saved.empty() ? Tensor() : saved[0], y = saved.size() > 1 ? saved[1] : Tensor();
+      Tensor dx;
+      if (wants_input && gelu && only_here)
+        dx = x.detach();
+      else if (wants_input)
+        dx = at::empty({du.size(0), in_dim(weight)}, du.options().dtype(type));
+      backward_by_rows({x, weight, bias, pair, gelu, saved.size() > 2 ? saved[2] : Tensor()}, du, y, dx);
+      return {dx, {}, {}, {}, {}, {}, {}};
+    }
     if (pair && pair->magnitude) {
       magnitude_gradient(du, saved[1], bias, *pair->magnitude);
       const Tensor dy = std::exchange(du, at::empty_like(du));
-      scale_columns(du, dy, gains(saved[2], *pair), nullptr);
+      scale_columns(du, dy, gains(saved[2], *pair), {});
     }
     if (pair) {
       e = at::empty({du.size(0), pair->a->value.size(0)}, du.options());
@@ -233,45 +193,33 @@ struct FrozenLinear : Function<FrozenLinear> {
       scale_in_place(e, pair->scale);
       pair_gradients(saved[0], du, e, *pair, gelu);
     }
-    if (!wants_input) return {{}, {}, {}, {}, {}, {}};
-    const bool in_place = gelu && weight.value.scalar_type() == at::kFloat && !(pair && pair->dropout.active());
-    if (in_place && nobody_else_reads(saved[0])) {
+    if (!wants_input) return {{}, {}, {}, {}, {}, {}, {}};
+    const bool as_it_is = weight.value.scalar_type() == at::kFloat || is_half(weight.value);
+    if (only_here && as_it_is && !(pair && pair->dropout.active())) {
       lora_gelu_input_gradient(saved[0], du, weight.value, e, pair);
-      return {saved[0].detach(), {}, {}, {}, {}, {}};
+      return {saved[0].detach(), {}, {}, {}, {}, {}, {}};
     }
     const Tensor dx = at::empty({du.size(0), in_dim(weight)}, du.options());
     frozen_product_back(dx, du, weight, false);
     if (pair) add_input_gradient(dx, e, *pair);
     if (gelu && !dx.is_meta()) gelu_backward(out_data(dx), data(dx), data(saved[0]), dx.numel());
-    return {dx, {}, {}, {}, {}, {}};
+    return {dx, {}, {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter) {
-  const int64_t out = out_dim(weight), in = in_dim(weight), rows = panel_rows(weight);
-  const auto options = adapter.b->value.options();
-  const Tensor norms = at::empty({out}, options), panel = at::empty({std::min(rows, out), in}, options);
-  const Tensor b = at::empty_like(adapter.b->value);
-  if (norms.is_meta()) return norms;
-  scale_kernel(out_data(b), data(adapter.b->value), b.numel(), static_cast<float>(adapter.scale));
-  for (int64_t first = 0; first < out; first += rows) {
-    const int64_t n = std::min(rows, out - first);
-    const Tensor part = panel.narrow(0, 0, n);
-    widen_rows(part, weight, first);
-    gemm(part, b.narrow(0, first, n), adapter.a->value, true);
-    for (int64_t r = 0; r < n; ++r) out_data(norms)[first + r] = std::sqrt(squared_length(data(part) + r * in, in));
-  }
-  return norms;
+void scale_in_place(const Tensor& x, double factor) {
+  if (!x.is_meta()) scale_kernel(out_data(x), data(x), x.numel(), static_cast<float>(factor));
 }
 
 Tensor frozen_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Adapter* adapter,
-                     const Tensor& anchor, bool gelu) {
+                     const Tensor& anchor, bool gelu, at::ScalarType type) {
   const bool graph = adapter ? wants_graph({&x, &anchor}) : wants_graph({&x});
-  if (graph) return FrozenLinear::apply(x, anchor, handle(&weight), handle(bias), adapter, gelu);
+  if (graph)
+    return FrozenLinear::apply(x, anchor, handle(&weight), handle(bias), adapter, gelu, static_cast<int64_t>(type));
   const bool dora = adapter && adapter->magnitude;
-  return lora_forward(x, weight, bias, adapter, gelu, dora ? adapted_norms(weight, *adapter) : Tensor());
+  return lora_forward(x, weight, bias, adapter, gelu, dora ? adapted_norms(weight, *adapter) : Tensor(), type);
 }
 
 }  // namespace tessera::ops

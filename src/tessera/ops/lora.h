@@ -11,7 +11,8 @@
 
 namespace tessera::ops {
 
-/// The trained tensors of a site, late-bound like all weights ([Note: weights outside autograd] in weight.h); fp32.
+/// The trained tensors of a site, late-bound like all weights ([Note: weights outside autograd] in weight.h): fp32, or
+/// of 16 bits, as they are gathered; their gradients are fp32.
 struct Adapter {
   WeightSite* a = nullptr;          ///< [r, in]
   WeightSite* b = nullptr;          ///< [out, r]
@@ -20,11 +21,13 @@ struct Adapter {
   Dropout dropout = {};  ///< of the adapter's input
 };
 
-/// x [T, in] fp32, W [out, in] frozen in any form (frozen.h), b [out] frozen or null, `adapter` or null (copied).
-/// `gelu`: of gelu_tanh(x) instead of x. Without adapter nothing is saved (with gelu: x), with one x, with a magnitude
-/// y and |W'| too. Without adapter and without a gradient of x there is no node.
+/// x [T, in], W [out, in] frozen in any form (frozen.h), b [out] frozen or null, `adapter` or null (copied). `gelu`: of
+/// gelu_tanh(x) instead of x. Without adapter nothing is saved (with gelu: x), with one x, with a magnitude y and |W'|
+/// too. Without adapter and without a gradient of x there is no node. The result is of `type`; where it, x or the small
+/// tensors are of 16 bits, all that is between them (x A^T too) is fp32, and the result is rounded once (ops.h, [Note:
+/// 16 bits]).
 at::Tensor frozen_linear(const at::Tensor& x, WeightSite& weight, WeightSite* bias, const Adapter* adapter,
-                         const at::Tensor& anchor, bool gelu = false);
+                         const at::Tensor& anchor, bool gelu = false, at::ScalarType type = at::kFloat);
 
 /// |W + s B A| of each row [out]: where a magnitude starts.
 at::Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter);

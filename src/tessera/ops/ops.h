@@ -72,7 +72,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
 
 /// The passes of attention one by one, without a graph, for keys that come in blocks (engine/parallel/ring.h): a result
 /// for each block, merged; and gradients by block, of the log-sum-exp over all of them. Tensors to be written are made
-/// by the caller; lse and delta [H, rows] may be columns of wider ones. Samples without queries are passed over.
+/// by the caller: of the type of the operands, or fp32, to be merged and added up. lse and delta [H, rows], always
+/// fp32, may be columns of wider ones. Samples without queries are passed over.
 struct AttentionInputs {
   Tensor q, k, v;
 };
@@ -83,7 +84,7 @@ Tensor attention_delta(const Tensor& out, const Tensor& d_out, int64_t heads);
 void attention_backward(const AttentionInputs& in, const Tensor& d_out, const Tensor& lse, const Tensor& delta,
                         int64_t heads, const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets,
                         const AttentionInputs& grads);
-/// sum becomes the attention to its own keys and to those of `part`, exactly.
+/// sum becomes the attention to its own keys and to those of `part`, exactly; both fp32.
 void merge_attention(const AttentionResult& sum, const AttentionResult& part, int64_t heads);
 
 /// Forward only, unscaled, with an additive bias [H, Lq, Lk] shared by the samples (UMT5). One sample a call.

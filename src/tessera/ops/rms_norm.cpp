@@ -11,7 +11,7 @@ namespace tessera::ops {
 
 namespace {
 
-constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
+constexpr int64_t kRmsTokenGrain = 64, kRmsColumnGrain = 64;
 
 /// cos and sin [T, half]; no rotation when half is 0.
 struct Rotation {
@@ -123,14 +123,17 @@ Rotation rotation_of(const Tensor& cos, const Tensor& sin) {
   return cos.defined() ? Rotation{data(cos), data(sin), cos.size(1)} : Rotation{};
 }
 
-/// A sum for each row over the columns of all ranks; undefined where no others have any.
+/// A sum for each row over the columns of all ranks; undefined where no others have any. `sums(first, n, to)` makes
+/// this rank's of n rows.
 template <typename Sums>
 Tensor row_sums(const Tensor& x, const SharedWidth* shared, const Sums& sums) {
   if (!shared) return {};
-  check_internal(!is_half(x), "ops.rms_norm", "a width that ranks share is fp32");
-  Tensor total = at::empty({x.size(0)}, x.options());
+  Tensor total = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
   if (!x.is_meta())
-    at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) { sums(begin, end, out_data(total)); });
+    at::parallel_for(0, x.size(0), kRmsTokenGrain, [&](int64_t begin, int64_t end) {
+      each_piece(begin, end, is_half(x), kHalfRows,
+                 [&](int64_t first, int64_t n) { sums(first, n, out_data(total) + first); });
+    });
   shared->sum_of_all(total);
   return total;
 }
@@ -145,15 +148,17 @@ Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, cons
   Tensor y = at::empty_like(x);
   stats = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
   const Tensor weight = as_floats(w.value);
-  const Tensor squares = row_sums(x, shared, [&](int64_t begin, int64_t end, float* sums) {
-    squares_kernel(data(x), begin, end, x.size(1), sums);
+  const int64_t width = x.size(1);
+  const Tensor squares = row_sums(x, shared, [&](int64_t first, int64_t n, float* sums) {
+    const Values rows(x);
+    float* space = rows.half() ? half_scratch(0, n * width) : nullptr;
+    squares_kernel(rows.read(first * width, n * width, space), 0, n, width, sums);
   });
   if (x.is_meta()) return y;
   const Values from(x);
   const Results to(y);
-  const int64_t width = x.size(1);
   const Rotation rotation = rotation_of(cos, sin);
-  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, x.size(0), kRmsTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, from.half(), kHalfRows, [&](int64_t first, int64_t n) {
       const int64_t at = first * width, count = n * width;
       float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
@@ -168,9 +173,9 @@ Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, cons
 }
 
 void weight_gradient(const Tensor& dy, const Tensor& x, const Rotation& rotation, const Tensor& stats, float* dw) {
-  const int64_t n = x.size(1), step = rotation.half ? 2 * rotation.half : std::min(n, kColumnGrain);
+  const int64_t n = x.size(1), step = rotation.half ? 2 * rotation.half : std::min(n, kRmsColumnGrain);
   const Values up(dy), from(x);
-  at::parallel_for(0, div_up(n, step), div_up(kColumnGrain, step), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, div_up(n, step), div_up(kRmsColumnGrain, step), [&](int64_t begin, int64_t end) {
     const int64_t left = begin * step, right = std::min(n, end * step);
     each_piece(0, x.size(0), from.half(), kHalfRows, [&](int64_t first, int64_t rows) {
       float *a = from.half() ? half_scratch(0, rows * n) : nullptr,
@@ -186,7 +191,7 @@ void input_gradient(const Tensor& dy, const Tensor& x, const Tensor& weight, con
   const Values up(dy), from(x);
   const Results to(dx);
   const int64_t width = x.size(1);
-  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, x.size(0), kRmsTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, from.half(), kHalfRows, [&](int64_t first, int64_t n) {
       const int64_t at = first * width, count = n * width;
       float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
@@ -221,10 +226,15 @@ struct RmsNorm : Function<RmsNorm> {
     if (ctx->needs_input_grad(0)) dx = at::empty_like(x);
     Tensor dots;
     const Tensor weight = as_floats(w.value);
-    if (dx.defined())  // a row of dx is where its part of dy is turned back meanwhile
-      dots = row_sums(x, shared, [&](int64_t begin, int64_t end, float* sums) {
-        dots_kernel(data(dy), data(x), data(weight), rotation_of(saved[2], saved[3]), begin, end, x.size(1),
-                    out_data(dx) + begin * x.size(1), sums);
+    if (dx.defined())
+      dots = row_sums(x, shared, [&](int64_t first, int64_t n, float* sums) {
+        const Values up(dy), from(x);
+        const int64_t width = x.size(1), at = first * width, count = n * width;
+        const auto space = [&](int which) { return from.half() ? half_scratch(which, count) : nullptr; };
+        // a row of dx is where its part of dy is turned back meanwhile
+        float* turned = Results(dx).place(at, space(2));
+        dots_kernel(up.read(at, count, space(0)), from.read(at, count, space(1)), data(weight),
+                    rotation_of(saved[2], saved[3]).from(first), 0, n, width, turned, sums);
       });
     if (!x.is_meta()) {
       const Rotation rotation = rotation_of(saved[2], saved[3]);

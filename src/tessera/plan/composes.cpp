@@ -38,6 +38,7 @@ void pipeline(Plan& plan) {
 template <Masters masters>
 void with_masters(Plan& plan) {
   plan.states.masters = masters;
+  plan.param_dtype = ParamType::bf16;  // what they are gathered as
 }
 template <Moments moments>
 void with_moments(Plan& plan) {
@@ -50,6 +51,27 @@ void with_updates(Plan& plan) {
 }
 void update_on_host(Plan& plan) {
   for (UnitPlan& unit : plan.units) unit.parameters = unit.gradients = unit.states = unit.update_on = Tier::host;
+}
+template <ParamType type>
+void compute_in(Plan& plan) {
+  plan.param_dtype = plan.compute = type;
+}
+void as_it_is(Plan&) {}
+/// A base that nobody trains, with a pair beside each matrix of a block.
+template <Stored form>
+void adapters_on(ModelSpec& model) {
+  constexpr int64_t kRank = 4;
+  for (UnitSpec& unit : model.units) {
+    std::vector<ParamSpec> pairs;
+    for (ParamSpec& param : unit.params) {
+      param.trainable = false;
+      if (unit.kind != "block") continue;
+      param.stored = form;
+      pairs.push_back({.name = param.name + ".a", .shape = {kRank, param.shape[1]}});
+      pairs.push_back({.name = param.name + ".b", .shape = {param.shape[0], kRank}, .split = param.split});
+    }
+    unit.params.insert(unit.params.end(), pairs.begin(), pairs.end());
+  }
 }
 
 /// A network whose linears tp cuts, on one rank's share; micro-batches and all that a plan needs beside the choices.
@@ -122,6 +144,10 @@ const std::vector<Feature>& features() {
       {"updates", "just in time", with_updates<Update::just_in_time>},
       {"updates", "in backward", with_updates<Update::in_backward>},
       {"optimiser", "on the host", update_on_host},
+      {"computing", "in bf16", compute_in<ParamType::bf16>},
+      {"LoRA", "base in fp32", as_it_is, adapters_on<Stored::fp32>},
+      {"LoRA", "base in bf16", as_it_is, adapters_on<Stored::bf16>},
+      {"LoRA", "base in int8", as_it_is, adapters_on<Stored::int8>},
   };
   return all;
 }
@@ -134,7 +160,11 @@ std::string clash(const Feature& a, const Feature& b) {
     a.choose(plan), b.choose(plan);
     LayoutBounds bounds{.world = plan.mesh.world(), .node = 0, .heads = 4, .features = 64, .units = 8, .tokens = 24};
     if (const auto found = conflict(plan.mesh, bounds)) return found->found;
-    return first_violation(small_model(plan.mesh), plan);
+    ModelSpec model = small_model(plan.mesh);
+    for (const Feature* feature : {&a, &b})
+      if (feature->change) feature->change(model);
+    plan.check_types("");
+    return first_violation(model, plan);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -151,8 +181,8 @@ What a mesh must divide is said by the model, before anything starts, with the n
 widths of the linears it cuts, `pp` (with chunks) is at most the number of units, `cp` x `sp` x `tp` at most the tokens of a sample. Tokens,
 frames, the batch and the units of a stage divide as they may.
 
-Two kinds stand beside the table. Lossy forms of activations ([a-training-step.md](a-training-step.md)) go with all that *offload* goes with. Computing in 16 bits
-([precision.md](precision.md)) is not there yet with `cp`, `sp`, `tp` and LoRA, which refuse it and say so.
+Some stand beside the table. Lossy forms of activations ([a-training-step.md](a-training-step.md)) go with all that *offload* goes with, fp16 with what bf16 goes with,
+but for masters that are bf16 or split, and a base in fp8 with what one in int8 goes with ([precision.md](precision.md), [lora.md](lora.md)).
 
 )";
   const auto& all = features();

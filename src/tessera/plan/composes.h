@@ -15,6 +15,7 @@ struct Feature {
   const char* group;  ///< "axis", "strategy", "parameters": of one group a plan has one, but of axes
   const char* name;   ///< "sp", "full_shard", "host"
   void (*choose)(Plan&);
+  void (*change)(ModelSpec&) = nullptr;  ///< what is chosen of the model itself
 };
 const std::vector<Feature>& features();
 

@@ -130,21 +130,12 @@ void Plan::check_types(std::string_view where) const {
     throw UserError(Exit::usage, std::string(where) + "param_dtype",
                     quoted(param_dtype) + " contradicts masters = \"" + std::string(name(states.masters)) + "\"",
                     "such masters are gathered as bf16: leave param_dtype out");
-  if (compute == ParamType::fp32) return;
-  if (compute != gathered())
+  if (compute != ParamType::fp32 && compute != gathered())
     throw UserError(Exit::usage, std::string(where) + "compute_dtype",
                     quoted(compute) + " contradicts parameters that are gathered as " + quoted(gathered()),
                     states.masters == Masters::fp32
                         ? "leave param_dtype out: it follows compute_dtype"
                         : "masters = \"" + std::string(name(states.masters)) + "\" compute in bf16 or fp32");
-  for (const Axis axis : {Axis::cp, Axis::sp, Axis::tp})
-    if (mesh[axis] > 1)
-      throw UserError(Exit::usage, std::string(where) + "compute_dtype",
-                      quoted(compute) + " with " + std::string(axis_name(axis)) + " = " + std::to_string(mesh[axis]) +
-                          ": ranks that share a sample exchange fp32",
-                      "use compute_dtype = \"fp32\", where param_dtype = \"bf16\" still halves what gathers send, or "
-                      "dp_shard, dp_replicate and pp instead of " +
-                          std::string(axis_name(axis)));
 }
 
 int64_t Plan::accumulation() const {

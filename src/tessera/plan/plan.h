@@ -134,7 +134,7 @@ struct Plan {
   ParamType gathered() const { return states.masters == Masters::fp32 ? param_dtype : ParamType::bf16; }
   /// What lies in a slot: what is gathered, or that widened to fp32.
   ParamType slots() const { return compute == ParamType::fp32 ? ParamType::fp32 : gathered(); }
-  /// Throws UserError (usage) naming `where` for types that contradict each other, or that the mesh cannot run.
+  /// Throws UserError (usage) naming `where` for types that contradict each other.
   void check_types(std::string_view where) const;
   /// Micro-batches a rank runs a step, the same on every rank (some may be idle).
   int64_t accumulation() const;

@@ -1,8 +1,23 @@
 #include "tessera/plan/unit_spec.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 
 namespace tessera::plan {
+
+namespace {
+constexpr std::array<std::string_view, 4> kStoredNames = {"fp32", "bf16", "int8", "fp8"};
+}  // namespace
+
+std::string_view name(Stored stored) { return kStoredNames[static_cast<size_t>(stored)]; }
+
+Stored stored_of(std::string_view text, std::string_view where) {
+  const auto found = std::find(kStoredNames.begin(), kStoredNames.end(), text);
+  if (found != kStoredNames.end()) return static_cast<Stored>(found - kStoredNames.begin());
+  throw UserError(Exit::usage, where, "unknown value '" + std::string(text) + "'",
+                  "did you mean " + nearest(text, {kStoredNames.begin(), kStoredNames.end()}).front() + "?");
+}
 
 int64_t stored_bytes(Stored stored, int64_t elements) {
   switch (stored) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,9 @@ enum class Split { none, rows, columns };
 enum class Stored { fp32, bf16, int8, fp8 };
 /// Bytes of `elements` elements; of 8 bits, of whole blocks.
 int64_t stored_bytes(Stored stored, int64_t elements);
+std::string_view name(Stored stored);
+/// The form by name. Throws UserError (usage) naming `where` and the nearest name.
+Stored stored_of(std::string_view text, std::string_view where);
 
 /// One parameter of a unit, in use order. Shapes are logical (the whole tensor).
 struct ParamSpec {

@@ -211,11 +211,6 @@ void check_formats(const Recipe& recipe, const plan::Plan& plan) {
         recipe.plan.param_dtype == plan::ParamType::fp32);
   check("compute_dtype", name(recipe.plan.compute), name(plan.compute), recipe.plan.compute == plan::ParamType::fp32);
   check("reduce_dtype", name(recipe.plan.reduce), name(plan.reduce), recipe.plan.reduce == plan::ParamType::fp32);
-  if (recipe.lora.on && plan.compute != plan::ParamType::fp32)
-    throw UserError(Exit::usage, "plan.file",
-                    recipe.plan.file + " has compute_dtype = \"" + std::string(name(plan.compute)) +
-                        "\": products with a frozen base and its adapters run in fp32",
-                    "set compute_dtype = \"fp32\" there");
 }
 
 }  // namespace
@@ -361,31 +356,34 @@ void check_weights(const Recipe& recipe, const Job& job) {
 namespace {
 
 /// Of the expert that the store is about.
-void load_expert(const Recipe& recipe, const Job& job, engine::Store& store) {
+void load_expert(const Recipe& recipe, const Job& job, engine::Store& store, engine::Roundings& rounded) {
   const engine::Fill adapters = initial_adapters(recipe, job);
   if (recipe.model.init == "load" && recipe.model.path.empty())
     throw UserError(Exit::usage, "model.init", "'load' has nothing to load: model.path is empty",
                     "set model.path, or model.init = \"random\"");
   if (recipe.model.path.empty() || recipe.model.init == "random") {
-    engine::fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+    const engine::Fill initial = [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
       if (models::is_adapter_parameter(param.name)) return adapters(param, first, count, out);
       job.model->initialise(param, static_cast<uint64_t>(recipe.run.seed), first, count, out);
-    });
+    };
+    engine::fill_shards(store, initial, &rounded);
     return;
   }
   const NamedWeights weights = open_initial_weights(recipe, job);
-  engine::load_weights(store, weights.set(), weights.names(), likely_cause, adapters);
+  engine::load_weights(store, weights.set(), weights.names(), likely_cause, adapters, &rounded);
 }
 
 }  // namespace
 
-void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store) {
-  load_weights_of(recipe, job, job.experts, store);
+engine::Roundings load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store) {
+  return load_weights_of(recipe, job, job.experts, store);
 }
 
-void load_weights_of(const Recipe& recipe, const Job& job, const Experts& experts, engine::Store& store) {
+engine::Roundings load_weights_of(const Recipe& recipe, const Job& job, const Experts& experts, engine::Store& store) {
+  engine::Roundings rounded;
   each_expert(store, experts,
-              [&](size_t e, const std::string&) { load_expert(for_expert(recipe, experts, e), job, store); });
+              [&](size_t e, const std::string&) { load_expert(for_expert(recipe, experts, e), job, store, rounded); });
+  return rounded;
 }
 
 }  // namespace tessera::train

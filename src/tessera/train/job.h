@@ -2,7 +2,7 @@
 // What a recipe names, made: the denoiser, the autoencoder, the text encoder, and the shapes that follow.
 #include <array>
 
-#include "tessera/engine/store.h"
+#include "tessera/engine/transfer.h"
 #include "tessera/models/clip/clip_vision.h"
 #include "tessera/net/model.h"
 #include "tessera/net/text_encoder.h"
@@ -53,9 +53,10 @@ int64_t prompt_bytes(const Job& job, int prompts);
 /// headers alone: before anything is encoded. Throws UserError (input) naming file, tensor and both shapes.
 void check_weights(const Recipe& recipe, const Job& job);
 
-/// The weights of every expert's path, or initial values keyed by the seed: the same on every layout.
-void load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store);
+/// The weights of every expert's path, or initial values keyed by the seed: the same on every layout. Gives what
+/// storing a frozen base in fewer bits changed of this rank's share.
+engine::Roundings load_initial_weights(const Recipe& recipe, const Job& job, engine::Store& store);
 /// The same of other paths, for instance of an exported model; as many experts as the store has.
-void load_weights_of(const Recipe& recipe, const Job& job, const Experts& experts, engine::Store& store);
+engine::Roundings load_weights_of(const Recipe& recipe, const Job& job, const Experts& experts, engine::Store& store);
 
 }  // namespace tessera::train

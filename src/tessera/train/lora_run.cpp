@@ -70,6 +70,7 @@ std::optional<models::AdapterRule> adapter_rule(const Recipe& recipe) {
                              .dora = l.dora,
                              .dropout = l.dropout,
                              .seed = static_cast<uint64_t>(recipe.run.seed),
+                             .base = l.base,
                              .targets = l.targets};
 }
 

@@ -155,6 +155,12 @@ void MetricsWriter::fault(int64_t step, const std::string& kind, const std::stri
   write(json.dump());
 }
 
+void MetricsWriter::base(const std::string& form, double error, double worst, const std::string& worst_linear) {
+  write(Json{
+      {"type", "base"}, {"step", 0}, {"form", form}, {"error", error}, {"worst", worst}, {"worst_linear", worst_linear}}
+            .dump());
+}
+
 void MetricsWriter::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {
   write(Json{{"type", "stage"}, {"step", step}, {"stage", number}, {"changes", changes}, {"plan", plan}}.dump());
 }

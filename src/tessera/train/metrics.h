@@ -83,6 +83,8 @@ class MetricsWriter {
   /// itself. `shares`: samples of a step by dp rank from now on, where they change.
   void fault(int64_t step, const std::string& kind, const std::string& text, int rank,
              const std::vector<int64_t>& shares = {});
+  /// Before the first step: a frozen base is stored in `form`; |stored - w| / |w| of all of it and of its worst linear.
+  void base(const std::string& form, double error, double worst, const std::string& worst_linear);
   /// A stage begins: `step` is its first, `changes` and `plan` are for people, one line each.
   void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
 

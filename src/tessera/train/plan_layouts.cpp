@@ -33,7 +33,6 @@ std::string layouts_text(const PlanRequest& request) {
   plan::LayoutBounds bounds = layout_bounds(*request.model, request.latent);
   bounds.world = request.mesh.world();
   bounds.node = request.machine.profile.devices;
-  if (request.planner.compute != plan::ParamType::fp32) bounds.tokens = 1;  // ranks that share a sample exchange fp32
   plan::PlannerInput input = request.planner;
   if (request.any_micro_batch) input.micro_batch = 1;
   // What a model costs a rank depends on who shares its tokens and features, not on who has other samples.

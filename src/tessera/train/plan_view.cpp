@@ -5,6 +5,7 @@
 
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
+#include "tessera/train/base_report.h"
 #include "tessera/train/disk_need.h"
 
 namespace tessera::train {
@@ -44,6 +45,14 @@ std::string tier_text(const plan::MemoryParts& parts) {
                                     {"activations and buffers", parts.slots}})
     if (bytes > 0) text += (text.empty() ? "" : ", ") + std::string(name) + " " + format_bytes(bytes);
   return text.empty() ? "nothing" : text;
+}
+
+/// null: nothing frozen is stored in fewer bits.
+Json base_json(const plan::ModelSpec& model) {
+  const auto base = base_facts(model);
+  if (!base) return nullptr;
+  return {
+      {"form", name(base->form)}, {"linears", base->linears}, {"bytes", base->bytes}, {"fp32_bytes", base->fp32_bytes}};
 }
 
 Json group_hashes(const Planned& planned) {
@@ -190,6 +199,7 @@ std::string plan_json(const Planned& planned) {
       {"rank", rank},
       {"model",
        {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.all_tokens()}}},
+      {"frozen_base", base_json(planned.spec)},
       {"summary", planned.plan().summary()},
       {"update",
        {{"when", std::string(name(planned.plan().update))},
@@ -230,6 +240,7 @@ std::string plan_text(const Planned& planned) {
       (planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, " : ", ") +
       std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " + planned.plan().mesh.to_string());
   table.row("plan", planned.plan().summary());
+  if (const auto base = base_facts(planned.spec)) table.row("base", told(*base));
   table.row("why", planned.choice.why);
   if (!planned.choice.warning.empty()) table.row("warning", planned.choice.warning);
   if (!planned.choice.advice.empty()) table.row("advice", planned.choice.advice);

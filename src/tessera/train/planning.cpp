@@ -73,7 +73,8 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   spec.between_steps = request.between_steps;
   plan::WorkTable& work = result.machine.work;
   work = engine::count_work(request.model->units(),
-                            engine::slice(batch, engine::Parallel(request.mesh, request.mesh.world() - 1)));
+                            engine::slice(batch, engine::Parallel(request.mesh, request.mesh.world() - 1)),
+                            request.planner.compute);
   for (plan::UnitSpec& unit : spec.units) unit.cost.backward_flops = work.at(unit.kind).backward_flops();
   return result;
 }

@@ -152,12 +152,14 @@ void fill_types(Recipe& r) {
   types.mesh = r.mesh, types.states = r.plan.states;
   types.param_dtype = r.plan.param_dtype, types.compute = r.plan.compute;
   types.check_types("recipe: plan.");
-  if (r.lora.on && r.plan.compute != plan::ParamType::fp32)
-    throw UserError(Exit::usage, "recipe: plan.compute_dtype",
-                    "\"" + r.values.at("plan.compute_dtype") +
-                        "\" with train.mode = \"lora\": products with a frozen "
-                        "base and its adapters run in fp32",
-                    "leave plan.compute_dtype out; plan.param_dtype = \"bf16\" halves what gathers send");
+}
+
+/// A base that bf16 products read is kept as what they read; else its own bits are kept unless others are asked for.
+void fill_base(Recipe& r) {
+  if (!r.lora.on) return;
+  std::string& base = r.values.at("lora.base_dtype");
+  if (base == "auto") base = r.plan.compute == plan::ParamType::bf16 ? "bf16" : "fp32";
+  r.lora.base = plan::stored_of(base, "recipe: lora.base_dtype");
 }
 
 void fill(Recipe& r) {
@@ -262,6 +264,7 @@ void fill(Recipe& r) {
   r.plan.states = {plan::masters_of(masters, "recipe: plan.masters"),
                    plan::moments_of(read.text("plan.moments"), "recipe: plan.moments")};
   fill_types(r);
+  fill_base(r);
   r.checkpoint = {read.at_least("checkpoint.every", 0), read.at_least("checkpoint.keep", 0)};
   r.sample = {
       read.at_least("sample.every", 0),       read.at_least("sample.steps", 1), read.integer("sample.seed"),

@@ -51,6 +51,7 @@ struct Recipe {
     int64_t rank = 32;
     double alpha = 32, dropout = 0;
     bool rslora = false, dora = false;
+    plan::Stored base = plan::Stored::fp32;  ///< of the blocks' frozen linears
     std::string init;
     std::vector<std::string> targets, exports;
   } lora;

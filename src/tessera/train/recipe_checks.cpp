@@ -103,6 +103,7 @@ const std::vector<Condition>& conditions() {
       {"lora.dropout", adapts, kAdapters},
       {"lora.rslora", adapts, kAdapters},
       {"lora.dora", adapts, kAdapters},
+      {"lora.base_dtype", adapts, kAdapters},
       {"lora.init", adapts, kAdapters},
       {"lora.export", adapts, kAdapters},
       {"train.eta_min",

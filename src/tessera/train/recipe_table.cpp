@@ -111,6 +111,11 @@ const OptionTable& recipe_table() {
       {"lora.dropout", Kind::number, "0", "share of an adapter's inputs that is dropped in training"},
       {"lora.rslora", Kind::choice, "false", "scale alpha / sqrt(rank) instead of alpha / rank", "true|false"},
       {"lora.dora", Kind::choice, "false", "DoRA: a trained length for each row of the weight", "true|false"},
+      {"lora.base_dtype", Kind::choice, "auto",
+       "how the frozen linears of blocks rest, travel and wait on tiers: fp32, bf16, int8 or fp8 in blocks of 256 with "
+       "a "
+       "scale each, whose error is told at the start; auto: bf16 where plan.compute_dtype is, else fp32",
+       "auto|fp32|bf16|int8|fp8"},
       {"lora.init", Kind::text, "", "a LoRA of any program to go on from; empty: A random, B zero"},
       {"lora.export", Kind::list, "diffusers",
        "names of the files in run.out/model: diffusers always, and any of comfyui, kohya, diffsynth, peft"},

@@ -68,6 +68,10 @@ void RunLog::fault(int64_t step, const std::string& kind, const std::string& tex
   metrics_.fault(step, kind, text, rank, shares);
 }
 
+void RunLog::base(const std::string& form, double error, double worst, const std::string& worst_linear) {
+  metrics_.base(form, error, worst, worst_linear);
+}
+
 void RunLog::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {
   metrics_.stage(step, number, changes, plan);
 }

@@ -31,6 +31,7 @@ class RunLog {
   void checkpoint(int64_t step, const std::string& folder, double seconds);
   void fault(int64_t step, const std::string& kind, const std::string& text, int rank = -1,
              const std::vector<int64_t>& shares = {});
+  void base(const std::string& form, double error, double worst, const std::string& worst_linear);
   void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
 
  private:

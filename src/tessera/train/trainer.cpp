@@ -15,6 +15,7 @@
 #include "tessera/engine/group_check.h"
 #include "tessera/engine/transfer.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/train/base_report.h"
 #include "tessera/train/disk_need.h"
 #include "tessera/train/elastic.h"
 #include "tessera/train/expert_passes.h"
@@ -218,9 +219,11 @@ class Trainer {
 
     loss_scale_ = LossScale(planned().plan(), recipe_);
     const std::optional<fs::path> resume = find_resume();
+    engine::Roundings rounded;
     if (resume) {
       checkpoint::TrainingCheckpoint saved(*resume);
-      if (recipe_.lora.on) load_initial_weights(recipe_, job_, *store_);  // the checkpoint has the adapters alone
+      if (recipe_.lora.on)  // the checkpoint has the adapters alone
+        rounded = load_initial_weights(recipe_, job_, *store_);
       steps_->resume(*store_, saved);
       if (router_) router_->resume(saved);
       done_ = saved.manifest().step;
@@ -234,7 +237,7 @@ class Trainer {
         log::info("all run.steps = " + std::to_string(recipe_.run.steps) +
                   " are done already; more steps go on from here");
     } else {
-      load_initial_weights(recipe_, job_, *store_);
+      rounded = load_initial_weights(recipe_, job_, *store_);
       if (router_ && GateRouter::is_in(recipe_.model.path)) router_->load_model(recipe_.model.path);
       each_expert(*store_, job_.experts, [&](size_t e, const std::string&) {
         start_adapters(for_expert(recipe_, job_.experts, e), *store_, comm_);
@@ -242,11 +245,22 @@ class Trainer {
     }
     if (rank_ == 0) run_log_ = std::make_unique<RunLog>(out_, done_);
     if (rank_ == 0 && restarted()) run_log_->fault(done_, "restart", place_.restarted_after);
+    tell_base(rounded);
     progress_ = std::make_unique<Progress>(rank_ == 0, recipe_.run.steps, done_);
     if (recipe_.plan.budget > 0) engine::Meter::set_budget(recipe_.plan.budget);
     size_t stage = 0;
     while (stage + 1 < plans_.size() && plans_[stage].part.last <= done_) ++stage;
     begin_part(stage);
+  }
+
+  /// How far a base that rests in fewer bits is from the weights it was made of.
+  void tell_base(const engine::Roundings& rounded) {
+    const std::optional<BaseFacts> facts = base_facts(planned().spec);
+    if (!facts) return;
+    const BaseError error = base_error(planned().spec, rounded, comm_);
+    if (rank_ != 0) return;
+    log::info(told(*facts) + "; " + told(error));
+    if (done_ == 0) run_log_->base(std::string(name(facts->form)), error.all, error.worst, error.worst_linear);
   }
 
   /// The launcher started this rank again after another was lost: it goes on with what the run itself saved.

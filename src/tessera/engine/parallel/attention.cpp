@@ -50,9 +50,9 @@ struct SequenceAttention : Function<SequenceAttention> {
     Tensor d_out = grads[0].contiguous();
     Tensor delta = ops::attention_delta(out, d_out, heads);  // [heads, tokens here]
     if (parallel.sp() > 1) {
-      std::vector<Tensor> wide = scatter_heads({d_out, delta.t()}, offsets.back(), parallel);
-      d_out = std::move(wide[0]);
-      delta = wide[1].t().contiguous();  // [heads / sp, tokens of the block]
+      std::vector<Tensor> wide = scatter_heads({delta.t(), d_out}, offsets.back(), parallel);
+      d_out = std::move(wide[1]);
+      delta = wide[0].t().contiguous();  // [heads / sp, tokens of the block], fp32
     }
     ops::AttentionInputs d = ring_backward({q, k, v}, d_out, lse, delta, heads / parallel.sp(), offsets, parallel);
     d_out = Tensor();

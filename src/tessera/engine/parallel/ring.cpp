@@ -42,11 +42,13 @@ Tensor columns_of(const Tensor& t, plan::TokenRange range) { return t.narrow(1, 
 /// takes the memory that was measured on one.
 class Pair {
  public:
-  Pair(int64_t rows, int64_t most, const Tensor& like) {
+  Pair(int64_t rows, int64_t most, const Tensor& like, at::ScalarType type) {
     const int64_t width = like.size(1);
-    both_ = at::empty({2 * most * width}, like.options()).narrow(0, 0, 2 * rows * width).view({2, rows, width});
+    const Tensor flat = at::empty({2 * most * width}, like.options().dtype(type));
+    both_ = flat.narrow(0, 0, 2 * rows * width).view({2, rows, width});
   }
-  Pair(const Tensor& first, const Tensor& second, int64_t most) : Pair(first.size(0), most, first) {
+  Pair(const Tensor& first, const Tensor& second, int64_t most)
+      : Pair(first.size(0), most, first, first.scalar_type()) {
     both_[0].copy_(first), both_[1].copy_(second);
   }
   Tensor first() const { return both_[0]; }
@@ -90,7 +92,19 @@ class Turns {
   const bool measures_;
 };
 
-int64_t pair_row_bytes(const Tensor& k) { return 2 * k.size(1) * static_cast<int64_t>(k.element_size()); }
+int64_t pair_row_bytes(const Tensor& k, at::ScalarType type) {
+  return 2 * k.size(1) * static_cast<int64_t>(c10::elementSize(type));
+}
+
+/// What several blocks are merged or added up in; of one block the result is the result, rounded as it is stored.
+at::ScalarType sum_type(const Turns& turns, const Tensor& of) {
+  return turns.count() > 1 ? at::kFloat : of.scalar_type();
+}
+
+/// A sum that is done, rounded once where its operands were of 16 bits.
+void round_as(Tensor& sum, const Tensor& operand) {
+  if (sum.scalar_type() != operand.scalar_type()) sum = sum.to(operand.scalar_type());
+}
 
 }  // namespace
 
@@ -98,17 +112,18 @@ ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads,
                                   const Parallel& parallel) {
   const Turns turns(parallel, offsets, in.q.is_meta());
   const plan::TokenRange own = turns.block(0);
+  const auto wide = in.q.options().dtype(at::kFloat), whole = wide.dtype(sum_type(turns, in.q));
   const auto result = [&] {
-    return ops::AttentionResult{at::empty_like(in.q), at::empty({heads, own.count()}, in.q.options())};
+    return ops::AttentionResult{at::empty(in.q.sizes(), whole), at::empty({heads, own.count()}, wide)};
   };
-  const ops::AttentionResult sum = result();
+  ops::AttentionResult sum = result();
   std::optional<Pair> now, next;  // keys and values
   ops::AttentionResult part;
   int64_t sent = 0;
   if (turns.count() > 1) now.emplace(in.k, in.v, turns.most()), part = result();
   for (int turn = 0; turn < turns.count(); ++turn) {
     const bool more = turn + 1 < turns.count();
-    if (more) next.emplace(turns.block(turn + 1).count(), turns.most(), in.k);
+    if (more) next.emplace(turns.block(turn + 1).count(), turns.most(), in.k, in.k.scalar_type());
     Parallel::Transfer transfer = more ? parallel.pass_on(now->both(), next->both(), sent) : Parallel::Transfer();
     const Common c = turns.common(turn);
     if (turn == 0) {
@@ -123,7 +138,9 @@ ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads,
     transfer.wait();
     now = std::move(next);
   }
-  if (turns.count() > 1) parallel.note_ring(plan::Rows::keys, pair_row_bytes(in.k), sent);
+  if (turns.count() > 1) parallel.note_ring(plan::Rows::keys, pair_row_bytes(in.k, in.k.scalar_type()), sent);
+  part = {};
+  round_as(sum.out, in.q);
   return sum;
 }
 
@@ -132,31 +149,35 @@ ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor&
                                    const Parallel& parallel) {
   const Turns turns(parallel, offsets, in.q.is_meta());
   const plan::TokenRange own = turns.block(0);
-  const ops::AttentionInputs grads = {at::empty_like(in.q), at::empty_like(in.k), at::empty_like(in.v)};
+  const at::ScalarType sums = sum_type(turns, in.q);
+  const auto sum_like = [&](const Tensor& t) { return at::empty(t.sizes(), t.options().dtype(sums)); };
+  ops::AttentionInputs grads = {sum_like(in.q), sum_like(in.k), sum_like(in.v)};
   if (turns.count() == 1) {
     const Common c = turns.common(0);
     ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
     return grads;
   }
-  const auto pair = [&](int64_t rows) { return Pair(rows, rows > 0 ? turns.most() : 0, in.k); };
+  const auto pair = [&](int64_t rows, at::ScalarType type) {
+    return Pair(rows, rows > 0 ? turns.most() : 0, in.k, type);
+  };
   Pair now(in.k, in.v, turns.most());
-  Tensor dq = at::empty_like(in.q);  // of one turn
+  Tensor dq = sum_like(in.q);  // of one turn
   int64_t keys_sent = 0, gradients_sent = 0;
   std::optional<Pair> d_last;  // what this rank has made of the block before: it travels
   for (int turn = 0; turn < turns.count(); ++turn) {
     const plan::TokenRange block = turns.block(turn);
     const bool more = turn + 1 < turns.count();
-    // The block travels on, and behind it the gradients of the block before it.
-    Pair next = pair(more ? turns.block(turn + 1).count() : 0);
+    // The block travels on, and behind it the gradients of the block before it: sums, to which every rank adds.
+    Pair next = pair(more ? turns.block(turn + 1).count() : 0, in.k.scalar_type());
     Parallel::Transfer keys = more ? parallel.pass_on(now.both(), next.both(), keys_sent) : Parallel::Transfer();
-    Pair d_came = pair(d_last ? block.count() : 0);
+    Pair d_came = pair(d_last ? block.count() : 0, sums);
     Parallel::Transfer gradients =
         d_last ? parallel.pass_on(d_last->both(), d_came.both(), gradients_sent) : Parallel::Transfer();
     const Common c = turns.common(turn);
     if (turn == 0) {
       ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
     } else {
-      Pair d = pair(block.count());
+      Pair d = pair(block.count(), sums);
       if (!c.none()) {
         ops::attention_backward(
             {block_rows(in.q, c.queries), block_rows(now.first(), c.keys), block_rows(now.second(), c.keys)},
@@ -177,12 +198,14 @@ ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor&
     now = std::move(next);
   }
   // Home: the last block is that of the next rank.
-  const Pair home = pair(own.count());
+  const Pair home = pair(own.count(), sums);
   parallel.pass_on(d_last->both(), home.both(), gradients_sent).wait();
   grads.k.add_(home.first());
   grads.v.add_(home.second());
-  parallel.note_ring(plan::Rows::keys, pair_row_bytes(in.k), keys_sent);
-  parallel.note_ring(plan::Rows::gradients, pair_row_bytes(in.k), gradients_sent);
+  parallel.note_ring(plan::Rows::keys, pair_row_bytes(in.k, in.k.scalar_type()), keys_sent);
+  parallel.note_ring(plan::Rows::gradients, pair_row_bytes(in.k, sums), gradients_sent);
+  for (auto [grad, operand] : {std::pair{&grads.q, &in.q}, {&grads.k, &in.k}, {&grads.v, &in.v}})
+    round_as(*grad, *operand);
   return grads;
 }
 

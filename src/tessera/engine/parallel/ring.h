@@ -9,6 +9,9 @@
 // on to the next. Backward passes keys and values on in the same way, and behind each block its gradients: what a rank
 // computes for a block is added to what came, and after the last turn the sum goes home, where the block's own share
 // waits. The order of additions is that of the ring, the same every time. A group of one has one turn.
+//
+// Keys and values travel in their own type. What is merged or added up over turns is fp32, and so are the gradients on
+// their way, to which every rank adds; results are rounded once, when they are done.
 #include "tessera/engine/parallel/parallel.h"
 #include "tessera/ops/ops.h"
 

@@ -7,6 +7,8 @@
 //   Tensor all = gather_place(x, T, parallel);                    // [share, d] -> [place, d]
 //   Tensor y = sum_to_shares(ops::linear(h, w, nullptr, anchor), T, parallel, bias, anchor);   // [place, d] -> [share,
 //   d]
+// Rows of 16 bits travel as they are, a rank's part of a sum rounded once by the rank that has it; they are added up in
+// fp32 in the order of the ranks, and rounded once more.
 #include "tessera/engine/parallel/parallel.h"
 #include "tessera/ops/weight.h"
 

@@ -4,7 +4,8 @@
 //   std::vector<Tensor> wide = scatter_heads({q, k, v}, T, parallel);    // [t, H * d] -> [block, H / sp * d]
 //   Tensor out = gather_heads({wide_out}, T, parallel)[0];               // and back
 //
-// Each is the inverse and the transpose of the other. All tensors travel in one exchange.
+// Each is the inverse and the transpose of the other. All tensors travel in one exchange, each in its own type: of fp32
+// and of 16 bits together the fp32 ones come first.
 #include "tessera/engine/parallel/parallel.h"
 
 namespace tessera::engine {

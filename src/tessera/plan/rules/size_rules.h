@@ -6,6 +6,7 @@
 //   sizes.bytes(unit);
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,7 @@ class SizeRules {
   bool collectives(int k, const std::string& kind, int64_t* shard = nullptr) {
     const std::vector<Comm>& comm = book_.in(k).comm;
     int64_t whole = 0, parts = 0;
+    std::vector<int64_t> wholes;  // of each collective
     bool over_tp = false;
     for (const Comm& c : comm) {
       if (book_.group(c) < 0) return false;
@@ -100,18 +102,30 @@ class SizeRules {
       const int64_t part = kind == "all_reduce" ? c.bytes : c.bytes / (n - 1);
       over_tp = over_tp || c.axis.ends_with("tp");
       parts += part;
-      whole += kind == "all_reduce" ? part : part * n;
+      wholes.push_back(kind == "all_reduce" ? part : part * n);
+      whole += wholes.back();
     }
     if (comm.empty()) return false;
-    const bool narrow = whole * 2 == book_.in(k).bytes;  // what is fp32 travels as bf16 or fp16
+    const bool narrow = whole * 2 == book_.in(k).bytes;                      // what is fp32 travels as bf16 or fp16
+    const bool some_narrow = may_add_up(wholes, book_.in(k).bytes - whole);  // but not what rests in fewer bits
     if (shard) *shard = narrow ? parts * 2 : parts;
     // what the ranks of tp do not share is not gathered where nobody else shares it
     const bool partial = over_tp && whole < book_.in(k).bytes;
-    if (whole == book_.in(k).bytes || narrow || partial) return true;
+    if (whole == book_.in(k).bytes || narrow || some_narrow || partial) return true;
     book_.complain(k, "bytes",
                    "sends " + std::to_string(comm.front().bytes) + " bytes, expected a share of " +
                        std::to_string(book_.in(k).bytes) + " (these make " + std::to_string(whole) + ")");
     return false;
+  }
+
+  /// Whether some of the parts make `sum`; a unit has a handful of buffers.
+  static bool may_add_up(const std::vector<int64_t>& parts, int64_t sum) {
+    std::set<int64_t> sums = {0};
+    for (const int64_t part : parts) {
+      const std::set<int64_t> before = sums;
+      for (const int64_t s : before) sums.insert(s + part);
+    }
+    return sums.contains(sum);
   }
 
   Book& book_;

@@ -6,6 +6,7 @@
 #include "tessera/train/import/config_file.h"
 #include "tessera/train/import/dialects.h"
 #include "tessera/train/import/import.h"
+#include "tessera/train/import/parts.h"
 
 namespace tessera::train {
 
@@ -73,14 +74,12 @@ void offload_to(Translator& t, const Given& g, const std::vector<std::string>& k
   if (g.value == "nvme" && !t.has(path)) t.refuse(g.name, "a disk needs its folder: give " + path);
 }
 
-void fsdp_param_type(Translator& t, const Given& g) {
-  const std::string word = g.value.substr(g.value.rfind('.') == std::string::npos ? 0 : g.value.rfind('.') + 1);
-  if (word == "bf16" || word == "bfloat16")
-    t.set("plan.param_dtype", "bf16", {g.name}, "parameters are gathered in it, masters and states are fp32");
-  else if (word == "fp32" || word == "float32" || is_false(word))
-    t.set("plan.param_dtype", "fp32", {g.name});
+void fsdp_reduce_type(Translator& t, const Given& g) {
+  const std::string type = type_word(g.value);
+  if (type.empty())
+    t.refuse(g.name, "gradients are reduced in fp32, bf16 or fp16");
   else
-    t.refuse(g.name, "bf16 and fp32 are there");
+    t.set("plan.reduce_dtype", type, {g.name});
 }
 
 void fsdp_checkpointing(Translator& t, const Given& g) {
@@ -146,10 +145,9 @@ std::vector<Rule> accelerate_rules() {
       by("offload_params", "`plan.parameters`, `plan.gradients`, `plan.states` = host", offload_all, Takes::perhaps),
       by("cpu_offload", "`plan.parameters`, `plan.gradients`, `plan.states` = host", offload_all, Takes::perhaps),
       by("activation_checkpointing", "`plan.activations = recompute`", fsdp_checkpointing, Takes::perhaps),
-      by("param_dtype", "`plan.param_dtype`", fsdp_param_type),
-      by("mixed_precision", "`plan.param_dtype`", fsdp_param_type),
-      only("reduce_dtype", {"fp32", "float32", "torch.float32"}, "gradients are reduced in fp32",
-           "gradients are reduced in fp32"),
+      by("param_dtype", "`plan.compute_dtype`", set_compute_type),
+      by("mixed_precision", "`plan.compute_dtype`", set_compute_type),
+      by("reduce_dtype", "`plan.reduce_dtype`", fsdp_reduce_type),
       only("buffer_dtype", {"fp32", "float32", "torch.float32", "bf16", "bfloat16", "torch.bfloat16"},
            "these models have no buffers but tables that are computed in fp32", "fp32 and bf16 are known"),
       by(

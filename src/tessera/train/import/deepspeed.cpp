@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/train/import/deepspeed_types.h"
 #include "tessera/train/import/dialects.h"
 
 namespace tessera::train {
@@ -139,27 +140,6 @@ void optimiser(Translator& t, const Given& g) {
     t.refuse(g.name, "AdamW is the optimiser there is");
 }
 
-void reduce_type(Translator& t, const Given& g) {
-  const std::vector<std::string> known = {"fp32", "bf16", "fp16"};
-  if (is_false(g.value)) return t.imply(g.name, "gradients are reduced in fp32");
-  if (std::find(known.begin(), known.end(), g.value) == known.end())
-    throw UserError(Exit::usage, "import", g.shown() + ": expected fp32, bf16 or fp16",
-                    "did you mean " + nearest(g.value, known).front() + "?");
-  const std::string here = recipe_table().find("plan.reduce_dtype")->choices;
-  if (("|" + here + "|").find("|" + g.value + "|") == std::string::npos)
-    return t.refuse(g.name, "gradients are reduced in " + here);
-  t.set("plan.reduce_dtype", g.value, {g.name});
-}
-
-Rule param_type(const std::string& option, const std::string& type) {
-  return by(option, "`plan.param_dtype = " + type + "`", [type](Translator& t, const Given& g) {
-    if (is_false(g.value))
-      t.imply(g.name, "it is off");
-    else
-      t.set("plan.param_dtype", type, {g.name}, "parameters are gathered in it, masters and states are fp32");
-  });
-}
-
 std::vector<Rule> deepspeed_rules() {
   const std::string zero = "zero_optimization.", params = "optimizer.params.", steps = "scheduler.params.";
   const std::string acts = "activation_checkpointing.";
@@ -168,7 +148,6 @@ std::vector<Rule> deepspeed_rules() {
       joined("train_micro_batch_size_per_gpu", "`train.micro_batch`, and its share of `train.global_batch`"),
       joined("gradient_accumulation_steps", "its share of `train.global_batch`"),
       sets("gradient_clipping", "train.clip_norm"),
-      by("communication_data_type", "`plan.reduce_dtype`", reduce_type),
       by(zero + "stage", "`plan.strategy`: 0 no_shard, 1 shard_states, 2 shard_grad_op, 3 full_shard", stage),
       joined(zero + "offload_optimizer.device", "`plan.states`, from stage 2 on `plan.gradients`: host or nvme"),
       joined(zero + "offload_optimizer.nvme_path", "`plan.nvme`"),
@@ -177,7 +156,6 @@ std::vector<Rule> deepspeed_rules() {
       only(zero + "offload_optimizer.ratio", {"1", "1.0"}, "all states are there",
            "how many units' states leave the device is the plan's: leave plan.states on auto"),
       sets("sequence_parallel_size", "mesh.sp"),
-      only("seq_parallel_communication_data_type", {"fp32"}, "it is fp32", "Ulysses exchanges fp32"),
       sets("tensor_parallel.autotp_size", "mesh.tp"),
       sets(zero + "mics_shard_size", "mesh.dp_shard"),
       only(zero + "zero_hpz_partition_size", {"1"}, "one copy of the shards",
@@ -197,13 +175,8 @@ std::vector<Rule> deepspeed_rules() {
       only(zero + "cpu_offload", {"false"}, "it is off", "an old name: give zero_optimization.offload_optimizer"),
       refused(zero + "zero_quantized_weights", kQuantised),
       refused(zero + "zero_quantized_gradients", kQuantised),
-      refused(zero + "zero_quantized_nontrainable_weights", kQuantised),
       refused(zero + "mics_hierarchical_params_gather", "gathers are of one step"),
       refused(zero + "memory_efficient_linear", "linear layers keep what their backward needs"),
-      param_type("bf16.enabled", "bf16"),
-      implied("bf16.check_grad_overflow", "run.on_nan says what a step without a finite loss does"),
-      only("bf16.bf16_master_weights_and_grads", {"false"}, "masters are fp32", "set plan.masters = \"bf16\""),
-      only("fp16.enabled", {"false"}, "it is off", "fp16 is not trained in: use bf16"),
       by("optimizer.type", "`train.optimizer`: Adam and AdamW; else refused", optimiser),
       sets(params + "lr", "train.lr"),
       sets(params + "betas", "train.betas"),
@@ -276,6 +249,8 @@ std::vector<Rule> deepspeed_rules() {
     for (const char* name : {"pin_memory", "buffer_count", "buffer_size", "max_in_cpu", "fast_init", "pipeline_read",
                              "pipeline_write", "pipeline"})
       table.push_back(implied(zero + part + name, "buffers follow from the plan"));
+  const std::vector<Rule> types = deepspeed_type_rules();
+  table.insert(table.end(), types.begin(), types.end());
   for (const char* name : {"fp16", "amp", "tensorboard", "csv_monitor", "comms_logger", "flops_profiler", "wandb",
                            "elasticity", "data_efficiency", "curriculum_learning", "autotuning"})
     table.push_back(implied(name, std::string("it belongs to ") + name + ".enabled"));

@@ -238,7 +238,7 @@ void diffsynth_together(Translator& t) {
 std::vector<Rule> diffsynth_rules() {
   const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
   const char* const kCloud = "metrics stay on this machine: RUN/metrics.jsonl, TensorBoard's file";
-  const char* const kQuant = "frozen weights are stored by the recipe's own keys, see lora.*";
+  const char* const kQuant = "a LoRA's frozen weights are stored as lora.base_dtype says: fp8";
   std::vector<Rule> table = {
       sets("--dataset_base_path", "data.path"),
       sets("--dataset_path", "data.path"),

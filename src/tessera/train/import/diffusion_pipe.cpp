@@ -125,6 +125,8 @@ void checkpointing(Translator& t, const Given& g) {
 void quantised(Translator& t, const Given& g) {
   if (g.value == "float8")
     t.set(kFrozenDtype, "fp8", {g.name});
+  else if (g.value == "bfloat16" && t.has("adapter.type"))
+    t.set(kFrozenDtype, "bf16", {g.name});
   else if (g.value == "bfloat16")
     t.set("plan.param_dtype", "bf16", {g.name});
   else
@@ -183,16 +185,8 @@ std::vector<Rule> pipe_rules() {
       joined("model.ckpt_path", "`model.path`, `data.vae`, `data.text_encoder_path`, `data.tokenizer`"),
       joined("model.transformer_path", "`model.path`"),
       joined("model.llm_path", "`data.text_encoder_path`"),
-      by("model.dtype", "`plan.param_dtype`",
-         [](Translator& t, const Given& g) {
-           if (g.value == "bfloat16")
-             t.set("plan.param_dtype", "bf16", {g.name}, "parameters are gathered in it, masters and states are fp32");
-           else if (g.value == "float32")
-             t.set("plan.param_dtype", "fp32", {g.name});
-           else
-             t.refuse(g.name, "bfloat16 and float32 are there");
-         }),
-      by("model.transformer_dtype", "`lora.base_dtype`: float8 fp8", quantised),
+      by("model.dtype", "`plan.compute_dtype`", set_compute_type),
+      by("model.transformer_dtype", "`lora.base_dtype`: float8 fp8, bfloat16 bf16", quantised),
       implied("model.text_encoder_fp8", "the text encoder works before training, and is gone then"),
       joined("model.timestep_sample_method", "`diffusion.timesteps`"),
       joined("model.shift", "`diffusion.shift`"),

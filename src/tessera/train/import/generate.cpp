@@ -118,7 +118,7 @@ const Dialect& generate_line() {
           implied("--t5_cpu", "the text encoder is gone before the first step of the sampler", Takes::perhaps),
           implied("--offload_model", "weights are sharded over the ranks, and the text encoder gone while they sample",
                   Takes::perhaps),
-          switches("--convert_model_dtype", "plan.param_dtype", "bf16"),
+          switches("--convert_model_dtype", "plan.compute_dtype", "bf16"),
           sets("--num_clip", "sample.clips"),
           joined("--infer_frames", "`data.frames`, one more: the picture"),
           refused("--start_from_ref", "the reference image is not the first frame", Takes::perhaps),

@@ -228,15 +228,7 @@ std::vector<Rule> musubi_rules() {
       only("--weighting_scheme", {"none"}, "losses are not weighted", "none is there, and diffusion.weighting"),
       refused("--preserve_distribution_shape", "timesteps outside of the window are mapped into it", Takes::perhaps),
       refused("--num_timestep_buckets", "timesteps are drawn one by one"),
-      by("--mixed_precision", "`plan.param_dtype`",
-         [](Translator& t, const Given& g) {
-           if (g.value == "no")
-             t.set("plan.param_dtype", "fp32", {g.name});
-           else if (g.value == "bf16")
-             t.set("plan.param_dtype", "bf16", {g.name}, "parameters are gathered in it, masters and states are fp32");
-           else
-             t.refuse(g.name, "bf16 and no are there");
-         }),
+      by("--mixed_precision", "`plan.compute_dtype`", set_compute_type),
       by(
           "--gradient_checkpointing", "`plan.activations = recompute`",
           [](Translator& t, const Given& g) {

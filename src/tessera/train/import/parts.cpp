@@ -128,4 +128,20 @@ void set_targets(Translator& t, const std::string& option) {
   t.set("lora.targets", list, {option});
 }
 
+std::string type_word(const std::string& text) {
+  const std::string word = lower_case(text.substr(text.rfind('.') + 1));  // npos + 1 is 0
+  if (word == "bf16" || word == "bfloat16") return "bf16";
+  if (word == "fp16" || word == "float16" || word == "half") return "fp16";
+  if (word == "fp32" || word == "float32" || word == "float" || is_false(word)) return "fp32";
+  return "";
+}
+
+void set_compute_type(Translator& t, const Given& g) {
+  const std::string type = type_word(g.value);
+  if (type.empty())
+    t.refuse(g.name, "fp32, bf16 and fp16 are there");
+  else
+    t.set("plan.compute_dtype", type, {g.name}, type == "fp32" ? "" : "masters and states are fp32");
+}
+
 }  // namespace tessera::train

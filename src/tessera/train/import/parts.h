@@ -12,6 +12,12 @@ inline constexpr const char* kLeastTimestep = "diffusion.min_t";  ///< 0 to 1, a
 inline constexpr const char* kMostTimestep = "diffusion.max_t";
 inline constexpr const char* kFrozenDtype = "lora.base_dtype";
 
+/// plan.compute_dtype by any program's word for a type ("bf16", "torch.bfloat16", "no"); refused for others. What other
+/// programs call mixed precision is this: products and activations are of that type, masters and states fp32.
+void set_compute_type(Translator& t, const Given& given);
+/// "fp32", "bf16" or "fp16" by the same words; empty for others.
+std::string type_word(const std::string& text);
+
 /// Files of weights by what their names tell: the denoiser's, text encoder's, VAE's ... keys are set. `files` may hold
 /// the shards of one model, which is then named by their folder.
 void set_weight_files(Translator& t, const std::vector<std::string>& files, const std::string& option);

@@ -90,7 +90,7 @@ const Dialect& training_line() {
           sets("--data_dir", "data.path"),
           sets("--frame_num", "data.frames"),
           joined("--size", "`data.size`, height first"),
-          switches("--convert_model_dtype", "plan.param_dtype", "bf16"),
+          switches("--convert_model_dtype", "plan.compute_dtype", "bf16"),
           switches("--gradient_checkpointing", "plan.activations", "recompute"),
           sets("--resume", "run.resume"),
       },
