@@ -1,9 +1,14 @@
 // Command lines of other programs, run as they are typed: on a tiny checkpoint, they train and sample.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
+#include <set>
 
+#include "matrix.h"
 #include "program.h"
+#include "tessera/data/audio.h"
+#include "tessera/data/video.h"
 
 namespace tessera::testing {
 namespace {
@@ -224,6 +229,151 @@ TEST(Generate, SamplesWithTheOptionsOfTheOfficialProgram) {
                {"eular", "unipc"});
   expect_words(r.tessera({"sample", "--task", "t2v-14B", "--ckpt_dir", r.release(), "--use_prompt_extend"}), 2,
                {"--use_prompt_extend", "extend them before"});
+}
+
+/// A kind of Wan model at the size of TinyRun, and its task's name.
+struct Family {
+  const char* task;
+  const char* told;  ///< what is said of the model
+  std::vector<std::string> flags;
+  std::vector<std::string> conditions;  ///< of generate.py
+  const char* wrong;                    ///< a task that its folder is not of
+  std::string foreign = {};             ///< another trainer's command, of the weights $D and the clips in $C
+};
+
+std::vector<std::string> kind(const std::string& type, const std::string& in_dim,
+                              const std::vector<std::string>& more = {}) {
+  return std::vector<std::string>{"--model.config.model_type", type, "--model.config.in_dim", in_dim} + more;
+}
+
+/// Clips with sound, and two pictures.
+void add_conditions(const TinyRun& run) {
+  data::Sound hum{16000, {}};
+  for (int i = 0; i < 16000; ++i) hum.samples.push_back(static_cast<float>(0.5 * std::sin(0.1 * i)));
+  for (int clip = 0; clip < 3; ++clip) {
+    const fs::path file = run.folder() / "data" / ("clip" + std::to_string(clip) + ".mp4");
+    data::write_mp4(file, data::decode_clip(file, {}), hum);
+  }
+  for (const char* name : {"first.png", "last.png"}) {
+    const data::Frames clip = data::decode_clip(run.folder() / "data/clip0.mp4", {});
+    const std::vector<uint8_t> bytes = data::write_png(clip, name[0] == 'f' ? 0 : clip.count - 1);
+    std::ofstream(run.folder() / name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  }
+}
+
+void run_file(const TinyRun& run, const std::string& name, const std::string& text) {
+  std::ofstream(run.folder() / name) << text;
+}
+
+TEST(EveryFamily, TrainsAndSamplesByTheCommandsOfOtherPrograms) {
+  const TinyRun run("families");
+  add_conditions(run);
+  const std::string first = (run.folder() / "first.png").string(), last = (run.folder() / "last.png").string(),
+                    sound = (run.folder() / "data/clip1.mp4").string();
+  const std::vector<std::string> clip = {"--model.config.image_dim", "24", "--model.config.image_len", "5"};
+  const std::vector<Family> families = {
+      {"t2v-1.3B",
+       "from text",
+       kind("t2v", "12"),
+       {},
+       "ti2v-5B",
+       "accelerate launch wan_train_network.py --task t2v-1.3B --dit $D --dataset_config $C.toml --max_train_steps 1 "
+       "--network_module networks.lora_wan --network_dim 4"},
+      {"i2v-14B",
+       "a first picture (latent and CLIP",
+       kind("i2v", "28", clip),
+       {"--image", first},
+       "t2v-14B",
+       "accelerate launch wan_train_network.py --task i2v-14B --dit $D --dataset_config $C.toml --max_train_steps 1 "
+       "--gradient_checkpointing"},
+      {"flf2v-14B",
+       "a last picture",
+       kind("flf2v", "28", clip),
+       {"--first_frame", first, "--last_frame", last},
+       "i2v-14B",
+       "accelerate launch train.py --dataset_base_path $C --model_paths '[\"$D\"]' --height 32 --width 32 --num_frames "
+       "8 "
+       "--num_epochs 1 --trainable_models dit --extra_inputs input_image,end_image"},
+      {"t2v-A14B",
+       "two experts",
+       kind("t2v", "12", {"--experts.train", "both"}),
+       {},
+       "t2v-14B",
+       "accelerate launch wan_train_network.py --task t2v-A14B --dit $D/low_noise_model --dit_high_noise "
+       "$D/high_noise_model --dataset_config $C.toml --max_train_steps 1"},
+      {"i2v-A14B",
+       "two experts",
+       kind("i2v", "28", {"--experts.train", "both"}),
+       {"--image", first},
+       "i2v-14B",
+       "accelerate launch train.py --dataset_base_path $C --model_paths '[\"$D/high_noise_model\"]' --height 32 "
+       "--width 32 "
+       "--num_frames 8 --num_epochs 1 --trainable_models dit --extra_inputs input_image --max_timestep_boundary 0.358 "
+       "--min_timestep_boundary 0"},
+      {"ti2v-5B",
+       "or a first picture",
+       kind("ti2v", "12"),
+       {"--image", first},
+       "s2v-14B",
+       "python train_wan_t2v.py --task train --train_architecture lora --lora_rank 4 --lora_alpha 4 --dataset_path $C "
+       "--dit_path $D --height 32 --width 32 --num_frames 8 --steps_per_epoch 1 --max_epochs 1 "
+       "--training_strategy deepspeed_stage_3"},
+      {"s2v-14B",
+       "sound, a picture",
+       kind("s2v", "12",
+            {"--model.config.cond_dim", "12", "--model.config.audio_dim", "32", "--model.config.audio_inject_layers",
+             "0,2"}),
+       {"--image", first, "--audio", sound, "--num_clip", "1"},
+       "t2v-A14B"}};
+  MatrixPart imported("other programs' commands by family", static_cast<int>(families.size()));
+  const std::set<int> chosen = [&] {
+    std::set<int> all;
+    for (const int i : imported) all.insert(i);
+    return all;
+  }();
+  for (size_t i = 0; i < families.size(); ++i) {
+    const Family& family = families[i];
+    SCOPED_TRACE(family.task);
+    const std::string name = family.task, folder = (run.folder() / ("release-" + name)).string();
+    const Result made = run.train(1, "source-" + name, std::vector<std::string>{"--run.steps", "1"} + family.flags);
+    ASSERT_EQ(made.code, 0) << made.output;
+    fs::rename(run.out("source-" + name) + "/model", folder);
+    const std::vector<std::string> small = {"--data.path",   (run.folder() / "data").string(),
+                                            "--data.cache",  (run.folder() / "cache").string(),
+                                            "--data.fps",    "8",
+                                            "--data.size",   "32,32",
+                                            "--data.frames", "8",
+                                            "--data.vae",    "haar:12"};
+    const Result trained = run.tessera(std::vector<std::string>{"launch", "-n", "2", "train", "--task", name,
+                                                                "--ckpt_dir", folder, "--dit_fsdp", "--t5_fsdp",
+                                                                "--batch_size", "1", "--gradient_accumulation_steps",
+                                                                "2", "--max_steps", "2", "--run.out", run.out(name)} +
+                                       small);
+    expect_words(trained, 0, {family.told, "train.global_batch = 4"});
+    EXPECT_EQ(run.metrics(name).size(), 2u);
+    const std::string file = (run.folder() / (name + ".mp4")).string();
+    const Result sampled =
+        run.tessera(std::vector<std::string>{"sample", "--task", name, "--ckpt_dir", folder, "--sample_steps", "2",
+                                             "--save_file", file, "--prompt", "a square"} +
+                    family.conditions + small);
+    expect_words(sampled, 0, {family.told, file});
+    EXPECT_TRUE(fs::exists(file));
+    expect_words(run.tessera({"train", "--task", family.wrong, "--ckpt_dir", folder, "--max_steps", "1"}), 3,
+                 {"--task " + std::string(family.wrong), "give the "});
+    if (!chosen.contains(static_cast<int>(i))) continue;
+    std::string command = family.foreign;
+    for (const auto& [sign, meaning] :
+         {std::pair<std::string, std::string>{"$D", folder}, {"$C", (run.folder() / "data").string()}})
+      for (size_t at; (at = command.find(sign)) != std::string::npos;) command.replace(at, 2, meaning);
+    const std::string recipe = (run.folder() / (name + ".toml")).string(), out = name + "-imported";
+    expect_words(run.tessera({"import", "-o", recipe, "--from", command}), 0, {recipe});
+    expect_words(run.tessera(std::vector<std::string>{"launch", "-n", "2", "train", recipe, "--run.steps", "1",
+                                                      "--run.out", run.out(out)} +
+                             small),
+                 0, {});
+    EXPECT_EQ(run.metrics(out).size(), 1u);
+  }
 }
 
 }  // namespace

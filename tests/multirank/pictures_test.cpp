@@ -130,6 +130,32 @@ TEST(Pictures, ARowsOwnPictureReplacesTheClipsFirstFrame) {
   EXPECT_EQ(y[0][2 * 16], 0);
 }
 
+TEST(Pictures, ASampleOfFlf2vHeedsItsLastPicture) {
+  TinyRun run("pictures");
+  const Arguments& flags = kKinds[1].flags;
+  ASSERT_EQ(run.train(2, "run", with(flags, {"--run.steps", "3", "--train.lr", "1e-2"})).code, 0);
+  write_picture(run.folder() / "green.png", picture(20, 200, 40));
+  write_picture(run.folder() / "red.png", picture(220, 20, 30));
+  const auto sample = [&](const std::string& last) {
+    const fs::path out = run.folder() / "clip.gif";
+    const Result r = run.tessera(with({"sample", run.recipe(), "--sample.image", (run.folder() / "green.png").string(),
+                                       "--sample.last_image", last == "clip" ? last : (run.folder() / last).string(),
+                                       "--sample.prompts", "a", "--sample.steps", "2", "--out", out.string()},
+                                      flags));
+    EXPECT_EQ(r.code, 0) << r.output;
+    std::ifstream in(out, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string green = sample("green.png");
+  EXPECT_TRUE(sample("green.png") == green);
+  EXPECT_TRUE(sample("red.png") != green);
+  EXPECT_TRUE(sample("clip") != green) << "the last frame of the data set's first clip";
+  const Result none = run.tessera(
+      with({"sample", run.recipe(), "--sample.last_image", "red.png", "--sample.prompts", "a"}, kKinds[0].flags));
+  EXPECT_EQ(none.code, 2) << none.output;
+  EXPECT_NE(none.output.find("first-last-frame model"), std::string::npos) << none.output;
+}
+
 TEST(Pictures, ASampleOfTi2vBeginsWithThePictureThatWasGiven) {
   TinyRun run("pictures");
   const Arguments& flags = kKinds[3].flags;

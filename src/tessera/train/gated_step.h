@@ -83,9 +83,10 @@ class GatedStep {
   const plan::ModelSpec* spec_ = nullptr;
   const plan::Plan* plan_ = nullptr;
   int64_t arena_ = 0;
-  plan::Schedule pass_;                                          // of mix
-  std::map<std::pair<int64_t, int64_t>, plan::Schedule> known_;  // by micro-batches of a rank, and own samples
-  std::set<int64_t> compared_;                                   // micro-batches of a rank
+  plan::Schedule pass_;  // of mix
+  /// By expert, micro-batches of the fullest rank, and own samples.
+  std::map<std::tuple<size_t, int64_t, int64_t>, plan::Schedule> known_;
+  std::set<std::pair<size_t, int64_t>> compared_;  // by expert and micro-batches
 
   std::vector<Own> own_;
   std::vector<size_t> active_;

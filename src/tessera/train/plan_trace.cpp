@@ -64,7 +64,7 @@ std::string plan_trace(const Planned& planned, const std::vector<std::string>& e
     plan::Line line = plan::parse_line(text);
     const int64_t end = planned.run.last_step > 0 ? planned.run.last_step : planned.run.steps;
     const bool of_this_part = line.step >= planned.run.first_step && line.step <= end;  // a stage has its own plan
-    if (!line.executed || line.phase != "train" || !of_this_part) continue;
+    if (!line.executed || !line.phase.starts_with("train") || !of_this_part) continue;
     last = std::max(last, line.step);
     lines.push_back(std::move(line));
   }

@@ -161,7 +161,7 @@ void read_lanes(const fs::path& file, ReportInput& in) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
     const AnyJson json = AnyJson::parse(line, nullptr, false);
-    if (!json.is_object() || json.value("phase", "") != "train" || !json.contains("t0")) continue;
+    if (!json.is_object() || !json.value("phase", "").starts_with("train") || !json.contains("t0")) continue;
     const std::string op = json.at("op"), unit = json.at("unit").is_string() ? json["unit"].get<std::string>() : "";
     if (op == "release") continue;
     step = json.at("step");

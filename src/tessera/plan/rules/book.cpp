@@ -180,9 +180,9 @@ void Book::resolve_waits() {
   }
 }
 
-// A pass ends where the phase changes. Forward-only schedules run many times in a step: there the first gather that
-// comes again, or the fetch of its shard, begins the next pass, because each gathers a unit once for each of its
-// micro-batches.
+// A pass ends where the phase changes; experts of a step have a phase each, "train expert_1". Forward-only schedules
+// run many times in a step: there the first gather that comes again, or the fetch of its shard, begins the next pass,
+// because each gathers a unit once for each of its micro-batches.
 void Book::split_passes() {
   std::set<std::tuple<Op, int, int>> gathered;
   for (int k = 0; k < static_cast<int>(lines_.size()); ++k) {
@@ -191,7 +191,7 @@ void Book::split_passes() {
         in(k).op == Op::fetch && in(k).part == Part::parameters && (in(k).lane == Lane::disk || in(k).host < 0);
     const std::tuple key{in(k).op, unit(k), in(k).micro};
     const bool brings = in(k).op == Op::gather || first_hop;
-    const bool repeats = brings && lines_[k].phase != "train" && gathered.contains(key);
+    const bool repeats = brings && !lines_[k].phase.starts_with("train") && gathered.contains(key);
     begins = begins || repeats;
     if (begins) {
       passes_.push_back({lines_[k].rank, lines_[k].step, k, k});
