@@ -31,7 +31,11 @@ constexpr Layout kLayouts[] = {{1, "dp_shard=1"},
                                {4, "dp_shard=2,tp=2"},
                                {2, "pp=2"},
                                {3, "pp=3"},
-                               {4, "pp=2,dp_shard=2"}};
+                               {4, "pp=2,dp_shard=2"},
+                               {4, "dp_replicate=4"},
+                               {4, "dp_replicate=2,tp=2"},
+                               {4, "pp=2,cp=2"},
+                               {4, "pp=2,sp=2"}};
 
 TEST(RandomPlans, GiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
   for (const Layout& layout : kLayouts) {

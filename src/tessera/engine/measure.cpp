@@ -59,6 +59,7 @@ class Probe {
     spec.name = std::move(name);
     spec.tables = table_bytes(tokens_);
     spec.inputs = bytes_of(inputs_) + spec.tables;
+    spec.loading = loading_;
     spec.samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
     spec.tokens = tokens_.count();
     if (parallel_.cuts_tokens()) spec.sequence = tokens_.total();
@@ -167,10 +168,6 @@ class Probe {
       measure_deferred(unit, store, stream, cond, want_input, f);
       measure_sites(unit, ctx, stream, cond, want_input, f);
       measure_replays(unit, store, stream, cond, want_input, f);
-    }
-    if (&unit == units_.front().get()) {
-      f.forward_peak = std::max(f.forward_peak, loading_), f.keep_peak = std::max(f.keep_peak, loading_);
-      for (auto& [sites, replay] : f.replays) replay.forward_peak = std::max(replay.forward_peak, loading_);
     }
     stream = out.stream;
     if (!out.cond.empty()) cond = out.cond;
@@ -289,7 +286,7 @@ class Probe {
   const MeasureOptions options_;
   bool want_cond_ = false;  // gradients of the shared conditioning
   const Parallel parallel_;
-  int64_t loading_ = 0;  // bytes beside the inputs while a micro-batch is loaded, with the first unit's forward
+  int64_t loading_ = 0;  // bytes beside the inputs while a micro-batch is loaded
   std::vector<Tensor> inputs_;
   net::Tokens tokens_;
 };

@@ -26,6 +26,12 @@ ActivationWalk::ActivationWalk(const ModelSpec& model, const Plan& plan, int ran
 }
 
 int64_t ActivationWalk::run(const Instruction& in) {
+  loading_ = 0;
+  const int64_t highest = highest_in(in);
+  return std::max(highest, loading_);
+}
+
+int64_t ActivationWalk::highest_in(const Instruction& in) {
   const int64_t before = live_;
   switch (in.op) {
     case Op::forward:
@@ -87,12 +93,14 @@ ActivationWalk::Facts ActivationWalk::facts(int unit) const {
   return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved};
 }
 
-/// The micro-batch; its inputs are loaded where the rank comes to it first. Later stages keep what the tokens need.
+/// The micro-batch; its inputs are loaded where the rank comes to it first. Later stages keep what the tokens need, of
+/// the whole that they load as well.
 ActivationWalk::Micro& ActivationWalk::load(int micro) {
   const auto [it, is_new] = micros_.try_emplace(micro);
   if (is_new) {
     it->second.inputs = has_first_ ? model_.inputs : model_.tables;
     live_ += it->second.inputs + (train_ && has_last_ ? model_.targets : 0);
+    loading_ = live_ + model_.inputs - it->second.inputs + model_.loading;
   }
   return it->second;
 }

@@ -36,6 +36,7 @@ class ActivationWalk {
     std::vector<int64_t> received = {};  // the same of a gradient that has come and is not added yet
   };
 
+  int64_t highest_in(const Instruction& in);
   Facts facts(int unit) const;
   Micro& load(int micro);
   int64_t forward(int unit, int micro);
@@ -54,6 +55,7 @@ class ActivationWalk {
   std::vector<Facts> units_;
   std::map<int, Micro> micros_;
   int64_t live_ = 0;
+  int64_t loading_ = 0;  // highest bytes while the instruction's micro-batch was loaded, if it was
 };
 
 }  // namespace tessera::plan

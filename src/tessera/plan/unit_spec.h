@@ -108,6 +108,8 @@ struct ModelSpec {
   int64_t between_steps = 0;  ///< further bytes that are there only while no step runs: a sample is decoded
   int64_t inputs = 0;         ///< bytes of one micro-batch's input tensors, live during the micro-batch
   int64_t tables = 0;         ///< of these the tables of the tokens (rows, rotary angles), which every stage needs
+  /// Further bytes while a micro-batch is loaded: all of it, where ranks share its tokens and each keeps its own.
+  int64_t loading = 0;
   std::vector<int64_t> conditioning = {};  ///< bytes of each shared conditioning tensor
   int64_t targets = 0;                     ///< bytes of its targets, live until the loss
   int64_t loss_peak = 0;  ///< highest bytes of the objective above its start, gradient of the output included
