@@ -66,6 +66,7 @@ const Kind kKinds[] = {
     {"op=norm", "norm on control:dp_shard[0,1]", "dp_shard=2"},
     {"op=flush", "flush on control:dp_shard[0,1]", "dp_shard=2"},
     {"op=reduce_outer", "dp_replicate[0,1]", "dp_replicate=2"},
+    {"op=gather_outer", "on gather_outer:dp_replicate[0,1]", "dp_replicate=2", {"--plan.strategy", "two_level"}},
     {"op=forward,unit=blocks.1", "forward blocks.1 (micro-batch 0) on sequence:sp[0,1]", "sp=2"},
     {"op=backward,unit=blocks.1", "backward blocks.1 (micro-batch 0) on ring:cp[0,1]", "cp=2"},
     {"op=forward,unit=blocks.1", "forward blocks.1 (micro-batch 0) on tensor:tp[0,1]", "tp=2"},

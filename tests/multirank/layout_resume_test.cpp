@@ -14,7 +14,7 @@ constexpr int kSteps = 8, kSaved = 4;
 
 const char* const kLayouts[] = {
     "dp_shard=2 --plan.recompute 1",
-    "dp_replicate=2,dp_shard=2 --plan.strategy shard_grad_op",
+    "dp_replicate=2,dp_shard=2 --plan.strategy two_level",
     "dp_shard=3 --plan.states host",
     "sp=2 --plan.strategy no_shard",
     "cp=3",

@@ -213,13 +213,14 @@ struct AxisTraffic {
   int64_t (*formula)(const Formula&);
   bool padded;  ///< parameters are rounded up to whole blocks of 256
   const char* type = "fp32";
+  const char* way = "";
 };
 
 class Traffic : public ::testing::TestWithParam<AxisTraffic> {};
 
 TEST_P(Traffic, IsWhatTheFormulaTheScheduleAndTheExecutorSay) {
   const AxisTraffic& here = GetParam();
-  const std::string run = std::string("traffic-") + here.axis + here.type;
+  const std::string run = std::string("traffic-") + here.axis + here.type + here.way;
   std::vector<std::string> flags = {"--run.steps",
                                     "3",
                                     "--train.micro_batch",
@@ -269,10 +270,17 @@ INSTANTIATE_TEST_SUITE_P(, Traffic,
                                                        [](const Formula& f) { return f.shards(); },
                                                        true},
                                            AxisTraffic{"dp_replicate",
-                                                       {"--train.global_batch", "2"},
+                                                       {"--train.global_batch", "2", "--plan.strategy", "full_shard"},
                                                        {"reduce", "reduce_outer"},
                                                        [](const Formula& f) { return f.replicas(); },
                                                        true},
+                                           AxisTraffic{"dp_replicate",
+                                                       {"--train.global_batch", "4", "--plan.strategy", "two_level"},
+                                                       {"reduce_outer", "gather_outer"},
+                                                       [](const Formula& f) { return f.shards(); },
+                                                       true,
+                                                       "fp32",
+                                                       "_two_level"},
                                            AxisTraffic{"sp",
                                                        {"--train.global_batch", "1"},
                                                        {"forward", "backward"},
@@ -293,7 +301,7 @@ INSTANTIATE_TEST_SUITE_P(, Traffic,
                                                        {"send"},
                                                        [](const Formula& f) { return f.pipeline(2); },
                                                        false}),
-                         [](const auto& info) { return std::string(info.param.axis); });
+                         [](const auto& info) { return std::string(info.param.axis) + info.param.way; });
 
 INSTANTIATE_TEST_SUITE_P(In16Bits, Traffic,
                          ::testing::Values(AxisTraffic{"dp_shard",
@@ -338,6 +346,22 @@ TEST(Layouts, ARunLeavesATraceWithPredictedAndMeasuredLanes) {
     ASSERT_TRUE(processes.contains(measured));
     EXPECT_EQ(events[processes[measured]], events[processes["predicted: rank 0 and 1 alike"]]);
   }
+}
+
+TEST(Layouts, EveryRankTellsWhatItsComputingWaitedFor) {
+  const Result r = shared().train(
+      2, "waits",
+      {"--run.steps", "4", "--plan.prefetch", "0", "--plan.strategy", "full_shard", "--plan.states", "host"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto steps = shared().metrics("waits");
+  for (size_t s = 1; s < steps.size(); ++s)  // a line tells of the step before it
+    for (const auto& rank : steps[s]["ranks"]) {
+      const double comm = rank["exposed"]["comm"], copy = rank["exposed"]["copy"];
+      EXPECT_GT(comm, 0) << "without prefetch every gather is waited for";
+      EXPECT_GT(copy, 0) << "and so are states";
+      EXPECT_EQ(rank["exposed"]["stages"].get<double>(), 0);
+      EXPECT_LT(comm + copy, steps[s - 1]["seconds"].get<double>());
+    }
 }
 
 TEST(Layouts, PipelinesResumeOnLayoutsWithoutOneAndBack) {

@@ -50,6 +50,43 @@ TEST_P(SplitMasters, TrainAsFp32MastersThatAreGatheredAsBf16BitForBit) {
 INSTANTIATE_TEST_SUITE_P(, SplitMasters, ::testing::Values(1, 2, 4),
                          [](const auto& info) { return "on" + std::to_string(info.param); });
 
+/// Without clipping: the norm is the same sum of other parts.
+void expect_two_levels_as_one(const std::string& name, int ranks, const std::string& mesh, const Flags& form) {
+  Flags flags = wide({"--run.steps", "5", "--mesh", mesh, "--train.clip_norm", "0"});
+  flags.insert(flags.end(), form.begin(), form.end());
+  std::vector<std::string> losses[2];
+  for (const bool two : {false, true}) {
+    const std::string run = name + (two ? "-two" : "-one");
+    Flags here = flags;
+    here.insert(here.end(), {"--plan.strategy", two ? "two_level" : "full_shard"});
+    train(ranks, run, here);
+    for (const auto& step : shared().metrics(run)) losses[two].push_back(step["loss"].dump());
+  }
+  EXPECT_EQ(losses[0], losses[1]) << name;
+  EXPECT_EQ(shared().model(name + "-one"), shared().model(name + "-two")) << name;
+}
+
+// Every element's gradient is summed in the same order, and its update is told by its name and place.
+TEST(TwoLevels, UpdatePiecesAsOneLevelUpdatesShardsBitForBit) {
+  const std::string four = "dp_replicate=2,dp_shard=2";
+  expect_two_levels_as_one("pieces-32", 4, four, {"--train.micro_batch", "1"});
+  expect_two_levels_as_one("pieces-split", 4, four, {"--plan.masters", "split", "--plan.moments", "int8"});
+  expect_two_levels_as_one("pieces-16", 4, four, {"--plan.masters", "bf16", "--plan.moments", "bf16"});
+  expect_two_levels_as_one("pieces-whole", 2, "dp_replicate=2", {"--plan.masters", "split", "--plan.states", "host"});
+}
+
+TEST(TwoLevels, RoundedPiecesLeaveNothingInTheNextStepsGradient) {
+  Flags flags = wide({"--run.steps", "5", "--mesh", "dp_replicate=2", "--plan.strategy", "two_level"});
+  train(2, "rounded-32", flags);
+  flags.insert(flags.end(), {"--plan.reduce_dtype", "bf16"});
+  train(2, "rounded-16", flags);
+  const auto whole = shared().metrics("rounded-32"), rounded = shared().metrics("rounded-16");
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_NE(rounded[i]["grad_norm"], whole[i]["grad_norm"]) << "nothing was rounded";
+    EXPECT_NEAR(rounded[i]["grad_norm"].get<double>() / whole[i]["grad_norm"].get<double>(), 1, 2e-3) << i;
+  }
+}
+
 TEST(Moments, In8BitsLearnAsFp32OnesDo) {
   train(2, "moments-8", wide({"--run.steps", "40", "--plan.moments", "int8"}));
   train(2, "moments-32", wide({"--run.steps", "40"}));

@@ -142,6 +142,8 @@ TEST(PlanToml, AcceptsTheNamesOfFsdpAndZero) {
     EXPECT_EQ(strategy("strategy = \"" + std::string(full) + "\""), Strategy::full_shard);
   for (const char* grad : {"SHARD_GRAD_OP", "ZeRO-2", "zero_2"})
     EXPECT_EQ(strategy("strategy = \"" + std::string(grad) + "\""), Strategy::shard_grad_op);
+  for (const char* two : {"two_level", "TWO-LEVEL", "hybrid_shard_states", "hpZ"})
+    EXPECT_EQ(strategy("strategy = \"" + std::string(two) + "\""), Strategy::two_level);
   EXPECT_EQ(strategy("reshard_after_forward = false"), Strategy::shard_grad_op);
   EXPECT_EQ(strategy("reshard_after_forward = true"), Strategy::full_shard);
 }
@@ -170,7 +172,7 @@ TEST(PlanToml, ErrorsNameFileKeyAndTheNearestName) {
   expect_refusal("[[units]]\nname = \"*\"\nactivations = \"recomput\"",
                  {"p.toml", "activations", "did you mean recompute?"});
   expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"SHARD_GRAD\"", {"strategy", "did you mean SHARD_GRAD_OP?"});
-  expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"HYBRID_SHARD\"", {"strategy", "dp_replicate"});
+  expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"HYBRID_SHARD\"", {"strategy", "dp_replicate", "two_level"});
   expect_refusal("[[units]]\nname = \"*\"\nstrategy = \"ZeRO-2\"\nreshard_after_forward = true", {"contradicts"});
   expect_refusal("[[units]]\nname = \"*\"\nreshard_after_forward = 3", {"reshard_after_forward", "true or false"});
 }

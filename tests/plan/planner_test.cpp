@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "plan/toy.h"
@@ -158,6 +159,29 @@ TEST(Planner, WhatIsSetByHandIsKept) {
     EXPECT_EQ(choice.plan.units[u].gradients, Tier::host);
     EXPECT_EQ(choice.plan.units[u].strategy, Strategy::shard_states);
   }
+}
+
+TEST(Planner, CopiesOfTheModelMayShareItsStates) {
+  const Mesh copies = Mesh::parse("dp_replicate=2,dp_shard=2");
+  PlannerInput in = input(0);
+  std::map<Strategy, MemoryParts> parts;
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::two_level}) {
+    in.strategy = strategy;
+    const Choice choice = choose(model(), copies, in, machine());
+    ASSERT_TRUE(choice.fits);
+    parts[strategy] = choice.memory.by_part;
+  }
+  const MemoryParts &two = parts[Strategy::two_level], &one = parts[Strategy::full_shard];
+  EXPECT_NEAR(static_cast<double>(two.parameters) / static_cast<double>(one.parameters), 1, 0.05) << "but for padding";
+  EXPECT_NEAR(static_cast<double>(two.states) / static_cast<double>(one.states), 0.5, 0.05);
+  in.strategy.reset();
+  const auto tried = [&](const Mesh& mesh) {
+    const auto candidates = choose(model(), mesh, in, machine()).candidates;
+    return std::any_of(candidates.begin(), candidates.end(),
+                       [](const Candidate& c) { return c.plan.units[1].strategy == Strategy::two_level; });
+  };
+  EXPECT_TRUE(tried(copies));
+  EXPECT_FALSE(tried(kTwo)) << "one copy has nobody to share with";
 }
 
 TEST(Planner, FewerBitsAreForBlocksAndOnlyWhereAskedForByName) {

@@ -77,7 +77,8 @@ bool swap_collectives(Edit& edit, Random& random) {
 
 bool change_bytes(Edit& edit, Random& random) {
   const int k = pick(edit, random, [](const Line& l) {
-    return l.in.op == Op::gather || l.in.op == Op::reduce || l.in.op == Op::reduce_outer || l.in.op == Op::update;
+    return l.in.op == Op::gather || l.in.op == Op::reduce || l.in.op == Op::reduce_outer || l.in.op == Op::update ||
+           l.in.op == Op::gather_outer;
   });
   edit[k].in.bytes += 1024;
   return true;
@@ -113,6 +114,37 @@ bool forget_the_reductions(Edit& edit, Random& random) {
   if (moves_between_tiers(edit)) return false;
   const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::norm && !l.in.comm.empty(); });
   if (k >= 0) edit.waits(k).clear();
+  return k >= 0;
+}
+
+bool forget_the_update(Edit& edit, Random& random) {
+  if (moves_between_tiers(edit)) return false;
+  const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::gather_outer; });
+  if (k >= 0) edit.waits(k).clear();
+  return k >= 0;
+}
+
+bool gather_before_the_update(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::gather_outer; });
+  if (k < 0) return false;
+  const int update = edit.find([&](const Line& l) { return same_unit(l, edit[k]) && l.in.op == Op::update; });
+  edit.move_behind(update, k);
+  return true;
+}
+
+bool sum_pieces_as_wholes(Edit& edit, Random& random) {
+  const int k = pick(edit, random, [](const Line& l) {
+    return l.in.op == Op::reduce_outer && l.in.comm.front().kind == "reduce_scatter";
+  });
+  if (k < 0) return false;
+  for (Comm& comm : edit[k].in.comm) comm.kind = "all_reduce";
+  return true;
+}
+
+bool outer_scratch_over_gradient(Edit& edit, Random& random) {
+  const int k = pick(
+      edit, random, [](const Line& l) { return l.in.op == Op::reduce_outer && l.in.scratch >= 0 && l.in.target >= 0; });
+  if (k >= 0) edit[k].in.scratch = edit[k].in.target;
   return k >= 0;
 }
 
@@ -234,6 +266,11 @@ constexpr Mutation kMutations[] = {
     {"delete a backward", remove_one<Op::backward>},
     {"delete a reduce", remove_one<Op::reduce>},
     {"delete a reduce_outer", remove_one<Op::reduce_outer>},
+    {"delete a gather_outer", remove_one<Op::gather_outer>},
+    {"forget to wait for the update of a piece", forget_the_update},
+    {"gather pieces before they are updated", gather_before_the_update},
+    {"sum pieces as if they were wholes", sum_pieces_as_wholes},
+    {"put the receive buffer of a sum of pieces over the gradient", outer_scratch_over_gradient},
     {"delete a norm", remove_one<Op::norm>},
     {"delete an update", remove_one<Op::update>},
     {"move an update ahead of the norm", update_before_the_norm},

@@ -94,7 +94,7 @@ inline Plan random_plan(Random& random, const ModelSpec& spec, int most_ranks_an
   p.update = static_cast<Update>(draw(random, 0, 2));
   for (auto& unit : p.units) {
     unit.activations = random_policy(random);
-    unit.strategy = draw(random, 0, 1) ? Strategy::full_shard : static_cast<Strategy>(draw(random, 1, 3));
+    unit.strategy = draw(random, 0, 1) ? Strategy::full_shard : static_cast<Strategy>(draw(random, 1, kStrategies - 1));
     unit.reduce_once = draw(random, 0, 2) == 0;
     for (Tier* tier : {&unit.parameters, &unit.gradients, &unit.states})
       *tier = draw(random, 0, 1) ? Tier::device : static_cast<Tier>(draw(random, 1, 2));

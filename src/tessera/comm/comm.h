@@ -35,6 +35,9 @@ class Transport {
 /// failure there is no second call: where it failed stays known.
 using Watch = std::function<void(bool waits)>;
 
+/// Seconds that the calling thread has spent in collectives, waiting for others included: only grows.
+double seconds_in_collectives();
+
 class Group {
  public:
   Group(std::string name, std::string axis, std::vector<int> members, int index, std::unique_ptr<Transport> transport);
@@ -68,9 +71,7 @@ class Group {
   int64_t take_sent_bytes();  ///< since the last call
   void watch(Watch watch) { watch_ = std::move(watch); }
   /// For a thread that waits for what another sends here.
-  void waits(bool inside) const {
-    if (watch_) watch_(inside);
-  }
+  void waits(bool inside) const;
 
  private:
   void run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);

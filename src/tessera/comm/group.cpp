@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "tessera/base/check.h"
@@ -37,6 +38,12 @@ void sum_in_order(float* out, const std::vector<const float*>& parts, int64_t n,
   }
 }
 
+thread_local double in_collectives = 0, entered_at = 0;
+
+double group_clock() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 /// LibTorch's messages carry a stack after the first line.
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
@@ -52,6 +59,16 @@ Group::Group(std::string name, std::string axis, std::vector<int> members, int i
       members_(std::move(members)),
       index_(index),
       transport_(std::move(transport)) {}
+
+double seconds_in_collectives() { return in_collectives; }
+
+void Group::waits(bool inside) const {
+  if (inside)
+    entered_at = group_clock();
+  else
+    in_collectives += group_clock() - entered_at;
+  if (watch_) watch_(inside);
+}
 
 void Group::run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
   sent_ += bytes_of(out);

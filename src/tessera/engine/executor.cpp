@@ -37,18 +37,21 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
          {plan::Lane::send_next, plan::Lane::recv_prev, plan::Lane::send_prev, plan::Lane::recv_next})
       message_lanes_[lane] = std::make_unique<LaneThread>();
   // Communicators are made here, by all ranks in the same order.
-  const auto made = [&](const char* purpose, int unit, size_t buffer, bool used) -> comm::Group* {
+  const auto made = [&](const char* purpose, const std::vector<Axis>& axes, bool used) -> comm::Group* {
     if (!used) return nullptr;
-    comm::Group& group = comm.group(purpose, store.axes(unit, static_cast<int>(buffer)));
+    comm::Group& group = comm.group(purpose, axes);
     return group.size() > 1 ? &group : nullptr;
   };
   for (int u = 0; u < store.units(); ++u) {
-    auto &gather = gather_.emplace_back(), &reduce = reduce_.emplace_back(), &whole = whole_.emplace_back();
+    auto &gather = gather_.emplace_back(), &reduce = reduce_.emplace_back(), &whole = whole_.emplace_back(),
+         &spread = spread_.emplace_back();
     for (size_t b = 0; b < store.layout(u).buffers.size(); ++b) {
       const plan::Buffer& buffer = store.layout(u).buffers[b];
-      gather.push_back(made("gather", u, b, buffer.shards > 1));
-      reduce.push_back(made("reduce", u, b, buffer.shards > 1 && buffer.trainable));
-      whole.push_back(made("reduce_whole", u, b, buffer.shards == 1 && buffer.trainable));
+      const auto &axes = store.axes(u, static_cast<int>(b)), &outer = store.outer_axes(u, static_cast<int>(b));
+      gather.push_back(made("gather", axes, buffer.shards > 1));
+      reduce.push_back(made("reduce", axes, buffer.shards > 1 && buffer.trainable));
+      whole.push_back(made("reduce_whole", axes, buffer.shards == 1 && buffer.trainable));
+      spread.push_back(made("gather_outer", outer, buffer.pieces > 1));
     }
   }
   if (!options_.trace.empty()) {
@@ -106,13 +109,13 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
   run.tokens.resize(run.micros.size());
   run.samples.resize(run.micros.size());
   events_.reset(list.size());
-  const double start = now();
+  const double start = now(), in_collectives = comm::seconds_in_collectives();
   // Lanes own a part of the run: after a failure they may outlive this call.
   const auto perform = [this, shared, start](int i) {
     Run& run = *shared;
     const auto& list = run.schedule.list;
+    const double t0 = now();  // a drill's delay is the instruction's
     if (whereabouts_) whereabouts_(run.step, i, list[i], false);
-    const double t0 = now();
     execute(run, i, run.comm[i]);
     run.times[i] = {t0 - start, now() - start};
     if (whereabouts_) whereabouts_(run.step, i, list[i], true);
@@ -157,6 +160,8 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
     });
   }
   events_.await_all();
+  exposed_ += exposed_time(list, run.times);
+  exposed_.comm += comm::seconds_in_collectives() - in_collectives;
 
   if (run.step != traced_step_) traced_step_ = run.step, base_ = 0;
   if (keep_lines_) last_lines_.clear();
@@ -281,6 +286,9 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
     case plan::Op::reduce_outer:
       reduce_outer(in, done);
       break;
+    case plan::Op::gather_outer:
+      gather_outer(in, done);
+      break;
     case plan::Op::norm:
       if (in.unit < 0)
         norm(run, done);
@@ -400,6 +408,7 @@ void Executor::reduce(const plan::Instruction& in, std::vector<plan::Comm>& done
 /// The sum over ranks that hold the same shard of a unit, or the same whole.
 void Executor::reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>& done) {
   const plan::UnitLayout& layout = store_.layout(in.unit);
+  if (layout.in_pieces()) return reduce_pieces(in, done);
   const Tensor shards = store_.grad_at(in.unit, in.target);
   const auto sum = [&](comm::Group& group, const Tensor& part) {
     if (plan_.reduce == plan::ParamType::fp32)
@@ -412,6 +421,41 @@ void Executor::reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>
   for (size_t b = 0; b < layout.buffers.size(); ++b)
     if (comm::Group* group = whole_[in.unit][b])
       sum(*group, shards.narrow(0, layout.buffers[b].held, layout.buffers[b].shard));
+}
+
+/// The same in two levels: this rank gets the sum of its piece; of the other pieces nothing is of use any more.
+void Executor::reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm>& done) {
+  const plan::UnitLayout& layout = store_.layout(in.unit);
+  const Tensor shards = store_.grad_at(in.unit, in.target), scratches = store_.arena(in.scratch, layout.grad_shard);
+  for (size_t b = 0; b < layout.buffers.size(); ++b) {
+    const plan::Buffer& buffer = layout.buffers[b];
+    if (!buffer.trainable) continue;
+    comm::Group& group = buffer.shards > 1 ? outer_ : *whole_[in.unit][b];
+    const Tensor shard = shards.narrow(0, buffer.held, buffer.shard),
+                 scratch = scratches.narrow(0, buffer.held, buffer.shard);
+    const Tensor piece = store_.piece(in.unit, static_cast<int>(b), shard);
+    if (plan_.reduce == plan::ParamType::fp32) {
+      group.reduce_scatter(piece, shard, scratch, false);
+    } else {
+      reduce_scatter_rounded(group, type_of(plan_.reduce), piece, shard, scratch, false);
+      // What was rounded in place is no gradient: where a whole one stays, its padding must be zero.
+      const int64_t before = piece.storage_offset() - shard.storage_offset(), after = before + buffer.piece();
+      shard.narrow(0, 0, before).zero_();
+      shard.narrow(0, after, buffer.shard - after).zero_();
+    }
+    done.push_back({group.axis(), "reduce_scatter", buffer.piece() * plan::size_of(plan_.reduce) * (group.size() - 1)});
+  }
+}
+
+void Executor::gather_outer(const plan::Instruction& in, std::vector<plan::Comm>& done) {
+  for (size_t b = 0; b < spread_[in.unit].size(); ++b) {
+    comm::Group* group = spread_[in.unit][b];
+    if (!group) continue;
+    const Tensor shard = store_.shard(in.unit, static_cast<int>(b), in.slot);
+    const Tensor piece = store_.piece(in.unit, static_cast<int>(b), shard);
+    group->all_gather(shard, piece);
+    done.push_back({group->axis(), "all_gather", static_cast<int64_t>(piece.nbytes()) * (group->size() - 1)});
+  }
 }
 
 LaneThread& Executor::lane(plan::Lane lane) {

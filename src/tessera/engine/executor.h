@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tessera/comm/comm.h"
+#include "tessera/engine/exposed.h"
 #include "tessera/engine/host_memory.h"
 #include "tessera/engine/lane.h"
 #include "tessera/engine/stage_messages.h"
@@ -71,6 +72,8 @@ class Executor {
   int64_t host_bytes() const { return host_.size(); }
   /// Seconds each lane worked since the last call, by lane name.
   std::map<std::string, double> take_busy();
+  /// What computing waited for since the last call.
+  Exposed take_exposed() { return std::exchange(exposed_, {}); }
   /// Of what was compressed since the last call.
   CompressionError take_compression_error() { return std::exchange(compression_error_, {}); }
   /// The last executed schedule as lines of schedule.jsonl with times (for reports).
@@ -102,6 +105,8 @@ class Executor {
   void gather(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void reduce(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
+  void reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm>& done);
+  void gather_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
 
   const std::vector<std::unique_ptr<net::Unit>>& units_;
   Store& store_;
@@ -111,7 +116,7 @@ class Executor {
   comm::Group &outer_, &world_;
   const Parallel parallel_;
   /// By unit and buffer; null for buffers that are not split, or not reduced so.
-  std::vector<std::vector<comm::Group*>> gather_, reduce_, whole_;
+  std::vector<std::vector<comm::Group*>> gather_, reduce_, whole_, spread_;
   Events events_;
   LaneThread gather_lane_, reduce_lane_, disk_lane_, fetch_lane_, stash_lane_;
   StageMessages messages_;
@@ -120,6 +125,7 @@ class Executor {
   Whereabouts whereabouts_;
   std::vector<std::vector<Tensor>> input_grads_;
   std::map<std::string, double> busy_;
+  Exposed exposed_;
   CompressionError compression_error_;
   Workers& workers();
   std::unique_ptr<Workers> workers_;       // made when first used

@@ -50,11 +50,12 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
     Unit unit;
     unit.spec = model.units[u];
     unit.layout = plan.layout(unit.spec, static_cast<int>(u));
-    unit.shard_ranks = plan.shard_ranks(unit.layout, rank);
+    unit.held = plan.held(unit.layout, rank);
     int64_t at = 0;
     for (const plan::Buffer& buffer : unit.layout.buffers) {
       unit.param_at.push_back(at);
       unit.axes.push_back(plan.axes(buffer));
+      unit.outer_axes.push_back(plan.outer_axes(buffer));
       at += plan::shard_bytes(buffer, masters_);
     }
     unit.owned = plan.owns(rank, static_cast<int>(u));
@@ -77,7 +78,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
     if (trainable && !plan.transient_gradient(unit.layout, static_cast<int>(u)))
       unit.grad = make_buffer(unit.layout.grad_shard, at::kFloat, unit.plan.gradients, engine::Part::gradients,
                               unit.grad_extent);
-    unit.states = plan::state_layout(unit.spec, unit.layout, unit.shard_ranks, {});
+    unit.states = plan::state_layout(unit.spec, unit.layout, unit.held, {});
     unit.sites.resize(unit.spec.params.size());
     for (size_t p = 0; p < unit.spec.params.size(); ++p) {
       const std::string& name = unit.spec.params[p].name;
@@ -114,8 +115,14 @@ int Store::first_trained() const {
 
 bool Store::speaks_for(int u, int b) const {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  if (buffer.pieces > 1) return true;
   if (buffer.shards > 1) return first_replica_;
   return first_replica_ && shard_rank_ == 0 && (!buffer.over_tp || tp_rank_ == 0);
+}
+
+Tensor Store::piece(int u, int b, const Tensor& shard) const {
+  const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  return shard.narrow(0, units_[u].held[b].piece * buffer.piece(), buffer.piece());
 }
 
 double Store::squares(int u, const Tensor& grad) const {
@@ -125,7 +132,8 @@ double Store::squares(int u, const Tensor& grad) const {
   for (size_t b = 0; b < layout.buffers.size(); ++b) {
     const plan::Buffer& buffer = layout.buffers[b];
     if (buffer.trainable && speaks_for(u, static_cast<int>(b)))
-      sum += ops::sum_of_squares(grad.const_data_ptr<float>() + buffer.held, buffer.shard);
+      sum += ops::sum_of_squares(grad.const_data_ptr<float>() + buffer.held + units_[u].held[b].piece * buffer.piece(),
+                                 buffer.piece());
   }
   return sum;
 }
@@ -208,7 +216,7 @@ int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t fr
     const at::ScalarType type = type_of(gathered_);
     landing = place.view(type).narrow(0, widened ? buffer.total : 0, buffer.total);
     // the group finds it where it belongs
-    own = landing.narrow(0, units_[u].shard_ranks[b] * buffer.shard, buffer.shard);
+    own = landing.narrow(0, units_[u].held[b].shard * buffer.shard, buffer.shard);
     auto* half = static_cast<uint16_t*>(own.mutable_data_ptr());
     if (param.scalar_type() != at::kFloat)
       std::memcpy(half, param.const_data_ptr(), param.nbytes());
@@ -311,7 +319,8 @@ std::vector<Store::Part> Store::parts() const {
   for (int u = 0; u < units(); ++u)
     for (size_t r = 0; r < units_[u].states.ranges.size(); ++r) {
       const auto& range = units_[u].states.ranges[r];
-      parts.push_back({u, range.buffer, range.param, range.begin, range.end, range.offset, static_cast<int>(r)});
+      parts.push_back(
+          {u, range.buffer, range.param, range.begin, range.end, range.offset, static_cast<int>(r), range.updated});
     }
   return parts;
 }

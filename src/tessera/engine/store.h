@@ -47,8 +47,13 @@ class Store {
   const plan::UnitSpec& spec(int unit) const { return units_[unit].spec; }
   /// The axes of the ranks that share a buffer.
   const std::vector<Axis>& axes(int unit, int buffer) const { return units_[unit].axes[buffer]; }
-  /// Of ranks that hold the same shard of a buffer, one speaks for all: counts it in norms and writes it.
+  /// Of those that hold the same of it.
+  const std::vector<Axis>& outer_axes(int unit, int buffer) const { return units_[unit].outer_axes[buffer]; }
+  /// Of ranks that hold the same shard of a buffer, one speaks for all: counts it in norms and writes it. In two levels
+  /// each speaks for its own piece.
   bool speaks_for(int unit, int buffer) const;
+  /// The part of a tensor like the buffer's shard that this rank updates: all of it, or its piece.
+  Tensor piece(int unit, int buffer, const Tensor& shard) const;
   /// Sum of squares of what this rank speaks for in a gradient shard of the unit.
   double squares(int unit, const Tensor& grad) const;
 
@@ -110,7 +115,8 @@ class Store {
   struct Part {
     int unit, buffer, param;
     int64_t begin, end, offset;
-    int range;  ///< index into states(unit).ranges
+    int range;     ///< index into states(unit).ranges
+    bool updated;  ///< here; else another replica has its states, and what is split of its masters
   };
   std::vector<Part> parts() const;
   uint8_t* data(const Part& part);
@@ -133,6 +139,7 @@ class Store {
   /// Elements first..first+count of a part as fp32 values, whatever their form. What is set is exact in fp32 and split
   /// masters, rounded to nearest in bf16 ones.
   void set_masters(const Part& part, int64_t first, int64_t count, const float* values);
+  /// Of split masters that another replica updates there is the bf16 part.
   void read_masters(const Part& part, int64_t first, int64_t count, float* values);
   Tensor masters(int unit, int buffer);  ///< the shard as fp32; itself where it is
   plan::Masters master_form() const { return masters_; }
@@ -177,8 +184,8 @@ class Store {
   struct Unit {
     plan::UnitSpec spec;
     plan::UnitLayout layout;
-    std::vector<int> shard_ranks;  // of each buffer
-    std::vector<std::vector<Axis>> axes;
+    std::vector<plan::Held> held;  // of each buffer
+    std::vector<std::vector<Axis>> axes, outer_axes;
     std::vector<int64_t> param_at;  // byte at which each buffer's shard begins
     bool owned = true;              // by a stage of this rank
     int owner = 0;

@@ -14,7 +14,7 @@ void Store::make_states(const net::UnitUpdate& update) {
   for (int u = 0; u < units(); ++u) {
     Unit& unit = units_[u];
     if (!unit.owned) continue;
-    unit.states = plan::state_layout(unit.spec, unit.layout, unit.shard_ranks,
+    unit.states = plan::state_layout(unit.spec, unit.layout, unit.held,
                                      [&](const plan::ParamSpec& param) { return update.states(param); });
     unit.buffer = make_buffer(unit.states.bytes, at::kByte, unit.plan.states, engine::Part::states, unit.states_extent);
     for (Unit::Rest& rest : unit.rests)
@@ -81,7 +81,7 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
                    Workers* workers) {
   std::vector<net::Slice> pieces;
   for (const auto& range : units_[u].states.ranges) {
-    if (!units_[u].spec.params[range.param].trainable) continue;
+    if (!range.updated || !units_[u].spec.params[range.param].trainable) continue;
     const net::Slice whole = slice(u, range, staged);
     if (!workers) {
       update.update(whole, control);
@@ -97,14 +97,14 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
 
 namespace {
 
-/// The two halves of split masters, or the one of bf16 masters (low is null).
+/// The two halves of split masters, or the one of bf16 masters (low is null, as it is of what is updated elsewhere).
 struct Halves {
   uint16_t *high, *low;
 };
 
-Halves halves(const net::Slice& slice, plan::Masters form, int64_t first) {
+Halves halves(const net::Slice& slice, plan::Masters form, const Store::Part& part, int64_t first) {
   auto* low = slice.state<uint16_t>(plan::kMasterLow);
-  check_internal(low || form != plan::Masters::split, "engine.store",
+  check_internal(low || form != plan::Masters::split || !part.updated, "engine.store",
                  "split masters are set before the optimiser's states are made");
   return {static_cast<uint16_t*>(slice.param) + first, low ? low + first : nullptr};
 }
@@ -131,9 +131,11 @@ void Store::set_masters(const Part& part, int64_t first, int64_t count, const fl
     std::memcpy(static_cast<float*>(slice.param) + first, values, static_cast<size_t>(count) * sizeof(float));
     return;
   }
-  const Halves to = halves(slice, masters_, first);
+  const Halves to = halves(slice, masters_, part, first);
   if (to.low)
     ops::split_fp32(to.high, to.low, values, count);
+  else if (masters_ == plan::Masters::split)
+    ops::high_half(to.high, values, count);
   else
     ops::to_bf16(to.high, values, count);
 }
@@ -147,7 +149,7 @@ void Store::read_masters(const Part& part, int64_t first, int64_t count, float* 
     std::memcpy(values, static_cast<float*>(slice.param) + first, static_cast<size_t>(count) * sizeof(float));
     return;
   }
-  const Halves from = halves(slice, masters_, first);
+  const Halves from = halves(slice, masters_, part, first);
   if (from.low)
     ops::join_fp32(values, from.high, from.low, count);
   else

@@ -23,8 +23,7 @@ void Store::open_disk(const plan::Plan& plan, const std::string& folder, bool tr
     add(unit.plan.parameters, plan::shard_bytes(unit.layout, masters_));
     if (!trainable) continue;
     if (unit.plan.gradients == plan::Tier::nvme) bytes += round_up(unit.layout.grad_shard * 4, kPage);
-    add(unit.plan.states,
-        plan::state_layout(unit.spec, unit.layout, unit.shard_ranks, plan::adamw_states(plan.states)).bytes);
+    add(unit.plan.states, plan::state_layout(unit.spec, unit.layout, unit.held, plan::adamw_states(plan.states)).bytes);
   }
   if (bytes == 0) return;
   if (folder.empty())

@@ -203,7 +203,7 @@ bool frozen(const Store& store, const Store::Part& part) { return !store.spec(pa
 std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix) {
   std::vector<checkpoint::Piece> pieces;
   for (const auto& part : store.parts()) {
-    if (!store.speaks_for(part.unit, part.buffer) || frozen(store, part)) continue;
+    if (!part.updated || !store.speaks_for(part.unit, part.buffer) || frozen(store, part)) continue;
     pieces.push_back({param_range(store, part, prefix), store.data(part)});
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s)
@@ -248,6 +248,10 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
     if (owned) {
       const Tensor shard =
           gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard) : store.masters(unit, static_cast<int>(b));
+      const bool exact = !gradients && store.master_form() != plan::Masters::split;
+      if (buffer.pieces > 1 && !exact)  // each replica has its piece of it
+        comm.group("gather_outer", store.outer_axes(unit, static_cast<int>(b)))
+            .all_gather(shard, store.piece(unit, static_cast<int>(b), shard));
       if (buffer.shards == 1)
         flat = shard;
       else

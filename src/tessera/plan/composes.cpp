@@ -25,6 +25,10 @@ template <auto value>
 void inner(Plan& plan) {
   for (size_t u = 1; u + 1 < plan.units.size(); ++u) plan.units[u].activations = value;
 }
+void two_level(Plan& plan) {  // over two copies, or it is full_shard
+  each<&UnitPlan::strategy, Strategy::two_level>(plan);
+  plan.mesh[Axis::dp_replicate] = 2;
+}
 void keep_attention(Plan& plan) {
   inner<Policy::recompute>(plan);
   for (size_t u = 1; u + 1 < plan.units.size(); ++u) plan.units[u].sites["self_attn"] = Policy::keep;
@@ -128,6 +132,7 @@ const std::vector<Feature>& features() {
       {"strategy", "shard_grad_op", each<&UnitPlan::strategy, Strategy::shard_grad_op>},
       {"strategy", "shard_states", each<&UnitPlan::strategy, Strategy::shard_states>},
       {"strategy", "no_shard", each<&UnitPlan::strategy, Strategy::no_shard>},
+      {"strategy", "two_level", two_level},
       {"activations", "recompute", inner<Policy::recompute>},
       {"activations", "recompute, attention kept", keep_attention},
       {"activations", "offload", inner<Policy::offload>},

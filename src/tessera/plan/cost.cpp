@@ -201,7 +201,7 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
       double bytes = static_cast<double>(in.unit >= 0 ? in.bytes : 0);
       for (int u = 0; in.unit < 0 && u < static_cast<int>(model_.units.size()); ++u)
         if (plan_.owns(rank, u) && plan_.units[u].gradients == Tier::device)
-          bytes += 4.0 * static_cast<double>(plan_.layout(model_.units[u], u).grad_shard);
+          bytes += 4.0 * static_cast<double>(plan_.layout(model_.units[u], u).grad_piece);
       work(Share::optimizer, bandwidth.seconds(bytes));
       break;
     }

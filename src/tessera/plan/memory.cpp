@@ -95,7 +95,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
     const UnitPlan& unit = plan.units[u];
     const int64_t parameters = shard_bytes(layout, plan.states.masters);
-    const int64_t moments = state_layout(model.units[u], layout, plan.shard_ranks(layout, rank), states).bytes;
+    const int64_t moments = state_layout(model.units[u], layout, plan.held(layout, rank), states).bytes;
     place(unit.parameters).parameters += parameters;
     if (!plan.transient_gradient(layout, static_cast<int>(u)))
       place(unit.gradients).gradients += layout.grad_shard * 4;  // experts share them: none is left at their turn's end

@@ -15,7 +15,8 @@ constexpr std::array<std::string_view, kPolicies> kPolicyNames = {
     "fp8",  "offload_bf16", "offload_fp16", "offload_int8", "offload_fp8"};
 constexpr std::array<std::string_view, 3> kUpdates = {"end", "just_in_time", "in_backward"};
 constexpr std::array<std::string_view, 3> kTiers = {"device", "host", "nvme"};
-constexpr std::array<std::string_view, 4> kStrategies = {"full_shard", "shard_grad_op", "shard_states", "no_shard"};
+constexpr std::array<std::string_view, kStrategies> kStrategyNames = {"full_shard", "shard_grad_op", "shard_states",
+                                                                      "no_shard", "two_level"};
 
 /// Lower case without separators, so that ZeRO-3, zero_3 and ZERO3 are one name.
 std::string folded(std::string_view text) {
@@ -35,7 +36,7 @@ std::string folded(std::string_view text) {
 std::string_view name(Policy policy) { return kPolicyNames[static_cast<size_t>(policy)]; }
 std::string_view name(Update update) { return kUpdates[static_cast<size_t>(update)]; }
 std::string_view name(Tier tier) { return kTiers[static_cast<size_t>(tier)]; }
-std::string_view name(Strategy strategy) { return kStrategies[static_cast<size_t>(strategy)]; }
+std::string_view name(Strategy strategy) { return kStrategyNames[static_cast<size_t>(strategy)]; }
 
 Policy policy_of(std::string_view text, std::string_view where) {
   for (int p = 0; p < kPolicies; ++p)
@@ -67,10 +68,14 @@ Strategy strategy_of(std::string_view text, std::string_view where) {
   if (word == "shardgradop" || word == "zero2") return Strategy::shard_grad_op;
   if (word == "shardstates" || word == "zero1") return Strategy::shard_states;
   if (word == "noshard" || word == "zero0" || word == "ddp") return Strategy::no_shard;
-  if (word == "hybridshard")
+  if (word == "twolevel" || word == "hybridshardstates" || word == "hpz" || word == "zerohpz")
+    return Strategy::two_level;
+  if (word == "hybridshard" || word == "hybridshardzero2" || word == "mics")
     throw UserError(Exit::usage, where, "'" + std::string(text) + "' is a matter of the mesh, not of the strategy",
-                    "keep full_shard and set dp_replicate to the number of copies of the model");
-  std::vector<std::string> known(kStrategies.begin(), kStrategies.end());
+                    std::string("keep ") + (word == "hybridshardzero2" ? "shard_grad_op" : "full_shard") +
+                        " and set dp_replicate to the number of copies of the model, or choose two_level, which "
+                        "splits the optimiser's states over the copies too");
+  std::vector<std::string> known(kStrategyNames.begin(), kStrategyNames.end());
   known.insert(known.end(), {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "ZeRO-3", "ZeRO-2", "ZeRO-1"});
   unknown(where, text, known);
 }
@@ -103,7 +108,9 @@ int Plan::shards(int unit) const {
 
 UnitLayout Plan::layout(const UnitSpec& spec, int unit) const {
   const bool whole = unit < static_cast<int>(units.size()) && units[unit].strategy == Strategy::no_shard;
-  return unit_layout(spec, shards(unit), mesh[Axis::tp], whole, size_of(slots()));
+  const bool two_level = unit < static_cast<int>(units.size()) && units[unit].strategy == Strategy::two_level;
+  return unit_layout(spec, shards(unit), mesh[Axis::tp], whole, size_of(slots()),
+                     two_level ? mesh[Axis::dp_replicate] : 1);
 }
 
 int Plan::shard_rank(const Buffer& buffer, int rank) const {
@@ -112,16 +119,25 @@ int Plan::shard_rank(const Buffer& buffer, int rank) const {
   return buffer.over_tp ? mesh.shard_rank(rank) * tp + mesh.coordinate(rank, Axis::tp) : mesh.shard_rank(rank);
 }
 
-std::vector<int> Plan::shard_ranks(const UnitLayout& layout, int rank) const {
-  std::vector<int> ranks;
-  for (const Buffer& buffer : layout.buffers) ranks.push_back(shard_rank(buffer, rank));
-  return ranks;
+std::vector<Held> Plan::held(const UnitLayout& layout, int rank) const {
+  std::vector<Held> held;
+  for (const Buffer& buffer : layout.buffers) {
+    Held& mine = held.emplace_back(shard_rank(buffer, rank));
+    if (buffer.pieces == 1) continue;
+    const std::vector<int> alike = mesh.group(rank, outer_axes(buffer));
+    mine.piece = static_cast<int>(std::find(alike.begin(), alike.end(), rank) - alike.begin());
+  }
+  return held;
 }
 
 std::vector<Axis> Plan::axes(const Buffer& buffer) const {
   std::vector<Axis> axes = buffer.shards > 1 ? kShardAxes : kWholeAxes;
   if (buffer.over_tp) axes.push_back(Axis::tp);
   return axes;
+}
+
+std::vector<Axis> Plan::outer_axes(const Buffer& buffer) const {
+  return buffer.shards > 1 ? std::vector<Axis>{Axis::dp_replicate} : axes(buffer);
 }
 
 void Plan::check_types(std::string_view where) const {
@@ -203,7 +219,7 @@ std::string Plan::summary() const {
         parts += std::string(parts.empty() ? "" : " and ") + part + (n == total ? "" : " of " + std::to_string(n));
     if (!parts.empty()) text += ", " + parts + " on " + std::string(name(tier));
   }
-  for (Strategy strategy : {Strategy::shard_grad_op, Strategy::shard_states, Strategy::no_shard})
+  for (Strategy strategy : {Strategy::shard_grad_op, Strategy::shard_states, Strategy::no_shard, Strategy::two_level})
     if (const auto n = units_with([&](const UnitPlan& u) { return u.strategy == strategy; }))
       text += ", " + std::string(name(strategy)) + " " + std::to_string(n);
   if (states.masters != Masters::fp32) text += ", masters " + std::string(name(states.masters));

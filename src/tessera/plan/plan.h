@@ -53,7 +53,12 @@ inline bool leaves_device(Policy policy) { return policy == Policy::offload || p
 ///   shard_grad_op  stays gathered from its first forward to its last backward of the step (SHARD_GRAD_OP, ZeRO-2)
 ///   shard_states   that, and the whole gradient stays until it is reduced once a step (ZeRO-1)
 ///   no_shard       every rank holds all of it (NO_SHARD, DDP)
-enum class Strategy { full_shard, shard_grad_op, shard_states, no_shard };
+///   two_level      full_shard within a copy of the model, and the states of a shard are split over the copies
+///                  (dp_replicate): hybrid sharding with sharded states, ZeRO++'s hpZ. Gradients are summed within the
+///                  copy, then each rank gets the sum over the copies of its piece, updates that, and has the others'
+///                  from them.
+enum class Strategy { full_shard, shard_grad_op, shard_states, no_shard, two_level };
+inline constexpr int kStrategies = 5;
 
 /// Where a buffer rests when nothing uses it. What is not on the device is brought there for its uses.
 enum class Tier { device, host, nvme };
@@ -144,9 +149,11 @@ struct Plan {
   UnitLayout layout(const UnitSpec& spec, int unit) const;
   /// Which of the buffer's shards `rank` holds.
   int shard_rank(const Buffer& buffer, int rank) const;
-  std::vector<int> shard_ranks(const UnitLayout& layout, int rank) const;  ///< of each buffer
+  std::vector<Held> held(const UnitLayout& layout, int rank) const;  ///< of each buffer
   /// The axes whose ranks share the buffer's shards; for one that is not split, those that hold it all alike.
   std::vector<Axis> axes(const Buffer& buffer) const;
+  /// The axes whose ranks hold the same shard (or the same whole) and sum their gradients once a step.
+  std::vector<Axis> outer_axes(const Buffer& buffer) const;
   /// Whether the unit's reduced gradient has no place of its own: it lies in the arena from its one reduction until the
   /// update right behind it.
   bool transient_gradient(const UnitLayout& layout, int unit) const;

@@ -96,6 +96,7 @@ class Search {
     const bool whole = mesh_.shard_size() == 1;
     std::vector<Strategy> strategies = {Strategy::shard_grad_op, Strategy::full_shard};
     if (whole) strategies = {Strategy::full_shard};
+    if (mesh_[Axis::dp_replicate] > 1) strategies.push_back(Strategy::two_level);
     if (input_.strategy) strategies = {*input_.strategy};
     // Without prefetch fewer slots are taken; a depth of two is tried on the best.
     const std::vector<int> depths = input_.prefetch ? std::vector{*input_.prefetch} : std::vector{1, 0};
@@ -229,7 +230,7 @@ class Search {
         over -= part == &UnitPlan::gradients ? layout.grad_shard * 4
                 : part == &UnitPlan::parameters
                     ? shard_bytes(layout, plan.states.masters)
-                    : state_layout(model_.units[u], layout, plan.shard_ranks(layout, 0), states).bytes;
+                    : state_layout(model_.units[u], layout, plan.held(layout, 0), states).bytes;
         plan.units[u].*part = Tier::device;
       }
     }
@@ -438,11 +439,16 @@ class Search {
                       format_bytes(input_.budget) + ": parameters " + format_bytes(part.parameters) + ", gradients " +
                       format_bytes(part.gradients) + ", optimiser states " + format_bytes(part.states) + ", slots " +
                       format_bytes(part.slots) + ", activations " + format_bytes(part.activations + part.temporaries);
-      if (winner.candidate.host > 0 && input_.host_budget > 0 && winner.candidate.host > input_.host_budget)
-        choice.advice += "; on the host it needs " + format_bytes(winner.candidate.host) +
-                         " a rank, and its share of "
-                         "plan.host_budget is " +
-                         format_bytes(input_.host_budget);
+      if (over_host(winner.candidate) > 0) {
+        const std::string host = " needs " + format_bytes(winner.candidate.host) +
+                                 " of host memory a rank, and its share of plan.host_budget is " +
+                                 format_bytes(input_.host_budget);
+        if (over_device(winner.candidate) > 0)
+          choice.advice += "; it" + host;
+        else  // the device is not what it fails by
+          choice.advice = "the smallest plan" + host + "; on the device it takes " +
+                          format_bytes(winner.candidate.peak) + ", which fits";
+      }
     }
     choice.candidates = std::move(candidates_);
     return choice;

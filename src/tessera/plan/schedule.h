@@ -25,7 +25,8 @@ enum class Op {
   idle,       ///< a rank without samples: zero the gradient slot, so that the collectives stay matched
   reduce,     ///< sum the gradient slot over the shard group into the gradient shard (added from the second micro-batch
               ///< on)
-  reduce_outer,  ///< sum the gradient shard over the replicas (dp_replicate), once a step
+  reduce_outer,  ///< sum the gradient shard over the replicas (dp_replicate), once a step; in two levels each of them
+                 ///< gets its piece of the sum
   norm,    ///< gradient norm, loss and control values of all ranks; of a unit: its share, while it is on the device
   update,  ///< optimiser step of the unit's shard: on the compute lane, or on the host's where it rests there
   flush,   ///< write the shards of a checkpoint
@@ -38,6 +39,7 @@ enum class Op {
   weight_grad,  ///< gradients of weights that the unit's backward left for later (zero bubble)
   compress,     ///< what a forward saved goes into fewer bits (lossy), and its own memory is free; bytes: in fewer bits
   expand,       ///< its memory is taken again and filled from them
+  gather_outer,  ///< each replica's piece of the parameter shard, updated there, to the others
 };
 /// Messages have a lane for each direction, so that none waits behind one that goes the other way.
 /// `host`: what the host's processors compute beside the device (updates).
@@ -73,9 +75,11 @@ struct Instruction {
   int64_t bytes = 0;     ///< bytes gathered, reduced, updated or written; of the gradient (backward, idle)
   int64_t frozen = 0;    ///< of the bytes gathered: of what is not trained
   std::string group;     ///< communicator of its first collective; empty for none
-  int64_t slot = -1;     ///< arena offset in bytes of the unit's parameters (gather..release, update), or of what moves
+  int64_t slot = -1;     ///< arena offset in bytes of the unit's parameters (gather..release, update, gather_outer), or
+                         ///< of what moves
   int64_t grad = -1;     ///< arena offset of the gradient slot (backward, idle, reduce), of the gradient shard (update)
-  int64_t scratch = -1;  ///< arena offset of the reduction's receive buffer (reduce), of the parameter shard (gather),
+  int64_t scratch = -1;  ///< arena offset of the reduction's receive buffer (reduce, and reduce_outer where there are
+                         ///< pieces), of the parameter shard (gather),
                          ///< of the states (update)
   int64_t target = -1;   ///< arena offset of a gradient shard that rests on another tier (reduce, reduce_outer, norm)
   int64_t host = -1;     ///< host arena offset (stash, fetch)

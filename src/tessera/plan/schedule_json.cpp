@@ -11,16 +11,16 @@ namespace tessera::plan {
 
 namespace {
 
-constexpr std::array<std::string_view, 21> kOps = {
-    "gather", "forward",      "release", "loss",   "recompute",   "backward", "idle",
-    "reduce", "reduce_outer", "norm",    "update", "flush",       "finish",   "stash",
-    "drop",   "fetch",        "send",    "recv",   "weight_grad", "compress", "expand"};
+constexpr std::array<std::string_view, 22> kOps = {
+    "gather",       "forward", "release",     "loss",     "recompute", "backward",    "idle", "reduce",
+    "reduce_outer", "norm",    "update",      "flush",    "finish",    "stash",       "drop", "fetch",
+    "send",         "recv",    "weight_grad", "compress", "expand",    "gather_outer"};
 constexpr std::array<std::string_view, 12> kLanes = {"compute",   "gather",    "reduce",    "control",
                                                      "disk",      "h2d",       "d2h",       "send_next",
                                                      "recv_prev", "send_prev", "recv_next", "host"};
 constexpr std::array<std::string_view, 6> kParts = {"none",      "activations", "parameters",
                                                     "gradients", "states",      "message"};
-static_assert(kOps.size() == static_cast<size_t>(Op::expand) + 1 &&
+static_assert(kOps.size() == static_cast<size_t>(Op::gather_outer) + 1 &&
               kLanes.size() == static_cast<size_t>(Lane::host) + 1 &&
               kParts.size() == static_cast<size_t>(Part::message) + 1);
 

@@ -66,18 +66,19 @@ StatesOf adamw_states(StateFormat format) {
   };
 }
 
-StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const std::vector<int>& shard_ranks,
+StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const std::vector<Held>& held,
                          const StatesOf& states) {
   StateLayout result;
   for (size_t b = 0; b < layout.buffers.size(); ++b) {
     const Buffer& buffer = layout.buffers[b];
-    const int64_t low = buffer.shard * shard_ranks[b], high = low + buffer.shard;
-    for (const int p : buffer.params) {
+    const int64_t low = buffer.shard * held[b].shard, high = low + buffer.shard;
+    const int64_t own = low + buffer.piece() * held[b].piece, past = own + buffer.piece();
+    const auto add = [&](int p, int64_t from, int64_t to, bool updated) {
       const int64_t start = layout.params[p].start, stop = start + layout.params[p].numel;
-      const int64_t first = std::max(start, low), last = std::min(stop, high);
-      if (first >= last) continue;
-      StateLayout::Range range{p, static_cast<int>(b), first - start, last - start, first - low, {}, {}};
-      if (states && unit.params[p].trainable) range.states = states(unit.params[p]);
+      const int64_t first = std::max(start, from), last = std::min(stop, to);
+      if (first >= last) return;
+      StateLayout::Range range{p, static_cast<int>(b), first - start, last - start, first - low, updated, {}, {}};
+      if (states && updated && unit.params[p].trainable) range.states = states(unit.params[p]);
       for (const StateSpec& state : range.states) {
         check_internal(range.begin % state.per == 0, "plan.states",
                        unit.params[p].name + ": a shard begins within a block of " + state.kind);
@@ -85,6 +86,11 @@ StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const s
         result.bytes += round_up(state.values(range.begin, range.end) * size_of(state.type), kStateAlign);
       }
       result.ranges.push_back(std::move(range));
+    };
+    for (const int p : buffer.params) {
+      add(p, low, own, false);
+      add(p, own, past, true);
+      add(p, past, high, false);
     }
   }
   return result;

@@ -3,7 +3,7 @@
 // tensors an optimiser declares. The plan's memory, the parameter store and training checkpoints all read the same
 // lists.
 //
-//   StateLayout states = state_layout(unit, layout, shard_ranks, adamw_states(format));
+//   StateLayout states = state_layout(unit, layout, plan.held(layout, rank), adamw_states(format));
 //   layout.bytes;                                   // one buffer a unit
 //   bytes_per_parameter({Masters::split, Moments::int8});     // 6.03
 #include <cstdint>
@@ -67,6 +67,11 @@ StatesOf adamw_states(StateFormat format);
 inline constexpr std::string_view kScaleSuffix = "_scale";
 inline constexpr std::string_view kMasterLow = "master_low";
 
+/// What a rank holds of a buffer: which shard, and of which of its pieces the states (Buffer::pieces).
+struct Held {
+  int shard = 0, piece = 0;
+};
+
 /// Where the states of a rank's shard of a unit lie: one buffer, every state of every range in it.
 struct StateLayout {
   struct Range {
@@ -74,6 +79,7 @@ struct StateLayout {
     int buffer;          ///< index into UnitLayout::buffers
     int64_t begin, end;  ///< elements [begin, end) of the part of it that this rank of tp uses
     int64_t offset;      ///< lie there in the rank's shard of the buffer
+    bool updated;        ///< here; else by the rank that has their states
     std::vector<StateSpec> states;
     std::vector<int64_t> at;  ///< byte offset of each state, a multiple of kStateAlign
   };
@@ -81,8 +87,8 @@ struct StateLayout {
   int64_t bytes = 0;
 };
 inline constexpr int64_t kStateAlign = 64;
-/// `shard_ranks`: for each buffer of the layout, which of its shards.
-StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const std::vector<int>& shard_ranks,
+/// `held`: of each buffer of the layout. Ranges end where pieces do.
+StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const std::vector<Held>& held,
                          const StatesOf& states);
 
 /// Bytes of a trained element of the shard, states not included.

@@ -70,7 +70,7 @@ std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, 
   return box;
 }
 
-UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int64_t element) {
+UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int64_t element, int copies) {
   UnitLayout layout;
   layout.slot_element = element;
   layout.params.resize(unit.params.size());
@@ -102,12 +102,15 @@ UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int
       }
       if (buffer.params.empty()) continue;
       buffer.shards = layout.sharded ? shards * (over_tp ? tp : 1) : 1;
-      buffer.shard = round_up(div_up(at, buffer.shards), kFlatAlign);
+      if (trainable && copies > 1) buffer.pieces = copies * (over_tp && !layout.sharded ? tp : 1);
+      buffer.shard = round_up(div_up(at, buffer.shards), kFlatAlign * buffer.pieces);
       buffer.total = buffer.shard * buffer.shards;
       buffer.slot_at = layout.total * 4, buffer.grad_at = layout.grad_total, buffer.held = layout.shard;
       layout.total += layout.slot_bytes(buffer, buffer.total) / 4, layout.shard += buffer.shard;
-      if (trainable)
+      if (trainable) {
         layout.grad_total += buffer.total, layout.grad_shard = layout.shard, layout.trained_bytes = layout.total * 4;
+        layout.grad_piece += buffer.piece();
+      }
       layout.buffers.push_back(std::move(buffer));
     }
   return layout;

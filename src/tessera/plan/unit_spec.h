@@ -135,9 +135,11 @@ struct Buffer {
   int shards = 1;           ///< ranks it is split over
   int64_t total = 0;        ///< elements, padded; shard * shards
   int64_t shard = 0;        ///< elements a rank holds
+  int pieces = 1;           ///< ranks that hold the same shard and keep the states of a piece of it each
   int64_t slot_at = 0;      ///< byte at which it begins in the unit's slot
   int64_t grad_at = 0;      ///< when trainable, fp32 value at which it begins in the gradient slot
   int64_t held = 0;         ///< and in what a rank holds
+  int64_t piece() const { return shard / pieces; }  ///< elements
 };
 
 /// Where a unit's parameters lie, and what of them a rank holds. Trainable buffers come first, so that the gradient has
@@ -156,8 +158,11 @@ struct UnitLayout {
   int64_t total = 0, shard = 0;  ///< fp32 values that the slot has room for, and elements held by a rank
   int64_t grad_total = 0,
           grad_shard = 0;     ///< values of the gradient slot, and elements held by a rank of what is trained
+  int64_t grad_piece = 0;     ///< of those held, the ones that this rank updates: less than all in two levels
   int64_t trained_bytes = 0;  ///< of the slot, of what is trained
   int64_t slot_element = 4;   ///< bytes of a value in the slot, where it rests as fp32 or as masters
+  /// Whether the states of a shard lie in pieces on the ranks that hold it (Strategy::two_level).
+  bool in_pieces() const { return grad_piece < grad_shard; }
   /// Bytes of `elements` elements of a buffer in the slot.
   int64_t slot_bytes(const Buffer& buffer, int64_t elements) const {
     return buffer.stored == Stored::fp32 ? elements * slot_element : stored_bytes(buffer.stored, elements);
@@ -172,8 +177,10 @@ struct UnitLayout {
 
 /// `shards`: ranks of the shard group; `tp`: ranks of tensor parallelism, 1 for none. What the ranks of tp use alike is
 /// split over them too, where it is split at all. `whole`: nothing is, every rank holds all that it uses. `element`: of
-/// the slot (UnitLayout::slot_element).
-UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp = 1, bool whole = false, int64_t element = 4);
+/// the slot (UnitLayout::slot_element). `copies`: replicas of the shard group that share the states of what is trained;
+/// of what is not split at all, but used alike by the ranks of tp, these do too.
+UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp = 1, bool whole = false, int64_t element = 4,
+                       int copies = 1);
 
 /// The box of a parameter that rank `tp_rank` of `tp` uses: [begin, end) for each dimension.
 std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, int tp_rank);

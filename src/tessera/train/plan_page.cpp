@@ -27,12 +27,13 @@ i.dot{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right
 /// A colour for each kind of thing, the same in every picture of ours.
 const std::map<std::string, std::string>& colours() {
   static const std::map<std::string, std::string> known = {
-      {"forward", "#3b7ddd"},     {"backward", "#7457c9"},     {"recompute", "#4fb0c6"},      {"gather", "#3d9a5f"},
-      {"reduce", "#d9822b"},      {"reduce_outer", "#c4622d"}, {"update", "#c94f6d"},         {"norm", "#98823c"},
-      {"loss", "#888888"},        {"flush", "#555555"},        {"stash", "#b07a4a"},          {"fetch", "#7f9c3c"},
-      {"compute", "#3b7ddd"},     {"exposed comm", "#d9822b"}, {"exposed copies", "#b07a4a"}, {"optimiser", "#c94f6d"},
-      {"parameters", "#3d9a5f"},  {"gradients", "#d9822b"},    {"states", "#c94f6d"},         {"slots", "#98823c"},
-      {"activations", "#3b7ddd"}, {"temporaries", "#7457c9"},  {"compress", "#a8733a"},       {"expand", "#8a9a55"}};
+      {"forward", "#3b7ddd"},   {"backward", "#7457c9"},     {"recompute", "#4fb0c6"},    {"gather", "#3d9a5f"},
+      {"reduce", "#d9822b"},    {"reduce_outer", "#c4622d"}, {"gather_outer", "#2d9cc4"}, {"update", "#c94f6d"},
+      {"norm", "#98823c"},      {"loss", "#888888"},         {"flush", "#555555"},        {"stash", "#b07a4a"},
+      {"fetch", "#7f9c3c"},     {"compute", "#3b7ddd"},      {"exposed comm", "#d9822b"}, {"exposed copies", "#b07a4a"},
+      {"optimiser", "#c94f6d"}, {"parameters", "#3d9a5f"},   {"gradients", "#d9822b"},    {"states", "#c94f6d"},
+      {"slots", "#98823c"},     {"activations", "#3b7ddd"},  {"temporaries", "#7457c9"},  {"compress", "#a8733a"},
+      {"expand", "#8a9a55"}};
   return known;
 }
 std::string colour(const std::string& kind) {

@@ -187,10 +187,15 @@ std::vector<std::string> without_effect(const Recipe& recipe, const Mesh& mesh) 
   if (!recipe.model.preset.empty() && !replaced.empty())
     notes.push_back("model.preset = " + recipe.model.preset + " is changed by model.config, which gives " + replaced);
   const int replicas = mesh[Axis::dp_replicate];
-  if (replicas > 1 && mesh[Axis::dp_shard] == 1)
+  const bool two_level = recipe.plan.strategy == plan::Strategy::two_level;
+  if (replicas > 1 && mesh[Axis::dp_shard] == 1 && !two_level)
     notes.push_back("mesh.dp_replicate = " + std::to_string(replicas) +
                     " shards nothing: every rank holds the whole model with its gradients and states; dp_shard = " +
                     std::to_string(replicas) + " splits them over as many ranks");
+  if (two_level && replicas == 1)
+    notes.push_back(
+        "plan.strategy = two_level has no effect: with mesh.dp_replicate = 1 there is one copy of the model, "
+        "and it is full_shard");
   if (mesh.dp_size() > recipe.train.global_batch)
     notes.push_back("train.global_batch = " + std::to_string(recipe.train.global_batch) + " leaves " +
                     std::to_string(mesh.dp_size() - recipe.train.global_batch) + " of " +

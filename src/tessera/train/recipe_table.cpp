@@ -175,7 +175,8 @@ const OptionTable& recipe_table() {
       {"plan.recompute", Kind::text, "auto",
        "blocks that recompute: auto, none, all, a number, or \"every 4\", one block in four"},
       {"plan.strategy", Kind::text, "auto",
-       "auto, full_shard (ZeRO-3), shard_grad_op (ZeRO-2), shard_states (ZeRO-1) or no_shard"},
+       "auto, full_shard (ZeRO-3), shard_grad_op (ZeRO-2), shard_states (ZeRO-1), no_shard or two_level (full_shard "
+       "within a copy of the model, states over all copies: hpZ)"},
       {"plan.activations", Kind::choice, "auto",
        "what blocks do with what their forward saves; recompute_offload: recompute, from inputs that wait on the host; "
        "bf16, fp16, int8, fp8: keep in fewer bits (lossy: its error is in metrics.jsonl), offload_*: on the host",

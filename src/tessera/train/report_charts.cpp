@@ -24,11 +24,11 @@ std::string number(double value) {
 /// A fixed colour for each kind of thing, the same in every chart.
 std::string colour(const std::string& kind) {
   static const std::map<std::string, std::string> known = {
-      {"forward", "#3b7ddd"}, {"backward", "#7457c9"},     {"recompute", "#4fb0c6"},   {"gather", "#3d9a5f"},
-      {"reduce", "#d9822b"},  {"reduce_outer", "#c4622d"}, {"update", "#c94f6d"},      {"norm", "#98823c"},
-      {"loss", "#888888"},    {"flush", "#555555"},        {"parameters", "#3d9a5f"},  {"gradients", "#d9822b"},
-      {"states", "#c94f6d"},  {"slots", "#98823c"},        {"activations", "#3b7ddd"}, {"temporaries", "#7457c9"},
-      {"host", "#5f7a8c"}};
+      {"forward", "#3b7ddd"},     {"backward", "#7457c9"},     {"recompute", "#4fb0c6"},    {"gather", "#3d9a5f"},
+      {"reduce", "#d9822b"},      {"reduce_outer", "#c4622d"}, {"gather_outer", "#2d9cc4"}, {"update", "#c94f6d"},
+      {"norm", "#98823c"},        {"loss", "#888888"},         {"flush", "#555555"},        {"parameters", "#3d9a5f"},
+      {"gradients", "#d9822b"},   {"states", "#c94f6d"},       {"slots", "#98823c"},        {"activations", "#3b7ddd"},
+      {"temporaries", "#7457c9"}, {"host", "#5f7a8c"}};
   const auto it = known.find(kind);
   return it == known.end() ? "#999999" : it->second;
 }

@@ -12,11 +12,16 @@ namespace tessera::train {
 
 namespace {
 
+/// Whether shards and states are cut alike under both: the others of the strategies differ while a step runs.
+bool cut_alike(plan::Strategy a, plan::Strategy b) {
+  const auto own = [](plan::Strategy s) { return s == plan::Strategy::no_shard || s == plan::Strategy::two_level; };
+  return a == b || (!own(a) && !own(b));
+}
+
 /// Whether a unit's shards and states rest in the same places under both.
 bool rests_alike(const plan::UnitPlan& a, const plan::UnitPlan& b) {
-  const bool whole_a = a.strategy == plan::Strategy::no_shard, whole_b = b.strategy == plan::Strategy::no_shard;
-  return whole_a == whole_b && a.parameters == b.parameters && a.gradients == b.gradients && a.states == b.states &&
-         a.update_on == b.update_on;
+  return cut_alike(a.strategy, b.strategy) && a.parameters == b.parameters && a.gradients == b.gradients &&
+         a.states == b.states && a.update_on == b.update_on;
 }
 
 bool rest_alike(const plan::Plan& a, const plan::Plan& b) {
@@ -31,8 +36,7 @@ plan::Plan resting_as(plan::Plan plan, const plan::Plan& other) {
   for (size_t u = 0; u < plan.units.size(); ++u) {
     plan::UnitPlan& unit = plan.units[u];
     const plan::UnitPlan& wanted = other.units[u];
-    if ((unit.strategy == plan::Strategy::no_shard) != (wanted.strategy == plan::Strategy::no_shard))
-      unit.strategy = wanted.strategy;
+    if (!cut_alike(unit.strategy, wanted.strategy)) unit.strategy = wanted.strategy;
     unit.parameters = wanted.parameters, unit.gradients = wanted.gradients, unit.states = wanted.states;
     unit.update_on = wanted.update_on;
   }

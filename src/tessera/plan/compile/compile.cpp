@@ -22,8 +22,7 @@ Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::stri
   for (size_t u = 0; u < model.units.size(); ++u) {
     if (plan.owns(rank, static_cast<int>(u))) own_.push_back(static_cast<int>(u));
     layouts_.push_back(plan.layout(model.units[u], static_cast<int>(u)));
-    state_bytes_.push_back(
-        state_layout(model.units[u], layouts_[u], plan.shard_ranks(layouts_[u], rank), states).bytes);
+    state_bytes_.push_back(state_layout(model.units[u], layouts_[u], plan.held(layouts_[u], rank), states).bytes);
   }
 }
 
@@ -55,6 +54,7 @@ void Compiler::sum_over_replicas(Instruction& in, int unit) const {
   const UnitLayout& layout = layouts_[unit];
   const int64_t element = size_of(plan_.reduce);
   in.bytes = layout.grad_shard * kElement;
+  if (layout.in_pieces()) return sum_of_pieces(in, unit);
   if (layout.sharded && !outer_.axis.empty())
     in.comm = {{outer_.axis, "all_reduce", layout.grad_shard * element, outer_.name}};
   if (!layout.sharded)
@@ -64,6 +64,17 @@ void Compiler::sum_over_replicas(Instruction& in, int unit) const {
       if (!group.axis.empty()) in.comm.push_back({group.axis, "all_reduce", buffer.shard * element, group.name});
     }
   if (!in.comm.empty()) in.group = in.comm.front().group;
+}
+
+/// The same, where each rank updates a piece of the shard and needs the sum of that alone.
+void Compiler::sum_of_pieces(Instruction& in, int unit) const {
+  for (const Buffer& buffer : layouts_[unit].buffers) {
+    if (!buffer.trainable) continue;
+    const GroupName group = group_name(buffer.shards > 1 ? "reduce_outer" : "reduce_whole", plan_.outer_axes(buffer));
+    in.comm.push_back(
+        {group.axis, "reduce_scatter", buffer.piece() * size_of(plan_.reduce) * (buffer.pieces - 1), group.name});
+  }
+  in.group = in.comm.front().group;
 }
 
 Instruction Compiler::make(Op op, Lane lane, int unit, int micro) const {

@@ -59,6 +59,7 @@ class Compiler {
   void collect(Instruction& in, const std::string& purpose, const std::string& kind, Gathered buffers,
                int64_t element) const;
   void sum_over_replicas(Instruction& in, int unit) const;
+  void sum_of_pieces(Instruction& in, int unit) const;
   Instruction make(Op op, Lane lane, int unit, int micro) const;
   int add(Instruction in);
   Schedule done();
@@ -108,8 +109,9 @@ class Compiler {
   std::optional<int> backward(const Visit& visit);
   void reduce(const Visit& visit, int backward);
   bool gradient_leaves(int unit) const;
-  std::optional<Use> pass_gradient(const Visit& visit, int64_t target, int last);
-  int settle(int unit, int64_t target, int last);
+  std::optional<Use> pass_gradient(const Visit& visit, int64_t target, int last, Flight& flight);
+  std::optional<int> add_outer(Instruction in, Flight& flight);
+  int settle(int unit, int64_t target, int last, Flight& flight);
   void land(std::deque<Flight>& flights, size_t bound);
   void land(size_t bound) { land(flights_, bound); }
   void norm();
@@ -126,6 +128,7 @@ class Compiler {
   void update_behind(int unit, int64_t gradient, int last);
   void update_due(size_t bound);
   void take_up(const std::vector<Visit>& visits, int v);
+  int whole_again(int unit, int64_t parameters, int update);
 
   const ModelSpec& model_;
   const Plan& plan_;

@@ -44,8 +44,11 @@ std::optional<int> Compiler::backward(const Visit& visit) {
   if (!nothing && !visit.weights) pass_on(visit, at);
   if (!sharded) {
     last_backward_ = {at};  // a whole gradient is written where it stays
-    if (trained)
-      if (const auto use = pass_gradient(visit, grad, at)) flights_.push_back({*use});
+    if (trained) {
+      Flight flight;
+      if (const auto use = pass_gradient(visit, grad, at, flight)) flight.push_back(*use);
+      if (!flight.empty()) flights_.push_back(std::move(flight));
+    }
     if (plan_.prefetch == 0) land(0);
     return std::nullopt;
   }
@@ -74,7 +77,7 @@ void Compiler::reduce(const Visit& visit, int backward) {
   const int at = add(std::move(in));
   last_reduce_ = {at};
   Flight flight = {{grad, at}, {scratch, at}};
-  if (const auto use = pass_gradient(visit, target, at)) flight.push_back(*use);
+  if (const auto use = pass_gradient(visit, target, at, flight)) flight.push_back(*use);
   flights_.push_back(std::move(flight));
   if (plan_.prefetch == 0) land(0);
 }
@@ -85,13 +88,13 @@ bool Compiler::gradient_leaves(int unit) const {
 }
 
 /// What becomes of a micro-batch's gradient, summed by `last` at `target` of the arena or (-1) where it stays. Gives
-/// what of the arena is still in use, and until when.
-std::optional<Compiler::Use> Compiler::pass_gradient(const Visit& visit, int64_t target, int last) {
+/// what of the arena is still in use, and until when; what else was taken joins `flight`.
+std::optional<Compiler::Use> Compiler::pass_gradient(const Visit& visit, int64_t target, int last, Flight& flight) {
   const int unit = visit.unit;
   const bool whole = visit.micro + 1 == schedule_.micros;
   const bool in_backward = whole && plan_.update == Update::in_backward, on_host = updates_on_host(unit);
   if (target < 0 && !in_backward) return std::nullopt;  // those that stay are settled together, ahead of the norm
-  if (whole) last = settle(unit, target, last);
+  if (whole) last = settle(unit, target, last, flight);
   if (in_backward && !on_host) {
     update_behind(unit, target, last);
     return std::nullopt;
@@ -101,19 +104,27 @@ std::optional<Compiler::Use> Compiler::pass_gradient(const Visit& visit, int64_t
   return use;
 }
 
+/// Emits a reduce_outer, none when there is nobody to sum with. Its receive buffer, which pieces need, joins `flight`.
+std::optional<int> Compiler::add_outer(Instruction in, Flight& flight) {
+  if (in.comm.empty()) return std::nullopt;
+  if (layouts_[in.unit].in_pieces()) in.scratch = arena_.take(in.bytes, in.wait);
+  const int64_t scratch = in.scratch;
+  const int at = add(std::move(in));
+  if (scratch >= 0) flight.push_back({scratch, at});
+  last_reduce_ = {at};
+  return at;
+}
+
 /// What is left to do with a step's whole gradient shard before it leaves the device: the sum over replicas, and its
 /// share of the norm. Gives the last instruction.
-int Compiler::settle(int unit, int64_t target, int last) {
+int Compiler::settle(int unit, int64_t target, int last, Flight& flight) {
   Instruction in = make(Op::reduce_outer, Lane::reduce, unit, -1);
   sum_over_replicas(in, unit);
-  if (!in.comm.empty()) {
-    in.target = target;
-    in.wait = {last};
-    last = add(std::move(in));
-    last_reduce_ = {last};
-  }
+  in.target = target;
+  in.wait = {last};
+  last = add_outer(std::move(in), flight).value_or(last);
   Instruction norm = make(Op::norm, Lane::reduce, unit, -1);
-  norm.bytes = layouts_[unit].grad_shard * kElement;
+  norm.bytes = layouts_[unit].grad_piece * kElement;
   norm.target = target;
   norm.wait = {last};
   last = add(std::move(norm));
@@ -136,7 +147,10 @@ void Compiler::norm() {
     sum_over_replicas(in, u);
     if (in.comm.empty() || plan_.units[u].gradients != Tier::device || plan_.update == Update::in_backward) continue;
     in.wait = layouts_[u].sharded ? last_reduce_ : last_backward_;
-    last_reduce_ = {add(std::move(in))};
+    if (layouts_[u].in_pieces()) land(plan_.prefetch == 0 ? 0 : 1);
+    Flight flight;
+    add_outer(std::move(in), flight);
+    if (!flight.empty()) flights_.push_back(std::move(flight));
   }
   Instruction norm = make(Op::norm, Lane::compute, -1, -1);
   norm.wait = last_reduce_;

@@ -78,7 +78,7 @@ Compiler::Staged Compiler::stage(int unit) {
 int Compiler::update(int unit, Staged staged) {
   const bool on_host = updates_on_host(unit);
   Instruction in = make(Op::update, on_host ? Lane::host : Lane::compute, unit, -1);
-  in.bytes = layouts_[unit].grad_shard * kElement;
+  in.bytes = layouts_[unit].grad_piece * kElement;
   in.slot = staged.parameters, in.grad = staged.gradients, in.scratch = staged.states;
   in.wait = std::move(staged.wait);
   if (on_host) {  // it changes what rests there: who brings it follows
@@ -86,17 +86,37 @@ int Compiler::update(int unit, Staged staged) {
     if (const auto sent = written_.find({unit, Part::gradients}); sent != written_.end())
       in.wait.push_back(sent->second);
     const int at = add(std::move(in));
-    for (const Part part : {Part::parameters, Part::gradients, Part::states}) written_[{unit, part}] = at;
-    return at;
+    for (const Part part : {Part::gradients, Part::states}) written_[{unit, part}] = at;
+    return written_[{unit, Part::parameters}] = whole_again(unit, -1, at);
   }
-  const int at = add(std::move(in));
+  const int at = add(std::move(in)), whole = whole_again(unit, staged.parameters, at);
   Flight flight;
   if (staged.gradients >= 0) flight.push_back({staged.gradients, at});
-  for (const auto& [part, place] : {std::pair(Part::parameters, staged.parameters), {Part::states, staged.states}})
-    if (place >= 0) flight.push_back({place, send(part, unit, -1, place, {at})});
+  if (staged.parameters >= 0)
+    flight.push_back({staged.parameters, send(Part::parameters, unit, -1, staged.parameters, {whole})});
+  if (staged.states >= 0) flight.push_back({staged.states, send(Part::states, unit, -1, staged.states, {at})});
   std::deque<Flight>& flights = plan_.update == Update::in_backward ? update_flights_ : flights_;
   if (!flight.empty()) flights.push_back(std::move(flight));
-  return at;
+  return whole;
+}
+
+/// Hands the piece that `update` has changed to the others that hold the same shard, and has theirs; nothing where a
+/// shard is not updated in pieces. Gives the instruction after which the parameters are whole. `parameters`: of the
+/// arena, -1 where they rest.
+int Compiler::whole_again(int unit, int64_t parameters, int update) {
+  if (!layouts_[unit].in_pieces()) return update;
+  Instruction in = make(Op::gather_outer, Lane::gather, unit, -1);
+  const int64_t element = master_bytes(plan_.states.masters);
+  in.bytes = layouts_[unit].grad_shard * element;
+  in.slot = parameters;
+  in.wait = {update};
+  for (const Buffer& buffer : layouts_[unit].buffers) {
+    if (!buffer.trainable) continue;
+    const GroupName group = group_name("gather_outer", plan_.outer_axes(buffer));
+    in.comm.push_back({group.axis, "all_gather", buffer.piece() * element * (buffer.pieces - 1), group.name});
+  }
+  in.group = in.comm.front().group;
+  return add(std::move(in));
 }
 
 }  // namespace tessera::plan

@@ -25,6 +25,7 @@ Needs needs(Op op) {
       return {false, false};
     case Op::reduce_outer:
     case Op::update:
+    case Op::gather_outer:
       return {true, false};
     default:
       return {true, true};

@@ -53,12 +53,37 @@ class SizeRules {
     if (!size.sharded) note_shard(k, size.gradient);
   }
 
-  /// Line `k` works on this rank's shard of the gradient, or of what it belongs to.
-  void shard(int k, const std::string& kind = "") {
+  /// Line `k` works on what this rank updates: its shard of the gradient, or a piece of it in two levels.
+  void shard(int k) {
     const Size& size = sizes_[book_.unit(k)];
+    if (size.shard_line < 0) look_ahead(k);
+    if (size.outer < 0) note_shard(k, book_.in(k).bytes);
+    if (size.outer < 0)
+      expect(k, size.shard, "the size of the shard in " + book_.at(size.shard_line));
+    else
+      expect(k, size.piece, "what this rank has of the sum in " + book_.at(size.outer));
+    collectives(k, "");
+  }
+
+  /// Line `k` sums a shard over those that hold the same: each has all of the sum (all_reduce), or a piece of it.
+  void outer(int k) {
+    Size& size = sizes_[book_.unit(k)];
     note_shard(k, book_.in(k).bytes);
     expect(k, size.shard, "the size of the shard in " + book_.at(size.shard_line));
-    collectives(k, kind);
+    const std::vector<Comm>& comm = book_.in(k).comm;
+    const bool pieces = !comm.empty() && comm.front().kind == "reduce_scatter";
+    int64_t piece = 0;
+    if (collectives(k, pieces ? "reduce_scatter" : "all_reduce", &piece) && pieces) size.piece = piece, size.outer = k;
+  }
+  /// Whether the unit is updated in pieces.
+  bool in_pieces(int unit) const { return sizes_[unit].outer >= 0; }
+
+  /// Line `k` gathers a shard of parameters from its pieces: fp32, or half as much where masters are bf16.
+  void from_pieces(int k) {
+    const Size& size = sizes_[book_.unit(k)];
+    if (size.shard_line >= 0 && book_.in(k).bytes * 2 != size.shard)
+      expect(k, size.shard, "the size of the shard in " + book_.at(size.shard_line));
+    collectives(k, "all_gather");
   }
 
   /// Bytes of this rank's shard of the unit's gradient, -1 when no line has told it.
@@ -66,14 +91,22 @@ class SizeRules {
 
  private:
   struct Size {
-    int64_t parameters = -1, gradient = -1, shard = -1;  // bytes
-    int gather = -1, reduce = -1, shard_line = -1;       // the lines that told them
+    int64_t parameters = -1, gradient = -1, shard = -1, piece = -1;  // bytes
+    int gather = -1, reduce = -1, shard_line = -1, outer = -1;       // the lines that told them
     bool sharded = false;
   };
 
   void note_shard(int k, int64_t bytes) {
     Size& size = sizes_[book_.unit(k)];
     if (size.shard_line < 0) size.shard = bytes, size.shard_line = k;
+  }
+
+  /// Where the lines begin in the middle of a run, an update may come before what tells whether it is of a piece.
+  void look_ahead(int k) {
+    const int rank = book_.lines()[k].rank, unit = book_.unit(k);
+    for (int later = k + 1; later < static_cast<int>(book_.lines().size()) && book_.lines()[later].rank == rank;
+         ++later)
+      if (book_.unit(later) == unit && book_.in(later).op == Op::reduce_outer) return outer(later);
   }
 
   void expect(int k, int64_t bytes, const std::string& why) {

@@ -9,6 +9,7 @@
 #include "tessera/plan/rules/message_rules.h"
 #include "tessera/plan/rules/order.h"
 #include "tessera/plan/rules/pending.h"
+#include "tessera/plan/rules/piece_rules.h"
 #include "tessera/plan/rules/residency.h"
 #include "tessera/plan/rules/size_rules.h"
 #include "tessera/plan/rules/tier_rules.h"
@@ -32,6 +33,7 @@ class StepRules {
         arena_(book, order_),
         host_(book, order_),
         tiers_(book, order_, arena_, host_),
+        pieces_(book, order_, sizes, tiers_),
         residency_(book, pass, order_, arena_, sizes),
         messages_(book, pass, order_),
         outer_(book.units().size(), -1),
@@ -84,6 +86,8 @@ class StepRules {
         return book_.unit(k) < 0 ? norm(k) : share(k);
       case Op::update:
         return update(k);
+      case Op::gather_outer:
+        return pieces_.gather_outer(k);
       case Op::stash:
         return book_.in(k).part == Part::activations ? stash(k) : leave(k);
       case Op::drop:
@@ -111,6 +115,7 @@ class StepRules {
     pending_.refuse_gather(book_, k);
     unchanged(k);
     if (updated_[unit] >= 0) after(k, updated_[unit], "the parameters may not be updated");
+    pieces_.gather(k);
     if (in.scratch >= 0) {
       const bool inside = in.slot >= 0 && in.scratch >= in.slot && in.scratch < in.slot + in.bytes;
       if (!tiers_.present(k, Part::parameters))
@@ -404,7 +409,11 @@ class StepRules {
   }
 
   void reduce_outer(int k) {
-    sizes_.shard(k, "all_reduce");
+    sizes_.outer(k);
+    if (sizes_.in_pieces(book_.unit(k)) && book_.in(k).scratch < 0)
+      book_.complain(k, "form", "gives each replica a piece and has no \"scratch\" to receive the others' parts in");
+    arena_.take(k, book_.in(k).scratch, book_.in(k).bytes, "scratch");
+    arena_.give(k, book_.in(k).scratch, k);
     after_gradients(k, book_.unit(k));
     before_the_update(k);
     once(k, outer_[book_.unit(k)]);
@@ -454,6 +463,7 @@ class StepRules {
       tiers_.use(k, Part::states, book_.in(k).scratch, /*changes=*/true);
     }
     once(k, updated_[unit]);
+    pieces_.update(k);
   }
 
   /// An update ahead of the norm of all: where nothing clips, its own gradient is all that it waits for.
@@ -521,6 +531,7 @@ class StepRules {
   void finish() {
     residency_.finish();
     tiers_.finish();
+    pieces_.finish();
     messages_.finish();
     int gradient = -1;
     for (const auto& [key, work] : work_) {
@@ -561,6 +572,7 @@ class StepRules {
   const Order order_;
   ArenaRules arena_, host_;
   TierRules tiers_;
+  PieceRules pieces_;
   Residency residency_;
   MessageRules messages_;
   std::set<int> units_;                       // that the pass names

@@ -9,6 +9,7 @@ namespace tessera::train {
 
 namespace {
 
+const char* const kPartition = "zero_optimization.zero_hpz_partition_size";
 const char* const kBuckets = "units are gathered and reduced whole, the plan says how many ahead";
 const char* const kWhole = "the model folder at the end of a run holds whole weights";
 const char* const kQuantised = "what is gathered and reduced is not quantised";
@@ -18,7 +19,23 @@ void stage(Translator& t, const Given& g) {
   const int64_t stage = t.integer(g.name, 0);
   if (stage < 0 || stage > 3)
     throw UserError(Exit::usage, "import", g.shown() + ": expected a stage from 0 to 3", "correct the file");
-  t.set("plan.strategy", kStrategies[stage], {g.name}, "ZeRO-" + std::to_string(stage));
+  const bool in_parts = stage == 3 && t.integer(kPartition, 1) > 1;
+  t.set("plan.strategy", in_parts ? "two_level" : kStrategies[stage], {g.name},
+        "ZeRO-" + std::to_string(stage) + (in_parts ? " with a second partition of the parameters" : ""));
+}
+
+/// ZeRO++'s hpZ: parameters are gathered within so many ranks, states are split over all.
+void partition(Translator& t, const Given& g) {
+  const int64_t ranks = t.integer(g.name, 1);
+  if (ranks <= 1) return t.imply(g.name, "one copy of the shards");
+  if (t.value("zero_optimization.stage") != "3") return t.refuse(g.name, "it belongs to stage 3");
+  const auto all = t.dp_size();
+  if (!all || *all % ranks != 0)
+    return t.refuse(g.name, all ? "it does not divide the " + std::to_string(*all) + " data-parallel ranks"
+                                : "how many copies there are follows from the ranks: give --ranks N, or set "
+                                  "mesh.dp_shard and mesh.dp_replicate with plan.strategy = two_level");
+  t.set("mesh.dp_shard", std::to_string(ranks), {g.name}, "parameters are gathered within so many ranks");
+  t.set("mesh.dp_replicate", std::to_string(*all / ranks), {g.name}, "the groups of them, which share the states");
 }
 
 /// offload_optimizer and offload_param: where, and the disk's folder.
@@ -158,8 +175,9 @@ std::vector<Rule> deepspeed_rules() {
       sets("sequence_parallel_size", "mesh.sp"),
       sets("tensor_parallel.autotp_size", "mesh.tp"),
       sets(zero + "mics_shard_size", "mesh.dp_shard"),
-      only(zero + "zero_hpz_partition_size", {"1"}, "one copy of the shards",
-           "copies of the shards are an axis of the mesh: set mesh.dp_replicate"),
+      by(kPartition,
+         "1: one copy of the shards; else `mesh.dp_shard`, `mesh.dp_replicate` and `plan.strategy` two_level",
+         partition),
       only(zero + "overlap_comm", {"true"}, "gathers and reductions run beside the computation",
            "gathers and reductions always run beside the computation"),
       only(zero + "reduce_scatter", {"true"}, "gradients are reduce-scattered", "gradients are reduce-scattered"),
