@@ -41,6 +41,8 @@ Drill Drill::parse(const std::string& text) {
       drill.op = value;
     else if (key == "unit")
       drill.unit = value;
+    else if (key == "lane")
+      drill.lane = value;
     else if (key == "do") {
       acts = true;
       if (value == "kill" || value == "stop" || value == "hang")
@@ -61,6 +63,7 @@ Drill Drill::parse(const std::string& text) {
 void Drill::at(int64_t now, const plan::Instruction& instruction) const {
   if ((step && *step != now) || name(instruction.op) != op) return;
   if (!unit.empty() && instruction.name != unit) return;
+  if (!lane.empty() && name(instruction.lane) != lane) return;
   if (act == "kill") kill(getpid(), SIGKILL);
   if (act == "stop") kill(getpid(), SIGSTOP);
   while (act == "hang") pause();

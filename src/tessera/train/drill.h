@@ -5,7 +5,7 @@
 //   TESSERA_DRILL="rank=1,step=3,op=reduce,do=stop" tessera launch -n 2 train recipe.toml
 //
 // `do` is kill, stop (SIGSTOP), hang, or a number of seconds to lose. Without step: at every step; without op: at
-// forward; without unit (unit=blocks.1): at any; `attempt` (default 0) counts restarts.
+// forward; without unit (unit=blocks.1) or lane (lane=disk): at any; `attempt` (default 0) counts restarts.
 #include <optional>
 #include <string>
 
@@ -16,7 +16,7 @@ namespace tessera::train {
 struct Drill {
   int rank = 0, attempt = 0;
   std::optional<int64_t> step;
-  std::string op = "forward", unit, act;  ///< act: "kill", "stop", "hang", or empty: be slow
+  std::string op = "forward", unit, lane, act;  ///< act: "kill", "stop", "hang", or empty: be slow
   double seconds = 0;
 
   /// Throws UserError (usage) naming what it cannot read.

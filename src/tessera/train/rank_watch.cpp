@@ -23,6 +23,8 @@ std::string describe(const plan::Instruction& in) {
   std::string text(name(in.op));
   if (!in.name.empty()) text += " " + in.name;
   if (in.micro >= 0) text += " (micro-batch " + std::to_string(in.micro) + ")";
+  const bool moves = in.op == plan::Op::fetch || in.op == plan::Op::stash;
+  if (moves) text += ", " + std::string(name(in.part)) + " on lane " + std::string(name(in.lane));
   std::string groups;
   for (const plan::Comm& c : in.comm)
     if (groups.find(c.group) == groups.npos) groups += (groups.empty() ? " on " : " and ") + c.group;

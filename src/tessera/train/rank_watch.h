@@ -44,7 +44,7 @@ class RankWatch {
   double began_ = 0, work_ = 0;                      // of the compute lane
 };
 
-/// "reduce blocks.2 (micro-batch 0) on reduce:dp_shard[0,1]".
+/// "reduce blocks.2 (micro-batch 0) on reduce:dp_shard[0,1]", "fetch blocks.2, states on lane disk".
 std::string describe(const plan::Instruction& instruction);
 
 }  // namespace tessera::train
