@@ -45,6 +45,7 @@ class RunTest : public ::testing::Test {
       rank.reserved_bytes = 10 << 20;
       rank.sent_bytes = {{"dp_shard", 1000}};
       rank.busy = {{"compute", 0.2}, {"gather", 0.05}};
+      rank.exposed = {.comm = 0.03, .copy = 0.01 * r, .stages = 0};
       m.ranks.push_back(rank);
     }
     return m;
@@ -53,9 +54,10 @@ class RunTest : public ::testing::Test {
   /// recipe.toml and plan.json of a run of `steps` steps in folder `name`.
   std::filesystem::path new_run(const std::string& name, int64_t steps) const {
     write(name + "/recipe.toml", "[run]\nsteps = " + std::to_string(steps) + "\n[train]\nglobal_batch = 4\n");
-    write(name + "/plan.json", R"({"fits": true, "mesh": {"dp_shard": 2}, "summary": "keep all",)"
-                               R"( "model": {"name": "wan", "parameters": 7000000, "tokens": 250},)"
-                               R"( "device": {"peak_bytes": 8388608}})");
+    write(name + "/plan.json",
+          R"({"fits": true, "mesh": {"dp_shard": 2}, "summary": "keep all",)"
+          R"( "model": {"name": "wan", "parameters": 7000000, "tokens": 250},)"
+          R"( "device": {"peak_bytes": 8388608}, "step_seconds": {"total": 0.2, "exposed_comm": 0.02}})");
     return folder_ / name;
   }
 

@@ -59,6 +59,8 @@ TEST_F(RunFolderTest, WhatTheTrainerWritesComesBackWhole) {
   ASSERT_EQ(run.ranks().size(), 2u);
   EXPECT_EQ(run.ranks()[1].bytes, first.ranks[1].bytes);
   EXPECT_EQ(run.ranks()[1].busy, first.ranks[1].busy);
+  EXPECT_DOUBLE_EQ(run.ranks()[1].exposed.comm, first.ranks[1].exposed.comm);
+  EXPECT_DOUBLE_EQ(run.ranks()[1].exposed.copy, first.ranks[1].exposed.copy);
   EXPECT_EQ(run.ranks()[1].sent_bytes, first.ranks[1].sent_bytes);
   EXPECT_EQ(run.ranks()[1].reserved_bytes, 10 << 20);
 }

@@ -58,6 +58,9 @@ TEST_F(Top, TellsStepLossSpeedMemoryLanesAndEvents) {
                              "80%",
                              "gather",
                              "20%",
+                             "waits",
+                             "collectives 12%",
+                             "copies 4%",
                              "loss nan, sample clips/7.mp4",
                              "7.0 M parameters",
                              "dp_shard 2"})

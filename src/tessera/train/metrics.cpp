@@ -39,6 +39,7 @@ Json rank_json(const RankMetrics& m) {
                {"reserved_bytes", m.reserved_bytes},
                {"sent_bytes", m.sent_bytes},
                {"busy", m.busy},
+               {"exposed", {{"comm", m.exposed.comm}, {"copy", m.exposed.copy}, {"stages", m.exposed.stages}}},
                {"sample_seconds", m.sample_seconds}};
   if (m.compression_error)
     json["compression_error"] = {{"mean", m.compression_error->mean}, {"max", m.compression_error->most}};
@@ -64,6 +65,8 @@ RankMetrics read_rank(const nlohmann::json& json) {
   m.reserved_bytes = json.value("reserved_bytes", int64_t{0});
   m.sent_bytes = json.value("sent_bytes", m.sent_bytes);
   m.busy = json.value("busy", m.busy);
+  if (const auto exposed = json.find("exposed"); exposed != json.end())
+    m.exposed = {exposed->value("comm", 0.0), exposed->value("copy", 0.0), exposed->value("stages", 0.0)};
   m.sample_seconds = json.value("sample_seconds", 0.0);
   if (const auto error = json.find("compression_error"); error != json.end())
     m.compression_error = {error->value("mean", 0.0), error->value("max", 0.0)};

@@ -91,6 +91,11 @@ void RunFolder::read_facts() {
   }
   if (const auto device = plan.find("device"); device != plan.end() && device->is_object())
     facts_.predicted_peak = device->value("peak_bytes", int64_t{0});
+  if (const auto step = plan.find("step_seconds"); step != plan.end() && step->is_object()) {
+    facts_.predicted_seconds = step->value("total", 0.0);
+    facts_.predicted_waits = {step->value("exposed_comm", 0.0), step->value("exposed_copy", 0.0),
+                              step->value("bubble", 0.0)};
+  }
 }
 
 void RunFolder::restart() {
@@ -98,6 +103,8 @@ void RunFolder::restart() {
   ranks_.clear();
   events_.clear();
   compression_ = {};
+  waited_.clear();
+  waited_steps_ = 0;
   last_line_.clear();
   last_step_ = offset_ = 0;
   read_facts();
@@ -159,8 +166,16 @@ void RunFolder::take_line(const std::string& line) {
   steps_.push_back(std::move(m));
   if (const auto ranks = json.find("ranks"); ranks != json.end() && ranks->is_array()) {
     ranks_.clear();
+    // A line tells of the step before it, and the first one warms up.
+    const bool counts = steps_.size() > 2;
+    waited_steps_ += counts;
     for (const AnyJson& rank : *ranks) {
       ranks_.push_back(read_rank(rank));
+      if (counts) {
+        RankMetrics::Exposed& sum = waited_[ranks_.back().rank];
+        const RankMetrics::Exposed& here = ranks_.back().exposed;
+        sum.comm += here.comm, sum.copy += here.copy, sum.stages += here.stages;
+      }
       if (const auto& error = ranks_.back().compression_error) {
         compression_.sum_of_means += error->mean, ++compression_.count;
         compression_.most = std::max(compression_.most, error->most);
@@ -176,6 +191,14 @@ double RunFolder::step_seconds() const {
   double sum = 0;
   for (size_t i = steps_.size() - count; i < steps_.size(); ++i) sum += steps_[i].seconds;
   return sum / static_cast<double>(count);
+}
+
+std::vector<RunFolder::Waits> RunFolder::waits() const {
+  std::vector<Waits> waits;
+  const auto steps = static_cast<double>(waited_steps_);
+  for (const auto& [rank, sum] : waited_)
+    waits.push_back({rank, {sum.comm / steps, sum.copy / steps, sum.stages / steps}});
+  return waits;
 }
 
 std::optional<RankMetrics::CompressionError> RunFolder::compression_error() const {

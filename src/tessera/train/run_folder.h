@@ -16,8 +16,10 @@ namespace tessera::train {
 struct RunFacts {
   std::string model, mesh, plan;
   int64_t parameters = 0, steps = 0, global_batch = 0;
-  int64_t tokens = 0;          ///< of one sample
-  int64_t predicted_peak = 0;  ///< device bytes of the rank that needs most
+  int64_t tokens = 0;                    ///< of one sample
+  int64_t predicted_peak = 0;            ///< device bytes of the rank that needs most
+  double predicted_seconds = 0;          ///< of a step
+  RankMetrics::Exposed predicted_waits;  ///< of them, on the slowest rank
 };
 
 /// A line of metrics.jsonl that is no step: skip, sample, checkpoint, fault, stage.
@@ -50,6 +52,12 @@ class RunFolder {
   /// Of compressed activations over the whole run, all ranks: the mean of the steps' means, and the largest. Nothing
   /// where none were.
   std::optional<RankMetrics::CompressionError> compression_error() const;
+  /// What computing waited for in a step, by rank: the mean over all steps but the first.
+  struct Waits {
+    int rank = 0;
+    RankMetrics::Exposed seconds;
+  };
+  std::vector<Waits> waits() const;
   /// Since metrics.jsonl was last written to; nothing when there is none.
   std::optional<std::chrono::duration<double>> quiet() const;
 
@@ -66,6 +74,8 @@ class RunFolder {
     double sum_of_means = 0, most = 0;
     int64_t count = 0;
   } compression_;
+  std::map<int, RankMetrics::Exposed> waited_;  ///< by rank, the sum over `waited_steps_` steps
+  int64_t waited_steps_ = 0;
   int64_t last_step_ = 0;
   int64_t offset_ = 0;     ///< bytes of metrics.jsonl that were read, whole lines only
   std::string last_line_;  ///< the one that ends at offset_: when it is no longer there, the file was cut back

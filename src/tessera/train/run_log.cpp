@@ -33,6 +33,9 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
     values.emplace_back("memory/" + name + "peak", static_cast<double>(rank.peak_bytes));
     values.emplace_back("memory/" + name + "reserved", static_cast<double>(rank.reserved_bytes));
     for (const auto& [lane, seconds] : rank.busy) values.emplace_back("busy/" + name + lane, seconds);
+    values.emplace_back("exposed/" + name + "comm", rank.exposed.comm);
+    values.emplace_back("exposed/" + name + "copy", rank.exposed.copy);
+    if (rank.exposed.stages > 0) values.emplace_back("exposed/" + name + "stages", rank.exposed.stages);
   }
   return values;
 }

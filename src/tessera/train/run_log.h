@@ -39,7 +39,7 @@ class RunLog {
   TensorBoardWriter board_;
 };
 
-/// A step as TensorBoard's tags: train/*, memory/rank N/*, busy/rank N/*.
+/// A step as TensorBoard's tags: train/*, memory/rank N/*, busy/rank N/*, exposed/rank N/*.
 std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& metrics);
 
 }  // namespace tessera::train

@@ -192,6 +192,36 @@ ReportInput::Table predicted_and_measured(const fs::path& trace) {
   return table;
 }
 
+/// What computing stood still for: as the plan predicted it, and as it was, in seconds of a step.
+ReportInput::Table waits_table(const RunFolder& run) {
+  ReportInput::Table table{
+      "What computing waited for, a step",
+      {"for", "predicted, slowest rank", "measured, mean of ranks", "measured, the most of a rank"},
+      {}};
+  const auto waits = run.waits();
+  if (waits.empty()) return table;
+  using Exposed = RankMetrics::Exposed;
+  for (const auto& [what, field] : {std::pair("collectives (exposed communication)", &Exposed::comm),
+                                    {"copies (exposed transfers)", &Exposed::copy},
+                                    {"other stages", &Exposed::stages}}) {
+    double sum = 0, most = 0;
+    int rank = waits.front().rank;
+    for (const RunFolder::Waits& here : waits) {
+      const double seconds = here.seconds.*field;
+      sum += seconds;
+      if (seconds > most) most = seconds, rank = here.rank;
+    }
+    const double predicted = run.facts().predicted_waits.*field;
+    if (predicted + sum <= 0) continue;
+    table.rows.push_back({what, format_seconds(predicted), format_seconds(sum / static_cast<double>(waits.size())),
+                          format_seconds(most) + " on rank " + std::to_string(rank)});
+  }
+  if (!table.rows.empty())
+    table.rows.push_back(
+        {"of a step of", format_seconds(run.facts().predicted_seconds), format_seconds(run.step_seconds()), ""});
+  return table;
+}
+
 /// A few frames of a stored clip; none where it is gone, or this build reads no video.
 std::vector<std::vector<uint8_t>> pictures(const fs::path& clip) {
   std::vector<std::vector<uint8_t>> jpegs;
@@ -234,6 +264,7 @@ ReportInput single(const RunFolder& run) {
   read_lanes(run.folder() / "schedule.jsonl", in);
   in.strips = strips(run);
   in.tables.push_back(predicted_and_measured(run.folder() / "trace.json"));
+  in.tables.push_back(waits_table(run));
   ReportInput::Table troubles{"Faults and skipped steps", {"step", "what", "why"}, {}};
   for (const RunEvent& event : run.events())
     if (event.type == "skip" || event.type == "fault")

@@ -48,6 +48,7 @@ class Screen {
     } else {
       memory();
       busy();
+      waits();
     }
     events();
     if (style_.height > 0 && static_cast<int>(lines_.size()) > style_.height)
@@ -230,6 +231,33 @@ class Screen {
       put(row);
     }
     if (shown < ranks.size()) text(print("%zu more", ranks.size() - shown), Ink::soft);
+  }
+
+  /// What computing stood still for, of ranks that did.
+  void waits() {
+    const auto& steps = run_.steps();
+    const double seconds = steps.size() > 1 ? steps[steps.size() - 2].seconds : steps.back().seconds;
+    using Exposed = RankMetrics::Exposed;
+    const std::pair<const char*, double Exposed::*> kinds[] = {
+        {"collectives", &Exposed::comm}, {"copies", &Exposed::copy}, {"other stages", &Exposed::stages}};
+    std::vector<const RankMetrics*> waiting;
+    for (const RankMetrics& r : run_.ranks())
+      if (r.exposed.comm + r.exposed.copy + r.exposed.stages > 0) waiting.push_back(&r);
+    if (waiting.empty() || !(seconds > 0)) return;
+    constexpr int kLeast = 6;  // a heading, a rank, what is left out and an event; with less room others matter more
+    if (style_.height > 0 && style_.height - static_cast<int>(lines_.size()) < kLeast) return;
+    text("");
+    const size_t shown = std::min(waiting.size(), rows(waiting.size() + 1, run_.events().empty() ? 0 : 3));
+    put(line().add("waits", Ink::strong).add(" share of the step before in which computing stood still", Ink::soft));
+    for (size_t i = 0; i < shown; ++i) {
+      Line row = line();
+      row.add("rank " + std::to_string(waiting[i]->rank), Ink::soft).pad_to(kLabel);
+      for (const auto& [kind, field] : kinds)
+        if (const double share = waiting[i]->exposed.*field / seconds; share > 0)
+          row.add(std::string(kind) + " ", Ink::soft).add(print("%.0f%%   ", 100 * share));
+      put(row);
+    }
+    if (shown < waiting.size()) text(print("%zu more", waiting.size() - shown), Ink::soft);
   }
 
   void events() {
