@@ -126,7 +126,7 @@ TEST(DiskFaults, ADiskThatCannotBeReadAnyMoreEndsTheRunAtTheInstructionThatNeeds
     ADD_FAILURE() << "rank 1 has no file on the disk";
   });
   expect_words(ended.code, 7, ended.output,
-               {(run.folder() / "nvme").string() + ": reading", "Input/output error", "rank 1 failed at step",
+               {(run.folder() / "nvme").string() + ": reading", "Input/output error", "rank 1: error: failed at step",
                 "states on lane disk", "start again from the last checkpoint"});
   expect_nothing_lost(run);
 }
@@ -139,8 +139,8 @@ TEST(DiskFaults, ADiskThatCannotBeWrittenAnyMoreEndsTheRunAtTheInstructionThatNe
     EXPECT_EQ(prlimit(rank, RLIMIT_FSIZE, &none, nullptr), 0);
   });
   expect_words(ended.code, 7, ended.output,
-               {(run.folder() / "nvme").string() + ": writing", "File too large", "rank 1 failed at step", "stash",
-                "states on lane disk"});
+               {(run.folder() / "nvme").string() + ": writing", "File too large", "rank 1: error: failed at step",
+                "stash", "states on lane disk"});
   expect_nothing_lost(run);
 }
 

@@ -160,8 +160,10 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
     });
   }
   events_.await_all();
-  exposed_ += exposed_time(list, run.times);
-  exposed_.comm += comm::seconds_in_collectives() - in_collectives;
+  if (run.schedule.phase == "train") {
+    exposed_ += exposed_time(list, run.times);
+    exposed_.comm += comm::seconds_in_collectives() - in_collectives;
+  }
 
   if (run.step != traced_step_) traced_step_ = run.step, base_ = 0;
   if (keep_lines_) last_lines_.clear();

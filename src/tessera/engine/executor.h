@@ -72,7 +72,7 @@ class Executor {
   int64_t host_bytes() const { return host_.size(); }
   /// Seconds each lane worked since the last call, by lane name.
   std::map<std::string, double> take_busy();
-  /// What computing waited for since the last call.
+  /// What computing waited for in training steps since the last call.
   Exposed take_exposed() { return std::exchange(exposed_, {}); }
   /// Of what was compressed since the last call.
   CompressionError take_compression_error() { return std::exchange(compression_error_, {}); }

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "tessera/base/log.h"
+
 namespace tessera::train {
 
 namespace {
@@ -55,6 +57,11 @@ std::string RankWatch::where() const {
   for (const std::string& what : doing_)
     if (!what.empty()) words += (words.empty() ? ": " : "; ") + what;
   return "at step " + std::to_string(step_) + words;
+}
+
+void RankWatch::tell(const UserError& error) const {
+  if (error.code() == Exit::rank_lost) log::error("another rank was lost while this one was " + where());
+  if (error.code() == Exit::disk || error.code() == Exit::memory) log::error("failed " + where());
 }
 
 void RankWatch::phase(int64_t step, const std::string& what) {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/heartbeat.h"
 #include "tessera/engine/executor.h"
@@ -28,6 +29,8 @@ class RankWatch {
   void phase(int64_t step, const std::string& what);
   /// "at step 12: forward blocks.3 (micro-batch 0); gather blocks.5 ...": what is under way, or failed.
   std::string where() const;
+  /// Logs where this rank was when the run ended so: where another was lost, or its own disk or memory failed.
+  void tell(const UserError& error) const;
   /// Seconds of forwards and backwards since the last call.
   double take_work();
 

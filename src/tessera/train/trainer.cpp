@@ -93,10 +93,7 @@ class Trainer {
     } catch (const Stopped&) {
       code = static_cast<int>(Exit::again);
     } catch (const UserError& error) {
-      if (error.code() == Exit::rank_lost)
-        log::error("another rank was lost while this one was " + watch_.where());
-      else if (error.code() == Exit::disk || error.code() == Exit::memory)
-        log::error("rank " + std::to_string(rank_) + " failed " + watch_.where());
+      watch_.tell(error);
       throw;
     }
     progress_->finish();
@@ -298,7 +295,6 @@ class Trainer {
       pass(step, schedule, nullptr, metrics);
     watch_.phase(step, "what follows a step");
     busy_ = executor_->take_busy();
-    exposed_ = executor_->take_exposed();
     work_ = seconds_a_sample();
     if (lines) step_lines_ = executor_->last_lines();
     const engine::Store::Moved moved = store_->take_moved();
@@ -419,7 +415,8 @@ class Trainer {
     r.compressed = static_cast<double>(error.count);
     r.compression_error = error.sum;
     r.most_compression_error = error.most;
-    r.exposed_comm = exposed_.comm, r.exposed_copy = exposed_.copy, r.exposed_stages = exposed_.stages;
+    const engine::Exposed waited = executor_->take_exposed();
+    r.exposed_comm = waited.comm, r.exposed_copy = waited.copy, r.exposed_stages = waited.stages;
     for (const auto& [axis, bytes] : comm_.take_sent_bytes()) sent_[axis] += bytes;
     if (!sent_goes_on_) r.take(std::exchange(sent_, {}), busy_);
     return r;
@@ -562,7 +559,6 @@ class Trainer {
   std::unique_ptr<Progress> progress_;
   std::string trace_, skip_reason_;
   std::map<std::string, double> busy_;
-  engine::Exposed exposed_;
   double work_ = 0;                     // seconds a sample took this rank in the step before
   std::vector<double> sample_seconds_;  // the same of every rank
   std::vector<std::string> step_lines_;

@@ -11,6 +11,7 @@
 #include "tessera/plan/rules/pending.h"
 #include "tessera/plan/rules/piece_rules.h"
 #include "tessera/plan/rules/residency.h"
+#include "tessera/plan/rules/saved_rules.h"
 #include "tessera/plan/rules/size_rules.h"
 #include "tessera/plan/rules/tier_rules.h"
 
@@ -34,6 +35,7 @@ class StepRules {
         host_(book, order_),
         tiers_(book, order_, arena_, host_),
         pieces_(book, order_, sizes, tiers_),
+        saved_(book, order_, host_),
         residency_(book, pass, order_, arena_, sizes),
         messages_(book, pass, order_),
         outer_(book.units().size(), -1),
@@ -52,12 +54,6 @@ class StepRules {
   }
 
  private:
-  /// What happened to one micro-batch of one unit: lines, -1 for not yet.
-  struct Work {
-    int forward = -1, recompute = -1, backward = -1, gradient = -1, reduce = -1;
-    int compress = -1, stash = -1, drop = -1, fetch = -1, expand = -1;
-  };
-
   void step(int k) {
     const Op op = book_.in(k).op;
     const bool of_unit = op != Op::loss && op != Op::finish && op != Op::norm && op != Op::flush;
@@ -89,11 +85,12 @@ class StepRules {
       case Op::gather_outer:
         return pieces_.gather_outer(k);
       case Op::stash:
-        return book_.in(k).part == Part::activations ? stash(k) : leave(k);
+        return book_.in(k).part == Part::activations ? saved_.stash(k, work_of(k)) : leave(k);
       case Op::drop:
-        return MessageRules::is(book_, k) ? messages_.forget(k) : drop(k);
+        return MessageRules::is(book_, k) ? messages_.forget(k) : saved_.drop(k, work_of(k));
       case Op::fetch:
-        return book_.in(k).part == Part::activations ? fetch(k) : tiers_.fetch(k, pending_.may_be(book_.unit(k)));
+        return book_.in(k).part == Part::activations ? saved_.fetch(k, work_of(k))
+                                                     : tiers_.fetch(k, pending_.may_be(book_.unit(k)));
       case Op::send:
         return messages_.send(k);
       case Op::recv:
@@ -101,9 +98,9 @@ class StepRules {
       case Op::weight_grad:
         return weight_grad(k);
       case Op::compress:
-        return compress(k);
+        return saved_.compress(k, work_of(k));
       case Op::expand:
-        return expand(k);
+        return saved_.expand(k, work_of(k));
       case Op::flush:
         return pending_.refuse(book_, k);  // writes what updates have left; its barriers are a matter of groups
     }
@@ -156,7 +153,7 @@ class StepRules {
       book_.complain(k, "order", "has no forward to repeat; put the forward of this micro-batch before it");
     if (work.gradient >= 0)
       book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which needs it; move it before");
-    is_back(k, work);
+    saved_.is_back(k, work);
     once(k, work.recompute);
   }
 
@@ -176,7 +173,7 @@ class StepRules {
       after(k, work.forward, "the graph may not be there");
       close(k);
     }
-    is_back(k, work);
+    saved_.is_back(k, work);
     if (work.recompute >= 0)
       after(k, work.recompute, "the graph may not be there");
     else if (recomputed_.contains({pass_.step, book_.unit(k)}))
@@ -213,96 +210,6 @@ class StepRules {
           k, "order",
           "is idle in a micro-batch that " + book_.at(work.forward) + " has run; a rank does one or the other");
     gradient(k, work);
-  }
-
-  // -- lossy forms of activations ----------------------------------------------------------------------------------
-
-  void compress(int k) {
-    Work& work = work_of(k);
-    if (work.forward < 0)
-      book_.complain(k, "order", "has nothing to compress: the forward of this micro-batch must come before it");
-    else
-      after(k, work.forward, "what it compresses may not be there");
-    if (work.stash >= 0)
-      book_.complain(k, "order", "comes after " + book_.at(work.stash) + ", which moves what it makes; move it before");
-    if (work.gradient >= 0)
-      book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which has used up what it compresses");
-    once(k, work.compress);
-  }
-
-  void expand(int k) {
-    Work& work = work_of(k);
-    if (work.compress < 0) {
-      book_.complain(k, "order", "has nothing to expand: the compress of this micro-batch must come before it");
-    } else {
-      after(k, work.compress, "what it expands may not be there");
-      same_bytes(k, work.compress);
-    }
-    has_come(k, work);
-    once(k, work.expand);
-  }
-
-  // -- the host tier of activations --------------------------------------------------------------------------------
-
-  void stash(int k) {
-    Work& work = work_of(k);
-    if (work.forward < 0)
-      book_.complain(k, "order", "has nothing to copy: the forward of this micro-batch must come before it");
-    else
-      after(k, work.forward, "what it copies may not be there");
-    if (work.compress >= 0) after(k, work.compress, "what it copies may not be compressed yet");
-    if (work.gradient >= 0)
-      book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which has used up what it copies");
-    host_.take(k, book_.in(k).host, book_.in(k).bytes, "host memory");
-    once(k, work.stash);
-  }
-
-  void drop(int k) {
-    Work& work = work_of(k);
-    if (work.stash < 0)
-      book_.complain(k, "order", "frees what no stash has copied; put the stash before it");
-    else
-      after(k, work.stash, "the copy may not be done"), same_bytes(k, work.stash);
-    once(k, work.drop);
-  }
-
-  void fetch(int k) {
-    Work& work = work_of(k);
-    if (work.drop < 0) book_.complain(k, "order", "brings back what is still there; put a stash and a drop before it");
-    if (work.stash >= 0) {
-      after(k, work.stash, "the copy may not be done");
-      same_bytes(k, work.stash);
-      if (book_.in(k).host != book_.in(work.stash).host)
-        book_.complain(k, "residency",
-                       "reads host memory at " + slot_text(book_.in(k).host) + ", but " + book_.at(work.stash) +
-                           " wrote " + slot_text(book_.in(work.stash).host));
-      host_.give(work.stash, book_.in(work.stash).host, k);
-    }
-    once(k, work.fetch);
-  }
-
-  /// What was stashed must be back, and what was compressed expanded, before `k` reads it.
-  void is_back(int k, const Work& work) {
-    has_come(k, work);
-    if (work.expand >= 0)
-      after(k, work.expand, "its activations may not be expanded");
-    else if (work.compress >= 0)
-      book_.complain(k, "residency",
-                     "needs what " + book_.at(work.compress) + " has compressed; put an expand before it");
-  }
-
-  void has_come(int k, const Work& work) {
-    if (work.fetch >= 0)
-      after(k, work.fetch, "its activations may not be back");
-    else if (work.stash >= 0)
-      book_.complain(k, "residency", "needs what " + book_.at(work.stash) + " has sent away; put a fetch before it");
-  }
-
-  void same_bytes(int k, int stash) {
-    if (book_.in(k).bytes != book_.in(stash).bytes)
-      book_.complain(k, "bytes",
-                     "moves " + std::to_string(book_.in(k).bytes) + " bytes, but " + book_.at(stash) + " moved " +
-                         std::to_string(book_.in(stash).bytes));
   }
 
   // -- gradients ---------------------------------------------------------------------------------------------------
@@ -573,6 +480,7 @@ class StepRules {
   ArenaRules arena_, host_;
   TierRules tiers_;
   PieceRules pieces_;
+  SavedRules saved_;
   Residency residency_;
   MessageRules messages_;
   std::set<int> units_;                       // that the pass names

@@ -1,0 +1,118 @@
+#pragma once
+// What a forward saved for its backward, on the way into fewer bits, to the host and back: nothing leaves before it is
+// made, is used while it is away, or comes back twice. Follows one pass. Internal to the rules.
+//
+//   SavedRules saved(book, order, host);
+//   saved.stash(k, work);               // as the lines come; `work` is the unit's micro-batch
+//   saved.is_back(backward, work);
+#include "tessera/plan/rules/arena_rules.h"
+#include "tessera/plan/rules/book.h"
+#include "tessera/plan/rules/order.h"
+
+namespace tessera::plan {
+
+/// What happened to one micro-batch of one unit: lines, -1 for not yet.
+struct Work {
+  int forward = -1, recompute = -1, backward = -1, gradient = -1, reduce = -1;
+  int compress = -1, stash = -1, drop = -1, fetch = -1, expand = -1;
+};
+
+class SavedRules {
+ public:
+  SavedRules(Book& book, const Order& order, ArenaRules& host) : book_(book), order_(order), host_(host) {}
+
+  void compress(int k, Work& work) {
+    if (work.forward < 0)
+      book_.complain(k, "order", "has nothing to compress: the forward of this micro-batch must come before it");
+    else
+      after(k, work.forward, "what it compresses may not be there");
+    if (work.stash >= 0)
+      book_.complain(k, "order", "comes after " + book_.at(work.stash) + ", which moves what it makes; move it before");
+    if (work.gradient >= 0)
+      book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which has used up what it compresses");
+    once(k, work.compress);
+  }
+
+  void expand(int k, Work& work) {
+    if (work.compress < 0) {
+      book_.complain(k, "order", "has nothing to expand: the compress of this micro-batch must come before it");
+    } else {
+      after(k, work.compress, "what it expands may not be there");
+      same_bytes(k, work.compress);
+    }
+    has_come(k, work);
+    once(k, work.expand);
+  }
+
+  void stash(int k, Work& work) {
+    if (work.forward < 0)
+      book_.complain(k, "order", "has nothing to copy: the forward of this micro-batch must come before it");
+    else
+      after(k, work.forward, "what it copies may not be there");
+    if (work.compress >= 0) after(k, work.compress, "what it copies may not be compressed yet");
+    if (work.gradient >= 0)
+      book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which has used up what it copies");
+    host_.take(k, book_.in(k).host, book_.in(k).bytes, "host memory");
+    once(k, work.stash);
+  }
+
+  void drop(int k, Work& work) {
+    if (work.stash < 0)
+      book_.complain(k, "order", "frees what no stash has copied; put the stash before it");
+    else
+      after(k, work.stash, "the copy may not be done"), same_bytes(k, work.stash);
+    once(k, work.drop);
+  }
+
+  void fetch(int k, Work& work) {
+    if (work.drop < 0) book_.complain(k, "order", "brings back what is still there; put a stash and a drop before it");
+    if (work.stash >= 0) {
+      after(k, work.stash, "the copy may not be done");
+      same_bytes(k, work.stash);
+      if (book_.in(k).host != book_.in(work.stash).host)
+        book_.complain(k, "residency",
+                       "reads host memory at " + slot_text(book_.in(k).host) + ", but " + book_.at(work.stash) +
+                           " wrote " + slot_text(book_.in(work.stash).host));
+      host_.give(work.stash, book_.in(work.stash).host, k);
+    }
+    once(k, work.fetch);
+  }
+
+  /// What was stashed must be back, and what was compressed expanded, before `k` reads it.
+  void is_back(int k, const Work& work) {
+    has_come(k, work);
+    if (work.expand >= 0)
+      after(k, work.expand, "its activations may not be expanded");
+    else if (work.compress >= 0)
+      book_.complain(k, "residency",
+                     "needs what " + book_.at(work.compress) + " has compressed; put an expand before it");
+  }
+
+ private:
+  void has_come(int k, const Work& work) {
+    if (work.fetch >= 0)
+      after(k, work.fetch, "its activations may not be back");
+    else if (work.stash >= 0)
+      book_.complain(k, "residency", "needs what " + book_.at(work.stash) + " has sent away; put a fetch before it");
+  }
+
+  void same_bytes(int k, int stash) {
+    if (book_.in(k).bytes != book_.in(stash).bytes)
+      book_.complain(k, "bytes",
+                     "moves " + std::to_string(book_.in(k).bytes) + " bytes, but " + book_.at(stash) + " moved " +
+                         std::to_string(book_.in(stash).bytes));
+  }
+
+  void after(int k, int earlier, const char* otherwise) { must_follow(book_, order_, k, earlier, "order", otherwise); }
+
+  void once(int k, int& done) {
+    if (done >= 0) book_.complain(k, "order", "does again what " + book_.at(done) + " has done; remove one of them");
+    done = k;
+  }
+
+  Book& book_;
+  const Order& order_;
+  ArenaRules& host_;
+};
+
+}  // namespace tessera::plan
