@@ -4,10 +4,15 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iostream>
+#include <tuple>
 
 #include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/checkpoint/safetensors.h"
 #include "tessera/data/video.h"
 #include "tessera/engine/meter.h"
+#include "tessera/models/vae/wan_layers.h"
 #include "tessera/train/codec.h"
 #include "tessera/train/encoder_bytes.h"
 #include "tessera/train/job.h"
@@ -134,6 +139,55 @@ TEST_F(EncoderMemory, DecodingCountsBetweenStepsAndNotInThem) {
   EXPECT_EQ(memory.peak, memory.persistent + memory.by_part.slots + memory.by_part.activations + request.between_steps);
   request.between_steps = 0;
   EXPECT_LT(make_plan(request).memory(0).peak, memory.peak);
+}
+
+/// The released autoencoder of Wan 2.1 with random weights, written to a file as large as the released one.
+fs::path write_released_vae(const fs::path& file) {
+  namespace vae = models::wan_vae;
+  std::vector<checkpoint::TensorInfo> tensors;
+  for (const vae::Parameter& p : vae::parameters(vae::Config{}))
+    tensors.push_back({p.name, checkpoint::DType::f32, p.shape});
+  checkpoint::SafetensorsWriter out(file, std::move(tensors));
+  std::vector<float> values;
+  for (const checkpoint::TensorInfo& tensor : out.tensors()) {
+    values.resize(static_cast<size_t>(tensor.count()));
+    RandomKey(1, Purpose::test, hash_text(tensor.name)).normal(values.data(), 0, values.size());
+    for (float& value : values) value *= 0.01F;
+    out.write(values.data(), tensor.bytes());
+  }
+  out.commit();
+  return file;
+}
+
+/// docs/long-clips.md: at the released width, a short clip in small tiles; what a chunk and a tile take is all that a
+/// long clip takes.
+TEST_F(EncoderMemory, PreparingAtTheReleasedWidthTakesWhatThePlanSays) {
+  const fs::path weights = write_released_vae(folder_ / "Wan2.1_VAE.safetensors");
+  const Overrides how = {{"data.vae", weights.string()},
+                         {"data.vae_tile", "64"},
+                         {"data.size", "64,96"},
+                         {"data.path", (folder_ / "data" / "a.mp4").string()}};
+  const Recipe r = recipe(how);
+  const Job job = make_job(r);
+  comm::Comm comm(comm::Rendezvous::from_env(), Mesh{}, 60);
+  const EncoderBytes said = encoder_bytes(r, job, Mesh{});
+  EXPECT_GT(said.codec_weights, 500'000'000);
+  const int64_t before = engine::Meter::live();
+  engine::Meter::reset_peak();
+  const PreparedData data = prepare(r, job, Mesh{}, comm, 0, {.prompts = false});
+  const int64_t peak = engine::Meter::peak() - before;
+  std::cout << "prepare at the released width, 9 x 64 x 96 in tiles of 64: " << peak << " bytes at its peak, "
+            << said.prepare() << " said, " << said.codec_weights << " of them weights\n";
+  EXPECT_LE(peak, said.prepare());
+  EXPECT_GE(static_cast<double>(peak - said.codec_weights), 0.85 * static_cast<double>(said.encode));
+  EXPECT_EQ(engine::Meter::live(), before);
+  // the same tiles on the long clips of the page: but for the latent itself no more
+  for (const auto& [frames, height, width] : {std::tuple{81, 480, 832}, {129, 720, 1280}}) {
+    const EncoderBytes large = codec_bytes(*job.codec, frames, height, width);
+    EXPECT_LE(large.encode,
+              said.encode + 8 * 4 * c10::multiply_integers(job.codec->latent_shape(frames, height, width)))
+        << frames << " x " << height << " x " << width;
+  }
 }
 
 }  // namespace
