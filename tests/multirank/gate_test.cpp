@@ -206,6 +206,12 @@ TEST(Gate, ResumesAndSamplesBitForBit) {
   const std::string model = gated().out("whole") + "/model", clip = sample(model, {});
   EXPECT_EQ(sample(gated().out("whole") + "/checkpoints/step-000006", {}), clip);
   EXPECT_NE(sample(model, {"--experts.hard", "false"}), clip) << "all of them answer";
+  const auto seen = nlohmann::json::parse(gated().tessera({"inspect", "--json", model}).output);
+  EXPECT_EQ(seen["layout"], "gate folder");
+  EXPECT_EQ(seen["parts"].size(), 4u) << seen;
+  const Result converted = gated().tessera({"convert", model, gated().out("converted"), "--to", "diffusers"});
+  EXPECT_EQ(converted.code, 2) << converted.output;
+  EXPECT_NE(converted.output.find("convert one of them"), std::string::npos) << converted.output;
   train(1, "again", gate_of(3) + Flags{"--model.path", model}, 1);
   EXPECT_NE(weights("again", 0), weights("again", 1)) << "a next run goes on with the experts as they are";
 }

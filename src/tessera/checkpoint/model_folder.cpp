@@ -65,6 +65,16 @@ ModelFolder find_parts(const Path& path) {
     return found;
   }
 
+  if (fs::exists(path / "gate.safetensors") && fs::is_directory(path / "expert_0")) {
+    found.layout = "gate";
+    for (int e = 0; fs::is_directory(path / ("expert_" + std::to_string(e))); ++e) {
+      const std::string role = "expert_" + std::to_string(e);
+      found.parts.push_back({role, path / role, config_in(path / role)});
+    }
+    found.parts.push_back({"gate", path / "gate.safetensors"});
+    return found;
+  }
+
   ModelFolder official{"official", {}};
   if (fs::is_directory(path / "high_noise_model")) {
     official.parts.push_back({"transformer", path / "high_noise_model", config_in(path / "high_noise_model")});

@@ -13,6 +13,8 @@
 // | vae           | *VAE*.pth                                    | vae/             |
 // | image_encoder | models_clip_*.pth                            | image_encoder/   |
 // | tokenizer     | google/umt5-xxl/                             | tokenizer/       |
+//
+// A run with a gate exports expert_0/, expert_1/ ... and gate.safetensors: layout "gate", each a part by its name.
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,7 +30,7 @@ struct ModelPart {
 };
 
 struct ModelFolder {
-  std::string layout;            ///< "official", "diffusers", or "single" when there is but one model
+  std::string layout;            ///< "official", "diffusers", "gate", or "single" when there is but one model
   std::vector<ModelPart> parts;  ///< at least one, in the order of the table
   const ModelPart* find(const std::string& role) const;
 };

@@ -222,6 +222,11 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
 ConvertPlan plan_conversion(const ConvertOptions& options) {
   const checkpoint::ModelFolder folder = checkpoint::find_parts(options.in);
   ConvertPlan plan;
+  if (folder.layout == "gate")
+    throw UserError(
+        Exit::usage, "convert",
+        options.in.string() + " holds experts and the gate that chooses among them, which no other program has",
+        "convert one of them, for instance " + folder.parts[0].weights.string());
   plan.single_file = checkpoint::is_weight_file(options.out);
   if (plan.single_file && folder.parts.size() > 1)
     throw UserError(Exit::usage, "convert",
