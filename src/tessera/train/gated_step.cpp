@@ -36,14 +36,13 @@ plan::Schedule GatedStep::compile(const std::vector<int64_t>& shares) const {
 const plan::Schedule& GatedStep::schedule(size_t expert) {
   const std::vector<int64_t>& shares = shares_[expert];
   const int64_t most = *std::ranges::max_element(shares), micros = div_up(most, plan_->micro_batch);
-  const auto [found, added] = known_.try_emplace({expert, micros, shares[mesh_.dp_rank(rank_)]});
-  if (added) {
-    found->second = compile(shares);
-    found->second.phase += " expert_" + std::to_string(expert);  // passes of a step are told apart by their phases
-  }
-  // All ranks see so many micro-batches of it for the first time together.
-  if (compared_.insert({expert, micros}).second) engine::check_groups(comm_, {&found->second});
-  return found->second;
+  const auto [found, added] = known_.try_emplace({micros, shares[mesh_.dp_rank(rank_)]});
+  plan::Schedule& schedule = found->second;
+  if (added) schedule = compile(shares);
+  schedule.phase = "train expert_" + std::to_string(expert);  // passes of a step are told apart by their phases
+  // All ranks see so many micro-batches for the first time together.
+  if (compared_.insert(micros).second) engine::check_groups(comm_, {&schedule});
+  return schedule;
 }
 
 bool GatedStep::speaks(int rank) const {

@@ -84,9 +84,9 @@ class GatedStep {
   const plan::Plan* plan_ = nullptr;
   int64_t arena_ = 0;
   plan::Schedule pass_;  // of mix
-  /// By expert, micro-batches of the fullest rank, and own samples.
-  std::map<std::tuple<size_t, int64_t, int64_t>, plan::Schedule> known_;
-  std::set<std::pair<size_t, int64_t>> compared_;  // by expert and micro-batches
+  /// By micro-batches of the fullest rank, and own samples.
+  std::map<std::pair<int64_t, int64_t>, plan::Schedule> known_;
+  std::set<int64_t> compared_;  // micro-batches of the fullest rank
 
   std::vector<Own> own_;
   std::vector<size_t> active_;
