@@ -145,6 +145,19 @@ TEST(Planner, WhatFitsOnTheHostDoesNotStayOnTheDisk) {
       << "another unit's states would have had room on the host";
 }
 
+TEST(Planner, WhateverItTriesIsAPlanThatMayBeWrittenByHand) {
+  const ModelSpec spec = model();
+  const Choice smallest = choose(spec, kTwo, input(1), machine());
+  for (int64_t tenths = 1; tenths <= 12; ++tenths)
+    for (const Update update : {Update::end, Update::just_in_time, Update::in_backward}) {
+      PlannerInput in =
+          input(smallest.memory.peak - smallest.memory.persistent / 2, smallest.memory.persistent * tenths / 10);
+      in.update = update;
+      for (const Candidate& candidate : choose(spec, kTwo, in, machine()).candidates)
+        EXPECT_NO_THROW(candidate.plan.check_updates("")) << candidate.plan.summary();
+    }
+}
+
 TEST(Planner, WhatIsSetByHandIsKept) {
   PlannerInput in = input(0, 1 << 30);
   in.activations = Policy::offload;

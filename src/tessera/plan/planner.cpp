@@ -190,6 +190,10 @@ class Search {
   /// Memory of the plan; its time only when it fits.
   Evaluated evaluate(Plan plan) {
     Evaluated e;
+    // An update on the host works where all of its buffers rest: with one of them elsewhere the device does it.
+    for (UnitPlan& unit : plan.units)
+      if (unit.parameters != Tier::host || unit.gradients != Tier::host || unit.states != Tier::host)
+        unit.update_on = Tier::device;
     e.candidate.plan = std::move(plan);
     Candidate& c = e.candidate;
     std::vector<RankGroup> groups = rank_groups(model_, c.plan);
