@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -148,13 +149,12 @@ fs::path write_released_vae(const fs::path& file) {
   for (const vae::Parameter& p : vae::parameters(vae::Config{}))
     tensors.push_back({p.name, checkpoint::DType::f32, p.shape});
   checkpoint::SafetensorsWriter out(file, std::move(tensors));
-  std::vector<float> values;
-  for (const checkpoint::TensorInfo& tensor : out.tensors()) {
-    values.resize(static_cast<size_t>(tensor.count()));
-    RandomKey(1, Purpose::test, hash_text(tensor.name)).normal(values.data(), 0, values.size());
-    for (float& value : values) value *= 0.01F;
-    out.write(values.data(), tensor.bytes());
-  }
+  std::vector<float> some(1 << 20);
+  RandomKey(1, Purpose::test).normal(some.data(), 0, some.size());
+  for (float& value : some) value *= 0.01F;
+  for (const checkpoint::TensorInfo& tensor : out.tensors())
+    for (int64_t left = tensor.count(); left > 0; left -= static_cast<int64_t>(some.size()))
+      out.write(some.data(), std::min<int64_t>(left, static_cast<int64_t>(some.size())) * 4);
   out.commit();
   return file;
 }
@@ -166,6 +166,7 @@ TEST_F(EncoderMemory, PreparingAtTheReleasedWidthTakesWhatThePlanSays) {
   const Overrides how = {{"data.vae", weights.string()},
                          {"data.vae_tile", "64"},
                          {"data.size", "64,96"},
+                         {"data.frames", "5"},
                          {"data.path", (folder_ / "data" / "a.mp4").string()}};
   const Recipe r = recipe(how);
   const Job job = make_job(r);
@@ -176,7 +177,7 @@ TEST_F(EncoderMemory, PreparingAtTheReleasedWidthTakesWhatThePlanSays) {
   engine::Meter::reset_peak();
   const PreparedData data = prepare(r, job, Mesh{}, comm, 0, {.prompts = false});
   const int64_t peak = engine::Meter::peak() - before;
-  std::cout << "prepare at the released width, 9 x 64 x 96 in tiles of 64: " << peak << " bytes at its peak, "
+  std::cout << "prepare at the released width, 5 x 64 x 96 in tiles of 64: " << peak << " bytes at its peak, "
             << said.prepare() << " said, " << said.codec_weights << " of them weights\n";
   EXPECT_LE(peak, said.prepare());
   EXPECT_GE(static_cast<double>(peak - said.codec_weights), 0.85 * static_cast<double>(said.encode));
