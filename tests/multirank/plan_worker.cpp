@@ -263,6 +263,13 @@ void check_persistent(const Store& store, const plan::MemoryCurve& curve) {
          std::to_string(store.disk_bytes()) + " bytes rest on disk, planned " + std::to_string(curve.nvme.total()));
 }
 
+/// Whether a step leaves the unit's gradient where it rests; else its update has used it up in the arena, and tells.
+bool keeps_gradient(const Case& c, Store& store, int unit) {
+  const plan::UnitPlan& choice = c.plan.units[unit];
+  const bool away = choice.gradients != plan::Tier::device && choice.update_on == plan::Tier::device;
+  return store.grad(unit).defined() && !(away && c.plan.update == plan::Update::in_backward);
+}
+
 /// Parameters and states after the update, against one over buffers that all rest on the device.
 void check_update(const Case& c, const plan::ModelSpec& spec, Store& store, const Result& expected,
                   const optim::AdamW& adamw, comm::Comm& comm, int rank) {
@@ -274,7 +281,7 @@ void check_update(const Case& c, const plan::ModelSpec& spec, Store& store, cons
   c.fill(reference);
   for (int u = 0; u < store.units(); ++u) {
     if (!store.owns(u)) continue;
-    if (c.lossy() && !store.grad(u).defined()) continue;  // nobody knows what was rounded
+    if (c.lossy() && !keeps_gradient(c, store, u)) continue;  // nobody knows what was rounded
     reference.grad(u).copy_(expected.gradients[u]);
     reference.update(u, adamw, {1, 1e-3, 0.5}, {});
     for (size_t b = 0; b < reference.layout(u).buffers.size(); ++b) {
@@ -373,7 +380,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     for (size_t m = 0; m < outputs.size(); ++m)
       expect(same_bits(outputs[m], expected.outputs[m]), "the output of micro-batch " + std::to_string(m) + " differs");
     for (int u = 0; u < store.units(); ++u)
-      if (store.owns(u) && store.grad(u).defined()) {  // else it is used up: the update tells
+      if (store.owns(u) && keeps_gradient(c, store, u)) {
         const Tensor found = updated_part(store, u, store.grad(u)),
                      wanted = updated_part(store, u, expected.gradients[u]);
         expect(c.lossy()         ? near(found, wanted)
@@ -399,7 +406,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
              std::to_string(error.most));
   if (c.lossy())  // the update is held against what was found
     for (int u = 0; u < store.units(); ++u)
-      if (store.owns(u) && store.grad(u).defined()) expected.gradients[u] = store.grad(u).clone();
+      if (store.owns(u) && keeps_gradient(c, store, u)) expected.gradients[u] = store.grad(u).clone();
   check_update(c, spec, store, expected, adamw, comm, rank);
   expect(Meter::live() == before, "leaves " + std::to_string(Meter::live() - before) + " bytes");
 }

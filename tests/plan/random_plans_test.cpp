@@ -113,8 +113,14 @@ bool forget_the_backward(Edit& edit, Random& random) {
 bool forget_the_reductions(Edit& edit, Random& random) {
   if (moves_between_tiers(edit)) return false;
   const int k = pick(edit, random, [](const Line& l) { return l.in.op == Op::norm && !l.in.comm.empty(); });
-  if (k >= 0) edit.waits(k).clear();
-  return k >= 0;
+  if (k < 0) return false;
+  // Updates in the backward have waited for theirs, and the norm comes behind them on the same lane.
+  const auto here = [&](const Line& l) { return l.rank == edit[k].rank && l.step == edit[k].step; };
+  const int loss = edit.find([&](const Line& l) { return here(l) && l.in.op == Op::loss; });
+  const int early = edit.find([&](const Line& l) { return here(l) && l.in.op == Op::update; }, std::max(loss, 0));
+  if (early >= 0 && early < k) return false;
+  edit.waits(k).clear();
+  return true;
 }
 
 bool forget_the_update(Edit& edit, Random& random) {
