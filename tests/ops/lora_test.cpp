@@ -143,13 +143,14 @@ TEST_P(FrozenLinear, ValuesAndGradientsEqualTheReference) {
     if (!c.adapter) continue;
     expect_close(f.a.grad, ra.grad(), "gradient of A", exact);
     expect_close(f.b.grad, rb.grad(), "gradient of B", exact);
-    // of the result as it was rounded
-    if (c.dora) expect_close(f.magnitude.grad, rm.grad(), "gradient of the magnitude", rounded);
+    // made of the result as it was rounded, over a magnitude that makes some of it large
+    if (c.dora) expect_close(f.magnitude.grad, rm.grad(), "gradient of the magnitude", 2 * rounded);
     if (ours_alone) continue;
     torch::autograd::grad({y}, inputs, {dy}, true, false, true);
     expect_close(f.a.grad, 2 * ra.grad(), "the second gradient of A is added", exact);
     expect_close(f.b.grad, 2 * rb.grad(), "the second gradient of B is added", exact);
-    if (c.dora) expect_close(f.magnitude.grad, 2 * rm.grad(), "the second gradient of the magnitude is added", rounded);
+    if (c.dora)
+      expect_close(f.magnitude.grad, 2 * rm.grad(), "the second gradient of the magnitude is added", 2 * rounded);
   }
 }
 
@@ -190,7 +191,7 @@ TEST(FrozenLinearInHalf, IsNearerTheExactResultThanPlainOperatorsInBf16) {
   };
   const Tensor exact = reference(at::kDouble);
   const double ours = distance(f.run(x), exact), plain = distance(reference(kBf16), exact);
-  EXPECT_LE(ours, 1.0 / 512 + 1e-6) << "one rounding";
+  EXPECT_LE(ours, bound_of(kBf16)) << "one rounding";
   EXPECT_LT(ours, plain);
 }
 
