@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 
 #include "program.h"
 
@@ -241,6 +242,27 @@ TEST(JustInTime, ClipsAndResumesInTheMiddleAndLosesNoUpdate) {
   const auto whole = shared().metrics("at-end"), resumed = shared().metrics("resumed");
   ASSERT_EQ(resumed.size(), 2u);
   EXPECT_EQ(resumed[0]["loss"], whole[2]["loss"]);
+}
+
+TEST(JustInTime, SkipsWhatIsSkippedAndTrainsWhatIsTrained) {
+  const std::map<std::string, std::vector<std::string>> runs = {
+      {"scaled", {"--plan.compute_dtype", "fp16", "--train.loss_scale", "4294967296"}},
+      {"skipped", {"--train.lr", "1e30", "--train.clip_norm", "0", "--run.on_nan", "skip"}},
+      {"adapters", {"--train.mode", "lora", "--lora.rank", "4"}}};
+  for (const auto& [name, flags] : runs) {
+    for (const char* when : {"end", "just_in_time"}) {
+      std::vector<std::string> more = {"--run.steps", "8", "--plan.states", "host", "--plan.update", when};
+      more.insert(more.end(), flags.begin(), flags.end());
+      const Result r = shared().train(2, name + "-" + when, more);
+      ASSERT_EQ(r.code, 0) << name << "\n" << r.output;
+    }
+    const auto expected = shared().metrics(name + "-end"), found = shared().metrics(name + "-just_in_time");
+    ASSERT_EQ(found.size(), expected.size()) << name;
+    for (size_t s = 0; s < found.size(); ++s)
+      for (const char* key : {"step", "loss", "grad_norm"}) EXPECT_EQ(found[s][key], expected[s][key]) << name;
+    if (name == "scaled") EXPECT_LT(found.size(), 8u) << "the first steps overflow";
+    if (name == "scaled") EXPECT_TRUE(shared().model(name + "-just_in_time") == shared().model(name + "-end")) << name;
+  }
 }
 
 TEST(InBackward, IsRefusedWhereSomethingWaitsForTheNormOfAll) {
