@@ -66,7 +66,7 @@ const std::vector<std::string> kOnTwoOrThree = {
     "dp_shard=2 --plan.strategy shard_states --train.micro_batch 1",
     "dp_shard=2 --plan.recompute all --plan.prefetch 0",
     "dp_shard=2 --plan.activations offload --plan.states host",
-    "dp_replicate=2",
+    "dp_replicate=2 --plan.strategy full_shard",
     "dp_replicate=2 --plan.strategy no_shard --train.micro_batch 1",
     "dp_replicate=2 --plan.strategy two_level --train.micro_batch 1",
     "dp_replicate=3 --plan.strategy two_level --plan.states host --plan.prefetch 0",
@@ -93,7 +93,7 @@ const std::vector<std::string> kOnTwoOrThree = {
 
 const std::vector<std::string> kOnFour = {
     "dp_shard=4 --plan.recompute 1",
-    "dp_replicate=2,dp_shard=2",
+    "dp_replicate=2,dp_shard=2 --plan.strategy full_shard",
     "dp_replicate=2,dp_shard=2 --plan.strategy shard_grad_op --train.micro_batch 1",
     "dp_replicate=2,dp_shard=2 --plan.strategy two_level --plan.recompute 1",
     "dp_replicate=4 --plan.strategy two_level --plan.parameters host",
