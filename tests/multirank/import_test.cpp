@@ -262,10 +262,6 @@ void add_conditions(const TinyRun& run) {
   }
 }
 
-void run_file(const TinyRun& run, const std::string& name, const std::string& text) {
-  std::ofstream(run.folder() / name) << text;
-}
-
 TEST(EveryFamily, TrainsAndSamplesByTheCommandsOfOtherPrograms) {
   const TinyRun run("families");
   add_conditions(run);
@@ -292,9 +288,8 @@ TEST(EveryFamily, TrainsAndSamplesByTheCommandsOfOtherPrograms) {
        kind("flf2v", "28", clip),
        {"--first_frame", first, "--last_frame", last},
        "i2v-14B",
-       "accelerate launch train.py --dataset_base_path $C --model_paths '[\"$D\"]' --height 32 --width 32 --num_frames "
-       "8 "
-       "--num_epochs 1 --trainable_models dit --extra_inputs input_image,end_image"},
+       "accelerate launch train.py --dataset_base_path $C --model_paths '[\"$D\"]' --height 32 --width 32 "
+       "--num_frames 8 --num_epochs 1 --trainable_models dit --extra_inputs input_image,end_image"},
       {"t2v-A14B",
        "two experts",
        kind("t2v", "12", {"--experts.train", "both"}),
@@ -308,9 +303,8 @@ TEST(EveryFamily, TrainsAndSamplesByTheCommandsOfOtherPrograms) {
        {"--image", first},
        "i2v-14B",
        "accelerate launch train.py --dataset_base_path $C --model_paths '[\"$D/high_noise_model\"]' --height 32 "
-       "--width 32 "
-       "--num_frames 8 --num_epochs 1 --trainable_models dit --extra_inputs input_image --max_timestep_boundary 0.358 "
-       "--min_timestep_boundary 0"},
+       "--width 32 --num_frames 8 --num_epochs 1 --trainable_models dit --extra_inputs input_image "
+       "--max_timestep_boundary 0.358 --min_timestep_boundary 0"},
       {"ti2v-5B",
        "or a first picture",
        kind("ti2v", "12"),
@@ -325,7 +319,13 @@ TEST(EveryFamily, TrainsAndSamplesByTheCommandsOfOtherPrograms) {
             {"--model.config.cond_dim", "12", "--model.config.audio_dim", "32", "--model.config.audio_inject_layers",
              "0,2"}),
        {"--image", first, "--audio", sound, "--num_clip", "1"},
-       "t2v-A14B"}};
+       "t2v-A14B",
+       "accelerate launch train.py --dataset_base_path $C --model_paths '[\"$D\"]' --height 32 --width 32 "
+       "--num_frames 8 --num_epochs 1 --trainable_models dit --extra_inputs input_image,input_audio --data_file_keys "
+       "video,input_audio --use_gradient_checkpointing_offload"}};
+  std::ofstream(run.folder() / "data.toml")
+      << "[general]\nresolution = [32, 32]\nbatch_size = 1\n[[datasets]]\nvideo_directory = \""
+      << (run.folder() / "data").string() << "\"\ntarget_frames = [8]\n";
   MatrixPart imported("other programs' commands by family", static_cast<int>(families.size()));
   const std::set<int> chosen = [&] {
     std::set<int> all;
