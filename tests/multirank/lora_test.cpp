@@ -154,9 +154,9 @@ TEST(LoraIn16Bits, FollowsTheCurveOfFp32InLessMemory) {
   for (const char* type : {"bf16", "fp16"}) {
     const std::string run = std::string("in-") + type;
     train(1, run, with({"--plan.compute_dtype", type}));
-    EXPECT_LT(worst("in-fp32", run), 3e-3) << type;
+    EXPECT_LT(worst("in-fp32", run), 1e-3) << type;
     EXPECT_GT(worst("in-fp32", run), 2e-6) << type;
-    EXPECT_LT(shared().metrics(run).back()["ranks"][0]["peak_bytes"].get<double>(), 0.7 * whole) << type;
+    EXPECT_LT(shared().metrics(run).back()["ranks"][0]["peak_bytes"].get<double>(), 0.75 * whole) << type;
     expect_predicted_memory(run);
   }
 }
@@ -238,7 +238,7 @@ TEST(LoraBaseIn8Bits, ResumesRestsOnTheHostAndIsMergedIntoTheOriginal) {
   const Result full = shared().train(1, "q-of-merged", {"--run.steps", "1", "--train.lr", "0", "--model.path", merged});
   ASSERT_EQ(full.code, 0) << full.output;
   EXPECT_NEAR(losses("q-on-fp32")[0] / losses("q-of-merged")[0], 1, 1e-5);
-  EXPECT_GT(std::abs(losses("q-on-int8")[0] / losses("q-of-merged")[0] - 1), 1e-5);
+  EXPECT_NE(losses("q-on-int8")[0], losses("q-on-fp32")[0]);
   EXPECT_NEAR(losses("q-on-int8")[0] / losses("q-of-merged")[0], 1, 5e-3);
 }
 
