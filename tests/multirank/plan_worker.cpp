@@ -71,8 +71,6 @@ struct Case {
     plan.global_batch = draw(random, 1, 3 * mesh.dp_size());
     plan.micro_batch = draw(random, 1, 3);
     plan.prefetch = static_cast<int>(draw(random, 0, 3));
-    plan.update = static_cast<plan::Update>(seed % 3);
-    plan.update_threads = static_cast<int>(draw(random, 1, 3));
     plan.states.moments = static_cast<plan::Moments>(draw(random, 0, 2));
     for (const auto& unit : model->units()) {
       plan::UnitPlan choice;
@@ -82,8 +80,6 @@ struct Case {
       choice.reduce_once = draw(random, 0, 2) == 0;
       for (plan::Tier* tier : {&choice.parameters, &choice.gradients, &choice.states})
         *tier = draw(random, 0, 1) ? plan::Tier::device : static_cast<plan::Tier>(draw(random, 1, 2));
-      if (draw(random, 0, 4) == 0)
-        choice.parameters = choice.gradients = choice.states = choice.update_on = plan::Tier::host;
       const bool block = unit->spec().kind == "block";
       for (const char* site : {"boundary", "self_attn", "cross_attn"}) {
         if (draw(random, 0, 2) || (!block && std::string_view(site) != "boundary")) continue;
@@ -94,11 +90,21 @@ struct Case {
       plan.units.push_back(choice);
     }
     if (mesh[Axis::pp] > 1) draw_pipeline(random);
+    draw_updates();
   }
 
   bool lossy() const { return seed >= kLossySeeds; }
   plan::Policy policy(Random& random) const {
     return static_cast<plan::Policy>(draw(random, 0, lossy() ? plan::kPolicies - 1 : 2));
+  }
+
+  /// Drawn apart: what a seed chose before there was a choice of updates it still chooses.
+  void draw_updates() {
+    Random random(seed + (uint64_t{1} << 32));
+    plan.update = static_cast<plan::Update>(seed % 3);
+    plan.update_threads = static_cast<int>(draw(random, 1, 3));
+    for (plan::UnitPlan& unit : plan.units)
+      if (draw(random, 0, 4) == 0) unit.parameters = unit.gradients = unit.states = unit.update_on = plan::Tier::host;
   }
 
   void draw_pipeline(Random& random) {
