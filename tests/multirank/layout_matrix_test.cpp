@@ -268,7 +268,7 @@ TEST(LayoutMatrix, AdaptersOfABaseIn8BitsAreTheSame) {
   check("layouts with a base in bf16", adapters("base-bf16", {"--lora.base_dtype", "bf16"}),
         {"dp_shard=2", "tp=2", "sp=2,tp=2 --plan.parameters host"});
   Training cut = adapters("int8-cut", {"--lora.base_dtype", "int8"});
-  cut.bounds.reset(), cut.loss = 1e-3;
+  cut.bounds.reset(), cut.loss = kHalfLoss;
   check("layouts that cut a base in int8", cut, {"tp=2", "dp_shard=2,tp=2 --plan.recompute all"});
 }
 
