@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <numeric>
+#include <tuple>
 
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
@@ -199,6 +200,32 @@ TEST(Speech, SamplesGoOnClipByClipForAsLongAsTheSoundLasts) {
   refused({"--sample.clips", "2", "--data.size", "32,32"}, "multiples of 64 pixels");
   refused({"--sample.pose", "clip", "--data.path", (run.folder() / "data/clip0.mp4").string()},
           "names no video of poses");
+}
+
+TEST(Speech, LearnsByLoraOnAnyLayoutItsInjectorsAmongTheRest) {
+  const TinyRun run("speech-lora");
+  give_sound(run);
+  ASSERT_EQ(run.train(1, "base", with({"--run.steps", "5", "--train.lr", "1e-2"})).code, 0);
+  const Arguments lora = {"--model.path", run.out("base") + "/model",
+                          "--train.mode", "lora",
+                          "--lora.rank",  "4",
+                          "--train.lr",   "1e-2",
+                          "--run.steps",  "4"};
+  std::vector<std::vector<nlohmann::json>> curves;
+  for (const auto& [name, ranks, mesh] : {std::tuple{"one", 1, "--mesh.sp=1"}, {"sp", 2, "--mesh.sp=2"}}) {
+    Arguments flags = lora;
+    flags.push_back(mesh);
+    const Result r = run.train(ranks, name, flags);
+    ASSERT_EQ(r.code, 0) << r.output;
+    curves.push_back(run.metrics(name));
+  }
+  for (size_t i = 0; i < curves[0].size(); ++i)
+    EXPECT_NEAR(curves[1][i].at("loss").get<double>(), curves[0][i].at("loss").get<double>(), 2e-6) << "step " << i + 1;
+  EXPECT_GT(curves[0].back().at("grad_norm").get<double>(), 0);
+  const auto file = checkpoint::SafetensorsFile::open(run.out("one") + "/model/pytorch_lora_weights.safetensors");
+  EXPECT_TRUE(std::any_of(file.entries().begin(), file.entries().end(), [](const auto& entry) {
+    return entry.name.find("audio_injector.injector.0.q.lora_B") != std::string::npos;
+  }));
 }
 
 TEST(Speech, AClipWithoutSoundIsNamedBeforeTraining) {

@@ -21,6 +21,7 @@ class S2v final : public net::Denoiser {
   explicit S2v(const S2vConfig& config);
 
   const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
+  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
   net::Batch pack(const std::vector<net::Sample>& samples) const override;
   net::Conditions conditions() const override;
   net::Sample blank(const std::array<int64_t, 4>& latent) const override;
