@@ -263,13 +263,18 @@ TEST(LayoutMatrix, AdaptersOfABaseIn8BitsAreTheSame) {
                                             "cp=3",
                                             "pp=2 --train.micro_batch 1 --plan.pipeline zero_bubble",
                                             "dp_shard=2,cp=2"};
-  check("layouts with a base in int8", adapters("int8", {"--lora.base_dtype", "int8"}), layouts);
-  check("layouts with a base in fp8", adapters("fp8", {"--lora.base_dtype", "fp8"}), layouts);
-  check("layouts with a base in bf16", adapters("base-bf16", {"--lora.base_dtype", "bf16"}),
-        {"dp_shard=2", "tp=2", "sp=2,tp=2 --plan.parameters host"});
-  Training cut = adapters("int8-cut", {"--lora.base_dtype", "int8"});
-  cut.bounds.reset(), cut.loss = kHalfLoss;
-  check("layouts that cut a base in int8", cut, {"tp=2", "dp_shard=2,tp=2 --plan.recompute all"});
+  MatrixPart forms("forms of a base", 4);
+  for (const int form : forms) {
+    if (form == 0) check("layouts with a base in int8", adapters("int8", {"--lora.base_dtype", "int8"}), layouts);
+    if (form == 1) check("layouts with a base in fp8", adapters("fp8", {"--lora.base_dtype", "fp8"}), layouts);
+    if (form == 2)
+      check("layouts with a base in bf16", adapters("base-bf16", {"--lora.base_dtype", "bf16"}),
+            {"dp_shard=2", "tp=2", "sp=2,tp=2 --plan.parameters host"});
+    if (form != 3) continue;
+    Training cut = adapters("int8-cut", {"--lora.base_dtype", "int8"});
+    cut.bounds.reset(), cut.loss = kHalfLoss;
+    check("layouts that cut a base in int8", cut, {"tp=2", "dp_shard=2,tp=2 --plan.recompute all"});
+  }
 }
 
 TEST(LayoutMatrix, MagnitudesOfRowsThatTpCutsAreRefused) {

@@ -39,7 +39,7 @@ constexpr Layout kLayouts[] = {{1, "dp_shard=1"},
 
 TEST(RandomPlans, GiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
   for (const Layout& layout : kLayouts) {
-    const Result r = on_ranks(layout.ranks, layout.mesh, 0, 8);
+    const Result r = on_ranks(layout.ranks, layout.mesh, 0, 5);
     EXPECT_EQ(r.code, 0) << layout.mesh << "\n" << r.output;
   }
 }

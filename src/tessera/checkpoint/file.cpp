@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -63,9 +62,14 @@ DurableFile::DurableFile(const Path& path, int64_t bytes_needed) : path_(path), 
   static std::atomic<int> counter = 0;  // two threads, or two ranks, may write the same path
   partial_ = path_;
   partial_ += "." + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".partial";
-  fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail("create");
-  ::flock(fd_, LOCK_EX | LOCK_NB);  // held while it is written: see remove_dead_partials
+  // Locked while it is written: see remove_dead_partials, which may take it away between the two calls.
+  for (struct stat info{};;) {
+    fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd_ < 0) fail("create");
+    ::flock(fd_, LOCK_EX);
+    if (::fstat(fd_, &info) != 0 || info.st_nlink > 0) break;
+    ::close(fd_);
+  }
 }
 
 void remove_dead_partials(const Path& folder) {
@@ -75,10 +79,7 @@ void remove_dead_partials(const Path& folder) {
     const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) continue;
     // A process number says less: it may have gone to another, or be of one that nobody has taken leave of.
-    struct stat info {};
-    const bool begun = ::fstat(fd, &info) == 0 && (info.st_size > 0 || info.st_mtime + 60 < ::time(nullptr));
-    const bool dead = begun && ::flock(fd, LOCK_EX | LOCK_NB) == 0;  // the writer locks it before its first byte
-    if (dead) ::unlink(entry.path().c_str());
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
     ::close(fd);
   }
 }

@@ -52,7 +52,8 @@ class DurableFile {
   int64_t needed_, written_ = 0;
 };
 
-/// Removes what killed processes left of files that were being written: `*.partial` with content that nobody writes.
+/// Removes what killed processes left of files that were being written: every `*.partial` that nobody holds. Others may
+/// begin files there meanwhile.
 void remove_dead_partials(const Path& folder);
 
 std::string read_text(const Path& path);

@@ -487,7 +487,7 @@ void Executor::norm(Run& run, std::vector<plan::Comm>& done) {
   // Of ranks that hold the same gradient only one counts it. Summed in rank order, so every rank has the same bits.
   double squares = 0;
   for (int u = 0; u < store_.units(); ++u)
-    squares += run.shares[u] >= 0 ? run.shares[u] : store_.squares(u, store_.grad(u));
+    squares += run.shares[u] < 0 ? store_.squares(u, store_.grad(u)) : run.shares[u];  // a share may be NaN
   std::vector<double> mine = {squares};
   if (run.calls->control)
     for (double value : run.calls->control()) mine.push_back(value);

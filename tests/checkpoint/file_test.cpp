@@ -1,0 +1,42 @@
+#include "tessera/checkpoint/file.h"
+
+#include <atomic>
+#include <thread>
+
+#include "checkpoint/files.h"
+
+namespace tessera::checkpoint {
+
+class Partials : public FileTest {};
+
+TEST_F(Partials, OfDeadWritersGoHoweverLittleTheyWroteAndThoseInHandStay) {
+  write("begun.safetensors.17-0.partial", "");
+  write("half.safetensors.17-1.partial", "bytes");
+  write("whole.safetensors", "bytes");
+  DurableFile in_hand(path("mine.safetensors"), 4);
+  remove_dead_partials(folder_);
+  EXPECT_FALSE(std::filesystem::exists(path("begun.safetensors.17-0.partial")));
+  EXPECT_FALSE(std::filesystem::exists(path("half.safetensors.17-1.partial")));
+  EXPECT_TRUE(std::filesystem::exists(path("whole.safetensors")));
+  in_hand.write("mine", 4);
+  in_hand.commit();
+  EXPECT_EQ(read_text(path("mine.safetensors")), "mine");
+}
+
+TEST_F(Partials, MayBeTidiedUpWhileOthersBeginFiles) {
+  std::atomic<bool> done = false;
+  std::thread tidy([&] {
+    while (!done) remove_dead_partials(folder_);
+  });
+  for (int i = 0; i < 300; ++i) {
+    const std::string name = std::to_string(i);
+    DurableFile file(path(name), static_cast<int64_t>(name.size()));
+    file.write(name.data(), static_cast<int64_t>(name.size()));
+    EXPECT_NO_THROW(file.commit()) << name;
+  }
+  done = true;
+  tidy.join();
+  for (int i = 0; i < 300; ++i) EXPECT_EQ(read_text(path(std::to_string(i))), std::to_string(i));
+}
+
+}  // namespace tessera::checkpoint
