@@ -119,9 +119,9 @@ void DurableFile::write(const void* data, int64_t bytes) {
 
 void DurableFile::commit() {
   if (::fsync(fd_) != 0) fail("flush");
-  if (::close(std::exchange(fd_, -1)) != 0) fail("close");
   if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("rename");
   partial_.clear();
+  if (::close(std::exchange(fd_, -1)) != 0) fail("close");  // and with it the lock: not while it is a partial
   sync_folder(path_.parent_path());
 }
 
