@@ -46,7 +46,15 @@ void on_ranks(int world, double timeout, const std::function<void(int rank, comm
 
 void sleep_seconds(double s) { std::this_thread::sleep_for(std::chrono::duration<double>(s)); }
 
-TEST(Pace, ARankThatWorksLongerThanTheTimeoutIsWaitedFor) {
+class PaceOfRanks : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!TESSERA_HAS_GLOO) GTEST_SKIP() << "ranks need a build with Gloo";
+  }
+};
+class FailuresOfRanks : public PaceOfRanks {};
+
+TEST_F(PaceOfRanks, ARankThatWorksLongerThanTheTimeoutIsWaitedFor) {
   std::atomic<int64_t> shown{0};
   std::atomic<int> met{0};
   on_ranks(2, 1, [&](int rank, comm::Comm& comm, const Mesh& mesh) {
@@ -63,7 +71,7 @@ TEST(Pace, ARankThatWorksLongerThanTheTimeoutIsWaitedFor) {
   EXPECT_EQ(shown, 21) << "what all ranks have done";
 }
 
-TEST(Pace, NobodyPassesAMeetingBeforeTheLastHasCome) {
+TEST_F(PaceOfRanks, NobodyPassesAMeetingBeforeTheLastHasCome) {
   std::atomic<int> arrived{0};
   on_ranks(3, 10, [&](int rank, comm::Comm& comm, const Mesh& mesh) {
     Pace pace(comm, mesh);
@@ -77,7 +85,7 @@ TEST(Pace, NobodyPassesAMeetingBeforeTheLastHasCome) {
   });
 }
 
-TEST(Pace, ARankThatFailsTakesTheOthersAlongWithItsCode) {
+TEST_F(PaceOfRanks, ARankThatFailsTakesTheOthersAlongWithItsCode) {
   std::atomic<int> ended{0};
   on_ranks(2, 10, [&](int rank, comm::Comm& comm, const Mesh& mesh) {
     Pace pace(comm, mesh);
@@ -96,7 +104,7 @@ TEST(Pace, ARankThatFailsTakesTheOthersAlongWithItsCode) {
   EXPECT_EQ(ended, 2);
 }
 
-TEST(Pace, OfOneRankNeverWaits) {
+TEST_F(PaceOfRanks, OfOneRankNeverWaits) {
   comm::Comm comm({}, Mesh{});
   int64_t shown = 0;
   Pace pace(comm, Mesh{}, [&](int64_t done) { shown = done; });
@@ -104,7 +112,7 @@ TEST(Pace, OfOneRankNeverWaits) {
   EXPECT_EQ(shown, 4);
 }
 
-TEST(Failures, AreKnownToAllRanksOnceShared) {
+TEST_F(FailuresOfRanks, AreKnownToAllRanksOnceShared) {
   on_ranks(3, 10, [&](int rank, comm::Comm& comm, const Mesh& mesh) {
     Failures failures(9);
     if (rank == 1) failures.add(4, "cut short"), failures.add(7, "no video stream");
