@@ -9,10 +9,9 @@ persistent_bytes (what lives between two steps), the largest of the ranks.
 """
 import argparse
 import os
-import time
 
 import shapes
-from peer import LEARNING_RATE, build_model, inputs, load_shim, on_ranks
+from peer import LEARNING_RATE, build_model, inputs, load_shim, on_ranks, timed
 
 
 def config(buckets):
@@ -41,19 +40,14 @@ def run_rank(rank, args):
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(args.buckets))
     latent, target, context, timestep = inputs(rank, args.tokens)
 
-    seconds = []
-    for step in range(args.warmup + args.steps):
-        dist.barrier()
-        start = time.perf_counter()
+    def one_step(_):
         prediction = engine(latent, timestep, context, return_dict=False)[0]
         loss = torch.nn.functional.mse_loss(prediction, target)
         del prediction
         engine.backward(loss)
         engine.step()
-        if step >= args.warmup:
-            seconds.append(time.perf_counter() - start)
-        if step == 0:
-            shim.shim_reset_peak()
+
+    seconds = timed(args, shim, one_step)
     peak, persistent = shim.shim_peak(), shim.shim_live()
     dist.barrier()
     dist.destroy_process_group()

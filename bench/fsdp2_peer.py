@@ -9,10 +9,9 @@ Prints one JSON line: seconds of every step, peak_bytes (from the end of step 1 
 parameters, gradients and moments), the largest of the ranks.
 """
 import argparse
-import time
 
 import shapes
-from peer import LEARNING_RATE, build_model, inputs, load_shim, on_ranks
+from peer import LEARNING_RATE, build_model, inputs, load_shim, on_ranks, timed
 
 
 def shard(model, recompute):
@@ -60,10 +59,10 @@ def run_rank(rank, args):
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     latent, target, context, timestep = inputs(rank, args.tokens)
 
-    seconds = []
-    for step in range(args.warmup + args.steps):
-        dist.barrier()
-        start = time.perf_counter()
+    gradients = 0  # bytes
+
+    def one_step(step):
+        nonlocal gradients
         prediction = model(latent, timestep, context, return_dict=False)[0]
         loss = torch.nn.functional.mse_loss(prediction, target)
         del prediction
@@ -75,10 +74,8 @@ def run_rank(rank, args):
             model.zero_grad(set_to_none=True)
         else:
             optimizer.zero_grad(set_to_none=True)
-        if step >= args.warmup:
-            seconds.append(time.perf_counter() - start)
-        if step == 0:
-            shim.shim_reset_peak()
+
+    seconds = timed(args, shim, one_step)
     states = bytes_of(t for s in optimizer.state.values() for t in s.values() if t.dim() > 0)
     persistent = bytes_of(model.parameters()) + gradients + states
     peak = shim.shim_peak()

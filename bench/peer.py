@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import shapes
@@ -40,6 +41,22 @@ def inputs(rank, tokens):
     torch.manual_seed(rank)
     latent = torch.randn(1, *shapes.LATENTS[tokens])
     return latent, torch.randn_like(latent), torch.randn(1, shapes.MODEL["text_len"], shapes.MODEL["text_dim"]), torch.tensor([500.0])
+
+
+def timed(args, shim, one_step):
+    """Runs one_step(step) on all ranks together, warm-up first; seconds of each measured step. Peaks count from the end of the first."""
+    import torch.distributed as dist
+
+    seconds = []
+    for step in range(args.warmup + args.steps):
+        dist.barrier()
+        start = time.perf_counter()
+        one_step(step)
+        if step >= args.warmup:
+            seconds.append(time.perf_counter() - start)
+        if step == 0:
+            shim.shim_reset_peak()
+    return seconds
 
 
 def on_ranks(run_rank, args):

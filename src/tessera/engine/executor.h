@@ -107,6 +107,7 @@ class Executor {
   void reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void gather_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
+  Workers& workers();
 
   const std::vector<std::unique_ptr<net::Unit>>& units_;
   Store& store_;
@@ -127,7 +128,6 @@ class Executor {
   std::map<std::string, double> busy_;
   Exposed exposed_;
   CompressionError compression_error_;
-  Workers& workers();
   std::unique_ptr<Workers> workers_;       // made when first used
   std::unique_ptr<LaneThread> host_lane_;  // likewise; ends before those it calls
   /// What the ranks agreed on at the last norm: updates just in time come in the step after it.

@@ -57,7 +57,7 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
 
 namespace {
 
-/// Elements a thread takes at once: whole quantisation blocks, and more memory than a cache line's worth of waiting.
+/// Elements a thread takes at once: whole quantisation blocks, and enough that handing them out costs nothing.
 constexpr int64_t kUpdatePiece = 1 << 16;
 static_assert(kUpdatePiece % plan::kFlatAlign == 0);
 

@@ -33,10 +33,6 @@ void each_run(const Store& store, const Store::Part& part, const Each& each) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 /// How far a stored part is from the values it was given.
 void compare_stored(Store& store, const Store::Part& part, const std::vector<float>& given, Rounding& rounding) {
   static_assert(kChunk % plan::kFlatAlign == 0, "pieces begin with a block");

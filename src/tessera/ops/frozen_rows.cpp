@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kFrozenRows = 256;
 
-/// Rows first... of a tensor as fp32, as many as `to` has.
+/// Rows of a tensor from `first` on, as fp32, as many as `to` has.
 void read_rows(const Tensor& to, const Tensor& from, int64_t first, bool gelu) {
   if (to.is_meta()) return;
   const int64_t cols = to.size(1);

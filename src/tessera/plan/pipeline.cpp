@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/names.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::plan {
@@ -74,10 +75,7 @@ std::vector<PipelineAct> zero_bubble(int ranks, int rank, int micros) {
 std::string_view name(PipelineSchedule schedule) { return kSchedules[static_cast<size_t>(schedule)]; }
 
 PipelineSchedule pipeline_schedule_of(std::string_view text, std::string_view where) {
-  const auto found = std::find(kSchedules.begin(), kSchedules.end(), text);
-  if (found != kSchedules.end()) return static_cast<PipelineSchedule>(found - kSchedules.begin());
-  throw UserError(Exit::usage, where, "unknown value '" + std::string(text) + "'",
-                  "did you mean " + nearest(text, {kSchedules.begin(), kSchedules.end()}).front() + "?");
+  return named<PipelineSchedule>(kSchedules, text, where);
 }
 
 std::vector<PipelineAct> pipeline_acts(PipelineSchedule schedule, int ranks, int rank, int chunks, int micros) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/names.h"
 
 namespace tessera::plan {
 
@@ -26,11 +27,6 @@ std::string folded(std::string_view text) {
   return result;
 }
 
-[[noreturn]] void unknown(std::string_view where, std::string_view text, const std::vector<std::string>& known) {
-  throw UserError(Exit::usage, where, "unknown value '" + std::string(text) + "'",
-                  "did you mean " + nearest(text, known).front() + "?");
-}
-
 }  // namespace
 
 std::string_view name(Policy policy) { return kPolicyNames[static_cast<size_t>(policy)]; }
@@ -38,11 +34,7 @@ std::string_view name(Update update) { return kUpdates[static_cast<size_t>(updat
 std::string_view name(Tier tier) { return kTiers[static_cast<size_t>(tier)]; }
 std::string_view name(Strategy strategy) { return kStrategyNames[static_cast<size_t>(strategy)]; }
 
-Policy policy_of(std::string_view text, std::string_view where) {
-  for (int p = 0; p < kPolicies; ++p)
-    if (text == kPolicyNames[p]) return static_cast<Policy>(p);
-  unknown(where, text, {kPolicyNames.begin(), kPolicyNames.end()});
-}
+Policy policy_of(std::string_view text, std::string_view where) { return named<Policy>(kPolicyNames, text, where); }
 
 Form form(Policy policy) {
   if (policy < Policy::bf16) return Form::exact;
@@ -50,17 +42,8 @@ Form form(Policy policy) {
   return static_cast<Form>(static_cast<int>(Form::bf16) + static_cast<int>(policy) - first);
 }
 
-Update update_of(std::string_view text, std::string_view where) {
-  for (Update update : {Update::end, Update::just_in_time, Update::in_backward})
-    if (text == name(update)) return update;
-  unknown(where, text, {kUpdates.begin(), kUpdates.end()});
-}
-
-Tier tier_of(std::string_view text, std::string_view where) {
-  for (Tier tier : {Tier::device, Tier::host, Tier::nvme})
-    if (text == name(tier)) return tier;
-  unknown(where, text, {kTiers.begin(), kTiers.end()});
-}
+Update update_of(std::string_view text, std::string_view where) { return named<Update>(kUpdates, text, where); }
+Tier tier_of(std::string_view text, std::string_view where) { return named<Tier>(kTiers, text, where); }
 
 Strategy strategy_of(std::string_view text, std::string_view where) {
   const std::string word = folded(text);
@@ -77,7 +60,7 @@ Strategy strategy_of(std::string_view text, std::string_view where) {
                         "splits the optimiser's states over the copies too");
   std::vector<std::string> known(kStrategyNames.begin(), kStrategyNames.end());
   known.insert(known.end(), {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "ZeRO-3", "ZeRO-2", "ZeRO-1"});
-  unknown(where, text, known);
+  unknown_word(where, text, known);
 }
 
 Policy UnitPlan::policy(std::string_view site) const {

@@ -360,11 +360,11 @@ class Search {
           }
         });
     }
-    for (double before = 0;
-         before != best_->candidate.seconds;) {  // what leaves the host makes room for what is on the disk
+    double before;
+    do {  // again as long as it helps: what leaves the host makes room for what is on the disk
       before = best_->candidate.seconds;
       bring_back();
-    }
+    } while (best_->candidate.seconds < before);
     if (!input_.strategy && mesh_.shard_size() > 1) {
       int released = 0;
       for (const UnitPlan& unit : best_->candidate.plan.units) released += unit.strategy == Strategy::full_shard;

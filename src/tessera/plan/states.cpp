@@ -4,6 +4,7 @@
 #include <array>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/names.h"
 
 namespace tessera::plan {
 
@@ -12,14 +13,6 @@ namespace {
 constexpr std::array<std::string_view, 3> kMasters = {"fp32", "split", "bf16"};
 constexpr std::array<std::string_view, 3> kMoments = {"fp32", "bf16", "int8"};
 constexpr std::array<std::string_view, 3> kParamTypes = {"fp32", "bf16", "fp16"};
-
-template <typename Value, size_t n>
-Value value_of(const std::array<std::string_view, n>& names, std::string_view text, std::string_view where) {
-  const auto found = std::find(names.begin(), names.end(), text);
-  if (found != names.end()) return static_cast<Value>(found - names.begin());
-  throw UserError(Exit::usage, where, "unknown value '" + std::string(text) + "'",
-                  "did you mean " + nearest(text, {names.begin(), names.end()}).front() + "?");
-}
 
 /// A moment as one state, or as codes with their scales.
 void add_moment(std::vector<StateSpec>& states, const std::string& kind, Moments moments, int64_t numel) {
@@ -37,10 +30,10 @@ std::string_view name(Masters masters) { return kMasters[static_cast<size_t>(mas
 std::string_view name(Moments moments) { return kMoments[static_cast<size_t>(moments)]; }
 std::string_view name(ParamType type) { return kParamTypes[static_cast<size_t>(type)]; }
 
-Masters masters_of(std::string_view text, std::string_view where) { return value_of<Masters>(kMasters, text, where); }
-Moments moments_of(std::string_view text, std::string_view where) { return value_of<Moments>(kMoments, text, where); }
+Masters masters_of(std::string_view text, std::string_view where) { return named<Masters>(kMasters, text, where); }
+Moments moments_of(std::string_view text, std::string_view where) { return named<Moments>(kMoments, text, where); }
 ParamType param_type_of(std::string_view text, std::string_view where) {
-  return value_of<ParamType>(kParamTypes, text, where);
+  return named<ParamType>(kParamTypes, text, where);
 }
 
 int64_t size_of(ValueType type) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/names.h"
 
 namespace tessera::plan {
 
@@ -12,12 +13,7 @@ constexpr std::array<std::string_view, 4> kStoredNames = {"fp32", "bf16", "int8"
 
 std::string_view name(Stored stored) { return kStoredNames[static_cast<size_t>(stored)]; }
 
-Stored stored_of(std::string_view text, std::string_view where) {
-  const auto found = std::find(kStoredNames.begin(), kStoredNames.end(), text);
-  if (found != kStoredNames.end()) return static_cast<Stored>(found - kStoredNames.begin());
-  throw UserError(Exit::usage, where, "unknown value '" + std::string(text) + "'",
-                  "did you mean " + nearest(text, {kStoredNames.begin(), kStoredNames.end()}).front() + "?");
-}
+Stored stored_of(std::string_view text, std::string_view where) { return named<Stored>(kStoredNames, text, where); }
 
 int64_t stored_bytes(Stored stored, int64_t elements) {
   switch (stored) {

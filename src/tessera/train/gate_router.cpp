@@ -102,15 +102,10 @@ void GateRouter::load_model(const fs::path& folder) {
   const auto file = checkpoint::SafetensorsFile::open(folder / kGateFile);
   for (const auto& part : gate_.parts()) {
     const auto& entry = file.at(part.name);
-    const auto text = [](const std::vector<int64_t>& shape) {
-      std::string list;
-      for (const int64_t size : shape) list += (list.empty() ? "[" : ", ") + std::to_string(size);
-      return list + "]";
-    };
-    check_input(
-        entry.shape == part.shape, "experts.router",
-        file.path().string() + ": " + part.name + ": expected " + text(part.shape) + ", file has " + text(entry.shape),
-        "rows are experts (experts.count), columns belong to the width of data.text_encoder");
+    check_input(entry.shape == part.shape, "experts.router",
+                file.path().string() + ": " + part.name + ": expected " + checkpoint::shape_text(part.shape) +
+                    ", file has " + checkpoint::shape_text(entry.shape),
+                "rows are experts (experts.count), columns belong to the width of data.text_encoder");
     file.read_f32(part.name, 0, entry.count(), gate_.values().data() + part.first);
   }
 }

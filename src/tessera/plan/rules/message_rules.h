@@ -41,13 +41,14 @@ class MessageRules {
   void forget(int k) {
     bool any = false;
     for (int wait : book_.waits(k))
-      if (const auto found = in_flight_.find(wait); found != in_flight_.end()) any = true, once(k, found->second);
+      if (const auto found = in_flight_.find(wait); found != in_flight_.end())
+        any = true, only_once(book_, k, found->second);
     if (!any) book_.complain(k, "order", "frees what was sent and waits for no send; add that line to \"wait\"");
   }
 
   void recv(int k) {
     const bool forward = goes_forward(book_.in(k).lane);
-    once(k, received_.try_emplace({book_.unit(k), book_.in(k).micro, forward}, -1).first->second);
+    only_once(book_, k, received_.try_emplace({book_.unit(k), book_.in(k).micro, forward}, -1).first->second);
     if (!forward) gradients_.insert(book_.in(k).micro);
   }
 
@@ -74,10 +75,6 @@ class MessageRules {
   static bool goes_forward(Lane lane) { return lane == Lane::send_next || lane == Lane::recv_prev; }
 
   void after(int k, int earlier, const char* otherwise) { must_follow(book_, order_, k, earlier, "order", otherwise); }
-  void once(int k, int& done) {
-    if (done >= 0) book_.complain(k, "order", "does again what " + book_.at(done) + " has done; remove one of them");
-    done = k;
-  }
 
   Book& book_;
   const Pass& pass_;

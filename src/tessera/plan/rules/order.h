@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/plan/rules/book.h"
@@ -54,6 +55,12 @@ inline void must_follow(Book& book, const Order& order, int k, int earlier, cons
                         const std::string& otherwise) {
   if (!order.before(earlier, k))
     book.complain(k, rule, "does not wait for " + book.at(earlier) + ": " + otherwise + "; add that line to \"wait\"");
+}
+
+/// Notes in `done` that `k` did it; complains, and gives false, when an earlier line did already.
+inline bool only_once(Book& book, int k, int& done) {
+  if (done >= 0) book.complain(k, "order", "does again what " + book.at(done) + " has done; remove one of them");
+  return std::exchange(done, k) < 0;
 }
 
 }  // namespace tessera::plan

@@ -33,9 +33,7 @@ class PieceRules {
       tiers_.use_at_rest(k, Part::parameters, /*changes=*/true, /*left=*/false);
     else
       tiers_.use(k, Part::parameters, book_.in(k).slot, /*changes=*/true);
-    if (unit.gather >= 0)
-      book_.complain(k, "order", "does again what " + book_.at(unit.gather) + " has done; remove one of them");
-    unit.gather = k;
+    only_once(book_, k, unit.gather);
   }
 
   /// Line `k` gathers parameters, which must be whole again.

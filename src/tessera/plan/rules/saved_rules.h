@@ -30,7 +30,7 @@ class SavedRules {
       book_.complain(k, "order", "comes after " + book_.at(work.stash) + ", which moves what it makes; move it before");
     if (work.gradient >= 0)
       book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which has used up what it compresses");
-    once(k, work.compress);
+    only_once(book_, k, work.compress);
   }
 
   void expand(int k, Work& work) {
@@ -41,7 +41,7 @@ class SavedRules {
       same_bytes(k, work.compress);
     }
     has_come(k, work);
-    once(k, work.expand);
+    only_once(book_, k, work.expand);
   }
 
   void stash(int k, Work& work) {
@@ -53,7 +53,7 @@ class SavedRules {
     if (work.gradient >= 0)
       book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which has used up what it copies");
     host_.take(k, book_.in(k).host, book_.in(k).bytes, "host memory");
-    once(k, work.stash);
+    only_once(book_, k, work.stash);
   }
 
   void drop(int k, Work& work) {
@@ -61,7 +61,7 @@ class SavedRules {
       book_.complain(k, "order", "frees what no stash has copied; put the stash before it");
     else
       after(k, work.stash, "the copy may not be done"), same_bytes(k, work.stash);
-    once(k, work.drop);
+    only_once(book_, k, work.drop);
   }
 
   void fetch(int k, Work& work) {
@@ -75,7 +75,7 @@ class SavedRules {
                            " wrote " + slot_text(book_.in(work.stash).host));
       host_.give(work.stash, book_.in(work.stash).host, k);
     }
-    once(k, work.fetch);
+    only_once(book_, k, work.fetch);
   }
 
   /// What was stashed must be back, and what was compressed expanded, before `k` reads it.
@@ -104,11 +104,6 @@ class SavedRules {
   }
 
   void after(int k, int earlier, const char* otherwise) { must_follow(book_, order_, k, earlier, "order", otherwise); }
-
-  void once(int k, int& done) {
-    if (done >= 0) book_.complain(k, "order", "does again what " + book_.at(done) + " has done; remove one of them");
-    done = k;
-  }
 
   Book& book_;
   const Order& order_;

@@ -127,7 +127,7 @@ class StepRules {
     unchanged(k);
     messages_.take(k, /*forward=*/true);
     Work& work = work_of(k);
-    if (once(k, work.forward)) open_[book_.in(k).micro].push_back(k);
+    if (only_once(book_, k, work.forward)) open_[book_.in(k).micro].push_back(k);
   }
 
   void output(int k) {
@@ -141,7 +141,7 @@ class StepRules {
       else
         after(k, found->second.forward, "its result may not be there");
     }
-    once(k, output_.try_emplace(micro, -1).first->second);
+    only_once(book_, k, output_.try_emplace(micro, -1).first->second);
     if (book_.in(k).op == Op::finish) open_.erase(micro);
   }
 
@@ -154,7 +154,7 @@ class StepRules {
     if (work.gradient >= 0)
       book_.complain(k, "order", "comes after " + book_.at(work.gradient) + ", which needs it; move it before");
     saved_.is_back(k, work);
-    once(k, work.recompute);
+    only_once(book_, k, work.recompute);
   }
 
   void backward(int k) {
@@ -179,7 +179,7 @@ class StepRules {
     else if (recomputed_.contains({pass_.step, book_.unit(k)}))
       book_.complain(k, "order",
                      "the unit is recomputed elsewhere in this step, but not before this line; put its recompute here");
-    once(k, work.backward);
+    only_once(book_, k, work.backward);
     if (!deferred_.contains({book_.unit(k), book_.in(k).micro})) gradient(k, work);
   }
 
@@ -219,7 +219,7 @@ class StepRules {
     if (norm_ >= 0)
       book_.complain(k, "order", "writes a gradient after " + book_.at(norm_) + " has counted them; move it before");
     before_the_update(k);
-    once(k, work.gradient);
+    only_once(book_, k, work.gradient);
     sizes_.gradient(k);
     if (sizes_.sharded(book_.unit(k)) && book_.in(k).grad < 0)
       book_.complain(k, "form", "writes a gradient that is sharded and has no slot \"grad\" for it");
@@ -261,7 +261,7 @@ class StepRules {
                            " wrote slot " + slot_text(written));
       after(k, work.gradient, "the gradient may not be whole");
     }
-    once(k, work.reduce);
+    only_once(book_, k, work.reduce);
     if (const int outer = outer_[book_.unit(k)]; outer >= 0)
       book_.complain(k, "order",
                      "comes after " + book_.at(outer) + ", which sums the whole over the replicas; move it before");
@@ -312,7 +312,7 @@ class StepRules {
     after_gradients(k, book_.unit(k));
     before_the_update(k);
     if (outer_[book_.unit(k)] >= 0) after(k, outer_[book_.unit(k)], "the gradient is not summed over the replicas yet");
-    once(k, shares_[book_.unit(k)]);
+    only_once(book_, k, shares_[book_.unit(k)]);
   }
 
   void reduce_outer(int k) {
@@ -323,7 +323,7 @@ class StepRules {
     arena_.give(k, book_.in(k).scratch, k);
     after_gradients(k, book_.unit(k));
     before_the_update(k);
-    once(k, outer_[book_.unit(k)]);
+    only_once(book_, k, outer_[book_.unit(k)]);
   }
 
   void norm(int k) {
@@ -347,7 +347,7 @@ class StepRules {
                        "counts the gradient of " + book_.units()[unit] +
                            ", which is not on the device; take its norm before it leaves");
     }
-    once(k, norm_);
+    only_once(book_, k, norm_);
   }
 
   void update(int k) {
@@ -369,7 +369,7 @@ class StepRules {
       tiers_.use(k, Part::gradients, book_.in(k).grad, /*changes=*/false);
       tiers_.use(k, Part::states, book_.in(k).scratch, /*changes=*/true);
     }
-    once(k, updated_[unit]);
+    only_once(book_, k, updated_[unit]);
     pieces_.update(k);
   }
 
@@ -464,12 +464,6 @@ class StepRules {
   Work& work_of(int k) { return work_[{book_.unit(k), book_.in(k).micro}]; }
 
   void after(int k, int earlier, const char* otherwise) { must_follow(book_, order_, k, earlier, "order", otherwise); }
-
-  /// Notes that `k` did it, and complains when an earlier line did already.
-  bool once(int k, int& done) {
-    if (done >= 0) book_.complain(k, "order", "does again what " + book_.at(done) + " has done; remove one of them");
-    return std::exchange(done, k) < 0;
-  }
 
   Book& book_;
   const Pass& pass_;
