@@ -14,6 +14,7 @@
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/world.h"
+#include "tessera/ops/gemm.h"
 #include "tessera/ops/ops.h"
 
 namespace tessera::train {
@@ -97,15 +98,16 @@ class Probe {
     return agreed(seconds[count / 5]);
   }
 
-  /// The three products of a linear: X W^T, dY W, dY^T X, with the shapes of a block's.
+  /// The three products of a linear, X W^T, dY W, dY^T X, with the shapes of a block's and by the kernel that linears
+  /// use: at::mm is a fifth slower, and so would every prediction be.
   Rate products() {
     const auto measure = [&](int64_t tokens, int64_t in, int64_t out) {
       const Tensor x = random({tokens, in}), w = random({out, in}), dy = random({tokens, out});
-      Tensor y = at::empty({tokens, out}), dx = at::empty({tokens, in}), dw = at::empty({out, in});
+      const Tensor y = at::empty({tokens, out}), dx = at::empty({tokens, in}), dw = at::empty({out, in});
       const double seconds = time([&] {
-        at::mm_out(y, x, w.t());
-        at::mm_out(dx, dy, w);
-        at::mm_out(dw, dy.t(), x);
+        ops::gemm(y, x, w.t());
+        ops::gemm(dx, dy, w);
+        ops::gemm(dw, dy.t(), x);
       });
       return Point{2.0 * static_cast<double>(tokens * in * out), seconds / 3};
     };
@@ -220,12 +222,12 @@ class Probe {
   /// Compute with a gather beside it takes longer by this share of the gather's time.
   double stolen(comm::Group& gather) {
     const Tensor x = random({1024, 512}), w = random({2048, 512});
-    Tensor y = at::empty({1024, 2048});
+    const Tensor y = at::empty({1024, 2048});
     const int64_t shard = 1 << 19;
     Tensor out = at::zeros({shard * place_.world});
     const Tensor in = out.narrow(0, shard * gather.rank(), shard);
     const auto compute = [&] {
-      for (int i = 0; i < 8; ++i) at::mm_out(y, x, w.t());
+      for (int i = 0; i < 8; ++i) ops::gemm(y, x, w.t());
     };
     const double alone = time(compute);
     const double transfer = time([&] { gather.all_gather(out, in); });
