@@ -31,7 +31,7 @@ TEST_F(DiskTest, WhatIsWrittenIsReadBackAtAnySize) {
   const int64_t sizes[] = {1, 4096, 4097, (1 << 20) + 12345, 9 << 20};
   int64_t all = 0;
   for (int64_t n : sizes) all += round_up(n, 4096);
-  Disk disk(folder_, all);
+  Disk disk({folder_}, all);
   std::vector<int64_t> at;
   HostMemory memory;
   memory.reserve(10 << 20);
@@ -53,7 +53,7 @@ TEST_F(DiskTest, WhatIsWrittenIsReadBackAtAnySize) {
 
 TEST_F(DiskTest, TheMappingAndTheDirectWaySeeTheSameBytes) {
   constexpr int64_t kBytes = 3 << 20;
-  Disk disk(folder_, kBytes);
+  Disk disk({folder_}, kBytes);
   const int64_t at = disk.reserve(kBytes);
   HostMemory memory;
   memory.reserve(kBytes);
@@ -66,14 +66,44 @@ TEST_F(DiskTest, TheMappingAndTheDirectWaySeeTheSameBytes) {
   EXPECT_EQ(std::memcmp(memory.at(0), mapped, kBytes), 0) << "what a step wrote, a checkpoint must read";
 }
 
+TEST_F(DiskTest, AChecksumTellsThatWhatIsReadIsNotWhatWasWritten) {
+  constexpr int64_t kBytes = 3 * 4096;
+  HostMemory memory;
+  memory.reserve(kBytes);
+  for (const bool checksum : {true, false}) {
+    Disk disk({folder_, checksum}, 2 * kBytes);
+    const int64_t at = disk.reserve(kBytes);
+    fill(memory.at(0), kBytes, 1);
+    disk.write(at, memory.at(0), kBytes - 100);
+    disk.read(at, memory.at(0), kBytes - 100);
+    static_cast<char*>(disk.map(at, kBytes))[5000] ^= 1;  // as a failing disk would
+    if (!checksum) {
+      disk.read(at, memory.at(0), kBytes - 100);
+      continue;
+    }
+    try {
+      disk.read(at, memory.at(0), kBytes - 100);
+      FAIL() << "accepted";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::disk);
+      EXPECT_NE(std::string(error.what()).find("checksum"), std::string::npos) << error.what();
+    }
+    disk.flush();  // what is written through the mapping is meant
+    disk.read(at, memory.at(0), kBytes - 100);
+    disk.write(at, memory.at(0), kBytes);
+    disk.write(at + 4096, memory.at(0), 4096);  // a part of what was written is another thing now
+    disk.read(at, memory.at(0), kBytes);
+  }
+}
+
 TEST_F(DiskTest, NothingIsLeftInTheFolder) {
-  { const Disk disk(folder_, 1 << 20); }
+  { const Disk disk({folder_}, 1 << 20); }
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
 }
 
 void expect_refusal(const std::string& folder, int64_t bytes, const std::string& part) {
   try {
-    const Disk disk(folder, bytes);
+    const Disk disk({folder}, bytes);
     FAIL() << "accepted";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), Exit::disk);
@@ -104,7 +134,7 @@ void expect_failure(const Call& call, const std::vector<std::string>& parts) {
 
 TEST_F(DiskTest, AWriteThatFailsNamesFolderBytesAndReasonAndLosesNothing) {
   constexpr int64_t kBytes = 5 << 20;
-  Disk disk(folder_, kBytes);
+  Disk disk({folder_}, kBytes);
   const int64_t at = disk.reserve(kBytes);
   HostMemory memory;
   memory.reserve(kBytes);
@@ -127,7 +157,7 @@ TEST_F(DiskTest, AWriteThatFailsNamesFolderBytesAndReasonAndLosesNothing) {
 
 TEST_F(DiskTest, AReadThatFailsIsAnErrorAndNotStaleBytes) {
   constexpr int64_t kBytes = 4 << 20;
-  Disk disk(folder_, kBytes);
+  Disk disk({folder_}, kBytes);
   const int64_t at = disk.reserve(kBytes);
   HostMemory memory;
   memory.reserve(kBytes);

@@ -184,7 +184,10 @@ INSTANTIATE_TEST_SUITE_P(
              2,
              {"--plan.states", "nvme", "--plan.gradients", "host", "--plan.update", "just_in_time", "--sample.every",
               "3"}},
-        Case{"activations", 1, {"--plan.activations", "offload"}}),
+        Case{"activations", 1, {"--plan.activations", "offload"}},
+        Case{"activations_on_disk",
+             2,
+             {"--plan.activations", "offload", "--plan.offload_to", "nvme", "--plan.nvme_checksum", "true"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 /// When and where updates run: the bits of updates at the end, in the memory that was predicted.

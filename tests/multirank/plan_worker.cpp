@@ -105,6 +105,8 @@ struct Case {
     plan.update_threads = static_cast<int>(draw(random, 1, 3));
     for (plan::UnitPlan& unit : plan.units)
       if (draw(random, 0, 4) == 0) unit.parameters = unit.gradients = unit.states = unit.update_on = plan::Tier::host;
+    for (plan::UnitPlan& unit : plan.units)
+      if (draw(random, 0, 2) == 0) unit.offload_to = plan::Tier::nvme;
   }
 
   void draw_pipeline(Random& random) {
@@ -265,8 +267,9 @@ void check_persistent(const Store& store, const plan::MemoryCurve& curve) {
   const int64_t host = curve.host.parameters + curve.host.gradients + curve.host.states;
   expect(store.host_bytes() == host,
          std::to_string(store.host_bytes()) + " bytes rest on the host, planned " + std::to_string(host));
-  expect(store.disk_bytes() == curve.nvme.total(),
-         std::to_string(store.disk_bytes()) + " bytes rest on disk, planned " + std::to_string(curve.nvme.total()));
+  const int64_t disk = curve.nvme.total() - curve.nvme.activations;
+  expect(store.disk_bytes() == disk,
+         std::to_string(store.disk_bytes()) + " bytes rest on disk, planned " + std::to_string(disk));
 }
 
 /// Whether a step leaves the unit's gradient where it rests; else its update has used it up in the arena, and tells.
@@ -330,12 +333,12 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   const int64_t arena = all.arena(/*samples=*/false);
   const plan::MemoryCurve curve = plan::memory_curve(spec, c.plan, schedule, rank, arena);
   optim::AdamW adamw({.format = c.plan.states});
-  Store store(spec, prefixes_of(*c.model), c.plan, rank, at::kCPU, true, "/tmp");
+  Store store(spec, prefixes_of(*c.model), c.plan, rank, at::kCPU, true, {"/tmp", /*checksum=*/true});
   store.set_arena(arena);
   store.make_states(adamw);
   c.fill(store);
   check_persistent(store, curve);
-  Executor executor(c.model->units(), store, comm, c.plan, rank, {.poison = true});
+  Executor executor(c.model->units(), store, comm, c.plan, rank, {.poison = true, .nvme = {"/tmp", /*checksum=*/true}});
   std::vector<Tensor> outputs;
   StepCalls calls;
   calls.load = [&](int micro) { return copy_of(batches.at(static_cast<size_t>(micro))); };
@@ -374,6 +377,11 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   // The first step changes nothing, so that a second one finds what the first has left. Just in time its updates come
   // in the second, without an optimiser, and those of the second after it.
   const bool just_in_time = all.just_in_time();
+  const auto check_disk = [&] {
+    expect(executor.disk_bytes() == curve.nvme.activations, std::to_string(executor.disk_bytes()) +
+                                                                " bytes of activations rest on disk, planned " +
+                                                                std::to_string(curve.nvme.activations));
+  };
   for (int64_t step = 1; step <= 2; ++step) {
     outputs.clear();
     Meter::reset_peak();
@@ -381,6 +389,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
                    step == 2 && !just_in_time ? &adamw : nullptr);
     if (just_in_time && step == 2) executor.update(all.updates, step, adamw);
     look("the end of the step");
+    check_disk();
     const bool has_output = store.owns(store.units() - 1);
     expect(outputs.size() == (has_output ? expected.outputs.size() : 0), "the loss has seen other micro-batches");
     for (size_t m = 0; m < outputs.size(); ++m)

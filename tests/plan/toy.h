@@ -99,6 +99,7 @@ inline Plan random_plan(Random& random, const ModelSpec& spec, int most_ranks_an
     for (Tier* tier : {&unit.parameters, &unit.gradients, &unit.states})
       *tier = draw(random, 0, 1) ? Tier::device : static_cast<Tier>(draw(random, 1, 2));
     if (draw(random, 0, 4) == 0) unit.parameters = unit.gradients = unit.states = unit.update_on = Tier::host;
+    if (draw(random, 0, 2) == 0) unit.offload_to = Tier::nvme;
     for (const char* site : {"boundary", "attn", "cross", "norm"}) {
       if (draw(random, 0, 3)) continue;
       const Policy policy = random_policy(random);

@@ -14,6 +14,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/checkpoint/crc32c.h"
 
 namespace tessera::engine {
 
@@ -37,7 +38,8 @@ struct Disk::Ring {
 struct Disk::Ring {};
 #endif
 
-Disk::Disk(std::string folder, int64_t bytes) : folder_(std::move(folder)), size_(round_up(bytes, kPage)) {
+Disk::Disk(DiskPlace place, int64_t bytes)
+    : folder_(std::move(place.folder)), checksum_(place.checksum), size_(round_up(bytes, kPage)) {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   std::string name = folder_ + "/tessera-tier-XXXXXX";
@@ -87,8 +89,25 @@ void Disk::fail(const char* what, int64_t offset, int64_t bytes, int error) cons
 
 void Disk::read(int64_t offset, void* to, int64_t bytes) {
   transfer(false, offset, static_cast<char*>(to), round_up(bytes, kPage));
+  const auto found = written_.find(offset);
+  if (found == written_.end() || found->second.bytes != bytes) return;
+  const uint32_t sum = checkpoint::crc32c(to, static_cast<size_t>(bytes));
+  if (sum == found->second.sum) return;
+  throw UserError(Exit::disk, "engine.disk",
+                  folder_ + ": reading " + format_bytes(bytes) + " at " + std::to_string(offset) +
+                      ": the checksum is " + std::to_string(sum) + ", that of what was written " +
+                      std::to_string(found->second.sum),
+                  "the disk or its link gives wrong data: set plan.nvme to another one; start again from the last "
+                  "checkpoint");
 }
 void Disk::write(int64_t offset, const void* from, int64_t bytes) {
+  if (checksum_) {
+    const auto after = written_.lower_bound(offset + bytes);  // what is partly overwritten is no more what it was
+    auto it = written_.lower_bound(offset);
+    if (it != written_.begin() && std::prev(it)->first + std::prev(it)->second.bytes > offset) --it;
+    written_.erase(it, after);
+    written_[offset] = {bytes, checkpoint::crc32c(from, static_cast<size_t>(bytes))};
+  }
   transfer(true, offset, const_cast<char*>(static_cast<const char*>(from)), round_up(bytes, kPage));
 }
 
@@ -165,6 +184,7 @@ void* Disk::map(int64_t offset, int64_t bytes) {
 }
 
 void Disk::flush() {
+  written_.clear();  // the mapping may have changed any of it
   if (mapped_ && msync(mapped_, static_cast<size_t>(size_), MS_SYNC) != 0) fail("flushing", 0, size_, errno);
 }
 

@@ -100,6 +100,7 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
   Run& run = *shared;
   const auto& list = run.schedule.list;
   host_.reserve(run.schedule.host_arena);
+  reserve_disk(run.schedule.disk_arena);
   run.micros.resize(run.schedule.micros);
   run.messages.resize(list.size());
   for (auto& micro : run.micros) micro.runs.resize(units_.size());
@@ -140,7 +141,7 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
       continue;
     }
     // Memory is taken in the order of the list, and so the curve is the predicted one.
-    if (list[i].op == plan::Op::fetch && list[i].part == plan::Part::activations)
+    if (list[i].op == plan::Op::fetch && list[i].part == plan::Part::activations && list[i].lane != plan::Lane::disk)
       for (auto& saved : run.micros[list[i].micro].runs[list[i].unit].offloaded) take_memory(saved);
     if (list[i].op == plan::Op::send || list[i].op == plan::Op::recv) {
       try {
@@ -177,6 +178,16 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
   }
   if (trace_.is_open()) trace_.flush();
   base_ += static_cast<int>(list.size());
+}
+
+/// The activations' part of the disk, which grows only; nothing is in it between two schedules.
+void Executor::reserve_disk(int64_t bytes) {
+  if (bytes <= disk_bytes()) return;
+  if (options_.nvme.folder.empty())
+    throw UserError(Exit::usage, "engine.executor", "the plan puts activations on nvme and no folder is named",
+                    "set plan.nvme to a folder on the disk to use");
+  disk_.reset();
+  disk_ = std::make_unique<Disk>(options_.nvme, bytes);
 }
 
 /// What the list declares. Bytes of collectives that carry tokens are there for micro-batches of the largest shape:
@@ -220,6 +231,11 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
     case plan::Op::fetch: {
       if (in.part != plan::Part::activations) {
         store_.move(in, in.host < 0 ? nullptr : host_.at(in.host));
+        break;
+      }
+      if (in.lane == plan::Lane::disk) {
+        in.op == plan::Op::stash ? disk_->write(in.slot, host_.at(in.host), in.bytes)
+                                 : disk_->read(in.slot, host_.at(in.host), in.bytes);
         break;
       }
       int64_t at = in.host;

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tessera/comm/comm.h"
+#include "tessera/engine/disk.h"
 #include "tessera/engine/exposed.h"
 #include "tessera/engine/host_memory.h"
 #include "tessera/engine/lane.h"
@@ -38,6 +39,7 @@ struct StepCalls {
 struct ExecutorOptions {
   bool input_grad = false;  ///< keep the gradients of each micro-batch's inputs (verification)
   bool poison = false;      ///< fill released slots with NaN, so that a use after release shows (tests)
+  DiskPlace nvme = {};      ///< of activations that rest on disk
   std::string trace = {};   ///< file for the executed instructions; empty: none
   int local_ranks = 1;      ///< that share this machine's cores
   bool cut_tokens = true;   ///< ranks of cp, sp and tp share the tokens; else each runs all of them (text encoders)
@@ -70,6 +72,7 @@ class Executor {
   std::vector<std::vector<Tensor>>& input_grads() { return input_grads_; }
   /// Host memory for what is stashed, or on its way from or to the disk.
   int64_t host_bytes() const { return host_.size(); }
+  int64_t disk_bytes() const { return disk_ ? disk_->size() : 0; }  ///< of activations
   /// Seconds each lane worked since the last call, by lane name.
   std::map<std::string, double> take_busy();
   /// What computing waited for in training steps since the last call.
@@ -84,6 +87,7 @@ class Executor {
   struct Micro;
   struct Run;
   void interpret(const std::shared_ptr<Run>& shared);
+  void reserve_disk(int64_t bytes);
   void execute(Run& run, int index, std::vector<plan::Comm>& done);
   void forward_unit(Run& run, const plan::Instruction& in);
   void recompute_unit(Run& run, const plan::Instruction& in);
@@ -123,6 +127,7 @@ class Executor {
   StageMessages messages_;
   std::map<plan::Lane, std::unique_ptr<LaneThread>> message_lanes_;
   HostMemory host_;
+  std::unique_ptr<Disk> disk_;  // of activations, while some rest there
   Whereabouts whereabouts_;
   std::vector<std::vector<Tensor>> input_grads_;
   std::map<std::string, double> busy_;

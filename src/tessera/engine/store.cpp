@@ -34,7 +34,7 @@ at::ScalarType type_of(plan::ParamType type) {
 }
 
 Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const plan::Plan& plan, int rank,
-             at::Device device, bool trainable, std::string nvme)
+             at::Device device, bool trainable, DiskPlace nvme)
     : shard_rank_(plan.mesh.shard_rank(rank)),
       tp_(plan.mesh[Axis::tp]),
       tp_rank_(plan.mesh.coordinate(rank, Axis::tp)),

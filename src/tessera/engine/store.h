@@ -34,10 +34,10 @@ at::ScalarType type_of(plan::ParamType type);
 class Store {
  public:
   /// `prefixes[u]` is cut from the unit's parameter names to give site names. Of the plan it reads mesh, strategies,
-  /// tiers and the form of parameters. `nvme`: folder of what rests on disk. Without `trainable` there are only
+  /// tiers and the form of parameters. `nvme`: where is what rests on disk. Without `trainable` there are only
   /// parameters.
   Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const plan::Plan& plan, int rank,
-        at::Device device, bool trainable = true, std::string nvme = {});
+        at::Device device, bool trainable = true, DiskPlace nvme = {});
 
   int units() const { return static_cast<int>(units_.size()); }
   const plan::UnitLayout& layout(int unit) const { return units_[unit].layout; }
@@ -208,7 +208,7 @@ class Store {
   std::vector<Tensor> views_of(const Unit& unit, const Tensor& flat, bool gradients) const;
   int64_t gather_stored(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from);
   net::Slice slice(int unit, const plan::StateLayout::Range& range, Staged staged = {});
-  void open_disk(const plan::Plan& plan, const std::string& folder, bool trainable);
+  void open_disk(const plan::Plan& plan, const DiskPlace& place, bool trainable);
   /// A zero buffer on the tier; on disk its extent too.
   Tensor make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, engine::Part part, int64_t& extent);
 

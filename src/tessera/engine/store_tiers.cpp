@@ -7,7 +7,7 @@
 
 namespace tessera::engine {
 
-void Store::open_disk(const plan::Plan& plan, const std::string& folder, bool trainable) {
+void Store::open_disk(const plan::Plan& plan, const DiskPlace& place, bool trainable) {
   if (device_.is_meta()) return;
   constexpr int64_t kPage = 4096;
   int64_t bytes = 0;
@@ -26,10 +26,10 @@ void Store::open_disk(const plan::Plan& plan, const std::string& folder, bool tr
     add(unit.plan.states, plan::state_layout(unit.spec, unit.layout, unit.held, plan::adamw_states(plan.states)).bytes);
   }
   if (bytes == 0) return;
-  if (folder.empty())
+  if (place.folder.empty())
     throw UserError(Exit::usage, "engine.store", "the plan puts buffers on nvme and no folder is named",
                     "set plan.nvme to a folder on the disk to use");
-  disk_ = std::make_unique<Disk>(folder, bytes);
+  disk_ = std::make_unique<Disk>(place, bytes);
 }
 
 Tensor Store::make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, engine::Part part, int64_t& extent) {

@@ -66,7 +66,7 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
       return before + c.whole;
     }
     case Op::fetch:  // its memory is taken when the compute lane comes to it
-      live_ += in.part == Part::activations ? in.bytes : 0;
+      live_ += in.part == Part::activations && in.lane != Lane::disk ? in.bytes : 0;
       return live_;
     case Op::recv:  // so is this
       receive(in);

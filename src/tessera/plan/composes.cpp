@@ -29,6 +29,10 @@ void two_level(Plan& plan) {  // over two copies, or it is full_shard
   each<&UnitPlan::strategy, Strategy::two_level>(plan);
   plan.mesh[Axis::dp_replicate] = 2;
 }
+void offload_to_disk(Plan& plan) {
+  inner<Policy::offload>(plan);
+  each<&UnitPlan::offload_to, Tier::nvme>(plan);
+}
 void keep_attention(Plan& plan) {
   inner<Policy::recompute>(plan);
   for (size_t u = 1; u + 1 < plan.units.size(); ++u) plan.units[u].sites["self_attn"] = Policy::keep;
@@ -136,6 +140,7 @@ const std::vector<Feature>& features() {
       {"activations", "recompute", inner<Policy::recompute>},
       {"activations", "recompute, attention kept", keep_attention},
       {"activations", "offload", inner<Policy::offload>},
+      {"activations", "offload to nvme", offload_to_disk},
       {"parameters", "on host", each<&UnitPlan::parameters, Tier::host>},
       {"parameters", "on nvme", each<&UnitPlan::parameters, Tier::nvme>},
       {"gradients", "on host", each<&UnitPlan::gradients, Tier::host>},

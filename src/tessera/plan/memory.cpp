@@ -104,6 +104,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     place(plan.resting(unit.states)).states += (plan.experts - 1) * moments;
   }
   curve.host.slots = std::max(host_arena, schedule.host_arena);
+  curve.nvme.activations = schedule.disk_arena;
   curve.persistent = base.total();
   base.slots = std::max(arena, schedule.arena);
   base.activations = model.resident;

@@ -22,7 +22,7 @@ struct MemoryCurve {
   MemoryParts by_part;        ///< at the peak
   int64_t persistent = 0;     ///< shards of parameters, gradients and states on the device
   MemoryParts host;           ///< on the host: shards, and as slots what is stashed or on its way from or to the disk
-  MemoryParts nvme;           ///< on disk: shards
+  MemoryParts nvme;           ///< on disk: shards, and activations that rest there
   std::vector<int64_t> live;  ///< bytes while each instruction runs, highest
 };
 

@@ -191,6 +191,8 @@ std::string Plan::summary() const {
     text += " (attention of " + std::to_string(n) + " not computed again)";
   if (const auto n = units_with([](const UnitPlan& u) { return !leaves_device(u.activations) && u.offloads(); }))
     text += ", some of " + std::to_string(n) + " offloaded";
+  if (const auto n = units_with([](const UnitPlan& u) { return u.offloads() && u.offload_to == Tier::nvme; }))
+    text += " (" + std::to_string(n) + " to nvme)";
   if (const auto n = units_with([](const UnitPlan& u) { return !is_lossy(u.activations) && u.compresses(); }))
     text += ", some of " + std::to_string(n) + " compressed";
   for (Tier tier : {Tier::host, Tier::nvme}) {

@@ -20,12 +20,13 @@ namespace tessera::plan {
 /// What happens to what a unit's forward saves for its backward.
 ///   keep       stays on the device
 ///   recompute  only the unit's input stays, and its forward runs again
-///   offload    moves to host memory after the forward and comes back ahead of the backward
+///   offload    moves to host memory or on to the disk (UnitPlan::offload_to) after the forward and comes back ahead of
+///              the backward
 ///   bf16 ...   stays on the device in fewer bits from behind the forward until ahead of the backward (ops/: bf16,
 ///   fp16;
 ///              int8 in blocks of 256; fp8 e4m3 with a scale for each row). Lossy: the gradient is that of values that
 ///              were rounded. The planner never chooses it, and the relative error is measured.
-///   offload_*  moves to host memory in fewer bits
+///   offload_*  moves likewise in fewer bits
 enum class Policy {
   keep,
   recompute,
@@ -97,6 +98,8 @@ struct UnitPlan {
   bool reduce_once = false;
   /// This rank's shard of the parameters, of the reduced gradients, and the optimiser's states.
   Tier parameters = Tier::device, gradients = Tier::device, states = Tier::device;
+  /// Where activations rest that leave the device: host or nvme.
+  Tier offload_to = Tier::host;
   /// Who computes its updates: the device, or the host's processors where all three rest (device and host alone).
   Tier update_on = Tier::device;
   bool operator==(const UnitPlan&) const = default;

@@ -197,8 +197,8 @@ class Reader {
 
   void read_unit(const toml::table& table, const std::string& prefix, std::vector<UnitPlan>& units) const {
     known_keys(table, prefix,
-               {"name", "activations", "sites", "strategy", "reduce", "parameters", "gradients", "states", "update_on",
-                "reshard_after_forward"});
+               {"name", "activations", "sites", "strategy", "reduce", "parameters", "gradients", "states", "offload_to",
+                "update_on", "reshard_after_forward"});
     if (!table.contains("name")) fail(prefix + "name", "missing", "say which units are meant, for example \"*\"");
     const std::string pattern = text(table, prefix, "name");
     const auto chosen = matching(pattern, names_);
@@ -217,6 +217,12 @@ class Reader {
                                     {"states", &unit.states},
                                     {"update_on", &unit.update_on}})
       if (table.contains(key)) *tier = tier_of(text(table, prefix, key), where + key);
+    if (table.contains("offload_to")) {
+      unit.offload_to = tier_of(text(table, prefix, "offload_to"), where + "offload_to");
+      if (unit.offload_to == Tier::device)
+        fail(prefix + "offload_to", "found 'device'",
+             "what leaves the device rests on \"host\" or \"nvme\"; activations = \"keep\" leaves it there");
+    }
     if (table.contains("sites")) read_sites(table, prefix, where, unit);
     if (table.contains("strategy")) unit.strategy = strategy_of(text(table, prefix, "strategy"), where + "strategy");
     if (table.contains("reduce")) {
@@ -299,6 +305,7 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
                                     {"states", units[first].states},
                                     {"update_on", units[first].update_on}})
       if (tier != Tier::device) out << key << " = \"" << name(tier) << "\"\n";
+    if (units[first].offload_to != Tier::host) out << "offload_to = \"" << name(units[first].offload_to) << "\"\n";
     if (units[first].reduce_once) out << "reduce = \"once\"\n";
     if (!units[first].sites.empty()) {
       std::string sites;

@@ -171,6 +171,7 @@ class Search {
       choice.strategy = strategy;
       choice.parameters = tiers.parameters, choice.gradients = tiers.gradients, choice.states = tiers.states;
       choice.update_on = input_.update_on.value_or(Tier::device);
+      choice.offload_to = input_.offload_to.value_or(Tier::host);
       if (may_save_less(unit) && saving_blocks > 0) {
         --saving_blocks;
         choice.activations = saving.activations;
@@ -241,6 +242,29 @@ class Search {
     return evaluate(std::move(plan));
   }
 
+  /// The same plan with the activations of the fewest units on the disk, of the first, which need them last; nothing
+  /// where that is not enough.
+  std::optional<Evaluated> on_to_the_disk(const Candidate& from) {
+    std::vector<size_t> leaving;
+    for (size_t u = 0; u < from.plan.units.size(); ++u)
+      if (offloaded_bytes(model_, from.plan, static_cast<int>(u)) > 0) leaving.push_back(u);
+    const auto with = [&](size_t count) {
+      Plan plan = from.plan;
+      for (size_t i = 0; i < count; ++i) plan.units[leaving[i]].offload_to = Tier::nvme;
+      return evaluate(std::move(plan));
+    };
+    if (leaving.empty()) return std::nullopt;
+    Evaluated found = with(leaving.size());
+    if (!found.candidate.fits) return std::nullopt;
+    for (size_t fits = leaving.size(), over = 0; fits - over > 1;) {
+      const size_t middle = (fits + over) / 2;
+      Evaluated tried = with(middle);
+      (tried.candidate.fits ? fits : over) = middle;
+      if (tried.candidate.fits) found = std::move(tried);
+    }
+    return found;
+  }
+
   static std::optional<Tier> PlannerInput::*by_hand_of(Tier UnitPlan::*part) {
     return part == &UnitPlan::gradients    ? &PlannerInput::gradients
            : part == &UnitPlan::parameters ? &PlannerInput::parameters
@@ -250,6 +274,9 @@ class Search {
   bool consider(Evaluated e) {
     if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0)
       if (Evaluated less = less_on_the_host(e.candidate); less.candidate.fits) e = std::move(less);
+    if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0 && input_.nvme &&
+        !input_.offload_to)
+      if (std::optional<Evaluated> onward = on_to_the_disk(e.candidate)) e = std::move(*onward);
     const bool better = e.candidate.fits && (!best_ || e.candidate.seconds < best_->candidate.seconds * (1 - 1e-9));
     const auto excess = [this](const Evaluated& x) {
       return std::pair(std::max<int64_t>(0, over_device(x.candidate)) + std::max<int64_t>(0, over_host(x.candidate)),
@@ -344,6 +371,20 @@ class Search {
       }
   }
 
+  /// As many units' activations as the host has room for rest there and not on the disk, the last units' first: they
+  /// have the least time.
+  void activations_to_the_host() {
+    if (input_.offload_to) return;
+    const auto& units = best_->candidate.plan.units;
+    const auto away =
+        std::count_if(units.begin(), units.end(), [](const UnitPlan& u) { return u.offload_to == Tier::nvme; });
+    if (away > 0)
+      most(static_cast<int>(away), [](Plan& plan, int n) {
+        for (size_t u = plan.units.size(); u-- > 0 && n > 0;)
+          if (plan.units[u].offload_to == Tier::nvme) plan.units[u].offload_to = Tier::host, --n;
+      });
+  }
+
   /// Spends the memory that the best plan leaves.
   void spend() {
     if (!input_.recompute_units && !input_.activations) {
@@ -364,6 +405,7 @@ class Search {
     do {  // again as long as it helps: what leaves the host makes room for what is on the disk
       before = best_->candidate.seconds;
       bring_back();
+      activations_to_the_host();
     } while (best_->candidate.seconds < before);
     if (!input_.strategy && mesh_.shard_size() > 1) {
       int released = 0;
@@ -485,7 +527,7 @@ PlannerInput agreed(PlannerInput input) {
 
 bool set_by_hand(const PlannerInput& input) {
   return input.prefetch || input.recompute_units || input.strategy || input.activations || input.parameters ||
-         input.gradients || input.states_tier || input.update || input.update_on;
+         input.gradients || input.states_tier || input.offload_to || input.update || input.update_on;
 }
 
 /// An update on the host by hand has its buffers there, unless they too are placed by hand.
@@ -510,7 +552,7 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
                            double seconds) {
   input.prefetch.reset(), input.recompute_units.reset(), input.strategy.reset(), input.activations.reset();
   input.boundary.reset();
-  input.parameters.reset(), input.gradients.reset(), input.states_tier.reset();
+  input.parameters.reset(), input.gradients.reset(), input.states_tier.reset(), input.offload_to.reset();
   input.update.reset(), input.update_on.reset();
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};

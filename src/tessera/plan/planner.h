@@ -41,6 +41,7 @@ struct PlannerInput {
   std::optional<Policy> activations;         ///< set by hand: keep, or how blocks save less
   std::optional<Policy> boundary;            ///< set by hand: what recomputed blocks do with their inputs
   std::optional<Tier> parameters, gradients, states_tier;  ///< set by hand
+  std::optional<Tier> offload_to;                          ///< set by hand: of activations that leave the device
   int experts = 1;                                         ///< see Plan
   Tier idle = Tier::device;                                ///< likewise
   StateFormat states = {};

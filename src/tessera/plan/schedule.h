@@ -4,6 +4,7 @@
 //
 //   Schedule step = compile_train(spec, plan, rank);
 //   for (const Instruction& in : step.list) std::cout << to_json(in, step_number) << "\n";
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -76,7 +77,7 @@ struct Instruction {
   int64_t frozen = 0;    ///< of the bytes gathered: of what is not trained
   std::string group;     ///< communicator of its first collective; empty for none
   int64_t slot = -1;     ///< arena offset in bytes of the unit's parameters (gather..release, update, gather_outer), or
-                         ///< of what moves
+                         ///< of what moves; of activations between host and disk their offset on the disk
   int64_t grad = -1;     ///< arena offset of the gradient slot (backward, idle, reduce), of the gradient shard (update)
   int64_t scratch = -1;  ///< arena offset of the reduction's receive buffer (reduce, and reduce_outer where there are
                          ///< pieces), of the parameter shard (gather),
@@ -96,6 +97,7 @@ struct Schedule {
   std::vector<Instruction> list;
   int64_t arena = 0;
   int64_t host_arena = 0;  ///< bytes of host memory for what is stashed
+  int64_t disk_arena = 0;  ///< bytes of the disk for activations
   int micros = 1;          ///< micro-batches compiled in
 };
 
@@ -142,6 +144,7 @@ struct RunSchedules {
   /// The most that any of them needs, of the device and of the host. `samples`: the run has some.
   int64_t arena(bool samples) const;
   int64_t host_arena(bool samples) const;
+  int64_t disk_arena() const { return std::max(train.disk_arena, first.disk_arena); }
 };
 /// All schedules of a rank; `passes` in a row make a sampler's step.
 RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes);

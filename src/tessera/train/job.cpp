@@ -289,6 +289,7 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
   request.planner.parameters = recipe.plan.parameters;
   request.planner.gradients = recipe.plan.gradients;
   request.planner.states_tier = recipe.plan.states_tier;
+  request.planner.offload_to = recipe.plan.offload_to;
   request.machine.update_bytes = 4 + 2 * plan::bytes_per_parameter(recipe.plan.states);
   request.planner.experts = static_cast<int>(job.experts.size());
   request.planner.idle = recipe.plan.idle.value_or(plan::Tier::device);

@@ -34,6 +34,7 @@ Json tier_json(const plan::MemoryParts& parts) {
   return {{"parameters", parts.parameters},
           {"gradients", parts.gradients},
           {"states", parts.states},
+          {"activations", parts.activations},
           {"buffers", parts.slots}};
 }
 
@@ -42,7 +43,7 @@ std::string tier_text(const plan::MemoryParts& parts) {
   for (const auto& [name, bytes] : {std::pair("parameters", parts.parameters),
                                     {"gradients", parts.gradients},
                                     {"states", parts.states},
-                                    {"activations and buffers", parts.slots}})
+                                    {"activations and buffers", parts.slots + parts.activations}})
     if (bytes > 0) text += (text.empty() ? "" : ", ") + std::string(name) + " " + format_bytes(bytes);
   return text.empty() ? "nothing" : text;
 }

@@ -251,6 +251,7 @@ void fill(Recipe& r) {
   if (!read.text("plan.host_budget").empty())
     r.plan.host_budget = parse_bytes(read.text("plan.host_budget"), "plan.host_budget");
   r.plan.nvme = read.text("plan.nvme");
+  r.plan.nvme_checksum = read.text("plan.nvme_checksum") == "true";
   if (const std::string& text = read.text("plan.activations"); text == "recompute_offload")
     r.plan.activations = plan::Policy::recompute, r.plan.boundary = plan::Policy::offload;
   else if (text != "auto")
@@ -258,6 +259,7 @@ void fill(Recipe& r) {
   for (const auto& [key, tier] : {std::pair("plan.parameters", &r.plan.parameters),
                                   {"plan.gradients", &r.plan.gradients},
                                   {"plan.states", &r.plan.states_tier},
+                                  {"plan.offload_to", &r.plan.offload_to},
                                   {"plan.idle", &r.plan.idle}})
     if (read.text(key) != "auto") *tier = plan::tier_of(read.text(key), std::string("recipe: ") + key);
   const std::string& masters = read.text("plan.masters");

@@ -10,6 +10,7 @@
 #include "tessera/base/mesh.h"
 #include "tessera/base/options.h"
 #include "tessera/data/clips.h"
+#include "tessera/engine/disk.h"
 #include "tessera/optim/lr_schedule.h"
 #include "tessera/plan/plan.h"
 
@@ -83,12 +84,15 @@ struct Recipe {
     int recompute_every = 0;              ///< one block in so many recomputes; 0: as `recompute` says
     std::optional<plan::Strategy> strategy;
     std::optional<plan::PipelineSchedule> pipeline;
-    std::optional<int> chunks;                          ///< stages a rank has when interleaved
-    int64_t host_budget = -1;                           ///< bytes of the node; -1: by the profile
-    std::string nvme;                                   ///< folder of what rests on disk; empty: nothing does
+    std::optional<int> chunks;  ///< stages a rank has when interleaved
+    int64_t host_budget = -1;   ///< bytes of the node; -1: by the profile
+    std::string nvme;           ///< folder of what rests on disk; empty: nothing does
+    bool nvme_checksum = false;
+    engine::DiskPlace disk() const { return {nvme, nvme_checksum}; }
     std::optional<plan::Policy> activations, boundary;  ///< boundary: of recompute_offload
     std::optional<plan::Tier> parameters, gradients, states_tier;
-    std::optional<plan::Tier> idle;  ///< of an expert that has no turn
+    std::optional<plan::Tier> offload_to;  ///< of activations
+    std::optional<plan::Tier> idle;        ///< of an expert that has no turn
     plan::StateFormat states;
     plan::ParamType param_dtype = plan::ParamType::fp32, compute = plan::ParamType::fp32,
                     reduce = plan::ParamType::fp32;

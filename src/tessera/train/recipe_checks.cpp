@@ -127,6 +127,8 @@ const std::vector<Condition>& conditions() {
        "sample.guidance = 1 takes one pass, without it"},
       {"train.micro_batch", searches, "plan.file decides"},
       {"plan.recompute", searches, "plan.file decides"},
+      {"plan.offload_to", searches, "plan.file decides"},
+      {"plan.nvme_checksum", [](const Recipe& r) { return !r.plan.nvme.empty(); }, "plan.nvme names no disk"},
       {"plan.prefetch", searches, "plan.file decides"},
       {"plan.update", searches, "plan.file decides"},
       {"plan.update_on", searches, "plan.file decides"},

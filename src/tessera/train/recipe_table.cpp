@@ -172,6 +172,8 @@ const OptionTable& recipe_table() {
        "host memory that the ranks of a node may take together for what leaves the devices; empty: nine tenths of the "
        "profile's node, and nothing where the profile is cpu"},
       {"plan.nvme", Kind::text, "", "a folder on the disk that may hold what leaves the devices; empty: none"},
+      {"plan.nvme_checksum", Kind::choice, "false",
+       "compare a CRC-32C of what is read from there with that of what was written", "true|false"},
       {"plan.recompute", Kind::text, "auto",
        "blocks that recompute: auto, none, all, a number, or \"every 4\", one block in four"},
       {"plan.strategy", Kind::text, "auto",
@@ -185,6 +187,10 @@ const OptionTable& recipe_table() {
       {"plan.parameters", Kind::choice, "auto", "where parameter shards rest", "auto|device|host|nvme"},
       {"plan.gradients", Kind::choice, "auto", "where reduced gradients rest", "auto|device|host|nvme"},
       {"plan.states", Kind::choice, "auto", "where the optimiser's states rest", "auto|device|host|nvme"},
+      {"plan.offload_to", Kind::choice, "auto",
+       "where activations rest that leave the device; auto: on the host, and on disk (plan.nvme) what it has no room "
+       "for",
+       "auto|host|nvme"},
       {"plan.idle", Kind::choice, "auto",
        "where an expert that has no turn rests what the active one has on the device; auto: there while it fits",
        "auto|device|host|nvme"},

@@ -165,7 +165,7 @@ int sample(Recipe recipe, const SampleOptions& options) {
   std::vector<std::string> prefixes;
   for (const auto& unit : job.model->units()) prefixes.push_back(unit->prefix());
   engine::Store store(planned.spec, prefixes, planned.plan(), place.rank, at::kCPU, /*trainable=*/false,
-                      recipe.plan.nvme);
+                      recipe.plan.disk());
   store.set_arena(schedule.arena);
   std::optional<GateRouter> router;
   if (job.experts.gated) router.emplace(recipe, job.experts.size(), job.model->context_dim());

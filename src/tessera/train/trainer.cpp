@@ -201,13 +201,13 @@ class Trainer {
     std::vector<std::string> prefixes;
     for (const auto& unit : job_.model->units()) prefixes.push_back(unit->prefix());
     store_ = std::make_unique<engine::Store>(planned().spec, prefixes, planned().plan(), rank_, at::kCPU,
-                                             /*trainable=*/true, recipe_.plan.nvme);
+                                             /*trainable=*/true, recipe_.plan.disk());
     adamw_ = std::make_unique<optim::AdamW>(adamw_options(recipe_));
     store_->make_states(*adamw_);
     engine::ExecutorOptions options;
     options.poison = std::getenv("TESSERA_POISON") != nullptr;
     trace_ = flags.trace;
-    options.local_ranks = place_.local_world;
+    options.local_ranks = place_.local_world, options.nvme = recipe_.plan.disk();
     if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
     running_ = planned().plan();  // the executor reads it from here on
     executor_ = std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, running_, rank_, options);

@@ -1,5 +1,6 @@
 // Activations on the host tier: copied there behind the forward, freed on the device one visit later, when the copy is
-// done, and brought back ahead of the backward. What is compressed goes into fewer bits before that, at once.
+// done, and brought back ahead of the backward. On the disk's tier they go on through a buffer on the host, and are
+// read one visit ahead of their way to the device. What is compressed goes into fewer bits before all that, at once.
 #include <utility>
 
 #include "tessera/plan/compile/compiler.h"
@@ -41,6 +42,16 @@ void Compiler::stash(const Visit& visit, int forward) {
   Away& away = away_[{visit.unit, visit.micro}];
   away.bytes = bytes, away.host = in.host;
   away.stash = add(std::move(in));
+  if (plan_.units[visit.unit].offload_to == Tier::nvme) {
+    Instruction write = make(Op::stash, Lane::disk, visit.unit, visit.micro);
+    write.part = Part::activations;
+    write.bytes = bytes;
+    write.host = away.host;
+    write.wait = {away.stash};
+    write.slot = away.disk = disk_.take(round_up(bytes, kPage), write.wait);
+    away.write = add(std::move(write));
+    pass_through(std::exchange(away.host, -1), away.write);
+  }
   undropped_.emplace_back(visit.unit, visit.micro);
   if (plan_.prefetch == 0) drop_all();
 }
@@ -59,17 +70,34 @@ void Compiler::drop_all() {
   for (const auto& [unit, micro] : std::exchange(undropped_, {})) drop(unit, micro);
 }
 
+/// Reads what the visit's backward needs from the disk into host memory, when it has gone there.
+void Compiler::read_back(const Visit& visit) {
+  const auto found = away_.find({visit.unit, visit.micro});
+  if (found == away_.end() || found->second.write < 0 || found->second.read >= 0) return;
+  Away& away = found->second;
+  if (!away.dropped) drop_all();
+  Instruction in = make(Op::fetch, Lane::disk, visit.unit, visit.micro);
+  in.part = Part::activations;
+  in.bytes = away.bytes;
+  in.slot = away.disk;
+  in.wait = {away.write};
+  in.host = away.host = host_.take(round_up(away.bytes, kPage), in.wait);
+  away.read = add(std::move(in));
+  disk_.give(away.disk, away.read);
+}
+
 /// Brings back what the visit's backward needs, once, when it has left.
 void Compiler::fetch(const Visit& visit) {
   const auto found = away_.find({visit.unit, visit.micro});
   if (found == away_.end() || found->second.fetch >= 0) return;
   Away& away = found->second;
+  read_back(visit);
   if (!away.dropped) drop_all();
   Instruction in = make(Op::fetch, Lane::h2d, visit.unit, visit.micro);
   in.part = Part::activations;
   in.bytes = away.bytes;
   in.host = away.host;
-  in.wait = {away.stash};
+  in.wait = {away.read >= 0 ? away.read : away.stash};
   away.fetch = add(std::move(in));
   host_.give(away.host, away.fetch);
 }

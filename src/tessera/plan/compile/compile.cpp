@@ -92,8 +92,10 @@ int Compiler::add(Instruction in) {
 }
 
 Schedule Compiler::done() {
+  end_passing(0);
   schedule_.arena = arena_.size();
   schedule_.host_arena = host_.size();
+  schedule_.disk_arena = disk_.size();
   return std::move(schedule_);
 }
 

@@ -46,9 +46,9 @@ class Compiler {
     int last;
   };
   using Flight = std::vector<Use>;  // what one reduction or update still uses
-  struct Away {                     // activations of one unit and micro-batch on their way to the host and back
-    int64_t bytes = 0, host = -1;
-    int stash = -1, fetch = -1;
+  struct Away {  // activations of one unit and micro-batch on their way to the host, or on to the disk, and back
+    int64_t bytes = 0, host = -1, disk = -1;
+    int stash = -1, write = -1, read = -1, fetch = -1;
     bool dropped = false;
   };
 
@@ -91,12 +91,13 @@ class Compiler {
   void drop_sent(Lane lane);
   void hand_out_results();
 
-  // activations.cpp: the host tier of what forwards save, and its lossy forms
+  // activations.cpp: the tiers of what forwards save, and its lossy forms
   int compress(const Visit& visit, int forward);
   void expand(const Visit& visit);
   void stash(const Visit& visit, int forward);
   void drop(int unit, int micro);
   void drop_all();
+  void read_back(const Visit& visit);
   void fetch(const Visit& visit);
 
   // tiers.cpp: buffers that rest on the host or on disk
@@ -104,6 +105,8 @@ class Compiler {
   int64_t bytes(int unit, Part part) const;
   int bring(Part part, int unit, int micro, int64_t at, std::vector<int> wait);
   int send(Part part, int unit, int micro, int64_t at, std::vector<int> wait);
+  void pass_through(int64_t host, int last);
+  void end_passing(size_t bound);
 
   // gradients.cpp: slots, reductions and norm
   std::optional<int> backward(const Visit& visit);
@@ -146,7 +149,8 @@ class Compiler {
   std::deque<Flight> update_flights_;            // likewise of updates in backward: no reduction waits for them
   std::map<int, int64_t> whole_gradients_;       // by unit: the slot that gathers gradients until they are reduced once
   std::vector<int> last_reduce_, last_backward_;  // of the reduce lane, of the compute lane: the norm waits for both
-  Arena arena_, host_;
+  std::deque<Use> passing_;                       // host memory between device and disk, oldest first
+  Arena arena_, host_, disk_;
   Schedule schedule_;
   std::map<std::pair<bool, std::pair<int, int>>, int> received_;  // by direction, (unit, micro): what it waits for
   std::map<Lane, int> sent_;  // the last message of a lane, while its memory is not free

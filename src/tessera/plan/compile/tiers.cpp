@@ -42,7 +42,7 @@ int Compiler::bring(Part part, int unit, int micro, int64_t at, std::vector<int>
   if (const auto it = written_.find({unit, part}); it != written_.end()) in.wait.push_back(it->second);
   const int64_t host = in.host;
   const int last = add(std::move(in));
-  if (host >= 0) host_.give(host, last);
+  if (host >= 0) pass_through(host, last);
   return last;
 }
 
@@ -63,9 +63,20 @@ int Compiler::send(Part part, int unit, int micro, int64_t at, std::vector<int> 
   write.wait = {last};
   const int64_t host = write.host;
   const int done = add(std::move(write));
-  host_.give(host, done);
+  pass_through(host, done);
   written_[{unit, part}] = done;
   return last;
+}
+
+/// Host memory on the way between device and disk is free when `last` is done. It is taken again one transfer later,
+/// so that one lane fills a buffer while the other empties the one before.
+void Compiler::pass_through(int64_t host, int last) {
+  passing_.push_back({host, last});
+  end_passing(plan_.prefetch == 0 ? 0 : 1);
+}
+
+void Compiler::end_passing(size_t bound) {
+  for (; passing_.size() > bound; passing_.pop_front()) host_.give(passing_.front().at, passing_.front().last);
 }
 
 }  // namespace tessera::plan

@@ -28,9 +28,11 @@ void Compiler::walk(const std::vector<Visit>& visits) {
     if (visits[v].weights) needs_gather[v] = false;
     if (!visits[v].weights && stays(visits, v)) needs_gather[next_visit(visits, v)] = false;
   }
-  int issued = 0;
+  int issued = 0, read = 0;
   for (int v = 0; v < count; ++v) {
     take_up(visits, v);
+    for (; read < count && read <= v + plan_.prefetch + 1; ++read)  // the hop before the one to the device
+      if (!visits[read].forward) read_back(visits[read]);
     for (; issued < count && issued <= v + plan_.prefetch; ++issued) {
       if (needs_gather[issued]) gather(visits[issued].unit, visits[issued].micro);
       if (!visits[issued].forward) fetch(visits[issued]);
@@ -45,7 +47,9 @@ void Compiler::walk(const std::vector<Visit>& visits) {
   land(update_flights_, 0);
   land(0);
   for (const Lane lane : {Lane::send_next, Lane::send_prev}) drop_sent(lane);
-  check_internal(arena_.empty() && host_.empty(), "plan.compile", "a slot is still taken at the end of the schedule");
+  end_passing(0);
+  check_internal(arena_.empty() && host_.empty() && disk_.empty(), "plan.compile",
+                 "a slot is still taken at the end of the schedule");
 }
 
 void Compiler::gather(int unit, int micro) {

@@ -1,8 +1,8 @@
 #pragma once
-// What a forward saved for its backward, on the way into fewer bits, to the host and back: nothing leaves before it is
-// made, is used while it is away, or comes back twice. Follows one pass. Internal to the rules.
+// What a forward saved for its backward, on the way into fewer bits, to the host, on to the disk, and back: nothing
+// leaves before it is made, is used while it is away, or comes back twice. Follows one pass. Internal to the rules.
 //
-//   SavedRules saved(book, order, host);
+//   SavedRules saved(book, order, host, disk);
 //   saved.stash(k, work);               // as the lines come; `work` is the unit's micro-batch
 //   saved.is_back(backward, work);
 #include "tessera/plan/rules/arena_rules.h"
@@ -14,12 +14,13 @@ namespace tessera::plan {
 /// What happened to one micro-batch of one unit: lines, -1 for not yet.
 struct Work {
   int forward = -1, recompute = -1, backward = -1, gradient = -1, reduce = -1;
-  int compress = -1, stash = -1, drop = -1, fetch = -1, expand = -1;
+  int compress = -1, stash = -1, write = -1, drop = -1, read = -1, fetch = -1, expand = -1;
 };
 
 class SavedRules {
  public:
-  SavedRules(Book& book, const Order& order, ArenaRules& host) : book_(book), order_(order), host_(host) {}
+  SavedRules(Book& book, const Order& order, ArenaRules& host, ArenaRules& disk)
+      : book_(book), order_(order), host_(host), disk_(disk) {}
 
   void compress(int k, Work& work) {
     if (work.forward < 0)
@@ -45,6 +46,7 @@ class SavedRules {
   }
 
   void stash(int k, Work& work) {
+    if (book_.in(k).lane == Lane::disk) return write(k, work);
     if (work.forward < 0)
       book_.complain(k, "order", "has nothing to copy: the forward of this micro-batch must come before it");
     else
@@ -65,16 +67,14 @@ class SavedRules {
   }
 
   void fetch(int k, Work& work) {
+    if (book_.in(k).lane == Lane::disk) return read(k, work);
     if (work.drop < 0) book_.complain(k, "order", "brings back what is still there; put a stash and a drop before it");
-    if (work.stash >= 0) {
-      after(k, work.stash, "the copy may not be done");
-      same_bytes(k, work.stash);
-      if (book_.in(k).host != book_.in(work.stash).host)
-        book_.complain(k, "residency",
-                       "reads host memory at " + slot_text(book_.in(k).host) + ", but " + book_.at(work.stash) +
-                           " wrote " + slot_text(book_.in(work.stash).host));
-      host_.give(work.stash, book_.in(work.stash).host, k);
-    }
+    if (work.write >= 0 && work.read < 0)
+      book_.complain(
+          k, "residency",
+          "needs what " + book_.at(work.write) + " has sent on to the disk; put a fetch from there before it");
+    else
+      leave_host(k, work.read >= 0 ? work.read : work.stash, "the copy may not be done");
     only_once(book_, k, work.fetch);
   }
 
@@ -89,6 +89,42 @@ class SavedRules {
   }
 
  private:
+  void write(int k, Work& work) {
+    if (work.stash < 0)
+      book_.complain(k, "order", "writes what no stash has brought to the host; put the stash before it");
+    leave_host(k, work.stash, "the copy may not be there");
+    disk_.take(k, book_.in(k).slot, book_.in(k).bytes, "place on the disk");
+    only_once(book_, k, work.write);
+  }
+
+  void read(int k, Work& work) {
+    if (work.write < 0) {
+      book_.complain(k, "order", "reads what nothing has written to the disk; put the stash to it before");
+    } else {
+      after(k, work.write, "it may not be written yet");
+      same_bytes(k, work.write);
+      if (book_.in(k).slot != book_.in(work.write).slot)
+        book_.complain(k, "residency",
+                       "reads the disk at " + slot_text(book_.in(k).slot) + ", but " + book_.at(work.write) +
+                           " wrote " + slot_text(book_.in(work.write).slot));
+      disk_.give(work.write, book_.in(work.write).slot, k);
+    }
+    host_.take(k, book_.in(k).host, book_.in(k).bytes, "host memory");
+    only_once(book_, k, work.read);
+  }
+
+  /// Line `k` moves on what `filler` (-1: nothing did) has put into host memory.
+  void leave_host(int k, int filler, const char* otherwise) {
+    if (filler < 0) return;
+    after(k, filler, otherwise);
+    same_bytes(k, filler);
+    if (book_.in(k).host != book_.in(filler).host)
+      book_.complain(k, "residency",
+                     "reads host memory at " + slot_text(book_.in(k).host) + ", but " + book_.at(filler) + " wrote " +
+                         slot_text(book_.in(filler).host));
+    host_.give(filler, book_.in(filler).host, k);
+  }
+
   void has_come(int k, const Work& work) {
     if (work.fetch >= 0)
       after(k, work.fetch, "its activations may not be back");
@@ -107,7 +143,7 @@ class SavedRules {
 
   Book& book_;
   const Order& order_;
-  ArenaRules& host_;
+  ArenaRules &host_, &disk_;
 };
 
 }  // namespace tessera::plan

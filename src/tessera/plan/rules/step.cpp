@@ -33,9 +33,10 @@ class StepRules {
         order_(book, pass),
         arena_(book, order_),
         host_(book, order_),
+        disk_(book, order_),
         tiers_(book, order_, arena_, host_),
         pieces_(book, order_, sizes, tiers_),
-        saved_(book, order_, host_),
+        saved_(book, order_, host_, disk_),
         residency_(book, pass, order_, arena_, sizes),
         messages_(book, pass, order_),
         outer_(book.units().size(), -1),
@@ -471,7 +472,7 @@ class StepRules {
   const Recomputed& recomputed_;
   Pending& pending_;
   const Order order_;
-  ArenaRules arena_, host_;
+  ArenaRules arena_, host_, disk_;
   TierRules tiers_;
   PieceRules pieces_;
   SavedRules saved_;
