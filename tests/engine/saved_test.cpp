@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/check.h"
 #include "tessera/engine/meter.h"
+#include "tessera/ops/ops.h"
 #include "tessera/torch_headers.h"
 
 namespace tessera::engine {
@@ -54,6 +56,97 @@ TEST(SavedStorages, AGraphGivesTheSameGradientsAfterItsMemoryWasGoneAndCameBack)
   }
   found.clear();
   EXPECT_TRUE(at::equal(torch::autograd::grad({y}, {x})[0], expected));
+}
+
+/// A chain of what can be made again: a norm, a sum of it, a norm of the sum; each is read by products.
+struct Chain {
+  at::Tensor x = at::randn({64, 32}).requires_grad_(), addend = at::randn({64, 32}).requires_grad_();
+  at::Tensor shift = at::randn({1, 32}), scale = at::randn({1, 32}), rows = at::zeros({64}, at::kInt);
+
+  at::Tensor build(int readers = 3) const {
+    const auto norm = [&](const at::Tensor& t) { return ops::modulated_norm(t, shift, scale, rows, 1e-6); };
+    const at::Tensor y = norm(x);
+    at::Tensor branch = y * y;
+    for (int i = 1; i < readers; ++i) branch = branch + (y * branch).sum() * addend;
+    const at::Tensor sum = ops::sum(y, addend), z = norm(sum);
+    return (z * branch).sum() + sum.sin().sum() + z.exp().mean();
+  }
+  std::vector<at::Tensor> gradients(const at::Tensor& of) const { return torch::autograd::grad({of}, {x, addend}); }
+};
+
+TEST(LeanGraph, GivesTheBitsOfTheGraphThatHoldsEverything) {
+  const Chain chain;
+  for (const int readers : {1, 3, 5}) {
+    const auto expected = chain.gradients(chain.build(readers));
+    at::Tensor y;
+    {
+      SavedStorages saved({chain.x, chain.shift, chain.scale, chain.rows}, /*lean=*/true);
+      y = chain.build(readers);
+    }
+    const auto found = chain.gradients(y);
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << readers << ", " << i;
+  }
+}
+
+TEST(LeanGraph, HoldsWhatValuesAreMadeFromUnderTheirSiteAndNotTheValues) {
+  const at::Tensor x = at::randn({64, 32}).requires_grad_(), shift = at::randn({1, 32}), scale = at::randn({1, 32});
+  const at::Tensor rows = at::zeros({64}, at::kInt);
+  at::Tensor out;
+  std::vector<SavedStorage> found;
+  SavedStorages saved({x, shift, scale, rows}, /*lean=*/true);
+  SavedStorages::at_site("product");
+  const at::Tensor addend = at::randn({64, 32}) * 2;  // of nobody else
+  SavedStorages::at_site("sum");
+  at::Tensor sum = ops::sum(x, addend);
+  SavedStorages::at_site("norm");
+  at::Tensor y = ops::modulated_norm(sum, shift, scale, rows, 1e-6);
+  SavedStorages::at_site("reader");
+  out = (y * y).sum();
+  std::map<std::string, int64_t> bytes;
+  for (const SavedStorage& s : saved.take({out}, {})) bytes[s.site] += s.bytes();
+  EXPECT_EQ(bytes, (std::map<std::string, int64_t>{{"norm", 64 * 2 * 4}, {"sum", 64 * 32 * 4}}))
+      << "the norm's statistics and the sum's addend";
+  EXPECT_EQ(saved.rebuilds()->values(), 2);
+}
+
+TEST(LeanGraph, AValueIsMadeOnceAndGoesWithItsLastReader) {
+  Meter::install();
+  int made = 0;
+  const at::Tensor from = at::randn({256}), result = from * 2;
+  const std::string site = "here";
+  std::vector<at::Tensor> stays;
+  std::vector<std::unique_ptr<ops::Rebuilds::Use>> uses;
+  {
+    ops::Rebuilds rebuilds([&](const at::Tensor& t, const std::string&) { stays.push_back(t); }, site);
+    rebuilds.offer(result, {from}, [&](const std::vector<at::Tensor>& x) { return ++made, x[0] * 2; });
+    EXPECT_TRUE(stays.empty()) << "nobody reads it yet";
+    EXPECT_EQ(rebuilds.use(from), nullptr);
+    for (int i = 0; i < 3; ++i) uses.push_back(rebuilds.use(i == 1 ? result.view({16, 16}) : result));
+    EXPECT_EQ(stays.size(), 1u);
+    EXPECT_EQ(rebuilds.moved(), 2 * 256 * 4);
+  }
+  const int64_t before = Meter::live();
+  EXPECT_TRUE(at::equal(uses[0]->take(), result));
+  EXPECT_EQ(Meter::live(), before + 1024) << "held for the others";
+  EXPECT_TRUE(at::equal(uses[1]->take(), result.view({16, 16})));
+  uses[2].reset();  // a node that never ran
+  EXPECT_EQ(Meter::live(), before);
+  EXPECT_EQ(made, 1);
+  EXPECT_THROW(uses[0]->take(), InternalError);
+}
+
+TEST(LeanGraph, WhatNobodyReadsIsNotMadeAndHoldsNothing) {
+  Meter::install();
+  const at::Tensor x = at::randn({64, 32}).requires_grad_(), shift = at::zeros({1, 32}),
+                   rows = at::zeros({64}, at::kInt);
+  const int64_t before = Meter::live();
+  {
+    SavedStorages saved({x, shift, rows}, /*lean=*/true);
+    const at::NoGradGuard no_grad;
+    ops::modulated_norm(ops::sum(x, at::ones({64, 32})), shift, shift, rows, 1e-6);
+    EXPECT_EQ(saved.rebuilds()->values(), 0);
+  }
+  EXPECT_EQ(Meter::live(), before);
 }
 
 }  // namespace

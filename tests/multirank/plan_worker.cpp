@@ -84,8 +84,9 @@ struct Case {
       for (const char* site : {"boundary", "self_attn", "cross_attn"}) {
         if (draw(random, 0, 2) || (!block && std::string_view(site) != "boundary")) continue;
         const plan::Policy of_site = policy(random);
-        if (of_site != plan::Policy::recompute || choice.activations == plan::Policy::recompute)
-          choice.sites[site] = of_site;
+        const bool of_unit =
+            of_site == plan::Policy::rebuild || (of_site == plan::Policy::recompute && choice.activations != of_site);
+        if (!of_unit) choice.sites[site] = of_site;
       }
       plan.units.push_back(choice);
     }
@@ -95,7 +96,7 @@ struct Case {
 
   bool lossy() const { return seed >= kLossySeeds; }
   plan::Policy policy(Random& random) const {
-    return static_cast<plan::Policy>(draw(random, 0, lossy() ? plan::kPolicies - 1 : 2));
+    return static_cast<plan::Policy>(draw(random, 0, lossy() ? plan::kPolicies - 1 : 3));
   }
 
   /// Drawn apart: what a seed chose before there was a choice of updates it still chooses.

@@ -105,6 +105,12 @@ std::vector<Operator> all_operators() {
                  [](const Tensors& x, const Tensors&, const Tensors& c) {
                    return ops::reference::gated_residual(x[0], x[1], column(x[2], 2), c[0]);
                  }});
+  all.push_back({"sum",
+                 {normal({90, 71}), normal({90, 71})},
+                 {},
+                 {},
+                 [](const Tensors& x, Sites&, const Tensors&) { return ops::sum(x[0], x[1]); },
+                 [](const Tensors& x, const Tensors&, const Tensors&) { return x[0] + x[1]; }});
   all.push_back({"gelu_tanh",
                  {normal({67, 71}) * 4},
                  {},

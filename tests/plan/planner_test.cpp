@@ -108,6 +108,56 @@ TEST(Planner, LeftOverMemoryKeepsAttentionFromRunningAgain) {
   EXPECT_LT(again, recomputed(choice.plan));
 }
 
+/// The same model, whose blocks need not hold two fifths of what their graphs save.
+ModelSpec lean_model() {
+  ModelSpec spec = model();
+  for (auto& unit : spec.units) {
+    Footprint& f = unit.cost;
+    f.lean = f;
+    f.lean->saved = f.saved * 3 / 5, f.lean->keep_peak -= f.saved - f.lean->saved;
+    f.lean->rebuilt = f.saved, f.lean->rebuilds = 5;
+  }
+  return spec;
+}
+
+int with_policy(const Plan& plan, Policy policy) {
+  return static_cast<int>(std::ranges::count(plan.units, policy, &UnitPlan::activations));
+}
+
+TEST(Planner, NormsAreMadeAgainBeforeAnythingIsComputedAgain) {
+  const ModelSpec spec = lean_model();
+  const Choice free = choose(spec, kTwo, input(0), machine());
+  EXPECT_EQ(with_policy(free.plan, Policy::keep), static_cast<int>(spec.units.size()));
+  PlannerInput all = input(0);
+  all.activations = Policy::rebuild;
+  const Choice lean = choose(spec, kTwo, all, machine());
+  EXPECT_EQ(with_policy(lean.plan, Policy::rebuild), 6);
+  EXPECT_LT(lean.memory.peak, free.memory.peak);
+  EXPECT_GT(lean.seconds, free.seconds) << "it is not free";
+  const Choice some = choose(spec, kTwo, input((free.memory.peak + lean.memory.peak) / 2), machine());
+  ASSERT_TRUE(some.fits) << some.advice;
+  EXPECT_GT(with_policy(some.plan, Policy::rebuild), 0);
+  EXPECT_LT(with_policy(some.plan, Policy::rebuild), 6) << "no more blocks than must";
+  EXPECT_EQ(recomputed(some.plan), 0);
+  EXPECT_NE(some.plan.summary().find("rebuild "), std::string::npos) << some.plan.summary();
+  const Choice less = choose(spec, kTwo, input(lean.memory.peak * 9 / 10), machine());
+  ASSERT_TRUE(less.fits) << less.advice;
+  EXPECT_GT(recomputed(less.plan), 0);
+  EXPECT_GT(with_policy(less.plan, Policy::rebuild), 0) << "the others save less rather than run again";
+  EXPECT_LT(less.seconds, choose(model(), kTwo, input(lean.memory.peak * 9 / 10), machine()).seconds);
+}
+
+TEST(Planner, NoneToRecomputeStillMayRebuild) {
+  const ModelSpec spec = lean_model();
+  const Choice free = choose(spec, kTwo, input(0), machine());
+  PlannerInput none = input(free.memory.peak - 1);
+  none.recompute_units = 0;
+  const Choice choice = choose(spec, kTwo, none, machine());
+  ASSERT_TRUE(choice.fits) << choice.advice;
+  EXPECT_EQ(recomputed(choice.plan), 0);
+  EXPECT_GT(with_policy(choice.plan, Policy::rebuild), 0);
+}
+
 TEST(Planner, AttentionThatIsSoonComputedAgainNeedNotBeKept) {
   Machine m = machine();
   m.work["block"].attention["cross"] = 1e9;  // few keys: bytes like the other's, and hardly any time

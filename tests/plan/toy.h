@@ -84,7 +84,7 @@ inline ModelSpec random_model(Random& random) {
 
 /// Any of them; those that are exact more often.
 inline Policy random_policy(Random& random) {
-  return static_cast<Policy>(draw(random, 0, 3) ? draw(random, 0, 2) : draw(random, 0, kPolicies - 1));
+  return static_cast<Policy>(draw(random, 0, 3) ? draw(random, 0, 3) : draw(random, 0, kPolicies - 1));
 }
 
 inline Plan random_plan(Random& random, const ModelSpec& spec, int most_ranks_an_axis = 4) {
@@ -103,7 +103,8 @@ inline Plan random_plan(Random& random, const ModelSpec& spec, int most_ranks_an
     for (const char* site : {"boundary", "attn", "cross", "norm"}) {
       if (draw(random, 0, 3)) continue;
       const Policy policy = random_policy(random);
-      if (policy != Policy::recompute || unit.activations == Policy::recompute) unit.sites[site] = policy;
+      const bool of_unit = policy == Policy::rebuild || (policy == Policy::recompute && unit.activations != policy);
+      if (!of_unit) unit.sites[site] = policy;
     }
   }
   return p;

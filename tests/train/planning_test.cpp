@@ -123,6 +123,19 @@ TEST_F(Planning, ALoraIn16BitsSavesHalfAndItsBaseTakesTheBytesOfItsForm) {
   EXPECT_LT(half.choice.memory.by_part.parameters, whole.choice.memory.by_part.parameters);
 }
 
+TEST_F(Planning, ABlockIn16BitsThatMakesNormsAndSumsAgainSavesFourteenTensorsInsteadOfTwentyThree) {
+  PlanRequest r = request("dp_shard=1", 1);
+  r.latent = {16, 4, 64, 64};  // so many tokens that nothing else counts
+  r.planner.compute = r.planner.param_dtype = plan::ParamType::bf16;
+  const plan::Footprint block = make_plan(r).spec.units[1].cost;
+  const double unit = static_cast<double>(block.out) / 2;  // [tokens, dim] of 16 bits: the input is fp32
+  const auto tensors = [&](const plan::GraphCost& graph) { return 2 + static_cast<double>(graph.saved) / unit; };
+  EXPECT_NEAR(tensors(block) - tensors(*block.lean), 9, 0.1);
+  EXPECT_LT(tensors(*block.lean), 0.65 * tensors(block));
+  EXPECT_EQ(block.lean->rebuilds, 8) << "three norms of tokens, three of queries and keys, two sums";
+  EXPECT_LT(block.lean->backward_peak + block.lean->saved, block.backward_peak + block.saved);
+}
+
 TEST_F(Planning, TheLargestFitsAndTheNextDoesNot) {
   PlanRequest r = request("dp_shard=2");
   r.planner.budget = make_plan_as_is(r).choice.memory.peak * 2;

@@ -113,6 +113,10 @@ Tensor ShardContext::gated_residual(std::string_view site, const Tensor& x, cons
   SavedStorages::at_site(site);
   return ops::gated_residual(x, y, gate, tokens_.rows, site != mode_.unneeded);
 }
+Tensor ShardContext::sum(std::string_view site, const Tensor& x, const Tensor& y) {
+  SavedStorages::at_site(site);
+  return ops::sum(x, y);
+}
 /// Under tensor parallelism queries are those of the place's tokens and this rank's heads, where their linear is cut.
 bool ShardContext::heads_are_shared(const Tensor& q) const {
   return tensor_parallel() && q.size(0) == mode_.parallel->place(tokens_.total()).count();

@@ -34,6 +34,7 @@ class ShardContext final : public net::Context {
   Tensor modulated_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
                         double eps) override;
   Tensor gated_residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor& gate) override;
+  Tensor sum(std::string_view site, const Tensor& x, const Tensor& y) override;
   Tensor self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                         int64_t heads) override;
   Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -347,7 +347,8 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.attention, .parallel = &parallel_});
   std::optional<SavedStorages> saved;
   const bool elsewhere = train && (plan.offloads() || plan.compresses());
-  if (graph && elsewhere) saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens));
+  if (graph && (plan.lean() || elsewhere))
+    saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), plan.lean());
   net::Flow out = run_forward(*units_[in.unit], ctx, micro.cond, graph, unit_run);
   if (elsewhere) sort_saved(unit_run, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
   saved.reset();
@@ -391,6 +392,7 @@ void Executor::recompute_unit(Run& run, const plan::Instruction& in) {
   ShardContext ctx(store_, in.unit, micro.batch.tokens,
                    {.unneeded = units_[in.unit]->output_site(), .known = &unit_run.attention, .parallel = &parallel_});
   unit_run.offloaded.clear();  // it is back, and the graph is to be its only holder
+  const SavedStorages lean(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), /*lean=*/true);
   run_forward(*units_[in.unit], ctx, micro.cond, true, unit_run);
   unit_run.attention.clear();
 }

@@ -1,9 +1,8 @@
 #include "tessera/engine/measure.h"
 
 #include "tessera/base/check.h"
+#include "tessera/engine/graph_cost.h"
 #include "tessera/engine/parallel/slice.h"
-#include "tessera/engine/unit_run.h"
-#include "tessera/ops/later.h"
 
 namespace tessera::engine {
 
@@ -13,29 +12,9 @@ Tensor to_meta(const Tensor& t) {
   return t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t;
 }
 
-int64_t bytes_of(const std::vector<Tensor>& tensors) {
-  int64_t sum = 0;
-  for (const Tensor& t : tensors)
-    if (t.defined()) sum += round_up(static_cast<int64_t>(t.storage().nbytes()), 64);
-  return sum;
-}
-
-/// Distinct storages only: conditioning is often several views of one tensor.
-int64_t distinct_bytes(const std::vector<Tensor>& tensors) {
-  std::vector<c10::StorageImpl*> seen;
-  int64_t sum = 0;
-  for (const Tensor& t : tensors) {
-    auto* storage = t.storage().unsafeGetStorageImpl();
-    if (std::find(seen.begin(), seen.end(), storage) != seen.end()) continue;
-    seen.push_back(storage);
-    sum += round_up(static_cast<int64_t>(t.storage().nbytes()), 64);
-  }
-  return sum;
-}
-
 /// Of what the tokens need beside the inputs.
 int64_t table_bytes(const net::Tokens& tokens) {
-  return bytes_of({tokens.rows, tokens.cos, tokens.sin, tokens.frames.rows});
+  return allocated_bytes({tokens.rows, tokens.cos, tokens.sin, tokens.frames.rows});
 }
 
 class Probe {
@@ -44,7 +23,7 @@ class Probe {
   Probe(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& whole, MeasureOptions options)
       : units_(units), options_(options), parallel_(options.mesh, options.mesh.world() - 1) {
     // Ranks that share tokens copy theirs out of the whole, which goes before the first unit runs.
-    if (parallel_.cuts_tokens()) loading_ = bytes_of(whole.inputs) + table_bytes(whole.tokens);
+    if (parallel_.cuts_tokens()) loading_ = allocated_bytes(whole.inputs) + table_bytes(whole.tokens);
     const net::Batch batch = slice(whole, parallel_);
     for (const Tensor& t : batch.inputs) inputs_.push_back(to_meta(t));
     tokens_ = batch.tokens;
@@ -58,7 +37,7 @@ class Probe {
     plan::ModelSpec spec;
     spec.name = std::move(name);
     spec.tables = table_bytes(tokens_);
-    spec.inputs = bytes_of(inputs_) + spec.tables;
+    spec.inputs = allocated_bytes(inputs_) + spec.tables;
     spec.loading = loading_;
     spec.samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
     spec.tokens = tokens_.count();
@@ -84,8 +63,8 @@ class Probe {
     }
     spec.prediction_row = stream[0].size(-1) * static_cast<int64_t>(stream[0].element_size());
     for (const Tensor& t : cond) spec.conditioning.push_back(round_up(static_cast<int64_t>(t.nbytes()), 64));
-    spec.loss_grad = spec.loss_peak = bytes_of(stream);
-    if (options_.train) spec.targets = bytes_of(stream);
+    spec.loss_grad = spec.loss_peak = allocated_bytes(stream);
+    if (options_.train) spec.targets = allocated_bytes(stream);
     spec.resident = 64 * static_cast<int64_t>(units_.size());  // anchors
     return spec;
   }
@@ -115,132 +94,53 @@ class Probe {
     store.bind(0, -1);
     ShardContext ctx(store, 0, tokens_, {.parallel = &parallel_});
 
+    net::Flow out;
     {  // without a graph
       UnitRun run{.in = leaves(stream, false)};
       const Parallel::Notes notes(parallel_, f.traffic);
       Meter::MetaCount count;
-      net::Flow out = run_forward(unit, ctx, cond, false, run);
+      out = run_forward(unit, ctx, cond, false, run);
       f.forward_peak = count.peak();
-      f.out = bytes_of(out.stream);
+      f.out = allocated_bytes(out.stream);
+      for (const Tensor& t : out.stream) f.compact_out += compact({"", t});
       f.cond = distinct_bytes(out.cond);
     }
     f.forward_flops = unit.forward_flops(tokens_);
     f.backward_flops = 2 * f.forward_flops;
-    net::Flow out;
-    {
-      UnitRun run{.in = leaves(stream, options_.train && want_input)};
-      const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
-      Meter::MetaCount count;
-      out = run_forward(unit, ctx, cond_leaves, options_.train, run);
-      f.keep_peak = count.peak();
-      f.saved = count.live() - f.out - f.cond;
-    }
-    if (options_.train) {  // a graph stands without its outputs, but for what it saved of them itself
-      UnitRun run{.in = leaves(stream, want_input)};
-      ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site(), .parallel = &parallel_});
-      Meter::MetaCount count;
-      run_forward(unit, again, leaves(cond, want_cond_), true, run);
-      f.recompute_peak = count.peak();
-      f.recompute_saved = count.live();
-    }
-    if (options_.train) {  // its conditioning stays as long as the micro-batch: a graph that goes frees none of it
-      UnitRun run{.in = leaves(stream, want_input)};
-      const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
-      std::vector<Tensor> cond_grad(cond.size());
-      ShardContext again(store, 0, tokens_, {.unneeded = unit.output_site(), .parallel = &parallel_});
-      store.bind_grad(0, -1, true);
-      Meter::MetaCount count;
-      const std::vector<Tensor> made = run_forward(unit, again, cond_leaves, true, run).cond;
-      std::vector<Tensor> out_grad, out_cond_grad;
-      for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
-      for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
-      const int64_t start = count.live();
-      count.reset_peak();
-      const Parallel::Notes notes(parallel_, f.backward_traffic);
-      const std::vector<Tensor> in_grad =
-          run_backward(run, std::move(out_grad), std::move(out_cond_grad), cond_leaves, cond_grad, store.anchor(0));
-      f.backward_peak = count.peak() - start;
-      f.grad_in = bytes_of(in_grad);
-      for (const Tensor& t : cond_grad) f.grad_cond.push_back(t.defined() ? bytes_of({t}) : 0);
-      store.finish_grad(0);
-    }
     if (options_.train) {
-      measure_deferred(unit, store, stream, cond, want_input, f);
-      measure_sites(unit, ctx, stream, cond, want_input, f);
-      measure_replays(unit, store, stream, cond, want_input, f);
+      const UnitProbe probe{
+          unit, store, tokens_, parallel_, stream, cond, want_input, want_cond_, &unit == units_.front().get()};
+      GraphMeasure full = measure_graph(probe, /*lean=*/false);
+      static_cast<plan::GraphCost&>(f) = std::move(full.cost);
+      f.lean = measure_graph(probe, /*lean=*/true).cost;
+      f.grad_in = full.grad_in, f.grad_cond = std::move(full.grad_cond);
+      f.backward_traffic = std::move(full.backward_traffic);
+      measure_recompute(probe, f);
+      measure_replays(probe, f);
     }
     stream = out.stream;
     if (!out.cond.empty()) cond = out.cond;
     return f;
   }
 
-  /// A backward that leaves gradients of weights for later: what it holds until they are taken up. The unit's input is
-  /// made anew here, to see whether it is held; the first unit's is there as long as the micro-batch.
-  void measure_deferred(const net::Unit& unit, Store& store, const std::vector<Tensor>& stream,
-                        const std::vector<Tensor>& cond, bool want_input, plan::Footprint& f) {
-    Meter::MetaCount count;
-    std::vector<Tensor> input = stream, cond_grad(cond.size());
-    if (&unit != units_.front().get())
-      for (Tensor& t : input) t = at::empty_strided(t.sizes(), t.strides(), t.options());
-    ops::Later later(store.trained_sites(0));
-    {
-      UnitRun run{.in = leaves(input, want_input)};
-      input.clear();
-      const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
-      ShardContext ctx(store, 0, tokens_, {.unneeded = unit.output_site(), .parallel = &parallel_});
-      std::vector<Tensor> out_grad, out_cond_grad, made;  // conditioning that it makes stays
-      {
-        net::Flow out = run_forward(unit, ctx, cond_leaves, true, run);
-        for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
-        for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
-        made = std::move(out.cond);
-      }
-      const int64_t start = count.live();
-      count.reset_peak();
-      const ops::Later::Scope scope(later);
-      run_backward(run, std::move(out_grad), std::move(out_cond_grad), cond_leaves, cond_grad, store.anchor(0));
-      f.deferred_peak = count.peak() - start;
-    }
-    cond_grad.clear();
-    f.deferred = count.live();
-    count.reset_peak();
-    store.bind_grad(0, -1, true);
-    later.run();
-    f.weight_grad_peak = count.peak() - f.deferred;
-    store.finish_grad(0);
-  }
-
-  /// What the graph saves at each site, and what that takes in fewer bits.
-  void measure_sites(const net::Unit& unit, ShardContext& ctx, const std::vector<Tensor>& stream,
-                     const std::vector<Tensor>& cond, bool want_input, plan::Footprint& f) {
-    UnitRun run{.in = leaves(stream, want_input)};
-    const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
-    SavedStorages saved(foreign_tensors(run.in, cond_leaves, tokens_));
-    const net::Flow out = run_forward(unit, ctx, cond_leaves, true, run);
-    for (const SavedStorage& storage : saved.take(out.stream, out.cond)) {
-      f.saved_by_site[storage.site] += storage.bytes();
-      f.compact_by_site[storage.site] += compact(storage);
-    }
-    for (const Tensor& t : out.stream) f.compact_out += compact({"", t});
-  }
-
-  static plan::Compact compact(const SavedStorage& saved) {
-    plan::Compact bytes;
-    for (const plan::Form form : {plan::Form::bf16, plan::Form::fp16, plan::Form::int8, plan::Form::fp8})
-      if (can_pack(saved, form))
-        bytes.forms[static_cast<size_t>(form) - 1] = {saved.bytes(), packed_bytes(saved, form)};
-    return bytes;
+  /// The forward again, with a graph: that stands without its outputs, but for what it saved of them itself.
+  void measure_recompute(const UnitProbe& p, plan::Footprint& f) {
+    UnitRun run{.in = leaves(p.stream, p.want_input)};
+    ShardContext ctx(p.store, 0, tokens_, {.unneeded = p.unit.output_site(), .parallel = &parallel_});
+    const Meter::MetaCount count;
+    build_graph(p, ctx, leaves(p.cond, want_cond_), /*lean=*/true, run);
+    f.recompute_peak = count.peak();
+    f.recompute_saved = count.live();
   }
 
   /// The unit's recompute with the attention of each choice of sites kept.
-  void measure_replays(const net::Unit& unit, Store& store, const std::vector<Tensor>& stream,
-                       const std::vector<Tensor>& cond, bool want_input, plan::Footprint& f) {
+  void measure_replays(const UnitProbe& p, plan::Footprint& f) {
     std::map<std::string, double> flops;  // of each attention site
     {
       const auto note = [&](std::string_view site, double cost) { flops[std::string(site)] = cost; };
-      ShardContext ctx(store, 0, tokens_, {.on_attention = note, .parallel = &parallel_});
-      UnitRun run{.in = leaves(stream, false)};
-      run_forward(unit, ctx, cond, false, run);
+      ShardContext ctx(p.store, 0, tokens_, {.on_attention = note, .parallel = &parallel_});
+      UnitRun run{.in = leaves(p.stream, false)};
+      run_forward(p.unit, ctx, p.cond, false, run);
     }
     std::vector<std::string> sites;
     for (const auto& [site, cost] : flops) sites.push_back(site);
@@ -248,8 +148,8 @@ class Probe {
     const unsigned most = 1u << sites.size();
     for (unsigned chosen = 1; chosen < most && !sites.empty(); ++chosen) {
       if (sites.size() > 3) chosen = most - 1;
-      UnitRun run{.in = leaves(stream, want_input)};
-      const std::vector<Tensor> cond_leaves = leaves(cond, want_cond_);
+      UnitRun run{.in = leaves(p.stream, p.want_input)};
+      const std::vector<Tensor> cond_leaves = leaves(p.cond, want_cond_);
       std::string key;
       plan::Footprint::Replay replay;
       replay.forward_flops = f.forward_flops;
@@ -260,20 +160,20 @@ class Probe {
         replay.forward_flops -= flops[sites[i]];
       }
       Meter::MetaCount count;
-      ShardContext first(store, 0, tokens_, {.keep = &run.attention, .parallel = &parallel_});
-      run_forward(unit, first, cond_leaves, false, run);
+      ShardContext first(p.store, 0, tokens_, {.keep = &run.attention, .parallel = &parallel_});
+      run_forward(p.unit, first, cond_leaves, false, run);
       replay.forward_peak = count.peak();
       for (const auto& [site, result] : run.attention) {
-        f.attention[site] = bytes_of({result.out, result.lse});
+        f.attention[site] = allocated_bytes({result.out, result.lse});
         f.compact_attention[site] = compact({site, result.out});
       }
       const int64_t kept = count.live();
       count.reset_peak();
-      ShardContext again(store, 0, tokens_,
-                         {.unneeded = unit.output_site(), .known = &run.attention, .parallel = &parallel_});
+      ShardContext again(p.store, 0, tokens_,
+                         {.unneeded = p.unit.output_site(), .known = &run.attention, .parallel = &parallel_});
       {
         const Parallel::Notes notes(parallel_, replay.traffic);
-        run_forward(unit, again, cond_leaves, true, run);
+        build_graph(p, again, cond_leaves, /*lean=*/true, run);
       }
       run.attention.clear();
       replay.recompute_peak = count.peak() - kept;

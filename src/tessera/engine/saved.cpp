@@ -12,16 +12,19 @@ thread_local SavedStorages* listing = nullptr;
 thread_local std::string current_site;
 }  // namespace
 
-/// Holds one saved tensor, as the node itself would, and lists it.
+/// Holds one saved tensor, as the node itself would, and lists it; or holds a use of what is made again.
 struct SavedHook final : torch::autograd::SavedVariableHooks {
   void call_pack_hook(const at::Tensor& tensor) override {
+    if (listing->rebuilds_) use_ = listing->rebuilds_->use(tensor);
+    if (use_) return;
     tensor_ = tensor;
-    listing->note(tensor);
+    listing->note(tensor, current_site);
   }
-  at::Tensor call_unpack_hook() override { return tensor_; }
+  at::Tensor call_unpack_hook() override { return use_ ? use_->take() : tensor_; }
 
  private:
   at::Tensor tensor_;
+  std::unique_ptr<ops::Rebuilds::Use> use_;
 };
 
 namespace {
@@ -57,12 +60,14 @@ void take_memory(SavedStorage& saved) {
   saved.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(allocator->allocate(saved.storage.nbytes()));
 }
 
-SavedStorages::SavedStorages(const std::vector<at::Tensor>& foreign) {
+SavedStorages::SavedStorages(const std::vector<at::Tensor>& foreign, bool lean) {
   check_internal(!listing, "engine.saved", "two listings at once on one thread");
   static const bool installed = (torch::autograd::set_default_engine_stub(&ListingEngine::instance), true);
   (void)installed;
   for (const at::Tensor& t : foreign)
     if (t.defined()) seen_.insert(t.storage().unsafeGetStorageImpl());
+  if (lean)
+    rebuilds_.emplace([this](const at::Tensor& tensor, const std::string& site) { note(tensor, site); }, current_site);
   listing = this;
 }
 
@@ -82,9 +87,9 @@ void SavedStorages::at_site(std::string_view site) {
   if (listing) current_site = site;
 }
 
-void SavedStorages::note(const at::Tensor& tensor) {
+void SavedStorages::note(const at::Tensor& tensor, const std::string& site) {
   if (tensor.defined() && tensor.has_storage() && seen_.insert(tensor.storage().unsafeGetStorageImpl()).second)
-    found_.push_back({current_site, tensor});
+    found_.push_back({site, tensor});
 }
 
 }  // namespace tessera::engine

@@ -7,12 +7,16 @@
 //   ... build the unit's graph ...
 //   for (SavedStorage& s : saved.take(out.stream, out.cond)) { copy(s, host); free_memory(s); }
 //   ...; take_memory(s); copy(host, s);                 // before the backward
+//
+// The graph may be lean: it does not hold what is made again from what it holds (ops/rebuild.h), and that is not
+// listed.
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tessera/ops/tensor.h"
+#include "tessera/ops/rebuild.h"
 
 namespace tessera::engine {
 
@@ -34,21 +38,25 @@ void take_memory(SavedStorage& saved);
 /// last. `foreign`: tensors that belong to others (conditioning, inputs, tables) and are left out.
 class SavedStorages {
  public:
-  explicit SavedStorages(const std::vector<at::Tensor>& foreign);
+  explicit SavedStorages(const std::vector<at::Tensor>& foreign, bool lean = false);
   ~SavedStorages();
   SavedStorages(const SavedStorages&) = delete;
   /// What was found, without what the outputs hold: others read them.
   std::vector<SavedStorage> take(const std::vector<at::Tensor>& stream, const std::vector<at::Tensor>& cond);
+
+  /// Of a lean graph what makes values again, so far; null of others.
+  const ops::Rebuilds* rebuilds() const { return rebuilds_ ? &*rebuilds_ : nullptr; }
 
   /// Names the operator that saves next; a Context calls it at every site.
   static void at_site(std::string_view site);
 
  private:
   friend struct SavedHook;
-  void note(const at::Tensor& tensor);
+  void note(const at::Tensor& tensor, const std::string& site);
 
   std::set<const void*> seen_;
   std::vector<SavedStorage> found_;
+  std::optional<ops::Rebuilds> rebuilds_;
 };
 
 }  // namespace tessera::engine

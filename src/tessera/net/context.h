@@ -86,6 +86,8 @@ class Context {
                                 double eps) = 0;
   /// x + y * gate[row].
   virtual Tensor gated_residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor& gate) = 0;
+  /// x + y, in the type of x: what is added up over blocks stays fp32.
+  virtual Tensor sum(std::string_view site, const Tensor& x, const Tensor& y) = 0;
   /// Attention of each sample's tokens to themselves (self) or to its context rows (cross). q, k, v [T, heads * d].
   virtual Tensor self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                 int64_t heads) = 0;

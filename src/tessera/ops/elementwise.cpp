@@ -1,4 +1,4 @@
-// Gated residual, and the two ways a parameter is read outside a product: whole (param) or by rows (embedding).
+// Sums, gated or not, and the two ways a parameter is read outside a product: whole (param) or by rows (embedding).
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
@@ -7,6 +7,7 @@
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
+#include "tessera/ops/rebuild.h"
 
 namespace tessera::ops {
 
@@ -52,11 +53,60 @@ TESSERA_KERNEL void gated_table(const float* up, const float* y, const int32_t* 
   }
 }
 
+TESSERA_KERNEL void sum_kernel(const float* x, const float* y, int64_t n, float* to) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) to[i] = x[i] + y[i];
+}
+
+Tensor summed(const Tensor& x, const Tensor& y) {
+  const Tensor out = at::empty_like(x);
+  if (x.is_meta()) return out;
+  const Values a(x), b(y);
+  const Results to(out);
+  const int64_t width = x.size(1);
+  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+    each_piece(begin, end, a.half() || b.half(), kHalfRows, [&](int64_t first, int64_t n) {
+      const int64_t at = first * width, count = n * width;
+      const auto space = [&](bool half, int which) { return half ? half_scratch(which, count) : nullptr; };
+      float* sums = to.place(at, space(to.half(), 2));
+      sum_kernel(a.read(at, count, space(a.half(), 0)), b.read(at, count, space(b.half(), 1)), count, sums);
+      to.store(at, count, sums);
+    });
+  });
+  return out;
+}
+
+struct Sum : Function<Sum> {
+  static Tensor run(const Tensor& x, const Tensor& y) {
+    check_internal(x.dim() == 2 && x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "ops.sum",
+                   "x and y must be contiguous matrices and alike");
+    const Tensor out = summed(x, y);
+    if (Rebuilds* rebuilds = Rebuilds::current())
+      rebuilds->offer(out, {x, y}, [](const std::vector<Tensor>& from) { return summed(from[0], from[1]); });
+    return out;
+  }
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y) {
+    ctx->saved_data["type of y"] = static_cast<int64_t>(y.scalar_type());
+    return run(x, y);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto type = static_cast<at::ScalarType>(ctx->saved_data["type of y"].toInt());
+    return {grads[0], ctx->needs_input_grad(1) ? grads[0].to(type) : Tensor()};
+  }
+};
+
 struct GatedResidual : Function<GatedResidual> {
   static Tensor run(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows, bool value) {
     check_internal(x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "ops.gated_residual",
                    "x and y must be contiguous and alike");
     if (!value) return at::empty_strided(x.sizes(), {0, 0}, x.options());
+    const Tensor out = gated(x, y, gate, rows);
+    if (Rebuilds* rebuilds = Rebuilds::current())
+      rebuilds->offer(out, {x, y, gate, rows},
+                      [](const std::vector<Tensor>& from) { return gated(from[0], from[1], from[2], from[3]); });
+    return out;
+  }
+  static Tensor gated(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows) {
     Tensor out = at::empty_like(x);
     if (x.is_meta()) return out;
     const Values branch(y);
@@ -157,6 +207,8 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
   return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, rows, value)
                                       : GatedResidual::run(x, y, gate, rows, value);
 }
+
+Tensor sum(const Tensor& x, const Tensor& y) { return wants_graph({&x, &y}) ? Sum::apply(x, y) : Sum::run(x, y); }
 
 Tensor param(WeightSite& weight, const Tensor& anchor) {
   return wants_graph({&anchor}) ? Param::apply(anchor, handle(&weight)) : Param::value_of(weight);

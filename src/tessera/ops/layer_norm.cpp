@@ -8,6 +8,7 @@
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
+#include "tessera/ops/rebuild.h"
 
 namespace tessera::ops {
 
@@ -24,19 +25,22 @@ struct Table {
   Table from(int64_t t) const { return {values, stride, index ? index + t : nullptr}; }  ///< token t becomes the first
 };
 
-TESSERA_KERNEL void forward_kernel(const float* x, Table scale, Table shift, float one, float eps, int64_t begin,
-                                   int64_t end, int64_t n, float* y, float* stats) {
+/// `known`: stats are read, not made.
+TESSERA_KERNEL void forward_kernel(const float* x, Table scale, Table shift, float one, float eps, bool known,
+                                   int64_t begin, int64_t end, int64_t n, float* y, float* stats) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
-    float sum = 0, squares = 0;
+    if (!known) {
+      float sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; ++i) sum += row[i];
-    const float mean = sum / static_cast<float>(n);
+      for (int64_t i = 0; i < n; ++i) sum += row[i];
+      const float mean = sum / static_cast<float>(n);
 #pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < n; ++i) squares += (row[i] - mean) * (row[i] - mean);
-    const float rstd = 1 / std::sqrt(squares / static_cast<float>(n) + eps);
-    stats[2 * t] = mean;
-    stats[2 * t + 1] = rstd;
+      for (int64_t i = 0; i < n; ++i) squares += (row[i] - mean) * (row[i] - mean);
+      stats[2 * t] = mean;
+      stats[2 * t + 1] = 1 / std::sqrt(squares / static_cast<float>(n) + eps);
+    }
+    const float mean = stats[2 * t], rstd = stats[2 * t + 1];
     const float* __restrict a = scale.of(t), * __restrict b = shift.of(t);
     float* __restrict out = y + t * n;
 #pragma omp simd
@@ -84,12 +88,13 @@ TESSERA_KERNEL void table_kernel(const float* dy, const float* x, const float* s
   }
 }
 
-/// y and, in `stats`, (mean, rstd) of each token.
+/// y and, in `stats`, (mean, rstd) of each token; where they are known already, y of them.
 Tensor forward(const Tensor& x, const Table& scale, const Table& shift, float one, double eps, at::ScalarType type,
                Tensor& stats) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.layer_norm", "x must be a contiguous [tokens, channels]");
   Tensor y = at::empty(x.sizes(), x.options().dtype(type));
-  stats = at::empty({x.size(0), 2}, x.options().dtype(at::kFloat));
+  const bool known = stats.defined();
+  if (!known) stats = at::empty({x.size(0), 2}, x.options().dtype(at::kFloat));
   if (x.is_meta()) return y;
   const Values from(x);
   const Results to(y);
@@ -100,7 +105,7 @@ Tensor forward(const Tensor& x, const Table& scale, const Table& shift, float on
       float *a = half ? half_scratch(0, n * width) : nullptr, *b = half ? half_scratch(1, n * width) : nullptr;
       float* out = to.place(first * width, b);
       forward_kernel(from.read(first * width, n * width, a), scale.from(first), shift.from(first), one,
-                     static_cast<float>(eps), 0, n, width, out, out_data(stats) + 2 * first);
+                     static_cast<float>(eps), known, 0, n, width, out, out_data(stats) + 2 * first);
       to.store(first * width, n * width, out);
     });
   });
@@ -150,8 +155,17 @@ Table table_of(const Tensor& t, const Tensor& rows) {
 struct LayerNorm : Function<LayerNorm> {
   static Tensor run(const Tensor& x, const WeightSite& w, const WeightSite& b, double eps, at::ScalarType type,
                     Tensor& stats) {
-    const Tensor weight = as_floats(w.value), bias = as_floats(b.value);
-    return ops::forward(x, table_of(weight), table_of(bias), 0, eps, type, stats);
+    const auto made = [&w, &b, eps, type](const Tensor& x, Tensor& stats) {
+      const Tensor weight = as_floats(w.value), bias = as_floats(b.value);
+      return ops::forward(x, table_of(weight), table_of(bias), 0, eps, type, stats);
+    };
+    const Tensor y = made(x, stats);
+    if (Rebuilds* rebuilds = Rebuilds::current())
+      rebuilds->offer(y, {x, stats}, [made](const std::vector<Tensor>& from) {
+        Tensor known = from[1];
+        return made(from[0], known);
+      });
+    return y;
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w, Handle b, double eps,
                         int64_t type) {
@@ -177,7 +191,13 @@ struct LayerNorm : Function<LayerNorm> {
 struct ModulatedNorm : Function<ModulatedNorm> {
   static Tensor run(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps,
                     at::ScalarType type, Tensor& stats) {
-    return ops::forward(x, table_of(scale, rows), table_of(shift, rows), 1, eps, type, stats);
+    const Tensor y = ops::forward(x, table_of(scale, rows), table_of(shift, rows), 1, eps, type, stats);
+    if (Rebuilds* rebuilds = Rebuilds::current())
+      rebuilds->offer(y, {x, shift, scale, rows, stats}, [eps, type](const std::vector<Tensor>& from) {
+        Tensor known = from[4];
+        return ops::forward(from[0], table_of(from[2], from[3]), table_of(from[1], from[3]), 1, eps, type, known);
+      });
+    return y;
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& shift, const Tensor& scale,
                         const Tensor& rows, double eps, int64_t type) {

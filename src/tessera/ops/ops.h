@@ -17,6 +17,9 @@ using at::Tensor;
 // operator takes one, else to the type of its input. Gradients have the type of what they are gradients of; those of
 // weights are fp32.
 
+// [Note: made again] Results of norms and sums can be made again from what their nodes save: while a Rebuilds
+// (rebuild.h) is open on the thread these operators offer how, so that a graph need not keep them.
+
 /// y = x W^T + b. x [T, in], W [out, in], b [out] or null. Saves x only. dW and db go to the sites' gradients.
 /// Frozen sites (undefined grad) cost no weight gradient.
 Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
@@ -52,6 +55,9 @@ Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale,
 /// gate. Saves y, gate. Without `value` the node is made and the result is one element spread over the shape: for a
 /// rebuilt graph.
 Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows, bool value = true);
+
+/// x + y [T, D] in the type of x, which is fp32 or that of y. Saves nothing.
+Tensor sum(const Tensor& x, const Tensor& y);
 
 /// GELU, tanh approximation. Saves x only.
 Tensor gelu_tanh(const Tensor& x);

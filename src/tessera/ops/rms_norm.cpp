@@ -6,6 +6,7 @@
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
+#include "tessera/ops/rebuild.h"
 
 namespace tessera::ops {
 
@@ -59,18 +60,22 @@ TESSERA_KERNEL void dots_kernel(const float* dy, const float* x, const float* __
   }
 }
 
-/// `squares` of whole rows are given where the width is shared; `width` is that of all ranks.
-TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps,
+/// `sums` of squares of whole rows are given where the width is shared; `width` is that of all ranks. `known`: stats
+/// are read, not made.
+TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps, bool known,
                                    int64_t begin, int64_t end, int64_t n, float width, const float* sums, float* y,
                                    float* stats) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
     float* __restrict out = y + t * n;
-    float squares = sums ? sums[t] : 0;
-    if (!sums)
+    if (!known) {
+      float squares = sums ? sums[t] : 0;
+      if (!sums)
 #pragma omp simd reduction(+ : squares)
-      for (int64_t i = 0; i < n; ++i) squares += row[i] * row[i];
-    const float rstd = stats[t] = 1 / std::sqrt(squares / width + eps);
+        for (int64_t i = 0; i < n; ++i) squares += row[i] * row[i];
+      stats[t] = 1 / std::sqrt(squares / width + eps);
+    }
+    const float rstd = stats[t];
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) out[i] = row[i] * rstd * w[i];
     if (rotation.half) rotate(out, out, rotation, 1, t, 0, n);
@@ -142,18 +147,23 @@ float width_of(const Tensor& x, const SharedWidth* shared) {
   return static_cast<float>(shared ? shared->width : x.size(1));
 }
 
-Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps,
-                   const SharedWidth* shared, Tensor& stats) {
+/// y and, in `stats`, the rstd of each token; where it is known already, y of it, and no rank hears of another.
+Tensor normed(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps,
+              const SharedWidth* shared, Tensor& stats) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.rms_norm", "x must be a contiguous [tokens, channels]");
   Tensor y = at::empty_like(x);
-  stats = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
+  const bool known = stats.defined();
   const Tensor weight = as_floats(w.value);
   const int64_t width = x.size(1);
-  const Tensor squares = row_sums(x, shared, [&](int64_t first, int64_t n, float* sums) {
-    const Values rows(x);
-    float* space = rows.half() ? half_scratch(0, n * width) : nullptr;
-    squares_kernel(rows.read(first * width, n * width, space), 0, n, width, sums);
-  });
+  Tensor squares;
+  if (!known) {
+    stats = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
+    squares = row_sums(x, shared, [&](int64_t first, int64_t n, float* sums) {
+      const Values rows(x);
+      float* space = rows.half() ? half_scratch(0, n * width) : nullptr;
+      squares_kernel(rows.read(first * width, n * width, space), 0, n, width, sums);
+    });
+  }
   if (x.is_meta()) return y;
   const Values from(x);
   const Results to(y);
@@ -163,12 +173,23 @@ Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, cons
       const int64_t at = first * width, count = n * width;
       float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
       float* out = to.place(at, b);
-      forward_kernel(from.read(at, count, a), data(weight), rotation.from(first), static_cast<float>(eps), 0, n, width,
-                     width_of(x, shared), squares.defined() ? data(squares) + first : nullptr, out,
+      forward_kernel(from.read(at, count, a), data(weight), rotation.from(first), static_cast<float>(eps), known, 0, n,
+                     width, width_of(x, shared), squares.defined() ? data(squares) + first : nullptr, out,
                      out_data(stats) + first);
       to.store(at, count, out);
     });
   });
+  return y;
+}
+
+Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps,
+                   const SharedWidth* shared, Tensor& stats) {
+  const Tensor y = normed(x, w, cos, sin, eps, shared, stats);
+  if (Rebuilds* rebuilds = Rebuilds::current())
+    rebuilds->offer(y, {x, cos, sin, stats}, [&w, eps](const std::vector<Tensor>& from) {
+      Tensor known = from[3];
+      return normed(from[0], w, from[1], from[2], eps, nullptr, known);
+    });
   return y;
 }
 

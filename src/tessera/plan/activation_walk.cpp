@@ -81,16 +81,17 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
 
 ActivationWalk::Facts ActivationWalk::facts(int unit) const {
   const Footprint& f = model_.units[unit].cost;
-  if (!train_) return {f.forward_peak, 0, 0, 0};
+  if (!train_) return {f.forward_peak, 0, 0, 0, &f};
   const UnitPlan& plan = plan_.units[unit];
-  if (plan.activations != Policy::recompute) return {f.keep_peak, f.saved, 0, 0};
+  const GraphCost& graph = f.graph(plan.lean());
+  if (plan.activations != Policy::recompute) return {graph.keep_peak, graph.saved, 0, 0, &graph};
   const std::string sites = replayed_sites(model_.units[unit], plan);
-  if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved};
+  if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved, &graph};
   const Footprint::Replay& replay = f.replays.at(sites);
   int64_t kept = 0;
   for (const auto& [site, bytes] : f.attention)
     if (plan.policy(site) != Policy::recompute) kept += bytes;
-  return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved};
+  return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved, &graph};
 }
 
 /// The micro-batch; its inputs are loaded where the rank comes to it first. Later stages keep what the tokens need, of
@@ -126,8 +127,9 @@ int64_t ActivationWalk::backward(int unit, int micro) {
       m.cond_grad[c] = m.received[c];
   }
   m.received.clear();
-  const int64_t peak = live_ + (defers_ ? f.deferred_peak : f.backward_peak);
-  live_ += defers_ ? f.deferred : 0;
+  const GraphCost& graph = *units_[unit].graph;
+  const int64_t peak = live_ + (defers_ ? graph.deferred_peak : graph.backward_peak);
+  live_ += defers_ ? graph.deferred : 0;
   live_ -= units_[unit].kept + units_[unit].rebuilt;
   if (unit > 0) live_ -= model_.units[unit - 1].cost.out;  // this unit's input was the last to hold it
   const bool ends_stage = plan_.first_unit(plan_.stage_of(unit) + 1) == unit + 1;
@@ -147,9 +149,9 @@ int64_t ActivationWalk::backward(int unit, int micro) {
 
 /// What was left holds inputs and conditioning too: the micro-batch is over with the last of it.
 int64_t ActivationWalk::weight_grad(int unit, int micro) {
-  const Footprint& f = model_.units[unit].cost;
-  const int64_t peak = live_ + f.weight_grad_peak;
-  live_ -= f.deferred;
+  const GraphCost& graph = *units_[unit].graph;
+  const int64_t peak = live_ + graph.weight_grad_peak;
+  live_ -= graph.deferred;
   if (unit == first_unit_) end(micro);
   return peak;
 }

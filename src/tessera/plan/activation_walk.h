@@ -27,6 +27,7 @@ class ActivationWalk {
     int64_t kept;            // held from forward to backward, beside out and conditioning
     int64_t recompute_peak;  // highest in recompute
     int64_t rebuilt;         // further bytes of a rebuilt graph
+    const GraphCost* graph;  // of its backward
   };
   /// A micro-batch in flight.
   struct Micro {

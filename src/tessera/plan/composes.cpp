@@ -95,6 +95,8 @@ ModelSpec small_model(const Mesh& mesh) {
     if (!may_save_less(unit)) continue;
     Footprint& f = unit.cost;
     f.saved_by_site = {{"self_attn", f.saved / 2}, {"ffn.0", f.saved / 2}};
+    f.lean = f;
+    f.lean->saved -= f.saved / 4, f.lean->saved_by_site["ffn.0"] -= f.saved / 4;
     f.traffic = {{"sequence", {Axis::sp}, "all_to_all", Rows::own, 3 * row},
                  {"ring", {Axis::cp}, "ring", Rows::keys, 2 * row},
                  {"features", {Axis::tp}, "all_gather", Rows::share, row}};
@@ -137,6 +139,7 @@ const std::vector<Feature>& features() {
       {"strategy", "shard_states", each<&UnitPlan::strategy, Strategy::shard_states>},
       {"strategy", "no_shard", each<&UnitPlan::strategy, Strategy::no_shard>},
       {"strategy", "two_level", two_level},
+      {"activations", "rebuild", inner<Policy::rebuild>},
       {"activations", "recompute", inner<Policy::recompute>},
       {"activations", "recompute, attention kept", keep_attention},
       {"activations", "offload", inner<Policy::offload>},

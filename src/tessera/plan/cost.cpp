@@ -83,6 +83,12 @@ double CostModel::backward_seconds(int unit) const {
   return seconds;
 }
 
+double CostModel::rebuild_seconds(int unit) const {
+  const GraphCost& graph = model_.units[unit].cost.graph(plan_.units[unit].lean());
+  const Rate& stream = machine_.profile.device.stream;
+  return graph.rebuilt > 0 ? (static_cast<double>(graph.rebuilt) + stream.half * graph.rebuilds) / stream.top : 0;
+}
+
 double CostModel::attention_seconds(const Instruction& in) const {
   const auto it = machine_.work.find(model_.units[in.unit].kind);
   if (it == machine_.work.end()) return 0;
@@ -175,7 +181,8 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
       break;
     case Op::backward: {
       const bool later = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;
-      work(Share::compute, backward_seconds(in.unit) - (later ? weight_grad_seconds(in.unit) : 0));
+      work(Share::compute,
+           backward_seconds(in.unit) + rebuild_seconds(in.unit) - (later ? weight_grad_seconds(in.unit) : 0));
       break;
     }
     case Op::compress: {  // read, written, and read back for the error

@@ -7,7 +7,8 @@
 // [Note: cost model]
 //   product    (FLOPs + half) / top of the profile's dtype; a backward has two for each product of the forward
 //   attention  forward FLOPs at one rate, 2.5 times as many at the rate of the backward
-//   others     bytes read and written at the streaming rate; a backward streams twice as much
+//   others     bytes read and written at the streaming rate; a backward streams twice as much, and that of a lean graph
+//              what it makes again (GraphCost::rebuilt)
 //   update     at the plain bandwidth: parameter, gradient and both moments read, all but the gradient written: 28
 //              bytes an fp32 element; on the host at the rank's share of host memory's, or what its threads stream,
 //              where that is less
@@ -56,7 +57,9 @@ class CostModel {
   double collective_seconds(const Comm& comm, int rank) const;
   double forward_seconds(int unit, bool replay) const;
   double backward_seconds(int unit) const;
-  /// The part of it that is gradients of weights.
+  /// What a backward takes more where the unit's plan has it make norms and sums again.
+  double rebuild_seconds(int unit) const;
+  /// The part of a backward that is gradients of weights.
   double weight_grad_seconds(int unit) const;
 
   const Machine& machine() const { return machine_; }

@@ -20,7 +20,8 @@ void check_sites(const ModelSpec& model, const Plan& plan) {
     const Footprint& f = model.units[u].cost;
     const bool again = plan.units[u].activations == Policy::recompute;
     std::vector<std::string> known = {std::string(kBoundary)};
-    for (const auto& [site, bytes] : again ? f.attention : f.saved_by_site) known.push_back(site);
+    const auto& saved = f.graph(plan.units[u].lean()).saved_by_site;
+    for (const auto& [site, bytes] : again ? f.attention : saved) known.push_back(site);
     for (const auto& [site, policy] : plan.units[u].sites)
       if (std::find(known.begin(), known.end(), site) == known.end())
         throw UserError(Exit::usage, "plan.sites",
@@ -48,8 +49,9 @@ void each_saved(const ModelSpec& model, const Plan& plan, int unit, const Each& 
     const Footprint& before = model.units[unit - 1].cost;
     each(choice.policy(kBoundary), before.out, before.compact_out);
   }
-  const auto& compact = again ? f.compact_attention : f.compact_by_site;
-  for (const auto& [site, bytes] : again ? f.attention : f.saved_by_site) {
+  const GraphCost& graph = f.graph(choice.lean());
+  const auto& compact = again ? f.compact_attention : graph.compact_by_site;
+  for (const auto& [site, bytes] : again ? f.attention : graph.saved_by_site) {
     const auto found = compact.find(site);
     each(choice.policy(site), bytes, found == compact.end() ? Compact{} : found->second);
   }

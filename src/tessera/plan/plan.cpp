@@ -12,8 +12,8 @@ namespace tessera::plan {
 namespace {
 
 constexpr std::array<std::string_view, kPolicies> kPolicyNames = {
-    "keep", "recompute",    "offload",      "bf16",         "fp16",       "int8",
-    "fp8",  "offload_bf16", "offload_fp16", "offload_int8", "offload_fp8"};
+    "keep", "rebuild", "recompute",    "offload",      "bf16",         "fp16",
+    "int8", "fp8",     "offload_bf16", "offload_fp16", "offload_int8", "offload_fp8"};
 constexpr std::array<std::string_view, 3> kUpdates = {"end", "just_in_time", "in_backward"};
 constexpr std::array<std::string_view, 3> kTiers = {"device", "host", "nvme"};
 constexpr std::array<std::string_view, kStrategies> kStrategyNames = {"full_shard", "shard_grad_op", "shard_states",

@@ -19,6 +19,8 @@ namespace tessera::plan {
 
 /// What happens to what a unit's forward saves for its backward.
 ///   keep       stays on the device
+///   rebuild    stays on the device, but for results of norms and sums: the backward makes them again, bit for bit. So
+///              it is with all that follows: what leaves, is rounded or computed again is this lean graph
 ///   recompute  only the unit's input stays, and its forward runs again
 ///   offload    moves to host memory or on to the disk (UnitPlan::offload_to) after the forward and comes back ahead of
 ///              the backward
@@ -29,6 +31,7 @@ namespace tessera::plan {
 ///   offload_*  moves likewise in fewer bits
 enum class Policy {
   keep,
+  rebuild,
   recompute,
   offload,
   bf16,
@@ -40,7 +43,7 @@ enum class Policy {
   offload_int8,
   offload_fp8
 };
-inline constexpr int kPolicies = 11;
+inline constexpr int kPolicies = 12;
 
 /// In which form a policy leaves what it is applied to; those that are not `exact` index Compact::forms from bf16 on.
 enum class Form { exact, bf16, fp16, int8, fp8 };
@@ -109,6 +112,8 @@ struct UnitPlan {
   bool offloads() const;    ///< anything
   bool compresses() const;  ///< anything
   bool replays() const;     ///< recomputes, but for some attention sites
+  /// Whether the unit's graph is the lean one (GraphCost of Footprint::lean).
+  bool lean() const { return activations != Policy::keep; }
   bool stays_gathered() const { return strategy == Strategy::shard_grad_op || strategy == Strategy::shard_states; }
   bool reduces_once() const { return reduce_once || strategy == Strategy::shard_states; }
 };

@@ -249,10 +249,13 @@ class Reader {
     for (const auto& [key, value] : *sites) {
       const std::string site(key.str()), at = prefix + "sites." + site;
       const auto word = value.value_exact<std::string>();
-      if (!word) fail(at, "not a string", "write \"keep\", \"recompute\", \"offload\", \"int8\" ...");
+      if (!word) fail(at, "not a string", "write \"keep\", \"offload\", \"int8\" ...");
       const Policy policy = plan::policy_of(*word, where + "sites." + site);
       if (policy == Policy::recompute && unit.activations != Policy::recompute)
         fail(at, "recompute is for a whole unit", "set activations = \"recompute\" and name the sites to keep");
+      if (policy == Policy::rebuild)
+        fail(at, "rebuild is for a whole unit",
+             "set activations = \"rebuild\"; sites name what is done with what it keeps");
       unit.sites[site] = policy;
     }
   }

@@ -28,7 +28,8 @@ struct Saving {
   Sites sites = Sites::all;
   bool host() const { return leaves_device(activations) || leaves_device(attention) || leaves_device(boundary); }
 };
-constexpr Saving kSavings[] = {{Policy::recompute, Policy::keep, Policy::keep},
+constexpr Saving kSavings[] = {{Policy::rebuild, Policy::keep, Policy::keep},
+                               {Policy::recompute, Policy::keep, Policy::keep},
                                {Policy::recompute, Policy::keep, Policy::keep, Sites::dear},
                                {Policy::recompute, Policy::offload, Policy::keep},
                                {Policy::recompute, Policy::offload, Policy::keep, Sites::dear},
@@ -88,7 +89,10 @@ class Search {
  public:
   Search(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine)
       : model_(model), mesh_(mesh), input_(input), machine_(machine) {
-    for (const auto& unit : model.units) blocks_ += may_save_less(unit);
+    for (const auto& unit : model.units) {
+      blocks_ += may_save_less(unit);
+      rebuilds_ |= may_save_less(unit) && unit.cost.lean && unit.cost.lean->saved < unit.cost.saved;
+    }
     if (mesh[Axis::pp] > 1) pipelines_ = pipelines(model, mesh, input, machine);
   }
 
@@ -152,7 +156,9 @@ class Search {
     return sites;
   }
 
-  Plan plan_of(const Tiers& tiers, Strategy strategy, int prefetch, const Saving& saving, int saving_blocks) const {
+  /// `rest`: what the other blocks do, keep or rebuild.
+  Plan plan_of(const Tiers& tiers, Strategy strategy, int prefetch, const Saving& saving, int saving_blocks,
+               Policy rest = Policy::keep) const {
     Plan plan;
     plan.mesh = mesh_;
     plan.global_batch = input_.global_batch;
@@ -179,6 +185,8 @@ class Search {
           choice.sites[std::string(kBoundary)] = saving.boundary;
         if (saving.activations == Policy::recompute && saving.attention != Policy::recompute)
           for (const std::string& site : attention_sites(unit, saving.sites)) choice.sites[site] = saving.attention;
+      } else if (may_save_less(unit)) {
+        choice.activations = rest;
       }
       plan.units.push_back(std::move(choice));
     }
@@ -297,7 +305,7 @@ class Search {
   /// All ways of saving less on one choice of tiers and strategy.
   void level(const Tiers& tiers, Strategy strategy, int prefetch) {
     const int by_hand = input_.recompute_units ? std::min(*input_.recompute_units, blocks_) : -1;
-    const bool may_save = by_hand != 0 && input_.activations != Policy::keep;
+    const bool may_save = input_.activations != Policy::keep;
     if (by_hand <= 0 && (!input_.activations || *input_.activations == Policy::keep)) {
       Evaluated all = evaluate(plan_of(tiers, strategy, prefetch, kSavings[0], 0));
       const bool fits = all.candidate.fits;
@@ -305,6 +313,8 @@ class Search {
       if (fits || !may_save) return;  // saving less only costs time
     }
     if (!may_save) return;
+    // To make norms and sums again costs little for what it saves: blocks that do no more do that, where all must save.
+    Policy rest = Policy::keep;
     for (const Saving& saving : savings()) {
       if (input_.first_that_fits && best_) return;
       const bool asked_for = is_lossy(saving.activations) ||
@@ -313,23 +323,30 @@ class Search {
                               saving.attention != Policy::offload);
       if (saving.host() && input_.host_budget <= 0 && !asked_for) continue;
       if (input_.activations && saving.activations != *input_.activations) continue;
+      if (saving.activations == Policy::rebuild ? !rebuilds_ && !input_.activations : by_hand == 0) continue;
       if (input_.boundary && saving.boundary != *input_.boundary) continue;
       // what is recomputed by hand is recomputed as said
       const Policy boundary = input_.boundary.value_or(Policy::keep);
       if (by_hand > 0 && (saving.attention != Policy::recompute || saving.boundary != boundary)) continue;
       if (by_hand > 0 || input_.activations) {
-        consider(evaluate(plan_of(tiers, strategy, prefetch, saving, by_hand > 0 ? by_hand : blocks_)));
+        const int blocks = by_hand > 0 ? by_hand : blocks_;
+        Evaluated asked = evaluate(plan_of(tiers, strategy, prefetch, saving, blocks));
+        const bool fits = asked.candidate.fits;
+        consider(std::move(asked));
+        if (!fits && rebuilds_ && blocks < blocks_)
+          consider(evaluate(plan_of(tiers, strategy, prefetch, saving, blocks, Policy::rebuild)));
         continue;
       }
-      Evaluated most = evaluate(plan_of(tiers, strategy, prefetch, saving, blocks_));
+      Evaluated most = evaluate(plan_of(tiers, strategy, prefetch, saving, blocks_, rest));
       if (!most.candidate.fits) {
         consider(std::move(most));
+        if (saving.activations == Policy::rebuild) rest = Policy::rebuild;
         continue;
       }
       int fits = blocks_, over = 0;  // the fewest blocks that fit
       while (fits - over > 1) {
         const int middle = (fits + over) / 2;
-        Evaluated tried = evaluate(plan_of(tiers, strategy, prefetch, saving, middle));
+        Evaluated tried = evaluate(plan_of(tiers, strategy, prefetch, saving, middle, rest));
         (tried.candidate.fits ? fits : over) = middle;
         if (tried.candidate.fits) most = std::move(tried);
       }
@@ -414,6 +431,15 @@ class Search {
         most(released, [](Plan& plan, int n) {  // from the end: the last units stay for the shortest time
           for (size_t u = plan.units.size(); u-- > 0 && n > 0;)
             if (plan.units[u].strategy == Strategy::full_shard) plan.units[u].strategy = Strategy::shard_grad_op, --n;
+        });
+    }
+    if (!input_.activations) {
+      const auto& units = best_->candidate.plan.units;
+      const auto lean = [](const UnitPlan& unit) { return unit.activations == Policy::rebuild; };
+      if (const auto count = std::count_if(units.begin(), units.end(), lean); count > 0)
+        most(static_cast<int>(count), [&](Plan& plan, int n) {  // from the end, likewise
+          for (size_t u = plan.units.size(); u-- > 0 && n > 0;)
+            if (lean(plan.units[u])) plan.units[u].activations = Policy::keep, --n;
         });
     }
     for (size_t i = 1; i < pipelines_.size(); ++i) {
@@ -505,6 +531,7 @@ class Search {
   const PlannerInput& input_;
   const Machine& machine_;
   int blocks_ = 0;
+  bool rebuilds_ = false;            // a block's lean graph is the smaller one
   Update update_ = Update::end;      // of the plans to try
   std::string moved_;                // what moving updates gained, in words
   std::vector<Pipeline> pipelines_;  // to choose from; the first is tried with everything

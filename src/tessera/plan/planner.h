@@ -4,10 +4,11 @@
 //
 // [Note: the search] Memory falls with the number of blocks that save less, so for each choice of tiers, strategy and
 // way of saving less the fewest such blocks that fit are found by halving; the simulator says which of these plans is
-// the fastest. What memory is left over is then spent on it: attention that need not run again, parameters that stay
-// gathered, another prefetch depth, each kept only where the simulator finds it faster. So are updates just in time or
-// on the host, where what they use rests elsewhere. Updates in backward take less memory: where they may be, all is
-// searched with them too.
+// the fastest. Where it does not fit that all blocks make norms and sums again (rebuild, which costs little), those
+// that need save no less do that instead of keeping all. What memory is left over is then spent on it: attention that
+// need not run again, parameters that stay gathered, graphs that hold all again, another prefetch depth, each kept only
+// where the simulator finds it faster. So are updates just in time or on the host, where what they use rests elsewhere.
+// Updates in backward take less memory: where they may be, all is searched with them too.
 //
 //   Choice choice = choose(spec, mesh, batch, {.budget = 24 << 30});
 //   if (!choice.fits) ... choice.advice ...
@@ -34,7 +35,8 @@ struct PlannerInput {
   bool may_update_in_backward = false;       ///< nothing clips gradients, scales the loss or skips a step
   std::optional<Tier> update_on;             ///< set by hand: who computes updates; host: states and all rest there
   int update_threads = 0;                    ///< see Plan
-  std::optional<int> recompute_units;        ///< set by hand: how many blocks recompute (from the first on)
+  std::optional<int> recompute_units;        ///< set by hand: how many blocks recompute (from the first on); others
+                                             ///< keep, or rebuild where that does not fit
   std::optional<Strategy> strategy;          ///< set by hand
   std::optional<PipelineSchedule> pipeline;  ///< set by hand
   std::optional<int> chunks;                 ///< set by hand: stages a rank has when interleaved

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,10 +56,27 @@ struct Compact {
   }
 };
 
+/// What a unit's graph and its backward take, in bytes. Peaks are above the live bytes at the start of the act.
+struct GraphCost {
+  int64_t saved = 0;      ///< bytes beside the unit's outputs that the graph holds between forward and backward
+  int64_t keep_peak = 0;  ///< forward with a graph: highest live bytes
+  int64_t backward_peak =
+      0;  ///< above the live bytes at the start of backward (saved and gradient of out included there)
+  /// Where gradients of weights are left for later (zero bubble): held from then on, highest in the backward that
+  /// leaves them and in the act that takes them up.
+  int64_t deferred = 0, deferred_peak = 0, weight_grad_peak = 0;
+  std::map<std::string, int64_t> saved_by_site;    ///< `saved`, without what belongs to others (boundary, conditioning)
+  std::map<std::string, Compact> compact_by_site;  ///< of saved_by_site; a form smaller than the whole is possible
+  /// Of a lean graph: bytes read and written in its backward to make again what it does not hold, and of how many
+  /// values.
+  int64_t rebuilt = 0;
+  int rebuilds = 0;
+};
+
 /// What one unit costs on one micro-batch of given shapes, in bytes of tensors and in FLOPs (2 per multiply-add).
 /// Bytes are measured by running the unit on meta tensors with a counting allocator (engine/measure.h), so they
-/// are those of the code that will run. Peaks are above the live bytes at the start of the act.
-struct Footprint {
+/// are those of the code that will run. As a GraphCost it is that of the graph that holds everything.
+struct Footprint : GraphCost {
   /// What running the forward again costs when the attention of some sites is kept (output and log-sum-exp).
   struct Replay {
     int64_t forward_peak = 0;     ///< forward without a graph, keeping them
@@ -69,28 +87,22 @@ struct Footprint {
   };
   int64_t out = 0;              ///< boundary tensors handed to the next unit
   int64_t cond = 0;             ///< shared conditioning the unit produces (stem), live until its backward
-  int64_t saved = 0;            ///< further bytes the graph holds between forward and backward
-  int64_t keep_peak = 0;        ///< forward with a graph: highest live bytes
   int64_t forward_peak = 0;     ///< forward without a graph
   int64_t recompute_saved = 0;  ///< bytes the rebuilt graph holds (its outputs included)
   int64_t recompute_peak = 0;
-  int64_t backward_peak =
-      0;  ///< above the live bytes at the start of backward (saved and gradient of out included there)
-  /// Where gradients of weights are left for later (zero bubble): held from then on, highest in the backward that
-  /// leaves them and in the act that takes them up.
-  int64_t deferred = 0, deferred_peak = 0, weight_grad_peak = 0;
   int64_t grad_in = 0;             ///< gradients handed to the previous unit
   std::vector<int64_t> grad_cond;  ///< gradient of each shared conditioning tensor (0: unused), accumulated over units
   double forward_flops = 0;
   double backward_flops = 0;
-  std::map<std::string, int64_t> saved_by_site;    ///< `saved`, without what belongs to others (boundary, conditioning)
-  std::map<std::string, int64_t> attention;        ///< bytes that an attention site makes: output and log-sum-exp
-  std::map<std::string, Compact> compact_by_site;  ///< of saved_by_site; a form smaller than the whole is possible
+  std::map<std::string, int64_t> attention;          ///< bytes that an attention site makes: output and log-sum-exp
   std::map<std::string, Compact> compact_attention;  ///< of attention
   Compact compact_out;                               ///< of out
   std::map<std::string, Replay> replays;             ///< by the sites kept, sorted and joined by commas
   std::vector<Traffic> traffic;                      ///< collectives inside a forward, in their order
   std::vector<Traffic> backward_traffic;             ///< and inside a backward
+  /// Of the graph that holds neither results of norms nor sums: what all policies but keep save. None: as the other.
+  std::optional<GraphCost> lean = {};
+  const GraphCost& graph(bool lean_one) const { return lean_one && lean ? *lean : *this; }
 };
 
 struct UnitSpec {

@@ -180,9 +180,12 @@ const OptionTable& recipe_table() {
        "auto, full_shard (ZeRO-3), shard_grad_op (ZeRO-2), shard_states (ZeRO-1), no_shard or two_level (full_shard "
        "within a copy of the model, states over all copies: hpZ)"},
       {"plan.activations", Kind::choice, "auto",
-       "what blocks do with what their forward saves; recompute_offload: recompute, from inputs that wait on the host; "
+       "what blocks do with what their forward saves; rebuild: keep it, but make results of norms and sums again (as "
+       "all "
+       "that follow do); recompute_offload: recompute, from inputs that wait on the host; "
        "bf16, fp16, int8, fp8: keep in fewer bits (lossy: its error is in metrics.jsonl), offload_*: on the host",
-       "auto|keep|recompute|recompute_offload|offload|bf16|fp16|int8|fp8|offload_bf16|offload_fp16|offload_int8|"
+       "auto|keep|rebuild|recompute|recompute_offload|offload|bf16|fp16|int8|fp8|offload_bf16|offload_fp16|offload_"
+       "int8|"
        "offload_fp8"},
       {"plan.parameters", Kind::choice, "auto", "where parameter shards rest", "auto|device|host|nvme"},
       {"plan.gradients", Kind::choice, "auto", "where reduced gradients rest", "auto|device|host|nvme"},

@@ -87,7 +87,7 @@ class Block final : public WanUnit {
     Tensor y = ctx.modulated_norm("norm1", x, m[0], m[1], c_.eps);  // y [T, d]
     x = ctx.gated_residual("gate1", x, self_attention(ctx, y), m[2]);
     y = ctx.layer_norm("norm3", x, c_.eps);
-    x = x + cross_attention(ctx, y, in.cond).to(x.scalar_type());  // what is added up over blocks stays fp32
+    x = ctx.sum("sum", x, cross_attention(ctx, y, in.cond));
     y = ctx.modulated_norm("norm2", x, m[3], m[4], c_.eps);
     y = ctx.gelu_linear("ffn.2", ctx.linear("ffn.0", y));  // through [T, ffn]
     x = ctx.gated_residual("gate2", x, y, m[5]);
@@ -118,7 +118,7 @@ class Block final : public WanUnit {
     const Tensor k = ctx.rms_norm("cross_attn.norm_k", ctx.linear("cross_attn.k", context), c_.eps);  // k [B * n, d]
     const Tensor v = ctx.linear("cross_attn.v", context);
     Tensor out = ctx.cross_attention("cross_attn", q, k, v, c_.num_heads);
-    if (c_.has_image_branch()) out = out + image_attention(ctx, q, cond[kImage]);
+    if (c_.has_image_branch()) out = ctx.sum("cross_attn_sum", out, image_attention(ctx, q, cond[kImage]));
     return ctx.linear("cross_attn.o", out);
   }
 

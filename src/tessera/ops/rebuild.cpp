@@ -1,0 +1,131 @@
+#include "tessera/ops/rebuild.h"
+
+#include <utility>
+
+#include "tessera/base/check.h"
+
+namespace tessera::ops {
+
+namespace {
+thread_local Rebuilds* current_rebuilds = nullptr;
+
+int64_t bytes_of(const at::Tensor& t) { return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0; }
+}  // namespace
+
+class Rebuilds::Value {
+ public:
+  Value(const at::Tensor& result, std::vector<Source> from, Make make, int64_t moved, std::string site)
+      : type(result.scalar_type()),
+        moved(moved),
+        site(std::move(site)),
+        from_(std::move(from)),
+        make_(std::move(make)) {}
+
+  const at::ScalarType type;
+  const int64_t moved;  // bytes read and written to make it
+  const std::string site;
+  int uses = 0;
+
+  const std::vector<Source>& from() const { return from_; }
+
+  at::Tensor take() {
+    if (!value_.defined()) {
+      const at::NoGradGuard no_grad;
+      std::vector<at::Tensor> inputs;
+      for (const Source& source : from_) inputs.push_back(source.value ? source.value->take() : source.tensor);
+      from_.clear();  // what is made from nothing more may go
+      value_ = make_(inputs);
+      memory_ = value_.storage();
+      make_ = nullptr;
+    }
+    at::Tensor taken = value_;
+    give_up();
+    return taken;
+  }
+
+  void give_up() {
+    if (--uses > 0) return;
+    value_.reset();
+    memory_ = {};
+    for (const Source& source : std::exchange(from_, {}))  // it was never made
+      if (source.value) source.value->give_up();
+  }
+
+ private:
+  std::vector<Source> from_;
+  Make make_;
+  at::Tensor value_;
+  // Held beside the value while others will read it: no gradient takes its place then (nobody_else_reads in node.h).
+  c10::Storage memory_;
+};
+
+Rebuilds::Rebuilds(Stays stays, const std::string& site) : stays_(std::move(stays)), site_(site) {
+  check_internal(!current_rebuilds, "ops.rebuild", "a scope is open on this thread");
+  current_rebuilds = this;
+}
+
+Rebuilds::~Rebuilds() { current_rebuilds = nullptr; }
+
+Rebuilds* Rebuilds::current() { return current_rebuilds; }
+
+std::shared_ptr<Rebuilds::Value> Rebuilds::find(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  const auto found = offered_.find(tensor.storage().unsafeGetStorageImpl());
+  // another type over the same memory is not what was offered
+  return found != offered_.end() && found->second.value->type == tensor.scalar_type() ? found->second.value : nullptr;
+}
+
+void Rebuilds::offer(const at::Tensor& result, std::vector<at::Tensor> from, Make make) {
+  std::vector<Source> sources;
+  int64_t moved = bytes_of(result);
+  for (at::Tensor& tensor : from) {
+    moved += bytes_of(tensor);
+    std::shared_ptr<Value> value = find(tensor);
+    const bool whole = value && tensor.is_contiguous() && tensor.storage_offset() == 0;
+    check_internal(!value || whole, "ops.rebuild", "a value is made from a part of another");
+    sources.push_back(value ? Source{{}, std::move(value)}
+                            : Source{tensor.defined() ? tensor.detach() : tensor, nullptr});
+  }
+  offered_.insert_or_assign(result.storage().unsafeGetStorageImpl(),
+                            Entry{result.storage().getWeakStorageImpl(),
+                                  std::make_shared<Value>(result, std::move(sources), std::move(make), moved, site_)});
+}
+
+/// A first use: what it is made from is needed too.
+void Rebuilds::claim(Value& value) {
+  if (value.uses++ > 0) return;
+  moved_ += value.moved;
+  ++values_;
+  for (const Source& source : value.from()) {
+    if (source.value)
+      claim(*source.value);
+    else if (source.tensor.defined())
+      stays_(source.tensor, value.site);
+  }
+}
+
+std::unique_ptr<Rebuilds::Use> Rebuilds::use(const at::Tensor& tensor) {
+  std::shared_ptr<Value> value = find(tensor);
+  if (!value) return nullptr;
+  claim(*value);
+  return std::make_unique<Use>(std::move(value), tensor);
+}
+
+Rebuilds::Use::Use(std::shared_ptr<Value> value, const at::Tensor& tensor)
+    : value_(std::move(value)),
+      sizes_(tensor.sizes().vec()),
+      strides_(tensor.strides().vec()),
+      offset_(tensor.storage_offset()) {}
+
+Rebuilds::Use::~Use() {
+  if (value_) value_->give_up();
+}
+
+at::Tensor Rebuilds::Use::take() {
+  check_internal(value_ != nullptr, "ops.rebuild", "a value is taken twice for one use");
+  at::Tensor taken = std::exchange(value_, nullptr)->take();
+  if (taken.sizes() == sizes_ && taken.strides() == strides_ && taken.storage_offset() == offset_) return taken;
+  return taken.as_strided(sizes_, strides_, offset_);
+}
+
+}  // namespace tessera::ops
