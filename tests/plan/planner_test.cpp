@@ -149,8 +149,9 @@ TEST(Planner, NormsAreMadeAgainBeforeAnythingIsComputedAgain) {
 
 TEST(Planner, NoneToRecomputeStillMayRebuild) {
   const ModelSpec spec = lean_model();
-  const Choice free = choose(spec, kTwo, input(0), machine());
-  PlannerInput none = input(free.memory.peak - 1);
+  PlannerInput all = input(0), none = all;
+  all.activations = Policy::rebuild;
+  none.budget = choose(spec, kTwo, all, machine()).memory.peak;
   none.recompute_units = 0;
   const Choice choice = choose(spec, kTwo, none, machine());
   ASSERT_TRUE(choice.fits) << choice.advice;

@@ -16,12 +16,14 @@ class Rebuilds::Value {
  public:
   Value(const at::Tensor& result, std::vector<Source> from, Make make, int64_t moved, std::string site)
       : type(result.scalar_type()),
+        sizes(result.sizes().vec()),
         moved(moved),
         site(std::move(site)),
         from_(std::move(from)),
         make_(std::move(make)) {}
 
   const at::ScalarType type;
+  const std::vector<int64_t> sizes;
   const int64_t moved;  // bytes read and written to make it
   const std::string site;
   int uses = 0;
@@ -81,9 +83,9 @@ void Rebuilds::offer(const at::Tensor& result, std::vector<at::Tensor> from, Mak
   for (at::Tensor& tensor : from) {
     moved += bytes_of(tensor);
     std::shared_ptr<Value> value = find(tensor);
-    const bool whole = value && tensor.is_contiguous() && tensor.storage_offset() == 0;
-    check_internal(!value || whole, "ops.rebuild", "a value is made from a part of another");
-    sources.push_back(value ? Source{{}, std::move(value)}
+    // a part of it is held as it is
+    const bool whole = value && tensor.is_contiguous() && tensor.sizes() == value->sizes;
+    sources.push_back(whole ? Source{{}, std::move(value)}
                             : Source{tensor.defined() ? tensor.detach() : tensor, nullptr});
   }
   offered_.insert_or_assign(result.storage().unsafeGetStorageImpl(),

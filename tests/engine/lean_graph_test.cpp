@@ -1,0 +1,153 @@
+// Lean graphs of every family, run: they give the bits of the graph that holds everything, in the bytes that were
+// measured on meta.
+#include <gtest/gtest.h>
+
+#include "tessera/base/random.h"
+#include "tessera/engine/measure.h"
+#include "tessera/engine/transfer.h"
+#include "tessera/engine/unit_run.h"
+#include "tessera/models/adapted.h"
+#include "tessera/models/registry.h"
+#include "tessera/torch_headers.h"
+
+namespace tessera::engine {
+namespace {
+
+struct Family {
+  const char* name;
+  const char* preset;
+  plan::ParamType compute = plan::ParamType::fp32;
+  std::optional<models::AdapterRule> lora = {};
+};
+
+void PrintTo(const Family& family, std::ostream* out) { *out << family.name; }
+
+Tensor random_like(const Tensor& t, uint64_t index) {
+  const Tensor values = at::empty(t.sizes(), at::kFloat);
+  RandomKey(11, Purpose::test, index).normal(values.mutable_data_ptr<float>(), 0, static_cast<size_t>(values.numel()));
+  return values.to(t.scalar_type());
+}
+
+/// What a unit gives, and the bytes that it took.
+struct Outcome {
+  std::vector<Tensor> tensors;
+  int64_t saved = 0, backward_peak = 0;
+};
+
+class Families : public ::testing::TestWithParam<Family> {
+ protected:
+  Families() : model_(models::make_denoiser({.preset = GetParam().preset})) {
+    Meter::install();
+    if (GetParam().lora) models::adapt(*model_, *GetParam().lora);
+    std::vector<net::Sample> samples;
+    for (const int64_t width : {8, 4}) {
+      net::Sample sample = model_->blank({model_->in_channels(), 3, 4, width});
+      sample.x = random_like(sample.x, 1), sample.context = random_like(sample.context, 2);
+      for (auto& [name, value] : sample.extra)
+        if (value.is_floating_point() && name != "t") value = random_like(value, 3);
+      samples.push_back(std::move(sample));
+    }
+    batch_ = model_->pack(samples);
+    batch_.tokens.samples = {1, 2};  // training: there is dropout
+    spec_ = measure(model_->units(), batch_, "model", {.compute = GetParam().compute});
+  }
+
+  /// Forward, or forward again, and backward of a unit.
+  Outcome run(Store& store, int unit, const std::vector<Tensor>& stream, const std::vector<Tensor>& cond, bool lean) {
+    store.set_arena(store.layout(unit).total * 4);
+    for (size_t b = 0; b < store.layout(unit).buffers.size(); ++b) store.gather(unit, static_cast<int>(b), 0, nullptr);
+    store.bind(unit, 0);
+    store.bind_grad(unit, -1, true);
+    ShardContext ctx(store, unit, batch_.tokens);
+    UnitRun run{.in = leaves(stream, unit > (GetParam().lora ? 1 : 0))};  // behind the first that is trained
+    const std::vector<Tensor> conditioning = leaves(cond, !GetParam().lora);
+    std::vector<Tensor> cond_grad(cond.size()), out_grad, out_cond_grad;
+    Outcome outcome;
+    const int64_t before = Meter::live();
+    net::Flow out;
+    {
+      std::optional<SavedStorages> saved;
+      if (lean) saved.emplace(foreign_tensors(run.in, conditioning, batch_.tokens), true);
+      out = run_forward(*model_->units()[unit], ctx, conditioning, true, run);
+    }
+    outcome.saved = Meter::live() - before - spec_.units[unit].cost.out - spec_.units[unit].cost.cond;
+    for (const auto* list : {&out.stream, &out.cond})
+      for (const Tensor& t : *list) outcome.tensors.push_back(t.clone());
+    for (const Tensor& t : out.stream) out_grad.push_back(random_like(t, 4));
+    for (const Tensor& t : out.cond) out_cond_grad.push_back(random_like(t, 5));
+    const std::vector<Tensor> given = out.cond;
+    out = {};
+    const int64_t start = Meter::live();
+    Meter::reset_peak();
+    for (const Tensor& t :
+         run_backward(run, std::move(out_grad), std::move(out_cond_grad), conditioning, cond_grad, store.anchor(unit)))
+      outcome.tensors.push_back(t);
+    outcome.backward_peak = Meter::peak() - start;
+    store.finish_grad(unit);
+    for (const Tensor& t : cond_grad) outcome.tensors.push_back(t);
+    if (store.grad(unit).defined()) outcome.tensors.push_back(store.grad(unit).clone());
+    return outcome;
+  }
+
+  std::unique_ptr<net::Denoiser> model_;
+  net::Batch batch_;
+  plan::ModelSpec spec_;
+};
+
+TEST_P(Families, LeanGraphsGiveTheBitsOfTheWholeOnesInTheBytesThatWereMeasured) {
+  plan::Plan plan;
+  plan.compute = plan.param_dtype = GetParam().compute;
+  plan.units.assign(spec_.units.size(), {.strategy = plan::Strategy::no_shard});
+  std::vector<std::string> prefixes;
+  for (const auto& unit : model_->units()) prefixes.push_back(unit->prefix());
+  Store store(spec_, prefixes, plan, 0, at::kCPU);
+  fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+    // what is zero at the start, and would hide what is before it, is not
+    RandomKey(7, Purpose::test, std::hash<std::string>{}(param.name)).normal(out, static_cast<uint64_t>(first), count);
+    for (int64_t i = 0; i < count; ++i) out[i] *= 0.1f;
+  });
+  std::vector<Tensor> stream = batch_.inputs, cond;
+  int64_t less = 0;
+  for (int u = 0; u < store.units(); ++u) {
+    const plan::Footprint& cost = spec_.units[u].cost;
+    run(store, u, stream, cond, false);  // kernels may keep scratch of their own from the first call on
+    const Outcome whole = run(store, u, stream, cond, false), lean = run(store, u, stream, cond, true);
+    ASSERT_EQ(lean.tensors.size(), whole.tensors.size());
+    for (size_t i = 0; i < whole.tensors.size(); ++i) {
+      ASSERT_EQ(lean.tensors[i].defined(), whole.tensors[i].defined());
+      if (whole.tensors[i].defined())
+        EXPECT_TRUE(at::equal(lean.tensors[i], whole.tensors[i])) << spec_.units[u].name << ", result " << i;
+    }
+    EXPECT_EQ(whole.saved, cost.saved) << spec_.units[u].name;
+    EXPECT_EQ(lean.saved, cost.lean->saved) << spec_.units[u].name;
+    EXPECT_EQ(lean.backward_peak, cost.lean->backward_peak) << spec_.units[u].name;
+    EXPECT_LE(lean.saved, whole.saved) << spec_.units[u].name;
+    if (spec_.units[u].kind == "block") less += 10 * lean.saved < 8 * whole.saved;
+    UnitRun forward{.in = leaves(stream, false)};
+    ShardContext ctx(store, u, batch_.tokens);
+    net::Flow out = run_forward(*model_->units()[u], ctx, cond, false, forward);
+    stream = std::move(out.stream);
+    if (!out.cond.empty()) cond = std::move(out.cond);
+  }
+  EXPECT_GT(less, 0) << "a block's lean graph saves much less";
+}
+
+models::AdapterRule adapters(bool dora, double dropout) {
+  models::AdapterRule rule{.rank = 2, .dora = dora, .dropout = dropout, .targets = {"all"}};
+  return rule;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Families,
+    ::testing::Values(Family{"t2v", "wan-tiny"}, Family{"t2v_bf16", "wan-tiny", plan::ParamType::bf16},
+                      Family{"i2v_bf16", "wan-tiny-i2v", plan::ParamType::bf16}, Family{"flf2v", "wan-tiny-flf2v"},
+                      Family{"ti2v_fp16", "wan-tiny-ti2v", plan::ParamType::fp16}, Family{"s2v", "wan-s2v-tiny"},
+                      Family{"s2v_bf16", "wan-s2v-tiny", plan::ParamType::bf16},
+                      Family{"lora", "wan-tiny-i2v", plan::ParamType::fp32, adapters(false, 0)},
+                      Family{"lora_bf16", "wan-tiny", plan::ParamType::bf16, adapters(false, 0)},
+                      Family{"dropout", "wan-tiny", plan::ParamType::fp32, adapters(false, 0.3)},
+                      Family{"dora_bf16", "wan-tiny", plan::ParamType::bf16, adapters(true, 0)}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace tessera::engine
