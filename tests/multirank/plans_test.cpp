@@ -54,6 +54,16 @@ TEST(RandomPlans, ThatKeepActivationsInFewerBitsStayCloseInTheMemoryTheyPredict)
   EXPECT_EQ(pipeline.code, 0) << "pp=2\n" << pipeline.output;
 }
 
+/// Seeds that end with 4 or 9; with them all three times of an update.
+TEST(RandomPlans, ThatKeepGradientsInBf16GiveTheBitsOfAPlainLoopThatRoundsItsOwn) {
+  constexpr int kSeeds[] = {4, 9, 14};
+  for (const Layout& layout : {kLayouts[0], kLayouts[1], kLayouts[4]})
+    for (const int seed : kSeeds) {
+      const Result r = on_ranks(layout.ranks, layout.mesh, seed, seed + 1);
+      EXPECT_EQ(r.code, 0) << layout.mesh << "\n" << r.output;
+    }
+}
+
 TEST(RandomPlans, GiveTheSameOverManyMore) {
   MatrixPart part("random plans executed", 120);
   for (int i : part) {

@@ -23,6 +23,7 @@ TEST(RandomPlans, FiveHundredCompileAndKeepTheRules) {
     if (n % 3 == 1) plan.param_dtype = ParamType::bf16;
     if (n % 6 == 1) plan.compute = ParamType::bf16;
     if (n % 4 == 1) plan.reduce = ParamType::fp16;
+    if (n % 3 == 2) plan.grad = ParamType::bf16;
     const auto violations = check(toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2)));
     ASSERT_TRUE(violations.empty()) << plan.to_toml(toy::names(spec)) << toy::text(violations);
   }
@@ -78,9 +79,9 @@ bool swap_collectives(Edit& edit, Random& random) {
 bool change_bytes(Edit& edit, Random& random) {
   const int k = pick(edit, random, [](const Line& l) {
     return l.in.op == Op::gather || l.in.op == Op::reduce || l.in.op == Op::reduce_outer || l.in.op == Op::update ||
-           l.in.op == Op::gather_outer;
+           l.in.op == Op::gather_outer || l.in.part == Part::gradients;
   });
-  edit[k].in.bytes += 1024;
+  edit[k].in.bytes += edit[k].in.part == Part::gradients ? 64 : 1024;  // twice as many might be its fp32 form
   return true;
 }
 
@@ -304,6 +305,7 @@ TEST(RandomPlans, EveryMutationIsRefused) {
     for (int n = 0; n < 150; ++n) {
       const ModelSpec spec = toy::random_model(random);
       Plan plan = toy::random_plan(random, spec, 2);
+      if (n % 4 == 1) plan.grad = ParamType::bf16;
       if (n % 3 == 0)  // some without tiers
         for (UnitPlan& unit : plan.units) unit = {Policy::keep, unit.strategy};
       const int steps = plan.update == Update::just_in_time ? 2 : 1;  // the second begins with updates

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/memory.h"
 #include "tessera/plan/plan.h"
+#include "toy.h"
 
 namespace tessera::plan {
 namespace {
@@ -134,10 +136,38 @@ TEST(States, WhatIsComputedInIsWhatIsGatheredAndLiesInTheSlots) {
   EXPECT_EQ(plan.slots(), ParamType::fp32);
 }
 
+TEST(States, GradientsRestInTheirTypeAndMoveInTheArenaAsFp32) {
+  const ModelSpec spec = toy::model(2);
+  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+    int64_t resting[2];
+    for (const bool rounded : {false, true}) {
+      Plan plan = toy::plan(spec, "dp_shard=2", 4, 1, 1);
+      if (rounded) plan.grad = ParamType::bf16;
+      for (UnitPlan& unit : plan.units) unit.gradients = tier;
+      EXPECT_EQ(Plan::from_toml(plan.to_toml(toy::names(spec)), "plan.toml", toy::names(spec)), plan);
+      const Schedule step = compile_train(spec, plan, 0);
+      const MemoryCurve curve = memory_curve(spec, plan, step, 0);
+      const int64_t device = curve.persistent - curve.by_part.parameters - curve.by_part.states;
+      resting[rounded] = device + curve.host.gradients + curve.nvme.gradients;
+      int rested = 0;
+      for (const Instruction& in : step.list)
+        if (in.op == Op::stash && in.part == Part::gradients && in.lane != Lane::disk) {
+          ++rested;
+          EXPECT_EQ(in.bytes, plan.gradient_bytes(plan.layout(spec.units[in.unit], in.unit)));
+          EXPECT_EQ(in.lane, tier == Tier::device ? Lane::reduce : Lane::d2h);
+        }
+      // of both micro-batches of each unit; what stays as it is needs no way to its place
+      EXPECT_EQ(rested, rounded || tier != Tier::device ? 2 * 4 : 0);
+    }
+    EXPECT_EQ(resting[true] * 2, resting[false]) << name(tier);
+  }
+}
+
 TEST(States, AFileThatContradictsItselfIsRefused) {
   const std::pair<const char*, const char*> files[] = {
       {"masters = \"split\"\nparam_dtype = \"fp32\"", "plan.toml: param_dtype"},
       {"masters = \"split\"\ncompute_dtype = \"fp16\"", "plan.toml: compute_dtype"},
+      {"grad_dtype = \"fp16\"", "plan.toml: grad_dtype"},
       {"param_dtype = \"bf16\"\ncompute_dtype = \"fp16\"", "plan.toml: compute_dtype"}};
   for (const auto& [file, where] : files) {
     try {

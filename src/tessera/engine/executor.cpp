@@ -308,14 +308,18 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       gather_outer(in, done);
       break;
     case plan::Op::norm:
-      if (in.unit < 0)
+      if (in.unit < 0) {
         norm(run, done);
-      else
-        run.shares[in.unit] = store_.squares(in.unit, store_.grad_at(in.unit, in.target));
+      } else {
+        const Tensor shard = store_.grad_at(in.unit, in.target);
+        store_.round_gradient(shard);
+        run.shares[in.unit] = store_.squares(in.unit, shard);
+      }
       break;
     case plan::Op::update:
       if (control_ && run.update)
-        store_.update(in.unit, *run.update, *control_, {in.slot, in.grad, in.scratch},
+        store_.update(in.unit, *run.update, *control_,
+                      {in.slot, in.grad, in.scratch, in.grad < 0 || plan_.update != plan::Update::in_backward},
                       in.lane == plan::Lane::host ? &workers() : nullptr);
       break;
     case plan::Op::flush:

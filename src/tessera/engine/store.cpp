@@ -42,6 +42,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       masters_(plan.states.masters),
       gathered_(plan.gathered()),
       slots_(plan.slots()),
+      grad_type_(type_of(plan.grad)),
       device_(device) {
   for (int e = 1; e < plan.experts; ++e) resting_.push_back(e);
   idle_ = plan.idle;
@@ -76,7 +77,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
                                engine::Part::parameters, rest.param_extent);
     }
     if (trainable && !plan.transient_gradient(unit.layout, static_cast<int>(u)))
-      unit.grad = make_buffer(unit.layout.grad_shard, at::kFloat, unit.plan.gradients, engine::Part::gradients,
+      unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, unit.plan.gradients, engine::Part::gradients,
                               unit.grad_extent);
     unit.states = plan::state_layout(unit.spec, unit.layout, unit.held, {});
     unit.sites.resize(unit.spec.params.size());
@@ -102,7 +103,7 @@ void Store::rest_gradients(const plan::Plan& plan) {
     unit.grad_views.clear();
     unit.grad = Tensor();
     if (rests)
-      unit.grad = make_buffer(unit.layout.grad_shard, at::kFloat, plan::Tier::device, engine::Part::gradients,
+      unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, plan::Tier::device, engine::Part::gradients,
                               unit.grad_extent);
   }
 }

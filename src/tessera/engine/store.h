@@ -24,6 +24,7 @@ class Workers;
 /// Arena offsets of what was brought for an update, -1 for what rests on the device.
 struct Staged {
   int64_t param = -1, grad = -1, states = -1;
+  bool from_rest = true;  ///< the gradient is as it rests (Plan::grad); else fp32, where its reduction left it
 };
 
 /// The dtype of a weight that is stored so (ops/frozen.h).
@@ -65,7 +66,7 @@ class Store {
   /// One of them, 1-D: fp32 masters, or their bf16 part (plan::Masters), or bytes of what is stored otherwise. `from`:
   /// arena offset of where all of the unit's lie, -1 where they rest on the device.
   Tensor shard(int unit, int buffer, int64_t from = -1);
-  /// Reduced gradient of the trained shards, 1-D fp32; undefined where it is used up in the backward
+  /// Reduced gradient of the trained shards, 1-D of Plan::grad's type; undefined where it is used up in the backward
   /// (plan::Plan::transient_gradient).
   Tensor& grad(int unit) { return units_[unit].grad; }
   const Tensor& anchor(int unit) const { return units_[unit].anchor; }
@@ -81,8 +82,11 @@ class Store {
   // store_tiers.cpp: buffers that rest on the host or on disk
   /// One hop of a fetch or stash; `host`: host memory on the way from or to the disk.
   void move(const plan::Instruction& in, char* host);
-  /// Where the gradient shard is while it is in the arena; what rests on the device is there always (offset -1).
+  /// Where the gradient shard is while it is in the arena, fp32; what rests on the device as that is there always
+  /// (offset -1).
   Tensor grad_at(int unit, int64_t offset);
+  /// Rounds a whole gradient shard in the arena to what it will rest as, which leaves it fp32. Nothing for fp32.
+  void round_gradient(const Tensor& shard) const;
   int64_t host_bytes() const;  ///< of buffers that rest on the host
   int64_t disk_bytes() const;
 
@@ -227,6 +231,7 @@ class Store {
   const bool first_replica_;
   plan::Masters masters_;
   const plan::ParamType gathered_, slots_;
+  const at::ScalarType grad_type_;  // of gradients where they rest
   at::Device device_;
   Tensor arena_;
   std::vector<std::unique_ptr<HostMemory>> host_;

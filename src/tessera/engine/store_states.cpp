@@ -7,6 +7,7 @@
 #include "tessera/engine/workers.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/frozen.h"
+#include "tessera/ops/half.h"
 
 namespace tessera::engine {
 
@@ -35,7 +36,8 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   if (staged.states < 0) await_states(u);
   const Tensor shard = this->shard(u, range.buffer, staged.param);
   const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
-  const bool trained = (unit.grad.defined() || staged.grad >= 0) && buffer.trainable;
+  const bool whole = grad_type_ == at::kFloat || !staged.from_rest;  // what rests in 16 bits is widened in pieces
+  const bool trained = (unit.grad.defined() || staged.grad >= 0) && buffer.trainable && whole;
   const auto* grad = trained ? grad_at(u, staged.grad).const_data_ptr<float>() + buffer.held : nullptr;
   auto* states = static_cast<uint8_t*>(staged.states < 0 ? unit.buffer.mutable_data_ptr()
                                                          : arena(staged.states, 1).mutable_data_ptr());
@@ -66,7 +68,7 @@ net::Slice piece_of(net::Slice slice, int64_t from, int64_t master_bytes) {
   slice.end = std::min(slice.end, slice.begin + from + kUpdatePiece);
   slice.begin += from;
   slice.param = static_cast<uint8_t*>(slice.param) + from * master_bytes;
-  slice.grad += from;
+  if (slice.grad) slice.grad += from;
   for (size_t s = 0; s < slice.states.size(); ++s) {
     const plan::StateSpec& spec = (*slice.specs)[s];
     check_internal(kUpdatePiece % spec.per == 0, "engine.store", "a block of " + spec.kind + " straddles two threads");
@@ -79,20 +81,39 @@ net::Slice piece_of(net::Slice slice, int64_t from, int64_t master_bytes) {
 
 void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
                    Workers* workers) {
+  const Unit& unit = units_[u];
+  const bool halves = grad_type_ != at::kFloat && staged.from_rest;
+  const Tensor rest = !halves ? Tensor()
+                      : staged.grad >= 0
+                          ? arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_)
+                          : unit.grad;
   std::vector<net::Slice> pieces;
-  for (const auto& range : units_[u].states.ranges) {
-    if (!range.updated || !units_[u].spec.params[range.param].trainable) continue;
+  std::vector<const void*> gradients;  // in 16 bits, of each piece
+  for (const auto& range : unit.states.ranges) {
+    if (!range.updated || !unit.spec.params[range.param].trainable) continue;
     const net::Slice whole = slice(u, range, staged);
-    if (!workers) {
+    if (!workers && !halves) {
       update.update(whole, control);
       continue;
     }
-    for (int64_t from = 0; from < whole.count(); from += kUpdatePiece)
+    for (int64_t from = 0; from < whole.count(); from += kUpdatePiece) {
       pieces.push_back(piece_of(whole, from, plan::master_bytes(masters_)));
+      if (halves)
+        gradients.push_back(static_cast<const uint16_t*>(rest.const_data_ptr()) +
+                            unit.layout.buffers[range.buffer].held + range.offset + from);
+    }
   }
-  if (workers)
-    workers->run(static_cast<int>(pieces.size()),
-                 [&](int i) { update.update(pieces[static_cast<size_t>(i)], control); });
+  const auto run = [&](int i) {
+    net::Slice& piece = pieces[static_cast<size_t>(i)];
+    if (halves) {
+      float* values = ops::half_scratch(0, kUpdatePiece);
+      ops::widen(values, gradients[static_cast<size_t>(i)], grad_type_, piece.count());
+      piece.grad = values;
+    }
+    update.update(piece, control);
+  };
+  if (workers) return workers->run(static_cast<int>(pieces.size()), run);
+  for (int i = 0; i < static_cast<int>(pieces.size()); ++i) run(i);
 }
 
 namespace {

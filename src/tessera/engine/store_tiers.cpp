@@ -1,9 +1,12 @@
-// Buffers that rest on the host or on disk. What rests on disk is seen as memory between steps (a mapping of the file)
-// and moves past the page cache within them.
+// Buffers that rest on the host or on disk, and gradients that rest in 16 bits. What rests on disk is seen as memory
+// between steps (a mapping of the file) and moves past the page cache within them.
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "tessera/base/check.h"
 #include "tessera/engine/store.h"
+#include "tessera/ops/half.h"
 
 namespace tessera::engine {
 
@@ -22,7 +25,7 @@ void Store::open_disk(const plan::Plan& plan, const DiskPlace& place, bool train
     if (!unit.owned) continue;
     add(unit.plan.parameters, plan::shard_bytes(unit.layout, masters_));
     if (!trainable) continue;
-    if (unit.plan.gradients == plan::Tier::nvme) bytes += round_up(unit.layout.grad_shard * 4, kPage);
+    if (unit.plan.gradients == plan::Tier::nvme) bytes += round_up(plan.gradient_bytes(unit.layout), kPage);
     add(unit.plan.states, plan::state_layout(unit.spec, unit.layout, unit.held, plan::adamw_states(plan.states)).bytes);
   }
   if (bytes == 0) return;
@@ -64,11 +67,27 @@ void Store::move(const plan::Instruction& in, char* host) {
   }
   void* rest = host ? host : tensor.mutable_data_ptr();
   void* device = arena(in.slot, 1).mutable_data_ptr();
+  if (in.part == plan::Part::gradients && grad_type_ != at::kFloat) {  // see [Note: gradients in fewer bits]
+    if (!fetch) return ops::narrow(rest, static_cast<const float*>(device), grad_type_, tensor.numel());
+    if (in.micro >= 0) return ops::widen(static_cast<float*>(device), rest, grad_type_, tensor.numel());
+  }
   fetch ? std::memcpy(device, rest, in.bytes) : std::memcpy(rest, device, in.bytes);
 }
 
 Tensor Store::grad_at(int u, int64_t offset) {
   return offset < 0 ? units_[u].grad : arena(offset, units_[u].layout.grad_shard);
+}
+
+void Store::round_gradient(const Tensor& shard) const {
+  if (grad_type_ == at::kFloat) return;
+  constexpr int64_t kBlock = 4096;  // both forms of it stay in the cache
+  std::array<uint16_t, kBlock> rounded;
+  auto* values = shard.mutable_data_ptr<float>();
+  for (int64_t first = 0; first < shard.numel(); first += kBlock) {
+    const int64_t count = std::min(kBlock, shard.numel() - first);
+    ops::narrow(rounded.data(), values + first, grad_type_, count);
+    ops::widen(values + first, rounded.data(), grad_type_, count);
+  }
 }
 
 int64_t Store::host_bytes() const {

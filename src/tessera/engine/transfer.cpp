@@ -242,8 +242,8 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
     Tensor& flat = flats.emplace_back();
     if (!owned || buffer.shards > 1) flat = at::empty({buffer.total}, at::kFloat);
     if (owned) {
-      const Tensor shard =
-          gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard) : store.masters(unit, static_cast<int>(b));
+      const Tensor shard = gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard).to(at::kFloat)
+                                     : store.masters(unit, static_cast<int>(b));
       const bool exact = !gradients && store.master_form() != plan::Masters::split;
       if (buffer.pieces > 1 && !exact)  // each replica has its piece of it
         comm.group("gather_outer", store.outer_axes(unit, static_cast<int>(b)))

@@ -53,6 +53,7 @@ void with_moments(Plan& plan) {
   plan.states.moments = moments;
 }
 
+void gradients_in_bf16(Plan& plan) { plan.grad = ParamType::bf16; }
 template <Update update>
 void with_updates(Plan& plan) {
   plan.update = update;
@@ -151,6 +152,7 @@ const std::vector<Feature>& features() {
       {"states", "on host", each<&UnitPlan::states, Tier::host>},
       {"states", "on nvme", each<&UnitPlan::states, Tier::nvme>},
       {"gradients reduced", "once a step", each<&UnitPlan::reduce_once, true>},
+      {"gradients at rest", "in bf16", gradients_in_bf16},
       {"masters", "split", with_masters<Masters::split>},
       {"masters", "bf16", with_masters<Masters::bf16>},
       {"moments", "int8", with_moments<Moments::int8>},

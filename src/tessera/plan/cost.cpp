@@ -204,10 +204,10 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     case Op::idle:
       if (in.grad >= 0) work(Share::compute, bandwidth.seconds(static_cast<double>(in.bytes)));
       break;
-    case Op::norm: {  // of a unit whose gradients leave the device, or of all that stay
-      double bytes = static_cast<double>(in.unit >= 0 ? in.bytes : 0);
+    case Op::norm: {  // of a unit whose gradients leave the arena (and are rounded there), or of all that stay
+      double bytes = static_cast<double>(in.unit >= 0 ? in.bytes : 0) * (plan_.rounds_gradients() ? 3 : 1);
       for (int u = 0; in.unit < 0 && u < static_cast<int>(model_.units.size()); ++u)
-        if (plan_.owns(rank, u) && plan_.units[u].gradients == Tier::device)
+        if (plan_.owns(rank, u) && plan_.units[u].gradients == Tier::device && !plan_.rounds_gradients())
           bytes += 4.0 * static_cast<double>(plan_.layout(model_.units[u], u).grad_piece);
       work(Share::optimizer, bandwidth.seconds(bytes));
       break;
@@ -221,6 +221,10 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     default:
       break;
   }
+  // Rounded as they are sent off, widened where more is to be added: fp32 on one side and 16 bits on the other.
+  if (in.part == Part::gradients && plan_.rounds_gradients() && in.lane != Lane::disk &&
+      (in.op == Op::stash || in.micro >= 0))
+    work(Share::optimizer, bandwidth.seconds(3.0 * static_cast<double>(in.bytes)));
   if (in.lane == Lane::h2d || in.lane == Lane::d2h) {
     const Resource resource = in.lane == Lane::h2d ? Resource::h2d : Resource::d2h;
     const double seconds = copy_seconds(static_cast<double>(in.bytes));

@@ -100,7 +100,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     const int64_t moments = state_layout(model.units[u], layout, plan.held(layout, rank), states).bytes;
     place(unit.parameters).parameters += parameters;
     if (!plan.transient_gradient(layout, static_cast<int>(u)))
-      place(unit.gradients).gradients += layout.grad_shard * 4;  // experts share them: none is left at their turn's end
+      place(unit.gradients).gradients += plan.gradient_bytes(layout);  // experts share them: none outlives its turn
     place(unit.states).states += moments;
     place(plan.resting(unit.parameters)).parameters += (plan.experts - 1) * parameters;
     place(plan.resting(unit.states)).states += (plan.experts - 1) * moments;

@@ -129,6 +129,10 @@ void Plan::check_types(std::string_view where) const {
     throw UserError(Exit::usage, std::string(where) + "param_dtype",
                     quoted(param_dtype) + " contradicts masters = \"" + std::string(name(states.masters)) + "\"",
                     "such masters are gathered as bf16: leave param_dtype out");
+  if (grad == ParamType::fp16)
+    throw UserError(Exit::usage, std::string(where) + "grad_dtype",
+                    "gradients do not rest in fp16, where the small ones of a step that has no loss scale are zero",
+                    "expected fp32 or bf16, which has the exponents of fp32");
   if (compute != ParamType::fp32 && compute != gathered())
     throw UserError(Exit::usage, std::string(where) + "compute_dtype",
                     quoted(compute) + " contradicts parameters that are gathered as " + quoted(gathered()),
@@ -214,6 +218,7 @@ std::string Plan::summary() const {
   else if (states.masters == Masters::fp32 && param_dtype != ParamType::fp32)
     text += ", parameters gathered as " + std::string(name(param_dtype));
   if (reduce != ParamType::fp32) text += ", gradients reduced as " + std::string(name(reduce));
+  if (rounds_gradients()) text += ", gradients rest as " + std::string(name(grad));
   if (mesh[Axis::pp] > 1) {
     text += ", pipeline " + std::string(name(pipeline.schedule));
     if (pipeline.chunks > 1) text += " with " + std::to_string(pipeline.chunks) + " chunks a rank";

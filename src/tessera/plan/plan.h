@@ -133,6 +133,9 @@ struct Plan {
   /// lies in the slots.
   ParamType compute = ParamType::fp32;
   ParamType reduce = ParamType::fp32;  ///< what gradients are rounded to on their way; they are summed in fp32
+  /// fp32 or bf16: what a reduced gradient is rounded to, once, where it rests until its update. In the arena it is
+  /// fp32.
+  ParamType grad = ParamType::fp32;
   /// Samples of the global batch for each dp rank; empty: as even as they go (shares.h makes others).
   std::vector<int64_t> shares = {};
   Pipeline pipeline = {};  ///< how stages take turns, where the mesh has a pp axis
@@ -162,6 +165,9 @@ struct Plan {
   std::vector<Axis> axes(const Buffer& buffer) const;
   /// The axes whose ranks hold the same shard (or the same whole) and sum their gradients once a step.
   std::vector<Axis> outer_axes(const Buffer& buffer) const;
+  bool rounds_gradients() const { return grad != ParamType::fp32; }
+  /// Bytes of this rank's reduced gradient of the unit where it rests.
+  int64_t gradient_bytes(const UnitLayout& layout) const { return layout.grad_shard * size_of(grad); }
   /// Whether the unit's reduced gradient has no place of its own: it lies in the arena from its one reduction until the
   /// update right behind it.
   bool transient_gradient(const UnitLayout& layout, int unit) const;

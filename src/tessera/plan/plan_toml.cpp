@@ -68,7 +68,7 @@ class Reader {
     }
     known_keys(root, "",
                {"mesh", "global_batch", "micro_batch", "prefetch", "update", "update_threads", "masters", "moments",
-                "param_dtype", "compute_dtype", "reduce_dtype", "pipeline", "experts", "idle", "units"});
+                "param_dtype", "compute_dtype", "reduce_dtype", "grad_dtype", "pipeline", "experts", "idle", "units"});
     Plan plan;
     plan.units.resize(names_.size());
     plan.global_batch = integer(root, "", "global_batch", 1, plan.global_batch);
@@ -126,6 +126,7 @@ class Reader {
     };
     plan.compute = type("compute_dtype", ParamType::fp32);
     plan.reduce = type("reduce_dtype", ParamType::fp32);
+    plan.grad = type("grad_dtype", ParamType::fp32);
     plan.param_dtype = plan.compute;
     plan.param_dtype = type("param_dtype", plan.gathered());
   }
@@ -280,6 +281,7 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
       << "param_dtype = \"" << name(gathered()) << "\"\n"
       << "compute_dtype = \"" << name(compute) << "\"\n"
       << "reduce_dtype = \"" << name(reduce) << "\"\n";
+  if (rounds_gradients()) out << "grad_dtype = \"" << name(grad) << "\"\n";
   if (update_threads > 0) out << "update_threads = " << update_threads << "\n";
   if (experts > 1) out << "experts = " << experts << "\nidle = \"" << name(idle) << "\"\n";
   out << "\n[mesh]\n";

@@ -169,7 +169,7 @@ class Search {
     plan.param_dtype = input_.param_dtype;
     plan.experts = input_.experts;
     plan.idle = input_.idle;
-    plan.compute = input_.compute, plan.reduce = input_.reduce;
+    plan.compute = input_.compute, plan.reduce = input_.reduce, plan.grad = input_.grad;
     if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
     // The first blocks save less: they are needed last in backward, so what they would keep lives longest.
     for (const auto& unit : model_.units) {
@@ -240,7 +240,7 @@ class Search {
       for (size_t u = plan.units.size(); u-- > 0 && over > 0;) {
         if (plan.units[u].*part != Tier::host) continue;
         const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));
-        over -= part == &UnitPlan::gradients ? layout.grad_shard * 4
+        over -= part == &UnitPlan::gradients ? plan.gradient_bytes(layout)
                 : part == &UnitPlan::parameters
                     ? shard_bytes(layout, plan.states.masters)
                     : state_layout(model_.units[u], layout, plan.held(layout, 0), states).bytes;

@@ -47,7 +47,7 @@ struct PlannerInput {
   int experts = 1;                                         ///< see Plan
   Tier idle = Tier::device;                                ///< likewise
   StateFormat states = {};
-  ParamType param_dtype = ParamType::fp32, compute = ParamType::fp32, reduce = ParamType::fp32;
+  ParamType param_dtype = ParamType::fp32, compute = ParamType::fp32, reduce = ParamType::fp32, grad = ParamType::fp32;
 };
 
 struct Candidate {

@@ -82,7 +82,8 @@ struct Instruction {
   int64_t scratch = -1;  ///< arena offset of the reduction's receive buffer (reduce, and reduce_outer where there are
                          ///< pieces), of the parameter shard (gather),
                          ///< of the states (update)
-  int64_t target = -1;   ///< arena offset of a gradient shard that rests on another tier (reduce, reduce_outer, norm)
+  int64_t target = -1;   ///< arena offset of a gradient shard that rests on another tier or in fewer bits (reduce,
+                         ///< reduce_outer, norm)
   int64_t host = -1;     ///< host arena offset (stash, fetch)
   Part part = Part::none;
   bool add = false;       ///< the gradient is added to what lies there (backward, idle, reduce)

@@ -211,6 +211,7 @@ void check_formats(const Recipe& recipe, const plan::Plan& plan) {
         recipe.plan.param_dtype == plan::ParamType::fp32);
   check("compute_dtype", name(recipe.plan.compute), name(plan.compute), recipe.plan.compute == plan::ParamType::fp32);
   check("reduce_dtype", name(recipe.plan.reduce), name(plan.reduce), recipe.plan.reduce == plan::ParamType::fp32);
+  check("grad_dtype", name(recipe.plan.grad), name(plan.grad), recipe.plan.grad == plan::ParamType::fp32);
 }
 
 }  // namespace
@@ -290,12 +291,14 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
   request.planner.gradients = recipe.plan.gradients;
   request.planner.states_tier = recipe.plan.states_tier;
   request.planner.offload_to = recipe.plan.offload_to;
-  request.machine.update_bytes = 4 + 2 * plan::bytes_per_parameter(recipe.plan.states);
+  request.machine.update_bytes =
+      static_cast<double>(plan::size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);
   request.planner.experts = static_cast<int>(job.experts.size());
   request.planner.idle = recipe.plan.idle.value_or(plan::Tier::device);
   request.any_idle = job.experts.several() && !recipe.plan.idle;
   request.planner.param_dtype = recipe.plan.param_dtype;
   request.planner.compute = recipe.plan.compute, request.planner.reduce = recipe.plan.reduce;
+  request.planner.grad = recipe.plan.grad;
   if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
     std::vector<std::string> names;
     for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);

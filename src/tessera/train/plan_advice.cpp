@@ -37,6 +37,16 @@ std::optional<std::string> smaller_micro_batch(const PlanRequest& request) {
   return std::nullopt;
 }
 
+std::optional<std::string> gradients_in_bf16(const PlanRequest& request) {
+  if (request.planner.grad != plan::ParamType::fp32 || request.by_hand) return std::nullopt;
+  PlanRequest tried = request;
+  tried.planner.grad = plan::ParamType::bf16;
+  tried.machine.update_bytes -= 2;
+  const Planned planned = make_plan_as_is(tried);
+  if (!planned.choice.fits) return std::nullopt;
+  return "plan.grad_dtype = bf16 (gradients are rounded where they rest): " + takes(planned);
+}
+
 std::optional<std::string> more_ranks(const PlanRequest& request) {
   PlanRequest tried = without_file(request);
   const int before = request.mesh[Axis::dp_shard];
@@ -86,9 +96,32 @@ std::optional<std::string> fewer_frames(const PlanRequest& request) {
 
 std::string advice(const PlanRequest& request) {
   std::string text;
-  for (const auto& way : {smaller_micro_batch, host_memory, more_ranks, fewer_frames})
+  for (const auto& way : {smaller_micro_batch, gradients_in_bf16, host_memory, more_ranks, fewer_frames})
     if (const auto found = way(request)) text += (text.empty() ? "" : "; ") + *found;
   return text;
+}
+
+std::string nothing_to_round(const Planned& planned) {
+  const plan::Plan& plan = planned.plan();
+  if (!plan.rounds_gradients()) return {};
+  for (int u = 0; u < static_cast<int>(plan.units.size()); ++u) {
+    const plan::UnitLayout layout = plan.layout(planned.spec.units[static_cast<size_t>(u)], u);
+    if (layout.grad_total > 0 && !plan.transient_gradient(layout, u)) return {};
+  }
+  return "grad_dtype = bf16 rounds gradients and saves nothing: updates in the backward use each up where it was made, "
+         "and none rests (leave it out)";
+}
+
+std::string without_the_disk(const PlanRequest& request, const Planned& planned) {
+  if (request.by_hand || !planned.choice.fits || planned.choice.memory.nvme.total() == 0) return {};
+  const plan::MemoryCurve& memory = planned.choice.memory;
+  if (memory.by_part.gradients + memory.host.gradients + memory.nvme.gradients == 0) return {};  // none rest
+  PlanRequest tried = request;
+  tried.planner.nvme = false;
+  const auto found = gradients_in_bf16(tried);
+  return found ? "this plan needs the disk, a step of " + format_seconds(planned.prediction.step.total) +
+                     "; without it fits " + *found
+               : std::string();
 }
 
 Grow grow_of(const std::string& text) {

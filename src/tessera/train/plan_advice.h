@@ -11,9 +11,15 @@
 
 namespace tessera::train {
 
-/// One sentence part for each way out that fits, the nearest of its kind: smaller micro-batches, more ranks, fewer
-/// frames; with peak and step. Empty when none does.
+/// One sentence part for each way out that fits, the nearest of its kind: smaller micro-batches, gradients in bf16,
+/// host memory, more ranks, fewer frames; with peak and step. Empty when none does.
 std::string advice(const PlanRequest& request);
+/// Of a plan that needs the disk, and holds gradients back until their norm is known: what would take none, in words.
+/// Empty where nothing is found. Numbers of a run change by it, so the planner does not choose it.
+std::string without_the_disk(const PlanRequest& request, const Planned& planned);
+
+/// Of a plan whose gradients are rounded although none rests anywhere: that it saves nothing. Else empty.
+std::string nothing_to_round(const Planned& planned);
 
 enum class Grow { frames, batch, resolution };
 /// "frames", "batch", "resolution". Throws UserError (usage) naming the nearest.

@@ -174,6 +174,8 @@ Planned make_plan(const PlanRequest& request) {
                                                 "ranks (--mesh dp_shard=" +
                                                     std::to_string(2 * request.mesh.shard_size()) + ") together";
   }
+  for (const std::string& said : {without_the_disk(request, planned), nothing_to_round(planned)})
+    if (!said.empty()) planned.choice.warning += (planned.choice.warning.empty() ? "" : "; ") + said;
   return planned;
 }
 

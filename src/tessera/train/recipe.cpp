@@ -137,20 +137,22 @@ LrScale scale_of(const Recipe& r) {
                   read.at_least("train.lr_base_batch", 1));
 }
 
-/// What parameters are gathered as, computed in and gradients reduced in; they go together as in a plan by hand.
+/// What parameters are gathered as, computed in, and gradients reduced in and kept as; they go together as in a plan by
+/// hand.
 void fill_types(Recipe& r) {
   const auto type = [&](const char* key) {
     return plan::param_type_of(r.values.at(key), std::string("recipe: ") + key);
   };
   r.plan.compute = type("plan.compute_dtype");
   r.plan.reduce = type("plan.reduce_dtype");
+  r.plan.grad = type("plan.grad_dtype");
   std::string& gathered = r.values.at("plan.param_dtype");
   if (gathered == "auto")
     gathered = r.plan.states.masters == plan::Masters::fp32 ? r.values.at("plan.compute_dtype") : "bf16";
   r.plan.param_dtype = type("plan.param_dtype");
   plan::Plan types;
   types.mesh = r.mesh, types.states = r.plan.states;
-  types.param_dtype = r.plan.param_dtype, types.compute = r.plan.compute;
+  types.param_dtype = r.plan.param_dtype, types.compute = r.plan.compute, types.grad = r.plan.grad;
   types.check_types("recipe: plan.");
 }
 

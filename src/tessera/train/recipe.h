@@ -95,7 +95,7 @@ struct Recipe {
     std::optional<plan::Tier> idle;        ///< of an expert that has no turn
     plan::StateFormat states;
     plan::ParamType param_dtype = plan::ParamType::fp32, compute = plan::ParamType::fp32,
-                    reduce = plan::ParamType::fp32;
+                    reduce = plan::ParamType::fp32, grad = plan::ParamType::fp32;
   } plan;
   struct Checkpoint {
     int64_t every = 0, keep = 0;

@@ -208,6 +208,10 @@ const OptionTable& recipe_table() {
       {"plan.reduce_dtype", Kind::choice, "fp32",
        "what gradients are rounded to when ranks exchange them; they are written and added up in fp32",
        "fp32|bf16|fp16"},
+      {"plan.grad_dtype", Kind::choice, "fp32",
+       "what reduced gradients are rounded to where they rest until their update; bf16 halves them, and norm, clipping "
+       "and updates are of the rounded values",
+       "fp32|bf16"},
       {"plan.masters", Kind::choice, "fp32",
        "the optimiser's parameters: fp32; split, a bf16 part and the exact rest in 16 bits; bf16, rounded "
        "stochastically",

@@ -100,7 +100,7 @@ class Compiler {
   void read_back(const Visit& visit);
   void fetch(const Visit& visit);
 
-  // tiers.cpp: buffers that rest on the host or on disk
+  // tiers.cpp: buffers that rest on the host or on disk, and gradients that rest in fewer bits
   Tier tier(int unit, Part part) const;
   int64_t bytes(int unit, Part part) const;
   int bring(Part part, int unit, int micro, int64_t at, std::vector<int> wait);

@@ -82,9 +82,11 @@ void Compiler::reduce(const Visit& visit, int backward) {
   if (plan_.prefetch == 0) land(0);
 }
 
-/// Whether the reduced gradient lies in the arena before it goes on: to another tier, or into an update right away.
+/// Whether the reduced gradient lies in the arena before it goes on: to another tier, into fewer bits, or into an
+/// update right away.
 bool Compiler::gradient_leaves(int unit) const {
-  return plan_.units[unit].gradients != Tier::device || plan_.transient_gradient(layouts_[unit], unit);
+  return plan_.units[unit].gradients != Tier::device || plan_.rounds_gradients() ||
+         plan_.transient_gradient(layouts_[unit], unit);
 }
 
 /// What becomes of a micro-batch's gradient, summed by `last` at `target` of the arena or (-1) where it stays. Gives
@@ -115,8 +117,8 @@ std::optional<int> Compiler::add_outer(Instruction in, Flight& flight) {
   return at;
 }
 
-/// What is left to do with a step's whole gradient shard before it leaves the device: the sum over replicas, and its
-/// share of the norm. Gives the last instruction.
+/// What is left to do with a step's whole gradient shard before it leaves the arena: the sum over replicas, and its
+/// share of the norm, for which it is rounded to what it will rest as. Gives the last instruction.
 int Compiler::settle(int unit, int64_t target, int last, Flight& flight) {
   Instruction in = make(Op::reduce_outer, Lane::reduce, unit, -1);
   sum_over_replicas(in, unit);
@@ -145,7 +147,7 @@ void Compiler::norm() {
     if (layouts_[u].grad_total == 0) continue;
     Instruction in = make(Op::reduce_outer, Lane::reduce, u, -1);
     sum_over_replicas(in, u);
-    if (in.comm.empty() || plan_.units[u].gradients != Tier::device || plan_.update == Update::in_backward) continue;
+    if (in.comm.empty() || gradient_leaves(u) || plan_.update == Update::in_backward) continue;
     in.wait = layouts_[u].sharded ? last_reduce_ : last_backward_;
     if (layouts_[u].in_pieces()) land(plan_.prefetch == 0 ? 0 : 1);
     Flight flight;

@@ -1,4 +1,9 @@
 // Buffers that rest on the host or on disk: a copy for each hop on the way, each on its own lane.
+//
+// [Note: gradients in fewer bits] Where gradients rest in 16 bits (Plan::grad) they go the same way even where they
+// rest on the device: in the arena they are fp32, their stash rounds them, and so does the norm of the unit before it,
+// which is that of what rests. The fetch ahead of another micro-batch's sum (micro >= 0) widens them; an update reads
+// the 16 bits. On the device both are done by the lane that reduces, which is where sums are waited for.
 #include "tessera/base/check.h"
 #include "tessera/plan/compile/compiler.h"
 
@@ -21,12 +26,12 @@ Tier Compiler::tier(int unit, Part part) const {
 int64_t Compiler::bytes(int unit, Part part) const {
   if (part == Part::states) return state_bytes_[unit];
   if (part == Part::parameters) return shard_bytes(layouts_[unit], plan_.states.masters);
-  return layouts_[unit].grad_shard * kElement;
+  return plan_.gradient_bytes(layouts_[unit]);
 }
 
 /// Copies the buffer to the arena at `at`, after `wait`. Gives the instruction after which it is there.
 int Compiler::bring(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
-  Instruction in = make(Op::fetch, Lane::h2d, unit, micro);
+  Instruction in = make(Op::fetch, tier(unit, part) == Tier::device ? Lane::reduce : Lane::h2d, unit, micro);
   in.part = part;
   in.bytes = bytes(unit, part);
   in.slot = at;
@@ -48,12 +53,17 @@ int Compiler::bring(Part part, int unit, int micro, int64_t at, std::vector<int>
 
 /// Copies the arena at `at` back to where the buffer rests. Gives the instruction after which the arena is free.
 int Compiler::send(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
-  Instruction in = make(Op::stash, Lane::d2h, unit, micro);
+  const bool here = tier(unit, part) == Tier::device;
+  Instruction in = make(Op::stash, here ? Lane::reduce : Lane::d2h, unit, micro);
   in.part = part;
   in.bytes = bytes(unit, part);
   in.slot = at;
   in.wait = std::move(wait);
-  if (tier(unit, part) != Tier::nvme) return written_[{unit, part}] = add(std::move(in));
+  if (tier(unit, part) != Tier::nvme) {
+    const int sent = written_[{unit, part}] = add(std::move(in));
+    if (here) last_reduce_ = {sent};
+    return sent;
+  }
   in.host = host_.take(round_up(in.bytes, kPage), in.wait);
   Instruction write = make(Op::stash, Lane::disk, unit, micro);
   write.part = part;

@@ -65,6 +65,13 @@ class SizeRules {
     collectives(k, "");
   }
 
+  /// Line `k` moves a shard of the gradient to or from where it rests: fp32, or half as much where that is in 16 bits.
+  void moved(int k) {
+    const Size& size = sizes_[book_.unit(k)];
+    if (size.shard_line >= 0 && book_.in(k).bytes * 2 != size.shard)
+      expect(k, size.shard, "the size of the shard in " + book_.at(size.shard_line) + ", or half of it");
+  }
+
   /// Line `k` sums a shard over those that hold the same: each has all of the sum (all_reduce), or a piece of it.
   void outer(int k) {
     Size& size = sizes_[book_.unit(k)];

@@ -90,8 +90,7 @@ class StepRules {
       case Op::drop:
         return MessageRules::is(book_, k) ? messages_.forget(k) : saved_.drop(k, work_of(k));
       case Op::fetch:
-        return book_.in(k).part == Part::activations ? saved_.fetch(k, work_of(k))
-                                                     : tiers_.fetch(k, pending_.may_be(book_.unit(k)));
+        return book_.in(k).part == Part::activations ? saved_.fetch(k, work_of(k)) : bring(k);
       case Op::send:
         return messages_.send(k);
       case Op::recv:
@@ -287,10 +286,20 @@ class StepRules {
                              : "adds to a shard that holds an old step's gradient; remove \"add\"");
   }
 
-  /// A gradient shard leaves the device: what was summed in the arena until here goes on elsewhere.
+  /// A buffer comes from where it rests. A gradient that more is to be added to is fp32 in the arena whatever it rests
+  /// as.
+  void bring(int k) {
+    const int unit = book_.unit(k);
+    const bool gradient = book_.in(k).part == Part::gradients;
+    if (gradient) sizes_.moved(k);
+    tiers_.fetch(k, pending_.may_be(unit), gradient && book_.in(k).micro >= 0 ? sizes_.shard_of(unit) : 0);
+  }
+
+  /// A gradient shard leaves the arena: what was summed there until here goes on elsewhere.
   void leave(int k) {
     const int unit = book_.unit(k);
-    if (book_.in(k).part == Part::gradients && book_.in(k).lane == Lane::d2h) {
+    if (book_.in(k).part == Part::gradients) sizes_.moved(k);
+    if (book_.in(k).part == Part::gradients && book_.in(k).lane != Lane::disk) {
       after_gradients(k, unit);
       if (shares_[unit] >= 0) after(k, shares_[unit], "its share of the norm may not be taken");
       stays(k);
@@ -303,7 +312,8 @@ class StepRules {
     int& open = unreduced_[book_.unit(k)];
     if (open < 0 || book_.in(open).grad < 0 || tiers_.present(k, Part::gradients)) return;
     arena_.forget(open, book_.in(open).grad);
-    tiers_.make(open, Part::gradients, book_.in(open).grad, book_.in(k).bytes);
+    tiers_.make(open, Part::gradients, book_.in(open).grad,
+                std::max(book_.in(k).bytes, sizes_.shard_of(book_.unit(k))));
     open = -1;
   }
 

@@ -5,6 +5,7 @@
 //   TierRules tiers(book, order, arena, host);
 //   tiers.fetch(k); tiers.stash(k);                       // as the lines come
 //   tiers.use(k, Part::states, in.scratch, /*changes=*/true);
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -20,8 +21,9 @@ class TierRules {
   TierRules(Book& book, const Order& order, ArenaRules& arena, ArenaRules& host)
       : book_(book), order_(order), arena_(arena), host_(host) {}
 
-  /// `left`: a gradient of the pass before may still be where it rests.
-  void fetch(int k, bool left = false) {
+  /// `left`: a gradient of the pass before may still be where it rests. `room`: bytes that it takes in the arena, where
+  /// they are more than what moves.
+  void fetch(int k, bool left = false, int64_t room = 0) {
     const Instruction& in = book_.in(k);
     Buffer& buffer = of(k, in.part);
     if (in.lane == Lane::disk || in.host < 0) {  // from where it rests
@@ -42,7 +44,7 @@ class TierRules {
     leave_host(k, buffer);
     if (buffer.owner >= 0)
       book_.complain(k, "residency", "fetches what " + book_.at(buffer.owner) + " has in use; send it back first");
-    arena_.take(k, in.slot, in.bytes, std::string(name(in.part)));
+    arena_.take(k, in.slot, std::max(in.bytes, room), std::string(name(in.part)));
     buffer.owner = buffer.last = k, buffer.at = in.slot;
   }
 
@@ -74,8 +76,12 @@ class TierRules {
   /// back; what is not, the arena has back when `k` is done.
   void use(int k, Part part, int64_t at, bool changes) {
     if (at < 0) {
-      if (const auto found = buffers_.find({book_.unit(k), part}); found != buffers_.end() && found->second.owner >= 0)
+      const auto found = buffers_.find({book_.unit(k), part});
+      if (found == buffers_.end()) return;
+      if (found->second.owner >= 0)
         book_.complain(k, "residency", "does not use what " + book_.at(found->second.owner) + " has brought for it");
+      // where it rests on the device after all (gradients that are rounded)
+      if (found->second.written >= 0) follow(k, found->second.written, "it may not have come to rest yet");
       return;
     }
     Buffer& buffer = of(k, part);

@@ -82,6 +82,19 @@ void fsdp_reduce_type(Translator& t, const Given& g) {
     t.set("plan.reduce_dtype", type, {g.name});
 }
 
+/// Gradients stay what they were reduced in, for the optimiser too.
+void low_precision_grads(Translator& t, const Given& g) {
+  if (is_false(g.value)) return t.imply(g.name, "gradients rest in fp32");
+  for (const char* option : {"reduce_dtype", "param_dtype", "mixed_precision"}) {
+    if (!t.has(option)) continue;
+    const std::string type = type_word(t.value(option));
+    if (type == "fp32") return t.imply(g.name, std::string(option) + " is fp32, and so do gradients rest");
+    if (type == "bf16") return t.set("plan.grad_dtype", type, {g.name}, "gradients rest as they are reduced");
+    return t.refuse(g.name, "gradients rest in fp32 or bf16, not in " + t.value(option));
+  }
+  t.imply(g.name, "gradients are reduced in fp32, and so do they rest");
+}
+
 void fsdp_checkpointing(Translator& t, const Given& g) {
   if (is_false(g.value))
     t.imply(g.name, "what is saved is the plan's to say; plan.activations = \"keep\" forbids it to recompute");
@@ -148,6 +161,8 @@ std::vector<Rule> accelerate_rules() {
       by("param_dtype", "`plan.compute_dtype`", set_compute_type),
       by("mixed_precision", "`plan.compute_dtype`", set_compute_type),
       by("reduce_dtype", "`plan.reduce_dtype`", fsdp_reduce_type),
+      by("keep_low_precision_grads", "true: `plan.grad_dtype` as gradients are reduced; fp16 refused",
+         low_precision_grads, Takes::perhaps),
       only("buffer_dtype", {"fp32", "float32", "torch.float32", "bf16", "bfloat16", "torch.bfloat16"},
            "these models have no buffers but tables that are computed in fp32", "fp32 and bf16 are known"),
       by(

@@ -237,8 +237,6 @@ std::vector<Rule> deepspeed_rules() {
       only("gradient_predivide_factor", {"1", "1.0"}, "gradients are summed, then divided",
            "gradients are summed, then divided"),
       only("sparse_gradients", {"false"}, "it is off", "no gradient is sparse"),
-      only("data_types.grad_accum_dtype", {"fp32", "null"}, "gradients are summed in fp32",
-           "gradients are summed in fp32"),
       refused("amp.enabled", "apex is not there: use bf16"),
       implied("tensorboard.enabled", "RUN/ has TensorBoard's file in any case"),
       implied("tensorboard.output_path", "TensorBoard's file is in the run folder"),

@@ -22,6 +22,16 @@ void reduce_type(Translator& t, const Given& g) {
   t.set("plan.reduce_dtype", g.value, {g.name});
 }
 
+/// Where DeepSpeed adds micro-batches up, ours rest. A sum itself is fp32 here.
+void resting_type(Translator& t, const Given& g) {
+  if (g.value == "fp32" || g.value == "null")
+    t.imply(g.name, "gradients are summed and kept in fp32");
+  else if (g.value == "bf16")
+    t.set("plan.grad_dtype", "bf16", {g.name}, "gradients rest in bf16 between micro-batches and until the update");
+  else
+    t.refuse(g.name, "gradients rest in fp32 or bf16");
+}
+
 Rule compute_type(const std::string& option, const std::string& type) {
   return by(option, "`plan.compute_dtype = " + type + "`", [type](Translator& t, const Given& g) {
     if (is_false(g.value))
@@ -73,6 +83,7 @@ void quantised_base(Translator& t, const Given& g) {
 std::vector<Rule> deepspeed_type_rules() {
   return {
       by("communication_data_type", "`plan.reduce_dtype`", reduce_type),
+      by("data_types.grad_accum_dtype", "`plan.grad_dtype`: fp32, null or bf16; else refused", resting_type),
       by("seq_parallel_communication_data_type", "refused where it is not what is computed in", sequence_type),
       by("zero_optimization.zero_quantized_nontrainable_weights", "`lora.base_dtype = int8`", quantised_base),
       compute_type("bf16.enabled", "bf16"),
