@@ -135,6 +135,27 @@ TEST(LeanGraph, AValueIsMadeOnceAndGoesWithItsLastReader) {
   EXPECT_THROW(uses[0]->take(), InternalError);
 }
 
+TEST(LeanGraph, WhatIsTwoStepsFromAReaderIsMadeTwiceInsteadOfHeld) {
+  int made = 0;
+  const at::Tensor from = at::randn({256}), first = from * 2, second = first * 2, third = second * 2;
+  const std::string site = "here";
+  std::unique_ptr<ops::Rebuilds::Use> late, next, reader;
+  {
+    ops::Rebuilds rebuilds([](const at::Tensor&, const std::string&) {}, site);
+    const auto doubled = [&](const std::vector<at::Tensor>& x) { return ++made, x[0] * 2; };
+    rebuilds.offer(first, {from}, doubled);
+    rebuilds.offer(second, {first}, doubled);
+    rebuilds.offer(third, {second}, doubled);
+    late = rebuilds.use(first), next = rebuilds.use(second), reader = rebuilds.use(third);
+  }
+  EXPECT_TRUE(at::equal(reader->take(), third));
+  EXPECT_EQ(made, 3);
+  EXPECT_TRUE(at::equal(next->take(), second));
+  EXPECT_EQ(made, 3) << "held: its reader comes right after";
+  EXPECT_TRUE(at::equal(late->take(), first));
+  EXPECT_EQ(made, 4);
+}
+
 TEST(LeanGraph, WhatNobodyReadsIsNotMadeAndHoldsNothing) {
   Meter::install();
   const at::Tensor x = at::randn({64, 32}).requires_grad_(), shift = at::zeros({1, 32}),

@@ -118,6 +118,37 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"stages", 2, {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.pipeline", "zero_bubble"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
+/// What is made again need not be kept: a budget between the two peaks holds the run that rebuilds, to the same bits.
+TEST(Rebuild, FitsWhereKeepingEverythingDoesNotAndGivesItsBits) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), kWide.begin(), kWide.end());
+    for (const char* word : {"--plan.compute_dtype", "bf16", "--data.frames", "8", "--train.global_batch", "12"})
+      more.emplace_back(word);
+    return more;
+  };
+  const auto peak = [&](const std::string& name) {
+    return shared().metrics(name).back()["ranks"][0]["peak_bytes"].get<int64_t>();
+  };
+  for (const char* policy : {"keep", "rebuild"})
+    ASSERT_EQ(shared().train(1, std::string("all-") + policy, with({"--plan.activations", policy})).code, 0);
+  EXPECT_LT(peak("all-rebuild"), peak("all-keep"));
+  const std::string budget = std::to_string((peak("all-keep") + 3 * peak("all-rebuild")) / 4);
+  const Result refused = shared().train(1, "refused", with({"--plan.activations", "keep", "--plan.budget", budget}));
+  EXPECT_NE(refused.code, 0) << "not all of it can stay";
+  const Result r = shared().train(1, "budget", with({"--plan.recompute", "none", "--plan.budget", budget}));
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("rebuild "), std::string::npos) << r.output;
+  EXPECT_LE(peak("budget"), std::stoll(budget));
+  const auto expected = shared().metrics("all-keep");
+  for (const char* name : {"all-rebuild", "budget"}) {
+    const auto steps = shared().metrics(name);
+    ASSERT_EQ(steps.size(), expected.size());
+    for (size_t s = 0; s < steps.size(); ++s)
+      for (const char* key : {"loss", "grad_norm"}) EXPECT_EQ(steps[s][key], expected[s][key]) << name;
+    EXPECT_TRUE(shared().model(name) == shared().model("all-keep")) << name << ": the weights differ";
+  }
+}
+
 /// Stages of a pipeline differ in what they hold; each is predicted.
 class Pipelines : public Memory {};
 
@@ -364,6 +395,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"two_level", 4, {"--mesh", "dp_replicate=2,dp_shard=2", "--plan.strategy", "two_level"}},
                       Case{"copies", 4, {"--mesh", "dp_replicate=4", "--plan.strategy", "two_level"}},
                       Case{"recompute", 2, {"--plan.recompute", "all"}},
+                      Case{"rebuild", 2, {"--plan.activations", "rebuild"}},
                       Case{"some", 2, {"--plan.recompute", "3", "--plan.prefetch", "2"}},
                       Case{"micro", 2, {"--train.micro_batch", "1"}},
                       Case{"serial", 2, {"--plan.prefetch", "0", "--plan.strategy", "full_shard"}},

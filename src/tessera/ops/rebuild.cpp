@@ -1,5 +1,6 @@
 #include "tessera/ops/rebuild.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -30,17 +31,19 @@ class Rebuilds::Value {
 
   const std::vector<Source>& from() const { return from_; }
 
-  at::Tensor take() {
-    if (!value_.defined()) {
-      const at::NoGradGuard no_grad;
-      std::vector<at::Tensor> inputs;
-      for (const Source& source : from_) inputs.push_back(source.value ? source.value->take() : source.tensor);
-      from_.clear();  // what is made from nothing more may go
-      value_ = make_(inputs);
-      memory_ = value_.storage();
-      make_ = nullptr;
-    }
+  /// `depth`: 0 for a reader, 1 for a value that is made for one, and so on.
+  at::Tensor take(int depth = 0) {
     at::Tensor taken = value_;
+    if (!taken.defined()) {
+      const at::NoGradGuard no_grad;
+      // What only leads to what leads to a reader is read itself much later: to make it twice is to hold less.
+      const bool twice = uses > 1 && depth > 1 && from_tensors();
+      std::vector<at::Tensor> inputs;
+      for (const Source& source : from_) inputs.push_back(source.value ? source.value->take(depth + 1) : source.tensor);
+      if (!twice) from_.clear();  // what is made from nothing more may go
+      taken = make_(inputs);
+      if (!twice && uses > 1) value_ = taken, memory_ = taken.storage();
+    }
     give_up();
     return taken;
   }
@@ -49,11 +52,15 @@ class Rebuilds::Value {
     if (--uses > 0) return;
     value_.reset();
     memory_ = {};
-    for (const Source& source : std::exchange(from_, {}))  // it was never made
+    for (const Source& source : std::exchange(from_, {}))  // nobody took it
       if (source.value) source.value->give_up();
   }
 
  private:
+  bool from_tensors() const {
+    return std::none_of(from_.begin(), from_.end(), [](const Source& source) { return source.value != nullptr; });
+  }
+
   std::vector<Source> from_;
   Make make_;
   at::Tensor value_;

@@ -7,8 +7,9 @@
 //   std::unique_ptr<Rebuilds::Use> use = rebuilds.use(y);    // y can go: x stays
 //   use->take();                                  // in the backward: the same bits, by the same kernels
 //
-// A value is made at its first use and goes with its last. It may be made from others that are made again (norm3's
-// result from the sum, the sum from the unit's input): each counts its own uses.
+// A value is made at its first use and goes with its last. It may be made from others that are made again (norm2's
+// result from a sum, that from another sum): each counts its own uses, and only what is two such steps from a reader
+// does not wait for its own readers, but is made twice.
 #include <functional>
 #include <map>
 #include <memory>
