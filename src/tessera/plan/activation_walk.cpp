@@ -72,8 +72,7 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
       receive(in);
       return live_;
     case Op::send:
-      send(in);
-      return std::max(before, live_);
+      return send(in);
     default:
       return before;
   }
@@ -120,13 +119,16 @@ int64_t ActivationWalk::backward(int unit, int micro) {
   Micro& m = load(micro);
   const Footprint& f = model_.units[unit].cost;
   m.cond_grad.resize(std::max({m.cond_grad.size(), f.grad_cond.size(), m.received.size()}));
-  for (size_t c = 0; c < m.received.size(); ++c) {  // added to what is there, or kept as it came
-    if (m.cond_grad[c] > 0)
-      live_ -= m.received[c];
-    else
-      m.cond_grad[c] = m.received[c];
+  if (unit == m.received_by) {
+    for (size_t c = 0; c < m.received.size(); ++c) {  // added to what is there, or kept as it came
+      if (m.cond_grad[c] > 0)
+        live_ -= m.received[c];
+      else
+        m.cond_grad[c] = m.received[c];
+    }
+    m.received.clear();
+    m.received_by = -1;
   }
-  m.received.clear();
   const GraphCost& graph = *units_[unit].graph;
   const int64_t peak = live_ + (defers_ ? graph.deferred_peak : graph.backward_peak);
   live_ += defers_ ? graph.deferred : 0;
@@ -168,16 +170,20 @@ void ActivationWalk::receive(const Instruction& in) {
   if (goes_forward(in.lane))
     m.conditioning += sum(model_.conditioning);
   else
-    m.received = model_.conditioning;
+    m.received = model_.conditioning, m.received_by = in.unit;
 }
 
-void ActivationWalk::send(const Instruction& in) {
-  if (goes_forward(in.lane)) return;
-  // What was not computed is sent as zeros.
+int64_t ActivationWalk::send(const Instruction& in) {
+  const int64_t before = live_;
+  if (goes_forward(in.lane)) return before;
+  // What was not computed is sent as zeros. They are made while the micro-batch is still there, and a head that stands
+  // alone in its stage makes more of them than its backward had beside it.
   live_ += model_.units[in.unit].cost.out - model_.units[in.unit + 1].cost.grad_in;
-  if (!carries_conditioning(in)) return;
+  if (!carries_conditioning(in)) return std::max(before, live_);
   live_ += sum(model_.conditioning) - sum(micros_[in.micro].cond_grad);
+  const int64_t highest = std::max(before, live_);
   if (!defers_) end(in.micro);
+  return highest;
 }
 
 void ActivationWalk::end(int micro) {

@@ -34,7 +34,8 @@ class ActivationWalk {
     int64_t inputs = 0;                  // batch and tables
     int64_t conditioning = 0;            // made by the stem or received
     std::vector<int64_t> cond_grad;      // by conditioning tensor: bytes of its gradient, 0 while there is none
-    std::vector<int64_t> received = {};  // the same of a gradient that has come and is not added yet
+    std::vector<int64_t> received = {};  // the same of a gradient that has come and is not added yet,
+    int received_by = -1;                // and the unit that will: messages come ahead of other stages' backwards
   };
 
   int64_t highest_in(const Instruction& in);
@@ -44,7 +45,7 @@ class ActivationWalk {
   int64_t backward(int unit, int micro);
   int64_t weight_grad(int unit, int micro);
   void receive(const Instruction& in);
-  void send(const Instruction& in);
+  int64_t send(const Instruction& in);
   bool carries_conditioning(const Instruction& in) const;
   void end(int micro);
   bool is_last(int unit) const { return unit + 1 == static_cast<int>(model_.units.size()); }
