@@ -1,6 +1,7 @@
 // tessera COMMAND ...: finds the command, runs it, turns errors into messages and exit codes.
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <new>
 
 #include "commands.h"
@@ -76,14 +77,10 @@ int dispatch(const std::vector<std::string>& typed) {
   return command.run(parse(command, rest));
 }
 
-}  // namespace
-}  // namespace tessera::apps
-
-int main(int argc, char** argv) {
-  using namespace tessera;
-  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error with a name, not a death
+/// The code that the command ends with; what went wrong is said.
+int run(int argc, char** argv) {
   try {
-    return apps::dispatch({argv + 1, argv + argc});
+    return dispatch({argv + 1, argv + argc});
   } catch (const Error& error) {
     log::error(error.what());
     return static_cast<int>(error.code());
@@ -94,4 +91,18 @@ int main(int argc, char** argv) {
     log::error(std::string(error.what()) + "; this is a fault in tessera, please report it with the command");
     return static_cast<int>(Exit::internal);
   }
+}
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error with a name, not a death
+  const int code = tessera::apps::run(argc, argv);
+  std::fflush(nullptr);
+#ifdef __SANITIZE_ADDRESS__
+  return code;  // leaks are looked for on the way out
+#else
+  std::_Exit(code);  // LibTorch would take its tables of operators apart: a seventh of a second, for nobody
+#endif
 }

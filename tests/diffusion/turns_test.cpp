@@ -86,6 +86,16 @@ TEST(Turns, AreOfAsManyStepsAndTheSameWhateverComesAfter) {
   EXPECT_EQ(longer.expert(33), longer.expert(31)) << "a turn is led to its end";
 }
 
+TEST(Turns, OfOneAloneAreAsManyAsThereAreStepsAndTakeNoRoom) {
+  Turns turns({.seed = 5, .length = 3, .experts = 1});
+  turns.go_on(7, {1});
+  turns.go_on(1'000'000'000'000, {1});  // an order of so many would not fit anywhere
+  EXPECT_EQ(turns.steps(), 1'000'000'000'007);
+  EXPECT_EQ(turns.expert(900'000'000'000), 0u);
+  EXPECT_EQ(turns.own_step(900'000'000'000), 900'000'000'000);
+  EXPECT_EQ(turns.done(0, 8), 8);
+}
+
 TEST(Turns, AnExpertWithoutAShareHasNone) {
   Turns turns({.seed = 9, .length = 1, .experts = 2});
   turns.go_on(500, {0, 1});

@@ -1,5 +1,7 @@
 #include "tessera/diffusion/turns.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 
@@ -23,8 +25,9 @@ uint32_t whose_turn(uint64_t seed, int64_t turn, const std::vector<double>& shar
 
 void Turns::go_on(int64_t steps, const std::vector<double>& shares) {
   check_internal(shares.size() == rule_.experts, "diffusion.turns", "a share for each expert is needed");
-  for (int64_t i = 0; i < steps; ++i) {
-    const int64_t step = this->steps();
+  if (alone()) steps_ += std::max<int64_t>(0, steps);
+  for (int64_t i = 0; !alone() && i < steps; ++i) {
+    const int64_t step = steps_++;
     const bool begins = step % rule_.length == 0;
     const uint32_t expert = begins ? whose_turn(rule_.seed, step / rule_.length, shares) : order_.back().expert;
     order_.push_back({expert, ++taken_[expert]});
@@ -32,6 +35,7 @@ void Turns::go_on(int64_t steps, const std::vector<double>& shares) {
 }
 
 int64_t Turns::done(size_t expert, int64_t step) const {
+  if (alone()) return std::min(step, steps_);
   for (int64_t s = step; s > 0; --s)
     if (this->expert(s) == expert) return own_step(s);
   return 0;

@@ -25,9 +25,9 @@ class Turns {
   /// is led to its end.
   void go_on(int64_t steps, const std::vector<double>& shares);
 
-  int64_t steps() const { return static_cast<int64_t>(order_.size()); }
-  size_t expert(int64_t step) const { return order_.at(static_cast<size_t>(step - 1)).expert; }
-  int64_t own_step(int64_t step) const { return order_.at(static_cast<size_t>(step - 1)).own; }
+  int64_t steps() const { return steps_; }
+  size_t expert(int64_t step) const { return alone() ? 0 : order_.at(static_cast<size_t>(step - 1)).expert; }
+  int64_t own_step(int64_t step) const { return alone() ? step : order_.at(static_cast<size_t>(step - 1)).own; }
   /// Steps that an expert has done after `step` of the run, 0 for none.
   int64_t done(size_t expert, int64_t step) const;
 
@@ -36,8 +36,11 @@ class Turns {
     uint32_t expert;
     int64_t own;
   };
+  bool alone() const { return rule_.experts == 1; }
+
   const Rule rule_;
-  std::vector<Step> order_;
+  int64_t steps_ = 0;
+  std::vector<Step> order_;     // empty for one expert: a run may have any number of steps
   std::vector<int64_t> taken_;  // steps of each expert
 };
 
