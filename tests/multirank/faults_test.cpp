@@ -98,8 +98,8 @@ TEST(Faults, EveryFaultInEveryKindOfCollectiveIsNamedByRankInstructionAndWhatThe
     EXPECT_NE(said.substr(0, others).find(kind.words), said.npos) << "rank 1's instruction: " << said;
     EXPECT_NE(said.substr(others).find(" of step 2"), said.npos) << said;
   };
-  // every kind once, whatever the matrix has
-  for (size_t i = 0; i < std::size(kKinds); ++i) drill(kActs[i % 2], kKinds[i]);
+  // every kind once, whatever the matrix has; a stopped rank is waited for, so only some are
+  for (size_t i = 0; i < std::size(kKinds); ++i) drill(kActs[i % 4 == 1], kKinds[i]);
   MatrixPart part("faults", static_cast<int>(std::size(kKinds) * std::size(kActs)));
   for (int i : part) drill(kActs[i % std::size(kActs)], kKinds[i / std::size(kActs)]);
 }

@@ -96,7 +96,7 @@ TEST(Mistakes, ABudgetThatNothingFitsIsRefusedWithAdvice) {
 }
 TEST(Mistakes, RanksWithDifferentRecipesAreRefused) {
   const TinyRun run("m");
-  const std::string port = std::to_string(20000 + getpid() % 20000);
+  const std::string port = std::to_string(20000 + getpid() % 10000);
   const auto start = [&](int rank, const std::string& lr) {
     return start_program({TESSERA_BINARY, "train", run.recipe(), "--train.lr", lr},
                          (run.folder() / ("log" + std::to_string(rank))).string(),
@@ -115,7 +115,7 @@ TEST(Mistakes, RanksWithDifferentRecipesAreRefused) {
 }
 TEST(Mistakes, TorchrunsVariablesStartRanksToo) {
   const TinyRun run("m");
-  const std::string port = std::to_string(20000 + (getpid() + 7777) % 20000);
+  const std::string port = std::to_string(20000 + (getpid() + 7777) % 10000);
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < 2; ++rank)
     ranks.push_back(start_program({TESSERA_BINARY, "train", run.recipe()},
