@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/hand_over.h"
 #include "tessera/plan/memory.h"
 #include "toy.h"
 
@@ -96,6 +97,53 @@ TEST(IdleExperts, SendHalfOfWhatADenseModelOfBothWouldByTheFormulaOfTheDocs) {
   ASSERT_GT(gathers, static_cast<int>(expert.units.size())) << "forward and backward";
   EXPECT_EQ(step(expert, 2), (4 * gathered + 4 * elements) * (kRanks - 1) / kRanks);
   EXPECT_NEAR(static_cast<double>(step(expert, 2)) / static_cast<double>(step(dense, 1)), 0.5, 0.05);
+}
+
+Machine gpus(double host_link) {
+  Machine machine{.profile = find_profile("h200"), .work = {}, .dtype = "bf16"};
+  machine.profile.host_link = host_link, machine.profile.host_bandwidth = 0;
+  return machine;
+}
+
+HandOver change_of_turns(Tier idle, double host_link) {
+  const ModelSpec spec = toy::model(3);
+  Plan plan = toy::plan(spec, "dp_shard=2", 4, 2, 1);
+  plan.experts = 2, plan.idle = idle;
+  const Machine machine = gpus(host_link);
+  return hand_over(spec, plan, machine, predict(spec, plan, machine));
+}
+
+TEST(AChangeOfTurns, MovesBothExpertsSharesAndIsWaitedForWhereTheStepIsAhead) {
+  EXPECT_EQ(change_of_turns(Tier::device, 1e9).bytes, 0) << "they rest where they are used";
+  const Curves held = curves(Tier::device);
+  const HandOver slow = change_of_turns(Tier::host, 1e6), fast = change_of_turns(Tier::host, 1e9);
+  EXPECT_EQ(slow.bytes, 2 * (held.one.by_part.parameters + held.one.by_part.states));
+  EXPECT_EQ(fast.bytes, slow.bytes);
+  EXPECT_DOUBLE_EQ(slow.seconds, static_cast<double>(slow.bytes) / 1e6);
+  EXPECT_LT(fast.waited, slow.waited);
+  // Nothing can be updated before the last states have come, and by then most of a step is done.
+  EXPECT_GT(slow.waited, 0.9 * slow.seconds) << "a step of microseconds hides nothing of it";
+  EXPECT_LT(slow.waited, slow.seconds);
+}
+
+TEST(AGate, TakesAsManyStepsAsItsSamplesChooseExperts) {
+  const ModelSpec spec = toy::model(3);
+  const Machine machine = gpus(1e9);
+  Plan plan = toy::plan(spec, "dp_shard=2", 8, 1, 1);
+  plan.experts = 5;
+  const GateSeconds hard = gate_seconds(spec, plan, machine, false);
+  EXPECT_DOUBLE_EQ(hard.alike, predict(spec, plan, machine).step.total);
+  Plan part = plan;
+  part.global_batch = 2;  // of four samples a rank one for each of five experts, where there are any
+  EXPECT_EQ(hard.experts, 5);
+  EXPECT_DOUBLE_EQ(hard.different, 5 * predict(spec, part, machine).step.total);
+  const GateSeconds soft = gate_seconds(spec, plan, machine, true);
+  EXPECT_EQ(soft.alike, soft.different);
+  EXPECT_GT(soft.alike, 5 * hard.alike) << "each predicts once more than it learns";
+  plan.mesh = Mesh::parse("dp_shard=1"), plan.global_batch = 1;
+  const GateSeconds one = gate_seconds(spec, plan, machine, false);
+  EXPECT_EQ(one.experts, 1);
+  EXPECT_DOUBLE_EQ(one.alike, one.different) << "one sample chooses one";
 }
 
 }  // namespace

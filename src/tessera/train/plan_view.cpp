@@ -7,6 +7,7 @@
 #include "tessera/base/units.h"
 #include "tessera/train/base_report.h"
 #include "tessera/train/disk_need.h"
+#include "tessera/train/expert_seconds.h"
 
 namespace tessera::train {
 
@@ -165,6 +166,7 @@ void time_rows(Table& table, const Planned& planned) {
   if (planned.plan().mesh[Axis::pp] > 1) part("bubble", step.bubble, "waiting for other stages of the pipeline");
   part("exposed copies", step.exposed_copy, "of " + format_seconds(slowest.busy_copy) + " to and from host and disk");
   part("optimiser", step.optimizer, "norm and updates");
+  for (const SecondsRow& row : expert_rows(planned)) table.row(row.label, row.value, row.note);
 }
 
 }  // namespace
@@ -224,6 +226,7 @@ std::string plan_json(const Planned& planned) {
         {"peak_bytes", checkpoint_bytes(planned) * checkpoints_on_disk(planned) +
                            memory.nvme.total() * planned.plan().mesh.world()}}},
       {"step_seconds", seconds_json(step)},
+      {"experts", expert_json(planned)},
       {"flops_per_second", planned.prediction.flops_per_second},
       {"group_hashes", group_hashes(planned)},
       {"candidates", candidates(planned)},

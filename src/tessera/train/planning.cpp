@@ -85,6 +85,7 @@ namespace {
 Planned measured(const PlanRequest& request, int64_t samples) {
   Planned planned;
   planned.run = request.run;
+  planned.routing = request.routing;
   planned.guidance_branches = request.guidance_branches;
   planned.budget = request.planner.budget;
   planned.checkpoints_kept = request.checkpoints_kept;

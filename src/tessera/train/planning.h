@@ -12,6 +12,13 @@
 
 namespace tessera::train {
 
+/// Whose a step is, where several experts learn.
+struct Routing {
+  bool gated = false;  ///< each sample's expert is chosen by a gate; else they have turns
+  bool soft = false;   ///< of a gate: all answer every sample
+  double changes = 0;  ///< of turns: the share of the steps that another expert than the one before has
+};
+
 struct PlanRequest {
   const net::Denoiser* model = nullptr;
   std::string model_name;
@@ -23,6 +30,7 @@ struct PlanRequest {
   plan::Machine machine;              ///< its work is counted by make_plan
   std::optional<plan::Plan> by_hand;  ///< plan.file: taken as it is
   plan::RunShape run;
+  Routing routing;
   int guidance_branches = 2;  ///< forward passes of one sampler step
   int64_t resident = 0;       ///< bytes of tensors that live through the run beside the engine's
   int64_t between_steps = 0;  ///< and of those that are there only while no step runs: a sample is decoded
@@ -38,6 +46,7 @@ struct Planned {
   int64_t budget = 0;           ///< device bytes a rank; 0: unlimited
   int checkpoints_kept = 0;     ///< 0: all of the run
   plan::RunShape run;
+  Routing routing;
   int guidance_branches = 2;
   EncoderBytes encoders;
 

@@ -85,6 +85,17 @@ void check_by_hand(PlanRequest& request, const RunPart& part) {
   request.by_hand->global_batch = batch;
 }
 
+/// `hands_over`: empty where experts have no turns.
+Routing routing_of(const Job& job, const RunPart& part, const std::function<bool(int64_t)>& hands_over) {
+  Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
+  if (!hands_over) return routing;
+  int64_t changes = 0;
+  for (int64_t step = part.first; step <= part.last; ++step) changes += step > 1 && hands_over(step - 1);
+  routing.changes =
+      static_cast<double>(changes) / static_cast<double>(std::max<int64_t>(1, part.last - part.first + 1));
+  return routing;
+}
+
 }  // namespace
 
 std::vector<PartPlan> plan_parts(std::vector<RunPart> parts, const Job& job, const Mesh& mesh,
@@ -114,6 +125,7 @@ std::vector<PartPlan> plan_parts(std::vector<RunPart> parts, const Job& job, con
       request.run.first_step = part.first;
       request.run.last_step = part.last;
       request.run.hands_over = hands_over;
+      request.routing = routing_of(job, part, hands_over);
       plans.push_back({part, shapes, make_plan(request)});
       requests.push_back(std::move(request));
     });
