@@ -52,8 +52,7 @@ TEST(RandomPlans, ThatKeepActivationsInFewerBitsStayCloseInTheMemoryTheyPredict)
   }
 }
 
-// On stages messages come and go beside what is in fewer bits. The first two have a head of its own stage, the third
-// has a rank's second stage go back while the gradient for its first has come already.
+// On stages messages come and go beside what is in fewer bits.
 TEST(RandomPlans, ThatKeepActivationsInFewerBitsOnStagesTakeWhatTheyPredict) {
   for (const auto& [ranks, mesh, first, last] : {std::tuple(2, "pp=2", 1000057, 1000059),
                                                  {4, "pp=2,dp_shard=2", 1000309, 1000310},

@@ -72,6 +72,39 @@ TEST(Stages, WhatARankTakesInAStepItGivesBack) {
   }
 }
 
+TEST(Stages, AHeadAloneSendsZerosForWhatItDoesNotUseWhileItsMicroBatchIsThere) {
+  const ModelSpec spec = conditioned(toy::model(1));
+  Plan plan = toy::plan(spec, "pp=2", 1, 1, 1);
+  plan.pipeline.first = {0, 2};
+  ActivationWalk walk(spec, plan, 1, true);
+  int sends = 0;
+  for (const Instruction& in : compile_train(spec, plan, 1).list) {
+    const int64_t before = walk.live(), highest = walk.run(in);
+    if (in.op != Op::send) continue;
+    ++sends;  // it has a gradient of the first conditioning tensor; the boundary's is as large as the boundary
+    EXPECT_EQ(highest, before + 640 + 64 + spec.units[1].cost.out - spec.units[2].cost.grad_in);
+    EXPECT_LT(walk.live(), before) << "then the micro-batch is over";
+  }
+  EXPECT_EQ(sends, 1);
+}
+
+TEST(Stages, AGradientThatComesAheadOfAnotherStagesBackwardIsAddedByTheStageItIsFor) {
+  const ModelSpec spec = conditioned(toy::model(6));
+  const auto after_second_stage = [&](int prefetch) {
+    Plan plan = toy::plan(spec, "pp=2", 1, 1, prefetch);
+    plan.pipeline = {PipelineSchedule::interleaved, 2, {0, 2, 4, 6}};
+    ActivationWalk walk(spec, plan, 0, true);
+    int64_t found = -1;
+    for (const Instruction& in : compile_train(spec, plan, 0).list) {
+      walk.run(in);
+      if (in.op == Op::backward && in.unit == 4) found = walk.live();
+    }
+    return found;
+  };
+  const int64_t message = spec.units[1].cost.out + 192 + 640 + 64;
+  EXPECT_EQ(after_second_stage(1), after_second_stage(0) + message) << "come early, it lies beside what blocks made";
+}
+
 TEST(Stages, ARankHoldsItsOwnUnitsOnly) {
   const ModelSpec spec = conditioned(toy::model(6));
   Plan plan = toy::plan(spec, "pp=2", 4, 1, 1);
