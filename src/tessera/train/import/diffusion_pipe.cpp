@@ -24,13 +24,10 @@ void model(Translator& t) {
   const bool transformer = t.has("model.transformer_path");
   if (transformer) t.set("model.path", t.value("model.transformer_path"), {"model.transformer_path"});
   if (t.has("model.ckpt_path")) {
-    const fs::path root = t.value("model.ckpt_path");
-    if (!transformer) t.set("model.path", root.string(), {"model.ckpt_path"});
-    t.set("data.vae", (root / "Wan2.1_VAE.pth").string(), {"model.ckpt_path"});
-    t.set("data.text_encoder", "umt5-xxl", {"model.ckpt_path"});
-    if (!t.has("model.llm_path"))
-      t.set("data.text_encoder_path", (root / "models_t5_umt5-xxl-enc-bf16.pth").string(), {"model.ckpt_path"});
-    t.set("data.tokenizer", tokenizer_in((root / "google/umt5-xxl").string()), {"model.ckpt_path"});
+    const std::string root = t.value("model.ckpt_path");
+    if (!transformer) t.set("model.path", root, {"model.ckpt_path"});
+    set_wan_encoders(t, root, {"model.ckpt_path"},
+                     t.has("model.llm_path") ? TextEncoder::elsewhere : TextEncoder::in_folder);
   }
   if (t.has("model.llm_path")) t.set("data.text_encoder_path", t.value("model.llm_path"), {"model.llm_path"});
 }

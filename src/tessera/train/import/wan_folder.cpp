@@ -81,24 +81,11 @@ std::string tokenizer_in(const std::string& folder) {
   return fs::is_directory(folder) || !fs::exists(folder) ? (fs::path(folder) / "spiece.model").string() : folder;
 }
 
-void set_wan_folder(Translator& t, const WanTask& task, const std::string& folder,
-                    const std::vector<std::string>& options) {
-  const fs::path root = folder;
-  if (std::string(task.type) == "s2v" && (!fs::exists(root) || fs::exists(root / kWav2vec)))
-    t.set("data.audio_encoder", (root / kWav2vec).string(), options);
-  if (!fs::exists(root)) {
-    t.set("model.path", folder, options, "it is not here: taken to be the official release");
-    t.set("data.vae", (root / task.vae).string(), options);
-    t.set("data.text_encoder", "umt5-xxl", options);
-    t.set("data.text_encoder_path", (root / "models_t5_umt5-xxl-enc-bf16.pth").string(), options);
-    t.set("data.tokenizer", tokenizer_in((root / "google/umt5-xxl").string()), options);
-    if (!task.two_experts && (std::string(task.type) == "i2v" || std::string(task.type) == "flf2v"))
-      t.set("data.image_encoder_path", (root / kClip).string(), options);
-    return;
-  }
-  const checkpoint::ModelFolder found = checkpoint::find_parts(root);
-  check_wan_task(task, folder, found);
-  t.set("model.path", folder, options);
+namespace {
+
+/// What a release's folder holds beside the model; what it lacks is said.
+void set_found_encoders(Translator& t, const checkpoint::ModelFolder& found, const std::string& folder,
+                        const std::vector<std::string>& options, TextEncoder text, bool image) {
   const auto part = [&](const char* role, const char* what, const auto& set) {
     if (const auto* there = found.find(role))
       set(there->weights.string());
@@ -106,16 +93,55 @@ void set_wan_folder(Translator& t, const WanTask& task, const std::string& folde
       t.result().implied.push_back({folder, std::string("no ") + what + " is in it: the recipe's default holds"});
   };
   part("vae", "autoencoder", [&](const std::string& file) { t.set("data.vae", file, options); });
-  part("text_encoder", "text encoder", [&](const std::string& file) {
-    t.set("data.text_encoder", "umt5-xxl", options);
-    t.set("data.text_encoder_path", file, options);
-  });
-  const std::string type = task.type;
-  if (!task.two_experts && (type == "i2v" || type == "flf2v"))
+  if (text == TextEncoder::in_folder)
+    part("text_encoder", "text encoder", [&](const std::string& file) {
+      t.set("data.text_encoder", "umt5-xxl", options);
+      t.set("data.text_encoder_path", file, options);
+    });
+  if (image)
     part("image_encoder", "image encoder",
          [&](const std::string& file) { t.set("data.image_encoder_path", file, options); });
   part("tokenizer", "tokenizer",
        [&](const std::string& file) { t.set("data.tokenizer", tokenizer_in(file), options); });
+}
+
+/// Where the official release has them.
+void set_released_encoders(Translator& t, const fs::path& root, const char* vae,
+                           const std::vector<std::string>& options, TextEncoder text) {
+  t.set("data.vae", (root / vae).string(), options);
+  t.set("data.text_encoder", "umt5-xxl", options);
+  if (text == TextEncoder::in_folder)
+    t.set("data.text_encoder_path", (root / "models_t5_umt5-xxl-enc-bf16.pth").string(), options);
+  t.set("data.tokenizer", tokenizer_in((root / "google/umt5-xxl").string()), options);
+}
+
+}  // namespace
+
+void set_wan_encoders(Translator& t, const std::string& folder, const std::vector<std::string>& options,
+                      TextEncoder text) {
+  if (!fs::exists(folder)) return set_released_encoders(t, folder, kV21, options, text);
+  if (text == TextEncoder::elsewhere) t.set("data.text_encoder", "umt5-xxl", options);
+  const checkpoint::ModelFolder found = checkpoint::find_parts(folder);
+  set_found_encoders(t, found, folder, options, text, found.find("image_encoder") != nullptr);
+}
+
+void set_wan_folder(Translator& t, const WanTask& task, const std::string& folder,
+                    const std::vector<std::string>& options) {
+  const fs::path root = folder;
+  const std::string type = task.type;
+  const bool image = !task.two_experts && (type == "i2v" || type == "flf2v");
+  if (type == "s2v" && (!fs::exists(root) || fs::exists(root / kWav2vec)))
+    t.set("data.audio_encoder", (root / kWav2vec).string(), options);
+  if (!fs::exists(root)) {
+    t.set("model.path", folder, options, "it is not here: taken to be the official release");
+    set_released_encoders(t, root, task.vae, options, TextEncoder::in_folder);
+    if (image) t.set("data.image_encoder_path", (root / kClip).string(), options);
+    return;
+  }
+  const checkpoint::ModelFolder found = checkpoint::find_parts(root);
+  check_wan_task(task, folder, found);
+  t.set("model.path", folder, options);
+  set_found_encoders(t, found, folder, options, TextEncoder::in_folder, image);
 }
 
 }  // namespace tessera::train

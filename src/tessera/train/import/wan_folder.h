@@ -29,6 +29,12 @@ const WanTask& wan_task(const std::string& name);
 void set_wan_folder(Translator& t, const WanTask& task, const std::string& folder,
                     const std::vector<std::string>& options);
 
+/// The keys of the encoders beside a model of no task that is told, in a folder as set_wan_folder takes it; what is
+/// elsewhere is left to the caller. Of a folder that is not here Wan 2.1's are named, but for CLIP.
+enum class TextEncoder { in_folder, elsewhere };
+void set_wan_encoders(Translator& t, const std::string& folder, const std::vector<std::string>& options,
+                      TextEncoder text);
+
 /// The file of SentencePiece in a tokenizer's folder.
 std::string tokenizer_in(const std::string& folder);
 
