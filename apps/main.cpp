@@ -1,6 +1,7 @@
 // tessera COMMAND ...: finds the command, runs it, turns errors into messages and exit codes.
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <new>
 
 #include "commands.h"
@@ -87,6 +88,9 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     log::error(error.what());
     return static_cast<int>(error.code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    log::error(std::string(error.what()) + "; check that path: whether it is there and may be written");
+    return static_cast<int>(Exit::disk);
   } catch (const std::bad_alloc&) {
     log::error("the machine is out of memory");
     return static_cast<int>(Exit::memory);
