@@ -32,6 +32,21 @@ int ranks_of(const train::Overrides& keys) {
   return mesh.world();
 }
 
+bool names_mesh(const train::Overrides& keys) {
+  return std::any_of(keys.begin(), keys.end(),
+                     [](const auto& key) { return key.first == "mesh" || key.first.starts_with("mesh."); });
+}
+
+/// A file's mesh is how it trains. Preparing and sampling need not have those ranks: without a mesh of their own they
+/// spread over the ones that are there.
+void fit_mesh(train::Recipe& recipe, const Arguments& arguments, const train::Overrides& typed, int world) {
+  const std::string& command = arguments.command->name;
+  const bool free = command == "prepare" || command == "sample";
+  if (!free || world < 1 || names_mesh(typed) || recipe.mesh.world() == world) return;
+  for (Axis axis : kAllAxes)
+    recipe.set("mesh." + std::string(axis_name(axis)), std::to_string(axis == Axis::dp_shard ? world : 1));
+}
+
 }  // namespace
 
 std::vector<Flag> foreign_flags(const train::Dialect& dialect) {
@@ -52,8 +67,12 @@ std::vector<Flag> training_flags() {
 }
 
 Translated recipe_from(const Arguments& arguments, const train::Overrides& keys, int world) {
-  if (arguments.foreign.empty()) return {train::load_recipe(arguments.only_word("recipe"), keys), {}};
   Translated result;
+  if (arguments.foreign.empty()) {
+    result.recipe = train::load_recipe(arguments.only_word("recipe"), keys);
+    fit_mesh(result.recipe, arguments, keys, world);
+    return result;
+  }
   std::vector<train::Given> options;
   std::string deepspeed;
   for (const auto& [name, value] : arguments.foreign) {
@@ -86,6 +105,7 @@ Translated recipe_from(const Arguments& arguments, const train::Overrides& keys,
   for (const auto& setting : result.translation.settings) all.emplace_back(setting.key, setting.value);
   all.insert(all.end(), keys.begin(), keys.end());
   result.recipe = train::load_recipe(path, all);
+  fit_mesh(result.recipe, arguments, all, world);
   return result;
 }
 

@@ -2,6 +2,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 
 #include "commands.h"
@@ -84,6 +85,9 @@ int run(int argc, char** argv) {
   } catch (const Error& error) {
     log::error(error.what());
     return static_cast<int>(error.code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    log::error(std::string(error.what()) + "; check that path: whether it is there and may be written");
+    return static_cast<int>(Exit::disk);
   } catch (const std::bad_alloc&) {
     log::error("the machine is out of memory");
     return static_cast<int>(Exit::memory);

@@ -8,7 +8,9 @@ namespace tessera::apps {
 
 namespace {
 
-const Flag* find_flag(const Command& command, const std::string& name) {
+/// --nproc_per_node is --nproc-per-node: torchrun takes both.
+const Flag* find_flag(const Command& command, std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
   for (const auto& flag : command.flags)
     if (flag.name == name || (!flag.alias.empty() && flag.alias == name)) return &flag;
   return nullptr;

@@ -27,7 +27,7 @@ namespace {
 
 int check_file(const std::string& path) {
   std::ifstream in(path);
-  check_input(in.good(), "plan.check", path + ": cannot be opened",
+  check_input(in.good() && !std::filesystem::is_directory(path), "plan.check", path + ": cannot be opened",
               "give a file that plan --schedule or train --trace-schedule wrote");
   const auto violations = plan::check(in);
   for (const auto& violation : violations) std::printf("%s: %s\n", path.c_str(), plan::to_string(violation).c_str());
@@ -53,6 +53,10 @@ train::Overrides with_machine(const Arguments& arguments) {
     return overrides;
   }
   const std::string gpu = arguments.value("--gpu");
+  for (const auto& [key, value] : overrides)
+    if (key == "plan.profile" && value != gpu)
+      throw UserError(Exit::usage, "plan", "--gpu " + gpu + " and --plan.profile " + value + " name two machines",
+                      "give one of them");
   const plan::Profile profile = plan::find_profile(gpu);
   overrides.emplace_back("plan.profile", gpu);
   const bool meshed = std::any_of(overrides.begin(), overrides.end(),
@@ -83,9 +87,17 @@ train::VideoScale scale_of(const train::Recipe& recipe, const train::Job& job, c
   return scale;
 }
 
+/// An object, or with stages an array of one for each part of the run.
+void print_json(const std::vector<train::RunPart>& parts, const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : ",\n") + text;
+  std::printf(parts.size() > 1 ? "[\n%s\n]\n" : "%s\n", all.c_str());
+}
+
 /// A line for each part of the run.
 void print_largest(const std::vector<train::RunPart>& parts, const train::Job& job, const Mesh& mesh,
-                   const std::vector<int>& prompts, const std::string& what) {
+                   const std::vector<int>& prompts, const std::string& what, bool json) {
+  std::vector<std::string> texts;
   for (size_t p = 0; p < parts.size(); ++p)
     train::in_part(parts[p], [&] {
       const train::Recipe& recipe = parts[p].recipe;
@@ -93,22 +105,34 @@ void print_largest(const std::vector<train::RunPart>& parts, const train::Job& j
       const train::PlanRequest request = train::plan_request(recipe, job, shapes, mesh, prompts[p]);
       const train::Largest found = train::largest(request, train::grow_of(what), scale_of(recipe, job, shapes));
       if (!found.found) throw UserError(Exit::no_fit, "plan.largest", "not even the smallest fits: " + found.limit);
+      if (json) {
+        texts.push_back(train::largest_json(found));
+        return;
+      }
       const std::string part = parts.size() > 1 ? parts[p].name() + ", " : "";
       std::printf("%slargest %s: %s, %s a rank, a step of %s; %s\n", part.c_str(), what.c_str(), found.text.c_str(),
                   format_bytes(found.peak).c_str(), format_seconds(found.seconds).c_str(), found.limit.c_str());
     });
+  if (json) print_json(parts, texts);
 }
 
 /// A table for each part of the run.
 void print_layouts(const std::vector<train::RunPart>& parts, const train::Job& job, const Mesh& mesh,
-                   const std::vector<int>& prompts) {
+                   const std::vector<int>& prompts, bool json) {
+  std::vector<std::string> texts;
   for (size_t p = 0; p < parts.size(); ++p)
     train::in_part(parts[p], [&] {
       const train::Recipe& recipe = parts[p].recipe;
       const train::Shapes shapes = train::shapes_of(recipe, *job.model, *job.codec);
+      const train::Layouts found = train::find_layouts(train::plan_request(recipe, job, shapes, mesh, prompts[p]));
+      if (json) {
+        texts.push_back(train::layouts_json(found));
+        return;
+      }
       if (parts.size() > 1) std::printf("%s\n", parts[p].name().c_str());
-      std::fputs(train::layouts_text(train::plan_request(recipe, job, shapes, mesh, prompts[p])).c_str(), stdout);
+      std::fputs(train::layouts_text(found).c_str(), stdout);
     });
+  if (json) print_json(parts, texts);
 }
 
 /// "plan.html" for the start of the run, "plan-stage-1.html" for its first stage: as the run folder names its plans.
@@ -150,7 +174,28 @@ int prompts_of(const train::Recipe& recipe) {
       train::sample_prompts(recipe, listed ? std::vector<data::Item>{} : train::read_items(recipe)).size());
 }
 
+/// What is asked for instead of a plan takes none of the flags that write one.
+void check_flags(const Arguments& arguments) {
+  constexpr const char* kInstead[] = {"--composes", "--check", "--largest", "--layouts"};
+  constexpr const char* kOfPlan[] = {"--html", "--trace", "--executed", "--schedule", "--write"};
+  std::string instead;
+  for (const char* flag : kInstead) {
+    if (!arguments.has(flag)) continue;
+    if (!instead.empty()) throw UserError(Exit::usage, "plan", instead + " and " + flag + " exclude each other");
+    instead = flag;
+  }
+  for (const char* flag : kOfPlan)
+    if (!instead.empty() && arguments.has(flag))
+      throw UserError(Exit::usage, "plan", std::string(flag) + " has nothing to write with " + instead,
+                      instead + " is in place of a plan: run it apart");
+  if (arguments.has("--json") && (instead == "--check" || instead == "--composes"))
+    throw UserError(Exit::usage, "plan", instead + " has no JSON", "leave --json away");
+  if (arguments.has("--executed") && !arguments.has("--trace"))
+    throw UserError(Exit::usage, "plan", "--executed without --trace", "add --trace FILE: both are drawn there");
+}
+
 int run(const Arguments& arguments) {
+  check_flags(arguments);
   if (arguments.has("--composes")) return std::fputs(plan::composition_page().c_str(), stdout) < 0;
   if (arguments.has("--check")) return check_file(arguments.value("--check"));
   const Translated given = recipe_from(arguments, with_machine(arguments), /*world=*/0);
@@ -163,11 +208,11 @@ int run(const Arguments& arguments) {
   const bool samples = train::any_samples(parts);
   for (const train::RunPart& part : parts) prompts.push_back(samples ? prompts_of(part.recipe) : 0);
   if (arguments.has("--largest")) {
-    print_largest(parts, job, recipe.mesh, prompts, arguments.value("--largest"));
+    print_largest(parts, job, recipe.mesh, prompts, arguments.value("--largest"), arguments.has("--json"));
     return 0;
   }
   if (arguments.has("--layouts")) {
-    print_layouts(parts, job, recipe.mesh, prompts);
+    print_layouts(parts, job, recipe.mesh, prompts, arguments.has("--json"));
     return 0;
   }
   const std::vector<train::PartPlan> plans = train::plan_parts(parts, job, recipe.mesh, prompts);
@@ -200,7 +245,7 @@ Command plan_command() {
   c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --plan.budget 200MiB --html plan.html";
   c.recipe_keys = true;
   c.foreign = training_flags();
-  c.flags = {{"--json", "", "the plan as JSON"},
+  c.flags = {{"--json", "", "the plan as JSON; also with --largest and --layouts"},
              {"--gpu", "NAME", "plan for a shipped node (h200, 1xh200, a100-80, l40s, rtx4090 ...): sets plan.profile"},
              {"--nodes", "N", "with --gpu and no mesh: dp_shard over all devices of N nodes"},
              {"--html", "FILE", "a page with the lanes of a step, the memory curve and what was considered"},

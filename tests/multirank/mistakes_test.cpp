@@ -49,6 +49,45 @@ TEST(Mistakes, AMeshThatDoesNotMatchTheRanksSaysBothNumbers) {
   const TinyRun run("m");
   expect(run.train(2, "run", {"--mesh", "dp_shard=4"}), 2, {"4", "2"});
 }
+TEST(Mistakes, SizesOfARecipeThatDoNotGoTogetherAreOfUsage) {
+  const TinyRun run("m");
+  expect(run.tessera({"plan", run.recipe(), "--model.config.dim", "65"}), 2, {"dim 65", "num_heads 4", "the recipe"});
+  expect(run.tessera({"plan", run.recipe(), "--model.config.num_layers", "0"}), 2, {"num_layers is 0"});
+}
+TEST(Mistakes, AFolderThatCannotBeMadeIsADiskErrorAndNamesTheKey) {
+  const TinyRun run("m");
+  const std::string below_a_file = run.recipe() + "/x";
+  expect(run.train(1, "run", {"--run.out", below_a_file}), 7, {"recipe.toml/x", "run.out"});
+  ASSERT_EQ(run.train(1, "run", {"--run.steps", "1"}).code, 0);
+  const Result sample =
+      run.tessera({"sample", run.recipe(), "--sample.steps", "1", "--prompt", "a", "--out", below_a_file + "/a.mp4"});
+  expect(sample, 7, {"recipe.toml/x", "--out"});
+}
+TEST(Mistakes, TheRecipesOwnFolderIsNotTheRuns) {
+  const TinyRun run("m");
+  expect(run.train(1, "run", {"--run.out", run.folder().string()}), 2, {"run.out", "recipe.toml that no run wrote"});
+  expect(run.tessera({"train", run.recipe(), "--run.out", ""}), 2, {"run.out is empty"});
+}
+TEST(Mistakes, BuffersOnADiskThatNobodyNamedAreRefusedBeforeTheRun) {
+  const TinyRun run("m");
+  for (const char* command : {"plan", "train"})
+    expect(run.tessera({command, run.recipe(), "--plan.states", "nvme"}), 2, {"plan.nvme", "folder"});
+}
+TEST(Mistakes, FlagsOfPlanThatWouldDoNothingAreRefused) {
+  const TinyRun run("m");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--largest", "frames", "--schedule", "s.jsonl"}, "--schedule has nothing to write with --largest"},
+      {{"--layouts", "--html", "p.html"}, "--html has nothing to write with --layouts"},
+      {{"--layouts", "--largest", "frames"}, "exclude each other"},
+      {{"--executed", "s.jsonl"}, "--executed without --trace"},
+      {{"--gpu", "h200", "--plan.profile", "h100"}, "name two machines"},
+  };
+  for (const auto& [flags, words] : cases) {
+    std::vector<std::string> typed = {"plan", run.recipe()};
+    typed.insert(typed.end(), flags.begin(), flags.end());
+    expect(run.tessera(typed), 2, {words});
+  }
+}
 TEST(Mistakes, AMissingVideoIsNamed) {
   const TinyRun run("m");
   write(run.folder() / "data/metadata.csv", "video,prompt\ngone.mp4,a clip\n");

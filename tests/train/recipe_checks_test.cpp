@@ -2,6 +2,10 @@
 #include "tessera/train/recipe_checks.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "tessera/base/check.h"
 
@@ -29,13 +33,47 @@ std::string said(const Overrides& overrides, const std::string& mesh = "dp_shard
 
 TEST(Ranges, AreToldWithKeyAndValue) {
   EXPECT_NE(refusal({{"train.lr", "-1e-4"}}).find("train.lr = -1e-4: expected at least 0"), std::string::npos);
-  EXPECT_NE(refusal({{"train.betas", "0.9,1.5"}}).find("train.betas = 1.5: expected from 0 to 1"), std::string::npos);
+  EXPECT_NE(refusal({{"train.betas", "0.9,1.5"}}).find("train.betas = 1.5: expected from 0 to below 1"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"train.betas", "0.9,1"}}).find("train.betas = 1: expected from 0 to below 1"), std::string::npos)
+      << "it would divide by 0";
+  EXPECT_NE(refusal({{"lora.dropout", "1"}}).find("lora.dropout = 1"), std::string::npos);
   EXPECT_NE(refusal({{"train.eps", "0"}}).find("train.eps = 0: expected above 0"), std::string::npos);
   EXPECT_NE(refusal({{"train.clip_norm", "-1"}}).find("train.clip_norm"), std::string::npos);
   EXPECT_NE(refusal({{"diffusion.shift", "0"}}).find("diffusion.shift"), std::string::npos);
   EXPECT_NE(refusal({{"fault.timeout", "0"}}).find("fault.timeout"), std::string::npos);
   EXPECT_NE(refusal({{"data.fps", "-8"}}).find("data.fps"), std::string::npos);
   EXPECT_EQ(refusal({{"train.lr", "0"}, {"train.clip_norm", "0"}, {"data.fps", "0"}}), "none");
+}
+
+TEST(Ranges, OfWhatIsCountedFromOneRefuseZeroAndWhatIsTooLarge) {
+  for (const char* key : {"train.micro_batch", "plan.update_threads", "plan.chunks"}) {
+    EXPECT_NE(refusal({{key, "0"}}).find(std::string(key) + " = 0"), std::string::npos) << key;
+    EXPECT_NE(refusal({{key, "4294967296"}}).find(key), std::string::npos) << key << ": not taken for 0";
+  }
+}
+
+TEST(Budget, OfNothingIsRefusedAndDoesNotMeanAutomatic) {
+  for (const char* none : {"0", "0GiB", "0.1B"})
+    EXPECT_NE(refusal({{"plan.budget", none}}).find("plan.budget"), std::string::npos) << none;
+  EXPECT_EQ(refusal({{"plan.host_budget", "0"}}), "none");
+}
+
+TEST(Budget, IsTakenInTheUnitsThatPeopleWrite) {
+  for (const auto& [text, bytes] : std::vector<std::pair<std::string, int64_t>>{{"24GiB", int64_t{24} << 30},
+                                                                                {"24 gib", int64_t{24} << 30},
+                                                                                {"24G", int64_t{24} << 30},
+                                                                                {"24GB", 24'000'000'000},
+                                                                                {"1.5gb", 1'500'000'000},
+                                                                                {"512KB", 512'000},
+                                                                                {"800b", 800}})
+    EXPECT_EQ(load_recipe(kDemo, {{"plan.budget", text}}).plan.budget, bytes) << text;
+  for (const char* wrong : {"24X", "24Gi", "24bib", "GiB", "-1GiB", "nan"})
+    EXPECT_NE(refusal({{"plan.budget", wrong}}).find("is not a size"), std::string::npos) << wrong;
+}
+
+TEST(Run, WithoutAFolderIsRefused) {
+  EXPECT_NE(refusal({{"run.out", ""}}).find("run.out is empty"), std::string::npos);
 }
 
 TEST(Recompute, OfOneBlockInSoManyIsANumberAfterEvery) {
@@ -88,6 +126,17 @@ TEST(WithoutEffect, NamesEachKeyAndWhatItBelongsTo) {
       {{{"sample.negative_prompt", "blur"}}, "sample.negative_prompt = blur"},
       {{{"plan.file", "plan.toml"}, {"plan.recompute", "all"}},
        "plan.recompute = all has no effect: plan.file decides"},
+      {{{"plan.file", "plan.toml"}, {"plan.states", "host"}}, "plan.states = host has no effect: plan.file decides"},
+      {{{"plan.file", "plan.toml"}, {"plan.parameters", "host"}}, "plan.parameters = host"},
+      {{{"plan.file", "plan.toml"}, {"plan.gradients", "host"}}, "plan.gradients = host"},
+      {{{"plan.file", "plan.toml"}, {"plan.activations", "keep"}}, "plan.activations = keep"},
+      {{{"plan.pipeline", "gpipe"}}, "plan.pipeline = gpipe has no effect: mesh.pp = 1"},
+      {{{"plan.chunks", "2"}}, "plan.chunks = 2 has no effect"},
+      {{{"plan.idle", "host"}}, "plan.idle = host has no effect: the run has one denoiser"},
+      {{{"experts.turn", "4"}}, "experts.turn = 4 has no effect: the run has one denoiser"},
+      {{{"experts.boundary", "0.5"}}, "experts.boundary = 0.5 has no effect"},
+      {{{"train.micro_batch", "5"}}, "train.micro_batch = 5 is more than the samples of a rank: micro-batches have 4"},
+      {{{"run.steps", "10"}}, "train.warmup_steps = 20 never ends: run.steps = 10"},
       {{{"lora.base_dtype", "int8"}}, "lora.base_dtype = int8 has no effect: train.mode = \"lora\""},
       {{{"model.preset", "wan2.1-t2v-1.3b"}},
        "model.preset = wan2.1-t2v-1.3b is changed by model.config, which gives dim"},
@@ -97,6 +146,26 @@ TEST(WithoutEffect, NamesEachKeyAndWhatItBelongsTo) {
   }
   EXPECT_EQ(said({{"data.clip_stride", "4"}, {"data.clip_mode", "slide"}}), "");
   EXPECT_EQ(said({{"train.num_cycles", "3"}, {"train.schedule", "cosine_with_restarts"}}), "");
+  EXPECT_EQ(said({{"plan.pipeline", "interleaved"}, {"plan.chunks", "2"}}, "pp=2"), "");
+  EXPECT_EQ(said({{"experts.turn", "4"}, {"experts.train", "both"}, {"plan.idle", "host"}}), "");
+  EXPECT_EQ(said({{"experts.boundary", "0.5"}, {"experts.train", "low_noise"}}), "");
+}
+
+TEST(WithoutEffect, TellsOfSharingAmongOneRank) {
+  EXPECT_NE(said({{"plan.strategy", "full_shard"}}, "").find("plan.strategy = full_shard has no effect on one rank"),
+            std::string::npos);
+  EXPECT_EQ(said({{"plan.strategy", "no_shard"}}, ""), "");
+}
+
+TEST(WithoutEffect, SaysNothingOfARecipeThatHasEveryDefaultWrittenOut) {
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / ("tessera-resolved-" + std::to_string(getpid()) + ".toml");
+  std::ofstream(file) << load_recipe(kDemo, {}).to_toml();
+  std::string all;
+  for (const std::string& words : without_effect(load_recipe(file.string(), {}), Mesh::parse("dp_shard=2")))
+    all += words + "\n";
+  EXPECT_EQ(all, "");
+  std::filesystem::remove(file);
 }
 
 TEST(WithoutEffect, TellsOfAMeshThatShardsNothing) {

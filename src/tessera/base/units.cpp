@@ -1,6 +1,7 @@
 #include "tessera/base/units.h"
 
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -41,16 +42,19 @@ int64_t parse_bytes(std::string_view text, std::string_view key) {
   char* end = nullptr;
   const double value = std::strtod(copy.c_str(), &end);
   std::string unit(end);
-  while (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
+  unit.erase(0, unit.find_first_not_of(' '));
+  for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   double scale = unit.empty() ? 1 : 0;
-  double power = 1;
-  for (const char* name : kUnits) {
-    if (unit == name || (unit.size() == 1 && unit[0] == name[0])) scale = power;
-    power *= 1024;
+  double binary = 1, decimal = 1;
+  for (const std::string letter :
+       {"b", "k", "m", "g", "t"}) {  // "g" and "gib" are binary, "gb" is what disks are sold in
+    if (unit == letter || unit == letter + "ib") scale = binary;
+    if (unit == letter + "b") scale = decimal;
+    binary *= 1024, decimal *= 1000;
   }
   if (end == copy.c_str() || scale == 0 || !(value >= 0) || value * scale > 9e18)
     throw UserError(Exit::usage, key, "'" + copy + "' is not a size",
-                    "write for example 24GiB, 512MiB or a number of bytes");
+                    "write for example 24GiB, 24GB, 512MiB or a number of bytes");
   return static_cast<int64_t>(value * scale);
 }
 

@@ -8,7 +8,8 @@ namespace tessera {
 
 std::string format_bytes(int64_t bytes);     ///< binary units: B, KiB, MiB, GiB, TiB
 std::string format_seconds(double seconds);  ///< "12 ms", "3.4 s", "2 min 05 s", "1 h 03 min"
-/// "24GiB", "512 MiB", "1.5e9" (bytes). Throws UserError (usage) naming `key`.
+/// "24GiB", "512 MiB", "24G" (binary too, as in ulimit), "24GB" (decimal), "1.5e9" (bytes); capitals do not matter.
+/// Throws UserError (usage) naming `key`.
 int64_t parse_bytes(std::string_view text, std::string_view key);
 
 }  // namespace tessera

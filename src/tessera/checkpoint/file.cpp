@@ -125,6 +125,12 @@ void DurableFile::commit() {
   sync_folder(path_.parent_path());
 }
 
+void make_folder(const Path& folder, std::string_view hint) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw UserError(Exit::disk, "file.folder", folder.string() + ": cannot be made: " + error.message(), hint);
+}
+
 std::string read_text(const Path& path) {
   ReadFile file(path);
   std::string text(static_cast<size_t>(file.size()), '\0');

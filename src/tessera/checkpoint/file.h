@@ -56,6 +56,10 @@ class DurableFile {
 /// begin files there meanwhile.
 void remove_dead_partials(const Path& folder);
 
+/// Makes the folder and those above it where they are not there. Throws UserError (disk) with the system's reason.
+/// `hint`: the key or flag that names it.
+void make_folder(const Path& folder, std::string_view hint = "check the path");
+
 std::string read_text(const Path& path);
 void write_text(const Path& path, std::string_view text);  ///< through a DurableFile
 void sync_folder(const Path& folder);                      ///< makes created and renamed entries survive a power cut

@@ -6,11 +6,15 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/check.h"
 
 namespace tessera::models {
+
+/// Stands for the file where fields come from a recipe: a mistake in them is one of usage.
+inline constexpr std::string_view kRecipeConfig = "model.config";
 
 class ConfigReader {
  public:
@@ -65,7 +69,9 @@ class ConfigReader {
     if (has(key)) fail(std::string(key) + " is set: " + meaning);
   }
   [[noreturn]] void fail(const std::string& what) const {
-    throw UserError(Exit::input, "models.config", file_ + ": " + what, "check the file, or use model.preset");
+    const bool in_recipe = file_ == kRecipeConfig;
+    throw UserError(in_recipe ? Exit::usage : Exit::input, "models.config", file_ + ": " + what,
+                    in_recipe ? "correct the recipe, or use model.preset" : "check the file, or use model.preset");
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
+#include "tessera/models/config_reader.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/text/umt5.h"
 #include "tessera/models/vae/haar.h"
@@ -150,10 +151,10 @@ std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& given) {
                       "set model.preset, for instance to " + family.presets()[0]);
     if (choice.config_text.empty()) return model;
     const Shapes weights = official_weights(choice);
-    if (!model) return family.from_json(choice.config_text, "model.config", weights);
+    if (!model) return family.from_json(choice.config_text, std::string(kRecipeConfig), weights);
     auto sizes = nlohmann::ordered_json::parse(model->config_json());
     sizes.merge_patch(nlohmann::ordered_json::parse(choice.config_text));
-    return family.from_json(sizes.dump(), "model.config", weights);
+    return family.from_json(sizes.dump(), std::string(kRecipeConfig), weights);
   }
   unknown("model.family", wanted, known);
 }

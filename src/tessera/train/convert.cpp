@@ -10,6 +10,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/torch_write.h"
@@ -137,7 +138,7 @@ class PartialFolder {
   explicit PartialFolder(const fs::path& out)
       : out_(out.has_filename() ? out : out.parent_path()),
         partial_(out_.string() + "." + std::to_string(getpid()) + ".partial") {
-    fs::create_directories(partial_);
+    checkpoint::make_folder(partial_, "check OUT");
   }
   ~PartialFolder() {
     std::error_code ignored;
@@ -154,7 +155,7 @@ void write_folder(const ConvertOptions& options, const ConvertPlan& plan, const 
                   ByteProgress& progress) {
   PartialFolder folder(options.out);
   const auto at = [&](const fs::path& relative) {
-    fs::create_directories((folder.path() / relative).parent_path());
+    checkpoint::make_folder((folder.path() / relative).parent_path(), "check OUT");
     return folder.path() / relative;
   };
   for (const auto& part : plan.parts)

@@ -48,4 +48,11 @@ void check_disk(const Planned& planned, const fs::path& out) {
       "free space, set run.out to another disk, checkpoint.keep to fewer or checkpoint.every to more steps");
 }
 
+void check_own_folder(const std::filesystem::path& out) {
+  if (std::filesystem::exists(out / "recipe.toml") && !std::filesystem::exists(out / "plan.json"))
+    throw UserError(Exit::usage, "run.out",
+                    out.string() + " holds a recipe.toml that no run wrote, and the run would write over it",
+                    "give the run a folder of its own, for instance runs/first");
+}
+
 }  // namespace tessera::train

@@ -16,4 +16,8 @@ int64_t checkpoints_on_disk(const Planned& planned);
 /// Throws UserError (disk) naming need and free space when the checkpoints of the run do not fit beside what is there.
 void check_disk(const Planned& planned, const std::filesystem::path& out);
 
+/// Throws UserError (usage) where a run in folder `out` would write over a recipe.toml that is not a run's: a run
+/// writes it behind plan.json, so where the second is missing, the first is the user's own.
+void check_own_folder(const std::filesystem::path& out);
+
 }  // namespace tessera::train

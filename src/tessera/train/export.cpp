@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/engine/transfer.h"
 
@@ -9,7 +10,7 @@ namespace tessera::train {
 
 void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& comm, int rank,
                   const std::filesystem::path& folder) {
-  if (rank == 0) std::filesystem::create_directories(folder);
+  if (rank == 0) checkpoint::make_folder(folder, "check run.out");
   nlohmann::json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", nlohmann::json::object()}};
   int64_t total = 0;
   for (int u = 0; u < store.units(); ++u) {

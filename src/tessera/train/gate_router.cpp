@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/optim/adamw.h"
@@ -92,7 +93,7 @@ void GateRouter::save_model(const fs::path& folder) const {
   std::vector<checkpoint::TensorData> tensors;
   for (const auto& part : gate_.parts())
     tensors.push_back({part.name, checkpoint::DType::f32, part.shape, gate_.values().data() + part.first});
-  fs::create_directories(folder);
+  checkpoint::make_folder(folder, "check run.out");
   checkpoint::write_safetensors(folder / kGateFile, tensors, {{"format", "pt"}});
 }
 

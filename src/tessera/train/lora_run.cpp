@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/net/adapters.h"
 #include "tessera/ops/lora.h"
@@ -125,7 +126,7 @@ void export_lora(const Recipe& recipe, engine::Store& store, comm::Comm& comm, i
                          param.shape, alive.back().const_data_ptr()});
     });
   if (rank != 0) return;
-  fs::create_directories(folder);
+  checkpoint::make_folder(folder, "check run.out");
   const fs::path file = folder / kDiffusersFile;
   checkpoint::write_safetensors(file, tensors, checkpoint::lora_metadata(description, "diffusers", std::nullopt));
   for (const std::string& naming : recipe.lora.exports) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "tessera/base/check.h"
@@ -138,10 +139,13 @@ namespace {
 struct Row {
   std::function<PlanRequest(int64_t)> request;
   std::function<std::string(int64_t)> name;
+  std::function<std::vector<std::pair<std::string, int64_t>>(int64_t)> sizes;
 };
 
 Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
+  using Sizes = std::vector<std::pair<std::string, int64_t>>;
   const PlanRequest request = without_file(base);
+  const auto frames = [=](int64_t n) { return scale.first_frame + (n - 1) * scale.frames_per_latent; };
   switch (grow) {
     case Grow::frames:
       return {[=](int64_t n) {
@@ -150,8 +154,11 @@ Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
                 return r;
               },
               [=](int64_t n) {
-                const int64_t frames = scale.first_frame + (n - 1) * scale.frames_per_latent;
-                return std::to_string(frames) + (frames == 1 ? " frame" : " frames");
+                const int64_t count = frames(n);
+                return std::to_string(count) + (count == 1 ? " frame" : " frames");
+              },
+              [=](int64_t n) {
+                return Sizes{{"frames", frames(n)}};
               }};
     case Grow::batch:
       return {[=](int64_t n) {
@@ -161,7 +168,10 @@ Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
                 r.planner.global_batch = n * r.mesh.dp_size();
                 return r;
               },
-              [](int64_t n) { return "a micro-batch of " + std::to_string(n) + (n == 1 ? " sample" : " samples"); }};
+              [](int64_t n) { return "a micro-batch of " + std::to_string(n) + (n == 1 ? " sample" : " samples"); },
+              [](int64_t n) {
+                return Sizes{{"micro_batch", n}};
+              }};
     case Grow::resolution:
       break;
   }
@@ -179,10 +189,15 @@ Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
           [=](int64_t n) {
             return std::to_string(side(height, n) * scale.pixels_per_latent) + " x " +
                    std::to_string(side(width, n) * scale.pixels_per_latent) + " pixels";
+          },
+          [=](int64_t n) {
+            return Sizes{{"height", side(height, n) * scale.pixels_per_latent},
+                         {"width", side(width, n) * scale.pixels_per_latent}};
           }};
 }
 
-constexpr int64_t kMost = 4096;  // of a row: beyond it "no limit found"
+/// Of a row: beyond it "no limit found". Tokens of a picture grow with the square of its side.
+int64_t most_of(Grow grow) { return grow == Grow::resolution ? 512 : 4096; }
 
 }  // namespace
 
@@ -194,7 +209,7 @@ Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale) 
   const auto fits_at = [&](int64_t n) {
     const Planned planned = make_plan_as_is(row.request(n));
     if (planned.choice.fits) {
-      result = {true, row.name(n), "", planned.choice.memory.peak, planned.prediction.step.total};
+      result = {true, row.name(n), "", planned.choice.memory.peak, planned.prediction.step.total, row.sizes(n)};
     } else {
       limit = row.name(n) + " would take " + format_bytes(planned.choice.memory.peak) + " of " +
               format_bytes(request.planner.budget);
@@ -202,7 +217,7 @@ Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale) 
     return planned.choice.fits;
   };
   for (int64_t n = 1; over == 0; n *= 2) {  // double until it is over, then halve the interval
-    if (n > kMost) break;
+    if (n > most_of(grow)) break;
     if (fits_at(n))
       fits = n;
     else
@@ -214,6 +229,17 @@ Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale) 
   }
   result.limit = over > 0 ? limit : "no limit found up to there";
   return result;
+}
+
+std::string largest_json(const Largest& found) {
+  nlohmann::ordered_json sizes = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : found.sizes) sizes[name] = value;
+  return nlohmann::ordered_json{{"largest", sizes},
+                                {"text", found.text},
+                                {"peak_bytes", found.peak},
+                                {"step_seconds", found.seconds},
+                                {"limit", found.limit}}
+      .dump(2);
 }
 
 }  // namespace tessera::train

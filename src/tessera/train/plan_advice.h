@@ -32,6 +32,7 @@ struct Largest {
   std::string limit;   ///< the next larger one, and by how much it is over
   int64_t peak = 0;
   double seconds = 0;
+  std::vector<std::pair<std::string, int64_t>> sizes = {};  ///< the same as numbers: "frames", "height", "micro_batch"
 };
 
 /// How a latent's frames and pixels follow from the video's, for saying sizes as people know them.
@@ -42,5 +43,8 @@ struct VideoScale {
 
 /// The largest number of frames, samples a rank or pixels (of the same shape) that fits the request's budget.
 Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale);
+
+/// {"largest":{"frames":121},"text","peak_bytes","step_seconds","limit"}; height and width of a resolution.
+std::string largest_json(const Largest& found);
 
 }  // namespace tessera::train

@@ -39,10 +39,24 @@ struct Reader {
       if (value == word) return meaning;
       known += ", " + word;
     }
-    if (value.empty() || value.find_first_not_of("0123456789") != std::string::npos)
+    constexpr size_t kDigits = 9;  // of an int
+    if (value.empty() || value.find_first_not_of("0123456789") != std::string::npos || value.size() > kDigits)
       throw UserError(Exit::usage, "recipe",
                       std::string(name) + " = '" + value + "': expected " + known + " or a number");
     return static_cast<int>(to_integer(value));
+  }
+  /// The same for what is counted from 1.
+  std::optional<int> automatic_count(const char* name) const {
+    const std::optional<int> value = automatic(name, {});
+    if (value && *value < 1)
+      throw UserError(Exit::usage, "recipe", std::string(name) + " = 0: expected auto or a number from 1 on");
+    return value;
+  }
+  /// What may not be left empty.
+  const std::string& named(const char* name, const char* hint) const {
+    const std::string& value = values.at(name);
+    if (value.empty()) throw UserError(Exit::usage, "recipe", std::string(name) + " is empty", hint);
+    return value;
   }
 };
 
@@ -167,8 +181,8 @@ void fill_base(Recipe& r) {
 void fill(Recipe& r) {
   const Reader read{r.values};
   check_ranges(r.values);
-  r.run = {read.text("run.out"), read.text("run.resume"), read.text("run.on_nan"), read.integer("run.seed"),
-           read.at_least("run.steps", 1)};
+  r.run = {read.named("run.out", "name a folder of the run's own: it is made, and holds all that the run writes"),
+           read.text("run.resume"), read.text("run.on_nan"), read.integer("run.seed"), read.at_least("run.steps", 1)};
   r.model = {read.text("model.preset"), read.text("model.path"), read.text("model.family"), read.text("model.init"),
              model_config(r.values)};
   const std::vector<std::string> size = split_list(read.text("data.size"));
@@ -199,7 +213,7 @@ void fill(Recipe& r) {
   r.data.height = r.data.clips.buckets[0].height;
   r.data.width = r.data.clips.buckets[0].width;
   r.train.global_batch = read.at_least("train.global_batch", 1);
-  r.train.micro_batch = read.automatic("train.micro_batch", {}).value_or(0);
+  r.train.micro_batch = read.automatic_count("train.micro_batch").value_or(0);
   r.train.lr = read.number("train.lr") * scale_of(r).factor;
   r.train.eps = read.number("train.eps");
   r.train.weight_decay = read.number("train.weight_decay");
@@ -236,6 +250,9 @@ void fill(Recipe& r) {
   r.plan.file = read.text("plan.file");
   r.plan.profile = read.text("plan.profile");
   r.plan.budget = read.text("plan.budget").empty() ? 0 : parse_bytes(read.text("plan.budget"), "plan.budget");
+  if (r.plan.budget == 0 && !read.text("plan.budget").empty())
+    throw UserError(Exit::usage, "plan.budget", "no memory is given, every rank needs some",
+                    "leave it away for nine tenths of the device, or write for example 24GiB");
   r.plan.recompute_every = every_of(read.text("plan.recompute"));
   r.plan.recompute =
       r.plan.recompute_every > 0 ? std::nullopt : read.automatic("plan.recompute", {{"none", 0}, {"all", 1 << 20}});
@@ -244,10 +261,10 @@ void fill(Recipe& r) {
     r.plan.update = plan::update_of(text, "recipe: plan.update");
   if (const std::string& text = read.text("plan.update_on"); text != "auto")
     r.plan.update_on = plan::tier_of(text, "recipe: plan.update_on");
-  r.plan.update_threads = read.automatic("plan.update_threads", {}).value_or(0);
+  r.plan.update_threads = read.automatic_count("plan.update_threads").value_or(0);
   if (const std::string& text = read.text("plan.pipeline"); text != "auto")
     r.plan.pipeline = plan::pipeline_schedule_of(text, "recipe: plan.pipeline");
-  r.plan.chunks = read.automatic("plan.chunks", {});
+  r.plan.chunks = read.automatic_count("plan.chunks");
   if (read.text("plan.strategy") != "auto")
     r.plan.strategy = plan::strategy_of(read.text("plan.strategy"), "recipe: plan.strategy");
   if (!read.text("plan.host_budget").empty())

@@ -6,21 +6,24 @@
 #include <limits>
 
 #include "tessera/base/check.h"
+#include "tessera/train/experts.h"
 
 namespace tessera::train {
 
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr auto kInterleaved = plan::PipelineSchedule::interleaved;
 
 struct Range {
   const char* key;
   double least, most;
-  bool open = false;  ///< without its ends
+  bool open = false;   ///< without its ends
+  bool below = false;  ///< without its upper end
 };
 constexpr Range kRanges[] = {
     {"train.lr", 0, kInfinity},
-    {"train.betas", 0, 1},
+    {"train.betas", 0, 1, false, true},  // 1 never learns from a gradient, and corrects its bias by dividing by 0
     {"train.eps", 0, kInfinity, true},
     {"train.weight_decay", 0, kInfinity},
     {"train.clip_norm", 0, kInfinity},
@@ -34,7 +37,7 @@ constexpr Range kRanges[] = {
     {"sample.guidance", 0, kInfinity},
     {"fault.timeout", 0, kInfinity, true},
     {"fault.slow_factor", 0, kInfinity},
-    {"lora.dropout", 0, 1},
+    {"lora.dropout", 0, 1, false, true},
     {"experts.temperature", 0, kInfinity, true},
     {"experts.balance", 0, kInfinity},
     {"diffusion.min_t", 0, 1},
@@ -43,7 +46,8 @@ constexpr Range kRanges[] = {
 
 std::string expected(const Range& range) {
   const auto text = [](double x) { return std::to_string(std::lround(x)); };
-  if (range.most < kInfinity) return "from " + text(range.least) + " to " + text(range.most);
+  if (range.most < kInfinity)
+    return "from " + text(range.least) + (range.below ? " to below " : " to ") + text(range.most);
   return (range.open ? "above " : "at least ") + text(range.least);
 }
 
@@ -74,6 +78,12 @@ bool is_gated(const Recipe& recipe) { return recipe.experts.router == "gate"; }
 bool takes_turns(const Recipe& recipe) { return !is_gated(recipe); }
 constexpr const char* kGate = "it belongs to experts.router = \"gate\"";
 constexpr const char* kTurns = "with experts.router = \"gate\" experts take no turns and own no timesteps";
+/// With a gate the rows above speak.
+bool several_or_gated(const Recipe& recipe) { return is_gated(recipe) || find_experts(recipe).several(); }
+bool named_or_gated(const Recipe& recipe) {
+  return is_gated(recipe) || !find_experts(recipe).list.front().name.empty();
+}
+constexpr const char* kOneModel = "the run has one denoiser: no experts that take turns";
 
 const std::vector<Condition>& conditions() {
   static const std::vector<Condition> table = {
@@ -95,6 +105,10 @@ const std::vector<Condition>& conditions() {
       {"experts.boundary", takes_turns, kTurns},
       {"experts.turn", takes_turns, kTurns},
       {"experts.shares", takes_turns, kTurns},
+      {"experts.boundary", named_or_gated, "the run has one denoiser, which has every timestep"},
+      {"experts.turn", several_or_gated, kOneModel},
+      {"experts.shares", several_or_gated, kOneModel},
+      {"plan.idle", several_or_gated, kOneModel},
       {"train.loss_scale", has_fp16, kFp16},
       {"train.loss_scale_window", has_fp16, kFp16},
       {"lora.rank", adapts, kAdapters},
@@ -140,6 +154,11 @@ const std::vector<Condition>& conditions() {
        },
        "plan.update = \"in_backward\" uses gradients up where they are made"},
       {"plan.strategy", searches, "plan.file decides"},
+      {"plan.activations", searches, "plan.file decides"},
+      {"plan.parameters", searches, "plan.file decides"},
+      {"plan.gradients", searches, "plan.file decides"},
+      {"plan.states", searches, "plan.file decides"},
+      {"plan.idle", searches, "plan.file decides"},
       {"plan.pipeline", searches, "plan.file decides"},
       {"plan.chunks", searches, "plan.file decides"},
   };
@@ -168,8 +187,8 @@ void check_ranges(const Values& values) {
   for (const Range& range : kRanges)
     for (const std::string& text : split_list(values.at(range.key))) {
       const double value = to_number(text);
-      const bool at_end = value == range.least || value == range.most;
-      if (value >= range.least && value <= range.most && std::isfinite(value) && !(range.open && at_end)) continue;
+      const bool at_end = (range.open && value == range.least) || ((range.open || range.below) && value == range.most);
+      if (value >= range.least && value <= range.most && std::isfinite(value) && !at_end) continue;
       throw UserError(Exit::usage, "recipe", std::string(range.key) + " = " + text + ": expected " + expected(range),
                       "see tessera train --help");
     }
@@ -180,7 +199,8 @@ std::vector<std::string> without_effect(const Recipe& recipe, const Mesh& mesh) 
   const Values defaults = recipe_table().defaults();
   for (const Condition& condition : conditions()) {
     const std::string& value = recipe.values.at(condition.key);
-    if (value == defaults.at(condition.key) || condition.holds(recipe)) continue;
+    const bool unchanged = split_list(value) == split_list(defaults.at(condition.key));  // a list of one is that one
+    if (unchanged || condition.holds(recipe)) continue;
     std::string shown;
     for (const std::string& item : split_list(value)) shown += (shown.empty() ? "" : ",") + item;
     notes.push_back(std::string(condition.key) + " = " + shown + " has no effect: " + condition.words);
@@ -188,6 +208,25 @@ std::vector<std::string> without_effect(const Recipe& recipe, const Mesh& mesh) 
   const std::string replaced = replaced_sizes(recipe);
   if (!recipe.model.preset.empty() && !replaced.empty())
     notes.push_back("model.preset = " + recipe.model.preset + " is changed by model.config, which gives " + replaced);
+  const auto add = [&](const char* key, const std::string& words) {
+    notes.push_back(std::string(key) + " = " + recipe.values.at(key) + " " + words);
+  };
+  if (recipe.lr_schedule.warmup_steps > recipe.run.steps && !schedule_is(recipe, {"constant"}))
+    add("train.warmup_steps",
+        "never ends: run.steps = " + std::to_string(recipe.run.steps) + ", so the rate does not get to train.lr");
+  if (searches(recipe)) {
+    const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
+    if (recipe.train.micro_batch > share)
+      add("train.micro_batch", "is more than the samples of a rank: micro-batches have " + std::to_string(share));
+    const bool staged = mesh[Axis::pp] > 1;
+    if (recipe.plan.pipeline && !staged) add("plan.pipeline", "has no effect: mesh.pp = 1 makes no stages");
+    if (recipe.plan.chunks && (!staged || recipe.plan.pipeline.value_or(kInterleaved) != kInterleaved))
+      add("plan.chunks",
+          "has no effect: stages in chunks belong to mesh.pp above 1 and plan.pipeline = \"interleaved\"");
+    if (recipe.plan.strategy && mesh.world() == 1 && *recipe.plan.strategy != plan::Strategy::no_shard &&
+        *recipe.plan.strategy != plan::Strategy::two_level)
+      add("plan.strategy", "has no effect on one rank: there is no other to share with");
+  }
   const int replicas = mesh[Axis::dp_replicate];
   const bool two_level = recipe.plan.strategy == plan::Strategy::two_level;
   if (replicas > 1 && mesh[Axis::dp_shard] == 1 && !two_level)

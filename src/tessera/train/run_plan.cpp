@@ -96,6 +96,17 @@ Routing routing_of(const Job& job, const RunPart& part, const std::function<bool
   return routing;
 }
 
+/// Buffers that a plan puts on the disk need a folder there.
+void check_nvme(const plan::Plan& plan, const Recipe& recipe) {
+  if (!recipe.plan.nvme.empty()) return;
+  for (const plan::UnitPlan& unit : plan.units)
+    if (unit.parameters == plan::Tier::nvme || unit.gradients == plan::Tier::nvme || unit.states == plan::Tier::nvme ||
+        (unit.offloads() && unit.offload_to == plan::Tier::nvme))
+      throw UserError(Exit::usage, "plan.nvme", "the plan puts buffers on nvme, and no folder is named",
+                      "set plan.nvme to a folder on the disk to use");
+>>>>>>> D6
+}
+
 }  // namespace
 
 std::vector<PartPlan> plan_parts(std::vector<RunPart> parts, const Job& job, const Mesh& mesh,
@@ -127,6 +138,7 @@ std::vector<PartPlan> plan_parts(std::vector<RunPart> parts, const Job& job, con
       request.run.hands_over = hands_over;
       request.routing = routing_of(job, part, hands_over);
       plans.push_back({part, shapes, make_plan(request)});
+      check_nvme(plans.back().planned.plan(), part.recipe);
       requests.push_back(std::move(request));
     });
   }
@@ -192,7 +204,8 @@ void write_schedule(const std::vector<PartPlan>& plans, const std::string& file)
     throw UserError(Exit::disk, "plan.schedule", file + ": cannot be written", "free space or choose another file");
 }
 
-Recipe resolved(Recipe recipe, const std::vector<PartPlan>& plans) {
+Recipe resolved(Recipe recipe, const std::vector<PartPlan>& plans, const Mesh& asked) {
+  recipe.set("mesh.dp_shard", std::to_string(asked[Axis::dp_shard]));
   for (const PartPlan& p : plans) {
     if (p.part.recipe.train.micro_batch > 0) continue;  // said by hand
     const std::string chosen = std::to_string(p.planned.plan().micro_batch);

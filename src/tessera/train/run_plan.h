@@ -33,7 +33,8 @@ std::string plans_json(const std::vector<PartPlan>& plans);
 /// Writes every instruction of every rank and step of the run. Throws UserError (disk).
 void write_schedule(const std::vector<PartPlan>& plans, const std::string& file);
 
-/// The recipe with the micro-batches that were chosen: running it again chooses nothing anew.
-Recipe resolved(Recipe recipe, const std::vector<PartPlan>& plans);
+/// The recipe with the micro-batches that were chosen and the mesh that was filled (of all ranks that were asked for,
+/// also while some are gone): running it again, or planning it, chooses nothing anew.
+Recipe resolved(Recipe recipe, const std::vector<PartPlan>& plans, const Mesh& asked);
 
 }  // namespace tessera::train

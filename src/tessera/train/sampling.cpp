@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/random.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/executor.h"
@@ -200,7 +201,8 @@ int sample(Recipe recipe, const SampleOptions& options) {
       if (goes_on && place.world > 1) world.broadcast(motion, 0);
     }
     if (place.rank != 0) continue;
-    if (const fs::path folder = fs::path(files[i]).parent_path(); !folder.empty()) fs::create_directories(folder);
+    if (const fs::path folder = fs::path(files[i]).parent_path(); !folder.empty())
+      checkpoint::make_folder(folder, "check --out");
     if (format_of(options) == data::ClipFormat::mp4)
       data::write_mp4(files[i], frames, sounds[p]);
     else

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "tessera/base/random.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/train/conditioner.h"
 
@@ -71,7 +72,7 @@ fs::path tokenizer_file(const Recipe& recipe, const std::vector<std::string>& ca
 void make_tokenizer(const Recipe& recipe, const Job& job, const std::vector<std::string>& captions,
                     const fs::path& file) {
   if (!recipe.data.tokenizer.empty() || fs::exists(file)) return;
-  fs::create_directories(file.parent_path());
+  checkpoint::make_folder(file.parent_path(), "check data.cache");
   data::train_tokenizer(captions, static_cast<int>(job.text->vocabulary()), file);
 }
 

@@ -106,8 +106,8 @@ class Trainer {
 
  private:
   void open_run_folder() {
-    fs::create_directories(checkpoints_);
-    fs::create_directories(out_ / "samples");
+    check_own_folder(out_);
+    for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
     for (const auto& name : checkpoint::clean_partials(checkpoints_))
       log::info("removed the incomplete checkpoint " + name);
     if (recipe_.run.resume == "no" && !restarted() && checkpoint::latest(checkpoints_))
@@ -130,8 +130,9 @@ class Trainer {
     for (const PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
     comm_.check_agreement("plan", all);
     if (rank_ != 0) return;
-    checkpoint::write_text(out_ / "recipe.toml", resolved(recipe_, plans_).to_toml());
     checkpoint::write_text(out_ / "plan.json", plans_json(plans_));
+    const Mesh asked = fill_mesh(recipe_.mesh, std::max(place_.asked_world, place_.world));
+    checkpoint::write_text(out_ / "recipe.toml", resolved(recipe_, plans_, asked).to_toml());
     checkpoint::write_text(out_ / "plan.txt", plans_text(plans_));
     for (const PartPlan& p : plans_) {
       const std::string file =

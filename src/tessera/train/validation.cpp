@@ -1,6 +1,7 @@
 #include "tessera/train/validation.h"
 
 #include "tessera/base/random.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/data/image.h"
 #include "tessera/train/codec.h"
 
@@ -95,7 +96,7 @@ const data::Frames& Validation::reconstruction(int prompt, int64_t clip) {
   if (const auto known = reconstructions_.find(prompt); known != reconstructions_.end()) return known->second;
   const std::filesystem::path folder = out_ / "references";
   const std::string name = "-" + std::to_string(prompt) + ".mp4";
-  std::filesystem::create_directories(folder);
+  checkpoint::make_folder(folder, "check run.out");
   data::write_mp4(folder / ("source" + name), data_.frames(clip));
   const data::Frames frames = to_frames(job_.codec->decode(data_.sample(clip).latent), recipe_.data.fps);
   data::write_mp4(folder / ("reconstruction" + name), frames);

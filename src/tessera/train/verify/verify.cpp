@@ -7,6 +7,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/meter.h"
 #include "tessera/train/verify/case.h"
@@ -68,13 +69,16 @@ void print(const CaseFile& file) {
   std::printf("\n");
   for (const auto& [key, value] : file.notes().items())
     if (value.is_number()) std::printf("       %s: %s\n", key.c_str(), value.dump().c_str());
+  if (const auto left = file.notes().find("not_compared"); left != file.notes().end())
+    std::printf("       not compared: %zu expected values, %s%s\n", left->size(), left->front().dump().c_str(),
+                left->size() > 1 ? " ..." : "");
   if (failed == 0) return;
   for (const auto& c : file.comparisons())
     if (!c.ok) std::printf("       %s: differs by %.3g, allowed %.3g\n", c.name.c_str(), c.max_abs, c.bound);
 }
 
 void store(const CaseFile& file, const fs::path& folder) {
-  fs::create_directories(folder / file.case_name());
+  checkpoint::make_folder(folder / file.case_name(), "check --write");
   std::vector<checkpoint::TensorData> tensors;
   std::vector<at::Tensor> alive;
   for (const auto& [name, value] : file.computed()) {
@@ -83,6 +87,29 @@ void store(const CaseFile& file, const fs::path& folder) {
   }
   const fs::path name = fs::path(file.file_name()).replace_extension(".safetensors");
   checkpoint::write_safetensors(folder / file.case_name() / name, tensors);
+}
+
+/// Tensors of a case that do not go together are the case's fault, not ours.
+CaseResults compute(CaseFunction kind, const CaseContext& context) {
+  try {
+    return kind(context);
+  } catch (const c10::Error& error) {
+    const std::string words = error.what_without_backtrace();
+    throw UserError(Exit::input, "verify",
+                    context.folder.string() + ": its tensors do not go together: " + words.substr(0, words.find('\n')),
+                    "compare their shapes with config.json");
+  }
+}
+
+/// Says which expected values nothing was compared with, so that none of them passes unseen.
+void note_left_out(CaseFile& file) {
+  std::set<std::string> seen;
+  for (const auto& c : file.comparisons()) seen.insert(c.name);
+  Json left = Json::array();
+  for (const char* prefix : {"out.", "grad.", "grad_in."})
+    for (const std::string& name : file.names(prefix))
+      if (!seen.count(name)) left.push_back(name);
+  if (!left.empty()) file.note("not_compared", left);
 }
 
 /// A text of every computed value's bits, for comparing ranks.
@@ -124,9 +151,9 @@ int verify(const VerifyOptions& options) {
       throw UserError(Exit::input, "verify", (folder / "case.json").string() + ": kind '" + kind + "' is not known",
                       "known kinds: " + known);
     }
-    const CaseResults results = it->second(context);
+    CaseResults results = compute(it->second, context);
     size_t compared = 0;
-    for (const auto& file : results) compared += file.comparisons().size();
+    for (auto& file : results) compared += file.comparisons().size(), note_left_out(file);
     check_input(compared > 0, "verify", folder.string() + ": nothing to compare",
                 "the case has no expected values of kind " + kind);
     std::set<std::string> stored;
