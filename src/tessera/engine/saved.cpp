@@ -17,7 +17,9 @@ struct SavedHook final : torch::autograd::SavedVariableHooks {
   void call_pack_hook(const at::Tensor& tensor) override {
     if (listing->rebuilds_) use_ = listing->rebuilds_->use(tensor);
     if (use_) return;
-    tensor_ = tensor;
+    // A tensor of its own: one that several nodes save is then seen to be held by each (nobody_else_reads in
+    // ops/node.h), and a node that saves its result does not hold itself.
+    tensor_ = tensor.detach();
     listing->note(tensor, current_site);
   }
   at::Tensor call_unpack_hook() override { return use_ ? use_->take() : tensor_; }
