@@ -35,10 +35,10 @@ std::vector<SecondsRow> expert_rows(const Planned& planned) {
   const plan::HandOver change = moved(planned);
   char share[32];
   std::snprintf(share, sizeof share, "%.3g %%", 100 * planned.routing.changes);
-  const std::string often = std::string(" before ") + share + " of the steps";
-  if (change.bytes == 0) return {{"change of turns", format_seconds(0), often.substr(1) + ": nothing moves"}};
+  const std::string often = std::string("before ") + share + " of the steps";
+  if (change.bytes == 0) return {{"change of turns", format_seconds(0), often + ": nothing moves"}};
   return {{"change of turns", format_seconds(change.waited),
-           often.substr(1) + ", of " + format_seconds(change.seconds) + " in which " + format_bytes(change.bytes) +
+           often + ", of " + format_seconds(change.seconds) + " in which " + format_bytes(change.bytes) +
                " of a rank move"},
           {"a step on average", format_seconds(mean_seconds(planned, change)), "changes of turns among them"}};
 }
