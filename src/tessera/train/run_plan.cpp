@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/train/plan_view.h"
+#include "tessera/train/sampling.h"
 
 namespace tessera::train {
 
@@ -204,7 +205,8 @@ void write_schedule(const std::vector<PartPlan>& plans, const std::string& file)
     throw UserError(Exit::disk, "plan.schedule", file + ": cannot be written", "free space or choose another file");
 }
 
-Recipe resolved(Recipe recipe, const std::vector<PartPlan>& plans, const Mesh& asked) {
+Recipe resolved(Recipe recipe, const std::vector<PartPlan>& plans, const comm::Rendezvous& place) {
+  const Mesh asked = fill_mesh(recipe.mesh, std::max(place.asked_world, place.world));
   recipe.set("mesh.dp_shard", std::to_string(asked[Axis::dp_shard]));
   for (const PartPlan& p : plans) {
     if (p.part.recipe.train.micro_batch > 0) continue;  // said by hand

@@ -7,6 +7,7 @@
 //   write_schedule(plans, "schedule.jsonl");
 #include <vector>
 
+#include "tessera/comm/world.h"
 #include "tessera/train/job.h"
 #include "tessera/train/stages.h"
 
@@ -35,6 +36,6 @@ void write_schedule(const std::vector<PartPlan>& plans, const std::string& file)
 
 /// The recipe with the micro-batches that were chosen and the mesh that was filled (of all ranks that were asked for,
 /// also while some are gone): running it again, or planning it, chooses nothing anew.
-Recipe resolved(Recipe recipe, const std::vector<PartPlan>& plans, const Mesh& asked);
+Recipe resolved(Recipe recipe, const std::vector<PartPlan>& plans, const comm::Rendezvous& place);
 
 }  // namespace tessera::train

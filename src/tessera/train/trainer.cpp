@@ -131,8 +131,7 @@ class Trainer {
     comm_.check_agreement("plan", all);
     if (rank_ != 0) return;
     checkpoint::write_text(out_ / "plan.json", plans_json(plans_));
-    const Mesh asked = fill_mesh(recipe_.mesh, std::max(place_.asked_world, place_.world));
-    checkpoint::write_text(out_ / "recipe.toml", resolved(recipe_, plans_, asked).to_toml());
+    checkpoint::write_text(out_ / "recipe.toml", resolved(recipe_, plans_, place_).to_toml());
     checkpoint::write_text(out_ / "plan.txt", plans_text(plans_));
     for (const PartPlan& p : plans_) {
       const std::string file =
