@@ -105,7 +105,6 @@ void check_nvme(const plan::Plan& plan, const Recipe& recipe) {
         (unit.offloads() && unit.offload_to == plan::Tier::nvme))
       throw UserError(Exit::usage, "plan.nvme", "the plan puts buffers on nvme, and no folder is named",
                       "set plan.nvme to a folder on the disk to use");
->>>>>>> D6
 }
 
 }  // namespace
