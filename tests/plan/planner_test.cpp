@@ -86,12 +86,29 @@ TEST(Planner, StatesLeaveTheDeviceWhenThereIsAHostAndNotOtherwise) {
   const Choice smallest = choose(spec, kTwo, input(1), machine());  // nothing fits: this is the smallest there is
   const int64_t budget = smallest.memory.peak - smallest.memory.persistent / 4;
   EXPECT_FALSE(choose(spec, kTwo, input(budget), machine()).fits);
-  const Choice choice = choose(spec, kTwo, input(budget, 1 << 30), machine());
+  PlannerInput at_end = input(budget, 1 << 30);
+  at_end.update = Update::end;  // updates just in time do not wait for what streams: more may leave than must
+  const Choice choice = choose(spec, kTwo, at_end, machine());
   ASSERT_TRUE(choice.fits) << choice.advice;
   EXPECT_GT(choice.memory.host.states, 0);
   EXPECT_LT(choice.memory.host.states, smallest.memory.persistent / 2) << "and no more of them than must";
   EXPECT_FALSE(choose(spec, kTwo, input(budget, choice.memory.host.states / 4), machine()).fits)
       << "the host has a budget too";
+}
+
+TEST(Planner, UpdatesJustInTimeAreSearchedFromTheStartAndNotOnlyGivenToTheBestThatWaits) {
+  const ModelSpec spec = model();
+  const Choice smallest = choose(spec, kTwo, input(1), machine());
+  const int64_t budget = smallest.memory.peak - smallest.memory.persistent / 4;
+  PlannerInput at_end = input(budget, 1 << 30);
+  const Choice free = choose(spec, kTwo, at_end, machine());
+  at_end.update = Update::end;
+  const Choice waiting = choose(spec, kTwo, at_end, machine());
+  ASSERT_TRUE(free.fits && waiting.fits);
+  EXPECT_EQ(free.plan.update, Update::just_in_time);
+  Plan moved = waiting.plan;
+  moved.update = Update::just_in_time;
+  EXPECT_LT(free.seconds, predict(spec, moved, machine()).step.total) << free.plan.summary();
 }
 
 TEST(Planner, LeftOverMemoryKeepsAttentionFromRunningAgain) {

@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/plan/search_space.h"
 
 namespace tessera::plan {
 
@@ -13,77 +14,6 @@ namespace {
 
 /// A choice by hand is kept; when the planner's own would be faster by more than this share, it says so.
 constexpr double kWorthSaying = 0.02;
-
-/// Which attention sites of a recomputed block keep what they made: all, or those that would take long to compute
-/// again. Keys of a text are few: its attention costs the bytes of self-attention and next to none of its time.
-enum class Sites { all, dear };
-/// A site is dear that has at least this share of the FLOPs of the block's largest.
-constexpr double kDear = 0.125;
-
-/// A way for a block to save less than everything.
-struct Saving {
-  Policy activations;
-  Policy attention;  // of a recomputed block
-  Policy boundary;
-  Sites sites = Sites::all;
-  bool host() const { return leaves_device(activations) || leaves_device(attention) || leaves_device(boundary); }
-};
-constexpr Saving kSavings[] = {{Policy::rebuild, Policy::keep, Policy::keep},
-                               {Policy::recompute, Policy::keep, Policy::keep},
-                               {Policy::recompute, Policy::keep, Policy::keep, Sites::dear},
-                               {Policy::recompute, Policy::offload, Policy::keep},
-                               {Policy::recompute, Policy::offload, Policy::keep, Sites::dear},
-                               {Policy::recompute, Policy::keep, Policy::offload, Sites::dear},
-                               {Policy::recompute, Policy::offload, Policy::offload},
-                               {Policy::recompute, Policy::offload, Policy::offload, Sites::dear},
-                               {Policy::recompute, Policy::recompute, Policy::keep},
-                               {Policy::recompute, Policy::recompute, Policy::offload},
-                               {Policy::offload, Policy::offload, Policy::offload}};
-
-struct Tiers {
-  Tier parameters, gradients, states;
-  bool operator==(const Tiers&) const = default;
-};
-/// States leave first: they are the largest and are used once a step.
-constexpr Tiers kTiers[] = {{Tier::device, Tier::device, Tier::device}, {Tier::device, Tier::device, Tier::host},
-                            {Tier::device, Tier::host, Tier::host},     {Tier::host, Tier::host, Tier::host},
-                            {Tier::device, Tier::device, Tier::nvme},   {Tier::device, Tier::host, Tier::nvme},
-                            {Tier::host, Tier::host, Tier::nvme},       {Tier::nvme, Tier::host, Tier::nvme},
-                            {Tier::nvme, Tier::nvme, Tier::nvme}};
-
-/// Seconds of a unit's forward and backward: what stages are balanced by.
-std::vector<double> unit_seconds(const ModelSpec& model, const Machine& machine) {
-  Plan plan;
-  plan.units.resize(model.units.size());
-  const CostModel cost(model, plan, machine);
-  std::vector<double> seconds;
-  for (int u = 0; u < static_cast<int>(model.units.size()); ++u)
-    seconds.push_back(cost.forward_seconds(u, false) + cost.backward_seconds(u));
-  return seconds;
-}
-
-/// The pipelines to choose from, what was set by hand first and alone.
-std::vector<Pipeline> pipelines(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input,
-                                const Machine& machine) {
-  const bool by_hand = input.pipeline.has_value(), chunks_alone = !by_hand && input.chunks.value_or(1) > 1;
-  const PipelineSchedule first =
-      chunks_alone ? PipelineSchedule::interleaved : input.pipeline.value_or(PipelineSchedule::one_f_one_b);
-  if (first != PipelineSchedule::interleaved && input.chunks.value_or(1) > 1)
-    throw UserError(
-        Exit::usage, "plan.chunks",
-        std::to_string(*input.chunks) + " chunks a rank with plan.pipeline = \"" + std::string(name(first)) + "\"",
-        "only \"interleaved\" has several; leave plan.chunks on auto");
-  const std::vector<double> seconds = unit_seconds(model, machine);
-  const auto cut = [&](PipelineSchedule schedule, int chunks) {
-    return Pipeline{schedule, chunks, balanced_stages(seconds, mesh[Axis::pp] * chunks)};
-  };
-  std::vector<Pipeline> result = {cut(first, first == PipelineSchedule::interleaved ? input.chunks.value_or(2) : 1)};
-  if (by_hand || chunks_alone) return result;
-  if (!input.chunks) result.push_back(cut(PipelineSchedule::zero_bubble, 1));
-  if (mesh[Axis::pp] * 2 <= static_cast<int>(model.units.size()) && !input.chunks)
-    result.push_back(cut(PipelineSchedule::interleaved, 2));
-  return result;
-}
 
 class Search {
  public:
@@ -106,18 +36,30 @@ class Search {
     const std::vector<int> depths = input_.prefetch ? std::vector{*input_.prefetch} : std::vector{1, 0};
     std::vector<Update> whens = {input_.update.value_or(Update::end)};
     if (!input_.update && input_.may_update_in_backward) whens.push_back(Update::in_backward);
-    for (const Update when : whens) {
-      update_ = when;
-      for (const Tiers& tiers : tier_choices())
+    const auto search = [&](Update when, bool on_host) {
+      update_ = when, on_host_ = on_host;
+      for (const Tiers& tiers : tier_choices(input_))
         for (Strategy strategy : strategies)
           for (int depth : depths)
-            if (depth > 0 || !whole || tiers != kTiers[0] || input_.prefetch)
-              if (!input_.first_that_fits || !best_) level(tiers, strategy, depth);
-    }
-    if (best_ && !input_.first_that_fits) {
-      spend();
-      move_updates();
-    }
+            if (depth > 0 || !whole || tiers != kOnDevice || input_.prefetch)
+              if ((!input_.first_that_fits || !best_) && (!on_host || tiers == kOnHost)) level(tiers, strategy, depth);
+    };
+    for (const Update when : whens) search(when, false);
+    if (!best_ || input_.first_that_fits) return finish();
+    spend();
+    const double at_end = best_->candidate.seconds;
+    move_updates();
+    if (input_.update || !rests_away(best_->candidate.plan)) return finish();
+    // What is best with updates at the end is not what is best with updates that overlap: those take slots ahead of
+    // time, and other tiers. So all is searched with them too.
+    Evaluated before = *std::exchange(best_, std::nullopt);
+    search(Update::just_in_time, false);
+    if (free_to_move()) search(Update::just_in_time, true);
+    if (best_) spend();
+    if (best_ && best_->candidate.seconds < before.candidate.seconds * (1 - 1e-9))
+      moved_ = gained(best_->candidate, at_end);
+    else
+      best_ = std::move(before);
     return finish();
   }
 
@@ -126,35 +68,6 @@ class Search {
     Candidate candidate;
     MemoryCurve memory;
   };
-
-  std::vector<Tiers> tier_choices() const {
-    std::vector<Tiers> result;
-    for (Tiers tiers : kTiers) {
-      const bool automatic = !input_.parameters || !input_.gradients || !input_.states_tier;
-      if (automatic && input_.host_budget <= 0 && tiers != kTiers[0]) continue;
-      const bool disk = tiers.parameters == Tier::nvme || tiers.gradients == Tier::nvme || tiers.states == Tier::nvme;
-      if (disk && !input_.nvme) continue;  // by hand it is allowed, and the store asks for a folder
-      tiers = {input_.parameters.value_or(tiers.parameters), input_.gradients.value_or(tiers.gradients),
-               input_.states_tier.value_or(tiers.states)};
-      if (std::find(result.begin(), result.end(), tiers) == result.end()) result.push_back(tiers);
-    }
-    return result;
-  }
-
-  std::vector<std::string> attention_sites(const UnitSpec& unit, Sites which) const {
-    const auto work = machine_.work.find(unit.kind);
-    const auto flops = [&](const std::string& site) {  // where nothing is known of it every site is dear
-      if (work == machine_.work.end()) return 0.0;
-      const auto found = work->second.attention.find(site);
-      return found == work->second.attention.end() ? 0.0 : found->second;
-    };
-    double most = 0;
-    for (const auto& [site, bytes] : unit.cost.attention) most = std::max(most, flops(site));
-    std::vector<std::string> sites;
-    for (const auto& [site, bytes] : unit.cost.attention)
-      if (which == Sites::all || flops(site) >= kDear * most) sites.push_back(site);
-    return sites;
-  }
 
   /// `rest`: what the other blocks do, keep or rebuild.
   Plan plan_of(const Tiers& tiers, Strategy strategy, int prefetch, const Saving& saving, int saving_blocks,
@@ -176,7 +89,7 @@ class Search {
       UnitPlan choice;
       choice.strategy = strategy;
       choice.parameters = tiers.parameters, choice.gradients = tiers.gradients, choice.states = tiers.states;
-      choice.update_on = input_.update_on.value_or(Tier::device);
+      choice.update_on = input_.update_on.value_or(on_host_ ? Tier::host : Tier::device);
       choice.offload_to = input_.offload_to.value_or(Tier::host);
       if (may_save_less(unit) && saving_blocks > 0) {
         --saving_blocks;
@@ -184,7 +97,8 @@ class Search {
         if (saving.boundary != saving.activations && saving.boundary != Policy::keep)
           choice.sites[std::string(kBoundary)] = saving.boundary;
         if (saving.activations == Policy::recompute && saving.attention != Policy::recompute)
-          for (const std::string& site : attention_sites(unit, saving.sites)) choice.sites[site] = saving.attention;
+          for (const std::string& site : attention_sites(unit, machine_, saving.sites))
+            choice.sites[site] = saving.attention;
       } else if (may_save_less(unit)) {
         choice.activations = rest;
       }
@@ -230,23 +144,35 @@ class Search {
   int64_t over_device(const Candidate& c) const { return input_.budget > 0 ? c.peak - input_.budget : 0; }
   int64_t over_host(const Candidate& c) const { return input_.host_budget > 0 ? c.host - input_.host_budget : 0; }
 
-  /// The same plan with as many units' buffers back on the device as the host has too many.
+  /// The plan; where the host alone has too little for it, with as many units' buffers back on the device.
+  Evaluated mended(Plan plan) {
+    Evaluated e = evaluate(std::move(plan));
+    if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0)
+      if (Evaluated less = less_on_the_host(e.candidate); less.candidate.fits) return less;
+    return e;
+  }
+
+  /// The same plan with as many units' buffers back on the device as the host has too many. Of units that are updated
+  /// on the host all three, the first units' first: their gradients come last, and theirs are the updates that the next
+  /// step waits for.
   Evaluated less_on_the_host(const Candidate& from) {
     Plan plan = from.plan;
     int64_t over = over_host(from);
     const StatesOf states = adamw_states(plan.states);
-    for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters}) {
-      if (input_.*by_hand_of(part)) continue;
-      for (size_t u = plan.units.size(); u-- > 0 && over > 0;) {
-        if (plan.units[u].*part != Tier::host) continue;
-        const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));
-        over -= part == &UnitPlan::gradients ? plan.gradient_bytes(layout)
-                : part == &UnitPlan::parameters
-                    ? shard_bytes(layout, plan.states.masters)
-                    : state_layout(model_.units[u], layout, plan.held(layout, 0), states).bytes;
-        plan.units[u].*part = Tier::device;
-      }
-    }
+    const auto bring = [&](size_t u, Tier UnitPlan::*part) {
+      if (plan.units[u].*part != Tier::host || input_.*by_hand_of(part)) return;
+      const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));
+      over -= part == &UnitPlan::gradients ? plan.gradient_bytes(layout)
+              : part == &UnitPlan::parameters
+                  ? shard_bytes(layout, plan.states.masters)
+                  : state_layout(model_.units[u], layout, plan.held(layout, 0), states).bytes;
+      plan.units[u].*part = Tier::device;
+    };
+    for (size_t u = 0; u < plan.units.size() && over > 0; ++u)
+      if (plan.units[u].update_on == Tier::host)
+        for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters}) bring(u, part);
+    for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters})
+      for (size_t u = plan.units.size(); u-- > 0 && over > 0;) bring(u, part);
     return evaluate(std::move(plan));
   }
 
@@ -279,13 +205,19 @@ class Search {
                                            : &PlannerInput::states_tier;
   }
 
+  /// Faster; of two that take the same time, the one that needs less of the host.
+  static bool is_better(const Candidate& a, const Candidate& b) {
+    if (a.seconds < b.seconds * (1 - 1e-9)) return true;
+    return a.seconds <= b.seconds * (1 + 1e-9) && a.host < b.host;
+  }
+
   bool consider(Evaluated e) {
     if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0)
       if (Evaluated less = less_on_the_host(e.candidate); less.candidate.fits) e = std::move(less);
     if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0 && input_.nvme &&
         !input_.offload_to)
       if (std::optional<Evaluated> onward = on_to_the_disk(e.candidate)) e = std::move(*onward);
-    const bool better = e.candidate.fits && (!best_ || e.candidate.seconds < best_->candidate.seconds * (1 - 1e-9));
+    const bool better = e.candidate.fits && (!best_ || is_better(e.candidate, best_->candidate));
     const auto excess = [this](const Evaluated& x) {
       return std::pair(std::max<int64_t>(0, over_device(x.candidate)) + std::max<int64_t>(0, over_host(x.candidate)),
                        x.candidate.peak);
@@ -296,18 +228,12 @@ class Search {
     return better;
   }
 
-  /// The ways of saving less. What is lossy is tried where it was asked for by name, and there alone.
-  std::vector<Saving> savings() const {
-    if (!input_.activations || !is_lossy(*input_.activations)) return {std::begin(kSavings), std::end(kSavings)};
-    return {{*input_.activations, *input_.activations, *input_.activations}};
-  }
-
   /// All ways of saving less on one choice of tiers and strategy.
   void level(const Tiers& tiers, Strategy strategy, int prefetch) {
     const int by_hand = input_.recompute_units ? std::min(*input_.recompute_units, blocks_) : -1;
     const bool may_save = input_.activations != Policy::keep;
     if (by_hand <= 0 && (!input_.activations || *input_.activations == Policy::keep)) {
-      Evaluated all = evaluate(plan_of(tiers, strategy, prefetch, kSavings[0], 0));
+      Evaluated all = evaluate(plan_of(tiers, strategy, prefetch, Saving{}, 0));
       const bool fits = all.candidate.fits;
       consider(std::move(all));
       if (fits || !may_save) return;  // saving less only costs time
@@ -315,7 +241,7 @@ class Search {
     if (!may_save) return;
     // To make norms and sums again costs little for what it saves: blocks that do no more do that, where all must save.
     Policy rest = Policy::keep;
-    for (const Saving& saving : savings()) {
+    for (const Saving& saving : savings(input_)) {
       if (input_.first_that_fits && best_) return;
       const bool asked_for = is_lossy(saving.activations) ||
                              (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
@@ -337,7 +263,7 @@ class Search {
           consider(evaluate(plan_of(tiers, strategy, prefetch, saving, blocks, Policy::rebuild)));
         continue;
       }
-      Evaluated most = evaluate(plan_of(tiers, strategy, prefetch, saving, blocks_, rest));
+      Evaluated most = mended(plan_of(tiers, strategy, prefetch, saving, blocks_, rest));
       if (!most.candidate.fits) {
         consider(std::move(most));
         if (saving.activations == Policy::rebuild) rest = Policy::rebuild;
@@ -346,7 +272,7 @@ class Search {
       int fits = blocks_, over = 0;  // the fewest blocks that fit
       while (fits - over > 1) {
         const int middle = (fits + over) / 2;
-        Evaluated tried = evaluate(plan_of(tiers, strategy, prefetch, saving, middle, rest));
+        Evaluated tried = mended(plan_of(tiers, strategy, prefetch, saving, middle, rest));
         (tried.candidate.fits ? fits : over) = middle;
         if (tried.candidate.fits) most = std::move(tried);
       }
@@ -412,7 +338,7 @@ class Search {
         most(computed_again, [&](Plan& plan, int n) {
           for (size_t u = 0; u < plan.units.size() && n > 0; ++u) {
             if (plan.units[u].activations != Policy::recompute || plan.units[u].replays()) continue;
-            for (const std::string& site : attention_sites(model_.units[u], Sites::dear))
+            for (const std::string& site : attention_sites(model_.units[u], machine_, Sites::dear))
               plan.units[u].sites[site] = Policy::keep;
             --n;
           }
@@ -454,34 +380,42 @@ class Search {
       }
   }
 
+  static bool rests_away(const Plan& plan) {
+    return std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlan& u) {
+      return u.parameters != Tier::device || u.gradients != Tier::device || u.states != Tier::device;
+    });
+  }
+
+  /// Whether updates may be given to the host, and what they use may rest there.
+  bool free_to_move() const {
+    const bool all_by_hand = input_.parameters && input_.gradients && input_.states_tier;
+    return !input_.update_on && (input_.host_budget > 0 || all_by_hand) &&
+           input_.parameters.value_or(Tier::host) == Tier::host &&
+           input_.gradients.value_or(Tier::host) == Tier::host && input_.states_tier.value_or(Tier::host) == Tier::host;
+  }
+
   /// Tries the best plan with updates that run while others compute: just in time, or on the host. Only where what they
   /// use rests elsewhere is there anything to gain.
   void move_updates() {
     const Candidate before = best_->candidate;
-    const auto& units = before.plan.units;
-    const auto rests_away = [](const UnitPlan& u) {
-      return u.parameters != Tier::device || u.gradients != Tier::device || u.states != Tier::device;
-    };
-    if (std::none_of(units.begin(), units.end(), rests_away)) return;
+    if (!rests_away(before.plan)) return;
     std::vector<Update> whens = {before.plan.update};
     if (!input_.update) whens.push_back(Update::just_in_time);
-    const bool all_by_hand = input_.parameters && input_.gradients && input_.states_tier;
-    const bool free_to_move = !input_.update_on && (input_.host_budget > 0 || all_by_hand) &&
-                              input_.parameters.value_or(Tier::host) == Tier::host &&
-                              input_.gradients.value_or(Tier::host) == Tier::host &&
-                              input_.states_tier.value_or(Tier::host) == Tier::host;
     for (const bool on_host : {false, true})
       for (const Update when : whens) {
-        if ((on_host && !free_to_move) || (!on_host && when == before.plan.update)) continue;
+        if ((on_host && !free_to_move()) || (!on_host && when == before.plan.update)) continue;
         Plan plan = before.plan;
         plan.update = when;
         for (UnitPlan& unit : plan.units)
           if (on_host && unit.states == Tier::host) unit.parameters = unit.gradients = unit.update_on = Tier::host;
         if (plan != before.plan) consider(evaluate(std::move(plan)));
       }
-    if (best_->candidate.plan != before.plan)
-      moved_ = "; its updates " + words(best_->candidate.plan) + " make a step " +
-               format_seconds(best_->candidate.seconds) + " instead of " + format_seconds(before.seconds);
+    if (best_->candidate.plan != before.plan) moved_ = gained(best_->candidate, before.seconds);
+  }
+
+  static std::string gained(const Candidate& moved, double before) {
+    return "; its updates " + words(moved.plan) + " make a step " + format_seconds(moved.seconds) + " instead of " +
+           format_seconds(before);
   }
 
   static std::string words(const Plan& plan) {
@@ -533,6 +467,7 @@ class Search {
   int blocks_ = 0;
   bool rebuilds_ = false;            // a block's lean graph is the smaller one
   Update update_ = Update::end;      // of the plans to try
+  bool on_host_ = false;             // likewise: who computes updates
   std::string moved_;                // what moving updates gained, in words
   std::vector<Pipeline> pipelines_;  // to choose from; the first is tried with everything
   std::optional<Evaluated> best_, smallest_;
