@@ -115,9 +115,11 @@ HandOver change_of_turns(Tier idle, double host_link) {
 
 TEST(AChangeOfTurns, MovesBothExpertsSharesAndIsWaitedForWhereTheStepIsAhead) {
   EXPECT_EQ(change_of_turns(Tier::device, 1e9).bytes, 0) << "they rest where they are used";
-  const Curves held = curves(Tier::device);
+  const ModelSpec spec = toy::model(3);
+  const Plan plan = toy::plan(spec, "dp_shard=2", 4, 2, 1);
+  const MemoryParts held = memory_curve(spec, plan, compile_train(spec, plan, 0), 0).by_part;  // the fuller rank
   const HandOver slow = change_of_turns(Tier::host, 1e6), fast = change_of_turns(Tier::host, 1e9);
-  EXPECT_EQ(slow.bytes, 2 * (held.one.by_part.parameters + held.one.by_part.states));
+  EXPECT_EQ(slow.bytes, 2 * (held.parameters + held.states));
   EXPECT_EQ(fast.bytes, slow.bytes);
   EXPECT_NEAR(slow.seconds, static_cast<double>(slow.bytes) / 1e6, 1e-9 * slow.seconds);
   EXPECT_LT(fast.waited, slow.waited);

@@ -25,7 +25,10 @@ void model(Translator& t) {
   if (transformer) t.set("model.path", t.value("model.transformer_path"), {"model.transformer_path"});
   if (t.has("model.ckpt_path")) {
     const std::string root = t.value("model.ckpt_path");
-    if (!transformer) t.set("model.path", root, {"model.ckpt_path"});
+    if (transformer)
+      t.imply("model.ckpt_path", "encoders are looked for in it; the model is model.transformer_path");
+    else
+      t.set("model.path", root, {"model.ckpt_path"});
     set_wan_encoders(t, root, {"model.ckpt_path"},
                      t.has("model.llm_path") ? TextEncoder::elsewhere : TextEncoder::in_folder);
   }
