@@ -59,14 +59,14 @@ std::map<std::string, std::vector<int64_t>> inputs_of(const net::Sample& sample)
   return shapes;
 }
 
-/// Half of the blocks recompute, so that both policies are held against the reference.
+/// Units keep, recompute and rebuild in turn, so that all three are held against the reference.
 plan::Plan plan_for(const plan::ModelSpec& spec, const Mesh& mesh, int64_t samples) {
   plan::Plan plan;
   plan.mesh = mesh;
   plan.global_batch = samples;
   plan.micro_batch = samples;
-  for (size_t u = 0; u < spec.units.size(); ++u)
-    plan.units.push_back({u % 2 == 0 ? plan::Policy::recompute : plan::Policy::keep, plan::Strategy::full_shard});
+  constexpr plan::Policy kTurns[] = {plan::Policy::keep, plan::Policy::recompute, plan::Policy::rebuild};
+  for (size_t u = 0; u < spec.units.size(); ++u) plan.units.push_back({kTurns[u % 3], plan::Strategy::full_shard});
   return plan;
 }
 
