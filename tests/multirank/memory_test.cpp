@@ -122,7 +122,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Rebuild, FitsWhereKeepingEverythingDoesNotAndGivesItsBits) {
   const auto with = [](std::vector<std::string> more) {
     more.insert(more.begin(), kWide.begin(), kWide.end());
-    for (const char* word : {"--plan.compute_dtype", "bf16", "--data.frames", "8", "--train.global_batch", "12"})
+    for (const char* word : {"--plan.compute_dtype", "bf16", "--data.frames", "8", "--train.global_batch", "12",
+                             "--train.micro_batch", "12", "--run.steps", "2"})
       more.emplace_back(word);
     return more;
   };
