@@ -1,7 +1,9 @@
 #include "tessera/plan/planner.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -328,6 +330,26 @@ class Search {
       });
   }
 
+  /// The same ways of saving, but those that send something away take turns with those that do not: each copy then has
+  /// the time of several units to hide behind. `last`: so many units at the end stay as they are, where the peak is.
+  void take_turns(size_t last) {
+    Plan plan = best_->candidate.plan;
+    std::map<std::string, std::vector<size_t>> kinds;
+    for (size_t u = 0; u < plan.units.size(); ++u)
+      if (may_save_less(model_.units[u])) kinds[model_.units[u].kind].push_back(u);
+    for (auto& [kind, units] : kinds) {
+      for (size_t i = 0; i < last && !units.empty() && !plan.units[units.back()].offloads(); ++i) units.pop_back();
+      std::vector<UnitPlan> away, near;
+      for (const size_t u : units) (plan.units[u].offloads() ? away : near).push_back(plan.units[u]);
+      for (size_t i = 0, sent = 0; i < units.size(); ++i) {
+        const bool turn = (i + 1) * away.size() / units.size() > sent;
+        plan.units[units[i]] = turn ? away[sent] : near[i - sent];
+        sent += turn;
+      }
+    }
+    if (plan != best_->candidate.plan) consider(evaluate(std::move(plan)));
+  }
+
   /// Spends the memory that the best plan leaves.
   void spend() {
     if (!input_.recompute_units && !input_.activations) {
@@ -350,6 +372,8 @@ class Search {
       bring_back();
       activations_to_the_host();
     } while (best_->candidate.seconds < before);
+    if (!input_.recompute_units && !input_.activations)
+      for (const size_t last : {8, 4, 2, 0}) take_turns(last);
     if (!input_.strategy && mesh_.shard_size() > 1) {
       int released = 0;
       for (const UnitPlan& unit : best_->candidate.plan.units) released += unit.strategy == Strategy::full_shard;
