@@ -44,13 +44,12 @@ int64_t parse_bytes(std::string_view text, std::string_view key) {
   std::string unit(end);
   unit.erase(0, unit.find_first_not_of(' '));
   for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  double scale = unit.empty() ? 1 : 0;
+  double scale = unit.empty() || unit == "b" ? 1 : 0;
   double binary = 1, decimal = 1;
-  for (const std::string letter :
-       {"b", "k", "m", "g", "t"}) {  // "g" and "gib" are binary, "gb" is what disks are sold in
+  for (const std::string letter : {"k", "m", "g", "t"}) {  // "g" and "gib" are binary, "gb" is what disks are sold in
+    binary *= 1024, decimal *= 1000;
     if (unit == letter || unit == letter + "ib") scale = binary;
     if (unit == letter + "b") scale = decimal;
-    binary *= 1024, decimal *= 1000;
   }
   if (end == copy.c_str() || scale == 0 || !(value >= 0) || value * scale > 9e18)
     throw UserError(Exit::usage, key, "'" + copy + "' is not a size",

@@ -161,7 +161,8 @@ Planned make_plan_as_is(const PlanRequest& request) {
     if (fitted && !is_better) break;
   }
   best.choice.candidates = std::move(considered);
-  best.choice.why += "; micro-batches of " + sizes + " samples were tried";
+  best.choice.why += "; micro-batches of " + sizes + " samples were tried, " +
+                     std::to_string(best.choice.candidates.size()) + " candidates in all";
   return best;
 }
 
