@@ -48,7 +48,6 @@ inline const std::vector<FileForm> kForms = {
     {"flf2v-14B", "zero.json", kZero3},
     {"t2v-A14B", "zero.json", kZero3},
     {"i2v-A14B", "zero.json", kZero3},
-    {"ti2v-5B", "zero.json", kZero3},
-    {"s2v-14B", "zero.json", kZero3}};
+    {"ti2v-5B", "zero.json", kZero3}};
 
 }  // namespace tessera::testing
