@@ -273,7 +273,7 @@ std::string filled(std::string text, const std::vector<std::pair<std::string, st
 void train_by(const TinyRun& run, const FileForm& form, const std::string& folder,
               const std::vector<std::string>& small) {
   SCOPED_TRACE(std::string(form.name) + " of " + form.task);
-  const std::string name = std::string(form.task) + "-" + form.name, file = (run.folder() / name).string();
+  const std::string name = std::string(form.task) + "-" + form.name, file = (run.folder() / ("of-" + name)).string();
   const std::vector<std::pair<std::string, std::string>> signs = {
       {"$D", folder}, {"$C", (run.folder() / "data").string()}, {"$F", file}};
   std::ofstream(file) << filled(form.text, signs);
