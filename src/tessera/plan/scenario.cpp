@@ -106,10 +106,19 @@ ModelSpec model_of(const Scenario& s) {
   for (int64_t b = 0; b < z.layers; ++b) {
     UnitSpec block = unit("blocks." + std::to_string(b), "block", block_weights(z) / dim, z.dim, rests);
     Footprint& f = block.cost;
-    f.saved = static_cast<int64_t>((z.kept - 1) * static_cast<double>(rests));
-    f.recompute_saved = f.saved;
-    f.keep_peak += f.saved, f.recompute_peak += f.saved;
+    const auto kept = [&](double tensors) { return static_cast<int64_t>((tensors - 1) * static_cast<double>(rests)); };
+    f.saved = kept(z.kept), f.recompute_saved = kept(z.lean > 0 ? z.lean : z.kept);
     f.forward_peak += 4 * stream, f.backward_peak += 4 * stream;
+    if (z.lean > 0) {  // each tensor is made again from one or two others, and read at once
+      constexpr double kPasses = 2.5;
+      GraphCost lean = f;
+      lean.saved = kept(z.lean), lean.keep_peak += lean.saved + 2 * stream;
+      lean.rebuilt = static_cast<int64_t>(kPasses * (z.kept - z.lean) * static_cast<double>(rests));
+      lean.rebuilds = static_cast<int>(z.kept - z.lean);
+      lean.backward_peak += stream;
+      f.lean = lean;
+    }
+    f.keep_peak += f.saved, f.recompute_peak += f.recompute_saved;
     f.attention = {{"self_attn", rests}};  // which a recompute may keep
     f.replays["self_attn"] = {.forward_peak = f.forward_peak,
                               .recompute_saved = f.recompute_saved - rests,

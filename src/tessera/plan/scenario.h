@@ -24,6 +24,7 @@ struct TransformerSizes {
   bool causal = false;      ///< half of the attention
   double passes = 20;       ///< times a block's forward reads or writes a tensor [tokens, dim] between products
   double kept = 14;         ///< tensors [tokens, dim] a block keeps for its backward
+  double lean = 0;          ///< and where it makes norms and sums again (Policy::rebuild); 0: it always keeps all
 };
 
 struct Scenario {
