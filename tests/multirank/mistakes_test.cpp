@@ -49,6 +49,10 @@ TEST(Mistakes, AMeshThatDoesNotMatchTheRanksSaysBothNumbers) {
   const TinyRun run("m");
   expect(run.train(2, "run", {"--mesh", "dp_shard=4"}), 2, {"4", "2"});
 }
+TEST(Mistakes, AnAxisWithTwoSizesIsRefused) {
+  const TinyRun run("m");
+  expect(run.tessera({"plan", run.recipe(), "--mesh", "sp=2,sp=4"}), 2, {"sp = 2 and sp = 4"});
+}
 TEST(Mistakes, SizesOfARecipeThatDoNotGoTogetherAreOfUsage) {
   const TinyRun run("m");
   expect(run.tessera({"plan", run.recipe(), "--model.config.dim", "65"}), 2, {"dim 65", "num_heads 4", "the recipe"});

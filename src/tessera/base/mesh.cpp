@@ -37,6 +37,11 @@ Mesh Mesh::parse(std::string_view text) {
     if (value < 1)
       throw UserError(Exit::usage, "mesh", "'" + std::string(item) + "': expected AXIS=N with N at least 1",
                       "for example --mesh dp_shard=2");
+    if (mesh.size[index] > 1 && mesh.size[index] != value)
+      throw UserError(Exit::usage, "mesh",
+                      name + " = " + std::to_string(mesh.size[index]) + " and " + name + " = " + std::to_string(value) +
+                          " are both given",
+                      "name each axis once");
     mesh.size[index] = value;
   }
   return mesh;

@@ -302,6 +302,9 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
   if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
     std::vector<std::string> names;
     for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);
+    check_input(std::filesystem::is_regular_file(recipe.plan.file), "plan.file",
+                recipe.plan.file + ": there is no such file",
+                "tessera plan RECIPE --write FILE writes a plan, or use auto");
     request.by_hand = plan::Plan::from_toml(checkpoint::read_text(recipe.plan.file), recipe.plan.file, names);
     check_formats(recipe, *request.by_hand);
     check_gated(job, request.by_hand->update, recipe.plan.file + ": update");
