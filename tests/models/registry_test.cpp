@@ -59,7 +59,7 @@ TEST(Registry, FieldsOfTheRecipeReplaceThoseOfThePreset) {
   EXPECT_EQ(wider->context_dim(), make_denoiser({.preset = "wan-tiny"})->context_dim());
   const auto alone = make_denoiser({.config_text = R"({"dim": 16, "ffn_dim": 32, "num_heads": 2, "num_layers": 1})"});
   EXPECT_EQ(alone->units().size(), 3u);
-  expect_error(Exit::input, "dim is missing", [] { make_denoiser({.config_text = R"({"num_heads": 2})"}); });
+  expect_error(Exit::usage, "dim is missing", [] { make_denoiser({.config_text = R"({"num_heads": 2})"}); });
 }
 
 TEST(Registry, AForeignShapeNamesTheLikelyPreset) {

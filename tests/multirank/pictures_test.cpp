@@ -186,7 +186,7 @@ TEST(Pictures, WhatDoesNotFitIsToldBeforeTheWorkBegins) {
     std::string says;
   };
   const std::vector<Mistake> mistakes = {
-      {type("i2v", "12", false), 3, "with out_dim 12 that is 28"},
+      {type("i2v", "12", false), 2, "with out_dim 12 that is 28"},
       {with(kKinds[0].flags, {"--model.config.image_len", "9"}), 2, "data.image_encoder_path"},
       {with(kKinds[0].flags, {"--data.image_encoder", "clip-dema"}), 2, "did you mean clip-demo?"},
       {{"--sample.image", "a.png", "--sample.every", "1"}, 2, "it takes no picture"},

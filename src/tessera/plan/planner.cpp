@@ -330,6 +330,26 @@ class Search {
       });
   }
 
+  /// Units that compute again send what they save to the host instead: as many as it has room for, or fewer, where the
+  /// link is too slow for all of them.
+  void send_instead() {
+    if (input_.host_budget <= 0 || input_.recompute_units || input_.activations) return;
+    const auto& units = best_->candidate.plan.units;
+    const auto again =
+        std::count_if(units.begin(), units.end(), [](const UnitPlan& u) { return u.activations == Policy::recompute; });
+    const Plan from = best_->candidate.plan;
+    const auto change = [](Plan& plan, int n) {
+      for (UnitPlan& unit : plan.units)
+        if (unit.activations == Policy::recompute && n-- > 0) unit.activations = Policy::offload, unit.sites.clear();
+    };
+    if (again > 0) most(static_cast<int>(again), change);
+    for (auto n = again / 2; n > 0; n /= 2) {
+      Plan plan = from;
+      change(plan, static_cast<int>(n));
+      consider(evaluate(std::move(plan)));
+    }
+  }
+
   /// The same ways of saving, but those that send something away take turns with those that do not: each copy then has
   /// the time of several units to hide behind. `last`: so many units at the end stay as they are, where the peak is.
   void take_turns(size_t last) {
@@ -372,6 +392,7 @@ class Search {
       bring_back();
       activations_to_the_host();
     } while (best_->candidate.seconds < before);
+    send_instead();
     if (!input_.recompute_units && !input_.activations)
       for (const size_t last : {8, 4, 2, 0}) take_turns(last);
     if (!input_.strategy && mesh_.shard_size() > 1) {

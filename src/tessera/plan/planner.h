@@ -7,8 +7,9 @@
 // the fastest. Where it does not fit that all blocks make norms and sums again (rebuild, which costs little), those
 // that need save no less do that instead of keeping all. What memory is left over is then spent on it: attention that
 // need not run again, parameters that stay gathered, graphs that hold all again, another prefetch depth, each kept only
-// where the simulator finds it faster. So are updates just in time or on the host, where what they use rests elsewhere.
-// Updates in backward take less memory: where they may be, all is searched with them too.
+// where the simulator finds it faster; units that send activations away take turns with those that do not, so that
+// copies have the time of both. Updates at other times or places take other memory: in backward where that may be, just
+// in time and on the host where what they use may rest there, each is searched as a whole.
 //
 //   Choice choice = choose(spec, mesh, batch, {.budget = 24 << 30});
 //   if (!choice.fits) ... choice.advice ...
