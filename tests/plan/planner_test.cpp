@@ -213,6 +213,29 @@ TEST(Planner, WhatFitsOnTheHostDoesNotStayOnTheDisk) {
       << "another unit's states would have had room on the host";
 }
 
+TEST(Planner, ActivationsGoOnToTheDiskWhereTheHostHasNoRoomAndNoMoreOfThem) {
+  const ModelSpec spec = model();
+  PlannerInput in = input(0, 1 << 30);
+  in.activations = Policy::offload;
+  in.parameters = in.gradients = in.states_tier = Tier::device;
+  const Choice roomy = choose(spec, kTwo, in, machine());
+  const auto on_disk = [](const Choice& choice) {
+    return std::count_if(choice.plan.units.begin(), choice.plan.units.end(),
+                         [](const UnitPlan& unit) { return unit.offload_to == Tier::nvme; });
+  };
+  EXPECT_EQ(on_disk(roomy), 0);
+  in.host_budget = roomy.memory.host.total() * 3 / 4;
+  EXPECT_FALSE(choose(spec, kTwo, in, machine()).fits);
+  in.nvme = true;
+  const Choice choice = choose(spec, kTwo, in, machine());
+  ASSERT_TRUE(choice.fits) << choice.advice;
+  EXPECT_GT(on_disk(choice), 0);
+  EXPECT_LT(on_disk(choice), static_cast<int>(spec.units.size()) - 2) << "the host holds what it has room for";
+  EXPECT_LE(choice.memory.host.total(), in.host_budget);
+  in.offload_to = Tier::host;  // by hand it is kept
+  EXPECT_FALSE(choose(spec, kTwo, in, machine()).fits);
+}
+
 TEST(Planner, WhateverItTriesIsAPlanThatMayBeWrittenByHand) {
   const ModelSpec spec = model();
   const Choice smallest = choose(spec, kTwo, input(1), machine());

@@ -136,6 +136,16 @@ TEST_F(Planning, ABlockIn16BitsThatMakesNormsAndSumsAgainSavesFourteenTensorsIns
   EXPECT_LT(block.lean->backward_peak + block.lean->saved, block.backward_peak + block.saved);
 }
 
+TEST_F(Planning, APlaceForActivationsIsTakenOrSaidToChangeNothing) {
+  PlanRequest r = request("dp_shard=2");
+  r.planner.offload_to = plan::Tier::nvme, r.planner.nvme = true;
+  EXPECT_NE(make_plan(r).choice.warning.find("offload_to = nvme changes nothing"), std::string::npos);
+  r.planner.activations = plan::Policy::offload;
+  const Planned planned = make_plan(r);
+  EXPECT_EQ(planned.choice.warning.find("changes nothing"), std::string::npos) << planned.choice.warning;
+  EXPECT_GT(planned.choice.memory.nvme.activations, 0);
+}
+
 TEST_F(Planning, TheLargestFitsAndTheNextDoesNot) {
   PlanRequest r = request("dp_shard=2");
   r.planner.budget = make_plan_as_is(r).choice.memory.peak * 2;

@@ -178,27 +178,34 @@ class Search {
     return evaluate(std::move(plan));
   }
 
+  /// `evaluated(n)` of the smallest n that fits; `found` is that of `count`, which does.
+  template <typename Make>
+  Evaluated fewest(int count, Evaluated found, const Make& evaluated) {
+    for (int over = 0; count - over > 1;) {
+      const int middle = (count + over) / 2;
+      Evaluated tried = evaluated(middle);
+      (tried.candidate.fits ? count : over) = middle;
+      if (tried.candidate.fits) found = std::move(tried);
+    }
+    return found;
+  }
+
   /// The same plan with the activations of the fewest units on the disk, of the first, which need them last; nothing
   /// where that is not enough.
   std::optional<Evaluated> on_to_the_disk(const Candidate& from) {
     std::vector<size_t> leaving;
     for (size_t u = 0; u < from.plan.units.size(); ++u)
       if (offloaded_bytes(model_, from.plan, static_cast<int>(u)) > 0) leaving.push_back(u);
-    const auto with = [&](size_t count) {
+    const auto with = [&](int count) {
       Plan plan = from.plan;
-      for (size_t i = 0; i < count; ++i) plan.units[leaving[i]].offload_to = Tier::nvme;
+      for (int i = 0; i < count; ++i) plan.units[leaving[static_cast<size_t>(i)]].offload_to = Tier::nvme;
       return evaluate(std::move(plan));
     };
     if (leaving.empty()) return std::nullopt;
-    Evaluated found = with(leaving.size());
+    const auto all = static_cast<int>(leaving.size());
+    Evaluated found = with(all);
     if (!found.candidate.fits) return std::nullopt;
-    for (size_t fits = leaving.size(), over = 0; fits - over > 1;) {
-      const size_t middle = (fits + over) / 2;
-      Evaluated tried = with(middle);
-      (tried.candidate.fits ? fits : over) = middle;
-      if (tried.candidate.fits) found = std::move(tried);
-    }
-    return found;
+    return fewest(all, std::move(found), with);
   }
 
   static std::optional<Tier> PlannerInput::*by_hand_of(Tier UnitPlan::*part) {
@@ -271,14 +278,8 @@ class Search {
         if (saving.activations == Policy::rebuild) rest = Policy::rebuild;
         continue;
       }
-      int fits = blocks_, over = 0;  // the fewest blocks that fit
-      while (fits - over > 1) {
-        const int middle = (fits + over) / 2;
-        Evaluated tried = mended(plan_of(tiers, strategy, prefetch, saving, middle, rest));
-        (tried.candidate.fits ? fits : over) = middle;
-        if (tried.candidate.fits) most = std::move(tried);
-      }
-      consider(std::move(most));
+      consider(fewest(blocks_, std::move(most),
+                      [&](int blocks) { return mended(plan_of(tiers, strategy, prefetch, saving, blocks, rest)); }));
     }
   }
 

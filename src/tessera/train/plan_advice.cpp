@@ -113,6 +113,14 @@ std::string nothing_to_round(const Planned& planned) {
          "and none rests (leave it out)";
 }
 
+std::string nothing_to_offload(const PlanRequest& request, const Planned& planned) {
+  if (request.by_hand || !request.planner.offload_to) return {};
+  for (const plan::UnitPlan& unit : planned.plan().units)
+    if (unit.offloads()) return {};
+  return "offload_to = " + std::string(name(*request.planner.offload_to)) +
+         " changes nothing: no activations leave the device in this plan (plan.activations = offload sends them)";
+}
+
 std::string without_the_disk(const PlanRequest& request, const Planned& planned) {
   if (request.by_hand || !planned.choice.fits || planned.choice.memory.nvme.total() == 0) return {};
   const plan::MemoryCurve& memory = planned.choice.memory;

@@ -21,6 +21,10 @@ std::string without_the_disk(const PlanRequest& request, const Planned& planned)
 /// Of a plan whose gradients are rounded although none rests anywhere: that it saves nothing. Else empty.
 std::string nothing_to_round(const Planned& planned);
 
+/// Of a plan that was told where activations rest that leave the device, when none leaves: that this changes nothing.
+/// Else empty.
+std::string nothing_to_offload(const PlanRequest& request, const Planned& planned);
+
 enum class Grow { frames, batch, resolution };
 /// "frames", "batch", "resolution". Throws UserError (usage) naming the nearest.
 Grow grow_of(const std::string& text);

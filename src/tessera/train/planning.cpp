@@ -176,7 +176,8 @@ Planned make_plan(const PlanRequest& request) {
                                                 "ranks (--mesh dp_shard=" +
                                                     std::to_string(2 * request.mesh.shard_size()) + ") together";
   }
-  for (const std::string& said : {without_the_disk(request, planned), nothing_to_round(planned)})
+  for (const std::string& said :
+       {without_the_disk(request, planned), nothing_to_round(planned), nothing_to_offload(request, planned)})
     if (!said.empty()) planned.choice.warning += (planned.choice.warning.empty() ? "" : "; ") + said;
   return planned;
 }
