@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/reserve.h"
 
 namespace tessera::plan {
 namespace {
@@ -47,6 +48,17 @@ TEST(Profile, OneDeviceHasItsShareOfTheNode) {
   EXPECT_EQ(one.device, eight.device);
   EXPECT_DOUBLE_EQ(one.nic.gather * 8, eight.nic.gather);
   EXPECT_EQ(one.host_memory * 8, eight.host_memory);
+}
+
+TEST(Profile, AReserveOfEachDeviceStaysFreeAndNeverMoreThanATenth) {
+  const int64_t gib = int64_t{1} << 30;
+  EXPECT_EQ(without_reserve(24 * gib), 24 * gib - 24 * gib / 10);
+  EXPECT_EQ(without_reserve(100 * gib), 94 * gib);
+  EXPECT_EQ(without_reserve(0), 0);
+  for (const Profile& profile : shipped_profiles()) {
+    EXPECT_GE(without_reserve(profile.device.memory), profile.device.memory / 10 * 9) << profile.name;
+    EXPECT_LE(without_reserve(profile.device.memory), profile.device.memory / 100 * 97) << profile.name;
+  }
 }
 
 TEST(Profile, ReadsBackWhatItWrote) {

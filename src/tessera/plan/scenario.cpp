@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/plan/layouts.h"
+#include "tessera/plan/reserve.h"
 
 namespace tessera::plan {
 
@@ -176,7 +177,7 @@ Plan plan_of(const Scenario& s, const ModelSpec& model) {
   return plan;
 }
 
-int64_t budget_of(const Scenario& s) { return s.machine.profile.device.memory / 10 * 9; }
+int64_t budget_of(const Scenario& s) { return without_reserve(s.machine.profile.device.memory); }
 
 /// The scenario with the fastest mesh, and its plan.
 std::pair<Scenario, ScenarioResult> with_best_layout(Scenario s) {

@@ -53,7 +53,7 @@ struct Scenario {
 struct ScenarioResult {
   ModelSpec model;
   Plan plan;
-  bool fits = true;  ///< nine tenths of the device's memory
+  bool fits = true;  ///< the device's memory without its reserve (reserve.h)
   Prediction prediction;
   MemoryCurve memory;
   double seconds = 0;         ///< a step

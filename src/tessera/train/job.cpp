@@ -6,6 +6,7 @@
 #include "tessera/base/log.h"
 #include "tessera/engine/transfer.h"
 #include "tessera/models/registry.h"
+#include "tessera/plan/reserve.h"
 #include "tessera/train/codec.h"
 #include "tessera/train/conditioner.h"
 #include "tessera/train/encoder_bytes.h"
@@ -149,8 +150,6 @@ int blocks(const Job& job) {
   return count;
 }
 
-/// Nine tenths of a device, or of this machine's memory shared by the ranks on it: what a rank may take unless the
-/// recipe says.
 /// Each rank's part of the host memory that a node may give to what leaves its devices.
 int64_t host_share(const Recipe& recipe, const plan::Profile& profile, int world) {
   int64_t bytes = recipe.plan.host_budget;
@@ -158,8 +157,9 @@ int64_t host_share(const Recipe& recipe, const plan::Profile& profile, int world
   return bytes / (profile.devices > 0 ? std::min(profile.devices, world) : world);
 }
 
+/// Of a device, or of this machine's memory shared by the ranks on it: what a rank may take unless the recipe says.
 int64_t default_budget(const plan::Profile& profile, int ranks) {
-  if (profile.device.memory > 0 && profile.devices > 0) return profile.device.memory / 10 * 9;
+  if (profile.device.memory > 0 && profile.devices > 0) return plan::without_reserve(profile.device.memory);
   const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   return total / 10 * 9 / ranks;
 }

@@ -252,7 +252,7 @@ void fill(Recipe& r) {
   r.plan.budget = read.text("plan.budget").empty() ? 0 : parse_bytes(read.text("plan.budget"), "plan.budget");
   if (r.plan.budget == 0 && !read.text("plan.budget").empty())
     throw UserError(Exit::usage, "plan.budget", "no memory is given, every rank needs some",
-                    "leave it away for nine tenths of the device, or write for example 24GiB");
+                    "leave it away for most of the device, or write for example 24GiB");
   r.plan.recompute_every = every_of(read.text("plan.recompute"));
   r.plan.recompute =
       r.plan.recompute_every > 0 ? std::nullopt : read.automatic("plan.recompute", {{"none", 0}, {"all", 1 << 20}});

@@ -166,8 +166,8 @@ const OptionTable& recipe_table() {
       {"plan.profile", Kind::text, "cpu",
        "rates of the machine: cpu, a shipped node (h200, 1xh200, a100-80 ...) or a file of tessera probe"},
       {"plan.budget", Kind::bytes, "",
-       "device memory a rank may take; empty: nine tenths of the profile's device, or of this machine shared by its "
-       "ranks"},
+       "device memory a rank may take; empty: the profile's device but for 3 GiB and 3 % (of small ones a tenth), or "
+       "nine tenths of this machine shared by its ranks"},
       {"plan.host_budget", Kind::bytes, "",
        "host memory that the ranks of a node may take together for what leaves the devices; empty: nine tenths of the "
        "profile's node, and nothing where the profile is cpu"},

@@ -144,7 +144,9 @@ Schedule Compiler::checkpoint() {
 }
 
 Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending) {
-  return Compiler(model, plan, rank, "train").train(pending);
+  Schedule schedule = Compiler(model, plan, rank, "train").train(pending);
+  delay_drops(model, plan, rank, schedule);
+  return schedule;
 }
 
 Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank) {

@@ -17,6 +17,10 @@ namespace tessera::plan {
 inline constexpr int64_t kElement = 4;  ///< gathered parameters and gradients are fp32
 inline constexpr int64_t kPage = 4096;  ///< host memory is taken in pages: what a disk reads and writes directly
 
+/// Moves the drops of stashed activations to where their copies have had more time, as far as the device holds no more
+/// at any time than the most that it held.
+void delay_drops(const ModelSpec& model, const Plan& plan, int rank, Schedule& schedule);
+
 class Compiler {
  public:
   Compiler(const ModelSpec& model, const Plan& plan, int rank, std::string phase);
