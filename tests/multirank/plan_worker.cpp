@@ -93,6 +93,7 @@ struct Case {
     }
     if (mesh[Axis::pp] > 1) draw_pipeline(random);
     draw_updates();
+    draw_results();
     if (seed % 5 == 4) plan.grad = plan::ParamType::bf16;
   }
 
@@ -110,6 +111,17 @@ struct Case {
       if (draw(random, 0, 4) == 0) unit.parameters = unit.gradients = unit.states = unit.update_on = plan::Tier::host;
     for (plan::UnitPlan& unit : plan.units)
       if (draw(random, 0, 2) == 0) unit.offload_to = plan::Tier::nvme;
+  }
+
+  /// Likewise: what is done with the feed-forward's result.
+  void draw_results() {
+    Random random(seed + (uint64_t{2} << 32));
+    for (size_t u = 0; u < plan.units.size(); ++u) {
+      if (model->units()[u]->spec().kind != "block" || draw(random, 0, 2)) continue;
+      const plan::Policy of_site = policy(random);
+      if (of_site != plan::Policy::rebuild && of_site != plan::Policy::recompute)
+        plan.units[u].sites["ffn.2"] = of_site;
+    }
   }
 
   void draw_pipeline(Random& random) {

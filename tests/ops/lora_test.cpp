@@ -87,9 +87,9 @@ struct Fixture {
     ops::widen_rows(w, weight, 0);
     return w;
   }
-  Tensor run(const Tensor& x) {
+  Tensor run(const Tensor& x, const Tensor* known = nullptr) {
     return ops::frozen_linear(x, weight, what.bias ? &bias : nullptr, what.adapter ? &adapter : nullptr, anchor,
-                              what.gelu, what.type);
+                              what.gelu, what.type, known);
   }
   Tensor mask() const {
     if (what.dropout == 0) return {};
@@ -151,6 +151,31 @@ TEST_P(FrozenLinear, ValuesAndGradientsEqualTheReference) {
     expect_close(f.b.grad, 2 * rb.grad(), "the second gradient of B is added", exact);
     if (c.dora)
       expect_close(f.magnitude.grad, 2 * rm.grad(), "the second gradient of the magnitude is added", 2 * rounded);
+  }
+}
+
+TEST_P(FrozenLinear, AKnownResultIsTakenAsItIsAndHasTheSameGradients) {
+  const Case& c = GetParam();
+  Fixture f(c);
+  const Tensor dy = random({kTokens, kOut}, 7).to(c.type);
+  Tensor known;
+  std::vector<Tensor> first;
+  for (const bool again : {false, true}) {
+    f.a.fresh = f.b.fresh = f.magnitude.fresh = true;
+    const Tensor x = random({kTokens, kIn}, 6).to(c.input).requires_grad_();
+    if (again) {
+      const at::NoGradGuard none;
+      known = f.run(x);
+    }
+    const Tensor y = f.run(x, again ? &known : nullptr);
+    EXPECT_TRUE(!again || y.const_data_ptr() == known.const_data_ptr()) << "it was computed again";
+    std::vector<Tensor> inputs = {x};
+    if (c.adapter) inputs.push_back(f.anchor);
+    std::vector<Tensor> found = {torch::autograd::grad({y}, inputs, {dy}, false, false, true)[0]};
+    if (c.adapter) found.insert(found.end(), {f.a.grad.clone(), f.b.grad.clone()});
+    if (c.dora) found.push_back(f.magnitude.grad.clone());
+    if (!again) first = found;
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], first[i])) << i;
   }
 }
 

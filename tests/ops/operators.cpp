@@ -21,7 +21,9 @@ Operator linear_of(const std::string& name, int64_t tokens, int64_t in, int64_t 
   Operator op{name, {normal({tokens, in})}, {normal({out, in})}, {}, {}, {}};
   if (bias) op.weights.push_back(normal({out}));
   op.fast = [=](const Tensors& x, Sites& w, const Tensors&) {
-    return (gelu ? ops::gelu_linear : ops::linear)(x[0], w[0], bias ? &w[1] : nullptr, w.anchor, x[0].scalar_type());
+    ops::WeightSite* b = bias ? &w[1] : nullptr;
+    return gelu ? ops::gelu_linear(x[0], w[0], b, w.anchor, x[0].scalar_type())
+                : ops::linear(x[0], w[0], b, w.anchor, x[0].scalar_type());
   };
   op.reference = [=](const Tensors& x, const Tensors& w, const Tensors&) {
     return (gelu ? ops::reference::gelu_linear : ops::reference::linear)(x[0], w[0], bias ? w[1] : Tensor());

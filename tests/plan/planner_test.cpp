@@ -8,6 +8,8 @@
 
 #include "plan/toy.h"
 #include "tessera/base/check.h"
+#include "tessera/plan/cost.h"
+#include "tessera/plan/search_space.h"
 
 namespace tessera::plan {
 namespace {
@@ -29,7 +31,7 @@ ModelSpec model() {
     for (int64_t* bytes : {&f.out, &f.saved, &f.keep_peak, &f.forward_peak, &f.recompute_saved, &f.recompute_peak,
                            &f.backward_peak, &f.grad_in})
       *bytes *= kMore;
-    for (auto* list : {&f.saved_by_site, &f.attention})
+    for (auto* list : {&f.saved_by_site, &f.results})
       for (auto& [site, bytes] : *list) bytes *= kMore;
     for (auto& [sites, replay] : f.replays) {
       replay.forward_flops = 5e11;
@@ -182,7 +184,7 @@ TEST(Planner, AttentionThatIsSoonComputedAgainNeedNotBeKept) {
   m.work["block"].attention["attn"] = 5e11;
   ModelSpec spec = model();
   for (auto& unit : spec.units)
-    if (unit.kind == "block") unit.cost.attention["cross"] = unit.cost.attention["attn"];
+    if (unit.kind == "block") unit.cost.results["cross"] = unit.cost.results["attn"];
   PlannerInput all = input(0);
   all.recompute_units = 6;
   const int64_t smallest = choose(spec, kTwo, all, m).memory.peak;
@@ -195,6 +197,26 @@ TEST(Planner, AttentionThatIsSoonComputedAgainNeedNotBeKept) {
     return kept;
   };
   EXPECT_EQ(sites_kept(smallest * 5 / 4), std::set<std::string>{"attn"});
+}
+
+TEST(Planner, ResultsAreKeptByTheTimeThatTheirBytesSaveAndThatTimeIsPredicted) {
+  Machine m = machine();
+  ModelSpec spec = model();
+  UnitSpec& block = spec.units[1];
+  block.cost.results["ffn"] = block.cost.results["attn"];
+  m.work["block"].attention = {{"attn", 4e11}, {"cross", 1e9}};
+  m.work["block"].results = {{"ffn", 2e11}};  // of a product's 5e11
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(kept_sites(block, m, Sites::dear), Names{"attn"});
+  EXPECT_EQ(kept_sites(block, m, Sites::costly), (Names{"attn", "ffn"}));
+  EXPECT_EQ(kept_sites(block, m, Sites::all), (Names{"attn", "cross", "ffn"}));
+  Plan plan = toy::plan(spec, "dp_shard=2", 2, 1, 1);
+  plan.units[1].activations = Policy::recompute;
+  const auto again = [&] { return CostModel(spec, plan, m).forward_seconds(1, true); };
+  const double all = again();
+  plan.units[1].sites = {{"ffn", Policy::offload}};
+  EXPECT_NEAR(all - again(), m.profile.device.gemm.at("fp32").seconds(2e11), 1e-9);
+  EXPECT_NE(plan.summary().find("(ffn of 1 not computed again)"), std::string::npos) << plan.summary();
 }
 
 TEST(Planner, WhatFitsOnTheHostDoesNotStayOnTheDisk) {

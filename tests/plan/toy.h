@@ -26,8 +26,8 @@ inline ModelSpec model(int blocks, int64_t width = 40) {
     u.cost.compact_by_site = {{"norm", {}}, {"attn", compact(256 * rows)}, {"ffn", compact(128 * rows)}};
     u.cost.compact_out = compact(64 * rows);
     if (kind == "block") {
-      u.cost.compact_attention = {{"attn", compact(96 * rows)}, {"cross", compact(48 * rows)}};
-      u.cost.attention = {{"attn", 128 * rows}, {"cross", 64 * rows}};
+      u.cost.compact_results = {{"attn", compact(96 * rows)}, {"cross", compact(48 * rows)}};
+      u.cost.results = {{"attn", 128 * rows}, {"cross", 64 * rows}};
       for (const auto& [sites, kept] : {std::pair("attn", 128), {"cross", 64}, {"attn,cross", 192}})
         u.cost.replays[sites] = {(128 + kept) * rows, (640 - kept) * rows, (704 - kept) * rows, 0};
     }

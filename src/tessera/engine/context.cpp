@@ -44,20 +44,34 @@ const plan::ParamSpec* ShardContext::cut(std::string_view site) const {
   return spec && spec->split != plan::Split::none ? spec : nullptr;
 }
 
-Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x,
-                                   const std::function<Tensor(const Tensor& x, ops::WeightSite* bias)>& run) {
+const ops::AttentionResult* ShardContext::known(std::string_view site) const {
+  if (!mode_.known) return nullptr;
+  const auto it = mode_.known->find(site);
+  return it == mode_.known->end() ? nullptr : &it->second;
+}
+
+ops::AttentionResult* ShardContext::to_keep(std::string_view site) const {
+  if (!mode_.keep) return nullptr;
+  const auto it = mode_.keep->find(site);
+  return it == mode_.keep->end() ? nullptr : &it->second;
+}
+
+Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x, const RunLinear& run, const Tensor* known) {
   const plan::ParamSpec* spec = cut(site);
-  if (!spec || (spec->split == plan::Split::rows && spec->whole_input)) return run(x, bias(site));
+  if (!spec || (spec->split == plan::Split::rows && spec->whole_input)) return run(x, bias(site), known);
   if (spec->split == plan::Split::columns) {
     gathered_ = Tensor();
-    return sum_to_shares(run(x, nullptr), tokens_.total(), *mode_.parallel, bias(site), store_.anchor(unit_));
+    Tensor unread;  // where the sum is known, this rank's part of it has a shape and no values
+    if (known) unread = at::empty({1, 1}, known->options()).expand({x.size(0), known->size(1)});
+    return sum_to_shares(run(x, nullptr, known ? &unread : nullptr), tokens_.total(), *mode_.parallel, bias(site),
+                         store_.anchor(unit_), known);
   }
   if (!gathered_.defined() || gathered_of_.lock() != x.getIntrusivePtr()) {
     gathered_ = Tensor();
     gathered_ = gather_place(x, tokens_.total(), *mode_.parallel);
     gathered_of_ = c10::weak_intrusive_ptr<c10::TensorImpl>(x.getIntrusivePtr());
   }
-  return run(gathered_, bias(site));
+  return run(gathered_, bias(site), known);
 }
 
 /// Of an RMSNorm whose columns the ranks of tp share.
@@ -72,7 +86,7 @@ const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const 
 Tensor ShardContext::linear(std::string_view site, const Tensor& x) {
   SavedStorages::at_site(site);
   ops::WeightSite& w = weight(site, ".weight");
-  return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b) {
+  return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b, const Tensor*) {
     const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
     if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/false, type_, part);
     return ops::linear(input, w, b, store_.anchor(unit_), type_);
@@ -81,11 +95,21 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& x) {
 Tensor ShardContext::gelu_linear(std::string_view site, const Tensor& x) {
   SavedStorages::at_site(site);
   ops::WeightSite& w = weight(site, ".weight");
-  return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b) {
-    const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
-    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/true, type_, part);
-    return ops::gelu_linear(input, w, b, store_.anchor(unit_), type_);
-  });
+  // DoRA's magnitude reads this rank's part of the sum in its backward, which a kept sum does not have.
+  const bool may_stay = !cut(site) || !store_.find(unit_, std::string(site).append(net::kLoraMagnitude));
+  const ops::AttentionResult* there = known(site);
+  const Tensor y = linear_as_cut(
+      site, x,
+      [&](const Tensor& input, ops::WeightSite* b, const Tensor* result) {
+        const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
+        if (w.frozen)
+          return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/true, type_, part, result);
+        return ops::gelu_linear(input, w, b, store_.anchor(unit_), type_, result);
+      },
+      there ? &there->out : nullptr);
+  if (mode_.on_result && may_stay) mode_.on_result(site, 2 * static_cast<double>(x.numel() * y.size(1)));
+  if (ops::AttentionResult* keep = to_keep(site)) keep->out = y;
+  return y;
 }
 Tensor ShardContext::layer_norm(std::string_view site, const Tensor& x, double eps) {
   SavedStorages::at_site(site);
@@ -137,20 +161,14 @@ Tensor ShardContext::attend(std::string_view site, const Tensor& q, const Tensor
   if (shares_heads) heads /= mode_.parallel->tp();
   check_internal(!self || !tensor_parallel() || shares_heads, "engine.context",
                  "self-attention " + std::string(site) + " sees some of the tokens: the model has no table for tp");
-  if (mode_.on_attention) {
+  if (mode_.on_result) {
     const double met =
         (self ? tokens_.pairs() : pairs(q_offsets, k_offsets)) * (self && shares_heads ? mode_.parallel->tp() : 1);
-    mode_.on_attention(site, 4 * met * static_cast<double>(q.size(1)));
+    mode_.on_result(site, 4 * met * static_cast<double>(q.size(1)));
   }
-  const ops::AttentionResult* known = nullptr;
-  ops::AttentionResult* keep = nullptr;
-  if (mode_.known)
-    if (const auto it = mode_.known->find(site); it != mode_.known->end()) known = &it->second;
-  if (mode_.keep)
-    if (const auto it = mode_.keep->find(site); it != mode_.keep->end()) keep = &it->second;
   if (self && mode_.parallel && mode_.parallel->cuts_attention())
-    return sequence_attention(q, k, v, heads, tokens_, *mode_.parallel, keep, known);
-  return ops::attention(q, k, v, heads, q_offsets, k_offsets, keep, known);
+    return sequence_attention(q, k, v, heads, tokens_, *mode_.parallel, to_keep(site), known(site));
+  return ops::attention(q, k, v, heads, q_offsets, k_offsets, to_keep(site), known(site));
 }
 Tensor ShardContext::self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                     int64_t heads) {

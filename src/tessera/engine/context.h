@@ -8,15 +8,17 @@
 
 namespace tessera::engine {
 
-/// Results of attention sites by name, kept from a forward without a graph for the graph that is rebuilt.
-using AttentionResults = std::map<std::string, ops::AttentionResult, std::less<>>;
+/// Results by site, kept from a forward without a graph for the graph that is rebuilt: what attention made, and of a
+/// feed-forward's second linear (Context::gelu_linear) the output alone.
+using SiteResults = std::map<std::string, ops::AttentionResult, std::less<>>;
 
 /// What one run of a unit does beyond computing.
 struct RunMode {
-  std::string_view unneeded = {};    ///< the site whose value nobody will read (net::Unit::output_site), or empty
-  AttentionResults* keep = nullptr;  ///< receives the results of the sites it names
-  const AttentionResults* known = nullptr;                                     ///< sites that are not computed again
-  std::function<void(std::string_view site, double flops)> on_attention = {};  ///< measurement
+  std::string_view unneeded = {};      ///< the site whose value nobody will read (net::Unit::output_site), or empty
+  SiteResults* keep = nullptr;         ///< receives the results of the sites it names
+  const SiteResults* known = nullptr;  ///< sites that are not computed again
+  /// Measurement: told of each site whose result can be kept.
+  std::function<void(std::string_view site, double flops)> on_result = {};
   const Parallel* parallel = nullptr;  ///< those that the tokens are shared with; lives as long as the graph
 };
 
@@ -56,9 +58,11 @@ class ShardContext final : public net::Context {
   bool tensor_parallel() const { return mode_.parallel && mode_.parallel->tp() > 1; }
   /// How tensor parallelism cuts a site's weight; null: not.
   const plan::ParamSpec* cut(std::string_view site) const;
-  /// Runs a linear, `run(x, bias)`, with what its cut asks for before and after.
-  Tensor linear_as_cut(std::string_view site, const Tensor& x,
-                       const std::function<Tensor(const Tensor& x, ops::WeightSite* bias)>& run);
+  const ops::AttentionResult* known(std::string_view site) const;
+  ops::AttentionResult* to_keep(std::string_view site) const;
+  using RunLinear = std::function<Tensor(const Tensor& x, ops::WeightSite* bias, const Tensor* known)>;
+  /// Runs a linear with what its cut asks for before and after. `known`: its result, where it is there.
+  Tensor linear_as_cut(std::string_view site, const Tensor& x, const RunLinear& run, const Tensor* known = nullptr);
   const ops::SharedWidth* shared_width(std::string_view site, const Tensor& x) const;
   bool heads_are_shared(const Tensor& q) const;
   std::vector<int64_t> query_offsets(const Tensor& q) const;

@@ -347,8 +347,8 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   micro.stream.clear();
   if (train && plan.replays())
     for (const auto& [site, policy] : plan.sites)
-      if (site != plan::kBoundary && policy != plan::Policy::recompute) unit_run.attention[site];
-  ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.attention, .parallel = &parallel_});
+      if (site != plan::kBoundary && policy != plan::Policy::recompute) unit_run.results[site];
+  ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.results, .parallel = &parallel_});
   std::optional<SavedStorages> saved;
   const bool elsewhere = train && (plan.offloads() || plan.compresses());
   if (graph && (plan.lean() || elsewhere))
@@ -364,15 +364,16 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   if (!train) unit_run = UnitRun{};
 }
 
-/// The storages of a unit that go to the host or into fewer bits: its input, what its graph saved, what its attention
-/// made.
+/// The storages of a unit that go to the host or into fewer bits: its input, what its graph saved, the results that it
+/// keeps.
 void Executor::sort_saved(UnitRun& run, int unit, std::vector<SavedStorage> saved) const {
   const plan::UnitPlan& plan = plan_.units[unit];
   if (unit > 0)  // the first unit's input is the batch, which others read
     for (const Tensor& t : run.in) saved.emplace_back(std::string(plan::kBoundary), t);
-  for (const auto& [site, result] : run.attention) {
+  for (const auto& [site, result] : run.results) {
     saved.emplace_back(site, result.out);
-    saved.emplace_back(site, result.lse.unsqueeze(-1));  // one value a row, as its node saves it
+    if (result.lse.defined())
+      saved.emplace_back(site, result.lse.unsqueeze(-1));  // one value a row, as its node saves it
   }
   for (SavedStorage& s : saved) {
     const plan::Policy policy = plan.policy(s.site);
@@ -394,11 +395,11 @@ void Executor::recompute_unit(Run& run, const plan::Instruction& in) {
   Micro& micro = run.micros[in.micro];
   UnitRun& unit_run = micro.runs[in.unit];
   ShardContext ctx(store_, in.unit, micro.batch.tokens,
-                   {.unneeded = units_[in.unit]->output_site(), .known = &unit_run.attention, .parallel = &parallel_});
+                   {.unneeded = units_[in.unit]->output_site(), .known = &unit_run.results, .parallel = &parallel_});
   unit_run.offloaded.clear();  // it is back, and the graph is to be its only holder
   const SavedStorages lean(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), /*lean=*/true);
   run_forward(*units_[in.unit], ctx, micro.cond, true, unit_run);
-  unit_run.attention.clear();
+  unit_run.results.clear();
 }
 
 void Executor::gather(const plan::Instruction& in, std::vector<plan::Comm>& done) {

@@ -28,17 +28,17 @@ ops::Dropout dropout_of(const net::AdapterSettings& adapters, std::string_view s
 
 Tensor frozen_site(Store& store, int unit, std::string_view site, const Tensor& x, ops::WeightSite* bias,
                    const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu, at::ScalarType type,
-                   const InputPart& part) {
+                   const InputPart& part, const Tensor* known) {
   const auto named = [&](const char* ending) { return std::string(site) + ending; };
   ops::WeightSite& weight = store.site(unit, named(".weight"));
   ops::WeightSite* a = adapters ? store.find(unit, named(net::kLoraA)) : nullptr;
-  if (!a) return ops::frozen_linear(x, weight, bias, nullptr, store.anchor(unit), gelu, type);
+  if (!a) return ops::frozen_linear(x, weight, bias, nullptr, store.anchor(unit), gelu, type, known);
   const ops::Adapter pair{.a = a,
                           .b = &store.site(unit, named(net::kLoraB)),
                           .magnitude = store.find(unit, named(net::kLoraMagnitude)),
                           .scale = adapters->scale,
                           .dropout = dropout_of(*adapters, site, tokens, x, part)};
-  return ops::frozen_linear(x, weight, bias, &pair, store.anchor(unit), gelu, type);
+  return ops::frozen_linear(x, weight, bias, &pair, store.anchor(unit), gelu, type, known);
 }
 
 }  // namespace tessera::engine

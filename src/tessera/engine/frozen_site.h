@@ -17,9 +17,9 @@ struct InputPart {
   int64_t width = 0, first_column = 0;          ///< of the whole; width 0: x has all columns
 };
 
-/// `adapters` null: pairs are not looked for. The result is of `type`.
+/// `adapters` null: pairs are not looked for. The result is of `type`. `known` as in ops::frozen_linear.
 Tensor frozen_site(Store& store, int unit, std::string_view site, const Tensor& x, ops::WeightSite* bias,
                    const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu, at::ScalarType type,
-                   const InputPart& part = {});
+                   const InputPart& part = {}, const Tensor* known = nullptr);
 
 }  // namespace tessera::engine

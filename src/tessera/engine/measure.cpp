@@ -133,21 +133,21 @@ class Probe {
     f.recompute_saved = count.live();
   }
 
-  /// The unit's recompute with the attention of each choice of sites kept.
+  /// The unit's recompute with the results of each choice of sites kept.
   void measure_replays(const UnitProbe& p, plan::Footprint& f) {
-    std::map<std::string, double> flops;  // of each attention site
+    std::map<std::string, double> flops;  // of each site
     {
       const auto note = [&](std::string_view site, double cost) { flops[std::string(site)] = cost; };
-      ShardContext ctx(p.store, 0, tokens_, {.on_attention = note, .parallel = &parallel_});
+      ShardContext ctx(p.store, 0, tokens_, {.on_result = note, .parallel = &parallel_});
       UnitRun run{.in = leaves(p.stream, false)};
       run_forward(p.unit, ctx, p.cond, false, run);
     }
     std::vector<std::string> sites;
     for (const auto& [site, cost] : flops) sites.push_back(site);
-    // Every subset of up to three sites; of more, all or none.
+    // Every subset of up to four sites; of more, all or none.
     const unsigned most = 1u << sites.size();
     for (unsigned chosen = 1; chosen < most && !sites.empty(); ++chosen) {
-      if (sites.size() > 3) chosen = most - 1;
+      if (sites.size() > 4) chosen = most - 1;
       UnitRun run{.in = leaves(p.stream, p.want_input)};
       const std::vector<Tensor> cond_leaves = leaves(p.cond, want_cond_);
       std::string key;
@@ -155,27 +155,27 @@ class Probe {
       replay.forward_flops = f.forward_flops;
       for (size_t i = 0; i < sites.size(); ++i) {
         if (!(chosen >> i & 1)) continue;
-        run.attention[sites[i]];
+        run.results[sites[i]];
         key += (key.empty() ? "" : ",") + sites[i];
         replay.forward_flops -= flops[sites[i]];
       }
       Meter::MetaCount count;
-      ShardContext first(p.store, 0, tokens_, {.keep = &run.attention, .parallel = &parallel_});
+      ShardContext first(p.store, 0, tokens_, {.keep = &run.results, .parallel = &parallel_});
       run_forward(p.unit, first, cond_leaves, false, run);
       replay.forward_peak = count.peak();
-      for (const auto& [site, result] : run.attention) {
-        f.attention[site] = allocated_bytes({result.out, result.lse});
-        f.compact_attention[site] = compact({site, result.out});
+      for (const auto& [site, result] : run.results) {
+        f.results[site] = allocated_bytes({result.out, result.lse});
+        f.compact_results[site] = compact({site, result.out});
       }
       const int64_t kept = count.live();
       count.reset_peak();
       ShardContext again(p.store, 0, tokens_,
-                         {.unneeded = p.unit.output_site(), .known = &run.attention, .parallel = &parallel_});
+                         {.unneeded = p.unit.output_site(), .known = &run.results, .parallel = &parallel_});
       {
         const Parallel::Notes notes(parallel_, replay.traffic);
         build_graph(p, again, cond_leaves, /*lean=*/true, run);
       }
-      run.attention.clear();
+      run.results.clear();
       replay.recompute_peak = count.peak() - kept;
       replay.recompute_saved = count.live() - kept;
       f.replays[key] = replay;

@@ -15,7 +15,7 @@ struct UnitRun {
   /// Where the graph ends, per boundary and conditioning output; empty when it is not kept. Edges, not tensors: the
   /// graph does not need the outputs' values, whoever runs next holds them as long as they matter.
   torch::autograd::edge_list stream_roots = {}, cond_roots = {};
-  AttentionResults attention = {};           ///< of a recomputed unit: results that are not computed again
+  SiteResults results = {};                  ///< of a recomputed unit: what is not computed again
   std::vector<SavedStorage> offloaded = {};  ///< what goes to the host between forward and backward
   Packed kept = {}, away = {};               ///< what is in fewer bits meanwhile: on the device, on the host
 };

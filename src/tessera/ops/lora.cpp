@@ -141,7 +141,7 @@ struct AdapterHolder : torch::CustomClassHolder {
 
 struct FrozenLinear : Function<FrozenLinear> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle weight, Handle bias,
-                        const Adapter* adapter, bool gelu, int64_t type) {
+                        const Adapter* adapter, bool gelu, int64_t type, const Tensor* known) {
     ctx->saved_data["w"] = weight;
     ctx->saved_data["b"] = bias;
     ctx->saved_data["gelu"] = gelu;
@@ -153,8 +153,9 @@ struct FrozenLinear : Function<FrozenLinear> {
       ctx->saved_data["adapter"] = c10::IValue::make_capsule(std::move(holder));
       if (adapter->magnitude) norms = adapted_norms(*site_of(weight), *adapter);
     }
-    const Tensor y =
-        lora_forward(x, *site_of(weight), site_of(bias), adapter, gelu, norms, static_cast<at::ScalarType>(type));
+    const Tensor y = known ? known->detach()
+                           : lora_forward(x, *site_of(weight), site_of(bias), adapter, gelu, norms,
+                                          static_cast<at::ScalarType>(type));
     if (norms.defined())
       ctx->save_for_backward({x, y, norms});
     else if (adapter || gelu)
@@ -180,7 +181,7 @@ struct FrozenLinear : Function<FrozenLinear> {
       else if (wants_input)
         dx = at::empty({du.size(0), in_dim(weight)}, du.options().dtype(type));
       backward_by_rows({x, weight, bias, pair, gelu, saved.size() > 2 ? saved[2] : Tensor()}, du, y, dx);
-      return {dx, {}, {}, {}, {}, {}, {}};
+      return {dx, {}, {}, {}, {}, {}, {}, {}};
     }
     if (pair && pair->magnitude) {
       magnitude_gradient(du, saved[1], bias, *pair->magnitude);
@@ -193,17 +194,17 @@ struct FrozenLinear : Function<FrozenLinear> {
       scale_in_place(e, pair->scale);
       pair_gradients(saved[0], du, e, *pair, gelu);
     }
-    if (!wants_input) return {{}, {}, {}, {}, {}, {}, {}};
+    if (!wants_input) return {{}, {}, {}, {}, {}, {}, {}, {}};
     const bool as_it_is = weight.value.scalar_type() == at::kFloat || is_half(weight.value);
     if (only_here && as_it_is && !(pair && pair->dropout.active())) {
       lora_gelu_input_gradient(saved[0], du, weight.value, e, pair);
-      return {saved[0].detach(), {}, {}, {}, {}, {}, {}};
+      return {saved[0].detach(), {}, {}, {}, {}, {}, {}, {}};
     }
     const Tensor dx = at::empty({du.size(0), in_dim(weight)}, du.options());
     frozen_product_back(dx, du, weight, false);
     if (pair) add_input_gradient(dx, e, *pair);
     if (gelu && !dx.is_meta()) gelu_backward(out_data(dx), data(dx), data(saved[0]), dx.numel());
-    return {dx, {}, {}, {}, {}, {}, {}};
+    return {dx, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -214,10 +215,15 @@ void scale_in_place(const Tensor& x, double factor) {
 }
 
 Tensor frozen_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Adapter* adapter,
-                     const Tensor& anchor, bool gelu, at::ScalarType type) {
+                     const Tensor& anchor, bool gelu, at::ScalarType type, const Tensor* known) {
+  if (known)
+    check_internal(known->size(0) == x.size(0) && known->scalar_type() == type, "ops.lora",
+                   "the known result is not that of these rows");
   const bool graph = adapter ? wants_graph({&x, &anchor}) : wants_graph({&x});
   if (graph)
-    return FrozenLinear::apply(x, anchor, handle(&weight), handle(bias), adapter, gelu, static_cast<int64_t>(type));
+    return FrozenLinear::apply(x, anchor, handle(&weight), handle(bias), adapter, gelu, static_cast<int64_t>(type),
+                               known);
+  if (known) return *known;
   const bool dora = adapter && adapter->magnitude;
   return lora_forward(x, weight, bias, adapter, gelu, dora ? adapted_norms(weight, *adapter) : Tensor(), type);
 }

@@ -25,9 +25,10 @@ struct Adapter {
 /// gelu_tanh(x) instead of x. Without adapter nothing is saved (with gelu: x), with one x, with a magnitude y and |W'|
 /// too. Without adapter and without a gradient of x there is no node. The result is of `type`; where it, x or the small
 /// tensors are of 16 bits, all that is between them (x A^T too) is fp32, and the result is rounded once (ops.h, [Note:
-/// 16 bits]).
+/// 16 bits]). `known`: the result, from a pass without a graph: nothing is computed again.
 at::Tensor frozen_linear(const at::Tensor& x, WeightSite& weight, WeightSite* bias, const Adapter* adapter,
-                         const at::Tensor& anchor, bool gelu = false, at::ScalarType type = at::kFloat);
+                         const at::Tensor& anchor, bool gelu = false, at::ScalarType type = at::kFloat,
+                         const at::Tensor* known = nullptr);
 
 /// |W + s B A| of each row [out]: where a magnitude starts.
 at::Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter);

@@ -62,9 +62,10 @@ Tensor sum(const Tensor& x, const Tensor& y);
 /// GELU, tanh approximation. Saves x only.
 Tensor gelu_tanh(const Tensor& x);
 
-/// linear(gelu_tanh(x)) that saves x only; gelu(x) never exists as a whole, in neither direction.
+/// linear(gelu_tanh(x)) that saves x only; gelu(x) never exists as a whole, in neither direction. `known`: the result,
+/// from a pass without a graph: the node is built around it and the product is not computed again.
 Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
-                   at::ScalarType type = at::kFloat);
+                   at::ScalarType type = at::kFloat, const Tensor* known = nullptr);
 
 /// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1]. A
 /// sample may have no queries. Scale 1/sqrt(d). Saves q, k, v, out and log-sum-exp [H, Tq]. `keep` receives the result

@@ -88,7 +88,7 @@ ActivationWalk::Facts ActivationWalk::facts(int unit) const {
   if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved, &graph};
   const Footprint::Replay& replay = f.replays.at(sites);
   int64_t kept = 0;
-  for (const auto& [site, bytes] : f.attention)
+  for (const auto& [site, bytes] : f.results)
     if (plan.policy(site) != Policy::recompute) kept += bytes;
   return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved, &graph};
 }

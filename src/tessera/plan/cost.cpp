@@ -61,8 +61,10 @@ double CostModel::forward_seconds(int unit, bool replay) const {
   const Rate& stream = machine_.profile.device.stream;
   double seconds = (work.streamed + stream.half * work.operators) / stream.top;
   for (double flops : work.products) seconds += product_.seconds(flops);
+  // A recomputed unit may hold what a site made: it is not computed again.
+  for (const auto& [site, flops] : work.results)
+    if (replay && plan_.units[unit].policy(site) != Policy::recompute) seconds -= product_.seconds(flops);
   for (const auto& [site, flops] : work.attention) {
-    // a recomputed unit may hold what an attention site made: it is not computed again
     if (replay && plan_.units[unit].policy(site) != Policy::recompute) continue;
     seconds += attention_.seconds(flops);
   }

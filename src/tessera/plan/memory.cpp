@@ -10,7 +10,7 @@ namespace tessera::plan {
 std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan) {
   std::string sites;
   if (plan.activations != Policy::recompute) return sites;
-  for (const auto& [site, bytes] : unit.cost.attention)
+  for (const auto& [site, bytes] : unit.cost.results)
     if (plan.policy(site) != Policy::recompute) sites += (sites.empty() ? "" : ",") + site;
   return sites;
 }
@@ -21,17 +21,17 @@ void check_sites(const ModelSpec& model, const Plan& plan) {
     const bool again = plan.units[u].activations == Policy::recompute;
     std::vector<std::string> known = {std::string(kBoundary)};
     const auto& saved = f.graph(plan.units[u].lean()).saved_by_site;
-    for (const auto& [site, bytes] : again ? f.attention : saved) known.push_back(site);
+    for (const auto& [site, bytes] : again ? f.results : saved) known.push_back(site);
     for (const auto& [site, policy] : plan.units[u].sites)
       if (std::find(known.begin(), known.end(), site) == known.end())
         throw UserError(Exit::usage, "plan.sites",
                         model.units[u].name + " has no site '" + site + "' to " + std::string(name(policy)) +
-                            (again ? " (a recomputed unit keeps what attention made, and its boundary)" : ""),
+                            (again ? " (a recomputed unit keeps what these made, and its boundary)" : ""),
                         "did you mean '" + nearest(site, known).front() + "'?");
     if (again && !replayed_sites(model.units[u], plan.units[u]).empty() &&
         !f.replays.contains(replayed_sites(model.units[u], plan.units[u])))
       throw UserError(Exit::usage, "plan.sites",
-                      model.units[u].name + ": with so many attention sites all of them are kept or none",
+                      model.units[u].name + ": with so many sites all of them are kept or none",
                       "name them all in sites, or none");
   }
 }
@@ -50,8 +50,8 @@ void each_saved(const ModelSpec& model, const Plan& plan, int unit, const Each& 
     each(choice.policy(kBoundary), before.out, before.compact_out);
   }
   const GraphCost& graph = f.graph(choice.lean());
-  const auto& compact = again ? f.compact_attention : graph.compact_by_site;
-  for (const auto& [site, bytes] : again ? f.attention : graph.saved_by_site) {
+  const auto& compact = again ? f.compact_results : graph.compact_by_site;
+  for (const auto& [site, bytes] : again ? f.results : graph.saved_by_site) {
     const auto found = compact.find(site);
     each(choice.policy(site), bytes, found == compact.end() ? Compact{} : found->second);
   }

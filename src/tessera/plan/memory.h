@@ -37,7 +37,7 @@ struct Compressed {
 Compressed compressed_bytes(const ModelSpec& model, const Plan& plan, int unit);
 /// Bytes that a micro-batch of the unit sends to the host tier between its forward and its backward.
 int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit);
-/// The attention sites that a recomputed unit keeps or offloads, as Footprint::replays names them; empty for none.
+/// The sites whose results a recomputed unit keeps or offloads, as Footprint::replays names them; empty for none.
 std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan);
 
 /// `arena`, `host_arena`: bytes of slots; the largest over all schedules of the run, because they are allocated once

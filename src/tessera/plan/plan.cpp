@@ -191,8 +191,13 @@ std::string Plan::summary() const {
   for (int p = 1; p < kPolicies; ++p)
     if (const auto n = units_with([&](const UnitPlan& u) { return u.activations == static_cast<Policy>(p); }))
       text += ", " + std::string(kPolicyNames[p]) + " " + std::to_string(n);
-  if (const auto n = units_with([](const UnitPlan& u) { return u.replays(); }))
-    text += " (attention of " + std::to_string(n) + " not computed again)";
+  std::map<std::string, int> results;  // by site: units that keep them
+  for (const UnitPlan& unit : units)
+    for (const auto& [site, policy] : unit.sites)
+      if (unit.activations == Policy::recompute && site != kBoundary && policy != Policy::recompute) ++results[site];
+  std::string again;
+  for (const auto& [site, n] : results) again += (again.empty() ? "" : ", ") + site + " of " + std::to_string(n);
+  if (!again.empty()) text += " (" + again + " not computed again)";
   if (const auto n = units_with([](const UnitPlan& u) { return !leaves_device(u.activations) && u.offloads(); }))
     text += ", some of " + std::to_string(n) + " offloaded";
   if (const auto n = units_with([](const UnitPlan& u) { return u.offloads() && u.offload_to == Tier::nvme; }))

@@ -94,8 +94,8 @@ struct UnitPlan {
   Policy activations = Policy::keep;
   Strategy strategy = Strategy::full_shard;
   /// Exceptions by site. "boundary" is the unit's input. A recomputed unit may keep or offload what an attention site
-  /// made (output and log-sum-exp), which is then not computed again; a unit with a graph may keep or offload what any
-  /// site saved.
+  /// made (output and log-sum-exp) or its feed-forward ("ffn.2"), which is then not computed again; a unit with a graph
+  /// may keep or offload what any site saved.
   std::map<std::string, Policy> sites = {};
   /// Gradients of all micro-batches are summed before they are reduced: less traffic, a whole gradient a unit.
   bool reduce_once = false;
@@ -111,7 +111,7 @@ struct UnitPlan {
   Policy policy(std::string_view site) const;
   bool offloads() const;    ///< anything
   bool compresses() const;  ///< anything
-  bool replays() const;     ///< recomputes, but for some attention sites
+  bool replays() const;     ///< recomputes, but for some sites
   /// Whether the unit's graph is the lean one (GraphCost of Footprint::lean).
   bool lean() const { return activations != Policy::keep; }
   bool stays_gathered() const { return strategy == Strategy::shard_grad_op || strategy == Strategy::shard_states; }

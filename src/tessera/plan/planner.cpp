@@ -23,7 +23,9 @@ class Search {
       : model_(model), mesh_(mesh), input_(input), machine_(machine) {
     for (const auto& unit : model.units) {
       blocks_ += may_save_less(unit);
-      rebuilds_ |= may_save_less(unit) && unit.cost.lean && unit.cost.lean->saved < unit.cost.saved;
+      if (!may_save_less(unit)) continue;
+      rebuilds_ |= unit.cost.lean && unit.cost.lean->saved < unit.cost.saved;
+      products_ |= kept_sites(unit, machine, Sites::costly) != kept_sites(unit, machine, Sites::dear);
     }
     if (mesh[Axis::pp] > 1) pipelines_ = pipelines(model, mesh, input, machine);
   }
@@ -98,9 +100,8 @@ class Search {
         choice.activations = saving.activations;
         if (saving.boundary != saving.activations && saving.boundary != Policy::keep)
           choice.sites[std::string(kBoundary)] = saving.boundary;
-        if (saving.activations == Policy::recompute && saving.attention != Policy::recompute)
-          for (const std::string& site : attention_sites(unit, machine_, saving.sites))
-            choice.sites[site] = saving.attention;
+        if (saving.activations == Policy::recompute && saving.results != Policy::recompute)
+          for (const std::string& site : kept_sites(unit, machine_, saving.sites)) choice.sites[site] = saving.results;
       } else if (may_save_less(unit)) {
         choice.activations = rest;
       }
@@ -255,14 +256,15 @@ class Search {
       const bool asked_for = is_lossy(saving.activations) ||
                              (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
                              (input_.boundary == Policy::offload && saving.boundary == Policy::offload &&
-                              saving.attention != Policy::offload);
+                              saving.results != Policy::offload);
       if (saving.host() && input_.host_budget <= 0 && !asked_for) continue;
       if (input_.activations && saving.activations != *input_.activations) continue;
       if (saving.activations == Policy::rebuild ? !rebuilds_ && !input_.activations : by_hand == 0) continue;
       if (input_.boundary && saving.boundary != *input_.boundary) continue;
       // what is recomputed by hand is recomputed as said
       const Policy boundary = input_.boundary.value_or(Policy::keep);
-      if (by_hand > 0 && (saving.attention != Policy::recompute || saving.boundary != boundary)) continue;
+      if (by_hand > 0 && (saving.results != Policy::recompute || saving.boundary != boundary)) continue;
+      if (saving.sites == Sites::costly && !products_) continue;  // dear ones are all that there are
       if (by_hand > 0 || input_.activations) {
         const int blocks = by_hand > 0 ? by_hand : blocks_;
         Evaluated asked = evaluate(plan_of(tiers, strategy, prefetch, saving, blocks));
@@ -371,22 +373,30 @@ class Search {
     if (plan != best_->candidate.plan) consider(evaluate(std::move(plan)));
   }
 
+  /// As many recomputed units as fit keep the results of these sites too.
+  void keep_results(Sites which) {
+    const auto lacking = [&](const Plan& plan, size_t u) {
+      std::vector<std::string> sites;
+      if (plan.units[u].activations == Policy::recompute) sites = kept_sites(model_.units[u], machine_, which);
+      std::erase_if(sites, [&](const auto& site) { return plan.units[u].policy(site) != Policy::recompute; });
+      return sites;
+    };
+    int units = 0;
+    for (size_t u = 0; u < model_.units.size(); ++u) units += !lacking(best_->candidate.plan, u).empty();
+    if (units > 0)
+      most(units, [&](Plan& plan, int n) {
+        for (size_t u = 0; u < plan.units.size() && n > 0; ++u) {
+          const std::vector<std::string> sites = lacking(plan, u);
+          for (const std::string& site : sites) plan.units[u].sites[site] = Policy::keep;
+          n -= !sites.empty();
+        }
+      });
+  }
+
   /// Spends the memory that the best plan leaves.
   void spend() {
-    if (!input_.recompute_units && !input_.activations) {
-      int computed_again = 0;
-      for (const UnitPlan& unit : best_->candidate.plan.units)
-        computed_again += unit.activations == Policy::recompute && !unit.replays();
-      if (computed_again > 0)
-        most(computed_again, [&](Plan& plan, int n) {
-          for (size_t u = 0; u < plan.units.size() && n > 0; ++u) {
-            if (plan.units[u].activations != Policy::recompute || plan.units[u].replays()) continue;
-            for (const std::string& site : attention_sites(model_.units[u], machine_, Sites::dear))
-              plan.units[u].sites[site] = Policy::keep;
-            --n;
-          }
-        });
-    }
+    if (!input_.recompute_units && !input_.activations)
+      for (const Sites sites : {Sites::dear, Sites::costly, Sites::all}) keep_results(sites);
     double before;
     do {  // again as long as it helps: what leaves the host makes room for what is on the disk
       before = best_->candidate.seconds;
@@ -512,6 +522,7 @@ class Search {
   const Machine& machine_;
   int blocks_ = 0;
   bool rebuilds_ = false;            // a block's lean graph is the smaller one
+  bool products_ = false;            // a recomputed block may keep the result of a product
   Update update_ = Update::end;      // of the plans to try
   bool on_host_ = false;             // likewise: who computes updates
   std::string moved_;                // what moving updates gained, in words

@@ -120,7 +120,7 @@ ModelSpec model_of(const Scenario& s) {
       f.lean = lean;
     }
     f.keep_peak += f.saved, f.recompute_peak += f.recompute_saved;
-    f.attention = {{"self_attn", rests}};  // which a recompute may keep
+    f.results = {{"self_attn", rests}};  // which a recompute may keep
     f.replays["self_attn"] = {.forward_peak = f.forward_peak,
                               .recompute_saved = f.recompute_saved - rests,
                               .recompute_peak = f.recompute_peak - rests};

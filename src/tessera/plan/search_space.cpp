@@ -13,11 +13,15 @@ constexpr double kDear = 0.125;
 
 constexpr Saving kSavings[] = {{Policy::rebuild, Policy::keep, Policy::keep},
                                {Policy::recompute, Policy::keep, Policy::keep},
+                               {Policy::recompute, Policy::keep, Policy::keep, Sites::costly},
                                {Policy::recompute, Policy::keep, Policy::keep, Sites::dear},
                                {Policy::recompute, Policy::offload, Policy::keep},
+                               {Policy::recompute, Policy::offload, Policy::keep, Sites::costly},
                                {Policy::recompute, Policy::offload, Policy::keep, Sites::dear},
+                               {Policy::recompute, Policy::keep, Policy::offload, Sites::costly},
                                {Policy::recompute, Policy::keep, Policy::offload, Sites::dear},
                                {Policy::recompute, Policy::offload, Policy::offload},
+                               {Policy::recompute, Policy::offload, Policy::offload, Sites::costly},
                                {Policy::recompute, Policy::offload, Policy::offload, Sites::dear},
                                {Policy::recompute, Policy::recompute, Policy::keep},
                                {Policy::recompute, Policy::recompute, Policy::offload},
@@ -43,18 +47,20 @@ std::vector<double> unit_seconds(const ModelSpec& model, const Machine& machine)
 
 }  // namespace
 
-std::vector<std::string> attention_sites(const UnitSpec& unit, const Machine& machine, Sites which) {
+std::vector<std::string> kept_sites(const UnitSpec& unit, const Machine& machine, Sites which) {
   const auto work = machine.work.find(unit.kind);
-  const auto flops = [&](const std::string& site) {  // where nothing is known of it every site is dear
-    if (work == machine.work.end()) return 0.0;
-    const auto found = work->second.attention.find(site);
-    return found == work->second.attention.end() ? 0.0 : found->second;
-  };
+  const bool known = work != machine.work.end();  // where nothing is known every site is dear
   double most = 0;
-  for (const auto& [site, bytes] : unit.cost.attention) most = std::max(most, flops(site));
+  if (known)
+    for (const auto& [site, flops] : work->second.attention) most = std::max(most, flops);
+  const auto dear = [&](const std::string& site) {
+    const auto found = work->second.attention.find(site);
+    return found != work->second.attention.end() && found->second >= kDear * most;
+  };
   std::vector<std::string> sites;
-  for (const auto& [site, bytes] : unit.cost.attention)
-    if (which == Sites::all || flops(site) >= kDear * most) sites.push_back(site);
+  for (const auto& [site, bytes] : unit.cost.results)
+    if (which == Sites::all || !known || dear(site) || (which == Sites::costly && work->second.results.contains(site)))
+      sites.push_back(site);
   return sites;
 }
 

@@ -11,18 +11,21 @@
 
 namespace tessera::plan {
 
-/// Which attention sites of a recomputed block keep what they made: all, or those that would take long to compute
-/// again. Keys of a text are few: its attention costs the bytes of self-attention and next to none of its time.
-enum class Sites { all, dear };
-std::vector<std::string> attention_sites(const UnitSpec& unit, const Machine& machine, Sites which);
+/// Which sites of a recomputed block keep their results, by the time that a byte of them saves.
+///   dear    attention with many keys. Those of a text are few: its attention makes the bytes of self-attention in next
+///           to none of its time
+///   costly  and the feed-forward's second linear, which reads far more columns than it makes
+///   all     and what is left
+enum class Sites { all, costly, dear };
+std::vector<std::string> kept_sites(const UnitSpec& unit, const Machine& machine, Sites which);
 
 /// A way for a block to save less than everything.
 struct Saving {
   Policy activations = Policy::keep;
-  Policy attention = Policy::keep;  ///< of a recomputed block
+  Policy results = Policy::keep;  ///< of the sites of a recomputed block
   Policy boundary = Policy::keep;
   Sites sites = Sites::all;
-  bool host() const { return leaves_device(activations) || leaves_device(attention) || leaves_device(boundary); }
+  bool host() const { return leaves_device(activations) || leaves_device(results) || leaves_device(boundary); }
 };
 /// What is lossy is tried where it was asked for by name, and there alone.
 std::vector<Saving> savings(const PlannerInput& input);

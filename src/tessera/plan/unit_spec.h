@@ -77,7 +77,7 @@ struct GraphCost {
 /// Bytes are measured by running the unit on meta tensors with a counting allocator (engine/measure.h), so they
 /// are those of the code that will run. As a GraphCost it is that of the graph that holds everything.
 struct Footprint : GraphCost {
-  /// What running the forward again costs when the attention of some sites is kept (output and log-sum-exp).
+  /// What running the forward again costs when the results of some sites are kept.
   struct Replay {
     int64_t forward_peak = 0;     ///< forward without a graph, keeping them
     int64_t recompute_saved = 0;  ///< further bytes of the rebuilt graph
@@ -94,12 +94,14 @@ struct Footprint : GraphCost {
   std::vector<int64_t> grad_cond;  ///< gradient of each shared conditioning tensor (0: unused), accumulated over units
   double forward_flops = 0;
   double backward_flops = 0;
-  std::map<std::string, int64_t> attention;          ///< bytes that an attention site makes: output and log-sum-exp
-  std::map<std::string, Compact> compact_attention;  ///< of attention
-  Compact compact_out;                               ///< of out
-  std::map<std::string, Replay> replays;             ///< by the sites kept, sorted and joined by commas
-  std::vector<Traffic> traffic;                      ///< collectives inside a forward, in their order
-  std::vector<Traffic> backward_traffic;             ///< and inside a backward
+  /// Bytes of what a site makes that a recompute may keep: of attention output and log-sum-exp, of a feed-forward's
+  /// second linear its output.
+  std::map<std::string, int64_t> results;
+  std::map<std::string, Compact> compact_results;  ///< of results
+  Compact compact_out;                             ///< of out
+  std::map<std::string, Replay> replays;           ///< by the sites kept, sorted and joined by commas
+  std::vector<Traffic> traffic;                    ///< collectives inside a forward, in their order
+  std::vector<Traffic> backward_traffic;           ///< and inside a backward
   /// Of the graph that holds neither results of norms nor sums: what all policies but keep save. None: as the other.
   std::optional<GraphCost> lean = {};
   const GraphCost& graph(bool lean_one) const { return lean_one && lean ? *lean : *this; }

@@ -16,6 +16,7 @@ struct UnitWork {
   std::vector<double> input_grads = {};          ///< of each in the backward that makes the gradient of an input
   std::vector<double> weight_grads = {};         ///< of each that makes the gradient of a weight: frozen ones have none
   std::map<std::string, double> attention = {};  ///< FLOPs by site
+  std::map<std::string, double> results = {};    ///< FLOPs of those products whose result a recompute may keep, by site
   double streamed = 0;                           ///< bytes that all other operators read and write
   int operators = 0;                             ///< how many those are
   bool backward = true;                          ///< it has one: it is trained, or something before it is

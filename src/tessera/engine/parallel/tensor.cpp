@@ -90,10 +90,11 @@ struct GatherPlace : Function<GatherPlace> {
 
 struct SumToShares : Function<SumToShares> {
   static Tensor forward(AutogradContext* ctx, const Tensor& y, const Tensor& anchor, int64_t tokens,
-                        const Parallel* parallel, Handle bias) {
+                        const Parallel* parallel, Handle bias, const Tensor* known) {
     ctx->saved_data["tokens"] = tokens;
     ctx->saved_data["parallel"] = reinterpret_cast<int64_t>(parallel);
     ctx->saved_data["bias"] = bias;
+    if (known) return known->detach();
     return sum(y, tokens, *parallel, ops::site_of(bias));
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -110,8 +111,8 @@ struct SumToShares : Function<SumToShares> {
       else
         bias->grad.add_(sums);
     }
-    if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}};
-    return {gather(dy, ctx->saved_data["tokens"].toInt(), parallel_of(ctx)), {}, {}, {}, {}};
+    if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}, {}};
+    return {gather(dy, ctx->saved_data["tokens"].toInt(), parallel_of(ctx)), {}, {}, {}, {}, {}};
   }
 };
 
@@ -124,10 +125,11 @@ Tensor gather_place(const Tensor& x, int64_t tokens, const Parallel& parallel) {
 }
 
 Tensor sum_to_shares(const Tensor& y, int64_t tokens, const Parallel& parallel, ops::WeightSite* bias,
-                     const Tensor& anchor) {
+                     const Tensor& anchor, const Tensor* known) {
   check_internal(y.size(0) == parallel.place(tokens).count(), "engine.tensor", "these rows are not those of the place");
-  if (ops::wants_graph({&y, &anchor})) return SumToShares::apply(y, anchor, tokens, &parallel, ops::handle(bias));
-  return sum(y, tokens, parallel, bias);
+  if (ops::wants_graph({&y, &anchor}))
+    return SumToShares::apply(y, anchor, tokens, &parallel, ops::handle(bias), known);
+  return known ? *known : sum(y, tokens, parallel, bias);
 }
 
 }  // namespace tessera::engine

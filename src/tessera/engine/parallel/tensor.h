@@ -18,8 +18,9 @@ namespace tessera::engine {
 Tensor gather_place(const Tensor& x, int64_t tokens, const Parallel& parallel);
 
 /// The sum over the ranks of y [tokens of the place, d], of which each keeps the rows that rest there, plus the bias
-/// (null: none).
+/// (null: none). `known`: the result, from a pass without a graph: nothing is exchanged, and the values of y are not
+/// read.
 Tensor sum_to_shares(const Tensor& y, int64_t tokens, const Parallel& parallel, ops::WeightSite* bias,
-                     const Tensor& anchor);
+                     const Tensor& anchor, const Tensor* known = nullptr);
 
 }  // namespace tessera::engine
