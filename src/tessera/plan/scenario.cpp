@@ -64,6 +64,7 @@ WorkTable work_of(const Scenario& s) {
   };
   product(t, d, d), product(t, d, kv_dim(z)), product(t, d, kv_dim(z)), product(t, d, d);
   for (int i = 0; i < (z.gated_ffn ? 3 : 2); ++i) product(t, d, f);
+  if (z.lean > 0) block.results["ffn"] = 2 * t * d * f * columns;  // as in our blocks: of the result only a gate reads
   const auto whole = static_cast<double>(s.tokens);
   block.attention["self_attn"] = 4 * samples * whole * whole * d * (z.causal ? 0.5 : 1) / sequence * columns;
   if (z.text_tokens > 0) {
@@ -101,6 +102,7 @@ ModelSpec model_of(const Scenario& s) {
   const int64_t stream = stream_bytes(s);  // between linears that tp cuts, tokens rest in shares
   const auto rests = static_cast<int64_t>(static_cast<double>(stream) * shares_of(s).columns);
   const auto rows = static_cast<double>(std::max<int64_t>(z.vocab, 64)), dim = static_cast<double>(z.dim);
+  const WorkTable work = work_of(s);
   ModelSpec spec;
   spec.name = s.name;
   spec.units.push_back(unit("stem", "stem", rows, z.dim, rests));
@@ -120,17 +122,23 @@ ModelSpec model_of(const Scenario& s) {
       f.lean = lean;
     }
     f.keep_peak += f.saved, f.recompute_peak += f.recompute_saved;
+    const auto keeps = [&](const std::string& sites, int64_t bytes) {
+      f.replays[sites] = {.forward_peak = f.forward_peak,
+                          .recompute_saved = f.recompute_saved - bytes,
+                          .recompute_peak = f.recompute_peak - bytes};
+    };
     f.results = {{"self_attn", rests}};  // which a recompute may keep
-    f.replays["self_attn"] = {.forward_peak = f.forward_peak,
-                              .recompute_saved = f.recompute_saved - rests,
-                              .recompute_peak = f.recompute_peak - rests};
+    keeps("self_attn", rests);
+    if (work.at("block").results.contains("ffn")) {
+      f.results["ffn"] = rests;
+      keeps("ffn", rests), keeps("ffn,self_attn", 2 * rests);
+    }
     spec.units.push_back(std::move(block));
   }
   spec.units.push_back(unit("head", "head", rows, z.dim, rests));
   const double idle = static_cast<double>(s.experts - 1) * static_cast<double>(spec.numel());
   spec.resident = static_cast<int64_t>(idle * bytes_per_parameter(s.states)) / s.mesh.shard_size() / s.mesh[Axis::tp] /
                   s.mesh[Axis::pp];
-  const WorkTable work = work_of(s);
   for (UnitSpec& u : spec.units) {
     u.cost.forward_flops = work.at(u.kind).forward_flops();
     u.cost.backward_flops = work.at(u.kind).backward_flops();
