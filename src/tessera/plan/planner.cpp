@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/base/told_apart.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/search_space.h"
 
@@ -460,8 +461,9 @@ class Search {
   }
 
   static std::string gained(const Candidate& moved, double before) {
-    return "; its updates " + words(moved.plan) + " make a step " + format_seconds(moved.seconds) + " instead of " +
-           format_seconds(before);
+    const auto [now, waited] = told_apart(moved.seconds, before);
+    if (now == waited) return {};  // another plan that takes as long: no reason to give
+    return "; its updates " + words(moved.plan) + " make a step " + now + " instead of " + waited;
   }
 
   static std::string words(const Plan& plan) {
@@ -564,9 +566,9 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
   input.update.reset(), input.update_on.reset();
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};
-  return "a step of this plan, with what was set by hand, takes " + format_seconds(seconds) + "; \"" +
-         free.plan.summary() + "\" would take " + format_seconds(free.seconds) +
-         " and fits (leave plan.* on auto for it)";
+  const auto [would, takes] = told_apart(free.seconds, seconds);
+  return "a step of this plan, with what was set by hand, takes " + takes + "; \"" + free.plan.summary() +
+         "\" would take " + would + " and fits (leave plan.* on auto for it)";
 }
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
