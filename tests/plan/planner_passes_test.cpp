@@ -67,5 +67,27 @@ TEST(TakeTurns, BlocksThatSendStandBetweenBlocksThatDoNotWhereCopiesTakeLongerTh
   EXPECT_LT(choice.seconds, seconds(spec, row, slow));
 }
 
+/// A run whose updates come just in time begins with a step that has none, whose slots lie otherwise.
+TEST(JustInTime, PlansTakeWhatTheFirstStepTakesToo) {
+  int more = 0;
+  for (int n = 0; n < 60; ++n) {
+    toy::Random random(n);
+    const ModelSpec spec = toy::random_model(random);
+    PlannerInput in = input(0, 1 << 30);
+    in.update = Update::just_in_time;
+    in.prefetch = toy::draw(random, 0, 3);
+    in.parameters = static_cast<Tier>(toy::draw(random, 0, 1));
+    in.gradients = static_cast<Tier>(toy::draw(random, 0, 1));
+    in.states_tier = static_cast<Tier>(toy::draw(random, 0, 1));
+    const Choice choice = choose(spec, kTwo, in, machine());
+    const RunSchedules all = compile_all(spec, choice.plan, 0, 0);
+    const MemoryCurve run = memory_curve(spec, choice.plan, all.train, 0, all.arena(false), all.host_arena(false));
+    EXPECT_EQ(choice.memory.peak, run.peak) << choice.plan.summary();
+    EXPECT_EQ(choice.memory.host.total(), run.host.total()) << choice.plan.summary();
+    more += all.first.arena > std::max(all.train.arena, all.updates.arena);
+  }
+  EXPECT_GT(more, 0) << "none has a first step that takes more";
+}
+
 }  // namespace
 }  // namespace tessera::plan

@@ -113,6 +113,24 @@ class Search {
     return plan;
   }
 
+  /// Memory of a rank in all schedules of a run. Updates just in time run alone too, ahead of a sample or a checkpoint,
+  /// and the first step has none: its slots lie otherwise, which may take more. Where a step alone is too much already,
+  /// the others are not looked at.
+  MemoryCurve whole_run(const Plan& plan, const RankGroup& group) const {
+    MemoryCurve curve = memory_curve(model_, plan, group.schedule, group.rank);
+    const bool over = (input_.budget > 0 && curve.peak > input_.budget) ||
+                      (input_.host_budget > 0 && curve.host.total() > input_.host_budget);
+    if (plan.update != Update::just_in_time || over) return curve;
+    int64_t arena = group.schedule.arena, host_arena = group.schedule.host_arena;
+    for (const Schedule& other :
+         {compile_updates(model_, plan, group.rank), compile_train(model_, plan, group.rank, /*pending=*/false)}) {
+      arena = std::max(arena, other.arena);
+      host_arena = std::max(host_arena, other.host_arena);
+    }
+    if (arena == group.schedule.arena && host_arena == group.schedule.host_arena) return curve;
+    return memory_curve(model_, plan, group.schedule, group.rank, arena, host_arena);
+  }
+
   /// Memory of the plan; its time only when it fits.
   Evaluated evaluate(Plan plan) {
     Evaluated e;
@@ -124,11 +142,7 @@ class Search {
     Candidate& c = e.candidate;
     std::vector<RankGroup> groups = rank_groups(model_, c.plan);
     for (const RankGroup& group : groups) {
-      Schedule pending;  // updates just in time run alone too, ahead of a sample or a checkpoint
-      if (c.plan.update == Update::just_in_time) pending = compile_updates(model_, c.plan, group.rank);
-      MemoryCurve curve =
-          memory_curve(model_, c.plan, group.schedule, group.rank, std::max(pending.arena, group.schedule.arena),
-                       std::max(pending.host_arena, group.schedule.host_arena));
+      MemoryCurve curve = whole_run(c.plan, group);
       c.host = std::max(c.host, curve.host.total());
       if (curve.peak > e.memory.peak) e.memory = std::move(curve);
     }
@@ -482,7 +496,8 @@ class Search {
     choice.plan = winner.candidate.plan;
     choice.seconds = winner.candidate.seconds;
     choice.memory = winner.memory;
-    const std::string among = std::to_string(candidates_.size()) + " candidates";
+    const std::string among =
+        std::to_string(candidates_.size()) + (candidates_.size() == 1 ? " candidate" : " candidates");
     if (best_) {
       choice.why = "least predicted time of " + among + ", peak " + format_bytes(winner.candidate.peak) + " at " +
                    choice.memory.at_name + moved_;
