@@ -11,7 +11,13 @@ struct Flag {
   std::string name;   ///< "--json"
   std::string value;  ///< "FILE"; empty: a switch
   std::string help;
-  std::string alias = {};  ///< "-n"
+  std::string alias = {};              ///< "-n"
+  std::vector<std::string> also = {};  ///< what other programs call it: taken, not shown
+};
+
+/// A flag of a similar program that this one does not have, and what to do instead.
+struct Elsewhere {
+  std::string name, instead;
 };
 
 /// The value of a flag that may be followed by true or false.
@@ -23,6 +29,7 @@ struct Command {
   std::vector<Flag> foreign = {};  ///< options of other programs that it takes beside its own (foreign.h)
   bool rest_is_verbatim = false;   ///< everything from the first word on belongs to another command (launch)
   std::vector<Flag> flags;
+  std::vector<Elsewhere> elsewhere = {};
   int (*run)(const struct Arguments&) = nullptr;
 };
 

@@ -37,9 +37,11 @@ int run(const Arguments& arguments) {
     known.push_back(command.name);
     if (command.name == inner) target = &command;
   }
-  if (!target)
+  if (!target) {
+    const bool number = inner.find_first_not_of("0123456789") == std::string::npos;
     throw UserError(Exit::usage, "launch", "unknown command '" + inner + "'",
-                    "did you mean '" + nearest(inner, known).front() + "'?");
+                    number ? "as many ranks are -n " + inner : "did you mean '" + nearest(inner, known).front() + "'?");
+  }
   const Arguments rest = parse(*target, {arguments.words.begin() + 1, arguments.words.end()});
   comm::LaunchOptions options;
   options.nproc = whole(arguments, "--nproc-per-node", 1);
@@ -68,12 +70,19 @@ Command launch_command() {
   c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml";
   c.rest_is_verbatim = true;
   c.flags = {
-      {"--nproc-per-node", "N", "ranks on this machine", "-n"},
+      {"--nproc-per-node", "N", "ranks on this machine", "-n", {"--n", "-np", "--np", "--nproc", "--ntasks"}},
       {"--nnodes", "K", "machines (or launchers) of the run"},
       {"--node-rank", "I", "which of them this is, from 0"},
       {"--rdzv-endpoint", "HOST:PORT", "where node 0's launcher hosts the meeting point"},
       {"--max-restarts", "R", "times a run goes on from its last checkpoint after a rank is lost (fault.max_restarts)"},
       {"--min-nodes", "M", "machines that are enough to go on when others do not come (dp_shard shrinks)"}};
+  constexpr const char* kMeeting = "--rdzv-endpoint HOST:PORT says where nodes meet";
+  c.elsewhere = {{"-N", "nodes are --nnodes K, ranks on each -n N"},
+                 {"--standalone", "leave it away: without --nnodes the run is this machine's alone"},
+                 {"--master-addr", kMeeting},
+                 {"--master-port", kMeeting},
+                 {"--rdzv-backend", "leave it away: there is one way to meet"},
+                 {"--rdzv-id", "leave it away: who meets at one endpoint is one run"}};
   c.run = run;
   return c;
 }

@@ -9,11 +9,33 @@ namespace tessera::apps {
 namespace {
 
 /// --nproc_per_node is --nproc-per-node: torchrun takes both.
-const Flag* find_flag(const Command& command, std::string name) {
+std::string with_dashes(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+const Flag* find_flag(const Command& command, const std::string& typed) {
+  const std::string name = with_dashes(typed);
   for (const auto& flag : command.flags)
-    if (flag.name == name || (!flag.alias.empty() && flag.alias == name)) return &flag;
+    if (flag.name == name || (!flag.alias.empty() && flag.alias == name) ||
+        std::find(flag.also.begin(), flag.also.end(), name) != flag.also.end())
+      return &flag;
   return nullptr;
+}
+
+/// --nnodes=2, -n=2 and -n2 have their value with them: cuts it off `word`. Whether there was one.
+bool cut_value(const Command& command, std::string& word, std::string& value) {
+  const size_t equal = word.find('=');
+  if (equal != std::string::npos && (word.starts_with("--") || find_flag(command, word.substr(0, equal)))) {
+    value = word.substr(equal + 1), word.resize(equal);
+    return true;
+  }
+  constexpr size_t kShort = 2;  // a dash and a letter
+  if (word.starts_with("--") || word.size() <= kShort || find_flag(command, word)) return false;
+  const Flag* flag = find_flag(command, word.substr(0, kShort));
+  if (!flag || flag->value.empty()) return false;
+  value = word.substr(kShort), word.resize(kShort);
+  return true;
 }
 
 const Flag* find_foreign(const Command& command, const std::string& name) {
@@ -24,7 +46,15 @@ const Flag* find_foreign(const Command& command, const std::string& name) {
 
 bool is_bool(const std::string& word) { return word == "true" || word == "false" || word == "True" || word == "False"; }
 
-[[noreturn]] void unknown_flag(const Command& command, const std::string& name) {
+/// What to do about a flag that the command lacks.
+std::string instead_of(const Command& command, const std::string& name) {
+  for (const Elsewhere& other : command.elsewhere)
+    if (other.name == with_dashes(name)) return other.instead;
+  const Command launcher = launch_command();
+  std::string start = name, rest;
+  cut_value(launcher, start, rest);
+  if (command.name != launcher.name && find_flag(launcher, start))
+    return "it belongs to the launcher, before the command: tessera launch -n 2 " + command.name + " ...";
   std::vector<std::string> known = {"--help"};
   for (const auto& flag : command.flags) known.push_back(flag.name);
   for (const auto& flag : command.foreign) known.push_back(flag.name);
@@ -32,8 +62,11 @@ bool is_bool(const std::string& word) { return word == "true" || word == "false"
     known.push_back("--mesh");
     for (const auto& option : train::recipe_table().options()) known.push_back("--" + option.name);
   }
-  throw UserError(Exit::usage, command.name, "unknown flag " + name,
-                  "did you mean " + nearest(name, known).front() + "? See tessera " + command.name + " --help");
+  return "did you mean " + nearest(name, known).front() + "? See tessera " + command.name + " --help";
+}
+
+[[noreturn]] void unknown_flag(const Command& command, const std::string& name) {
+  throw UserError(Exit::usage, command.name, "unknown flag " + name, instead_of(command, name));
 }
 
 }  // namespace
@@ -71,9 +104,7 @@ Arguments parse(const Command& command, const std::vector<std::string>& typed) {
       break;
     }
     std::string value;
-    const size_t equal = word.find('=');
-    const bool attached = word.starts_with("--") && equal != std::string::npos;
-    if (attached) value = word.substr(equal + 1), word.resize(equal);
+    const bool attached = cut_value(command, word, value);
     const Flag* own = find_flag(command, word);
     const Flag* flag = own ? own : find_foreign(command, word);
     const bool recipe_key =

@@ -98,6 +98,31 @@ TEST_F(Starting, MistakesInARecipeAreToldOnceAndBeforeRanksStart) {
   EXPECT_EQ(r.output.find("rank "), std::string::npos) << r.output;
 }
 
+TEST_F(Starting, TheNumberOfRanksMayBeWrittenAsOtherLaunchersDo) {
+  for (const std::vector<std::string>& two : {std::vector<std::string>{"-n2"},
+                                              {"-n=2"},
+                                              {"--n", "2"},
+                                              {"-np", "2"},
+                                              {"--nproc_per_node=2"},
+                                              {"--ntasks=2"}}) {
+    std::vector<std::string> words = {"launch"};
+    words.insert(words.end(), two.begin(), two.end());
+    words.insert(words.end(), {"train", run_.recipe(), "--mesh", "dp_shard=3"});  // told before ranks start
+    expect(run_.tessera(words), 2, {"has 3 ranks, 2 were started"});
+  }
+}
+
+TEST_F(Starting, FlagsOfOtherLaunchersAreAnsweredByName) {
+  for (const auto& [words, hint] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"launch", "--standalone", "-n2", "train"}, "without --nnodes the run is this machine's alone"},
+           {{"launch", "--master_addr=a", "train"}, "--rdzv-endpoint HOST:PORT"},
+           {{"launch", "-N", "2", "train"}, "nodes are --nnodes K"},
+           {{"launch", "-ntwo", "train"}, "--nproc-per-node two: expected a whole number"},
+           {{"launch", "2", "train"}, "as many ranks are -n 2"},
+           {{"train", "-n2", run_.recipe()}, "before the command: tessera launch -n 2 train"}})
+    expect(run_.tessera(words), 2, {hint});
+}
+
 TEST(FirstLook, TheProgramAloneListsItsCommandsAndAnExample) {
   const TinyRun run("look");
   expect(run.tessera({}), 2, {"train", "plan", "tessera launch -n 2 train"});

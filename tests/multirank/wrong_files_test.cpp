@@ -58,6 +58,22 @@ TEST_F(WrongFiles, AMissingFileIsNamedWithTheFolderItWasLookedForIn) {
   expect(plan({"--data.vae", "./nowhere.pth"}), 3, {"data.vae", "nowhere.pth"});
   expect(plan({"--data.tokenizer", "spiece.model"}), 3, {"data.tokenizer", "spiece.model"});
 }
+TEST_F(WrongFiles, ALoraToGoOnFromIsLookedForBeforeTheModelIsMade) {
+  const std::vector<std::string> lora = {"--train.mode", "lora", "--lora.init"};
+  const auto with = [&](const std::string& init) {
+    std::vector<std::string> flags = lora;
+    flags.push_back(init);
+    return plan(flags);
+  };
+  expect(with("nowhere.safetensors"), 3, {"[lora.init] nowhere.safetensors: no such file or folder"});
+  expect(with(kVae), 3, {"lora.init", "is a video autoencoder", "expected a LoRA", "it belongs to data.vae"});
+}
+TEST_F(WrongFiles, InspectSaysWhatAFileIsThatHoldsNoWeights) {
+  const auto inspect = [&](const fs::path& path) { return run_.tessera({"inspect", path.string()}); };
+  expect(inspect(run_.recipe()), 3, {"recipe.toml is a text (it begins with", "expected weights", ".safetensors"});
+  expect(inspect(run_.folder() / "data/clip0.mp4"), 3, {"clip0.mp4 is an MP4 or QuickTime video"});
+  expect(inspect(run_.folder() / "data"), 3, {"no weights in it, but 6 files (clip0.mp4, clip0.txt, clip1.mp4, ...)"});
+}
 TEST_F(WrongFiles, MissingShardsOfAnIndexAreListedBeforeAnythingIsEncoded) {
   const fs::path folder = run_.folder() / "sharded";
   fs::create_directories(folder);

@@ -6,50 +6,19 @@
 #include <map>
 #include <set>
 
-#include "plan/toy.h"
+#include "matrix.h"
+#include "plan/planner_toy.h"
 #include "tessera/base/check.h"
+#include "tessera/base/told_apart.h"
 #include "tessera/plan/cost.h"
 #include "tessera/plan/search_space.h"
 
 namespace tessera::plan {
 namespace {
 
-PlannerInput input(int64_t budget, int64_t host = 0) {
-  PlannerInput in;
-  in.global_batch = 2, in.micro_batch = 1;
-  in.budget = budget, in.host_budget = host;
-  return in;
-}
+using toy::input, toy::kTwo, toy::machine;
 
-/// Blocks whose forward is dear and whose attention is half of it, on a machine where time is what was computed.
-ModelSpec model() {
-  ModelSpec spec = toy::model(6, 400);
-  for (auto& unit : spec.units) {
-    Footprint& f = unit.cost;
-    f.forward_flops = 1e12, f.backward_flops = 2e12;
-    constexpr int64_t kMore = 50;  // activations are what fills the device
-    for (int64_t* bytes : {&f.out, &f.saved, &f.keep_peak, &f.forward_peak, &f.recompute_saved, &f.recompute_peak,
-                           &f.backward_peak, &f.grad_in})
-      *bytes *= kMore;
-    for (auto* list : {&f.saved_by_site, &f.results})
-      for (auto& [site, bytes] : *list) bytes *= kMore;
-    for (auto& [sites, replay] : f.replays) {
-      replay.forward_flops = 5e11;
-      for (int64_t* bytes : {&replay.forward_peak, &replay.recompute_saved, &replay.recompute_peak}) *bytes *= kMore;
-    }
-  }
-  return spec;
-}
-
-Machine machine() {
-  Machine m;
-  m.profile = find_profile("1xh200");
-  m.work["block"].attention = {{"attn", 4e11}, {"cross", 1e11}};
-  m.work["block"].add_product(5e11, true);
-  return m;
-}
-
-const Mesh kTwo = Mesh::parse("dp_shard=2");
+ModelSpec model() { return toy::dear_model(); }
 
 int recomputed(const Plan& plan) {
   int n = 0;
@@ -261,14 +230,15 @@ TEST(Planner, ActivationsGoOnToTheDiskWhereTheHostHasNoRoomAndNoMoreOfThem) {
 TEST(Planner, WhateverItTriesIsAPlanThatMayBeWrittenByHand) {
   const ModelSpec spec = model();
   const Choice smallest = choose(spec, kTwo, input(1), machine());
-  for (int64_t tenths = 1; tenths <= 12; ++tenths)
-    for (const Update update : {Update::end, Update::just_in_time, Update::in_backward}) {
-      PlannerInput in =
-          input(smallest.memory.peak - smallest.memory.persistent / 2, smallest.memory.persistent * tenths / 10);
-      in.update = update;
-      for (const Candidate& candidate : choose(spec, kTwo, in, machine()).candidates)
-        EXPECT_NO_THROW(candidate.plan.check_updates("")) << candidate.plan.summary();
-    }
+  constexpr int kTenths = 12, kUpdates = 3;
+  tessera::testing::MatrixPart part("searches whose candidates may be written by hand", kTenths * kUpdates);
+  for (const int i : part) {
+    PlannerInput in = input(smallest.memory.peak - smallest.memory.persistent / 2,
+                            smallest.memory.persistent * (1 + i / kUpdates) / 10);
+    in.update = static_cast<Update>(i % kUpdates);
+    for (const Candidate& candidate : choose(spec, kTwo, in, machine()).candidates)
+      EXPECT_NO_THROW(candidate.plan.check_updates("")) << candidate.plan.summary();
+  }
 }
 
 TEST(Planner, WhatIsSetByHandIsKept) {
@@ -387,6 +357,15 @@ TEST(Planner, UpdatesMoveBesideOtherWorkWhereStatesRestElsewhereAndItSaysWhatTha
   EXPECT_LT(on_host.seconds, choose(model(), kTwo, in, slow).seconds);
   const Choice near = choose(model(), kTwo, input(0, 1 << 30), machine());
   EXPECT_EQ(near.plan.update, Update::end) << "there is nothing to hide";
+}
+
+TEST(Planner, TwoTimesOfOneSentenceAreToldApart) {
+  using Pair = std::pair<std::string, std::string>;
+  EXPECT_EQ(told_apart(0.0031, 0.0034), Pair("3.1 ms", "3.4 ms"));
+  EXPECT_EQ(told_apart(0.0031, 0.0042), Pair("3 ms", "4 ms"));
+  EXPECT_EQ(told_apart(1.201, 1.204), Pair("1.201 s", "1.204 s"));
+  EXPECT_EQ(told_apart(125.1, 125.4), Pair("125.1 s", "125.4 s"));
+  EXPECT_EQ(told_apart(2, 2), Pair("2.0 s", "2.0 s"));
 }
 
 TEST(Planner, UpdatesInBackwardMakeRoomWhereNothingClips) {

@@ -109,6 +109,16 @@ TEST(Simulate, WhatTakesNoTimeIsDoneWhenItsWaitsAre) {
   EXPECT_DOUBLE_EQ(t.seconds, 2);
 }
 
+TEST(Simulate, AnUpdateOnTheSameProcessorsIsTheOptimisersTimeAndNoTransfers) {
+  // 4 s of compute beside 3 s of updates, each at half its speed until 6; then the last second of compute
+  const Task update{static_cast<int>(Lane::host), {}, {{Resource::compute, Share::optimizer, 3, false}}, ""};
+  const Timeline t = simulate({{{update, compute(4)}}}, {});
+  EXPECT_DOUBLE_EQ(t.seconds, 7);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::compute), 4);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::optimizer), 3);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::comm), 0);
+}
+
 TEST(Simulate, SharesAddUpToTheStep) {
   const Timeline t = simulate({{{transfer(kGather, 2), copy(1.5), compute(3, {0}), transfer(kReduce, 4, {2}),
                                  compute(2, {1}), compute(1, {3}, Share::optimizer), transfer(kGather, 0.5, {5})}}},

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "tessera/base/check.h"
 #include "tessera/models/adapted.h"
@@ -144,6 +146,42 @@ TEST_F(Planning, APlaceForActivationsIsTakenOrSaidToChangeNothing) {
   const Planned planned = make_plan(r);
   EXPECT_EQ(planned.choice.warning.find("changes nothing"), std::string::npos) << planned.choice.warning;
   EXPECT_GT(planned.choice.memory.nvme.activations, 0);
+}
+
+TEST_F(Planning, APrefetchOrThreadsThatNothingUsesAreSaidToChangeNothing) {
+  PlanRequest r = request("dp_shard=1");
+  r.planner.prefetch = 3, r.planner.update_threads = 4;
+  const std::string warning = make_plan(r).choice.warning;
+  EXPECT_NE(warning.find("prefetch = 3 changes nothing"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("update_threads = 4 changes nothing"), std::string::npos) << warning;
+  r.planner.update_on = plan::Tier::host, r.planner.host_budget = 1 << 30;  // now there is what to bring and to update
+  const std::string none = make_plan(r).choice.warning;
+  EXPECT_EQ(none.find("changes nothing"), std::string::npos) << none;
+}
+
+TEST_F(Planning, TheTableHasNoLineTwiceAndTheJsonItsBudgetsAndBusyTimes) {
+  PlanRequest r = request("dp_shard=1");
+  r.planner.budget = tight(r), r.planner.host_budget = 1 << 20;
+  const Planned planned = make_plan(r);
+  const std::string text = plan_text(planned);
+  EXPECT_NE(text.find("budget 1.00 MiB"), std::string::npos) << text;
+  std::istringstream lines(text.substr(text.find("considered: ")));
+  std::set<std::string> seen;
+  for (std::string line; std::getline(lines, line);) EXPECT_TRUE(seen.insert(line).second) << line;
+  const auto json = nlohmann::json::parse(plan_json(planned));
+  EXPECT_EQ(json["host"]["budget_bytes"], 1 << 20);
+  EXPECT_GE(json["busy_seconds"]["copies"].get<double>(), json["step_seconds"]["exposed_copy"].get<double>());
+  EXPECT_EQ(json["busy_seconds"]["collectives"], 0);
+}
+
+TEST_F(Planning, TheLargestByTheHostsBudgetSaysThatOne) {
+  PlanRequest r = request("dp_shard=1", 1);
+  r.planner.activations = plan::Policy::offload;
+  r.planner.host_budget = int64_t{1} << 40;
+  r.planner.host_budget = make_plan_as_is(r).choice.memory.host.total() * 3;
+  const Largest found = largest(r, Grow::batch, {});
+  ASSERT_TRUE(found.found);
+  EXPECT_NE(found.limit.find(" of host memory a rank, of "), std::string::npos) << found.limit;
 }
 
 TEST_F(Planning, TheLargestFitsAndTheNextDoesNot) {

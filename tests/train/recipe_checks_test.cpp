@@ -72,6 +72,14 @@ TEST(Budget, IsTakenInTheUnitsThatPeopleWrite) {
     EXPECT_NE(refusal({{"plan.budget", wrong}}).find("is not a size"), std::string::npos) << wrong;
 }
 
+TEST(Nvme, ByHandWithoutAFolderIsRefusedByTheKeyThatWantsIt) {
+  for (const char* key : {"plan.parameters", "plan.gradients", "plan.states", "plan.offload_to", "plan.idle"}) {
+    const std::string words = refusal({{key, "nvme"}});
+    EXPECT_NE(words.find(std::string(key) + " = \"nvme\", and plan.nvme names no folder"), std::string::npos) << words;
+    EXPECT_EQ(refusal({{key, "nvme"}, {"plan.nvme", "/tmp/disk"}}), "none");
+  }
+}
+
 TEST(Run, WithoutAFolderIsRefused) {
   EXPECT_NE(refusal({{"run.out", ""}}).find("run.out is empty"), std::string::npos);
 }

@@ -1,11 +1,11 @@
 #include "tessera/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/file_kind.h"
 #include "tessera/checkpoint/json.h"
 
 namespace tessera::checkpoint {
@@ -18,19 +18,6 @@ constexpr std::string_view kDamaged = "the file is damaged or only partly copied
 
 [[noreturn]] void refuse(const std::string& what, std::string_view hint = kDamaged) {
   throw UserError(Exit::input, "safetensors.open", what, hint);
-}
-
-/// What people open by mistake, by its first bytes.
-std::string_view likely_mistake(std::string_view start) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kKnown = {{
-      {"version ", "this is a Git LFS pointer, not the file: run 'git lfs pull' where it came from"},
-      {"PK\x03\x04", "this is a file of torch.save: tessera convert FILE OUT.safetensors"},
-      {"GGUF", "this is a GGUF file: get the safetensors file of the model"},
-      {"<", "this looks like a web page: the download failed, fetch it again"},
-  }};
-  for (const auto& [magic, hint] : kKnown)
-    if (start.starts_with(magic)) return hint;
-  return kDamaged;
 }
 
 SafetensorsFile::Entry parse_entry(const std::string& name, const Json& value, const std::string& what) {
@@ -91,10 +78,12 @@ SafetensorsFile SafetensorsFile::open(const Path& path) {
   uint64_t header_bytes;
   file.read(0, kPrefix, prefix);
   std::memcpy(&header_bytes, prefix, kPrefix);
-  if (header_bytes > static_cast<uint64_t>(kMaxHeader))
+  if (header_bytes > static_cast<uint64_t>(kMaxHeader)) {
+    const std::string other = what_else(file);
     refuse(name + ": header of " + std::to_string(header_bytes) + " bytes, at most " + std::to_string(kMaxHeader) +
                " are allowed",
-           likely_mistake({prefix, kPrefix}));
+           other.empty() ? std::string(kDamaged) : "it is " + other);
+  }
   if (static_cast<int64_t>(header_bytes) > file.size() - kPrefix)
     refuse(name + ": header of " + std::to_string(header_bytes) + " bytes, the file has only " +
            std::to_string(file.size() - kPrefix) + " after the length (truncated?)");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/file_kind.h"
 #include "tessera/checkpoint/json.h"
 
 namespace tessera::checkpoint {
@@ -17,7 +18,11 @@ WeightFile::WeightFile(std::variant<SafetensorsFile, TorchFile> file) : file_(st
 }
 
 WeightFile WeightFile::open(const Path& path) {
-  if (TorchFile::recognises(ReadFile(path))) return WeightFile(TorchFile::open(path));
+  const ReadFile file(path);
+  if (TorchFile::recognises(file)) return WeightFile(TorchFile::open(path));
+  if (const std::string other = what_else(file); !other.empty())
+    throw UserError(Exit::input, "weights.open", path.string() + " is " + other + ", expected weights of a model",
+                    "give a .safetensors, .pth, .pt or .bin file, or the folder that holds one");
   return WeightFile(SafetensorsFile::open(path));
 }
 

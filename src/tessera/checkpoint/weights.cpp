@@ -24,6 +24,27 @@ constexpr std::string_view kIndexSuffix = ".index.json";
   throw UserError(Exit::input, "weights.open", what, hint);
 }
 
+/// "3 files (a.txt, b.mp4 ...) and 1 folder": what lies in a folder, for a message.
+std::string listed(const Path& folder) {
+  constexpr size_t kNamed = 3;
+  std::set<std::string> files;
+  size_t folders = 0;
+  for (const auto& item : fs::directory_iterator(folder)) {
+    if (item.is_directory())
+      ++folders;
+    else
+      files.insert(item.path().filename().string());
+  }
+  if (files.empty() && folders == 0) return "nothing";
+  std::string names;
+  for (const std::string& name : files)
+    if (const size_t n = std::distance(files.begin(), files.find(name)); n < kNamed) names += (n ? ", " : "") + name;
+  const auto counted = [](size_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
+  std::string text = counted(files.size(), "file");
+  if (!files.empty()) text += " (" + names + (files.size() > kNamed ? ", ..." : "") + ")";
+  return text + (folders > 0 ? " and " + counted(folders, "folder") : "");
+}
+
 /// Files "<stem>-00001-of-00003.safetensors" of a folder, sorted; refuses an incomplete set.
 std::vector<Path> shards(const Path& folder, const Form& form) {
   std::vector<Path> found;
@@ -169,10 +190,14 @@ WeightSet open_weights(const Path& path) {
     refuse(path.string() + ": holds " + std::to_string(found.size()) + " files of weights, among them " +
                found[0].filename().string(),
            "name the file itself");
-  refuse(path.string() +
-             ": no weights, looked for model.safetensors, diffusion_pytorch_model.safetensors, pytorch_model.bin, "
-             "their .index.json and their shards",
-         "name the file of weights itself");
+  const bool run = fs::exists(path / "recipe.toml") && fs::is_directory(path / "checkpoints");
+  refuse(
+      path.string() + ": no weights in it, but " + listed(path) +
+          "; looked for model.safetensors, diffusion_pytorch_model.safetensors, pytorch_model.bin, their .index.json "
+          "and their shards",
+      run ? "it is the folder of a run: its model is in " + (path / "model").string() + ", its checkpoints in " +
+                (path / "checkpoints").string()
+          : "name the file of weights itself, or the folder that holds it");
 }
 
 }  // namespace tessera::checkpoint

@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/executor_run.h"
 #include "tessera/engine/reduce_rounded.h"
+#include "tessera/plan/nvme.h"
 
 namespace tessera::engine {
 
@@ -183,9 +184,7 @@ void Executor::interpret(const std::shared_ptr<Run>& shared) {
 /// The activations' part of the disk, which grows only; nothing is in it between two schedules.
 void Executor::reserve_disk(int64_t bytes) {
   if (bytes <= disk_bytes()) return;
-  if (options_.nvme.folder.empty())
-    throw UserError(Exit::usage, "engine.executor", "the plan puts activations on nvme and no folder is named",
-                    "set plan.nvme to a folder on the disk to use");
+  plan::require_nvme_folder(options_.nvme.folder, "the plan puts activations on nvme");
   disk_.reset();
   disk_ = std::make_unique<Disk>(options_.nvme, bytes);
 }

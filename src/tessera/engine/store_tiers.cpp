@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/store.h"
 #include "tessera/ops/half.h"
+#include "tessera/plan/nvme.h"
 
 namespace tessera::engine {
 
@@ -29,9 +30,7 @@ void Store::open_disk(const plan::Plan& plan, const DiskPlace& place, bool train
     add(unit.plan.states, plan::state_layout(unit.spec, unit.layout, unit.held, plan::adamw_states(plan.states)).bytes);
   }
   if (bytes == 0) return;
-  if (place.folder.empty())
-    throw UserError(Exit::usage, "engine.store", "the plan puts buffers on nvme and no folder is named",
-                    "set plan.nvme to a folder on the disk to use");
+  plan::require_nvme_folder(place.folder, "the plan puts buffers on nvme");
   disk_ = std::make_unique<Disk>(place, bytes);
 }
 

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/base/told_apart.h"
 #include "tessera/base/units.h"
+#include "tessera/plan/planner_words.h"
 #include "tessera/plan/search_space.h"
 
 namespace tessera::plan {
@@ -113,6 +115,24 @@ class Search {
     return plan;
   }
 
+  /// Memory of a rank in all schedules of a run. Updates just in time run alone too, ahead of a sample or a checkpoint,
+  /// and the first step has none: its slots lie otherwise, which may take more. Where a step alone is too much already,
+  /// the others are not looked at.
+  MemoryCurve whole_run(const Plan& plan, const RankGroup& group) const {
+    MemoryCurve curve = memory_curve(model_, plan, group.schedule, group.rank);
+    const bool over = (input_.budget > 0 && curve.peak > input_.budget) ||
+                      (input_.host_budget > 0 && curve.host.total() > input_.host_budget);
+    if (plan.update != Update::just_in_time || over) return curve;
+    int64_t arena = group.schedule.arena, host_arena = group.schedule.host_arena;
+    for (const Schedule& other :
+         {compile_updates(model_, plan, group.rank), compile_train(model_, plan, group.rank, /*pending=*/false)}) {
+      arena = std::max(arena, other.arena);
+      host_arena = std::max(host_arena, other.host_arena);
+    }
+    if (arena == group.schedule.arena && host_arena == group.schedule.host_arena) return curve;
+    return memory_curve(model_, plan, group.schedule, group.rank, arena, host_arena);
+  }
+
   /// Memory of the plan; its time only when it fits.
   Evaluated evaluate(Plan plan) {
     Evaluated e;
@@ -124,11 +144,7 @@ class Search {
     Candidate& c = e.candidate;
     std::vector<RankGroup> groups = rank_groups(model_, c.plan);
     for (const RankGroup& group : groups) {
-      Schedule pending;  // updates just in time run alone too, ahead of a sample or a checkpoint
-      if (c.plan.update == Update::just_in_time) pending = compile_updates(model_, c.plan, group.rank);
-      MemoryCurve curve =
-          memory_curve(model_, c.plan, group.schedule, group.rank, std::max(pending.arena, group.schedule.arena),
-                       std::max(pending.host_arena, group.schedule.host_arena));
+      MemoryCurve curve = whole_run(c.plan, group);
       c.host = std::max(c.host, curve.host.total());
       if (curve.peak > e.memory.peak) e.memory = std::move(curve);
     }
@@ -144,16 +160,19 @@ class Search {
     return e;
   }
 
-  int64_t over_device(const Candidate& c) const { return input_.budget > 0 ? c.peak - input_.budget : 0; }
-  int64_t over_host(const Candidate& c) const { return input_.host_budget > 0 ? c.host - input_.host_budget : 0; }
+  int64_t over_device(const Candidate& c) const { return plan::over_device(input_, c); }
+  int64_t over_host(const Candidate& c) const { return plan::over_host(input_, c); }
 
-  /// The plan; where the host alone has too little for it, with as many units' buffers back on the device.
-  Evaluated mended(Plan plan) {
-    Evaluated e = evaluate(std::move(plan));
-    if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0)
-      if (Evaluated less = less_on_the_host(e.candidate); less.candidate.fits) return less;
+  /// The plan; where the host alone has too little for it, with as many units' buffers back on the device, or with what
+  /// is too much on the disk.
+  Evaluated less_beside(Evaluated e) {
+    if (e.candidate.fits || over_host(e.candidate) <= 0 || over_device(e.candidate) > 0) return e;
+    if (Evaluated less = less_on_the_host(e.candidate); less.candidate.fits) return less;
+    if (input_.nvme)
+      if (std::optional<Evaluated> onward = on_to_the_disk(e.candidate)) return std::move(*onward);
     return e;
   }
+  Evaluated mended(Plan plan) { return less_beside(evaluate(std::move(plan))); }
 
   /// The same plan with as many units' buffers back on the device as the host has too many. Of units that are updated
   /// on the host all three, the first units' first: their gradients come last, and theirs are the updates that the next
@@ -191,22 +210,38 @@ class Search {
     return found;
   }
 
-  /// The same plan with the activations of the fewest units on the disk, of the first, which need them last; nothing
-  /// where that is not enough.
-  std::optional<Evaluated> on_to_the_disk(const Candidate& from) {
-    std::vector<size_t> leaving;
-    for (size_t u = 0; u < from.plan.units.size(); ++u)
-      if (offloaded_bytes(model_, from.plan, static_cast<int>(u)) > 0) leaving.push_back(u);
-    const auto with = [&](int count) {
+  /// `change(plan, n)` of the smallest n up to `limit` that fits, nothing where none does.
+  template <typename Change>
+  std::optional<Evaluated> least(const Candidate& from, size_t limit, const Change& change) {
+    const auto with = [&](int n) {
       Plan plan = from.plan;
-      for (int i = 0; i < count; ++i) plan.units[leaving[static_cast<size_t>(i)]].offload_to = Tier::nvme;
+      change(plan, static_cast<size_t>(n));
       return evaluate(std::move(plan));
     };
-    if (leaving.empty()) return std::nullopt;
-    const auto all = static_cast<int>(leaving.size());
-    Evaluated found = with(all);
-    if (!found.candidate.fits) return std::nullopt;
-    return fewest(all, std::move(found), with);
+    if (limit == 0) return std::nullopt;
+    Evaluated all = with(static_cast<int>(limit));
+    if (!all.candidate.fits) return std::nullopt;
+    return fewest(static_cast<int>(limit), std::move(all), with);
+  }
+
+  /// The same plan with as little on the disk as the host has no room for: activations, or states, whatever is faster.
+  /// Nothing where neither is enough.
+  std::optional<Evaluated> on_to_the_disk(const Candidate& from) {
+    std::vector<size_t> activations, states;
+    for (size_t u = 0; u < from.plan.units.size(); ++u) {
+      if (offloaded_bytes(model_, from.plan, static_cast<int>(u)) > 0) activations.push_back(u);
+      if (from.plan.units[u].states == Tier::host && from.plan.units[u].update_on == Tier::device) states.push_back(u);
+    }
+    if (input_.offload_to) activations.clear();
+    if (input_.states_tier) states.clear();
+    std::optional<Evaluated> best = least(from, activations.size(), [&](Plan& plan, size_t n) {
+      for (size_t i = 0; i < n; ++i) plan.units[activations[i]].offload_to = Tier::nvme;  // the first need them last
+    });
+    std::optional<Evaluated> other = least(from, states.size(), [&](Plan& plan, size_t n) {
+      for (size_t i = 0; i < states.size(); ++i)  // evenly: the disk has the time of those between
+        if ((i + 1) * n / states.size() > i * n / states.size()) plan.units[states[i]].states = Tier::nvme;
+    });
+    return other && (!best || is_better(other->candidate, best->candidate)) ? other : best;
   }
 
   static std::optional<Tier> PlannerInput::*by_hand_of(Tier UnitPlan::*part) {
@@ -222,11 +257,7 @@ class Search {
   }
 
   bool consider(Evaluated e) {
-    if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0)
-      if (Evaluated less = less_on_the_host(e.candidate); less.candidate.fits) e = std::move(less);
-    if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0 && input_.nvme &&
-        !input_.offload_to)
-      if (std::optional<Evaluated> onward = on_to_the_disk(e.candidate)) e = std::move(*onward);
+    e = less_beside(std::move(e));
     const bool better = e.candidate.fits && (!best_ || is_better(e.candidate, best_->candidate));
     const auto excess = [this](const Evaluated& x) {
       return std::pair(std::max<int64_t>(0, over_device(x.candidate)) + std::max<int64_t>(0, over_host(x.candidate)),
@@ -469,20 +500,6 @@ class Search {
     if (best_->candidate.plan != before.plan) moved_ = gained(best_->candidate, before.seconds);
   }
 
-  static std::string gained(const Candidate& moved, double before) {
-    return "; its updates " + words(moved.plan) + " make a step " + format_seconds(moved.seconds) + " instead of " +
-           format_seconds(before);
-  }
-
-  static std::string words(const Plan& plan) {
-    std::string text = plan.update == Update::just_in_time  ? "just in time"
-                       : plan.update == Update::in_backward ? "in backward"
-                                                            : "";
-    if (std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlan& u) { return u.update_on == Tier::host; }))
-      text += std::string(text.empty() ? "" : " and ") + "on the host";
-    return text;
-  }
-
   Choice finish() {
     Choice choice;
     choice.fits = best_.has_value();
@@ -490,27 +507,14 @@ class Search {
     choice.plan = winner.candidate.plan;
     choice.seconds = winner.candidate.seconds;
     choice.memory = winner.memory;
-    const std::string among = std::to_string(candidates_.size()) + " candidates";
+    const std::string among =
+        std::to_string(candidates_.size()) + (candidates_.size() == 1 ? " candidate" : " candidates");
     if (best_) {
       choice.why = "least predicted time of " + among + ", peak " + format_bytes(winner.candidate.peak) + " at " +
                    choice.memory.at_name + moved_;
     } else {
       choice.why = "nothing fits; this is the smallest of " + among;
-      const MemoryParts& part = choice.memory.by_part;
-      choice.advice = "the smallest plan needs " + format_bytes(winner.candidate.peak) + " a rank and plan.budget is " +
-                      format_bytes(input_.budget) + ": parameters " + format_bytes(part.parameters) + ", gradients " +
-                      format_bytes(part.gradients) + ", optimiser states " + format_bytes(part.states) + ", slots " +
-                      format_bytes(part.slots) + ", activations " + format_bytes(part.activations + part.temporaries);
-      if (over_host(winner.candidate) > 0) {
-        const std::string host = " needs " + format_bytes(winner.candidate.host) +
-                                 " of host memory a rank, and its share of plan.host_budget is " +
-                                 format_bytes(input_.host_budget);
-        if (over_device(winner.candidate) > 0)
-          choice.advice += "; it" + host;
-        else  // the device is not what it fails by
-          choice.advice = "the smallest plan" + host + "; on the device it takes " +
-                          format_bytes(winner.candidate.peak) + ", which fits";
-      }
+      choice.advice = missing(input_, winner.candidate, choice.memory.by_part);
     }
     choice.candidates = std::move(candidates_);
     return choice;
@@ -575,9 +579,9 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
   input.update.reset(), input.update_on.reset();
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};
-  return "a step of this plan, with what was set by hand, takes " + format_seconds(seconds) + "; \"" +
-         free.plan.summary() + "\" would take " + format_seconds(free.seconds) +
-         " and fits (leave plan.* on auto for it)";
+  const auto [would, takes] = told_apart(free.seconds, seconds);
+  return "a step of this plan, with what was set by hand, takes " + takes + "; \"" + free.plan.summary() +
+         "\" would take " + would + " and fits (leave plan.* on auto for it)";
 }
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {

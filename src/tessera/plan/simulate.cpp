@@ -192,10 +192,17 @@ class Simulator {
         static_cast<size_t>(options_.compute_lane) < s.lanes.size() ? &s.lanes[options_.compute_lane] : nullptr;
     if (compute && compute->task() >= 0 && compute->begun) {
       const Phase& phase = task(r, *compute).phases[compute->phase];
-      const double own = phase.resource == Resource::compute ? compute->rate : 1;
       if (awaits_a_stage(r, *compute)) return add(Share::bubble, step);
+      const double own = phase.resource == Resource::compute ? compute->rate : 1;
       add(phase.share, step * own);
-      add(Share::comm, step * (1 - own));
+      // Ranks on processors compute and update the host's units on the same ones; the rest a transfer takes.
+      double taken = 1 - own;
+      for (const LaneState& lane : s.lanes)
+        if (&lane != compute && own < 1 && running(lane) && resource(r, lane) == static_cast<int>(Resource::compute)) {
+          add(share_of(r, lane), step * lane.rate);
+          taken -= lane.rate;
+        }
+      add(Share::comm, step * std::max(0.0, taken));
       return;
     }
     add(awaited(r, compute), step);

@@ -262,6 +262,11 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
     request.between_steps = encoders.decoding() + kLatents * 4 * c10::multiply_integers(shapes.latent);
   }
   request.encoders = encoders;
+  if (!recipe.data.online()) {
+    int64_t numbers = c10::multiply_integers(shapes.largest) + job.context_length * job.model->context_dim();
+    for (const auto& [name, value] : job.model->blank(shapes.largest).extra) numbers += value.numel();
+    request.cache_entry = 4 * numbers;
+  }
   request.planner.global_batch = recipe.train.global_batch;
   const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
   request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;

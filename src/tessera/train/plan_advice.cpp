@@ -121,6 +121,22 @@ std::string nothing_to_offload(const PlanRequest& request, const Planned& planne
          " changes nothing: no activations leave the device in this plan (plan.activations = offload sends them)";
 }
 
+std::string nothing_to_fetch(const PlanRequest& request, const Planned& planned) {
+  if (request.by_hand || request.planner.prefetch.value_or(0) == 0) return {};
+  for (const plan::Instruction& in : plan::compile_train(planned.spec, planned.plan(), planned.highest_rank()).list)
+    if (in.op == plan::Op::fetch || (in.op == plan::Op::gather && in.slot >= 0)) return {};
+  return "prefetch = " + std::to_string(*request.planner.prefetch) +
+         " changes nothing: all that units need is on their rank's device already";
+}
+
+std::string nothing_on_the_host(const PlanRequest& request, const Planned& planned) {
+  if (request.by_hand || request.planner.update_threads == 0) return {};
+  for (const plan::UnitPlan& unit : planned.plan().units)
+    if (unit.update_on == plan::Tier::host) return {};
+  return "update_threads = " + std::to_string(request.planner.update_threads) +
+         " changes nothing: no unit is updated on the host in this plan (plan.update_on = host asks for it)";
+}
+
 std::string without_the_disk(const PlanRequest& request, const Planned& planned) {
   if (request.by_hand || !planned.choice.fits || planned.choice.memory.nvme.total() == 0) return {};
   const plan::MemoryCurve& memory = planned.choice.memory;
@@ -219,8 +235,11 @@ Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale) 
     if (planned.choice.fits) {
       result = {true, row.name(n), "", planned.choice.memory.peak, planned.prediction.step.total, row.sizes(n)};
     } else {
-      limit = row.name(n) + " would take " + format_bytes(planned.choice.memory.peak) + " of " +
-              format_bytes(request.planner.budget);
+      const int64_t host = planned.choice.memory.host.total(), host_budget = request.planner.host_budget;
+      const bool device = request.planner.budget > 0 && planned.choice.memory.peak > request.planner.budget;
+      limit = row.name(n) + " would take " +
+              (device ? format_bytes(planned.choice.memory.peak) + " of " + format_bytes(request.planner.budget)
+                      : format_bytes(host) + " of host memory a rank, of " + format_bytes(host_budget));
     }
     return planned.choice.fits;
   };

@@ -25,6 +25,11 @@ std::string nothing_to_round(const Planned& planned);
 /// Else empty.
 std::string nothing_to_offload(const PlanRequest& request, const Planned& planned);
 
+/// Of a plan that was told how far ahead to bring what units need, when all lies where they run; and of one that was
+/// told how many threads update on the host, when none does: that this changes nothing. Else empty.
+std::string nothing_to_fetch(const PlanRequest& request, const Planned& planned);
+std::string nothing_on_the_host(const PlanRequest& request, const Planned& planned);
+
 enum class Grow { frames, batch, resolution };
 /// "frames", "batch", "resolution". Throws UserError (usage) naming the nearest.
 Grow grow_of(const std::string& text);

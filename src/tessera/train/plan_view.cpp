@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
@@ -105,7 +106,7 @@ std::string percent(double part, double whole) {
   return text;
 }
 
-/// The candidates a reader wants: the fastest few, those that fit before those that do not, one of each peak.
+/// The candidates a reader wants: the fastest few, those that fit before those that do not, each line once.
 std::vector<const plan::Candidate*> notable(const plan::Choice& choice) {
   std::vector<const plan::Candidate*> order;
   for (const auto& c : choice.candidates) order.push_back(&c);
@@ -116,8 +117,10 @@ std::vector<const plan::Candidate*> notable(const plan::Choice& choice) {
   constexpr size_t kFit = 4, kOver = 2;
   std::vector<const plan::Candidate*> chosen;
   size_t fit = 0, over = 0;
+  std::set<std::pair<std::string, int64_t>> seen;
   for (const auto* c : order)
-    if ((c->fits ? fit : over)++ < (c->fits ? kFit : kOver)) chosen.push_back(c);
+    if (seen.emplace(c->plan.summary(), c->peak).second && (c->fits ? fit : over)++ < (c->fits ? kFit : kOver))
+      chosen.push_back(c);
   return chosen;
 }
 
@@ -195,6 +198,7 @@ std::string plan_json(const Planned& planned) {
   Json parts = Json::object();
   for (const PartRow& part : kParts) parts[part.name] = memory.by_part.*part.bytes;
   const plan::StepSeconds& step = planned.prediction.step;
+  const plan::RankGroup& slowest = planned.prediction.groups[planned.prediction.slowest];
   const auto& units = planned.plan().units;
   Json json = {
       {"fits", planned.choice.fits},
@@ -216,16 +220,21 @@ std::string plan_json(const Planned& planned) {
         {"budget_bytes", planned.budget},
         {"at", memory.at_name},
         {"by_part", parts}}},
-      {"host", {{"peak_bytes", memory.host.total()}, {"by_part", tier_json(memory.host)}}},
+      {"host",
+       {{"peak_bytes", memory.host.total()},
+        {"budget_bytes", planned.host_budget},
+        {"by_part", tier_json(memory.host)}}},
       {"encoders", encoders_json(planned.encoders)},
       {"disk",
        {{"checkpoint_bytes", checkpoint_bytes(planned)},
         {"checkpoints", checkpoints_on_disk(planned)},
+        {"cache_sample_bytes", planned.cache_entry},
         {"nvme_bytes", memory.nvme.total()},
         {"nvme_by_part", tier_json(memory.nvme)},
         {"peak_bytes", checkpoint_bytes(planned) * checkpoints_on_disk(planned) +
                            memory.nvme.total() * planned.plan().mesh.world()}}},
       {"step_seconds", seconds_json(step)},
+      {"busy_seconds", {{"collectives", slowest.busy_link}, {"copies", slowest.busy_copy}}},
       {"experts", expert_json(planned)},
       {"flops_per_second", planned.prediction.flops_per_second},
       {"group_hashes", group_hashes(planned)},
@@ -259,16 +268,22 @@ std::string plan_text(const Planned& planned) {
               percent(static_cast<double>(bytes), static_cast<double>(memory.peak)) + "  " + part.what);
   }
   table.title("elsewhere");
-  table.row("host, a rank", format_bytes(memory.host.total()), tier_text(memory.host));
+  table.row("host, a rank", format_bytes(memory.host.total()),
+            tier_text(memory.host) +
+                (planned.host_budget > 0 ? ", budget " + format_bytes(planned.host_budget) : std::string()));
   if (memory.nvme.total() > 0) table.row("nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme));
-  table.row(
-      "disk, the run", format_bytes(checkpoint_bytes(planned) * checkpoints_on_disk(planned)),
-      std::to_string(checkpoints_on_disk(planned)) + " checkpoints of " + format_bytes(checkpoint_bytes(planned)));
+  const int64_t saved = checkpoints_on_disk(planned);
+  table.row("disk, the run", format_bytes(checkpoint_bytes(planned) * saved),
+            std::to_string(saved) + (saved == 1 ? " checkpoint of " : " checkpoints of ") +
+                format_bytes(checkpoint_bytes(planned)));
+  if (planned.cache_entry > 0)
+    table.row("disk, data.cache", format_bytes(planned.cache_entry), "a sample, at most: latents and text in fp32");
   encoder_rows(table, planned.encoders);
   time_rows(table, planned);
   const auto shown = notable(planned.choice);
   if (shown.empty()) return table.take();
-  table.title("considered: " + std::to_string(planned.choice.candidates.size()) + " plans" +
+  table.title("considered: " + std::to_string(planned.choice.candidates.size()) +
+              (planned.choice.candidates.size() == 1 ? " plan" : " plans") +
               (planned.choice.candidates.size() > shown.size() ? ", the nearest of them" : ""));
   for (const auto* c : shown)
     table.row(format_seconds(candidate_seconds(planned, *c)) + ", " + format_bytes(c->peak),

@@ -88,6 +88,8 @@ Planned measured(const PlanRequest& request, int64_t samples) {
   planned.routing = request.routing;
   planned.guidance_branches = request.guidance_branches;
   planned.budget = request.planner.budget;
+  planned.host_budget = request.planner.host_budget;
+  planned.cache_entry = request.cache_entry;
   planned.checkpoints_kept = request.checkpoints_kept;
   planned.encoders = request.encoders;
   plan::Measured model = measure_model(request, samples);
@@ -177,7 +179,8 @@ Planned make_plan(const PlanRequest& request) {
                                                     std::to_string(2 * request.mesh.shard_size()) + ") together";
   }
   for (const std::string& said :
-       {without_the_disk(request, planned), nothing_to_round(planned), nothing_to_offload(request, planned)})
+       {without_the_disk(request, planned), nothing_to_round(planned), nothing_to_offload(request, planned),
+        nothing_to_fetch(request, planned), nothing_on_the_host(request, planned)})
     if (!said.empty()) planned.choice.warning += (planned.choice.warning.empty() ? "" : "; ") + said;
   return planned;
 }

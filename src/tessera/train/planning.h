@@ -36,6 +36,7 @@ struct PlanRequest {
   int64_t between_steps = 0;  ///< and of those that are there only while no step runs: a sample is decoded
   EncoderBytes encoders;      ///< what `prepare` and samples take, to be told
   int checkpoints_kept = 0;   ///< 0: all of the run
+  int64_t cache_entry = 0;    ///< bytes of a cached sample with the longest text; 0: nothing is cached
 };
 
 struct Planned {
@@ -44,7 +45,9 @@ struct Planned {
   plan::Choice choice;
   plan::Prediction prediction;  ///< of choice.plan
   int64_t budget = 0;           ///< device bytes a rank; 0: unlimited
+  int64_t host_budget = 0;      ///< host bytes a rank; 0: nothing may leave by the planner's choice
   int checkpoints_kept = 0;     ///< 0: all of the run
+  int64_t cache_entry = 0;      ///< see PlanRequest
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;

@@ -8,6 +8,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/models/lora_names.h"
+#include "tessera/plan/nvme.h"
 #include "tessera/train/lr_scale.h"
 #include "tessera/train/recipe_checks.h"
 #include "tessera/train/stages.h"
@@ -280,7 +281,10 @@ void fill(Recipe& r) {
                                   {"plan.states", &r.plan.states_tier},
                                   {"plan.offload_to", &r.plan.offload_to},
                                   {"plan.idle", &r.plan.idle}})
-    if (read.text(key) != "auto") *tier = plan::tier_of(read.text(key), std::string("recipe: ") + key);
+    if (read.text(key) != "auto") {
+      *tier = plan::tier_of(read.text(key), std::string("recipe: ") + key);
+      if (*tier == plan::Tier::nvme) plan::require_nvme_folder(r.plan.nvme, std::string(key) + " = \"nvme\"");
+    }
   const std::string& masters = read.text("plan.masters");
   r.plan.states = {plan::masters_of(masters, "recipe: plan.masters"),
                    plan::moments_of(read.text("plan.moments"), "recipe: plan.moments")};

@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/plan/nvme.h"
 #include "tessera/train/plan_view.h"
 #include "tessera/train/sampling.h"
 
@@ -97,16 +98,6 @@ Routing routing_of(const Job& job, const RunPart& part, const std::function<bool
   return routing;
 }
 
-/// Buffers that a plan puts on the disk need a folder there.
-void check_nvme(const plan::Plan& plan, const Recipe& recipe) {
-  if (!recipe.plan.nvme.empty()) return;
-  for (const plan::UnitPlan& unit : plan.units)
-    if (unit.parameters == plan::Tier::nvme || unit.gradients == plan::Tier::nvme || unit.states == plan::Tier::nvme ||
-        (unit.offloads() && unit.offload_to == plan::Tier::nvme))
-      throw UserError(Exit::usage, "plan.nvme", "the plan puts buffers on nvme, and no folder is named",
-                      "set plan.nvme to a folder on the disk to use");
-}
-
 }  // namespace
 
 std::vector<PartPlan> plan_parts(std::vector<RunPart> parts, const Job& job, const Mesh& mesh,
@@ -138,7 +129,8 @@ std::vector<PartPlan> plan_parts(std::vector<RunPart> parts, const Job& job, con
       request.run.hands_over = hands_over;
       request.routing = routing_of(job, part, hands_over);
       plans.push_back({part, shapes, make_plan(request)});
-      check_nvme(plans.back().planned.plan(), part.recipe);
+      if (plan::uses_nvme(plans.back().planned.plan()))  // a plan.file may: keys were looked at with the recipe
+        plan::require_nvme_folder(part.recipe.plan.nvme, "the plan puts buffers on nvme");
       requests.push_back(std::move(request));
     });
   }

@@ -93,6 +93,9 @@ void check_sources(const Recipe& recipe) {
   if (const std::string& tokenizer = recipe.data.tokenizer; !tokenizer.empty() && !fs::exists(tokenizer))
     throw UserError(Exit::input, "data.tokenizer", tokenizer + ": no such file",
                     "give a SentencePiece model (spiece.model)");
+  if (recipe.lora.on && !recipe.lora.init.empty())  // of experts each has its own in a folder there
+    if (const fs::path init = recipe.lora.init; !fs::exists(init) || fs::is_regular_file(init))
+      check_kind("lora.init", init, ModelKind::lora);
   const std::string& resume = recipe.run.resume;
   if (resume != "auto" && resume != "no" && !fs::exists(fs::path(resume) / "manifest.json"))
     throw UserError(
