@@ -228,6 +228,29 @@ TEST_F(Planning, ThePageNeedsNothingElseAndDrawsEveryInstruction) {
   EXPECT_NE(page.find("peak "), std::string::npos);
 }
 
+TEST_F(Planning, ThePageSaysWhatIsElsewhereAndHasNoCandidateTwice) {
+  PlanRequest r = request("dp_shard=1");
+  r.planner.budget = tight(r), r.planner.host_budget = 1 << 20;
+  const std::string page = plan_page(make_plan(r));
+  EXPECT_NE(page.find("host, a rank"), std::string::npos);
+  EXPECT_NE(page.find("budget 1.00 MiB"), std::string::npos);
+  std::set<std::string> seen;
+  for (size_t at = page.find("<tr><td>keep "); at != std::string::npos; at = page.find("<tr><td>keep ", at + 1)) {
+    const std::string line = page.substr(at, page.find("</tr>", at) - at);
+    EXPECT_TRUE(seen.insert(line).second) << line;
+  }
+  EXPECT_GT(seen.size(), 3u);
+}
+
+TEST_F(Planning, MicroBatchesLargerThanARanksSamplesAreCutToThemAndSaid) {
+  PlanRequest r = request("dp_shard=2");
+  r.by_hand = make_plan(r).plan();
+  r.by_hand->micro_batch = 2000;
+  const Planned planned = make_plan(r);
+  EXPECT_EQ(planned.plan().micro_batch, 2);
+  EXPECT_NE(planned.choice.warning.find("micro_batch = 2000 is more than the samples of a rank"), std::string::npos);
+}
+
 TEST_F(Planning, APlanWrittenByHandIsKeptAndTheFasterOneNamed) {
   PlanRequest r = request("dp_shard=2");
   plan::Plan slow = make_plan(r).plan();

@@ -15,6 +15,7 @@ std::string_view axis_name(Axis axis) { return kNames[static_cast<int>(axis)]; }
 
 Mesh Mesh::parse(std::string_view text) {
   Mesh mesh;
+  if (text == "single") return mesh;  // as to_string says it of one rank
   while (!text.empty()) {
     std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), item.size() + 1));

@@ -6,6 +6,7 @@
 #include "tessera/base/log.h"
 #include "tessera/engine/transfer.h"
 #include "tessera/models/registry.h"
+#include "tessera/plan/plan_notes.h"
 #include "tessera/plan/reserve.h"
 #include "tessera/train/codec.h"
 #include "tessera/train/conditioner.h"
@@ -310,7 +311,10 @@ PlanRequest plan_request(const Recipe& recipe, const Job& job, const Shapes& sha
     check_input(std::filesystem::is_regular_file(recipe.plan.file), "plan.file",
                 recipe.plan.file + ": there is no such file",
                 "tessera plan RECIPE --write FILE writes a plan, or use auto");
-    request.by_hand = plan::Plan::from_toml(checkpoint::read_text(recipe.plan.file), recipe.plan.file, names);
+    const std::string text = checkpoint::read_text(recipe.plan.file);
+    request.by_hand = plan::Plan::from_toml(text, recipe.plan.file, names);
+    for (const std::string& note : plan::notes_on(text, *request.by_hand, names))
+      request.notes += (request.notes.empty() ? recipe.plan.file + ": " : "; ") + note;
     check_formats(recipe, *request.by_hand);
     check_gated(job, request.by_hand->update, recipe.plan.file + ": update");
     if (request.by_hand->update == plan::Update::in_backward)

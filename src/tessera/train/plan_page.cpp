@@ -22,18 +22,18 @@ main{max-width:1240px;margin:0 auto;padding:28px 16px 60px}h1{font-size:24px;mar
 .no{color:#d04a3a;font-weight:600}svg{display:block;width:100%;min-width:720px;height:auto}svg text{fill:var(--soft);font:11px system-ui,sans-serif}
 table{border-collapse:collapse;width:100%;font-size:13.5px}td,th{padding:3px 10px 3px 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}
 td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.key{display:inline-block;margin:0 14px 4px 0;font-size:13px}
-i.dot{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}.bar{height:10px;border-radius:3px;min-width:1px})css";
+i.dot{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}.bar{height:10px;border-radius:3px})css";
 
 /// A colour for each kind of thing, the same in every picture of ours.
 const std::map<std::string, std::string>& colours() {
   static const std::map<std::string, std::string> known = {
-      {"forward", "#3b7ddd"},   {"backward", "#7457c9"},     {"recompute", "#4fb0c6"},    {"gather", "#3d9a5f"},
-      {"reduce", "#d9822b"},    {"reduce_outer", "#c4622d"}, {"gather_outer", "#2d9cc4"}, {"update", "#c94f6d"},
-      {"norm", "#98823c"},      {"loss", "#888888"},         {"flush", "#555555"},        {"stash", "#b07a4a"},
-      {"fetch", "#7f9c3c"},     {"compute", "#3b7ddd"},      {"exposed comm", "#d9822b"}, {"exposed copies", "#b07a4a"},
-      {"optimiser", "#c94f6d"}, {"parameters", "#3d9a5f"},   {"gradients", "#d9822b"},    {"states", "#c94f6d"},
-      {"slots", "#98823c"},     {"activations", "#3b7ddd"},  {"temporaries", "#7457c9"},  {"compress", "#a8733a"},
-      {"expand", "#8a9a55"}};
+      {"forward", "#3b7ddd"},  {"backward", "#7457c9"},     {"recompute", "#4fb0c6"},    {"gather", "#3d9a5f"},
+      {"reduce", "#d9822b"},   {"reduce_outer", "#c4622d"}, {"gather_outer", "#2d9cc4"}, {"update", "#c94f6d"},
+      {"norm", "#98823c"},     {"loss", "#888888"},         {"flush", "#555555"},        {"stash", "#b07a4a"},
+      {"fetch", "#7f9c3c"},    {"compute", "#3b7ddd"},      {"exposed comm", "#d9822b"}, {"exposed copies", "#b07a4a"},
+      {"bubble", "#888888"},   {"optimiser", "#c94f6d"},    {"parameters", "#3d9a5f"},   {"gradients", "#d9822b"},
+      {"states", "#c94f6d"},   {"slots", "#98823c"},        {"activations", "#3b7ddd"},  {"temporaries", "#7457c9"},
+      {"compress", "#a8733a"}, {"expand", "#8a9a55"}};
   return known;
 }
 std::string colour(const std::string& kind) {
@@ -189,9 +189,13 @@ std::string shares(const Planned& planned, const plan::MemoryCurve& memory) {
                                                   {"exposed copies", s.exposed_copy},
                                                   {"bubble", s.bubble},
                                                   {"optimiser", s.optimizer}};
+  for (const Fact& fact : elsewhere(planned, memory))
+    out << "<tr><td>" << escape(fact.name) << "</td><td class=n>" << escape(fact.value)
+        << "</td><td colspan=2 class=soft>" << escape(fact.note) << "</td></tr>";
   out << "</table></div><div class=card><h2>Seconds of a step, " << seconds(s.total) << " with profile "
       << escape(planned.machine.profile.name) << "</h2><table>";
-  for (const auto& [name, time] : times) out << row(name, time, s.total, seconds(time));
+  for (const auto& [name, time] : times)
+    if (time > 0 || name != std::string_view("bubble")) out << row(name, time, s.total, seconds(time));
   out << "</table></div></div>";
   return out.str();
 }
@@ -199,20 +203,17 @@ std::string shares(const Planned& planned, const plan::MemoryCurve& memory) {
 std::string candidate_rows(const Planned& planned) {
   const plan::Choice& choice = planned.choice;
   if (choice.candidates.empty()) return "";
-  std::vector<const plan::Candidate*> order;
-  for (const auto& c : choice.candidates) order.push_back(&c);
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return std::make_pair(!a->fits, a->seconds) < std::make_pair(!b->fits, b->seconds);
-  });
-  constexpr size_t kShown = 40;
+  constexpr size_t kFitting = 30, kOthers = 10;
+  const auto shown = notable(choice, kFitting, kOthers);
   std::ostringstream out;
   out << "<div class=card><h2>Considered</h2><table><tr><th>plan</th><th>step</th><th>peak</th><th>why</th></tr>";
-  for (size_t i = 0; i < std::min(order.size(), kShown); ++i)
-    out << "<tr><td>" << escape(order[i]->plan.summary()) << (order[i]->plan == choice.plan ? " <b>chosen</b>" : "")
-        << "</td><td class=n>" << seconds(candidate_seconds(planned, *order[i])) << "</td><td class=n>"
-        << format_bytes(order[i]->peak) << "</td><td>" << escape(order[i]->why) << "</td></tr>";
+  for (const plan::Candidate* c : shown)
+    out << "<tr><td>" << escape(c->plan.summary()) << (c->plan == choice.plan ? " <b>chosen</b>" : "")
+        << "</td><td class=n>" << seconds(candidate_seconds(planned, *c)) << "</td><td class=n>"
+        << format_bytes(c->peak) << "</td><td>" << escape(c->why) << "</td></tr>";
   out << "</table>";
-  if (order.size() > kShown) out << "<p class=soft>and " << order.size() - kShown << " more in plan --json</p>";
+  if (choice.candidates.size() > shown.size())
+    out << "<p class=soft>" << choice.candidates.size() << " in all: plan --json lists them</p>";
   out << "</div>";
   return out.str();
 }

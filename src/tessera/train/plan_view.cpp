@@ -106,23 +106,39 @@ std::string percent(double part, double whole) {
   return text;
 }
 
-/// The candidates a reader wants: the fastest few, those that fit before those that do not, each line once.
-std::vector<const plan::Candidate*> notable(const plan::Choice& choice) {
+}  // namespace
+
+std::vector<const plan::Candidate*> notable(const plan::Choice& choice, size_t fitting, size_t others) {
   std::vector<const plan::Candidate*> order;
   for (const auto& c : choice.candidates) order.push_back(&c);
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
     return std::make_pair(!a->fits, a->fits ? a->seconds : static_cast<double>(a->peak)) <
            std::make_pair(!b->fits, b->fits ? b->seconds : static_cast<double>(b->peak));
   });
-  constexpr size_t kFit = 4, kOver = 2;
   std::vector<const plan::Candidate*> chosen;
   size_t fit = 0, over = 0;
   std::set<std::pair<std::string, int64_t>> seen;
   for (const auto* c : order)
-    if (seen.emplace(c->plan.summary(), c->peak).second && (c->fits ? fit : over)++ < (c->fits ? kFit : kOver))
-      chosen.push_back(c);
+    if ((c->fits ? fit < fitting : over < others) && seen.emplace(c->plan.summary(), c->peak).second)
+      ++(c->fits ? fit : over), chosen.push_back(c);
   return chosen;
 }
+
+std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& memory) {
+  const std::string budget = planned.host_budget > 0 ? ", budget " + format_bytes(planned.host_budget) : std::string();
+  std::vector<Fact> facts = {{"host, a rank", format_bytes(memory.host.total()), tier_text(memory.host) + budget}};
+  if (memory.nvme.total() > 0)
+    facts.push_back({"nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme)});
+  const int64_t saved = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
+  facts.push_back({"disk, the run", format_bytes(each * saved),
+                   std::to_string(saved) + (saved == 1 ? " checkpoint of " : " checkpoints of ") + format_bytes(each)});
+  if (planned.cache_entry > 0)
+    facts.push_back(
+        {"disk, data.cache", format_bytes(planned.cache_entry), "a sample, at most: latents and text in fp32"});
+  return facts;
+}
+
+namespace {
 
 /// What `prepare` takes of a rank, and what of it training keeps.
 Json encoders_json(const EncoderBytes& e) {
@@ -268,19 +284,11 @@ std::string plan_text(const Planned& planned) {
               percent(static_cast<double>(bytes), static_cast<double>(memory.peak)) + "  " + part.what);
   }
   table.title("elsewhere");
-  table.row("host, a rank", format_bytes(memory.host.total()),
-            tier_text(memory.host) +
-                (planned.host_budget > 0 ? ", budget " + format_bytes(planned.host_budget) : std::string()));
-  if (memory.nvme.total() > 0) table.row("nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme));
-  const int64_t saved = checkpoints_on_disk(planned);
-  table.row("disk, the run", format_bytes(checkpoint_bytes(planned) * saved),
-            std::to_string(saved) + (saved == 1 ? " checkpoint of " : " checkpoints of ") +
-                format_bytes(checkpoint_bytes(planned)));
-  if (planned.cache_entry > 0)
-    table.row("disk, data.cache", format_bytes(planned.cache_entry), "a sample, at most: latents and text in fp32");
+  for (const Fact& fact : elsewhere(planned, memory)) table.row(fact.name, fact.value, fact.note);
   encoder_rows(table, planned.encoders);
   time_rows(table, planned);
-  const auto shown = notable(planned.choice);
+  constexpr size_t kFitting = 4, kOthers = 2;
+  const auto shown = notable(planned.choice, kFitting, kOthers);
   if (shown.empty()) return table.take();
   table.title("considered: " + std::to_string(planned.choice.candidates.size()) +
               (planned.choice.candidates.size() == 1 ? " plan" : " plans") +

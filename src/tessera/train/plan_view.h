@@ -19,6 +19,16 @@ nlohmann::ordered_json seconds_json(const plan::StepSeconds& step);
 /// What `plan` prints: where the bytes go, where the step's time goes, what else was considered and why not.
 std::string plan_text(const Planned& planned);
 
+/// What a plan takes beside the device: host memory, the disk's tier, checkpoints, the cache. `memory`: of its rank
+/// with the highest peak.
+struct Fact {
+  std::string name, value, note;  ///< "host, a rank", "5.36 MiB", "states 2.80 MiB, budget 8.00 MiB"
+};
+std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& memory);
+
+/// The candidates a reader wants, each line once: the fastest that fit, then those that nearly do.
+std::vector<const plan::Candidate*> notable(const plan::Choice& choice, size_t fitting, size_t others);
+
 /// Seconds of a step of a candidate; the planner leaves out those that do not fit, they are simulated here.
 double candidate_seconds(const Planned& planned, const plan::Candidate& candidate);
 

@@ -1,5 +1,6 @@
 #include "tessera/train/planning.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "tessera/base/check.h"
@@ -98,12 +99,19 @@ Planned measured(const PlanRequest& request, int64_t samples) {
   return planned;
 }
 
+void warn(Planned& planned, const std::string& words) {
+  std::string& warning = planned.choice.warning;
+  if (!words.empty()) warning += (warning.empty() ? "" : "; ") + words;
+}
+
 Planned plan_by_hand(const PlanRequest& request) {
-  const plan::Plan& plan = *request.by_hand;
+  plan::Plan plan = *request.by_hand;
   if (plan.mesh != request.mesh)
     throw UserError(Exit::usage, "plan.file",
                     "the plan is for mesh " + plan.mesh.to_string() + ", the run has " + request.mesh.to_string(),
                     "use --mesh " + plan.mesh.to_string() + " or plan.file = \"auto\"");
+  const int64_t asked = plan.micro_batch, share = div_up(plan.global_batch, plan.mesh.dp_size());
+  plan.micro_batch = std::min(asked, share);  // measured for samples that never come, all would be too much
   Planned planned = measured(request, plan.micro_batch);
   planned.choice.plan = plan;
   judge(planned, request);
@@ -112,6 +120,10 @@ Planned plan_by_hand(const PlanRequest& request) {
   free.micro_batch = plan.micro_batch;
   planned.choice.warning =
       plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine, planned.choice.seconds);
+  warn(planned, request.notes);
+  if (asked > share)
+    warn(planned, "micro_batch = " + std::to_string(asked) +
+                      " is more than the samples of a rank: micro-batches have " + std::to_string(share));
   return planned;
 }
 
@@ -181,7 +193,7 @@ Planned make_plan(const PlanRequest& request) {
   for (const std::string& said :
        {without_the_disk(request, planned), nothing_to_round(planned), nothing_to_offload(request, planned),
         nothing_to_fetch(request, planned), nothing_on_the_host(request, planned)})
-    if (!said.empty()) planned.choice.warning += (planned.choice.warning.empty() ? "" : "; ") + said;
+    warn(planned, said);
   return planned;
 }
 

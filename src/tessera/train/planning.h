@@ -29,6 +29,7 @@ struct PlanRequest {
   bool any_micro_batch = false;       ///< fewer samples at once than planner.micro_batch are tried as well
   plan::Machine machine;              ///< its work is counted by make_plan
   std::optional<plan::Plan> by_hand;  ///< plan.file: taken as it is
+  std::string notes;                  ///< on that file, to be told with the plan (plan_notes.h)
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;  ///< forward passes of one sampler step

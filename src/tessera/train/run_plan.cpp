@@ -82,6 +82,7 @@ void check_by_hand(PlanRequest& request, const RunPart& part) {
   if (part.number == 0 && file != batch)
     throw UserError(Exit::usage, "plan.file",
                     part.recipe.plan.file + " has global_batch = " + std::to_string(file) +
+                        (file == 1 ? " (as every plan that does not say it)" : "") +
                         ", the recipe train.global_batch = " + std::to_string(batch),
                     "say it in one of them");
   request.by_hand->global_batch = batch;
