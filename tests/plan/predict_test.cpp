@@ -139,16 +139,20 @@ TEST(CostModel, ADtypeWithoutRatesIsRefusedByName) {
 
 TEST(Planner, ALayoutSetByHandIsKeptWithBothTimesSaid) {
   const ModelSpec spec = even_model(4);
+  const Mesh mesh = Mesh::parse("dp_shard=2");
   PlannerInput input;
   input.global_batch = 2;
   input.budget = int64_t{1} << 40;
   input.recompute_units = 4;
-  const Choice choice = choose(spec, Mesh::parse("dp_shard=2"), input, slow_machine());
+  EXPECT_TRUE(set_by_hand(input));
+  const Choice choice = choose(spec, mesh, input, slow_machine());
   ASSERT_TRUE(choice.fits);
   EXPECT_EQ(choice.plan.units[1].activations, Policy::recompute);
-  EXPECT_NE(choice.warning.find("set by hand"), std::string::npos) << choice.warning;
+  const std::string said = slower_by_hand(spec, mesh, input, slow_machine(), choice.seconds);
+  EXPECT_NE(said.find("set by hand"), std::string::npos) << said;
   input.recompute_units = 0;
-  EXPECT_EQ(choose(spec, Mesh::parse("dp_shard=2"), input, slow_machine()).warning, "");
+  const Choice none = choose(spec, mesh, input, slow_machine());
+  EXPECT_EQ(slower_by_hand(spec, mesh, input, slow_machine(), none.seconds), "");
 }
 
 TEST(Planner, TheSameRatesGiveTheSamePlan) {

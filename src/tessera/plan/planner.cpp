@@ -163,16 +163,13 @@ class Search {
   int64_t over_device(const Candidate& c) const { return plan::over_device(input_, c); }
   int64_t over_host(const Candidate& c) const { return plan::over_host(input_, c); }
 
-  /// The plan; where the host alone has too little for it, with as many units' buffers back on the device, or with what
-  /// is too much on the disk.
-  Evaluated less_beside(Evaluated e) {
+  /// Where the host alone has too little for a plan: the same with as many units' buffers back on the device.
+  Evaluated mended(Evaluated e) {
     if (e.candidate.fits || over_host(e.candidate) <= 0 || over_device(e.candidate) > 0) return e;
-    if (Evaluated less = less_on_the_host(e.candidate); less.candidate.fits) return less;
-    if (input_.nvme)
-      if (std::optional<Evaluated> onward = on_to_the_disk(e.candidate)) return std::move(*onward);
-    return e;
+    Evaluated less = less_on_the_host(e.candidate);
+    return less.candidate.fits ? less : e;
   }
-  Evaluated mended(Plan plan) { return less_beside(evaluate(std::move(plan))); }
+  Evaluated mended(Plan plan) { return mended(evaluate(std::move(plan))); }
 
   /// The same plan with as many units' buffers back on the device as the host has too many. Of units that are updated
   /// on the host all three, the first units' first: their gradients come last, and theirs are the updates that the next
@@ -257,7 +254,9 @@ class Search {
   }
 
   bool consider(Evaluated e) {
-    e = less_beside(std::move(e));
+    e = mended(std::move(e));
+    if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0 && input_.nvme)
+      if (std::optional<Evaluated> onward = on_to_the_disk(e.candidate)) e = std::move(*onward);
     const bool better = e.candidate.fits && (!best_ || is_better(e.candidate, best_->candidate));
     const auto excess = [this](const Evaluated& x) {
       return std::pair(std::max<int64_t>(0, over_device(x.candidate)) + std::max<int64_t>(0, over_host(x.candidate)),
@@ -267,6 +266,11 @@ class Search {
     if (better) best_ = e;
     candidates_.push_back(std::move(e.candidate));
     return better;
+  }
+
+  /// Seconds below which no plan of these comes, whatever it saves: to save less only adds work.
+  double fastest(const Tiers& tiers, Strategy strategy, int prefetch) const {
+    return predict(model_, plan_of(tiers, strategy, prefetch, Saving{}, 0), machine_).step.total;
   }
 
   /// All ways of saving less on one choice of tiers and strategy.
@@ -279,7 +283,7 @@ class Search {
       consider(std::move(all));
       if (fits || !may_save) return;  // saving less only costs time
     }
-    if (!may_save) return;
+    if (!may_save || (best_ && fastest(tiers, strategy, prefetch) > best_->candidate.seconds * (1 + 1e-9))) return;
     // To make norms and sums again costs little for what it saves: blocks that do no more do that, where all must save.
     Policy rest = Policy::keep;
     for (const Saving& saving : savings(input_)) {
@@ -548,11 +552,6 @@ PlannerInput agreed(PlannerInput input) {
   return input;
 }
 
-bool set_by_hand(const PlannerInput& input) {
-  return input.prefetch || input.recompute_units || input.strategy || input.activations || input.parameters ||
-         input.gradients || input.states_tier || input.offload_to || input.update || input.update_on;
-}
-
 /// An update on the host by hand has its buffers there, unless they too are placed by hand.
 PlannerInput placed(PlannerInput input) {
   if (input.update_on != Tier::host) return input;
@@ -568,6 +567,11 @@ PlannerInput placed(PlannerInput input) {
 }
 
 }  // namespace
+
+bool set_by_hand(const PlannerInput& input) {
+  return input.prefetch || input.recompute_units || input.strategy || input.activations || input.parameters ||
+         input.gradients || input.states_tier || input.offload_to || input.update || input.update_on;
+}
 
 bool may_save_less(const UnitSpec& unit) { return unit.kind != "stem" && unit.kind != "head"; }
 
@@ -586,9 +590,7 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
   const PlannerInput input = placed(agreed(by_hand));
-  Choice choice = Search(model, mesh, input, machine).run();
-  if (choice.fits && set_by_hand(input)) choice.warning = slower_by_hand(model, mesh, input, machine, choice.seconds);
-  return choice;
+  return Search(model, mesh, input, machine).run();
 }
 
 }  // namespace tessera::plan

@@ -68,14 +68,16 @@ struct Choice {
   std::vector<Candidate> candidates;
   std::string why;      ///< why the winner won
   std::string advice;   ///< what to change when nothing fits
-  std::string warning;  ///< a choice by hand costs time: both times
+  std::string warning;  ///< what is to be known of it, by who asked for it: a choice by hand costs time (both times)
 };
 
-/// `extra_arena`: slots of the run's other schedules (samples), because one arena serves all.
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine = {});
 
+/// Whether any of what the planner would choose is set by hand.
+bool set_by_hand(const PlannerInput& input);
+
 /// When the planner, free of what was set by hand, finds a plan that fits and is faster than `seconds`: a sentence with
-/// both times, else empty.
+/// both times, else empty. A search of its own.
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds);
 

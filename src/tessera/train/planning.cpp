@@ -155,9 +155,10 @@ bool better(const plan::Choice& a, const plan::Choice& b) {
 
 }  // namespace
 
-Planned make_plan_as_is(const PlanRequest& request) {
-  check_mesh(request.mesh, *request.model, request.latent);
-  if (request.by_hand) return plan_by_hand(request);
+namespace {
+
+/// The best plan of all sizes of micro-batches that may be.
+Planned best_plan(const PlanRequest& request) {
   const int64_t most = request.planner.micro_batch;
   Planned best = plan_for(request, most);
   if (!request.any_micro_batch || most == 1) return best;
@@ -178,6 +179,20 @@ Planned make_plan_as_is(const PlanRequest& request) {
   best.choice.why += "; micro-batches of " + sizes + " samples were tried, " +
                      std::to_string(best.choice.candidates.size()) + " candidates in all";
   return best;
+}
+
+}  // namespace
+
+Planned make_plan_as_is(const PlanRequest& request) {
+  check_mesh(request.mesh, *request.model, request.latent);
+  if (request.by_hand) return plan_by_hand(request);
+  Planned planned = best_plan(request);
+  if (!planned.choice.fits || !plan::set_by_hand(request.planner)) return planned;
+  plan::PlannerInput free = request.planner;
+  free.micro_batch = planned.plan().micro_batch, free.idle = planned.plan().idle;
+  planned.choice.warning =
+      plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine, planned.choice.seconds);
+  return planned;
 }
 
 Planned make_plan(const PlanRequest& request) {
