@@ -58,7 +58,7 @@ TEST_F(Weights, IncompleteOrContradictingSetsAreRefused) {
 
 TEST_F(Weights, AFolderWithoutWeightsSaysWhatWasLookedFor) {
   write("m/readme.md", "x");
-  expect_error(Exit::input, {"no weights, looked for model.safetensors", "name the file"},
+  expect_error(Exit::input, {"no weights in it, but 1 file (readme.md); looked for model.safetensors", "name the file"},
                [&] { open_weights(path("m")); });
 }
 

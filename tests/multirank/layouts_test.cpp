@@ -4,6 +4,7 @@
 #include <map>
 
 #include "layout_table.h"
+#include "matrix_cases.h"
 
 namespace tessera::testing {
 namespace {
@@ -96,18 +97,15 @@ TEST_P(Pipelines, EqualOneRank) {
   expect_weights("one", name);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , Pipelines,
-    ::testing::Values(
-        ByHand{"gpipe", 2, {"--mesh", "pp=2", "--plan.pipeline", "gpipe"}},
-        ByHand{"1f1b", 2, {"--mesh", "pp=2", "--plan.pipeline", "1f1b", "--plan.recompute", "1"}},
-        ByHand{"interleaved", 2, {"--mesh", "pp=2", "--plan.pipeline", "interleaved", "--plan.chunks", "2"}},
-        ByHand{"zero_bubble", 2, {"--mesh", "pp=2", "--plan.pipeline", "zero_bubble"}},
-        ByHand{"shards",
-               4,
-               {"--mesh", "pp=2,dp_shard=2", "--plan.pipeline", "zero_bubble", "--plan.strategy", "full_shard"}},
-        ByHand{"replicas", 4, {"--mesh", "pp=2,dp_replicate=2", "--plan.prefetch", "0"}}),
-    [](const auto& info) { return std::string(info.param.name); });
+const ByHand kPipelines[] = {
+    {"gpipe", 2, {"--mesh", "pp=2", "--plan.pipeline", "gpipe"}},
+    {"1f1b", 2, {"--mesh", "pp=2", "--plan.pipeline", "1f1b", "--plan.recompute", "1"}},
+    {"interleaved", 2, {"--mesh", "pp=2", "--plan.pipeline", "interleaved", "--plan.chunks", "2"}},
+    {"zero_bubble", 2, {"--mesh", "pp=2", "--plan.pipeline", "zero_bubble"}},
+    {"shards", 4, {"--mesh", "pp=2,dp_shard=2", "--plan.pipeline", "zero_bubble", "--plan.strategy", "full_shard"}},
+    {"replicas", 4, {"--mesh", "pp=2,dp_replicate=2", "--plan.prefetch", "0"}}};
+INSTANTIATE_TEST_SUITE_P(ByTurns, Pipelines, ::testing::ValuesIn(in_turn("pipelines that equal one rank", kPipelines)),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Layouts, TheSameLayoutTwiceIsBitIdentical) {
   const Result r = shared().train(2, "two-again", {"--run.steps", std::to_string(kSteps)}, 300);
@@ -147,8 +145,8 @@ const ByHand kShared[] = {
     {"ulysses_in_ring", 4, {"--mesh", "cp=2,sp=2"}},
     {"ring_of_three", 3, {"--mesh", "cp=3"}},  // tokens that three do not divide
     {"tensor_sharded", 4, {"--mesh", "dp_shard=2,tp=2", "--plan.recompute", "1"}},
-    {"all", 8, {"--mesh", "dp_shard=2,cp=2,sp=2", "--plan.recompute", "1"}},
 };
+const ByHand kAllShared = {"all", 8, {"--mesh", "dp_shard=2,cp=2,sp=2", "--plan.recompute", "1"}};
 
 class SharedTokens : public ::testing::TestWithParam<ByHand> {};
 
@@ -170,7 +168,9 @@ TEST_P(SharedTokens, EqualOneRankInMemoryThatWasPredicted) {
   for (const auto& [axis, bytes] : here.back()["ranks"][0]["sent_bytes"].items()) EXPECT_GT(bytes, 0) << axis;
 }
 
-INSTANTIATE_TEST_SUITE_P(, SharedTokens, ::testing::ValuesIn(kShared),
+INSTANTIATE_TEST_SUITE_P(, SharedTokens, ::testing::Values(kAllShared),
+                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(ByTurns, SharedTokens, ::testing::ValuesIn(in_turn("ranks that share tokens", kShared)),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SequenceParallel, HeadsThatSpDoesNotDivideAreRefusedWithTheNearestValues) {
