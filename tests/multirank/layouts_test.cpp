@@ -206,6 +206,33 @@ struct Formula {
   int64_t replicas() const { return parameters * 4; }
 };
 
+TEST(Layouts, ARecomputeUnderTensorParallelismThatKeepsAFeedForwardsSumSendsLessAndHasTheSameBits) {
+  const std::vector<std::string> flags = {"--run.steps", "3", "--mesh", "tp=2"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), flags.begin(), flags.end());
+    return more;
+  };
+  const Result all = shared().train(2, "tp-again", with({"--plan.recompute", "all"}));
+  ASSERT_EQ(all.code, 0) << all.output;
+  std::ifstream made(shared().out("tp-again") + "/plan.toml");
+  const std::string line = "activations = \"recompute\"\n", file = shared().out("tp-kept.toml");
+  std::string plan{std::istreambuf_iterator<char>(made), {}};
+  ASSERT_NE(plan.find(line), std::string::npos) << plan;
+  const auto sites = [&plan](size_t at) { return plan.substr(at, plan.find("[[units]]", at) - at).find("sites"); };
+  for (size_t at = plan.find(line); at != std::string::npos; at = plan.find(line, at + 1)) {
+    ASSERT_EQ(sites(at), std::string::npos) << plan;
+    plan.insert(at + line.size(), "sites = { \"ffn.2\" = \"keep\" }\n");
+  }
+  std::ofstream(file) << plan;
+  const Result kept = shared().train(2, "tp-kept", with({"--plan.file", file}));
+  ASSERT_EQ(kept.code, 0) << kept.output;
+  const auto a = shared().metrics("tp-again"), b = shared().metrics("tp-kept");
+  EXPECT_EQ(exact(a), exact(b));
+  for (size_t rank = 0; rank < 2; ++rank)
+    EXPECT_LT(b.back()["ranks"][rank]["sent_bytes"]["tp"].get<int64_t>(),
+              a.back()["ranks"][rank]["sent_bytes"]["tp"].get<int64_t>());
+}
+
 struct AxisTraffic {
   const char* axis;
   std::vector<std::string> flags;
