@@ -116,6 +116,18 @@ TEST(PlanToml, RandomPlansReadBackAsTheyWere) {
   }
 }
 
+TEST(PlanToml, ASiteWithADotIsAskedForInQuotes) {
+  const std::string start = "[[units]]\nname = \"blocks.3\"\nactivations = \"recompute\"\nsites = { ";
+  EXPECT_EQ(Plan::from_toml(start + "\"ffn.2\" = \"keep\" }\n", "p.toml", kNames).units[4].policy("ffn.2"),
+            Policy::keep);
+  try {
+    Plan::from_toml(start + "ffn.2 = \"keep\" }\n", "p.toml", kNames);
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("{ \"ffn.2\" = \"keep\" }"), std::string::npos) << error.what();
+  }
+}
+
 TEST(PlanToml, FoldsAlikeUnitsIntoRanges) {
   Plan plan;
   plan.units.resize(kNames.size());

@@ -204,6 +204,27 @@ TEST(Planner, WhatFitsOnTheHostDoesNotStayOnTheDisk) {
       << "another unit's states would have had room on the host";
 }
 
+TEST(Planner, StatesThatTheHostHasNoRoomForGoToTheDiskEvenly) {
+  const ModelSpec spec = toy::dear_model(12);
+  PlannerInput in = input(0, int64_t{1} << 40);
+  in.recompute_units = 12, in.prefetch = 1, in.update = Update::end, in.strategy = Strategy::full_shard;
+  in.parameters = in.gradients = Tier::device;
+  PlannerInput away = in;
+  away.states_tier = Tier::host;
+  const MemoryCurve memory = choose(spec, kTwo, away, machine()).memory;
+  in.budget = memory.peak, in.host_budget = memory.host.total() * 3 / 4;
+  EXPECT_FALSE(choose(spec, kTwo, in, machine()).fits);
+  in.nvme = true;
+  const Choice choice = choose(spec, kTwo, in, machine());
+  ASSERT_TRUE(choice.fits) << choice.advice;
+  std::vector<int> on_disk;
+  for (int u = 0; u < static_cast<int>(spec.units.size()); ++u)
+    if (choice.plan.units[static_cast<size_t>(u)].states == Tier::nvme) on_disk.push_back(u);
+  ASSERT_GT(on_disk.size(), 1u) << choice.plan.summary();
+  ASSERT_LE(on_disk.size(), spec.units.size() / 2) << choice.plan.summary();
+  for (size_t i = 1; i < on_disk.size(); ++i) EXPECT_GT(on_disk[i] - on_disk[i - 1], 1) << choice.plan.summary();
+}
+
 TEST(Planner, ActivationsGoOnToTheDiskWhereTheHostHasNoRoomAndNoMoreOfThem) {
   const ModelSpec spec = model();
   PlannerInput in = input(0, 1 << 30);

@@ -211,7 +211,10 @@ class Reader {
     for (const auto& [key, value] : *sites) {
       const std::string site(key.str()), at = prefix + "sites." + site;
       const auto word = value.value_exact<std::string>();
-      if (value.is_table()) fail(at, "a table", "a name with a dot is written in quotes: { \"ffn.2\" = \"keep\" }");
+      if (const toml::table* inner = value.as_table(); inner && !inner->empty())
+        fail(at, "a table",
+             "a name with a dot is written in quotes: { \"" + site + "." + std::string(inner->begin()->first.str()) +
+                 "\" = \"keep\" }");
       if (!word) fail(at, "not a string", "write \"keep\", \"offload\", \"int8\" ...");
       const Policy policy = plan::policy_of(*word, where + "sites." + site);
       if (policy == Policy::recompute && unit.activations != Policy::recompute)

@@ -24,8 +24,8 @@ class Search {
   Search(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine)
       : model_(model), mesh_(mesh), input_(input), machine_(machine) {
     for (const auto& unit : model.units) {
-      blocks_ += may_save_less(unit);
       if (!may_save_less(unit)) continue;
+      ++blocks_;
       rebuilds_ |= unit.cost.lean && unit.cost.lean->saved < unit.cost.saved;
       products_ |= kept_sites(unit, machine, Sites::costly) != kept_sites(unit, machine, Sites::dear);
     }
@@ -160,12 +160,9 @@ class Search {
     return e;
   }
 
-  int64_t over_device(const Candidate& c) const { return plan::over_device(input_, c); }
-  int64_t over_host(const Candidate& c) const { return plan::over_host(input_, c); }
-
   /// Where the host alone has too little for a plan: the same with as many units' buffers back on the device.
   Evaluated mended(Evaluated e) {
-    if (e.candidate.fits || over_host(e.candidate) <= 0 || over_device(e.candidate) > 0) return e;
+    if (e.candidate.fits || over_host(input_, e.candidate) <= 0 || over_device(input_, e.candidate) > 0) return e;
     Evaluated less = less_on_the_host(e.candidate);
     return less.candidate.fits ? less : e;
   }
@@ -176,7 +173,7 @@ class Search {
   /// step waits for.
   Evaluated less_on_the_host(const Candidate& from) {
     Plan plan = from.plan;
-    int64_t over = over_host(from);
+    int64_t over = over_host(input_, from);
     const StatesOf states = adamw_states(plan.states);
     const auto bring = [&](size_t u, Tier UnitPlan::*part) {
       if (plan.units[u].*part != Tier::host || input_.*by_hand_of(part)) return;
@@ -255,12 +252,13 @@ class Search {
 
   bool consider(Evaluated e) {
     e = mended(std::move(e));
-    if (!e.candidate.fits && over_host(e.candidate) > 0 && over_device(e.candidate) <= 0 && input_.nvme)
+    if (!e.candidate.fits && over_host(input_, e.candidate) > 0 && over_device(input_, e.candidate) <= 0 && input_.nvme)
       if (std::optional<Evaluated> onward = on_to_the_disk(e.candidate)) e = std::move(*onward);
     const bool better = e.candidate.fits && (!best_ || is_better(e.candidate, best_->candidate));
     const auto excess = [this](const Evaluated& x) {
-      return std::pair(std::max<int64_t>(0, over_device(x.candidate)) + std::max<int64_t>(0, over_host(x.candidate)),
-                       x.candidate.peak);
+      return std::pair(
+          std::max<int64_t>(0, over_device(input_, x.candidate)) + std::max<int64_t>(0, over_host(input_, x.candidate)),
+          x.candidate.peak);
     };
     if (!smallest_ || excess(e) < excess(*smallest_)) smallest_ = e;
     if (better) best_ = e;

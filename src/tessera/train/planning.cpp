@@ -153,10 +153,6 @@ bool better(const plan::Choice& a, const plan::Choice& b) {
   return a.fits ? a.seconds < b.seconds * (1 - 1e-9) : a.memory.peak < b.memory.peak;
 }
 
-}  // namespace
-
-namespace {
-
 /// The best plan of all sizes of micro-batches that may be.
 Planned best_plan(const PlanRequest& request) {
   const int64_t most = request.planner.micro_batch;

@@ -1,6 +1,7 @@
-// Activations on the host tier: copied there behind the forward, freed on the device one visit later, when the copy is
-// done, and brought back ahead of the backward. On the disk's tier they go on through a buffer on the host, and are
-// read one visit ahead of their way to the device. What is compressed goes into fewer bits before all that, at once.
+// Activations on the host tier: copied there behind the forward, freed on the device one visit later or more
+// (late_drops.cpp), when the copy is done, and brought back ahead of the backward. On the disk's tier they go on
+// through a buffer on the host, and are read one visit ahead of their way to the device. What is compressed goes into
+// fewer bits before all that, at once.
 #include <utility>
 
 #include "tessera/plan/compile/compiler.h"
