@@ -3,14 +3,14 @@
 #include "commands.h"
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
-#include "tessera/train/bench_step.h"
+#include "tessera/tools/verify/bench_step.h"
 
 namespace tessera::apps {
 
 namespace {
 
 int run(const Arguments& arguments) {
-  train::BenchOptions options;
+  tools::BenchOptions options;
   options.config = arguments.value("--config");
   if (options.config.empty())
     throw UserError(Exit::usage, "bench", "--config is missing", "make bench calls this command with all it needs");
@@ -25,7 +25,7 @@ int run(const Arguments& arguments) {
   options.profile = arguments.value("--profile", options.profile);
   options.steps = std::stoi(arguments.value("--steps", "8"));
   options.warmup = std::stoi(arguments.value("--warmup", "3"));
-  return train::bench_step(options);
+  return tools::bench_step(options);
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 
 #include "commands.h"
 #include "tessera/base/check.h"
-#include "tessera/train/recipe.h"
+#include "tessera/recipe/recipe.h"
+#include "tessera/recipe/recipe_table.h"
 
 namespace tessera::apps {
 
@@ -43,7 +44,7 @@ std::vector<Offered> own_flags(const Command& command) {
 
 std::vector<Offered> recipe_flags() {
   std::vector<Offered> offered = {{"--mesh", "AXIS=N[,AXIS=N...]", true, ""}};
-  for (const Option& option : train::recipe_table().options())
+  for (const Option& option : recipe::recipe_table().options())
     if (option.later.empty()) offered.push_back({"--" + option.name, option.help, true, choices_of(option.choices)});
   return offered;
 }

@@ -1,4 +1,4 @@
-#include "tessera/train/convert.h"
+#include "tessera/weights/convert.h"
 
 #include <algorithm>
 #include <charconv>
@@ -34,7 +34,7 @@ int run(const Arguments& arguments) {
     throw UserError(Exit::usage, "convert",
                     std::to_string(arguments.words.size()) + " paths are given, expected two: IN and OUT",
                     "see tessera convert --help");
-  train::ConvertOptions options;
+  weights::ConvertOptions options;
   options.in = arguments.words[0];
   options.out = arguments.words[1];
   options.to = choice(arguments, "--to", {"official", "diffusers", "comfyui", "kohya", "diffsynth", "peft"});
@@ -49,7 +49,7 @@ int run(const Arguments& arguments) {
     options.shard_size = parse_bytes(arguments.value("--shard-size"), "--shard-size");
     if (options.shard_size <= 0) throw UserError(Exit::usage, "convert", "--shard-size must be above 0", "write 5GiB");
   }
-  train::convert(options);
+  weights::convert(options);
   return 0;
 }
 

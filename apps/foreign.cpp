@@ -7,15 +7,16 @@
 #include "tessera/base/log.h"
 #include "tessera/base/mesh.h"
 #include "tessera/comm/world.h"
-#include "tessera/train/import/import.h"
-#include "tessera/train/recipe_file.h"
+#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/recipe_file.h"
+#include "tessera/tools/import/import.h"
 
 namespace tessera::apps {
 
 namespace {
 
 /// Ranks that share a sample, as far as keys typed as flags say.
-int ranks_a_sample(const train::Overrides& keys) {
+int ranks_a_sample(const recipe::Overrides& keys) {
   Mesh mesh;
   for (const auto& [name, value] : keys) {
     if (name == "mesh") mesh = Mesh::parse(value);
@@ -25,21 +26,21 @@ int ranks_a_sample(const train::Overrides& keys) {
   return std::max(1, mesh.world() / std::max(1, mesh.dp_size()));
 }
 
-int ranks_of(const train::Overrides& keys) {
+int ranks_of(const recipe::Overrides& keys) {
   Mesh mesh;
   for (const auto& [name, value] : keys)
     if (name == "mesh") mesh = Mesh::parse(value);
   return mesh.world();
 }
 
-bool names_mesh(const train::Overrides& keys) {
+bool names_mesh(const recipe::Overrides& keys) {
   return std::any_of(keys.begin(), keys.end(),
                      [](const auto& key) { return key.first == "mesh" || key.first.starts_with("mesh."); });
 }
 
 /// A file's mesh is how it trains. Preparing and sampling need not have those ranks: without a mesh of their own they
 /// spread over the ones that are there.
-void fit_mesh(train::Recipe& recipe, const Arguments& arguments, const train::Overrides& typed, int world) {
+void fit_mesh(recipe::Recipe& recipe, const Arguments& arguments, const recipe::Overrides& typed, int world) {
   const std::string& command = arguments.command->name;
   const bool free = command == "prepare" || command == "sample";
   if (!free || world < 1 || names_mesh(typed) || recipe.mesh.world() == world) return;
@@ -49,11 +50,11 @@ void fit_mesh(train::Recipe& recipe, const Arguments& arguments, const train::Ov
 
 }  // namespace
 
-std::vector<Flag> foreign_flags(const train::Dialect& dialect) {
+std::vector<Flag> foreign_flags(const tools::Dialect& dialect) {
   std::vector<Flag> flags;
-  for (const train::Rule& rule : dialect.rules) {
-    const char* value = rule.takes == train::Takes::nothing   ? ""
-                        : rule.takes == train::Takes::perhaps ? kOptionalBool
+  for (const tools::Rule& rule : dialect.rules) {
+    const char* value = rule.takes == tools::Takes::nothing   ? ""
+                        : rule.takes == tools::Takes::perhaps ? kOptionalBool
                                                               : "VALUE";
     flags.push_back({rule.option, value, rule.becomes});
   }
@@ -61,19 +62,19 @@ std::vector<Flag> foreign_flags(const train::Dialect& dialect) {
 }
 
 std::vector<Flag> training_flags() {
-  std::vector<Flag> flags = foreign_flags(train::training_line());
+  std::vector<Flag> flags = foreign_flags(tools::training_line());
   flags.push_back({"--deepspeed", "FILE", "a DeepSpeed configuration"});
   return flags;
 }
 
-Translated recipe_from(const Arguments& arguments, const train::Overrides& keys, int world) {
+Translated recipe_from(const Arguments& arguments, const recipe::Overrides& keys, int world) {
   Translated result;
   if (arguments.foreign.empty()) {
-    result.recipe = train::load_recipe(arguments.only_word("recipe"), keys);
+    result.recipe = recipe::load_recipe(arguments.only_word("recipe"), keys);
     fit_mesh(result.recipe, arguments, keys, world);
     return result;
   }
-  std::vector<train::Given> options;
+  std::vector<tools::Given> options;
   std::string deepspeed;
   for (const auto& [name, value] : arguments.foreign) {
     if (name == "--deepspeed")
@@ -81,14 +82,14 @@ Translated recipe_from(const Arguments& arguments, const train::Overrides& keys,
     else
       options.push_back({name, value});
   }
-  train::ImportContext context;
+  tools::ImportContext context;
   context.ranks = std::max(1, (world > 0 ? world : ranks_of(keys)) / ranks_a_sample(keys));
   const bool samples = arguments.command->name == "sample";
   if (!options.empty())
     result.translation =
-        train::translate(samples ? train::generate_line() : train::training_line(), std::move(options), context);
+        tools::translate(samples ? tools::generate_line() : tools::training_line(), std::move(options), context);
   if (!deepspeed.empty()) {
-    const train::Translation file = train::import_file(deepspeed, context);
+    const tools::Translation file = tools::import_file(deepspeed, context);
     if (result.translation.from.empty()) result.translation.from = file.from;
     result.translation.merge(file);
   }
@@ -97,27 +98,27 @@ Translated recipe_from(const Arguments& arguments, const train::Overrides& keys,
   const std::string path = arguments.words.empty() ? "" : arguments.only_word("recipe");
   std::vector<std::string> in_file;
   if (!path.empty())
-    for (const train::FileKey& key : train::read_recipe_file(path).keys) in_file.push_back(key.name);
-  train::Overrides all;
-  std::erase_if(result.translation.settings, [&](const train::Translation::Setting& s) {
+    for (const recipe::FileKey& key : recipe::read_recipe_file(path).keys) in_file.push_back(key.name);
+  recipe::Overrides all;
+  std::erase_if(result.translation.settings, [&](const tools::Translation::Setting& s) {
     return s.assumed && std::find(in_file.begin(), in_file.end(), s.key) != in_file.end();
   });
   for (const auto& setting : result.translation.settings) all.emplace_back(setting.key, setting.value);
   all.insert(all.end(), keys.begin(), keys.end());
-  result.recipe = train::load_recipe(path, all);
+  result.recipe = recipe::load_recipe(path, all);
   fit_mesh(result.recipe, arguments, all, world);
   return result;
 }
 
-Translated recipe_from(const Arguments& arguments, const train::Overrides& keys) {
-  const comm::Rendezvous place = comm::Rendezvous::from_env();
+Translated recipe_from(const Arguments& arguments, const recipe::Overrides& keys) {
+  const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
   Translated result = recipe_from(arguments, keys, place.world);
   if (!std::getenv("TESSERA_STORE") && place.rank == 0) tell(result.translation);
   return result;
 }
 
-void tell(const train::Translation& translation) {
+void tell(const tools::Translation& translation) {
   for (const std::string& line : translation.lines()) log::info("options: " + line);
 }
 

@@ -1,4 +1,4 @@
-#include "tessera/train/import/import.h"
+#include "tessera/tools/import/import.h"
 
 #include <charconv>
 #include <cstdio>
@@ -23,17 +23,17 @@ int ranks_of(const Arguments& arguments) {
 
 int run(const Arguments& arguments) {
   if (arguments.has("--table")) {
-    std::fputs(train::import_table().c_str(), stdout);
+    std::fputs(tools::import_table().c_str(), stdout);
     return 0;
   }
-  train::ImportContext context;
+  tools::ImportContext context;
   context.ranks = ranks_of(arguments);
   if (arguments.has("--from") && !arguments.words.empty())
     throw UserError(Exit::usage, "import", "a file and --from",
                     "give one of them: tessera " + arguments.command->usage);
-  const train::Translation translation = arguments.has("--from")
-                                             ? train::import_command(arguments.value("--from"), context)
-                                             : train::import_file(arguments.only_word("file"), context);
+  const tools::Translation translation = arguments.has("--from")
+                                             ? tools::import_command(arguments.value("--from"), context)
+                                             : tools::import_file(arguments.only_word("file"), context);
   const std::string text = translation.to_toml(), out = arguments.value("--out");
   if (out.empty())
     std::fputs(text.c_str(), stdout);

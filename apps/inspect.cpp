@@ -1,4 +1,4 @@
-#include "tessera/train/inspect.h"
+#include "tessera/weights/inspect.h"
 
 #include <cstdio>
 
@@ -15,9 +15,9 @@ Command inspect_command() {
   c.flags = {{"--json", "", "as JSON"}, {"--tensors", "", "a line for every tensor"}};
   c.run = [](const Arguments& arguments) {
     const bool all = arguments.has("--tensors");
-    train::Inspection what = train::inspect(arguments.only_word("file or folder"), all);
+    weights::Inspection what = weights::inspect(arguments.only_word("file or folder"), all);
     if (!arguments.has("--json")) {
-      std::fputs(train::to_text(what).c_str(), stdout);
+      std::fputs(weights::to_text(what).c_str(), stdout);
       return 0;
     }
     if (all)

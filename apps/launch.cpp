@@ -3,7 +3,7 @@
 #include "look_over.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/launcher.h"
-#include "tessera/train/recipe.h"
+#include "tessera/recipe/recipe.h"
 
 namespace tessera::apps {
 
@@ -18,10 +18,10 @@ int whole(const Arguments& arguments, const std::string& flag, int absent) {
 }
 
 /// Mistakes in it are told once, here, not by every rank.
-train::Recipe recipe_of(const Command& command, const Arguments& arguments, int world) {
+recipe::Recipe recipe_of(const Command& command, const Arguments& arguments, int world) {
   Translated given = recipe_from(arguments, arguments.overrides, world);
   tell(given.translation);
-  train::Recipe recipe = std::move(given.recipe);
+  recipe::Recipe recipe = std::move(given.recipe);
   return command.name == "sample" ? recipe
                                   : look_over(std::move(recipe), world);  // what it samples need not be model.path
 }

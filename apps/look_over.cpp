@@ -4,21 +4,23 @@
 
 #include "tessera/base/log.h"
 #include "tessera/comm/world.h"
-#include "tessera/train/recipe_checks.h"
-#include "tessera/train/sampling.h"
-#include "tessera/train/sources.h"
+#include "tessera/job/sources.h"
+#include "tessera/job/without_effect.h"
+#include "tessera/planning/mesh_checks.h"
+#include "tessera/recipe/recipe_checks.h"
+#include "tessera/sample/sampling.h"
 
 namespace tessera::apps {
 
-train::Recipe look_over(train::Recipe recipe, int world) {
-  const Mesh mesh = world == 0 ? recipe.mesh : train::fill_mesh(recipe.mesh, world);
-  train::check_sources(recipe);
-  for (const std::string& words : train::without_effect(recipe, mesh)) log::warn(words);
+recipe::Recipe look_over(recipe::Recipe recipe, int world) {
+  const Mesh mesh = world == 0 ? recipe.mesh : planning::fill_mesh(recipe.mesh, world);
+  job::check_sources(recipe);
+  for (const std::string& words : job::without_effect(recipe, mesh)) log::warn(words);
   return recipe;
 }
 
-train::Recipe look_over(train::Recipe recipe) {
-  const comm::Rendezvous place = comm::Rendezvous::from_env();
+recipe::Recipe look_over(recipe::Recipe recipe) {
+  const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
   if (std::getenv("TESSERA_STORE") || place.rank > 0) return recipe;  // the launcher did, or rank 0 does
   return look_over(std::move(recipe), place.world);

@@ -3,7 +3,8 @@
 
 #include "commands.h"
 #include "tessera/base/check.h"
-#include "tessera/train/recipe.h"
+#include "tessera/recipe/recipe.h"
+#include "tessera/recipe/recipe_table.h"
 
 namespace tessera::apps {
 
@@ -47,7 +48,7 @@ std::string command_section(const Command& command) {
 
 std::string recipe_section() {
   std::string out, table;
-  for (const Option& option : train::recipe_table().options()) {
+  for (const Option& option : recipe::recipe_table().options()) {
     if (!option.later.empty()) continue;
     const std::string group = option.name.substr(0, option.name.find('.'));
     if (group != table) out += ".SS [" + escaped(group) + "]\n", table = group;

@@ -2,7 +2,8 @@
 
 #include "commands.h"
 #include "tessera/base/check.h"
-#include "tessera/train/recipe.h"
+#include "tessera/recipe/recipe.h"
+#include "tessera/recipe/recipe_table.h"
 
 namespace tessera::apps {
 
@@ -60,7 +61,7 @@ std::string instead_of(const Command& command, const std::string& name) {
   for (const auto& flag : command.foreign) known.push_back(flag.name);
   if (command.recipe_keys) {
     known.push_back("--mesh");
-    for (const auto& option : train::recipe_table().options()) known.push_back("--" + option.name);
+    for (const auto& option : recipe::recipe_table().options()) known.push_back("--" + option.name);
   }
   return "did you mean " + nearest(name, known).front() + "? See tessera " + command.name + " --help";
 }
@@ -110,7 +111,7 @@ Arguments parse(const Command& command, const std::vector<std::string>& typed) {
     const bool recipe_key =
         command.recipe_keys && word.starts_with("--") && (word == "--mesh" || word.find('.') != std::string::npos);
     if (!flag && !recipe_key) unknown_flag(command, word);
-    if (!flag && word != "--mesh" && !train::recipe_table().find(word.substr(2))) unknown_flag(command, word);
+    if (!flag && word != "--mesh" && !recipe::recipe_table().find(word.substr(2))) unknown_flag(command, word);
     const bool may_follow = flag && flag->value == kOptionalBool;
     if (!attached && may_follow) {
       if (i + 1 < typed.size() && is_bool(typed[i + 1])) value = typed[++i];
@@ -154,7 +155,7 @@ std::string help(const Command& command) {
     text +=
         "\nEvery recipe key is a flag too; the command line wins over the file.\n  --mesh AXIS=N[,AXIS=N...]     the "
         "mesh in one flag\n" +
-        train::recipe_table().help();
+        recipe::recipe_table().help();
   return text;
 }
 

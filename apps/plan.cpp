@@ -12,14 +12,16 @@
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/plan/composes.h"
-#include "tessera/plan/rules.h"
-#include "tessera/train/plan_advice.h"
-#include "tessera/train/plan_layouts.h"
-#include "tessera/train/plan_page.h"
-#include "tessera/train/plan_view.h"
-#include "tessera/train/prepare.h"
-#include "tessera/train/run_plan.h"
+#include "tessera/plan/rules/rules.h"
+#include "tessera/plan/scenario/composes.h"
+#include "tessera/planning/plan_advice.h"
+#include "tessera/planning/plan_layouts.h"
+#include "tessera/planning/plan_page.h"
+#include "tessera/planning/plan_request.h"
+#include "tessera/planning/plan_view.h"
+#include "tessera/planning/run_plan.h"
+#include "tessera/prepare/prepare.h"
+#include "tessera/recipe/load_recipe.h"
 
 namespace tessera::apps {
 
@@ -45,8 +47,8 @@ int count(const Arguments& arguments, const std::string& flag) {
 }
 
 /// --gpu and --nodes as recipe keys: the profile, and ranks on all of its devices unless a mesh is given.
-train::Overrides with_machine(const Arguments& arguments) {
-  train::Overrides overrides = arguments.overrides;
+recipe::Overrides with_machine(const Arguments& arguments) {
+  recipe::Overrides overrides = arguments.overrides;
   const int nodes = count(arguments, "--nodes");
   if (!arguments.has("--gpu")) {
     if (arguments.has("--nodes")) throw UserError(Exit::usage, "plan", "--nodes without --gpu", "add --gpu h200");
@@ -66,8 +68,8 @@ train::Overrides with_machine(const Arguments& arguments) {
 }
 
 /// Frames and pixels of one latent step, found by asking the autoencoder.
-train::VideoScale scale_of(const train::Recipe& recipe, const train::Job& job, const train::Shapes& shapes) {
-  train::VideoScale scale;
+planning::VideoScale scale_of(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes) {
+  planning::VideoScale scale;
   const auto latent_frames = [&](int64_t frames) -> int64_t {
     try {
       return job.codec->latent_shape(frames, recipe.data.height, recipe.data.width)[1];
@@ -88,25 +90,26 @@ train::VideoScale scale_of(const train::Recipe& recipe, const train::Job& job, c
 }
 
 /// An object, or with stages an array of one for each part of the run.
-void print_json(const std::vector<train::RunPart>& parts, const std::vector<std::string>& texts) {
+void print_json(const std::vector<recipe::RunPart>& parts, const std::vector<std::string>& texts) {
   std::string all;
   for (const std::string& text : texts) all += (all.empty() ? "" : ",\n") + text;
   std::printf(parts.size() > 1 ? "[\n%s\n]\n" : "%s\n", all.c_str());
 }
 
 /// A line for each part of the run.
-void print_largest(const std::vector<train::RunPart>& parts, const train::Job& job, const Mesh& mesh,
+void print_largest(const std::vector<recipe::RunPart>& parts, const job::Job& job, const Mesh& mesh,
                    const std::vector<int>& prompts, const std::string& what, bool json) {
   std::vector<std::string> texts;
   for (size_t p = 0; p < parts.size(); ++p)
-    train::in_part(parts[p], [&] {
-      const train::Recipe& recipe = parts[p].recipe;
-      const train::Shapes shapes = train::shapes_of(recipe, *job.model, *job.codec);
-      const train::PlanRequest request = train::plan_request(recipe, job, shapes, mesh, prompts[p]);
-      const train::Largest found = train::largest(request, train::grow_of(what), scale_of(recipe, job, shapes));
+    recipe::in_part(parts[p], [&] {
+      const recipe::Recipe& recipe = parts[p].recipe;
+      const job::Shapes shapes = job::shapes_of(recipe, *job.model, *job.codec);
+      const planning::PlanRequest request = planning::plan_request(recipe, job, shapes, mesh, prompts[p]);
+      const planning::Largest found =
+          planning::largest(request, planning::grow_of(what), scale_of(recipe, job, shapes));
       if (!found.found) throw UserError(Exit::no_fit, "plan.largest", "not even the smallest fits: " + found.limit);
       if (json) {
-        texts.push_back(train::largest_json(found));
+        texts.push_back(planning::largest_json(found));
         return;
       }
       const std::string part = parts.size() > 1 ? parts[p].name() + ", " : "";
@@ -117,26 +120,27 @@ void print_largest(const std::vector<train::RunPart>& parts, const train::Job& j
 }
 
 /// A table for each part of the run.
-void print_layouts(const std::vector<train::RunPart>& parts, const train::Job& job, const Mesh& mesh,
+void print_layouts(const std::vector<recipe::RunPart>& parts, const job::Job& job, const Mesh& mesh,
                    const std::vector<int>& prompts, bool json) {
   std::vector<std::string> texts;
   for (size_t p = 0; p < parts.size(); ++p)
-    train::in_part(parts[p], [&] {
-      const train::Recipe& recipe = parts[p].recipe;
-      const train::Shapes shapes = train::shapes_of(recipe, *job.model, *job.codec);
-      const train::Layouts found = train::find_layouts(train::plan_request(recipe, job, shapes, mesh, prompts[p]));
+    recipe::in_part(parts[p], [&] {
+      const recipe::Recipe& recipe = parts[p].recipe;
+      const job::Shapes shapes = job::shapes_of(recipe, *job.model, *job.codec);
+      const planning::Layouts found =
+          planning::find_layouts(planning::plan_request(recipe, job, shapes, mesh, prompts[p]));
       if (json) {
-        texts.push_back(train::layouts_json(found));
+        texts.push_back(planning::layouts_json(found));
         return;
       }
       if (parts.size() > 1) std::printf("%s\n", parts[p].name().c_str());
-      std::fputs(train::layouts_text(found).c_str(), stdout);
+      std::fputs(planning::layouts_text(found).c_str(), stdout);
     });
   if (json) print_json(parts, texts);
 }
 
 /// "plan.html" for the start of the run, "plan-stage-1.html" for its first stage: as the run folder names its plans.
-std::string file_of(const std::string& file, const train::RunPart& part) {
+std::string file_of(const std::string& file, const recipe::RunPart& part) {
   if (part.number == 0) return file;
   const std::filesystem::path path = file;
   return (path.parent_path() /
@@ -145,9 +149,9 @@ std::string file_of(const std::string& file, const train::RunPart& part) {
 }
 
 /// A file for each part of the run, told when there are several.
-void write_parts(const std::vector<train::PartPlan>& plans, const std::string& file,
-                 const std::function<std::string(const train::Planned&)>& text) {
-  for (const train::PartPlan& p : plans) {
+void write_parts(const std::vector<planning::PartPlan>& plans, const std::string& file,
+                 const std::function<std::string(const planning::Planned&)>& text) {
+  for (const planning::PartPlan& p : plans) {
     checkpoint::write_text(file_of(file, p.part), text(p.planned));
     if (plans.size() > 1) log::info("plan: " + file_of(file, p.part) + ": " + p.part.name());
   }
@@ -162,7 +166,7 @@ std::vector<std::string> lines_of(const std::string& path) {
 }
 
 /// How many prompts are sampled. Planning may come before the data: then the most that are ever taken from captions.
-int prompts_of(const train::Recipe& recipe) {
+int prompts_of(const recipe::Recipe& recipe) {
   const bool listed = !recipe.sample.prompts.empty();
   const std::string& data = recipe.data.metadata.empty() ? recipe.data.path : recipe.data.metadata;
   if (!listed && !std::filesystem::exists(data)) {
@@ -171,7 +175,7 @@ int prompts_of(const train::Recipe& recipe) {
     return kMost;
   }
   return static_cast<int>(
-      train::sample_prompts(recipe, listed ? std::vector<data::Item>{} : train::read_items(recipe)).size());
+      prepare::sample_prompts(recipe, listed ? std::vector<data::Item>{} : prepare::read_items(recipe)).size());
 }
 
 /// What is asked for instead of a plan takes none of the flags that write one.
@@ -200,13 +204,13 @@ int run(const Arguments& arguments) {
   if (arguments.has("--check")) return check_file(arguments.value("--check"));
   const Translated given = recipe_from(arguments, with_machine(arguments), /*world=*/0);
   tell(given.translation);
-  const train::Recipe recipe = look_over(given.recipe, /*world=*/0);
+  const recipe::Recipe recipe = look_over(given.recipe, /*world=*/0);
   engine::Meter::install();
-  const train::Job job = train::make_job(recipe);
-  const std::vector<train::RunPart> parts = train::run_parts(recipe);
+  const job::Job job = job::make_job(recipe);
+  const std::vector<recipe::RunPart> parts = recipe::run_parts(recipe);
   std::vector<int> prompts;
-  const bool samples = train::any_samples(parts);
-  for (const train::RunPart& part : parts) prompts.push_back(samples ? prompts_of(part.recipe) : 0);
+  const bool samples = recipe::any_samples(parts);
+  for (const recipe::RunPart& part : parts) prompts.push_back(samples ? prompts_of(part.recipe) : 0);
   if (arguments.has("--largest")) {
     print_largest(parts, job, recipe.mesh, prompts, arguments.value("--largest"), arguments.has("--json"));
     return 0;
@@ -215,21 +219,21 @@ int run(const Arguments& arguments) {
     print_layouts(parts, job, recipe.mesh, prompts, arguments.has("--json"));
     return 0;
   }
-  const std::vector<train::PartPlan> plans = train::plan_parts(parts, job, recipe.mesh, prompts);
-  const std::string text = arguments.has("--json") ? train::plans_json(plans) : train::plans_text(plans);
+  const std::vector<planning::PartPlan> plans = planning::plan_parts(parts, job, recipe.mesh, prompts);
+  const std::string text = arguments.has("--json") ? planning::plans_json(plans) : planning::plans_text(plans);
   std::fputs(text.c_str(), stdout);
   if (arguments.has("--write"))
     write_parts(plans, arguments.value("--write"),
-                [](const train::Planned& planned) { return planned.plan().to_toml(planned.unit_names()); });
-  if (arguments.has("--html")) write_parts(plans, arguments.value("--html"), train::plan_page);
+                [](const planning::Planned& planned) { return planned.plan().to_toml(planned.unit_names()); });
+  if (arguments.has("--html")) write_parts(plans, arguments.value("--html"), planning::plan_page);
   if (arguments.has("--trace")) {
     const auto executed =
         arguments.has("--executed") ? lines_of(arguments.value("--executed")) : std::vector<std::string>{};
     write_parts(plans, arguments.value("--trace"),
-                [&](const train::Planned& planned) { return train::plan_trace(planned, executed); });
+                [&](const planning::Planned& planned) { return planning::plan_trace(planned, executed); });
   }
-  train::require_fit(plans);
-  if (arguments.has("--schedule")) train::write_schedule(plans, arguments.value("--schedule"));
+  planning::require_fit(plans);
+  if (arguments.has("--schedule")) planning::write_schedule(plans, arguments.value("--schedule"));
   return 0;
 }
 

@@ -1,10 +1,13 @@
-#include "tessera/train/prepare.h"
+#include "tessera/prepare/prepare.h"
 #include "commands.h"
 #include "foreign.h"
 #include "look_over.h"
 #include "tessera/base/log.h"
-#include "tessera/train/sampling.h"
-#include "tessera/train/stage_data.h"
+#include "tessera/comm/world.h"
+#include "tessera/planning/mesh_checks.h"
+#include "tessera/prepare/stage_data.h"
+#include "tessera/recipe/load_recipe.h"
+#include "tessera/sample/sampling.h"
 
 namespace tessera::apps {
 
@@ -19,22 +22,22 @@ Command prepare_command() {
   c.flags = {{"--rebuild", "", "make entries anew that are stale or damaged"},
              {"--strict", "", "stop at the first faulty row (data.strict)"}};
   c.run = [](const Arguments& arguments) {
-    train::Overrides overrides = arguments.overrides;
+    recipe::Overrides overrides = arguments.overrides;
     if (arguments.has("--strict")) overrides.emplace_back("data.strict", "true");
-    train::Recipe recipe = look_over(recipe_from(arguments, overrides).recipe);
+    recipe::Recipe recipe = look_over(recipe_from(arguments, overrides).recipe);
     engine::Meter::install();
-    const comm::Rendezvous place = comm::Rendezvous::from_env();
+    const comm::Rendezvous place = comm::rendezvous_from_env();
     log::set_rank(place.rank, place.world);
-    const Mesh mesh = train::fill_mesh(recipe.mesh, place.world);
+    const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
     comm::Comm comm(place, mesh, recipe.fault.timeout);
-    const train::Job job = train::make_job(recipe);
-    train::check_weights(recipe, job);
-    const std::vector<train::StageData> stages =
-        train::prepare_parts(recipe, job, mesh, comm, place.rank,
-                             {.rebuild = arguments.has("--rebuild"), .prompts = false, .tolerant = true});
-    const train::PreparedData* before = nullptr;
-    for (const train::StageData& stage : stages) {
-      const train::PreparedData& data = *stage.samples;
+    const job::Job job = job::make_job(recipe);
+    job::check_weights(recipe, job);
+    const std::vector<prepare::StageData> stages =
+        prepare::prepare_parts(recipe, job, mesh, comm, place.rank,
+                               {.rebuild = arguments.has("--rebuild"), .prompts = false, .tolerant = true});
+    const prepare::PreparedData* before = nullptr;
+    for (const prepare::StageData& stage : stages) {
+      const prepare::PreparedData& data = *stage.samples;
       if (&data == before) continue;  // nothing new since the stage before
       before = &data;
       const std::string who =

@@ -1,4 +1,4 @@
-#include "tessera/train/probe.h"
+#include "tessera/tools/probe/probe.h"
 
 #include <cstdio>
 
@@ -19,11 +19,11 @@ int run(const Arguments& arguments) {
     std::fputs(plan::find_profile(arguments.value("--show")).to_toml().c_str(), stdout);
     return 0;
   }
-  train::ProbeOptions options;
+  tools::ProbeOptions options;
   options.name = arguments.value("--name", options.name);
   options.folder = arguments.value("--folder", options.folder);
-  const plan::Profile profile = train::probe(options);
-  if (comm::Rendezvous::from_env().rank != 0) return 0;
+  const plan::Profile profile = tools::probe(options);
+  if (comm::rendezvous_from_env().rank != 0) return 0;
   if (arguments.has("--out"))
     checkpoint::write_text(arguments.value("--out"), profile.to_toml());
   else

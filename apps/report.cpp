@@ -3,7 +3,7 @@
 
 #include "commands.h"
 #include "tessera/base/check.h"
-#include "tessera/train/run_report.h"
+#include "tessera/report/run_report.h"
 
 namespace tessera::apps {
 
@@ -19,7 +19,7 @@ int run(const Arguments& arguments) {
       throw UserError(Exit::usage, "report", "a page of several runs needs a place", "add --out FILE.html");
     file = runs.front() / "report.html";
   }
-  train::write_run_report(runs, file);
+  report::write_run_report(runs, file);
   std::printf("%s\n", file.string().c_str());
   return 0;
 }

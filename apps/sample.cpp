@@ -3,7 +3,8 @@
 #include "commands.h"
 #include "foreign.h"
 #include "tessera/base/check.h"
-#include "tessera/train/sampling.h"
+#include "tessera/recipe/load_recipe.h"
+#include "tessera/sample/sampling.h"
 
 namespace tessera::apps {
 
@@ -18,9 +19,9 @@ int64_t seed(const std::string& text) {
 }
 
 int run(const Arguments& arguments) {
-  train::Overrides overrides = arguments.overrides;
+  recipe::Overrides overrides = arguments.overrides;
   if (arguments.has("--negative")) overrides.emplace_back("sample.negative_prompt", arguments.value("--negative"));
-  train::SampleOptions options;
+  sample::SampleOptions options;
   options.weights = arguments.value("--weights");
   options.prompts = arguments.values("--prompt");
   for (const auto& text : arguments.values("--seed")) options.seeds.push_back(seed(text));
@@ -31,7 +32,7 @@ int run(const Arguments& arguments) {
     if (options.weights.empty()) options.weights = given.recipe.model.path;
     if (options.out.empty()) options.out = given.translation.file;
   }
-  return train::sample(std::move(given.recipe), options);
+  return sample::sample(std::move(given.recipe), options);
 }
 
 }  // namespace
@@ -45,7 +46,7 @@ Command sample_command() {
       "[--format F] [--table.key VALUE ...]";
   c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"bikes on a street\" --seed 1 --out bikes.gif";
   c.recipe_keys = true;
-  c.foreign = foreign_flags(train::generate_line());
+  c.foreign = foreign_flags(tools::generate_line());
   c.flags = {{"--weights", "DIR", "an exported model, or a checkpoint; default: the run's newest checkpoint"},
              {"--prompt", "TEXT", "what to show; may be given several times; default: the recipe's prompts"},
              {"--negative", "TEXT", "what to guide away from: sample.negative_prompt; needs a guidance above 1"},

@@ -5,8 +5,8 @@
 #include "commands.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/plan/scenario.h"
-#include "tessera/train/plan_view.h"
+#include "tessera/plan/scenario/scenario.h"
+#include "tessera/planning/plan_view.h"
 
 namespace tessera::apps {
 
@@ -44,7 +44,7 @@ nlohmann::ordered_json json_of(const plan::Scenario& s, const plan::ScenarioResu
           {"tokens", s.tokens},
           {"global_batch", s.global_batch},
           {"parameters", r.model.numel()},
-          {"step_seconds", train::seconds_json(r.prediction.step)},
+          {"step_seconds", planning::seconds_json(r.prediction.step)},
           {"tokens_per_gpu", r.tokens_per_gpu},
           {"teraflops_per_gpu", r.teraflops},
           {"peak_bytes", r.memory.peak}};

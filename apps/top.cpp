@@ -1,4 +1,4 @@
-#include "tessera/train/top.h"
+#include "tessera/report/top.h"
 
 #include "commands.h"
 
@@ -12,7 +12,7 @@ Command top_command() {
   c.example = "tessera top runs/demo/run";
   c.flags = {{"--once", "", "print one screen and exit; what a pipe gets anyway"}};
   c.run = [](const Arguments& arguments) {
-    return train::top(arguments.only_word("run folder"), {.once = arguments.has("--once")});
+    return report::top(arguments.only_word("run folder"), {.once = arguments.has("--once")});
   };
   return c;
 }

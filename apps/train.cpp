@@ -1,6 +1,7 @@
 #include "commands.h"
 #include "foreign.h"
 #include "look_over.h"
+#include "tessera/recipe/load_recipe.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::apps {
@@ -16,7 +17,7 @@ Command train_command() {
   c.flags = {{"--trace-schedule", "FILE", "write every executed instruction of all ranks, with times"},
              {"--strict", "", "stop at the first faulty row of the data set (data.strict)"}};
   c.run = [](const Arguments& arguments) {
-    train::Overrides overrides = arguments.overrides;
+    recipe::Overrides overrides = arguments.overrides;
     if (arguments.has("--strict")) overrides.emplace_back("data.strict", "true");
     return train::train(look_over(recipe_from(arguments, overrides).recipe), {arguments.value("--trace-schedule")});
   };

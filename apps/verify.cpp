@@ -1,4 +1,4 @@
-#include "tessera/train/verify/verify.h"
+#include "tessera/tools/verify/verify.h"
 #include "commands.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/launcher.h"
@@ -9,20 +9,20 @@ namespace tessera::apps {
 namespace {
 
 int run(const Arguments& arguments) {
-  train::VerifyOptions options;
+  tools::VerifyOptions options;
   for (const auto& word : arguments.words) options.cases.emplace_back(word);
   options.mesh = Mesh::parse(arguments.value("--mesh"));
   options.json = arguments.value("--json");
   options.write = arguments.value("--write");
   // Outside a launcher the ranks of the mesh are started here.
-  if (options.mesh.world() > 1 && comm::Rendezvous::from_env().single()) {
+  if (options.mesh.world() > 1 && comm::rendezvous_from_env().single()) {
     comm::LaunchOptions launch;
     launch.nproc = options.mesh.world();
     std::vector<std::string> words = {"verify"};
     words.insert(words.end(), arguments.all.begin(), arguments.all.end());
     return comm::launch(launch, words);
   }
-  return train::verify(options);
+  return tools::verify(options);
 }
 
 }  // namespace

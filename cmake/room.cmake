@@ -7,12 +7,14 @@ function(tessera_unity target)
   endif()
 endfunction()
 
-# tessera_room(NAME [TORCH] [DEPS room...] [LIBS lib...] [EXCLUDE regex...])
-# One static library a room, from every .cpp below its folder; the link graph repeats the floors of docs/rooms.md. An
-# installed room is the target tessera::NAME (cmake/install.cmake).
-function(tessera_room name)
+# tessera_room(FOLDER [TORCH] [DEPS room...] [LIBS lib...] [EXCLUDE regex...])
+# One static library a room, from every .cpp below its folder; the link graph repeats the floors of docs/rooms.md. A nested
+# room whose needs differ from its parent's (tools/import sees no LibTorch) is a library of its own, tessera_tools_import;
+# others belong to their parent's. An installed room is the target tessera::NAME (cmake/install.cmake).
+function(tessera_room folder)
   cmake_parse_arguments(R "TORCH" "" "DEPS;LIBS;EXCLUDE" ${ARGN})
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/tessera/${name}/*.cpp)
+  string(REPLACE "/" "_" name ${folder})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/tessera/${folder}/*.cpp)
   foreach(pattern ${R_EXCLUDE})
     list(FILTER sources EXCLUDE REGEX ${pattern})
   endforeach()

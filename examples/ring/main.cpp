@@ -2,10 +2,12 @@
 // sharding, recomputing, memory and schedule come from the plan. One rank, or several under srun or mpirun.
 #include <tessera/base/check.h>
 #include <tessera/base/random.h>
+#include <tessera/comm/world.h>
 #include <tessera/engine/executor.h>
 #include <tessera/engine/measure.h>
-#include <tessera/engine/transfer.h>
+#include <tessera/engine/store/transfer.h>
 #include <tessera/optim/adamw.h>
+#include <tessera/plan/compile/compile.h>
 
 #include <cstdio>
 
@@ -56,7 +58,7 @@ int main() try {
   for (const char* name : {"mid.0", "mid.1"}) units.push_back(std::make_unique<Layer>(name, "block", kWidth, kWidth));
   units.push_back(std::make_unique<Layer>("out", "out", kWidth, 2));
 
-  const auto place = comm::Rendezvous::from_env();
+  const auto place = comm::rendezvous_from_env();
   plan::Plan plan{.mesh = Mesh::parse("dp_shard=" + std::to_string(place.world)), .global_batch = 4, .micro_batch = 2};
   plan.units.resize(units.size());
   plan.units[1].activations = plan::Policy::recompute;

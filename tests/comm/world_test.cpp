@@ -69,7 +69,7 @@ Variables without(Variables variables, const std::string& name) {
 Rendezvous under(const std::map<std::string, std::string>& variables) {
   for (const char* name : kNames) unsetenv(name);
   for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  return Rendezvous::from_env();
+  return rendezvous_from_env();
 }
 
 std::string complaint(const std::map<std::string, std::string>& variables) {

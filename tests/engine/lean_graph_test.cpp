@@ -4,9 +4,9 @@
 
 #include "tessera/base/random.h"
 #include "tessera/engine/measure.h"
-#include "tessera/engine/transfer.h"
+#include "tessera/engine/store/transfer.h"
 #include "tessera/engine/unit_run.h"
-#include "tessera/models/adapted.h"
+#include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
 #include "tessera/torch_headers.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/engine/meter.h"
+#include "tessera/engine/memory/meter.h"
 
 #include <gtest/gtest.h>
 

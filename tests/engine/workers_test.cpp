@@ -1,4 +1,4 @@
-#include "tessera/engine/workers.h"
+#include "tessera/engine/memory/workers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tessera/models/adapted.h"
+#include "tessera/models/common/adapted.h"
 
 #include <gtest/gtest.h>
 

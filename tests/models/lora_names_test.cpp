@@ -1,4 +1,5 @@
 #include "tessera/models/lora_names.h"
+#include "tessera/families/lora_namings.h"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ std::vector<std::string> modules() {
 }
 
 TEST(LoraNames, EveryModuleComesBackFromEveryNaming) {
-  for (const std::string& naming : kLoraNamings) {
+  for (const std::string& naming : families::kLoraNamings) {
     for (const std::string& module : modules()) {
       for (const LoraPart part : {LoraPart::down, LoraPart::up, LoraPart::alpha, LoraPart::magnitude}) {
         const auto stored = lora_tensor_name(module, part, naming);

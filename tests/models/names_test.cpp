@@ -1,4 +1,4 @@
-#include "tessera/models/names.h"
+#include "tessera/models/common/names.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include "golden.h"
 #include "tessera/base/check.h"
-#include "tessera/models/names.h"
+#include "tessera/models/common/names.h"
 #include "tessera/net/plain_context.h"
 
 namespace tessera::models::umt5 {

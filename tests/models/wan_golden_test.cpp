@@ -1,7 +1,7 @@
 #include <set>
 
 #include "golden.h"
-#include "tessera/models/names.h"
+#include "tessera/models/common/names.h"
 #include "tessera/models/wan/spec.h"
 #include "tessera/net/plain_context.h"
 

@@ -18,14 +18,16 @@
 #include "tessera/base/random.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/launcher.h"
+#include "tessera/comm/world.h"
 #include "tessera/engine/executor.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
-#include "tessera/engine/transfer.h"
+#include "tessera/engine/store/transfer.h"
 #include "tessera/models/registry.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/plan/memory.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/memory.h"
 
 namespace tessera::engine {
 namespace {
@@ -467,7 +469,7 @@ int run(int argc, char** argv) {
     options.nproc = std::stoi(argv[2]);
     return comm::launch(options, {argv + 3, argv + argc});
   }
-  const comm::Rendezvous place = comm::Rendezvous::from_env();
+  const comm::Rendezvous place = comm::rendezvous_from_env();
   const Mesh mesh = Mesh::parse(argv[1]);
   comm::Comm comm(place, mesh);
   for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) {

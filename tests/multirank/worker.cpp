@@ -20,6 +20,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/comm/heartbeat.h"
 #include "tessera/comm/launcher.h"
+#include "tessera/comm/world.h"
 
 namespace tessera::comm {
 namespace {
@@ -222,7 +223,7 @@ int run(const Arguments& words) {
                                                                                       {"steps", steps},
                                                                                       {"leave", leave},
                                                                                       {"speed", speed}};
-  cases.at(words.at(0))(Rendezvous::from_env(), {words.begin() + 1, words.end()});
+  cases.at(words.at(0))(rendezvous_from_env(), {words.begin() + 1, words.end()});
   return 0;
 }
 

@@ -1,4 +1,4 @@
-#include "tessera/plan/composes.h"
+#include "tessera/plan/scenario/composes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/hand_over.h"
-#include "tessera/plan/memory.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/memory.h"
+#include "tessera/plan/simulate/hand_over.h"
 #include "toy.h"
 
 namespace tessera::plan {

@@ -4,8 +4,10 @@
 #include <algorithm>
 
 #include "plan/toy.h"
-#include "tessera/plan/memory.h"
-#include "tessera/plan/predict.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/memory.h"
+#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/simulate/predict.h"
 
 namespace tessera::plan {
 namespace {

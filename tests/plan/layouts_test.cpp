@@ -1,4 +1,4 @@
-#include "tessera/plan/layouts.h"
+#include "tessera/plan/search/layouts.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include <chrono>
 
-#include "tessera/plan/scenario.h"
+#include "tessera/plan/scenario/scenario.h"
 
 namespace tessera::plan {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/plan/plan_notes.h"
+#include "tessera/plan/search/plan_notes.h"
 
 #include <gtest/gtest.h>
 

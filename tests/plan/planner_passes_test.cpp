@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "plan/planner_toy.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/memory.h"
 
 namespace tessera::plan {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/plan/planner.h"
+#include "tessera/plan/search/planner.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,9 @@
 #include "plan/planner_toy.h"
 #include "tessera/base/check.h"
 #include "tessera/base/told_apart.h"
-#include "tessera/plan/cost.h"
-#include "tessera/plan/search_space.h"
+#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/search/search_space.h"
+#include "tessera/plan/simulate/cost.h"
 
 namespace tessera::plan {
 namespace {

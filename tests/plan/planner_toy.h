@@ -1,7 +1,7 @@
 #pragma once
 // A model and a machine for tests of the planner: small numbers with the proportions of large ones.
 #include "plan/toy.h"
-#include "tessera/plan/planner.h"
+#include "tessera/plan/search/planner.h"
 
 namespace tessera::plan::toy {
 

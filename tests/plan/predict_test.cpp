@@ -1,4 +1,4 @@
-#include "tessera/plan/predict.h"
+#include "tessera/plan/simulate/predict.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "plan/toy.h"
 #include "tessera/base/check.h"
-#include "tessera/plan/planner.h"
+#include "tessera/plan/search/planner.h"
 
 namespace tessera::plan {
 namespace {

@@ -1,9 +1,9 @@
-#include "tessera/plan/profile.h"
+#include "tessera/plan/simulate/profile.h"
 
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/reserve.h"
+#include "tessera/plan/simulate/reserve.h"
 
 namespace tessera::plan {
 namespace {

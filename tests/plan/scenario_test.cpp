@@ -1,4 +1,4 @@
-#include "tessera/plan/scenario.h"
+#include "tessera/plan/scenario/scenario.h"
 
 #include <gtest/gtest.h>
 

@@ -4,6 +4,7 @@
 
 #include "plan/toy.h"
 #include "tessera/base/check.h"
+#include "tessera/plan/compile/compile.h"
 
 namespace tessera::plan {
 namespace {

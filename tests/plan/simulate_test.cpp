@@ -1,4 +1,4 @@
-#include "tessera/plan/simulate.h"
+#include "tessera/plan/simulate/simulate.h"
 
 #include <gtest/gtest.h>
 

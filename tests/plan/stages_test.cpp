@@ -5,10 +5,11 @@
 #include "plan/edit.h"
 #include "plan/toy.h"
 #include "tessera/base/check.h"
-#include "tessera/plan/activation_walk.h"
-#include "tessera/plan/memory.h"
-#include "tessera/plan/predict.h"
-#include "tessera/plan/rules.h"
+#include "tessera/plan/compile/activation_walk.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/memory.h"
+#include "tessera/plan/rules/rules.h"
+#include "tessera/plan/simulate/predict.h"
 
 namespace tessera::plan {
 namespace {

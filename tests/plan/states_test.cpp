@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/memory.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/memory.h"
 #include "tessera/plan/plan.h"
 #include "toy.h"
 

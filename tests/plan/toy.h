@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/plan/compile/compile.h"
 #include "tessera/plan/schedule_json.h"
 
 namespace tessera::plan::toy {

@@ -200,4 +200,10 @@ WeightSet open_weights(const Path& path) {
           : "name the file of weights itself, or the folder that holds it");
 }
 
+std::map<std::string, std::vector<int64_t>> stored_shapes(const WeightSet& weights) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& name : weights.names()) shapes[name] = weights.at(name).shape;
+  return shapes;
+}
+
 }  // namespace tessera::checkpoint

@@ -44,4 +44,7 @@ WeightSet open_weights(const Path& path);
 /// Files that may hold weights, by their ending.
 bool is_weight_file(const Path& path);
 
+/// Names and shapes of all stored tensors.
+std::map<std::string, std::vector<int64_t>> stored_shapes(const WeightSet& weights);
+
 }  // namespace tessera::checkpoint

@@ -1,7 +1,7 @@
 #pragma once
 // Process groups of the mesh and their collectives, as thin calls to c10d.
 //
-//   Comm comm(Rendezvous::from_env(), mesh, timeout_seconds);
+//   Comm comm(rendezvous_from_env(), mesh, timeout_seconds);
 //   Group& gather = comm.group("gather", kShardAxes);
 //   gather.all_gather(slot, shard);
 //
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "tessera/base/mesh.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/torch_headers.h"
 
 namespace tessera::comm {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 
 namespace tessera::comm {
 

@@ -1,28 +1,20 @@
 #include "tessera/comm/launcher.h"
 
-#include <signal.h>
-
 #include <charconv>
 #include <chrono>
-#include <csignal>
 #include <thread>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/local_ranks.h"
 #include "tessera/comm/nodes.h"
+#include "tessera/comm/stop_signals.h"
 
 namespace tessera::comm {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-volatile std::sig_atomic_t seen = 0, last = 0;
-void on_signal(int number) {
-  last = number;
-  seen = seen + 1;
-}
 
 constexpr double kOtherNodes = 6;  // seconds in which another node says why a rank lost its peers
 
@@ -55,7 +47,7 @@ class Launcher {
     for (int restarts = 0;; ++restarts) {
       const Verdict end = attempt(nodes_.meet());
       // Only a lost rank is worth another try: what is wrong with a recipe, a file or a disk is still wrong then.
-      if (end.code != Exit::rank_lost || restarts == options_.max_restarts || seen > 0) {
+      if (end.code != Exit::rank_lost || restarts == options_.max_restarts || signals_seen() > 0) {
         nodes_.leave();
         return static_cast<int>(end.code);
       }
@@ -93,7 +85,7 @@ class Launcher {
       const bool suspended = seconds_since(looked) > 1;
       looked = Clock::now();
       ranks.look(suspended);
-      for (; passed_on < seen; ++passed_on) ranks.signal(last);
+      for (; passed_on < signals_seen(); ++passed_on) ranks.signal(last_signal());
       try {
         if (auto told = nodes_.poll(ranks.longest_wait(), lost_peers.has_value())) {
           nodes_.report(*told);
@@ -123,8 +115,6 @@ class Launcher {
 
 }  // namespace
 
-int signals_seen() { return seen; }
-
 int launch(const LaunchOptions& options, const std::vector<std::string>& arguments) {
   if (options.nproc < 1 || options.nnodes < 1 || options.node_rank < 0 || options.node_rank >= options.nnodes)
     throw UserError(Exit::usage, "launch",
@@ -140,10 +130,7 @@ int launch(const LaunchOptions& options, const std::vector<std::string>& argumen
     throw UserError(Exit::usage, "launch", "--nnodes " + std::to_string(options.nnodes) + " needs a meeting point",
                     "add --rdzv-endpoint HOST:PORT of node 0");
   const Endpoint endpoint = parse_endpoint(options.endpoint);
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  count_stop_signals();
   return Launcher(options, arguments, endpoint).run();
 }
 

@@ -6,17 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace tessera::comm {
+#include "tessera/comm/launch_options.h"
 
-struct LaunchOptions {
-  int nproc = 1;
-  int nnodes = 1;
-  int node_rank = 0;
-  std::string endpoint;  ///< HOST:PORT where node 0's launcher hosts the store; empty: this machine, a free port
-  double timeout = 60;   ///< seconds of silence after which a rank counts as stopped
-  int max_restarts = 0;  ///< how often ranks are started again after one is lost (exit code 5; others would come again)
-  int min_nodes = 0;     ///< machines with which the run goes on when others do not come; 0: all
-};
+namespace tessera::comm {
 
 /// Runs `arguments` of this executable as nproc ranks. The code is that of the first rank that failed by itself, on
 /// whichever machine, 5 for a rank that was killed or fell silent and for a machine that is gone, 75 after a signal

@@ -5,7 +5,7 @@
 //   if (const auto place = from_mpi()) ...;         // mpirun -n 4 tessera train recipe.toml
 #include <optional>
 
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 
 namespace tessera::comm {
 

@@ -9,6 +9,7 @@
 
 #include "tessera/base/log.h"
 #include "tessera/comm/meeting_point.h"
+#include "tessera/comm/stop_signals.h"
 
 namespace tessera::comm {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/launcher.h"
+#include "tessera/comm/launch_options.h"
 #include "tessera/comm/local_ranks.h"
 #include "tessera/comm/store.h"
 
@@ -85,8 +85,5 @@ class Nodes {
   double others_wait_ = 0;
   Clock::time_point beaten_{};
 };
-
-/// Signals that asked this launcher to end. launch() installs the handlers.
-int signals_seen();
 
 }  // namespace tessera::comm

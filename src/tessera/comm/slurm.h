@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 
 namespace tessera::comm {
 

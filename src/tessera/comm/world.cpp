@@ -39,7 +39,7 @@ Rendezvous from_torchrun() {
 
 // A launcher inside an allocation speaks for its ranks, so torchrun's variables come first; mpirun starts its helpers
 // by srun, whose variables its ranks then inherit, so it comes before Slurm.
-Rendezvous Rendezvous::from_env() {
+Rendezvous rendezvous_from_env() {
   if (env::text("RANK")) return from_torchrun();
   auto place = from_mpi();
   if (!place) place = from_slurm();

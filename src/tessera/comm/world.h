@@ -1,25 +1,12 @@
 #pragma once
 // Which rank this process is and where the others meet, from the environment of whoever started it.
 //
-//   Rendezvous place = Rendezvous::from_env();     // torchrun's variables, or our launcher's; none: one rank
-#include <string>
+//   Rendezvous place = rendezvous_from_env();     // of torchrun or our launcher, mpirun, Slurm; none: one rank
+#include "tessera/comm/rendezvous.h"
 
 namespace tessera::comm {
 
-struct Rendezvous {
-  int rank = 0, world = 1, local_rank = 0, local_world = 1;
-  std::string host = "127.0.0.1";
-  int port = 0;
-  bool store_is_hosted = false;  ///< the launcher (ours, torchrun's agent) hosts the store; else rank 0 does
-  int attempt = 0;  ///< restarts (ours or torchrun's); a hosted store still has the keys of the last attempt
-  /// Ranks that were asked for; more than `world` when our launcher goes on without some nodes. 0: as many as there
-  /// are.
-  int asked_world = 0;
-  std::string restarted_after;  ///< what ended the last attempt, in our launcher's words; empty in the first
-
-  /// Throws UserError (usage) for a variable that is missing or not a number.
-  static Rendezvous from_env();
-  bool single() const { return world == 1; }
-};
+/// Throws UserError (usage) for a variable that is missing or not a number.
+Rendezvous rendezvous_from_env();
 
 }  // namespace tessera::comm

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/data/file_kinds.h"
 #include "tessera/data/frame_folder.h"
 
 namespace tessera::data {

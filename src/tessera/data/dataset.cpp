@@ -1,10 +1,10 @@
 #include "tessera/data/dataset.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/data/file_kinds.h"
 #include "tessera/data/frame_folder.h"
 #include "tessera/data/rows.h"
 #include "tessera/data/text.h"
@@ -29,9 +29,7 @@ const Names kKnownColumns = {"type", "num_frames", "height", "width", "aspect_ra
 const Names kTables = {"metadata.csv",        "metadata.json", "metadata.jsonl",
                        "videos2caption.json", "captions.json", "videos.txt"};
 const Names kFolders = {"", "videos", "train"};  // where a relative path is looked for
-const Names kVideoEndings = {".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".gif", ".mpg", ".mpeg", ".ts", ".wmv"};
 const Names kSoundEndings = {".wav", ".mp3", ".flac", ".m4a", ".ogg"};
-const Names kImageEndings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"};
 constexpr const char* kMend = "mend or remove the row";
 
 std::string joined(const Names& words) {
@@ -42,12 +40,6 @@ std::string joined(const Names& words) {
 
 bool contains(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-bool ends_in(const Path& path, const Names& endings) {
-  std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  return contains(endings, ending);
 }
 
 void check_caption(const std::string& text, const std::string& where) {
@@ -144,7 +136,7 @@ Path picture_of(const Row& row, const Names& columns, const std::string& clip_co
     const Path path = find_clip(found->second[0], folder, row.where);
     check_input(is_image(path), "data.dataset",
                 row.where + ": " + path.string() + " in column " + column + " is no picture, expected one of " +
-                    joined(kImageEndings),
+                    joined(image_endings()),
                 kMend);
     return path;
   }
@@ -260,9 +252,6 @@ std::vector<Item> read_once(const DatasetSpec& spec, Problems& problems) {
 
 }  // namespace
 
-bool is_image(const Path& path) { return ends_in(path, kImageEndings); }
-bool is_clip(const Path& path) { return ends_in(path, kVideoEndings) || is_image(path); }
-
 std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   check_input(spec.repeats >= 1, "data.dataset",
               "data.repeats is " + std::to_string(spec.repeats) + ", expected 1 or more");
@@ -270,7 +259,7 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   const std::string from = (spec.metadata.empty() ? spec.path : spec.metadata).string();
   check_input(!once.empty() || problems.empty(), "data.dataset", from + ": no usable clips, " + problems.text());
   check_input(!once.empty(), "data.dataset", from + ": no clips",
-              "put clips (" + joined(kVideoEndings) + ", " + joined(kImageEndings) +
+              "put clips (" + joined(video_endings()) + ", " + joined(image_endings()) +
                   ") with a .txt beside each there, or a metadata.csv");
   std::vector<Item> items;
   for (int repeat = 0; repeat < spec.repeats; ++repeat) items.insert(items.end(), once.begin(), once.end());

@@ -53,7 +53,4 @@ struct DatasetSpec {
 std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems);
 std::vector<Item> read_dataset(const DatasetSpec& spec);  ///< stops at the first problem
 
-bool is_clip(const Path& path);   ///< a video or image by its extension
-bool is_image(const Path& path);  ///< an image by its extension
-
 }  // namespace tessera::data

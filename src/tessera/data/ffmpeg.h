@@ -1,5 +1,6 @@
 #pragma once
-// What video.cpp and video_write.cpp share: FFmpeg's objects with owners, its errors as text. Included by nobody else.
+// What video_file.cpp and video_write.cpp share: FFmpeg's objects with owners, its errors as text. Included by nobody
+// else.
 extern "C" {
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "tessera/base/check.h"
-#include "tessera/data/dataset.h"
+#include "tessera/data/file_kinds.h"
 
 namespace tessera::data {
 
@@ -83,7 +83,7 @@ std::vector<Path> frames_of(const Path& folder) {
 
 VideoInfo probe_frames(const Path& folder) {
   const std::vector<Path> paths = frames_of(folder);
-  VideoInfo info = probe(paths.front());
+  VideoInfo info = probe_file(paths.front());
   info.fps = 0;
   info.frames = static_cast<int64_t>(paths.size());
   info.duration = static_cast<double>(info.frames) / kFolderFps;
@@ -105,14 +105,14 @@ Frames decode_frames(const Path& folder, const ClipSpec& spec) {
   VideoInfo size;
   for (size_t i = 0; i < wanted; ++i) {
     const Path& path = paths[first + i];
-    const VideoInfo info = probe(path);
+    const VideoInfo info = probe_file(path);
     if (i == 0) size = info;
     if (info.width != size.width || info.height != size.height)
       fail(folder,
            path.filename().string() + " has " + std::to_string(info.width) + " x " + std::to_string(info.height) +
                " pixels, the frames before it " + std::to_string(size.width) + " x " + std::to_string(size.height),
            "give all frames of a clip one size");
-    const Frames one = decode_clip(path, {.frames = 1, .height = spec.height, .width = spec.width});
+    const Frames one = decode_file(path, {.frames = 1, .height = spec.height, .width = spec.width});
     if (i == 0) {
       clip.height = one.height, clip.width = one.width, clip.fps = fps;
       clip.rgb.reserve(one.rgb.size() * wanted);

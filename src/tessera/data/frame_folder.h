@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/video.h"
+#include "tessera/data/video_file.h"
 
 namespace tessera::data {
 
@@ -23,7 +23,7 @@ std::vector<Path> frames_of(const Path& folder);
 /// Of its first picture, and how many there are; fps is 0.
 VideoInfo probe_frames(const Path& folder);
 
-/// As decode_clip. Throws UserError (input) as well for pictures of different sizes, naming the first that differs.
+/// As decode_file. Throws UserError (input) as well for pictures of different sizes, naming the first that differs.
 Frames decode_frames(const Path& folder, const ClipSpec& spec);
 
 /// Number, bytes and latest change of its pictures: what a file's stamp is to a file.

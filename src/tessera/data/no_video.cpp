@@ -1,5 +1,5 @@
-// Clips and sound in a build without FFmpeg (-DTESSERA_VIDEO=OFF); video.cpp, video_write.cpp, video_gif.cpp and
-// audio.cpp are the other ones.
+// Clips and sound in a build without FFmpeg (-DTESSERA_VIDEO=OFF); video.cpp, video_file.cpp, video_write.cpp,
+// video_gif.cpp and audio.cpp are the other ones.
 #include "tessera/base/check.h"
 #include "tessera/data/audio.h"
 #include "tessera/data/clip_format.h"
@@ -18,7 +18,9 @@ namespace {
 bool has_video() { return false; }
 
 VideoInfo probe(const Path& path) { refuse(path); }
+VideoInfo probe_file(const Path& path) { refuse(path); }
 Frames decode_clip(const Path& path, const ClipSpec&) { refuse(path); }
+Frames decode_file(const Path& path, const ClipSpec&) { refuse(path); }
 void write_mp4(const Path& path, const Frames&) { refuse(path); }
 void write_mp4(const Path& path, const Frames&, const Sound&) { refuse(path); }
 bool has_sound(const Path& path) { refuse(path); }

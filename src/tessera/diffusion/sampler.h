@@ -10,14 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "tessera/diffusion/schedules.h"
 #include "tessera/torch_headers.h"
 
 namespace tessera::diffusion {
-
-/// Timesteps as the model gets them, N of them, and sigmas as the solver uses them, N + 1 with a final 0.
-struct SampleSchedule {
-  std::vector<double> timesteps, sigmas;
-};
 
 class Sampler {
  public:

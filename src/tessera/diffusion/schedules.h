@@ -1,9 +1,14 @@
 #pragma once
 // The sigma grids of the public samplers (specs: which end points, shifted how often, timesteps cut to integers or
 // not).
-#include "tessera/diffusion/sampler.h"
+#include <vector>
 
 namespace tessera::diffusion {
+
+/// Timesteps as the model gets them, N of them, and sigmas as the solver uses them, N + 1 with a final 0.
+struct SampleSchedule {
+  std::vector<double> timesteps, sigmas;
+};
 
 SampleSchedule plain_schedule(int steps, double shift);  ///< u = linspace(1, 0, N + 1)[:-1]
 SampleSchedule diffusers_euler_schedule(int steps, double shift);

@@ -2,7 +2,7 @@
 // The engine's Context: the same sites as the plain one, over weight views of the slot the unit occupies, with
 // weight gradients written straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
 #include "tessera/engine/parallel/parallel.h"
-#include "tessera/engine/store.h"
+#include "tessera/engine/store/store.h"
 #include "tessera/net/context.h"
 #include "tessera/ops/ops.h"
 

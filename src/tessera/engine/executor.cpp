@@ -6,7 +6,8 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/executor_run.h"
-#include "tessera/engine/reduce_rounded.h"
+#include "tessera/engine/parallel/reduce_rounded.h"
+#include "tessera/plan/compile/traffic.h"
 #include "tessera/plan/nvme.h"
 
 namespace tessera::engine {

@@ -7,42 +7,31 @@
 #include <fstream>
 
 #include "tessera/comm/comm.h"
-#include "tessera/engine/disk.h"
 #include "tessera/engine/exposed.h"
-#include "tessera/engine/host_memory.h"
-#include "tessera/engine/lane.h"
+#include "tessera/engine/memory/disk.h"
+#include "tessera/engine/memory/host_memory.h"
+#include "tessera/engine/memory/lane.h"
+#include "tessera/engine/memory/workers.h"
 #include "tessera/engine/stage_messages.h"
+#include "tessera/engine/step_calls.h"
 #include "tessera/engine/unit_run.h"
-#include "tessera/engine/workers.h"
 #include "tessera/net/model.h"
 #include "tessera/net/unit_update.h"
+#include "tessera/plan/nvme.h"
 #include "tessera/plan/schedule.h"
 
 namespace tessera::engine {
 
-/// What the training loop does at the instructions that belong to it.
-struct StepCalls {
-  /// Inputs of this rank's micro-batch (called only when it has samples), whole: the executor cuts out the tokens that
-  /// are this rank's.
-  std::function<net::Batch(int micro)> load;
-  /// Gradient of the objective with respect to the prediction [T, C] of the tokens here (batch.tokens); books the loss.
-  std::function<Tensor(const Tensor& prediction, const net::Batch& batch, int micro)> loss;
-  /// This rank's values for the exchange at `norm`, at most kControlDoubles - 1.
-  std::function<std::vector<double>()> control;
-  /// Called with the gradient norm and all ranks' values: what to do with the updates; nothing skips them.
-  std::function<std::optional<net::StepControl>(double grad_norm, const std::vector<std::vector<double>>& ranks)> agree;
-  /// Where units are updated in their backward (plan::Update::in_backward): what their updates need, before the step.
-  /// `agree` only hears of the step then.
-  std::function<net::StepControl()> ahead = {};
-};
+struct MicroRun;     // executor_run.h
+struct ScheduleRun;  // likewise
 
 struct ExecutorOptions {
-  bool input_grad = false;  ///< keep the gradients of each micro-batch's inputs (verification)
-  bool poison = false;      ///< fill released slots with NaN, so that a use after release shows (tests)
-  DiskPlace nvme = {};      ///< of activations that rest on disk
-  std::string trace = {};   ///< file for the executed instructions; empty: none
-  int local_ranks = 1;      ///< that share this machine's cores
-  bool cut_tokens = true;   ///< ranks of cp, sp and tp share the tokens; else each runs all of them (text encoders)
+  bool input_grad = false;    ///< keep the gradients of each micro-batch's inputs (verification)
+  bool poison = false;        ///< fill released slots with NaN, so that a use after release shows (tests)
+  plan::DiskPlace nvme = {};  ///< of activations that rest on disk
+  std::string trace = {};     ///< file for the executed instructions; empty: none
+  int local_ranks = 1;        ///< that share this machine's cores
+  bool cut_tokens = true;     ///< ranks of cp, sp and tp share the tokens; else each runs all of them (text encoders)
 };
 
 /// Where a rank is, for heartbeats and fault messages. Called by the thread of the instruction's lane: `ends` false
@@ -84,8 +73,8 @@ class Executor {
   void keep_lines(bool keep) { keep_lines_ = keep; }
 
  private:
-  struct Micro;
-  struct Run;
+  using Micro = MicroRun;
+  using Run = ScheduleRun;
   void interpret(const std::shared_ptr<Run>& shared);
   void reserve_disk(int64_t bytes);
   void execute(Run& run, int index, std::vector<plan::Comm>& done);

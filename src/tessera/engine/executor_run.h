@@ -4,13 +4,15 @@
 #include <map>
 #include <optional>
 
-#include "tessera/engine/executor.h"
+#include "tessera/engine/stage_messages.h"
+#include "tessera/engine/step_calls.h"
+#include "tessera/engine/unit_run.h"
 #include "tessera/ops/later.h"
 
 namespace tessera::engine {
 
 /// One micro-batch in flight.
-struct Executor::Micro {
+struct MicroRun {
   bool loaded = false;
   net::Batch batch;
   BoundaryShapes shapes;                             // where there are several stages
@@ -24,7 +26,7 @@ struct Executor::Micro {
 };
 
 /// One schedule being interpreted.
-struct Executor::Run {
+struct ScheduleRun {
   const plan::Schedule& schedule;
   int64_t step;
   const StepCalls* calls = nullptr;
@@ -33,7 +35,7 @@ struct Executor::Run {
   std::vector<Tensor> results = {};
   const std::function<void()>* write = nullptr;
   const std::function<void()>* commit = nullptr;
-  std::vector<Micro> micros = {};
+  std::vector<MicroRun> micros = {};
   std::vector<Message> messages = {};  // by instruction: what it sends or receives
   std::vector<double> shares = {};     // of units whose gradient left before the norm: their sums of squares, else -1
   std::vector<std::array<double, 2>> times = {};

@@ -1,13 +1,14 @@
 // The executor's side of a pipeline: micro-batches that begin with a message, and what a stage hands on. All of it runs
 // on the compute thread, so memory is taken and given back in the order of the list.
 #include "tessera/base/check.h"
+#include "tessera/engine/executor.h"
 #include "tessera/engine/executor_run.h"
 #include "tessera/engine/parallel/slice.h"
 
 namespace tessera::engine {
 
 /// The micro-batch, loaded when this rank comes to it first. Later stages need its token facts only.
-Executor::Micro& Executor::load(Run& run, int index) {
+MicroRun& Executor::load(Run& run, int index) {
   Micro& micro = run.micros[index];
   if (std::exchange(micro.loaded, true)) return micro;
   net::Batch batch = run.batches ? (*run.batches)[index] : run.calls->load(index);

@@ -1,6 +1,6 @@
 #pragma once
 // Why computing stood still in a step: of the times at which instructions ran, the chain of those that the compute lane
-// waited for. The simulator says the same of a predicted step (plan/simulate.h).
+// waited for. The simulator says the same of a predicted step (plan/simulate/simulate.h).
 //
 //   Exposed waited = exposed_time(schedule.list, times);
 //   waited.copy;                                        // seconds in which nothing but a copy kept it waiting

@@ -4,7 +4,7 @@
 //   Tensor y = frozen_site(store, unit, "self_attn.q", x, bias, tokens, adapters, /*gelu=*/false, at::kBFloat16);
 #include <optional>
 
-#include "tessera/engine/store.h"
+#include "tessera/engine/store/store.h"
 #include "tessera/net/context.h"
 #include "tessera/plan/token_shares.h"
 

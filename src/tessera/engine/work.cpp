@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/engine/store.h"
+#include "tessera/engine/store/store.h"
 #include "tessera/net/adapters.h"
 
 namespace tessera::engine {

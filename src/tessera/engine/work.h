@@ -5,8 +5,8 @@
 //   plan::WorkTable work = count_work(model.units(), batch);
 //   work.at("block").products.size();                              // 10 in a Wan block
 #include "tessera/net/model.h"
+#include "tessera/plan/simulate/work.h"
 #include "tessera/plan/states.h"
-#include "tessera/plan/work.h"
 
 namespace tessera::engine {
 

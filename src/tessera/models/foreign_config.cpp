@@ -251,4 +251,6 @@ std::string config_for(const std::string& to, const Identity& identity, const Sh
   return out.dump(2) + "\n";
 }
 
+double released_boundary(bool pictures) { return pictures ? 0.9 : 0.875; }
+
 }  // namespace tessera::models

@@ -17,4 +17,7 @@ namespace tessera::models {
 std::string config_for(const std::string& to, const Identity& identity, const Shapes& official,
                        const std::string& given, const std::string& file);
 
+/// The boundary that Wan 2.2's A14B models were released with: of those that begin with a picture, or of others.
+double released_boundary(bool pictures);
+
 }  // namespace tessera::models

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/models/names.h"
+#include "tessera/models/common/names.h"
 
 namespace tessera::models {
 

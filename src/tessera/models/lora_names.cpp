@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/models/names.h"
+#include "tessera/models/common/names.h"
 #include "tessera/models/wan/parameters.h"
 
 namespace tessera::models {

@@ -37,10 +37,8 @@ struct LoraKey {
   LoraPart part;
 };
 
-inline const std::vector<std::string> kLoraNamings = {"diffusers", "comfyui", "kohya", "diffsynth", "peft"};
-
 struct LoraNames {
-  std::string naming;  ///< one of kLoraNamings
+  std::string naming;  ///< one of families::kLoraNamings
   std::string prefix;  ///< in front of every module
   /// Nothing for a tensor that is no part of a low-rank adapter, or whose flat name belongs to no known module.
   std::optional<LoraKey> parse(std::string_view stored) const;

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
-#include "tessera/models/config_reader.h"
+#include "tessera/models/common/config_reader.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/text/umt5.h"
 #include "tessera/models/vae/haar.h"

@@ -2,7 +2,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
-#include "tessera/net/context.h"
 
 namespace tessera::net {
 

@@ -5,11 +5,10 @@
 //   ctx.use_adapters(&settings);                   // then ctx.linear(site, x) adds the pair of the site, if it has one
 #include <string>
 
+#include "tessera/net/tokens.h"
 #include "tessera/ops/dropout.h"
 
 namespace tessera::net {
-
-struct Tokens;
 
 struct AdapterSettings {
   double scale = 1;    ///< of B A

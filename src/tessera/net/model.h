@@ -52,7 +52,7 @@ class Denoiser {
  public:
   virtual ~Denoiser() = default;
   virtual const std::vector<std::unique_ptr<Unit>>& units() const = 0;
-  /// The same, for others to be put in their place (models/adapted.h); null: the model takes no adapters.
+  /// The same, for others to be put in their place (models/common/adapted.h); null: the model takes no adapters.
   virtual std::vector<std::unique_ptr<Unit>>* adaptable_units() { return nullptr; }
   virtual Batch pack(const std::vector<Sample>& samples) const = 0;
   virtual Conditions conditions() const { return {}; }

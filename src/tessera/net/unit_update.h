@@ -1,6 +1,6 @@
 #pragma once
 // The seam between engine and optimiser. An optimiser declares its state tensors as data and updates slices; the
-// engine's store owns the buffers (engine/store.h), so that the plan can count them and checkpoints can move them.
+// engine's store owns the buffers (engine/store/store.h), so that the plan can count them and checkpoints can move them.
 //
 //   store.make_states(adamw);                       // one buffer a unit, by what it declares
 //   store.update(unit, adamw, control);             // calls adamw.update for every slice of the shard

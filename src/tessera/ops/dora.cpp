@@ -3,10 +3,10 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/ops/frozen.h"
-#include "tessera/ops/frozen_rows.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/scale.h"
 
 namespace tessera::ops {
 

@@ -1,11 +1,14 @@
 #pragma once
 // What a magnitude adds to a frozen linear and its pair (DoRA, lora.h): y = (m / |W'|) (x W'^T) + b. Internal to the
-// room.
+// room but for adapted_norms.
 //
 //   scale_columns(y, y, gains(norms, pair), bias);
-#include "tessera/ops/lora.h"
+#include "tessera/ops/adapter.h"
 
 namespace tessera::ops {
+
+/// |W + s B A| of each row [out]: where a magnitude starts.
+at::Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter);
 
 /// m / |W'| [out], fp32.
 at::Tensor gains(const at::Tensor& norms, const Adapter& pair);

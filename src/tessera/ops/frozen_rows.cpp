@@ -7,6 +7,7 @@
 #include "tessera/ops/gelu.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/scale.h"
 
 namespace tessera::ops {
 

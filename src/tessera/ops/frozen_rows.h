@@ -4,7 +4,7 @@
 //
 //   Tensor y = forward_by_rows({x, weight, bias, pair, gelu, norms}, at::kBFloat16);
 //   backward_by_rows({x, weight, bias, pair, gelu, norms}, dy, y, dx);
-#include "tessera/ops/lora.h"
+#include "tessera/ops/adapter.h"
 
 namespace tessera::ops {
 
@@ -23,7 +23,5 @@ at::Tensor forward_by_rows(const FrozenLinearParts& parts, at::ScalarType type);
 /// Adds the gradients of the pair to its sites, and fills dx [T, in] (undefined: nobody wants it), which may be x
 /// itself. `y`: the result, where the pair has a magnitude.
 void backward_by_rows(const FrozenLinearParts& parts, const at::Tensor& dy, const at::Tensor& y, const at::Tensor& dx);
-
-void scale_in_place(const at::Tensor& x, double factor);
 
 }  // namespace tessera::ops

@@ -10,8 +10,8 @@
 #include "tessera/ops/frozen_rows.h"
 #include "tessera/ops/gelu.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/scale.h"
 
 namespace tessera::ops {
 
@@ -22,11 +22,6 @@ namespace {
 constexpr int64_t kDropRows = 256;  // rows of drop(z) that exist at once
 
 Map map_of(bool gelu) { return gelu ? gelu_in_place : nullptr; }
-
-TESSERA_KERNEL void scale_kernel(float* out, const float* x, int64_t n, float factor) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) out[i] = factor * x[i];
-}
 
 void check_adapter(const Tensor& x, const WeightSite& weight, const Adapter& pair) {
   check_internal(pair.a && pair.b && pair.a->value.defined() && pair.b->value.defined(), "ops.lora",
@@ -209,10 +204,6 @@ struct FrozenLinear : Function<FrozenLinear> {
 };
 
 }  // namespace
-
-void scale_in_place(const Tensor& x, double factor) {
-  if (!x.is_meta()) scale_kernel(out_data(x), data(x), x.numel(), static_cast<float>(factor));
-}
 
 Tensor frozen_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Adapter* adapter,
                      const Tensor& anchor, bool gelu, at::ScalarType type, const Tensor* known) {

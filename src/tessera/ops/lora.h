@@ -6,20 +6,9 @@
 //
 // With a magnitude m [out] it is DoRA (Liu et al., 2024): W' = W + s B A, its rows brought to the length m:
 // y = (m / |W'|) (x W'^T) + b. |W'| counts as a constant in the gradients, as the paper's section 4.3 and peft have it.
-#include "tessera/ops/dropout.h"
-#include "tessera/ops/weight.h"
+#include "tessera/ops/adapter.h"
 
 namespace tessera::ops {
-
-/// The trained tensors of a site, late-bound like all weights ([Note: weights outside autograd] in weight.h): fp32, or
-/// of 16 bits, as they are gathered; their gradients are fp32.
-struct Adapter {
-  WeightSite* a = nullptr;          ///< [r, in]
-  WeightSite* b = nullptr;          ///< [out, r]
-  WeightSite* magnitude = nullptr;  ///< [out]: DoRA. Then without dropout.
-  double scale = 1;
-  Dropout dropout = {};  ///< of the adapter's input
-};
 
 /// x [T, in], W [out, in] frozen in any form (frozen.h), b [out] frozen or null, `adapter` or null (copied). `gelu`: of
 /// gelu_tanh(x) instead of x. Without adapter nothing is saved (with gelu: x), with one x, with a magnitude y and |W'|
@@ -29,8 +18,5 @@ struct Adapter {
 at::Tensor frozen_linear(const at::Tensor& x, WeightSite& weight, WeightSite* bias, const Adapter* adapter,
                          const at::Tensor& anchor, bool gelu = false, at::ScalarType type = at::kFloat,
                          const at::Tensor* known = nullptr);
-
-/// |W + s B A| of each row [out]: where a magnitude starts.
-at::Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter);
 
 }  // namespace tessera::ops

@@ -6,7 +6,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/plan/names.h"
-#include "tessera/plan/plan.h"
 
 namespace tessera::plan {
 
@@ -123,23 +122,6 @@ std::vector<int> balanced_stages(const std::vector<double>& unit_cost, int stage
            return stage > dearest * (1 + 1e-12) ? std::numeric_limits<double>::infinity() : so_far + stage * stage;
          })
       .second;
-}
-
-int Plan::first_unit(int stage) const {
-  const int count = static_cast<int>(units.size());
-  if (stage == stages()) return count;
-  return pipeline.first.empty() ? stage * count / stages() : pipeline.first.at(stage);
-}
-
-int Plan::stage_of(int unit) const {
-  int stage = 0;
-  while (stage + 1 < stages() && first_unit(stage + 1) <= unit) ++stage;
-  return stage;
-}
-
-bool Plan::owns(int rank, int unit) const {
-  const int ranks = mesh[Axis::pp];
-  return ranks == 1 || stage_of(unit) % ranks == mesh.coordinate(rank, Axis::pp);
 }
 
 }  // namespace tessera::plan

@@ -181,6 +181,23 @@ Plan::Slice Plan::slice(int dp_rank, int64_t micro) const {
   return {begin, std::min(micro_batch, end - begin)};
 }
 
+int Plan::first_unit(int stage) const {
+  const int count = static_cast<int>(units.size());
+  if (stage == stages()) return count;
+  return pipeline.first.empty() ? stage * count / stages() : pipeline.first.at(stage);
+}
+
+int Plan::stage_of(int unit) const {
+  int stage = 0;
+  while (stage + 1 < stages() && first_unit(stage + 1) <= unit) ++stage;
+  return stage;
+}
+
+bool Plan::owns(int rank, int unit) const {
+  const int ranks = mesh[Axis::pp];
+  return ranks == 1 || stage_of(unit) % ranks == mesh.coordinate(rank, Axis::pp);
+}
+
 std::string Plan::summary() const {
   const auto units_with = [&](auto wanted) {
     return std::count_if(units.begin(), units.end(), [&](const UnitPlan& unit) { return wanted(unit); });

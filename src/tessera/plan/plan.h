@@ -173,7 +173,7 @@ struct Plan {
   bool transient_gradient(const UnitLayout& layout, int unit) const;
   /// Throws UserError (usage) where an update on the host would not find its buffers there.
   void check_updates(std::string_view where, const std::vector<std::string>& unit_names = {}) const;
-  // pipeline.cpp
+  // [Note: stages] of pipeline.h
   int stages() const { return mesh[Axis::pp] * pipeline.chunks; }
   int first_unit(int stage) const;  ///< of stages(): the number of units
   int stage_of(int unit) const;

@@ -2,11 +2,9 @@
 // The plan compiled for one rank: a list of instructions with their lane and what they wait for. The same list is
 // printed (schedule.jsonl), checked (rules.h), simulated (memory.h) and executed (engine/executor.h).
 //
-//   Schedule step = compile_train(spec, plan, rank);
+//   Schedule step = compile_train(spec, plan, rank);      // compile/compile.h
 //   for (const Instruction& in : step.list) std::cout << to_json(in, step_number) << "\n";
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -102,56 +100,13 @@ struct Schedule {
   int micros = 1;          ///< micro-batches compiled in
 };
 
-/// One optimiser step: all micro-batches, reductions, norm and updates. `rank` fixes idle micro-batches. Where updates
-/// run just in time they are those of the step before, and `pending` false leaves them out: nothing is pending.
-Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending = true);
-/// The updates that a step has left pending.
-Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank);
-/// Forward only, `micros` passes in a row (a sampler's step runs one pass for each guidance branch).
-Schedule compile_forward(const ModelSpec& model, const Plan& plan, int rank, std::string phase, int micros);
-/// Write shards, wait for all ranks, commit.
-Schedule compile_checkpoint(const ModelSpec& model, const Plan& plan, int rank);
-
 /// Its collectives, if any, carry tokens of which each rank has a share: members of a group may send different bytes.
 inline bool carries_tokens(Op op) {
   return op == Op::forward || op == Op::recompute || op == Op::backward || op == Op::finish;
 }
-/// Collectives inside a unit's forward, recompute or backward, in their order.
-const std::vector<Traffic>& traffic_of(const UnitSpec& unit, const UnitPlan& plan, Op op);
-/// Of the `finish` of a forward-only pass, where ranks share the tokens.
-Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh);
-
-/// Bytes a rank contributes to the control exchange of `norm`: kControlDoubles doubles (see engine/executor.h).
+/// Bytes a rank contributes to the control exchange of `norm`: kControlDoubles doubles (see engine/step_calls.h).
 inline constexpr int kControlDoubles = 48;
 inline constexpr int64_t kControlBytes = kControlDoubles * 8;
-
-/// The whole run as data. What happens after a step (samples, checkpoints) counts as that step; the last step is
-/// always sampled (when samples are on) and checkpointed.
-struct RunShape {
-  int64_t steps = 0, first_step = 1;
-  int64_t last_step = 0;         ///< of this part of the run (a stage); 0: steps
-  int64_t checkpoint_every = 0;  ///< 0: only after the last step
-  int64_t sample_every = 0;      ///< 0: never
-  int sample_prompts = 0, sample_steps = 0;
-  /// Whether another expert has the step after this one; empty: there is one denoiser.
-  std::function<bool(int64_t step)> hands_over = {};
-};
-struct RunSchedules {
-  Schedule train, sample, checkpoint;
-  /// Where updates run just in time: a step that finds none pending, and those that are pending alone. Else without
-  /// instructions, and never run.
-  Schedule first, updates;
-  bool just_in_time() const { return !updates.list.empty(); }
-  /// The most that any of them needs, of the device and of the host. `samples`: the run has some.
-  int64_t arena(bool samples) const;
-  int64_t host_arena(bool samples) const;
-  int64_t disk_arena() const { return std::max(train.disk_arena, first.disk_arena); }
-};
-/// All schedules of a rank; `passes` in a row make a sampler's step.
-RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes);
-/// Calls `emit(step, schedule)` for everything one rank runs, in order. The training loop walks the same function.
-void each_schedule(const RunShape& run, const RunSchedules& schedules,
-                   const std::function<void(int64_t, const Schedule&)>& emit);
 
 /// One line of schedule.jsonl, without times: {"rank","step","i","phase","op",...}. `i` counts within (rank, step).
 std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base);

@@ -3,13 +3,14 @@
 #include <numeric>
 
 #include "tessera/base/check.h"
-#include "tessera/train/sampling.h"
+#include "tessera/planning/mesh_checks.h"
+#include "tessera/sample/sampling.h"
 
 namespace tessera::train {
 
 Mesh elastic_mesh(const Mesh& asked, const comm::Rendezvous& place) {
-  if (place.asked_world <= place.world) return fill_mesh(asked, place.world);
-  Mesh mesh = fill_mesh(asked, place.asked_world);
+  if (place.asked_world <= place.world) return planning::fill_mesh(asked, place.world);
+  Mesh mesh = planning::fill_mesh(asked, place.asked_world);
   const int model = mesh.world() / mesh.dp_size();  // ranks of one copy, as far as samples go
   if (place.world % model != 0)
     throw UserError(Exit::usage, "mesh",

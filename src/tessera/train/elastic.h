@@ -3,7 +3,7 @@
 //
 //   Mesh mesh = elastic_mesh(recipe.mesh, place);       // dp_shard = 8 of 8 ranks; 4 when half of them are gone
 #include "tessera/base/mesh.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 
 namespace tessera::train {
 

@@ -5,25 +5,29 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
-#include "tessera/engine/transfer.h"
+#include "tessera/engine/store/transfer.h"
 
 namespace tessera::train {
 
-ExpertSteps::ExpertSteps(const Experts& experts, const Recipe& recipe, const std::vector<StageData>& data)
-    : experts_(experts), recipe_(recipe), turns_(plan_turns(experts, run_parts(recipe))), updates_(experts.size(), 0) {
+ExpertSteps::ExpertSteps(const job::Experts& experts, const recipe::Recipe& recipe,
+                         const std::vector<prepare::StageData>& data)
+    : experts_(experts),
+      recipe_(recipe),
+      turns_(job::plan_turns(experts, recipe::run_parts(recipe))),
+      updates_(experts.size(), 0) {
   for (size_t e = 0; e < experts.places(); ++e) {
     std::vector<int64_t> first_steps;
-    for (const StageData& part : data) first_steps.push_back(turns_.done(e, part.first_step - 1) + 1);
-    data_.push_back(data_of_expert(data, first_steps));
+    for (const prepare::StageData& part : data) first_steps.push_back(turns_.done(e, part.first_step - 1) + 1);
+    data_.push_back(prepare::data_of_expert(data, first_steps));
   }
 }
 
-void ExpertSteps::begin_part(size_t part, const Recipe& recipe, const net::Denoiser& model) {
+void ExpertSteps::begin_part(size_t part, const recipe::Recipe& recipe, const net::Denoiser& model) {
   part_ = part;
   now_ = &recipe;
   objectives_.clear();
   for (size_t e = 0; e < experts_.places(); ++e)
-    objectives_.emplace_back(recipe, model, data_[e][part], timestep_options(recipe, experts_.list[e]));
+    objectives_.emplace_back(recipe, model, data_[e][part], job::timestep_options(recipe, experts_.list[e]));
 }
 
 void ExpertSteps::begin(int64_t step) {
@@ -71,7 +75,7 @@ void ExpertSteps::write(int64_t step, checkpoint::Manifest& manifest) const {
 
 std::vector<checkpoint::Piece> ExpertSteps::pieces(engine::Store& store) const {
   std::vector<checkpoint::Piece> all;
-  each_expert(store, experts_, [&](size_t, const std::string& prefix) {
+  job::each_expert(store, experts_, [&](size_t, const std::string& prefix) {
     std::vector<checkpoint::Piece> own = engine::checkpoint_pieces(store, prefix);
     std::move(own.begin(), own.end(), std::back_inserter(all));
   });
@@ -80,7 +84,7 @@ std::vector<checkpoint::Piece> ExpertSteps::pieces(engine::Store& store) const {
 
 void ExpertSteps::resume(engine::Store& store, checkpoint::TrainingCheckpoint& saved) {
   const checkpoint::Manifest& manifest = saved.manifest();
-  check_experts(experts_, manifest);
+  job::check_experts(experts_, manifest);
   for (size_t e = 0; e < experts_.size(); ++e) {
     if (!experts_.several()) {
       updates_[e] = manifest.extra.value("updates", manifest.step);
@@ -90,7 +94,7 @@ void ExpertSteps::resume(engine::Store& store, checkpoint::TrainingCheckpoint& s
     if (!experts_.gated) check_steps(e, state.value("steps", int64_t{0}), manifest.step);
     updates_[e] = state.value("updates", int64_t{0});
   }
-  each_expert(store, experts_, [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });
+  job::each_expert(store, experts_, [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });
 }
 
 void ExpertSteps::check_steps(size_t expert, int64_t done, int64_t step) const {

@@ -9,7 +9,7 @@
 //   steps.begin(17);                                // step 17 of the run
 //   steps.objective().begin(steps.own_step(), plan, rank);
 #include "tessera/checkpoint/training.h"
-#include "tessera/train/experts.h"
+#include "tessera/job/experts.h"
 #include "tessera/train/objective.h"
 
 namespace tessera::train {
@@ -17,10 +17,10 @@ namespace tessera::train {
 class ExpertSteps {
  public:
   /// `data`: of each part of the run. Experts and recipe outlive it.
-  ExpertSteps(const Experts& experts, const Recipe& recipe, const std::vector<StageData>& data);
+  ExpertSteps(const job::Experts& experts, const recipe::Recipe& recipe, const std::vector<prepare::StageData>& data);
 
   /// What the part draws and from what; `recipe` and `model` are there as long as the part runs.
-  void begin_part(size_t part, const Recipe& recipe, const net::Denoiser& model);
+  void begin_part(size_t part, const recipe::Recipe& recipe, const net::Denoiser& model);
   void begin(int64_t step);
   /// Of a gate: the step goes on with this expert.
   void choose(size_t expert) { expert_ = expert; }
@@ -32,7 +32,7 @@ class ExpertSteps {
   const std::string& name() const { return experts_.list[expert_].name; }
   int64_t own_step() const { return own_step_; }  ///< which of the expert's own, from 1 on
   Objective& objective() { return objectives_[place()]; }
-  const StageData& data() const { return data_[place()][part_]; }
+  const prepare::StageData& data() const { return data_[place()][part_]; }
   double learning_rate() const { return learning_rate(expert_, own_step_); }
   int64_t update() { return ++updates_[expert_]; }  ///< one more: its number
   int64_t updates(size_t expert) const { return updates_[expert]; }
@@ -53,13 +53,13 @@ class ExpertSteps {
   double learning_rate(size_t expert, int64_t own_step) const;
   void check_steps(size_t expert, int64_t done, int64_t step) const;
 
-  const Experts& experts_;
-  const Recipe& recipe_;  // of the whole run
+  const job::Experts& experts_;
+  const recipe::Recipe& recipe_;  // of the whole run
   const diffusion::Turns turns_;
-  std::vector<std::vector<StageData>> data_;  // of each of experts_.places() and part
-  std::vector<Objective> objectives_;         // likewise
-  std::vector<int64_t> updates_;              // of each expert
-  const Recipe* now_ = nullptr;               // of the part that runs
+  std::vector<std::vector<prepare::StageData>> data_;  // of each of experts_.places() and part
+  std::vector<Objective> objectives_;                  // likewise
+  std::vector<int64_t> updates_;                       // of each expert
+  const recipe::Recipe* now_ = nullptr;                // of the part that runs
   size_t part_ = 0, expert_ = 0;
   int64_t own_step_ = 0;
 };

@@ -4,7 +4,7 @@
 
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/engine/transfer.h"
+#include "tessera/engine/store/transfer.h"
 
 namespace tessera::train {
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "tessera/comm/comm.h"
-#include "tessera/engine/store.h"
+#include "tessera/engine/store/store.h"
 #include "tessera/net/model.h"
 
 namespace tessera::train {

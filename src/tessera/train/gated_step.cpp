@@ -6,17 +6,18 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/group_check.h"
+#include "tessera/plan/compile/compile.h"
 
 namespace tessera::train {
 
-GatedStep::GatedStep(GateRouter& router, comm::Comm& comm, const Mesh& mesh, int rank)
+GatedStep::GatedStep(job::GateRouter& router, comm::Comm& comm, const Mesh& mesh, int rank)
     : router_(router),
       world_(comm.group("control", {kAllAxes.begin(), kAllAxes.end()})),
       comm_(comm),
       mesh_(mesh),
       rank_(rank) {}
 
-void GatedStep::begin_part(const Recipe& recipe, const plan::ModelSpec& spec, const plan::Plan& plan) {
+void GatedStep::begin_part(const recipe::Recipe& recipe, const plan::ModelSpec& spec, const plan::Plan& plan) {
   recipe_ = &recipe, spec_ = &spec, plan_ = &plan;
   known_.clear(), compared_.clear();
   pass_ = plan::compile_forward(spec, plan, rank_, "evaluate", 1);
@@ -148,7 +149,7 @@ void GatedStep::mix(const Objective& objective, const plan::Plan& plan, engine::
 }
 
 bool GatedStep::run(int64_t step, Objective& objective, plan::Plan& plan, engine::Executor& executor,
-                    StepMetrics& metrics, const Calls& calls) {
+                    report::StepMetrics& metrics, const Calls& calls) {
   const std::vector<int64_t> shares = plan.shares;
   objective.begin(step, plan, rank_);
   route(objective, step);
@@ -195,11 +196,6 @@ void GatedStep::learn(double lr) {
   world_.all_reduce(at::from_blob(sum.data(), {static_cast<int64_t>(sum.size())}, at::kFloat));
   metrics_.grad_norm = router_.update(std::move(sum), lr, recipe_->train);
   sums_.clear();
-}
-
-int64_t mixed_bytes(int64_t samples, int64_t micro, int64_t prediction_bytes) {
-  constexpr int64_t kBlock = 64;  // a tensor takes whole ones
-  return (samples + micro) * round_up(prediction_bytes, kBlock);
 }
 
 }  // namespace tessera::train

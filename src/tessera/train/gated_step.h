@@ -18,8 +18,8 @@
 #include <set>
 
 #include "tessera/engine/executor.h"
-#include "tessera/train/gate_router.h"
-#include "tessera/train/metrics.h"
+#include "tessera/job/gate_router.h"
+#include "tessera/report/metrics.h"
 #include "tessera/train/objective.h"
 
 namespace tessera::train {
@@ -27,11 +27,11 @@ namespace tessera::train {
 class GatedStep {
  public:
   /// All outlive it but `mesh`.
-  GatedStep(GateRouter& router, comm::Comm& comm, const Mesh& mesh, int rank);
+  GatedStep(job::GateRouter& router, comm::Comm& comm, const Mesh& mesh, int rank);
 
   /// Of a part of the run, and there as long as that: its values, the model as measured, the plan of a step without a
   /// gate.
-  void begin_part(const Recipe& recipe, const plan::ModelSpec& spec, const plan::Plan& plan);
+  void begin_part(const recipe::Recipe& recipe, const plan::ModelSpec& spec, const plan::Plan& plan);
   /// Largest arena of any schedule.
   int64_t arena() const { return arena_; }
 
@@ -45,8 +45,8 @@ class GatedStep {
   /// order on every rank; then the gate's own update, unless a pass was skipped, which is what it gives false for. Loss
   /// is the sum over the passes, the norm that of all their gradients together. `plan`: what the executor reads; its
   /// shares are the passes' meanwhile.
-  bool run(int64_t step, Objective& objective, plan::Plan& plan, engine::Executor& executor, StepMetrics& metrics,
-           const Calls& calls);
+  bool run(int64_t step, Objective& objective, plan::Plan& plan, engine::Executor& executor,
+           report::StepMetrics& metrics, const Calls& calls);
 
   // of the pass that runs
   const Routed& routed(size_t expert) const { return routed_[expert]; }
@@ -74,12 +74,12 @@ class GatedStep {
   void learn(double lr);
   plan::Schedule compile(const std::vector<int64_t>& shares) const;
 
-  GateRouter& router_;
+  job::GateRouter& router_;
   comm::Group& world_;
   comm::Comm& comm_;
   const Mesh mesh_;
   const int rank_;
-  const Recipe* recipe_ = nullptr;
+  const recipe::Recipe* recipe_ = nullptr;
   const plan::ModelSpec* spec_ = nullptr;
   const plan::Plan* plan_ = nullptr;
   int64_t arena_ = 0;
@@ -94,10 +94,7 @@ class GatedStep {
   std::vector<Routed> routed_;
   std::map<int64_t, at::Tensor> sums_;  // by place
   std::vector<std::vector<double>> by_weight_;
-  StepMetrics::Gate metrics_;
+  report::StepMetrics::Gate metrics_;
 };
-
-/// Bytes of predictions that a soft gate keeps through a step, for `samples` of a rank in micro-batches of `micro`.
-int64_t mixed_bytes(int64_t samples, int64_t micro, int64_t prediction_bytes);
 
 }  // namespace tessera::train

@@ -2,7 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/training.h"
-#include "tessera/train/recipe.h"
+#include "tessera/recipe/recipe.h"
 
 namespace tessera::train {
 
@@ -19,7 +19,7 @@ std::string scale_text(double value) {
 
 }  // namespace
 
-LossScale::LossScale(const plan::Plan& plan, const Recipe& recipe) {
+LossScale::LossScale(const plan::Plan& plan, const recipe::Recipe& recipe) {
   if (plan.compute != plan::ParamType::fp16 && plan.reduce != plan::ParamType::fp16) return;
   scaler_.emplace(optim::GradScalerOptions{.init_scale = static_cast<float>(recipe.train.loss_scale),
                                            .growth_interval = recipe.train.loss_scale_window});

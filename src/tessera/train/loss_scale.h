@@ -15,15 +15,17 @@ namespace tessera::checkpoint {
 struct Manifest;
 }
 
-namespace tessera::train {
-
+namespace tessera::recipe {
 struct Recipe;
+}
+
+namespace tessera::train {
 
 class LossScale {
  public:
   LossScale() = default;  ///< none
   /// None where nothing of the plan is fp16.
-  LossScale(const plan::Plan& plan, const Recipe& recipe);
+  LossScale(const plan::Plan& plan, const recipe::Recipe& recipe);
 
   std::optional<double> scale() const;  ///< of the step to come
   /// Ends a step with a finite loss. Why its gradients are not to be used, in words; empty when they are. Throws

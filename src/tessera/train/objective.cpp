@@ -7,44 +7,10 @@
 
 namespace tessera::train {
 
-double mean_squared_error(const at::Tensor& prediction, const at::Tensor& target, double scale, at::Tensor gradient) {
-  const auto count = prediction.numel();
-  const float* p = prediction.const_data_ptr<float>();
-  const float* t = target.const_data_ptr<float>();
-  float* g = gradient.mutable_data_ptr<float>();
-  const auto factor = static_cast<float>(2 * scale / static_cast<double>(count));
-  double sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const float difference = p[i] - t[i];
-    sum += static_cast<double>(difference) * difference;
-    g[i] = difference * factor;
-  }
-  return sum / static_cast<double>(count);
-}
-
-std::pair<int64_t, int64_t> rows_here(const net::Batch& batch, size_t s) {
-  const net::Tokens& tokens = batch.tokens;
-  const auto [first, last] = batch.predictions_of(s);
-  const int64_t begin = std::max(first, tokens.begin), end = std::min(last, tokens.begin + tokens.count());
-  return {begin - tokens.begin, std::max(begin, end) - tokens.begin};
-}
-
-double sample_error(const at::Tensor& prediction, const net::Batch& batch, size_t s, const Target& target, double scale,
-                    const at::Tensor& gradient) {
-  const net::Tokens& tokens = batch.tokens;
-  const auto [first, last] = batch.predictions_of(s);
-  const auto [begin, end] = rows_here(batch, s);
-  if (begin >= end) return 0;  // the sample's predictions are on other ranks
-  const int64_t count = end - begin, at = begin + tokens.begin - tokens.offsets[s] - target.first;
-  const double part = static_cast<double>(count) / static_cast<double>(last - first);
-  return part * mean_squared_error(prediction.narrow(0, begin, count), target.rows.narrow(0, at, count), scale * part,
-                                   gradient.narrow(0, begin, count));
-}
-
 /// Its place among the draws of a sample's timestep, far behind those that the timestep itself takes.
 constexpr uint64_t kConditionDraw = 1000;
 
-Objective::Objective(const Recipe& recipe, const net::Denoiser& model, const StageData& data,
+Objective::Objective(const recipe::Recipe& recipe, const net::Denoiser& model, const prepare::StageData& data,
                      const diffusion::Options& options)
     : recipe_(recipe), model_(model), data_(data), options_(options) {}
 
@@ -92,7 +58,7 @@ net::Batch Objective::pack(int64_t first, int64_t count, Micro& m) const {
     const int64_t place = place_of(number);
     places.push_back(static_cast<uint64_t>(place));
     const auto [index, epoch] = data_.pick(step_, place);
-    const PreparedSample cached = data_.samples->sample(index, epoch);
+    const prepare::PreparedSample cached = data_.samples->sample(index, epoch);
     const diffusion::TrainingDraw draw =
         diffusion::draw(options_, static_cast<uint64_t>(recipe_.run.seed), step_, place);
     const at::Tensor noise = at::empty(cached.latent.sizes(), at::kFloat);
@@ -126,7 +92,7 @@ bool Objective::begins_clean(int64_t place, const at::Tensor& latent) const {
 }
 
 /// To the rows that are this rank's, so that the others can go.
-void Objective::cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const {
+void Objective::cut_targets(std::vector<diffusion::Target>& targets, const net::Tokens& tokens) const {
   const plan::TokenRange here = plan::token_share(tokens.total(), plan_->mesh, rank_);
   for (size_t s = 0; s < targets.size(); ++s) {
     const auto row = [&, rows = targets[s].rows.size(0)](int64_t token) {
@@ -142,7 +108,7 @@ at::Tensor Objective::loss(const at::Tensor& prediction, const net::Batch& batch
   const at::Tensor answer = with_sums(prediction, batch, m);
   for (size_t s = 0; s < m.targets.size(); ++s) {
     const double share = m.weights[s] / static_cast<double>(plan_->global_batch);
-    const double loss = sample_error(answer, batch, s, m.targets[s], share * gradient_scale_, gradient);
+    const double loss = diffusion::sample_error(answer, batch, s, m.targets[s], share * gradient_scale_, gradient);
     if (!std::isfinite(loss) && bad_sample_ < 0) bad_sample_ = m.indices[s];
     if (!routed_ || routed_->books) loss_ += loss * share;
     if (routed_) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
@@ -155,7 +121,7 @@ at::Tensor Objective::with_sums(const at::Tensor& prediction, const net::Batch& 
   if (!routed_ || !routed_->sums) return prediction;
   at::Tensor answer = prediction.clone();
   for (size_t s = 0; s < micro.targets.size(); ++s) {
-    const auto [begin, end] = rows_here(batch, s);
+    const auto [begin, end] = diffusion::rows_here(batch, s);
     if (begin >= end) continue;
     const at::Tensor& sum = routed_->sums->at(static_cast<int64_t>(batch.tokens.samples[s]));
     const int64_t at = begin + batch.tokens.begin - batch.predictions_of(s)[0];
@@ -167,7 +133,7 @@ at::Tensor Objective::with_sums(const at::Tensor& prediction, const net::Batch& 
 /// Books what the gate learns from a sample, and makes the gradient that of the expert's own prediction.
 void Objective::weigh(const at::Tensor& prediction, const net::Batch& batch, size_t s, int64_t own,
                       at::Tensor& gradient) {
-  const auto [begin, end] = rows_here(batch, s);
+  const auto [begin, end] = diffusion::rows_here(batch, s);
   if (begin >= end) return;
   at::Tensor rows = gradient.narrow(0, begin, end - begin);
   const float *g = rows.const_data_ptr<float>(), *f = prediction.narrow(0, begin, end - begin).const_data_ptr<float>();

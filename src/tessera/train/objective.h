@@ -10,18 +10,13 @@
 
 #include "tessera/data/cache.h"
 #include "tessera/diffusion/flow.h"
+#include "tessera/diffusion/loss.h"
 #include "tessera/net/model.h"
 #include "tessera/plan/plan.h"
-#include "tessera/train/recipe.h"
-#include "tessera/train/stage_data.h"
+#include "tessera/prepare/stage_data.h"
+#include "tessera/recipe/recipe.h"
 
 namespace tessera::train {
-
-/// What a sample's prediction is held against: rows [.., C] in its layout, from its token `first` on.
-struct Target {
-  at::Tensor rows;
-  int64_t first = 0;
-};
 
 /// A step's samples as one of several experts has them that a gate chooses among (train/gated_step.h). Its plan's
 /// slices count the expert's samples; `places` are those of this dp rank in the global batch.
@@ -36,7 +31,8 @@ struct Routed {
 class Objective {
  public:
   /// All of one part of the run; they outlive the objective. `options`: how timesteps are drawn.
-  Objective(const Recipe& recipe, const net::Denoiser& model, const StageData& data, const diffusion::Options& options);
+  Objective(const recipe::Recipe& recipe, const net::Denoiser& model, const prepare::StageData& data,
+            const diffusion::Options& options);
 
   /// `step` keys the draws: of several experts that take turns each counts its own. `routed` outlives the step's use.
   void begin(int64_t step, const plan::Plan& plan, int rank, const Routed* routed = nullptr);
@@ -68,7 +64,7 @@ class Objective {
  private:
   /// What the loss of a micro-batch needs, from its load to its loss; several are in flight in a pipeline.
   struct Micro {
-    std::vector<Target> targets;
+    std::vector<diffusion::Target> targets;
     std::vector<double> weights;
     std::vector<int64_t> indices;
     int64_t first = 0;  // of its samples among this dp rank's
@@ -76,13 +72,13 @@ class Objective {
   net::Batch pack(int64_t first, int64_t count, Micro& micro) const;
   int64_t place_of(int64_t sample) const;
   bool begins_clean(int64_t place, const at::Tensor& latent) const;
-  void cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const;
+  void cut_targets(std::vector<diffusion::Target>& targets, const net::Tokens& tokens) const;
   at::Tensor with_sums(const at::Tensor& prediction, const net::Batch& batch, const Micro& micro) const;
   void weigh(const at::Tensor& prediction, const net::Batch& batch, size_t s, int64_t own, at::Tensor& gradient);
 
-  const Recipe& recipe_;
+  const recipe::Recipe& recipe_;
   const net::Denoiser& model_;
-  const StageData& data_;
+  const prepare::StageData& data_;
   diffusion::Options options_;
   const plan::Plan* plan_ = nullptr;
   const Routed* routed_ = nullptr;
@@ -93,18 +89,5 @@ class Objective {
   int64_t bad_sample_ = -1;
   std::map<int, Micro> micros_;
 };
-
-/// Rows [begin, end) of the tensors of the tokens here that are predictions of sample `s`; empty where others have
-/// them.
-std::pair<int64_t, int64_t> rows_here(const net::Batch& batch, size_t s);
-
-/// Mean of squares of prediction - target over one sample's rows, and its gradient times `scale` in place of
-/// prediction's copy: gradient[i] = 2 (prediction - target) * scale / n. Shared with `verify`.
-double mean_squared_error(const at::Tensor& prediction, const at::Tensor& target, double scale, at::Tensor gradient);
-
-/// The same over the predictions of sample `s` of a batch: the mean over all of them, of which this rank has the part
-/// of the tokens that are here. `gradient` is that of the whole of `prediction`.
-double sample_error(const at::Tensor& prediction, const net::Batch& batch, size_t s, const Target& target, double scale,
-                    const at::Tensor& gradient);
 
 }  // namespace tessera::train

@@ -56,9 +56,9 @@ void StepReport::take(const std::map<std::string, int64_t>& sent, const std::map
       busy[static_cast<size_t>(lane)] = found->second;
 }
 
-RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh& mesh, int64_t temporaries) {
+report::RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh& mesh, int64_t temporaries) {
   const auto part = [&](engine::Part p) { return whole(report.at_peak[static_cast<size_t>(p)]); };
-  RankMetrics m;
+  report::RankMetrics m;
   m.rank = rank;
   m.bytes.parameters = part(engine::Part::parameters);
   m.bytes.gradients = part(engine::Part::gradients);

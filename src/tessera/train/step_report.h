@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "tessera/base/mesh.h"
-#include "tessera/engine/meter.h"
+#include "tessera/engine/memory/meter.h"
 #include "tessera/plan/schedule.h"
-#include "tessera/train/metrics.h"
+#include "tessera/report/metrics.h"
 
 namespace tessera::train {
 
@@ -42,6 +42,6 @@ struct StepReport {
 
 /// A rank's entry of a step's metrics. `temporaries`: the predicted bytes of them at the peak; the meter does not tell
 /// them from activations.
-RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh& mesh, int64_t temporaries);
+report::RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh& mesh, int64_t temporaries);
 
 }  // namespace tessera::train

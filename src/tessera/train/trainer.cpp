@@ -13,32 +13,33 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/executor.h"
 #include "tessera/engine/group_check.h"
-#include "tessera/engine/transfer.h"
+#include "tessera/engine/store/transfer.h"
+#include "tessera/job/base_report.h"
+#include "tessera/job/job.h"
+#include "tessera/job/lora_run.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/train/base_report.h"
-#include "tessera/train/disk_need.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/planning/disk_need.h"
+#include "tessera/planning/plan_view.h"
+#include "tessera/planning/run_plan.h"
+#include "tessera/prepare/stage_data.h"
+#include "tessera/report/progress.h"
+#include "tessera/report/run_log.h"
+#include "tessera/report/run_report.h"
+#include "tessera/sample/expert_passes.h"
+#include "tessera/sample/sampling.h"
+#include "tessera/sample/validation.h"
 #include "tessera/train/elastic.h"
-#include "tessera/train/expert_passes.h"
 #include "tessera/train/expert_steps.h"
 #include "tessera/train/export.h"
 #include "tessera/train/gated_step.h"
-#include "tessera/train/job.h"
-#include "tessera/train/lora_run.h"
 #include "tessera/train/loss_scale.h"
 #include "tessera/train/objective.h"
-#include "tessera/train/plan_view.h"
-#include "tessera/train/progress.h"
 #include "tessera/train/rank_files.h"
 #include "tessera/train/rank_watch.h"
-#include "tessera/train/run_log.h"
-#include "tessera/train/run_plan.h"
-#include "tessera/train/run_report.h"
-#include "tessera/train/sampling.h"
 #include "tessera/train/slow_ranks.h"
-#include "tessera/train/stage_data.h"
 #include "tessera/train/step_report.h"
 #include "tessera/train/utilisation.h"
-#include "tessera/train/validation.h"
 
 namespace tessera::train {
 
@@ -58,7 +59,7 @@ struct Stopped {};
 
 class Trainer {
  public:
-  Trainer(Recipe recipe, const TrainFlags& flags, const comm::Rendezvous& place)
+  Trainer(recipe::Recipe recipe, const TrainFlags& flags, const comm::Rendezvous& place)
       : recipe_(std::move(recipe)),
         place_(place),
         rank_(place.rank),
@@ -68,14 +69,14 @@ class Trainer {
         slow_(mesh_, {recipe_.fault.slow_factor, recipe_.fault.slow_steps}) {
     watch_.follow(comm_);
     comm_.check_agreement("recipe", recipe_.to_toml());
-    job_ = make_job(recipe_);
-    check_weights(recipe_, job_);
+    job_ = job::make_job(recipe_);
+    job::check_weights(recipe_, job_);
     recipe_.set("data.vae_tile", std::to_string(job_.vae_tile));
     out_ = recipe_.run.out;
     checkpoints_ = out_ / "checkpoints";
     if (rank_ == 0) open_run_folder();
     watch_.phase(0, "preparing the data");
-    data_ = prepare_parts(recipe_, job_, mesh_, comm_, rank_);
+    data_ = prepare::prepare_parts(recipe_, job_, mesh_, comm_, rank_);
     watch_.phase(0, "planning");
     plan_run();
     watch_.phase(0, "loading the weights");
@@ -106,7 +107,7 @@ class Trainer {
 
  private:
   void open_run_folder() {
-    check_own_folder(out_);
+    planning::check_own_folder(out_);
     for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
     for (const auto& name : checkpoint::clean_partials(checkpoints_))
       log::info("removed the incomplete checkpoint " + name);
@@ -117,23 +118,23 @@ class Trainer {
 
   void plan_run() {
     std::vector<int> prompts;
-    for (const StageData& data : data_) prompts.push_back(data.samples->prompts());
+    for (const prepare::StageData& data : data_) prompts.push_back(data.samples->prompts());
     steps_.emplace(job_.experts, recipe_, data_);
-    plans_ = plan_parts(run_parts(recipe_), job_, mesh_, prompts);
+    plans_ = planning::plan_parts(recipe::run_parts(recipe_), job_, mesh_, prompts);
     if (rank_ == 0) {
-      log::info(plans_text(plans_));
+      log::info(planning::plans_text(plans_));
       for (const std::string& line : steps_->told()) log::info(line);
     }
-    require_fit(plans_);
-    for (const PartPlan& p : plans_) check_disk(p.planned, out_);
+    planning::require_fit(plans_);
+    for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_);
     std::string all;
-    for (const PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
+    for (const planning::PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
     comm_.check_agreement("plan", all);
     if (rank_ != 0) return;
-    checkpoint::write_text(out_ / "plan.json", plans_json(plans_));
-    checkpoint::write_text(out_ / "recipe.toml", resolved(recipe_, plans_, place_).to_toml());
-    checkpoint::write_text(out_ / "plan.txt", plans_text(plans_));
-    for (const PartPlan& p : plans_) {
+    checkpoint::write_text(out_ / "plan.json", planning::plans_json(plans_));
+    checkpoint::write_text(out_ / "recipe.toml", planning::resolved(recipe_, plans_, place_).to_toml());
+    checkpoint::write_text(out_ / "plan.txt", planning::plans_text(plans_));
+    for (const planning::PartPlan& p : plans_) {
       const std::string file =
           p.part.number == 0 ? "plan.toml" : "plan-stage-" + std::to_string(p.part.number) + ".toml";
       checkpoint::write_text(out_ / file, p.planned.plan().to_toml(p.planned.unit_names()));
@@ -144,9 +145,9 @@ class Trainer {
   /// steps stays where it is.
   void begin_part(size_t stage) {
     stage_ = stage;
-    const PartPlan& now = plans_[stage];
+    const planning::PartPlan& now = plans_[stage];
     running_ = now.planned.plan();  // the executor reads it
-    static_cast<Shapes&>(job_) = now.shapes;
+    static_cast<job::Shapes&>(job_) = now.shapes;
     schedules_ = now.planned.schedules(rank_);
     predicted_ = now.planned.memory(rank_);
     engine::check_groups(comm_, {&schedules_.train, &schedules_.sample, &schedules_.checkpoint});
@@ -156,7 +157,7 @@ class Trainer {
     store_->rest_gradients(running_);
     adamw_ = std::make_unique<optim::AdamW>(adamw_options(recipe()));
     steps_->begin_part(stage, recipe(), *job_.model);
-    validation_ = std::make_unique<Validation>(recipe(), job_, *data_[stage].samples, out_);
+    validation_ = std::make_unique<sample::Validation>(recipe(), job_, *data_[stage].samples, out_);
     first_step_ = std::max(now.part.first, done_ + 1);
     engine::Meter::reset_peak();
     if (now.part.number == 0 || now.part.first <= done_ || rank_ != 0) return;
@@ -186,10 +187,10 @@ class Trainer {
   }
 
   /// Of the part that runs.
-  const Recipe& recipe() const { return plans_[stage_].part.recipe; }
-  const Planned& planned() const { return plans_[stage_].planned; }
+  const recipe::Recipe& recipe() const { return plans_[stage_].part.recipe; }
+  const planning::Planned& planned() const { return plans_[stage_].planned; }
 
-  optim::AdamWOptions adamw_options(const Recipe& recipe) const {
+  optim::AdamWOptions adamw_options(const recipe::Recipe& recipe) const {
     return {{recipe.train.betas[0], recipe.train.betas[1]},
             recipe.train.eps,
             recipe.train.weight_decay,
@@ -213,7 +214,7 @@ class Trainer {
     executor_ = std::make_unique<engine::Executor>(job_.model->units(), *store_, comm_, running_, rank_, options);
     watch_.follow(*executor_);
     if (job_.experts.gated) {
-      router_ = std::make_unique<GateRouter>(recipe_, job_.experts.size(), job_.model->context_dim());
+      router_ = std::make_unique<job::GateRouter>(recipe_, job_.experts.size(), job_.model->context_dim());
       gated_ = std::make_unique<GatedStep>(*router_, comm_, mesh_, rank_);
     }
 
@@ -223,7 +224,7 @@ class Trainer {
     if (resume) {
       checkpoint::TrainingCheckpoint saved(*resume);
       if (recipe_.lora.on)  // the checkpoint has the adapters alone
-        rounded = load_initial_weights(recipe_, job_, *store_);
+        rounded = job::load_initial_weights(recipe_, job_, *store_);
       steps_->resume(*store_, saved);
       if (router_) router_->resume(saved);
       done_ = saved.manifest().step;
@@ -237,16 +238,16 @@ class Trainer {
         log::info("all run.steps = " + std::to_string(recipe_.run.steps) +
                   " are done already; more steps go on from here");
     } else {
-      rounded = load_initial_weights(recipe_, job_, *store_);
-      if (router_ && GateRouter::is_in(recipe_.model.path)) router_->load_model(recipe_.model.path);
-      each_expert(*store_, job_.experts, [&](size_t e, const std::string&) {
-        start_adapters(for_expert(recipe_, job_.experts, e), *store_, comm_);
+      rounded = job::load_initial_weights(recipe_, job_, *store_);
+      if (router_ && job::GateRouter::is_in(recipe_.model.path)) router_->load_model(recipe_.model.path);
+      job::each_expert(*store_, job_.experts, [&](size_t e, const std::string&) {
+        job::start_adapters(job::for_expert(recipe_, job_.experts, e), *store_, comm_);
       });
     }
-    if (rank_ == 0) run_log_ = std::make_unique<RunLog>(out_, done_);
+    if (rank_ == 0) run_log_ = std::make_unique<report::RunLog>(out_, done_);
     if (rank_ == 0 && restarted()) run_log_->fault(done_, "restart", place_.restarted_after);
     tell_base(rounded);
-    progress_ = std::make_unique<Progress>(rank_ == 0, recipe_.run.steps, done_);
+    progress_ = std::make_unique<report::Progress>(rank_ == 0, recipe_.run.steps, done_);
     if (recipe_.plan.budget > 0) engine::Meter::set_budget(recipe_.plan.budget);
     size_t stage = 0;
     while (stage + 1 < plans_.size() && plans_[stage].part.last <= done_) ++stage;
@@ -255,11 +256,11 @@ class Trainer {
 
   /// How far a base that rests in fewer bits is from the weights it was made of.
   void tell_base(const engine::Roundings& rounded) {
-    const std::optional<BaseFacts> facts = base_facts(planned().spec);
+    const std::optional<job::BaseFacts> facts = job::base_facts(planned().spec);
     if (!facts) return;
-    const BaseError error = base_error(planned().spec, rounded, comm_);
+    const job::BaseError error = job::base_error(planned().spec, rounded, comm_);
     if (rank_ != 0) return;
-    log::info(told(*facts) + "; " + told(error));
+    log::info(job::told(*facts) + "; " + job::told(error));
     if (done_ == 0) run_log_->base(std::string(name(facts->form)), error.all, error.worst, error.worst_linear);
   }
 
@@ -285,7 +286,7 @@ class Trainer {
   void train_step(int64_t step, const plan::Schedule& schedule) {
     const double start = seconds_now();
     steps_->begin(step);
-    StepMetrics metrics;
+    report::StepMetrics metrics;
     if (step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
     const bool lines = step <= first_step_ + 1;
     executor_->keep_lines(lines);
@@ -315,7 +316,7 @@ class Trainer {
   }
 
   /// One expert's part of a step, or the whole of it.
-  void pass(int64_t step, const plan::Schedule& schedule, const Routed* routed, StepMetrics& metrics) {
+  void pass(int64_t step, const plan::Schedule& schedule, const Routed* routed, report::StepMetrics& metrics) {
     store_->switch_to(static_cast<int>(steps_->expert()));
     Objective& objective = steps_->objective();
     objective.begin(steps_->own_step(), running_, rank_, routed);
@@ -335,7 +336,7 @@ class Trainer {
     executor_->train(schedule, step, calls, adamw_.get());
   }
 
-  void gated_step(int64_t step, StepMetrics& metrics) {
+  void gated_step(int64_t step, report::StepMetrics& metrics) {
     watch_.phase(step, "agreeing on experts");
     GatedStep::Calls calls;
     calls.bring = [this](size_t expert) { store_->switch_to(static_cast<int>(expert)); };
@@ -372,7 +373,7 @@ class Trainer {
 
   /// From the next step on; stays with the shares there are where the others would not fit the budget.
   void give_shares(int64_t step, const std::vector<int64_t>& shares) {
-    Planned changed = planned();
+    planning::Planned changed = planned();
     changed.choice.plan.shares = shares;
     const plan::MemoryCurve memory = changed.memory(rank_);
     const bool fits = recipe_.plan.budget <= 0 || memory.peak <= recipe_.plan.budget;
@@ -424,7 +425,7 @@ class Trainer {
 
   /// Every rank computes the same answer from the same numbers.
   std::optional<net::StepControl> agree(int64_t step, double norm, const std::vector<std::vector<double>>& ranks,
-                                        StepMetrics& metrics) {
+                                        report::StepMetrics& metrics) {
     std::vector<StepReport> all;
     for (const auto& row : ranks) all.push_back(StepReport::unpack(row));
     sample_seconds_.clear();
@@ -474,7 +475,7 @@ class Trainer {
   }
 
   void sample_pass(int64_t step) {
-    validation_->pass(step, expert_passes(job_, router_.get(), *store_, *executor_, schedules_.sample, step));
+    validation_->pass(step, sample::expert_passes(job_, router_.get(), *store_, *executor_, schedules_.sample, step));
     if (const auto finished = validation_->take_finished(); finished && rank_ == 0) {
       validation_->write(step, *finished, *run_log_);
     }
@@ -508,10 +509,10 @@ class Trainer {
 
   void finish() {
     watch_.phase(done_, "exporting the model");
-    each_expert(*store_, job_.experts, [&](size_t e, const std::string&) {
+    job::each_expert(*store_, job_.experts, [&](size_t e, const std::string&) {
       const fs::path folder = job_.experts.several() ? out_ / "model" / job_.experts.list[e].folder() : out_ / "model";
       if (recipe_.lora.on)
-        export_lora(recipe_, *store_, comm_, rank_, folder);
+        job::export_lora(recipe_, *store_, comm_, rank_, folder);
       else
         export_model(*job_.model, *store_, comm_, rank_, folder);
     });
@@ -524,24 +525,24 @@ class Trainer {
     if (rank_ == 0) {
       if (!trace_.empty()) join_rank_files(trace_, place_.world);
       join_rank_files(schedule, place_.world);
-      checkpoint::write_text((out_ / "trace.json").string(), plan_trace(planned(), lines_of(schedule)));
-      write_run_report({out_}, out_ / "report.html");
+      checkpoint::write_text((out_ / "trace.json").string(), planning::plan_trace(planned(), lines_of(schedule)));
+      report::write_run_report({out_}, out_ / "report.html");
     }
     comm_.barrier();
   }
 
-  Recipe recipe_;
+  recipe::Recipe recipe_;
   const comm::Rendezvous place_;
   const int rank_;
   Mesh mesh_;
   RankWatch watch_;
   comm::Comm comm_;
   SlowRanks slow_;
-  Job job_;
+  job::Job job_;
   fs::path out_, checkpoints_;
-  std::vector<StageData> data_;  // of each part of the run
+  std::vector<prepare::StageData> data_;  // of each part of the run
   std::optional<ExpertSteps> steps_;
-  std::vector<PartPlan> plans_;
+  std::vector<planning::PartPlan> plans_;
   size_t stage_ = 0;  // the part that runs, in both
   plan::Plan running_;
   plan::RunSchedules schedules_;
@@ -549,14 +550,14 @@ class Trainer {
   std::unique_ptr<engine::Store> store_;
   std::unique_ptr<optim::AdamW> adamw_;
   std::unique_ptr<engine::Executor> executor_;
-  std::unique_ptr<GateRouter> router_;  // of experts that a gate chooses among; else none
-  std::unique_ptr<GatedStep> gated_;    // likewise
+  std::unique_ptr<job::GateRouter> router_;  // of experts that a gate chooses among; else none
+  std::unique_ptr<GatedStep> gated_;         // likewise
   std::map<std::string, int64_t> sent_;
   bool sent_goes_on_ = false;  // a later pass of the step tells what was sent
   LossScale loss_scale_;
-  std::unique_ptr<Validation> validation_;
-  std::unique_ptr<RunLog> run_log_;
-  std::unique_ptr<Progress> progress_;
+  std::unique_ptr<sample::Validation> validation_;
+  std::unique_ptr<report::RunLog> run_log_;
+  std::unique_ptr<report::Progress> progress_;
   std::string trace_, skip_reason_;
   std::map<std::string, double> busy_;
   double work_ = 0;                     // seconds a sample took this rank in the step before
@@ -569,9 +570,9 @@ class Trainer {
 
 }  // namespace
 
-int train(Recipe recipe, const TrainFlags& flags) {
+int train(recipe::Recipe recipe, const TrainFlags& flags) {
   engine::Meter::install();
-  const comm::Rendezvous place = comm::Rendezvous::from_env();
+  const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);

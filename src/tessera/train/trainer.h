@@ -4,7 +4,7 @@
 //   int code = train(recipe, {.trace = "trace.jsonl"});
 #include <string>
 
-#include "tessera/train/recipe.h"
+#include "tessera/recipe/recipe.h"
 
 namespace tessera::train {
 
@@ -14,6 +14,6 @@ struct TrainFlags {
 
 /// Runs to the end, to a signal or to a fault. Returns the exit code; does not return after a fault, because threads
 /// may be inside collectives that will never end: it prints the error and leaves the process.
-int train(Recipe recipe, const TrainFlags& flags);
+int train(recipe::Recipe recipe, const TrainFlags& flags);
 
 }  // namespace tessera::train

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "tessera/plan/cost.h"
+#include "tessera/plan/simulate/cost.h"
 
 namespace tessera::train {
 

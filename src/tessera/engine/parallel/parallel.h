@@ -13,7 +13,7 @@
 #include <memory>
 
 #include "tessera/comm/comm.h"
-#include "tessera/engine/lane.h"
+#include "tessera/engine/memory/lane.h"
 #include "tessera/ops/ops.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/token_shares.h"

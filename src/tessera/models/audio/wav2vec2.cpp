@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/models/config_reader.h"
-#include "tessera/models/initial.h"
+#include "tessera/models/common/config_reader.h"
+#include "tessera/models/common/initial.h"
 
 namespace tessera::models::wav2vec {
 

@@ -1,7 +1,7 @@
 #include "tessera/models/clip/clip_vision.h"
 
 #include "tessera/base/check.h"
-#include "tessera/models/initial.h"
+#include "tessera/models/common/initial.h"
 
 namespace tessera::models::clip {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tessera/models/config_reader.h"
+#include "tessera/models/common/config_reader.h"
 
 namespace tessera::models::clip {
 

@@ -1,7 +1,7 @@
 #pragma once
 // Names of CLIP's image tower in transformers' CLIPVisionModel. Queries, keys and values are one tensor here and three
 // there: see stored_parts in clip_vision.h.
-#include "tessera/models/names.h"
+#include "tessera/models/common/names.h"
 
 namespace tessera::models::clip {
 

@@ -1,9 +1,9 @@
 #include "tessera/models/text/umt5.h"
 
 #include "tessera/base/check.h"
-#include "tessera/models/config_reader.h"
-#include "tessera/models/initial.h"
-#include "tessera/models/names.h"
+#include "tessera/models/common/config_reader.h"
+#include "tessera/models/common/initial.h"
+#include "tessera/models/common/names.h"
 #include "tessera/models/text/umt5_names.h"
 
 namespace tessera::models::umt5 {

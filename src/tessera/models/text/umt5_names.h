@@ -1,6 +1,6 @@
 #pragma once
 // Names of the UMT5 encoder's tensors in transformers' UMT5EncoderModel (the text_encoder folder of diffusers).
-#include "tessera/models/names.h"
+#include "tessera/models/common/names.h"
 
 namespace tessera::models::umt5 {
 

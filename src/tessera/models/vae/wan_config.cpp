@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
-#include "tessera/models/config_reader.h"
+#include "tessera/models/common/config_reader.h"
 
 namespace tessera::models::wan_vae {
 

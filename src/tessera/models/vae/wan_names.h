@@ -2,7 +2,7 @@
 // Names of the Wan autoencoders' tensors in diffusers' AutoencoderKLWan.
 //
 //   to_foreign(wan21_vae_names(), "encoder.middle.0.residual.2.weight");   // encoder.mid_block.resnets.0.conv1.weight
-#include "tessera/models/names.h"
+#include "tessera/models/common/names.h"
 
 namespace tessera::models {
 

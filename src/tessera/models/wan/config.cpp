@@ -1,6 +1,6 @@
 #include "tessera/models/wan/config.h"
 
-#include "tessera/models/config_reader.h"
+#include "tessera/models/common/config_reader.h"
 
 namespace tessera::models::wan {
 

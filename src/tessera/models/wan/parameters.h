@@ -1,7 +1,7 @@
 #pragma once
 // What a Wan denoiser's units hold: parameters in use order, their initial values and their names elsewhere.
-#include "tessera/models/initial.h"
-#include "tessera/models/names.h"
+#include "tessera/models/common/initial.h"
+#include "tessera/models/common/names.h"
 #include "tessera/models/wan/config.h"
 #include "tessera/plan/unit_spec.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 // What the units of the speech-to-video denoiser hold beside those it shares (parameters.h).
-#include "tessera/models/initial.h"
+#include "tessera/models/common/initial.h"
 #include "tessera/models/wan/s2v_config.h"
 #include "tessera/plan/unit_spec.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tessera/plan/compile/compiler.h"
-#include "tessera/plan/memory.h"
+#include "tessera/plan/compile/saved_bytes.h"
 
 namespace tessera::plan {
 

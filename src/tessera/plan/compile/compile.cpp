@@ -1,3 +1,5 @@
+#include "tessera/plan/compile/compile.h"
+
 #include <algorithm>
 
 #include "tessera/base/check.h"

@@ -9,7 +9,7 @@
 #include <optional>
 #include <set>
 
-#include "tessera/plan/arena.h"
+#include "tessera/plan/compile/arena.h"
 #include "tessera/plan/schedule.h"
 
 namespace tessera::plan {

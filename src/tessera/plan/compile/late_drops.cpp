@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tessera/plan/activation_walk.h"
+#include "tessera/plan/compile/activation_walk.h"
 #include "tessera/plan/compile/compiler.h"
 
 namespace tessera::plan {

@@ -1,6 +1,7 @@
 // The pipeline: a rank visits its own stages in the order of its acts; messages between stages have lanes of their own,
 // one for each direction, and a communicator for each pair of neighbours and direction.
 #include "tessera/plan/compile/compiler.h"
+#include "tessera/plan/compile/traffic.h"
 
 namespace tessera::plan {
 

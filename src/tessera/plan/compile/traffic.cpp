@@ -1,6 +1,8 @@
 // Collectives that run inside units, where ranks share a sequence: declared with the instruction that runs them.
+#include "tessera/plan/compile/traffic.h"
+
 #include "tessera/plan/compile/compiler.h"
-#include "tessera/plan/memory.h"
+#include "tessera/plan/compile/saved_bytes.h"
 
 namespace tessera::plan {
 

@@ -1,6 +1,7 @@
 // The order of visits: what is gathered when, and how long it stays.
 #include "tessera/base/check.h"
 #include "tessera/plan/compile/compiler.h"
+#include "tessera/plan/compile/traffic.h"
 
 namespace tessera::plan {
 

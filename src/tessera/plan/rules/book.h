@@ -7,7 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tessera/plan/rules.h"
+#include "tessera/plan/rules/violation.h"
+#include "tessera/plan/schedule_json.h"
 
 namespace tessera::plan {
 

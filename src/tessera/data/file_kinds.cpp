@@ -1,0 +1,29 @@
+#include "tessera/data/file_kinds.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace tessera::data {
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+const Names kVideoEndings = {".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".gif", ".mpg", ".mpeg", ".ts", ".wmv"};
+const Names kImageEndings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"};
+
+bool ends_in(const Path& path, const Names& endings) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return std::find(endings.begin(), endings.end(), ending) != endings.end();
+}
+
+}  // namespace
+
+bool is_image(const Path& path) { return ends_in(path, kImageEndings); }
+bool is_clip(const Path& path) { return ends_in(path, kVideoEndings) || is_image(path); }
+
+const std::vector<std::string>& video_endings() { return kVideoEndings; }
+const std::vector<std::string>& image_endings() { return kImageEndings; }
+
+}  // namespace tessera::data

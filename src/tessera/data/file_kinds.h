@@ -1,0 +1,20 @@
+#pragma once
+// Which files are clips, by the endings of their names.
+//
+//   if (is_clip("clips/a.mp4") && !is_image("clips/a.mp4")) ...       // a video
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+using Path = std::filesystem::path;
+
+bool is_clip(const Path& path);  ///< a video or image
+bool is_image(const Path& path);
+
+/// ".mp4", ".mov", ...; for messages.
+const std::vector<std::string>& video_endings();
+const std::vector<std::string>& image_endings();
+
+}  // namespace tessera::data

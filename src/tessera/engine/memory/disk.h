@@ -1,0 +1,60 @@
+#pragma once
+// The NVMe tier of one rank: one file without a name, read and written past the page cache by io_uring, in pieces that
+// keep the disk's queue full. Where io_uring or direct access is missing (old kernels, tmpfs), plain reads and writes
+// do the same, and `how()` says so.
+//
+//   Disk disk({"/mnt/nvme/run1"}, bytes);
+//   const int64_t at = disk.reserve(n);
+//   disk.write(at, data, n);               // data page-aligned; blocks until done
+//   disk.read(at, data, n);
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tessera/plan/nvme.h"
+
+namespace tessera::engine {
+
+class Disk {
+ public:
+  /// Makes the folder where it is missing and sets `bytes` of it aside. Throws UserError (disk) when there is not as
+  /// much.
+  Disk(plan::DiskPlace place, int64_t bytes);
+  ~Disk();
+  Disk(const Disk&) = delete;
+
+  /// Offset of the next `bytes`, page-aligned.
+  int64_t reserve(int64_t bytes);
+  /// Both throw UserError (disk) naming the folder, the offset and the system's reason; read also where the checksum of
+  /// the region, if it was last written as a whole by `write`, is another.
+  void read(int64_t offset, void* to, int64_t bytes);
+  void write(int64_t offset, const void* from, int64_t bytes);
+  /// The region as memory, through the page cache: for what happens between steps (loading, checkpoints). What is
+  /// written through it reaches the disk at flush().
+  void* map(int64_t offset, int64_t bytes);
+  void flush();
+
+  const std::string& how() const { return how_; }  ///< "io_uring, direct", "io_uring", "plain"
+  int64_t size() const { return size_; }
+
+ private:
+  struct Ring;
+  void transfer(bool write, int64_t offset, char* data, int64_t bytes);
+  [[noreturn]] void fail(const char* what, int64_t offset, int64_t bytes, int error) const;
+
+  struct Written {
+    int64_t bytes;
+    uint32_t sum;
+  };
+  const std::string folder_;
+  const bool checksum_;
+  std::map<int64_t, Written> written_;  // by offset: what is to be read there
+  int64_t size_, used_ = 0;
+  int direct_ = -1, cached_ = -1;  // two descriptors of one file
+  char* mapped_ = nullptr;
+  std::unique_ptr<Ring> ring_;
+  std::string how_;
+};
+
+}  // namespace tessera::engine

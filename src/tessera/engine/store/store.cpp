@@ -1,0 +1,346 @@
+#include "tessera/engine/store/store.h"
+
+#include <cstring>
+
+#include "tessera/base/check.h"
+#include "tessera/ops/adamw.h"
+#include "tessera/ops/bf16.h"
+#include "tessera/ops/half.h"
+
+namespace tessera::engine {
+
+at::ScalarType stored_type(plan::Stored stored) {
+  switch (stored) {
+    case plan::Stored::bf16:
+      return at::kBFloat16;
+    case plan::Stored::int8:
+      return at::kChar;
+    case plan::Stored::fp8:
+      return at::kFloat8_e4m3fn;
+    default:
+      return at::kFloat;
+  }
+}
+
+at::ScalarType type_of(plan::ParamType type) {
+  switch (type) {
+    case plan::ParamType::bf16:
+      return at::kBFloat16;
+    case plan::ParamType::fp16:
+      return at::kHalf;
+    default:
+      return at::kFloat;
+  }
+}
+
+Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const plan::Plan& plan, int rank,
+             at::Device device, bool trainable, plan::DiskPlace nvme)
+    : shard_rank_(plan.mesh.shard_rank(rank)),
+      tp_(plan.mesh[Axis::tp]),
+      tp_rank_(plan.mesh.coordinate(rank, Axis::tp)),
+      first_replica_(plan.mesh.coordinate(rank, Axis::dp_replicate) == 0),
+      masters_(plan.states.masters),
+      gathered_(plan.gathered()),
+      slots_(plan.slots()),
+      grad_type_(type_of(plan.grad)),
+      device_(device) {
+  for (int e = 1; e < plan.experts; ++e) resting_.push_back(e);
+  idle_ = plan.idle;
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    Unit unit;
+    unit.spec = model.units[u];
+    unit.layout = plan.layout(unit.spec, static_cast<int>(u));
+    unit.held = plan.held(unit.layout, rank);
+    int64_t at = 0;
+    for (const plan::Buffer& buffer : unit.layout.buffers) {
+      unit.param_at.push_back(at);
+      unit.axes.push_back(plan.axes(buffer));
+      unit.outer_axes.push_back(plan.outer_axes(buffer));
+      at += plan::shard_bytes(buffer, masters_);
+    }
+    unit.owned = plan.owns(rank, static_cast<int>(u));
+    unit.owner = plan.mesh[Axis::pp] > 1 ? plan.stage_of(static_cast<int>(u)) % plan.mesh[Axis::pp] : 0;
+    if (u < plan.units.size()) unit.plan = plan.units[u];
+    units_.push_back(std::move(unit));
+  }
+  open_disk(plan, nvme, trainable);
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Unit& unit = units_[u];
+    unit.anchor = at::zeros({1}, options).requires_grad_(trainable && unit.layout.grad_total > 0);
+    if (!unit.owned) continue;
+    unit.param = make_buffer(plan::shard_bytes(unit.layout, masters_), at::kByte, unit.plan.parameters,
+                             engine::Part::parameters, unit.param_extent);
+    for (size_t e = 0; e < resting_.size(); ++e) {
+      Unit::Rest& rest = unit.rests.emplace_back();
+      rest.param = make_buffer(unit.param.numel(), at::kByte, plan.resting(unit.plan.parameters),
+                               engine::Part::parameters, rest.param_extent);
+    }
+    if (trainable && !plan.transient_gradient(unit.layout, static_cast<int>(u)))
+      unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, unit.plan.gradients, engine::Part::gradients,
+                              unit.grad_extent);
+    unit.states = plan::state_layout(unit.spec, unit.layout, unit.held, {});
+    unit.sites.resize(unit.spec.params.size());
+    for (size_t p = 0; p < unit.spec.params.size(); ++p) {
+      const std::string& name = unit.spec.params[p].name;
+      check_internal(name.starts_with(prefixes[u]), "engine.store", name + " does not start with " + prefixes[u]);
+      unit.index.emplace(name.substr(prefixes[u].size()), static_cast<int>(p));
+      const plan::ParamSpec& param = unit.spec.params[p];
+      const plan::UnitLayout::Place& place = unit.layout.params[p];
+      unit.sites[p].frozen = !param.trainable;
+      if (param.stored == plan::Stored::int8 || param.stored == plan::Stored::fp8)
+        unit.sites[p].blocks = {place.shape[0], place.numel / place.shape[0]};
+    }
+  }
+}
+
+void Store::rest_gradients(const plan::Plan& plan) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Unit& unit = units_[u];
+    if (!unit.owned || unit.plan.gradients != plan::Tier::device) continue;
+    const bool rests = !plan.transient_gradient(unit.layout, static_cast<int>(u));
+    if (rests == unit.grad.defined()) continue;
+    unit.grad_views.clear();
+    unit.grad = Tensor();
+    if (rests)
+      unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, plan::Tier::device, engine::Part::gradients,
+                              unit.grad_extent);
+  }
+}
+
+int Store::first_trained() const {
+  const auto trained = [](const Unit& unit) { return unit.layout.grad_total > 0; };
+  const auto first = std::find_if(units_.begin(), units_.end(), trained);
+  return first == units_.end() ? 0 : static_cast<int>(first - units_.begin());
+}
+
+bool Store::speaks_for(int u, int b) const {
+  const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  if (buffer.pieces > 1) return true;
+  if (buffer.shards > 1) return first_replica_;
+  return first_replica_ && shard_rank_ == 0 && (!buffer.over_tp || tp_rank_ == 0);
+}
+
+Tensor Store::piece(int u, int b, const Tensor& shard) const {
+  const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  return shard.narrow(0, units_[u].held[b].piece * buffer.piece(), buffer.piece());
+}
+
+double Store::squares(int u, const Tensor& grad) const {
+  double sum = 0;
+  if (!owns(u)) return sum;
+  const plan::UnitLayout& layout = units_[u].layout;
+  for (size_t b = 0; b < layout.buffers.size(); ++b) {
+    const plan::Buffer& buffer = layout.buffers[b];
+    if (buffer.trainable && speaks_for(u, static_cast<int>(b)))
+      sum += ops::sum_of_squares(grad.const_data_ptr<float>() + buffer.held + units_[u].held[b].piece * buffer.piece(),
+                                 buffer.piece());
+  }
+  return sum;
+}
+
+Tensor Store::shard(int u, int b, int64_t from) {
+  Unit& unit = units_[u];
+  const plan::Buffer& buffer = unit.layout.buffers[b];
+  const int64_t bytes = plan::shard_bytes(buffer, masters_);
+  if (from < 0) await_param(u);
+  const Tensor all = from < 0 ? unit.param : arena(from, div_up(unit.param.numel(), int64_t{4})).view(at::kByte);
+  if (buffer.stored != plan::Stored::fp32) return all.narrow(0, unit.param_at[b], bytes);
+  const bool whole = masters_ == plan::Masters::fp32 || !buffer.trainable;
+  return all.narrow(0, unit.param_at[b], bytes).view(whole ? at::kFloat : at::kBFloat16);
+}
+
+void Store::set_arena(int64_t bytes) {
+  const int64_t elements = bytes / static_cast<int64_t>(sizeof(float));
+  if (arena_.defined() && arena_.numel() >= elements) return;
+  change_arena(bytes);
+}
+
+void Store::change_arena(int64_t bytes) {
+  const int64_t elements = bytes / static_cast<int64_t>(sizeof(float));
+  for (auto& unit : units_) unit.views.clear(), unit.grad_views.clear();
+  arena_ = Tensor();
+  const Meter::Scope scope(engine::Part::slots);
+  arena_ = at::empty({elements}, at::TensorOptions().dtype(at::kFloat).device(device_));
+  if (device_.is_cpu()) arena_.zero_();  // touch the pages now, not in the first step
+}
+
+Tensor Store::arena(int64_t offset, int64_t elements) const {
+  return arena_.narrow(0, offset / static_cast<int64_t>(sizeof(float)), elements);
+}
+
+std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat, bool gradients) const {
+  std::vector<Tensor> views(unit.spec.params.size());
+  for (size_t p = 0; p < views.size(); ++p) {
+    if (gradients && !unit.spec.params[p].trainable) continue;
+    const plan::UnitLayout::Place& place = unit.layout.params[p];
+    const plan::Buffer& buffer = unit.layout.buffers[place.buffer];
+    const plan::Stored stored = buffer.stored;
+    const auto param = static_cast<int>(p);
+    const at::ScalarType type = stored != plan::Stored::fp32 ? stored_type(stored)
+                                : gradients                  ? at::kFloat
+                                                             : type_of(slots_);
+    const Tensor view = flat.view(at::kByte)
+                            .narrow(0, gradients ? unit.layout.in_gradient(param) : unit.layout.in_slot(param),
+                                    gradients ? place.numel * 4 : unit.layout.slot_bytes(buffer, place.numel))
+                            .view(type);
+    if (stored == plan::Stored::int8 || stored == plan::Stored::fp8) {
+      views[p] = view;
+      continue;
+    }
+    // Convolutions whose kernel equals their stride are GEMMs here: their weight is used as [out, in * kernel].
+    views[p] = place.shape.size() > 3 ? view.view({place.shape[0], -1}) : view.view(place.shape);
+  }
+  return views;
+}
+
+int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int64_t from) {
+  const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  const Tensor own = shard(u, b, from),
+               place =
+                   arena(slot + buffer.slot_at, plan::stored_bytes(buffer.stored, buffer.total) / 4).view(at::kByte);
+  if (group)
+    group->all_gather(place, own);
+  else if (place.const_data_ptr() != own.const_data_ptr())
+    std::memcpy(place.mutable_data_ptr(), own.const_data_ptr(), own.nbytes());
+  return group ? static_cast<int64_t>(own.nbytes()) * (group->size() - 1) : 0;
+}
+
+int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t from) {
+  const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  if (buffer.stored != plan::Stored::fp32) return gather_stored(u, b, slot, group, from);
+  const bool widened = gathered_ != slots_;
+  const Tensor param = shard(u, b, from),
+               place = arena(slot + buffer.slot_at, units_[u].layout.slot_bytes(buffer, buffer.total) / 4);
+  Tensor landing = place, own = param;
+  if (gathered_ != plan::ParamType::fp32) {
+    const at::ScalarType type = type_of(gathered_);
+    landing = place.view(type).narrow(0, widened ? buffer.total : 0, buffer.total);
+    // the group finds it where it belongs
+    own = landing.narrow(0, units_[u].held[b].shard * buffer.shard, buffer.shard);
+    auto* half = static_cast<uint16_t*>(own.mutable_data_ptr());
+    if (param.scalar_type() != at::kFloat)
+      std::memcpy(half, param.const_data_ptr(), param.nbytes());
+    else if (type == at::kBFloat16)
+      ops::high_half(half, param.const_data_ptr<float>(), buffer.shard);
+    else
+      ops::narrow(half, param.const_data_ptr<float>(), type, buffer.shard);
+  }
+  int64_t sent = 0;
+  if (group) {
+    group->all_gather(landing, own);
+    sent = static_cast<int64_t>(own.nbytes()) * (group->size() - 1);
+  } else if (own.const_data_ptr() == param.const_data_ptr() && place.const_data_ptr() != param.const_data_ptr()) {
+    std::memcpy(place.mutable_data_ptr(), param.const_data_ptr(), param.nbytes());
+  }
+  if (widened) ops::widen_in_place(place.mutable_data_ptr<float>(), type_of(gathered_), buffer.total);
+  return sent;
+}
+
+void Store::bind(int u, int64_t slot) {
+  Unit& unit = units_[u];
+  const bool shapes_only = device_.is_meta();
+  check_internal(slot >= 0 || gathered_ == plan::ParamType::fp32 || shapes_only, "engine.store",
+                 unit.spec.name + ": parameters that are gathered in 16 bits need a slot");
+  if (slot < 0) await_param(u);
+  auto& views = unit.views[slot];
+  if (views.empty()) {
+    const Tensor flat = slot >= 0     ? arena(slot, unit.layout.total)
+                        : shapes_only ? at::empty({unit.layout.total}, unit.anchor.options().requires_grad(false))
+                                      : unit.param.view(at::kFloat);
+    views = views_of(unit, flat, false);
+  }
+  for (size_t p = 0; p < views.size(); ++p) unit.sites[p].value = views[p];
+}
+
+void Store::unbind(int u) {
+  for (auto& site : units_[u].sites) site.value = Tensor();
+}
+
+void Store::bind_grad(int u, int64_t slot, bool fresh) {
+  Unit& unit = units_[u];
+  auto& views = unit.grad_views[slot];
+  if (views.empty()) views = views_of(unit, slot < 0 ? unit.grad : arena(slot, unit.layout.grad_total), true);
+  for (size_t p = 0; p < views.size(); ++p) {
+    if (!views[p].defined()) continue;
+    unit.sites[p].grad = views[p];
+    unit.sites[p].fresh = fresh;
+  }
+  if (!fresh || slot < 0) return;
+  // Padding between tensors takes part in the reduction: it must be zero whatever the slot held before.
+  Tensor flat = arena(slot, unit.layout.grad_total);
+  for (const plan::Buffer& buffer : unit.layout.buffers) {
+    if (!buffer.trainable) continue;
+    for (size_t i = 0; i < buffer.params.size(); ++i) {
+      const auto& place = unit.layout.params[buffer.params[i]];
+      const int64_t end = place.start + place.numel;
+      const int64_t next = i + 1 < buffer.params.size() ? unit.layout.params[buffer.params[i + 1]].start : buffer.total;
+      if (next > end) flat.narrow(0, buffer.grad_at + end, next - end).zero_();
+    }
+  }
+}
+
+void Store::finish_grad(int u) {
+  for (auto& site : units_[u].sites) {
+    if (site.grad.defined() && site.fresh) site.grad.zero_();
+    site.grad = Tensor();
+    site.fresh = true;
+  }
+}
+
+ops::WeightSite* Store::find(int u, std::string_view site) {
+  Unit& unit = units_[u];
+  const auto it = unit.index.find(site);
+  return it == unit.index.end() ? nullptr : &unit.sites[it->second];
+}
+
+const plan::ParamSpec* Store::find_spec(int u, std::string_view site) const {
+  const auto it = units_[u].index.find(site);
+  return it == units_[u].index.end() ? nullptr : &units_[u].spec.params[it->second];
+}
+
+ops::WeightSite& Store::site(int u, std::string_view site) {
+  ops::WeightSite* found = find(u, site);
+  if (!found)
+    throw InternalError("engine.store", units_[u].spec.name + " has no parameter '" + std::string(site) + "'");
+  check_internal(found->value.defined(), "engine.store",
+                 units_[u].spec.name + "." + std::string(site) + " was used while its unit is released");
+  return *found;
+}
+
+std::vector<ops::WeightSite*> Store::trained_sites(int u) {
+  std::vector<ops::WeightSite*> trained;
+  for (size_t p = 0; p < units_[u].sites.size(); ++p)
+    if (units_[u].spec.params[p].trainable) trained.push_back(&units_[u].sites[p]);
+  return trained;
+}
+
+std::vector<Store::Part> Store::parts() const {
+  std::vector<Part> parts;
+  for (int u = 0; u < units(); ++u)
+    for (size_t r = 0; r < units_[u].states.ranges.size(); ++r) {
+      const auto& range = units_[u].states.ranges[r];
+      parts.push_back(
+          {u, range.buffer, range.param, range.begin, range.end, range.offset, static_cast<int>(r), range.updated});
+    }
+  return parts;
+}
+
+uint8_t* Store::data(const Part& part) {
+  const Tensor held = shard(part.unit, part.buffer);
+  return static_cast<uint8_t*>(held.mutable_data_ptr()) + part.offset * held.element_size();
+}
+
+std::vector<std::pair<int64_t, int64_t>> Store::box(const Part& part) const {
+  if (tp_ == 1) return {};
+  return plan::tp_box(units_[part.unit].spec.params[part.param], tp_, tp_rank_);
+}
+
+int64_t Store::persistent_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& unit : units_)
+    if (unit.owned) bytes += static_cast<int64_t>(unit.param.nbytes() + (unit.grad.defined() ? unit.grad.nbytes() : 0));
+  return bytes;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,190 @@
+// The masters of the store in their several forms, and the states of the optimiser beside them.
+#include <cstring>
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/engine/memory/workers.h"
+#include "tessera/engine/store/store.h"
+#include "tessera/ops/bf16.h"
+#include "tessera/ops/frozen.h"
+#include "tessera/ops/half.h"
+
+namespace tessera::engine {
+
+void Store::make_states(const net::UnitUpdate& update) {
+  for (int u = 0; u < units(); ++u) {
+    Unit& unit = units_[u];
+    if (!unit.owned) continue;
+    unit.states = plan::state_layout(unit.spec, unit.layout, unit.held,
+                                     [&](const plan::ParamSpec& param) { return update.states(param); });
+    unit.buffer = make_buffer(unit.states.bytes, at::kByte, unit.plan.states, engine::Part::states, unit.states_extent);
+    for (Unit::Rest& rest : unit.rests)
+      rest.buffer =
+          make_buffer(unit.states.bytes, at::kByte, unit.plan.states == plan::Tier::device ? idle_ : unit.plan.states,
+                      engine::Part::states, rest.states_extent);
+  }
+}
+
+void* Store::state(const Part& part, size_t state) {
+  Unit& unit = units_[part.unit];
+  await_states(part.unit);
+  return static_cast<uint8_t*>(unit.buffer.mutable_data_ptr()) + unit.states.ranges[part.range].at[state];
+}
+
+net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged staged) {
+  Unit& unit = units_[u];
+  if (staged.states < 0) await_states(u);
+  const Tensor shard = this->shard(u, range.buffer, staged.param);
+  const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
+  const bool whole = grad_type_ == at::kFloat || !staged.from_rest;  // what rests in 16 bits is widened in pieces
+  const bool trained = (unit.grad.defined() || staged.grad >= 0) && buffer.trainable && whole;
+  const auto* grad = trained ? grad_at(u, staged.grad).const_data_ptr<float>() + buffer.held : nullptr;
+  auto* states = static_cast<uint8_t*>(staged.states < 0 ? unit.buffer.mutable_data_ptr()
+                                                         : arena(staged.states, 1).mutable_data_ptr());
+  const plan::ParamSpec& param = unit.spec.params[range.param];
+  net::Slice slice;
+  slice.tensor = hash_text(param.name);
+  slice.numel = param.numel();
+  slice.begin = range.begin, slice.end = range.end;
+  if (tp_ > 1 && param.split == plan::Split::rows) {  // rows of it lie together: elements keep their numbers
+    const int64_t first = unit.layout.params[range.param].numel * tp_rank_;
+    slice.begin += first, slice.end += first;
+  }
+  slice.param = static_cast<uint8_t*>(shard.mutable_data_ptr()) + range.offset * shard.element_size();
+  if (grad) slice.grad = grad + range.offset;
+  slice.specs = &range.states;
+  for (const int64_t at : range.at) slice.states.push_back(states + at);
+  return slice;
+}
+
+namespace {
+
+/// Elements a thread takes at once: whole quantisation blocks, and enough that handing them out costs nothing.
+constexpr int64_t kUpdatePiece = 1 << 16;
+static_assert(kUpdatePiece % plan::kFlatAlign == 0);
+
+/// Elements [from, from + kUpdatePiece) of a slice, counted from its start.
+net::Slice piece_of(net::Slice slice, int64_t from, int64_t master_bytes) {
+  slice.end = std::min(slice.end, slice.begin + from + kUpdatePiece);
+  slice.begin += from;
+  slice.param = static_cast<uint8_t*>(slice.param) + from * master_bytes;
+  if (slice.grad) slice.grad += from;
+  for (size_t s = 0; s < slice.states.size(); ++s) {
+    const plan::StateSpec& spec = (*slice.specs)[s];
+    check_internal(kUpdatePiece % spec.per == 0, "engine.store", "a block of " + spec.kind + " straddles two threads");
+    slice.states[s] = static_cast<uint8_t*>(slice.states[s]) + from / spec.per * plan::size_of(spec.type);
+  }
+  return slice;
+}
+
+}  // namespace
+
+void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
+                   Workers* workers) {
+  const Unit& unit = units_[u];
+  const bool halves = grad_type_ != at::kFloat && staged.from_rest;
+  const Tensor rest = !halves ? Tensor()
+                      : staged.grad >= 0
+                          ? arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_)
+                          : unit.grad;
+  std::vector<net::Slice> pieces;
+  std::vector<const void*> gradients;  // in 16 bits, of each piece
+  for (const auto& range : unit.states.ranges) {
+    if (!range.updated || !unit.spec.params[range.param].trainable) continue;
+    const net::Slice whole = slice(u, range, staged);
+    if (!workers && !halves) {
+      update.update(whole, control);
+      continue;
+    }
+    for (int64_t from = 0; from < whole.count(); from += kUpdatePiece) {
+      pieces.push_back(piece_of(whole, from, plan::master_bytes(masters_)));
+      if (halves)
+        gradients.push_back(static_cast<const uint16_t*>(rest.const_data_ptr()) +
+                            unit.layout.buffers[range.buffer].held + range.offset + from);
+    }
+  }
+  const auto run = [&](int i) {
+    net::Slice& piece = pieces[static_cast<size_t>(i)];
+    if (halves) {
+      float* values = ops::half_scratch(0, kUpdatePiece);
+      ops::widen(values, gradients[static_cast<size_t>(i)], grad_type_, piece.count());
+      piece.grad = values;
+    }
+    update.update(piece, control);
+  };
+  if (workers) return workers->run(static_cast<int>(pieces.size()), run);
+  for (int i = 0; i < static_cast<int>(pieces.size()); ++i) run(i);
+}
+
+namespace {
+
+/// The two halves of split masters, or the one of bf16 masters (low is null, as it is of what is updated elsewhere).
+struct Halves {
+  uint16_t *high, *low;
+};
+
+Halves halves(const net::Slice& slice, plan::Masters form, const Store::Part& part, int64_t first) {
+  auto* low = slice.state<uint16_t>(plan::kMasterLow);
+  check_internal(low || form != plan::Masters::split || !part.updated, "engine.store",
+                 "split masters are set before the optimiser's states are made");
+  return {static_cast<uint16_t*>(slice.param) + first, low ? low + first : nullptr};
+}
+
+}  // namespace
+
+namespace {
+
+/// The bytes at which an element of a part that is stored otherwise lies; of 8 bits, the first of a block.
+uint8_t* stored_at(const Tensor& shard, plan::Stored stored, int64_t element) {
+  check_internal(stored == plan::Stored::bf16 || element % plan::kFlatAlign == 0, "engine.store",
+                 "what is stored in blocks is set and read from the start of one");
+  return static_cast<uint8_t*>(shard.mutable_data_ptr()) + plan::stored_bytes(stored, element);
+}
+
+}  // namespace
+
+void Store::set_masters(const Part& part, int64_t first, int64_t count, const float* values) {
+  if (const plan::Stored form = stored(part); form != plan::Stored::fp32)
+    return ops::write_stored(stored_at(shard(part.unit, part.buffer), form, part.offset + first), values, count,
+                             stored_type(form));
+  const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
+  if (master_form(part) == plan::Masters::fp32) {
+    std::memcpy(static_cast<float*>(slice.param) + first, values, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  const Halves to = halves(slice, masters_, part, first);
+  if (to.low)
+    ops::split_fp32(to.high, to.low, values, count);
+  else if (masters_ == plan::Masters::split)
+    ops::high_half(to.high, values, count);
+  else
+    ops::to_bf16(to.high, values, count);
+}
+
+void Store::read_masters(const Part& part, int64_t first, int64_t count, float* values) {
+  if (const plan::Stored form = stored(part); form != plan::Stored::fp32)
+    return ops::read_stored(values, stored_at(shard(part.unit, part.buffer), form, part.offset + first), count,
+                            stored_type(form));
+  const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
+  if (master_form(part) == plan::Masters::fp32) {
+    std::memcpy(values, static_cast<float*>(slice.param) + first, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  const Halves from = halves(slice, masters_, part, first);
+  if (from.low)
+    ops::join_fp32(values, from.high, from.low, count);
+  else
+    ops::from_bf16(values, from.high, count);
+}
+
+Tensor Store::masters(int u, int b) {
+  const Tensor held = shard(u, b);
+  if (held.scalar_type() == at::kFloat) return held;
+  Tensor values = at::zeros({layout(u).buffers[b].shard}, units_[u].anchor.options().requires_grad(false));
+  for (const Part& part : parts())
+    if (part.unit == u && part.buffer == b)
+      read_masters(part, 0, part.end - part.begin, values.mutable_data_ptr<float>() + part.offset);
+  return values;
+}
+
+}  // namespace tessera::engine

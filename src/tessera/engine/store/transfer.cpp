@@ -1,0 +1,279 @@
+#include "tessera/engine/store/transfer.h"
+
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/ops/bf16.h"
+
+namespace tessera::engine {
+
+namespace {
+constexpr int64_t kChunk = 1 << 16;  ///< elements converted at once
+}
+
+namespace {
+
+/// Calls `each(first, at, count)`: elements [at, at + count) of the part are [first, first + count) of the whole
+/// parameter. What tensor parallelism cuts by columns has a piece for each row.
+template <typename Each>
+void each_run(const Store& store, const Store::Part& part, const Each& each) {
+  const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
+  const auto box = store.box(part);
+  if (box.empty() || param.split == plan::Split::none) return each(part.begin, int64_t{0}, part.end - part.begin);
+  int64_t inner = 1;  // elements of a step of the first dimension, in the whole and in the box
+  for (size_t d = 1; d < box.size(); ++d) inner *= param.shape[d];
+  if (param.split == plan::Split::rows)
+    return each(box[0].first * inner + part.begin, int64_t{0}, part.end - part.begin);
+  const int64_t rest = inner / param.shape[1];  // elements of a step of the second dimension
+  const int64_t width = (box[1].second - box[1].first) * rest;
+  for (int64_t at = part.begin; at < part.end;) {
+    const int64_t row = at / width, column = at % width, count = std::min(width - column, part.end - at);
+    each(row * inner + box[1].first * rest + column, at - part.begin, count);
+    at += count;
+  }
+}
+
+/// How far a stored part is from the values it was given.
+void compare_stored(Store& store, const Store::Part& part, const std::vector<float>& given, Rounding& rounding) {
+  static_assert(kChunk % plan::kFlatAlign == 0, "pieces begin with a block");
+  std::vector<float> stored(kChunk);
+  const auto count = static_cast<int64_t>(given.size());
+  for (int64_t first = 0; first < count; first += kChunk) {
+    const int64_t now = std::min(kChunk, count - first);
+    store.read_masters(part, first, now, stored.data());
+    for (int64_t i = 0; i < now; ++i) {
+      const double value = given[static_cast<size_t>(first + i)], off = value - stored[static_cast<size_t>(i)];
+      rounding.squares += value * value, rounding.difference += off * off;
+    }
+  }
+}
+
+}  // namespace
+
+void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
+  std::vector<float> values(kChunk);
+  for (const auto& part : store.parts()) {
+    const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
+    if (store.stored(part) != plan::Stored::fp32) {  // in blocks, which pieces of a cut may not begin with
+      std::vector<float> whole(static_cast<size_t>(part.end - part.begin));
+      each_run(store, part,
+               [&](int64_t first, int64_t at, int64_t count) { fill(param, first, count, whole.data() + at); });
+      store.set_masters(part, 0, part.end - part.begin, whole.data());
+      if (rounded && store.speaks_for(part.unit, part.buffer))
+        compare_stored(store, part, whole, (*rounded)[param.name]);
+      continue;
+    }
+    each_run(store, part, [&](int64_t first, int64_t at, int64_t count) {
+      if (store.master_form(part) == plan::Masters::fp32)
+        return fill(param, first, count, reinterpret_cast<float*>(store.data(part)) + at);
+      for (int64_t done = 0; done < count; done += kChunk) {
+        const int64_t now = std::min(kChunk, count - done);
+        fill(param, first + done, now, values.data());
+        store.set_masters(part, at + done, now, values.data());
+      }
+    });
+  }
+}
+
+void load_weights(Store& store, const checkpoint::WeightSet& weights,
+                  const std::function<std::string(const std::string&)>& name_in_file,
+                  const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint,
+                  const Fill& absent, Roundings* rounded) {
+  // Every shape is compared first, on every rank, so that all ranks refuse alike before a byte is read.
+  for (int u = 0; u < store.units(); ++u) {
+    for (const auto& param : store.spec(u).params) {
+      if (name_in_file(param.name).empty()) continue;
+      const auto& found = weights.at(name_in_file(param.name));
+      if (found.shape == param.shape) continue;
+      throw UserError(Exit::input, "weights.load",
+                      weights.path().string() + ": " + param.name + ": expected " +
+                          checkpoint::shape_text(param.shape) + ", file has " + checkpoint::shape_text(found.shape),
+                      hint(param.name, found.shape));
+    }
+  }
+  const Fill fill = [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+    const std::string name = name_in_file(param.name);
+    name.empty() ? absent(param, first, count, out) : weights.read_f32(name, first, count, out);
+  };
+  fill_shards(store, fill, rounded);
+}
+
+namespace {
+
+checkpoint::DType dtype_of(plan::ValueType type) {
+  switch (type) {
+    case plan::ValueType::f32:
+      return checkpoint::DType::f32;
+    case plan::ValueType::bf16:
+      return checkpoint::DType::bf16;
+    case plan::ValueType::i16:
+      return checkpoint::DType::i16;
+    case plan::ValueType::u8:
+      return checkpoint::DType::u8;
+  }
+  throw InternalError("engine.transfer", "unknown value type");
+}
+
+checkpoint::TensorRange param_range(const Store& store, const Store::Part& part, const std::string& prefix) {
+  const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
+  const bool whole = store.master_form(part) == plan::Masters::fp32;
+  return {prefix + param.name,
+          "param",
+          whole ? checkpoint::DType::f32 : checkpoint::DType::bf16,
+          param.shape,
+          store.box(part),
+          part.begin,
+          part.end};
+}
+
+/// A state with a value for each element has the parameter's shape, one with a value a block is a list of them: of the
+/// blocks of each rank of tp, when it is cut.
+checkpoint::TensorRange state_range(const Store& store, const Store::Part& part, const plan::StateSpec& state,
+                                    const std::string& prefix) {
+  const std::string name = prefix + store.spec(part.unit).params[part.param].name;
+  const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
+  const auto box = store.box(part);
+  const int64_t begin = part.begin / state.per, end = begin + state.values(part.begin, part.end);
+  if (state.per == 1) return {name, state.kind, dtype_of(state.type), param.shape, box, begin, end};
+  if (box.empty() || param.split == plan::Split::none)
+    return {name, state.kind, dtype_of(state.type), {state.values(0, param.numel())}, {}, begin, end};
+  const int64_t blocks = state.values(0, store.layout(part.unit).params[part.param].numel);
+  const int64_t rank = box[param.split == plan::Split::rows ? 0 : 1].first * store.tp() /
+                       param.shape[param.split == plan::Split::rows ? 0 : 1];
+  return {name, state.kind, dtype_of(state.type), {store.tp(), blocks}, {{rank, rank + 1}, {0, blocks}}, begin, end};
+}
+
+/// What a checkpoint holds of a parameter decides how its masters are read.
+bool has_same_masters(const Store& store, const Store::Part& part, const checkpoint::TensorRange& param,
+                      const checkpoint::TrainingCheckpoint& from) {
+  const auto* saved = from.find(param.name, param.kind);
+  const bool split = from.contains(param.name, std::string(plan::kMasterLow));
+  return saved && saved->dtype == param.dtype && split == (store.master_form(part) == plan::Masters::split);
+}
+
+/// Reads masters of another form as fp32 values: exact, but for what bf16 masters cannot hold.
+void convert_masters(Store& store, const Store::Part& part, checkpoint::TensorRange range,
+                     checkpoint::TrainingCheckpoint& from) {
+  checkpoint::TensorRange rest = range;
+  rest.kind = plan::kMasterLow, rest.dtype = checkpoint::DType::i16;
+  const bool split = from.contains(range.name, rest.kind);
+  std::vector<float> values(kChunk);
+  std::vector<uint16_t> high(split ? kChunk : 0), low(high.size());
+  for (int64_t first = 0; first < part.end - part.begin; first += kChunk) {
+    const int64_t count = std::min(kChunk, part.end - part.begin - first);
+    range.begin = rest.begin = part.begin + first;
+    range.end = rest.end = range.begin + count;
+    if (split) {
+      range.dtype = checkpoint::DType::bf16;
+      from.read(range, high.data());
+      from.read(rest, low.data());
+      ops::join_fp32(values.data(), high.data(), low.data(), count);
+    } else {
+      from.read_f32(range, values.data());
+    }
+    store.set_masters(part, first, count, values.data());
+  }
+}
+
+/// Moments are read as they were saved: a conversion would lose what the run went on with.
+void check_moments(const Store::Part& part, const checkpoint::TensorRange& range,
+                   const checkpoint::TrainingCheckpoint& from) {
+  const auto* saved = from.find(range.name, range.kind);
+  if (!saved || saved->dtype == range.dtype) return;
+  const std::map<checkpoint::DType, std::string> moments = {
+      {checkpoint::DType::f32, "fp32"}, {checkpoint::DType::bf16, "bf16"}, {checkpoint::DType::u8, "int8"}};
+  const auto known = moments.find(saved->dtype);
+  throw UserError(Exit::input, "checkpoint.load",
+                  from.path().string() + ": " + range.kind + " of " + range.name + ": expected " +
+                      std::string(checkpoint::dtype_name(range.dtype)) + ", file has " +
+                      std::string(checkpoint::dtype_name(saved->dtype)),
+                  known == moments.end() ? "resume with the moments it was saved with"
+                                         : "resume with plan.moments = \"" + known->second + "\"");
+}
+
+/// What does not change is not saved: a resumed run loads it from where it came.
+bool frozen(const Store& store, const Store::Part& part) { return !store.spec(part.unit).params[part.param].trainable; }
+
+}  // namespace
+
+std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix) {
+  std::vector<checkpoint::Piece> pieces;
+  for (const auto& part : store.parts()) {
+    if (!part.updated || !store.speaks_for(part.unit, part.buffer) || frozen(store, part)) continue;
+    pieces.push_back({param_range(store, part, prefix), store.data(part)});
+    const auto& states = store.states(part.unit).ranges[part.range].states;
+    for (size_t s = 0; s < states.size(); ++s)
+      pieces.push_back({state_range(store, part, states[s], prefix), store.state(part, s)});
+  }
+  return pieces;
+}
+
+void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::string& prefix) {
+  for (const auto& part : store.parts()) {
+    if (frozen(store, part)) continue;
+    const checkpoint::TensorRange param = param_range(store, part, prefix);
+    const bool same = has_same_masters(store, part, param, from);
+    if (same)
+      from.read(param, store.data(part));
+    else
+      convert_masters(store, part, param, from);
+    const auto& states = store.states(part.unit).ranges[part.range].states;
+    for (size_t s = 0; s < states.size(); ++s) {
+      if (states[s].kind == plan::kMasterLow && !same) continue;
+      const checkpoint::TensorRange range = state_range(store, part, states[s], prefix);
+      check_moments(part, range, from);
+      from.read(range, store.state(part, s));
+    }
+  }
+}
+
+void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
+                const std::function<void(const plan::ParamSpec&, const Tensor&)>& each,
+                const std::function<void()>& done) {
+  const plan::UnitLayout& layout = store.layout(unit);
+  std::vector<Tensor> flats;  // of each buffer: what this rank of tp uses
+  for (size_t b = 0; b < layout.buffers.size(); ++b) {
+    const plan::Buffer& buffer = layout.buffers[b];
+    if (gradients && !buffer.trainable) {
+      flats.emplace_back();
+      continue;
+    }
+    const bool owned = store.owns(unit);
+    Tensor& flat = flats.emplace_back();
+    if (!owned || buffer.shards > 1) flat = at::empty({buffer.total}, at::kFloat);
+    if (owned) {
+      const Tensor shard = gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard).to(at::kFloat)
+                                     : store.masters(unit, static_cast<int>(b));
+      const bool exact = !gradients && store.master_form() != plan::Masters::split;
+      if (buffer.pieces > 1 && !exact)  // each replica has its piece of it
+        comm.group("gather_outer", store.outer_axes(unit, static_cast<int>(b)))
+            .all_gather(shard, store.piece(unit, static_cast<int>(b), shard));
+      if (buffer.shards == 1)
+        flat = shard;
+      else
+        comm.group("gather", store.axes(unit, static_cast<int>(b))).all_gather(flat, shard);
+    }
+    comm.group("whole_unit", {Axis::pp}).broadcast(flat, store.owner(unit));
+  }
+  const auto& params = store.spec(unit).params;
+  std::vector<Tensor> joined;  // `done` may still read what `each` saw
+  for (size_t p = 0; p < params.size(); ++p) {
+    const plan::UnitLayout::Place& place = layout.params[p];
+    if (!flats[place.buffer].defined()) continue;
+    Tensor value = flats[place.buffer].narrow(0, place.start, place.numel).view(place.shape);
+    if (place.shape != params[p].shape) {
+      comm::Group& group = comm.group("gather_tp", {Axis::tp});
+      const Tensor parts = at::empty({group.size() * place.numel}, at::kFloat);
+      group.all_gather(parts, value.reshape({-1}));
+      std::vector<Tensor> pieces;
+      for (int r = 0; r < group.size(); ++r)
+        pieces.push_back(parts.narrow(0, r * place.numel, place.numel).view(place.shape));
+      value = at::cat(pieces, params[p].split == plan::Split::rows ? 0 : 1);
+      joined.push_back(value);
+    }
+    each(params[p], value);
+  }
+  if (done) done();
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,76 @@
+#include "tessera/job/codec.h"
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/job/pixels.h"
+#include "tessera/models/registry.h"
+
+namespace tessera::job {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct VaeFiles {
+  fs::path weights, config;
+};
+
+fs::path config_beside(const fs::path& folder) {
+  return fs::exists(folder / "config.json") ? folder / "config.json" : fs::path();
+}
+
+/// Where in a folder an autoencoder lies. A model folder's own config.json is its transformer's, so named files and
+/// vae/ come first.
+VaeFiles find_vae(const fs::path& path) {
+  // beside a single file may lie the transformer's config.json: the weights tell their sizes themselves
+  if (!fs::is_directory(path)) return {path, {}};
+  if (fs::is_directory(path / "vae")) return {path / "vae", config_beside(path / "vae")};
+  for (const char* name : {"Wan2.1_VAE.safetensors", "Wan2.1_VAE.pth", "Wan2.2_VAE.safetensors", "Wan2.2_VAE.pth"})
+    if (fs::exists(path / name)) return {path / name, {}};
+  return {path, config_beside(path)};
+}
+
+}  // namespace
+
+std::unique_ptr<models::VideoVae> open_vae(const fs::path& path, const fs::path& config, const models::Tiling& tiling) {
+  const auto weights = std::make_shared<const checkpoint::WeightSet>(checkpoint::open_weights(path));
+  models::WeightSource source;
+  source.file = path.string();
+  source.names = weights->names();
+  source.shape = [weights](const std::string& name) { return weights->at(name).shape; };
+  source.read = [weights](const std::string& name) {
+    const auto& entry = weights->at(name);
+    at::Tensor value = at::empty(entry.shape, at::kFloat);
+    weights->read_f32(name, 0, value.numel(), value.mutable_data_ptr<float>());
+    return value;
+  };
+  return models::make_vae(config.empty() ? std::string() : checkpoint::read_text(config), config.string(), source,
+                          tiling);
+}
+
+at::Tensor encode_frames(const net::VideoCodec& codec, const data::Frames& frames) {
+  if (!dynamic_cast<const models::VideoVae*>(&codec)) return codec.encode(to_pixels(frames));
+  const at::Tensor bytes = at::from_blob(const_cast<uint8_t*>(frames.rgb.data()),  // which are only read
+                                         {frames.count, frames.height, frames.width, 3}, at::kByte);
+  return codec.encode(bytes.permute({3, 0, 1, 2}));
+}
+
+void release(const net::VideoCodec& codec) {
+  if (const auto* vae = dynamic_cast<const models::VideoVae*>(&codec)) vae->release();
+}
+
+std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t channels, int64_t tile) {
+  if (name.starts_with("haar") && tile > 0)
+    throw UserError(Exit::usage, "data.vae_tile", std::to_string(tile) + " with data.vae = '" + name + "'",
+                    "the wavelet has no use for tiles: leave data.vae_tile on auto");
+  if (name == "haar") return models::make_codec("haar:" + std::to_string(channels));
+  const bool is_path = fs::exists(name) || name.find_first_of("/\\.") != std::string::npos;
+  if (name.starts_with("haar:") || !is_path) return models::make_codec(name);
+  check_input(fs::exists(name), "data.vae", name + ": no such file or folder",
+              "give Wan2.1_VAE.pth or Wan2.2_VAE.pth, a diffusers vae folder, a model folder, or \"haar\"");
+  const VaeFiles files = find_vae(name);
+  const int64_t overlap = tile >= 64 ? tile / 64 * 16 : tile / 32 * 8;  // a quarter, in whole cells of 16 or 8 pixels
+  return open_vae(files.weights, files.config, {.size = tile, .overlap = overlap});
+}
+
+}  // namespace tessera::job

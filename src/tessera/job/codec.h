@@ -1,0 +1,31 @@
+#pragma once
+// The autoencoder a recipe names: the built-in wavelet, or one made from a file of weights.
+//
+//   auto codec = open_codec("haar", 48, 0);                            // channels of the denoiser's latents
+//   auto codec = open_codec("Wan2.1-T2V-1.3B", 16, 256);               // finds Wan2.1_VAE.pth; tiles of 256 pixels
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "tessera/data/video.h"
+#include "tessera/models/vae/video_vae.h"
+
+namespace tessera::job {
+
+/// `name` is data.vae: "haar", "haar:CHANNELS", or a path: a file of weights (.safetensors, .pth), a folder with one
+/// and its config.json, or a model folder, official (Wan2.1_VAE.*) or of diffusers (vae/). `tile` pixels a side, 0: the
+/// picture is not cut. Throws UserError (usage) for an unknown name, (input) for files.
+std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t channels, int64_t tile);
+
+/// The latent of a clip. An autoencoder takes its pixels as the bytes they are, so nothing the size of the clip is
+/// made.
+at::Tensor encode_frames(const net::VideoCodec& codec, const data::Frames& frames);
+
+/// The weights of an autoencoder leave memory until something is encoded or decoded again.
+void release(const net::VideoCodec& codec);
+
+/// From a file or folder of weights; `config` may be empty: sizes are those of the weights.
+std::unique_ptr<models::VideoVae> open_vae(const std::filesystem::path& weights, const std::filesystem::path& config,
+                                           const models::Tiling& tiling);
+
+}  // namespace tessera::job

@@ -1,0 +1,207 @@
+#include "tessera/job/experts.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/model_folder.h"
+#include "tessera/models/foreign_config.h"
+
+namespace tessera::job {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kHighNoise = "high_noise";
+constexpr const char* kLowNoise = "low_noise";
+
+/// The shift of the grid that DiffSynth's fractions are of.
+constexpr double kDiffSynthShift = 5;
+
+/// The folders of two experts, high noise first; nothing where the path holds one model.
+std::vector<Expert> expert_folders(const std::string& path) {
+  if (path.empty() || !fs::is_directory(path)) return {};
+  const bool official = fs::is_directory(fs::path(path) / "high_noise_model");
+  if (!official && !fs::is_directory(fs::path(path) / "transformer_2")) return {};
+  const char* const high = official ? "high_noise_model" : "transformer";
+  const char* const low = official ? "low_noise_model" : "transformer_2";
+  std::vector<Expert> found;
+  for (const auto& [name, folder] : {std::pair(kHighNoise, high), {kLowNoise, low}}) {
+    const fs::path there = fs::path(path) / folder;
+    check_input(fs::is_directory(there), "model.path", path + " holds one of two experts: there is no " + folder,
+                "complete the folder, or train the one that is there: model.path = \"" +
+                    (fs::path(path) / (folder == high ? low : high)).string() + "\"");
+    found.push_back({name, there.string()});
+  }
+  return found;
+}
+
+/// "expert_0": of those that a gate chooses among, and their folders.
+std::string gated_name(size_t expert) { return "expert_" + std::to_string(expert); }
+
+/// As many as experts.count: those of a folder that a run with a gate exported, or copies of one model.
+Experts gated_experts(const recipe::Recipe& recipe) {
+  const auto count = static_cast<size_t>(recipe.experts.count);
+  const fs::path path = recipe.model.path;
+  if (recipe.experts.train != "auto")
+    throw UserError(Exit::usage, "experts.router",
+                    "\"gate\" chooses among experts that own no timesteps, experts.train = \"" + recipe.experts.train +
+                        "\" is of two that take turns",
+                    "leave experts.train out, or experts.router");
+  if (!expert_folders(path.string()).empty())
+    throw UserError(
+        Exit::usage, "experts.router",
+        path.string() + " holds two experts that each own a range of timesteps; a gate begins with one model",
+        "give one of its folders as model.path, or leave experts.router out");
+  Experts experts;
+  experts.gated = true;
+  if (path.empty() || !fs::is_directory(path / gated_name(0))) {
+    for (size_t e = 0; e < count; ++e) experts.list.push_back({gated_name(e), path.string()});
+    return experts;
+  }
+  for (size_t e = 0; fs::is_directory(path / gated_name(e)); ++e)
+    experts.list.push_back({gated_name(e), (path / gated_name(e)).string()});
+  if (experts.size() != count)
+    throw UserError(Exit::usage, "experts.count",
+                    path.string() + " holds " + std::to_string(experts.size()) + " experts, experts.count is " +
+                        std::to_string(count),
+                    "set experts.count = " + std::to_string(experts.size()));
+  return experts;
+}
+
+double number_of(const std::string& text, const std::string& shown) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value > 0 && value < 1) return value;
+  throw UserError(Exit::usage, "experts.boundary", "'" + shown + "': expected auto or a number between 0 and 1",
+                  "0.875 is a sigma after the shift; a fraction of DiffSynth's grid is written diffsynth(0.417)");
+}
+
+/// The shares of turns that the user gives, high noise first; empty: by mass.
+std::vector<double> shares_by_hand(const recipe::Recipe& recipe, size_t experts) {
+  const std::vector<double>& given = recipe.experts.shares;
+  if (given.empty()) return {};
+  const double sum = std::accumulate(given.begin(), given.end(), 0.0);
+  if (given.size() != experts || sum <= 0 || *std::min_element(given.begin(), given.end()) < 0)
+    throw UserError(Exit::usage, "experts.shares",
+                    std::to_string(given.size()) + " numbers for " + std::to_string(experts) + " experts",
+                    "give one for each, high noise first, not below 0 and not all 0: [1, 1] for as many turns of both");
+  std::vector<double> shares;
+  for (double share : given) shares.push_back(share / sum);
+  return shares;
+}
+
+}  // namespace
+
+Experts find_experts(const recipe::Recipe& recipe) {
+  if (recipe.experts.router == "gate") return gated_experts(recipe);
+  const std::string& train = recipe.experts.train;
+  if (!recipe.model.path.empty() && fs::is_directory(fs::path(recipe.model.path) / gated_name(0)))
+    throw UserError(Exit::usage, "model.path", recipe.model.path + " holds experts that a gate chooses among",
+                    "set experts.router = \"gate\" and experts.count, or give one of them: " +
+                        (fs::path(recipe.model.path) / gated_name(0)).string());
+  Experts experts{expert_folders(recipe.model.path)};
+  const bool folders = !experts.list.empty();
+  if (!folders && train != "auto")
+    experts.list = {{kHighNoise, recipe.model.path}, {kLowNoise, recipe.model.path}};  // both begin as the one model
+  if (experts.list.empty()) experts.list = {{"", recipe.model.path}};
+  if (train == kHighNoise || train == kLowNoise)
+    std::erase_if(experts.list, [&](const Expert& expert) { return expert.name != train; });
+  return experts;
+}
+
+double parse_boundary(const std::string& text) {
+  constexpr std::string_view kIndex = "diffsynth(";
+  if (!text.starts_with(kIndex)) return number_of(text, text);
+  if (!text.ends_with(")")) number_of("", text);
+  return diffusion::shift_sigma(1 - number_of(text.substr(kIndex.size(), text.size() - kIndex.size() - 1), text),
+                                kDiffSynthShift);
+}
+
+void place_boundary(Experts& experts, const recipe::Recipe& recipe, const net::Denoiser& model) {
+  const std::string& text = recipe.experts.boundary;
+  experts.boundary = text != "auto" ? parse_boundary(text) : models::released_boundary(model.conditions().pictures());
+  for (Expert& expert : experts.list) {
+    if (expert.name == kHighNoise) expert.window = {experts.boundary, 1};
+    if (expert.name == kLowNoise) expert.window = {0, experts.boundary};
+  }
+}
+
+recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t e) {
+  const Expert& expert = experts.list.at(e);
+  recipe.model.path = expert.path;
+  if (!experts.several() || recipe.lora.init.empty()) return recipe;
+  const fs::path own = fs::path(recipe.lora.init) / expert.folder();
+  if (!fs::exists(own))
+    throw UserError(Exit::input, "lora.init",
+                    recipe.lora.init + " has no " + expert.folder() + ": a LoRA belongs to one expert, the run has " +
+                        std::to_string(experts.size()),
+                    "give a folder with one for each, such as run.out/model of a LoRA run");
+  recipe.lora.init = own.string();
+  return recipe;
+}
+
+diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& expert) {
+  diffusion::Options options;
+  diffusion::parse_timesteps(recipe.diffusion.timesteps, options);
+  options.shift = recipe.diffusion.shift;
+  options.weighting = diffusion::parse_weighting(recipe.diffusion.weighting);
+  options.window = {std::max(expert.window.low, recipe.diffusion.min_t),
+                    std::min(expert.window.high, recipe.diffusion.max_t)};
+  if (options.window.low < options.window.high && diffusion::window_mass(options, options.window) > 0) return options;
+  char window[64];
+  std::snprintf(window, sizeof window, "%g to %g", options.window.low, options.window.high);
+  throw UserError(Exit::usage, "diffusion.min_t",
+                  "no timestep is drawn from " + std::string(window) +
+                      (expert.name.empty() ? "" : ", what is left of the " + expert.name + " expert's window"),
+                  "diffusion.min_t and diffusion.max_t are sigmas after the shift, 0 to 1; widen them");
+}
+
+diffusion::Turns plan_turns(const Experts& experts, const std::vector<recipe::RunPart>& parts) {
+  const recipe::Recipe& recipe = parts.at(0).recipe;
+  diffusion::Turns turns({static_cast<uint64_t>(recipe.run.seed), recipe.experts.turn, experts.places()});
+  for (const recipe::RunPart& part : parts) {
+    std::vector<double> shares = experts.gated ? std::vector{1.0} : shares_by_hand(part.recipe, experts.size());
+    if (shares.empty()) {
+      double sum = 0;
+      for (const Expert& expert : experts.list) {
+        const diffusion::Options options = timestep_options(part.recipe, expert);
+        sum += shares.emplace_back(diffusion::window_mass(options, options.window));
+      }
+      for (double& share : shares) share /= sum;
+    }
+    turns.go_on(part.last - part.first + 1, shares);
+  }
+  return turns;
+}
+
+void check_experts(const Experts& experts, const checkpoint::Manifest& saved) {
+  std::set<std::string> ours, theirs;
+  if (experts.several())
+    for (const Expert& expert : experts.list) ours.insert(expert.name);
+  if (saved.experts.is_object())
+    for (const auto& [name, state] : saved.experts.items()) theirs.insert(name);
+  if (ours == theirs) return;
+  const auto told = [](const std::set<std::string>& names) {
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? "the experts " : " and ") + name;
+    return list.empty() ? "one denoiser" : list;
+  };
+  throw UserError(Exit::usage, "run.resume", "the checkpoint has " + told(theirs) + ", the run has " + told(ours),
+                  "use the model.path and experts.* it was trained with, or another run.out");
+}
+
+void each_expert(engine::Store& store, const Experts& experts,
+                 const std::function<void(size_t expert, const std::string& prefix)>& act) {
+  for (size_t e = 0; e < experts.size(); ++e) {
+    const engine::Store::Look look(store, static_cast<int>(e));
+    act(e, experts.several() ? experts.list[e].folder() + "." : "");
+  }
+}
+
+}  // namespace tessera::job

@@ -1,0 +1,75 @@
+#pragma once
+// The denoisers of a run: one, two experts that each own a range of timesteps, or several among which a learned gate
+// chooses (docs/experts.md). One is the usual case and goes the same way: it has no name, every timestep and every
+// step.
+//
+//   const Experts experts = find_experts(recipe);             // by model.path and [experts]
+//   experts.list[e].name;                                     // "high_noise"
+//   experts.serving(875);                                     // who denoises at that timestep
+//   each_expert(store, experts, [&](size_t e, const std::string& prefix) { restore(store, saved, prefix); });
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/diffusion/flow.h"
+#include "tessera/diffusion/turns.h"
+#include "tessera/engine/store/store.h"
+#include "tessera/net/model.h"
+#include "tessera/recipe/stages.h"
+
+namespace tessera::job {
+
+struct Expert {
+  std::string name;  ///< "high_noise" or "low_noise"; of a gate "expert_0" ...; empty for a model that is one
+  std::string path;  ///< of its weights; empty: the initial ones of the seed
+  diffusion::Window window = {};
+
+  /// Of its weights in an exported model: high_noise_model, expert_0.
+  std::string folder() const { return name.starts_with("expert_") ? name : name + "_model"; }
+};
+
+struct Experts {
+  std::vector<Expert> list;  ///< high noise first; those that this run trains
+  double boundary = 0;       ///< sigma from which on a timestep is the high-noise expert's; set by place_boundary
+  bool gated = false;        ///< each sample's is chosen by a gate (job/gate_router.h); they own no timesteps
+
+  bool several() const { return list.size() > 1; }
+  size_t size() const { return list.size(); }
+  /// That have steps of their own: all, but for a gate, whose experts share every step.
+  size_t places() const { return gated ? 1 : list.size(); }
+  /// The expert that denoises at timestep `t`, 0 to 1000.
+  size_t serving(double t) const { return several() && t < 1000 * boundary ? 1 : 0; }
+};
+
+/// By experts.router, experts.train and what model.path holds; windows are still open. Throws UserError (usage) where
+/// the recipe wants experts that a single model has not, or keys of both routers, (input) where a folder is missing.
+Experts find_experts(const recipe::Recipe& recipe);
+
+/// Cuts their windows at experts.boundary: a sigma after the shift, a fraction of DiffSynth's grid, or, with auto, that
+/// of the release, 0.9 of models that begin with a picture and 0.875 of others.
+void place_boundary(Experts& experts, const recipe::Recipe& recipe, const net::Denoiser& model);
+
+/// experts.boundary as a sigma. "diffsynth(0.417)" is DiffSynth's index fraction, whose grid has a shift of 5 whatever
+/// the run's is. Throws UserError (usage).
+double parse_boundary(const std::string& text);
+
+/// `recipe` as one of them sees it: model.path and lora.init are its own.
+recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t expert);
+
+/// How the timesteps of one of them are drawn. Throws UserError (usage) when diffusion.min_t and max_t leave it none.
+diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& expert);
+
+/// Who has which step of the run: turns of experts.turn steps by experts.shares, or by the mass that each window has
+/// under the distribution of timesteps of the part of the run. With a gate every step is of one and the same place 0.
+diffusion::Turns plan_turns(const Experts& experts, const std::vector<recipe::RunPart>& parts);
+
+/// Throws UserError (usage) when the checkpoint is of a run with other experts.
+void check_experts(const Experts& experts, const checkpoint::Manifest& saved);
+
+/// Calls `act` for each while the store is about it, without moving anything. `prefix`: of its tensors in checkpoints,
+/// "high_noise_model."; empty where there is one model.
+void each_expert(engine::Store& store, const Experts& experts,
+                 const std::function<void(size_t expert, const std::string& prefix)>& act);
+
+}  // namespace tessera::job

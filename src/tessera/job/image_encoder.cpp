@@ -1,0 +1,76 @@
+#include "tessera/job/image_encoder.h"
+
+#include "tessera/base/check.h"
+#include "tessera/models/identify.h"
+
+namespace tessera::job {
+
+namespace clip = models::clip;
+namespace fs = std::filesystem;
+
+checkpoint::WeightSet open_image_weights(const fs::path& path) {
+  if (fs::is_directory(path)) {
+    if (fs::is_directory(path / "image_encoder")) return checkpoint::open_weights(path / "image_encoder");
+    for (const auto& item : fs::directory_iterator(path))
+      if (item.path().filename().string().starts_with("models_clip")) return checkpoint::open_weights(item.path());
+  }
+  return checkpoint::open_weights(path);
+}
+
+namespace {
+
+fs::path tower_config_beside(const fs::path& path) {
+  for (const fs::path& place : {path / "image_encoder/config.json", path / "config.json"})
+    if (fs::exists(place)) return place;
+  return {};
+}
+
+/// A model folder's own config.json is its transformer's.
+bool is_tower_config(const std::string& text) {
+  return text.find("\"image_size\"") != text.npos && text.find("\"patch_size\"") != text.npos;
+}
+
+clip::Config tower_config(const fs::path& path) {
+  if (const fs::path file = tower_config_beside(path); !file.empty()) {
+    const std::string text = checkpoint::read_text(file);
+    if (is_tower_config(text)) return clip::parse_config(text, file.string());
+  }
+  const auto stored = checkpoint::stored_shapes(open_image_weights(path));
+  const models::Identity what = models::identify(stored);
+  return clip::config_of(models::official_shapes(what, stored), path.string());
+}
+
+clip::Config tower_preset(const std::string& name, const net::Conditions& wanted) {
+  std::vector<std::string> known;
+  for (const auto& [preset, config] : clip::presets()) {
+    known.push_back(preset);
+    if (preset == name || (name == "auto" && config.dim == wanted.clip_dim && config.rows() == wanted.clip_rows))
+      return config;
+  }
+  if (name == "auto")
+    throw UserError(Exit::usage, "data.image_encoder",
+                    "the model takes " + std::to_string(wanted.clip_rows) + " CLIP rows of width " +
+                        std::to_string(wanted.clip_dim) + ", which no preset has",
+                    "give data.image_encoder_path, the encoder's weights");
+  const auto near = nearest(name, known);
+  throw UserError(Exit::usage, "data.image_encoder",
+                  "'" + name + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"),
+                  "use auto, or give data.image_encoder_path");
+}
+
+}  // namespace
+
+std::unique_ptr<clip::ClipVision> open_image_encoder(const recipe::Recipe& recipe, const net::Conditions& wanted) {
+  if (wanted.clip_dim == 0) return nullptr;
+  const std::string& path = recipe.data.image_encoder_path;
+  const clip::Config config = path.empty() ? tower_preset(recipe.data.image_encoder, wanted) : tower_config(path);
+  if (config.dim != wanted.clip_dim || config.rows() != wanted.clip_rows)
+    throw UserError(Exit::usage, "data.image_encoder",
+                    "the model takes " + std::to_string(wanted.clip_rows) + " CLIP rows of width " +
+                        std::to_string(wanted.clip_dim) + ", this encoder makes " + std::to_string(config.rows()) +
+                        " of width " + std::to_string(config.dim),
+                    "does data.image_encoder_path belong to this model?");
+  return std::make_unique<clip::ClipVision>(config);
+}
+
+}  // namespace tessera::job

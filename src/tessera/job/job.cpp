@@ -1,0 +1,210 @@
+#include "tessera/job/job.h"
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/engine/store/transfer.h"
+#include "tessera/job/codec.h"
+#include "tessera/job/codec_bytes.h"
+#include "tessera/job/image_encoder.h"
+#include "tessera/job/lora_run.h"
+#include "tessera/job/text_weights.h"
+#include "tessera/models/registry.h"
+#include "tessera/recipe/stages.h"
+#include "tessera/weights/named_weights.h"
+
+namespace tessera::job {
+
+Shapes shapes_of(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec) {
+  Shapes shapes;
+  shapes.latent = codec.latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
+  if (shapes.latent[0] != model.in_channels())
+    throw UserError(Exit::usage, "model",
+                    "the model takes latents of " + std::to_string(model.in_channels()) + " channels, autoencoder '" +
+                        recipe.data.vae + "' makes " + std::to_string(shapes.latent[0]),
+                    "does data.vae belong to this model? Else set model.config.in_dim and out_dim to that number");
+  for (const data::Bucket& bucket : recipe.data.clips.buckets) {
+    const auto latent = codec.latent_shape(bucket.frames, bucket.height, bucket.width);
+    shapes.bucket_tokens.push_back(model.token_count(latent));
+    if (shapes.bucket_tokens.back() <= shapes.tokens) continue;
+    shapes.tokens = shapes.bucket_tokens.back();
+    shapes.largest = latent;
+  }
+  shapes.guidance_branches = recipe.sample.guidance == 1.0 ? 1 : 2;
+  return shapes;
+}
+
+namespace {
+
+/// The most that encoding or decoding takes over all parts of the run.
+int64_t most_bytes(const recipe::Recipe& recipe, const net::VideoCodec& codec) {
+  int64_t most = 0;
+  for (const recipe::RunPart& part : recipe::run_parts(recipe))
+    recipe::in_part(part, [&] {
+      for (const data::Bucket& b : part.recipe.data.clips.buckets) {
+        const CodecBytes bytes = codec_bytes(codec, b.frames, b.height, b.width);
+        most = std::max({most, bytes.encode, bytes.decode});
+      }
+    });
+  return most;
+}
+
+/// Tiles change latents, and so which entries of a cache are used: they follow from the recipe alone, never from the
+/// machine or the number of ranks.
+void open_tiled(const recipe::Recipe& recipe, Job& job) {
+  const bool automatic = recipe.data.vae_tile < 0;
+  constexpr int64_t kTiles[] = {0, 512, 384, 256, 192, 128};
+  for (const int64_t tile : kTiles) {
+    job.vae_tile = automatic ? tile : recipe.data.vae_tile;
+    job.codec = open_codec(recipe.data.vae, job.model->in_channels(), job.vae_tile);
+    if (!automatic || recipe.plan.budget <= 0 || recipe.data.vae.starts_with("haar")) return;
+    if (most_bytes(recipe, *job.codec) <= recipe.plan.budget / 4) return;
+  }
+}
+
+}  // namespace
+
+namespace {
+
+/// Shapes in the headers of the weights, which tell what a config.json leaves open. Nothing for a folder of a
+/// config.json alone, enough to plan with; what is damaged is told by those who read it (check_sources, the loader).
+std::map<std::string, std::vector<int64_t>> shapes_at(const std::string& path) {
+  if (path.empty()) return {};
+  try {
+    return checkpoint::stored_shapes(checkpoint::open_weights(path));
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
+/// What the model makes videos from, for the user to see what was detected.
+std::string purpose(const net::Denoiser& model) {
+  const net::Conditions c = model.conditions();
+  std::string text = c.last_picture ? "a first and a last picture" : c.first_picture ? "a first picture" : "";
+  if (c.pictures()) text += c.clip_dim > 0 ? " (latent and CLIP features) and text" : " (latent) and text";
+  if (c.clean_first) text = "text, or a first picture and text";
+  if (c.audio_dim > 0) text = "sound, a picture and text";
+  return text.empty() ? "text" : text;
+}
+
+/// Which experts learn, for the user to see what was detected.
+std::string experts_told(const Experts& experts) {
+  if (experts.list.front().name.empty()) return "";
+  if (experts.gated) return "; " + std::to_string(experts.size()) + " experts learn, a gate chooses for each sample";
+  char boundary[32];
+  std::snprintf(boundary, sizeof boundary, "%g", experts.boundary);
+  return (experts.several() ? "; two experts learn in turns" : "; its " + experts.list[0].name + " expert learns") +
+         std::string(", high noise from timestep ") + boundary + " on";
+}
+
+std::unique_ptr<net::Denoiser> denoiser_at(const recipe::Recipe& recipe, const std::string& path) {
+  return models::make_denoiser(
+      {recipe.model.family, recipe.model.preset, "", path, recipe.model.config, shapes_at(path)});
+}
+
+/// Experts share plan, slots and schedule.
+void check_same_form(const recipe::Recipe& recipe, const net::Denoiser& model, const Expert& expert) {
+  if (expert.name.empty() || denoiser_at(recipe, expert.path)->config_json() == model.config_json()) return;
+  throw UserError(
+      Exit::input, "model.path", expert.path + " has another config.json than the other expert",
+      "experts of one run are of one size and type; train each alone: experts.train = \"" + expert.name + "\"");
+}
+
+}  // namespace
+
+Job make_job(const recipe::Recipe& recipe) {
+  Job job;
+  job.experts = find_experts(recipe);
+  job.model = denoiser_at(recipe, job.experts.list.front().path);
+  for (const Expert& expert : job.experts.list) check_same_form(recipe, *job.model, expert);
+  place_boundary(job.experts, recipe, *job.model);
+  for (const Expert& expert : job.experts.list) timestep_options(recipe, expert);  // refused now, not at its first turn
+  if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
+  job.name = !recipe.model.path.empty()     ? recipe.model.path
+             : !recipe.model.preset.empty() ? recipe.model.preset
+                                            : recipe.model.family;
+  log::info("model: " + job.name + " makes videos from " + purpose(*job.model) + experts_told(job.experts));
+  job.image = open_image_encoder(recipe, job.model->conditions());
+  const int64_t before = engine::Meter::live();
+  open_tiled(recipe, job);
+  job.resident = engine::Meter::live() - before;
+  job.text = models::make_text_encoder({.preset = recipe.data.text_encoder});
+  static_cast<Shapes&>(job) = shapes_of(recipe, *job.model, *job.codec);
+  if (job.text->dim() != job.model->context_dim())
+    throw UserError(Exit::usage, "model",
+                    "the model takes text embeddings of width " + std::to_string(job.model->context_dim()) +
+                        ", text encoder '" + recipe.data.text_encoder + "' makes " + std::to_string(job.text->dim()),
+                    "does data.text_encoder belong to this model? Else set model.config.text_dim to that number");
+  job.context_length = job.model->context_length();
+  return job;
+}
+
+int sample_passes(const recipe::Recipe& recipe, const net::Denoiser& model) {
+  return static_cast<int>(recipe.sample.steps) + (model.conditions().audio_dim > 0 ? 1 : 0);
+}
+
+namespace {
+
+weights::NamedWeights open_initial_weights(const recipe::Recipe& recipe, const Job& job) {
+  const auto foreign = [&model = *job.model](const std::string& name, const std::string& naming) {
+    return model.foreign_name(name, naming);
+  };
+  return weights::NamedWeights(recipe.model.path, job.model->units(), foreign, models::kDenoiserNamings);
+}
+
+/// Values of the adapters; of a model without any never asked for.
+engine::Fill initial_adapters(const recipe::Recipe& recipe, const Job& job) {
+  const auto rule = adapter_rule(recipe);
+  return rule ? adapter_values(*rule, job.adapted, recipe.lora.init) : engine::Fill();
+}
+
+std::string likely_cause(const std::string& name, const std::vector<int64_t>& shape) {
+  const std::string preset = models::likely_preset(name, shape);
+  return preset.empty() ? "does model.config belong to these weights?"
+                        : "these weights are " + preset + ": try model.preset = \"" + preset + "\"";
+}
+
+}  // namespace
+
+void check_weights(const recipe::Recipe& recipe, const Job& job) {
+  for (size_t e = 0; e < job.experts.size(); ++e)
+    if (!recipe.model.path.empty() && recipe.model.init != "random")
+      open_initial_weights(for_expert(recipe, job.experts, e), job).check(job.model->units(), likely_cause);
+  if (!recipe.data.text_encoder_path.empty())
+    open_text_weights(*job.text, recipe.data.text_encoder_path).check(job.text->units(), likely_text_cause);
+}
+
+namespace {
+
+/// Of the expert that the store is about.
+void load_expert(const recipe::Recipe& recipe, const Job& job, engine::Store& store, engine::Roundings& rounded) {
+  const engine::Fill adapters = initial_adapters(recipe, job);
+  if (recipe.model.init == "load" && recipe.model.path.empty())
+    throw UserError(Exit::usage, "model.init", "'load' has nothing to load: model.path is empty",
+                    "set model.path, or model.init = \"random\"");
+  if (recipe.model.path.empty() || recipe.model.init == "random") {
+    const engine::Fill initial = [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+      if (models::is_adapter_parameter(param.name)) return adapters(param, first, count, out);
+      job.model->initialise(param, static_cast<uint64_t>(recipe.run.seed), first, count, out);
+    };
+    engine::fill_shards(store, initial, &rounded);
+    return;
+  }
+  const weights::NamedWeights weights = open_initial_weights(recipe, job);
+  engine::load_weights(store, weights.set(), weights.names(), likely_cause, adapters, &rounded);
+}
+
+}  // namespace
+
+engine::Roundings load_initial_weights(const recipe::Recipe& recipe, const Job& job, engine::Store& store) {
+  return load_weights_of(recipe, job, job.experts, store);
+}
+
+engine::Roundings load_weights_of(const recipe::Recipe& recipe, const Job& job, const Experts& experts,
+                                  engine::Store& store) {
+  engine::Roundings rounded;
+  each_expert(store, experts,
+              [&](size_t e, const std::string&) { load_expert(for_expert(recipe, experts, e), job, store, rounded); });
+  return rounded;
+}
+
+}  // namespace tessera::job

@@ -1,0 +1,56 @@
+#pragma once
+// What a recipe names, made: the denoiser, the autoencoder, the text encoder, and the shapes that follow.
+#include <array>
+
+#include "tessera/engine/store/transfer.h"
+#include "tessera/job/experts.h"
+#include "tessera/models/clip/clip_vision.h"
+#include "tessera/net/model.h"
+#include "tessera/net/text_encoder.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::job {
+
+/// What follows from the sizes of a recipe's data; stages have their own.
+struct Shapes {
+  std::array<int64_t, 4> latent{};     ///< [C, F, H, W] of one sample of the first bucket, which is what is sampled
+  std::array<int64_t, 4> largest{};    ///< of the bucket with most tokens, which is what is planned for
+  int64_t tokens = 0;                  ///< of one sample of that
+  std::vector<int64_t> bucket_tokens;  ///< of one sample of each bucket
+  int guidance_branches = 1;           ///< denoiser passes of one sampler step
+};
+
+struct Job : Shapes {
+  std::unique_ptr<net::Denoiser> model;  ///< the form of all experts; it has no weights
+  Experts experts;
+  std::unique_ptr<net::VideoCodec> codec;
+  std::unique_ptr<net::TextEncoder> text;
+  std::unique_ptr<models::clip::ClipVision> image;  ///< of models that take CLIP features; else none
+  std::vector<std::string> adapted;                 ///< modules with adapters, of a run that trains those
+  std::string name;                                 ///< "wan", a preset, or the folder of the weights
+  int64_t context_length = 0;                       ///< most text tokens of a prompt
+  int64_t vae_tile = 0;                             ///< data.vae_tile, or what auto chose
+  int64_t resident = 0;                             ///< bytes of the wavelet's tables
+};
+
+/// Throws UserError (usage) where the parts do not fit each other (latent channels, text width, sizes).
+Job make_job(const recipe::Recipe& recipe);
+
+/// Throws UserError (usage) where the model or the autoencoder does not take the sizes.
+Shapes shapes_of(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec);
+
+/// Passes of the denoiser that one sample takes: its steps, and of a model that hears one more, in silence.
+int sample_passes(const recipe::Recipe& recipe, const net::Denoiser& model);
+
+/// Whether the weights of model.path and data.text_encoder_path are there and have the sizes of the job, by their
+/// headers alone: before anything is encoded. Throws UserError (input) naming file, tensor and both shapes.
+void check_weights(const recipe::Recipe& recipe, const Job& job);
+
+/// The weights of every expert's path, or initial values keyed by the seed: the same on every layout. Gives what
+/// storing a frozen base in fewer bits changed of this rank's share.
+engine::Roundings load_initial_weights(const recipe::Recipe& recipe, const Job& job, engine::Store& store);
+/// The same of other paths, for instance of an exported model; as many experts as the store has.
+engine::Roundings load_weights_of(const recipe::Recipe& recipe, const Job& job, const Experts& experts,
+                                  engine::Store& store);
+
+}  // namespace tessera::job

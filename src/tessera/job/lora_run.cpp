@@ -1,0 +1,142 @@
+#include "tessera/job/lora_run.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/lora_settings.h"
+#include "tessera/net/adapters.h"
+#include "tessera/ops/lora.h"
+#include "tessera/weights/convert_lora.h"
+
+namespace tessera::job {
+
+namespace {
+
+namespace fs = std::filesystem;
+using models::LoraPart;
+
+constexpr const char* kDiffusersFile = "pytorch_lora_weights.safetensors";
+
+struct ParamKind {
+  const char* ending;
+  LoraPart part;
+};
+constexpr ParamKind kKinds[] = {
+    {net::kLoraA, LoraPart::down}, {net::kLoraB, LoraPart::up}, {net::kLoraMagnitude, LoraPart::magnitude}};
+
+/// The module of an adapter's parameter and what it is to it.
+models::LoraKey key_of(const std::string& param) {
+  for (const auto& [ending, part] : kKinds)
+    if (param.ends_with(ending)) return {param.substr(0, param.size() - std::string_view(ending).size()), part};
+  throw InternalError("train.lora", param + " is no adapter's");
+}
+
+[[noreturn]] void does_not_fit(const weights::LoraFile& file, const std::string& problem, const std::string& hint) {
+  throw UserError(Exit::input, "lora.init", file.path().string() + ": " + problem, hint);
+}
+
+void check_file(const weights::LoraFile& file, const models::AdapterRule& rule,
+                const std::vector<std::string>& modules) {
+  for (const weights::LoraModule& module : file.modules()) {
+    if (std::find(modules.begin(), modules.end(), module.name) == modules.end())
+      does_not_fit(file, "has " + module.name + ", which the run does not adapt", "add it to lora.targets");
+    if (module.rank != rule.rank)
+      does_not_fit(file, module.name + " has rank " + std::to_string(module.rank),
+                   "set lora.rank = " + std::to_string(module.rank));
+    if (module.magnitude.has_value() != rule.dora)
+      does_not_fit(file, module.name + (rule.dora ? " has no magnitude" : " has a magnitude of DoRA"),
+                   std::string("set lora.dora = ") + (rule.dora ? "false" : "true"));
+    if (module.diff || module.diff_bias || module.up_bias)
+      does_not_fit(file, module.name + " has more than a low-rank pair", "merge it: tessera convert --merge");
+  }
+}
+
+/// One tensor of a LoRA in the form the run trains: the scale of the file goes into B.
+at::Tensor value_of(const weights::LoraFile& file, const weights::LoraModule& module, LoraPart part, double scale) {
+  if (part == LoraPart::down) return file.values(*module.down);
+  if (part == LoraPart::magnitude) return file.values(*module.magnitude).flatten();
+  return file.values(*module.up) * (module.up_factor * module.scale() / scale);
+}
+
+}  // namespace
+
+std::optional<models::AdapterRule> adapter_rule(const recipe::Recipe& recipe) {
+  if (!recipe.lora.on) return std::nullopt;
+  const recipe::Recipe::Lora& l = recipe.lora;
+  return models::AdapterRule{.rank = l.rank,
+                             .alpha = l.alpha,
+                             .rslora = l.rslora,
+                             .dora = l.dora,
+                             .dropout = l.dropout,
+                             .seed = static_cast<uint64_t>(recipe.run.seed),
+                             .base = l.base,
+                             .targets = l.targets};
+}
+
+engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<std::string>& modules,
+                            const fs::path& from) {
+  std::shared_ptr<weights::LoraFile> file;
+  if (!from.empty()) {
+    file = std::make_shared<weights::LoraFile>(weights::LoraFile::open(from));
+    check_file(*file, rule, modules);
+  }
+  return [rule, file](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+    const models::LoraKey key = key_of(param.name);
+    const weights::LoraModule* module = file ? file->find(key.module) : nullptr;
+    if (!module) return models::initialise_adapter(param, rule.seed, first, count, out);
+    const at::Tensor value = value_of(*file, *module, key.part, rule.scale()).contiguous();
+    check_input(value.sizes() == param.shape, "lora.init",
+                file->path().string() + ": " + param.name + " has another size: it belongs to another model");
+    std::copy_n(value.const_data_ptr<float>() + first, count, out);
+  };
+}
+
+void start_adapters(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm) {
+  if (!recipe.lora.on || !recipe.lora.dora || !recipe.lora.init.empty()) return;
+  std::map<std::string, at::Tensor> lengths;  // of this unit's rows
+  for (int u = 0; u < store.units(); ++u)
+    engine::whole_unit(store, comm, u, /*gradients=*/false, [&](const plan::ParamSpec& param, const at::Tensor& value) {
+      if (param.shape.size() == 2) lengths[param.name] = value.norm(2, 1);
+    });
+  for (const engine::Store::Part& part : store.parts()) {
+    const plan::ParamSpec& param = store.spec(part.unit).params[static_cast<size_t>(part.param)];
+    if (!param.name.ends_with(net::kLoraMagnitude)) continue;
+    const at::Tensor& rows = lengths.at(key_of(param.name).module + ".weight");
+    const auto box = store.box(part);
+    const int64_t start = box.empty() ? 0 : box[0].first;
+    store.set_masters(part, 0, part.end - part.begin, rows.const_data_ptr<float>() + start + part.begin);
+  }
+}
+
+void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm, int rank,
+                 const fs::path& folder) {
+  const models::AdapterRule rule = *adapter_rule(recipe);
+  checkpoint::LoraDescription description{.modules = {}, .rslora = rule.rslora, .dora = rule.dora, .bias = false};
+  std::vector<checkpoint::TensorData> tensors;
+  std::vector<at::Tensor> alive;
+  for (int u = 0; u < store.units(); ++u)
+    engine::whole_unit(store, comm, u, /*gradients=*/false, [&](const plan::ParamSpec& param, const at::Tensor& value) {
+      if (rank != 0 || !models::is_adapter_parameter(param.name)) return;
+      const models::LoraKey key = key_of(param.name);
+      if (key.part == LoraPart::down)
+        description.modules.push_back({models::lora_module_name(key.module, "diffusers"), rule.rank, rule.alpha});
+      alive.push_back(value.contiguous().clone());
+      tensors.push_back({*models::lora_tensor_name(key.module, key.part, "diffusers"), checkpoint::DType::f32,
+                         param.shape, alive.back().const_data_ptr()});
+    });
+  if (rank != 0) return;
+  checkpoint::make_folder(folder, "check run.out");
+  const fs::path file = folder / kDiffusersFile;
+  checkpoint::write_safetensors(file, tensors, checkpoint::lora_metadata(description, "diffusers", std::nullopt));
+  for (const std::string& naming : recipe.lora.exports) {
+    if (naming == "diffusers") continue;
+    weights::ConvertOptions options{.in = file, .out = folder / naming, .to = naming, .force = true};
+    if (naming != "peft") options.out = folder / ("lora_" + naming + ".safetensors");
+    weights::convert_lora(options);
+  }
+}
+
+}  // namespace tessera::job

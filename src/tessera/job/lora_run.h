@@ -1,0 +1,36 @@
+#pragma once
+// A run that trains adapters: from the recipe's [lora] to initial values, and to files that other programs read.
+//
+//   if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
+//   export_lora(recipe, job, store, comm, rank, "run/model");
+#include <filesystem>
+#include <optional>
+
+#include "tessera/comm/comm.h"
+#include "tessera/engine/store/transfer.h"
+#include "tessera/models/common/adapted.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::job {
+
+struct Job;
+
+/// What [lora] says; nothing when train.mode is full.
+std::optional<models::AdapterRule> adapter_rule(const recipe::Recipe& recipe);
+
+/// Values of adapters: those of the LoRA `from` (any naming; a module that it lacks, initial ones), or initial ones
+/// where `from` is empty. Throws UserError (input) when it has modules that are not adapted, another rank, or a
+/// magnitude where there is none.
+engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<std::string>& modules,
+                            const std::filesystem::path& from);
+
+/// Before the first step, when the weights are there: DoRA's magnitudes become the lengths of their rows, unless
+/// lora.init has them. All ranks take part.
+void start_adapters(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm);
+
+/// Writes the adapters into `folder`: pytorch_lora_weights.safetensors under diffusers' names, and a file for each
+/// other naming of lora.export. All ranks take part; rank 0 writes.
+void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm, int rank,
+                 const std::filesystem::path& folder);
+
+}  // namespace tessera::job

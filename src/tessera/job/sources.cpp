@@ -1,0 +1,107 @@
+#include "tessera/job/sources.h"
+
+#include <filesystem>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/job/experts.h"
+#include "tessera/models/identify.h"
+
+namespace tessera::job {
+
+namespace {
+
+namespace fs = std::filesystem;
+using models::ModelKind;
+
+/// "a LoRA", "an autoencoder": what a file is, for messages.
+const char* described(ModelKind kind) {
+  switch (kind) {
+    case ModelKind::denoiser:
+      return "a diffusion transformer";
+    case ModelKind::vae:
+      return "a video autoencoder";
+    case ModelKind::text_encoder:
+      return "a text encoder";
+    case ModelKind::image_encoder:
+      return "an image encoder";
+    case ModelKind::audio_encoder:
+      return "a speech model";
+    case ModelKind::lora:
+      return "a LoRA";
+    case ModelKind::unknown:
+      break;
+  }
+  return "of no known kind";
+}
+
+/// The key that a file of this kind belongs to.
+std::string place_of(ModelKind kind) {
+  switch (kind) {
+    case ModelKind::denoiser:
+      return "it belongs to model.path";
+    case ModelKind::vae:
+      return "it belongs to data.vae";
+    case ModelKind::text_encoder:
+      return "it belongs to data.text_encoder_path";
+    case ModelKind::image_encoder:
+      return "it belongs to data.image_encoder_path";
+    case ModelKind::audio_encoder:
+      return "it belongs to data.audio_encoder";
+    default:
+      return "a LoRA changes a model and is none: give the weights of the model it was made for";
+  }
+}
+
+/// A folder of a config.json alone: enough to plan with.
+bool has_no_weights(const fs::path& path) {
+  if (!fs::is_directory(path)) return false;
+  for (const auto& item : fs::recursive_directory_iterator(path))
+    if (checkpoint::is_weight_file(item.path()) || item.path().string().ends_with(".index.json")) return false;
+  return true;
+}
+
+void check_kind(const std::string& key, const fs::path& path, ModelKind wanted) {
+  if (!fs::exists(path))
+    throw UserError(Exit::input, key, path.string() + ": no such file or folder",
+                    "check the path; relative ones start at the current folder, " + fs::current_path().string());
+  if (has_no_weights(path)) return;
+  const checkpoint::WeightSet weights = checkpoint::open_weights(path);
+  models::Shapes shapes;
+  for (const auto& name : weights.names()) shapes[name] = weights.at(name).shape;
+  const models::Identity what = models::identify(shapes);
+  if (what.kind == wanted || what.kind == ModelKind::unknown) return;
+  throw UserError(
+      Exit::input, key,
+      path.string() + " is " + described(what.kind) + " (" + what.model + "), expected " + described(wanted),
+      place_of(what.kind));
+}
+
+}  // namespace
+
+void check_sources(const recipe::Recipe& recipe) {
+  if (!recipe.model.path.empty() && recipe.model.init != "random")
+    for (const Expert& expert : find_experts(recipe).list) check_kind("model.path", expert.path, ModelKind::denoiser);
+  // a folder may hold several models, and data.vae's opener knows which of them it wants
+  if (fs::is_regular_file(recipe.data.vae)) check_kind("data.vae", recipe.data.vae, ModelKind::vae);
+  if (!recipe.data.text_encoder_path.empty() && !fs::is_directory(recipe.data.text_encoder_path))
+    check_kind("data.text_encoder_path", recipe.data.text_encoder_path, ModelKind::text_encoder);
+  if (!recipe.data.image_encoder_path.empty() && !fs::is_directory(recipe.data.image_encoder_path))
+    check_kind("data.image_encoder_path", recipe.data.image_encoder_path, ModelKind::image_encoder);
+  if (fs::is_regular_file(recipe.data.audio_encoder))
+    check_kind("data.audio_encoder", recipe.data.audio_encoder, ModelKind::audio_encoder);
+  if (const std::string& tokenizer = recipe.data.tokenizer; !tokenizer.empty() && !fs::exists(tokenizer))
+    throw UserError(Exit::input, "data.tokenizer", tokenizer + ": no such file",
+                    "give a SentencePiece model (spiece.model)");
+  if (recipe.lora.on && !recipe.lora.init.empty())  // of experts each has its own in a folder there
+    if (const fs::path init = recipe.lora.init; !fs::exists(init) || fs::is_regular_file(init))
+      check_kind("lora.init", init, ModelKind::lora);
+  const std::string& resume = recipe.run.resume;
+  if (resume != "auto" && resume != "no" && !fs::exists(fs::path(resume) / "manifest.json"))
+    throw UserError(
+        Exit::input, "run.resume",
+        resume + (fs::exists(resume) ? " has no manifest.json: it is not a whole checkpoint" : ": no such folder"),
+        "give a folder of a run's checkpoints/, \"auto\" or \"no\"");
+}
+
+}  // namespace tessera::job

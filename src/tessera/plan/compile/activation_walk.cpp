@@ -1,0 +1,194 @@
+#include "tessera/plan/compile/activation_walk.h"
+
+#include <numeric>
+
+#include "tessera/plan/compile/saved_bytes.h"
+
+namespace tessera::plan {
+
+namespace {
+
+int64_t sum(const std::vector<int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
+
+bool goes_forward(Lane lane) { return lane == Lane::send_next || lane == Lane::recv_prev; }
+
+}  // namespace
+
+ActivationWalk::ActivationWalk(const ModelSpec& model, const Plan& plan, int rank, bool train)
+    : model_(model),
+      plan_(plan),
+      train_(train),
+      has_first_(plan.owns(rank, 0)),
+      has_last_(plan.owns(rank, static_cast<int>(model.units.size()) - 1)),
+      defers_(train && plan.pipeline.schedule == PipelineSchedule::zero_bubble),
+      first_unit_(plan.first_unit(plan.mesh.coordinate(rank, Axis::pp))) {
+  for (size_t u = 0; u < model.units.size(); ++u) units_.push_back(facts(static_cast<int>(u)));
+}
+
+int64_t ActivationWalk::run(const Instruction& in) {
+  loading_ = 0;
+  const int64_t highest = highest_in(in);
+  return std::max(highest, loading_);
+}
+
+int64_t ActivationWalk::highest_in(const Instruction& in) {
+  const int64_t before = live_;
+  switch (in.op) {
+    case Op::forward:
+      return forward(in.unit, in.micro);
+    case Op::loss:
+      live_ += model_.loss_grad - model_.targets;
+      live_ -= model_.units.back().cost.out;  // the prediction
+      return before + model_.loss_peak;
+    case Op::finish:
+      load(in.micro);
+      live_ -= has_last_ ? model_.units.back().cost.out : 0;
+      end(in.micro);
+      return before + (has_last_ ? 0 : model_.units.back().cost.out);
+    case Op::recompute:
+      live_ += units_[in.unit].rebuilt;
+      return before + units_[in.unit].recompute_peak;
+    case Op::backward:
+      return backward(in.unit, in.micro);
+    case Op::weight_grad:
+      return weight_grad(in.unit, in.micro);
+    case Op::drop:
+      live_ -= in.part == Part::activations || in.part == Part::message ? in.bytes : 0;
+      return before;
+    case Op::compress: {
+      const Compressed c = compressed_bytes(model_, plan_, in.unit);
+      live_ += c.bytes() - c.whole;
+      return before + c.bytes();
+    }
+    case Op::expand: {
+      const Compressed c = compressed_bytes(model_, plan_, in.unit);
+      live_ += c.whole - c.bytes();
+      return before + c.whole;
+    }
+    case Op::fetch:  // its memory is taken when the compute lane comes to it
+      live_ += in.part == Part::activations && in.lane != Lane::disk ? in.bytes : 0;
+      return live_;
+    case Op::recv:  // so is this
+      receive(in);
+      return live_;
+    case Op::send:
+      return send(in);
+    default:
+      return before;
+  }
+}
+
+ActivationWalk::Facts ActivationWalk::facts(int unit) const {
+  const Footprint& f = model_.units[unit].cost;
+  if (!train_) return {f.forward_peak, 0, 0, 0, &f};
+  const UnitPlan& plan = plan_.units[unit];
+  const GraphCost& graph = f.graph(plan.lean());
+  if (plan.activations != Policy::recompute) return {graph.keep_peak, graph.saved, 0, 0, &graph};
+  const std::string sites = replayed_sites(model_.units[unit], plan);
+  if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved, &graph};
+  const Footprint::Replay& replay = f.replays.at(sites);
+  int64_t kept = 0;
+  for (const auto& [site, bytes] : f.results)
+    if (plan.policy(site) != Policy::recompute) kept += bytes;
+  return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved, &graph};
+}
+
+/// The micro-batch; its inputs are loaded where the rank comes to it first. Later stages keep what the tokens need, of
+/// the whole that they load as well.
+ActivationWalk::Micro& ActivationWalk::load(int micro) {
+  const auto [it, is_new] = micros_.try_emplace(micro);
+  if (is_new) {
+    it->second.inputs = has_first_ ? model_.inputs : model_.tables;
+    live_ += it->second.inputs + (train_ && has_last_ ? model_.targets : 0);
+    loading_ = live_ + model_.inputs - it->second.inputs + model_.loading;
+  }
+  return it->second;
+}
+
+int64_t ActivationWalk::forward(int unit, int micro) {
+  Micro& m = load(micro);
+  const Footprint& f = model_.units[unit].cost;
+  const int64_t peak = live_ + units_[unit].forward_peak;
+  live_ += f.out + f.cond + units_[unit].kept;
+  m.conditioning += f.cond;
+  if (!train_ && unit > 0) live_ -= model_.units[unit - 1].cost.out;
+  return peak;
+}
+
+int64_t ActivationWalk::backward(int unit, int micro) {
+  Micro& m = load(micro);
+  const Footprint& f = model_.units[unit].cost;
+  m.cond_grad.resize(std::max({m.cond_grad.size(), f.grad_cond.size(), m.received.size()}));
+  if (unit == m.received_by) {
+    for (size_t c = 0; c < m.received.size(); ++c) {  // added to what is there, or kept as it came
+      if (m.cond_grad[c] > 0)
+        live_ -= m.received[c];
+      else
+        m.cond_grad[c] = m.received[c];
+    }
+    m.received.clear();
+    m.received_by = -1;
+  }
+  const GraphCost& graph = *units_[unit].graph;
+  const int64_t peak = live_ + (defers_ ? graph.deferred_peak : graph.backward_peak);
+  live_ += defers_ ? graph.deferred : 0;
+  live_ -= units_[unit].kept + units_[unit].rebuilt;
+  if (unit > 0) live_ -= model_.units[unit - 1].cost.out;  // this unit's input was the last to hold it
+  const bool ends_stage = plan_.first_unit(plan_.stage_of(unit) + 1) == unit + 1;
+  live_ -= is_last(unit) ? model_.loss_grad : ends_stage ? f.out : model_.units[unit + 1].cost.grad_in;
+  live_ += f.grad_in;
+  for (size_t c = 0; c < f.grad_cond.size(); ++c) {
+    if (m.cond_grad[c] > 0) continue;
+    m.cond_grad[c] = f.grad_cond[c];
+    live_ += f.grad_cond[c];
+  }
+  if (unit == 0) {  // the micro-batch is over
+    live_ -= sum(m.cond_grad) + f.grad_in;
+    if (!defers_) end(micro);
+  }
+  return peak;
+}
+
+/// What was left holds inputs and conditioning too: the micro-batch is over with the last of it.
+int64_t ActivationWalk::weight_grad(int unit, int micro) {
+  const GraphCost& graph = *units_[unit].graph;
+  const int64_t peak = live_ + graph.weight_grad_peak;
+  live_ -= graph.deferred;
+  if (unit == first_unit_) end(micro);
+  return peak;
+}
+
+/// Conditioning goes to each rank once, into its first stage, and its gradient comes back from there.
+bool ActivationWalk::carries_conditioning(const Instruction& in) const {
+  return plan_.stage_of(goes_forward(in.lane) ? in.unit : in.unit + 1) < plan_.mesh[Axis::pp];
+}
+
+void ActivationWalk::receive(const Instruction& in) {
+  Micro& m = load(in.micro);
+  live_ += in.bytes;
+  if (!carries_conditioning(in)) return;
+  if (goes_forward(in.lane))
+    m.conditioning += sum(model_.conditioning);
+  else
+    m.received = model_.conditioning, m.received_by = in.unit;
+}
+
+int64_t ActivationWalk::send(const Instruction& in) {
+  const int64_t before = live_;
+  if (goes_forward(in.lane)) return before;
+  // What was not computed is sent as zeros. They are made while the micro-batch is still there, and a head that stands
+  // alone in its stage makes more of them than its backward had beside it.
+  live_ += model_.units[in.unit].cost.out - model_.units[in.unit + 1].cost.grad_in;
+  if (!carries_conditioning(in)) return std::max(before, live_);
+  live_ += sum(model_.conditioning) - sum(micros_[in.micro].cond_grad);
+  const int64_t highest = std::max(before, live_);
+  if (!defers_) end(in.micro);
+  return highest;
+}
+
+void ActivationWalk::end(int micro) {
+  live_ -= micros_[micro].inputs + micros_[micro].conditioning;
+  micros_.erase(micro);
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,53 @@
+#pragma once
+// Compiles a plan into the schedules of one rank, and says in which order a run goes through them.
+//
+//   Schedule step = compile_train(spec, plan, rank);
+//   each_schedule(shape, compile_all(spec, plan, rank, passes), [&](int64_t step, const Schedule& s) { ... });
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tessera/plan/schedule.h"
+
+namespace tessera::plan {
+
+/// One optimiser step: all micro-batches, reductions, norm and updates. `rank` fixes idle micro-batches. Where updates
+/// run just in time they are those of the step before, and `pending` false leaves them out: nothing is pending.
+Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending = true);
+/// The updates that a step has left pending.
+Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank);
+/// Forward only, `micros` passes in a row (a sampler's step runs one pass for each guidance branch).
+Schedule compile_forward(const ModelSpec& model, const Plan& plan, int rank, std::string phase, int micros);
+/// Write shards, wait for all ranks, commit.
+Schedule compile_checkpoint(const ModelSpec& model, const Plan& plan, int rank);
+
+/// The whole run as data. What happens after a step (samples, checkpoints) counts as that step; the last step is
+/// always sampled (when samples are on) and checkpointed.
+struct RunShape {
+  int64_t steps = 0, first_step = 1;
+  int64_t last_step = 0;         ///< of this part of the run (a stage); 0: steps
+  int64_t checkpoint_every = 0;  ///< 0: only after the last step
+  int64_t sample_every = 0;      ///< 0: never
+  int sample_prompts = 0, sample_steps = 0;
+  /// Whether another expert has the step after this one; empty: there is one denoiser.
+  std::function<bool(int64_t step)> hands_over = {};
+};
+struct RunSchedules {
+  Schedule train, sample, checkpoint;
+  /// Where updates run just in time: a step that finds none pending, and those that are pending alone. Else without
+  /// instructions, and never run.
+  Schedule first, updates;
+  bool just_in_time() const { return !updates.list.empty(); }
+  /// The most that any of them needs, of the device and of the host. `samples`: the run has some.
+  int64_t arena(bool samples) const;
+  int64_t host_arena(bool samples) const;
+  int64_t disk_arena() const { return std::max(train.disk_arena, first.disk_arena); }
+};
+/// All schedules of a rank; `passes` in a row make a sampler's step.
+RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes);
+/// Calls `emit(step, schedule)` for everything one rank runs, in order. The training loop walks the same function.
+void each_schedule(const RunShape& run, const RunSchedules& schedules,
+                   const std::function<void(int64_t, const Schedule&)>& emit);
+
+}  // namespace tessera::plan

@@ -1,0 +1,34 @@
+#pragma once
+// The memory curve of a schedule: which instruction holds which bytes. Pure arithmetic over measured footprints.
+//
+//   MemoryCurve curve = memory_curve(spec, plan, schedule, rank);
+//   curve.peak; curve.at;                    // bytes, and the instruction that holds them
+#include <string>
+#include <vector>
+
+#include "tessera/plan/schedule.h"
+
+namespace tessera::plan {
+
+struct MemoryParts {
+  int64_t parameters = 0, gradients = 0, states = 0, slots = 0, activations = 0, temporaries = 0;
+  int64_t total() const { return parameters + gradients + states + slots + activations + temporaries; }
+};
+
+struct MemoryCurve {
+  int64_t peak = 0;
+  int at = -1;                ///< index of the instruction that holds the peak
+  std::string at_name;        ///< "backward blocks.3"
+  MemoryParts by_part;        ///< at the peak
+  int64_t persistent = 0;     ///< shards of parameters, gradients and states on the device
+  MemoryParts host;           ///< on the host: shards, and as slots what is stashed or on its way from or to the disk
+  MemoryParts nvme;           ///< on disk: shards, and activations that rest there
+  std::vector<int64_t> live;  ///< bytes while each instruction runs, highest
+};
+
+/// `arena`, `host_arena`: bytes of slots; the largest over all schedules of the run, because they are allocated once
+/// (0: this one's).
+MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank,
+                         int64_t arena = 0, int64_t host_arena = 0);
+
+}  // namespace tessera::plan

@@ -1,0 +1,87 @@
+#include "tessera/plan/compile/saved_bytes.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tessera/base/check.h"
+
+namespace tessera::plan {
+
+std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan) {
+  std::string sites;
+  if (plan.activations != Policy::recompute) return sites;
+  for (const auto& [site, bytes] : unit.cost.results)
+    if (plan.policy(site) != Policy::recompute) sites += (sites.empty() ? "" : ",") + site;
+  return sites;
+}
+
+void check_sites(const ModelSpec& model, const Plan& plan) {
+  for (size_t u = 0; u < model.units.size() && u < plan.units.size(); ++u) {
+    const Footprint& f = model.units[u].cost;
+    const bool again = plan.units[u].activations == Policy::recompute;
+    std::vector<std::string> known = {std::string(kBoundary)};
+    const auto& saved = f.graph(plan.units[u].lean()).saved_by_site;
+    for (const auto& [site, bytes] : again ? f.results : saved) known.push_back(site);
+    for (const auto& [site, policy] : plan.units[u].sites)
+      if (std::find(known.begin(), known.end(), site) == known.end())
+        throw UserError(Exit::usage, "plan.sites",
+                        model.units[u].name + " has no site '" + site + "' to " + std::string(name(policy)) +
+                            (again ? " (a recomputed unit keeps what these made, and its boundary)" : ""),
+                        "did you mean '" + nearest(site, known).front() + "'?");
+    if (again && !replayed_sites(model.units[u], plan.units[u]).empty() &&
+        !f.replays.contains(replayed_sites(model.units[u], plan.units[u])))
+      throw UserError(Exit::usage, "plan.sites",
+                      model.units[u].name + ": with so many sites all of them are kept or none",
+                      "name them all in sites, or none");
+  }
+}
+
+namespace {
+
+/// Calls `each(policy, bytes, compact)` for all that a unit's plan may put elsewhere: its input, and what its sites
+/// saved or made. The first unit's input is the batch, which others read.
+template <typename Each>
+void each_saved(const ModelSpec& model, const Plan& plan, int unit, const Each& each) {
+  const UnitPlan& choice = plan.units[unit];
+  const Footprint& f = model.units[unit].cost;
+  const bool again = choice.activations == Policy::recompute;
+  if (unit > 0) {
+    const Footprint& before = model.units[unit - 1].cost;
+    each(choice.policy(kBoundary), before.out, before.compact_out);
+  }
+  const GraphCost& graph = f.graph(choice.lean());
+  const auto& compact = again ? f.compact_results : graph.compact_by_site;
+  for (const auto& [site, bytes] : again ? f.results : graph.saved_by_site) {
+    const auto found = compact.find(site);
+    each(choice.policy(site), bytes, found == compact.end() ? Compact{} : found->second);
+  }
+}
+
+const Compact::InForm& in_form(const Compact& compact, Policy policy) {
+  return compact.forms[static_cast<size_t>(form(policy)) - static_cast<size_t>(Form::bf16)];
+}
+
+}  // namespace
+
+Compressed compressed_bytes(const ModelSpec& model, const Plan& plan, int unit) {
+  Compressed sum;
+  if (!plan.units[unit].compresses()) return sum;
+  each_saved(model, plan, unit, [&](Policy policy, int64_t, const Compact& compact) {
+    if (!is_lossy(policy)) return;
+    sum.whole += in_form(compact, policy).whole;
+    (leaves_device(policy) ? sum.away : sum.kept) += in_form(compact, policy).bytes;
+  });
+  return sum;
+}
+
+int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit) {
+  int64_t sum = 0;
+  each_saved(model, plan, unit, [&](Policy policy, int64_t bytes, const Compact& compact) {
+    if (!leaves_device(policy)) return;
+    sum += bytes;
+    if (is_lossy(policy)) sum += in_form(compact, policy).bytes - in_form(compact, policy).whole;
+  });
+  return sum;
+}
+
+}  // namespace tessera::plan

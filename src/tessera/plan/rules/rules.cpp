@@ -1,0 +1,56 @@
+#include "tessera/plan/rules/rules.h"
+
+#include <algorithm>
+#include <istream>
+
+#include "tessera/base/check.h"
+#include "tessera/plan/rules/book.h"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr size_t kMostShown = 100;  // what follows from one fault can be a line for each step
+
+std::vector<Violation> sorted(std::vector<Violation> found) {
+  std::stable_sort(found.begin(), found.end(), [](const Violation& a, const Violation& b) { return a.line < b.line; });
+  if (found.size() > kMostShown) found.resize(kMostShown);
+  return found;
+}
+
+}  // namespace
+
+std::string to_string(const Violation& violation) {
+  return "line " + std::to_string(violation.line) + ": [" + violation.rule + "] " + violation.text;
+}
+
+std::vector<Violation> check(std::istream& file) {
+  std::vector<Line> lines;
+  std::vector<Violation> unreadable;
+  std::string text;
+  for (int number = 1; std::getline(file, text); ++number) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    try {
+      lines.push_back(parse_line(text));
+      lines.back().number = number;
+    } catch (const UserError& error) {
+      unreadable.push_back({number, "form", error.what()});
+    }
+  }
+  if (lines.empty() && unreadable.empty())
+    return {{1, "form", "the file has no instruction; write it with 'tessera plan RECIPE --schedule FILE'"}};
+  // The lines that remain would be blamed for what the unreadable ones hold.
+  return unreadable.empty() ? check(std::move(lines)) : sorted(std::move(unreadable));
+}
+
+std::vector<Violation> check(std::vector<Line> lines) {
+  Book book(std::move(lines));
+  if (book.check_form()) {
+    check_steps(book);
+    check_groups(book);
+    check_progress(book);
+  }
+  return sorted(book.take());
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,199 @@
+#include "tessera/plan/search/layouts.h"
+
+#include <algorithm>
+
+#include "tessera/plan/token_shares.h"
+
+namespace tessera::plan {
+
+namespace {
+
+/// The product of some axes must divide a number of the model.
+struct Divides {
+  std::vector<Axis> axes;
+  const char* what;
+  int64_t LayoutBounds::*number;
+  const char* why;
+};
+const Divides kDivides[] = {
+    {{Axis::sp, Axis::tp},
+     "heads",
+     &LayoutBounds::heads,
+     "each of these ranks takes as many heads; cp has no such bound"},
+    {{Axis::tp},
+     "features (their greatest common divisor)",
+     &LayoutBounds::features,
+     "each of its ranks takes as many features of the linears that are cut"},
+};
+
+/// "sp = 2 or sp = 4": the nearest divisors of `number` below and above `value`, for an axis whose rule also has `rest`
+/// ranks on others.
+std::string nearest_values(std::string_view axis, int64_t number, int64_t value, int64_t rest) {
+  const auto fits = [&](int64_t v) { return number % (v * rest) == 0; };
+  int64_t below = value, above = value;
+  while (below > 0 && !fits(below)) --below;
+  while (above <= number && !fits(above)) ++above;
+  const auto text = [&](int64_t v) { return std::string(axis) + " = " + std::to_string(v); };
+  if (below == 0) return "no value of " + std::string(axis) + " does";
+  return above > number ? text(below) : text(below) + " or " + text(above);
+}
+
+std::optional<Conflict> undivided(const Divides& rule, const Mesh& mesh, int64_t number) {
+  int64_t product = 1;
+  std::string names;
+  for (Axis axis : rule.axes) {
+    product *= mesh[axis];
+    if (mesh[axis] > 1)
+      names += (names.empty() ? "" : " x ") + std::string(axis_name(axis)) + " = " + std::to_string(mesh[axis]);
+  }
+  if (number % product == 0) return std::nullopt;
+  std::string hint;
+  for (Axis axis : rule.axes)
+    if (mesh[axis] > 1)
+      hint += (hint.empty() ? "" : ", or ") + nearest_values(axis_name(axis), number, mesh[axis], product / mesh[axis]);
+  return Conflict{names + " does not divide the model's " + std::to_string(number) + " " + rule.what,
+                  "use " + hint + ": " + rule.why};
+}
+
+int ranks_a_sample(const Mesh& mesh) { return mesh[Axis::pp] * sequence_size(mesh); }
+
+bool faster(const Choice& a, const Choice& b) {
+  if (a.fits != b.fits) return a.fits;
+  return a.fits ? a.seconds < b.seconds : a.memory.peak < b.memory.peak;
+}
+
+class LayoutSearch {
+ public:
+  LayoutSearch(const LayoutBounds& bounds, const PlannerInput& input,
+               const std::function<Measured(const Mesh&)>& measure)
+      : bounds_(bounds), input_(input), measure_(measure) {}
+
+  std::vector<Layout> run(int finalists) {
+    double before = 0;  // of the fastest with fewer ranks a sample
+    const std::vector<Mesh> ways = sample_sharings(bounds_, input_.global_batch);
+    for (size_t i = 0; i < ways.size();) {
+      const int degree = ranks_a_sample(ways[i]);
+      for (; i < ways.size() && ranks_a_sample(ways[i]) == degree; ++i) try_soon(ways[i]);
+      const double best = best_seconds();
+      if (before > 0 && best >= before) break;
+      before = best;
+    }
+    std::vector<Mesh> last;  // the fastest ways of sharing a sample
+    for (const Layout& layout : sorted())
+      if (static_cast<int>(last.size()) < finalists && layout.choice.fits) last.push_back(layout.mesh);
+    for (const Mesh& mesh : last)
+      for (const Mesh& sharded : shardings(unsharded(mesh), bounds_.node)) plan(sharded, false);
+    return sorted();
+  }
+
+ private:
+  static Mesh unsharded(Mesh mesh) {
+    mesh[Axis::dp_shard] = mesh.dp_size();
+    mesh[Axis::dp_replicate] = 1;
+    return mesh;
+  }
+
+  /// By the first plan that fits, sharded as little as does.
+  void try_soon(const Mesh& mesh) {
+    for (const Mesh& sharded : shardings(mesh, bounds_.node))
+      if (plan(sharded, true)) return;
+  }
+
+  bool plan(const Mesh& mesh, bool soon) {
+    const Measured m = measure_(mesh);
+    PlannerInput input = input_;
+    input.first_that_fits = soon;
+    if (soon && !input.strategy && mesh.shard_size() > 1) input.strategy = Strategy::full_shard;
+    Choice choice = choose(m.model, mesh, input, m.machine);
+    choice.candidates.clear();
+    const bool fits = choice.fits;
+    const auto known = std::find_if(found_.begin(), found_.end(), [&](const Layout& l) { return l.mesh == mesh; });
+    if (known == found_.end())
+      found_.push_back({mesh, std::move(choice), !soon});
+    else
+      *known = {mesh, std::move(choice), !soon};
+    return fits;
+  }
+
+  double best_seconds() const {
+    double best = 0;
+    for (const Layout& layout : found_)
+      if (layout.choice.fits && (best == 0 || layout.choice.seconds < best)) best = layout.choice.seconds;
+    return best;
+  }
+
+  std::vector<Layout> sorted() const {
+    std::vector<Layout> all = found_;
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Layout& a, const Layout& b) { return faster(a.choice, b.choice); });
+    return all;
+  }
+
+  const LayoutBounds& bounds_;
+  const PlannerInput& input_;
+  const std::function<Measured(const Mesh&)>& measure_;
+  std::vector<Layout> found_;
+};
+
+}  // namespace
+
+std::optional<Conflict> conflict(const Mesh& mesh, const LayoutBounds& bounds) {
+  for (const Divides& rule : kDivides)
+    if (auto found = undivided(rule, mesh, bounds.*rule.number)) return found;
+  if (mesh[Axis::pp] > bounds.units)
+    return Conflict{"pp = " + std::to_string(mesh[Axis::pp]) + " pipeline stages, and the model has " +
+                        std::to_string(bounds.units) + " units; each stage needs one",
+                    "use pp = " + std::to_string(bounds.units) + " or less"};
+  const int64_t ranks = sequence_size(mesh);
+  if (bounds.tokens > 0 && bounds.tokens < ranks)
+    return Conflict{"cp x sp x tp = " + std::to_string(ranks) + " ranks share the tokens of a sample, and it has " +
+                        std::to_string(bounds.tokens),
+                    "use at most " + std::to_string(bounds.tokens) + " of them, or larger clips"};
+  return std::nullopt;
+}
+
+std::vector<Mesh> sample_sharings(const LayoutBounds& bounds, int64_t global_batch) {
+  std::vector<Mesh> result;
+  const auto divisors = [](int n) {
+    std::vector<int> found;
+    for (int d = 1; d <= n; ++d)
+      if (n % d == 0) found.push_back(d);
+    return found;
+  };
+  for (int pp : divisors(bounds.world))
+    for (int cp : divisors(bounds.world / pp))
+      for (int sp : divisors(bounds.world / pp / cp))
+        for (int tp : divisors(bounds.world / pp / cp / sp)) {
+          Mesh mesh;
+          mesh[Axis::pp] = pp, mesh[Axis::cp] = cp, mesh[Axis::sp] = sp, mesh[Axis::tp] = tp;
+          mesh[Axis::dp_shard] = bounds.world / (pp * cp * sp * tp);
+          const bool within_node = bounds.node <= 0 || sp * tp <= bounds.node;
+          if (within_node && mesh.dp_size() <= global_batch && !conflict(mesh, bounds)) result.push_back(mesh);
+        }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const Mesh& a, const Mesh& b) { return ranks_a_sample(a) < ranks_a_sample(b); });
+  return result;
+}
+
+std::vector<Mesh> shardings(const Mesh& mesh, int node) {
+  std::vector<Mesh> result;
+  const int dp = mesh.dp_size(), inside = sequence_size(mesh);
+  for (int nodes : {1, 4}) {
+    const int shard = node > 0 ? std::max(1, nodes * node / inside) : dp;
+    if (shard >= dp || dp % shard != 0) continue;
+    Mesh cut = mesh;
+    cut[Axis::dp_shard] = shard, cut[Axis::dp_replicate] = dp / shard;
+    if (std::find(result.begin(), result.end(), cut) == result.end()) result.push_back(cut);
+  }
+  Mesh all = mesh;
+  all[Axis::dp_shard] = dp, all[Axis::dp_replicate] = 1;
+  result.push_back(all);
+  return result;
+}
+
+std::vector<Layout> search_layouts(const LayoutBounds& bounds, const PlannerInput& input,
+                                   const std::function<Measured(const Mesh&)>& measure, int finalists) {
+  return LayoutSearch(bounds, input, measure).run(finalists);
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,66 @@
+#include "tessera/plan/search/plan_notes.h"
+
+#include <toml++/toml.h>
+#include <algorithm>
+
+#include "tessera/plan/unit_pattern.h"
+
+namespace tessera::plan {
+
+namespace {
+
+/// "blocks.2", "blocks.2 and blocks.3", "blocks.2, blocks.3 and 5 more".
+std::string listed(const std::vector<size_t>& units, const std::vector<std::string>& names) {
+  constexpr size_t kNamed = 2;
+  std::string text = names[units[0]];
+  if (units.size() == kNamed) return text + " and " + names[units[1]];
+  if (units.size() > kNamed) text += ", " + names[units[1]] + " and " + std::to_string(units.size() - kNamed) + " more";
+  return text;
+}
+
+void note_units(const toml::array& tables, const std::vector<std::string>& names, std::vector<std::string>& notes) {
+  std::vector<int> apart(names.size()), all(names.size());
+  for (const toml::node& node : tables) {
+    const std::string pattern = (*node.as_table())["name"].value_or(std::string());
+    for (const size_t u : matching(pattern, names)) ++(pattern.ends_with('*') ? all : apart)[u];
+  }
+  std::vector<size_t> nowhere, twice;
+  for (size_t u = 0; u < names.size(); ++u) {
+    if (apart[u] + all[u] == 0) nowhere.push_back(u);
+    if (apart[u] > 1) twice.push_back(u);
+  }
+  if (!nowhere.empty() && nowhere.size() < names.size())
+    notes.push_back("no [[units]] table names " + listed(nowhere, names) +
+                    ": full_shard, keeping all on the device (name = \"*\" in the first table means all)");
+  if (!twice.empty())
+    notes.push_back("two [[units]] tables name " + listed(twice, names) + ": what the later one says holds");
+}
+
+}  // namespace
+
+std::vector<std::string> notes_on(const std::string& text, const Plan& plan, const std::vector<std::string>& names) {
+  std::vector<std::string> notes;
+  const toml::table root = toml::parse(text);
+  if (const toml::array* tables = root["units"].as_array()) note_units(*tables, names, notes);
+  if (plan.experts == 1 && plan.idle != Tier::device)
+    notes.push_back("idle = \"" + std::string(name(plan.idle)) + "\" has no effect: the run has one denoiser");
+  if (root.contains("pipeline") && plan.mesh[Axis::pp] == 1)
+    notes.push_back("[pipeline] has no effect: the mesh has no pp");
+  if (plan.update_threads > 0 &&
+      std::ranges::none_of(plan.units, [](const UnitPlan& u) { return u.update_on == Tier::host; }))
+    notes.push_back("update_threads = " + std::to_string(plan.update_threads) +
+                    " has no effect: no unit has update_on = \"host\"");
+  std::vector<size_t> nothing_sent;
+  bool sent = false;  // by others: then the key stands for all, those that send nothing included
+  for (size_t u = 0; u < plan.units.size(); ++u) {
+    if (plan.units[u].offload_to != Tier::nvme) continue;
+    sent |= plan.units[u].offloads();
+    nothing_sent.push_back(u);
+  }
+  if (!nothing_sent.empty() && !sent)
+    notes.push_back("offload_to = \"nvme\" of " + listed(nothing_sent, names) +
+                    " has no effect: no activations leave the device there (activations = \"offload\" sends them)");
+  return notes;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,596 @@
+#include "tessera/plan/search/planner.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tessera/base/check.h"
+#include "tessera/base/told_apart.h"
+#include "tessera/base/units.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/search/planner_words.h"
+#include "tessera/plan/search/search_space.h"
+
+namespace tessera::plan {
+
+namespace {
+
+/// A choice by hand is kept; when the planner's own would be faster by more than this share, it says so.
+constexpr double kWorthSaying = 0.02;
+
+class Search {
+ public:
+  Search(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine)
+      : model_(model), mesh_(mesh), input_(input), machine_(machine) {
+    for (const auto& unit : model.units) {
+      if (!may_save_less(unit)) continue;
+      ++blocks_;
+      rebuilds_ |= unit.cost.lean && unit.cost.lean->saved < unit.cost.saved;
+      products_ |= kept_sites(unit, machine, Sites::costly) != kept_sites(unit, machine, Sites::dear);
+    }
+    if (mesh[Axis::pp] > 1) pipelines_ = pipelines(model, mesh, input, machine);
+  }
+
+  Choice run() {
+    const bool whole = mesh_.shard_size() == 1;
+    std::vector<Strategy> strategies = {Strategy::shard_grad_op, Strategy::full_shard};
+    if (whole) strategies = {Strategy::full_shard};
+    if (mesh_[Axis::dp_replicate] > 1) strategies.push_back(Strategy::two_level);
+    if (input_.strategy) strategies = {*input_.strategy};
+    // Without prefetch fewer slots are taken; a depth of two is tried on the best.
+    const std::vector<int> depths = input_.prefetch ? std::vector{*input_.prefetch} : std::vector{1, 0};
+    std::vector<Update> whens = {input_.update.value_or(Update::end)};
+    if (!input_.update && input_.may_update_in_backward) whens.push_back(Update::in_backward);
+    const auto search = [&](Update when, bool on_host) {
+      update_ = when, on_host_ = on_host;
+      for (const Tiers& tiers : tier_choices(input_))
+        for (Strategy strategy : strategies)
+          for (int depth : depths)
+            if (depth > 0 || !whole || tiers != kOnDevice || input_.prefetch)
+              if ((!input_.first_that_fits || !best_) && (!on_host || tiers == kOnHost)) level(tiers, strategy, depth);
+    };
+    for (const Update when : whens) search(when, false);
+    if (!best_ || input_.first_that_fits) return finish();
+    spend();
+    const double at_end = best_->candidate.seconds;
+    move_updates();
+    if (input_.update || !rests_away(best_->candidate.plan)) return finish();
+    // What is best with updates at the end is not what is best with updates that overlap: those take slots ahead of
+    // time, and other tiers. So all is searched with them too.
+    Evaluated before = *std::exchange(best_, std::nullopt);
+    search(Update::just_in_time, false);
+    if (free_to_move()) search(Update::just_in_time, true);
+    if (best_) spend();
+    if (best_ && best_->candidate.seconds < before.candidate.seconds * (1 - 1e-9))
+      moved_ = gained(best_->candidate, at_end);
+    else
+      best_ = std::move(before);
+    return finish();
+  }
+
+ private:
+  struct Evaluated {
+    Candidate candidate;
+    MemoryCurve memory;
+  };
+
+  /// `rest`: what the other blocks do, keep or rebuild.
+  Plan plan_of(const Tiers& tiers, Strategy strategy, int prefetch, const Saving& saving, int saving_blocks,
+               Policy rest = Policy::keep) const {
+    Plan plan;
+    plan.mesh = mesh_;
+    plan.global_batch = input_.global_batch;
+    plan.micro_batch = input_.micro_batch;
+    plan.prefetch = prefetch;
+    plan.update = update_, plan.update_threads = input_.update_threads;
+    plan.states = input_.states;
+    plan.param_dtype = input_.param_dtype;
+    plan.experts = input_.experts;
+    plan.idle = input_.idle;
+    plan.compute = input_.compute, plan.reduce = input_.reduce, plan.grad = input_.grad;
+    if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
+    // The first blocks save less: they are needed last in backward, so what they would keep lives longest.
+    for (const auto& unit : model_.units) {
+      UnitPlan choice;
+      choice.strategy = strategy;
+      choice.parameters = tiers.parameters, choice.gradients = tiers.gradients, choice.states = tiers.states;
+      choice.update_on = input_.update_on.value_or(on_host_ ? Tier::host : Tier::device);
+      choice.offload_to = input_.offload_to.value_or(Tier::host);
+      if (may_save_less(unit) && saving_blocks > 0) {
+        --saving_blocks;
+        choice.activations = saving.activations;
+        if (saving.boundary != saving.activations && saving.boundary != Policy::keep)
+          choice.sites[std::string(kBoundary)] = saving.boundary;
+        if (saving.activations == Policy::recompute && saving.results != Policy::recompute)
+          for (const std::string& site : kept_sites(unit, machine_, saving.sites)) choice.sites[site] = saving.results;
+      } else if (may_save_less(unit)) {
+        choice.activations = rest;
+      }
+      plan.units.push_back(std::move(choice));
+    }
+    if (update_ == Update::in_backward && plan.accumulation() == 1 && !input_.gradients)
+      for (UnitPlan& unit : plan.units)  // they are used up where they are made
+        if (unit.update_on == Tier::device) unit.gradients = Tier::device;
+    return plan;
+  }
+
+  /// Memory of a rank in all schedules of a run. Updates just in time run alone too, ahead of a sample or a checkpoint,
+  /// and the first step has none: its slots lie otherwise, which may take more. Where a step alone is too much already,
+  /// the others are not looked at.
+  MemoryCurve whole_run(const Plan& plan, const RankGroup& group) const {
+    MemoryCurve curve = memory_curve(model_, plan, group.schedule, group.rank);
+    const bool over = (input_.budget > 0 && curve.peak > input_.budget) ||
+                      (input_.host_budget > 0 && curve.host.total() > input_.host_budget);
+    if (plan.update != Update::just_in_time || over) return curve;
+    int64_t arena = group.schedule.arena, host_arena = group.schedule.host_arena;
+    for (const Schedule& other :
+         {compile_updates(model_, plan, group.rank), compile_train(model_, plan, group.rank, /*pending=*/false)}) {
+      arena = std::max(arena, other.arena);
+      host_arena = std::max(host_arena, other.host_arena);
+    }
+    if (arena == group.schedule.arena && host_arena == group.schedule.host_arena) return curve;
+    return memory_curve(model_, plan, group.schedule, group.rank, arena, host_arena);
+  }
+
+  /// Memory of the plan; its time only when it fits.
+  Evaluated evaluate(Plan plan) {
+    Evaluated e;
+    // An update on the host works where all of its buffers rest: with one of them elsewhere the device does it.
+    for (UnitPlan& unit : plan.units)
+      if (unit.parameters != Tier::host || unit.gradients != Tier::host || unit.states != Tier::host)
+        unit.update_on = Tier::device;
+    e.candidate.plan = std::move(plan);
+    Candidate& c = e.candidate;
+    std::vector<RankGroup> groups = rank_groups(model_, c.plan);
+    for (const RankGroup& group : groups) {
+      MemoryCurve curve = whole_run(c.plan, group);
+      c.host = std::max(c.host, curve.host.total());
+      if (curve.peak > e.memory.peak) e.memory = std::move(curve);
+    }
+    c.peak = e.memory.peak;
+    const bool device = input_.budget <= 0 || c.peak <= input_.budget;
+    const bool host = c.host == 0 || input_.host_budget <= 0 || c.host <= input_.host_budget;
+    c.fits = device && host;
+    c.why = !device             ? format_bytes(c.peak - input_.budget) + " over the budget"
+            : !host             ? format_bytes(c.host - input_.host_budget) + " over the host's budget"
+            : input_.budget > 0 ? "fits with " + format_bytes(input_.budget - c.peak) + " to spare"
+                                : "fits";
+    if (c.fits) c.seconds = predict(model_, c.plan, machine_, std::move(groups)).step.total;
+    return e;
+  }
+
+  /// Where the host alone has too little for a plan: the same with as many units' buffers back on the device.
+  Evaluated mended(Evaluated e) {
+    if (e.candidate.fits || over_host(input_, e.candidate) <= 0 || over_device(input_, e.candidate) > 0) return e;
+    Evaluated less = less_on_the_host(e.candidate);
+    return less.candidate.fits ? less : e;
+  }
+  Evaluated mended(Plan plan) { return mended(evaluate(std::move(plan))); }
+
+  /// The same plan with as many units' buffers back on the device as the host has too many. Of units that are updated
+  /// on the host all three, the first units' first: their gradients come last, and theirs are the updates that the next
+  /// step waits for.
+  Evaluated less_on_the_host(const Candidate& from) {
+    Plan plan = from.plan;
+    int64_t over = over_host(input_, from);
+    const StatesOf states = adamw_states(plan.states);
+    const auto bring = [&](size_t u, Tier UnitPlan::*part) {
+      if (plan.units[u].*part != Tier::host || input_.*by_hand_of(part)) return;
+      const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));
+      over -= part == &UnitPlan::gradients ? plan.gradient_bytes(layout)
+              : part == &UnitPlan::parameters
+                  ? shard_bytes(layout, plan.states.masters)
+                  : state_layout(model_.units[u], layout, plan.held(layout, 0), states).bytes;
+      plan.units[u].*part = Tier::device;
+    };
+    for (size_t u = 0; u < plan.units.size() && over > 0; ++u)
+      if (plan.units[u].update_on == Tier::host)
+        for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters}) bring(u, part);
+    for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters})
+      for (size_t u = plan.units.size(); u-- > 0 && over > 0;) bring(u, part);
+    return evaluate(std::move(plan));
+  }
+
+  /// `evaluated(n)` of the smallest n that fits; `found` is that of `count`, which does.
+  template <typename Make>
+  Evaluated fewest(int count, Evaluated found, const Make& evaluated) {
+    for (int over = 0; count - over > 1;) {
+      const int middle = (count + over) / 2;
+      Evaluated tried = evaluated(middle);
+      (tried.candidate.fits ? count : over) = middle;
+      if (tried.candidate.fits) found = std::move(tried);
+    }
+    return found;
+  }
+
+  /// `change(plan, n)` of the smallest n up to `limit` that fits, nothing where none does.
+  template <typename Change>
+  std::optional<Evaluated> least(const Candidate& from, size_t limit, const Change& change) {
+    const auto with = [&](int n) {
+      Plan plan = from.plan;
+      change(plan, static_cast<size_t>(n));
+      return evaluate(std::move(plan));
+    };
+    if (limit == 0) return std::nullopt;
+    Evaluated all = with(static_cast<int>(limit));
+    if (!all.candidate.fits) return std::nullopt;
+    return fewest(static_cast<int>(limit), std::move(all), with);
+  }
+
+  /// The same plan with as little on the disk as the host has no room for: activations, or states, whatever is faster.
+  /// Nothing where neither is enough.
+  std::optional<Evaluated> on_to_the_disk(const Candidate& from) {
+    std::vector<size_t> activations, states;
+    for (size_t u = 0; u < from.plan.units.size(); ++u) {
+      if (offloaded_bytes(model_, from.plan, static_cast<int>(u)) > 0) activations.push_back(u);
+      if (from.plan.units[u].states == Tier::host && from.plan.units[u].update_on == Tier::device) states.push_back(u);
+    }
+    if (input_.offload_to) activations.clear();
+    if (input_.states_tier) states.clear();
+    std::optional<Evaluated> best = least(from, activations.size(), [&](Plan& plan, size_t n) {
+      for (size_t i = 0; i < n; ++i) plan.units[activations[i]].offload_to = Tier::nvme;  // the first need them last
+    });
+    std::optional<Evaluated> other = least(from, states.size(), [&](Plan& plan, size_t n) {
+      for (size_t i = 0; i < states.size(); ++i)  // evenly: the disk has the time of those between
+        if ((i + 1) * n / states.size() > i * n / states.size()) plan.units[states[i]].states = Tier::nvme;
+    });
+    return other && (!best || is_better(other->candidate, best->candidate)) ? other : best;
+  }
+
+  static std::optional<Tier> PlannerInput::*by_hand_of(Tier UnitPlan::*part) {
+    return part == &UnitPlan::gradients    ? &PlannerInput::gradients
+           : part == &UnitPlan::parameters ? &PlannerInput::parameters
+                                           : &PlannerInput::states_tier;
+  }
+
+  /// Faster; of two that take the same time, the one that needs less of the host.
+  static bool is_better(const Candidate& a, const Candidate& b) {
+    if (a.seconds < b.seconds * (1 - 1e-9)) return true;
+    return a.seconds <= b.seconds * (1 + 1e-9) && a.host < b.host;
+  }
+
+  bool consider(Evaluated e) {
+    e = mended(std::move(e));
+    if (!e.candidate.fits && over_host(input_, e.candidate) > 0 && over_device(input_, e.candidate) <= 0 && input_.nvme)
+      if (std::optional<Evaluated> onward = on_to_the_disk(e.candidate)) e = std::move(*onward);
+    const bool better = e.candidate.fits && (!best_ || is_better(e.candidate, best_->candidate));
+    const auto excess = [this](const Evaluated& x) {
+      return std::pair(
+          std::max<int64_t>(0, over_device(input_, x.candidate)) + std::max<int64_t>(0, over_host(input_, x.candidate)),
+          x.candidate.peak);
+    };
+    if (!smallest_ || excess(e) < excess(*smallest_)) smallest_ = e;
+    if (better) best_ = e;
+    candidates_.push_back(std::move(e.candidate));
+    return better;
+  }
+
+  /// Seconds below which no plan of these comes, whatever it saves: to save less only adds work.
+  double fastest(const Tiers& tiers, Strategy strategy, int prefetch) const {
+    return predict(model_, plan_of(tiers, strategy, prefetch, Saving{}, 0), machine_).step.total;
+  }
+
+  /// All ways of saving less on one choice of tiers and strategy.
+  void level(const Tiers& tiers, Strategy strategy, int prefetch) {
+    const int by_hand = input_.recompute_units ? std::min(*input_.recompute_units, blocks_) : -1;
+    const bool may_save = input_.activations != Policy::keep;
+    if (by_hand <= 0 && (!input_.activations || *input_.activations == Policy::keep)) {
+      Evaluated all = evaluate(plan_of(tiers, strategy, prefetch, Saving{}, 0));
+      const bool fits = all.candidate.fits;
+      consider(std::move(all));
+      if (fits || !may_save) return;  // saving less only costs time
+    }
+    if (!may_save || (best_ && fastest(tiers, strategy, prefetch) > best_->candidate.seconds * (1 + 1e-9))) return;
+    // To make norms and sums again costs little for what it saves: blocks that do no more do that, where all must save.
+    Policy rest = Policy::keep;
+    for (const Saving& saving : savings(input_)) {
+      if (input_.first_that_fits && best_) return;
+      const bool asked_for = is_lossy(saving.activations) ||
+                             (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
+                             (input_.boundary == Policy::offload && saving.boundary == Policy::offload &&
+                              saving.results != Policy::offload);
+      if (saving.host() && input_.host_budget <= 0 && !asked_for) continue;
+      if (input_.activations && saving.activations != *input_.activations) continue;
+      if (saving.activations == Policy::rebuild ? !rebuilds_ && !input_.activations : by_hand == 0) continue;
+      if (input_.boundary && saving.boundary != *input_.boundary) continue;
+      // what is recomputed by hand is recomputed as said
+      const Policy boundary = input_.boundary.value_or(Policy::keep);
+      if (by_hand > 0 && (saving.results != Policy::recompute || saving.boundary != boundary)) continue;
+      if (saving.sites == Sites::costly && !products_) continue;  // dear ones are all that there are
+      if (by_hand > 0 || input_.activations) {
+        const int blocks = by_hand > 0 ? by_hand : blocks_;
+        Evaluated asked = evaluate(plan_of(tiers, strategy, prefetch, saving, blocks));
+        const bool fits = asked.candidate.fits;
+        consider(std::move(asked));
+        if (!fits && rebuilds_ && blocks < blocks_)
+          consider(evaluate(plan_of(tiers, strategy, prefetch, saving, blocks, Policy::rebuild)));
+        continue;
+      }
+      Evaluated most = mended(plan_of(tiers, strategy, prefetch, saving, blocks_, rest));
+      if (!most.candidate.fits) {
+        consider(std::move(most));
+        if (saving.activations == Policy::rebuild) rest = Policy::rebuild;
+        continue;
+      }
+      consider(fewest(blocks_, std::move(most),
+                      [&](int blocks) { return mended(plan_of(tiers, strategy, prefetch, saving, blocks, rest)); }));
+    }
+  }
+
+  /// The largest change of the best plan that fits, tried by halving; `change(plan, n)` changes n units.
+  template <typename Change>
+  void most(int limit, const Change& change) {
+    const Plan from = best_->candidate.plan;
+    std::optional<Evaluated> found;
+    int fits = 0, over = limit + 1;
+    for (int tried = limit; over - fits > 1; tried = (fits + over) / 2) {  // all of them first
+      Plan plan = from;
+      change(plan, tried);
+      Evaluated e = evaluate(std::move(plan));
+      if (e.candidate.fits)
+        found = std::move(e), fits = tried;
+      else
+        over = tried;
+    }
+    if (found) consider(std::move(*found));
+  }
+
+  /// As many units' buffers as fit come back from the disk or the host, what is moved most often first.
+  void bring_back() {
+    for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::parameters, &UnitPlan::states})
+      for (const auto& [from, to] :
+           {std::pair(Tier::nvme, Tier::host), {Tier::nvme, Tier::device}, {Tier::host, Tier::device}}) {
+        if (input_.*by_hand_of(part)) continue;
+        const auto& units = best_->candidate.plan.units;
+        const auto away = std::count_if(units.begin(), units.end(), [&](const UnitPlan& u) { return u.*part == from; });
+        if (away > 0)
+          most(static_cast<int>(away), [part, from = from, to = to](Plan& plan, int n) {
+            for (size_t u = 0; u < plan.units.size() && n > 0; ++u)
+              if (plan.units[u].*part == from) plan.units[u].*part = to, --n;
+          });
+      }
+  }
+
+  /// As many units' activations as the host has room for rest there and not on the disk, the last units' first: they
+  /// have the least time.
+  void activations_to_the_host() {
+    if (input_.offload_to) return;
+    const auto& units = best_->candidate.plan.units;
+    const auto away =
+        std::count_if(units.begin(), units.end(), [](const UnitPlan& u) { return u.offload_to == Tier::nvme; });
+    if (away > 0)
+      most(static_cast<int>(away), [](Plan& plan, int n) {
+        for (size_t u = plan.units.size(); u-- > 0 && n > 0;)
+          if (plan.units[u].offload_to == Tier::nvme) plan.units[u].offload_to = Tier::host, --n;
+      });
+  }
+
+  /// Units that compute again send what they save to the host instead: as many as it has room for, or fewer, where the
+  /// link is too slow for all of them.
+  void send_instead() {
+    if (input_.host_budget <= 0 || input_.recompute_units || input_.activations) return;
+    const auto& units = best_->candidate.plan.units;
+    const auto again =
+        std::count_if(units.begin(), units.end(), [](const UnitPlan& u) { return u.activations == Policy::recompute; });
+    const Plan from = best_->candidate.plan;
+    const auto change = [](Plan& plan, int n) {
+      for (UnitPlan& unit : plan.units)
+        if (unit.activations == Policy::recompute && n-- > 0) unit.activations = Policy::offload, unit.sites.clear();
+    };
+    if (again > 0) most(static_cast<int>(again), change);
+    for (auto n = again / 2; n > 0; n /= 2) {
+      Plan plan = from;
+      change(plan, static_cast<int>(n));
+      consider(evaluate(std::move(plan)));
+    }
+  }
+
+  /// The same ways of saving, but those that send something away take turns with those that do not: each copy then has
+  /// the time of several units to hide behind. `last`: so many units at the end stay as they are, where the peak is.
+  void take_turns(size_t last) {
+    Plan plan = best_->candidate.plan;
+    std::map<std::string, std::vector<size_t>> kinds;
+    for (size_t u = 0; u < plan.units.size(); ++u)
+      if (may_save_less(model_.units[u])) kinds[model_.units[u].kind].push_back(u);
+    for (auto& [kind, units] : kinds) {
+      for (size_t i = 0; i < last && !units.empty() && !plan.units[units.back()].offloads(); ++i) units.pop_back();
+      std::vector<UnitPlan> away, near;
+      for (const size_t u : units) (plan.units[u].offloads() ? away : near).push_back(plan.units[u]);
+      for (size_t i = 0, sent = 0; i < units.size(); ++i) {
+        const bool turn = (i + 1) * away.size() / units.size() > sent;
+        plan.units[units[i]] = turn ? away[sent] : near[i - sent];
+        sent += turn;
+      }
+    }
+    if (plan != best_->candidate.plan) consider(evaluate(std::move(plan)));
+  }
+
+  /// As many recomputed units as fit keep the results of these sites too.
+  void keep_results(Sites which) {
+    const auto lacking = [&](const Plan& plan, size_t u) {
+      std::vector<std::string> sites;
+      if (plan.units[u].activations == Policy::recompute) sites = kept_sites(model_.units[u], machine_, which);
+      std::erase_if(sites, [&](const auto& site) { return plan.units[u].policy(site) != Policy::recompute; });
+      return sites;
+    };
+    int units = 0;
+    for (size_t u = 0; u < model_.units.size(); ++u) units += !lacking(best_->candidate.plan, u).empty();
+    if (units > 0)
+      most(units, [&](Plan& plan, int n) {
+        for (size_t u = 0; u < plan.units.size() && n > 0; ++u) {
+          const std::vector<std::string> sites = lacking(plan, u);
+          for (const std::string& site : sites) plan.units[u].sites[site] = Policy::keep;
+          n -= !sites.empty();
+        }
+      });
+  }
+
+  /// Spends the memory that the best plan leaves.
+  void spend() {
+    if (!input_.recompute_units && !input_.activations)
+      for (const Sites sites : {Sites::dear, Sites::costly, Sites::all}) keep_results(sites);
+    double before;
+    do {  // again as long as it helps: what leaves the host makes room for what is on the disk
+      before = best_->candidate.seconds;
+      bring_back();
+      activations_to_the_host();
+    } while (best_->candidate.seconds < before);
+    send_instead();
+    if (!input_.recompute_units && !input_.activations)
+      for (const size_t last : {8, 4, 2, 0}) take_turns(last);
+    if (!input_.strategy && mesh_.shard_size() > 1) {
+      int released = 0;
+      for (const UnitPlan& unit : best_->candidate.plan.units) released += unit.strategy == Strategy::full_shard;
+      if (released > 0)
+        most(released, [](Plan& plan, int n) {  // from the end: the last units stay for the shortest time
+          for (size_t u = plan.units.size(); u-- > 0 && n > 0;)
+            if (plan.units[u].strategy == Strategy::full_shard) plan.units[u].strategy = Strategy::shard_grad_op, --n;
+        });
+    }
+    if (!input_.activations) {
+      const auto& units = best_->candidate.plan.units;
+      const auto lean = [](const UnitPlan& unit) { return unit.activations == Policy::rebuild; };
+      if (const auto count = std::count_if(units.begin(), units.end(), lean); count > 0)
+        most(static_cast<int>(count), [&](Plan& plan, int n) {  // from the end, likewise
+          for (size_t u = plan.units.size(); u-- > 0 && n > 0;)
+            if (lean(plan.units[u])) plan.units[u].activations = Policy::keep, --n;
+        });
+    }
+    for (size_t i = 1; i < pipelines_.size(); ++i) {
+      Plan plan = best_->candidate.plan;
+      plan.pipeline = pipelines_[i];
+      consider(evaluate(std::move(plan)));
+    }
+    if (!input_.prefetch && (mesh_.shard_size() > 1 || best_->candidate.host > 0))
+      for (int depth : {2, 1}) {
+        Plan plan = best_->candidate.plan;
+        if (std::exchange(plan.prefetch, depth) != depth) consider(evaluate(std::move(plan)));
+      }
+  }
+
+  static bool rests_away(const Plan& plan) {
+    return std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlan& u) {
+      return u.parameters != Tier::device || u.gradients != Tier::device || u.states != Tier::device;
+    });
+  }
+
+  /// Whether updates may be given to the host, and what they use may rest there.
+  bool free_to_move() const {
+    const bool all_by_hand = input_.parameters && input_.gradients && input_.states_tier;
+    return !input_.update_on && (input_.host_budget > 0 || all_by_hand) &&
+           input_.parameters.value_or(Tier::host) == Tier::host &&
+           input_.gradients.value_or(Tier::host) == Tier::host && input_.states_tier.value_or(Tier::host) == Tier::host;
+  }
+
+  /// Tries the best plan with updates that run while others compute: just in time, or on the host. Only where what they
+  /// use rests elsewhere is there anything to gain.
+  void move_updates() {
+    const Candidate before = best_->candidate;
+    if (!rests_away(before.plan)) return;
+    std::vector<Update> whens = {before.plan.update};
+    if (!input_.update) whens.push_back(Update::just_in_time);
+    for (const bool on_host : {false, true})
+      for (const Update when : whens) {
+        if ((on_host && !free_to_move()) || (!on_host && when == before.plan.update)) continue;
+        Plan plan = before.plan;
+        plan.update = when;
+        for (UnitPlan& unit : plan.units)
+          if (on_host && unit.states == Tier::host) unit.parameters = unit.gradients = unit.update_on = Tier::host;
+        if (plan != before.plan) consider(evaluate(std::move(plan)));
+      }
+    if (best_->candidate.plan != before.plan) moved_ = gained(best_->candidate, before.seconds);
+  }
+
+  Choice finish() {
+    Choice choice;
+    choice.fits = best_.has_value();
+    const Evaluated& winner = best_ ? *best_ : *smallest_;
+    choice.plan = winner.candidate.plan;
+    choice.seconds = winner.candidate.seconds;
+    choice.memory = winner.memory;
+    const std::string among =
+        std::to_string(candidates_.size()) + (candidates_.size() == 1 ? " candidate" : " candidates");
+    if (best_) {
+      choice.why = "least predicted time of " + among + ", peak " + format_bytes(winner.candidate.peak) + " at " +
+                   choice.memory.at_name + moved_;
+    } else {
+      choice.why = "nothing fits; this is the smallest of " + among;
+      choice.advice = missing(input_, winner.candidate, choice.memory.by_part);
+    }
+    choice.candidates = std::move(candidates_);
+    return choice;
+  }
+
+  const ModelSpec& model_;
+  const Mesh& mesh_;
+  const PlannerInput& input_;
+  const Machine& machine_;
+  int blocks_ = 0;
+  bool rebuilds_ = false;            // a block's lean graph is the smaller one
+  bool products_ = false;            // a recomputed block may keep the result of a product
+  Update update_ = Update::end;      // of the plans to try
+  bool on_host_ = false;             // likewise: who computes updates
+  std::string moved_;                // what moving updates gained, in words
+  std::vector<Pipeline> pipelines_;  // to choose from; the first is tried with everything
+  std::optional<Evaluated> best_, smallest_;
+  std::vector<Candidate> candidates_;
+};
+
+/// A number of blocks that recompute, and what blocks do: both by hand must agree.
+PlannerInput agreed(PlannerInput input) {
+  if (!input.activations || !input.recompute_units) return input;
+  const bool recompute = *input.activations == Policy::recompute;
+  if (recompute != (*input.recompute_units > 0))
+    throw UserError(Exit::usage, "plan.recompute",
+                    std::to_string(*input.recompute_units) + " blocks with plan.activations = \"" +
+                        std::string(name(*input.activations)) + "\"",
+                    "leave one of the two on auto");
+  if (!recompute) input.recompute_units.reset();
+  return input;
+}
+
+/// An update on the host by hand has its buffers there, unless they too are placed by hand.
+PlannerInput placed(PlannerInput input) {
+  if (input.update_on != Tier::host) return input;
+  for (std::optional<Tier>* tier : {&input.parameters, &input.gradients, &input.states_tier})
+    if (!*tier) *tier = Tier::host;
+  Plan plan;
+  plan.units.push_back({.parameters = *input.parameters,
+                        .gradients = *input.gradients,
+                        .states = *input.states_tier,
+                        .update_on = Tier::host});
+  plan.check_updates("plan.");
+  return input;
+}
+
+}  // namespace
+
+bool set_by_hand(const PlannerInput& input) {
+  return input.prefetch || input.recompute_units || input.strategy || input.activations || input.parameters ||
+         input.gradients || input.states_tier || input.offload_to || input.update || input.update_on;
+}
+
+bool may_save_less(const UnitSpec& unit) { return unit.kind != "stem" && unit.kind != "head"; }
+
+std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
+                           double seconds) {
+  input.prefetch.reset(), input.recompute_units.reset(), input.strategy.reset(), input.activations.reset();
+  input.boundary.reset();
+  input.parameters.reset(), input.gradients.reset(), input.states_tier.reset(), input.offload_to.reset();
+  input.update.reset(), input.update_on.reset();
+  const Choice free = choose(model, mesh, input, machine);
+  if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};
+  const auto [would, takes] = told_apart(free.seconds, seconds);
+  return "a step of this plan, with what was set by hand, takes " + takes + "; \"" + free.plan.summary() +
+         "\" would take " + would + " and fits (leave plan.* on auto for it)";
+}
+
+Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
+  const PlannerInput input = placed(agreed(by_hand));
+  return Search(model, mesh, input, machine).run();
+}
+
+}  // namespace tessera::plan

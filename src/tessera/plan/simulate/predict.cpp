@@ -1,0 +1,98 @@
+#include "tessera/plan/simulate/predict.h"
+
+#include <map>
+
+#include "tessera/plan/compile/compile.h"
+
+namespace tessera::plan {
+
+std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan) {
+  // What differs between ranks is their stages, and how many samples their micro-batches have.
+  std::map<std::vector<int64_t>, size_t> known;
+  std::vector<RankGroup> groups;
+  const int64_t micros = plan.accumulation();
+  for (int rank = 0; rank < plan.mesh.world(); ++rank) {
+    std::vector<int64_t> counts = {plan.mesh.coordinate(rank, Axis::pp)};
+    for (int64_t m = 0; m < micros; ++m) counts.push_back(plan.slice(plan.mesh.dp_rank(rank), m).count);
+    const auto [it, is_new] = known.emplace(counts, groups.size());
+    if (is_new)
+      groups.push_back({.rank = rank, .ranks = 1, .schedule = compile_train(model, plan, rank), .spans = {}});
+    else
+      ++groups[it->second].ranks;
+  }
+  return groups;
+}
+
+namespace {
+
+/// Names the meeting of an instruction's collectives. Alike ranks of another group have other members in their
+/// communicators, so purpose and axes name it; each stage of a pipeline has its own, and messages each pair of alike
+/// ranks.
+std::string meeting(const Instruction& in, const Plan& plan, int rank) {
+  const size_t open = in.group.find('[');
+  if (open == std::string::npos) return in.name;
+  const std::string name = in.group.substr(0, open), axis = name.substr(name.find(':') + 1);
+  const int stages = plan.mesh[Axis::pp], here = plan.mesh.coordinate(rank, Axis::pp);
+  if (stages == 1) return name;
+  if (in.op == Op::send || in.op == Op::recv) {
+    const bool next = in.lane == Lane::send_next || in.lane == Lane::recv_next;
+    const int alike = rank % (plan.mesh.world() / stages);
+    return name + "@" + std::to_string(next ? here : (here + stages - 1) % stages) + "#" + std::to_string(alike);
+  }
+  return axis.starts_with(axis_name(Axis::pp)) ? name : name + "@" + std::to_string(here);
+}
+
+}  // namespace
+
+RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank) {
+  RankTasks result;
+  result.tasks.reserve(schedule.list.size());
+  for (const Instruction& in : schedule.list) {
+    Task task;
+    task.lane = static_cast<int>(in.lane);
+    task.wait = in.wait;
+    task.phases = cost.phases(in, rank);
+    task.meet = meeting(in, cost.plan(), rank);
+    task.across_stages = in.op == Op::send || in.op == Op::recv || in.group.find(":pp") != std::string::npos;
+    result.tasks.push_back(std::move(task));
+  }
+  return result;
+}
+
+namespace {
+
+/// Model FLOPs of all micro-batches, a rank's part of a pipeline: what MFU is counted with.
+double model_flops(const ModelSpec& model, const Plan& plan) {
+  double flops = 0;
+  for (const auto& unit : model.units) flops += unit.cost.forward_flops + unit.cost.backward_flops;
+  return flops * static_cast<double>(plan.accumulation()) / plan.mesh[Axis::pp];
+}
+
+}  // namespace
+
+Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& machine, std::vector<RankGroup> groups) {
+  if (groups.empty()) groups = rank_groups(model, plan);
+  const CostModel cost(model, plan, machine);
+  std::vector<RankTasks> tasks;
+  for (const RankGroup& group : groups) tasks.push_back(tasks_of(group.schedule, cost, group.rank));
+  SimulateOptions options;
+  options.steal = machine.profile.steal;
+  Timeline timeline = simulate(tasks, options);
+  Prediction p;
+  p.slowest = timeline.slowest;
+  const RankTimeline& slowest = timeline.ranks[timeline.slowest];
+  p.step = {timeline.seconds,           slowest.share(Share::compute),   slowest.share(Share::comm),
+            slowest.share(Share::copy), slowest.share(Share::optimizer), slowest.share(Share::bubble)};
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto& busy = timeline.ranks[g].busy;
+    groups[g].spans = std::move(timeline.ranks[g].spans);
+    groups[g].busy_link = busy[static_cast<int>(Resource::link)];
+    groups[g].busy_copy = busy[static_cast<int>(Resource::h2d)] + busy[static_cast<int>(Resource::d2h)] +
+                          busy[static_cast<int>(Resource::disk)];
+  }
+  p.groups = std::move(groups);
+  p.flops_per_second = p.step.total > 0 ? model_flops(model, plan) / p.step.total : 0;
+  return p;
+}
+
+}  // namespace tessera::plan

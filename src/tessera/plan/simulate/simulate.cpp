@@ -1,0 +1,271 @@
+#include "tessera/plan/simulate/simulate.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "tessera/base/check.h"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kDone = 1e-15;  // seconds of rounding that count as finished
+
+/// A collective: who has come, who still runs, of how many.
+struct Meeting {
+  int come = 0, running = 0, members = 0;
+};
+
+class Simulator {
+ public:
+  Simulator(const std::vector<RankTasks>& input, const SimulateOptions& options) : input_(input), options_(options) {
+    for (const RankTasks& rank : input) {
+      State s;
+      s.done.assign(rank.tasks.size(), false);
+      s.out.spans.resize(rank.tasks.size());
+      for (size_t i = 0; i < rank.tasks.size(); ++i) {
+        const auto lane = static_cast<size_t>(rank.tasks[i].lane);
+        if (lane >= s.lanes.size()) s.lanes.resize(lane + 1);
+        s.lanes[lane].queue.push_back(static_cast<int>(i));
+      }
+      s.left = rank.tasks.size();
+      std::set<std::string> names;
+      for (const Task& task : rank.tasks)
+        if (std::any_of(task.phases.begin(), task.phases.end(), [](const Phase& p) { return p.meets; }))
+          names.insert(task.meet);
+      for (const std::string& name : names) ++members_[name];
+      ranks_.push_back(std::move(s));
+    }
+  }
+
+  Timeline run() {
+    while (true) {
+      while (settle()) {
+      }  // what takes no time, and what that lets begin
+      if (std::all_of(ranks_.begin(), ranks_.end(), [](const State& s) { return s.left == 0; })) break;
+      advance();
+    }
+    Timeline timeline;
+    for (State& s : ranks_) timeline.ranks.push_back(std::move(s.out));
+    for (size_t r = 0; r < timeline.ranks.size(); ++r)
+      if (timeline.ranks[r].seconds > timeline.ranks[timeline.slowest].seconds) timeline.slowest = static_cast<int>(r);
+    timeline.seconds = timeline.ranks.empty() ? 0 : timeline.ranks[timeline.slowest].seconds;
+    return timeline;
+  }
+
+ private:
+  struct LaneState {
+    std::vector<int> queue;
+    size_t head = 0;
+    bool begun = false;
+    size_t phase = 0;
+    double left = 0, rate = 0;  ///< of the current phase; rate 0: it waits for other ranks or for its members' end
+    Meeting* meeting = nullptr;
+    bool started = false;  ///< the phase's collective has begun (or needs nobody)
+    int task() const { return head < queue.size() ? queue[head] : -1; }
+  };
+  struct State {
+    std::vector<LaneState> lanes;
+    std::vector<char> done;
+    std::map<std::string, int> uses;  ///< collectives so far, by communicator
+    size_t left = 0;
+    RankTimeline out;
+  };
+
+  const Task& task(int rank, const LaneState& lane) const { return input_[rank].tasks[lane.task()]; }
+
+  bool ready(const State& s, const Task& t) const {
+    return std::all_of(t.wait.begin(), t.wait.end(), [&](int w) { return s.done[w]; });
+  }
+
+  void enter_phase(int r, LaneState& lane) {
+    const Task& t = task(r, lane);
+    const Phase& phase = t.phases[lane.phase];
+    lane.left = phase.seconds;
+    lane.meeting = nullptr, lane.started = true;
+    if (!phase.meets || ranks_.size() == 1) return;
+    const int use = ranks_[r].uses[t.meet]++;
+    lane.meeting = &meetings_[t.meet + "#" + std::to_string(use)];
+    ++lane.meeting->come, ++lane.meeting->running;
+    lane.meeting->members = members_[t.meet];
+    lane.started = false;
+  }
+
+  void finish_task(State& s, LaneState& lane) {
+    const int index = lane.task();
+    s.done[index] = true;
+    s.out.spans[index].end = now_;
+    s.out.seconds = now_;
+    --s.left;
+    ++lane.head, lane.begun = false;
+  }
+
+  /// Begins, starts and ends what it can at this moment; true when something changed.
+  bool settle() {
+    bool changed = false;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      State& s = ranks_[r];
+      for (LaneState& lane : s.lanes) {
+        if (lane.task() < 0) continue;
+        const Task& t = task(static_cast<int>(r), lane);
+        if (!lane.begun) {
+          if (!ready(s, t)) continue;
+          lane.begun = changed = true, lane.phase = 0;
+          s.out.spans[lane.task()].begin = now_;
+          if (t.phases.empty()) {
+            finish_task(s, lane);
+            continue;
+          }
+          enter_phase(static_cast<int>(r), lane);
+        }
+        if (!lane.started && lane.meeting->come == lane.meeting->members) lane.started = changed = true;
+        if (!lane.started || lane.left > kDone) continue;
+        if (lane.meeting) {  // all members end together
+          if (lane.left >= 0) --lane.meeting->running, lane.left = -1, changed = true;
+          if (lane.meeting->running > 0) continue;
+        }
+        changed = true;
+        if (++lane.phase < t.phases.size())
+          enter_phase(static_cast<int>(r), lane);
+        else
+          finish_task(s, lane);
+      }
+    }
+    return changed;
+  }
+
+  /// Sets the rate of every running phase and gives the time until the first of them ends.
+  double set_rates() {
+    double step = kNever;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      std::array<int, kResources> users = {};
+      for (const LaneState& lane : ranks_[r].lanes)
+        if (running(lane)) ++users[resource(static_cast<int>(r), lane)];
+      const bool transfer = users[static_cast<int>(Resource::link)] > 0;
+      for (LaneState& lane : ranks_[r].lanes) {
+        lane.rate = 0;
+        if (!running(lane)) continue;
+        const int on = resource(static_cast<int>(r), lane);
+        lane.rate = 1.0 / users[on];
+        if (on == static_cast<int>(Resource::compute) && transfer) lane.rate *= 1 - options_.steal;
+        step = std::min(step, lane.left / lane.rate);
+      }
+    }
+    return step;
+  }
+
+  bool running(const LaneState& lane) const {
+    return lane.task() >= 0 && lane.begun && lane.started && lane.left > kDone;
+  }
+  int resource(int r, const LaneState& lane) const {
+    return static_cast<int>(task(r, lane).phases[lane.phase].resource);
+  }
+
+  void advance() {
+    const double step = set_rates();
+    if (step == kNever) deadlock();
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      State& s = ranks_[r];
+      if (s.left > 0) book(static_cast<int>(r), step);
+      std::array<bool, kResources> used = {};
+      for (LaneState& lane : s.lanes) {
+        if (!running(lane)) continue;
+        used[resource(static_cast<int>(r), lane)] = true;
+        lane.left -= step * lane.rate;
+        if (lane.left <= kDone + 1e-12 * step) lane.left = 0;
+      }
+      for (size_t i = 0; i < used.size(); ++i)
+        if (used[i]) s.out.busy[i] += step;
+    }
+    now_ += step;
+  }
+
+  /// Adds `step` seconds to the rank's shares.
+  void book(int r, double step) {
+    State& s = ranks_[r];
+    const auto add = [&](Share share, double seconds) { s.out.shares[static_cast<int>(share)] += seconds; };
+    const LaneState* compute =
+        static_cast<size_t>(options_.compute_lane) < s.lanes.size() ? &s.lanes[options_.compute_lane] : nullptr;
+    if (compute && compute->task() >= 0 && compute->begun) {
+      const Phase& phase = task(r, *compute).phases[compute->phase];
+      if (awaits_a_stage(r, *compute)) return add(Share::bubble, step);
+      const double own = phase.resource == Resource::compute ? compute->rate : 1;
+      add(phase.share, step * own);
+      // Ranks on processors compute and update the host's units on the same ones; the rest a transfer takes.
+      double taken = 1 - own;
+      for (const LaneState& lane : s.lanes)
+        if (&lane != compute && own < 1 && running(lane) && resource(r, lane) == static_cast<int>(Resource::compute)) {
+          add(share_of(r, lane), step * lane.rate);
+          taken -= lane.rate;
+        }
+      add(Share::comm, step * std::max(0.0, taken));
+      return;
+    }
+    add(awaited(r, compute), step);
+  }
+
+  /// Whether the lane stands before an exchange that another stage has not come to.
+  bool awaits_a_stage(int r, const LaneState& lane) const {
+    return task(r, lane).across_stages && lane.meeting && !lane.started;
+  }
+
+  /// What a compute lane that stands still waits for.
+  Share awaited(int r, const LaneState* compute) const {
+    if (compute && compute->task() >= 0)
+      if (const auto share = cause(r, *compute, 0)) return *share;
+    for (const LaneState& lane : ranks_[r].lanes)  // at the end of the step: any that still runs
+      if (lane.task() >= 0 && lane.begun) return share_of(r, lane);
+    return Share::comm;
+  }
+
+  /// What runs at the root of the waits that keep the lane's next task from beginning: a gather may itself wait for the
+  /// disk.
+  std::optional<Share> cause(int r, const LaneState& lane, int depth) const {
+    constexpr int kDeepest = 64;  // of waits for waits; beyond it they go round, and others will tell
+    if (depth > kDeepest) return std::nullopt;
+    for (int w : task(r, lane).wait) {
+      if (ranks_[r].done[w]) continue;
+      const LaneState& other = ranks_[r].lanes[input_[r].tasks[w].lane];  // at w, or at one before it
+      if (other.task() < 0) continue;
+      if (other.begun) return share_of(r, other);
+      if (const auto share = cause(r, other, depth + 1)) return share;
+    }
+    return std::nullopt;
+  }
+
+  Share share_of(int r, const LaneState& lane) const {
+    if (awaits_a_stage(r, lane)) return Share::bubble;
+    const Share share = task(r, lane).phases[lane.phase].share;
+    return share == Share::compute ? Share::comm : share;
+  }
+
+  [[noreturn]] void deadlock() const {
+    std::string waiting;
+    for (size_t r = 0; r < ranks_.size(); ++r)
+      for (const LaneState& lane : ranks_[r].lanes)
+        if (lane.task() >= 0)
+          waiting += " rank " + std::to_string(r) + " lane " + std::to_string(task(static_cast<int>(r), lane).lane) +
+                     " at task " + std::to_string(lane.task()) +
+                     (lane.begun ? " (a collective others never join);" : ";");
+    throw InternalError("plan.simulate", "the schedules stand still after " + std::to_string(now_) + " s:" + waiting);
+  }
+
+  const std::vector<RankTasks>& input_;
+  const SimulateOptions options_;
+  std::vector<State> ranks_;
+  std::map<std::string, Meeting> meetings_;
+  std::map<std::string, int> members_;  // ranks that use a communicator
+  double now_ = 0;
+};
+
+}  // namespace
+
+Timeline simulate(const std::vector<RankTasks>& ranks, const SimulateOptions& options) {
+  return Simulator(ranks, options).run();
+}
+
+}  // namespace tessera::plan

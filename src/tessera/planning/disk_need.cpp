@@ -1,0 +1,58 @@
+#include "tessera/planning/disk_need.h"
+
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+
+namespace tessera::planning {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// What an earlier part of the run wrote and this one replaces or keeps.
+int64_t bytes_below(const fs::path& folder) {
+  int64_t bytes = 0;
+  std::error_code gone;  // a checkpoint may be pruned meanwhile
+  for (auto at = fs::recursive_directory_iterator(folder, gone); at != fs::recursive_directory_iterator();
+       at.increment(gone))
+    if (at->is_regular_file(gone)) bytes += static_cast<int64_t>(at->file_size(gone));
+  return bytes;
+}
+
+}  // namespace
+
+int64_t checkpoint_bytes(const Planned& planned) {
+  constexpr int64_t kBytes = 12;  // of an element
+  return planned.spec.numel() * kBytes * planned.plan().experts;
+}
+
+int64_t checkpoints_on_disk(const Planned& planned) {
+  const int64_t every = planned.run.checkpoint_every;
+  const int64_t written = every > 0 ? (planned.run.steps + every - 1) / every : 1;
+  return planned.checkpoints_kept > 0 ? std::min<int64_t>(written, planned.checkpoints_kept + 1) : written;
+}
+
+void check_disk(const Planned& planned, const fs::path& out) {
+  std::error_code failed;
+  const fs::space_info space = fs::space(fs::exists(out) ? out : fs::current_path(), failed);
+  if (failed) return;  // a file system that does not tell
+  const int64_t count = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
+  const int64_t need = count * each - bytes_below(out / "checkpoints"), free = static_cast<int64_t>(space.available);
+  if (need <= free) return;
+  throw UserError(
+      Exit::disk, "run.out",
+      out.string() + ": " + std::to_string(count) + " checkpoints of " + format_bytes(each) + " need " +
+          format_bytes(need) + ", " + format_bytes(free) + " are free",
+      "free space, set run.out to another disk, checkpoint.keep to fewer or checkpoint.every to more steps");
+}
+
+void check_own_folder(const std::filesystem::path& out) {
+  if (std::filesystem::exists(out / "recipe.toml") && !std::filesystem::exists(out / "plan.json"))
+    throw UserError(Exit::usage, "run.out",
+                    out.string() + " holds a recipe.toml that no run wrote, and the run would write over it",
+                    "give the run a folder of its own, for instance runs/first");
+}
+
+}  // namespace tessera::planning

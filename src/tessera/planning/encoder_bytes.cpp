@@ -1,0 +1,43 @@
+#include "tessera/planning/encoder_bytes.h"
+
+#include <utility>
+
+#include "tessera/engine/measure.h"
+#include "tessera/job/job.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/memory.h"
+
+namespace tessera::planning {
+
+StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
+                       const Mesh& mesh) {
+  const plan::ModelSpec spec = engine::measure(units, batch, "encoder", {.train = false});
+  plan::Plan plan;
+  plan.mesh = mesh;
+  plan.mesh[Axis::dp_replicate] *= std::exchange(plan.mesh[Axis::pp], 1);  // as TextRun runs it
+  plan.units.resize(spec.units.size());
+  const plan::Schedule schedule = plan::compile_forward(spec, plan, /*rank=*/0, "encode", 1);
+  const plan::MemoryParts parts = plan::memory_curve(spec, plan, schedule, 0).by_part;
+  return {parts.parameters + parts.slots, parts.activations + parts.temporaries};
+}
+
+EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh) {
+  EncoderBytes most;
+  most.tile = job.vae_tile;
+  const std::vector<int64_t> longest(static_cast<size_t>(job.context_length), 0);
+  most.text = stack_bytes(job.text->units(), job.text->pack({longest}), mesh);
+  if (job.image) {
+    const int64_t side = job.image->config().image_size;
+    most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh);
+  }
+  for (const data::Bucket& b : recipe.data.clips.buckets) {
+    const job::CodecBytes one = job::codec_bytes(*job.codec, b.frames, b.height, b.width);
+    most.codec_weights = one.weights;
+    most.encode = std::max(most.encode, one.encode);
+    most.clip = std::max(most.clip, one.clip);
+  }
+  most.decode = job::codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width).decode;
+  return most;
+}
+
+}  // namespace tessera::planning

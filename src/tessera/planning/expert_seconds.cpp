@@ -1,0 +1,67 @@
+#include "tessera/planning/expert_seconds.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/units.h"
+#include "tessera/plan/simulate/hand_over.h"
+
+namespace tessera::planning {
+
+namespace {
+
+plan::HandOver moved(const Planned& planned) {
+  return plan::hand_over(planned.spec, planned.plan(), planned.machine, planned.prediction);
+}
+plan::GateSeconds gated(const Planned& planned) {
+  return plan::gate_seconds(planned.spec, planned.plan(), planned.machine, planned.routing.soft);
+}
+/// Of a step, the waiting of those that begin a turn spread over all.
+double mean_seconds(const Planned& planned, const plan::HandOver& change) {
+  return planned.prediction.step.total + planned.routing.changes * change.waited;
+}
+
+}  // namespace
+
+std::vector<SecondsRow> expert_rows(const Planned& planned) {
+  if (planned.plan().experts <= 1) return {};
+  if (planned.routing.gated) {
+    const plan::GateSeconds gate = gated(planned);
+    if (planned.routing.soft) return {{"with the gate", format_seconds(gate.alike), "all experts answer every sample"}};
+    return {{"with the gate", format_seconds(gate.alike),
+             "where all samples choose alike, to " + format_seconds(gate.different) + " where they choose " +
+                 std::to_string(gate.experts) + " different experts"}};
+  }
+  const plan::HandOver change = moved(planned);
+  char share[32];
+  std::snprintf(share, sizeof share, "%.3g %%", 100 * planned.routing.changes);
+  const std::string often = std::string("before ") + share + " of the steps";
+  if (change.bytes == 0) return {{"change of turns", format_seconds(0), often + ": nothing moves"}};
+  return {{"change of turns", format_seconds(change.waited),
+           often + ", of " + format_seconds(change.seconds) + " in which " + format_bytes(change.bytes) +
+               " of a rank move"},
+          {"a step on average", format_seconds(mean_seconds(planned, change)), "changes of turns among them"}};
+}
+
+nlohmann::ordered_json expert_json(const Planned& planned) {
+  if (planned.plan().experts <= 1) return nullptr;
+  nlohmann::ordered_json json = {{"router", planned.routing.gated ? "gate" : "turns"},
+                                 {"count", planned.plan().experts}};
+  if (planned.routing.gated) {
+    const plan::GateSeconds gate = gated(planned);
+    json["soft"] = planned.routing.soft;
+    json["alike_step_seconds"] = gate.alike;
+    json["different_step_seconds"] = gate.different;
+    json["different_experts"] = gate.experts;
+    return json;
+  }
+  const plan::HandOver change = moved(planned);
+  json["changes_per_step"] = planned.routing.changes;
+  json["moved_bytes"] = change.bytes;
+  json["moved_seconds"] = change.seconds;
+  json["moved_waited_seconds"] = change.waited;
+  json["mean_step_seconds"] = mean_seconds(planned, change);
+  return json;
+}
+
+}  // namespace tessera::planning

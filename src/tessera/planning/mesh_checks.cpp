@@ -1,0 +1,72 @@
+#include "tessera/planning/mesh_checks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "tessera/base/check.h"
+#include "tessera/net/adapters.h"
+
+namespace tessera::planning {
+
+Mesh fill_mesh(Mesh mesh, int world) {
+  const int fixed = mesh.world();
+  if (mesh[Axis::dp_shard] == 1 && world % fixed == 0) mesh[Axis::dp_shard] = world / fixed;
+  if (mesh.world() != world)
+    throw UserError(Exit::usage, "mesh",
+                    "the mesh " + mesh.to_string() + " has " + std::to_string(mesh.world()) + " ranks, " +
+                        std::to_string(world) + " were started",
+                    "start as many with tessera launch -n, or change [mesh]");
+  return mesh;
+}
+
+namespace {
+
+/// Greatest common divisor of the widths that tensor parallelism cuts; 1 for a model that says of none how.
+int64_t cut_widths(const net::Denoiser& model) {
+  int64_t divisor = 0;
+  for (const auto& unit : model.units())
+    for (const plan::ParamSpec& param : unit->spec().params)
+      if (param.split != plan::Split::none)
+        divisor = std::gcd(divisor, param.shape[param.split == plan::Split::rows ? 0 : 1]);
+  return std::max<int64_t>(divisor, 1);
+}
+
+/// DoRA divides by the lengths of the rows of W + s B A, and a rank of tp has a part of each row of what is cut by
+/// columns.
+void check_magnitudes(const Mesh& mesh, const net::Denoiser& model) {
+  if (mesh[Axis::tp] == 1) return;
+  for (const auto& unit : model.units()) {
+    const auto& params = unit->spec().params;
+    for (const plan::ParamSpec& param : params) {
+      if (!param.name.ends_with(net::kLoraMagnitude)) continue;
+      const std::string module = param.name.substr(0, param.name.size() - std::strlen(net::kLoraMagnitude));
+      const auto weight = std::ranges::find(params, module + ".weight", &plan::ParamSpec::name);
+      if (weight == params.end() || weight->split != plan::Split::columns) continue;
+      throw UserError(
+          Exit::usage, "mesh",
+          "tp = " + std::to_string(mesh[Axis::tp]) + " cuts the rows of " + module +
+              ", and DoRA (lora.dora) needs the length of each whole row",
+          "use sp or cp in place of tp, or lora.targets without the linears that are cut so (of Wan: o, ffn.2)");
+    }
+  }
+}
+
+}  // namespace
+
+plan::LayoutBounds layout_bounds(const net::Denoiser& model, const std::array<int64_t, 4>& latent) {
+  plan::LayoutBounds bounds;
+  bounds.heads = model.heads();
+  bounds.features = cut_widths(model);
+  bounds.units = static_cast<int>(model.units().size());
+  bounds.tokens = latent[0] > 0 ? model.token_count(latent) : 0;
+  return bounds;
+}
+
+void check_mesh(const Mesh& mesh, const net::Denoiser& model, const std::array<int64_t, 4>& latent) {
+  check_magnitudes(mesh, model);
+  if (const auto conflict = plan::conflict(mesh, layout_bounds(model, latent)))
+    throw UserError(Exit::usage, "mesh", conflict->found, conflict->hint);
+}
+
+}  // namespace tessera::planning

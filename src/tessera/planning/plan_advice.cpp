@@ -1,0 +1,273 @@
+#include "tessera/planning/plan_advice.h"
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+#include "tessera/plan/compile/compile.h"
+
+namespace tessera::planning {
+
+namespace {
+
+constexpr int kMostRanksMore = 64;  // times the ranks of the request
+
+std::string takes(const Planned& planned) {
+  return format_bytes(planned.choice.memory.peak) + " a rank, a step of " +
+         format_seconds(planned.prediction.step.total);
+}
+
+/// The change that plan.file would not know is tried with the planner free.
+PlanRequest without_file(PlanRequest request) {
+  request.by_hand.reset();
+  return request;
+}
+
+std::optional<std::string> smaller_micro_batch(const PlanRequest& request) {
+  if (request.any_micro_batch && !request.by_hand) return std::nullopt;  // were tried
+  PlanRequest tried = without_file(request);
+  tried.any_micro_batch = false;
+  while (tried.planner.micro_batch > 1) {
+    tried.planner.micro_batch /= 2;
+    const Planned planned = make_plan_as_is(tried);
+    if (planned.choice.fits)
+      return "train.micro_batch = " + std::to_string(tried.planner.micro_batch) + ": " + takes(planned);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> gradients_in_bf16(const PlanRequest& request) {
+  if (request.planner.grad != plan::ParamType::fp32 || request.by_hand) return std::nullopt;
+  PlanRequest tried = request;
+  tried.planner.grad = plan::ParamType::bf16;
+  tried.machine.update_bytes -= 2;
+  const Planned planned = make_plan_as_is(tried);
+  if (!planned.choice.fits) return std::nullopt;
+  return "plan.grad_dtype = bf16 (gradients are rounded where they rest): " + takes(planned);
+}
+
+std::optional<std::string> more_ranks(const PlanRequest& request) {
+  PlanRequest tried = without_file(request);
+  const int before = request.mesh[Axis::dp_shard];
+  for (int times = 2; times <= kMostRanksMore; times *= 2) {
+    tried.mesh[Axis::dp_shard] = before * times;
+    const int64_t share = div_up(tried.planner.global_batch, tried.mesh.dp_size());
+    tried.planner.micro_batch = std::min(request.planner.micro_batch, share);
+    const Planned planned = make_plan_as_is(tried);
+    if (planned.choice.fits)
+      return "--mesh " + tried.mesh.to_string() + " (" + std::to_string(tried.mesh.world()) +
+             " ranks): " + takes(planned);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> host_memory(const PlanRequest& request) {
+  PlanRequest tried = without_file(request);
+  tried.planner.host_budget = int64_t{1} << 50;
+  const Planned planned = make_plan_as_is(tried);
+  if (!planned.choice.fits) return std::nullopt;
+  const plan::Profile& profile = request.machine.profile;
+  const int world = request.mesh.world(), here = profile.devices > 0 ? std::min(profile.devices, world) : world;
+  return "plan.host_budget = " + format_bytes(planned.choice.memory.host.total() * here) +
+         " of host memory on each node: " + takes(planned);
+}
+
+std::optional<std::string> fewer_frames(const PlanRequest& request) {
+  PlanRequest tried = without_file(request);
+  const int64_t before = request.latent[1];
+  // the most frames that fit: sizes fall with frames, so halving the interval finds them
+  int64_t fits = 0, over = before;
+  std::optional<Planned> best;
+  while (over - fits > 1) {
+    tried.latent[1] = (fits + over) / 2;
+    Planned planned = make_plan_as_is(tried);
+    if (planned.choice.fits)
+      fits = tried.latent[1], best = std::move(planned);
+    else
+      over = tried.latent[1];
+  }
+  if (!best) return std::nullopt;
+  return std::to_string(fits) + " latent frames instead of " + std::to_string(before) +
+         " (data.frames): " + takes(*best);
+}
+
+}  // namespace
+
+std::string advice(const PlanRequest& request) {
+  std::string text;
+  for (const auto& way : {smaller_micro_batch, gradients_in_bf16, host_memory, more_ranks, fewer_frames})
+    if (const auto found = way(request)) text += (text.empty() ? "" : "; ") + *found;
+  return text;
+}
+
+std::string nothing_to_round(const Planned& planned) {
+  const plan::Plan& plan = planned.plan();
+  if (!plan.rounds_gradients()) return {};
+  for (int u = 0; u < static_cast<int>(plan.units.size()); ++u) {
+    const plan::UnitLayout layout = plan.layout(planned.spec.units[static_cast<size_t>(u)], u);
+    if (layout.grad_total > 0 && !plan.transient_gradient(layout, u)) return {};
+  }
+  return "grad_dtype = bf16 rounds gradients and saves nothing: updates in the backward use each up where it was made, "
+         "and none rests (leave it out)";
+}
+
+std::string nothing_to_offload(const PlanRequest& request, const Planned& planned) {
+  if (request.by_hand || !request.planner.offload_to) return {};
+  for (const plan::UnitPlan& unit : planned.plan().units)
+    if (unit.offloads()) return {};
+  return "offload_to = " + std::string(name(*request.planner.offload_to)) +
+         " changes nothing: no activations leave the device in this plan (plan.activations = offload sends them)";
+}
+
+std::string nothing_to_fetch(const PlanRequest& request, const Planned& planned) {
+  if (request.by_hand || request.planner.prefetch.value_or(0) == 0) return {};
+  for (const plan::Instruction& in : plan::compile_train(planned.spec, planned.plan(), planned.highest_rank()).list)
+    if (in.op == plan::Op::fetch || (in.op == plan::Op::gather && in.slot >= 0)) return {};
+  return "prefetch = " + std::to_string(*request.planner.prefetch) +
+         " changes nothing: all that units need is on their rank's device already";
+}
+
+std::string nothing_on_the_host(const PlanRequest& request, const Planned& planned) {
+  if (request.by_hand || request.planner.update_threads == 0) return {};
+  for (const plan::UnitPlan& unit : planned.plan().units)
+    if (unit.update_on == plan::Tier::host) return {};
+  return "update_threads = " + std::to_string(request.planner.update_threads) +
+         " changes nothing: no unit is updated on the host in this plan (plan.update_on = host asks for it)";
+}
+
+std::string without_the_disk(const PlanRequest& request, const Planned& planned) {
+  if (request.by_hand || !planned.choice.fits || planned.choice.memory.nvme.total() == 0) return {};
+  const plan::MemoryCurve& memory = planned.choice.memory;
+  if (memory.by_part.gradients + memory.host.gradients + memory.nvme.gradients == 0) return {};  // none rest
+  PlanRequest tried = request;
+  tried.planner.nvme = false;
+  const auto found = gradients_in_bf16(tried);
+  return found ? "this plan needs the disk, a step of " + format_seconds(planned.prediction.step.total) +
+                     "; without it fits " + *found
+               : std::string();
+}
+
+Grow grow_of(const std::string& text) {
+  static const std::vector<std::string> names = {"frames", "batch", "resolution"};
+  for (size_t i = 0; i < names.size(); ++i)
+    if (names[i] == text) return static_cast<Grow>(i);
+  throw UserError(Exit::usage, "plan.largest", "unknown '" + text + "'",
+                  "did you mean " + nearest(text, names).front() + "? It is frames, batch or resolution");
+}
+
+namespace {
+
+/// Request number n of a growing row, with its name; n from 1.
+struct Row {
+  std::function<PlanRequest(int64_t)> request;
+  std::function<std::string(int64_t)> name;
+  std::function<std::vector<std::pair<std::string, int64_t>>(int64_t)> sizes;
+};
+
+Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
+  using Sizes = std::vector<std::pair<std::string, int64_t>>;
+  const PlanRequest request = without_file(base);
+  const auto frames = [=](int64_t n) { return scale.first_frame + (n - 1) * scale.frames_per_latent; };
+  switch (grow) {
+    case Grow::frames:
+      return {[=](int64_t n) {
+                PlanRequest r = request;
+                r.latent[1] = n;
+                return r;
+              },
+              [=](int64_t n) {
+                const int64_t count = frames(n);
+                return std::to_string(count) + (count == 1 ? " frame" : " frames");
+              },
+              [=](int64_t n) {
+                return Sizes{{"frames", frames(n)}};
+              }};
+    case Grow::batch:
+      return {[=](int64_t n) {
+                PlanRequest r = request;
+                r.any_micro_batch = false;
+                r.planner.micro_batch = n;
+                r.planner.global_batch = n * r.mesh.dp_size();
+                return r;
+              },
+              [](int64_t n) { return "a micro-batch of " + std::to_string(n) + (n == 1 ? " sample" : " samples"); },
+              [](int64_t n) {
+                return Sizes{{"micro_batch", n}};
+              }};
+    case Grow::resolution:
+      break;
+  }
+  // the shape of the picture stays: its shorter side grows by one token, the longer in proportion
+  const int64_t height = base.latent[2], width = base.latent[3], shorter = std::min(height, width);
+  const auto side = [=](int64_t length, int64_t n) {
+    const double tokens = static_cast<double>(length) * static_cast<double>(n) / static_cast<double>(shorter);
+    return std::max<int64_t>(1, static_cast<int64_t>(tokens + 0.5)) * scale.patch;
+  };
+  return {[=](int64_t n) {
+            PlanRequest r = request;
+            r.latent[2] = side(height, n), r.latent[3] = side(width, n);
+            return r;
+          },
+          [=](int64_t n) {
+            return std::to_string(side(height, n) * scale.pixels_per_latent) + " x " +
+                   std::to_string(side(width, n) * scale.pixels_per_latent) + " pixels";
+          },
+          [=](int64_t n) {
+            return Sizes{{"height", side(height, n) * scale.pixels_per_latent},
+                         {"width", side(width, n) * scale.pixels_per_latent}};
+          }};
+}
+
+/// Of a row: beyond it "no limit found". Tokens of a picture grow with the square of its side.
+int64_t most_of(Grow grow) { return grow == Grow::resolution ? 512 : 4096; }
+
+}  // namespace
+
+Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale) {
+  const Row row = row_of(request, grow, scale);
+  Largest result;
+  int64_t fits = 0, over = 0;
+  std::string limit;
+  const auto fits_at = [&](int64_t n) {
+    const Planned planned = make_plan_as_is(row.request(n));
+    if (planned.choice.fits) {
+      result = {true, row.name(n), "", planned.choice.memory.peak, planned.prediction.step.total, row.sizes(n)};
+    } else {
+      const int64_t host = planned.choice.memory.host.total(), host_budget = request.planner.host_budget;
+      const bool device = request.planner.budget > 0 && planned.choice.memory.peak > request.planner.budget;
+      limit = row.name(n) + " would take " +
+              (device ? format_bytes(planned.choice.memory.peak) + " of " + format_bytes(request.planner.budget)
+                      : format_bytes(host) + " of host memory a rank, of " + format_bytes(host_budget));
+    }
+    return planned.choice.fits;
+  };
+  for (int64_t n = 1; over == 0; n *= 2) {  // double until it is over, then halve the interval
+    if (n > most_of(grow)) break;
+    if (fits_at(n))
+      fits = n;
+    else
+      over = n;
+  }
+  while (over > 0 && over - fits > 1) {
+    const int64_t middle = (fits + over) / 2;
+    (fits_at(middle) ? fits : over) = middle;
+  }
+  result.limit = over > 0 ? limit : "no limit found up to there";
+  return result;
+}
+
+std::string largest_json(const Largest& found) {
+  nlohmann::ordered_json sizes = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : found.sizes) sizes[name] = value;
+  return nlohmann::ordered_json{{"largest", sizes},
+                                {"text", found.text},
+                                {"peak_bytes", found.peak},
+                                {"step_seconds", found.seconds},
+                                {"limit", found.limit}}
+      .dump(2);
+}
+
+}  // namespace tessera::planning

@@ -1,0 +1,211 @@
+#include "tessera/planning/plan_request.h"
+
+#include <unistd.h>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/plan/search/plan_notes.h"
+#include "tessera/plan/simulate/reserve.h"
+#include "tessera/planning/encoder_bytes.h"
+
+namespace tessera::planning {
+
+namespace {
+
+/// Bytes of predictions that a soft gate keeps through a step, for `samples` of a rank in micro-batches of `micro`.
+int64_t mixed_bytes(int64_t samples, int64_t micro, int64_t prediction_bytes) {
+  constexpr int64_t kBlock = 64;  // a tensor takes whole ones
+  return (samples + micro) * round_up(prediction_bytes, kBlock);
+}
+
+int blocks(const job::Job& job) {
+  int count = 0;
+  for (const auto& unit : job.model->units()) count += plan::may_save_less(unit->spec());
+  return count;
+}
+
+/// Each rank's part of the host memory that a node may give to what leaves its devices.
+int64_t host_share(const recipe::Recipe& recipe, const plan::Profile& profile, int world) {
+  int64_t bytes = recipe.plan.host_budget;
+  if (bytes < 0) bytes = profile.devices > 0 ? profile.host_memory / 10 * 9 : 0;
+  return bytes / (profile.devices > 0 ? std::min(profile.devices, world) : world);
+}
+
+/// Of a device, or of this machine's memory shared by the ranks on it: what a rank may take unless the recipe says.
+int64_t default_budget(const plan::Profile& profile, int ranks) {
+  if (profile.device.memory > 0 && profile.devices > 0) return plan::without_reserve(profile.device.memory);
+  const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return total / 10 * 9 / ranks;
+}
+
+/// What the updates of a step wait for, all of them: then none may run in the backward. Empty for nothing.
+std::string why_not_in_backward(const recipe::Recipe& recipe, plan::ParamType compute, plan::ParamType reduce) {
+  if (recipe.train.clip_norm > 0) {
+    char norm[32];
+    std::snprintf(norm, sizeof norm, "%g", recipe.train.clip_norm);
+    return std::string("train.clip_norm = ") + norm + " clips by the norm of all gradients (0 clips nothing)";
+  }
+  if (recipe.run.on_nan == "skip") return "run.on_nan = \"skip\" decides by the loss and norm of the whole step";
+  if (compute == plan::ParamType::fp16 || reduce == plan::ParamType::fp16)
+    return "fp16 scales the loss, and a step that overflows anywhere is skipped";
+  return {};
+}
+
+/// Experts that a gate chooses among have a pass each within a step, and gradients in the same place.
+void check_gated(const job::Job& job, plan::Update update, const std::string& where) {
+  if (job.experts.gated && update != plan::Update::end)
+    throw UserError(Exit::usage, where,
+                    "\"" + std::string(name(update)) +
+                        "\" with experts.router = \"gate\": each expert's updates end its "
+                        "own part of the step",
+                    "use \"end\"");
+}
+
+void check_in_backward(const recipe::Recipe& recipe, plan::ParamType compute, plan::ParamType reduce,
+                       const std::string& where) {
+  const std::string why = why_not_in_backward(recipe, compute, reduce);
+  if (!why.empty())
+    throw UserError(Exit::usage, where, "\"in_backward\" updates each unit before the step's norm is known, but " + why,
+                    "use \"just_in_time\", or switch that off");
+}
+
+/// A plan by hand says how masters and moments are kept; keys of the recipe that say otherwise would change nothing.
+void check_formats(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  const auto check = [&](std::string_view key, std::string_view in_recipe, std::string_view in_plan, bool is_default) {
+    if (is_default || in_recipe == in_plan) return;
+    throw UserError(Exit::usage, "plan.file",
+                    recipe.plan.file + " has " + std::string(key) + " = \"" + std::string(in_plan) +
+                        "\", the recipe plan." + std::string(key) + " = \"" + std::string(in_recipe) + "\"",
+                    "say it in one of them");
+  };
+  const plan::StateFormat& states = recipe.plan.states;
+  check("masters", name(states.masters), name(plan.states.masters), states.masters == plan::Masters::fp32);
+  check("moments", name(states.moments), name(plan.states.moments), states.moments == plan::Moments::fp32);
+  check("param_dtype", name(recipe.plan.param_dtype), name(plan.gathered()),
+        recipe.plan.param_dtype == plan::ParamType::fp32);
+  check("compute_dtype", name(recipe.plan.compute), name(plan.compute), recipe.plan.compute == plan::ParamType::fp32);
+  check("reduce_dtype", name(recipe.plan.reduce), name(plan.reduce), recipe.plan.reduce == plan::ParamType::fp32);
+  check("grad_dtype", name(recipe.plan.grad), name(plan.grad), recipe.plan.grad == plan::ParamType::fp32);
+}
+
+}  // namespace
+
+int64_t prompt_bytes(const job::Job& job, int prompts) {
+  int64_t pictures = 0;
+  for (const auto& [name, value] : job.model->blank(job.latent).extra)
+    pictures += round_up(static_cast<int64_t>(value.nbytes()), 64);
+  if (job.model->conditions().clean_first) pictures += round_up(4 * c10::multiply_integers(job.latent), 64);
+  const int64_t text = round_up(job.context_length * job.model->context_dim() * 4, 64);
+  return (std::max(prompts, 1) + 1) * text + prompts * pictures;
+}
+
+namespace {
+
+/// Pixels of the largest clip as numbers, which y is encoded from; unlike a clip's own, which are bytes.
+int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) {
+  int64_t most = 0;
+  if (!model.conditions().pictures()) return most;
+  for (const data::Bucket& b : recipe.data.clips.buckets) most = std::max(most, b.frames * b.height * b.width);
+  return most * 3 * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
+
+PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
+                         int prompts) {
+  PlanRequest request;
+  request.model = job.model.get();
+  request.model_name = job.name;
+  request.latent = shapes.largest;  // smaller buckets run under the same schedule and take less
+  request.mesh = mesh;
+  request.guidance_branches = shapes.guidance_branches;
+  request.resident = job.resident + prompt_bytes(job, prompts);
+  const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
+  if (recipe.data.online())  // clips come in every step
+    request.resident += encoders.codec_weights + encoders.encode + picture_bytes(recipe, *job.model);
+  if (job.experts.gated && !recipe.experts.hard) {
+    const int64_t own = div_up(recipe.train.global_batch, mesh.dp_size());
+    request.resident += mixed_bytes(own, recipe.train.micro_batch > 0 ? recipe.train.micro_batch : own,
+                                    4 * c10::multiply_integers(shapes.largest));
+  }
+  if (recipe.sample.every > 0) {
+    constexpr int64_t kLatents = 4;  // what the sampler remembers
+    request.between_steps = encoders.decoding() + kLatents * 4 * c10::multiply_integers(shapes.latent);
+  }
+  request.encoders = encoders;
+  if (!recipe.data.online()) {
+    int64_t numbers = c10::multiply_integers(shapes.largest) + job.context_length * job.model->context_dim();
+    for (const auto& [name, value] : job.model->blank(shapes.largest).extra) numbers += value.numel();
+    request.cache_entry = 4 * numbers;
+  }
+  request.planner.global_batch = recipe.train.global_batch;
+  const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
+  request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;
+  request.any_micro_batch = recipe.train.micro_batch == 0;
+  request.machine.profile = plan::find_profile(recipe.plan.profile);
+  request.planner.budget =
+      recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(request.machine.profile, mesh.world());
+  request.planner.prefetch = recipe.plan.prefetch;
+  request.planner.update = job.experts.gated ? plan::Update::end : recipe.plan.update;
+  if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");
+  if (recipe.plan.update == plan::Update::in_backward)
+    check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
+  request.planner.may_update_in_backward = why_not_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce).empty();
+  request.planner.update_on = recipe.plan.update_on;
+  request.planner.update_threads = recipe.plan.update_threads;
+  request.planner.recompute_units = recipe.plan.recompute;
+  if (recipe.plan.recompute_every > 0) request.planner.recompute_units = blocks(job) / recipe.plan.recompute_every;
+  request.planner.strategy = recipe.plan.strategy;
+  request.planner.pipeline = recipe.plan.pipeline;
+  request.planner.chunks = recipe.plan.chunks;
+  request.planner.states = recipe.plan.states;
+  request.planner.host_budget = host_share(recipe, request.machine.profile, mesh.world());
+  request.planner.nvme = !recipe.plan.nvme.empty();
+  request.planner.activations = recipe.plan.activations;
+  request.planner.boundary = recipe.plan.boundary;
+  request.planner.parameters = recipe.plan.parameters;
+  request.planner.gradients = recipe.plan.gradients;
+  request.planner.states_tier = recipe.plan.states_tier;
+  request.planner.offload_to = recipe.plan.offload_to;
+  request.machine.update_bytes =
+      static_cast<double>(plan::size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);
+  request.planner.experts = static_cast<int>(job.experts.size());
+  request.planner.idle = recipe.plan.idle.value_or(plan::Tier::device);
+  request.any_idle = job.experts.several() && !recipe.plan.idle;
+  request.planner.param_dtype = recipe.plan.param_dtype;
+  request.planner.compute = recipe.plan.compute, request.planner.reduce = recipe.plan.reduce;
+  request.planner.grad = recipe.plan.grad;
+  if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
+    std::vector<std::string> names;
+    for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);
+    check_input(std::filesystem::is_regular_file(recipe.plan.file), "plan.file",
+                recipe.plan.file + ": there is no such file",
+                "tessera plan RECIPE --write FILE writes a plan, or use auto");
+    const std::string text = checkpoint::read_text(recipe.plan.file);
+    request.by_hand = plan::Plan::from_toml(text, recipe.plan.file, names);
+    for (const std::string& note : plan::notes_on(text, *request.by_hand, names))
+      request.notes += (request.notes.empty() ? recipe.plan.file + ": " : "; ") + note;
+    check_formats(recipe, *request.by_hand);
+    check_gated(job, request.by_hand->update, recipe.plan.file + ": update");
+    if (request.by_hand->update == plan::Update::in_backward)
+      check_in_backward(recipe, request.by_hand->compute, request.by_hand->reduce, recipe.plan.file + ": update");
+    if (request.by_hand->experts != request.planner.experts)
+      throw UserError(Exit::usage, "plan.file",
+                      recipe.plan.file + " has experts = " + std::to_string(request.by_hand->experts) +
+                          ", the run has " + std::to_string(request.planner.experts),
+                      "set experts in the plan to that number");
+    request.planner.compute = request.by_hand->compute;  // shapes are measured in it
+  }
+  // Processors without products of 16 bits have no rate for them: there kernels widen, and compute in fp32.
+  if (request.planner.compute != plan::ParamType::fp32 && request.machine.profile.device.gemm.contains("bf16"))
+    request.machine.dtype = "bf16";  // fp16 is as fast
+  request.checkpoints_kept = static_cast<int>(recipe.checkpoint.keep);
+  request.run.steps = recipe.run.steps;
+  request.run.checkpoint_every = recipe.checkpoint.every;
+  request.run.sample_every = recipe.sample.every;
+  request.run.sample_prompts = prompts;
+  request.run.sample_steps = job::sample_passes(recipe, *job.model);
+  return request;
+}
+
+}  // namespace tessera::planning

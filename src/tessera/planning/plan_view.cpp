@@ -1,0 +1,303 @@
+#include "tessera/planning/plan_view.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tessera/base/random.h"
+#include "tessera/base/units.h"
+#include "tessera/job/base_report.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/planning/disk_need.h"
+#include "tessera/planning/expert_seconds.h"
+
+namespace tessera::planning {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Name, bytes, what it is: the order of every table and picture of memory.
+struct PartRow {
+  const char* name;
+  int64_t plan::MemoryParts::*bytes;
+  const char* what;
+};
+constexpr PartRow kParts[] = {
+    {"parameters", &plan::MemoryParts::parameters, "this rank's shards"},
+    {"gradients", &plan::MemoryParts::gradients, "reduced, this rank's shards"},
+    {"states", &plan::MemoryParts::states, "the optimiser's moments"},
+    {"slots", &plan::MemoryParts::slots, "gathered parameters, gradients and receive buffers in flight"},
+    {"activations", &plan::MemoryParts::activations, "what forward leaves for backward, inputs, tables"},
+    {"temporaries", &plan::MemoryParts::temporaries, "inside the instruction that runs"},
+};
+
+/// Bytes of a tier by part, as JSON; what is on its way between tiers counts as buffers.
+Json tier_json(const plan::MemoryParts& parts) {
+  return {{"parameters", parts.parameters},
+          {"gradients", parts.gradients},
+          {"states", parts.states},
+          {"activations", parts.activations},
+          {"buffers", parts.slots}};
+}
+
+std::string tier_text(const plan::MemoryParts& parts) {
+  std::string text;
+  for (const auto& [name, bytes] : {std::pair("parameters", parts.parameters),
+                                    {"gradients", parts.gradients},
+                                    {"states", parts.states},
+                                    {"activations and buffers", parts.slots + parts.activations}})
+    if (bytes > 0) text += (text.empty() ? "" : ", ") + std::string(name) + " " + format_bytes(bytes);
+  return text.empty() ? "nothing" : text;
+}
+
+/// null: nothing frozen is stored in fewer bits.
+Json base_json(const plan::ModelSpec& model) {
+  const auto base = job::base_facts(model);
+  if (!base) return nullptr;
+  return {
+      {"form", name(base->form)}, {"linears", base->linears}, {"bytes", base->bytes}, {"fp32_bytes", base->fp32_bytes}};
+}
+
+Json group_hashes(const Planned& planned) {
+  Json hashes = Json::object();
+  for (int r = 0; r < planned.plan().mesh.world(); ++r) {
+    std::map<std::string, std::string> sequence;
+    for (const auto& in : plan::compile_train(planned.spec, planned.plan(), r).list)
+      for (const auto& comm : in.comm) sequence[in.group] += comm.kind + ":" + std::to_string(comm.bytes) + ";";
+    for (const auto& [group, text] : sequence) {
+      char hex[20];
+      std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));
+      hashes[group] = hex;
+    }
+  }
+  return hashes;
+}
+
+Json candidates(const Planned& planned) {
+  Json list = Json::array();
+  for (const auto& c : planned.choice.candidates)
+    list.push_back({{"plan", c.plan.summary()},
+                    {"fits", c.fits},
+                    {"seconds", candidate_seconds(planned, c)},
+                    {"peak_bytes", c.peak},
+                    {"why", c.why}});
+  return list;
+}
+
+class Table {
+ public:
+  explicit Table(size_t label) : label_(label) {}
+  void row(const std::string& label, const std::string& value, const std::string& note = {}) {
+    text_ += "  " + label + std::string(label.size() < label_ ? label_ - label.size() : 1, ' ') + value;
+    if (!note.empty()) text_ += std::string(value.size() < 14 ? 14 - value.size() : 1, ' ') + note;
+    text_ += "\n";
+  }
+  void title(const std::string& text) { text_ += text + "\n"; }
+  std::string take() { return std::move(text_); }
+
+ private:
+  const size_t label_;
+  std::string text_;
+};
+
+std::string percent(double part, double whole) {
+  char text[24];
+  std::snprintf(text, sizeof text, "%5.1f %%", whole > 0 ? 100 * part / whole : 0.0);
+  return text;
+}
+
+}  // namespace
+
+std::vector<const plan::Candidate*> notable(const plan::Choice& choice, size_t fitting, size_t others) {
+  std::vector<const plan::Candidate*> order;
+  for (const auto& c : choice.candidates) order.push_back(&c);
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return std::make_pair(!a->fits, a->fits ? a->seconds : static_cast<double>(a->peak)) <
+           std::make_pair(!b->fits, b->fits ? b->seconds : static_cast<double>(b->peak));
+  });
+  std::vector<const plan::Candidate*> chosen;
+  size_t fit = 0, over = 0;
+  std::set<std::pair<std::string, int64_t>> seen;
+  for (const auto* c : order)
+    if ((c->fits ? fit < fitting : over < others) && seen.emplace(c->plan.summary(), c->peak).second)
+      ++(c->fits ? fit : over), chosen.push_back(c);
+  return chosen;
+}
+
+std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& memory) {
+  const std::string budget = planned.host_budget > 0 ? ", budget " + format_bytes(planned.host_budget) : std::string();
+  std::vector<Fact> facts = {{"host, a rank", format_bytes(memory.host.total()), tier_text(memory.host) + budget}};
+  if (memory.nvme.total() > 0)
+    facts.push_back({"nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme)});
+  const int64_t saved = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
+  facts.push_back({"disk, the run", format_bytes(each * saved),
+                   std::to_string(saved) + (saved == 1 ? " checkpoint of " : " checkpoints of ") + format_bytes(each)});
+  if (planned.cache_entry > 0)
+    facts.push_back(
+        {"disk, data.cache", format_bytes(planned.cache_entry), "a sample, at most: latents and text in fp32"});
+  return facts;
+}
+
+namespace {
+
+/// What `prepare` takes of a rank, and what of it training keeps.
+Json encoders_json(const EncoderBytes& e) {
+  return {{"prepare_peak_bytes", e.prepare()},
+          {"vae_weight_bytes", e.codec_weights},
+          {"vae_encode_bytes", e.encode},
+          {"vae_decode_bytes", e.decode},
+          {"vae_tile", e.tile},
+          {"text_held_bytes", e.text.held},
+          {"text_work_bytes", e.text.work},
+          {"image_held_bytes", e.image.held},
+          {"image_work_bytes", e.image.work},
+          {"clip_bytes", e.clip}};
+}
+
+void encoder_rows(Table& table, const EncoderBytes& e) {
+  if (e.prepare() == 0) return;
+  table.title("frozen encoders, a rank: only while they are used");
+  table.row("prepare", format_bytes(e.prepare()), "at its peak; beside it a clip's pixels, " + format_bytes(e.clip));
+  const auto stack = [&](const char* label, const StackBytes& bytes, const char* input) {
+    if (bytes.held > 0)
+      table.row(label, format_bytes(bytes.held),
+                "shards and slots, and " + format_bytes(bytes.work) + " while it encodes a " + input);
+  };
+  stack("text encoder", e.text, "caption");
+  stack("image encoder", e.image, "picture");
+  table.row("autoencoder", format_bytes(e.codec_weights),
+            "weights, and " + format_bytes(e.encode) + " while a clip is encoded, " + format_bytes(e.decode) +
+                " while a sample is decoded" +
+                (e.tile > 0 ? ", in tiles of " + std::to_string(e.tile) + " pixels" : std::string()));
+}
+
+void time_rows(Table& table, const Planned& planned) {
+  const plan::StepSeconds& step = planned.prediction.step;
+  table.title("a step, predicted with profile " + planned.machine.profile.name + ", computing in " +
+              planned.machine.dtype);
+  table.row("total", format_seconds(step.total));
+  const auto part = [&](const std::string& name, double seconds, const std::string& note) {
+    table.row(name, format_seconds(seconds), percent(seconds, step.total) + "  " + note);
+  };
+  const plan::RankGroup& slowest = planned.prediction.groups[planned.prediction.slowest];
+  part("compute", step.compute, "forward, recompute, backward, loss");
+  part("exposed comm", step.exposed_comm, "of " + format_seconds(slowest.busy_link) + " of collectives");
+  if (planned.plan().mesh[Axis::pp] > 1) part("bubble", step.bubble, "waiting for other stages of the pipeline");
+  part("exposed copies", step.exposed_copy, "of " + format_seconds(slowest.busy_copy) + " to and from host and disk");
+  part("optimiser", step.optimizer, "norm and updates");
+  for (const SecondsRow& row : expert_rows(planned)) table.row(row.label, row.value, row.note);
+}
+
+}  // namespace
+
+nlohmann::ordered_json seconds_json(const plan::StepSeconds& step) {
+  return {{"total", step.total},
+          {"compute", step.compute},
+          {"exposed_comm", step.exposed_comm},
+          {"exposed_copy", step.exposed_copy},
+          {"bubble", step.bubble},
+          {"optimizer", step.optimizer}};
+}
+
+double candidate_seconds(const Planned& planned, const plan::Candidate& candidate) {
+  if (candidate.seconds > 0) return candidate.seconds;
+  // of another micro-batch than the one that was measured: as much more or less work in each
+  const double samples = static_cast<double>(candidate.plan.micro_batch) / static_cast<double>(planned.spec.samples);
+  return samples * plan::predict(planned.spec, candidate.plan, planned.machine).step.total;
+}
+
+std::string plan_json(const Planned& planned) {
+  const int rank = planned.highest_rank();
+  const plan::MemoryCurve memory = planned.memory(rank);
+  Json mesh = Json::object();
+  for (Axis axis : kAllAxes) mesh[std::string(axis_name(axis))] = planned.plan().mesh[axis];
+  Json parts = Json::object();
+  for (const PartRow& part : kParts) parts[part.name] = memory.by_part.*part.bytes;
+  const plan::StepSeconds& step = planned.prediction.step;
+  const plan::RankGroup& slowest = planned.prediction.groups[planned.prediction.slowest];
+  const auto& units = planned.plan().units;
+  Json json = {
+      {"fits", planned.choice.fits},
+      {"mesh", mesh},
+      {"rank", rank},
+      {"model",
+       {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.all_tokens()}}},
+      {"frozen_base", base_json(planned.spec)},
+      {"summary", planned.plan().summary()},
+      {"update",
+       {{"when", std::string(name(planned.plan().update))},
+        {"units_on_host", std::count_if(units.begin(), units.end(),
+                                        [](const plan::UnitPlan& u) { return u.update_on == plan::Tier::host; })},
+        {"threads", planned.plan().update_threads}}},
+      {"profile", planned.machine.profile.name},
+      {"device",
+       {{"peak_bytes", memory.peak},
+        {"persistent_bytes", memory.persistent},
+        {"budget_bytes", planned.budget},
+        {"at", memory.at_name},
+        {"by_part", parts}}},
+      {"host",
+       {{"peak_bytes", memory.host.total()},
+        {"budget_bytes", planned.host_budget},
+        {"by_part", tier_json(memory.host)}}},
+      {"encoders", encoders_json(planned.encoders)},
+      {"disk",
+       {{"checkpoint_bytes", checkpoint_bytes(planned)},
+        {"checkpoints", checkpoints_on_disk(planned)},
+        {"cache_sample_bytes", planned.cache_entry},
+        {"nvme_bytes", memory.nvme.total()},
+        {"nvme_by_part", tier_json(memory.nvme)},
+        {"peak_bytes", checkpoint_bytes(planned) * checkpoints_on_disk(planned) +
+                           memory.nvme.total() * planned.plan().mesh.world()}}},
+      {"step_seconds", seconds_json(step)},
+      {"busy_seconds", {{"collectives", slowest.busy_link}, {"copies", slowest.busy_copy}}},
+      {"experts", expert_json(planned)},
+      {"flops_per_second", planned.prediction.flops_per_second},
+      {"group_hashes", group_hashes(planned)},
+      {"candidates", candidates(planned)},
+      {"why", planned.choice.why},
+      {"warning", planned.choice.warning},
+      {"advice", planned.choice.advice}};
+  return json.dump(2) + "\n";
+}
+
+std::string plan_text(const Planned& planned) {
+  const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
+  Table table(18);
+  table.title(
+      planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters" +
+      (planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, " : ", ") +
+      std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " + planned.plan().mesh.to_string());
+  table.row("plan", planned.plan().summary());
+  if (const auto base = job::base_facts(planned.spec)) table.row("base", job::told(*base));
+  table.row("why", planned.choice.why);
+  if (!planned.choice.warning.empty()) table.row("warning", planned.choice.warning);
+  if (!planned.choice.advice.empty()) table.row("advice", planned.choice.advice);
+  table.title("device memory of a rank, at its peak");
+  table.row("total", format_bytes(memory.peak),
+            "while " + memory.at_name + " runs" +
+                (planned.budget > 0 ? ", budget " + format_bytes(planned.budget) : std::string()) +
+                (planned.choice.fits ? "" : "  DOES NOT FIT"));
+  for (const PartRow& part : kParts) {
+    const int64_t bytes = memory.by_part.*part.bytes;
+    table.row(part.name, format_bytes(bytes),
+              percent(static_cast<double>(bytes), static_cast<double>(memory.peak)) + "  " + part.what);
+  }
+  table.title("elsewhere");
+  for (const Fact& fact : elsewhere(planned, memory)) table.row(fact.name, fact.value, fact.note);
+  encoder_rows(table, planned.encoders);
+  time_rows(table, planned);
+  constexpr size_t kFitting = 4, kOthers = 2;
+  const auto shown = notable(planned.choice, kFitting, kOthers);
+  if (shown.empty()) return table.take();
+  table.title("considered: " + std::to_string(planned.choice.candidates.size()) +
+              (planned.choice.candidates.size() == 1 ? " plan" : " plans") +
+              (planned.choice.candidates.size() > shown.size() ? ", the nearest of them" : ""));
+  for (const auto* c : shown)
+    table.row(format_seconds(candidate_seconds(planned, *c)) + ", " + format_bytes(c->peak),
+              c->plan.summary() + ": " + c->why + (c->plan == planned.plan() ? "  <- chosen" : ""));
+  return table.take();
+}
+
+}  // namespace tessera::planning

@@ -1,0 +1,194 @@
+#include "tessera/planning/planning.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+#include "tessera/engine/measure.h"
+#include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/work.h"
+#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/planning/mesh_checks.h"
+
+namespace tessera::planning {
+
+namespace {
+
+/// A micro-batch of the request's shapes; only sizes are read.
+net::Batch representative_batch(const net::Denoiser& model, const std::array<int64_t, 4>& latent, int64_t samples) {
+  return model.pack(std::vector<net::Sample>(static_cast<size_t>(samples), model.blank(latent)));
+}
+
+}  // namespace
+
+plan::RunSchedules Planned::schedules(int rank) const {
+  return plan::compile_all(spec, plan(), rank, guidance_branches);
+}
+
+plan::MemoryCurve Planned::memory(int rank) const {
+  const plan::RunSchedules all = schedules(rank);
+  const bool samples = run.sample_every > 0;
+  return plan::memory_curve(spec, plan(), all.train, rank, all.arena(samples), all.host_arena(samples));
+}
+
+std::vector<std::string> Planned::unit_names() const {
+  std::vector<std::string> names;
+  for (const auto& unit : spec.units) names.push_back(unit.name);
+  return names;
+}
+
+void Planned::warn(const std::string& message) {
+  std::string& warning = choice.warning;
+  if (!message.empty()) warning += (warning.empty() ? "" : "; ") + message;
+}
+
+int Planned::highest_rank() const {
+  int highest = prediction.groups.front().rank;
+  for (const auto& group : prediction.groups)
+    if (memory(group.rank).peak > memory(highest).peak) highest = group.rank;
+  return highest;
+}
+
+void judge(Planned& planned, const PlanRequest& request) {
+  plan::check_sites(planned.spec, planned.plan());
+  planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
+  planned.choice.seconds = planned.prediction.step.total;
+  planned.choice.memory = planned.memory(planned.highest_rank());
+  const int64_t budget = request.planner.budget, host = planned.choice.memory.host.total();
+  const bool host_fits = request.planner.host_budget <= 0 || host <= request.planner.host_budget;
+  planned.choice.fits = (budget <= 0 || planned.choice.memory.peak <= budget) && host_fits;
+  if (!host_fits)
+    planned.choice.advice = "the plan keeps " + format_bytes(host) +
+                            " a rank on the host, and its share of "
+                            "plan.host_budget is " +
+                            format_bytes(request.planner.host_budget) +
+                            "; offload less in the plan or raise the budget";
+  else if (!planned.choice.fits)
+    planned.choice.advice = "the plan needs " + format_bytes(planned.choice.memory.peak) + " a rank, plan.budget is " +
+                            format_bytes(budget) + "; recompute more units in the plan or raise the budget";
+}
+
+plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
+  plan::Measured result{.model = {}, .machine = request.machine};
+  const net::Batch batch = representative_batch(*request.model, request.latent, samples);
+  plan::ModelSpec& spec = result.model;
+  spec = engine::measure(request.model->units(), batch, request.model_name,
+                         {.mesh = request.mesh, .compute = request.planner.compute});
+  spec.resident += request.resident;
+  spec.between_steps = request.between_steps;
+  plan::WorkTable& work = result.machine.work;
+  work = engine::count_work(request.model->units(),
+                            engine::slice(batch, engine::Parallel(request.mesh, request.mesh.world() - 1)),
+                            request.planner.compute);
+  for (plan::UnitSpec& unit : spec.units) unit.cost.backward_flops = work.at(unit.kind).backward_flops();
+  return result;
+}
+
+namespace {
+
+/// Measured for micro-batches of `samples`; the plan is still to come.
+Planned measured(const PlanRequest& request, int64_t samples) {
+  Planned planned;
+  planned.run = request.run;
+  planned.routing = request.routing;
+  planned.guidance_branches = request.guidance_branches;
+  planned.budget = request.planner.budget;
+  planned.host_budget = request.planner.host_budget;
+  planned.cache_entry = request.cache_entry;
+  planned.checkpoints_kept = request.checkpoints_kept;
+  planned.encoders = request.encoders;
+  plan::Measured model = measure_model(request, samples);
+  planned.spec = std::move(model.model);
+  planned.machine = std::move(model.machine);
+  return planned;
+}
+
+Planned plan_by_hand(const PlanRequest& request) {
+  plan::Plan plan = *request.by_hand;
+  if (plan.mesh != request.mesh)
+    throw UserError(Exit::usage, "plan.file",
+                    "the plan is for mesh " + plan.mesh.to_string() + ", the run has " + request.mesh.to_string(),
+                    "use --mesh " + plan.mesh.to_string() + " or plan.file = \"auto\"");
+  const int64_t asked = plan.micro_batch, share = div_up(plan.global_batch, plan.mesh.dp_size());
+  plan.micro_batch = std::min(asked, share);  // measured for samples that never come, all would be too much
+  Planned planned = measured(request, plan.micro_batch);
+  planned.choice.plan = plan;
+  judge(planned, request);
+  planned.choice.why = "written by hand";
+  plan::PlannerInput free = request.planner;
+  free.micro_batch = plan.micro_batch;
+  planned.choice.warning =
+      plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine, planned.choice.seconds);
+  planned.warn(request.notes);
+  if (asked > share)
+    planned.warn("micro_batch = " + std::to_string(asked) + " is more than the samples of a rank: micro-batches have " +
+                 std::to_string(share));
+  return planned;
+}
+
+/// With micro-batches of `samples`.
+Planned plan_for(const PlanRequest& request, int64_t samples) {
+  Planned planned = measured(request, samples);
+  plan::PlannerInput input = request.planner;
+  input.micro_batch = samples;
+  planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
+  // An idle expert costs nothing where it is: it leaves only to make room.
+  std::vector<plan::Tier> elsewhere;
+  if (request.any_idle && input.host_budget > 0) elsewhere.push_back(plan::Tier::host);
+  if (request.any_idle && input.nvme) elsewhere.push_back(plan::Tier::nvme);
+  for (const plan::Tier tier : elsewhere) {
+    if (planned.choice.fits) break;
+    input.idle = tier;
+    plan::Choice moved = plan::choose(planned.spec, request.mesh, input, planned.machine);
+    if (moved.fits || moved.memory.peak < planned.choice.memory.peak) planned.choice = std::move(moved);
+  }
+  planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
+  return planned;
+}
+
+/// Fits before not, then the faster; of those that do not fit, the smaller.
+bool better(const plan::Choice& a, const plan::Choice& b) {
+  if (a.fits != b.fits) return a.fits;
+  return a.fits ? a.seconds < b.seconds * (1 - 1e-9) : a.memory.peak < b.memory.peak;
+}
+
+/// The best plan of all sizes of micro-batches that may be.
+Planned best_plan(const PlanRequest& request) {
+  const int64_t most = request.planner.micro_batch;
+  Planned best = plan_for(request, most);
+  if (!request.any_micro_batch || most == 1) return best;
+  // Twice the micro-batches, and again: they halve what activations take, and cost gathers and small kernels. Once one
+  // that fits is slower than the one before, so are all that are smaller.
+  std::vector<plan::Candidate> considered = std::move(best.choice.candidates);
+  std::string sizes = std::to_string(most);
+  for (int64_t times = 2, samples = most; samples > 1; times *= 2) {
+    samples = div_up(most, times);
+    Planned tried = plan_for(request, samples);
+    std::move(tried.choice.candidates.begin(), tried.choice.candidates.end(), std::back_inserter(considered));
+    sizes += ", " + std::to_string(samples);
+    const bool is_better = better(tried.choice, best.choice), fitted = best.choice.fits;
+    if (is_better) best = std::move(tried);
+    if (fitted && !is_better) break;
+  }
+  best.choice.candidates = std::move(considered);
+  best.choice.why += "; micro-batches of " + sizes + " samples were tried, " +
+                     std::to_string(best.choice.candidates.size()) + " candidates in all";
+  return best;
+}
+
+}  // namespace
+
+Planned make_plan_as_is(const PlanRequest& request) {
+  check_mesh(request.mesh, *request.model, request.latent);
+  if (request.by_hand) return plan_by_hand(request);
+  Planned planned = best_plan(request);
+  if (!planned.choice.fits || !plan::set_by_hand(request.planner)) return planned;
+  plan::PlannerInput free = request.planner;
+  free.micro_batch = planned.plan().micro_batch, free.idle = planned.plan().idle;
+  planned.choice.warning =
+      plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine, planned.choice.seconds);
+  return planned;
+}
+
+}  // namespace tessera::planning

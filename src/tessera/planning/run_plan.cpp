@@ -1,0 +1,216 @@
+#include "tessera/planning/run_plan.h"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+#include "tessera/plan/nvme.h"
+#include "tessera/planning/make_plan.h"
+#include "tessera/planning/mesh_checks.h"
+#include "tessera/planning/plan_request.h"
+#include "tessera/planning/plan_view.h"
+
+namespace tessera::planning {
+
+namespace {
+
+/// Whether shards and states are cut alike under both: the others of the strategies differ while a step runs.
+bool cut_alike(plan::Strategy a, plan::Strategy b) {
+  const auto own = [](plan::Strategy s) { return s == plan::Strategy::no_shard || s == plan::Strategy::two_level; };
+  return a == b || (!own(a) && !own(b));
+}
+
+/// Whether a unit's shards and states rest in the same places under both.
+bool rests_alike(const plan::UnitPlan& a, const plan::UnitPlan& b) {
+  return cut_alike(a.strategy, b.strategy) && a.parameters == b.parameters && a.gradients == b.gradients &&
+         a.states == b.states && a.update_on == b.update_on;
+}
+
+bool rest_alike(const plan::Plan& a, const plan::Plan& b) {
+  return a.pipeline == b.pipeline && a.idle == b.idle &&
+         std::equal(a.units.begin(), a.units.end(), b.units.begin(), b.units.end(), rests_alike);
+}
+
+/// `plan` with what rests between steps where `other` has it.
+plan::Plan resting_as(plan::Plan plan, const plan::Plan& other) {
+  plan.pipeline = other.pipeline;
+  plan.idle = other.idle;
+  for (size_t u = 0; u < plan.units.size(); ++u) {
+    plan::UnitPlan& unit = plan.units[u];
+    const plan::UnitPlan& wanted = other.units[u];
+    if (!cut_alike(unit.strategy, wanted.strategy)) unit.strategy = wanted.strategy;
+    unit.parameters = wanted.parameters, unit.gradients = wanted.gradients, unit.states = wanted.states;
+    unit.update_on = wanted.update_on;
+  }
+  return plan;
+}
+
+/// The same part under another plan.
+Planned with_plan(Planned planned, plan::Plan plan, const PlanRequest& request) {
+  planned.choice.plan = std::move(plan);
+  planned.choice.why = "chosen with all stages: what rests between steps lies the same way in each";
+  planned.choice.warning.clear();
+  judge(planned, request);
+  return planned;
+}
+
+/// Gives all parts one resting place: that of the part under whose choice all fit, and the run is the shortest.
+void agree_on_rest(std::vector<PartPlan>& plans, const std::vector<PlanRequest>& requests) {
+  const auto alike = [&](const PartPlan& p) { return rest_alike(p.planned.plan(), plans[0].planned.plan()); };
+  if (std::all_of(plans.begin(), plans.end(), alike)) return;
+  std::vector<Planned> best;
+  std::pair<size_t, double> best_score;  // parts that do not fit, seconds
+  for (const PartPlan& leader : plans) {
+    std::vector<Planned> tried;
+    std::pair<size_t, double> score;
+    for (size_t p = 0; p < plans.size(); ++p) {
+      const plan::Plan moved = resting_as(plans[p].planned.plan(), leader.planned.plan());
+      tried.push_back(moved == plans[p].planned.plan() ? plans[p].planned
+                                                       : with_plan(plans[p].planned, moved, requests[p]));
+      score.first += !tried.back().choice.fits;
+      score.second += tried.back().choice.seconds * static_cast<double>(plans[p].part.last - plans[p].part.first + 1);
+    }
+    if (best.empty() || score < best_score) best = std::move(tried), best_score = score;
+  }
+  for (size_t p = 0; p < plans.size(); ++p) plans[p].planned = std::move(best[p]);
+}
+
+/// A plan by hand is for the recipe's batch; stages that change the batch run it with theirs.
+void check_by_hand(PlanRequest& request, const recipe::RunPart& part) {
+  if (!request.by_hand) return;
+  const int64_t batch = part.recipe.train.global_batch, file = request.by_hand->global_batch;
+  if (part.number == 0 && file != batch)
+    throw UserError(Exit::usage, "plan.file",
+                    part.recipe.plan.file + " has global_batch = " + std::to_string(file) +
+                        (file == 1 ? " (as every plan that does not say it)" : "") +
+                        ", the recipe train.global_batch = " + std::to_string(batch),
+                    "say it in one of them");
+  request.by_hand->global_batch = batch;
+}
+
+/// `hands_over`: empty where experts have no turns.
+Routing routing_of(const job::Job& job, const recipe::RunPart& part, const std::function<bool(int64_t)>& hands_over) {
+  Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
+  if (!hands_over) return routing;
+  int64_t changes = 0;
+  for (int64_t step = part.first; step <= part.last; ++step) changes += step > 1 && hands_over(step - 1);
+  routing.changes =
+      static_cast<double>(changes) / static_cast<double>(std::max<int64_t>(1, part.last - part.first + 1));
+  return routing;
+}
+
+}  // namespace
+
+std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
+                                 const std::vector<int>& prompts) {
+  // Embeddings of the prompts of all parts are there for the whole run.
+  std::vector<int64_t> embeddings;
+  int64_t all = 0;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const bool shared = p > 0 && recipe::same_data(parts[p].recipe, parts[p - 1].recipe);
+    embeddings.push_back(prompt_bytes(job, prompts[p]));
+    if (!shared) all += embeddings.back();
+  }
+  std::function<bool(int64_t)> hands_over;
+  if (job.experts.several() && !job.experts.gated)
+    hands_over = [turns = job::plan_turns(job.experts, parts)](int64_t step) {
+      return step < turns.steps() && turns.expert(step + 1) != turns.expert(step);
+    };
+  std::vector<PartPlan> plans;
+  std::vector<PlanRequest> requests;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    recipe::RunPart& part = parts[p];
+    recipe::in_part(part, [&] {
+      const job::Shapes shapes = job::shapes_of(part.recipe, *job.model, *job.codec);
+      PlanRequest request = plan_request(part.recipe, job, shapes, mesh, prompts[p]);
+      request.resident += all - embeddings[p];
+      check_by_hand(request, part);
+      request.run.first_step = part.first;
+      request.run.last_step = part.last;
+      request.run.hands_over = hands_over;
+      request.routing = routing_of(job, part, hands_over);
+      plans.push_back({part, shapes, make_plan(request)});
+      if (plan::uses_nvme(plans.back().planned.plan()))  // a plan.file may: keys were looked at with the recipe
+        plan::require_nvme_folder(part.recipe.plan.nvme, "the plan puts buffers on nvme");
+      requests.push_back(std::move(request));
+    });
+  }
+  agree_on_rest(plans, requests);
+  return plans;
+}
+
+void require_fit(const std::vector<PartPlan>& plans) {
+  for (const PartPlan& p : plans)
+    recipe::in_part(p.part, [&] {
+      if (!p.planned.choice.fits) throw UserError(Exit::no_fit, "plan", p.planned.choice.advice);
+    });
+}
+
+std::string plans_text(const std::vector<PartPlan>& plans) {
+  std::string text;
+  for (const PartPlan& p : plans) {
+    if (plans.size() > 1)
+      text += (text.empty() ? "" : "\n") + p.part.name() + ", to step " + std::to_string(p.part.last) +
+              (p.part.changes.empty() ? "" : ": " + p.part.changes) + "\n";
+    text += plan_text(p.planned);
+  }
+  return text;
+}
+
+std::string plans_json(const std::vector<PartPlan>& plans) {
+  using Json = nlohmann::ordered_json;
+  if (plans.size() == 1) return plan_json(plans[0].planned);
+  Json json = Json::parse(plan_json(plans[0].planned)), stages = Json::array();
+  bool fit = true;
+  std::string advice;
+  for (const PartPlan& p : plans) {
+    fit = fit && p.planned.choice.fits;
+    if (advice.empty() && !p.planned.choice.fits) advice = p.part.name() + ": " + p.planned.choice.advice;
+    if (p.part.number == 0) continue;
+    Json stage = {{"stage", p.part.number}, {"from", p.part.first}, {"to", p.part.last}, {"changes", p.part.changes}};
+    stage.update(Json::parse(plan_json(p.planned)));
+    stages.push_back(std::move(stage));
+  }
+  json["fits"] = fit;
+  json["advice"] = advice;
+  json["stages"] = stages;
+  return json.dump(2) + "\n";
+}
+
+void write_schedule(const std::vector<PartPlan>& plans, const std::string& file) {
+  std::ofstream out(file, std::ios::trunc);
+  const int world = plans.at(0).planned.plan().mesh.world();
+  for (int rank = 0; rank < world; ++rank) {
+    for (const PartPlan& p : plans) {
+      int64_t current = -1;
+      int base = 0;
+      plan::each_schedule(p.planned.run, p.planned.schedules(rank), [&](int64_t step, const plan::Schedule& schedule) {
+        if (step != current) current = step, base = 0;
+        for (size_t i = 0; i < schedule.list.size(); ++i)
+          out << plan::to_json(schedule.list[i], schedule.phase, rank, step, static_cast<int>(i), base) << '\n';
+        base += static_cast<int>(schedule.list.size());
+      });
+    }
+  }
+  out.flush();
+  if (!out)
+    throw UserError(Exit::disk, "plan.schedule", file + ": cannot be written", "free space or choose another file");
+}
+
+recipe::Recipe resolved(recipe::Recipe recipe, const std::vector<PartPlan>& plans, const comm::Rendezvous& place) {
+  const Mesh asked = fill_mesh(recipe.mesh, std::max(place.asked_world, place.world));
+  recipe.set("mesh.dp_shard", std::to_string(asked[Axis::dp_shard]));
+  for (const PartPlan& p : plans) {
+    if (p.part.recipe.train.micro_batch > 0) continue;  // said by hand
+    const std::string chosen = std::to_string(p.planned.plan().micro_batch);
+    if (p.part.number == 0)
+      recipe.set("train.micro_batch", chosen);
+    else
+      recipe.stages.at(static_cast<size_t>(p.part.number) - 1).changes["train.micro_batch"] = chosen;
+  }
+  return recipe;
+}
+
+}  // namespace tessera::planning

@@ -1,0 +1,78 @@
+#include "tessera/prepare/conditioner.h"
+
+#include "tessera/base/check.h"
+#include "tessera/job/image_encoder.h"
+
+namespace tessera::prepare {
+
+namespace fs = std::filesystem;
+
+std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job& job) {
+  const net::Conditions wanted = job.model->conditions();
+  if (wanted.audio_dim > 0) return "|" + job::audio_fingerprint(audio_encoder_of(recipe, wanted));
+  if (!wanted.pictures()) return {};
+  std::string text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_picture ? "+last" : "");
+  if (!job.image) return text;
+  text += "|" + job.image->fingerprint();
+  if (recipe.data.image_encoder_path.empty()) return text;
+  const checkpoint::WeightSet weights = job::open_image_weights(recipe.data.image_encoder_path);
+  for (const auto& file : weights.files())
+    text += "|" + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
+  return text;
+}
+
+Conditioner::Conditioner(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,
+                         int rank)
+    : recipe_(recipe), job_(job), wanted_(job.model->conditions()), listener_(recipe, job) {
+  if (!job.image) return;
+  run_ = std::make_unique<ClipRun>(*job.image, mesh, comm, rank);
+  if (recipe.data.image_encoder_path.empty())
+    run_->initialise(0);
+  else
+    run_->load(job::open_image_weights(recipe.data.image_encoder_path));
+}
+
+at::Tensor Conditioner::look(const Pictures& pictures) {
+  if (!run_) return {};
+  const int64_t side = job_.image->config().image_size;
+  const at::Tensor nothing = at::zeros({3, side, side}, at::kFloat);
+  std::vector<at::Tensor> seen;
+  seen.push_back(run_->features(pictures.first.defined() ? pictures.first : nothing));
+  if (wanted_.last_picture) {
+    const at::Tensor& last = pictures.last.defined() ? pictures.last : pictures.first;
+    seen.push_back(run_->features(last.defined() ? last : nothing));
+  }
+  return pictures.first.defined() ? at::cat(seen).contiguous() : at::Tensor();
+}
+
+Extras Conditioner::extras(const Pictures& pictures, const at::Tensor& seen, int64_t frames) const {
+  Extras extras;
+  if (!wanted_.pictures()) return extras;
+  extras["y"] = picture_latent(*job_.codec, pictures, frames, wanted_.mask_channels);
+  if (seen.defined()) extras["clip_fea"] = seen;
+  return extras;
+}
+
+Extras Conditioner::extras(const data::Item& item, const data::ClipSpec& spec) const {
+  Extras extras = listener_.extras(item, spec);
+  if (wanted_.always_clean && !item.first_picture.empty())
+    extras["image_latent"] = first_latent(clip_pictures(item, spec, wanted_).first);
+  return extras;
+}
+
+at::Tensor Conditioner::first_latent(const at::Tensor& picture) const {
+  return job_.codec->encode(picture.unsqueeze(1)).contiguous();
+}
+
+Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames,
+                                 const data::Path& poses, double pose_start) {
+  if (wanted_.pictures()) return extras(pictures, look(pictures), frames);
+  Extras extras = listener_.extras(sound, frames);
+  if (pictures.first.defined() && wanted_.clean_first) extras["image_latent"] = first_latent(pictures.first);
+  if (!poses.empty())
+    extras["pose"] = listener_.pose(poses, {static_cast<int>(frames), static_cast<int>(recipe_.data.height),
+                                            static_cast<int>(recipe_.data.width), recipe_.data.fps, pose_start});
+  return extras;
+}
+
+}  // namespace tessera::prepare

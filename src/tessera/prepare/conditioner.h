@@ -1,0 +1,51 @@
+#pragma once
+// What a model takes beside latent and text, made from pictures: the extras of its samples.
+//
+//   Conditioner conditioner(recipe, job, mesh, comm, rank);            // all ranks; loads CLIP where the model wants
+//   it at::Tensor seen = conditioner.look(pictures);                      // all ranks together, each at its own extras
+//   = conditioner.extras(pictures, seen, frames);               // y, clip_fea; alone
+#include <map>
+#include <optional>
+
+#include "tessera/job/job.h"
+#include "tessera/prepare/clip_run.h"
+#include "tessera/prepare/pictures.h"
+#include "tessera/prepare/sounds.h"
+
+namespace tessera::prepare {
+
+using Extras = std::map<std::string, at::Tensor>;
+
+class Conditioner {
+ public:
+  Conditioner(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm, int rank);
+
+  /// Whether look() needs the other ranks: the model takes features of an image encoder.
+  bool looks() const { return run_ != nullptr; }
+  /// CLIP features of the pictures, one after the other; undefined where the model takes none. A rank without pictures
+  /// takes part all the same, because it has shards of the encoder.
+  at::Tensor look(const Pictures& pictures);
+  /// Everything a sample of `frames` frames has from its pictures. `seen`: what look() gave.
+  Extras extras(const Pictures& pictures, const at::Tensor& seen, int64_t frames) const;
+  /// Everything beside that of pictures, of a clip of the data set: sound, pose, a picture of the row in place of the
+  /// first frame.
+  Extras extras(const data::Item& item, const data::ClipSpec& spec) const;
+  /// Of a prompt that is sampled: y and clip_fea, or for a model that may begin with a clean frame, image_latent;
+  /// audio; of a video of poses (empty: none) from `pose_start` seconds on, pose.
+  Extras for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames, const data::Path& poses = {},
+                      double pose_start = 0);
+
+ private:
+  at::Tensor first_latent(const at::Tensor& picture) const;
+
+  const recipe::Recipe& recipe_;
+  const job::Job& job_;
+  const net::Conditions wanted_;
+  std::unique_ptr<ClipRun> run_;
+  const Listener listener_;
+};
+
+/// What makes extras, as text for cache keys; empty where there are none.
+std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job& job);
+
+}  // namespace tessera::prepare

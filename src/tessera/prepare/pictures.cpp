@@ -1,0 +1,110 @@
+#include "tessera/prepare/pictures.h"
+
+#include "tessera/base/check.h"
+#include "tessera/data/probes.h"
+#include "tessera/job/pixels.h"
+
+namespace tessera::prepare {
+
+namespace {
+
+constexpr const char* kOwnClip = "clip";
+
+at::Tensor frame_of(const data::Frames& frames, int index) {
+  data::Frames one{1, frames.height, frames.width, frames.fps, {}};
+  one.rgb.assign(frames.frame(index), frames.frame(index) + frames.frame_bytes());
+  return job::to_pixels(one).select(1, 0);
+}
+
+at::Tensor read_picture(const data::Path& path, int height, int width) {
+  return frame_of(data::decode_clip(path, {.frames = 1, .height = height, .width = width}), 0);
+}
+
+/// The item whose caption the prompt is, else the first.
+const data::Item& item_of(const std::vector<data::Item>& items, const std::string& prompt) {
+  for (const data::Item& item : items)
+    if (item.caption() == prompt) return item;
+  return items.front();
+}
+
+}  // namespace
+
+Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const net::Conditions& wanted) {
+  Pictures pictures;
+  const bool own_first = item.first_picture.empty(), own_last = wanted.last_picture && item.last_picture.empty();
+  if (!own_first) pictures.first = read_picture(item.first_picture, spec.height, spec.width);
+  if (wanted.last_picture && !own_last) pictures.last = read_picture(item.last_picture, spec.height, spec.width);
+  if (!own_first && !own_last) return pictures;
+  data::ClipSpec part = spec;
+  if (!own_last) part.frames = 1;  // no more is decoded than is looked at
+  const data::Frames frames = data::decode_clip(item.path, part);
+  if (own_first) pictures.first = frame_of(frames, 0);
+  if (own_last) pictures.last = frame_of(frames, frames.count - 1);
+  return pictures;
+}
+
+std::string picture_stamp(const data::Item& item, const net::Conditions& wanted) {
+  std::string text;
+  const auto add = [&](const char* name, const data::Path& path) {
+    if (!path.empty()) text += std::string(" ") + name + "=" + path.string() + "@" + data::file_stamp(path);
+  };
+  if (wanted.first_picture || wanted.always_clean) add("first", item.first_picture);
+  if (wanted.last_picture) add("last", item.last_picture);
+  return text;
+}
+
+std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
+                                      const std::function<std::vector<data::Item>()>& clips,
+                                      const net::Conditions& wanted) {
+  const auto& firsts = recipe.sample.images;
+  const auto& lasts = recipe.sample.last_images;
+  if (!firsts.empty() && !wanted.first_picture && !wanted.clean_first)
+    throw UserError(Exit::usage, "sample.image", "the model makes videos from text alone, it takes no picture",
+                    "leave sample.image away, or sample with an image-to-video model");
+  if (!lasts.empty() && !wanted.last_picture)
+    throw UserError(Exit::usage, "sample.last_image", "the model takes no last picture",
+                    "leave sample.last_image away, or sample with a first-last-frame model (flf2v)");
+  std::vector<Pictures> result(prompts.size());
+  if (firsts.empty() && !wanted.pictures() && !wanted.always_clean) return result;
+  const auto height = static_cast<int>(recipe.data.height), width = static_cast<int>(recipe.data.width);
+  const data::ClipSpec spec{static_cast<int>(recipe.data.frames), height, width, recipe.data.fps};
+  std::vector<data::Item> items;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    const std::string first = firsts.empty() ? kOwnClip : firsts[p % firsts.size()];
+    const std::string last = !wanted.last_picture ? "" : lasts.empty() ? kOwnClip : lasts[p % lasts.size()];
+    if (first == kOwnClip || last == kOwnClip) {
+      if (items.empty()) items = clips();
+      if (items.empty())
+        throw UserError(
+            Exit::usage, first == kOwnClip ? "sample.image" : "sample.last_image",
+            "the model makes videos from a picture, and there is no clip to take one from",
+            "give --sample.image FILE" + std::string(wanted.last_picture ? " --sample.last_image FILE" : ""));
+      result[p] = clip_pictures(item_of(items, prompts[p]), spec, wanted);
+    }
+    if (first != kOwnClip) result[p].first = read_picture(first, height, width);
+    if (!last.empty() && last != kOwnClip) result[p].last = read_picture(last, height, width);
+  }
+  return result;
+}
+
+at::Tensor picture_latent(const net::VideoCodec& codec, const Pictures& pictures, int64_t frames,
+                          int64_t mask_channels) {
+  const int64_t height = pictures.first.size(1), width = pictures.first.size(2);
+  const auto [channels, f, h, w] = codec.latent_shape(frames, height, width);
+  const int64_t repeats = f * mask_channels - frames;  // of the first frame, until frames fill the latent ones
+  check_internal(repeats >= 0, "train.pictures",
+                 std::to_string(frames) + " frames are more than " + std::to_string(mask_channels) + " for each of " +
+                     std::to_string(f) + " latent frames");
+  at::Tensor pixels = at::zeros({3, frames, height, width}, at::kFloat);  // 0 is grey
+  at::Tensor known = at::zeros({f * mask_channels}, at::kFloat);
+  pixels.select(1, 0).copy_(pictures.first);
+  known.slice(0, 0, 1 + repeats).fill_(1);
+  if (pictures.last.defined() && frames > 1) {
+    pixels.select(1, frames - 1).copy_(pictures.last);
+    known[-1] = 1;
+  }
+  const at::Tensor mask = known.view({f, mask_channels}).t().reshape({mask_channels, f, 1, 1});
+  return at::cat({mask.expand({mask_channels, f, h, w}), codec.encode(pixels)}).contiguous();
+}
+
+}  // namespace tessera::prepare

@@ -1,0 +1,44 @@
+#pragma once
+// Pictures a clip is made from: where they come from, and what an image-to-video model takes of them.
+//
+//   Pictures pictures = clip_pictures(item, spec, conditions);        // the clip's own, or those of its row
+//   extras["y"] = picture_latent(*job.codec, pictures, 81, 4);        // [4 + C, f, h, w]
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/data/dataset.h"
+#include "tessera/data/video.h"
+#include "tessera/net/model.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::prepare {
+
+/// [3, H, W] in [-1, 1]; undefined: there is none.
+struct Pictures {
+  at::Tensor first, last;
+};
+
+/// The pictures that the row names, else the clip's first and last frame, as many as the model takes, in the clip's
+/// size. Throws UserError (input) naming the file.
+Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const net::Conditions& wanted);
+
+/// What the row's own pictures add to how a clip's pixels were made, for cache keys: their names and states. Empty for
+/// a row without.
+std::string picture_stamp(const data::Item& item, const net::Conditions& wanted);
+
+/// Each prompt's: those of sample.image and sample.last_image in turn (the word "clip" stands for the prompt's own
+/// clip); where these are empty, its clip's when the model needs a picture, else none. A prompt's clip is the one with
+/// this caption, or the first of `clips`, which is called when one is wanted. Throws UserError (usage) where a picture
+/// is needed and there is neither.
+std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
+                                      const std::function<std::vector<data::Item>()>& clips,
+                                      const net::Conditions& wanted);
+
+/// y: where pictures are given, as `mask_channels` channels of 0 and 1, and the latent of the clip of these pictures
+/// with grey between them. The mask has a channel for each frame that a latent frame stands for; the first latent frame
+/// of a causal autoencoder stands for one frame, which fills its channels.
+at::Tensor picture_latent(const net::VideoCodec& codec, const Pictures& pictures, int64_t frames,
+                          int64_t mask_channels);
+
+}  // namespace tessera::prepare

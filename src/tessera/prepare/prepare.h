@@ -1,0 +1,110 @@
+#pragma once
+// Encodes the data set into the cache (what is missing, no more), and gives it back as samples.
+//
+//   PreparedData data = prepare(recipe, job, mesh, comm, rank);
+//   data.sample(index, epoch).latent;                               // [C, f, h, w]; stage_data.h has the order
+//
+// Work that a kill interrupts goes on where it stopped: an entry of the cache is there whole or not at all. With
+// data.cache = "online" nothing is stored: sample() decodes and encodes, embeddings of the captions stay in memory.
+#include <map>
+#include <optional>
+
+#include "tessera/comm/comm.h"
+#include "tessera/data/cache.h"
+#include "tessera/data/clips.h"
+#include "tessera/data/dataset.h"
+#include "tessera/data/order.h"
+#include "tessera/job/job.h"
+#include "tessera/prepare/sounds.h"
+
+namespace tessera::prepare {
+
+struct PreparedSample {
+  at::Tensor latent;                             ///< [C, f, h, w] fp32
+  at::Tensor context;                            ///< [n, D] fp32
+  std::map<std::string, at::Tensor> extra = {};  ///< what the model takes besides: y, clip_fea
+};
+
+struct PrepareOptions {
+  bool rebuild = false;   ///< entries that are stale or damaged are made anew instead of refused
+  bool prompts = true;    ///< those that are sampled are encoded as well
+  bool tolerant = false;  ///< any number of faulty rows is left out; else more than data.allow_bad end it
+};
+
+class PreparedData {
+ public:
+  /// Clips of the data set, each as often as data.repeats says.
+  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
+  /// With the caption that the clip has in this epoch. Throws UserError (input) when its file or entry has gone.
+  PreparedSample sample(int64_t index, int64_t epoch = 0) const;
+  /// Its text embedding [n, D] alone.
+  data::CachedTensor context(int64_t index, int64_t epoch = 0) const;
+  /// The clip's file, for messages.
+  std::string source(int64_t index) const { return item(index).path.string(); }
+  /// Its frames as they were encoded.
+  data::Frames frames(int64_t index) const;
+  const std::vector<int>& buckets() const { return buckets_; }  ///< of each sample
+  int64_t problems() const { return problems_; }                ///< rows that were left out
+
+  int prompts() const { return static_cast<int>(prompts_.size()); }
+  const std::string& prompt_text(int prompt) const { return prompts_.at(prompt); }
+  const at::Tensor& prompt_context(int prompt) const { return prompt_contexts_.at(prompt); }
+  const std::map<std::string, at::Tensor>& prompt_extra(int prompt) const { return prompt_extras_.at(prompt); }
+  /// What its video sounds like; no samples for a model that hears nothing.
+  data::Sound prompt_sound(int prompt) const {
+    return prompt_sounds_.empty() ? data::Sound{} : prompt_sounds_.at(prompt);
+  }
+  const at::Tensor& negative_context() const { return negative_context_; }
+  const std::filesystem::path& tokenizer() const { return tokenizer_; }
+  /// A clip of the shape that is sampled (the first bucket) whose first caption the prompt is, or -1.
+  int64_t clip_of_prompt(int prompt) const;
+
+ private:
+  friend class Preparation;
+  std::map<std::string, at::Tensor> online_extras(int64_t index) const;
+  size_t caption(int64_t index, int64_t epoch) const;
+  struct Entries {
+    int64_t clip = 0;          // in plan_.clips
+    std::vector<int> entries;  // of the cache, one a caption
+  };
+  const data::Clip& clip(int64_t index) const { return plan_.clips.at(samples_.at(index).clip); }
+  const data::Item& item(int64_t index) const { return items_.at(clip(index).item); }
+
+  uint64_t seed_ = 0;
+  std::vector<data::Item> items_;
+  data::ClipPlan plan_;
+  std::vector<Entries> samples_;
+  std::optional<data::CacheReader> cache_;              // nothing when online
+  std::map<std::string, data::CachedTensor> contexts_;  // by caption, when online; no tensors: they are no part of
+                                                        // the planned memory
+  std::map<int64_t, data::CachedTensor> seen_;          // CLIP features by clip, when online
+  const job::Job* job_ = nullptr;
+  const net::VideoCodec* codec_ = nullptr;
+  std::vector<int> buckets_;
+  std::vector<std::string> prompts_;
+  std::vector<at::Tensor> prompt_contexts_;
+  std::vector<std::map<std::string, at::Tensor>> prompt_extras_;
+  std::vector<data::Sound> prompt_sounds_;
+  std::shared_ptr<const Listener> listener_;  // when online, of models that hear
+  at::Tensor negative_context_;
+  std::filesystem::path tokenizer_;
+  int64_t problems_ = 0;
+};
+
+/// The prompts a run samples: sample.prompts, or the data set's first captions (at most four) when there are none.
+std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std::vector<data::Item>& items);
+/// The readable rows of the data set.
+std::vector<data::Item> read_items(const recipe::Recipe& recipe);
+std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems);
+
+/// Embeddings [n, D] of texts, with the recipe's tokenizer (or the one its data set made). All ranks take part.
+std::vector<at::Tensor> encode_texts(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
+                                     comm::Comm& comm, int rank, const std::vector<std::string>& texts);
+
+/// All ranks take part: clips are shared out, texts are encoded together under the text encoder's own schedule.
+/// `job` must outlive the result. Throws UserError: (input) for faulty rows beyond data.allow_bad (the first one with
+/// data.strict), for stale entries without `rebuild`; (disk) when what is to be written does not fit.
+PreparedData prepare(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
+                     const PrepareOptions& options = {});
+
+}  // namespace tessera::prepare

@@ -1,0 +1,100 @@
+#include <algorithm>
+
+#include "tessera/data/video.h"
+#include "tessera/job/codec.h"
+#include "tessera/prepare/pictures.h"
+#include "tessera/prepare/prepare.h"
+#include "tessera/prepare/text_pass.h"
+
+namespace tessera::prepare {
+
+namespace {
+
+at::Tensor tensor_of(const data::CachedTensor& cached) {
+  at::Tensor tensor = at::empty(cached.shape, at::kFloat);
+  std::copy(cached.values.begin(), cached.values.end(), tensor.mutable_data_ptr<float>());
+  return tensor;
+}
+
+}  // namespace
+
+/// Which of its captions the sample has in an epoch.
+size_t PreparedData::caption(int64_t index, int64_t epoch) const {
+  const auto count = static_cast<int64_t>(item(index).captions.size());
+  return static_cast<size_t>(count == 1 ? 0 : data::draw_caption(seed_, epoch, index, count));
+}
+
+data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
+  const size_t caption = this->caption(index, epoch);
+  if (!cache_) return contexts_.at(item(index).captions[caption]);
+  return cache_->load(samples_.at(index).entries.at(caption)).context;
+}
+
+PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
+  const size_t caption = this->caption(index, epoch);
+  if (!cache_)
+    return {job::encode_frames(*codec_, frames(index)), tensor_of(contexts_.at(item(index).captions[caption])),
+            online_extras(index)};
+  const data::CachedSample loaded = cache_->load(samples_.at(index).entries.at(caption));
+  PreparedSample sample{tensor_of(loaded.latent), tensor_of(loaded.context)};
+  for (const auto& [name, value] : loaded.extras) sample.extra[name] = tensor_of(value);
+  return sample;
+}
+
+std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) const {
+  const net::Conditions wanted = job_->model->conditions();
+  const data::ClipSpec spec = plan_.spec(clip(index));
+  if (listener_) return listener_->extras(item(index), spec);
+  if (!wanted.pictures()) return {};
+  const Pictures pictures = clip_pictures(item(index), spec, wanted);
+  std::map<std::string, at::Tensor> extras;
+  extras["y"] = picture_latent(*codec_, pictures, spec.frames, wanted.mask_channels);
+  if (const auto seen = seen_.find(samples_.at(index).clip); seen != seen_.end())
+    extras["clip_fea"] = tensor_of(seen->second);
+  return extras;
+}
+
+data::Frames PreparedData::frames(int64_t index) const {
+  return data::decode_clip(item(index).path, plan_.spec(clip(index)));
+}
+
+int64_t PreparedData::clip_of_prompt(int prompt) const {
+  for (int64_t i = 0; i < size(); ++i)
+    if (clip(i).bucket == 0 && item(i).caption() == prompts_.at(prompt)) return i;
+  return -1;
+}
+
+std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems) {
+  return data::read_dataset({recipe.data.path, recipe.data.metadata, static_cast<int>(recipe.data.repeats)}, problems);
+}
+
+std::vector<data::Item> read_items(const recipe::Recipe& recipe) {
+  data::Problems told_by_prepare(/*strict=*/false);
+  return read_items(recipe, told_by_prepare);
+}
+
+std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std::vector<data::Item>& items) {
+  if (!recipe.sample.prompts.empty()) return recipe.sample.prompts;
+  std::vector<std::string> prompts;
+  for (const auto& item : items)
+    if (prompts.size() < 4 && std::find(prompts.begin(), prompts.end(), item.caption()) == prompts.end())
+      prompts.push_back(item.caption());
+  return prompts;
+}
+
+std::vector<at::Tensor> encode_texts(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
+                                     comm::Comm& comm, int rank, const std::vector<std::string>& texts) {
+  std::filesystem::path tokenizer = recipe.data.tokenizer;
+  if (tokenizer.empty()) {
+    const std::vector<std::string> captions = distinct_captions(read_items(recipe));
+    tokenizer = tokenizer_file(recipe, captions);
+    if (rank == 0) make_tokenizer(recipe, job, captions, tokenizer);
+    comm.barrier();
+  }
+  TextPass pass(recipe, job, mesh, comm, rank, tokenizer);
+  std::vector<at::Tensor> contexts;
+  for (const auto& text : texts) contexts.push_back(pass.encode(text));
+  return contexts;
+}
+
+}  // namespace tessera::prepare

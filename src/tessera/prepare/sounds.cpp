@@ -1,0 +1,182 @@
+#include "tessera/prepare/sounds.h"
+
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/data/probes.h"
+#include "tessera/job/codec.h"
+
+namespace tessera::prepare {
+
+namespace {
+
+constexpr const char* kOwnSound = "clip";
+// A row is made of the states around it: with so much more sound the last ones are like the others.
+constexpr double kMargin = 0.2;  // seconds
+
+const data::Path& sound_file(const data::Item& item) { return item.sound.empty() ? item.path : item.sound; }
+
+/// The sound of a file of its own begins with the video; so does the track in it.
+data::Sound clip_sound(const data::Item& item, double start, double seconds) {
+  return data::decode_sound(sound_file(item),
+                            {.rate = models::wav2vec::kSampleRate, .start = start, .seconds = seconds});
+}
+
+double rate_of(const data::Item& item, const data::ClipSpec& spec) {
+  return spec.fps > 0 ? spec.fps : data::probe(item.path).fps;
+}
+
+const data::Item& heard_item(const std::vector<data::Item>& items, const std::string& prompt) {
+  const auto found = std::find_if(items.begin(), items.end(), [&](auto& item) { return item.caption() == prompt; });
+  return found == items.end() ? items.front() : *found;
+}
+
+}  // namespace
+
+SoundRows sound_rows(const net::VideoCodec& codec, int64_t frames, int64_t height, int64_t width, double fps,
+                     int64_t rows_a_frame) {
+  const int64_t latents = codec.latent_shape(frames, height, width)[1];
+  if (latents < 2)
+    throw UserError(Exit::usage, "data.frames",
+                    "a clip of " + std::to_string(frames) +
+                        " frames has one latent frame, which stands for the picture " +
+                        "that a speaking video is made from",
+                    "raise data.frames, leave single pictures out of the data");
+  // Pixel frames that one more latent frame stands for.
+  constexpr int64_t kMore = 16;
+  const int64_t step = kMore / (codec.latent_shape(frames + kMore, height, width)[1] - latents);
+  SoundRows rows;
+  rows.count = rows_a_frame * (latents - 1);
+  rows.rate = static_cast<double>(rows_a_frame) * fps / static_cast<double>(step);
+  // With a causal autoencoder the picture is one frame, and the reference counts the sound from it; pictures of more
+  // frames come before.
+  rows.offset = static_cast<double>(frames - step * (latents - 1) - 1) / fps;
+  return rows;
+}
+
+Listener::Listener(const recipe::Recipe& recipe, const job::Job& job)
+    : recipe_(recipe), job_(job), wanted_(job.model->conditions()) {
+  const std::string name = audio_encoder_of(recipe, wanted_);
+  if (!name.empty()) encoder_ = job::open_audio_encoder(name);
+}
+
+at::Tensor Listener::rows_of(const data::Sound& sound, const SoundRows& rows) const {
+  data::Sound heard{sound.rate, {}};
+  const auto begin = std::min(static_cast<size_t>(std::llround(rows.offset * sound.rate)), sound.samples.size());
+  const auto length = static_cast<size_t>(std::llround((rows.seconds() + kMargin) * sound.rate));
+  const size_t end = std::min(begin + length, sound.samples.size());
+  heard.samples.assign(sound.samples.begin() + static_cast<ptrdiff_t>(begin),
+                       sound.samples.begin() + static_cast<ptrdiff_t>(end));
+  return job::encode_sound(*encoder_, heard, rows.rate, rows.count);
+}
+
+std::map<std::string, at::Tensor> Listener::extras(const data::Item& item, const data::ClipSpec& spec) const {
+  std::map<std::string, at::Tensor> extras;
+  if (encoder_) {
+    const double fps = rate_of(item, spec);
+    const SoundRows rows = sound_rows(*job_.codec, spec.frames, spec.height, spec.width, fps, wanted_.audio_rows);
+    const double length = rows.offset + rows.seconds() + kMargin;
+    extras["audio"] = rows_of(clip_sound(item, spec.start, length), rows);
+  }
+  if (wanted_.pose_dim > 0 && !item.pose.empty()) extras["pose"] = pose(item.pose, spec);
+  return extras;
+}
+
+at::Tensor Listener::pose(const data::Path& file, const data::ClipSpec& spec) const {
+  return job::encode_frames(*job_.codec, data::decode_clip(file, spec));
+}
+
+std::map<std::string, at::Tensor> Listener::extras(const data::Sound& sound, int64_t frames) const {
+  if (!encoder_ || sound.samples.empty()) return {};
+  const SoundRows rows = sound_rows(*job_.codec, frames, recipe_.data.height, recipe_.data.width,
+                                    recipe_.data.fps > 0 ? recipe_.data.fps : 16, wanted_.audio_rows);
+  return {{"audio", rows_of(sound, rows)}};
+}
+
+std::string audio_encoder_of(const recipe::Recipe& recipe, const net::Conditions& wanted) {
+  if (wanted.audio_dim == 0) return {};
+  const auto fits = [&](const models::wav2vec::Config& c) {
+    return c.hidden_size == wanted.audio_dim && c.states() == wanted.audio_layers;
+  };
+  const std::string takes = "the model takes " + std::to_string(wanted.audio_layers) + " states of width " +
+                            std::to_string(wanted.audio_dim) + " of a speech model, ";
+  const std::string& name = recipe.data.audio_encoder;
+  if (name == "auto") {
+    for (const auto& [preset, config] : models::wav2vec::presets())
+      if (fits(config)) return preset;
+    throw UserError(Exit::usage, "data.audio_encoder", takes + "which no preset has",
+                    "give the speech model's folder: data.audio_encoder = \"wav2vec2-large-xlsr-53-english\"");
+  }
+  const models::wav2vec::Config config = job::audio_config(name);
+  if (!fits(config))
+    throw UserError(
+        Exit::usage, "data.audio_encoder",
+        takes + name + " makes " + std::to_string(config.states()) + " of width " + std::to_string(config.hidden_size),
+        "does data.audio_encoder belong to this model?");
+  return name;
+}
+
+std::string sound_stamp(const data::Item& item, const net::Conditions& wanted) {
+  std::string text;
+  const auto add = [&](const char* name, const data::Path& path) {
+    if (!path.empty()) text += std::string(" ") + name + "=" + path.string() + "@" + data::file_stamp(path);
+  };
+  if (wanted.audio_dim > 0) add("sound", item.sound);
+  if (wanted.pose_dim > 0) add("pose", item.pose);
+  return text;
+}
+
+std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
+                                       const std::function<std::vector<data::Item>()>& clips,
+                                       const net::Conditions& wanted, std::optional<double> wanted_seconds) {
+  const std::vector<std::string>& files = recipe.sample.sounds;
+  if (wanted.audio_dim == 0) {
+    if (!files.empty())
+      throw UserError(Exit::usage, "sample.audio", "the model hears nothing",
+                      "leave sample.audio away, or sample with a speech-to-video model");
+    return {};
+  }
+  const double fps = recipe.data.fps > 0 ? recipe.data.fps : 16;
+  const double seconds = wanted_seconds.value_or(static_cast<double>(recipe.data.frames) / fps + kMargin);
+  std::vector<data::Sound> sounds;
+  std::vector<data::Item> items;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    const std::string file = files.empty() ? kOwnSound : files[p % files.size()];
+    if (file != kOwnSound) {
+      sounds.push_back(
+          data::decode_sound(file, {.rate = models::wav2vec::kSampleRate, .start = 0, .seconds = seconds}));
+      continue;
+    }
+    if (items.empty()) items = clips();
+    if (items.empty())
+      throw UserError(Exit::usage, "sample.audio",
+                      "the model makes videos from sound, and there is no clip to take it from",
+                      "give --sample.audio FILE");
+    sounds.push_back(clip_sound(heard_item(items, prompts[p]), 0, seconds));
+  }
+  return sounds;
+}
+
+std::vector<data::Path> prompt_poses(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
+                                     const std::function<std::vector<data::Item>()>& clips,
+                                     const net::Conditions& wanted) {
+  const std::vector<std::string>& files = recipe.sample.poses;
+  std::vector<data::Path> poses(prompts.size());
+  if (files.empty()) return poses;
+  if (wanted.pose_dim == 0)
+    throw UserError(Exit::usage, "sample.pose", "the model follows no poses",
+                    "leave sample.pose away, or sample with a speech-to-video model");
+  std::vector<data::Item> items;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    poses[p] = files[p % files.size()];
+    if (poses[p] != kOwnSound) continue;
+    if (items.empty()) items = clips();
+    poses[p] = items.empty() ? data::Path() : heard_item(items, prompts[p]).pose;
+    if (poses[p].empty())
+      throw UserError(Exit::usage, "sample.pose", "\"clip\": the row of '" + prompts[p] + "' names no video of poses",
+                      "add a column s2v_pose_video to the table, or give --sample.pose FILE");
+  }
+  return poses;
+}
+
+}  // namespace tessera::prepare

@@ -1,0 +1,40 @@
+#include "tessera/prepare/stage_data.h"
+
+#include "tessera/base/log.h"
+
+namespace tessera::prepare {
+
+std::vector<StageData> data_of_expert(const std::vector<StageData>& data, const std::vector<int64_t>& first_steps) {
+  std::vector<StageData> own = data;
+  for (size_t p = 0; p < own.size(); ++p) {
+    own[p].first_step = first_steps.at(p);
+    if (p > 0) own[p].position = own[p].order.go_on(own[p - 1].position_of(own[p].first_step));
+  }
+  return own;
+}
+
+std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,
+                                     int rank, PrepareOptions options) {
+  options.prompts = options.prompts && recipe::any_samples(recipe::run_parts(recipe));
+  const auto first = std::make_shared<const PreparedData>(prepare(recipe, job, mesh, comm, rank, options));
+  recipe.set("data.tokenizer", first->tokenizer().string());
+  std::vector<StageData> result;
+  const std::vector<recipe::RunPart> parts = recipe::run_parts(recipe);
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const recipe::RunPart& part = parts[p];
+    std::shared_ptr<const PreparedData> samples = p == 0 ? first : result.back().samples;
+    if (p > 0 && !recipe::same_data(part.recipe, parts[p - 1].recipe)) {
+      if (rank == 0) log::info(part.name() + ": " + part.changes);
+      samples = recipe::in_part(part, [&] {
+        return std::make_shared<const PreparedData>(prepare(part.recipe, job, mesh, comm, rank, options));
+      });
+    }
+    const int64_t batch = part.recipe.train.global_batch;
+    data::BatchOrder order(static_cast<uint64_t>(recipe.run.seed), samples->buckets(), batch);
+    const int64_t position = p == 0 ? 0 : order.go_on(result.back().position_of(part.first));
+    result.push_back({samples, std::move(order), part.first, position, batch});
+  }
+  return result;
+}
+
+}  // namespace tessera::prepare

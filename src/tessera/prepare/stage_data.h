@@ -1,0 +1,38 @@
+#pragma once
+// The data of each part of a run: its samples, and where in their order it goes on.
+//
+//   std::vector<StageData> data = prepare_parts(recipe, job, mesh, comm, rank);
+//   const auto pick = data[0].pick(step, place);
+//   data[0].samples->sample(pick.index, pick.epoch);
+//
+// Positions are counted in samples over the whole run, so a run resumed in any stage goes on as if never stopped, and a
+// stage that leaves data and batch alone changes nothing of the order.
+#include "tessera/prepare/prepare.h"
+#include "tessera/recipe/stages.h"
+
+namespace tessera::prepare {
+
+struct StageData {
+  std::shared_ptr<const PreparedData> samples;  ///< parts that differ in no key of the data share it
+  data::BatchOrder order;
+  int64_t first_step = 1;
+  int64_t position = 0;  ///< of the first sample of the first step
+  int64_t global_batch = 1;
+
+  int64_t position_of(int64_t step) const { return position + (step - first_step) * global_batch; }
+  data::BatchOrder::Pick pick(int64_t step, int64_t place) const { return order.at(position_of(step) + place); }
+  int bucket(int64_t step) const { return order.bucket(position_of(step) / global_batch); }
+  /// Epoch and cursor after a step, for checkpoints.
+  data::SampleOrder::Place place_after(int64_t step) const { return order.place(position_of(step + 1)); }
+};
+
+/// The data of each part as an expert goes through it, in steps of its own: `first_steps[p]` is the first of part p.
+/// With as many as the run has it is the data itself.
+std::vector<StageData> data_of_expert(const std::vector<StageData>& data, const std::vector<int64_t>& first_steps);
+
+/// Encodes what is missing for every part before any of them begins; one for each of run_parts(recipe). Sets
+/// data.tokenizer of the recipe, so that all parts share one. Throws as prepare does, naming the stage.
+std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,
+                                     int rank, PrepareOptions options = {});
+
+}  // namespace tessera::prepare

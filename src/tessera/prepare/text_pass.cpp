@@ -1,0 +1,79 @@
+#include "tessera/prepare/text_pass.h"
+
+#include <set>
+
+#include "tessera/base/random.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/prepare/conditioner.h"
+
+namespace tessera::prepare {
+
+namespace fs = std::filesystem;
+
+TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
+                   const fs::path& tokenizer)
+    : job_(job),
+      weights_(recipe.data.text_encoder_path),
+      mesh_(mesh),
+      comm_(comm),
+      rank_(rank),
+      tokenizer_(tokenizer) {}
+
+void TextPass::load() {
+  if (run_) return;
+  run_.emplace(*job_.text, mesh_, comm_, rank_);
+  if (weights_.empty())
+    run_->initialise(0);
+  else
+    run_->load(weights_);
+}
+
+at::Tensor TextPass::encode(const std::string& text) {
+  load();
+  return run_->forward(job_.text->pack({tokenizer_.encode(text, job_.context_length)})).contiguous();
+}
+
+int64_t TextPass::token_count(const std::string& text) const {
+  return static_cast<int64_t>(tokenizer_.encode(text, job_.context_length).size());
+}
+
+std::string encoder_hash(const recipe::Recipe& recipe, const job::Job& job, const fs::path& tokenizer) {
+  std::string text = job.codec->fingerprint() + "|" + job.text->fingerprint() + "|" + checkpoint::read_text(tokenizer);
+  if (!recipe.data.text_encoder_path.empty()) {
+    const auto weights = checkpoint::open_weights(recipe.data.text_encoder_path);
+    for (const auto& file : weights.files())
+      text += "|" + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
+  }
+  text += conditioner_fingerprint(recipe, job);
+  char hex[20];
+  std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));
+  return hex;
+}
+
+std::vector<std::string> distinct_captions(const std::vector<data::Item>& items) {
+  std::vector<std::string> captions;
+  std::set<std::string> seen;
+  for (const data::Item& item : items)
+    for (const std::string& caption : item.captions)
+      if (seen.insert(caption).second) captions.push_back(caption);
+  return captions;
+}
+
+fs::path tokenizer_file(const recipe::Recipe& recipe, const std::vector<std::string>& captions) {
+  if (!recipe.data.tokenizer.empty()) return recipe.data.tokenizer;
+  std::string all;
+  for (const auto& text : captions) all += text + "\n";
+  char name[48];
+  std::snprintf(name, sizeof name, "tokenizer-%016llx.model", static_cast<unsigned long long>(hash_text(all)));
+  return fs::path(recipe.data.online() ? recipe.run.out : recipe.data.cache) / name;
+}
+
+void make_tokenizer(const recipe::Recipe& recipe, const job::Job& job, const std::vector<std::string>& captions,
+                    const fs::path& file) {
+  if (!recipe.data.tokenizer.empty() || fs::exists(file)) return;
+  checkpoint::make_folder(file.parent_path(), "check data.cache");
+  data::train_tokenizer(captions, static_cast<int>(job.text->vocabulary()), file);
+}
+
+}  // namespace tessera::prepare

@@ -1,0 +1,54 @@
+#pragma once
+// Texts to embeddings with a text encoder of any size: a unit list under a forward-only schedule, sharded over the
+// run's mesh. All ranks encode the same text at the same time.
+//
+//   TextPass text(recipe, job, mesh, comm, rank, tokenizer_file(recipe, captions));
+//   at::Tensor context = text.encode("a cat");                      // [n, D]
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/comm.h"
+#include "tessera/data/dataset.h"
+#include "tessera/data/tokenizer.h"
+#include "tessera/job/job.h"
+#include "tessera/prepare/text_run.h"
+
+namespace tessera::prepare {
+
+class TextPass {
+ public:
+  TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
+           const std::filesystem::path& tokenizer);
+
+  /// Reads the encoder's weights, unless they are there. Ranks take different times for it: let them meet after.
+  void load();
+  at::Tensor encode(const std::string& text);          ///< [n, D] fp32; all ranks together; loads
+  int64_t token_count(const std::string& text) const;  ///< n; alone
+
+ private:
+  const job::Job& job_;
+  const std::string weights_;
+  const Mesh mesh_;
+  comm::Comm& comm_;
+  const int rank_;
+  data::Tokenizer tokenizer_;
+  std::optional<TextRun> run_;  // nothing while every caption is cached
+};
+
+/// What encodes, as a hash: a change of any of it makes other cache entries.
+std::string encoder_hash(const recipe::Recipe& recipe, const job::Job& job, const std::filesystem::path& tokenizer);
+
+/// Captions of a data set, each once, in their order.
+std::vector<std::string> distinct_captions(const std::vector<data::Item>& items);
+
+/// data.tokenizer; where there is none, the place of the small one that make_tokenizer makes of `captions`: beside the
+/// cached samples, or in the run folder when there is no cache.
+std::filesystem::path tokenizer_file(const recipe::Recipe& recipe, const std::vector<std::string>& captions);
+/// Makes it unless it is there. One rank does it.
+void make_tokenizer(const recipe::Recipe& recipe, const job::Job& job, const std::vector<std::string>& captions,
+                    const std::filesystem::path& file);
+
+}  // namespace tessera::prepare

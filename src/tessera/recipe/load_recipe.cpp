@@ -1,0 +1,31 @@
+#include "tessera/recipe/load_recipe.h"
+
+#include "tessera/base/check.h"
+#include "tessera/recipe/recipe_checks.h"
+#include "tessera/recipe/recipe_file.h"
+#include "tessera/recipe/recipe_table.h"
+#include "tessera/recipe/stages.h"
+
+namespace tessera::recipe {
+
+Recipe load_recipe(const std::string& path, const Overrides& overrides) {
+  Recipe recipe;
+  recipe.values = recipe_table().defaults();
+  if (!path.empty()) check_path(path);
+  const RecipeFile file = path.empty() ? RecipeFile{} : read_recipe_file(path);
+  for (const FileKey& key : file.keys) recipe_table().set(recipe.values, key.name, key.value, key.where);
+  for (const auto& [name, value] : overrides) {
+    if (name == "mesh") {
+      const Mesh mesh = Mesh::parse(value);
+      for (Axis axis : kAllAxes)
+        recipe_table().set(recipe.values, "mesh." + std::string(axis_name(axis)), std::to_string(mesh[axis]), "--mesh");
+      continue;
+    }
+    recipe_table().set(recipe.values, name, value, "--" + name);
+  }
+  recipe.fill();
+  add_stages(recipe, file);
+  return recipe;
+}
+
+}  // namespace tessera::recipe

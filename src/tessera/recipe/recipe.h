@@ -1,0 +1,134 @@
+#pragma once
+// A run as the user wrote it, checked and typed. The table (recipe_table.cpp) is the only list of keys.
+//
+//   Recipe recipe = load_recipe("recipe.toml", {{"train.lr", "1e-4"}});   // load_recipe.h
+//   recipe.train.lr; recipe.to_toml();               // the resolved recipe reproduces the run
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/base/mesh.h"
+#include "tessera/base/options.h"
+#include "tessera/data/clips.h"
+#include "tessera/optim/schedule/lr_schedule.h"
+#include "tessera/plan/nvme.h"
+#include "tessera/plan/plan.h"
+#include "tessera/recipe/recipe_table.h"
+#include "tessera/recipe/stage.h"
+
+namespace tessera::recipe {
+
+struct Recipe {
+  struct Run {
+    std::string out, resume, on_nan;
+    int64_t seed = 0, steps = 0;
+  } run;
+  struct Model {
+    std::string preset, path, family, init;
+    std::string config;  ///< JSON of model.config, empty when none was given
+  } model;
+  struct Data {
+    std::string path, metadata, cache, vae, text_encoder, text_encoder_path, tokenizer;
+    int64_t height = 0, width = 0, frames = 0, repeats = 1;  ///< the shape that is sampled: the first bucket
+    double fps = 0;
+    bool strict = false;    ///< stop at the first faulty row
+    int64_t allow_bad = 0;  ///< faulty rows that training may leave out
+    data::ClipRules clips;  ///< at least one bucket
+    std::string image_encoder, image_encoder_path;
+    std::string audio_encoder;  ///< a preset, a path, or auto
+    int64_t vae_tile = 0;       ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
+    bool online() const { return cache == "online"; }
+  } data;
+  struct Train {
+    int64_t global_batch = 1, micro_batch = 0;  ///< micro_batch 0: auto
+    double lr = 0;                              ///< with lr_scale
+    double eps = 0, weight_decay = 0, clip_norm = 0;
+    double betas[2] = {};
+    double loss_scale = 65536;  ///< the first; where something is fp16
+    int64_t loss_scale_window = 2000;
+  } train;
+  struct Lora {
+    bool on = false;  ///< train.mode = lora
+    int64_t rank = 32;
+    double alpha = 32, dropout = 0;
+    bool rslora = false, dora = false;
+    plan::Stored base = plan::Stored::fp32;  ///< of the blocks' frozen linears
+    std::string init;
+    std::vector<std::string> targets, exports;
+  } lora;
+  struct Diffusion {
+    std::string timesteps, weighting;
+    double shift = 1;
+    double image_share = 0;       ///< of samples, for models that may begin with a clean frame
+    double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
+  } diffusion;
+  struct ExpertKeys {
+    std::string train;             ///< auto, both, high_noise or low_noise
+    std::string boundary;          ///< auto, a sigma, diffsynth(INDEX FRACTION)
+    int64_t turn = 1;              ///< optimiser steps
+    std::vector<double> shares;    ///< of turns, high noise first; empty: by the mass of the windows
+    std::string router = "turns";  ///< or gate
+    int64_t count = 2;             ///< experts of a gate
+    double temperature = 1;        ///< at the start
+    bool hard = true;
+    double balance = 0;  ///< weight of the balance loss
+  } experts;
+  Mesh mesh;
+  struct Planning {
+    std::string file, profile;
+    int64_t budget = 0;  ///< 0: the default
+    std::optional<int> recompute, prefetch;
+    std::optional<plan::Update> update;   ///< when the optimiser runs
+    std::optional<plan::Tier> update_on;  ///< and who computes it
+    int update_threads = 0;               ///< on the host; 0: this rank's share of the machine's
+    int recompute_every = 0;              ///< one block in so many recomputes; 0: as `recompute` says
+    std::optional<plan::Strategy> strategy;
+    std::optional<plan::PipelineSchedule> pipeline;
+    std::optional<int> chunks;  ///< stages a rank has when interleaved
+    int64_t host_budget = -1;   ///< bytes of the node; -1: by the profile
+    std::string nvme;           ///< folder of what rests on disk; empty: nothing does
+    bool nvme_checksum = false;
+    plan::DiskPlace disk() const { return {nvme, nvme_checksum}; }
+    std::optional<plan::Policy> activations, boundary;  ///< boundary: of recompute_offload
+    std::optional<plan::Tier> parameters, gradients, states_tier;
+    std::optional<plan::Tier> offload_to;  ///< of activations
+    std::optional<plan::Tier> idle;        ///< of an expert that has no turn
+    plan::StateFormat states;
+    plan::ParamType param_dtype = plan::ParamType::fp32, compute = plan::ParamType::fp32,
+                    reduce = plan::ParamType::fp32, grad = plan::ParamType::fp32;
+  } plan;
+  struct Checkpoint {
+    int64_t every = 0, keep = 0;
+  } checkpoint;
+  struct Sample {
+    int64_t every = 0, steps = 0, seed = 0;
+    double guidance = 1;
+    std::string sampler, negative_prompt;
+    std::vector<std::string> prompts;
+    std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
+    std::vector<std::string> sounds = {}, poses = {};        ///< likewise
+    int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts
+  } sample;
+  struct Fault {
+    double timeout = 60;
+    int64_t max_restarts = 0;
+    double slow_factor = 1.3;  ///< 0: slow ranks are not looked for
+    int64_t slow_steps = 20;
+    bool rebalance = false;
+  } fault;
+  optim::LrSchedule lr_schedule;
+
+  Values values;  ///< every option as text
+
+  std::vector<Stage> stages;  ///< in the order of their steps
+  /// What holds in the `count`-th stage: this recipe with the changes of its first `count` stages, without stages.
+  Recipe at_stage(size_t count) const;
+
+  /// Reads `values` into the fields above. Throws UserError (usage) naming the key.
+  void fill();
+  std::string to_toml() const;
+  /// Changes one option after loading (an automatic choice filled in).
+  void set(const std::string& name, const std::string& value);
+};
+
+}  // namespace tessera::recipe

@@ -1,0 +1,102 @@
+#include "tessera/recipe/recipe_file.h"
+
+#include <charconv>
+#include <fstream>
+#include <sstream>
+
+#define TOML_ENABLE_FORMATTERS 0
+#include <toml++/toml.h>
+
+#include "tessera/base/check.h"
+#include "tessera/base/options.h"
+
+namespace tessera::recipe {
+
+namespace {
+
+std::string scalar_text(const toml::node& node, const std::string& where) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
+  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+  if (const auto* number = node.as_floating_point()) {
+    char digits[32];  // as few as give the same number back
+    const auto end = std::to_chars(digits, digits + sizeof digits, number->get()).ptr;
+    return {digits, end};
+  }
+  throw UserError(Exit::usage, where, "expected a text, a number or a list of them", "see tessera train --help");
+}
+
+/// `place` names file and stage in messages.
+void read_table(const toml::table& table, const std::string& prefix, const std::string& place,
+                std::vector<FileKey>& keys) {
+  const std::string where =
+      place + (prefix.empty() ? std::string() : ": [" + prefix.substr(0, prefix.size() - 1) + "]");
+  for (const auto& [key, node] : table) {
+    const std::string name = prefix + std::string(key.str());
+    if (const auto* inner = node.as_table()) {
+      read_table(*inner, name + ".", place, keys);
+    } else if (const auto* list = node.as_array()) {
+      std::string joined;
+      for (const auto& item : *list) joined += scalar_text(item, where) + kListSeparator;
+      keys.push_back({name, joined, where});
+    } else {
+      std::string text = scalar_text(node, where);
+      if (name == "sample.prompts" && text.find(',') != std::string::npos)
+        text += kListSeparator;  // one prompt with commas in it
+      keys.push_back({name, text, where});
+    }
+  }
+}
+
+RecipeFile::Stage read_stage(const toml::node& node, const std::string& where) {
+  const toml::table* table = node.as_table();
+  if (!table) throw UserError(Exit::usage, where, "expected a table", "write [[stage]] with a line from = STEP");
+  RecipeFile::Stage stage;
+  stage.where = where;
+  int said = 0;
+  for (const char* word : {"from", "step"}) {  // two words for one thing: people write either
+    const toml::node* value = table->get(word);
+    if (!value) continue;
+    ++said;
+    stage.from = value->is_integer() ? value->as_integer()->get() : 0;
+  }
+  if (said != 1 || stage.from < 1)
+    throw UserError(Exit::usage, where,
+                    said == 0  ? "it does not say from which step on it holds"
+                    : said > 1 ? "from and step are the same key"
+                               : "from: expected the number of a step",
+                    "write from = STEP once, the first step with its values");
+  toml::table rest = *table;
+  rest.erase("from"), rest.erase("step");
+  read_table(rest, "", where, stage.keys);
+  return stage;
+}
+
+}  // namespace
+
+RecipeFile read_recipe_file(const std::string& path) {
+  std::ifstream in(path);
+  check_input(in.good(), "recipe", path + ": cannot be opened",
+              "give the path of a recipe.toml; recipes/ has examples");
+  std::ostringstream text;
+  text << in.rdbuf();
+  RecipeFile file;
+  try {
+    toml::table table = toml::parse(text.str());
+    if (const toml::node* stages = table.get("stage")) {
+      if (!stages->is_array())
+        throw UserError(Exit::usage, path, "[stage]: expected [[stage]]", "each stage is a table of a list");
+      for (const toml::node& stage : *stages->as_array())
+        file.stages.push_back(read_stage(stage, path + ": [[stage]] " + std::to_string(file.stages.size() + 1)));
+      table.erase("stage");
+    }
+    read_table(table, "", path, file.keys);
+  } catch (const toml::parse_error& error) {
+    throw UserError(
+        Exit::usage, "recipe",
+        path + ", line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
+  }
+  return file;
+}
+
+}  // namespace tessera::recipe

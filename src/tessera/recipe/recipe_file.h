@@ -1,0 +1,31 @@
+#pragma once
+// A recipe file as it was written: keys and values as text, nothing checked beyond TOML itself.
+//
+//   for (const FileKey& key : read_recipe_file("recipe.toml").keys) table.set(values, key.name, key.value, key.where);
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::recipe {
+
+struct FileKey {
+  std::string name;   ///< "train.lr"
+  std::string value;  ///< items of a list end in kListSeparator
+  std::string where;  ///< file and table, for messages
+};
+
+struct RecipeFile {
+  std::vector<FileKey> keys;
+  struct Stage {
+    int64_t from = 0;  ///< the first step that it holds for
+    std::vector<FileKey> keys;
+    std::string where;  ///< "recipe.toml: [[stage]] 1"
+  };
+  std::vector<Stage> stages;  ///< as they stand in the file
+};
+
+/// Throws UserError: (input) when the file cannot be read; (usage) naming the line where it is no TOML, and a [[stage]]
+/// that does not say when it begins.
+RecipeFile read_recipe_file(const std::string& path);
+
+}  // namespace tessera::recipe

@@ -1,0 +1,140 @@
+#include "tessera/recipe/stages.h"
+
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/recipe/recipe_table.h"
+
+namespace tessera::recipe {
+
+namespace {
+
+/// What may change from a step on: keys, and whole tables. The rest is built once: the model and what encodes for it,
+/// the ranks, where tensors lie and in which form.
+constexpr const char* kChangeable[] = {"run.on_nan",
+                                       "data.path",
+                                       "data.metadata",
+                                       "data.repeats",
+                                       "data.size",
+                                       "data.frames",
+                                       "data.fps",
+                                       "data.buckets",
+                                       "data.max_crop",
+                                       "data.clip_mode",
+                                       "data.clip_stride",
+                                       "data.clip_samples",
+                                       "data.strict",
+                                       "data.allow_bad",
+                                       "train.global_batch",
+                                       "train.micro_batch",
+                                       "train.lr",
+                                       "train.lr_scale",
+                                       "train.lr_base_batch",
+                                       "train.schedule",
+                                       "train.warmup_steps",
+                                       "train.eta_min",
+                                       "train.num_cycles",
+                                       "train.power",
+                                       "train.stable_steps",
+                                       "train.decay_steps",
+                                       "train.betas",
+                                       "train.eps",
+                                       "train.weight_decay",
+                                       "train.clip_norm",
+                                       "diffusion.",
+                                       "plan.recompute",
+                                       "plan.prefetch",
+                                       "plan.update",
+                                       "plan.activations",
+                                       "checkpoint.",
+                                       "sample."};
+
+bool changeable(const std::string& name) {
+  return std::any_of(std::begin(kChangeable), std::end(kChangeable), [&](const std::string& known) {
+    return known.back() == '.' ? name.starts_with(known) : name == known;
+  });
+}
+
+std::string changeable_text() {
+  std::string text;
+  for (const std::string known : kChangeable)
+    text += (text.empty() ? "" : ", ") + known + (known.back() == '.' ? "*" : "");
+  return text;
+}
+
+/// "frames" is data.frames: a key without its table, where only one table has it.
+std::string full_name(const std::string& name) {
+  if (name.find('.') != std::string::npos) return name;
+  std::vector<std::string> found;
+  for (const Option& option : recipe_table().options())
+    if (option.name.ends_with("." + name)) found.push_back(option.name);
+  return found.size() == 1 ? found[0] : name;
+}
+
+}  // namespace
+
+void add_stages(Recipe& recipe, const RecipeFile& file) {
+  int64_t before = 1;
+  for (const RecipeFile::Stage& written : file.stages) {
+    if (written.from <= before)
+      throw UserError(Exit::usage, written.where,
+                      "from = " + std::to_string(written.from) +
+                          (before == 1 ? ": step 1 has the recipe's own keys"
+                                       : ": the stage before begins at step " + std::to_string(before)),
+                      "stages stand in the order of their steps, the first from step 2 on");
+    Stage& stage = recipe.stages.emplace_back();
+    before = stage.from = written.from;
+    Values checked = recipe_table().defaults();
+    for (const FileKey& key : written.keys) {
+      const std::string name = full_name(key.name);
+      recipe_table().at(name, key.where);
+      if (!changeable(name))
+        throw UserError(Exit::usage, written.where, name + " cannot change within a run",
+                        "what can: " + changeable_text());
+      recipe_table().set(checked, name, key.value, key.where);
+      stage.changes[name] = checked.at(name);
+    }
+    if (stage.changes.empty())
+      throw UserError(Exit::usage, written.where, "it changes nothing",
+                      "what a stage can change: " + changeable_text());
+    // Values that do not go together are found now, not when the stage begins.
+    RunPart part{.number = static_cast<int>(recipe.stages.size()), .first = stage.from, .recipe = {}, .changes = {}};
+    in_part(part, [&] { recipe.at_stage(recipe.stages.size()); });
+  }
+}
+
+std::string RunPart::name() const {
+  return number == 0 ? "the start" : "stage " + std::to_string(number) + " (from step " + std::to_string(first) + ")";
+}
+
+std::vector<RunPart> run_parts(const Recipe& recipe) {
+  std::vector<RunPart> parts;
+  for (size_t number = 0; number <= recipe.stages.size(); ++number) {
+    const int64_t first = number == 0 ? 1 : recipe.stages[number - 1].from;
+    if (first > recipe.run.steps) {
+      log::info("stage " + std::to_string(number) + " begins at step " + std::to_string(first) + ", the run has " +
+                std::to_string(recipe.run.steps) + ": it does not come");
+      break;
+    }
+    if (number > 0) parts.back().last = first - 1;
+    parts.push_back({static_cast<int>(number), first, recipe.run.steps, recipe.at_stage(number),
+                     number == 0 ? "" : changes_text(recipe.stages[number - 1])});
+  }
+  return parts;
+}
+
+bool any_samples(const std::vector<RunPart>& parts) {
+  return std::any_of(parts.begin(), parts.end(), [](const RunPart& part) { return part.recipe.sample.every > 0; });
+}
+
+bool same_data(const Recipe& a, const Recipe& b) {
+  return std::all_of(a.values.begin(), a.values.end(), [&](const auto& entry) {
+    const auto& [name, value] = entry;
+    const bool matters =
+        name.starts_with("data.") || name == "sample.prompts" || name == "sample.negative_prompt" || name == "run.seed";
+    return !matters || b.values.at(name) == value;
+  });
+}
+
+}  // namespace tessera::recipe

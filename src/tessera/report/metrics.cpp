@@ -1,0 +1,171 @@
+#include "tessera/report/metrics.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+
+namespace tessera::report {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// JSON has no NaN: it becomes null. 17 digits give the same double back.
+std::string exact(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+
+using Bytes = RankMetrics::Bytes;
+constexpr std::pair<const char*, int64_t Bytes::*> kParts[] = {{"parameters", &Bytes::parameters},
+                                                               {"gradients", &Bytes::gradients},
+                                                               {"states", &Bytes::states},
+                                                               {"slots", &Bytes::slots},
+                                                               {"activations", &Bytes::activations},
+                                                               {"temporaries", &Bytes::temporaries},
+                                                               {"host", &Bytes::host}};
+
+Json rank_json(const RankMetrics& m) {
+  Json bytes = Json::object();
+  for (const auto& [part, field] : kParts) bytes[part] = m.bytes.*field;
+  Json json = {{"rank", m.rank},
+               {"bytes", bytes},
+               {"peak_bytes", m.peak_bytes},
+               {"persistent_bytes", m.persistent_bytes},
+               {"predicted_peak_bytes", m.predicted_peak_bytes},
+               {"reserved_bytes", m.reserved_bytes},
+               {"sent_bytes", m.sent_bytes},
+               {"busy", m.busy},
+               {"exposed", {{"comm", m.exposed.comm}, {"copy", m.exposed.copy}, {"stages", m.exposed.stages}}},
+               {"sample_seconds", m.sample_seconds}};
+  if (m.compression_error)
+    json["compression_error"] = {{"mean", m.compression_error->mean}, {"max", m.compression_error->most}};
+  return json;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, int64_t>> named_parts(const Bytes& bytes) {
+  std::vector<std::pair<std::string, int64_t>> named;
+  for (const auto& [part, field] : kParts) named.emplace_back(part, bytes.*field);
+  return named;
+}
+
+RankMetrics read_rank(const nlohmann::json& json) {
+  RankMetrics m;
+  m.rank = json.value("rank", 0);
+  if (const auto bytes = json.find("bytes"); bytes != json.end())
+    for (const auto& [part, field] : kParts) m.bytes.*field = bytes->value(part, int64_t{0});
+  m.peak_bytes = json.value("peak_bytes", int64_t{0});
+  m.persistent_bytes = json.value("persistent_bytes", int64_t{0});
+  m.predicted_peak_bytes = json.value("predicted_peak_bytes", int64_t{0});
+  m.reserved_bytes = json.value("reserved_bytes", int64_t{0});
+  m.sent_bytes = json.value("sent_bytes", m.sent_bytes);
+  m.busy = json.value("busy", m.busy);
+  if (const auto exposed = json.find("exposed"); exposed != json.end())
+    m.exposed = {exposed->value("comm", 0.0), exposed->value("copy", 0.0), exposed->value("stages", 0.0)};
+  m.sample_seconds = json.value("sample_seconds", 0.0);
+  if (const auto error = json.find("compression_error"); error != json.end())
+    m.compression_error = {error->value("mean", 0.0), error->value("max", 0.0)};
+  return m;
+}
+
+MetricsWriter::MetricsWriter(const std::filesystem::path& file, int64_t done) : path_(file) {
+  std::string kept;
+  if (std::ifstream in(file); in) {
+    for (std::string line; std::getline(in, line);) {
+      const Json json = Json::parse(line, nullptr, false);
+      // A half-written last line is what a crash leaves; it will come again.
+      if (!json.is_discarded() && json.value("step", int64_t{0}) <= done) kept += line + "\n";
+    }
+  }
+  out_.open(file, std::ios::trunc);
+  out_ << kept << std::flush;
+  if (!out_)
+    throw UserError(Exit::disk, "train.metrics", file.string() + ": cannot be written",
+                    "free space, or choose another run.out");
+}
+
+void MetricsWriter::write(const std::string& line) {
+  out_ << line << '\n' << std::flush;
+  if (!out_)
+    throw UserError(Exit::disk, "train.metrics", path_.string() + ": a write failed",
+                    "free space; the run resumes from its last whole checkpoint");
+}
+
+namespace {
+
+/// ,"expert":"high_noise","expert_step":7 and, where its turn began, what moved; nothing of a run without experts.
+std::string expert_fields(const StepMetrics& m) {
+  if (m.expert.empty()) return "";
+  std::string text = ",\"expert\":" + Json(m.expert).dump() + ",\"expert_step\":" + std::to_string(m.expert_step);
+  if (m.moved.bytes > 0)
+    text += ",\"moved_bytes\":" + std::to_string(m.moved.bytes) + ",\"moved_seconds\":" + exact(m.moved.seconds) +
+            ",\"moved_waited\":" + exact(m.moved.waited);
+  return text;
+}
+
+std::string gate_fields(const std::optional<StepMetrics::Gate>& gate) {
+  if (!gate) return "";
+  std::string text;
+  for (const StepMetrics::Chosen& e : gate->experts)
+    text += (text.empty() ? "" : ",") + std::string("{\"samples\":") + std::to_string(e.samples) +
+            ",\"probability\":" + exact(e.probability) + ",\"grad_norm\":" + exact(e.grad_norm) +
+            ",\"updates\":" + std::to_string(e.updates) + "}";
+  return ",\"gate\":{\"experts\":[" + text + "],\"balance_loss\":" + exact(gate->balance_loss) +
+         ",\"entropy\":" + exact(gate->entropy) + ",\"temperature\":" + exact(gate->temperature) +
+         ",\"grad_norm\":" + exact(gate->grad_norm) + "}";
+}
+
+}  // namespace
+
+void MetricsWriter::step(const StepMetrics& m) {
+  Json ranks = Json::array();
+  for (const auto& rank : m.ranks) ranks.push_back(rank_json(rank));
+  write("{\"type\":\"step\",\"step\":" + std::to_string(m.step) + ",\"loss\":" + exact(m.loss) +
+        ",\"grad_norm\":" + exact(m.grad_norm) + ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) +
+        ",\"samples\":" + std::to_string(m.samples) + ",\"tokens\":" + std::to_string(m.tokens) +
+        (m.loss_scale ? ",\"loss_scale\":" + exact(*m.loss_scale) : "") + (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") +
+        expert_fields(m) + gate_fields(m.gate) + ",\"ranks\":" + ranks.dump() + "}");
+}
+
+void MetricsWriter::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {
+  Json json = {{"type", "skip"}, {"step", step}, {"why", why}};
+  if (loss_scale) json["loss_scale"] = *loss_scale;
+  write(json.dump());
+}
+
+void MetricsWriter::sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr,
+                           std::optional<double> audio_effect) {
+  Json json = {{"type", "sample"}, {"step", step}, {"file", file}, {"prompt", prompt}};
+  if (psnr) json["psnr"] = *psnr;
+  if (audio_effect) json["audio_effect"] = *audio_effect;
+  write(json.dump());
+}
+
+void MetricsWriter::checkpoint(int64_t step, const std::string& folder, double seconds) {
+  write(Json{{"type", "checkpoint"}, {"step", step}, {"folder", folder}, {"seconds", seconds}}.dump());
+}
+
+void MetricsWriter::fault(int64_t step, const std::string& kind, const std::string& text, int rank,
+                          const std::vector<int64_t>& shares) {
+  Json json = {{"type", "fault"}, {"step", step}, {"kind", kind}, {"text", text}};
+  if (rank >= 0) json["rank"] = rank;
+  if (!shares.empty()) json["shares"] = shares;
+  write(json.dump());
+}
+
+void MetricsWriter::base(const std::string& form, double error, double worst, const std::string& worst_linear) {
+  write(Json{
+      {"type", "base"}, {"step", 0}, {"form", form}, {"error", error}, {"worst", worst}, {"worst_linear", worst_linear}}
+            .dump());
+}
+
+void MetricsWriter::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {
+  write(Json{{"type", "stage"}, {"step", step}, {"stage", number}, {"changes", changes}, {"plan", plan}}.dump());
+}
+
+}  // namespace tessera::report

@@ -1,0 +1,102 @@
+#pragma once
+// metrics.jsonl: what happened, a JSON object a line, written as it happens (contract, section run folder).
+//
+//   MetricsWriter metrics("runs/a/metrics.jsonl", /*done=*/100);   // drops lines after step 100: they will come again
+//   metrics.step({.step = 101, .loss = 0.3, ...});
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::report {
+
+struct RankMetrics {
+  int rank = 0;
+  struct Bytes {
+    int64_t parameters = 0, gradients = 0, states = 0, activations = 0, slots = 0, temporaries = 0, host = 0;
+    bool operator==(const Bytes&) const = default;
+  } bytes;                 ///< by part, when the peak was reached
+  int64_t peak_bytes = 0;  ///< device tier, from the end of the process's first step
+  int64_t persistent_bytes = 0, predicted_peak_bytes = 0, reserved_bytes = 0;
+  std::map<std::string, int64_t> sent_bytes;  ///< by mesh axis, of the step before
+  std::map<std::string, double> busy;         ///< seconds by lane, of the step before
+  /// Seconds of the step before in which computing stood still: for collectives, for copies between device, host and
+  /// disk, for other stages of a pipeline.
+  struct Exposed {
+    double comm = 0, copy = 0, stages = 0;
+  } exposed;
+  /// Of activations that the plan keeps in fewer bits: relative errors, the mean over all saved tensors of the step and
+  /// the largest. Absent where nothing was compressed.
+  struct CompressionError {
+    double mean = 0, most = 0;
+  };
+  std::optional<CompressionError> compression_error;
+  double sample_seconds = 0;  ///< of the rank's own work for a sample, of the step before; 0: it had none
+};
+
+struct StepMetrics {
+  int64_t step = 0;
+  double loss = 0, grad_norm = 0, lr = 0;  ///< 17 digits: bit-identity is said of these
+  double seconds = 0;
+  int64_t samples = 0, tokens = 0;
+  std::optional<double> loss_scale;  ///< that the step ran with; where something is fp16
+  std::optional<double> mfu;         ///< model FLOP/s over what the devices can do; where a profile says what that is
+  /// Of a run with experts: whose step it was, and which of its own.
+  std::string expert;
+  int64_t expert_step = 0;
+  struct Moved {
+    int64_t bytes = 0;
+    double seconds = 0, waited = 0;
+  } moved;  ///< between tiers when its turn began, of rank 0: what, in which time, and how long lanes waited for it
+  /// Of a run whose experts are chosen by a gate, in the order of the experts.
+  struct Chosen {
+    int64_t samples = 0;     ///< of the step that chose it
+    double probability = 0;  ///< mean over the samples of what the gate gives it without noise
+    double grad_norm = 0;    ///< 0: it had no sample, and no update
+    int64_t updates = 0;     ///< so far
+  };
+  struct Gate {
+    std::vector<Chosen> experts;
+    double balance_loss = 0;  ///< 1: even; as many as there are experts: all samples choose one
+    double entropy = 0;       ///< mean over the samples, in nats
+    double temperature = 0, grad_norm = 0;
+  };
+  std::optional<Gate> gate;
+  std::vector<RankMetrics> ranks;
+};
+
+/// The parts by their names in metrics.jsonl, in the order in which reports show them; host last.
+std::vector<std::pair<std::string, int64_t>> named_parts(const RankMetrics::Bytes& bytes);
+/// Reads a line's "ranks" entry back. Fields that another version did not write are 0.
+RankMetrics read_rank(const nlohmann::json& rank);
+
+class MetricsWriter {
+ public:
+  /// Keeps the lines up to step `done`. Throws UserError (disk).
+  MetricsWriter(const std::filesystem::path& file, int64_t done);
+
+  void step(const StepMetrics& metrics);
+  void skip(int64_t step, const std::string& why, std::optional<double> loss_scale = {});
+  void sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr,
+              std::optional<double> audio_effect = {});
+  void checkpoint(int64_t step, const std::string& folder, double seconds);
+  /// What went wrong and did not end the run: `kind` is "restart", "slow_rank" or "rebalance"; `rank` -1: none by
+  /// itself. `shares`: samples of a step by dp rank from now on, where they change.
+  void fault(int64_t step, const std::string& kind, const std::string& text, int rank,
+             const std::vector<int64_t>& shares = {});
+  /// Before the first step: a frozen base is stored in `form`; |stored - w| / |w| of all of it and of its worst linear.
+  void base(const std::string& form, double error, double worst, const std::string& worst_linear);
+  /// A stage begins: `step` is its first, `changes` and `plan` are for people, one line each.
+  void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
+
+ private:
+  void write(const std::string& line);
+  std::filesystem::path path_;
+  std::ofstream out_;
+};
+
+}  // namespace tessera::report

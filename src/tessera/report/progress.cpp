@@ -1,0 +1,83 @@
+#include "tessera/report/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tessera/base/units.h"
+
+namespace tessera::report {
+
+namespace {
+constexpr double kSmoothing = 0.9;      // of loss and step time shown
+constexpr double kTerminalEvery = 0.1;  // seconds between redraws
+constexpr double kPlainEvery = 10;      // seconds between lines of a log
+constexpr int kLeastBar = 10;           // columns below which a bar says nothing
+}  // namespace
+
+Progress::Progress(bool enabled, int64_t steps, int64_t done)
+    : enabled_(enabled), terminal_(isatty(STDERR_FILENO) == 1), steps_(steps), first_(done + 1) {}
+
+void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
+  if (!enabled_) return;
+  smooth_loss_ = any_ ? kSmoothing * smooth_loss_ + (1 - kSmoothing) * m.loss : m.loss;
+  // The first step warms caches up; it would spoil the estimate.
+  smooth_seconds_ =
+      any_ && m.step > first_ + 1 ? kSmoothing * smooth_seconds_ + (1 - kSmoothing) * m.seconds : m.seconds;
+  any_ = true;
+  const auto now = Clock::now();
+  const double since = std::chrono::duration<double>(now - shown_).count();
+  if (m.step < steps_ && m.step > first_ && since < (terminal_ ? kTerminalEvery : kPlainEvery)) return;
+  shown_ = now;
+
+  const int64_t peak = m.ranks.empty() ? 0 : m.ranks.front().peak_bytes;
+  char loss[32], speed[32];
+  std::snprintf(loss, sizeof loss, "loss %.4f", smooth_loss_);
+  std::snprintf(speed, sizeof speed, "%.0f tokens/s", static_cast<double>(m.tokens) / smooth_seconds_);
+  std::vector<std::string> fields = {"step " + std::to_string(m.step) + "/" + std::to_string(steps_),
+                                     loss,
+                                     format_seconds(smooth_seconds_) + "/step",
+                                     speed,
+                                     format_bytes(peak) + " of " + format_bytes(predicted_peak) + " planned",
+                                     "ETA " + format_seconds(static_cast<double>(steps_ - m.step) * smooth_seconds_)};
+  const auto joined = [&] {
+    std::string line;
+    for (const auto& field : fields)
+      if (!field.empty()) line += (line.empty() ? "" : "  ") + field;
+    return line;
+  };
+  std::string line = joined();
+  if (!terminal_) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return;
+  }
+  winsize size{};
+  ioctl(STDERR_FILENO, TIOCGWINSZ, &size);
+  const int width = size.ws_col > 0 ? size.ws_col : 100;
+  const auto room = [&] { return width - static_cast<int>(line.size()) - 4; };
+  // In a narrow terminal the bar matters more than memory, which stays as planned, and tokens/s, which the step tells.
+  for (size_t dispensable : {4, 3, 2}) {
+    if (room() >= kLeastBar) break;
+    fields[dispensable].clear();
+    line = joined();
+  }
+  if (room() >= kLeastBar) {
+    const int cells = std::min(room(), 40), full = static_cast<int>(cells * m.step / steps_);
+    std::string bar = "[";
+    for (int i = 0; i < cells; ++i) bar += i < full ? '=' : i == full ? '>' : ' ';
+    line = bar + "] " + line;
+  }
+  std::fprintf(stderr, "\r\x1b[K%s", line.substr(0, static_cast<size_t>(width - 1)).c_str());
+  open_ = true;
+}
+
+void Progress::finish() {
+  if (open_) std::fputc('\n', stderr);
+  open_ = false;
+}
+
+}  // namespace tessera::report

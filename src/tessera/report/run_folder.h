@@ -1,0 +1,84 @@
+#pragma once
+// A run as its folder tells it: what `top` and the report read, while the run goes on or long after.
+//
+//   RunFolder run("runs/a");                    // refuses what is not a run
+//   while (run.poll()) draw(run);               // reads only what was added since
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tessera/report/metrics.h"
+
+namespace tessera::report {
+
+/// What recipe.toml and plan.json say; empty or 0 where they do not.
+struct RunFacts {
+  std::string model, mesh, plan;
+  int64_t parameters = 0, steps = 0, global_batch = 0;
+  int64_t tokens = 0;                    ///< of one sample
+  int64_t predicted_peak = 0;            ///< device bytes of the rank that needs most
+  double predicted_seconds = 0;          ///< of a step
+  RankMetrics::Exposed predicted_waits;  ///< of them, on the slowest rank
+};
+
+/// A line of metrics.jsonl that is no step: skip, sample, checkpoint, fault, stage.
+struct RunEvent {
+  int64_t step = 0;
+  std::string type;
+  std::string text;    ///< for people, one line
+  std::string file;    ///< of a sample or checkpoint, as it was written down
+  std::string prompt;  ///< of a sample
+  std::optional<double> psnr;
+};
+
+class RunFolder {
+ public:
+  /// Throws UserError (input) when the folder is missing, or has neither metrics.jsonl nor recipe.toml.
+  explicit RunFolder(std::filesystem::path folder);
+
+  /// Reads what was added to metrics.jsonl; starts over when a resumed run has cut it back. False: nothing new.
+  bool poll();
+
+  const std::filesystem::path& folder() const { return folder_; }
+  const RunFacts& facts() const { return facts_; }
+  const std::vector<StepMetrics>& steps() const { return steps_; }  ///< in order; `ranks` stays empty
+  const std::vector<RankMetrics>& ranks() const { return ranks_; }  ///< of the last step
+  const std::vector<RunEvent>& events() const { return events_; }
+  bool finished() const { return facts_.steps > 0 && last_step() >= facts_.steps; }
+  int64_t last_step() const { return last_step_; }  ///< 0: none yet
+  /// Mean over the newest steps (at most 20; the first one, which warms up, only when it is alone); 0: no step yet.
+  double step_seconds() const;
+  /// Of compressed activations over the whole run, all ranks: the mean of the steps' means, and the largest. Nothing
+  /// where none were.
+  std::optional<RankMetrics::CompressionError> compression_error() const;
+  /// What computing waited for in a step, by rank: the mean over all steps but the first.
+  struct Waits {
+    int rank = 0;
+    RankMetrics::Exposed seconds;
+  };
+  std::vector<Waits> waits() const;
+  /// Since metrics.jsonl was last written to; nothing when there is none.
+  std::optional<std::chrono::duration<double>> quiet() const;
+
+ private:
+  void read_facts();
+  void restart();
+  void take_line(const std::string& line);
+  std::filesystem::path folder_;
+  RunFacts facts_;
+  std::vector<StepMetrics> steps_;
+  std::vector<RankMetrics> ranks_;
+  std::vector<RunEvent> events_;
+  struct {
+    double sum_of_means = 0, most = 0;
+    int64_t count = 0;
+  } compression_;
+  std::map<int, RankMetrics::Exposed> waited_;  ///< by rank, the sum over `waited_steps_` steps
+  int64_t waited_steps_ = 0;
+  int64_t last_step_ = 0;
+  int64_t offset_ = 0;     ///< bytes of metrics.jsonl that were read, whole lines only
+  std::string last_line_;  ///< the one that ends at offset_: when it is no longer there, the file was cut back
+};
+
+}  // namespace tessera::report

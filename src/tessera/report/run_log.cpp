@@ -1,0 +1,82 @@
+#include "tessera/report/run_log.h"
+
+#include "tessera/data/clip_format.h"
+
+namespace tessera::report {
+
+namespace {
+// A picture in an event file is kept in the browser's memory: enough to judge a sample by, no more.
+constexpr int kPictureSide = 320, kPictureFrames = 33;
+}  // namespace
+
+std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
+  std::vector<std::pair<std::string, double>> values = {{"train/loss", m.loss},
+                                                        {"train/grad_norm", m.grad_norm},
+                                                        {"train/lr", m.lr},
+                                                        {"train/seconds", m.seconds},
+                                                        {"train/tokens_per_second", m.tokens / m.seconds}};
+  if (!m.expert.empty()) values.emplace_back("experts/" + m.expert + " loss", m.loss);
+  if (m.gate) {
+    values.insert(values.end(), {{"gate/balance_loss", m.gate->balance_loss},
+                                 {"gate/entropy", m.gate->entropy},
+                                 {"gate/temperature", m.gate->temperature}});
+    for (size_t e = 0; e < m.gate->experts.size(); ++e)
+      values.emplace_back("gate/expert_" + std::to_string(e) + " share",
+                          static_cast<double>(m.gate->experts[e].samples) / static_cast<double>(m.samples));
+  }
+  if (m.loss_scale) values.emplace_back("train/loss_scale", *m.loss_scale);
+  if (m.mfu) values.emplace_back("train/mfu", *m.mfu);
+  for (const RankMetrics& rank : m.ranks) {
+    const std::string name = "rank " + std::to_string(rank.rank) + "/";
+    for (const auto& [part, bytes] : named_parts(rank.bytes))
+      values.emplace_back("memory/" + name + part, static_cast<double>(bytes));
+    values.emplace_back("memory/" + name + "peak", static_cast<double>(rank.peak_bytes));
+    values.emplace_back("memory/" + name + "reserved", static_cast<double>(rank.reserved_bytes));
+    for (const auto& [lane, seconds] : rank.busy) values.emplace_back("busy/" + name + lane, seconds);
+    values.emplace_back("exposed/" + name + "comm", rank.exposed.comm);
+    values.emplace_back("exposed/" + name + "copy", rank.exposed.copy);
+    if (rank.exposed.stages > 0) values.emplace_back("exposed/" + name + "stages", rank.exposed.stages);
+  }
+  return values;
+}
+
+RunLog::RunLog(const std::filesystem::path& out, int64_t done)
+    : metrics_(out / "metrics.jsonl", done), board_(out, done) {}
+
+void RunLog::step(const StepMetrics& metrics) {
+  metrics_.step(metrics);
+  board_.scalars(metrics.step, step_scalars(metrics));
+}
+
+void RunLog::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {
+  metrics_.skip(step, why, loss_scale);
+  board_.scalars(step, {{"train/skipped", 1}});
+}
+
+void RunLog::sample(const Sample& sample, const data::Frames& frames) {
+  metrics_.sample(sample.step, sample.file, sample.text, sample.psnr, sample.audio_effect);
+  const data::Frames small = data::thumbnail(frames, kPictureSide, kPictureFrames);
+  const std::string prompt = "samples/" + std::to_string(sample.prompt);
+  board_.image(sample.step, prompt, small.height, small.width, data::encode_gif(small));
+  if (sample.psnr) board_.scalars(sample.step, {{prompt + "/psnr", *sample.psnr}});
+  if (sample.audio_effect) board_.scalars(sample.step, {{prompt + "/audio_effect", *sample.audio_effect}});
+}
+
+void RunLog::checkpoint(int64_t step, const std::string& folder, double seconds) {
+  metrics_.checkpoint(step, folder, seconds);
+}
+
+void RunLog::fault(int64_t step, const std::string& kind, const std::string& text, int rank,
+                   const std::vector<int64_t>& shares) {
+  metrics_.fault(step, kind, text, rank, shares);
+}
+
+void RunLog::base(const std::string& form, double error, double worst, const std::string& worst_linear) {
+  metrics_.base(form, error, worst, worst_linear);
+}
+
+void RunLog::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {
+  metrics_.stage(step, number, changes, plan);
+}
+
+}  // namespace tessera::report

@@ -1,0 +1,45 @@
+#pragma once
+// What happened in a run, told to everyone who reads it: metrics.jsonl and TensorBoard's event file.
+//
+//   RunLog log("runs/a", /*done=*/100);
+//   log.step(metrics);
+//   log.sample({.step = 200, .prompt = 0, .file = "samples/step-000200-0.mp4", .text = "a cat"}, frames);
+#include <optional>
+
+#include "tessera/data/video.h"
+#include "tessera/report/metrics.h"
+#include "tessera/report/tensorboard.h"
+
+namespace tessera::report {
+
+class RunLog {
+ public:
+  /// Goes on after step `done`. Throws UserError (disk), as all that follows does.
+  RunLog(const std::filesystem::path& out, int64_t done);
+
+  struct Sample {
+    int64_t step = 0;
+    int prompt = 0;          ///< which of the prompts, from 0
+    std::string file, text;  ///< where it is, what was asked for
+    std::optional<double> psnr;
+    std::optional<double> audio_effect = {};  ///< see Denoising
+  };
+
+  void step(const StepMetrics& metrics);
+  void skip(int64_t step, const std::string& why, std::optional<double> loss_scale = {});
+  void sample(const Sample& sample, const data::Frames& frames);
+  void checkpoint(int64_t step, const std::string& folder, double seconds);
+  void fault(int64_t step, const std::string& kind, const std::string& text, int rank = -1,
+             const std::vector<int64_t>& shares = {});
+  void base(const std::string& form, double error, double worst, const std::string& worst_linear);
+  void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
+
+ private:
+  MetricsWriter metrics_;
+  TensorBoardWriter board_;
+};
+
+/// A step as TensorBoard's tags: train/*, memory/rank N/*, busy/rank N/*, exposed/rank N/*.
+std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& metrics);
+
+}  // namespace tessera::report

@@ -1,0 +1,312 @@
+#include "tessera/report/run_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/data/clip_format.h"
+#include "tessera/report/report.h"
+#include "tessera/report/run_folder.h"
+
+namespace tessera::report {
+
+namespace {
+
+namespace fs = std::filesystem;
+using AnyJson = nlohmann::json;
+
+// Of a strip: enough to judge a clip by, small enough for a page that is sent to a phone.
+constexpr int kFrames = 8, kSide = 264;
+
+template <typename... Values>
+std::string print(const char* format, Values... values) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+/// One, or one of each expert: each has losses of its own.
+std::vector<ReportInput::Run> curves(const RunFolder& run, const std::string& label) {
+  std::vector<ReportInput::Run> curves;
+  std::map<std::string, size_t> place;  // by expert
+  for (const StepMetrics& s : run.steps()) {
+    const auto [found, added] = place.try_emplace(s.expert, curves.size());
+    if (added) curves.push_back({s.expert.empty() ? label : label + ": " + s.expert, {}});
+    curves[found->second].steps.push_back({s.step, s.loss, s.grad_norm, s.lr, s.seconds});
+  }
+  if (curves.empty()) curves.push_back({label, {}});
+  return curves;
+}
+
+/// How often each expert had its turn, and what it took to bring it in.
+ReportInput::Table expert_table(const RunFolder& run) {
+  ReportInput::Table table{
+      "Experts", {"expert", "steps", "share", "last loss", "longest rest", "brought in", "a step", "waited for"}, {}};
+  std::map<std::string, std::vector<const StepMetrics*>> own;
+  for (const StepMetrics& s : run.steps())
+    if (!s.expert.empty()) own[s.expert].push_back(&s);
+  for (const auto& [name, steps] : own) {
+    int64_t rest = 0, moved = 0, before = run.steps().front().step - 1;
+    double waited = 0;
+    for (const StepMetrics* s : steps) {
+      rest = std::max(rest, s->step - before - 1);
+      before = s->step;
+      moved += s->moved.bytes;
+      waited += s->moved.waited;
+    }
+    rest = std::max(rest, run.steps().back().step - before);
+    const auto count = static_cast<double>(steps.size());
+    table.rows.push_back(
+        {name, std::to_string(steps.size()), print("%.1f %%", 100 * count / static_cast<double>(run.steps().size())),
+         print("%.4g", steps.back()->loss), std::to_string(rest) + " steps", format_bytes(moved),
+         format_bytes(static_cast<int64_t>(static_cast<double>(moved) / count)), format_seconds(waited)});
+  }
+  return table;
+}
+
+/// Whom the samples of a run with a gate chose, and how decided the gate has become.
+ReportInput::Table gate_table(const RunFolder& run) {
+  ReportInput::Table table{"Gate", {"expert", "samples", "share", "of the last tenth", "updates", "steps without"}, {}};
+  const auto& steps = run.steps();
+  if (steps.empty() || !steps.back().gate) return table;
+  const size_t experts = steps.back().gate->experts.size(), tenth = steps.size() - (steps.size() + 9) / 10;
+  for (size_t e = 0; e < experts; ++e) {
+    int64_t own = 0, all = 0, own_late = 0, all_late = 0, without = 0;
+    for (size_t s = 0; s < steps.size(); ++s) {
+      if (!steps[s].gate || steps[s].gate->experts.size() <= e) continue;
+      const int64_t samples = steps[s].gate->experts[e].samples;
+      own += samples, all += steps[s].samples;
+      if (s >= tenth) own_late += samples, all_late += steps[s].samples;
+      without += samples == 0;
+    }
+    const auto share = [](int64_t part, int64_t whole) {
+      return print("%.1f %%", whole > 0 ? 100 * static_cast<double>(part) / static_cast<double>(whole) : 0.0);
+    };
+    table.rows.push_back({"expert_" + std::to_string(e), std::to_string(own), share(own, all),
+                          share(own_late, all_late), std::to_string(steps.back().gate->experts[e].updates),
+                          std::to_string(without)});
+  }
+  const auto last = [&](const char* name, double first, double now) {
+    table.rows.push_back({name, print("%.4g", first), "to", print("%.4g", now), "", ""});
+  };
+  const StepMetrics::Gate &first = *steps.front().gate, &now = *steps.back().gate;
+  last("temperature", first.temperature, now.temperature);
+  last("entropy", first.entropy, now.entropy);
+  last("balance loss", first.balance_loss, now.balance_loss);
+  return table;
+}
+
+double training_seconds(const RunFolder& run) {
+  double total = 0;
+  for (const StepMetrics& s : run.steps()) total += s.seconds;
+  return total;
+}
+
+double tokens_a_second(const RunFolder& run) {
+  const double seconds = run.step_seconds();
+  return seconds > 0 ? static_cast<double>(run.steps().back().tokens) / seconds : 0;
+}
+
+int64_t highest_peak(const RunFolder& run) {
+  int64_t peak = 0;
+  for (const RankMetrics& r : run.ranks()) peak = std::max(peak, r.peak_bytes);
+  return peak;
+}
+
+std::vector<std::pair<std::string, std::string>> facts(const RunFolder& run) {
+  const RunFacts& f = run.facts();
+  std::vector<std::pair<std::string, std::string>> facts;
+  if (f.parameters > 0) facts.emplace_back("parameters", print("%.1f M", static_cast<double>(f.parameters) / 1e6));
+  if (f.tokens > 0) facts.emplace_back("tokens a sample", std::to_string(f.tokens));
+  if (f.global_batch > 0) facts.emplace_back("global batch", std::to_string(f.global_batch));
+  if (!run.ranks().empty()) facts.emplace_back("ranks", std::to_string(run.ranks().size()));
+  facts.emplace_back("steps", std::to_string(run.last_step()) +
+                                  (run.finished() || f.steps == 0 ? "" : " of " + std::to_string(f.steps)));
+  if (!run.steps().empty()) {
+    const StepMetrics& last = run.steps().back();
+    facts.emplace_back("training time", format_seconds(training_seconds(run)));
+    facts.emplace_back("tokens a second", print("%.0f", tokens_a_second(run)));
+    if (last.mfu) facts.emplace_back("MFU", print("%.1f %%", 100 * *last.mfu));
+    if (const auto error = run.compression_error())
+      facts.emplace_back("error of compressed activations",
+                         print("mean %.2g, largest %.2g of their size", error->mean, error->most));
+    facts.emplace_back("last loss", print("%.4g", last.loss));
+  }
+  for (auto event = run.events().rbegin(); event != run.events().rend(); ++event)
+    if (event->psnr) {
+      facts.emplace_back("sample against reconstruction", print("%.1f dB", *event->psnr));
+      break;
+    }
+  return facts;
+}
+
+std::vector<ReportInput::Rank> memory(const RunFolder& run) {
+  std::vector<ReportInput::Rank> ranks;
+  for (const RankMetrics& m : run.ranks()) {
+    ReportInput::Rank rank{m.rank, m.predicted_peak_bytes, m.peak_bytes, m.reserved_bytes, named_parts(m.bytes)};
+    rank.parts.pop_back();  // host memory is no part of the device's
+    ranks.push_back(std::move(rank));
+  }
+  return ranks;
+}
+
+void read_lanes(const fs::path& file, ReportInput& in) {
+  int64_t step = -1;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    const AnyJson json = AnyJson::parse(line, nullptr, false);
+    if (!json.is_object() || !json.value("phase", "").starts_with("train") || !json.contains("t0")) continue;
+    const std::string op = json.at("op"), unit = json.at("unit").is_string() ? json["unit"].get<std::string>() : "";
+    if (op == "release") continue;
+    step = json.at("step");
+    in.lanes.push_back({json.at("rank"), json.at("lane"), op + " " + unit, op, json.at("t0"), json.at("t1")});
+  }
+  in.lanes_title = "Lanes over time, step " + std::to_string(step);
+}
+
+/// Seconds of the first rank's instructions by kind, as predicted and as measured: sums of what trace.json has.
+ReportInput::Table predicted_and_measured(const fs::path& trace) {
+  ReportInput::Table table{
+      "A step by kind of instruction, rank 0", {"instructions", "predicted", "measured (waiting included)"}, {}};
+  std::ifstream in(trace);
+  const AnyJson json = in ? AnyJson::parse(in, nullptr, false) : AnyJson();
+  if (!json.is_object() || !json.contains("traceEvents")) return table;
+  std::map<int, std::string> lanes;  // "predicted: rank 0 and 1 alike", by process
+  std::map<std::string, std::array<double, 2>> seconds;
+  for (const AnyJson& event : json["traceEvents"]) {
+    const int process = event.value("pid", 0);
+    if (event.value("name", "") == "process_name") lanes[process] = event["args"].value("name", "");
+    if (event.value("ph", "") != "X") continue;
+    for (const int which : {0, 1})
+      if (lanes[process].starts_with(which == 0 ? "predicted: rank 0" : "measured: rank 0,"))
+        seconds[event.value("cat", "")][static_cast<size_t>(which)] += event.value("dur", 0.0) / 1e6;
+  }
+  for (const auto& [op, both] : seconds)
+    if (both[0] + both[1] > 0) table.rows.push_back({op, format_seconds(both[0]), format_seconds(both[1])});
+  return table;
+}
+
+/// What computing stood still for: as the plan predicted it, and as it was, in seconds of a step.
+ReportInput::Table waits_table(const RunFolder& run) {
+  ReportInput::Table table{
+      "What computing waited for, a step",
+      {"for", "predicted, slowest rank", "measured, mean of ranks", "measured, the most of a rank"},
+      {}};
+  const auto waits = run.waits();
+  if (waits.empty()) return table;
+  using Exposed = RankMetrics::Exposed;
+  for (const auto& [what, field] : {std::pair("collectives (exposed communication)", &Exposed::comm),
+                                    {"copies (exposed transfers)", &Exposed::copy},
+                                    {"other stages", &Exposed::stages}}) {
+    double sum = 0, most = 0;
+    int rank = waits.front().rank;
+    for (const RunFolder::Waits& here : waits) {
+      const double seconds = here.seconds.*field;
+      sum += seconds;
+      if (seconds > most) most = seconds, rank = here.rank;
+    }
+    const double predicted = run.facts().predicted_waits.*field;
+    if (predicted + sum <= 0) continue;
+    table.rows.push_back({what, format_seconds(predicted), format_seconds(sum / static_cast<double>(waits.size())),
+                          format_seconds(most) + " on rank " + std::to_string(rank)});
+  }
+  if (!table.rows.empty())
+    table.rows.push_back(
+        {"of a step of", format_seconds(run.facts().predicted_seconds), format_seconds(run.step_seconds()), ""});
+  return table;
+}
+
+/// A few frames of a stored clip; none where it is gone, or this build reads no video.
+std::vector<std::vector<uint8_t>> pictures(const fs::path& clip) {
+  std::vector<std::vector<uint8_t>> jpegs;
+  if (!data::has_video() || !fs::exists(clip)) return jpegs;
+  const data::Frames frames = data::thumbnail(data::decode_clip(clip, {}), kSide, kFrames);
+  for (int i = 0; i < frames.count; ++i) jpegs.push_back(data::write_jpeg(frames, i));
+  return jpegs;
+}
+
+/// The newest sample of each prompt, under what the clip of that caption looks like where the run keeps it.
+std::vector<ReportInput::Strip> strips(const RunFolder& run) {
+  std::map<std::string, const RunEvent*> newest;
+  for (const RunEvent& event : run.events())
+    if (event.type == "sample") newest[event.prompt] = &event;
+  std::vector<ReportInput::Strip> strips;
+  for (const auto& [prompt, event] : newest) {
+    const fs::path sample = run.folder() / "samples" / fs::path(event->file).filename();
+    const std::string stem = sample.stem().string(), index = stem.substr(stem.rfind('-') + 1);
+    ReportInput::Strip strip{prompt, {}};
+    const std::pair<fs::path, std::string> rows[] = {
+        {run.folder() / "references" / ("source-" + index + ".mp4"), "source"},
+        {run.folder() / "references" / ("reconstruction-" + index + ".mp4"),
+         "reconstruction: what the autoencoder keeps"},
+        {sample, "sample of step " + std::to_string(event->step)}};
+    for (const auto& [file, label] : rows)
+      if (auto jpegs = pictures(file); !jpegs.empty()) strip.rows.push_back({label, std::move(jpegs)});
+    if (!strip.rows.empty()) strips.push_back(std::move(strip));
+  }
+  return strips;
+}
+
+ReportInput single(const RunFolder& run) {
+  const RunFacts& f = run.facts();
+  ReportInput in;
+  in.title = "Tessera: " + run.folder().string();
+  in.subtitle = f.model + (f.plan.empty() ? "" : ", " + f.plan);
+  in.facts = facts(run);
+  in.runs = curves(run, run.folder().string());
+  in.ranks = memory(run);
+  read_lanes(run.folder() / "schedule.jsonl", in);
+  in.strips = strips(run);
+  in.tables.push_back(predicted_and_measured(run.folder() / "trace.json"));
+  in.tables.push_back(waits_table(run));
+  ReportInput::Table troubles{"Faults and skipped steps", {"step", "what", "why"}, {}};
+  for (const RunEvent& event : run.events())
+    if (event.type == "skip" || event.type == "fault")
+      troubles.rows.push_back({std::to_string(event.step), event.type, event.text});
+  in.tables.push_back(expert_table(run));
+  in.tables.push_back(gate_table(run));
+  in.tables.push_back(std::move(troubles));
+  for (const auto& [heading, file] : {std::pair{"Recipe", "recipe.toml"}, std::pair{"Plan", "plan.toml"},
+                                      std::pair{"Where the bytes go", "plan.txt"}})
+    if (fs::exists(run.folder() / file)) in.texts.emplace_back(heading, checkpoint::read_text(run.folder() / file));
+  return in;
+}
+
+ReportInput compared(const std::vector<RunFolder>& runs) {
+  ReportInput in;
+  in.title = "Tessera: " + std::to_string(runs.size()) + " runs";
+  in.tables = {{"Runs", {"run", "mesh", "steps", "last loss", "a step", "tokens/s", "peak a rank"}, {}}};
+  for (const RunFolder& run : runs) {
+    const std::string label = run.folder().string();
+    for (auto& curve : curves(run, label)) in.runs.push_back(std::move(curve));
+    const bool any = !run.steps().empty();
+    in.tables[0].rows.push_back(
+        {label, run.facts().mesh, std::to_string(run.last_step()), any ? print("%.4g", run.steps().back().loss) : "",
+         any ? format_seconds(run.step_seconds()) : "", any ? print("%.0f", tokens_a_second(run)) : "",
+         any ? format_bytes(highest_peak(run)) : ""});
+    for (auto& strip : strips(run)) {
+      strip.caption = label + ": " + strip.caption;
+      in.strips.push_back(std::move(strip));
+    }
+    if (fs::exists(run.folder() / "recipe.toml"))
+      in.texts.emplace_back("Recipe of " + label, checkpoint::read_text(run.folder() / "recipe.toml"));
+  }
+  return in;
+}
+
+}  // namespace
+
+void write_run_report(const std::vector<fs::path>& paths, const fs::path& file) {
+  check_internal(!paths.empty(), "train.report", "no run to report on");
+  std::vector<RunFolder> runs;
+  for (const auto& path : paths) runs.emplace_back(path);
+  checkpoint::write_text(file, render_report(runs.size() == 1 ? single(runs.front()) : compared(runs)));
+}
+
+}  // namespace tessera::report

@@ -1,0 +1,292 @@
+#include "tessera/report/top_screen.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/units.h"
+
+namespace tessera::report {
+
+namespace {
+
+struct PartLook {
+  const char* name;
+  Ink ink;
+  char letter;
+};
+constexpr PartLook kParts[] = {{"parameters", Ink::green, 'P'}, {"gradients", Ink::orange, 'G'},
+                               {"states", Ink::red, 'S'},       {"slots", Ink::olive, 'L'},
+                               {"activations", Ink::blue, 'A'}, {"temporaries", Ink::purple, 'T'}};
+// Lanes in the order of a step; others follow by name.
+const std::vector<std::string> kLanes = {"compute", "gather", "reduce", "control", "h2d", "d2h", "disk"};
+constexpr int kLabel = 10;  // columns of "rank 128  "
+
+std::string grouped(int64_t value) {
+  std::string digits = std::to_string(value);
+  for (int at = static_cast<int>(digits.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3)
+    digits.insert(static_cast<size_t>(at), ",");
+  return digits;
+}
+
+template <typename... Values>
+std::string print(const char* format, Values... values) {
+  char text[160];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+class Screen {
+ public:
+  Screen(const RunFolder& run, const TerminalStyle& style) : run_(run), style_(style) {}
+
+  std::vector<std::string> draw() {
+    header();
+    progress();
+    if (run_.steps().empty()) {
+      text("");
+      text("No step is finished yet; the first one is the slowest.", Ink::soft);
+    } else {
+      memory();
+      busy();
+      waits();
+    }
+    events();
+    if (style_.height > 0 && static_cast<int>(lines_.size()) > style_.height)
+      lines_.resize(static_cast<size_t>(style_.height));
+    return std::move(lines_);
+  }
+
+ private:
+  Line line() const { return Line(style_); }
+  void put(const Line& line) { lines_.push_back(line.str()); }
+  void text(const std::string& text, Ink ink = Ink::plain) { put(line().add(text, ink)); }
+  const char* dot() const { return style_.utf8 ? " · " : ", "; }
+
+  std::string state() const {
+    if (run_.finished()) return "finished";
+    const auto quiet = run_.quiet();
+    if (!quiet) return "starting";
+    // A step may take minutes: silence is judged by what a step takes.
+    const double patience = std::max(15.0, 5 * run_.step_seconds());
+    if (quiet->count() < patience) return "running";
+    return "silent for " + format_seconds(quiet->count()) + ": stopped or stuck";
+  }
+
+  void header() {
+    const RunFacts& facts = run_.facts();
+    const std::string now = state();
+    const Ink ink = now == "running" ? Ink::green : now.starts_with("silent") ? Ink::orange : Ink::plain;
+    put(line().add("tessera top  ", Ink::soft).add(run_.folder().string(), Ink::strong).add(dot()).add(now, ink));
+    std::string about = facts.model;
+    if (facts.parameters > 0) about += print("%s%.1f M parameters", dot(), static_cast<double>(facts.parameters) / 1e6);
+    if (!run_.ranks().empty())
+      about += dot() + print("%zu rank%s", run_.ranks().size(), run_.ranks().size() == 1 ? "" : "s");
+    if (facts.mesh.find(' ') != std::string::npos && facts.mesh != "one rank") about += " (" + facts.mesh + ")";
+    if (facts.global_batch > 0) about += dot() + ("global batch " + std::to_string(facts.global_batch));
+    text(about, Ink::soft);
+    text("");
+  }
+
+  void progress() {
+    const int64_t step = run_.last_step(), steps = run_.facts().steps;
+    const double seconds = run_.step_seconds();
+    const double share = steps > 0 ? std::min(1.0, static_cast<double>(step) / static_cast<double>(steps)) : 0;
+    std::string after = print(" %3.0f %%", 100 * share);
+    if (seconds > 0 && !run_.finished() && steps > step)
+      after += "  ETA " + format_seconds(static_cast<double>(steps - step) * seconds);
+    Line bar = line();
+    bar.add("step ", Ink::soft).add(grouped(step) + (steps > 0 ? "/" + grouped(steps) : "") + " ", Ink::strong);
+    if (steps > 0) {
+      const int cells = std::min(60, bar.left() - static_cast<int>(after.size()));
+      if (cells >= 8) bar.bar({{share, Ink::blue, '='}}, cells);
+      bar.add(after);
+    }
+    put(bar);
+    if (run_.steps().empty()) return;
+
+    const StepMetrics& last = run_.steps().back();
+    Line numbers = line();
+    const auto field = [&](const char* name, const std::string& value) {
+      if (numbers.width() > 0 && numbers.left() < static_cast<int>(2 + std::string(name).size() + value.size())) {
+        put(numbers);
+        numbers = line();
+      }
+      numbers.add(numbers.width() > 0 ? "  " : "").add(name, Ink::soft).add(value);
+    };
+    if (!last.expert.empty()) field("expert ", last.expert);
+    field("loss ", print("%.5f", last.loss));
+    field("grad norm ", print("%.4g", last.grad_norm));
+    field("lr ", print("%.3g", last.lr));
+    if (seconds > 0) {
+      field("", format_seconds(seconds) + "/step");
+      field("", grouped(std::llround(static_cast<double>(last.tokens) / seconds)) + " tokens/s");
+    }
+    if (last.mfu) field("MFU ", print("%.1f %%", 100 * *last.mfu));
+    put(numbers);
+    std::vector<double> losses;
+    for (const StepMetrics& s : run_.steps()) losses.push_back(std::log(std::max(s.loss, 1e-12)));
+    Line curve = line();
+    curve.add("loss ", Ink::soft).add(sparkline(losses, std::min(curve.left(), 72), style_.utf8), Ink::blue);
+    put(curve);
+  }
+
+  /// Rows there is room for, of `wanted`, when `below` lines must still follow; one goes to saying what is left out.
+  size_t rows(size_t wanted, int below) const {
+    if (style_.height <= 0) return wanted;
+    const int room = style_.height - static_cast<int>(lines_.size()) - below;
+    if (room >= static_cast<int>(wanted)) return wanted;
+    return static_cast<size_t>(std::max(room - 1, 1));
+  }
+
+  void memory() {
+    const auto& ranks = run_.ranks();
+    int64_t most = 1;
+    for (const RankMetrics& r : ranks) most = std::max({most, r.peak_bytes, r.reserved_bytes, r.predicted_peak_bytes});
+    text("");
+    Line title = line();
+    title.add("memory", Ink::strong).add(" at each rank's peak, of " + format_bytes(most) + "   ", Ink::soft);
+    std::vector<PartLook> looks(std::begin(kParts), std::end(kParts));
+    looks.push_back({"reserved", Ink::grey, 'r'});
+    int wanted = 0;
+    for (const PartLook& look : looks) wanted += legend_width(look);
+    if (wanted > title.left()) {
+      put(title);
+      title = line();
+    }
+    for (const PartLook& look : looks) {
+      if (legend_width(look) > title.left()) {
+        put(title);
+        title = line();
+      }
+      title.add(legend_mark(look), look.ink).add(std::string(look.name) + " ", Ink::soft);
+    }
+    put(title);
+    const size_t shown = rows(ranks.size(), static_cast<int>(std::min<size_t>(ranks.size(), 4)) + 4);
+    for (size_t i = 0; i < shown; ++i) memory_row(ranks[i], most);
+    if (shown < ranks.size()) {
+      const auto highest = std::max_element(ranks.begin(), ranks.end(), [](const RankMetrics& a, const RankMetrics& b) {
+        return a.peak_bytes < b.peak_bytes;
+      });
+      text(print("%zu more; highest: rank %d, ", ranks.size() - shown, highest->rank) +
+               format_bytes(highest->peak_bytes),
+           Ink::soft);
+    }
+  }
+
+  int legend_width(const PartLook& part) const {
+    return static_cast<int>(std::string(part.name).size()) + (style_.colour ? 2 : 3);
+  }
+  std::string legend_mark(const PartLook& part) const {
+    return style_.colour ? (style_.utf8 ? "█" : "#") : std::string(1, part.letter) + "=";
+  }
+
+  void memory_row(const RankMetrics& r, int64_t most) {
+    std::string after = " " + format_bytes(r.peak_bytes);
+    if (style_.width >= 76) after += " of " + format_bytes(r.predicted_peak_bytes) + " planned";
+    if (style_.width >= 110) after += ", " + format_bytes(r.reserved_bytes) + " reserved";
+    if (style_.width >= 130 || (r.bytes.host > 0 && style_.width >= 96))
+      after += ", host " + format_bytes(r.bytes.host);
+    std::vector<Line::Piece> pieces;
+    const auto share = [&](int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(most); };
+    const auto parts = named_parts(r.bytes);
+    for (const PartLook& look : kParts)
+      for (const auto& [name, bytes] : parts)
+        if (name == look.name) pieces.push_back({share(bytes), look.ink, look.letter});
+    pieces.push_back({share(r.reserved_bytes - r.peak_bytes), Ink::grey, 'r'});
+    Line row = line();
+    row.add("rank " + std::to_string(r.rank), Ink::soft).pad_to(kLabel);
+    put(row.bar(pieces, std::max(8, row.left() - static_cast<int>(after.size()))).add(after));
+  }
+
+  void busy() {
+    const auto& ranks = run_.ranks();
+    // `busy` is told at the exchange of a step and so belongs to the step before.
+    const auto& steps = run_.steps();
+    const double seconds = steps.size() > 1 ? steps[steps.size() - 2].seconds : steps.back().seconds;
+    std::vector<std::string> lanes;
+    const auto has = [&](const std::string& lane) {
+      return std::any_of(ranks.begin(), ranks.end(), [&](const RankMetrics& r) { return r.busy.count(lane) > 0; });
+    };
+    for (const auto& lane : kLanes)
+      if (has(lane)) lanes.push_back(lane);
+    for (const RankMetrics& r : ranks)
+      for (const auto& [lane, used] : r.busy)
+        if (std::find(lanes.begin(), lanes.end(), lane) == lanes.end()) lanes.push_back(lane);
+    if (lanes.empty() || !(seconds > 0)) return;
+    text("");
+    put(line().add("busy", Ink::strong).add(" share of each lane in the step before", Ink::soft));
+    const size_t shown = rows(ranks.size(), run_.events().empty() ? 0 : 3);
+    for (size_t i = 0; i < shown; ++i) {
+      Line row = line();
+      row.add("rank " + std::to_string(ranks[i].rank), Ink::soft);
+      const int cell = (style_.width - kLabel) / static_cast<int>(lanes.size());
+      for (size_t l = 0; l < lanes.size(); ++l) {
+        const auto it = ranks[i].busy.find(lanes[l]);
+        const double share = it == ranks[i].busy.end() ? 0 : it->second / seconds;
+        row.pad_to(kLabel + static_cast<int>(l) * cell).add(lanes[l] + " ", Ink::soft);
+        const int cells = std::min(24, cell - static_cast<int>(lanes[l].size()) - 8);
+        if (cells >= 4) row.bar({{std::min(share, 1.0), Ink::green, '#'}}, cells).add(" ");
+        row.add(print("%.0f%%", 100 * share));
+      }
+      put(row);
+    }
+    if (shown < ranks.size()) text(print("%zu more", ranks.size() - shown), Ink::soft);
+  }
+
+  /// What computing stood still for, of ranks that did.
+  void waits() {
+    const auto& steps = run_.steps();
+    const double seconds = steps.size() > 1 ? steps[steps.size() - 2].seconds : steps.back().seconds;
+    using Exposed = RankMetrics::Exposed;
+    const std::pair<const char*, double Exposed::*> kinds[] = {
+        {"collectives", &Exposed::comm}, {"copies", &Exposed::copy}, {"other stages", &Exposed::stages}};
+    std::vector<const RankMetrics*> waiting;
+    for (const RankMetrics& r : run_.ranks())
+      if (r.exposed.comm + r.exposed.copy + r.exposed.stages > 0) waiting.push_back(&r);
+    if (waiting.empty() || !(seconds > 0)) return;
+    constexpr int kLeast = 6;  // a heading, a rank, what is left out and an event; with less room others matter more
+    if (style_.height > 0 && style_.height - static_cast<int>(lines_.size()) < kLeast) return;
+    text("");
+    const size_t shown = std::min(waiting.size(), rows(waiting.size() + 1, run_.events().empty() ? 0 : 3));
+    put(line().add("waits", Ink::strong).add(" share of the step before in which computing stood still", Ink::soft));
+    for (size_t i = 0; i < shown; ++i) {
+      Line row = line();
+      row.add("rank " + std::to_string(waiting[i]->rank), Ink::soft).pad_to(kLabel);
+      for (const auto& [kind, field] : kinds)
+        if (const double share = waiting[i]->exposed.*field / seconds; share > 0)
+          row.add(std::string(kind) + " ", Ink::soft).add(print("%.0f%%   ", 100 * share));
+      put(row);
+    }
+    if (shown < waiting.size()) text(print("%zu more", waiting.size() - shown), Ink::soft);
+  }
+
+  void events() {
+    const auto& events = run_.events();
+    if (events.empty()) return;
+    int room = style_.height > 0 ? style_.height - static_cast<int>(lines_.size()) - 2 : 8;
+    if (room < 1) return;
+    text("");
+    text("newest events", Ink::strong);
+    const size_t first = events.size() - std::min(events.size(), static_cast<size_t>(std::min(room, 8)));
+    for (size_t i = events.size(); i-- > first;) {
+      const RunEvent& event = events[i];
+      const bool trouble = event.type == "skip" || event.type == "fault";
+      put(line()
+              .add("step " + std::to_string(event.step) + "  ", Ink::soft)
+              .add(event.type + "  ", trouble ? Ink::red : Ink::plain)
+              .add(event.text, trouble ? Ink::red : Ink::soft));
+    }
+  }
+
+  const RunFolder& run_;
+  const TerminalStyle style_;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace
+
+std::vector<std::string> top_screen(const RunFolder& run, const TerminalStyle& style) {
+  return Screen(run, style).draw();
+}
+
+}  // namespace tessera::report

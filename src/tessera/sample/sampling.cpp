@@ -1,0 +1,212 @@
+#include "tessera/sample/sampling.h"
+
+#include <filesystem>
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/base/random.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/training.h"
+#include "tessera/comm/world.h"
+#include "tessera/engine/executor.h"
+#include "tessera/engine/measure.h"
+#include "tessera/engine/store/transfer.h"
+#include "tessera/job/pixels.h"
+#include "tessera/planning/mesh_checks.h"
+#include "tessera/planning/planning.h"
+#include "tessera/prepare/conditioner.h"
+#include "tessera/prepare/pace.h"
+#include "tessera/prepare/prepare.h"
+#include "tessera/sample/clip_chain.h"
+#include "tessera/sample/expert_passes.h"
+#include "tessera/sample/validation.h"
+#include "tessera/weights/lora_file.h"
+
+namespace tessera::sample {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// `router`: of a run with a gate; else null.
+void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOptions& options, engine::Store& store,
+                  job::GateRouter* router) {
+  fs::path from = options.weights;
+  if (from.empty()) {
+    const auto newest = checkpoint::latest(fs::path(recipe.run.out) / "checkpoints");
+    check_input(newest.has_value(), "sample", recipe.run.out + " has no whole checkpoint",
+                "train first, or give weights with --weights DIR");
+    from = *newest;
+  }
+  if (fs::exists(from / "manifest.json")) {
+    checkpoint::TrainingCheckpoint saved(from);
+    if (recipe.lora.on) job::load_initial_weights(recipe, job, store);  // the checkpoint has the adapters alone
+    job::check_experts(job.experts, saved.manifest());
+    job::each_expert(store, job.experts,
+                     [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });
+    if (router) router->resume(saved);
+    log::info("sample: weights of " + from.string());
+    return;
+  }
+  if (router) router->load_model(from);
+  if (recipe.lora.on &&
+      weights::is_lora(weights::open_source(job.experts.several() ? from / job.experts.list[0].folder() : from))) {
+    recipe.lora.init = from.string();
+    job::load_initial_weights(recipe, job, store);
+  } else {
+    recipe.model.path = from.string();
+    recipe.model.init = "load";
+    const job::Experts there = job::find_experts(recipe);
+    check_input(there.size() == job.experts.size(), "sample",
+                from.string() + " holds " + std::to_string(there.size()) + " denoiser(s), the recipe has " +
+                    std::to_string(job.experts.size()),
+                job.experts.gated ? "experts.count says how many"
+                                  : "experts.train says how many: both, high_noise or low_noise");
+    job::load_weights_of(recipe, job, there, store);
+  }
+  log::info("sample: weights of " + from.string());
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g %%", 100 * share);
+  return text;
+}
+
+data::ClipFormat format_of(const SampleOptions& options) {
+  if (options.format) return *options.format;
+  return data::clip_format_of(options.out).value_or(data::ClipFormat::mp4);
+}
+
+}  // namespace
+
+std::vector<std::string> sample_files(const SampleOptions& options, const std::string& run_out, size_t prompts) {
+  const data::ClipFormat format = format_of(options);
+  const auto by_name = data::clip_format_of(options.out);
+  if (by_name && *by_name != format)
+    throw UserError(Exit::usage, "sample",
+                    "--out " + options.out + " ends in another format than --format " +
+                        std::string(data::kClipFormats[static_cast<size_t>(format)]),
+                    "leave --format away, or change the name");
+  const size_t seeds = std::max<size_t>(options.seeds.size(), 1), clips = prompts * seeds;
+  const bool one_file = by_name || (format == data::ClipFormat::frames && !fs::is_directory(options.out));
+  if (!options.out.empty() && clips == 1 && one_file) return {options.out};
+  if (by_name)
+    throw UserError(Exit::usage, "sample", std::to_string(clips) + " clips do not fit in one file, " + options.out,
+                    "give a folder with --out");
+  for (const char* other : {".avi", ".mov", ".mkv", ".webm", ".png", ".jpg"})
+    if (fs::path(options.out).extension() == other)
+      throw UserError(Exit::usage, "sample", "--out " + options.out + ": " + other + " is not written",
+                      "give an .mp4 or .gif, or a folder with --format frames for pictures");
+  const fs::path folder = options.out.empty() ? fs::path(run_out) / "samples" : fs::path(options.out);
+  std::vector<std::string> files;
+  for (size_t i = 0; i < clips; ++i) {
+    std::string name = "sample-" + std::to_string(i / seeds);
+    if (seeds > 1) name += "-seed-" + std::to_string(options.seeds[i % seeds]);
+    files.push_back((folder / (name + data::extension(format))).string());
+  }
+  return files;
+}
+
+int sample(recipe::Recipe recipe, const SampleOptions& options) {
+  engine::Meter::install();
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  log::set_rank(place.rank, place.world);
+  const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
+  comm::Comm comm(place, mesh, recipe.fault.timeout);
+  const job::Job job = job::make_job(recipe);
+  planning::check_mesh(mesh, *job.model, job.latent);
+  std::vector<std::string> prompts = options.prompts;
+  if (prompts.empty())
+    prompts = prepare::sample_prompts(
+        recipe, recipe.sample.prompts.empty() ? prepare::read_items(recipe) : std::vector<data::Item>{});
+  const std::vector<std::string> files = sample_files(options, recipe.run.out, prompts.size());
+  if (!recipe.sample.negative_prompt.empty() && recipe.sample.guidance == 1)
+    log::warn("sample: the negative prompt has no effect at guidance 1; set --sample.guidance, 5 is usual");
+  std::vector<std::string> texts = prompts;
+  texts.push_back(recipe.sample.negative_prompt);
+  const std::vector<at::Tensor> contexts = prepare::encode_texts(recipe, job, mesh, comm, place.rank, texts);
+
+  std::vector<std::vector<prepare::Extras>> extras(prompts.size());  // of each prompt's clips
+  std::vector<data::Sound> sounds;
+  const ClipChain chain(*job.codec, recipe, job.model->conditions());
+  {
+    const net::Conditions wanted = job.model->conditions();
+    const bool own_clips = !recipe.data.path.empty() || !recipe.data.metadata.empty();
+    const auto clips = [&] { return own_clips ? prepare::read_items(recipe) : std::vector<data::Item>{}; };
+    const auto pictures = prepare::prompt_pictures(recipe, prompts, clips, wanted);
+    prepare::Conditioner conditioner(recipe, job, mesh, comm, place.rank);
+    const auto poses = prepare::prompt_poses(recipe, prompts, clips, wanted);
+    sounds = prepare::prompt_sounds(recipe, prompts, clips, wanted, chain.sound_seconds());
+    sounds.resize(prompts.size());  // silent, for a model that hears nothing
+    for (size_t p = 0; p < prompts.size(); ++p)
+      for (int64_t clip = 0; clip < chain.count(sounds[p]); ++clip)
+        extras[p].push_back(conditioner.for_sampling(pictures[p], chain.heard(sounds[p], clip), recipe.data.frames,
+                                                     poses[p], chain.start(clip)));
+  }
+
+  planning::Planned planned;
+  planned.guidance_branches = job.guidance_branches;
+  const net::Batch shape = job.model->pack({job.model->blank(job.latent)});
+  planned.spec = engine::measure(job.model->units(), shape, job.name,
+                                 {.train = false, .mesh = mesh, .compute = recipe.plan.compute});
+  planned.choice.plan.mesh = mesh;
+  planned.choice.plan.param_dtype = recipe.plan.param_dtype;  // what the model was trained with
+  planned.choice.plan.experts = static_cast<int>(job.experts.size());
+  planned.choice.plan.idle = recipe.plan.idle.value_or(plan::Tier::device);
+  planned.choice.plan.compute = recipe.plan.compute;
+  planned.choice.plan.units.resize(planned.spec.units.size());
+  const plan::Schedule schedule = planned.schedules(place.rank).sample;
+  std::vector<std::string> prefixes;
+  for (const auto& unit : job.model->units()) prefixes.push_back(unit->prefix());
+  engine::Store store(planned.spec, prefixes, planned.plan(), place.rank, at::kCPU, /*trainable=*/false,
+                      recipe.plan.disk());
+  store.set_arena(schedule.arena);
+  std::optional<job::GateRouter> router;
+  if (job.experts.gated) router.emplace(recipe, job.experts.size(), job.model->context_dim());
+  load_trained(recipe, job, options, store, router ? &*router : nullptr);
+  engine::Executor executor(job.model->units(), store, comm, planned.plan(), place.rank, {});
+
+  comm::Group& world = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
+  const std::vector<int64_t> seeds = options.seeds.empty() ? std::vector{recipe.sample.seed} : options.seeds;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const size_t p = i / seeds.size();
+    const int64_t seed = seeds[i % seeds.size()];
+    data::Frames frames;  // on rank 0
+    at::Tensor motion;
+    std::optional<double> effect;
+    for (int64_t clip = 0; clip < static_cast<int64_t>(extras[p].size()); ++clip) {
+      recipe.sample.seed = seed + clip;
+      prepare::Extras extra = extras[p][static_cast<size_t>(clip)];
+      if (clip > 0) extra["motion"] = motion;
+      Denoising denoising(recipe, job, static_cast<int>(p), contexts[p], contexts.back(), extra);
+      while (!denoising.done())
+        denoising.pass(expert_passes(job, router ? &*router : nullptr, store, executor, schedule, 0));
+      if (clip == 0) effect = denoising.audio_effect();
+      const bool goes_on = clip + 1 < static_cast<int64_t>(extras[p].size());
+      prepare::Pace pace(comm, mesh);  // the others wait for rank 0 as long as it takes
+      pace.run([&] {
+        if (place.rank == 0 && clip == 0)
+          frames = job::to_frames(job.codec->decode(denoising.latent()), recipe.data.fps);
+        if (place.rank == 0 && clip > 0) chain.append(frames, motion, denoising.latent());
+        if (goes_on)
+          motion = place.rank == 0 ? chain.motion(frames) : at::empty(chain.motion_shape(clip + 1), at::kFloat);
+        pace.meet();
+      });
+      if (goes_on && place.world > 1) world.broadcast(motion, 0);
+    }
+    if (place.rank != 0) continue;
+    if (const fs::path folder = fs::path(files[i]).parent_path(); !folder.empty())
+      checkpoint::make_folder(folder, "check --out");
+    if (format_of(options) == data::ClipFormat::mp4)
+      data::write_mp4(files[i], frames, sounds[p]);
+    else
+      data::write_clip(files[i], frames, format_of(options));
+    if (effect) log::info("sample: the sound changes the prediction by " + percent(*effect));
+    log::info("sample: " + files[i] + "  (" + prompts[p] + ", seed " + std::to_string(seed) + ")");
+  }
+  comm.barrier();
+  return 0;
+}
+
+}  // namespace tessera::sample

@@ -1,0 +1,108 @@
+#include "tessera/sample/validation.h"
+
+#include "tessera/base/random.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/data/image.h"
+#include "tessera/job/codec.h"
+#include "tessera/job/pixels.h"
+
+namespace tessera::sample {
+
+Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, int prompt, at::Tensor context,
+                     at::Tensor negative, std::map<std::string, at::Tensor> extra)
+    : recipe_(recipe),
+      job_(job),
+      context_(std::move(context)),
+      negative_(std::move(negative)),
+      extra_(std::move(extra)),
+      sampler_(diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps),
+                                       recipe.diffusion.shift)),
+      x_(at::empty(job.latent, at::kFloat)) {
+  RandomKey(static_cast<uint64_t>(recipe.sample.seed), Purpose::sample, static_cast<uint64_t>(prompt))
+      .normal(x_.mutable_data_ptr<float>(), 0, static_cast<size_t>(x_.numel()));
+}
+
+void Denoising::pass(const RunBranches& run) {
+  if (++passes_ > static_cast<int>(recipe_.sample.steps)) return compare_with_silence(run);
+  net::Sample sample;
+  sample.x = x_;
+  sample.extra = extra_;
+  sample.t = sampler_->timesteps()[next_];
+  sample.context = context_;
+  std::vector<net::Batch> branches = {job_.model->pack({sample})};
+  if (job_.guidance_branches > 1) {
+    sample.context = negative_;
+    sample.extra.erase("audio");  // the other branch hears nothing
+    branches.push_back(job_.model->pack({sample}));
+  }
+  const std::vector<at::Tensor> out = run(branches, sample.t, context_);
+  at::Tensor velocity = job_.model->unpack(out[0], branches[0])[0];
+  if (extra_.count("audio") && next_ == static_cast<int>(recipe_.sample.steps) / 2) {
+    sample.context = context_;
+    sample.extra = extra_;
+    heard_ = sample, heard_velocity_ = velocity;
+  }
+  if (out.size() > 1)
+    velocity = diffusion::guided(job_.model->unpack(out[1], branches[1])[0], velocity, recipe_.sample.guidance);
+  x_ = sampler_->step(next_++, x_, velocity);
+  hold_first_frame();
+}
+
+void Denoising::compare_with_silence(const RunBranches& run) {
+  heard_.extra.erase("audio");
+  const net::Batch silent = job_.model->pack({heard_});
+  const std::vector<net::Batch> branches(static_cast<size_t>(job_.guidance_branches), silent);
+  const at::Tensor velocity = job_.model->unpack(run(branches, heard_.t, context_)[0], silent)[0];
+  audio_effect_ = ((heard_velocity_ - velocity).norm() / velocity.norm()).item<double>();
+}
+
+/// A given first frame stays what it is, whatever the model says of it.
+void Denoising::hold_first_frame() {
+  const auto given = extra_.find("image_latent");
+  if (given != extra_.end()) x_ = at::cat({given->second, x_.slice(1, 1)}, 1);
+}
+
+Validation::Validation(const recipe::Recipe& recipe, const job::Job& job, const prepare::PreparedData& data,
+                       std::filesystem::path out)
+    : recipe_(recipe), job_(job), data_(data), out_(std::move(out)) {}
+
+void Validation::pass(int64_t, const RunBranches& run) {
+  if (!denoising_)
+    denoising_.emplace(recipe_, job_, prompt_, data_.prompt_context(prompt_), data_.negative_context(),
+                       data_.prompt_extra(prompt_));
+  denoising_->pass(run);
+  if (!denoising_->done()) return;
+  finished_ = Finished{prompt_, denoising_->latent(), denoising_->audio_effect()};
+  denoising_.reset();
+  prompt_ = (prompt_ + 1) % data_.prompts();
+}
+
+std::optional<Validation::Finished> Validation::take_finished() { return std::exchange(finished_, std::nullopt); }
+
+void Validation::write(int64_t step, const Finished& finished, report::RunLog& log) {
+  char name[64];
+  std::snprintf(name, sizeof name, "step-%06lld-%d.mp4", static_cast<long long>(step), finished.prompt);
+  const std::filesystem::path file = out_ / "samples" / name;
+  const data::Frames frames = job::to_frames(job_.codec->decode(finished.latent), recipe_.data.fps);
+  data::write_mp4(file, frames, data_.prompt_sound(finished.prompt));
+  // A prompt that is a clip's own caption has a truth to be held against: the clip as the autoencoder shows it.
+  std::optional<double> psnr;
+  if (const int64_t clip = data_.clip_of_prompt(finished.prompt); clip >= 0)
+    psnr = data::psnr(frames, reconstruction(finished.prompt, clip));
+  if (!recipe_.data.online()) job::release(*job_.codec);  // steps on cached samples do without it
+  log.sample({step, finished.prompt, file.string(), data_.prompt_text(finished.prompt), psnr, finished.audio_effect},
+             frames);
+}
+
+const data::Frames& Validation::reconstruction(int prompt, int64_t clip) {
+  if (const auto known = reconstructions_.find(prompt); known != reconstructions_.end()) return known->second;
+  const std::filesystem::path folder = out_ / "references";
+  const std::string name = "-" + std::to_string(prompt) + ".mp4";
+  checkpoint::make_folder(folder, "check run.out");
+  data::write_mp4(folder / ("source" + name), data_.frames(clip));
+  const data::Frames frames = job::to_frames(job_.codec->decode(data_.sample(clip).latent), recipe_.data.fps);
+  data::write_mp4(folder / ("reconstruction" + name), frames);
+  return reconstructions_.emplace(prompt, frames).first->second;
+}
+
+}  // namespace tessera::sample

@@ -1,0 +1,27 @@
+#pragma once
+// Configuration files of other programs as flat options: JSON, TOML, and as much of YAML as `accelerate config` writes.
+//
+//   for (const Given& g : read_config("ds.json")) ...      // {"zero_optimization.stage", "3"}, ...
+//
+// Tables are joined by dots, tables of a list by their number ("datasets.0.video_directory"), items of a list end in
+// kListSeparator; an item that is itself a list becomes its items with commas.
+#include <string>
+#include <vector>
+
+#include "tessera/tools/import/dialect.h"
+
+namespace tessera::tools {
+
+/// By its ending. Throws UserError: (input) when it cannot be read, (usage) naming the line where it is not what its
+/// ending says.
+std::vector<Given> read_config(const std::string& path);
+
+std::vector<Given> read_json(const std::string& text, const std::string& file);
+std::vector<Given> read_toml(const std::string& text, const std::string& file);
+/// Maps by indentation, lists of scalars, comments, quotes. Anything else is refused.
+std::vector<Given> read_yaml(const std::string& text, const std::string& file);
+
+/// `name` beside the configuration if it is there, else as it is.
+std::string file_beside(const ImportContext& context, const std::string& name);
+
+}  // namespace tessera::tools

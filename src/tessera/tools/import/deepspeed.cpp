@@ -1,0 +1,284 @@
+// DeepSpeed's JSON. Names and defaults are those of its configuration reference.
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/tools/import/deepspeed_types.h"
+#include "tessera/tools/import/dialects.h"
+
+namespace tessera::tools {
+
+namespace {
+
+const char* const kPartition = "zero_optimization.zero_hpz_partition_size";
+const char* const kBuckets = "units are gathered and reduced whole, the plan says how many ahead";
+const char* const kWhole = "the model folder at the end of a run holds whole weights";
+const char* const kQuantised = "what is gathered and reduced is not quantised";
+
+void stage(Translator& t, const Given& g) {
+  static const char* const kStrategies[] = {"no_shard", "shard_states", "shard_grad_op", "full_shard"};
+  const int64_t stage = t.integer(g.name, 0);
+  if (stage < 0 || stage > 3)
+    throw UserError(Exit::usage, "import", g.shown() + ": expected a stage from 0 to 3", "correct the file");
+  const bool in_parts = stage == 3 && t.integer(kPartition, 1) > 1;
+  t.set("plan.strategy", in_parts ? "two_level" : kStrategies[stage], {g.name},
+        "ZeRO-" + std::to_string(stage) + (in_parts ? " with a second partition of the parameters" : ""));
+}
+
+/// ZeRO++'s hpZ: parameters are gathered within so many ranks, states are split over all.
+void partition(Translator& t, const Given& g) {
+  const int64_t ranks = t.integer(g.name, 1);
+  if (ranks <= 1) return t.imply(g.name, "one copy of the shards");
+  if (t.value("zero_optimization.stage") != "3") return t.refuse(g.name, "it belongs to stage 3");
+  const auto all = t.dp_size();
+  if (!all || *all % ranks != 0)
+    return t.refuse(g.name, all ? "it does not divide the " + std::to_string(*all) + " data-parallel ranks"
+                                : "how many copies there are follows from the ranks: give --ranks N, or set "
+                                  "mesh.dp_shard and mesh.dp_replicate with plan.strategy = two_level");
+  t.set("mesh.dp_shard", std::to_string(ranks), {g.name}, "parameters are gathered within so many ranks");
+  t.set("mesh.dp_replicate", std::to_string(*all / ranks), {g.name}, "the groups of them, which share the states");
+}
+
+/// offload_optimizer and offload_param: where, and the disk's folder.
+void offload(Translator& t, const std::string& table, const std::vector<std::string>& keys, int64_t least_stage) {
+  const std::string option = "zero_optimization." + table + ".device",
+                    path = "zero_optimization." + table + ".nvme_path";
+  const std::string device = t.value(option, "none");
+  const bool off = device == "none" || is_false(device);
+  if (t.has(path)) {
+    if (device == "nvme")
+      t.set("plan.nvme", t.value(path), {path});
+    else
+      t.imply(path, "nothing rests on disk: its device is " + device);
+  } else if (device == "nvme") {
+    t.refuse(option, "a disk needs its folder: give " + path);
+    return;
+  }
+  if (!t.has(option)) return;
+  if (off || device == "auto") {
+    t.imply(option, off ? "it stays on the device, or where the plan puts it" : "left to the recipe");
+    return;
+  }
+  if (device != "cpu" && device != "nvme")
+    throw UserError(Exit::usage, "import", t.find(option)->shown() + ": expected none, cpu or nvme",
+                    "did you mean " + nearest(device, {"none", "cpu", "nvme"}).front() + "?");
+  const std::string stage = t.value("zero_optimization.stage", "0");
+  if (stage != "auto" && t.integer("zero_optimization.stage", 0) < least_stage) {
+    t.refuse(option, "with stage " + stage + "; it needs stage " + std::to_string(least_stage) +
+                         (least_stage < 3 ? " or more" : ""));
+    return;
+  }
+  for (const std::string& key : keys) t.set(key, device == "cpu" ? "host" : "nvme", {option});
+}
+
+void tiers(Translator& t) {
+  // ZeRO-Offload keeps gradients beside the states; stage 1 has them whole on the device
+  std::vector<std::string> beside_states = {"plan.states"};
+  if (t.value("zero_optimization.stage") == "2" || t.value("zero_optimization.stage") == "3")
+    beside_states.push_back("plan.gradients");
+  offload(t, "offload_optimizer", beside_states, 1);
+  offload(t, "offload_param", {"plan.parameters"}, 3);
+}
+
+/// train_batch_size = micro-batch x accumulation x dp: any two say the third.
+void batches(Translator& t) {
+  const char* const kTotal = "train_batch_size";
+  const char* const kMicro = "train_micro_batch_size_per_gpu";
+  const char* const kSteps = "gradient_accumulation_steps";
+  const auto given = [&](const char* option) { return t.has(option) && t.value(option) != "auto"; };
+  for (const char* option : {kTotal, kMicro, kSteps})
+    if (given(option) && t.integer(option, 1) < 1)
+      throw UserError(Exit::usage, "import", t.find(option)->shown() + ": expected at least 1", "correct the file");
+  const int64_t micro = t.integer(given(kMicro) ? kMicro : "", 0), steps = t.integer(given(kSteps) ? kSteps : "", 1);
+  if (given(kMicro)) t.set("train.micro_batch", std::to_string(micro), {kMicro});
+  if (given(kTotal)) {
+    const int64_t total = t.integer(kTotal, 1);
+    const auto dp = t.dp_size();
+    if (given(kMicro) && given(kSteps) && (dp ? total != micro * steps * *dp : total % (micro * steps) != 0))
+      throw UserError(Exit::usage, "import",
+                      std::string(kTotal) + " = " + std::to_string(total) + " is not " + kMicro + " " +
+                          std::to_string(micro) + " x " + kSteps + " " + std::to_string(steps) +
+                          (dp ? " x dp_size " + std::to_string(*dp) : " x any number of ranks"),
+                      "leave one of the three away, or start as many ranks as they mean");
+    t.set("train.global_batch", std::to_string(total), {kTotal});
+    if (given(kSteps)) t.imply(kSteps, "it follows from the global batch, the micro-batch and the ranks");
+  } else if (given(kMicro)) {
+    std::vector<std::string> options = {kMicro};
+    if (given(kSteps)) options.push_back(kSteps);
+    t.set_batch(micro * steps, options, std::to_string(micro) + " x " + std::to_string(steps));
+  } else if (given(kSteps)) {
+    t.refuse(kSteps, "without a batch to multiply: give train_micro_batch_size_per_gpu, or set train.global_batch");
+  }
+}
+
+bool said(const Translator& t, const std::string& option) { return t.has(option) && t.value(option) != "auto"; }
+
+void schedule(Translator& t) {
+  const std::string params = "scheduler.params.", type = t.value("scheduler.type");
+  const auto set = [&](const std::string& name, const std::string& key) {
+    if (said(t, params + name)) t.set(key, t.value(params + name), {params + name});
+  };
+  if (type == "WarmupLR")
+    t.set("train.schedule", "constant_with_warmup", {"scheduler.type"});
+  else if (type == "WarmupDecayLR")
+    t.set("train.schedule", "linear", {"scheduler.type"});
+  else if (type == "WarmupCosineLR")
+    t.set("train.schedule", "cosine_min", {"scheduler.type"});
+  else if (said(t, "scheduler.type"))
+    t.refuse("scheduler.type", "WarmupLR, WarmupDecayLR and WarmupCosineLR are known; see train.schedule");
+  set("warmup_num_steps", "train.warmup_steps");
+  set("total_num_steps", "run.steps");
+  set("warmup_max_lr", "train.lr");
+  for (const char* name : {"warmup_min_lr", "warmup_min_ratio"})
+    if (said(t, params + name)) {
+      if (t.number(params + name, 0) == 0)
+        t.imply(params + name, "warm-up begins at 0");
+      else
+        t.refuse(params + name, "warm-up begins at 0");
+    }
+  if (said(t, params + "cos_min_ratio")) {
+    const double lr = t.number(said(t, "optimizer.params.lr") ? "optimizer.params.lr" : "", 1e-4);
+    t.set("train.eta_min", number_text(lr * t.number(params + "cos_min_ratio", 0)), {params + "cos_min_ratio"},
+          "x lr " + number_text(lr));
+  }
+  if (t.has("scheduler.type") && type != "WarmupCosineLR" && !t.has(params + "warmup_type") && type != "auto")
+    t.result().implied.push_back({params + "warmup_type is not given", "warm-up is linear here, not DeepSpeed's log"});
+}
+
+void deepspeed_together(Translator& t) {
+  tiers(t);
+  batches(t);
+  schedule(t);
+}
+
+void optimiser(Translator& t, const Given& g) {
+  if (g.value == "Adam" || g.value == "AdamW" || g.value == "FusedAdam" || g.value == "DeepSpeedCPUAdam")
+    t.set("train.optimizer", "adamw", {g.name}, "decay apart from the gradient, as DeepSpeed's Adam has it by default");
+  else
+    t.refuse(g.name, "AdamW is the optimiser there is");
+}
+
+std::vector<Rule> deepspeed_rules() {
+  const std::string zero = "zero_optimization.", params = "optimizer.params.", steps = "scheduler.params.";
+  const std::string acts = "activation_checkpointing.";
+  std::vector<Rule> table = {
+      joined("train_batch_size", "`train.global_batch`; must be micro-batch x accumulation x dp_size"),
+      joined("train_micro_batch_size_per_gpu", "`train.micro_batch`, and its share of `train.global_batch`"),
+      joined("gradient_accumulation_steps", "its share of `train.global_batch`"),
+      sets("gradient_clipping", "train.clip_norm"),
+      by(zero + "stage", "`plan.strategy`: 0 no_shard, 1 shard_states, 2 shard_grad_op, 3 full_shard", stage),
+      joined(zero + "offload_optimizer.device", "`plan.states`, from stage 2 on `plan.gradients`: host or nvme"),
+      joined(zero + "offload_optimizer.nvme_path", "`plan.nvme`"),
+      joined(zero + "offload_param.device", "`plan.parameters`: host or nvme; stage 3"),
+      joined(zero + "offload_param.nvme_path", "`plan.nvme`"),
+      only(zero + "offload_optimizer.ratio", {"1", "1.0"}, "all states are there",
+           "how many units' states leave the device is the plan's: leave plan.states on auto"),
+      sets("sequence_parallel_size", "mesh.sp"),
+      sets("tensor_parallel.autotp_size", "mesh.tp"),
+      sets(zero + "mics_shard_size", "mesh.dp_shard"),
+      by(kPartition,
+         "1: one copy of the shards; else `mesh.dp_shard`, `mesh.dp_replicate` and `plan.strategy` two_level",
+         partition),
+      only(zero + "overlap_comm", {"true"}, "gathers and reductions run beside the computation",
+           "gathers and reductions always run beside the computation"),
+      only(zero + "reduce_scatter", {"true"}, "gradients are reduce-scattered", "gradients are reduce-scattered"),
+      implied(zero + "contiguous_gradients", "gradients lie in one flat buffer a unit"),
+      implied(zero + "round_robin_gradients", "shards are balanced"),
+      implied(zero + "ignore_unused_parameters", "no parameter of these models is unused"),
+      implied(zero + "stage3_gather_16bit_weights_on_model_save", kWhole),
+      implied(zero + "gather_16bit_weights_on_model_save", kWhole),
+      implied(zero + "allgather_partitions", "shards are all-gathered"),
+      implied(zero + "elastic_checkpoint", "any number of ranks resumes a checkpoint"),
+      implied(zero + "load_from_fp32_weights", "weights load as fp32"),
+      refused(zero + "zenflow", "updates are never delayed"),
+      only(zero + "cpu_offload", {"false"}, "it is off", "an old name: give zero_optimization.offload_optimizer"),
+      refused(zero + "zero_quantized_weights", kQuantised),
+      refused(zero + "zero_quantized_gradients", kQuantised),
+      refused(zero + "mics_hierarchical_params_gather", "gathers are of one step"),
+      refused(zero + "memory_efficient_linear", "linear layers keep what their backward needs"),
+      by("optimizer.type", "`train.optimizer`: Adam and AdamW; else refused", optimiser),
+      sets(params + "lr", "train.lr"),
+      sets(params + "betas", "train.betas"),
+      sets(params + "eps", "train.eps"),
+      sets(params + "weight_decay", "train.weight_decay"),
+      only(params + "adam_w_mode", {"true"}, "decay is apart from the gradient", "only AdamW is there"),
+      only(params + "bias_correction", {"true"}, "AdamW corrects its bias", "AdamW corrects its bias"),
+      only(params + "amsgrad", {"false"}, "it is off", "AdamW without amsgrad is there"),
+      implied(params + "torch_adam", "one AdamW is there"),
+      implied(params + "fused", "one AdamW is there"),
+      joined("scheduler.type", "`train.schedule`: WarmupLR, WarmupDecayLR, WarmupCosineLR; else refused"),
+      joined(steps + "warmup_num_steps", "`train.warmup_steps`"),
+      joined(steps + "total_num_steps", "`run.steps`"),
+      joined(steps + "warmup_max_lr", "`train.lr`"),
+      joined(steps + "warmup_min_lr", "0; else refused: warm-up begins at 0"),
+      joined(steps + "warmup_min_ratio", "0; else refused: warm-up begins at 0"),
+      joined(steps + "cos_min_ratio", "`train.eta_min` = lr x ratio"),
+      only(steps + "warmup_type", {"linear"}, "warm-up is linear", "warm-up is linear"),
+      only(steps + "last_batch_iteration", {"-1"}, "a run begins at its beginning", "resuming continues the schedule"),
+      by(acts + "cpu_checkpointing", "`plan.activations = recompute_offload`",
+         [](Translator& t, const Given& g) {
+           if (is_false(g.value))
+             t.imply(g.name, "it is off");
+           else
+             t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs wait on the host");
+         }),
+      sets(acts + "number_checkpoints", "plan.recompute"),
+      only(acts + "partition_activations", {"false"}, "it is off", "mesh.sp and mesh.cp split activations"),
+      implied(acts + "contiguous_memory_optimization", "activations lie in one arena"),
+      implied(acts + "synchronize_checkpoint_boundary", "nothing need be waited for"),
+      implied(acts + "profile", "RUN/report.html has the times of every lane"),
+      implied("steps_per_print", "every step is in RUN/metrics.jsonl"),
+      implied("wall_clock_breakdown", "RUN/report.html has the times of every lane"),
+      implied("dump_state", "RUN/recipe.toml has every value"),
+      implied("memory_breakdown", "RUN/metrics.jsonl has the bytes of every part"),
+      implied("zero_allow_untested_optimizer", "the optimiser is our own"),
+      implied("zero_force_ds_cpu_optimizer", "states are updated where the plan says"),
+      only("disable_allgather", {"false"}, "it is off", "shards are all-gathered"),
+      only("prescale_gradients", {"false"}, "gradients are summed, then divided", "gradients are summed, then divided"),
+      only("gradient_predivide_factor", {"1", "1.0"}, "gradients are summed, then divided",
+           "gradients are summed, then divided"),
+      only("sparse_gradients", {"false"}, "it is off", "no gradient is sparse"),
+      refused("amp.enabled", "apex is not there: use bf16"),
+      implied("tensorboard.enabled", "RUN/ has TensorBoard's file in any case"),
+      implied("tensorboard.output_path", "TensorBoard's file is in the run folder"),
+      implied("tensorboard.job_name", "the run is named by its folder, run.out"),
+      implied("csv_monitor.enabled", "RUN/metrics.jsonl has every step"),
+      implied("comms_logger.enabled", "RUN/metrics.jsonl has the bytes sent of every axis"),
+      implied("flops_profiler.enabled", "tessera plan counts them"),
+      refused("wandb.enabled", "metrics stay on this machine: RUN/metrics.jsonl, TensorBoard's file"),
+      refused("elasticity.enabled", "the number of ranks is fixed while a run goes on; any number resumes it"),
+      implied("aio", "the disk is read and written by io_uring, with queues of its own"),
+      implied("checkpoint", "checkpoints are sharded, and any number of ranks resumes them"),
+      refused("compression_training", "weights are not compressed"),
+      refused("data_efficiency.enabled", "samples come in an order of their own: data.buckets, [[stage]]"),
+      refused("curriculum_learning.enabled", "write a [[stage]]"),
+      refused("compile.deepcompile", "a step is a list of instructions already"),
+      refused("autotuning.enabled", "tessera plan looks for the fastest plan that fits"),
+  };
+  for (const char* name :
+       {"reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size", "prefetch_bucket_size",
+        "stage3_param_persistence_threshold", "param_persistence_threshold", "stage3_max_live_parameters",
+        "max_live_parameters", "stage3_max_reuse_distance", "max_reuse_distance", "sub_group_size",
+        "stage3_module_granularity_threshold", "stage3_use_all_reduce_for_fetch_params", "model_persistence_threshold",
+        "use_multi_rank_bucket_allreduce"})
+    table.push_back(implied(zero + name, kBuckets));
+  for (const char* part : {"offload_optimizer.", "offload_param."})
+    for (const char* name : {"pin_memory", "buffer_count", "buffer_size", "max_in_cpu", "fast_init", "pipeline_read",
+                             "pipeline_write", "pipeline"})
+      table.push_back(implied(zero + part + name, "buffers follow from the plan"));
+  const std::vector<Rule> types = deepspeed_type_rules();
+  table.insert(table.end(), types.begin(), types.end());
+  for (const char* name : {"fp16", "amp", "tensorboard", "csv_monitor", "comms_logger", "flops_profiler", "wandb",
+                           "elasticity", "data_efficiency", "curriculum_learning", "autotuning"})
+    table.push_back(implied(name, std::string("it belongs to ") + name + ".enabled"));
+  return table;
+}
+
+}  // namespace
+
+const Dialect& deepspeed_config() {
+  static const Dialect dialect = {"DeepSpeed's JSON", "a DeepSpeed configuration", deepspeed_rules(),
+                                  deepspeed_together, true};
+  return dialect;
+}
+
+}  // namespace tessera::tools

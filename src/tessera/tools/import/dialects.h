@@ -1,0 +1,24 @@
+#pragma once
+// Every dialect, one function and one file each; its table is the whole of what is known of it.
+//
+//   const Dialect& d = deepspeed_config();
+#include "tessera/tools/import/dialect.h"
+
+namespace tessera::tools {
+
+const Dialect& deepspeed_config();        ///< ds_config.json
+const Dialect& accelerate_config();       ///< accelerate's YAML and flags, and FSDP's words by themselves
+const Dialect& torchrun_launcher();       ///< torchrun, and deepspeed's own launcher
+const Dialect& diffsynth_command();       ///< DiffSynth-Studio, its old form and its new one
+const Dialect& musubi_command();          ///< musubi-tuner's wan_train_network.py
+const Dialect& musubi_dataset();          ///< its data set TOML
+const Dialect& diffusion_pipe_command();  ///< deepspeed train.py --deepspeed --config c.toml
+const Dialect& diffusion_pipe_config();   ///< that TOML
+const Dialect& diffusion_pipe_dataset();  ///< the data set TOML it names
+const Dialect& training_line();           ///< --task s2v-14B --ckpt_dir D ... --max_steps N
+const Dialect& generate_line();           ///< Wan's generate.py
+
+/// In the order of the docs.
+const std::vector<const Dialect*>& dialects();
+
+}  // namespace tessera::tools

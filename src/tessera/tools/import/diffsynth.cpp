@@ -1,0 +1,329 @@
+// DiffSynth-Studio's training commands: the old form of train_wan_t2v.py and the new one of model_training/train.py.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+#include "tessera/recipe/recipe_table.h"
+#include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/parts.h"
+#include "tessera/tools/import/wan_folder.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// "auto", "deepspeed_stage_2", "deepspeed_stage_3_offload", Lightning's names.
+void strategy(Translator& t, const Given& g) {
+  std::string word = g.value;
+  const bool offload = word.ends_with("_offload");
+  if (offload) word.resize(word.size() - 8);
+  if (word == "auto") return t.imply(g.name, "the plan chooses");
+  if (word == "ddp" || word.starts_with("ddp_"))
+    t.set("plan.strategy", "no_shard", {g.name});
+  else if (word == "fsdp")
+    t.set("plan.strategy", "full_shard", {g.name});
+  else if (word == "deepspeed_stage_1" || word == "deepspeed_stage_2" || word == "deepspeed_stage_3")
+    t.set("plan.strategy", "ZeRO-" + word.substr(word.size() - 1), {g.name});
+  else
+    throw UserError(
+        Exit::usage, "import", g.shown() + " is not known",
+        "did you mean " +
+            nearest(g.value, {"auto", "ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3",
+                              "deepspeed_stage_2_offload", "deepspeed_stage_3_offload"})
+                .front() +
+            "?");
+  if (!offload) return;
+  t.set("plan.states", "host", {g.name});
+  t.set("plan.gradients", "host", {g.name});
+  if (word.ends_with("_3")) t.set("plan.parameters", "host", {g.name});
+}
+
+/// What is saved: the offload form acts without the plain one too.
+void activations(Translator& t) {
+  const char* const kPlain = "--use_gradient_checkpointing";
+  const char* const kOffload = "--use_gradient_checkpointing_offload";
+  const char* const kOld = "--gradient_checkpointing";
+  if (t.flag(kOffload)) {
+    std::vector<std::string> options = {kOffload};
+    if (t.flag(kPlain)) options.push_back(kPlain);
+    t.set("plan.activations", "recompute_offload", options, "blocks' inputs wait on the host");
+  }
+  for (const char* option : {kPlain, kOffload, kOld}) {
+    if (!t.has(option) || (t.flag(option) && t.flag(kOffload) && option != kOld)) continue;
+    if (t.flag(option))
+      t.set("plan.activations", "recompute", {option});
+    else
+      t.imply(option, "it is off");
+  }
+}
+
+/// "Wan-AI/Wan2.1-T2V-1.3B:models_t5*.pth,..." are kept below models/ by DiffSynth.
+std::vector<std::string> files_of_ids(const std::string& text) {
+  std::vector<std::string> files;
+  for (const std::string& item : split_list(text)) {
+    const size_t colon = item.find(':');
+    if (colon == std::string::npos)
+      throw UserError(Exit::usage, "import", "--model_id_with_origin_paths: '" + item + "' has no file",
+                      "write REPOSITORY:FILE,REPOSITORY:FILE");
+    files.push_back((fs::path("models") / item.substr(0, colon) / item.substr(colon + 1)).string());
+  }
+  return files;
+}
+
+/// '[["s1","s2"],"t5","vae"]'
+std::vector<std::string> files_of_json(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> files;
+  const auto add = [&](const nlohmann::json& item) {
+    if (!item.is_string())
+      throw UserError(Exit::usage, "import", "--model_paths: expected a JSON list of files or of lists of files",
+                      R"(for example --model_paths '[["a-1.safetensors","a-2.safetensors"],"t5.pth","vae.pth"]')");
+    files.push_back(item.get<std::string>());
+  };
+  if (!json.is_array()) add(json);
+  for (const auto& item : json)
+    if (item.is_array())
+      for (const auto& inner : item) add(inner);
+    else
+      add(item);
+  return files;
+}
+
+void models(Translator& t) {
+  if (t.has("--model_id_with_origin_paths"))
+    set_weight_files(t, files_of_ids(t.value("--model_id_with_origin_paths")), "--model_id_with_origin_paths");
+  if (t.has("--model_paths")) set_weight_files(t, files_of_json(t.value("--model_paths")), "--model_paths");
+  if (t.has("--dit_path")) {
+    const std::vector<std::string> files = split_list(t.value("--dit_path"));
+    t.set("model.path", files.size() == 1 ? files[0] : fs::path(files.at(0)).parent_path().string(), {"--dit_path"});
+  }
+  if (t.has("--text_encoder_path")) {
+    t.set("data.text_encoder", "umt5-xxl", {"--text_encoder_path"});
+    t.set("data.text_encoder_path", t.value("--text_encoder_path"), {"--text_encoder_path"});
+  }
+  if (t.has("--tokenizer_path"))
+    t.set("data.tokenizer", tokenizer_in(t.value("--tokenizer_path")), {"--tokenizer_path"});
+}
+
+void shape(Translator& t) {
+  if (t.has("--height") && t.has("--width")) {
+    t.set("data.size", t.value("--height") + "," + t.value("--width"), {"--height", "--width"});
+    if (t.has("--max_pixels")) t.imply("--max_pixels", "height and width are given");
+    return;
+  }
+  for (const char* option : {"--height", "--width", "--max_pixels"})
+    if (t.has(option))
+      t.refuse(option, "one shape for all clips needs --height and --width; several are listed in data.buckets");
+}
+
+/// LoRA or all weights, by either form.
+void mode(Translator& t) {
+  const std::string architecture = t.value("--train_architecture");
+  const bool adapter = t.has("--lora_base_model") || architecture == "lora";
+  if (t.has("--train_architecture")) {
+    if (architecture != "lora" && architecture != "full")
+      throw UserError(Exit::usage, "import", "--train_architecture " + architecture + ": expected lora or full");
+    t.set("train.mode", architecture, {"--train_architecture"});
+  }
+  if (t.has("--lora_base_model")) {
+    if (t.value("--lora_base_model") == "dit")
+      t.set("train.mode", "lora", {"--lora_base_model"});
+    else
+      t.refuse("--lora_base_model", "adapters are those of dit");
+  }
+  if (t.has("--trainable_models")) {
+    if (t.value("--trainable_models") == "dit")
+      t.set("train.mode", "full", {"--trainable_models"});
+    else
+      t.refuse("--trainable_models", "dit is what is trained");
+  }
+  for (const char* option : {"--lora_rank", "--lora_alpha", "--lora_target_modules"})
+    if (t.has(option) && !adapter) t.imply(option, "nothing asks for a LoRA: --lora_base_model dit does");
+  if (!adapter) return;
+  const std::string rank = t.value("--lora_rank", architecture == "lora" ? "16" : "32");
+  if (t.has("--lora_rank")) t.set("lora.rank", rank, {"--lora_rank"});
+  if (t.has("--lora_alpha")) t.set("lora.alpha", t.value("--lora_alpha"), {"--lora_alpha"});
+  if (t.has("--lora_target_modules")) set_targets(t, "--lora_target_modules");
+  if (recipe::recipe_table().find("lora.rank")->later.empty()) {
+    t.assume("lora.rank", rank, "DiffSynth's rank");
+    t.assume("lora.alpha", rank, "DiffSynth's alpha is the rank");
+    t.assume("lora.targets", "q,k,v,o,ffn.0,ffn.2", "DiffSynth's targets");
+  }
+}
+
+/// Columns beside clip and caption. What this version has no key for is refused by it.
+void columns(Translator& t, const std::string& option) {
+  if (!t.has(option)) return;
+  for (const std::string& name : split_list(t.value(option))) {
+    if (name == "video" || name == "image" || name == "prompt" || name == "input_image" || name == "end_image" ||
+        name == "input_audio" || name == "s2v_pose_video")
+      continue;
+    return t.refuse(option, "'" + name + "' is a condition of a model that is not there");
+  }
+  t.imply(option, "columns are found by their names, first and last frames are the clip's own");
+}
+
+/// Fractions of the shift-5 grid of 1000 steps, from noise to data: as timesteps 0 to 1.
+void window(Translator& t) {
+  const auto time = [](double index) { return 5 * (1 - index) / (1 + 4 * (1 - index)); };
+  for (const auto& [option, key] :
+       {std::pair("--max_timestep_boundary", kLeastTimestep), {"--min_timestep_boundary", kMostTimestep}}) {
+    if (!t.has(option)) continue;
+    const double index = t.number(option, 0);
+    if (index < 0 || index > 1)
+      throw UserError(Exit::usage, "import", t.find(option)->shown() + ": expected a fraction from 0 to 1");
+    char text[32];
+    std::snprintf(text, sizeof text, "%.6g", time(index));
+    if ((option == std::string("--max_timestep_boundary") && index == 1) ||
+        (option == std::string("--min_timestep_boundary") && index == 0))
+      t.imply(option, "the whole range on that side");
+    else
+      t.set(key, text, {option}, "a fraction of the shift-5 grid");
+  }
+}
+
+void amount(Translator& t) {
+  const char* const kNew = "--gradient_accumulation_steps";
+  const char* const kOld = "--accumulate_grad_batches";
+  std::vector<std::string> options;
+  int64_t steps = t.context().accumulation;
+  for (const char* option : {kOld, kNew})
+    if (t.has(option)) options.push_back(option), steps = t.integer(option, 1);
+  if (options.empty() && (t.ranks() || steps > 1))
+    t.assume("train.global_batch", std::to_string(steps * t.dp_size().value_or(1)),
+             "a clip a rank and micro-batch, as DiffSynth has it");
+  else if (!options.empty())
+    t.set_batch(steps, options, "one clip x " + std::to_string(steps));
+  const std::string epochs = t.has("--num_epochs") ? "--num_epochs" : "--max_epochs";
+  const std::string per_epoch = "--steps_per_epoch";
+  if (t.has(per_epoch) && t.has(epochs)) {  // Lightning's dataset is as long as it is told; its batches are accumulated
+    const int64_t batches = t.integer(epochs, 1) * t.integer(per_epoch, 500);
+    t.set("run.steps",
+          std::to_string(std::max<int64_t>(1, batches / std::max<int64_t>(1, steps * t.dp_size().value_or(1)))),
+          {epochs, per_epoch});
+  } else if (t.has(epochs)) {
+    set_epochs(t, epochs, t.integer(epochs, 1));
+    if (!t.has("--save_steps")) {
+      if (const auto* steps_set = t.result().find("run.steps"))
+        t.assume("checkpoint.every",
+                 std::to_string(
+                     std::max<int64_t>(1, to_integer(steps_set->value) / std::max<int64_t>(1, t.integer(epochs, 1)))),
+                 "a checkpoint an epoch, as DiffSynth has it");
+    }
+  } else if (t.has(per_epoch)) {
+    t.set("run.steps", t.value(per_epoch), {per_epoch});
+  }
+}
+
+void diffsynth_together(Translator& t) {
+  models(t);
+  mode(t);
+  shape(t);
+  activations(t);
+  for (const char* option : {"--data_file_keys", "--extra_inputs"}) columns(t, option);
+  window(t);
+  amount(t);
+  t.assume("diffusion.timesteps", "diffsynth", "DiffSynth's timesteps");
+  t.assume("diffusion.weighting", "diffsynth", "DiffSynth's weights");
+  t.assume("diffusion.shift", "5", "DiffSynth's shift");
+  t.assume("train.schedule", "constant", "DiffSynth's schedule, but for its first 5 steps at a third of the rate");
+  t.assume("train.lr", "1e-4", "DiffSynth's rate");
+  t.assume("train.clip_norm", "0", "DiffSynth does not clip");
+  t.assume("data.fps", "0", "DiffSynth takes frames as they come");
+  t.assume("data.frames", "81", "DiffSynth's length");
+  if (t.result().find("data.size") == nullptr) t.assume("data.size", "480,832", "one shape for all clips");
+}
+
+std::vector<Rule> diffsynth_rules() {
+  const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
+  const char* const kCloud = "metrics stay on this machine: RUN/metrics.jsonl, TensorBoard's file";
+  const char* const kQuant = "a LoRA's frozen weights are stored as lora.base_dtype says: fp8";
+  std::vector<Rule> table = {
+      sets("--dataset_base_path", "data.path"),
+      sets("--dataset_path", "data.path"),
+      sets("--dataset_metadata_path", "data.metadata"),
+      sets("--dataset_repeat", "data.repeats"),
+      joined("--data_file_keys", "columns are found by their names"),
+      joined("--extra_inputs", "columns are found by their names; first and last frames are the clip's own"),
+      joined("--height", "`data.size`"),
+      joined("--width", "`data.size`"),
+      joined("--max_pixels", "refused without height and width: `data.buckets` lists shapes"),
+      sets("--num_frames", "data.frames"),
+      joined("--model_id_with_origin_paths", "`model.path`, `data.vae`, `data.text_encoder_path`, below models/"),
+      joined("--model_paths", "`model.path`, `data.vae`, `data.text_encoder_path`"),
+      joined("--dit_path", "`model.path`"),
+      joined("--text_encoder_path", "`data.text_encoder`, `data.text_encoder_path`"),
+      sets("--vae_path", "data.vae"),
+      sets("--image_encoder_path", "data.image_encoder_path"),
+      joined("--tokenizer_path", "`data.tokenizer`"),
+      sets("--audio_processor_path", "data.audio_encoder"),
+      sets("--learning_rate", "train.lr"),
+      sets("--weight_decay", "train.weight_decay"),
+      by("--customized_optimizer", "`train.optimizer`, `plan.moments`: AdamW and its 8-bit form",
+         [](Translator& t, const Given& g) { set_optimiser(t, g.name); }),
+      joined("--num_epochs", "`run.steps`, counted in the data set"),
+      joined("--max_epochs", "`run.steps`, counted in the data set or times --steps_per_epoch"),
+      joined("--steps_per_epoch", "`run.steps`"),
+      sets("--save_steps", "checkpoint.every"),
+      sets("--output_path", "run.out"),
+      joined("--gradient_accumulation_steps", "`train.global_batch` = accumulation x dp_size"),
+      joined("--accumulate_grad_batches", "`train.global_batch` = accumulation x dp_size"),
+      joined("--trainable_models", "`train.mode = full`"),
+      joined("--train_architecture", "`train.mode`"),
+      joined("--lora_base_model", "`train.mode = lora`"),
+      joined("--lora_target_modules", "`lora.targets`"),
+      joined("--lora_rank", "`lora.rank`, and `lora.alpha` where that is not given"),
+      joined("--lora_alpha", "`lora.alpha`"),
+      sets("--lora_checkpoint", "lora.init"),
+      sets("--pretrained_lora_path", "lora.init"),
+      refused("--preset_lora_path", "merge it first: tessera convert"),
+      refused("--preset_lora_model", "merge it first: tessera convert"),
+      by("--training_strategy", "`plan.strategy`; _offload: `plan.states`, `plan.gradients`, `plan.parameters` = host",
+         strategy),
+      joined("--use_gradient_checkpointing", "`plan.activations = recompute`", Takes::perhaps),
+      joined("--use_gradient_checkpointing_offload", "`plan.activations = recompute_offload`", Takes::perhaps),
+      joined("--gradient_checkpointing", "`plan.activations = recompute`", Takes::perhaps),
+      joined("--max_timestep_boundary", "`diffusion.min_t`, as a timestep"),
+      joined("--min_timestep_boundary", "`diffusion.max_t`, as a timestep"),
+      switches("--enable_optimizer_cpu_offload", "plan.states", "host"),
+      switches("--enable_model_cpu_offload", "plan.parameters", "host"),
+      refused("--cpu_offload_split_threshold", "what rests on the host is the plan's"),
+      implied("--offload_models", "encoders and VAE work before training, and are gone then"),
+      implied("--initialize_model_on_cpu", "weights are read part by part into their shards", Takes::perhaps),
+      implied("--remove_prefix_in_ckpt", "weights are saved under the model's own names"),
+      implied("--find_unused_parameters", "no parameter of these models is unused", Takes::perhaps),
+      implied("--dataset_num_workers", "clips are decoded ahead and cached"),
+      implied("--tiled", "the VAE's tiles follow data.vae_tile", Takes::perhaps),
+      implied("--tile_size_height", "data.vae_tile"),
+      implied("--tile_size_width", "data.vae_tile"),
+      implied("--tile_stride_height", "data.vae_tile"),
+      implied("--tile_stride_width", "data.vae_tile"),
+      implied("--dataloader_num_workers", "clips are decoded ahead and cached"),
+      implied("--devices", "tessera launch -n starts as many ranks"),
+      refused("--fp8_models", kQuant),
+      refused("--quant_options", kQuant),
+      sets("--resume_from_checkpoint", "run.resume"),
+      only("--task", {"sft", "sft:data_process", "sft:train", "train", "data_process"},
+           "tessera prepare fills the cache, tessera train trains, and prepares what is missing",
+           "distillation is not there: sft and its two halves are"),
+      implied("--enable_tensorboard_log", kLog, Takes::perhaps),
+      implied("--enable_csv_log", kLog, Takes::perhaps),
+      refused("--enable_wandb_log", kCloud, Takes::perhaps),
+      refused("--enable_swanlab_log", kCloud, Takes::perhaps),
+      refused("--use_swanlab", kCloud, Takes::perhaps),
+      refused("--swanlab_mode", kCloud),
+  };
+  return table;
+}
+
+}  // namespace
+
+const Dialect& diffsynth_command() {
+  static const Dialect dialect = {"DiffSynth-Studio's commands", "a DiffSynth command", diffsynth_rules(),
+                                  diffsynth_together};
+  return dialect;
+}
+
+}  // namespace tessera::tools

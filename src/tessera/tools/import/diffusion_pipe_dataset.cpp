@@ -1,0 +1,79 @@
+// diffusion-pipe's data set TOML. Its one [[directory]] comes under the names of the top.
+#include "tessera/base/check.h"
+#include "tessera/tools/import/dialects.h"
+
+namespace tessera::tools {
+
+namespace {
+
+/// Areas by their side ([512]) or as width and height, at each number of frames.
+void pipe_shapes(Translator& t) {
+  if (t.has("size_buckets")) {
+    std::string buckets;
+    for (const std::string& item : split_list(t.value("size_buckets"))) {
+      const std::vector<std::string> whf = split_list(item);
+      if (whf.size() != 3)
+        throw UserError(Exit::usage, "import", "size_buckets: expected [[width, height, frames], ...]");
+      buckets += whf[2] + "x" + whf[1] + "x" + whf[0] + kListSeparator;
+    }
+    t.set("data.buckets", buckets, {"size_buckets"}, "frames x height x width");
+    for (const char* option : {"resolutions", "frame_buckets"})
+      if (t.has(option)) t.imply(option, "size_buckets lists the shapes");
+    return;
+  }
+  if (!t.has("resolutions")) return t.has("frame_buckets") ? t.refuse("frame_buckets", "without resolutions") : void();
+  if (t.has("enable_ar_bucket") && t.flag("enable_ar_bucket"))
+    return t.refuse("resolutions",
+                    "areas are no pipe_shapes: list width and height, without enable_ar_bucket, or set "
+                    "data.buckets");
+  std::vector<std::string> options = {"resolutions"};
+  if (t.has("frame_buckets")) options.push_back("frame_buckets");
+  std::string buckets;
+  for (const std::string& item : split_list(t.value("resolutions"))) {
+    const std::vector<std::string> side = split_list(item);
+    const std::string width = side[0], height = side.size() > 1 ? side[1] : side[0];
+    for (const std::string& frames : split_list(t.value("frame_buckets", "1")))
+      buckets += frames + "x" + height + "x" + width + kListSeparator;
+  }
+  t.set("data.buckets", buckets, options, "frames x height x width");
+}
+
+void pipe_dataset_together(Translator& t) {
+  if (t.has("enable_ar_bucket"))
+    t.imply("enable_ar_bucket",
+            "shapes are those that data.buckets lists, and a clip goes to the one that fits it best");
+  pipe_shapes(t);
+  t.assume("data.fps", "16", "diffusion-pipe resamples to the model's rate");
+}
+
+std::vector<Rule> pipe_dataset_rules() {
+  std::vector<Rule> table = {
+      joined("resolutions", "`data.buckets`, with frame_buckets: [[1280, 720]], or squares of [512]"),
+      joined("frame_buckets", "`data.buckets`"),
+      joined("size_buckets", "`data.buckets`"),
+      joined("enable_ar_bucket", "refused with resolutions: pipe_shapes are listed in `data.buckets`"),
+      sets("path", "data.path"),
+      sets("num_repeats", "data.repeats"),
+      refused("directory", "one data set trains: put its clips into one folder or table"),
+      refused("mask_path", "losses are not masked"),
+      refused("control_path", "control videos belong to a model that is not there"),
+      refused("caption_prefix", "captions are taken as they are"),
+      refused("cache_shuffle_num", "captions are taken as they are"),
+      refused("subsample_ratio", "all clips are taken"),
+      implied("cache_shuffle_delimiter", "it belongs to cache_shuffle_num"),
+      implied("skip_empty_caption", "tessera prepare tells of captions without words"),
+  };
+  for (const char* name : {"min_ar", "max_ar", "num_ar_buckets", "ar_buckets"})
+    table.push_back(implied(name, "it belongs to enable_ar_bucket"));
+  return table;
+}
+
+}  // namespace
+
+const Dialect& diffusion_pipe_dataset() {
+  static const Dialect dialect = {"diffusion-pipe's data set", "a diffusion-pipe data set", pipe_dataset_rules(),
+                                  pipe_dataset_together};
+  return dialect;
+}
+
+}  // namespace tessera::tools

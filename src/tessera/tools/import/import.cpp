@@ -1,0 +1,174 @@
+#include "tessera/tools/import/import.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/tools/import/command_line.h"
+#include "tessera/tools/import/config_file.h"
+#include "tessera/tools/import/dialects.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool strip_prefix(std::string& name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return false;
+  name.erase(0, prefix.size());
+  return true;
+}
+
+/// FSDP's words without what stands before them.
+void bare_words(std::vector<Given>& given) {
+  for (Given& g : given) {
+    g.typed = g.name;
+    for (const char* prefix :
+         {"--", "fsdp_config.", "deepspeed_config.", "mixed_precision.", "mixed_precision_policy.", "fsdp_"})
+      strip_prefix(g.name, prefix);
+  }
+}
+
+/// Keys of two tables under one name, the second one's over the first's: [general] and [[datasets]].
+void tables_as_one(std::vector<Given>& given, std::string_view general, std::string_view first) {
+  std::vector<Given> out;
+  for (Given& g : given) {
+    g.typed = g.name;
+    if (!general.empty()) strip_prefix(g.name, general);
+    if (strip_prefix(g.name, first)) std::erase_if(out, [&](const Given& other) { return other.name == g.name; });
+    out.push_back(std::move(g));
+  }
+  given = std::move(out);
+}
+
+void keys_as_flags(std::vector<Given>& given) {
+  for (Given& g : given) {
+    g.typed = g.name;
+    g.name = "--" + g.name.substr(g.name.rfind('.') + 1);  // musubi-tuner ignores the names of sections
+    if (g.value == "true") g.value.clear();
+  }
+  std::erase_if(given, [](const Given& g) { return g.value == "false"; });
+}
+
+struct FileForm {
+  const char* ending;
+  const Dialect& (*dialect)();
+  void (*normalise)(std::vector<Given>&);
+};
+const FileForm kFiles[] = {
+    {".json", deepspeed_config, nullptr},
+    {".json", accelerate_config, bare_words},
+    {".yaml", accelerate_config, bare_words},
+    {".yml", accelerate_config, bare_words},
+    {".toml", diffusion_pipe_config, nullptr},
+    {".toml", diffusion_pipe_dataset, [](std::vector<Given>& g) { tables_as_one(g, "", "directory.0."); }},
+    {".toml", musubi_dataset, [](std::vector<Given>& g) { tables_as_one(g, "general.", "datasets.0."); }},
+    {".toml", musubi_command, keys_as_flags},
+    {".toml", accelerate_config, bare_words},
+};
+
+/// Options that the dialect knows.
+size_t known_options(const Dialect& dialect, const std::vector<Given>& given) {
+  return static_cast<size_t>(std::count_if(given.begin(), given.end(), [&](const Given& g) {
+    return std::any_of(dialect.rules.begin(), dialect.rules.end(),
+                       [&](const Rule& r) { return r.option == g.name || g.name.starts_with(r.option + "."); });
+  }));
+}
+
+const Dialect& of_command(const CommandLine& line) {
+  const std::string script = line.script.substr(line.script.rfind('/') + 1);
+  if (script.starts_with("wan_cache"))
+    throw UserError(Exit::usage, "import", script + " fills a cache",
+                    "tessera prepare RECIPE does: import the command that trains");
+  if (script == "generate.py") return generate_line();
+  const Dialect* best = nullptr;
+  size_t most = 0;
+  for (const auto& dialect :
+       {diffsynth_command, musubi_command, training_line, generate_line, diffusion_pipe_command}) {
+    std::vector<Given> options;
+    for (const std::string& word : line.words)
+      if (word.starts_with("--")) options.push_back({word.substr(0, word.find('=')), ""});
+    if (const size_t n = known_options(dialect(), options); n > most) most = n, best = &dialect();
+  }
+  if (best) return *best;
+  throw UserError(
+      Exit::usage, "import", "no option of this command is known" + (script.empty() ? "" : ": " + script),
+      "commands of DiffSynth, musubi-tuner, diffusion-pipe and generate.py are read; tessera import --table "
+      "lists their options");
+}
+
+/// What starts the ranks, by its own table.
+Translation launcher_options(const CommandLine& line, const ImportContext& context) {
+  const bool accelerate = line.launcher == "accelerate";
+  const Dialect& dialect = accelerate ? accelerate_config() : torchrun_launcher();
+  if (!accelerate) return translate(dialect, read_options(dialect, line.launcher_words), context);
+  Dialect flags = dialect;  // the same words, as flags
+  for (Rule& rule : flags.rules) rule.option = "--" + rule.option;
+  const size_t count = flags.rules.size();
+  for (size_t i = 0; i < count; ++i) {
+    Rule fsdp = flags.rules[i];
+    fsdp.option = "--fsdp_" + fsdp.option.substr(2);
+    flags.rules.push_back(std::move(fsdp));
+  }
+  std::vector<Given> given = read_options(flags, line.launcher_words);
+  bare_words(given);
+  return translate(dialect, std::move(given), context);
+}
+
+}  // namespace
+
+Translation import_file(const std::string& path, const ImportContext& context) {
+  ImportContext inside = context;
+  inside.folder = fs::path(path).parent_path().string();
+  const std::string ending = fs::path(path).extension().string();
+  if (ending == ".sh" || ending == ".txt") {
+    check_input(fs::is_regular_file(path), "import", path + ": there is no such file", "check the path");
+    return import_command(checkpoint::read_text(path), inside);
+  }
+  const std::vector<Given> given = read_config(path);
+  const FileForm* best = nullptr;
+  size_t most = 0;
+  std::vector<Given> options;
+  for (const FileForm& form : kFiles) {
+    if (ending != form.ending) continue;
+    std::vector<Given> tried = given;
+    if (form.normalise) form.normalise(tried);
+    if (const size_t n = known_options(form.dialect(), tried); n > most)
+      most = n, best = &form, options = std::move(tried);
+  }
+  if (!best)
+    throw UserError(Exit::usage, "import", path + ": no option in it is known",
+                    "a DeepSpeed .json, an accelerate .yaml, the .toml of musubi-tuner or diffusion-pipe are read");
+  Translation result = translate(best->dialect(), std::move(options), inside);
+  result.from += ", " + path;
+  return result;
+}
+
+Translation import_command(const std::string& text, const ImportContext& context) {
+  const CommandLine line = read_command(text);
+  const Dialect& dialect = of_command(line);
+  ImportContext inside = context;
+  Translation launcher;
+  if (!line.launcher_words.empty()) {
+    launcher = launcher_options(line, context);
+    if (inside.ranks == 0) inside.ranks = launcher.ranks;
+    inside.accumulation = launcher.accumulation;
+  }
+  std::vector<Given> given = read_options(dialect, line.words);
+  if (&dialect == &musubi_command())  // keys of its file are flags, and flags win
+    for (const Given& g : std::vector<Given>(given))
+      if (g.name == "--config_file") {
+        std::vector<Given> file = read_config(file_beside(context, g.value));
+        keys_as_flags(file);
+        given.insert(given.begin(), file.begin(), file.end());
+      }
+  Translation result = translate(dialect, std::move(given), inside);
+  result.merge(launcher);
+  for (const std::string& variable : line.variables)
+    result.implied.push_back({variable, "a variable: set it where tessera is started"});
+  return result;
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,123 @@
+// musubi-tuner's data set TOML. Its [general] table and its one [[datasets]] come under one name each.
+#include "tessera/base/check.h"
+#include "tessera/tools/import/dialects.h"
+
+namespace tessera::tools {
+
+namespace {
+
+void source(Translator& t) {
+  int named = 0;
+  for (const char* option : {"video_directory", "image_directory"})
+    if (t.has(option)) t.set("data.path", t.value(option), {option}), ++named;
+  for (const char* option : {"video_jsonl_file", "image_jsonl_file"}) {
+    if (!t.has(option)) continue;
+    ++named;
+    const std::string file = t.value(option);
+    t.set("data.metadata", file, {option});
+    t.set("data.path", file.rfind('/') == std::string::npos ? "." : file.substr(0, file.rfind('/')), {option});
+  }
+  if (named != 1)
+    throw UserError(Exit::usage, "import", named == 0 ? "the data set names no clips" : "a data set has one source",
+                    "give one of video_directory, video_jsonl_file, image_directory, image_jsonl_file");
+}
+
+/// Every listed length at the one resolution: a shape each where there are several.
+void musubi_shapes(Translator& t) {
+  const std::vector<std::string> size = split_list(t.value("resolution", "960,544"));
+  if (size.size() != 2)
+    throw UserError(Exit::usage, "import", "resolution: expected [width, height]", "for example [832, 480]");
+  const bool images = t.has("image_directory") || t.has("image_jsonl_file");
+  const std::vector<std::string> frames =
+      images ? std::vector<std::string>{"1"} : split_list(t.value("target_frames", "1"));
+  std::vector<std::string> options;
+  for (const char* option : {"resolution", "target_frames"})
+    if (t.has(option)) options.push_back(option);
+  if (options.empty()) return;
+  if (frames.size() == 1) {
+    t.set("data.frames", frames[0], options);
+    t.set("data.size", size[1] + "," + size[0], options, "height, width");
+    return;
+  }
+  std::string buckets;
+  for (const std::string& f : frames) buckets += f + "x" + size[1] + "x" + size[0] + kListSeparator;
+  t.set("data.buckets", buckets, options, "frames x height x width");
+}
+
+void extraction(Translator& t) {
+  static const std::pair<const char*, const char*> kModes[] = {
+      {"head", "head"}, {"chunk", "chunks"}, {"slide", "slide"}, {"uniform", "uniform"}};
+  const std::string mode = t.value("frame_extraction", "head");
+  if (t.has("frame_extraction")) {
+    bool known = mode == "full";
+    for (const auto& [theirs, ours] : kModes)
+      if (mode == theirs) t.set("data.clip_mode", ours, {"frame_extraction"}), known = true;
+    if (mode == "full") t.refuse("frame_extraction", "a clip has the frames of its shape: head, chunk, slide, uniform");
+    if (!known)
+      throw UserError(Exit::usage, "import", t.find("frame_extraction")->shown() + " is not known",
+                      "did you mean " + nearest(mode, {"head", "chunk", "slide", "uniform", "full"}).front() + "?");
+  }
+  const auto belongs = [&](const char* option, const char* to, const char* key) {
+    if (!t.has(option)) return;
+    if (mode == to)
+      t.set(key, t.value(option), {option});
+    else
+      t.imply(option, std::string("it belongs to frame_extraction = ") + to);
+  };
+  belongs("frame_stride", "slide", "data.clip_stride");
+  belongs("frame_sample", "uniform", "data.clip_samples");
+  if (t.has("max_frames")) t.imply("max_frames", "it belongs to frame_extraction = full");
+}
+
+void musubi_dataset_together(Translator& t) {
+  source(t);
+  musubi_shapes(t);
+  extraction(t);
+  const int64_t batch = t.integer("batch_size", 1) * t.context().accumulation;
+  if (t.has("batch_size"))
+    t.set_batch(batch, {"batch_size"},
+                t.value("batch_size") + " x " + std::to_string(t.context().accumulation) + " (accumulation)");
+  else
+    t.assume("train.global_batch", std::to_string(batch * t.dp_size().value_or(1)), "musubi-tuner's batch of 1");
+  t.assume("data.fps", "16", "musubi-tuner resamples to the model's rate");
+}
+
+std::vector<Rule> musubi_dataset_rules() {
+  std::vector<Rule> table = {
+      joined("resolution", "`data.size`, height first, or `data.buckets`"),
+      joined("target_frames", "`data.frames`, or a shape each in `data.buckets`"),
+      joined("video_directory", "`data.path`"),
+      joined("image_directory", "`data.path`, with `data.frames = 1`"),
+      joined("video_jsonl_file", "`data.metadata`"),
+      joined("image_jsonl_file", "`data.metadata`, with `data.frames = 1`"),
+      joined("frame_extraction", "`data.clip_mode`: head, chunk chunks, slide, uniform; full is refused"),
+      joined("frame_stride", "`data.clip_stride`, of slide"),
+      joined("frame_sample", "`data.clip_samples`, of uniform"),
+      joined("max_frames", "belongs to full"),
+      sets("cache_directory", "data.cache"),
+      sets("num_repeats", "data.repeats"),
+      joined("batch_size", "its share of `train.global_batch`"),
+      only("caption_extension", {".txt"}, "captions are .txt files beside the clips", "captions are .txt files"),
+      only("enable_bucket", {"false"}, "one shape is one shape",
+           "shapes are listed in data.buckets, none is made up: name those you have"),
+      implied("bucket_no_upscale", "tessera prepare says how many clips are enlarged"),
+      implied("source_fps", "a clip's rate is read from its file"),
+      refused("datasets", "one data set trains: put its clips into one folder or table"),
+      implied("skip_existing", "what is cached is not made again"),
+  };
+  for (const char* name : {"control_directory", "control_resolution", "no_resize_control", "multiple_target"})
+    table.push_back(refused(name, "control videos belong to a model that is not there"));
+  for (const char* name : {"fp_latent_window_size", "fp_1f_clean_indices", "fp_1f_target_index", "fp_1f_no_post"})
+    table.push_back(refused(name, "FramePack is not there"));
+  return table;
+}
+
+}  // namespace
+
+const Dialect& musubi_dataset() {
+  static const Dialect dialect = {"musubi-tuner's data set", "a musubi-tuner data set", musubi_dataset_rules(),
+                                  musubi_dataset_together};
+  return dialect;
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,147 @@
+#include "tessera/tools/import/parts.h"
+
+#include <filesystem>
+
+#include "tessera/base/check.h"
+#include "tessera/data/dataset.h"
+#include "tessera/tools/import/wan_folder.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Clips of an epoch, of the data set that was named so far; 0 where it cannot be read.
+int64_t clips_an_epoch(Translator& t) {
+  const auto text = [&](const char* key) {
+    const auto* setting = t.result().find(key);
+    return setting ? setting->value : std::string();
+  };
+  const std::string repeats = text("data.repeats");
+  try {
+    data::Problems problems;
+    return static_cast<int64_t>(
+        data::read_dataset({.path = text("data.path"),
+                            .metadata = text("data.metadata"),
+                            .repeats = repeats.empty() ? 1 : static_cast<int>(to_integer(repeats))},
+                           problems)
+            .size());
+  } catch (const UserError&) {
+    return 0;
+  }
+}
+
+/// Optimiser steps of an epoch; 0 where they are not known.
+int64_t epoch_steps(Translator& t) {
+  const auto* batch = t.result().find("train.global_batch");
+  return clips_an_epoch(t) / std::max<int64_t>(1, batch ? to_integer(batch->value) : 1);
+}
+
+void set_epoch_steps(Translator& t, const std::string& key, const std::string& option, int64_t epochs) {
+  const int64_t steps = epoch_steps(t);
+  if (steps < 1)
+    t.refuse(option, "steps are counted, not epochs, and the data set is not here to count: set " + key);
+  else
+    t.set(key, std::to_string(epochs * steps), {option}, "of " + std::to_string(steps) + " steps");
+}
+
+}  // namespace
+
+void set_weight_files(Translator& t, const std::vector<std::string>& files, const std::string& option) {
+  std::string folder;
+  std::vector<std::string> denoiser;
+  for (const std::string& file : files) {
+    const std::string name = lower_case(fs::path(file).filename().string());
+    if (name.find("t5") != std::string::npos) {
+      t.set("data.text_encoder", "umt5-xxl", {option});
+      t.set("data.text_encoder_path", file, {option});
+      t.assume("data.tokenizer", tokenizer_in((fs::path(file).parent_path() / "google/umt5-xxl").string()),
+               "the release's own");
+    } else if (name.find("vae") != std::string::npos) {
+      t.set("data.vae", file, {option});
+    } else if (name.find("clip") != std::string::npos) {
+      t.set("data.image_encoder_path", file, {option});
+    } else if (file.find("wav2vec") != std::string::npos) {
+      t.set("data.audio_encoder", file, {option});
+    } else {
+      denoiser.push_back(file);
+    }
+  }
+  for (const std::string& file : denoiser) {
+    // diffusion_pytorch_model*.safetensors are shards: their folder has the index
+    const bool shards = denoiser.size() > 1 || file.find('*') != std::string::npos;
+    const std::string place = shards ? fs::path(file).parent_path().string() : file;
+    if (!folder.empty() && folder != place)
+      throw UserError(Exit::usage, "import", option + " names two models, " + folder + " and " + place,
+                      "two experts train from the folder that holds high_noise_model and low_noise_model: model.path");
+    folder = place;
+  }
+  if (!folder.empty()) t.set("model.path", folder, {option});
+}
+
+void set_epochs(Translator& t, const std::string& option, int64_t epochs) {
+  set_epoch_steps(t, "run.steps", option, epochs);
+}
+void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epochs) {
+  set_epoch_steps(t, "checkpoint.every", option, epochs);
+}
+
+void set_schedule(Translator& t, const std::string& option) {
+  const std::string name = t.value(option);
+  for (const char* same :
+       {"constant", "constant_with_warmup", "linear", "cosine", "cosine_with_restarts", "polynomial"})
+    if (name == same) return t.set("train.schedule", name, {option});
+  if (name == "cosine_with_min_lr") return t.set("train.schedule", "cosine_min", {option});
+  if (name == "warmup_stable_decay") return t.set("train.schedule", "wsd", {option});
+  t.refuse(option,
+           "constant, constant_with_warmup, linear, cosine, cosine_with_restarts, polynomial, "
+           "cosine_with_min_lr and warmup_stable_decay are there");
+}
+
+void set_optimiser(Translator& t, const std::string& option) {
+  const std::string given = t.value(option), name = lower_case(given.substr(given.rfind('.') + 1));
+  if (name == "adamw" || name == "adamw_optimi") {
+    t.set("train.optimizer", "adamw", {option});
+  } else if (name == "adamw8bit" || name == "adam8bit" || name == "pagedadamw8bit") {
+    t.set("train.optimizer", "adamw", {option});
+    t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
+  } else if (name == "adamw8bitkahan") {
+    t.set("train.optimizer", "adamw", {option});
+    t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
+    t.set("plan.masters", "split", {option}, "Kahan's sum keeps what bf16 loses; split masters keep all of it");
+  } else {
+    t.refuse(option, "AdamW and its 8-bit form are there");
+  }
+}
+
+void set_targets(Translator& t, const std::string& option) {
+  static const std::pair<const char*, const char*> kNames[] = {
+      {"to_q", "q"},         {"to_k", "k"}, {"to_v", "v"}, {"to_out.0", "o"}, {"ffn.net.0.proj", "ffn.0"},
+      {"ffn.net.2", "ffn.2"}};
+  std::string list;
+  for (std::string name : split_list(t.value(option))) {
+    for (const auto& [diffusers, official] : kNames)
+      if (name == diffusers) name = official;
+    list += (list.empty() ? "" : ",") + name;
+  }
+  t.set("lora.targets", list, {option});
+}
+
+std::string type_word(const std::string& text) {
+  const std::string word = lower_case(text.substr(text.rfind('.') + 1));  // npos + 1 is 0
+  if (word == "bf16" || word == "bfloat16") return "bf16";
+  if (word == "fp16" || word == "float16" || word == "half") return "fp16";
+  if (word == "fp32" || word == "float32" || word == "float" || is_false(word)) return "fp32";
+  return "";
+}
+
+void set_compute_type(Translator& t, const Given& g) {
+  const std::string type = type_word(g.value);
+  if (type.empty())
+    t.refuse(g.name, "fp32, bf16 and fp16 are there");
+  else
+    t.set("plan.compute_dtype", type, {g.name}, type == "fp32" ? "" : "masters and states are fp32");
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,41 @@
+#pragma once
+// What several dialects have in common: files of weights told apart by their names, epochs, learning-rate schedules.
+#include <string>
+#include <vector>
+
+#include "tessera/tools/import/dialect.h"
+
+namespace tessera::tools {
+
+/// Keys that an expert trained by itself and a LoRA's base have; refused as long as recipes lack them.
+inline constexpr const char* kLeastTimestep = "diffusion.min_t";  ///< 0 to 1, after the shift
+inline constexpr const char* kMostTimestep = "diffusion.max_t";
+inline constexpr const char* kFrozenDtype = "lora.base_dtype";
+
+/// plan.compute_dtype by any program's word for a type ("bf16", "torch.bfloat16", "no"); refused for others. What other
+/// programs call mixed precision is this: products and activations are of that type, masters and states fp32.
+void set_compute_type(Translator& t, const Given& given);
+/// "fp32", "bf16" or "fp16" by the same words; empty for others.
+std::string type_word(const std::string& text);
+
+/// Files of weights by what their names tell: the denoiser's, text encoder's, VAE's ... keys are set. `files` may hold
+/// the shards of one model, which is then named by their folder.
+void set_weight_files(Translator& t, const std::vector<std::string>& files, const std::string& option);
+
+/// run.steps of so many epochs of the data set that the translation names, which is read for it. Refuses `option` where
+/// the data set is not here, saying what to set.
+void set_epochs(Translator& t, const std::string& option, int64_t epochs);
+
+/// Checkpoints every so many epochs: as set_epochs.
+void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epochs);
+
+/// train.schedule for the names of diffusers and transformers; refused where there is no such schedule.
+void set_schedule(Translator& t, const std::string& option);
+
+/// AdamW and its 8-bit forms by the names of their classes; refused otherwise.
+void set_optimiser(Translator& t, const std::string& option);
+
+/// lora.targets, in the names of the official weights: "to_q" and "attn1.to_out.0" are those of diffusers.
+void set_targets(Translator& t, const std::string& option);
+
+}  // namespace tessera::tools

@@ -1,0 +1,41 @@
+#pragma once
+// The released Wan models by the names of their tasks, and where the parts of a release lie.
+//
+//   const WanTask& task = wan_task("t2v-A14B");
+//   set_wan_folder(translator, task, "Wan2.2-T2V-A14B", {"--ckpt_dir"});   // model.path, data.vae, data.tokenizer ...
+#include <string>
+#include <vector>
+
+#include "tessera/tools/import/dialect.h"
+
+namespace tessera::tools {
+
+struct WanTask {
+  const char* name;  ///< "t2v-A14B"
+  const char* type;  ///< model_type of its config.json
+  bool two_experts;
+  const char* vae;                ///< file of the official release
+  int64_t frames, steps;          ///< of a sample
+  double fps, shift, guidance;    ///< of a sample; two experts: the low-noise one's guidance
+  int64_t width, height;          ///< of a sample where nothing is said
+  const char* why_not = nullptr;  ///< a task that is not trained or sampled here
+};
+
+/// Throws UserError (usage) naming the nearest for an unknown task, and the reason for one that is not there.
+const WanTask& wan_task(const std::string& name);
+
+/// The keys that name a release's parts. A folder that is there is looked into, and what it lacks is said; one that is
+/// not is taken to be laid out as the official release. Throws UserError (input) when the folder is of another task.
+void set_wan_folder(Translator& t, const WanTask& task, const std::string& folder,
+                    const std::vector<std::string>& options);
+
+/// The keys of the encoders beside a model of no task that is told, in a folder as set_wan_folder takes it; what is
+/// elsewhere is left to the caller. Of a folder that is not here Wan 2.1's are named, but for CLIP.
+enum class TextEncoder { in_folder, elsewhere };
+void set_wan_encoders(Translator& t, const std::string& folder, const std::vector<std::string>& options,
+                      TextEncoder text);
+
+/// The file of SentencePiece in a tokenizer's folder.
+std::string tokenizer_in(const std::string& folder);
+
+}  // namespace tessera::tools

@@ -1,0 +1,258 @@
+#include "tessera/tools/probe/probe.h"
+
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "tessera/base/check.h"
+#include "tessera/comm/comm.h"
+#include "tessera/comm/world.h"
+#include "tessera/ops/gemm.h"
+#include "tessera/ops/ops.h"
+
+namespace tessera::tools {
+
+namespace {
+
+using at::Tensor;
+using plan::Rate;
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+Tensor random(at::IntArrayRef shape) { return at::rand(shape, at::kFloat).sub_(0.5); }
+
+/// Work done and what it took.
+struct Point {
+  double work = 0, seconds = 0;
+};
+
+/// The rate through two points: seconds = (work + half) / top.
+Rate line(const Point& small, const Point& large) {
+  double top = (large.work - small.work) / (large.seconds - small.seconds);
+  if (!(large.seconds > small.seconds)) top = large.work / large.seconds;  // noise: no start-up seen
+  return {top, std::max(0.0, small.seconds * top - small.work)};
+}
+
+class Probe {
+ public:
+  Probe(const ProbeOptions& options, const comm::Rendezvous& place)
+      : options_(options), place_(place), comm_(place, mesh_of(place.world), 300) {}
+
+  plan::Profile run() {
+    plan::Profile p;
+    p.name = options_.name;
+    p.source = "measured by tessera probe: " + std::to_string(place_.world) + " ranks at once, " +
+               std::to_string(at::get_num_threads()) + " threads each";
+    p.device.gemm["fp32"] = products();
+    attention(p.device);
+    p.device.stream = operators();
+    p.device.bandwidth = bandwidth();
+    p.host_link = copies();
+    p.host_bandwidth = p.host_link * place_.world;
+    p.host_memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+    disk(p);
+    if (place_.world > 1) collectives(p);
+    return p;
+  }
+
+ private:
+  static Mesh mesh_of(int world) {
+    Mesh mesh;
+    mesh[Axis::dp_shard] = world;
+    return mesh;
+  }
+
+  /// Mean over the ranks, the same on all.
+  double agreed(double mine) {
+    double sum = 0;
+    for (const auto& row : control().all_gather_doubles({mine})) sum += row[0];
+    return sum / place_.world;
+  }
+  comm::Group& control() { return comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}); }
+
+  /// Seconds of one call, the fastest fifth's slowest: what else the machine does for a moment is not its rate. All
+  /// ranks call equally often.
+  double time(const std::function<void()>& call) {
+    call();
+    comm_.barrier();
+    const auto first = Clock::now();
+    call();
+    const double once = agreed(since(first));
+    const int count = std::clamp(static_cast<int>(options_.seconds / std::max(once, 1e-6)), 5, 2000);
+    comm_.barrier();
+    std::vector<double> seconds;
+    for (int i = 0; i < count; ++i) {
+      const auto start = Clock::now();
+      call();
+      seconds.push_back(since(start));
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + count / 5, seconds.end());
+    return agreed(seconds[count / 5]);
+  }
+
+  /// The three products of a linear, X W^T, dY W, dY^T X, with the shapes of a block's and by the kernel that linears
+  /// use: at::mm is a fifth slower, and so would every prediction be.
+  Rate products() {
+    const auto measure = [&](int64_t tokens, int64_t in, int64_t out) {
+      const Tensor x = random({tokens, in}), w = random({out, in}), dy = random({tokens, out});
+      const Tensor y = at::empty({tokens, out}), dx = at::empty({tokens, in}), dw = at::empty({out, in});
+      const double seconds = time([&] {
+        ops::gemm(y, x, w.t());
+        ops::gemm(dx, dy, w);
+        ops::gemm(dw, dy.t(), x);
+      });
+      return Point{2.0 * static_cast<double>(tokens * in * out), seconds / 3};
+    };
+    return line(measure(128, 256, 256), measure(1024, 512, 2048));
+  }
+
+  void attention(plan::DeviceProfile& device) {
+    const auto measure = [&](int64_t tokens, Point& forward, Point& backward) {
+      constexpr int64_t kHeads = 8, kWidth = 64 * kHeads;
+      const std::vector<int64_t> offsets = {0, tokens};
+      const Tensor q = random({tokens, kWidth}), k = random({tokens, kWidth}), v = random({tokens, kWidth});
+      const Tensor grad = random({tokens, kWidth});
+      forward.work = 4.0 * static_cast<double>(tokens * tokens * kWidth);
+      forward.seconds = time([&] { ops::attention(q, k, v, kHeads, offsets, offsets); });
+      std::vector<Tensor> leaves = {q.clone().requires_grad_(), k.clone().requires_grad_(), v.clone().requires_grad_()};
+      const double both = time([&] {
+        const Tensor out = ops::attention(leaves[0], leaves[1], leaves[2], kHeads, offsets, offsets);
+        torch::autograd::grad({out}, {leaves[0], leaves[1], leaves[2]}, {grad});
+      });
+      backward = {2.5 * forward.work, std::max(both - forward.seconds, 1e-9)};
+    };
+    Point forward[2], backward[2];
+    measure(256, forward[0], backward[0]);
+    measure(1024, forward[1], backward[1]);
+    device.attention["fp32"] = line(forward[0], forward[1]);
+    device.attention_backward["fp32"] = line(backward[0], backward[1]);
+  }
+
+  /// The fused operators between products, forward and backward, by the bytes that engine/work.h counts for them: a
+  /// backward counts twice its forward.
+  Rate operators() {
+    constexpr int64_t kWidth = 512;
+    const auto measure = [&](int64_t tokens) {
+      const Tensor rows = at::zeros({tokens}, at::kInt);
+      const Tensor x = random({tokens, kWidth}).requires_grad_(), table = random({1, kWidth}).requires_grad_();
+      const Tensor grad = random({tokens, kWidth});
+      constexpr double kTensors = 2 + 3 + 2;  // modulated_norm, gated_residual, gelu
+      const double seconds = time([&] {
+        const Tensor normed = ops::modulated_norm(x, table, table, rows, 1e-6);
+        const Tensor out = ops::gated_residual(x, ops::gelu_tanh(normed), table, rows);
+        torch::autograd::grad({out}, {x, table}, {grad});
+      });
+      return Point{kTensors * static_cast<double>(tokens * kWidth) * 4 / 3, seconds / 9};  // of one of three operators
+    };
+    const Rate one = line(measure(64), measure(1024));
+    return one;
+  }
+
+  Rate bandwidth() {
+    const auto measure = [&](int64_t count) {
+      Tensor a = random({count});
+      const Tensor b = random({count});
+      return Point{12.0 * static_cast<double>(count), time([&] { a.add_(b, 1e-9); })};
+    };
+    return line(measure(1 << 16), measure(1 << 23));
+  }
+
+  double copies() {
+    constexpr size_t kBytes = size_t{64} << 20;
+    std::vector<char> from(kBytes, 1), to(kBytes, 2);
+    return kBytes / time([&] { std::memcpy(to.data(), from.data(), kBytes); });
+  }
+
+  /// Large writes, made durable, and reads past the page cache; ranks share the node's disk.
+  void disk(plan::Profile& p) {
+    constexpr size_t kPiece = size_t{8} << 20, kPieces = 8;
+    const std::string path =
+        (std::filesystem::path(options_.folder) / ("tessera-probe-" + std::to_string(place_.rank))).string();
+    std::vector<char> piece(kPiece, 'x');
+    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (file < 0) throw UserError(Exit::disk, "probe", path + ": cannot be written", "choose a folder with --folder");
+    comm_.barrier();
+    auto start = Clock::now();
+    bool whole = true;
+    for (size_t i = 0; i < kPieces; ++i) whole &= write(file, piece.data(), kPiece) == static_cast<ssize_t>(kPiece);
+    whole &= fdatasync(file) == 0;
+    const double writing = since(start);
+    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    lseek(file, 0, SEEK_SET);
+    start = Clock::now();
+    for (size_t i = 0; i < kPieces; ++i) whole &= read(file, piece.data(), kPiece) == static_cast<ssize_t>(kPiece);
+    const double reading = since(start);
+    close(file);
+    unlink(path.c_str());
+    if (!whole) throw UserError(Exit::disk, "probe", path + ": the disk took less than 64 MiB", "free space");
+    const double bytes = static_cast<double>(kPiece * kPieces) * place_.world;
+    p.disk_write = bytes / agreed(writing), p.disk_read = bytes / agreed(reading);
+    const auto space = std::filesystem::space(options_.folder);
+    p.disk = static_cast<int64_t>(space.available);
+  }
+
+  void collectives(plan::Profile& p) {
+    comm::Group& gather = comm_.group("gather", kShardAxes);
+    comm::Group& reduce = comm_.group("reduce", kShardAxes);
+    const int n = place_.world;
+    const auto sent = [&](int64_t shard) { return 4.0 * static_cast<double>(shard * (n - 1)); };
+    const auto gathers = [&](int64_t shard) {
+      Tensor out = at::zeros({shard * n});
+      const Tensor in = out.narrow(0, shard * gather.rank(), shard);
+      return Point{sent(shard), time([&] { gather.all_gather(out, in); })};
+    };
+    const auto reductions = [&](int64_t shard) {
+      const Tensor flat = random({shard * n});
+      Tensor own = at::zeros({shard}), scratch = at::empty({shard * n});
+      return Point{sent(shard), time([&] { reduce.reduce_scatter(own, flat, scratch, false); })};
+    };
+    const Rate g = line(gathers(1 << 10), gathers(1 << 19)), r = line(reductions(1 << 10), reductions(1 << 19));
+    p.link = {g.top, r.top, g.half / g.top / (n - 1)};
+    p.steal = stolen(gather);
+  }
+
+  /// Compute with a gather beside it takes longer by this share of the gather's time.
+  double stolen(comm::Group& gather) {
+    const Tensor x = random({1024, 512}), w = random({2048, 512});
+    const Tensor y = at::empty({1024, 2048});
+    const int64_t shard = 1 << 19;
+    Tensor out = at::zeros({shard * place_.world});
+    const Tensor in = out.narrow(0, shard * gather.rank(), shard);
+    const auto compute = [&] {
+      for (int i = 0; i < 8; ++i) ops::gemm(y, x, w.t());
+    };
+    const double alone = time(compute);
+    const double transfer = time([&] { gather.all_gather(out, in); });
+    // fewer gathers than fill the compute, so that compute ends last
+    const int times = std::max(1, static_cast<int>(0.5 * alone / transfer));
+    const double both = time([&] {
+      std::thread beside([&] {
+        for (int i = 0; i < times; ++i) gather.all_gather(out, in);
+      });
+      compute();
+      beside.join();
+    });
+    return std::clamp((both - alone) / (times * transfer), 0.0, 0.95);
+  }
+
+  const ProbeOptions options_;
+  const comm::Rendezvous place_;
+  comm::Comm comm_;
+};
+
+}  // namespace
+
+plan::Profile probe(const ProbeOptions& options) {
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  return Probe(options, place).run();
+}
+
+}  // namespace tessera::tools

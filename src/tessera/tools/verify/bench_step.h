@@ -1,0 +1,27 @@
+#pragma once
+// One measurement of our training step on synthetic data, for `make bench` (bench/run): the work of bench/shapes.py.
+//
+//   bench_step({.config = R"({"dim": 512, ...})", .latent = {16, 4, 32, 32}, .recompute = true});
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tessera::tools {
+
+struct BenchOptions {
+  std::string config;               ///< the model's config.json as text
+  std::array<int64_t, 4> latent{};  ///< [C, f, h, w] of the one sample of each rank
+  std::optional<int> recompute;     ///< blocks that recompute; none: the planner decides
+  int64_t budget = 0;               ///< bytes a rank for the planner; 0: unlimited
+  bool states_on_host = false;      ///< masters and moments rest on the host
+  std::string profile = "cpu";      ///< rates for the planner: a shipped name or a file
+  int steps = 8, warmup = 3;
+};
+
+/// Joins the ranks of the environment; rank 0 prints one JSON line {"seconds":[...],"peak_bytes","persistent_bytes",
+/// "host_bytes","predicted_peak_bytes","plan"}: seconds of every step and bytes, the largest of the ranks; host_bytes
+/// is what rests on the host and the buffers on the way there. Returns the exit code.
+int bench_step(const BenchOptions& options);
+
+}  // namespace tessera::tools

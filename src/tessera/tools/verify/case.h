@@ -1,0 +1,111 @@
+#pragma once
+// One golden case being checked: its files, its tolerances, and the comparisons made so far.
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tessera/base/mesh.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/comm/comm.h"
+#include "tessera/torch_headers.h"
+
+namespace tessera::tools {
+
+using Json = nlohmann::ordered_json;
+
+struct Comparison {
+  std::string name;
+  double max_abs = 0, max_rel = 0, bound = 0;
+  bool ok = false;
+};
+
+/// The comparisons of one case file. Values are compared in double.
+class CaseFile {
+ public:
+  CaseFile(std::string case_name, const std::filesystem::path& path, std::string weights = {});
+  /// For a file that is not of tensors: what was expected in it, read by the caller.
+  CaseFile(std::string case_name, const std::filesystem::path& path, std::map<std::string, at::Tensor> expected);
+
+  const std::string& case_name() const { return case_name_; }
+  std::string file_name() const { return path_.filename().string(); }
+  const std::string& weights() const { return weights_; }
+
+  bool has(const std::string& name) const { return file_ ? file_->find(name) != nullptr : expected_.count(name) > 0; }
+  std::vector<std::string> names(const std::string& prefix) const;
+  /// A tensor of the case, in its own dtype (8-bit floats as fp32). Throws UserError (input) when it is missing.
+  at::Tensor tensor(const std::string& name) const;
+
+  /// Compares with the expected tensor of that name and remembers the computed one for --write. A missing expectation,
+  /// another shape or a NaN fails. `bound` maps the largest expected magnitude to the largest allowed difference.
+  void compare(const std::string& name, const at::Tensor& computed, const std::function<double(double)>& bound);
+  void compare(const std::string& name, const at::Tensor& computed, double bound) {
+    compare(name, computed, [bound](double) { return bound; });
+  }
+  /// The same with a bound for each element, made from the expected tensor (doubles of its shape). `nan`: a NaN is
+  /// right where one is expected.
+  void compare_each(const std::string& name, const at::Tensor& computed,
+                    const std::function<at::Tensor(const at::Tensor& expected)>& bounds, bool nan = false);
+  /// Any other rule: fills max_abs, bound and ok from two tensors of one shape and no NaN.
+  void judge(const std::string& name, const at::Tensor& computed,
+             const std::function<void(const at::Tensor& expected, const at::Tensor& found, Comparison& c)>& rule);
+  /// Remembers a computed value for --write that is not compared.
+  void keep(const std::string& name, const at::Tensor& computed) { computed_.emplace_back(name, computed); }
+  /// A field of the report beside the comparisons: what was left out, and why.
+  void note(const std::string& key, Json value) { notes_[key] = std::move(value); }
+  const Json& notes() const { return notes_; }
+  /// Books a failure that is not a difference of values.
+  void fail(const std::string& name);
+
+  bool passed() const;
+  const std::vector<Comparison>& comparisons() const { return comparisons_; }
+  const std::vector<std::pair<std::string, at::Tensor>>& computed() const { return computed_; }
+  Json to_json() const;
+
+ private:
+  std::string case_name_, weights_;
+  std::filesystem::path path_;
+  std::optional<checkpoint::SafetensorsFile> file_;
+  std::map<std::string, at::Tensor> expected_;  ///< where there is no such file
+  Json notes_ = Json::object();
+  std::vector<Comparison> comparisons_;
+  std::vector<std::pair<std::string, at::Tensor>> computed_;
+};
+
+/// The dtype under which a computed tensor is stored.
+checkpoint::DType file_dtype(at::ScalarType dtype);
+
+/// What a kind's function gets.
+struct CaseContext {
+  std::filesystem::path folder;
+  std::string name;
+  Json description;  ///< case.json
+  Json config;       ///< config.json
+  comm::Comm* comm = nullptr;
+  Mesh mesh;
+  int rank = 0;
+  std::filesystem::path write;  ///< empty: nothing is stored
+
+  /// A number of "tolerance"; throws UserError (input) naming it when it is not there.
+  double tolerance(const std::string& key) const;
+  std::vector<std::filesystem::path> case_files() const;  ///< case*.safetensors, sorted
+};
+
+using CaseResults = std::vector<CaseFile>;
+/// kind -> what checks it; the one list of kinds.
+CaseResults verify_dit(const CaseContext& context);
+CaseResults verify_dit_moe(const CaseContext& context);
+CaseResults verify_lora(const CaseContext& context);
+CaseResults verify_dit_s2v(const CaseContext& context);
+CaseResults verify_wav2vec(const CaseContext& context);
+CaseResults verify_adamw(const CaseContext& context);
+CaseResults verify_lr_schedules(const CaseContext& context);
+CaseResults verify_flow(const CaseContext& context);
+CaseResults verify_vae(const CaseContext& context);
+CaseResults verify_umt5(const CaseContext& context);
+CaseResults verify_clip_vision(const CaseContext& context);
+CaseResults verify_adam8bit(const CaseContext& context);
+CaseResults verify_grad_scaler(const CaseContext& context);
+CaseResults verify_fp8(const CaseContext& context);
+
+}  // namespace tessera::tools

@@ -1,0 +1,165 @@
+// Kinds "dit" and "dit_moe": a diffusion transformer's, or two experts', outputs, loss and gradients through the
+// engine, on any mesh.
+#include "tessera/base/check.h"
+#include "tessera/models/registry.h"
+#include "tessera/tools/verify/dit_run.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDitWeights[] = {"model.safetensors", "diffusers.safetensors"};
+
+/// Inputs of the case that are extras of sample i: in.<name>.<i>, and row i of in.<name> of the whole batch.
+std::map<std::string, at::Tensor> read_dit_extras(const CaseFile& file, int64_t i, int64_t samples) {
+  std::map<std::string, at::Tensor> extras;
+  const std::string end = "." + std::to_string(i);
+  for (const std::string& full : file.names("in.")) {
+    const std::string name = full.substr(3);
+    const bool plain = name.starts_with("x.") || name.starts_with("context.") || name.starts_with("target.") ||
+                       name == "t" || name == "seq_len";
+    if (plain) continue;
+    if (name.find('.') == name.npos) {
+      const at::Tensor all = file.tensor(full);  // [B or a multiple of it, rows, width]
+      if (all.dim() == 3) extras[name] = all.reshape({samples, -1, all.size(2)})[i];
+    } else if (name.ends_with(end)) {
+      extras[name.substr(0, name.size() - end.size())] = file.tensor(full);
+    }
+  }
+  return extras;
+}
+
+}  // namespace
+
+std::vector<net::Sample> read_samples(const CaseFile& file, const net::Denoiser& model) {
+  const at::Tensor t = file.tensor("in.t").to(at::kDouble);
+  const std::string where = file.case_name() + "/" + file.file_name();
+  check_input(t.dim() == 1 || t.dim() == 2, "verify",
+              where + ": in.t has " + std::to_string(t.dim()) + " dimensions, expected one timestep a sample, or one " +
+                  "for each of its tokens");
+  std::vector<net::Sample> samples;
+  for (int64_t i = 0; i < t.size(0); ++i) {
+    const std::string n = std::to_string(i);
+    net::Sample sample;
+    sample.x = file.tensor("in.x." + n);
+    sample.context = file.tensor("in.context." + n);
+    sample.extra = read_dit_extras(file, i, t.size(0));
+    if (t.dim() == 1) {
+      sample.t = t[i].item<double>();
+    } else {  // what stands after a sample's own tokens is padding
+      const auto s = sample.x.sizes();
+      const int64_t tokens = model.token_count({s[0], s[1], s[2], s[3]});
+      check_input(tokens <= t.size(1), "verify",
+                  where + ": in.t has " + std::to_string(t.size(1)) + " timesteps a sample, sample " + n + " has " +
+                      std::to_string(tokens) + " tokens");
+      sample.extra["t"] = t[i].slice(0, 0, tokens);
+    }
+    sample.target = file.tensor("in.target." + n);
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+namespace {
+
+void compare_input_grads(const DitRun& run, double tolerance, CaseFile& file) {
+  for (size_t i = 0; i < run.input_grads.size(); ++i) {
+    for (const auto& [name, value] : run.input_grads[i]) {
+      if (file.has("in." + name)) continue;  // one tensor for all samples: below
+      file.compare("grad_in." + name + "." + std::to_string(i), value, by_largest(tolerance));
+    }
+  }
+  for (const auto& [name, first] : run.input_grads.front()) {
+    if (!file.has("in." + name)) continue;
+    std::vector<at::Tensor> rows;
+    for (const auto& grads : run.input_grads) rows.push_back(grads.at(name));
+    const at::Tensor all = at::stack(rows).reshape(file.tensor("in." + name).sizes());
+    file.compare("grad_in." + name, all, by_largest(tolerance));
+  }
+}
+
+void check_dit_file(const CaseContext& context, const std::string& weights, CaseResults& results,
+                    const fs::path& path) {
+  CaseFile file(context.name, path, weights);
+  const auto model = models::make_denoiser({.config_text = context.config.dump()});
+  const std::vector<net::Sample> samples = read_samples(file, *model);
+  const DitRun run = run_dit(context, *model, samples, context.folder / weights, samples.size());
+  for (size_t i = 0; i < samples.size(); ++i)
+    file.compare("out." + std::to_string(i), run.outputs[i], context.tolerance("out"));
+  file.compare("out.loss", at::scalar_tensor(run.loss, at::kFloat), context.tolerance("loss"));
+  // A case may leave gradients out as a whole, not one of them.
+  if (!file.names("grad_in.").empty()) compare_input_grads(run, context.tolerance("grad_in"), file);
+  if (!file.names("grad.").empty())
+    for (const auto& [name, value] : run.grads)
+      file.compare("grad." + name, value, by_largest(context.tolerance("grad")));
+  results.push_back(std::move(file));
+}
+
+/// Two denoisers, of which the timestep chooses one: high noise from the boundary on.
+void check_experts(const CaseContext& context, const std::string& weights, CaseResults& results, const fs::path& path) {
+  CaseFile file(context.name, path, weights);
+  const at::Tensor t = file.tensor("in.t").to(at::kDouble);
+  const auto config = [&](const char* key) {
+    check_input(context.config.contains(key), "verify", (context.folder / "config.json").string() + " has no " + key);
+    return context.config.at(key);
+  };
+  const auto experts = config("experts").get<std::vector<std::string>>();  // high noise first
+  const double boundary = config("boundary").get<double>() * context.config.value("num_train_timesteps", 1000.0);
+  check_input(experts.size() == 2, "verify",
+              "config.json: experts names " + std::to_string(experts.size()) + " folders");
+  std::vector<int64_t> serves;
+  for (int64_t i = 0; i < t.size(0); ++i) serves.push_back(t[i].item<double>() >= boundary ? 0 : 1);
+  file.compare("out.expert", at::tensor(serves, at::kLong), 0.0);
+
+  const auto model = models::make_denoiser({.config_text = context.config.dump()});
+  double loss = 0;
+  for (int64_t e = 0; e < 2; ++e) {
+    std::vector<net::Sample> samples;
+    std::vector<int64_t> places;
+    for (int64_t i = 0; i < t.size(0); ++i) {
+      if (serves[i] != e) continue;
+      net::Sample sample;
+      sample.x = file.tensor("in.x");
+      sample.t = t[i].item<double>();
+      sample.context = file.tensor("in.context");
+      sample.target = file.tensor("in.target");
+      samples.push_back(std::move(sample));
+      places.push_back(i);
+    }
+    if (samples.empty()) continue;
+    const DitRun run = run_dit(context, *model, samples, context.folder / experts[e] / weights, serves.size());
+    loss += run.loss;
+    for (size_t i = 0; i < places.size(); ++i)
+      file.compare("out." + std::to_string(places[i]), run.outputs[i], context.tolerance("out"));
+    const std::string prefix = "grad." + experts[e] + ".";
+    if (!file.names(prefix).empty())
+      for (const auto& [name, value] : run.grads)
+        file.compare(prefix + name, value, by_largest(context.tolerance("grad")));
+  }
+  file.compare("out.loss", at::scalar_tensor(loss, at::kFloat), context.tolerance("loss"));
+  results.push_back(std::move(file));
+}
+
+using DitCheck = void (*)(const CaseContext&, const std::string&, CaseResults&, const fs::path&);
+
+/// Every case file with the weights of both namings; `part`: the folder to look for the second in.
+CaseResults check_dit_files(const CaseContext& context, const fs::path& part, DitCheck check) {
+  CaseResults results;
+  for (const std::string weights : kDitWeights) {
+    if (weights != kDitWeights[0] && !fs::exists(part / weights)) continue;
+    for (const auto& path : context.case_files()) check(context, weights, results, path);
+  }
+  return results;
+}
+
+}  // namespace
+
+CaseResults verify_dit(const CaseContext& context) { return check_dit_files(context, context.folder, check_dit_file); }
+
+CaseResults verify_dit_moe(const CaseContext& context) {
+  return check_dit_files(context, context.folder / "high_noise_model", check_experts);
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,173 @@
+// Kind "fp8": 8-bit floats by tensor, row, tile and group, int8 blocks and stochastic rounding, against LibTorch's
+// casts and torchao; and the same tensors stored in their own dtypes.
+#include "tessera/ops/fp8.h"
+
+#include <c10/util/Half.h>
+
+#include "tessera/base/check.h"
+#include "tessera/ops/bf16.h"
+#include "tessera/ops/blockwise.h"
+#include "tessera/ops/int8.h"
+#include "tessera/tools/verify/case.h"
+
+namespace tessera::tools {
+
+namespace {
+
+using at::Tensor;
+
+constexpr double kFloatUlp = 1.2e-7;  // of an fp32 value, relative
+
+Tensor one_ulp(const Tensor& expected) { return expected.abs() * kFloatUlp; }
+Tensor exactly(const Tensor& expected) { return at::zeros_like(expected); }
+
+struct Quantised {
+  Tensor codes, scale;
+};
+
+Quantised quantise(const Tensor& x, const ops::Fp8Tiles& tiles) {
+  Quantised q{at::empty(x.sizes(), at::kByte), at::empty({tiles.down(), tiles.across()}, at::kFloat)};
+  ops::quantise_fp8(q.codes.mutable_data_ptr<uint8_t>(), q.scale.mutable_data_ptr<float>(), x.const_data_ptr<float>(),
+                    tiles);
+  return q;
+}
+
+Tensor cast(const Tensor& x, ops::Fp8 format) {
+  Tensor codes = at::empty(x.sizes(), at::kByte);
+  ops::to_fp8(codes.mutable_data_ptr<uint8_t>(), x.const_data_ptr<float>(), x.numel(), format);
+  return codes;
+}
+
+Tensor values_of(const Tensor& codes, ops::Fp8 format) {
+  Tensor values = at::empty(codes.sizes(), at::kFloat);
+  ops::from_fp8(values.mutable_data_ptr<float>(), codes.const_data_ptr<uint8_t>(), codes.numel(), format);
+  return values;
+}
+
+Tensor bf16_bits(const Tensor& x) {
+  Tensor bits = at::empty(x.sizes(), at::kShort);
+  ops::to_bf16(reinterpret_cast<uint16_t*>(bits.mutable_data_ptr<int16_t>()), x.const_data_ptr<float>(), x.numel());
+  return bits;
+}
+
+void check_tables(CaseFile& file) {
+  const Tensor all = at::arange(256, at::kLong).to(at::kByte);
+  file.compare_each("out.table_e4m3", values_of(all, ops::Fp8::e4m3), exactly, /*nan=*/true);
+  file.compare_each("out.table_e5m2", values_of(all, ops::Fp8::e5m2), exactly, /*nan=*/true);
+}
+
+void check_edges(CaseFile& file, const Tensor& edge) {
+  file.compare("out.edge.e4m3_bits", cast(edge, ops::Fp8::e4m3), 0.0);
+  file.compare("out.edge.e5m2_bits", cast(edge, ops::Fp8::e5m2), 0.0);
+  file.compare("out.edge.bf16_bits", bf16_bits(edge), 0.0);
+  file.compare("out.edge.fp16_bits", edge.to(at::kHalf).view(at::kShort), 0.0);
+}
+
+void check_tiles(CaseFile& file, const Tensor& x, int64_t block) {
+  const int64_t rows = x.size(0), cols = x.size(1);
+  const std::vector<std::pair<std::string, ops::Fp8Tiles>> all = {
+      {"tensor", {rows, cols, rows, cols}},
+      {"row", {rows, cols, 1, cols}},
+      {"block", {rows, cols, block, block}},
+      {"group", {rows, cols, 1, block}},
+      {"tensor_e5m2", {rows, cols, rows, cols, ops::Fp8::e5m2}}};
+  for (const auto& [name, tiles] : all) {
+    Quantised q = quantise(x, tiles);
+    const std::string out = "out." + name + ".";
+    if (tiles.count() == 1) q.scale = q.scale.squeeze();
+    file.compare_each(out + "scale", q.scale, one_ulp);
+    file.compare(out + "bits", q.codes, 0.0);
+    if (name != "tensor") continue;
+    Tensor back = at::empty_like(x);
+    ops::dequantise_fp8(back.mutable_data_ptr<float>(), q.codes.const_data_ptr<uint8_t>(),
+                        q.scale.const_data_ptr<float>(), tiles);
+    file.compare_each(out + "dequant", back, [](const Tensor& expected) { return expected.abs() * 2 * kFloatUlp; });
+  }
+}
+
+/// torchao keeps the multiplier 448 / amax instead.
+void check_torchao(CaseFile& file, const Tensor& x) {
+  const float top = ops::largest(ops::Fp8::e4m3);
+  const auto multiplier = [top](const Tensor& amax) {
+    return (top / amax.to(at::kDouble).clamp_min(1e-12)).to(at::kFloat);
+  };
+  const Tensor whole = multiplier(x.abs().max());
+  file.compare_each("out.torchao.scale_tensor", whole, one_ulp);
+  file.compare("out.torchao.scale_tensor_pow2", at::exp2(at::floor(at::log2(whole))), 0.0);
+  file.compare_each("out.torchao.scale_row", multiplier(x.abs().amax(1, true)), one_ulp);
+  file.compare("out.torchao.bits_tensor", cast((x * whole).clamp(-top, top).contiguous(), ops::Fp8::e4m3), 0.0);
+}
+
+/// Rows of x times rows of w, in 8 bits: exact products, then both scales.
+void check_product(CaseFile& file, const Tensor& x, const Tensor& w) {
+  const Quantised a = quantise(x, {x.size(0), x.size(1), 1, x.size(1)});
+  const Quantised b = quantise(w, {w.size(0), w.size(1), 1, w.size(1)});
+  file.compare_each("out.w.row.scale", b.scale, one_ulp);
+  file.compare("out.w.row.bits", b.codes, 0.0);
+  const auto exact = [](const Quantised& q) { return values_of(q.codes, ops::Fp8::e4m3).to(at::kDouble); };
+  const Tensor product = exact(a).matmul(exact(b).t()) * a.scale * b.scale.t();
+  file.compare("out.matmul", product.to(at::kFloat), [](double largest) { return 1e-5 * largest; });
+}
+
+Tensor check_int8(CaseFile& file, const Tensor& act) {
+  const Tensor x = act.to(at::kFloat).contiguous();
+  Tensor q = at::empty({x.numel()}, at::kChar), back = at::empty_like(x);
+  Tensor scale = at::empty({div_up(x.numel(), ops::kQuantBlock)}, at::kFloat);
+  ops::quantise_int8(q.mutable_data_ptr<int8_t>(), scale.mutable_data_ptr<float>(), x.const_data_ptr<float>(),
+                     x.numel());
+  ops::dequantise_int8(back.mutable_data_ptr<float>(), q.const_data_ptr<int8_t>(), scale.const_data_ptr<float>(),
+                       x.numel());
+  file.compare_each("out.int8.scale", scale, one_ulp);
+  file.compare("out.int8.q", q, 0.0);
+  file.compare("out.int8.dequant", back.to(at::kBFloat16), 0.0);
+  return q;
+}
+
+void check_stochastic(CaseFile& file) {
+  const Tensor x = file.tensor("in.sr.x"), random = file.tensor("in.sr.rand16").to(at::kInt).contiguous();
+  check_input(x.numel() == random.numel(), "verify", file.case_name() + ": in.sr.x and in.sr.rand16 differ in size");
+  std::vector<uint16_t> bits;
+  for (int64_t i = 0; i < random.numel(); ++i) bits.push_back(static_cast<uint16_t>(random[i].item<int32_t>()));
+  Tensor rounded = at::empty(x.sizes(), at::kBFloat16);
+  ops::round_stochastic(static_cast<uint16_t*>(rounded.mutable_data_ptr()), x.const_data_ptr<float>(), bits.data(),
+                        x.numel());
+  file.compare("out.sr.bf16", rounded, 0.0);
+}
+
+}  // namespace
+
+CaseResults verify_fp8(const CaseContext& context) {
+  CaseFile file(context.name, context.case_files().front());
+  const Tensor x = file.tensor("in.x"), w = file.tensor("in.w"), edge = file.tensor("in.edge"),
+               act = file.tensor("in.act");
+  check_input(x.dim() == 2 && w.dim() == 2 && x.size(1) == w.size(1), "verify",
+              file.case_name() + "/" + file.file_name() + ": in.x and in.w do not fit", "expected [M, N] and [K, N]");
+  check_input(context.config.at("int8_block") == ops::kQuantBlock, "verify",
+              context.folder.string() + "/config.json: int8_block",
+              "this build has blocks of " + std::to_string(ops::kQuantBlock));
+  check_tables(file);
+  check_edges(file, edge);
+  check_tiles(file, x, context.config.at("block"));
+  check_torchao(file, x);
+  check_product(file, x, w);
+  const Tensor q = check_int8(file, act);
+  check_stochastic(file);
+  CaseResults results;
+  results.push_back(std::move(file));
+
+  const auto native = context.folder / "native.safetensors";
+  if (!std::filesystem::exists(native)) return results;
+  CaseFile stored(context.name, native);
+  const ops::Fp8Tiles whole{x.size(0), x.size(1), x.size(0), x.size(1)};
+  ops::Fp8Tiles wide = whole;
+  wide.format = ops::Fp8::e5m2;
+  stored.compare("tensor_e4m3", values_of(quantise(x, whole).codes, ops::Fp8::e4m3), 0.0);
+  stored.compare("tensor_e5m2", values_of(quantise(x, wide).codes, ops::Fp8::e5m2), 0.0);
+  stored.compare("act_bf16", act, 0.0);
+  stored.compare("act_int8", q, 0.0);
+  stored.compare_each("edge_fp16", edge.to(at::kHalf), exactly, /*nan=*/true);
+  results.push_back(std::move(stored));
+  return results;
+}
+
+}  // namespace tessera::tools

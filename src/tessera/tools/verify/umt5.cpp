@@ -1,0 +1,140 @@
+// Kind "umt5": hidden states through the engine on any mesh, and the token ids of tokens.json.
+#include <fstream>
+
+#include "tessera/base/check.h"
+#include "tessera/data/tokenizer.h"
+#include "tessera/engine/store/transfer.h"
+#include "tessera/models/text/umt5.h"
+#include "tessera/prepare/text_run.h"
+#include "tessera/tools/verify/case.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace umt5 = models::umt5;
+
+constexpr std::pair<const char*, const char*> kNamings[] = {{"model.safetensors", "config.json"},
+                                                            {"diffusers.safetensors", "diffusers_config.json"}};
+
+/// The bias of block 0 for n tokens, [heads, n, n], from wherever its table lies.
+at::Tensor position_bias(const umt5::Umt5& encoder, prepare::TextRun& run, comm::Comm& comm, int64_t n) {
+  at::Tensor bias;
+  constexpr int kBlock0 = 1;  // after the embedding
+  engine::whole_unit(run.store(), comm, kBlock0, /*gradients=*/false,
+                     [&](const plan::ParamSpec& param, const at::Tensor& table) {
+                       if (!param.name.ends_with("pos_embedding.embedding.weight")) return;
+                       bias = at::embedding(table, umt5::relative_buckets(n, encoder.config(), table));
+                     });
+  return bias.t().reshape({-1, n, n});
+}
+
+void check_hidden(const CaseContext& context, const char* weights, const char* config, CaseResults& results) {
+  const fs::path config_file = context.folder / config;
+  const umt5::Umt5 encoder(umt5::parse_config(checkpoint::read_text(config_file), config_file.string()));
+  prepare::TextRun run(encoder, context.mesh, *context.comm, context.rank);
+  run.load((context.folder / weights).string());
+  const double bound = context.tolerance("out");
+  for (const auto& path : context.case_files()) {
+    CaseFile file(context.name, path, weights);
+    const at::Tensor ids = file.tensor("in.ids"), mask = file.tensor("in.mask");
+    const at::Tensor hidden = run.forward(encoder.pack_padded(ids, mask));  // [B * L, dim]
+    file.compare("out.hidden", hidden.reshape({ids.size(0), ids.size(1), encoder.dim()}), bound);
+    const at::Tensor bias = position_bias(encoder, run, *context.comm, ids.size(1));
+    file.compare("out.pos_bias_block0", bias.select(1, 0), bound);
+    file.compare("out.pos_bias_block0_last_row", bias.select(1, ids.size(1) - 1), bound);
+    results.push_back(std::move(file));
+  }
+}
+
+/// One prompt of tokens.json.
+struct Prompt {
+  std::string text, clean, may_differ;  ///< why its ids need not match; empty: they must
+  std::vector<int64_t> ids;             ///< padded
+  int64_t count = 0;                    ///< of real tokens, the end token among them
+};
+
+std::vector<Prompt> read_prompts(const fs::path& path) {
+  const Json rows = Json::parse(checkpoint::read_text(path), nullptr, /*allow_exceptions=*/false);
+  check_input(rows.is_array() && !rows.empty(), "verify", path.string() + ": not a list of prompts");
+  std::vector<Prompt> prompts;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    try {
+      const Json& row = rows[i];
+      Prompt prompt{row.at("text"), row.at("clean"), "", row.at("ids"), row.at("n")};
+      if (row.value("ftfy", std::string()) == "mojibake") prompt.may_differ = "mojibake";
+      if (row.value("special_in_text", false)) prompt.may_differ = "special_in_text";
+      prompts.push_back(std::move(prompt));
+    } catch (const Json::exception& error) {
+      throw UserError(Exit::input, "verify", path.string() + ": row " + std::to_string(i) + ": " + error.what(),
+                      "a row has text, clean, ids and n");
+    }
+  }
+  return prompts;
+}
+
+/// Ids of a text, padded as the encoder gets them; the number of real ones beside them.
+std::pair<at::Tensor, int64_t> padded(std::vector<int64_t> ids, size_t length, int64_t pad) {
+  const auto count = static_cast<int64_t>(ids.size());
+  ids.resize(length, pad);
+  return {at::tensor(ids, at::kLong), count};
+}
+
+/// ids.<row>: the whole way from the text; n.<row>: how many are real; clean.<row>: the tokenizer alone, from the text
+/// the reference had cleaned. What may differ is told, stored and counted, not compared.
+CaseFile check_tokens(const CaseContext& context) {
+  const fs::path path = context.folder / "tokens.json";
+  const std::vector<Prompt> prompts = read_prompts(path);
+  const data::Tokenizer tokenizer(context.folder / "spiece.model");
+  std::map<std::string, at::Tensor> expected;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const std::string row = std::to_string(i);
+    expected["ids." + row] = expected["clean." + row] = at::tensor(prompts[i].ids, at::kLong);
+    expected["n." + row] = at::tensor(prompts[i].count, at::kLong);
+  }
+  CaseFile file(context.name, path, expected);
+  Json may_differ = Json::array();
+  int64_t differing = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Prompt& prompt = prompts[i];
+    const std::string row = std::to_string(i);
+    const size_t length = prompt.ids.size();
+    check_input(length > 0, "verify", path.string() + ": row " + row + " has no ids", "even an empty text has its end");
+    const auto most = static_cast<int64_t>(length);
+    const auto [ids, count] = padded(tokenizer.encode(prompt.text, most), length, tokenizer.pad_id());
+    if (prompt.may_differ.empty()) {
+      file.compare("ids." + row, ids, 0.0);
+      file.compare("n." + row, at::tensor(count, at::kLong), 0.0);
+    } else {
+      file.keep("ids." + row, ids);
+      const bool differs = !ids.equal(expected["ids." + row]);
+      differing += differs;
+      may_differ.push_back({{"name", "ids." + row}, {"why", prompt.may_differ}, {"differs", differs}});
+    }
+    if (prompt.may_differ == "special_in_text") continue;
+    const auto from_clean = padded(tokenizer.encode_clean(prompt.clean, most), length, tokenizer.pad_id());
+    file.compare("clean." + row, from_clean.first, 0.0);
+  }
+  file.note("prompts", prompts.size());
+  file.note("prompts_that_may_differ", may_differ.size());
+  file.note("prompts_that_differ", differing);
+  file.note("may_differ", std::move(may_differ));
+  return file;
+}
+
+}  // namespace
+
+CaseResults verify_umt5(const CaseContext& context) {
+  CaseResults results;
+  for (const auto& [weights, config] : kNamings) {
+    const bool other = std::string_view(weights) != kNamings[0].first;
+    if (other && !fs::exists(context.folder / weights)) continue;
+    check_hidden(context, weights, config, results);
+  }
+  if (context.description.contains("tokenizer") || fs::exists(context.folder / "tokens.json"))
+    results.push_back(check_tokens(context));
+  return results;
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,175 @@
+#include "tessera/tools/verify/verify.h"
+
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <set>
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/comm/world.h"
+#include "tessera/engine/memory/meter.h"
+#include "tessera/tools/verify/case.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+using CaseFunction = CaseResults (*)(const CaseContext&);
+const std::map<std::string, CaseFunction> kKinds = {{"dit", verify_dit},
+                                                    {"dit_moe", verify_dit_moe},
+                                                    {"dit_s2v", verify_dit_s2v},
+                                                    {"wav2vec", verify_wav2vec},
+                                                    {"lora", verify_lora},
+                                                    {"adamw", verify_adamw},
+                                                    {"lr_schedules", verify_lr_schedules},
+                                                    {"flow", verify_flow},
+                                                    {"vae", verify_vae},
+                                                    {"umt5", verify_umt5},
+                                                    {"clip_vision", verify_clip_vision},
+                                                    {"adam8bit", verify_adam8bit},
+                                                    {"grad_scaler", verify_grad_scaler},
+                                                    {"fp8", verify_fp8}};
+
+Json read_json(const fs::path& path) {
+  std::ifstream in(path);
+  check_input(in.good(), "verify", path.string() + ": cannot be opened", "give the folder of a golden case");
+  Json json = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  check_input(!json.is_discarded(), "verify", path.string() + ": not JSON");
+  return json;
+}
+
+CaseContext open_case(const fs::path& folder) {
+  CaseContext context;
+  context.folder = folder;
+  context.name = fs::absolute(folder).lexically_normal().filename().string();
+  if (context.name.empty()) context.name = fs::absolute(folder).lexically_normal().parent_path().filename().string();
+  context.description = read_json(folder / "case.json");
+  context.config = read_json(folder / "config.json");
+  return context;
+}
+
+void print(const CaseFile& file) {
+  size_t failed = 0;
+  const Comparison* worst = nullptr;  // nearest to, or farthest beyond, its bound
+  const auto excess = [](const Comparison& c) {
+    return std::isnan(c.max_abs) ? 1e300 : c.max_abs / std::max(c.bound, 1e-300);
+  };
+  for (const auto& c : file.comparisons()) {
+    failed += !c.ok;
+    if (!worst || excess(c) > excess(*worst)) worst = &c;
+  }
+  const std::string label =
+      file.case_name() + "/" + file.file_name() + (file.weights().empty() ? "" : " (" + file.weights() + ")");
+  std::printf("%-4s %-55s %4zu tensors", file.passed() ? "ok" : "FAIL", label.c_str(), file.comparisons().size());
+  if (worst) std::printf(", worst %s: %.3g of %.3g", worst->name.c_str(), worst->max_abs, worst->bound);
+  std::printf("\n");
+  for (const auto& [key, value] : file.notes().items())
+    if (value.is_number()) std::printf("       %s: %s\n", key.c_str(), value.dump().c_str());
+  if (const auto left = file.notes().find("not_compared"); left != file.notes().end())
+    std::printf("       not compared: %zu expected values, %s%s\n", left->size(), left->front().dump().c_str(),
+                left->size() > 1 ? " ..." : "");
+  if (failed == 0) return;
+  for (const auto& c : file.comparisons())
+    if (!c.ok) std::printf("       %s: differs by %.3g, allowed %.3g\n", c.name.c_str(), c.max_abs, c.bound);
+}
+
+void store(const CaseFile& file, const fs::path& folder) {
+  checkpoint::make_folder(folder / file.case_name(), "check --write");
+  std::vector<checkpoint::TensorData> tensors;
+  std::vector<at::Tensor> alive;
+  for (const auto& [name, value] : file.computed()) {
+    alive.push_back(value.contiguous());
+    tensors.push_back({name, file_dtype(value.scalar_type()), value.sizes().vec(), alive.back().const_data_ptr()});
+  }
+  const fs::path name = fs::path(file.file_name()).replace_extension(".safetensors");
+  checkpoint::write_safetensors(folder / file.case_name() / name, tensors);
+}
+
+/// Tensors of a case that do not go together are the case's fault, not ours.
+CaseResults compute(CaseFunction kind, const CaseContext& context) {
+  try {
+    return kind(context);
+  } catch (const c10::Error& error) {
+    const std::string words = error.what_without_backtrace();
+    throw UserError(Exit::input, "verify",
+                    context.folder.string() + ": its tensors do not go together: " + words.substr(0, words.find('\n')),
+                    "compare their shapes with config.json");
+  }
+}
+
+/// Says which expected values nothing was compared with, so that none of them passes unseen.
+void note_left_out(CaseFile& file) {
+  std::set<std::string> seen;
+  for (const auto& c : file.comparisons()) seen.insert(c.name);
+  Json left = Json::array();
+  for (const char* prefix : {"out.", "grad.", "grad_in."})
+    for (const std::string& name : file.names(prefix))
+      if (!seen.count(name)) left.push_back(name);
+  if (!left.empty()) file.note("not_compared", left);
+}
+
+/// A text of every computed value's bits, for comparing ranks.
+std::string fingerprint(const CaseResults& results) {
+  std::string bits;
+  for (const auto& file : results)
+    for (const auto& [name, value] : file.computed()) {
+      const at::Tensor dense = value.contiguous();
+      bits.append(name).append(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
+    }
+  return bits;
+}
+
+}  // namespace
+
+int verify(const VerifyOptions& options) {
+  engine::Meter::install();
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  log::set_rank(place.rank, place.world);
+  check_input(!options.cases.empty(), "verify", "no case given", "tessera verify CASE...");
+  if (options.mesh.world() != place.world)
+    throw UserError(Exit::usage, "verify",
+                    "--mesh " + options.mesh.to_string() + " has " + std::to_string(options.mesh.world()) + " ranks, " +
+                        std::to_string(place.world) + " were started",
+                    "start as many, or run it outside a launcher");
+  comm::Comm comm(place, options.mesh);
+  bool passed = true;
+  Json report = Json::array();
+  for (const auto& folder : options.cases) {
+    CaseContext context = open_case(folder);
+    context.comm = &comm;
+    context.mesh = options.mesh;
+    context.rank = place.rank;
+    const std::string kind = context.description.value("kind", std::string());
+    const auto it = kKinds.find(kind);
+    if (it == kKinds.end()) {
+      std::string known;
+      for (const auto& [name, function] : kKinds) known += (known.empty() ? "" : ", ") + name;
+      throw UserError(Exit::input, "verify", (folder / "case.json").string() + ": kind '" + kind + "' is not known",
+                      "known kinds: " + known);
+    }
+    CaseResults results = compute(it->second, context);
+    size_t compared = 0;
+    for (auto& file : results) compared += file.comparisons().size(), note_left_out(file);
+    check_input(compared > 0, "verify", folder.string() + ": nothing to compare",
+                "the case has no expected values of kind " + kind);
+    std::set<std::string> stored;
+    comm.check_agreement("verify " + context.name, fingerprint(results));
+    for (const auto& file : results) {
+      passed = passed && file.passed();
+      report.push_back(file.to_json());
+      if (place.rank != 0) continue;
+      print(file);
+      // The same tensors come from every set of weights; the first one is stored.
+      if (!options.write.empty() && stored.insert(file.file_name()).second) store(file, options.write);
+    }
+  }
+  if (place.rank == 0 && !options.json.empty()) checkpoint::write_text(options.json, report.dump(1) + "\n");
+  if (place.world > 1) comm.barrier();
+  return static_cast<int>(passed ? Exit::done : Exit::comparison);
+}
+
+}  // namespace tessera::tools

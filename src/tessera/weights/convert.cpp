@@ -1,0 +1,237 @@
+#include "tessera/weights/convert.h"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/folders.h"
+#include "tessera/checkpoint/json.h"
+#include "tessera/checkpoint/torch_write.h"
+#include "tessera/torch_headers.h"
+#include "tessera/weights/convert_lora.h"
+#include "tessera/weights/convert_plan.h"
+#include "tessera/weights/merge_lora.h"
+#include "tessera/weights/tensor_bytes.h"
+
+namespace tessera::weights {
+
+using checkpoint::DType;
+using checkpoint::TensorInfo;
+
+namespace {
+
+/// How far a conversion is, on one line of a terminal; elsewhere a line now and then.
+class ByteProgress {
+ public:
+  explicit ByteProgress(int64_t total) : total_(total), terminal_(isatty(STDERR_FILENO) == 1) {}
+  ~ByteProgress() {
+    if (open_) std::fputs("\r\x1b[K", stderr);
+  }
+  void add(int64_t bytes, const std::string& name) {
+    done_ += bytes;
+    const auto now = Clock::now();
+    if (std::chrono::duration<double>(now - shown_).count() < (terminal_ ? 0.1 : 10)) return;
+    shown_ = now;
+    const double seconds = std::chrono::duration<double>(now - start_).count();
+    const double left =
+        seconds * static_cast<double>(total_ - done_) / static_cast<double>(std::max<int64_t>(done_, 1));
+    std::fprintf(stderr, "%sconvert: %3d%%  %s of %s  ETA %s  %.60s%s", terminal_ ? "\r\x1b[K" : "",
+                 static_cast<int>(100 * done_ / std::max<int64_t>(total_, 1)), format_bytes(done_).c_str(),
+                 format_bytes(total_).c_str(), format_seconds(left).c_str(), name.c_str(), terminal_ ? "" : "\n");
+    open_ = terminal_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const int64_t total_;
+  const bool terminal_;
+  int64_t done_ = 0;
+  bool open_ = false;
+  Clock::time_point start_ = Clock::now(), shown_ = Clock::now();
+};
+
+/// The bytes of one tensor in the dtype of the output, with what is merged into it.
+at::Tensor read_tensor(const ConvertedPart& part, const ConvertedTensor& tensor, const LoraMerge* merge) {
+  const at::Tensor bytes = read_bytes(part.source, tensor.source);
+  const std::string official = part.identity.official(tensor.source.name).value_or("");
+  if (!merge || !merge->touches(official)) return cast_bytes(bytes, tensor.source, tensor.out.dtype);
+  const at::Tensor values = cast_bytes(bytes, tensor.source, DType::f32).view(at::kFloat).view(tensor.source.shape);
+  TensorInfo merged = tensor.source;
+  merged.dtype = DType::f32;
+  const at::Tensor result = merge->apply(official, values).contiguous();
+  return cast_bytes(result.view(-1).view(at::kByte), merged, tensor.out.dtype);
+}
+
+void write_file(const ConvertedPart& part, const ConvertedFile& file, const fs::path& path, const LoraMerge* merge,
+                ByteProgress& progress) {
+  std::map<std::string, const ConvertedTensor*> by_name;
+  std::vector<TensorInfo> infos;
+  for (const auto& tensor : file.tensors) {
+    by_name[tensor.out.name] = &tensor;
+    infos.push_back(tensor.out);
+  }
+  const auto each = [&](const std::vector<TensorInfo>& order, const auto& write) {
+    for (const TensorInfo& info : order) {
+      const ConvertedTensor& tensor = *by_name.at(info.name);
+      const at::Tensor data = read_tensor(part, tensor, merge);
+      write(data.const_data_ptr(), info.bytes());
+      progress.add(info.bytes(), info.name);
+    }
+  };
+  if (file.format == "pth") {
+    checkpoint::TorchWriter writer(path, infos);
+    each(infos, [&](const void* data, int64_t) { writer.write(data); });
+    return writer.commit();
+  }
+  checkpoint::Metadata metadata = part.source.metadata;
+  metadata["format"] = "pt";  // what transformers and diffusers ask for
+  checkpoint::SafetensorsWriter writer(path, infos, metadata);
+  each(writer.tensors(), [&](const void* data, int64_t bytes) { writer.write(data, bytes); });
+  writer.commit();
+}
+
+void check_target(const ConvertOptions& options, const ConvertPlan& plan) {
+  std::error_code error;
+  const bool folder = fs::is_directory(options.out, error);
+  for (const auto& part : plan.parts)
+    for (const auto& file : part.source.files)
+      if (fs::equivalent(file, options.out, error))
+        throw UserError(Exit::usage, "convert", options.out.string() + " is the input itself", "choose another OUT");
+  if (fs::equivalent(options.in, options.out, error))
+    throw UserError(Exit::usage, "convert", options.out.string() + " is the input itself", "choose another OUT");
+  if (plan.single_file && folder)
+    throw UserError(Exit::usage, "convert", options.out.string() + " is a folder, expected a file",
+                    "choose another OUT");
+  if (folder && !fs::is_empty(options.out, error))  // --force is for files: a folder may hold anything
+    throw UserError(Exit::usage, "convert", options.out.string() + " is a folder with something in it",
+                    "choose another OUT, or remove the folder");
+  if (!folder && fs::exists(options.out, error) && !options.force)
+    throw UserError(Exit::usage, "convert", options.out.string() + " is there already",
+                    "choose another OUT, or replace it with --force");
+}
+
+fs::path parent_of(const fs::path& path) {
+  const fs::path clean = path.has_filename() ? path : path.parent_path();
+  return clean.has_parent_path() ? clean.parent_path() : fs::path(".");
+}
+
+void check_disk(const fs::path& where, int64_t bytes) {
+  struct statvfs disk {};
+  if (::statvfs(where.c_str(), &disk) != 0) return;
+  const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
+  if (free >= bytes) return;
+  throw UserError(Exit::disk, "convert",
+                  where.string() + ": " + format_bytes(bytes) + " will be written, " + format_bytes(free) + " are free",
+                  "make room or choose another disk; nothing was written");
+}
+
+/// A folder that takes OUT's name when it is whole, and goes when it is not.
+class PartialFolder {
+ public:
+  explicit PartialFolder(const fs::path& out)
+      : out_(out.has_filename() ? out : out.parent_path()),
+        partial_(out_.string() + "." + std::to_string(getpid()) + ".partial") {
+    checkpoint::make_folder(partial_, "check OUT");
+  }
+  ~PartialFolder() {
+    std::error_code ignored;
+    fs::remove_all(partial_, ignored);
+  }
+  const fs::path& path() const { return partial_; }
+  void publish() { checkpoint::publish(partial_, out_); }
+
+ private:
+  const fs::path out_, partial_;
+};
+
+void write_folder(const ConvertOptions& options, const ConvertPlan& plan, const LoraMerge* merge,
+                  ByteProgress& progress) {
+  PartialFolder folder(options.out);
+  const auto at = [&](const fs::path& relative) {
+    checkpoint::make_folder((folder.path() / relative).parent_path(), "check OUT");
+    return folder.path() / relative;
+  };
+  for (const auto& part : plan.parts)
+    for (const auto& file : part.files) write_file(part, file, at(file.path), merge, progress);
+  for (const auto& [path, text] : plan.texts) checkpoint::write_text(at(path), text);
+  for (const auto& [from, to] : plan.copies) fs::copy(from, at(to), fs::copy_options::recursive);
+  checkpoint::sync_folder(folder.path());
+  folder.publish();
+}
+
+bool is_lora_file(const fs::path& path) {
+  const checkpoint::ModelFolder folder = checkpoint::find_parts(path);
+  return folder.parts.size() == 1 && is_lora(open_source(folder.parts[0].weights));
+}
+
+/// The one transformer that LoRAs are merged into; null without any.
+std::unique_ptr<LoraMerge> open_merge(const ConvertOptions& options, const ConvertPlan& plan) {
+  if (options.merge.empty()) return nullptr;
+  auto merge = std::make_unique<LoraMerge>(options.merge, options.merge_scales);
+  const ConvertedPart* base = nullptr;
+  for (const ConvertedPart& part : plan.parts) {
+    if (part.identity.kind != models::ModelKind::denoiser) continue;
+    if (base)
+      throw UserError(Exit::usage, "convert", options.in.string() + " has two experts, a LoRA belongs to one",
+                      "merge into " + base->source.path.string() + " or " + part.source.path.string() + " alone");
+    base = &part;
+  }
+  check_input(base, "convert", options.in.string() + " holds no transformer that is known, to merge a LoRA into");
+  merge->check_places(models::official_shapes(base->identity, shapes_of(base->source.tensors)),
+                      base->source.path.string());
+  return merge;
+}
+
+}  // namespace
+
+void convert(const ConvertOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool lora = is_lora_file(options.in);
+  if (lora && !options.merge.empty())
+    throw UserError(Exit::usage, "convert", options.in.string() + " is a LoRA itself, --merge wants a base as IN",
+                    "tessera convert BASE OUT --merge " + options.in.string());
+  if (lora && !options.to.empty()) return convert_lora(options);
+  if (options.to == "kohya" || options.to == "diffsynth" || options.to == "peft")
+    throw UserError(Exit::usage, "convert",
+                    "'" + options.to + "' is a naming of LoRA files, " + options.in.string() + " is none",
+                    "weights of models go to official, diffusers or comfyui");
+  const ConvertPlan plan = plan_conversion(options);
+  const auto merge = open_merge(options, plan);
+  const LoraMerge* merged = merge.get();
+  check_target(options, plan);
+  const fs::path parent = parent_of(options.out);
+  std::error_code error;
+  fs::create_directories(parent, error);
+  if (error)
+    throw UserError(Exit::disk, "convert", parent.string() + ": cannot be made: " + error.message(), "check the path");
+  check_disk(parent, plan.bytes + plan.tensors * 512);
+  for (const std::string& warning : plan.warnings) log::warn("convert: " + warning);
+  for (const auto& part : plan.parts)
+    log::info("convert: " + part.source.path.string() + ": " +
+              (part.identity.names ? part.identity.model + ", " + part.identity.naming + " names"
+                                   : "no model that is known; names stay"));
+  {
+    ByteProgress progress(plan.bytes);
+    try {
+      if (plan.single_file)
+        write_file(plan.parts[0], plan.parts[0].files[0], options.out, merged, progress);
+      else
+        write_folder(options, plan, merged, progress);
+    } catch (const fs::filesystem_error& failure) {
+      throw UserError(Exit::disk, "convert", failure.what(), "check the disk and the permissions there");
+    }
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  log::info("convert: " + options.out.string() + ": " + std::to_string(plan.tensors) + " tensors, " +
+            format_bytes(plan.bytes) + (options.to.empty() ? "" : ", " + options.to + " names") + ", in " +
+            format_seconds(seconds));
+}
+
+}  // namespace tessera::weights

@@ -1,0 +1,268 @@
+#include "tessera/weights/convert_plan.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/json.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/models/foreign_config.h"
+#include "tessera/weights/convert_clip.h"
+
+namespace tessera::weights {
+
+using checkpoint::DType;
+using models::ModelKind;
+
+namespace {
+
+constexpr const char* kT5 = "models_t5_umt5-xxl-enc-bf16";  // the names that the official code looks for
+constexpr const char* kClipTower = "models_clip_open-clip-xlm-roberta-large-vit-huge-14";
+constexpr const char* kTokenizer = "google/umt5-xxl";
+
+/// Where a part of a model of several goes: folder (relative to OUT), file without its ending, format where none is
+/// asked.
+struct Place {
+  fs::path folder;
+  std::string stem, format;
+};
+
+Place place_of(const std::string& to, const std::string& role, const models::Identity& identity, bool two_experts) {
+  const bool vae = role == "vae", text = role == "text_encoder", image = role == "image_encoder";
+  const std::string vae_name = identity.variant == "2.2" ? "Wan2.2_VAE" : "Wan2.1_VAE";
+  if (to == "diffusers") return {role, text || image ? "model" : "diffusion_pytorch_model", "safetensors"};
+  if (to == "comfyui") {
+    if (vae) return {"vae", vae_name, "safetensors"};
+    if (image) return {"clip_vision", "clip_vision_h", "safetensors"};
+    if (text) return {"text_encoders", "umt5_xxl", "safetensors"};
+    const std::string expert = !two_experts ? "" : role == "transformer" ? "_high_noise" : "_low_noise";
+    return {"diffusion_models", identity.model + expert, "safetensors"};
+  }
+  if (vae) return {"", vae_name, "pth"};
+  if (text) return {"", kT5, "pth"};
+  if (image) return {"", kClipTower, "pth"};
+  if (!two_experts) return {"", "diffusion_pytorch_model", "safetensors"};
+  return {role == "transformer" ? "high_noise_model" : "low_noise_model", "diffusion_pytorch_model", "safetensors"};
+}
+
+DType dtype_for(const std::string& wanted, DType stored) {
+  if (wanted.empty() || !checkpoint::is_floating(stored)) return stored;
+  return wanted == "fp32" ? DType::f32 : wanted == "bf16" ? DType::bf16 : DType::f16;
+}
+
+[[noreturn]] void unknown_names(const Source& source, const std::string& to) {
+  throw UserError(Exit::input, "convert",
+                  source.path.string() +
+                      ": is none of the models whose names are known (Wan transformers, Wan "
+                      "autoencoders, UMT5, CLIP); it has " +
+                      checkpoint::shown(source.tensors.empty() ? "nothing" : source.tensors[0].name),
+                  "without --to " + to + ", format and dtype can be changed and names stay");
+}
+
+/// Every tensor with its new name and dtype, in file order.
+std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& options) {
+  const bool keep = options.to.empty() || part.identity.kind == ModelKind::image_encoder;  // regrouped already
+  if (!keep && !part.identity.names) unknown_names(part.source, options.to);
+  std::vector<ConvertedTensor> tensors;
+  std::set<std::string> taken;
+  for (const auto& info : part.source.tensors) {
+    const auto official = keep ? std::optional(info.name) : part.identity.official(info.name);
+    const std::string name = !official ? "" : keep ? *official : part.identity.foreign(*official, options.to);
+    if (!official || !taken.insert(name).second) {  // no part of the model, or the second name of a tied embedding
+      part.left_out.push_back(info.name);
+      continue;
+    }
+    tensors.push_back({info, {name, dtype_for(options.dtype, info.dtype), info.shape}});
+  }
+  return tensors;
+}
+
+/// Files of at most `limit` bytes, filled in order, numbered when there are several.
+std::vector<ConvertedFile> sharded(std::vector<ConvertedTensor> tensors, const Place& place, const std::string& format,
+                                   int64_t limit) {
+  std::vector<ConvertedFile> files(1);
+  int64_t bytes = 0;
+  for (auto& tensor : tensors) {
+    if (format == "safetensors" && bytes > 0 && bytes + tensor.out.bytes() > limit) {
+      files.emplace_back();
+      bytes = 0;
+    }
+    bytes += tensor.out.bytes();
+    files.back().tensors.push_back(std::move(tensor));
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    char number[32] = "";
+    if (files.size() > 1) std::snprintf(number, sizeof number, "-%05zu-of-%05zu", i + 1, files.size());
+    files[i].format = format;
+    files[i].path = place.folder / (place.stem + number + "." + format);
+  }
+  return files;
+}
+
+std::string index_json(const std::vector<ConvertedFile>& files) {
+  nlohmann::ordered_json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", nlohmann::ordered_json::object()}};
+  int64_t total = 0;
+  for (const auto& file : files) {
+    for (const auto& tensor : file.tensors) {
+      index["weight_map"][tensor.out.name] = file.path.filename().string();
+      total += tensor.out.bytes();
+    }
+  }
+  index["metadata"]["total_size"] = total;
+  return index.dump(2) + "\n";
+}
+
+/// Of the released tower.
+constexpr const char* kImageProcessor = R"({
+  "image_processor_type": "CLIPImageProcessor",
+  "crop_size": {"height": 224, "width": 224},
+  "size": {"shortest_edge": 224},
+  "do_center_crop": true, "do_convert_rgb": true, "do_normalize": true, "do_rescale": true, "do_resize": true,
+  "image_mean": [0.48145466, 0.4578275, 0.40821073],
+  "image_std": [0.26862954, 0.26130258, 0.27577711],
+  "resample": 3,
+  "rescale_factor": 0.00392156862745098
+}
+)";
+
+/// What makes a folder a pipeline of diffusers.
+void add_pipeline(const checkpoint::ModelFolder& folder, ConvertPlan& plan) {
+  using Json = nlohmann::ordered_json;
+  const auto part = [&](const std::string& role) -> const ConvertedPart* {
+    for (const auto& p : plan.parts)
+      if (p.role == role) return &p;
+    return nullptr;
+  };
+  const ConvertedPart* transformer = part("transformer");
+  const std::string variant = transformer ? transformer->identity.variant : "t2v";
+  const bool image = variant == "i2v" || variant == "flf2v";
+  Json index = {{"_class_name", image ? "WanImageToVideoPipeline" : "WanPipeline"}, {"_diffusers_version", "0.35.2"}};
+  if (part("transformer_2")) index["boundary_ratio"] = models::released_boundary(image);
+  if (variant == "ti2v") index["expand_timesteps"] = true;
+  index["scheduler"] = {"diffusers", "UniPCMultistepScheduler"};
+  const std::pair<const char*, Json> kClasses[] = {{"text_encoder", {"transformers", "UMT5EncoderModel"}},
+                                                   {"transformer", {"diffusers", "WanTransformer3DModel"}},
+                                                   {"transformer_2", {"diffusers", "WanTransformer3DModel"}},
+                                                   {"image_encoder", {"transformers", "CLIPVisionModel"}},
+                                                   {"vae", {"diffusers", "AutoencoderKLWan"}}};
+  for (const auto& [role, type] : kClasses)
+    if (part(role)) index[role] = type;
+  if (folder.find("tokenizer")) index["tokenizer"] = {"transformers", "T5TokenizerFast"};
+  if (part("image_encoder")) {
+    index["image_processor"] = {"transformers", "CLIPImageProcessor"};
+    plan.texts["image_processor/preprocessor_config.json"] = kImageProcessor;
+  }
+  plan.texts["model_index.json"] = index.dump(2) + "\n";
+  plan.texts["scheduler/scheduler_config.json"] = Json{{"_class_name", "UniPCMultistepScheduler"},
+                                                       {"_diffusers_version", "0.35.2"},
+                                                       {"flow_shift", 5.0},
+                                                       {"num_train_timesteps", 1000},
+                                                       {"prediction_type", "flow_prediction"},
+                                                       {"use_flow_sigmas", true}}
+                                                      .dump(2) +
+                                                  "\n";
+}
+
+/// The config.json that came with the weights; for a training checkpoint the one of the run's model/, if it is there.
+fs::path config_beside(const checkpoint::ModelPart& part) {
+  const fs::path of_run = fs::absolute(part.weights).lexically_normal() / "../../model/config.json";
+  return part.config.empty() && fs::exists(part.weights / "manifest.json") && fs::exists(of_run) ? of_run : part.config;
+}
+
+void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder& folder, const ConvertOptions& options,
+              ConvertPlan& plan) {
+  ConvertedPart part{source.role, open_source(source.weights), {}, {}, {}};
+  const models::Shapes shapes = shapes_of(part.source.tensors);
+  part.identity = models::identify(shapes);
+  if (part.identity.kind == ModelKind::image_encoder && !options.to.empty())
+    part.source = regroup_clip(part.source, part.identity, options.to, part.left_out);
+  std::vector<ConvertedTensor> tensors = renamed(part, options);
+  check_input(!tensors.empty(), "convert", part.source.path.string() + ": holds no tensors of the model");
+  for (const auto& tensor : tensors) plan.bytes += tensor.out.bytes();
+  plan.tensors += static_cast<int64_t>(tensors.size());
+
+  if (plan.single_file) {
+    const std::string ending = options.out.extension() == ".safetensors" ? "safetensors" : "pth";
+    part.files.push_back({{}, ending, std::move(tensors)});
+    plan.parts.push_back(std::move(part));
+    return;
+  }
+  const std::string kept = part.identity.naming == "diffusers" ? "diffusers" : "official";
+  const std::string to = options.to.empty() ? kept : options.to;
+  // A model alone lies in the folder itself, under the names that both programs look for.
+  const bool alone = folder.layout == "single";
+  const bool text = part.identity.kind == ModelKind::text_encoder || part.identity.kind == ModelKind::image_encoder;
+  const Place place = alone ? Place{"", text ? "model" : "diffusion_pytorch_model", "safetensors"}
+                            : place_of(to, source.role, part.identity, folder.find("transformer_2") != nullptr);
+  const std::string format = options.format.empty() ? place.format : options.format;
+  part.files = sharded(std::move(tensors), place, format, options.shard_size);
+  if (part.files.size() > 1)
+    plan.texts[place.folder / (place.stem + ".safetensors.index.json")] = index_json(part.files);
+
+  // the official layout has no config of text encoder and autoencoder, ComfyUI none at all
+  const bool wants_config =
+      alone || to == "diffusers" || (to == "official" && part.identity.kind == ModelKind::denoiser);
+  if (wants_config) {
+    const fs::path config_file = config_beside(source);
+    const std::string given = config_file.empty() ? "" : checkpoint::read_text(config_file);
+    const std::string config =
+        part.identity.names
+            ? models::config_for(to == "comfyui" ? "official" : to, part.identity,
+                                 models::official_shapes(part.identity, shapes), given, config_file.string())
+            : given;
+    if (!config.empty()) plan.texts[place.folder / "config.json"] = config;
+  }
+  plan.parts.push_back(std::move(part));
+}
+
+}  // namespace
+
+ConvertPlan plan_conversion(const ConvertOptions& options) {
+  const checkpoint::ModelFolder folder = checkpoint::find_parts(options.in);
+  ConvertPlan plan;
+  if (folder.layout == "gate")
+    throw UserError(
+        Exit::usage, "convert",
+        options.in.string() + " holds experts and the gate that chooses among them, which no other program has",
+        "convert one of them, for instance " + folder.parts[0].weights.string());
+  plan.single_file = checkpoint::is_weight_file(options.out);
+  if (plan.single_file && folder.parts.size() > 1)
+    throw UserError(Exit::usage, "convert",
+                    options.in.string() + " has " + std::to_string(folder.parts.size()) + " parts, " +
+                        options.out.string() + " is one file",
+                    "name one part, for instance " + folder.parts[0].weights.string() + ", or a folder as OUT");
+  const bool sharded_torch = !options.format.empty() && plan.single_file &&
+                             (options.out.extension() == ".safetensors") != (options.format == "safetensors");
+  if (sharded_torch)
+    throw UserError(Exit::usage, "convert",
+                    "--format " + options.format + " and the name " + options.out.string() + " differ",
+                    "leave one of them out");
+
+  for (const auto& part : folder.parts) {
+    if (part.role == "tokenizer") {
+      plan.copies.emplace_back(
+          part.weights,
+          options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers") ? "tokenizer" : kTokenizer);
+    } else if (part.role == "image_encoder" && options.to.empty()) {
+      plan.copies.emplace_back(part.weights, part.weights.filename());
+    } else {
+      add_part(part, folder, options, plan);
+    }
+  }
+  if (folder.layout != "single" &&
+      (options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers"))) {
+    add_pipeline(folder, plan);
+    if (folder.layout == "diffusers")  // what it has says more than what we make up
+      for (const char* given : {"model_index.json", "scheduler/scheduler_config.json"})
+        if (fs::exists(options.in / given)) plan.texts[given] = checkpoint::read_text(options.in / given);
+  }
+  for (const auto& part : plan.parts)
+    if (!part.left_out.empty())
+      plan.warnings.push_back(part.source.path.string() + ": " + std::to_string(part.left_out.size()) +
+                              " tensors are left out, they have no place in the model: " + part.left_out.front() +
+                              (part.left_out.size() > 1 ? ", ..." : ""));
+  return plan;
+}
+
+}  // namespace tessera::weights

@@ -1,0 +1,49 @@
+#pragma once
+// What a conversion will write, decided before a byte is: files with their tensors, configs, copies.
+//
+//   ConvertPlan plan = plan_conversion(options);
+//   plan.bytes;                                                // of all tensors, to compare with the disk
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/checkpoint/model_folder.h"
+#include "tessera/models/identify.h"
+#include "tessera/weights/convert_options.h"
+#include "tessera/weights/convert_source.h"
+
+namespace tessera::weights {
+
+namespace fs = std::filesystem;
+
+struct ConvertedTensor {
+  checkpoint::TensorInfo source, out;  ///< name, dtype and shape in the input and in the output
+};
+
+struct ConvertedFile {
+  fs::path path;  ///< relative to OUT; empty: OUT is the file
+  std::string format;
+  std::vector<ConvertedTensor> tensors;
+};
+
+struct ConvertedPart {
+  std::string role;
+  Source source;
+  models::Identity identity;
+  std::vector<ConvertedFile> files;
+  std::vector<std::string> left_out;  ///< tensors that have no place in the model
+};
+
+struct ConvertPlan {
+  std::vector<ConvertedPart> parts;
+  std::map<fs::path, std::string> texts;              ///< config.json and the like, relative to OUT
+  std::vector<std::pair<fs::path, fs::path>> copies;  ///< folders or files as they are: from, relative to OUT
+  std::vector<std::string> warnings;
+  bool single_file = false;
+  int64_t bytes = 0, tensors = 0;
+};
+
+ConvertPlan plan_conversion(const ConvertOptions& options);
+
+}  // namespace tessera::weights

@@ -1,0 +1,277 @@
+#include "tessera/weights/inspect.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/lora_settings.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/model_folder.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/models/identify.h"
+#include "tessera/weights/lora_file.h"
+
+namespace tessera::weights {
+
+using checkpoint::TensorInfo;
+using models::ModelKind;
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kMetadataShown = 160;  // characters of a value: some programs put whole configs there
+
+/// Adds up tensors: parameters by dtype, and the rows of the table.
+class Tally {
+ public:
+  explicit Tally(bool all) : all_(all) {}
+
+  void add(const TensorInfo& tensor, const std::string& note = {}) {
+    ++tensors_;
+    parameters_ += tensor.count();
+    bytes_ += tensor.bytes();
+    dtypes_[std::string(checkpoint::dtype_name(tensor.dtype))] += tensor.count();
+    Inspection::Row row{all_ ? tensor.name : without_numbers(tensor.name), checkpoint::shape_text(tensor.shape),
+                        std::string(checkpoint::dtype_name(tensor.dtype)) + note};
+    const auto key = row.name + row.shape + row.dtype;
+    const auto [place, is_new] = index_.emplace(key, rows_.size());
+    if (is_new)
+      rows_.push_back(std::move(row));
+    else
+      ++rows_[place->second].count;
+  }
+  /// The fields of the contract and what stands with them.
+  Json json(const std::string& model, const std::string& naming, const std::string& layout) const {
+    std::string most = "none";
+    int64_t highest = -1;
+    for (const auto& [name, count] : dtypes_)
+      if (count > highest) most = name, highest = count;
+    return {{"model", model},   {"parameters", parameters_}, {"tensors", tensors_}, {"dtype", most},
+            {"naming", naming}, {"layout", layout},          {"dtypes", dtypes_},   {"bytes", bytes_}};
+  }
+  std::vector<Inspection::Row> rows() { return std::move(rows_); }
+
+ private:
+  /// '#' for the first number that stands alone, the layer: "ffn.0" and "ffn.2" are different things.
+  static std::string without_numbers(const std::string& name) {
+    constexpr const char* kDigits = "0123456789";
+    const auto separator = [](char c) { return c == '.' || c == '_'; };
+    for (size_t at = name.find_first_of(kDigits); at != name.npos; at = name.find_first_of(kDigits, at)) {
+      const size_t end = std::min(name.find_first_not_of(kDigits, at), name.size());
+      if (at > 0 && separator(name[at - 1]) && end < name.size() && separator(name[end]))
+        return name.substr(0, at) + "#" + name.substr(end);
+      at = end;
+    }
+    return name;
+  }
+
+  const bool all_;
+  int64_t tensors_ = 0, parameters_ = 0, bytes_ = 0;
+  std::map<std::string, int64_t> dtypes_;
+  std::vector<Inspection::Row> rows_;
+  std::map<std::string, size_t> index_;
+};
+
+std::string kind_name(ModelKind kind) {
+  switch (kind) {
+    case ModelKind::denoiser:
+      return "denoiser";
+    case ModelKind::vae:
+      return "autoencoder";
+    case ModelKind::text_encoder:
+      return "text encoder";
+    case ModelKind::image_encoder:
+      return "image encoder";
+    case ModelKind::audio_encoder:
+      return "speech model";
+    case ModelKind::lora:
+      return "LoRA";
+    default:
+      return "tensors";
+  }
+}
+
+bool is_cache_entry(const checkpoint::WeightSet& weights) {
+  return weights.contains("latent") && weights.contains("context") && weights.metadata().count("preprocessing") > 0;
+}
+
+/// Of a LoRA: how many modules, which, their rank and alpha, where the file says them.
+void add_lora(const fs::path& path, Json& json) {
+  const LoraFile lora = LoraFile::open(path);
+  std::set<int64_t> ranks;
+  std::set<double> alphas;
+  std::set<std::string> targets;
+  bool dora = false, rslora = false;
+  for (const LoraModule& module : lora.modules()) {
+    if (!module.low_rank()) continue;
+    ranks.insert(module.rank);
+    alphas.insert(module.alpha);
+    targets.insert(checkpoint::target_of(module.name));
+    dora = dora || module.magnitude.has_value();
+    rslora = rslora || module.rslora;
+  }
+  json["modules"] = lora.modules().size();
+  json["targets"] = targets;
+  if (ranks.size() == 1) json["rank"] = *ranks.begin();
+  if (ranks.size() > 1) json["ranks"] = ranks;
+  if (alphas.size() == 1) json["alpha"] = *alphas.begin();
+  if (alphas.size() > 1) json["alphas"] = alphas;
+  if (!lora.says_alpha()) json["alpha_from"] = "rank: the file does not say it";
+  if (dora) json["dora"] = true;
+  if (rslora) json["rslora"] = true;
+}
+
+std::string layout_of(const checkpoint::WeightSet& weights) {
+  const std::string format(weights.files().front().format());
+  return weights.files().size() == 1 ? format + " file" : format + " shards";
+}
+
+Inspection inspect_weights(const checkpoint::WeightSet& weights, bool all) {
+  Tally tally(all);
+  models::Shapes shapes;
+  for (const auto& file : weights.files()) {
+    for (const TensorInfo& tensor : file.tensors()) {
+      if (!weights.contains(tensor.name)) continue;  // an index may name but some of a file's tensors
+      tally.add(tensor);
+      shapes[tensor.name] = tensor.shape;
+    }
+  }
+  const models::Identity identity = models::identify(shapes);
+  const bool cache = is_cache_entry(weights);
+  Inspection result;
+  result.json =
+      tally.json(cache ? "cache entry" : identity.model, cache ? "tessera" : identity.naming, layout_of(weights));
+  result.rows = tally.rows();
+  Json& json = result.json;
+  json["kind"] = cache ? "cache entry" : kind_name(identity.kind);
+  if (!identity.variant.empty()) json["variant"] = identity.variant;
+  if (!identity.prefix.empty()) json["prefix"] = identity.prefix;
+  if (identity.kind == ModelKind::denoiser || identity.kind == ModelKind::text_encoder)
+    json["layers"] = models::count_blocks(models::official_shapes(identity, shapes));
+  if (identity.kind == ModelKind::lora) add_lora(weights.path(), json);
+  json["files"] = Json::array();
+  for (const auto& file : weights.files()) json["files"].push_back(file.path().string());
+  if (!weights.metadata().empty()) json["metadata"] = weights.metadata();
+  return result;
+}
+
+Inspection inspect_training(const fs::path& folder, bool all) {
+  const checkpoint::Manifest manifest = checkpoint::load_manifest(folder);
+  Tally parameters(all), everything(all);
+  models::Shapes shapes;
+  for (const auto& tensor : manifest.tensors) {
+    const TensorInfo info{tensor.name, tensor.dtype, tensor.shape};
+    everything.add(info, "  " + tensor.kind);
+    if (tensor.kind != "param") continue;
+    parameters.add(info);
+    shapes[tensor.name] = tensor.shape;
+  }
+  const models::Identity identity = models::identify(shapes);
+  Inspection result;
+  result.json = parameters.json(identity.model, identity.naming, "training checkpoint");
+  const Json total = everything.json("", "", "");
+  result.json["kind"] = "training checkpoint";
+  result.json["step"] = manifest.step;
+  result.json["mesh"] = manifest.mesh.to_string();
+  result.json["all_tensors"] = total["tensors"];
+  result.json["bytes"] = total["bytes"];
+  result.json["epoch"] = manifest.epoch;
+  result.json["cursor"] = manifest.cursor;
+  result.rows = everything.rows();
+  return result;
+}
+
+/// A folder of several parts: totals, and each part.
+Inspection inspect_parts(const checkpoint::ModelFolder& folder) {
+  Inspection result;
+  Json& json = result.json;
+  int64_t parameters = 0, tensors = 0, bytes = 0;
+  Json parts = Json::object();
+  for (const auto& part : folder.parts) {
+    if (part.role == "tokenizer") continue;
+    Json one = inspect_weights(checkpoint::open_weights(part.weights), false).json;
+    parameters += one["parameters"].get<int64_t>();
+    tensors += one["tensors"].get<int64_t>();
+    bytes += one["bytes"].get<int64_t>();
+    parts[part.role] = std::move(one);
+  }
+  const Json& first = parts.contains("transformer") ? parts["transformer"] : parts.begin().value();
+  json = {{"model", first["model"]},    {"parameters", parameters},
+          {"tensors", tensors},         {"dtype", first["dtype"]},
+          {"naming", first["naming"]},  {"layout", folder.layout + " folder"},
+          {"kind", "folder of models"}, {"bytes", bytes}};
+  json["parts"] = std::move(parts);
+  return result;
+}
+
+std::string thousands(int64_t number) {
+  std::string text = std::to_string(number);
+  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
+  return text;
+}
+
+std::string field_text(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_integer()) return thousands(value.get<int64_t>());
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void add_fields(const Json& json, const std::string& indent, std::string& text) {
+  const auto line = [&](const std::string& name, std::string value) {
+    if (value.size() > kMetadataShown) value = value.substr(0, kMetadataShown) + "...";
+    text += indent + name + std::string(name.size() < 12 ? 12 - name.size() : 1, ' ') + value + "\n";
+  };
+  for (const auto& [key, value] : json.items()) {
+    if (key == "bytes") {
+      line("size", format_bytes(value.get<int64_t>()));
+    } else if (key == "dtypes") {
+      if (value.size() > 1) line("dtypes", field_text(value));
+    } else if (key == "files") {
+      if (value.size() > 1) line("files", std::to_string(value.size()));
+    } else if (key == "metadata") {
+      for (const auto& [name, item] : value.items()) line("  " + name, field_text(item));
+    } else if (key == "parts") {
+      for (const auto& [role, part] : value.items()) {
+        text += "\n" + role + "\n";
+        add_fields(part, "  ", text);
+      }
+    } else {
+      line(key, field_text(value));
+    }
+  }
+}
+
+}  // namespace
+
+Inspection inspect(const fs::path& path, bool all) {
+  std::error_code error;
+  if (fs::exists(path / "manifest.json", error)) return inspect_training(path, all);
+  if (path.filename() == "manifest.json") return inspect_training(path.parent_path(), all);
+  const checkpoint::ModelFolder folder = checkpoint::find_parts(path);
+  if (folder.parts.size() > 1) return inspect_parts(folder);
+  return inspect_weights(checkpoint::open_weights(folder.parts[0].weights), all);
+}
+
+std::string to_text(const Inspection& inspection) {
+  std::string text;
+  add_fields(inspection.json, "", text);
+  if (inspection.rows.empty()) return text;
+  size_t width = 0, shape_width = 0;
+  for (const auto& row : inspection.rows) {
+    width = std::max(width, row.name.size());
+    shape_width = std::max(shape_width, row.shape.size());
+  }
+  text += "\n";
+  for (const auto& row : inspection.rows) {
+    text += row.name + std::string(width - row.name.size() + 2, ' ') + row.shape +
+            std::string(shape_width - row.shape.size() + 2, ' ') + row.dtype;
+    if (row.count > 1) text += "  x" + std::to_string(row.count);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace tessera::weights

@@ -1,0 +1,163 @@
+#include "tessera/weights/lora_file.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/dtype.h"
+#include "tessera/checkpoint/json.h"
+#include "tessera/checkpoint/lora_settings.h"
+
+namespace tessera::weights {
+
+using checkpoint::TensorInfo;
+using models::LoraPart;
+
+namespace {
+
+std::vector<std::string> names_of(const Source& source) {
+  std::vector<std::string> names;
+  for (const auto& tensor : source.tensors) names.push_back(tensor.name);
+  return names;
+}
+
+/// Where a module keeps a part; null for alpha, which is no tensor to it.
+std::optional<TensorInfo>* place_of(LoraModule& module, LoraPart part) {
+  switch (part) {
+    case LoraPart::down:
+      return &module.down;
+    case LoraPart::up:
+      return &module.up;
+    case LoraPart::up_bias:
+      return &module.up_bias;
+    case LoraPart::magnitude:
+      return &module.magnitude;
+    case LoraPart::diff:
+      return &module.diff;
+    case LoraPart::diff_bias:
+      return &module.diff_bias;
+    case LoraPart::alpha:
+      break;
+  }
+  return nullptr;
+}
+
+/// The module's name as the file has it: what alpha_pattern speaks of.
+std::string stored_module(const TensorInfo& tensor, const models::LoraNames& names) {
+  const std::string name = tensor.name.substr(names.prefix.size());
+  return name.substr(0, std::min(name.find(".lora_"), name.rfind('.')));
+}
+
+[[noreturn]] void refuse(const Source& source, const std::string& problem, const std::string& hint) {
+  throw UserError(Exit::input, "lora", source.path.string() + ": " + problem, hint);
+}
+
+}  // namespace
+
+double LoraModule::scale() const { return rank == 0 ? 1 : checkpoint::lora_scale(alpha, rank, rslora); }
+
+bool is_lora(const Source& source) {
+  return std::any_of(source.tensors.begin(), source.tensors.end(),
+                     [](const TensorInfo& tensor) { return models::is_adapter_tensor(tensor.name); });
+}
+
+LoraFile LoraFile::open(const std::filesystem::path& path) {
+  LoraFile file;
+  file.source_ = open_source(path);
+  const auto names = models::detect_lora_names(names_of(file.source_));
+  if (!names)
+    refuse(file.source_, "is no LoRA: no tensor of it is called lora_A, lora_B, lora_down or lora_up",
+           "tessera inspect " + path.string() + " says what it is");
+  file.names_ = *names;
+  std::map<std::string, size_t> index;
+  for (const TensorInfo& tensor : file.source_.tensors) {
+    if (const auto kind = models::foreign_adapter_kind(tensor.name); !kind.empty())
+      refuse(file.source_, "is a " + std::string(kind) + " (" + checkpoint::shown(tensor.name) + "), no LoRA",
+             "merge it into its base with the program that made it");
+    const auto key = file.names_.parse(tensor.name);
+    if (!key)
+      refuse(file.source_,
+             checkpoint::shown(tensor.name) + " is no part of a LoRA with " + file.naming() +
+                 " names whose module is known",
+             "remove it from the file, or merge with the program that made it");
+    if (key->part == LoraPart::alpha) {
+      check_input(tensor.count() == 1 && checkpoint::is_floating(tensor.dtype), "lora",
+                  path.string() + ": " + tensor.name + ": expected one number");
+      file.alphas_[key->module] = tensor;
+      continue;
+    }
+    const auto [it, is_new] = index.emplace(key->module, file.modules_.size());
+    if (is_new) {
+      file.modules_.emplace_back();
+      file.modules_.back().name = key->module;
+      file.modules_.back().stored = stored_module(tensor, file.names_);
+    }
+    auto& place = *place_of(file.modules_[it->second], key->part);
+    if (place) refuse(file.source_, place->name + " and " + tensor.name + " are the same part of " + key->module, "");
+    place = tensor;
+  }
+  for (LoraModule& module : file.modules_) {
+    file.check(module);
+    module.rank = module.low_rank() ? module.down->shape[0] : 0;
+  }
+  file.read_alphas();
+  return file;
+}
+
+void LoraFile::check(const LoraModule& module) const {
+  if (module.down.has_value() != module.up.has_value())
+    refuse(source_, "module " + module.name + " has " + (module.down ? "A but no B" : "B but no A"),
+           "the file is not whole: download or save it again");
+  for (const auto* part :
+       {&module.down, &module.up, &module.up_bias, &module.magnitude, &module.diff, &module.diff_bias})
+    if (*part && !checkpoint::is_floating((*part)->dtype))
+      refuse(source_,
+             (*part)->name + " is " + std::string(checkpoint::dtype_name((*part)->dtype)) + ", expected floats", "");
+  if (!module.down) return;
+  const auto &a = module.down->shape, &b = module.up->shape;
+  if (a.size() < 2 || b.size() < 2 || a[0] != b[1] || a[0] == 0)
+    refuse(source_,
+           module.name + ": A " + checkpoint::shape_text(a) + " and B " + checkpoint::shape_text(b) +
+               " do not fit, expected [r, in] and [out, r]",
+           "");
+}
+
+void LoraFile::read_alphas() {
+  const bool alone = std::filesystem::is_directory(source_.path);
+  const checkpoint::LoraSettings settings = checkpoint::read_lora_settings(
+      source_.metadata, alone ? source_.path : source_.path.parent_path(), source_.path.string());
+  for (LoraModule& module : modules_) {
+    if (!module.low_rank()) continue;
+    const auto rank = static_cast<double>(module.rank);
+    module.rslora = settings.rslora;
+    std::optional<double> alpha;
+    if (const auto tensor = alphas_.find(module.name); tensor != alphas_.end()) {
+      alpha = values(tensor->second).item<double>();
+    } else if (settings.folded_alpha && *settings.folded_alpha != 0) {
+      alpha = settings.folded_alpha;
+      module.up_factor = rank / *alpha;
+    } else {
+      alpha = settings.alpha_of(module.stored);
+    }
+    says_alpha_ = says_alpha_ || alpha.has_value();
+    module.alpha = alpha.value_or(rank);
+    check_input(std::isfinite(module.alpha), "lora",
+                source_.path.string() + ": alpha of " + module.name + " is no number");
+  }
+}
+
+const LoraModule* LoraFile::find(const std::string& module) const {
+  for (const LoraModule& m : modules_)
+    if (m.name == module) return &m;
+  return nullptr;
+}
+
+at::Tensor LoraFile::values(const TensorInfo& tensor) const {
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
+  source_.read(tensor, bytes.data());
+  at::Tensor result = at::empty(tensor.shape, at::kFloat);
+  checkpoint::to_f32(tensor.dtype, bytes.data(), tensor.count(), result.mutable_data_ptr<float>());
+  return result;
+}
+
+}  // namespace tessera::weights

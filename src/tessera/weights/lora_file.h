@@ -1,0 +1,59 @@
+#pragma once
+// A LoRA file of any program, opened: its modules under official names, and the scale of each.
+//
+//   LoraFile lora = LoraFile::open("style.safetensors");       // or a folder with one file of weights
+//   for (const LoraModule& m : lora.modules()) m.name, m.rank, m.scale();
+//   at::Tensor b = lora.values(*m.up);                         // fp32, shaped
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/models/lora_names.h"
+#include "tessera/torch_headers.h"
+#include "tessera/weights/convert_source.h"
+
+namespace tessera::weights {
+
+struct LoraModule {
+  std::string name;    ///< official: "blocks.3.self_attn.q"
+  std::string stored;  ///< as in the file, without prefix and ending
+  std::optional<checkpoint::TensorInfo> down, up, up_bias, magnitude, diff, diff_bias;
+  int64_t rank = 0;  ///< of A and B; 0: there are only differences
+  double alpha = 0;  ///< as the program that wrote the file meant it
+  bool rslora = false;
+  double up_factor = 1;  ///< times B as stored is B: 1 but for files in which alpha was folded into B
+  double scale() const;  ///< of B A
+  bool low_rank() const { return down.has_value(); }
+};
+
+class LoraFile {
+ public:
+  /// Throws UserError (input): no LoRA, a LoKr or LoHa, an A without its B, ranks that do not match, a module whose
+  /// name is not known, other tensors among them.
+  static LoraFile open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return source_.path; }
+  const Source& source() const { return source_; }
+  const std::string& naming() const { return names_.naming; }
+  const std::vector<LoraModule>& modules() const { return modules_; }  ///< in file order
+  const LoraModule* find(const std::string& module) const;             ///< by official name; null when absent
+  bool says_alpha() const { return says_alpha_; }                      ///< otherwise alpha is taken to be the rank
+  /// A tensor of the file as fp32.
+  at::Tensor values(const checkpoint::TensorInfo& tensor) const;
+
+ private:
+  void read_alphas();
+  void check(const LoraModule& module) const;
+
+  Source source_;
+  models::LoraNames names_;
+  std::vector<LoraModule> modules_;
+  std::map<std::string, checkpoint::TensorInfo> alphas_;  // by official module
+  bool says_alpha_ = false;
+};
+
+/// Whether the tensors are those of a LoRA.
+bool is_lora(const Source& source);
+
+}  // namespace tessera::weights

@@ -1,0 +1,39 @@
+#include "tessera/weights/named_weights.h"
+
+#include "tessera/base/check.h"
+#include "tessera/models/common/adapted.h"
+
+namespace tessera::weights {
+
+NamedWeights::NamedWeights(const std::string& path, const Units& units, models::ForeignName foreign,
+                           const std::vector<std::string>& namings)
+    : set_(checkpoint::open_weights(path)), foreign_(std::move(foreign)) {
+  std::vector<std::string> official;
+  for (const auto& unit : units)
+    for (const auto& param : unit->spec().params)
+      if (!models::is_adapter_parameter(param.name)) official.push_back(param.name);
+  naming_ = models::detect_naming(official, foreign_, namings, set_.names(), path);
+}
+
+std::function<std::string(const std::string&)> NamedWeights::names() const {
+  return [this](const std::string& name) {
+    return models::is_adapter_parameter(name) ? "" : naming_.prefix + foreign_(name, naming_.naming);
+  };
+}
+
+void NamedWeights::check(
+    const Units& units, const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint) const {
+  const auto name = names();
+  for (const auto& unit : units)
+    for (const auto& param : unit->spec().params) {
+      if (name(param.name).empty()) continue;
+      const auto& found = set_.at(name(param.name));
+      if (found.shape == param.shape) continue;
+      throw UserError(Exit::input, "weights.load",
+                      set_.path().string() + ": " + param.name + ": expected " + checkpoint::shape_text(param.shape) +
+                          ", file has " + checkpoint::shape_text(found.shape),
+                      hint(param.name, found.shape));
+    }
+}
+
+}  // namespace tessera::weights

@@ -1,0 +1,198 @@
+// Ranges of numbers, and keys that are set and change nothing: each is told, nothing else is.
+#include "tessera/recipe/recipe_checks.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tessera/base/check.h"
+#include "tessera/job/without_effect.h"
+#include "tessera/recipe/load_recipe.h"
+
+namespace tessera::job {
+namespace {
+
+const std::string kDemo = TESSERA_SOURCE_DIR "/recipes/wan-tiny_demo_cpu.toml";
+
+std::string refusal(const recipe::Overrides& overrides) {
+  try {
+    recipe::load_recipe(kDemo, overrides);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    return error.what();
+  }
+  return "none";
+}
+
+/// All that is said of the demo with these changes, a line each.
+std::string said(const recipe::Overrides& overrides, const std::string& mesh = "dp_shard=2") {
+  std::string all;
+  for (const std::string& words : without_effect(recipe::load_recipe(kDemo, overrides), Mesh::parse(mesh)))
+    all += words + "\n";
+  return all;
+}
+
+TEST(Ranges, AreToldWithKeyAndValue) {
+  EXPECT_NE(refusal({{"train.lr", "-1e-4"}}).find("train.lr = -1e-4: expected at least 0"), std::string::npos);
+  EXPECT_NE(refusal({{"train.betas", "0.9,1.5"}}).find("train.betas = 1.5: expected from 0 to below 1"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"train.betas", "0.9,1"}}).find("train.betas = 1: expected from 0 to below 1"), std::string::npos)
+      << "it would divide by 0";
+  EXPECT_NE(refusal({{"lora.dropout", "1"}}).find("lora.dropout = 1"), std::string::npos);
+  EXPECT_NE(refusal({{"train.eps", "0"}}).find("train.eps = 0: expected above 0"), std::string::npos);
+  EXPECT_NE(refusal({{"train.clip_norm", "-1"}}).find("train.clip_norm"), std::string::npos);
+  EXPECT_NE(refusal({{"diffusion.shift", "0"}}).find("diffusion.shift"), std::string::npos);
+  EXPECT_NE(refusal({{"fault.timeout", "0"}}).find("fault.timeout"), std::string::npos);
+  EXPECT_NE(refusal({{"data.fps", "-8"}}).find("data.fps"), std::string::npos);
+  EXPECT_EQ(refusal({{"train.lr", "0"}, {"train.clip_norm", "0"}, {"data.fps", "0"}}), "none");
+}
+
+TEST(Ranges, OfWhatIsCountedFromOneRefuseZeroAndWhatIsTooLarge) {
+  for (const char* key : {"train.micro_batch", "plan.update_threads", "plan.chunks"}) {
+    EXPECT_NE(refusal({{key, "0"}}).find(std::string(key) + " = 0"), std::string::npos) << key;
+    EXPECT_NE(refusal({{key, "4294967296"}}).find(key), std::string::npos) << key << ": not taken for 0";
+  }
+}
+
+TEST(Budget, OfNothingIsRefusedAndDoesNotMeanAutomatic) {
+  for (const char* none : {"0", "0GiB", "0.1B"})
+    EXPECT_NE(refusal({{"plan.budget", none}}).find("plan.budget"), std::string::npos) << none;
+  EXPECT_EQ(refusal({{"plan.host_budget", "0"}}), "none");
+}
+
+TEST(Budget, IsTakenInTheUnitsThatPeopleWrite) {
+  for (const auto& [text, bytes] : std::vector<std::pair<std::string, int64_t>>{{"24GiB", int64_t{24} << 30},
+                                                                                {"24 gib", int64_t{24} << 30},
+                                                                                {"24G", int64_t{24} << 30},
+                                                                                {"24GB", 24'000'000'000},
+                                                                                {"1.5gb", 1'500'000'000},
+                                                                                {"512KB", 512'000},
+                                                                                {"800b", 800}})
+    EXPECT_EQ(recipe::load_recipe(kDemo, {{"plan.budget", text}}).plan.budget, bytes) << text;
+  for (const char* wrong : {"24X", "24Gi", "24bib", "GiB", "-1GiB", "nan"})
+    EXPECT_NE(refusal({{"plan.budget", wrong}}).find("is not a size"), std::string::npos) << wrong;
+}
+
+TEST(Nvme, ByHandWithoutAFolderIsRefusedByTheKeyThatWantsIt) {
+  for (const char* key : {"plan.parameters", "plan.gradients", "plan.states", "plan.offload_to", "plan.idle"}) {
+    const std::string words = refusal({{key, "nvme"}});
+    EXPECT_NE(words.find(std::string(key) + " = \"nvme\", and plan.nvme names no folder"), std::string::npos) << words;
+    EXPECT_EQ(refusal({{key, "nvme"}, {"plan.nvme", "/tmp/disk"}}), "none");
+  }
+}
+
+TEST(Run, WithoutAFolderIsRefused) {
+  EXPECT_NE(refusal({{"run.out", ""}}).find("run.out is empty"), std::string::npos);
+}
+
+TEST(Recompute, OfOneBlockInSoManyIsANumberAfterEvery) {
+  EXPECT_EQ(recipe::load_recipe(kDemo, {{"plan.recompute", "every 4"}}).plan.recompute_every, 4);
+  EXPECT_EQ(recipe::load_recipe(kDemo, {{"plan.recompute", "3"}}).plan.recompute_every, 0);
+  for (const char* wrong : {"every 0", "every", "every x", "each 4"}) {
+    const std::string words = refusal({{"plan.recompute", wrong}});
+    EXPECT_NE(words.find("plan.recompute = '" + std::string(wrong)), std::string::npos) << words;
+  }
+}
+
+TEST(Path, OfAFolderNamesTheRecipeInIt) {
+  try {
+    recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes", {});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("is a folder"), std::string::npos) << error.what();
+  }
+}
+
+TEST(FrozenBase, IsBf16WhereBlocksComputeInItUnlessTheRecipeSaysOtherwise) {
+  const auto base = [](recipe::Overrides overrides) {
+    overrides.emplace_back("train.mode", "lora");
+    const recipe::Recipe recipe = recipe::load_recipe(kDemo, overrides);
+    EXPECT_EQ(recipe.values.at("lora.base_dtype"), name(recipe.lora.base)) << "the run folder has what it came to";
+    return std::string(name(recipe.lora.base));
+  };
+  EXPECT_EQ(base({}), "fp32");
+  EXPECT_EQ(base({{"plan.compute_dtype", "bf16"}}), "bf16");
+  EXPECT_EQ(base({{"plan.compute_dtype", "fp16"}}), "fp32");
+  EXPECT_EQ(base({{"plan.compute_dtype", "bf16"}, {"lora.base_dtype", "fp8"}}), "fp8");
+  EXPECT_EQ(recipe::load_recipe(kDemo, {}).values.at("lora.base_dtype"), "auto") << "of full training it says nothing";
+}
+
+TEST(WithoutEffect, SaysNothingOfADemoAsItIs) { EXPECT_EQ(said({}), ""); }
+
+TEST(WithoutEffect, NamesEachKeyAndWhatItBelongsTo) {
+  const std::vector<std::pair<recipe::Overrides, std::string>> cases = {
+      {{{"data.clip_stride", "4"}}, "data.clip_stride = 4 has no effect: it belongs to data.clip_mode = \"slide\""},
+      {{{"data.clip_samples", "3"}}, "data.clip_samples = 3"},
+      {{{"data.buckets", "8x64x64"}, {"data.size", "32,32"}}, "data.size = 32,32 has no effect: data.buckets"},
+      {{{"data.allow_bad", "3"}, {"data.strict", "true"}}, "data.allow_bad = 3"},
+      {{{"train.eta_min", "1e-6"}}, "train.eta_min"},
+      {{{"train.num_cycles", "3"}}, "cosine_with_restarts"},
+      {{{"train.power", "2"}}, "polynomial"},
+      {{{"train.stable_steps", "3"}}, "wsd"},
+      {{{"train.schedule", "constant"}}, "train.warmup_steps = 20 has no effect"},
+      {{{"model.path", "weights"}, {"model.init", "random"}}, "model.path = weights has no effect"},
+      {{{"sample.negative_prompt", "blur"}}, "sample.negative_prompt = blur"},
+      {{{"plan.file", "plan.toml"}, {"plan.recompute", "all"}},
+       "plan.recompute = all has no effect: plan.file decides"},
+      {{{"plan.file", "plan.toml"}, {"plan.states", "host"}}, "plan.states = host has no effect: plan.file decides"},
+      {{{"plan.file", "plan.toml"}, {"plan.parameters", "host"}}, "plan.parameters = host"},
+      {{{"plan.file", "plan.toml"}, {"plan.gradients", "host"}}, "plan.gradients = host"},
+      {{{"plan.file", "plan.toml"}, {"plan.activations", "keep"}}, "plan.activations = keep"},
+      {{{"plan.pipeline", "gpipe"}}, "plan.pipeline = gpipe has no effect: mesh.pp = 1"},
+      {{{"plan.chunks", "2"}}, "plan.chunks = 2 has no effect"},
+      {{{"plan.idle", "host"}}, "plan.idle = host has no effect: the run has one denoiser"},
+      {{{"experts.turn", "4"}}, "experts.turn = 4 has no effect: the run has one denoiser"},
+      {{{"experts.boundary", "0.5"}}, "experts.boundary = 0.5 has no effect"},
+      {{{"train.micro_batch", "5"}}, "train.micro_batch = 5 is more than the samples of a rank: micro-batches have 4"},
+      {{{"run.steps", "10"}}, "train.warmup_steps = 20 never ends: run.steps = 10"},
+      {{{"lora.base_dtype", "int8"}}, "lora.base_dtype = int8 has no effect: train.mode = \"lora\""},
+      {{{"model.preset", "wan2.1-t2v-1.3b"}},
+       "model.preset = wan2.1-t2v-1.3b is changed by model.config, which gives dim"},
+  };
+  for (const auto& [overrides, words] : cases) {
+    EXPECT_NE(said(overrides).find(words), std::string::npos) << "expected '" << words << "' in: " << said(overrides);
+  }
+  EXPECT_EQ(said({{"data.clip_stride", "4"}, {"data.clip_mode", "slide"}}), "");
+  EXPECT_EQ(said({{"train.num_cycles", "3"}, {"train.schedule", "cosine_with_restarts"}}), "");
+  EXPECT_EQ(said({{"plan.pipeline", "interleaved"}, {"plan.chunks", "2"}}, "pp=2"), "");
+  EXPECT_EQ(said({{"experts.turn", "4"}, {"experts.train", "both"}, {"plan.idle", "host"}}), "");
+  EXPECT_EQ(said({{"experts.boundary", "0.5"}, {"experts.train", "low_noise"}}), "");
+}
+
+TEST(WithoutEffect, TellsOfSharingAmongOneRank) {
+  EXPECT_NE(said({{"plan.strategy", "full_shard"}}, "").find("plan.strategy = full_shard has no effect on one rank"),
+            std::string::npos);
+  EXPECT_EQ(said({{"plan.strategy", "no_shard"}}, ""), "");
+}
+
+TEST(WithoutEffect, SaysNothingOfARecipeThatHasEveryDefaultWrittenOut) {
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / ("tessera-resolved-" + std::to_string(getpid()) + ".toml");
+  std::ofstream(file) << recipe::load_recipe(kDemo, {}).to_toml();
+  std::string all;
+  for (const std::string& words : without_effect(recipe::load_recipe(file.string(), {}), Mesh::parse("dp_shard=2")))
+    all += words + "\n";
+  EXPECT_EQ(all, "");
+  std::filesystem::remove(file);
+}
+
+TEST(WithoutEffect, TellsOfAMeshThatShardsNothing) {
+  EXPECT_NE(said({}, "dp_replicate=8").find("mesh.dp_replicate = 8 shards nothing"), std::string::npos);
+  EXPECT_EQ(said({}, "dp_replicate=2,dp_shard=4"), "");
+}
+
+TEST(WithoutEffect, TellsOfRanksWithoutASample) {
+  EXPECT_NE(said({}, "dp_shard=12").find("leaves 4 of 12 ranks without a sample"), std::string::npos);
+}
+
+TEST(WithoutEffect, TellsOfRandomTextEmbeddingsUnderTrainedWeights) {
+  const std::string words = said({{"model.path", "Wan2.1-T2V-1.3B"}});
+  EXPECT_NE(words.find("data.text_encoder_path is empty"), std::string::npos) << words;
+  EXPECT_NE(words.find("data.vae = haar is a plain wavelet"), std::string::npos) << words;
+}
+
+}  // namespace
+}  // namespace tessera::job

@@ -1,0 +1,267 @@
+#include "tessera/planning/planning.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "tessera/base/check.h"
+#include "tessera/models/common/adapted.h"
+#include "tessera/models/registry.h"
+#include "tessera/plan/schedule_json.h"
+#include "tessera/planning/make_plan.h"
+#include "tessera/planning/plan_advice.h"
+#include "tessera/planning/plan_page.h"
+#include "tessera/planning/plan_view.h"
+
+namespace tessera::planning {
+namespace {
+
+constexpr const char* kConfig =
+    R"({"dim": 64, "num_heads": 2, "num_layers": 3, "ffn_dim": 192, "in_dim": 16, "out_dim": 16, "freq_dim": 32,
+        "text_dim": 48, "text_len": 8})";
+
+class Planning : public ::testing::Test {
+ protected:
+  PlanRequest request(const std::string& mesh, int64_t batch = 4) {
+    PlanRequest r;
+    r.model = model_.get();
+    r.model_name = "small";
+    r.latent = {16, 4, 16, 16};
+    r.mesh = Mesh::parse(mesh);
+    r.planner.global_batch = batch;
+    r.planner.micro_batch = batch / r.mesh.dp_size();
+    r.run.steps = 10;
+    return r;
+  }
+  /// Halfway between the least that any plan needs and what the fastest takes.
+  static int64_t tight(const PlanRequest& request) {
+    PlanRequest tiny = request;
+    tiny.planner.budget = 1;
+    const int64_t least = make_plan_as_is(tiny).choice.memory.peak;
+    return (least + make_plan_as_is(request).choice.memory.peak) / 2;
+  }
+
+  std::unique_ptr<net::Denoiser> model_ = models::make_denoiser({.config_text = kConfig});
+};
+
+TEST_F(Planning, JsonHasTheFieldsOfTheContractAndSharesAddUp) {
+  const Planned planned = make_plan(request("dp_shard=2"));
+  const auto json = nlohmann::json::parse(plan_json(planned));
+  for (const char* key :
+       {"fits", "mesh", "device", "host", "disk", "step_seconds", "group_hashes", "candidates", "advice"})
+    EXPECT_TRUE(json.contains(key)) << key;
+  const auto& step = json["step_seconds"];
+  const double total = step["total"];
+  EXPECT_GT(total, 0);
+  EXPECT_NEAR(step["compute"].get<double>() + step["exposed_comm"].get<double>() + step["exposed_copy"].get<double>() +
+                  step["optimizer"].get<double>(),
+              total, 1e-9 * total + 1e-12);
+  int64_t parts = 0;
+  for (const auto& [part, bytes] : json["device"]["by_part"].items()) parts += bytes.get<int64_t>();
+  EXPECT_EQ(parts, json["device"]["peak_bytes"].get<int64_t>());
+  ASSERT_FALSE(json["candidates"].empty());
+  for (const char* key : {"plan", "fits", "seconds", "why"}) EXPECT_TRUE(json["candidates"][0].contains(key)) << key;
+}
+
+TEST_F(Planning, TheWinnerIsTheFastestThatFits) {
+  PlanRequest r = request("dp_shard=2");
+  r.planner.budget = tight(r);
+  const Planned planned = make_plan(r);
+  ASSERT_TRUE(planned.choice.fits);
+  for (const auto& c : planned.choice.candidates) EXPECT_GT(candidate_seconds(planned, c), 0) << c.plan.summary();
+  for (const auto& c : planned.choice.candidates)
+    if (c.fits) EXPECT_GE(c.seconds, planned.choice.seconds * (1 - 1e-9)) << c.plan.summary();
+}
+
+TEST_F(Planning, WhatDoesNotFitIsAnsweredWithPlansThatDo) {
+  PlanRequest r = request("dp_shard=1");
+  PlanRequest smaller = r;
+  smaller.planner.micro_batch = 1, smaller.planner.budget = 1;
+  r.planner.budget = make_plan_as_is(smaller).choice.memory.peak + (1 << 20);
+  const Planned planned = make_plan(r);
+  ASSERT_FALSE(planned.choice.fits);
+  EXPECT_NE(planned.choice.advice.find("What fits: train.micro_batch = "), std::string::npos) << planned.choice.advice;
+  EXPECT_NE(planned.choice.advice.find("a rank, a step of"), std::string::npos) << planned.choice.advice;
+}
+
+TEST_F(Planning, MicroBatchesAreAsLargeAsFitsAndIsFastest) {
+  PlanRequest r = request("dp_shard=1", 8);
+  r.any_micro_batch = true;
+  const Planned roomy = make_plan(r);
+  for (const auto& c : roomy.choice.candidates) EXPECT_GE(c.seconds, roomy.choice.seconds * (1 - 1e-9));
+  PlanRequest one = r;
+  one.any_micro_batch = false, one.planner.micro_batch = 1, one.planner.budget = 1;
+  r.planner.budget = make_plan_as_is(one).choice.memory.peak + (64 << 10);
+  const Planned tight = make_plan(r);
+  ASSERT_TRUE(tight.choice.fits) << tight.choice.advice;
+  EXPECT_LT(tight.plan().micro_batch, 8);
+  EXPECT_EQ(tight.plan().global_batch, 8);
+  EXPECT_GE(tight.choice.seconds, roomy.choice.seconds * (1 - 1e-9));
+  r.planner.budget = 1;
+  EXPECT_EQ(make_plan_as_is(r).plan().micro_batch, 1) << "the smallest is shown when nothing fits";
+}
+
+TEST_F(Planning, ALoraIn16BitsSavesHalfAndItsBaseTakesTheBytesOfItsForm) {
+  const auto plan = [&](plan::ParamType compute, plan::Stored base) {
+    model_ = models::make_denoiser({.config_text = kConfig});
+    models::adapt(*model_, {.rank = 4, .base = base, .targets = {"all"}});
+    PlanRequest r = request("dp_shard=2");
+    r.planner.compute = r.planner.param_dtype = compute;
+    return make_plan(r);
+  };
+  const Planned whole = plan(plan::ParamType::fp32, plan::Stored::fp32),
+                half = plan(plan::ParamType::bf16, plan::Stored::bf16),
+                codes = plan(plan::ParamType::bf16, plan::Stored::int8);
+  const auto saved = [](const Planned& p) { return static_cast<double>(p.spec.units[1].cost.saved); };
+  EXPECT_LT(saved(half), 0.65 * saved(whole)) << "what is added up over blocks and statistics stay fp32";
+  EXPECT_EQ(saved(codes), saved(half));
+  EXPECT_TRUE(nlohmann::json::parse(plan_json(whole))["frozen_base"].is_null());
+  const auto base = nlohmann::json::parse(plan_json(codes))["frozen_base"];
+  EXPECT_EQ(base["form"], "int8");
+  EXPECT_EQ(base["linears"], 30);
+  EXPECT_NE(plan_text(codes).find("30 frozen linears in int8"), std::string::npos) << plan_text(codes);
+  EXPECT_LT(codes.choice.memory.by_part.parameters, half.choice.memory.by_part.parameters);
+  EXPECT_LT(half.choice.memory.by_part.parameters, whole.choice.memory.by_part.parameters);
+}
+
+TEST_F(Planning, ABlockIn16BitsThatMakesNormsAndSumsAgainSavesFourteenTensorsInsteadOfTwentyThree) {
+  PlanRequest r = request("dp_shard=1", 1);
+  r.latent = {16, 4, 64, 64};  // so many tokens that nothing else counts
+  r.planner.compute = r.planner.param_dtype = plan::ParamType::bf16;
+  const plan::Footprint block = make_plan(r).spec.units[1].cost;
+  const double unit = static_cast<double>(block.out) / 2;  // [tokens, dim] of 16 bits: the input is fp32
+  const auto tensors = [&](const plan::GraphCost& graph) { return 2 + static_cast<double>(graph.saved) / unit; };
+  EXPECT_NEAR(tensors(block) - tensors(*block.lean), 9, 0.1);
+  EXPECT_LT(tensors(*block.lean), 0.65 * tensors(block));
+  EXPECT_EQ(block.lean->rebuilds, 9) << "three norms of tokens, four of queries and keys, two sums";
+  EXPECT_LT(block.lean->backward_peak + block.lean->saved, block.backward_peak + block.saved);
+}
+
+TEST_F(Planning, APlaceForActivationsIsTakenOrSaidToChangeNothing) {
+  PlanRequest r = request("dp_shard=2");
+  r.planner.offload_to = plan::Tier::nvme, r.planner.nvme = true;
+  EXPECT_NE(make_plan(r).choice.warning.find("offload_to = nvme changes nothing"), std::string::npos);
+  r.planner.activations = plan::Policy::offload;
+  const Planned planned = make_plan(r);
+  EXPECT_EQ(planned.choice.warning.find("changes nothing"), std::string::npos) << planned.choice.warning;
+  EXPECT_GT(planned.choice.memory.nvme.activations, 0);
+}
+
+TEST_F(Planning, APrefetchOrThreadsThatNothingUsesAreSaidToChangeNothing) {
+  PlanRequest r = request("dp_shard=1");
+  r.planner.prefetch = 3, r.planner.update_threads = 4;
+  const std::string warning = make_plan(r).choice.warning;
+  EXPECT_NE(warning.find("prefetch = 3 changes nothing"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("update_threads = 4 changes nothing"), std::string::npos) << warning;
+  r.planner.update_on = plan::Tier::host, r.planner.host_budget = 1 << 30;  // now there is what to bring and to update
+  const std::string none = make_plan(r).choice.warning;
+  EXPECT_EQ(none.find("changes nothing"), std::string::npos) << none;
+}
+
+TEST_F(Planning, TheTableHasNoLineTwiceAndTheJsonItsBudgetsAndBusyTimes) {
+  PlanRequest r = request("dp_shard=1");
+  r.planner.budget = tight(r), r.planner.host_budget = 1 << 20;
+  const Planned planned = make_plan(r);
+  const std::string text = plan_text(planned);
+  EXPECT_NE(text.find("budget 1.00 MiB"), std::string::npos) << text;
+  std::istringstream lines(text.substr(text.find("considered: ")));
+  std::set<std::string> seen;
+  for (std::string line; std::getline(lines, line);) EXPECT_TRUE(seen.insert(line).second) << line;
+  const auto json = nlohmann::json::parse(plan_json(planned));
+  EXPECT_EQ(json["host"]["budget_bytes"], 1 << 20);
+  EXPECT_GE(json["busy_seconds"]["copies"].get<double>(), json["step_seconds"]["exposed_copy"].get<double>());
+  EXPECT_EQ(json["busy_seconds"]["collectives"], 0);
+}
+
+TEST_F(Planning, TheLargestByTheHostsBudgetSaysThatOne) {
+  PlanRequest r = request("dp_shard=1", 1);
+  r.planner.activations = plan::Policy::offload;
+  r.planner.host_budget = int64_t{1} << 40;
+  r.planner.host_budget = make_plan_as_is(r).choice.memory.host.total() * 3;
+  const Largest found = largest(r, Grow::batch, {});
+  ASSERT_TRUE(found.found);
+  EXPECT_NE(found.limit.find(" of host memory a rank, of "), std::string::npos) << found.limit;
+}
+
+TEST_F(Planning, TheLargestFitsAndTheNextDoesNot) {
+  PlanRequest r = request("dp_shard=2");
+  r.planner.budget = make_plan_as_is(r).choice.memory.peak * 2;
+  for (Grow grow : {Grow::frames, Grow::batch, Grow::resolution}) {
+    const Largest found = largest(r, grow, {});
+    ASSERT_TRUE(found.found);
+    EXPECT_LE(found.peak, r.planner.budget) << found.text;
+    EXPECT_NE(found.limit.find(" would take "), std::string::npos) << found.limit;
+  }
+  r.planner.budget = 1;
+  EXPECT_FALSE(largest(r, Grow::batch, {}).found);
+  EXPECT_THROW(grow_of("frame_count"), UserError);
+}
+
+TEST_F(Planning, TheTraceHasPredictedAndMeasuredLanesOnOneClock) {
+  const Planned planned = make_plan(request("dp_shard=2"));
+  std::vector<std::string> executed;
+  const auto& list = planned.prediction.groups[0].schedule.list;
+  for (size_t i = 0; i < list.size(); ++i)
+    executed.push_back(plan::to_json(list[i], "train", 0, 3, static_cast<int>(i), 0,
+                                     100.0 + 0.1 * static_cast<double>(i), 100.1 + 0.1 * static_cast<double>(i)));
+  const auto trace = nlohmann::json::parse(plan_trace(planned, executed));
+  size_t predicted = 0, measured = 0;
+  double first = 1e30;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    const bool ran = event["pid"].get<int>() >= 1 << 20;
+    ++(ran ? measured : predicted);
+    if (ran) first = std::min(first, event["ts"].get<double>());
+  }
+  EXPECT_EQ(predicted, list.size());
+  EXPECT_EQ(measured, list.size());
+  EXPECT_NEAR(first, 0, 1);  // a step begins at zero, whatever the process's clock said
+}
+
+TEST_F(Planning, ThePageNeedsNothingElseAndDrawsEveryInstruction) {
+  const Planned planned = make_plan(request("dp_shard=2"));
+  const std::string page = plan_page(planned);
+  EXPECT_EQ(page.find("http"), std::string::npos);
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+  EXPECT_NE(page.find("backward blocks.1, micro 0"), std::string::npos);
+  EXPECT_NE(page.find("peak "), std::string::npos);
+}
+
+TEST_F(Planning, ThePageSaysWhatIsElsewhereAndHasNoCandidateTwice) {
+  PlanRequest r = request("dp_shard=1");
+  r.planner.budget = tight(r), r.planner.host_budget = 1 << 20;
+  const std::string page = plan_page(make_plan(r));
+  EXPECT_NE(page.find("host, a rank"), std::string::npos);
+  EXPECT_NE(page.find("budget 1.00 MiB"), std::string::npos);
+  std::set<std::string> seen;
+  for (size_t at = page.find("<tr><td>keep "); at != std::string::npos; at = page.find("<tr><td>keep ", at + 1)) {
+    const std::string line = page.substr(at, page.find("</tr>", at) - at);
+    EXPECT_TRUE(seen.insert(line).second) << line;
+  }
+  EXPECT_GT(seen.size(), 3u);
+}
+
+TEST_F(Planning, MicroBatchesLargerThanARanksSamplesAreCutToThemAndSaid) {
+  PlanRequest r = request("dp_shard=2");
+  r.by_hand = make_plan(r).plan();
+  r.by_hand->micro_batch = 2000;
+  const Planned planned = make_plan(r);
+  EXPECT_EQ(planned.plan().micro_batch, 2);
+  EXPECT_NE(planned.choice.warning.find("micro_batch = 2000 is more than the samples of a rank"), std::string::npos);
+}
+
+TEST_F(Planning, APlanWrittenByHandIsKeptAndTheFasterOneNamed) {
+  PlanRequest r = request("dp_shard=2");
+  plan::Plan slow = make_plan(r).plan();
+  slow.prefetch = 0;
+  for (auto& unit : slow.units) unit.activations = plan::Policy::recompute;
+  r.by_hand = slow;
+  const Planned planned = make_plan(r);
+  EXPECT_EQ(planned.plan(), slow);
+  EXPECT_NE(planned.choice.warning.find("set by hand"), std::string::npos) << planned.choice.warning;
+}
+
+}  // namespace
+}  // namespace tessera::planning

@@ -1,0 +1,60 @@
+#include "tessera/engine/work.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/models/common/adapted.h"
+#include "tessera/models/registry.h"
+
+namespace tessera::engine {
+namespace {
+
+constexpr const char* kConfig =
+    R"({"dim": 64, "num_heads": 2, "num_layers": 3, "ffn_dim": 192, "in_dim": 16, "out_dim": 16, "freq_dim": 32,
+        "text_dim": 48, "text_len": 8})";
+
+TEST(Work, ProductsAndAttentionAddUpToTheFlopsThatUnitsDeclare) {
+  const auto model = models::make_denoiser({.config_text = kConfig});
+  std::vector<net::Sample> samples(2);
+  for (net::Sample& sample : samples) {
+    sample.x = at::zeros({16, 2, 8, 6});
+    sample.context = at::zeros({8, 48});
+    sample.t = 500;
+  }
+  const net::Batch batch = model->pack(samples);
+  const plan::WorkTable work = count_work(model->units(), batch);
+  ASSERT_EQ(work.size(), 3u);  // kinds, not units
+  for (const auto& unit : model->units()) {
+    const plan::UnitWork& counted = work.at(unit->spec().kind);
+    double flops = 0;
+    for (double product : counted.products) flops += product;
+    for (const auto& [site, attention] : counted.attention) flops += attention;
+    EXPECT_NEAR(flops, unit->forward_flops(batch.tokens), 1e-6 * flops) << unit->spec().name;
+  }
+  const plan::UnitWork& block = work.at("block");
+  EXPECT_EQ(block.products.size(), 10u);
+  EXPECT_EQ(block.attention.size(), 2u);
+  EXPECT_GT(block.streamed, 0);
+  const plan::WorkTable halves = count_work(model->units(), batch, plan::ParamType::bf16);
+  EXPECT_EQ(halves.at("block").products, block.products);
+  EXPECT_LT(halves.at("block").streamed, 0.75 * block.streamed) << "but for what is added up over blocks";
+  EXPECT_GT(halves.at("block").streamed, 0.5 * block.streamed);
+  EXPECT_EQ(halves.at("head").streamed, work.at("head").streamed) << "it is fp32 in any case";
+}
+
+TEST(Work, FrozenWeightsHaveNoGradientAndUnitsBeforeTheFirstTrainedOneNoBackward) {
+  const auto model = models::make_denoiser({.config_text = kConfig});
+  models::adapt(*model, {.rank = 4, .alpha = 4, .targets = {"q", "v"}});
+  const plan::WorkTable work = count_work(model->units(), model->pack({model->blank({16, 2, 8, 6})}));
+  EXPECT_FALSE(work.at("stem").backward);
+  EXPECT_EQ(work.at("stem").backward_flops(), 0);
+  const plan::UnitWork& block = work.at("block");
+  EXPECT_EQ(block.products.size(), 10u + 2 * 4) << "q and v of both attentions have a pair beside them";
+  EXPECT_EQ(block.input_grads.size(), block.products.size());
+  EXPECT_EQ(block.weight_grads.size(), 2u * 4) << "of the pairs alone";
+  EXPECT_LT(block.backward_flops(), 1.5 * block.forward_flops()) << "a full backward takes twice the forward";
+  EXPECT_TRUE(work.at("head").backward) << "gradients pass through it";
+  EXPECT_TRUE(work.at("head").weight_grads.empty());
+}
+
+}  // namespace
+}  // namespace tessera::engine

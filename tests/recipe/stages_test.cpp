@@ -1,0 +1,183 @@
+// [[stage]] and train.lr_scale of a recipe: what is read, what is refused, and that the resolved recipe says the same.
+#include "tessera/recipe/stages.h"
+
+#include <gtest/gtest.h>
+
+#include "report/run_files.h"
+#include "tessera/optim/schedule/lr_schedule.h"
+#include "tessera/recipe/load_recipe.h"
+
+namespace tessera::recipe {
+namespace {
+
+constexpr const char* kBase = R"([run]
+steps = 20
+[data]
+frames = 8
+size = [32, 32]
+[train]
+global_batch = 4
+lr = 1e-3
+)";
+
+class Stages : public RunTest {
+ protected:
+  Recipe load(const std::string& stages, const Overrides& overrides = {}) const {
+    write("recipe.toml", kBase + stages);
+    return load_recipe((folder_ / "recipe.toml").string(), overrides);
+  }
+  std::string refusal(const std::string& stages) const {
+    try {
+      load(stages);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::usage) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "not refused:\n" << stages;
+    return "";
+  }
+};
+
+TEST_F(Stages, EachStageKeepsWhatTheOnesBeforeItChanged) {
+  const Recipe recipe = load(R"(
+[[stage]]
+from = 5
+train.global_batch = 8
+[[stage]]
+from = 11
+[stage.data]
+frames = 16
+size = [64, 32]
+)");
+  const std::vector<RunPart> parts = run_parts(recipe);
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[0].first, 1);
+  EXPECT_EQ(parts[0].last, 4);
+  EXPECT_EQ(parts[1].first, 5);
+  EXPECT_EQ(parts[1].last, 10);
+  EXPECT_EQ(parts[2].first, 11);
+  EXPECT_EQ(parts[2].last, 20);
+  EXPECT_EQ(parts[0].recipe.train.global_batch, 4);
+  EXPECT_EQ(parts[1].recipe.train.global_batch, 8);
+  EXPECT_EQ(parts[1].recipe.data.frames, 8);
+  EXPECT_EQ(parts[2].recipe.train.global_batch, 8);
+  EXPECT_EQ(parts[2].recipe.data.frames, 16);
+  EXPECT_EQ(parts[2].recipe.data.height, 64);
+  EXPECT_EQ(parts[1].name(), "stage 1 (from step 5)");
+  EXPECT_EQ(parts[1].changes, "train.global_batch = 8");
+}
+
+TEST_F(Stages, StepIsFromAndAKeyMayLeaveOutItsTable) {
+  const Recipe recipe = load("[[stage]]\nstep = 5\nframes = 16\n\"train.lr\" = 1e-4\n");
+  const Recipe stage = recipe.at_stage(1);
+  EXPECT_EQ(recipe.stages[0].from, 5);
+  EXPECT_EQ(stage.data.frames, 16);
+  EXPECT_EQ(stage.train.lr, 1e-4);
+}
+
+TEST_F(Stages, TheResolvedRecipeHasTheSameStages) {
+  const Recipe recipe = load(R"(
+[sample]
+prompts = ["a cat, asleep", "a dog"]
+[[stage]]
+from = 5
+data.buckets = ["8x32x32", "1x64x64"]
+train.lr = 2e-4
+[[stage]]
+from = 9
+sample.prompts = []
+diffusion.timesteps = "logit_normal"
+)");
+  write("resolved.toml", recipe.to_toml());
+  const Recipe again = load_recipe((folder_ / "resolved.toml").string(), {});
+  EXPECT_EQ(stages_toml(again.stages), stages_toml(recipe.stages));
+  ASSERT_EQ(again.stages.size(), 2u);
+  EXPECT_EQ(again.at_stage(1).data.clips.buckets.size(), 2u);
+  EXPECT_EQ(again.at_stage(1).sample.prompts.size(), 2u);
+  EXPECT_TRUE(again.at_stage(2).sample.prompts.empty());
+  EXPECT_EQ(again.at_stage(2).diffusion.timesteps, "logit_normal");
+  EXPECT_EQ(again.at_stage(2).train.lr, 2e-4);
+}
+
+TEST_F(Stages, AStageAfterTheLastStepHasNoPart) {
+  EXPECT_EQ(run_parts(load("[[stage]]\nfrom = 21\ntrain.lr = 1e-4\n")).size(), 1u);
+  EXPECT_EQ(run_parts(load("[[stage]]\nfrom = 20\ntrain.lr = 1e-4\n")).size(), 2u);
+}
+
+TEST_F(Stages, TheCommandLineSaysWhatTheRunBeginsWith) {
+  const Recipe recipe = load("[[stage]]\nfrom = 5\ntrain.lr = 1e-4\n", {{"train.lr", "5e-3"}});
+  EXPECT_EQ(recipe.train.lr, 5e-3);
+  EXPECT_EQ(recipe.at_stage(1).train.lr, 1e-4);
+}
+
+TEST_F(Stages, WhatHoldsForAWholeRunIsRefusedByName) {
+  for (const char* key :
+       {"model.preset = \"x\"", "mesh.dp_shard = 2", "run.steps = 30", "run.seed = 1", "data.cache = \"b\"",
+        "data.vae = \"v\"", "plan.masters = \"bf16\"", "plan.strategy = \"zero2\"", "fault.timeout = 3"}) {
+    const std::string text = refusal("[[stage]]\nfrom = 5\n" + std::string(key) + "\n");
+    const std::string name = std::string(key).substr(0, std::string(key).find(' '));
+    EXPECT_NE(text.find("[[stage]] 1"), std::string::npos) << text;
+    EXPECT_NE(text.find(name + " cannot change within a run"), std::string::npos) << text;
+  }
+}
+
+TEST_F(Stages, MistakesAreSaidWithTheStage) {
+  EXPECT_NE(refusal("[[stage]]\ntrain.lr = 1\n").find("from which step"), std::string::npos);
+  EXPECT_NE(refusal("[[stage]]\nfrom = 3\nstep = 3\ntrain.lr = 1\n").find("same key"), std::string::npos);
+  EXPECT_NE(refusal("[[stage]]\nfrom = 3\n").find("changes nothing"), std::string::npos);
+  EXPECT_NE(refusal("[[stage]]\nfrom = 1\ntrain.lr = 1\n").find("step 1 has the recipe's own keys"), std::string::npos);
+  EXPECT_NE(refusal("[[stage]]\nfrom = 9\ntrain.lr = 1\n[[stage]]\nfrom = 9\ntrain.lr = 2\n").find("[[stage]] 2"),
+            std::string::npos);
+  EXPECT_NE(refusal("[stage]\nfrom = 9\ntrain.lr = 1\n").find("[[stage]]"), std::string::npos);
+  const std::string unknown = refusal("[[stage]]\nfrom = 9\ndata.frame = 1\n");
+  EXPECT_NE(unknown.find("data.frame'"), std::string::npos) << unknown;
+  EXPECT_NE(unknown.find("data.frames"), std::string::npos) << unknown;
+  const std::string size = refusal("[[stage]]\nfrom = 9\ndata.size = [32]\n");
+  EXPECT_NE(size.find("stage 1 (from step 9)"), std::string::npos) << size;
+  EXPECT_NE(size.find("data.size"), std::string::npos) << size;
+}
+
+TEST_F(Stages, DataIsSharedUnlessAKeyOfItDiffers) {
+  const Recipe recipe = load("[[stage]]\nfrom = 5\ntrain.global_batch = 8\n[[stage]]\nfrom = 9\ndata.frames = 16\n");
+  EXPECT_TRUE(same_data(recipe.at_stage(0), recipe.at_stage(1)));
+  EXPECT_FALSE(same_data(recipe.at_stage(1), recipe.at_stage(2)));
+}
+
+TEST_F(Stages, TheLearningRateFollowsTheBatch) {
+  const auto rate = [&](const char* rule, const char* batch) {
+    return load("", {{"train.lr_scale", rule}, {"train.global_batch", batch}}).lr_schedule.lr;
+  };
+  EXPECT_EQ(rate("none", "64"), 1e-3);
+  EXPECT_DOUBLE_EQ(rate("linear", "64"), 1e-3 * 64 / 256);
+  EXPECT_DOUBLE_EQ(rate("sqrt", "64"), 1e-3 / 2);
+  EXPECT_DOUBLE_EQ(rate("0.3", "64"), 3e-4);
+  EXPECT_DOUBLE_EQ(load("", {{"train.lr_scale", "linear"}, {"train.lr_base_batch", "2"}}).train.lr, 2e-3);
+}
+
+TEST_F(Stages, TheLearningRateFollowsTheBatchOfTheStage) {
+  const Recipe recipe = load("[[stage]]\nfrom = 5\ntrain.global_batch = 16\n",
+                             {{"train.lr_scale", "sqrt"}, {"train.lr_base_batch", "4"}});
+  EXPECT_EQ(optim::learning_rate(recipe.lr_schedule, 3), 1e-3);
+  EXPECT_EQ(optim::learning_rate(recipe.at_stage(1).lr_schedule, 4), 2e-3);
+}
+
+TEST_F(Stages, TheResolvedRecipeShowsTheScaledRateAndScalesOnce) {
+  const Recipe recipe = load("", {{"train.lr_scale", "sqrt"}, {"train.global_batch", "64"}});
+  EXPECT_NE(recipe.to_toml().find("sqrt(64 / 256) = 0.0005"), std::string::npos) << recipe.to_toml();
+  write("resolved.toml", recipe.to_toml());
+  EXPECT_EQ(load_recipe((folder_ / "resolved.toml").string(), {}).train.lr, recipe.train.lr);
+}
+
+TEST_F(Stages, AnUnknownScalingIsRefusedWithTheNearest) {
+  write("recipe.toml", kBase);
+  for (const char* rule : {"liner", "0", "-1", "nan"}) try {
+      load_recipe((folder_ / "recipe.toml").string(), {{"train.lr_scale", rule}});
+      ADD_FAILURE() << rule;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+      EXPECT_NE(std::string(error.what()).find("linear"), std::string::npos) << error.what();
+    }
+}
+
+}  // namespace
+}  // namespace tessera::recipe

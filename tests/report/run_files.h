@@ -1,0 +1,67 @@
+#pragma once
+// What the tests of this room share: a folder that goes with the test, and the files of a made-up run in it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tessera/base/check.h"
+#include "tessera/report/metrics.h"
+
+namespace tessera::report {
+
+class RunTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "tessera-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+  static std::string read(const std::filesystem::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  /// A step of `ranks` ranks with 8 MiB each, of which the peak is planned.
+  static StepMetrics step(int64_t number, double loss, int ranks = 2) {
+    StepMetrics m;
+    m.step = number, m.loss = loss, m.grad_norm = 0.5, m.lr = 1e-3, m.seconds = 0.25;
+    m.samples = 4, m.tokens = 1000;
+    for (int r = 0; r < ranks; ++r) {
+      RankMetrics rank;
+      rank.rank = r;
+      rank.bytes = {1 << 20, 1 << 20, 2 << 20, 2 << 20, 1 << 20, 1 << 20, 0};
+      rank.peak_bytes = rank.predicted_peak_bytes = 8 << 20;
+      rank.persistent_bytes = 4 << 20;
+      rank.reserved_bytes = 10 << 20;
+      rank.sent_bytes = {{"dp_shard", 1000}};
+      rank.busy = {{"compute", 0.2}, {"gather", 0.05}};
+      rank.exposed = {.comm = 0.03, .copy = 0.01 * r, .stages = 0};
+      m.ranks.push_back(rank);
+    }
+    return m;
+  }
+
+  /// recipe.toml and plan.json of a run of `steps` steps in folder `name`.
+  std::filesystem::path new_run(const std::string& name, int64_t steps) const {
+    write(name + "/recipe.toml", "[run]\nsteps = " + std::to_string(steps) + "\n[train]\nglobal_batch = 4\n");
+    write(name + "/plan.json",
+          R"({"fits": true, "mesh": {"dp_shard": 2}, "summary": "keep all",)"
+          R"( "model": {"name": "wan", "parameters": 7000000, "tokens": 250},)"
+          R"( "device": {"peak_bytes": 8388608}, "step_seconds": {"total": 0.2, "exposed_comm": 0.02}})");
+    return folder_ / name;
+  }
+
+  std::filesystem::path folder_;
+};
+
+}  // namespace tessera::report

@@ -1,0 +1,112 @@
+// A run's folder is read as it grows, as it stands, and as a resumed run cuts it back.
+#include "tessera/report/run_folder.h"
+
+#include "report/run_files.h"
+
+namespace tessera::report {
+namespace {
+
+class RunFolderTest : public RunTest {
+ protected:
+  void append(const std::string& text) const {
+    std::ofstream(folder_ / "run/metrics.jsonl", std::ios::app | std::ios::binary) << text;
+  }
+};
+
+TEST_F(RunFolderTest, AMissingFolderAndAFolderThatIsNoRunAreRefused) {
+  const auto refused = [](const std::filesystem::path& path, const std::string& why) {
+    try {
+      RunFolder run(path);
+      ADD_FAILURE() << "no error";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::input);
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  refused(folder_ / "nowhere", "there is no such folder");
+  refused(folder_, "is not a run");
+}
+
+TEST_F(RunFolderTest, FactsComeFromRecipeAndPlan) {
+  const RunFolder run(new_run("run", 40));
+  EXPECT_EQ(run.facts().steps, 40);
+  EXPECT_EQ(run.facts().global_batch, 4);
+  EXPECT_EQ(run.facts().model, "wan");
+  EXPECT_EQ(run.facts().mesh, "dp_shard 2");
+  EXPECT_EQ(run.last_step(), 0);
+  EXPECT_FALSE(run.quiet().has_value());
+}
+
+TEST_F(RunFolderTest, ADamagedRecipeOrPlanLeavesTheRestReadable) {
+  write("run/recipe.toml", "[run\nsteps");
+  write("run/plan.json", "{\"mesh\":");
+  MetricsWriter(folder_ / "run/metrics.jsonl", 0).step(step(1, 0.5));
+  const RunFolder run(folder_ / "run");
+  EXPECT_EQ(run.facts().steps, 0);
+  EXPECT_EQ(run.last_step(), 1);
+}
+
+TEST_F(RunFolderTest, WhatTheTrainerWritesComesBackWhole) {
+  const auto path = new_run("run", 3);
+  MetricsWriter metrics(path / "metrics.jsonl", 0);
+  StepMetrics first = step(1, 0.123456789012345678);
+  first.mfu = 0.41;
+  metrics.step(first);
+  const RunFolder run(path);
+  ASSERT_EQ(run.steps().size(), 1u);
+  EXPECT_EQ(run.steps()[0].loss, first.loss);
+  EXPECT_EQ(run.steps()[0].mfu, 0.41);
+  ASSERT_EQ(run.ranks().size(), 2u);
+  EXPECT_EQ(run.ranks()[1].bytes, first.ranks[1].bytes);
+  EXPECT_EQ(run.ranks()[1].busy, first.ranks[1].busy);
+  EXPECT_DOUBLE_EQ(run.ranks()[1].exposed.comm, first.ranks[1].exposed.comm);
+  EXPECT_DOUBLE_EQ(run.ranks()[1].exposed.copy, first.ranks[1].exposed.copy);
+  EXPECT_EQ(run.ranks()[1].sent_bytes, first.ranks[1].sent_bytes);
+  EXPECT_EQ(run.ranks()[1].reserved_bytes, 10 << 20);
+}
+
+TEST_F(RunFolderTest, PollReadsWholeLinesAndOnlyWhatWasAdded) {
+  const auto path = new_run("run", 10);
+  MetricsWriter metrics(path / "metrics.jsonl", 0);
+  metrics.step(step(1, 0.5));
+  RunFolder run(path);
+  EXPECT_FALSE(run.poll());
+  metrics.step(step(2, 0.4));
+  metrics.skip(3, "loss nan");
+  EXPECT_TRUE(run.poll());
+  EXPECT_EQ(run.steps().size(), 2u);
+  EXPECT_EQ(run.last_step(), 3) << "a skipped step is behind us too";
+  ASSERT_EQ(run.events().size(), 1u);
+  EXPECT_EQ(run.events()[0].text, "loss nan");
+  append(R"({"type":"step","step":4,"lo)");
+  EXPECT_FALSE(run.poll()) << "the line is not whole yet";
+  append("ss\":0.3,\"seconds\":1}\n");
+  EXPECT_TRUE(run.poll());
+  EXPECT_EQ(run.steps().back().loss, 0.3);
+}
+
+TEST_F(RunFolderTest, ARunThatWasCutBackByAResumeIsReadAnew) {
+  const auto path = new_run("run", 10);
+  {
+    MetricsWriter metrics(path / "metrics.jsonl", 0);
+    for (int s = 1; s <= 6; ++s) metrics.step(step(s, 1.0 / s));
+  }
+  RunFolder run(path);
+  EXPECT_EQ(run.last_step(), 6);
+  MetricsWriter resumed(path / "metrics.jsonl", 4);  // from the checkpoint of step 4
+  // Longer lines, so that the file is no shorter than it was when it is looked at again.
+  for (int s = 5; s <= 6; ++s) resumed.step(step(s, 0.1, /*ranks=*/4));
+  EXPECT_TRUE(run.poll());
+  ASSERT_EQ(run.steps().size(), 6u);
+  EXPECT_EQ(run.steps()[4].loss, 0.1);
+  EXPECT_EQ(run.ranks().size(), 4u);
+}
+
+TEST_F(RunFolderTest, ANaNLossIsKeptAsSuch) {
+  const auto path = new_run("run", 10);
+  MetricsWriter(path / "metrics.jsonl", 0).step(step(1, NAN));
+  EXPECT_TRUE(std::isnan(RunFolder(path).steps().at(0).loss));
+}
+
+}  // namespace
+}  // namespace tessera::report

@@ -1,0 +1,139 @@
+// The screen of `tessera top`: everything on it, within the width and height there is.
+#include "report/run_files.h"
+#include "tessera/report/top_screen.h"
+
+namespace tessera::report {
+namespace {
+
+/// Columns a line takes: without colours, a character for each that is not a continuation byte.
+int columns(const std::string& line) {
+  int width = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '\x1b')
+      i = line.find('m', i);
+    else if ((static_cast<unsigned char>(line[i]) & 0xc0) != 0x80)
+      ++width;
+  }
+  return width;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const auto& line : lines) text += line + "\n";
+  return text;
+}
+
+class Top : public RunTest {
+ protected:
+  RunFolder run_of(int64_t steps, int64_t done, int ranks = 2) const {
+    const auto path = new_run("run", steps);
+    MetricsWriter metrics(path / "metrics.jsonl", 0);
+    for (int64_t s = 1; s <= done; ++s) metrics.step(step(s, 1.0 / static_cast<double>(s), ranks));
+    if (done > 2) {
+      metrics.checkpoint(done, "run/checkpoints/step-000003", 0.5);
+      metrics.skip(done, "loss nan, sample clips/7.mp4");
+    }
+    return RunFolder(path);
+  }
+};
+
+TEST_F(Top, TellsStepLossSpeedMemoryLanesAndEvents) {
+  const std::string text = joined(top_screen(run_of(12, 4), {.width = 120, .utf8 = true}));
+  for (const char* wanted : {"running",
+                             "4/12",
+                             "33 %",
+                             "ETA 2.0 s",
+                             "0.25000",
+                             "grad norm 0.5",
+                             "lr 0.001",
+                             "250 ms/step",
+                             "4,000 tokens/s",
+                             "rank 0",
+                             "rank 1",
+                             "8.00 MiB of 8.00 MiB planned",
+                             "10.00 MiB reserved",
+                             "parameters",
+                             "temporaries",
+                             "compute",
+                             "80%",
+                             "gather",
+                             "20%",
+                             "waits",
+                             "collectives 12%",
+                             "copies 4%",
+                             "loss nan, sample clips/7.mp4",
+                             "7.0 M parameters",
+                             "dp_shard 2"})
+    EXPECT_NE(text.find(wanted), std::string::npos) << wanted << "\n" << text;
+}
+
+TEST_F(Top, MfuIsShownWhereItIsKnown) {
+  const auto path = new_run("run", 3);
+  StepMetrics m = step(1, 0.5);
+  m.mfu = 0.412;
+  MetricsWriter(path / "metrics.jsonl", 0).step(m);
+  EXPECT_NE(joined(top_screen(RunFolder(path), {.width = 100})).find("MFU 41.2 %"), std::string::npos);
+}
+
+TEST_F(Top, NoLineIsWiderThanTheTerminal) {
+  const RunFolder run = run_of(1000, 30, 6);
+  for (int width : {20, 32, 47, 64, 80, 97, 132, 200})
+    for (bool colour : {false, true})
+      for (bool utf8 : {false, true})
+        for (const auto& line : top_screen(run, {.width = width, .colour = colour, .utf8 = utf8}))
+          EXPECT_LE(columns(line), width) << line;
+}
+
+TEST_F(Top, TheLegendIsWholeInANarrowTerminal) {
+  const RunFolder run = run_of(10, 3);
+  for (int width : {24, 47, 80, 120}) {
+    const std::string text = joined(top_screen(run, {.width = width}));
+    for (const char* part : {"P=parameters", "T=temporaries", "r=reserved"})
+      EXPECT_NE(text.find(part), std::string::npos) << part << " at " << width << "\n" << text;
+  }
+}
+
+TEST_F(Top, ManyRanksAreCountedWhereTheHeightEnds) {
+  const RunFolder run = run_of(1000, 5, 64);
+  for (int height : {12, 16, 24, 40}) {
+    const auto lines = top_screen(run, {.width = 100, .height = height});
+    EXPECT_LE(lines.size(), static_cast<size_t>(height));
+    EXPECT_NE(joined(lines).find(" more; highest: rank "), std::string::npos) << joined(lines);
+  }
+  const std::string all = joined(top_screen(run, {.width = 100}));
+  EXPECT_NE(all.find("rank 63"), std::string::npos);
+  EXPECT_EQ(all.find(" more"), std::string::npos);
+}
+
+TEST_F(Top, PlainTextIsAsciiAndHasLettersForColours) {
+  const std::string text = joined(top_screen(run_of(12, 4), {.width = 100}));
+  for (char c : text) ASSERT_TRUE(c == '\n' || (c >= ' ' && c <= '~')) << text;
+  // An eighth each, states and activations a quarter, of the bar; the rest is reserved.
+  EXPECT_NE(text.find("PPPGGG"), std::string::npos) << text;
+  EXPECT_NE(text.find("Tr"), std::string::npos) << text;
+}
+
+TEST_F(Top, ARunBeforeItsFirstStepSaysSo) {
+  const std::string text = joined(top_screen(RunFolder(new_run("run", 10)), {.width = 80}));
+  EXPECT_NE(text.find("starting"), std::string::npos) << text;
+  EXPECT_NE(text.find("No step is finished yet"), std::string::npos) << text;
+}
+
+TEST_F(Top, AFinishedAndASilentRunAreToldApart) {
+  EXPECT_NE(joined(top_screen(run_of(4, 4), {.width = 80})).find("finished"), std::string::npos);
+  const RunFolder stopped = run_of(40, 4);
+  std::filesystem::last_write_time(folder_ / "run/metrics.jsonl",
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::minutes(10));
+  const std::string text = joined(top_screen(stopped, {.width = 80}));
+  EXPECT_NE(text.find("silent for 10 min"), std::string::npos) << text;
+}
+
+TEST(Sparkline, SpansTheRangeAndLeavesGapsForNaN) {
+  EXPECT_EQ(sparkline({0, 1, 2, 3, 4, 5, 6, 7}, 8, true), "▁▂▃▄▅▆▇█");
+  EXPECT_EQ(sparkline({0, 0, 7, 7}, 2, false), "_#") << "means of stretches";
+  EXPECT_EQ(sparkline({1, NAN, 1}, 3, false), "_ _");
+  EXPECT_EQ(sparkline({}, 10, true), "");
+}
+
+}  // namespace
+}  // namespace tessera::report

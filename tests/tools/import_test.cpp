@@ -1,0 +1,482 @@
+// Texts of other trainers in, recipe keys and refusals out: a line a case.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tessera/base/check.h"
+#include "tessera/recipe/load_recipe.h"
+#include "tessera/tools/import/command_line.h"
+#include "tessera/tools/import/config_file.h"
+#include "tessera/tools/import/import.h"
+
+namespace tessera::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder that is gone after the test.
+struct Folder {
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "tessera-import-XXXXXX").string();
+    path = mkdtemp(pattern.data());
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  std::string file(const std::string& name, const std::string& text) const {
+    fs::create_directories((path / name).parent_path());
+    std::ofstream(path / name) << text;
+    return (path / name).string();
+  }
+  fs::path path;
+};
+
+/// What a translation has under a name: a key's value, or "implied", or "refused".
+std::string found(const Translation& t, const std::string& name) {
+  if (const auto* setting = t.find(name)) {
+    std::string text;
+    if (setting->value.find(kListSeparator) == std::string::npos) return setting->value;
+    for (const std::string& item : split_list(setting->value)) text += (text.empty() ? "" : ",") + item;
+    return text;
+  }
+  for (const auto& remark : t.refused)
+    if (remark.option.starts_with(name)) return "refused";
+  for (const auto& remark : t.implied)
+    if (remark.option.starts_with(name)) return "implied";
+  return "";
+}
+
+struct Case {
+  std::string text;                                           ///< a command, or a file's text
+  std::vector<std::pair<std::string, std::string>> expected;  ///< a key or an option, and what it comes to
+  int ranks = 0;
+};
+
+void check(const Case& c, const Translation& t) {
+  for (const auto& [name, value] : c.expected) EXPECT_EQ(found(t, name), value) << name << " of\n" << c.text;
+}
+
+/// What the error says, or nothing.
+std::string message(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+void expect_words(const std::string& text, const std::vector<std::string>& words) {
+  for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
+}
+
+TEST(Import, CommandsBecomeRecipeKeys) {
+  const std::vector<Case> cases = {
+      // the training line: 32 x 8 = 256 a data-parallel rank
+      {"--task t2v-14B --ckpt_dir no/such --dit_fsdp --t5_fsdp --ulysses_size 1 --batch_size 32 "
+       "--gradient_accumulation_steps 8 --learning_rate 2.5e-5 --weight_decay 0.01 --max_steps 150000 --warmup_steps "
+       "10000 --save_interval 5000 --log_interval 100",
+       {{"train.global_batch", "512"},
+        {"train.lr", "2.5e-5"},
+        {"train.weight_decay", "0.01"},
+        {"train.betas", "0.9,0.999"},
+        {"train.eps", "1e-8"},
+        {"train.clip_norm", "1.0"},
+        {"train.schedule", "cosine_min"},
+        {"train.eta_min", "2.5e-06"},
+        {"run.steps", "150000"},
+        {"train.warmup_steps", "10000"},
+        {"checkpoint.every", "5000"},
+        {"plan.strategy", "full_shard"},
+        {"plan.recompute", "auto"},
+        {"--t5_fsdp", "implied"},
+        {"--log_interval", "implied"},
+        {"model.path", "no/such"},
+        {"data.vae", "no/such/Wan2.1_VAE.pth"},
+        {"data.text_encoder_path", "no/such/models_t5_umt5-xxl-enc-bf16.pth"},
+        {"data.tokenizer", "no/such/google/umt5-xxl/spiece.model"}},
+       2},
+      // generate.py
+      {"torchrun --nproc_per_node=8 generate.py --task t2v-1.3B --size 832*480 --ckpt_dir D --dit_fsdp --t5_fsdp "
+       "--ulysses_size 1 --offload_model False --convert_model_dtype --sample_solver dpm++ --sample_steps 30 "
+       "--sample_shift 8 --sample_guide_scale 6 --base_seed 7 --frame_num 41 --prompt 'two cats, boxing'",
+       {{"data.size", "480,832"},
+        {"data.frames", "41"},
+        {"sample.sampler", "dpmpp"},
+        {"sample.steps", "30"},
+        {"diffusion.shift", "8"},
+        {"sample.guidance", "6"},
+        {"sample.seed", "7"},
+        {"sample.prompts", "two cats, boxing"},
+        {"plan.compute_dtype", "bf16"},
+        {"--offload_model", "implied"},
+        {"--nproc_per_node", "implied"}}},
+      {"python generate.py --task ti2v-5B --ckpt_dir D --prompt p",
+       {{"data.size", "704,1280"},
+        {"data.frames", "121"},
+        {"data.fps", "24"},
+        {"sample.sampler", "unipc"},
+        {"sample.guidance", "5"},
+        {"sample.steps", "50"}}},
+      // DiffSynth, the old form
+      {"python examples/wanvideo/train_wan_t2v.py --task train --train_architecture full --dataset_path data "
+       "--output_path out --dit_path m/a.safetensors,m/b.safetensors --num_frames 129 --height 480 --width 832 "
+       "--max_epochs 2 --steps_per_epoch 500 --learning_rate 1e-4 --accumulate_grad_batches 2 --training_strategy "
+       "deepspeed_stage_3 --use_gradient_checkpointing_offload",
+       {{"train.mode", "full"},
+        {"data.path", "data"},
+        {"run.out", "out"},
+        {"model.path", "m"},
+        {"data.frames", "129"},
+        {"data.size", "480,832"},
+        {"run.steps", "500"},
+        {"train.global_batch", "2"},
+        {"plan.strategy", "ZeRO-3"},
+        {"plan.activations", "recompute_offload"},
+        {"--task", "implied"},
+        {"train.clip_norm", "0"},
+        {"diffusion.timesteps", "diffsynth"},
+        {"diffusion.weighting", "diffsynth"}}},
+      // DiffSynth, the new form
+      {R"(CUDA_VISIBLE_DEVICES=0,1 accelerate launch --num_processes 2 --mixed_precision bf16 \
+          examples/wanvideo/model_training/train.py --dataset_base_path D --dataset_metadata_path D/metadata.csv \
+          --height 480 --width 832 --num_frames 81 --dataset_repeat 100 --trainable_models "dit" \
+          --model_id_with_origin_paths "Wan-AI/W:diffusion_pytorch_model*.safetensors,Wan-AI/W:models_t5.pth,Wan-AI/W:Wan2.1_VAE.pth" \
+          --learning_rate 1e-5 --save_steps 50 --remove_prefix_in_ckpt "pipe.dit." --output_path O \
+          --use_gradient_checkpointing --gradient_accumulation_steps 4 --fp8_models x  # a comment)",
+       {{"data.metadata", "D/metadata.csv"},
+        {"data.repeats", "100"},
+        {"model.path", "models/Wan-AI/W"},
+        {"data.text_encoder_path", "models/Wan-AI/W/models_t5.pth"},
+        {"data.vae", "models/Wan-AI/W/Wan2.1_VAE.pth"},
+        {"plan.activations", "recompute"},
+        {"plan.compute_dtype", "bf16"},
+        {"train.global_batch", "8"},
+        {"checkpoint.every", "50"},
+        {"--remove_prefix_in_ckpt", "implied"},
+        {"--fp8_models", "refused"},
+        {"CUDA_VISIBLE_DEVICES=0,1", "implied"}}},
+      {"python train.py --dataset_base_path D --model_paths "
+       "'[[\"m/1.safetensors\",\"m/2.safetensors\"],\"v/VAE.pth\"]' "
+       "--max_pixels 921600 --training_strategy deepspeed_stage_2_offload",
+       {{"model.path", "m"},
+        {"data.vae", "v/VAE.pth"},
+        {"--max_pixels", "refused"},
+        {"plan.strategy", "ZeRO-2"},
+        {"plan.states", "host"},
+        {"plan.gradients", "host"},
+        {"plan.parameters", ""}}},
+      // musubi-tuner
+      {"accelerate launch --num_cpu_threads_per_process 1 --mixed_precision bf16 src/musubi_tuner/wan_train_network.py "
+       "--task t2v-14B --dit d.safetensors --vae v.pth --t5 t.pth --sdpa --fp8_base --mixed_precision bf16 "
+       "--optimizer_type "
+       "adamw8bit --optimizer_args weight_decay=0.1 betas=(0.9,0.99) --learning_rate 2e-4 --gradient_checkpointing "
+       "--blocks_to_swap 20 --timestep_sampling shift --discrete_flow_shift 3.0 --max_train_steps 900 "
+       "--save_every_n_steps 100 --seed 42 --output_dir O --output_name N --lr_scheduler cosine --lr_warmup_steps 5",
+       {{"model.path", "d.safetensors"},
+        {"data.vae", "v.pth"},
+        {"data.text_encoder_path", "t.pth"},
+        {"plan.moments", "int8"},
+        {"plan.compute_dtype", "bf16"},
+        {"lora.base_dtype", "fp8"},
+        {"train.weight_decay", "0.1"},
+        {"train.betas", "0.9,0.99"},
+        {"plan.activations", "recompute"},
+        {"plan.parameters", "host"},
+        {"diffusion.timesteps", "logit_normal"},
+        {"diffusion.shift", "3.0"},
+        {"run.steps", "900"},
+        {"run.out", "O/N"},
+        {"run.seed", "42"},
+        {"train.schedule", "cosine"},
+        {"train.warmup_steps", "5"},
+        {"--sdpa", "implied"}}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.text);
+    check(c, import_command(c.text, {.ranks = c.ranks}));
+  }
+}
+
+TEST(Import, FilesBecomeRecipeKeys) {
+  const std::vector<std::pair<std::string, Case>> cases = {
+      {"ds.json",
+       {R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+            "gradient_clipping": 0.5, "communication_data_type": "fp32", "bf16": {"enabled": true},
+            "fp16": {"enabled": false, "loss_scale": 0},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "betas": [0.9, 0.95], "eps": "auto", "weight_decay": 0.1}},
+            "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "total_num_steps": 100,
+                          "warmup_min_lr": 0, "warmup_max_lr": 1e-5, "warmup_type": "linear"}},
+            "zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": "auto", "sub_group_size": 1e9,
+              "stage3_gather_16bit_weights_on_model_save": true,
+              "offload_optimizer": {"device": "nvme", "nvme_path": "disk", "pin_memory": true},
+              "offload_param": {"device": "cpu"}},
+            "aio": {"block_size": 1048576}, "wandb": {"enabled": true}})",
+        {{"train.global_batch", "64"},
+         {"train.micro_batch", "2"},
+         {"gradient_accumulation_steps", "implied"},
+         {"train.clip_norm", "0.5"},
+         {"plan.reduce_dtype", "fp32"},
+         {"plan.compute_dtype", "bf16"},
+         {"train.lr", "1e-05"},
+         {"train.betas", "0.9,0.95"},
+         {"optimizer.params.eps", "implied"},
+         {"train.weight_decay", "0.1"},
+         {"train.schedule", "linear"},
+         {"train.warmup_steps", "10"},
+         {"run.steps", "100"},
+         {"plan.strategy", "full_shard"},
+         {"plan.states", "nvme"},
+         {"plan.gradients", "nvme"},
+         {"plan.parameters", "host"},
+         {"plan.nvme", "disk"},
+         {"wandb.enabled", "refused"}},
+        8}},
+      {"hpz.json",
+       {R"({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 2}, "train_micro_batch_size_per_gpu": 1,
+              "data_types": {"grad_accum_dtype": "bf16"}})",
+        {{"plan.grad_dtype", "bf16"},
+         {"plan.strategy", "two_level"},
+         {"mesh.dp_shard", "2"},
+         {"mesh.dp_replicate", "2"}},
+        4}},
+      {"stage1.json",
+       {R"({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"},
+              "zero_quantized_nontrainable_weights": true},
+            "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": "auto", "communication_data_type": "bf16",
+            "fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12, "loss_scale_window": 500},
+            "seq_parallel_communication_data_type": "fp32"})",
+        {{"plan.strategy", "shard_states"},
+         {"plan.states", "host"},
+         {"plan.gradients", ""},
+         {"zero_optimization.offload_param", "refused"},
+         {"train.global_batch", "6"},
+         {"gradient_accumulation_steps", "implied"},
+         {"plan.compute_dtype", "fp16"},
+         {"plan.reduce_dtype", "bf16"},
+         {"train.loss_scale", "4096"},
+         {"train.loss_scale_window", "500"},
+         {"lora.base_dtype", "int8"},
+         {"seq_parallel_communication_data_type", "refused"}},
+        2}},
+      {"fsdp.yaml",
+       {R"(compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+downcast_bf16: 'no'
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_backward_prefetch: BACKWARD_PRE
+  fsdp_forward_prefetch: true
+  fsdp_offload_params: true    # all three
+  fsdp_sharding_strategy: HYBRID_SHARD
+  fsdp_state_dict_type: SHARDED_STATE_DICT
+  fsdp_activation_checkpointing: true
+machine_rank: 0
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+)",
+        {{"plan.strategy", "full_shard"},
+         {"mesh.dp_replicate", "2"},
+         {"mesh.dp_shard", "8"},
+         {"plan.parameters", "host"},
+         {"plan.gradients", "host"},
+         {"plan.states", "host"},
+         {"plan.activations", "recompute"},
+         {"plan.compute_dtype", "bf16"},
+         {"fsdp_config.fsdp_forward_prefetch", "implied"},
+         {"fsdp_config.fsdp_backward_prefetch", "implied"}}}},
+      {"words.json",
+       {R"({"sharding_strategy": "ShardingStrategy.SHARD_GRAD_OP", "buffer_dtype": "torch.float32", "use_reentrant": false,
+            "cpu_offload": false, "backward_prefetch": "BACKWARD_POST", "reduce_dtype": "bf16",
+            "keep_low_precision_grads": true})",
+        {{"plan.strategy", "shard_grad_op"},
+         {"buffer_dtype", "implied"},
+         {"use_reentrant", "implied"},
+         {"cpu_offload", "implied"},
+         {"backward_prefetch", "refused"},
+         {"plan.grad_dtype", "bf16"},
+         {"plan.reduce_dtype", "bf16"}}}},
+      {"ds.toml",
+       {R"([general]
+resolution = [832, 480]
+caption_extension = ".txt"
+batch_size = 2
+num_repeats = 5
+enable_bucket = true
+[[datasets]]
+video_directory = "videos"
+cache_directory = "cache"
+target_frames = [1, 25, 45]
+frame_extraction = "uniform"
+frame_sample = 4
+)",
+        {{"data.buckets", "1x480x832,25x480x832,45x480x832"},
+         {"data.path", "videos"},
+         {"data.cache", "cache"},
+         {"data.repeats", "5"},
+         {"data.clip_mode", "uniform"},
+         {"data.clip_samples", "4"},
+         {"train.global_batch", "8"},
+         {"general.enable_bucket", "refused"}},
+        4}},
+      {"pipe.toml",
+       {R"(output_dir = "out"
+max_steps = 50
+micro_batch_size_per_gpu = 2
+gradient_accumulation_steps = 3
+gradient_clipping = 1.0
+activation_checkpointing = 'unsloth'
+[model]
+type = 'wan'
+ckpt_path = 'W'
+dtype = 'bfloat16'
+timestep_sample_method = 'uniform'
+[optimizer]
+type = 'AdamW8bitKahan'
+lr = 5e-5
+betas = [0.9, 0.99]
+)",
+        {{"run.out", "out"},
+         {"run.steps", "50"},
+         {"train.global_batch", "6"},
+         {"plan.activations", "recompute_offload"},
+         {"model.path", "W"},
+         {"data.vae", "W/Wan2.1_VAE.pth"},
+         {"diffusion.timesteps", "uniform"},
+         {"plan.moments", "int8"},
+         {"plan.masters", "split"},
+         {"train.lr", "5e-05"},
+         {"train.mode", "full"}}}},
+      {"pipe_data.toml",
+       {R"(resolutions = [[1280, 720], 512]
+frame_buckets = [1, 33]
+[[directory]]
+path = "clips"
+num_repeats = 3
+[[directory]]
+path = "others"
+)",
+        {{"data.buckets", "1x720x1280,33x720x1280,1x512x512,33x512x512"},
+         {"data.path", "clips"},
+         {"data.repeats", "3"},
+         {"directory.1", "refused"}}}},
+  };
+  for (const auto& [name, c] : cases) {
+    SCOPED_TRACE(name);
+    const Folder folder;
+    check(c, import_file(folder.file(name, c.text), {.ranks = c.ranks}));
+  }
+}
+
+/// Each mistake is named, with what to do.
+TEST(Import, WrongVariantsAreNamed) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> commands = {
+      {"--task s3v-14B --ckpt_dir D --batch_size 1", {"s3v-14B", "s2v-14B"}},
+      {"--task t2v-14B --batch_size 1 --max_steps 2", {"--ckpt_dir"}},
+      {"--task t2v-14B --ckpt_dir D --batch_sise 1 --max_steps 2", {"--batch_sise", "did you mean --batch_size"}},
+      {"--task t2v-14B --ckpt_dir D --batch_size many --max_steps 2", {"--batch_size many", "whole number"}},
+      {"--task t2v-14B --ckpt_dir D --batch_size 0 --max_steps 2", {"--batch_size 0", "at least 1"}},
+      {"--task vace-14B --ckpt_dir D --max_steps 2", {"vace-14B", "not there"}},
+      {"generate.py --task t2v-14B --ckpt_dir D --size 1280", {"--size 1280", "width*height"}},
+      {"generate.py --task t2v-14B --ckpt_dir D --sample_solver euler", {"euler", "unipc"}},
+      {"python train.py --dataset_base_path D --training_strategy deepspeed_stage_4",
+       {"deepspeed_stage_4", "did you mean"}},
+      {"python train.py --dataset_base_path D --learning_rate fast", {"--learning_rate fast", "a number"}},
+      {"python train.py --dataset_base_path", {"--dataset_base_path needs a value"}},
+      {"python train.py --dataset_base_path 'D", {"quote"}},
+      {"python train.py extra --dataset_base_path D", {"'extra'"}},
+      {"python wan_cache_latents.py --vae V", {"tessera prepare"}},
+      {"python train.py --no_such_program 1", {"no option of this command"}},
+  };
+  for (const auto& [text, words] : commands)
+    expect_words(message([&, &line = text] { import_command(line, {}); }), words);
+  const std::vector<std::pair<std::string, std::vector<std::string>>> files = {
+      {R"({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2})",
+       {"train_batch_size = 7", "2 x"}},
+      {R"({"zero_optimization": {"stage": 4}})", {"stage", "0 to 3"}},
+      {R"({"zero_optimisation": {"stage": 3}, "gradient_clipping": 1})", {"zero_optimisation.stage", "did you mean"}},
+      {R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "gpu"}}})",
+       {"device = gpu", "none, cpu or nvme"}},
+      {R"({"zero_optimization": )", {"no JSON"}},
+      {R"({"sharding_strategy": "FULL_SHARDS"})", {"FULL_SHARDS", "FULL_SHARD?"}},
+      {R"({"cats": 2})", {"no option in it is known"}},
+  };
+  const Folder folder;
+  for (const auto& [text, words] : files) {
+    const std::string file = folder.file("x.json", text);
+    expect_words(message([&] { import_file(file, {.ranks = 1}); }), words);
+  }
+  expect_words(message([&] { import_file("no/such.json", {}); }), {"no/such.json"});
+}
+
+TEST(Import, ARecipeNamesTheOptionBehindEachKeyAndLoads) {
+  const Translation t = import_command(
+      "python train.py --dataset_base_path D --height 480 --width 832 --learning_rate 1e-5 --enable_wandb_log", {});
+  const std::string text = t.to_toml();
+  expect_words(text, {"lr = 1e-5", "# --learning_rate 1e-5", "size = [480, 832]", "--height 480 --width 832",
+                      "--enable_wandb_log", "Refused"});
+  const Folder folder;
+  const recipe::Recipe recipe = recipe::load_recipe(folder.file("recipe.toml", text), {});
+  EXPECT_EQ(recipe.train.lr, 1e-5);
+  EXPECT_EQ(recipe.data.width, 832);
+}
+
+TEST(Import, EpochsAreCountedInTheDataSet) {
+  const Folder folder;
+  for (const char* name : {"a", "b", "c"}) {
+    folder.file(std::string("data/") + name + ".mp4", "");
+    folder.file(std::string("data/") + name + ".txt", "a cat");
+  }
+  const std::string data = (folder.path / "data").string();
+  const Translation t = import_command("python train.py --dataset_base_path " + data +
+                                           " --dataset_repeat 10 --num_epochs 2 --gradient_accumulation_steps 3",
+                                       {.ranks = 2});
+  EXPECT_EQ(found(t, "train.global_batch"), "6");
+  EXPECT_EQ(found(t, "run.steps"), "10");
+  EXPECT_EQ(found(import_command("python train.py --dataset_base_path no/such --num_epochs 2", {}), "--num_epochs"),
+            "refused");
+}
+
+TEST(Import, AReleaseIsLookedIntoAndMustBeOfTheTask) {
+  const Folder folder;
+  folder.file("W/config.json", R"({"model_type": "i2v"})");
+  folder.file("W/some_VAE.pth", "");
+  const std::string root = (folder.path / "W").string();
+  const Translation t = import_command("--task i2v-14B --ckpt_dir " + root + " --max_steps 2", {});
+  EXPECT_EQ(found(t, "data.vae"), root + "/some_VAE.pth");
+  EXPECT_EQ(found(t, "data.tokenizer"), "");
+  expect_words(message([&] { import_command("--task t2v-14B --ckpt_dir " + root + " --max_steps 2", {}); }),
+               {"holds a i2v model", "t2v-14B"});
+  expect_words(message([&] { import_command("--task i2v-A14B --ckpt_dir " + root + " --max_steps 2", {}); }),
+               {"holds one model", "high_noise_model"});
+}
+
+TEST(Import, ShellWordsAreThoseOfAShell) {
+  EXPECT_EQ(shell_words("a 'b c' \"d \\\" e\" f\\ g \\\n h # i"),
+            (std::vector<std::string>{"a", "b c", "d \" e", "f g", "h"}));
+  const CommandLine line = read_command("A=1 python -m torch.distributed.run --nproc_per_node 2 x/train.py --lr 1");
+  EXPECT_EQ(line.launcher, "torchrun");
+  EXPECT_EQ(line.launcher_words, (std::vector<std::string>{"--nproc_per_node", "2"}));
+  EXPECT_EQ(line.words, (std::vector<std::string>{"--lr", "1"}));
+}
+
+TEST(Import, YamlIsReadOrRefusedByLine) {
+  const std::vector<Given> given = read_yaml("a: 1\nb:\n  c: 'x # y'  # z\n  d:\n  - 1\n  - 2\ne: [p, q]\n", "f");
+  ASSERT_EQ(given.size(), 4u);
+  EXPECT_EQ(given[1].name + "=" + given[1].value, "b.c=x # y");
+  EXPECT_EQ(split_list(given[2].value), (std::vector<std::string>{"1", "2"}));
+  EXPECT_EQ(given[3].name, "e");
+  expect_words(message([] { read_yaml("a: 1\n   b: 2\n", "f"); }), {"f, line 2"});
+  expect_words(message([] { read_yaml("a: &x 1\n", "f"); }), {"f, line 1"});
+}
+
+TEST(Import, TheTableOfTheDocsIsCurrent) {
+  std::ifstream in(TESSERA_SOURCE_DIR "/docs/coming-from.md");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_TRUE(text == import_table()) << "make it anew: tessera import --table > docs/coming-from.md";
+}
+
+}  // namespace
+}  // namespace tessera::tools
