@@ -1,13 +1,13 @@
-// A model of one's own, trained by the library: flow matching of points on a ring. Layers are all that it takes;
-// sharding, recomputing, memory and schedule come from the plan. One rank, or several under srun or mpirun.
+// A model of one's own, trained by the library: flow matching of points on a ring. Layers and an objective are all that it
+// takes; sharding, recomputing, offload, memory and schedule come from the plan. One rank, or several under torchrun's
+// variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), srun or mpirun: the same curve.
 #include <tessera/base/check.h>
 #include <tessera/base/random.h>
 #include <tessera/comm/world.h>
-#include <tessera/engine/executor.h>
+#include <tessera/engine/engine.h>
 #include <tessera/engine/measure.h>
 #include <tessera/engine/store/transfer.h>
 #include <tessera/optim/adamw.h>
-#include <tessera/plan/compile/compile.h>
 
 #include <cstdio>
 
@@ -51,6 +51,26 @@ std::pair<net::Batch, Tensor> clouds(int64_t step, plan::Plan::Slice slice) {
   return {batch, target};
 }
 
+/// The mean square over all points of a step; each rank has its part.
+struct Ring final : net::Objective {
+  const plan::Plan& plan;
+  const int rank;
+  int64_t step = 0;
+  double loss = 0;
+  Tensor target;
+  Ring(const plan::Plan& plan, int rank) : plan(plan), rank(rank) {}
+  net::Batch batch(int micro) override {
+    net::Batch input;
+    std::tie(input, target) = clouds(step, plan.slice(plan.mesh.dp_rank(rank), micro));
+    return input;
+  }
+  Tensor gradient(const Tensor& out, const net::Batch&, int) override {
+    const double values = 2 * kPoints * plan.global_batch;
+    loss += (out - target).square().sum().item<double>() / values;
+    return (out - target) * (2 / values);
+  }
+};
+
 int main() try {
   engine::Meter::install();
   std::vector<std::unique_ptr<net::Unit>> units;
@@ -62,38 +82,28 @@ int main() try {
   plan::Plan plan{.mesh = Mesh::parse("dp_shard=" + std::to_string(place.world)), .global_batch = 4, .micro_batch = 2};
   plan.units.resize(units.size());
   plan.units[1].activations = plan::Policy::recompute;
+  plan.units[2].activations = plan::Policy::offload;
+  for (plan::UnitPlan& unit : plan.units) unit.states = plan::Tier::host;
   const auto spec = engine::measure(units, clouds(0, {0, plan.micro_batch}).first, "ring", {});
-  const auto schedule = plan::compile_train(spec, plan, place.rank);
+  const auto program = std::make_shared<const plan::Program>(plan, plan::compile_train(spec, plan, place.rank));
   comm::Comm comm(place, plan.mesh);
-  engine::Store store(spec, {"in.", "mid.0.", "mid.1.", "out."}, plan, place.rank, at::kCPU);
-  optim::AdamW adamw({.weight_decay = 0});
-  store.set_arena(schedule.arena);
-  store.make_states(adamw);
-  engine::fill_shards(store, [](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+  engine::Engine engine(units, spec, plan, comm, place.rank);
+  engine.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{.weight_decay = 0}));
+  engine.use(*program);
+  engine::fill_shards(engine.store(), [](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
     RandomKey(1, Purpose::init, hash_text(param.name)).normal(out, first, count);
     const bool matrix = param.shape.size() == 2, norm = param.name.ends_with("norm.weight");
     for (int64_t i = 0; i < count; ++i) out[i] = matrix ? out[i] / std::sqrt(float(param.shape[1])) : norm;
   });
-  engine::Executor executor(units, store, comm, plan, place.rank, {});
-  for (int64_t step = 1; step <= 300; ++step) {
-    double loss = 0, values = 2 * kPoints * plan.global_batch;
-    Tensor target;
-    const auto load = [&](int micro) {
-      auto [batch, wanted] = clouds(step, plan.slice(plan.mesh.dp_rank(place.rank), micro));
-      target = wanted;
-      return batch;
-    };
-    const auto gradient = [&](const Tensor& out, const net::Batch&, int) {  // of the mean square
-      loss += (out - target).square().sum().item<double>() / values;
-      return (out - target) * (2 / values);
-    };
-    const auto agree = [&](double norm, const std::vector<std::vector<double>>& ranks) {
-      double mean = 0;
-      for (const auto& of_rank : ranks) mean += of_rank[0];
-      if (place.rank == 0 && step % 50 == 0) std::printf("step %d  loss %.4f\n", int(step), mean);
-      return std::optional(net::StepControl{step, 3e-3, optim::clip_coefficient(norm, 1.0)});
-    };
-    executor.train(schedule, step, {load, gradient, [&] { return std::vector{loss}; }, agree}, &adamw);
+  Ring ring(plan, place.rank);
+  for (ring.step = 1; ring.step <= 300; ++ring.step) {
+    ring.loss = 0;
+    engine::StepRun run = engine.run({program, ring.step}, ring, [&] { return std::vector{ring.loss}; });
+    double mean = 0;
+    for (const auto& rank : run.ranks()) mean += rank[0];
+    if (place.rank == 0 && ring.step % 50 == 0) std::printf("step %d  loss %.4f\n", int(ring.step), mean);
+    const net::StepControl control{ring.step, 3e-3, optim::clip_coefficient(run.norm(), 1.0)};
+    engine.finish(std::move(run), control);
   }
 } catch (const Error& error) {
   std::fprintf(stderr, "%s\n", error.what());

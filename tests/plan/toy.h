@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/schedule_json.h"
 
 namespace tessera::plan::toy {

@@ -27,7 +27,7 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
                    const plan::Plan& plan, int rank, ExecutorOptions options)
     : units_(units),
       store_(store),
-      plan_(plan),
+      reduce_dtype_(plan.reduce),
       rank_(rank),
       options_(std::move(options)),
       outer_(comm.group("reduce_outer", {Axis::dp_replicate})),
@@ -65,115 +65,153 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
 
 Executor::~Executor() = default;
 
-void Executor::train(const plan::Schedule& schedule, int64_t step, const StepCalls& calls, net::UnitUpdate* update) {
-  const auto run = std::make_shared<Run>(Run{schedule, step, &calls, update});
-  if (calls.ahead) control_ = calls.ahead();
-  input_grads_.assign(schedule.micros, {});
-  interpret(run);
+StepRun Executor::run(const Pass& pass, net::Objective& objective, const Report& report,
+                      const net::UnitUpdate* update) {
+  check_internal(pass.program->norm >= 0 && !in_step_, "engine.run",
+                 in_step_ ? "the step before is not finished" : "the program has no norm: it is no training step");
+  const auto run = std::make_shared<Run>(Run{pass.program, pass.step, &objective, report, update});
+  if (pass.ahead) control_ = pass.ahead;
+  input_grads_.assign(run->schedule().micros, {});
+  in_step_ = true;
+  begin(*run);
+  interpret(run, 0, run->program->norm + 1);
+  StepRun step;
+  step.norm_ = run->norm;
+  step.ranks_ = std::move(run->ranks);
+  step.rest_ = run;
+  return step;
 }
 
-void Executor::update(const plan::Schedule& schedule, int64_t step, net::UnitUpdate& update) {
-  const auto run = std::make_shared<Run>(Run{schedule, step});
+void Executor::finish(StepRun step, std::optional<net::StepControl> control) {
+  const std::shared_ptr<Run> run = std::move(step.rest_);
+  in_step_ = false;
+  if (run->plan().update != plan::Update::in_backward) control_ = control;
+  interpret(run, run->program->norm + 1, static_cast<int>(run->schedule().list.size()));
+  end(*run);
+}
+
+void Executor::update(const plan::ProgramPtr& program, int64_t step, const net::UnitUpdate& update) {
+  const auto run = std::make_shared<Run>(Run{program, step});
   run->update = &update;
-  interpret(run);
+  run_whole(run);
 }
 
-std::vector<Tensor> Executor::forward(const plan::Schedule& schedule, int64_t step,
+std::vector<Tensor> Executor::forward(const plan::ProgramPtr& program, int64_t step,
                                       const std::vector<net::Batch>& batches) {
-  check_internal(static_cast<int>(batches.size()) == schedule.micros, "engine.forward",
+  check_internal(static_cast<int>(batches.size()) == program->schedule.micros, "engine.forward",
                  "batches do not match the schedule");
   const at::NoGradGuard no_grad;
-  const auto run = std::make_shared<Run>(Run{schedule, step});
+  const auto run = std::make_shared<Run>(Run{program, step});
   run->batches = &batches;
   run->results.resize(batches.size());
-  interpret(run);
+  run_whole(run);
   return std::move(run->results);
 }
 
-void Executor::checkpoint(const plan::Schedule& schedule, int64_t step, const std::function<void()>& write,
+void Executor::checkpoint(const plan::ProgramPtr& program, int64_t step, const std::function<void()>& write,
                           const std::function<void()>& commit) {
-  const auto run = std::make_shared<Run>(Run{schedule, step});
+  const auto run = std::make_shared<Run>(Run{program, step});
   run->write = &write;
   run->commit = &commit;
-  interpret(run);
+  run_whole(run);
 }
 
-void Executor::interpret(const std::shared_ptr<Run>& shared) {
-  Run& run = *shared;
-  const auto& list = run.schedule.list;
-  host_.reserve(run.schedule.host_arena);
-  reserve_disk(run.schedule.disk_arena);
-  run.micros.resize(run.schedule.micros);
-  run.messages.resize(list.size());
+void Executor::run_whole(const std::shared_ptr<Run>& run) {
+  begin(*run);
+  interpret(run, 0, static_cast<int>(run->schedule().list.size()));
+  end(*run);
+}
+
+void Executor::begin(Run& run) {
+  const size_t count = run.schedule().list.size();
+  host_.reserve(run.schedule().host_arena);
+  reserve_disk(run.schedule().disk_arena);
+  run.micros.resize(run.schedule().micros);
+  run.messages.resize(count);
   for (auto& micro : run.micros) micro.runs.resize(units_.size());
   run.shares.assign(units_.size(), -1);
-  run.times.resize(list.size());
-  run.comm.resize(list.size());
+  run.times.resize(count);
+  run.comm.resize(count);
   run.tokens.resize(run.micros.size());
   run.samples.resize(run.micros.size());
-  events_.reset(list.size());
-  const double start = now(), in_collectives = comm::seconds_in_collectives();
-  // Lanes own a part of the run: after a failure they may outlive this call.
-  const auto perform = [this, shared, start](int i) {
-    Run& run = *shared;
-    const auto& list = run.schedule.list;
-    const double t0 = now();  // a drill's delay is the instruction's
-    if (whereabouts_) whereabouts_(run.step, i, list[i], false);
-    execute(run, i, run.comm[i]);
-    run.times[i] = {t0 - start, now() - start};
-    if (whereabouts_) whereabouts_(run.step, i, list[i], true);
-    // What was declared is what happened, or the plan was a story.
-    const auto same = [](const plan::Comm& a, const plan::Comm& b) { return a.same_traffic(b); };
-    const std::vector<plan::Comm> expected = declared(run, list[i]);
-    check_internal(std::equal(run.comm[i].begin(), run.comm[i].end(), expected.begin(), expected.end(), same),
-                   "engine.executor",
-                   "instruction " + std::to_string(i) + " (" + std::string(name(list[i].op)) + " " + list[i].name +
-                       ") ran other collectives than it declares");
-    events_.done(i);
+  events_.reset(count);
+  run.start = now(), run.in_collectives = comm::seconds_in_collectives();
+}
+
+void Executor::interpret(const std::shared_ptr<Run>& shared, int begin, int end) {
+  const auto& list = shared->schedule().list;
+  const auto here = [this](const auto& act) {  // on the compute thread
+    try {
+      act();
+    } catch (...) {
+      events_.fail(std::current_exception());
+      throw;
+    }
   };
-  for (int i = 0; i < static_cast<int>(list.size()); ++i) {
-    if (list[i].lane == plan::Lane::compute) {
-      events_.await(list[i].wait);
-      try {
-        perform(i);
-      } catch (...) {
-        events_.fail(std::current_exception());
-        throw;
-      }
+  for (int i = begin; i < end; ++i) {
+    if (list[i].lane != plan::Lane::compute) {
+      here([&] { issue(shared, i); });
       continue;
     }
-    // Memory is taken in the order of the list, and so the curve is the predicted one.
-    if (list[i].op == plan::Op::fetch && list[i].part == plan::Part::activations && list[i].lane != plan::Lane::disk)
-      for (auto& saved : run.micros[list[i].micro].runs[list[i].unit].offloaded) take_memory(saved);
-    if (list[i].op == plan::Op::send || list[i].op == plan::Op::recv) {
-      try {
-        prepare_message(run, i);
-      } catch (...) {
-        events_.fail(std::current_exception());
-        throw;
-      }
-    }
-    lane(list[i].lane).push([this, perform, shared, i] {
-      try {
-        events_.await(shared->schedule.list[i].wait);
-        perform(i);
-      } catch (...) {
-        events_.fail(std::current_exception());
-      }
-    });
+    events_.await(list[i].wait);
+    here([&] { perform(shared, i); });
   }
-  events_.await_all();
-  if (run.schedule.phase == "train") {
-    exposed_ += exposed_time(list, run.times);
-    exposed_.comm += comm::seconds_in_collectives() - in_collectives;
-  }
+}
 
+/// Hands an instruction to its lane. Memory is taken here, in the order of the list, and so the curve is the predicted
+/// one.
+void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
+  Run& run = *shared;
+  const plan::Instruction& in = run.schedule().list[index];
+  if (in.op == plan::Op::fetch && in.part == plan::Part::activations && in.lane != plan::Lane::disk)
+    for (auto& saved : run.micros[in.micro].runs[in.unit].offloaded) take_memory(saved);
+  if (in.op == plan::Op::send || in.op == plan::Op::recv) prepare_message(run, index);
+  // Lanes own a part of the run: after a failure they may outlive the call.
+  lane(in.lane).push([this, shared, index] {
+    try {
+      events_.await(shared->schedule().list[index].wait);
+      perform(shared, index);
+    } catch (...) {
+      events_.fail(std::current_exception());
+    }
+  });
+}
+
+void Executor::perform(const std::shared_ptr<Run>& shared, int index) {
+  Run& run = *shared;
+  const plan::Instruction& in = run.schedule().list[index];
+  const double t0 = now();  // a drill's delay is the instruction's
+  if (whereabouts_) whereabouts_(run.step, index, in, false);
+  execute(run, index, run.comm[index]);
+  run.times[index] = {t0 - run.start, now() - run.start};
+  if (whereabouts_) whereabouts_(run.step, index, in, true);
+  const auto same = [](const plan::Comm& a, const plan::Comm& b) { return a.same_traffic(b); };
+  const std::vector<plan::Comm> expected = declared(run, in);
+  check_internal(std::equal(run.comm[index].begin(), run.comm[index].end(), expected.begin(), expected.end(), same),
+                 "engine.executor",
+                 "instruction " + std::to_string(index) + " (" + std::string(name(in.op)) + " " + in.name +
+                     ") ran other collectives than it declares");
+  events_.done(index);
+}
+
+void Executor::end(Run& run) {
+  events_.await_all();
+  if (run.schedule().phase == "train") {
+    exposed_ += exposed_time(run.schedule().list, run.times);
+    exposed_.comm += comm::seconds_in_collectives() - run.in_collectives;
+  }
+  book(run);
+}
+
+/// Times and lines of the trace.
+void Executor::book(Run& run) {
+  const auto& list = run.schedule().list;
   if (run.step != traced_step_) traced_step_ = run.step, base_ = 0;
   if (keep_lines_) last_lines_.clear();
   for (size_t i = 0; i < list.size(); ++i) {
     busy_[std::string(name(list[i].lane))] += run.times[i][1] - run.times[i][0];
     if (!trace_.is_open() && !keep_lines_) continue;
-    const std::string line = plan::to_json(list[i], run.schedule.phase, rank_, run.step, static_cast<int>(i), base_,
+    const std::string line = plan::to_json(list[i], run.schedule().phase, rank_, run.step, static_cast<int>(i), base_,
                                            run.times[i][0], run.times[i][1]);
     if (trace_.is_open()) trace_ << line << '\n';
     if (keep_lines_) last_lines_.push_back(line);
@@ -196,23 +234,25 @@ std::vector<plan::Comm> Executor::declared(const Run& run, const plan::Instructi
   std::vector<plan::Comm> comm = in.comm;
   if (!plan::carries_tokens(in.op) || comm.empty()) return comm;
   const int64_t tokens = run.tokens[in.micro];
-  const auto bytes = [&](const plan::Traffic& t) { return t.bytes(tokens, plan_.mesh, rank_, run.samples[in.micro]); };
+  const auto bytes = [&](const plan::Traffic& t) {
+    return t.bytes(tokens, run.plan().mesh, rank_, run.samples[in.micro]);
+  };
   if (in.op == plan::Op::finish) {
     if (comm.back().kind == "all_gather") {
       const Tensor& result = run.results[in.micro];
       const int64_t row = result.size(1) * static_cast<int64_t>(result.element_size());
-      comm.back().bytes = bytes(plan::prediction_traffic(row, plan_.mesh));
+      comm.back().bytes = bytes(plan::prediction_traffic(row, run.plan().mesh));
     }
     return comm;
   }
   size_t next = 0;
-  for (const plan::Traffic& t : plan::traffic_of(store_.spec(in.unit), plan_.units[in.unit], in.op))
-    if (next < comm.size() && t.several(plan_.mesh)) comm[next++].bytes = bytes(t);
+  for (const plan::Traffic& t : plan::traffic_of(store_.spec(in.unit), run.plan().units[in.unit], in.op))
+    if (next < comm.size() && t.several(run.plan().mesh)) comm[next++].bytes = bytes(t);
   return comm;
 }
 
 void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
-  const plan::Instruction& in = run.schedule.list[index];
+  const plan::Instruction& in = run.schedule().list[index];
   std::optional<Parallel::Notes> notes;
   if (plan::carries_tokens(in.op)) notes.emplace(parallel_, done);
   switch (in.op) {
@@ -283,7 +323,7 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
     case plan::Op::loss: {
       Micro& micro = run.micros[in.micro];
       const at::NoGradGuard no_grad;
-      micro.stream_grad = {run.calls->loss(micro.stream[0], micro.batch, in.micro)};
+      micro.stream_grad = {run.objective->gradient(micro.stream[0], micro.batch, in.micro)};
       micro.stream.clear();
       break;
     }
@@ -319,8 +359,8 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
     case plan::Op::update:
       if (control_ && run.update)
         store_.update(in.unit, *run.update, *control_,
-                      {in.slot, in.grad, in.scratch, in.grad < 0 || plan_.update != plan::Update::in_backward},
-                      in.lane == plan::Lane::host ? &workers() : nullptr);
+                      {in.slot, in.grad, in.scratch, in.grad < 0 || run.plan().update != plan::Update::in_backward},
+                      in.lane == plan::Lane::host ? &workers(run.plan().update_threads) : nullptr);
       break;
     case plan::Op::flush:
       (*run.write)();
@@ -341,7 +381,7 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   if (in.unit == 0) micro.stream = micro.batch.inputs;
   take_received(micro, in, train);
   UnitRun& unit_run = micro.runs[in.unit];
-  const plan::UnitPlan& plan = plan_.units[in.unit];
+  const plan::UnitPlan& plan = run.plan().units[in.unit];
   const bool graph = train && plan.activations != plan::Policy::recompute;
   unit_run.in = leaves(micro.stream, train && (in.unit > store_.first_trained() || options_.input_grad));
   micro.stream.clear();
@@ -354,7 +394,8 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   if (graph && (plan.lean() || elsewhere))
     saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), plan.lean());
   net::Flow out = run_forward(*units_[in.unit], ctx, micro.cond, graph, unit_run);
-  if (elsewhere) sort_saved(unit_run, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
+  if (elsewhere)
+    sort_saved(unit_run, plan, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
   saved.reset();
   micro.stream = std::move(out.stream);
   if (!out.cond.empty()) {
@@ -366,8 +407,7 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
 
 /// The storages of a unit that go to the host or into fewer bits: its input, what its graph saved, the results that it
 /// keeps.
-void Executor::sort_saved(UnitRun& run, int unit, std::vector<SavedStorage> saved) const {
-  const plan::UnitPlan& plan = plan_.units[unit];
+void Executor::sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit, std::vector<SavedStorage> saved) const {
   if (unit > 0)  // the first unit's input is the batch, which others read
     for (const Tensor& t : run.in) saved.emplace_back(std::string(plan::kBoundary), t);
   for (const auto& [site, result] : run.results) {
@@ -421,12 +461,12 @@ void Executor::reduce(const plan::Instruction& in, std::vector<plan::Comm>& done
     const int64_t at = buffer.grad_at * static_cast<int64_t>(sizeof(float));
     const Tensor whole = store_.arena(in.grad + at, buffer.total),
                  scratch = store_.arena(in.scratch + at, buffer.total);
-    if (plan_.reduce == plan::ParamType::fp32)
+    if (reduce_dtype_ == plan::ParamType::fp32)
       group->reduce_scatter(shard, whole, scratch, in.add);
     else
-      reduce_scatter_rounded(*group, type_of(plan_.reduce), shard, whole, scratch, in.add);
+      reduce_scatter_rounded(*group, type_of(reduce_dtype_), shard, whole, scratch, in.add);
     done.push_back(
-        {group->axis(), "reduce_scatter", shard.numel() * plan::size_of(plan_.reduce) * (group->size() - 1)});
+        {group->axis(), "reduce_scatter", shard.numel() * plan::size_of(reduce_dtype_) * (group->size() - 1)});
   }
 }
 
@@ -436,11 +476,11 @@ void Executor::reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>
   if (layout.in_pieces()) return reduce_pieces(in, done);
   const Tensor shards = store_.grad_at(in.unit, in.target);
   const auto sum = [&](comm::Group& group, const Tensor& part) {
-    if (plan_.reduce == plan::ParamType::fp32)
+    if (reduce_dtype_ == plan::ParamType::fp32)
       group.all_reduce(part);
     else
-      all_reduce_rounded(group, type_of(plan_.reduce), part);
-    done.push_back({group.axis(), "all_reduce", part.numel() * plan::size_of(plan_.reduce)});
+      all_reduce_rounded(group, type_of(reduce_dtype_), part);
+    done.push_back({group.axis(), "all_reduce", part.numel() * plan::size_of(reduce_dtype_)});
   };
   if (layout.sharded) return sum(outer_, shards);
   for (size_t b = 0; b < layout.buffers.size(); ++b)
@@ -459,16 +499,17 @@ void Executor::reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm
     const Tensor shard = shards.narrow(0, buffer.held, buffer.shard),
                  scratch = scratches.narrow(0, buffer.held, buffer.shard);
     const Tensor piece = store_.piece(in.unit, static_cast<int>(b), shard);
-    if (plan_.reduce == plan::ParamType::fp32) {
+    if (reduce_dtype_ == plan::ParamType::fp32) {
       group.reduce_scatter(piece, shard, scratch, false);
     } else {
-      reduce_scatter_rounded(group, type_of(plan_.reduce), piece, shard, scratch, false);
+      reduce_scatter_rounded(group, type_of(reduce_dtype_), piece, shard, scratch, false);
       // What was rounded in place is no gradient: where a whole one stays, its padding must be zero.
       const int64_t before = piece.storage_offset() - shard.storage_offset(), after = before + buffer.piece();
       shard.narrow(0, 0, before).zero_();
       shard.narrow(0, after, buffer.shard - after).zero_();
     }
-    done.push_back({group.axis(), "reduce_scatter", buffer.piece() * plan::size_of(plan_.reduce) * (group.size() - 1)});
+    done.push_back(
+        {group.axis(), "reduce_scatter", buffer.piece() * plan::size_of(reduce_dtype_) * (group.size() - 1)});
   }
 }
 
@@ -506,34 +547,32 @@ LaneThread& Executor::lane(plan::Lane lane) {
   }
 }
 
+/// The one place where numbers of a step are read by the host.
 void Executor::norm(Run& run, std::vector<plan::Comm>& done) {
   // Of ranks that hold the same gradient only one counts it. Summed in rank order, so every rank has the same bits.
   double squares = 0;
   for (int u = 0; u < store_.units(); ++u)
     squares += run.shares[u] < 0 ? store_.squares(u, store_.grad(u)) : run.shares[u];  // a share may be NaN
   std::vector<double> mine = {squares};
-  if (run.calls->control)
-    for (double value : run.calls->control()) mine.push_back(value);
+  run.objective->read();
+  if (run.report)
+    for (double value : run.report()) mine.push_back(value);
   mine.resize(plan::kControlDoubles, 0.0);
   const std::vector<std::vector<double>> all = world_.all_gather_doubles(mine);
   if (world_.size() > 1) done.push_back({world_.axis(), "all_gather", plan::kControlBytes});
   double total = 0;
-  std::vector<std::vector<double>> values;
   for (const auto& row : all) {
     total += row[0];
-    values.emplace_back(row.begin() + 1, row.end());
+    run.ranks.emplace_back(row.begin() + 1, row.end());
   }
-  std::optional<net::StepControl> agreed;
-  if (run.calls->agree) agreed = run.calls->agree(std::sqrt(total), values);
-  if (!run.calls->ahead) control_ = agreed;
+  run.norm = std::sqrt(total);
 }
 
 /// Those of the host lane, and its alone.
-Workers& Executor::workers() {
+Workers& Executor::workers(int threads) {
   if (!workers_) {
     const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-    workers_ = std::make_unique<Workers>(plan_.update_threads > 0 ? plan_.update_threads
-                                                                  : std::max(1, cores / options_.local_ranks));
+    workers_ = std::make_unique<Workers>(threads > 0 ? threads : std::max(1, cores / options_.local_ranks));
   }
   return *workers_;
 }

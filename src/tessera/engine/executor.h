@@ -1,9 +1,10 @@
 #pragma once
-// Interprets a schedule: the list of instructions is all there is, for training steps, samples and encoders alike.
+// Interprets a program: the list of instructions is all there is, for training steps, samples and encoders alike.
 //
 //   Executor executor(model.units(), store, comm, plan, rank, {});
-//   executor.train(schedule, step, {load, loss, control, agree}, optimiser);
-//   std::vector<Tensor> out = executor.forward(sample_schedule, step, {batch_cond, batch_uncond});
+//   StepRun step = executor.run(pass, objective, report, &optimiser);      // up to the norm
+//   executor.finish(std::move(step), control);                             // and the updates
+//   std::vector<Tensor> out = executor.forward(sample_program, step, {batch_cond, batch_uncond});
 #include <fstream>
 
 #include "tessera/comm/comm.h"
@@ -13,7 +14,7 @@
 #include "tessera/engine/memory/lane.h"
 #include "tessera/engine/memory/workers.h"
 #include "tessera/engine/stage_messages.h"
-#include "tessera/engine/step_calls.h"
+#include "tessera/engine/step_run.h"
 #include "tessera/engine/unit_run.h"
 #include "tessera/net/model.h"
 #include "tessera/net/unit_update.h"
@@ -22,8 +23,7 @@
 
 namespace tessera::engine {
 
-struct MicroRun;     // executor_run.h
-struct ScheduleRun;  // likewise
+struct MicroRun;  // executor_run.h
 
 struct ExecutorOptions {
   bool input_grad = false;    ///< keep the gradients of each micro-batch's inputs (verification)
@@ -40,19 +40,23 @@ using Whereabouts = std::function<void(int64_t step, int index, const plan::Inst
 
 class Executor {
  public:
+  /// `plan`: of any program that will run; mesh, dtypes and the units' strategies are the same in all of them.
   Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& store, comm::Comm& comm, const plan::Plan& plan,
            int rank, ExecutorOptions options);
   ~Executor();
 
   void on_instruction(Whereabouts whereabouts) { whereabouts_ = std::move(whereabouts); }
 
-  void train(const plan::Schedule& schedule, int64_t step, const StepCalls& calls, net::UnitUpdate* update);
+  /// A training step up to and with its `norm`. Updates that the step before left pending are made on the way.
+  StepRun run(const Pass& pass, net::Objective& objective, const Report& report, const net::UnitUpdate* update);
+  /// The rest of it. Without `control` nothing is updated: the step is skipped, or was updated in its backward.
+  void finish(StepRun step, std::optional<net::StepControl> control);
   /// Runs the updates that the step before has left pending (plan::compile_updates).
-  void update(const plan::Schedule& schedule, int64_t step, net::UnitUpdate& update);
+  void update(const plan::ProgramPtr& program, int64_t step, const net::UnitUpdate& update);
   /// One result a micro-batch: the last unit's boundary tensor, of all tokens.
-  std::vector<Tensor> forward(const plan::Schedule& schedule, int64_t step, const std::vector<net::Batch>& batches);
+  std::vector<Tensor> forward(const plan::ProgramPtr& program, int64_t step, const std::vector<net::Batch>& batches);
   /// Runs the flush: `write` this rank's shards, wait for all, `commit` on rank 0, wait for it.
-  void checkpoint(const plan::Schedule& schedule, int64_t step, const std::function<void()>& write,
+  void checkpoint(const plan::ProgramPtr& program, int64_t step, const std::function<void()>& write,
                   const std::function<void()>& commit);
 
   /// Those that this rank shares tokens with.
@@ -75,22 +79,28 @@ class Executor {
  private:
   using Micro = MicroRun;
   using Run = ScheduleRun;
-  void interpret(const std::shared_ptr<Run>& shared);
+  void begin(Run& run);
+  /// Instructions [begin, end) of the list; those of other lanes are handed to their threads.
+  void interpret(const std::shared_ptr<Run>& shared, int begin, int end);
+  void issue(const std::shared_ptr<Run>& shared, int index);
+  void perform(const std::shared_ptr<Run>& shared, int index);
+  void end(Run& run);
+  void run_whole(const std::shared_ptr<Run>& shared);
+  void book(Run& run);
   void reserve_disk(int64_t bytes);
   void execute(Run& run, int index, std::vector<plan::Comm>& done);
   void forward_unit(Run& run, const plan::Instruction& in);
   void recompute_unit(Run& run, const plan::Instruction& in);
   void backward_unit(Run& run, const plan::Instruction& in);
   void weight_gradients(Run& run, const plan::Instruction& in);
-  bool defers_weights() const { return plan_.pipeline.schedule == plan::PipelineSchedule::zero_bubble; }
-  void sort_saved(UnitRun& run, int unit, std::vector<SavedStorage> saved) const;
+  void sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit, std::vector<SavedStorage> saved) const;
   void compress_unit(UnitRun& run);
   Micro& load(Run& run, int micro);
   void prepare_message(Run& run, int index);
   void take_received(Micro& micro, const plan::Instruction& in, bool train) const;
   /// Whether gradients flow back to the unit that makes the shared conditioning.
   bool wants_conditioning() const { return options_.input_grad || store_.first_trained() == 0; }
-  Message outgoing(Micro& micro, const plan::Instruction& in) const;
+  Message outgoing(Micro& micro, const plan::Instruction& in, bool defers_weights) const;
   void finish(Run& run, const plan::Instruction& in, std::vector<plan::Comm>& done);
   LaneThread& lane(plan::Lane lane);
   void norm(Run& run, std::vector<plan::Comm>& done);
@@ -100,11 +110,11 @@ class Executor {
   void reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void gather_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
-  Workers& workers();
+  Workers& workers(int threads);
 
   const std::vector<std::unique_ptr<net::Unit>>& units_;
   Store& store_;
-  const plan::Plan& plan_;
+  const plan::ParamType reduce_dtype_;
   const int rank_;
   const ExecutorOptions options_;
   comm::Group &outer_, &world_;
@@ -124,8 +134,9 @@ class Executor {
   CompressionError compression_error_;
   std::unique_ptr<Workers> workers_;       // made when first used
   std::unique_ptr<LaneThread> host_lane_;  // likewise; ends before those it calls
-  /// What the ranks agreed on at the last norm: updates just in time come in the step after it.
+  /// What was decided of the last step: updates just in time come in the step after it.
   std::optional<net::StepControl> control_;
+  bool in_step_ = false;  // between run and finish
   std::ofstream trace_;
   bool keep_lines_ = false;
   std::vector<std::string> last_lines_;

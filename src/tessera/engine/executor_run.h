@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "tessera/engine/stage_messages.h"
-#include "tessera/engine/step_calls.h"
+#include "tessera/engine/step_run.h"
 #include "tessera/engine/unit_run.h"
 #include "tessera/ops/later.h"
 
@@ -25,12 +25,13 @@ struct MicroRun {
   std::vector<Tensor> stream_grad;  // gradient of the boundary, going back
 };
 
-/// One schedule being interpreted.
+/// One program being interpreted.
 struct ScheduleRun {
-  const plan::Schedule& schedule;
+  plan::ProgramPtr program;
   int64_t step;
-  const StepCalls* calls = nullptr;
-  net::UnitUpdate* update = nullptr;
+  net::Objective* objective = nullptr;
+  Report report = {};
+  const net::UnitUpdate* update = nullptr;
   const std::vector<net::Batch>* batches = nullptr;
   std::vector<Tensor> results = {};
   const std::function<void()>* write = nullptr;
@@ -42,6 +43,12 @@ struct ScheduleRun {
   std::vector<std::vector<plan::Comm>> comm = {};
   std::vector<int64_t> tokens = {};  // by micro-batch: of all ranks that share them
   std::vector<int64_t> samples = {};
+  double norm = 0;                              // as the exchange gave it
+  std::vector<std::vector<double>> ranks = {};  // likewise
+  double start = 0, in_collectives = 0;         // when it began, and what had been spent in collectives by then
+
+  const plan::Schedule& schedule() const { return program->schedule; }
+  const plan::Plan& plan() const { return program->plan; }
 };
 
 }  // namespace tessera::engine

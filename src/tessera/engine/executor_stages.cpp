@@ -7,26 +7,32 @@
 
 namespace tessera::engine {
 
+namespace {
+
+bool defers_weights(const plan::Plan& plan) { return plan.pipeline.schedule == plan::PipelineSchedule::zero_bubble; }
+
+}  // namespace
+
 /// The micro-batch, loaded when this rank comes to it first. Later stages need its token facts only.
 MicroRun& Executor::load(Run& run, int index) {
   Micro& micro = run.micros[index];
   if (std::exchange(micro.loaded, true)) return micro;
-  net::Batch batch = run.batches ? (*run.batches)[index] : run.calls->load(index);
+  net::Batch batch = run.batches ? (*run.batches)[index] : run.objective->batch(index);
   run.tokens[index] = batch.tokens.total();
   run.samples[index] = static_cast<int64_t>(batch.tokens.offsets.size()) - 1;
   micro.batch = slice(std::move(batch), parallel_);
   if (!messages_.active()) return micro;
   micro.shapes = boundary_shapes(units_, micro.batch);
-  if (!plan_.owns(rank_, 0)) micro.batch.inputs.clear();
+  if (!run.plan().owns(rank_, 0)) micro.batch.inputs.clear();
   return micro;
 }
 
 /// Takes memory for what comes, or takes what goes out of the micro-batch.
 void Executor::prepare_message(Run& run, int index) {
-  const plan::Instruction& in = run.schedule.list[index];
+  const plan::Instruction& in = run.schedule().list[index];
   Micro& micro = load(run, in.micro);
   if (in.op == plan::Op::send) {
-    run.messages[index] = outgoing(micro, in);
+    run.messages[index] = outgoing(micro, in, defers_weights(run.plan()));
     return;
   }
   const Message message = messages_.make(in, micro.shapes);
@@ -66,7 +72,7 @@ void Executor::backward_unit(Run& run, const plan::Instruction& in) {
         run_backward(micro.runs[in.unit], std::move(micro.stream_grad), std::move(out_cond_grad),
                      stem ? std::vector<Tensor>{} : micro.cond, stem ? none : micro.cond_grad, store_.anchor(in.unit));
   };
-  if (defers_weights()) {
+  if (defers_weights(run.plan())) {
     ops::Later& later = micro.later.emplace(in.unit, store_.trained_sites(in.unit)).first->second;
     const ops::Later::Scope scope(later);
     backward();
@@ -78,7 +84,7 @@ void Executor::backward_unit(Run& run, const plan::Instruction& in) {
   if (!stem) return;
   if (options_.input_grad) input_grads_[in.micro] = micro.stream_grad;
   micro.stream_grad.clear();
-  if (!defers_weights()) micro = Micro{};
+  if (!defers_weights(run.plan())) micro = Micro{};
 }
 
 /// What the unit's backward left. The micro-batch is over with the first unit of the rank's first stage.
@@ -88,11 +94,11 @@ void Executor::weight_gradients(Run& run, const plan::Instruction& in) {
   micro.later.at(in.unit).run();
   micro.later.erase(in.unit);
   store_.finish_grad(in.unit);
-  if (in.unit == plan_.first_unit(plan_.mesh.coordinate(rank_, Axis::pp))) micro = Micro{};
+  if (in.unit == run.plan().first_unit(run.plan().mesh.coordinate(rank_, Axis::pp))) micro = Micro{};
 }
 
 /// What the stage made for its neighbour. With the gradient of the rank's first stage the micro-batch is over.
-Message Executor::outgoing(Micro& micro, const plan::Instruction& in) const {
+Message Executor::outgoing(Micro& micro, const plan::Instruction& in, bool defers_weights) const {
   Message message;
   const bool conditioning = messages_.carries_conditioning(in);
   if (goes_forward(in)) {
@@ -111,7 +117,7 @@ Message Executor::outgoing(Micro& micro, const plan::Instruction& in) const {
   message.stream = filled(std::exchange(micro.stream_grad, {}), micro.shapes.stream.at(in.unit + 1));
   if (conditioning) {
     message.cond = filled(std::exchange(micro.cond_grad, {}), micro.shapes.cond);
-    if (!defers_weights()) micro = Micro{};
+    if (!defers_weights) micro = Micro{};
   }
   return message;
 }

@@ -36,7 +36,7 @@ class StageMessages {
   Tensor share_result(Tensor result, const TensorShape& shape, std::vector<plan::Comm>& done);
 
  private:
-  const plan::Plan& plan_;
+  const plan::Plan plan_;  // of its stages, which are the same in every program
   const int ranks_;
   bool has_last_ = true;
   int last_rank_ = 0;  // place on the pp axis of who has the last stage

@@ -111,6 +111,20 @@ int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) 
 
 }  // namespace
 
+namespace {
+
+/// A noisy latent and what should be predicted of it, the longest text, and what else the model takes.
+int64_t host_sample_bytes(const job::Job& job, const job::Shapes& shapes) {
+  constexpr int64_t kBlock = 64;  // a tensor takes whole ones
+  int64_t bytes = 2 * round_up(4 * c10::multiply_integers(shapes.largest), kBlock) +
+                  round_up(4 * job.context_length * job.model->context_dim(), kBlock);
+  for (const auto& [name, value] : job.model->blank(shapes.largest).extra)
+    bytes += round_up(static_cast<int64_t>(value.nbytes()), kBlock);
+  return bytes;
+}
+
+}  // namespace
+
 PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
                          int prompts) {
   PlanRequest request;
@@ -133,6 +147,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     request.between_steps = encoders.decoding() + kLatents * 4 * c10::multiply_integers(shapes.latent);
   }
   request.encoders = encoders;
+  request.host_sample = host_sample_bytes(job, shapes);
   if (!recipe.data.online()) {
     int64_t numbers = c10::multiply_integers(shapes.largest) + job.context_length * job.model->context_dim();
     for (const auto& [name, value] : job.model->blank(shapes.largest).extra) numbers += value.numel();

@@ -128,6 +128,8 @@ std::vector<const plan::Candidate*> notable(const plan::Choice& choice, size_t f
 std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& memory) {
   const std::string budget = planned.host_budget > 0 ? ", budget " + format_bytes(planned.host_budget) : std::string();
   std::vector<Fact> facts = {{"host, a rank", format_bytes(memory.host.total()), tier_text(memory.host) + budget}};
+  facts.push_back({"samples, a rank", format_bytes(planned.loader_bytes()),
+                   "host memory beside that: of this step, and of the next while they are made"});
   if (memory.nvme.total() > 0)
     facts.push_back({"nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme)});
   const int64_t saved = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
@@ -240,7 +242,8 @@ std::string plan_json(const Planned& planned) {
       {"host",
        {{"peak_bytes", memory.host.total()},
         {"budget_bytes", planned.host_budget},
-        {"by_part", tier_json(memory.host)}}},
+        {"by_part", tier_json(memory.host)},
+        {"samples_bytes", planned.loader_bytes()}}},
       {"encoders", encoders_json(planned.encoders)},
       {"disk",
        {{"checkpoint_bytes", checkpoint_bytes(planned)},

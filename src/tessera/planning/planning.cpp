@@ -38,6 +38,16 @@ std::vector<std::string> Planned::unit_names() const {
   return names;
 }
 
+int64_t Planned::loader_bytes() const {
+  int64_t most = 0;
+  for (int d = 0; d < plan().mesh.dp_size(); ++d) {
+    int64_t own = 0;
+    for (int64_t m = 0; m < plan().accumulation(); ++m) own += plan().slice(d, m).count;
+    most = std::max(most, own);
+  }
+  return 2 * most * host_sample;
+}
+
 void Planned::warn(const std::string& message) {
   std::string& warning = choice.warning;
   if (!message.empty()) warning += (warning.empty() ? "" : "; ") + message;
@@ -96,6 +106,7 @@ Planned measured(const PlanRequest& request, int64_t samples) {
   planned.budget = request.planner.budget;
   planned.host_budget = request.planner.host_budget;
   planned.cache_entry = request.cache_entry;
+  planned.host_sample = request.host_sample;
   planned.checkpoints_kept = request.checkpoints_kept;
   planned.encoders = request.encoders;
   plan::Measured model = measure_model(request, samples);

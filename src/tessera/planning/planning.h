@@ -39,6 +39,7 @@ struct PlanRequest {
   EncoderBytes encoders;      ///< what `prepare` and samples take, to be told
   int checkpoints_kept = 0;   ///< 0: all of the run
   int64_t cache_entry = 0;    ///< bytes of a cached sample with the longest text; 0: nothing is cached
+  int64_t host_sample = 0;    ///< host bytes of a training sample, noised and with its target (train/loader.h)
 };
 
 struct Planned {
@@ -50,6 +51,7 @@ struct Planned {
   int64_t host_budget = 0;      ///< host bytes a rank; 0: nothing may leave by the planner's choice
   int checkpoints_kept = 0;     ///< 0: all of the run
   int64_t cache_entry = 0;      ///< see PlanRequest
+  int64_t host_sample = 0;      ///< likewise
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;
@@ -59,6 +61,8 @@ struct Planned {
   plan::RunSchedules schedules(int rank) const;
   plan::MemoryCurve memory(int rank) const;  ///< of the training step, with the run's arena
   std::vector<std::string> unit_names() const;
+  int64_t loader_bytes()
+      const;  ///< of the host, a rank: the samples of a step, and of the next that are made meanwhile
   void warn(const std::string& message);  ///< adds to choice.warning; nothing where it is empty
   int highest_rank() const;               ///< the first rank with the highest peak
 };

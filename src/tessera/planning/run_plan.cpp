@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/planning/make_plan.h"
 #include "tessera/planning/mesh_checks.h"

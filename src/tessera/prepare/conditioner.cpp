@@ -25,11 +25,11 @@ Conditioner::Conditioner(const recipe::Recipe& recipe, const job::Job& job, cons
                          int rank)
     : recipe_(recipe), job_(job), wanted_(job.model->conditions()), listener_(recipe, job) {
   if (!job.image) return;
-  run_ = std::make_unique<ClipRun>(*job.image, mesh, comm, rank);
+  run_ = std::make_unique<EncoderRun>(job.image->units(), job.image->fingerprint(), mesh, comm, rank);
   if (recipe.data.image_encoder_path.empty())
-    run_->initialise(0);
+    initialise(*run_, *job.image, 0);
   else
-    run_->load(job::open_image_weights(recipe.data.image_encoder_path));
+    load_tower(*run_, job::open_image_weights(recipe.data.image_encoder_path));
 }
 
 at::Tensor Conditioner::look(const Pictures& pictures) {
@@ -37,10 +37,10 @@ at::Tensor Conditioner::look(const Pictures& pictures) {
   const int64_t side = job_.image->config().image_size;
   const at::Tensor nothing = at::zeros({3, side, side}, at::kFloat);
   std::vector<at::Tensor> seen;
-  seen.push_back(run_->features(pictures.first.defined() ? pictures.first : nothing));
+  seen.push_back(image_features(*run_, *job_.image, pictures.first.defined() ? pictures.first : nothing));
   if (wanted_.last_picture) {
     const at::Tensor& last = pictures.last.defined() ? pictures.last : pictures.first;
-    seen.push_back(run_->features(last.defined() ? last : nothing));
+    seen.push_back(image_features(*run_, *job_.image, last.defined() ? last : nothing));
   }
   return pictures.first.defined() ? at::cat(seen).contiguous() : at::Tensor();
 }

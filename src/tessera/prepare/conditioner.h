@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "tessera/job/job.h"
-#include "tessera/prepare/clip_run.h"
+#include "tessera/prepare/clip_weights.h"
 #include "tessera/prepare/pictures.h"
 #include "tessera/prepare/sounds.h"
 
@@ -41,7 +41,7 @@ class Conditioner {
   const recipe::Recipe& recipe_;
   const job::Job& job_;
   const net::Conditions wanted_;
-  std::unique_ptr<ClipRun> run_;
+  std::unique_ptr<EncoderRun> run_;
   const Listener listener_;
 };
 

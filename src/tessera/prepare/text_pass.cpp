@@ -22,11 +22,11 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
 
 void TextPass::load() {
   if (run_) return;
-  run_.emplace(*job_.text, mesh_, comm_, rank_);
+  run_.emplace(job_.text->units(), job_.text->fingerprint(), mesh_, comm_, rank_);
   if (weights_.empty())
-    run_->initialise(0);
+    initialise(*run_, *job_.text, 0);
   else
-    run_->load(weights_);
+    load_text(*run_, *job_.text, weights_);
 }
 
 at::Tensor TextPass::encode(const std::string& text) {

@@ -14,7 +14,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/job/job.h"
-#include "tessera/prepare/text_run.h"
+#include "tessera/prepare/encoder_run.h"
 
 namespace tessera::prepare {
 
@@ -35,7 +35,7 @@ class TextPass {
   comm::Comm& comm_;
   const int rank_;
   data::Tokenizer tokenizer_;
-  std::optional<TextRun> run_;  // nothing while every caption is cached
+  std::optional<EncoderRun> run_;  // nothing while every caption is cached
 };
 
 /// What encodes, as a hash: a change of any of it makes other cache entries.

@@ -31,16 +31,19 @@ constexpr std::pair<const char*, int64_t Bytes::*> kParts[] = {{"parameters", &B
 Json rank_json(const RankMetrics& m) {
   Json bytes = Json::object();
   for (const auto& [part, field] : kParts) bytes[part] = m.bytes.*field;
-  Json json = {{"rank", m.rank},
-               {"bytes", bytes},
-               {"peak_bytes", m.peak_bytes},
-               {"persistent_bytes", m.persistent_bytes},
-               {"predicted_peak_bytes", m.predicted_peak_bytes},
-               {"reserved_bytes", m.reserved_bytes},
-               {"sent_bytes", m.sent_bytes},
-               {"busy", m.busy},
-               {"exposed", {{"comm", m.exposed.comm}, {"copy", m.exposed.copy}, {"stages", m.exposed.stages}}},
-               {"sample_seconds", m.sample_seconds}};
+  Json json = {
+      {"rank", m.rank},
+      {"bytes", bytes},
+      {"peak_bytes", m.peak_bytes},
+      {"persistent_bytes", m.persistent_bytes},
+      {"predicted_peak_bytes", m.predicted_peak_bytes},
+      {"reserved_bytes", m.reserved_bytes},
+      {"samples_bytes", m.samples_bytes},
+      {"sent_bytes", m.sent_bytes},
+      {"busy", m.busy},
+      {"exposed",
+       {{"comm", m.exposed.comm}, {"copy", m.exposed.copy}, {"stages", m.exposed.stages}, {"data", m.exposed.data}}},
+      {"sample_seconds", m.sample_seconds}};
   if (m.compression_error)
     json["compression_error"] = {{"mean", m.compression_error->mean}, {"max", m.compression_error->most}};
   return json;
@@ -63,10 +66,12 @@ RankMetrics read_rank(const nlohmann::json& json) {
   m.persistent_bytes = json.value("persistent_bytes", int64_t{0});
   m.predicted_peak_bytes = json.value("predicted_peak_bytes", int64_t{0});
   m.reserved_bytes = json.value("reserved_bytes", int64_t{0});
+  m.samples_bytes = json.value("samples_bytes", int64_t{0});
   m.sent_bytes = json.value("sent_bytes", m.sent_bytes);
   m.busy = json.value("busy", m.busy);
   if (const auto exposed = json.find("exposed"); exposed != json.end())
-    m.exposed = {exposed->value("comm", 0.0), exposed->value("copy", 0.0), exposed->value("stages", 0.0)};
+    m.exposed = {exposed->value("comm", 0.0), exposed->value("copy", 0.0), exposed->value("stages", 0.0),
+                 exposed->value("data", 0.0)};
   m.sample_seconds = json.value("sample_seconds", 0.0);
   if (const auto error = json.find("compression_error"); error != json.end())
     m.compression_error = {error->value("mean", 0.0), error->value("max", 0.0)};

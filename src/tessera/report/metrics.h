@@ -22,12 +22,13 @@ struct RankMetrics {
   } bytes;                 ///< by part, when the peak was reached
   int64_t peak_bytes = 0;  ///< device tier, from the end of the process's first step
   int64_t persistent_bytes = 0, predicted_peak_bytes = 0, reserved_bytes = 0;
+  int64_t samples_bytes = 0;                  ///< host memory of the step's samples; the next ones take as much
   std::map<std::string, int64_t> sent_bytes;  ///< by mesh axis, of the step before
   std::map<std::string, double> busy;         ///< seconds by lane, of the step before
   /// Seconds of the step before in which computing stood still: for collectives, for copies between device, host and
-  /// disk, for other stages of a pipeline.
+  /// disk, for other stages of a pipeline; and before this step for its samples.
   struct Exposed {
-    double comm = 0, copy = 0, stages = 0;
+    double comm = 0, copy = 0, stages = 0, data = 0;
   } exposed;
   /// Of activations that the plan keeps in fewer bits: relative errors, the mean over all saved tensors of the step and
   /// the largest. Absent where nothing was compressed.

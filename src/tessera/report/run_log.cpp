@@ -35,6 +35,7 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
     for (const auto& [lane, seconds] : rank.busy) values.emplace_back("busy/" + name + lane, seconds);
     values.emplace_back("exposed/" + name + "comm", rank.exposed.comm);
     values.emplace_back("exposed/" + name + "copy", rank.exposed.copy);
+    if (rank.exposed.data > 0) values.emplace_back("exposed/" + name + "data", rank.exposed.data);
     if (rank.exposed.stages > 0) values.emplace_back("exposed/" + name + "stages", rank.exposed.stages);
   }
   return values;

@@ -203,7 +203,8 @@ ReportInput::Table waits_table(const RunFolder& run) {
   using Exposed = RankMetrics::Exposed;
   for (const auto& [what, field] : {std::pair("collectives (exposed communication)", &Exposed::comm),
                                     {"copies (exposed transfers)", &Exposed::copy},
-                                    {"other stages", &Exposed::stages}}) {
+                                    {"other stages", &Exposed::stages},
+                                    {"samples (data loading)", &Exposed::data}}) {
     double sum = 0, most = 0;
     int rank = waits.front().rank;
     for (const RunFolder::Waits& here : waits) {

@@ -238,11 +238,13 @@ class Screen {
     const auto& steps = run_.steps();
     const double seconds = steps.size() > 1 ? steps[steps.size() - 2].seconds : steps.back().seconds;
     using Exposed = RankMetrics::Exposed;
-    const std::pair<const char*, double Exposed::*> kinds[] = {
-        {"collectives", &Exposed::comm}, {"copies", &Exposed::copy}, {"other stages", &Exposed::stages}};
+    const std::pair<const char*, double Exposed::*> kinds[] = {{"collectives", &Exposed::comm},
+                                                               {"copies", &Exposed::copy},
+                                                               {"other stages", &Exposed::stages},
+                                                               {"samples", &Exposed::data}};
     std::vector<const RankMetrics*> waiting;
     for (const RankMetrics& r : run_.ranks())
-      if (r.exposed.comm + r.exposed.copy + r.exposed.stages > 0) waiting.push_back(&r);
+      if (r.exposed.comm + r.exposed.copy + r.exposed.stages + r.exposed.data > 0) waiting.push_back(&r);
     if (waiting.empty() || !(seconds > 0)) return;
     constexpr int kLeast = 6;  // a heading, a rank, what is left out and an event; with less room others matter more
     if (style_.height > 0 && style_.height - static_cast<int>(lines_.size()) < kLeast) return;

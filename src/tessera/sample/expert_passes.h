@@ -1,15 +1,15 @@
 #pragma once
 // Sampler passes by the right denoiser: the only one, the expert that owns the timestep, or whom a gate names.
 //
-//   denoising.pass(expert_passes(job, router, store, executor, schedules.sample, step));
-#include "tessera/engine/executor.h"
+//   denoising.pass(expert_passes(job, router, engine, programs.sample, step));
+#include "tessera/engine/engine.h"
 #include "tessera/job/gate_router.h"
 #include "tessera/sample/validation.h"
 
 namespace tessera::sample {
 
 /// `router`: of a job with a gate; else null. All outlive the result.
-RunBranches expert_passes(const job::Job& job, const job::GateRouter* router, engine::Store& store,
-                          engine::Executor& executor, const plan::Schedule& schedule, int64_t step);
+RunBranches expert_passes(const job::Job& job, const job::GateRouter* router, engine::Engine& engine,
+                          const plan::ProgramPtr& program, int64_t step);
 
 }  // namespace tessera::sample

@@ -8,7 +8,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/comm/world.h"
-#include "tessera/engine/executor.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/job/pixels.h"
@@ -156,16 +156,13 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   planned.choice.plan.idle = recipe.plan.idle.value_or(plan::Tier::device);
   planned.choice.plan.compute = recipe.plan.compute;
   planned.choice.plan.units.resize(planned.spec.units.size());
-  const plan::Schedule schedule = planned.schedules(place.rank).sample;
-  std::vector<std::string> prefixes;
-  for (const auto& unit : job.model->units()) prefixes.push_back(unit->prefix());
-  engine::Store store(planned.spec, prefixes, planned.plan(), place.rank, at::kCPU, /*trainable=*/false,
-                      recipe.plan.disk());
-  store.set_arena(schedule.arena);
+  const auto program = std::make_shared<const plan::Program>(planned.plan(), planned.schedules(place.rank).sample);
+  engine::Engine engine(job.model->units(), planned.spec, planned.plan(), comm, place.rank,
+                        {.trainable = false, .nvme = recipe.plan.disk()});
+  engine.use(*program);
   std::optional<job::GateRouter> router;
   if (job.experts.gated) router.emplace(recipe, job.experts.size(), job.model->context_dim());
-  load_trained(recipe, job, options, store, router ? &*router : nullptr);
-  engine::Executor executor(job.model->units(), store, comm, planned.plan(), place.rank, {});
+  load_trained(recipe, job, options, engine.store(), router ? &*router : nullptr);
 
   comm::Group& world = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
   const std::vector<int64_t> seeds = options.seeds.empty() ? std::vector{recipe.sample.seed} : options.seeds;
@@ -180,8 +177,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       prepare::Extras extra = extras[p][static_cast<size_t>(clip)];
       if (clip > 0) extra["motion"] = motion;
       Denoising denoising(recipe, job, static_cast<int>(p), contexts[p], contexts.back(), extra);
-      while (!denoising.done())
-        denoising.pass(expert_passes(job, router ? &*router : nullptr, store, executor, schedule, 0));
+      while (!denoising.done()) denoising.pass(expert_passes(job, router ? &*router : nullptr, engine, program, 0));
       if (clip == 0) effect = denoising.audio_effect();
       const bool goes_on = clip + 1 < static_cast<int64_t>(extras[p].size());
       prepare::Pace pace(comm, mesh);  // the others wait for rank 0 as long as it takes

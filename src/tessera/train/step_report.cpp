@@ -10,15 +10,15 @@ namespace {
 template <class Report, class Visit>
 void each_number(Report& r, Visit&& visit) {
   for (auto* field : {&r.loss, &r.bad_sample, &r.stop, &r.peak, &r.persistent, &r.predicted, &r.reserved, &r.host,
-                      &r.work, &r.compressed, &r.compression_error, &r.most_compression_error, &r.exposed_comm,
-                      &r.exposed_copy, &r.exposed_stages})
+                      &r.samples, &r.work, &r.compressed, &r.compression_error, &r.most_compression_error,
+                      &r.exposed_comm, &r.exposed_copy, &r.exposed_stages, &r.exposed_data})
     visit(*field);
   for (auto& bytes : r.sent) visit(bytes);
   for (auto& bytes : r.at_peak) visit(bytes);
   for (auto& seconds : r.busy) visit(seconds);
 }
 
-static_assert(15 + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles,
+static_assert(17 + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles,
               "the exchange has no room for a report");
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }
@@ -67,12 +67,13 @@ report::RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh&
   m.bytes.temporaries = std::min(part(engine::Part::compute), temporaries);
   m.bytes.activations = part(engine::Part::compute) - m.bytes.temporaries;
   m.bytes.host = whole(report.host);
+  m.samples_bytes = whole(report.samples);
   m.peak_bytes = whole(report.peak);
   m.persistent_bytes = whole(report.persistent);
   m.predicted_peak_bytes = whole(report.predicted);
   m.reserved_bytes = whole(report.reserved);
   m.sample_seconds = report.work;
-  m.exposed = {report.exposed_comm, report.exposed_copy, report.exposed_stages};
+  m.exposed = {report.exposed_comm, report.exposed_copy, report.exposed_stages, report.exposed_data};
   if (report.compressed > 0)
     m.compression_error = {report.compression_error / report.compressed, report.most_compression_error};
   for (size_t a = 0; a < kAxes; ++a)

@@ -23,9 +23,11 @@ struct StepReport {
   double host = 0;                               ///< bytes on the host tier
   double compressed = 0, compression_error = 0,  ///< activations compressed in the step, the sum of their relative
       most_compression_error = 0;                ///< errors and the largest
+  double samples = 0;                            ///< host bytes of the step's samples; the next ones take as much
   double work = 0;                               ///< seconds a sample took in the step before; 0: it had none
-  /// Seconds in which computing waited in the step before: for collectives, copies, other stages (engine/exposed.h).
-  double exposed_comm = 0, exposed_copy = 0, exposed_stages = 0;
+  /// Seconds in which computing waited in the step before: for collectives, copies, other stages (engine/exposed.h);
+  /// and before this step for its samples.
+  double exposed_comm = 0, exposed_copy = 0, exposed_stages = 0, exposed_data = 0;
   std::array<double, engine::kParts> at_peak{};  ///< bytes by engine::Part when the peak was reached
   std::array<double, kAxes> sent{};              ///< bytes of the step before, by mesh axis; a group over several
                                                  ///< axes counts on the outermost

@@ -28,9 +28,13 @@ thread_local Part current_part = Part::compute;
 struct Count {
   std::array<int64_t, kParts> live{};
   std::array<int64_t, kParts> at_peak{};
-  int64_t total = 0, peak = 0;
+  int64_t total = 0, peak = 0, host = 0;
 
   void add(Part part, int64_t bytes) {
+    if (part == Part::host) {
+      host += bytes;
+      return;
+    }
     live[static_cast<int>(part)] += bytes;
     total += bytes;
     if (total > peak) peak = total, at_peak = live;
@@ -51,7 +55,7 @@ class CountingAllocator final : public c10::Allocator {
 
   void* take(size_t size) {
     const std::lock_guard lock(mutex_);
-    if (budget_ > 0 && count_.total + static_cast<int64_t>(size) > budget_)
+    if (budget_ > 0 && current_part != Part::host && count_.total + static_cast<int64_t>(size) > budget_)
       throw UserError(
           Exit::memory, "engine.memory",
           "a tensor of " + format_bytes(size) + " would exceed plan.budget " + format_bytes(budget_) + "; " + story(),
@@ -166,7 +170,7 @@ int64_t Meter::live() {
 }
 int64_t Meter::live(Part part) {
   const std::lock_guard lock(device().mutex_);
-  return device().count_.live[static_cast<int>(part)];
+  return part == Part::host ? device().count_.host : device().count_.live[static_cast<int>(part)];
 }
 int64_t Meter::peak() {
   const std::lock_guard lock(device().mutex_);

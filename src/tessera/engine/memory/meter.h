@@ -15,8 +15,8 @@
 
 namespace tessera::engine {
 
-enum class Part { parameters, gradients, states, slots, compute };
-inline constexpr int kParts = 5;
+enum class Part { parameters, gradients, states, slots, compute, host };
+inline constexpr int kParts = 5;  ///< of the device; what is booked on `host` is host memory and counts apart
 
 class Meter {
  public:

@@ -184,25 +184,4 @@ int64_t RunSchedules::host_arena(bool samples) const {
   return std::max({train.host_arena, first.host_arena, updates.host_arena, samples ? sample.host_arena : 0});
 }
 
-void each_schedule(const RunShape& run, const RunSchedules& schedules,
-                   const std::function<void(int64_t, const Schedule&)>& emit) {
-  const int64_t last = run.last_step > 0 ? std::min(run.last_step, run.steps) : run.steps;
-  bool pending = false;
-  for (int64_t step = run.first_step; step <= last; ++step) {
-    const bool samples = run.sample_every > 0 && (step % run.sample_every == 0 || step == run.steps);
-    const bool saves = (run.checkpoint_every > 0 && step % run.checkpoint_every == 0) || step == run.steps;
-    emit(step, schedules.just_in_time() && !pending ? schedules.first : schedules.train);
-    pending = schedules.just_in_time();
-    const bool hands_over = run.hands_over && run.hands_over(step);
-    if (pending && (samples || saves || hands_over || step == last)) {
-      emit(step, schedules.updates);
-      pending = false;
-    }
-    if (samples)
-      for (int64_t pass = 0; pass < int64_t{run.sample_prompts} * run.sample_steps; ++pass)
-        emit(step, schedules.sample);
-    if (saves) emit(step, schedules.checkpoint);
-  }
-}
-
 }  // namespace tessera::plan

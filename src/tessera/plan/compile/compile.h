@@ -1,8 +1,8 @@
 #pragma once
-// Compiles a plan into the schedules of one rank, and says in which order a run goes through them.
+// Compiles a plan into the schedules of one rank.
 //
 //   Schedule step = compile_train(spec, plan, rank);
-//   each_schedule(shape, compile_all(spec, plan, rank, passes), [&](int64_t step, const Schedule& s) { ... });
+//   RunSchedules all = compile_all(spec, plan, rank, passes);           // run_walk.h has their order
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -46,8 +46,4 @@ struct RunSchedules {
 };
 /// All schedules of a rank; `passes` in a row make a sampler's step.
 RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes);
-/// Calls `emit(step, schedule)` for everything one rank runs, in order. The training loop walks the same function.
-void each_schedule(const RunShape& run, const RunSchedules& schedules,
-                   const std::function<void(int64_t, const Schedule&)>& emit);
-
 }  // namespace tessera::plan

@@ -9,7 +9,7 @@
 #include "tessera/base/random.h"
 #include "tessera/comm/world.h"
 #include "tessera/diffusion/loss.h"
-#include "tessera/engine/executor.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/models/registry.h"
 #include "tessera/optim/adamw.h"
@@ -27,6 +27,24 @@ at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
   RandomKey(seed, Purpose::test).normal(t.mutable_data_ptr<float>(), 0, static_cast<size_t>(t.numel()));
   return t;
 }
+
+/// The same batch in every step.
+class OneBatch final : public net::Objective {
+ public:
+  OneBatch(const net::Batch& batch, const at::Tensor& target, int world)
+      : batch_(batch), target_(target), world_(world) {}
+  net::Batch batch(int) override { return batch_; }
+  at::Tensor gradient(const at::Tensor& prediction, const net::Batch&, int) override {
+    at::Tensor gradient = at::empty_like(prediction);
+    diffusion::mean_squared_error(prediction, target_, 1.0 / world_, gradient);
+    return gradient;
+  }
+
+ private:
+  const net::Batch& batch_;
+  const at::Tensor& target_;
+  const int world_;
+};
 
 }  // namespace
 
@@ -66,36 +84,21 @@ int bench_step(const BenchOptions& options) {
   request.run.steps = options.warmup + options.steps;
   const planning::Planned planned = planning::make_plan(request);
   if (!planned.choice.fits) throw UserError(Exit::no_fit, "bench", planned.choice.advice);
-  const plan::Schedule schedule = planned.schedules(place.rank).train;
+  const auto program = std::make_shared<const plan::Program>(planned.plan(), planned.schedules(place.rank).train);
 
-  std::vector<std::string> prefixes;
-  for (const auto& unit : model->units()) prefixes.push_back(unit->prefix());
-  engine::Store store(planned.spec, prefixes, planned.plan(), place.rank, at::kCPU);
-  store.set_arena(schedule.arena);
-  engine::fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+  engine::Engine engine(model->units(), planned.spec, planned.plan(), comm, place.rank);
+  engine.use(*program);
+  engine::fill_shards(engine.store(), [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
     model->initialise(param, 0, first, count, out);
   });
-  optim::AdamW adamw({});
-  store.make_states(adamw);
-  engine::Executor executor(model->units(), store, comm, planned.plan(), place.rank, {});
+  engine.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{}));
 
-  engine::StepCalls calls;
-  calls.load = [&](int) { return batch; };
-  calls.loss = [&](const at::Tensor& prediction, const net::Batch&, int) {
-    at::Tensor gradient = at::empty_like(prediction);
-    diffusion::mean_squared_error(prediction, target, 1.0 / place.world, gradient);
-    return gradient;
-  };
-  int64_t step = 0;
-  calls.agree = [&](double, const std::vector<std::vector<double>>&) {
-    return std::optional(net::StepControl{step, 1e-4, 1.0});
-  };
-
+  OneBatch objective(batch, target, place.world);
   std::vector<double> seconds;
-  for (step = 1; step <= options.warmup + options.steps; ++step) {
+  for (int64_t step = 1; step <= options.warmup + options.steps; ++step) {
     comm.barrier();
     const auto start = std::chrono::steady_clock::now();
-    executor.train(schedule, step, calls, &adamw);
+    engine.finish(engine.run({.program = program, .step = step}, objective, {}), net::StepControl{step, 1e-4, 1.0});
     if (step > options.warmup)
       seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     if (step == 1) engine::Meter::reset_peak();
@@ -105,8 +108,7 @@ int bench_step(const BenchOptions& options) {
   std::vector<double> mine = {
       static_cast<double>(Meter::peak()),
       static_cast<double>(Meter::live(Part::parameters) + Meter::live(Part::gradients) + Meter::live(Part::states)),
-      static_cast<double>(store.host_bytes() + executor.host_bytes()),
-      static_cast<double>(planned.memory(place.rank).peak)};
+      static_cast<double>(engine.host_bytes()), static_cast<double>(planned.memory(place.rank).peak)};
   const auto bytes = static_cast<std::ptrdiff_t>(mine.size());
   mine.insert(mine.end(), seconds.begin(), seconds.end());
   std::vector<double> worst(mine.size(), 0);

@@ -1,5 +1,5 @@
 // Kind "clip_vision": preprocessing, and the image tower through the engine on any mesh.
-#include "tessera/prepare/clip_run.h"
+#include "tessera/prepare/clip_weights.h"
 #include "tessera/tools/verify/case.h"
 
 namespace tessera::tools {
@@ -16,8 +16,8 @@ constexpr std::pair<const char*, const char*> kTowerFiles[] = {{"model.safetenso
 at::Tensor run_tower(const CaseContext& context, const clip::Config& config, bool last_block, const fs::path& weights,
                      const std::vector<at::Tensor>& pixels) {
   const clip::ClipVision tower(config, last_block);
-  prepare::ClipRun run(tower, context.mesh, *context.comm, context.rank);
-  run.load(checkpoint::open_weights(weights));
+  prepare::EncoderRun run(tower.units(), tower.fingerprint(), context.mesh, *context.comm, context.rank);
+  prepare::load_tower(run, checkpoint::open_weights(weights));
   return run.forward(tower.pack(pixels)).reshape({-1, tower.rows(), tower.dim()}).clone();
 }
 

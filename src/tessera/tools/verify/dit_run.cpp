@@ -4,7 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/diffusion/loss.h"
-#include "tessera/engine/executor.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/transfer.h"
@@ -71,6 +71,45 @@ plan::Plan plan_for(const plan::ModelSpec& spec, const Mesh& mesh, int64_t sampl
   return plan;
 }
 
+/// The case's samples, of which this rank has some, from the `first` on; `of`: over how many the loss is a mean.
+class CaseObjective final : public net::Objective {
+ public:
+  CaseObjective(const net::Denoiser& model, std::vector<net::Sample> samples, int64_t first, size_t of,
+                const engine::Parallel& parallel, Shared& shared)
+      : model_(model),
+        samples_(std::move(samples)),
+        first_(static_cast<size_t>(first)),
+        share_(1.0 / static_cast<double>(of)),
+        parallel_(parallel),
+        shared_(shared) {}
+
+  net::Batch batch(int) override { return packed_ = model_.pack(samples_); }
+  at::Tensor gradient(const at::Tensor& prediction, const net::Batch& batch, int) override {
+    at::Tensor gradient = at::zeros_like(prediction);
+    const auto outputs = model_.unpack(engine::whole_tokens(prediction, batch.tokens, parallel_), batch);
+    for (size_t s = 0; s < samples_.size(); ++s) {
+      shared_.put(numbered("out", first_ + s), outputs[s]);
+      const diffusion::Target target = {model_.pack_target(samples_[s].target)};
+      loss_ += share_ * diffusion::sample_error(prediction, batch, s, target, share_, gradient);
+    }
+    return gradient;
+  }
+
+  double loss() const { return loss_; }
+  const net::Batch& packed() const { return packed_; }
+  const std::vector<net::Sample>& samples() const { return samples_; }
+
+ private:
+  const net::Denoiser& model_;
+  const std::vector<net::Sample> samples_;
+  const size_t first_;
+  const double share_;
+  const engine::Parallel& parallel_;
+  Shared& shared_;
+  net::Batch packed_;
+  double loss_ = 0;
+};
+
 }  // namespace
 
 DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std::vector<net::Sample>& samples,
@@ -80,11 +119,10 @@ DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std
   const plan::ModelSpec spec = engine::measure(model.units(), model.pack(samples), context.name,
                                                {.train = true, .input_grad = true, .mesh = context.mesh});
   const plan::Plan plan = plan_for(spec, context.mesh, count);
-  const plan::Schedule schedule = plan::compile_train(spec, plan, context.rank);
-  std::vector<std::string> prefixes;
-  for (const auto& unit : model.units()) prefixes.push_back(unit->prefix());
-  engine::Store store(spec, prefixes, plan, context.rank, at::kCPU);
-  store.set_arena(schedule.arena);
+  const auto program = std::make_shared<const plan::Program>(plan, plan::compile_train(spec, plan, context.rank));
+  engine::Engine engine(model.units(), spec, plan, *context.comm, context.rank, {.input_grad = true, .poison = true});
+  engine.use(*program);
+  engine::Store& store = engine.store();
   const auto naming = weights.filename().string().starts_with("diffusers") ? "diffusers" : "official";
   engine::load_weights(
       store, checkpoint::open_weights(weights),
@@ -92,40 +130,20 @@ DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std
         return models::is_adapter_parameter(name) ? "" : model.foreign_name(name, naming);
       },
       {}, adapters);
-  engine::Executor executor(model.units(), store, *context.comm, plan, context.rank,
-                            {.input_grad = true, .poison = true});
 
   Shared shared;
   DitRun result;
-  std::vector<net::Sample> mine;
-  net::Batch batch_mine;
   const auto slice = plan.slice(context.mesh.dp_rank(context.rank), 0);
-  engine::StepCalls calls;
-  calls.load = [&](int) {
-    mine.assign(samples.begin() + slice.first, samples.begin() + slice.first + slice.count);
-    return batch_mine = model.pack(mine);
-  };
-  calls.loss = [&](const at::Tensor& prediction, const net::Batch& batch, int) {
-    at::Tensor gradient = at::zeros_like(prediction);
-    const auto outputs = model.unpack(engine::whole_tokens(prediction, batch.tokens, executor.parallel()), batch);
-    const double share = 1.0 / static_cast<double>(of);
-    for (int64_t s = 0; s < slice.count; ++s) {
-      shared.put(numbered("out", slice.first + s), outputs[s]);
-      const diffusion::Target target = {model.pack_target(mine[s].target)};
-      result.loss += share * diffusion::sample_error(prediction, batch, s, target, share, gradient);
-    }
-    return gradient;
-  };
-  calls.control = [&] { return std::vector<double>{result.loss}; };
-  calls.agree = [&](double, const std::vector<std::vector<double>>& ranks) -> std::optional<net::StepControl> {
-    result.loss = 0;
-    for (int r = 0; r < context.mesh.world(); ++r) result.loss += ranks[r][0];
-    return std::nullopt;
-  };
-  executor.train(schedule, 1, calls, nullptr);
+  CaseObjective objective(model, {samples.begin() + slice.first, samples.begin() + slice.first + slice.count},
+                          slice.first, of, engine.executor().parallel(), shared);
+  const engine::StepRun step =
+      engine.run({.program = program, .step = 1}, objective, [&] { return std::vector{objective.loss()}; });
+  for (const std::vector<double>& rank : step.ranks()) result.loss += rank[0];
+  engine.finish(step, std::nullopt);
   if (slice.count > 0 && store.owns(0)) {
-    const auto whole = engine::whole_input_grads(executor.input_grads()[0], batch_mine, executor.parallel());
-    const auto grads = model.unpack_input_grads(whole, batch_mine, mine);
+    const auto whole =
+        engine::whole_input_grads(engine.executor().input_grads()[0], objective.packed(), engine.executor().parallel());
+    const auto grads = model.unpack_input_grads(whole, objective.packed(), objective.samples());
     for (int64_t s = 0; s < slice.count; ++s)
       for (const auto& [name, value] : grads[s]) shared.put(numbered(name, slice.first + s), value);
   }

@@ -5,7 +5,7 @@
 #include "tessera/data/tokenizer.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/models/text/umt5.h"
-#include "tessera/prepare/text_run.h"
+#include "tessera/prepare/encoder_run.h"
 #include "tessera/tools/verify/case.h"
 
 namespace tessera::tools {
@@ -19,7 +19,7 @@ constexpr std::pair<const char*, const char*> kNamings[] = {{"model.safetensors"
                                                             {"diffusers.safetensors", "diffusers_config.json"}};
 
 /// The bias of block 0 for n tokens, [heads, n, n], from wherever its table lies.
-at::Tensor position_bias(const umt5::Umt5& encoder, prepare::TextRun& run, comm::Comm& comm, int64_t n) {
+at::Tensor position_bias(const umt5::Umt5& encoder, prepare::EncoderRun& run, comm::Comm& comm, int64_t n) {
   at::Tensor bias;
   constexpr int kBlock0 = 1;  // after the embedding
   engine::whole_unit(run.store(), comm, kBlock0, /*gradients=*/false,
@@ -33,8 +33,8 @@ at::Tensor position_bias(const umt5::Umt5& encoder, prepare::TextRun& run, comm:
 void check_hidden(const CaseContext& context, const char* weights, const char* config, CaseResults& results) {
   const fs::path config_file = context.folder / config;
   const umt5::Umt5 encoder(umt5::parse_config(checkpoint::read_text(config_file), config_file.string()));
-  prepare::TextRun run(encoder, context.mesh, *context.comm, context.rank);
-  run.load((context.folder / weights).string());
+  prepare::EncoderRun run(encoder.units(), encoder.fingerprint(), context.mesh, *context.comm, context.rank);
+  prepare::load_text(run, encoder, (context.folder / weights).string());
   const double bound = context.tolerance("out");
   for (const auto& path : context.case_files()) {
     CaseFile file(context.name, path, weights);

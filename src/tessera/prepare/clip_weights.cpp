@@ -1,9 +1,7 @@
-#include "tessera/prepare/clip_run.h"
+#include "tessera/prepare/clip_weights.h"
 
 #include "tessera/base/check.h"
-#include "tessera/engine/store/transfer.h"
 #include "tessera/models/clip/names.h"
-#include "tessera/plan/compile/compile.h"
 
 namespace tessera::prepare {
 
@@ -39,26 +37,9 @@ void read_parts(const checkpoint::WeightSet& weights, const std::vector<std::str
 
 }  // namespace
 
-ClipRun::ClipRun(const clip::ClipVision& tower, const Mesh& mesh, comm::Comm& comm, int rank) : tower_(tower) {
-  // The schedule needs the units' parameters only: what one picture's tokens take is small beside them.
-  spec_.name = tower.fingerprint();
-  std::vector<std::string> prefixes;
-  for (const auto& unit : tower.units()) {
-    spec_.units.push_back(unit->spec());
-    prefixes.push_back(unit->prefix());
-  }
-  plan_.mesh = mesh;
-  plan_.units.resize(spec_.units.size());
-  schedule_ = plan::compile_forward(spec_, plan_, rank, "encode", 1);
-  store_ = std::make_unique<engine::Store>(spec_, prefixes, plan_, rank, at::kCPU, /*trainable=*/false);
-  store_->set_arena(schedule_.arena);
-  executor_ = std::make_unique<engine::Executor>(tower.units(), *store_, comm, plan_, rank,
-                                                 engine::ExecutorOptions{.cut_tokens = false});
-}
-
-void ClipRun::load(const checkpoint::WeightSet& weights) {
-  const models::Naming naming = tower_naming(spec_, weights);
-  engine::fill_shards(*store_, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+void load_tower(EncoderRun& run, const checkpoint::WeightSet& weights) {
+  const models::Naming naming = tower_naming(run.spec(), weights);
+  run.fill([&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
     std::vector<std::string> parts = clip::stored_parts(param.name, naming.naming);
     int64_t stored = 0;
     for (std::string& part : parts) {
@@ -73,12 +54,8 @@ void ClipRun::load(const checkpoint::WeightSet& weights) {
   });
 }
 
-void ClipRun::initialise(uint64_t seed) {
-  engine::fill_shards(*store_, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-    tower_.initialise(param, seed, first, count, out);
-  });
+at::Tensor image_features(EncoderRun& run, const models::clip::ClipVision& tower, const at::Tensor& picture) {
+  return run.forward(tower.pack({tower.preprocess(picture)}));
 }
-
-at::Tensor ClipRun::forward(const net::Batch& batch) { return executor_->forward(schedule_, 0, {batch})[0]; }
 
 }  // namespace tessera::prepare

@@ -1,0 +1,119 @@
+#include "tessera/diffusion/flow_matching.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/plan/token_shares.h"
+
+namespace tessera::diffusion {
+
+int64_t spare_place(const plan::Plan& plan, int dp_rank, int64_t micro) {
+  return std::min(plan.slice(dp_rank, micro).first, plan.global_batch - 1);
+}
+
+void FlowMatching::begin(PassData pass) {
+  pass_ = std::move(pass);
+  by_weight_.assign(pass_.weighed ? pass_.places.size() : 0, 0.0);
+  booked_.clear();
+  micros_.clear();
+  loss_ = 0;
+  bad_sample_ = -1;
+}
+
+/// Of this dp rank, by its number in the plan's slices.
+int64_t FlowMatching::first_sample() const { return pass_.plan->slice(pass_.plan->mesh.dp_rank(rank_), 0).first; }
+
+net::Batch FlowMatching::batch(int micro) {
+  const auto slice = pass_.plan->slice(pass_.plan->mesh.dp_rank(rank_), micro);
+  Micro& m = micros_[micro];
+  m.first = slice.first - first_sample();
+  const auto begin = pass_.places.begin() + m.first;
+  return pack({begin, begin + slice.count}, m);
+}
+
+net::Batch FlowMatching::inputs(int micro) const {
+  const int dp_rank = pass_.plan->mesh.dp_rank(rank_);
+  const auto slice = pass_.plan->slice(dp_rank, micro);
+  Micro unused;
+  if (slice.count == 0) return pack({spare_place(*pass_.plan, dp_rank, micro)}, unused);
+  const auto begin = pass_.places.begin() + (slice.first - first_sample());
+  return pack({begin, begin + slice.count}, unused);
+}
+
+net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m) const {
+  std::vector<net::Sample> samples;
+  const bool has_loss = pass_.plan->owns(rank_, static_cast<int>(pass_.plan->units.size()) - 1);
+  for (const int64_t place : places) {
+    const TrainingSample& sample = *pass_.samples->at(place);
+    if (has_loss) m.targets.push_back({model_.pack_target(sample.velocity)});
+    m.weights.push_back(sample.weight);
+    m.indices.push_back(sample.index);
+    samples.push_back(sample.input);
+  }
+  net::Batch batch = model_.pack(samples);
+  batch.tokens.samples.assign(places.begin(), places.end());
+  batch.tokens.step = static_cast<uint64_t>(pass_.step);
+  if (plan::sequence_size(pass_.plan->mesh) > 1) cut_targets(m.targets, batch.tokens);
+  return batch;
+}
+
+/// To the rows that are this rank's, so that the others can go.
+void FlowMatching::cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const {
+  const plan::TokenRange here = plan::token_share(tokens.total(), pass_.plan->mesh, rank_);
+  for (size_t s = 0; s < targets.size(); ++s) {
+    const auto row = [&, rows = targets[s].rows.size(0)](int64_t token) {
+      return std::clamp<int64_t>(token - tokens.offsets[s], 0, rows);
+    };
+    targets[s] = {targets[s].rows.slice(0, row(here.begin), row(here.end)).clone(), row(here.begin)};
+  }
+}
+
+at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch& batch, int micro) {
+  const Micro m = std::move(micros_.extract(micro).mapped());
+  at::Tensor gradient = batch.predicted.empty() ? at::empty_like(prediction) : at::zeros_like(prediction);
+  const at::Tensor answer = with_sums(prediction, batch, m);
+  for (size_t s = 0; s < m.targets.size(); ++s) {
+    const double share = m.weights[s] / static_cast<double>(pass_.plan->global_batch);
+    const double error = sample_error(answer, batch, s, m.targets[s], share * pass_.gradient_scale, gradient);
+    booked_.push_back({error, share, m.indices[s]});
+    if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
+  }
+  return gradient;
+}
+
+void FlowMatching::read() {
+  for (const Booked& b : booked_) {
+    if (!std::isfinite(b.error) && bad_sample_ < 0) bad_sample_ = b.index;
+    if (pass_.books) loss_ += b.error * b.share;
+  }
+  booked_.clear();
+}
+
+/// What the samples are answered with: the prediction itself, or where experts answer together their sum.
+at::Tensor FlowMatching::with_sums(const at::Tensor& prediction, const net::Batch& batch, const Micro& micro) const {
+  if (!pass_.sums) return prediction;
+  at::Tensor answer = prediction.clone();
+  for (size_t s = 0; s < micro.targets.size(); ++s) {
+    const auto [begin, end] = rows_here(batch, s);
+    if (begin >= end) continue;
+    const at::Tensor& sum = pass_.sums->at(static_cast<int64_t>(batch.tokens.samples[s]));
+    const int64_t at = begin + batch.tokens.begin - batch.predictions_of(s)[0];
+    answer.narrow(0, begin, end - begin).copy_(sum.narrow(0, at, end - begin));
+  }
+  return answer;
+}
+
+/// Books what the gate learns from a sample, and makes the gradient that of the expert's own prediction.
+void FlowMatching::weigh(const at::Tensor& prediction, const net::Batch& batch, size_t s, int64_t own,
+                         at::Tensor& gradient) {
+  const auto [begin, end] = rows_here(batch, s);
+  if (begin >= end) return;
+  at::Tensor rows = gradient.narrow(0, begin, end - begin);
+  const float *g = rows.const_data_ptr<float>(), *f = prediction.narrow(0, begin, end - begin).const_data_ptr<float>();
+  double sum = 0;
+  for (int64_t i = 0; i < rows.numel(); ++i) sum += static_cast<double>(g[i]) * f[i];
+  by_weight_[static_cast<size_t>(own)] = sum / pass_.gradient_scale;
+  if (!pass_.weights.empty()) rows.mul_(pass_.weights[static_cast<size_t>(own)]);
+}
+
+}  // namespace tessera::diffusion

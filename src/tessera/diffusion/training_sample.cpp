@@ -1,0 +1,45 @@
+#include "tessera/diffusion/training_sample.h"
+
+#include "tessera/base/random.h"
+
+namespace tessera::diffusion {
+
+namespace {
+
+/// Its place among the draws of a sample's timestep, far behind those that the timestep itself takes.
+constexpr uint64_t kConditionDraw = 1000;
+
+/// Whether the sample is learned as a continuation of its first frame. A clip of one latent frame has none.
+bool begins_clean(const NoiseSettings& settings, const net::Conditions& takes, const at::Tensor& latent, int64_t step,
+                  int64_t place) {
+  if (!takes.clean_first || latent.size(1) < 2) return false;
+  if (takes.always_clean) return true;
+  return RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kConditionDraw) < settings.image_share;
+}
+
+}  // namespace
+
+int64_t host_bytes(const TrainingSample& sample) {
+  size_t bytes = sample.input.x.nbytes() + sample.input.context.nbytes() + sample.velocity.nbytes();
+  for (const auto& [name, value] : sample.input.extra) bytes += value.nbytes();
+  return static_cast<int64_t>(bytes);
+}
+
+TrainingSample noised(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,
+                      int64_t step, int64_t place) {
+  const TrainingDraw drawn = draw(settings.timesteps, settings.seed, step, place);
+  const at::Tensor noise = at::empty(clean.latent.sizes(), at::kFloat);
+  RandomKey(settings.seed, Purpose::noise, step, place).normal(noise.mutable_data_ptr<float>(), 0, noise.numel());
+  TrainingSample sample;
+  sample.input.x = add_noise(clean.latent, noise, drawn.sigma);
+  sample.input.t = drawn.t;
+  sample.input.context = clean.context;
+  sample.input.extra = clean.extra;
+  if (begins_clean(settings, conditions, clean.latent, step, place) && !clean.extra.count("image_latent"))
+    sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1);
+  sample.velocity = velocity(clean.latent, noise);
+  sample.weight = drawn.weight;
+  return sample;
+}
+
+}  // namespace tessera::diffusion

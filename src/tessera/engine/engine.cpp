@@ -1,0 +1,52 @@
+#include "tessera/engine/engine.h"
+
+#include <algorithm>
+
+#include "tessera/engine/group_check.h"
+
+namespace tessera::engine {
+
+namespace {
+
+std::vector<std::string> prefixes_of(const std::vector<std::unique_ptr<net::Unit>>& units) {
+  std::vector<std::string> prefixes;
+  for (const auto& unit : units) prefixes.push_back(unit->prefix());
+  return prefixes;
+}
+
+}  // namespace
+
+Engine::Engine(const std::vector<std::unique_ptr<net::Unit>>& units, const plan::ModelSpec& spec,
+               const plan::Plan& plan, comm::Comm& comm, int rank, EngineOptions options)
+    : comm_(comm),
+      store_(spec, prefixes_of(units), plan, rank, at::kCPU, options.trainable, options.nvme),
+      executor_(
+          units, store_, comm, plan, rank,
+          {options.input_grad, options.poison, options.nvme, options.trace, options.local_ranks, options.cut_tokens}) {}
+
+void Engine::optimise(std::unique_ptr<const net::UnitUpdate> optimiser) {
+  optimiser_ = std::move(optimiser);
+  if (!std::exchange(has_states_, true)) store_.make_states(*optimiser_);
+}
+
+void Engine::use(const plan::Programs& programs, int64_t arena) {
+  const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
+  std::vector<const plan::Schedule*> fresh;
+  for (const plan::ProgramPtr& program : {programs.train, programs.sample, programs.checkpoint}) {
+    if (!program) continue;
+    used_.push_back(program);
+    if (std::ranges::find(before, program) == before.end()) fresh.push_back(&program->schedule);
+  }
+  check_groups(comm_, fresh);
+  store_.change_arena(std::max(programs.arena, arena));
+  store_.rest_gradients(programs.train->plan);
+}
+
+void Engine::use(const plan::Program& program) { store_.set_arena(program.schedule.arena); }
+
+StepRun Engine::run(const Pass& pass, net::Objective& objective, const Report& report) {
+  swap(pass.expert);
+  return executor_.run(pass, objective, report, optimiser_.get());
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,74 @@
+#include "tessera/plan/compile/run_walk.h"
+
+#include <algorithm>
+
+namespace tessera::plan {
+
+RunWalk::RunWalk(RunShape run, bool just_in_time)
+    : run_(std::move(run)),
+      just_in_time_(just_in_time),
+      last_(run_.last_step > 0 ? std::min(run_.last_step, run_.steps) : run_.steps),
+      step_(run_.first_step) {}
+
+bool RunWalk::has_samples(int64_t step) const {
+  return run_.sample_every > 0 && (step % run_.sample_every == 0 || step == run_.steps);
+}
+
+bool RunWalk::has_checkpoint(int64_t step) const {
+  return (run_.checkpoint_every > 0 && step % run_.checkpoint_every == 0) || step == run_.steps;
+}
+
+std::optional<Visit> RunWalk::next() {
+  if (in_step_) after_step();
+  if (!follows_.empty()) {
+    const Visit visit = follows_.back();
+    follows_.pop_back();
+    return visit;
+  }
+  if (stopped_ || step_ > last_) return std::nullopt;
+  in_step_ = true;
+  return Visit{Visit::Kind::train, step_, std::exchange(pending_, just_in_time_)};
+}
+
+/// What follows the step that has been trained; in the list from back to front.
+void RunWalk::after_step() {
+  using Kind = Visit::Kind;
+  in_step_ = false;
+  const int64_t step = step_++;
+  const bool samples = !stopped_ && has_samples(step), saves = stopped_ || has_checkpoint(step);
+  const bool hands_over = run_.hands_over && run_.hands_over(step);
+  std::vector<Visit> order;
+  if (pending_ && (samples || saves || hands_over || step == last_)) {
+    order.push_back({Kind::updates, step});
+    pending_ = false;
+  }
+  // A sample brings the experts it needs itself.
+  if (hands_over && !samples && !stopped_ && step < last_) order.push_back({Kind::swap, step});
+  for (int64_t pass = 0; samples && pass < int64_t{run_.sample_prompts} * run_.sample_steps; ++pass)
+    order.push_back({Kind::sample, step});
+  if (saves) order.push_back({Kind::checkpoint, step});
+  follows_.assign(order.rbegin(), order.rend());
+}
+
+void each_schedule(const RunShape& run, const RunSchedules& schedules,
+                   const std::function<void(int64_t, const Schedule&)>& emit) {
+  RunWalk walk(run, schedules.just_in_time());
+  while (const std::optional<Visit> visit = walk.next()) switch (visit->kind) {
+      case Visit::Kind::train:
+        emit(visit->step, schedules.just_in_time() && !visit->pending ? schedules.first : schedules.train);
+        break;
+      case Visit::Kind::updates:
+        emit(visit->step, schedules.updates);
+        break;
+      case Visit::Kind::sample:
+        emit(visit->step, schedules.sample);
+        break;
+      case Visit::Kind::checkpoint:
+        emit(visit->step, schedules.checkpoint);
+        break;
+      case Visit::Kind::swap:  // no instructions: the store's own thread moves it
+        break;
+    }
+}
+
+}  // namespace tessera::plan

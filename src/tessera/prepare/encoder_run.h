@@ -1,0 +1,44 @@
+#pragma once
+// A frozen encoder that is a list of units, run by the engine: its weights sharded over the mesh, one unit at a time
+// gathered. UMT5-XXL (21 GiB in fp32) so takes 21 GiB / ranks and two units' slots on each.
+//
+//   EncoderRun run(encoder.units(), encoder.fingerprint(), mesh, comm, rank);
+//   load_text(run, encoder, "models_t5_umt5-xxl-enc-bf16.pth");
+//   Tensor hidden = run.forward(encoder.pack({ids}));              // [T, dim]; all ranks together
+#include "tessera/engine/engine.h"
+#include "tessera/engine/store/transfer.h"
+#include "tessera/net/text_encoder.h"
+
+namespace tessera::prepare {
+
+class EncoderRun {
+ public:
+  /// Borrows units and comm.
+  EncoderRun(const std::vector<std::unique_ptr<net::Unit>>& units, const std::string& name, const Mesh& mesh,
+             comm::Comm& comm, int rank);
+
+  void fill(const engine::Fill& values) { engine::fill_shards(engine_->store(), values); }
+  /// The last unit's boundary tensor. Ranks may have inputs of their own, of the same shapes.
+  at::Tensor forward(const net::Batch& batch) { return engine_->forward(program_, {batch})[0]; }
+  engine::Store& store() { return engine_->store(); }
+  const plan::ModelSpec& spec() const { return spec_; }
+
+ private:
+  plan::ModelSpec spec_;
+  plan::ProgramPtr program_;
+  std::unique_ptr<engine::Engine> engine_;
+};
+
+/// Weights of a text encoder under the official names or transformers'. Throws UserError (input) for missing ones and
+/// other shapes.
+void load_text(EncoderRun& run, const net::TextEncoder& encoder, const std::string& path);
+
+/// The encoder's own random values, the same on every layout.
+template <class Encoder>
+void initialise(EncoderRun& run, const Encoder& encoder, uint64_t seed) {
+  run.fill([&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+    encoder.initialise(param, seed, first, count, out);
+  });
+}
+
+}  // namespace tessera::prepare

@@ -1,0 +1,50 @@
+#include "tessera/train/decision.h"
+
+#include <cmath>
+
+#include "tessera/base/check.h"
+#include "tessera/optim/adamw.h"
+
+namespace tessera::train {
+
+namespace {
+
+/// What a step that is not finite says of itself; `bad`: data-set index of a sample, -1 for none.
+std::string not_finite(const Decision& d, int64_t bad, const DecisionRules& rules) {
+  return "loss " + std::to_string(d.loss) + ", gradient norm " + std::to_string(d.norm) +
+         (bad >= 0 ? ", sample " + rules.source(bad) : ", every sample's own loss was finite");
+}
+
+}  // namespace
+
+Decision decide(double norm, const std::vector<std::vector<double>>& ranks, const DecisionRules& rules,
+                LossScale& loss_scale) {
+  Decision d;
+  int64_t bad = -1;
+  for (const auto& row : ranks) {
+    const StepReport& report = d.ranks.emplace_back(StepReport::unpack(row));
+    d.loss += report.loss;
+    if (report.bad_sample > 0 && bad < 0) bad = static_cast<int64_t>(report.bad_sample) - 1;
+    if (report.stop > 0) d.stop = true;
+  }
+  d.rate = rules.rate;
+  d.loss_scale = loss_scale.scale();
+  d.norm = norm / d.loss_scale.value_or(1);
+  const bool finite = std::isfinite(d.loss) && std::isfinite(d.norm);
+  // Of a loss that is not finite no scale is the cause.
+  if (std::isfinite(d.loss)) d.skipped = loss_scale.end_step(rules.step, finite);
+  if (!d.skipped.empty()) return d;
+  if (!finite) {
+    d.skipped = not_finite(d, bad, rules);
+    if (rules.skip_not_finite) return d;
+    throw UserError(
+        Exit::not_finite, "train", "step " + std::to_string(rules.step) + ": " + d.skipped,
+        "look at that sample, lower train.lr, or set run.on_nan = \"skip\"; checkpoints up to now are whole");
+  }
+  if (rules.updated) return d;
+  d.control = net::StepControl{rules.count_update(), rules.rate,
+                               optim::clip_coefficient(d.norm, rules.clip_norm) / d.loss_scale.value_or(1)};
+  return d;
+}
+
+}  // namespace tessera::train

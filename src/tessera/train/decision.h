@@ -1,0 +1,42 @@
+#pragma once
+// What becomes of a step: every rank decides the same from the same numbers.
+//
+//   const Decision decision = decide(step.norm(), step.ranks(), rules, loss_scale);
+//   engine.finish(std::move(step), decision.control);
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/net/unit_update.h"
+#include "tessera/train/loss_scale.h"
+#include "tessera/train/step_report.h"
+
+namespace tessera::train {
+
+/// What the recipe says of a step that the decision needs.
+struct DecisionRules {
+  int64_t step = 0;
+  double rate = 0;                             ///< learning rate
+  double clip_norm = 0;                        ///< 0: no clipping
+  bool skip_not_finite = false;                ///< run.on_nan = skip; else such a step ends the run
+  std::function<int64_t()> count_update;       ///< the number of the update, called when there is one
+  std::function<std::string(int64_t)> source;  ///< the file of a data-set index, for messages
+  bool updated = false;                        ///< updates were made in the backward: nothing is left to control
+};
+
+struct Decision {
+  std::vector<StepReport> ranks;
+  double loss = 0, norm = 0;  ///< mean over the global batch; norm of all gradients, unscaled
+  double rate = 0;
+  std::optional<double> loss_scale;         ///< that the step had
+  std::optional<net::StepControl> control;  ///< of its updates; nothing: there are none
+  std::string skipped;                      ///< why no update is made; empty: one is
+  bool stop = false;                        ///< a signal asks some rank to stop
+};
+
+/// Throws UserError (not_finite) for a loss or norm that is not finite, naming the sample, unless such steps are
+/// skipped or a smaller loss scale may mend it.
+Decision decide(double norm, const std::vector<std::vector<double>>& ranks, const DecisionRules& rules,
+                LossScale& loss_scale);
+
+}  // namespace tessera::train

@@ -1,0 +1,178 @@
+#include "tessera/train/expert_schedule.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "tessera/base/check.h"
+#include "tessera/engine/store/transfer.h"
+#include "tessera/train/gate_schedule.h"
+
+namespace tessera::train {
+
+ExpertSchedule::ExpertSchedule(const job::Experts& experts, const recipe::Recipe& recipe,
+                               const std::vector<prepare::StageData>& data, int rank)
+    : experts_(experts),
+      rank_(rank),
+      updates_(experts.size(), 0),
+      recipe_(recipe),
+      turns_(job::plan_turns(experts, recipe::run_parts(recipe))) {
+  for (size_t e = 0; e < experts.places(); ++e) {
+    std::vector<int64_t> first_steps;
+    for (const prepare::StageData& part : data) first_steps.push_back(turns_.done(e, part.first_step - 1) + 1);
+    data_.push_back(prepare::data_of_expert(data, first_steps));
+  }
+}
+
+void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, const net::Denoiser& model,
+                                plan::Programs programs) {
+  part_ = part;
+  now_ = &plan.part.recipe;
+  model_ = &model;
+  programs_ = std::move(programs);
+  noise_.clear();
+  for (size_t e = 0; e < experts_.places(); ++e)
+    noise_.push_back({static_cast<uint64_t>(now_->run.seed), job::timestep_options(*now_, experts_.list[e]),
+                      now_->diffusion.image_share});
+}
+
+std::vector<int64_t> ExpertSchedule::own_places() const {
+  std::vector<int64_t> places(static_cast<size_t>(own_samples()));
+  std::iota(places.begin(), places.end(), plan().slice(dp_rank(), 0).first);
+  return places;
+}
+
+int64_t ExpertSchedule::own_samples() const {
+  int64_t samples = 0;
+  for (int64_t m = 0; m < plan().accumulation(); ++m) samples += plan().slice(dp_rank(), m).count;
+  return samples;
+}
+
+std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
+  const size_t expert = turns_.expert(step), place_of_data = experts_.gated ? 0 : expert;
+  const int64_t own_step = turns_.own_step(step);
+  const prepare::StageData& data = data_[place_of_data][part_];
+  std::vector<int64_t> places = own_places();
+  for (int64_t m = 0; needs_spares_ && m < plan().accumulation(); ++m)
+    if (const int64_t spare = diffusion::spare_place(plan(), dp_rank(), m); plan().slice(dp_rank(), m).count == 0)
+      if (std::ranges::find(places, spare) == places.end()) places.push_back(spare);
+  std::vector<Wanted> wanted;
+  for (const int64_t place : places) {
+    const auto [index, epoch] = data.pick(own_step, place);
+    const auto make = [samples = data.samples, noise = noise_[place_of_data], takes = model_->conditions(), own_step,
+                       place, index = index, epoch = epoch] {
+      prepare::PreparedSample clean = samples->sample(index, epoch);
+      diffusion::TrainingSample sample = diffusion::noised(
+          noise, takes, {std::move(clean.latent), std::move(clean.context), std::move(clean.extra)}, own_step, place);
+      sample.index = index;
+      return sample;
+    };
+    wanted.push_back({{static_cast<int64_t>(part_), static_cast<int64_t>(place_of_data), own_step, place}, make});
+  }
+  return wanted;
+}
+
+std::vector<ExpertPass> ExpertSchedule::passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
+                                               engine::Engine&) {
+  expert_ = turns_.expert(visit.step);
+  own_step_ = turns_.own_step(visit.step);
+  metrics_ = {};
+  const plan::ProgramPtr& program = programs_.step(visit.pending);
+  ExpertPass pass;
+  pass.pass = {.program = program, .step = visit.step, .expert = expert_};
+  pass.data = {.plan = &program->plan, .samples = &samples, .places = own_places(), .step = own_step_};
+  return {pass};
+}
+
+void ExpertSchedule::book(const ExpertPass& pass, const Decision& decision, const diffusion::FlowMatching&) {
+  metrics_.step = pass.pass.step;
+  metrics_.loss = decision.loss;
+  metrics_.grad_norm = decision.norm;
+  metrics_.lr = decision.rate;
+  metrics_.loss_scale = decision.loss_scale;
+  metrics_.expert = name(pass.pass.expert);
+  metrics_.expert_step = own_step_;
+}
+
+report::StepMetrics ExpertSchedule::end(const plan::Visit&) { return std::exchange(metrics_, {}); }
+
+/// A schedule is as long as the expert's share of the run.
+double ExpertSchedule::learning_rate(size_t expert, int64_t own_step) const {
+  optim::LrSchedule schedule = now_->lr_schedule;
+  if (experts_.places() > 1) schedule.total_steps = std::max<int64_t>(1, turns_.done(expert, turns_.steps()));
+  return optim::learning_rate(schedule, own_step - 1);
+}
+
+std::vector<std::string> ExpertSchedule::describe() const {
+  std::vector<std::string> lines;
+  for (size_t e = 0; experts_.places() > 1 && e < experts_.size(); ++e)
+    lines.push_back("the " + experts_.list[e].name + " expert has " + std::to_string(turns_.done(e, turns_.steps())) +
+                    " of " + std::to_string(turns_.steps()) + " steps");
+  return lines;
+}
+
+void ExpertSchedule::write(int64_t step, checkpoint::Manifest& manifest) const {
+  const auto position = data().place_after(own_step_);
+  manifest.epoch = position.epoch;
+  manifest.cursor = position.cursor;
+  manifest.schedule_lr = learning_rate(expert_, own_step_);
+  if (!experts_.several()) {
+    manifest.extra["updates"] = updates_[0];
+    return;
+  }
+  for (size_t e = 0; e < experts_.size(); ++e) {
+    if (experts_.gated) {
+      manifest.experts[experts_.list[e].name] = {{"updates", updates_[e]}};
+      continue;
+    }
+    const int64_t done = turns_.done(e, step);
+    const auto place = data_[e][part_].place_after(done);
+    manifest.experts[experts_.list[e].name] = {{"steps", done},
+                                               {"updates", updates_[e]},
+                                               {"schedule_lr", done > 0 ? learning_rate(e, done) : 0.0},
+                                               {"data", {{"epoch", place.epoch}, {"cursor", place.cursor}}}};
+  }
+}
+
+std::vector<checkpoint::Piece> ExpertSchedule::pieces(engine::Store& store) const {
+  std::vector<checkpoint::Piece> all;
+  job::each_expert(store, experts_, [&](size_t, const std::string& prefix) {
+    std::vector<checkpoint::Piece> own = engine::checkpoint_pieces(store, prefix);
+    std::move(own.begin(), own.end(), std::back_inserter(all));
+  });
+  return all;
+}
+
+void ExpertSchedule::resume(engine::Store& store, checkpoint::TrainingCheckpoint& saved) {
+  const checkpoint::Manifest& manifest = saved.manifest();
+  job::check_experts(experts_, manifest);
+  for (size_t e = 0; e < experts_.size(); ++e) {
+    if (!experts_.several()) {
+      updates_[e] = manifest.extra.value("updates", manifest.step);
+      continue;
+    }
+    const checkpoint::Json& state = manifest.experts.at(experts_.list[e].name);
+    if (!experts_.gated) check_steps(e, state.value("steps", int64_t{0}), manifest.step);
+    updates_[e] = state.value("updates", int64_t{0});
+  }
+  job::each_expert(store, experts_, [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });
+}
+
+void ExpertSchedule::check_steps(size_t expert, int64_t done, int64_t step) const {
+  if (step > turns_.steps() || done == turns_.done(expert, step)) return;
+  throw UserError(Exit::usage, "run.resume",
+                  "the " + experts_.list[expert].name + " expert has done " + std::to_string(done) + " of " +
+                      std::to_string(step) + " steps, by the recipe's turns it would be " +
+                      std::to_string(turns_.done(expert, step)),
+                  "keep run.seed, experts.*, diffusion.timesteps and diffusion.shift, or use another run.out");
+}
+
+std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
+                                                     const std::vector<prepare::StageData>& data, comm::Comm& comm,
+                                                     const Mesh& mesh, int rank) {
+  if (job.experts.gated) return std::make_unique<GateSchedule>(job, recipe, data, comm, mesh, rank);
+  return std::make_unique<ExpertSchedule>(job.experts, recipe, data, rank);
+}
+
+}  // namespace tessera::train

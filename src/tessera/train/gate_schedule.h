@@ -1,0 +1,85 @@
+#pragma once
+// Experts behind a learned gate: who has which sample of a step, agreed by all ranks; what each expert then runs; what
+// the gate learns from it.
+//
+// [Note: ranks that disagree] An expert's pass is the ordinary program of a step in which each dp rank has as many
+// samples as chose it there (Plan::shares). A rank of which none did runs dummy micro-batches: it joins the gathers, and
+// the reductions with zeros. So ranks always run the same collectives, and what they must agree on is only the counts.
+#include <array>
+#include <map>
+#include <set>
+
+#include "tessera/train/expert_schedule.h"
+
+namespace tessera::train {
+
+class GateSchedule final : public ExpertSchedule {
+ public:
+  /// All outlive it but `mesh`.
+  GateSchedule(const job::Job& job, const recipe::Recipe& recipe, const std::vector<prepare::StageData>& data,
+               comm::Comm& comm, const Mesh& mesh, int rank);
+
+  void begin_part(size_t part, const planning::PartPlan& plan, const net::Denoiser& model,
+                  plan::Programs programs) override;
+  int64_t arena() const override { return arena_; }
+  /// A pass for each expert that some sample chose, or of a soft gate for all. Soft, all predict here first, without a
+  /// graph, for the sum that the loss is of.
+  std::vector<ExpertPass> passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
+                                 engine::Engine& engine) override;
+  void book(const ExpertPass& pass, const Decision& decision, const diffusion::FlowMatching& objective) override;
+  /// The gate's own update, unless a pass was skipped. Loss is the sum over the passes, the norm that of all their
+  /// gradients together.
+  report::StepMetrics end(const plan::Visit& visit) override;
+
+  bool rebalances() const override { return false; }
+  const job::GateRouter* router() const override { return &router_; }
+  void write(int64_t step, checkpoint::Manifest& manifest) const override;
+  std::vector<checkpoint::Piece> pieces(engine::Store& store) const override;
+  void resume(engine::Store& store, checkpoint::TrainingCheckpoint& saved) override;
+  void save_model(const std::filesystem::path& folder) const override;
+  void load_model(const std::filesystem::path& folder) override;
+
+ private:
+  struct Own {
+    int64_t place;
+    std::vector<float> inputs;
+    diffusion::Gate::Answer answer;
+  };
+  /// Of ranks that share a sample one speaks for it.
+  bool speaks(int rank) const;
+  /// Asks the gate about this rank's samples, and agrees with the other ranks.
+  void route(int64_t step, const diffusion::TrainingSamples& samples);
+  void agree();
+  void assign();
+  /// Soft: the predictions of all experts for this rank's samples, summed by their weights.
+  void mix(int64_t step, const diffusion::TrainingSamples& samples, engine::Engine& engine);
+  /// Sums the gate's gradient over all ranks, in their order, and moves it.
+  void learn(double lr);
+  plan::Schedule compile(const std::vector<int64_t>& shares) const;
+  /// Of this rank, for as many samples as chose the expert. Compiled when first asked for; then all ranks compare what
+  /// they will run.
+  plan::ProgramPtr program(size_t expert);
+
+  job::GateRouter router_;
+  comm::Group& world_;
+  comm::Comm& comm_;
+  const Mesh mesh_;
+  const plan::ModelSpec* spec_ = nullptr;
+  int64_t arena_ = 0;
+  plan::ProgramPtr evaluate_;  // of mix
+  /// By expert, micro-batches of the fullest rank, and own samples: all that a rank's program depends on.
+  std::map<std::array<int64_t, 3>, plan::ProgramPtr> known_;
+  std::set<int64_t> compared_;  // micro-batches of the fullest rank
+
+  std::vector<Own> own_;
+  std::vector<size_t> active_;
+  std::vector<std::vector<int64_t>> shares_;  // [expert][dp rank]
+  std::vector<std::vector<int64_t>> places_;  // [expert]: of this rank's samples
+  std::map<int64_t, at::Tensor> sums_;        // by place
+  std::vector<std::vector<double>> by_weight_;
+  report::StepMetrics::Gate gate_;
+  double loss_ = 0, squares_ = 0;  // over the passes
+  bool whole_ = true;              // no pass was skipped
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,244 @@
+#include "tessera/train/run.h"
+
+#include <chrono>
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/training.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/sample/expert_passes.h"
+#include "tessera/train/stop_signal.h"
+#include "tessera/train/utilisation.h"
+
+namespace tessera::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  return std::make_unique<const optim::AdamW>(optim::AdamWOptions{{recipe.train.betas[0], recipe.train.betas[1]},
+                                                                  recipe.train.eps,
+                                                                  recipe.train.weight_decay,
+                                                                  plan.states,
+                                                                  static_cast<uint64_t>(recipe.run.seed)});
+}
+
+}  // namespace
+
+std::optional<plan::Visit> Run::next() {
+  while (true) {
+    if (const std::optional<plan::Visit> visit = walk_->next()) return visit;
+    if (stopping_ || part_ + 1 >= plans_.size()) return std::nullopt;
+    begin_part(part_ + 1);
+  }
+}
+
+/// Everything that belongs to one part of the run: its values, shapes, data, plan and programs. What rests between
+/// steps stays where it is.
+void Run::begin_part(size_t part) {
+  part_ = part;
+  const planning::PartPlan& now = plans_[part];
+  const bool samples = now.planned.run.sample_every > 0;
+  static_cast<job::Shapes&>(job_) = now.shapes;
+  programs_ = plan::Programs(now.planned.plan(), now.planned.schedules(rank_), samples);
+  predicted_ = now.planned.memory(rank_);
+  experts_->begin_part(part, now, *job_.model, programs_);
+  engine_->use(programs_, experts_->arena());
+  engine_->optimise(optimiser_of(recipe(), now.planned.plan()));
+  validation_ = std::make_unique<sample::Validation>(recipe(), job_, *data_[part].samples, out_);
+  first_step_ = std::max(now.part.first, done_ + 1);
+  plan::RunShape shape = now.planned.run;
+  shape.first_step = first_step_;
+  walk_.emplace(shape, programs_.just_in_time());
+  engine::Meter::reset_peak();
+  if (now.part.number == 0 || now.part.first <= done_ || rank_ != 0) return;
+  log::info(now.part.name() + ": " + now.part.changes);
+  run_log_->stage(now.part.first, now.part.number, now.part.changes, now.planned.plan().summary());
+}
+
+diffusion::TrainingSamples Run::samples(const plan::Visit& visit) {
+  began_ = seconds_now();
+  skipped_.clear();
+  if (visit.step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
+  engine_->executor().keep_lines(visit.step <= first_step_ + 1);
+  watch_.phase(visit.step, "waiting for samples");
+  diffusion::TrainingSamples samples = loader_->take(experts_->wanted(visit.step));
+  if (visit.step < plans_[part_].part.last) loader_->ahead(experts_->wanted(visit.step + 1));
+  sample_bytes_ = 0;
+  for (const auto& [place, sample] : samples) sample_bytes_ += diffusion::host_bytes(*sample);
+  if (experts_->router()) watch_.phase(visit.step, "agreeing on experts");
+  return samples;
+}
+
+const ExpertPass& Run::armed(ExpertPass& pass) {
+  pass.data.gradient_scale = loss_scale_.scale().value_or(1);
+  if (pass.data.plan->update == plan::Update::in_backward)
+    pass.pass.ahead = net::StepControl{experts_->count_update(pass.pass.expert), experts_->learning_rate(pass), 1};
+  return pass;
+}
+
+engine::Report Run::report(const ExpertPass& pass) {
+  return [this, last = pass.last] { return numbers(last).pack(); };
+}
+
+/// `last`: of the step's passes, which tells what the step sent.
+StepReport Run::numbers(bool last) {
+  engine::Executor& executor = engine_->executor();
+  StepReport r;
+  r.loss = objective_->loss();
+  r.bad_sample = static_cast<double>(objective_->bad_sample() + 1);
+  r.stop = stop_signal();
+  r.read_meter();
+  r.predicted = static_cast<double>(predicted_.peak);
+  r.host = static_cast<double>(engine_->host_bytes());
+  r.samples = static_cast<double>(sample_bytes_);
+  r.work = work_;
+  const engine::CompressionError error = executor.take_compression_error();
+  r.compressed = static_cast<double>(error.count);
+  r.compression_error = error.sum;
+  r.most_compression_error = error.most;
+  const engine::Exposed waited = executor.take_exposed();
+  r.exposed_comm = waited.comm, r.exposed_copy = waited.copy, r.exposed_stages = waited.stages;
+  r.exposed_data = loader_->take_waited();
+  for (const auto& [axis, bytes] : comm_.take_sent_bytes()) sent_[axis] += bytes;
+  if (last) r.take(std::exchange(sent_, {}), busy_);
+  return r;
+}
+
+Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
+  DecisionRules rules;
+  rules.step = pass.pass.step;
+  rules.rate = experts_->learning_rate(pass);
+  rules.clip_norm = recipe().train.clip_norm;
+  rules.skip_not_finite = recipe().run.on_nan == "skip";
+  rules.updated = pass.pass.ahead.has_value();
+  rules.count_update = [&] { return experts_->count_update(pass.pass.expert); };
+  rules.source = [&](int64_t index) { return experts_->data().samples->source(index); };
+  Decision decision = train::decide(step.norm(), step.ranks(), rules, loss_scale_);
+  ranks_ = decision.ranks;
+  stopping_ = stopping_ || decision.stop;
+  if (decision.skipped.empty()) return decision;
+  skipped_ = decision.skipped;
+  if (rank_ == 0) log::warn("step " + std::to_string(rules.step) + " skipped: " + skipped_);
+  return decision;
+}
+
+void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
+  watch_.phase(visit.step, "what follows a step");
+  busy_ = engine_->executor().take_busy();
+  const double work = watch_.take_work();
+  const int64_t own = experts_->own_samples();
+  work_ = own > 0 ? work / static_cast<double>(own) : 0;
+  if (visit.step <= first_step_ + 1) step_lines_ = engine_->executor().last_lines();
+  const engine::Store::Moved moved = engine_->store().take_moved();
+  metrics.moved = {moved.bytes, moved.seconds, moved.waited};
+  metrics.samples = recipe().train.global_batch;
+  metrics.tokens = metrics.samples * job_.bucket_tokens[experts_->data().bucket(experts_->own_step())];
+  for (size_t r = 0; r < ranks_.size(); ++r)
+    metrics.ranks.push_back(rank_metrics(static_cast<int>(r), ranks_[r], mesh_, predicted_.by_part.temporaries));
+  metrics.seconds = seconds_now() - began_;
+  metrics.mfu =
+      model_flops_utilisation(planned().spec, planned().machine, metrics.tokens, metrics.seconds, place_.world);
+  if (rank_ == 0) {
+    if (skipped_.empty())
+      run_log_->step(metrics);
+    else
+      run_log_->skip(visit.step, skipped_, metrics.loss_scale);
+    progress_->step(metrics, predicted_.peak);
+  }
+  look_for_slow_ranks(visit.step);
+  if (stopping_) walk_->stop();
+}
+
+/// Names ranks that have become slow and, where the recipe says so, gives them fewer samples. Every rank has the same
+/// numbers and comes to the same answer.
+void Run::look_for_slow_ranks(int64_t step) {
+  std::vector<double> seconds;
+  for (const StepReport& r : ranks_) seconds.push_back(r.work);
+  slow_.step(seconds);
+  for (const SlowRanks::Slow& slow : slow_.found()) {
+    if (rank_ != 0) continue;
+    log::warn(slow.text());
+    run_log_->fault(step, "slow_rank", slow.text(), slow.rank);
+  }
+  if (!recipe_.fault.rebalance || !experts_->rebalances()) return;
+  if (const auto shares = slow_.better_shares(programs_.train->plan)) give_shares(step, *shares);
+}
+
+/// From the next step on; stays with the shares there are where the others would not fit the budget.
+void Run::give_shares(int64_t step, const std::vector<int64_t>& shares) {
+  planning::Planned changed = planned();
+  changed.choice.plan.shares = shares;
+  const plan::MemoryCurve memory = changed.memory(rank_);
+  const bool fits = recipe_.plan.budget <= 0 || memory.peak <= recipe_.plan.budget;
+  for (const auto& row :
+       comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({fits ? 1. : 0.}))
+    if (row[0] == 0) return;
+  plan::Programs programs(changed.plan(), changed.schedules(rank_), planned().run.sample_every > 0);
+  programs.sample = programs_.sample, programs.checkpoint = programs_.checkpoint;
+  programs_ = programs;
+  predicted_ = memory;
+  engine_->use(programs_, experts_->arena());
+  experts_->change(programs_);
+  if (rank_ != 0) return;
+  std::string text = "samples of a step by dp rank from now on:";
+  for (int64_t count : shares) text += " " + std::to_string(count);
+  log::info(text);
+  run_log_->fault(step, "rebalance", text, -1, shares);
+}
+
+void Run::serve(const plan::Visit& visit) {
+  switch (visit.kind) {
+    case plan::Visit::Kind::updates:
+      engine_->update(programs_.updates, visit.step);
+      if (visit.step <= first_step_ + 1) {
+        const std::vector<std::string>& lines = engine_->executor().last_lines();
+        step_lines_.insert(step_lines_.end(), lines.begin(), lines.end());
+      }
+      break;
+    case plan::Visit::Kind::swap:
+      engine_->swap(experts_->expert_of(visit.step + 1));
+      break;
+    case plan::Visit::Kind::sample:
+      sample(visit);
+      break;
+    default:
+      save(visit.step);
+  }
+}
+
+void Run::sample(const plan::Visit& visit) {
+  const Loader::Pause pause(*loader_);  // the autoencoder is one
+  validation_->pass(visit.step,
+                    sample::expert_passes(job_, experts_->router(), *engine_, programs_.sample, visit.step));
+  if (const auto finished = validation_->take_finished(); finished && rank_ == 0)
+    validation_->write(visit.step, *finished, *run_log_);
+}
+
+void Run::save(int64_t step) {
+  const fs::path partial = checkpoint::partial_folder(checkpoints_, step),
+                 final = checkpoint::step_folder(checkpoints_, step);
+  const double start = seconds_now();
+  engine_->checkpoint(
+      programs_.checkpoint, step, [&] { checkpoint::save_rank(partial, rank_, experts_->pieces(engine_->store())); },
+      [&] {
+        checkpoint::Manifest manifest;
+        manifest.step = step;
+        manifest.mesh = mesh_;
+        manifest.seed = recipe().run.seed;
+        experts_->write(step, manifest);
+        loss_scale_.save(manifest);
+        manifest.extra["model"] = planned().spec.name;
+        checkpoint::commit(partial, final, place_.world, manifest);
+        checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
+      });
+  if (rank_ == 0) run_log_->checkpoint(step, final.string(), seconds_now() - start);
+}
+
+}  // namespace tessera::train

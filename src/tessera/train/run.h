@@ -1,0 +1,115 @@
+#pragma once
+// A training run on this rank: what is made before its first step, and what is done between its steps. The steps
+// themselves are the loop of trainer.cpp.
+//
+//   Run run(recipe, flags, place);
+//   while (const std::optional<plan::Visit> visit = run.next()) ...
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "tessera/engine/engine.h"
+#include "tessera/job/job.h"
+#include "tessera/planning/run_plan.h"
+#include "tessera/prepare/stage_data.h"
+#include "tessera/report/progress.h"
+#include "tessera/report/run_log.h"
+#include "tessera/sample/validation.h"
+#include "tessera/train/expert_schedule.h"
+#include "tessera/train/rank_watch.h"
+#include "tessera/train/slow_ranks.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::train {
+
+class Run {
+ public:
+  /// All ranks together. Throws UserError for what the recipe, the data, the weights or the plan do not allow.
+  Run(recipe::Recipe recipe, const TrainFlags& flags, const comm::Rendezvous& place);
+
+  /// What comes next; begins the parts of the run as they come. Nothing when the run is over, or stopped.
+  std::optional<plan::Visit> next();
+
+  // of a training step
+  /// This rank's samples; those of the next step are begun.
+  diffusion::TrainingSamples samples(const plan::Visit& visit);
+  /// The pass with what the last steps decided of it: the loss scale, and the rate where updates run in the backward.
+  const ExpertPass& armed(ExpertPass& pass);
+  /// What this rank tells the others at the norm.
+  engine::Report report(const ExpertPass& pass);
+  /// What becomes of the pass (decision.h), logged where it is skipped.
+  Decision decide(const ExpertPass& pass, const engine::StepRun& step);
+  /// Metrics, progress, slow ranks; ends the run where a signal asked for it.
+  void after(const plan::Visit& visit, report::StepMetrics metrics);
+
+  /// What is no training step.
+  void serve(const plan::Visit& visit);
+  /// Exports the model and writes the report; gives the exit code.
+  int finish();
+  /// Logs where this rank was when the run ended so.
+  void tell(const UserError& error) const { watch_.tell(error); }
+
+  engine::Engine& engine() { return *engine_; }
+  ExpertSchedule& experts() { return *experts_; }
+  diffusion::FlowMatching& objective() { return *objective_; }
+
+ private:
+  void open_folder();
+  void plan_run();
+  void start(const TrainFlags& flags);
+  void load();
+  std::optional<std::filesystem::path> find_resume() const;
+  bool restarted() const { return !place_.restarted_after.empty(); }
+  void log_base(const engine::Roundings& rounded);
+  void begin_part(size_t part);
+  StepReport numbers(bool last);
+  void sample(const plan::Visit& visit);
+  void save(int64_t step);
+  void keep_lines(int64_t step);
+  void look_for_slow_ranks(int64_t step);
+  void give_shares(int64_t step, const std::vector<int64_t>& shares);
+
+  /// Of the part that runs.
+  const recipe::Recipe& recipe() const { return plans_[part_].part.recipe; }
+  const planning::Planned& planned() const { return plans_[part_].planned; }
+
+  recipe::Recipe recipe_;
+  const comm::Rendezvous place_;
+  const int rank_;
+  const Mesh mesh_;
+  RankWatch watch_;
+  comm::Comm comm_;
+  SlowRanks slow_;
+  job::Job job_;
+  std::filesystem::path out_, checkpoints_;
+  std::vector<prepare::StageData> data_;  // of each part of the run
+  std::vector<planning::PartPlan> plans_;
+  size_t part_ = 0;  // the one that runs, in both
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<ExpertSchedule> experts_;
+  std::optional<diffusion::FlowMatching> objective_;
+  LossScale loss_scale_;
+  plan::Programs programs_;
+  plan::MemoryCurve predicted_;  // of a training step
+  std::optional<plan::RunWalk> walk_;
+  std::unique_ptr<sample::Validation> validation_;
+  std::unique_ptr<report::RunLog> run_log_;  // of rank 0
+  std::unique_ptr<report::Progress> progress_;
+  std::string trace_;
+
+  // of the step that runs
+  double began_ = 0;
+  int64_t sample_bytes_ = 0;
+  std::vector<StepReport> ranks_;
+  std::string skipped_;
+  std::map<std::string, int64_t> sent_;
+  std::map<std::string, double> busy_;  // of the step before
+  double work_ = 0;                     // seconds a sample took this rank in the step before
+  std::vector<std::string> step_lines_;
+  int64_t done_ = 0;        // steps before this process
+  int64_t first_step_ = 1;  // of this process in this part
+  bool stopping_ = false;
+  std::unique_ptr<Loader> loader_;  // ends first: it uses the data
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,186 @@
+// What a run does before its first step, and after its last.
+#include <cstdlib>
+#include <fstream>
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/training.h"
+#include "tessera/job/base_report.h"
+#include "tessera/job/lora_run.h"
+#include "tessera/planning/disk_need.h"
+#include "tessera/planning/plan_view.h"
+#include "tessera/report/run_report.h"
+#include "tessera/train/elastic.h"
+#include "tessera/train/export.h"
+#include "tessera/train/rank_files.h"
+#include "tessera/train/run.h"
+#include "tessera/train/stop_signal.h"
+
+namespace tessera::train {
+
+namespace fs = std::filesystem;
+
+Run::Run(recipe::Recipe recipe, const TrainFlags& flags, const comm::Rendezvous& place)
+    : recipe_(std::move(recipe)),
+      place_(place),
+      rank_(place.rank),
+      mesh_(elastic_mesh(recipe_.mesh, place)),
+      watch_(place),
+      comm_(place, mesh_, recipe_.fault.timeout),
+      slow_(mesh_, {recipe_.fault.slow_factor, recipe_.fault.slow_steps}) {
+  watch_.follow(comm_);
+  comm_.check_agreement("recipe", recipe_.to_toml());
+  job_ = job::make_job(recipe_);
+  job::check_weights(recipe_, job_);
+  recipe_.set("data.vae_tile", std::to_string(job_.vae_tile));
+  out_ = recipe_.run.out;
+  checkpoints_ = out_ / "checkpoints";
+  if (rank_ == 0) open_folder();
+  watch_.phase(0, "preparing the data");
+  data_ = prepare::prepare_parts(recipe_, job_, mesh_, comm_, rank_);
+  watch_.phase(0, "planning");
+  plan_run();
+  watch_.phase(0, "loading the weights");
+  start(flags);
+}
+
+void Run::open_folder() {
+  planning::check_own_folder(out_);
+  for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
+  for (const auto& name : checkpoint::clean_partials(checkpoints_))
+    log::info("removed the incomplete checkpoint " + name);
+  if (recipe_.run.resume == "no" && !restarted() && checkpoint::latest(checkpoints_))
+    throw UserError(Exit::usage, "run.resume", out_.string() + " already holds checkpoints",
+                    "set run.resume = \"auto\" to go on, or another run.out to start afresh");
+}
+
+void Run::plan_run() {
+  std::vector<int> prompts;
+  for (const prepare::StageData& data : data_) prompts.push_back(data.samples->prompts());
+  experts_ = make_expert_schedule(job_, recipe_, data_, comm_, mesh_, rank_);
+  plans_ = planning::plan_parts(recipe::run_parts(recipe_), job_, mesh_, prompts);
+  if (rank_ == 0) {
+    log::info(planning::plans_text(plans_));
+    for (const std::string& line : experts_->describe()) log::info(line);
+  }
+  planning::require_fit(plans_);
+  for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_);
+  std::string all;
+  for (const planning::PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
+  comm_.check_agreement("plan", all);
+  if (rank_ != 0) return;
+  checkpoint::write_text(out_ / "plan.json", planning::plans_json(plans_));
+  checkpoint::write_text(out_ / "recipe.toml", planning::resolved(recipe_, plans_, place_).to_toml());
+  checkpoint::write_text(out_ / "plan.txt", planning::plans_text(plans_));
+  for (const planning::PartPlan& p : plans_) {
+    const std::string file = p.part.number == 0 ? "plan.toml" : "plan-stage-" + std::to_string(p.part.number) + ".toml";
+    checkpoint::write_text(out_ / file, p.planned.plan().to_toml(p.planned.unit_names()));
+  }
+}
+
+void Run::start(const TrainFlags& flags) {
+  trace_ = flags.trace;
+  engine::EngineOptions options;
+  options.poison = std::getenv("TESSERA_POISON") != nullptr;
+  options.local_ranks = place_.local_world, options.nvme = recipe_.plan.disk();
+  if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
+  engine_ =
+      std::make_unique<engine::Engine>(job_.model->units(), planned().spec, planned().plan(), comm_, rank_, options);
+  engine_->optimise(optimiser_of(recipe_, planned().plan()));
+  watch_.follow(engine_->executor());
+  objective_.emplace(*job_.model, rank_);
+  loss_scale_ = LossScale(planned().plan(), recipe_);
+  load();
+  progress_ = std::make_unique<report::Progress>(rank_ == 0, recipe_.run.steps, done_);
+  if (recipe_.plan.budget > 0) engine::Meter::set_budget(recipe_.plan.budget);
+  loader_ = std::make_unique<Loader>(/*threads=*/1);
+  size_t part = 0;
+  while (part + 1 < plans_.size() && plans_[part].part.last <= done_) ++part;
+  begin_part(part);
+}
+
+/// Weights, states and what else a checkpoint holds; or the first ones.
+void Run::load() {
+  const std::optional<fs::path> resume = find_resume();
+  engine::Store& store = engine_->store();
+  engine::Roundings rounded;
+  if (resume) {
+    checkpoint::TrainingCheckpoint saved(*resume);
+    if (recipe_.lora.on)  // the checkpoint has the adapters alone
+      rounded = job::load_initial_weights(recipe_, job_, store);
+    experts_->resume(store, saved);
+    done_ = saved.manifest().step;
+    loss_scale_.restore(saved.manifest());
+    if (saved.manifest().seed != static_cast<uint64_t>(recipe_.run.seed))
+      throw UserError(Exit::usage, "run.seed",
+                      resume->string() + " was trained with seed " + std::to_string(saved.manifest().seed),
+                      "use the same seed, or another run.out");
+    log::info("resumed from " + resume->string());
+    if (done_ >= recipe_.run.steps)
+      log::info("all run.steps = " + std::to_string(recipe_.run.steps) +
+                " are done already; more steps go on from here");
+  } else {
+    rounded = job::load_initial_weights(recipe_, job_, store);
+    experts_->load_model(recipe_.model.path);
+    job::each_expert(store, job_.experts, [&](size_t e, const std::string&) {
+      job::start_adapters(job::for_expert(recipe_, job_.experts, e), store, comm_);
+    });
+  }
+  if (rank_ == 0) run_log_ = std::make_unique<report::RunLog>(out_, done_);
+  if (rank_ == 0 && restarted()) run_log_->fault(done_, "restart", place_.restarted_after);
+  log_base(rounded);
+}
+
+/// How far a base that rests in fewer bits is from the weights it was made of.
+void Run::log_base(const engine::Roundings& rounded) {
+  const std::optional<job::BaseFacts> facts = job::base_facts(planned().spec);
+  if (!facts) return;
+  const job::BaseError error = job::base_error(planned().spec, rounded, comm_);
+  if (rank_ != 0) return;
+  log::info(job::told(*facts) + "; " + job::told(error));
+  if (done_ == 0) run_log_->base(std::string(name(facts->form)), error.all, error.worst, error.worst_linear);
+}
+
+/// A rank that the launcher started again goes on with what the run itself saved.
+std::optional<fs::path> Run::find_resume() const {
+  if (restarted())
+    if (const auto own = checkpoint::latest(checkpoints_)) return own;
+  if (recipe_.run.resume == "no") return std::nullopt;
+  if (recipe_.run.resume == "auto") return checkpoint::latest(checkpoints_);
+  return fs::path(recipe_.run.resume);
+}
+
+int Run::finish() {
+  progress_->finish();
+  if (stopping_) {
+    if (rank_ == 0)
+      log::warn("stopped by signal " + std::to_string(stop_signal()) +
+                " after a whole checkpoint; start again to go on");
+    return static_cast<int>(Exit::again);
+  }
+  watch_.phase(done_, "exporting the model");
+  job::each_expert(engine_->store(), job_.experts, [&](size_t e, const std::string&) {
+    const fs::path folder = job_.experts.several() ? out_ / "model" / job_.experts.list[e].folder() : out_ / "model";
+    if (recipe_.lora.on)
+      job::export_lora(recipe_, engine_->store(), comm_, rank_, folder);
+    else
+      export_model(*job_.model, engine_->store(), comm_, rank_, folder);
+  });
+  experts_->save_model(out_ / "model");
+  const std::string schedule = (out_ / "schedule.jsonl").string();
+  std::ofstream lines(schedule + ".rank-" + std::to_string(rank_), std::ios::trunc);
+  for (const auto& line : step_lines_) lines << line << '\n';
+  lines.close();
+  comm_.barrier();
+  if (rank_ == 0) {
+    if (!trace_.empty()) join_rank_files(trace_, place_.world);
+    join_rank_files(schedule, place_.world);
+    checkpoint::write_text((out_ / "trace.json").string(), planning::plan_trace(planned(), lines_of(schedule)));
+    report::write_run_report({out_}, out_ / "report.html");
+  }
+  comm_.barrier();
+  return 0;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,60 @@
+#include "tessera/plan/compile/run_walk.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::plan {
+namespace {
+
+/// "t1 u1 c1 ...": each visit by its kind's letter and its step; a training step that finds updates pending has a star.
+std::string walked(RunWalk walk, int64_t stop_at = 0) {
+  std::string text;
+  while (const std::optional<Visit> visit = walk.next()) {
+    constexpr char kLetters[] = {'t', 'u', 'w', 's', 'c'};
+    text += (text.empty() ? "" : " ") + std::string(1, kLetters[static_cast<int>(visit->kind)]) +
+            std::to_string(visit->step) + (visit->pending ? "*" : "");
+    if (visit->kind == Visit::Kind::train && visit->step == stop_at) walk.stop();
+  }
+  return text;
+}
+
+TEST(RunWalk, StepsThenACheckpointBehindTheLast) { EXPECT_EQ(walked(RunWalk({.steps = 3}, false)), "t1 t2 t3 c3"); }
+
+TEST(RunWalk, SamplesComeBeforeTheCheckpointOfTheirStep) {
+  EXPECT_EQ(walked(RunWalk(
+                {.steps = 4, .checkpoint_every = 2, .sample_every = 2, .sample_prompts = 1, .sample_steps = 2}, false)),
+            "t1 t2 s2 s2 c2 t3 t4 s4 s4 c4");
+}
+
+TEST(RunWalk, JustInTimeUpdatesArePendingUntilSomethingNeedsThem) {
+  EXPECT_EQ(walked(RunWalk({.steps = 4, .checkpoint_every = 3}, true)), "t1 t2* t3* u3 c3 t4 u4 c4");
+}
+
+TEST(RunWalk, AnExpertIsSwappedInBehindItsPendingUpdates) {
+  const auto odd = [](int64_t step) { return step % 2 == 1; };
+  EXPECT_EQ(walked(RunWalk({.steps = 4, .hands_over = odd}, true)), "t1 u1 w1 t2 t3* u3 w3 t4 u4 c4");
+  EXPECT_EQ(walked(RunWalk({.steps = 4, .hands_over = odd}, false)), "t1 w1 t2 t3 w3 t4 c4");
+}
+
+TEST(RunWalk, WhereASampleNeedsBothExpertsNoneIsSwappedInAhead) {
+  EXPECT_EQ(walked(RunWalk({.steps = 2,
+                            .sample_every = 1,
+                            .sample_prompts = 1,
+                            .sample_steps = 1,
+                            .hands_over = [](int64_t) { return true; }},
+                           false)),
+            "t1 s1 t2 s2 c2");
+}
+
+TEST(RunWalk, AStopLeavesPendingUpdatesAndAWholeCheckpointBehind) {
+  EXPECT_EQ(walked(RunWalk({.steps = 9, .sample_every = 2, .sample_prompts = 1, .sample_steps = 1}, true), 2),
+            "t1 t2* u2 c2");
+  EXPECT_EQ(walked(RunWalk({.steps = 9}, false), 5), "t1 t2 t3 t4 t5 c5");
+  EXPECT_EQ(walked(RunWalk({.steps = 3}, false), 3), "t1 t2 t3 c3");
+}
+
+TEST(RunWalk, APartOfARunEndsAtItsLastStepWithNothingPending) {
+  EXPECT_EQ(walked(RunWalk({.steps = 9, .first_step = 3, .last_step = 4}, true)), "t3 t4* u4");
+}
+
+}  // namespace
+}  // namespace tessera::plan
