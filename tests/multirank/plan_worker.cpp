@@ -183,6 +183,22 @@ net::Batch copy_of(net::Batch batch) {
   return batch;
 }
 
+/// Batches that are there, and what becomes of a prediction.
+class Given final : public net::Objective {
+ public:
+  using Gradient = std::function<Tensor(const Tensor& prediction, int micro)>;
+  Given(const std::vector<net::Batch>& batches, Gradient gradient)
+      : batches_(batches), gradient_(std::move(gradient)) {}
+  net::Batch batch(int micro) override { return copy_of(batches_.at(static_cast<size_t>(micro))); }
+  Tensor gradient(const Tensor& prediction, const net::Batch&, int micro) override {
+    return gradient_(prediction, micro);
+  }
+
+ private:
+  const std::vector<net::Batch>& batches_;
+  const Gradient gradient_;
+};
+
 std::vector<std::string> prefixes_of(const net::Denoiser& model) {
   std::vector<std::string> prefixes;
   for (const auto& unit : model.units()) prefixes.push_back(unit->prefix());
@@ -363,10 +379,9 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     if (const auto micro = static_cast<int64_t>(m); c.plan.slice(dp_rank, micro).count > 0)
       batches[m] = c.batch(dp_rank, micro);
 
-  const plan::RunSchedules all = plan::compile_all(spec, c.plan, rank, 1);
-  const plan::Schedule& schedule = all.train;
-  const int64_t arena = all.arena(/*samples=*/false);
-  const plan::MemoryCurve curve = plan::memory_curve(spec, c.plan, schedule, rank, arena);
+  const plan::Programs programs(c.plan, plan::compile_all(spec, c.plan, rank, 1), /*samples=*/false);
+  const int64_t arena = programs.arena;
+  const plan::MemoryCurve curve = plan::memory_curve(spec, c.plan, programs.train->schedule, rank, arena);
   optim::AdamW adamw({.format = c.plan.states});
   Store store(spec, prefixes_of(*c.model), c.plan, rank, at::kCPU, true, {"/tmp", /*checksum=*/true});
   store.set_arena(arena);
@@ -375,21 +390,18 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   check_persistent(store, curve);
   Executor executor(c.model->units(), store, comm, c.plan, rank, {.poison = true, .nvme = {"/tmp", /*checksum=*/true}});
   std::vector<Tensor> outputs;
-  StepCalls calls;
-  calls.load = [&](int micro) { return copy_of(batches.at(static_cast<size_t>(micro))); };
-  calls.loss = [&](const Tensor& prediction, const net::Batch&, int micro) {
+  const auto gradient = [&](const Tensor& prediction, int micro) {
     {
       const Meter::Scope scope(Part::states);  // the test's own
       outputs.push_back(prediction.clone());
     }
     return c.loss_gradient(prediction, c.target(dp_rank, micro, prediction));
   };
+  Given objective(batches, gradient);
+  const net::StepControl control{1, 1e-3, 0.5};
+  Pass pass;
+  if (c.plan.update == plan::Update::in_backward) pass.ahead = control;
   double norm = 0;
-  calls.agree = [&](double found, const std::vector<std::vector<double>>&) {
-    norm = found;
-    return std::optional(net::StepControl{1, 1e-3, 0.5});
-  };
-  if (c.plan.update == plan::Update::in_backward) calls.ahead = [] { return net::StepControl{1, 1e-3, 0.5}; };
   const int64_t before = Meter::live();
   const auto own = [&] {  // what the test itself keeps
     int64_t bytes = 0;
@@ -411,7 +423,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   });
   // The first step changes nothing, so that a second one finds what the first has left. Just in time its updates come
   // in the second, without an optimiser, and those of the second after it.
-  const bool just_in_time = all.just_in_time();
+  const bool just_in_time = programs.just_in_time();
   const auto check_disk = [&] {
     expect(executor.disk_bytes() == curve.nvme.activations, std::to_string(executor.disk_bytes()) +
                                                                 " bytes of activations rest on disk, planned " +
@@ -420,9 +432,11 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   for (int64_t step = 1; step <= 2; ++step) {
     outputs.clear();
     Meter::reset_peak();
-    executor.train(just_in_time && step == 1 ? all.first : schedule, step, calls,
-                   step == 2 && !just_in_time ? &adamw : nullptr);
-    if (just_in_time && step == 2) executor.update(all.updates, step, adamw);
+    pass.program = programs.step(/*pending=*/step > 1), pass.step = step;
+    StepRun half = executor.run(pass, objective, {}, step == 2 && !just_in_time ? &adamw : nullptr);
+    norm = half.norm();
+    executor.finish(std::move(half), control);
+    if (just_in_time && step == 2) executor.update(programs.updates, step, adamw);
     look("the end of the step");
     check_disk();
     const bool has_output = store.owns(store.units() - 1);
