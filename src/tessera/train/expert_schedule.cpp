@@ -7,7 +7,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/store/transfer.h"
-#include "tessera/train/gate_schedule.h"
 
 namespace tessera::train {
 
@@ -166,13 +165,6 @@ void ExpertSchedule::check_steps(size_t expert, int64_t done, int64_t step) cons
                       std::to_string(step) + " steps, by the recipe's turns it would be " +
                       std::to_string(turns_.done(expert, step)),
                   "keep run.seed, experts.*, diffusion.timesteps and diffusion.shift, or use another run.out");
-}
-
-std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
-                                                     const std::vector<prepare::StageData>& data, comm::Comm& comm,
-                                                     const Mesh& mesh, int rank) {
-  if (job.experts.gated) return std::make_unique<GateSchedule>(job, recipe, data, comm, mesh, rank);
-  return std::make_unique<ExpertSchedule>(job.experts, recipe, data, rank);
 }
 
 }  // namespace tessera::train

@@ -106,9 +106,4 @@ class ExpertSchedule {
   std::vector<diffusion::NoiseSettings> noise_;        // likewise, of the part that runs
 };
 
-/// Turns, or behind a gate.
-std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
-                                                     const std::vector<prepare::StageData>& data, comm::Comm& comm,
-                                                     const Mesh& mesh, int rank);
-
 }  // namespace tessera::train

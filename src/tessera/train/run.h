@@ -2,7 +2,7 @@
 // A training run on this rank: what is made before its first step, and what is done between its steps. The steps
 // themselves are the loop of trainer.cpp.
 //
-//   Run run(recipe, flags, place);
+//   Run run(recipe, trace, place);
 //   while (const std::optional<plan::Visit> visit = run.next()) ...
 #include <filesystem>
 #include <map>
@@ -18,14 +18,13 @@
 #include "tessera/train/expert_schedule.h"
 #include "tessera/train/rank_watch.h"
 #include "tessera/train/slow_ranks.h"
-#include "tessera/train/trainer.h"
 
 namespace tessera::train {
 
 class Run {
  public:
-  /// All ranks together. Throws UserError for what the recipe, the data, the weights or the plan do not allow.
-  Run(recipe::Recipe recipe, const TrainFlags& flags, const comm::Rendezvous& place);
+  /// All ranks together. `trace`: file of every executed instruction; empty: none. Throws UserError for what the recipe, the data, the weights or the plan do not allow.
+  Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place);
 
   /// What comes next; begins the parts of the run as they come. Nothing when the run is over, or stopped.
   std::optional<plan::Visit> next();
@@ -56,7 +55,7 @@ class Run {
  private:
   void open_folder();
   void plan_run();
-  void start(const TrainFlags& flags);
+  void start();
   void load();
   std::optional<std::filesystem::path> find_resume() const;
   bool restarted() const { return !place_.restarted_after.empty(); }
@@ -65,7 +64,6 @@ class Run {
   StepReport numbers(bool last);
   void sample(const plan::Visit& visit);
   void save(int64_t step);
-  void keep_lines(int64_t step);
   void look_for_slow_ranks(int64_t step);
   void give_shares(int64_t step, const std::vector<int64_t>& shares);
 

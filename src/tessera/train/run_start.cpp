@@ -13,6 +13,7 @@
 #include "tessera/report/run_report.h"
 #include "tessera/train/elastic.h"
 #include "tessera/train/export.h"
+#include "tessera/train/make_expert_schedule.h"
 #include "tessera/train/rank_files.h"
 #include "tessera/train/run.h"
 #include "tessera/train/stop_signal.h"
@@ -21,14 +22,15 @@ namespace tessera::train {
 
 namespace fs = std::filesystem;
 
-Run::Run(recipe::Recipe recipe, const TrainFlags& flags, const comm::Rendezvous& place)
+Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place)
     : recipe_(std::move(recipe)),
       place_(place),
       rank_(place.rank),
       mesh_(elastic_mesh(recipe_.mesh, place)),
       watch_(place),
       comm_(place, mesh_, recipe_.fault.timeout),
-      slow_(mesh_, {recipe_.fault.slow_factor, recipe_.fault.slow_steps}) {
+      slow_(mesh_, {recipe_.fault.slow_factor, recipe_.fault.slow_steps}),
+      trace_(std::move(trace)) {
   watch_.follow(comm_);
   comm_.check_agreement("recipe", recipe_.to_toml());
   job_ = job::make_job(recipe_);
@@ -42,7 +44,7 @@ Run::Run(recipe::Recipe recipe, const TrainFlags& flags, const comm::Rendezvous&
   watch_.phase(0, "planning");
   plan_run();
   watch_.phase(0, "loading the weights");
-  start(flags);
+  start();
 }
 
 void Run::open_folder() {
@@ -79,8 +81,7 @@ void Run::plan_run() {
   }
 }
 
-void Run::start(const TrainFlags& flags) {
-  trace_ = flags.trace;
+void Run::start() {
   engine::EngineOptions options;
   options.poison = std::getenv("TESSERA_POISON") != nullptr;
   options.local_ranks = place_.local_world, options.nvme = recipe_.plan.disk();

@@ -50,7 +50,7 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
   watch_stop_signals();
   std::signal(SIGXFSZ, SIG_IGN);  // a full quota is an error to report, not a reason to die
   try {
-    auto* run = new Run(std::move(recipe), flags, place);  // never destroyed: see train()'s contract
+    auto* run = new Run(std::move(recipe), flags.trace, place);  // never destroyed: see train()'s contract
     try {
       leave(train_steps(*run));
     } catch (const UserError& error) {

@@ -1,0 +1,14 @@
+#pragma once
+// How the experts of a job share its steps.
+//
+//   auto experts = make_expert_schedule(job, recipe, data, comm, mesh, rank);
+#include "tessera/train/expert_schedule.h"
+
+namespace tessera::train {
+
+/// Turns by noise level, or a gate that chooses for each sample. All outlive it but `mesh`.
+std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
+                                                     const std::vector<prepare::StageData>& data, comm::Comm& comm,
+                                                     const Mesh& mesh, int rank);
+
+}  // namespace tessera::train
