@@ -1,6 +1,5 @@
-// A model of one's own, trained by the library: flow matching of points on a ring. Layers and an objective are all that it
-// takes; sharding, recomputing, offload, memory and schedule come from the plan. One rank, or several under torchrun's
-// variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), srun or mpirun: the same curve.
+// A model of one's own, trained by the library: flow matching of points on a ring. It has layers and an objective; sharding,
+// recomputing, offload and schedule come from the plan. Ranks of torchrun's variables, srun or mpirun give the same curve.
 #include <tessera/base/check.h>
 #include <tessera/base/random.h>
 #include <tessera/comm/world.h>
@@ -8,8 +7,6 @@
 #include <tessera/engine/measure.h>
 #include <tessera/engine/store/transfer.h>
 #include <tessera/optim/adamw.h>
-
-#include <cstdio>
 
 using namespace tessera;
 using at::Tensor;
@@ -33,36 +30,30 @@ struct Layer final : net::Unit {
   double forward_flops(const net::Tokens& tokens) const override { return 4.0 * kWidth * kWidth * tokens.count(); }
 };
 
-/// Clouds of points on their way from noise to the ring, with their time [points, 3], and where they go [points, 2]:
-/// the same on any number of ranks, because random numbers are keyed by (step, point).
-std::pair<net::Batch, Tensor> clouds(int64_t step, plan::Plan::Slice slice) {
-  const int64_t n = slice.count * kPoints;
-  Tensor input = at::empty({n, 3}), target = at::empty({n, 2});
-  auto in = input.accessor<float, 2>(), out = target.accessor<float, 2>();
-  for (int64_t i = 0; i < n; ++i) {
-    const RandomKey key(1, Purpose::sample, step, slice.first * kPoints + i);
-    const double angle = 6.283185 * key.uniform(0), t = key.uniform(2);
-    const double ring[] = {std::cos(angle), std::sin(angle)}, noise[] = {key.normal(4), key.normal(5)};
-    for (int c = 0; c < 2; ++c) in[i][c] = (1 - t) * ring[c] + t * noise[c], out[i][c] = noise[c] - ring[c];
-    in[i][2] = t;
-  }
-  net::Batch batch{{input}, {}, {}};
-  for (int64_t at = 0; at <= n; at += kPoints) batch.tokens.offsets.push_back(at);
-  return {batch, target};
-}
-
-/// The mean square over all points of a step; each rank has its part.
+/// Clouds of points on their way from noise to the ring, with their time [points, 3], and where they go [points, 2]: the
+/// same on any number of ranks, because random numbers are keyed by (step, point). The loss is the mean square.
 struct Ring final : net::Objective {
   const plan::Plan& plan;
-  const int rank;
-  int64_t step = 0;
+  int64_t dp_rank, step = 0;
   double loss = 0;
   Tensor target;
-  Ring(const plan::Plan& plan, int rank) : plan(plan), rank(rank) {}
+  Ring(const plan::Plan& plan, int rank) : plan(plan), dp_rank(plan.mesh.dp_rank(rank)) {}
   net::Batch batch(int micro) override {
-    net::Batch input;
-    std::tie(input, target) = clouds(step, plan.slice(plan.mesh.dp_rank(rank), micro));
-    return input;
+    const auto slice = plan.slice(dp_rank, micro);
+    const int64_t n = slice.count * kPoints;
+    Tensor input = at::empty({n, 3});
+    target = at::empty({n, 2});
+    auto in = input.accessor<float, 2>(), out = target.accessor<float, 2>();
+    for (int64_t i = 0; i < n; ++i) {
+      const RandomKey key(1, Purpose::sample, step, slice.first * kPoints + i);
+      const double angle = 6.283185 * key.uniform(0), t = key.uniform(2);
+      const double ring[] = {std::cos(angle), std::sin(angle)}, noise[] = {key.normal(4), key.normal(5)};
+      for (int c = 0; c < 2; ++c) in[i][c] = (1 - t) * ring[c] + t * noise[c], out[i][c] = noise[c] - ring[c];
+      in[i][2] = t;
+    }
+    net::Batch batch{{input}, {}, {}};
+    for (int64_t at = 0; at <= n; at += kPoints) batch.tokens.offsets.push_back(at);
+    return batch;
   }
   Tensor gradient(const Tensor& out, const net::Batch&, int) override {
     const double values = 2 * kPoints * plan.global_batch;
@@ -77,14 +68,13 @@ int main() try {
   units.push_back(std::make_unique<Layer>("in", "in", 3, kWidth));
   for (const char* name : {"mid.0", "mid.1"}) units.push_back(std::make_unique<Layer>(name, "block", kWidth, kWidth));
   units.push_back(std::make_unique<Layer>("out", "out", kWidth, 2));
-
   const auto place = comm::rendezvous_from_env();
   plan::Plan plan{.mesh = Mesh::parse("dp_shard=" + std::to_string(place.world)), .global_batch = 4, .micro_batch = 2};
   plan.units.resize(units.size());
-  plan.units[1].activations = plan::Policy::recompute;
-  plan.units[2].activations = plan::Policy::offload;
+  plan.units[1].activations = plan::Policy::recompute, plan.units[2].activations = plan::Policy::offload;
   for (plan::UnitPlan& unit : plan.units) unit.states = plan::Tier::host;
-  const auto spec = engine::measure(units, clouds(0, {0, plan.micro_batch}).first, "ring", {});
+  Ring ring(plan, place.rank);
+  const auto spec = engine::measure(units, ring.batch(0), "ring", {});
   const auto program = std::make_shared<const plan::Program>(plan, plan::compile_train(spec, plan, place.rank));
   comm::Comm comm(place, plan.mesh);
   engine::Engine engine(units, spec, plan, comm, place.rank);
@@ -95,9 +85,7 @@ int main() try {
     const bool matrix = param.shape.size() == 2, norm = param.name.ends_with("norm.weight");
     for (int64_t i = 0; i < count; ++i) out[i] = matrix ? out[i] / std::sqrt(float(param.shape[1])) : norm;
   });
-  Ring ring(plan, place.rank);
-  for (ring.step = 1; ring.step <= 300; ++ring.step) {
-    ring.loss = 0;
+  for (ring.step = 1; ring.step <= 300; ++ring.step, ring.loss = 0) {
     engine::StepRun run = engine.run({program, ring.step}, ring, [&] { return std::vector{ring.loss}; });
     double mean = 0;
     for (const auto& rank : run.ranks()) mean += rank[0];
@@ -106,6 +94,5 @@ int main() try {
     engine.finish(std::move(run), control);
   }
 } catch (const Error& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return static_cast<int>(error.code());
+  return std::fprintf(stderr, "%s\n", error.what()), static_cast<int>(error.code());
 }

@@ -132,6 +132,18 @@ TEST_F(Package, AProgramOfOnesOwnTrainsThroughTheLibrary) {
     return std::stod(r.output.substr(r.output.find("step " + step + "  loss ") + 12 + step.size()));
   };
   EXPECT_LT(loss("300"), loss("50"));
+
+  // two ranks under torchrun's variables: the same curve
+  const std::string ranks = "MASTER_ADDR=127.0.0.1 MASTER_PORT=" + std::to_string(20000 + ::getpid() % 20000) +
+                            " WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 OMP_NUM_THREADS=1";
+  const Result two = run_bare(folder_, "RANK=1 LOCAL_RANK=1 ring/ring & RANK=0 LOCAL_RANK=0 ring/ring && wait $!",
+                              "export " + ranks + ";");
+  ASSERT_EQ(two.code, 0) << two.output;
+  const auto last = [](const std::string& output) {
+    const size_t at = output.find("step 300  loss ");
+    return at == output.npos ? 0.0 : std::stod(output.substr(at + 15));
+  };
+  EXPECT_NEAR(last(two.output), last(r.output), 2e-3 * last(r.output));
 }
 
 }  // namespace
