@@ -52,7 +52,6 @@ struct Arguments {
 const std::vector<Command>& commands();
 /// Throws UserError (usage) naming the nearest flag or key.
 Arguments parse(const Command& command, const std::vector<std::string>& typed);
-std::string help(const Command& command);
 
 Command launch_command();
 Command train_command();

@@ -4,8 +4,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <new>
+#include <optional>
 
 #include "commands.h"
+#include "help.h"
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "version.h"
@@ -47,16 +49,21 @@ const Command& find_command(const std::string& name) {
 
 bool asks_for_help(const std::string& word) { return word == "--help" || word == "-h"; }
 
-/// Whose help is asked for: `launch -n 2 train --help` means train's. Null when nobody's.
-const Command* help_wanted(const Command& command, const std::vector<std::string>& words) {
+/// The help that is asked for: `launch -n 2 train --help plan` means the keys of [plan] that train takes. Nothing when
+/// none is.
+std::optional<std::string> help_wanted(const Command& command, const std::vector<std::string>& words) {
   const Command* subject = &command;
-  for (const auto& word : words) {
-    if (asks_for_help(word)) return subject;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--help-all") return help_all(*subject);
+    if (asks_for_help(words[i])) {
+      const bool on_table = i + 1 < words.size() && !words[i + 1].starts_with("-");
+      return on_table ? help_on(*subject, words[i + 1]) : help(*subject);
+    }
     if (!command.rest_is_verbatim || subject != &command) continue;
     for (const auto& other : commands())
-      if (other.name == word) subject = &other;
+      if (other.name == words[i]) subject = &other;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 int dispatch(const std::vector<std::string>& typed) {
@@ -71,8 +78,8 @@ int dispatch(const std::vector<std::string>& typed) {
   }
   const Command& command = find_command(typed[0]);
   const std::vector<std::string> rest(typed.begin() + 1, typed.end());
-  if (const Command* subject = help_wanted(command, rest)) {
-    std::fputs(help(*subject).c_str(), stdout);
+  if (const std::optional<std::string> text = help_wanted(command, rest)) {
+    std::fputs(text->c_str(), stdout);
     return 0;
   }
   return command.run(parse(command, rest));

@@ -130,33 +130,4 @@ Arguments parse(const Command& command, const std::vector<std::string>& typed) {
   return arguments;
 }
 
-std::string help(const Command& command) {
-  std::string text = "tessera " + command.usage + "\n\n" + command.summary + "\n";
-  if (!command.flags.empty()) {
-    text += "\nFlags\n";
-    for (const auto& flag : command.flags) {
-      std::string line = "  " + (flag.alias.empty() ? "" : flag.alias + ", ") + flag.name +
-                         (flag.value.empty() ? "" : " " + flag.value);
-      line += std::string(line.size() < 32 ? 32 - line.size() : 1, ' ') + flag.help;
-      text += line + "\n";
-    }
-  }
-  if (!command.foreign.empty()) {
-    text += "\nOptions of other programs, what they come to is in docs/coming-from.md (tessera import --table)\n ";
-    size_t width = 1;
-    for (const auto& flag : command.foreign) {
-      if (width + flag.name.size() > 110) text += "\n ", width = 1;
-      text += " " + flag.name, width += flag.name.size() + 1;
-    }
-    text += "\n";
-  }
-  text += "\nExample\n  " + command.example + "\n";
-  if (command.recipe_keys)
-    text +=
-        "\nEvery recipe key is a flag too; the command line wins over the file.\n  --mesh AXIS=N[,AXIS=N...]     the "
-        "mesh in one flag\n" +
-        recipe::recipe_table().help();
-  return text;
-}
-
 }  // namespace tessera::apps

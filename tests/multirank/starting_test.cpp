@@ -136,6 +136,21 @@ TEST(FirstLook, EveryCommandExplainsItselfWithAnExample) {
     expect(run.tessera({command, "--help"}), 0, {"Example", std::string("tessera ") + command});
   expect(run.tessera({"help", "plan"}), 0, {"tessera plan RECIPE"});
 }
+TEST(FirstLook, HelpFitsATerminalAndNamesWhereTheRestIs) {
+  const TinyRun run("look");
+  for (const char* command : {"train", "prepare", "sample", "plan"}) {
+    const Result r = run.tessera({command, "--help"});
+    EXPECT_LE(std::count(r.output.begin(), r.output.end(), '\n'), 48) << command;
+    size_t longest = 0, begin = 0;
+    for (size_t end; (end = r.output.find('\n', begin)) != r.output.npos; begin = end + 1)
+      longest = std::max(longest, end - begin);
+    EXPECT_LE(longest, 100u) << command;
+    expect(r, 0, {"--train.lr", "--help TABLE", "--help-all"});
+  }
+  expect(run.tessera({"train", "--help", "plan"}), 0, {"[plan]", "--plan.update_on", "--plan.chunks"});
+  expect(run.tessera({"train", "--help-all"}), 0, {"--plan.update_on", "--fault.rebalance", "--ulysses_size"});
+  expect(run.tessera({"train", "--help", "plam"}), 2, {"did you mean plan?"});
+}
 TEST(FirstLook, HelpAfterALaunchedCommandIsThatCommands) {
   const TinyRun run("look");
   expect(run.tessera({"launch", "-n", "2", "--help"}), 0, {"tessera launch"});

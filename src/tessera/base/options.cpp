@@ -108,23 +108,6 @@ void OptionTable::set(Values& values, std::string_view name, const std::string& 
   values[option.name] = value;
 }
 
-std::string OptionTable::help() const {
-  std::string text, table;
-  for (const auto& option : options_) {
-    const std::string group = option.name.substr(0, option.name.find('.'));
-    if (group != table) text += (table.empty() ? "[" : "\n[") + group + "]\n", table = group;
-    std::string line = "  --" + option.name;
-    line += std::string(line.size() < 32 ? 32 - line.size() : 1, ' ') + option.help;
-    if (!option.choices.empty()) line += " (" + option.choices + ")";
-    if (!option.later.empty())
-      line += " [later: " + option.later + "]";
-    else if (!option.fallback.empty())
-      line += " [" + option.fallback + "]";
-    text += line + "\n";
-  }
-  return text;
-}
-
 std::string OptionTable::to_toml(const Values& values) const {
   std::string text, table;
   for (const auto& option : options_) {

@@ -42,7 +42,6 @@ class OptionTable {
   Values defaults() const;
   /// Checks the value by kind and stores it. `where` names file or flag in messages.
   void set(Values& values, std::string_view name, const std::string& value, std::string_view where) const;
-  std::string help() const;                         ///< a line an option, grouped by table
   std::string to_toml(const Values& values) const;  ///< every option that has a value
 
  private:
