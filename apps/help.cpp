@@ -9,7 +9,7 @@ namespace tessera::apps {
 
 namespace {
 
-constexpr size_t kWidth = 80, kIndent = 26;
+constexpr size_t kWidth = 100, kIndent = 26;
 
 /// The keys that most runs set.
 constexpr const char* kCommonKeys[] = {
@@ -54,7 +54,9 @@ std::string described(const Option& option) {
 
 /// Up to the first clause: enough to know whether this is the key one looks for.
 std::string in_short(const Option& option) {
-  const std::string text = option.help.substr(0, option.help.find_first_of(";:"));
+  constexpr size_t kFewChoices = 24;
+  std::string text = option.help.substr(0, option.help.find_first_of(";:"));
+  if (!option.choices.empty() && option.choices.size() < kFewChoices) text += " (" + option.choices + ")";
   return option.fallback.empty() ? text : text + " [" + option.fallback + "]";
 }
 
