@@ -76,8 +76,29 @@ std::string keys_of(const std::string& table) {
   return text;
 }
 
+/// Wrapped, so that no optional part is torn.
+std::string usage_of(const Command& command) {
+  std::string text, line = "tessera";
+  size_t begin = 0;
+  while (begin < command.usage.size()) {
+    size_t end = command.usage.find(' ', begin);
+    if (command.usage[begin] == '[')
+      end = command.usage.find("] ", begin) == std::string::npos ? std::string::npos
+                                                                 : command.usage.find("] ", begin) + 1;
+    const std::string part = command.usage.substr(begin, end - begin);
+    if (line.size() + 1 + part.size() > kWidth) {
+      text += line + "\n";
+      line = "    ";
+    }
+    line += " " + part;
+    if (end == std::string::npos) break;
+    begin = end + 1;
+  }
+  return text + line + "\n";
+}
+
 std::string begin_of(const Command& command) {
-  std::string text = "tessera " + command.usage + "\n\n" + command.summary + "\n";
+  std::string text = usage_of(command) + "\n" + command.summary + "\n";
   if (!command.flags.empty()) text += "\nFlags\n";
   for (const Flag& flag : command.flags) text += row(names(flag), flag.help);
   return text;
