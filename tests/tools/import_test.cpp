@@ -469,7 +469,20 @@ TEST(Import, YamlIsReadOrRefusedByLine) {
   EXPECT_EQ(split_list(given[2].value), (std::vector<std::string>{"1", "2"}));
   EXPECT_EQ(given[3].name, "e");
   expect_words(message([] { read_yaml("a: 1\n   b: 2\n", "f"); }), {"f, line 2"});
-  expect_words(message([] { read_yaml("a: &x 1\n", "f"); }), {"f, line 1"});
+  expect_words(message([] { read_yaml("- 1\n- 2\n", "f"); }), {"expected `key: value`"});
+}
+
+TEST(Import, YamlOfAnyLegalFormIsRead) {
+  // flow maps, folded text, anchors and a key without a value, which accelerate's own loader takes
+  const std::vector<Given> given = read_yaml(
+      "fsdp_config: {fsdp_offload_params: true, fsdp_version: 2}\nnote: >\n  two\n  lines\n"
+      "x: &n 4\nnum_processes: *n\nmachine_rank:\n",
+      "f");
+  ASSERT_EQ(given.size(), 5u);
+  EXPECT_EQ(given[0].name + "=" + given[0].value, "fsdp_config.fsdp_offload_params=true");
+  EXPECT_EQ(given[1].name + "=" + given[1].value, "fsdp_config.fsdp_version=2");
+  EXPECT_EQ(given[2].value, "two lines\n");
+  EXPECT_EQ(given[4].name + "=" + given[4].value, "num_processes=4");
 }
 
 TEST(Import, TheTableOfTheDocsIsCurrent) {

@@ -65,6 +65,12 @@ JsonValue toml_as_json(const toml::node& node) {
 
 }  // namespace
 
+std::vector<Given> flat_options(const nlohmann::ordered_json& config) {
+  std::vector<Given> out;
+  flatten_json(config, "", out);
+  return out;
+}
+
 std::vector<Given> read_json(const std::string& text, const std::string& file) {
   std::vector<Given> out;
   try {

@@ -1,10 +1,11 @@
 #pragma once
-// Configuration files of other programs as flat options: JSON, TOML, and as much of YAML as `accelerate config` writes.
+// Configuration files of other programs as flat options: JSON, TOML and YAML.
 //
 //   for (const Given& g : read_config("ds.json")) ...      // {"zero_optimization.stage", "3"}, ...
 //
 // Tables are joined by dots, tables of a list by their number ("datasets.0.video_directory"), items of a list end in
 // kListSeparator; an item that is itself a list becomes its items with commas.
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ std::vector<Given> read_config(const std::string& path);
 
 std::vector<Given> read_json(const std::string& text, const std::string& file);
 std::vector<Given> read_toml(const std::string& text, const std::string& file);
-/// Maps by indentation, lists of scalars, comments, quotes. Anything else is refused.
+/// By yaml-cpp; keys without a value are left out.
 std::vector<Given> read_yaml(const std::string& text, const std::string& file);
+std::vector<Given> flat_options(const nlohmann::ordered_json& config);
 
 /// `name` beside the configuration if it is there, else as it is.
 std::string file_beside(const ImportContext& context, const std::string& name);
