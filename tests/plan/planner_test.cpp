@@ -303,7 +303,7 @@ TEST(Planner, CopiesOfTheModelMayShareItsStates) {
 }
 
 TEST(Planner, FewerBitsAreForBlocksAndOnlyWhereAskedForByName) {
-  for (const Policy policy : {Policy::int8, Policy::offload_bf16}) {
+  for (const Policy policy : {policy_of("int8", ""), policy_of("offload_bf16", "")}) {
     PlannerInput in = input(0);
     in.activations = policy;
     const Choice choice = choose(model(), kTwo, in, machine());
@@ -319,19 +319,19 @@ TEST(Planner, FewerBitsAreForBlocksAndOnlyWhereAskedForByName) {
 }
 
 TEST(Planner, ANumberOfBlocksThatRecomputeContradictsAnotherPolicy) {
-  for (const auto& [activations, blocks] : {std::pair(Policy::int8, 2), {Policy::keep, 1}, {Policy::recompute, 0}}) {
+  for (const auto& [activations, blocks] : {std::pair(policy_of("int8", ""), 2), {Policy::keep, 1}, {Policy::recompute, 0}}) {
     PlannerInput in = input(0);
     in.activations = activations, in.recompute_units = blocks;
     EXPECT_THROW(choose(model(), kTwo, in, machine()), UserError) << name(activations);
   }
   PlannerInput none = input(0);
-  none.activations = Policy::fp8, none.recompute_units = 0;
+  none.activations = policy_of("fp8", ""), none.recompute_units = 0;
   EXPECT_TRUE(choose(model(), kTwo, none, machine()).fits);
 }
 
 TEST(Planner, InputsOfRecomputedBlocksWaitOnTheHostWhereThatIsAskedFor) {
   PlannerInput in = input(0);
-  in.activations = Policy::recompute, in.boundary = Policy::offload;
+  in.activations = kRecomputeOffload.policy;
   const Choice choice = choose(model(), kTwo, in, machine());
   ASSERT_TRUE(choice.fits) << choice.advice;
   int blocks = 0;

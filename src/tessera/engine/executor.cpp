@@ -342,7 +342,7 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   take_received(micro, in, train);
   UnitRun& unit_run = micro.runs[in.unit];
   const plan::UnitPlan& plan = plan_.units[in.unit];
-  const bool graph = train && plan.activations != plan::Policy::recompute;
+  const bool graph = train && !plan.recomputes();
   unit_run.in = leaves(micro.stream, train && (in.unit > store_.first_trained() || options_.input_grad));
   micro.stream.clear();
   if (train && plan.replays())
@@ -376,10 +376,10 @@ void Executor::sort_saved(UnitRun& run, int unit, std::vector<SavedStorage> save
       saved.emplace_back(site, result.lse.unsqueeze(-1));  // one value a row, as its node saves it
   }
   for (SavedStorage& s : saved) {
-    const plan::Policy policy = plan.policy(s.site);
+    const plan::Policy& policy = plan.policy(s.site);
     const bool leaves = leaves_device(policy);
-    if (can_pack(s, form(policy)))
-      (leaves ? run.away : run.kept).add(std::move(s), form(policy));
+    if (is_lossy(policy) && can_pack(s, *policy.form))
+      (leaves ? run.away : run.kept).add(std::move(s), *policy.form);
     else if (leaves)
       run.offloaded.push_back(std::move(s));
   }
@@ -421,12 +421,11 @@ void Executor::reduce(const plan::Instruction& in, std::vector<plan::Comm>& done
     const int64_t at = buffer.grad_at * static_cast<int64_t>(sizeof(float));
     const Tensor whole = store_.arena(in.grad + at, buffer.total),
                  scratch = store_.arena(in.scratch + at, buffer.total);
-    if (plan_.reduce == plan::ParamType::fp32)
+    if (plan_.reduce == DType::f32)
       group->reduce_scatter(shard, whole, scratch, in.add);
     else
-      reduce_scatter_rounded(*group, type_of(plan_.reduce), shard, whole, scratch, in.add);
-    done.push_back(
-        {group->axis(), "reduce_scatter", shard.numel() * plan::size_of(plan_.reduce) * (group->size() - 1)});
+      reduce_scatter_rounded(*group, scalar_type(plan_.reduce), shard, whole, scratch, in.add);
+    done.push_back({group->axis(), "reduce_scatter", shard.numel() * size_of(plan_.reduce) * (group->size() - 1)});
   }
 }
 
@@ -436,11 +435,11 @@ void Executor::reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>
   if (layout.in_pieces()) return reduce_pieces(in, done);
   const Tensor shards = store_.grad_at(in.unit, in.target);
   const auto sum = [&](comm::Group& group, const Tensor& part) {
-    if (plan_.reduce == plan::ParamType::fp32)
+    if (plan_.reduce == DType::f32)
       group.all_reduce(part);
     else
-      all_reduce_rounded(group, type_of(plan_.reduce), part);
-    done.push_back({group.axis(), "all_reduce", part.numel() * plan::size_of(plan_.reduce)});
+      all_reduce_rounded(group, scalar_type(plan_.reduce), part);
+    done.push_back({group.axis(), "all_reduce", part.numel() * size_of(plan_.reduce)});
   };
   if (layout.sharded) return sum(outer_, shards);
   for (size_t b = 0; b < layout.buffers.size(); ++b)
@@ -459,16 +458,16 @@ void Executor::reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm
     const Tensor shard = shards.narrow(0, buffer.held, buffer.shard),
                  scratch = scratches.narrow(0, buffer.held, buffer.shard);
     const Tensor piece = store_.piece(in.unit, static_cast<int>(b), shard);
-    if (plan_.reduce == plan::ParamType::fp32) {
+    if (plan_.reduce == DType::f32) {
       group.reduce_scatter(piece, shard, scratch, false);
     } else {
-      reduce_scatter_rounded(group, type_of(plan_.reduce), piece, shard, scratch, false);
+      reduce_scatter_rounded(group, scalar_type(plan_.reduce), piece, shard, scratch, false);
       // What was rounded in place is no gradient: where a whole one stays, its padding must be zero.
       const int64_t before = piece.storage_offset() - shard.storage_offset(), after = before + buffer.piece();
       shard.narrow(0, 0, before).zero_();
       shard.narrow(0, after, buffer.shard - after).zero_();
     }
-    done.push_back({group.axis(), "reduce_scatter", buffer.piece() * plan::size_of(plan_.reduce) * (group.size() - 1)});
+    done.push_back({group.axis(), "reduce_scatter", buffer.piece() * size_of(plan_.reduce) * (group.size() - 1)});
   }
 }
 

@@ -28,7 +28,7 @@ bool searches(const recipe::Recipe& recipe) { return recipe.plan.file.empty() ||
 bool one_shape(const recipe::Recipe& recipe) { return recipe.values.at("data.buckets").empty(); }
 
 bool has_fp16(const recipe::Recipe& r) {
-  return !searches(r) || r.plan.compute == plan::ParamType::fp16 || r.plan.reduce == plan::ParamType::fp16;
+  return !searches(r) || r.plan.compute == DType::f16 || r.plan.reduce == DType::f16;
 }
 constexpr const char* kFp16 = "it belongs to plan.compute_dtype or plan.reduce_dtype = \"fp16\"";
 

@@ -82,12 +82,12 @@ class Reader {
     const std::string where = "plan.read " + file_ + ": ";
     if (root.contains("masters")) plan.states.masters = masters_of(text(root, "", "masters"), where + "masters");
     if (root.contains("moments")) plan.states.moments = moments_of(text(root, "", "moments"), where + "moments");
-    const auto type = [&](const char* key, ParamType fallback) {
-      return root.contains(key) ? param_type_of(text(root, "", key), where + key) : fallback;
+    const auto type = [&](const char* key, DType fallback) {
+      return root.contains(key) ? dtype_of(text(root, "", key), where + key, kComputeTypes) : fallback;
     };
-    plan.compute = type("compute_dtype", ParamType::fp32);
-    plan.reduce = type("reduce_dtype", ParamType::fp32);
-    plan.grad = type("grad_dtype", ParamType::fp32);
+    plan.compute = type("compute_dtype", DType::f32);
+    plan.reduce = type("reduce_dtype", DType::f32);
+    plan.grad = type("grad_dtype", DType::f32);
     plan.param_dtype = plan.compute;
     plan.param_dtype = type("param_dtype", plan.gathered());
   }

@@ -24,20 +24,14 @@ enum class Masters { fp32, split, bf16 };
 /// Its moments. int8: blocks of 256 with a scale (ops/blockwise.h); tensors of fewer than kLeastQuantised elements keep
 /// fp32, as bitsandbytes and torchao do.
 enum class Moments { fp32, bf16, int8 };
-/// What parameters are rounded to when they are gathered, what products and attention compute in, and what gradients
-/// are rounded to when they are reduced.
-enum class ParamType { fp32, bf16, fp16 };
-inline int64_t size_of(ParamType type) { return type == ParamType::fp32 ? 4 : 2; }
 
 inline constexpr int64_t kLeastQuantised = 4096;
 
 std::string_view name(Masters masters);
 std::string_view name(Moments moments);
-std::string_view name(ParamType type);
 /// The values by name. Throw UserError (usage) naming `where` and the nearest name.
 Masters masters_of(std::string_view text, std::string_view where);
 Moments moments_of(std::string_view text, std::string_view where);
-ParamType param_type_of(std::string_view text, std::string_view where);
 
 struct StateFormat {
   Masters masters = Masters::fp32;
@@ -45,13 +39,10 @@ struct StateFormat {
   bool operator==(const StateFormat&) const = default;
 };
 
-enum class ValueType { f32, bf16, i16, u8 };
-int64_t size_of(ValueType type);
-
 /// One state tensor beside a parameter: a value for every `per` consecutive elements.
 struct StateSpec {
   std::string kind;  ///< as in checkpoints: "master_low", "exp_avg", "exp_avg_scale", ...
-  ValueType type = ValueType::f32;
+  DType type = DType::f32;
   int64_t per = 1;
 
   /// Values for elements [begin, end); begin is a multiple of `per`.

@@ -39,14 +39,14 @@ int64_t default_budget(const plan::Profile& profile, int ranks) {
 }
 
 /// What the updates of a step wait for, all of them: then none may run in the backward. Empty for nothing.
-std::string why_not_in_backward(const recipe::Recipe& recipe, plan::ParamType compute, plan::ParamType reduce) {
+std::string why_not_in_backward(const recipe::Recipe& recipe, DType compute, DType reduce) {
   if (recipe.train.clip_norm > 0) {
     char norm[32];
     std::snprintf(norm, sizeof norm, "%g", recipe.train.clip_norm);
     return std::string("train.clip_norm = ") + norm + " clips by the norm of all gradients (0 clips nothing)";
   }
   if (recipe.run.on_nan == "skip") return "run.on_nan = \"skip\" decides by the loss and norm of the whole step";
-  if (compute == plan::ParamType::fp16 || reduce == plan::ParamType::fp16)
+  if (compute == DType::f16 || reduce == DType::f16)
     return "fp16 scales the loss, and a step that overflows anywhere is skipped";
   return {};
 }
@@ -61,8 +61,7 @@ void check_gated(const job::Job& job, plan::Update update, const std::string& wh
                     "use \"end\"");
 }
 
-void check_in_backward(const recipe::Recipe& recipe, plan::ParamType compute, plan::ParamType reduce,
-                       const std::string& where) {
+void check_in_backward(const recipe::Recipe& recipe, DType compute, DType reduce, const std::string& where) {
   const std::string why = why_not_in_backward(recipe, compute, reduce);
   if (!why.empty())
     throw UserError(Exit::usage, where, "\"in_backward\" updates each unit before the step's norm is known, but " + why,
@@ -81,11 +80,10 @@ void check_formats(const recipe::Recipe& recipe, const plan::Plan& plan) {
   const plan::StateFormat& states = recipe.plan.states;
   check("masters", name(states.masters), name(plan.states.masters), states.masters == plan::Masters::fp32);
   check("moments", name(states.moments), name(plan.states.moments), states.moments == plan::Moments::fp32);
-  check("param_dtype", name(recipe.plan.param_dtype), name(plan.gathered()),
-        recipe.plan.param_dtype == plan::ParamType::fp32);
-  check("compute_dtype", name(recipe.plan.compute), name(plan.compute), recipe.plan.compute == plan::ParamType::fp32);
-  check("reduce_dtype", name(recipe.plan.reduce), name(plan.reduce), recipe.plan.reduce == plan::ParamType::fp32);
-  check("grad_dtype", name(recipe.plan.grad), name(plan.grad), recipe.plan.grad == plan::ParamType::fp32);
+  check("param_dtype", name(recipe.plan.param_dtype), name(plan.gathered()), recipe.plan.param_dtype == DType::f32);
+  check("compute_dtype", name(recipe.plan.compute), name(plan.compute), recipe.plan.compute == DType::f32);
+  check("reduce_dtype", name(recipe.plan.reduce), name(plan.reduce), recipe.plan.reduce == DType::f32);
+  check("grad_dtype", name(recipe.plan.grad), name(plan.grad), recipe.plan.grad == DType::f32);
 }
 
 }  // namespace
@@ -162,13 +160,12 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.planner.host_budget = host_share(recipe, request.machine.profile, mesh.world());
   request.planner.nvme = !recipe.plan.nvme.empty();
   request.planner.activations = recipe.plan.activations;
-  request.planner.boundary = recipe.plan.boundary;
   request.planner.parameters = recipe.plan.parameters;
   request.planner.gradients = recipe.plan.gradients;
   request.planner.states_tier = recipe.plan.states_tier;
   request.planner.offload_to = recipe.plan.offload_to;
   request.machine.update_bytes =
-      static_cast<double>(plan::size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);
+      static_cast<double>(size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);
   request.planner.experts = static_cast<int>(job.experts.size());
   request.planner.idle = recipe.plan.idle.value_or(plan::Tier::device);
   request.any_idle = job.experts.several() && !recipe.plan.idle;
@@ -197,7 +194,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     request.planner.compute = request.by_hand->compute;  // shapes are measured in it
   }
   // Processors without products of 16 bits have no rate for them: there kernels widen, and compute in fp32.
-  if (request.planner.compute != plan::ParamType::fp32 && request.machine.profile.device.gemm.contains("bf16"))
+  if (request.planner.compute != DType::f32 && request.machine.profile.device.gemm.contains("bf16"))
     request.machine.dtype = "bf16";  // fp16 is as fast
   request.checkpoints_kept = static_cast<int>(recipe.checkpoint.keep);
   request.run.steps = recipe.run.steps;

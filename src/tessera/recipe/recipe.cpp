@@ -155,7 +155,7 @@ LrScale scale_of(const Recipe& r) {
 /// hand.
 void fill_types(Recipe& r) {
   const auto type = [&](const char* key) {
-    return plan::param_type_of(r.values.at(key), std::string("recipe: ") + key);
+    return dtype_of(r.values.at(key), std::string("recipe: ") + key, kComputeTypes);
   };
   r.plan.compute = type("plan.compute_dtype");
   r.plan.reduce = type("plan.reduce_dtype");
@@ -174,8 +174,8 @@ void fill_types(Recipe& r) {
 void fill_base(Recipe& r) {
   if (!r.lora.on) return;
   std::string& base = r.values.at("lora.base_dtype");
-  if (base == "auto") base = r.plan.compute == plan::ParamType::bf16 ? "bf16" : "fp32";
-  r.lora.base = plan::stored_of(base, "recipe: lora.base_dtype");
+  if (base == "auto") base = r.plan.compute == DType::bf16 ? "bf16" : "fp32";
+  r.lora.base = dtype_of(base, "recipe: lora.base_dtype", plan::kStoredTypes);
 }
 
 }  // namespace
@@ -274,8 +274,8 @@ void Recipe::fill() {
     r.plan.host_budget = parse_bytes(read.text("plan.host_budget"), "plan.host_budget");
   r.plan.nvme = read.text("plan.nvme");
   r.plan.nvme_checksum = read.text("plan.nvme_checksum") == "true";
-  if (const std::string& text = read.text("plan.activations"); text == "recompute_offload")
-    r.plan.activations = plan::Policy::recompute, r.plan.boundary = plan::Policy::offload;
+  if (const std::string& text = read.text("plan.activations"); text == plan::kRecomputeOffload.word)
+    r.plan.activations = plan::kRecomputeOffload.policy;
   else if (text != "auto")
     r.plan.activations = plan::policy_of(text, "recipe: plan.activations");
   for (const auto& [key, tier] : {std::pair("plan.parameters", &r.plan.parameters),

@@ -52,7 +52,7 @@ struct Recipe {
     int64_t rank = 32;
     double alpha = 32, dropout = 0;
     bool rslora = false, dora = false;
-    plan::Stored base = plan::Stored::fp32;  ///< of the blocks' frozen linears
+    DType base = DType::f32;  ///< of the blocks' frozen linears
     std::string init;
     std::vector<std::string> targets, exports;
   } lora;
@@ -89,13 +89,12 @@ struct Recipe {
     std::string nvme;           ///< folder of what rests on disk; empty: nothing does
     bool nvme_checksum = false;
     plan::DiskPlace disk() const { return {nvme, nvme_checksum}; }
-    std::optional<plan::Policy> activations, boundary;  ///< boundary: of recompute_offload
+    std::optional<plan::Policy> activations;
     std::optional<plan::Tier> parameters, gradients, states_tier;
     std::optional<plan::Tier> offload_to;  ///< of activations
     std::optional<plan::Tier> idle;        ///< of an expert that has no turn
     plan::StateFormat states;
-    plan::ParamType param_dtype = plan::ParamType::fp32, compute = plan::ParamType::fp32,
-                    reduce = plan::ParamType::fp32, grad = plan::ParamType::fp32;
+    DType param_dtype = DType::f32, compute = DType::f32, reduce = DType::f32, grad = DType::f32;
   } plan;
   struct Checkpoint {
     int64_t every = 0, keep = 0;

@@ -101,10 +101,9 @@ class Search {
       choice.offload_to = input_.offload_to.value_or(Tier::host);
       if (may_save_less(unit) && saving_blocks > 0) {
         --saving_blocks;
-        choice.activations = saving.activations;
-        if (saving.boundary != saving.activations && saving.boundary != Policy::keep)
-          choice.sites[std::string(kBoundary)] = saving.boundary;
-        if (saving.activations == Policy::recompute && saving.results != Policy::recompute)
+        choice.activations = saving.recomputes() ? Policy::recompute : saving.activations;
+        if (saving.activations == kRecomputeOffload.policy) choice.sites[std::string(kBoundary)] = Policy::offload;
+        if (saving.recomputes() && saving.results != Policy::recompute)
           for (const std::string& site : kept_sites(unit, machine_, saving.sites)) choice.sites[site] = saving.results;
       } else if (may_save_less(unit)) {
         choice.activations = rest;
@@ -289,16 +288,18 @@ class Search {
     for (const Saving& saving : savings(input_)) {
       if (input_.first_that_fits && best_) return;
       const bool asked_for = is_lossy(saving.activations) ||
-                             (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
-                             (input_.boundary == Policy::offload && saving.boundary == Policy::offload &&
-                              saving.results != Policy::offload);
+                             (saving.activations == input_.activations && leaves_device(*input_.activations) &&
+                              (!saving.recomputes() || saving.results != Policy::offload));
       if (saving.host() && input_.host_budget <= 0 && !asked_for) continue;
-      if (input_.activations && saving.activations != *input_.activations) continue;
+      // that blocks recompute leaves open where their inputs wait
+      const bool as_said =
+          saving.activations == input_.activations || (input_.activations == Policy::recompute && saving.recomputes());
+      if (input_.activations && !as_said) continue;
       if (saving.activations == Policy::rebuild ? !rebuilds_ && !input_.activations : by_hand == 0) continue;
-      if (input_.boundary && saving.boundary != *input_.boundary) continue;
       // what is recomputed by hand is recomputed as said
-      const Policy boundary = input_.boundary.value_or(Policy::keep);
-      if (by_hand > 0 && (saving.results != Policy::recompute || saving.boundary != boundary)) continue;
+      if (by_hand > 0 &&
+          (saving.results != Policy::recompute || saving.activations != input_.activations.value_or(Policy::recompute)))
+        continue;
       if (saving.sites == Sites::costly && !products_) continue;  // dear ones are all that there are
       if (by_hand > 0 || input_.activations) {
         const int blocks = by_hand > 0 ? by_hand : blocks_;
@@ -542,7 +543,7 @@ class Search {
 /// A number of blocks that recompute, and what blocks do: both by hand must agree.
 PlannerInput agreed(PlannerInput input) {
   if (!input.activations || !input.recompute_units) return input;
-  const bool recompute = *input.activations == Policy::recompute;
+  const bool recompute = input.activations->graph == Graph::recompute;
   if (recompute != (*input.recompute_units > 0))
     throw UserError(Exit::usage, "plan.recompute",
                     std::to_string(*input.recompute_units) + " blocks with plan.activations = \"" +
@@ -578,7 +579,6 @@ bool may_save_less(const UnitSpec& unit) { return unit.kind != "stem" && unit.ki
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds) {
   input.prefetch.reset(), input.recompute_units.reset(), input.strategy.reset(), input.activations.reset();
-  input.boundary.reset();
   input.parameters.reset(), input.gradients.reset(), input.states_tier.reset(), input.offload_to.reset();
   input.update.reset(), input.update_on.reset();
   const Choice free = choose(model, mesh, input, machine);

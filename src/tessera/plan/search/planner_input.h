@@ -28,13 +28,12 @@ struct PlannerInput {
   std::optional<PipelineSchedule> pipeline;  ///< set by hand
   std::optional<int> chunks;                 ///< set by hand: stages a rank has when interleaved
   std::optional<Policy> activations;         ///< set by hand: keep, or how blocks save less
-  std::optional<Policy> boundary;            ///< set by hand: what recomputed blocks do with their inputs
   std::optional<Tier> parameters, gradients, states_tier;  ///< set by hand
   std::optional<Tier> offload_to;                          ///< set by hand: of activations that leave the device
   int experts = 1;                                         ///< see Plan
   Tier idle = Tier::device;                                ///< likewise
   StateFormat states = {};
-  ParamType param_dtype = ParamType::fp32, compute = ParamType::fp32, reduce = ParamType::fp32, grad = ParamType::fp32;
+  DType param_dtype = DType::f32, compute = DType::f32, reduce = DType::f32, grad = DType::f32;
 };
 
 }  // namespace tessera::plan
