@@ -59,7 +59,9 @@ int main() try {
   units.push_back(std::make_unique<Layer>("out", "out", kWidth, 2));
 
   const auto place = comm::rendezvous_from_env();
-  plan::Plan plan{.mesh = Mesh::parse("dp_shard=" + std::to_string(place.world)), .global_batch = 4, .micro_batch = 2};
+  plan::Plan plan;
+  plan.mesh = Mesh::parse("dp_shard=" + std::to_string(place.world));
+  plan.global_batch = 4, plan.micro_batch = 2;
   plan.units.resize(units.size());
   plan.units[1].activations = plan::Policy::recompute;
   const auto spec = engine::measure(units, clouds(0, {0, plan.micro_batch}).first, "ring", {});

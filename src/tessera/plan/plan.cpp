@@ -108,24 +108,6 @@ std::vector<Axis> Plan::outer_axes(const Buffer& buffer) const {
   return buffer.shards > 1 ? std::vector<Axis>{Axis::dp_replicate} : axes(buffer);
 }
 
-void Plan::check_types(std::string_view where) const {
-  const auto quoted = [](DType type) { return "\"" + std::string(name(type)) + "\""; };
-  if (states.masters != Masters::fp32 && param_dtype != DType::bf16)
-    throw UserError(Exit::usage, std::string(where) + "param_dtype",
-                    quoted(param_dtype) + " contradicts masters = \"" + std::string(name(states.masters)) + "\"",
-                    "such masters are gathered as bf16: leave param_dtype out");
-  if (grad == DType::f16)
-    throw UserError(Exit::usage, std::string(where) + "grad_dtype",
-                    "gradients do not rest in fp16, where the small ones of a step that has no loss scale are zero",
-                    "expected fp32 or bf16, which has the exponents of fp32");
-  if (compute != DType::f32 && compute != gathered())
-    throw UserError(Exit::usage, std::string(where) + "compute_dtype",
-                    quoted(compute) + " contradicts parameters that are gathered as " + quoted(gathered()),
-                    states.masters == Masters::fp32
-                        ? "leave param_dtype out: it follows compute_dtype"
-                        : "masters = \"" + std::string(name(states.masters)) + "\" compute in bf16 or fp32");
-}
-
 int64_t Plan::accumulation() const {
   const int64_t most = shares.empty() ? div_up(global_batch, mesh.dp_size()) : *std::ranges::max_element(shares);
   return std::max<int64_t>(1, div_up(most, micro_batch));

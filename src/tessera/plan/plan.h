@@ -80,22 +80,13 @@ struct UnitPlan {
 
 inline constexpr std::string_view kBoundary = "boundary";  ///< the site of a unit's input
 
-struct Plan {
+struct Plan : Formats {
   Mesh mesh;
   int64_t global_batch = 1;
   int64_t micro_batch = 1;  ///< samples a rank runs at once, at most
   int prefetch = 1;         ///< gathers issued ahead of the unit that runs
   Update update = Update::end;
-  int update_threads = 0;   ///< of a rank's updates on the host; 0: its share of the machine's cores
-  StateFormat states = {};  ///< masters and moments
-  DType param_dtype = DType::f32;
-  /// What units that may (UnitSpec::narrow) compute in: fp32, or what parameters are gathered as, which then is what
-  /// lies in the slots.
-  DType compute = DType::f32;
-  DType reduce = DType::f32;  ///< what gradients are rounded to on their way; they are summed in fp32
-  /// fp32 or bf16: what a reduced gradient is rounded to, once, where it rests until its update. In the arena it is
-  /// fp32.
-  DType grad = DType::f32;
+  int update_threads = 0;  ///< of a rank's updates on the host; 0: its share of the machine's cores
   /// Samples of the global batch for each dp rank; empty: as even as they go (shares.h makes others).
   std::vector<int64_t> shares = {};
   Pipeline pipeline = {};  ///< how stages take turns, where the mesh has a pp axis
@@ -105,13 +96,6 @@ struct Plan {
   std::vector<UnitPlan> units;
   bool operator==(const Plan&) const = default;
 
-  /// What parameters are rounded to when they are gathered: masters that are bf16, or half of them, have no more to
-  /// give.
-  DType gathered() const { return states.masters == Masters::fp32 ? param_dtype : DType::bf16; }
-  /// What lies in a slot: what is gathered, or that widened to fp32.
-  DType slots() const { return compute == DType::f32 ? DType::f32 : gathered(); }
-  /// Throws UserError (usage) naming `where` for types that contradict each other.
-  void check_types(std::string_view where) const;
   /// Micro-batches a rank runs a step, the same on every rank (some may be idle).
   int64_t accumulation() const;
   /// Ranks of the shard group over which a unit's buffers are split: 1 where every rank holds them.

@@ -31,6 +31,24 @@ std::string_view name(Moments moments) { return kMoments[static_cast<size_t>(mom
 Masters masters_of(std::string_view text, std::string_view where) { return named<Masters>(kMasters, text, where); }
 Moments moments_of(std::string_view text, std::string_view where) { return named<Moments>(kMoments, text, where); }
 
+void Formats::check_types(std::string_view where) const {
+  const auto quoted = [](DType type) { return "\"" + std::string(name(type)) + "\""; };
+  if (states.masters != Masters::fp32 && param_dtype != DType::bf16)
+    throw UserError(Exit::usage, std::string(where) + "param_dtype",
+                    quoted(param_dtype) + " contradicts masters = \"" + std::string(name(states.masters)) + "\"",
+                    "such masters are gathered as bf16: leave param_dtype out");
+  if (grad == DType::f16)
+    throw UserError(Exit::usage, std::string(where) + "grad_dtype",
+                    "gradients do not rest in fp16, where the small ones of a step that has no loss scale are zero",
+                    "expected fp32 or bf16, which has the exponents of fp32");
+  if (compute != DType::f32 && compute != gathered())
+    throw UserError(Exit::usage, std::string(where) + "compute_dtype",
+                    quoted(compute) + " contradicts parameters that are gathered as " + quoted(gathered()),
+                    states.masters == Masters::fp32
+                        ? "leave param_dtype out: it follows compute_dtype"
+                        : "masters = \"" + std::string(name(states.masters)) + "\" compute in bf16 or fp32");
+}
+
 StatesOf adamw_states(StateFormat format) {
   return [format](const ParamSpec& param) {
     std::vector<StateSpec> states;

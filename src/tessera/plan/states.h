@@ -39,6 +39,27 @@ struct StateFormat {
   bool operator==(const StateFormat&) const = default;
 };
 
+/// In which dtypes a plan keeps, gathers, computes and reduces.
+struct Formats {
+  StateFormat states = {};  ///< masters and moments
+  DType param_dtype = DType::f32;
+  /// What units that may (UnitSpec::narrow) compute in: f32, or what parameters are gathered as, which then is what lies
+  /// in the slots.
+  DType compute = DType::f32;
+  DType reduce = DType::f32;  ///< what gradients are rounded to on their way; they are summed in fp32
+  /// f32 or bf16: what a reduced gradient is rounded to, once, where it rests until its update. In the arena it is f32.
+  DType grad = DType::f32;
+  bool operator==(const Formats&) const = default;
+
+  /// What parameters are rounded to when they are gathered: masters that are bf16, or half of them, have no more to
+  /// give.
+  DType gathered() const { return states.masters == Masters::fp32 ? param_dtype : DType::bf16; }
+  /// What lies in a slot: what is gathered, or that widened to fp32.
+  DType slots() const { return compute == DType::f32 ? DType::f32 : gathered(); }
+  /// Throws UserError (usage) naming `where` for types that contradict each other.
+  void check_types(std::string_view where) const;
+};
+
 /// One state tensor beside a parameter: a value for every `per` consecutive elements.
 struct StateSpec {
   std::string kind;  ///< as in checkpoints: "master_low", "exp_avg", "exp_avg_scale", ...

@@ -4,6 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/plan/plan_rows.h"
 #include "tessera/plan/search/plan_notes.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/planning/encoder_bytes.h"
@@ -16,12 +17,6 @@ namespace {
 int64_t mixed_bytes(int64_t samples, int64_t micro, int64_t prediction_bytes) {
   constexpr int64_t kBlock = 64;  // a tensor takes whole ones
   return (samples + micro) * round_up(prediction_bytes, kBlock);
-}
-
-int blocks(const job::Job& job) {
-  int count = 0;
-  for (const auto& unit : job.model->units()) count += plan::may_save_less(unit->spec());
-  return count;
 }
 
 /// Each rank's part of the host memory that a node may give to what leaves its devices.
@@ -68,22 +63,20 @@ void check_in_backward(const recipe::Recipe& recipe, DType compute, DType reduce
                     "use \"just_in_time\", or switch that off");
 }
 
-/// A plan by hand says how masters and moments are kept; keys of the recipe that say otherwise would change nothing.
+/// A plan by hand says how masters, moments and the rest are kept; keys of the recipe that say otherwise would change
+/// nothing.
 void check_formats(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  const auto check = [&](std::string_view key, std::string_view in_recipe, std::string_view in_plan, bool is_default) {
-    if (is_default || in_recipe == in_plan) return;
+  const plan::Plan untouched;
+  plan::Plan wanted;
+  static_cast<plan::Formats&>(wanted) = recipe.plan;
+  for (const plan::Row<plan::Plan>& row : plan::plan_rows()) {
+    const std::string in_recipe = row.text(wanted), in_plan = row.text(plan);
+    if (in_recipe == row.text(untouched) || in_recipe == in_plan) continue;
+    const std::string key(row.key);
     throw UserError(Exit::usage, "plan.file",
-                    recipe.plan.file + " has " + std::string(key) + " = \"" + std::string(in_plan) +
-                        "\", the recipe plan." + std::string(key) + " = \"" + std::string(in_recipe) + "\"",
+                    recipe.plan.file + " has " + key + " = " + in_plan + ", the recipe plan." + key + " = " + in_recipe,
                     "say it in one of them");
-  };
-  const plan::StateFormat& states = recipe.plan.states;
-  check("masters", name(states.masters), name(plan.states.masters), states.masters == plan::Masters::fp32);
-  check("moments", name(states.moments), name(plan.states.moments), states.moments == plan::Moments::fp32);
-  check("param_dtype", name(recipe.plan.param_dtype), name(plan.gathered()), recipe.plan.param_dtype == DType::f32);
-  check("compute_dtype", name(recipe.plan.compute), name(plan.compute), recipe.plan.compute == DType::f32);
-  check("reduce_dtype", name(recipe.plan.reduce), name(plan.reduce), recipe.plan.reduce == DType::f32);
-  check("grad_dtype", name(recipe.plan.grad), name(plan.grad), recipe.plan.grad == DType::f32);
+  }
 }
 
 }  // namespace
@@ -143,35 +136,18 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.machine.profile = plan::find_profile(recipe.plan.profile);
   request.planner.budget =
       recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(request.machine.profile, mesh.world());
-  request.planner.prefetch = recipe.plan.prefetch;
-  request.planner.update = job.experts.gated ? plan::Update::end : recipe.plan.update;
+  static_cast<plan::PlanKeys&>(request.planner) = recipe.plan;
+  if (job.experts.gated) request.planner.update = plan::Update::end;
   if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");
   if (recipe.plan.update == plan::Update::in_backward)
     check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
   request.planner.may_update_in_backward = why_not_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce).empty();
-  request.planner.update_on = recipe.plan.update_on;
-  request.planner.update_threads = recipe.plan.update_threads;
-  request.planner.recompute_units = recipe.plan.recompute;
-  if (recipe.plan.recompute_every > 0) request.planner.recompute_units = blocks(job) / recipe.plan.recompute_every;
-  request.planner.strategy = recipe.plan.strategy;
-  request.planner.pipeline = recipe.plan.pipeline;
-  request.planner.chunks = recipe.plan.chunks;
-  request.planner.states = recipe.plan.states;
   request.planner.host_budget = host_share(recipe, request.machine.profile, mesh.world());
   request.planner.nvme = !recipe.plan.nvme.empty();
-  request.planner.activations = recipe.plan.activations;
-  request.planner.parameters = recipe.plan.parameters;
-  request.planner.gradients = recipe.plan.gradients;
-  request.planner.states_tier = recipe.plan.states_tier;
-  request.planner.offload_to = recipe.plan.offload_to;
   request.machine.update_bytes =
       static_cast<double>(size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);
   request.planner.experts = static_cast<int>(job.experts.size());
-  request.planner.idle = recipe.plan.idle.value_or(plan::Tier::device);
   request.any_idle = job.experts.several() && !recipe.plan.idle;
-  request.planner.param_dtype = recipe.plan.param_dtype;
-  request.planner.compute = recipe.plan.compute, request.planner.reduce = recipe.plan.reduce;
-  request.planner.grad = recipe.plan.grad;
   if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
     std::vector<std::string> names;
     for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);

@@ -86,11 +86,9 @@ class Search {
     plan.micro_batch = input_.micro_batch;
     plan.prefetch = prefetch;
     plan.update = update_, plan.update_threads = input_.update_threads;
-    plan.states = input_.states;
-    plan.param_dtype = input_.param_dtype;
+    static_cast<Formats&>(plan) = input_;
     plan.experts = input_.experts;
-    plan.idle = input_.idle;
-    plan.compute = input_.compute, plan.reduce = input_.reduce, plan.grad = input_.grad;
+    plan.idle = input_.idle.value_or(Tier::device);
     if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
     // The first blocks save less: they are needed last in backward, so what they would keep lives longest.
     for (const auto& unit : model_.units) {
@@ -239,10 +237,10 @@ class Search {
     return other && (!best || is_better(other->candidate, best->candidate)) ? other : best;
   }
 
-  static std::optional<Tier> PlannerInput::*by_hand_of(Tier UnitPlan::*part) {
-    return part == &UnitPlan::gradients    ? &PlannerInput::gradients
-           : part == &UnitPlan::parameters ? &PlannerInput::parameters
-                                           : &PlannerInput::states_tier;
+  static std::optional<Tier> Choices::*by_hand_of(Tier UnitPlan::*part) {
+    return part == &UnitPlan::gradients    ? &Choices::gradients
+           : part == &UnitPlan::parameters ? &Choices::parameters
+                                           : &Choices::states_tier;
   }
 
   /// Faster; of two that take the same time, the one that needs less of the host.
@@ -541,7 +539,9 @@ class Search {
 };
 
 /// A number of blocks that recompute, and what blocks do: both by hand must agree.
-PlannerInput agreed(PlannerInput input) {
+PlannerInput agreed(const ModelSpec& model, PlannerInput input) {
+  if (input.recompute_every > 0)
+    input.recompute_units = static_cast<int>(std::ranges::count_if(model.units, may_save_less)) / input.recompute_every;
   if (!input.activations || !input.recompute_units) return input;
   const bool recompute = input.activations->graph == Graph::recompute;
   if (recompute != (*input.recompute_units > 0))
@@ -569,18 +569,13 @@ PlannerInput placed(PlannerInput input) {
 
 }  // namespace
 
-bool set_by_hand(const PlannerInput& input) {
-  return input.prefetch || input.recompute_units || input.strategy || input.activations || input.parameters ||
-         input.gradients || input.states_tier || input.offload_to || input.update || input.update_on;
-}
+bool set_by_hand(const PlannerInput& input) { return static_cast<const Choices&>(input) != Choices{}; }
 
 bool may_save_less(const UnitSpec& unit) { return unit.kind != "stem" && unit.kind != "head"; }
 
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds) {
-  input.prefetch.reset(), input.recompute_units.reset(), input.strategy.reset(), input.activations.reset();
-  input.parameters.reset(), input.gradients.reset(), input.states_tier.reset(), input.offload_to.reset();
-  input.update.reset(), input.update_on.reset();
+  static_cast<Choices&>(input) = {};
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};
   const auto [would, takes] = told_apart(free.seconds, seconds);
@@ -589,7 +584,7 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
 }
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
-  const PlannerInput input = placed(agreed(by_hand));
+  const PlannerInput input = placed(agreed(model, by_hand));
   return Search(model, mesh, input, machine).run();
 }
 
