@@ -10,6 +10,7 @@
 #include "plan/planner_toy.h"
 #include "tessera/base/check.h"
 #include "tessera/base/told_apart.h"
+#include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/search/search_space.h"
 #include "tessera/plan/simulate/cost.h"
@@ -279,6 +280,22 @@ TEST(Planner, WhatIsSetByHandIsKept) {
   }
 }
 
+TEST(Planner, GradientsAreReducedOnceAStepWhereThatIsAskedFor) {
+  PlannerInput in = input(0);
+  in.global_batch = 8;  // four micro-batches a rank
+  const Choice each = choose(model(), kTwo, in, machine());
+  in.reduce_once = true;
+  EXPECT_TRUE(set_by_hand(in));
+  const Choice once = choose(model(), kTwo, in, machine());
+  const auto reductions = [](const Choice& choice) {
+    const Schedule schedule = compile_train(model(), choice.plan, 0);
+    return std::ranges::count(schedule.list, Op::reduce, &Instruction::op);
+  };
+  EXPECT_EQ(reductions(each), 4 * reductions(once));
+  EXPECT_NE(once.plan.to_toml(std::vector<std::string>(once.plan.units.size(), "unit")).find("reduce = \"once\""),
+            std::string::npos);
+}
+
 TEST(Planner, CopiesOfTheModelMayShareItsStates) {
   const Mesh copies = Mesh::parse("dp_replicate=2,dp_shard=2");
   PlannerInput in = input(0);
@@ -319,7 +336,8 @@ TEST(Planner, FewerBitsAreForBlocksAndOnlyWhereAskedForByName) {
 }
 
 TEST(Planner, ANumberOfBlocksThatRecomputeContradictsAnotherPolicy) {
-  for (const auto& [activations, blocks] : {std::pair(policy_of("int8", ""), 2), {Policy::keep, 1}, {Policy::recompute, 0}}) {
+  for (const auto& [activations, blocks] :
+       {std::pair(policy_of("int8", ""), 2), {Policy::keep, 1}, {Policy::recompute, 0}}) {
     PlannerInput in = input(0);
     in.activations = activations, in.recompute_units = blocks;
     EXPECT_THROW(choose(model(), kTwo, in, machine()), UserError) << name(activations);

@@ -18,6 +18,7 @@ struct Choices {
                                        ///< does not fit
   int recompute_every = 0;             ///< one block in so many recomputes; 0: as recompute_units says
   std::optional<Strategy> strategy;
+  std::optional<bool> reduce_once;    ///< gradients are reduced once a step, not after each micro-batch
   std::optional<Policy> activations;  ///< keep, or how blocks save less
   std::optional<Tier> parameters, gradients, states_tier;
   std::optional<Tier> offload_to;  ///< of activations that leave the device

@@ -44,12 +44,18 @@ void read_recompute(Recipe& recipe, const Given& given) {
       recipe.plan.recompute_every > 0 ? std::nullopt : automatic(given, {{"none", 0}, {"all", 1 << 20}});
 }
 
+void read_reduce(Recipe& recipe, const Given& given) {
+  recipe.plan.reduce_once.reset();
+  if (given.text != "auto") recipe.plan.reduce_once = given.text == "once";
+}
+
 void read_prefetch(Recipe& recipe, const Given& given) { recipe.plan.prefetch = automatic(given, {{"none", 0}}); }
 void read_chunks(Recipe& recipe, const Given& given) { recipe.plan.chunks = automatic_count(given); }
 void read_update_threads(Recipe& recipe, const Given& given) {
   recipe.plan.update_threads = automatic_count(given).value_or(0);
 }
 
+bool has_ranks(const Facts& f) { return !f.searches() || f.mesh.world() > 1; }
 bool names_disk(const Facts& f) { return !f.recipe.plan.nvme.empty(); }
 bool may_update_on_host(const Facts& f) { return f.searches() && f.recipe.plan.update_on != plan::Tier::device; }
 bool gradients_rest(const Facts& f) {
@@ -137,6 +143,13 @@ std::vector<Setting> plan_settings() {
        "auto, full_shard (ZeRO-3), shard_grad_op (ZeRO-2), shard_states (ZeRO-1), no_shard or two_level (full_shard within a copy of the model, states over all copies: hpZ)",
        plan_key<&plan::Choices::strategy>,
        {.needs = {kSearched}}},
+      {"plan.reduce",
+       Kind::choice,
+       "auto",
+       "how often gradients are reduced over ranks: after each micro-batch, or once a step (no_sync of FSDP and DDP), "
+       "with less traffic and a whole gradient of every unit in memory; auto: each",
+       read_reduce,
+       {.choices = "auto|each|once", .needs = {kSearched, {has_ranks, "one rank has nothing to reduce"}}}},
       {"plan.activations",
        Kind::choice,
        "auto",

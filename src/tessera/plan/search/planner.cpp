@@ -94,6 +94,7 @@ class Search {
     for (const auto& unit : model_.units) {
       UnitPlan choice;
       choice.strategy = strategy;
+      choice.reduce_once = input_.reduce_once.value_or(false);
       choice.parameters = tiers.parameters, choice.gradients = tiers.gradients, choice.states = tiers.states;
       choice.update_on = input_.update_on.value_or(on_host_ ? Tier::host : Tier::device);
       choice.offload_to = input_.offload_to.value_or(Tier::host);
