@@ -45,7 +45,7 @@ std::vector<Offered> own_flags(const Command& command) {
 std::vector<Offered> recipe_flags() {
   std::vector<Offered> offered = {{"--mesh", "AXIS=N[,AXIS=N...]", true, ""}};
   for (const Option& option : recipe::recipe_table().options())
-    if (option.later.empty()) offered.push_back({"--" + option.name, option.help, true, choices_of(option.choices)});
+    offered.push_back({"--" + option.name, option.help, true, choices_of(option.choices)});
   return offered;
 }
 

@@ -49,7 +49,6 @@ std::string command_section(const Command& command) {
 std::string recipe_section() {
   std::string out, table;
   for (const Option& option : recipe::recipe_table().options()) {
-    if (!option.later.empty()) continue;
     const std::string group = option.name.substr(0, option.name.find('.'));
     if (group != table) out += ".SS [" + escaped(group) + "]\n", table = group;
     std::string body = escaped(option.help);

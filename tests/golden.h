@@ -31,7 +31,7 @@ inline TensorMap read_tensors(const std::filesystem::path& path) {
   const auto file = checkpoint::SafetensorsFile::open(path);
   TensorMap result;
   for (const auto& entry : file.entries()) {
-    const bool integer = entry.dtype == checkpoint::DType::i64;
+    const bool integer = entry.dtype == DType::i64;
     at::Tensor value = at::empty(entry.shape, integer ? at::kLong : at::kFloat);
     if (integer)
       file.read(entry.name, 0, entry.count(), value.mutable_data_ptr());

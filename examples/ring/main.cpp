@@ -69,7 +69,9 @@ int main() try {
   for (const char* name : {"mid.0", "mid.1"}) units.push_back(std::make_unique<Layer>(name, "block", kWidth, kWidth));
   units.push_back(std::make_unique<Layer>("out", "out", kWidth, 2));
   const auto place = comm::rendezvous_from_env();
-  plan::Plan plan{.mesh = Mesh::parse("dp_shard=" + std::to_string(place.world)), .global_batch = 4, .micro_batch = 2};
+  plan::Plan plan;
+  plan.mesh = Mesh::parse("dp_shard=" + std::to_string(place.world));
+  plan.global_batch = 4, plan.micro_batch = 2;
   plan.units.resize(units.size());
   plan.units[1].activations = plan::Policy::recompute, plan.units[2].activations = plan::Policy::offload;
   for (plan::UnitPlan& unit : plan.units) unit.states = plan::Tier::host;

@@ -59,8 +59,8 @@ class TorchFuzz : public FileTest {
     try {
       const TorchFile file = TorchFile::open(path("mutant"));
       for (const auto& entry : file.entries()) {
-        EXPECT_LE(static_cast<size_t>(entry.count() * dtype_size(entry.dtype)), file_bytes);
-        std::vector<char> out(static_cast<size_t>(entry.count() * dtype_size(entry.dtype)));
+        EXPECT_LE(static_cast<size_t>(entry.count() * size_of(entry.dtype)), file_bytes);
+        std::vector<char> out(static_cast<size_t>(entry.count() * size_of(entry.dtype)));
         file.read(entry, 0, entry.count(), out.data());
       }
       return true;

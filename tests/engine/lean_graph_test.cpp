@@ -16,7 +16,7 @@ namespace {
 struct Family {
   const char* name;
   const char* preset;
-  plan::ParamType compute = plan::ParamType::fp32;
+  DType compute = DType::f32;
   std::optional<models::AdapterRule> lora = {};
 };
 
@@ -183,17 +183,18 @@ models::AdapterRule adapters(bool dora, double dropout) {
   return rule;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , Families,
-    ::testing::Values(Family{"t2v", "wan-tiny"}, Family{"t2v_bf16", "wan-tiny", plan::ParamType::bf16},
-                      Family{"i2v_bf16", "wan-tiny-i2v", plan::ParamType::bf16}, Family{"flf2v", "wan-tiny-flf2v"},
-                      Family{"ti2v_fp16", "wan-tiny-ti2v", plan::ParamType::fp16}, Family{"s2v", "wan-s2v-tiny"},
-                      Family{"s2v_bf16", "wan-s2v-tiny", plan::ParamType::bf16},
-                      Family{"lora", "wan-tiny-i2v", plan::ParamType::fp32, adapters(false, 0)},
-                      Family{"lora_bf16", "wan-tiny", plan::ParamType::bf16, adapters(false, 0)},
-                      Family{"dropout", "wan-tiny", plan::ParamType::fp32, adapters(false, 0.3)},
-                      Family{"dora_bf16", "wan-tiny", plan::ParamType::bf16, adapters(true, 0)}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(, Families,
+                         ::testing::Values(Family{"t2v", "wan-tiny"}, Family{"t2v_bf16", "wan-tiny", DType::bf16},
+                                           Family{"i2v_bf16", "wan-tiny-i2v", DType::bf16},
+                                           Family{"flf2v", "wan-tiny-flf2v"},
+                                           Family{"ti2v_fp16", "wan-tiny-ti2v", DType::f16},
+                                           Family{"s2v", "wan-s2v-tiny"},
+                                           Family{"s2v_bf16", "wan-s2v-tiny", DType::bf16},
+                                           Family{"lora", "wan-tiny-i2v", DType::f32, adapters(false, 0)},
+                                           Family{"lora_bf16", "wan-tiny", DType::bf16, adapters(false, 0)},
+                                           Family{"dropout", "wan-tiny", DType::f32, adapters(false, 0.3)},
+                                           Family{"dora_bf16", "wan-tiny", DType::bf16, adapters(true, 0)}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace tessera::engine

@@ -8,15 +8,13 @@
 namespace tessera::engine {
 namespace {
 
-using plan::Form;
-
 struct Case {
-  Form form;
+  DType form;
   double bytes;  // of those of fp32, scales included
   double bound;  // relative error of normal values
 };
 constexpr Case kForms[] = {
-    {Form::bf16, 0.5, 2e-3}, {Form::fp16, 0.5, 3e-4}, {Form::int8, 0.27, 8e-3}, {Form::fp8, 0.27, 3e-2}};
+    {DType::bf16, 0.5, 2e-3}, {DType::f16, 0.5, 3e-4}, {DType::i8, 0.27, 8e-3}, {DType::f8_e4m3, 0.27, 3e-2}};
 
 TEST(Packed, ValuesComeBackWithinTheErrorThatIsMeasuredAndTheirMemoryIsFreeMeanwhile) {
   Meter::install();
@@ -47,9 +45,9 @@ TEST(Packed, HalfFloatsGoIntoEightBitsAndNotIntoSixteen) {
   for (const auto type : {at::kBFloat16, at::kHalf}) {
     const at::Tensor x = at::randn({40, 64}).to(type), whole = x.clone();
     const SavedStorage saved("site", x);
-    EXPECT_FALSE(can_pack(saved, Form::bf16) || can_pack(saved, Form::fp16));
+    EXPECT_FALSE(can_pack(saved, DType::bf16) || can_pack(saved, DType::f16));
     Packed packed;
-    packed.add(saved, Form::int8);
+    packed.add(saved, DType::i8);
     CompressionError error;
     packed.compress(error);
     packed.expand();
@@ -58,16 +56,15 @@ TEST(Packed, HalfFloatsGoIntoEightBitsAndNotIntoSixteen) {
 }
 
 TEST(Packed, StatisticsAndWholeNumbersStayAsTheyAre) {
-  EXPECT_FALSE(can_pack({"", at::ones({400})}, Form::int8)) << "a vector: one value for each row of something else";
-  EXPECT_FALSE(can_pack({"", at::ones({12, 400, 1})}, Form::bf16)) << "the log-sum-exp of attention";
-  EXPECT_FALSE(can_pack({"", at::ones({40, 40}, at::kInt)}, Form::int8));
-  EXPECT_FALSE(can_pack({"", at::ones({40, 40})}, Form::exact));
+  EXPECT_FALSE(can_pack({"", at::ones({400})}, DType::i8)) << "a vector: one value for each row of something else";
+  EXPECT_FALSE(can_pack({"", at::ones({12, 400, 1})}, DType::bf16)) << "the log-sum-exp of attention";
+  EXPECT_FALSE(can_pack({"", at::ones({40, 40}, at::kInt)}, DType::i8));
 }
 
 TEST(Packed, ValuesBeyondFp16BecomeItsLargest) {
   at::Tensor x = at::full({8, 8}, 1e6f);
   Packed packed;
-  packed.add({"", x}, Form::fp16);
+  packed.add({"", x}, DType::f16);
   CompressionError error;
   packed.compress(error);
   packed.expand();
@@ -79,7 +76,7 @@ TEST(Packed, RowsOfFp8HaveScalesOfTheirOwn) {
   for (int row = 0; row < 4; ++row) x[row].mul_(std::pow(1000.0, row));
   const at::Tensor whole = x.clone();
   Packed packed;
-  packed.add({"", x}, Form::fp8);
+  packed.add({"", x}, DType::f8_e4m3);
   CompressionError error;
   packed.compress(error);
   packed.expand();

@@ -143,6 +143,7 @@ TEST(WithoutEffect, NamesEachKeyAndWhatItBelongsTo) {
       {{{"plan.file", "plan.toml"}, {"plan.activations", "keep"}}, "plan.activations = keep"},
       {{{"plan.pipeline", "gpipe"}}, "plan.pipeline = gpipe has no effect: mesh.pp = 1"},
       {{{"plan.chunks", "2"}}, "plan.chunks = 2 has no effect"},
+      {{{"plan.file", "plan.toml"}, {"plan.reduce", "once"}}, "plan.reduce = once has no effect: plan.file decides"},
       {{{"plan.idle", "host"}}, "plan.idle = host has no effect: the run has one denoiser"},
       {{{"experts.turn", "4"}}, "experts.turn = 4 has no effect: the run has one denoiser"},
       {{{"experts.boundary", "0.5"}}, "experts.boundary = 0.5 has no effect"},
@@ -166,6 +167,8 @@ TEST(WithoutEffect, TellsOfSharingAmongOneRank) {
   EXPECT_NE(said({{"plan.strategy", "full_shard"}}, "").find("plan.strategy = full_shard has no effect on one rank"),
             std::string::npos);
   EXPECT_EQ(said({{"plan.strategy", "no_shard"}}, ""), "");
+  EXPECT_NE(said({{"plan.reduce", "once"}}, "").find("plan.reduce = once has no effect: one rank"), std::string::npos);
+  EXPECT_EQ(said({{"plan.reduce", "once"}}), "");
 }
 
 TEST(WithoutEffect, SaysNothingOfARecipeThatHasEveryDefaultWrittenOut) {

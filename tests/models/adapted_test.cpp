@@ -49,13 +49,13 @@ TEST(Adapted, ATargetThatIsNotThereIsNamed) {
 
 TEST(Adapted, StoresTheLinearsOfBlocksInTheFormThatIsAskedForAndNothingElse) {
   wan::Wan model(tiny());
-  adapt(model, {.rank = 3, .base = plan::Stored::int8, .targets = {"ffn.0"}});
+  adapt(model, {.rank = 3, .base = DType::i8, .targets = {"ffn.0"}});
   int in_int8 = 0;
   for (const auto& unit : model.units())
     for (const auto& param : unit->spec().params) {
       const bool linear = unit->spec().kind == "block" && !param.trainable && param.shape.size() == 2;
-      EXPECT_EQ(param.stored, linear ? plan::Stored::int8 : plan::Stored::fp32) << param.name;
-      in_int8 += param.stored == plan::Stored::int8;
+      EXPECT_EQ(param.stored, linear ? DType::i8 : DType::f32) << param.name;
+      in_int8 += param.stored == DType::i8;
     }
   EXPECT_EQ(in_int8, 20) << "all of them, with and without a pair";
 }

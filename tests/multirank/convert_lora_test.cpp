@@ -13,7 +13,7 @@ namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using checkpoint::DType;
+
 using checkpoint::open_weights;
 using checkpoint::WeightSet;
 

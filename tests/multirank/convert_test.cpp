@@ -103,7 +103,7 @@ TEST_F(Convert, FirstAndLastFrameModelsKeepTheirPositionsAndExpertsTheirFolders)
   std::vector<float> positions(514 * 64);
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<float>(i) / 1000;
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i].data = bytes[i].data();
-  tensors.push_back({"img_emb.emb_pos", checkpoint::DType::f32, {1, 514, 64}, positions.data()});
+  tensors.push_back({"img_emb.emb_pos", DType::f32, {1, 514, 64}, positions.data()});
   checkpoint::write_safetensors(weights, tensors);
   auto config = json_of(in / "config.json");
   config["model_type"] = "flf2v";
@@ -198,7 +198,7 @@ TEST_F(Convert, DtypesAreRoundedAndWholeNumbersStay) {
   const WeightSet half = open_weights(folder_ / "half.safetensors"),
                   full = open_weights(goldens_ / "wan21_t2v/model.safetensors");
   const std::string name = "blocks.1.ffn.0.weight";
-  EXPECT_EQ(half.at(name).dtype, checkpoint::DType::bf16);
+  EXPECT_EQ(half.at(name).dtype, DType::bf16);
   std::vector<float> a(static_cast<size_t>(full.at(name).count())), b = a;
   full.read_f32(name, 0, full.at(name).count(), a.data());
   half.read_f32(name, 0, half.at(name).count(), b.data());

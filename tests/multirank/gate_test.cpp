@@ -246,7 +246,7 @@ TEST(Gate, LearnsTheGradientOfTheLossThatWasBooked) {
   loss_with(0, "here");
   checkpoint::TrainingCheckpoint saved(gated().out("here") + "/checkpoints/step-000001");
   float gradient[2];
-  saved.read_f32({"gate.bias", "exp_avg", checkpoint::DType::f32, {2}}, gradient);
+  saved.read_f32({"gate.bias", "exp_avg", DType::f32, {2}}, gradient);
   EXPECT_NEAR(gradient[0], -gradient[1], 1e-6 * std::abs(gradient[0])) << "what one gains the other loses";
   ASSERT_NE(gradient[0], 0);
   EXPECT_NEAR(gradient[0], slope, 0.02 * std::abs(slope));

@@ -96,12 +96,13 @@ struct Case {
     if (mesh[Axis::pp] > 1) draw_pipeline(random);
     draw_updates();
     draw_results();
-    if (seed % 5 == 4) plan.grad = plan::ParamType::bf16;
+    if (seed % 5 == 4) plan.grad = DType::bf16;
   }
 
   bool lossy() const { return seed >= kLossySeeds; }
   plan::Policy policy(Random& random) const {
-    return static_cast<plan::Policy>(draw(random, 0, lossy() ? plan::kPolicies - 1 : 3));
+    return plan::policy_words()[draw(random, 0, lossy() ? static_cast<int>(plan::policy_words().size()) - 1 : 3)]
+        .policy;
   }
 
   /// Drawn apart: what a seed chose before there was a choice of updates it still chooses.

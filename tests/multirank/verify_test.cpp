@@ -258,7 +258,7 @@ TEST_F(Verify, TokenIdsMatchButWhereTheReferenceRepairsTheText) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto& entry = mine.at("ids." + std::to_string(i));
     EXPECT_EQ(entry.shape, checkpoint::Shape{64});
-    EXPECT_EQ(entry.dtype, checkpoint::DType::i64);
+    EXPECT_EQ(entry.dtype, DType::i64);
   }
   std::vector<int64_t> ids(64);
   mine.read("ids.12", 0, 64, ids.data());

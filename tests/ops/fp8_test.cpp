@@ -13,7 +13,7 @@
 namespace tessera::ops {
 namespace {
 
-class Fp8Format : public ::testing::TestWithParam<Fp8> {};
+class Fp8Format : public ::testing::TestWithParam<DType> {};
 
 TEST_P(Fp8Format, EveryCodeHasTheValueOfItsFields) {
   std::vector<uint8_t> codes(256);
@@ -47,8 +47,8 @@ TEST_P(Fp8Format, CastsRoundToNearestEvenAndDoNotSaturate) {
   for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(codes[i], reference::fp8_code(x[i], GetParam())) << x[i];
 }
 
-INSTANTIATE_TEST_SUITE_P(, Fp8Format, ::testing::Values(Fp8::e4m3, Fp8::e5m2),
-                         [](const auto& info) { return info.param == Fp8::e4m3 ? "e4m3" : "e5m2"; });
+INSTANTIATE_TEST_SUITE_P(, Fp8Format, ::testing::Values(DType::f8_e4m3, DType::f8_e5m2),
+                         [](const auto& info) { return info.param == DType::f8_e4m3 ? "e4m3" : "e5m2"; });
 
 TEST(Fp8Tiles, OfAnySizeHaveTheirOwnScale) {
   const at::Tensor x = at::randn({37, 70}) * at::exp(at::randn({37, 1}) * 3);

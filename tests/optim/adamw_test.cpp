@@ -17,7 +17,7 @@ class Tensor {
   Tensor(AdamWOptions options, int64_t count) : adamw_(options), count_(count), specs_(adamw_.states({"w", {count}})) {
     const at::Tensor start = at::linspace(-2, 2, count);
     param_.resize(count * plan::master_bytes(options.format.masters));
-    for (const auto& spec : specs_) states_.emplace_back(spec.values(0, count) * plan::size_of(spec.type));
+    for (const auto& spec : specs_) states_.emplace_back(spec.values(0, count) * size_of(spec.type));
     if (options.format.masters == Masters::fp32)
       std::memcpy(param_.data(), start.const_data_ptr<float>(), param_.size());
     else
@@ -35,7 +35,7 @@ class Tensor {
       slice.grad = grad.const_data_ptr<float>() + slice.begin;
       slice.specs = &specs_;
       for (size_t s = 0; s < specs_.size(); ++s)
-        slice.states.push_back(states_[s].data() + specs_[s].values(0, slice.begin) * plan::size_of(specs_[s].type));
+        slice.states.push_back(states_[s].data() + specs_[s].values(0, slice.begin) * size_of(specs_[s].type));
       adamw_.update(slice, {step, 1e-2, 1.0});
     }
   }

@@ -192,14 +192,14 @@ TEST(PlanToml, ErrorsNameFileKeyAndTheNearestName) {
 TEST(Plan, FewerBitsAreWrittenAndReadByName) {
   const ModelSpec spec = toy::model(6);
   Plan plan = toy::plan(spec, "dp_shard=2", 8, 2, 1);
-  plan.units[1].activations = Policy::int8;
-  plan.units[2].activations = Policy::offload_fp8;
-  plan.units[3].sites = {{"attn", Policy::bf16}, {"boundary", Policy::offload_fp16}};
+  plan.units[1].activations = {Graph::rebuild, DType::i8};
+  plan.units[2].activations = {Graph::rebuild, DType::f8_e4m3, Tier::host};
+  plan.units[3].sites = {{"attn", policy_of("bf16", "sites")}, {"boundary", policy_of("offload_fp16", "sites")}};
   EXPECT_EQ(Plan::from_toml(plan.to_toml(toy::names(spec)), "p.toml", toy::names(spec)), plan);
   EXPECT_TRUE(plan.units[2].offloads() && plan.units[2].compresses());
   EXPECT_FALSE(plan.units[1].offloads());
-  EXPECT_EQ(form(Policy::offload_fp8), Form::fp8);
-  EXPECT_EQ(form(Policy::bf16), Form::bf16);
+  EXPECT_EQ(policy_of("offload_fp8", "").form, DType::f8_e4m3);
+  EXPECT_EQ(policy_of("bf16", "").form, DType::bf16);
   EXPECT_NE(plan.summary().find("int8 1, offload_fp8 1"), std::string::npos) << plan.summary();
 }
 

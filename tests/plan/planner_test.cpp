@@ -10,6 +10,7 @@
 #include "plan/planner_toy.h"
 #include "tessera/base/check.h"
 #include "tessera/base/told_apart.h"
+#include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/search/search_space.h"
 #include "tessera/plan/simulate/cost.h"
@@ -279,6 +280,22 @@ TEST(Planner, WhatIsSetByHandIsKept) {
   }
 }
 
+TEST(Planner, GradientsAreReducedOnceAStepWhereThatIsAskedFor) {
+  PlannerInput in = input(0);
+  in.global_batch = 8;  // four micro-batches a rank
+  const Choice each = choose(model(), kTwo, in, machine());
+  in.reduce_once = true;
+  EXPECT_TRUE(set_by_hand(in));
+  const Choice once = choose(model(), kTwo, in, machine());
+  const auto reductions = [](const Choice& choice) {
+    const Schedule schedule = compile_train(model(), choice.plan, 0);
+    return std::ranges::count(schedule.list, Op::reduce, &Instruction::op);
+  };
+  EXPECT_EQ(reductions(each), 4 * reductions(once));
+  EXPECT_NE(once.plan.to_toml(std::vector<std::string>(once.plan.units.size(), "unit")).find("reduce = \"once\""),
+            std::string::npos);
+}
+
 TEST(Planner, CopiesOfTheModelMayShareItsStates) {
   const Mesh copies = Mesh::parse("dp_replicate=2,dp_shard=2");
   PlannerInput in = input(0);
@@ -303,7 +320,7 @@ TEST(Planner, CopiesOfTheModelMayShareItsStates) {
 }
 
 TEST(Planner, FewerBitsAreForBlocksAndOnlyWhereAskedForByName) {
-  for (const Policy policy : {Policy::int8, Policy::offload_bf16}) {
+  for (const Policy policy : {policy_of("int8", ""), policy_of("offload_bf16", "")}) {
     PlannerInput in = input(0);
     in.activations = policy;
     const Choice choice = choose(model(), kTwo, in, machine());
@@ -319,19 +336,20 @@ TEST(Planner, FewerBitsAreForBlocksAndOnlyWhereAskedForByName) {
 }
 
 TEST(Planner, ANumberOfBlocksThatRecomputeContradictsAnotherPolicy) {
-  for (const auto& [activations, blocks] : {std::pair(Policy::int8, 2), {Policy::keep, 1}, {Policy::recompute, 0}}) {
+  for (const auto& [activations, blocks] :
+       {std::pair(policy_of("int8", ""), 2), {Policy::keep, 1}, {Policy::recompute, 0}}) {
     PlannerInput in = input(0);
     in.activations = activations, in.recompute_units = blocks;
     EXPECT_THROW(choose(model(), kTwo, in, machine()), UserError) << name(activations);
   }
   PlannerInput none = input(0);
-  none.activations = Policy::fp8, none.recompute_units = 0;
+  none.activations = policy_of("fp8", ""), none.recompute_units = 0;
   EXPECT_TRUE(choose(model(), kTwo, none, machine()).fits);
 }
 
 TEST(Planner, InputsOfRecomputedBlocksWaitOnTheHostWhereThatIsAskedFor) {
   PlannerInput in = input(0);
-  in.activations = Policy::recompute, in.boundary = Policy::offload;
+  in.activations = kRecomputeOffload.policy;
   const Choice choice = choose(model(), kTwo, in, machine());
   ASSERT_TRUE(choice.fits) << choice.advice;
   int blocks = 0;

@@ -23,10 +23,10 @@ TEST(RandomPlans, FiveHundredCompileAndKeepTheRules) {
   for (int n = 0; n < 500; ++n) {
     const ModelSpec spec = toy::random_model(random);
     Plan plan = toy::random_plan(random, spec, n % 5 == 0 ? 4 : 2);
-    if (n % 3 == 1) plan.param_dtype = ParamType::bf16;
-    if (n % 6 == 1) plan.compute = ParamType::bf16;
-    if (n % 4 == 1) plan.reduce = ParamType::fp16;
-    if (n % 3 == 2) plan.grad = ParamType::bf16;
+    if (n % 3 == 1) plan.param_dtype = DType::bf16;
+    if (n % 6 == 1) plan.compute = DType::bf16;
+    if (n % 4 == 1) plan.reduce = DType::f16;
+    if (n % 3 == 2) plan.grad = DType::bf16;
     const auto violations = check(toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2)));
     ASSERT_TRUE(violations.empty()) << plan.to_toml(toy::names(spec)) << toy::text(violations);
   }
@@ -310,7 +310,7 @@ TEST(RandomPlans, EveryMutationIsRefused) {
     for (const Mutation& mutation : kMutations) {
       const ModelSpec spec = toy::random_model(random);
       Plan plan = toy::random_plan(random, spec, 2);
-      if (n % 4 == 1) plan.grad = ParamType::bf16;
+      if (n % 4 == 1) plan.grad = DType::bf16;
       if (n % 3 == 0)  // some without tiers
         for (UnitPlan& unit : plan.units) unit = {Policy::keep, unit.strategy};
       const int steps = plan.update == Update::just_in_time ? 2 : 1;  // the second begins with updates

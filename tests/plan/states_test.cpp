@@ -28,11 +28,11 @@ TEST(States, BytesOfAParameterByFormat) {
 TEST(States, SmallTensorsKeepFp32Moments) {
   const StatesOf states = adamw_states({Masters::fp32, Moments::int8});
   ParamSpec small{"small", {4095}}, large{"large", {64, 64}};
-  EXPECT_EQ(states(small), (std::vector<StateSpec>{{"exp_avg", ValueType::f32, 1}, {"exp_avg_sq", ValueType::f32, 1}}));
-  EXPECT_EQ(states(large), (std::vector<StateSpec>{{"exp_avg", ValueType::u8, 1},
-                                                   {"exp_avg_scale", ValueType::f32, 256},
-                                                   {"exp_avg_sq", ValueType::u8, 1},
-                                                   {"exp_avg_sq_scale", ValueType::f32, 256}}));
+  EXPECT_EQ(states(small), (std::vector<StateSpec>{{"exp_avg", DType::f32, 1}, {"exp_avg_sq", DType::f32, 1}}));
+  EXPECT_EQ(states(large), (std::vector<StateSpec>{{"exp_avg", DType::u8, 1},
+                                                   {"exp_avg_scale", DType::f32, 256},
+                                                   {"exp_avg_sq", DType::u8, 1},
+                                                   {"exp_avg_sq_scale", DType::f32, 256}}));
 }
 
 TEST(States, RangesOfAllRanksTileEveryTensorAndBlocksBelongToOneRank) {
@@ -99,7 +99,7 @@ TEST(States, PiecesOfAllCopiesTileEveryShardAndOnlyTheirOwnersHaveTheirStates) {
 TEST(States, NamesAreReadAndAWrongOneNamesTheNearest) {
   EXPECT_EQ(masters_of("split", "plan.masters"), Masters::split);
   EXPECT_EQ(moments_of("int8", "plan.moments"), Moments::int8);
-  EXPECT_EQ(param_type_of("bf16", "plan.param_dtype"), ParamType::bf16);
+  EXPECT_EQ(dtype_of("bf16", "plan.param_dtype", kComputeTypes), DType::bf16);
   try {
     moments_of("int4", "plan.moments");
     FAIL();
@@ -115,16 +115,16 @@ TEST(States, APlanKeepsItsFormatAsAFile) {
   plan.states = {Masters::split, Moments::int8};
   const Plan read = Plan::from_toml(plan.to_toml({"stem"}), "plan.toml", {"stem"});
   EXPECT_EQ(read.states, plan.states);
-  EXPECT_EQ(read.gathered(), ParamType::bf16);
+  EXPECT_EQ(read.gathered(), DType::bf16);
   EXPECT_NE(read.summary().find("masters split, moments int8"), std::string::npos) << read.summary();
-  EXPECT_EQ(Plan::from_toml("param_dtype = \"bf16\"", "plan.toml", {"stem"}).gathered(), ParamType::bf16);
+  EXPECT_EQ(Plan::from_toml("param_dtype = \"bf16\"", "plan.toml", {"stem"}).gathered(), DType::bf16);
 }
 
 TEST(States, WhatIsComputedInIsWhatIsGatheredAndLiesInTheSlots) {
   Plan plan = Plan::from_toml("compute_dtype = \"fp16\"\nreduce_dtype = \"bf16\"", "plan.toml", {"stem"});
-  EXPECT_EQ(plan.gathered(), ParamType::fp16);
-  EXPECT_EQ(plan.slots(), ParamType::fp16);
-  EXPECT_EQ(plan.reduce, ParamType::bf16);
+  EXPECT_EQ(plan.gathered(), DType::f16);
+  EXPECT_EQ(plan.slots(), DType::f16);
+  EXPECT_EQ(plan.reduce, DType::bf16);
   EXPECT_EQ(Plan::from_toml(plan.to_toml({"stem"}), "plan.toml", {"stem"}), plan);
   UnitSpec unit;
   unit.params = {{.name = "a", .shape = {300}}, {.name = "b", .shape = {100}}};
@@ -133,8 +133,8 @@ TEST(States, WhatIsComputedInIsWhatIsGatheredAndLiesInTheSlots) {
   EXPECT_EQ(half.grad_total, whole.grad_total) << "gradients are fp32";
   EXPECT_EQ(half.in_slot(1) * 2, half.in_gradient(1));
   // Gathered in 16 bits and computed in fp32: widened in slots of fp32.
-  plan.compute = ParamType::fp32;
-  EXPECT_EQ(plan.slots(), ParamType::fp32);
+  plan.compute = DType::f32;
+  EXPECT_EQ(plan.slots(), DType::f32);
 }
 
 TEST(States, GradientsRestInTheirTypeAndMoveInTheArenaAsFp32) {
@@ -143,7 +143,7 @@ TEST(States, GradientsRestInTheirTypeAndMoveInTheArenaAsFp32) {
     int64_t resting[2];
     for (const bool rounded : {false, true}) {
       Plan plan = toy::plan(spec, "dp_shard=2", 4, 1, 1);
-      if (rounded) plan.grad = ParamType::bf16;
+      if (rounded) plan.grad = DType::bf16;
       for (UnitPlan& unit : plan.units) unit.gradients = tier;
       EXPECT_EQ(Plan::from_toml(plan.to_toml(toy::names(spec)), "plan.toml", toy::names(spec)), plan);
       const Schedule step = compile_train(spec, plan, 0);

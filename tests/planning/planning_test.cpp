@@ -104,16 +104,15 @@ TEST_F(Planning, MicroBatchesAreAsLargeAsFitsAndIsFastest) {
 }
 
 TEST_F(Planning, ALoraIn16BitsSavesHalfAndItsBaseTakesTheBytesOfItsForm) {
-  const auto plan = [&](plan::ParamType compute, plan::Stored base) {
+  const auto plan = [&](DType compute, DType base) {
     model_ = models::make_denoiser({.config_text = kConfig});
     models::adapt(*model_, {.rank = 4, .base = base, .targets = {"all"}});
     PlanRequest r = request("dp_shard=2");
     r.planner.compute = r.planner.param_dtype = compute;
     return make_plan(r);
   };
-  const Planned whole = plan(plan::ParamType::fp32, plan::Stored::fp32),
-                half = plan(plan::ParamType::bf16, plan::Stored::bf16),
-                codes = plan(plan::ParamType::bf16, plan::Stored::int8);
+  const Planned whole = plan(DType::f32, DType::f32), half = plan(DType::bf16, DType::bf16),
+                codes = plan(DType::bf16, DType::i8);
   const auto saved = [](const Planned& p) { return static_cast<double>(p.spec.units[1].cost.saved); };
   EXPECT_LT(saved(half), 0.65 * saved(whole)) << "what is added up over blocks and statistics stay fp32";
   EXPECT_EQ(saved(codes), saved(half));
@@ -129,7 +128,7 @@ TEST_F(Planning, ALoraIn16BitsSavesHalfAndItsBaseTakesTheBytesOfItsForm) {
 TEST_F(Planning, ABlockIn16BitsThatMakesNormsAndSumsAgainSavesFourteenTensorsInsteadOfTwentyThree) {
   PlanRequest r = request("dp_shard=1", 1);
   r.latent = {16, 4, 64, 64};  // so many tokens that nothing else counts
-  r.planner.compute = r.planner.param_dtype = plan::ParamType::bf16;
+  r.planner.compute = r.planner.param_dtype = DType::bf16;
   const plan::Footprint block = make_plan(r).spec.units[1].cost;
   const double unit = static_cast<double>(block.out) / 2;  // [tokens, dim] of 16 bits: the input is fp32
   const auto tensors = [&](const plan::GraphCost& graph) { return 2 + static_cast<double>(graph.saved) / unit; };

@@ -34,7 +34,7 @@ TEST(Work, ProductsAndAttentionAddUpToTheFlopsThatUnitsDeclare) {
   EXPECT_EQ(block.products.size(), 10u);
   EXPECT_EQ(block.attention.size(), 2u);
   EXPECT_GT(block.streamed, 0);
-  const plan::WorkTable halves = count_work(model->units(), batch, plan::ParamType::bf16);
+  const plan::WorkTable halves = count_work(model->units(), batch, DType::bf16);
   EXPECT_EQ(halves.at("block").products, block.products);
   EXPECT_LT(halves.at("block").streamed, 0.75 * block.streamed) << "but for what is added up over blocks";
   EXPECT_GT(halves.at("block").streamed, 0.5 * block.streamed);

@@ -92,9 +92,6 @@ void OptionTable::set(Values& values, std::string_view name, const std::string& 
     throw UserError(Exit::usage, where, option.name + " = '" + value + "': expected " + wanted, option.help);
   };
   if (value != option.fallback) {
-    if (!option.later.empty())
-      throw UserError(Exit::usage, where, option.name + " = '" + value + "' is not supported by this version",
-                      option.later);
     if (option.kind == Kind::integer && !parses_as_integer(value)) fail(std::string(expected(option.kind)));
     if (option.kind == Kind::number && !parses_as_number(value)) fail(std::string(expected(option.kind)));
     if (option.kind == Kind::bytes) parse_bytes(value, option.name);
@@ -114,7 +111,6 @@ std::string OptionTable::to_toml(const Values& values) const {
     const std::string& value = values.at(option.name);
     const size_t dot = option.name.rfind('.');
     const std::string group = option.name.substr(0, dot), key = option.name.substr(dot + 1);
-    if (!option.later.empty() || (value.empty() && option.kind != Kind::text)) continue;
     if (value.empty()) continue;
     if (group != table) text += (text.empty() ? "[" : "\n[") + group + "]\n", table = group;
     std::string shown = quoted(value);

@@ -26,7 +26,6 @@ struct Option {
   std::string fallback;      ///< default, as written in a recipe without quotes
   std::string help;          ///< one line, with the unit
   std::string choices = {};  ///< "a|b|c" for Kind::choice
-  std::string later = {};    ///< not empty: this version only knows the default; says what comes later
 };
 
 using Values = std::map<std::string, std::string>;  ///< option -> its value as text

@@ -14,25 +14,9 @@ static_assert(std::endian::native == std::endian::little, "safetensors is little
 
 namespace {
 
-struct Row {
-  std::string_view name;
-  int64_t size;
-  bool floating;
-};
 // in the order of DType
-constexpr std::array<Row, 12> kRows = {{{"F64", 8, true},
-                                        {"F32", 4, true},
-                                        {"F16", 2, true},
-                                        {"BF16", 2, true},
-                                        {"F8_E4M3", 1, true},
-                                        {"F8_E5M2", 1, true},
-                                        {"I64", 8, false},
-                                        {"I32", 4, false},
-                                        {"I16", 2, false},
-                                        {"I8", 1, false},
-                                        {"U8", 1, false},
-                                        {"BOOL", 1, false}}};
-const Row& row(DType dtype) { return kRows[static_cast<size_t>(dtype)]; }
+constexpr std::array<std::string_view, 12> kNames = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2",
+                                                     "I64", "I32", "I16", "I8",   "U8",      "BOOL"};
 
 /// The value of a small float. `ieee`: the top exponent means Inf and NaN; otherwise (E4M3 "fn") only all ones is NaN.
 float decode(uint32_t bits, int exponent_bits, int mantissa_bits, bool ieee) {
@@ -66,19 +50,17 @@ void convert(const void* from, int64_t count, float* to, F value) {
 
 }  // namespace
 
-int64_t dtype_size(DType dtype) { return row(dtype).size; }
-std::string_view dtype_name(DType dtype) { return row(dtype).name; }
-bool is_floating(DType dtype) { return row(dtype).floating; }
+std::string_view dtype_name(DType dtype) { return kNames[static_cast<size_t>(dtype)]; }
 
 std::optional<DType> parse_dtype(std::string_view name) {
-  for (size_t i = 0; i < kRows.size(); ++i)
-    if (kRows[i].name == name) return static_cast<DType>(i);
+  for (size_t i = 0; i < kNames.size(); ++i)
+    if (kNames[i] == name) return static_cast<DType>(i);
   return std::nullopt;
 }
 
 std::string dtype_names() {
   std::string text;
-  for (const Row& r : kRows) text.append(text.empty() ? "" : ", ").append(r.name);
+  for (const std::string_view name : kNames) text.append(text.empty() ? "" : ", ").append(name);
   return text;
 }
 
@@ -92,7 +74,7 @@ std::optional<int64_t> element_count(const Shape& shape) {
 std::optional<int64_t> byte_count(const Shape& shape, DType dtype) {
   std::optional<int64_t> count = element_count(shape);
   int64_t bytes = 0;
-  if (!count || __builtin_mul_overflow(*count, dtype_size(dtype), &bytes)) return std::nullopt;
+  if (!count || __builtin_mul_overflow(*count, size_of(dtype), &bytes)) return std::nullopt;
   return bytes;
 }
 

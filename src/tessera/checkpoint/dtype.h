@@ -10,14 +10,13 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/dtype.h"
+
 namespace tessera::checkpoint {
 
-enum class DType { f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i16, i8, u8, boolean };
 using Shape = std::vector<int64_t>;
 
-int64_t dtype_size(DType dtype);
 std::string_view dtype_name(DType dtype);  ///< "F32", "BF16", "F8_E4M3", ...
-bool is_floating(DType dtype);
 std::optional<DType> parse_dtype(std::string_view name);
 std::string dtype_names();  ///< all of them, by comma, for messages
 

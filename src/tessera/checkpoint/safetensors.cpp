@@ -131,7 +131,7 @@ void SafetensorsFile::read_range(const Entry& entry, int64_t first, int64_t coun
                     path().string() + ": tensor " + shown(entry.name) + ": elements [" + std::to_string(first) + ", +" +
                         std::to_string(count) + ") wanted, it has " + std::to_string(entry.count()),
                     "this is the file of another model");
-  int64_t size = dtype_size(entry.dtype);
+  int64_t size = size_of(entry.dtype);
   file_.read(data_start_ + entry.begin + first * size, count * size, to);
 }
 
@@ -147,7 +147,7 @@ void SafetensorsFile::read_f32(std::string_view name, int64_t first, int64_t cou
                     path().string() + ": tensor " + shown(name) + ": expected a floating dtype, found " +
                         std::string(dtype_name(entry.dtype)));
   constexpr int64_t kChunk = 1 << 16;  // elements: a large tensor needs no second copy of itself
-  std::vector<char> raw(static_cast<size_t>(std::clamp<int64_t>(count, 0, kChunk) * dtype_size(entry.dtype)));
+  std::vector<char> raw(static_cast<size_t>(std::clamp<int64_t>(count, 0, kChunk) * size_of(entry.dtype)));
   int64_t done = 0;
   do {  // at least once, so that a wrong range is refused also when it is empty
     int64_t now = std::min(kChunk, count - done);

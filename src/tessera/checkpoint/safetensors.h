@@ -28,7 +28,7 @@ class SafetensorsFile {
     DType dtype;
     Shape shape;
     int64_t begin, end;  ///< bytes, from the start of the data
-    int64_t count() const { return (end - begin) / dtype_size(dtype); }
+    int64_t count() const { return (end - begin) / size_of(dtype); }
   };
 
   static SafetensorsFile open(const Path& path);

@@ -14,7 +14,7 @@ namespace {
 template <class Tensor>
 std::vector<Tensor> wide_first(std::vector<Tensor> tensors) {
   std::stable_sort(tensors.begin(), tensors.end(),
-                   [](const auto& a, const auto& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
+                   [](const auto& a, const auto& b) { return size_of(a.dtype) > size_of(b.dtype); });
   return tensors;
 }
 

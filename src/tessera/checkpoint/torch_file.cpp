@@ -206,7 +206,7 @@ class Collector {
 
   /// Checks that every element lies in the storage.
   void place(TorchFile::Entry& entry, int64_t offset, const ZipEntry& storage, const std::string& what) const {
-    const int64_t size = dtype_size(entry.dtype), held = storage.bytes / size;
+    const int64_t size = size_of(entry.dtype), held = storage.bytes / size;
     const auto outside = [&] {
       refuse(what + ": shape " + shape_text(entry.shape) + " with strides " + shape_text(entry.strides) +
              " from element " + std::to_string(offset) + " leaves its storage of " + std::to_string(held));
@@ -306,7 +306,7 @@ void TorchFile::read(const Entry& entry, int64_t first, int64_t count, void* to)
               path().string() + ": tensor " + shown(entry.name) + ": elements [" + std::to_string(first) + ", +" +
                   std::to_string(count) + ") wanted, it has " + std::to_string(entry.count()),
               "this is the file of another model");
-  const int64_t size = dtype_size(entry.dtype);
+  const int64_t size = size_of(entry.dtype);
   if (entry.contiguous) return file_.read(entry.begin + first * size, count * size, to);
   std::vector<char> all(static_cast<size_t>(entry.span * size));
   file_.read(entry.begin, entry.span * size, all.data());

@@ -62,12 +62,12 @@ const SafetensorsFile& TrainingCheckpoint::verified(const TensorRecord& tensor, 
                std::string(dtype_name(entry.dtype)),
            kEarlier);
   constexpr int64_t kChunk = 1 << 20;  // elements
-  std::vector<char> buffer(static_cast<size_t>(std::min(kChunk, entry.count()) * dtype_size(entry.dtype)));
+  std::vector<char> buffer(static_cast<size_t>(std::min(kChunk, entry.count()) * size_of(entry.dtype)));
   uint32_t crc = 0;
   for (int64_t at = 0; at < entry.count(); at += kChunk) {
     int64_t now = std::min(kChunk, entry.count() - at);
     file.read(part.key, at, now, buffer.data());
-    crc = crc32c(buffer.data(), static_cast<size_t>(now * dtype_size(entry.dtype)), crc);
+    crc = crc32c(buffer.data(), static_cast<size_t>(now * size_of(entry.dtype)), crc);
   }
   if (crc != part.crc32c)
     refuse(what + ": checksum " + std::to_string(crc) + ", expected " + std::to_string(part.crc32c) +
@@ -86,7 +86,7 @@ void TrainingCheckpoint::read(const TensorRange& wanted, void* to) {
                std::string(dtype_name(tensor.dtype)),
            "resume with the dtypes it was saved with");
 
-  const int64_t size = dtype_size(tensor.dtype);
+  const int64_t size = size_of(tensor.dtype);
   int64_t filled = 0;
   for (const Part& part : tensor.parts)
     for_each_run(range.box, part.box, [&](int64_t ours, int64_t theirs, int64_t length) {
@@ -110,7 +110,7 @@ void TrainingCheckpoint::read_f32(const TensorRange& wanted, float* to) {
                ": expected a floating dtype, file has " + std::string(dtype_name(range.dtype)),
            kOther);
   range = resolved(range, "checkpoint.load");
-  std::vector<char> raw(static_cast<size_t>((range.end - range.begin) * dtype_size(range.dtype)));
+  std::vector<char> raw(static_cast<size_t>((range.end - range.begin) * size_of(range.dtype)));
   read(range, raw.data());
   to_f32(range.dtype, raw.data(), range.end - range.begin, to);
 }

@@ -22,7 +22,7 @@ TensorRecord describe(const Piece& piece, int rank) {
   TensorRecord tensor{range.name, range.kind, range.dtype, range.shape, {}};
   if (range.begin == range.end) return tensor;
   check_internal(piece.data != nullptr, "checkpoint.save", range.kind + " of " + shown(range.name) + ": no data");
-  uint32_t crc = crc32c(piece.data, static_cast<size_t>((range.end - range.begin) * dtype_size(range.dtype)));
+  uint32_t crc = crc32c(piece.data, static_cast<size_t>((range.end - range.begin) * size_of(range.dtype)));
   tensor.parts.push_back({rank_file(rank, ".safetensors"), "", range.box, range.begin, range.end, crc});
   return tensor;
 }

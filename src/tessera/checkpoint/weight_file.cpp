@@ -59,7 +59,7 @@ void WeightFile::read_f32(std::string_view name, int64_t first, int64_t count, f
   // A view with strides is read as a whole whatever is asked of it, so it is asked once.
   const bool contiguous = std::get<TorchFile>(file_).find(name)->contiguous;
   const int64_t chunk = contiguous ? int64_t{1} << 16 : std::max<int64_t>(count, 1);
-  std::vector<char> raw(static_cast<size_t>(std::clamp<int64_t>(count, 0, chunk) * dtype_size(info->dtype)));
+  std::vector<char> raw(static_cast<size_t>(std::clamp<int64_t>(count, 0, chunk) * size_of(info->dtype)));
   int64_t done = 0;
   do {  // at least once, so that a wrong range is refused also when it is empty
     const int64_t now = std::min(chunk, count - done);

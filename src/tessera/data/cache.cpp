@@ -11,7 +11,7 @@
 namespace tessera::data {
 
 namespace fs = std::filesystem;
-using checkpoint::DType;
+
 using checkpoint::Metadata;
 using checkpoint::SafetensorsFile;
 

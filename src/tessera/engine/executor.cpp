@@ -382,7 +382,7 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   take_received(micro, in, train);
   UnitRun& unit_run = micro.runs[in.unit];
   const plan::UnitPlan& plan = run.plan().units[in.unit];
-  const bool graph = train && plan.activations != plan::Policy::recompute;
+  const bool graph = train && !plan.recomputes();
   unit_run.in = leaves(micro.stream, train && (in.unit > store_.first_trained() || options_.input_grad));
   micro.stream.clear();
   if (train && plan.replays())
@@ -416,10 +416,10 @@ void Executor::sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit, st
       saved.emplace_back(site, result.lse.unsqueeze(-1));  // one value a row, as its node saves it
   }
   for (SavedStorage& s : saved) {
-    const plan::Policy policy = plan.policy(s.site);
+    const plan::Policy& policy = plan.policy(s.site);
     const bool leaves = leaves_device(policy);
-    if (can_pack(s, form(policy)))
-      (leaves ? run.away : run.kept).add(std::move(s), form(policy));
+    if (is_lossy(policy) && can_pack(s, *policy.form))
+      (leaves ? run.away : run.kept).add(std::move(s), *policy.form);
     else if (leaves)
       run.offloaded.push_back(std::move(s));
   }
@@ -461,12 +461,11 @@ void Executor::reduce(const plan::Instruction& in, std::vector<plan::Comm>& done
     const int64_t at = buffer.grad_at * static_cast<int64_t>(sizeof(float));
     const Tensor whole = store_.arena(in.grad + at, buffer.total),
                  scratch = store_.arena(in.scratch + at, buffer.total);
-    if (reduce_dtype_ == plan::ParamType::fp32)
+    if (reduce_dtype_ == DType::f32)
       group->reduce_scatter(shard, whole, scratch, in.add);
     else
-      reduce_scatter_rounded(*group, type_of(reduce_dtype_), shard, whole, scratch, in.add);
-    done.push_back(
-        {group->axis(), "reduce_scatter", shard.numel() * plan::size_of(reduce_dtype_) * (group->size() - 1)});
+      reduce_scatter_rounded(*group, scalar_type(reduce_dtype_), shard, whole, scratch, in.add);
+    done.push_back({group->axis(), "reduce_scatter", shard.numel() * size_of(reduce_dtype_) * (group->size() - 1)});
   }
 }
 
@@ -476,11 +475,11 @@ void Executor::reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>
   if (layout.in_pieces()) return reduce_pieces(in, done);
   const Tensor shards = store_.grad_at(in.unit, in.target);
   const auto sum = [&](comm::Group& group, const Tensor& part) {
-    if (reduce_dtype_ == plan::ParamType::fp32)
+    if (reduce_dtype_ == DType::f32)
       group.all_reduce(part);
     else
-      all_reduce_rounded(group, type_of(reduce_dtype_), part);
-    done.push_back({group.axis(), "all_reduce", part.numel() * plan::size_of(reduce_dtype_)});
+      all_reduce_rounded(group, scalar_type(reduce_dtype_), part);
+    done.push_back({group.axis(), "all_reduce", part.numel() * size_of(reduce_dtype_)});
   };
   if (layout.sharded) return sum(outer_, shards);
   for (size_t b = 0; b < layout.buffers.size(); ++b)
@@ -499,17 +498,16 @@ void Executor::reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm
     const Tensor shard = shards.narrow(0, buffer.held, buffer.shard),
                  scratch = scratches.narrow(0, buffer.held, buffer.shard);
     const Tensor piece = store_.piece(in.unit, static_cast<int>(b), shard);
-    if (reduce_dtype_ == plan::ParamType::fp32) {
+    if (reduce_dtype_ == DType::f32) {
       group.reduce_scatter(piece, shard, scratch, false);
     } else {
-      reduce_scatter_rounded(group, type_of(reduce_dtype_), piece, shard, scratch, false);
+      reduce_scatter_rounded(group, scalar_type(reduce_dtype_), piece, shard, scratch, false);
       // What was rounded in place is no gradient: where a whole one stays, its padding must be zero.
       const int64_t before = piece.storage_offset() - shard.storage_offset(), after = before + buffer.piece();
       shard.narrow(0, 0, before).zero_();
       shard.narrow(0, after, buffer.shard - after).zero_();
     }
-    done.push_back(
-        {group.axis(), "reduce_scatter", buffer.piece() * plan::size_of(reduce_dtype_) * (group.size() - 1)});
+    done.push_back({group.axis(), "reduce_scatter", buffer.piece() * size_of(reduce_dtype_) * (group.size() - 1)});
   }
 }
 

@@ -114,7 +114,7 @@ class Executor {
 
   const std::vector<std::unique_ptr<net::Unit>>& units_;
   Store& store_;
-  const plan::ParamType reduce_dtype_;
+  const DType reduce_dtype_;
   const int rank_;
   const ExecutorOptions options_;
   comm::Group &outer_, &world_;

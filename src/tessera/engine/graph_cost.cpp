@@ -118,8 +118,8 @@ int64_t distinct_bytes(const std::vector<Tensor>& tensors) {
 
 plan::Compact compact(const SavedStorage& saved) {
   plan::Compact bytes;
-  for (const plan::Form form : {plan::Form::bf16, plan::Form::fp16, plan::Form::int8, plan::Form::fp8})
-    if (can_pack(saved, form)) bytes.forms[static_cast<size_t>(form) - 1] = {saved.bytes(), packed_bytes(saved, form)};
+  for (const DType form : plan::kLossyForms)
+    if (can_pack(saved, form)) bytes[form] = {saved.bytes(), packed_bytes(saved, form)};
   return bytes;
 }
 

@@ -9,10 +9,10 @@
 namespace tessera::engine {
 
 struct MeasureOptions {
-  bool train = true;                                ///< forward only otherwise
-  bool input_grad = false;                          ///< gradients of the model's inputs are wanted too
-  Mesh mesh = {};                                   ///< whose ranks share the tokens: measured on the largest share
-  plan::ParamType compute = plan::ParamType::fp32;  ///< plan.compute
+  bool train = true;           ///< forward only otherwise
+  bool input_grad = false;     ///< gradients of the model's inputs are wanted too
+  Mesh mesh = {};              ///< whose ranks share the tokens: measured on the largest share
+  DType compute = DType::f32;  ///< plan.compute
 };
 
 /// `batch` has the shapes of the largest micro-batch; its values are not read.

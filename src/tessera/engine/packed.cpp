@@ -15,21 +15,19 @@ namespace tessera::engine {
 
 namespace {
 
-using plan::Form;
-
 constexpr int64_t kPieceValues = 1 << 14;  ///< values at once, in whole blocks of int8
 constexpr float kLargestHalf = 65504;      ///< of fp16: what is larger becomes it
 
 int64_t values_of(const SavedStorage& saved) {
   return static_cast<int64_t>(saved.storage.nbytes() / c10::elementSize(saved.type));
 }
-int64_t code_bytes(Form form) { return form == Form::bf16 || form == Form::fp16 ? 2 : 1; }
-int64_t scales_of(const SavedStorage& saved, Form form) {
-  if (form == Form::int8) return div_up(values_of(saved), ops::kQuantBlock);
-  return form == Form::fp8 ? values_of(saved) / saved.row : 0;
+int64_t code_bytes(DType form) { return form == DType::bf16 || form == DType::f16 ? 2 : 1; }
+int64_t scales_of(const SavedStorage& saved, DType form) {
+  if (form == DType::i8) return div_up(values_of(saved), ops::kQuantBlock);
+  return form == DType::f8_e4m3 ? values_of(saved) / saved.row : 0;
 }
 /// Where the scales begin behind the codes.
-int64_t scales_at(const SavedStorage& saved, Form form) { return round_up(values_of(saved) * code_bytes(form), 64); }
+int64_t scales_at(const SavedStorage& saved, DType form) { return round_up(values_of(saved) * code_bytes(form), 64); }
 
 void to_half(uint16_t* out, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = c10::Half(std::clamp(x[i], -kLargestHalf, kLargestHalf)).x;
@@ -63,34 +61,34 @@ struct Codes {
   char* codes;
   float* scales;
 };
-Codes codes_of(char* packed, const SavedStorage& saved, Form form, int64_t first) {
+Codes codes_of(char* packed, const SavedStorage& saved, DType form, int64_t first) {
   auto* scales = reinterpret_cast<float*>(packed + scales_at(saved, form));
-  const int64_t scale = form == Form::int8 ? first / ops::kQuantBlock : form == Form::fp8 ? first / saved.row : 0;
+  const int64_t scale = form == DType::i8 ? first / ops::kQuantBlock : form == DType::f8_e4m3 ? first / saved.row : 0;
   return {packed + first * code_bytes(form), scales + scale};
 }
 ops::Fp8Tiles rows_of(const SavedStorage& saved, int64_t count) {
   return {.rows = count / saved.row, .cols = saved.row, .tile_rows = 1, .tile_cols = saved.row};
 }
 
-void encode(Codes to, const SavedStorage& saved, Form form, const float* x, int64_t count) {
+void encode(Codes to, const SavedStorage& saved, DType form, const float* x, int64_t count) {
   switch (form) {
-    case Form::bf16:
+    case DType::bf16:
       return ops::to_bf16(reinterpret_cast<uint16_t*>(to.codes), x, count);
-    case Form::fp16:
+    case DType::f16:
       return to_half(reinterpret_cast<uint16_t*>(to.codes), x, count);
-    case Form::int8:
+    case DType::i8:
       return ops::quantise_int8(reinterpret_cast<int8_t*>(to.codes), to.scales, x, count);
     default:
       return ops::quantise_fp8(reinterpret_cast<uint8_t*>(to.codes), to.scales, x, rows_of(saved, count));
   }
 }
-void decode(float* out, Codes from, const SavedStorage& saved, Form form, int64_t count) {
+void decode(float* out, Codes from, const SavedStorage& saved, DType form, int64_t count) {
   switch (form) {
-    case Form::bf16:
+    case DType::bf16:
       return ops::from_bf16(out, reinterpret_cast<const uint16_t*>(from.codes), count);
-    case Form::fp16:
+    case DType::f16:
       return from_half(out, reinterpret_cast<const uint16_t*>(from.codes), count);
-    case Form::int8:
+    case DType::i8:
       return ops::dequantise_int8(out, reinterpret_cast<const int8_t*>(from.codes), from.scales, count);
     default:
       return ops::dequantise_fp8(out, reinterpret_cast<const uint8_t*>(from.codes), from.scales, rows_of(saved, count));
@@ -98,14 +96,14 @@ void decode(float* out, Codes from, const SavedStorage& saved, Form form, int64_
 }
 
 /// Values of a piece: in whole rows where rows have scales.
-int64_t piece_values(const SavedStorage& saved, Form form) {
-  return form == Form::fp8 ? saved.row * std::max<int64_t>(1, kPieceValues / saved.row) : kPieceValues;
+int64_t piece_values(const SavedStorage& saved, DType form) {
+  return form == DType::f8_e4m3 ? saved.row * std::max<int64_t>(1, kPieceValues / saved.row) : kPieceValues;
 }
-int64_t pieces_of(const SavedStorage& saved, Form form) { return div_up(values_of(saved), piece_values(saved, form)); }
+int64_t pieces_of(const SavedStorage& saved, DType form) { return div_up(values_of(saved), piece_values(saved, form)); }
 
 /// Calls `piece(index, first, count)` for all values, on all threads.
 template <typename Piece>
-void each_piece(const SavedStorage& saved, Form form, const Piece& piece) {
+void each_piece(const SavedStorage& saved, DType form, const Piece& piece) {
   const int64_t n = values_of(saved), step = piece_values(saved, form);
   at::parallel_for(0, pieces_of(saved, form), 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) piece(p, p * step, std::min(step, n - p * step));
@@ -113,7 +111,7 @@ void each_piece(const SavedStorage& saved, Form form, const Piece& piece) {
 }
 
 /// Writes the codes of a storage and gives their relative error.
-double write_codes(char* packed, const SavedStorage& saved, Form form) {
+double write_codes(char* packed, const SavedStorage& saved, DType form) {
   std::vector<std::array<double, 2>> squares(static_cast<size_t>(pieces_of(saved, form)), {0, 0});
   each_piece(saved, form, [&](int64_t p, int64_t first, int64_t count) {
     std::vector<float> x(static_cast<size_t>(count)), rounded(x.size());
@@ -134,7 +132,7 @@ double write_codes(char* packed, const SavedStorage& saved, Form form) {
   return whole > 0 ? std::sqrt(error / whole) : 0;
 }
 
-void read_codes(char* packed, const SavedStorage& saved, Form form) {
+void read_codes(char* packed, const SavedStorage& saved, DType form) {
   each_piece(saved, form, [&](int64_t, int64_t first, int64_t count) {
     std::vector<float> x(static_cast<size_t>(count));
     decode(x.data(), codes_of(packed, saved, form, first), saved, form, count);
@@ -150,17 +148,17 @@ void CompressionError::add(double relative) {
   ++count;
 }
 
-bool can_pack(const SavedStorage& saved, Form form) {
+bool can_pack(const SavedStorage& saved, DType form) {
   const bool whole = saved.type == at::kFloat, half = saved.type == at::kBFloat16 || saved.type == at::kHalf;
-  if (form == Form::exact || !(whole || (half && code_bytes(form) == 1))) return false;
+  if (!(whole || (half && code_bytes(form) == 1))) return false;
   return saved.row >= kShortRow && values_of(saved) > 0 && values_of(saved) % saved.row == 0;
 }
 
-int64_t packed_bytes(const SavedStorage& saved, Form form) {
+int64_t packed_bytes(const SavedStorage& saved, DType form) {
   return scales_at(saved, form) + round_up(scales_of(saved, form) * static_cast<int64_t>(sizeof(float)), 64);
 }
 
-void Packed::add(SavedStorage saved, Form form) {
+void Packed::add(SavedStorage saved, DType form) {
   const int64_t bytes = packed_bytes(saved, form);
   members_.push_back({std::move(saved), form, bytes_});
   bytes_ += bytes;

@@ -3,13 +3,13 @@
 // go into one buffer; their own memory is free until they are expanded again (saved.h).
 //
 //   Packed packed;
-//   packed.add(storage, plan::Form::int8);      // for each that can_pack
+//   packed.add(storage, DType::i8);      // for each that can_pack
 //   packed.compress(error);                     // takes packed.buffer(), frees the storages' memory
 //   ...; packed.expand();                       // the reverse; the storages hold rounded values
 #include <optional>
 
+#include "tessera/base/dtype.h"
 #include "tessera/engine/saved.h"
-#include "tessera/plan/plan.h"
 
 namespace tessera::engine {
 
@@ -25,14 +25,14 @@ struct CompressionError {
 inline constexpr int64_t kShortRow = 8;
 
 /// Whether the form makes it smaller: floats of more bits in whole rows.
-bool can_pack(const SavedStorage& saved, plan::Form form);
+bool can_pack(const SavedStorage& saved, DType form);
 /// Bytes it takes in that form, in whole 64: int8 and fp8 with their scales.
-int64_t packed_bytes(const SavedStorage& saved, plan::Form form);
+int64_t packed_bytes(const SavedStorage& saved, DType form);
 
 class Packed {
  public:
   /// `form` is one that can_pack it.
-  void add(SavedStorage saved, plan::Form form);
+  void add(SavedStorage saved, DType form);
   bool empty() const { return members_.empty(); }
 
   void compress(CompressionError& error);
@@ -44,7 +44,7 @@ class Packed {
  private:
   struct Member {
     SavedStorage saved;
-    plan::Form form;
+    DType form;
     int64_t at;  ///< where it begins in the buffer
   };
   std::vector<Member> members_;

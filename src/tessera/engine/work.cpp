@@ -16,8 +16,8 @@ using at::Tensor;
 /// Returns tensors of the right shapes and books what making them would take.
 class CountingContext final : public net::Context {
  public:
-  CountingContext(const net::Unit& unit, const net::Tokens& tokens, plan::UnitWork& work, plan::ParamType compute)
-      : unit_(unit), tokens_(tokens), work_(work), type_(unit.spec().narrow ? type_of(compute) : at::kFloat) {}
+  CountingContext(const net::Unit& unit, const net::Tokens& tokens, plan::UnitWork& work, DType compute)
+      : unit_(unit), tokens_(tokens), work_(work), type_(unit.spec().narrow ? scalar_type(compute) : at::kFloat) {}
 
   const net::Tokens& tokens() const override { return tokens_; }
 
@@ -145,7 +145,7 @@ Tensor shape_of(const Tensor& t) {
 }  // namespace
 
 plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
-                           plan::ParamType compute) {
+                           DType compute) {
   plan::WorkTable work;
   net::Flow flow;
   bool trains = false;  // this unit, or one before it
@@ -177,7 +177,7 @@ BoundaryShapes boundary_shapes(const std::vector<std::unique_ptr<net::Unit>>& un
   for (const auto& unit : units) {
     result.stream.push_back(shapes(flow.stream));
     if (!known.insert(unit->spec().kind).second) continue;  // a unit of a known kind leaves the shapes as they are
-    CountingContext context(*unit, batch.tokens, unused, plan::ParamType::fp32);  // boundaries are
+    CountingContext context(*unit, batch.tokens, unused, DType::f32);  // boundaries are
     net::Flow out = unit->forward(context, flow);
     flow.stream = std::move(out.stream);
     if (!out.cond.empty()) flow.cond = std::move(out.cond);

@@ -14,7 +14,7 @@ namespace tessera::engine {
 /// out is not counted: gradients of frozen weights, and the backward of units before the first that is trained.
 /// `compute`: plan.compute, the type of what blocks read and write but for what is added up over them.
 plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
-                           plan::ParamType compute = plan::ParamType::fp32);
+                           DType compute = DType::f32);
 
 struct TensorShape {
   std::vector<int64_t> sizes;

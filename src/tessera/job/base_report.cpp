@@ -14,7 +14,7 @@ template <typename Each>
 void each_stored(const plan::ModelSpec& model, const Each& each) {
   for (const plan::UnitSpec& unit : model.units)
     for (const plan::ParamSpec& param : unit.params)
-      if (!param.trainable && param.stored != plan::Stored::fp32) each(param);
+      if (!param.trainable && param.stored != DType::f32) each(param);
 }
 
 double share(const engine::Rounding& r) { return r.squares > 0 ? std::sqrt(r.difference / r.squares) : 0; }

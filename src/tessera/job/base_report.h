@@ -14,7 +14,7 @@ namespace tessera::job {
 
 /// Of one model, all ranks together.
 struct BaseFacts {
-  plan::Stored form = plan::Stored::fp32;
+  DType form = DType::f32;
   int64_t linears = 0;
   int64_t bytes = 0, fp32_bytes = 0;  ///< as it is stored, and as it would be in fp32
 };

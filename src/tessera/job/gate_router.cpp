@@ -69,8 +69,8 @@ std::vector<checkpoint::Piece> GateRouter::pieces() const {
   for (const auto& part : gate_.parts())
     for (const auto& [kind, values] :
          {std::pair("param", &gate_.values()), {"exp_avg", &exp_avg_}, {"exp_avg_sq", &exp_avg_sq_}})
-      all.push_back({checkpoint::resolved({part.name, kind, checkpoint::DType::f32, part.shape}, "train.gate"),
-                     values->data() + part.first});
+      all.push_back(
+          {checkpoint::resolved({part.name, kind, DType::f32, part.shape}, "train.gate"), values->data() + part.first});
   return all;
 }
 
@@ -83,7 +83,7 @@ void GateRouter::resume(checkpoint::TrainingCheckpoint& saved) {
   for (const auto& part : gate_.parts())
     for (const auto& [kind, values] :
          {std::pair("param", &gate_.values()), {"exp_avg", &exp_avg_}, {"exp_avg_sq", &exp_avg_sq_}})
-      saved.read({part.name, kind, checkpoint::DType::f32, part.shape}, values->data() + part.first);
+      saved.read({part.name, kind, DType::f32, part.shape}, values->data() + part.first);
   updates_ = saved.manifest().extra.at("gate").value("updates", int64_t{0});
 }
 
@@ -92,7 +92,7 @@ bool GateRouter::is_in(const fs::path& folder) { return fs::exists(folder / kGat
 void GateRouter::save_model(const fs::path& folder) const {
   std::vector<checkpoint::TensorData> tensors;
   for (const auto& part : gate_.parts())
-    tensors.push_back({part.name, checkpoint::DType::f32, part.shape, gate_.values().data() + part.first});
+    tensors.push_back({part.name, DType::f32, part.shape, gate_.values().data() + part.first});
   checkpoint::make_folder(folder, "check run.out");
   checkpoint::write_safetensors(folder / kGateFile, tensors, {{"format", "pt"}});
 }

@@ -124,8 +124,8 @@ void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm&
       if (key.part == LoraPart::down)
         description.modules.push_back({models::lora_module_name(key.module, "diffusers"), rule.rank, rule.alpha});
       alive.push_back(value.contiguous().clone());
-      tensors.push_back({*models::lora_tensor_name(key.module, key.part, "diffusers"), checkpoint::DType::f32,
-                         param.shape, alive.back().const_data_ptr()});
+      tensors.push_back({*models::lora_tensor_name(key.module, key.part, "diffusers"), DType::f32, param.shape,
+                         alive.back().const_data_ptr()});
     });
   if (rank != 0) return;
   checkpoint::make_folder(folder, "check run.out");

@@ -29,7 +29,7 @@ struct Form {
 constexpr uint32_t kInfinity = 0x7f800000;
 constexpr Form kE4M3 = {3, 121u << 23, 1087u << 20, 141u << 23, (7u - 127u) << 23, 0x7f, 0};
 constexpr Form kE5M2 = {2, 113u << 23, 143u << 23, 134u << 23, (15u - 127u) << 23, 0x7c, kInfinity};
-constexpr const Form& form_of(Fp8 format) { return format == Fp8::e4m3 ? kE4M3 : kE5M2; }
+constexpr const Form& form_of(DType format) { return format == DType::f8_e4m3 ? kE4M3 : kE5M2; }
 
 [[gnu::always_inline]] inline uint8_t encode(float x, Form f) {
   const uint32_t all = std::bit_cast<uint32_t>(x), sign = all >> 24 & 0x80, bits = all & 0x7fffffff;
@@ -103,14 +103,14 @@ void each_run(const Fp8Tiles& t, const Run& run) {
 
 }  // namespace
 
-float largest(Fp8 format) { return format == Fp8::e4m3 ? 448.0f : 57344.0f; }
+float largest(DType format) { return format == DType::f8_e4m3 ? 448.0f : 57344.0f; }
 
-void to_fp8(uint8_t* codes, const float* x, int64_t n, Fp8 format) {
-  format == Fp8::e4m3 ? encode_e4m3(codes, x, n) : encode_e5m2(codes, x, n);
+void to_fp8(uint8_t* codes, const float* x, int64_t n, DType format) {
+  format == DType::f8_e4m3 ? encode_e4m3(codes, x, n) : encode_e5m2(codes, x, n);
 }
 
-void from_fp8(float* out, const uint8_t* codes, int64_t n, Fp8 format) {
-  format == Fp8::e4m3 ? decode_e4m3(out, codes, n) : decode_e5m2(out, codes, n);
+void from_fp8(float* out, const uint8_t* codes, int64_t n, DType format) {
+  format == DType::f8_e4m3 ? decode_e4m3(out, codes, n) : decode_e5m2(out, codes, n);
 }
 
 void quantise_fp8(uint8_t* codes, float* scales, const float* x, const Fp8Tiles& tiles) {

@@ -8,22 +8,23 @@
 #include <cstdint>
 
 #include "tessera/base/check.h"
+#include "tessera/base/dtype.h"
 
 namespace tessera::ops {
 
-/// e4m3 is the "fn" form: no infinity, the largest value is 448, only 0x7f and 0xff are NaN. e5m2 is IEEE-like: 57344.
-enum class Fp8 { e4m3, e5m2 };
-float largest(Fp8 format);
+/// The largest value. f8_e4m3 is the "fn" form: no infinity, 448, only 0x7f and 0xff are NaN. f8_e5m2 is IEEE-like:
+/// 57344.
+float largest(DType format);
 
 /// Round to nearest even as LibTorch's cast, which does not saturate: of e4m3, what rounds beyond 448 (over 464)
 /// becomes NaN, of e5m2 infinity. Subnormals are kept. A NaN becomes 0x7f or 0xff.
-void to_fp8(uint8_t* codes, const float* x, int64_t n, Fp8 format);
-void from_fp8(float* out, const uint8_t* codes, int64_t n, Fp8 format);
+void to_fp8(uint8_t* codes, const float* x, int64_t n, DType format);
+void from_fp8(float* out, const uint8_t* codes, int64_t n, DType format);
 
 /// How a row-major [rows, cols] matrix is cut into tiles; the last of a row or column may be smaller.
 struct Fp8Tiles {
   int64_t rows = 0, cols = 0, tile_rows = 1, tile_cols = 1;
-  Fp8 format = Fp8::e4m3;
+  DType format = DType::f8_e4m3;
   int64_t down() const { return div_up(rows, tile_rows); }
   int64_t across() const { return div_up(cols, tile_cols); }
   int64_t count() const { return down() * across(); }

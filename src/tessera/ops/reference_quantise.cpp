@@ -14,20 +14,20 @@ uint8_t nearest_code(const std::array<float, 256>& map, float x) {
   return static_cast<uint8_t>(code);
 }
 
-float fp8_value(uint8_t code, Fp8 format) {
-  const int mantissa_bits = format == Fp8::e4m3 ? 3 : 2, bias = format == Fp8::e4m3 ? 7 : 15;
+float fp8_value(uint8_t code, DType format) {
+  const int mantissa_bits = format == DType::f8_e4m3 ? 3 : 2, bias = format == DType::f8_e4m3 ? 7 : 15;
   const int magnitude = code & 0x7f, exponent = magnitude >> mantissa_bits;
   const int mantissa = magnitude & ((1 << mantissa_bits) - 1);
   float value = std::ldexp(static_cast<float>(mantissa + (exponent ? 1 << mantissa_bits : 0)),
                            std::max(exponent, 1) - bias - mantissa_bits);
-  if (format == Fp8::e4m3 && magnitude == 0x7f) value = std::numeric_limits<float>::quiet_NaN();
-  if (format == Fp8::e5m2 && magnitude == 0x7c) value = std::numeric_limits<float>::infinity();
-  if (format == Fp8::e5m2 && magnitude > 0x7c) value = std::numeric_limits<float>::quiet_NaN();
+  if (format == DType::f8_e4m3 && magnitude == 0x7f) value = std::numeric_limits<float>::quiet_NaN();
+  if (format == DType::f8_e5m2 && magnitude == 0x7c) value = std::numeric_limits<float>::infinity();
+  if (format == DType::f8_e5m2 && magnitude > 0x7c) value = std::numeric_limits<float>::quiet_NaN();
   return code & 0x80 ? -value : value;
 }
 
-uint8_t fp8_code(float x, Fp8 format) {
-  const int top = format == Fp8::e4m3 ? 0x7e : 0x7b;  // the largest value; the next code stands for "beyond"
+uint8_t fp8_code(float x, DType format) {
+  const int top = format == DType::f8_e4m3 ? 0x7e : 0x7b;  // the largest value; the next code stands for "beyond"
   const int sign = std::signbit(x) ? 0x80 : 0;
   if (std::isnan(x)) return static_cast<uint8_t>(0x7f | sign);
   const double magnitude = std::abs(static_cast<double>(x)), largest = fp8_value(static_cast<uint8_t>(top), format);

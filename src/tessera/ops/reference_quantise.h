@@ -14,9 +14,9 @@ namespace tessera::ops::reference {
 uint8_t nearest_code(const std::array<float, 256>& map, float x);
 
 /// (-1)^sign 2^(exponent - bias) 1.mantissa, by its fields.
-float fp8_value(uint8_t code, Fp8 format);
+float fp8_value(uint8_t code, DType format);
 /// The code whose value is nearest, the even one at ties; what would round beyond the largest value is NaN or infinity.
-uint8_t fp8_code(float x, Fp8 format);
+uint8_t fp8_code(float x, DType format);
 
 /// The bf16 neighbours of x towards zero and away from it; both are x itself where bf16 holds it.
 std::array<uint16_t, 2> bf16_neighbours(float x);

@@ -19,9 +19,9 @@ ops::MomentRange moment(const net::Slice& slice, const std::string& kind, const 
   for (const auto& spec : *slice.specs) {
     if (spec.kind != kind) continue;
     void* data = slice.state<void>(kind);
-    if (spec.type == plan::ValueType::f32) range.fp32 = static_cast<float*>(data);
-    if (spec.type == plan::ValueType::bf16) range.bf16 = static_cast<uint16_t*>(data);
-    if (spec.type == plan::ValueType::u8) range.codes = static_cast<uint8_t*>(data);
+    if (spec.type == DType::f32) range.fp32 = static_cast<float*>(data);
+    if (spec.type == DType::bf16) range.bf16 = static_cast<uint16_t*>(data);
+    if (spec.type == DType::u8) range.codes = static_cast<uint8_t*>(data);
   }
   range.scales = slice.state<float>(kind + std::string(plan::kScaleSuffix));
   return range;

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/names.h"
+#include "tessera/base/names.h"
 
 namespace tessera::plan {
 

@@ -5,17 +5,13 @@
 #include <numeric>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/names.h"
+#include "tessera/base/names.h"
 
 namespace tessera::plan {
 
 namespace {
 
-constexpr std::array<std::string_view, kPolicies> kPolicyNames = {
-    "keep", "rebuild", "recompute",    "offload",      "bf16",         "fp16",
-    "int8", "fp8",     "offload_bf16", "offload_fp16", "offload_int8", "offload_fp8"};
 constexpr std::array<std::string_view, 3> kUpdates = {"end", "just_in_time", "in_backward"};
-constexpr std::array<std::string_view, 3> kTiers = {"device", "host", "nvme"};
 constexpr std::array<std::string_view, kStrategies> kStrategyNames = {"full_shard", "shard_grad_op", "shard_states",
                                                                       "no_shard", "two_level"};
 
@@ -29,21 +25,10 @@ std::string folded(std::string_view text) {
 
 }  // namespace
 
-std::string_view name(Policy policy) { return kPolicyNames[static_cast<size_t>(policy)]; }
 std::string_view name(Update update) { return kUpdates[static_cast<size_t>(update)]; }
-std::string_view name(Tier tier) { return kTiers[static_cast<size_t>(tier)]; }
 std::string_view name(Strategy strategy) { return kStrategyNames[static_cast<size_t>(strategy)]; }
 
-Policy policy_of(std::string_view text, std::string_view where) { return named<Policy>(kPolicyNames, text, where); }
-
-Form form(Policy policy) {
-  if (policy < Policy::bf16) return Form::exact;
-  const int first = static_cast<int>(policy < Policy::offload_bf16 ? Policy::bf16 : Policy::offload_bf16);
-  return static_cast<Form>(static_cast<int>(Form::bf16) + static_cast<int>(policy) - first);
-}
-
 Update update_of(std::string_view text, std::string_view where) { return named<Update>(kUpdates, text, where); }
-Tier tier_of(std::string_view text, std::string_view where) { return named<Tier>(kTiers, text, where); }
 
 Strategy strategy_of(std::string_view text, std::string_view where) {
   const std::string word = folded(text);
@@ -63,7 +48,7 @@ Strategy strategy_of(std::string_view text, std::string_view where) {
   unknown_word(where, text, known);
 }
 
-Policy UnitPlan::policy(std::string_view site) const {
+const Policy& UnitPlan::policy(std::string_view site) const {
   const auto found = sites.find(std::string(site));
   return found == sites.end() ? activations : found->second;
 }
@@ -121,24 +106,6 @@ std::vector<Axis> Plan::axes(const Buffer& buffer) const {
 
 std::vector<Axis> Plan::outer_axes(const Buffer& buffer) const {
   return buffer.shards > 1 ? std::vector<Axis>{Axis::dp_replicate} : axes(buffer);
-}
-
-void Plan::check_types(std::string_view where) const {
-  const auto quoted = [](ParamType type) { return "\"" + std::string(name(type)) + "\""; };
-  if (states.masters != Masters::fp32 && param_dtype != ParamType::bf16)
-    throw UserError(Exit::usage, std::string(where) + "param_dtype",
-                    quoted(param_dtype) + " contradicts masters = \"" + std::string(name(states.masters)) + "\"",
-                    "such masters are gathered as bf16: leave param_dtype out");
-  if (grad == ParamType::fp16)
-    throw UserError(Exit::usage, std::string(where) + "grad_dtype",
-                    "gradients do not rest in fp16, where the small ones of a step that has no loss scale are zero",
-                    "expected fp32 or bf16, which has the exponents of fp32");
-  if (compute != ParamType::fp32 && compute != gathered())
-    throw UserError(Exit::usage, std::string(where) + "compute_dtype",
-                    quoted(compute) + " contradicts parameters that are gathered as " + quoted(gathered()),
-                    states.masters == Masters::fp32
-                        ? "leave param_dtype out: it follows compute_dtype"
-                        : "masters = \"" + std::string(name(states.masters)) + "\" compute in bf16 or fp32");
 }
 
 int64_t Plan::accumulation() const {
@@ -205,9 +172,10 @@ std::string Plan::summary() const {
   const auto total = static_cast<int64_t>(units.size());
   const auto kept = units_with([](const UnitPlan& u) { return u.activations == Policy::keep; });
   std::string text = "keep " + std::to_string(kept) + " of " + std::to_string(total) + " units";
-  for (int p = 1; p < kPolicies; ++p)
-    if (const auto n = units_with([&](const UnitPlan& u) { return u.activations == static_cast<Policy>(p); }))
-      text += ", " + std::string(kPolicyNames[p]) + " " + std::to_string(n);
+  for (const PolicyWord& word : policy_words())
+    if (const auto n = units_with([&](const UnitPlan& u) { return u.activations == word.policy; });
+        n > 0 && word.policy != Policy::keep)
+      text += ", " + std::string(word.word) + " " + std::to_string(n);
   std::map<std::string, int> results;  // by site: units that keep them
   for (const UnitPlan& unit : units)
     for (const auto& [site, policy] : unit.sites)
@@ -235,11 +203,11 @@ std::string Plan::summary() const {
       text += ", " + std::string(name(strategy)) + " " + std::to_string(n);
   if (states.masters != Masters::fp32) text += ", masters " + std::string(name(states.masters));
   if (states.moments != Moments::fp32) text += ", moments " + std::string(name(states.moments));
-  if (compute != ParamType::fp32)
+  if (compute != DType::f32)
     text += ", computes in " + std::string(name(compute));
-  else if (states.masters == Masters::fp32 && param_dtype != ParamType::fp32)
+  else if (states.masters == Masters::fp32 && param_dtype != DType::f32)
     text += ", parameters gathered as " + std::string(name(param_dtype));
-  if (reduce != ParamType::fp32) text += ", gradients reduced as " + std::string(name(reduce));
+  if (reduce != DType::f32) text += ", gradients reduced as " + std::string(name(reduce));
   if (rounds_gradients()) text += ", gradients rest as " + std::string(name(grad));
   if (mesh[Axis::pp] > 1) {
     text += ", pipeline " + std::string(name(pipeline.schedule));

@@ -12,45 +12,11 @@
 
 #include "tessera/base/mesh.h"
 #include "tessera/plan/pipeline.h"
+#include "tessera/plan/policy.h"
 #include "tessera/plan/states.h"
 #include "tessera/plan/unit_spec.h"
 
 namespace tessera::plan {
-
-/// What happens to what a unit's forward saves for its backward.
-///   keep       stays on the device
-///   rebuild    stays on the device, but for results of norms and sums: the backward makes them again, bit for bit. So
-///              it is with all that follows: what leaves, is rounded or computed again is this lean graph
-///   recompute  only the unit's input stays, and its forward runs again
-///   offload    moves to host memory or on to the disk (UnitPlan::offload_to) after the forward and comes back ahead of
-///              the backward
-///   bf16 ...   stays on the device in fewer bits from behind the forward until ahead of the backward (ops/: bf16,
-///   fp16;
-///              int8 in blocks of 256; fp8 e4m3 with a scale for each row). Lossy: the gradient is that of values that
-///              were rounded. The planner never chooses it, and the relative error is measured.
-///   offload_*  moves likewise in fewer bits
-enum class Policy {
-  keep,
-  rebuild,
-  recompute,
-  offload,
-  bf16,
-  fp16,
-  int8,
-  fp8,
-  offload_bf16,
-  offload_fp16,
-  offload_int8,
-  offload_fp8
-};
-inline constexpr int kPolicies = 12;
-
-/// In which form a policy leaves what it is applied to; those that are not `exact` index Compact::forms from bf16 on.
-enum class Form { exact, bf16, fp16, int8, fp8 };
-Form form(Policy policy);
-inline bool is_lossy(Policy policy) { return form(policy) != Form::exact; }
-/// Whether what it is applied to is on the host between forward and backward.
-inline bool leaves_device(Policy policy) { return policy == Policy::offload || policy >= Policy::offload_bf16; }
 
 /// How a unit's parameters lie between uses. FSDP's and ZeRO's names are accepted when read.
 ///   full_shard     gathered for each use (FULL_SHARD, ZeRO-3)
@@ -64,9 +30,6 @@ inline bool leaves_device(Policy policy) { return policy == Policy::offload || p
 enum class Strategy { full_shard, shard_grad_op, shard_states, no_shard, two_level };
 inline constexpr int kStrategies = 5;
 
-/// Where a buffer rests when nothing uses it. What is not on the device is brought there for its uses.
-enum class Tier { device, host, nvme };
-
 /// When the optimiser runs.
 ///   end           all updates behind the last backward of the step
 ///   just_in_time  each ahead of its unit's next gather, in the step after: its states stream while others compute. The
@@ -79,12 +42,8 @@ enum class Update { end, just_in_time, in_backward };
 std::string_view name(Update update);
 /// Throws UserError (usage) naming `where` and the nearest name.
 Update update_of(std::string_view text, std::string_view where);
-std::string_view name(Policy policy);
-std::string_view name(Tier tier);
-Tier tier_of(std::string_view text, std::string_view where);
 std::string_view name(Strategy strategy);
-/// The values by name, FSDP's and ZeRO's names included. Throw UserError (usage) naming `where` and the nearest name.
-Policy policy_of(std::string_view text, std::string_view where);
+/// The strategy by name, FSDP's and ZeRO's names included. Throws UserError (usage) naming `where` and the nearest name.
 Strategy strategy_of(std::string_view text, std::string_view where);
 
 /// Ranks that hold the same whole unit (no_shard) and sum its gradients together.
@@ -108,34 +67,26 @@ struct UnitPlan {
   bool operator==(const UnitPlan&) const = default;
 
   /// What is done with what `site` saved (or made, in a recomputed unit).
-  Policy policy(std::string_view site) const;
+  const Policy& policy(std::string_view site) const;
+  bool recomputes() const { return activations.graph == Graph::recompute; }
   bool offloads() const;    ///< anything
   bool compresses() const;  ///< anything
   bool replays() const;     ///< recomputes, but for some sites
   /// Whether the unit's graph is the lean one (GraphCost of Footprint::lean).
-  bool lean() const { return activations != Policy::keep; }
+  bool lean() const { return activations.graph != Graph::keep; }
   bool stays_gathered() const { return strategy == Strategy::shard_grad_op || strategy == Strategy::shard_states; }
   bool reduces_once() const { return reduce_once || strategy == Strategy::shard_states; }
 };
 
 inline constexpr std::string_view kBoundary = "boundary";  ///< the site of a unit's input
 
-struct Plan {
+struct Plan : Formats {
   Mesh mesh;
   int64_t global_batch = 1;
   int64_t micro_batch = 1;  ///< samples a rank runs at once, at most
   int prefetch = 1;         ///< gathers issued ahead of the unit that runs
   Update update = Update::end;
-  int update_threads = 0;   ///< of a rank's updates on the host; 0: its share of the machine's cores
-  StateFormat states = {};  ///< masters and moments
-  ParamType param_dtype = ParamType::fp32;
-  /// What units that may (UnitSpec::narrow) compute in: fp32, or what parameters are gathered as, which then is what
-  /// lies in the slots.
-  ParamType compute = ParamType::fp32;
-  ParamType reduce = ParamType::fp32;  ///< what gradients are rounded to on their way; they are summed in fp32
-  /// fp32 or bf16: what a reduced gradient is rounded to, once, where it rests until its update. In the arena it is
-  /// fp32.
-  ParamType grad = ParamType::fp32;
+  int update_threads = 0;  ///< of a rank's updates on the host; 0: its share of the machine's cores
   /// Samples of the global batch for each dp rank; empty: as even as they go (shares.h makes others).
   std::vector<int64_t> shares = {};
   Pipeline pipeline = {};  ///< how stages take turns, where the mesh has a pp axis
@@ -145,13 +96,6 @@ struct Plan {
   std::vector<UnitPlan> units;
   bool operator==(const Plan&) const = default;
 
-  /// What parameters are rounded to when they are gathered: masters that are bf16, or half of them, have no more to
-  /// give.
-  ParamType gathered() const { return states.masters == Masters::fp32 ? param_dtype : ParamType::bf16; }
-  /// What lies in a slot: what is gathered, or that widened to fp32.
-  ParamType slots() const { return compute == ParamType::fp32 ? ParamType::fp32 : gathered(); }
-  /// Throws UserError (usage) naming `where` for types that contradict each other.
-  void check_types(std::string_view where) const;
   /// Micro-batches a rank runs a step, the same on every rank (some may be idle).
   int64_t accumulation() const;
   /// Ranks of the shard group over which a unit's buffers are split: 1 where every rank holds them.
@@ -165,7 +109,7 @@ struct Plan {
   std::vector<Axis> axes(const Buffer& buffer) const;
   /// The axes whose ranks hold the same shard (or the same whole) and sum their gradients once a step.
   std::vector<Axis> outer_axes(const Buffer& buffer) const;
-  bool rounds_gradients() const { return grad != ParamType::fp32; }
+  bool rounds_gradients() const { return grad != DType::f32; }
   /// Bytes of this rank's reduced gradient of the unit where it rests.
   int64_t gradient_bytes(const UnitLayout& layout) const { return layout.grad_shard * size_of(grad); }
   /// Whether the unit's reduced gradient has no place of its own: it lies in the arena from its one reduction until the

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/names.h"
+#include "tessera/base/names.h"
 
 namespace tessera::plan {
 
@@ -12,15 +12,14 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kMasters = {"fp32", "split", "bf16"};
 constexpr std::array<std::string_view, 3> kMoments = {"fp32", "bf16", "int8"};
-constexpr std::array<std::string_view, 3> kParamTypes = {"fp32", "bf16", "fp16"};
 
 /// A moment as one state, or as codes with their scales.
 void add_moment(std::vector<StateSpec>& states, const std::string& kind, Moments moments, int64_t numel) {
   if (moments == Moments::int8 && numel >= kLeastQuantised) {
-    states.push_back({kind, ValueType::u8, 1});
-    states.push_back({kind + std::string(kScaleSuffix), ValueType::f32, kFlatAlign});
+    states.push_back({kind, DType::u8, 1});
+    states.push_back({kind + std::string(kScaleSuffix), DType::f32, kFlatAlign});
   } else {
-    states.push_back({kind, moments == Moments::bf16 ? ValueType::bf16 : ValueType::f32, 1});
+    states.push_back({kind, moments == Moments::bf16 ? DType::bf16 : DType::f32, 1});
   }
 }
 
@@ -28,31 +27,32 @@ void add_moment(std::vector<StateSpec>& states, const std::string& kind, Moments
 
 std::string_view name(Masters masters) { return kMasters[static_cast<size_t>(masters)]; }
 std::string_view name(Moments moments) { return kMoments[static_cast<size_t>(moments)]; }
-std::string_view name(ParamType type) { return kParamTypes[static_cast<size_t>(type)]; }
 
 Masters masters_of(std::string_view text, std::string_view where) { return named<Masters>(kMasters, text, where); }
 Moments moments_of(std::string_view text, std::string_view where) { return named<Moments>(kMoments, text, where); }
-ParamType param_type_of(std::string_view text, std::string_view where) {
-  return named<ParamType>(kParamTypes, text, where);
-}
 
-int64_t size_of(ValueType type) {
-  switch (type) {
-    case ValueType::f32:
-      return 4;
-    case ValueType::bf16:
-    case ValueType::i16:
-      return 2;
-    case ValueType::u8:
-      return 1;
-  }
-  throw InternalError("plan.states", "unknown value type");
+void Formats::check_types(std::string_view where) const {
+  const auto quoted = [](DType type) { return "\"" + std::string(name(type)) + "\""; };
+  if (states.masters != Masters::fp32 && param_dtype != DType::bf16)
+    throw UserError(Exit::usage, std::string(where) + "param_dtype",
+                    quoted(param_dtype) + " contradicts masters = \"" + std::string(name(states.masters)) + "\"",
+                    "such masters are gathered as bf16: leave param_dtype out");
+  if (grad == DType::f16)
+    throw UserError(Exit::usage, std::string(where) + "grad_dtype",
+                    "gradients do not rest in fp16, where the small ones of a step that has no loss scale are zero",
+                    "expected fp32 or bf16, which has the exponents of fp32");
+  if (compute != DType::f32 && compute != gathered())
+    throw UserError(Exit::usage, std::string(where) + "compute_dtype",
+                    quoted(compute) + " contradicts parameters that are gathered as " + quoted(gathered()),
+                    states.masters == Masters::fp32
+                        ? "leave param_dtype out: it follows compute_dtype"
+                        : "masters = \"" + std::string(name(states.masters)) + "\" compute in bf16 or fp32");
 }
 
 StatesOf adamw_states(StateFormat format) {
   return [format](const ParamSpec& param) {
     std::vector<StateSpec> states;
-    if (format.masters == Masters::split) states.push_back({std::string(kMasterLow), ValueType::i16, 1});
+    if (format.masters == Masters::split) states.push_back({std::string(kMasterLow), DType::i16, 1});
     add_moment(states, "exp_avg", format.moments, param.numel());
     add_moment(states, "exp_avg_sq", format.moments, param.numel());
     return states;

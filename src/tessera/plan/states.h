@@ -24,20 +24,14 @@ enum class Masters { fp32, split, bf16 };
 /// Its moments. int8: blocks of 256 with a scale (ops/blockwise.h); tensors of fewer than kLeastQuantised elements keep
 /// fp32, as bitsandbytes and torchao do.
 enum class Moments { fp32, bf16, int8 };
-/// What parameters are rounded to when they are gathered, what products and attention compute in, and what gradients
-/// are rounded to when they are reduced.
-enum class ParamType { fp32, bf16, fp16 };
-inline int64_t size_of(ParamType type) { return type == ParamType::fp32 ? 4 : 2; }
 
 inline constexpr int64_t kLeastQuantised = 4096;
 
 std::string_view name(Masters masters);
 std::string_view name(Moments moments);
-std::string_view name(ParamType type);
 /// The values by name. Throw UserError (usage) naming `where` and the nearest name.
 Masters masters_of(std::string_view text, std::string_view where);
 Moments moments_of(std::string_view text, std::string_view where);
-ParamType param_type_of(std::string_view text, std::string_view where);
 
 struct StateFormat {
   Masters masters = Masters::fp32;
@@ -45,13 +39,31 @@ struct StateFormat {
   bool operator==(const StateFormat&) const = default;
 };
 
-enum class ValueType { f32, bf16, i16, u8 };
-int64_t size_of(ValueType type);
+/// In which dtypes a plan keeps, gathers, computes and reduces.
+struct Formats {
+  StateFormat states = {};  ///< masters and moments
+  DType param_dtype = DType::f32;
+  /// What units that may (UnitSpec::narrow) compute in: f32, or what parameters are gathered as, which then is what lies
+  /// in the slots.
+  DType compute = DType::f32;
+  DType reduce = DType::f32;  ///< what gradients are rounded to on their way; they are summed in fp32
+  /// f32 or bf16: what a reduced gradient is rounded to, once, where it rests until its update. In the arena it is f32.
+  DType grad = DType::f32;
+  bool operator==(const Formats&) const = default;
+
+  /// What parameters are rounded to when they are gathered: masters that are bf16, or half of them, have no more to
+  /// give.
+  DType gathered() const { return states.masters == Masters::fp32 ? param_dtype : DType::bf16; }
+  /// What lies in a slot: what is gathered, or that widened to fp32.
+  DType slots() const { return compute == DType::f32 ? DType::f32 : gathered(); }
+  /// Throws UserError (usage) naming `where` for types that contradict each other.
+  void check_types(std::string_view where) const;
+};
 
 /// One state tensor beside a parameter: a value for every `per` consecutive elements.
 struct StateSpec {
   std::string kind;  ///< as in checkpoints: "master_low", "exp_avg", "exp_avg_scale", ...
-  ValueType type = ValueType::f32;
+  DType type = DType::f32;
   int64_t per = 1;
 
   /// Values for elements [begin, end); begin is a multiple of `per`.

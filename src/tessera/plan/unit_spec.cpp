@@ -3,23 +3,14 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/names.h"
 
 namespace tessera::plan {
 
-namespace {
-constexpr std::array<std::string_view, 4> kStoredNames = {"fp32", "bf16", "int8", "fp8"};
-}  // namespace
-
-std::string_view name(Stored stored) { return kStoredNames[static_cast<size_t>(stored)]; }
-
-Stored stored_of(std::string_view text, std::string_view where) { return named<Stored>(kStoredNames, text, where); }
-
-int64_t stored_bytes(Stored stored, int64_t elements) {
+int64_t stored_bytes(DType stored, int64_t elements) {
   switch (stored) {
-    case Stored::fp32:
+    case DType::f32:
       return elements * 4;
-    case Stored::bf16:
+    case DType::bf16:
       return elements * 2;
     default:
       return div_up(elements, kFlatAlign) * (kFlatAlign + 4);
@@ -75,11 +66,11 @@ UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int
   layout.sharded = !whole && (shards > 1 || (tp > 1 && !cut));
   struct Kind {
     bool trainable;
-    Stored stored;
+    DType stored;
   };
   // fp32 first, where every buffer begins at a multiple of 1 KiB
-  for (const Kind kind : {Kind{true, Stored::fp32}, Kind{false, Stored::fp32}, Kind{false, Stored::bf16},
-                          Kind{false, Stored::int8}, Kind{false, Stored::fp8}})
+  for (const Kind kind : {Kind{true, DType::f32}, Kind{false, DType::f32}, Kind{false, DType::bf16},
+                          Kind{false, DType::i8}, Kind{false, DType::f8_e4m3}})
     for (const bool over_tp : {false, true}) {
       const auto [trainable, stored] = kind;
       Buffer buffer{.trainable = trainable, .over_tp = over_tp, .stored = stored, .params = {}};

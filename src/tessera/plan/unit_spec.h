@@ -3,6 +3,7 @@
 //
 //   ModelSpec spec = ...;                           // the models room describes, the engine measures on meta tensors
 //   UnitLayout layout = plan.layout(spec.units[3], 3);
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/dtype.h"
 #include "tessera/plan/token_shares.h"
 
 namespace tessera::plan {
@@ -20,14 +22,11 @@ namespace tessera::plan {
 /// or not at all (every rank of tp uses all of it).
 enum class Split { none, rows, columns };
 
-/// How a frozen parameter rests and travels. 8 bits: blocks of 256 codes, each followed by its scale in fp32, so that
+/// How a frozen parameter may rest and travel. 8 bits: blocks of 256 codes, each followed by its scale in fp32, so that
 /// any run of blocks is whole in itself (ops/frozen.h).
-enum class Stored { fp32, bf16, int8, fp8 };
+inline constexpr std::array kStoredTypes = {DType::f32, DType::bf16, DType::i8, DType::f8_e4m3};
 /// Bytes of `elements` elements; of 8 bits, of whole blocks.
-int64_t stored_bytes(Stored stored, int64_t elements);
-std::string_view name(Stored stored);
-/// The form by name. Throws UserError (usage) naming `where` and the nearest name.
-Stored stored_of(std::string_view text, std::string_view where);
+int64_t stored_bytes(DType stored, int64_t elements);
 
 /// One parameter of a unit, in use order. Shapes are logical (the whole tensor).
 struct ParamSpec {
@@ -35,20 +34,25 @@ struct ParamSpec {
   std::vector<int64_t> shape;
   bool trainable = true;
   Split split = Split::none;
-  Stored stored = Stored::fp32;  ///< what is trained is fp32, or as plan.masters says
-  bool whole_input = false;      ///< cut by rows, of what every rank of tp has whole (text): nothing is gathered for it
+  DType stored = DType::f32;   ///< what is trained is fp32, or as plan.masters says
+  bool whole_input = false;    ///< cut by rows, of what every rank of tp has whole (text): nothing is gathered for it
   bool zero_gradient = false;  ///< exact gradient is zero (AdamW turns its rounding into +-lr): left out of comparisons
   int64_t numel() const;
 };
 
-/// What some saved tensors take in the lossy forms, as plan::Form counts them from bf16 on. What a form does not make
-/// smaller (integers, statistics of one value a row) is not counted: it stays as it is.
+/// The dtypes that a policy may round to (Policy::form).
+inline constexpr std::array kLossyForms = {DType::bf16, DType::f16, DType::i8, DType::f8_e4m3};
+
+/// What some saved tensors take in the lossy forms. What a form does not make smaller (integers, statistics of one value
+/// a row) is not counted: it stays as it is.
 struct Compact {
   struct InForm {
     int64_t whole = 0;  ///< bytes of what the form makes smaller, as it was
     int64_t bytes = 0;  ///< and in the form, with its scales
   };
-  std::array<InForm, 4> forms = {};  ///< bf16, fp16, int8, fp8
+  std::array<InForm, kLossyForms.size()> forms = {};  ///< in their order
+  InForm& operator[](DType form) { return forms[std::ranges::find(kLossyForms, form) - kLossyForms.begin()]; }
+  const InForm& operator[](DType form) const { return const_cast<Compact&>(*this)[form]; }
   Compact& operator+=(const Compact& other) {
     for (size_t f = 0; f < forms.size(); ++f)
       forms[f].whole += other.forms[f].whole, forms[f].bytes += other.forms[f].bytes;
@@ -144,7 +148,7 @@ inline constexpr int64_t kFlatAlign = 256;
 struct Buffer {
   bool trainable = true;
   bool over_tp = false;  ///< the ranks of tp all use it: they share it too
-  Stored stored = Stored::fp32;
+  DType stored = DType::f32;
   std::vector<int> params;  ///< indices into UnitSpec::params
   int shards = 1;           ///< ranks it is split over
   int64_t total = 0;        ///< elements, padded; shard * shards
@@ -179,7 +183,7 @@ struct UnitLayout {
   bool in_pieces() const { return grad_piece < grad_shard; }
   /// Bytes of `elements` elements of a buffer in the slot.
   int64_t slot_bytes(const Buffer& buffer, int64_t elements) const {
-    return buffer.stored == Stored::fp32 ? elements * slot_element : stored_bytes(buffer.stored, elements);
+    return buffer.stored == DType::f32 ? elements * slot_element : stored_bytes(buffer.stored, elements);
   }
   /// The byte of the slot, or of the gradient slot, at which a parameter begins.
   int64_t in_slot(int param) const {

@@ -40,9 +40,9 @@ std::optional<std::string> smaller_micro_batch(const PlanRequest& request) {
 }
 
 std::optional<std::string> gradients_in_bf16(const PlanRequest& request) {
-  if (request.planner.grad != plan::ParamType::fp32 || request.by_hand) return std::nullopt;
+  if (request.planner.grad != DType::f32 || request.by_hand) return std::nullopt;
   PlanRequest tried = request;
-  tried.planner.grad = plan::ParamType::bf16;
+  tried.planner.grad = DType::bf16;
   tried.machine.update_bytes -= 2;
   const Planned planned = make_plan_as_is(tried);
   if (!planned.choice.fits) return std::nullopt;

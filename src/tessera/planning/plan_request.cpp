@@ -4,6 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/plan/plan_rows.h"
 #include "tessera/plan/search/plan_notes.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/planning/encoder_bytes.h"
@@ -16,12 +17,6 @@ namespace {
 int64_t mixed_bytes(int64_t samples, int64_t micro, int64_t prediction_bytes) {
   constexpr int64_t kBlock = 64;  // a tensor takes whole ones
   return (samples + micro) * round_up(prediction_bytes, kBlock);
-}
-
-int blocks(const job::Job& job) {
-  int count = 0;
-  for (const auto& unit : job.model->units()) count += plan::may_save_less(unit->spec());
-  return count;
 }
 
 /// Each rank's part of the host memory that a node may give to what leaves its devices.
@@ -39,14 +34,14 @@ int64_t default_budget(const plan::Profile& profile, int ranks) {
 }
 
 /// What the updates of a step wait for, all of them: then none may run in the backward. Empty for nothing.
-std::string why_not_in_backward(const recipe::Recipe& recipe, plan::ParamType compute, plan::ParamType reduce) {
+std::string why_not_in_backward(const recipe::Recipe& recipe, DType compute, DType reduce) {
   if (recipe.train.clip_norm > 0) {
     char norm[32];
     std::snprintf(norm, sizeof norm, "%g", recipe.train.clip_norm);
     return std::string("train.clip_norm = ") + norm + " clips by the norm of all gradients (0 clips nothing)";
   }
   if (recipe.run.on_nan == "skip") return "run.on_nan = \"skip\" decides by the loss and norm of the whole step";
-  if (compute == plan::ParamType::fp16 || reduce == plan::ParamType::fp16)
+  if (compute == DType::f16 || reduce == DType::f16)
     return "fp16 scales the loss, and a step that overflows anywhere is skipped";
   return {};
 }
@@ -61,31 +56,27 @@ void check_gated(const job::Job& job, plan::Update update, const std::string& wh
                     "use \"end\"");
 }
 
-void check_in_backward(const recipe::Recipe& recipe, plan::ParamType compute, plan::ParamType reduce,
-                       const std::string& where) {
+void check_in_backward(const recipe::Recipe& recipe, DType compute, DType reduce, const std::string& where) {
   const std::string why = why_not_in_backward(recipe, compute, reduce);
   if (!why.empty())
     throw UserError(Exit::usage, where, "\"in_backward\" updates each unit before the step's norm is known, but " + why,
                     "use \"just_in_time\", or switch that off");
 }
 
-/// A plan by hand says how masters and moments are kept; keys of the recipe that say otherwise would change nothing.
+/// A plan by hand says how masters, moments and the rest are kept; keys of the recipe that say otherwise would change
+/// nothing.
 void check_formats(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  const auto check = [&](std::string_view key, std::string_view in_recipe, std::string_view in_plan, bool is_default) {
-    if (is_default || in_recipe == in_plan) return;
+  const plan::Plan untouched;
+  plan::Plan wanted;
+  static_cast<plan::Formats&>(wanted) = recipe.plan;
+  for (const plan::Row<plan::Plan>& row : plan::plan_rows()) {
+    const std::string in_recipe = row.text(wanted), in_plan = row.text(plan);
+    if (in_recipe == row.text(untouched) || in_recipe == in_plan) continue;
+    const std::string key(row.key);
     throw UserError(Exit::usage, "plan.file",
-                    recipe.plan.file + " has " + std::string(key) + " = \"" + std::string(in_plan) +
-                        "\", the recipe plan." + std::string(key) + " = \"" + std::string(in_recipe) + "\"",
+                    recipe.plan.file + " has " + key + " = " + in_plan + ", the recipe plan." + key + " = " + in_recipe,
                     "say it in one of them");
-  };
-  const plan::StateFormat& states = recipe.plan.states;
-  check("masters", name(states.masters), name(plan.states.masters), states.masters == plan::Masters::fp32);
-  check("moments", name(states.moments), name(plan.states.moments), states.moments == plan::Moments::fp32);
-  check("param_dtype", name(recipe.plan.param_dtype), name(plan.gathered()),
-        recipe.plan.param_dtype == plan::ParamType::fp32);
-  check("compute_dtype", name(recipe.plan.compute), name(plan.compute), recipe.plan.compute == plan::ParamType::fp32);
-  check("reduce_dtype", name(recipe.plan.reduce), name(plan.reduce), recipe.plan.reduce == plan::ParamType::fp32);
-  check("grad_dtype", name(recipe.plan.grad), name(plan.grad), recipe.plan.grad == plan::ParamType::fp32);
+  }
 }
 
 }  // namespace
@@ -160,36 +151,18 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.machine.profile = plan::find_profile(recipe.plan.profile);
   request.planner.budget =
       recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(request.machine.profile, mesh.world());
-  request.planner.prefetch = recipe.plan.prefetch;
-  request.planner.update = job.experts.gated ? plan::Update::end : recipe.plan.update;
+  static_cast<plan::PlanKeys&>(request.planner) = recipe.plan;
+  if (job.experts.gated) request.planner.update = plan::Update::end;
   if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");
   if (recipe.plan.update == plan::Update::in_backward)
     check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
   request.planner.may_update_in_backward = why_not_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce).empty();
-  request.planner.update_on = recipe.plan.update_on;
-  request.planner.update_threads = recipe.plan.update_threads;
-  request.planner.recompute_units = recipe.plan.recompute;
-  if (recipe.plan.recompute_every > 0) request.planner.recompute_units = blocks(job) / recipe.plan.recompute_every;
-  request.planner.strategy = recipe.plan.strategy;
-  request.planner.pipeline = recipe.plan.pipeline;
-  request.planner.chunks = recipe.plan.chunks;
-  request.planner.states = recipe.plan.states;
   request.planner.host_budget = host_share(recipe, request.machine.profile, mesh.world());
   request.planner.nvme = !recipe.plan.nvme.empty();
-  request.planner.activations = recipe.plan.activations;
-  request.planner.boundary = recipe.plan.boundary;
-  request.planner.parameters = recipe.plan.parameters;
-  request.planner.gradients = recipe.plan.gradients;
-  request.planner.states_tier = recipe.plan.states_tier;
-  request.planner.offload_to = recipe.plan.offload_to;
   request.machine.update_bytes =
-      static_cast<double>(plan::size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);
+      static_cast<double>(size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);
   request.planner.experts = static_cast<int>(job.experts.size());
-  request.planner.idle = recipe.plan.idle.value_or(plan::Tier::device);
   request.any_idle = job.experts.several() && !recipe.plan.idle;
-  request.planner.param_dtype = recipe.plan.param_dtype;
-  request.planner.compute = recipe.plan.compute, request.planner.reduce = recipe.plan.reduce;
-  request.planner.grad = recipe.plan.grad;
   if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
     std::vector<std::string> names;
     for (const auto& unit : job.model->units()) names.push_back(unit->spec().name);
@@ -212,7 +185,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     request.planner.compute = request.by_hand->compute;  // shapes are measured in it
   }
   // Processors without products of 16 bits have no rate for them: there kernels widen, and compute in fp32.
-  if (request.planner.compute != plan::ParamType::fp32 && request.machine.profile.device.gemm.contains("bf16"))
+  if (request.planner.compute != DType::f32 && request.machine.profile.device.gemm.contains("bf16"))
     request.machine.dtype = "bf16";  // fp16 is as fast
   request.checkpoints_kept = static_cast<int>(recipe.checkpoint.keep);
   request.run.steps = recipe.run.steps;

@@ -1,5 +1,5 @@
 #pragma once
-// A run as the user wrote it, checked and typed. The table (recipe_table.cpp) is the only list of keys.
+// A run as the user wrote it, checked and typed. The rows of settings.h say which key lands in which field.
 //
 //   Recipe recipe = load_recipe("recipe.toml", {{"train.lr", "1e-4"}});   // load_recipe.h
 //   recipe.train.lr; recipe.to_toml();               // the resolved recipe reproduces the run
@@ -12,11 +12,15 @@
 #include "tessera/data/clips.h"
 #include "tessera/optim/schedule/lr_schedule.h"
 #include "tessera/plan/nvme.h"
-#include "tessera/plan/plan.h"
-#include "tessera/recipe/recipe_table.h"
-#include "tessera/recipe/stage.h"
+#include "tessera/plan/plan_keys.h"
 
 namespace tessera::recipe {
+
+/// One [[stage]]: keys that have other values from step `from` on, until a later stage changes them again.
+struct Stage {
+  int64_t from = 0;
+  Values changes;
+};
 
 struct Recipe {
   struct Run {
@@ -52,7 +56,7 @@ struct Recipe {
     int64_t rank = 32;
     double alpha = 32, dropout = 0;
     bool rslora = false, dora = false;
-    plan::Stored base = plan::Stored::fp32;  ///< of the blocks' frozen linears
+    DType base = DType::f32;  ///< of the blocks' frozen linears
     std::string init;
     std::vector<std::string> targets, exports;
   } lora;
@@ -74,28 +78,13 @@ struct Recipe {
     double balance = 0;  ///< weight of the balance loss
   } experts;
   Mesh mesh;
-  struct Planning {
+  struct Planning : plan::PlanKeys {
     std::string file, profile;
-    int64_t budget = 0;  ///< 0: the default
-    std::optional<int> recompute, prefetch;
-    std::optional<plan::Update> update;   ///< when the optimiser runs
-    std::optional<plan::Tier> update_on;  ///< and who computes it
-    int update_threads = 0;               ///< on the host; 0: this rank's share of the machine's
-    int recompute_every = 0;              ///< one block in so many recomputes; 0: as `recompute` says
-    std::optional<plan::Strategy> strategy;
-    std::optional<plan::PipelineSchedule> pipeline;
-    std::optional<int> chunks;  ///< stages a rank has when interleaved
-    int64_t host_budget = -1;   ///< bytes of the node; -1: by the profile
-    std::string nvme;           ///< folder of what rests on disk; empty: nothing does
+    int64_t budget = 0;        ///< 0: the default
+    int64_t host_budget = -1;  ///< bytes of the node; -1: by the profile
+    std::string nvme;          ///< folder of what rests on disk; empty: nothing does
     bool nvme_checksum = false;
     plan::DiskPlace disk() const { return {nvme, nvme_checksum}; }
-    std::optional<plan::Policy> activations, boundary;  ///< boundary: of recompute_offload
-    std::optional<plan::Tier> parameters, gradients, states_tier;
-    std::optional<plan::Tier> offload_to;  ///< of activations
-    std::optional<plan::Tier> idle;        ///< of an expert that has no turn
-    plan::StateFormat states;
-    plan::ParamType param_dtype = plan::ParamType::fp32, compute = plan::ParamType::fp32,
-                    reduce = plan::ParamType::fp32, grad = plan::ParamType::fp32;
   } plan;
   struct Checkpoint {
     int64_t every = 0, keep = 0;

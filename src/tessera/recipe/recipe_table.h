@@ -1,5 +1,5 @@
 #pragma once
-// The only list of a recipe's keys: name, kind, default, help.
+// The keys of recipes as options: name, kind, default, help (settings.h has the rows).
 //
 //   recipe_table().at("train.lr").help;
 #include "tessera/base/options.h"

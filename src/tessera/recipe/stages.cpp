@@ -5,61 +5,29 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/recipe/recipe_table.h"
+#include "tessera/recipe/settings.h"
+#include "tessera/recipe/stage.h"
 
 namespace tessera::recipe {
 
 namespace {
 
-/// What may change from a step on: keys, and whole tables. The rest is built once: the model and what encodes for it,
-/// the ranks, where tensors lie and in which form.
-constexpr const char* kChangeable[] = {"run.on_nan",
-                                       "data.path",
-                                       "data.metadata",
-                                       "data.repeats",
-                                       "data.size",
-                                       "data.frames",
-                                       "data.fps",
-                                       "data.buckets",
-                                       "data.max_crop",
-                                       "data.clip_mode",
-                                       "data.clip_stride",
-                                       "data.clip_samples",
-                                       "data.strict",
-                                       "data.allow_bad",
-                                       "train.global_batch",
-                                       "train.micro_batch",
-                                       "train.lr",
-                                       "train.lr_scale",
-                                       "train.lr_base_batch",
-                                       "train.schedule",
-                                       "train.warmup_steps",
-                                       "train.eta_min",
-                                       "train.num_cycles",
-                                       "train.power",
-                                       "train.stable_steps",
-                                       "train.decay_steps",
-                                       "train.betas",
-                                       "train.eps",
-                                       "train.weight_decay",
-                                       "train.clip_norm",
-                                       "diffusion.",
-                                       "plan.recompute",
-                                       "plan.prefetch",
-                                       "plan.update",
-                                       "plan.activations",
-                                       "checkpoint.",
-                                       "sample."};
+std::string table_of(const Setting& setting) { return setting.key.substr(0, setting.key.find('.')); }
 
 bool changeable(const std::string& name) {
-  return std::any_of(std::begin(kChangeable), std::end(kChangeable), [&](const std::string& known) {
-    return known.back() == '.' ? name.starts_with(known) : name == known;
-  });
+  return std::ranges::any_of(settings(), [&](const Setting& s) { return s.key == name && s.more.in_stages; });
 }
 
+/// "run.on_nan, ..., sample.*": a table all of whose keys may change is named as one.
 std::string changeable_text() {
-  std::string text;
-  for (const std::string known : kChangeable)
-    text += (text.empty() ? "" : ", ") + known + (known.back() == '.' ? "*" : "");
+  std::map<std::string, bool> whole;
+  for (const Setting& s : settings()) whole.emplace(table_of(s), true).first->second &= s.more.in_stages;
+  std::string text, last;
+  for (const Setting& s : settings()) {
+    const std::string shown = whole.at(table_of(s)) ? table_of(s) + ".*" : s.key;
+    if (s.more.in_stages && shown != last) text += (text.empty() ? "" : ", ") + shown;
+    if (s.more.in_stages) last = shown;
+  }
   return text;
 }
 

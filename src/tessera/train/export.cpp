@@ -21,7 +21,7 @@ void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& 
         store, comm, u, /*gradients=*/false,
         [&](const plan::ParamSpec& param, const at::Tensor& value) {
           if (rank != 0) return;
-          tensors.push_back({param.name, checkpoint::DType::f32, param.shape, value.const_data_ptr()});
+          tensors.push_back({param.name, DType::f32, param.shape, value.const_data_ptr()});
           index["weight_map"][param.name] = name;
           total += param.numel() * 4;
         },

@@ -20,7 +20,7 @@ std::string scale_text(double value) {
 }  // namespace
 
 LossScale::LossScale(const plan::Plan& plan, const recipe::Recipe& recipe) {
-  if (plan.compute != plan::ParamType::fp16 && plan.reduce != plan::ParamType::fp16) return;
+  if (plan.compute != DType::f16 && plan.reduce != DType::f16) return;
   scaler_.emplace(optim::GradScalerOptions{.init_scale = static_cast<float>(recipe.train.loss_scale),
                                            .growth_interval = recipe.train.loss_scale_window});
 }

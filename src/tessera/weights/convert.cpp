@@ -22,7 +22,6 @@
 
 namespace tessera::weights {
 
-using checkpoint::DType;
 using checkpoint::TensorInfo;
 
 namespace {

@@ -14,7 +14,6 @@
 
 namespace tessera::weights {
 
-using checkpoint::DType;
 using checkpoint::LoraDescription;
 using checkpoint::TensorInfo;
 using models::LoraPart;
@@ -63,7 +62,7 @@ DType wanted_dtype(const std::string& dtype, DType stored) {
 DType alpha_dtype(double alpha, DType matrices) {
   const at::Tensor exact = at::scalar_tensor(alpha, at::kFloat);
   if (matrices != DType::bf16 && matrices != DType::f16) return DType::f32;
-  return at::equal(exact.to(torch_dtype(matrices)).to(at::kFloat), exact) ? matrices : DType::f32;
+  return at::equal(exact.to(scalar_type(matrices)).to(at::kFloat), exact) ? matrices : DType::f32;
 }
 
 class Planner {
@@ -144,11 +143,11 @@ class Planner {
 };
 
 at::Tensor bytes_of(const LoraFile& lora, const LoraTensor& tensor) {
-  if (!tensor.source) return at::full({1}, tensor.number, at::kFloat).to(torch_dtype(tensor.info.dtype));
+  if (!tensor.source) return at::full({1}, tensor.number, at::kFloat).to(scalar_type(tensor.info.dtype));
   const at::Tensor stored = read_bytes(lora.source(), *tensor.source);
   if (tensor.factor == 1) return cast_bytes(stored, *tensor.source, tensor.info.dtype);
-  const at::Tensor values = stored.view(torch_dtype(tensor.source->dtype)).to(at::kFloat) * tensor.factor;
-  return values.to(torch_dtype(tensor.info.dtype));
+  const at::Tensor values = stored.view(scalar_type(tensor.source->dtype)).to(at::kFloat) * tensor.factor;
+  return values.to(scalar_type(tensor.info.dtype));
 }
 
 void write_lora(const LoraFile& lora, const LoraPlan& plan, const fs::path& file) {

@@ -12,7 +12,6 @@
 
 namespace tessera::weights {
 
-using checkpoint::DType;
 using models::ModelKind;
 
 namespace {
@@ -47,7 +46,7 @@ Place place_of(const std::string& to, const std::string& role, const models::Ide
 }
 
 DType dtype_for(const std::string& wanted, DType stored) {
-  if (wanted.empty() || !checkpoint::is_floating(stored)) return stored;
+  if (wanted.empty() || !is_floating(stored)) return stored;
   return wanted == "fp32" ? DType::f32 : wanted == "bf16" ? DType::bf16 : DType::f16;
 }
 

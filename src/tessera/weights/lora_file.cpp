@@ -81,7 +81,7 @@ LoraFile LoraFile::open(const std::filesystem::path& path) {
                  " names whose module is known",
              "remove it from the file, or merge with the program that made it");
     if (key->part == LoraPart::alpha) {
-      check_input(tensor.count() == 1 && checkpoint::is_floating(tensor.dtype), "lora",
+      check_input(tensor.count() == 1 && is_floating(tensor.dtype), "lora",
                   path.string() + ": " + tensor.name + ": expected one number");
       file.alphas_[key->module] = tensor;
       continue;
@@ -110,7 +110,7 @@ void LoraFile::check(const LoraModule& module) const {
            "the file is not whole: download or save it again");
   for (const auto* part :
        {&module.down, &module.up, &module.up_bias, &module.magnitude, &module.diff, &module.diff_bias})
-    if (*part && !checkpoint::is_floating((*part)->dtype))
+    if (*part && !is_floating((*part)->dtype))
       refuse(source_,
              (*part)->name + " is " + std::string(checkpoint::dtype_name((*part)->dtype)) + ", expected floats", "");
   if (!module.down) return;

@@ -1,30 +1,8 @@
 #include "tessera/weights/tensor_bytes.h"
 
-#include "tessera/base/check.h"
 #include "tessera/base/log.h"
 
 namespace tessera::weights {
-
-using checkpoint::DType;
-
-at::ScalarType torch_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return at::kDouble;
-    case DType::f32:
-      return at::kFloat;
-    case DType::f16:
-      return at::kHalf;
-    case DType::bf16:
-      return at::kBFloat16;
-    case DType::f8_e4m3:
-      return at::kFloat8_e4m3fn;
-    case DType::f8_e5m2:
-      return at::kFloat8_e5m2;
-    default:
-      throw InternalError("convert", std::string(checkpoint::dtype_name(dtype)) + " is not converted");
-  }
-}
 
 at::Tensor read_bytes(const Source& source, const checkpoint::TensorInfo& info) {
   at::Tensor bytes = at::empty({info.bytes()}, at::kByte);
@@ -34,8 +12,8 @@ at::Tensor read_bytes(const Source& source, const checkpoint::TensorInfo& info) 
 
 at::Tensor cast_bytes(const at::Tensor& bytes, const checkpoint::TensorInfo& info, DType to) {
   if (info.dtype == to) return bytes;
-  const at::Tensor values = bytes.view(torch_dtype(info.dtype));
-  at::Tensor result = values.to(torch_dtype(to));
+  const at::Tensor values = bytes.view(scalar_type(info.dtype));
+  at::Tensor result = values.to(scalar_type(to));
   const auto infinite = [](const at::Tensor& x) { return x.to(at::kFloat).isinf().any().item<bool>(); };
   if (to == DType::f16 && infinite(result) && !infinite(values))
     log::warn("convert: " + info.name + " has values beyond fp16 (65504), they are infinite now: use --dtype bf16");

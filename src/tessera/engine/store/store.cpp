@@ -9,30 +9,6 @@
 
 namespace tessera::engine {
 
-at::ScalarType stored_type(plan::Stored stored) {
-  switch (stored) {
-    case plan::Stored::bf16:
-      return at::kBFloat16;
-    case plan::Stored::int8:
-      return at::kChar;
-    case plan::Stored::fp8:
-      return at::kFloat8_e4m3fn;
-    default:
-      return at::kFloat;
-  }
-}
-
-at::ScalarType type_of(plan::ParamType type) {
-  switch (type) {
-    case plan::ParamType::bf16:
-      return at::kBFloat16;
-    case plan::ParamType::fp16:
-      return at::kHalf;
-    default:
-      return at::kFloat;
-  }
-}
-
 Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const plan::Plan& plan, int rank,
              at::Device device, bool trainable, plan::DiskPlace nvme)
     : shard_rank_(plan.mesh.shard_rank(rank)),
@@ -42,7 +18,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       masters_(plan.states.masters),
       gathered_(plan.gathered()),
       slots_(plan.slots()),
-      grad_type_(type_of(plan.grad)),
+      grad_type_(scalar_type(plan.grad)),
       device_(device) {
   for (int e = 1; e < plan.experts; ++e) resting_.push_back(e);
   idle_ = plan.idle;
@@ -88,7 +64,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       const plan::ParamSpec& param = unit.spec.params[p];
       const plan::UnitLayout::Place& place = unit.layout.params[p];
       unit.sites[p].frozen = !param.trainable;
-      if (param.stored == plan::Stored::int8 || param.stored == plan::Stored::fp8)
+      if (param.stored == DType::i8 || param.stored == DType::f8_e4m3)
         unit.sites[p].blocks = {place.shape[0], place.numel / place.shape[0]};
     }
   }
@@ -145,7 +121,7 @@ Tensor Store::shard(int u, int b, int64_t from) {
   const int64_t bytes = plan::shard_bytes(buffer, masters_);
   if (from < 0) await_param(u);
   const Tensor all = from < 0 ? unit.param : arena(from, div_up(unit.param.numel(), int64_t{4})).view(at::kByte);
-  if (buffer.stored != plan::Stored::fp32) return all.narrow(0, unit.param_at[b], bytes);
+  if (buffer.stored != DType::f32) return all.narrow(0, unit.param_at[b], bytes);
   const bool whole = masters_ == plan::Masters::fp32 || !buffer.trainable;
   return all.narrow(0, unit.param_at[b], bytes).view(whole ? at::kFloat : at::kBFloat16);
 }
@@ -175,16 +151,16 @@ std::vector<Tensor> Store::views_of(const Unit& unit, const Tensor& flat, bool g
     if (gradients && !unit.spec.params[p].trainable) continue;
     const plan::UnitLayout::Place& place = unit.layout.params[p];
     const plan::Buffer& buffer = unit.layout.buffers[place.buffer];
-    const plan::Stored stored = buffer.stored;
+    const DType stored = buffer.stored;
     const auto param = static_cast<int>(p);
-    const at::ScalarType type = stored != plan::Stored::fp32 ? stored_type(stored)
-                                : gradients                  ? at::kFloat
-                                                             : type_of(slots_);
+    const at::ScalarType type = stored != DType::f32 ? scalar_type(stored)
+                                : gradients          ? at::kFloat
+                                                     : scalar_type(slots_);
     const Tensor view = flat.view(at::kByte)
                             .narrow(0, gradients ? unit.layout.in_gradient(param) : unit.layout.in_slot(param),
                                     gradients ? place.numel * 4 : unit.layout.slot_bytes(buffer, place.numel))
                             .view(type);
-    if (stored == plan::Stored::int8 || stored == plan::Stored::fp8) {
+    if (stored == DType::i8 || stored == DType::f8_e4m3) {
       views[p] = view;
       continue;
     }
@@ -208,13 +184,13 @@ int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int
 
 int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t from) {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
-  if (buffer.stored != plan::Stored::fp32) return gather_stored(u, b, slot, group, from);
+  if (buffer.stored != DType::f32) return gather_stored(u, b, slot, group, from);
   const bool widened = gathered_ != slots_;
   const Tensor param = shard(u, b, from),
                place = arena(slot + buffer.slot_at, units_[u].layout.slot_bytes(buffer, buffer.total) / 4);
   Tensor landing = place, own = param;
-  if (gathered_ != plan::ParamType::fp32) {
-    const at::ScalarType type = type_of(gathered_);
+  if (gathered_ != DType::f32) {
+    const at::ScalarType type = scalar_type(gathered_);
     landing = place.view(type).narrow(0, widened ? buffer.total : 0, buffer.total);
     // the group finds it where it belongs
     own = landing.narrow(0, units_[u].held[b].shard * buffer.shard, buffer.shard);
@@ -233,14 +209,14 @@ int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t fr
   } else if (own.const_data_ptr() == param.const_data_ptr() && place.const_data_ptr() != param.const_data_ptr()) {
     std::memcpy(place.mutable_data_ptr(), param.const_data_ptr(), param.nbytes());
   }
-  if (widened) ops::widen_in_place(place.mutable_data_ptr<float>(), type_of(gathered_), buffer.total);
+  if (widened) ops::widen_in_place(place.mutable_data_ptr<float>(), scalar_type(gathered_), buffer.total);
   return sent;
 }
 
 void Store::bind(int u, int64_t slot) {
   Unit& unit = units_[u];
   const bool shapes_only = device_.is_meta();
-  check_internal(slot >= 0 || gathered_ == plan::ParamType::fp32 || shapes_only, "engine.store",
+  check_internal(slot >= 0 || gathered_ == DType::f32 || shapes_only, "engine.store",
                  unit.spec.name + ": parameters that are gathered in 16 bits need a slot");
   if (slot < 0) await_param(u);
   auto& views = unit.views[slot];

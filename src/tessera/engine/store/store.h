@@ -12,6 +12,7 @@
 #include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/net/unit_update.h"
+#include "tessera/ops/scalar_type.h"
 #include "tessera/ops/weight.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/schedule.h"
@@ -27,11 +28,6 @@ struct Staged {
   int64_t param = -1, grad = -1, states = -1;
   bool from_rest = true;  ///< the gradient is as it rests (Plan::grad); else fp32, where its reduction left it
 };
-
-/// The dtype of a weight that is stored so (ops/frozen.h).
-at::ScalarType stored_type(plan::Stored stored);
-/// Of values that are gathered, computed or reduced so.
-at::ScalarType type_of(plan::ParamType type);
 
 class Store {
  public:
@@ -179,9 +175,9 @@ class Store {
   };
 
   /// What a unit's products and attention run in.
-  at::ScalarType compute(int unit) const { return units_[unit].spec.narrow ? type_of(slots_) : at::kFloat; }
+  at::ScalarType compute(int unit) const { return units_[unit].spec.narrow ? scalar_type(slots_) : at::kFloat; }
 
-  plan::Stored stored(const Part& part) const { return layout(part.unit).buffers[part.buffer].stored; }
+  DType stored(const Part& part) const { return layout(part.unit).buffers[part.buffer].stored; }
 
   int64_t persistent_bytes() const;  ///< parameter and gradient shards
 
@@ -231,7 +227,7 @@ class Store {
   const int shard_rank_, tp_, tp_rank_;
   const bool first_replica_;
   plan::Masters masters_;
-  const plan::ParamType gathered_, slots_;
+  const DType gathered_, slots_;
   const at::ScalarType grad_type_;  // of gradients where they rest
   at::Device device_;
   Tensor arena_;

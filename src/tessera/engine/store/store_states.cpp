@@ -72,7 +72,7 @@ net::Slice piece_of(net::Slice slice, int64_t from, int64_t master_bytes) {
   for (size_t s = 0; s < slice.states.size(); ++s) {
     const plan::StateSpec& spec = (*slice.specs)[s];
     check_internal(kUpdatePiece % spec.per == 0, "engine.store", "a block of " + spec.kind + " straddles two threads");
-    slice.states[s] = static_cast<uint8_t*>(slice.states[s]) + from / spec.per * plan::size_of(spec.type);
+    slice.states[s] = static_cast<uint8_t*>(slice.states[s]) + from / spec.per * size_of(spec.type);
   }
   return slice;
 }
@@ -135,8 +135,8 @@ Halves halves(const net::Slice& slice, plan::Masters form, const Store::Part& pa
 namespace {
 
 /// The bytes at which an element of a part that is stored otherwise lies; of 8 bits, the first of a block.
-uint8_t* stored_at(const Tensor& shard, plan::Stored stored, int64_t element) {
-  check_internal(stored == plan::Stored::bf16 || element % plan::kFlatAlign == 0, "engine.store",
+uint8_t* stored_at(const Tensor& shard, DType stored, int64_t element) {
+  check_internal(stored == DType::bf16 || element % plan::kFlatAlign == 0, "engine.store",
                  "what is stored in blocks is set and read from the start of one");
   return static_cast<uint8_t*>(shard.mutable_data_ptr()) + plan::stored_bytes(stored, element);
 }
@@ -144,9 +144,9 @@ uint8_t* stored_at(const Tensor& shard, plan::Stored stored, int64_t element) {
 }  // namespace
 
 void Store::set_masters(const Part& part, int64_t first, int64_t count, const float* values) {
-  if (const plan::Stored form = stored(part); form != plan::Stored::fp32)
+  if (const DType form = stored(part); form != DType::f32)
     return ops::write_stored(stored_at(shard(part.unit, part.buffer), form, part.offset + first), values, count,
-                             stored_type(form));
+                             scalar_type(form));
   const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
   if (master_form(part) == plan::Masters::fp32) {
     std::memcpy(static_cast<float*>(slice.param) + first, values, static_cast<size_t>(count) * sizeof(float));
@@ -162,9 +162,9 @@ void Store::set_masters(const Part& part, int64_t first, int64_t count, const fl
 }
 
 void Store::read_masters(const Part& part, int64_t first, int64_t count, float* values) {
-  if (const plan::Stored form = stored(part); form != plan::Stored::fp32)
+  if (const DType form = stored(part); form != DType::f32)
     return ops::read_stored(values, stored_at(shard(part.unit, part.buffer), form, part.offset + first), count,
-                            stored_type(form));
+                            scalar_type(form));
   const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
   if (master_form(part) == plan::Masters::fp32) {
     std::memcpy(values, static_cast<float*>(slice.param) + first, static_cast<size_t>(count) * sizeof(float));

@@ -54,7 +54,7 @@ void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
   std::vector<float> values(kChunk);
   for (const auto& part : store.parts()) {
     const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
-    if (store.stored(part) != plan::Stored::fp32) {  // in blocks, which pieces of a cut may not begin with
+    if (store.stored(part) != DType::f32) {  // in blocks, which pieces of a cut may not begin with
       std::vector<float> whole(static_cast<size_t>(part.end - part.begin));
       each_run(store, part,
                [&](int64_t first, int64_t at, int64_t count) { fill(param, first, count, whole.data() + at); });
@@ -100,30 +100,11 @@ void load_weights(Store& store, const checkpoint::WeightSet& weights,
 
 namespace {
 
-checkpoint::DType dtype_of(plan::ValueType type) {
-  switch (type) {
-    case plan::ValueType::f32:
-      return checkpoint::DType::f32;
-    case plan::ValueType::bf16:
-      return checkpoint::DType::bf16;
-    case plan::ValueType::i16:
-      return checkpoint::DType::i16;
-    case plan::ValueType::u8:
-      return checkpoint::DType::u8;
-  }
-  throw InternalError("engine.transfer", "unknown value type");
-}
-
 checkpoint::TensorRange param_range(const Store& store, const Store::Part& part, const std::string& prefix) {
   const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
   const bool whole = store.master_form(part) == plan::Masters::fp32;
-  return {prefix + param.name,
-          "param",
-          whole ? checkpoint::DType::f32 : checkpoint::DType::bf16,
-          param.shape,
-          store.box(part),
-          part.begin,
-          part.end};
+  return {prefix + param.name, "param", whole ? DType::f32 : DType::bf16, param.shape, store.box(part),
+          part.begin,          part.end};
 }
 
 /// A state with a value for each element has the parameter's shape, one with a value a block is a list of them: of the
@@ -134,13 +115,13 @@ checkpoint::TensorRange state_range(const Store& store, const Store::Part& part,
   const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
   const auto box = store.box(part);
   const int64_t begin = part.begin / state.per, end = begin + state.values(part.begin, part.end);
-  if (state.per == 1) return {name, state.kind, dtype_of(state.type), param.shape, box, begin, end};
+  if (state.per == 1) return {name, state.kind, state.type, param.shape, box, begin, end};
   if (box.empty() || param.split == plan::Split::none)
-    return {name, state.kind, dtype_of(state.type), {state.values(0, param.numel())}, {}, begin, end};
+    return {name, state.kind, state.type, {state.values(0, param.numel())}, {}, begin, end};
   const int64_t blocks = state.values(0, store.layout(part.unit).params[part.param].numel);
   const int64_t rank = box[param.split == plan::Split::rows ? 0 : 1].first * store.tp() /
                        param.shape[param.split == plan::Split::rows ? 0 : 1];
-  return {name, state.kind, dtype_of(state.type), {store.tp(), blocks}, {{rank, rank + 1}, {0, blocks}}, begin, end};
+  return {name, state.kind, state.type, {store.tp(), blocks}, {{rank, rank + 1}, {0, blocks}}, begin, end};
 }
 
 /// What a checkpoint holds of a parameter decides how its masters are read.
@@ -155,7 +136,7 @@ bool has_same_masters(const Store& store, const Store::Part& part, const checkpo
 void convert_masters(Store& store, const Store::Part& part, checkpoint::TensorRange range,
                      checkpoint::TrainingCheckpoint& from) {
   checkpoint::TensorRange rest = range;
-  rest.kind = plan::kMasterLow, rest.dtype = checkpoint::DType::i16;
+  rest.kind = plan::kMasterLow, rest.dtype = DType::i16;
   const bool split = from.contains(range.name, rest.kind);
   std::vector<float> values(kChunk);
   std::vector<uint16_t> high(split ? kChunk : 0), low(high.size());
@@ -164,7 +145,7 @@ void convert_masters(Store& store, const Store::Part& part, checkpoint::TensorRa
     range.begin = rest.begin = part.begin + first;
     range.end = rest.end = range.begin + count;
     if (split) {
-      range.dtype = checkpoint::DType::bf16;
+      range.dtype = DType::bf16;
       from.read(range, high.data());
       from.read(rest, low.data());
       ops::join_fp32(values.data(), high.data(), low.data(), count);
@@ -180,8 +161,7 @@ void check_moments(const Store::Part& part, const checkpoint::TensorRange& range
                    const checkpoint::TrainingCheckpoint& from) {
   const auto* saved = from.find(range.name, range.kind);
   if (!saved || saved->dtype == range.dtype) return;
-  const std::map<checkpoint::DType, std::string> moments = {
-      {checkpoint::DType::f32, "fp32"}, {checkpoint::DType::bf16, "bf16"}, {checkpoint::DType::u8, "int8"}};
+  const std::map<DType, std::string> moments = {{DType::f32, "fp32"}, {DType::bf16, "bf16"}, {DType::u8, "int8"}};
   const auto known = moments.find(saved->dtype);
   throw UserError(Exit::input, "checkpoint.load",
                   from.path().string() + ": " + range.kind + " of " + range.name + ": expected " +

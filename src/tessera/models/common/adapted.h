@@ -19,7 +19,7 @@ struct AdapterRule {
   uint64_t seed = 0;
   /// How the frozen weights of the blocks' linears rest and travel. What is small or wants its bits (biases, norms,
   /// modulation, stem, head) stays as the plan gathers parameters.
-  plan::Stored base = plan::Stored::fp32;
+  DType base = DType::f32;
   /// Modules by official or diffusers name: the whole name or what stands behind a dot in it ("q", "ffn.0",
   /// "attn1.to_q"), a pattern with * over the whole name ("blocks.*.self_attn.*"), or a regular expression where it has
   /// one of

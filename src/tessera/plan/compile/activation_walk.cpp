@@ -83,7 +83,7 @@ ActivationWalk::Facts ActivationWalk::facts(int unit) const {
   if (!train_) return {f.forward_peak, 0, 0, 0, &f};
   const UnitPlan& plan = plan_.units[unit];
   const GraphCost& graph = f.graph(plan.lean());
-  if (plan.activations != Policy::recompute) return {graph.keep_peak, graph.saved, 0, 0, &graph};
+  if (!plan.recomputes()) return {graph.keep_peak, graph.saved, 0, 0, &graph};
   const std::string sites = replayed_sites(model_.units[unit], plan);
   if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved, &graph};
   const Footprint::Replay& replay = f.replays.at(sites);

@@ -45,7 +45,7 @@ void Compiler::collect(Instruction& in, const std::string& purpose, const std::s
     if (buffer.shards == 1 || (buffers == Gathered::trained && !buffer.trainable)) continue;
     const GroupName group = group_name(purpose, plan_.axes(buffer));
     const int64_t share =
-        buffer.stored == Stored::fp32 ? buffer.shard * element : stored_bytes(buffer.stored, buffer.shard);
+        buffer.stored == DType::f32 ? buffer.shard * element : stored_bytes(buffer.stored, buffer.shard);
     in.comm.push_back({group.axis, kind, share * (buffer.shards - 1), group.name});
   }
   if (!in.comm.empty()) in.group = in.comm.front().group;

@@ -16,7 +16,7 @@ std::optional<int> Compiler::backward(const Visit& visit) {
   };
   const bool later = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;
   if (!nothing && !visit.weights) expand(visit);
-  if (!nothing && !visit.weights && unit.activations == Policy::recompute) add(need(use(Op::recompute, visit)));
+  if (!nothing && !visit.weights && unit.recomputes()) add(need(use(Op::recompute, visit)));
   if (later && !visit.weights) {
     if (nothing) return std::nullopt;
     Instruction in = need(use(Op::backward, visit));

@@ -9,7 +9,7 @@ namespace tessera::plan {
 
 std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan) {
   std::string sites;
-  if (plan.activations != Policy::recompute) return sites;
+  if (!plan.recomputes()) return sites;
   for (const auto& [site, bytes] : unit.cost.results)
     if (plan.policy(site) != Policy::recompute) sites += (sites.empty() ? "" : ",") + site;
   return sites;
@@ -18,7 +18,7 @@ std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan) {
 void check_sites(const ModelSpec& model, const Plan& plan) {
   for (size_t u = 0; u < model.units.size() && u < plan.units.size(); ++u) {
     const Footprint& f = model.units[u].cost;
-    const bool again = plan.units[u].activations == Policy::recompute;
+    const bool again = plan.units[u].recomputes();
     std::vector<std::string> known = {std::string(kBoundary)};
     const auto& saved = f.graph(plan.units[u].lean()).saved_by_site;
     for (const auto& [site, bytes] : again ? f.results : saved) known.push_back(site);
@@ -44,7 +44,7 @@ template <typename Each>
 void each_saved(const ModelSpec& model, const Plan& plan, int unit, const Each& each) {
   const UnitPlan& choice = plan.units[unit];
   const Footprint& f = model.units[unit].cost;
-  const bool again = choice.activations == Policy::recompute;
+  const bool again = choice.recomputes();
   if (unit > 0) {
     const Footprint& before = model.units[unit - 1].cost;
     each(choice.policy(kBoundary), before.out, before.compact_out);
@@ -57,29 +57,25 @@ void each_saved(const ModelSpec& model, const Plan& plan, int unit, const Each& 
   }
 }
 
-const Compact::InForm& in_form(const Compact& compact, Policy policy) {
-  return compact.forms[static_cast<size_t>(form(policy)) - static_cast<size_t>(Form::bf16)];
-}
-
 }  // namespace
 
 Compressed compressed_bytes(const ModelSpec& model, const Plan& plan, int unit) {
   Compressed sum;
   if (!plan.units[unit].compresses()) return sum;
-  each_saved(model, plan, unit, [&](Policy policy, int64_t, const Compact& compact) {
+  each_saved(model, plan, unit, [&](const Policy& policy, int64_t, const Compact& compact) {
     if (!is_lossy(policy)) return;
-    sum.whole += in_form(compact, policy).whole;
-    (leaves_device(policy) ? sum.away : sum.kept) += in_form(compact, policy).bytes;
+    sum.whole += compact[*policy.form].whole;
+    (leaves_device(policy) ? sum.away : sum.kept) += compact[*policy.form].bytes;
   });
   return sum;
 }
 
 int64_t offloaded_bytes(const ModelSpec& model, const Plan& plan, int unit) {
   int64_t sum = 0;
-  each_saved(model, plan, unit, [&](Policy policy, int64_t bytes, const Compact& compact) {
+  each_saved(model, plan, unit, [&](const Policy& policy, int64_t bytes, const Compact& compact) {
     if (!leaves_device(policy)) return;
     sum += bytes;
-    if (is_lossy(policy)) sum += in_form(compact, policy).bytes - in_form(compact, policy).whole;
+    if (is_lossy(policy)) sum += compact[*policy.form].bytes - compact[*policy.form].whole;
   });
   return sum;
 }

@@ -59,11 +59,11 @@ void Compiler::gather(int unit, int micro) {
   const UnitLayout& layout = layouts_[unit];
   in.bytes = layout.total * kElement;
   in.frozen = in.bytes - layout.trained_bytes;
-  const bool narrow = plan_.gathered() != ParamType::fp32;
+  const bool narrow = plan_.gathered() != DType::f32;
   const bool away = tier(unit, Part::parameters) != Tier::device;
   if (layout.sharded || narrow || away) in.slot = arena_.take(in.bytes, in.wait);  // else it is read where it lies
   // The shard comes to its place in the slot; what is widened there, or lies in several, needs a place of its own.
-  const bool direct = !narrow && layout.buffers.size() == 1 && layout.buffers[0].stored == Stored::fp32;
+  const bool direct = !narrow && layout.buffers.size() == 1 && layout.buffers[0].stored == DType::f32;
   if (away) {
     std::vector<int> wait = in.wait;
     in.scratch = direct ? in.slot + plan_.shard_rank(layout.buffers[0], rank_) * layout.shard * kElement

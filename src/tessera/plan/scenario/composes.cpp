@@ -24,9 +24,9 @@ template <auto member, auto value>
 void each(Plan& plan) {
   for (UnitPlan& unit : plan.units) unit.*member = value;
 }
-template <auto value>
+template <const Policy& policy>
 void inner(Plan& plan) {
-  for (size_t u = 1; u + 1 < plan.units.size(); ++u) plan.units[u].activations = value;
+  for (size_t u = 1; u + 1 < plan.units.size(); ++u) plan.units[u].activations = policy;
 }
 void two_level(Plan& plan) {  // over two copies, or it is full_shard
   each<&UnitPlan::strategy, Strategy::two_level>(plan);
@@ -49,14 +49,14 @@ void pipeline(Plan& plan) {
 template <Masters masters>
 void with_masters(Plan& plan) {
   plan.states.masters = masters;
-  plan.param_dtype = ParamType::bf16;  // what they are gathered as
+  plan.param_dtype = DType::bf16;  // what they are gathered as
 }
 template <Moments moments>
 void with_moments(Plan& plan) {
   plan.states.moments = moments;
 }
 
-void gradients_in_bf16(Plan& plan) { plan.grad = ParamType::bf16; }
+void gradients_in_bf16(Plan& plan) { plan.grad = DType::bf16; }
 template <Update update>
 void with_updates(Plan& plan) {
   plan.update = update;
@@ -64,13 +64,13 @@ void with_updates(Plan& plan) {
 void update_on_host(Plan& plan) {
   for (UnitPlan& unit : plan.units) unit.parameters = unit.gradients = unit.states = unit.update_on = Tier::host;
 }
-template <ParamType type>
+template <DType type>
 void compute_in(Plan& plan) {
   plan.param_dtype = plan.compute = type;
 }
 void as_it_is(Plan&) {}
 /// A base that nobody trains, with a pair beside each matrix of a block.
-template <Stored form>
+template <DType form>
 void adapters_on(ModelSpec& model) {
   constexpr int64_t kRank = 4;
   for (UnitSpec& unit : model.units) {
@@ -162,10 +162,10 @@ const std::vector<Feature>& features() {
       {"updates", "just in time", with_updates<Update::just_in_time>},
       {"updates", "in backward", with_updates<Update::in_backward>},
       {"optimiser", "on the host", update_on_host},
-      {"computing", "in bf16", compute_in<ParamType::bf16>},
-      {"LoRA", "base in fp32", as_it_is, adapters_on<Stored::fp32>},
-      {"LoRA", "base in bf16", as_it_is, adapters_on<Stored::bf16>},
-      {"LoRA", "base in int8", as_it_is, adapters_on<Stored::int8>},
+      {"computing", "in bf16", compute_in<DType::bf16>},
+      {"LoRA", "base in fp32", as_it_is, adapters_on<DType::f32>},
+      {"LoRA", "base in bf16", as_it_is, adapters_on<DType::bf16>},
+      {"LoRA", "base in int8", as_it_is, adapters_on<DType::i8>},
   };
   return all;
 }

@@ -169,7 +169,7 @@ Plan plan_of(const Scenario& s, const ModelSpec& model) {
   plan.global_batch = s.global_batch, plan.micro_batch = s.micro_batch;
   plan.prefetch = s.prefetch;
   plan.states = s.states;
-  plan.param_dtype = ParamType::bf16;
+  plan.param_dtype = DType::bf16;
   if (s.mesh[Axis::pp] > 1) {
     std::vector<double> flops;
     for (const UnitSpec& u : model.units) flops.push_back(u.cost.forward_flops + u.cost.backward_flops);
@@ -199,7 +199,7 @@ std::pair<Scenario, ScenarioResult> with_best_layout(Scenario s) {
   input.global_batch = s.global_batch, input.micro_batch = s.micro_batch;
   input.budget = budget_of(s);
   input.states = s.states;
-  input.param_dtype = ParamType::bf16;
+  input.param_dtype = DType::bf16;
   const auto with = [&](const Mesh& mesh) {
     Scenario there = s;
     there.mesh = mesh;

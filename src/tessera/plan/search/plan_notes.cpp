@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 #include <algorithm>
 
+#include "tessera/plan/plan_rows.h"
 #include "tessera/plan/unit_pattern.h"
 
 namespace tessera::plan {
@@ -42,14 +43,14 @@ std::vector<std::string> notes_on(const std::string& text, const Plan& plan, con
   std::vector<std::string> notes;
   const toml::table root = toml::parse(text);
   if (const toml::array* tables = root["units"].as_array()) note_units(*tables, names, notes);
-  if (plan.experts == 1 && plan.idle != Tier::device)
-    notes.push_back("idle = \"" + std::string(name(plan.idle)) + "\" has no effect: the run has one denoiser");
+  const Plan untouched;
+  for (const Row<Plan>& row : plan_rows()) {
+    if (!row.idle || row.text(plan) == row.text(untouched)) continue;
+    if (const std::string why(row.idle(plan)); !why.empty())
+      notes.push_back(std::string(row.key) + " = " + row.text(plan) + " has no effect: " + why);
+  }
   if (root.contains("pipeline") && plan.mesh[Axis::pp] == 1)
     notes.push_back("[pipeline] has no effect: the mesh has no pp");
-  if (plan.update_threads > 0 &&
-      std::ranges::none_of(plan.units, [](const UnitPlan& u) { return u.update_on == Tier::host; }))
-    notes.push_back("update_threads = " + std::to_string(plan.update_threads) +
-                    " has no effect: no unit has update_on = \"host\"");
   std::vector<size_t> nothing_sent;
   bool sent = false;  // by others: then the key stands for all, those that send nothing included
   for (size_t u = 0; u < plan.units.size(); ++u) {

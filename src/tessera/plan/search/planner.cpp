@@ -86,25 +86,23 @@ class Search {
     plan.micro_batch = input_.micro_batch;
     plan.prefetch = prefetch;
     plan.update = update_, plan.update_threads = input_.update_threads;
-    plan.states = input_.states;
-    plan.param_dtype = input_.param_dtype;
+    static_cast<Formats&>(plan) = input_;
     plan.experts = input_.experts;
-    plan.idle = input_.idle;
-    plan.compute = input_.compute, plan.reduce = input_.reduce, plan.grad = input_.grad;
+    plan.idle = input_.idle.value_or(Tier::device);
     if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
     // The first blocks save less: they are needed last in backward, so what they would keep lives longest.
     for (const auto& unit : model_.units) {
       UnitPlan choice;
       choice.strategy = strategy;
+      choice.reduce_once = input_.reduce_once.value_or(false);
       choice.parameters = tiers.parameters, choice.gradients = tiers.gradients, choice.states = tiers.states;
       choice.update_on = input_.update_on.value_or(on_host_ ? Tier::host : Tier::device);
       choice.offload_to = input_.offload_to.value_or(Tier::host);
       if (may_save_less(unit) && saving_blocks > 0) {
         --saving_blocks;
-        choice.activations = saving.activations;
-        if (saving.boundary != saving.activations && saving.boundary != Policy::keep)
-          choice.sites[std::string(kBoundary)] = saving.boundary;
-        if (saving.activations == Policy::recompute && saving.results != Policy::recompute)
+        choice.activations = saving.recomputes() ? Policy::recompute : saving.activations;
+        if (saving.activations == kRecomputeOffload.policy) choice.sites[std::string(kBoundary)] = Policy::offload;
+        if (saving.recomputes() && saving.results != Policy::recompute)
           for (const std::string& site : kept_sites(unit, machine_, saving.sites)) choice.sites[site] = saving.results;
       } else if (may_save_less(unit)) {
         choice.activations = rest;
@@ -240,10 +238,10 @@ class Search {
     return other && (!best || is_better(other->candidate, best->candidate)) ? other : best;
   }
 
-  static std::optional<Tier> PlannerInput::*by_hand_of(Tier UnitPlan::*part) {
-    return part == &UnitPlan::gradients    ? &PlannerInput::gradients
-           : part == &UnitPlan::parameters ? &PlannerInput::parameters
-                                           : &PlannerInput::states_tier;
+  static std::optional<Tier> Choices::*by_hand_of(Tier UnitPlan::*part) {
+    return part == &UnitPlan::gradients    ? &Choices::gradients
+           : part == &UnitPlan::parameters ? &Choices::parameters
+                                           : &Choices::states_tier;
   }
 
   /// Faster; of two that take the same time, the one that needs less of the host.
@@ -289,16 +287,18 @@ class Search {
     for (const Saving& saving : savings(input_)) {
       if (input_.first_that_fits && best_) return;
       const bool asked_for = is_lossy(saving.activations) ||
-                             (input_.activations == Policy::offload && saving.activations == Policy::offload) ||
-                             (input_.boundary == Policy::offload && saving.boundary == Policy::offload &&
-                              saving.results != Policy::offload);
+                             (saving.activations == input_.activations && leaves_device(*input_.activations) &&
+                              (!saving.recomputes() || saving.results != Policy::offload));
       if (saving.host() && input_.host_budget <= 0 && !asked_for) continue;
-      if (input_.activations && saving.activations != *input_.activations) continue;
+      // that blocks recompute leaves open where their inputs wait
+      const bool as_said =
+          saving.activations == input_.activations || (input_.activations == Policy::recompute && saving.recomputes());
+      if (input_.activations && !as_said) continue;
       if (saving.activations == Policy::rebuild ? !rebuilds_ && !input_.activations : by_hand == 0) continue;
-      if (input_.boundary && saving.boundary != *input_.boundary) continue;
       // what is recomputed by hand is recomputed as said
-      const Policy boundary = input_.boundary.value_or(Policy::keep);
-      if (by_hand > 0 && (saving.results != Policy::recompute || saving.boundary != boundary)) continue;
+      if (by_hand > 0 &&
+          (saving.results != Policy::recompute || saving.activations != input_.activations.value_or(Policy::recompute)))
+        continue;
       if (saving.sites == Sites::costly && !products_) continue;  // dear ones are all that there are
       if (by_hand > 0 || input_.activations) {
         const int blocks = by_hand > 0 ? by_hand : blocks_;
@@ -540,9 +540,11 @@ class Search {
 };
 
 /// A number of blocks that recompute, and what blocks do: both by hand must agree.
-PlannerInput agreed(PlannerInput input) {
+PlannerInput agreed(const ModelSpec& model, PlannerInput input) {
+  if (input.recompute_every > 0)
+    input.recompute_units = static_cast<int>(std::ranges::count_if(model.units, may_save_less)) / input.recompute_every;
   if (!input.activations || !input.recompute_units) return input;
-  const bool recompute = *input.activations == Policy::recompute;
+  const bool recompute = input.activations->graph == Graph::recompute;
   if (recompute != (*input.recompute_units > 0))
     throw UserError(Exit::usage, "plan.recompute",
                     std::to_string(*input.recompute_units) + " blocks with plan.activations = \"" +
@@ -568,19 +570,13 @@ PlannerInput placed(PlannerInput input) {
 
 }  // namespace
 
-bool set_by_hand(const PlannerInput& input) {
-  return input.prefetch || input.recompute_units || input.strategy || input.activations || input.parameters ||
-         input.gradients || input.states_tier || input.offload_to || input.update || input.update_on;
-}
+bool set_by_hand(const PlannerInput& input) { return static_cast<const Choices&>(input) != Choices{}; }
 
 bool may_save_less(const UnitSpec& unit) { return unit.kind != "stem" && unit.kind != "head"; }
 
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds) {
-  input.prefetch.reset(), input.recompute_units.reset(), input.strategy.reset(), input.activations.reset();
-  input.boundary.reset();
-  input.parameters.reset(), input.gradients.reset(), input.states_tier.reset(), input.offload_to.reset();
-  input.update.reset(), input.update_on.reset();
+  static_cast<Choices&>(input) = {};
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};
   const auto [would, takes] = told_apart(free.seconds, seconds);
@@ -589,7 +585,7 @@ std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInpu
 }
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
-  const PlannerInput input = placed(agreed(by_hand));
+  const PlannerInput input = placed(agreed(model, by_hand));
   return Search(model, mesh, input, machine).run();
 }
 

@@ -11,21 +11,23 @@ namespace {
 /// A site is dear that has at least this share of the FLOPs of the block's largest.
 constexpr double kDear = 0.125;
 
-constexpr Saving kSavings[] = {{Policy::rebuild, Policy::keep, Policy::keep},
-                               {Policy::recompute, Policy::keep, Policy::keep},
-                               {Policy::recompute, Policy::keep, Policy::keep, Sites::costly},
-                               {Policy::recompute, Policy::keep, Policy::keep, Sites::dear},
-                               {Policy::recompute, Policy::offload, Policy::keep},
-                               {Policy::recompute, Policy::offload, Policy::keep, Sites::costly},
-                               {Policy::recompute, Policy::offload, Policy::keep, Sites::dear},
-                               {Policy::recompute, Policy::keep, Policy::offload, Sites::costly},
-                               {Policy::recompute, Policy::keep, Policy::offload, Sites::dear},
-                               {Policy::recompute, Policy::offload, Policy::offload},
-                               {Policy::recompute, Policy::offload, Policy::offload, Sites::costly},
-                               {Policy::recompute, Policy::offload, Policy::offload, Sites::dear},
-                               {Policy::recompute, Policy::recompute, Policy::keep},
-                               {Policy::recompute, Policy::recompute, Policy::offload},
-                               {Policy::offload, Policy::offload, Policy::offload}};
+constexpr Policy kKeep = Policy::keep, kAgain = Policy::recompute, kAway = Policy::offload,
+                 kAgainAway = kRecomputeOffload.policy;
+constexpr Saving kSavings[] = {{Policy::rebuild, kKeep},
+                               {kAgain, kKeep},
+                               {kAgain, kKeep, Sites::costly},
+                               {kAgain, kKeep, Sites::dear},
+                               {kAgain, kAway},
+                               {kAgain, kAway, Sites::costly},
+                               {kAgain, kAway, Sites::dear},
+                               {kAgainAway, kKeep, Sites::costly},
+                               {kAgainAway, kKeep, Sites::dear},
+                               {kAgainAway, kAway},
+                               {kAgainAway, kAway, Sites::costly},
+                               {kAgainAway, kAway, Sites::dear},
+                               {kAgain, kAgain},
+                               {kAgainAway, kAgain},
+                               {kAway, kAway}};
 
 /// States leave first: they are the largest and are used once a step.
 constexpr Tiers kTiers[] = {{Tier::device, Tier::device, Tier::device}, {Tier::device, Tier::device, Tier::host},
@@ -66,7 +68,7 @@ std::vector<std::string> kept_sites(const UnitSpec& unit, const Machine& machine
 
 std::vector<Saving> savings(const PlannerInput& input) {
   if (!input.activations || !is_lossy(*input.activations)) return {std::begin(kSavings), std::end(kSavings)};
-  return {{*input.activations, *input.activations, *input.activations}};
+  return {{*input.activations, *input.activations}};
 }
 
 std::vector<Tiers> tier_choices(const PlannerInput& input) {

@@ -22,11 +22,11 @@ std::vector<std::string> kept_sites(const UnitSpec& unit, const Machine& machine
 
 /// A way for a block to save less than everything.
 struct Saving {
-  Policy activations = Policy::keep;
-  Policy results = Policy::keep;  ///< of the sites of a recomputed block
-  Policy boundary = Policy::keep;
+  Policy activations = Policy::keep;  ///< recompute on another tier: the block's input is there
+  Policy results = Policy::keep;      ///< of the sites of a recomputed block
   Sites sites = Sites::all;
-  bool host() const { return leaves_device(activations) || leaves_device(results) || leaves_device(boundary); }
+  bool host() const { return leaves_device(activations) || leaves_device(results); }
+  bool recomputes() const { return activations.graph == Graph::recompute; }
 };
 /// What is lossy is tried where it was asked for by name, and there alone.
 std::vector<Saving> savings(const PlannerInput& input);

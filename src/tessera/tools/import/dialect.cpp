@@ -155,7 +155,7 @@ void Translator::set(const std::string& key, const std::string& value, const std
     words += (words.empty() ? "" : " ") + known(option).shown();
     answered(option);
   }
-  // What a recipe refuses is refused here, with its reason: keys that come later, values that are none.
+  // What a recipe refuses is refused here, with its reason.
   const std::string& first = options.front();
   if (!knows(key)) {
     result_.refused.push_back({words, "this version has no key " + key});
@@ -165,10 +165,7 @@ void Translator::set(const std::string& key, const std::string& value, const std
     Values scratch = recipe::recipe_table().defaults();
     recipe::recipe_table().set(scratch, key, value, "recipe");
   } catch (const UserError& error) {
-    if (recipe::recipe_table().find(key)->later.empty())
-      throw UserError(Exit::usage, "import", known(first).shown() + ": " + error.what(), "correct it");
-    result_.refused.push_back({words, key + " is not in this version: " + recipe::recipe_table().find(key)->later});
-    return;
+    throw UserError(Exit::usage, "import", known(first).shown() + ": " + error.what(), "correct it");
   }
   result_.set(key, value, because.empty() ? words : words + " (" + because + ")");
 }

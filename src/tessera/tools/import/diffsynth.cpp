@@ -146,11 +146,9 @@ void mode(Translator& t) {
   if (t.has("--lora_rank")) t.set("lora.rank", rank, {"--lora_rank"});
   if (t.has("--lora_alpha")) t.set("lora.alpha", t.value("--lora_alpha"), {"--lora_alpha"});
   if (t.has("--lora_target_modules")) set_targets(t, "--lora_target_modules");
-  if (recipe::recipe_table().find("lora.rank")->later.empty()) {
-    t.assume("lora.rank", rank, "DiffSynth's rank");
-    t.assume("lora.alpha", rank, "DiffSynth's alpha is the rank");
-    t.assume("lora.targets", "q,k,v,o,ffn.0,ffn.2", "DiffSynth's targets");
-  }
+  t.assume("lora.rank", rank, "DiffSynth's rank");
+  t.assume("lora.alpha", rank, "DiffSynth's alpha is the rank");
+  t.assume("lora.targets", "q,k,v,o,ffn.0,ffn.2", "DiffSynth's targets");
 }
 
 /// Columns beside clip and caption. What this version has no key for is refused by it.

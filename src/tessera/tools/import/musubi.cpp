@@ -94,7 +94,7 @@ void musubi_adapters(Translator& t) {
   copy("--network_alpha", "lora.alpha");
   copy("--network_dropout", "lora.dropout");
   copy("--network_weights", "lora.init");
-  if (lora && recipe::recipe_table().find("lora.rank")->later.empty()) {
+  if (lora) {
     t.assume("lora.rank", "4", "musubi-tuner's rank");
     t.assume("lora.alpha", "1", "musubi-tuner's alpha");
   }

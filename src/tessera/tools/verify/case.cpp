@@ -29,7 +29,6 @@ std::vector<std::string> CaseFile::names(const std::string& prefix) const {
 
 namespace {
 
-using checkpoint::DType;
 const std::vector<std::pair<DType, at::ScalarType>> kDTypes = {
     {DType::f32, at::kFloat},     {DType::f64, at::kDouble}, {DType::f16, at::kHalf},
     {DType::bf16, at::kBFloat16}, {DType::i64, at::kLong},   {DType::i32, at::kInt},
@@ -41,7 +40,7 @@ double largest(const at::Tensor& t) { return t.numel() ? t.abs().max().item<doub
 
 }  // namespace
 
-checkpoint::DType file_dtype(at::ScalarType dtype) {
+DType file_dtype(at::ScalarType dtype) {
   for (const auto& [stored, ours] : kDTypes)
     if (ours == dtype) return stored;
   throw InternalError("verify", std::string("a computed tensor is of dtype ") + at::toString(dtype));

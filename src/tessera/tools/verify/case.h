@@ -73,7 +73,7 @@ class CaseFile {
 };
 
 /// The dtype under which a computed tensor is stored.
-checkpoint::DType file_dtype(at::ScalarType dtype);
+DType file_dtype(at::ScalarType dtype);
 
 /// What a kind's function gets.
 struct CaseContext {

@@ -32,13 +32,13 @@ Quantised quantise(const Tensor& x, const ops::Fp8Tiles& tiles) {
   return q;
 }
 
-Tensor cast(const Tensor& x, ops::Fp8 format) {
+Tensor cast(const Tensor& x, DType format) {
   Tensor codes = at::empty(x.sizes(), at::kByte);
   ops::to_fp8(codes.mutable_data_ptr<uint8_t>(), x.const_data_ptr<float>(), x.numel(), format);
   return codes;
 }
 
-Tensor values_of(const Tensor& codes, ops::Fp8 format) {
+Tensor values_of(const Tensor& codes, DType format) {
   Tensor values = at::empty(codes.sizes(), at::kFloat);
   ops::from_fp8(values.mutable_data_ptr<float>(), codes.const_data_ptr<uint8_t>(), codes.numel(), format);
   return values;
@@ -52,13 +52,13 @@ Tensor bf16_bits(const Tensor& x) {
 
 void check_tables(CaseFile& file) {
   const Tensor all = at::arange(256, at::kLong).to(at::kByte);
-  file.compare_each("out.table_e4m3", values_of(all, ops::Fp8::e4m3), exactly, /*nan=*/true);
-  file.compare_each("out.table_e5m2", values_of(all, ops::Fp8::e5m2), exactly, /*nan=*/true);
+  file.compare_each("out.table_e4m3", values_of(all, DType::f8_e4m3), exactly, /*nan=*/true);
+  file.compare_each("out.table_e5m2", values_of(all, DType::f8_e5m2), exactly, /*nan=*/true);
 }
 
 void check_edges(CaseFile& file, const Tensor& edge) {
-  file.compare("out.edge.e4m3_bits", cast(edge, ops::Fp8::e4m3), 0.0);
-  file.compare("out.edge.e5m2_bits", cast(edge, ops::Fp8::e5m2), 0.0);
+  file.compare("out.edge.e4m3_bits", cast(edge, DType::f8_e4m3), 0.0);
+  file.compare("out.edge.e5m2_bits", cast(edge, DType::f8_e5m2), 0.0);
   file.compare("out.edge.bf16_bits", bf16_bits(edge), 0.0);
   file.compare("out.edge.fp16_bits", edge.to(at::kHalf).view(at::kShort), 0.0);
 }
@@ -70,7 +70,7 @@ void check_tiles(CaseFile& file, const Tensor& x, int64_t block) {
       {"row", {rows, cols, 1, cols}},
       {"block", {rows, cols, block, block}},
       {"group", {rows, cols, 1, block}},
-      {"tensor_e5m2", {rows, cols, rows, cols, ops::Fp8::e5m2}}};
+      {"tensor_e5m2", {rows, cols, rows, cols, DType::f8_e5m2}}};
   for (const auto& [name, tiles] : all) {
     Quantised q = quantise(x, tiles);
     const std::string out = "out." + name + ".";
@@ -87,7 +87,7 @@ void check_tiles(CaseFile& file, const Tensor& x, int64_t block) {
 
 /// torchao keeps the multiplier 448 / amax instead.
 void check_torchao(CaseFile& file, const Tensor& x) {
-  const float top = ops::largest(ops::Fp8::e4m3);
+  const float top = ops::largest(DType::f8_e4m3);
   const auto multiplier = [top](const Tensor& amax) {
     return (top / amax.to(at::kDouble).clamp_min(1e-12)).to(at::kFloat);
   };
@@ -95,7 +95,7 @@ void check_torchao(CaseFile& file, const Tensor& x) {
   file.compare_each("out.torchao.scale_tensor", whole, one_ulp);
   file.compare("out.torchao.scale_tensor_pow2", at::exp2(at::floor(at::log2(whole))), 0.0);
   file.compare_each("out.torchao.scale_row", multiplier(x.abs().amax(1, true)), one_ulp);
-  file.compare("out.torchao.bits_tensor", cast((x * whole).clamp(-top, top).contiguous(), ops::Fp8::e4m3), 0.0);
+  file.compare("out.torchao.bits_tensor", cast((x * whole).clamp(-top, top).contiguous(), DType::f8_e4m3), 0.0);
 }
 
 /// Rows of x times rows of w, in 8 bits: exact products, then both scales.
@@ -104,7 +104,7 @@ void check_product(CaseFile& file, const Tensor& x, const Tensor& w) {
   const Quantised b = quantise(w, {w.size(0), w.size(1), 1, w.size(1)});
   file.compare_each("out.w.row.scale", b.scale, one_ulp);
   file.compare("out.w.row.bits", b.codes, 0.0);
-  const auto exact = [](const Quantised& q) { return values_of(q.codes, ops::Fp8::e4m3).to(at::kDouble); };
+  const auto exact = [](const Quantised& q) { return values_of(q.codes, DType::f8_e4m3).to(at::kDouble); };
   const Tensor product = exact(a).matmul(exact(b).t()) * a.scale * b.scale.t();
   file.compare("out.matmul", product.to(at::kFloat), [](double largest) { return 1e-5 * largest; });
 }
@@ -160,9 +160,9 @@ CaseResults verify_fp8(const CaseContext& context) {
   CaseFile stored(context.name, native);
   const ops::Fp8Tiles whole{x.size(0), x.size(1), x.size(0), x.size(1)};
   ops::Fp8Tiles wide = whole;
-  wide.format = ops::Fp8::e5m2;
-  stored.compare("tensor_e4m3", values_of(quantise(x, whole).codes, ops::Fp8::e4m3), 0.0);
-  stored.compare("tensor_e5m2", values_of(quantise(x, wide).codes, ops::Fp8::e5m2), 0.0);
+  wide.format = DType::f8_e5m2;
+  stored.compare("tensor_e4m3", values_of(quantise(x, whole).codes, DType::f8_e4m3), 0.0);
+  stored.compare("tensor_e5m2", values_of(quantise(x, wide).codes, DType::f8_e5m2), 0.0);
   stored.compare("act_bf16", act, 0.0);
   stored.compare("act_int8", q, 0.0);
   stored.compare_each("edge_fp16", edge.to(at::kHalf), exactly, /*nan=*/true);

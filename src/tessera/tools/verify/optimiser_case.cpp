@@ -73,12 +73,8 @@ at::Tensor OptimiserCase::state(const std::string& name, const std::string& kind
   const auto& states = store_->states(0).ranges[part.range].states;
   for (size_t s = 0; s < states.size(); ++s) {
     if (states[s].kind != kind) continue;
-    const auto dtype = states[s].type == plan::ValueType::u8     ? at::kByte
-                       : states[s].type == plan::ValueType::bf16 ? at::kBFloat16
-                       : states[s].type == plan::ValueType::i16  ? at::kShort
-                                                                 : at::kFloat;
     const int64_t values = states[s].values(part.begin, part.end);
-    const at::Tensor flat = at::from_blob(store_->state(part, s), {values}, dtype).clone();
+    const at::Tensor flat = at::from_blob(store_->state(part, s), {values}, scalar_type(states[s].type)).clone();
     return states[s].per == 1 ? flat.view(shapes_[part.param]) : flat;
   }
   return {};

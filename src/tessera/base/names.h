@@ -11,7 +11,7 @@
 
 #include "tessera/base/check.h"
 
-namespace tessera::plan {
+namespace tessera {
 
 [[noreturn]] inline void unknown_word(std::string_view where, std::string_view text,
                                       const std::vector<std::string>& words) {
@@ -27,4 +27,4 @@ Value named(const std::array<std::string_view, n>& words, std::string_view text,
   unknown_word(where, text, {words.begin(), words.end()});
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera

@@ -1,0 +1,49 @@
+#include "tessera/plan/plan_rows.h"
+
+#include <algorithm>
+
+#include "tessera/plan/row_kinds.h"
+
+namespace tessera::plan {
+
+namespace {
+
+bool several_experts(const Plan& plan) { return plan.experts > 1; }
+
+constexpr Row<Plan> with_idle(Row<Plan> row, std::string_view (*idle)(const Plan&)) {
+  row.idle = idle;
+  return row;
+}
+
+/// Written as what is gathered: that is what a file may say beside masters.
+constexpr Row<Plan> kParamDtype = {
+    "param_dtype", [](Plan& plan, const TomlValue& value) { read_word(plan.param_dtype, value.text(), value.where()); },
+    [](const Plan& plan) { return quoted(name(plan.gathered())); }, always};
+
+constexpr Row<Plan> kRows[] = {
+    count<Plan, 1, &Plan::global_batch>("global_batch", always),
+    count<Plan, 1, &Plan::micro_batch>("micro_batch", always),
+    count<Plan, 0, &Plan::prefetch>("prefetch", always),
+    word<Plan, &Plan::update>("update", always),
+    word<Plan, &Plan::states, &StateFormat::masters>("masters", always),
+    word<Plan, &Plan::states, &StateFormat::moments>("moments", always),
+    kParamDtype,
+    word<Plan, &Plan::compute>("compute_dtype", always),
+    word<Plan, &Plan::reduce>("reduce_dtype", always),
+    word<Plan, &Plan::grad>("grad_dtype"),
+    with_idle(count<Plan, 0, &Plan::update_threads>("update_threads"),
+              [](const Plan& plan) -> std::string_view {
+                const auto on_host = [](const UnitPlan& unit) { return unit.update_on == Tier::host; };
+                return std::ranges::any_of(plan.units, on_host) ? "" : "no unit has update_on = \"host\"";
+              }),
+    count<Plan, 1, &Plan::experts>("experts"),
+    with_idle(
+        word<Plan, &Plan::idle>("idle", several_experts),
+        [](const Plan& plan) -> std::string_view { return several_experts(plan) ? "" : "the run has one denoiser"; }),
+};
+
+}  // namespace
+
+std::span<const Row<Plan>> plan_rows() { return kRows; }
+
+}  // namespace tessera::plan

@@ -1,0 +1,17 @@
+#pragma once
+// The keys of a plan file, one row each. What reads, writes and judges plan files goes through them.
+//
+//   for (const Row<UnitPlan>& row : unit_rows())
+//     if (row.written(unit)) out << row.key << " = " << row.text(unit) << "\n";
+#include <span>
+
+#include "tessera/plan/plan_row.h"
+
+namespace tessera::plan {
+
+/// The keys above the tables, in the order in which they are written.
+std::span<const Row<Plan>> plan_rows();
+/// The keys of a [[units]] table but its name, likewise.
+std::span<const Row<UnitPlan>> unit_rows();
+
+}  // namespace tessera::plan

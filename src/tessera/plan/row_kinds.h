@@ -1,0 +1,47 @@
+#pragma once
+// Rows of plan files by kind of value. Internal to the tables of rows.
+//
+//   constexpr Row<UnitPlan> kRows[] = {word<UnitPlan, &UnitPlan::states>("states")};
+#include <string>
+
+#include "tessera/base/field.h"
+#include "tessera/plan/plan_row.h"
+#include "tessera/plan/read_word.h"
+#include "tessera/plan/toml_value.h"
+
+namespace tessera::plan {
+
+inline std::string quoted(std::string_view word) { return "\"" + std::string(word) + "\""; }
+
+template <class S>
+bool always(const S&) {
+  return true;
+}
+template <class S>
+bool never(const S&) {
+  return false;
+}
+/// Other than the default.
+template <class S, auto... Path>
+bool changed(const S& s) {
+  const S untouched;
+  return field<Path...>(s) != field<Path...>(untouched);
+}
+
+template <class S, auto... Path>
+constexpr Row<S> word(std::string_view key, bool (*written)(const S&) = changed<S, Path...>) {
+  return {key, [](S& s, const TomlValue& value) { read_word(field<Path...>(s), value.text(), value.where()); },
+          [](const S& s) { return quoted(name(field<Path...>(s))); }, written};
+}
+
+template <class S, int64_t least, auto... Path>
+constexpr Row<S> count(std::string_view key, bool (*written)(const S&) = changed<S, Path...>) {
+  return {key,
+          [](S& s, const TomlValue& value) {
+            auto& to = field<Path...>(s);
+            to = static_cast<std::remove_reference_t<decltype(to)>>(value.integer(least));
+          },
+          [](const S& s) { return std::to_string(field<Path...>(s)); }, written};
+}
+
+}  // namespace tessera::plan

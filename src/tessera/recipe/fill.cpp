@@ -1,0 +1,141 @@
+// From the texts of a recipe to its fields: each value by its row, then what several of them decide together.
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+#include "tessera/recipe/lr_scale.h"
+#include "tessera/recipe/recipe_table.h"
+#include "tessera/recipe/settings.h"
+#include "tessera/recipe/stage.h"
+
+namespace tessera::recipe {
+
+namespace {
+
+std::string model_config(const Values& values) {
+  nlohmann::ordered_json config = nlohmann::ordered_json::object();
+  const std::string prefix = "model.config.";
+  for (const auto& option : recipe_table().options()) {
+    if (!option.name.starts_with(prefix) || values.at(option.name).empty()) continue;
+    const std::string key = option.name.substr(prefix.size());
+    if (option.kind == Kind::integer)
+      config[key] = to_integer(values.at(option.name));
+    else if (option.kind == Kind::text)
+      config[key] = values.at(option.name);
+    else if (option.kind == Kind::list)
+      for (const std::string& item : split_list(values.at(option.name))) config[key].push_back(to_integer(item));
+    else
+      config[key] = to_number(values.at(option.name));
+  }
+  return config.empty() ? "" : config.dump();
+}
+
+/// data.size, [height, width].
+std::pair<int64_t, int64_t> size_of_clips(const Values& values) {
+  const std::vector<std::string> size = split_list(values.at("data.size"));
+  if (size.size() != 2 || to_integer(size[0]) < 1 || to_integer(size[1]) < 1)
+    throw UserError(Exit::usage, "recipe",
+                    "data.size = '" + values.at("data.size") + "': expected [height, width] in pixels",
+                    "for example data.size = [480, 832]");
+  return {to_integer(size[0]), to_integer(size[1])};
+}
+
+/// data.buckets, or the one bucket of data.frames and data.size; the first is what is sampled.
+void resolve_buckets(Recipe& r) {
+  const auto [height, width] = size_of_clips(r.values);
+  data::ClipRules& rules = r.data.clips;
+  rules.buckets.clear();
+  for (const std::string& text : split_list(r.values.at("data.buckets")))
+    rules.buckets.push_back(data::parse_bucket(text));
+  const bool listed = !rules.buckets.empty();
+  if (!listed) rules.buckets = {{to_integer(r.values.at("data.frames")), height, width}};
+  const std::string& crop = r.values.at("data.max_crop");
+  rules.max_crop = crop == "auto" ? (listed ? 0.5 : 1) : to_number(crop);
+  if (rules.max_crop < 0 || rules.max_crop > 1 || crop.empty() ||
+      (crop != "auto" && crop.find_first_not_of("0123456789.eE-+") != std::string::npos))
+    throw UserError(Exit::usage, "recipe", "data.max_crop = '" + crop + "': expected auto or a share from 0 to 1");
+  r.data.frames = rules.buckets[0].frames;
+  r.data.height = rules.buckets[0].height;
+  r.data.width = rules.buckets[0].width;
+}
+
+LrScale scale_of(const Values& values) {
+  return lr_scale(values.at("train.lr_scale"), to_integer(values.at("train.global_batch")),
+                  to_integer(values.at("train.lr_base_batch")));
+}
+
+/// Places on a disk by hand need one.
+void check_disk(const Recipe& r) {
+  for (const Setting& setting : settings())
+    if (setting.key.starts_with("plan.") && r.values.at(setting.key) == name(plan::Tier::nvme))
+      plan::require_nvme_folder(r.plan.nvme, setting.key + " = \"nvme\"");
+}
+
+/// What parameters are gathered as, computed in, and gradients reduced in and kept as; they go together as in a plan by
+/// hand.
+void resolve_types(Recipe& r) {
+  std::string& gathered = r.values.at("plan.param_dtype");
+  if (gathered == "auto")
+    gathered = r.plan.states.masters == plan::Masters::fp32 ? r.values.at("plan.compute_dtype") : "bf16";
+  r.plan.param_dtype = dtype_of(gathered, "recipe: plan.param_dtype", kComputeTypes);
+  r.plan.check_types("recipe: plan.");
+}
+
+/// A base that bf16 products read is kept as what they read; else its own bits are kept unless others are asked for.
+void resolve_base(Recipe& r) {
+  if (!r.lora.on) return;
+  std::string& base = r.values.at("lora.base_dtype");
+  if (base == "auto") base = r.plan.compute == DType::bf16 ? "bf16" : "fp32";
+  r.lora.base = dtype_of(base, "recipe: lora.base_dtype", plan::kStoredTypes);
+}
+
+/// The rules about a whole recipe, when all rows are read.
+void resolve(Recipe& r) {
+  r.model.config = model_config(r.values);
+  resolve_buckets(r);
+  r.train.lr *= scale_of(r.values).factor;
+  r.lr_schedule.lr = r.train.lr;
+  r.lr_schedule.total_steps = r.run.steps;
+  if (r.lora.dora && r.lora.dropout > 0)
+    throw UserError(Exit::usage, "recipe", "lora.dropout and lora.dora exclude each other", "set lora.dropout = 0");
+  check_disk(r);
+  resolve_types(r);
+  resolve_base(r);
+}
+
+}  // namespace
+
+void Recipe::fill() {
+  for (const Setting& setting : settings()) check_range(setting, values.at(setting.key));
+  for (const Setting& setting : settings())
+    if (setting.read) setting.read(*this, {setting.key, values.at(setting.key)});
+  resolve(*this);
+}
+
+void Recipe::set(const std::string& name, const std::string& value) {
+  recipe_table().set(values, name, value, "recipe");
+  fill();
+}
+
+Recipe Recipe::at_stage(size_t count) const {
+  Recipe recipe = *this;
+  recipe.stages.clear();
+  for (size_t s = 0; s < count; ++s)
+    for (const auto& [name, value] : stages.at(s).changes)
+      recipe_table().set(recipe.values, name, value, "[[stage]] " + std::to_string(s + 1));
+  recipe.fill();
+  return recipe;
+}
+
+std::string Recipe::to_toml() const {
+  std::string text = recipe_table().to_toml(values);
+  if (const LrScale scale = scale_of(values); !scale.text.empty()) {
+    char lr[64];
+    std::snprintf(lr, sizeof lr, " = %.9g", train.lr);
+    const std::string key = "\nlr_scale = ";
+    const size_t end = text.find('\n', text.find(key) + key.size());
+    text.insert(end, "  # " + values.at("train.lr") + " x " + scale.text + lr + " is the rate of the schedule");
+  }
+  return text + stages_toml(stages);
+}
+
+}  // namespace tessera::recipe

@@ -1,0 +1,84 @@
+#include "tessera/base/check.h"
+#include "tessera/recipe/settings.h"
+
+namespace tessera::recipe {
+
+namespace {
+
+template <auto member>
+constexpr Read run = into<&Recipe::run, member>;
+template <auto member>
+constexpr Read model = into<&Recipe::model, member>;
+
+void read_out(Recipe& recipe, const Given& given) {
+  if (given.text.empty())
+    throw UserError(Exit::usage, "recipe", given.key + " is empty",
+                    "name a folder of the run's own: it is made, and holds all that the run writes");
+  recipe.run.out = given.text;
+}
+
+bool loads_weights(const Facts& f) { return f.recipe.model.init != "random"; }
+
+}  // namespace
+
+std::vector<Setting> run_settings() {
+  return {
+      {"run.out", Kind::text, "runs/run", "folder of the run", read_out},
+      {"run.seed", Kind::integer, "0", "seed of initial weights, data order, noise and timesteps",
+       run<&Recipe::Run::seed>},
+      {"run.steps",
+       Kind::integer,
+       "1000",
+       "optimiser steps of the whole run",
+       run<&Recipe::Run::steps>,
+       {.range = at_least(1)}},
+      {"run.resume", Kind::text, "auto",
+       "auto: from the newest whole checkpoint of run.out; no; or a checkpoint folder", run<&Recipe::Run::resume>},
+      {"run.on_nan",
+       Kind::choice,
+       "stop",
+       "what a NaN or infinite loss does",
+       run<&Recipe::Run::on_nan>,
+       {.choices = "stop|skip", .in_stages = true}},
+  };
+}
+
+std::vector<Setting> model_settings() {
+  return {
+      {"model.preset", Kind::text, "", "a known size, e.g. wan2.1-t2v-1.3b", model<&Recipe::Model::preset>},
+      {"model.path",
+       Kind::text,
+       "",
+       "folder or file of weights (safetensors, official or diffusers names)",
+       model<&Recipe::Model::path>,
+       {.needs = {{loads_weights, "but for its config.json: model.init = \"random\" leaves its weights unread"}}}},
+      {"model.family", Kind::text, "wan",
+       "family of model.config; wan-t2v, wan-i2v, wan-flf2v, wan-ti2v or wan-s2v where the type that config.json and weights tell is not what is meant",
+       model<&Recipe::Model::family>},
+      {"model.init",
+       Kind::choice,
+       "auto",
+       "initial weights: auto loads model.path when it is given",
+       model<&Recipe::Model::init>,
+       {.choices = "auto|load|random"}},
+      {"model.config.model_type", Kind::text, "", "t2v, i2v, flf2v, ti2v or s2v; empty: by the channels"},
+      {"model.config.dim", Kind::integer, "", "width"},
+      {"model.config.ffn_dim", Kind::integer, "", "width of the feed-forward"},
+      {"model.config.num_heads", Kind::integer, "", "attention heads"},
+      {"model.config.num_layers", Kind::integer, "", "blocks"},
+      {"model.config.in_dim", Kind::integer, "", "latent channels in"},
+      {"model.config.out_dim", Kind::integer, "", "latent channels out"},
+      {"model.config.freq_dim", Kind::integer, "", "width of the timestep sinusoid"},
+      {"model.config.text_dim", Kind::integer, "", "width of text embeddings"},
+      {"model.config.text_len", Kind::integer, "", "text tokens"},
+      {"model.config.image_dim", Kind::integer, "", "width of CLIP features, for a model with an image branch"},
+      {"model.config.image_len", Kind::integer, "", "rows of CLIP features of one picture"},
+      {"model.config.cond_dim", Kind::integer, "", "s2v: channels of the pose latent, those of the autoencoder"},
+      {"model.config.audio_dim", Kind::integer, "", "s2v: width of the speech model's states"},
+      {"model.config.num_audio_token", Kind::integer, "", "s2v: sound tokens of a latent frame"},
+      {"model.config.audio_inject_layers", Kind::list, "", "s2v: blocks after which the picture listens"},
+      {"model.config.eps", Kind::number, "", "epsilon of the norms"},
+  };
+}
+
+}  // namespace tessera::recipe

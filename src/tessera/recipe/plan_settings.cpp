@@ -1,0 +1,270 @@
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+#include "tessera/recipe/settings.h"
+
+namespace tessera::recipe {
+
+namespace {
+
+template <Axis axis>
+void axis_of(Recipe& recipe, const Given& given) {
+  recipe.mesh[axis] = static_cast<int>(to_integer(given.text));
+}
+template <Axis a>
+constexpr Read axis = axis_of<a>;
+template <auto... members>
+constexpr Read plan_key = into<&Recipe::plan, members...>;
+
+void read_budget(Recipe& recipe, const Given& given) {
+  int64_t& budget = recipe.plan.budget;
+  budget = given.text.empty() ? 0 : parse_bytes(given.text, given.key);
+  if (budget == 0 && !given.text.empty())
+    throw UserError(Exit::usage, given.key, "no memory is given, every rank needs some",
+                    "leave it away for most of the device, or write for example 24GiB");
+}
+
+void read_host_budget(Recipe& recipe, const Given& given) {
+  recipe.plan.host_budget = given.text.empty() ? -1 : parse_bytes(given.text, given.key);
+}
+
+/// N of "every N", else 0.
+int every_of(const Given& given) {
+  const std::string word = "every ";
+  if (!given.text.starts_with(word)) return 0;
+  const std::string number = given.text.substr(word.size());
+  const bool whole = !number.empty() && number.size() < 6 && number.find_first_not_of("0123456789") == number.npos;
+  if (!whole || to_integer(number) < 1)
+    given.fail("a number from 1 on after every", "\"every 4\" recomputes one block in four");
+  return static_cast<int>(to_integer(number));
+}
+
+void read_recompute(Recipe& recipe, const Given& given) {
+  recipe.plan.recompute_every = every_of(given);
+  recipe.plan.recompute_units =
+      recipe.plan.recompute_every > 0 ? std::nullopt : automatic(given, {{"none", 0}, {"all", 1 << 20}});
+}
+
+void read_reduce(Recipe& recipe, const Given& given) {
+  recipe.plan.reduce_once.reset();
+  if (given.text != "auto") recipe.plan.reduce_once = given.text == "once";
+}
+
+void read_prefetch(Recipe& recipe, const Given& given) { recipe.plan.prefetch = automatic(given, {{"none", 0}}); }
+void read_chunks(Recipe& recipe, const Given& given) { recipe.plan.chunks = automatic_count(given); }
+void read_update_threads(Recipe& recipe, const Given& given) {
+  recipe.plan.update_threads = automatic_count(given).value_or(0);
+}
+
+bool has_ranks(const Facts& f) { return !f.searches() || f.mesh.world() > 1; }
+bool names_disk(const Facts& f) { return !f.recipe.plan.nvme.empty(); }
+bool may_update_on_host(const Facts& f) { return f.searches() && f.recipe.plan.update_on != plan::Tier::device; }
+bool gradients_rest(const Facts& f) {
+  return f.recipe.plan.update != plan::Update::in_backward || f.recipe.plan.update_on == plan::Tier::host;
+}
+// where plan.file decides, that is said alone
+bool has_stages(const Facts& f) { return !f.searches() || f.mesh[Axis::pp] > 1; }
+bool has_chunks(const Facts& f) {
+  constexpr auto kInterleaved = plan::PipelineSchedule::interleaved;
+  return !f.searches() || (f.mesh[Axis::pp] > 1 && f.recipe.plan.pipeline.value_or(kInterleaved) == kInterleaved);
+}
+
+}  // namespace
+
+std::vector<Setting> mesh_settings() {
+  return {
+      {"mesh.pp",
+       Kind::integer,
+       "1",
+       "ranks that have a part of the units each, in a pipeline",
+       axis<Axis::pp>,
+       {.range = at_least(1)}},
+      {"mesh.dp_replicate",
+       Kind::integer,
+       "1",
+       "replicas of the sharded model",
+       axis<Axis::dp_replicate>,
+       {.range = at_least(1)}},
+      {"mesh.dp_shard",
+       Kind::integer,
+       "1",
+       "ranks that share parameters, gradients and states; train fills it with what is left",
+       axis<Axis::dp_shard>,
+       {.range = at_least(1)}},
+      {"mesh.cp",
+       Kind::integer,
+       "1",
+       "ranks that share a sample's tokens, ring attention",
+       axis<Axis::cp>,
+       {.range = at_least(1)}},
+      {"mesh.sp",
+       Kind::integer,
+       "1",
+       "ranks that share a sample's tokens, Ulysses: divides the heads",
+       axis<Axis::sp>,
+       {.range = at_least(1)}},
+      {"mesh.tp",
+       Kind::integer,
+       "1",
+       "ranks that share a sample's tokens and the features of linears: divides heads and the feed-forward width",
+       axis<Axis::tp>,
+       {.range = at_least(1)}},
+  };
+}
+
+std::vector<Setting> plan_settings() {
+  return {
+      {"plan.file", Kind::text, "auto", "a plan.toml written by hand, or auto", plan_key<&Recipe::Planning::file>},
+      {"plan.profile", Kind::text, "cpu",
+       "rates of the machine: cpu, a shipped node (h200, 1xh200, a100-80 ...) or a file of tessera probe",
+       plan_key<&Recipe::Planning::profile>},
+      {"plan.budget", Kind::bytes, "",
+       "device memory a rank may take; empty: the profile's device but for 3 GiB and 3 % (of small ones a tenth), or nine tenths of this machine shared by its ranks",
+       read_budget},
+      {"plan.host_budget", Kind::bytes, "",
+       "host memory that the ranks of a node may take together for what leaves the devices; empty: nine tenths of the profile's node, and nothing where the profile is cpu",
+       read_host_budget},
+      {"plan.nvme", Kind::text, "", "a folder on the disk that may hold what leaves the devices; empty: none",
+       plan_key<&Recipe::Planning::nvme>},
+      {"plan.nvme_checksum",
+       Kind::choice,
+       "false",
+       "compare a CRC-32C of what is read from there with that of what was written",
+       plan_key<&Recipe::Planning::nvme_checksum>,
+       {.choices = "true|false", .needs = {{names_disk, "plan.nvme names no disk"}}}},
+      {"plan.recompute",
+       Kind::text,
+       "auto",
+       "blocks that recompute: auto, none, all, a number, or \"every 4\", one block in four",
+       read_recompute,
+       {.needs = {kSearched}, .in_stages = true}},
+      {"plan.strategy",
+       Kind::text,
+       "auto",
+       "auto, full_shard (ZeRO-3), shard_grad_op (ZeRO-2), shard_states (ZeRO-1), no_shard or two_level (full_shard within a copy of the model, states over all copies: hpZ)",
+       plan_key<&plan::Choices::strategy>,
+       {.needs = {kSearched}}},
+      {"plan.reduce",
+       Kind::choice,
+       "auto",
+       "how often gradients are reduced over ranks: after each micro-batch, or once a step (no_sync of FSDP and DDP), "
+       "with less traffic and a whole gradient of every unit in memory; auto: each",
+       read_reduce,
+       {.choices = "auto|each|once", .needs = {kSearched, {has_ranks, "one rank has nothing to reduce"}}}},
+      {"plan.activations",
+       Kind::choice,
+       "auto",
+       "what blocks do with what their forward saves; rebuild: keep it, but make results of norms and sums again (as all that follow do); recompute_offload: recompute, from inputs that wait on the host; bf16, fp16, int8, fp8: keep in fewer bits (lossy: its error is in metrics.jsonl), offload_*: on the host",
+       plan_key<&plan::Choices::activations>,
+       {.choices =
+            "auto|keep|rebuild|recompute|recompute_offload|offload|bf16|fp16|int8|fp8|offload_bf16|offload_fp16|offload_int8|offload_fp8",
+        .needs = {kSearched},
+        .in_stages = true}},
+      {"plan.parameters",
+       Kind::choice,
+       "auto",
+       "where parameter shards rest",
+       plan_key<&plan::Choices::parameters>,
+       {.choices = "auto|device|host|nvme", .needs = {kSearched}}},
+      {"plan.gradients",
+       Kind::choice,
+       "auto",
+       "where reduced gradients rest",
+       plan_key<&plan::Choices::gradients>,
+       {.choices = "auto|device|host|nvme",
+        .needs = {{gradients_rest, "plan.update = \"in_backward\" uses gradients up where they are made"}, kSearched}}},
+      {"plan.states",
+       Kind::choice,
+       "auto",
+       "where the optimiser's states rest",
+       plan_key<&plan::Choices::states_tier>,
+       {.choices = "auto|device|host|nvme", .needs = {kSearched}}},
+      {"plan.offload_to",
+       Kind::choice,
+       "auto",
+       "where activations rest that leave the device; auto: on the host, and on disk (plan.nvme) what it has no room for",
+       plan_key<&plan::Choices::offload_to>,
+       {.choices = "auto|host|nvme", .needs = {kSearched}}},
+      {"plan.idle",
+       Kind::choice,
+       "auto",
+       "where an expert that has no turn rests what the active one has on the device; auto: there while it fits",
+       plan_key<&plan::PlanKeys::idle>,
+       {.choices = "auto|device|host|nvme", .needs = {kSeveral, kSearched}}},
+      {"plan.compute_dtype",
+       Kind::choice,
+       "fp32",
+       "what the products and attention of blocks run in, and what their parameters are gathered as; sums, norms, the residual, time path, head and loss are fp32",
+       plan_key<&plan::Formats::compute>,
+       {.choices = "fp32|bf16|fp16"}},
+      {"plan.param_dtype",
+       Kind::choice,
+       "auto",
+       "what parameters are rounded to when they are gathered; auto: plan.compute_dtype, with other masters than fp32 bf16",
+       nullptr,
+       {.choices = "auto|fp32|bf16|fp16"}},
+      {"plan.reduce_dtype",
+       Kind::choice,
+       "fp32",
+       "what gradients are rounded to when ranks exchange them; they are written and added up in fp32",
+       plan_key<&plan::Formats::reduce>,
+       {.choices = "fp32|bf16|fp16"}},
+      {"plan.grad_dtype",
+       Kind::choice,
+       "fp32",
+       "what reduced gradients are rounded to where they rest until their update; bf16 halves them, and norm, clipping and updates are of the rounded values",
+       plan_key<&plan::Formats::grad>,
+       {.choices = "fp32|bf16"}},
+      {"plan.masters",
+       Kind::choice,
+       "fp32",
+       "the optimiser's parameters: fp32; split, a bf16 part and the exact rest in 16 bits; bf16, rounded stochastically",
+       plan_key<&plan::Formats::states, &plan::StateFormat::masters>,
+       {.choices = "fp32|split|bf16"}},
+      {"plan.moments",
+       Kind::choice,
+       "fp32",
+       "the optimiser's moments; int8: blocks of 256 with a scale, tensors of under 4096 elements keep fp32",
+       plan_key<&plan::Formats::states, &plan::StateFormat::moments>,
+       {.choices = "fp32|bf16|int8"}},
+      {"plan.update",
+       Kind::choice,
+       "auto",
+       "when the optimiser runs: behind the last backward; unit by unit ahead of the next step's gather (same numbers); or unit by unit in the backward, with less memory for gradients, where nothing clips",
+       plan_key<&plan::Choices::update>,
+       {.choices = "auto|end|just_in_time|in_backward", .needs = {kSearched}, .in_stages = true}},
+      {"plan.update_on",
+       Kind::choice,
+       "auto",
+       "who computes updates: the device, or the host's processors where parameters, gradients and states rest there",
+       plan_key<&plan::Choices::update_on>,
+       {.choices = "auto|device|host", .needs = {kSearched}}},
+      {"plan.update_threads",
+       Kind::text,
+       "auto",
+       "threads of a rank's updates on the host; auto: its share of the machine's",
+       read_update_threads,
+       {.needs = {{may_update_on_host, "it counts threads of updates on the host (plan.update_on)"}}}},
+      {"plan.prefetch",
+       Kind::text,
+       "auto",
+       "gathers issued ahead: auto or a number",
+       read_prefetch,
+       {.needs = {kSearched}, .in_stages = true}},
+      {"plan.pipeline",
+       Kind::choice,
+       "auto",
+       "how pipeline stages take turns (mesh.pp): gpipe, 1f1b, interleaved, zero_bubble; auto: what is fastest",
+       plan_key<&plan::PlanKeys::pipeline>,
+       {.choices = "auto|gpipe|1f1b|interleaved|zero_bubble",
+        .needs = {kSearched, {has_stages, "mesh.pp = 1 makes no stages"}}}},
+      {"plan.chunks",
+       Kind::text,
+       "auto",
+       "stages a rank has when interleaved: auto or a number",
+       read_chunks,
+       {.needs = {kSearched,
+                  {has_chunks, "stages in chunks belong to mesh.pp above 1 and plan.pipeline = \"interleaved\""}}}},
+  };
+}
+
+}  // namespace tessera::recipe

@@ -1,0 +1,159 @@
+#include "tessera/base/check.h"
+#include "tessera/recipe/settings.h"
+
+namespace tessera::recipe {
+
+namespace {
+
+template <auto member>
+constexpr Read checkpoint = into<&Recipe::checkpoint, member>;
+template <auto member>
+constexpr Read sample = into<&Recipe::sample, member>;
+template <auto member>
+constexpr Read fault = into<&Recipe::fault, member>;
+
+void read_clips(Recipe& recipe, const Given& given) {
+  recipe.sample.clips = automatic(given).value_or(0);
+  if (recipe.sample.clips < 1 && given.text != "auto")
+    throw UserError(Exit::usage, "recipe", given.key + " = " + given.text + ": expected at least 1",
+                    "or auto, as many as the sound lasts");
+}
+
+bool is_guided(const Facts& f) { return f.recipe.sample.guidance != 1; }
+bool looks_for_slow_ranks(const Facts& f) { return f.recipe.fault.slow_factor > 0; }
+bool no_gate(const Facts& f) { return !f.gated(); }
+
+}  // namespace
+
+std::vector<Setting> checkpoint_settings() {
+  return {
+      {"checkpoint.every",
+       Kind::integer,
+       "500",
+       "steps between checkpoints; 0: only after the last step",
+       checkpoint<&Recipe::Checkpoint::every>,
+       {.range = at_least(0), .in_stages = true}},
+      {"checkpoint.keep",
+       Kind::integer,
+       "3",
+       "newest checkpoints kept; 0: all",
+       checkpoint<&Recipe::Checkpoint::keep>,
+       {.range = at_least(0), .in_stages = true}},
+  };
+}
+
+std::vector<Setting> sample_settings() {
+  return {
+      {"sample.every",
+       Kind::integer,
+       "0",
+       "steps between samples; 0: none",
+       sample<&Recipe::Sample::every>,
+       {.range = at_least(0), .in_stages = true}},
+      {"sample.prompts",
+       Kind::list,
+       "",
+       "what to sample; empty: the first captions of the data",
+       sample<&Recipe::Sample::prompts>,
+       {.in_stages = true}},
+      {"sample.image",
+       Kind::list,
+       "",
+       "pictures that samples begin with, one a prompt in turn; \"clip\": the first frame of the prompt's clip; empty: that where the model needs a picture, else none",
+       sample<&Recipe::Sample::images>,
+       {.in_stages = true}},
+      {"sample.last_image",
+       Kind::list,
+       "",
+       "pictures that samples of flf2v end with, likewise",
+       sample<&Recipe::Sample::last_images>,
+       {.in_stages = true}},
+      {"sample.audio",
+       Kind::list,
+       "",
+       "sounds that samples of s2v follow, one a prompt in turn; \"clip\" or empty: that of the prompt's clip",
+       sample<&Recipe::Sample::sounds>,
+       {.in_stages = true}},
+      {"sample.pose",
+       Kind::list,
+       "",
+       "videos of poses that samples of s2v follow, likewise; \"clip\": that of the prompt's row; empty: none",
+       sample<&Recipe::Sample::poses>,
+       {.in_stages = true}},
+      {"sample.clips",
+       Kind::text,
+       "1",
+       "tessera sample, s2v: clips that a sample is made of, each goes on where the one before ended; auto: as many as its sound lasts",
+       read_clips,
+       {.in_stages = true}},
+      {"sample.negative_prompt",
+       Kind::text,
+       "",
+       "what to guide away from",
+       sample<&Recipe::Sample::negative_prompt>,
+       {.needs = {{is_guided, "sample.guidance = 1 takes one pass, without it"}}, .in_stages = true}},
+      {"sample.sampler",
+       Kind::choice,
+       "euler",
+       "sampler",
+       sample<&Recipe::Sample::sampler>,
+       {.choices = "euler|euler_diffusers|unipc|unipc_diffusers|dpmpp", .in_stages = true}},
+      {"sample.steps",
+       Kind::integer,
+       "30",
+       "steps of the sampler",
+       sample<&Recipe::Sample::steps>,
+       {.range = at_least(1), .in_stages = true}},
+      {"sample.guidance",
+       Kind::number,
+       "1.0",
+       "guidance scale; 1: none, one pass a step",
+       sample<&Recipe::Sample::guidance>,
+       {.range = at_least(0), .in_stages = true}},
+      {"sample.seed",
+       Kind::integer,
+       "0",
+       "seed of the starting noise",
+       sample<&Recipe::Sample::seed>,
+       {.in_stages = true}},
+  };
+}
+
+std::vector<Setting> fault_settings() {
+  return {
+      {"fault.timeout",
+       Kind::number,
+       "60",
+       "seconds after which a silent rank counts as lost",
+       fault<&Recipe::Fault::timeout>,
+       {.range = above(0)}},
+      {"fault.max_restarts",
+       Kind::integer,
+       "0",
+       "times tessera launch goes on from the last checkpoint after a rank is lost",
+       fault<&Recipe::Fault::max_restarts>,
+       {.range = at_least(0)}},
+      {"fault.slow_factor",
+       Kind::number,
+       "1.3",
+       "a rank that needs this many times the median's time for a sample is named as slow; 0: none is",
+       fault<&Recipe::Fault::slow_factor>,
+       {.range = at_least(0)}},
+      {"fault.slow_steps",
+       Kind::integer,
+       "20",
+       "steps over which that is measured",
+       fault<&Recipe::Fault::slow_steps>,
+       {.range = at_least(1)}},
+      {"fault.rebalance",
+       Kind::choice,
+       "false",
+       "give slow ranks fewer samples of a step; it changes nothing in the curve",
+       fault<&Recipe::Fault::rebalance>,
+       {.choices = "true|false",
+        .needs = {{looks_for_slow_ranks, "fault.slow_factor = 0 looks for no slow rank"},
+                  {no_gate, "with experts.router = \"gate\" ranks have the samples that they ask the gate about"}}}},
+  };
+}
+
+}  // namespace tessera::recipe

@@ -1,0 +1,99 @@
+#include "tessera/recipe/setting.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "tessera/base/check.h"
+#include "tessera/plan/read_word.h"
+
+namespace tessera::recipe {
+
+namespace {
+
+std::string expected(const Range& range) {
+  const auto text = [](double x) { return std::to_string(std::lround(x)); };
+  if (std::isfinite(range.most))
+    return "from " + text(range.least) + (range.below ? " to below " : " to ") + text(range.most);
+  return (range.open ? "above " : "at least ") + text(range.least);
+}
+
+bool within(const Range& range, double value) {
+  const bool at_end = (range.open && value == range.least) || ((range.open || range.below) && value == range.most);
+  return value >= range.least && value <= range.most && !at_end;
+}
+
+template <class T>
+void read_word(T& to, const Given& given) {
+  plan::read_word(to, given.text, "recipe: " + given.key);
+}
+template <class T>
+void read_word(std::optional<T>& to, const Given& given) {
+  to.reset();
+  if (given.text != "auto") read_word(to.emplace(), given);
+}
+
+}  // namespace
+
+void Given::fail(const std::string& expected, const std::string& hint) const {
+  throw UserError(Exit::usage, "recipe", key + " = '" + text + "': expected " + expected, hint);
+}
+
+void check_range(const Setting& setting, const std::string& text) {
+  const Range& range = setting.more.range;
+  if (!std::isfinite(range.least) && !std::isfinite(range.most)) return;
+  for (const std::string& item : split_list(text)) {
+    const double value = to_number(item);
+    if (within(range, value) && std::isfinite(value)) continue;
+    throw UserError(Exit::usage, "recipe", setting.key + " = " + item + ": expected " + expected(range),
+                    setting.kind == Kind::integer ? "" : "see tessera train --help");
+  }
+}
+
+void read_value(std::string& to, const Given& given) { to = given.text; }
+void read_value(int64_t& to, const Given& given) { to = to_integer(given.text); }
+void read_value(double& to, const Given& given) { to = to_number(given.text); }
+void read_value(bool& to, const Given& given) { to = given.text == "true"; }
+void read_value(std::vector<std::string>& to, const Given& given) { to = split_list(given.text); }
+void read_value(plan::Masters& to, const Given& given) { read_word(to, given); }
+void read_value(plan::Moments& to, const Given& given) { read_word(to, given); }
+void read_value(DType& to, const Given& given) { read_word(to, given); }
+void read_value(std::optional<plan::Tier>& to, const Given& given) { read_word(to, given); }
+void read_value(std::optional<plan::Update>& to, const Given& given) { read_word(to, given); }
+void read_value(std::optional<plan::Strategy>& to, const Given& given) { read_word(to, given); }
+void read_value(std::optional<plan::PipelineSchedule>& to, const Given& given) { read_word(to, given); }
+void read_value(std::optional<plan::Policy>& to, const Given& given) {
+  if (given.text == plan::kRecomputeOffload.word)
+    to = plan::kRecomputeOffload.policy;
+  else
+    read_word(to, given);
+}
+
+std::optional<int> automatic(const Given& given, const std::vector<std::pair<std::string, int>>& words) {
+  const std::string& value = given.text;
+  if (value == "auto") return std::nullopt;
+  std::string known = "auto";
+  for (const auto& [word, meaning] : words) {
+    if (value == word) return meaning;
+    known += ", " + word;
+  }
+  constexpr size_t kDigits = 9;  // of an int
+  if (value.empty() || value.find_first_not_of("0123456789") != std::string::npos || value.size() > kDigits)
+    given.fail(known + " or a number");
+  return static_cast<int>(to_integer(value));
+}
+
+std::optional<int> automatic_count(const Given& given) {
+  const std::optional<int> value = automatic(given);
+  if (value && *value < 1)
+    throw UserError(Exit::usage, "recipe", given.key + " = 0: expected auto or a number from 1 on");
+  return value;
+}
+
+double checked_number(const Given& given, const std::string& text, const std::string& expected) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && std::isfinite(value)) return value;
+  throw UserError(Exit::usage, "recipe", given.key + " = '" + text + "': expected " + expected);
+}
+
+}  // namespace tessera::recipe

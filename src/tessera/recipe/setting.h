@@ -1,0 +1,101 @@
+#pragma once
+// A key of recipes as a row of a table: how it is written, where its value lands, its range, and when it does nothing.
+//
+//   const Setting row = {"train.power", Kind::number, "1", "power of polynomial",
+//                        into<&Recipe::lr_schedule, &optim::LrSchedule::power>,
+//                        {.range = above(0), .idle = {{is_polynomial, "it belongs to ..."}}, .in_stages = true}};
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tessera/base/field.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::recipe {
+
+/// A value as the user wrote it.
+struct Given {
+  const std::string& key;
+  const std::string& text;
+  /// Throws UserError (usage): "KEY = 'TEXT': expected ..."
+  [[noreturn]] void fail(const std::string& expected, const std::string& hint = "") const;
+};
+
+/// Reads a value into the recipe; null where resolve() does it, because other keys have a say in it.
+using Read = void (*)(Recipe&, const Given&);
+
+/// What each number of a value must be.
+struct Range {
+  double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
+  bool open = false;   ///< without its ends
+  bool below = false;  ///< without its upper end
+};
+constexpr Range at_least(double least) { return {.least = least}; }
+constexpr Range above(double least) { return {.least = least, .open = true}; }
+
+/// What is known of a run when keys are judged.
+struct Facts {
+  const Recipe& recipe;
+  const Mesh& mesh;                        ///< of the ranks that run
+  bool (*several_experts)(const Recipe&);  ///< which take turns; asked for only where it matters: it looks into files
+  bool (*own_windows)(const Recipe&);      ///< experts have a range of timesteps each
+  bool gated() const { return recipe.experts.router == "gate"; }
+  bool searches() const { return recipe.plan.file.empty() || recipe.plan.file == "auto"; }
+};
+/// A condition without which the key does nothing.
+struct Needs {
+  bool (*met)(const Facts&);
+  const char* otherwise;  ///< after "KEY = VALUE has no effect: "
+};
+
+inline constexpr Needs kSearched = {[](const Facts& f) { return f.searches(); }, "plan.file decides"};
+/// Of a gate other rows speak.
+inline constexpr Needs kSeveral = {[](const Facts& f) { return f.gated() || f.several_experts(f.recipe); },
+                                   "the run has one denoiser: no experts that take turns"};
+
+struct Setting {
+  std::string key;
+  Kind kind;
+  std::string fallback;  ///< default, as written in a recipe without quotes
+  std::string help;      ///< one line, with the unit
+  Read read = nullptr;
+  struct More {
+    std::string choices = {};  ///< "a|b|c" for Kind::choice
+    Range range = {};
+    std::vector<Needs> needs = {};
+    bool in_stages = false;  ///< a [[stage]] may change it. The rest is built once: the model and what encodes for it,
+                             ///< the ranks, where tensors lie and in which form
+  } more = {};
+};
+
+/// Throws UserError (usage) naming key, value and what is allowed.
+void check_range(const Setting& setting, const std::string& text);
+
+// Values by the type of their field; words as plans write them. Of optional ones "auto" is none.
+void read_value(std::string& to, const Given& given);
+void read_value(int64_t& to, const Given& given);
+void read_value(double& to, const Given& given);
+void read_value(bool& to, const Given& given);
+void read_value(std::vector<std::string>& to, const Given& given);
+void read_value(plan::Masters& to, const Given& given);
+void read_value(plan::Moments& to, const Given& given);
+void read_value(DType& to, const Given& given);
+void read_value(std::optional<plan::Tier>& to, const Given& given);
+void read_value(std::optional<plan::Update>& to, const Given& given);
+void read_value(std::optional<plan::Strategy>& to, const Given& given);
+void read_value(std::optional<plan::Policy>& to, const Given& given);
+void read_value(std::optional<plan::PipelineSchedule>& to, const Given& given);
+
+template <auto... Path>
+void into(Recipe& recipe, const Given& given) {
+  read_value(field<Path...>(recipe), given);
+}
+
+/// A number of up to nine digits, or nothing for "auto"; `words` stand for numbers.
+std::optional<int> automatic(const Given& given, const std::vector<std::pair<std::string, int>>& words = {});
+/// The same of what is counted from 1.
+std::optional<int> automatic_count(const Given& given);
+/// A number where a word may stand as well; `expected` names both.
+double checked_number(const Given& given, const std::string& text, const std::string& expected);
+
+}  // namespace tessera::recipe

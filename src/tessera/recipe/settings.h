@@ -1,0 +1,28 @@
+#pragma once
+// The only list of a recipe's keys.
+//
+//   for (const Setting& setting : settings()) ... setting.key, setting.help ...
+#include <vector>
+
+#include "tessera/recipe/setting.h"
+
+namespace tessera::recipe {
+
+/// All rows, in the order of help and of resolved recipes.
+const std::vector<Setting>& settings();
+
+// a function for each table
+std::vector<Setting> run_settings();
+std::vector<Setting> model_settings();
+std::vector<Setting> data_settings();
+std::vector<Setting> train_settings();
+std::vector<Setting> lora_settings();
+std::vector<Setting> diffusion_settings();
+std::vector<Setting> experts_settings();
+std::vector<Setting> mesh_settings();
+std::vector<Setting> plan_settings();
+std::vector<Setting> checkpoint_settings();
+std::vector<Setting> sample_settings();
+std::vector<Setting> fault_settings();
+
+}  // namespace tessera::recipe

@@ -1,0 +1,391 @@
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/families/lora_namings.h"
+#include "tessera/recipe/settings.h"
+
+namespace tessera::recipe {
+
+namespace {
+
+template <auto member>
+constexpr Read train = into<&Recipe::train, member>;
+template <auto member>
+constexpr Read rate = into<&Recipe::lr_schedule, member>;
+template <auto member>
+constexpr Read lora = into<&Recipe::lora, member>;
+template <auto member>
+constexpr Read diffusion = into<&Recipe::diffusion, member>;
+template <auto member>
+constexpr Read experts = into<&Recipe::experts, member>;
+
+void read_mode(Recipe& recipe, const Given& given) { recipe.lora.on = given.text == "lora"; }
+
+void read_micro_batch(Recipe& recipe, const Given& given) {
+  recipe.train.micro_batch = automatic_count(given).value_or(0);
+}
+
+void read_betas(Recipe& recipe, const Given& given) {
+  const std::vector<std::string> betas = split_list(given.text);
+  if (betas.size() != 2) given.fail("two numbers", "for example [0.9, 0.999]");
+  for (size_t i = 0; i < 2; ++i) recipe.train.betas[i] = to_number(betas[i]);
+}
+
+void read_loss_scale(Recipe& recipe, const Given& given) {
+  double& scale = recipe.train.loss_scale;
+  scale = Recipe::Train{}.loss_scale;
+  if (given.text != "auto") scale = checked_number(given, given.text, "auto or a number over 0");
+  if (!(scale > 0))
+    throw UserError(Exit::usage, "recipe", given.key + " = " + given.text + ": expected auto or a number over 0");
+}
+
+void read_alpha(Recipe& recipe, const Given& given) {  // the row of the rank stands above
+  recipe.lora.alpha = given.text == "auto" ? static_cast<double>(recipe.lora.rank)
+                                           : checked_number(given, given.text, "auto or a number");
+}
+
+void read_exports(Recipe& recipe, const Given& given) {
+  const auto& known = families::kLoraNamings;
+  recipe.lora.exports = split_list(given.text);
+  for (const std::string& naming : recipe.lora.exports) {
+    if (std::find(known.begin(), known.end(), naming) != known.end()) continue;
+    throw UserError(
+        Exit::usage, "recipe",
+        given.key + ": '" + naming + "' is no naming of LoRA files; did you mean " + nearest(naming, known)[0] + "?",
+        "known are diffusers, comfyui, kohya, diffsynth and peft");
+  }
+}
+
+void read_image_share(Recipe& recipe, const Given& given) {
+  double& share = recipe.diffusion.image_share;
+  read_value(share, given);
+  if (!(share >= 0 && share <= 1))
+    throw UserError(Exit::usage, "recipe", given.key + " = " + given.text + ": expected a share from 0 to 1");
+}
+
+void read_shares(Recipe& recipe, const Given& given) {
+  recipe.experts.shares.clear();
+  for (const std::string& share : split_list(given.text))
+    recipe.experts.shares.push_back(checked_number(given, share, "numbers"));
+}
+
+/// The name of a schedule as a template argument.
+template <size_t n>
+struct Name {
+  char text[n];
+  constexpr Name(const char (&name)[n]) { std::copy_n(name, n, text); }
+};
+template <Name... names>
+bool schedule_is(const Facts& f) {
+  return ((f.recipe.lr_schedule.name == names.text) || ...);
+}
+
+bool windows(const Facts& f) { return f.gated() || f.own_windows(f.recipe); }
+const Needs kOfLora = {[](const Facts& f) { return f.recipe.lora.on; }, "train.mode = \"lora\" trains adapters"};
+const Needs kOfFp16 = {[](const Facts& f) {
+                         return !f.searches() || f.recipe.plan.compute == DType::f16 ||
+                                f.recipe.plan.reduce == DType::f16;
+                       },
+                       "it belongs to plan.compute_dtype or plan.reduce_dtype = \"fp16\""};
+const Needs kOfGate = {[](const Facts& f) { return f.gated(); }, "it belongs to experts.router = \"gate\""};
+const Needs kOfTurns = {[](const Facts& f) { return !f.gated(); },
+                        "with experts.router = \"gate\" experts take no turns and own no timesteps"};
+
+}  // namespace
+
+std::vector<Setting> train_settings() {
+  return {
+      {"train.mode",
+       Kind::choice,
+       "full",
+       "what is trained: all of the model, or low-rank adapters of some of its linears",
+       read_mode,
+       {.choices = "full|lora"}},
+      {"train.global_batch",
+       Kind::integer,
+       "1",
+       "samples of an optimiser step, over all ranks",
+       train<&Recipe::Train::global_batch>,
+       {.range = at_least(1), .in_stages = true}},
+      {"train.micro_batch",
+       Kind::text,
+       "auto",
+       "samples a rank runs at once; auto: what fits and is fastest; it changes nothing in the curve",
+       read_micro_batch,
+       {.needs = {kSearched}, .in_stages = true}},
+      {"train.lr",
+       Kind::number,
+       "1e-4",
+       "learning rate",
+       train<&Recipe::Train::lr>,
+       {.range = at_least(0), .in_stages = true}},
+      {"train.lr_scale",
+       Kind::text,
+       "none",
+       "what the rate is multiplied by: none; linear, global_batch / lr_base_batch; sqrt, its root; or a number",
+       nullptr,
+       {.in_stages = true}},
+      {"train.lr_base_batch",
+       Kind::integer,
+       "256",
+       "global batch that train.lr is meant for, of lr_scale",
+       nullptr,
+       {.range = at_least(1), .in_stages = true}},
+      {"train.schedule",
+       Kind::choice,
+       "constant_with_warmup",
+       "learning rate over steps",
+       rate<&optim::LrSchedule::name>,
+       {.choices =
+            "constant|constant_with_warmup|linear|cosine|cosine_min|cosine_with_restarts|polynomial|wsd|torch_linear_then_cosine|opensora_linear_warmup",
+        .in_stages = true}},
+      {"train.warmup_steps",
+       Kind::integer,
+       "0",
+       "steps of warm-up",
+       rate<&optim::LrSchedule::warmup_steps>,
+       {.range = at_least(0),
+        .needs = {{[](const Facts& f) { return !schedule_is<"constant">(f); },
+                   "train.schedule = \"constant\" has no warm-up; \"constant_with_warmup\" has"}},
+        .in_stages = true}},
+      {"train.eta_min",
+       Kind::number,
+       "0",
+       "lowest rate of cosine_min and torch_linear_then_cosine",
+       rate<&optim::LrSchedule::eta_min>,
+       {.range = at_least(0),
+        .needs = {{schedule_is<"cosine_min", "torch_linear_then_cosine">,
+                   "train.schedule = \"cosine_min\" and \"torch_linear_then_cosine\" have a lowest rate"}},
+        .in_stages = true}},
+      {"train.num_cycles",
+       Kind::number,
+       "1",
+       "cycles of cosine_with_restarts",
+       rate<&optim::LrSchedule::num_cycles>,
+       {.range = above(0),
+        .needs = {{schedule_is<"cosine_with_restarts">, "it belongs to train.schedule = \"cosine_with_restarts\""}},
+        .in_stages = true}},
+      {"train.power",
+       Kind::number,
+       "1",
+       "power of polynomial",
+       rate<&optim::LrSchedule::power>,
+       {.range = above(0),
+        .needs = {{schedule_is<"polynomial">, "it belongs to train.schedule = \"polynomial\""}},
+        .in_stages = true}},
+      {"train.stable_steps",
+       Kind::integer,
+       "0",
+       "steps at full rate of wsd",
+       rate<&optim::LrSchedule::stable_steps>,
+       {.range = at_least(0),
+        .needs = {{schedule_is<"wsd">, "it belongs to train.schedule = \"wsd\""}},
+        .in_stages = true}},
+      {"train.decay_steps",
+       Kind::integer,
+       "0",
+       "steps of decay of wsd",
+       rate<&optim::LrSchedule::decay_steps>,
+       {.range = at_least(0),
+        .needs = {{schedule_is<"wsd">, "it belongs to train.schedule = \"wsd\""}},
+        .in_stages = true}},
+      {"train.betas",
+       Kind::list,
+       "0.9,0.999",
+       "AdamW betas",
+       read_betas,
+       {.range = {.least = 0, .most = 1, .below = true}, .in_stages = true}},
+      {"train.eps",
+       Kind::number,
+       "1e-8",
+       "AdamW epsilon",
+       train<&Recipe::Train::eps>,
+       {.range = above(0), .in_stages = true}},
+      {"train.weight_decay",
+       Kind::number,
+       "0.01",
+       "AdamW decoupled weight decay",
+       train<&Recipe::Train::weight_decay>,
+       {.range = at_least(0), .in_stages = true}},
+      {"train.clip_norm",
+       Kind::number,
+       "1.0",
+       "global gradient norm to clip to; 0: no clipping",
+       train<&Recipe::Train::clip_norm>,
+       {.range = at_least(0), .in_stages = true}},
+      {"train.loss_scale",
+       Kind::text,
+       "auto",
+       "first scale of dynamic loss scaling, where something is fp16: halved by a step whose gradients overflow, which is skipped; auto: 65536",
+       read_loss_scale,
+       {.needs = {kOfFp16}}},
+      {"train.loss_scale_window",
+       Kind::integer,
+       "2000",
+       "whole steps in a row after which the scale doubles",
+       train<&Recipe::Train::loss_scale_window>,
+       {.range = at_least(1), .needs = {kOfFp16}}},
+      {"train.optimizer", Kind::choice, "adamw", "optimiser", nullptr, {.choices = "adamw"}},
+  };
+}
+
+std::vector<Setting> lora_settings() {
+  return {
+      {"lora.rank",
+       Kind::integer,
+       "32",
+       "rank of the adapters",
+       lora<&Recipe::Lora::rank>,
+       {.range = at_least(1), .needs = {kOfLora}}},
+      {"lora.alpha",
+       Kind::text,
+       "auto",
+       "their scale times the rank (its root with lora.rslora); auto: the rank",
+       read_alpha,
+       {.needs = {kOfLora}}},
+      {"lora.targets",
+       Kind::list,
+       "",
+       "linears with adapters: names or their ends (q, ffn.0, attn1.to_q), patterns with * or regular expressions over official or diffusers names, or all; empty: q,k,v,o,ffn.0,ffn.2",
+       lora<&Recipe::Lora::targets>,
+       {.needs = {kOfLora}}},
+      {"lora.dropout",
+       Kind::number,
+       "0",
+       "share of an adapter's inputs that is dropped in training",
+       lora<&Recipe::Lora::dropout>,
+       {.range = {.least = 0, .most = 1, .below = true}, .needs = {kOfLora}}},
+      {"lora.rslora",
+       Kind::choice,
+       "false",
+       "scale alpha / sqrt(rank) instead of alpha / rank",
+       lora<&Recipe::Lora::rslora>,
+       {.choices = "true|false", .needs = {kOfLora}}},
+      {"lora.dora",
+       Kind::choice,
+       "false",
+       "DoRA: a trained length for each row of the weight",
+       lora<&Recipe::Lora::dora>,
+       {.choices = "true|false", .needs = {kOfLora}}},
+      {"lora.base_dtype",
+       Kind::choice,
+       "auto",
+       "how the frozen linears of blocks rest, travel and wait on tiers: fp32, bf16, int8 or fp8 in blocks of 256 with a scale each, whose error is told at the start; auto: bf16 where plan.compute_dtype is, else fp32",
+       nullptr,
+       {.choices = "auto|fp32|bf16|int8|fp8", .needs = {kOfLora}}},
+      {"lora.init",
+       Kind::text,
+       "",
+       "a LoRA of any program to go on from; empty: A random, B zero",
+       lora<&Recipe::Lora::init>,
+       {.needs = {kOfLora}}},
+      {"lora.export",
+       Kind::list,
+       "diffusers",
+       "names of the files in run.out/model: diffusers always, and any of comfyui, kohya, diffsynth, peft",
+       read_exports,
+       {.needs = {kOfLora}}},
+  };
+}
+
+std::vector<Setting> diffusion_settings() {
+  return {
+      {"diffusion.timesteps",
+       Kind::choice,
+       "uniform",
+       "distribution of timesteps before the shift",
+       diffusion<&Recipe::Diffusion::timesteps>,
+       {.choices = "uniform|shift|logit_normal|diffsynth", .in_stages = true}},
+      {"diffusion.shift",
+       Kind::number,
+       "5",
+       "flow shift of training timesteps and of the sampler",
+       diffusion<&Recipe::Diffusion::shift>,
+       {.range = above(0), .in_stages = true}},
+      {"diffusion.weighting",
+       Kind::choice,
+       "none",
+       "loss weight over timesteps",
+       diffusion<&Recipe::Diffusion::weighting>,
+       {.choices = "none|diffsynth", .in_stages = true}},
+      {"diffusion.image_share",
+       Kind::number,
+       "0.5",
+       "ti2v: share of samples that are learned as continuations of their first frame, the others from text alone",
+       read_image_share,
+       {.in_stages = true}},
+      {"diffusion.min_t",
+       Kind::number,
+       "0",
+       "least timestep that is drawn, 0 to 1 after the shift",
+       diffusion<&Recipe::Diffusion::min_t>,
+       {.range = {.least = 0, .most = 1}, .in_stages = true}},
+      {"diffusion.max_t",
+       Kind::number,
+       "1",
+       "largest timestep that is drawn, 0 to 1 after the shift",
+       diffusion<&Recipe::Diffusion::max_t>,
+       {.range = {.least = 0, .most = 1}, .in_stages = true}},
+  };
+}
+
+std::vector<Setting> experts_settings() {
+  return {
+      {"experts.router",
+       Kind::choice,
+       "turns",
+       "how experts share the work: turns, two that each own a range of timesteps and have steps of their own; gate, several that begin as one model, among which a learned gate chooses for each sample",
+       experts<&Recipe::ExpertKeys::router>,
+       {.choices = "turns|gate"}},
+      {"experts.count",
+       Kind::integer,
+       "2",
+       "experts that a gate chooses among",
+       experts<&Recipe::ExpertKeys::count>,
+       {.range = at_least(2), .needs = {kOfGate}}},
+      {"experts.temperature",
+       Kind::number,
+       "1",
+       "of the gate's softmax at the start; it is learned",
+       experts<&Recipe::ExpertKeys::temperature>,
+       {.range = above(0), .needs = {kOfGate}}},
+      {"experts.hard",
+       Kind::choice,
+       "true",
+       "true: the chosen expert answers alone; false: all answer, and their predictions are summed by the gate's weights",
+       experts<&Recipe::ExpertKeys::hard>,
+       {.choices = "true|false", .needs = {kOfGate}}},
+      {"experts.balance",
+       Kind::number,
+       "0.01",
+       "weight of the gate's balance loss: experts x sum of share x mean probability, 1 where all are chosen alike",
+       experts<&Recipe::ExpertKeys::balance>,
+       {.range = at_least(0), .needs = {kOfGate}}},
+      {"experts.train",
+       Kind::choice,
+       "auto",
+       "which of two experts learn; auto: both where model.path holds high_noise_model and low_noise_model; where it holds one model, both begin as that",
+       experts<&Recipe::ExpertKeys::train>,
+       {.choices = "auto|both|high_noise|low_noise"}},
+      {"experts.boundary",
+       Kind::text,
+       "auto",
+       "timestep from which on the high-noise expert is asked, 0 to 1 after the shift, or diffsynth(0.417), DiffSynth's index fraction; auto: 0.9 for models that begin with a picture, else 0.875",
+       experts<&Recipe::ExpertKeys::boundary>,
+       {.needs = {kOfTurns, {windows, "the run has one denoiser, which has every timestep"}}}},
+      {"experts.turn",
+       Kind::integer,
+       "1",
+       "optimiser steps of a turn",
+       experts<&Recipe::ExpertKeys::turn>,
+       {.range = at_least(1), .needs = {kOfTurns, kSeveral}}},
+      {"experts.shares",
+       Kind::list,
+       "",
+       "shares of the turns, high noise first; empty: as often as timesteps fall on each side of the boundary",
+       read_shares,
+       {.needs = {kOfTurns, kSeveral}}},
+  };
+}
+
+}  // namespace tessera::recipe
