@@ -9,10 +9,11 @@ help: ## this list
 setup: ## install what is missing: Debian packages, LibTorch in .venv
 	@scripts/setup
 
-build: setup ## set-up, then build/bin/tessera
+build: setup ## set-up, then all: build/bin/tessera, the CUDA library, the tests
 	@scripts/build
 
-demo: build ## train on a real clip with 2 ranks, sample, report (CLIP=path: your own clip)
+demo: setup ## build the program, train on a real clip with 2 ranks, sample, report (CLIP=path: your own clip)
+	@scripts/build tessera
 	@scripts/demo || { echo "demo: failed; the last lines above say where, and runs/demo keeps what was made" >&2; exit 1; }
 
 test: build ## the tests, with a part of the large matrices

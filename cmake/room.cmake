@@ -1,5 +1,5 @@
-# LibTorch's headers leave 3 s of templates to every source file, whatever is in it: files are compiled by eights.
-# (Names in the unnamed namespaces of neighbours must differ.)
+# A source file costs 2 s before its first line is read, by the templates of LibTorch's or nlohmann's headers: files are
+# compiled by eights. (Names in the unnamed namespaces of neighbours must differ.)
 option(TESSERA_UNITY "compile source files together" ON)
 function(tessera_unity target)
   if(TESSERA_UNITY)
@@ -7,12 +7,21 @@ function(tessera_unity target)
   endif()
 endfunction()
 
-# tessera_room(FOLDER [TORCH] [DEPS room...] [LIBS lib...] [EXCLUDE regex...])
+# For executables whose files see LibTorch: 14 s a file without the rooms' precompiled header, 3 with it. It fits only what
+# is compiled as the rooms are.
+function(tessera_precompiled target)
+  target_precompile_headers(${target} REUSE_FROM tessera_pch)
+  target_compile_options(${target} PRIVATE -fPIC)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+endfunction()
+
+# tessera_room(FOLDER [TORCH] [DEPS room...] [LIBS lib...] [EXCLUDE regex...] [ALONE file...])
 # One static library a room, from every .cpp below its folder; the link graph repeats the floors of docs/rooms.md. A nested
 # room whose needs differ from its parent's (tools/import sees no LibTorch) is a library of its own, tessera_tools_import;
-# others belong to their parent's. An installed room is the target tessera::NAME (cmake/install.cmake).
+# others belong to their parent's. ALONE are files that are not compiled together with others. An installed room is the target
+# tessera::NAME (cmake/install.cmake).
 function(tessera_room folder)
-  cmake_parse_arguments(R "TORCH" "" "DEPS;LIBS;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(R "TORCH" "" "DEPS;LIBS;EXCLUDE;ALONE" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/tessera/${folder}/*.cpp)
   foreach(pattern ${R_EXCLUDE})
@@ -27,8 +36,11 @@ function(tessera_room folder)
     target_compile_options(tessera_${name} PRIVATE -Wall -Wextra -Wno-unused-parameter)
     if(R_TORCH)
       target_precompile_headers(tessera_${name} REUSE_FROM tessera_pch)
-      tessera_unity(tessera_${name})
     endif()
+    tessera_unity(tessera_${name})
+    foreach(file ${R_ALONE})
+      set_source_files_properties(${CMAKE_SOURCE_DIR}/src/tessera/${folder}/${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endforeach()
   endif()
   target_include_directories(tessera_${name} ${scope} $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
   foreach(dep ${R_DEPS})
