@@ -1,5 +1,6 @@
 #pragma once
-// A part of a large matrix of cases, chosen by the commit's hash, so that the whole is run as commits go by.
+// A part of a large matrix of cases: the same one locally, in CI the one that the commit's hash chooses, so that the
+// whole is run as commits go by (scripts/test).
 //
 //   MatrixPart part("crashes", 200);
 //   for (int i : part) crash_at(i);         // prints "matrix crashes: ran 10 of 200" at the end

@@ -99,7 +99,7 @@ struct Plain {
   }
 };
 
-void expect_close(const std::vector<double>& ours, const std::vector<double>& theirs) {
+void expect_all_near(const std::vector<double>& ours, const std::vector<double>& theirs) {
   double most = 0;
   for (const double value : theirs) most = std::max(most, std::abs(value));
   ASSERT_GT(most, 0);
@@ -154,7 +154,7 @@ TEST_P(GateGradient, IsThatOfThePlainLoopWithAutograd) {
   }
   const at::Tensor balance = kExperts * (at::tensor(share, at::kDouble) * probability).sum();
   (total + kBalance * balance).backward();
-  expect_close(ours, plain.gradient());
+  expect_all_near(ours, plain.gradient());
   std::vector<double> mean(kExperts);
   for (size_t e = 0; e < kExperts; ++e) mean[e] = probability[static_cast<int64_t>(e)].item<double>();
   EXPECT_NEAR(balance_loss(share, mean), balance.item<double>(), 1e-12);

@@ -8,7 +8,7 @@ namespace tessera::models {
 namespace {
 
 /// A smooth moving pattern in [-1, 1], a stand-in for film.
-at::Tensor clip(int64_t frames, int64_t height, int64_t width) {
+at::Tensor random_clip(int64_t frames, int64_t height, int64_t width) {
   const auto ramp = [](int64_t n) { return at::arange(n, at::kFloat); };
   const at::Tensor t = ramp(frames).view({1, -1, 1, 1}), y = ramp(height).view({1, 1, -1, 1}),
                    x = ramp(width).view({1, 1, 1, -1});
@@ -37,7 +37,7 @@ TEST(Haar, AllCoefficientsKeepEveryPixel) {
 }
 
 TEST(Haar, MoreChannelsComeCloser) {
-  const at::Tensor video = clip(8, 32, 48);
+  const at::Tensor video = random_clip(8, 32, 48);
   double last = 0;
   for (const int64_t channels : {12, 48, 96, 192}) {
     const Haar codec(channels);
@@ -58,7 +58,7 @@ TEST(Haar, AFlatPictureIsItsFirstChannelAlone) {
 
 TEST(Haar, AnImageIsFourEqualFrames) {
   const Haar codec(96);
-  const at::Tensor image = clip(1, 16, 16);
+  const at::Tensor image = random_clip(1, 16, 16);
   const at::Tensor latent = codec.encode(image);
   EXPECT_EQ(latent.sizes(), at::IntArrayRef(codec.latent_shape(1, 16, 16)));
   expect_close(latent, codec.encode(image.expand({3, 4, 16, 16})), 0, "latent");

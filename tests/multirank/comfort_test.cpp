@@ -60,7 +60,7 @@ TEST(Report, ComparesSeveralRuns) {
   EXPECT_EQ(trained().tessera({"report", trained().out(), trained().out()}).code, 2) << "where to?";
 }
 
-TEST(Schedule, OfTheReportHasEveryRankInOrder) {
+TEST(ReportSchedule, OfTheReportHasEveryRankInOrder) {
   std::ifstream in(trained().out() + "/schedule.jsonl");
   std::vector<int> ranks;
   for (std::string line; std::getline(in, line);) ranks.push_back(nlohmann::json::parse(line).at("rank"));

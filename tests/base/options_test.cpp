@@ -1,0 +1,71 @@
+#include "tessera/base/options.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/check.h"
+
+namespace tessera {
+namespace {
+
+const OptionTable& table() {
+  static const OptionTable options({{"run.out", Kind::text, "runs/a", "folder"},
+                                    {"run.steps", Kind::integer, "100", "optimiser steps"},
+                                    {"train.lr", Kind::number, "1e-4", "learning rate"},
+                                    {"plan.budget", Kind::bytes, "24GiB", "device memory"},
+                                    {"data.encoders", Kind::choice, "cached", "where", "cached|host|device"},
+                                    {"sample.prompts", Kind::list, "", "texts"}});
+  return options;
+}
+
+std::string refusal(const std::string& name, const std::string& value) {
+  Values values = table().defaults();
+  try {
+    table().set(values, name, value, "--" + name);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    return std::string(error.what()) + " " + error.hint();
+  }
+  return "accepted";
+}
+
+TEST(Options, ValuesBeginWithTheirDefaults) {
+  Values values = table().defaults();
+  EXPECT_EQ(to_integer(values.at("run.steps")), 100);
+  EXPECT_EQ(to_number(values.at("train.lr")), 1e-4);
+  table().set(values, "run.steps", "7", "a.toml");
+  EXPECT_EQ(to_integer(values.at("run.steps")), 7);
+}
+
+TEST(Options, AnUnknownKeyNamesPlaceAndNearest) {
+  const std::string said = refusal("train.lrr", "1");
+  EXPECT_NE(said.find("--train.lrr"), std::string::npos) << said;
+  EXPECT_NE(said.find("train.lr"), std::string::npos) << said;
+}
+
+TEST(Options, AValueMustBeOfItsKind) {
+  EXPECT_NE(refusal("run.steps", "ten"), "accepted");
+  EXPECT_NE(refusal("run.steps", "1.5"), "accepted");
+  EXPECT_NE(refusal("train.lr", "fast"), "accepted");
+  EXPECT_NE(refusal("plan.budget", "much"), "accepted");
+  EXPECT_NE(refusal("data.encoders", "hosts").find("host"), std::string::npos);
+  EXPECT_EQ(refusal("data.encoders", "host"), "accepted");
+}
+
+TEST(Options, ListsAreSplitAtCommasUnlessTheyCameAsLists) {
+  EXPECT_EQ(split_list("a, b"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(split_list("").empty());
+  const std::string listed = std::string("a, b") + kListSeparator + "c" + kListSeparator;
+  EXPECT_EQ(split_list(listed), (std::vector<std::string>{"a, b", "c"}));
+}
+
+TEST(Options, HelpAndTomlHaveEveryOption) {
+  const std::string help = table().help(), toml = table().to_toml(table().defaults());
+  for (const Option& option : table().options()) {
+    const std::string key = option.name.substr(option.name.find('.') + 1);
+    EXPECT_NE(help.find(key), std::string::npos);
+    if (!option.fallback.empty()) EXPECT_NE(toml.find(key + " = "), std::string::npos) << toml;
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,180 @@
+#pragma once
+// A model of three units on one rank, with the store, the executor and AdamW around it, in milliseconds.
+//
+//   Toy toy;                                            // an input layer, a residual block, an output layer
+//   ToyRank rank(toy, toy.plan());                      // weights by name: the same under every plan
+//   ToyStep found = rank.step(1), plain = toy.plain_step(1);
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/base/random.h"
+#include "tessera/engine/executor.h"
+#include "tessera/engine/measure.h"
+#include "tessera/engine/store/transfer.h"
+#include "tessera/net/plain_context.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/plan/compile/compile.h"
+
+namespace tessera::engine::toy {
+
+inline constexpr int64_t kWidth = 16, kTokens = 6;  ///< of the block; of each sample
+
+/// Standard normals by name: element i of a tensor does not depend on who asks for it.
+inline void fill(const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+  RandomKey(3, Purpose::test, hash_text(param.name))
+      .normal(out, static_cast<uint64_t>(first), static_cast<size_t>(count));
+}
+
+inline Tensor filled(const plan::ParamSpec& param) {
+  const Tensor values = at::empty(param.shape);
+  fill(param, 0, values.numel(), values.mutable_data_ptr<float>());
+  return values;
+}
+
+inline Tensor normals(std::vector<int64_t> shape, uint64_t index) {
+  const Tensor values = at::empty(shape);
+  RandomKey(4, Purpose::test, index).normal(values.mutable_data_ptr<float>(), 0, static_cast<size_t>(values.numel()));
+  return values;
+}
+
+/// A linear layer "b", or (kind "block") a residual of a norm and two of them.
+class Layer final : public net::Unit {
+ public:
+  Layer(const std::string& name, const std::string& kind, int64_t from, int64_t to) {
+    spec_.name = name, spec_.kind = kind;
+    spec_.params = {{name + ".b.weight", {to, from}}, {name + ".b.bias", {to}}};
+    if (kind == "block")
+      for (const plan::ParamSpec& param :
+           {plan::ParamSpec{name + ".norm.weight", {from}}, plan::ParamSpec{name + ".norm.bias", {from}},
+            plan::ParamSpec{name + ".a.weight", {from, from}}})
+        spec_.params.push_back(param);
+  }
+  const plan::UnitSpec& spec() const override { return spec_; }
+  net::Flow forward(net::Context& ctx, const net::Flow& in) const override {
+    const Tensor& x = in.stream[0];  // x [tokens, from]
+    if (spec_.kind != "block") return {{ctx.linear("b", x)}, {}};
+    return {{ctx.sum("sum", x, ctx.gelu_linear("b", ctx.linear("a", ctx.layer_norm("norm", x, 1e-6))))}, {}};
+  }
+  double forward_flops(const net::Tokens& tokens) const override { return 4.0 * kWidth * kWidth * tokens.count(); }
+
+ private:
+  plan::UnitSpec spec_;
+};
+
+/// What a step gave: per micro-batch the output, and gradients and weights after it by parameter.
+struct ToyStep {
+  std::vector<Tensor> outputs;
+  std::map<std::string, Tensor> gradients, weights;
+  double norm = 0;
+};
+
+class Toy {
+ public:
+  Toy() {
+    units_.push_back(std::make_unique<Layer>("in", "in", 3, kWidth));
+    units_.push_back(std::make_unique<Layer>("mid", "block", kWidth, kWidth));
+    units_.push_back(std::make_unique<Layer>("out", "out", kWidth, 2));
+    spec_ = measure(units_, batch(0, 2), "toy", {});
+  }
+  const std::vector<std::unique_ptr<net::Unit>>& units() const { return units_; }
+  const plan::ModelSpec& spec() const { return spec_; }
+  std::vector<std::string> prefixes() const { return {"in.", "mid.", "out."}; }
+  /// Four samples a step in two micro-batches, all units alike.
+  plan::Plan plan(const plan::UnitPlan& each = {}) const {
+    plan::Plan plan;
+    plan.global_batch = 4, plan.micro_batch = 2;
+    plan.units.assign(units_.size(), each);
+    return plan;
+  }
+
+  net::Batch batch(uint64_t key, int64_t samples) const {
+    net::Batch batch;
+    batch.inputs = {normals({samples * kTokens, 3}, key)};
+    for (int64_t s = 0; s <= samples; ++s) batch.tokens.offsets.push_back(s * kTokens);
+    return batch;
+  }
+  static uint64_t key(int64_t step, int micro) { return static_cast<uint64_t>(100 * step + micro); }
+  /// Of half the mean square of a micro-batch's output.
+  static Tensor loss_gradient(const Tensor& out) { return out / static_cast<double>(out.numel()); }
+
+  /// The plain loop over the same micro-batches, by autograd.
+  ToyStep plain_step(int64_t step, int micros = 2) const {
+    net::WeightMap weights;
+    for (const auto& unit : spec_.units)
+      for (const auto& param : unit.params) weights[param.name] = filled(param).requires_grad_();
+    ToyStep found;
+    for (int micro = 0; micro < micros; ++micro) {
+      const Tensor out = net::run_plain(units_, weights, batch(key(step, micro), 2));
+      out.backward(loss_gradient(out.detach()));
+      found.outputs.push_back(out.detach());
+    }
+    double squares = 0;
+    for (const auto& [name, weight] : weights) {
+      found.gradients[name] = weight.grad();
+      squares += weight.grad().square().sum().item<double>();
+    }
+    found.norm = std::sqrt(squares);
+    return found;
+  }
+
+ private:
+  std::vector<std::unique_ptr<net::Unit>> units_;
+  plan::ModelSpec spec_;
+};
+
+/// One rank that trains the toy under a plan. What the executor's interface is stands here alone.
+class ToyRank {
+ public:
+  ToyRank(const Toy& toy, plan::Plan plan, bool poison = false)
+      : toy_(toy),
+        plan_(std::move(plan)),
+        comm_({}, plan_.mesh),
+        store_(toy.spec(), toy.prefixes(), plan_, 0, at::kCPU),
+        schedule_(plan::compile_train(toy.spec(), plan_, 0)),
+        executor_(toy.units(), store_, comm_, plan_, 0, {.poison = poison}) {
+    store_.set_arena(schedule_.arena);
+    store_.make_states(adamw_);
+    fill_shards(store_, fill);
+  }
+  Store& store() { return store_; }
+
+  /// One optimiser step with learning rate 0.01; gradients are there where the plan leaves them on the device.
+  ToyStep step(int64_t step) {
+    ToyStep found;
+    const net::StepControl control{step, 1e-2, 1.0};
+    StepCalls calls;
+    calls.load = [&](int micro) { return toy_.batch(Toy::key(step, micro), 2); };
+    calls.loss = [&](const Tensor& out, const net::Batch&, int) {
+      found.outputs.push_back(out.clone());
+      return Toy::loss_gradient(out);
+    };
+    calls.control = [] { return std::vector<double>{}; };
+    calls.agree = [&](double norm, const std::vector<std::vector<double>>&) {
+      found.norm = norm;
+      return std::optional(control);
+    };
+    calls.ahead = [&] { return control; };
+    executor_.train(schedule_, step, calls, &adamw_);
+    for (int u = 0; u < store_.units(); ++u) {
+      whole_unit(store_, comm_, u, false,
+                 [&](const plan::ParamSpec& param, const Tensor& value) { found.weights[param.name] = value.clone(); });
+      if (!store_.grad(u).defined() || plan_.units[u].gradients != plan::Tier::device) continue;
+      whole_unit(store_, comm_, u, true, [&](const plan::ParamSpec& param, const Tensor& value) {
+        found.gradients[param.name] = value.clone();
+      });
+    }
+    return found;
+  }
+
+ private:
+  const Toy& toy_;
+  const plan::Plan plan_;
+  comm::Comm comm_;
+  Store store_;
+  const plan::Schedule schedule_;
+  optim::AdamW adamw_{{.weight_decay = 0}};
+  Executor executor_;
+};
+
+}  // namespace tessera::engine::toy
