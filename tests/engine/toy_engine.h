@@ -9,12 +9,11 @@
 #include <vector>
 
 #include "tessera/base/random.h"
-#include "tessera/engine/executor.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/net/plain_context.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/plan/compile/compile.h"
 
 namespace tessera::engine::toy {
 
@@ -123,44 +122,35 @@ class Toy {
   plan::ModelSpec spec_;
 };
 
-/// One rank that trains the toy under a plan. What the executor's interface is stands here alone.
+/// One rank that trains the toy under a plan. What the engine's interface is stands here alone.
 class ToyRank {
  public:
   ToyRank(const Toy& toy, plan::Plan plan, bool poison = false)
       : toy_(toy),
-        plan_(std::move(plan)),
-        comm_({}, plan_.mesh),
-        store_(toy.spec(), toy.prefixes(), plan_, 0, at::kCPU),
-        schedule_(plan::compile_train(toy.spec(), plan_, 0)),
-        executor_(toy.units(), store_, comm_, plan_, 0, {.poison = poison}) {
-    store_.set_arena(schedule_.arena);
-    store_.make_states(adamw_);
-    fill_shards(store_, fill);
+        program_(std::make_shared<const plan::Program>(plan, plan::compile_train(toy.spec(), plan, 0))),
+        comm_({}, plan.mesh),
+        engine_(toy.units(), toy.spec(), plan, comm_, 0, {.poison = poison}) {
+    engine_.use(*program_);
+    engine_.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{.weight_decay = 0}));
+    fill_shards(store(), fill);
   }
-  Store& store() { return store_; }
+  Store& store() { return engine_.store(); }
 
   /// One optimiser step with learning rate 0.01; gradients are there where the plan leaves them on the device.
   ToyStep step(int64_t step) {
     ToyStep found;
     const net::StepControl control{step, 1e-2, 1.0};
-    StepCalls calls;
-    calls.load = [&](int micro) { return toy_.batch(Toy::key(step, micro), 2); };
-    calls.loss = [&](const Tensor& out, const net::Batch&, int) {
-      found.outputs.push_back(out.clone());
-      return Toy::loss_gradient(out);
-    };
-    calls.control = [] { return std::vector<double>{}; };
-    calls.agree = [&](double norm, const std::vector<std::vector<double>>&) {
-      found.norm = norm;
-      return std::optional(control);
-    };
-    calls.ahead = [&] { return control; };
-    executor_.train(schedule_, step, calls, &adamw_);
-    for (int u = 0; u < store_.units(); ++u) {
-      whole_unit(store_, comm_, u, false,
+    ToyObjective objective(toy_, step, found.outputs);
+    Pass pass{.program = program_, .step = step};
+    if (program_->plan.update == plan::Update::in_backward) pass.ahead = control;
+    StepRun half = engine_.run(pass, objective, {});
+    found.norm = half.norm();
+    engine_.finish(std::move(half), control);
+    for (int u = 0; u < store().units(); ++u) {
+      whole_unit(store(), comm_, u, false,
                  [&](const plan::ParamSpec& param, const Tensor& value) { found.weights[param.name] = value.clone(); });
-      if (!store_.grad(u).defined() || plan_.units[u].gradients != plan::Tier::device) continue;
-      whole_unit(store_, comm_, u, true, [&](const plan::ParamSpec& param, const Tensor& value) {
+      if (!store().grad(u).defined() || program_->plan.units[u].gradients != plan::Tier::device) continue;
+      whole_unit(store(), comm_, u, true, [&](const plan::ParamSpec& param, const Tensor& value) {
         found.gradients[param.name] = value.clone();
       });
     }
@@ -168,13 +158,26 @@ class ToyRank {
   }
 
  private:
+  class ToyObjective final : public net::Objective {
+   public:
+    ToyObjective(const Toy& toy, int64_t step, std::vector<Tensor>& outputs)
+        : toy_(toy), step_(step), outputs_(outputs) {}
+    net::Batch batch(int micro) override { return toy_.batch(Toy::key(step_, micro), 2); }
+    Tensor gradient(const Tensor& out, const net::Batch&, int) override {
+      outputs_.push_back(out.clone());
+      return Toy::loss_gradient(out);
+    }
+
+   private:
+    const Toy& toy_;
+    const int64_t step_;
+    std::vector<Tensor>& outputs_;
+  };
+
   const Toy& toy_;
-  const plan::Plan plan_;
+  const plan::ProgramPtr program_;
   comm::Comm comm_;
-  Store store_;
-  const plan::Schedule schedule_;
-  optim::AdamW adamw_{{.weight_decay = 0}};
-  Executor executor_;
+  Engine engine_;
 };
 
 }  // namespace tessera::engine::toy
