@@ -42,7 +42,7 @@ class Transfer : public FileTest {
         if (param.name == "out.b.weight") stored.shape[0] = rows_of_last;
         values.push_back(toy::filled(stored));
         tensors.push_back(
-            {"model." + param.name, checkpoint::DType::f32, stored.shape, values.back().const_data_ptr()});
+            {"model." + param.name, DType::f32, stored.shape, values.back().const_data_ptr()});
       }
     checkpoint::write_safetensors(path(file), tensors);
   }

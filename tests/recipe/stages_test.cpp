@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include "report/run_files.h"
+#include "folder_test.h"
+#include "tessera/base/check.h"
 #include "tessera/optim/schedule/lr_schedule.h"
 #include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/stage.h"
 
 namespace tessera::recipe {
 namespace {
@@ -20,7 +22,7 @@ global_batch = 4
 lr = 1e-3
 )";
 
-class Stages : public RunTest {
+class Stages : public FolderTest {
  protected:
   Recipe load(const std::string& stages, const Overrides& overrides = {}) const {
     write("recipe.toml", kBase + stages);

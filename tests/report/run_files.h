@@ -8,29 +8,14 @@
 #include <fstream>
 #include <string>
 
+#include "folder_test.h"
 #include "tessera/base/check.h"
 #include "tessera/report/metrics.h"
 
 namespace tessera::report {
 
-class RunTest : public ::testing::Test {
+class RunTest : public FolderTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tessera-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  void write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((folder_ / name).parent_path());
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-  }
-  static std::string read(const std::filesystem::path& file) {
-    std::ifstream in(file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-
   /// A step of `ranks` ranks with 8 MiB each, of which the peak is planned.
   static StepMetrics step(int64_t number, double loss, int ranks = 2) {
     StepMetrics m;
@@ -60,8 +45,6 @@ class RunTest : public ::testing::Test {
           R"( "device": {"peak_bytes": 8388608}, "step_seconds": {"total": 0.2, "exposed_comm": 0.02}})");
     return folder_ / name;
   }
-
-  std::filesystem::path folder_;
 };
 
 }  // namespace tessera::report
