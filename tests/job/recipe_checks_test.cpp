@@ -81,6 +81,7 @@ TEST(Nvme, ByHandWithoutAFolderIsRefusedByTheKeyThatWantsIt) {
     EXPECT_NE(words.find(std::string(key) + " = \"nvme\", and plan.nvme names no folder"), std::string::npos) << words;
     EXPECT_EQ(refusal({{key, "nvme"}, {"plan.nvme", "/tmp/disk"}}), "none");
   }
+  EXPECT_EQ(refusal({{"plan.file", "nvme"}}), "none") << "a file of that name is no place on a disk";
 }
 
 TEST(Run, WithoutAFolderIsRefused) {

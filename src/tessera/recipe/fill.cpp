@@ -66,7 +66,7 @@ LrScale scale_of(const Values& values) {
 /// Places on a disk by hand need one.
 void check_disk(const Recipe& r) {
   for (const Setting& setting : settings())
-    if (setting.key.starts_with("plan.") && r.values.at(setting.key) == name(plan::Tier::nvme))
+    if (setting.more.choices.ends_with("|nvme") && r.values.at(setting.key) == name(plan::Tier::nvme))
       plan::require_nvme_folder(r.plan.nvme, setting.key + " = \"nvme\"");
 }
 
