@@ -25,7 +25,7 @@ struct Layer final : net::Unit {
   net::Flow forward(net::Context& ctx, const net::Flow& in) const override {
     const Tensor& x = in.stream[0];  // x [points, from]
     if (unit.kind != "block") return {{ctx.linear("b", x)}, {}};
-    return {{x + ctx.gelu_linear("b", ctx.linear("a", ctx.layer_norm("norm", x, 1e-6)))}, {}};
+    return {{x + ctx.linear("b", ctx.linear("a", ctx.norm("norm", x, {})), {.act = net::Act::gelu_tanh})}, {}};
   }
   double forward_flops(const net::Tokens& tokens) const override { return 4.0 * kWidth * kWidth * tokens.count(); }
 };

@@ -180,7 +180,7 @@ struct Case {
 /// A batch as loading leaves it: without what packing it took, which is the test's own.
 net::Batch copy_of(net::Batch batch) {
   for (Tensor& t : batch.inputs) t = t.clone();
-  for (Tensor* t : {&batch.tokens.rows, &batch.tokens.cos, &batch.tokens.sin}) *t = t->clone();
+  batch.tokens.change_tables([](const Tensor& t) { return t.clone(); });
   return batch;
 }
 
@@ -369,7 +369,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
         const int64_t count = c.plan.slice(d, m).count;
         if (count == 0 || count < most) continue;
         net::Batch batch = c.batch(d, m);
-        if (const int64_t rows = batch.tokens.context_offsets.back(); count > most || rows > text)
+        if (const int64_t rows = batch.tokens.space(1).total(); count > most || rows > text)
           most = count, text = rows, fullest = std::move(batch);
       }
     return measure(c.model->units(), fullest, "random", {.mesh = c.plan.mesh});

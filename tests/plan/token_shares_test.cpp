@@ -53,5 +53,31 @@ TEST(TokenShares, TrafficOfARingAndOfHeadsAddsUpToWhatTheoryHas) {
   EXPECT_EQ(sent(Rows::keys, 8, tokens, Mesh::parse("dp_shard=2")), 0) << "a group of one sends nothing";
 }
 
+TEST(TokenShares, OfAPartOfTheTokensCountItsRowsAlone) {
+  const Mesh mesh = Mesh::parse("cp=2,tp=2");
+  Traffic text{"tensor", {Axis::tp}, "all_gather", Rows::share, 1};
+  text.part = {0, 5};
+  Traffic video = text;
+  video.part = {5, -1};
+  for (int rank = 0; rank < 4; ++rank)  // two samples of 16 tokens, a half for each place of cp
+    EXPECT_EQ(text.bytes(32, mesh, rank, 2), rank % 2 == 0 ? 5 : 0) << "a sample's first 5 rest on its first rank";
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(text.bytes(32, mesh, rank, 2) + video.bytes(32, mesh, rank, 2), 8) << "together all that rest there";
+}
+
+TEST(TokenShares, AConvolutionReachesRowsOfItsNeighboursAndNoFarther) {
+  Traffic traffic{"reach", {Axis::cp, Axis::sp}, "all_to_all", Rows::reach, 1};
+  traffic.reach = 3;
+  const Mesh mesh = Mesh::parse("cp=4");
+  EXPECT_EQ(traffic.bytes(32, mesh, 0, 1), 3) << "the first has a neighbour behind it alone";
+  EXPECT_EQ(traffic.bytes(32, mesh, 1, 1), 6);
+  traffic.reach = 10;
+  EXPECT_EQ(traffic.bytes(32, mesh, 0, 1), 8 + 2) << "all of its rows to the next, two to the one after that";
+  traffic.rows = Rows::reached;
+  int64_t sum = 0;
+  for (int rank = 0; rank < 4; ++rank) sum += traffic.bytes(32, mesh, rank, 1);
+  EXPECT_EQ(sum, 2 * (8 + 8 + 8) + 2 * (2 + 2)) << "gradients go back the same ways";
+}
+
 }  // namespace
 }  // namespace tessera::plan

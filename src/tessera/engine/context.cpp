@@ -1,31 +1,28 @@
 #include "tessera/engine/context.h"
 
 #include "tessera/base/check.h"
-#include "tessera/engine/frozen_site.h"
 #include "tessera/engine/parallel/attention.h"
+#include "tessera/engine/parallel/reach.h"
 #include "tessera/engine/parallel/tensor.h"
 #include "tessera/engine/saved.h"
 #include "tessera/ops/ops.h"
+#include "tessera/ops/rows.h"
 
 namespace tessera::engine {
 
 namespace {
 
 /// Queries that meet keys: what attention grows with.
-double pairs(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
+double met(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
   double sum = 0;
   for (size_t s = 0; s + 1 < queries.size(); ++s)
     sum += static_cast<double>(queries[s + 1] - queries[s]) * static_cast<double>(keys[s + 1] - keys[s]);
   return sum;
 }
 
-/// What a linear that is cut so gets for input, of x [rows, cols].
-InputPart input_part(const plan::ParamSpec* cut, int64_t tokens, const Parallel* parallel, int64_t cols) {
-  if (!cut || (cut->split == plan::Split::rows && cut->whole_input)) return {};
-  InputPart part{.tokens = parallel->place(tokens)};
-  if (cut->split == plan::Split::columns)
-    part.width = cols * parallel->tp(), part.first_column = cols * parallel->tp_rank();
-  return part;
+std::vector<int64_t> clamped(std::vector<int64_t> offsets, plan::TokenRange rows) {
+  for (int64_t& at : offsets) at = std::clamp<int64_t>(at - rows.begin, 0, rows.count());
+  return offsets;
 }
 
 }  // namespace
@@ -56,145 +53,173 @@ ops::AttentionResult* ShardContext::to_keep(std::string_view site) const {
   return it == mode_.keep->end() ? nullptr : &it->second;
 }
 
-Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x, const RunLinear& run, const Tensor* known) {
+Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x, int space, const RunLinear& run,
+                                   const Tensor* known) {
   const plan::ParamSpec* spec = cut(site);
   if (!spec || (spec->split == plan::Split::rows && spec->whole_input)) return run(x, bias(site), known);
+  const PlaceRows rows = place_rows(tokens_, space, *mode_.parallel);
   if (spec->split == plan::Split::columns) {
     gathered_ = Tensor();
     Tensor unread;  // where the sum is known, this rank's part of it has a shape and no values
     if (known) unread = at::empty({1, 1}, known->options()).expand({x.size(0), known->size(1)});
-    return sum_to_shares(run(x, nullptr, known ? &unread : nullptr), tokens_.total(), *mode_.parallel, bias(site),
+    return sum_to_shares(run(x, nullptr, known ? &unread : nullptr), rows, *mode_.parallel, bias(site),
                          store_.anchor(unit_), known);
   }
   if (!gathered_.defined() || gathered_of_.lock() != x.getIntrusivePtr()) {
     gathered_ = Tensor();
-    gathered_ = gather_place(x, tokens_.total(), *mode_.parallel);
+    gathered_ = gather_place(x, rows, *mode_.parallel);
     gathered_of_ = c10::weak_intrusive_ptr<c10::TensorImpl>(x.getIntrusivePtr());
   }
   return run(gathered_, bias(site), known);
 }
 
+InputPart ShardContext::input_part(std::string_view site, int space, int64_t cols) const {
+  const plan::ParamSpec* spec = cut(site);
+  InputPart part{.space = space};
+  if (!spec || (spec->split == plan::Split::rows && spec->whole_input)) return part;
+  part.rows = tokens_.space(space).within(mode_.parallel->place(tokens_.total()));
+  if (spec->split == plan::Split::columns)
+    part.width = cols * mode_.parallel->tp(), part.first_column = cols * mode_.parallel->tp_rank();
+  return part;
+}
+
 /// Of an RMSNorm whose columns the ranks of tp share.
-const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const Tensor& x) const {
+const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const Tensor& x, int space) const {
   const plan::ParamSpec* spec = cut(site);
   if (!spec) return nullptr;
   const auto samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
-  return &mode_.parallel->shared_width(x.size(1) * mode_.parallel->tp(),
-                                       spec->whole_input ? plan::Rows::context : plan::Rows::own, samples);
+  const int64_t width = x.size(1) * mode_.parallel->tp();
+  if (spec->whole_input) return &mode_.parallel->shared_width(width, plan::Rows::context, samples);
+  return &mode_.parallel->shared_width(width, plan::Rows::own, samples, part_of(tokens_, space));
 }
 
-Tensor ShardContext::linear(std::string_view site, const Tensor& x) {
+Tensor ShardContext::linear(std::string_view site, const Tensor& input, const net::Linear& how) {
   SavedStorages::at_site(site);
   ops::WeightSite& w = weight(site, ".weight");
-  return linear_as_cut(site, x, [&](const Tensor& input, ops::WeightSite* b, const Tensor*) {
-    const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
-    if (w.frozen) return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/false, type_, part);
-    return ops::linear(input, w, b, store_.anchor(unit_), type_);
-  });
-}
-Tensor ShardContext::gelu_linear(std::string_view site, const Tensor& x) {
-  SavedStorages::at_site(site);
-  ops::WeightSite& w = weight(site, ".weight");
+  const bool gelu = how.act == net::Act::gelu_tanh;  // the linear's own: the activated input never exists as a whole
+  const Tensor x = gelu ? input : net::activated(input, how);
   // DoRA's magnitude reads this rank's part of the sum in its backward, which a kept sum does not have.
-  const bool may_stay = !cut(site) || !store_.find(unit_, std::string(site).append(net::kLoraMagnitude));
-  const ops::AttentionResult* there = known(site);
-  const Tensor y = linear_as_cut(
-      site, x,
-      [&](const Tensor& input, ops::WeightSite* b, const Tensor* result) {
-        const InputPart part = input_part(cut(site), tokens_.total(), mode_.parallel, input.size(1));
-        if (w.frozen)
-          return frozen_site(store_, unit_, site, input, b, tokens_, adapters_, /*gelu=*/true, type_, part, result);
-        return ops::gelu_linear(input, w, b, store_.anchor(unit_), type_, result);
-      },
-      there ? &there->out : nullptr);
+  const bool may_stay = gelu && (!cut(site) || !store_.find(unit_, std::string(site).append(net::kLoraMagnitude)));
+  const ops::AttentionResult* there = gelu ? known(site) : nullptr;
+  const RunLinear run = [&](const Tensor& rows, ops::WeightSite* b, const Tensor* result) {
+    if (w.frozen)
+      return frozen_site(store_, unit_, site, rows, b, tokens_, adapters_, gelu, type_,
+                         input_part(site, how.space, rows.size(1)), result);
+    return gelu ? ops::gelu_linear(rows, w, b, store_.anchor(unit_), type_, result)
+                : ops::linear(rows, w, b, store_.anchor(unit_), type_);
+  };
+  const Tensor y = linear_as_cut(site, x, how.space, run, there ? &there->out : nullptr);
   if (mode_.on_result && may_stay) mode_.on_result(site, 2 * static_cast<double>(x.numel() * y.size(1)));
-  if (ops::AttentionResult* keep = to_keep(site)) keep->out = y;
+  if (ops::AttentionResult* keep = gelu ? to_keep(site) : nullptr) keep->out = y;
   return y;
 }
-Tensor ShardContext::layer_norm(std::string_view site, const Tensor& x, double eps) {
+
+Tensor ShardContext::norm(std::string_view site, const Tensor& x, const net::Norm& how, int index) {
   SavedStorages::at_site(site);
+  const net::Space& space = tokens_.space(index);
+  if (how.kind == net::Norm::rms) return rms_norm(site, x, how, space, shared_width(site, x, index));
+  if (how.scale) return ops::modulated_norm(x, *how.shift, *how.scale, space.rows, how.eps, type_);
   ops::WeightSite& w = weight(site, ".weight");
-  return ops::layer_norm(x, w, weight(site, ".bias"), eps, anchor(w), type_);
-}
-Tensor ShardContext::rms_norm(std::string_view site, const Tensor& x, double eps) {
-  SavedStorages::at_site(site);
-  ops::WeightSite& w = weight(site, ".weight");
-  return ops::rms_norm(x, w, eps, anchor(w), shared_width(site, x));
-}
-Tensor ShardContext::rms_norm_rope(std::string_view site, const Tensor& x, int64_t heads, double eps) {
-  SavedStorages::at_site(site);
-  ops::WeightSite& w = weight(site, ".weight");
-  const ops::SharedWidth* shared = shared_width(site, x);
-  const int64_t here = shared ? heads / mode_.parallel->tp() : heads;
-  return ops::rms_norm_rope(x, w, tokens_.cos, tokens_.sin, here, eps, anchor(w), shared);
-}
-Tensor ShardContext::modulated_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                                    double eps) {
-  SavedStorages::at_site(site);
-  return ops::modulated_norm(x, shift, scale, tokens_.rows, eps, type_);
-}
-Tensor ShardContext::gated_residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor& gate) {
-  SavedStorages::at_site(site);
-  return ops::gated_residual(x, y, gate, tokens_.rows, site != mode_.unneeded);
-}
-Tensor ShardContext::sum(std::string_view site, const Tensor& x, const Tensor& y) {
-  SavedStorages::at_site(site);
-  return ops::sum(x, y);
-}
-/// Under tensor parallelism queries are those of the place's tokens and this rank's heads, where their linear is cut.
-bool ShardContext::heads_are_shared(const Tensor& q) const {
-  return tensor_parallel() && q.size(0) == mode_.parallel->place(tokens_.total()).count();
+  return ops::layer_norm(x, w, weight(site, ".bias"), how.eps, anchor(w), type_);
 }
 
-/// Where each sample's queries start.
-std::vector<int64_t> ShardContext::query_offsets(const Tensor& q) const {
-  if (!heads_are_shared(q)) return tokens_.local_offsets();
-  const plan::TokenRange place = mode_.parallel->place(tokens_.total());
-  return tokens_.local_offsets(place.begin, place.end);
+Tensor ShardContext::rms_norm(std::string_view site, const Tensor& x, const net::Norm& how, const net::Space& space,
+                              const ops::SharedWidth* shared) {
+  ops::WeightSite& w = weight(site, ".weight");
+  if (how.heads > 0) {  // a row for each head
+    const Tensor y = ops::rms_norm(x.view({-1, w.value.size(0)}), w, how.eps, anchor(w)).view(x.sizes());
+    return how.rope > 0 ? rope(site, y, how.rope, net::RopeStyle::interleaved, space) : y;
+  }
+  if (how.rope == 0) return ops::rms_norm(x, w, how.eps, anchor(w), shared);
+  const int64_t heads = shared ? how.rope / mode_.parallel->tp() : how.rope;
+  return ops::rms_norm_rope(x, w, space.cos, space.sin, heads, how.eps, anchor(w), shared);
 }
 
-Tensor ShardContext::attend(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                            const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets, bool self) {
+Tensor ShardContext::rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, int space) {
+  SavedStorages::at_site(site);
+  return rope(site, x, heads, style, tokens_.space(space));
+}
+
+/// x has the columns of some heads where ranks share these: as many as the tables have channels for.
+Tensor ShardContext::rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle style, const net::Space& space) {
+  const int64_t here = div_exact(x.size(1), 2 * space.cos.size(1), "engine.context: channels / a head's");
+  return ops::rope(x, space.cos, space.sin, here, style == net::RopeStyle::half_split);
+}
+
+Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
+  SavedStorages::at_site(site);
+  return gate ? ops::gated_residual(x, y, *gate, tokens_.space(space).rows, site != mode_.unneeded) : ops::sum(x, y);
+}
+
+/// Under tensor parallelism rows are those of the place's tokens, with this rank's heads, where their linear is cut.
+bool ShardContext::has_place(int64_t rows) const {
+  return tensor_parallel() && rows == mode_.parallel->place(tokens_.total()).count();
+}
+
+/// Queries and keys that meet, those of this rank's tokens; where ranks share heads, those of all heads of these.
+double ShardContext::pairs(const net::Segments& segments, const Tensor& q, bool shares_heads) const {
+  const bool self = segments.q == 0 && segments.k == 0;
+  if (self && segments.ranges.empty()) return tokens_.pairs() * (shares_heads ? mode_.parallel->tp() : 1);
+  const net::Meeting meeting = net::meeting(tokens_, segments);
+  if (!self) return met(clamped(meeting.q_offsets, query_rows(segments.q, shares_heads)), meeting.k_offsets);
+  return met(meeting.q_offsets, meeting.k_offsets) * static_cast<double>(q.size(0)) /
+         static_cast<double>(std::max<int64_t>(tokens_.total(), 1));
+}
+
+plan::TokenRange ShardContext::query_rows(int space, bool shares_heads) const {
+  const net::Space& rows = tokens_.space(space);
+  if (!shares_heads) return {rows.begin, rows.begin + rows.count()};
+  return rows.within(mode_.parallel->place(tokens_.total()));
+}
+
+Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                               const net::Segments& segments, const net::Softmax& softmax) {
+  if (softmax.bias) return ops::attention_bias(q, k, v, heads, softmax.bias->contiguous());
   SavedStorages::at_site(site);
   gathered_ = Tensor();
-  const bool shares_heads = heads_are_shared(q);
+  const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_place(q);
   if (shares_heads) heads /= mode_.parallel->tp();
+  check_internal(!self || segments.q == 0 || !tokens_.space(segments.q).cut(), "engine.context",
+                 "attention " + std::string(site) + " of a part of the tokens, which ranks share, to itself");
   check_internal(!self || !tensor_parallel() || shares_heads, "engine.context",
                  "self-attention " + std::string(site) + " sees some of the tokens: the model has no table for tp");
-  if (mode_.on_result) {
-    const double met =
-        (self ? tokens_.pairs() : pairs(q_offsets, k_offsets)) * (self && shares_heads ? mode_.parallel->tp() : 1);
-    mode_.on_result(site, 4 * met * static_cast<double>(q.size(1)));
-  }
-  if (self && mode_.parallel && mode_.parallel->cuts_attention())
+  if (mode_.on_result) mode_.on_result(site, 4 * pairs(segments, q, shares_heads) * static_cast<double>(q.size(1)));
+  const bool shared = self && mode_.parallel && mode_.parallel->cuts_attention();
+  if (shared && segments.ranges.empty())
     return sequence_attention(q, k, v, heads, tokens_, *mode_.parallel, to_keep(site), known(site));
-  return ops::attention(q, k, v, heads, q_offsets, k_offsets, to_keep(site), known(site));
+  if (shared) return segment_attention(q, k, v, heads, tokens_, segments, *mode_.parallel, to_keep(site), known(site));
+  net::Meeting meeting = net::meeting(tokens_, segments);
+  if (!self) meeting.q_offsets = clamped(meeting.q_offsets, query_rows(segments.q, shares_heads));
+  const auto in_order = [&](const Tensor& x) {
+    return segments.order.defined() ? ops::take_rows(x, segments.order) : x;
+  };
+  const Tensor out = ops::attention(in_order(q), in_order(k), in_order(v), heads, meeting.q_offsets, meeting.k_offsets,
+                                    to_keep(site), known(site));
+  return segments.order.defined() ? ops::put_rows(out, segments.order) : out;
 }
-Tensor ShardContext::self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                                    int64_t heads) {
-  return attend(site, q, k, v, heads, tokens_.offsets, tokens_.offsets, /*self=*/true);
-}
-Tensor ShardContext::cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                                     int64_t heads) {
-  return attend(site, q, k, v, heads, query_offsets(q), tokens_.context_offsets);
-}
-Tensor ShardContext::image_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                                     int64_t heads) {
-  return attend(site, q, k, v, heads, query_offsets(q), tokens_.image_offsets);
-}
-Tensor ShardContext::frame_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                                double eps) {
+
+Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                                      int64_t heads, double eps, const net::Rotated& rotated) {
   SavedStorages::at_site(site);
-  return ops::modulated_norm(x, shift, scale, tokens_.frames.rows, eps, type_);
+  gathered_ = Tensor();
+  const bool shares_heads = has_place(q);
+  if (shares_heads) heads /= mode_.parallel->tp();
+  const plan::TokenRange here = query_rows(0, shares_heads);
+  const std::vector<int64_t> offsets = tokens_.local_offsets(here.begin, here.end);
+  Tensor states = ops::linear_attention_states(rotated.k ? *rotated.k : k, k, v, heads, offsets);
+  if (mode_.parallel && tokens_.cut()) states = sum_states(states, !shares_heads, *mode_.parallel);
+  return ops::linear_attention_result(rotated.q ? *rotated.q : q, q, states, heads, offsets, eps);
 }
-Tensor ShardContext::frame_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                                     int64_t heads) {
-  return attend(site, q, k, v, heads, tokens_.frames.offsets, tokens_.frames.context_offsets);
+
+Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
+  SavedStorages::at_site(site);
+  gathered_ = Tensor();
+  ops::WeightSite& w = weight(site, ".weight");
+  const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/cut(site) == nullptr);
+  const Tensor wide = reach_rows(x, reach, mode_.parallel);
+  return ops::depthwise(wide, tap_table(reach, tokens_, space, how.kernel, x), w, bias(site), anchor(w), type_);
 }
-Tensor ShardContext::biased_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
-                                      int64_t heads, const Tensor& bias) {
-  return ops::attention_bias(q, k, v, heads, bias.contiguous());
-}
+
 Tensor ShardContext::param(std::string_view site) {
   SavedStorages::at_site(site);
   ops::WeightSite& w = weight(site, "");

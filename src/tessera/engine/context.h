@@ -1,6 +1,7 @@
 #pragma once
 // The engine's Context: the same sites as the plain one, over weight views of the slot the unit occupies, with
 // weight gradients written straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
+#include "tessera/engine/frozen_site.h"
 #include "tessera/engine/parallel/parallel.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/net/context.h"
@@ -9,7 +10,7 @@
 namespace tessera::engine {
 
 /// Results by site, kept from a forward without a graph for the graph that is rebuilt: what attention made, and of a
-/// feed-forward's second linear (Context::gelu_linear) the output alone.
+/// feed-forward's second linear (Act::gelu_tanh) the output alone.
 using SiteResults = std::map<std::string, ops::AttentionResult, std::less<>>;
 
 /// What one run of a unit does beyond computing.
@@ -28,33 +29,27 @@ class ShardContext final : public net::Context {
       : store_(store), unit_(unit), type_(store.compute(unit)), tokens_(tokens), mode_(std::move(mode)) {}
 
   const net::Tokens& tokens() const override { return tokens_; }
-  Tensor linear(std::string_view site, const Tensor& x) override;
-  Tensor gelu_linear(std::string_view site, const Tensor& x) override;
-  Tensor layer_norm(std::string_view site, const Tensor& x, double eps) override;
-  Tensor rms_norm(std::string_view site, const Tensor& x, double eps) override;
-  Tensor rms_norm_rope(std::string_view site, const Tensor& x, int64_t heads, double eps) override;
-  Tensor modulated_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                        double eps) override;
-  Tensor gated_residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor& gate) override;
-  Tensor sum(std::string_view site, const Tensor& x, const Tensor& y) override;
-  Tensor self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                        int64_t heads) override;
-  Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                         int64_t heads) override;
-  Tensor image_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                         int64_t heads) override;
-  Tensor frame_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                    double eps) override;
-  Tensor frame_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                         int64_t heads) override;
-  Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                          const Tensor& bias) override;
+  Tensor linear(std::string_view site, const Tensor& x, const net::Linear& how = {}) override;
+  Tensor norm(std::string_view site, const Tensor& x, const net::Norm& how, int space = 0) override;
+  Tensor rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, int space = 0) override;
+  Tensor residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate = nullptr,
+                  int space = 0) override;
+  Tensor attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                   const net::Segments& segments = {}, const net::Softmax& softmax = {}) override;
+  Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                          double eps, const net::Rotated& rotated = {}) override;
+  Tensor conv(std::string_view site, const Tensor& x, const net::Conv& how, int space = 0) override;
   Tensor param(std::string_view site) override;
   Tensor embedding(std::string_view site, const Tensor& ids) override;
 
+ protected:
+  plan::TokenRange tokens_of(int64_t rows) const override {
+    return has_place(rows) ? mode_.parallel->place(tokens_.total()) : net::Context::tokens_of(rows);
+  }
+
  private:
-  Tensor attend(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets, bool self = false);
+  Tensor rms_norm(std::string_view site, const Tensor& x, const net::Norm& how, const net::Space& space,
+                  const ops::SharedWidth* shared);
   bool tensor_parallel() const { return mode_.parallel && mode_.parallel->tp() > 1; }
   /// How tensor parallelism cuts a site's weight; null: not.
   const plan::ParamSpec* cut(std::string_view site) const;
@@ -62,10 +57,17 @@ class ShardContext final : public net::Context {
   ops::AttentionResult* to_keep(std::string_view site) const;
   using RunLinear = std::function<Tensor(const Tensor& x, ops::WeightSite* bias, const Tensor* known)>;
   /// Runs a linear with what its cut asks for before and after. `known`: its result, where it is there.
-  Tensor linear_as_cut(std::string_view site, const Tensor& x, const RunLinear& run, const Tensor* known = nullptr);
-  const ops::SharedWidth* shared_width(std::string_view site, const Tensor& x) const;
-  bool heads_are_shared(const Tensor& q) const;
-  std::vector<int64_t> query_offsets(const Tensor& q) const;
+  Tensor linear_as_cut(std::string_view site, const Tensor& x, int space, const RunLinear& run,
+                       const Tensor* known = nullptr);
+  /// What a linear gets for input of x [rows, cols], where tensor parallelism cuts it.
+  InputPart input_part(std::string_view site, int space, int64_t cols) const;
+  const ops::SharedWidth* shared_width(std::string_view site, const Tensor& x, int space) const;
+  bool has_place(const Tensor& x) const { return has_place(x.size(0)); }
+  bool has_place(int64_t rows) const;
+  /// The rows of a space that queries are of.
+  plan::TokenRange query_rows(int space, bool shares_heads) const;
+  Tensor rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, const net::Space& space);
+  double pairs(const net::Segments& segments, const Tensor& q, bool shares_heads) const;
   ops::WeightSite& weight(std::string_view site, std::string_view suffix);
   ops::WeightSite* bias(std::string_view site);
   /// The unit's anchor; of a frozen site one that wants no gradient, so that no graph begins there.

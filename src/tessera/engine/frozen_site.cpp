@@ -9,17 +9,9 @@ namespace {
 ops::Dropout dropout_of(const net::AdapterSettings& adapters, std::string_view site, const net::Tokens& tokens,
                         const Tensor& x, const InputPart& part) {
   if (adapters.dropout <= 0) return {};
-  const auto draw = [&](const net::Tokens& rows) {
-    return net::dropout_at(adapters, site, rows, x.size(0), x.is_meta());
-  };
-  ops::Dropout drop;
-  if (part.tokens) {
-    net::Tokens rows = tokens;
-    rows.begin = part.tokens->begin, rows.end = part.tokens->end;
-    drop = draw(rows);
-  } else {
-    drop = draw(tokens);
-  }
+  net::Space rows = tokens.space(part.space);
+  if (part.rows) rows.begin = part.rows->begin, rows.end = part.rows->end;
+  ops::Dropout drop = net::dropout_at(adapters, site, tokens, rows, x.size(0), x.is_meta());
   drop.width = part.width, drop.first_column = part.first_column;
   return drop;
 }

@@ -10,16 +10,17 @@
 
 namespace tessera::engine {
 
-/// What tensor parallelism gives a linear for input, where that is not all columns of the tokens here. Dropout asks for
-/// it: its mask belongs to the whole input.
+/// Which rows of a space, and which columns, a linear gets for input. Dropout asks for it: its mask belongs to the whole
+/// input.
 struct InputPart {
-  std::optional<plan::TokenRange> tokens = {};  ///< the rows, where they are not the tokens here
-  int64_t width = 0, first_column = 0;          ///< of the whole; width 0: x has all columns
+  int space = 0;
+  std::optional<plan::TokenRange> rows = {};  ///< of the space, where they are not those that are here
+  int64_t width = 0, first_column = 0;        ///< of the whole; width 0: x has all columns
 };
 
 /// `adapters` null: pairs are not looked for. The result is of `type`. `known` as in ops::frozen_linear.
 Tensor frozen_site(Store& store, int unit, std::string_view site, const Tensor& x, ops::WeightSite* bias,
                    const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu, at::ScalarType type,
-                   const InputPart& part = {}, const Tensor* known = nullptr);
+                   const InputPart& part, const Tensor* known = nullptr);
 
 }  // namespace tessera::engine

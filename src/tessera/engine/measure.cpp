@@ -13,9 +13,7 @@ Tensor to_meta(const Tensor& t) {
 }
 
 /// Of what the tokens need beside the inputs.
-int64_t table_bytes(const net::Tokens& tokens) {
-  return allocated_bytes({tokens.rows, tokens.cos, tokens.sin, tokens.frames.rows});
-}
+int64_t table_bytes(const net::Tokens& tokens) { return allocated_bytes(tokens.tables()); }
 
 class Probe {
  public:
@@ -27,10 +25,7 @@ class Probe {
     const net::Batch batch = slice(whole, parallel_);
     for (const Tensor& t : batch.inputs) inputs_.push_back(to_meta(t));
     tokens_ = batch.tokens;
-    tokens_.rows = to_meta(tokens_.rows);
-    tokens_.cos = to_meta(tokens_.cos);
-    tokens_.sin = to_meta(tokens_.sin);
-    tokens_.frames.rows = to_meta(tokens_.frames.rows);
+    tokens_.change_tables(to_meta);
   }
 
   plan::ModelSpec run(std::string name) {

@@ -14,8 +14,7 @@ std::vector<Tensor> foreign_tensors(const std::vector<Tensor>& in, const std::ve
                                     const net::Tokens& tokens) {
   std::vector<Tensor> result = in;
   result.insert(result.end(), cond.begin(), cond.end());
-  result.insert(result.end(), {tokens.rows, tokens.cos, tokens.sin});
-  if (tokens.frames.rows.defined()) result.push_back(tokens.frames.rows);
+  for (const Tensor& table : tokens.tables()) result.push_back(table);
   return result;
 }
 

@@ -21,7 +21,48 @@ class CountingContext final : public net::Context {
 
   const net::Tokens& tokens() const override { return tokens_; }
 
-  Tensor linear(std::string_view site, const Tensor& x) override {
+  Tensor linear(std::string_view site, const Tensor& input, const net::Linear& how) override {
+    if (how.act == net::Act::gelu_tanh) {
+      streams({input, input});
+      const Tensor y = product(site, input);
+      work_.results[std::string(site)] = 2 * static_cast<double>(input.numel() * y.size(1));
+      return y;
+    }
+    if (how.act != net::Act::none) streams({input, input});
+    return product(site, input);
+  }
+  Tensor norm(std::string_view, const Tensor& x, const net::Norm& how, int) override {
+    return how.kind == net::Norm::rms ? same(x) : normed(x);
+  }
+  Tensor rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle, int) override { return same(x); }
+  Tensor residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor*, int) override {
+    streams({x, y, x});
+    return made(x, x.sizes());
+  }
+  Tensor attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t,
+                   const net::Segments& segments, const net::Softmax& softmax) override {
+    work_.attention[std::string(site)] += 4 * pairs(segments, softmax, q, v) * static_cast<double>(q.size(1));
+    return made(q, {q.size(0), v.size(1)});
+  }
+  Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t heads, double,
+                          const net::Rotated&) override {
+    // each row adds to a state of [d, d] and is multiplied by it
+    work_.attention[std::string(site)] += 4 * static_cast<double>(q.numel() * (q.size(1) / heads));
+    return made(q, {q.size(0), v.size(1)});
+  }
+  Tensor conv(std::string_view, const Tensor& x, const net::Conv&, int) override { return normed(x); }
+  Tensor param(std::string_view site) override {
+    return at::empty(parameter(site, "").shape, at::TensorOptions(at::kFloat).device(at::kMeta));
+  }
+  Tensor embedding(std::string_view site, const Tensor& ids) override {
+    const Tensor rows =
+        at::empty({ids.numel(), parameter(site, ".weight").shape[1]}, at::TensorOptions(at::kFloat).device(at::kMeta));
+    streams({rows, rows});
+    return rows;
+  }
+
+ private:
+  Tensor product(std::string_view site, const Tensor& x) {
     const std::vector<int64_t>& shape = parameter(site, ".weight").shape;  // [out, in, ...]
     const plan::ParamSpec& weight = parameter(site, ".weight");
     const int64_t in = numel(shape) / shape[0], rows = x.numel() / in;
@@ -35,57 +76,6 @@ class CountingContext final : public net::Context {
     }
     return result(x, {rows, shape[0]});
   }
-  Tensor gelu_linear(std::string_view site, const Tensor& x) override {
-    streams({x, x});
-    const Tensor y = linear(site, x);
-    work_.results[std::string(site)] = 2 * static_cast<double>(x.numel() * y.size(1));
-    return y;
-  }
-  Tensor layer_norm(std::string_view, const Tensor& x, double) override { return normed(x); }
-  Tensor rms_norm(std::string_view, const Tensor& x, double) override { return same(x); }
-  Tensor rms_norm_rope(std::string_view, const Tensor& x, int64_t, double) override { return same(x); }
-  Tensor modulated_norm(std::string_view, const Tensor& x, const Tensor&, const Tensor&, double) override {
-    return normed(x);
-  }
-  Tensor gated_residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor&) override {
-    streams({x, y, x});
-    return made(x, x.sizes());
-  }
-  Tensor sum(std::string_view, const Tensor& x, const Tensor& y) override {
-    streams({x, y, x});
-    return made(x, x.sizes());
-  }
-  Tensor self_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
-    work_.attention[std::string(site)] += 4 * tokens_.pairs() * static_cast<double>(q.size(1));
-    return made(q, {q.size(0), v.size(1)});
-  }
-  Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
-    return attention(site, q, v, tokens_.local_offsets(), tokens_.context_offsets);
-  }
-  Tensor image_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
-    return attention(site, q, v, tokens_.local_offsets(), tokens_.image_offsets);
-  }
-  Tensor frame_norm(std::string_view, const Tensor& x, const Tensor&, const Tensor&, double) override {
-    return normed(x);
-  }
-  Tensor frame_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t) override {
-    return attention(site, q, v, tokens_.frames.offsets, tokens_.frames.context_offsets);
-  }
-  Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t,
-                          const Tensor&) override {
-    return attention(site, q, v, tokens_.offsets, {0, v.size(0)});
-  }
-  Tensor param(std::string_view site) override {
-    return at::empty(parameter(site, "").shape, at::TensorOptions(at::kFloat).device(at::kMeta));
-  }
-  Tensor embedding(std::string_view site, const Tensor& ids) override {
-    const Tensor rows =
-        at::empty({ids.numel(), parameter(site, ".weight").shape[1]}, at::TensorOptions(at::kFloat).device(at::kMeta));
-    streams({rows, rows});
-    return rows;
-  }
-
- private:
   static int64_t numel(const std::vector<int64_t>& shape) {
     int64_t product = 1;
     for (int64_t n : shape) product *= n;
@@ -122,14 +112,22 @@ class CountingContext final : public net::Context {
     streams({x, y});
     return y;
   }
-  /// Two products of each query with the keys of its sample.
-  Tensor attention(std::string_view site, const Tensor& q, const Tensor& v, const std::vector<int64_t>& queries,
-                   const std::vector<int64_t>& keys) {
-    double pairs = 0;
-    for (size_t s = 0; s + 1 < queries.size() && s + 1 < keys.size(); ++s)
-      pairs += static_cast<double>(queries[s + 1] - queries[s]) * static_cast<double>(keys[s + 1] - keys[s]);
-    work_.attention[std::string(site)] += 4 * pairs * static_cast<double>(q.size(1));
-    return made(q, {q.size(0), v.size(1)});
+  /// Queries here times the keys that they meet.
+  double pairs(const net::Segments& segments, const net::Softmax& softmax, const Tensor& q, const Tensor& v) const {
+    if (softmax.bias) return static_cast<double>(q.size(0) * v.size(0));
+    if (segments.q == 0 && segments.k == 0 && segments.ranges.empty()) return tokens_.pairs();
+    const net::Space& queries = tokens_.space(segments.q);
+    const net::Meeting met = net::meeting(tokens_, segments);
+    const bool ordered = segments.order.defined();  // then a share of the tokens has its part of each segment
+    double sum = 0;
+    for (size_t s = 0; s + 1 < met.q_offsets.size(); ++s) {
+      const auto here = [&](int64_t at) {
+        return ordered ? at : std::clamp(at, queries.begin, queries.begin + queries.count());
+      };
+      sum += static_cast<double>(here(met.q_offsets[s + 1]) - here(met.q_offsets[s])) *
+             static_cast<double>(met.k_offsets[s + 1] - met.k_offsets[s]);
+    }
+    return ordered ? sum * static_cast<double>(queries.count()) / static_cast<double>(queries.total()) : sum;
   }
 
   const net::Unit& unit_;

@@ -29,15 +29,6 @@ namespace fs = std::filesystem;
                   "known are " + list);
 }
 
-/// One line a family: presets and what is made of sizes.
-struct Family {
-  std::string name;
-  std::vector<std::string> (*presets)();
-  std::unique_ptr<net::Denoiser> (*from_preset)(const std::string& preset);
-  /// `weights`: shapes by official name, which know more than some config files; may be empty.
-  std::unique_ptr<net::Denoiser> (*from_json)(const std::string& json, const std::string& file, const Shapes& weights);
-};
-
 template <class Config>
 std::vector<std::string> names(const std::vector<std::pair<std::string, Config>>& presets) {
   std::vector<std::string> result;
@@ -73,8 +64,8 @@ std::unique_ptr<net::Denoiser> wan_of_json(const std::string& json, const std::s
   return std::make_unique<wan::Wan>(wan::parse_config(json, file, weights));
 }
 
-const std::vector<Family>& families() {
-  static const std::vector<Family> table = {
+std::vector<Family>& families() {
+  static std::vector<Family> table = {
       {"wan", wan_presets, wan_of_preset, wan_of_json},
   };
   return table;
@@ -137,6 +128,8 @@ std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoi
 }
 
 }  // namespace
+
+void add_family(const Family& family) { families().push_back(family); }
 
 std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& given) {
   const ModelChoice choice = without_type(given);

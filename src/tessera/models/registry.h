@@ -14,6 +14,20 @@
 
 namespace tessera::models {
 
+/// A family of denoisers: one row of the registry.
+struct Family {
+  std::string name;
+  std::vector<std::string> (*presets)();
+  std::unique_ptr<net::Denoiser> (*from_preset)(const std::string& preset);
+  /// `json` is a config.json, or the recipe's fields (`file` names it in messages). `weights`: shapes by official name,
+  /// which know more than some config files; may be empty.
+  std::unique_ptr<net::Denoiser> (*from_json)(const std::string& json, const std::string& file,
+                                              const std::map<std::string, std::vector<int64_t>>& weights);
+};
+
+/// One more row, behind those of this folder; before the first model is made.
+void add_family(const Family& family);
+
 /// The [model] table of a recipe. A family is "wan", or "wan-i2v" where the type that config.json and weights tell is
 /// overridden. Sizes come from the first that is given: config (a file), preset, path (its
 /// config.json); the fields of config_text replace theirs, or are all there is.

@@ -22,10 +22,10 @@ inline constexpr const char* kLoraA = ".lora_A.weight";                  // [r, 
 inline constexpr const char* kLoraB = ".lora_B.weight";                  // [out, r]
 inline constexpr const char* kLoraMagnitude = ".lora_magnitude_vector";  // [out]
 
-/// The dropout of a site whose input has `rows` rows: one for each token here, each row of text, of pictures, or each
-/// sample. None while nothing trains (Tokens::samples is empty), but for meta tensors, which stand for training.
-/// Throws InternalError for rows that belong to no sample.
-ops::Dropout dropout_at(const AdapterSettings& settings, std::string_view site, const Tokens& tokens, int64_t rows,
-                        bool meta);
+/// The dropout of a site whose input has `rows` rows: those of `space` that are here, or as many for each sample (time).
+/// None while nothing trains (Tokens::samples is empty), but for meta tensors, which stand for training. Throws
+/// InternalError for rows that belong to no sample.
+ops::Dropout dropout_at(const AdapterSettings& settings, std::string_view site, const Tokens& tokens,
+                        const Space& space, int64_t rows, bool meta);
 
 }  // namespace tessera::net

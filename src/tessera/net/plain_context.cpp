@@ -20,7 +20,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v) {
   return at::matmul(at::softmax(scores, -1), v);
 }
 
-/// Attention within each sample of a packed batch.
+/// Attention of queries [q_at[i], q_at[i + 1]) to keys [k_at[i], k_at[i + 1]).
 Tensor attend_packed(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const std::vector<int64_t>& q_at,
                      const std::vector<int64_t>& k_at) {
   std::vector<Tensor> samples;
@@ -32,13 +32,25 @@ Tensor attend_packed(const Tensor& q, const Tensor& k, const Tensor& v, int64_t 
   return at::cat(samples);
 }
 
-Tensor plain_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps) * weight;
+/// [T, heads * d] -> the two channels of each pair, [T, heads, d / 2] each.
+std::pair<Tensor, Tensor> channel_pairs(const Tensor& x, int64_t heads, RopeStyle style) {
+  if (style == RopeStyle::interleaved) {
+    const Tensor pairs = x.reshape({x.size(0), heads, -1, 2});
+    return {pairs.select(-1, 0), pairs.select(-1, 1)};
+  }
+  const auto halves = x.reshape({x.size(0), heads, -1}).chunk(2, -1);
+  return {halves[0], halves[1]};
 }
 
-Tensor plain_modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps) {
-  const Tensor normal = at::layer_norm(x, {x.size(-1)}, {}, {}, eps);
-  return normal * (1 + scale.index_select(0, rows)) + shift.index_select(0, rows);
+Tensor turned(const Tensor& x, int64_t heads, RopeStyle style, const Space& space) {
+  const auto [re, im] = channel_pairs(x, heads, style);
+  const Tensor cos = space.cos.unsqueeze(1), sin = space.sin.unsqueeze(1);  // [T, 1, d/2]
+  const std::vector<Tensor> both = {re * cos - im * sin, re * sin + im * cos};
+  return (style == RopeStyle::interleaved ? at::stack(both, -1) : at::cat(both, -1)).reshape(x.sizes());
+}
+
+Tensor plain_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps) * weight;
 }
 
 }  // namespace
@@ -59,74 +71,81 @@ Tensor PlainContext::weight(std::string_view site, std::string_view suffix) cons
                   near.empty() ? "" : "the nearest is " + near[0]);
 }
 
-Tensor PlainContext::linear(std::string_view site, const Tensor& x) {
+Tensor PlainContext::linear(std::string_view site, const Tensor& input, const Linear& how) {
+  const Tensor x = activated(input, how);
   const Tensor w = weight(site, ".weight").flatten(1), bias = optional(site, ".bias");  // a patch convolution is a GEMM
   const Tensor a = adapters_ ? optional(site, kLoraA) : Tensor();
   if (!a.defined()) return at::linear(x, w, bias);
-  const ops::Dropout drop = dropout_at(*adapters_, site, tokens_, x.size(0), false);
+  const ops::Dropout drop = dropout_at(*adapters_, site, tokens_, tokens_.space(how.space), x.size(0), false);
   Tensor mask;
   if (drop.active()) ops::drop_rows(mask = at::ones_like(x), drop, 0);
   return ops::reference::lora_linear(x, w, bias, a, weight(site, kLoraB), adapters_->scale, mask,
                                      optional(site, kLoraMagnitude), /*gelu=*/false);
 }
 
-Tensor PlainContext::gelu_linear(std::string_view site, const Tensor& x) { return linear(site, at::gelu(x, "tanh")); }
-
-Tensor PlainContext::layer_norm(std::string_view site, const Tensor& x, double eps) {
-  return at::layer_norm(x, {x.size(-1)}, weight(site, ".weight"), weight(site, ".bias"), eps);
+Tensor PlainContext::norm(std::string_view site, const Tensor& x, const Norm& how, int space) {
+  if (how.kind == Norm::rms) {
+    const Tensor w = weight(site, ".weight");
+    const Tensor y =
+        how.heads > 0 ? plain_rms_norm(x.view({x.size(0), how.heads, -1}), w, how.eps) : plain_rms_norm(x, w, how.eps);
+    return how.rope > 0 ? turned(y.reshape(x.sizes()), how.rope, RopeStyle::interleaved, tokens_.space(space))
+                        : y.reshape(x.sizes());
+  }
+  if (!how.scale) return at::layer_norm(x, {x.size(-1)}, weight(site, ".weight"), weight(site, ".bias"), how.eps);
+  const Tensor normal = at::layer_norm(x, {x.size(-1)}, {}, {}, how.eps), &rows = tokens_.space(space).rows;
+  return normal * (1 + how.scale->index_select(0, rows)) + how.shift->index_select(0, rows);
 }
 
-Tensor PlainContext::rms_norm(std::string_view site, const Tensor& x, double eps) {
-  return plain_rms_norm(x, weight(site, ".weight"), eps);
+Tensor PlainContext::rope(std::string_view, const Tensor& x, int64_t heads, RopeStyle style, int space) {
+  return turned(x, heads, style, tokens_.space(space));
 }
 
-Tensor PlainContext::rms_norm_rope(std::string_view site, const Tensor& x, int64_t heads, double eps) {
-  const Tensor pairs = rms_norm(site, x, eps).reshape({x.size(0), heads, -1, 2});  // [T, heads, d/2, 2]
-  const Tensor re = pairs.select(-1, 0), im = pairs.select(-1, 1);                 // [T, heads, d/2]
-  const Tensor cos = tokens_.cos.unsqueeze(1), sin = tokens_.sin.unsqueeze(1);     // [T, 1, d/2]
-  return at::stack({re * cos - im * sin, re * sin + im * cos}, -1).reshape(x.sizes());
+Tensor PlainContext::residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
+  return gate ? x + y * gate->index_select(0, tokens_.space(space).rows) : x + y;
 }
 
-Tensor PlainContext::modulated_norm(std::string_view, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                                    double eps) {
-  return plain_modulated_norm(x, shift, scale, tokens_.rows, eps);
+Tensor PlainContext::attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                               const Segments& segments, const Softmax& softmax) {
+  if (softmax.bias) {
+    const Tensor scores = at::matmul(split_heads(q, heads), split_heads(k, heads).transpose(1, 2)) + *softmax.bias;
+    return join_heads(at::matmul(at::softmax(scores, -1), split_heads(v, heads)));
+  }
+  const Meeting met = meeting(tokens_, segments);
+  if (!segments.order.defined()) return attend_packed(q, k, v, heads, met.q_offsets, met.k_offsets);
+  const auto ordered = [&](const Tensor& x) { return x.index_select(0, segments.order); };
+  const Tensor out = attend_packed(ordered(q), ordered(k), ordered(v), heads, met.q_offsets, met.k_offsets);
+  return out.index_select(0, at::argsort(segments.order));
 }
 
-Tensor PlainContext::gated_residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor& gate) {
-  return x + y * gate.index_select(0, tokens_.rows);
+Tensor PlainContext::linear_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
+                                      int64_t heads, double eps, const Rotated& rotated) {
+  std::vector<Tensor> samples;
+  for (size_t s = 0; s + 1 < tokens_.offsets.size(); ++s) {
+    const auto of = [&](const Tensor& x) {  // [heads, n, d]
+      return split_heads(x.slice(0, tokens_.offsets[s], tokens_.offsets[s + 1]), heads);
+    };
+    const Tensor keys = of(rotated.k ? *rotated.k : k), queries = of(rotated.q ? *rotated.q : q);
+    const Tensor up = at::matmul(queries, at::matmul(keys.transpose(1, 2), of(v)));  // [heads, n, d]
+    const Tensor down = at::matmul(of(q), of(k).sum(1).unsqueeze(-1)) + eps;         // [heads, n, 1]
+    samples.push_back(join_heads(up / down));
+  }
+  return at::cat(samples);
 }
 
-Tensor PlainContext::sum(std::string_view, const Tensor& x, const Tensor& y) { return x + y; }
-
-Tensor PlainContext::self_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
-                                    int64_t heads) {
-  return attend_packed(q, k, v, heads, tokens_.offsets, tokens_.offsets);
-}
-
-Tensor PlainContext::cross_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
-                                     int64_t heads) {
-  return attend_packed(q, k, v, heads, tokens_.offsets, tokens_.context_offsets);
-}
-
-Tensor PlainContext::image_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
-                                     int64_t heads) {
-  return attend_packed(q, k, v, heads, tokens_.offsets, tokens_.image_offsets);
-}
-
-Tensor PlainContext::frame_norm(std::string_view, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                                double eps) {
-  return plain_modulated_norm(x, shift, scale, tokens_.frames.rows, eps);
-}
-
-Tensor PlainContext::frame_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
-                                     int64_t heads) {
-  return attend_packed(q, k, v, heads, tokens_.frames.offsets, tokens_.frames.context_offsets);
-}
-
-Tensor PlainContext::biased_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
-                                      int64_t heads, const Tensor& bias) {
-  const Tensor scores = at::matmul(split_heads(q, heads), split_heads(k, heads).transpose(1, 2)) + bias;
-  return join_heads(at::matmul(at::softmax(scores, -1), split_heads(v, heads)));
+Tensor PlainContext::conv(std::string_view site, const Tensor& x, const Conv& how, int index) {
+  const Space& space = tokens_.space(index);
+  const auto& kernel = how.kernel;
+  const Tensor w = weight(site, ".weight").reshape({x.size(1), 1, kernel[0], kernel[1], kernel[2]});
+  std::vector<Tensor> samples;
+  for (size_t s = 0; s + 1 < space.offsets.size(); ++s) {
+    const auto [f, h, width] = space.shapes.at(s);
+    const Tensor grid = x.slice(0, space.offsets[s], space.offsets[s + 1]).t().reshape({1, x.size(1), f, h, width});
+    const Tensor out =
+        at::conv3d(grid, w, optional(site, ".bias"), at::IntArrayRef{1, 1, 1},
+                   at::IntArrayRef{kernel[0] / 2, kernel[1] / 2, kernel[2] / 2}, at::IntArrayRef{1, 1, 1}, x.size(1));
+    samples.push_back(out.reshape({x.size(1), -1}).t());
+  }
+  return at::cat(samples);
 }
 
 Tensor PlainContext::param(std::string_view site) { return weight(site, ""); }

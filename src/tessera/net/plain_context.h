@@ -20,27 +20,16 @@ class PlainContext final : public Context {
       : weights_(weights), prefix_(std::move(prefix)), tokens_(tokens) {}
 
   const Tokens& tokens() const override { return tokens_; }
-  Tensor linear(std::string_view site, const Tensor& x) override;
-  Tensor gelu_linear(std::string_view site, const Tensor& x) override;
-  Tensor layer_norm(std::string_view site, const Tensor& x, double eps) override;
-  Tensor rms_norm(std::string_view site, const Tensor& x, double eps) override;
-  Tensor rms_norm_rope(std::string_view site, const Tensor& x, int64_t heads, double eps) override;
-  Tensor modulated_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                        double eps) override;
-  Tensor gated_residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor& gate) override;
-  Tensor sum(std::string_view site, const Tensor& x, const Tensor& y) override;
-  Tensor self_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                        int64_t heads) override;
-  Tensor cross_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                         int64_t heads) override;
-  Tensor image_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                         int64_t heads) override;
-  Tensor frame_norm(std::string_view site, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                    double eps) override;
-  Tensor frame_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
-                         int64_t heads) override;
-  Tensor biased_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
-                          const Tensor& bias) override;
+  Tensor linear(std::string_view site, const Tensor& x, const Linear& how = {}) override;
+  Tensor norm(std::string_view site, const Tensor& x, const Norm& how, int space = 0) override;
+  Tensor rope(std::string_view site, const Tensor& x, int64_t heads, RopeStyle style, int space = 0) override;
+  Tensor residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate = nullptr,
+                  int space = 0) override;
+  Tensor attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                   const Segments& segments = {}, const Softmax& softmax = {}) override;
+  Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                          double eps, const Rotated& rotated = {}) override;
+  Tensor conv(std::string_view site, const Tensor& x, const Conv& how, int space = 0) override;
   Tensor param(std::string_view site) override;
   Tensor embedding(std::string_view site, const Tensor& ids) override;
 

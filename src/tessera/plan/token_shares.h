@@ -7,6 +7,7 @@
 // [Note: token shares] Shares are contiguous and differ by one token at most; a share may cut a sample anywhere. cp is
 // outermost and tp innermost, as in the mesh. Because floor(T * (i * m) / (n * m)) = floor(T * i / n), the shares of
 // the ranks of one (cp, sp) place make one share of cp x sp, and those of one cp place one share (a *block*) of cp.
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,6 +24,10 @@ struct TokenRange {
 
 /// Share `index` of `of`.
 TokenRange token_share(int64_t tokens, int64_t index, int64_t of);
+
+/// The rows and so many before and behind them, of none none; and what two ranges have in common.
+TokenRange widened(TokenRange rows, int64_t reach);
+TokenRange overlap(TokenRange a, TokenRange b);
 
 /// The axes whose ranks share the tokens of a sample.
 inline const std::vector<Axis> kSequenceAxes = {Axis::cp, Axis::sp, Axis::tp};
@@ -42,6 +47,9 @@ enum class Rows {
   share,      ///< those that rest on this rank
   rest,       ///< the rest of this rank's place in cp x sp, on their way back to the ranks of tp where they rest
   context,    ///< of the conditioning, which every rank has whole: as many as the micro-batch's samples have
+  block,      ///< those of this rank's block, to the other ranks of cp
+  reach,      ///< those that a convolution of other ranks reaches from their own tokens
+  reached,    ///< those of other ranks that one reaches from here: their gradients
 };
 
 /// A collective that runs inside a unit, whatever the number of tokens. The engine notes it when it measures the unit
@@ -52,10 +60,17 @@ struct Traffic {
   std::string kind;       ///< "all_to_all"
   Rows rows = Rows::own;  ///< sends so many rows
   int64_t row_bytes = 0;  ///< of so many bytes each
+  /// Counted are these of each sample's tokens, [first, last); -1: to its end. A part that has another place in samples
+  /// of other shapes cannot be declared.
+  std::array<int64_t, 2> part = {0, -1};
+  int64_t reach = 0;  ///< of these two: so many rows of the part, before and behind a rank's own
 
   bool several(const Mesh& mesh) const;  ///< its group has more than one rank
   /// `samples`: of the micro-batch, for rows of the conditioning.
   int64_t bytes(int64_t tokens, const Mesh& mesh, int rank, int64_t samples) const;
+
+ private:
+  int64_t rows_within_reach(int64_t tokens, const Mesh& mesh, int rank, int64_t samples) const;
 };
 
 }  // namespace tessera::plan

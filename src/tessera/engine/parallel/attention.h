@@ -20,4 +20,13 @@ Tensor sequence_attention(const Tensor& q, const Tensor& k, const Tensor& v, int
                           const Parallel& parallel, ops::AttentionResult* keep = nullptr,
                           const ops::AttentionResult* known = nullptr);
 
+/// The same of segments that are not whole samples: ranks of cp gather the keys and values of all blocks, and each has
+/// the queries of its own. The gradients of keys and values go back to their blocks, added up in the ranks' order.
+Tensor segment_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const net::Tokens& tokens,
+                         const net::Segments& segments, const Parallel& parallel, ops::AttentionResult* keep = nullptr,
+                         const ops::AttentionResult* known = nullptr);
+
+/// Adds up the states of linear attention (ops/rows.h) over the ranks of cp x sp, or of cp x sp x tp; and their gradient.
+Tensor sum_states(const Tensor& states, bool over_tp, const Parallel& parallel);
+
 }  // namespace tessera::engine

@@ -6,6 +6,9 @@ namespace tessera::engine {
 
 namespace {
 
+/// The axes whose ranks are places: with the ranks of tp, which share a place's tokens, they are kSequenceAxes.
+const std::vector<Axis> kPlaceAxes = {Axis::cp, Axis::sp};
+
 int64_t bytes_to_others(const std::vector<Tensor>& out, int self) {
   int64_t sum = 0;
   for (int i = 0; i < static_cast<int>(out.size()); ++i)
@@ -30,7 +33,7 @@ void Parallel::exchange_heads(const std::vector<Tensor>& out, const std::vector<
     sequence_->all_to_all(out, in);
   else
     in[sp_rank()].copy_(out[sp_rank()]);
-  note("sequence", {Axis::sp}, "all_to_all", rows, row_bytes, bytes_to_others(out, sp_rank()));
+  note({"sequence", {Axis::sp}, "all_to_all", rows, row_bytes}, bytes_to_others(out, sp_rank()));
 }
 
 Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_t& sent) const {
@@ -59,19 +62,55 @@ Parallel::Transfer::~Transfer() {
 }
 
 void Parallel::note_ring(plan::Rows rows, int64_t row_bytes, int64_t sent) const {
-  note("ring", {Axis::cp}, "ring", rows, row_bytes, sent);
+  note({"ring", {Axis::cp}, "ring", rows, row_bytes}, sent);
 }
 
 void Parallel::exchange_tokens(const std::vector<Tensor>& out, const std::vector<Tensor>& in, const char* kind,
-                               plan::Rows rows, int64_t row_bytes) const {
+                               plan::Rows rows, int64_t row_bytes, SamplePart part) const {
   if (tensor_)
     tensor_->all_to_all(out, in);
   else
     in[tp_rank()].copy_(out[tp_rank()]);
-  note("tensor", {Axis::tp}, kind, rows, row_bytes, bytes_to_others(out, tp_rank()));
+  note({"tensor", {Axis::tp}, kind, rows, row_bytes, part}, bytes_to_others(out, tp_rank()));
 }
 
-void Parallel::sum_rows(const Tensor& rows, plan::Rows of, int64_t samples) const {
+void Parallel::exchange_blocks(const std::vector<Tensor>& out, const std::vector<Tensor>& in, const char* kind,
+                               plan::Rows rows, int64_t row_bytes) const {
+  if (comm_)
+    comm_->group("blocks", {Axis::cp}).all_to_all(out, in);
+  else
+    in[cp_rank()].copy_(out[cp_rank()]);
+  note({"blocks", {Axis::cp}, kind, rows, row_bytes}, bytes_to_others(out, cp_rank()));
+}
+
+void Parallel::exchange_reach(const std::vector<Tensor>& out, const std::vector<Tensor>& in, bool over_tp,
+                              plan::Rows rows, int64_t reach, int64_t row_bytes, SamplePart part) const {
+  if (comm_)
+    comm_->group("reach", over_tp ? plan::kSequenceAxes : kPlaceAxes).all_to_all(out, in);
+  else
+    in[sharer(over_tp)].copy_(out[sharer(over_tp)]);
+  note({"reach", over_tp ? plan::kSequenceAxes : kPlaceAxes, "all_to_all", rows, row_bytes, part, reach},
+       bytes_to_others(out, sharer(over_tp)));
+}
+
+void Parallel::sum_states(const Tensor& states, bool over_tp) const {
+  const int n = sharers(over_tp), self = sharer(over_tp);
+  if (n == 1) return;
+  const Tensor all = at::empty({n, states.numel()}, states.options());
+  std::vector<Tensor> out(n, states.view(-1)), in;
+  for (int i = 0; i < n; ++i) in.push_back(all[i]);
+  if (comm_)
+    comm_->group("states", over_tp ? plan::kSequenceAxes : kPlaceAxes).all_to_all(out, in);
+  else
+    in[self].copy_(out[self]);
+  Tensor sum = states.view(-1);
+  at::sum_out(sum, all, 0);
+  const int64_t each = states.numel() / states.size(0) * static_cast<int64_t>(states.element_size());
+  note({"states", over_tp ? plan::kSequenceAxes : kPlaceAxes, "all_gather", plan::Rows::context, each * (n - 1)},
+       bytes_to_others(out, self));
+}
+
+void Parallel::sum_rows(const Tensor& rows, plan::Rows of, int64_t samples, SamplePart part) const {
   const int n = tp(), self = tp_rank();
   const Tensor all = at::empty({n, rows.numel()}, rows.options());
   std::vector<Tensor> out(n, rows), in;
@@ -82,13 +121,14 @@ void Parallel::sum_rows(const Tensor& rows, plan::Rows of, int64_t samples) cons
     in[self].copy_(rows);
   at::sum_out(const_cast<Tensor&>(rows), all, 0);
   const int64_t each = of == plan::Rows::context ? rows.numel() / samples : 1;
-  note("norms", {Axis::tp}, "all_gather", of, each * static_cast<int64_t>(rows.element_size()) * (n - 1),
+  note({"norms", {Axis::tp}, "all_gather", of, each * static_cast<int64_t>(rows.element_size()) * (n - 1), part},
        bytes_to_others(out, self));
 }
 
-const ops::SharedWidth& Parallel::shared_width(int64_t width, plan::Rows rows, int64_t samples) const {
-  ops::SharedWidth& shared = widths_[{width, static_cast<int64_t>(rows), samples}];
-  if (shared.width == 0) shared = {width, [this, rows, samples](const Tensor& sums) { sum_rows(sums, rows, samples); }};
+const ops::SharedWidth& Parallel::shared_width(int64_t width, plan::Rows rows, int64_t samples, SamplePart part) const {
+  ops::SharedWidth& shared = widths_[{width, static_cast<int64_t>(rows), samples, part[0], part[1]}];
+  if (shared.width == 0)
+    shared = {width, [this, rows, samples, part](const Tensor& sums) { sum_rows(sums, rows, samples, part); }};
   return shared;
 }
 
@@ -106,8 +146,9 @@ Tensor Parallel::gather_tokens(const Tensor& rows, int64_t tokens) const {
     comm_->group("tokens", plan::kSequenceAxes).all_to_all(out, in);
   else
     in[self].copy_(mine);
-  note("tokens", plan::kSequenceAxes, "all_gather", plan::Rows::share,
-       rows.size(1) * static_cast<int64_t>(rows.element_size()) * (n - 1), bytes_to_others(out, self));
+  note({"tokens", plan::kSequenceAxes, "all_gather", plan::Rows::share,
+        rows.size(1) * static_cast<int64_t>(rows.element_size()) * (n - 1)},
+       bytes_to_others(out, self));
   return whole;
 }
 
@@ -115,14 +156,13 @@ void Parallel::sum(const Tensor& tensor) const {
   if (comm_) comm_->group("sums", plan::kSequenceAxes).all_reduce(tensor.view(-1));
 }
 
-void Parallel::note(const char* purpose, const std::vector<Axis>& axes, const char* kind, plan::Rows rows,
-                    int64_t row_bytes, int64_t sent) const {
+void Parallel::note(const plan::Traffic& traffic, int64_t sent) const {
   std::string names;
-  for (Axis axis : axes)
+  for (Axis axis : traffic.axes)
     if (mesh_[axis] > 1) names += (names.empty() ? "" : "+") + std::string(axis_name(axis));
   if (names.empty()) return;
-  if (traffic_) traffic_->push_back({purpose, axes, kind, rows, row_bytes});
-  if (ran_) ran_->push_back({names, kind, sent});
+  if (traffic_) traffic_->push_back(traffic);
+  if (ran_) ran_->push_back({names, traffic.kind, sent});
 }
 
 }  // namespace tessera::engine

@@ -22,6 +22,10 @@ namespace tessera::engine {
 
 using at::Tensor;
 
+/// Which of each sample's tokens an exchange is of (plan::Traffic::part).
+using SamplePart = std::array<int64_t, 2>;
+inline constexpr SamplePart kWholeSample = {0, -1};
+
 class Parallel {
  public:
   /// A block on its way round the ring: both tensors live until it is there.
@@ -79,12 +83,28 @@ class Parallel {
   void note_ring(plan::Rows rows, int64_t row_bytes, int64_t sent) const;
   /// Member i of tp gets out[i] and gives in[i] (undefined: nothing); this rank's own is copied.
   void exchange_tokens(const std::vector<Tensor>& out, const std::vector<Tensor>& in, const char* kind, plan::Rows rows,
+                       int64_t row_bytes, SamplePart part = kWholeSample) const;
+  /// Member i of cp gets out[i] and gives in[i]; this rank's own is copied.
+  void exchange_blocks(const std::vector<Tensor>& out, const std::vector<Tensor>& in, const char* kind, plan::Rows rows,
                        int64_t row_bytes) const;
+  /// Member i of those that share the rows gets out[i] and gives in[i]: the ranks of cp x sp, or with `over_tp` of cp x
+  /// sp x tp. What is empty is not sent.
+  void exchange_reach(const std::vector<Tensor>& out, const std::vector<Tensor>& in, bool over_tp, plan::Rows rows,
+                      int64_t reach, int64_t row_bytes, SamplePart part) const;
+  /// The ranks of cp x sp, or of cp x sp x tp, and the place of this one.
+  int sharers(bool over_tp) const { return cp() * sp() * (over_tp ? tp() : 1); }
+  int sharer(bool over_tp) const {
+    const int place = cp_rank() * sp() + sp_rank();
+    return over_tp ? place * tp() + tp_rank() : place;
+  }
+  /// Adds up over these ranks, in place and in their order: the same bits on all. [samples, ...]
+  void sum_states(const Tensor& states, bool over_tp) const;
   /// Adds up [rows] over the ranks of tp, in place: the same bits on all. `of`: own (a row for each token of the
   /// place), or context, so many for each of the micro-batch's samples.
-  void sum_rows(const Tensor& rows, plan::Rows of, int64_t samples) const;
+  void sum_rows(const Tensor& rows, plan::Rows of, int64_t samples, SamplePart part = kWholeSample) const;
   /// For norms over a width of which each rank of tp has some columns; lives as long as this.
-  const ops::SharedWidth& shared_width(int64_t width, plan::Rows rows, int64_t samples) const;
+  const ops::SharedWidth& shared_width(int64_t width, plan::Rows rows, int64_t samples,
+                                       SamplePart part = kWholeSample) const;
   /// Rows of all shares, on every rank: [share, n] -> [tokens, n].
   Tensor gather_tokens(const Tensor& rows, int64_t tokens) const;
   /// Sum over the ranks that share the sequence, in place.
@@ -106,14 +126,13 @@ class Parallel {
   };
 
  private:
-  void note(const char* purpose, const std::vector<Axis>& axes, const char* kind, plan::Rows rows, int64_t row_bytes,
-            int64_t sent) const;
+  void note(const plan::Traffic& traffic, int64_t sent) const;
 
   const Mesh mesh_;
   const int rank_;
   comm::Comm* const comm_;
   comm::Group *sequence_ = nullptr, *ring_ = nullptr, *tensor_ = nullptr, *norms_ = nullptr;
-  mutable std::map<std::array<int64_t, 3>, ops::SharedWidth> widths_;
+  mutable std::map<std::array<int64_t, 5>, ops::SharedWidth> widths_;
   std::unique_ptr<LaneThread> lane_;  // of the ring: moves a block while another is computed
   mutable std::vector<plan::Comm>* ran_ = nullptr;
   mutable std::vector<plan::Traffic>* traffic_ = nullptr;

@@ -13,19 +13,29 @@ Tensor rows_of(const Tensor& t, int64_t begin, int64_t end) {
   return t.defined() ? t.slice(0, begin, end).clone(at::MemoryFormat::Contiguous) : t;
 }
 
-/// Those of the tokens of frames that are here; their positions count from the first token here.
-net::FrameTokens slice_frames(net::FrameTokens frames, int64_t begin, int64_t end) {
-  int64_t before = 0, here = 0;  // tokens of frames ahead of this share, and in it
-  for (auto& [from, to] : frames.ranges) {
-    before += std::clamp(begin, from, to) - from;
-    from = std::clamp(from, begin, end) - begin;
-    to = std::clamp(to, begin, end) - begin;
-    here += to - from;
+/// The rows of a space that are among these tokens. Ranks of tp turn the heads of all rows of the place, and so have the
+/// rotary tables of all of them.
+void cut_space(net::Space& space, plan::TokenRange here, plan::TokenRange place) {
+  const plan::TokenRange rows = space.within(here), turned = space.within(place);
+  space.rows = rows_of(space.rows, rows.begin, rows.end);
+  for (Tensor* table : {&space.cos, &space.sin}) *table = rows_of(*table, turned.begin, turned.end);
+  space.begin = rows.begin, space.end = rows.end;
+}
+
+/// The queries of a block, in their segments' order.
+void cut_segments(net::Segments& segments, plan::TokenRange block) {
+  if (!segments.order.defined()) return;
+  const Tensor order = segments.order.to(at::kCPU).contiguous();
+  const auto* at = order.const_data_ptr<int64_t>();
+  std::vector<int64_t> local, before = {0};  // before: rows of the block ahead of each place
+  for (int64_t i = 0; i < order.numel(); ++i) {
+    if (at[i] >= block.begin && at[i] < block.end) local.push_back(at[i] - block.begin);
+    before.push_back(static_cast<int64_t>(local.size()));
   }
-  std::erase_if(frames.ranges, [](const auto& range) { return range[0] == range[1]; });
-  for (int64_t& at : frames.offsets) at = std::clamp<int64_t>(at - before, 0, here);
-  frames.rows = rows_of(frames.rows, before, before + here);
-  return frames;
+  segments.local_order = at::tensor(local, at::kLong).to(segments.order.device());
+  segments.local_offsets.clear();
+  for (const auto& range : segments.ranges) segments.local_offsets.push_back(before[range[0]]);
+  segments.local_offsets.push_back(static_cast<int64_t>(local.size()));
 }
 
 }  // namespace
@@ -46,11 +56,12 @@ net::Batch slice(net::Batch batch, const Parallel& parallel) {
                    "input " + std::to_string(input) + " has no row for each token");
     cut(batch.inputs[input]);
   }
-  cut(tokens.rows);
-  const plan::TokenRange place = parallel.place(total);  // ranks of tp turn the heads of all tokens of the place
-  for (Tensor* table : {&tokens.cos, &tokens.sin}) *table = rows_of(*table, place.begin, place.end);
-  tokens.frames = slice_frames(std::move(tokens.frames), here.begin, here.end);
-  tokens.begin = here.begin, tokens.end = here.end;
+  const plan::TokenRange place = parallel.place(total);
+  for (net::Space& space : tokens.spaces)
+    if (!space.ranges.empty()) cut_space(space, here, place);
+  cut_space(tokens, here, place);
+  if (parallel.cp() > 1)
+    for (net::Segments& segments : tokens.segments) cut_segments(segments, parallel.block(total, parallel.cp_rank()));
   return batch;
 }
 

@@ -20,24 +20,32 @@ const Parallel& parallel_of(AutogradContext* ctx) {
   return *reinterpret_cast<const Parallel*>(ctx->saved_data["parallel"].toInt());
 }
 
+/// As autograd can keep it, and back.
+std::vector<int64_t> flat(const PlaceRows& rows) {
+  std::vector<int64_t> all = {rows.part[0], rows.part[1]};
+  all.insert(all.end(), rows.counts.begin(), rows.counts.end());
+  return all;
+}
+PlaceRows rows_of(AutogradContext* ctx) {
+  const std::vector<int64_t> all = ctx->saved_data["rows"].toIntVector();
+  return {{all.begin() + 2, all.end()}, {all[0], all[1]}};
+}
+
 /// The rows of each rank of tp within those of the place.
-std::vector<Tensor> shares_of(const Tensor& rows, int64_t tokens, const Parallel& parallel) {
-  const int64_t first = parallel.place(tokens).begin;
+std::vector<Tensor> shares_of(const Tensor& place, const PlaceRows& rows) {
   std::vector<Tensor> shares;
-  for (int i = 0; i < parallel.tp(); ++i) {
-    const plan::TokenRange rest = parallel.rest(tokens, i);
-    shares.push_back(rows.narrow(0, rest.begin - first, rest.count()));
-  }
+  int64_t at = 0;
+  for (const int64_t count : rows.counts) shares.push_back(place.narrow(0, std::exchange(at, at + count), count));
   return shares;
 }
 
 int64_t row_bytes(const Tensor& rows) { return rows.size(1) * static_cast<int64_t>(rows.element_size()); }
 
-Tensor gather(const Tensor& x, int64_t tokens, const Parallel& parallel) {
+Tensor gather(const Tensor& x, const PlaceRows& rows, const Parallel& parallel) {
   const Tensor mine = x.contiguous();
-  const Tensor place = at::empty({parallel.place(tokens).count(), x.size(1)}, x.options());
-  parallel.exchange_tokens(std::vector<Tensor>(parallel.tp(), mine), shares_of(place, tokens, parallel), "all_gather",
-                           plan::Rows::share, row_bytes(x) * (parallel.tp() - 1));
+  const Tensor place = at::empty({rows.total(), x.size(1)}, x.options());
+  parallel.exchange_tokens(std::vector<Tensor>(parallel.tp(), mine), shares_of(place, rows), "all_gather",
+                           plan::Rows::share, row_bytes(x) * (parallel.tp() - 1), rows.part);
   return place;
 }
 
@@ -66,36 +74,36 @@ Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
 
 /// The sum, in the order of the ranks, whichever they are, and the bias (null: none). What is of 16 bits is exchanged
 /// so, and added up in fp32.
-Tensor sum(const Tensor& rows, int64_t tokens, const Parallel& parallel, const ops::WeightSite* bias = nullptr) {
-  const std::vector<Tensor> out = shares_of(rows.contiguous(), tokens, parallel);
+Tensor sum(const Tensor& y, const PlaceRows& rows, const Parallel& parallel, const ops::WeightSite* bias = nullptr) {
+  const std::vector<Tensor> out = shares_of(y.contiguous(), rows);
   const int self = parallel.tp_rank();
-  const Tensor parts = at::empty({parallel.tp(), out[self].size(0), rows.size(1)}, rows.options());
-  parallel.exchange_tokens(out, parts.unbind(0), "reduce_scatter", plan::Rows::rest, row_bytes(rows));
-  if (ops::is_half(rows)) return sum_of_halves(parts, bias ? bias->value : Tensor());
+  const Tensor parts = at::empty({parallel.tp(), out[self].size(0), y.size(1)}, y.options());
+  parallel.exchange_tokens(out, parts.unbind(0), "reduce_scatter", plan::Rows::rest, row_bytes(y), rows.part);
+  if (ops::is_half(y)) return sum_of_halves(parts, bias ? bias->value : Tensor());
   Tensor total = parts.sum(0);
   if (bias) total.add_(bias->value);
   return total;
 }
 
 struct GatherPlace : Function<GatherPlace> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, int64_t tokens, const Parallel* parallel) {
-    ctx->saved_data["tokens"] = tokens;
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const PlaceRows& rows, const Parallel* parallel) {
+    ctx->saved_data["rows"] = flat(rows);
     ctx->saved_data["parallel"] = reinterpret_cast<int64_t>(parallel);
-    return gather(x, tokens, *parallel);
+    return gather(x, rows, *parallel);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {sum(grads[0], ctx->saved_data["tokens"].toInt(), parallel_of(ctx)), {}, {}};
+    return {sum(grads[0], rows_of(ctx), parallel_of(ctx)), {}, {}};
   }
 };
 
 struct SumToShares : Function<SumToShares> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& y, const Tensor& anchor, int64_t tokens,
+  static Tensor forward(AutogradContext* ctx, const Tensor& y, const Tensor& anchor, const PlaceRows& rows,
                         const Parallel* parallel, Handle bias, const Tensor* known) {
-    ctx->saved_data["tokens"] = tokens;
+    ctx->saved_data["rows"] = flat(rows);
     ctx->saved_data["parallel"] = reinterpret_cast<int64_t>(parallel);
     ctx->saved_data["bias"] = bias;
     if (known) return known->detach();
-    return sum(y, tokens, *parallel, ops::site_of(bias));
+    return sum(y, rows, *parallel, ops::site_of(bias));
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Tensor dy = grads[0].contiguous();
@@ -112,24 +120,50 @@ struct SumToShares : Function<SumToShares> {
         bias->grad.add_(sums);
     }
     if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}, {}};
-    return {gather(dy, ctx->saved_data["tokens"].toInt(), parallel_of(ctx)), {}, {}, {}, {}, {}};
+    return {gather(dy, rows_of(ctx), parallel_of(ctx)), {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-Tensor gather_place(const Tensor& x, int64_t tokens, const Parallel& parallel) {
-  check_internal(x.size(0) == parallel.share(tokens).count(), "engine.tensor", "these rows are not this rank's share");
-  if (ops::wants_graph({&x})) return GatherPlace::apply(x, tokens, &parallel);
-  return gather(x, tokens, parallel);
+int64_t PlaceRows::total() const {
+  int64_t sum = 0;
+  for (const int64_t count : counts) sum += count;
+  return sum;
 }
 
-Tensor sum_to_shares(const Tensor& y, int64_t tokens, const Parallel& parallel, ops::WeightSite* bias,
+SamplePart part_of(const net::Tokens& tokens, int space) {
+  const auto& ranges = tokens.space(space).ranges;
+  if (ranges.empty()) return kWholeSample;
+  SamplePart part = kWholeSample;
+  for (size_t s = 0; s < ranges.size(); ++s) {
+    const SamplePart own = {ranges[s][0] - tokens.offsets[s],
+                            ranges[s][1] == tokens.offsets[s + 1] ? -1 : ranges[s][1] - tokens.offsets[s]};
+    check_internal(s == 0 || own == part, "engine.tensor", "samples of a micro-batch have this part in other places");
+    part = own;
+  }
+  return part;
+}
+
+PlaceRows place_rows(const net::Tokens& tokens, int space, const Parallel& parallel) {
+  PlaceRows rows{{}, part_of(tokens, space)};
+  for (int i = 0; i < parallel.tp(); ++i)
+    rows.counts.push_back(tokens.space(space).within(parallel.rest(tokens.total(), i)).count());
+  return rows;
+}
+
+Tensor gather_place(const Tensor& x, const PlaceRows& rows, const Parallel& parallel) {
+  check_internal(x.size(0) == rows.counts.at(parallel.tp_rank()), "engine.tensor",
+                 "these rows are not this rank's share");
+  if (ops::wants_graph({&x})) return GatherPlace::apply(x, rows, &parallel);
+  return gather(x, rows, parallel);
+}
+
+Tensor sum_to_shares(const Tensor& y, const PlaceRows& rows, const Parallel& parallel, ops::WeightSite* bias,
                      const Tensor& anchor, const Tensor* known) {
-  check_internal(y.size(0) == parallel.place(tokens).count(), "engine.tensor", "these rows are not those of the place");
-  if (ops::wants_graph({&y, &anchor}))
-    return SumToShares::apply(y, anchor, tokens, &parallel, ops::handle(bias), known);
-  return known ? *known : sum(y, tokens, parallel, bias);
+  check_internal(y.size(0) == rows.total(), "engine.tensor", "these rows are not those of the place");
+  if (ops::wants_graph({&y, &anchor})) return SumToShares::apply(y, anchor, rows, &parallel, ops::handle(bias), known);
+  return known ? *known : sum(y, rows, parallel, bias);
 }
 
 }  // namespace tessera::engine

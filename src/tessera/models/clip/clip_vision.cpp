@@ -37,7 +37,7 @@ class Embedding final : public net::Unit {
     const Tensor patches = ctx.linear("patch_embedding", in.stream[0]).view({-1, c_.rows() - 1, c_.dim});
     const Tensor first = ctx.param("cls_embedding").expand({patches.size(0), 1, c_.dim});
     const Tensor x = at::cat({first, patches}, 1) + ctx.param("pos_embedding");  // [B, rows, dim]
-    return {{ctx.layer_norm("pre_norm", x.view({-1, c_.dim}), c_.eps)}, {}};     // [B * rows, dim]
+    return {{ctx.norm("pre_norm", x.view({-1, c_.dim}), {.eps = c_.eps})}, {}};  // [B * rows, dim]
   }
   double forward_flops(const Tokens& tokens) const override {
     return 2.0 * static_cast<double>(tokens.count() * 3 * c_.patch * c_.patch * c_.dim);
@@ -56,11 +56,10 @@ class Block final : public net::Unit {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [B * rows, dim]
-    const auto qkv = ctx.linear("attn.to_qkv", ctx.layer_norm("norm1", x, c_.eps)).chunk(3, 1);
-    const Tensor y =
-        ctx.self_attention("attn", qkv[0].contiguous(), qkv[1].contiguous(), qkv[2].contiguous(), c_.num_heads);
+    const auto qkv = ctx.linear("attn.to_qkv", ctx.norm("norm1", x, {.eps = c_.eps})).chunk(3, 1);
+    const Tensor y = ctx.attention("attn", qkv[0].contiguous(), qkv[1].contiguous(), qkv[2].contiguous(), c_.num_heads);
     x = x + ctx.linear("attn.proj", y);
-    const Tensor hidden = at::gelu(ctx.linear("mlp.0", ctx.layer_norm("norm2", x, c_.eps)));  // the exact GELU
+    const Tensor hidden = at::gelu(ctx.linear("mlp.0", ctx.norm("norm2", x, {.eps = c_.eps})));  // the exact GELU
     return {{x + ctx.linear("mlp.2", hidden)}, {}};
   }
   double forward_flops(const Tokens& tokens) const override {

@@ -48,8 +48,9 @@ class Block final : public net::Unit {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, dim]
-    x = x + attention(ctx, ctx.rms_norm("norm1", x, c_.eps), in.cond);
-    const Tensor y = ctx.rms_norm("norm2", x, c_.eps);
+    const net::Norm norm{.kind = net::Norm::rms, .eps = c_.eps};
+    x = x + attention(ctx, ctx.norm("norm1", x, norm), in.cond);
+    const Tensor y = ctx.norm("norm2", x, norm);
     const Tensor gate = at::gelu(ctx.linear("ffn.gate.0", y), "tanh");  // [T, ffn]
     return {{x + ctx.linear("ffn.fc2", ctx.linear("ffn.fc1", y) * gate)}, {}};
   }
@@ -92,7 +93,7 @@ class Block final : public net::Unit {
       Tensor bias = table.t().reshape({c_.num_heads, n, n});
       // the least finite number in place of the bias, as the reference has it: not added, not infinite
       if (!mask.empty()) bias = bias.masked_fill(cut(mask[0]).eq(0), std::numeric_limits<float>::lowest());
-      prompts.push_back(ctx.biased_attention("attn", cut(q), cut(k), cut(v), c_.num_heads, bias));
+      prompts.push_back(ctx.attention("attn", cut(q), cut(k), cut(v), c_.num_heads, {}, {.bias = &bias}));
     }
     return ctx.linear("attn.o", prompts.size() == 1 ? prompts[0] : at::cat(prompts));
   }
@@ -106,7 +107,9 @@ class FinalNorm final : public net::Unit {
   explicit FinalNorm(const Config& c) : eps_(c.eps), spec_(frozen("norm", "norm", "", {{"norm.weight", {c.dim}}})) {}
   const plan::UnitSpec& spec() const override { return spec_; }
   std::string prefix() const override { return ""; }
-  Flow forward(Context& ctx, const Flow& in) const override { return {{ctx.rms_norm("norm", in.stream[0], eps_)}, {}}; }
+  Flow forward(Context& ctx, const Flow& in) const override {
+    return {{ctx.norm("norm", in.stream[0], {.kind = net::Norm::rms, .eps = eps_})}, {}};
+  }
   double forward_flops(const Tokens&) const override { return 0; }
 
  private:

@@ -6,14 +6,18 @@
 namespace tessera::models::wan {
 
 using at::Tensor;
+using net::Act;
 using net::Context;
 using net::Flow;
+using net::Norm;
 using net::Tokens;
 
 namespace {
 
-enum Cond { kTime, kModulation, kContext, kImage };  // order of the shared conditioning
-constexpr double kImageEps = 1e-5;                   // LayerNorms of the image branch; elsewhere it is the config's
+enum Cond { kTime, kModulation, kContext, kPicture };  // order of the shared conditioning
+const net::Linear kOfText{.space = kText}, kOfImage{.space = kImage};
+const net::Linear kGeluOfText{.act = Act::gelu_tanh, .space = kText};
+constexpr double kImageEps = 1e-5;  // LayerNorms of the image branch; elsewhere it is the config's
 
 double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
 
@@ -46,10 +50,11 @@ class Stem final : public WanUnit {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor &patches = in.stream[0], &text = in.stream[1], &sinusoid = in.stream[2];
-    Tensor x = ctx.linear("patch_embedding", patches);                                              // x [T, d]
-    Tensor context = ctx.gelu_linear("text_embedding.2", ctx.linear("text_embedding.0", text));     // [B * n, d]
-    Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", sinusoid)));  // e [R, d]
-    Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.dim});                 // e0 [R, 6, d]
+    Tensor x = ctx.linear("patch_embedding", patches);  // x [T, d]
+    Tensor context =
+        ctx.linear("text_embedding.2", ctx.linear("text_embedding.0", text, kOfText), kGeluOfText);  // [B * n, d]
+    Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", sinusoid)));   // e [R, d]
+    Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.dim});                  // e0 [R, 6, d]
     if (!c_.has_image_branch()) return {{x}, {e, e0, context}};
     return {{x}, {e, e0, context, image_embedding(ctx, in.stream[3])}};
   }
@@ -69,9 +74,10 @@ class Stem final : public WanUnit {
     Tensor y = features;
     if (c_.type == Type::flf2v)  // learned positions tell the two pictures apart
       y = (y.view({-1, c_.image_rows(), c_.image_dim}) + ctx.param("img_emb.emb_pos")).flatten(0, 1);
-    y = ctx.linear("img_emb.proj.1", ctx.layer_norm("img_emb.proj.0", y, kImageEps));
-    y = ctx.linear("img_emb.proj.3", at::gelu(y));  // the exact GELU, here alone
-    return ctx.layer_norm("img_emb.proj.4", y, kImageEps);
+    const net::Norm norm{.eps = kImageEps};
+    y = ctx.linear("img_emb.proj.1", ctx.norm("img_emb.proj.0", y, norm, kImage), kOfImage);
+    y = ctx.linear("img_emb.proj.3", y, {.act = Act::gelu, .space = kImage});  // the exact GELU, here alone
+    return ctx.norm("img_emb.proj.4", y, norm, kImage);
   }
 };
 
@@ -84,13 +90,16 @@ class Block final : public WanUnit {
     const auto m =
         (ctx.param("modulation") + in.cond[kModulation]).unbind(1);  // m[6] of [R, d]: shift, scale, gate, twice
 
-    Tensor y = ctx.modulated_norm("norm1", x, m[0], m[1], c_.eps);  // y [T, d]
-    x = ctx.gated_residual("gate1", x, self_attention(ctx, y), m[2]);
-    y = ctx.layer_norm("norm3", x, c_.eps);
-    x = ctx.sum("sum", x, cross_attention(ctx, y, in.cond));
-    y = ctx.modulated_norm("norm2", x, m[3], m[4], c_.eps);
-    y = ctx.gelu_linear("ffn.2", ctx.linear("ffn.0", y));  // through [T, ffn]
-    x = ctx.gated_residual("gate2", x, y, m[5]);
+    const auto modulated = [&](const Tensor& shift, const Tensor& scale) {
+      return Norm{.eps = c_.eps, .shift = &shift, .scale = &scale};
+    };
+    Tensor y = ctx.norm("norm1", x, modulated(m[0], m[1]));  // y [T, d]
+    x = ctx.residual("gate1", x, self_attention(ctx, y), &m[2]);
+    y = ctx.norm("norm3", x, {.eps = c_.eps});
+    x = ctx.residual("sum", x, cross_attention(ctx, y, in.cond));
+    y = ctx.norm("norm2", x, modulated(m[3], m[4]));
+    y = ctx.linear("ffn.2", ctx.linear("ffn.0", y), {.act = Act::gelu_tanh});  // through [T, ffn]
+    x = ctx.residual("gate2", x, y, &m[5]);
     return {{x}, {}};
   }
   std::string_view output_site() const override { return "gate2"; }
@@ -106,27 +115,30 @@ class Block final : public WanUnit {
 
  private:
   Tensor self_attention(Context& ctx, const Tensor& y) const {
-    const Tensor q = ctx.rms_norm_rope("self_attn.norm_q", ctx.linear("self_attn.q", y), c_.num_heads, c_.eps);
-    const Tensor k = ctx.rms_norm_rope("self_attn.norm_k", ctx.linear("self_attn.k", y), c_.num_heads, c_.eps);
+    const Norm turned{.kind = Norm::rms, .eps = c_.eps, .rope = c_.num_heads};
+    const Tensor q = ctx.norm("self_attn.norm_q", ctx.linear("self_attn.q", y), turned);
+    const Tensor k = ctx.norm("self_attn.norm_k", ctx.linear("self_attn.k", y), turned);
     const Tensor v = ctx.linear("self_attn.v", y);
-    return ctx.linear("self_attn.o", ctx.self_attention("self_attn", q, k, v, c_.num_heads));
+    return ctx.linear("self_attn.o", ctx.attention("self_attn", q, k, v, c_.num_heads));
   }
 
   Tensor cross_attention(Context& ctx, const Tensor& y, const std::vector<Tensor>& cond) const {
     const Tensor& context = cond[kContext];
-    const Tensor q = ctx.rms_norm("cross_attn.norm_q", ctx.linear("cross_attn.q", y), c_.eps);        // q [T, d]
-    const Tensor k = ctx.rms_norm("cross_attn.norm_k", ctx.linear("cross_attn.k", context), c_.eps);  // k [B * n, d]
-    const Tensor v = ctx.linear("cross_attn.v", context);
-    Tensor out = ctx.cross_attention("cross_attn", q, k, v, c_.num_heads);
-    if (c_.has_image_branch()) out = ctx.sum("cross_attn_sum", out, image_attention(ctx, q, cond[kImage]));
+    const Norm norm{.kind = Norm::rms, .eps = c_.eps};
+    const Tensor q = ctx.norm("cross_attn.norm_q", ctx.linear("cross_attn.q", y), norm);  // [T, d]
+    const Tensor k = ctx.norm("cross_attn.norm_k", ctx.linear("cross_attn.k", context, kOfText), norm, kText);
+    const Tensor v = ctx.linear("cross_attn.v", context, kOfText);  // k, v [B * n, d]
+    Tensor out = ctx.attention("cross_attn", q, k, v, c_.num_heads, {.k = kText});
+    if (c_.has_image_branch()) out = ctx.residual("cross_attn_sum", out, image_attention(ctx, q, cond[kPicture]));
     return ctx.linear("cross_attn.o", out);
   }
 
   /// The queries meet the picture's rows by keys and values of their own: a softmax beside that of the text.
   Tensor image_attention(Context& ctx, const Tensor& q, const Tensor& image) const {
-    const Tensor k =
-        ctx.rms_norm("cross_attn.norm_k_img", ctx.linear("cross_attn.k_img", image), c_.eps);  // [B * m, d]
-    return ctx.image_attention("cross_attn_img", q, k, ctx.linear("cross_attn.v_img", image), c_.num_heads);
+    const Tensor k = ctx.norm("cross_attn.norm_k_img", ctx.linear("cross_attn.k_img", image, kOfImage),
+                              {.kind = Norm::rms, .eps = c_.eps}, kImage);  // [B * m, d]
+    return ctx.attention("cross_attn_img", q, k, ctx.linear("cross_attn.v_img", image, kOfImage), c_.num_heads,
+                         {.k = kImage});
   }
 };
 
@@ -136,8 +148,8 @@ class Head final : public WanUnit {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const auto s = (ctx.param("modulation") + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [R, d]: shift, scale
-    const Tensor y = ctx.modulated_norm("norm", in.stream[0], s[0], s[1], c_.eps);     // y [T, d]
-    return {{ctx.linear("head", y)}, {}};                                              // [T, 4 * c_out]
+    const Tensor y = ctx.norm("norm", in.stream[0], {.eps = c_.eps, .shift = &s[0], .scale = &s[1]});  // y [T, d]
+    return {{ctx.linear("head", y)}, {}};                                                              // [T, 4 * c_out]
   }
 
   double forward_flops(const Tokens& tokens) const override {

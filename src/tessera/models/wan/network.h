@@ -16,6 +16,9 @@
 
 namespace tessera::models::wan {
 
+/// Row spaces: the tokens, each sample's text, and where the model has an image branch its pictures' features.
+enum Space { kTokens, kText, kImage };
+
 std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config);
 /// One of them, for models that share them.
 std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index);

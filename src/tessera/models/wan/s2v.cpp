@@ -71,19 +71,12 @@ class Packing {
     add_rotary(clip_grid(frames, h, w));
     own_tokens_.push_back(end - begin);
 
-    net::FrameTokens& heard = tokens_.frames;
-    heard.ranges.push_back({picture, end});
-    heard.clips.push_back(frames);
-    for (int64_t f = 0; f < frames; ++f) {
-      frame_rows_.push_back(at::full({h * w}, static_cast<int64_t>(heard.offsets.size()) - 1, at::kInt));
-      heard.offsets.push_back(heard.offsets.back() + h * w);
-      heard.context_offsets.push_back(heard.context_offsets.back() + c_.audio_tokens());
-    }
+    add_frames(picture, frames, h, w);
     rows_.push_back(at::full({h * w}, -1, at::kInt));  // t = 0, the last row: how many there are is not known yet
     rows_.push_back(at::full({frames * h * w}, static_cast<int64_t>(t_.size()), at::kInt));
     predicted_.push_back({picture, end});
     tokens_.offsets.push_back(end + add_motion(sample, h, w));
-    tokens_.context_offsets.push_back(tokens_.context_offsets.back() + c_.base.text_len);
+    space(kText).offsets.push_back(space(kText).total() + c_.base.text_len);
     t_.push_back(sample.t);
     shapes_.push_back({c_.base.out_dim, sample.x.size(1), sample.x.size(2), sample.x.size(3)});
   }
@@ -96,7 +89,7 @@ class Packing {
     rows.masked_fill_(rows < 0, static_cast<int64_t>(t_.size()) - 1);
     tokens_.rows = to_device(rows);
     tokens_.cos = to_device(at::cat(cos_)), tokens_.sin = to_device(at::cat(sin_));
-    tokens_.frames.rows = to_device(at::cat(frame_rows_));
+    space(kClip).rows = to_device(at::cat(frame_rows_));
     batch.inputs = {at::cat(patches_).to(at::kFloat),
                     at::cat(texts_).to(at::kFloat),
                     to_device(timestep_sinusoid(t_, c_.base.freq_dim)),
@@ -122,6 +115,22 @@ class Packing {
   void add_rotary(const Grid& grid) {
     const auto [cos, sin] = grid_rotary(grid, c_.base.head_dim());
     cos_.push_back(cos), sin_.push_back(sin);
+  }
+
+  net::Space& space(int index) { return tokens_.spaces[static_cast<size_t>(index) - 1]; }
+
+  /// The tokens of a clip from `begin` on, and each frame's sound.
+  void add_frames(int64_t begin, int64_t frames, int64_t h, int64_t w) {
+    auto& segments = tokens_.segments[0].ranges;
+    int64_t token = space(kClip).total(), sound = space(kSound).total();
+    for (int64_t f = 0; f < frames; ++f) {
+      frame_rows_.push_back(at::full({h * w}, static_cast<int64_t>(segments.size()), at::kInt));
+      segments.push_back({token, token + h * w, sound, sound + c_.audio_tokens()});
+      token += h * w, sound += c_.audio_tokens();
+    }
+    space(kClip).ranges.push_back({begin, begin + frames * h * w});
+    space(kClip).shapes.push_back({frames, h, w});
+    space(kClip).offsets.push_back(token), space(kSound).offsets.push_back(sound);
   }
 
   /// Returns how many tokens they are.
@@ -185,7 +194,10 @@ class Packing {
 
   static net::Tokens first_offsets() {
     net::Tokens tokens;
-    tokens.offsets = tokens.context_offsets = tokens.frames.offsets = tokens.frames.context_offsets = {0};
+    tokens.spaces.resize(kSound);
+    tokens.offsets = {0};
+    for (net::Space& space : tokens.spaces) space.offsets = {0};
+    tokens.segments = {{.q = kClip, .k = kSound}};
     return tokens;
   }
 };
@@ -229,7 +241,7 @@ std::vector<std::map<std::string, Tensor>> S2v::unpack_input_grads(const std::ve
   for (size_t s = 0; s < samples.size(); ++s) {
     const auto [channels, frames, h, w] = batch.shapes[s];
     const auto& p = config_.base.patch;
-    const int64_t count = token_count(batch.shapes[s]), text = batch.tokens.context_offsets[s];
+    const int64_t count = token_count(batch.shapes[s]), text = batch.tokens.space(kText).offsets[s];
     const int64_t heard = kAudioPerFrame * (frames - 1);
     auto& named = result.emplace_back();
     named["x"] = from_rows(grads[0].slice(0, own, own + count), {channels, frames, h, w}, p);

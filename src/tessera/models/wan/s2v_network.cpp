@@ -1,6 +1,5 @@
 #include "tessera/models/wan/s2v_network.h"
 
-#include "tessera/models/wan/network.h"
 #include "tessera/models/wan/s2v_parameters.h"
 #include "tessera/models/wan/s2v_tokens.h"
 
@@ -13,9 +12,18 @@ using net::Tokens;
 
 namespace {
 
-enum StemInput { kPatches, kText, kSinusoid, kPose, kParts, kSound, kOrder, kMotion };  // of the stem
+enum StemInput { kPatches, kCaption, kSinusoid, kPose, kParts, kSoundStates, kOrder, kMotion };  // of the stem
 enum SoundCond { kLocal = 3, kGlobal };  // of the shared conditioning, after that of network.cpp
-constexpr double kAdainEps = 1e-5;       // the reference takes this norm from a library with another default
+const net::Linear kOfCaption{.space = kText};
+constexpr double kAdainEps = 1e-5;  // the reference takes this norm from a library with another default
+
+int64_t sound_frames(const Tokens& tokens) { return static_cast<int64_t>(tokens.segments.at(0).ranges.size()); }
+
+std::vector<int64_t> clip_frames(const Tokens& tokens) {
+  std::vector<int64_t> frames;
+  for (const auto& shape : tokens.space(kClip).shapes) frames.push_back(shape[0]);
+  return frames;
+}
 
 class S2vUnit : public net::Unit {
  public:
@@ -49,10 +57,12 @@ class S2vStem final : public S2vUnit {
     const Tokens& tokens = ctx.tokens();
     if (in.stream.size() > kOrder && tokens.cut()) x = x.slice(0, tokens.begin, tokens.end);
 
-    const Tensor context = ctx.gelu_linear("text_embedding.2", ctx.linear("text_embedding.0", in.stream[kText]));
+    const Tensor context =
+        ctx.linear("text_embedding.2", ctx.linear("text_embedding.0", in.stream[kCaption], kOfCaption),
+                   {.act = net::Act::gelu_tanh, .space = kText});
     const Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", in.stream[kSinusoid])));
     const Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.base.dim});
-    const auto [local, global] = encode_audio(ctx, c_, in.stream[kSound], ctx.tokens().frames.clips);
+    const auto [local, global] = encode_audio(ctx, c_, in.stream[kSoundStates], clip_frames(ctx.tokens()));
     return {{x}, {e, e0, context, local, global}};
   }
 
@@ -62,8 +72,7 @@ class S2vStem final : public S2vUnit {
     const double patch = 2.0 * static_cast<double>(c_.base.patch_size() * c_.base.in_dim * tokens.count()) * d_;
     const double words = 2.0 * static_cast<double>(c_.base.text_len) * (text * d_ + d_ * d_);
     const double time = 2.0 * (freq * d_ + 7 * d_ * d_);
-    const auto frames = static_cast<double>(tokens.frames.offsets.size()) - 1,
-               audio = static_cast<double>(c_.audio_dim);
+    const auto frames = static_cast<double>(sound_frames(tokens)), audio = static_cast<double>(c_.audio_dim);
     const auto branches = static_cast<double>(c_.audio_tokens());
     // rows of the convolutions, at 4, 2 and 1 a frame; widths d/4, d/2 and d; three taps
     const double first = 4 * audio * d_ / 4, second = 2 * d_ / 4 * d_ / 2, third = d_ / 2 * d_;
@@ -83,7 +92,7 @@ class Injector final : public S2vUnit {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor& x = in.stream[0];  // [T, d]
-    const auto& ranges = ctx.tokens().frames.ranges;
+    const auto ranges = ctx.tokens().places(kClip);
     if (ranges.empty()) return {{x}, {}};  // this rank's share of the tokens has none of a clip
     std::vector<Tensor> clips;
     for (const auto& [begin, end] : ranges) clips.push_back(x.slice(0, begin, end));
@@ -102,9 +111,8 @@ class Injector final : public S2vUnit {
   }
 
   double forward_flops(const Tokens& tokens) const override {
-    const net::FrameTokens& frames = tokens.frames;
-    const auto length = static_cast<double>(frames.offsets.back()),
-               count = static_cast<double>(frames.offsets.size()) - 1;
+    const auto length = static_cast<double>(tokens.space(kClip).count()),
+               count = static_cast<double>(sound_frames(tokens));
     const auto sound = static_cast<double>(c_.audio_tokens());
     return 4 * (length + (sound + 1) * count) * d_ * d_ + 4 * length * sound * d_;
   }
@@ -112,14 +120,16 @@ class Injector final : public S2vUnit {
  private:
   Tensor listen(Context& ctx, const Tensor& x, const std::vector<Tensor>& cond) const {  // x [noisy, d]
     const int64_t heads = c_.base.num_heads;
-    const double eps = c_.base.eps;
     const auto m =
         ctx.linear(adain_, at::silu(cond[kGlobal])).view({-1, 2, c_.base.dim}).unbind(1);  // shift, scale [N, d]
-    const Tensor y = ctx.frame_norm("audio_norm", x, m[0], m[1], kAdainEps);
-    const Tensor q = ctx.rms_norm(site_ + ".norm_q", ctx.linear(site_ + ".q", y), eps);
-    const Tensor k = ctx.rms_norm(site_ + ".norm_k", ctx.linear(site_ + ".k", cond[kLocal]), eps);  // [N * a, d]
-    const Tensor v = ctx.linear(site_ + ".v", cond[kLocal]);
-    return ctx.linear(site_ + ".o", ctx.frame_attention("audio_attn", q, k, v, heads));
+    const net::Norm norm{.kind = net::Norm::rms, .eps = c_.base.eps};
+    const net::Linear of_clip{.space = kClip}, of_sound{.space = kSound};
+    const Tensor y = ctx.norm("audio_norm", x, {.eps = kAdainEps, .shift = &m[0], .scale = &m[1]}, kClip);
+    const Tensor q = ctx.norm(site_ + ".norm_q", ctx.linear(site_ + ".q", y, of_clip), norm, kClip);
+    const Tensor k = ctx.norm(site_ + ".norm_k", ctx.linear(site_ + ".k", cond[kLocal], of_sound), norm, kSound);
+    const Tensor v = ctx.linear(site_ + ".v", cond[kLocal], of_sound);  // k, v [N * a, d]
+    const Tensor out = ctx.attention("audio_attn", q, k, v, heads, ctx.tokens().segments.at(0));
+    return ctx.linear(site_ + ".o", out, of_clip);
   }
 
   const std::string site_, adain_;

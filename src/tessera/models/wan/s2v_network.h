@@ -13,10 +13,15 @@
 //   head   out: [T, 4 * c_out]; predictions are the rows of noisy clips
 #include <memory>
 
+#include "tessera/models/wan/network.h"
 #include "tessera/models/wan/s2v_config.h"
 #include "tessera/net/unit.h"
 
 namespace tessera::models::wan {
+
+/// Row spaces after the text: each clip's tokens among the others (a modulation row a frame), and the rows of its sound.
+/// The tokens' only segments are frames of clips and their sound.
+enum SoundSpace { kClip = kText + 1, kSound };
 
 /// What a token stands for: rows of the learned mask.
 enum Part : int64_t { kNoisy, kReference, kMotionPart };

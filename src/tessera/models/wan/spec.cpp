@@ -123,8 +123,10 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
   std::vector<Tensor> inputs, texts, images, rows, cos, sin;
   std::vector<double> t;
   bool any_clean = false;
-  tokens.offsets = tokens.context_offsets = {0};
-  if (config_.has_image_branch()) tokens.image_offsets = {0};
+  tokens.spaces.resize(config_.has_image_branch() ? 2 : 1);
+  tokens.offsets = {0};
+  for (net::Space& space : tokens.spaces) space.offsets = {0};
+  const auto add_rows = [](net::Space& space, int64_t rows) { space.offsets.push_back(space.offsets.back() + rows); };
   for (const net::Sample& sample : samples) {
     check_sample(sample, config_);
     const Tensor& x = sample.x;
@@ -137,11 +139,11 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
     t.insert(t.end(), times.t.begin(), times.t.end());
     // Text is padded with zero rows, which are attended like any other: the released models were trained so.
     texts.push_back(at::constant_pad_nd(sample.context, {0, 0, 0, config_.text_len - sample.context.size(0)}));
-    tokens.offsets.push_back(tokens.offsets.back() + inputs.back().size(0));
-    tokens.context_offsets.push_back(tokens.context_offsets.back() + config_.text_len);
+    add_rows(tokens, inputs.back().size(0));
+    add_rows(tokens.spaces[kText - 1], config_.text_len);
     if (config_.has_image_branch()) {
       images.push_back(extra(sample, "clip_fea", {config_.image_rows(), config_.image_dim}));
-      tokens.image_offsets.push_back(tokens.image_offsets.back() + config_.image_rows());
+      add_rows(tokens.spaces[kImage - 1], config_.image_rows());
     }
     const int64_t end = tokens.offsets.back(), length = inputs.back().size(0);
     const int64_t clean = sample.extra.count("image_latent") ? length / (x.size(1) / p[0]) : 0;
@@ -169,13 +171,13 @@ std::vector<std::map<std::string, Tensor>> Wan::unpack_input_grads(const std::ve
     const auto [channels, f, h, w] = batch.shapes[s];
     const Tensor patch_grad = grads[0].slice(0, tokens.offsets[s], tokens.offsets[s + 1]);
     const Tensor whole = from_rows(patch_grad, {config_.in_dim, f, h, w}, config_.patch);
-    const int64_t text = tokens.context_offsets[s];
+    const int64_t text = tokens.space(kText).offsets[s];
     auto& named = result.emplace_back();
     named["x"] = whole.slice(0, 0, channels);
     named["context"] = grads[1].slice(0, text, text + samples[s].context.size(0));
     if (config_.takes_pictures()) named["y"] = whole.slice(0, channels);
     if (config_.has_image_branch())
-      named["clip_fea"] = grads[3].slice(0, tokens.image_offsets[s], tokens.image_offsets[s + 1]);
+      named["clip_fea"] = grads[3].slice(0, tokens.space(kImage).offsets[s], tokens.space(kImage).offsets[s + 1]);
   }
   return result;
 }
