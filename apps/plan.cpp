@@ -246,7 +246,7 @@ Command plan_command() {
   c.usage =
       "plan RECIPE [--json] [--gpu NAME --nodes N] [--html FILE] [--trace FILE] [--largest WHAT] [--layouts] "
       "[--schedule FILE] [--write FILE] | plan --check FILE | plan --composes";
-  c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --plan.budget 200MiB --html plan.html";
+  c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --plan.budget 200MiB --html p.html";
   c.recipe_keys = true;
   c.foreign = training_flags();
   c.flags = {{"--json", "", "the plan as JSON; also with --largest and --layouts"},

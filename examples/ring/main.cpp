@@ -71,8 +71,7 @@ int main() try {
   const auto place = comm::rendezvous_from_env();
   plan::Plan plan;
   plan.mesh = Mesh::parse("dp_shard=" + std::to_string(place.world));
-  plan.global_batch = 4, plan.micro_batch = 2;
-  plan.units.resize(units.size());
+  plan.global_batch = 4, plan.micro_batch = 2, plan.units.resize(units.size());
   plan.units[1].activations = plan::Policy::recompute, plan.units[2].activations = plan::Policy::offload;
   for (plan::UnitPlan& unit : plan.units) unit.states = plan::Tier::host;
   Ring ring(plan, place.rank);

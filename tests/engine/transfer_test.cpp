@@ -41,8 +41,7 @@ class Transfer : public FileTest {
         plan::ParamSpec stored = param;
         if (param.name == "out.b.weight") stored.shape[0] = rows_of_last;
         values.push_back(toy::filled(stored));
-        tensors.push_back(
-            {"model." + param.name, DType::f32, stored.shape, values.back().const_data_ptr()});
+        tensors.push_back({"model." + param.name, DType::f32, stored.shape, values.back().const_data_ptr()});
       }
     checkpoint::write_safetensors(path(file), tensors);
   }
