@@ -13,7 +13,8 @@ constexpr int64_t kHeads = 2, kDim = 8;
 /// Two samples of 3 and 4 tokens with 2 and 3 rows of context.
 net::Tokens two_of_them() {
   net::Tokens tokens;
-  tokens.offsets = {0, 3, 7}, tokens.context_offsets = {0, 2, 5};
+  tokens.offsets = {0, 3, 7};
+  tokens.spaces = {{.offsets = {0, 2, 5}}};
   tokens.rows = at::tensor({0, 0, 0, 1, 1, 1, 1}, at::kInt);
   const Tensor angles = toy::normals({7, kDim / kHeads / 2}, 90);
   tokens.cos = angles.cos(), tokens.sin = angles.sin();
@@ -72,33 +73,35 @@ TEST_F(SiteTest, Linears) {
 }
 
 TEST_F(SiteTest, ALinearBehindGelu) {
-  expect_same([](net::Context& ctx, const Tensor& x) { return ctx.gelu_linear("a", x); });
+  expect_same([](net::Context& ctx, const Tensor& x) { return ctx.linear("a", x, {.act = net::Act::gelu_tanh}); });
 }
 
 TEST_F(SiteTest, Norms) {
-  expect_same([](net::Context& ctx, const Tensor& x) { return ctx.layer_norm("norm", x, 1e-6); });
+  expect_same([](net::Context& ctx, const Tensor& x) { return ctx.norm("norm", x, {}); });
 }
 
 TEST_F(SiteTest, TheRotaryNorm) {
-  expect_same([](net::Context& ctx, const Tensor& x) { return ctx.rms_norm_rope("norm", x, kHeads, 1e-6); });
+  expect_same([](net::Context& ctx, const Tensor& x) {
+    return ctx.norm("norm", x, {.kind = net::Norm::rms, .eps = 1e-6, .rope = kHeads});
+  });
 }
 
 TEST_F(SiteTest, ModulationWhoseTableIsAParameter) {
   expect_same([](net::Context& ctx, const Tensor& x) {
     const Tensor table = ctx.param("table");
-    return ctx.gated_residual("gate", x, ctx.modulated_norm("modulated", x, table, table, 1e-6), table);
+    return ctx.residual("gate", x, ctx.norm("modulated", x, {.shift = &table, .scale = &table}), &table);
   });
 }
 
 TEST_F(SiteTest, SelfAttention) {
   expect_same([](net::Context& ctx, const Tensor& x) {
-    return ctx.self_attention("attn", ctx.linear("a", x), x, ctx.gelu_linear("a", x), kHeads);
+    return ctx.attention("attn", ctx.linear("a", x), x, ctx.linear("a", x, {.act = net::Act::gelu_tanh}), kHeads);
   });
 }
 
 TEST_F(SiteTest, CrossAttention) {
   const Tensor k = toy::normals({5, kDim}, 93), v = toy::normals({5, kDim}, 94);
-  expect_same([&](net::Context& ctx, const Tensor& x) { return ctx.cross_attention("cross", x, k, v, kHeads); });
+  expect_same([&](net::Context& ctx, const Tensor& x) { return ctx.attention("cross", x, k, v, kHeads, {.k = 1}); });
 }
 
 }  // namespace

@@ -53,7 +53,8 @@ class Layer final : public net::Unit {
   net::Flow forward(net::Context& ctx, const net::Flow& in) const override {
     const Tensor& x = in.stream[0];  // x [tokens, from]
     if (spec_.kind != "block") return {{ctx.linear("b", x)}, {}};
-    return {{ctx.sum("sum", x, ctx.gelu_linear("b", ctx.linear("a", ctx.layer_norm("norm", x, 1e-6))))}, {}};
+    const Tensor y = ctx.linear("b", ctx.linear("a", ctx.norm("norm", x, {})), {.act = net::Act::gelu_tanh});
+    return {{ctx.residual("sum", x, y)}, {}};
   }
   double forward_flops(const net::Tokens& tokens) const override { return 4.0 * kWidth * kWidth * tokens.count(); }
 
