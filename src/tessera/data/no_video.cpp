@@ -7,7 +7,7 @@
 namespace tessera::data {
 
 namespace {
-[[noreturn]] void refuse(const Path& path) {
+[[noreturn]] void refuse_video(const Path& path) {
   throw UserError(Exit::input, "data.video", path.string() + ": this program was built without FFmpeg",
                   "install libavformat-dev, libavcodec-dev, libswscale-dev and libswresample-dev and build with "
                   "-DTESSERA_VIDEO=ON, "
@@ -17,16 +17,16 @@ namespace {
 
 bool has_video() { return false; }
 
-VideoInfo probe(const Path& path) { refuse(path); }
-VideoInfo probe_file(const Path& path) { refuse(path); }
-Frames decode_clip(const Path& path, const ClipSpec&) { refuse(path); }
-Frames decode_file(const Path& path, const ClipSpec&) { refuse(path); }
-void write_mp4(const Path& path, const Frames&) { refuse(path); }
-void write_mp4(const Path& path, const Frames&, const Sound&) { refuse(path); }
-bool has_sound(const Path& path) { refuse(path); }
-Sound decode_sound(const Path& path, const SoundSpec&) { refuse(path); }
-std::vector<uint8_t> write_png(const Frames&, int) { refuse("a .png"); }
-std::vector<uint8_t> write_jpeg(const Frames&, int) { refuse("a .jpg"); }
-std::vector<uint8_t> encode_gif(const Frames&) { refuse("a .gif"); }
+VideoInfo probe(const Path& path) { refuse_video(path); }
+VideoInfo probe_file(const Path& path) { refuse_video(path); }
+Frames decode_clip(const Path& path, const ClipSpec&) { refuse_video(path); }
+Frames decode_file(const Path& path, const ClipSpec&) { refuse_video(path); }
+void write_mp4(const Path& path, const Frames&) { refuse_video(path); }
+void write_mp4(const Path& path, const Frames&, const Sound&) { refuse_video(path); }
+bool has_sound(const Path& path) { refuse_video(path); }
+Sound decode_sound(const Path& path, const SoundSpec&) { refuse_video(path); }
+std::vector<uint8_t> write_png(const Frames&, int) { refuse_video("a .png"); }
+std::vector<uint8_t> write_jpeg(const Frames&, int) { refuse_video("a .jpg"); }
+std::vector<uint8_t> encode_gif(const Frames&) { refuse_video("a .gif"); }
 
 }  // namespace tessera::data
