@@ -20,9 +20,11 @@ class FolderTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  void write(const std::string& name, const std::string& text) const {
+  /// Gives where it is.
+  std::filesystem::path write(const std::string& name, const std::string& bytes) const {
     std::filesystem::create_directories((folder_ / name).parent_path());
-    std::ofstream(folder_ / name, std::ios::binary) << text;
+    std::ofstream(folder_ / name, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return folder_ / name;
   }
   static std::string read(const std::filesystem::path& file) {
     std::ifstream in(file, std::ios::binary);

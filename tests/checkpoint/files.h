@@ -10,27 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "folder_test.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 
 namespace tessera::checkpoint {
 
-class FileTest : public ::testing::Test {
+class FileTest : public FolderTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tessera-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   Path path(const std::string& name) const { return folder_ / name; }
-
-  Path write(const std::string& name, const std::string& bytes) const {
-    std::filesystem::create_directories(path(name).parent_path());
-    std::ofstream(path(name), std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    return path(name);
-  }
 
   /// A safetensors file with this header, whatever it says, and `data_bytes` of data.
   Path write_header(const std::string& name, const std::string& header, size_t data_bytes) const {
@@ -47,8 +35,6 @@ class FileTest : public ::testing::Test {
     std::sort(names.begin(), names.end());
     return names;
   }
-
-  Path folder_;
 };
 
 /// `act` must throw E with this code and a message that holds every one of `texts`.

@@ -9,33 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "folder_test.h"
 #include "tessera/base/check.h"
 #include "tessera/data/video.h"
 
 namespace tessera::data {
-
-class FolderTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tessera-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  Path write(const std::string& name, const std::string& bytes) const {
-    std::filesystem::create_directories((folder_ / name).parent_path());
-    std::ofstream(folder_ / name, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    return folder_ / name;
-  }
-
-  static std::string read(const Path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
-  Path folder_;
-};
 
 /// Smooth colours that drift; frame i is brighter than the one before by `step` everywhere.
 inline Frames scene(int count, int height, int width, double fps, int step = 4) {

@@ -31,14 +31,16 @@ void GateSchedule::begin_part(size_t part, const planning::PartPlan& plan, const
   arena_ = router_.hard() ? 0 : evaluate_->schedule.arena;
   // A step of fewer micro-batches takes no more than the fullest, but for what the order of slots makes of it.
   for (int64_t micros = 1; micros <= whole.accumulation(); ++micros)
-    arena_ = std::max(arena_, compile(std::vector<int64_t>(mesh_.dp_size(), micros * whole.micro_batch)).arena);
+    arena_ =
+        std::max(arena_, compile(std::vector<int64_t>(mesh_.dp_size(), micros * whole.micro_batch)).schedule.arena);
   if (!router_.hard()) engine::check_groups(comm_, {&evaluate_->schedule});
 }
 
-plan::Schedule GateSchedule::compile(const std::vector<int64_t>& shares) const {
+plan::Program GateSchedule::compile(const std::vector<int64_t>& shares) const {
   plan::Plan part = plan();
   part.shares = shares;
-  return plan::compile_train(*spec_, part, rank_);
+  plan::Schedule schedule = plan::compile_train(*spec_, part, rank_);
+  return {std::move(part), std::move(schedule)};
 }
 
 plan::ProgramPtr GateSchedule::program(size_t expert) {
@@ -46,11 +48,9 @@ plan::ProgramPtr GateSchedule::program(size_t expert) {
   const int64_t micros = div_up(*std::ranges::max_element(shares), plan().micro_batch);
   plan::ProgramPtr& known = known_[{static_cast<int64_t>(expert), micros, shares[static_cast<size_t>(dp_rank())]}];
   if (!known) {
-    plan::Plan part = plan();
-    part.shares = shares;
-    plan::Schedule schedule = plan::compile_train(*spec_, part, rank_);
-    schedule.phase = "train expert_" + std::to_string(expert);  // passes of a step are told apart by their phases
-    known = std::make_shared<const plan::Program>(std::move(part), std::move(schedule));
+    plan::Program made = compile(shares);
+    made.schedule.phase = "train expert_" + std::to_string(expert);  // passes of a step are told apart by their phases
+    known = std::make_shared<const plan::Program>(std::move(made));
   }
   // All ranks see so many micro-batches for the first time together.
   if (compared_.insert(micros).second) engine::check_groups(comm_, {&known->schedule});

@@ -55,7 +55,8 @@ class GateSchedule final : public ExpertSchedule {
   void mix(int64_t step, const diffusion::TrainingSamples& samples, engine::Engine& engine);
   /// Sums the gate's gradient over all ranks, in their order, and moves it.
   void learn(double lr);
-  plan::Schedule compile(const std::vector<int64_t>& shares) const;
+  /// A step of this rank in which the dp ranks have so many samples.
+  plan::Program compile(const std::vector<int64_t>& shares) const;
   /// Of this rank, for as many samples as chose the expert. Compiled when first asked for; then all ranks compare what
   /// they will run.
   plan::ProgramPtr program(size_t expert);
