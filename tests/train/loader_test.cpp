@@ -88,6 +88,27 @@ TEST(Loader, WhatItHoldsIsHostMemoryAndNoneOfTheDevice) {
   EXPECT_EQ(engine::Meter::live(engine::Part::host) - host, 2 * 4 * 64) << "four tensors of a cache line each";
 }
 
+TEST(Loader, WorkOfMakingASampleIsNoneOfTheDeviceUnlessItSaysSo) {
+  engine::Meter::install();
+  constexpr int64_t kWork = 1 << 20;
+  const auto peak_of = [](const std::function<void()>& work) {
+    Loader loader(1);
+    std::vector<Wanted> next = wanted(1, 1);
+    next[0].make = [make = next[0].make, work] { return work(), make(); };
+    engine::Meter::reset_peak();
+    const int64_t before = engine::Meter::live();
+    loader.take(next);
+    return engine::Meter::peak() - before;
+  };
+  EXPECT_EQ(peak_of([] { at::empty({kWork}, at::kByte); }), 0) << "noise, pixels, what a cache is read into";
+  EXPECT_EQ(peak_of([] {
+              const engine::Meter::Scope device(engine::Part::compute);
+              at::empty({kWork}, at::kByte);
+            }),
+            kWork)
+      << "an autoencoder";
+}
+
 TEST(Loader, NothingIsMadeWhileItIsPaused) {
   std::atomic<int> made{0};
   Loader loader(2);

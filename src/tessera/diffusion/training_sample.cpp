@@ -36,7 +36,7 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
   sample.input.context = clean.context;
   sample.input.extra = clean.extra;
   if (begins_clean(settings, conditions, clean.latent, step, place) && !clean.extra.count("image_latent"))
-    sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1);
+    sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1).contiguous();
   sample.velocity = velocity(clean.latent, noise);
   sample.weight = drawn.weight;
   return sample;

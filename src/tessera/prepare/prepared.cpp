@@ -2,6 +2,7 @@
 
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
+#include "tessera/prepare/encoded.h"
 #include "tessera/prepare/pictures.h"
 #include "tessera/prepare/prepare.h"
 #include "tessera/prepare/text_pass.h"
@@ -33,7 +34,7 @@ data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
   const size_t caption = this->caption(index, epoch);
   if (!cache_)
-    return {job::encode_frames(*codec_, frames(index)), tensor_of(contexts_.at(item(index).captions[caption])),
+    return {encoded([&] { return job::encode_frames(*codec_, frames(index)); }), tensor_of(contexts_.at(item(index).captions[caption])),
             online_extras(index)};
   const data::CachedSample loaded = cache_->load(samples_.at(index).entries.at(caption));
   PreparedSample sample{tensor_of(loaded.latent), tensor_of(loaded.context)};
@@ -48,7 +49,7 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) con
   if (!wanted.pictures()) return {};
   const Pictures pictures = clip_pictures(item(index), spec, wanted);
   std::map<std::string, at::Tensor> extras;
-  extras["y"] = picture_latent(*codec_, pictures, spec.frames, wanted.mask_channels);
+  extras["y"] = encoded([&] { return picture_latent(*codec_, pictures, spec.frames, wanted.mask_channels); });
   if (const auto seen = seen_.find(samples_.at(index).clip); seen != seen_.end())
     extras["clip_fea"] = tensor_of(seen->second);
   return extras;

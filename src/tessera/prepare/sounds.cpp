@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/data/probes.h"
 #include "tessera/job/codec.h"
+#include "tessera/prepare/encoded.h"
 
 namespace tessera::prepare {
 
@@ -78,7 +79,7 @@ std::map<std::string, at::Tensor> Listener::extras(const data::Item& item, const
     const double length = rows.offset + rows.seconds() + kMargin;
     extras["audio"] = rows_of(clip_sound(item, spec.start, length), rows);
   }
-  if (wanted_.pose_dim > 0 && !item.pose.empty()) extras["pose"] = pose(item.pose, spec);
+  if (wanted_.pose_dim > 0 && !item.pose.empty()) extras["pose"] = encoded([&] { return pose(item.pose, spec); });
   return extras;
 }
 

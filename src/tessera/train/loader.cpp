@@ -15,17 +15,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Copies that are booked on the host; what they were made from counts as the work it is.
-diffusion::TrainingSample on_host(const diffusion::TrainingSample& made) {
-  const engine::Meter::Scope host(engine::Part::host);
-  diffusion::TrainingSample sample = made;
-  sample.input.x = made.input.x.clone();
-  sample.input.context = made.input.context.clone();
-  for (auto& [name, value] : sample.input.extra) value = value.clone();
-  sample.velocity = made.velocity.clone();
-  return sample;
-}
-
 }  // namespace
 
 Loader::Loader(int threads) {
@@ -67,7 +56,9 @@ void Loader::loop() {
 void Loader::make(Entry& entry) {
   try {
     const at::NoGradGuard no_grad;
-    entry.sample = std::make_shared<const diffusion::TrainingSample>(on_host(entry.wanted.make()));
+    // Reading and noising happen at any time beside a step: none of it may count against the device's plan.
+    const engine::Meter::Scope host(engine::Part::host);
+    entry.sample = std::make_shared<const diffusion::TrainingSample>(entry.wanted.make());
   } catch (...) {
     entry.error = std::current_exception();
   }
