@@ -75,6 +75,8 @@ class Denoiser {
   virtual void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count,
                           float* out) const = 0;
   virtual std::string config_json() const = 0;  ///< official config.json
+  /// Sigma from which on the high-noise expert denoises, of two that were released; else where two would meet.
+  virtual double released_boundary() const { return 0.5; }
   /// Heads of its self-attention, which sequence parallelism (sp) and tensor parallelism (tp) share out.
   virtual int64_t heads() const { return 1; }
   virtual int64_t in_channels() const = 0;  ///< of the latents it takes the noise from
