@@ -137,7 +137,8 @@ void place_boundary(Experts& experts, const recipe::Recipe& recipe, const net::D
   const std::vector<Expert> both = experts_of(recipe);
   for (Expert& expert : experts.list) {
     if (both.empty() || expert.name.empty() || experts.gated) continue;
-    expert.window = expert.name == both[0].name ? diffusion::Window{experts.boundary, 1} : diffusion::Window{0, experts.boundary};
+    expert.window =
+        expert.name == both[0].name ? diffusion::Window{experts.boundary, 1} : diffusion::Window{0, experts.boundary};
   }
 }
 

@@ -20,7 +20,8 @@ struct Sample {
 struct Conditions {
   bool first_picture = false, last_picture = false;  ///< extra "y": mask and latent of these pictures, grey between
   int64_t mask_channels = 0;                         ///< of y, before the latent's
-  int64_t clip_dim = 0;       ///< width of extra "clip_fea", the rows of an image encoder; 0: takes none
+  std::string image_extra;    ///< name of the extra that has the rows of an image encoder; empty: takes none
+  int64_t clip_dim = 0;       ///< its width; 0: takes none
   int64_t clip_rows = 0;      ///< of one picture
   bool clean_first = false;   ///< may take extra "image_latent", [C, 1, h, w]: a first latent frame without noise
   bool always_clean = false;  ///< does so in every sample

@@ -30,7 +30,10 @@ std::vector<std::string> typed_families() {
 
 Kind kind_of(families::ConfigKey::Kind kind) {
   using Of = families::ConfigKey::Kind;
-  return kind == Of::text ? Kind::text : kind == Of::integer ? Kind::integer : kind == Of::number ? Kind::number : Kind::list;
+  return kind == Of::text      ? Kind::text
+         : kind == Of::integer ? Kind::integer
+         : kind == Of::number  ? Kind::number
+                               : Kind::list;
 }
 
 bool loads_weights(const Facts& f) { return f.recipe.model.init != "random"; }
@@ -61,7 +64,8 @@ std::vector<Setting> run_settings() {
 
 std::vector<Setting> model_settings() {
   std::vector<Setting> rows = {
-      {"model.preset", Kind::text, "", "a known size, e.g. " + families::standard().preset, model<&Recipe::Model::preset>},
+      {"model.preset", Kind::text, "", "a known size, e.g. " + families::standard().preset,
+       model<&Recipe::Model::preset>},
       {"model.path",
        Kind::text,
        "",
@@ -81,7 +85,8 @@ std::vector<Setting> model_settings() {
   };
   for (const families::Family& family : families::all())
     for (const families::ConfigKey& key : family.config_keys)
-      if (const std::string name = "model.config." + key.name; std::ranges::find(rows, name, &Setting::key) == rows.end())
+      if (const std::string name = "model.config." + key.name;
+          std::ranges::find(rows, name, &Setting::key) == rows.end())
         rows.push_back({name, kind_of(key.kind), "", key.help});
   return rows;
 }
