@@ -25,25 +25,19 @@ struct Place {
   std::string stem, format;
 };
 
-/// `expert`: of two transformers the first or the second, else none.
-Place transformer_place(const std::string& to, const std::string& role, const models::Identity& identity,
-                        const families::Expert* expert) {
-  const std::string stem = "diffusion_pytorch_model";
-  if (to == "diffusers") return {role, stem, "safetensors"};
-  if (to == "comfyui") return {"diffusion_models", identity.model + (expert ? "_" + expert->name : ""), "safetensors"};
-  return {expert ? expert->folder : "", stem, "safetensors"};
-}
-
 Place place_of(const std::string& to, const std::string& role, const models::Identity& identity,
                const families::Family& family, bool two_experts) {
-  const families::ReleasedFile* released = families::released_file(family, role, identity.variant);
-  if (!released) {
-    const bool expert = two_experts && family.experts.size() == 2;
-    return transformer_place(to, role, identity, expert ? &family.experts[role == "transformer" ? 0 : 1] : nullptr);
+  const bool of_transformers = role == "text_encoder" || role == "image_encoder";  // the library
+  if (to == "diffusers") return {role, of_transformers ? "model" : "diffusion_pytorch_model", "safetensors"};
+  if (const families::ReleasedFile* released = families::released_file(family, role, identity.variant)) {
+    if (to == "comfyui") return {released->comfyui_folder, released->comfyui, "safetensors"};
+    return {"", released->official, "pth"};
   }
-  if (to == "diffusers") return {role, role == "vae" ? "diffusion_pytorch_model" : "model", "safetensors"};
-  if (to == "comfyui") return {released->comfyui_folder, released->comfyui, "safetensors"};
-  return {"", released->official, "pth"};
+  families::Expert expert;  // of two transformers; else none
+  if (two_experts && family.experts.size() == 2) expert = family.experts[role == "transformer" ? 0 : 1];
+  if (to == "comfyui")
+    return {"diffusion_models", identity.model + (expert.name.empty() ? "" : "_" + expert.name), "safetensors"};
+  return {expert.folder, "diffusion_pytorch_model", "safetensors"};
 }
 
 /// Of the transformer, which comes first; of encoders alone the standard one.
