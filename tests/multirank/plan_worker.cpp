@@ -1,7 +1,7 @@
 // Runs random plans on this rank and compares them with the plain loop: the same ranks, the same micro-batches, every
 // unit whole, everything kept, reduced once in the same way.
 //
-//   plan_worker launch RANKS MESH FIRST LAST          # plans keyed by seed FIRST..LAST-1, on so many ranks
+//   plan_worker launch RANKS MESH FIRST LAST [FAMILY]   # plans keyed by seed FIRST..LAST-1, on so many ranks
 //
 // One seed in five keeps gradients in bf16; the plain loop then rounds its own where the plan's come to rest.
 // Plans from kLossySeeds on keep activations in fewer bits: their outputs are the same bits and their gradients within
@@ -28,6 +28,7 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
+#include "toy/toy.h"
 
 namespace tessera::engine {
 namespace {
@@ -54,21 +55,48 @@ void expect(bool ok, const std::string& what) {
   if (!ok) throw UserError(Exit::comparison, "plan_worker", what);
 }
 
+/// A family under test: a small model of random sizes, and the sites of its blocks that plans may treat apart.
+struct Family {
+  std::string_view name;
+  std::string (*config)(Random& random);
+  std::vector<const char*> attentions, results;
+};
+
+std::string wan_config(Random& random) {
+  const int64_t heads = draw(random, 1, 2) * 2;
+  return R"({"dim":)" + std::to_string(heads * 32) + R"(,"num_heads":)" + std::to_string(heads) + R"(,"ffn_dim":)" +
+         std::to_string(64 * draw(random, 1, 4)) + R"(,"num_layers":)" + std::to_string(draw(random, 1, 5)) +
+         R"(,"text_dim":32,"text_len":)" + std::to_string(draw(random, 3, 9)) +
+         R"(,"freq_dim":32,"in_dim":4,"out_dim":4})";
+}
+
+std::string toy_config(Random& random) {
+  const int64_t heads = draw(random, 1, 2) * 2;
+  return R"({"dim":)" + std::to_string(heads * 32) + R"(,"heads":)" + std::to_string(heads) + R"(,"hidden":)" +
+         std::to_string(64 * draw(random, 1, 4)) + R"(,"layers":)" + std::to_string(draw(random, 1, 5)) +
+         R"(,"text_dim":32,"text_len":)" + std::to_string(draw(random, 3, 9)) + "}";
+}
+
+const Family kFamilies[] = {{"wan", wan_config, {"self_attn", "cross_attn"}, {"ffn.2"}},
+                            {"toy", toy_config, {"joint", "time"}, {}}};
+
+const Family& family_of(std::string_view name) {
+  for (const Family& family : kFamilies)
+    if (family.name == name) return family;
+  throw UserError(Exit::usage, "plan_worker", "no family " + std::string(name));
+}
+
 /// One random case, the same on every rank.
 struct Case {
+  const Family& family;
   uint64_t seed;
   std::unique_ptr<net::Denoiser> model;
   std::vector<int64_t> latent;
   plan::Plan plan;
 
-  Case(uint64_t seed, const Mesh& mesh) : seed(seed) {
+  Case(uint64_t seed, const Mesh& mesh, const Family& family) : family(family), seed(seed) {
     Random random(seed);
-    const int64_t heads = draw(random, 1, 2) * 2;
-    model = models::make_denoiser(
-        {.config_text = R"({"dim":)" + std::to_string(heads * 32) + R"(,"num_heads":)" + std::to_string(heads) +
-                        R"(,"ffn_dim":)" + std::to_string(64 * draw(random, 1, 4)) + R"(,"num_layers":)" +
-                        std::to_string(draw(random, 1, 5)) + R"(,"text_dim":32,"text_len":)" +
-                        std::to_string(draw(random, 3, 9)) + R"(,"freq_dim":32,"in_dim":4,"out_dim":4})"});
+    model = models::make_denoiser({.family = std::string(family.name), .config_text = family.config(random)});
     latent = {4, draw(random, 1, 3), 2 * draw(random, 2, 6), 2 * draw(random, 2, 6)};
     plan.mesh = mesh;
     plan.global_batch = draw(random, 1, 3 * mesh.dp_size());
@@ -84,7 +112,9 @@ struct Case {
       for (plan::Tier* tier : {&choice.parameters, &choice.gradients, &choice.states})
         *tier = draw(random, 0, 1) ? plan::Tier::device : static_cast<plan::Tier>(draw(random, 1, 2));
       const bool block = unit->spec().kind == "block";
-      for (const char* site : {"boundary", "self_attn", "cross_attn"}) {
+      std::vector<const char*> sites = {"boundary"};
+      sites.insert(sites.end(), family.attentions.begin(), family.attentions.end());
+      for (const char* site : sites) {
         if (draw(random, 0, 2) || (!block && std::string_view(site) != "boundary")) continue;
         const plan::Policy of_site = policy(random);
         const bool of_unit =
@@ -122,8 +152,8 @@ struct Case {
     for (size_t u = 0; u < plan.units.size(); ++u) {
       if (model->units()[u]->spec().kind != "block" || draw(random, 0, 2)) continue;
       const plan::Policy of_site = policy(random);
-      if (of_site != plan::Policy::rebuild && of_site != plan::Policy::recompute)
-        plan.units[u].sites["ffn.2"] = of_site;
+      if (of_site == plan::Policy::rebuild || of_site == plan::Policy::recompute) continue;
+      for (const char* site : family.results) plan.units[u].sites[site] = of_site;
     }
   }
 
@@ -487,8 +517,10 @@ int run(int argc, char** argv) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   const Mesh mesh = Mesh::parse(argv[1]);
   comm::Comm comm(place, mesh);
+  models::add_family(toy::family());
+  const Family& family = family_of(argc > 4 ? argv[4] : "wan");
   for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) {
-    const Case c(static_cast<uint64_t>(seed), mesh);
+    const Case c(static_cast<uint64_t>(seed), mesh, family);
     try {
       check(c, comm, place.rank);
     } catch (const Error& error) {
