@@ -14,8 +14,8 @@
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/engine/unit_run.h"
+#include "tessera/models/registry.h"
 #include "tessera/net/plain_context.h"
-#include "toy/toy.h"
 
 namespace tessera::engine {
 namespace {
@@ -159,7 +159,6 @@ int run(int argc, char** argv) {
     options.nproc = std::stoi(argv[2]);
     return comm::launch(options, {argv + 3, argv + argc});
   }
-  models::add_family(toy::family());
   const comm::Rendezvous place = comm::rendezvous_from_env();
   const Mesh mesh = Mesh::parse(argv[1]);
   comm::Comm comm(place, mesh);

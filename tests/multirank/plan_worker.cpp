@@ -28,7 +28,6 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
-#include "toy/toy.h"
 
 namespace tessera::engine {
 namespace {
@@ -517,7 +516,6 @@ int run(int argc, char** argv) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   const Mesh mesh = Mesh::parse(argv[1]);
   comm::Comm comm(place, mesh);
-  models::add_family(toy::family());
   const Family& family = family_of(argc > 4 ? argv[4] : "wan");
   for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) {
     const Case c(static_cast<uint64_t>(seed), mesh, family);
