@@ -169,7 +169,7 @@ struct Depthwise : Function<Depthwise> {
 
 /// Rows of one sample by head, fp32: [heads, n, d].
 Tensor heads_of(const Tensor& x, int64_t heads, int64_t begin, int64_t end) {
-  return x.slice(0, begin, end).to(at::kFloat).reshape({end - begin, heads, -1}).transpose(0, 1);
+  return x.slice(0, begin, end).to(at::kFloat).reshape({end - begin, heads, x.size(1) / heads}).transpose(0, 1);
 }
 
 }  // namespace
