@@ -1,10 +1,11 @@
 // Runs a small model of a family on ranks that share its sequences and holds its output and the gradients of all its
 // weights against the plain context on one rank.
 //
-//   family_worker launch RANKS MESH SEED
+//   family_worker launch RANKS MESH FIRST LAST       # shapes drawn by the seeds FIRST..LAST-1
 #include <ATen/Parallel.h>
 
 #include <cstdio>
+#include <random>
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
@@ -34,12 +35,32 @@ void expect_close(const Tensor& found, const Tensor& expected, const std::string
                     what + " is off by " + std::to_string(off) + ", allowed is " + std::to_string(bound));
 }
 
-net::Batch batch_of(const net::Denoiser& model, uint64_t seed) {
+int64_t draw(std::mt19937_64& random, int64_t least, int64_t most) {
+  return least + static_cast<int64_t>(random() % static_cast<uint64_t>(most - least + 1));
+}
+
+/// Sizes that are odd where they may be: heads are for all that sp and tp share, widths for tp.
+std::unique_ptr<net::Denoiser> model_of(std::mt19937_64& random, const Mesh& mesh) {
+  const int64_t heads = mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 2), dim = heads * 2 * draw(random, 3, 6);
+  const auto field = [](const char* name, int64_t value) {
+    return std::string("\"") + name + "\":" + std::to_string(value);
+  };
+  return models::make_denoiser(
+      {.family = "toy",
+       .config_text = "{" + field("dim", dim) + "," + field("heads", heads) + "," +
+                      field("hidden", mesh[Axis::tp] * draw(random, 3, 13)) + "," + field("layers", 2) + "," +
+                      field("text_dim", draw(random, 3, 24)) + "," + field("text_len", draw(random, 3, 9)) + "}"});
+}
+
+/// Up to three samples, each of a shape of its own.
+net::Batch batch_of(const net::Denoiser& model, std::mt19937_64& random, uint64_t seed) {
   std::vector<net::Sample> samples;
-  for (uint64_t s = 0; s < 2; ++s) {
-    net::Sample sample = model.blank({4, 3, 6, 4});
-    sample.x = values({4, 3, 6, 4}, seed, s);
-    sample.context = values({2 + static_cast<int64_t>(s), model.context_dim()}, seed, 10 + s);
+  const auto count = static_cast<uint64_t>(draw(random, 1, 3));
+  for (uint64_t s = 0; s < count; ++s) {
+    const std::array<int64_t, 4> latent = {4, draw(random, 1, 4), 2 * draw(random, 1, 4), 2 * draw(random, 1, 4)};
+    net::Sample sample = model.blank(latent);
+    sample.x = values({latent.begin(), latent.end()}, seed, s);
+    sample.context = values({draw(random, 1, model.context_length()), model.context_dim()}, seed, 10 + s);
     sample.t = 100 + 300 * static_cast<double>(s);
     samples.push_back(std::move(sample));
   }
@@ -134,8 +155,9 @@ class Shared {
 };
 
 void check(const Mesh& mesh, int rank, comm::Comm& comm, uint64_t seed) {
-  const auto model = models::make_denoiser({.family = "toy", .config_text = R"({"dim":32,"heads":4,"layers":2})"});
-  const net::Batch batch = batch_of(*model, seed);
+  std::mt19937_64 random(seed);
+  const auto model = model_of(random, mesh);
+  const net::Batch batch = batch_of(*model, random, seed);
   const net::WeightMap weights = weights_of(*model, seed);
   const Tensor expected = net::run_plain(model->units(), weights, batch), up = values(expected.sizes().vec(), seed, 99);
   expected.backward(up);
@@ -162,7 +184,12 @@ int run(int argc, char** argv) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   const Mesh mesh = Mesh::parse(argv[1]);
   comm::Comm comm(place, mesh);
-  check(mesh, place.rank, comm, static_cast<uint64_t>(std::stoi(argv[2])));
+  for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) try {
+      check(mesh, place.rank, comm, static_cast<uint64_t>(seed));
+    } catch (const Error& error) {
+      std::fprintf(stderr, "rank %d, seed %d: %s\n", place.rank, seed, error.what());
+      return static_cast<int>(error.code());
+    }
   return 0;
 }
 

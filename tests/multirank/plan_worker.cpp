@@ -70,10 +70,11 @@ std::string wan_config(Random& random) {
 }
 
 std::string toy_config(Random& random) {
-  const int64_t heads = draw(random, 1, 2) * 2;
-  return R"({"dim":)" + std::to_string(heads * 32) + R"(,"heads":)" + std::to_string(heads) + R"(,"hidden":)" +
-         std::to_string(64 * draw(random, 1, 4)) + R"(,"layers":)" + std::to_string(draw(random, 1, 5)) +
-         R"(,"text_dim":32,"text_len":)" + std::to_string(draw(random, 3, 9)) + "}";
+  const int64_t heads = draw(random, 1, 2) * 4;  // which sp x tp share
+  return R"({"dim":)" + std::to_string(heads * 2 * draw(random, 2, 12)) + R"(,"heads":)" + std::to_string(heads) +
+         R"(,"hidden":)" + std::to_string(8 * draw(random, 3, 30)) + R"(,"layers":)" +
+         std::to_string(draw(random, 1, 5)) + R"(,"text_dim":32,"text_len":)" + std::to_string(draw(random, 3, 9)) +
+         "}";
 }
 
 const Family kFamilies[] = {{"wan", wan_config, {"self_attn", "cross_attn"}, {"ffn.2"}},
