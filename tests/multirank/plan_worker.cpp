@@ -167,8 +167,12 @@ struct Case {
   }
 
   /// Where a rank has several stages their gradients of conditioning are summed in another order than the plain loop's,
-  /// and the stem's gradients follow from that sum.
-  bool same_order(int unit) const { return unit > 0 || plan.pipeline.chunks == 1; }
+  /// and the stem's gradients follow from that sum. Gradients of weights that are left for later are summed over each
+  /// micro-batch first (ops/later.h).
+  bool same_order(int unit) const {
+    const bool later = plan.pipeline.schedule == plan::PipelineSchedule::zero_bubble && plan.mesh[Axis::pp] > 1;
+    return (unit > 0 || plan.pipeline.chunks == 1) && !(later && plan.accumulation() > 1);
+  }
 
   /// Whether the rank's peak is that of micro-batches of `most` samples. The first one is the largest; stages of a
   /// pipeline have several in flight.
@@ -200,9 +204,13 @@ struct Case {
     for (int64_t i = 0; i < prediction.numel(); ++i) g[i] = (p[i] - t[i]) / static_cast<float>(prediction.numel());
     return gradient;
   }
+  /// A little beside the initial values: what begins as zero, a head, would leave all before it without a gradient.
   void fill(Store& store) const {
     fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
       model->initialise(param, seed, first, count, out);
+      std::vector<float> more(static_cast<size_t>(count));
+      RandomKey(seed, Purpose::test, std::hash<std::string>()(param.name)).normal(more.data(), first, more.size());
+      for (int64_t i = 0; i < count; ++i) out[i] += 0.02f * more[static_cast<size_t>(i)];
     });
   }
 };
