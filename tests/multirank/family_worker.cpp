@@ -45,11 +45,11 @@ std::unique_ptr<net::Denoiser> model_of(std::mt19937_64& random, const Mesh& mes
   const auto field = [](const char* name, int64_t value) {
     return std::string("\"") + name + "\":" + std::to_string(value);
   };
-  return models::make_denoiser(
-      {.family = "toy",
-       .config_text = "{" + field("dim", dim) + "," + field("heads", heads) + "," +
-                      field("hidden", mesh[Axis::tp] * draw(random, 3, 13)) + "," + field("layers", 2) + "," +
-                      field("text_dim", draw(random, 3, 24)) + "," + field("text_len", draw(random, 3, 9)) + "}"});
+  return models::make_denoiser({.family = "toy",
+                                .config_text = "{" + field("dim", dim) + "," + field("num_heads", heads) + "," +
+                                               field("ffn_dim", mesh[Axis::tp] * draw(random, 3, 13)) + "," +
+                                               field("num_layers", 2) + "," + field("text_dim", draw(random, 3, 24)) +
+                                               "," + field("text_len", draw(random, 3, 9)) + "}"});
 }
 
 /// Up to three samples, each of a shape of its own.
@@ -57,7 +57,8 @@ net::Batch batch_of(const net::Denoiser& model, std::mt19937_64& random, uint64_
   std::vector<net::Sample> samples;
   const auto count = static_cast<uint64_t>(draw(random, 1, 3));
   for (uint64_t s = 0; s < count; ++s) {
-    const std::array<int64_t, 4> latent = {4, draw(random, 1, 4), 2 * draw(random, 1, 4), 2 * draw(random, 1, 4)};
+    const std::array<int64_t, 4> latent = {model.in_channels(), draw(random, 1, 4), 2 * draw(random, 1, 4),
+                                           2 * draw(random, 1, 4)};
     net::Sample sample = model.blank(latent);
     sample.x = values({latent.begin(), latent.end()}, seed, s);
     sample.context = values({draw(random, 1, model.context_length()), model.context_dim()}, seed, 10 + s);

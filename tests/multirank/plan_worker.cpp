@@ -71,8 +71,8 @@ std::string wan_config(Random& random) {
 
 std::string toy_config(Random& random) {
   const int64_t heads = draw(random, 1, 2) * 4;  // which sp x tp share
-  return R"({"dim":)" + std::to_string(heads * 2 * draw(random, 2, 12)) + R"(,"heads":)" + std::to_string(heads) +
-         R"(,"hidden":)" + std::to_string(8 * draw(random, 3, 30)) + R"(,"layers":)" +
+  return R"({"dim":)" + std::to_string(heads * 2 * draw(random, 2, 12)) + R"(,"num_heads":)" + std::to_string(heads) +
+         R"(,"ffn_dim":)" + std::to_string(8 * draw(random, 3, 30)) + R"(,"num_layers":)" +
          std::to_string(draw(random, 1, 5)) + R"(,"text_dim":32,"text_len":)" + std::to_string(draw(random, 3, 9)) +
          "}";
 }
@@ -97,7 +97,7 @@ struct Case {
   Case(uint64_t seed, const Mesh& mesh, const Family& family) : family(family), seed(seed) {
     Random random(seed);
     model = models::make_denoiser({.family = std::string(family.name), .config_text = family.config(random)});
-    latent = {4, draw(random, 1, 3), 2 * draw(random, 2, 6), 2 * draw(random, 2, 6)};
+    latent = {model->in_channels(), draw(random, 1, 3), 2 * draw(random, 2, 6), 2 * draw(random, 2, 6)};
     plan.mesh = mesh;
     plan.global_batch = draw(random, 1, 3 * mesh.dp_size());
     plan.micro_batch = draw(random, 1, 3);

@@ -66,16 +66,15 @@ Operator depthwise_of(int64_t rows, int64_t width) {
   std::vector<int32_t> table;
   for (int64_t tap = -1; tap <= 1; ++tap)
     for (int64_t r = 0; r < rows; ++r) table.push_back(static_cast<int32_t>(r + tap < rows ? r + tap : -1));
-  return {"depthwise",
-          {normal({rows, width})},
-          {normal({width, 1, 3}), normal({width})},
-          {at::tensor(table, at::kInt).view({3, rows})},
-          [](const Tensors& x, Sites& w, const Tensors& c) {
-            return ops::depthwise(x[0], c[0], w[0], &w[1], w.anchor);
-          },
-          [=](const Tensors& x, const Tensors& w, const Tensors&) {
-            return at::conv1d(x[0].t().unsqueeze(0), w[0], w[1], 1, 1, 1, width).squeeze(0).t().contiguous();
-          }};
+  return {
+      "depthwise",
+      {normal({rows, width})},
+      {normal({width, 1, 3}), normal({width})},
+      {at::tensor(table, at::kInt).view({3, rows})},
+      [](const Tensors& x, Sites& w, const Tensors& c) { return ops::depthwise(x[0], c[0], w[0], &w[1], w.anchor); },
+      [=](const Tensors& x, const Tensors& w, const Tensors&) {
+        return at::conv1d(x[0].t().unsqueeze(0), w[0], w[1], 1, 1, 1, width).squeeze(0).t().contiguous();
+      }};
 }
 
 /// The middle one of three samples has no rows. `turned`: q and k in the products with values are others than in what
@@ -128,9 +127,7 @@ std::vector<Operator> row_operators() {
            {},
            {order},
            [](const Tensors& x, Sites&, const Tensors& c) { return ops::put_rows(x[0], c[0]); },
-           [](const Tensors& x, const Tensors&, const Tensors& c) {
-             return x[0].index_select(0, at::argsort(c[0]));
-           }}};
+           [](const Tensors& x, const Tensors&, const Tensors& c) { return x[0].index_select(0, at::argsort(c[0])); }}};
 }
 
 /// A column of a modulation table [R, 6, D]: a strided view, as models use it.

@@ -2,7 +2,7 @@
 // streams with weights of their own, joint attention, attention over time alone, linear attention and a convolution.
 // A program that links this file has the family in its registry; nothing else knows of it.
 //
-//   auto model = models::make_denoiser({.family = "toy", .config_text = R"({"dim": 32, "heads": 4})"});
+//   auto model = models::make_denoiser({.family = "toy", .config_text = R"({"dim": 32, "num_heads": 4})"});
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -24,7 +24,7 @@ namespace {
 enum Space { kTokens, kText, kVideo };
 enum Table { kTime };  // of Tokens::segments: each place of the video over its frames; text by sample
 enum Cond { kModulation };
-constexpr int64_t kChannels = 4, kFrequencies = 16, kPatch = 2;
+constexpr int64_t kChannels = 12, kFrequencies = 16, kPatch = 2;
 constexpr int64_t kPatchSize = kChannels * kPatch * kPatch;
 constexpr int kModulations = 6;
 
@@ -210,6 +210,7 @@ class Model final : public net::Denoiser {
     units_.push_back(std::make_unique<Head>(c));
   }
   const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
+  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
 
   net::Batch pack(const std::vector<net::Sample>& samples) const override {
     net::Batch batch;
@@ -285,8 +286,8 @@ class Model final : public net::Denoiser {
                          param.name, first, count, out);
   }
   std::string config_json() const override {
-    return nlohmann::json{{"dim", c_.dim},       {"heads", c_.heads},       {"layers", c_.layers},
-                          {"hidden", c_.hidden}, {"text_dim", c_.text_dim}, {"text_len", c_.text_len}}
+    return nlohmann::json{{"dim", c_.dim},        {"num_heads", c_.heads},   {"num_layers", c_.layers},
+                          {"ffn_dim", c_.hidden}, {"text_dim", c_.text_dim}, {"text_len", c_.text_len}}
         .dump();
   }
   int64_t heads() const override { return c_.heads; }
@@ -316,8 +317,8 @@ std::unique_ptr<net::Denoiser> from_json(const std::string& json, const std::str
                                          const std::map<std::string, std::vector<int64_t>>&) {
   const models::ConfigReader fields(json, file);
   Config c;
-  c.dim = fields.size("dim", c.dim), c.heads = fields.size("heads", c.heads);
-  c.layers = fields.size("layers", c.layers), c.hidden = fields.size("hidden", c.hidden);
+  c.dim = fields.size("dim", c.dim), c.heads = fields.size("num_heads", c.heads);
+  c.layers = fields.size("num_layers", c.layers), c.hidden = fields.size("ffn_dim", c.hidden);
   c.text_dim = fields.size("text_dim", c.text_dim), c.text_len = fields.size("text_len", c.text_len);
   return std::make_unique<Model>(c);
 }

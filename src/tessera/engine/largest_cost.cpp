@@ -11,10 +11,8 @@ namespace tessera::engine {
 namespace {
 
 template <class Number>
-  requires std::is_arithmetic_v<Number>
-void larger(Number& a, const Number& b) {
-  a = std::max(a, b);
-}
+requires std::is_arithmetic_v<Number>
+void larger(Number& a, const Number& b) { a = std::max(a, b); }
 void larger(plan::Footprint::Replay& a, const plan::Footprint::Replay& b) {
   larger(a.forward_peak, b.forward_peak), larger(a.recompute_saved, b.recompute_saved);
   larger(a.recompute_peak, b.recompute_peak), larger(a.forward_flops, b.forward_flops);

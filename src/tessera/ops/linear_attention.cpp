@@ -152,9 +152,9 @@ struct FromStates : Function<FromStates> {
       each_head(at, heads, [&](int64_t s, int64_t h, int64_t first, int64_t rows) {
         const Tensor state = states.select(0, s).select(0, h), d_state = d_states.select(0, s).select(0, h);
         const int64_t at_row = first * width + h * d;
-        divide_rows_backward(out_data(g) + at_row, out_data(d_q) + at_row, out_data(d_state) + d * d,
-                             data(dy) + at_row, data(y) + at_row, data(down) + first * heads + h, data(b) + at_row,
-                             data(state) + d * d, width, heads, rows, d);
+        divide_rows_backward(out_data(g) + at_row, out_data(d_q) + at_row, out_data(d_state) + d * d, data(dy) + at_row,
+                             data(y) + at_row, data(down) + first * heads + h, data(b) + at_row, data(state) + d * d,
+                             width, heads, rows, d);
         const Tensor up = block(g, h, d, first, rows);
         gemm(block(d_turned, h, d, first, rows), up, state.narrow(0, 0, d).t(), /*add=*/same);
         gemm(d_state.narrow(0, 0, d), block(a, h, d, first, rows).t(), up);
