@@ -1,21 +1,18 @@
 // Runs a small model of a family on ranks that share its sequences and holds its output and the gradients of all its
 // weights against the plain context on one rank.
 //
-//   family_worker launch RANKS MESH FIRST LAST       # shapes drawn by the seeds FIRST..LAST-1
+//   family_worker launch RANKS MESH FIRST LAST FAMILY       # shapes drawn by the seeds FIRST..LAST-1
 #include <ATen/Parallel.h>
 
 #include <cstdio>
-#include <random>
 
-#include "tessera/base/check.h"
-#include "tessera/base/random.h"
+#include "families.h"
 #include "tessera/comm/launcher.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/engine/unit_run.h"
-#include "tessera/models/registry.h"
 #include "tessera/net/plain_context.h"
 
 namespace tessera::engine {
@@ -35,33 +32,16 @@ void expect_close(const Tensor& found, const Tensor& expected, const std::string
                     what + " is off by " + std::to_string(off) + ", allowed is " + std::to_string(bound));
 }
 
-int64_t draw(std::mt19937_64& random, int64_t least, int64_t most) {
-  return least + static_cast<int64_t>(random() % static_cast<uint64_t>(most - least + 1));
-}
-
-/// Sizes that are odd where they may be: heads are for all that sp and tp share, widths for tp.
-std::unique_ptr<net::Denoiser> model_of(std::mt19937_64& random, const Mesh& mesh) {
-  const int64_t heads = mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 2), dim = heads * 2 * draw(random, 3, 6);
-  const auto field = [](const char* name, int64_t value) {
-    return std::string("\"") + name + "\":" + std::to_string(value);
-  };
-  return models::make_denoiser({.family = "toy",
-                                .config_text = "{" + field("dim", dim) + "," + field("num_heads", heads) + "," +
-                                               field("ffn_dim", mesh[Axis::tp] * draw(random, 3, 13)) + "," +
-                                               field("num_layers", 2) + "," + field("text_dim", draw(random, 3, 24)) +
-                                               "," + field("text_len", draw(random, 3, 9)) + "}"});
-}
-
 /// Up to three samples, each of a shape of its own.
-net::Batch batch_of(const net::Denoiser& model, std::mt19937_64& random, uint64_t seed) {
+net::Batch batch_of(const net::Denoiser& model, testing::Random& random, uint64_t seed) {
   std::vector<net::Sample> samples;
-  const auto count = static_cast<uint64_t>(draw(random, 1, 3));
+  const auto count = static_cast<uint64_t>(testing::draw(random, 1, 3));
   for (uint64_t s = 0; s < count; ++s) {
-    const std::array<int64_t, 4> latent = {model.in_channels(), draw(random, 1, 4), 2 * draw(random, 1, 4),
-                                           2 * draw(random, 1, 4)};
+    const std::array<int64_t, 4> latent = {model.in_channels(), testing::draw(random, 1, 4),
+                                           2 * testing::draw(random, 1, 4), 2 * testing::draw(random, 1, 4)};
     net::Sample sample = model.blank(latent);
     sample.x = values({latent.begin(), latent.end()}, seed, s);
-    sample.context = values({draw(random, 1, model.context_length()), model.context_dim()}, seed, 10 + s);
+    sample.context = values({testing::draw(random, 1, model.context_length()), model.context_dim()}, seed, 10 + s);
     sample.t = 100 + 300 * static_cast<double>(s);
     samples.push_back(std::move(sample));
   }
@@ -73,7 +53,7 @@ net::WeightMap weights_of(const net::Denoiser& model, uint64_t seed) {
   for (const auto& unit : model.units())
     for (const auto& param : unit->spec().params) {
       const Tensor t = at::empty(param.shape, at::kFloat);
-      model.initialise(param, seed, 0, t.numel(), t.mutable_data_ptr<float>());
+      testing::draw_weights(model, seed, param, 0, t.numel(), t.mutable_data_ptr<float>());
       weights[param.name] = t.requires_grad_();
     }
   return weights;
@@ -100,7 +80,7 @@ class Shared {
 
   Tensor forward(uint64_t seed) {
     fill_shards(*store_, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-      model_.initialise(param, seed, first, count, out);
+      testing::draw_weights(model_, seed, param, first, count, out);
     });
     std::vector<Tensor> stream = mine_.inputs;
     runs_.resize(model_.units().size());
@@ -155,9 +135,9 @@ class Shared {
   std::vector<Tensor> cond_, cond_grad_;
 };
 
-void check(const Mesh& mesh, int rank, comm::Comm& comm, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  const auto model = model_of(random, mesh);
+void check(const testing::Family& family, const Mesh& mesh, int rank, comm::Comm& comm, uint64_t seed) {
+  testing::Random random(seed);
+  const auto model = family.model(random, mesh);
   const net::Batch batch = batch_of(*model, random, seed);
   const net::WeightMap weights = weights_of(*model, seed);
   const Tensor expected = net::run_plain(model->units(), weights, batch), up = values(expected.sizes().vec(), seed, 99);
@@ -185,8 +165,9 @@ int run(int argc, char** argv) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   const Mesh mesh = Mesh::parse(argv[1]);
   comm::Comm comm(place, mesh);
+  const testing::Family& family = testing::family_of(argv[4]);
   for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) try {
-      check(mesh, place.rank, comm, static_cast<uint64_t>(seed));
+      check(family, mesh, place.rank, comm, static_cast<uint64_t>(seed));
     } catch (const Error& error) {
       std::fprintf(stderr, "rank %d, seed %d: %s\n", place.rank, seed, error.what());
       return static_cast<int>(error.code());

@@ -12,10 +12,9 @@
 #include <ATen/Parallel.h>
 
 #include <cstdio>
-#include <random>
 
+#include "families.h"
 #include "tessera/base/check.h"
-#include "tessera/base/random.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/launcher.h"
 #include "tessera/comm/world.h"
@@ -23,7 +22,6 @@
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/transfer.h"
-#include "tessera/models/registry.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
@@ -32,10 +30,9 @@
 namespace tessera::engine {
 namespace {
 
-using Random = std::mt19937_64;
-int64_t draw(Random& random, int64_t least, int64_t most) {
-  return least + static_cast<int64_t>(random() % (most - least + 1));
-}
+using testing::draw;
+using testing::Family;
+using testing::Random;
 
 Tensor values(std::vector<int64_t> shape, uint64_t seed, uint64_t index) {
   Tensor t = at::empty(shape, at::kFloat);
@@ -54,38 +51,6 @@ void expect(bool ok, const std::string& what) {
   if (!ok) throw UserError(Exit::comparison, "plan_worker", what);
 }
 
-/// A family under test: a small model of random sizes, and the sites of its blocks that plans may treat apart.
-struct Family {
-  std::string_view name;
-  std::string (*config)(Random& random);
-  std::vector<const char*> attentions, results;
-};
-
-std::string wan_config(Random& random) {
-  const int64_t heads = draw(random, 1, 2) * 2;
-  return R"({"dim":)" + std::to_string(heads * 32) + R"(,"num_heads":)" + std::to_string(heads) + R"(,"ffn_dim":)" +
-         std::to_string(64 * draw(random, 1, 4)) + R"(,"num_layers":)" + std::to_string(draw(random, 1, 5)) +
-         R"(,"text_dim":32,"text_len":)" + std::to_string(draw(random, 3, 9)) +
-         R"(,"freq_dim":32,"in_dim":4,"out_dim":4})";
-}
-
-std::string toy_config(Random& random) {
-  const int64_t heads = draw(random, 1, 2) * 4;  // which sp x tp share
-  return R"({"dim":)" + std::to_string(heads * 2 * draw(random, 2, 12)) + R"(,"num_heads":)" + std::to_string(heads) +
-         R"(,"ffn_dim":)" + std::to_string(8 * draw(random, 3, 30)) + R"(,"num_layers":)" +
-         std::to_string(draw(random, 1, 5)) + R"(,"text_dim":32,"text_len":)" + std::to_string(draw(random, 3, 9)) +
-         "}";
-}
-
-const Family kFamilies[] = {{"wan", wan_config, {"self_attn", "cross_attn"}, {"ffn.2"}},
-                            {"toy", toy_config, {"joint", "time"}, {}}};
-
-const Family& family_of(std::string_view name) {
-  for (const Family& family : kFamilies)
-    if (family.name == name) return family;
-  throw UserError(Exit::usage, "plan_worker", "no family " + std::string(name));
-}
-
 /// One random case, the same on every rank.
 struct Case {
   const Family& family;
@@ -96,7 +61,7 @@ struct Case {
 
   Case(uint64_t seed, const Mesh& mesh, const Family& family) : family(family), seed(seed) {
     Random random(seed);
-    model = models::make_denoiser({.family = std::string(family.name), .config_text = family.config(random)});
+    model = family.model(random, mesh);
     latent = {model->in_channels(), draw(random, 1, 3), 2 * draw(random, 2, 6), 2 * draw(random, 2, 6)};
     plan.mesh = mesh;
     plan.global_batch = draw(random, 1, 3 * mesh.dp_size());
@@ -204,13 +169,9 @@ struct Case {
     for (int64_t i = 0; i < prediction.numel(); ++i) g[i] = (p[i] - t[i]) / static_cast<float>(prediction.numel());
     return gradient;
   }
-  /// A little beside the initial values: what begins as zero, a head, would leave all before it without a gradient.
   void fill(Store& store) const {
     fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-      model->initialise(param, seed, first, count, out);
-      std::vector<float> more(static_cast<size_t>(count));
-      RandomKey(seed, Purpose::test, std::hash<std::string>()(param.name)).normal(more.data(), first, more.size());
-      for (int64_t i = 0; i < count; ++i) out[i] += 0.02f * more[static_cast<size_t>(i)];
+      testing::draw_weights(*model, seed, param, first, count, out);
     });
   }
 };
@@ -525,7 +486,7 @@ int run(int argc, char** argv) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   const Mesh mesh = Mesh::parse(argv[1]);
   comm::Comm comm(place, mesh);
-  const Family& family = family_of(argc > 4 ? argv[4] : "wan");
+  const Family& family = testing::family_of(argc > 4 ? argv[4] : "wan");
   for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) {
     const Case c(static_cast<uint64_t>(seed), mesh, family);
     try {

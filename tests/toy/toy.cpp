@@ -190,10 +190,12 @@ class Head final : public Unit {
   }
 };
 
-/// [C, F, H, W] -> [F * H / 2 * W / 2, C * 4]
-Tensor to_patches(const Tensor& x) {
+/// x [C, F, H, W] into the first columns of rows [F * H / 2 * W / 2, C * 4 and maybe more]
+void put_patches(const Tensor& rows, const Tensor& x) {
   const int64_t f = x.size(1), h = x.size(2) / kPatch, w = x.size(3) / kPatch;
-  return x.reshape({kChannels, f, h, kPatch, w, kPatch}).permute({1, 2, 4, 0, 3, 5}).reshape({f * h * w, kPatchSize});
+  rows.narrow(1, 0, kPatchSize)
+      .view({f, h, w, kChannels, kPatch, kPatch})
+      .copy_(x.reshape({kChannels, f, h, kPatch, w, kPatch}).permute({1, 2, 4, 0, 3, 5}));
 }
 Tensor from_patches(const Tensor& rows, const std::array<int64_t, 4>& shape) {
   const int64_t f = shape[1], h = shape[2] / kPatch, w = shape[3] / kPatch;
@@ -212,6 +214,7 @@ class Model final : public net::Denoiser {
   const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
   std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
 
+  /// Straight into what is kept: packing is part of a step's memory.
   net::Batch pack(const std::vector<net::Sample>& samples) const override {
     net::Batch batch;
     net::Tokens& tokens = batch.tokens;
@@ -219,34 +222,17 @@ class Model final : public net::Denoiser {
     tokens.spaces.resize(kVideo);
     for (net::Space& space : tokens.spaces) space.offsets = {0};
     tokens.segments = {{.q = kTokens, .k = kTokens}};
-    std::vector<Tensor> rows, modulation, order, sinusoid;
-    for (const net::Sample& sample : samples) {
-      const Tensor video = to_patches(sample.x);
-      const Tensor text = at::constant_pad_nd(sample.context, {0, 0, 0, c_.text_len - sample.context.size(0)});
-      const int64_t widest = std::max(c_.text_dim, kPatchSize), begin = tokens.total(), n = video.size(0);
-      for (const Tensor& t : {text, video}) rows.push_back(at::constant_pad_nd(t, {0, widest - t.size(1)}));
-      const auto stream = static_cast<int64_t>(sinusoid.size());
-      for (int64_t i = 0; i < 2; ++i)
-        sinusoid.push_back(at::cos(at::arange(kFrequencies, at::kFloat) * (sample.t / 100 + i)));
-      modulation.push_back(at::full({c_.text_len}, stream, at::kInt));
-      modulation.push_back(at::full({n}, stream + 1, at::kInt));
-      add_space(tokens.spaces[kText - 1], begin, c_.text_len);
-      add_space(tokens.spaces[kVideo - 1], begin + c_.text_len, n);
-      const std::array<int64_t, 3> grid = {sample.x.size(1), sample.x.size(2) / kPatch, sample.x.size(3) / kPatch};
-      tokens.spaces[kVideo - 1].shapes.push_back(grid);
-      order.push_back(at::arange(begin, begin + c_.text_len, at::kLong));
-      order.push_back((begin + c_.text_len + at::arange(n, at::kLong)).view({grid[0], -1}).t().flatten());
-      add_segments(tokens.segments[kTime], begin, grid);
-      tokens.offsets.push_back(begin + c_.text_len + n);
-      batch.shapes.push_back({kChannels, sample.x.size(1), sample.x.size(2), sample.x.size(3)});
-      batch.predicted.push_back({begin + c_.text_len, tokens.offsets.back()});
-    }
-    tokens.segments[kTime].order = at::cat(order);
-    tokens.rows = at::cat(modulation);
-    const Tensor angles = at::outer(at::arange(tokens.total(), at::kFloat) * 0.3,
-                                    1 / (1 + at::arange(c_.dim / c_.heads / 2, at::kFloat)));
-    tokens.cos = angles.cos().to(at::kFloat), tokens.sin = angles.sin().to(at::kFloat);
-    batch.inputs = {at::cat(rows).to(at::kFloat), at::stack(sinusoid).to(at::kFloat)};
+    for (const net::Sample& sample : samples) add_sample(batch, sample);
+
+    const int64_t total = tokens.total(), streams = 2 * static_cast<int64_t>(samples.size());
+    batch.inputs = {at::zeros({total, std::max(c_.text_dim, kPatchSize)}, at::kFloat),
+                    at::empty({streams, kFrequencies}, at::kFloat)};
+    tokens.rows = at::empty({total}, at::kInt), tokens.segments[kTime].order = at::empty({total}, at::kLong);
+    for (size_t s = 0; s < samples.size(); ++s) fill_sample(batch, s, samples[s]);
+    tokens.sin =
+        at::outer(at::arange(total, at::kFloat) * 0.3, 1 / (1 + at::arange(c_.dim / c_.heads / 2, at::kFloat)));
+    tokens.cos = tokens.sin.cos();
+    tokens.sin.sin_();
     return batch;
   }
 
@@ -272,7 +258,9 @@ class Model final : public net::Denoiser {
   }
   /// As the output has it: text rows first.
   Tensor pack_target(const Tensor& target) const override {
-    return at::constant_pad_nd(to_patches(target), {0, 0, c_.text_len, 0});
+    const Tensor rows = at::zeros({token_count({0, target.size(1), target.size(2), target.size(3)}), kPatchSize});
+    put_patches(rows.slice(0, c_.text_len), target);
+    return rows;
   }
   int64_t token_count(const std::array<int64_t, 4>& latent) const override {
     return c_.text_len + latent[1] * latent[2] * latent[3] / (kPatch * kPatch);
@@ -296,6 +284,35 @@ class Model final : public net::Denoiser {
   int64_t context_length() const override { return c_.text_len; }
 
  private:
+  /// Where the rows of one more sample lie.
+  void add_sample(net::Batch& batch, const net::Sample& sample) const {
+    net::Tokens& tokens = batch.tokens;
+    const std::array<int64_t, 3> grid = {sample.x.size(1), sample.x.size(2) / kPatch, sample.x.size(3) / kPatch};
+    const int64_t begin = tokens.total(), video = begin + c_.text_len, n = grid[0] * grid[1] * grid[2];
+    add_space(tokens.spaces[kText - 1], begin, c_.text_len);
+    add_space(tokens.spaces[kVideo - 1], video, n);
+    tokens.spaces[kVideo - 1].shapes.push_back(grid);
+    add_segments(tokens.segments[kTime], begin, grid);
+    tokens.offsets.push_back(video + n);
+    batch.shapes.push_back({kChannels, sample.x.size(1), sample.x.size(2), sample.x.size(3)});
+    batch.predicted.push_back({video, video + n});
+  }
+
+  void fill_sample(net::Batch& batch, size_t s, const net::Sample& sample) const {
+    const auto [video, end] = batch.predicted[s];
+    const int64_t begin = batch.tokens.offsets[s], stream = 2 * static_cast<int64_t>(s);
+    const Tensor &rows = batch.inputs[0], &order = batch.tokens.segments[kTime].order;
+    rows.slice(0, begin, begin + sample.context.size(0)).narrow(1, 0, c_.text_dim).copy_(sample.context);
+    put_patches(rows.slice(0, video, end), sample.x);
+    for (int64_t i = 0; i < 2; ++i)
+      batch.inputs[1][stream + i].copy_(at::cos(at::arange(kFrequencies, at::kFloat) * (sample.t / 100 + i)));
+    batch.tokens.rows.slice(0, begin, video).fill_(stream);
+    batch.tokens.rows.slice(0, video, end).fill_(stream + 1);
+    order.slice(0, begin, video).copy_(at::arange(begin, video, at::kLong));
+    const int64_t frames = sample.x.size(1);  // each place of the video over its frames
+    order.slice(0, video, end).view({-1, frames}).copy_(at::arange(video, end, at::kLong).view({frames, -1}).t());
+  }
+
   static void add_space(net::Space& space, int64_t begin, int64_t rows) {
     space.ranges.push_back({begin, begin + rows});
     space.offsets.push_back(space.total() + rows);
