@@ -35,7 +35,7 @@ class TinyRun {
   /// A fresh folder with a data set of generated clips and a recipe, of the tiny Wan; or of another [model] table that
   /// another program trains.
   explicit TinyRun(const std::string& name, std::string program = TESSERA_BINARY, const std::string& model = "");
-  ~TinyRun();                                 ///< removes it
+  ~TinyRun();  ///< removes it
 
   const std::filesystem::path& folder() const { return folder_; }
   std::string recipe() const { return (folder_ / "recipe.toml").string(); }
