@@ -2,6 +2,8 @@
 // plain context on one rank, random plans change no bit and take the memory they predict, and the program with it
 // trains it to the same losses and weights on every layout, also from another layout's checkpoint. A new family takes
 // the same three tests.
+#include <optional>
+
 #include "layout_table.h"
 #include "matrix.h"
 
@@ -16,17 +18,17 @@ Result run(const char* worker, const Layout& layout, std::vector<std::string> mo
 }
 
 TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
-  const std::vector<std::string> always = {"dp_shard=1", "sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
+  const std::vector<std::string> always = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
   const std::vector<std::string> table = {"cp=3",      "sp=3",           "tp=3",      "cp=4", "cp=2,sp=2",
                                           "sp=2,tp=2", "cp=2,sp=2,tp=2", "cp=3,tp=2", "cp=5"};
   for (const std::string& mesh : always) {
-    const Result r = run(FAMILY_WORKER, layout_of(mesh), {"0", "4", "toy"});
+    const Result r = run(FAMILY_WORKER, layout_of(mesh), {"0", "3", "toy"});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
-  MatrixPart part("gradients of a family", 4 * static_cast<int>(table.size()));
+  MatrixPart part("gradients of a family", 2 * static_cast<int>(table.size()));
   for (const int i : part) {
     const std::string& mesh = table[static_cast<size_t>(i) % table.size()];
-    const Result r = run(FAMILY_WORKER, layout_of(mesh), {std::to_string(10 * i), std::to_string(10 * i + 10), "toy"});
+    const Result r = run(FAMILY_WORKER, layout_of(mesh), {std::to_string(10 * i), std::to_string(10 * i + 5), "toy"});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }
@@ -102,10 +104,11 @@ void expect_memory(const nlohmann::json& last_step) {
   }
 }
 
-void expect_same_run(const std::string& kind, const Layout& layout, const std::string& name, const Bounds& bounds) {
+void expect_same_run(const std::string& kind, const Layout& layout, const std::string& name,
+                     const std::optional<Bounds>& bounds, double loss = kSameLoss) {
   const auto steps = toy().metrics(name);
-  expect_same_curve(toy().metrics(kind + "-one"), steps, kSteps);
-  expect_same_weights(toy(), kind + "-one", name, kind + "-start", bounds);
+  expect_same_curve(toy().metrics(kind + "-one"), steps, kSteps, loss);
+  if (bounds) expect_same_weights(toy(), kind + "-one", name, kind + "-start", *bounds);
   ASSERT_FALSE(steps.empty());
   expect_as_planned(steps.back(), layout.mesh);
   expect_memory(steps.back());
@@ -136,7 +139,8 @@ const std::vector<std::string> kLayouts = {
 };
 
 /// Runs a share of the layouts.
-void check(const std::string& matrix, const std::string& kind, const std::vector<std::string>& more, Bounds bounds) {
+void check(const std::string& matrix, const std::string& kind, const std::vector<std::string>& more,
+           const std::optional<Bounds>& bounds, double loss = kSameLoss) {
   ASSERT_NO_FATAL_FAILURE(train_one(kind, more));
   MatrixPart part(matrix, static_cast<int>(kLayouts.size()));
   for (const int i : part) {
@@ -146,19 +150,25 @@ void check(const std::string& matrix, const std::string& kind, const std::vector
     std::fflush(stdout);
     const std::string name = kind + "-" + std::to_string(i);
     ASSERT_NO_FATAL_FAILURE(train(layout, name, more));
-    expect_same_run(kind, layout, name, bounds);
+    expect_same_run(kind, layout, name, bounds, loss);
   }
 }
 
 TEST(Families, TrainToTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredicted) {
-  check("layouts of a family", "full", {}, {});
+  check("layouts of a family", "full", {}, Bounds{});
 }
 
 TEST(Families, TrainTheSameAdaptersOnEveryLayout) {
   ASSERT_NO_FATAL_FAILURE(train_one("full", {}));
   check("layouts of a family's adapters", "lora",
         {"--train.mode", "lora", "--lora.rank", "4", "--model.path", toy().out("full-one") + "/model"},
-        {.of_largest = 1});  // B begins as zero: its largest value is its move
+        Bounds{.of_largest = 1});  // B begins as zero: its largest value is its move
+}
+
+/// Of 16 bits a layout rounds at other places, and Adam amplifies it: losses alone are compared, within what the
+/// matrix of layouts allows (layout_matrix_test.cpp).
+TEST(Families, TrainToTheSameLossesIn16Bits) {
+  check("layouts of a family in 16 bits", "bf16", {"--plan.compute_dtype", "bf16"}, std::nullopt, 4e-4);
 }
 
 TEST(Families, GoOnFromTheCheckpointOfAnyOtherLayout) {
@@ -173,7 +183,7 @@ TEST(Families, GoOnFromTheCheckpointOfAnyOtherLayout) {
     ASSERT_NO_FATAL_FAILURE(train(from, "resumed"));
     fs::remove_all(toy().out("resumed") + "/checkpoints/step-000008");
     ASSERT_NO_FATAL_FAILURE(train(layout, "resumed"));
-    expect_same_run("full", layout, "resumed", {});
+    expect_same_run("full", layout, "resumed", Bounds{});
   }
 }
 
