@@ -199,8 +199,7 @@ TEST(Pictures, WhatDoesNotFitIsToldBeforeTheWorkBegins) {
   }
   const Result typed = run.train(1, "typed", {"--model.family", "wan-ti2v", "--run.steps", "1"});
   EXPECT_EQ(typed.code, 0) << typed.output;
-  EXPECT_NE(typed.output.find("makes videos from text, or a first picture and text"), std::string::npos)
-      << typed.output;
+  EXPECT_NE(typed.output.find("conditioned on text, or a first image and text"), std::string::npos) << typed.output;
 }
 
 }  // namespace tessera::testing

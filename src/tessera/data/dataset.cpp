@@ -30,7 +30,7 @@ const Names kTables = {"metadata.csv",        "metadata.json", "metadata.jsonl",
                        "videos2caption.json", "captions.json", "videos.txt"};
 const Names kFolders = {"", "videos", "train"};  // where a relative path is looked for
 const Names kSoundEndings = {".wav", ".mp3", ".flac", ".m4a", ".ogg"};
-constexpr const char* kMend = "mend or remove the row";
+constexpr const char* kMend = "fix or remove the row";
 
 std::string joined(const Names& words) {
   std::string text;
@@ -124,7 +124,7 @@ Path find_clip(const std::string& name, const Path& folder, const std::string& w
   check_input(!fs::is_directory(path), "data.dataset", where + ": " + path.string() + ": is a folder, expected a clip",
               "a folder of frames has numbered pictures: frame_0001.png, frame_0002.png, ...");
   throw UserError(Exit::input, "data.dataset", where + ": " + path.string() + ": no such file",
-                  "paths are relative to " + folder.string() + "; mend or remove the row");
+                  "paths are relative to " + folder.string() + "; fix or remove the row");
 }
 
 /// A picture of the row, where a column other than the clip's own names one.
@@ -239,7 +239,7 @@ std::vector<Item> read_once(const DatasetSpec& spec, Problems& problems) {
   if (!spec.metadata.empty())
     return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, problems);
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
-              "check data.path; it starts at the current folder");
+              "check data.path; relative paths start at the current folder, " + fs::current_path().string());
   const bool is_clip_itself = is_frame_folder(spec.path) && fs::is_regular_file(caption_file(spec.path));
   if (!fs::is_directory(spec.path) || is_clip_itself) {
     std::vector<Item> items;
@@ -258,7 +258,9 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   const std::vector<Item> once = read_once(spec, problems);
   const std::string from = (spec.metadata.empty() ? spec.path : spec.metadata).string();
   check_input(!once.empty() || problems.empty(), "data.dataset", from + ": no usable clips, " + problems.text());
-  check_input(!once.empty(), "data.dataset", from + ": no clips",
+  std::string unused;
+  for (const std::string& note : problems.notes()) unused += "\n  " + note;
+  check_input(!once.empty(), "data.dataset", from + ": no clips" + unused,
               "put clips (" + joined(video_endings()) + ", " + joined(image_endings()) +
                   ") with a .txt beside each there, or a metadata.csv");
   std::vector<Item> items;

@@ -64,7 +64,7 @@ bool has_no_weights(const fs::path& path) {
 void check_kind(const std::string& key, const fs::path& path, ModelKind wanted) {
   if (!fs::exists(path))
     throw UserError(Exit::input, key, path.string() + ": no such file or folder",
-                    "check the path; relative ones start at the current folder, " + fs::current_path().string());
+                    "check the path; relative paths start at the current folder, " + fs::current_path().string());
   if (has_no_weights(path)) return;
   const checkpoint::WeightSet weights = checkpoint::open_weights(path);
   models::Shapes shapes;

@@ -24,9 +24,8 @@ namespace fs = std::filesystem;
   std::string list;
   for (const auto& other : known) list += (list.empty() ? "" : ", ") + other;
   const auto near = nearest(name, known);
-  throw UserError(Exit::usage, key,
-                  "'" + name + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"),
-                  "known are " + list);
+  throw UserError(Exit::usage, key, "'" + name + "' is not known",
+                  (near.empty() ? "" : "did you mean " + near[0] + "? ") + "Known: " + list);
 }
 
 template <class Config>
@@ -94,6 +93,8 @@ fs::path config_of(const std::string& path) {
   if (fs::is_directory(fs::path(path) / "high_noise_model"))
     throw UserError(Exit::input, "model.path", path + " holds two experts, high_noise_model and low_noise_model",
                     "give one of them, for instance model.path = \"" + path + "/low_noise_model\"");
+  check_input(fs::exists(path), "model.path", path + ": no such file or folder",
+              "check the path; relative paths start at the current folder, " + fs::current_path().string());
   throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights",
                   "add model.preset or model.config");
 }
@@ -161,7 +162,7 @@ std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice) {
 
 std::unique_ptr<net::VideoCodec> make_codec(const std::string& name) {
   const auto colon = name.find(':');
-  if (name.substr(0, colon) != "haar") unknown("autoencoder", name, {"haar"});
+  if (name.substr(0, colon) != "haar") unknown("data.vae", name, {"haar", "or the path of a VAE of Wan"});
   if (colon == name.npos) return std::make_unique<Haar>(48);
   int64_t channels = 0;
   const char* end = name.data() + name.size();

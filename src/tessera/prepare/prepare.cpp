@@ -340,9 +340,9 @@ class Preparation {
     if (!nothing_left && !too_many) return;
     const std::string list =
         rank_ == 0 ? problems_.text() : std::to_string(problems_.size()) + " faulty rows: see rank 0's message";
-    throw UserError(Exit::input, "data", list + (rank_ == 0 ? "\n" : ""),
-                    nothing_left ? "no clip of the data set is left: mend the rows"
-                                 : "mend the rows, or set data.allow_bad = " + std::to_string(problems_.size()) +
+    throw UserError(Exit::input, "data", list,
+                    nothing_left ? "\nno clip of the data set is left: fix these rows"
+                                 : "\nfix these rows, or set data.allow_bad = " + std::to_string(problems_.size()) +
                                        " to train without them");
   }
 
