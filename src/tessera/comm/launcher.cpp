@@ -52,7 +52,7 @@ class Launcher {
         return static_cast<int>(end.code);
       }
       log::warn("restart " + std::to_string(restarts + 1) + " of " + std::to_string(options_.max_restarts) +
-                ": going on from the last whole checkpoint");
+                ": restarting from the last complete checkpoint");
       fault_ = end.text;
     }
   }

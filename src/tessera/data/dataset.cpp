@@ -122,7 +122,7 @@ Path find_clip(const std::string& name, const Path& folder, const std::string& w
   }
   const Path path = folder / name;
   check_input(!fs::is_directory(path), "data.dataset", where + ": " + path.string() + ": is a folder, expected a clip",
-              "a folder of frames has numbered pictures: frame_0001.png, frame_0002.png, ...");
+              "a folder of frames has numbered images: frame_0001.png, frame_0002.png, ...");
   throw UserError(Exit::input, "data.dataset", where + ": " + path.string() + ": no such file",
                   "paths are relative to " + folder.string() + "; fix or remove the row");
 }
@@ -135,7 +135,7 @@ Path picture_of(const Row& row, const Names& columns, const std::string& clip_co
       continue;
     const Path path = find_clip(found->second[0], folder, row.where);
     check_input(is_image(path), "data.dataset",
-                row.where + ": " + path.string() + " in column " + column + " is no picture, expected one of " +
+                row.where + ": " + path.string() + " in column " + column + " is no image, expected one of " +
                     joined(image_endings()),
                 kMend);
     return path;
@@ -206,7 +206,7 @@ void check_columns(const RowTable& table, const Path& file, Problems& problems) 
   for (const std::string& column : table.columns)
     if (std::none_of(kRead.begin(), kRead.end(), [&](const Names* names) { return contains(*names, column); }))
       unused.push_back(column);
-  if (!unused.empty()) problems.note(file.string() + ": not used by this version: columns " + joined(unused));
+  if (!unused.empty()) problems.note(file.string() + ": columns that are not used: " + joined(unused));
 }
 
 std::vector<Item> read_table(const Path& file, const Path& folder, Problems& problems) {

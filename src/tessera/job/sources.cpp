@@ -49,7 +49,7 @@ std::string place_of(ModelKind kind) {
     case ModelKind::audio_encoder:
       return "it belongs to data.audio_encoder";
     default:
-      return "a LoRA changes a model and is none: give the weights of the model it was made for";
+      return "this is a LoRA: give the weights of its base model";
   }
 }
 
@@ -100,7 +100,7 @@ void check_sources(const recipe::Recipe& recipe) {
   if (resume != "auto" && resume != "no" && !fs::exists(fs::path(resume) / "manifest.json"))
     throw UserError(
         Exit::input, "run.resume",
-        resume + (fs::exists(resume) ? " has no manifest.json: it is not a whole checkpoint" : ": no such folder"),
+        resume + (fs::exists(resume) ? " has no manifest.json: it is not a complete checkpoint" : ": no such folder"),
         "give a folder of a run's checkpoints/, \"auto\" or \"no\"");
 }
 

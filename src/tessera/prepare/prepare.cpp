@@ -189,8 +189,8 @@ class Preparation {
     if (stale == 0) return;
     check_input(options_.rebuild, "data.cache",
                 std::to_string(stale) + " of " + std::to_string(keys_.size()) +
-                    " entries were not made from what is there now; first: " + first,
-                "run `tessera prepare RECIPE --rebuild` to make them anew");
+                    " entries are stale or damaged; first: " + first,
+                "run `tessera prepare RECIPE --rebuild` to encode them again");
     log::info("prepare: rebuilding " + std::to_string(stale) + " entries; first: " + first);
   }
 

@@ -13,7 +13,7 @@ constexpr Read model = into<&Recipe::model, member>;
 void read_out(Recipe& recipe, const Given& given) {
   if (given.text.empty())
     throw UserError(Exit::usage, "recipe", given.key + " is empty",
-                    "name a folder of the run's own: it is made, and holds all that the run writes");
+                    "name a folder for this run; it is made where it does not exist");
   recipe.run.out = given.text;
 }
 

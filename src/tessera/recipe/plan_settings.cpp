@@ -19,8 +19,8 @@ void read_budget(Recipe& recipe, const Given& given) {
   int64_t& budget = recipe.plan.budget;
   budget = given.text.empty() ? 0 : parse_bytes(given.text, given.key);
   if (budget == 0 && !given.text.empty())
-    throw UserError(Exit::usage, given.key, "no memory is given, every rank needs some",
-                    "leave it away for most of the device, or write for example 24GiB");
+    throw UserError(Exit::usage, given.key, "expected more than 0 bytes",
+                    "leave it out for most of the device, or write for example 24GiB");
 }
 
 void read_host_budget(Recipe& recipe, const Given& given) {

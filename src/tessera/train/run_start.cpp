@@ -56,7 +56,7 @@ void Run::open_folder() {
     log::info("removed the incomplete checkpoint " + name);
   if (recipe_.run.resume == "no" && !restarted() && checkpoint::latest(checkpoints_))
     throw UserError(Exit::usage, "run.resume", out_.string() + " already holds checkpoints",
-                    "set run.resume = \"auto\" to go on, or another run.out to start afresh");
+                    "set run.resume = \"auto\" to resume, or another run.out to start at step 0");
 }
 
 void Run::plan_run() {
@@ -159,7 +159,7 @@ int Run::finish() {
   if (stopping_) {
     if (rank_ == 0)
       log::warn("stopped by signal " + std::to_string(stop_signal()) +
-                " after a whole checkpoint; start again to go on");
+                " after a complete checkpoint; start again to resume");
     return static_cast<int>(Exit::again);
   }
   watch_.phase(done_, "exporting the model");

@@ -174,7 +174,9 @@ std::vector<Rule> accelerate_rules() {
           },
           Takes::perhaps),
       by("checkpoint_impl", "as use_reentrant",
-         [](Translator& t, const Given& g) { t.imply(g.name, "not needed: a unit is recomputed from its saved input"); }),
+         [](Translator& t, const Given& g) {
+           t.imply(g.name, "not needed: a unit is recomputed from its saved input");
+         }),
       by("zero_stage", "`plan.strategy`", zero_stage),
       by("offload_optimizer_device", "`plan.states`, `plan.gradients` = host or nvme",
          [](Translator& t, const Given& g) {

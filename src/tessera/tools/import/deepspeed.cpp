@@ -152,7 +152,8 @@ void deepspeed_together(Translator& t) {
 
 void optimiser(Translator& t, const Given& g) {
   if (g.value == "Adam" || g.value == "AdamW" || g.value == "FusedAdam" || g.value == "DeepSpeedCPUAdam")
-    t.set("train.optimizer", "adamw", {g.name}, "decay decoupled from the gradient, as DeepSpeed's Adam has it by default");
+    t.set("train.optimizer", "adamw", {g.name},
+          "decay decoupled from the gradient, as DeepSpeed's Adam has it by default");
   else
     t.refuse(g.name, "AdamW is the only optimiser");
 }

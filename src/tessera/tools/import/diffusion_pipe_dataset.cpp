@@ -40,8 +40,7 @@ void pipe_shapes(Translator& t) {
 
 void pipe_dataset_together(Translator& t) {
   if (t.has("enable_ar_bucket"))
-    t.imply("enable_ar_bucket",
-            "data.buckets lists the shapes; a clip goes to the one that fits best");
+    t.imply("enable_ar_bucket", "data.buckets lists the shapes; a clip goes to the one that fits best");
   pipe_shapes(t);
   t.assume("data.fps", "16", "diffusion-pipe resamples to the model's rate");
 }
