@@ -57,7 +57,7 @@ int run(const Arguments& arguments) {
 Command convert_command() {
   Command c;
   c.name = "convert";
-  c.summary = "Converts weights between namings, formats and dtypes; merges LoRAs.";
+  c.summary = "Converts weights to other names, formats and dtypes; merges LoRAs.";
   c.usage =
       "convert IN OUT [--to NAMES] [--format FORMAT] [--dtype DTYPE] [--merge LORA [--scale S]] [--shard-size BYTES] "
       "[--force]";

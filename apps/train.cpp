@@ -15,7 +15,7 @@ Command train_command() {
   c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml --train.lr 5e-4";
   c.recipe_keys = true;
   c.foreign = training_flags();
-  c.flags = {{"--trace-schedule", "FILE", "write the executed instructions of all ranks, with times"},
+  c.flags = {{"--trace-schedule", "FILE", "write the executed instructions, with times"},
              {"--strict", "", "stop at the first faulty row of the data set"}};
   c.run = [](const Arguments& arguments) {
     recipe::Overrides overrides = arguments.overrides;

@@ -28,7 +28,7 @@ std::vector<Setting> data_settings() {
       {"data.path",
        Kind::text,
        "",
-       "folder of a metadata file, or of clips with a .txt beside each; or one clip",
+       "folder of clips with a .txt beside each; or of a metadata file; or one clip",
        data_key<&Recipe::Data::path>,
        {.in_stages = true}},
       {"data.metadata",

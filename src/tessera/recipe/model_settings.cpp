@@ -50,7 +50,7 @@ std::vector<Setting> model_settings() {
       {"model.path",
        Kind::text,
        "",
-       "folder or file of weights (official or diffusers names)",
+       "folder or file of weights; official or diffusers names",
        model<&Recipe::Model::path>,
        {.needs = {{loads_weights, "but for its config.json: model.init = \"random\" leaves its weights unread"}}}},
       {"model.family", Kind::text, "wan",
