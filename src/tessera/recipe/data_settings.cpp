@@ -75,7 +75,7 @@ std::vector<Setting> data_settings() {
       {"data.text_encoder_path", Kind::text, "", "weights of data.text_encoder; empty: random ones from a fixed seed",
        data_key<&Recipe::Data::text_encoder_path>},
       {"data.image_encoder", Kind::text, "auto",
-       "CLIP image encoder of I2V models: clip-vit-h, clip-demo; auto: by the model's width",
+       "CLIP image encoder, for image-to-video models: clip-vit-h, clip-demo; auto: by the model's width",
        data_key<&Recipe::Data::image_encoder>},
       {"data.image_encoder_path", Kind::text, "",
        "weights of data.image_encoder: models_clip_*.pth, image_encoder/ of diffusers or a model folder; empty: random ones from a fixed seed",
