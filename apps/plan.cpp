@@ -247,7 +247,7 @@ Command plan_command() {
   c.usage =
       "plan RECIPE [--json] [--gpu NAME --nodes N] [--html FILE] [--trace FILE] [--largest WHAT] [--layouts] "
       "[--schedule FILE] [--write FILE] | plan --check FILE | plan --composes";
-  c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --plan.budget 200MiB";
+  c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --html p.html";
   c.recipe_keys = true;
   c.foreign = training_flags();
   c.flags = {{"--json", "", "print JSON; also with --largest and --layouts"},

@@ -48,7 +48,7 @@ Command sample_command() {
   c.usage =
       "sample RECIPE [--weights DIR] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
       "[--format F] [--table.key VALUE ...]";
-  c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"bikes on a street\" --out a.gif";
+  c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"two bikes\" --out a.gif";
   c.recipe_keys = true;
   c.foreign = foreign_flags(tools::generate_line());
   c.flags = {{"--weights", "DIR", "exported model or checkpoint [the newest checkpoint]"},
