@@ -5,7 +5,10 @@
 //   Later later(store.trained_sites(unit));
 //   { Later::Scope scope(later); run_backward(...); }     // no gradient of a weight is touched
 //   store.bind_grad(unit, slot, fresh);
-//   later.run();                                           // now they are, with the bits of a backward at once
+//   later.run();                                           // now they are
+//
+// A first micro-batch's have the bits of a backward at once. What is small (open) is summed over the rows of one
+// micro-batch before it is added to those of others; a backward at once adds row by row.
 #include <functional>
 #include <set>
 #include <vector>

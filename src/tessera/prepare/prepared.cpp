@@ -51,7 +51,7 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) con
   std::map<std::string, at::Tensor> extras;
   extras["y"] = encoded([&] { return picture_latent(*codec_, pictures, spec.frames, wanted.mask_channels); });
   if (const auto seen = seen_.find(samples_.at(index).clip); seen != seen_.end())
-    extras["clip_fea"] = tensor_of(seen->second);
+    extras[wanted.image_extra] = tensor_of(seen->second);
   return extras;
 }
 

@@ -1,3 +1,4 @@
+#include "tessera/families/registry.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
@@ -55,8 +56,7 @@ std::vector<Setting> data_settings() {
        "frame rate that clips are resampled to; 0: the file's own",
        read_fps,
        {.range = at_least(0), .in_stages = true}},
-      {"data.cache", Kind::text, "cache",
-       "folder of the cache of encoded samples; online: no cache, each step encodes its clips",
+      {"data.cache", Kind::text, "cache", "folder of the cache of encoded samples; online: no cache, each step encodes its clips",
        data_key<&Recipe::Data::cache>},
       {"data.repeats",
        Kind::integer,
@@ -64,13 +64,14 @@ std::vector<Setting> data_settings() {
        "times each clip is used in an epoch",
        data_key<&Recipe::Data::repeats>,
        {.range = at_least(1), .in_stages = true}},
-      {"data.vae", Kind::text, "haar",
-       "autoencoder: haar (built in, no weights, for trying out), or Wan's: its file, a diffusers vae folder or a model folder",
+      {"data.vae", Kind::text, families::standard().codec,
+       "autoencoder: " + families::standard().codec +
+           " (built in, no weights, for trying out), or a released one: its file, a diffusers vae folder or a model folder",
        data_key<&Recipe::Data::vae>},
       {"data.vae_tile", Kind::text, "auto",
        "side of the VAE's tiles in pixels, neighbours overlap by a quarter; 0: no tiles; auto: the largest tile that needs at most a quarter of plan.budget, no tiles without a budget",
        read_vae_tile},
-      {"data.text_encoder", Kind::text, "umt5-demo", "text encoder: umt5-xxl, or umt5-demo (small, for trying out)",
+      {"data.text_encoder", Kind::text, families::standard().text_encoder, "text encoder preset",
        data_key<&Recipe::Data::text_encoder>},
       {"data.text_encoder_path", Kind::text, "", "weights of data.text_encoder; empty: random ones from a fixed seed",
        data_key<&Recipe::Data::text_encoder_path>},
@@ -81,10 +82,10 @@ std::vector<Setting> data_settings() {
        "weights of data.image_encoder: models_clip_*.pth, image_encoder/ of diffusers or a model folder; empty: random ones from a fixed seed",
        data_key<&Recipe::Data::image_encoder_path>},
       {"data.audio_encoder", Kind::text, "auto",
-       "wav2vec 2.0, for models with audio input: its folder, a model folder that holds it, or a preset with random weights (wav2vec-demo); auto: the preset of the model's width",
+       "speech encoder, for models with audio input: its folder, a model folder that holds it, or a preset with random weights (" +
+           families::standard().audio_encoder + "); auto: the preset of the model's width",
        data_key<&Recipe::Data::audio_encoder>},
-      {"data.tokenizer", Kind::text, "",
-       "SentencePiece model of the text encoder; empty: a small one is made from the captions",
+      {"data.tokenizer", Kind::text, "", "SentencePiece model of the text encoder; empty: a small one is made from the captions",
        data_key<&Recipe::Data::tokenizer>},
       {"data.buckets",
        Kind::list,

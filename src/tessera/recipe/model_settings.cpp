@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "tessera/base/check.h"
+#include "tessera/families/registry.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
@@ -17,6 +20,22 @@ void read_out(Recipe& recipe, const Given& given) {
   recipe.run.out = given.text;
 }
 
+/// "NAME-TYPE" for every type of every family.
+std::vector<std::string> typed_families() {
+  std::vector<std::string> names;
+  for (const families::Family& family : families::all())
+    for (const std::string& type : family.types) names.push_back(family.name + "-" + type);
+  return names;
+}
+
+Kind kind_of(families::ConfigKey::Kind kind) {
+  using Of = families::ConfigKey::Kind;
+  return kind == Of::text      ? Kind::text
+         : kind == Of::integer ? Kind::integer
+         : kind == Of::number  ? Kind::number
+                               : Kind::list;
+}
+
 bool loads_weights(const Facts& f) { return f.recipe.model.init != "random"; }
 
 }  // namespace
@@ -33,8 +52,7 @@ std::vector<Setting> run_settings() {
        run<&Recipe::Run::steps>,
        {.range = at_least(1)}},
       {"run.resume", Kind::text, "auto",
-       "auto: resume from the newest complete checkpoint in run.out; no: start at step 0; or a checkpoint folder",
-       run<&Recipe::Run::resume>},
+       "auto: resume from the newest complete checkpoint in run.out; no: start at step 0; or a checkpoint folder", run<&Recipe::Run::resume>},
       {"run.on_nan",
        Kind::choice,
        "stop",
@@ -45,16 +63,18 @@ std::vector<Setting> run_settings() {
 }
 
 std::vector<Setting> model_settings() {
-  return {
-      {"model.preset", Kind::text, "", "model size, e.g. wan2.1-t2v-1.3b", model<&Recipe::Model::preset>},
+  std::vector<Setting> rows = {
+      {"model.preset", Kind::text, "", "model size, e.g. " + families::standard().preset,
+       model<&Recipe::Model::preset>},
       {"model.path",
        Kind::text,
        "",
        "folder or file of weights; official or diffusers names",
        model<&Recipe::Model::path>,
        {.needs = {{loads_weights, "but for its config.json: model.init = \"random\" leaves its weights unread"}}}},
-      {"model.family", Kind::text, "wan",
-       "model family; wan-t2v, wan-i2v, wan-flf2v, wan-ti2v or wan-s2v override the type found in config.json and weights",
+      {"model.family", Kind::text, families::standard().name,
+       "model family; " + families::listed(typed_families(), "or") +
+           " override the type found in config.json and weights",
        model<&Recipe::Model::family>},
       {"model.init",
        Kind::choice,
@@ -62,24 +82,13 @@ std::vector<Setting> model_settings() {
        "initial weights; auto: load model.path where it is given, else random",
        model<&Recipe::Model::init>,
        {.choices = "auto|load|random"}},
-      {"model.config.model_type", Kind::text, "", "t2v, i2v, flf2v, ti2v or s2v; empty: by the channels"},
-      {"model.config.dim", Kind::integer, "", "width (hidden size)"},
-      {"model.config.ffn_dim", Kind::integer, "", "width of the feed-forward layer"},
-      {"model.config.num_heads", Kind::integer, "", "attention heads"},
-      {"model.config.num_layers", Kind::integer, "", "transformer blocks"},
-      {"model.config.in_dim", Kind::integer, "", "latent channels in"},
-      {"model.config.out_dim", Kind::integer, "", "latent channels out"},
-      {"model.config.freq_dim", Kind::integer, "", "width of the timestep embedding's sinusoids"},
-      {"model.config.text_dim", Kind::integer, "", "width of text embeddings"},
-      {"model.config.text_len", Kind::integer, "", "text tokens of a caption"},
-      {"model.config.image_dim", Kind::integer, "", "width of CLIP features, for a model with an image branch"},
-      {"model.config.image_len", Kind::integer, "", "CLIP tokens of one image"},
-      {"model.config.cond_dim", Kind::integer, "", "s2v: channels of the pose latent, those of the autoencoder"},
-      {"model.config.audio_dim", Kind::integer, "", "s2v: width of the speech encoder's hidden states"},
-      {"model.config.num_audio_token", Kind::integer, "", "s2v: audio tokens of a latent frame"},
-      {"model.config.audio_inject_layers", Kind::list, "", "s2v: blocks followed by audio cross-attention"},
-      {"model.config.eps", Kind::number, "", "epsilon of the norms"},
   };
+  for (const families::Family& family : families::all())
+    for (const families::ConfigKey& key : family.config_keys)
+      if (const std::string name = "model.config." + key.name;
+          std::ranges::find(rows, name, &Setting::key) == rows.end())
+        rows.push_back({name, kind_of(key.kind), "", key.help});
+  return rows;
 }
 
 }  // namespace tessera::recipe
