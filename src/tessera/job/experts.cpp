@@ -59,10 +59,9 @@ Experts gated_experts(const recipe::Recipe& recipe) {
                         "\" belongs to experts in turns",
                     "leave experts.train out, or experts.router");
   if (!expert_folders(recipe).empty())
-    throw UserError(
-        Exit::usage, "experts.router",
-        path.string() + " holds two experts with a timestep range each; a gate starts from one model",
-        "give one of its folders as model.path, or leave experts.router out");
+    throw UserError(Exit::usage, "experts.router",
+                    path.string() + " holds two experts with a timestep range each; a gate starts from one model",
+                    "give one of its folders as model.path, or leave experts.router out");
   Experts experts;
   experts.gated = true;
   if (path.empty() || !fs::is_directory(path / gated_name(0))) {
