@@ -89,7 +89,7 @@ TEST_F(Starting, VariablesThatContradictEachOtherAreNamed) {
 
 TEST_F(Starting, ARunThatIsDoneSaysSo) {
   ASSERT_EQ(run_.train(1, "run", {"--run.steps", "1"}).code, 0);
-  expect(run_.train(1, "run", {"--run.steps", "1"}), 0, {"nothing to train: step 6 is saved and run.steps = 1"});
+  expect(run_.train(1, "run", {"--run.steps", "1"}), 0, {"nothing to train: step 1 is saved and run.steps = 1"});
 }
 
 TEST_F(Starting, MistakesInARecipeAreToldOnceAndBeforeRanksStart) {
