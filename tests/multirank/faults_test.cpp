@@ -132,7 +132,7 @@ TEST(Faults, ALostRankIsReplacedAndTheRunGoesOnFromItsLastCheckpoint) {
                              {"--run.out", run.out("parts"), "--checkpoint.every", "2"});
   EXPECT_EQ(ended.code, 0) << ended.output;
   expect_text(ended, "rank 1 was killed by signal 9");
-  expect_text(ended, "restart 1 of 1: going on from the last whole checkpoint");
+  expect_text(ended, "restart 1 of 1: restarting from the last complete checkpoint");
   expect_text(ended, "resumed from");
   const auto whole = run.metrics("whole"), parts = run.metrics("parts");
   ASSERT_EQ(whole.size(), parts.size());

@@ -182,7 +182,7 @@ TEST_F(Nodes, WithoutNodeZeroTheOthersEndAndSayWhy) {
   first->kill_launcher();
   EXPECT_EQ(first->wait(10), 128 + SIGKILL);
   EXPECT_EQ(second->wait(20), 5) << second->output();
-  EXPECT_TRUE(second->says("the meeting point 127.0.0.1:" + port_ + " is gone: node 0's launcher ended", 0.1));
+  EXPECT_TRUE(second->says("the rendezvous 127.0.0.1:" + port_ + " is gone: node 0's launcher ended", 0.1));
 }
 
 TEST_F(Nodes, ASignalToOneEndsAllWithAWholeCheckpoint) {
@@ -309,7 +309,7 @@ TEST_F(TwoHosts, AnAddressOfNobodyFailsWithinTheStatedTimeNamingIt) {
   const auto start = std::chrono::steady_clock::now();
   Node lonely(launcher(1, "10.213.7.99:29511", {"--fault.timeout", "1"}), (run_.folder() / "lonely").string());
   EXPECT_EQ(lonely.wait(60), 5) << lonely.output();
-  EXPECT_TRUE(lonely.says("nobody answered at the meeting point 10.213.7.99:29511 within 30 s", 0.1));
+  EXPECT_TRUE(lonely.says("nobody answered at the rendezvous 10.213.7.99:29511 within 30 s", 0.1));
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 40);
 }
 

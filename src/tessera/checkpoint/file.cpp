@@ -99,9 +99,11 @@ void DurableFile::fail(std::string_view act) {
   // the constructor may throw: no destructor would run then
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   ::unlink(partial_.c_str());
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   throw UserError(Exit::disk, "file.write", what + ")",
-                  "make at least " + format_bytes(needed_) +
-                      " writable there or write elsewhere; what was there before is untouched");
+                  (full ? "make at least " + format_bytes(needed_) + " writable there or write elsewhere"
+                        : "check the path: whether its folder exists and may be written") +
+                      "; what was there before is untouched");
 }
 
 void DurableFile::write(const void* data, int64_t bytes) {

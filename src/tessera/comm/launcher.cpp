@@ -52,7 +52,7 @@ class Launcher {
         return static_cast<int>(end.code);
       }
       log::warn("restart " + std::to_string(restarts + 1) + " of " + std::to_string(options_.max_restarts) +
-                ": going on from the last whole checkpoint");
+                ": restarting from the last complete checkpoint");
       fault_ = end.text;
     }
   }
@@ -127,7 +127,7 @@ int launch(const LaunchOptions& options, const std::vector<std::string>& argumen
         "--min-nodes " + std::to_string(options.min_nodes) + " is more than --nnodes " + std::to_string(options.nnodes),
         "--nnodes is how many there are when all is well");
   if (options.nnodes > 1 && options.endpoint.empty())
-    throw UserError(Exit::usage, "launch", "--nnodes " + std::to_string(options.nnodes) + " needs a meeting point",
+    throw UserError(Exit::usage, "launch", "--nnodes " + std::to_string(options.nnodes) + " needs a rendezvous",
                     "add --rdzv-endpoint HOST:PORT of node 0");
   const Endpoint endpoint = parse_endpoint(options.endpoint);
   count_stop_signals();

@@ -146,7 +146,7 @@ void LocalRanks::look(bool suspended) {
 
 std::optional<Verdict> LocalRanks::verdict(double others_wait) {
   if (signals_ > 1)
-    return Verdict{Exit::rank_lost, "stopped at once by a second signal; the last whole checkpoint stands"};
+    return Verdict{Exit::rank_lost, "stopped at once by a second signal; the last complete checkpoint is kept"};
   // Killed ranks first: survivors' sockets close and they fail too, sometimes before the launcher sees the first.
   if (auto found = killed()) return found;
   if (auto found = failed()) return found;

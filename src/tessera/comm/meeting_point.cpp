@@ -71,7 +71,7 @@ void await_listener(const std::string& host, int port, double seconds) {
     const Addresses addresses = look_up(host, port, unknown);
     if (unknown && now() - start > std::min(seconds, kNameSeconds))
       throw UserError(Exit::usage, "comm", "the host name '" + host + "' cannot be looked up: " + gai_strerror(unknown),
-                      "write the address of node 0's machine in numbers, or mend its name");
+                      "write the address of node 0's machine in numbers, or correct its name");
     for (const addrinfo* to = addresses.get(); to; to = to->ai_next) {
       const int error = try_connect(*to, std::clamp(start + seconds - now(), 0.1, kTrySeconds));
       if (error == 0) return;
@@ -79,7 +79,7 @@ void await_listener(const std::string& host, int port, double seconds) {
     }
     if (now() - start > seconds)
       throw UserError(Exit::rank_lost, "comm",
-                      "nobody answered at the meeting point " + host + ":" + std::to_string(port) + " within " +
+                      "nobody answered at the rendezvous " + host + ":" + std::to_string(port) + " within " +
                           std::to_string(std::lround(seconds)) + " s (" + answer + ")",
                       "is node 0 started, is the address one of its machine, and does no firewall stand between?");
   }

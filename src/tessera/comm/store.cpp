@@ -25,7 +25,7 @@ HostedStore::HostedStore(const std::string& host, int port) : server_(std::make_
     if (port_taken(error))
       throw UserError(Exit::usage, "launch", "port " + std::to_string(port) + " is taken",
                       "choose another with --rdzv-endpoint HOST:PORT");
-    throw UserError(Exit::usage, "launch", "cannot host the meeting point " + endpoint + " (" + first_line(error) + ")",
+    throw UserError(Exit::usage, "launch", "cannot host the rendezvous " + endpoint + " (" + first_line(error) + ")",
                     "--rdzv-endpoint names an address of node 0's machine");
   }
 }
@@ -44,7 +44,7 @@ auto reach(const std::string& place, Act act) {
     return act();
   } catch (const std::exception& error) {
     throw UserError(Exit::rank_lost, "launch",
-                    "the meeting point " + place + " is gone: node 0's launcher ended or cannot be reached (" +
+                    "the rendezvous " + place + " is gone: node 0's launcher ended or cannot be reached (" +
                         first_line(error) + ")",
                     "start the command again on every node; it resumes from the last checkpoint");
   }

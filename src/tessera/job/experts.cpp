@@ -55,14 +55,13 @@ Experts gated_experts(const recipe::Recipe& recipe) {
   const fs::path path = recipe.model.path;
   if (recipe.experts.train != "auto")
     throw UserError(Exit::usage, "experts.router",
-                    "\"gate\" chooses among experts that own no timesteps, experts.train = \"" + recipe.experts.train +
-                        "\" is of two that take turns",
+                    "a gate chooses among experts without timestep ranges; experts.train = \"" + recipe.experts.train +
+                        "\" belongs to experts in turns",
                     "leave experts.train out, or experts.router");
   if (!expert_folders(recipe).empty())
-    throw UserError(
-        Exit::usage, "experts.router",
-        path.string() + " holds two experts that each own a range of timesteps; a gate begins with one model",
-        "give one of its folders as model.path, or leave experts.router out");
+    throw UserError(Exit::usage, "experts.router",
+                    path.string() + " holds two experts with a timestep range each; a gate starts from one model",
+                    "give one of its folders as model.path, or leave experts.router out");
   Experts experts;
   experts.gated = true;
   if (path.empty() || !fs::is_directory(path / gated_name(0))) {

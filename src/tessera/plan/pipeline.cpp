@@ -79,7 +79,7 @@ PipelineSchedule pipeline_schedule_of(std::string_view text, std::string_view wh
 
 std::vector<PipelineAct> pipeline_acts(PipelineSchedule schedule, int ranks, int rank, int chunks, int micros) {
   check_internal(chunks == 1 || schedule == PipelineSchedule::interleaved, "plan.pipeline",
-                 "several chunks a rank are for the interleaved schedule");
+                 "several chunks a rank need the interleaved schedule");
   switch (schedule) {
     case PipelineSchedule::gpipe:
       return gpipe(micros);

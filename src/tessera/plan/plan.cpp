@@ -39,10 +39,10 @@ Strategy strategy_of(std::string_view text, std::string_view where) {
   if (word == "twolevel" || word == "hybridshardstates" || word == "hpz" || word == "zerohpz")
     return Strategy::two_level;
   if (word == "hybridshard" || word == "hybridshardzero2" || word == "mics")
-    throw UserError(Exit::usage, where, "'" + std::string(text) + "' is a matter of the mesh, not of the strategy",
+    throw UserError(Exit::usage, where, "'" + std::string(text) + "' is set by the mesh, not by the strategy",
                     std::string("keep ") + (word == "hybridshardzero2" ? "shard_grad_op" : "full_shard") +
-                        " and set dp_replicate to the number of copies of the model, or choose two_level, which "
-                        "splits the optimiser's states over the copies too");
+                        " and set dp_replicate to the number of replicas, or choose two_level, which "
+                        "shards the optimiser states over the replicas too");
   std::vector<std::string> known(kStrategyNames.begin(), kStrategyNames.end());
   known.insert(known.end(), {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "ZeRO-3", "ZeRO-2", "ZeRO-1"});
   unknown_word(where, text, known);
@@ -132,8 +132,8 @@ void Plan::check_updates(std::string_view where, const std::vector<std::string>&
          {std::pair("parameters", unit.parameters), {"gradients", unit.gradients}, {"states", unit.states}})
       if (tier != Tier::host)
         throw UserError(Exit::usage, std::string(where) + "update_on",
-                        of + "an update on the host works where its buffers rest, and " + part + " rest on " +
-                            std::string(name(tier)),
+                        of + "updates on the host need parameters, gradients and states there, and " + part +
+                            " are on " + std::string(name(tier)),
                         "put parameters, gradients and states on the host, or leave update_on at \"device\"");
   }
 }

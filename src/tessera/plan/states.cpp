@@ -39,7 +39,7 @@ void Formats::check_types(std::string_view where) const {
                     "such masters are gathered as bf16: leave param_dtype out");
   if (grad == DType::f16)
     throw UserError(Exit::usage, std::string(where) + "grad_dtype",
-                    "gradients do not rest in fp16, where the small ones of a step that has no loss scale are zero",
+                    "gradients cannot be kept in fp16: without a loss scale small ones would be zero",
                     "expected fp32 or bf16, which has the exponents of fp32");
   if (compute != DType::f32 && compute != gathered())
     throw UserError(Exit::usage, std::string(where) + "compute_dtype",

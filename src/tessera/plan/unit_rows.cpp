@@ -12,7 +12,7 @@ void read_offload_to(UnitPlan& unit, const TomlValue& value) {
   unit.offload_to = tier_of(value.text(), value.where());
   if (unit.offload_to == Tier::device)
     value.fail("found 'device'",
-               "what leaves the device rests on \"host\" or \"nvme\"; activations = \"keep\" leaves it there");
+               "offloaded activations are kept on \"host\" or \"nvme\"; activations = \"keep\" does not offload");
 }
 
 void read_reduce(UnitPlan& unit, const TomlValue& value) {

@@ -46,7 +46,7 @@ std::optional<std::string> gradients_in_bf16(const PlanRequest& request) {
   tried.machine.update_bytes -= 2;
   const Planned planned = make_plan_as_is(tried);
   if (!planned.choice.fits) return std::nullopt;
-  return "plan.grad_dtype = bf16 (gradients are rounded where they rest): " + takes(planned);
+  return "plan.grad_dtype = bf16 (keeps gradients in bf16): " + takes(planned);
 }
 
 std::optional<std::string> more_ranks(const PlanRequest& request) {
@@ -110,8 +110,8 @@ std::string nothing_to_round(const Planned& planned) {
     const plan::UnitLayout layout = plan.layout(planned.spec.units[static_cast<size_t>(u)], u);
     if (layout.grad_total > 0 && !plan.transient_gradient(layout, u)) return {};
   }
-  return "grad_dtype = bf16 rounds gradients and saves nothing: updates in the backward use each up where it was made, "
-         "and none rests (leave it out)";
+  return "grad_dtype = bf16 rounds gradients and saves nothing: with updates in the backward no gradient is stored "
+         "(leave it out)";
 }
 
 std::string nothing_to_offload(const PlanRequest& request, const Planned& planned) {
@@ -119,7 +119,7 @@ std::string nothing_to_offload(const PlanRequest& request, const Planned& planne
   for (const plan::UnitPlan& unit : planned.plan().units)
     if (unit.offloads()) return {};
   return "offload_to = " + std::string(name(*request.planner.offload_to)) +
-         " changes nothing: no activations leave the device in this plan (plan.activations = offload sends them)";
+         " has no effect: this plan offloads no activations (plan.activations = offload does)";
 }
 
 std::string nothing_to_fetch(const PlanRequest& request, const Planned& planned) {
@@ -127,7 +127,7 @@ std::string nothing_to_fetch(const PlanRequest& request, const Planned& planned)
   for (const plan::Instruction& in : plan::compile_train(planned.spec, planned.plan(), planned.highest_rank()).list)
     if (in.op == plan::Op::fetch || (in.op == plan::Op::gather && in.slot >= 0)) return {};
   return "prefetch = " + std::to_string(*request.planner.prefetch) +
-         " changes nothing: all that units need is on their rank's device already";
+         " has no effect: everything that units need is on their rank's device already";
 }
 
 std::string nothing_on_the_host(const PlanRequest& request, const Planned& planned) {
@@ -135,7 +135,7 @@ std::string nothing_on_the_host(const PlanRequest& request, const Planned& plann
   for (const plan::UnitPlan& unit : planned.plan().units)
     if (unit.update_on == plan::Tier::host) return {};
   return "update_threads = " + std::to_string(request.planner.update_threads) +
-         " changes nothing: no unit is updated on the host in this plan (plan.update_on = host asks for it)";
+         " has no effect: this plan updates no unit on the host (plan.update_on = host does)";
 }
 
 std::string without_the_disk(const PlanRequest& request, const Planned& planned) {

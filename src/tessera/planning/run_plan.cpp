@@ -51,7 +51,7 @@ plan::Plan resting_as(plan::Plan plan, const plan::Plan& other) {
 /// The same part under another plan.
 Planned with_plan(Planned planned, plan::Plan plan, const PlanRequest& request) {
   planned.choice.plan = std::move(plan);
-  planned.choice.why = "chosen with all stages: what rests between steps lies the same way in each";
+  planned.choice.why = "chosen for all stages: parameters, gradients and states are kept in the same places in each";
   planned.choice.warning.clear();
   judge(planned, request);
   return planned;

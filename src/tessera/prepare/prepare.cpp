@@ -189,8 +189,8 @@ class Preparation {
     if (stale == 0) return;
     check_input(options_.rebuild, "data.cache",
                 std::to_string(stale) + " of " + std::to_string(keys_.size()) +
-                    " entries were not made from what is there now; first: " + first,
-                "run `tessera prepare RECIPE --rebuild` to make them anew");
+                    " entries are stale or damaged; first: " + first,
+                "run `tessera prepare RECIPE --rebuild` to encode them again");
     log::info("prepare: rebuilding " + std::to_string(stale) + " entries; first: " + first);
   }
 
@@ -340,9 +340,9 @@ class Preparation {
     if (!nothing_left && !too_many) return;
     const std::string list =
         rank_ == 0 ? problems_.text() : std::to_string(problems_.size()) + " faulty rows: see rank 0's message";
-    throw UserError(Exit::input, "data", list + (rank_ == 0 ? "\n" : ""),
-                    nothing_left ? "no clip of the data set is left: mend the rows"
-                                 : "mend the rows, or set data.allow_bad = " + std::to_string(problems_.size()) +
+    throw UserError(Exit::input, "data", list,
+                    nothing_left ? "\nno clip of the data set is left: fix these rows"
+                                 : "\nfix these rows, or set data.allow_bad = " + std::to_string(problems_.size()) +
                                        " to train without them");
   }
 

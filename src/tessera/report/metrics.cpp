@@ -98,7 +98,7 @@ void MetricsWriter::write(const std::string& line) {
   out_ << line << '\n' << std::flush;
   if (!out_)
     throw UserError(Exit::disk, "train.metrics", path_.string() + ": a write failed",
-                    "free space; the run resumes from its last whole checkpoint");
+                    "free space; the run resumes from its last complete checkpoint");
 }
 
 namespace {

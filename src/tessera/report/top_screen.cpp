@@ -44,7 +44,7 @@ class Screen {
     progress();
     if (run_.steps().empty()) {
       text("");
-      text("No step is finished yet; the first one is the slowest.", Ink::soft);
+      text("No step is finished yet; the first is the slowest.", Ink::soft);
     } else {
       memory();
       busy();
@@ -250,7 +250,7 @@ class Screen {
     if (style_.height > 0 && style_.height - static_cast<int>(lines_.size()) < kLeast) return;
     text("");
     const size_t shown = std::min(waiting.size(), rows(waiting.size() + 1, run_.events().empty() ? 0 : 3));
-    put(line().add("waits", Ink::strong).add(" share of the step before in which computing stood still", Ink::soft));
+    put(line().add("waits", Ink::strong).add(" share of the step before in which compute waited", Ink::soft));
     for (size_t i = 0; i < shown; ++i) {
       Line row = line();
       row.add("rank " + std::to_string(waiting[i]->rank), Ink::soft).pad_to(kLabel);

@@ -27,8 +27,8 @@ ClipChain::ClipChain(const net::VideoCodec& codec, const recipe::Recipe& recipe,
   if (recipe.sample.clips == 1) return;
   if (wanted.audio_dim == 0)
     throw UserError(Exit::usage, "sample.clips",
-                    recipe.values.at("sample.clips") + ": the model makes one clip, and remembers none before it",
-                    "leave sample.clips away, or sample with a speech-to-video model");
+                    recipe.values.at("sample.clips") + ": the model makes single clips and cannot continue one",
+                    "leave sample.clips out, or sample with a speech-to-video model");
   const int64_t frames = recipe.data.frames, height = recipe.data.height, width = recipe.data.width;
   constexpr int64_t kMore = 16;  // pixel frames, of any autoencoder a whole number of latent ones
   const int64_t latents = codec.latent_shape(frames, height, width)[1];
@@ -56,8 +56,7 @@ void ClipChain::check_size() const {
   throw UserError(
       Exit::usage, "data.size",
       std::to_string(height) + "," + std::to_string(width) + " is a latent of " + std::to_string(latent[2]) + " x " +
-          std::to_string(latent[3]) + ": clips that go on from others want both to be multiples of " +
-          std::to_string(kPacked),
+          std::to_string(latent[3]) + ": continued clips need multiples of " + std::to_string(kPacked),
       "use multiples of " + std::to_string(kPacked * height / latent[2]) + " pixels, or one clip: sample.clips = 1");
 }
 

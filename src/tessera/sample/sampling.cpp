@@ -42,7 +42,7 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
   fs::path from = options.weights;
   if (from.empty()) {
     const auto newest = checkpoint::latest(fs::path(recipe.run.out) / "checkpoints");
-    check_input(newest.has_value(), "sample", recipe.run.out + " has no whole checkpoint",
+    check_input(newest.has_value(), "sample", recipe.run.out + " has no complete checkpoint",
                 "train first, or give weights with --weights DIR");
     from = *newest;
   }
@@ -95,7 +95,7 @@ std::vector<std::string> sample_files(const SampleOptions& options, const std::s
     throw UserError(Exit::usage, "sample",
                     "--out " + options.out + " ends in another format than --format " +
                         std::string(data::kClipFormats[static_cast<size_t>(format)]),
-                    "leave --format away, or change the name");
+                    "leave --format out, or change the name");
   const size_t seeds = std::max<size_t>(options.seeds.size(), 1), clips = prompts * seeds;
   const bool one_file = by_name || (format == data::ClipFormat::frames && !fs::is_directory(options.out));
   if (!options.out.empty() && clips == 1 && one_file) return {options.out};
@@ -105,7 +105,7 @@ std::vector<std::string> sample_files(const SampleOptions& options, const std::s
   for (const char* other : {".avi", ".mov", ".mkv", ".webm", ".png", ".jpg"})
     if (fs::path(options.out).extension() == other)
       throw UserError(Exit::usage, "sample", "--out " + options.out + ": " + other + " is not written",
-                      "give an .mp4 or .gif, or a folder with --format frames for pictures");
+                      "give an .mp4 or .gif, or a folder with --format frames for images");
   const fs::path folder = options.out.empty() ? fs::path(run_out) / "samples" : fs::path(options.out);
   std::vector<std::string> files;
   for (size_t i = 0; i < clips; ++i) {
@@ -206,7 +206,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       data::write_mp4(files[i], frames, sounds[p]);
     else
       data::write_clip(files[i], frames, format_of(options));
-    if (effect) log::info("sample: the sound changes the prediction by " + percent(*effect));
+    if (effect) log::info("sample: the audio changes the prediction by " + percent(*effect));
     log::info("sample: " + files[i] + "  (" + prompts[p] + ", seed " + std::to_string(seed) + ")");
   }
   comm.barrier();

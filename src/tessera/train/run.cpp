@@ -187,7 +187,7 @@ void Run::give_shares(int64_t step, const std::vector<int64_t>& shares) {
   engine_->use(programs_, experts_->arena());
   experts_->change(programs_);
   if (rank_ != 0) return;
-  std::string text = "samples of a step by dp rank from now on:";
+  std::string text = "from now on, samples of a step by dp rank:";
   for (int64_t count : shares) text += " " + std::to_string(count);
   log::info(text);
   run_log_->fault(step, "rebalance", text, -1, shares);

@@ -9,6 +9,7 @@
 #include "tessera/job/base_report.h"
 #include "tessera/job/lora_run.h"
 #include "tessera/planning/disk_need.h"
+#include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_view.h"
 #include "tessera/report/run_report.h"
 #include "tessera/train/elastic.h"
@@ -34,6 +35,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   watch_.follow(comm_);
   comm_.check_agreement("recipe", recipe_.to_toml());
   job_ = job::make_job(recipe_);
+  planning::check_mesh(mesh_, *job_.model, job_.latent);  // before hours of encoding
   job::check_weights(recipe_, job_);
   recipe_.set("data.vae_tile", std::to_string(job_.vae_tile));
   out_ = recipe_.run.out;
@@ -54,7 +56,7 @@ void Run::open_folder() {
     log::info("removed the incomplete checkpoint " + name);
   if (recipe_.run.resume == "no" && !restarted() && checkpoint::latest(checkpoints_))
     throw UserError(Exit::usage, "run.resume", out_.string() + " already holds checkpoints",
-                    "set run.resume = \"auto\" to go on, or another run.out to start afresh");
+                    "set run.resume = \"auto\" to resume, or another run.out to start at step 0");
 }
 
 void Run::plan_run() {
@@ -119,8 +121,8 @@ void Run::load() {
                       "use the same seed, or another run.out");
     log::info("resumed from " + resume->string());
     if (done_ >= recipe_.run.steps)
-      log::info("all run.steps = " + std::to_string(recipe_.run.steps) +
-                " are done already; more steps go on from here");
+      log::info("nothing to train: step " + std::to_string(done_) +
+                " is saved and run.steps = " + std::to_string(recipe_.run.steps) + "; raise run.steps to train on");
   } else {
     rounded = job::load_initial_weights(recipe_, job_, store);
     experts_->load_model(recipe_.model.path);
@@ -157,7 +159,7 @@ int Run::finish() {
   if (stopping_) {
     if (rank_ == 0)
       log::warn("stopped by signal " + std::to_string(stop_signal()) +
-                " after a whole checkpoint; start again to go on");
+                " after a complete checkpoint; start again to resume");
     return static_cast<int>(Exit::again);
   }
   watch_.phase(done_, "exporting the model");

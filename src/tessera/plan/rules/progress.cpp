@@ -112,7 +112,7 @@ class Progress {
     const std::vector<int>& groups = book_.groups_of(first);
     const bool meets = met_[first] < groups.size() && waited(first);
     book_.complain(first, "progress",
-                   "is stuck for ever, waiting for " +
+                   "never ends: it waits for " +
                        (meets ? "the other members of " + book_.groups()[groups[met_[first]]].name : missing(first)) +
                        others + "; order waits and collectives alike on all ranks");
   }

@@ -155,14 +155,14 @@ const std::vector<Feature>& features() {
       {"states", "on host", each<&UnitPlan::states, Tier::host>},
       {"states", "on nvme", each<&UnitPlan::states, Tier::nvme>},
       {"gradients reduced", "once a step", each<&UnitPlan::reduce_once, true>},
-      {"gradients at rest", "in bf16", gradients_in_bf16},
+      {"gradients kept", "in bf16", gradients_in_bf16},
       {"masters", "split", with_masters<Masters::split>},
       {"masters", "bf16", with_masters<Masters::bf16>},
       {"moments", "int8", with_moments<Moments::int8>},
       {"updates", "just in time", with_updates<Update::just_in_time>},
       {"updates", "in backward", with_updates<Update::in_backward>},
       {"optimiser", "on the host", update_on_host},
-      {"computing", "in bf16", compute_in<DType::bf16>},
+      {"compute", "in bf16", compute_in<DType::bf16>},
       {"LoRA", "base in fp32", as_it_is, adapters_on<DType::f32>},
       {"LoRA", "base in bf16", as_it_is, adapters_on<DType::bf16>},
       {"LoRA", "base in int8", as_it_is, adapters_on<DType::i8>},
@@ -191,16 +191,17 @@ std::string clash(const Feature& a, const Feature& b) {
 std::string composition_page() {
   std::string page = R"(# What composes with what
 
-`tessera plan --composes > docs/what-composes.md` makes this page; a test holds it against the command. Each pair is chosen in one
-plan of a small model (an axis: two ranks of it), compiled for all ranks with several micro-batches, and the schedule held against the rules
-([plan/rules/rules.h](../src/tessera/plan/rules/rules.h)) that `plan --check` applies to a file. *yes*: the rules hold; **no**: what is told, below; –: of one kind a plan has one.
+`tessera plan --composes > docs/what-composes.md` makes this page; a test compares it with the command. For each pair, a plan of a small
+model chooses both (an axis: two ranks of it), is compiled for all ranks with several micro-batches, and its schedules are checked against
+the rules ([plan/rules/rules.h](../src/tessera/plan/rules/rules.h)), as `plan --check` does. *yes*: the rules hold; **no**: refused, see
+below; –: a plan has only one of this kind.
 
-What a mesh must divide is said by the model, before anything starts, with the nearest values that do: `sp` x `tp` the heads, `tp` the
-widths of the linears it cuts, `pp` (with chunks) is at most the number of units, `cp` x `sp` x `tp` at most the tokens of a sample. Tokens,
-frames, the batch and the units of a stage divide as they may.
+The model bounds the mesh: `sp` x `tp` must divide the heads, `tp` the widths of the linears it splits; `pp` x `plan.chunks` is at most the
+number of units, `cp` x `sp` x `tp` at most the tokens of a sample. Tokens, frames, the batch and the units of a stage need not divide. A
+run outside these bounds is refused before it starts, with the nearest values that work.
 
-Some stand beside the table. Lossy forms of activations ([a-training-step.md](a-training-step.md)) go with all that *offload* goes with, fp16 with what bf16 goes with,
-but for masters that are bf16 or split, and a base in fp8 with what one in int8 goes with ([precision.md](precision.md), [lora.md](lora.md)).
+Not in the table: quantised activations ([a-training-step.md](a-training-step.md)) compose as *offload* does; fp16 as bf16 does, except with
+bf16 or split masters; an fp8 base as an int8 base does ([precision.md](precision.md), [lora.md](lora.md)).
 
 )";
   const auto& all = features();

@@ -60,7 +60,7 @@ std::vector<std::string> notes_on(const std::string& text, const Plan& plan, con
   }
   if (!nothing_sent.empty() && !sent)
     notes.push_back("offload_to = \"nvme\" of " + listed(nothing_sent, names) +
-                    " has no effect: no activations leave the device there (activations = \"offload\" sends them)");
+                    " has no effect: no activations are offloaded there (activations = \"offload\" does)");
   return notes;
 }
 
