@@ -19,7 +19,7 @@ Command prepare_command() {
   c.example = "tessera launch -n 2 prepare recipes/wan-tiny_demo_cpu.toml";
   c.recipe_keys = true;
   c.foreign = training_flags();
-  c.flags = {{"--rebuild", "", "make entries anew that are stale or damaged"},
+  c.flags = {{"--rebuild", "", "make entries anew that are stale (damaged ones always are)"},
              {"--strict", "", "stop at the first faulty row (data.strict)"}};
   c.run = [](const Arguments& arguments) {
     recipe::Overrides overrides = arguments.overrides;
@@ -32,9 +32,9 @@ Command prepare_command() {
     comm::Comm comm(place, mesh, recipe.fault.timeout);
     const job::Job job = job::make_job(recipe);
     job::check_weights(recipe, job);
-    const std::vector<prepare::StageData> stages =
-        prepare::prepare_parts(recipe, job, mesh, comm, place.rank,
-                               {.rebuild = arguments.has("--rebuild"), .prompts = false, .tolerant = true});
+    const std::vector<prepare::StageData> stages = prepare::prepare_parts(
+        recipe, job, mesh, comm, place.rank,
+        {.rebuild = arguments.has("--rebuild"), .verify = true, .prompts = false, .tolerant = true});
     const prepare::PreparedData* before = nullptr;
     for (const prepare::StageData& stage : stages) {
       const prepare::PreparedData& data = *stage.samples;
