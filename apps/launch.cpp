@@ -50,9 +50,10 @@ int run(const Arguments& arguments) {
   options.endpoint = arguments.value("--rdzv-endpoint");
   options.min_nodes = whole(arguments, "--min-nodes", 0);
   if (target->recipe_keys) {
-    const auto fault = recipe_of(*target, rest, options.nproc * options.nnodes).fault;
-    options.timeout = fault.timeout;
-    options.max_restarts = static_cast<int>(fault.max_restarts);
+    const recipe::Recipe recipe = recipe_of(*target, rest, options.nproc * options.nnodes);
+    options.timeout = recipe.fault.timeout;
+    options.max_restarts = static_cast<int>(recipe.fault.max_restarts);
+    if (target->name == "train") options.run = recipe.run.out;
   }
   options.max_restarts = whole(arguments, "--max-restarts", options.max_restarts);
   return comm::launch(options, arguments.words);

@@ -20,7 +20,7 @@ Command prepare_command() {
   c.example = "tessera launch -n 2 prepare recipes/wan-tiny_demo_cpu.toml";
   c.recipe_keys = true;
   c.foreign = training_flags();
-  c.flags = {{"--rebuild", "", "encode stale and damaged entries again"},
+  c.flags = {{"--rebuild", "", "encode stale entries again (damaged ones always are)"},
              {"--strict", "", "stop at the first faulty row of the data set"}};
   c.run = [](const Arguments& arguments) {
     recipe::Overrides overrides = arguments.overrides;
@@ -33,9 +33,9 @@ Command prepare_command() {
     comm::Comm comm(place, mesh, recipe.fault.timeout);
     const job::Job job = job::make_job(recipe);
     job::check_weights(recipe, job);
-    const std::vector<prepare::StageData> stages =
-        prepare::prepare_parts(recipe, job, mesh, comm, place.rank,
-                               {.rebuild = arguments.has("--rebuild"), .prompts = false, .tolerant = true});
+    const std::vector<prepare::StageData> stages = prepare::prepare_parts(
+        recipe, job, mesh, comm, place.rank,
+        {.rebuild = arguments.has("--rebuild"), .verify = true, .prompts = false, .tolerant = true});
     const prepare::PreparedData* before = nullptr;
     for (const prepare::StageData& stage : stages) {
       const prepare::PreparedData& data = *stage.samples;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <sstream>
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
@@ -223,15 +224,43 @@ void Comm::watch(Watch watch) {
 
 void Comm::barrier() { group("control", {kAllAxes.begin(), kAllAxes.end()}).barrier(); }
 
+namespace {
+
+/// What member `root` has, on all of them.
+std::string text_of(Group& group, int root, std::string_view mine) {
+  const auto lengths = group.all_gather_doubles({static_cast<double>(mine.size())});
+  std::string text(static_cast<size_t>(lengths[static_cast<size_t>(root)][0]), '\0');
+  if (group.rank() == root) text = mine;
+  if (!text.empty()) group.broadcast(at::from_blob(text.data(), {static_cast<int64_t>(text.size())}, at::kChar), root);
+  return text;
+}
+
+/// The first line in which two texts differ, of each of them.
+std::pair<std::string, std::string> first_difference(const std::string& one, const std::string& other) {
+  std::istringstream ones(one), others(other);
+  for (std::string a, b; ones || others;) {
+    a.clear(), b.clear();
+    std::getline(ones, a), std::getline(others, b);
+    if (a != b) return {a, b};
+  }
+  return {one, other};  // line ends alone
+}
+
+}  // namespace
+
 void Comm::check_agreement(std::string_view what, std::string_view text) {
+  Group& all = group("control", {kAllAxes.begin(), kAllAxes.end()});
   const uint64_t hash = hash_text(text);
-  const auto rows = group("control", {kAllAxes.begin(), kAllAxes.end()})
-                        .all_gather_doubles({static_cast<double>(hash >> 32), static_cast<double>(hash & 0xFFFFFFFFu)});
-  for (size_t r = 1; r < rows.size(); ++r)
-    if (rows[r] != rows[0])
-      throw UserError(Exit::usage, "comm",
-                      "rank " + std::to_string(r) + " has another " + std::string(what) + " than rank 0",
-                      "start every rank with the same recipe, flags and files");
+  const auto rows = all.all_gather_doubles({static_cast<double>(hash >> 32), static_cast<double>(hash & 0xFFFFFFFFu)});
+  const auto other = std::ranges::find_if(rows, [&](const auto& row) { return row != rows[0]; });
+  if (other == rows.end()) return;
+  const auto named = static_cast<int>(other - rows.begin());
+  const std::string ours = text_of(all, 0, text), theirs = text_of(all, named, text);
+  const auto [here, there] = first_difference(ours, theirs);
+  throw UserError(Exit::usage, "comm",
+                  "rank " + std::to_string(named) + " has another " + std::string(what) + " than rank 0: '" + there +
+                      "', and rank 0 has '" + here + "'",
+                  "start every rank with the same program, recipe, flags and files");
 }
 
 std::map<std::string, int64_t> Comm::take_sent_bytes() {

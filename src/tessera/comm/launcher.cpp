@@ -2,12 +2,15 @@
 
 #include <charconv>
 #include <chrono>
+#include <filesystem>
+#include <memory>
 #include <thread>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/local_ranks.h"
 #include "tessera/comm/nodes.h"
+#include "tessera/comm/run_lock.h"
 #include "tessera/comm/stop_signals.h"
 
 namespace tessera::comm {
@@ -51,13 +54,24 @@ class Launcher {
         nodes_.leave();
         return static_cast<int>(end.code);
       }
+      fault_ = end.text;
+      note();
       log::warn("restart " + std::to_string(restarts + 1) + " of " + std::to_string(options_.max_restarts) +
                 ": restarting from the last complete checkpoint");
-      fault_ = end.text;
     }
   }
 
  private:
+  /// For metrics.jsonl, which rank 0 writes: also when that is killed before it comes to it.
+  void note() const {
+    if (!lock_) return;
+    try {
+      note_fault(options_.run, fault_);
+    } catch (const UserError& error) {
+      log::warn(error.what());
+    }
+  }
+
   /// Starts the ranks once and sees them to their end; what the user should know is said.
   Verdict attempt(const Nodes::Round& round) {
     RanksStart start;
@@ -69,6 +83,7 @@ class Launcher {
     start.port = nodes_.port();
     start.attempt = round.number;
     start.fault = fault_;
+    if (lock_) start.locked = std::filesystem::absolute(options_.run);
     start.timeout = options_.timeout;
     LocalRanks ranks(start, arguments_);
     const Verdict end = watch(ranks);
@@ -109,6 +124,9 @@ class Launcher {
 
   const LaunchOptions options_;
   const std::vector<std::string> arguments_;
+  const std::unique_ptr<const RunLock> lock_ = options_.run.empty() || options_.node_rank > 0
+                                                   ? nullptr
+                                                   : std::make_unique<const RunLock>(options_.run);
   Nodes nodes_;
   std::string fault_;  // why the ranks are started again
 };

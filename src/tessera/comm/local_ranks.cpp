@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "tessera/comm/run_lock.h"
+
 namespace tessera::comm {
 
 namespace {
@@ -95,6 +97,7 @@ Variables LocalRanks::variables(int local) const {
                     {"TESSERA_STORE", "launcher"},
                     {"TESSERA_ASKED_WORLD", std::to_string(start_.asked_world)},
                     {"TESSERA_RESTARTED_AFTER", start_.fault},
+                    {RunLock::kVariable, start_.locked},
                     {"TESSERA_STATUS", board_.path()}};
   const auto unless_set = [&](const char* variable, const std::string& value) {
     if (!std::getenv(variable)) list.emplace_back(variable, value);

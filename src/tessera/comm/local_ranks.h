@@ -27,6 +27,7 @@ struct RanksStart {
   int attempt = 0;      ///< restarts before
   int asked_world = 1;  ///< ranks that were asked for; more than `world` when nodes are missing
   std::string fault;    ///< why there is a restart; empty in the first attempt
+  std::string locked;   ///< the run's folder, where the launcher holds its lock
   double timeout = 60;  ///< fault.timeout
 };
 

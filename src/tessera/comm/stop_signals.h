@@ -1,5 +1,5 @@
 #pragma once
-// Signals that ask a launcher to end (SIGINT, SIGTERM). They are counted; whoever waits looks at the count.
+// Signals that ask a launcher to end (SIGINT, SIGTERM, SIGHUP, SIGUSR1). They are counted; whoever waits looks at the count.
 //
 //   count_stop_signals();
 //   if (signals_seen() > 0) ranks.signal(last_signal());

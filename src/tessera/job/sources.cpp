@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/job/experts.h"
 #include "tessera/models/identify.h"
@@ -97,7 +98,8 @@ void check_sources(const recipe::Recipe& recipe) {
     if (const fs::path init = recipe.lora.init; !fs::exists(init) || fs::is_regular_file(init))
       check_kind("lora.init", init, ModelKind::lora);
   const std::string& resume = recipe.run.resume;
-  if (resume != "auto" && resume != "no" && !fs::exists(fs::path(resume) / "manifest.json"))
+  if (resume != "auto" && resume != "no" && !fs::exists(fs::path(resume) / "manifest.json") &&
+      !checkpoint::has_gone_on(resume, recipe.run.out))  // keep may have pruned it since
     throw UserError(
         Exit::input, "run.resume",
         resume + (fs::exists(resume) ? " has no manifest.json: it is not a complete checkpoint" : ": no such folder"),

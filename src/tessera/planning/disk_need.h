@@ -14,7 +14,9 @@ int64_t checkpoint_bytes(const Planned& planned);
 int64_t checkpoints_on_disk(const Planned& planned);
 
 /// Throws UserError (disk) naming need and free space when the checkpoints of the run do not fit beside what is there.
-void check_disk(const Planned& planned, const std::filesystem::path& out);
+/// `beyond`: checkpoints that the run leaves behind by going back: they stay on the disk, and new ones come.
+void check_disk(const Planned& planned, const std::filesystem::path& out,
+                const std::vector<std::filesystem::path>& beyond = {});
 
 /// Throws UserError (usage) where a run in folder `out` would write over a recipe.toml that is not a run's: a run
 /// writes it behind plan.json, so where the second is missing, the first is the user's own.

@@ -122,7 +122,7 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
   rules.source = [&](int64_t index) { return experts_->data().samples->source(index); };
   Decision decision = train::decide(step.norm(), step.ranks(), rules, loss_scale_);
   ranks_ = decision.ranks;
-  stopping_ = stopping_ || decision.stop;
+  if (decision.stop != 0) stopping_ = decision.stop;
   if (decision.skipped.empty()) return decision;
   skipped_ = decision.skipped;
   if (rank_ == 0) log::warn("step " + std::to_string(rules.step) + " skipped: " + skipped_);
@@ -235,6 +235,8 @@ void Run::save(int64_t step) {
         experts_->write(step, manifest);
         loss_scale_.save(manifest);
         manifest.extra["model"] = planned().spec.name;
+        if (!resume_.line.empty()) manifest.extra[checkpoint::kResumedFrom] = resume_.line;
+        run_log_->flush();  // a checkpoint never has a history that is older than itself
         checkpoint::commit(partial, final, place_.world, manifest);
         checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
       });

@@ -8,6 +8,8 @@
 #include <map>
 #include <optional>
 
+#include "tessera/checkpoint/resume.h"
+#include "tessera/comm/run_lock.h"
 #include "tessera/engine/engine.h"
 #include "tessera/job/job.h"
 #include "tessera/planning/run_plan.h"
@@ -56,8 +58,9 @@ class Run {
   void open_folder();
   void plan_run();
   void start();
+  void choose_resume();
   void load();
-  std::optional<std::filesystem::path> find_resume() const;
+  void open_log();
   bool restarted() const { return !place_.restarted_after.empty(); }
   void log_base(const engine::Roundings& rounded);
   void begin_part(size_t part);
@@ -80,6 +83,8 @@ class Run {
   SlowRanks slow_;
   job::Job job_;
   std::filesystem::path out_, checkpoints_;
+  std::optional<comm::RunLock> lock_;  // of rank 0, where no launcher has it
+  checkpoint::Resume resume_;
   std::vector<prepare::StageData> data_;  // of each part of the run
   std::vector<planning::PartPlan> plans_;
   size_t part_ = 0;  // the one that runs, in both
@@ -104,9 +109,9 @@ class Run {
   std::map<std::string, double> busy_;  // of the step before
   double work_ = 0;                     // seconds a sample took this rank in the step before
   std::vector<std::string> step_lines_;
-  int64_t done_ = 0;        // steps before this process
-  int64_t first_step_ = 1;  // of this process in this part
-  bool stopping_ = false;
+  int64_t done_ = 0;                // steps before this process
+  int64_t first_step_ = 1;          // of this process in this part
+  int stopping_ = 0;                // the signal by which; 0: none
   std::unique_ptr<Loader> loader_;  // ends first: it uses the data
 };
 

@@ -1,9 +1,11 @@
 // What a run does before its first step, and after its last.
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/job/base_report.h"
@@ -14,6 +16,7 @@
 #include "tessera/report/run_report.h"
 #include "tessera/train/elastic.h"
 #include "tessera/train/export.h"
+#include "tessera/train/going_back.h"
 #include "tessera/train/make_expert_schedule.h"
 #include "tessera/train/rank_files.h"
 #include "tessera/train/run.h"
@@ -22,6 +25,18 @@
 namespace tessera::train {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+/// This build, by the bytes of its file.
+std::string program() {
+  const std::string bytes = checkpoint::read_text("/proc/self/exe");
+  char sum[16];
+  std::snprintf(sum, sizeof sum, "%08x", checkpoint::crc32c(bytes.data(), bytes.size()));
+  return "tessera of " + std::to_string(bytes.size()) + " bytes with checksum " + sum;
+}
+
+}  // namespace
 
 Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place)
     : recipe_(std::move(recipe)),
@@ -33,6 +48,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
       slow_(mesh_, {recipe_.fault.slow_factor, recipe_.fault.slow_steps}),
       trace_(std::move(trace)) {
   watch_.follow(comm_);
+  comm_.check_agreement("program", program());
   comm_.check_agreement("recipe", recipe_.to_toml());
   job_ = job::make_job(recipe_);
   planning::check_mesh(mesh_, *job_.model, job_.latent);  // before hours of encoding
@@ -51,12 +67,27 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
 
 void Run::open_folder() {
   planning::check_own_folder(out_);
+  if (!comm::RunLock::held_by_launcher(out_)) lock_.emplace(out_);
   for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
   for (const auto& name : checkpoint::clean_partials(checkpoints_))
     log::info("removed the incomplete checkpoint " + name);
+  for (const fs::path& folder : {out_, out_ / "samples", out_ / "model"}) checkpoint::remove_dead_partials(folder);
+  remove_rank_files(out_ / "schedule.jsonl");
   if (recipe_.run.resume == "no" && !restarted() && checkpoint::latest(checkpoints_))
     throw UserError(Exit::usage, "run.resume", out_.string() + " already holds checkpoints",
                     "set run.resume = \"auto\" to resume, or another run.out to start at step 0");
+}
+
+/// Where the run goes on; what it leaves behind is moved away when nothing stands against the start any more.
+void Run::choose_resume() {
+  resume_ = checkpoint::choose_resume(recipe_.run.resume, out_, restarted());
+  for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_, resume_.beyond);
+  comm_.check_agreement("checkpoint to go on from", checkpoint::told(resume_));
+  if (rank_ != 0) return;
+  if (resume_.gone_on)
+    log::info("run.resume = " + recipe_.run.resume + ": the run went on from there already, and now from its newest " +
+              "checkpoint; to go back once more, name another folder");
+  leave_behind(out_, resume_.from ? checkpoint::load_manifest(*resume_.from).step : 0, resume_.beyond);
 }
 
 void Run::plan_run() {
@@ -69,10 +100,10 @@ void Run::plan_run() {
     for (const std::string& line : experts_->describe()) log::info(line);
   }
   planning::require_fit(plans_);
-  for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_);
   std::string all;
   for (const planning::PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
   comm_.check_agreement("plan", all);
+  choose_resume();
   if (rank_ != 0) return;
   checkpoint::write_text(out_ / "plan.json", planning::plans_json(plans_));
   checkpoint::write_text(out_ / "recipe.toml", planning::resolved(recipe_, plans_, place_).to_toml());
@@ -105,7 +136,7 @@ void Run::start() {
 
 /// Weights, states and what else a checkpoint holds; or the first ones.
 void Run::load() {
-  const std::optional<fs::path> resume = find_resume();
+  const std::optional<fs::path>& resume = resume_.from;
   engine::Store& store = engine_->store();
   engine::Roundings rounded;
   if (resume) {
@@ -130,9 +161,30 @@ void Run::load() {
       job::start_adapters(job::for_expert(recipe_, job_.experts, e), store, comm_);
     });
   }
-  if (rank_ == 0) run_log_ = std::make_unique<report::RunLog>(out_, done_);
-  if (rank_ == 0 && restarted()) run_log_->fault(done_, "restart", place_.restarted_after);
+  if (rank_ == 0) open_log();
   log_base(rounded);
+}
+
+/// Goes on with the history, and tells in it what a kill kept out of it.
+void Run::open_log() {
+  run_log_ = std::make_unique<report::RunLog>(out_, done_);
+  const report::History& found = run_log_->found();
+  if (!found.strays.empty()) log::warn((out_ / "metrics.jsonl").string() + ": " + found.told_strays());
+  std::error_code none;
+  const bool own = resume_.from && fs::equivalent(resume_.from->parent_path(), checkpoints_, none);
+  const bool begun_elsewhere = found.last_step == 0 && !resume_.line.empty();
+  if (own && !begun_elsewhere && found.last_step < done_) {
+    const std::string text = "metrics.jsonl ends at step " + std::to_string(found.last_step) +
+                             " and the checkpoint is of step " + std::to_string(done_) +
+                             ": the steps between are missing from the history";
+    log::warn(text);
+    if (!found.tells("warning")) run_log_->warning(done_, text);
+  }
+  if (own && !found.tells("checkpoint")) run_log_->checkpoint(done_, resume_.from->string(), {});
+  for (const comm::FaultNote& note : comm::fault_notes(out_))
+    if (!found.fault_times.contains(note.time)) run_log_->restart(done_, note.text, note.time);
+  run_log_->flush();
+  comm::forget_faults(out_);
 }
 
 /// How far a base that rests in fewer bits is from the weights it was made of.
@@ -145,21 +197,11 @@ void Run::log_base(const engine::Roundings& rounded) {
   if (done_ == 0) run_log_->base(std::string(name(facts->form)), error.all, error.worst, error.worst_linear);
 }
 
-/// A rank that the launcher started again goes on with what the run itself saved.
-std::optional<fs::path> Run::find_resume() const {
-  if (restarted())
-    if (const auto own = checkpoint::latest(checkpoints_)) return own;
-  if (recipe_.run.resume == "no") return std::nullopt;
-  if (recipe_.run.resume == "auto") return checkpoint::latest(checkpoints_);
-  return fs::path(recipe_.run.resume);
-}
-
 int Run::finish() {
   progress_->finish();
   if (stopping_) {
     if (rank_ == 0)
-      log::warn("stopped by signal " + std::to_string(stop_signal()) +
-                " after a complete checkpoint; start again to resume");
+      log::warn("stopped by " + signal_name(stopping_) + " after a complete checkpoint; start again to resume");
     return static_cast<int>(Exit::again);
   }
   watch_.phase(done_, "exporting the model");
