@@ -53,8 +53,8 @@ struct Act {
 };
 constexpr Act kActs[] = {{"kill", "rank 1 was killed by signal 9 (Killed) at step 2"},
                          {"stop", "rank 1 has not answered for 2 s (fault.timeout): it is stopped at step 2"},
-                         {"hang", "rank 1 has got no further for 2 s (fault.timeout): it is slow or hangs at step 2"},
-                         {"30", "rank 1 has got no further for 2 s (fault.timeout): it is slow or hangs at step 2"}};
+                         {"hang", "rank 1 has made no progress for 2 s (fault.timeout): it is slow or hangs at step 2"},
+                         {"30", "rank 1 has made no progress for 2 s (fault.timeout): it is slow or hangs at step 2"}};
 /// One line a kind of collective: the instruction that runs it, as the message has it, and the layout that has it.
 struct Kind {
   const char *at, *words, *mesh;

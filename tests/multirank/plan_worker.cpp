@@ -101,7 +101,7 @@ struct Case {
 
   bool lossy() const { return seed >= kLossySeeds; }
   plan::Policy policy(Random& random) const {
-    return plan::policy_words()[draw(random, 0, lossy() ? static_cast<int>(plan::policy_words().size()) - 1 : 3)]
+    return plan::named_policies()[draw(random, 0, lossy() ? static_cast<int>(plan::named_policies().size()) - 1 : 3)]
         .policy;
   }
 

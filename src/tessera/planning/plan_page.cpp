@@ -24,7 +24,7 @@ table{border-collapse:collapse;width:100%;font-size:13.5px}td,th{padding:3px 10p
 td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.key{display:inline-block;margin:0 14px 4px 0;font-size:13px}
 i.dot{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}.bar{height:10px;border-radius:3px})css";
 
-/// A colour for each kind of thing, the same in every picture of ours.
+/// One colour for each kind, the same on every page.
 const std::map<std::string, std::string>& colours() {
   static const std::map<std::string, std::string> known = {
       {"forward", "#3b7ddd"},  {"backward", "#7457c9"},     {"recompute", "#4fb0c6"},    {"gather", "#3d9a5f"},
@@ -48,7 +48,7 @@ std::string escape(const std::string& text) {
   return out;
 }
 
-/// "12.3 ms" with digits enough to tell neighbours apart.
+/// "12.3 ms", with enough digits to distinguish neighbours.
 std::string seconds(double s) {
   if (s <= 0) return "0";
   char text[32];
@@ -94,7 +94,7 @@ class Picture {
         any = true;
         const double width = std::max(0.4, x(span.end) - x(span.begin) - (x(span.end) - x(span.begin) > 3 ? 0.6 : 0));
         out_ << "<rect x='" << x(span.begin) << "' y='" << y_ << "' width='" << width << "' height='" << kRow - 6
-             << "' fill='" << colour(std::string(plan::name(in.op))) << "'><title>" << escape(in_words(in)) << "\n"
+             << "' fill='" << colour(std::string(plan::name(in.op))) << "'><title>" << escape(describe(in)) << "\n"
              << seconds(span.begin) << " to " << seconds(span.end) << " (" << seconds(span.end - span.begin) << ")"
              << (in.bytes > 0 ? "\n" + format_bytes(in.bytes) : "") << "</title></rect>";
       }
@@ -113,7 +113,7 @@ class Picture {
            << "' stroke='var(--line)'/><text x='" << kLeft - 6 << "' y='" << y(bytes) + 4 << "' text-anchor='end'>"
            << format_bytes(static_cast<int64_t>(bytes)) << "</text>";
     }
-    // The compute lane's instructions, in order of time, each with the highest bytes while it runs.
+    // The compute lane's instructions in order of time, each with its peak bytes.
     std::vector<size_t> order;
     for (size_t i = 0; i < group_.spans.size(); ++i)
       if (group_.schedule.list[i].lane == plan::Lane::compute && group_.spans[i].end > group_.spans[i].begin)

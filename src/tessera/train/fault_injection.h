@@ -13,19 +13,19 @@
 
 namespace tessera::train {
 
-struct Drill {
+struct InjectedFault {
   int rank = 0, attempt = 0;
   std::optional<int64_t> step;
   std::string op = "forward", unit, lane, act;  ///< act: "kill", "stop", "hang", or empty: be slow
   double seconds = 0;
 
   /// Throws UserError (usage) naming what it cannot read.
-  static Drill parse(const std::string& text);
+  static InjectedFault parse(const std::string& text);
   /// Does it, when this is the instruction.
   void at(int64_t step, const plan::Instruction& instruction) const;
 };
 
 /// The drill of TESSERA_DRILL, when it is for this rank and attempt.
-std::optional<Drill> drill_from_environment(int rank, int attempt);
+std::optional<InjectedFault> injected_fault(int rank, int attempt);
 
 }  // namespace tessera::train
