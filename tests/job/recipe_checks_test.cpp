@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tessera/base/check.h"
+#include "tessera/job/experts.h"
 #include "tessera/job/without_effect.h"
 #include "tessera/recipe/load_recipe.h"
 
@@ -32,6 +33,26 @@ std::string said(const recipe::Overrides& overrides, const std::string& mesh = "
   for (const std::string& words : without_effect(recipe::load_recipe(kDemo, overrides), Mesh::parse(mesh)))
     all += words + "\n";
   return all;
+}
+
+TEST(Experts, AreTheFamilysAndAFamilyWithoutRefusesThem) {
+  const auto names = [](const recipe::Overrides& overrides) {
+    std::string text;
+    for (const Expert& expert : find_experts(recipe::load_recipe(kDemo, overrides)).list)
+      text += expert.name + ":" + expert.folder + " ";
+    return text;
+  };
+  EXPECT_EQ(names({}), ": ");
+  EXPECT_EQ(names({{"experts.train", "both"}}), "high_noise:high_noise_model low_noise:low_noise_model ");
+  EXPECT_EQ(names({{"experts.train", "low_noise"}}), "low_noise:low_noise_model ");
+  EXPECT_EQ(names({{"experts.router", "gate"}}), "expert_0:expert_0 expert_1:expert_1 ");
+  try {
+    names({{"experts.train", "both"}, {"model.family", "other"}});
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("the family other have no experts"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Ranges, AreToldWithKeyAndValue) {

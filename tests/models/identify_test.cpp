@@ -4,6 +4,8 @@
 
 #include "golden.h"
 #include "tessera/models/foreign_config.h"
+#include "tessera/models/known.h"
+#include "tessera/models/lora_names.h"
 
 namespace tessera::models {
 
@@ -98,6 +100,31 @@ TEST(Identify, ReleasedSizesHaveNames) {
   EXPECT_EQ(identify(wan(3072, 14336, 30, 48)).model, "wan2.2-ti2v-5b");
   EXPECT_EQ(identify(wan(512, 1000, 3, 16)).model, "wan-t2v");
   EXPECT_EQ(identify({{"conv_in.weight", {3, 3}}}).kind, ModelKind::unknown);
+}
+
+TEST(Identify, AFurtherFamilyIsKnownByItsRowAlone) {
+  const WeightForm form = {.kind = ModelKind::denoiser,
+                           .title = "Others",
+                           .model = "other",
+                           .variant = "t2v",
+                           .marks = {"other_in.weight", "blocks.0.mix.weight"},
+                           .names = {.diffusers = {{{"blocks.#.mix.*", "layers.#.mixer.*"}}}}};
+  add_family({.name = "other",
+              .presets = [] { return std::vector<std::string>(); },
+              .from_preset = nullptr,
+              .from_json = nullptr,
+              .weights = {form}});
+  const Shapes official = {{"other_in.weight", {4, 4}}, {"blocks.0.mix.weight", {8, 4}}};
+  const Shapes diffusers = {{"other_in.weight", {4, 4}}, {"layers.0.mixer.weight", {8, 4}}};
+  for (const auto& [shapes, naming] : {std::pair{official, "official"}, {diffusers, "diffusers"}}) {
+    const Identity what = identify(shapes);
+    EXPECT_EQ(what.model + "|" + what.variant + "|" + what.naming, std::string("other|t2v|") + naming);
+    EXPECT_EQ(family_of(what).name, "other");
+    EXPECT_EQ(official_shapes(what, shapes), official);
+  }
+  EXPECT_EQ(lora_module_name("blocks.3.mix", "diffusers"), "layers.3.mixer");
+  EXPECT_EQ(lora_network("blocks.0.self_attn.q"), "networks.lora_wan");
+  EXPECT_EQ(lora_network("blocks.3.mix"), "") << "kohya's trainer has no module for it";
 }
 
 TEST(Identify, ClipIsKnownUnderBothNamings) {

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "tessera/base/check.h"
+#include "tessera/families/registry.h"
 
 namespace tessera::models {
 
@@ -60,6 +62,20 @@ TEST(Registry, FieldsOfTheRecipeReplaceThoseOfThePreset) {
   const auto alone = make_denoiser({.config_text = R"({"dim": 16, "ffn_dim": 32, "num_heads": 2, "num_layers": 1})"});
   EXPECT_EQ(alone->units().size(), 3u);
   expect_error(Exit::usage, "dim is missing", [] { make_denoiser({.config_text = R"({"num_heads": 2})"}); });
+}
+
+TEST(Registry, WhatAFamilysDataNamesCanBeMade) {
+  const std::vector<std::string> presets = denoiser_presets();
+  for (const families::Family& family : families::all()) {
+    EXPECT_NE(std::ranges::find(families(), family.name, &Family::name), families().end()) << family.name;
+    EXPECT_NE(std::ranges::find(presets, family.preset), presets.end()) << family.preset;
+    EXPECT_GT(make_text_encoder({.preset = family.text_encoder})->dim(), 0);
+    EXPECT_TRUE(is_built_in_codec(family.codec)) << family.codec;
+    bool hears = family.audio_encoder.empty();
+    for (const AudioEncoderMake& make : audio_encoders())
+      for (const auto& [name, sizes] : make.presets()) hears = hears || name == family.audio_encoder;
+    EXPECT_TRUE(hears) << family.audio_encoder;
+  }
 }
 
 TEST(Registry, AForeignShapeNamesTheLikelyPreset) {

@@ -5,6 +5,7 @@
 #include "golden.h"
 #include "ops/byte_count.h"
 #include "tessera/base/check.h"
+#include "tessera/models/registry.h"
 
 namespace tessera::models::wan_vae {
 

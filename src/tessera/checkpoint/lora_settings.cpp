@@ -143,7 +143,7 @@ Metadata lora_metadata(const LoraDescription& description, const std::string& na
   if (naming == "diffusers") metadata[kAdapterMetadata] = lora_config_json(description, "transformer.");
   if (naming == "peft") metadata[kAdapterMetadata] = lora_config_json(description, "");
   if (naming == "kohya") {
-    metadata["ss_network_module"] = "networks.lora_wan";
+    metadata["ss_network_module"] = description.network;
     metadata["ss_network_dim"] = std::to_string(common(description.modules, [](const auto& m) { return m.rank; }));
     metadata["ss_network_alpha"] = text_of(common(description.modules, [](const auto& m) { return m.alpha; }));
   }

@@ -4,6 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/families/registry.h"
 
 namespace tessera::checkpoint {
 
@@ -13,30 +14,47 @@ namespace {
 
 constexpr const char* kDiffusersParts[] = {"transformer", "transformer_2", "text_encoder", "vae", "image_encoder"};
 
-/// Files of the official layout that are parts by themselves: what their names begin with or hold.
-struct OfficialFile {
-  const char* role;
-  std::string_view part_of_name;
-};
-constexpr OfficialFile kOfficialFiles[] = {
-    {"text_encoder", "models_t5"}, {"vae", "VAE"}, {"image_encoder", "models_clip"}};
-
 Path config_in(const Path& folder) {
   const Path config = folder / "config.json";
   return fs::exists(config) ? config : Path();
 }
 
-void add_official_files(const Path& folder, ModelFolder& found) {
+/// Files that are parts by themselves: the first of each role.
+void add_official_files(const Path& folder, const families::Family& family, ModelFolder& found) {
   std::vector<Path> files;
   for (const auto& item : fs::directory_iterator(folder))
     if (item.is_regular_file() && is_weight_file(item.path())) files.push_back(item.path());
   std::sort(files.begin(), files.end());
-  for (const OfficialFile& row : kOfficialFiles) {
+  for (const families::ReleasedFile& row : family.files) {
+    if (found.find(row.role)) continue;
     const auto file = std::find_if(files.begin(), files.end(), [&](const Path& path) {
-      return path.filename().string().find(row.part_of_name) != std::string::npos;
+      return path.filename().string().find(row.mark) != std::string::npos;
     });
     if (file != files.end()) found.parts.push_back({row.role, *file});
   }
+}
+
+/// What `folder` has of a family's release.
+ModelFolder official_parts(const Path& folder, const families::Family& family) {
+  ModelFolder found{"official", {}};
+  const auto& experts = family.experts;
+  if (!experts.empty() && fs::is_directory(folder / experts[0].folder)) {
+    const char* role = "transformer";
+    for (const families::Expert& expert : experts) {
+      const Path weights = folder / expert.folder;
+      if (fs::is_directory(weights)) found.parts.push_back({role, weights, config_in(weights)});
+      role = "transformer_2";
+    }
+  } else if (!config_in(folder).empty()) {
+    found.parts.push_back({"transformer", folder, config_in(folder)});
+  }
+  const size_t transformers = found.parts.size();
+  add_official_files(folder, family, found);
+  const bool alone = transformers == 1 && found.parts.size() == 1 && found.parts[0].weights == folder;
+  if (transformers == 0 || alone) return {"single", {{"model", folder, config_in(folder)}}};
+  if (const Path tokenizer = folder / family.tokenizer; !family.tokenizer.empty() && fs::is_directory(tokenizer))
+    found.parts.push_back({"tokenizer", tokenizer});
+  return found;
 }
 
 }  // namespace
@@ -75,23 +93,9 @@ ModelFolder find_parts(const Path& path) {
     return found;
   }
 
-  ModelFolder official{"official", {}};
-  if (fs::is_directory(path / "high_noise_model")) {
-    official.parts.push_back({"transformer", path / "high_noise_model", config_in(path / "high_noise_model")});
-    if (fs::is_directory(path / "low_noise_model"))
-      official.parts.push_back({"transformer_2", path / "low_noise_model", config_in(path / "low_noise_model")});
-  } else if (!config_in(path).empty()) {
-    official.parts.push_back({"transformer", path, config_in(path)});
-  }
-  const size_t transformers = official.parts.size();
-  add_official_files(path, official);
-  const bool alone = transformers == 1 && official.parts.size() == 1 && official.parts[0].weights == path;
-  if (transformers == 0 || alone) {
-    found.parts.push_back({"model", path, config_in(path)});
-    return found;
-  }
-  if (fs::is_directory(path / "google/umt5-xxl")) official.parts.push_back({"tokenizer", path / "google/umt5-xxl"});
-  return official;
+  for (const families::Family& family : families::all())
+    if (found = official_parts(path, family); found.layout == "official") break;
+  return found;
 }
 
 }  // namespace tessera::checkpoint

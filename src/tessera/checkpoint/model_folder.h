@@ -1,5 +1,6 @@
 #pragma once
-// A downloaded model as people have it on disk: which of its parts lie where, in Wan's own layout or in diffusers'.
+// A downloaded model as people have it on disk: which of its parts lie where, in the layout of a
+// family's release (families/family.h; here Wan's) or in diffusers'.
 //
 //   ModelFolder folder = find_parts("Wan2.1-T2V-1.3B");
 //   for (const ModelPart& part : folder.parts) open_weights(part.weights);

@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/json.h"
+#include "tessera/families/registry.h"
 
 namespace tessera::checkpoint {
 
@@ -184,8 +185,9 @@ WeightSet open_weights(const Path& path) {
     set.add(found[0]);
     return set;
   }
-  if (fs::is_directory(path / "high_noise_model"))
-    refuse(path.string() + ": holds two models, high_noise_model and low_noise_model", "name one of the two");
+  if (const families::Family* family = families::holding_experts(path))
+    refuse(path.string() + ": holds two models, " + families::listed(families::expert_folders(*family), "and"),
+           "name one of the two");
   if (!found.empty())
     refuse(path.string() + ": holds " + std::to_string(found.size()) + " files of weights, among them " +
                found[0].filename().string(),

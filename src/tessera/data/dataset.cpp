@@ -8,6 +8,7 @@
 #include "tessera/data/frame_folder.h"
 #include "tessera/data/rows.h"
 #include "tessera/data/text.h"
+#include "tessera/families/registry.h"
 
 namespace tessera::data {
 
@@ -23,7 +24,7 @@ const Names kCaptionColumns = {"prompt", "text", "caption", "cap"};
 const Names kFirstColumns = {"input_image", "first_image", "first_frame", "image"};
 const Names kLastColumns = {"end_image", "last_image", "last_frame"};
 const Names kSoundColumns = {"audio", "input_audio", "audio_path"};
-const Names kPoseColumns = {"pose", "pose_video", "s2v_pose_video"};
+const Names kPoseColumns = families::column_names({"pose", "pose_video"}, "pose");
 // Facts that are read from the clip itself.
 const Names kKnownColumns = {"type", "num_frames", "height", "width", "aspect_ratio", "resolution", "fps", "duration"};
 const Names kTables = {"metadata.csv",        "metadata.json", "metadata.jsonl",

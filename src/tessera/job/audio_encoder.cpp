@@ -1,38 +1,59 @@
 #include "tessera/job/audio_encoder.h"
 
+#include <optional>
+
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/weights.h"
-#include "tessera/models/audio/speech_rows.h"
 
 namespace tessera::job {
 
 namespace fs = std::filesystem;
-using models::wav2vec::Config;
-using models::wav2vec::Wav2Vec2;
+using models::AudioEncoderMake;
 
 namespace {
 
 constexpr uint64_t kSpeechSeed = 0;  // of encoders with random weights: the same in every run, as the cache outlives it
 
-const Config* known_config(const std::string& name) {
-  for (const auto& [known, config] : models::wav2vec::presets())
-    if (known == name) return &config;
-  return nullptr;
+struct AudioPreset {
+  const AudioEncoderMake& make;
+  std::string name;
+  net::AudioSizes sizes;
+};
+
+std::vector<AudioPreset> audio_presets() {
+  std::vector<AudioPreset> all;
+  for (const AudioEncoderMake& make : models::audio_encoders())
+    for (const auto& [name, sizes] : make.presets()) all.push_back({make, name, sizes});
+  return all;
 }
 
+std::optional<AudioPreset> known_preset(const std::string& name) {
+  for (const AudioPreset& preset : audio_presets())
+    if (preset.name == name) return preset;
+  return std::nullopt;
+}
+
+struct SpeechFiles {
+  const AudioEncoderMake& make;
+  fs::path weights;
+};
+
 /// Where the speech model lies: the path itself, or a folder of that kind in a model folder.
-fs::path speech_weights(const std::string& name) {
-  if (fs::is_regular_file(name)) return name;
+SpeechFiles speech_files(const std::string& name) {
+  const AudioEncoderMake& usual = models::audio_encoders().front();
+  if (fs::is_regular_file(name)) return {usual, name};
   if (fs::is_directory(name)) {
     for (const auto& inner : fs::directory_iterator(name))
-      if (inner.is_directory() && inner.path().filename().string().starts_with("wav2vec2")) return inner.path();
-    return name;
+      for (const AudioEncoderMake& make : models::audio_encoders())
+        if (inner.is_directory() && inner.path().filename().string().starts_with(make.name))
+          return {make, inner.path()};
+    return {usual, name};
   }
   std::string known;
-  for (const auto& [preset, config] : models::wav2vec::presets()) known += (known.empty() ? "" : ", ") + preset;
+  for (const AudioPreset& preset : audio_presets()) known += (known.empty() ? "" : ", ") + preset.name;
   throw UserError(Exit::usage, "data.audio_encoder", "'" + name + "' is no file, no folder and not known",
-                  "give the folder of wav2vec2-large-xlsr-53-english, or one of " + known);
+                  "give the folder of " + released_audio_encoder() + ", or one of " + known);
 }
 
 fs::path speech_config_beside(const fs::path& weights) {
@@ -42,14 +63,18 @@ fs::path speech_config_beside(const fs::path& weights) {
   return file;
 }
 
-Config speech_config(const fs::path& weights, const fs::path& config) {
-  const fs::path file = config.empty() ? speech_config_beside(weights) : config;
-  return models::wav2vec::parse_config(checkpoint::read_text(file), file.string());
-}
-
 }  // namespace
 
-std::unique_ptr<Wav2Vec2> open_wav2vec(const fs::path& weights, const fs::path& config) {
+std::string released_audio_encoder() { return models::audio_encoders().front().released; }
+
+std::string audio_preset(int64_t dim, int64_t layers) {
+  for (const AudioPreset& preset : audio_presets())
+    if (preset.sizes.dim == dim && preset.sizes.layers == layers) return preset.name;
+  return {};
+}
+
+std::unique_ptr<net::AudioEncoder> open_audio_weights(const AudioEncoderMake& make, const fs::path& weights,
+                                                      const fs::path& config) {
   const checkpoint::WeightSet files = checkpoint::open_weights(weights);
   const auto read = [&](const std::string& name) {
     if (!files.contains(name)) return at::Tensor();
@@ -57,34 +82,39 @@ std::unique_ptr<Wav2Vec2> open_wav2vec(const fs::path& weights, const fs::path& 
     files.read_f32(name, 0, value.numel(), value.mutable_data_ptr<float>());
     return value;
   };
-  return std::make_unique<Wav2Vec2>(speech_config(weights, config), read, weights.string());
+  const fs::path file = config.empty() ? speech_config_beside(weights) : config;
+  return make.from_json(checkpoint::read_text(file), file.string(), read, weights.string());
 }
 
-std::unique_ptr<Wav2Vec2> open_audio_encoder(const std::string& name) {
-  if (const Config* config = known_config(name)) return std::make_unique<Wav2Vec2>(*config, kSpeechSeed);
-  return open_wav2vec(speech_weights(name), {});
+std::unique_ptr<net::AudioEncoder> open_audio_encoder(const std::string& name) {
+  if (const auto preset = known_preset(name)) return preset->make.from_preset(name, kSpeechSeed);
+  const SpeechFiles files = speech_files(name);
+  return open_audio_weights(files.make, files.weights, {});
 }
 
-Config audio_config(const std::string& name) {
-  if (const Config* config = known_config(name)) return *config;
-  return speech_config(speech_weights(name), {});
+net::AudioSizes audio_sizes(const std::string& name) {
+  if (const auto preset = known_preset(name)) return preset->sizes;
+  const SpeechFiles files = speech_files(name);
+  const fs::path config = speech_config_beside(files.weights);
+  return files.make.sizes(checkpoint::read_text(config), config.string());
 }
 
 std::string audio_fingerprint(const std::string& name) {
-  if (known_config(name)) return name + " seed " + std::to_string(kSpeechSeed);
-  const checkpoint::WeightSet weights = checkpoint::open_weights(speech_weights(name));
-  std::string text = "wav2vec2";
+  if (known_preset(name)) return name + " seed " + std::to_string(kSpeechSeed);
+  const SpeechFiles files = speech_files(name);
+  const checkpoint::WeightSet weights = checkpoint::open_weights(files.weights);
+  std::string text = files.make.name;
   for (const auto& file : weights.files())
     text += " " + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
   return text;
 }
 
-at::Tensor encode_sound(const Wav2Vec2& encoder, const data::Sound& sound, double fps, int64_t count) {
-  check_internal(sound.rate == models::wav2vec::kSampleRate, "train.sound",
+at::Tensor encode_sound(const net::AudioEncoder& encoder, const data::Sound& sound, double fps, int64_t count) {
+  check_internal(sound.rate == encoder.sizes().sample_rate, "train.sound",
                  "sound at " + std::to_string(sound.rate) + " Hz");
   const at::Tensor wave = at::empty({static_cast<int64_t>(sound.samples.size())}, at::kFloat);
   std::copy(sound.samples.begin(), sound.samples.end(), wave.mutable_data_ptr<float>());
-  return models::pick_rows(models::to_rate(at::stack(encoder.hidden_states(wave))), fps, count);
+  return encoder.rows(wave, fps, count);
 }
 
 }  // namespace tessera::job

@@ -8,25 +8,30 @@
 #include <string>
 
 #include "tessera/data/audio.h"
-#include "tessera/models/audio/wav2vec2.h"
+#include "tessera/models/known.h"
 
 namespace tessera::job {
 
 /// `name` is data.audio_encoder: a preset with random weights ("wav2vec-demo"), a folder or file of weights under
 /// transformers' names, or a model folder that has one in it (Wan2.2-S2V-14B). Throws UserError (usage) for an unknown
 /// name, (input) for files.
-std::unique_ptr<models::wav2vec::Wav2Vec2> open_audio_encoder(const std::string& name);
+std::unique_ptr<net::AudioEncoder> open_audio_encoder(const std::string& name);
 /// From a file or folder of weights; `config` may be empty: the config.json beside them.
-std::unique_ptr<models::wav2vec::Wav2Vec2> open_wav2vec(const std::filesystem::path& weights,
-                                                        const std::filesystem::path& config);
+std::unique_ptr<net::AudioEncoder> open_audio_weights(const models::AudioEncoderMake& make,
+                                                      const std::filesystem::path& weights,
+                                                      const std::filesystem::path& config);
 
 /// Sizes of that encoder, without its weights.
-models::wav2vec::Config audio_config(const std::string& name);
+net::AudioSizes audio_sizes(const std::string& name);
+/// The preset of these sizes; empty: there is none.
+std::string audio_preset(int64_t dim, int64_t layers);
+/// Folders of released speech models, for messages.
+std::string released_audio_encoder();
 /// What cache entries made with it are told apart by.
 std::string audio_fingerprint(const std::string& name);
 
 /// Hidden states of all layers at `count` moments, 1 / fps seconds apart from the sound's beginning on: [layers, count,
 /// dim], zeros where the sound has ended.
-at::Tensor encode_sound(const models::wav2vec::Wav2Vec2& encoder, const data::Sound& sound, double fps, int64_t count);
+at::Tensor encode_sound(const net::AudioEncoder& encoder, const data::Sound& sound, double fps, int64_t count);
 
 }  // namespace tessera::job

@@ -2,6 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/families/registry.h"
 #include "tessera/job/pixels.h"
 #include "tessera/models/registry.h"
 
@@ -19,14 +20,30 @@ fs::path config_beside(const fs::path& folder) {
   return fs::exists(folder / "config.json") ? folder / "config.json" : fs::path();
 }
 
+/// Of every family's released autoencoders, without endings.
+std::vector<std::string> released_names() {
+  std::vector<std::string> names;
+  for (const families::Family& family : families::all())
+    for (const families::ReleasedFile& file : family.files)
+      if (file.role == "vae") names.push_back(file.official);
+  return names;
+}
+
+std::string released_files() {
+  std::vector<std::string> files = released_names();
+  for (std::string& file : files) file += ".pth";
+  return families::listed(files, "or");
+}
+
 /// Where in a folder an autoencoder lies. A model folder's own config.json is its transformer's, so named files and
 /// vae/ come first.
 VaeFiles find_vae(const fs::path& path) {
   // beside a single file may lie the transformer's config.json: the weights tell their sizes themselves
   if (!fs::is_directory(path)) return {path, {}};
   if (fs::is_directory(path / "vae")) return {path / "vae", config_beside(path / "vae")};
-  for (const char* name : {"Wan2.1_VAE.safetensors", "Wan2.1_VAE.pth", "Wan2.2_VAE.safetensors", "Wan2.2_VAE.pth"})
-    if (fs::exists(path / name)) return {path / name, {}};
+  for (const std::string& name : released_names())
+    for (const char* ending : {".safetensors", ".pth"})
+      if (fs::exists(path / (name + ending))) return {path / (name + ending), {}};
   return {path, config_beside(path)};
 }
 
@@ -60,14 +77,15 @@ void release(const net::VideoCodec& codec) {
 }
 
 std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t channels, int64_t tile) {
-  if (name.starts_with("haar") && tile > 0)
+  const bool built_in = models::is_built_in_codec(name);
+  if (built_in && tile > 0)
     throw UserError(Exit::usage, "data.vae_tile", std::to_string(tile) + " with data.vae = '" + name + "'",
-                    "the wavelet has no use for tiles: leave data.vae_tile on auto");
-  if (name == "haar") return models::make_codec("haar:" + std::to_string(channels));
+                    "an autoencoder without weights has no use for tiles: leave data.vae_tile on auto");
   const bool is_path = fs::exists(name) || name.find_first_of("/\\.") != std::string::npos;
-  if (name.starts_with("haar:") || !is_path) return models::make_codec(name);
+  if (built_in || !is_path) return models::make_codec(name, channels);
   check_input(fs::exists(name), "data.vae", name + ": no such file or folder",
-              "give Wan2.1_VAE.pth or Wan2.2_VAE.pth, a diffusers vae folder, a model folder, or \"haar\"");
+              "give " + released_files() + ", a diffusers vae folder, a model folder, or \"" +
+                  families::standard().codec + "\"");
   const VaeFiles files = find_vae(name);
   const int64_t overlap = tile >= 64 ? tile / 64 * 16 : tile / 32 * 8;  // a quarter, in whole cells of 16 or 8 pixels
   return open_vae(files.weights, files.config, {.size = tile, .overlap = overlap});

@@ -9,7 +9,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/model_folder.h"
-#include "tessera/models/foreign_config.h"
+#include "tessera/families/registry.h"
 
 namespace tessera::job {
 
@@ -17,28 +17,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kHighNoise = "high_noise";
-constexpr const char* kLowNoise = "low_noise";
-
 /// The shift of the grid that DiffSynth's fractions are of.
 constexpr double kDiffSynthShift = 5;
 
-/// The folders of two experts, high noise first; nothing where the path holds one model.
-std::vector<Expert> expert_folders(const std::string& path) {
-  if (path.empty() || !fs::is_directory(path)) return {};
-  const bool official = fs::is_directory(fs::path(path) / "high_noise_model");
-  if (!official && !fs::is_directory(fs::path(path) / "transformer_2")) return {};
-  const char* const high = official ? "high_noise_model" : "transformer";
-  const char* const low = official ? "low_noise_model" : "transformer_2";
-  std::vector<Expert> found;
-  for (const auto& [name, folder] : {std::pair(kHighNoise, high), {kLowNoise, low}}) {
-    const fs::path there = fs::path(path) / folder;
-    check_input(fs::is_directory(there), "model.path", path + " holds one of two experts: there is no " + folder,
+/// The family's two experts, high noise first, both with the weights of one model; none where it has single models.
+std::vector<Expert> experts_of(const recipe::Recipe& recipe) {
+  std::vector<Expert> experts;
+  for (const families::Expert& expert : families::of(recipe.model.family).experts)
+    experts.push_back({expert.name, recipe.model.path, expert.folder});
+  return experts;
+}
+
+/// Those whose folders model.path holds, under official names or diffusers'; nothing where it holds one model.
+std::vector<Expert> expert_folders(const recipe::Recipe& recipe) {
+  const fs::path path = recipe.model.path;
+  std::vector<Expert> experts = experts_of(recipe);
+  if (path.empty() || !fs::is_directory(path) || experts.empty()) return {};
+  const bool official = fs::is_directory(path / experts[0].folder);
+  if (!official && !fs::is_directory(path / "transformer_2")) return {};
+  const fs::path high = path / (official ? experts[0].folder : "transformer");
+  const fs::path low = path / (official ? experts[1].folder : "transformer_2");
+  for (const fs::path& there : {high, low})
+    check_input(fs::is_directory(there), "model.path",
+                path.string() + " holds one of two experts: there is no " + there.filename().string(),
                 "complete the folder, or train the one that is there: model.path = \"" +
-                    (fs::path(path) / (folder == high ? low : high)).string() + "\"");
-    found.push_back({name, there.string()});
-  }
-  return found;
+                    (there == high ? low : high).string() + "\"");
+  experts[0].path = high.string(), experts[1].path = low.string();
+  return experts;
 }
 
 /// "expert_0": of those that a gate chooses among, and their folders.
@@ -53,7 +58,7 @@ Experts gated_experts(const recipe::Recipe& recipe) {
                     "\"gate\" chooses among experts that own no timesteps, experts.train = \"" + recipe.experts.train +
                         "\" is of two that take turns",
                     "leave experts.train out, or experts.router");
-  if (!expert_folders(path.string()).empty())
+  if (!expert_folders(recipe).empty())
     throw UserError(
         Exit::usage, "experts.router",
         path.string() + " holds two experts that each own a range of timesteps; a gate begins with one model",
@@ -61,11 +66,11 @@ Experts gated_experts(const recipe::Recipe& recipe) {
   Experts experts;
   experts.gated = true;
   if (path.empty() || !fs::is_directory(path / gated_name(0))) {
-    for (size_t e = 0; e < count; ++e) experts.list.push_back({gated_name(e), path.string()});
+    for (size_t e = 0; e < count; ++e) experts.list.push_back({gated_name(e), path.string(), gated_name(e)});
     return experts;
   }
   for (size_t e = 0; fs::is_directory(path / gated_name(e)); ++e)
-    experts.list.push_back({gated_name(e), (path / gated_name(e)).string()});
+    experts.list.push_back({gated_name(e), (path / gated_name(e)).string(), gated_name(e)});
   if (experts.size() != count)
     throw UserError(Exit::usage, "experts.count",
                     path.string() + " holds " + std::to_string(experts.size()) + " experts, experts.count is " +
@@ -105,13 +110,16 @@ Experts find_experts(const recipe::Recipe& recipe) {
     throw UserError(Exit::usage, "model.path", recipe.model.path + " holds experts that a gate chooses among",
                     "set experts.router = \"gate\" and experts.count, or give one of them: " +
                         (fs::path(recipe.model.path) / gated_name(0)).string());
-  Experts experts{expert_folders(recipe.model.path)};
-  const bool folders = !experts.list.empty();
-  if (!folders && train != "auto")
-    experts.list = {{kHighNoise, recipe.model.path}, {kLowNoise, recipe.model.path}};  // both begin as the one model
-  if (experts.list.empty()) experts.list = {{"", recipe.model.path}};
-  if (train == kHighNoise || train == kLowNoise)
+  Experts experts{expert_folders(recipe)};
+  if (experts.list.empty() && train != "auto") experts.list = experts_of(recipe);  // both begin as the one model
+  if (train != "auto" && train != "both")
     std::erase_if(experts.list, [&](const Expert& expert) { return expert.name != train; });
+  if (experts.list.empty() && train != "auto")
+    throw UserError(Exit::usage, "experts.train",
+                    "models of the family " + recipe.model.family + " have no experts that own a range of noise" +
+                        (train == "both" ? "" : " and are called " + train),
+                    "leave experts.train out, or set experts.router = \"gate\"");
+  if (experts.list.empty()) experts.list = {{"", recipe.model.path, ""}};
   return experts;
 }
 
@@ -125,10 +133,12 @@ double parse_boundary(const std::string& text) {
 
 void place_boundary(Experts& experts, const recipe::Recipe& recipe, const net::Denoiser& model) {
   const std::string& text = recipe.experts.boundary;
-  experts.boundary = text != "auto" ? parse_boundary(text) : models::released_boundary(model.conditions().pictures());
+  experts.boundary = text != "auto" ? parse_boundary(text) : model.released_boundary();
+  const std::vector<Expert> both = experts_of(recipe);
   for (Expert& expert : experts.list) {
-    if (expert.name == kHighNoise) expert.window = {experts.boundary, 1};
-    if (expert.name == kLowNoise) expert.window = {0, experts.boundary};
+    if (both.empty() || expert.name.empty() || experts.gated) continue;
+    expert.window =
+        expert.name == both[0].name ? diffusion::Window{experts.boundary, 1} : diffusion::Window{0, experts.boundary};
   }
 }
 
@@ -136,10 +146,10 @@ recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t 
   const Expert& expert = experts.list.at(e);
   recipe.model.path = expert.path;
   if (!experts.several() || recipe.lora.init.empty()) return recipe;
-  const fs::path own = fs::path(recipe.lora.init) / expert.folder();
+  const fs::path own = fs::path(recipe.lora.init) / expert.folder;
   if (!fs::exists(own))
     throw UserError(Exit::input, "lora.init",
-                    recipe.lora.init + " has no " + expert.folder() + ": a LoRA belongs to one expert, the run has " +
+                    recipe.lora.init + " has no " + expert.folder + ": a LoRA belongs to one expert, the run has " +
                         std::to_string(experts.size()),
                     "give a folder with one for each, such as run.out/model of a LoRA run");
   recipe.lora.init = own.string();
@@ -200,7 +210,7 @@ void each_expert(engine::Store& store, const Experts& experts,
                  const std::function<void(size_t expert, const std::string& prefix)>& act) {
   for (size_t e = 0; e < experts.size(); ++e) {
     const engine::Store::Look look(store, static_cast<int>(e));
-    act(e, experts.several() ? experts.list[e].folder() + "." : "");
+    act(e, experts.several() ? experts.list[e].folder + "." : "");
   }
 }
 

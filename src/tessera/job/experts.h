@@ -21,12 +21,10 @@
 namespace tessera::job {
 
 struct Expert {
-  std::string name;  ///< "high_noise" or "low_noise"; of a gate "expert_0" ...; empty for a model that is one
-  std::string path;  ///< of its weights; empty: the initial ones of the seed
+  std::string name;    ///< "high_noise" or "low_noise"; of a gate "expert_0" ...; empty for a model that is one
+  std::string path;    ///< of its weights; empty: the initial ones of the seed
+  std::string folder;  ///< of its weights in an exported model: high_noise_model, expert_0
   diffusion::Window window = {};
-
-  /// Of its weights in an exported model: high_noise_model, expert_0.
-  std::string folder() const { return name.starts_with("expert_") ? name : name + "_model"; }
 };
 
 struct Experts {
@@ -47,7 +45,7 @@ struct Experts {
 Experts find_experts(const recipe::Recipe& recipe);
 
 /// Cuts their windows at experts.boundary: a sigma after the shift, a fraction of DiffSynth's grid, or, with auto, that
-/// of the release, 0.9 of models that begin with a picture and 0.875 of others.
+/// of the model's release.
 void place_boundary(Experts& experts, const recipe::Recipe& recipe, const net::Denoiser& model);
 
 /// experts.boundary as a sigma. "diffsynth(0.417)" is DiffSynth's index fraction, whose grid has a shift of 5 whatever

@@ -1,6 +1,9 @@
 #include "tessera/job/image_encoder.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
+#include "tessera/families/registry.h"
 #include "tessera/models/identify.h"
 
 namespace tessera::job {
@@ -8,11 +11,22 @@ namespace tessera::job {
 namespace clip = models::clip;
 namespace fs = std::filesystem;
 
+namespace {
+
+bool is_released_tower(const std::string& file) {
+  return std::ranges::any_of(families::all(), [&](const families::Family& family) {
+    const families::ReleasedFile* released = families::released_file(family, "image_encoder");
+    return released && file.starts_with(released->mark);
+  });
+}
+
+}  // namespace
+
 checkpoint::WeightSet open_image_weights(const fs::path& path) {
   if (fs::is_directory(path)) {
     if (fs::is_directory(path / "image_encoder")) return checkpoint::open_weights(path / "image_encoder");
     for (const auto& item : fs::directory_iterator(path))
-      if (item.path().filename().string().starts_with("models_clip")) return checkpoint::open_weights(item.path());
+      if (is_released_tower(item.path().filename().string())) return checkpoint::open_weights(item.path());
   }
   return checkpoint::open_weights(path);
 }

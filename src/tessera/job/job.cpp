@@ -56,7 +56,7 @@ void open_tiled(const recipe::Recipe& recipe, Job& job) {
   for (const int64_t tile : kTiles) {
     job.vae_tile = automatic ? tile : recipe.data.vae_tile;
     job.codec = open_codec(recipe.data.vae, job.model->in_channels(), job.vae_tile);
-    if (!automatic || recipe.plan.budget <= 0 || recipe.data.vae.starts_with("haar")) return;
+    if (!automatic || recipe.plan.budget <= 0 || models::is_built_in_codec(recipe.data.vae)) return;
     if (most_bytes(recipe, *job.codec) <= recipe.plan.budget / 4) return;
   }
 }

@@ -114,7 +114,8 @@ void start_adapters(const recipe::Recipe& recipe, engine::Store& store, comm::Co
 void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm, int rank,
                  const fs::path& folder) {
   const models::AdapterRule rule = *adapter_rule(recipe);
-  checkpoint::LoraDescription description{.modules = {}, .rslora = rule.rslora, .dora = rule.dora, .bias = false};
+  checkpoint::LoraDescription description{
+      .modules = {}, .rslora = rule.rslora, .dora = rule.dora, .bias = false, .network = {}};
   std::vector<checkpoint::TensorData> tensors;
   std::vector<at::Tensor> alive;
   for (int u = 0; u < store.units(); ++u)

@@ -2,6 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/job/experts.h"
+#include "tessera/models/registry.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::job {
@@ -73,7 +74,7 @@ std::vector<std::string> without_effect(const recipe::Recipe& recipe, const Mesh
         " while model.path holds trained weights: they expect the embeddings and latents they were trained with";
     if (recipe.data.text_encoder_path.empty())
       notes.push_back("data.text_encoder_path is empty: '" + recipe.data.text_encoder + "' gets random weights" + why);
-    if (recipe.data.vae.starts_with("haar"))
+    if (models::is_built_in_codec(recipe.data.vae))
       notes.push_back("data.vae = " + recipe.data.vae + " is a plain wavelet" + why);
   }
   return notes;

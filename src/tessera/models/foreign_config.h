@@ -8,7 +8,7 @@
 // from the given config.json of either form, or is what the released models have.
 #include <string>
 
-#include "tessera/models/identify.h"
+#include "tessera/models/common/identity.h"
 
 namespace tessera::models {
 
@@ -16,8 +16,5 @@ namespace tessera::models {
 /// looked at); `file` names it in messages. Empty where the model is not known. Throws UserError (input).
 std::string config_for(const std::string& to, const Identity& identity, const Shapes& official,
                        const std::string& given, const std::string& file);
-
-/// The boundary that Wan 2.2's A14B models were released with: of those that begin with a picture, or of others.
-double released_boundary(bool pictures);
 
 }  // namespace tessera::models

@@ -4,41 +4,13 @@
 //   Identity what = identify(shapes);
 //   what.model, what.naming;                                   // "wan2.1-t2v-1.3b", "diffusers"
 //   what.official("transformer_blocks...");                    // the official name of a stored one
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "tessera/models/common/names.h"
+#include "tessera/models/common/family.h"
 
 namespace tessera::models {
 
-using Shapes = std::map<std::string, std::vector<int64_t>>;
-
-enum class ModelKind { unknown, denoiser, vae, text_encoder, image_encoder, audio_encoder, lora };
-
-struct Identity {
-  ModelKind kind = ModelKind::unknown;
-  std::string model = "unknown";   ///< a preset where the sizes are those of one, else what it is ("wan-t2v", "umt5")
-  std::string variant;             ///< denoisers: t2v, i2v, flf2v, ti2v, s2v; autoencoders: 2.1, 2.2
-  std::string naming = "unknown";  ///< official, diffusers, comfyui, diffsynth; LoRA: peft, kohya, diffusers, ...
-  std::string prefix;              ///< in front of every name
-  const KeyMap* names = nullptr;   ///< official -> diffusers
-
-  /// The official name of a stored tensor; nothing for one that has no place in the model (what lacks the prefix, the
-  /// second name of a tied embedding).
-  std::optional<std::string> official(const std::string& stored) const;
-  /// The name under another naming: official, diffusers, comfyui.
-  std::string foreign(const std::string& official, const std::string& naming) const;
-};
-
 Identity identify(const Shapes& tensors);
 
-/// The same tensors under their official names.
-Shapes official_shapes(const Identity& identity, const Shapes& stored);
-
-/// One more than the highest N of "blocks.N.": the number of layers.
-int64_t count_blocks(const Shapes& official);
+/// Whose denoiser it is; of what is none, the standard family.
+const Family& family_of(const Identity& identity);
 
 }  // namespace tessera::models

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "tessera/models/common/names.h"
-#include "tessera/models/wan/parameters.h"
+#include "tessera/families/registry.h"
+#include "tessera/models/known.h"
 
 namespace tessera::models {
 
@@ -64,9 +64,19 @@ const Form* form_of(std::string_view naming) {
   return nullptr;
 }
 
-const KeyMap& module_map() {
-  static const KeyMap map = {wan::diffusers_names()};
-  return map;
+/// Of every family of denoisers.
+std::vector<const WeightForm*> denoiser_forms() {
+  std::vector<const WeightForm*> forms;
+  for (const Family& family : families())
+    for (const WeightForm& form : family.weights) forms.push_back(&form);
+  return forms;
+}
+
+/// By the first family that calls the tensor otherwise; a name that none does stays.
+std::string translated(const std::string& tensor, std::string (*translate)(const KeyMap&, std::string_view)) {
+  for (const WeightForm* form : denoiser_forms())
+    if (std::string name = translate(form->names.diffusers, tensor); name != tensor) return name;
+  return tensor;
 }
 
 std::string without_weight(std::string name) {
@@ -80,17 +90,6 @@ std::string flat(std::string name) {
   return name;
 }
 
-/// Modules that diffusers does not rename, for names whose dots are lost.
-constexpr std::string_view kSameModules[] = {"patch_embedding",
-                                             "audio_injector.injector.#.q",
-                                             "audio_injector.injector.#.k",
-                                             "audio_injector.injector.#.v",
-                                             "audio_injector.injector.#.o",
-                                             "transformer_blocks.#.attn#.to_q",
-                                             "transformer_blocks.#.attn#.to_k",
-                                             "transformer_blocks.#.attn#.to_v",
-                                             "transformer_blocks.#.attn#.to_out.0"};
-
 /// Flat names -> dotted official ones: of every module of the tables, and of what diffusers calls it.
 struct FlatModules {
   std::vector<std::pair<std::string, std::string>> texts;  // what the patterns look at
@@ -98,24 +97,27 @@ struct FlatModules {
 
   FlatModules() {
     constexpr std::string_view kRest = ".*";  // a row without it is a tensor, not a module
-    for (const auto& names : module_map())
-      for (auto [ours, theirs] : names) {
-        if (!ours.ends_with(kRest) || !theirs.ends_with(kRest)) continue;
-        ours.remove_suffix(kRest.size()), theirs.remove_suffix(kRest.size());
-        texts.emplace_back(flat(std::string(ours)), ours);
-        texts.emplace_back(flat(std::string(theirs)), ours);
-      }
-    for (const auto module : kSameModules) texts.emplace_back(flat(std::string(module)), module);
+    for (const WeightForm* form : denoiser_forms()) {
+      for (const auto& names : form->names.diffusers)
+        for (auto [ours, theirs] : names) {
+          if (!ours.ends_with(kRest) || !theirs.ends_with(kRest)) continue;
+          ours.remove_suffix(kRest.size()), theirs.remove_suffix(kRest.size());
+          texts.emplace_back(flat(std::string(ours)), ours);
+          texts.emplace_back(flat(std::string(theirs)), ours);
+        }
+      for (const std::string& module : form->same_modules) texts.emplace_back(flat(module), module);
+    }
     for (const auto& [stored, official] : texts) patterns.push_back({stored, official});
   }
 };
 
 /// The official name of a module as stored, without its prefix.
 std::optional<std::string> official_module(const std::string& stored, bool flat_name) {
-  if (!flat_name) return without_weight(to_official(module_map(), stored + ".weight"));
+  if (!flat_name) return without_weight(translated(stored + ".weight", to_official));
   static const FlatModules known;
   const std::string found = rename(known.patterns, stored);
-  if (found == stored && found != "patch_embedding") return std::nullopt;
+  if (found == stored && std::ranges::find(known.texts, std::pair(stored, stored)) == known.texts.end())
+    return std::nullopt;
   return found;
 }
 
@@ -158,10 +160,18 @@ std::optional<LoraKey> LoraNames::parse(std::string_view stored) const {
   return LoraKey{*module, ending->part};
 }
 
+std::string lora_network(const std::string& module) {
+  const std::string tensor = module + ".weight";
+  for (const Family& family : families())
+    for (const WeightForm& form : family.weights)
+      if (to_foreign(form.names.diffusers, tensor) != tensor) return families::of(family.name).lora_network;
+  return families::standard().lora_network;
+}
+
 std::string lora_module_name(const std::string& module, const std::string& naming) {
   const Form* form = form_of(naming);
   if (form && form->flat) return flat(module);
-  return form && form->diffusers ? without_weight(to_foreign(module_map(), module + ".weight")) : module;
+  return form && form->diffusers ? without_weight(translated(module + ".weight", to_foreign)) : module;
 }
 
 std::optional<std::string> lora_tensor_name(const std::string& module, LoraPart part, const std::string& naming) {

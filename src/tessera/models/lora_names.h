@@ -54,6 +54,8 @@ std::string_view foreign_adapter_kind(std::string_view stored);
 
 /// The name of a tensor under a naming; nothing where that has no place for it (a magnitude in DiffSynth's).
 std::optional<std::string> lora_tensor_name(const std::string& module, LoraPart part, const std::string& naming);
+/// Kohya's network module of the family that has these modules.
+std::string lora_network(const std::string& module);
 /// The module's name alone under a naming, without prefix: what lists of target modules hold.
 std::string lora_module_name(const std::string& module, const std::string& naming);
 

@@ -7,69 +7,16 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
+#include "tessera/families/registry.h"
 #include "tessera/models/common/config_reader.h"
+#include "tessera/models/common/unknown.h"
 #include "tessera/models/identify.h"
-#include "tessera/models/text/umt5.h"
-#include "tessera/models/vae/haar.h"
-#include "tessera/models/wan/s2v.h"
-#include "tessera/models/wan/spec.h"
 
 namespace tessera::models {
 
 namespace {
 
 namespace fs = std::filesystem;
-
-[[noreturn]] void unknown(const std::string& key, const std::string& name, const std::vector<std::string>& known) {
-  std::string list;
-  for (const auto& other : known) list += (list.empty() ? "" : ", ") + other;
-  const auto near = nearest(name, known);
-  throw UserError(Exit::usage, key,
-                  "'" + name + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"),
-                  "known are " + list);
-}
-
-template <class Config>
-std::vector<std::string> names(const std::vector<std::pair<std::string, Config>>& presets) {
-  std::vector<std::string> result;
-  for (const auto& [name, config] : presets) result.push_back(name);
-  return result;
-}
-
-template <class Config>
-const Config& find(const std::vector<std::pair<std::string, Config>>& presets, const std::string& key,
-                   const std::string& preset) {
-  for (const auto& [name, config] : presets)
-    if (name == preset) return config;
-  unknown(key, preset, names(presets));
-}
-
-std::vector<std::string> wan_presets() {
-  std::vector<std::string> all = names(wan::presets());
-  for (const auto& [name, config] : wan::s2v_presets()) all.push_back(name);
-  return all;
-}
-
-std::unique_ptr<net::Denoiser> wan_of_preset(const std::string& preset) {
-  for (const auto& [name, config] : wan::s2v_presets())
-    if (name == preset) return std::make_unique<wan::S2v>(config);
-  for (const auto& [name, config] : wan::presets())
-    if (name == preset) return std::make_unique<wan::Wan>(config);
-  unknown("model.preset", preset, wan_presets());
-}
-
-std::unique_ptr<net::Denoiser> wan_of_json(const std::string& json, const std::string& file, const Shapes& weights) {
-  if (wan::is_s2v_config(json) || weights.count("casual_audio_encoder.weights"))
-    return std::make_unique<wan::S2v>(wan::parse_s2v_config(json, file));
-  return std::make_unique<wan::Wan>(wan::parse_config(json, file, weights));
-}
-
-std::vector<Family>& families() {
-  static std::vector<Family> table = {
-      {"wan", wan_presets, wan_of_preset, wan_of_json},
-  };
-  return table;
-}
 
 std::string read_text(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -91,9 +38,11 @@ bool has_config(const std::string& path) { return !find_config(path).empty(); }
 
 fs::path config_of(const std::string& path) {
   if (has_config(path)) return find_config(path);
-  if (fs::is_directory(fs::path(path) / "high_noise_model"))
-    throw UserError(Exit::input, "model.path", path + " holds two experts, high_noise_model and low_noise_model",
-                    "give one of them, for instance model.path = \"" + path + "/low_noise_model\"");
+  if (const families::Family* family = families::holding_experts(path)) {
+    const std::vector<std::string> folders = families::expert_folders(*family);
+    throw UserError(Exit::input, "model.path", path + " holds two experts, " + families::listed(folders, "and"),
+                    "give one of them, for instance model.path = \"" + path + "/" + folders.back() + "\"");
+  }
   throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights",
                   "add model.preset or model.config");
 }
@@ -106,7 +55,7 @@ Shapes official_weights(const ModelChoice& choice) { return official_shapes(iden
 
 /// "wan-i2v" is the family wan and, as fields over those of the choice, its type.
 ModelChoice without_type(ModelChoice choice) {
-  if (choice.family.empty()) choice.family = "wan";
+  if (choice.family.empty()) choice.family = families::standard().name;
   const size_t dash = choice.family.find('-');
   if (dash == std::string::npos) return choice;
   const std::string text = choice.config_text.empty() ? "{}" : choice.config_text;
@@ -129,8 +78,6 @@ std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoi
 
 }  // namespace
 
-void add_family(const Family& family) { families().push_back(family); }
-
 std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& given) {
   const ModelChoice choice = without_type(given);
   const std::string& wanted = choice.family;
@@ -149,27 +96,63 @@ std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& given) {
     sizes.merge_patch(nlohmann::ordered_json::parse(choice.config_text));
     return family.from_json(sizes.dump(), std::string(kRecipeConfig), weights);
   }
-  unknown("model.family", wanted, known);
+  unknown_name("model.family", wanted, known);
 }
 
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice) {
-  if (choice.config.empty() && !choice.preset.empty())
-    return std::make_unique<umt5::Umt5>(find(umt5::presets(), "text encoder", choice.preset));
+  if (choice.config.empty() && !choice.preset.empty()) {
+    std::vector<std::string> known;
+    for (const TextEncoderMake& make : text_encoders())
+      for (const std::string& preset : make.presets()) {
+        if (preset == choice.preset) return make.from_preset(preset);
+        known.push_back(preset);
+      }
+    unknown_name("text encoder", choice.preset, known);
+  }
   const fs::path file = choice.config.empty() ? config_of(choice.path) : fs::path(choice.config);
-  return std::make_unique<umt5::Umt5>(umt5::parse_config(read_text(file), file.string()));
+  return text_encoders().front().from_json(read_text(file), file.string());
 }
 
-std::unique_ptr<net::VideoCodec> make_codec(const std::string& name) {
+namespace {
+
+const BuiltInCodec* built_in(const std::string& name) {
+  for (const BuiltInCodec& codec : built_in_codecs())
+    if (name.substr(0, name.find(':')) == codec.name) return &codec;
+  return nullptr;
+}
+
+}  // namespace
+
+bool is_built_in_codec(const std::string& name) { return built_in(name) != nullptr; }
+
+std::unique_ptr<net::VideoCodec> make_codec(const std::string& name, int64_t channels) {
+  const BuiltInCodec* codec = built_in(name);
+  if (!codec) {
+    std::vector<std::string> known;
+    for (const BuiltInCodec& row : built_in_codecs()) known.push_back(row.name);
+    unknown_name("autoencoder", name, known);
+  }
   const auto colon = name.find(':');
-  if (name.substr(0, colon) != "haar") unknown("autoencoder", name, {"haar"});
-  if (colon == name.npos) return std::make_unique<Haar>(48);
-  int64_t channels = 0;
+  if (colon == name.npos) return codec->make(channels > 0 ? channels : codec->channels);
+  int64_t given = 0;
   const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + colon + 1, end, channels);
+  const auto [stop, error] = std::from_chars(name.data() + colon + 1, end, given);
   if (error != std::errc() || stop != end)
     throw UserError(Exit::usage, "autoencoder", "'" + name + "': after the colon comes the number of channels",
-                    "write haar:48");
-  return std::make_unique<Haar>(channels);
+                    "write " + codec->name + ":" + std::to_string(codec->channels));
+  return codec->make(given);
+}
+
+std::unique_ptr<VideoVae> make_vae(const std::string& config, const std::string& config_file,
+                                   const WeightSource& weights, const Tiling& tiling) {
+  Shapes shapes;
+  for (const std::string& name : weights.names) shapes[name] = weights.shape(name);
+  const WeightForm* form = identify(shapes).form;
+  const AutoencoderMake* chosen = &autoencoders().front();
+  for (const AutoencoderMake& make : autoencoders())
+    for (const WeightForm& known : make.weights)
+      if (&known == form) chosen = &make;
+  return chosen->make(config, config_file, weights, tiling);
 }
 
 std::vector<std::string> denoiser_presets() {

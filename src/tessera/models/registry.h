@@ -6,33 +6,18 @@
 //   auto text = make_text_encoder({.preset = "umt5-demo"});
 //   auto codec = make_codec("haar:48");
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "tessera/net/text_encoder.h"
+#include "tessera/models/known.h"
 
 namespace tessera::models {
-
-/// A family of denoisers: one row of the registry.
-struct Family {
-  std::string name;
-  std::vector<std::string> (*presets)();
-  std::unique_ptr<net::Denoiser> (*from_preset)(const std::string& preset);
-  /// `json` is a config.json, or the recipe's fields (`file` names it in messages). `weights`: shapes by official name,
-  /// which know more than some config files; may be empty.
-  std::unique_ptr<net::Denoiser> (*from_json)(const std::string& json, const std::string& file,
-                                              const std::map<std::string, std::vector<int64_t>>& weights);
-};
-
-/// One more row, behind those of this folder; before the first model is made.
-void add_family(const Family& family);
 
 /// The [model] table of a recipe. A family is "wan", or "wan-i2v" where the type that config.json and weights tell is
 /// overridden. Sizes come from the first that is given: config (a file), preset, path (its
 /// config.json); the fields of config_text replace theirs, or are all there is.
 struct ModelChoice {
-  std::string family = "wan";
+  std::string family = {};  ///< empty: the standard one
   std::string preset;
   std::string config;
   std::string path;
@@ -43,7 +28,13 @@ struct ModelChoice {
 /// All throw UserError (usage) naming the nearest known name, or (input) for an unreadable config.
 std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice);
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice);  ///< family is not read
-std::unique_ptr<net::VideoCodec> make_codec(const std::string& name);  ///< "haar" (48 channels) or "haar:CHANNELS"
+/// One without weights, "haar" or "haar:CHANNELS"; `channels` of one that names none, 0: its usual ones.
+std::unique_ptr<net::VideoCodec> make_codec(const std::string& name, int64_t channels = 0);
+/// Whether make_codec makes it: the part ahead of the colon is the name of one.
+bool is_built_in_codec(const std::string& name);
+/// From a file of weights, by the names of its tensors; else as AutoencoderMake::make.
+std::unique_ptr<VideoVae> make_vae(const std::string& config, const std::string& config_file,
+                                   const WeightSource& weights, const Tiling& tiling);
 
 std::vector<std::string> denoiser_presets();
 

@@ -20,7 +20,8 @@ struct Sample {
 struct Conditions {
   bool first_picture = false, last_picture = false;  ///< extra "y": mask and latent of these pictures, grey between
   int64_t mask_channels = 0;                         ///< of y, before the latent's
-  int64_t clip_dim = 0;       ///< width of extra "clip_fea", the rows of an image encoder; 0: takes none
+  std::string image_extra;    ///< name of the extra that has the rows of an image encoder; empty: takes none
+  int64_t clip_dim = 0;       ///< its width; 0: takes none
   int64_t clip_rows = 0;      ///< of one picture
   bool clean_first = false;   ///< may take extra "image_latent", [C, 1, h, w]: a first latent frame without noise
   bool always_clean = false;  ///< does so in every sample
@@ -75,6 +76,8 @@ class Denoiser {
   virtual void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count,
                           float* out) const = 0;
   virtual std::string config_json() const = 0;  ///< official config.json
+  /// Sigma from which on the high-noise expert denoises, of two that were released; else where two would meet.
+  virtual double released_boundary() const { return 0.5; }
   /// Heads of its self-attention, which sequence parallelism (sp) and tensor parallelism (tp) share out.
   virtual int64_t heads() const { return 1; }
   virtual int64_t in_channels() const = 0;  ///< of the latents it takes the noise from

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/lora_settings.h"
+#include "tessera/families/registry.h"
 #include "tessera/net/adapters.h"
 
 namespace tessera::planning {
@@ -35,6 +38,8 @@ int64_t cut_widths(const net::Denoiser& model) {
 /// DoRA divides by the norms of the rows of W + s B A, but under row parallelism a rank has only a part of each row.
 void check_magnitudes(const Mesh& mesh, const net::Denoiser& model) {
   if (mesh[Axis::tp] == 1) return;
+  std::string first;
+  std::set<std::string> targets;
   for (const auto& unit : model.units()) {
     const auto& params = unit->spec().params;
     for (const plan::ParamSpec& param : params) {
@@ -42,13 +47,16 @@ void check_magnitudes(const Mesh& mesh, const net::Denoiser& model) {
       const std::string module = param.name.substr(0, param.name.size() - std::strlen(net::kLoraMagnitude));
       const auto weight = std::ranges::find(params, module + ".weight", &plan::ParamSpec::name);
       if (weight == params.end() || weight->split != plan::Split::row_parallel) continue;
-      throw UserError(
-          Exit::usage, "mesh",
-          "tp = " + std::to_string(mesh[Axis::tp]) + " cuts the rows of " + module +
-              ", and DoRA (lora.dora) needs the length of each whole row",
-          "use sp or cp in place of tp, or lora.targets without the linears that are cut so (of Wan: o, ffn.2)");
+      if (first.empty()) first = module;
+      targets.insert(checkpoint::target_of(module));
     }
   }
+  if (first.empty()) return;
+  throw UserError(Exit::usage, "mesh",
+                  "tp = " + std::to_string(mesh[Axis::tp]) + " cuts the rows of " + first +
+                      ", and DoRA (lora.dora) needs the length of each whole row",
+                  "use sp or cp in place of tp, or lora.targets without the linears that are cut so (" +
+                      families::listed({targets.begin(), targets.end()}, "and") + ")");
 }
 
 }  // namespace

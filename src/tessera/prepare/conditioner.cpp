@@ -49,7 +49,7 @@ Extras Conditioner::extras(const Pictures& pictures, const at::Tensor& seen, int
   Extras extras;
   if (!wanted_.pictures()) return extras;
   extras["y"] = picture_latent(*job_.codec, pictures, frames, wanted_.mask_channels);
-  if (seen.defined()) extras["clip_fea"] = seen;
+  if (seen.defined()) extras[wanted_.image_extra] = seen;
   return extras;
 }
 

@@ -63,7 +63,7 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
                     "leave sample.image away, or sample with an image-to-video model");
   if (!lasts.empty() && !wanted.last_picture)
     throw UserError(Exit::usage, "sample.last_image", "the model takes no last picture",
-                    "leave sample.last_image away, or sample with a first-last-frame model (flf2v)");
+                    "leave sample.last_image away, or sample with a first-last-frame model");
   std::vector<Pictures> result(prompts.size());
   if (firsts.empty() && !wanted.pictures() && !wanted.always_clean) return result;
   const auto height = static_cast<int>(recipe.data.height), width = static_cast<int>(recipe.data.width);

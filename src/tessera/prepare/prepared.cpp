@@ -34,8 +34,8 @@ data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
   const size_t caption = this->caption(index, epoch);
   if (!cache_)
-    return {encoded([&] { return job::encode_frames(*codec_, frames(index)); }), tensor_of(contexts_.at(item(index).captions[caption])),
-            online_extras(index)};
+    return {encoded([&] { return job::encode_frames(*codec_, frames(index)); }),
+            tensor_of(contexts_.at(item(index).captions[caption])), online_extras(index)};
   const data::CachedSample loaded = cache_->load(samples_.at(index).entries.at(caption));
   PreparedSample sample{tensor_of(loaded.latent), tensor_of(loaded.context)};
   for (const auto& [name, value] : loaded.extras) sample.extra[name] = tensor_of(value);
@@ -51,7 +51,7 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) con
   std::map<std::string, at::Tensor> extras;
   extras["y"] = encoded([&] { return picture_latent(*codec_, pictures, spec.frames, wanted.mask_channels); });
   if (const auto seen = seen_.find(samples_.at(index).clip); seen != seen_.end())
-    extras["clip_fea"] = tensor_of(seen->second);
+    extras[wanted.image_extra] = tensor_of(seen->second);
   return extras;
 }
 

@@ -4,6 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/data/probes.h"
+#include "tessera/families/registry.h"
 #include "tessera/job/codec.h"
 #include "tessera/prepare/encoded.h"
 
@@ -18,9 +19,8 @@ constexpr double kMargin = 0.2;  // seconds
 const data::Path& sound_file(const data::Item& item) { return item.sound.empty() ? item.path : item.sound; }
 
 /// The sound of a file of its own begins with the video; so does the track in it.
-data::Sound clip_sound(const data::Item& item, double start, double seconds) {
-  return data::decode_sound(sound_file(item),
-                            {.rate = models::wav2vec::kSampleRate, .start = start, .seconds = seconds});
+data::Sound clip_sound(const data::Item& item, int rate, double start, double seconds) {
+  return data::decode_sound(sound_file(item), {.rate = rate, .start = start, .seconds = seconds});
 }
 
 double rate_of(const data::Item& item, const data::ClipSpec& spec) {
@@ -77,7 +77,7 @@ std::map<std::string, at::Tensor> Listener::extras(const data::Item& item, const
     const double fps = rate_of(item, spec);
     const SoundRows rows = sound_rows(*job_.codec, spec.frames, spec.height, spec.width, fps, wanted_.audio_rows);
     const double length = rows.offset + rows.seconds() + kMargin;
-    extras["audio"] = rows_of(clip_sound(item, spec.start, length), rows);
+    extras["audio"] = rows_of(clip_sound(item, encoder_->sizes().sample_rate, spec.start, length), rows);
   }
   if (wanted_.pose_dim > 0 && !item.pose.empty()) extras["pose"] = encoded([&] { return pose(item.pose, spec); });
   return extras;
@@ -96,24 +96,20 @@ std::map<std::string, at::Tensor> Listener::extras(const data::Sound& sound, int
 
 std::string audio_encoder_of(const recipe::Recipe& recipe, const net::Conditions& wanted) {
   if (wanted.audio_dim == 0) return {};
-  const auto fits = [&](const models::wav2vec::Config& c) {
-    return c.hidden_size == wanted.audio_dim && c.states() == wanted.audio_layers;
-  };
   const std::string takes = "the model takes " + std::to_string(wanted.audio_layers) + " states of width " +
                             std::to_string(wanted.audio_dim) + " of a speech model, ";
   const std::string& name = recipe.data.audio_encoder;
   if (name == "auto") {
-    for (const auto& [preset, config] : models::wav2vec::presets())
-      if (fits(config)) return preset;
+    if (const std::string preset = job::audio_preset(wanted.audio_dim, wanted.audio_layers); !preset.empty())
+      return preset;
     throw UserError(Exit::usage, "data.audio_encoder", takes + "which no preset has",
-                    "give the speech model's folder: data.audio_encoder = \"wav2vec2-large-xlsr-53-english\"");
+                    "give the speech model's folder: data.audio_encoder = \"" + job::released_audio_encoder() + "\"");
   }
-  const models::wav2vec::Config config = job::audio_config(name);
-  if (!fits(config))
-    throw UserError(
-        Exit::usage, "data.audio_encoder",
-        takes + name + " makes " + std::to_string(config.states()) + " of width " + std::to_string(config.hidden_size),
-        "does data.audio_encoder belong to this model?");
+  const net::AudioSizes sizes = job::audio_sizes(name);
+  if (sizes.dim != wanted.audio_dim || sizes.layers != wanted.audio_layers)
+    throw UserError(Exit::usage, "data.audio_encoder",
+                    takes + name + " makes " + std::to_string(sizes.layers) + " of width " + std::to_string(sizes.dim),
+                    "does data.audio_encoder belong to this model?");
   return name;
 }
 
@@ -138,14 +134,14 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::
     return {};
   }
   const double fps = recipe.data.fps > 0 ? recipe.data.fps : 16;
+  const int rate = job::audio_sizes(audio_encoder_of(recipe, wanted)).sample_rate;
   const double seconds = wanted_seconds.value_or(static_cast<double>(recipe.data.frames) / fps + kMargin);
   std::vector<data::Sound> sounds;
   std::vector<data::Item> items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     const std::string file = files.empty() ? kOwnSound : files[p % files.size()];
     if (file != kOwnSound) {
-      sounds.push_back(
-          data::decode_sound(file, {.rate = models::wav2vec::kSampleRate, .start = 0, .seconds = seconds}));
+      sounds.push_back(data::decode_sound(file, {.rate = rate, .start = 0, .seconds = seconds}));
       continue;
     }
     if (items.empty()) items = clips();
@@ -153,7 +149,7 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::
       throw UserError(Exit::usage, "sample.audio",
                       "the model makes videos from sound, and there is no clip to take it from",
                       "give --sample.audio FILE");
-    sounds.push_back(clip_sound(heard_item(items, prompts[p]), 0, seconds));
+    sounds.push_back(clip_sound(heard_item(items, prompts[p]), rate, 0, seconds));
   }
   return sounds;
 }
@@ -174,8 +170,9 @@ std::vector<data::Path> prompt_poses(const recipe::Recipe& recipe, const std::ve
     if (items.empty()) items = clips();
     poses[p] = items.empty() ? data::Path() : heard_item(items, prompts[p]).pose;
     if (poses[p].empty())
-      throw UserError(Exit::usage, "sample.pose", "\"clip\": the row of '" + prompts[p] + "' names no video of poses",
-                      "add a column s2v_pose_video to the table, or give --sample.pose FILE");
+      throw UserError(
+          Exit::usage, "sample.pose", "\"clip\": the row of '" + prompts[p] + "' names no video of poses",
+          "add a column " + families::column_names({}, "pose").front() + " to the table, or give --sample.pose FILE");
   }
   return poses;
 }

@@ -44,7 +44,7 @@ class Listener {
   const recipe::Recipe& recipe_;
   const job::Job& job_;
   const net::Conditions wanted_;
-  std::unique_ptr<models::wav2vec::Wav2Vec2> encoder_;
+  std::unique_ptr<net::AudioEncoder> encoder_;
 };
 
 /// The speech model's name for this recipe: data.audio_encoder, or with auto the preset of the model's width. Empty for

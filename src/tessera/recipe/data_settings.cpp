@@ -1,3 +1,4 @@
+#include "tessera/families/registry.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
@@ -63,13 +64,15 @@ std::vector<Setting> data_settings() {
        "times each clip comes in an epoch",
        data_key<&Recipe::Data::repeats>,
        {.range = at_least(1), .in_stages = true}},
-      {"data.vae", Kind::text, "haar",
-       "autoencoder: haar is built in and has no weights; or one of Wan's: its file, a diffusers vae folder, a model folder",
+      {"data.vae", Kind::text, families::standard().codec,
+       "autoencoder: " + families::standard().codec +
+           " is built in and has no weights; or a released one: its file, a diffusers vae folder, a model folder",
        data_key<&Recipe::Data::vae>},
       {"data.vae_tile", Kind::text, "auto",
        "side in pixels of the tiles a VAE works in, a quarter of it shared with neighbours; 0: the whole picture; auto: the largest that takes no more than a quarter of plan.budget, the whole picture without one",
        read_vae_tile},
-      {"data.text_encoder", Kind::text, "umt5-demo", "text encoder", data_key<&Recipe::Data::text_encoder>},
+      {"data.text_encoder", Kind::text, families::standard().text_encoder, "text encoder",
+       data_key<&Recipe::Data::text_encoder>},
       {"data.text_encoder_path", Kind::text, "", "its weights; empty: random ones, always the same",
        data_key<&Recipe::Data::text_encoder_path>},
       {"data.image_encoder", Kind::text, "auto",
@@ -79,7 +82,8 @@ std::vector<Setting> data_settings() {
        "its weights: models_clip_*.pth, image_encoder/ of diffusers, a model folder; empty: random ones, always the same",
        data_key<&Recipe::Data::image_encoder_path>},
       {"data.audio_encoder", Kind::text, "auto",
-       "wav2vec 2.0, for models that hear: its folder, the folder of a model that has it, or a preset with random weights (wav2vec-demo); auto: the preset of the model's width",
+       "speech model, for models with an audio input: its folder, the folder of a model that has it, or a preset with random weights (" +
+           families::standard().audio_encoder + "); auto: the preset of the model's width",
        data_key<&Recipe::Data::audio_encoder>},
       {"data.tokenizer", Kind::text, "", "SentencePiece model; empty: a small one is made from the captions",
        data_key<&Recipe::Data::tokenizer>},

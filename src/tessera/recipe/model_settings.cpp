@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "tessera/base/check.h"
+#include "tessera/families/registry.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
@@ -15,6 +18,22 @@ void read_out(Recipe& recipe, const Given& given) {
     throw UserError(Exit::usage, "recipe", given.key + " is empty",
                     "name a folder of the run's own: it is made, and holds all that the run writes");
   recipe.run.out = given.text;
+}
+
+/// "NAME-TYPE" for every type of every family.
+std::vector<std::string> typed_families() {
+  std::vector<std::string> names;
+  for (const families::Family& family : families::all())
+    for (const std::string& type : family.types) names.push_back(family.name + "-" + type);
+  return names;
+}
+
+Kind kind_of(families::ConfigKey::Kind kind) {
+  using Of = families::ConfigKey::Kind;
+  return kind == Of::text      ? Kind::text
+         : kind == Of::integer ? Kind::integer
+         : kind == Of::number  ? Kind::number
+                               : Kind::list;
 }
 
 bool loads_weights(const Facts& f) { return f.recipe.model.init != "random"; }
@@ -44,16 +63,18 @@ std::vector<Setting> run_settings() {
 }
 
 std::vector<Setting> model_settings() {
-  return {
-      {"model.preset", Kind::text, "", "a known size, e.g. wan2.1-t2v-1.3b", model<&Recipe::Model::preset>},
+  std::vector<Setting> rows = {
+      {"model.preset", Kind::text, "", "a known size, e.g. " + families::standard().preset,
+       model<&Recipe::Model::preset>},
       {"model.path",
        Kind::text,
        "",
        "folder or file of weights (safetensors, official or diffusers names)",
        model<&Recipe::Model::path>,
        {.needs = {{loads_weights, "but for its config.json: model.init = \"random\" leaves its weights unread"}}}},
-      {"model.family", Kind::text, "wan",
-       "family of model.config; wan-t2v, wan-i2v, wan-flf2v, wan-ti2v or wan-s2v where the type that config.json and weights tell is not what is meant",
+      {"model.family", Kind::text, families::standard().name,
+       "family of model.config; " + families::listed(typed_families(), "or") +
+           " where the type that config.json and weights tell is not what is meant",
        model<&Recipe::Model::family>},
       {"model.init",
        Kind::choice,
@@ -61,24 +82,13 @@ std::vector<Setting> model_settings() {
        "initial weights: auto loads model.path when it is given",
        model<&Recipe::Model::init>,
        {.choices = "auto|load|random"}},
-      {"model.config.model_type", Kind::text, "", "t2v, i2v, flf2v, ti2v or s2v; empty: by the channels"},
-      {"model.config.dim", Kind::integer, "", "width"},
-      {"model.config.ffn_dim", Kind::integer, "", "width of the feed-forward"},
-      {"model.config.num_heads", Kind::integer, "", "attention heads"},
-      {"model.config.num_layers", Kind::integer, "", "blocks"},
-      {"model.config.in_dim", Kind::integer, "", "latent channels in"},
-      {"model.config.out_dim", Kind::integer, "", "latent channels out"},
-      {"model.config.freq_dim", Kind::integer, "", "width of the timestep sinusoid"},
-      {"model.config.text_dim", Kind::integer, "", "width of text embeddings"},
-      {"model.config.text_len", Kind::integer, "", "text tokens"},
-      {"model.config.image_dim", Kind::integer, "", "width of CLIP features, for a model with an image branch"},
-      {"model.config.image_len", Kind::integer, "", "rows of CLIP features of one picture"},
-      {"model.config.cond_dim", Kind::integer, "", "s2v: channels of the pose latent, those of the autoencoder"},
-      {"model.config.audio_dim", Kind::integer, "", "s2v: width of the speech model's states"},
-      {"model.config.num_audio_token", Kind::integer, "", "s2v: sound tokens of a latent frame"},
-      {"model.config.audio_inject_layers", Kind::list, "", "s2v: blocks after which the picture listens"},
-      {"model.config.eps", Kind::number, "", "epsilon of the norms"},
   };
+  for (const families::Family& family : families::all())
+    for (const families::ConfigKey& key : family.config_keys)
+      if (const std::string name = "model.config." + key.name;
+          std::ranges::find(rows, name, &Setting::key) == rows.end())
+        rows.push_back({name, kind_of(key.kind), "", key.help});
+  return rows;
 }
 
 }  // namespace tessera::recipe

@@ -2,6 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/families/lora_namings.h"
+#include "tessera/families/registry.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
@@ -90,6 +91,15 @@ const Needs kOfFp16 = {[](const Facts& f) {
 const Needs kOfGate = {[](const Facts& f) { return f.gated(); }, "it belongs to experts.router = \"gate\""};
 const Needs kOfTurns = {[](const Facts& f) { return !f.gated(); },
                         "with experts.router = \"gate\" experts take no turns and own no timesteps"};
+
+/// "auto|both" and every family's experts.
+std::string expert_choices() {
+  std::string choices = "auto|both";
+  for (const families::Family& family : families::all())
+    for (const std::string& name : families::expert_names(family))
+      if (("|" + choices + "|").find("|" + name + "|") == choices.npos) choices += "|" + name;
+  return choices;
+}
 
 }  // namespace
 
@@ -311,7 +321,7 @@ std::vector<Setting> diffusion_settings() {
       {"diffusion.image_share",
        Kind::number,
        "0.5",
-       "ti2v: share of samples that are learned as continuations of their first frame, the others from text alone",
+       "models that may begin with a clean frame: share of samples that are learned as continuations of their first frame, the others from text alone",
        read_image_share,
        {.in_stages = true}},
       {"diffusion.min_t",
@@ -364,9 +374,11 @@ std::vector<Setting> experts_settings() {
       {"experts.train",
        Kind::choice,
        "auto",
-       "which of two experts learn; auto: both where model.path holds high_noise_model and low_noise_model; where it holds one model, both begin as that",
+       "which of two experts learn; auto: both where model.path holds " +
+           families::listed(families::expert_folders(families::standard()), "and") +
+           "; where it holds one model, both begin as that",
        experts<&Recipe::ExpertKeys::train>,
-       {.choices = "auto|both|high_noise|low_noise"}},
+       {.choices = expert_choices()}},
       {"experts.boundary",
        Kind::text,
        "auto",

@@ -11,6 +11,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/families/registry.h"
 #include "tessera/job/pixels.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/planning.h"
@@ -27,6 +28,13 @@ namespace tessera::sample {
 namespace fs = std::filesystem;
 
 namespace {
+
+/// Values of experts.train other than auto.
+std::vector<std::string> expert_words(const recipe::Recipe& recipe) {
+  std::vector<std::string> words = families::expert_names(families::of(recipe.model.family));
+  words.insert(words.begin(), "both");
+  return words;
+}
 
 /// `router`: of a run with a gate, else null.
 void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOptions& options, engine::Store& store,
@@ -50,7 +58,7 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
   }
   if (router) router->load_model(from);
   if (recipe.lora.on &&
-      weights::is_lora(weights::open_source(job.experts.several() ? from / job.experts.list[0].folder() : from))) {
+      weights::is_lora(weights::open_source(job.experts.several() ? from / job.experts.list[0].folder : from))) {
     recipe.lora.init = from.string();
     job::load_initial_weights(recipe, job, store);
   } else {
@@ -61,7 +69,7 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
                 from.string() + " holds " + std::to_string(there.size()) + " denoiser(s), the recipe has " +
                     std::to_string(job.experts.size()),
                 job.experts.gated ? "set experts.count to that number"
-                                  : "set experts.train to both, high_noise or low_noise accordingly");
+                                  : "set experts.train accordingly: " + families::listed(expert_words(recipe), "or"));
     job::load_weights_of(recipe, job, there, store);
   }
   log::info("sample: weights of " + from.string());

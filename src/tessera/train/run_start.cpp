@@ -162,7 +162,7 @@ int Run::finish() {
   }
   watch_.phase(done_, "exporting the model");
   job::each_expert(engine_->store(), job_.experts, [&](size_t e, const std::string&) {
-    const fs::path folder = job_.experts.several() ? out_ / "model" / job_.experts.list[e].folder() : out_ / "model";
+    const fs::path folder = job_.experts.several() ? out_ / "model" / job_.experts.list[e].folder : out_ / "model";
     if (recipe_.lora.on)
       job::export_lora(recipe_, engine_->store(), comm_, rank_, folder);
     else

@@ -75,6 +75,7 @@ class Planner {
     if (naming_ == "diffsynth") choose_folded();
     for (const LoraModule& module : lora_.modules()) add(module);
     if (!description_.modules.empty()) {
+      description_.network = models::lora_network(lora_.modules().front().name);
       plan_.metadata = checkpoint::lora_metadata(description_, naming_, folded_);
       if (naming_ == "peft") plan_.config_json = checkpoint::lora_config_json(description_, "") + "\n";
     }

@@ -7,7 +7,9 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/families/registry.h"
 #include "tessera/models/foreign_config.h"
+#include "tessera/models/known.h"
 #include "tessera/weights/convert_clip.h"
 
 namespace tessera::weights {
@@ -16,10 +18,6 @@ using models::ModelKind;
 
 namespace {
 
-constexpr const char* kT5 = "models_t5_umt5-xxl-enc-bf16";  // the names that the official code looks for
-constexpr const char* kClipTower = "models_clip_open-clip-xlm-roberta-large-vit-huge-14";
-constexpr const char* kTokenizer = "google/umt5-xxl";
-
 /// Where a part of a model of several goes: folder (relative to OUT), file without its ending, format where none is
 /// asked.
 struct Place {
@@ -27,22 +25,24 @@ struct Place {
   std::string stem, format;
 };
 
-Place place_of(const std::string& to, const std::string& role, const models::Identity& identity, bool two_experts) {
-  const bool vae = role == "vae", text = role == "text_encoder", image = role == "image_encoder";
-  const std::string vae_name = identity.variant == "2.2" ? "Wan2.2_VAE" : "Wan2.1_VAE";
-  if (to == "diffusers") return {role, text || image ? "model" : "diffusion_pytorch_model", "safetensors"};
-  if (to == "comfyui") {
-    if (vae) return {"vae", vae_name, "safetensors"};
-    if (image) return {"clip_vision", "clip_vision_h", "safetensors"};
-    if (text) return {"text_encoders", "umt5_xxl", "safetensors"};
-    const std::string expert = !two_experts ? "" : role == "transformer" ? "_high_noise" : "_low_noise";
-    return {"diffusion_models", identity.model + expert, "safetensors"};
+Place place_of(const std::string& to, const std::string& role, const models::Identity& identity,
+               const families::Family& family, bool two_experts) {
+  const bool of_transformers = role == "text_encoder" || role == "image_encoder";  // the library
+  if (to == "diffusers") return {role, of_transformers ? "model" : "diffusion_pytorch_model", "safetensors"};
+  if (const families::ReleasedFile* released = families::released_file(family, role, identity.variant)) {
+    if (to == "comfyui") return {released->comfyui_folder, released->comfyui, "safetensors"};
+    return {"", released->official, "pth"};
   }
-  if (vae) return {"", vae_name, "pth"};
-  if (text) return {"", kT5, "pth"};
-  if (image) return {"", kClipTower, "pth"};
-  if (!two_experts) return {"", "diffusion_pytorch_model", "safetensors"};
-  return {role == "transformer" ? "high_noise_model" : "low_noise_model", "diffusion_pytorch_model", "safetensors"};
+  families::Expert expert;  // of two transformers; else none
+  if (two_experts && family.experts.size() == 2) expert = family.experts[role == "transformer" ? 0 : 1];
+  if (to == "comfyui")
+    return {"diffusion_models", identity.model + (expert.name.empty() ? "" : "_" + expert.name), "safetensors"};
+  return {expert.folder, "diffusion_pytorch_model", "safetensors"};
+}
+
+/// Of the transformer, which comes first; of encoders alone the standard one.
+families::Family family_of(const ConvertPlan& plan, const models::Identity& first) {
+  return families::of(models::family_of(plan.parts.empty() ? first : plan.parts.front().identity).name);
 }
 
 DType dtype_for(const std::string& wanted, DType stored) {
@@ -50,12 +50,18 @@ DType dtype_for(const std::string& wanted, DType stored) {
   return wanted == "fp32" ? DType::f32 : wanted == "bf16" ? DType::bf16 : DType::f16;
 }
 
+/// "Wan transformers, UMT5": what has names in other programs.
+std::string known_titles() {
+  std::string text;
+  for (const models::WeightForm* form : models::weight_forms())
+    if (text.find(form->title) == text.npos) text += (text.empty() ? "" : ", ") + form->title;
+  return text;
+}
+
 [[noreturn]] void unknown_names(const Source& source, const std::string& to) {
   throw UserError(Exit::input, "convert",
-                  source.path.string() +
-                      ": is none of the models whose names are known (Wan transformers, Wan "
-                      "autoencoders, UMT5, CLIP); it has " +
-                      checkpoint::shown(source.tensors.empty() ? "nothing" : source.tensors[0].name),
+                  source.path.string() + ": is none of the models whose names are known (" + known_titles() +
+                      "); it has " + checkpoint::shown(source.tensors.empty() ? "nothing" : source.tensors[0].name),
                   "without --to " + to + ", format and dtype can be changed and names stay");
 }
 
@@ -112,55 +118,19 @@ std::string index_json(const std::vector<ConvertedFile>& files) {
   return index.dump(2) + "\n";
 }
 
-/// Of the released tower.
-constexpr const char* kImageProcessor = R"({
-  "image_processor_type": "CLIPImageProcessor",
-  "crop_size": {"height": 224, "width": 224},
-  "size": {"shortest_edge": 224},
-  "do_center_crop": true, "do_convert_rgb": true, "do_normalize": true, "do_rescale": true, "do_resize": true,
-  "image_mean": [0.48145466, 0.4578275, 0.40821073],
-  "image_std": [0.26862954, 0.26130258, 0.27577711],
-  "resample": 3,
-  "rescale_factor": 0.00392156862745098
-}
-)";
-
 /// What makes a folder a pipeline of diffusers.
 void add_pipeline(const checkpoint::ModelFolder& folder, ConvertPlan& plan) {
-  using Json = nlohmann::ordered_json;
-  const auto part = [&](const std::string& role) -> const ConvertedPart* {
-    for (const auto& p : plan.parts)
-      if (p.role == role) return &p;
-    return nullptr;
-  };
-  const ConvertedPart* transformer = part("transformer");
-  const std::string variant = transformer ? transformer->identity.variant : "t2v";
-  const bool image = variant == "i2v" || variant == "flf2v";
-  Json index = {{"_class_name", image ? "WanImageToVideoPipeline" : "WanPipeline"}, {"_diffusers_version", "0.35.2"}};
-  if (part("transformer_2")) index["boundary_ratio"] = models::released_boundary(image);
-  if (variant == "ti2v") index["expand_timesteps"] = true;
-  index["scheduler"] = {"diffusers", "UniPCMultistepScheduler"};
-  const std::pair<const char*, Json> kClasses[] = {{"text_encoder", {"transformers", "UMT5EncoderModel"}},
-                                                   {"transformer", {"diffusers", "WanTransformer3DModel"}},
-                                                   {"transformer_2", {"diffusers", "WanTransformer3DModel"}},
-                                                   {"image_encoder", {"transformers", "CLIPVisionModel"}},
-                                                   {"vae", {"diffusers", "AutoencoderKLWan"}}};
-  for (const auto& [role, type] : kClasses)
-    if (part(role)) index[role] = type;
-  if (folder.find("tokenizer")) index["tokenizer"] = {"transformers", "T5TokenizerFast"};
-  if (part("image_encoder")) {
-    index["image_processor"] = {"transformers", "CLIPImageProcessor"};
-    plan.texts["image_processor/preprocessor_config.json"] = kImageProcessor;
+  models::PipelineParts parts;
+  parts.tokenizer = folder.find("tokenizer") != nullptr;
+  const models::Family* family = &models::families().front();
+  for (const ConvertedPart& part : plan.parts) {
+    parts.roles.insert(part.role);
+    if (part.role != "transformer") continue;
+    parts.variant = part.identity.variant;
+    family = &models::family_of(part.identity);
   }
-  plan.texts["model_index.json"] = index.dump(2) + "\n";
-  plan.texts["scheduler/scheduler_config.json"] = Json{{"_class_name", "UniPCMultistepScheduler"},
-                                                       {"_diffusers_version", "0.35.2"},
-                                                       {"flow_shift", 5.0},
-                                                       {"num_train_timesteps", 1000},
-                                                       {"prediction_type", "flow_prediction"},
-                                                       {"use_flow_sigmas", true}}
-                                                      .dump(2) +
-                                                  "\n";
+  if (!family->pipeline_files) return;
+  for (const auto& [path, text] : family->pipeline_files(parts)) plan.texts[path] = text;
 }
 
 /// The config.json that came with the weights; for a training checkpoint the one of the run's model/, if it is there.
@@ -193,7 +163,8 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
   const bool alone = folder.layout == "single";
   const bool text = part.identity.kind == ModelKind::text_encoder || part.identity.kind == ModelKind::image_encoder;
   const Place place = alone ? Place{"", text ? "model" : "diffusion_pytorch_model", "safetensors"}
-                            : place_of(to, source.role, part.identity, folder.find("transformer_2") != nullptr);
+                            : place_of(to, source.role, part.identity, family_of(plan, part.identity),
+                                       folder.find("transformer_2") != nullptr);
   const std::string format = options.format.empty() ? place.format : options.format;
   part.files = sharded(std::move(tensors), place, format, options.shard_size);
   if (part.files.size() > 1)
@@ -240,9 +211,10 @@ ConvertPlan plan_conversion(const ConvertOptions& options) {
 
   for (const auto& part : folder.parts) {
     if (part.role == "tokenizer") {
-      plan.copies.emplace_back(
-          part.weights,
-          options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers") ? "tokenizer" : kTokenizer);
+      plan.copies.emplace_back(part.weights,
+                               options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers")
+                                   ? "tokenizer"
+                                   : family_of(plan, {}).tokenizer);
     } else if (part.role == "image_encoder" && options.to.empty()) {
       plan.copies.emplace_back(part.weights, part.weights.filename());
     } else {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/models/audio/speech_rows.h"
 #include "tessera/models/common/config_reader.h"
 #include "tessera/models/common/initial.h"
 
@@ -200,6 +201,10 @@ std::vector<Tensor> Wav2Vec2::hidden_states(const Tensor& wave) const {
   std::vector<Tensor> states = encode(features(normalise(wave)));
   states.back() = final_norm(states.back());
   return states;
+}
+
+Tensor Wav2Vec2::rows(const Tensor& wave, double fps, int64_t count) const {
+  return pick_rows(to_rate(at::stack(hidden_states(wave))), fps, count);
 }
 
 int64_t Wav2Vec2::bytes() const {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/net/audio_encoder.h"
 #include "tessera/net/plain_context.h"
 
 namespace tessera::models::wav2vec {
@@ -40,13 +41,17 @@ struct Config {
 Config parse_config(std::string_view json, const std::string& file);
 const std::vector<std::pair<std::string, Config>>& presets();
 
+inline net::AudioSizes sizes_of(const Config& config) {
+  return {.dim = config.hidden_size, .layers = config.states(), .sample_rate = kSampleRate};
+}
+
 /// Name and shape of every tensor that is used.
 std::vector<std::pair<std::string, std::vector<int64_t>>> parameters(const Config& config);
 
 /// A tensor of a file by its name in transformers, with "wav2vec2." in front; undefined where there is none.
 using Reader = std::function<Tensor(const std::string& name)>;
 
-class Wav2Vec2 {
+class Wav2Vec2 final : public net::AudioEncoder {
  public:
   /// Either naming of the positional convolution's weight norm. Throws UserError (input) naming what is missing or has
   /// another shape; `file` is for the message.
@@ -59,12 +64,14 @@ class Wav2Vec2 {
   /// The states of a wave [N]: the encoder's input, then each layer's output, the last after the final norm. Throws
   /// UserError (input) for a wave too short for a row.
   std::vector<Tensor> hidden_states(const Tensor& wave) const;
+  Tensor rows(const Tensor& wave, double fps, int64_t count) const override;  ///< picked from those (speech_rows.h)
 
   /// The parts, of a normalised wave: features [T, conv_dim]; what the layers make of them before the final norm.
   Tensor features(const Tensor& normalised) const;
   std::vector<Tensor> encode(const Tensor& features) const;
   Tensor final_norm(const Tensor& state) const;
 
+  net::AudioSizes sizes() const override { return sizes_of(config_); }
   const Config& config() const { return config_; }
   int64_t bytes() const;  ///< of its weights
 

@@ -29,4 +29,6 @@ class Haar final : public net::VideoCodec {
   at::Tensor synthesis_;  ///< [channels, 768]: and back
 };
 
+inline std::unique_ptr<net::VideoCodec> make_haar(int64_t channels) { return std::make_unique<Haar>(channels); }
+
 }  // namespace tessera::models

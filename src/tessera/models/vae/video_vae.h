@@ -2,7 +2,7 @@
 // A video autoencoder with a Gaussian posterior and published scaling, made from a file of weights.
 //
 //   WeightSource weights = ...;                                    // names and shapes first, values on demand
-//   std::unique_ptr<VideoVae> vae = make_vae(config_json, "vae/config.json", weights, {});
+//   std::unique_ptr<VideoVae> vae = make_vae(config_json, "vae/config.json", weights, {});   // models/registry.h
 //   Posterior p = vae->posterior(pixels);                          // unscaled
 //   Tensor latent = vae->encode(pixels);                           // (p.mean - m) / s: what a denoiser trains on
 //   vae->release();                                                // no byte of its weights is left
@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 
+#include "tessera/models/common/weight_form.h"
 #include "tessera/models/vae/tiles.h"
 #include "tessera/net/model.h"
 
@@ -50,9 +51,13 @@ struct WeightSource {
   std::function<Tensor(const std::string& name)> read;  ///< fp32, of that shape; kept by what is made of it
 };
 
-/// `config` is the JSON text of the official or of diffusers' config.json; empty: the sizes are those of the weights.
-/// Throws UserError (input) for another kind of autoencoder, a missing tensor or another shape.
-std::unique_ptr<VideoVae> make_vae(const std::string& config, const std::string& config_file,
-                                   const WeightSource& weights, const Tiling& tiling);
+/// A row of the registry.
+struct AutoencoderMake {
+  std::vector<WeightForm> weights;
+  /// `config` is the JSON text of the official or of diffusers' config.json; empty: the sizes are those of the weights.
+  /// Throws UserError (input) for another kind of autoencoder, a missing tensor or another shape.
+  std::unique_ptr<VideoVae> (*make)(const std::string& config, const std::string& config_file,
+                                    const WeightSource& weights, const Tiling& tiling);
+};
 
 }  // namespace tessera::models

@@ -1,5 +1,8 @@
 #include "tessera/models/wan/config.h"
 
+#include <algorithm>
+
+#include "tessera/families/wan.h"
 #include "tessera/models/common/config_reader.h"
 
 namespace tessera::models::wan {
@@ -43,7 +46,8 @@ Config parse_diffusers(const ConfigReader& json) {
 }
 
 bool is_expert_folder(const std::string& file) {
-  return file.find("high_noise_model") != file.npos || file.find("low_noise_model") != file.npos;
+  return std::ranges::any_of(families::wan().experts,
+                             [&](const auto& expert) { return file.find(expert.folder) != file.npos; });
 }
 
 Config parse_official(const ConfigReader& json, const std::string& file) {
@@ -205,5 +209,7 @@ const std::vector<std::pair<std::string, Config>>& presets() {
   };
   return table;
 }
+
+double released_boundary(Type type) { return type == Type::i2v || type == Type::flf2v ? 0.9 : 0.875; }
 
 }  // namespace tessera::models::wan

@@ -5,10 +5,11 @@
 //   Config other = parse_config(text, "my-model/config.json");
 #include <array>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tessera/models/common/identity.h"
 
 namespace tessera::models::wan {
 
@@ -42,10 +43,7 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-/// Shapes of the weights' tensors by official name.
-using Shapes = std::map<std::string, std::vector<int64_t>>;
-
-/// Reads either form. `weights` decide what an official config.json does not say: Wan 2.1's image-to-video models have
+/// Reads either form. `weights` (shapes by official name) decide what an official config.json does not say: Wan 2.1's image-to-video models have
 /// an image branch, those of Wan 2.2 have none; without weights, a released file (with _class_name) is 2.1's unless it
 /// lies in a folder high_noise_model or low_noise_model. Throws UserError (input) naming file and field.
 Config parse_config(std::string_view json, const std::string& file, const Shapes& weights = {});
@@ -53,5 +51,9 @@ Config parse_config(std::string_view json, const std::string& file, const Shapes
 std::string to_json(const Config& config);
 
 const std::vector<std::pair<std::string, Config>>& presets();
+
+/// Sigma from which on the high-noise expert of Wan 2.2's A14B releases denoises: of those that begin with a picture, or
+/// of others.
+double released_boundary(Type type);
 
 }  // namespace tessera::models::wan

@@ -34,6 +34,7 @@ class S2v final : public net::Denoiser {
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
   void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
   std::string config_json() const override { return to_json(config_); }
+  double released_boundary() const override { return wan::released_boundary(Type::t2v); }
   int64_t heads() const override { return config_.base.num_heads; }
   int64_t in_channels() const override { return config_.base.in_dim; }
   int64_t context_dim() const override { return config_.base.text_dim; }

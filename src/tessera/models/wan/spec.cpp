@@ -99,6 +99,7 @@ net::Conditions Wan::conditions() const {
   wants.first_picture = config_.takes_pictures();
   wants.last_picture = config_.type == Type::flf2v;
   wants.mask_channels = config_.takes_pictures() ? config_.mask_channels() : 0;
+  if (config_.has_image_branch()) wants.image_extra = "clip_fea";
   wants.clip_dim = config_.image_dim;
   wants.clip_rows = config_.has_image_branch() ? config_.image_len : 0;
   wants.clean_first = config_.type == Type::ti2v;

@@ -86,6 +86,10 @@ void CaseFile::compare(const std::string& name, const at::Tensor& computed,
   });
 }
 
+void CaseFile::compare_all(const models::NamedTensors& computed, double bound) {
+  for (const auto& [name, value] : computed) compare(name, value, value.is_floating_point() ? bound : 0.0);
+}
+
 void CaseFile::compare_each(const std::string& name, const at::Tensor& computed,
                             const std::function<at::Tensor(const at::Tensor&)>& bounds, bool nan) {
   judge(name, computed, [&](const at::Tensor& expected, const at::Tensor& found, Comparison& c) {

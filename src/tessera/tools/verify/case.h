@@ -8,7 +8,7 @@
 #include "tessera/base/mesh.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/comm/comm.h"
-#include "tessera/torch_headers.h"
+#include "tessera/models/common/family.h"
 
 namespace tessera::tools {
 
@@ -21,7 +21,7 @@ struct Comparison {
 };
 
 /// The comparisons of one case file. Values are compared in double.
-class CaseFile {
+class CaseFile final : public models::CaseTensors {
  public:
   CaseFile(std::string case_name, const std::filesystem::path& path, std::string weights = {});
   /// For a file that is not of tensors: what was expected in it, read by the caller.
@@ -31,10 +31,13 @@ class CaseFile {
   std::string file_name() const { return path_.filename().string(); }
   const std::string& weights() const { return weights_; }
 
-  bool has(const std::string& name) const { return file_ ? file_->find(name) != nullptr : expected_.count(name) > 0; }
-  std::vector<std::string> names(const std::string& prefix) const;
+  std::string label() const override { return case_name_ + "/" + file_name(); }
+  bool has(const std::string& name) const override {
+    return file_ ? file_->find(name) != nullptr : expected_.count(name) > 0;
+  }
+  std::vector<std::string> names(const std::string& prefix) const override;
   /// A tensor of the case, in its own dtype (8-bit floats as fp32). Throws UserError (input) when it is missing.
-  at::Tensor tensor(const std::string& name) const;
+  at::Tensor tensor(const std::string& name) const override;
 
   /// Compares with the expected tensor of that name and remembers the computed one for --write. A missing expectation,
   /// another shape or a NaN fails. `bound` maps the largest expected magnitude to the largest allowed difference.
@@ -42,6 +45,8 @@ class CaseFile {
   void compare(const std::string& name, const at::Tensor& computed, double bound) {
     compare(name, computed, [bound](double) { return bound; });
   }
+  /// Each of them, whole numbers exactly.
+  void compare_all(const models::NamedTensors& computed, double bound);
   /// The same with a bound for each element, made from the expected tensor (doubles of its shape). `nan`: a NaN is
   /// right where one is expected.
   void compare_each(const std::string& name, const at::Tensor& computed,
@@ -92,20 +97,21 @@ struct CaseContext {
 };
 
 using CaseResults = std::vector<CaseFile>;
-/// kind -> what checks it; the one list of kinds.
+// What checks a kind; the list of kinds is in verify.cpp.
 CaseResults verify_dit(const CaseContext& context);
 CaseResults verify_dit_moe(const CaseContext& context);
 CaseResults verify_lora(const CaseContext& context);
-CaseResults verify_dit_s2v(const CaseContext& context);
-CaseResults verify_wav2vec(const CaseContext& context);
 CaseResults verify_adamw(const CaseContext& context);
 CaseResults verify_lr_schedules(const CaseContext& context);
 CaseResults verify_flow(const CaseContext& context);
 CaseResults verify_vae(const CaseContext& context);
-CaseResults verify_umt5(const CaseContext& context);
 CaseResults verify_clip_vision(const CaseContext& context);
 CaseResults verify_adam8bit(const CaseContext& context);
 CaseResults verify_grad_scaler(const CaseContext& context);
 CaseResults verify_fp8(const CaseContext& context);
+// Kinds that a model's folder brings.
+CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCase& kind);
+CaseResults verify_text_encoder(const CaseContext& context, const models::TextEncoderMake& make);
+CaseResults verify_audio_encoder(const CaseContext& context, const models::AudioEncoderMake& make);
 
 }  // namespace tessera::tools

@@ -154,12 +154,43 @@ CaseResults check_dit_files(const CaseContext& context, const fs::path& part, Di
   return results;
 }
 
+/// A case of a family's own kind, under the official names.
+void check_own_file(const CaseContext& context, const models::DenoiserCase& kind, const net::Denoiser& model,
+                    CaseFile& file) {
+  const Json files = context.description.value("files", Json::object());
+  const std::vector<net::Sample> samples = kind.samples(file, files.value(file.file_name(), std::string()));
+  const DitRun run = run_dit(context, model, samples, context.folder / kDitWeights[0], samples.size());
+  for (size_t i = 0; i < samples.size(); ++i)
+    file.compare("out." + std::to_string(i), kind.output(run.outputs[i]), context.tolerance("out"));
+  file.compare("out.loss", at::scalar_tensor(run.loss, at::kFloat), context.tolerance("loss"));
+  // A case may leave gradients out as a whole, not one of them.
+  if (!file.names("grad_in.").empty())
+    for (const auto& [name, value] : kind.input_grads(run.input_grads))
+      file.compare(name, value, by_largest(context.tolerance("grad_in")));
+  if (!file.names("grad.").empty())
+    for (const auto& [name, value] : run.grads)
+      file.compare("grad." + name, value, by_largest(context.tolerance("grad")));
+}
+
 }  // namespace
+
+CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCase& kind) {
+  CaseResults results;
+  const auto model = models::make_denoiser({.config_text = context.config.dump()});
+  for (const fs::path& path : context.case_files()) {
+    CaseFile file(context.name, path, kDitWeights[0]);
+    check_own_file(context, kind, *model, file);
+    results.push_back(std::move(file));
+  }
+  return results;
+}
 
 CaseResults verify_dit(const CaseContext& context) { return check_dit_files(context, context.folder, check_dit_file); }
 
 CaseResults verify_dit_moe(const CaseContext& context) {
-  return check_dit_files(context, context.folder / "high_noise_model", check_experts);
+  const Json experts = context.config.value("experts", Json::array());  // folders; check_experts says what is wrong
+  const fs::path first = !experts.empty() && experts[0].is_string() ? experts[0].get<std::string>() : "";
+  return check_dit_files(context, context.folder / first, check_experts);
 }
 
 }  // namespace tessera::tools

@@ -10,6 +10,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/memory/meter.h"
+#include "tessera/models/known.h"
 #include "tessera/tools/verify/case.h"
 
 namespace tessera::tools {
@@ -18,21 +19,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using CaseFunction = CaseResults (*)(const CaseContext&);
-const std::map<std::string, CaseFunction> kKinds = {{"dit", verify_dit},
-                                                    {"dit_moe", verify_dit_moe},
-                                                    {"dit_s2v", verify_dit_s2v},
-                                                    {"wav2vec", verify_wav2vec},
-                                                    {"lora", verify_lora},
-                                                    {"adamw", verify_adamw},
-                                                    {"lr_schedules", verify_lr_schedules},
-                                                    {"flow", verify_flow},
-                                                    {"vae", verify_vae},
-                                                    {"umt5", verify_umt5},
-                                                    {"clip_vision", verify_clip_vision},
-                                                    {"adam8bit", verify_adam8bit},
-                                                    {"grad_scaler", verify_grad_scaler},
-                                                    {"fp8", verify_fp8}};
+using CaseFunction = std::function<CaseResults(const CaseContext&)>;
+using Kinds = std::map<std::string, CaseFunction>;
+
+Kinds all_kinds() {
+  Kinds kinds = {{"dit", verify_dit},
+                 {"dit_moe", verify_dit_moe},
+                 {"lora", verify_lora},
+                 {"adamw", verify_adamw},
+                 {"lr_schedules", verify_lr_schedules},
+                 {"flow", verify_flow},
+                 {"vae", verify_vae},
+                 {"clip_vision", verify_clip_vision},
+                 {"adam8bit", verify_adam8bit},
+                 {"grad_scaler", verify_grad_scaler},
+                 {"fp8", verify_fp8}};
+  for (const models::Family& family : models::families())
+    for (const models::DenoiserCase& kind : family.cases)
+      kinds[kind.kind] = [&kind](const CaseContext& context) { return verify_denoiser(context, kind); };
+  for (const models::TextEncoderMake& make : models::text_encoders())
+    kinds[make.verify.kind] = [&make](const CaseContext& context) { return verify_text_encoder(context, make); };
+  for (const models::AudioEncoderMake& make : models::audio_encoders())
+    kinds[make.verify.kind] = [&make](const CaseContext& context) { return verify_audio_encoder(context, make); };
+  return kinds;
+}
 
 Json read_json(const fs::path& path) {
   std::ifstream in(path);
@@ -90,7 +100,7 @@ void store(const CaseFile& file, const fs::path& folder) {
 }
 
 /// Tensors of a case that do not go together are the case's fault, not ours.
-CaseResults compute(CaseFunction kind, const CaseContext& context) {
+CaseResults compute(const CaseFunction& kind, const CaseContext& context) {
   try {
     return kind(context);
   } catch (const c10::Error& error) {
@@ -136,6 +146,7 @@ int verify(const VerifyOptions& options) {
                         std::to_string(place.world) + " were started",
                     "start as many, or run it outside a launcher");
   comm::Comm comm(place, options.mesh);
+  const Kinds kinds = all_kinds();
   bool passed = true;
   Json report = Json::array();
   for (const auto& folder : options.cases) {
@@ -144,10 +155,10 @@ int verify(const VerifyOptions& options) {
     context.mesh = options.mesh;
     context.rank = place.rank;
     const std::string kind = context.description.value("kind", std::string());
-    const auto it = kKinds.find(kind);
-    if (it == kKinds.end()) {
+    const auto it = kinds.find(kind);
+    if (it == kinds.end()) {
       std::string known;
-      for (const auto& [name, function] : kKinds) known += (known.empty() ? "" : ", ") + name;
+      for (const auto& [name, function] : kinds) known += (known.empty() ? "" : ", ") + name;
       throw UserError(Exit::input, "verify", (folder / "case.json").string() + ": kind '" + kind + "' is not known",
                       "known kinds: " + known);
     }

@@ -1,11 +1,13 @@
-// From a file of weights to an autoencoder: which one it is, how its tensors are called, whether all are there.
+#include "tessera/models/vae/wan_make.h"
+
 #include <algorithm>
 
 #include "tessera/base/check.h"
 #include "tessera/models/vae/wan.h"
 #include "tessera/models/vae/wan_names.h"
+#include "tessera/models/vae/wan_weight_form.h"
 
-namespace tessera::models {
+namespace tessera::models::wan_vae {
 
 namespace {
 
@@ -31,10 +33,10 @@ bool is_22(const WeightSource& weights) {
 class Stored {
  public:
   /// Names depend on the levels alone, so `config` need not have the true widths yet.
-  Stored(const wan_vae::Config& config, const WeightSource& weights)
+  Stored(const Config& config, const WeightSource& weights)
       : map_(config.residual ? wan22_vae_names() : wan21_vae_names()) {
     std::vector<std::string> official;
-    for (const auto& parameter : wan_vae::parameters(config)) official.push_back(parameter.name);
+    for (const auto& parameter : parameters(config)) official.push_back(parameter.name);
     const auto foreign = [this](const std::string& name, const std::string& naming) { return translate(name, naming); };
     naming_ = detect_naming(official, foreign, kVaeNamings, weights.names, weights.file);
   }
@@ -50,14 +52,10 @@ class Stored {
   Naming naming_;
 };
 
-}  // namespace
-
-std::unique_ptr<VideoVae> make_vae(const std::string& config_text, const std::string& config_file,
-                                   const WeightSource& weights, const Tiling& tiling) {
+std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string& config_file,
+                               const WeightSource& weights, const Tiling& tiling) {
   const bool sized = !config_text.empty(), two = is_22(weights);
-  wan_vae::Config config = sized ? wan_vae::parse_config(config_text, config_file)
-                           : two ? wan_vae::wan22_config()
-                                 : wan_vae::Config{};
+  Config config = sized ? parse_config(config_text, config_file) : two ? wan22_config() : Config{};
   check_input(config.residual == two, "models.vae",
               weights.file + ": these are weights of Wan " + (two ? "2.2" : "2.1") + "'s autoencoder, " + config_file +
                   " is that of Wan " + config.version() + "'s",
@@ -67,7 +65,7 @@ std::unique_ptr<VideoVae> make_vae(const std::string& config_text, const std::st
     return std::find(weights.names.begin(), weights.names.end(), name) != weights.names.end();
   };
   if (!sized)
-    config = wan_vae::config_of_weights(
+    config = config_of_weights(
         two,
         [&](const std::string& name) {
           const std::string there = stored(name);
@@ -75,7 +73,7 @@ std::unique_ptr<VideoVae> make_vae(const std::string& config_text, const std::st
         },
         weights.file);
 
-  for (const auto& parameter : wan_vae::parameters(config)) {
+  for (const auto& parameter : parameters(config)) {
     const std::string name = stored(parameter.name);
     check_input(has(name), "models.vae", weights.file + ": tensor '" + name + "' is missing",
                 "fetch the file again, or give a whole one");
@@ -87,7 +85,11 @@ std::unique_ptr<VideoVae> make_vae(const std::string& config_text, const std::st
               : "these are not weights of Wan " + std::string(config.version()) + "'s autoencoder");
   }
   const auto read = [stored, values = weights.read](const std::string& official) { return values(stored(official)); };
-  return std::make_unique<wan_vae::WanVae>(std::move(config), read, tiling);
+  return std::make_unique<WanVae>(std::move(config), read, tiling);
 }
 
-}  // namespace tessera::models
+}  // namespace
+
+AutoencoderMake autoencoder() { return {.weights = weight_forms(), .make = make}; }
+
+}  // namespace tessera::models::wan_vae

@@ -1,10 +1,9 @@
-// Kind "umt5": hidden states through the engine on any mesh, and the token ids of tokens.json.
-#include <fstream>
+// Kinds of text encoders: hidden states through the engine on any mesh, and the token ids of tokens.json.
+#include <algorithm>
 
 #include "tessera/base/check.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/engine/store/transfer.h"
-#include "tessera/models/text/umt5.h"
 #include "tessera/prepare/encoder_run.h"
 #include "tessera/tools/verify/case.h"
 
@@ -13,37 +12,38 @@ namespace tessera::tools {
 namespace {
 
 namespace fs = std::filesystem;
-namespace umt5 = models::umt5;
 
 constexpr std::pair<const char*, const char*> kNamings[] = {{"model.safetensors", "config.json"},
                                                             {"diffusers.safetensors", "diffusers_config.json"}};
 
-/// The bias of block 0 for n tokens, [heads, n, n], from wherever its table lies.
-at::Tensor position_bias(const umt5::Umt5& encoder, prepare::EncoderRun& run, comm::Comm& comm, int64_t n) {
-  at::Tensor bias;
-  constexpr int kBlock0 = 1;  // after the embedding
-  engine::whole_unit(run.store(), comm, kBlock0, /*gradients=*/false,
-                     [&](const plan::ParamSpec& param, const at::Tensor& table) {
-                       if (!param.name.ends_with("pos_embedding.embedding.weight")) return;
-                       bias = at::embedding(table, umt5::relative_buckets(n, encoder.config(), table));
-                     });
-  return bias.t().reshape({-1, n, n});
+/// A whole parameter, wherever its shards lie; all ranks together. Throws UserError (input) where there is none.
+at::Tensor whole_parameter(const net::TextEncoder& encoder, prepare::EncoderRun& run, comm::Comm& comm,
+                           const std::string& name) {
+  at::Tensor found;
+  for (size_t u = 0; u < encoder.units().size() && !found.defined(); ++u) {
+    if (std::ranges::find(encoder.units()[u]->spec().params, name, &plan::ParamSpec::name) ==
+        encoder.units()[u]->spec().params.end())
+      continue;
+    engine::whole_unit(run.store(), comm, static_cast<int>(u), /*gradients=*/false,
+                       [&](const plan::ParamSpec& param, const at::Tensor& value) {
+                         if (param.name == name) found = value.clone();
+                       });
+  }
+  check_input(found.defined(), "verify", "the encoder has no parameter " + name);
+  return found;
 }
 
-void check_hidden(const CaseContext& context, const char* weights, const char* config, CaseResults& results) {
+void check_hidden(const CaseContext& context, const models::TextEncoderMake& make, const char* weights,
+                  const char* config, CaseResults& results) {
   const fs::path config_file = context.folder / config;
-  const umt5::Umt5 encoder(umt5::parse_config(checkpoint::read_text(config_file), config_file.string()));
-  prepare::EncoderRun run(encoder.units(), encoder.fingerprint(), context.mesh, *context.comm, context.rank);
-  prepare::load_text(run, encoder, (context.folder / weights).string());
-  const double bound = context.tolerance("out");
+  const auto encoder = make.from_json(checkpoint::read_text(config_file), config_file.string());
+  prepare::EncoderRun run(encoder->units(), encoder->fingerprint(), context.mesh, *context.comm, context.rank);
+  prepare::load_text(run, *encoder, (context.folder / weights).string());
   for (const auto& path : context.case_files()) {
     CaseFile file(context.name, path, weights);
-    const at::Tensor ids = file.tensor("in.ids"), mask = file.tensor("in.mask");
-    const at::Tensor hidden = run.forward(encoder.pack_padded(ids, mask));  // [B * L, dim]
-    file.compare("out.hidden", hidden.reshape({ids.size(0), ids.size(1), encoder.dim()}), bound);
-    const at::Tensor bias = position_bias(encoder, run, *context.comm, ids.size(1));
-    file.compare("out.pos_bias_block0", bias.select(1, 0), bound);
-    file.compare("out.pos_bias_block0_last_row", bias.select(1, ids.size(1) - 1), bound);
+    const at::Tensor hidden = run.forward(make.verify.pack(*encoder, file));
+    const auto parameter = [&](const std::string& name) { return whole_parameter(*encoder, run, *context.comm, name); };
+    file.compare_all(make.verify.results(*encoder, file, hidden, parameter), context.tolerance("out"));
     results.push_back(std::move(file));
   }
 }
@@ -125,12 +125,12 @@ CaseFile check_tokens(const CaseContext& context) {
 
 }  // namespace
 
-CaseResults verify_umt5(const CaseContext& context) {
+CaseResults verify_text_encoder(const CaseContext& context, const models::TextEncoderMake& make) {
   CaseResults results;
   for (const auto& [weights, config] : kNamings) {
     const bool other = std::string_view(weights) != kNamings[0].first;
     if (other && !fs::exists(context.folder / weights)) continue;
-    check_hidden(context, weights, config, results);
+    check_hidden(context, make, weights, config, results);
   }
   if (context.description.contains("tokenizer") || fs::exists(context.folder / "tokens.json"))
     results.push_back(check_tokens(context));

@@ -1,0 +1,53 @@
+#pragma once
+// What recipes, data sets, files and folders need to know of a family of denoisers, as data. Its networks are in
+// models/.
+//
+//   Family wan() { return {.name = "wan", .config_keys = {{"dim", ConfigKey::Kind::integer, "width"}}, ...}; }
+#include <string>
+#include <vector>
+
+namespace tessera::families {
+
+/// A field of the family's config.json that a recipe may set: model.config.NAME.
+struct ConfigKey {
+  enum class Kind { text, integer, number, integers };
+  std::string name;
+  Kind kind;
+  std::string help;
+};
+
+/// One of two denoisers that each own a range of noise.
+struct Expert {
+  std::string name;    ///< in recipes, metrics and checkpoints
+  std::string folder;  ///< of its weights in the official release and in exported models
+};
+
+/// A part of the official release that is a file by itself, and what ComfyUI calls it.
+struct ReleasedFile {
+  std::string role;      ///< text_encoder, vae, image_encoder: as the folders of diffusers are called
+  std::string variant;   ///< of weights of several generations; empty: there is one
+  std::string mark;      ///< what the names of such files hold
+  std::string official;  ///< the name that the official code looks for, without its ending
+  std::string comfyui_folder, comfyui;
+};
+
+/// Names of a column of metadata files beside those that every trainer knows; `column` is ours.
+struct Column {
+  std::string column, name;
+};
+
+struct Family {
+  std::string name;                    ///< in recipes
+  std::vector<std::string> types;      ///< model_type of its config.json; "NAME-TYPE" overrides what a file says
+  std::string preset;                  ///< one of its sizes, as an example
+  std::vector<ConfigKey> config_keys;  ///< in the order of help and of resolved recipes
+  std::string codec, text_encoder;     ///< of runs without weights: what data.vae and data.text_encoder are by default
+  std::string audio_encoder;           ///< likewise of models with an audio input; else empty
+  std::vector<Expert> experts;         ///< two, high noise first; none where the family has single models alone
+  std::vector<ReleasedFile> files;     ///< of several variants the usual one first
+  std::string tokenizer;               ///< folder in the official release
+  std::string lora_network;            ///< network module of LoRA files in kohya's form
+  std::vector<Column> columns;
+};
+
+}  // namespace tessera::families

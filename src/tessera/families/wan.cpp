@@ -1,0 +1,78 @@
+#include "tessera/families/wan.h"
+
+namespace tessera::families {
+
+namespace {
+
+using Kind = ConfigKey::Kind;
+
+std::vector<ConfigKey> config_keys() {
+  return {
+      {"model_type", Kind::text, "t2v, i2v, flf2v, ti2v or s2v; empty: by the channels"},
+      {"dim", Kind::integer, "width"},
+      {"ffn_dim", Kind::integer, "width of the feed-forward"},
+      {"num_heads", Kind::integer, "attention heads"},
+      {"num_layers", Kind::integer, "blocks"},
+      {"in_dim", Kind::integer, "latent channels in"},
+      {"out_dim", Kind::integer, "latent channels out"},
+      {"freq_dim", Kind::integer, "width of the timestep sinusoid"},
+      {"text_dim", Kind::integer, "width of text embeddings"},
+      {"text_len", Kind::integer, "text tokens"},
+      {"image_dim", Kind::integer, "width of CLIP features, for a model with an image branch"},
+      {"image_len", Kind::integer, "rows of CLIP features of one picture"},
+      {"cond_dim", Kind::integer, "s2v: channels of the pose latent, those of the autoencoder"},
+      {"audio_dim", Kind::integer, "s2v: width of the speech model's states"},
+      {"num_audio_token", Kind::integer, "s2v: sound tokens of a latent frame"},
+      {"audio_inject_layers", Kind::integers, "s2v: blocks after which the picture listens"},
+      {"eps", Kind::number, "epsilon of the norms"},
+  };
+}
+
+/// The names that the official code looks for.
+std::vector<ReleasedFile> released_files() {
+  return {
+      {.role = "text_encoder",
+       .variant = {},
+       .mark = "models_t5",
+       .official = "models_t5_umt5-xxl-enc-bf16",
+       .comfyui_folder = "text_encoders",
+       .comfyui = "umt5_xxl"},
+      {.role = "vae",
+       .variant = "2.1",
+       .mark = "VAE",
+       .official = "Wan2.1_VAE",
+       .comfyui_folder = "vae",
+       .comfyui = "Wan2.1_VAE"},
+      {.role = "vae",
+       .variant = "2.2",
+       .mark = "VAE",
+       .official = "Wan2.2_VAE",
+       .comfyui_folder = "vae",
+       .comfyui = "Wan2.2_VAE"},
+      {.role = "image_encoder",
+       .variant = {},
+       .mark = "models_clip",
+       .official = "models_clip_open-clip-xlm-roberta-large-vit-huge-14",
+       .comfyui_folder = "clip_vision",
+       .comfyui = "clip_vision_h"},
+  };
+}
+
+}  // namespace
+
+Family wan() {
+  return {.name = "wan",
+          .types = {"t2v", "i2v", "flf2v", "ti2v", "s2v"},
+          .preset = "wan2.1-t2v-1.3b",
+          .config_keys = config_keys(),
+          .codec = "haar",
+          .text_encoder = "umt5-demo",
+          .audio_encoder = "wav2vec-demo",
+          .experts = {{"high_noise", "high_noise_model"}, {"low_noise", "low_noise_model"}},
+          .files = released_files(),
+          .tokenizer = "google/umt5-xxl",
+          .lora_network = "networks.lora_wan",
+          .columns = {{"pose", "s2v_pose_video"}}};
+}
+
+}  // namespace tessera::families

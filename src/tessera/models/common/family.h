@@ -1,0 +1,58 @@
+#pragma once
+// Rows of the registry: what a folder of models/ has to say of itself. One row a folder, in models/known.cpp.
+//
+//   Family family() { return {.name = "wan", .presets = ..., .weights = {weight_form()}}; }
+#include <memory>
+
+#include "tessera/models/common/golden_case.h"
+#include "tessera/models/common/pipeline.h"
+#include "tessera/models/common/weight_form.h"
+
+namespace tessera::models {
+
+/// A family of denoisers. What recipes and folders know of it is in families/.
+struct Family {
+  std::string name;
+  std::vector<std::string> (*presets)();
+  std::unique_ptr<net::Denoiser> (*from_preset)(const std::string& preset);
+  /// `json` is a config.json, or the recipe's fields (`file` names it in messages). `weights`: shapes by official name,
+  /// which know more than some config files; may be empty.
+  std::unique_ptr<net::Denoiser> (*from_json)(const std::string& json, const std::string& file,
+                                              const std::map<std::string, std::vector<int64_t>>& weights);
+  std::vector<WeightForm> weights = {};
+  /// The files that make a folder of diffusers a pipeline: path in it -> text. Null: diffusers has none.
+  std::map<std::string, std::string> (*pipeline_files)(const PipelineParts& parts) = nullptr;
+  std::vector<DenoiserCase> cases = {};
+};
+
+struct TextEncoderMake {
+  std::vector<std::string> (*presets)();
+  std::unique_ptr<net::TextEncoder> (*from_preset)(const std::string& preset);
+  std::unique_ptr<net::TextEncoder> (*from_json)(const std::string& json, const std::string& file);
+  WeightForm weights;
+  TextEncoderCase verify;
+};
+
+struct AudioEncoderMake {
+  std::string name;      ///< also what the names of its folders in a model's folder begin with
+  std::string released;  ///< folder of the released one
+  std::vector<std::pair<std::string, net::AudioSizes>> (*presets)();
+  /// With random weights, the same for a seed.
+  std::unique_ptr<net::AudioEncoder> (*from_preset)(const std::string& preset, uint64_t seed);
+  net::AudioSizes (*sizes)(const std::string& json, const std::string& file);  ///< of a config.json
+  /// `read` gives a tensor of the file `weights` by its stored name, undefined where there is none.
+  std::unique_ptr<net::AudioEncoder> (*from_json)(const std::string& json, const std::string& file,
+                                                  const std::function<at::Tensor(const std::string& name)>& read,
+                                                  const std::string& weights);
+  WeightForm weights;
+  AudioEncoderCase verify;
+};
+
+/// An autoencoder without weights: data.vae = "NAME" or "NAME:CHANNELS".
+struct BuiltInCodec {
+  std::string name;
+  int64_t channels;  ///< of NAME alone
+  std::unique_ptr<net::VideoCodec> (*make)(int64_t channels);
+};
+
+}  // namespace tessera::models

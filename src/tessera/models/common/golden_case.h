@@ -1,0 +1,53 @@
+#pragma once
+// What a model's folder adds to `verify`: how a golden case of its own kind becomes the model's inputs, and its results
+// the tensors that the case expects.
+//
+//   const DenoiserCase kCase = {"dit_s2v", samples, output, input_grads};
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/net/audio_encoder.h"
+#include "tessera/net/text_encoder.h"
+
+namespace tessera::models {
+
+/// The tensors of a case's file.
+class CaseTensors {
+ public:
+  virtual ~CaseTensors() = default;
+  virtual std::string label() const = 0;  ///< CASE/FILE, for messages
+  virtual bool has(const std::string& name) const = 0;
+  virtual std::vector<std::string> names(const std::string& prefix) const = 0;
+  /// In its own dtype (8-bit floats as fp32). Throws UserError (input) when it is missing.
+  virtual at::Tensor tensor(const std::string& name) const = 0;
+};
+
+/// Results under the names of the case, in the order of its report. Whole numbers are compared exactly.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// A denoiser whose case has other inputs than in.x, in.context and extras.
+struct DenoiserCase {
+  std::string kind;  ///< of case.json
+  /// `about`: what case.json says of the file.
+  std::vector<net::Sample> (*samples)(const CaseTensors& file, const std::string& about);
+  at::Tensor (*output)(const at::Tensor& prediction);  ///< out.i
+  NamedTensors (*input_grads)(const std::vector<std::map<std::string, at::Tensor>>& grads);
+};
+
+struct TextEncoderCase {
+  std::string kind;
+  net::Batch (*pack)(const net::TextEncoder& encoder, const CaseTensors& file);
+  /// `hidden`: the last unit's output; `parameter`: a whole one by its official name, all ranks together.
+  NamedTensors (*results)(const net::TextEncoder& encoder, const CaseTensors& file, const at::Tensor& hidden,
+                          const std::function<at::Tensor(const std::string& name)>& parameter);
+};
+
+struct AudioEncoderCase {
+  std::string kind;
+  NamedTensors (*results)(const net::AudioEncoder& encoder, const CaseTensors& file);
+};
+
+}  // namespace tessera::models

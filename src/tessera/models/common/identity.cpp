@@ -1,0 +1,48 @@
+#include "tessera/models/common/identity.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace tessera::models {
+
+std::optional<std::string> Identity::official(const std::string& stored) const {
+  if (!stored.starts_with(prefix)) return std::nullopt;
+  const std::string name = stored.substr(prefix.size());
+  if (!names || naming != "diffusers") return name;
+  for (const auto& [second, official] : names->tied)
+    if (name == second) return official;
+  return to_official(names->diffusers, name);
+}
+
+std::string Identity::foreign(const std::string& official, const std::string& to) const {
+  if (!names) return official;
+  if (to == "comfyui" && !names->comfyui_prefix.empty()) return names->comfyui_prefix + official;
+  const bool renamed = to == "diffusers" || (to == "comfyui" && names->comfyui_as_diffusers);
+  return renamed ? to_foreign(names->diffusers, official) : official;
+}
+
+int64_t count_blocks(const Shapes& official) {
+  constexpr std::string_view kBlocks = "blocks.";
+  int64_t most = 0;
+  for (const auto& [name, shape] : official) {
+    int64_t index = 0;
+    if (!name.starts_with(kBlocks)) continue;
+    const auto [end, error] = std::from_chars(name.data() + kBlocks.size(), name.data() + name.size(), index);
+    if (error == std::errc() && *end == '.') most = std::max(most, index + 1);
+  }
+  return most;
+}
+
+int64_t size_of(const Shapes& official, const std::string& name, size_t dim) {
+  const auto found = official.find(name);
+  return found == official.end() || dim >= found->second.size() ? 0 : found->second[dim];
+}
+
+Shapes official_shapes(const Identity& identity, const Shapes& stored) {
+  Shapes result;
+  for (const auto& [name, shape] : stored)
+    if (const auto official = identity.official(name)) result.emplace(*official, shape);
+  return result;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,55 @@
+#pragma once
+// What a file of tensors is: the model, the naming, the prefix; models/identify.h finds it.
+//
+//   what.model, what.naming;                                   // "wan2.1-t2v-1.3b", "diffusers"
+//   what.official("transformer_blocks...");                    // the official name of a stored one
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/models/common/names.h"
+
+namespace tessera::models {
+
+struct WeightForm;  // models/common/weight_form.h
+
+using Shapes = std::map<std::string, std::vector<int64_t>>;
+
+/// What other programs call the tensors of a model.
+struct ForeignNames {
+  KeyMap diffusers;  ///< official -> diffusers
+  /// Second names of tied tensors under diffusers' naming, and their official ones.
+  std::vector<std::pair<std::string, std::string>> tied = {};
+  std::string comfyui_prefix = {};    ///< ComfyUI's names are the official ones behind it,
+  bool comfyui_as_diffusers = false;  ///< or those of diffusers
+};
+
+enum class ModelKind { unknown, denoiser, vae, text_encoder, image_encoder, audio_encoder, lora };
+
+struct Identity {
+  ModelKind kind = ModelKind::unknown;
+  std::string model = "unknown";   ///< a preset where the sizes are those of one, else what it is ("wan-t2v", "umt5")
+  std::string variant;             ///< denoisers: t2v, i2v, flf2v, ti2v, s2v; autoencoders: 2.1, 2.2
+  std::string naming = "unknown";  ///< official, diffusers, comfyui, diffsynth; LoRA: peft, kohya, diffusers, ...
+  std::string prefix;              ///< in front of every name
+  const ForeignNames* names = nullptr;
+  const WeightForm* form = nullptr;  ///< whose marks it has; null: unknown, or a LoRA
+
+  /// The official name of a stored tensor; nothing for one that has no place in the model (what lacks the prefix, the
+  /// second name of a tied embedding).
+  std::optional<std::string> official(const std::string& stored) const;
+  /// The name under another naming: official, diffusers, comfyui.
+  std::string foreign(const std::string& official, const std::string& naming) const;
+};
+
+/// The same tensors under their official names.
+Shapes official_shapes(const Identity& identity, const Shapes& stored);
+
+/// One more than the highest N of "blocks.N.": the number of layers.
+int64_t count_blocks(const Shapes& official);
+/// A size of a tensor; 0 where there is no such tensor or dimension.
+int64_t size_of(const Shapes& official, const std::string& name, size_t dim);
+
+}  // namespace tessera::models

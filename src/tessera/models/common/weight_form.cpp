@@ -1,0 +1,15 @@
+#include "tessera/models/common/weight_form.h"
+
+#include "tessera/base/check.h"
+
+namespace tessera::models {
+
+int64_t Sizes::operator()(const std::string& name, size_t dim) const {
+  const int64_t size = size_of(shapes, name, dim);
+  if (size <= 0)
+    throw UserError(Exit::input, "models.config", "the weights lack " + name + ", which tells the model's sizes",
+                    "the file is not whole: fetch it again");
+  return size;
+}
+
+}  // namespace tessera::models

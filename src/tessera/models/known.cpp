@@ -1,0 +1,57 @@
+#include "tessera/models/known.h"
+
+#include "tessera/models/audio/wav2vec2_make.h"
+#include "tessera/models/clip/weight_form.h"
+#include "tessera/models/text/umt5_make.h"
+#include "tessera/models/vae/haar.h"
+#include "tessera/models/vae/wan_make.h"
+#include "tessera/models/wan/family.h"
+
+namespace tessera::models {
+
+namespace {
+
+std::deque<Family>& family_rows() {
+  static std::deque<Family> rows = {wan::family()};
+  return rows;
+}
+
+}  // namespace
+
+const std::deque<Family>& families() { return family_rows(); }
+void add_family(const Family& family) { family_rows().push_back(family); }
+
+const std::vector<TextEncoderMake>& text_encoders() {
+  static const std::vector<TextEncoderMake> rows = {umt5::text_encoder()};
+  return rows;
+}
+
+const std::vector<AudioEncoderMake>& audio_encoders() {
+  static const std::vector<AudioEncoderMake> rows = {wav2vec::audio_encoder()};
+  return rows;
+}
+
+const std::vector<AutoencoderMake>& autoencoders() {
+  static const std::vector<AutoencoderMake> rows = {wan_vae::autoencoder()};
+  return rows;
+}
+
+const std::vector<BuiltInCodec>& built_in_codecs() {
+  static const std::vector<BuiltInCodec> rows = {{"haar", 48, make_haar}};
+  return rows;
+}
+
+std::vector<const WeightForm*> weight_forms() {
+  static const WeightForm image_encoder = clip::weight_form();
+  std::vector<const WeightForm*> forms;
+  for (const Family& family : families())
+    for (const WeightForm& form : family.weights) forms.push_back(&form);
+  for (const AutoencoderMake& make : autoencoders())
+    for (const WeightForm& form : make.weights) forms.push_back(&form);
+  for (const TextEncoderMake& make : text_encoders()) forms.push_back(&make.weights);
+  forms.push_back(&image_encoder);
+  for (const AudioEncoderMake& make : audio_encoders()) forms.push_back(&make.weights);
+  return forms;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,11 @@
+#pragma once
+// UMT5's row of the registry, and its golden cases: kind "umt5".
+//
+//   const TextEncoderMake row = umt5::text_encoder();
+#include "tessera/models/common/family.h"
+
+namespace tessera::models::umt5 {
+
+TextEncoderMake text_encoder();
+
+}  // namespace tessera::models::umt5

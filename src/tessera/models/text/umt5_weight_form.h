@@ -1,0 +1,11 @@
+#pragma once
+// UMT5 as files: how it is known, and its config.json.
+//
+//   WeightForm form = umt5::weight_form();
+#include "tessera/models/common/weight_form.h"
+
+namespace tessera::models::umt5 {
+
+WeightForm weight_form();
+
+}  // namespace tessera::models::umt5

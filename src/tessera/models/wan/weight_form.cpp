@@ -1,0 +1,201 @@
+#include "tessera/models/wan/weight_form.h"
+
+#include "tessera/base/check.h"
+#include "tessera/models/wan/config.h"
+#include "tessera/models/wan/parameters.h"
+
+namespace tessera::models::wan {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kHeadDim = 128;  // of every released Wan denoiser
+constexpr const char* kOfficialVersion = "0.30.0";
+
+/// The preset of this type and these sizes, or nothing.
+std::string preset_of(std::string_view variant, const Shapes& official) {
+  for (const auto& [preset, config] : presets())
+    if (name(config.type) == variant && config.dim == size_of(official, "patch_embedding.weight", 0) &&
+        config.num_layers == count_blocks(official) &&
+        config.ffn_dim == size_of(official, "blocks.0.ffn.0.weight", 0) &&
+        config.in_dim == size_of(official, "patch_embedding.weight", 1) &&
+        config.text_dim == size_of(official, "text_embedding.0.weight", 1) &&
+        config.has_image_branch() == (official.count("img_emb.proj.1.weight") > 0))
+      return preset;
+  return {};
+}
+
+std::string variant_of(const Shapes& official) {
+  const auto has = [&](const char* name) { return official.count(name) > 0; };
+  if (has("casual_audio_encoder.weights")) return "s2v";
+  if (has("img_emb.emb_pos")) return "flf2v";
+  if (has("blocks.0.cross_attn.k_img.weight")) return "i2v";
+  switch (size_of(official, "patch_embedding.weight", 1)) {
+    case 36:
+      return "i2v";  // Wan 2.2 has no image branch, only more channels
+    case 48:         // Wan 2.2's autoencoder, or a wavelet as wide
+      return preset_of("t2v", official).empty() ? "ti2v" : "t2v";
+    default:
+      return "t2v";
+  }
+}
+
+/// The released sizes that are no preset of ours.
+struct Release {
+  std::string_view variant;
+  int64_t dim, layers;
+  bool image_branch;
+  const char* model;
+};
+constexpr Release kReleases[] = {{"i2v", 5120, 40, true, "wan2.1-i2v-14b"},
+                                 {"flf2v", 5120, 40, true, "wan2.1-flf2v-14b"},
+                                 {"i2v", 5120, 40, false, "wan2.2-i2v-a14b"},
+                                 {"ti2v", 3072, 30, false, "wan2.2-ti2v-5b"},
+                                 {"s2v", 5120, 40, false, "wan2.2-s2v-14b"}};
+
+std::string model_of(const std::string& variant, const Shapes& official) {
+  const int64_t dim = size_of(official, "patch_embedding.weight", 0), layers = count_blocks(official);
+  const bool image_branch = official.count("img_emb.proj.1.weight") > 0;
+  for (const Release& r : kReleases)
+    if (r.variant == variant && r.dim == dim && r.layers == layers && r.image_branch == image_branch) return r.model;
+  if (const std::string preset = preset_of(variant, official); !preset.empty()) return preset;
+  return "wan-" + variant;
+}
+
+Json config_json(const ConfigSource& source) {
+  const auto& [diffusers, identity, size, given, file] = source;
+  Json out;
+  const int64_t dim = size("patch_embedding.weight", 0);
+  const int64_t heads = given.get<int64_t>("num_heads", "num_attention_heads", dim / kHeadDim);
+  if (heads <= 0 || dim % heads != 0)
+    throw UserError(Exit::input, "models.config",
+                    std::to_string(dim) + " channels do not divide into " + std::to_string(heads) + " heads",
+                    "put the model's config.json beside the weights");
+  const std::vector<int64_t> patch = {size("patch_embedding.weight", 2), size("patch_embedding.weight", 3),
+                                      size("patch_embedding.weight", 4)};
+  const int64_t text_dim = size("text_embedding.0.weight", 1), layers = count_blocks(size.shapes);
+  const int64_t out_dim = size("head.head.weight", 0) / (patch[0] * patch[1] * patch[2]);
+  const int64_t text_len = given.get<int64_t>("text_len", "text_len", 512);
+  const double eps = given.get<double>("eps", "eps", 1e-6);
+  const bool image = size.has("img_emb.proj.1.weight");
+  const int64_t image_len =
+      size.has("img_emb.emb_pos") ? size("img_emb.emb_pos", 1) / 2 : given.get<int64_t>("image_len", "image_len", 257);
+  if (diffusers) {
+    if (identity.variant == "s2v")
+      throw UserError(Exit::input, "models.config", "diffusers has no class for Wan's speech-to-video model",
+                      "keep the official names");
+    out = given.base("num_attention_heads");
+    out.update(Json{{"_class_name", "WanTransformer3DModel"},
+                    {"added_kv_proj_dim", image ? Json(dim) : Json()},
+                    {"attention_head_dim", dim / heads},
+                    {"cross_attn_norm", true},
+                    {"eps", eps},
+                    {"ffn_dim", size("blocks.0.ffn.0.weight", 0)},
+                    {"freq_dim", size("time_embedding.0.weight", 1)},
+                    {"image_dim", image ? Json(size("img_emb.proj.1.weight", 1)) : Json()},
+                    {"in_channels", size("patch_embedding.weight", 1)},
+                    {"num_attention_heads", heads},
+                    {"num_layers", layers},
+                    {"out_channels", out_dim},
+                    {"patch_size", patch},
+                    {"pos_embed_seq_len", size.has("img_emb.emb_pos") ? Json(size("img_emb.emb_pos", 1)) : Json()},
+                    {"qk_norm", "rms_norm_across_heads"},
+                    {"rope_max_seq_len", 1024},
+                    {"text_dim", text_dim}});
+    // no fields of the class, but what the way back needs
+    if (text_len != 512) out["text_len"] = text_len;
+    if (image && image_len != 257) out["image_len"] = image_len;
+    if (const auto type = given.get<std::string>("model_type", "model_type", identity.variant);
+        type != identity.variant || (type == "t2v" && size("patch_embedding.weight", 1) == 48))
+      out["model_type"] = type;
+    return out;
+  }
+  out = given.base("num_heads");
+  out.update(Json{{"_class_name", "WanModel"},
+                  {"_diffusers_version", kOfficialVersion},
+                  {"dim", dim},
+                  {"eps", eps},
+                  {"ffn_dim", size("blocks.0.ffn.0.weight", 0)},
+                  {"freq_dim", size("time_embedding.0.weight", 1)},
+                  {"in_dim", size("patch_embedding.weight", 1)},
+                  {"model_type", given.get<std::string>("model_type", "model_type", identity.variant)},
+                  {"num_heads", heads},
+                  {"num_layers", layers},
+                  {"out_dim", out_dim},
+                  {"text_len", text_len}});
+  // the official file leaves these to defaults
+  if (text_dim != 4096) out["text_dim"] = text_dim;
+  if (image && size("img_emb.proj.1.weight", 1) != 1280) out["image_dim"] = size("img_emb.proj.1.weight", 1);
+  if (image && image_len != 257) out["image_len"] = image_len;
+  return out;
+}
+
+/// Of the released tower.
+constexpr const char* kImageProcessor = R"({
+  "image_processor_type": "CLIPImageProcessor",
+  "crop_size": {"height": 224, "width": 224},
+  "size": {"shortest_edge": 224},
+  "do_center_crop": true, "do_convert_rgb": true, "do_normalize": true, "do_rescale": true, "do_resize": true,
+  "image_mean": [0.48145466, 0.4578275, 0.40821073],
+  "image_std": [0.26862954, 0.26130258, 0.27577711],
+  "resample": 3,
+  "rescale_factor": 0.00392156862745098
+}
+)";
+
+}  // namespace
+
+WeightForm weight_form() {
+  return {.kind = ModelKind::denoiser,
+          .title = "Wan transformers",
+          .model = "wan",
+          .variant = {},
+          .marks = {"patch_embedding.weight", "blocks.0.self_attn.q.weight", "head.head.weight"},
+          .names = {.diffusers = {diffusers_names()}, .comfyui_prefix = "model.diffusion_model."},
+          .same_modules = {"patch_embedding", "audio_injector.injector.#.q", "audio_injector.injector.#.k",
+                           "audio_injector.injector.#.v", "audio_injector.injector.#.o",
+                           "transformer_blocks.#.attn#.to_q", "transformer_blocks.#.attn#.to_k",
+                           "transformer_blocks.#.attn#.to_v", "transformer_blocks.#.attn#.to_out.0"},
+          .refine =
+              [](const Shapes& official, Identity& identity) {
+                identity.variant = variant_of(official);
+                identity.model = model_of(identity.variant, official);
+              },
+          .config = config_json,
+          .config_marks = {"in_dim", "num_attention_heads"}};
+}
+
+std::map<std::string, std::string> pipeline_files(const PipelineParts& parts) {
+  std::map<std::string, std::string> texts;
+  const std::string variant = parts.variant.empty() ? "t2v" : parts.variant;
+  const bool image = variant == "i2v" || variant == "flf2v";
+  Json index = {{"_class_name", image ? "WanImageToVideoPipeline" : "WanPipeline"}, {"_diffusers_version", "0.35.2"}};
+  if (parts.has("transformer_2")) index["boundary_ratio"] = released_boundary(image ? Type::i2v : Type::t2v);
+  if (variant == "ti2v") index["expand_timesteps"] = true;
+  index["scheduler"] = {"diffusers", "UniPCMultistepScheduler"};
+  const std::pair<const char*, Json> kClasses[] = {{"text_encoder", {"transformers", "UMT5EncoderModel"}},
+                                                   {"transformer", {"diffusers", "WanTransformer3DModel"}},
+                                                   {"transformer_2", {"diffusers", "WanTransformer3DModel"}},
+                                                   {"image_encoder", {"transformers", "CLIPVisionModel"}},
+                                                   {"vae", {"diffusers", "AutoencoderKLWan"}}};
+  for (const auto& [role, type] : kClasses)
+    if (parts.has(role)) index[role] = type;
+  if (parts.tokenizer) index["tokenizer"] = {"transformers", "T5TokenizerFast"};
+  if (parts.has("image_encoder")) {
+    index["image_processor"] = {"transformers", "CLIPImageProcessor"};
+    texts["image_processor/preprocessor_config.json"] = kImageProcessor;
+  }
+  texts["model_index.json"] = index.dump(2) + "\n";
+  texts["scheduler/scheduler_config.json"] = Json{{"_class_name", "UniPCMultistepScheduler"},
+                                                  {"_diffusers_version", "0.35.2"},
+                                                  {"flow_shift", 5.0},
+                                                  {"num_train_timesteps", 1000},
+                                                  {"prediction_type", "flow_prediction"},
+                                                  {"use_flow_sigmas", true}}
+                                                 .dump(2) +
+                                             "\n";
+  return texts;
+}
+
+}  // namespace tessera::models::wan
