@@ -1,5 +1,5 @@
 // A rank that dies, stops or hangs in any kind of collective is named with its instruction and with what the others
-// wait for; runs go on from their last checkpoint when they may. Faults are made by drills (train/drill.h).
+// wait for; runs go on from their last checkpoint when they may. Faults are injected (train/fault_injection.h).
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ struct Ended {
   std::string output;
 };
 
-/// `launch -n 2 ARGUMENTS` with a drill; fails when a process is left behind.
+/// `launch -n 2 ARGUMENTS` with an injected fault; fails when a process is left behind.
 Ended launch(const TinyRun& run, const std::string& drill, std::vector<std::string> before,
              std::vector<std::string> more) {
   std::vector<std::string> argv = {TESSERA_BINARY, "launch", "-n", "2"};

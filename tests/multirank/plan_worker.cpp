@@ -346,7 +346,7 @@ void check_update(const Case& c, const plan::ModelSpec& spec, Store& store, cons
     reference.grad(u).copy_(expected.gradients[u]);
     reference.update(u, adamw, {1, 1e-3, 0.5}, {});
     for (size_t b = 0; b < reference.layout(u).buffers.size(); ++b) {
-      if (reference.layout(u).buffers[b].pieces == 1) continue;
+      if (reference.layout(u).buffers[b].partitions == 1) continue;
       const Tensor shard = reference.shard(u, static_cast<int>(b));
       comm.group("reference_spread", reference.outer_axes(u, static_cast<int>(b)))
           .all_gather(shard, reference.piece(u, static_cast<int>(b), shard));

@@ -19,7 +19,7 @@ std::pair<std::string, std::string> format_distinct_seconds(double seconds, doub
     return std::string(text);
   };
   for (int digits = 1; digits <= kMostDigits; ++digits)
-    if (Pair told = {in_digits(seconds, digits), in_digits(others, digits)}; told.first != told.second) return told;
+    if (Pair text = {in_digits(seconds, digits), in_digits(others, digits)}; text.first != text.second) return text;
   return rounded;
 }
 

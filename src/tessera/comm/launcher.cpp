@@ -119,7 +119,7 @@ int launch(const LaunchOptions& options, const std::vector<std::string>& argumen
   if (options.nproc < 1 || options.nnodes < 1 || options.node_rank < 0 || options.node_rank >= options.nnodes)
     throw UserError(Exit::usage, "launch",
                     "-n " + std::to_string(options.nproc) + ", --nnodes " + std::to_string(options.nnodes) +
-                        ", --node-rank " + std::to_string(options.node_rank) + " do not go together",
+                        ", --node-rank " + std::to_string(options.node_rank) + " contradict each other",
                     "ranks and nodes count from 1, node ranks from 0");
   if (options.min_nodes > options.nnodes)
     throw UserError(

@@ -180,7 +180,7 @@ void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
 void Executor::perform(const std::shared_ptr<Run>& shared, int index) {
   Run& run = *shared;
   const plan::Instruction& in = run.schedule().list[index];
-  const double t0 = now();  // a drill's delay is the instruction's
+  const double t0 = now();  // an injected delay counts as the instruction's time
   if (whereabouts_) whereabouts_(run.step, index, in, false);
   execute(run, index, run.comm[index]);
   run.times[index] = {t0 - run.start, now() - run.start};

@@ -131,10 +131,10 @@ void Plan::check_updates(std::string_view where, const std::vector<std::string>&
     for (const auto& [part, tier] :
          {std::pair("parameters", unit.parameters), {"gradients", unit.gradients}, {"states", unit.states}})
       if (tier != Tier::host)
-        throw UserError(Exit::usage, std::string(where) + "update_on",
-                        of + "an update on the host works where its buffers rest, and " + part + " rest on " +
-                            std::string(name(tier)),
-                        "put parameters, gradients and states on the host, or leave update_on at \"device\"");
+        throw UserError(
+            Exit::usage, std::string(where) + "update_on",
+            of + "an update on the host needs its buffers there, and " + part + " are on " + std::string(name(tier)),
+            "put parameters, gradients and states on the host, or leave update_on at \"device\"");
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// A fault on purpose, so that a cluster's answer to it can be tried: one rank dies, stops, hangs or is slow at an
-// instruction of its schedule.
+// Fault injection, to test how a cluster responds: one rank dies, stops, hangs or is slow at an instruction of its
+// schedule.
 //
 //   TESSERA_DRILL="rank=1,step=3,op=reduce,do=stop" tessera launch -n 2 train recipe.toml
 //
@@ -21,11 +21,11 @@ struct InjectedFault {
 
   /// Throws UserError (usage) naming what it cannot read.
   static InjectedFault parse(const std::string& text);
-  /// Does it, when this is the instruction.
+  /// Injects the fault if this is its instruction.
   void at(int64_t step, const plan::Instruction& instruction) const;
 };
 
-/// The drill of TESSERA_DRILL, when it is for this rank and attempt.
+/// The fault that TESSERA_DRILL injects, if it is for this rank and attempt.
 std::optional<InjectedFault> injected_fault(int rank, int attempt);
 
 }  // namespace tessera::train

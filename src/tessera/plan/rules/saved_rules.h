@@ -93,7 +93,7 @@ class SavedRules {
  private:
   void write(int k, Work& work) {
     if (work.stash < 0)
-      checker_.report(k, "order", "writes what no stash has brought to the host; put the stash before it");
+      checker_.report(k, "order", "writes what no stash has copied to the host; put the stash before it");
     leave_host(k, work.stash, "the copy may not be there");
     disk_.take(k, checker_.in(k).slot, checker_.in(k).bytes, "place on the disk");
     only_once(checker_, k, work.write);

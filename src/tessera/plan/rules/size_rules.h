@@ -50,7 +50,7 @@ class SizeRules {
     if (size.gather >= 0 && trained != size.gradient && !halved)
       checker_.report(k, "bytes",
                       "the gradient has " + std::to_string(size.gradient) + " bytes, but " + checker_.at(size.gather) +
-                          " gathers " + std::to_string(trained) + " of what is trained");
+                          " gathers " + std::to_string(trained) + " of trained parameters");
     if (!size.sharded) note_shard(k, size.gradient);
   }
 

@@ -117,7 +117,7 @@ class StepRules {
     if (in.scratch >= 0) {
       const bool inside = in.slot >= 0 && in.scratch >= in.slot && in.scratch < in.slot + in.bytes;
       if (!tiers_.present(k, Part::parameters))
-        checker_.report(k, "residency", "gathers a shard that no fetch has brought; put the fetch before it");
+        checker_.report(k, "residency", "gathers a shard that no fetch has loaded; put the fetch before it");
       inside ? tiers_.absorb(k, Part::parameters) : tiers_.use(k, Part::parameters, in.scratch, /*changes=*/false);
     }
     residency_.gather(k);

@@ -80,7 +80,7 @@ class TierRules {
       if (found == buffers_.end()) return;
       if (found->second.owner >= 0)
         checker_.report(k, "residency",
-                        "does not use what " + checker_.at(found->second.owner) + " has brought for it");
+                        "does not use what " + checker_.at(found->second.owner) + " has fetched for it");
       // The buffer is placed on the device after all (gradients that are rounded).
       if (found->second.written >= 0) follow(k, found->second.written, "it may not have been stored yet");
       return;
@@ -89,7 +89,7 @@ class TierRules {
     if (buffer.owner < 0 || buffer.at != at) {
       checker_.report(k, "residency",
                       "needs the unit's " + std::string(name(part)) + " at " + slot_text(at) +
-                          ", where nothing has brought them; put a fetch before it");
+                          ", where nothing has fetched them; put a fetch before it");
       return;
     }
     follow(k, buffer.last, "they may not have arrived");
