@@ -179,8 +179,12 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
   gathered_ = Tensor();
   const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_place(q);
   if (shares_heads) heads /= mode_.parallel->tp();
-  check_internal(!self || segments.q == 0 || !tokens_.space(segments.q).cut(), "engine.context",
-                 "attention " + std::string(site) + " of a part of the tokens, which ranks share, to itself");
+  if (self && segments.q > 0 && tokens_.space(segments.q).cut())
+    throw UserError(Exit::usage, "mesh",
+                    "attention " + std::string(site) +
+                        " is of a part of the tokens to itself, and ranks of cp, sp or tp "
+                        "share the tokens",
+                    "use dp_shard or pp in place of cp, sp and tp: attention over ranks is of all tokens");
   check_internal(!self || !tensor_parallel() || shares_heads, "engine.context",
                  "self-attention " + std::string(site) + " sees some of the tokens: the model has no table for tp");
   if (mode_.on_result) mode_.on_result(site, 4 * pairs(segments, q, shares_heads) * static_cast<double>(q.size(1)));

@@ -5,7 +5,10 @@
 //   DeferredGradients deferred(store.trained_sites(unit));
 //   { DeferredGradients::Scope scope(deferred); run_backward(...); }  // computes no weight gradients
 //   store.bind_grad(unit, slot, fresh);
-//   deferred.run();                                                   // computes them, bit for bit as in one backward
+//   deferred.run();                                                   // computes them
+//
+// Gradients of a first micro-batch are bit for bit those of one backward. Small gradients (open) are summed over the rows
+// of one micro-batch before they are added to those of others; one backward adds row by row.
 #include <functional>
 #include <set>
 #include <vector>

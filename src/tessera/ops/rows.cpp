@@ -168,11 +168,6 @@ struct Depthwise : Function<Depthwise> {
   }
 };
 
-/// Rows of one sample by head, fp32: [heads, n, d].
-Tensor heads_of(const Tensor& x, int64_t heads, int64_t begin, int64_t end) {
-  return x.slice(0, begin, end).to(at::kFloat).reshape({end - begin, heads, -1}).transpose(0, 1);
-}
-
 }  // namespace
 
 Tensor take_rows(const Tensor& x, const Tensor& order) {
@@ -196,31 +191,6 @@ Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, Weigh
   if (wants_graph({&x, &anchor}))
     return Depthwise::apply(x, anchor, table, handle(&weight), handle(bias), static_cast<int64_t>(type));
   return Depthwise::run(x, table, weight, bias, type);
-}
-
-Tensor linear_attention_states(const Tensor& rotated_k, const Tensor& k, const Tensor& v, int64_t heads,
-                               const std::vector<int64_t>& at) {
-  std::vector<Tensor> states;
-  for (size_t s = 0; s + 1 < at.size(); ++s) {
-    const Tensor products =
-        at::bmm(heads_of(rotated_k, heads, at[s], at[s + 1]).transpose(1, 2), heads_of(v, heads, at[s], at[s + 1]));
-    const Tensor sums = heads_of(k, heads, at[s], at[s + 1]).sum(1, /*keepdim=*/true);  // [heads, 1, d]
-    states.push_back(at::cat({products, sums}, 1));
-  }
-  return at::stack(states);
-}
-
-Tensor linear_attention_result(const Tensor& rotated_q, const Tensor& q, const Tensor& states, int64_t heads,
-                               const std::vector<int64_t>& at, double eps) {
-  const int64_t d = q.size(1) / heads;
-  std::vector<Tensor> samples;
-  for (size_t s = 0; s + 1 < at.size(); ++s) {
-    const Tensor state = states[static_cast<int64_t>(s)];
-    const Tensor up = at::bmm(heads_of(rotated_q, heads, at[s], at[s + 1]), state.narrow(1, 0, d));
-    const Tensor down = at::bmm(heads_of(q, heads, at[s], at[s + 1]), state.narrow(1, d, 1).transpose(1, 2)) + eps;
-    samples.push_back((up / down).transpose(0, 1).reshape({at[s + 1] - at[s], heads * d}));
-  }
-  return at::cat(samples).to(q.scalar_type());
 }
 
 }  // namespace tessera::ops
