@@ -106,7 +106,7 @@ void print_largest(const std::vector<recipe::RunPart>& parts, const job::Job& jo
       const job::Shapes shapes = job::shapes_of(recipe, *job.model, *job.codec);
       const planning::PlanRequest request = planning::plan_request(recipe, job, shapes, mesh, prompts[p]);
       const planning::Largest found =
-          planning::largest(request, planning::grow_of(what), scale_of(recipe, job, shapes));
+          planning::largest(request, planning::growth_axis_of(what), scale_of(recipe, job, shapes));
       if (!found.found) throw UserError(Exit::no_fit, "plan.largest", "not even the smallest fits: " + found.limit);
       if (json) {
         texts.push_back(planning::largest_json(found));

@@ -96,7 +96,7 @@ struct Case {
 
   bool lossy() const { return seed >= kLossySeeds; }
   plan::Policy policy(Random& random) const {
-    return plan::policy_words()[draw(random, 0, lossy() ? static_cast<int>(plan::policy_words().size()) - 1 : 3)]
+    return plan::named_policies()[draw(random, 0, lossy() ? static_cast<int>(plan::named_policies().size()) - 1 : 3)]
         .policy;
   }
 
@@ -345,7 +345,7 @@ void check_update(const Case& c, const plan::ModelSpec& spec, Store& store, cons
     reference.grad(u).copy_(expected.gradients[u]);
     reference.update(u, adamw, {1, 1e-3, 0.5}, {});
     for (size_t b = 0; b < reference.layout(u).buffers.size(); ++b) {
-      if (reference.layout(u).buffers[b].pieces == 1) continue;
+      if (reference.layout(u).buffers[b].partitions == 1) continue;
       const Tensor shard = reference.shard(u, static_cast<int>(b));
       comm.group("reference_spread", reference.outer_axes(u, static_cast<int>(b)))
           .all_gather(shard, reference.piece(u, static_cast<int>(b), shard));

@@ -40,12 +40,12 @@ struct Parameters {
   }
   void linear(const std::string& site, int64_t out, int64_t in, plan::Split split = plan::Split::none) {
     add(site + ".weight", {out, in}, split);
-    add(site + ".bias", {out}, split == plan::Split::rows ? split : plan::Split::none);
+    add(site + ".bias", {out}, split == plan::Split::column_parallel ? split : plan::Split::none);
   }
   /// q, k and v by heads, and the way back.
   void attention(const std::string& site, int64_t dim) {
-    for (const char* name : {".q", ".k", ".v"}) linear(site + name, dim, dim, plan::Split::rows);
-    linear(site + ".o", dim, dim, plan::Split::columns);
+    for (const char* name : {".q", ".k", ".v"}) linear(site + name, dim, dim, plan::Split::column_parallel);
+    linear(site + ".o", dim, dim, plan::Split::row_parallel);
   }
 };
 
@@ -164,12 +164,12 @@ class Block final : public Unit {
     for (const char* norm : {"norm2", "norm3"})
       for (const char* part : {".weight", ".bias"}) p.add(std::string(norm) + part, {c.dim});
     p.attention("time", c.dim);
-    for (const char* norm : {"time.norm_q.weight", "time.norm_k.weight"}) p.add(norm, {c.dim}, Split::rows);
+    for (const char* norm : {"time.norm_q.weight", "time.norm_k.weight"}) p.add(norm, {c.dim}, Split::column_parallel);
     p.attention("linear", c.dim);
-    for (const char* site : {"ffn.up", "ffn.gate"}) p.linear(site, c.hidden, c.dim, Split::rows);
-    p.add("ffn.conv.weight", {c.hidden, 1, 3, 3, 3}, Split::rows);
-    p.add("ffn.conv.bias", {c.hidden}, Split::rows);
-    p.linear("ffn.down", c.dim, c.hidden, Split::columns);
+    for (const char* site : {"ffn.up", "ffn.gate"}) p.linear(site, c.hidden, c.dim, Split::column_parallel);
+    p.add("ffn.conv.weight", {c.hidden, 1, 3, 3, 3}, Split::column_parallel);
+    p.add("ffn.conv.bias", {c.hidden}, Split::column_parallel);
+    p.linear("ffn.down", c.dim, c.hidden, Split::row_parallel);
     return p.spec;
   }
 };

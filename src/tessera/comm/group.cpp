@@ -18,9 +18,9 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return sum;
 }
 
-/// out[i] (+)= parts[0][i] + parts[1][i] + ..., added in this order whoever adds. A block of 16 KiB stays in the first
-/// cache, so each value passes through memory once. Plain loops: they run on a lane's thread, where LibTorch would
-/// start its own.
+/// out[i] (+)= parts[0][i] + parts[1][i] + ..., added in this order on every rank. A block of 16 KiB stays in the L1
+/// cache, so each value passes through memory once. Plain loops, because they run on a lane's thread, where LibTorch
+/// would start its own thread pool.
 void sum_in_order(float* out, const std::vector<const float*>& parts, int64_t n, bool accumulate) {
   constexpr int64_t kBlock = 4096;
   float sum[kBlock];
@@ -45,7 +45,7 @@ double group_clock() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// LibTorch's messages carry a stack after the first line.
+/// LibTorch's messages have a stack trace after the first line.
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
@@ -97,7 +97,7 @@ void Group::all_gather(at::Tensor out, const at::Tensor& in) {
     send[i] = in;
     receive[i] = out.narrow(0, i * n, n);
   }
-  // memmove: the caller's shard may lie at its place already
+  // memmove, because the caller's shard may already be in its place.
   std::memmove(static_cast<char*>(out.mutable_data_ptr()) + index_ * in.nbytes(), in.const_data_ptr(), in.nbytes());
   if (size() > 1) run("all_gather", send, receive);
 }
@@ -119,14 +119,14 @@ void Group::reduce_scatter(at::Tensor shard, const at::Tensor& flat, at::Tensor 
 
 void Group::all_reduce(at::Tensor tensor) {
   if (size() == 1) return;
-  // In pieces, so that the memory is bounded: each member sums its part of a piece, then hands the sum to the others.
+  // Reduces in chunks to bound the memory: each member sums its part of a chunk, then sends the sum to the others.
   const int64_t piece = kAllReducePiece / size() * size();
   buffer_.resize(static_cast<size_t>(piece));
   const at::Tensor received = at::from_blob(buffer_.data(), {piece}, at::kFloat);
   for (int64_t first = 0; first < tensor.numel(); first += piece) {
     const int64_t n = std::min(piece, tensor.numel() - first);
     const auto begin = [&](int i) { return first + n * i / size(); };
-    const auto part = [&](int i) {  // undefined when the last piece is too short to go round
+    const auto part = [&](int i) {  // undefined if the last chunk has too few values for every member
       const int64_t length = begin(i + 1) - begin(i);
       return length ? tensor.narrow(0, begin(i), length) : at::Tensor();
     };
@@ -184,7 +184,7 @@ std::vector<std::vector<double>> Group::all_gather_doubles(const std::vector<dou
   }
   const int64_t sent = sent_;
   run("all_gather", send, receive);
-  sent_ = sent;  // control traffic is not booked on an axis
+  sent_ = sent;  // control traffic does not count for an axis
   return rows;
 }
 

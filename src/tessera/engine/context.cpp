@@ -56,9 +56,9 @@ ops::AttentionResult* ShardContext::to_keep(std::string_view site) const {
 Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x, int space, const RunLinear& run,
                                    const Tensor* known) {
   const plan::ParamSpec* spec = cut(site);
-  if (!spec || (spec->split == plan::Split::rows && spec->whole_input)) return run(x, bias(site), known);
+  if (!spec || (spec->split == plan::Split::column_parallel && spec->whole_input)) return run(x, bias(site), known);
   const PlaceRows rows = place_rows(tokens_, space, *mode_.parallel);
-  if (spec->split == plan::Split::columns) {
+  if (spec->split == plan::Split::row_parallel) {
     gathered_ = Tensor();
     Tensor unread;  // where the sum is known, this rank's part of it has a shape and no values
     if (known) unread = at::empty({1, 1}, known->options()).expand({x.size(0), known->size(1)});
@@ -76,9 +76,9 @@ Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x, int s
 InputPart ShardContext::input_part(std::string_view site, int space, int64_t cols) const {
   const plan::ParamSpec* spec = cut(site);
   InputPart part{.space = space};
-  if (!spec || (spec->split == plan::Split::rows && spec->whole_input)) return part;
+  if (!spec || (spec->split == plan::Split::column_parallel && spec->whole_input)) return part;
   part.rows = tokens_.space(space).within(mode_.parallel->place(tokens_.total()));
-  if (spec->split == plan::Split::columns)
+  if (spec->split == plan::Split::row_parallel)
     part.width = cols * mode_.parallel->tp(), part.first_column = cols * mode_.parallel->tp_rank();
   return part;
 }

@@ -83,7 +83,7 @@ void take_larger(plan::Footprint& a, const plan::Footprint& b) {
   larger(a.forward_flops, b.forward_flops), larger(a.backward_flops, b.backward_flops);
   larger(a.results, a.compact_results, b.results, b.compact_results);
   larger(a.replays, b.replays);
-  if (a.lean && b.lean) larger(*a.lean, *b.lean);
+  if (a.selective && b.selective) larger(*a.selective, *b.selective);
 }
 
 }  // namespace tessera::engine

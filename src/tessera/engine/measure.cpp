@@ -105,9 +105,9 @@ class Probe {
     if (options_.train) {
       const UnitProbe probe{
           unit, store, tokens_, parallel_, stream, cond, want_input, want_cond_, &unit == units_.front().get()};
-      GraphMeasure full = measure_graph(probe, /*lean=*/false);
+      GraphMeasure full = measure_graph(probe, /*selective=*/false);
       static_cast<plan::GraphCost&>(f) = std::move(full.cost);
-      f.lean = measure_graph(probe, /*lean=*/true).cost;
+      f.selective = measure_graph(probe, /*selective=*/true).cost;
       f.grad_in = full.grad_in, f.grad_cond = std::move(full.grad_cond);
       f.backward_traffic = std::move(full.backward_traffic);
       measure_recompute(probe, f);
@@ -123,7 +123,7 @@ class Probe {
     UnitRun run{.in = leaves(p.stream, p.want_input)};
     ShardContext ctx(p.store, 0, tokens_, {.unneeded = p.unit.output_site(), .parallel = &parallel_});
     const Meter::MetaCount count;
-    build_graph(p, ctx, leaves(p.cond, want_cond_), /*lean=*/true, run);
+    build_graph(p, ctx, leaves(p.cond, want_cond_), /*selective=*/true, run);
     f.recompute_peak = count.peak();
     f.recompute_saved = count.live();
   }
@@ -168,7 +168,7 @@ class Probe {
                          {.unneeded = p.unit.output_site(), .known = &run.results, .parallel = &parallel_});
       {
         const Parallel::Notes notes(parallel_, replay.traffic);
-        build_graph(p, again, cond_leaves, /*lean=*/true, run);
+        build_graph(p, again, cond_leaves, /*selective=*/true, run);
       }
       run.results.clear();
       replay.recompute_peak = count.peak() - kept;

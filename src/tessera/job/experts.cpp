@@ -171,9 +171,9 @@ diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& 
                   "diffusion.min_t and diffusion.max_t are sigmas after the shift, 0 to 1; widen them");
 }
 
-diffusion::Turns plan_turns(const Experts& experts, const std::vector<recipe::RunPart>& parts) {
+diffusion::ExpertOrder plan_expert_order(const Experts& experts, const std::vector<recipe::RunPart>& parts) {
   const recipe::Recipe& recipe = parts.at(0).recipe;
-  diffusion::Turns turns({static_cast<uint64_t>(recipe.run.seed), recipe.experts.turn, experts.places()});
+  diffusion::ExpertOrder order({static_cast<uint64_t>(recipe.run.seed), recipe.experts.turn, experts.places()});
   for (const recipe::RunPart& part : parts) {
     std::vector<double> shares = experts.gated ? std::vector{1.0} : shares_by_hand(part.recipe, experts.size());
     if (shares.empty()) {
@@ -184,9 +184,9 @@ diffusion::Turns plan_turns(const Experts& experts, const std::vector<recipe::Ru
       }
       for (double& share : shares) share /= sum;
     }
-    turns.go_on(part.last - part.first + 1, shares);
+    order.extend(part.last - part.first + 1, shares);
   }
-  return turns;
+  return order;
 }
 
 void check_experts(const Experts& experts, const checkpoint::Manifest& saved) {

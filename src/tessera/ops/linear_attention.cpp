@@ -44,9 +44,9 @@ TESSERA_KERNEL void put_in_rows(float* __restrict x, const float* __restrict row
 }
 
 struct States : Function<States> {
-  static Tensor run(const Tensor& turned, const Tensor& k, const Tensor& v, int64_t heads, const Offsets& at) {
+  static Tensor run(const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads, const Offsets& at) {
     const int64_t width = k.size(1), d = width / heads;
-    const Tensor a = as_floats(turned), b = as_floats(k), c = as_floats(v);
+    const Tensor a = as_floats(rotated), b = as_floats(k), c = as_floats(v);
     const Tensor states = at::zeros({static_cast<int64_t>(at.size()) - 1, heads, d + 1, d}, b.options());
     if (states.is_meta()) return states;
     each_head(at, heads, [&](int64_t s, int64_t h, int64_t first, int64_t rows) {
@@ -57,12 +57,12 @@ struct States : Function<States> {
     return states;
   }
 
-  static Tensor forward(AutogradContext* ctx, const Tensor& turned, const Tensor& k, const Tensor& v, int64_t heads,
+  static Tensor forward(AutogradContext* ctx, const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads,
                         const Offsets& at) {
-    ctx->save_for_backward({turned, k, v});
+    ctx->save_for_backward({rotated, k, v});
     ctx->saved_data["heads"] = heads, ctx->saved_data["at"] = at;
-    ctx->saved_data["same"] = turned.is_same(k);
-    return run(turned, k, v, heads, at);
+    ctx->saved_data["same"] = rotated.is_same(k);
+    return run(rotated, k, v, heads, at);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -112,10 +112,10 @@ TESSERA_KERNEL void divide_rows_backward(float* __restrict g, float* __restrict 
 }
 
 struct FromStates : Function<FromStates> {
-  static Tensor run(const Tensor& turned, const Tensor& q, const Tensor& states, int64_t heads, const Offsets& at,
+  static Tensor run(const Tensor& rotated, const Tensor& q, const Tensor& states, int64_t heads, const Offsets& at,
                     double eps, Tensor& down) {
     const int64_t width = q.size(1), d = width / heads;
-    const Tensor a = as_floats(turned), b = as_floats(q);
+    const Tensor a = as_floats(rotated), b = as_floats(q);
     const Tensor out = like_in_fp32(b);
     down = at::empty({q.size(0), heads}, b.options());
     if (!out.is_meta())
@@ -129,13 +129,13 @@ struct FromStates : Function<FromStates> {
     return out.to(q.scalar_type());
   }
 
-  static Tensor forward(AutogradContext* ctx, const Tensor& turned, const Tensor& q, const Tensor& states,
+  static Tensor forward(AutogradContext* ctx, const Tensor& rotated, const Tensor& q, const Tensor& states,
                         int64_t heads, const Offsets& at, double eps) {
     Tensor down;
-    const Tensor out = run(turned, q, states, heads, at, eps, down);
-    ctx->save_for_backward({turned, q, states, out, down});
+    const Tensor out = run(rotated, q, states, heads, at, eps, down);
+    ctx->save_for_backward({rotated, q, states, out, down});
     ctx->saved_data["heads"] = heads, ctx->saved_data["at"] = at;
-    ctx->saved_data["same"] = turned.is_same(q);
+    ctx->saved_data["same"] = rotated.is_same(q);
     return out;
   }
 
@@ -172,19 +172,19 @@ void check_heads(const Tensor& a, const Tensor& b, int64_t heads, const Offsets&
 
 }  // namespace
 
-Tensor linear_attention_states(const Tensor& turned_k, const Tensor& k, const Tensor& v, int64_t heads,
+Tensor linear_attention_states(const Tensor& rotated_k, const Tensor& k, const Tensor& v, int64_t heads,
                                const Offsets& at) {
-  check_heads(turned_k, k, heads, at), check_heads(k, v, heads, at);
-  if (wants_graph({&turned_k, &k, &v})) return States::apply(turned_k, k, v, heads, at);
-  return States::run(turned_k, k, v, heads, at);
+  check_heads(rotated_k, k, heads, at), check_heads(k, v, heads, at);
+  if (wants_graph({&rotated_k, &k, &v})) return States::apply(rotated_k, k, v, heads, at);
+  return States::run(rotated_k, k, v, heads, at);
 }
 
-Tensor linear_attention_result(const Tensor& turned_q, const Tensor& q, const Tensor& states, int64_t heads,
+Tensor linear_attention_result(const Tensor& rotated_q, const Tensor& q, const Tensor& states, int64_t heads,
                                const Offsets& at, double eps) {
-  check_heads(turned_q, q, heads, at);
-  if (wants_graph({&turned_q, &q, &states})) return FromStates::apply(turned_q, q, states, heads, at, eps);
+  check_heads(rotated_q, q, heads, at);
+  if (wants_graph({&rotated_q, &q, &states})) return FromStates::apply(rotated_q, q, states, heads, at, eps);
   Tensor down;
-  return FromStates::run(turned_q, q, states, heads, at, eps, down);
+  return FromStates::run(rotated_q, q, states, heads, at, eps, down);
 }
 
 }  // namespace tessera::ops

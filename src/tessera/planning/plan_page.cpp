@@ -16,7 +16,7 @@ using report::kind_colour;
 
 namespace {
 
-/// "12.3 ms" with digits enough to tell neighbours apart.
+/// "12.3 ms", with enough digits to distinguish neighbours.
 std::string seconds(double s) {
   if (s <= 0) return "0";
   char text[32];
@@ -63,7 +63,7 @@ class Picture {
         any = true;
         const double width = std::max(0.4, x(span.end) - x(span.begin) - (x(span.end) - x(span.begin) > 3 ? 0.6 : 0));
         out_ << "<rect x='" << x(span.begin) << "' y='" << y_ << "' width='" << width << "' height='" << kRow - 6
-             << "' fill='" << kind_colour(std::string(plan::name(in.op))) << "'><title>" << escape_html(in_words(in))
+             << "' fill='" << kind_colour(std::string(plan::name(in.op))) << "'><title>" << escape_html(describe(in))
              << "\n"
              << seconds(span.begin) << " to " << seconds(span.end) << " (" << seconds(span.end - span.begin) << ")"
              << (in.bytes > 0 ? "\n" + format_bytes(in.bytes) : "") << "</title></rect>";
@@ -83,7 +83,7 @@ class Picture {
            << "' stroke='var(--line)'/><text x='" << kLeft - 6 << "' y='" << y(bytes) + 4 << "' text-anchor='end'>"
            << format_bytes(static_cast<int64_t>(bytes)) << "</text>";
     }
-    // The compute lane's instructions, in order of time, each with the highest bytes while it runs.
+    // The compute lane's instructions in order of time, each with its peak bytes.
     std::vector<size_t> order;
     for (size_t i = 0; i < group_.spans.size(); ++i)
       if (group_.schedule.list[i].lane == plan::Lane::compute && group_.spans[i].end > group_.spans[i].begin)

@@ -1,4 +1,4 @@
-// Collectives that run inside units, where ranks share a sequence: declared with the instruction that runs them.
+// Collectives inside units, for ranks that share tokens: the instruction that runs them declares them.
 #include "tessera/plan/compile/traffic.h"
 
 #include "tessera/plan/compile/compiler.h"
@@ -18,7 +18,7 @@ Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh) {
 
 int64_t Compiler::samples(int micro) const { return forward_only_ ? 1 : plan_.slice(dp_rank_, micro).count; }
 
-/// Of the whole micro-batch, over all ranks that share it.
+/// Tokens of the whole micro-batch, over all ranks that share it.
 int64_t Compiler::tokens(int micro) const { return model_.sequence / model_.samples * samples(micro); }
 
 void Compiler::declare(Instruction& in, const std::vector<Traffic>& traffic) const {

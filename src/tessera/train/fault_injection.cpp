@@ -1,4 +1,4 @@
-#include "tessera/train/drill.h"
+#include "tessera/train/fault_injection.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -23,8 +23,8 @@ bool read_number(const std::string& text, Number& value) {
 
 }  // namespace
 
-Drill Drill::parse(const std::string& text) {
-  Drill drill;
+InjectedFault InjectedFault::parse(const std::string& text) {
+  InjectedFault fault;
   bool acts = false;
   std::istringstream in(text);
   for (std::string item; std::getline(in, item, ',');) {
@@ -32,23 +32,23 @@ Drill Drill::parse(const std::string& text) {
     const std::string key = item.substr(0, equals), value = equals == item.npos ? "" : item.substr(equals + 1);
     bool known = !value.empty();
     if (key == "rank")
-      known = read_number(value, drill.rank);
+      known = read_number(value, fault.rank);
     else if (key == "attempt")
-      known = read_number(value, drill.attempt);
+      known = read_number(value, fault.attempt);
     else if (key == "step")
-      known = read_number(value, drill.step.emplace());
+      known = read_number(value, fault.step.emplace());
     else if (key == "op")
-      drill.op = value;
+      fault.op = value;
     else if (key == "unit")
-      drill.unit = value;
+      fault.unit = value;
     else if (key == "lane")
-      drill.lane = value;
+      fault.lane = value;
     else if (key == "do") {
       acts = true;
       if (value == "kill" || value == "stop" || value == "hang")
-        drill.act = value;
+        fault.act = value;
       else
-        known = read_number(value, drill.seconds);
+        known = read_number(value, fault.seconds);
     } else {
       known = false;
     }
@@ -57,10 +57,10 @@ Drill Drill::parse(const std::string& text) {
                       "for example rank=1,step=3,op=reduce,do=stop (or kill, hang, or seconds)");
   }
   if (!acts) throw UserError(Exit::usage, "train.drill", "TESSERA_DRILL does not say what to do", "add do=kill");
-  return drill;
+  return fault;
 }
 
-void Drill::at(int64_t now, const plan::Instruction& instruction) const {
+void InjectedFault::at(int64_t now, const plan::Instruction& instruction) const {
   if ((step && *step != now) || name(instruction.op) != op) return;
   if (!unit.empty() && instruction.name != unit) return;
   if (!lane.empty() && name(instruction.lane) != lane) return;
@@ -71,12 +71,12 @@ void Drill::at(int64_t now, const plan::Instruction& instruction) const {
   std::this_thread::sleep_for(std::chrono::duration<double>(act.empty() ? seconds : 0.2));
 }
 
-std::optional<Drill> drill_from_environment(int rank, int attempt) {
+std::optional<InjectedFault> injected_fault(int rank, int attempt) {
   const char* text = std::getenv("TESSERA_DRILL");
   if (!text) return std::nullopt;
-  const Drill drill = Drill::parse(text);
-  if (drill.rank != rank || drill.attempt != attempt) return std::nullopt;
-  return drill;
+  const InjectedFault fault = InjectedFault::parse(text);
+  if (fault.rank != rank || fault.attempt != attempt) return std::nullopt;
+  return fault;
 }
 
 }  // namespace tessera::train

@@ -1,5 +1,5 @@
 // The address where ranks meet: found when someone is there, named within the stated time when nobody is.
-#include "tessera/comm/meeting_point.h"
+#include "tessera/comm/rendezvous_endpoint.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "tessera/plan/simulate/hand_over.h"
+#include "tessera/plan/simulate/expert_swap.h"
 
 #include <algorithm>
 
@@ -8,14 +8,14 @@ namespace tessera::plan {
 
 namespace {
 
-/// Bytes/s of one way between a rank's device and where idle experts rest.
+/// Bytes/s, in one direction, between a rank's device and the placement of inactive experts.
 double tier_rate(const Profile& profile, const Plan& plan, bool in) {
   const double ranks = profile.devices > 0 ? std::min(profile.devices, plan.mesh.world()) : plan.mesh.world();
   if (plan.idle == Tier::nvme) return (in ? profile.disk_read : profile.disk_write) / ranks;
   return profile.host_bandwidth > 0 ? std::min(profile.host_link, profile.host_bandwidth / ranks) : profile.host_link;
 }
 
-/// Seconds in which so many bytes come in and as many go out, one after the other.
+/// Seconds to load and then offload so many bytes.
 double exchange_seconds(const Profile& profile, const Plan& plan, int64_t bytes) {
   double seconds = 0;
   for (const bool in : {true, false})
@@ -23,10 +23,10 @@ double exchange_seconds(const Profile& profile, const Plan& plan, int64_t bytes)
   return seconds;
 }
 
-/// When each unit's parameters and states have come, from the start of the step.
+/// When each unit's parameters and states arrive, from the start of the step.
 struct Arrivals {
   std::vector<double> parameters, states;
-  int64_t bytes = 0;  // one way
+  int64_t bytes = 0;  // in one direction
   double last = 0;
 };
 
@@ -55,13 +55,13 @@ bool reads_parameters(Op op) { return op == Op::gather || op == Op::forward || o
 
 }  // namespace
 
-HandOver hand_over(const ModelSpec& model, const Plan& plan, const Machine& machine, const Prediction& predicted) {
-  HandOver most;
+ExpertSwap expert_swap(const ModelSpec& model, const Plan& plan, const Machine& machine, const Prediction& predicted) {
+  ExpertSwap most;
   if (plan.experts <= 1 || plan.idle == Tier::device) return most;
   for (const RankGroup& group : predicted.groups) {
     const Arrivals when = arrivals(model, plan, machine.profile, group.rank);
-    HandOver here{2 * when.bytes, when.last, 0};
-    // A wait puts off all that comes after it, the later uses too: the longest is the step's.
+    ExpertSwap here{2 * when.bytes, when.last, 0};
+    // A wait delays everything after it, including later uses, so the step is delayed by the longest wait.
     for (size_t i = 0; i < group.schedule.list.size() && i < group.spans.size(); ++i) {
       const Instruction& in = group.schedule.list[i];
       if (in.unit < 0 || !reads_parameters(in.op)) continue;
@@ -83,21 +83,22 @@ GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine
     std::vector<RankGroup> groups = rank_groups(model, plan);
     for (RankGroup& group : groups) group.schedule = compile_forward(model, plan, group.rank, "evaluate", 1);
     const double forward = predict(model, plan, machine, std::move(groups)).step.total;  // of one micro-batch
-    const double change = hand_over(model, plan, machine, alone).waited;
+    const double change = expert_swap(model, plan, machine, alone).waited;
     gate.experts = plan.experts;
     gate.alike = gate.different =
         plan.experts * (alone.step.total + static_cast<double>(plan.accumulation()) * forward + 2 * change);
     return gate;
   }
   gate.alike = alone.step.total;
-  // Every rank's samples choose differently: each expert has a share of them on every rank, and a step of its own.
+  // Every rank's samples choose different experts: each expert trains a share of them on every rank, in a step of its
+  // own.
   const int64_t ranks = plan.mesh.dp_size(), own = (plan.global_batch + ranks - 1) / ranks;
   gate.experts = static_cast<int>(std::min<int64_t>(plan.experts, plan.global_batch));
   Plan part = plan;
   part.shares.clear();
   part.global_batch = ranks * ((own + gate.experts - 1) / gate.experts);
   const Prediction each = predict(model, part, machine);
-  gate.different = gate.experts * (each.step.total + hand_over(model, part, machine, each).waited);
+  gate.different = gate.experts * (each.step.total + expert_swap(model, part, machine, each).waited);
   return gate;
 }
 

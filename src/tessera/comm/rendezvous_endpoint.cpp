@@ -1,4 +1,4 @@
-#include "tessera/comm/meeting_point.h"
+#include "tessera/comm/rendezvous_endpoint.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -21,7 +21,7 @@ namespace tessera::comm {
 namespace {
 
 constexpr double kNameSeconds = 10;  // a cluster's name server may learn of a machine late
-constexpr double kTrySeconds = 2;    // a lost first packet is sent again after one
+constexpr double kTrySeconds = 2;    // a lost first packet is sent again after one second
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -39,7 +39,7 @@ class Socket {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-/// `error`: of getaddrinfo, 0 when the name is known.
+/// `error`: result of getaddrinfo, 0 if the name is known.
 Addresses look_up(const std::string& host, int port, int& error) {
   addrinfo wanted{}, *found = nullptr;
   wanted.ai_socktype = SOCK_STREAM;
@@ -47,7 +47,7 @@ Addresses look_up(const std::string& host, int port, int& error) {
   return {error == 0 ? found : nullptr, freeaddrinfo};
 }
 
-/// 0 when the connection was accepted, else errno.
+/// 0 if the connection was accepted, else errno.
 int try_connect(const addrinfo& to, double seconds) {
   const Socket socket(to, SOCK_STREAM | SOCK_NONBLOCK);
   if (connect(socket.fd(), to.ai_addr, to.ai_addrlen) == 0) return 0;
@@ -71,17 +71,18 @@ void await_listener(const std::string& host, int port, double seconds) {
     const Addresses addresses = look_up(host, port, unknown);
     if (unknown && now() - start > std::min(seconds, kNameSeconds))
       throw UserError(Exit::usage, "comm", "the host name '" + host + "' cannot be looked up: " + gai_strerror(unknown),
-                      "write the address of node 0's machine in numbers, or correct its name");
+                      "write the address of node 0's machine in numbers, or correct the name");
     for (const addrinfo* to = addresses.get(); to; to = to->ai_next) {
       const int error = try_connect(*to, std::clamp(start + seconds - now(), 0.1, kTrySeconds));
       if (error == 0) return;
       answer = std::strerror(error);
     }
     if (now() - start > seconds)
-      throw UserError(Exit::rank_lost, "comm",
-                      "nobody answered at the rendezvous " + host + ":" + std::to_string(port) + " within " +
-                          std::to_string(std::lround(seconds)) + " s (" + answer + ")",
-                      "is node 0 started, is the address one of its machine, and does no firewall stand between?");
+      throw UserError(
+          Exit::rank_lost, "comm",
+          "nobody answered at the rendezvous endpoint " + host + ":" + std::to_string(port) + " within " +
+              std::to_string(std::lround(seconds)) + " s (" + answer + ")",
+          "check that node 0 is started, that the address is one of its machine, and that no firewall blocks it");
   }
 }
 
@@ -89,7 +90,7 @@ std::string address_towards(const std::string& host, int port) {
   int unknown = 0;
   const Addresses addresses = look_up(host, port, unknown);
   for (const addrinfo* to = addresses.get(); to; to = to->ai_next) {
-    const Socket socket(*to, SOCK_DGRAM);  // connecting it sends nothing, and says which way it would go
+    const Socket socket(*to, SOCK_DGRAM);  // connecting a datagram socket sends nothing but selects the route
     if (connect(socket.fd(), to->ai_addr, to->ai_addrlen) != 0) continue;
     sockaddr_storage mine{};
     socklen_t size = sizeof mine;

@@ -1,4 +1,4 @@
-#include "tessera/plan/search/plan_notes.h"
+#include "tessera/plan/search/plan_warnings.h"
 
 #include <toml++/toml.h>
 #include <algorithm>
@@ -19,7 +19,8 @@ std::string listed(const std::vector<size_t>& units, const std::vector<std::stri
   return text;
 }
 
-void note_units(const toml::array& tables, const std::vector<std::string>& names, std::vector<std::string>& notes) {
+void warn_about_units(const toml::array& tables, const std::vector<std::string>& names,
+                      std::vector<std::string>& notes) {
   std::vector<int> apart(names.size()), all(names.size());
   for (const toml::node& node : tables) {
     const std::string pattern = (*node.as_table())["name"].value_or(std::string());
@@ -32,17 +33,18 @@ void note_units(const toml::array& tables, const std::vector<std::string>& names
   }
   if (!nowhere.empty() && nowhere.size() < names.size())
     notes.push_back("no [[units]] table names " + listed(nowhere, names) +
-                    ": full_shard, keeping all on the device (name = \"*\" in the first table means all)");
+                    ": full_shard, keeping all on the device (name = \"*\" in the first table covers all units)");
   if (!twice.empty())
-    notes.push_back("two [[units]] tables name " + listed(twice, names) + ": what the later one says holds");
+    notes.push_back("two [[units]] tables name " + listed(twice, names) + ": the later table applies");
 }
 
 }  // namespace
 
-std::vector<std::string> notes_on(const std::string& text, const Plan& plan, const std::vector<std::string>& names) {
+std::vector<std::string> plan_warnings(const std::string& text, const Plan& plan,
+                                       const std::vector<std::string>& names) {
   std::vector<std::string> notes;
   const toml::table root = toml::parse(text);
-  if (const toml::array* tables = root["units"].as_array()) note_units(*tables, names, notes);
+  if (const toml::array* tables = root["units"].as_array()) warn_about_units(*tables, names, notes);
   const Plan untouched;
   for (const Row<Plan>& row : plan_rows()) {
     if (!row.idle || row.text(plan) == row.text(untouched)) continue;
@@ -52,7 +54,7 @@ std::vector<std::string> notes_on(const std::string& text, const Plan& plan, con
   if (root.contains("pipeline") && plan.mesh[Axis::pp] == 1)
     notes.push_back("[pipeline] has no effect: the mesh has no pp");
   std::vector<size_t> nothing_sent;
-  bool sent = false;  // by others: then the key stands for all, those that send nothing included
+  bool sent = false;  // by any unit: then the key covers all units, those without offload included
   for (size_t u = 0; u < plan.units.size(); ++u) {
     if (plan.units[u].offload_to != Tier::nvme) continue;
     sent |= plan.units[u].offloads();
@@ -60,7 +62,7 @@ std::vector<std::string> notes_on(const std::string& text, const Plan& plan, con
   }
   if (!nothing_sent.empty() && !sent)
     notes.push_back("offload_to = \"nvme\" of " + listed(nothing_sent, names) +
-                    " has no effect: no activations are offloaded there (activations = \"offload\" does)");
+                    " has no effect: no activations are offloaded there (activations = \"offload\" does that)");
   return notes;
 }
 

@@ -1,4 +1,4 @@
-#include "tessera/plan/search/plan_notes.h"
+#include "tessera/plan/search/plan_warnings.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,8 @@ namespace {
 std::string noted(const std::string& text) {
   const std::vector<std::string> names = toy::names(toy::model(4));
   std::string all;
-  for (const std::string& note : notes_on(text, Plan::from_toml(text, "plan.toml", names), names)) all += note + "\n";
+  for (const std::string& note : plan_warnings(text, Plan::from_toml(text, "plan.toml", names), names))
+    all += note + "\n";
   return all;
 }
 
@@ -31,9 +32,9 @@ TEST(PlanNotes, UnitsThatNoTableNamesAndUnitsThatTwoDoAreNamed) {
   EXPECT_EQ(
       noted(blocks),
       "no [[units]] table names stem, blocks.3 and 1 more: full_shard, keeping all on the device (name = \"*\" in "
-      "the first table means all)\n");
+      "the first table covers all units)\n");
   EXPECT_EQ(noted("[[units]]\nname = \"*\"\n" + blocks + "[[units]]\nname = \"blocks.2\"\nactivations = \"keep\"\n"),
-            "two [[units]] tables name blocks.2: what the later one says holds\n");
+            "two [[units]] tables name blocks.2: the later table applies\n");
 }
 
 TEST(PlanNotes, KeysWithoutEffectAreNamed) {

@@ -1,8 +1,8 @@
-#include "tessera/plan/search/planner_words.h"
+#include "tessera/plan/search/planner_messages.h"
 
 #include <algorithm>
 
-#include "tessera/base/told_apart.h"
+#include "tessera/base/distinct_seconds.h"
 #include "tessera/base/units.h"
 
 namespace tessera::plan {
@@ -28,18 +28,18 @@ int64_t over_host(const PlannerInput& input, const Candidate& candidate) {
   return input.host_budget > 0 ? candidate.host - input.host_budget : 0;
 }
 
-std::string gained(const Candidate& moved, double before) {
-  const auto [now, waited] = told_apart(moved.seconds, before);
-  if (now == waited) return {};  // another plan that takes as long: no reason to give
+std::string describe_gain(const Candidate& moved, double before) {
+  const auto [now, waited] = format_distinct_seconds(moved.seconds, before);
+  if (now == waited) return {};  // equal times: nothing to report
   return "; its updates " + updates(moved.plan) + " make a step " + now + " instead of " + waited;
 }
 
-std::string missing(const PlannerInput& input, const Candidate& smallest, const MemoryParts& held) {
+std::string describe_shortage(const PlannerInput& input, const Candidate& smallest, const MemoryParts& held) {
   const std::string host = " needs " + format_bytes(smallest.host) +
                            " of host memory a rank, and its share of plan.host_budget is " +
                            format_bytes(input.host_budget);
   const bool lacks_host = over_host(input, smallest) > 0;
-  if (lacks_host && over_device(input, smallest) <= 0)  // the device is not what it fails by
+  if (lacks_host && over_device(input, smallest) <= 0)  // the device budget is not the problem
     return "the smallest plan" + host + "; on the device it takes " + format_bytes(smallest.peak) + ", which fits";
   return "the smallest plan needs " + format_bytes(smallest.peak) + " a rank and plan.budget is " +
          format_bytes(input.budget) + ": parameters " + format_bytes(held.parameters) + ", gradients " +

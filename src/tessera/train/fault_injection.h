@@ -1,6 +1,6 @@
 #pragma once
-// A fault on purpose, so that a cluster's answer to it can be tried: one rank dies, stops, hangs or is slow at an
-// instruction of its schedule.
+// Fault injection, to test how a cluster responds: one rank dies, stops, hangs or is slow at an instruction of its
+// schedule.
 //
 //   TESSERA_DRILL="rank=1,step=3,op=reduce,do=stop" tessera launch -n 2 train recipe.toml
 //
@@ -13,19 +13,19 @@
 
 namespace tessera::train {
 
-struct Drill {
+struct InjectedFault {
   int rank = 0, attempt = 0;
   std::optional<int64_t> step;
   std::string op = "forward", unit, lane, act;  ///< act: "kill", "stop", "hang", or empty: be slow
   double seconds = 0;
 
   /// Throws UserError (usage) naming what it cannot read.
-  static Drill parse(const std::string& text);
-  /// Does it, when this is the instruction.
+  static InjectedFault parse(const std::string& text);
+  /// Injects the fault if this is its instruction.
   void at(int64_t step, const plan::Instruction& instruction) const;
 };
 
-/// The drill of TESSERA_DRILL, when it is for this rank and attempt.
-std::optional<Drill> drill_from_environment(int rank, int attempt);
+/// The fault that TESSERA_DRILL injects, if it is for this rank and attempt.
+std::optional<InjectedFault> injected_fault(int rank, int attempt);
 
 }  // namespace tessera::train

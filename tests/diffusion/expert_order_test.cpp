@@ -1,4 +1,4 @@
-#include "tessera/diffusion/turns.h"
+#include "tessera/diffusion/expert_order.h"
 
 #include <gtest/gtest.h>
 
@@ -61,46 +61,46 @@ TEST(Windows, DrawsInsideAreDistributedAsThoseOfAllThatFallInside) {
   }
 }
 
-TEST(Turns, FollowTheSharesAndCountEachExpertsOwnSteps) {
-  Turns turns({.seed = 5, .length = 1, .experts = 2});
-  turns.go_on(20000, {0.417, 0.583});
+TEST(ExpertOrder, FollowTheSharesAndCountEachExpertsOwnSteps) {
+  ExpertOrder order({.seed = 5, .period = 1, .experts = 2});
+  order.extend(20000, {0.417, 0.583});
   int64_t own[2] = {0, 0};
-  for (int64_t step = 1; step <= turns.steps(); ++step) {
-    ASSERT_EQ(turns.own_step(step), ++own[turns.expert(step)]);
-    ASSERT_EQ(turns.done(turns.expert(step), step), turns.own_step(step));
+  for (int64_t step = 1; step <= order.steps(); ++step) {
+    ASSERT_EQ(order.own_step(step), ++own[order.expert(step)]);
+    ASSERT_EQ(order.done(order.expert(step), step), order.own_step(step));
   }
   EXPECT_NEAR(static_cast<double>(own[0]) / 20000, 0.417, 0.012);
-  EXPECT_EQ(turns.done(0, 20000) + turns.done(1, 20000), 20000);
-  EXPECT_EQ(turns.done(0, 0), 0);
+  EXPECT_EQ(order.done(0, 20000) + order.done(1, 20000), 20000);
+  EXPECT_EQ(order.done(0, 0), 0);
 }
 
-TEST(Turns, AreOfAsManyStepsAndTheSameWhateverComesAfter) {
-  Turns turns({.seed = 2, .length = 3, .experts = 2}), longer = turns;
-  turns.go_on(31, {0.5, 0.5});
-  longer.go_on(31, {0.5, 0.5});
-  longer.go_on(100, {0.9, 0.1});
+TEST(ExpertOrder, AreOfAsManyStepsAndTheSameWhateverComesAfter) {
+  ExpertOrder order({.seed = 2, .period = 3, .experts = 2}), longer = order;
+  order.extend(31, {0.5, 0.5});
+  longer.extend(31, {0.5, 0.5});
+  longer.extend(100, {0.9, 0.1});
   for (int64_t step = 1; step <= 31; ++step) {
-    EXPECT_EQ(turns.expert(step), turns.expert((step - 1) / 3 * 3 + 1)) << "step " << step;
-    EXPECT_EQ(turns.expert(step), longer.expert(step));
+    EXPECT_EQ(order.expert(step), order.expert((step - 1) / 3 * 3 + 1)) << "step " << step;
+    EXPECT_EQ(order.expert(step), longer.expert(step));
   }
   EXPECT_EQ(longer.expert(33), longer.expert(31)) << "a turn is led to its end";
 }
 
-TEST(Turns, OfOneAloneAreAsManyAsThereAreStepsAndTakeNoRoom) {
-  Turns turns({.seed = 5, .length = 3, .experts = 1});
-  turns.go_on(7, {1});
-  turns.go_on(1'000'000'000'000, {1});  // an order of so many would not fit anywhere
-  EXPECT_EQ(turns.steps(), 1'000'000'000'007);
-  EXPECT_EQ(turns.expert(900'000'000'000), 0u);
-  EXPECT_EQ(turns.own_step(900'000'000'000), 900'000'000'000);
-  EXPECT_EQ(turns.done(0, 8), 8);
+TEST(ExpertOrder, OfOneAloneAreAsManyAsThereAreStepsAndTakeNoRoom) {
+  ExpertOrder order({.seed = 5, .period = 3, .experts = 1});
+  order.extend(7, {1});
+  order.extend(1'000'000'000'000, {1});  // an order of so many would not fit anywhere
+  EXPECT_EQ(order.steps(), 1'000'000'000'007);
+  EXPECT_EQ(order.expert(900'000'000'000), 0u);
+  EXPECT_EQ(order.own_step(900'000'000'000), 900'000'000'000);
+  EXPECT_EQ(order.done(0, 8), 8);
 }
 
-TEST(Turns, AnExpertWithoutAShareHasNone) {
-  Turns turns({.seed = 9, .length = 1, .experts = 2});
-  turns.go_on(500, {0, 1});
-  EXPECT_EQ(turns.done(0, 500), 0);
-  EXPECT_EQ(turns.done(1, 500), 500);
+TEST(ExpertOrder, AnExpertWithoutAShareHasNone) {
+  ExpertOrder order({.seed = 9, .period = 1, .experts = 2});
+  order.extend(500, {0, 1});
+  EXPECT_EQ(order.done(0, 500), 0);
+  EXPECT_EQ(order.done(1, 500), 500);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tessera/plan/rules/book.h"
+#include "tessera/plan/rules/checker.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,7 +10,7 @@ namespace tessera::plan {
 
 namespace {
 
-/// Which fields an operation must have.
+/// The fields that an operation must have.
 struct Needs {
   bool unit, micro;
 };
@@ -59,7 +59,7 @@ bool same_run(const Line& a, const Line& b) { return a.rank == b.rank && a.step 
 
 }  // namespace
 
-Book::Book(std::vector<Line> lines) : lines_(std::move(lines)) {
+Checker::Checker(std::vector<Line> lines) : lines_(std::move(lines)) {
   for (size_t k = 0; k < lines_.size(); ++k)
     if (lines_[k].number == 0) lines_[k].number = static_cast<int>(k) + 1;
   for (Line& line : lines_)
@@ -68,7 +68,7 @@ Book::Book(std::vector<Line> lines) : lines_(std::move(lines)) {
   number();
 }
 
-void Book::number() {
+void Checker::number() {
   std::unordered_map<std::string, int> unit_ids;
   for (const Line& line : lines_) {
     unit_.push_back(line.in.name.empty() ? -1 : intern(unit_ids, line.in.name));
@@ -86,28 +86,28 @@ void Book::number() {
   for (const auto& [name, id] : group_ids_) groups_[id] = read_group(name);
 }
 
-int Book::group(const Comm& comm) const {
+int Checker::group(const Comm& comm) const {
   const auto found = group_ids_.find(comm.group);
   return found == group_ids_.end() ? -1 : found->second;
 }
 
-std::string Book::what(int k) const {
+std::string Checker::what(int k) const {
   std::string text(name(in(k).op));
   if (!in(k).name.empty()) text += " " + in(k).name;
   if (in(k).micro >= 0) text += ", micro-batch " + std::to_string(in(k).micro);
   return text;
 }
 
-std::string Book::at(int k) const { return "line " + std::to_string(lines_[k].number) + " (" + what(k) + ")"; }
+std::string Checker::at(int k) const { return "line " + std::to_string(lines_[k].number) + " (" + what(k) + ")"; }
 
-void Book::complain(int k, const std::string& rule, const std::string& text) {
+void Checker::report(int k, const std::string& rule, const std::string& text) {
   const Line& line = lines_[k];
   found_.push_back({line.number, rule,
                     "rank " + std::to_string(line.rank) + ", step " + std::to_string(line.step) + ", i " +
                         std::to_string(line.i) + " (" + what(k) + "): " + text});
 }
 
-bool Book::check_form() {
+bool Checker::check_form() {
   const int count = static_cast<int>(lines_.size());
   bool sorted = true;
   for (int k = 0; k < count; ++k) {
@@ -117,14 +117,14 @@ bool Book::check_form() {
       const bool ascending =
           k == 0 || std::pair(lines_[k - 1].rank, lines_[k - 1].step) < std::pair(line.rank, line.step);
       if (!ascending)
-        complain(k, "form", "comes after " + at(k - 1) + " of a later rank or step; sort the file by rank, step and i");
+        report(k, "form", "comes after " + at(k - 1) + " of a later rank or step; sort the file by rank, step and i");
       sorted = sorted && ascending;
       if (line.i != 0)
-        complain(k, "form", "the first instruction of a rank's step has i 0; lines before this one are missing");
+        report(k, "form", "the first instruction of a rank's step has i 0; lines before this one are missing");
     } else if (line.i != lines_[k - 1].i + 1) {
-      complain(k, "form",
-               "expected i " + std::to_string(lines_[k - 1].i + 1) + " after line " +
-                   std::to_string(lines_[k - 1].number) + "; a line is missing or out of place here");
+      report(k, "form",
+             "expected i " + std::to_string(lines_[k - 1].i + 1) + " after line " +
+                 std::to_string(lines_[k - 1].number) + "; a line is missing or out of place here");
     }
   }
   if (!sorted) return false;
@@ -133,34 +133,34 @@ bool Book::check_form() {
   return true;
 }
 
-void Book::check_fields(int k) {
+void Checker::check_fields(int k) {
   const Instruction& instruction = in(k);
   const Needs need = needs(instruction.op);
-  if (need.unit && unit(k) < 0) complain(k, "form", "names no unit; set \"unit\" to the one it works on");
+  if (need.unit && unit(k) < 0) report(k, "form", "names no unit; set \"unit\" to the one it works on");
   const bool of_a_micro = need.micro && (instruction.part == Part::none || instruction.part == Part::activations);
-  if (of_a_micro && instruction.micro < 0) complain(k, "form", "names no micro-batch; set \"micro\"");
-  if (lines_[k].executed && lines_[k].t1 < lines_[k].t0) complain(k, "form", "ends (t1) before it begins (t0)");
+  if (of_a_micro && instruction.micro < 0) report(k, "form", "names no micro-batch; set \"micro\"");
+  if (lines_[k].executed && lines_[k].t1 < lines_[k].t0) report(k, "form", "ends (t1) before it begins (t0)");
   if (groups_of(k).empty() != instruction.comm.empty())
-    complain(k, "groups",
-             groups_of(k).empty() ? "communicates without a group; set \"group\""
-                                  : "has a group and no collective in \"comm\"");
+    report(k, "groups",
+           groups_of(k).empty() ? "communicates without a group; set \"group\""
+                                : "has a group and no collective in \"comm\"");
   if (!instruction.comm.empty() && instruction.comm.front().group != instruction.group)
-    complain(k, "groups",
-             "is of group '" + instruction.group + "', but its first collective is of '" +
-                 instruction.comm.front().group + "'");
+    report(k, "groups",
+           "is of group '" + instruction.group + "', but its first collective is of '" +
+               instruction.comm.front().group + "'");
   for (const int id : groups_of(k)) {
     const Group& g = groups_[id];
     if (g.ranks.empty())
-      complain(k, "groups", "group '" + g.name + "' is not of the form purpose:axis[rank,rank]");
+      report(k, "groups", "group '" + g.name + "' is not of the form purpose:axis[rank,rank]");
     else if (!std::binary_search(g.ranks.begin(), g.ranks.end(), lines_[k].rank))
-      complain(k, "groups", "rank " + std::to_string(lines_[k].rank) + " is no member of its group " + g.name);
+      report(k, "groups", "rank " + std::to_string(lines_[k].rank) + " is no member of its group " + g.name);
     for (const Comm& comm : instruction.comm)
       if (!g.ranks.empty() && group(comm) == id && comm.axis != g.axis)
-        complain(k, "groups", "collective on axis " + comm.axis + " in group " + g.name + "; expected axis " + g.axis);
+        report(k, "groups", "collective on axis " + comm.axis + " in group " + g.name + "; expected axis " + g.axis);
   }
 }
 
-void Book::resolve_waits() {
+void Checker::resolve_waits() {
   const int count = static_cast<int>(lines_.size());
   waits_.resize(count);
   for (int begin = 0, end = 0; begin < count; begin = end) {
@@ -171,20 +171,19 @@ void Book::resolve_waits() {
       for (int wait : in(k).wait) {
         const auto found = line_of.find(wait);
         if (found == line_of.end())
-          complain(
-              k, "form",
-              "waits for i " + std::to_string(wait) + ", which this rank's step does not have; its line is missing");
+          report(k, "form",
+                 "waits for i " + std::to_string(wait) + ", which this rank's step does not have; its line is missing");
         else if (found->second >= k)
-          complain(k, "form", "waits for " + at(found->second) + ", which does not come before it; move that line up");
+          report(k, "form", "waits for " + at(found->second) + ", which does not come before it; move that line up");
         if (found != line_of.end()) waits_[k].push_back(found->second);
       }
   }
 }
 
-// A pass ends where the phase changes; experts of a step have a phase each, "train expert_1". Forward-only schedules
-// run many times in a step: there the first gather that comes again, or the fetch of its shard, begins the next pass,
-// because each gathers a unit once for each of its micro-batches.
-void Book::split_passes() {
+// A pass ends where the phase changes; the experts of a step have one phase each, "train expert_1". Forward-only
+// schedules run many times in a step: a repeated first gather, or the fetch of its shard, begins the next pass, because
+// a pass gathers a unit once for each micro-batch.
+void Checker::split_passes() {
   std::set<std::tuple<Op, int, int>> gathered;
   for (int k = 0; k < static_cast<int>(lines_.size()); ++k) {
     bool begins = k == 0 || !same_run(lines_[k - 1], lines_[k]) || lines_[k - 1].phase != lines_[k].phase;

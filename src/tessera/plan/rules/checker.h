@@ -1,8 +1,8 @@
 #pragma once
-// What all rules read: the lines with units and groups as numbers, and the list of findings. Internal to the rules.
+// The input of all rules: lines with units and groups as numbers, and the list of violations. Internal to the rules.
 //
-//   Book book(lines);
-//   book.complain(k, "residency", "uses parameters that were released at " + book.at(j));
+//   Checker checker(lines);
+//   checker.report(k, "residency", "uses parameters that were released at " + checker.at(j));
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -12,29 +12,29 @@
 
 namespace tessera::plan {
 
-/// A communicator, read from its name: "gather:dp_shard[0,1]".
+/// A communicator, parsed from its name: "gather:dp_shard[0,1]".
 struct Group {
   std::string name, axis;
-  std::vector<int> ranks;  // sorted; empty when the name cannot be read
+  std::vector<int> ranks;  // sorted; empty if the name cannot be parsed
 };
 
-/// The lines [begin, end) of one schedule run once by one rank.
+/// The lines [begin, end): one run of one schedule on one rank.
 struct Pass {
   int rank;
   int64_t step;
   int begin, end;
 };
 
-class Book {
+class Checker {
  public:
-  explicit Book(std::vector<Line> lines);
+  explicit Checker(std::vector<Line> lines);
 
   const std::vector<Line>& lines() const { return lines_; }
   const Instruction& in(int k) const { return lines_[k].in; }
   int unit(int k) const { return unit_[k]; }  ///< -1 for none
-  /// Of the collectives of line k, in order and each once.
+  /// Groups of the collectives of line k, in order and without repetition.
   const std::vector<int>& groups_of(int k) const { return group_[k]; }
-  /// Of one collective.
+  /// The group of one collective.
   int group(const Comm& comm) const;
   const std::vector<std::string>& units() const { return units_; }
   const std::vector<Group>& groups() const { return groups_; }
@@ -44,14 +44,14 @@ class Book {
 
   std::string what(int k) const;  ///< "forward blocks.3, micro-batch 0"
   std::string at(int k) const;    ///< "line 12 (forward blocks.3, micro-batch 0)"
-  void complain(int k, const std::string& rule, const std::string& text);
+  void report(int k, const std::string& rule, const std::string& text);
   std::vector<Violation> take() { return std::move(found_); }
 
-  /// False when the lines are not sorted by rank and step: no other rule can be applied then.
+  /// False if the lines are not sorted by rank and step; then no other rule can be checked.
   bool check_form();
 
  private:
-  void number();  // units and groups
+  void number();  // assigns numbers to units and groups
   void check_fields(int k);
   void resolve_waits();
   void split_passes();
@@ -69,9 +69,9 @@ class Book {
 
 inline std::string slot_text(int64_t slot) { return slot < 0 ? "none" : std::to_string(slot); }
 
-/// One part of the rules each; they assume that the form holds.
-void check_steps(Book& book);     // residency, order, arena, bytes
-void check_groups(Book& book);    // groups
-void check_progress(Book& book);  // progress
+/// One family of rules each; they require check_form() to have passed.
+void check_steps(Checker& checker);     // residency, order, arena, bytes
+void check_groups(Checker& checker);    // groups
+void check_progress(Checker& checker);  // progress
 
 }  // namespace tessera::plan
