@@ -67,8 +67,8 @@ void drop(const Tensor& rows, const Adapter& pair, int64_t first) {
 }
 
 /// A gradient that accumulates over chunks of rows.
-struct Sum {
-  explicit Sum(WeightSite& site) : grad((open_gradient(site), site.grad)) {
+struct ChunkedGradient {
+  explicit ChunkedGradient(WeightSite& site) : grad((open_gradient(site), site.grad)) {
     add = grad.defined() && !std::exchange(site.fresh, false);
   }
   void plus(const Tensor& a, const Tensor& b) { gemm(grad, a, b, std::exchange(add, true)); }
@@ -122,7 +122,7 @@ void backward_by_rows(const FrozenLinearParts& p, const Tensor& dy, const Tensor
                results = room(dora, out), downs = room(p.pair, rank), thins = room(p.pair, rank);
   const Tensor bias = dora && p.bias ? as_floats(p.bias->value) : Tensor(),
                gain = dora ? gains(p.norms, *p.pair) : Tensor(), products = dora ? at::zeros({out}, options) : Tensor();
-  std::optional<Sum> da, db;
+  std::optional<ChunkedGradient> da, db;
   if (p.pair) da.emplace(*p.pair->a), db.emplace(*p.pair->b);
   each_frozen_rows(dy, [&](int64_t first, int64_t n) {
     const auto of = [n](const Tensor& t) { return t.defined() ? t.narrow(0, 0, n) : t; };
