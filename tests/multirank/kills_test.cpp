@@ -48,7 +48,7 @@ constexpr Instant kInstants[] = {
     {"rename", "*/checkpoints/step-??????.partial"},
     {"remove", "*/manifest.json"},
     {"rename", "*/model/*"},
-    {"write", "*/schedule.jsonl*"},
+    {"rename", "*/trace.json"},
     {"rename", "*/report.html"},
 };
 constexpr int kInstantCount = static_cast<int>(std::size(kInstants));

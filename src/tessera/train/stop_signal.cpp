@@ -30,7 +30,8 @@ void on_signal(int number) {
 }  // namespace
 
 void watch_stop_signals(bool speaks) {
-  at_once = 1, tells = speaks;
+  at_once = 1;
+  tells = speaks;
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     struct sigaction now {};
     if (::sigaction(number, nullptr, &now) == 0 && number == SIGHUP && now.sa_handler == SIG_IGN) continue;
