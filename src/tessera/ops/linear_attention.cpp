@@ -1,4 +1,5 @@
-// Linear attention in two steps (rows.h). Neither direction allocates more than its results, of 16 bits copies in fp32.
+// Linear attention in two steps (rows.h). Forward and backward allocate only their results, and fp32 copies of 16-bit
+// operands.
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
@@ -14,7 +15,7 @@ namespace {
 
 using Offsets = std::vector<int64_t>;
 
-/// Calls work(sample, head, first row, rows) for the samples that have some, heads in parallel.
+/// Calls work(sample, head, first row, rows) for samples with rows, in parallel over heads.
 template <class Work>
 void each_head(const Offsets& at, int64_t heads, const Work& work) {
   at::parallel_for(0, heads, 1, [&](int64_t begin, int64_t end) {
@@ -25,13 +26,13 @@ void each_head(const Offsets& at, int64_t heads, const Work& work) {
   });
 }
 
-/// Of x [T, heads * d] a head's columns of some rows.
+/// One head's columns of some rows of x [T, heads * d].
 Tensor block(const Tensor& x, int64_t head, int64_t d, int64_t first, int64_t rows) {
   return x.narrow(0, first, rows).narrow(1, head * d, d);
 }
 Tensor like_in_fp32(const Tensor& x) { return at::empty(x.sizes(), x.options().dtype(at::kFloat)); }
 
-/// sums[c] += x[r, c]; and each row += sums.
+/// sums[c] += x[r, c]; and: each row += sums.
 TESSERA_KERNEL void add_to_sums(float* __restrict sums, const float* __restrict x, int64_t ld, int64_t rows,
                                 int64_t d) {
   for (int64_t r = 0; r < rows; ++r)
