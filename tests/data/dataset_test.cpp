@@ -90,7 +90,7 @@ TEST_F(Dataset, ColumnsThatAreNotUsedAreTold) {
   Problems problems;
   read_dataset({.path = folder_}, problems);
   ASSERT_EQ(problems.notes().size(), 1u);
-  EXPECT_NE(problems.notes()[0].find("not used by this version: columns control_video"), std::string::npos);
+  EXPECT_NE(problems.notes()[0].find("columns that are not used: control_video"), std::string::npos);
 }
 
 TEST_F(Dataset, FaultsOfATableNameItsRow) {
