@@ -112,6 +112,7 @@ void check_same_form(const recipe::Recipe& recipe, const net::Denoiser& model, c
 }  // namespace
 
 Job make_job(const recipe::Recipe& recipe) {
+  check_exports(recipe);
   Job job;
   job.experts = find_experts(recipe);
   job.model = denoiser_at(recipe, job.experts.list.front().path);

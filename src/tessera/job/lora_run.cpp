@@ -76,6 +76,14 @@ std::optional<models::AdapterRule> adapter_rule(const recipe::Recipe& recipe) {
                              .targets = l.targets};
 }
 
+void check_exports(const recipe::Recipe& recipe) {
+  if (!recipe.lora.on || !recipe.lora.dora) return;
+  for (const std::string& naming : recipe.lora.exports)
+    if (!models::lora_tensor_name("module", LoraPart::magnitude, naming))
+      throw UserError(Exit::usage, "lora.export", naming + " names have no place for the magnitudes of lora.dora",
+                      "leave " + naming + " out, or set lora.dora = false");
+}
+
 engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<std::string>& modules,
                             const fs::path& from) {
   std::shared_ptr<weights::LoraFile> file;

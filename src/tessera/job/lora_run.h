@@ -18,6 +18,9 @@ struct Job;
 /// What [lora] says; nothing when train.mode is full.
 std::optional<models::AdapterRule> adapter_rule(const recipe::Recipe& recipe);
 
+/// Throws UserError (usage) for a naming of lora.export that cannot hold what the run trains.
+void check_exports(const recipe::Recipe& recipe);
+
 /// Values of adapters: those of the LoRA `from` (any naming; a module that it lacks, initial ones), or initial ones
 /// where `from` is empty. Throws UserError (input) when it has modules that are not adapted, another rank, or a
 /// magnitude where there is none.

@@ -12,7 +12,9 @@ namespace tessera::plan {
 
 /// Collectives inside a unit's forward, recompute or backward, in their order.
 const std::vector<Traffic>& traffic_of(const UnitSpec& unit, const UnitPlan& plan, Op op);
-/// Of the `finish` of a forward-only pass, where ranks share the tokens.
+/// Of the `finish` of a forward-only pass: what the last stage of a pipeline hands to each of the others.
+Traffic result_traffic(int64_t row_bytes);
+/// The same, where ranks share the tokens.
 Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh);
 
 }  // namespace tessera::plan
