@@ -23,6 +23,7 @@ int run(const Arguments& arguments) {
   if (arguments.has("--negative")) overrides.emplace_back("sample.negative_prompt", arguments.value("--negative"));
   sample::SampleOptions options;
   options.weights = arguments.value("--weights");
+  options.loras = sample::parse_loras(arguments.value("--lora"));
   options.prompts = arguments.values("--prompt");
   for (const auto& text : arguments.values("--seed")) options.seeds.push_back(seed(text));
   options.out = arguments.value("--out");
@@ -42,12 +43,14 @@ Command sample_command() {
   c.name = "sample";
   c.summary = "Makes videos from trained weights.";
   c.usage =
-      "sample RECIPE [--weights DIR] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
+      "sample RECIPE [--weights DIR] [--lora FILE:STRENGTH,...] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
       "[--format F] [--table.key VALUE ...]";
   c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"bikes on a street\" --seed 1 --out bikes.gif";
   c.recipe_keys = true;
   c.foreign = foreign_flags(tools::generate_line());
   c.flags = {{"--weights", "DIR", "an exported model, or a checkpoint; default: the run's newest checkpoint"},
+             {"--lora", "FILE:0.8,...",
+              "LoRA files of any program over the base, model.path or --weights; in place of the run's own adapters"},
              {"--prompt", "TEXT", "what to show; may be given several times; default: the recipe's prompts"},
              {"--negative", "TEXT", "what to guide away from: sample.negative_prompt; needs a guidance above 1"},
              {"--seed", "N", "of the starting noise; several give a clip each; default: sample.seed"},

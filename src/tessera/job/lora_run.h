@@ -10,6 +10,7 @@
 #include "tessera/engine/store/transfer.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/recipe/recipe.h"
+#include "tessera/weights/lora_file.h"
 
 namespace tessera::job {
 
@@ -35,5 +36,11 @@ void start_adapters(const recipe::Recipe& recipe, engine::Store& store, comm::Co
 /// other naming of lora.export. All ranks take part; rank 0 writes.
 void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm, int rank,
                  const std::filesystem::path& folder);
+
+/// The same from a file or a training checkpoint; one rank calls it.
+void save_lora(const recipe::Recipe& recipe, const weights::LoraFile& lora, const std::filesystem::path& folder);
+
+/// What a manifest says of adapters: rank, alpha, rslora, dora, and the modules as targets.
+checkpoint::Json lora_json(const models::AdapterRule& rule, const std::vector<std::string>& modules);
 
 }  // namespace tessera::job

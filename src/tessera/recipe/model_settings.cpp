@@ -52,7 +52,14 @@ std::vector<Setting> run_settings() {
        run<&Recipe::Run::steps>,
        {.range = at_least(1)}},
       {"run.resume", Kind::text, "auto",
-       "auto: from the newest whole checkpoint of run.out; no; or a checkpoint folder", run<&Recipe::Run::resume>},
+       "auto: from the newest whole checkpoint of run.out; no: from the start, what was there moves to abandoned-1; or a checkpoint folder",
+       run<&Recipe::Run::resume>},
+      {"run.resume_changes",
+       Kind::choice,
+       "refuse",
+       "a checkpoint of another model, base, adapters, experts or objective: refuse it, or allow it",
+       nullptr,
+       {.choices = "refuse|allow"}},
       {"run.on_nan",
        Kind::choice,
        "stop",
@@ -82,6 +89,12 @@ std::vector<Setting> model_settings() {
        "initial weights: auto loads model.path when it is given",
        model<&Recipe::Model::init>,
        {.choices = "auto|load|random"}},
+      {"model.extra_tensors",
+       Kind::choice,
+       "refuse",
+       "tensors of model.path that the model has no parameter for: refuse them, or ignore them",
+       nullptr,
+       {.choices = "refuse|ignore"}},
   };
   for (const families::Family& family : families::all())
     for (const families::ConfigKey& key : family.config_keys)

@@ -169,6 +169,20 @@ void MetricsWriter::base(const std::string& form, double error, double worst, co
             .dump());
 }
 
+void MetricsWriter::resume(int64_t step, const std::string& from) {
+  write(Json{{"type", "resume"}, {"step", step}, {"from", from}}.dump());
+}
+
+void MetricsWriter::change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
+                           const std::string& text) {
+  write(
+      Json{{"type", "resume"}, {"step", step}, {"key", key}, {"before", before}, {"now", now}, {"text", text}}.dump());
+}
+
+void MetricsWriter::warning(int64_t step, const std::string& what, const std::string& text) {
+  write(Json{{"type", "warning"}, {"step", step}, {"what", what}, {"text", text}}.dump());
+}
+
 void MetricsWriter::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {
   write(Json{{"type", "stage"}, {"step", step}, {"stage", number}, {"changes", changes}, {"plan", plan}}.dump());
 }

@@ -76,6 +76,17 @@ void RunLog::base(const std::string& form, double error, double worst, const std
   metrics_.base(form, error, worst, worst_linear);
 }
 
+void RunLog::resume(int64_t step, const std::string& from) { metrics_.resume(step, from); }
+
+void RunLog::change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
+                    const std::string& text) {
+  metrics_.change(step, key, before, now, text);
+}
+
+void RunLog::warning(int64_t step, const std::string& what, const std::string& text) {
+  metrics_.warning(step, what, text);
+}
+
 void RunLog::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {
   metrics_.stage(step, number, changes, plan);
 }

@@ -8,11 +8,13 @@
 
 #include "tessera/data/clip_format.h"
 #include "tessera/recipe/recipe.h"
+#include "tessera/sample/with_lora.h"
 
 namespace tessera::sample {
 
 struct SampleOptions {
   std::string weights;  ///< an exported model folder, or a checkpoint folder of a run; empty: the run's newest
+  std::vector<LoraStrength> loras = {};    ///< over the weights, which then are the base: model.path, unless given
   std::vector<std::string> prompts;        ///< empty: the recipe's
   std::vector<int64_t> seeds;              ///< a clip for each prompt and seed; empty: sample.seed
   std::string out;                         ///< file for one clip, folder for several; empty: RUN/samples

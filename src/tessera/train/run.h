@@ -5,9 +5,12 @@
 //   Run run(recipe, trace, place);
 //   while (const std::optional<plan::Visit> visit = run.next()) ...
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/training.h"
 #include "tessera/engine/engine.h"
 #include "tessera/job/job.h"
 #include "tessera/planning/run_plan.h"
@@ -17,6 +20,7 @@
 #include "tessera/sample/validation.h"
 #include "tessera/train/expert_schedule.h"
 #include "tessera/train/rank_watch.h"
+#include "tessera/train/run_facts.h"
 #include "tessera/train/slow_ranks.h"
 
 namespace tessera::train {
@@ -53,17 +57,24 @@ class Run {
   diffusion::FlowMatching& objective() { return *objective_; }
 
  private:
-  void open_folder();
+  void check_start();
   void plan_run();
   void start();
   void load();
+  void open_log();
+  void write_plan();
   std::optional<std::filesystem::path> find_resume() const;
   bool restarted() const { return !place_.restarted_after.empty(); }
   void log_base(const engine::Roundings& rounded);
   void begin_part(size_t part);
   StepReport numbers(bool last);
   void sample(const plan::Visit& visit);
+  bool owes_samples();
+  Exit attempt(int64_t step, const std::string& what, const std::function<void()>& act);
+  Exit export_models();
+  void write_report();
   void save(int64_t step);
+  void save_beside(int64_t step, const std::filesystem::path& folder);
   void look_for_slow_ranks(int64_t step);
   void give_shares(int64_t step, const std::vector<int64_t>& shares);
 
@@ -80,7 +91,9 @@ class Run {
   SlowRanks slow_;
   job::Job job_;
   std::filesystem::path out_, checkpoints_;
-  std::vector<prepare::StageData> data_;  // of each part of the run
+  Values facts_;                                             // run_facts.h
+  std::unique_ptr<checkpoint::TrainingCheckpoint> resumed_;  // what the run goes on from, until it is loaded
+  std::vector<prepare::StageData> data_;                     // of each part of the run
   std::vector<planning::PartPlan> plans_;
   size_t part_ = 0;  // the one that runs, in both
   std::unique_ptr<engine::Engine> engine_;
@@ -105,8 +118,10 @@ class Run {
   double work_ = 0;                     // seconds a sample took this rank in the step before
   std::vector<std::string> step_lines_;
   int64_t done_ = 0;        // steps before this process
+  bool goes_on_ = false;    // from a checkpoint of its own
   int64_t first_step_ = 1;  // of this process in this part
   bool stopping_ = false;
+  int64_t steps_ = 0, skips_ = 0;   // of this process
   std::unique_ptr<Loader> loader_;  // ends first: it uses the data
 };
 

@@ -29,11 +29,14 @@ class RunWalk {
   RunWalk(RunShape run, bool just_in_time);
   /// Nothing when the run is over.
   std::optional<Visit> next();
+  /// Before the first step: samples of the step before it, which were not made when it was done.
+  void make_up_samples();
   /// After a training step: pending updates and a checkpoint follow, then the run is over.
   void stop() { stopped_ = true; }
 
  private:
   void after_step();
+  std::vector<Visit> sample_visits(int64_t step) const;
   bool has_samples(int64_t step) const;
   bool has_checkpoint(int64_t step) const;
 
