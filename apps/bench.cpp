@@ -33,21 +33,21 @@ int run(const Arguments& arguments) {
 Command bench_command() {
   Command c;
   c.name = "bench";
-  c.summary = "Measures a training step on synthetic data (called by make bench).";
+  c.summary = "Times a training step on synthetic data (used by make bench).";
   c.usage =
       "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--budget SIZE] [--offload-states] [--steps "
       "N] [--warmup N]";
   c.example =
-      "tessera launch -n 2 bench --config '{\"dim\":512,\"num_heads\":8,\"num_layers\":8,\"ffn_dim\":2048}' --latent "
-      "16,4,16,16";
+      "tessera launch -n 2 bench --latent 16,4,16,16 \\\n"
+      "    --config '{\"dim\":512,\"num_heads\":8,\"num_layers\":8,\"ffn_dim\":2048}'";
   c.flags = {{"--config", "JSON", "the model's config.json"},
-             {"--latent", "C,F,H,W", "latent of each rank's sample"},
-             {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner decides"},
-             {"--budget", "SIZE", "device memory a rank for the planner"},
-             {"--offload-states", "", "the optimiser's states rest on the host"},
-             {"--profile", "NAME|FILE", "rates for the planner; the line it prints has predicted_seconds"},
-             {"--steps", "N", "measured steps"},
-             {"--warmup", "N", "steps before"}};
+             {"--latent", "C,F,H,W", "shape of each rank's latent"},
+             {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner chooses"},
+             {"--budget", "SIZE", "device memory of a rank, for the planner"},
+             {"--offload-states", "", "keep optimiser states on the host"},
+             {"--profile", "NAME|FILE", "machine of the planner; adds predicted_seconds"},
+             {"--steps", "N", "steps that are timed"},
+             {"--warmup", "N", "steps before those"}};
   c.run = run;
   return c;
 }

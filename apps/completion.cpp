@@ -38,7 +38,7 @@ std::vector<Offered> own_flags(const Command& command) {
   }
   for (const Flag& flag : command.foreign)
     offered.push_back({flag.name, flag.help, !flag.value.empty() && flag.value != kOptionalBool, ""});
-  offered.push_back({"--help", "explains the command", false, ""});
+  offered.push_back({"--help", "help on the command", false, ""});
   return offered;
 }
 
@@ -183,7 +183,7 @@ int run(const Arguments& arguments) {
 Command completion_command() {
   Command c;
   c.name = "completion";
-  c.summary = "Prints a script that completes commands, flags and recipe keys in a shell.";
+  c.summary = "Prints a shell script that completes commands, flags and keys.";
   c.usage = "completion bash|zsh|fish";
   c.example = "source <(tessera completion bash)";
   c.run = run;

@@ -17,9 +17,8 @@ std::string choice(const Arguments& arguments, const std::string& flag, const st
   if (!arguments.has(flag) || std::find(known.begin(), known.end(), value) != known.end()) return value;
   std::string list;
   for (const auto& one : known) list += (list.empty() ? "" : ", ") + one;
-  throw UserError(Exit::usage, "convert",
-                  flag + " '" + value + "' is not known; did you mean " + nearest(value, known)[0] + "?",
-                  "known are " + list);
+  throw UserError(Exit::usage, "convert", flag + " '" + value + "' is not known",
+                  "did you mean " + nearest(value, known)[0] + "? Known: " + list);
 }
 
 double strength(const std::string& text) {
@@ -58,20 +57,19 @@ int run(const Arguments& arguments) {
 Command convert_command() {
   Command c;
   c.name = "convert";
-  c.summary = "Writes weights under another program's names, in another format or dtype; merges LoRAs.";
+  c.summary = "Converts weights to other names, formats and dtypes; merges LoRAs.";
   c.usage =
       "convert IN OUT [--to NAMES] [--format FORMAT] [--dtype DTYPE] [--merge LORA [--scale S]] [--shard-size BYTES] "
       "[--force]";
   c.example = "tessera convert Wan2.1-T2V-1.3B wan-diffusers --to diffusers --dtype bf16";
-  c.flags = {
-      {"--to", "NAMES",
-       "official, diffusers or comfyui, of a LoRA diffusers, comfyui, kohya, diffsynth or peft; default: names stay"},
-      {"--format", "FORMAT", "safetensors or pth; default: what OUT's name says, else what the layout has"},
-      {"--dtype", "DTYPE", "fp32, bf16 or fp16 for floating tensors; default: as stored"},
-      {"--shard-size", "BYTES", "most bytes of a file in a folder; default 5GiB"},
-      {"--merge", "LORA", "adds a LoRA of any naming to the transformer; may be given several times"},
-      {"--scale", "S", "strength of the LoRAs, once for all or once for each; default 1"},
-      {"--force", "", "replace a file at OUT"}};
+  c.flags = {{"--to", "NAMES",
+              "official, diffusers or comfyui; of a LoRA diffusers, comfyui, kohya, diffsynth or peft [unchanged]"},
+             {"--format", "FORMAT", "safetensors or pth [by the name of OUT]"},
+             {"--dtype", "DTYPE", "fp32, bf16 or fp16, of floating-point tensors [as stored]"},
+             {"--shard-size", "BYTES", "largest file of a folder [5GiB]"},
+             {"--merge", "LORA", "merge a LoRA, any naming; may be repeated"},
+             {"--scale", "S", "strength of the LoRAs, one for all or one each [1]"},
+             {"--force", "", "overwrite OUT"}};
   c.run = run;
   return c;
 }

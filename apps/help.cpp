@@ -9,7 +9,7 @@ namespace tessera::apps {
 
 namespace {
 
-constexpr size_t kWidth = 100, kIndent = 26;
+constexpr size_t kWidth = 80, kIndent = 26;
 
 /// The keys that most runs set.
 constexpr const char* kCommonKeys[] = {
@@ -108,7 +108,7 @@ std::string foreign_options(const Command& command) {
   if (command.foreign.empty()) return "";
   std::string list;
   for (const Flag& flag : command.foreign) list += (list.empty() ? "" : " ") + flag.name;
-  return "\nOptions of other programs (docs/coming-from.md says what each becomes)\n" + row("", list);
+  return "\nOptions of other programs (docs/coming-from.md explains them)\n" + row("", list);
 }
 
 }  // namespace
@@ -116,34 +116,34 @@ std::string foreign_options(const Command& command) {
 std::string help(const Command& command) {
   std::string text = begin_of(command);
   if (command.recipe_keys) {
-    text += "\nCommon recipe keys; every key of the file is a flag, and the flag wins\n";
+    text += "\nCommon recipe keys, as flags (a flag wins over the file)\n";
     for (const char* key : kCommonKeys)
       text += row(std::string("--") + key, in_short(recipe::recipe_table().at(key, "")));
-    text += row("--mesh AXIS=N,...", "the mesh in one flag: pp, dp_replicate, dp_shard, cp, sp, tp");
+    text += row("--mesh AXIS=N,...", "axes pp, dp_replicate, dp_shard, cp, sp, tp");
   }
   text += "\nExample\n  " + command.example + "\n";
   if (!command.recipe_keys) return text;
   std::string list;
   for (const std::string& table : tables()) list += (list.empty() ? "" : ", ") + table;
-  text += "\nMore\n" + row("--help TABLE", "every key of a table: " + list);
-  return text + row("--help-all",
-                    "every key" + std::string(command.foreign.empty() ? "" : ", and the options of other programs"));
+  text += "\nMore help\n" + row("--help TABLE", "all keys of a table: " + list);
+  return text +
+         row("--help-all", "all keys" + std::string(command.foreign.empty() ? "" : ", and options of other programs"));
 }
 
 std::string help_on(const Command& command, const std::string& table) {
   const std::vector<std::string> known = tables();
   if (!command.recipe_keys || std::find(known.begin(), known.end(), table) == known.end())
-    throw UserError(Exit::usage, command.name, "--help " + table + ": there is no such table of recipe keys",
+    throw UserError(Exit::usage, command.name, "--help " + table + ": no table of recipe keys has this name",
                     command.recipe_keys ? "did you mean " + nearest(table, known).front() + "?"
-                                        : "tessera " + command.name + " --help has all there is");
+                                        : "tessera " + command.name + " --help prints all of its flags");
   return keys_of(table);
 }
 
 std::string help_all(const Command& command) {
   std::string text = begin_of(command) + foreign_options(command) + "\nExample\n  " + command.example + "\n";
   if (!command.recipe_keys) return text;
-  text += "\nRecipe keys; every key of the file is a flag, and the flag wins\n" +
-          row("--mesh AXIS=N,...", "the mesh in one flag");
+  text += "\nRecipe keys, as flags (a flag wins over the file)\n" +
+          row("--mesh AXIS=N,...", "all axes of [mesh] in one flag");
   for (const std::string& table : tables()) text += "\n" + keys_of(table);
   return text;
 }

@@ -52,15 +52,14 @@ int run(const Arguments& arguments) {
 Command import_command() {
   Command c;
   c.name = "import";
-  c.summary = "Makes a recipe of another trainer's configuration or command, and says what became of every option.";
+  c.summary =
+      "Converts another trainer's configuration or command to a recipe.\nIt reports every option: converted, not needed, or refused with the reason.";
   c.usage = "import FILE|--from COMMAND [-o FILE] [--ranks N]";
-  c.example =
-      "tessera import --from \"accelerate launch --num_processes 8 train.py --dataset_base_path D --lora_base_model "
-      "dit\"";
-  c.flags = {{"--from", "COMMAND", "a command line, with its launcher: DiffSynth, musubi-tuner, diffusion-pipe, Wan"},
-             {"--out", "FILE", "write the recipe there; default: print it", "-o"},
-             {"--ranks", "N", "ranks that will run, for the global batch; default: what the command starts"},
-             {"--table", "", "print what maps to what: docs/coming-from.md"}};
+  c.example = "tessera import ds_config.json -o recipe.toml";
+  c.flags = {{"--from", "COMMAND", "command line of DiffSynth, musubi-tuner, diffusion-pipe or Wan, with its launcher"},
+             {"--out", "FILE", "write the recipe to FILE instead of printing it", "-o"},
+             {"--ranks", "N", "ranks, for the global batch [those the command starts]"},
+             {"--table", "", "print every option and its key: docs/coming-from.md"}};
   c.run = run;
   return c;
 }

@@ -9,10 +9,11 @@ namespace tessera::apps {
 Command inspect_command() {
   Command c;
   c.name = "inspect";
-  c.summary = "Says what a checkpoint, LoRA or cache file is; reads no data and runs nothing.";
+  c.summary =
+      "Describes a checkpoint, LoRA or cache file.\nIt reads headers only and executes nothing, also of a .pth file.";
   c.usage = "inspect [--json] [--tensors] PATH";
   c.example = "tessera inspect Wan2.1_VAE.pth";
-  c.flags = {{"--json", "", "as JSON"}, {"--tensors", "", "a line for every tensor"}};
+  c.flags = {{"--json", "", "print JSON"}, {"--tensors", "", "print a line for every tensor"}};
   c.run = [](const Arguments& arguments) {
     const bool all = arguments.has("--tensors");
     weights::Inspection what = weights::inspect(arguments.only_word("file or folder"), all);

@@ -50,9 +50,10 @@ int run(const Arguments& arguments) {
   options.endpoint = arguments.value("--rdzv-endpoint");
   options.min_nodes = whole(arguments, "--min-nodes", 0);
   if (target->recipe_keys) {
-    const auto fault = recipe_of(*target, rest, options.nproc * options.nnodes).fault;
-    options.timeout = fault.timeout;
-    options.max_restarts = static_cast<int>(fault.max_restarts);
+    const recipe::Recipe recipe = recipe_of(*target, rest, options.nproc * options.nnodes);
+    options.timeout = recipe.fault.timeout;
+    options.max_restarts = static_cast<int>(recipe.fault.max_restarts);
+    if (target->name == "train") options.run = recipe.run.out;
   }
   options.max_restarts = whole(arguments, "--max-restarts", options.max_restarts);
   return comm::launch(options, arguments.words);
@@ -63,26 +64,26 @@ int run(const Arguments& arguments) {
 Command launch_command() {
   Command c;
   c.name = "launch";
-  c.summary = "Starts ranks on this machine, watches them, and names the one that is lost.";
+  c.summary =
+      "Starts a process for each rank and watches them.\nWhen a rank dies or hangs, it names that rank and ends the others.";
   c.usage =
       "launch [-n N] [--nnodes K --node-rank I --rdzv-endpoint HOST:PORT] [--max-restarts R] [--min-nodes M] COMMAND "
       "...";
   c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml";
   c.rest_is_verbatim = true;
-  c.flags = {
-      {"--nproc-per-node", "N", "ranks on this machine", "-n", {"--n", "-np", "--np", "--nproc", "--ntasks"}},
-      {"--nnodes", "K", "machines (or launchers) of the run"},
-      {"--node-rank", "I", "which of them this is, from 0"},
-      {"--rdzv-endpoint", "HOST:PORT", "where node 0's launcher hosts the meeting point"},
-      {"--max-restarts", "R", "times a run goes on from its last checkpoint after a rank is lost (fault.max_restarts)"},
-      {"--min-nodes", "M", "machines that are enough to go on when others do not come (dp_shard shrinks)"}};
+  c.flags = {{"--nproc-per-node", "N", "ranks on this machine", "-n", {"--n", "-np", "--np", "--nproc", "--ntasks"}},
+             {"--nnodes", "K", "machines of the run, one launcher each"},
+             {"--node-rank", "I", "number of this machine, from 0"},
+             {"--rdzv-endpoint", "HOST:PORT", "where launchers meet: an address of machine 0"},
+             {"--max-restarts", "R", "restarts from the last checkpoint after a rank is lost"},
+             {"--min-nodes", "M", "machines that suffice to restart; dp_shard shrinks"}};
   constexpr const char* kMeeting = "--rdzv-endpoint HOST:PORT says where nodes meet";
   c.elsewhere = {{"-N", "nodes are --nnodes K, ranks on each -n N"},
-                 {"--standalone", "leave it away: without --nnodes the run is this machine's alone"},
+                 {"--standalone", "leave it out: without --nnodes the run is this machine's alone"},
                  {"--master-addr", kMeeting},
                  {"--master-port", kMeeting},
-                 {"--rdzv-backend", "leave it away: there is one way to meet"},
-                 {"--rdzv-id", "leave it away: who meets at one endpoint is one run"}};
+                 {"--rdzv-backend", "leave it out: there is one rendezvous"},
+                 {"--rdzv-id", "leave it out: all launchers of one endpoint are one run"}};
   c.run = run;
   return c;
 }

@@ -16,25 +16,25 @@ namespace tessera::apps {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
-      launch_command(), train_command(),   prepare_command(),    sample_command(),
-      plan_command(),   verify_command(),  probe_command(),      simulate_command(),
-      bench_command(),  inspect_command(), import_command(),     convert_command(),
-      top_command(),    report_command(),  completion_command(), man_command()};
+      plan_command(),    prepare_command(), train_command(),      launch_command(),
+      sample_command(),  top_command(),     report_command(),     import_command(),
+      inspect_command(), convert_command(), probe_command(),      simulate_command(),
+      bench_command(),   verify_command(),  completion_command(), man_command()};
   return table;
 }
 
 namespace {
 
 std::string overview() {
-  std::string text = "tessera: trains video diffusion transformers\n\ntessera COMMAND ...\n\n";
+  std::string text = "tessera trains large video diffusion transformers\n\nUsage: tessera COMMAND ...\n\n";
   for (const auto& command : commands())
     text += "  " + command.name + std::string(12 - command.name.size(), ' ') +
             command.summary.substr(0, command.summary.find('\n')) + "\n";
   return text +
-         "\nA run is a recipe, a TOML file; recipes/ has some.\n"
-         "  tessera plan recipes/wan-tiny_demo_cpu.toml               what it takes, before it runs\n"
-         "  tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml  trains on 2 ranks; started again, it resumes\n"
-         "\ntessera COMMAND --help explains a command, with an example; tessera --version says which this is.\n";
+         "\nA recipe, a TOML file, describes a run; recipes/ has examples.\n"
+         "  tessera plan recipes/wan-tiny_demo_cpu.toml               memory and time\n"
+         "  tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml  train on 2 ranks\n"
+         "\ntessera COMMAND --help explains a command, tessera --version prints the version.\n";
 }
 
 const Command& find_command(const std::string& name) {

@@ -70,8 +70,8 @@ const std::vector<std::pair<Exit, const char*>> kExits = {
     {Exit::not_finite, "stopped on NaN or infinity"},
     {Exit::disk, "disk full, or a write failed"},
     {Exit::memory, "the memory budget was exceeded"},
-    {Exit::internal, "our own fault"},
-    {Exit::again, "stopped by a signal with a whole checkpoint: start again"}};
+    {Exit::internal, "a fault in tessera: please report it"},
+    {Exit::again, "stopped by a signal, with a complete checkpoint: start again to resume"}};
 
 std::string page() {
   std::string out =
@@ -80,9 +80,9 @@ std::string page() {
       bold("tessera") + " " + italic("COMMAND") + " ...\n.br\n" + bold("tessera launch -n") + " " + italic("N") + " " +
       bold("train") + " " + italic("RECIPE") + " [" + bold("--") + italic("table.key VALUE") +
       " ...]\n.SH DESCRIPTION\n"
-      "Tessera trains video diffusion transformers on anything from one CPU to many ranks. A run is a recipe, a TOML "
-      "file;\nevery key of it is a flag as well, and the command line wins. Before the first step the program says how "
-      "much memory the\nrun takes, and refuses what does not fit.\n.SH COMMANDS\n";
+      "Tessera trains video diffusion transformers, on one rank or many. A recipe, a TOML file, describes a run;\n"
+      "every key of it is a flag as well, and the flag wins. The program predicts memory and time before step 1 and\n"
+      "rejects runs that do not fit.\n.SH COMMANDS\n";
   for (const Command& command : commands()) out += command_section(command);
   out += ".SH RECIPE KEYS\nAs flags; in a recipe, " + bold("--train.lr 1e-4") + " is " + bold("lr = 1e-4") + " under " +
          bold("[train]") + ". " + bold("--mesh") + " " + italic("AXIS=N[,AXIS=N...]") + " sets the whole mesh.\n" +
@@ -94,8 +94,8 @@ std::string page() {
   for (const auto& [file, meaning] : std::initializer_list<std::pair<const char*, const char*>>{
            {"RUN/recipe.toml", "the run with every default filled in; it reproduces the run"},
            {"RUN/plan.toml, RUN/plan.json, RUN/plan.txt", "the plan: to use again, for programs, for people"},
-           {"RUN/metrics.jsonl", "what happened, a JSON object a line"},
-           {"RUN/events.out.tfevents.*", "the same for TensorBoard, with pictures of samples"},
+           {"RUN/metrics.jsonl", "loss, time and memory of every step, a JSON object a line"},
+           {"RUN/events.out.tfevents.*", "the same for TensorBoard, with samples"},
            {"RUN/samples/, RUN/checkpoints/, RUN/model/", "clips, training checkpoints, the trained weights"},
            {"RUN/report.html", "the report, one page that needs nothing else"}})
     out += item(bold(file), escaped(meaning));
@@ -114,7 +114,7 @@ int run(const Arguments& arguments) {
 Command man_command() {
   Command c;
   c.name = "man";
-  c.summary = "Prints the manual page in troff.";
+  c.summary = "Prints the manual page, in troff.";
   c.usage = "man";
   c.example = "tessera man | man -l -";
   c.run = run;

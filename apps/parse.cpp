@@ -56,6 +56,9 @@ std::string instead_of(const Command& command, const std::string& name) {
   cut_value(launcher, start, rest);
   if (command.name != launcher.name && find_flag(launcher, start))
     return "it belongs to the launcher, before the command: tessera launch -n 2 " + command.name + " ...";
+  if (command.recipe_keys)  // --lr
+    if (const auto keys = recipe::keys_named(name.substr(name.find_first_not_of('-'))); !keys.empty())
+      return "recipe keys are written with their table; " + recipe::key_meant(name.substr(name.find_first_not_of('-')));
   std::vector<std::string> known = {"--help"};
   for (const auto& flag : command.flags) known.push_back(flag.name);
   for (const auto& flag : command.foreign) known.push_back(flag.name);

@@ -106,7 +106,7 @@ void print_largest(const std::vector<recipe::RunPart>& parts, const job::Job& jo
       const job::Shapes shapes = job::shapes_of(recipe, *job.model, *job.codec);
       const planning::PlanRequest request = planning::plan_request(recipe, job, shapes, mesh, prompts[p]);
       const planning::Largest found =
-          planning::largest(request, planning::grow_of(what), scale_of(recipe, job, shapes));
+          planning::largest(request, planning::growth_axis_of(what), scale_of(recipe, job, shapes));
       if (!found.found) throw UserError(Exit::no_fit, "plan.largest", "not even the smallest fits: " + found.limit);
       if (json) {
         texts.push_back(planning::largest_json(found));
@@ -242,25 +242,26 @@ int run(const Arguments& arguments) {
 Command plan_command() {
   Command c;
   c.name = "plan";
-  c.summary = "Says before the run what fits, how fast it will be and what every rank will do; checks a schedule.";
+  c.summary =
+      "Predicts memory and step time of a run before it starts.\nIt loads no weights; where the run does not fit it suggests what would.";
   c.usage =
       "plan RECIPE [--json] [--gpu NAME --nodes N] [--html FILE] [--trace FILE] [--largest WHAT] [--layouts] "
       "[--schedule FILE] [--write FILE] | plan --check FILE | plan --composes";
-  c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --plan.budget 200MiB --html p.html";
+  c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --html p.html";
   c.recipe_keys = true;
   c.foreign = training_flags();
-  c.flags = {{"--json", "", "the plan as JSON; also with --largest and --layouts"},
-             {"--gpu", "NAME", "plan for a shipped node (h200, 1xh200, a100-80, l40s, rtx4090 ...): sets plan.profile"},
-             {"--nodes", "N", "with --gpu and no mesh: dp_shard over all devices of N nodes"},
-             {"--html", "FILE", "a page with the lanes of a step, the memory curve and what was considered"},
-             {"--trace", "FILE", "the predicted lanes as a trace that Perfetto opens"},
-             {"--executed", "FILE", "with --trace: measured lanes beside them, from train --trace-schedule"},
-             {"--largest", "frames|batch|resolution", "the largest that fits instead of the plan"},
-             {"--layouts", "", "instead of the plan: the meshes of as many ranks, the fastest first"},
-             {"--composes", "", "what composes with what, as docs/what-composes.md has it; needs no recipe"},
+  c.flags = {{"--json", "", "print JSON; also with --largest and --layouts"},
+             {"--gpu", "NAME", "plan for h200, 1xh200, a100-80, l40s, rtx4090, ..."},
+             {"--nodes", "N", "with --gpu: dp_shard over all GPUs of N nodes"},
+             {"--html", "FILE", "page with timeline, memory curve and candidates"},
+             {"--trace", "FILE", "predicted timeline, as a trace for Perfetto"},
+             {"--executed", "FILE", "with --trace: add one from train --trace-schedule"},
+             {"--largest", "frames|batch|resolution", "print the largest that fits instead of the plan"},
+             {"--layouts", "", "print all meshes of this many ranks, fastest first"},
+             {"--composes", "", "print docs/what-composes.md; needs no recipe"},
              {"--schedule", "FILE", "write the instructions of all ranks and steps"},
-             {"--write", "FILE", "write the plan as TOML, to edit and use as plan.file"},
-             {"--check", "FILE", "apply the rules to a schedule and refuse naming the line"}};
+             {"--write", "FILE", "write the plan as TOML, to edit, for plan.file"},
+             {"--check", "FILE", "check a schedule file; name the line that is wrong"}};
   c.run = run;
   return c;
 }

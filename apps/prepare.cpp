@@ -14,13 +14,14 @@ namespace tessera::apps {
 Command prepare_command() {
   Command c;
   c.name = "prepare";
-  c.summary = "Encodes clips and captions into the cache; only what is missing, so a killed one goes on.";
+  c.summary =
+      "Encodes clips and captions into the cache.\nIt encodes only what is missing, so it can be stopped and started again.";
   c.usage = "prepare RECIPE [--table.key VALUE ...]";
   c.example = "tessera launch -n 2 prepare recipes/wan-tiny_demo_cpu.toml";
   c.recipe_keys = true;
   c.foreign = training_flags();
-  c.flags = {{"--rebuild", "", "make entries anew that are stale or damaged"},
-             {"--strict", "", "stop at the first faulty row (data.strict)"}};
+  c.flags = {{"--rebuild", "", "encode stale entries again (damaged ones always are)"},
+             {"--strict", "", "stop at the first faulty row of the data set"}};
   c.run = [](const Arguments& arguments) {
     recipe::Overrides overrides = arguments.overrides;
     if (arguments.has("--strict")) overrides.emplace_back("data.strict", "true");
@@ -32,9 +33,9 @@ Command prepare_command() {
     comm::Comm comm(place, mesh, recipe.fault.timeout);
     const job::Job job = job::make_job(recipe);
     job::check_weights(recipe, job);
-    const std::vector<prepare::StageData> stages =
-        prepare::prepare_parts(recipe, job, mesh, comm, place.rank,
-                               {.rebuild = arguments.has("--rebuild"), .prompts = false, .tolerant = true});
+    const std::vector<prepare::StageData> stages = prepare::prepare_parts(
+        recipe, job, mesh, comm, place.rank,
+        {.rebuild = arguments.has("--rebuild"), .verify = true, .prompts = false, .tolerant = true});
     const prepare::PreparedData* before = nullptr;
     for (const prepare::StageData& stage : stages) {
       const prepare::PreparedData& data = *stage.samples;

@@ -36,13 +36,14 @@ int run(const Arguments& arguments) {
 Command probe_command() {
   Command c;
   c.name = "probe";
-  c.summary = "Measures this machine's rates into a profile for plan.profile; under launch also its collectives.";
+  c.summary =
+      "Measures this machine's rates into a file for plan.profile.\nUnder tessera launch it measures the collectives between ranks as well.";
   c.usage = "probe [--out FILE] [--name NAME] [--folder DIR] | probe --show NAME|FILE";
   c.example = "tessera launch -n 2 probe --out machine.toml";
-  c.flags = {{"--out", "FILE", "write the profile there instead of printing it"},
-             {"--name", "NAME", "its name"},
-             {"--folder", "DIR", "where the disk is measured; default: the current folder"},
-             {"--show", "NAME|FILE", "print a shipped profile or check a file, measure nothing"}};
+  c.flags = {{"--out", "FILE", "write the profile to FILE instead of printing it"},
+             {"--name", "NAME", "name of the profile"},
+             {"--folder", "DIR", "folder on the disk to measure [current folder]"},
+             {"--show", "NAME|FILE", "print a shipped profile or check a file; no measuring"}};
   c.run = run;
   return c;
 }

@@ -29,10 +29,10 @@ int run(const Arguments& arguments) {
 Command report_command() {
   Command c;
   c.name = "report";
-  c.summary = "Writes report.html of a run as it stands, or one page that compares several.";
+  c.summary = "Writes report.html of a run, or one page that compares several.";
   c.usage = "report RUN [RUN ...] [--out FILE]";
   c.example = "tessera report runs/a runs/b --out compare.html";
-  c.flags = {{"--out", "FILE", "the page; default for one run: RUN/report.html"}};
+  c.flags = {{"--out", "FILE", "the page [RUN/report.html]"}};
   c.run = run;
   return c;
 }

@@ -1,4 +1,5 @@
 #include <charconv>
+#include <filesystem>
 
 #include "commands.h"
 #include "foreign.h"
@@ -24,6 +25,9 @@ int run(const Arguments& arguments) {
   sample::SampleOptions options;
   options.weights = arguments.value("--weights");
   options.loras = sample::parse_loras(arguments.value("--lora"));
+  check_input(options.weights.empty() || std::filesystem::exists(options.weights), "sample",
+              "--weights " + options.weights + ": no such file or folder",
+              "give a model folder or a checkpoint, or leave --weights out for the run's newest checkpoint");
   options.prompts = arguments.values("--prompt");
   for (const auto& text : arguments.values("--seed")) options.seeds.push_back(seed(text));
   options.out = arguments.value("--out");
@@ -41,21 +45,20 @@ int run(const Arguments& arguments) {
 Command sample_command() {
   Command c;
   c.name = "sample";
-  c.summary = "Makes videos from trained weights.";
+  c.summary = "Generates videos from trained weights.";
   c.usage =
       "sample RECIPE [--weights DIR] [--lora FILE:STRENGTH,...] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
       "[--format F] [--table.key VALUE ...]";
-  c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"bikes on a street\" --seed 1 --out bikes.gif";
+  c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"two bikes\" --out a.gif";
   c.recipe_keys = true;
   c.foreign = foreign_flags(tools::generate_line());
-  c.flags = {{"--weights", "DIR", "an exported model, or a checkpoint; default: the run's newest checkpoint"},
-             {"--lora", "FILE:0.8,...",
-              "LoRA files of any program over the base, model.path or --weights; in place of the run's own adapters"},
-             {"--prompt", "TEXT", "what to show; may be given several times; default: the recipe's prompts"},
-             {"--negative", "TEXT", "what to guide away from: sample.negative_prompt; needs a guidance above 1"},
-             {"--seed", "N", "of the starting noise; several give a clip each; default: sample.seed"},
-             {"--out", "FILE|DIR", "an .mp4 or .gif, or a folder for several; default: the run's samples/"},
-             {"--format", "mp4|gif|frames", "frames: a folder of pictures a clip; default: by --out, else mp4"}};
+  c.flags = {{"--weights", "DIR", "exported model or checkpoint [the newest checkpoint]"},
+             {"--lora", "FILE:0.8,...", "LoRA files of any program, added to model.path or --weights"},
+             {"--prompt", "TEXT", "prompt; may be repeated [sample.prompts]"},
+             {"--negative", "TEXT", "negative prompt; needs sample.guidance above 1"},
+             {"--seed", "N", "seed; repeated, a video for each [sample.seed]"},
+             {"--out", "FILE|DIR", "an .mp4 or .gif, or a folder [RUN/samples]"},
+             {"--format", "mp4|gif|frames", "frames: a folder of images for each video"}};
   c.run = run;
   return c;
 }

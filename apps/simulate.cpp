@@ -79,9 +79,9 @@ Command simulate_command() {
   Command c;
   c.name = "simulate";
   c.summary =
-      "Simulates training runs described by sizes alone, beside what was published of them; finds their layouts.";
+      "Predicts step times of runs that a file describes by their sizes.\nIt prints published numbers beside them and can look for a layout.";
   c.usage = "simulate FILE [--json]";
-  c.flags = {{"--json", "", "every run as JSON: layout, plan, seconds by kind, memory"}};
+  c.flags = {{"--json", "", "print JSON: layout, plan, seconds by kind, memory"}};
   c.example = "tessera simulate bench/published.toml";
   c.run = run;
   return c;

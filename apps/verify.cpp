@@ -30,12 +30,12 @@ int run(const Arguments& arguments) {
 Command verify_command() {
   Command c;
   c.name = "verify";
-  c.summary = "Computes recorded golden cases again, on any mesh, and compares.";
+  c.summary = "Compares this build with recorded results of the reference code.";
   c.usage = "verify [--mesh M] [--json FILE] [--write DIR] CASE...";
   c.example = "tessera verify --mesh dp_shard=2 goldens/wan21_t2v";
-  c.flags = {{"--mesh", "AXIS=N[,...]", "layout to compute on; its ranks are started here unless a launcher did"},
-             {"--json", "FILE", "results as JSON"},
-             {"--write", "DIR", "store everything computed as DIR/CASE/FILE.safetensors"}};
+  c.flags = {{"--mesh", "AXIS=N[,...]", "mesh to compute on; starts its ranks itself"},
+             {"--json", "FILE", "write the results as JSON"},
+             {"--write", "DIR", "store everything computed, DIR/CASE/FILE.safetensors"}};
   c.run = run;
   return c;
 }

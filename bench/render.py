@@ -40,21 +40,21 @@ def page(report):
     m = report["model"]
     return f"""# Benchmarks
 
-`make bench` makes this page on one machine, each peer beside ours in one run; bench/results.json has the numbers.
+`make bench` makes this page: it runs Tessera and its peers in turn on one machine. bench/results.json has the numbers.
 
 {report['date']}, {report['machine']}, {report['ranks']} Gloo ranks of one thread each, fp32, PyTorch {report['torch']}, diffusers
 {report['diffusers']}. The model is a Wan 2.1 of 36M parameters: dim {m['dim']}, {m['num_heads']} heads, {m['num_layers']} blocks, ffn
-{m['ffn_dim']}, {m['text_len']} text tokens of width {m['text_dim']}; one sample a rank; the step is forward, loss, backward, AdamW.
+{m['ffn_dim']}, {m['text_len']} text tokens of width {m['text_dim']}; one sample a rank. A step is forward, loss, backward and AdamW.
 FSDP2 is the diffusers class with `fully_shard` of every block and of the root and fused AdamW; its recompute is
 `torch.utils.checkpoint`, non-reentrant, on every block. DeepSpeed {report['deepspeed']} is ZeRO-3 with `offload_optimizer` to the CPU and its own CPU AdamW,
-once with its default sizes (a bucket of 5e8 elements) and once with those that transformers fills in for "auto".
+once with its default buckets (5e8 elements) and once with those that transformers fills in for "auto".
 
-- Time is the median over all steps; settings take turns within a round. The range is fastest to slowest step.
-- Bytes are counted in both by an allocator in front of LibTorch's, by the same rule, from the end of step 1 on. Persistent: the
+- Time is the median over all steps; settings alternate within a round. The range is the fastest to the slowest step.
+- An allocator in front of LibTorch's counts the bytes of all programs by the same rule, from the end of step 1 on. Persistent: the
   rank's shards of parameters, gradients and both moments. Transient: peak less persistent.
-- The floor is two plain copies that compute at once and exchange nothing: forward and backward of the diffusers model, and fused
-  AdamW on the half of the parameters that a rank would own. Its copies hold whole parameters.
-- States on the host: on a CPU both tiers are the same memory, so device and host bytes are added up on both sides.
+- The floor is two processes that compute at the same time and exchange nothing: forward and backward of the diffusers model, and
+  fused AdamW on the half of the parameters that a rank would own. Both hold whole parameters.
+- States on the host: on a CPU, device and host are the same memory, so both are added up for all programs.
 - "Planner free" may choose anything that stays under the peak of FSDP2 without recompute.
 
 {tables(report)}"""

@@ -32,6 +32,9 @@ std::string read_file(const fs::path& path) {
   return text.str();
 }
 
+constexpr const char* kTinyWan = R"(family = "wan"
+config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 3, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 64, text_len = 16 })";
+
 }  // namespace
 
 pid_t start_program(const std::vector<std::string>& argv, const std::string& log,
@@ -88,7 +91,8 @@ Result run_program(const std::vector<std::string>& argv, const std::map<std::str
   return result;
 }
 
-TinyRun::TinyRun(const std::string& name) {
+TinyRun::TinyRun(const std::string& name, std::string program, const std::string& model)
+    : program_(std::move(program)) {
   std::string pattern = (fs::temp_directory_path() / ("tessera-" + name + "-XXXXXX")).string();
   folder_ = mkdtemp(pattern.data());
   const fs::path data = folder_ / "data";
@@ -116,8 +120,8 @@ seed = 7
 steps = 6
 
 [model]
-family = "wan"
-config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 3, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 64, text_len = 16 }
+)" << (model.empty() ? kTinyWan : model)
+                          << R"(
 
 [data]
 path = ")" << data.string()
@@ -147,7 +151,7 @@ TinyRun::~TinyRun() {
 }
 
 Result TinyRun::tessera(std::vector<std::string> arguments, double timeout) const {
-  arguments.insert(arguments.begin(), TESSERA_BINARY);
+  arguments.insert(arguments.begin(), program_);
   return run_program(arguments, {{"OMP_NUM_THREADS", "1"}, {"TESSERA_POISON", "1"}}, timeout);
 }
 

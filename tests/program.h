@@ -32,8 +32,10 @@ int wait_program(pid_t pid, double timeout);
 
 class TinyRun {
  public:
-  explicit TinyRun(const std::string& name);  ///< a fresh folder with a data set of generated clips and a recipe
-  ~TinyRun();                                 ///< removes it
+  /// A fresh folder with a data set of generated clips and a recipe, of the tiny Wan; or of another [model] table that
+  /// another program trains.
+  explicit TinyRun(const std::string& name, std::string program = TESSERA_BINARY, const std::string& model = "");
+  ~TinyRun();  ///< removes it
 
   const std::filesystem::path& folder() const { return folder_; }
   std::string recipe() const { return (folder_ / "recipe.toml").string(); }
@@ -50,6 +52,7 @@ class TinyRun {
   std::map<std::string, std::vector<float>> model(const std::string& run) const;
 
  private:
+  const std::string program_;
   std::filesystem::path folder_;
 };
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
-#include "tessera/base/told_apart.h"
+#include "tessera/base/distinct_seconds.h"
 
 namespace tessera {
 namespace {
@@ -41,8 +41,8 @@ TEST(Units, SizesAreReadAsPeopleWriteThem) {
 }
 
 TEST(Units, TwoTimesHaveTheDigitsThatTellThemApart) {
-  EXPECT_EQ(told_apart(0.00312, 0.00334), (std::pair<std::string, std::string>("3.1 ms", "3.3 ms")));
-  EXPECT_EQ(told_apart(2, 5), (std::pair<std::string, std::string>("2.0 s", "5.0 s")));
+  EXPECT_EQ(format_distinct_seconds(0.00312, 0.00334), (std::pair<std::string, std::string>("3.1 ms", "3.3 ms")));
+  EXPECT_EQ(format_distinct_seconds(2, 5), (std::pair<std::string, std::string>("2.0 s", "5.0 s")));
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ class FileKind : public FileTest {};
 TEST_F(FileKind, IsSaidOfWhatPeopleTakeForWeights) {
   const std::pair<std::string, const char*> cases[] = {
       {"", "is empty"},
-      {"hello\nthere, this is a text", "is a text (it begins with \"hello\")"},
-      {"[run]", "is a text"},
+      {"hello\nthere, this is a text", "is a text file (it begins with \"hello\")"},
+      {"[run]", "is a text file"},
       {std::string("\0\0\0\x20", 4) + "ftypisom", "is an MP4 or QuickTime video"},
       {"\x89PNG\r\n", "is a PNG picture"},
       {"GGUF\3", "is a GGUF file"},

@@ -1,6 +1,7 @@
 #include "tessera/checkpoint/file.h"
 
 #include <atomic>
+#include <regex>
 #include <thread>
 
 #include "checkpoint/files.h"
@@ -13,14 +14,30 @@ TEST_F(Partials, OfDeadWritersGoHoweverLittleTheyWroteAndThoseInHandStay) {
   write("begun.safetensors.17-0.partial", "");
   write("half.safetensors.17-1.partial", "bytes");
   write("whole.safetensors", "bytes");
+  write("x.partial", "a user's own");
+  write("notes.txt.partial", "a user's own");
+  {
+    const auto dead = temporary_name(path("plan.txt"));
+    write(dead.filename().string(), "of a start that was killed");
+  }
   DurableFile in_hand(path("mine.safetensors"), 4);
   remove_dead_partials(folder_);
   EXPECT_FALSE(std::filesystem::exists(path("begun.safetensors.17-0.partial")));
   EXPECT_FALSE(std::filesystem::exists(path("half.safetensors.17-1.partial")));
   EXPECT_TRUE(std::filesystem::exists(path("whole.safetensors")));
+  EXPECT_TRUE(std::filesystem::exists(path("x.partial")));
+  EXPECT_TRUE(std::filesystem::exists(path("notes.txt.partial")));
+  EXPECT_EQ(listing().size(), 4u) << "plan.txt's has gone, that in hand is there";
   in_hand.write("mine", 4);
   in_hand.commit();
   EXPECT_EQ(read_text(path("mine.safetensors")), "mine");
+}
+
+TEST_F(Partials, HaveNamesThatDifferByMoreThanANumberOfAProcess) {
+  // Two containers have processes of the same number; 64 random bits they do not share.
+  const std::string name = temporary_name("a").string();
+  EXPECT_TRUE(std::regex_match(name, std::regex("a\\.[0-9a-f]{16}-[0-9]+\\.partial"))) << name;
+  EXPECT_NE(temporary_name("a"), temporary_name("a"));
 }
 
 TEST_F(Partials, MayBeTidiedUpWhileOthersBeginFiles) {

@@ -1,5 +1,7 @@
 #include "tessera/checkpoint/training.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -273,14 +275,77 @@ TEST_F(Training, PartialFoldersAreRecognisedAndRemoved) {
   save(folder_, 999'999, 1, Model(1));
   save_rank(partial_folder(folder_, 1'000'001), 0, {});
   write("step-2000000/rank-00000.safetensors", "a folder without manifest.json does not exist");
-  write("notes.txt", "the user's own");
   EXPECT_EQ(latest(folder_), path("step-1000000"));
-  EXPECT_EQ(clean_partials(folder_), (std::vector<std::string>{"step-1000001.partial", "step-2000000"}));
+  EXPECT_EQ(clean_partials(folder_), (std::vector<std::string>{"step-1000001.partial"}));
   EXPECT_EQ(whole_checkpoints(folder_).size(), 3u);
-  EXPECT_TRUE(fs::exists(path("notes.txt")));
   EXPECT_TRUE(prune(folder_, 0).empty());
   EXPECT_EQ(prune(folder_, 1), (std::vector<std::string>{"step-000009", "step-999999"}));
   EXPECT_EQ(latest(folder_), path("step-1000000"));
+}
+
+TEST_F(Training, WhatTheProgramDidNotNameIsNeverTouched) {
+  for (const char* own : {"notes.txt", "x.partial", "step-77/manifest.json", "step-77.partial/a", "step-0000078/a",
+                          "step-000079/a", "step-best.partial/a", "step-000080.mine.partial/a"})
+    write(own, "the user's");
+  for (int64_t step : {90, 91, 92}) save(folder_, step, 1, Model(step));
+  const auto before = listing();
+  EXPECT_TRUE(clean_partials(folder_).empty());
+  EXPECT_EQ(listing(), before);
+  EXPECT_EQ(latest(folder_), step_folder(folder_, 92));
+  EXPECT_EQ(prune(folder_, 2), std::vector<std::string>{"step-000090"});
+  EXPECT_EQ(listing().size(), before.size() - 3) << "the folder, its manifest and its one file";
+}
+
+/// Of a function that runs as somebody who may not write everywhere: what root is not kept from. Its log is given back.
+std::string as_nobody(const Path& log, const std::function<void()>& act) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    ::dup2(fd, 2), ::dup2(fd, 1);
+    if (::getuid() == 0 && (::setgid(65534) != 0 || ::setuid(65534) != 0)) ::_exit(2);
+    try {
+      act();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "ended by %s\n", error.what());
+      std::fflush(stderr);
+      ::_exit(1);
+    }
+    std::fflush(nullptr);
+    ::_exit(0);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << read_text(log);
+  return read_text(log);
+}
+
+TEST_F(Training, WhatCannotBeRemovedIsAWarning) {
+  for (int64_t step : {1, 2, 3}) save(folder_, step, 1, Model(step));
+  write("step-000007.partial/rank-00000.safetensors", "of a run that was killed");
+  if (::getuid() == 0) ASSERT_EQ(::chown(folder_.c_str(), 65534, 65534), 0);
+  for (const char* folder : {"step-000001", "step-000007.partial"}) ASSERT_EQ(::chmod(path(folder).c_str(), 0555), 0);
+  const Path log = fs::temp_directory_path() / (folder_.filename().string() + ".log");
+  const std::string cleaned = as_nobody(log, [&] { clean_partials(folder_); });
+  EXPECT_NE(cleaned.find("step-000007.partial: cannot be removed: Permission denied"), std::string::npos) << cleaned;
+  const std::string pruned = as_nobody(log, [&] { prune(folder_, 2); });
+  EXPECT_NE(pruned.find("cannot be removed: Permission denied"), std::string::npos) << pruned;
+  EXPECT_EQ(latest(folder_), step_folder(folder_, 3));
+  for (const auto& entry : fs::directory_iterator(folder_)) ::chmod(entry.path().c_str(), 0755);
+  fs::remove(log);
+}
+
+TEST_F(Training, AStepThatIsSavedTwiceIsThereAtEveryInstantAlsoWithoutAnExchange) {
+  // Between the two renames of a file system that cannot exchange: neither has the name.
+  fs::rename(save(folder_, 5, 2, Model(1)), path("step-000005.old.partial"));
+  fs::rename(save(folder_, 5, 3, Model(2)), path("step-000005.partial"));
+  EXPECT_EQ(latest(folder_), std::nullopt);
+  EXPECT_EQ(clean_partials(folder_), std::vector<std::string>{"step-000005.partial"});
+  expect_holds(path("step-000005"), Model(1), 2);
+  // Behind both: the old one goes.
+  fs::rename(save(folder_, 6, 2, Model(1)), path("step-000006.old.partial"));
+  save(folder_, 6, 2, Model(2));
+  EXPECT_EQ(clean_partials(folder_), std::vector<std::string>{"step-000006.old.partial"});
+  expect_holds(path("step-000006"), Model(2), 2);
 }
 
 [[noreturn]] void save_and_prune_forever(const Path& checkpoints, int64_t step) {

@@ -30,7 +30,7 @@ TEST(Launch, RefusesMoreNodesAtLeastThanThereAre) {
 }
 
 TEST(Launch, AsksForAMeetingPointOfSeveralNodes) {
-  EXPECT_NE(refusal({.nproc = 1, .nnodes = 2}).find("--nnodes 2 needs a meeting point"), std::string::npos);
+  EXPECT_NE(refusal({.nproc = 1, .nnodes = 2}).find("--nnodes 2 needs a rendezvous endpoint"), std::string::npos);
 }
 
 /// A board, and a rank that writes on it as local rank 1 of 2.

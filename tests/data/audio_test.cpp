@@ -115,7 +115,7 @@ TEST_F(Audio, WithoutSamplesAVideoHasTheSamePicturesAndNoTrack) {
 
 TEST_F(Audio, WhatHasNoSoundIsNamed) {
   write_mp4(folder_ / "silent.mp4", scene(4, 16, 16, 8));
-  expect_error(Exit::input, {"silent.mp4", "no sound track", "column audio"},
+  expect_error(Exit::input, {"silent.mp4", "no audio track", "column audio"},
                [&] { decode_sound(folder_ / "silent.mp4"); });
   expect_error(Exit::input, {"gone.wav", "no such file"}, [&] { decode_sound(folder_ / "gone.wav"); });
   expect_error(Exit::input, {"text.wav"}, [&] { decode_sound(write("text.wav", "no sound at all")); });

@@ -83,6 +83,36 @@ TEST_F(Cache, AnEntryLostOrDamagedLaterIsNamed) {
   expect_error(Exit::input, {"a.mp4", "missing", "tessera prepare RECIPE"}, [&] { reader.load(0); });
 }
 
+TEST_F(Cache, BytesThatAreNotThoseThatWereWrittenAreFoundWhenTheyAreRead) {
+  write_cached(cache_, key(), sample());
+  const std::string name = key().file(cache_).filename().string(), whole = read(key().file(cache_));
+  EXPECT_EQ(cache_damage(cache_, key()), std::nullopt);
+  const CacheReader reader(cache_, {key()});
+  for (const size_t from_end : {1, 9, 20, 70}) {  // in every tensor: a bit, or zeros where a block was lost
+    std::string flipped = whole;
+    flipped[whole.size() - from_end] ^= 0x10;
+    write("cache/" + name, flipped);
+    EXPECT_EQ(cache_problem(cache_, key()), std::nullopt) << "the header tells nothing of it";
+    expect_error(Exit::input, {name, "damaged: the bytes of", "was written", "tessera prepare RECIPE"},
+                 [&] { reader.load(0); });
+    EXPECT_NE(cache_damage(cache_, key()).value_or("").find("damaged"), std::string::npos);
+  }
+  write("cache/" + name, whole.substr(0, whole.size() - 40) + std::string(40, '\0'));
+  expect_error(Exit::input, {name, "damaged"}, [&] { reader.load(0); });
+}
+
+TEST_F(Cache, EntriesWithoutChecksumsStayReadable) {
+  const CachedSample made = sample();
+  checkpoint::make_folder(cache_);
+  checkpoint::write_safetensors(key().file(cache_),
+                                {{"latent", DType::f32, made.latent.shape, made.latent.values.data()},
+                                 {"context", DType::f32, made.context.shape, made.context.values.data()}},
+                                key().metadata());
+  EXPECT_EQ(cache_problem(cache_, key()), std::nullopt);
+  EXPECT_EQ(cache_damage(cache_, key()), std::nullopt);
+  EXPECT_EQ(CacheReader(cache_, {key()}).load(0).latent.values, made.latent.values);
+}
+
 TEST_F(Cache, TensorsOfAnotherFormAreRefused) {
   CachedSample flat = sample();
   flat.latent.shape = {12};

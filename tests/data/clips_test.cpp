@@ -115,7 +115,7 @@ TEST_F(CutClips, TheSummarySaysWhatIsEnlargedAndCutOff) {
   write_mp4(folder_ / "b.mp4", scene(4, 64, 64, 8)), write("b.txt", "x");
   Problems problems;
   const ClipPlan plan = plan_clips(read_dataset({.path = folder_}), Probes(), {.buckets = {{4, 32, 32}}}, problems);
-  EXPECT_EQ(plan.summary(), "  4x32x32: 2 clips, 1 enlarged, by 2.00 at most, up to 50 % of a picture cut off");
+  EXPECT_EQ(plan.summary(), "  4x32x32: 2 clips, 1 enlarged, by 2.00 at most, up to 50 % of a frame cropped");
 }
 
 }  // namespace tessera::data

@@ -88,7 +88,7 @@ TEST_F(Damage, OfAClip) {
   write_mp4(folder_ / "short.mp4", scene(5, 32, 32, 8));
   expect_problem("a.csv", csv("short.mp4,x"), {"row 3", "short.mp4", "5 frames", "the shortest bucket needs 8"});
   write_mp4(folder_ / "wide.mp4", scene(8, 16, 96, 8));
-  expect_problem("a.csv", csv("wide.mp4,x"), {"row 3", "wide.mp4", "96x16", "cut off 83 %", "data.max_crop"});
+  expect_problem("a.csv", csv("wide.mp4,x"), {"row 3", "wide.mp4", "96x16", "crop 83 %", "data.max_crop"});
   const auto png = write_png(scene(1, 32, 32, 8), 0);
   write("still.png", std::string(png.begin(), png.end()));
   expect_problem("a.csv", csv("still.png,x"), {"row 3", "still.png", "an image is one frame", "1x32x32"});

@@ -45,7 +45,7 @@ TEST(Gate, BeginsWithoutAnOpinionAndLetsNoiseChoose) {
   EXPECT_EQ(gate.temperature(), 1);
   std::vector<int> chosen(4, 0);
   for (uint64_t place = 0; place < 4000; ++place) {
-    const RandomKey noise(1, Purpose::turn, 1, place);
+    const RandomKey noise(1, Purpose::expert, 1, place);
     ++chosen[gate.ask(some_inputs(500), &noise).chosen];
   }
   for (const int count : chosen) EXPECT_NEAR(count, 1000, 200);
@@ -58,11 +58,11 @@ TEST(Gate, ChoosesAsOftenAsItsProbabilitiesSay) {
     gate.values().back() = 0;  // temperature 1: Gumbel's draws are then those of the softmax
     return gate;
   }();
-  const std::vector<double> expected = gate.ask(some_inputs(300)).calm;
+  const std::vector<double> expected = gate.ask(some_inputs(300)).noiseless;
   std::vector<double> share(kExperts, 0.0);
   constexpr int kDraws = 20000;
   for (uint64_t place = 0; place < kDraws; ++place) {
-    const RandomKey noise(9, Purpose::turn, 2, place);
+    const RandomKey noise(9, Purpose::expert, 2, place);
     share[gate.ask(some_inputs(300), &noise).chosen] += 1.0 / kDraws;
   }
   for (size_t e = 0; e < kExperts; ++e) EXPECT_NEAR(share[e], expected[e], 0.015);
@@ -124,14 +124,14 @@ TEST_P(GateGradient, IsThatOfThePlainLoopWithAutograd) {
   const std::vector<double> times = {120, 480, 910};
   std::vector<double> share(kExperts, 0.0);
   for (size_t s = 0; s < times.size(); ++s) {
-    const RandomKey noise(3, Purpose::turn, 1, s);
+    const RandomKey noise(3, Purpose::expert, 1, s);
     share[gate.ask(some_inputs(times[s]), &noise).chosen] += 1.0 / static_cast<double>(times.size());
   }
   at::Tensor total = at::zeros({}, at::kDouble);
   at::Tensor probability = at::zeros({kExperts}, at::kDouble);
   for (size_t s = 0; s < times.size(); ++s) {
     const std::vector<float> inputs = some_inputs(times[s]);
-    const RandomKey noise(3, Purpose::turn, 1, s);
+    const RandomKey noise(3, Purpose::expert, 1, s);
     const Gate::Answer answer = gate.ask(inputs, &noise);
     const at::Tensor soft = plain.soft(inputs, &noise);
     probability = probability + plain.soft(inputs, nullptr) / static_cast<double>(times.size());
@@ -145,12 +145,12 @@ TEST_P(GateGradient, IsThatOfThePlainLoopWithAutograd) {
     total = total + loss_of(mixed);
     // as the training loop has it: <dL/dprediction, prediction> of the experts that were asked
     const at::Tensor by_answer = (mixed.detach() - at::tensor({1.0, 0.0, 0.5, -1.0}, at::kDouble)) / 2;
-    std::vector<double> by_weights(kExperts, 0.0), by_calm(kExperts, 0.0);
+    std::vector<double> by_weights(kExperts, 0.0), by_noiseless(kExperts, 0.0);
     for (size_t e = 0; e < kExperts; ++e) {
       if (!hard || e == answer.chosen) by_weights[e] = at::dot(by_answer, prediction(e)).item<double>();
-      by_calm[e] = kBalance * kExperts * share[e] / static_cast<double>(times.size());
+      by_noiseless[e] = kBalance * kExperts * share[e] / static_cast<double>(times.size());
     }
-    gate.backward(inputs, answer, by_weights, by_calm, ours);
+    gate.backward(inputs, answer, by_weights, by_noiseless, ours);
   }
   const at::Tensor balance = kExperts * (at::tensor(share, at::kDouble) * probability).sum();
   (total + kBalance * balance).backward();

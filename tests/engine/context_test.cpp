@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/toy_engine.h"
+#include "tessera/base/check.h"
 
 namespace tessera::engine {
 namespace {
@@ -102,6 +103,21 @@ TEST_F(SiteTest, SelfAttention) {
 TEST_F(SiteTest, CrossAttention) {
   const Tensor k = toy::normals({5, kDim}, 93), v = toy::normals({5, kDim}, 94);
   expect_same([&](net::Context& ctx, const Tensor& x) { return ctx.attention("cross", x, k, v, kHeads, {.k = 1}); });
+}
+
+/// A stream of a joint sequence, whose tokens ranks share: the measurement comes here before anything runs.
+TEST_F(SiteTest, APartOfSharedTokensThatMeetsItselfIsRefused) {
+  net::Tokens cut = tokens_;
+  cut.spaces = {net::Space{.offsets = {0, 3}, .ranges = {{0, 3}}, .begin = 0, .end = 2}};
+  ShardContext ctx(*store_, 0, cut);
+  const Tensor x = toy::normals({2, kDim}, 95);
+  try {
+    ctx.attention("stream", x, x, x, kHeads, {.q = 1, .k = 1});
+    FAIL() << "it ran";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("attention stream is of a part of the tokens"), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST(LeanGraph, GivesTheBitsOfTheGraphThatHoldsEverything) {
     const auto expected = chain.gradients(chain.build(readers));
     at::Tensor y;
     {
-      SavedStorages saved({chain.x, chain.shift, chain.scale, chain.rows}, /*lean=*/true);
+      SavedStorages saved({chain.x, chain.shift, chain.scale, chain.rows}, /*selective=*/true);
       y = chain.build(readers);
     }
     const auto found = chain.gradients(y);
@@ -93,7 +93,7 @@ TEST(LeanGraph, HoldsWhatValuesAreMadeFromUnderTheirSiteAndNotTheValues) {
   const at::Tensor rows = at::zeros({64}, at::kInt);
   at::Tensor out;
   std::vector<SavedStorage> found;
-  SavedStorages saved({x, shift, scale, rows}, /*lean=*/true);
+  SavedStorages saved({x, shift, scale, rows}, /*selective=*/true);
   SavedStorages::at_site("product");
   const at::Tensor addend = at::randn({64, 32}) * 2;  // of nobody else
   SavedStorages::at_site("sum");
@@ -118,7 +118,7 @@ TEST(LeanGraph, AValueIsMadeOnceAndGoesWithItsLastReader) {
   std::vector<std::unique_ptr<ops::Rebuilds::Use>> uses;
   {
     ops::Rebuilds rebuilds([&](const at::Tensor& t, const std::string&) { stays.push_back(t); }, site);
-    rebuilds.offer(result, {from}, [&](const std::vector<at::Tensor>& x) { return ++made, x[0] * 2; });
+    rebuilds.register_value(result, {from}, [&](const std::vector<at::Tensor>& x) { return ++made, x[0] * 2; });
     EXPECT_TRUE(stays.empty()) << "nobody reads it yet";
     EXPECT_EQ(rebuilds.use(from), nullptr);
     for (int i = 0; i < 3; ++i) uses.push_back(rebuilds.use(i == 1 ? result.view({16, 16}) : result));
@@ -143,9 +143,9 @@ TEST(LeanGraph, WhatIsTwoStepsFromAReaderIsMadeTwiceInsteadOfHeld) {
   {
     ops::Rebuilds rebuilds([](const at::Tensor&, const std::string&) {}, site);
     const auto doubled = [&](const std::vector<at::Tensor>& x) { return ++made, x[0] * 2; };
-    rebuilds.offer(first, {from}, doubled);
-    rebuilds.offer(second, {first}, doubled);
-    rebuilds.offer(third, {second}, doubled);
+    rebuilds.register_value(first, {from}, doubled);
+    rebuilds.register_value(second, {first}, doubled);
+    rebuilds.register_value(third, {second}, doubled);
     late = rebuilds.use(first), next = rebuilds.use(second), reader = rebuilds.use(third);
   }
   EXPECT_TRUE(at::equal(reader->take(), third));
@@ -162,7 +162,7 @@ TEST(LeanGraph, WhatNobodyReadsIsNotMadeAndHoldsNothing) {
                    rows = at::zeros({64}, at::kInt);
   const int64_t before = Meter::live();
   {
-    SavedStorages saved({x, shift, rows}, /*lean=*/true);
+    SavedStorages saved({x, shift, rows}, /*selective=*/true);
     const at::NoGradGuard no_grad;
     ops::modulated_norm(ops::sum(x, at::ones({64, 32})), shift, shift, rows, 1e-6);
     EXPECT_EQ(saved.rebuilds()->values(), 0);

@@ -2,6 +2,7 @@
 // last whole checkpoint, nothing partial survives, no process is left behind.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -159,7 +160,7 @@ TEST(Crash, AStoppedRankIsNamedAfterTheTimeout) {
 }
 
 TEST(Crash, SignalsEndWithAWholeCheckpointAndCode75) {
-  for (int signal : {SIGINT, SIGTERM}) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     const TinyRun run("signal");
     const std::string log = (run.folder() / "log.txt").string();
     const Running r = start(run, log, 2, {"--run.steps", "1000000"});
@@ -168,6 +169,8 @@ TEST(Crash, SignalsEndWithAWholeCheckpointAndCode75) {
     sleep_seconds(0.3);
     kill(r.launcher, signal);
     EXPECT_EQ(wait_program(r.launcher, 20), 75) << read_file(log);
+    EXPECT_NE(read_file(log).find(std::string("stopped by SIG") + sigabbrev_np(signal)), std::string::npos)
+        << read_file(log);
     const auto latest = checkpoint::latest(fs::path(run.out()) / "checkpoints");
     ASSERT_TRUE(latest.has_value()) << read_file(log);
     const int64_t step = checkpoint::TrainingCheckpoint(*latest).manifest().step;
@@ -176,6 +179,20 @@ TEST(Crash, SignalsEndWithAWholeCheckpointAndCode75) {
     EXPECT_EQ(run.metrics("run").back()["step"], step + 1);
     expect_gone(r, 1);
   }
+}
+
+TEST(Crash, AHangupThatIsIgnoredStaysIgnored) {
+  const TinyRun run("nohup");
+  const std::string log = (run.folder() / "log.txt").string();
+  const pid_t launcher = start_program({"/bin/sh", "-c",
+                                        "trap '' HUP; exec " TESSERA_BINARY " launch -n 1 train " + run.recipe() +
+                                            " --run.steps 60 --run.out " + run.out()},
+                                       log, {{"OMP_NUM_THREADS", "1"}});
+  await_text(log, fs::path(run.out()) / "metrics.jsonl", 30);
+  for (pid_t rank : children(launcher)) kill(rank, SIGHUP);
+  kill(launcher, SIGHUP);
+  EXPECT_EQ(wait_program(launcher, 60), 0) << read_file(log);
+  EXPECT_EQ(run.metrics("run").back()["step"], 60);
 }
 
 }  // namespace

@@ -171,7 +171,7 @@ TEST(DiskFaults, ADiskThatNeverAnswersIsNamedAfterTheTimeout) {
       run_program(joined(argv, on_disk(run)),
                   {{"OMP_NUM_THREADS", "1"}, {"TESSERA_DRILL", "rank=1,step=4,op=stash,lane=disk,do=hang"}});
   expect_words(r.code, 5, r.output,
-               {"rank 1 has got no further for 2 s (fault.timeout)", "stash", "states on lane disk"});
+               {"rank 1 has made no progress for 2 s (fault.timeout)", "stash", "states on lane disk"});
   EXPECT_LT(r.seconds, 30);
   expect_nothing_lost(run);
 }

@@ -182,7 +182,7 @@ TEST(Experts, AreFoundInTheirFoldersAndSampleTogether) {
   const Result r = train(2, "again", with(from, samples), 4), plain = train(2, "unsampled", from, 4);
   ASSERT_EQ(r.code, 0) << r.output;
   ASSERT_EQ(plain.code, 0) << plain.output;
-  EXPECT_NE(r.output.find("two experts learn in turns"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("trains two experts in turns"), std::string::npos) << r.output;
   EXPECT_EQ(experts().metrics("again", "sample").size(), 2u);
   EXPECT_EQ(curve("again"), curve("unsampled")) << "samples change nothing";
   const auto sample = [&](const std::string& weights, const std::vector<std::string>& more) {

@@ -1,5 +1,5 @@
 // A rank that dies, stops or hangs in any kind of collective is named with its instruction and with what the others
-// wait for; runs go on from their last checkpoint when they may. Faults are made by drills (train/drill.h).
+// wait for; runs go on from their last checkpoint when they may. Faults are injected (train/fault_injection.h).
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ struct Ended {
   std::string output;
 };
 
-/// `launch -n 2 ARGUMENTS` with a drill; fails when a process is left behind.
+/// `launch -n 2 ARGUMENTS` with an injected fault; fails when a process is left behind.
 Ended launch(const TinyRun& run, const std::string& drill, std::vector<std::string> before,
              std::vector<std::string> more) {
   std::vector<std::string> argv = {TESSERA_BINARY, "launch", "-n", "2"};
@@ -53,8 +53,8 @@ struct Act {
 };
 constexpr Act kActs[] = {{"kill", "rank 1 was killed by signal 9 (Killed) at step 2"},
                          {"stop", "rank 1 has not answered for 2 s (fault.timeout): it is stopped at step 2"},
-                         {"hang", "rank 1 has got no further for 2 s (fault.timeout): it is slow or hangs at step 2"},
-                         {"30", "rank 1 has got no further for 2 s (fault.timeout): it is slow or hangs at step 2"}};
+                         {"hang", "rank 1 has made no progress for 2 s (fault.timeout): it is slow or hangs at step 2"},
+                         {"30", "rank 1 has made no progress for 2 s (fault.timeout): it is slow or hangs at step 2"}};
 /// One line a kind of collective: the instruction that runs it, as the message has it, and the layout that has it.
 struct Kind {
   const char *at, *words, *mesh;
@@ -132,7 +132,7 @@ TEST(Faults, ALostRankIsReplacedAndTheRunGoesOnFromItsLastCheckpoint) {
                              {"--run.out", run.out("parts"), "--checkpoint.every", "2"});
   EXPECT_EQ(ended.code, 0) << ended.output;
   expect_text(ended, "rank 1 was killed by signal 9");
-  expect_text(ended, "restart 1 of 1: going on from the last whole checkpoint");
+  expect_text(ended, "restart 1 of 1: restarting from the last complete checkpoint");
   expect_text(ended, "resumed from");
   const auto whole = run.metrics("whole"), parts = run.metrics("parts");
   ASSERT_EQ(whole.size(), parts.size());

@@ -146,7 +146,7 @@ TEST(DeepSpeed, WhatCannotBeHadStopsTheRunWithItsReason) {
   const Release& r = release();
   const std::string apex = r.file("apex.json", R"({"amp": {"enabled": true}, "wandb": {"enabled": true}})");
   expect_words(r.tessera({"train", r.recipe(), "--deepspeed", apex}), 2,
-               {"amp.enabled", "wandb.enabled", "cannot be had"});
+               {"amp.enabled", "wandb.enabled", "cannot be converted"});
   const std::string batch =
       r.file("batch.json",
              R"({"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1})");
@@ -302,21 +302,21 @@ TEST(EveryFamily, TrainsAndSamplesByTheCommandsOfOtherPrograms) {
   const std::vector<std::string> clip = {"--model.config.image_dim", "24", "--model.config.image_len", "5"};
   const std::vector<Family> families = {
       {"t2v-1.3B",
-       "from text",
+       "conditioned on text",
        kind("t2v", "12"),
        {},
        "ti2v-5B",
        "accelerate launch wan_train_network.py --task t2v-1.3B --dit $D --dataset_config $C.toml --max_train_steps 1 "
        "--network_module networks.lora_wan --network_dim 4"},
       {"i2v-14B",
-       "a first picture (latent and CLIP",
+       "a first image (latent and CLIP",
        kind("i2v", "28", clip),
        {"--image", first},
        "t2v-14B",
        "accelerate launch wan_train_network.py --task i2v-14B --dit $D --dataset_config $C.toml --max_train_steps 1 "
        "--gradient_checkpointing"},
       {"flf2v-14B",
-       "a last picture",
+       "a last image",
        kind("flf2v", "28", clip),
        {"--first_frame", first, "--last_frame", last},
        "i2v-14B",
@@ -338,7 +338,7 @@ TEST(EveryFamily, TrainsAndSamplesByTheCommandsOfOtherPrograms) {
        "--width 32 --num_frames 8 --num_epochs 1 --trainable_models dit --extra_inputs input_image "
        "--max_timestep_boundary 0.358 --min_timestep_boundary 0"},
       {"ti2v-5B",
-       "or a first picture",
+       "or a first image",
        kind("ti2v", "12"),
        {"--image", first},
        "s2v-14B",
@@ -346,7 +346,7 @@ TEST(EveryFamily, TrainsAndSamplesByTheCommandsOfOtherPrograms) {
        "--dit_path $D --height 32 --width 32 --num_frames 8 --steps_per_epoch 1 --max_epochs 1 "
        "--training_strategy deepspeed_stage_3"},
       {"s2v-14B",
-       "sound, a picture",
+       "audio, an image",
        kind("s2v", "12",
             {"--model.config.cond_dim", "12", "--model.config.audio_dim", "32", "--model.config.audio_inject_layers",
              "0,2"}),

@@ -271,8 +271,8 @@ TEST(Launcher, NamesLaunchersThatDisagree) {
     const char* words;
   };
   // the second launcher has one rank less, or takes itself for a node that is there already
-  for (const auto& [nodes, ranks, words] :
-       {Case{{"2", "1"}, 1, "node 1 was started with -n 1 --nnodes 2"}, Case{{"3", "1"}, 2, "node 1 is there twice"}}) {
+  for (const auto& [nodes, ranks, words] : {Case{{"2", "1"}, 1, "node 1 was started with -n 1 --nnodes 2"},
+                                            Case{{"3", "1"}, 2, "node 1 was started twice"}}) {
     const std::string endpoint = "127.0.0.1:" + free_port(),
                       log = (fs::temp_directory_path() / ("tessera-node-" + std::to_string(getpid()))).string();
     std::vector<std::string> logs;

@@ -352,7 +352,7 @@ TEST(Compressed, ActivationsTakeLessAndTheirErrorIsInMetricsAndReport) {
     EXPECT_LT(peak, exact.back()["ranks"][0]["peak_bytes"].get<double>()) << policy;
     std::ifstream report(shared().out(std::string("compressed-") + policy) + "/report.html");
     const std::string page{std::istreambuf_iterator<char>(report), {}};
-    EXPECT_NE(page.find("error of compressed activations"), std::string::npos);
+    EXPECT_NE(page.find("error of quantised activations"), std::string::npos);
   }
 }
 

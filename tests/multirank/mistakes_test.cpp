@@ -36,6 +36,18 @@ TEST(Mistakes, AnUnknownKeyInTheRecipeNamesTheNearest) {
   std::ofstream(run.recipe(), std::ios::app) << "\n[plan]\nprefech = 2\n";
   expect(run.tessera({"train", run.recipe()}), 2, {"prefech", "prefetch", "recipe.toml"});
 }
+TEST(Mistakes, AKeyWithoutItsTableOrUnderAnotherTrainersNameIsRecognised) {
+  const TinyRun run("m");
+  expect(run.tessera({"train", run.recipe(), "--lr", "1"}), 2, {"unknown flag --lr", "did you mean train.lr?"});
+  expect(run.tessera({"plan", run.recipe(), "--steps=9"}), 2, {"run.steps or sample.steps"});
+  std::ofstream(run.recipe(), std::ios::app) << "\n[lora]\nlearning_rate = 1e-5\n";
+  expect(run.tessera({"train", run.recipe()}), 2, {"lora.learning_rate", "did you mean train.lr?"});
+}
+TEST(Mistakes, AJsonFileIsNoRecipe) {
+  const TinyRun run("m");
+  write(run.folder() / "ds.json", R"({"train_batch_size": 8})");
+  expect(run.tessera({"train", (run.folder() / "ds.json").string()}), 2, {"this is JSON", "tessera import"});
+}
 TEST(Mistakes, AMissingRecipeIsNamed) {
   const TinyRun run("m");
   const Result r = run.tessera({"train", (run.folder() / "no.toml").string()});
@@ -48,6 +60,12 @@ TEST(Mistakes, AWordThatIsNearlyAChoiceGetsTheNearest) {
 TEST(Mistakes, AMeshThatDoesNotMatchTheRanksSaysBothNumbers) {
   const TinyRun run("m");
   expect(run.train(2, "run", {"--mesh", "dp_shard=4"}), 2, {"4", "2"});
+}
+TEST(Mistakes, AMeshThatTheModelCannotHaveIsRefusedBeforeAnythingIsEncoded) {
+  const TinyRun run("m");
+  const Result r = run.train(3, "run", {"--mesh", "sp=3"});
+  expect(r, 2, {"sp = 3 does not divide the model's 4 heads"});
+  EXPECT_EQ(r.output.find("prepare: encoding"), std::string::npos) << r.output;
 }
 TEST(Mistakes, AnAxisWithTwoSizesIsRefused) {
   const TinyRun run("m");
@@ -110,8 +128,18 @@ TEST(Mistakes, AMissingCaptionIsNamed) {
 }
 TEST(Mistakes, AnEmptyDatasetIsNamed) {
   const TinyRun run("m");
+  const fs::path frames = run.folder() / "frames/walk";
+  fs::create_directories(frames);
+  for (const char* name : {"0001.png", "0002.png"}) write(frames / name, "");
+  expect(run.train(1, "run", {"--data.path", frames.parent_path().string()}), 3,
+         {"not used without a caption", "walk.txt"});
   fs::create_directories(run.folder() / "empty");
   expect(run.train(1, "run", {"--data.path", (run.folder() / "empty").string()}), 3, {"empty"});
+}
+TEST(Mistakes, WeightsThatAreNotThereAreNamedWithTheFlag) {
+  const TinyRun run("m");
+  expect(run.tessera({"sample", run.recipe(), "--weights", "gone"}), 3, {"--weights gone", "newest checkpoint"});
+  expect(run.tessera({"sample", "--task", "t2v-1.3B", "--ckpt_dir", "gone"}), 3, {"gone: no such file or folder"});
 }
 TEST(Mistakes, CorruptWeightsAreNamed) {
   const TinyRun run("m");

@@ -117,7 +117,7 @@ class Nodes : public ::testing::Test {
 TEST_F(Nodes, ARankLostOnOneEndsAllAndIsNamedByAll) {
   ASSERT_EQ(run_.tessera({"prepare", run_.recipe()}).code, 0);
   for (const auto& [act, words] : {std::pair("kill", "node 1: rank 1 was killed by signal 9 (Killed) at step 2"),
-                                   {"hang", "node 1: rank 1 has got no further for 3 s (fault.timeout)"}}) {
+                                   {"hang", "node 1: rank 1 has made no progress for 3 s (fault.timeout)"}}) {
     SCOPED_TRACE(act);
     fs::remove_all(run_.out());
     const std::vector<std::string> more = {"--fault.timeout", "3", "--run.steps", "4"};
@@ -148,7 +148,7 @@ TEST_F(Nodes, TheRunGoesOnWithoutANodeThatIsGone) {
   EXPECT_EQ(second->wait(10), 128 + SIGKILL);
   EXPECT_EQ(first->wait(60), 0) << first->output();
   EXPECT_TRUE(first->says("node 1 is gone: its launcher", 0.1));
-  EXPECT_TRUE(first->says("going on with 1 of 2 nodes, without node 1", 0.1));
+  EXPECT_TRUE(first->says("continuing with 1 of 2 nodes, without node 1", 0.1));
   const auto steps = run_.metrics("fewer");
   EXPECT_EQ(steps.front()["ranks"].size(), 2u);
   EXPECT_EQ(steps.back()["ranks"].size(), 1u);
@@ -182,7 +182,7 @@ TEST_F(Nodes, WithoutNodeZeroTheOthersEndAndSayWhy) {
   first->kill_launcher();
   EXPECT_EQ(first->wait(10), 128 + SIGKILL);
   EXPECT_EQ(second->wait(20), 5) << second->output();
-  EXPECT_TRUE(second->says("the meeting point 127.0.0.1:" + port_ + " is gone: node 0's launcher ended", 0.1));
+  EXPECT_TRUE(second->says("the rendezvous endpoint 127.0.0.1:" + port_ + " is gone: node 0's launcher ended", 0.1));
 }
 
 TEST_F(Nodes, ASignalToOneEndsAllWithAWholeCheckpoint) {
@@ -309,7 +309,7 @@ TEST_F(TwoHosts, AnAddressOfNobodyFailsWithinTheStatedTimeNamingIt) {
   const auto start = std::chrono::steady_clock::now();
   Node lonely(launcher(1, "10.213.7.99:29511", {"--fault.timeout", "1"}), (run_.folder() / "lonely").string());
   EXPECT_EQ(lonely.wait(60), 5) << lonely.output();
-  EXPECT_TRUE(lonely.says("nobody answered at the meeting point 10.213.7.99:29511 within 30 s", 0.1));
+  EXPECT_TRUE(lonely.says("nobody answered at the rendezvous endpoint 10.213.7.99:29511 within 30 s", 0.1));
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 40);
 }
 

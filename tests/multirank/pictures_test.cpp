@@ -189,7 +189,7 @@ TEST(Pictures, WhatDoesNotFitIsToldBeforeTheWorkBegins) {
       {type("i2v", "12", false), 2, "with out_dim 12 that is 28"},
       {with(kKinds[0].flags, {"--model.config.image_len", "9"}), 2, "data.image_encoder_path"},
       {with(kKinds[0].flags, {"--data.image_encoder", "clip-dema"}), 2, "did you mean clip-demo?"},
-      {{"--sample.image", "a.png", "--sample.every", "1"}, 2, "it takes no picture"},
+      {{"--sample.image", "a.png", "--sample.every", "1"}, 2, "takes no image"},
       {with(kKinds[3].flags, {"--diffusion.image_share", "2"}), 2, "expected a share from 0 to 1"},
   };
   for (const Mistake& mistake : mistakes) {
@@ -199,8 +199,7 @@ TEST(Pictures, WhatDoesNotFitIsToldBeforeTheWorkBegins) {
   }
   const Result typed = run.train(1, "typed", {"--model.family", "wan-ti2v", "--run.steps", "1"});
   EXPECT_EQ(typed.code, 0) << typed.output;
-  EXPECT_NE(typed.output.find("makes videos from text, or a first picture and text"), std::string::npos)
-      << typed.output;
+  EXPECT_NE(typed.output.find("conditioned on text, or a first image and text"), std::string::npos) << typed.output;
 }
 
 }  // namespace tessera::testing

@@ -1,7 +1,7 @@
 // Runs random plans on this rank and compares them with the plain loop: the same ranks, the same micro-batches, every
 // unit whole, everything kept, reduced once in the same way.
 //
-//   plan_worker launch RANKS MESH FIRST LAST          # plans keyed by seed FIRST..LAST-1, on so many ranks
+//   plan_worker launch RANKS MESH FIRST LAST [FAMILY]   # plans keyed by seed FIRST..LAST-1, on so many ranks
 //
 // One seed in five keeps gradients in bf16; the plain loop then rounds its own where the plan's come to rest.
 // Plans from kLossySeeds on keep activations in fewer bits: their outputs are the same bits and their gradients within
@@ -12,10 +12,9 @@
 #include <ATen/Parallel.h>
 
 #include <cstdio>
-#include <random>
 
+#include "families.h"
 #include "tessera/base/check.h"
-#include "tessera/base/random.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/launcher.h"
 #include "tessera/comm/world.h"
@@ -23,7 +22,6 @@
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/transfer.h"
-#include "tessera/models/registry.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
@@ -32,10 +30,9 @@
 namespace tessera::engine {
 namespace {
 
-using Random = std::mt19937_64;
-int64_t draw(Random& random, int64_t least, int64_t most) {
-  return least + static_cast<int64_t>(random() % (most - least + 1));
-}
+using testing::draw;
+using testing::Family;
+using testing::Random;
 
 Tensor values(std::vector<int64_t> shape, uint64_t seed, uint64_t index) {
   Tensor t = at::empty(shape, at::kFloat);
@@ -56,20 +53,16 @@ void expect(bool ok, const std::string& what) {
 
 /// One random case, the same on every rank.
 struct Case {
+  const Family& family;
   uint64_t seed;
   std::unique_ptr<net::Denoiser> model;
   std::vector<int64_t> latent;
   plan::Plan plan;
 
-  Case(uint64_t seed, const Mesh& mesh) : seed(seed) {
+  Case(uint64_t seed, const Mesh& mesh, const Family& family) : family(family), seed(seed) {
     Random random(seed);
-    const int64_t heads = draw(random, 1, 2) * 2;
-    model = models::make_denoiser(
-        {.config_text = R"({"dim":)" + std::to_string(heads * 32) + R"(,"num_heads":)" + std::to_string(heads) +
-                        R"(,"ffn_dim":)" + std::to_string(64 * draw(random, 1, 4)) + R"(,"num_layers":)" +
-                        std::to_string(draw(random, 1, 5)) + R"(,"text_dim":32,"text_len":)" +
-                        std::to_string(draw(random, 3, 9)) + R"(,"freq_dim":32,"in_dim":4,"out_dim":4})"});
-    latent = {4, draw(random, 1, 3), 2 * draw(random, 2, 6), 2 * draw(random, 2, 6)};
+    model = family.model(random, mesh);
+    latent = {model->in_channels(), draw(random, 1, 3), 2 * draw(random, 2, 6), 2 * draw(random, 2, 6)};
     plan.mesh = mesh;
     plan.global_batch = draw(random, 1, 3 * mesh.dp_size());
     plan.micro_batch = draw(random, 1, 3);
@@ -84,7 +77,9 @@ struct Case {
       for (plan::Tier* tier : {&choice.parameters, &choice.gradients, &choice.states})
         *tier = draw(random, 0, 1) ? plan::Tier::device : static_cast<plan::Tier>(draw(random, 1, 2));
       const bool block = unit->spec().kind == "block";
-      for (const char* site : {"boundary", "self_attn", "cross_attn"}) {
+      std::vector<const char*> sites = {"boundary"};
+      sites.insert(sites.end(), family.attentions.begin(), family.attentions.end());
+      for (const char* site : sites) {
         if (draw(random, 0, 2) || (!block && std::string_view(site) != "boundary")) continue;
         const plan::Policy of_site = policy(random);
         const bool of_unit =
@@ -101,7 +96,7 @@ struct Case {
 
   bool lossy() const { return seed >= kLossySeeds; }
   plan::Policy policy(Random& random) const {
-    return plan::policy_words()[draw(random, 0, lossy() ? static_cast<int>(plan::policy_words().size()) - 1 : 3)]
+    return plan::named_policies()[draw(random, 0, lossy() ? static_cast<int>(plan::named_policies().size()) - 1 : 3)]
         .policy;
   }
 
@@ -122,8 +117,8 @@ struct Case {
     for (size_t u = 0; u < plan.units.size(); ++u) {
       if (model->units()[u]->spec().kind != "block" || draw(random, 0, 2)) continue;
       const plan::Policy of_site = policy(random);
-      if (of_site != plan::Policy::rebuild && of_site != plan::Policy::recompute)
-        plan.units[u].sites["ffn.2"] = of_site;
+      if (of_site == plan::Policy::rebuild || of_site == plan::Policy::recompute) continue;
+      for (const char* site : family.results) plan.units[u].sites[site] = of_site;
     }
   }
 
@@ -137,8 +132,12 @@ struct Case {
   }
 
   /// Where a rank has several stages their gradients of conditioning are summed in another order than the plain loop's,
-  /// and the stem's gradients follow from that sum.
-  bool same_order(int unit) const { return unit > 0 || plan.pipeline.chunks == 1; }
+  /// and the stem's gradients follow from that sum. Gradients of weights that are left for later are summed over each
+  /// micro-batch first (ops/later.h).
+  bool same_order(int unit) const {
+    const bool later = plan.pipeline.schedule == plan::PipelineSchedule::zero_bubble && plan.mesh[Axis::pp] > 1;
+    return (unit > 0 || plan.pipeline.chunks == 1) && !(later && plan.accumulation() > 1);
+  }
 
   /// Whether the rank's peak is that of micro-batches of `most` samples. The first one is the largest; stages of a
   /// pipeline have several in flight.
@@ -172,7 +171,7 @@ struct Case {
   }
   void fill(Store& store) const {
     fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-      model->initialise(param, seed, first, count, out);
+      testing::draw_weights(*model, seed, param, first, count, out);
     });
   }
 };
@@ -346,7 +345,7 @@ void check_update(const Case& c, const plan::ModelSpec& spec, Store& store, cons
     reference.grad(u).copy_(expected.gradients[u]);
     reference.update(u, adamw, {1, 1e-3, 0.5}, {});
     for (size_t b = 0; b < reference.layout(u).buffers.size(); ++b) {
-      if (reference.layout(u).buffers[b].pieces == 1) continue;
+      if (reference.layout(u).buffers[b].partitions == 1) continue;
       const Tensor shard = reference.shard(u, static_cast<int>(b));
       comm.group("reference_spread", reference.outer_axes(u, static_cast<int>(b)))
           .all_gather(shard, reference.piece(u, static_cast<int>(b), shard));
@@ -487,8 +486,9 @@ int run(int argc, char** argv) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   const Mesh mesh = Mesh::parse(argv[1]);
   comm::Comm comm(place, mesh);
+  const Family& family = testing::family_of(argc > 4 ? argv[4] : "wan");
   for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) {
-    const Case c(static_cast<uint64_t>(seed), mesh);
+    const Case c(static_cast<uint64_t>(seed), mesh, family);
     try {
       check(c, comm, place.rank);
     } catch (const Error& error) {

@@ -26,7 +26,8 @@ std::string read(const fs::path& file) {
 std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& item : fs::recursive_directory_iterator(folder))
-    files[fs::relative(item.path(), folder).string()] = item.is_regular_file() ? read(item.path()) : "folder";
+    if (item.path().filename() != ".lock")
+      files[fs::relative(item.path(), folder).string()] = item.is_regular_file() ? read(item.path()) : "folder";
   return files;
 }
 

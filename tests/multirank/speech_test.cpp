@@ -59,7 +59,7 @@ TEST(Speech, TrainsOnClipsWithSoundAndSamplesSayWhatItChanges) {
                              with({"--run.steps", "40", "--train.lr", "3e-3", "--sample.every", "20", "--sample.steps",
                                    "4", "--sample.prompts", "a square"}));
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_NE(r.output.find("sound, a picture and text"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("audio, an image and text"), std::string::npos) << r.output;
   const auto steps = run.metrics("run");
   ASSERT_EQ(steps.size(), 40u);
   EXPECT_LT(mean_loss(steps, 30, 10), 0.9 * mean_loss(steps, 0, 10));
@@ -224,7 +224,7 @@ TEST(Speech, AClipWithoutSoundIsNamedBeforeTraining) {
   const TinyRun run("speech");
   const Result r = run.train(1, "run", with({"--run.steps", "1"}));
   EXPECT_EQ(r.code, 3) << r.output;
-  for (const char* text : {"clip0.mp4", "no sound track", "column audio"})
+  for (const char* text : {"clip0.mp4", "no audio track", "column audio"})
     EXPECT_NE(r.output.find(text), std::string::npos) << r.output;
   const Result silent = run.tessera({"train", run.recipe(), "--sample.audio", "a.wav", "--sample.every", "1"});
   EXPECT_EQ(silent.code, 2) << silent.output;

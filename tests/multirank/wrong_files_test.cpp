@@ -164,7 +164,7 @@ TEST_F(WrongFiles, ALoraToGoOnFromIsLookedForBeforeTheModelIsMade) {
 }
 TEST_F(WrongFiles, InspectSaysWhatAFileIsThatHoldsNoWeights) {
   const auto inspect = [&](const fs::path& path) { return run_.tessera({"inspect", path.string()}); };
-  expect(inspect(run_.recipe()), 3, {"recipe.toml is a text (it begins with", "expected weights", ".safetensors"});
+  expect(inspect(run_.recipe()), 3, {"recipe.toml is a text file (it begins with", "expected weights", ".safetensors"});
   expect(inspect(run_.folder() / "data/clip0.mp4"), 3, {"clip0.mp4 is an MP4 or QuickTime video"});
   expect(inspect(run_.folder() / "data"), 3, {"no weights in it, but 6 files (clip0.mp4, clip0.txt, clip1.mp4, ...)"});
 }

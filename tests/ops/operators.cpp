@@ -1,6 +1,7 @@
 #include "operators.h"
 
 #include "tessera/ops/reference.h"
+#include "tessera/ops/rows.h"
 
 namespace tessera::testing {
 
@@ -42,6 +43,91 @@ Operator attention_of(const std::string& name, int64_t heads, int64_t d, std::ve
           [=](const Tensors& x, const Tensors&, const Tensors&) {
             return ops::reference::attention(x[0], x[1], x[2], heads, q_at, k_at);
           }};
+}
+
+/// Channels that turn together, [rows, heads, d / 2] each, from halves of each head.
+Operator half_split_rope(int64_t rows, int64_t heads, int64_t pairs) {
+  const Tensor angle = normal({rows, pairs});
+  return {"rope_of_halves",
+          {normal({rows, heads * 2 * pairs})},
+          {},
+          {angle.cos(), angle.sin()},
+          [=](const Tensors& x, Sites&, const Tensors& c) { return ops::rope(x[0], c[0], c[1], heads, true); },
+          [=](const Tensors& x, const Tensors&, const Tensors& c) {
+            const Tensors halves = x[0].reshape({rows, heads, -1}).chunk(2, -1);
+            const Tensor cos = c[0].unsqueeze(1), sin = c[1].unsqueeze(1);
+            return at::cat({halves[0] * cos - halves[1] * sin, halves[0] * sin + halves[1] * cos}, -1)
+                .reshape(x[0].sizes());
+          }};
+}
+
+/// A row of 9 in one dimension: three taps, nothing beyond its ends.
+Operator depthwise_of(int64_t rows, int64_t width) {
+  std::vector<int32_t> table;
+  for (int64_t tap = -1; tap <= 1; ++tap)
+    for (int64_t r = 0; r < rows; ++r) table.push_back(static_cast<int32_t>(r + tap < rows ? r + tap : -1));
+  return {
+      "depthwise",
+      {normal({rows, width})},
+      {normal({width, 1, 3}), normal({width})},
+      {at::tensor(table, at::kInt).view({3, rows})},
+      [](const Tensors& x, Sites& w, const Tensors& c) { return ops::depthwise(x[0], c[0], w[0], &w[1], w.anchor); },
+      [=](const Tensors& x, const Tensors& w, const Tensors&) {
+        return at::conv1d(x[0].t().unsqueeze(0), w[0], w[1], 1, 1, 1, width).squeeze(0).t().contiguous();
+      }};
+}
+
+/// The middle one of three samples has no rows. `turned`: q and k in the products with values are others than in what
+/// these are divided by.
+Operator attention_without_softmax(int64_t heads, int64_t d, bool turned) {
+  const std::vector<int64_t> at = {0, 30, 30, 71};
+  const auto positive = [&] { return normal({at.back(), heads * d}).abs(); };
+  Operator op{turned ? "attention_without_softmax_of_turned" : "attention_without_softmax",
+              {positive(), positive(), normal({at.back(), heads * d})},
+              {},
+              {},
+              {},
+              {}};
+  if (turned)
+    for (int i = 0; i < 2; ++i) op.inputs.push_back(normal({at.back(), heads * d}));
+  op.fast = [=](const Tensors& x, Sites&, const Tensors&) {
+    const Tensor states = ops::linear_attention_states(x[turned ? 4 : 1], x[1], x[2], heads, at);
+    return ops::linear_attention_result(x[turned ? 3 : 0], x[0], states, heads, at, 1e-3);
+  };
+  op.reference = [=](const Tensors& x, const Tensors&, const Tensors&) {
+    Tensors samples;
+    for (const auto& [begin, end] : {std::pair(at[0], at[1]), {at[2], at[3]}}) {
+      const auto of = [&, begin = begin, end = end](const Tensor& t) {
+        return t.slice(0, begin, end).reshape({end - begin, heads, d}).transpose(0, 1);
+      };
+      const Tensor up = at::matmul(of(x[turned ? 3 : 0]), of(x[turned ? 4 : 1]).transpose(1, 2));  // [heads, n, n]
+      const Tensor down = at::matmul(of(x[0]), of(x[1]).transpose(1, 2)).sum(-1, true) + 1e-3;
+      samples.push_back((at::matmul(up, of(x[2])) / down).transpose(0, 1).reshape({end - begin, heads * d}));
+    }
+    return at::cat(samples);
+  };
+  return op;
+}
+
+/// Of rows.h.
+std::vector<Operator> row_operators() {
+  const Tensor order = at::randperm(67, at::detail::createCPUGenerator(9), at::kLong);
+  return {half_split_rope(67, 3, 5),
+          depthwise_of(9, 71),
+          attention_without_softmax(3, 5, false),
+          attention_without_softmax(3, 5, true),
+          {"take_rows",
+           {normal({67, 71})},
+           {},
+           {order},
+           [](const Tensors& x, Sites&, const Tensors& c) { return ops::take_rows(x[0], c[0]); },
+           [](const Tensors& x, const Tensors&, const Tensors& c) { return x[0].index_select(0, c[0]); }},
+          {"put_rows",
+           {normal({67, 71})},
+           {},
+           {order},
+           [](const Tensors& x, Sites&, const Tensors& c) { return ops::put_rows(x[0], c[0]); },
+           [](const Tensors& x, const Tensors&, const Tensors& c) { return x[0].index_select(0, at::argsort(c[0])); }}};
 }
 
 /// A column of a modulation table [R, 6, D]: a strided view, as models use it.
@@ -131,6 +217,7 @@ std::vector<Operator> all_operators() {
                  {at::arange(40, at::kLong) * 7 % 11},
                  [](const Tensors&, Sites& w, const Tensors& c) { return ops::embedding(c[0], w[0], w.anchor); },
                  [](const Tensors&, const Tensors& w, const Tensors& c) { return at::embedding(w[0], c[0]); }});
+  for (Operator& op : row_operators()) all.push_back(std::move(op));
   return all;
 }
 

@@ -4,7 +4,7 @@
 #include "byte_count.h"
 #include "operators.h"
 #include "tessera/base/check.h"
-#include "tessera/ops/later.h"
+#include "tessera/ops/deferred_gradients.h"
 #include "tessera/ops/reference.h"
 
 namespace tessera::testing {
@@ -188,10 +188,10 @@ TEST_P(Operators, GradientsOfWeightsLeftForLaterHaveTheSameBits) {
 
   std::vector<ops::WeightSite*> trained;
   for (auto& site : sites.sites) trained.push_back(&site), site.grad = Tensor();
-  ops::Later later(trained);
+  ops::DeferredGradients deferred(trained);
   {
     const Tensor y = op.fast(map(inputs, clone), sites, op.constants);
-    const ops::Later::Scope scope(later);
+    const ops::DeferredGradients::Scope scope(deferred);
     const Tensors first = run_backward(y, expected.dy, inputs, sites);
     for (size_t i = 0; i < grads.size(); ++i) EXPECT_TRUE(at::equal(first[i], grads[i])) << "input " << i;
   }
@@ -200,7 +200,7 @@ TEST_P(Operators, GradientsOfWeightsLeftForLaterHaveTheSameBits) {
     sites[i].grad = at::full_like(op.weights[i], NAN);
     sites[i].fresh = true;
   }
-  later.run();
+  deferred.run();
   for (size_t i = 0; i < op.weights.size(); ++i) EXPECT_TRUE(at::equal(sites[i].grad, now[i].grad)) << "weight " << i;
 }
 

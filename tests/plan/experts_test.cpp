@@ -3,7 +3,7 @@
 #include "tessera/base/check.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/simulate/hand_over.h"
+#include "tessera/plan/simulate/expert_swap.h"
 #include "toy.h"
 
 namespace tessera::plan {
@@ -106,12 +106,12 @@ Machine gpus(double host_link) {
   return machine;
 }
 
-HandOver change_of_turns(Tier idle, double host_link) {
+ExpertSwap change_of_turns(Tier idle, double host_link) {
   const ModelSpec spec = toy::model(3);
   Plan plan = toy::plan(spec, "dp_shard=2", 4, 2, 1);
   plan.experts = 2, plan.idle = idle;
   const Machine machine = gpus(host_link);
-  return hand_over(spec, plan, machine, predict(spec, plan, machine));
+  return expert_swap(spec, plan, machine, predict(spec, plan, machine));
 }
 
 TEST(AChangeOfTurns, MovesBothExpertsSharesAndIsWaitedForWhereTheStepIsAhead) {
@@ -119,7 +119,7 @@ TEST(AChangeOfTurns, MovesBothExpertsSharesAndIsWaitedForWhereTheStepIsAhead) {
   const ModelSpec spec = toy::model(3);
   const Plan plan = toy::plan(spec, "dp_shard=2", 4, 2, 1);
   const MemoryParts held = memory_curve(spec, plan, compile_train(spec, plan, 0), 0).by_part;  // the fuller rank
-  const HandOver slow = change_of_turns(Tier::host, 1e6), fast = change_of_turns(Tier::host, 1e9);
+  const ExpertSwap slow = change_of_turns(Tier::host, 1e6), fast = change_of_turns(Tier::host, 1e9);
   EXPECT_EQ(slow.bytes, 2 * (held.parameters + held.states));
   EXPECT_EQ(fast.bytes, slow.bytes);
   EXPECT_NEAR(slow.seconds, static_cast<double>(slow.bytes) / 1e6, 1e-9 * slow.seconds);

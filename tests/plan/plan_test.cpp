@@ -212,7 +212,7 @@ TEST(Plan, WhenAndWhereUpdatesRunIsWrittenAndReadAndHeldAgainstTheTiers) {
   EXPECT_EQ(Plan::from_toml(plan.to_toml(toy::names(spec)), "p.toml", toy::names(spec)), plan);
   EXPECT_NE(plan.summary().find("updates just in time, updates of 1 on the host"), std::string::npos) << plan.summary();
   expect_refusal("update = \"just_in_tim\"", {"p.toml: update", "just_in_time"});
-  expect_refusal("[[units]]\nname = \"*\"\nupdate_on = \"host\"", {"update_on", "parameters rest on device"});
+  expect_refusal("[[units]]\nname = \"*\"\nupdate_on = \"host\"", {"update_on", "parameters are on device"});
   expect_refusal("[[units]]\nname = \"*\"\nupdate_on = \"nvme\"", {"update_on", "device or host"});
 }
 

@@ -9,7 +9,7 @@
 #include "matrix.h"
 #include "plan/planner_toy.h"
 #include "tessera/base/check.h"
-#include "tessera/base/told_apart.h"
+#include "tessera/base/distinct_seconds.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/search/search_space.h"
@@ -103,9 +103,9 @@ ModelSpec lean_model() {
   ModelSpec spec = model();
   for (auto& unit : spec.units) {
     Footprint& f = unit.cost;
-    f.lean = f;
-    f.lean->saved = f.saved * 3 / 5, f.lean->keep_peak -= f.saved - f.lean->saved;
-    f.lean->rebuilt = f.saved, f.lean->rebuilds = 5;
+    f.selective = f;
+    f.selective->saved = f.saved * 3 / 5, f.selective->keep_peak -= f.saved - f.selective->saved;
+    f.selective->rebuilt = f.saved, f.selective->rebuilds = 5;
   }
   return spec;
 }
@@ -120,21 +120,21 @@ TEST(Planner, NormsAreMadeAgainBeforeAnythingIsComputedAgain) {
   EXPECT_EQ(with_policy(free.plan, Policy::keep), static_cast<int>(spec.units.size()));
   PlannerInput all = input(0);
   all.activations = Policy::rebuild;
-  const Choice lean = choose(spec, kTwo, all, machine());
-  EXPECT_EQ(with_policy(lean.plan, Policy::rebuild), 6);
-  EXPECT_LT(lean.memory.peak, free.memory.peak);
-  EXPECT_GT(lean.seconds, free.seconds) << "it is not free";
-  const Choice some = choose(spec, kTwo, input((free.memory.peak + lean.memory.peak) / 2), machine());
+  const Choice selective = choose(spec, kTwo, all, machine());
+  EXPECT_EQ(with_policy(selective.plan, Policy::rebuild), 6);
+  EXPECT_LT(selective.memory.peak, free.memory.peak);
+  EXPECT_GT(selective.seconds, free.seconds) << "it is not free";
+  const Choice some = choose(spec, kTwo, input((free.memory.peak + selective.memory.peak) / 2), machine());
   ASSERT_TRUE(some.fits) << some.advice;
   EXPECT_GT(with_policy(some.plan, Policy::rebuild), 0);
   EXPECT_LT(with_policy(some.plan, Policy::rebuild), 6) << "no more blocks than must";
   EXPECT_EQ(recomputed(some.plan), 0);
   EXPECT_NE(some.plan.summary().find("rebuild "), std::string::npos) << some.plan.summary();
-  const Choice less = choose(spec, kTwo, input(lean.memory.peak * 9 / 10), machine());
+  const Choice less = choose(spec, kTwo, input(selective.memory.peak * 9 / 10), machine());
   ASSERT_TRUE(less.fits) << less.advice;
   EXPECT_GT(recomputed(less.plan), 0);
   EXPECT_GT(with_policy(less.plan, Policy::rebuild), 0) << "the others save less rather than run again";
-  EXPECT_LT(less.seconds, choose(model(), kTwo, input(lean.memory.peak * 9 / 10), machine()).seconds);
+  EXPECT_LT(less.seconds, choose(model(), kTwo, input(selective.memory.peak * 9 / 10), machine()).seconds);
 }
 
 TEST(Planner, NoneToRecomputeStillMayRebuild) {
@@ -178,8 +178,8 @@ TEST(Planner, ResultsAreKeptByTheTimeThatTheirBytesSaveAndThatTimeIsPredicted) {
   m.work["block"].attention = {{"attn", 4e11}, {"cross", 1e9}};
   m.work["block"].results = {{"ffn", 2e11}};  // of a product's 5e11
   using Names = std::vector<std::string>;
-  EXPECT_EQ(kept_sites(block, m, Sites::dear), Names{"attn"});
-  EXPECT_EQ(kept_sites(block, m, Sites::costly), (Names{"attn", "ffn"}));
+  EXPECT_EQ(kept_sites(block, m, Sites::long_attention), Names{"attn"});
+  EXPECT_EQ(kept_sites(block, m, Sites::long_attention_and_ffn), (Names{"attn", "ffn"}));
   EXPECT_EQ(kept_sites(block, m, Sites::all), (Names{"attn", "cross", "ffn"}));
   Plan plan = toy::plan(spec, "dp_shard=2", 2, 1, 1);
   plan.units[1].activations = Policy::recompute;
@@ -187,7 +187,7 @@ TEST(Planner, ResultsAreKeptByTheTimeThatTheirBytesSaveAndThatTimeIsPredicted) {
   const double all = again();
   plan.units[1].sites = {{"ffn", Policy::offload}};
   EXPECT_NEAR(all - again(), m.profile.device.gemm.at("fp32").seconds(2e11), 1e-9);
-  EXPECT_NE(plan.summary().find("(ffn of 1 not computed again)"), std::string::npos) << plan.summary();
+  EXPECT_NE(plan.summary().find("(ffn of 1 not recomputed)"), std::string::npos) << plan.summary();
 }
 
 TEST(Planner, WhatFitsOnTheHostDoesNotStayOnTheDisk) {
@@ -356,7 +356,7 @@ TEST(Planner, InputsOfRecomputedBlocksWaitOnTheHostWhereThatIsAskedFor) {
   for (const UnitPlan& unit : choice.plan.units) {
     if (unit.activations != Policy::recompute) continue;
     ++blocks;
-    EXPECT_EQ(unit.policy(kBoundary), Policy::offload);
+    EXPECT_EQ(unit.policy(kBlockInput), Policy::offload);
   }
   EXPECT_EQ(blocks, 6);
 }
@@ -401,11 +401,11 @@ TEST(Planner, UpdatesMoveBesideOtherWorkWhereStatesRestElsewhereAndItSaysWhatTha
 
 TEST(Planner, TwoTimesOfOneSentenceAreToldApart) {
   using Pair = std::pair<std::string, std::string>;
-  EXPECT_EQ(told_apart(0.0031, 0.0034), Pair("3.1 ms", "3.4 ms"));
-  EXPECT_EQ(told_apart(0.0031, 0.0042), Pair("3 ms", "4 ms"));
-  EXPECT_EQ(told_apart(1.201, 1.204), Pair("1.201 s", "1.204 s"));
-  EXPECT_EQ(told_apart(125.1, 125.4), Pair("125.1 s", "125.4 s"));
-  EXPECT_EQ(told_apart(2, 2), Pair("2.0 s", "2.0 s"));
+  EXPECT_EQ(format_distinct_seconds(0.0031, 0.0034), Pair("3.1 ms", "3.4 ms"));
+  EXPECT_EQ(format_distinct_seconds(0.0031, 0.0042), Pair("3 ms", "4 ms"));
+  EXPECT_EQ(format_distinct_seconds(1.201, 1.204), Pair("1.201 s", "1.204 s"));
+  EXPECT_EQ(format_distinct_seconds(125.1, 125.4), Pair("125.1 s", "125.4 s"));
+  EXPECT_EQ(format_distinct_seconds(2, 2), Pair("2.0 s", "2.0 s"));
 }
 
 TEST(Planner, UpdatesInBackwardMakeRoomWhereNothingClips) {

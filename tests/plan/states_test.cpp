@@ -70,27 +70,27 @@ TEST(States, PiecesOfAllCopiesTileEveryShardAndOnlyTheirOwnersHaveTheirStates) {
   for (const int shards : {1, 2, 3})
     for (const int copies : {2, 3}) {
       const UnitLayout layout = unit_layout(unit, shards, 1, false, 4, copies);
-      ASSERT_EQ(layout.grad_piece * copies, layout.grad_shard);
-      EXPECT_TRUE(layout.in_pieces());
-      EXPECT_EQ(layout.buffers[0].piece() % kFlatAlign, 0) << "no block straddles a rank";
+      ASSERT_EQ(layout.grad_partition * copies, layout.grad_shard);
+      EXPECT_TRUE(layout.partitioned());
+      EXPECT_EQ(layout.buffers[0].partition() % kFlatAlign, 0) << "no block straddles a rank";
       std::vector<int64_t> updated(unit.params.size());
       for (int shard = 0; shard < shards; ++shard)
-        for (int piece = 0; piece < copies; ++piece) {
-          const Held held{shard, piece};
+        for (int partition = 0; partition < copies; ++partition) {
+          const Held held{shard, partition};
           const StateLayout mine = state_layout(unit, layout, {held}, adamw_states({Masters::split, Moments::int8}));
-          int64_t of_shard = 0, of_piece = 0;
+          int64_t of_shard = 0, of_partition = 0;
           for (const auto& range : mine.ranges) {
             EXPECT_EQ(range.states.empty(), !range.updated);
             of_shard += range.end - range.begin;
             if (!range.updated) continue;
-            of_piece += range.end - range.begin;
+            of_partition += range.end - range.begin;
             const int64_t first = layout.params[range.param].start + range.begin;
-            EXPECT_EQ(first / layout.buffers[0].piece(), shard * copies + piece);
+            EXPECT_EQ(first / layout.buffers[0].partition(), shard * copies + partition);
             EXPECT_EQ(range.begin, updated[range.param]) << "pieces follow each other";
             updated[range.param] = range.end;
           }
           EXPECT_LE(of_shard, layout.buffers[0].shard);
-          EXPECT_LE(of_piece, layout.buffers[0].piece());
+          EXPECT_LE(of_partition, layout.buffers[0].partition());
         }
       for (size_t p = 0; p < unit.params.size(); ++p) EXPECT_EQ(updated[p], unit.params[p].numel());
     }

@@ -86,8 +86,8 @@ inline ModelSpec random_model(Random& random) {
 
 /// Any of them; those that are exact more often.
 inline Policy random_policy(Random& random) {
-  const auto last = static_cast<int>(policy_words().size()) - 1;
-  return policy_words()[draw(random, 0, 3) ? draw(random, 0, 3) : draw(random, 0, last)].policy;
+  const auto last = static_cast<int>(named_policies().size()) - 1;
+  return named_policies()[draw(random, 0, 3) ? draw(random, 0, 3) : draw(random, 0, last)].policy;
 }
 
 inline Plan random_plan(Random& random, const ModelSpec& spec, int most_ranks_an_axis = 4) {

@@ -132,19 +132,19 @@ TEST_F(Planning, ABlockIn16BitsThatMakesNormsAndSumsAgainSavesFourteenTensorsIns
   const plan::Footprint block = make_plan(r).spec.units[1].cost;
   const double unit = static_cast<double>(block.out) / 2;  // [tokens, dim] of 16 bits: the input is fp32
   const auto tensors = [&](const plan::GraphCost& graph) { return 2 + static_cast<double>(graph.saved) / unit; };
-  EXPECT_NEAR(tensors(block) - tensors(*block.lean), 9, 0.1);
-  EXPECT_LT(tensors(*block.lean), 0.65 * tensors(block));
-  EXPECT_EQ(block.lean->rebuilds, 9) << "three norms of tokens, four of queries and keys, two sums";
-  EXPECT_LT(block.lean->backward_peak + block.lean->saved, block.backward_peak + block.saved);
+  EXPECT_NEAR(tensors(block) - tensors(*block.selective), 9, 0.1);
+  EXPECT_LT(tensors(*block.selective), 0.65 * tensors(block));
+  EXPECT_EQ(block.selective->rebuilds, 9) << "three norms of tokens, four of queries and keys, two sums";
+  EXPECT_LT(block.selective->backward_peak + block.selective->saved, block.backward_peak + block.saved);
 }
 
 TEST_F(Planning, APlaceForActivationsIsTakenOrSaidToChangeNothing) {
   PlanRequest r = request("dp_shard=2");
   r.planner.offload_to = plan::Tier::nvme, r.planner.nvme = true;
-  EXPECT_NE(make_plan(r).choice.warning.find("offload_to = nvme changes nothing"), std::string::npos);
+  EXPECT_NE(make_plan(r).choice.warning.find("offload_to = nvme has no effect"), std::string::npos);
   r.planner.activations = plan::Policy::offload;
   const Planned planned = make_plan(r);
-  EXPECT_EQ(planned.choice.warning.find("changes nothing"), std::string::npos) << planned.choice.warning;
+  EXPECT_EQ(planned.choice.warning.find("has no effect"), std::string::npos) << planned.choice.warning;
   EXPECT_GT(planned.choice.memory.nvme.activations, 0);
 }
 
@@ -152,11 +152,11 @@ TEST_F(Planning, APrefetchOrThreadsThatNothingUsesAreSaidToChangeNothing) {
   PlanRequest r = request("dp_shard=1");
   r.planner.prefetch = 3, r.planner.update_threads = 4;
   const std::string warning = make_plan(r).choice.warning;
-  EXPECT_NE(warning.find("prefetch = 3 changes nothing"), std::string::npos) << warning;
-  EXPECT_NE(warning.find("update_threads = 4 changes nothing"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("prefetch = 3 has no effect"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("update_threads = 4 has no effect"), std::string::npos) << warning;
   r.planner.update_on = plan::Tier::host, r.planner.host_budget = 1 << 30;  // now there is what to bring and to update
   const std::string none = make_plan(r).choice.warning;
-  EXPECT_EQ(none.find("changes nothing"), std::string::npos) << none;
+  EXPECT_EQ(none.find("has no effect"), std::string::npos) << none;
 }
 
 TEST_F(Planning, TheTableHasNoLineTwiceAndTheJsonItsBudgetsAndBusyTimes) {
@@ -179,7 +179,7 @@ TEST_F(Planning, TheLargestByTheHostsBudgetSaysThatOne) {
   r.planner.activations = plan::Policy::offload;
   r.planner.host_budget = int64_t{1} << 40;
   r.planner.host_budget = make_plan_as_is(r).choice.memory.host.total() * 3;
-  const Largest found = largest(r, Grow::batch, {});
+  const Largest found = largest(r, GrowthAxis::batch, {});
   ASSERT_TRUE(found.found);
   EXPECT_NE(found.limit.find(" of host memory a rank, of "), std::string::npos) << found.limit;
 }
@@ -187,15 +187,15 @@ TEST_F(Planning, TheLargestByTheHostsBudgetSaysThatOne) {
 TEST_F(Planning, TheLargestFitsAndTheNextDoesNot) {
   PlanRequest r = request("dp_shard=2");
   r.planner.budget = make_plan_as_is(r).choice.memory.peak * 2;
-  for (Grow grow : {Grow::frames, Grow::batch, Grow::resolution}) {
+  for (GrowthAxis grow : {GrowthAxis::frames, GrowthAxis::batch, GrowthAxis::resolution}) {
     const Largest found = largest(r, grow, {});
     ASSERT_TRUE(found.found);
     EXPECT_LE(found.peak, r.planner.budget) << found.text;
     EXPECT_NE(found.limit.find(" would take "), std::string::npos) << found.limit;
   }
   r.planner.budget = 1;
-  EXPECT_FALSE(largest(r, Grow::batch, {}).found);
-  EXPECT_THROW(grow_of("frame_count"), UserError);
+  EXPECT_FALSE(largest(r, GrowthAxis::batch, {}).found);
+  EXPECT_THROW(growth_axis_of("frame_count"), UserError);
 }
 
 TEST_F(Planning, TheTraceHasPredictedAndMeasuredLanesOnOneClock) {

@@ -30,10 +30,9 @@ class Report : public RunTest {
 
 TEST_F(Report, OneRunHasItsFactsMemoryOfEveryRankAndWhatWentWrong) {
   const std::string html = page({trained("run", 20, 12)});
-  for (const char* wanted :
-       {"12 of 20", "7.0 M", "Loss", "Gradient norm", "Seconds a step", "<b>rank 1</b>", "planned 8.00 MiB",
-        "reserved 10.00 MiB", "&lt;clips&gt;/7.mp4", "global_batch = 4", "What computing waited for, a step",
-        "<td>20 ms</td>", "<td>30 ms</td>", "10 ms on rank 1"})
+  for (const char* wanted : {"12 of 20", "7.0 M", "Loss", "Gradient norm", "Seconds a step", "<b>rank 1</b>",
+                             "planned 8.00 MiB", "reserved 10.00 MiB", "&lt;clips&gt;/7.mp4", "global_batch = 4",
+                             "What compute waited for, a step", "<td>20 ms</td>", "<td>30 ms</td>", "10 ms on rank 1"})
     EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
   EXPECT_EQ(html.find("<clips>"), std::string::npos) << "text of the data set is escaped";
 }

@@ -40,13 +40,13 @@ TEST(Decision, LossIsTheSumOfTheRanksAndTheNormIsClipped) {
   EXPECT_EQ(d.control->lr, 1e-3);
   EXPECT_NEAR(d.control->scale, 0.25, 1e-6);
   EXPECT_TRUE(d.skipped.empty());
-  EXPECT_FALSE(d.stop);
+  EXPECT_EQ(d.stop, 0);
 }
 
 TEST(Decision, OneRankThatIsAskedToStopStopsAll) {
   int64_t updates = 0;
   LossScale none;
-  EXPECT_TRUE(decide(1, {reported(1), reported(1, -1, 15)}, rules(updates), none).stop);
+  EXPECT_EQ(decide(1, {reported(1), reported(1, -1, 15)}, rules(updates), none).stop, 15);
 }
 
 TEST(Decision, ANanEndsTheRunNamingTheSample) {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
-#include "tessera/train/drill.h"
+#include "tessera/train/fault_injection.h"
 
 namespace tessera::train {
 namespace {
@@ -31,17 +31,17 @@ TEST(ElasticMesh, GivesUpReplicasWhereShardsDoNotGo) {
   EXPECT_EQ(shrunk("dp_replicate=4,dp_shard=1", 4, 2), "dp_replicate=2");
 }
 
-TEST(Drill, IsReadAsItIsWritten) {
-  const Drill drill = Drill::parse("rank=1,step=3,op=reduce,unit=blocks.1,do=stop,attempt=2");
-  EXPECT_EQ(drill.rank, 1);
-  EXPECT_EQ(drill.step, 3);
-  EXPECT_EQ(drill.op, "reduce");
-  EXPECT_EQ(drill.unit, "blocks.1");
-  EXPECT_EQ(drill.act, "stop");
-  EXPECT_EQ(drill.attempt, 2);
-  EXPECT_EQ(Drill::parse("rank=0,do=0.25").seconds, 0.25);
+TEST(InjectedFault, IsReadAsItIsWritten) {
+  const InjectedFault fault = InjectedFault::parse("rank=1,step=3,op=reduce,unit=blocks.1,do=stop,attempt=2");
+  EXPECT_EQ(fault.rank, 1);
+  EXPECT_EQ(fault.step, 3);
+  EXPECT_EQ(fault.op, "reduce");
+  EXPECT_EQ(fault.unit, "blocks.1");
+  EXPECT_EQ(fault.act, "stop");
+  EXPECT_EQ(fault.attempt, 2);
+  EXPECT_EQ(InjectedFault::parse("rank=0,do=0.25").seconds, 0.25);
   for (const char* text : {"rank=x,do=kill", "rank=1,do=jump", "rank=1", "colour=red,do=kill", "step=,do=kill"})
-    EXPECT_THROW(Drill::parse(text), UserError) << text;
+    EXPECT_THROW(InjectedFault::parse(text), UserError) << text;
 }
 
 }  // namespace

@@ -31,6 +31,16 @@ TEST(SlowRanks, NamesAPersistentlySlowRankOnce) {
   EXPECT_EQ(slow.found().size(), 1u) << "it had recovered";
 }
 
+TEST(SlowRanks, ARankAtTheLimitIsNamedOnce) {
+  SlowRanks slow(mesh("dp_shard=4"), {.factor = 1.3, .steps = 3});
+  size_t named = 0;
+  for (int round = 0; round < 10; ++round) {
+    pass(slow, 3, {0.1, 0.1, round % 2 ? 0.129 : 0.131, 0.1});
+    named += slow.found().size();
+  }
+  EXPECT_EQ(named, 1u);
+}
+
 TEST(SlowRanks, OfTwoTheFasterIsTheMeasure) {
   SlowRanks slow(mesh("dp_shard=2"), {.factor = 1.3, .steps = 3});
   pass(slow, 3, {0.3, 0.1});

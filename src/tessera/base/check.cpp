@@ -10,7 +10,7 @@ std::string compose(std::string_view where, std::string_view what, std::string_v
   std::string text;
   if (!where.empty()) text.append("[").append(where).append("] ");
   text.append(what);
-  if (!hint.empty()) text.append("; ").append(hint);
+  if (!hint.empty()) text.append(hint.front() == '\n' ? "" : "; ").append(hint);  // below a list: a line of its own
   return text;
 }
 

@@ -1,9 +1,8 @@
 #pragma once
-// Errors that say where, what came, what was expected and what to do next.
+// Errors that say where something failed, what was found and expected, and what to do next.
 //
-//   throw UserError(Exit::input, "data.decode", "clips/a.mp4: no video stream", "re-encode the file or remove its
-//   row"); check_input(size > 8, "safetensors", path + ": " + std::to_string(size) + " bytes, a header needs at least
-//   8");
+//   throw UserError(Exit::input, "data.decode", "clips/a.mp4: no video stream", "re-encode or remove the file");
+//   check_input(size > 8, "safetensors", path + ": " + std::to_string(size) + " bytes, a header needs at least 8");
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -12,9 +11,9 @@
 
 namespace tessera {
 
-/// Exit codes of the program (contract, version 1).
+/// Exit codes of the program (docs/ lists them).
 enum class Exit : int {
-  done = 0,        ///< all well
+  done = 0,        ///< success
   comparison = 1,  ///< verify or plan --check found a difference
   usage = 2,       ///< command line, recipe or mesh
   input = 3,       ///< unreadable or wrong data, checkpoint or case
@@ -24,10 +23,10 @@ enum class Exit : int {
   disk = 7,        ///< disk full or failed write
   memory = 8,      ///< memory budget exceeded at run time
   internal = 70,   ///< our own fault
-  again = 75,      ///< stopped by a signal with a whole checkpoint: start again
+  again = 75,      ///< stopped by a signal after a checkpoint: start again
 };
 
-/// Base of all our errors. `where` names the act ("checkpoint.load"), `hint` the next action.
+/// Base of our errors. `where` names the operation ("checkpoint.load"), `hint` the next action.
 class Error : public std::runtime_error {
  public:
   Error(Exit code, std::string_view where, std::string_view what, std::string_view hint = {});
@@ -39,13 +38,13 @@ class Error : public std::runtime_error {
   std::string hint_;
 };
 
-/// The user can mend it: recipe, data, machine.
+/// A fault that the user can correct: recipe, data, machine.
 class UserError : public Error {
  public:
   using Error::Error;
 };
 
-/// We broke an invariant of our own (exit 70).
+/// A broken invariant of the program itself (exit 70).
 class InternalError : public Error {
  public:
   InternalError(std::string_view where, std::string_view what)
@@ -64,7 +63,7 @@ int64_t div_exact(int64_t a, int64_t b, std::string_view where);
 constexpr int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return div_up(a, b) * b; }
 
-/// The known names nearest to `word` (Levenshtein), best first, at most `count`; for "did you mean".
+/// The known names closest to `word` (Levenshtein distance), best first, at most `count`; for "did you mean".
 std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& known, size_t count = 1);
 
 }  // namespace tessera

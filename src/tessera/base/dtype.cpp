@@ -33,7 +33,7 @@ DType dtype_of(std::string_view text, std::string_view where, std::span<const DT
     if (name(dtype) == text) return dtype;
     known.emplace_back(name(dtype));
   }
-  unknown_word(where, text, known);
+  unknown_name(where, text, known);
 }
 
 }  // namespace tessera

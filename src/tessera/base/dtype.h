@@ -1,5 +1,5 @@
 #pragma once
-// Element types: of values in memory, of what travels between ranks, of tensors in files.
+// Element types of values in memory, in communication and in files.
 //
 //   size_of(DType::bf16);                                               // 2
 //   name(DType::f8_e4m3);                                               // "fp8", as recipes and plans write it
@@ -17,10 +17,10 @@ int64_t size_of(DType dtype);  ///< bytes of an element
 std::string_view name(DType dtype);
 bool is_floating(DType dtype);
 
-/// What products run in, and what parameters and gradients are rounded to on their way.
+/// The dtypes of products, and of parameters and gradients in communication.
 inline constexpr std::array kComputeTypes = {DType::f32, DType::bf16, DType::f16};
 
-/// The one of `among` that `text` names. Throws UserError (usage) naming `where` and the nearest name.
+/// The dtype of `among` that `text` names. Throws UserError (usage) naming `where` and the nearest name.
 DType dtype_of(std::string_view text, std::string_view where, std::span<const DType> among);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
 #pragma once
-// The member at the end of a path of pointers to members: tables name where a value lies.
+// Accesses a member by a path of member pointers, so that tables can name where a value is stored.
 //
 //   field<&Recipe::plan, &PlanKeys::strategy>(recipe) = Strategy::full_shard;
 

@@ -10,7 +10,7 @@ namespace {
 int rank_ = 0;
 int world_ = 1;
 
-/// One write a line, so that lines of several ranks do not run into each other.
+/// Writes a line in one call, so that lines of several ranks do not interleave.
 void put(std::string text) {
   text += '\n';
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());

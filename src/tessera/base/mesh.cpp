@@ -15,7 +15,7 @@ std::string_view axis_name(Axis axis) { return kNames[static_cast<int>(axis)]; }
 
 Mesh Mesh::parse(std::string_view text) {
   Mesh mesh;
-  if (text == "single") return mesh;  // as to_string says it of one rank
+  if (text == "single") return mesh;  // the text of a mesh of one rank
   while (!text.empty()) {
     std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), item.size() + 1));
@@ -78,7 +78,8 @@ int Mesh::shard_rank(int rank) const {
 std::vector<int> Mesh::group(int rank, const std::vector<Axis>& axes) const {
   std::vector<int> members = {rank};
   int stride =
-      world();  // ranks between neighbours on the axis; the first axis is the slowest, so members stay in order
+      // distance in ranks between neighbours on the axis; the first axis is the slowest, so members stay in order
+      world();
   for (Axis a : kAllAxes) {
     stride /= (*this)[a];
     if (std::find(axes.begin(), axes.end(), a) == axes.end()) continue;

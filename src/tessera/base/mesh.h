@@ -29,7 +29,7 @@ struct Mesh {
   int& operator[](Axis axis) { return size[static_cast<int>(axis)]; }
   int world() const;
   int dp_size() const { return (*this)[Axis::dp_replicate] * (*this)[Axis::dp_shard]; }
-  /// dp_shard x cp x sp: the ranks that hold the shards of a buffer together.
+  /// dp_shard x cp x sp: the number of ranks that a buffer is sharded over.
   int shard_size() const { return (*this)[Axis::dp_shard] * (*this)[Axis::cp] * (*this)[Axis::sp]; }
 
   int coordinate(int rank, Axis axis) const;

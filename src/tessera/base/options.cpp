@@ -89,7 +89,8 @@ Values OptionTable::defaults() const {
 void OptionTable::set(Values& values, std::string_view name, const std::string& value, std::string_view where) const {
   const Option& option = at(name, where);
   const auto fail = [&](const std::string& wanted) {
-    throw UserError(Exit::usage, where, option.name + " = '" + value + "': expected " + wanted, option.help);
+    throw UserError(Exit::usage, where, option.name + " = '" + value + "': expected " + wanted,
+                    option.name + ": " + option.help);
   };
   if (value != option.fallback) {
     if (option.kind == Kind::integer && !parses_as_integer(value)) fail(std::string(expected(option.kind)));

@@ -1,5 +1,5 @@
 #pragma once
-// The option table: one line an option. Help, recipe files, flags, checks and the resolved recipe all come from it.
+// The option table: one row for each option. Help, recipe files, flags, checks and the resolved recipe use it.
 //
 //   const OptionTable& table = recipe_table();
 //   Values values = table.defaults();
@@ -16,19 +16,19 @@ enum class Kind {
   integer,
   number,
   bytes,   ///< "24GiB"
-  list,    ///< texts, by comma on the command line
+  list,    ///< texts, separated by commas on the command line
   choice,  ///< one of `choices`
 };
 
 struct Option {
   std::string name;  ///< "train.lr"
   Kind kind = Kind::text;
-  std::string fallback;      ///< default, as written in a recipe without quotes
+  std::string fallback;      ///< default value, as in a recipe but without quotes
   std::string help;          ///< one line, with the unit
   std::string choices = {};  ///< "a|b|c" for Kind::choice
 };
 
-using Values = std::map<std::string, std::string>;  ///< option -> its value as text
+using Values = std::map<std::string, std::string>;  ///< option name -> value as text
 
 class OptionTable {
  public:
@@ -47,7 +47,7 @@ class OptionTable {
   std::vector<Option> options_;
 };
 
-/// Ends every item of a list that came as a list: such items may contain commas.
+/// Terminates every item of a list that was given as a list, because such items may contain commas.
 inline constexpr char kListSeparator = '\x1f';
 std::vector<std::string> split_list(std::string_view text);  ///< "a, b" -> {"a", "b"}; empty -> {}
 int64_t to_integer(const std::string& text);                 ///< of a checked value

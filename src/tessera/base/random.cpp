@@ -33,7 +33,7 @@ double to_unit(uint32_t hi, uint32_t lo) {  // (0, 1): never 0, never 1
   return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;
 }
 
-// Two normals from one block (Box-Muller): element 2i and 2i+1.
+// Two normals from one block (Box-Muller): elements 2i and 2i+1.
 std::array<double, 2> normal_pair(const Block& b) {
   const double radius = std::sqrt(-2.0 * std::log(to_unit(b[0], b[1])));
   const double angle = 2.0 * std::numbers::pi * to_unit(b[2], b[3]);

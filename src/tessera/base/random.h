@@ -1,6 +1,6 @@
 #pragma once
-// Counter-based random numbers: the same draw for (seed, purpose, step, sample, index) on every layout and rank.
-// Philox4x32-10 (Salmon et al., SC'11). There is no state to save, and any element can be drawn alone.
+// Counter-based random numbers: a draw depends only on (seed, purpose, step, sample, index), not on mesh or rank.
+// Philox4x32-10 (Salmon et al., SC'11). There is no state to save, and any element can be drawn by itself.
 //
 //   RandomKey key(seed, Purpose::noise, step, sample);
 //   key.normal(out, first_index, count);           // standard normals, element i depends on (key, i) only
@@ -18,7 +18,7 @@ enum class Purpose : uint32_t {
   timestep = 4,
   dropout = 5,
   sample = 6,
-  turn = 7,
+  expert = 7,
   test = 8,
   rounding = 9
 };
@@ -28,15 +28,15 @@ class RandomKey {
   RandomKey(uint64_t seed, Purpose purpose, uint64_t a = 0, uint64_t b = 0);
 
   uint32_t bits(uint64_t index) const;  ///< 32 uniform bits
-  /// 16 uniform bits for each of elements first..first+count, eight from one block.
+  /// 16 uniform bits for each of the elements first..first+count, eight elements from one block.
   void half_words(uint16_t* out, uint64_t first, size_t count) const;
   double uniform(uint64_t index) const;                         ///< in (0, 1), 53 bits
   double normal(uint64_t index) const;                          ///< one standard normal; equals normal(out, index, 1)
   void normal(float* out, uint64_t first, size_t count) const;  ///< elements first..first+count
   uint64_t below(uint64_t index, uint64_t bound) const;         ///< uniform in [0, bound)
 
-  /// Key and high counter words, for a twin of this generator on a device: block b is Philox of {b, b >> 32, w[2],
-  /// w[3]} under {w[0], w[1]}.
+  /// Key and high counter words, for the same generator on a device: block b is Philox of {b, b >> 32, w[2], w[3]} with
+  /// key {w[0], w[1]}.
   std::array<uint32_t, 4> words() const { return {key_[0], key_[1], high_[0], high_[1]}; }
 
  private:

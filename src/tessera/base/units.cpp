@@ -46,7 +46,8 @@ int64_t parse_bytes(std::string_view text, std::string_view key) {
   for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   double scale = unit.empty() || unit == "b" ? 1 : 0;
   double binary = 1, decimal = 1;
-  for (const std::string letter : {"k", "m", "g", "t"}) {  // "g" and "gib" are binary, "gb" is what disks are sold in
+  // "g" and "gib" are binary, "gb" is decimal as disks are sold
+  for (const std::string letter : {"k", "m", "g", "t"}) {
     binary *= 1024, decimal *= 1000;
     if (unit == letter || unit == letter + "ib") scale = binary;
     if (unit == letter + "b") scale = decimal;

@@ -1,5 +1,5 @@
 #pragma once
-// Bytes and seconds as people read them: "1.50 GiB", "12.3 s".
+// Formats and parses bytes and seconds: "1.50 GiB", "12.3 s".
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -8,7 +8,7 @@ namespace tessera {
 
 std::string format_bytes(int64_t bytes);     ///< binary units: B, KiB, MiB, GiB, TiB
 std::string format_seconds(double seconds);  ///< "12 ms", "3.4 s", "2 min 05 s", "1 h 03 min"
-/// "24GiB", "512 MiB", "24G" (binary too, as in ulimit), "24GB" (decimal), "1.5e9" (bytes); capitals do not matter.
+/// Parses "24GiB", "512 MiB", "24G" (binary too, as in ulimit), "24GB" (decimal), "1.5e9" (bytes), ignoring case.
 /// Throws UserError (usage) naming `key`.
 int64_t parse_bytes(std::string_view text, std::string_view key);
 

@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <random>
+#include <regex>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -58,10 +61,32 @@ void ReadFile::read(int64_t offset, int64_t bytes, void* to) const {
   }
 }
 
-DurableFile::DurableFile(const Path& path, int64_t bytes_needed) : path_(path), needed_(bytes_needed) {
-  static std::atomic<int> counter = 0;  // two threads, or two ranks, may write the same path
-  partial_ = path_;
-  partial_ += "." + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".partial";
+namespace {
+
+/// Of this process alone: process numbers are the same in two containers or hosts that share a file system.
+std::string process_tag() {
+  std::random_device random;
+  char text[20];
+  std::snprintf(text, sizeof text, "%08x%08x", random(), random());
+  return text;
+}
+
+/// ".<tag>-<n>.partial", and ".<pid>-<n>.partial" of earlier versions: what a DurableFile puts behind a file's name.
+bool is_temporary(const std::string& name) {
+  static const std::regex form(R"(.+\.[0-9a-f]{1,16}-[0-9]+\.partial)");
+  return std::regex_match(name, form);
+}
+
+}  // namespace
+
+Path temporary_name(Path path) {
+  static const std::string tag = process_tag();
+  static std::atomic<int> counter = 0;  // two threads may write the same path
+  return path += "." + tag + "-" + std::to_string(counter++) + ".partial";
+}
+
+DurableFile::DurableFile(const Path& path, int64_t bytes_needed)
+    : path_(path), partial_(temporary_name(path)), needed_(bytes_needed) {
   // Locked while it is written: see remove_dead_partials, which may take it away between the two calls.
   for (struct stat info{};;) {
     fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -75,7 +100,7 @@ DurableFile::DurableFile(const Path& path, int64_t bytes_needed) : path_(path), 
 void remove_dead_partials(const Path& folder) {
   std::error_code gone;
   for (const auto& entry : std::filesystem::directory_iterator(folder, gone)) {
-    if (entry.path().extension() != ".partial") continue;
+    if (!is_temporary(entry.path().filename().string())) continue;
     const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) continue;
     // A process number says less: it may have gone to another, or be of one that nobody has taken leave of.
@@ -99,9 +124,11 @@ void DurableFile::fail(std::string_view act) {
   // the constructor may throw: no destructor would run then
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   ::unlink(partial_.c_str());
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   throw UserError(Exit::disk, "file.write", what + ")",
-                  "make at least " + format_bytes(needed_) +
-                      " writable there or write elsewhere; what was there before is untouched");
+                  (full ? "make at least " + format_bytes(needed_) + " writable there or write elsewhere"
+                        : "check the path: whether its folder exists and may be written") +
+                      "; what was there before is untouched");
 }
 
 void DurableFile::write(const void* data, int64_t bytes) {

@@ -1,7 +1,7 @@
 #pragma once
 // Files that are read at offsets, and files that are either wholly written or not there.
 //
-//   DurableFile out("sample.safetensors", bytes);    // writes sample.safetensors.<pid>-<n>.partial
+//   DurableFile out("sample.safetensors", bytes);    // writes sample.safetensors.<tag>-<n>.partial
 //   out.write(data, bytes);
 //   out.commit();                                    // fsync, rename, fsync of the folder
 //
@@ -52,8 +52,11 @@ class DurableFile {
   int64_t needed_, written_ = 0;
 };
 
-/// Removes what killed processes left of files that were being written: every `*.partial` that nobody holds. Others may
-/// begin files there meanwhile.
+/// path.<tag>-<n>.partial, where nobody else writes: no other thread, process, container or host.
+Path temporary_name(Path path);
+
+/// Removes what killed processes left of files that were being written: every temporary file of a DurableFile that
+/// nobody holds. A user's own `x.partial` stays. Others may begin files there meanwhile.
 void remove_dead_partials(const Path& folder);
 
 /// Makes the folder and those above it where they are not there. Throws UserError (disk) with the system's reason.

@@ -56,7 +56,7 @@ std::string what_else(const ReadFile& file) {
   // A safetensors file begins with a length of 8 bytes, of which the upper ones are zero.
   if (!is_text(start)) return {};
   std::string shown = start.substr(0, std::min(start.find_first_of("\r\n"), static_cast<size_t>(kShown)));
-  return "a text (it begins with \"" + shown + "\")";
+  return "a text file (it begins with \"" + shown + "\")";
 }
 
 }  // namespace tessera::checkpoint

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tessera/base/check.h"
+#include "tessera/base/log.h"
 
 namespace tessera::checkpoint {
 
@@ -15,25 +16,40 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kPrefix = "step-", kPartial = ".partial";
+constexpr std::string_view kPrefix = "step-", kPartial = ".partial", kOld = ".old";
 
 [[noreturn]] void fail(const Path& path, const std::string& act, const std::string& reason) {
   throw UserError(Exit::disk, "checkpoint.folder", path.string() + ": cannot " + act + ": " + reason,
                   "check that disk and its permissions");
 }
 
-/// The step of a folder name "step-NNNNNN", or -1.
-int64_t step_of(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return -1;
-  std::string digits = name.substr(kPrefix.size());
-  bool ok = !digits.empty() && digits.size() < 19 && digits.find_first_not_of("0123456789") == std::string::npos;
-  return ok ? std::stoll(digits) : -1;
+/// The step of what saving or pruning left behind ("step-000100.partial", "step-000100.old.partial"), or -1.
+int64_t step_of_remains(std::string name) {
+  if (!name.ends_with(kPartial)) return -1;
+  name.resize(name.size() - kPartial.size());
+  if (name.ends_with(kOld)) name.resize(name.size() - kOld.size());
+  return step_of(name);
 }
 
-void remove_tree(const Path& path) {
+/// The manifest goes first: what has one is whole, whatever it is called. Returns why it could not be removed.
+std::string remove_checkpoint(const Path& path) {
   std::error_code error;
-  fs::remove_all(path, error);
-  if (error) fail(path, "remove", error.message());
+  try {
+    if (fs::remove(path / "manifest.json", error)) sync_folder(path);
+  } catch (const UserError& failed) {
+    return failed.what();
+  }
+  if (!error) fs::remove_all(path, error);
+  return error ? path.string() + ": cannot be removed: " + error.message() : "";
+}
+
+bool is_whole(const Path& path) {
+  std::error_code error;
+  return fs::exists(path / "manifest.json", error);
+}
+
+void warn(const std::string& problem) {
+  if (!problem.empty()) log::warn(problem + "; it takes its space, and nothing else");
 }
 
 void rename_entry(const Path& from, const Path& to) {
@@ -58,14 +74,22 @@ Path step_folder(const Path& checkpoints, int64_t step) {
   return checkpoints / name;
 }
 
+// A user's own `step-77` is none.
+int64_t step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return -1;
+  const std::string digits = name.substr(kPrefix.size());
+  const bool ok = !digits.empty() && digits.size() < 19 && digits.find_first_not_of("0123456789") == std::string::npos;
+  const int64_t step = ok ? std::stoll(digits) : -1;
+  return ok && step_folder({}, step) == name ? step : -1;
+}
+
 Path partial_folder(const Path& checkpoints, int64_t step) { return step_folder(checkpoints, step) += kPartial; }
 
 std::vector<Path> whole_checkpoints(const Path& checkpoints) {
   std::vector<std::pair<int64_t, Path>> found;
-  for (const Path& path : entries(checkpoints)) {
-    int64_t step = step_of(path.filename().string());
-    if (step >= 0 && fs::exists(path / "manifest.json")) found.emplace_back(step, path);
-  }
+  for (const Path& path : entries(checkpoints))
+    if (const int64_t step = step_of(path.filename().string()); step >= 0 && is_whole(path))
+      found.emplace_back(step, path);
   std::sort(found.begin(), found.end());  // by number: step-1000000 comes after step-999999
   std::vector<Path> result;
   for (auto& [step, path] : found) result.push_back(std::move(path));
@@ -80,25 +104,33 @@ std::optional<Path> latest(const Path& checkpoints) {
 std::vector<std::string> clean_partials(const Path& checkpoints) {
   std::vector<std::string> removed;
   for (const Path& path : entries(checkpoints)) {
-    std::string name = path.filename().string();
-    if (!name.ends_with(kPartial) && (step_of(name) < 0 || fs::exists(path / "manifest.json"))) continue;
-    remove_tree(path);
-    removed.push_back(name);
+    const std::string name = path.filename().string();
+    const int64_t step = step_of_remains(name);
+    if (step < 0) continue;
+    if (const Path final = step_folder(checkpoints, step);
+        name.ends_with(std::string(kOld) + std::string(kPartial)) && !fs::exists(final) && is_whole(path)) {
+      rename_entry(path, final);  // publish() was killed between its renames
+      continue;
+    }
+    const std::string problem = remove_checkpoint(path);
+    warn(problem);
+    if (problem.empty()) removed.push_back(name);
   }
   return removed;
 }
 
 std::vector<std::string> prune(const Path& checkpoints, int64_t keep) {
   std::vector<std::string> removed;
-  std::vector<Path> whole = whole_checkpoints(checkpoints);
+  const std::vector<Path> whole = whole_checkpoints(checkpoints);
   for (size_t i = 0; keep > 0 && i + static_cast<size_t>(keep) < whole.size(); ++i) {
     Path going = whole[i];
     going += kPartial;
-    remove_tree(going);
-    rename_entry(whole[i], going);  // see [Note: whole or absent]
-    sync_folder(checkpoints);
-    remove_tree(going);
-    removed.push_back(whole[i].filename().string());
+    std::string problem = fs::exists(going) ? remove_checkpoint(going) : "";
+    if (problem.empty() && ::rename(whole[i].c_str(), going.c_str()) != 0)  // see [Note: whole or absent]
+      problem = whole[i].string() + ": cannot be renamed to " + going.filename().string() + ": " + std::strerror(errno);
+    if (problem.empty()) sync_folder(checkpoints), problem = remove_checkpoint(going);
+    warn(problem);
+    if (problem.empty()) removed.push_back(whole[i].filename().string());
   }
   return removed;
 }
@@ -113,18 +145,18 @@ void publish(const Path& partial, const Path& final) {
   if (::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) != 0) {
     if (errno != EINVAL && errno != ENOSYS)
       fail(partial, "exchange with " + final.filename().string(), std::strerror(errno));
-    Path old = final;  // a file system without exchange: older checkpoints bridge the instant between the renames
-    old += ".old";
+    Path old = final;  // a file system without exchange: clean_partials() mends what a kill leaves between the renames
+    old += kOld;
     old += kPartial;
-    remove_tree(old);
+    warn(fs::exists(old) ? remove_checkpoint(old) : "");
     rename_entry(final, old);
     rename_entry(partial, final);
     sync_folder(final.parent_path());
-    remove_tree(old);
+    warn(remove_checkpoint(old));
     return;
   }
   sync_folder(final.parent_path());
-  remove_tree(partial);
+  warn(remove_checkpoint(partial));
 }
 
 }  // namespace tessera::checkpoint

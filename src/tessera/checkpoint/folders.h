@@ -6,8 +6,8 @@
 //   prune(run / "checkpoints", 3);
 //
 // [Note: whole or absent] A checkpoint is written as step-000100.partial and renamed when manifest.json, written last,
-// and everything else is flushed; one that goes is renamed to .partial first. So at any instant a folder named
-// step-NNNNNN with a manifest is whole, and everything else may be deleted.
+// and everything else is flushed; one that goes is renamed to .partial first, and its manifest is what goes first. So at
+// any instant a folder with a manifest is whole. Of what else lies there only names that are made here are touched.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,16 +18,19 @@
 namespace tessera::checkpoint {
 
 Path step_folder(const Path& checkpoints, int64_t step);     ///< checkpoints/step-000100
+int64_t step_of(const std::string& name);                    ///< of a folder's name that step_folder() made; else -1
 Path partial_folder(const Path& checkpoints, int64_t step);  ///< checkpoints/step-000100.partial
 
 /// Whole checkpoints, oldest first; empty when the folder does not exist.
 std::vector<Path> whole_checkpoints(const Path& checkpoints);
 std::optional<Path> latest(const Path& checkpoints);
 
-/// Removes *.partial and step folders without a manifest; returns their names. No rank may be saving meanwhile.
+/// Removes what killed runs left of saving and pruning; returns the names. What cannot be removed is a warning. No rank
+/// may be saving meanwhile.
 std::vector<std::string> clean_partials(const Path& checkpoints);
 
-/// Removes all whole checkpoints but the newest `keep` (0 and less: keeps all); returns their names.
+/// Removes all whole checkpoints but the newest `keep` (0 and less: keeps all); returns their names. What cannot be
+/// removed is a warning: it is tried again at the next checkpoint.
 std::vector<std::string> prune(const Path& checkpoints, int64_t keep);
 
 /// Gives a flushed folder its final name in one step; what had that name before is swapped out, then removed.

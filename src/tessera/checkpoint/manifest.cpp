@@ -177,7 +177,7 @@ std::optional<std::string> tiling_problem(const TensorRecord& tensor) {
 
 Manifest load_manifest(const Path& folder) {
   const Path path = folder / "manifest.json";
-  if (!std::filesystem::exists(path)) refuse(folder.string() + ": no manifest.json, this is not a whole checkpoint");
+  if (!std::filesystem::exists(path)) refuse(folder.string() + ": no manifest.json, this is not a complete checkpoint");
   Manifest manifest = parse_manifest(parse_json(read_text(path), path.string()), path.string());
   std::set<std::pair<std::string, std::string>> seen;
   for (const TensorRecord& tensor : manifest.tensors) {

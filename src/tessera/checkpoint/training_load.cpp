@@ -9,7 +9,7 @@ namespace tessera::checkpoint {
 namespace {
 
 constexpr std::string_view kOther =
-    "this is the checkpoint of another model or optimiser: name the right one, or start anew with run.resume = \"no\"";
+    "this is the checkpoint of another model or optimiser: name the right one, or start at step 0 with run.resume = \"no\"";
 constexpr std::string_view kEarlier = "resume from an earlier checkpoint (run.resume = DIR)";
 
 [[noreturn]] void refuse(const std::string& what, std::string_view hint) {

@@ -5,10 +5,10 @@
 //   Group& gather = comm.group("gather", kShardAxes);
 //   gather.all_gather(slot, shard);
 //
-// Each (purpose, axes) is a communicator of its own, so gathers, reductions and control never wait for each other. All
-// calls block the calling thread; different groups may be used from different threads at once. A group of one does what
-// the collective means for one rank. Collectives take no memory of their own, but for 4 MiB of all_reduce. Between
-// ranks of one machine what is large is read from the other's memory (same_host.h).
+// Each (purpose, axes) has its own communicator, so gathers, reductions and control never wait for each other. All
+// calls block the calling thread; different groups may be used from different threads at once. In a group of one, a
+// collective does what it means for one rank. Collectives allocate no memory, except 4 MiB for all_reduce. Ranks of one
+// machine read large messages from each other's memory (same_host.h).
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,20 +22,20 @@
 
 namespace tessera::comm {
 
-/// Point-to-point transport of one group; the backend's part.
+/// Point-to-point transport of one group, implemented by a backend.
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Sends `out[i]` to member i and receives `in[i]` from it, for every member but this one (undefined: nothing), and
-  /// returns when all is done. Throws on time-out or a lost peer.
+  /// Sends `out[i]` to member i and receives `in[i]` from it, for every other member (undefined tensor: nothing).
+  /// Returns when all transfers are done. Throws on time-out or a lost peer.
   virtual void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) = 0;
 };
 
-/// Told by the thread of a collective when it begins to wait for others (true) and when it has them (false). After a
-/// failure there is no second call: where it failed stays known.
+/// Called by the thread of a collective when it begins to wait for others (true) and when it is done (false). There is
+/// no second call after a failure, so the failed collective stays known.
 using Watch = std::function<void(bool waits)>;
 
-/// Seconds that the calling thread has spent in collectives, waiting for others included: only grows.
+/// Seconds that the calling thread has spent in collectives, waiting included; never decreases.
 double seconds_in_collectives();
 
 class Group {
@@ -45,32 +45,32 @@ class Group {
   const std::string& name() const { return name_; }
   const std::string& axis() const { return axis_; }  ///< "dp_shard"; empty for a group of one
   int size() const { return static_cast<int>(members_.size()); }
-  int rank() const { return index_; }  ///< this process's place in the group
+  int rank() const { return index_; }  ///< this process's index in the group
   const std::vector<int>& members() const { return members_; }
 
-  /// out [N * n] = the members' shards [n] one after the other; any dtype. `in` may be this member's place in `out`.
+  /// out [N * n] = the members' shards [n], concatenated; any dtype. `in` may be this member's part of `out`.
   void all_gather(at::Tensor out, const at::Tensor& in);
-  /// shard [n] (+)= sum over members, in their order, of their flat [N * n] at this member's place. `scratch` [N * n].
-  /// fp32; the same bits every time.
+  /// shard [n] (+)= sum over members, in rank order, of this member's part of their flat [N * n]. `scratch` [N * n].
+  /// fp32; deterministic.
   void reduce_scatter(at::Tensor shard, const at::Tensor& flat, at::Tensor scratch, bool accumulate);
-  /// In place, fp32, summed in members' order: every member has the same bits.
+  /// In place, fp32, summed in rank order: every member gets the same bits.
   void all_reduce(at::Tensor tensor);
-  /// out[i] goes to member i and in[i] comes from it; this member's own is copied. Both ends know the sizes; what is
-  /// empty is not sent. Contiguous, any dtype.
+  /// out[i] goes to member i and in[i] comes from it; this member's own part is copied. Both ends know the sizes; empty
+  /// tensors are not sent. Contiguous, any dtype.
   void all_to_all(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
-  /// `out` goes to the next member and `in` comes from the one before, in a circle.
+  /// Ring shift: `out` goes to the next member and `in` comes from the previous one.
   void shift(const at::Tensor& out, const at::Tensor& in);
-  /// Row i: what member i gave. All give the same number of values.
+  /// Row i: the values of member i. All members pass the same number of values.
   std::vector<std::vector<double>> all_gather_doubles(const std::vector<double>& mine);
-  /// To and from the other member of a pair.
+  /// Send to and receive from the other member of a group of two.
   void send(const at::Tensor& tensor);
   void recv(at::Tensor tensor);
-  /// Every member gets what member `root` has.
+  /// Copies `tensor` of member `root` to every member.
   void broadcast(at::Tensor tensor, int root);
   void barrier();
-  int64_t take_sent_bytes();  ///< since the last call
+  int64_t take_sent_bytes();  ///< bytes sent since the last call
   void watch(Watch watch) { watch_ = std::move(watch); }
-  /// For a thread that waits for what another sends here.
+  /// Marks this thread as waiting for a message of this group that another thread receives.
   void waits(bool inside) const;
 
  private:
@@ -80,29 +80,29 @@ class Group {
   const std::vector<int> members_;
   const int index_;
   std::unique_ptr<Transport> transport_;
-  static constexpr int64_t kAllReducePiece = 1 << 20;  // values at a time
-  std::vector<float> buffer_;                          // of all_reduce, kept
+  static constexpr int64_t kAllReducePiece = 1 << 20;  // values reduced at a time
+  std::vector<float> buffer_;                          // memory of all_reduce, reused
   int64_t sent_ = 0;
   Watch watch_;
 };
 
 class Comm {
  public:
-  /// Meets the other ranks; `timeout` seconds bound every collective. Throws UserError (rank_lost) when one does not
-  /// come.
+  /// Connects to the other ranks; `timeout` (seconds) bounds every collective. Throws UserError (rank_lost) if a rank
+  /// does not arrive.
   Comm(const Rendezvous& place, const Mesh& mesh, double timeout = 60);
   ~Comm();
 
-  /// The group of this rank for the purpose over the axes; made on first use, by all ranks in the same order.
+  /// This rank's group for the purpose over the axes; created on first use, which all ranks must do in the same order.
   Group& group(std::string_view purpose, const std::vector<Axis>& axes);
-  /// The same of some ranks along `axis`, this one among them: a pair of neighbour stages.
+  /// A group of the given ranks along `axis`, which include this one: a pair of neighbour stages.
   Group& group_of(std::string_view purpose, const std::string& axis, const std::vector<int>& members);
   void barrier();
-  /// Throws UserError (usage) on every rank when a rank has another text, naming the first that differs from rank 0.
+  /// Throws UserError (usage) on every rank if ranks have different texts, naming the first that differs from rank 0.
   void check_agreement(std::string_view what, std::string_view text);
   /// Bytes this rank sent over each axis since the last call.
   std::map<std::string, int64_t> take_sent_bytes();
-  /// Watches all groups, also those that are made later.
+  /// Watches all groups, including those created later.
   void watch(Watch watch);
 
  private:

@@ -19,19 +19,19 @@ Loaded load() {
   if (!fs::exists("/proc/driver/nvidia/version", ignored) && !fs::exists("/dev/nvidiactl", ignored))
     return {nullptr, "this machine has no NVIDIA driver"};
   const fs::path path = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "libtessera_cuda.so";
-  if (!fs::exists(path, ignored)) return {nullptr, path.string() + " is not there: build where nvcc is found"};
+  if (!fs::exists(path, ignored)) return {nullptr, path.string() + " does not exist: build on a machine with nvcc"};
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return {nullptr, dlerror()};
   const auto get = reinterpret_cast<decltype(&tessera_cuda_register)>(dlsym(library, "tessera_cuda_register"));
   const DeviceBackend* table = get ? get() : nullptr;
   if (!table || table->version != kDeviceBackendVersion)
-    return {nullptr, path.string() + " is of another build: build again"};
+    return {nullptr, path.string() + " is from another build: build again"};
   if (table->count() == 0) return {nullptr, "the NVIDIA driver shows no device"};
   return {table, ""};
 }
 
 const Loaded& loaded() {
-  static const Loaded once = load();  // stays open: streams and communicators outlive any scope
+  static const Loaded once = load();  // never unloaded: streams and communicators outlive any scope
   return once;
 }
 

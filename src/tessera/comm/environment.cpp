@@ -24,7 +24,7 @@ std::optional<int> number(const char* name) {
   return result;
 }
 
-std::string said(const char* name) {
+std::string describe(const char* name) {
   const auto value = text(name);
   return std::string(name) + (value ? " is " + *value : " is not set");
 }

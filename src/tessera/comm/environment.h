@@ -1,7 +1,7 @@
 #pragma once
-// Variables of the environment as texts and numbers, with messages that name them.
+// Environment variables as texts and numbers, with messages that name them.
 //
-//   const std::optional<int> rank = env::number("SLURM_PROCID");      // nothing when unset or empty
+//   const std::optional<int> rank = env::number("SLURM_PROCID");      // empty if unset or empty
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,21 +10,21 @@ namespace tessera::comm::env {
 
 std::optional<std::string> text(const char* name);
 
-/// Throws UserError (usage) for what is no number from 0 on.
+/// Throws UserError (usage) if the value is not a number from 0 on.
 std::optional<int> number(const char* name);
 
 /// "NAME is 3", "NAME is not set".
-std::string said(const char* name);
+std::string describe(const char* name);
 
-/// UserError (usage) of comm.rendezvous.
+/// Throws UserError (usage) of comm.rendezvous.
 [[noreturn]] void refuse(const std::string& what,
                          const std::string& hint = "start ranks with tessera launch or torchrun");
 
-/// MASTER_PORT where it is set, 0 else. Throws UserError (usage) for what is no port.
+/// MASTER_PORT if it is set, else 0. Throws UserError (usage) if the value is not a port.
 int master_port();
 
-/// The same port from 10000 to 29999 (below those that systems hand out) for the same text: ranks of one job need not
-/// be told.
+/// A port from 10000 to 29999 (below the ephemeral range), the same for the same text, so that ranks of one job need
+/// not communicate it.
 int port_of(std::string_view job);
 
 }  // namespace tessera::comm::env

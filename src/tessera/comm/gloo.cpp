@@ -12,8 +12,8 @@
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/environment.h"
-#include "tessera/comm/meeting_point.h"
 #include "tessera/comm/peer_error.h"
+#include "tessera/comm/rendezvous_endpoint.h"
 #include "tessera/comm/same_host.h"
 #include "tessera/comm/tcp_store.h"
 
@@ -31,8 +31,8 @@ class GlooTransport final : public Transport {
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
   }
 
-  // send and recv: straight from and into the tensors, 1.2 to 1.6 times as fast here as alltoall_base and 2 to 6 times
-  // as fast as _allgather_base.
+  // send and recv work directly on the tensors; measured 1.2 to 1.6 times as fast as alltoall_base and 2 to 6 times as
+  // fast as _allgather_base.
   void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
     std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> works;
     const auto begin = [&](const std::vector<at::Tensor>& tensors, auto start) {
@@ -48,7 +48,7 @@ class GlooTransport final : public Transport {
   }
 
  private:
-  /// Does something with one peer; what fails is its.
+  /// Runs a transfer with one peer and attributes a failure to that peer.
   template <class Act>
   static void with(int peer, Act act) {
     try {
@@ -58,8 +58,8 @@ class GlooTransport final : public Transport {
     }
   }
 
-  /// Others connect to the address by which this machine reaches the meeting point. (Gloo's own choice is what the host
-  /// name stands for, often the loopback.) GLOO_SOCKET_IFNAME names another interface, as it does for PyTorch.
+  /// Others connect to the address by which this machine reaches the rendezvous. (Gloo's default is the address of the
+  /// host name, often the loopback.) GLOO_SOCKET_IFNAME selects another interface, as in PyTorch.
   static std::shared_ptr<gloo::transport::Device> device(const Rendezvous& place) {
     if (const auto interface = env::text("GLOO_SOCKET_IFNAME"))
       return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
@@ -76,9 +76,9 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "an unknown host";
 }
 
-/// Waits until every rank is there. Ranks may be started by several hands: no two may be the same, all must know the
-/// same number of ranks, and the first that finds out tells the others. Throws UserError (usage) for that, (rank_lost)
-/// naming the ranks that do not come.
+/// Waits until every rank has registered. Ranks may be started by several launchers: none may exist twice and all must
+/// agree on the number of ranks. The first rank that detects a conflict reports it to the others. Throws UserError
+/// (usage) for a conflict, (rank_lost) naming the ranks that do not register.
 class CheckIn {
  public:
   CheckIn(c10d::Store& store, const Rendezvous& place, double seconds)
@@ -90,7 +90,7 @@ class CheckIn {
     if (const std::string others = agreed("world", world); others != world)
       refuse(rank + " is one of " + world + ", others say there are " + others);
     if (const std::string other = agreed(rank, me); other != me)
-      refuse(rank + " is there twice: " + other + ", and " + me);
+      refuse(rank + " was started twice: " + other + ", and " + me);
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_);
     for (std::string missing; !(missing = absent()).empty();
          std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
@@ -103,7 +103,7 @@ class CheckIn {
   }
 
  private:
-  /// The value that all have: this one where there is none yet.
+  /// The value that all ranks agree on: the first one written.
   std::string agreed(const std::string& key, const std::string& value) {
     const auto found = store_.compareSet(key, "", value);
     return {found.begin(), found.end()};
@@ -125,7 +125,7 @@ class CheckIn {
   c10d::Store& store_;
   const Rendezvous& place_;
   const double seconds_;
-  int present_ = 0;  // ranks known to be there, from 0
+  int present_ = 0;  // number of ranks known to be registered, from 0 on
 };
 
 }  // namespace
@@ -138,12 +138,13 @@ struct Comm::Backend {
 Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(place), mesh_(mesh) {
   check_internal(mesh.world() == place.world, "comm", "mesh and world differ");
   backend_ = std::make_unique<Backend>();
-  // The launcher names a lost rank after fault.timeout; sockets give up later, so that their word is not taken for it.
+  // The launcher names a lost rank after fault.timeout. Sockets time out later, so that their errors are not reported
+  // first.
   backend_->timeout = std::chrono::milliseconds(static_cast<int64_t>((timeout + 10) * 1000));
   if (place.single()) return;
   const double patience = start_seconds(timeout);
   const bool hosts = place.rank == 0 && !place.store_is_hosted;
-  // LibTorch's own wait for a silent address is bounded by the kernel's patience, minutes of it.
+  // LibTorch's own wait for an unresponsive address takes as long as the kernel's connect time-out, minutes.
   if (!hosts) await_listener(place.host, place.port, patience);
   try {
     backend_->store = c10::make_intrusive<c10d::PrefixStore>(
@@ -189,7 +190,7 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
       transport = read_same_host(std::move(transport), index, size);
     } catch (const std::exception& error) {
       throw UserError(Exit::rank_lost, "comm",
-                      "the group " + prefix + " did not come together (" + first_line(error) + ")",
+                      "the group " + prefix + " could not be created (" + first_line(error) + ")",
                       "a rank did not start; see its messages");
     }
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <sstream>
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
@@ -17,9 +18,9 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return sum;
 }
 
-/// out[i] (+)= parts[0][i] + parts[1][i] + ..., added in this order whoever adds. A block of 16 KiB stays in the first
-/// cache, so each value passes through memory once. Plain loops: they run on a lane's thread, where LibTorch would
-/// start its own.
+/// out[i] (+)= parts[0][i] + parts[1][i] + ..., added in this order on every rank. A block of 16 KiB stays in the L1
+/// cache, so each value passes through memory once. Plain loops, because they run on a lane's thread, where LibTorch
+/// would start its own thread pool.
 void sum_in_order(float* out, const std::vector<const float*>& parts, int64_t n, bool accumulate) {
   constexpr int64_t kBlock = 4096;
   float sum[kBlock];
@@ -44,7 +45,7 @@ double group_clock() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// LibTorch's messages carry a stack after the first line.
+/// LibTorch's messages have a stack trace after the first line.
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
@@ -96,7 +97,7 @@ void Group::all_gather(at::Tensor out, const at::Tensor& in) {
     send[i] = in;
     receive[i] = out.narrow(0, i * n, n);
   }
-  // memmove: the caller's shard may lie at its place already
+  // memmove, because the caller's shard may already be in its place.
   std::memmove(static_cast<char*>(out.mutable_data_ptr()) + index_ * in.nbytes(), in.const_data_ptr(), in.nbytes());
   if (size() > 1) run("all_gather", send, receive);
 }
@@ -118,14 +119,14 @@ void Group::reduce_scatter(at::Tensor shard, const at::Tensor& flat, at::Tensor 
 
 void Group::all_reduce(at::Tensor tensor) {
   if (size() == 1) return;
-  // In pieces, so that the memory is bounded: each member sums its part of a piece, then hands the sum to the others.
+  // Reduces in chunks to bound the memory: each member sums its part of a chunk, then sends the sum to the others.
   const int64_t piece = kAllReducePiece / size() * size();
   buffer_.resize(static_cast<size_t>(piece));
   const at::Tensor received = at::from_blob(buffer_.data(), {piece}, at::kFloat);
   for (int64_t first = 0; first < tensor.numel(); first += piece) {
     const int64_t n = std::min(piece, tensor.numel() - first);
     const auto begin = [&](int i) { return first + n * i / size(); };
-    const auto part = [&](int i) {  // undefined when the last piece is too short to go round
+    const auto part = [&](int i) {  // undefined if the last chunk has too few values for every member
       const int64_t length = begin(i + 1) - begin(i);
       return length ? tensor.narrow(0, begin(i), length) : at::Tensor();
     };
@@ -183,7 +184,7 @@ std::vector<std::vector<double>> Group::all_gather_doubles(const std::vector<dou
   }
   const int64_t sent = sent_;
   run("all_gather", send, receive);
-  sent_ = sent;  // control traffic is not booked on an axis
+  sent_ = sent;  // control traffic does not count for an axis
   return rows;
 }
 
@@ -223,15 +224,43 @@ void Comm::watch(Watch watch) {
 
 void Comm::barrier() { group("control", {kAllAxes.begin(), kAllAxes.end()}).barrier(); }
 
+namespace {
+
+/// What member `root` has, on all of them.
+std::string text_of(Group& group, int root, std::string_view mine) {
+  const auto lengths = group.all_gather_doubles({static_cast<double>(mine.size())});
+  std::string text(static_cast<size_t>(lengths[static_cast<size_t>(root)][0]), '\0');
+  if (group.rank() == root) text = mine;
+  if (!text.empty()) group.broadcast(at::from_blob(text.data(), {static_cast<int64_t>(text.size())}, at::kChar), root);
+  return text;
+}
+
+/// The first line in which two texts differ, of each of them.
+std::pair<std::string, std::string> first_difference(const std::string& one, const std::string& other) {
+  std::istringstream ones(one), others(other);
+  for (std::string a, b; ones || others;) {
+    a.clear(), b.clear();
+    std::getline(ones, a), std::getline(others, b);
+    if (a != b) return {a, b};
+  }
+  return {one, other};  // line ends alone
+}
+
+}  // namespace
+
 void Comm::check_agreement(std::string_view what, std::string_view text) {
+  Group& all = group("control", {kAllAxes.begin(), kAllAxes.end()});
   const uint64_t hash = hash_text(text);
-  const auto rows = group("control", {kAllAxes.begin(), kAllAxes.end()})
-                        .all_gather_doubles({static_cast<double>(hash >> 32), static_cast<double>(hash & 0xFFFFFFFFu)});
-  for (size_t r = 1; r < rows.size(); ++r)
-    if (rows[r] != rows[0])
-      throw UserError(Exit::usage, "comm",
-                      "rank " + std::to_string(r) + " has another " + std::string(what) + " than rank 0",
-                      "start every rank with the same recipe, flags and files");
+  const auto rows = all.all_gather_doubles({static_cast<double>(hash >> 32), static_cast<double>(hash & 0xFFFFFFFFu)});
+  const auto other = std::ranges::find_if(rows, [&](const auto& row) { return row != rows[0]; });
+  if (other == rows.end()) return;
+  const auto named = static_cast<int>(other - rows.begin());
+  const std::string ours = text_of(all, 0, text), theirs = text_of(all, named, text);
+  const auto [here, there] = first_difference(ours, theirs);
+  throw UserError(Exit::usage, "comm",
+                  "rank " + std::to_string(named) + " has another " + std::string(what) + " than rank 0: '" + there +
+                      "', and rank 0 has '" + here + "'",
+                  "start every rank with the same program, recipe, flags and files");
 }
 
 std::map<std::string, int64_t> Comm::take_sent_bytes() {

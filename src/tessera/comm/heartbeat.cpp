@@ -21,7 +21,7 @@ void* map_file(int fd, size_t bytes) {
   return map == MAP_FAILED ? nullptr : map;
 }
 
-/// The same clock for all processes of the machine; never 0.
+/// A clock that all processes of the machine share; never 0.
 int64_t milliseconds() {
   using namespace std::chrono;
   return duration_cast<std::chrono::milliseconds>(steady_clock::now().time_since_epoch()).count() + 1;
@@ -31,13 +31,13 @@ std::string text_of(const Activity& activity) {
   return {activity.text.data(), strnlen(activity.text.data(), activity.text.size())};
 }
 
-/// What the calling thread last began; threads that never began anything (a Pace) wait unseen.
+/// The lane of the calling thread's last activity; -1 for threads that never report one (a Pace).
 thread_local int my_lane = -1;
 
 }  // namespace
 
 StatusBoard::StatusBoard(int ranks) : bytes_(sizeof(StatusSlot) * static_cast<size_t>(ranks)) {
-  // Without a name in any folder, so nothing stays behind a killed launcher; ranks inherit the descriptor.
+  // An anonymous file, so that a killed launcher leaves nothing behind; ranks inherit its descriptor.
   fd_ = memfd_create("tessera-status", 0);
   path_ = "/proc/self/fd/" + std::to_string(fd_);
   if (fd_ < 0 || ftruncate(fd_, static_cast<off_t>(bytes_)) != 0 ||
@@ -62,27 +62,27 @@ StatusBoard::Status StatusBoard::read(int rank) const {
     const int64_t since = lane.since.load(), waiting = lane.waiting.load();
     if (since == 0) continue;
     const auto seconds = [&](int64_t then) { return static_cast<double>(now - then) / 1000; };
-    status.doing.push_back({lane.step.load(), text_of(lane), seconds(since), waiting ? seconds(waiting) : -1});
+    status.activities.push_back({lane.step.load(), text_of(lane), seconds(since), waiting ? seconds(waiting) : -1});
   }
   return status;
 }
 
 std::string StatusBoard::Status::where() const {
-  if (doing.empty())
+  if (activities.empty())
     return text.empty() ? " before the first step" : " at step " + std::to_string(step) + ", after " + text;
-  std::string words = " at step " + std::to_string(doing.front().step);
-  for (const Doing& d : doing) words += (&d == doing.data() ? ", " : "; ") + d.text;
+  std::string words = " at step " + std::to_string(activities.front().step);
+  for (const CurrentActivity& d : activities) words += (&d == activities.data() ? ", " : "; ") + d.text;
   return words;
 }
 
-const StatusBoard::Doing* StatusBoard::Status::longest_wait() const {
-  const auto found = std::ranges::max_element(doing, {}, &Doing::waits);
-  return found == doing.end() || found->waits < 0 ? nullptr : &*found;
+const StatusBoard::CurrentActivity* StatusBoard::Status::longest_wait() const {
+  const auto found = std::ranges::max_element(activities, {}, &CurrentActivity::waits);
+  return found == activities.end() || found->waits < 0 ? nullptr : &*found;
 }
 
-const StatusBoard::Doing* StatusBoard::Status::longest_work() const {
-  const Doing* longest = nullptr;
-  for (const Doing& d : doing)
+const StatusBoard::CurrentActivity* StatusBoard::Status::longest_work() const {
+  const CurrentActivity* longest = nullptr;
+  for (const CurrentActivity& d : activities)
     if (d.waits < 0 && (!longest || d.seconds > longest->seconds)) longest = &d;
   return longest;
 }
@@ -108,7 +108,7 @@ Heartbeat::Heartbeat(const Rendezvous& place) {
 Heartbeat::~Heartbeat() {
   stop_ = true;
   if (thread_.joinable()) thread_.join();
-  if (slot_) slot_->beats = 0;  // not silent, but done with beating
+  if (slot_) slot_->beats = 0;  // the rank ended in order and is not silent
   if (map_) munmap(map_, bytes_);
 }
 

@@ -1,12 +1,12 @@
 #pragma once
-// Where a rank is, told to its launcher through a small mapped file: a lost rank is named by the launcher from its exit
-// or its silence, never from a socket error (survivors' sockets close in a cascade and blame each other).
+// A rank reports its progress to its launcher through a small mapped file. The launcher identifies a lost rank by its
+// exit or its silence, never by a socket error, because survivors' sockets close in a cascade and blame each other.
 //
 //   Heartbeat heartbeat(place);                            // in a rank; beats until destroyed
-//   heartbeat.at(step, index, "gather blocks.3", lane);    // by the thread that is about to do it
+//   heartbeat.at(step, index, "gather blocks.3", lane);    // by the thread that begins the instruction
 //   comm.watch([&](bool waits) { heartbeat.waits(waits); });
 //   heartbeat.done(lane);
-//   StatusBoard board(ranks); board.read(i)                // in the launcher
+//   StatusBoard board(ranks); board.read(i);               // in the launcher
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -19,48 +19,48 @@
 
 namespace tessera::comm {
 
-/// What one thread of a rank does. Written by that thread alone; a torn text is at worst odd to read.
+/// The activity of one thread of a rank, written by that thread alone. A torn text is harmless.
 struct Activity {
-  std::atomic<int64_t> since;    ///< milliseconds of this machine's steady clock; 0: it does nothing
-  std::atomic<int64_t> waiting;  ///< since when it is inside a collective; 0: it is in none
+  std::atomic<int64_t> since;    ///< milliseconds of the machine's steady clock; 0: idle
+  std::atomic<int64_t> waiting;  ///< start of its wait in a collective; 0: not in one
   std::atomic<int64_t> step;
   std::atomic<int32_t> instruction;
   std::array<char, 164> text;
 };
-inline constexpr int kActivities = 12;  ///< the executor's lanes, 0 is compute
+inline constexpr int kActivities = 12;  ///< one for each lane of the executor; 0 is the compute lane
 
-/// One rank's place in the file.
+/// One rank's slot in the file.
 struct StatusSlot {
-  std::atomic<uint64_t> beats;  ///< 0: this rank does not beat
+  std::atomic<uint64_t> beats;  ///< 0: this rank sends no heartbeat
   std::array<Activity, kActivities> lanes;
 };
 
 class StatusBoard {
  public:
-  explicit StatusBoard(int ranks);  ///< makes the file, in memory only
+  explicit StatusBoard(int ranks);  ///< creates the file, in memory only
   ~StatusBoard();
   StatusBoard(const StatusBoard&) = delete;
   StatusBoard& operator=(const StatusBoard&) = delete;
   const std::string& path() const { return path_; }  ///< for child processes
 
-  struct Doing {
+  struct CurrentActivity {
     int64_t step = 0;
     std::string text;
     double seconds = 0;  ///< since it began
-    double waits = -1;   ///< seconds in a collective; negative: it is in none
+    double waits = -1;   ///< seconds in a collective; negative: not in one
   };
   struct Status {
     uint64_t beats = 0;
-    int64_t step = 0;          ///< of the compute lane's last word
-    std::string text;          ///< that word
-    std::vector<Doing> doing;  ///< what is under way, the compute lane's first
+    int64_t step = 0;                         ///< last step of the compute lane
+    std::string text;                         ///< last activity of the compute lane
+    std::vector<CurrentActivity> activities;  ///< current activities, the compute lane's first
 
-    /// " at step 13, forward blocks.3; gather blocks.4"; " before the first step" while nothing is known.
+    /// " at step 13, forward blocks.3; gather blocks.4"; " before the first step" if nothing is known.
     std::string where() const;
-    /// The activity that has been in a collective for longest, nothing when none is.
-    const Doing* longest_wait() const;
-    /// The activity outside any collective that has lasted for longest.
-    const Doing* longest_work() const;
+    /// The activity with the longest wait in a collective, null if none waits.
+    const CurrentActivity* longest_wait() const;
+    /// The longest activity outside collectives, null if there is none.
+    const CurrentActivity* longest_work() const;
   };
   Status read(int rank) const;
 
@@ -73,16 +73,16 @@ class StatusBoard {
 
 class Heartbeat {
  public:
-  explicit Heartbeat(const Rendezvous& place);  ///< does nothing when no launcher listens (TESSERA_STATUS unset)
+  explicit Heartbeat(const Rendezvous& place);  ///< does nothing without a launcher (TESSERA_STATUS unset)
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  /// This thread begins something, as the lane's activity.
+  /// This thread begins an activity of the lane.
   void at(int64_t step, int instruction, const std::string& text, int lane = 0);
-  /// It is done with it.
+  /// The lane's activity is done.
   void done(int lane = 0);
-  /// This thread enters (or leaves) a collective within what it last began.
+  /// This thread enters (or leaves) a collective within its current activity.
   void waits(bool inside);
 
  private:

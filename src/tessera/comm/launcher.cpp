@@ -2,12 +2,15 @@
 
 #include <charconv>
 #include <chrono>
+#include <filesystem>
+#include <memory>
 #include <thread>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/local_ranks.h"
 #include "tessera/comm/nodes.h"
+#include "tessera/comm/run_lock.h"
 #include "tessera/comm/stop_signals.h"
 
 namespace tessera::comm {
@@ -16,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kOtherNodes = 6;  // seconds in which another node says why a rank lost its peers
+constexpr double kOtherNodes = 6;  // seconds in which another node reports why a rank lost its peers
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
@@ -46,19 +49,30 @@ class Launcher {
   int run() {
     for (int restarts = 0;; ++restarts) {
       const Verdict end = attempt(nodes_.meet());
-      // Only a lost rank is worth another try: what is wrong with a recipe, a file or a disk is still wrong then.
+      // Only a lost rank is worth a restart: a wrong recipe, file or disk would fail again.
       if (end.code != Exit::rank_lost || restarts == options_.max_restarts || signals_seen() > 0) {
         nodes_.leave();
         return static_cast<int>(end.code);
       }
-      log::warn("restart " + std::to_string(restarts + 1) + " of " + std::to_string(options_.max_restarts) +
-                ": going on from the last whole checkpoint");
       fault_ = end.text;
+      note();
+      log::warn("restart " + std::to_string(restarts + 1) + " of " + std::to_string(options_.max_restarts) +
+                ": restarting from the last complete checkpoint");
     }
   }
 
  private:
-  /// Starts the ranks once and sees them to their end; what the user should know is said.
+  /// For metrics.jsonl, which rank 0 writes: also when that is killed before it comes to it.
+  void note() const {
+    if (!lock_) return;
+    try {
+      note_fault(options_.run, fault_);
+    } catch (const UserError& error) {
+      log::warn(error.what());
+    }
+  }
+
+  /// Starts the ranks once and watches them until they end; reports what the user should know.
   Verdict attempt(const Nodes::Round& round) {
     RanksStart start;
     start.ranks = options_.nproc;
@@ -69,6 +83,7 @@ class Launcher {
     start.port = nodes_.port();
     start.attempt = round.number;
     start.fault = fault_;
+    if (lock_) start.locked = std::filesystem::absolute(options_.run);
     start.timeout = options_.timeout;
     LocalRanks ranks(start, arguments_);
     const Verdict end = watch(ranks);
@@ -81,27 +96,27 @@ class Launcher {
     int passed_on = 0;
     std::optional<Clock::time_point> lost_peers;
     for (auto looked = Clock::now();; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
-      // A launcher that was itself suspended (Ctrl-Z, a closed laptop) must not take the gap for its ranks' silence.
+      // If the launcher itself was suspended (Ctrl-Z, a closed laptop), the gap must not count as silence of its ranks.
       const bool suspended = seconds_since(looked) > 1;
       looked = Clock::now();
       ranks.look(suspended);
       for (; passed_on < signals_seen(); ++passed_on) ranks.signal(last_signal());
       try {
-        if (auto told = nodes_.poll(ranks.longest_wait(), lost_peers.has_value())) {
-          nodes_.report(*told);
-          return *told;
+        if (auto verdict = nodes_.poll(ranks.longest_wait(), lost_peers.has_value())) {
+          nodes_.report(*verdict);
+          return *verdict;
         }
         const bool over = ranks.over();
         if (auto end = ranks.verdict(nodes_.others_wait())) {
           if (!lost_peers) lost_peers = Clock::now();
-          if (end->echo && options_.nnodes > 1 && seconds_since(*lost_peers) < kOtherNodes) continue;
+          if (end->caused_by_peer && options_.nnodes > 1 && seconds_since(*lost_peers) < kOtherNodes) continue;
           if (options_.nnodes > 1 && !end->text.empty())
             end->text = "node " + std::to_string(options_.node_rank) + ": " + end->text;
           if (end->code != Exit::again) nodes_.report(*end);
           return *end;
         }
         if (over) return {};
-      } catch (const UserError& gone) {  // the meeting point
+      } catch (const UserError& gone) {  // the rendezvous endpoint
         return {gone.code(), gone.what()};
       }
     }
@@ -109,8 +124,11 @@ class Launcher {
 
   const LaunchOptions options_;
   const std::vector<std::string> arguments_;
+  const std::unique_ptr<const RunLock> lock_ = options_.run.empty() || options_.node_rank > 0
+                                                   ? nullptr
+                                                   : std::make_unique<const RunLock>(options_.run);
   Nodes nodes_;
-  std::string fault_;  // why the ranks are started again
+  std::string fault_;  // reason for the restart
 };
 
 }  // namespace
@@ -119,15 +137,16 @@ int launch(const LaunchOptions& options, const std::vector<std::string>& argumen
   if (options.nproc < 1 || options.nnodes < 1 || options.node_rank < 0 || options.node_rank >= options.nnodes)
     throw UserError(Exit::usage, "launch",
                     "-n " + std::to_string(options.nproc) + ", --nnodes " + std::to_string(options.nnodes) +
-                        ", --node-rank " + std::to_string(options.node_rank) + " do not go together",
+                        ", --node-rank " + std::to_string(options.node_rank) + " contradict each other",
                     "ranks and nodes count from 1, node ranks from 0");
   if (options.min_nodes > options.nnodes)
     throw UserError(
         Exit::usage, "launch",
         "--min-nodes " + std::to_string(options.min_nodes) + " is more than --nnodes " + std::to_string(options.nnodes),
-        "--nnodes is how many there are when all is well");
+        "--nnodes is the number of nodes at the start");
   if (options.nnodes > 1 && options.endpoint.empty())
-    throw UserError(Exit::usage, "launch", "--nnodes " + std::to_string(options.nnodes) + " needs a meeting point",
+    throw UserError(Exit::usage, "launch",
+                    "--nnodes " + std::to_string(options.nnodes) + " needs a rendezvous endpoint",
                     "add --rdzv-endpoint HOST:PORT of node 0");
   const Endpoint endpoint = parse_endpoint(options.endpoint);
   count_stop_signals();

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "tessera/comm/run_lock.h"
+
 namespace tessera::comm {
 
 namespace {
@@ -20,16 +22,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-constexpr double kEcho = 1.5;    // seconds in which the rank that others fell over shows itself
-constexpr double kBeats = 0.6;   // seconds, in which a rank that runs beats several times
-constexpr double kSettle = 0.4;  // seconds in which the others reach the collective where they miss a lost rank
+constexpr double kCauseSeconds = 1.5;    // seconds in which the rank that caused other ranks' errors is identified
+constexpr double kBeatSeconds = 0.6;     // seconds in which a running rank beats several times
+constexpr double kArrivalSeconds = 0.4;  // seconds in which other ranks reach the collective that misses the lost rank
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 std::string signal_name(int number) { return "signal " + std::to_string(number) + " (" + strsignal(number) + ")"; }
 
-/// A rank's end as a code of the contract. `forwarded` is the signal that the launcher passed on, 0 without: a rank
-/// that died of it had not begun anything it would have had to save.
+/// A rank's exit status as an exit code of the program. `forwarded`: the signal that the launcher forwarded, or 0. A
+/// rank that died of it had nothing to save yet.
 Exit exit_of(int status, int forwarded) {
   if (WIFSIGNALED(status)) return WTERMSIG(status) == forwarded ? Exit::again : Exit::rank_lost;
   switch (const auto code = static_cast<Exit>(WEXITSTATUS(status))) {
@@ -49,7 +51,7 @@ Exit exit_of(int status, int forwarded) {
   return Exit::internal;
 }
 
-/// This process's environment with the variables over it.
+/// This process's environment, overridden by the variables.
 std::vector<std::string> environment(const Variables& variables) {
   std::vector<std::string> list;
   for (char** entry = environ; *entry; ++entry) {
@@ -95,6 +97,7 @@ Variables LocalRanks::variables(int local) const {
                     {"TESSERA_STORE", "launcher"},
                     {"TESSERA_ASKED_WORLD", std::to_string(start_.asked_world)},
                     {"TESSERA_RESTARTED_AFTER", start_.fault},
+                    {RunLock::kVariable, start_.locked},
                     {"TESSERA_STATUS", board_.path()}};
   const auto unless_set = [&](const char* variable, const std::string& value) {
     if (!std::getenv(variable)) list.emplace_back(variable, value);
@@ -105,7 +108,7 @@ Variables LocalRanks::variables(int local) const {
 }
 
 void LocalRanks::fork_rank(int local, const std::vector<std::string>& arguments) {
-  // Everything is made before the fork: between fork and exec only calls that are safe there.
+  // All memory is allocated before the fork: between fork and exec only async-signal-safe calls are allowed.
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<std::string> words = {program}, settings = environment(variables(local));
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -116,8 +119,8 @@ void LocalRanks::fork_rank(int local, const std::vector<std::string>& arguments)
   rank.pid = fork();
   if (rank.pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);                  // the launcher died in between
-    execve("/proc/self/exe", argv.data(), env.data());  // also when the file was replaced by a new build
+    if (getppid() != parent) _exit(1);                  // the launcher died meanwhile
+    execve("/proc/self/exe", argv.data(), env.data());  // works even if a new build replaced the file
     _exit(127);
   }
   if (rank.pid < 0)
@@ -137,17 +140,18 @@ void LocalRanks::look(bool suspended) {
       if (status != 0 && !failed_at_) failed_at_ = Clock::now();
       break;
     }
-    // Until the first beat (LibTorch loads, or the command has no heartbeat) a rank is heard while it is not stopped.
+    // Until its first beat (LibTorch is loading, or the command sends no heartbeat) a rank counts as alive if it is not
+    // stopped.
     const uint64_t beats = board_.read(local(rank)).beats;
-    if (beats != rank.beats || (beats == 0 && !rank.stopped) || suspended) rank.heard = Clock::now();
+    if (beats != rank.beats || (beats == 0 && !rank.stopped) || suspended) rank.last_beat = Clock::now();
     rank.beats = beats;
   }
 }
 
 std::optional<Verdict> LocalRanks::verdict(double others_wait) {
   if (signals_ > 1)
-    return Verdict{Exit::rank_lost, "stopped at once by a second signal; the last whole checkpoint stands"};
-  // Killed ranks first: survivors' sockets close and they fail too, sometimes before the launcher sees the first.
+    return Verdict{Exit::rank_lost, "stopped at once by a second signal; the last complete checkpoint is kept"};
+  // Killed ranks first: the survivors' sockets close and they fail too, sometimes before the launcher sees the first.
   if (auto found = killed()) return found;
   if (auto found = failed()) return found;
   if (auto found = silent()) return found;
@@ -162,10 +166,10 @@ std::optional<Verdict> LocalRanks::killed() {
         return other.ended || board_.read(local(other)).longest_wait() != nullptr;
       });
     };
-    for (const auto start = Clock::now(); !others_wait() && seconds_since(start) < kSettle; look(true))
+    for (const auto start = Clock::now(); !others_wait() && seconds_since(start) < kArrivalSeconds; look(true))
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return Verdict{Exit::rank_lost, name(*rank) + " was killed by " + signal_name(WTERMSIG(rank->status)) +
-                                        where(*rank) + who_waits(rank->rank)};
+                                        where(*rank) + describe_waits(rank->rank)};
   }
   return std::nullopt;
 }
@@ -179,12 +183,13 @@ std::optional<Verdict> LocalRanks::failed() const {
     return Verdict{code, name(*rank) + " ended with code " + std::to_string(WEXITSTATUS(rank->status)) + where(*rank)};
   }
   const double since_failure = failed_at_ ? seconds_since(*failed_at_) : 0;
-  // The others are on their way; one may still be writing the checkpoint.
+  // The others are ending; one may still be writing the checkpoint.
   if (asked && (over() || since_failure > start_.timeout)) return Verdict{Exit::again, ""};
-  // Code 5 may be the echo of another rank's death, which gets a moment to show.
-  if (!failed_at_ || asked || (!over() && since_failure <= kEcho)) return std::nullopt;
+  // Code 5 may be a consequence of another rank's death, which gets a moment to show.
+  if (!failed_at_ || asked || (!over() && since_failure <= kCauseSeconds)) return std::nullopt;
   const auto lost = std::ranges::find_if(ended_, [](const Rank* rank) { return rank->status != 0; });
-  return Verdict{Exit::rank_lost, name(**lost) + " lost its peers" + where(**lost) + who_waits((*lost)->rank), true};
+  return Verdict{Exit::rank_lost, name(**lost) + " lost its peers" + where(**lost) + describe_waits((*lost)->rank),
+                 true};
 }
 
 std::string LocalRanks::timeout_text() const {
@@ -193,15 +198,15 @@ std::string LocalRanks::timeout_text() const {
 
 std::optional<Verdict> LocalRanks::silent() const {
   for (const auto& rank : ranks_)
-    if (!rank.ended && seconds_since(rank.heard) >= start_.timeout)
+    if (!rank.ended && seconds_since(rank.last_beat) >= start_.timeout)
       return Verdict{Exit::rank_lost, name(rank) + " has not answered" + timeout_text() + ": " +
                                           (rank.stopped ? "it is stopped" : "it is stopped or hangs") + where(rank) +
-                                          who_waits(rank.rank)};
+                                          describe_waits(rank.rank)};
   return std::nullopt;
 }
 
-/// A rank that beats and gets no further while others miss it in a collective. One that is in a collective itself is
-/// more likely to wait than to be waited for, so it is suspected last.
+/// A rank that beats but makes no progress while others wait for it in a collective. A rank inside a collective more
+/// likely waits itself, so it is suspected last.
 std::optional<Verdict> LocalRanks::stuck(double others_wait) const {
   if (std::max(others_wait, longest_wait()) < start_.timeout) return std::nullopt;
   for (const bool waits : {false, true}) {
@@ -213,10 +218,11 @@ std::optional<Verdict> LocalRanks::stuck(double others_wait) const {
       if (!work || work->seconds < longest || (status.longest_wait() != nullptr) != waits) continue;
       worst = &rank, longest = work->seconds;
     }
-    if (worst && seconds_since(worst->heard) > kBeats) return std::nullopt;  // it is about to be called silent
+    if (worst && seconds_since(worst->last_beat) > kBeatSeconds)
+      return std::nullopt;  // it is about to be reported as silent
     if (worst)
-      return Verdict{Exit::rank_lost, name(*worst) + " has got no further" + timeout_text() + ": it is slow or hangs" +
-                                          where(*worst) + who_waits(worst->rank)};
+      return Verdict{Exit::rank_lost, name(*worst) + " has made no progress" + timeout_text() +
+                                          ": it is slow or hangs" + where(*worst) + describe_waits(worst->rank)};
   }
   return std::nullopt;
 }
@@ -230,8 +236,8 @@ double LocalRanks::longest_wait() const {
   return longest;
 }
 
-std::string LocalRanks::who_waits(int lost) const {
-  // Ranks that wait in the same place share a sentence: of thousands nobody reads a line each.
+std::string LocalRanks::describe_waits(int lost) const {
+  // Ranks that wait in the same place share one sentence: nobody reads thousands of lines.
   std::vector<std::pair<std::string, std::vector<int>>> places;
   for (const auto& rank : ranks_) {
     const auto status = board_.read(local(rank));

@@ -1,9 +1,9 @@
 #pragma once
-// The ranks that a launcher started on its machine, once: their processes, their ends, and what became of them.
+// The ranks that a launcher started on its machine in one attempt: processes, exits and diagnosis.
 //
 //   LocalRanks ranks(start, {"train", "recipe.toml"});
 //   while (!(end = ranks.verdict(0)) && !ranks.over()) ranks.look(false), sleep();
-//   ranks.end_all();                                     // whatever happened, none is left
+//   ranks.end_all();                                     // leaves no process in any case
 #include <sys/types.h>
 
 #include <chrono>
@@ -17,47 +17,49 @@
 
 namespace tessera::comm {
 
-/// Where a set of ranks stands in the run.
+/// The position of this machine's ranks in the run, and the attempt.
 struct RanksStart {
-  int ranks = 1;       ///< of this machine
-  int first_rank = 0;  ///< of the world
+  int ranks = 1;       ///< on this machine
+  int first_rank = 0;  ///< global rank of the first
   int world = 1;
-  std::string host;  ///< of the store
+  std::string host;  ///< host of the store
   int port = 0;
-  int attempt = 0;      ///< restarts before
-  int asked_world = 1;  ///< ranks that were asked for; more than `world` when nodes are missing
-  std::string fault;    ///< why there is a restart; empty in the first attempt
+  int attempt = 0;      ///< number of earlier restarts
+  int asked_world = 1;  ///< requested number of ranks; more than `world` if nodes are missing
+  std::string fault;    ///< reason for the restart; empty in the first attempt
+  std::string locked;   ///< the run's folder, where the launcher holds its lock
   double timeout = 60;  ///< fault.timeout
 };
 
-/// How a set of ranks ended, as the launcher says it.
+/// How an attempt ended, as the launcher reports it.
 struct Verdict {
   Exit code = Exit::done;
-  std::string text;   ///< empty: nothing to say
-  bool echo = false;  ///< a rank lost its peers: another machine may know why
+  std::string text;             ///< empty: nothing to report
+  bool caused_by_peer = false;  ///< a rank lost its peers: the cause may be on another machine
 };
 
 class LocalRanks {
  public:
-  /// Starts this executable with `arguments` once for each rank. Throws UserError when no process can be made.
+  /// Starts this executable with `arguments` once for each rank. Throws UserError if no process can be created.
   LocalRanks(const RanksStart& start, const std::vector<std::string>& arguments);
   ~LocalRanks();  ///< end_all()
   LocalRanks(const LocalRanks&) = delete;
   LocalRanks& operator=(const LocalRanks&) = delete;
 
-  /// Sees who ended, stopped or beat. `suspended`: this launcher did not run for a while, so nobody counts as silent.
+  /// Checks which ranks ended, stopped or beat. `suspended`: this launcher itself was suspended, so no rank counts as
+  /// silent.
   void look(bool suspended);
   bool over() const { return ended_.size() == ranks_.size(); }
-  /// What happened, once it is clear. `others_wait`: seconds that a rank of another machine has been in a collective.
+  /// The diagnosis, once it is clear. `others_wait`: seconds that a rank of another machine has been in a collective.
   std::optional<Verdict> verdict(double others_wait);
-  /// Seconds that a rank has been in one collective.
+  /// Longest time in seconds that a rank has been in one collective.
   double longest_wait() const;
-  /// What the ranks wait for, "; rank 0 waits for it in ..."; empty when none waits.
-  std::string who_waits(int lost) const;
+  /// What the ranks wait for, "; rank 0 waits for it in ..."; empty if none waits.
+  std::string describe_waits(int lost) const;
 
-  /// Passes a signal on. The first lets the ranks write a checkpoint; after a second none is left.
+  /// Forwards a signal. After the first the ranks write a checkpoint; a second ends them at once.
   void signal(int number);
-  /// Asks all to end, and kills who has not after half a second.
+  /// Asks all ranks to end, and kills those that have not after half a second.
   void end_all();
 
  private:
@@ -68,7 +70,7 @@ class LocalRanks {
     bool ended = false, stopped = false;
     int status = 0;
     uint64_t beats = 0;
-    Clock::time_point heard = Clock::now();
+    Clock::time_point last_beat = Clock::now();
   };
 
   std::vector<std::pair<std::string, std::string>> variables(int local) const;
@@ -86,9 +88,9 @@ class LocalRanks {
   const RanksStart start_;
   StatusBoard board_;
   std::vector<Rank> ranks_;
-  std::vector<const Rank*> ended_;              // in the order of their ends
-  std::optional<Clock::time_point> failed_at_;  // when the first of them failed
-  int forwarded_ = 0, signals_ = 0;             // the first signal passed on, and how many
+  std::vector<const Rank*> ended_;              // in order of their exits
+  std::optional<Clock::time_point> failed_at_;  // time of the first failure
+  int forwarded_ = 0, signals_ = 0;             // the first forwarded signal, and the number of signals
 };
 
 }  // namespace tessera::comm

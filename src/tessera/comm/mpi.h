@@ -1,6 +1,6 @@
 #pragma once
-// A rank that mpirun started: Open MPI's variables, or those of MPICH and Intel MPI. No MPI call is made: mpirun is
-// taken as what starts processes.
+// A rank started by mpirun, from the variables of Open MPI, or of MPICH and Intel MPI. No MPI calls are made: mpirun
+// only starts processes.
 //
 //   if (const auto place = from_mpi()) ...;         // mpirun -n 4 tessera train recipe.toml
 #include <optional>
@@ -9,9 +9,9 @@
 
 namespace tessera::comm {
 
-/// Nothing outside mpirun. The ranks meet at MASTER_ADDR and MASTER_PORT where those are set; on one host at the
-/// loopback; on several where the batch system (Slurm, PBS, LSF) or mpirun itself says that rank 0 is. Throws UserError
-/// (usage) naming the variables that are missing or contradict each other, and where the address cannot be known.
+/// Empty outside mpirun. The rendezvous is MASTER_ADDR:MASTER_PORT if set; on one host the loopback; on several hosts
+/// the host of rank 0, as named by the batch system (Slurm, PBS, LSF) or mpirun. Throws UserError (usage) naming
+/// variables that are missing or contradict each other, or if the address is unknown.
 std::optional<Rendezvous> from_mpi();
 
 }  // namespace tessera::comm

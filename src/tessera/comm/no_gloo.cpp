@@ -1,4 +1,4 @@
-// A build without Gloo: one rank works, more are refused.
+// A build without Gloo: supports one rank and refuses more.
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "tessera/base/log.h"
-#include "tessera/comm/meeting_point.h"
+#include "tessera/comm/rendezvous_endpoint.h"
 #include "tessera/comm/stop_signals.h"
 
 namespace tessera::comm {
@@ -17,11 +17,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kBeat = 0.5;      // seconds between the words that launchers exchange
-constexpr double kGone = 3;        // seconds after which a silent launcher counts as gone when its ranks are gone
-constexpr double kRegather = 5;    // seconds in which those who are left come together, where fewer may go on
-constexpr double kFarewell = 5;    // seconds that node 0 waits for the others' last word
-constexpr char kBetween = '\x1f';  // texts in one value
+constexpr double kBeat = 0.5;         // seconds between the launchers' heartbeats
+constexpr double kGoneSeconds = 3;    // seconds after which a silent launcher counts as gone if its ranks are gone too
+constexpr double kRejoinSeconds = 5;  // seconds for the remaining nodes to rejoin, if fewer nodes may continue
+constexpr double kLeaveSeconds = 5;   // seconds that node 0 waits for the others to acknowledge the end
+constexpr char kSeparator = '\x1f';   // separates texts in one value
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
@@ -36,7 +36,7 @@ std::string this_process() {
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
   std::istringstream in(text);
-  for (std::string part; std::getline(in, part, kBetween);) parts.push_back(part);
+  for (std::string part; std::getline(in, part, kSeparator);) parts.push_back(part);
   return parts;
 }
 
@@ -73,10 +73,10 @@ std::string Nodes::settings() const {
          std::to_string(options_.max_restarts) + " --min-nodes " + std::to_string(options_.min_nodes);
 }
 
-/// Ends the meeting for all. The first reason counts, whoever had it.
+/// Ends the rendezvous for all nodes. The first reason counts, whichever node gave it.
 void Nodes::refuse(Exit code, const std::string& what) {
-  const auto parts = split(link_->claim("refused", std::to_string(static_cast<int>(code)) + kBetween + what));
-  // the store goes with node 0's launcher
+  const auto parts = split(link_->claim("refused", std::to_string(static_cast<int>(code)) + kSeparator + what));
+  // The store ends with node 0's launcher.
   if (leads()) std::this_thread::sleep_for(std::chrono::milliseconds(500));
   const auto agreed = static_cast<Exit>(std::stoi(parts.at(0)));
   throw UserError(agreed, "launch", parts.at(1),
@@ -94,24 +94,24 @@ Nodes::Round Nodes::meet() {
   if (alone()) return round_ = {round_.number + 1, {0}, 0};
   try {
     if (!leads() && link_) link_->get("round");
-  } catch (const UserError&) {  // node 0's launcher is gone; another one may come in its place
+  } catch (const UserError&) {  // node 0's launcher is gone; a new one may replace it
     connect();
     round_.number = -1;
   }
   round_ = leads() ? lead() : follow();
-  heard_.clear();
-  for (int node : round_.nodes) heard_[node];
+  peers_.clear();
+  for (int node : round_.nodes) peers_[node];
   others_wait_ = 0;
   return round_;
 }
 
-/// Says "I am here", once a round.
+/// Registers this node, once a round.
 void Nodes::join() {
-  const std::string mine = settings() + kBetween + me_;
+  const std::string mine = settings() + kSeparator + me_;
   const std::string found = link_->claim(key("join", options_.node_rank), mine);
   if (found != mine)
     refuse(Exit::usage,
-           "node " + std::to_string(options_.node_rank) + " is there twice: " + split(found).at(1) + ", and " + me_);
+           "node " + std::to_string(options_.node_rank) + " was started twice: " + split(found).at(1) + ", and " + me_);
 }
 
 Nodes::Round Nodes::lead() {
@@ -119,7 +119,7 @@ Nodes::Round Nodes::lead() {
   link_->set("round", std::to_string(round_.number));
   join();
   const bool fewer = options_.min_nodes > 0 && options_.min_nodes < options_.nnodes;
-  const double patience = fewer && round_.number > 0 ? kRegather : start_seconds(options_.timeout);
+  const double patience = fewer && round_.number > 0 ? kRejoinSeconds : start_seconds(options_.timeout);
   for (const auto start = Clock::now();; pause()) {
     beat(0);
     check_refused();
@@ -135,10 +135,10 @@ Nodes::Round Nodes::lead() {
     const bool enough = fewer && static_cast<int>(here.size()) >= options_.min_nodes;
     if (late && !missing.empty() && !enough)
       refuse(Exit::rank_lost,
-             "node " + numbers(missing) + " did not come within " + std::to_string(std::lround(patience)) + " s");
+             "node " + numbers(missing) + " did not join within " + std::to_string(std::lround(patience)) + " s");
     if (!missing.empty() && !late) continue;
     if (!missing.empty())
-      log::warn("going on with " + std::to_string(here.size()) + " of " + std::to_string(options_.nnodes) +
+      log::warn("continuing with " + std::to_string(here.size()) + " of " + std::to_string(options_.nnodes) +
                 " nodes, without node " + numbers(missing));
     std::string list;
     for (int node : here) list += std::to_string(node) + " ";
@@ -149,7 +149,7 @@ Nodes::Round Nodes::lead() {
 
 Nodes::Round Nodes::follow() {
   const int last = round_.number;
-  const double patience = start_seconds(options_.timeout) + kRegather;
+  const double patience = start_seconds(options_.timeout) + kRejoinSeconds;
   bool joined = false;
   for (const auto start = Clock::now();; pause()) {
     beat(0);
@@ -157,7 +157,7 @@ Nodes::Round Nodes::follow() {
     const int number = std::stoi(link_->get("round").value_or("-1"));
     if (number > last && number != round_.number) {
       round_.number = number;
-      joined = !link_->get(key("go"));  // a round that began without this node is not its own
+      joined = !link_->get(key("go"));  // a round that began without this node is not for it
       if (joined) join();
     }
     if (const auto list = joined ? link_->get(key("go")) : std::nullopt) {
@@ -167,9 +167,10 @@ Nodes::Round Nodes::follow() {
     }
     if (seconds_since(start) > patience)
       throw UserError(Exit::rank_lost, "launch",
-                      "node " + std::to_string(options_.node_rank) + " was not taken in within " +
-                          std::to_string(std::lround(patience)) + " s: node 0 has not called, or runs without it",
-                      "see what node 0's launcher says; a node that comes back is taken in at the next restart");
+                      "node " + std::to_string(options_.node_rank) + " was not admitted within " +
+                          std::to_string(std::lround(patience)) +
+                          " s: node 0 has not started the round, or runs without it",
+                      "see the output of node 0's launcher; a node that returns is admitted at the next restart");
   }
 }
 
@@ -185,19 +186,19 @@ void Nodes::beat(double wait) {
   if (seconds_since(beaten_) < kBeat) return;
   beaten_ = Clock::now();
   link_->set("beat/" + std::to_string(options_.node_rank),
-             std::to_string(++beats_) + kBetween + std::to_string(wait) + kBetween + me_);
+             std::to_string(++beats_) + kSeparator + std::to_string(wait) + kSeparator + me_);
 }
 
 void Nodes::listen() {
   others_wait_ = 0;
-  for (auto& [node, heard] : heard_) {
+  for (auto& [node, peer] : peers_) {
     if (node == options_.node_rank) continue;
     const std::string beat = link_->get("beat/" + std::to_string(node)).value_or("");
     if (beat.empty()) continue;
-    if (beat != heard.beat) {
-      heard.replaced = heard.replaced || (!heard.beat.empty() && split(heard.beat).at(2) != split(beat).at(2));
-      heard.beat = beat;
-      heard.at = Clock::now();
+    if (beat != peer.beat) {
+      peer.replaced = peer.replaced || (!peer.beat.empty() && split(peer.beat).at(2) != split(beat).at(2));
+      peer.beat = beat;
+      peer.at = Clock::now();
     }
     others_wait_ = std::max(others_wait_, std::stod(split(beat).at(1)));
   }
@@ -212,14 +213,14 @@ std::optional<Verdict> Nodes::poll(double wait, bool lost_peers) {
     return Verdict{static_cast<Exit>(std::stoi(parts.at(0))), parts.at(1)};
   }
   if (!leads()) return std::nullopt;
-  for (const auto& [node, heard] : heard_) {
-    const double limit = lost_peers ? std::min(kGone, options_.timeout) : options_.timeout;
-    if (node == 0 || (!heard.replaced && seconds_since(heard.at) < limit) || link_->get(key("left", node))) continue;
-    const std::string who = heard.beat.empty() ? "" : " (" + split(heard.beat).at(2) + ")";
+  for (const auto& [node, peer] : peers_) {
+    const double limit = lost_peers ? std::min(kGoneSeconds, options_.timeout) : options_.timeout;
+    if (node == 0 || (!peer.replaced && seconds_since(peer.at) < limit) || link_->get(key("left", node))) continue;
+    const std::string who = peer.beat.empty() ? "" : " (" + split(peer.beat).at(2) + ")";
     return Verdict{Exit::rank_lost, "node " + std::to_string(node) + " is gone: its launcher" +
-                                        (heard.replaced ? " was started again"
-                                                        : who + " has not been heard of for " +
-                                                              std::to_string(std::lround(limit)) + " s")};
+                                        (peer.replaced ? " was started again"
+                                                       : who + " has not sent a heartbeat for " +
+                                                             std::to_string(std::lround(limit)) + " s")};
   }
   return std::nullopt;
 }
@@ -227,8 +228,8 @@ std::optional<Verdict> Nodes::poll(double wait, bool lost_peers) {
 void Nodes::report(const Verdict& verdict) {
   if (alone()) return;
   try {
-    link_->claim(key("fault"), std::to_string(static_cast<int>(verdict.code)) + kBetween + verdict.text);
-  } catch (const UserError&) {  // the meeting point is gone: nobody is left to be told
+    link_->claim(key("fault"), std::to_string(static_cast<int>(verdict.code)) + kSeparator + verdict.text);
+  } catch (const UserError&) {  // the rendezvous endpoint is gone: no node is left to notify
   }
 }
 
@@ -239,8 +240,8 @@ void Nodes::leave() {
     const auto all_left = [&] {
       return std::ranges::all_of(round_.nodes, [&](int node) { return link_->get(key("left", node)).has_value(); });
     };
-    for (const auto start = Clock::now(); leads() && !all_left() && seconds_since(start) < kFarewell;) pause();
-  } catch (const UserError&) {  // there is nobody to take leave of
+    for (const auto start = Clock::now(); leads() && !all_left() && seconds_since(start) < kLeaveSeconds;) pause();
+  } catch (const UserError&) {  // no node is left
   }
 }
 

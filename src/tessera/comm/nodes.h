@@ -1,10 +1,10 @@
 #pragma once
-// The launchers of a run, one a machine ("node"): they meet before the ranks start, hear of each other while they run,
-// and agree who goes on after a failure. Node 0 hosts the meeting point and decides who is in.
+// The launchers of a run, one for each machine ("node"): they rendezvous before the ranks start, exchange heartbeats
+// while they run, and agree on who continues after a failure. Node 0 hosts the store and decides membership.
 //
 //   Nodes nodes(options, host, port);
 //   Nodes::Round round = nodes.meet();                   // before the first start and before every restart
-//   if (auto told = nodes.poll(longest_wait, false)) ... // several times a second: another node's failure
+//   if (auto verdict = nodes.poll(longest_wait, false)) ... // several times a second: another node's failure
 //   nodes.report({Exit::rank_lost, "rank 3 was killed ..."});
 //   nodes.leave();
 #include <chrono>
@@ -22,8 +22,8 @@ namespace tessera::comm {
 
 class Nodes {
  public:
-  /// Hosts the meeting point (node 0) or waits for it. Throws UserError: (rank_lost) when nobody answers there within
-  /// start_seconds(options.timeout), (usage) when it cannot be hosted.
+  /// Hosts the store (node 0) or waits for it. Throws UserError: rank_lost if nobody answers within
+  /// start_seconds(options.timeout), usage if it cannot be hosted.
   Nodes(const LaunchOptions& options, std::string host, int port);
   ~Nodes();
 
@@ -32,31 +32,31 @@ class Nodes {
 
   struct Round {
     int number = 0;
-    std::vector<int> nodes;  ///< who is in it, in the order of their ranks
-    int place = 0;           ///< of this one among them
+    std::vector<int> nodes;  ///< member nodes, in the order of their ranks
+    int place = 0;           ///< index of this node among them
   };
-  /// Waits for the launchers of the next round. Throws UserError: (rank_lost) naming nodes that do not come, (usage)
-  /// when launchers were started with different counts or two are the same node, (again) after a signal.
+  /// Waits for the launchers of the next round. Throws UserError: rank_lost naming nodes that do not join, usage if
+  /// launchers were started with different counts or two are the same node, again after a signal.
   Round meet();
 
-  /// Beats, and hears what happened elsewhere since meet(). `wait`: seconds that a rank of this node has been in one
-  /// collective; `lost_peers`: a rank of this node lost another, so a launcher that is silent for three seconds is gone
-  /// and not merely slow. Throws UserError (rank_lost) when the meeting point is gone.
+  /// Sends a heartbeat and returns a failure reported elsewhere since meet(). `wait`: seconds that a rank of this node
+  /// has been in one collective. `lost_peers`: a rank of this node lost another; a launcher silent for three seconds is
+  /// then gone and not merely slow. Throws UserError (rank_lost) if the store is gone.
   std::optional<Verdict> poll(double wait, bool lost_peers);
-  /// Seconds that a rank of another node has been in one collective.
+  /// Longest time in seconds that a rank of another node has been in one collective.
   double others_wait() const { return others_wait_; }
 
-  /// Tells the others. The first that is told counts.
+  /// Reports a failure to the other nodes. The first report counts.
   void report(const Verdict& verdict);
-  /// The last thing a launcher does: node 0 stays until the others know the end.
+  /// Last call of a launcher: node 0 stays until the others have seen the end.
   void leave();
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Heard {
+  struct Peer {
     std::string beat;
     Clock::time_point at = Clock::now();
-    bool replaced = false;  // another process speaks for the node now
+    bool replaced = false;  // another process now represents the node
   };
 
   bool alone() const { return options_.nnodes == 1; }
@@ -80,7 +80,7 @@ class Nodes {
   std::unique_ptr<HostedStore> store_;
   std::unique_ptr<StoreLink> link_;
   Round round_{.number = -1};
-  std::map<int, Heard> heard_;  // by node
+  std::map<int, Peer> peers_;  // by node
   int64_t beats_ = 0;
   double others_wait_ = 0;
   Clock::time_point beaten_{};

@@ -1,5 +1,5 @@
 #pragma once
-// What a transport throws when the exchange with one member failed, so that a group can name that rank.
+// Thrown by a transport if the exchange with one member failed, so that the group can name its rank.
 #include <stdexcept>
 #include <string>
 
@@ -7,7 +7,7 @@ namespace tessera::comm {
 
 class PeerError : public std::runtime_error {
  public:
-  /// `member`: its place in the group.
+  /// `member`: its index in the group.
   PeerError(int member, const std::string& why) : std::runtime_error(why), member_(member) {}
   int member() const { return member_; }
 

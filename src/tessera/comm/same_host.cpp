@@ -18,16 +18,16 @@ namespace tessera::comm {
 
 namespace {
 
-// Two ranks on two busy cores, medians of 12 interleaved runs, by memory against by socket: shards of 35 MB, all_gather
-// 24 ms against 32, reduce_scatter (with its sum) 23 against 37. With 17 and 9 MB the difference is within what a
-// control without any change showed, and reduce_scatter's median of 9 MB was worse (12.7 against 9.4): the second round
-// trip wakes two threads in each rank. Hence only what is as large as where the gain was seen. `comm_worker speed`
-// measures it.
+// Two ranks on two busy cores, medians of 12 interleaved runs, shared memory against sockets: with shards of 35 MB
+// all_gather 24 against 32 ms, reduce_scatter (with its sum) 23 against 37 ms. With 17 and 9 MB the difference is
+// within the noise of a control, and reduce_scatter of 9 MB was slower (12.7 against 9.4 ms), because the second round
+// trip wakes two threads in each rank. So the default is the size at which the gain was measured. `comm_worker speed`
+// repeats the measurement.
 constexpr int64_t kLarge = 32 << 20;
 
 at::Tensor word(int64_t& value) { return at::from_blob(&value, {1}, at::kLong); }
 
-/// Whether all `bytes` at `from` of process `pid` arrived at `to`; errno says why not.
+/// Reads `bytes` at `from` of process `pid` into `to`. Returns whether all arrived; otherwise errno has the reason.
 bool read_memory(pid_t pid, int64_t from, void* to, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     iovec local{static_cast<char*>(to) + done, bytes - done};
@@ -50,33 +50,33 @@ class SameHostTransport final : public Transport {
         theirs_(pids_.size()) {}
 
   void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
-    // First round: what is small itself, of what is large the address. Both ends know the size, so they agree.
-    std::vector<at::Tensor> tell = out, hear = in;
+    // First round: small tensors themselves, and the addresses of large ones. Both ends know the sizes, so they agree.
+    std::vector<at::Tensor> requests = out, replies = in;
     bool fetch = false;
     for (size_t peer = 0; peer < pids_.size(); ++peer) {
       if (large(out[peer])) {
         mine_[peer] = reinterpret_cast<int64_t>(out[peer].const_data_ptr());
-        tell[peer] = word(mine_[peer]);
+        requests[peer] = word(mine_[peer]);
       }
-      if (large(in[peer])) hear[peer] = word(theirs_[peer]);
+      if (large(in[peer])) replies[peer] = word(theirs_[peer]);
       fetch = fetch || large(out[peer]) || large(in[peer]);
     }
-    link_->exchange(tell, hear);
+    link_->exchange(requests, replies);
     if (!fetch) return;
 
-    // Second round: "I have it", so that the owner may write there again. Each begins with its next neighbour, lest all
-    // read from the same rank at once.
-    std::vector<at::Tensor> thank(pids_.size()), thanked(pids_.size());
+    // Second round: acknowledgements, after which the owner may overwrite its tensors. Each rank begins with its next
+    // neighbour, so that not all read from the same rank at once.
+    std::vector<at::Tensor> acks_out(pids_.size()), acks_in(pids_.size());
     for (size_t i = 1; i < pids_.size(); ++i) {
       const size_t peer = (static_cast<size_t>(index_) + i) % pids_.size();
       if (large(in[peer])) {
         if (!read_memory(pids_[peer], theirs_[peer], in[peer].mutable_data_ptr(), in[peer].nbytes()))
           throw std::runtime_error(std::string("reading from a rank of this machine: ") + std::strerror(errno));
-        thank[peer] = word(mine_[peer]);
+        acks_out[peer] = word(mine_[peer]);
       }
-      if (large(out[peer])) thanked[peer] = word(theirs_[peer]);
+      if (large(out[peer])) acks_in[peer] = word(theirs_[peer]);
     }
-    link_->exchange(thank, thanked);
+    link_->exchange(acks_out, acks_in);
   }
 
  private:
@@ -89,9 +89,10 @@ class SameHostTransport final : public Transport {
   std::vector<int64_t> mine_, theirs_;  // addresses, then acknowledgements, by peer
 };
 
-/// Every member's words, in order.
+/// Gathers every member's words, in order.
 template <size_t n>
-std::vector<std::array<int64_t, n>> swap_words(Transport& link, int index, int size, std::array<int64_t, n> mine) {
+std::vector<std::array<int64_t, n>> all_gather_words(Transport& link, int index, int size,
+                                                     std::array<int64_t, n> mine) {
   std::vector<std::array<int64_t, n>> all(size);
   std::vector<at::Tensor> out(size), in(size);
   for (int i = 0; i < size; ++i) {
@@ -104,8 +105,8 @@ std::vector<std::array<int64_t, n>> swap_words(Transport& link, int index, int s
   return all;
 }
 
-/// The kernel that runs, and the namespaces of processes and of the network: containers of one machine are hosts of
-/// their own, as their ranks' addresses are.
+/// Identifies the running kernel and its process and network namespaces: containers on one machine count as separate
+/// hosts, as their ranks' addresses do.
 int64_t machine() {
   std::string text;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
@@ -121,12 +122,14 @@ int64_t machine() {
 std::unique_ptr<Transport> read_same_host(std::unique_ptr<Transport> link, int index, int size) {
   const char* choice = std::getenv("TESSERA_SAME_HOST");
   const int64_t wanted = choice ? std::atoll(choice) : kLarge;
-  // Where Yama restricts it, the launcher (torchrun, ...) and its descendants, the other ranks, may read this process.
+  // Where Yama restricts ptrace, allow the launcher (torchrun, ...) and its descendants, the other ranks, to read this
+  // process.
   prctl(PR_SET_PTRACER, getppid());
-  // A probe: equal process ids may be of different machines or containers, so each reads a word it also got by socket.
+  // Equal process ids may belong to different machines or containers, so each rank reads a word that it also received
+  // by socket.
   int64_t cookie = machine() ^ (static_cast<int64_t>(getpid()) << 32) ^ reinterpret_cast<int64_t>(&cookie);
   const auto peers =
-      swap_words<4>(*link, index, size, {machine(), getpid(), reinterpret_cast<int64_t>(&cookie), cookie});
+      all_gather_words<4>(*link, index, size, {machine(), getpid(), reinterpret_cast<int64_t>(&cookie), cookie});
   int64_t possible = wanted > 0, from = wanted;
   std::vector<pid_t> pids;
   for (const auto& [where, pid, address, expected] : peers) {
@@ -135,8 +138,8 @@ std::unique_ptr<Transport> read_same_host(std::unique_ptr<Transport> link, int i
     possible = possible && where == peers[index][0] && read_memory(pids.back(), address, &seen, sizeof seen) &&
                seen == expected;
   }
-  // The cookie lives until all have said what they saw.
-  for (const auto& [agreed, bytes] : swap_words<2>(*link, index, size, {possible, wanted})) {
+  // The word stays valid until all members have reported.
+  for (const auto& [agreed, bytes] : all_gather_words<2>(*link, index, size, {possible, wanted})) {
     possible = possible && agreed;
     from = std::max(from, bytes);
   }

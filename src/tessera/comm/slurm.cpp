@@ -13,15 +13,15 @@ namespace {
 
 constexpr const char* kHint = "start the ranks with srun, one task a rank";
 
-/// The first of the variables that is set; the first of all when none is, for messages. A step's variables come before
-/// the allocation's: a step may be smaller.
+/// The first of the variables that is set; if none is, the first name, for messages. A step's variables come before the
+/// allocation's, because a step may be smaller.
 const char* first_set(std::initializer_list<const char*> names) {
   for (const char* name : names)
     if (env::text(name)) return name;
   return *names.begin();
 }
 
-/// The nodelist's entries: commas inside brackets belong to an entry.
+/// Entries of a nodelist; commas inside brackets belong to an entry.
 std::vector<std::string> entries(const std::string& nodelist) {
   std::vector<std::string> list(1);
   int depth = 0;
@@ -51,7 +51,7 @@ int count_range(const std::string& text) {
 int port_of_step() {
   if (const int port = env::master_port()) return port;
   const auto job = env::text("SLURM_JOB_ID") ? env::text("SLURM_JOB_ID") : env::text("SLURM_JOBID");
-  if (!job) env::refuse("neither MASTER_PORT nor SLURM_JOB_ID is set: where do the ranks meet?", kHint);
+  if (!job) env::refuse("neither MASTER_PORT nor SLURM_JOB_ID is set: the rendezvous port is unknown", kHint);
   return env::port_of("slurm " + *job + "." + env::text("SLURM_STEP_ID").value_or("0"));
 }
 
@@ -109,7 +109,8 @@ std::optional<Rendezvous> from_slurm() {
                 " tasks, not a task: running one rank; 'srun tessera ...' runs them all");
     return std::nullopt;
   }
-  if (!tasks || *rank >= *tasks) env::refuse(env::said("SLURM_PROCID") + " and " + env::said(tasks_name), kHint);
+  if (!tasks || *rank >= *tasks)
+    env::refuse(env::describe("SLURM_PROCID") + " and " + env::describe(tasks_name), kHint);
 
   Rendezvous place;
   place.rank = *rank;
@@ -130,15 +131,15 @@ std::optional<Rendezvous> from_slurm() {
   else
     place.local_world = one_host || nodes == 0 ? place.world : (place.world + nodes - 1) / nodes;
   if (place.local_rank >= place.local_world)
-    env::refuse(env::said("SLURM_LOCALID") + ", but this node runs " + std::to_string(place.local_world) + " tasks",
+    env::refuse(env::describe("SLURM_LOCALID") + ", but this node runs " + std::to_string(place.local_world) + " tasks",
                 kHint);
 
   if (const auto host = env::text("MASTER_ADDR")) {
     place.host = *host;
   } else if (!one_host) {
-    if (!nodelist) env::refuse("neither MASTER_ADDR nor SLURM_NODELIST is set: where do the ranks meet?", kHint);
+    if (!nodelist) env::refuse("neither MASTER_ADDR nor SLURM_NODELIST is set: the rendezvous host is unknown", kHint);
     place.host = first_host(*nodelist);
-    if (place.host.empty()) env::refuse(env::said(list_name) + ", which is no list of hosts", "set MASTER_ADDR");
+    if (place.host.empty()) env::refuse(env::describe(list_name) + ", which is no list of hosts", "set MASTER_ADDR");
   }
   place.port = port_of_step();
   return place;

@@ -10,6 +10,8 @@ namespace {
 
 volatile std::sig_atomic_t seen = 0, last = 0;
 void on_signal(int number) {
+  // A closing terminal and its shell both send SIGHUP, batch systems repeat SIGUSR1: none is a second thought.
+  if (seen > 0 && (number == SIGHUP || number == SIGUSR1)) return;
   last = number;
   seen = seen + 1;
 }
@@ -19,8 +21,11 @@ void on_signal(int number) {
 void count_stop_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+    struct sigaction now {};
+    const bool ignored = sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+    if (number != SIGHUP || !ignored) sigaction(number, &action, nullptr);  // nohup stays what it is
+  }
 }
 
 int signals_seen() { return seen; }

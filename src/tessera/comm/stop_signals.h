@@ -1,5 +1,5 @@
 #pragma once
-// Signals that ask a launcher to end (SIGINT, SIGTERM). They are counted; whoever waits looks at the count.
+// Counts signals that ask a launcher to end (SIGINT, SIGTERM, SIGHUP, SIGUSR1); loops that wait poll the count.
 //
 //   count_stop_signals();
 //   if (signals_seen() > 0) ranks.signal(last_signal());
@@ -9,7 +9,7 @@ namespace tessera::comm {
 /// Installs the handlers.
 void count_stop_signals();
 int signals_seen();
-/// The number of the last one; 0: none has come.
+/// Number of the last signal; 0 if none has arrived.
 int last_signal();
 
 }  // namespace tessera::comm

@@ -8,7 +8,7 @@
 namespace tessera::comm {
 
 namespace {
-// Both ends answer at once, or one of them is gone.
+// Both ends answer within this time, or one of them is gone.
 constexpr std::chrono::seconds kAnswer{10};
 }  // namespace
 
@@ -25,8 +25,9 @@ HostedStore::HostedStore(const std::string& host, int port) : server_(std::make_
     if (port_taken(error))
       throw UserError(Exit::usage, "launch", "port " + std::to_string(port) + " is taken",
                       "choose another with --rdzv-endpoint HOST:PORT");
-    throw UserError(Exit::usage, "launch", "cannot host the meeting point " + endpoint + " (" + first_line(error) + ")",
-                    "--rdzv-endpoint names an address of node 0's machine");
+    throw UserError(Exit::usage, "launch",
+                    "cannot host the rendezvous endpoint " + endpoint + " (" + first_line(error) + ")",
+                    "set --rdzv-endpoint to an address of node 0's machine");
   }
 }
 HostedStore::~HostedStore() = default;
@@ -37,14 +38,14 @@ struct StoreLink::Client {
 
 namespace {
 
-/// Calls `act`; what LibTorch throws is the store's end.
+/// Calls `act`; an exception of LibTorch means that the store is gone.
 template <class Act>
 auto reach(const std::string& place, Act act) {
   try {
     return act();
   } catch (const std::exception& error) {
     throw UserError(Exit::rank_lost, "launch",
-                    "the meeting point " + place + " is gone: node 0's launcher ended or cannot be reached (" +
+                    "the rendezvous endpoint " + place + " is gone: node 0's launcher ended or cannot be reached (" +
                         first_line(error) + ")",
                     "start the command again on every node; it resumes from the last checkpoint");
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The store where ranks and launchers meet, hosted by node 0's launcher so that it outlives any rank.
+// The rendezvous store of ranks and launchers, hosted by node 0's launcher so that it outlives any rank.
 //
 //   HostedStore store("10.0.0.1", 29500);            // on node 0
 //   StoreLink link("10.0.0.1", 29500);               // anywhere
@@ -12,7 +12,7 @@ namespace tessera::comm {
 
 class HostedStore {
  public:
-  /// Port 0 takes a free one. Throws UserError (usage) when the port is taken.
+  /// Port 0 selects a free port. Throws UserError (usage) if the port is in use.
   HostedStore(const std::string& host, int port);
   ~HostedStore();
   int port() const { return port_; }
@@ -23,17 +23,17 @@ class HostedStore {
   int port_ = 0;
 };
 
-/// What launchers tell each other: texts by name, apart from what ranks write. Every call throws UserError (rank_lost)
-/// when the store is gone.
+/// Key-value texts that launchers exchange, separate from the keys of ranks. Every call throws UserError (rank_lost) if
+/// the store is gone.
 class StoreLink {
  public:
-  /// Something must listen there already (await_listener).
+  /// The store must already listen (await_listener).
   StoreLink(const std::string& host, int port);
   ~StoreLink();
 
   void set(const std::string& key, const std::string& value);
   std::optional<std::string> get(const std::string& key);
-  /// Sets what is not set yet; the value that all will see.
+  /// Sets the key if it is not set yet; returns the value that all processes will see.
   std::string claim(const std::string& key, const std::string& value);
 
  private:

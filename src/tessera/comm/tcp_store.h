@@ -1,5 +1,5 @@
 #pragma once
-// LibTorch's key-value store over TCP, for the source files of a build with Gloo. Internal to the room.
+// LibTorch's TCPStore, for the source files of a build with Gloo. Internal to the room.
 #include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -10,8 +10,8 @@
 
 namespace tessera::comm {
 
-/// LibTorch warns of host names that it cannot look up and of sockets that close when a rank dies; we say what matters.
-/// TORCH_CPP_LOG_LEVEL of the user's stands.
+/// Silences LibTorch's warnings about host names it cannot resolve and sockets that close when a rank dies; our
+/// messages report what matters. A TORCH_CPP_LOG_LEVEL set by the user is kept.
 inline void quiet_sockets() {
   static const bool once = [] {
     setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
@@ -21,7 +21,7 @@ inline void quiet_sockets() {
   (void)once;
 }
 
-/// `hosts`: this process serves it, on all addresses of its machine; port 0 takes a free one.
+/// `hosts`: this process serves the store, on all addresses of its machine; port 0 selects a free port.
 inline c10::intrusive_ptr<c10d::TCPStore> tcp_store(const std::string& host, int port, bool hosts,
                                                     std::chrono::milliseconds timeout) {
   quiet_sockets();
@@ -33,7 +33,7 @@ inline c10::intrusive_ptr<c10d::TCPStore> tcp_store(const std::string& host, int
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
-/// LibTorch's messages carry a stack after the first line.
+/// LibTorch's messages have a stack trace after the first line.
 inline std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));

@@ -8,18 +8,19 @@ namespace tessera::comm {
 
 namespace {
 
-/// torchrun's variables, which our launcher sets too.
+/// Variables of torchrun, which our launcher sets too.
 Rendezvous from_torchrun() {
   Rendezvous place;
   place.world = env::number("WORLD_SIZE").value_or(1);
   const auto rank = env::number("RANK");
-  if (!rank && place.world > 1) env::refuse(env::said("WORLD_SIZE") + " and RANK is not set");
+  if (!rank && place.world > 1) env::refuse(env::describe("WORLD_SIZE") + " and RANK is not set");
   place.rank = rank.value_or(0);
-  if (place.rank >= place.world) env::refuse(env::said("WORLD_SIZE") + " and " + env::said("RANK"));
+  if (place.rank >= place.world) env::refuse(env::describe("WORLD_SIZE") + " and " + env::describe("RANK"));
   place.local_rank = env::number("LOCAL_RANK").value_or(place.rank);
   place.local_world = env::number("LOCAL_WORLD_SIZE").value_or(place.world);
   if (place.local_world > place.world || place.local_rank >= place.local_world)
-    env::refuse(env::said("LOCAL_RANK") + ", " + env::said("LOCAL_WORLD_SIZE") + " and " + env::said("WORLD_SIZE"));
+    env::refuse(env::describe("LOCAL_RANK") + ", " + env::describe("LOCAL_WORLD_SIZE") + " and " +
+                env::describe("WORLD_SIZE"));
   place.port = env::master_port();
   if (const auto host = env::text("MASTER_ADDR"))
     place.host = *host;
@@ -37,18 +38,18 @@ Rendezvous from_torchrun() {
 
 }  // namespace
 
-// A launcher inside an allocation speaks for its ranks, so torchrun's variables come first; mpirun starts its helpers
-// by srun, whose variables its ranks then inherit, so it comes before Slurm.
+// A launcher inside an allocation determines its ranks, so torchrun's variables come first. mpirun starts its helpers
+// with srun, whose variables its ranks inherit, so mpirun comes before Slurm.
 Rendezvous rendezvous_from_env() {
   if (env::text("RANK")) return from_torchrun();
   auto place = from_mpi();
   if (!place) place = from_slurm();
   if (!place) return from_torchrun();
-  // batch scripts often export WORLD_SIZE for programs that want it
+  // Batch scripts often export WORLD_SIZE for programs that need it.
   if (const auto world = env::number("WORLD_SIZE"); world && *world != place->world)
-    env::refuse(env::said("WORLD_SIZE") + ", but the variables of mpirun or Slurm say " + std::to_string(place->world) +
-                    " ranks",
-                "leave WORLD_SIZE unset: it is known");
+    env::refuse(env::describe("WORLD_SIZE") + ", but the variables of mpirun or Slurm say " +
+                    std::to_string(place->world) + " ranks",
+                "leave WORLD_SIZE unset");
   return *place;
 }
 

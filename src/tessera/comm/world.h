@@ -1,12 +1,12 @@
 #pragma once
-// Which rank this process is and where the others meet, from the environment of whoever started it.
+// Rank and rendezvous of this process, from the environment variables of its launcher.
 //
-//   Rendezvous place = rendezvous_from_env();     // of torchrun or our launcher, mpirun, Slurm; none: one rank
+//   Rendezvous place = rendezvous_from_env();     // torchrun or our launcher, mpirun, Slurm; else one rank
 #include "tessera/comm/rendezvous.h"
 
 namespace tessera::comm {
 
-/// Throws UserError (usage) for a variable that is missing or not a number.
+/// Throws UserError (usage) if a variable is missing or not a number.
 Rendezvous rendezvous_from_env();
 
 }  // namespace tessera::comm

@@ -37,7 +37,7 @@ FormatPtr open_file(const Path& path) {
   AVFormatContext* opened = nullptr;
   int status = avformat_open_input(&opened, ("file:" + path.string()).c_str(), nullptr, &options);
   av_dict_free(&options);
-  if (status < 0) fail_sound(path, "cut short, or no sound or video that FFmpeg knows", status);
+  if (status < 0) fail_sound(path, "cut short, or no audio or video that FFmpeg knows", status);
   FormatPtr format(opened);
   status = avformat_find_stream_info(opened, nullptr);
   if (status < 0) fail_sound(path, "its streams cannot be read", status);
@@ -51,8 +51,8 @@ class Track {
     const AVCodec* decoder = nullptr;
     const int index = av_find_best_stream(format_.get(), AVMEDIA_TYPE_AUDIO, -1, -1, &decoder, 0);
     if (index < 0 || !decoder)
-      throw UserError(Exit::input, "data.sound", path.string() + ": has no sound track",
-                      "name a sound file for the clip in a column audio, or remove the clip");
+      throw UserError(Exit::input, "data.sound", path.string() + ": has no audio track",
+                      "name an audio file for the clip in a column audio, or remove the clip");
     stream_ = format_->streams[index];
     for (unsigned i = 0; i < format_->nb_streams; ++i)
       if (format_->streams[i] != stream_) format_->streams[i]->discard = AVDISCARD_ALL;
@@ -75,10 +75,10 @@ class Track {
         av_packet_unref(packet.get());
         continue;
       }
-      if (status < 0 && status != AVERROR_EOF) fail_sound(path_, "its sound is damaged", status);
+      if (status < 0 && status != AVERROR_EOF) fail_sound(path_, "its audio is damaged", status);
       const int sent = avcodec_send_packet(codec_.get(), status >= 0 ? packet.get() : nullptr);
       av_packet_unref(packet.get());
-      if (sent < 0) fail_sound(path_, "its sound is damaged", sent);
+      if (sent < 0) fail_sound(path_, "its audio is damaged", sent);
       while (avcodec_receive_frame(codec_.get(), frame.get()) >= 0) add(*frame);
       if (status == AVERROR_EOF) break;
     }
@@ -106,7 +106,7 @@ class Track {
     // Channels are averaged, so that the loudest sum stays in range; by default their power would be kept.
     if (status >= 0) status = av_opt_set_double(made, "rematrix_maxval", 1.0, 0);
     if (status >= 0) status = swr_init(made);
-    if (status < 0) fail_sound(path_, "its sound cannot be resampled", status);
+    if (status < 0) fail_sound(path_, "its audio cannot be resampled", status);
     // A track may begin after the picture: silence until then. What stands before time zero was cut by the decoder.
     const double origin =
         format_->start_time == AV_NOPTS_VALUE ? 0 : static_cast<double>(format_->start_time) / AV_TIME_BASE;
@@ -121,7 +121,7 @@ class Track {
     samples_.resize(known + static_cast<size_t>(std::max(room, 0)));
     auto* to = reinterpret_cast<uint8_t*>(samples_.data() + known);
     const int made = swr_convert(resampler_.get(), &to, room, input, count);
-    if (made < 0) fail_sound(path_, "its sound cannot be resampled", made);
+    if (made < 0) fail_sound(path_, "its audio cannot be resampled", made);
     samples_.resize(known + static_cast<size_t>(made));
   }
 
@@ -147,9 +147,9 @@ Sound decode_sound(const Path& path, const SoundSpec& spec) {
   std::vector<float> all = Track(path, spec.rate).decode(end);
   if (end > 0 && all.size() > end) all.resize(end);
   check_input(all.size() > begin, "data.sound",
-              path.string() + ": its sound ends after " + std::to_string(static_cast<double>(all.size()) / spec.rate) +
+              path.string() + ": its audio ends after " + std::to_string(static_cast<double>(all.size()) / spec.rate) +
                   " s, the clip begins at " + std::to_string(spec.start) + " s",
-              "give a sound as long as the video, or remove the clip");
+              "give audio as long as the video, or remove the clip");
   all.erase(all.begin(), all.begin() + static_cast<ptrdiff_t>(begin));
   return {spec.rate, std::move(all)};
 }

@@ -71,7 +71,7 @@ BucketChoice choose_bucket(const std::vector<Bucket>& buckets, const ClipSize& c
   }
   if (least_crop > max_crop) {
     choice.problem = "its shape of " + std::to_string(clip.width) + "x" + std::to_string(clip.height) +
-                     " fits no bucket: the nearest would cut off " + percent(least_crop) +
+                     " fits no bucket: the nearest would crop " + percent(least_crop) +
                      " of the picture, data.max_crop allows " + percent(max_crop) +
                      "; add a bucket of its shape, raise data.max_crop, or remove the clip";
     return choice;

@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
+#include "tessera/checkpoint/crc32c.h"
 #include "tessera/data/probes.h"
 #include "tessera/data/text.h"
 
@@ -28,9 +29,25 @@ std::optional<std::string> difference(const Metadata& found, const Metadata& exp
   return std::nullopt;
 }
 
+/// Metadata of an entry: the checksum of a tensor's bytes, 8 hex digits.
+std::string checksum_field(const std::string& tensor) { return "crc32c." + tensor; }
+
+std::string checksum(const std::vector<float>& values) {
+  char digits[16];
+  std::snprintf(digits, sizeof digits, "%08x", checkpoint::crc32c(values.data(), values.size() * sizeof(float)));
+  return digits;
+}
+
 CachedTensor read_tensor(const SafetensorsFile& file, const SafetensorsFile::Entry& entry) {
   CachedTensor tensor{entry.shape, std::vector<float>(static_cast<size_t>(entry.count()))};
   file.read_f32(entry.name, 0, entry.count(), tensor.values.data());
+  const auto written = file.metadata().find(checksum_field(entry.name));
+  if (written == file.metadata().end()) return tensor;  // an earlier version wrote it
+  const std::string found = checksum(tensor.values);
+  check_input(found == written->second, "data.cache",
+              file.path().string() + ": damaged: the bytes of " + entry.name + " have checksum " + found + ", " +
+                  written->second + " was written",
+              std::string(kPrepareHint) + ", which makes it again");
   return tensor;
 }
 
@@ -88,21 +105,34 @@ std::optional<std::string> cache_problem(const Path& folder, const CacheKey& key
   }
 }
 
+std::optional<std::string> cache_damage(const Path& folder, const CacheKey& key) {
+  try {
+    const SafetensorsFile file = SafetensorsFile::open(key.file(folder));
+    for (const SafetensorsFile::Entry& entry : file.entries()) read_tensor(file, entry);
+    return std::nullopt;
+  } catch (const UserError& error) {
+    if (error.code() != Exit::input) throw;
+    return error.what();
+  }
+}
+
 void write_cached(const Path& folder, const CacheKey& key, const CachedSample& sample) {
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) throw UserError(Exit::disk, "data.cache", folder.string() + ": " + failed.message(), "check data.cache");
   std::vector<checkpoint::TensorData> tensors;
+  Metadata metadata = key.metadata();
   const auto add = [&](const std::string& name, const CachedTensor& tensor) {
     check_internal(
         checkpoint::element_count(tensor.shape) == static_cast<int64_t>(tensor.values.size()), "data.cache",
         name + ": " + std::to_string(tensor.values.size()) + " values for " + checkpoint::shape_text(tensor.shape));
     tensors.push_back({name, DType::f32, tensor.shape, tensor.values.data()});
+    metadata[checksum_field(name)] = checksum(tensor.values);
   };
   add("latent", sample.latent);
   add("context", sample.context);
   for (const auto& [name, tensor] : sample.extras) add(name, tensor);
-  write_safetensors(key.file(folder), tensors, key.metadata());
+  write_safetensors(key.file(folder), tensors, metadata);
 }
 
 CacheReader::CacheReader(Path folder, std::vector<CacheKey> keys) : folder_(std::move(folder)), keys_(std::move(keys)) {

@@ -51,8 +51,13 @@ struct CachedSample {
   std::string source;
 };
 
-/// Nothing when the entry is there and was made from this key; else what is wrong ("missing", "stale: encoder ...").
+/// Nothing when the entry is there and was made from this key; else what is wrong ("missing", "stale: encoder ...",
+/// "unreadable: ..."). Looks at its header alone.
 std::optional<std::string> cache_problem(const Path& folder, const CacheKey& key);
+
+/// Nothing when the bytes of the entry are those that were written; else which are not. Reads all of it. Entries of
+/// versions that wrote no checksums have none to differ from.
+std::optional<std::string> cache_damage(const Path& folder, const CacheKey& key);
 
 /// Creates the folder where needed; the entry appears whole or not at all. `sample.source` is taken from the key.
 void write_cached(const Path& folder, const CacheKey& key, const CachedSample& sample);
@@ -65,6 +70,7 @@ class CacheReader {
 
   int64_t size() const { return static_cast<int64_t>(keys_.size()); }
   const std::string& source(int64_t index) const { return keys_.at(static_cast<size_t>(index)).source; }
+  /// Throws UserError (input) naming the entry where its bytes are not those that were written.
   CachedSample load(int64_t index) const;
 
  private:

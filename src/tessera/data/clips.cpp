@@ -97,7 +97,7 @@ std::string ClipPlan::summary() const {
             (use.clips == 1 ? " clip" : " clips");
     if (use.enlarged > 0)
       text += ", " + std::to_string(use.enlarged) + " enlarged, by " + number("%.2f", use.most_enlarged) + " at most";
-    if (use.most_crop >= 0.005) text += ", up to " + number("%.0f", 100 * use.most_crop) + " % of a picture cut off";
+    if (use.most_crop >= 0.005) text += ", up to " + number("%.0f", 100 * use.most_crop) + " % of a frame cropped";
   }
   return text;
 }

@@ -32,7 +32,7 @@ class CsvReader {
   [[noreturn]] void fail(const std::string& what) const {
     throw UserError(
         Exit::input, "data.csv", file_ + ": row " + std::to_string(row_) + ": " + what,
-        "mend the row; fields with commas, quotes or line breaks stand in \"quotes\", a quote inside is doubled");
+        "fix the row; fields with commas, quotes or line breaks stand in \"quotes\", a quote inside is doubled");
   }
 
  private:

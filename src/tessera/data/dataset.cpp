@@ -31,7 +31,7 @@ const Names kTables = {"metadata.csv",        "metadata.json", "metadata.jsonl",
                        "videos2caption.json", "captions.json", "videos.txt"};
 const Names kFolders = {"", "videos", "train"};  // where a relative path is looked for
 const Names kSoundEndings = {".wav", ".mp3", ".flac", ".m4a", ".ogg"};
-constexpr const char* kMend = "mend or remove the row";
+constexpr const char* kMend = "fix or remove the row";
 
 std::string joined(const Names& words) {
   std::string text;
@@ -123,9 +123,9 @@ Path find_clip(const std::string& name, const Path& folder, const std::string& w
   }
   const Path path = folder / name;
   check_input(!fs::is_directory(path), "data.dataset", where + ": " + path.string() + ": is a folder, expected a clip",
-              "a folder of frames has numbered pictures: frame_0001.png, frame_0002.png, ...");
+              "a folder of frames has numbered images: frame_0001.png, frame_0002.png, ...");
   throw UserError(Exit::input, "data.dataset", where + ": " + path.string() + ": no such file",
-                  "paths are relative to " + folder.string() + "; mend or remove the row");
+                  "paths are relative to " + folder.string() + "; fix or remove the row");
 }
 
 /// A picture of the row, where a column other than the clip's own names one.
@@ -136,7 +136,7 @@ Path picture_of(const Row& row, const Names& columns, const std::string& clip_co
       continue;
     const Path path = find_clip(found->second[0], folder, row.where);
     check_input(is_image(path), "data.dataset",
-                row.where + ": " + path.string() + " in column " + column + " is no picture, expected one of " +
+                row.where + ": " + path.string() + " in column " + column + " is no image, expected one of " +
                     joined(image_endings()),
                 kMend);
     return path;
@@ -207,7 +207,7 @@ void check_columns(const RowTable& table, const Path& file, Problems& problems) 
   for (const std::string& column : table.columns)
     if (std::none_of(kRead.begin(), kRead.end(), [&](const Names* names) { return contains(*names, column); }))
       unused.push_back(column);
-  if (!unused.empty()) problems.note(file.string() + ": not used by this version: columns " + joined(unused));
+  if (!unused.empty()) problems.note(file.string() + ": columns that are not used: " + joined(unused));
 }
 
 std::vector<Item> read_table(const Path& file, const Path& folder, Problems& problems) {
@@ -240,7 +240,7 @@ std::vector<Item> read_once(const DatasetSpec& spec, Problems& problems) {
   if (!spec.metadata.empty())
     return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, problems);
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
-              "check data.path; it starts at the current folder");
+              "check data.path; relative paths start at the current folder, " + fs::current_path().string());
   const bool is_clip_itself = is_frame_folder(spec.path) && fs::is_regular_file(caption_file(spec.path));
   if (!fs::is_directory(spec.path) || is_clip_itself) {
     std::vector<Item> items;
@@ -259,7 +259,9 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   const std::vector<Item> once = read_once(spec, problems);
   const std::string from = (spec.metadata.empty() ? spec.path : spec.metadata).string();
   check_input(!once.empty() || problems.empty(), "data.dataset", from + ": no usable clips, " + problems.text());
-  check_input(!once.empty(), "data.dataset", from + ": no clips",
+  std::string unused;
+  for (const std::string& note : problems.notes()) unused += "\n  " + note;
+  check_input(!once.empty(), "data.dataset", from + ": no clips" + unused,
               "put clips (" + joined(video_endings()) + ", " + joined(image_endings()) +
                   ") with a .txt beside each there, or a metadata.csv");
   std::vector<Item> items;

@@ -63,7 +63,7 @@ bool is_frame_folder(const Path& folder) {
 std::vector<Path> frames_of(const Path& folder) {
   const auto all = numbered(folder);
   if (!all || all->empty())
-    fail(folder, "is a folder without numbered pictures", "name them frame_0001.png, frame_0002.png, ... or .jpg");
+    fail(folder, "is a folder without numbered images", "name them frame_0001.png, frame_0002.png, ... or .jpg");
   std::vector<Path> paths;
   for (size_t i = 0; i < all->size(); ++i) {
     const auto& [number, path] = (*all)[i];

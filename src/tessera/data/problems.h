@@ -2,7 +2,7 @@
 // What is wrong with single rows of a data set: collected, so that one look tells them all, or stopped at.
 //
 //   Problems problems(/*strict=*/false);
-//   problems.add("set/metadata.csv: row 3", "b.mp4: no such file", "mend or remove the row");
+//   problems.add("set/metadata.csv: row 3", "b.mp4: no such file", "fix or remove the row");
 //   log::warn(problems.text());                            // "1 row has a problem: ..."
 #include <string>
 #include <vector>

@@ -13,7 +13,7 @@ using checkpoint::Json;
 
 namespace {
 
-constexpr const char* kMendRow = "mend or remove the row";
+constexpr const char* kMendRow = "fix or remove the row";
 
 std::string row_name(const Path& file, size_t number) { return file.string() + ": row " + std::to_string(number); }
 

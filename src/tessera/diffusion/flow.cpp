@@ -21,7 +21,7 @@ constexpr double kFlowSteps = 1000;
 
 double normal_below(double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; }
 
-/// The normal deviate below which lies a share `p` of all: by halving, to the last bit or two, whatever the library.
+/// The normal quantile of probability `p`: by bisection, to the last bit or two, independent of the standard library.
 double normal_at(double p) {
   double low = -40, high = 40;
   for (int i = 0; i < 80; ++i) {
@@ -31,13 +31,13 @@ double normal_at(double p) {
   return (low + high) / 2;
 }
 
-/// The share of draws with u below `u` of a continuous distribution, 0 < u < 1.
+/// The probability that a continuous draw has u below `u`, 0 < u < 1.
 double share_below(const Options& options, double u) {
   if (u <= 0 || u >= 1 || options.timesteps == Timesteps::uniform) return std::clamp(u, 0.0, 1.0);
   return normal_below((std::log(u / (1 - u)) - options.mean) / options.scale);
 }
 
-/// Entries [first, last) of DiffSynth's table that lie in the window.
+/// Entries [first, last) of DiffSynth's table in the window.
 std::pair<int64_t, int64_t> table_range(const Options& options, const Window& window) {
   const auto count = static_cast<int64_t>(kFlowSteps);
   const auto sigma = [&](int64_t i) { return shift_sigma(1 - static_cast<double>(i) / kFlowSteps, options.shift); };
@@ -59,7 +59,7 @@ double draw_anywhere(const Options& options, const RandomKey& key) {
   return key.uniform(0);
 }
 
-/// u of a draw that lies in the window of the options.
+/// Draws u from the window of the options.
 double draw_inside(const Options& options, const RandomKey& key) {
   const Window& window = options.window;
   if (options.timesteps == Timesteps::diffsynth) {
@@ -118,7 +118,7 @@ TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t s
   TrainingDraw result;
   result.sigma =
       shift_sigma(options.window == Window{} ? draw_anywhere(options, key) : draw_inside(options, key), options.shift);
-  // what is cut at an edge stays on its side of it, whatever rounding did
+  // Rounding must not move a draw across the edge of its window.
   if (!options.window.holds(result.sigma))
     result.sigma = result.sigma < options.window.low ? options.window.low : std::nextafter(options.window.high, 0.0);
   result.t = kFlowSteps * result.sigma;
@@ -146,7 +146,7 @@ TrainingTable training_table(double shift, int64_t count) {
   for (double& w : table.weights) sum += (w -= least);
   for (double& w : table.weights) w *= kFlowSteps / sum;
   if (count != static_cast<int64_t>(kFlowSteps) &&
-      count > 1) {  // DiffSynth lifts shorter tables by their second weight
+      count > 1) {  // DiffSynth raises shorter tables by their second weight
     for (double& w : table.weights) w *= n / kFlowSteps;
     const double lift = table.weights[1];
     for (double& w : table.weights) w += lift;

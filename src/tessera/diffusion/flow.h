@@ -1,9 +1,9 @@
 #pragma once
-// Flow matching: what a training step draws, the noisy latent and the target it makes of it.
+// Flow matching: the random draws of a training step, the noisy latent and the target velocity.
 //
-//   TrainingDraw d = draw(options, seed, step, place);           // place in the global batch: the same on every layout
-//   Tensor x = add_noise(latent, noise, d.sigma);                // (1 - sigma) x0 + sigma eps; the model is fed t =
-//   1000 sigma Tensor target = velocity(latent, noise);                     // eps - x0
+//   TrainingDraw d = draw(options, seed, step, sample);          // sample: position in the global batch
+//   Tensor x = add_noise(latent, noise, d.sigma);                // (1 - sigma) x0 + sigma eps; the model gets t = d.t
+//   Tensor target = velocity(latent, noise);                     // eps - x0
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,22 +12,23 @@
 
 namespace tessera::diffusion {
 
-/// S_s(u) = s u / (1 + (s - 1) u): moves sigmas towards noise for s > 1. shift_sigma(a) after (b) is shift_sigma(a b).
+/// S_s(u) = s u / (1 + (s - 1) u), which moves sigmas towards noise for s > 1. Shifting by a after b is shifting by a
+/// b.
 double shift_sigma(double u, double shift);
 double unshift_sigma(double sigma, double shift);
 
-/// How u in (0, 1) is drawn; sigma = S_shift(u) in every case.
+/// Distribution of u in (0, 1); sigma = S_shift(u) in every case.
 enum class Timesteps {
   uniform,
   logit_normal,  ///< u = sigmoid(mean + scale * normal)
-  diffsynth,     ///< one of the 1000 values 1 - i / 1000, as DiffSynth's trainer
+  diffsynth,     ///< one of the 1000 values 1 - i / 1000, as in DiffSynth's trainer
 };
 enum class Weighting {
   none,
-  diffsynth,  ///< a bell over t, largest at 500, zero at 1000, mean 1 over the shifted table
+  diffsynth,  ///< a bell over t: largest at 500, zero at 1000, mean 1 over the shifted table
 };
 
-/// A range of sigma, after the shift: low <= sigma < high, and the end as well where that is 1.
+/// A range of shifted sigmas: low <= sigma < high, and sigma = 1 as well if high is 1.
 struct Window {
   double low = 0, high = 1;
   bool operator==(const Window&) const = default;
@@ -39,10 +40,10 @@ struct Options {
   double mean = 0, scale = 1;  ///< of logit_normal
   double shift = 1;
   Weighting weighting = Weighting::none;
-  Window window = {};  ///< what is drawn lies in it, and is distributed there as without it
+  Window window = {};  ///< draws are conditioned on lying in it
 };
 
-/// "uniform", "shift" (the same, for those who say it), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth".
+/// "uniform", "shift" (a synonym), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth".
 /// Throws UserError (usage) naming the nearest known name.
 void parse_timesteps(const std::string& text, Options& options);
 Weighting parse_weighting(const std::string& text);
@@ -50,13 +51,13 @@ Weighting parse_weighting(const std::string& text);
 struct TrainingDraw {
   double sigma = 0;
   double t = 0;       ///< 1000 sigma
-  double weight = 1;  ///< of the sample's loss
+  double weight = 1;  ///< weight of the sample's loss
 };
 
-/// The share of draws, without a window, that lie in `window`.
+/// The probability that a draw without a window lies in `window`.
 double window_mass(const Options& options, const Window& window);
 
-/// Depends on its arguments only (counter-based random numbers).
+/// Counter-based random numbers: the result depends on the arguments only, so it is the same for every mesh.
 TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t sample);
 
 at::Tensor add_noise(const at::Tensor& x0, const at::Tensor& noise, double sigma);
@@ -65,7 +66,7 @@ at::Tensor velocity(const at::Tensor& x0, const at::Tensor& noise);
 /// DiffSynth's training table: descending sigmas S_shift(1 - i / count), t = 1000 sigma and loss weights.
 struct TrainingTable {
   std::vector<double> sigmas, timesteps, weights;
-  double weight_at(double t) const;  ///< of the nearest entry
+  double weight_at(double t) const;  ///< weight of the nearest entry
 };
 TrainingTable training_table(double shift, int64_t count = 1000);
 

@@ -14,13 +14,13 @@ int64_t spare_place(const plan::Plan& plan, int dp_rank, int64_t micro) {
 void FlowMatching::begin(PassData pass) {
   pass_ = std::move(pass);
   by_weight_.assign(pass_.weighed ? pass_.places.size() : 0, 0.0);
-  booked_.clear();
+  losses_.clear();
   micros_.clear();
   loss_ = 0;
   bad_sample_ = -1;
 }
 
-/// Of this dp rank, by its number in the plan's slices.
+/// Index of this dp rank's first sample in the plan's slices.
 int64_t FlowMatching::first_sample() const { return pass_.plan->slice(pass_.plan->mesh.dp_rank(rank_), 0).first; }
 
 net::Batch FlowMatching::batch(int micro) {
@@ -57,7 +57,7 @@ net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m) cons
   return batch;
 }
 
-/// To the rows that are this rank's, so that the others can go.
+/// Keeps only this rank's rows, so that the others can be freed.
 void FlowMatching::cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const {
   const plan::TokenRange here = plan::token_share(tokens.total(), pass_.plan->mesh, rank_);
   for (size_t s = 0; s < targets.size(); ++s) {
@@ -75,21 +75,21 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
   for (size_t s = 0; s < m.targets.size(); ++s) {
     const double share = m.weights[s] / static_cast<double>(pass_.plan->global_batch);
     const double error = sample_error(answer, batch, s, m.targets[s], share * pass_.gradient_scale, gradient);
-    booked_.push_back({error, share, m.indices[s]});
+    losses_.push_back({error, share, m.indices[s]});
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
   }
   return gradient;
 }
 
 void FlowMatching::read() {
-  for (const Booked& b : booked_) {
+  for (const PendingLoss& b : losses_) {
     if (!std::isfinite(b.error) && bad_sample_ < 0) bad_sample_ = b.index;
-    if (pass_.books) loss_ += b.error * b.share;
+    if (pass_.counts) loss_ += b.error * b.share;
   }
-  booked_.clear();
+  losses_.clear();
 }
 
-/// What the samples are answered with: the prediction itself, or where experts answer together their sum.
+/// The prediction that the loss uses: the expert's own, or the weighted sum if several experts predict together.
 at::Tensor FlowMatching::with_sums(const at::Tensor& prediction, const net::Batch& batch, const Micro& micro) const {
   if (!pass_.sums) return prediction;
   at::Tensor answer = prediction.clone();
@@ -103,7 +103,7 @@ at::Tensor FlowMatching::with_sums(const at::Tensor& prediction, const net::Batc
   return answer;
 }
 
-/// Books what the gate learns from a sample, and makes the gradient that of the expert's own prediction.
+/// Records the gate's gradient for a sample, and scales the gradient to that of the expert's own prediction.
 void FlowMatching::weigh(const at::Tensor& prediction, const net::Batch& batch, size_t s, int64_t own,
                          at::Tensor& gradient) {
   const auto [begin, end] = rows_here(batch, s);

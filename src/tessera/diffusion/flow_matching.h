@@ -1,6 +1,6 @@
 #pragma once
-// The flow-matching objective of one rank: packs a step's samples into micro-batches, and holds each prediction against
-// the velocity of its sample. It does not know where samples come from, nor which network predicts.
+// The flow-matching objective of one rank: packs a step's samples into micro-batches and computes the loss of each
+// prediction against its sample's velocity. It is independent of the data source and of the network.
 //
 //   FlowMatching objective(model, rank);
 //   objective.begin({.plan = &plan, .samples = &samples, .places = places, .step = own_step});
@@ -16,56 +16,57 @@
 
 namespace tessera::diffusion {
 
-/// What a pass trains on. All that it points to outlives the pass.
+/// The data of one pass. Everything it points to must outlive the pass.
 struct PassData {
-  const plan::Plan* plan = nullptr;  ///< whose slices count this rank's samples
+  const plan::Plan* plan = nullptr;  ///< its slices assign samples to this rank
   const TrainingSamples* samples = nullptr;
-  std::vector<int64_t> places;  ///< of those samples, in the order of the slices
-  int64_t step = 0;             ///< keys the draws of dropout
-  double gradient_scale = 1;    ///< multiplies gradients, not losses (optim/grad_scaler.h)
+  std::vector<int64_t> places;  ///< positions of these samples in the global batch, in the order of the slices
+  int64_t step = 0;             ///< key of the dropout draws
+  double gradient_scale = 1;    ///< multiplies gradients but not losses (optim/grad_scaler.h)
 
-  // where several experts answer a sample, or a gate learns from their answers (train/gate_schedule.h)
-  bool weighed = false;              ///< a gate wants to know what each answer's weight does to the loss
-  std::vector<double> weights = {};  ///< of the prediction, by own sample; empty: 1
-  /// By place, the weighted sum of all experts' predictions [rows, C], which then is what the loss is of.
+  // For several experts that predict one sample, or a gate that learns from their predictions (train/gate_schedule.h).
+  bool weighed = false;              ///< compute by_weight() for a gate
+  std::vector<double> weights = {};  ///< weight of the prediction, by own sample; empty: 1
+  /// By position: the weighted sum of all experts' predictions [rows, C], from which the loss is computed.
   const std::map<int64_t, at::Tensor>* sums = nullptr;
-  bool books = true;  ///< whether the loss counts; of several experts that answer together one books it
+  bool counts = true;  ///< whether the loss counts; of several experts that predict together, one counts it
 };
 
 class FlowMatching final : public net::Objective {
  public:
-  /// The model outlives it.
+  /// The model must outlive this object.
   FlowMatching(const net::Denoiser& model, int rank) : model_(model), rank_(rank) {}
 
   void begin(PassData pass);
-  /// The whole micro-batch, whoever shares it; of the targets the rows that are this rank's stay here, and none where
-  /// another pipeline stage has the loss.
+  /// Packs the whole micro-batch, also if ranks share it. Keeps only this rank's rows of the targets, or none if
+  /// another pipeline stage computes the loss.
   net::Batch batch(int micro) override;
-  /// The same for a pass without a loss. A rank that has no sample of it gets another, so that all ranks have one
-  /// (spare_place of its plan).
+  /// The same for a pass without a loss. A rank without a sample in the micro-batch runs another one (spare_place), so
+  /// that all ranks run one.
   net::Batch inputs(int micro) const;
-  /// Mean over the global batch of each sample's weighted mean squared error; returns its gradient [T, C]. Where ranks
-  /// share a sample, each has the part of its own tokens, in the prediction as in the sum.
+  /// Mean over the global batch of each sample's weighted mean squared error; returns its gradient [T, C]. Ranks that
+  /// share a sample each compute the part of their own tokens, in prediction and loss.
   at::Tensor gradient(const at::Tensor& prediction, const net::Batch& batch, int micro) override;
   void read() override;
 
   // after read
-  double loss() const { return loss_; }               ///< this rank's share of the step's mean loss
-  int64_t bad_sample() const { return bad_sample_; }  ///< data-set index of the first whose loss is not finite; -1
-  /// Of PassData::places: the gradient of the loss by the weight of this expert's prediction, which is
-  /// <dL/dprediction, prediction> over the tokens here.
+  double loss() const { return loss_; }  ///< this rank's share of the step's mean loss
+  /// data-set index of the first sample with a non-finite loss; -1
+  int64_t bad_sample() const { return bad_sample_; }
+  /// By PassData::places: the gradient of the loss with respect to the weight of this expert's prediction, which is
+  /// <dL/dprediction, prediction> over the tokens of this rank.
   const std::vector<double>& by_weight() const { return by_weight_; }
 
  private:
-  /// What the loss of a micro-batch needs, from its load to its loss; several are in flight in a pipeline.
+  /// State of a micro-batch from load to loss; several are in flight in a pipeline.
   struct Micro {
     std::vector<Target> targets;
     std::vector<double> weights;
     std::vector<int64_t> indices;
-    int64_t first = 0;  // of its samples among this dp rank's
+    int64_t first = 0;  // index of its first sample among this dp rank's samples
   };
-  /// A loss as it was computed, on the device until it is read.
-  struct Booked {
+  /// A loss value that is read at the end of the pass.
+  struct PendingLoss {
     double error = 0, share = 0;
     int64_t index = 0;
   };
@@ -79,13 +80,13 @@ class FlowMatching final : public net::Objective {
   const int rank_;
   PassData pass_;
   std::map<int, Micro> micros_;
-  std::vector<Booked> booked_;
+  std::vector<PendingLoss> losses_;
   std::vector<double> by_weight_;
   double loss_ = 0;
   int64_t bad_sample_ = -1;
 };
 
-/// The place whose sample a rank without one of micro-batch `micro` runs where all must run one.
+/// The sample that a rank without one in micro-batch `micro` runs, if all ranks must run one.
 int64_t spare_place(const plan::Plan& plan, int dp_rank, int64_t micro);
 
 }  // namespace tessera::diffusion

@@ -9,9 +9,9 @@ namespace tessera::diffusion {
 
 namespace {
 
-/// Longest period of the timestep's waves over 2 pi, as in the denoisers.
+/// Longest period of the timestep's sine waves, divided by 2 pi, as in the denoisers.
 constexpr double kLongestWave = 10000;
-/// Of initial weights, times 1 / sqrt(inputs): logits begin a tenth apart, Gumbel noise is 1.3 wide.
+/// Scale of initial weights times 1 / sqrt(inputs): initial logits differ by about 0.1, Gumbel noise has width 1.3.
 constexpr double kInitialSize = 0.1;
 
 std::vector<double> softmax(const std::vector<double>& logits, double temperature) {
@@ -23,7 +23,7 @@ std::vector<double> softmax(const std::vector<double>& logits, double temperatur
   return weights;
 }
 
-/// Gradient of the logits over the temperature, from that of their softmax.
+/// Gradient with respect to logits / temperature, from the gradient with respect to the softmax.
 std::vector<double> softmax_backward(const std::vector<double>& weights, std::span<const double> by_weights) {
   double mean = 0;
   for (size_t e = 0; e < weights.size(); ++e) mean += weights[e] * by_weights[e];
@@ -87,7 +87,7 @@ std::vector<double> Gate::logits(std::span<const float> inputs) const {
 Gate::Answer Gate::ask(std::span<const float> inputs, const RandomKey* noise) const {
   std::vector<double> scores = logits(inputs);
   Answer answer;
-  answer.calm = softmax(scores, temperature());
+  answer.noiseless = softmax(scores, temperature());
   if (noise)
     for (size_t e = 0; e < experts_; ++e) scores[e] -= std::log(-std::log(noise->uniform(e)));
   answer.weights = softmax(scores, temperature());
@@ -97,23 +97,22 @@ Gate::Answer Gate::ask(std::span<const float> inputs, const RandomKey* noise) co
 
 double Gate::Answer::entropy() const {
   double sum = 0;
-  for (const double p : calm)
+  for (const double p : noiseless)
     if (p > 0) sum -= p * std::log(p);
   return sum;
 }
 
 void Gate::backward(std::span<const float> inputs, const Answer& answer, std::span<const double> by_weights,
-                    std::span<const double> by_calm, std::span<double> gradient) const {
+                    std::span<const double> by_noiseless, std::span<double> gradient) const {
   const std::vector<double> noisy = softmax_backward(answer.weights, by_weights),
-                            calm = softmax_backward(answer.calm, by_calm);
+                            noiseless = softmax_backward(answer.noiseless, by_noiseless);
   const double temperature = this->temperature();
-  // What went into a softmax is known from what came out, up to a number that is the same for all: their gradients sum
-  // to 0, so it does not matter.
+  // log(softmax) is its input up to a common constant, which does not matter because the gradients sum to 0.
   double by_log_temperature = 0;
   for (size_t e = 0; e < experts_; ++e) {
     if (answer.weights[e] > 0) by_log_temperature -= noisy[e] * std::log(answer.weights[e]);
-    if (answer.calm[e] > 0) by_log_temperature -= calm[e] * std::log(answer.calm[e]);
-    const double by_logit = (noisy[e] + calm[e]) / temperature;
+    if (answer.noiseless[e] > 0) by_log_temperature -= noiseless[e] * std::log(answer.noiseless[e]);
+    const double by_logit = (noisy[e] + noiseless[e]) / temperature;
     for (size_t i = 0; i < inputs.size(); ++i) gradient[e * inputs.size() + i] += by_logit * inputs[i];
     gradient[experts_ * inputs.size() + e] += by_logit;
   }

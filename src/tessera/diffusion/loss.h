@@ -1,27 +1,26 @@
 #pragma once
-// The mean squared error of a prediction, and its gradient, over the tokens that a rank has of a sample.
+// The mean squared error of a prediction and its gradient, over the tokens of a sample that this rank has.
 //
 //   loss += share * sample_error(prediction, batch, s, target, share, gradient);
 #include "tessera/net/model.h"
 
 namespace tessera::diffusion {
 
-/// What a sample's prediction is held against: rows [.., C] in its layout, from its token `first` on.
+/// The target of a sample's prediction: rows [.., C] in its layout, beginning at token `first`.
 struct Target {
   at::Tensor rows;
   int64_t first = 0;
 };
 
-/// Rows [begin, end) of the tensors of the tokens here that are predictions of sample `s`; empty where others have
-/// them.
+/// Rows [begin, end) of this rank's tensors that are predictions of sample `s`; empty if other ranks have them.
 std::pair<int64_t, int64_t> rows_here(const net::Batch& batch, size_t s);
 
-/// Mean of squares of prediction - target over one sample's rows, and its gradient times `scale` in place of
-/// prediction's copy: gradient[i] = 2 (prediction - target) * scale / n. Shared with `verify`.
+/// Mean of squares of prediction - target over one sample's rows; writes gradient[i] = 2 (prediction - target) * scale
+/// / n. Also used by `verify`.
 double mean_squared_error(const at::Tensor& prediction, const at::Tensor& target, double scale, at::Tensor gradient);
 
-/// The same over the predictions of sample `s` of a batch: the mean over all of them, of which this rank has the part
-/// of the tokens that are here. `gradient` is that of the whole of `prediction`.
+/// The same for sample `s` of a batch: this rank's part of the mean over all of the sample's predictions. `gradient`
+/// has the shape of the whole `prediction`.
 double sample_error(const at::Tensor& prediction, const net::Batch& batch, size_t s, const Target& target, double scale,
                     const at::Tensor& gradient);
 

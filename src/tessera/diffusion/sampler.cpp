@@ -15,7 +15,7 @@ class Euler final : public Sampler {
   Tensor step(int i, const Tensor& x, const Tensor& v) override { return x + v * (sigma(i + 1) - sigma(i)); }
 };
 
-/// Exponential integrators on the data prediction m = x - sigma v, in lambda = log((1 - sigma) / sigma).
+/// Exponential integrators of the data prediction m = x - sigma v, in lambda = log((1 - sigma) / sigma).
 class DataSolver : public Sampler {
  public:
   using Sampler::Sampler;
@@ -26,7 +26,7 @@ class DataSolver : public Sampler {
   double h(int i) const { return lambda(i + 1) - lambda(i); }                     // of the step i -> i + 1
   double decay(int i) const { return std::expm1(-h(i)); }                         // e^-h - 1; -1 at the last step
   Tensor data(int i, const Tensor& x, const Tensor& v) const { return x - v * sigma(i); }
-  /// The step i -> i + 1 when the data prediction stays m.
+  /// The step i -> i + 1 for a constant data prediction m.
   Tensor first_order(int i, const Tensor& x, const Tensor& m) const {
     return x * (sigma(i + 1) / sigma(i)) - m * (alpha(i + 1) * decay(i));
   }
@@ -72,7 +72,7 @@ class UniPc final : public DataSolver {
  private:
   int order(int i) const { return std::min({2, steps() - i, i + 1}); }
 
-  /// The latent at i again, now that the data prediction m there is known.
+  /// Corrects the latent at i with the data prediction m there.
   Tensor correct(int i, const Tensor& m) const {
     const Tensor base = first_order(i - 1, latent_, last_);
     const double e = decay(i - 1), scale = alpha(i) * e;

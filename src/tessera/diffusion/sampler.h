@@ -1,5 +1,5 @@
 #pragma once
-// From noise to a latent: schedules and solvers of the velocity field, as the public programs have them.
+// From noise to a latent: sigma schedules and solvers of the velocity field, as in the public programs.
 //
 //   auto sampler = make_sampler("euler", 50, 5.0);
 //   for (int i = 0; i < sampler->steps(); ++i) {
@@ -23,8 +23,8 @@ class Sampler {
   int steps() const { return static_cast<int>(schedule_.timesteps.size()); }
   const std::vector<double>& timesteps() const { return schedule_.timesteps; }
   const std::vector<double>& sigmas() const { return schedule_.sigmas; }
-  /// The latent after step i, given the one before it and its velocity. Steps come in order 0, 1, ..; step 0 starts
-  /// anew.
+  /// The latent after step i, from the latent before it and its velocity. Call in order 0, 1, ..; step 0 resets the
+  /// state.
   virtual at::Tensor step(int i, const at::Tensor& x, const at::Tensor& v) = 0;
 
  protected:
@@ -34,7 +34,7 @@ class Sampler {
   const SampleSchedule schedule_;
 };
 
-/// "euler" (even u from 1, as DiffSynth), "euler_diffusers" (FlowMatchEuler, which shifts its end points twice),
+/// "euler" (even u from 1, as in DiffSynth), "euler_diffusers" (FlowMatchEuler, which shifts its end points twice),
 /// "unipc" and "dpmpp" (the official programs: integer timesteps), "unipc_diffusers".
 /// Throws UserError (usage) naming the nearest known name.
 std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double shift);

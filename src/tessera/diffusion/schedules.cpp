@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kTrainSteps = 1000;
 
-/// numpy.linspace(first, last, points), the first `count` of it.
+/// The first `count` values of numpy.linspace(first, last, points).
 std::vector<double> linspace(double first, double last, int points, int count) {
   const double step = points > 1 ? (last - first) / (points - 1) : 0;
   std::vector<double> result;
@@ -39,7 +39,7 @@ SampleSchedule plain_schedule(int steps, double shift) {
 }
 
 SampleSchedule diffusers_euler_schedule(int steps, double shift) {
-  // Its table is shifted in the constructor, and what lies evenly between the table's ends is shifted again.
+  // Diffusers shifts its table in the constructor, and shifts values evenly spaced between the table's ends again.
   const double last = shift_sigma(1 / kTrainSteps, shift);
   return schedule_of(shifted(linspace(1, last, steps, steps), shift), false);
 }

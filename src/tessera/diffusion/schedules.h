@@ -1,11 +1,11 @@
 #pragma once
-// The sigma grids of the public samplers (specs: which end points, shifted how often, timesteps cut to integers or
-// not).
+// The sigma schedules of the public samplers, which differ in end points, number of shifts and truncation of timesteps
+// to integers.
 #include <vector>
 
 namespace tessera::diffusion {
 
-/// Timesteps as the model gets them, N of them, and sigmas as the solver uses them, N + 1 with a final 0.
+/// N timesteps as the model receives them, and N + 1 sigmas as the solver uses them, the last one 0.
 struct SampleSchedule {
   std::vector<double> timesteps, sigmas;
 };

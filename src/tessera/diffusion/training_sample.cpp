@@ -6,10 +6,10 @@ namespace tessera::diffusion {
 
 namespace {
 
-/// Its place among the draws of a sample's timestep, far behind those that the timestep itself takes.
+/// Index of this draw in the sample's timestep stream, beyond the draws of the timestep itself.
 constexpr uint64_t kConditionDraw = 1000;
 
-/// Whether the sample is learned as a continuation of its first frame. A clip of one latent frame has none.
+/// Whether the sample trains continuation from a clean first frame. A clip of one latent frame has none.
 bool begins_clean(const NoiseSettings& settings, const net::Conditions& takes, const at::Tensor& latent, int64_t step,
                   int64_t place) {
   if (!takes.clean_first || latent.size(1) < 2) return false;

@@ -56,9 +56,9 @@ ops::AttentionResult* ShardContext::to_keep(std::string_view site) const {
 Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x, int space, const RunLinear& run,
                                    const Tensor* known) {
   const plan::ParamSpec* spec = cut(site);
-  if (!spec || (spec->split == plan::Split::rows && spec->whole_input)) return run(x, bias(site), known);
+  if (!spec || (spec->split == plan::Split::column_parallel && spec->whole_input)) return run(x, bias(site), known);
   const PlaceRows rows = place_rows(tokens_, space, *mode_.parallel);
-  if (spec->split == plan::Split::columns) {
+  if (spec->split == plan::Split::row_parallel) {
     gathered_ = Tensor();
     Tensor unread;  // where the sum is known, this rank's part of it has a shape and no values
     if (known) unread = at::empty({1, 1}, known->options()).expand({x.size(0), known->size(1)});
@@ -76,9 +76,9 @@ Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x, int s
 InputPart ShardContext::input_part(std::string_view site, int space, int64_t cols) const {
   const plan::ParamSpec* spec = cut(site);
   InputPart part{.space = space};
-  if (!spec || (spec->split == plan::Split::rows && spec->whole_input)) return part;
+  if (!spec || (spec->split == plan::Split::column_parallel && spec->whole_input)) return part;
   part.rows = tokens_.space(space).within(mode_.parallel->place(tokens_.total()));
-  if (spec->split == plan::Split::columns)
+  if (spec->split == plan::Split::row_parallel)
     part.width = cols * mode_.parallel->tp(), part.first_column = cols * mode_.parallel->tp_rank();
   return part;
 }
@@ -179,8 +179,12 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
   gathered_ = Tensor();
   const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_place(q);
   if (shares_heads) heads /= mode_.parallel->tp();
-  check_internal(!self || segments.q == 0 || !tokens_.space(segments.q).cut(), "engine.context",
-                 "attention " + std::string(site) + " of a part of the tokens, which ranks share, to itself");
+  if (self && segments.q > 0 && tokens_.space(segments.q).cut())
+    throw UserError(Exit::usage, "mesh",
+                    "attention " + std::string(site) +
+                        " is of a part of the tokens to itself, and ranks of cp, sp or tp "
+                        "share the tokens",
+                    "use dp_shard or pp in place of cp, sp and tp: attention over ranks is of all tokens");
   check_internal(!self || !tensor_parallel() || shares_heads, "engine.context",
                  "self-attention " + std::string(site) + " sees some of the tokens: the model has no table for tp");
   if (mode_.on_result) mode_.on_result(site, 4 * pairs(segments, q, shares_heads) * static_cast<double>(q.size(1)));

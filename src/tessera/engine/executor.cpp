@@ -53,7 +53,7 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
       gather.push_back(made("gather", axes, buffer.shards > 1));
       reduce.push_back(made("reduce", axes, buffer.shards > 1 && buffer.trainable));
       whole.push_back(made("reduce_whole", axes, buffer.shards == 1 && buffer.trainable));
-      spread.push_back(made("gather_outer", outer, buffer.pieces > 1));
+      spread.push_back(made("gather_outer", outer, buffer.partitions > 1));
     }
   }
   if (!options_.trace.empty()) {
@@ -180,7 +180,7 @@ void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
 void Executor::perform(const std::shared_ptr<Run>& shared, int index) {
   Run& run = *shared;
   const plan::Instruction& in = run.schedule().list[index];
-  const double t0 = now();  // a drill's delay is the instruction's
+  const double t0 = now();  // an injected delay counts as the instruction's time
   if (whereabouts_) whereabouts_(run.step, index, in, false);
   execute(run, index, run.comm[index]);
   run.times[index] = {t0 - run.start, now() - run.start};
@@ -390,12 +390,12 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   micro.stream.clear();
   if (train && plan.replays())
     for (const auto& [site, policy] : plan.sites)
-      if (site != plan::kBoundary && policy != plan::Policy::recompute) unit_run.results[site];
+      if (site != plan::kBlockInput && policy != plan::Policy::recompute) unit_run.results[site];
   ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.results, .parallel = &parallel_});
   std::optional<SavedStorages> saved;
   const bool elsewhere = train && (plan.offloads() || plan.compresses());
-  if (graph && (plan.lean() || elsewhere))
-    saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), plan.lean());
+  if (graph && (plan.selective() || elsewhere))
+    saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), plan.selective());
   net::Flow out = run_forward(*units_[in.unit], ctx, micro.cond, graph, unit_run);
   if (elsewhere)
     sort_saved(unit_run, plan, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
@@ -412,7 +412,7 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
 /// keeps.
 void Executor::sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit, std::vector<SavedStorage> saved) const {
   if (unit > 0)  // the first unit's input is the batch, which others read
-    for (const Tensor& t : run.in) saved.emplace_back(std::string(plan::kBoundary), t);
+    for (const Tensor& t : run.in) saved.emplace_back(std::string(plan::kBlockInput), t);
   for (const auto& [site, result] : run.results) {
     saved.emplace_back(site, result.out);
     if (result.lse.defined())
@@ -440,7 +440,7 @@ void Executor::recompute_unit(Run& run, const plan::Instruction& in) {
   ShardContext ctx(store_, in.unit, micro.batch.tokens,
                    {.unneeded = units_[in.unit]->output_site(), .known = &unit_run.results, .parallel = &parallel_});
   unit_run.offloaded.clear();  // it is back, and the graph is to be its only holder
-  const SavedStorages lean(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), /*lean=*/true);
+  const SavedStorages selective(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), /*selective=*/true);
   run_forward(*units_[in.unit], ctx, micro.cond, true, unit_run);
   unit_run.results.clear();
 }
@@ -475,7 +475,7 @@ void Executor::reduce(const plan::Instruction& in, std::vector<plan::Comm>& done
 /// The sum over ranks that hold the same shard of a unit, or the same whole.
 void Executor::reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>& done) {
   const plan::UnitLayout& layout = store_.layout(in.unit);
-  if (layout.in_pieces()) return reduce_pieces(in, done);
+  if (layout.partitioned()) return reduce_pieces(in, done);
   const Tensor shards = store_.grad_at(in.unit, in.target);
   const auto sum = [&](comm::Group& group, const Tensor& part) {
     if (reduce_dtype_ == DType::f32)
@@ -506,11 +506,11 @@ void Executor::reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm
     } else {
       reduce_scatter_rounded(group, scalar_type(reduce_dtype_), piece, shard, scratch, false);
       // What was rounded in place is no gradient: where a whole one stays, its padding must be zero.
-      const int64_t before = piece.storage_offset() - shard.storage_offset(), after = before + buffer.piece();
+      const int64_t before = piece.storage_offset() - shard.storage_offset(), after = before + buffer.partition();
       shard.narrow(0, 0, before).zero_();
       shard.narrow(0, after, buffer.shard - after).zero_();
     }
-    done.push_back({group.axis(), "reduce_scatter", buffer.piece() * size_of(reduce_dtype_) * (group.size() - 1)});
+    done.push_back({group.axis(), "reduce_scatter", buffer.partition() * size_of(reduce_dtype_) * (group.size() - 1)});
   }
 }
 

@@ -7,7 +7,7 @@
 #include "tessera/engine/stage_messages.h"
 #include "tessera/engine/step_run.h"
 #include "tessera/engine/unit_run.h"
-#include "tessera/ops/later.h"
+#include "tessera/ops/deferred_gradients.h"
 
 namespace tessera::engine {
 
@@ -21,8 +21,8 @@ struct MicroRun {
   std::vector<Tensor> stream;  // boundary between the unit that ran last and the next
   std::vector<Tensor> cond;    // shared conditioning: leaves
   std::vector<Tensor> cond_grad;
-  std::map<int, ops::Later> later;  // by unit: gradients of weights that its backward left
-  std::vector<Tensor> stream_grad;  // gradient of the boundary, going back
+  std::map<int, ops::DeferredGradients> deferred;  // by unit: gradients of weights that its backward left
+  std::vector<Tensor> stream_grad;                 // gradient of the boundary, going back
 };
 
 /// One program being interpreted.

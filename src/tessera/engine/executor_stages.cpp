@@ -73,8 +73,8 @@ void Executor::backward_unit(Run& run, const plan::Instruction& in) {
                      stem ? std::vector<Tensor>{} : micro.cond, stem ? none : micro.cond_grad, store_.anchor(in.unit));
   };
   if (defers_weights(run.plan())) {
-    ops::Later& later = micro.later.emplace(in.unit, store_.trained_sites(in.unit)).first->second;
-    const ops::Later::Scope scope(later);
+    ops::DeferredGradients& deferred = micro.deferred.emplace(in.unit, store_.trained_sites(in.unit)).first->second;
+    const ops::DeferredGradients::Scope scope(deferred);
     backward();
   } else {
     store_.bind_grad(in.unit, in.grad, !in.add);
@@ -91,8 +91,8 @@ void Executor::backward_unit(Run& run, const plan::Instruction& in) {
 void Executor::weight_gradients(Run& run, const plan::Instruction& in) {
   Micro& micro = run.micros[in.micro];
   store_.bind_grad(in.unit, in.grad, !in.add);
-  micro.later.at(in.unit).run();
-  micro.later.erase(in.unit);
+  micro.deferred.at(in.unit).run();
+  micro.deferred.erase(in.unit);
   store_.finish_grad(in.unit);
   if (in.unit == run.plan().first_unit(run.plan().mesh.coordinate(rank_, Axis::pp))) micro = Micro{};
 }

@@ -4,23 +4,23 @@
 #include <optional>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/later.h"
+#include "tessera/ops/deferred_gradients.h"
 
 namespace tessera::engine {
 
 namespace {
 
-void measure_forward(const UnitProbe& p, bool lean, plan::GraphCost& cost) {
+void measure_forward(const UnitProbe& p, bool selective, plan::GraphCost& cost) {
   ShardContext ctx(p.store, 0, p.tokens, {.parallel = &p.parallel});
   UnitRun run{.in = leaves(p.stream, p.want_input)};
   const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
   const Meter::MetaCount count;
-  const net::Flow out = build_graph(p, ctx, cond, lean, run);
+  const net::Flow out = build_graph(p, ctx, cond, selective, run);
   cost.keep_peak = count.peak();
   cost.saved = count.live() - allocated_bytes(out.stream) - distinct_bytes(out.cond);
 }
 
-void measure_backward(const UnitProbe& p, bool lean, GraphMeasure& result) {
+void measure_backward(const UnitProbe& p, bool selective, GraphMeasure& result) {
   UnitRun run{.in = leaves(p.stream, p.want_input)};
   const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
   std::vector<Tensor> cond_grad(cond.size());
@@ -30,7 +30,7 @@ void measure_backward(const UnitProbe& p, bool lean, GraphMeasure& result) {
   std::vector<Tensor> out_grad, out_cond_grad,
       made;  // conditioning stays as long as the micro-batch: a graph that goes
   {          // frees none of it
-    net::Flow out = build_graph(p, ctx, cond, lean, run);
+    net::Flow out = build_graph(p, ctx, cond, selective, run);
     for (const Tensor& t : out.stream) out_grad.push_back(at::empty(t.sizes(), t.options()));
     for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
     made = std::move(out.cond);
@@ -48,12 +48,12 @@ void measure_backward(const UnitProbe& p, bool lean, GraphMeasure& result) {
 
 /// A backward that leaves gradients of weights for later: what it holds until they are taken up. The unit's input is
 /// made anew here, to see whether it is held; the first unit's is there as long as the micro-batch.
-void measure_deferred(const UnitProbe& p, bool lean, plan::GraphCost& cost) {
+void measure_deferred(const UnitProbe& p, bool selective, plan::GraphCost& cost) {
   Meter::MetaCount count;
   std::vector<Tensor> input = p.stream, cond_grad(p.cond.size());
   if (!p.first)
     for (Tensor& t : input) t = at::empty_strided(t.sizes(), t.strides(), t.options());
-  ops::Later later(p.store.trained_sites(0));
+  ops::DeferredGradients deferred(p.store.trained_sites(0));
   {
     UnitRun run{.in = leaves(input, p.want_input)};
     input.clear();
@@ -61,14 +61,14 @@ void measure_deferred(const UnitProbe& p, bool lean, plan::GraphCost& cost) {
     ShardContext ctx(p.store, 0, p.tokens, {.unneeded = p.unit.output_site(), .parallel = &p.parallel});
     std::vector<Tensor> out_grad, out_cond_grad, made;  // conditioning that it makes stays
     {
-      net::Flow out = build_graph(p, ctx, cond, lean, run);
+      net::Flow out = build_graph(p, ctx, cond, selective, run);
       for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
       for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
       made = std::move(out.cond);
     }
     const int64_t start = count.live();
     count.reset_peak();
-    const ops::Later::Scope scope(later);
+    const ops::DeferredGradients::Scope scope(deferred);
     run_backward(run, std::move(out_grad), std::move(out_cond_grad), cond, cond_grad, p.store.anchor(0));
     cost.deferred_peak = count.peak() - start;
   }
@@ -76,23 +76,23 @@ void measure_deferred(const UnitProbe& p, bool lean, plan::GraphCost& cost) {
   cost.deferred = count.live();
   count.reset_peak();
   p.store.bind_grad(0, -1, true);
-  later.run();
+  deferred.run();
   cost.weight_grad_peak = count.peak() - cost.deferred;
   p.store.finish_grad(0);
 }
 
 /// What the graph saves at each site, what that takes in fewer bits, and what is made again.
-void measure_sites(const UnitProbe& p, bool lean, plan::GraphCost& cost) {
+void measure_sites(const UnitProbe& p, bool selective, plan::GraphCost& cost) {
   ShardContext ctx(p.store, 0, p.tokens, {.parallel = &p.parallel});
   UnitRun run{.in = leaves(p.stream, p.want_input)};
   const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
-  SavedStorages saved(foreign_tensors(run.in, cond, p.tokens), lean);
+  SavedStorages saved(foreign_tensors(run.in, cond, p.tokens), selective);
   const net::Flow out = run_forward(p.unit, ctx, cond, true, run);
   for (const SavedStorage& storage : saved.take(out.stream, out.cond)) {
     cost.saved_by_site[storage.site] += storage.bytes();
     cost.compact_by_site[storage.site] += compact(storage);
   }
-  if (lean) cost.rebuilt = saved.rebuilds()->moved(), cost.rebuilds = saved.rebuilds()->values();
+  if (selective) cost.rebuilt = saved.rebuilds()->moved(), cost.rebuilds = saved.rebuilds()->values();
 }
 
 }  // namespace
@@ -123,18 +123,19 @@ plan::Compact compact(const SavedStorage& saved) {
   return bytes;
 }
 
-net::Flow build_graph(const UnitProbe& p, net::Context& ctx, const std::vector<Tensor>& cond, bool lean, UnitRun& run) {
+net::Flow build_graph(const UnitProbe& p, net::Context& ctx, const std::vector<Tensor>& cond, bool selective,
+                      UnitRun& run) {
   std::optional<SavedStorages> saved;
-  if (lean) saved.emplace(foreign_tensors(run.in, cond, p.tokens), lean);
+  if (selective) saved.emplace(foreign_tensors(run.in, cond, p.tokens), selective);
   return run_forward(p.unit, ctx, cond, true, run);
 }
 
-GraphMeasure measure_graph(const UnitProbe& probe, bool lean) {
+GraphMeasure measure_graph(const UnitProbe& probe, bool selective) {
   GraphMeasure result;
-  measure_forward(probe, lean, result.cost);
-  measure_backward(probe, lean, result);
-  measure_deferred(probe, lean, result.cost);
-  measure_sites(probe, lean, result.cost);
+  measure_forward(probe, selective, result.cost);
+  measure_backward(probe, selective, result);
+  measure_deferred(probe, selective, result.cost);
+  measure_sites(probe, selective, result.cost);
   return result;
 }
 

@@ -25,10 +25,10 @@ struct GraphMeasure {
   std::vector<plan::Traffic> backward_traffic;
 };
 
-GraphMeasure measure_graph(const UnitProbe& probe, bool lean);
+GraphMeasure measure_graph(const UnitProbe& probe, bool selective);
 
 /// The forward with a graph, as the executor runs it.
-net::Flow build_graph(const UnitProbe& probe, net::Context& ctx, const std::vector<Tensor>& cond, bool lean,
+net::Flow build_graph(const UnitProbe& probe, net::Context& ctx, const std::vector<Tensor>& cond, bool selective,
                       UnitRun& run);
 
 /// Device bytes of tensors, as they are allocated.

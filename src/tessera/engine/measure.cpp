@@ -2,6 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/graph_cost.h"
+#include "tessera/engine/largest_cost.h"
 #include "tessera/engine/parallel/slice.h"
 
 namespace tessera::engine {
@@ -17,9 +18,8 @@ int64_t table_bytes(const net::Tokens& tokens) { return allocated_bytes(tokens.t
 
 class Probe {
  public:
-  /// The last share is the largest, and of samples that are alike no other has a longer run of one.
-  Probe(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& whole, MeasureOptions options)
-      : units_(units), options_(options), parallel_(options.mesh, options.mesh.world() - 1) {
+  Probe(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& whole, MeasureOptions options, int rank)
+      : units_(units), options_(options), parallel_(options.mesh, rank) {
     // Ranks that share tokens copy theirs out of the whole, which goes before the first unit runs.
     if (parallel_.cuts_tokens()) loading_ = allocated_bytes(whole.inputs) + table_bytes(whole.tokens);
     const net::Batch batch = slice(whole, parallel_);
@@ -105,9 +105,9 @@ class Probe {
     if (options_.train) {
       const UnitProbe probe{
           unit, store, tokens_, parallel_, stream, cond, want_input, want_cond_, &unit == units_.front().get()};
-      GraphMeasure full = measure_graph(probe, /*lean=*/false);
+      GraphMeasure full = measure_graph(probe, /*selective=*/false);
       static_cast<plan::GraphCost&>(f) = std::move(full.cost);
-      f.lean = measure_graph(probe, /*lean=*/true).cost;
+      f.selective = measure_graph(probe, /*selective=*/true).cost;
       f.grad_in = full.grad_in, f.grad_cond = std::move(full.grad_cond);
       f.backward_traffic = std::move(full.backward_traffic);
       measure_recompute(probe, f);
@@ -123,7 +123,7 @@ class Probe {
     UnitRun run{.in = leaves(p.stream, p.want_input)};
     ShardContext ctx(p.store, 0, tokens_, {.unneeded = p.unit.output_site(), .parallel = &parallel_});
     const Meter::MetaCount count;
-    build_graph(p, ctx, leaves(p.cond, want_cond_), /*lean=*/true, run);
+    build_graph(p, ctx, leaves(p.cond, want_cond_), /*selective=*/true, run);
     f.recompute_peak = count.peak();
     f.recompute_saved = count.live();
   }
@@ -168,7 +168,7 @@ class Probe {
                          {.unneeded = p.unit.output_site(), .known = &run.results, .parallel = &parallel_});
       {
         const Parallel::Notes notes(parallel_, replay.traffic);
-        build_graph(p, again, cond_leaves, /*lean=*/true, run);
+        build_graph(p, again, cond_leaves, /*selective=*/true, run);
       }
       run.results.clear();
       replay.recompute_peak = count.peak() - kept;
@@ -188,10 +188,29 @@ class Probe {
 
 }  // namespace
 
+namespace {
+
+/// A space that is part of the tokens, or has neighbours: ranks have different numbers of its rows, or reach them.
+bool uneven(const net::Tokens& tokens) {
+  const auto one = [](const net::Space& space) { return !space.ranges.empty() || !space.shapes.empty(); };
+  return one(tokens) || std::ranges::any_of(tokens.spaces, one);
+}
+
+}  // namespace
+
 plan::ModelSpec measure(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, std::string name,
                         MeasureOptions options) {
   Meter::install();
-  return Probe(units, batch, options).run(std::move(name));
+  // The last share is the largest, and of samples that are alike no other has a longer run of one.
+  const int last = options.mesh.world() - 1;
+  plan::ModelSpec spec = Probe(units, batch, options, last).run(std::move(name));
+  const int sharers = uneven(batch.tokens) ? plan::sequence_size(options.mesh) : 1;
+  for (int rank = last - sharers + 1; rank < last; ++rank) {  // cp, sp and tp are the mesh's innermost axes
+    const plan::ModelSpec other = Probe(units, batch, options, rank).run(spec.name);
+    spec.inputs = std::max(spec.inputs, other.inputs), spec.tables = std::max(spec.tables, other.tables);
+    for (size_t u = 0; u < spec.units.size(); ++u) take_larger(spec.units[u].cost, other.units[u].cost);
+  }
+  return spec;
 }
 
 }  // namespace tessera::engine

@@ -11,7 +11,7 @@ namespace tessera::engine {
 struct MeasureOptions {
   bool train = true;           ///< forward only otherwise
   bool input_grad = false;     ///< gradients of the model's inputs are wanted too
-  Mesh mesh = {};              ///< whose ranks share the tokens: measured on the largest share
+  Mesh mesh = {};              ///< whose ranks share the tokens: of each number that of the rank that has most
   DType compute = DType::f32;  ///< plan.compute
 };
 

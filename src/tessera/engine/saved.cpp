@@ -17,7 +17,7 @@ struct SavedHook final : torch::autograd::SavedVariableHooks {
   void call_pack_hook(const at::Tensor& tensor) override {
     if (listing->rebuilds_) use_ = listing->rebuilds_->use(tensor);
     if (use_) return;
-    // A tensor of its own: one that several nodes save is then seen to be held by each (nobody_else_reads in
+    // A tensor of its own: one that several nodes save is then seen to be held by each (is_sole_owner in
     // ops/node.h), and a node that saves its result does not hold itself.
     tensor_ = tensor.detach();
     listing->note(tensor, current_site);
@@ -62,13 +62,13 @@ void take_memory(SavedStorage& saved) {
   saved.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(allocator->allocate(saved.storage.nbytes()));
 }
 
-SavedStorages::SavedStorages(const std::vector<at::Tensor>& foreign, bool lean) {
+SavedStorages::SavedStorages(const std::vector<at::Tensor>& foreign, bool selective) {
   check_internal(!listing, "engine.saved", "two listings at once on one thread");
   static const bool installed = (torch::autograd::set_default_engine_stub(&ListingEngine::instance), true);
   (void)installed;
   for (const at::Tensor& t : foreign)
     if (t.defined()) seen_.insert(t.storage().unsafeGetStorageImpl());
-  if (lean)
+  if (selective)
     rebuilds_.emplace([this](const at::Tensor& tensor, const std::string& site) { note(tensor, site); }, current_site);
   listing = this;
 }

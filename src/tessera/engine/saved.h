@@ -38,7 +38,7 @@ void take_memory(SavedStorage& saved);
 /// last. `foreign`: tensors that belong to others (conditioning, inputs, tables) and are left out.
 class SavedStorages {
  public:
-  explicit SavedStorages(const std::vector<at::Tensor>& foreign, bool lean = false);
+  explicit SavedStorages(const std::vector<at::Tensor>& foreign, bool selective = false);
   ~SavedStorages();
   SavedStorages(const SavedStorages&) = delete;
   /// What was found, without what the outputs hold: others read them.

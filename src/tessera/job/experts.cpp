@@ -55,14 +55,13 @@ Experts gated_experts(const recipe::Recipe& recipe) {
   const fs::path path = recipe.model.path;
   if (recipe.experts.train != "auto")
     throw UserError(Exit::usage, "experts.router",
-                    "\"gate\" chooses among experts that own no timesteps, experts.train = \"" + recipe.experts.train +
-                        "\" is of two that take turns",
+                    "a gate chooses among experts without timestep ranges; experts.train = \"" + recipe.experts.train +
+                        "\" belongs to experts in turns",
                     "leave experts.train out, or experts.router");
   if (!expert_folders(recipe).empty())
-    throw UserError(
-        Exit::usage, "experts.router",
-        path.string() + " holds two experts that each own a range of timesteps; a gate begins with one model",
-        "give one of its folders as model.path, or leave experts.router out");
+    throw UserError(Exit::usage, "experts.router",
+                    path.string() + " holds two experts with a timestep range each; a gate starts from one model",
+                    "give one of its folders as model.path, or leave experts.router out");
   Experts experts;
   experts.gated = true;
   if (path.empty() || !fs::is_directory(path / gated_name(0))) {
@@ -172,9 +171,9 @@ diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& 
                   "diffusion.min_t and diffusion.max_t are sigmas after the shift, 0 to 1; widen them");
 }
 
-diffusion::Turns plan_turns(const Experts& experts, const std::vector<recipe::RunPart>& parts) {
+diffusion::ExpertOrder plan_expert_order(const Experts& experts, const std::vector<recipe::RunPart>& parts) {
   const recipe::Recipe& recipe = parts.at(0).recipe;
-  diffusion::Turns turns({static_cast<uint64_t>(recipe.run.seed), recipe.experts.turn, experts.places()});
+  diffusion::ExpertOrder order({static_cast<uint64_t>(recipe.run.seed), recipe.experts.turn, experts.places()});
   for (const recipe::RunPart& part : parts) {
     std::vector<double> shares = experts.gated ? std::vector{1.0} : shares_by_hand(part.recipe, experts.size());
     if (shares.empty()) {
@@ -185,9 +184,9 @@ diffusion::Turns plan_turns(const Experts& experts, const std::vector<recipe::Ru
       }
       for (double& share : shares) share /= sum;
     }
-    turns.go_on(part.last - part.first + 1, shares);
+    order.extend(part.last - part.first + 1, shares);
   }
-  return turns;
+  return order;
 }
 
 void check_experts(const Experts& experts, const checkpoint::Manifest& saved) {

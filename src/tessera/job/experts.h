@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/diffusion/expert_order.h"
 #include "tessera/diffusion/flow.h"
-#include "tessera/diffusion/turns.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/net/model.h"
 #include "tessera/recipe/stages.h"
@@ -60,7 +60,7 @@ diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& 
 
 /// Who has which step of the run: turns of experts.turn steps by experts.shares, or by the mass that each window has
 /// under the distribution of timesteps of the part of the run. With a gate every step is of one and the same place 0.
-diffusion::Turns plan_turns(const Experts& experts, const std::vector<recipe::RunPart>& parts);
+diffusion::ExpertOrder plan_expert_order(const Experts& experts, const std::vector<recipe::RunPart>& parts);
 
 /// Throws UserError (usage) when the checkpoint is of a run with other experts.
 void check_experts(const Experts& experts, const checkpoint::Manifest& saved);

@@ -76,24 +76,24 @@ std::map<std::string, std::vector<int64_t>> shapes_at(const std::string& path) {
   }
 }
 
-/// What the model makes videos from, for the user to see what was detected.
+/// What the model is conditioned on, for the user to see what was detected.
 std::string purpose(const net::Denoiser& model) {
   const net::Conditions c = model.conditions();
-  std::string text = c.last_picture ? "a first and a last picture" : c.first_picture ? "a first picture" : "";
+  std::string text = c.last_picture ? "a first and a last image" : c.first_picture ? "a first image" : "";
   if (c.pictures()) text += c.clip_dim > 0 ? " (latent and CLIP features) and text" : " (latent) and text";
-  if (c.clean_first) text = "text, or a first picture and text";
-  if (c.audio_dim > 0) text = "sound, a picture and text";
+  if (c.clean_first) text = "text, or a first image and text";
+  if (c.audio_dim > 0) text = "audio, an image and text";
   return text.empty() ? "text" : text;
 }
 
 /// Which experts learn, for the user to see what was detected.
 std::string experts_told(const Experts& experts) {
   if (experts.list.front().name.empty()) return "";
-  if (experts.gated) return "; " + std::to_string(experts.size()) + " experts learn, a gate chooses for each sample";
+  if (experts.gated) return "; " + std::to_string(experts.size()) + " experts, a gate chooses one for each sample";
   char boundary[32];
   std::snprintf(boundary, sizeof boundary, "%g", experts.boundary);
-  return (experts.several() ? "; two experts learn in turns" : "; its " + experts.list[0].name + " expert learns") +
-         std::string(", high noise from timestep ") + boundary + " on";
+  return (experts.several() ? "; trains two experts in turns" : "; trains its " + experts.list[0].name + " expert") +
+         std::string(", high noise from timestep ") + boundary;
 }
 
 std::unique_ptr<net::Denoiser> denoiser_at(const recipe::Recipe& recipe, const std::string& path) {
@@ -123,7 +123,7 @@ Job make_job(const recipe::Recipe& recipe) {
   job.name = !recipe.model.path.empty()     ? recipe.model.path
              : !recipe.model.preset.empty() ? recipe.model.preset
                                             : recipe.model.family;
-  log::info("model: " + job.name + " makes videos from " + purpose(*job.model) + experts_told(job.experts));
+  log::info("model: " + job.name + ", conditioned on " + purpose(*job.model) + experts_told(job.experts));
   job.image = open_image_encoder(recipe, job.model->conditions());
   const int64_t before = engine::Meter::live();
   open_tiled(recipe, job);

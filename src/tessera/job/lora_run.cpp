@@ -57,7 +57,7 @@ void check_file(const weights::LoraFile& file, const models::AdapterRule& rule,
       does_not_fit(file, module.name + (rule.dora ? " has no magnitude" : " has a magnitude of DoRA"),
                    std::string("set lora.dora = ") + (rule.dora ? "false" : "true"));
     if (module.diff || module.diff_bias || module.up_bias)
-      does_not_fit(file, module.name + " has more than a low-rank pair", "merge it: tessera convert --merge");
+      does_not_fit(file, module.name + " has more than one low-rank pair", "merge it: tessera convert --merge");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/job/experts.h"
 #include "tessera/models/identify.h"
@@ -49,7 +50,7 @@ std::string place_of(ModelKind kind) {
     case ModelKind::audio_encoder:
       return "it belongs to data.audio_encoder";
     default:
-      return "a LoRA changes a model and is none: give the weights of the model it was made for";
+      return "this is a LoRA: give the weights of its base model";
   }
 }
 
@@ -64,7 +65,7 @@ bool has_no_weights(const fs::path& path) {
 void check_kind(const std::string& key, const fs::path& path, ModelKind wanted) {
   if (!fs::exists(path))
     throw UserError(Exit::input, key, path.string() + ": no such file or folder",
-                    "check the path; relative ones start at the current folder, " + fs::current_path().string());
+                    "check the path; relative paths start at the current folder, " + fs::current_path().string());
   if (has_no_weights(path)) return;
   const checkpoint::WeightSet weights = checkpoint::open_weights(path);
   models::Shapes shapes;
@@ -97,10 +98,11 @@ void check_sources(const recipe::Recipe& recipe) {
     if (const fs::path init = recipe.lora.init; !fs::exists(init) || fs::is_regular_file(init))
       check_kind("lora.init", init, ModelKind::lora);
   const std::string& resume = recipe.run.resume;
-  if (resume != "auto" && resume != "no" && !fs::exists(fs::path(resume) / "manifest.json"))
+  if (resume != "auto" && resume != "no" && !fs::exists(fs::path(resume) / "manifest.json") &&
+      !checkpoint::has_gone_on(resume, recipe.run.out))  // keep may have pruned it since
     throw UserError(
         Exit::input, "run.resume",
-        resume + (fs::exists(resume) ? " has no manifest.json: it is not a whole checkpoint" : ": no such folder"),
+        resume + (fs::exists(resume) ? " has no manifest.json: it is not a complete checkpoint" : ": no such folder"),
         "give a folder of a run's checkpoints/, \"auto\" or \"no\"");
 }
 

@@ -45,8 +45,8 @@ std::vector<std::string> without_effect(const recipe::Recipe& recipe, const Mesh
     notes.push_back(std::string(key) + " = " + recipe.values.at(key) + " " + words);
   };
   if (recipe.lr_schedule.warmup_steps > recipe.run.steps && recipe.lr_schedule.name != "constant")
-    add("train.warmup_steps",
-        "never ends: run.steps = " + std::to_string(recipe.run.steps) + ", so the rate does not get to train.lr");
+    add("train.warmup_steps", "never ends: run.steps = " + std::to_string(recipe.run.steps) +
+                                  ", so the learning rate does not reach train.lr");
   if (facts.searches()) {
     const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
     if (recipe.train.micro_batch > share)
@@ -59,19 +59,19 @@ std::vector<std::string> without_effect(const recipe::Recipe& recipe, const Mesh
   const bool two_level = recipe.plan.strategy == plan::Strategy::two_level;
   if (replicas > 1 && mesh[Axis::dp_shard] == 1 && !two_level)
     notes.push_back("mesh.dp_replicate = " + std::to_string(replicas) +
-                    " shards nothing: every rank holds the whole model with its gradients and states; dp_shard = " +
-                    std::to_string(replicas) + " splits them over as many ranks");
+                    " shards nothing: every rank holds the whole model, gradients and states; dp_shard = " +
+                    std::to_string(replicas) + " shards them over as many ranks");
   if (two_level && replicas == 1)
     notes.push_back(
-        "plan.strategy = two_level has no effect: with mesh.dp_replicate = 1 there is one copy of the model, "
+        "plan.strategy = two_level has no effect: with mesh.dp_replicate = 1 there is one replica, "
         "and it is full_shard");
   if (mesh.dp_size() > recipe.train.global_batch)
     notes.push_back("train.global_batch = " + std::to_string(recipe.train.global_batch) + " leaves " +
                     std::to_string(mesh.dp_size() - recipe.train.global_batch) + " of " +
-                    std::to_string(mesh.dp_size()) + " ranks without a sample: they wait for the others");
+                    std::to_string(mesh.dp_size()) + " ranks without a sample, which wait for the others");
   if (!recipe.model.path.empty() && recipe.model.init != "random") {
     const char* why =
-        " while model.path holds trained weights: they expect the embeddings and latents they were trained with";
+        " while model.path has pretrained weights, which expect the embeddings and latents they were trained with";
     if (recipe.data.text_encoder_path.empty())
       notes.push_back("data.text_encoder_path is empty: '" + recipe.data.text_encoder + "' gets random weights" + why);
     if (models::is_built_in_codec(recipe.data.vae))

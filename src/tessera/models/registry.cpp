@@ -43,6 +43,8 @@ fs::path config_of(const std::string& path) {
     throw UserError(Exit::input, "model.path", path + " holds two experts, " + families::listed(folders, "and"),
                     "give one of them, for instance model.path = \"" + path + "/" + folders.back() + "\"");
   }
+  check_input(fs::exists(path), "model.path", path + ": no such file or folder",
+              "check the path; relative paths start at the current folder, " + fs::current_path().string());
   throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights",
                   "add model.preset or model.config");
 }
@@ -130,7 +132,8 @@ std::unique_ptr<net::VideoCodec> make_codec(const std::string& name, int64_t cha
   if (!codec) {
     std::vector<std::string> known;
     for (const BuiltInCodec& row : built_in_codecs()) known.push_back(row.name);
-    unknown_name("autoencoder", name, known);
+    known.push_back("or the path of a VAE");
+    unknown_name("data.vae", name, known);
   }
   const auto colon = name.find(':');
   if (colon == name.npos) return codec->make(channels > 0 ? channels : codec->channels);

@@ -42,6 +42,8 @@ Tensor Context::join(const std::vector<std::pair<int, Tensor>>& parts) const {
       at += end - begin;
     }
     check_internal(at == x.size(0), "net.context", "a part of the tokens has other rows");
+    // A part without rows here stays in the graph: what made it may exchange rows with ranks that have some, backward too.
+    if (at == 0) pieces.emplace_back(here.count(), x);
   }
   std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Tensor> all;

@@ -15,9 +15,10 @@ namespace tessera::ops {
 
 namespace {
 
-constexpr int64_t kUpdateGrain = 1 << 16;  // elements a thread takes at least; also what one partial sum covers
+constexpr int64_t kUpdateGrain = 1 << 16;  // minimum number of elements of a thread, and of one partial sum
 
-/// The step's numbers, computed in double and rounded once: 1 - beta2 in fp32 would be off by 1e-5 of itself.
+/// Coefficients of the step, computed in double and rounded once: 1 - beta2 computed in fp32 has a relative error of
+/// 1e-5.
 struct Factors {
   float scale, decay_first, decay_last, keep_second, take_first, take_second, step_size, inverse_root, eps;
 
@@ -48,8 +49,8 @@ TESSERA_KERNEL void adamw_kernel(float* __restrict p, float* __restrict m, float
   }
 }
 
-// A block at a time, everything else stays in the first cache: values are widened into it, updated, and stored again.
-// An fp32 range is worked on where it lies.
+// Processes one block at a time in the L1 cache: values are widened, updated, and stored again. fp32 ranges are updated
+// in place.
 constexpr int64_t kUpdateBlock = kQuantBlock;
 
 void store_rounded(uint16_t* out, const float* x, const Rounding& rounding, int64_t at, int64_t n) {
@@ -114,7 +115,7 @@ void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, con
   at::parallel_for(0, div_up(n, kUpdateBlock), kUpdateGrain / kUpdateBlock, [&](int64_t begin, int64_t end) {
     float blocks[3][kUpdateBlock];
     const int64_t stop = std::min(n, end * kUpdateBlock), whole = stop - begin * kUpdateBlock;
-    const int64_t piece = p.fp32 && m.fp32 && v.fp32 ? whole : kUpdateBlock;  // nothing to widen: all of it at once
+    const int64_t piece = p.fp32 && m.fp32 && v.fp32 ? whole : kUpdateBlock;  // nothing to widen: one block
     for (int64_t at = begin * kUpdateBlock; at < stop; at += piece) {
       const int64_t count = std::min(piece, stop - at);
       float* values = load(p, blocks[0], at, count);

@@ -1,5 +1,5 @@
 #pragma once
-// Optimiser kernels over flat ranges: parameters and moments in any of their storage forms, one pass over memory.
+// Optimiser kernels over flat ranges: parameters and moments in any of their storage formats, in one pass over memory.
 // Results do not depend on the number of threads.
 //
 //   adamw({.fp32 = p}, {.fp32 = m}, {.fp32 = v}, g, n, {.step = 1, .lr = 1e-4, .weight_decay = 0.01});
@@ -14,18 +14,18 @@ struct AdamWStep {
   int64_t step = 1;  ///< from 1
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   double grad_scale = 1;  ///< multiplies every gradient first (clip coefficient)
-  /// As bitsandbytes' CUDA kernel: decay after the update, and a negative 8-bit first moment never becomes 0.
+  /// As in bitsandbytes' CUDA kernel: weight decay after the update, and a negative 8-bit first moment never becomes 0.
   bool decay_last = false, keep_sign = false;
 };
 
-/// Random 16 bits for element i of a range: those of element `first + i` of `key`.
+/// 16 random bits for element i of a range: those of element `first + i` of `key`.
 struct Rounding {
   const RandomKey* key = nullptr;
   uint64_t first = 0;
 };
 
-/// Parameters that an optimiser moves. Set `fp32`; or `bf16` and `low` (split fp32, see bf16.h); or `bf16` alone, which
-/// is rounded stochastically.
+/// Parameters to update. Set `fp32`; or `bf16` and `low` (split fp32, see bf16.h); or `bf16` alone, which is rounded
+/// stochastically.
 struct MasterRange {
   float* fp32 = nullptr;
   uint16_t* bf16 = nullptr;
@@ -33,8 +33,9 @@ struct MasterRange {
   Rounding rounding = {};
 };
 
-/// A moment of the same elements. Set `fp32`; or `bf16`, rounded stochastically (to nearest, a second moment with
-/// beta2 = 0.999 would never move: its steps are under half an ulp); or `codes` and `scales` (blockwise.h).
+/// One moment of the same elements. Set `fp32`; or `bf16`, rounded stochastically (rounded to nearest, a second moment
+/// with beta2 = 0.999 would never change, because its steps are under half an ulp); or `codes` and `scales`
+/// (blockwise.h).
 struct MomentRange {
   float* fp32 = nullptr;
   uint16_t* bf16 = nullptr;
@@ -43,8 +44,8 @@ struct MomentRange {
   Rounding rounding = {};
 };
 
-/// p *= 1 - lr wd; m, v; p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps). As torch.optim.AdamW. The
-/// parameters move with the moments before these are stored.
+/// p *= 1 - lr wd; m, v; p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps), as torch.optim.AdamW. The update
+/// uses the moments before they are rounded for storage.
 void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, const float* g, int64_t n,
            const AdamWStep& step);
 

@@ -1,10 +1,10 @@
 // Softmax attention on packed tokens, sample by sample and head by head, in blocks of rows.
 //
-// [Note: attention on a CPU] One head's keys, values, queries or output gradients fit the level-2 cache up to some
-// thousand tokens, so a block of kBlock rows meets all columns at once and needs no running maximum. Backward walks
-// over blocks of keys with scores transposed ([keys, queries]): then d value and d key need no further transposition,
-// and the row statistics become vectors along the fast dim. Measured (Zen 4, one thread, 8 heads of 64, forward and
-// backward, ms): 256 tokens 4.9, LibTorch's flash kernels 6.0; 1024 tokens 79, flash 96.
+// [Note: attention on a CPU] One head's keys, values, queries or output gradients fit the L2 cache up to some thousand
+// tokens, so a block of kBlock rows is multiplied with all columns at once and needs no running maximum. The backward
+// iterates over blocks of keys with transposed scores ([keys, queries]): d value and d key then need no further
+// transposition, and row statistics become vectors along the fast dim. Measured (Zen 4, one thread, 8 heads of 64,
+// forward and backward, ms): 256 tokens 4.9, LibTorch's flash kernels 6.0; 1024 tokens 79, flash 96.
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
@@ -26,7 +26,7 @@ struct Head {
   float scale;
 };
 
-/// Cuts consecutive pieces off a scratch buffer.
+/// Takes consecutive parts of a scratch buffer.
 struct Scratch {
   float* next;
   float* take(int64_t n) { return std::exchange(next, next + n); }
@@ -36,7 +36,7 @@ void copy_rows(float* to, const float* from, int64_t ld, int64_t rows, int64_t d
   for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * d, from + r * ld, d * sizeof(float));
 }
 
-/// Rows of scores become exp(scale * score - max), not yet divided by their sums.
+/// Replaces rows of scores by exp(scale * score - max), not yet divided by their sums.
 TESSERA_KERNEL void exp_rows(float* scores, const float* bias, int64_t rows, int64_t n, float scale, float* lse,
                              float* inverse) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -67,7 +67,7 @@ TESSERA_KERNEL void scale_rows(float* out, int64_t ld, const float* factor, int6
     for (int64_t i = 0; i < d; ++i) out[r * ld + i] *= factor[r];
 }
 
-/// delta[r] = out[r] . d_out[r], the part of the softmax's gradient common to a query.
+/// delta[r] = out[r] . d_out[r], the part of the softmax gradient common to a query's keys.
 TESSERA_KERNEL void row_dots(float* delta, const float* out, const float* d_out, int64_t ld, int64_t rows, int64_t d) {
   for (int64_t r = 0; r < rows; ++r) {
     float sum = 0;
@@ -77,7 +77,7 @@ TESSERA_KERNEL void row_dots(float* delta, const float* out, const float* d_out,
   }
 }
 
-/// p: scores -> probabilities, dp: their gradient -> gradient of the raw scores; both [keys, queries].
+/// p: scores -> probabilities, dp: their gradient -> gradient of the scores; both [keys, queries].
 TESSERA_KERNEL void softmax_backward(float* p, float* dp, int64_t keys, int64_t queries, float scale,
                                      const float* __restrict lse, const float* __restrict delta) {
   for (int64_t r = 0; r < keys; ++r) {
@@ -115,7 +115,7 @@ struct HeadGrads {
   float *q, *k, *v;
 };
 
-/// `delta`: out . d_out of each query, or null to take it of `out`.
+/// `delta`: out . d_out of each query, or null to compute it from `out`.
 void head_backward(const Head& h, const float* q, const float* k, const float* v, const float* out, const float* d_out,
                    const float* lse, const float* delta, HeadGrads grad, Scratch work) {
   const int64_t n = h.q_len, ld = h.ld, d = h.d;
@@ -139,7 +139,7 @@ void head_backward(const Head& h, const float* q, const float* k, const float* v
   }
 }
 
-/// Keys that no query meets.
+/// Zeroes the gradients of keys without queries.
 void zero_rows(const Head& h, float* grad) {
   for (int64_t r = 0; r < h.k_len; ++r) std::memset(grad + r * h.ld, 0, static_cast<size_t>(h.d) * sizeof(float));
 }
@@ -152,7 +152,7 @@ int64_t longest(const Offsets& offsets) {
   return n;
 }
 
-/// The rows of one head as kernels take them: where they lie, at stride heads * d, or widened into `work`, at stride d.
+/// The rows of one head as kernels read them: in place with stride heads * d, or widened into `work` with stride d.
 const float* head_rows(const Tensor& t, int64_t first, int64_t column, int64_t rows, int64_t d, Scratch& work) {
   const int64_t ld = t.size(1), at = first * ld + column;
   if (!is_half(t)) return data(t) + at;
@@ -161,8 +161,8 @@ const float* head_rows(const Tensor& t, int64_t first, int64_t column, int64_t r
   for (int64_t r = 0; r < rows; ++r) widen(to + r * d, from + r * ld, t.scalar_type(), d);
   return to;
 }
-/// Where the rows of a head's result go, and the end of it: rounded to where they belong. `packed`: the operands are of
-/// 16 bits, and all rows lie at stride d; the result may be fp32 all the same, to be added up.
+/// Destination of a head's result, and its final rounding. `packed`: operands are 16-bit and all rows have stride d;
+/// the result may still be fp32, for summation.
 float* head_place(const Tensor& t, bool packed, int64_t first, int64_t column, int64_t rows, int64_t d, Scratch& work) {
   return packed ? work.take(rows * d) : out_data(t) + first * t.size(1) + column;
 }
@@ -177,12 +177,13 @@ void store_head(const Tensor& t, bool packed, int64_t first, int64_t column, int
   auto* to = static_cast<uint16_t*>(t.mutable_data_ptr()) + first * ld + column;
   for (int64_t r = 0; r < rows; ++r) narrow(to + r * ld, values + r * d, t.scalar_type(), d);
 }
-/// Floats of scratch for `rows` rows of each of `tensors` tensors of the type of `t`.
+/// Floats of scratch for `rows` rows of each of `tensors` tensors with the dtype of `t`.
 int64_t head_scratch(const Tensor& t, int64_t tensors, int64_t rows, int64_t d) {
   return is_half(t) ? tensors * rows * d : 0;
 }
 
-/// Calls work(sample, head, scratch) for all, in parallel over heads; `floats` of scratch for each thread.
+/// Calls work(sample, head, scratch) for all samples and heads, in parallel over heads, with `floats` of scratch for
+/// each thread.
 template <typename Work>
 void for_each_head(size_t samples, int64_t heads, int64_t floats, const at::TensorOptions& options, const Work& work) {
   const at::Tensor scratch =
@@ -197,7 +198,7 @@ void for_each_head(size_t samples, int64_t heads, int64_t floats, const at::Tens
 void forward_into(const Tensor& q, const Tensor& k, const Tensor& v, const float* bias, int64_t heads, float scale,
                   const Offsets& q_at, const Offsets& k_at, const AttentionResult& to) {
   const int64_t d = div_exact(q.size(1), heads, "ops.attention: channels / heads");
-  const Tensor &out = to.out, &lse = to.lse;  // lse may be some columns of a wider one
+  const Tensor &out = to.out, &lse = to.lse;  // lse may be a column range of a wider tensor
   check_internal(q.is_contiguous() && k.is_contiguous() && v.is_contiguous() && out.is_contiguous(), "ops.attention",
                  "q, k, v and the output must be contiguous");
   const int64_t room =
@@ -225,7 +226,7 @@ Tensor run_forward(const Tensor& q, const Tensor& k, const Tensor& v, const floa
 
 float usual_scale(const Tensor& q, int64_t heads) { return 1 / std::sqrt(static_cast<float>(q.size(1) / heads)); }
 
-/// `out` or `delta`, as head_backward has it.
+/// `out` or `delta`, as in head_backward.
 void backward_into(const AttentionInputs& in, const Tensor* out, const Tensor& d_out, const Tensor& lse,
                    const Tensor* delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
                    const AttentionInputs& grads) {
@@ -261,7 +262,7 @@ struct Attention : Function<Attention> {
     Tensor lse = known ? known->lse : Tensor();
     Tensor out =
         known ? known->out.detach() : run_forward(q, k, v, nullptr, heads, usual_scale(q, heads), q_at, k_at, lse);
-    ctx->save_for_backward({q, k, v, out, lse.unsqueeze(-1)});  // a row has one value: a statistic
+    ctx->save_for_backward({q, k, v, out, lse.unsqueeze(-1)});  // one value for each row: a statistic
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["q_at"] = q_at;
     ctx->saved_data["k_at"] = k_at;
@@ -307,7 +308,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
     check_internal(known->out.defined() && known->out.sizes() == q.sizes(), "ops.attention",
                    "the known result is not that of these queries");
   if (wants_graph({&q, &k, &v})) {
-    check_internal(!keep, "ops.attention", "a result is kept of a pass without a graph only");
+    check_internal(!keep, "ops.attention", "a result can only be kept of a pass without a graph");
     return Attention::apply(q, k, v, heads, q_offsets, k_offsets, known);
   }
   if (known) return known->out;

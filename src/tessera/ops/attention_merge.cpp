@@ -1,4 +1,4 @@
-// Attention whose keys come in blocks: a result for each block, merged by their log-sum-exps.
+// Attention with keys in blocks: merges the blocks' results by their log-sum-exps.
 #include <ATen/Parallel.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@ namespace tessera::ops {
 
 namespace {
 
-/// Two softmaxes of the same queries over different keys become that over all of them.
+/// Merges two softmaxes of the same queries over different keys.
 TESSERA_KERNEL void merge_rows(float* out, float* lse, const float* part, const float* part_lse, int64_t ld,
                                int64_t rows, int64_t d) {
   for (int64_t r = 0; r < rows; ++r) {

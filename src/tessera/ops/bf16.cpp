@@ -27,7 +27,7 @@ TESSERA_KERNEL void split_fp32(uint16_t* __restrict high, uint16_t* __restrict l
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(x[i]);
     high[i] = static_cast<uint16_t>((bits + 0x8000) >> 16);
-    low[i] = static_cast<uint16_t>(bits);  // the subtraction leaves the low bits as they are
+    low[i] = static_cast<uint16_t>(bits);  // the subtraction does not change the low bits
   }
 }
 
@@ -35,7 +35,7 @@ TESSERA_KERNEL void join_fp32(float* __restrict out, const uint16_t* __restrict 
                               int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    // A rest with its sign bit set is negative: the high half was rounded up by one.
+    // A remainder with its sign bit set is negative: the high half was rounded up by one.
     const uint32_t carried = static_cast<uint32_t>(high[i]) - (low[i] >> 15);
     out[i] = std::bit_cast<float>(carried << 16 | low[i]);
   }
@@ -54,7 +54,8 @@ TESSERA_KERNEL void round_stochastic(uint16_t* __restrict out, const float* __re
     const bool finite = (bits & 0x7f800000) != 0x7f800000;
     const bool nan = (bits & 0x7fffffff) > 0x7f800000;
     const uint32_t up = finite && random[i] < (bits & 0xffff) ? 1 : 0;
-    out[i] = static_cast<uint16_t>((bits >> 16) + up) | (nan ? 0x40 : 0);  // a payload may lie in the bits cut off
+    // a NaN's payload may be in the truncated bits
+    out[i] = static_cast<uint16_t>((bits >> 16) + up) | (nan ? 0x40 : 0);
   }
 }
 

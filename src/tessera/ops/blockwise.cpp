@@ -15,10 +15,10 @@ namespace tessera::ops {
 namespace {
 
 constexpr float kLeastScale = 1e-12f;
-constexpr int64_t kBlockwiseGrain = 64;  // blocks a thread takes at least
+constexpr int64_t kBlockwiseGrain = 64;  // minimum number of blocks a thread processes
 
-// Buckets by sign, exponent and seven bits of mantissa. Below 2^-23 everything is nearest to 0 (the smallest value of
-// either map is over 3e-7), and a magnitude is at most 1, which has the last bucket.
+// Buckets by sign, exponent and seven mantissa bits. Below 2^-23 everything rounds to 0 (the smallest value of either
+// map is over 3e-7); a magnitude of 1, the maximum, has the last bucket.
 constexpr int32_t kFirstBucket = (127 - 23) << 7, kBuckets = 23 * 128 + 1;
 
 TESSERA_KERNEL float largest_magnitude(const float* x, int64_t n) {
@@ -53,7 +53,7 @@ TESSERA_KERNEL void value_kernel(float* __restrict out, const uint8_t* __restric
   for (int64_t i = 0; i < n; ++i) out[i] = values[codes[i]] * scale;
 }
 
-/// Whether x, between two neighbours of a map, is nearer to the upper one; a tie is.
+/// Whether x, between two neighbours of a map, rounds to the upper one; ties do.
 bool rounds_up(float x, float lower, float upper) { return x - lower >= (upper - lower) * 0.5f; }
 
 /// The smallest float that rounds up from `lower`.
@@ -67,8 +67,8 @@ float border(float lower, float upper) {
 }  // namespace
 
 DynamicMap::DynamicMap(bool with_sign) {
-  // Decade i, from 1e-7 up, is cut into 2^i parts (2^(i+1) without signs), each represented by its middle. In fp32 as
-  // the references compute it (torch.linspace: from the nearer end, one rounding), so that every bit is the same.
+  // Decade i, from 1e-7 up, has 2^i parts (2^(i+1) in the unsigned map), each represented by its middle. Computed in
+  // fp32 as in the references (torch.linspace: from the nearer end, one rounding), so that all bits are equal.
   std::vector<float> values = {0, 1};
   for (int decade = 0; decade < 7; ++decade) {
     const int parts = 1 << (with_sign ? decade : decade + 1);
@@ -103,7 +103,7 @@ void DynamicMap::fill_buckets() {
     // Each border, in order away from zero, ends the buckets of the code before it.
     for (; code + step >= 0 && code + step < 256; code += step) {
       const float up = border(values_[std::min(code, code + step)], values_[std::max(code, code + step)]);
-      // Of negative values the border itself belongs to the code nearer to zero.
+      // For negative values the border itself belongs to the code nearer to zero.
       const float magnitude = sign > 0 ? up : std::nextafter(-up, 2.0f);
       const int bucket = bucket_of(magnitude);
       check_internal(bucket >= filled, "ops.blockwise", "two borders of a dynamic map fell into one bucket");

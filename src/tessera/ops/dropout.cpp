@@ -12,7 +12,7 @@ namespace tessera::ops {
 
 namespace {
 
-/// x[i] is kept, scaled, where words[i] >= border.
+/// Keeps and scales x[i] if words[i] >= border.
 void apply_mask(float* x, const uint16_t* words, int64_t n, uint32_t border, float scale) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) x[i] = words[i] >= border ? x[i] * scale : 0.0f;
@@ -30,7 +30,7 @@ void drop_rows(const at::Tensor& x, const Dropout& drop, int64_t first_row) {
   if (!drop.active() || x.is_meta()) return;
   const int64_t cols = x.size(1), width = drop.width > 0 ? drop.width : cols;
   const auto border = static_cast<uint32_t>(std::lround(drop.p * 65536));
-  // the scale of what the border really keeps, so that the expectation is exact
+  // Scaled by the inverse of the exact probability of the border, so that the expectation is exact.
   const auto scale = static_cast<float>(65536.0 / (65536.0 - border));
   float* values = out_data(x);
   at::parallel_for(0, x.size(0), 16, [&](int64_t begin, int64_t end) {

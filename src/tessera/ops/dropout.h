@@ -1,6 +1,6 @@
 #pragma once
-// Dropout whose mask belongs to the tokens: an element is dropped by (seed, step, sample, site, its place), and so by
-// the same draw on every layout, micro-batch and recompute; nothing of it is saved.
+// Dropout whose mask depends on the tokens: an element is dropped by (seed, step, sample, site, position), so the mask
+// is the same on every mesh, micro-batch and recompute, and nothing is saved.
 //
 //   Dropout drop{.p = 0.05, .seed = 1, .step = 7, .site = hash_text("blocks.3.self_attn.q"), .runs = {{0, 96, 4, 0}}};
 //   drop_rows(x, drop, 0);                         // rows of x [T, width] scaled by 0 or 1 / (1 - p), in place
@@ -12,21 +12,21 @@
 namespace tessera::ops {
 
 struct Dropout {
-  /// Rows begin..end of the operand are places first, first + 1, ... of a sample.
+  /// Rows begin..end of the operand are tokens first, first + 1, ... of a sample.
   struct Run {
     int64_t begin, end;
     uint64_t sample;
     int64_t first;
   };
-  double p = 0;  ///< of being dropped, in steps of 1 / 65536; 0: nothing happens
+  double p = 0;  ///< probability of being dropped, in steps of 1 / 65536; 0: no dropout
   uint64_t seed = 0, step = 0, site = 0;
   std::vector<Run> runs = {};  ///< ascending; they cover all rows
-  int64_t width = 0;           ///< columns of the whole operand where x has but some; 0: x has all
+  int64_t width = 0;           ///< columns of the whole operand if x has only some; 0: x has all
   int64_t first_column = 0;
   bool active() const { return p > 0; }
 };
 
-/// x [n, cols] are rows first_row..first_row + n of the operand.
+/// x [n, cols] is rows first_row..first_row + n of the operand.
 void drop_rows(const at::Tensor& x, const Dropout& drop, int64_t first_row);
 
 }  // namespace tessera::ops

@@ -1,4 +1,5 @@
-// Sums, gated or not, and the two ways a parameter is read outside a product: whole (param) or by rows (embedding).
+// Sums, with or without gate, and the two ways to read a parameter outside a product: whole (param) or by rows
+// (embedding).
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
@@ -13,7 +14,7 @@ namespace tessera::ops {
 
 namespace {
 
-/// table[ids] in fp32; index_select has no meta form in LibTorch, so its result is made by hand there.
+/// table[ids] in fp32; index_select has no meta form in LibTorch, so meta results are allocated directly.
 Tensor rows_of(const Tensor& table, const Tensor& ids) {
   const Tensor rows =
       table.is_meta() ? at::empty({ids.numel(), table.size(1)}, table.options()) : table.index_select(0, ids);
@@ -42,7 +43,7 @@ TESSERA_KERNEL void gated_input(const float* up, const float* gate, int64_t gate
   }
 }
 
-/// Columns [begin, end) of d gate, tokens in order.
+/// Columns [begin, end) of the gate's gradient, over tokens in order.
 TESSERA_KERNEL void gated_table(const float* up, const float* y, const int32_t* rows, int64_t tokens, int64_t n,
                                 int64_t begin, int64_t end, float* dgate) {
   for (int64_t t = 0; t < tokens; ++t) {
@@ -82,7 +83,7 @@ struct Sum : Function<Sum> {
                    "x and y must be contiguous matrices and alike");
     const Tensor out = summed(x, y);
     if (Rebuilds* rebuilds = Rebuilds::current())
-      rebuilds->offer(out, {x, y}, [](const std::vector<Tensor>& from) { return summed(from[0], from[1]); });
+      rebuilds->register_value(out, {x, y}, [](const std::vector<Tensor>& from) { return summed(from[0], from[1]); });
     return out;
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y) {
@@ -102,8 +103,9 @@ struct GatedResidual : Function<GatedResidual> {
     if (!value) return at::empty_strided(x.sizes(), {0, 0}, x.options());
     const Tensor out = gated(x, y, gate, rows);
     if (Rebuilds* rebuilds = Rebuilds::current())
-      rebuilds->offer(out, {x, y, gate, rows},
-                      [](const std::vector<Tensor>& from) { return gated(from[0], from[1], from[2], from[3]); });
+      rebuilds->register_value(out, {x, y, gate, rows}, [](const std::vector<Tensor>& from) {
+        return gated(from[0], from[1], from[2], from[3]);
+      });
     return out;
   }
   static Tensor gated(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows) {
@@ -135,7 +137,7 @@ struct GatedResidual : Function<GatedResidual> {
       if (!y.is_meta()) gate_gradient(up, y, rows.const_data_ptr<int32_t>(), out_data(dgate));
     }
     if (ctx->needs_input_grad(1)) {
-      dy = nobody_else_reads(y) ? y.detach() : at::empty_like(y);
+      dy = is_sole_owner(y) ? y.detach() : at::empty_like(y);
       if (!y.is_meta()) branch_gradient(up, gate, rows.const_data_ptr<int32_t>(), dy);
     }
     return {grads[0], dy, dgate, {}, {}};
@@ -172,7 +174,7 @@ struct Param : Function<Param> {
     ctx->saved_data["w"] = site;
     return value_of(*site_of(site));
   }
-  /// A copy in fp32, in which the model goes on with it.
+  /// A copy in fp32, which the model computes with.
   static Tensor value_of(const WeightSite& site) {
     return is_half(site.value) ? site.value.to(at::kFloat) : site.value.clone();
   }

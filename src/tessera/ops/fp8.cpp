@@ -15,15 +15,15 @@ namespace {
 
 constexpr float kLeastFp8Scale = 1e-12f;
 
-/// A small float by its fields. A float's bits are shifted right until `mantissa` bits of the mantissa are left; what
-/// is subnormal in the small format is rounded by adding a number whose last bit is the smallest subnormal.
+/// The fields of a small float format. A float's bits are shifted right until `mantissa` mantissa bits are left; values
+/// that are subnormal in the small format are rounded by adding a number whose last bit is the smallest subnormal.
 struct Form {
   int mantissa;        // bits
   uint32_t normal;     // float bits of the smallest normal value
   uint32_t overflow;   // float bits from which on the result is `beyond`
   uint32_t magic;      // float bits of the number added to subnormals
-  uint32_t rebias;     // added to the bits of normal values: the difference of the exponents' biases
-  uint32_t beyond;     // code of what is too large; NaN is 0x7f
+  uint32_t rebias;     // added to the bits of normal values: the difference of the exponent biases
+  uint32_t beyond;     // code of values that are too large; NaN is 0x7f
   uint32_t nan_above;  // float bits above which it is NaN
 };
 constexpr uint32_t kInfinity = 0x7f800000;
@@ -45,7 +45,7 @@ constexpr const Form& form_of(DType format) { return format == DType::f8_e4m3 ? 
 }
 
 [[gnu::always_inline]] inline float decode(uint8_t code, Form f) {
-  // The bits moved to their places are the value but for the bias, which a product mends, subnormals included.
+  // The shifted bits are the value except for the exponent bias, which a multiplication corrects, subnormals included.
   const uint32_t sign = (code & 0x80u) << 24, magnitude = code & 0x7f;
   const float scale = std::bit_cast<float>((127u << 23) - f.rebias);
   uint32_t bits = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << (23 - f.mantissa)) * scale);
@@ -87,9 +87,9 @@ TESSERA_KERNEL void multiply_kernel(float* x, int64_t n, float scale) {
   for (int64_t i = 0; i < n; ++i) x[i] *= scale;
 }
 
-constexpr int64_t kFp8Block = 512;  ///< values that stay in the first cache between two kernels
+constexpr int64_t kFp8Block = 512;  ///< number of values that stay in the L1 cache between two kernels
 
-/// Calls `run(offset, count, tile, index)` for each run of a row within a tile, rows shared among threads.
+/// Calls `run(offset, count, tile, index)` for each run of a row within a tile, with rows divided among threads.
 template <typename Run>
 void each_run(const Fp8Tiles& t, const Run& run) {
   const int64_t grain = std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, t.cols));

@@ -1,6 +1,6 @@
 #pragma once
-// 8-bit floats and matrices of them with a scale for each tile: a whole tensor, a row, a square block or a group of a
-// row.
+// 8-bit floats, and matrices of them with a scale for each tile: a whole tensor, a row, a square block or a group
+// within a row.
 //
 //   Fp8Tiles rows{.rows = 64, .cols = 96, .tile_rows = 1, .tile_cols = 96};
 //   quantise_fp8(codes, scales, x, rows);          // scales[rows.count()], row-major over tiles
@@ -12,16 +12,16 @@
 
 namespace tessera::ops {
 
-/// The largest value. f8_e4m3 is the "fn" form: no infinity, 448, only 0x7f and 0xff are NaN. f8_e5m2 is IEEE-like:
-/// 57344.
+/// The largest finite value. f8_e4m3 is the "fn" format: no infinity, maximum 448, only 0x7f and 0xff are NaN. f8_e5m2
+/// is IEEE-like, maximum 57344.
 float largest(DType format);
 
-/// Round to nearest even as LibTorch's cast, which does not saturate: of e4m3, what rounds beyond 448 (over 464)
-/// becomes NaN, of e5m2 infinity. Subnormals are kept. A NaN becomes 0x7f or 0xff.
+/// Rounds to nearest even as LibTorch's cast, which does not saturate: values that round beyond 448 (over 464) become
+/// NaN in e4m3, and values beyond the maximum infinity in e5m2. Keeps subnormals. A NaN becomes 0x7f or 0xff.
 void to_fp8(uint8_t* codes, const float* x, int64_t n, DType format);
 void from_fp8(float* out, const uint8_t* codes, int64_t n, DType format);
 
-/// How a row-major [rows, cols] matrix is cut into tiles; the last of a row or column may be smaller.
+/// The tiles of a row-major [rows, cols] matrix; the last of a row or column may be smaller.
 struct Fp8Tiles {
   int64_t rows = 0, cols = 0, tile_rows = 1, tile_cols = 1;
   DType format = DType::f8_e4m3;

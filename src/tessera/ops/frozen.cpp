@@ -51,7 +51,7 @@ void each_frozen_block(int64_t count, const Each& each) {
   });
 }
 
-/// Calls body(panel [n, in], first, n) for all rows of W; the whole of it where products read it as it is.
+/// Calls body(panel [n, in], first, n) for all rows of W; once for the whole matrix if products can read its dtype.
 template <class Body>
 void each_panel(const WeightSite& weight, const Body& body) {
   const int64_t out = out_dim(weight), in = in_dim(weight), rows = panel_rows(weight);

@@ -1,14 +1,14 @@
 #pragma once
-// Products with a frozen weight in the form in which it rests: fp32, 16 bits, or 8 bits with scales.
+// Products with a frozen weight in its storage format: fp32, 16 bits, or 8 bits with scales.
 //
 //   WeightSite w = freeze(source, at::kChar);                // int8
 //   frozen_product(y, x, w, false);                          // y  = x W^T
 //   frozen_product_back(dx, dy, w, false);                   // dx = dy W
 //
-// The dtype of `value` says the form: kFloat, kBFloat16 and kHalf are the numbers themselves, [out, ...]; kChar
-// (ops/int8.h) and kFloat8_e4m3fn (ops/fp8.h) are codes, a flat run of blocks: 256 codes of consecutive elements, then
-// their scale, an fp32 in 4 bytes. `blocks` of the site has the shape then. Products widen 16 bits as they pack them,
-// and 8 bits some rows of W at a time: the whole matrix in fp32 never exists.
+// The dtype of `value` is the format: kFloat, kBFloat16 and kHalf are plain numbers, [out, ...]; kChar (ops/int8.h) and
+// kFloat8_e4m3fn (ops/fp8.h) are a flat run of blocks: 256 codes of consecutive elements, then their scale, an fp32 in
+// 4 bytes. `blocks` of the site then has the shape. Products widen 16-bit weights while packing them, and 8-bit weights
+// a few rows at a time; the whole matrix never exists in fp32.
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/weight.h"
 
@@ -16,21 +16,22 @@ namespace tessera::ops {
 
 inline constexpr int64_t kFrozenBlock = 256 + 4;  ///< bytes of a block
 
-/// A frozen weight of `source` [out, ...] (fp32) in a form. Throws InternalError for what is none.
+/// A frozen weight of `source` [out, ...] (fp32) in a storage format. Throws InternalError for other dtypes.
 WeightSite freeze(const at::Tensor& source, at::ScalarType form);
 
 int64_t out_dim(const WeightSite& weight);
 int64_t in_dim(const WeightSite& weight);
 
-/// `count` values to and from bytes in a form other than fp32; of 8 bits from the start of a block, and the last may be
-/// short.
+/// Converts `count` values to and from bytes of a format other than fp32; 8-bit formats from the start of a block, and
+/// the last block may be short.
 void write_stored(void* to, const float* values, int64_t count, at::ScalarType form);
 void read_stored(float* values, const void* from, int64_t count, at::ScalarType form);
 
-/// Rows first..first + out.size(0) of W as fp32 into `out` [rows, in]. 8 bits: first * in is a multiple of 256.
+/// Widens rows first..first + out.size(0) of W into `out` [rows, in]. 8-bit formats: first * in must be a multiple of
+/// 256.
 void widen_rows(const at::Tensor& out, const WeightSite& weight, int64_t first);
 
-/// Rows of W that are widened at once; times `in` a multiple of 256, so that panels begin with a block.
+/// Number of rows of W that are widened at once; times `in` a multiple of 256, so that panels begin with a block.
 int64_t panel_rows(const WeightSite& weight);
 
 /// y [T, out] (+)= x_map(x) W^T, x [T, in].

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kFrozenRows = 256;
 
-/// Rows of a tensor from `first` on, as fp32, as many as `to` has.
+/// Widens as many rows of a tensor as `to` has, from `first` on.
 void read_rows(const Tensor& to, const Tensor& from, int64_t first, bool gelu) {
   if (to.is_meta()) return;
   const int64_t cols = to.size(1);
@@ -32,7 +32,7 @@ void read_rows(const Tensor& to, const Tensor& from, int64_t first, bool gelu) {
   });
 }
 
-/// The reverse, rounded where `to` is of 16 bits.
+/// The reverse, rounded if `to` is 16-bit.
 void store_rows(const Tensor& to, const Tensor& rows, int64_t first) {
   if (to.is_meta()) return;
   const int64_t cols = rows.size(1);
@@ -47,7 +47,7 @@ void store_rows(const Tensor& to, const Tensor& rows, int64_t first) {
   });
 }
 
-/// Calls body(first row, rows) for all rows; once for meta tensors, which take what one call takes.
+/// Calls body(first row, rows) for chunks of all rows; once for meta tensors, which then allocate what one chunk does.
 template <class Body>
 void each_frozen_rows(const Tensor& all, const Body& body) {
   for (int64_t first = 0; first < all.size(0); first += kFrozenRows) {
@@ -66,17 +66,17 @@ void drop(const Tensor& rows, const Adapter& pair, int64_t first) {
   if (pair.dropout.active() && !rows.is_meta()) drop_rows(rows, pair.dropout, first);
 }
 
-/// A gradient that chunks of rows add to.
-struct Sum {
-  explicit Sum(WeightSite& site) : grad((open_gradient(site), site.grad)) {
+/// A gradient that accumulates over chunks of rows.
+struct ChunkedGradient {
+  explicit ChunkedGradient(WeightSite& site) : grad((open_gradient(site), site.grad)) {
     add = grad.defined() && !std::exchange(site.fresh, false);
   }
   void plus(const Tensor& a, const Tensor& b) { gemm(grad, a, b, std::exchange(add, true)); }
-  Tensor grad;  // undefined: nobody wants it
+  Tensor grad;  // undefined: not needed
   bool add;
 };
 
-/// dm of m: the sum over rows of dy * (y - b), divided by m.
+/// dm: the sum over rows of dy * (y - b), divided by m.
 void finish_magnitude(const Tensor& sums, WeightSite& magnitude) {
   const Tensor m = as_floats(magnitude.value);
   float* grad = accumulating(magnitude);
@@ -122,7 +122,7 @@ void backward_by_rows(const FrozenLinearParts& p, const Tensor& dy, const Tensor
                results = room(dora, out), downs = room(p.pair, rank), thins = room(p.pair, rank);
   const Tensor bias = dora && p.bias ? as_floats(p.bias->value) : Tensor(),
                gain = dora ? gains(p.norms, *p.pair) : Tensor(), products = dora ? at::zeros({out}, options) : Tensor();
-  std::optional<Sum> da, db;
+  std::optional<ChunkedGradient> da, db;
   if (p.pair) da.emplace(*p.pair->a), db.emplace(*p.pair->b);
   each_frozen_rows(dy, [&](int64_t first, int64_t n) {
     const auto of = [n](const Tensor& t) { return t.defined() ? t.narrow(0, 0, n) : t; };

@@ -1,6 +1,6 @@
 #pragma once
-// A frozen linear and its low-rank pair where something is of 16 bits: 256 rows at a time are widened, go through all
-// products in fp32 and are rounded once. Internal to the room: users call frozen_linear (lora.h).
+// A frozen linear and its adapter if any tensor is 16-bit: 256 rows at a time are widened, pass through all products in
+// fp32 and are rounded once. Internal to the room; use frozen_linear (lora.h).
 //
 //   Tensor y = forward_by_rows({x, weight, bias, pair, gelu, norms}, at::kBFloat16);
 //   backward_by_rows({x, weight, bias, pair, gelu, norms}, dy, y, dx);
@@ -8,20 +8,20 @@
 
 namespace tessera::ops {
 
-/// Borrowed, but for the tensors' handles.
+/// References to the operands.
 struct FrozenLinearParts {
-  at::Tensor x;  ///< [T, in]; for a backward without pair and gelu undefined
+  at::Tensor x;  ///< [T, in]; undefined in a backward without adapter and GELU
   const WeightSite& weight;
   const WeightSite* bias;
   const Adapter* pair;
   bool gelu;
-  at::Tensor norms;  ///< |W'| [out] fp32, where the pair has a magnitude
+  at::Tensor norms;  ///< |W'| [out] fp32, with a magnitude
 };
 
-/// y [T, out] of `type`.
+/// y [T, out] of dtype `type`.
 at::Tensor forward_by_rows(const FrozenLinearParts& parts, at::ScalarType type);
-/// Adds the gradients of the pair to its sites, and fills dx [T, in] (undefined: nobody wants it), which may be x
-/// itself. `y`: the result, where the pair has a magnitude.
+/// Adds the adapter's gradients to its sites and writes dx [T, in], which may be x itself; undefined if no gradient is
+/// needed. `y`: the result, with a magnitude.
 void backward_by_rows(const FrozenLinearParts& parts, const at::Tensor& dy, const at::Tensor& y, const at::Tensor& dx);
 
 }  // namespace tessera::ops

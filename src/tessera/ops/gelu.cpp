@@ -15,7 +15,7 @@ constexpr float kTwoRoot = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715f;
 constexpr int64_t kGeluGrain = 16384, kGeluPiece = 2048;
 
-/// sigmoid(2 u(x)): what tanh(u) is made of, with one exponential and no cancellation.
+/// sigmoid(2 u(x)), from which tanh(u) follows, with one exponential and without cancellation.
 [[gnu::always_inline]] inline float gate_of(float x) {
   return 1 / (1 + exp_fast(-kTwoRoot * (x + kCubic * x * x * x)));
 }

@@ -8,7 +8,7 @@ namespace tessera::ops {
 
 void gelu_forward(float* out, const float* x, int64_t n);                   ///< out may be x
 void gelu_backward(float* dx, const float* dy, const float* x, int64_t n);  ///< dx may be dy
-/// The same of contiguous tensors of one type, fp32 or of 16 bits; dx may be dy.
+/// The same for contiguous tensors of one dtype, fp32 or 16-bit; dx may be dy.
 void gelu_backward(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x);
 inline void gelu_in_place(float* x, int64_t n) { gelu_forward(x, x, n); }
 

@@ -15,18 +15,17 @@ namespace tessera::ops {
 
 namespace {
 
-constexpr int64_t kPanel =
-    64;  // columns of a packed panel of b: four vectors of 16, what the kernel holds in registers
-constexpr int64_t kDepth = 512;  // of the sum taken at once: a panel is 128 KiB
-constexpr int64_t kRows = 256;   // of a packed block of a: 512 KiB
+constexpr int64_t kPanel = 64;   // columns of a packed panel of b: four vectors of 16, which fit the registers
+constexpr int64_t kDepth = 512;  // length of the sums taken at once: a panel is 128 KiB
+constexpr int64_t kRows = 256;   // rows of a packed block of a: 512 KiB
 
 float* scratch(std::vector<float>& buffer, int64_t size) {
   if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(size);
   return buffer.data();
 }
 
-/// A matrix as a product reads it: element (i, j) at data[i * ld + j], or at data[j * ld + i] when transposed. What is
-/// of 16 bits is widened as it is packed.
+/// A matrix operand: element (i, j) at data[i * ld + j], or at data[j * ld + i] when transposed. 16-bit operands are
+/// widened while packed.
 struct Operand {
   const float* data = nullptr;
   const uint16_t* halves = nullptr;  // instead of data
@@ -76,7 +75,8 @@ float* rows_scratch() {
   return scratch(buffer, kRows * kDepth);
 }
 
-/// Rows [m0, m0 + m) of c, panels [first, last) of its columns. `a` is row-major from its first row and column 0 at k0.
+/// Computes rows [m0, m0 + m) of c for panels [first, last) of its columns. `a` is row-major from its first row and
+/// column 0 at k0.
 void multiply_panels(float* c, int64_t ldc, const float* a, int64_t lda, const Operand& b, int64_t m, int64_t n,
                      int64_t k0, int64_t k, int64_t first, int64_t last, bool add) {
   float* panel = panel_scratch();
@@ -87,7 +87,7 @@ void multiply_panels(float* c, int64_t ldc, const float* a, int64_t lda, const O
   }
 }
 
-/// a is read where it lies: every panel of b is packed once and meets all rows.
+/// a is read in place: every panel of b is packed once and used for all rows.
 void multiply_in_place(float* c, int64_t ldc, const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k,
                        bool add) {
   at::parallel_for(0, div_up(n, kPanel), 1, [&](int64_t first, int64_t last) {
@@ -139,7 +139,7 @@ void gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool 
 
 void gemm_rounded(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, Map a_map) {
   const int64_t m = out.size(0), n = out.size(1), k = a.size(1);
-  // Rows of a are widened once and then read in place, so that the panels of b are shared out over all threads.
+  // Rows of a are widened once and then read in place, so that the panels of b can be divided among all threads.
   const auto options = out.options().dtype(at::kFloat);
   const at::Tensor sums = at::empty({std::min(m, kRows), n}, options),
                    lines = at::empty({std::min(m, kRows), k}, options);

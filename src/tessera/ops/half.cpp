@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kInPlaceBlock = 1024;
 
-// LibTorch's conversions have no branch, and so the loops vectorise.
+// LibTorch's conversions are branch-free, so the loops vectorise.
 TESSERA_KERNEL void from_fp16(float* __restrict out, const c10::Half* __restrict x, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i]);
@@ -41,8 +41,8 @@ void narrow(void* out, const float* x, at::ScalarType type, int64_t n) {
 }
 
 void widen_in_place(float* values, at::ScalarType type, int64_t n) {
-  // Forwards: value i ends at byte 4i + 4, and what is not yet read begins at 2n + 2i. They meet in the last block,
-  // which is why each goes through a copy.
+  // Forwards: value i ends at byte 4i + 4, and unread values begin at 2n + 2i. The ranges overlap in the last block, so
+  // each block is copied first.
   uint16_t block[kInPlaceBlock];
   const char* packed = reinterpret_cast<const char*>(values) + 2 * n;
   for (int64_t first = 0; first < n; first += kInPlaceBlock) {
@@ -54,7 +54,7 @@ void widen_in_place(float* values, at::ScalarType type, int64_t n) {
 
 void narrow_in_place(float* values, at::ScalarType type, int64_t n) {
   uint16_t block[kInPlaceBlock];
-  char* packed = reinterpret_cast<char*>(values);  // what is written lies behind what is still to be read
+  char* packed = reinterpret_cast<char*>(values);  // written values never reach unread ones
   for (int64_t first = 0; first < n; first += kInPlaceBlock) {
     const int64_t count = std::min(kInPlaceBlock, n - first);
     narrow(block, values + first, type, count);

@@ -1,11 +1,11 @@
 #pragma once
-// Values of 16 bits (bf16, fp16) where kernels compute in fp32: operands are widened some rows at a time and results
-// rounded to nearest even as they are stored, so neither an fp32 copy of a tensor nor a second rounding exists.
+// 16-bit values (bf16, fp16) in kernels that compute in fp32: operands are widened some rows at a time and results
+// rounded to nearest even when stored, so there is no fp32 copy of a tensor and no second rounding.
 //
-//   const Values x(tensor);                                  // fp32 or 16 bits
-//   const float* row = x.read(t * n, n, half_scratch(0, n)); // where it lies, or widened into the scratch
+//   const Values x(tensor);                                  // fp32 or 16-bit
+//   const float* row = x.read(t * n, n, half_scratch(0, n)); // in place, or widened into the scratch
 //   Results y(out);
-//   float* to = y.place(t * n, half_scratch(1, n));          // where it will lie, or the scratch
+//   float* to = y.place(t * n, half_scratch(1, n));          // the destination, or the scratch
 //   y.store(t * n, n, to);                                   // rounds; nothing to do for fp32
 #include <algorithm>
 
@@ -16,19 +16,19 @@ namespace tessera::ops {
 inline bool is_half(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
 inline bool is_half(const at::Tensor& t) { return is_half(t.scalar_type()); }
 
-/// `n` values of `type` (kBFloat16 or kHalf) as fp32, and back. fp16: beyond 65504 becomes infinite.
+/// Converts `n` values of `type` (kBFloat16 or kHalf) to fp32, and back. In fp16, values beyond 65504 become infinite.
 void widen(float* out, const void* x, at::ScalarType type, int64_t n);
 void narrow(void* out, const float* x, at::ScalarType type, int64_t n);
 
-/// The same in place. Widening: bytes [2n, 4n) hold values of `type`, [0, 4n) fp32 after; narrowing: [0, 4n) hold fp32,
-/// [0, 2n) values of `type` after.
+/// The same in place. Widening: bytes [2n, 4n) have values of `type` before, [0, 4n) fp32 after; narrowing: [0, 4n)
+/// have fp32 before, [0, 2n) values of `type` after.
 void widen_in_place(float* values, at::ScalarType type, int64_t n);
 void narrow_in_place(float* values, at::ScalarType type, int64_t n);
 
-/// Memory of this thread for `n` floats, kept; `which` in 0..3 are apart.
+/// Scratch memory of this thread for `n` floats, reused; `which` in 0..3 selects separate buffers.
 float* half_scratch(int which, int64_t n);
 
-/// Rows that a kernel of whole rows takes at once where something is of 16 bits.
+/// Number of rows that row kernels process at once if a tensor is 16-bit.
 inline constexpr int64_t kHalfRows = 8;
 
 /// A small tensor (a bias, a norm's weight) as fp32: itself, or a copy.
@@ -43,7 +43,8 @@ class Values {
     widen(scratch, data_ + first * 2, type_, n);
     return scratch;
   }
-  /// Columns [begin, end) of `rows` rows of `width` from row `first` on: a pointer to what is column 0 of that row.
+  /// Columns [begin, end) of `rows` rows of `width`, from row `first` on; returns a pointer to column 0 of the first
+  /// row.
   const float* read_columns(int64_t first, int64_t rows, int64_t width, int64_t begin, int64_t end,
                             float* scratch) const {
     if (!half_) return reinterpret_cast<const float*>(data_) + first * width;
@@ -77,7 +78,7 @@ class Results {
   bool half_;
 };
 
-/// Calls body(first, count) for [begin, end): in pieces where something is of 16 bits, else once.
+/// Calls body(first, count) for [begin, end): in chunks if a tensor is 16-bit, else once.
 template <class Body>
 void each_piece(int64_t begin, int64_t end, bool half, int64_t piece, const Body& body) {
   if (!half) piece = end - begin;

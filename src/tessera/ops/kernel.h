@@ -1,6 +1,6 @@
 #pragma once
-// How CPU kernels are compiled: once for each instruction set, chosen when the program starts. Loops over floats, no
-// intrinsics; `#pragma omp simd reduction` where a sum may be taken in another order.
+// How CPU kernels are compiled: once for each instruction set, selected when the program starts. Loops over floats
+// without intrinsics; `#pragma omp simd reduction` for sums whose order does not matter.
 //
 //   TESSERA_KERNEL void scale(float* __restrict x, int64_t n, float a) { for (int64_t i = 0; i < n; ++i) x[i] *= a; }
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace tessera::ops {
 
-/// e^x to 2 ulp without a branch, so that loops over it vectorise (libm's does not without -ffast-math). Below -87 it
-/// stays at e^-87, above 88 at e^88; NaN stays NaN. Cody-Waite reduction, minimax polynomial of Cephes.
+/// e^x to 2 ulp without a branch, so that loops vectorise (libm's does not without -ffast-math). Clamped at e^-87 and
+/// e^88; NaN stays NaN. Cody-Waite reduction, minimax polynomial of Cephes.
 [[gnu::always_inline]] inline float exp_fast(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;

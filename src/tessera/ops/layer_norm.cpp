@@ -1,6 +1,6 @@
 // LayerNorm with affine weights, and LayerNorm modulated by rows: y = (x - mean) * rstd * (one + scale[row]) +
-// shift[row]. The affine one is the same with one = 0 and a single row. Statistics are fp32; backward needs x and two
-// numbers a token.
+// shift[row]. The affine one is the same with one = 0 and a single row. Statistics are fp32; the backward needs x and
+// two numbers for each token.
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
@@ -22,10 +22,11 @@ struct Table {
   int64_t stride = 0;
   const int32_t* index = nullptr;
   const float* of(int64_t t) const { return values + (index ? index[t] * stride : 0); }
-  Table from(int64_t t) const { return {values, stride, index ? index + t : nullptr}; }  ///< token t becomes the first
+  /// the table from token t on
+  Table from(int64_t t) const { return {values, stride, index ? index + t : nullptr}; }
 };
 
-/// `known`: stats are read, not made.
+/// `known`: stats are read instead of computed.
 TESSERA_KERNEL void forward_kernel(const float* x, Table scale, Table shift, float one, float eps, bool known,
                                    int64_t begin, int64_t end, int64_t n, float* y, float* stats) {
   for (int64_t t = begin; t < end; ++t) {
@@ -68,7 +69,7 @@ TESSERA_KERNEL void input_kernel(const float* dy, const float* x, Table scale, f
   }
 }
 
-/// Columns [begin, end) of d scale and d shift, tokens in order; null: not wanted.
+/// Columns [begin, end) of the gradients of scale and shift, over tokens in order; null: not needed.
 TESSERA_KERNEL void table_kernel(const float* dy, const float* x, const float* stats, const int32_t* index,
                                  int64_t tokens, int64_t n, int64_t begin, int64_t end, float* dscale, float* dshift) {
   for (int64_t t = 0; t < tokens; ++t) {
@@ -88,7 +89,7 @@ TESSERA_KERNEL void table_kernel(const float* dy, const float* x, const float* s
   }
 }
 
-/// y and, in `stats`, (mean, rstd) of each token; where they are known already, y of them.
+/// Computes y and, in `stats`, (mean, rstd) of each token; if these are known, only y.
 Tensor forward(const Tensor& x, const Table& scale, const Table& shift, float one, double eps, at::ScalarType type,
                Tensor& stats) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.layer_norm", "x must be a contiguous [tokens, channels]");
@@ -146,7 +147,7 @@ void table_gradients(const Tensor& dy, const Tensor& x, const Tensor& stats, con
   });
 }
 
-// Pointers are read only where there is memory behind them.
+// Takes pointers only if there is memory behind them.
 Table table_of(const Tensor& t) { return t.is_meta() ? Table{nullptr} : Table{data(t)}; }
 Table table_of(const Tensor& t, const Tensor& rows) {
   return t.is_meta() ? Table{nullptr} : Table{data(t), t.stride(0), rows.const_data_ptr<int32_t>()};
@@ -161,7 +162,7 @@ struct LayerNorm : Function<LayerNorm> {
     };
     const Tensor y = made(x, stats);
     if (Rebuilds* rebuilds = Rebuilds::current())
-      rebuilds->offer(y, {x, stats}, [made](const std::vector<Tensor>& from) {
+      rebuilds->register_value(y, {x, stats}, [made](const std::vector<Tensor>& from) {
         Tensor known = from[1];
         return made(from[0], known);
       });
@@ -193,7 +194,7 @@ struct ModulatedNorm : Function<ModulatedNorm> {
                     at::ScalarType type, Tensor& stats) {
     const Tensor y = ops::forward(x, table_of(scale, rows), table_of(shift, rows), 1, eps, type, stats);
     if (Rebuilds* rebuilds = Rebuilds::current())
-      rebuilds->offer(y, {x, shift, scale, rows, stats}, [eps, type](const std::vector<Tensor>& from) {
+      rebuilds->register_value(y, {x, shift, scale, rows, stats}, [eps, type](const std::vector<Tensor>& from) {
         Tensor known = from[4];
         return ops::forward(from[0], table_of(from[2], from[3]), table_of(from[1], from[3]), 1, eps, type, known);
       });

@@ -1,5 +1,5 @@
-// y = x W^T + b and y = gelu(x) W^T + b. Neither direction allocates more than its result: gelu(x) is formed block by
-// block inside the products, and weight gradients go straight into the sites' buffers.
+// y = x W^T + b and y = gelu(x) W^T + b. Neither forward nor backward allocates more than its result: gelu(x) is
+// computed block by block inside the products, and weight gradients are added directly to the sites' buffers.
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
@@ -22,7 +22,7 @@ TESSERA_KERNEL void add_rows(float* __restrict out, const float* __restrict dy, 
     for (int64_t c = 0; c < cols; ++c) out[c] += dy[r * ld + c];
 }
 
-/// A weight as the matrix it is: convolutions whose kernel equals their stride are GEMMs over flattened patches.
+/// A weight as a matrix: convolutions whose kernel equals their stride are GEMMs over flattened patches.
 Tensor matrix(const Tensor& weight) { return weight.dim() == 2 ? weight : weight.view({weight.size(0), -1}); }
 
 Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, at::ScalarType type, Map map) {
@@ -43,8 +43,8 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
   return y;
 }
 
-/// x = gelu'(x) * (dy W), some columns at a time: the widest gradient of a block takes the place of what it came from.
-/// Columns and not rows, because the product then packs each panel of W once.
+/// x = gelu'(x) * (dy W), some columns at a time: the widest gradient of a block overwrites its source. Columns and not
+/// rows, because the product then packs each panel of W once.
 void gelu_input_gradient_in_place(const Tensor& x, const Tensor& dy, const Tensor& w) {
   const int64_t rows = x.size(0), cols = x.size(1);
   const int64_t width = std::min(cols, round_up(div_up(cols, 16), 64));
@@ -88,13 +88,13 @@ struct Linear : Function<Linear<kGelu>> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
-    Later* later = Later::current();
-    if (!later)
+    DeferredGradients* deferred = DeferredGradients::current();
+    if (!deferred)
       weight_gradients(x, dy, weight, bias);
-    else if (later->wants(weight) || (bias && later->wants(*bias)))
-      later->add([x, dy, &weight, bias] { weight_gradients(x, dy, weight, bias); });
+    else if (deferred->wants(weight) || (bias && deferred->wants(*bias)))
+      deferred->add([x, dy, &weight, bias] { weight_gradients(x, dy, weight, bias); });
     Tensor dx;
-    if (ctx->needs_input_grad(0) && kGelu && nobody_else_reads(x)) {
+    if (ctx->needs_input_grad(0) && kGelu && is_sole_owner(x)) {
       gelu_input_gradient_in_place(x, dy, matrix(weight.value));
       dx = x.detach();
     } else if (ctx->needs_input_grad(0)) {

@@ -1,5 +1,5 @@
-// y = z W^T + b + s (drop(z) A^T) B^T, z = x or gelu(x). h = s drop(z) A^T [T, r] and what flows back to it are thin
-// and formed again where they are needed; what exists only under dropout, drop(z), exists some rows at a time.
+// y = z W^T + b + s (drop(z) A^T) B^T, z = x or gelu(x). h = s drop(z) A^T [T, r] and its gradient are small and
+// recomputed when needed; drop(z) exists for some rows at a time.
 #include "tessera/ops/lora.h"
 
 #include <ATen/Parallel.h>
@@ -29,7 +29,7 @@ void check_adapter(const Tensor& x, const WeightSite& weight, const Adapter& pai
   check_internal(pair.a->value.dim() == 2 && pair.a->value.size(1) == x.size(1) && pair.b->value.dim() == 2 &&
                      pair.b->value.size(0) == out_dim(weight) && pair.a->value.size(0) == pair.b->value.size(1),
                  "ops.lora", "A must be [r, in] and B [out, r]");
-  check_internal(!pair.magnitude || !pair.dropout.active(), "ops.lora", "a magnitude comes without dropout");
+  check_internal(!pair.magnitude || !pair.dropout.active(), "ops.lora", "a magnitude excludes dropout");
 }
 
 /// Calls body(drop(z) rows, first row) over all of x.
@@ -59,7 +59,7 @@ Tensor narrow_part(const Tensor& x, const Adapter& pair, bool gelu) {
   return h;
 }
 
-/// Nothing is of 16 bits but, perhaps, the weight.
+/// No tensor is 16-bit except, perhaps, the weight.
 bool all_fp32(const Tensor& x, const WeightSite* bias, const Adapter* pair, at::ScalarType type) {
   return !is_half(x) && !is_half(type) && !(bias && is_half(bias->value)) && !(pair && is_half(pair->a->value));
 }
@@ -108,8 +108,8 @@ void add_input_gradient(const Tensor& dz, const Tensor& e, const Adapter& pair) 
   }
 }
 
-/// x = gelu'(x) * (dy W + e A), some columns at a time: the widest gradient of a block takes the place of what it came
-/// from. For weights that products read as they are, without dropout; e undefined: no adapter.
+/// x = gelu'(x) * (dy W + e A), some columns at a time: the widest gradient of a block overwrites its source. For
+/// weights in a dtype that products read, without dropout; e undefined: no adapter.
 void lora_gelu_input_gradient(const Tensor& x, const Tensor& dy, const Tensor& w, const Tensor& e,
                               const Adapter* pair) {
   const int64_t rows = x.size(0), cols = x.size(1);
@@ -162,7 +162,7 @@ struct FrozenLinear : Function<FrozenLinear> {
     const variable_list saved = ctx->get_saved_variables();
     const WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
     const bool gelu = ctx->saved_data["gelu"].toBool(), wants_input = ctx->needs_input_grad(0);
-    const bool only_here = gelu && nobody_else_reads(saved[0]);
+    const bool only_here = gelu && is_sole_owner(saved[0]);
     const Adapter* pair = nullptr;
     if (const auto it = ctx->saved_data.find("adapter"); it != ctx->saved_data.end())
       pair = &c10::static_intrusive_pointer_cast<AdapterHolder>(it->second.toCapsule())->adapter;

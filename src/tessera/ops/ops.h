@@ -1,8 +1,7 @@
 #pragma once
-// Fused operators of diffusion transformers on packed tokens, with gradients; CPU kernels here, a plain reference in
-// ops/reference.h that the tests compare them with. All run on meta tensors too, where they allocate what the CPU
-// kernel would allocate: that is how the planner learns their bytes ([Note: bytes by running on meta] in
-// engine/measure.h).
+// Fused operators of diffusion transformers on packed tokens, with gradients: CPU kernels, tested against the plain
+// reference in ops/reference.h. On meta tensors they allocate what the CPU kernel would allocate, which is how the
+// planner measures memory ([Note: bytes by running on meta] in engine/measure.h).
 //
 // Shapes: T tokens packed over samples, D channels, R modulation rows (token -> row by `rows` [T] int32).
 //   y = ops::modulated_norm(x, shift, scale, rows, 1e-6);     // LN(x) * (1 + scale[row]) + shift[row]
@@ -12,13 +11,13 @@ namespace tessera::ops {
 
 using at::Tensor;
 
-// [Note: 16 bits] Tensors are fp32 unless said otherwise. x, y and weights may also be bf16 or fp16 (half.h): operands
-// are widened as kernels read them, sums and statistics are fp32, and a result is rounded once, to `type` where an
-// operator takes one, else to the type of its input. Gradients have the type of what they are gradients of; those of
-// weights are fp32.
+// [Note: 16 bits] Tensors are fp32 unless stated otherwise. x, y and weights may also be bf16 or fp16 (half.h): kernels
+// widen operands while reading, sums and statistics are fp32, and a result is rounded once, to `type` if the operator
+// has that argument, else to the dtype of its input. Gradients have the dtype of their tensors, except those of
+// weights, which are fp32.
 
-// [Note: made again] Results of norms and sums can be made again from what their nodes save: while a Rebuilds
-// (rebuild.h) is open on the thread these operators offer how, so that a graph need not keep them.
+// [Note: selective recompute] Results of norms and sums can be recomputed from what their nodes save: while a Rebuilds
+// (rebuild.h) is open on the thread, these operators register how, so that a graph need not keep the results.
 
 /// y = x W^T + b. x [T, in], W [out, in], b [out] or null. Saves x only. dW and db go to the sites' gradients.
 /// Frozen sites (undefined grad) cost no weight gradient.
@@ -29,14 +28,14 @@ Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tenso
 Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor,
                   at::ScalarType type = at::kFloat);
 
-/// A width that several ranks share: each has some of the columns of every row.
+/// A width that is sharded over ranks: each has some columns of every row.
 struct SharedWidth {
-  int64_t width = 0;                                   ///< of all ranks together
-  std::function<void(const Tensor& sums)> sum_of_all;  ///< adds up [T] over the ranks, in place
+  int64_t width = 0;                                   ///< total over all ranks
+  std::function<void(const Tensor& sums)> sum_of_all;  ///< sums [T] over the ranks, in place
 };
 
 /// RMSNorm over the whole last dim: x * rsqrt(mean(x^2) + eps) * w. Saves x and rstd [T]. `shared`: x and w are this
-/// rank's columns of a width that several share; it outlives the graph.
+/// rank's columns of a sharded width; it must outlive the graph.
 Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& anchor,
                 const SharedWidth* shared = nullptr);
 
@@ -52,24 +51,23 @@ Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale,
                       at::ScalarType type = at::kFloat);
 
 /// x + y * gate[row]. x, y [T, D], x and the result fp32; gate [R, D]. Gradients to x (passed through, no copy), y,
-/// gate. Saves y, gate. Without `value` the node is made and the result is one element spread over the shape: for a
-/// rebuilt graph.
+/// gate. Saves y, gate. `value` = false: makes the node with an expanded one-element result, for a recomputed graph.
 Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows, bool value = true);
 
-/// x + y [T, D] in the type of x, which is fp32 or that of y. Saves nothing.
+/// x + y [T, D] in the dtype of x, which is fp32 or that of y. Saves nothing.
 Tensor sum(const Tensor& x, const Tensor& y);
 
 /// GELU, tanh approximation. Saves x only.
 Tensor gelu_tanh(const Tensor& x);
 
-/// linear(gelu_tanh(x)) that saves x only; gelu(x) never exists as a whole, in neither direction. `known`: the result,
-/// from a pass without a graph: the node is built around it and the product is not computed again.
+/// linear(gelu_tanh(x)) that saves x only; gelu(x) never exists as a whole, in forward or backward. `known`: the result
+/// of a pass without a graph: makes the node around it without recomputing the product.
 Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
                    at::ScalarType type = at::kFloat, const Tensor* known = nullptr);
 
-/// Softmax attention within each sample of a packed batch, no mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1]. A
-/// sample may have no queries. Scale 1/sqrt(d). Saves q, k, v, out and log-sum-exp [H, Tq]. `keep` receives the result
-/// of a pass without a graph; `known` is such a result: the node is built around it and nothing is computed again.
+/// Softmax attention within each sample of a packed batch, without a mask. q [Tq, H*d], k, v [Tk, H*d]; offsets [B+1].
+/// A sample may have no queries. Scale 1/sqrt(d). Saves q, k, v, out and log-sum-exp [H, Tq]. `keep` receives the
+/// result of a pass without a graph; `known` is such a result: makes the node around it without recomputing attention.
 struct AttentionResult {
   Tensor out, lse;
 };
@@ -77,30 +75,30 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
                  const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets,
                  AttentionResult* keep = nullptr, const AttentionResult* known = nullptr);
 
-/// The passes of attention one by one, without a graph, for keys that come in blocks (engine/parallel/ring.h): a result
-/// for each block, merged; and gradients by block, of the log-sum-exp over all of them. Tensors to be written are made
-/// by the caller: of the type of the operands, or fp32, to be merged and added up. lse and delta [H, rows], always
-/// fp32, may be columns of wider ones. Samples without queries are passed over.
+/// The passes of attention separately, without a graph, for keys in blocks (engine/parallel/ring.h): results of each
+/// block to be merged, and gradients of each block for the log-sum-exp over all blocks. The caller allocates the
+/// outputs: in the dtype of the operands, or fp32 for merging and summing. lse and delta [H, rows], always fp32, may be
+/// column ranges of wider tensors. Samples without queries are skipped.
 struct AttentionInputs {
   Tensor q, k, v;
 };
 void attention_forward(const AttentionInputs& in, int64_t heads, const std::vector<int64_t>& q_offsets,
                        const std::vector<int64_t>& k_offsets, const AttentionResult& result);
-/// out . d_out of each query and head, [H, Tq]: all that backward needs of the output.
+/// out . d_out of each query and head, [H, Tq]: all that the backward needs of the output.
 Tensor attention_delta(const Tensor& out, const Tensor& d_out, int64_t heads);
 void attention_backward(const AttentionInputs& in, const Tensor& d_out, const Tensor& lse, const Tensor& delta,
                         int64_t heads, const std::vector<int64_t>& q_offsets, const std::vector<int64_t>& k_offsets,
                         const AttentionInputs& grads);
-/// sum becomes the attention to its own keys and to those of `part`, exactly; both fp32.
+/// Merges the attention over the keys of `part` into `sum`, exactly; both fp32.
 void merge_attention(const AttentionResult& sum, const AttentionResult& part, int64_t heads);
 
 /// Forward only, unscaled, with an additive bias [H, Lq, Lk] shared by the samples (UMT5). One sample a call.
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias);
 
-/// A small copy of a parameter, in fp32, whose gradient is added to the site's buffer (modulation tables and the like).
+/// A small parameter copied to fp32 (a modulation table, for example), whose gradient is added to the site's buffer.
 Tensor param(WeightSite& weight, const Tensor& anchor);
 
-/// Rows of a table [V, D] by ids [T] int64; the gradient is added to the rows (when trainable).
+/// Rows of a table [V, D] by ids [T] int64; adds the gradient to these rows if the table is trained.
 Tensor embedding(const Tensor& ids, WeightSite& table, const Tensor& anchor);
 
 }  // namespace tessera::ops

@@ -25,22 +25,23 @@ class Rebuilds::Value {
 
   const at::ScalarType type;
   const std::vector<int64_t> sizes;
-  const int64_t moved;  // bytes read and written to make it
+  const int64_t moved;  // bytes read and written to recompute it
   const std::string site;
   int uses = 0;
 
   const std::vector<Source>& from() const { return from_; }
 
-  /// `depth`: 0 for a reader, 1 for a value that is made for one, and so on.
+  /// `depth`: 0 for a reader, 1 for a value recomputed for a reader, and so on.
   at::Tensor take(int depth = 0) {
     at::Tensor taken = value_;
     if (!taken.defined()) {
       const at::NoGradGuard no_grad;
-      // What only leads to what leads to a reader is read itself much later: to make it twice is to hold less.
+      // A value at depth 2 or more is read itself much later: recomputing it twice holds less memory than keeping it
+      // until then.
       const bool twice = uses > 1 && depth > 1 && from_tensors();
       std::vector<at::Tensor> inputs;
       for (const Source& source : from_) inputs.push_back(source.value ? source.value->take(depth + 1) : source.tensor);
-      if (!twice) from_.clear();  // what is made from nothing more may go
+      if (!twice) from_.clear();  // frees sources that no further recompute needs
       taken = make_(inputs);
       if (!twice && uses > 1) value_ = taken, memory_ = taken.storage();
     }
@@ -52,7 +53,7 @@ class Rebuilds::Value {
     if (--uses > 0) return;
     value_.reset();
     memory_ = {};
-    for (const Source& source : std::exchange(from_, {}))  // nobody took it
+    for (const Source& source : std::exchange(from_, {}))  // never taken
       if (source.value) source.value->give_up();
   }
 
@@ -64,11 +65,11 @@ class Rebuilds::Value {
   std::vector<Source> from_;
   Make make_;
   at::Tensor value_;
-  // Held beside the value while others will read it: no gradient takes its place then (nobody_else_reads in node.h).
+  // Held beside the value while there are other readers, so that no gradient overwrites it (is_sole_owner in node.h).
   c10::Storage memory_;
 };
 
-Rebuilds::Rebuilds(Stays stays, const std::string& site) : stays_(std::move(stays)), site_(site) {
+Rebuilds::Rebuilds(Keep keep, const std::string& site) : keep_(std::move(keep)), site_(site) {
   check_internal(!current_rebuilds, "ops.rebuild", "a scope is open on this thread");
   current_rebuilds = this;
 }
@@ -79,28 +80,30 @@ Rebuilds* Rebuilds::current() { return current_rebuilds; }
 
 std::shared_ptr<Rebuilds::Value> Rebuilds::find(const at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
-  const auto found = offered_.find(tensor.storage().unsafeGetStorageImpl());
-  // another type over the same memory is not what was offered
-  return found != offered_.end() && found->second.value->type == tensor.scalar_type() ? found->second.value : nullptr;
+  const auto found = registered_.find(tensor.storage().unsafeGetStorageImpl());
+  // A tensor of another dtype over the same storage was not registered.
+  return found != registered_.end() && found->second.value->type == tensor.scalar_type() ? found->second.value
+                                                                                         : nullptr;
 }
 
-void Rebuilds::offer(const at::Tensor& result, std::vector<at::Tensor> from, Make make) {
+void Rebuilds::register_value(const at::Tensor& result, std::vector<at::Tensor> from, Make make) {
   std::vector<Source> sources;
   int64_t moved = bytes_of(result);
   for (at::Tensor& tensor : from) {
     moved += bytes_of(tensor);
     std::shared_ptr<Value> value = find(tensor);
-    // a part of it is held as it is
+    // A part of the value is held as it is.
     const bool whole = value && tensor.is_contiguous() && tensor.sizes() == value->sizes;
     sources.push_back(whole ? Source{{}, std::move(value)}
                             : Source{tensor.defined() ? tensor.detach() : tensor, nullptr});
   }
-  offered_.insert_or_assign(result.storage().unsafeGetStorageImpl(),
-                            Entry{result.storage().getWeakStorageImpl(),
-                                  std::make_shared<Value>(result, std::move(sources), std::move(make), moved, site_)});
+  registered_.insert_or_assign(
+      result.storage().unsafeGetStorageImpl(),
+      Entry{result.storage().getWeakStorageImpl(),
+            std::make_shared<Value>(result, std::move(sources), std::move(make), moved, site_)});
 }
 
-/// A first use: what it is made from is needed too.
+/// A first use also uses the sources of the value.
 void Rebuilds::claim(Value& value) {
   if (value.uses++ > 0) return;
   moved_ += value.moved;
@@ -109,7 +112,7 @@ void Rebuilds::claim(Value& value) {
     if (source.value)
       claim(*source.value);
     else if (source.tensor.defined())
-      stays_(source.tensor, value.site);
+      keep_(source.tensor, value.site);
   }
 }
 

@@ -1,15 +1,15 @@
 #pragma once
-// Values that a graph does not keep, because they are cheap functions of what it keeps: results of norms, and sums.
-// While a scope is open on a thread, the operators there offer how theirs are made again; who packs what a graph saves
-// asks for a use of a value instead of holding it.
+// Selective recompute: results of norms and sums that a graph does not keep, because they are cheap functions of what
+// it keeps. While a scope is open on a thread, operators there register how to recompute their results; the code that
+// packs a graph's saved tensors requests a use of a value instead of holding it.
 //
-//   Rebuilds rebuilds(stays, site);               // from here on y = ops::modulated_norm(x, ...) offers y
-//   std::unique_ptr<Rebuilds::Use> use = rebuilds.use(y);    // y can go: x stays
-//   use->take();                                  // in the backward: the same bits, by the same kernels
+//   Rebuilds rebuilds(keep, site);                // from here on y = ops::modulated_norm(x, ...) registers y
+//   std::unique_ptr<Rebuilds::Use> use = rebuilds.use(y);    // y can be freed: x is kept
+//   use->take();                                  // in the backward: the same bits, from the same kernels
 //
-// A value is made at its first use and goes with its last. It may be made from others that are made again (norm2's
-// result from a sum, that from another sum): each counts its own uses, and only what is two such steps from a reader
-// does not wait for its own readers, but is made twice.
+// A value is recomputed at its first use and freed after its last. Its sources may be recomputed values too (norm2's
+// result from a sum, that from another sum). Each value counts its own uses; only a value two or more such steps away
+// from a reader is recomputed twice instead of being kept for its own readers.
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,59 +25,59 @@ class Rebuilds {
 
  public:
   using Make = std::function<at::Tensor(const std::vector<at::Tensor>& from)>;
-  /// A tensor that must stay for values to be made from, and the site where that was offered.
-  using Stays = std::function<void(const at::Tensor& tensor, const std::string& site)>;
+  /// Called with a tensor that must be kept as a source, and the site that registered it.
+  using Keep = std::function<void(const at::Tensor& tensor, const std::string& site)>;
 
-  /// `stays` is told of each source when the first use is taken of what is made from it. `site`: where operators run
-  /// now; it outlives this. One scope at a time on a thread.
-  Rebuilds(Stays stays, const std::string& site);
+  /// `keep` is called for each source at the first use of a value made from it. `site`: the site whose operators
+  /// currently run; it must outlive this object. One scope at a time on a thread.
+  Rebuilds(Keep keep, const std::string& site);
   ~Rebuilds();
   Rebuilds(const Rebuilds&) = delete;
   Rebuilds& operator=(const Rebuilds&) = delete;
 
-  /// Of this thread, null where graphs keep everything.
+  /// The open scope of this thread, null if graphs keep everything.
   static Rebuilds* current();
 
-  /// An operator says how its result is made again: `make` of `from` (some may be undefined) gives the same bits. It
-  /// must not communicate, and takes no more than its result.
-  void offer(const at::Tensor& result, std::vector<at::Tensor> from, Make make);
+  /// Registers how to recompute an operator's result: `make`, applied to `from` (some may be undefined), gives the same
+  /// bits. It must not communicate and allocates only its result.
+  void register_value(const at::Tensor& result, std::vector<at::Tensor> from, Make make);
 
-  /// One use of a value, by whoever would have held `tensor`; given up unused when it is destroyed.
+  /// One use of a value, in place of holding `tensor`; destroying it unused gives it up.
   class Use {
    public:
     Use(std::shared_ptr<Value> value, const at::Tensor& tensor);
     ~Use();
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
-    at::Tensor take();  ///< once
+    at::Tensor take();  ///< at most once
 
    private:
     std::shared_ptr<Value> value_;
     std::vector<int64_t> sizes_, strides_;
     int64_t offset_;
   };
-  /// Null when nobody has offered `tensor`'s memory.
+  /// Null if `tensor`'s storage was not registered.
   std::unique_ptr<Use> use(const at::Tensor& tensor);
 
-  /// Bytes that are read and written when all values in use are made once, and how many these are.
+  /// Bytes read and written if every value in use is recomputed once, and the number of these values.
   int64_t moved() const { return moved_; }
   int values() const { return values_; }
 
  private:
   struct Source {
     at::Tensor tensor;
-    std::shared_ptr<Value> value;  ///< instead of the tensor
+    std::shared_ptr<Value> value;  ///< in place of the tensor
   };
   struct Entry {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< so that its address is not another's meanwhile
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< keeps the address from being reused
     std::shared_ptr<Value> value;
   };
   std::shared_ptr<Value> find(const at::Tensor& tensor) const;
   void claim(Value& value);
 
-  const Stays stays_;
+  const Keep keep_;
   const std::string& site_;
-  std::map<const c10::StorageImpl*, Entry> offered_;
+  std::map<const c10::StorageImpl*, Entry> registered_;
   int64_t moved_ = 0;
   int values_ = 0;
 };

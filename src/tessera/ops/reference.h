@@ -1,6 +1,6 @@
 #pragma once
-// The operators of ops.h in plain ATen with ordinary autograd on the weights: what the tests compare the kernels with.
-// Any floating dtype; give doubles for exact expectations.
+// The operators of ops.h in plain ATen with autograd on the weights, as the tests' reference. Any floating dtype; use
+// doubles for exact expectations.
 //
 //   Tensor y = ops::reference::linear(x, w, b);    // y.backward() fills w.grad()
 #include "tessera/ops/tensor.h"
@@ -12,7 +12,7 @@ using at::Tensor;
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);
 Tensor gelu_linear(const Tensor& x, const Tensor& w, const Tensor& b);
 /// z = x or gelu_tanh(x); x W^T + b + s (mask * z A^T) B^T. `mask` [T, in] and `magnitude` [out] may be undefined; with
-/// a magnitude (m / |W + s B A|) (z (W + s B A)^T) + b, where the norm of each row has no gradient.
+/// a magnitude (m / |W + s B A|) (z (W + s B A)^T) + b, where the row norms have no gradient.
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& a, const Tensor& b, double s,
                    const Tensor& mask, const Tensor& magnitude, bool gelu);
 Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps);

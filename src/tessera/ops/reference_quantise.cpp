@@ -34,7 +34,7 @@ uint8_t fp8_code(float x, DType format) {
   int nearest = 0;
   double least = std::numeric_limits<double>::infinity();
   for (int code = 0; code <= top + 1; ++code) {
-    // "Beyond" lies one step of the largest value's exponent above it.
+    // "Beyond" is one step of the largest value's exponent above it.
     const double step = largest - fp8_value(static_cast<uint8_t>(top - 1), format);
     const double value = code <= top ? fp8_value(static_cast<uint8_t>(code), format) : largest + step;
     const double distance = std::abs(magnitude - value);

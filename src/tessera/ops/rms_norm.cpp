@@ -18,12 +18,12 @@ constexpr int64_t kRmsTokenGrain = 64, kRmsColumnGrain = 64;
 struct Rotation {
   const float *cos = nullptr, *sin = nullptr;
   int64_t half = 0;
-  Rotation from(int64_t t) const {  ///< token t becomes the first
+  Rotation from(int64_t t) const {  ///< the tables from token t on
     return half ? Rotation{cos + t * half, sin + t * half, half} : Rotation{};
   }
 };
 
-/// The pairs of columns [begin, end) of a row turned by its angles (sign 1) or back (sign -1). `to` may be `from`.
+/// The pairs of columns [begin, end) of a row rotated by its angles (sign 1) or back (sign -1). `to` may be `from`.
 [[gnu::always_inline]] inline void rotate(float* to, const float* from, const Rotation& r, float sign, int64_t t,
                                           int64_t begin, int64_t end) {
   const float *c = r.cos + t * r.half, *s = r.sin + t * r.half;
@@ -46,13 +46,13 @@ TESSERA_KERNEL void squares_kernel(const float* x, int64_t begin, int64_t end, i
   }
 }
 
-/// What the gradients of a row have in common: sum of dy * w * x, dy turned back.
+/// The common term of a row's gradients: sum of dy * w * x, with dy rotated back.
 TESSERA_KERNEL void dots_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation,
-                                int64_t begin, int64_t end, int64_t n, float* turned, float* sums) {
+                                int64_t begin, int64_t end, int64_t n, float* rotated, float* sums) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
     const float* from = dy + t * n;
-    if (rotation.half) rotate(turned, from, rotation, -1, t, 0, n), from = turned;
+    if (rotation.half) rotate(rotated, from, rotation, -1, t, 0, n), from = rotated;
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
     for (int64_t i = 0; i < n; ++i) dot += from[i] * w[i] * row[i];
@@ -60,8 +60,8 @@ TESSERA_KERNEL void dots_kernel(const float* dy, const float* x, const float* __
   }
 }
 
-/// `sums` of squares of whole rows are given where the width is shared; `width` is that of all ranks. `known`: stats
-/// are read, not made.
+/// `sums`: squares of whole rows, if the width is sharded; `width`: that of all ranks. `known`: stats are read instead
+/// of computed.
 TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps, bool known,
                                    int64_t begin, int64_t end, int64_t n, float width, const float* sums, float* y,
                                    float* stats) {
@@ -102,7 +102,7 @@ TESSERA_KERNEL void input_kernel(const float* dy, const float* x, const float* _
   }
 }
 
-/// Columns [begin, end) of dw, whole heads of them, tokens in order.
+/// Columns [begin, end) of dw, in whole heads, over tokens in order.
 TESSERA_KERNEL void weight_kernel(const float* dy, const float* x, Rotation rotation, const float* stats,
                                   int64_t tokens, int64_t n, int64_t begin, int64_t end, float* __restrict dw) {
   for (int64_t t = 0; t < tokens; ++t) {
@@ -128,8 +128,8 @@ Rotation rotation_of(const Tensor& cos, const Tensor& sin) {
   return cos.defined() ? Rotation{data(cos), data(sin), cos.size(1)} : Rotation{};
 }
 
-/// A sum for each row over the columns of all ranks; undefined where no others have any. `sums(first, n, to)` makes
-/// this rank's of n rows.
+/// A sum for each row over the columns of all ranks; undefined without sharding. `sums(first, n, to)` computes this
+/// rank's part of n rows.
 template <typename Sums>
 Tensor row_sums(const Tensor& x, const SharedWidth* shared, const Sums& sums) {
   if (!shared) return {};
@@ -147,7 +147,7 @@ float width_of(const Tensor& x, const SharedWidth* shared) {
   return static_cast<float>(shared ? shared->width : x.size(1));
 }
 
-/// y and, in `stats`, the rstd of each token; where it is known already, y of it, and no rank hears of another.
+/// Computes y and, in `stats`, the rstd of each token; if these are known, only y, without communication.
 Tensor normed(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps,
               const SharedWidth* shared, Tensor& stats) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.rms_norm", "x must be a contiguous [tokens, channels]");
@@ -186,7 +186,7 @@ Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, cons
                    const SharedWidth* shared, Tensor& stats) {
   const Tensor y = normed(x, w, cos, sin, eps, shared, stats);
   if (Rebuilds* rebuilds = Rebuilds::current())
-    rebuilds->offer(y, {x, cos, sin, stats}, [&w, eps](const std::vector<Tensor>& from) {
+    rebuilds->register_value(y, {x, cos, sin, stats}, [&w, eps](const std::vector<Tensor>& from) {
       Tensor known = from[3];
       return normed(from[0], w, from[1], from[2], eps, nullptr, known);
     });
@@ -252,10 +252,10 @@ struct RmsNorm : Function<RmsNorm> {
         const Values up(dy), from(x);
         const int64_t width = x.size(1), at = first * width, count = n * width;
         const auto space = [&](int which) { return from.half() ? half_scratch(which, count) : nullptr; };
-        // a row of dx is where its part of dy is turned back meanwhile
-        float* turned = Results(dx).place(at, space(2));
+        // A row of dx temporarily stores its rotated-back part of dy.
+        float* rotated = Results(dx).place(at, space(2));
         dots_kernel(up.read(at, count, space(0)), from.read(at, count, space(1)), data(weight),
-                    rotation_of(saved[2], saved[3]).from(first), 0, n, width, turned, sums);
+                    rotation_of(saved[2], saved[3]).from(first), 0, n, width, rotated, sums);
       });
     if (!x.is_meta()) {
       const Rotation rotation = rotation_of(saved[2], saved[3]);

@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kRowGrain = 16, kChannelGrain = 32;
 
 Tensor taken(const Tensor& x, const Tensor& order) {
-  if (x.is_meta()) return at::empty({order.size(0), x.size(1)}, x.options());  // which index_select does not know
+  // index_select does not support meta tensors
+  if (x.is_meta()) return at::empty({order.size(0), x.size(1)}, x.options());
   return x.index_select(0, order);
 }
 Tensor put(const Tensor& x, const Tensor& order) {
@@ -42,10 +43,10 @@ struct PutRows : Function<PutRows> {
   }
 };
 
-/// One row: pair i of a head lies at `step * i` and `step * i + apart`.
-TESSERA_KERNEL void turn_row(const float* __restrict x, const float* __restrict cos, const float* __restrict sin,
-                             float sign, int64_t heads, int64_t pairs, int64_t step, int64_t apart,
-                             float* __restrict out) {
+/// One row: pair i of a head is at `step * i` and `step * i + apart`.
+TESSERA_KERNEL void rotate_row(const float* __restrict x, const float* __restrict cos, const float* __restrict sin,
+                               float sign, int64_t heads, int64_t pairs, int64_t step, int64_t apart,
+                               float* __restrict out) {
   for (int64_t h = 0; h < heads; ++h)
     for (int64_t i = 0; i < pairs; ++i) {
       const int64_t a = h * 2 * pairs + step * i, b = a + apart;
@@ -54,8 +55,8 @@ TESSERA_KERNEL void turn_row(const float* __restrict x, const float* __restrict 
     }
 }
 
-/// `sign` -1 turns back.
-Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split, float sign) {
+/// `sign` -1 rotates back.
+Tensor rotated(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split, float sign) {
   const Tensor out = at::empty_like(x);
   if (x.is_meta()) return out;
   const Values from(x);
@@ -64,10 +65,10 @@ Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t hea
   at::parallel_for(0, x.size(0), kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* row = from.read(r * width, width, from.half() ? half_scratch(0, width) : nullptr);
-      float* turned_row = to.place(r * width, to.half() ? half_scratch(1, width) : nullptr);
-      turn_row(row, data(cos) + r * pairs, data(sin) + r * pairs, sign, heads, pairs, half_split ? 1 : 2,
-               half_split ? pairs : 1, turned_row);
-      to.store(r * width, width, turned_row);
+      float* rotated_row = to.place(r * width, to.half() ? half_scratch(1, width) : nullptr);
+      rotate_row(row, data(cos) + r * pairs, data(sin) + r * pairs, sign, heads, pairs, half_split ? 1 : 2,
+                 half_split ? pairs : 1, rotated_row);
+      to.store(r * width, width, rotated_row);
     }
   });
   return out;
@@ -79,12 +80,12 @@ struct Rope : Function<Rope> {
     ctx->save_for_backward({cos, sin});
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["half"] = half_split;
-    return turned(x, cos, sin, heads, half_split, 1);
+    return rotated(x, cos, sin, heads, half_split, 1);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    return {turned(grads[0].contiguous(), saved[0], saved[1], ctx->saved_data["heads"].toInt(),
-                   ctx->saved_data["half"].toBool(), -1),
+    return {rotated(grads[0].contiguous(), saved[0], saved[1], ctx->saved_data["heads"].toInt(),
+                    ctx->saved_data["half"].toBool(), -1),
             {},
             {},
             {},
@@ -102,7 +103,7 @@ TESSERA_KERNEL void add_tap_gradient(float* __restrict w, int64_t taps, const fl
   for (int64_t c = begin; c < end; ++c) w[c * taps] += x[c] * dy[c];
 }
 
-/// Calls work(row, tap, source row, begin, end) for pieces of channels in parallel, rows and taps in order.
+/// Calls work(row, tap, source row, begin, end) for ranges of channels in parallel, rows and taps in order.
 template <class Work>
 void each_tap(const Tensor& table, int64_t width, const Work& work) {
   const int64_t taps = table.size(0), rows = table.size(1);
@@ -114,7 +115,7 @@ void each_tap(const Tensor& table, int64_t width, const Work& work) {
   });
 }
 
-/// A convolution reads and adds in fp32: of 16 bits a copy.
+/// A convolution reads and sums in fp32: copies 16-bit operands.
 struct Depthwise : Function<Depthwise> {
   static Tensor run(const Tensor& x, const Tensor& table, const WeightSite& weight, const WeightSite* bias,
                     at::ScalarType type) {
@@ -149,7 +150,7 @@ struct Depthwise : Function<Depthwise> {
         add_tap_gradient(dw + t, taps, data(wide) + source * width, data(dy) + r * width, begin, end);
       });
     } else if (is_half(x) && weight.grad.defined()) {
-      as_floats(x);  // meta: its memory
+      as_floats(x);  // meta: allocates the same memory
     }
     if (bias)
       if (float* db = accumulating(*bias))
@@ -167,11 +168,6 @@ struct Depthwise : Function<Depthwise> {
   }
 };
 
-/// Rows of one sample by head, fp32: [heads, n, d].
-Tensor heads_of(const Tensor& x, int64_t heads, int64_t begin, int64_t end) {
-  return x.slice(0, begin, end).to(at::kFloat).reshape({end - begin, heads, -1}).transpose(0, 1);
-}
-
 }  // namespace
 
 Tensor take_rows(const Tensor& x, const Tensor& order) {
@@ -185,7 +181,7 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
   const bool fits = cos.sizes() == at::IntArrayRef({x.size(0), x.size(1) / heads / 2}) && cos.sizes() == sin.sizes();
   check_internal(fits && cos.is_contiguous() && sin.is_contiguous() && x.is_contiguous(), "ops.rope",
                  "cos and sin must be [rows, channels / heads / 2]");
-  return wants_graph({&x}) ? Rope::apply(x, cos, sin, heads, half_split) : turned(x, cos, sin, heads, half_split, 1);
+  return wants_graph({&x}) ? Rope::apply(x, cos, sin, heads, half_split) : rotated(x, cos, sin, heads, half_split, 1);
 }
 
 Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
@@ -195,31 +191,6 @@ Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, Weigh
   if (wants_graph({&x, &anchor}))
     return Depthwise::apply(x, anchor, table, handle(&weight), handle(bias), static_cast<int64_t>(type));
   return Depthwise::run(x, table, weight, bias, type);
-}
-
-Tensor linear_attention_states(const Tensor& turned_k, const Tensor& k, const Tensor& v, int64_t heads,
-                               const std::vector<int64_t>& at) {
-  std::vector<Tensor> states;
-  for (size_t s = 0; s + 1 < at.size(); ++s) {
-    const Tensor products =
-        at::bmm(heads_of(turned_k, heads, at[s], at[s + 1]).transpose(1, 2), heads_of(v, heads, at[s], at[s + 1]));
-    const Tensor sums = heads_of(k, heads, at[s], at[s + 1]).sum(1, /*keepdim=*/true);  // [heads, 1, d]
-    states.push_back(at::cat({products, sums}, 1));
-  }
-  return at::stack(states);
-}
-
-Tensor linear_attention_result(const Tensor& turned_q, const Tensor& q, const Tensor& states, int64_t heads,
-                               const std::vector<int64_t>& at, double eps) {
-  const int64_t d = q.size(1) / heads;
-  std::vector<Tensor> samples;
-  for (size_t s = 0; s + 1 < at.size(); ++s) {
-    const Tensor state = states[static_cast<int64_t>(s)];
-    const Tensor up = at::bmm(heads_of(turned_q, heads, at[s], at[s + 1]), state.narrow(1, 0, d));
-    const Tensor down = at::bmm(heads_of(q, heads, at[s], at[s + 1]), state.narrow(1, d, 1).transpose(1, 2)) + eps;
-    samples.push_back((up / down).transpose(0, 1).reshape({at[s + 1] - at[s], heads * d}));
-  }
-  return at::cat(samples).to(q.scalar_type());
 }
 
 }  // namespace tessera::ops

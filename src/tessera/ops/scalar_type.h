@@ -1,5 +1,5 @@
 #pragma once
-// LibTorch's name of an element type.
+// Converts an element type to LibTorch's.
 //
 //   at::empty({n}, scalar_type(DType::bf16));        // at::kBFloat16
 #include <ATen/core/Tensor.h>

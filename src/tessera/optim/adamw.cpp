@@ -8,7 +8,7 @@ namespace tessera::optim {
 
 namespace {
 
-/// Random numbers of what is rounded stochastically: by (step, tensor, kind), then by element, the same on any layout.
+/// Key of stochastic rounding: by (step, tensor, kind), then by element, so that results are the same on any mesh.
 RandomKey rounding_key(uint64_t seed, int64_t step, const net::Slice& slice, std::string_view kind) {
   return RandomKey(seed, Purpose::rounding, static_cast<uint64_t>(step), slice.tensor ^ hash_text(kind));
 }

@@ -1,6 +1,6 @@
 #pragma once
-// AdamW (Loshchilov and Hutter, 2019) over flat shards, decoupled decay as in PyTorch; masters and moments in any of
-// the forms of plan/states.h.
+// AdamW (Loshchilov and Hutter, 2019) over flat shards, with decoupled weight decay as in PyTorch; masters and moments
+// in any format of plan/states.h.
 //
 //   AdamW adamw({.betas = {0.9, 0.999}, .weight_decay = 0.01, .format = {plan::Masters::split, plan::Moments::int8}});
 #include <array>
@@ -14,8 +14,8 @@ struct AdamWOptions {
   double eps = 1e-8;
   double weight_decay = 0.01;
   plan::StateFormat format = {};
-  uint64_t seed = 0;  ///< of stochastic rounding
-  /// See ops::AdamWStep: what bitsandbytes' CUDA kernel does otherwise than PyTorch. For comparisons.
+  uint64_t seed = 0;  ///< key of stochastic rounding
+  /// See ops::AdamWStep: reproduces differences of bitsandbytes' CUDA kernel from PyTorch, for comparisons.
   bool decay_last = false, keep_sign = false;
 };
 
@@ -31,8 +31,8 @@ class AdamW final : public net::UnitUpdate {
   plan::StatesOf states_;
 };
 
-/// Clipping by global norm: min(1, max_norm / (norm + 1e-6)); max_norm 0 means no clipping
-/// (torch.nn.utils.clip_grad_norm_).
+/// Gradient clipping by global norm: min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; max_norm 0
+/// disables it.
 double clip_coefficient(double norm, double max_norm);
 
 }  // namespace tessera::optim

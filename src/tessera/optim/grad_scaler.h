@@ -1,13 +1,13 @@
 #pragma once
-// Dynamic loss scaling for fp16 gradients, as torch.amp.GradScaler: the loss is multiplied by `scale`, a step with an
-// infinite or NaN gradient is skipped and the scale falls, and after enough whole steps it rises again.
+// Dynamic loss scaling for fp16 gradients, as in torch.amp.GradScaler: the loss is multiplied by `scale`; a step with
+// an infinite or NaN gradient is skipped and the scale falls; after enough finite steps in a row it rises.
 //
 //   GradScaler scaler({.growth_interval = 2000});
 //   ... gradient of loss * scaler.scale() ...
 //   control.scale = clip / scaler.scale();
 //   if (scaler.update(std::isfinite(norm))) optimiser step
 //
-// All ranks call update with the same answer (the norm that they agreed on), so their scales stay equal.
+// All ranks call update with the same argument (from the norm that they exchanged), so their scales stay equal.
 #include <cstdint>
 
 namespace tessera::optim {
@@ -15,12 +15,12 @@ namespace tessera::optim {
 struct GradScalerOptions {
   float init_scale = 65536;
   float growth_factor = 2, backoff_factor = 0.5;
-  int64_t growth_interval = 2000;  ///< whole steps in a row after which the scale rises
+  int64_t growth_interval = 2000;  ///< finite steps in a row after which the scale rises
 };
 
 class GradScaler {
  public:
-  /// What a checkpoint keeps.
+  /// The state saved in checkpoints.
   struct State {
     float scale = 0;
     int64_t growth_tracker = 0;
@@ -31,8 +31,8 @@ class GradScaler {
   explicit GradScaler(GradScalerOptions options);
 
   float scale() const { return state_.scale; }
-  int64_t growth_tracker() const { return state_.growth_tracker; }  ///< whole steps since the scale last changed
-  /// Ends a step: `finite` when no gradient was infinite or NaN. Returns whether the optimiser may step.
+  int64_t growth_tracker() const { return state_.growth_tracker; }  ///< finite steps since the scale last changed
+  /// Ends a step; `finite`: all gradients were finite. Returns whether the optimiser may step.
   bool update(bool finite);
 
   const State& state() const { return state_; }

@@ -1,5 +1,5 @@
 #pragma once
-// Buffers that a plan puts on a disk need a folder there: which one, and the error where none is named, said once.
+// Whether a plan stores anything on disk, and the check that plan.nvme then names a folder.
 //
 //   if (uses_nvme(plan)) require_nvme_folder(recipe.plan.nvme, "the plan puts buffers on nvme");
 #include <string>
@@ -9,18 +9,17 @@ namespace tessera::plan {
 
 struct Plan;
 
-/// The disk of a rank.
+/// The disk folder that one rank uses.
 struct DiskPlace {
   std::string folder = {};
-  /// Keep a CRC-32C of each region written, in memory, and compare it when the region is read.
+  /// Keeps a CRC-32C of each written region in host memory and compares it when the region is read.
   bool checksum = false;
 };
 
-/// Whether anything rests on the disk: parameters, gradients, states, activations that leave, or experts without a
-/// turn.
+/// Whether the plan stores anything on disk: parameters, gradients, states, offloaded activations or inactive experts.
 bool uses_nvme(const Plan& plan);
 
-/// Throws UserError (usage) where `folder` is empty. `who` wants one: "plan.states = \"nvme\"".
+/// Throws UserError (usage) if `folder` is empty. `who` names the setting that needs it: "plan.states = \"nvme\"".
 void require_nvme_folder(std::string_view folder, std::string_view who);
 
 }  // namespace tessera::plan

@@ -22,7 +22,7 @@ std::vector<PipelineAct> gpipe(int micros) {
   return acts;
 }
 
-/// `warm` of the forwards first, then one of each in turn, then the backwards that are left.
+/// Runs `warm` forwards first, then alternates one forward with one backward, then runs the remaining backwards.
 std::vector<PipelineAct> alternate(const std::vector<PipelineAct>& forwards, const std::vector<PipelineAct>& backwards,
                                    size_t warm) {
   std::vector<PipelineAct> acts(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warm));
@@ -39,8 +39,8 @@ std::vector<PipelineAct> one_f_one_b(int ranks, int rank, int micros) {
   return alternate({all.begin(), middle}, {middle, all.end()}, std::min(micros, ranks - rank - 1));
 }
 
-/// Micro-batches go through the chunks in groups of `ranks` (Narayanan et al. 2021). A group that is not full is
-/// ordered as if it were, without what it lacks: leaving acts out of an order that ends leaves one that ends.
+/// Micro-batches go through the chunks in groups of `ranks` (Narayanan et al. 2021). An incomplete last group is
+/// ordered like a full one with its missing micro-batches left out, so the order stays free of deadlock.
 std::vector<PipelineAct> interleaved(int ranks, int rank, int chunks, int micros) {
   std::vector<PipelineAct> forwards, backwards;
   const int full = static_cast<int>(round_up(micros, ranks));
@@ -56,8 +56,8 @@ std::vector<PipelineAct> interleaved(int ranks, int rank, int chunks, int micros
   return acts;
 }
 
-/// 1F1B whose backwards leave the weights out. Rank r takes them up r backwards later: as many as it would otherwise
-/// wait for, and so its activations are those of 1F1B's first rank at most.
+/// 1F1B whose backwards defer weight gradients. Rank r runs them r backwards later, in its pipeline bubbles, so it
+/// holds at most as many activations as the first rank of 1F1B.
 std::vector<PipelineAct> zero_bubble(int ranks, int rank, int micros) {
   std::vector<PipelineAct> acts;
   int done = 0;  // weight gradients
@@ -79,7 +79,7 @@ PipelineSchedule pipeline_schedule_of(std::string_view text, std::string_view wh
 
 std::vector<PipelineAct> pipeline_acts(PipelineSchedule schedule, int ranks, int rank, int chunks, int micros) {
   check_internal(chunks == 1 || schedule == PipelineSchedule::interleaved, "plan.pipeline",
-                 "several chunks a rank are for the interleaved schedule");
+                 "several chunks a rank need the interleaved schedule");
   switch (schedule) {
     case PipelineSchedule::gpipe:
       return gpipe(micros);
@@ -102,7 +102,7 @@ std::vector<int> balanced_stages(const std::vector<double>& unit_cost, int stage
         "use mesh.pp x plan.chunks of at most " + std::to_string(units));
   std::vector<double> sum(units + 1, 0);
   for (int u = 0; u < units; ++u) sum[u + 1] = sum[u] + unit_cost[u];
-  // best[s][e]: of units [0, e) in s stages; first the dearest stage, then the sum of squares under that bound.
+  // best[s][e]: units [0, e) in s stages; minimises the most expensive stage, then the sum of squares under that bound.
   const auto cut = [&](auto better) {
     constexpr double kNever = std::numeric_limits<double>::infinity();
     std::vector<std::vector<double>> best(stages + 1, std::vector<double>(units + 1, kNever));

@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 3> kUpdates = {"end", "just_in_time", "in
 constexpr std::array<std::string_view, kStrategies> kStrategyNames = {"full_shard", "shard_grad_op", "shard_states",
                                                                       "no_shard", "two_level"};
 
-/// Lower case without separators, so that ZeRO-3, zero_3 and ZERO3 are one name.
+/// Lower case without separators, so that ZeRO-3, zero_3 and ZERO3 are the same name.
 std::string folded(std::string_view text) {
   std::string result;
   for (char c : text)
@@ -39,13 +39,13 @@ Strategy strategy_of(std::string_view text, std::string_view where) {
   if (word == "twolevel" || word == "hybridshardstates" || word == "hpz" || word == "zerohpz")
     return Strategy::two_level;
   if (word == "hybridshard" || word == "hybridshardzero2" || word == "mics")
-    throw UserError(Exit::usage, where, "'" + std::string(text) + "' is a matter of the mesh, not of the strategy",
+    throw UserError(Exit::usage, where, "'" + std::string(text) + "' is set by the mesh, not by the strategy",
                     std::string("keep ") + (word == "hybridshardzero2" ? "shard_grad_op" : "full_shard") +
-                        " and set dp_replicate to the number of copies of the model, or choose two_level, which "
-                        "splits the optimiser's states over the copies too");
+                        " and set dp_replicate to the number of replicas, or choose two_level, which "
+                        "shards the optimiser states over the replicas too");
   std::vector<std::string> known(kStrategyNames.begin(), kStrategyNames.end());
   known.insert(known.end(), {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "ZeRO-3", "ZeRO-2", "ZeRO-1"});
-  unknown_word(where, text, known);
+  unknown_name(where, text, known);
 }
 
 const Policy& UnitPlan::policy(std::string_view site) const {
@@ -65,7 +65,7 @@ bool UnitPlan::compresses() const {
 
 bool UnitPlan::replays() const {
   return activations == Policy::recompute && std::any_of(sites.begin(), sites.end(), [](const auto& site) {
-           return site.first != kBoundary && site.second != Policy::recompute;
+           return site.first != kBlockInput && site.second != Policy::recompute;
          });
 }
 
@@ -91,9 +91,9 @@ std::vector<Held> Plan::held(const UnitLayout& layout, int rank) const {
   std::vector<Held> held;
   for (const Buffer& buffer : layout.buffers) {
     Held& mine = held.emplace_back(shard_rank(buffer, rank));
-    if (buffer.pieces == 1) continue;
+    if (buffer.partitions == 1) continue;
     const std::vector<int> alike = mesh.group(rank, outer_axes(buffer));
-    mine.piece = static_cast<int>(std::find(alike.begin(), alike.end(), rank) - alike.begin());
+    mine.partition = static_cast<int>(std::find(alike.begin(), alike.end(), rank) - alike.begin());
   }
   return held;
 }
@@ -131,15 +131,15 @@ void Plan::check_updates(std::string_view where, const std::vector<std::string>&
     for (const auto& [part, tier] :
          {std::pair("parameters", unit.parameters), {"gradients", unit.gradients}, {"states", unit.states}})
       if (tier != Tier::host)
-        throw UserError(Exit::usage, std::string(where) + "update_on",
-                        of + "an update on the host works where its buffers rest, and " + part + " rest on " +
-                            std::string(name(tier)),
-                        "put parameters, gradients and states on the host, or leave update_on at \"device\"");
+        throw UserError(
+            Exit::usage, std::string(where) + "update_on",
+            of + "an update on the host needs its buffers there, and " + part + " are on " + std::string(name(tier)),
+            "put parameters, gradients and states on the host, or leave update_on at \"device\"");
   }
 }
 
 Plan::Slice Plan::slice(int dp_rank, int64_t micro) const {
-  const auto bound = [&](int rank) {  // where a dp rank's samples begin
+  const auto bound = [&](int rank) {  // first sample of a dp rank
     return shares.empty() ? rank * global_batch / mesh.dp_size()
                           : std::accumulate(shares.begin(), shares.begin() + rank, int64_t{0});
   };
@@ -172,17 +172,17 @@ std::string Plan::summary() const {
   const auto total = static_cast<int64_t>(units.size());
   const auto kept = units_with([](const UnitPlan& u) { return u.activations == Policy::keep; });
   std::string text = "keep " + std::to_string(kept) + " of " + std::to_string(total) + " units";
-  for (const PolicyWord& word : policy_words())
-    if (const auto n = units_with([&](const UnitPlan& u) { return u.activations == word.policy; });
-        n > 0 && word.policy != Policy::keep)
-      text += ", " + std::string(word.word) + " " + std::to_string(n);
-  std::map<std::string, int> results;  // by site: units that keep them
+  for (const NamedPolicy& named : named_policies())
+    if (const auto n = units_with([&](const UnitPlan& u) { return u.activations == named.policy; });
+        n > 0 && named.policy != Policy::keep)
+      text += ", " + std::string(named.name) + " " + std::to_string(n);
+  std::map<std::string, int> results;  // by site: number of units that keep its result
   for (const UnitPlan& unit : units)
     for (const auto& [site, policy] : unit.sites)
-      if (unit.activations == Policy::recompute && site != kBoundary && policy != Policy::recompute) ++results[site];
+      if (unit.activations == Policy::recompute && site != kBlockInput && policy != Policy::recompute) ++results[site];
   std::string again;
   for (const auto& [site, n] : results) again += (again.empty() ? "" : ", ") + site + " of " + std::to_string(n);
-  if (!again.empty()) text += " (" + again + " not computed again)";
+  if (!again.empty()) text += " (" + again + " not recomputed)";
   if (const auto n = units_with([](const UnitPlan& u) { return !leaves_device(u.activations) && u.offloads(); }))
     text += ", some of " + std::to_string(n) + " offloaded";
   if (const auto n = units_with([](const UnitPlan& u) { return u.offloads() && u.offload_to == Tier::nvme; }))
@@ -208,7 +208,7 @@ std::string Plan::summary() const {
   else if (states.masters == Masters::fp32 && param_dtype != DType::f32)
     text += ", parameters gathered as " + std::string(name(param_dtype));
   if (reduce != DType::f32) text += ", gradients reduced as " + std::string(name(reduce));
-  if (rounds_gradients()) text += ", gradients rest as " + std::string(name(grad));
+  if (rounds_gradients()) text += ", gradients stored as " + std::string(name(grad));
   if (mesh[Axis::pp] > 1) {
     text += ", pipeline " + std::string(name(pipeline.schedule));
     if (pipeline.chunks > 1) text += " with " + std::to_string(pipeline.chunks) + " chunks a rank";

@@ -1,6 +1,6 @@
 #pragma once
-// The decision, small and readable: mesh, micro-batches, dtypes and, for each unit, what is done with its
-// parameters and activations. Written by hand as TOML or found by search (planner.h).
+// The decision: mesh, micro-batches, dtypes and, for each unit, sharding, placement and activation policy. A plan is
+// written by hand as TOML or found by the search (search/planner.h).
 //
 //   Plan plan = Plan::from_toml(text, "plan.toml");
 //   plan.units[7].activations = Policy::recompute;
@@ -18,25 +18,26 @@
 
 namespace tessera::plan {
 
-/// How a unit's parameters lie between uses. FSDP's and ZeRO's names are accepted when read.
+/// How a unit's parameters are stored between uses. FSDP's and ZeRO's names are also read.
 ///   full_shard     gathered for each use (FULL_SHARD, ZeRO-3)
-///   shard_grad_op  stays gathered from its first forward to its last backward of the step (SHARD_GRAD_OP, ZeRO-2)
-///   shard_states   that, and the whole gradient stays until it is reduced once a step (ZeRO-1)
+///   shard_grad_op  gathered from the first forward to the last backward of the step: reshard_after_forward = false
+///                  (SHARD_GRAD_OP, ZeRO-2)
+///   shard_states   like shard_grad_op, and the whole gradient is kept until one reduction a step (ZeRO-1)
 ///   no_shard       every rank holds all of it (NO_SHARD, DDP)
-///   two_level      full_shard within a copy of the model, and the states of a shard are split over the copies
-///                  (dp_replicate): hybrid sharding with sharded states, ZeRO++'s hpZ. Gradients are summed within the
-///                  copy, then each rank gets the sum over the copies of its piece, updates that, and has the others'
-///                  from them.
+///   two_level      full_shard within each replica (HSDP), and each shard's optimiser states are partitioned over the
+///                  replicas (dp_replicate), like ZeRO++'s hpZ. Gradients are reduced within the replica, then
+///                  reduce-scattered over the replicas; each rank updates its partition of the shard and all-gathers
+///                  the partitions of the other replicas.
 enum class Strategy { full_shard, shard_grad_op, shard_states, no_shard, two_level };
 inline constexpr int kStrategies = 5;
 
 /// When the optimiser runs.
-///   end           all updates behind the last backward of the step
-///   just_in_time  each ahead of its unit's next gather, in the step after: its states stream while others compute. The
-///                 same numbers, because the norm that clips is known by then. What is pending runs before a sample, a
-///                 checkpoint, another expert's turn and the end of a part of the run.
-///   in_backward   each behind its unit's last reduction: gradients do not wait for the end of the step. Only where
-///                 nothing needs to be known of all of them first: no clipping, no loss scale, no skipped steps.
+///   end           all updates after the last backward of the step
+///   just_in_time  deferred to the next step: each unit is updated before its next gather, while other units compute.
+///                 The results are the same because the norm for clipping is known by then. Deferred updates are
+///                 applied before sampling, checkpointing, swapping experts and ending a stage.
+///   in_backward   each unit is updated after its last reduction in the backward. Requires no clipping, no loss scale
+///                 and no skipped steps, because these need the gradients of all units.
 enum class Update { end, just_in_time, in_backward };
 
 std::string_view name(Update update);
@@ -52,82 +53,83 @@ inline const std::vector<Axis> kWholeAxes = {Axis::dp_replicate, Axis::dp_shard,
 struct UnitPlan {
   Policy activations = Policy::keep;
   Strategy strategy = Strategy::full_shard;
-  /// Exceptions by site. "boundary" is the unit's input. A recomputed unit may keep or offload what an attention site
-  /// made (output and log-sum-exp) or its feed-forward ("ffn.2"), which is then not computed again; a unit with a graph
-  /// may keep or offload what any site saved.
+  /// Exceptions by site. "boundary" is the unit's input. A recomputed unit may keep or offload the result of an
+  /// attention site (output and log-sum-exp) or of its feed-forward ("ffn.2"), which is then not recomputed; a unit
+  /// with a graph may keep or offload what any site saved.
   std::map<std::string, Policy> sites = {};
-  /// Gradients of all micro-batches are summed before they are reduced: less traffic, a whole gradient a unit.
+  /// Gradients of all micro-batches are summed locally and reduced once: less traffic, but a whole gradient for each
+  /// unit.
   bool reduce_once = false;
-  /// This rank's shard of the parameters, of the reduced gradients, and the optimiser's states.
+  /// Placement of this rank's shard of the parameters, of the reduced gradients and of the optimiser states.
   Tier parameters = Tier::device, gradients = Tier::device, states = Tier::device;
-  /// Where activations rest that leave the device: host or nvme.
+  /// Offload target of activations: host or nvme.
   Tier offload_to = Tier::host;
-  /// Who computes its updates: the device, or the host's processors where all three rest (device and host alone).
+  /// Where the unit's updates run: device, or host if parameters, gradients and states are all placed there.
   Tier update_on = Tier::device;
   bool operator==(const UnitPlan&) const = default;
 
-  /// What is done with what `site` saved (or made, in a recomputed unit).
+  /// The policy for what `site` saved (or for its result, in a recomputed unit).
   const Policy& policy(std::string_view site) const;
   bool recomputes() const { return activations.graph == Graph::recompute; }
-  bool offloads() const;    ///< anything
-  bool compresses() const;  ///< anything
-  bool replays() const;     ///< recomputes, but for some sites
-  /// Whether the unit's graph is the lean one (GraphCost of Footprint::lean).
-  bool lean() const { return activations.graph != Graph::keep; }
+  bool offloads() const;    ///< any part of it
+  bool compresses() const;  ///< any part of it
+  bool replays() const;     ///< recomputes, but keeps the results of some sites
+  /// Whether the backward recomputes norms and residual sums (Footprint::selective), as every policy but `keep` does.
+  bool selective() const { return activations.graph != Graph::keep; }
   bool stays_gathered() const { return strategy == Strategy::shard_grad_op || strategy == Strategy::shard_states; }
   bool reduces_once() const { return reduce_once || strategy == Strategy::shard_states; }
 };
 
-inline constexpr std::string_view kBoundary = "boundary";  ///< the site of a unit's input
+inline constexpr std::string_view kBlockInput = "boundary";  ///< site name of a unit's input
 
 struct Plan : Formats {
   Mesh mesh;
   int64_t global_batch = 1;
-  int64_t micro_batch = 1;  ///< samples a rank runs at once, at most
+  int64_t micro_batch = 1;  ///< largest number of samples that a rank runs at once
   int prefetch = 1;         ///< gathers issued ahead of the unit that runs
   Update update = Update::end;
-  int update_threads = 0;  ///< of a rank's updates on the host; 0: its share of the machine's cores
-  /// Samples of the global batch for each dp rank; empty: as even as they go (shares.h makes others).
+  int update_threads = 0;  ///< threads for updates on the host; 0: the rank's share of the machine's cores
+  /// Samples of the global batch for each dp rank; empty: as even as possible (shares.h computes others).
   std::vector<int64_t> shares = {};
-  Pipeline pipeline = {};  ///< how stages take turns, where the mesh has a pp axis
-  /// Denoisers of this form that take turns, one a step: the others keep parameters and states and do nothing.
+  Pipeline pipeline = {};  ///< pipeline schedule, used if the mesh has a pp axis
+  /// Number of denoisers of this architecture. A step trains one; the others only keep parameters and states.
   int experts = 1;
-  Tier idle = Tier::device;  ///< where those rest what their units' plans leave on the device
+  Tier idle = Tier::device;  ///< placement of an inactive expert's buffers that the unit plans place on the device
   std::vector<UnitPlan> units;
   bool operator==(const Plan&) const = default;
 
-  /// Micro-batches a rank runs a step, the same on every rank (some may be idle).
+  /// Micro-batches a rank runs in a step, the same on every rank (some may be dummy batches).
   int64_t accumulation() const;
-  /// Ranks of the shard group over which a unit's buffers are split: 1 where every rank holds them.
+  /// Ranks over which the unit's buffers are sharded; 1 if every rank holds all of them.
   int shards(int unit) const;
-  /// Where the unit's parameters lie.
+  /// The layout of the unit's parameters in its buffers.
   UnitLayout layout(const UnitSpec& spec, int unit) const;
   /// Which of the buffer's shards `rank` holds.
   int shard_rank(const Buffer& buffer, int rank) const;
-  std::vector<Held> held(const UnitLayout& layout, int rank) const;  ///< of each buffer
-  /// The axes whose ranks share the buffer's shards; for one that is not split, those that hold it all alike.
+  std::vector<Held> held(const UnitLayout& layout, int rank) const;  ///< one for each buffer
+  /// The axes over which the buffer is sharded; for an unsharded buffer, the axes over which it is replicated.
   std::vector<Axis> axes(const Buffer& buffer) const;
   /// The axes whose ranks hold the same shard (or the same whole) and sum their gradients once a step.
   std::vector<Axis> outer_axes(const Buffer& buffer) const;
   bool rounds_gradients() const { return grad != DType::f32; }
-  /// Bytes of this rank's reduced gradient of the unit where it rests.
+  /// Bytes that this rank's reduced gradient of the unit takes in its placement.
   int64_t gradient_bytes(const UnitLayout& layout) const { return layout.grad_shard * size_of(grad); }
-  /// Whether the unit's reduced gradient has no place of its own: it lies in the arena from its one reduction until the
-  /// update right behind it.
+  /// Whether the unit's reduced gradient has no persistent memory: it is in the arena from its only reduction until the
+  /// update right after it.
   bool transient_gradient(const UnitLayout& layout, int unit) const;
-  /// Throws UserError (usage) where an update on the host would not find its buffers there.
+  /// Throws UserError (usage) for an update on the host whose buffers are not placed on the host.
   void check_updates(std::string_view where, const std::vector<std::string>& unit_names = {}) const;
   // [Note: stages] of pipeline.h
   int stages() const { return mesh[Axis::pp] * pipeline.chunks; }
   int first_unit(int stage) const;  ///< of stages(): the number of units
   int stage_of(int unit) const;
-  /// Whether the unit is of one of `rank`'s stages: it alone has its buffers and runs it.
+  /// Whether the unit belongs to one of `rank`'s stages, so that the rank stores and runs it.
   bool owns(int rank, int unit) const;
 
-  /// Where an expert that has no turn rests what lies on `tier` in its turn.
-  Tier resting(Tier tier) const { return tier == Tier::device ? idle : tier; }
+  /// The placement, while an expert is inactive, of what is on `tier` while it is active.
+  Tier inactive_tier(Tier tier) const { return tier == Tier::device ? idle : tier; }
 
-  /// Samples of micro-batch `micro` of `dp_rank`: [first, first + count) of the global batch; count may be 0 (idle).
+  /// Samples of micro-batch `micro` of `dp_rank`: [first, first + count) of the global batch; 0 for a dummy batch.
   struct Slice {
     int64_t first = 0, count = 0;
   };

@@ -1,7 +1,7 @@
 #pragma once
-// What a user may say of a plan: the fields that a recipe's [plan] and the planner's input share.
+// The plan settings that a user may set: fields that a recipe's [plan] table and the planner's input share.
 //
-//   PlanKeys keys;  keys.strategy = Strategy::full_shard;          // by hand: the search keeps it
+//   PlanKeys keys;  keys.strategy = Strategy::full_shard;          // set by the user: the search keeps it
 //   keys.prefetch.has_value();                                    // false: the search chooses
 #include <optional>
 
@@ -9,26 +9,26 @@
 
 namespace tessera::plan {
 
-/// What the search chooses unless it is set by hand.
+/// Settings that the search chooses if the user leaves them unset.
 struct Choices {
   std::optional<int> prefetch;
   std::optional<Update> update;
-  std::optional<Tier> update_on;       ///< host: parameters, gradients and states all rest there
-  std::optional<int> recompute_units;  ///< blocks that recompute, from the first on; others keep, or rebuild where that
-                                       ///< does not fit
-  int recompute_every = 0;             ///< one block in so many recomputes; 0: as recompute_units says
+  std::optional<Tier> update_on;  ///< host: parameters, gradients and states are then all placed there
+  /// number of blocks that recompute, from the first on; the others keep, or rebuild if memory requires it
+  std::optional<int> recompute_units;
+  int recompute_every = 0;  ///< every n-th block recomputes; 0: recompute_units decides
   std::optional<Strategy> strategy;
   std::optional<bool> reduce_once;    ///< gradients are reduced once a step, not after each micro-batch
-  std::optional<Policy> activations;  ///< keep, or how blocks save less
+  std::optional<Policy> activations;  ///< keep, or how blocks save memory
   std::optional<Tier> parameters, gradients, states_tier;
-  std::optional<Tier> offload_to;  ///< of activations that leave the device
+  std::optional<Tier> offload_to;  ///< offload target of activations
   bool operator==(const Choices&) const = default;
 };
 
 struct PlanKeys : Choices, Formats {
   std::optional<PipelineSchedule> pipeline;
-  std::optional<int> chunks;  ///< stages a rank has when interleaved
-  std::optional<Tier> idle;   ///< of an expert that has no turn
+  std::optional<int> chunks;  ///< stages on each rank when interleaved
+  std::optional<Tier> idle;   ///< placement of inactive experts
   int update_threads = 0;     ///< see Plan
 };
 

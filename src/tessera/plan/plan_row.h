@@ -1,7 +1,7 @@
 #pragma once
-// A key of a plan file: where its value lies in S, how it is read and written, and when it does nothing.
+// One key of a plan file: how its value is read and written, and when it has no effect.
 //
-//   constexpr Row<UnitPlan> row = word<UnitPlan, &UnitPlan::states>("states");      // row_kinds.h
+//   constexpr Row<UnitPlan> row = enum_row<UnitPlan, &UnitPlan::states>("states");      // row_kinds.h
 #include <string>
 #include <string_view>
 
@@ -16,9 +16,10 @@ struct Row {
   std::string_view key;
   /// Throws UserError (usage) naming file and key.
   void (*read)(S&, const TomlValue&);
-  std::string (*text)(const S&);                    ///< the value as TOML
-  bool (*written)(const S&);                        ///< whether a file that we write has it
-  std::string_view (*idle)(const Plan&) = nullptr;  ///< why a value other than the default does nothing; empty: it does
+  std::string (*text)(const S&);  ///< the value as TOML
+  bool (*written)(const S&);      ///< whether our own files contain it
+  /// why a value other than the default has no effect; empty: it has one
+  std::string_view (*idle)(const Plan&) = nullptr;
 };
 
 }  // namespace tessera::plan

@@ -15,22 +15,22 @@ constexpr Row<Plan> with_idle(Row<Plan> row, std::string_view (*idle)(const Plan
   return row;
 }
 
-/// Written as what is gathered: that is what a file may say beside masters.
+/// Written as the dtype that is gathered, because that is what a file may state beside masters.
 constexpr Row<Plan> kParamDtype = {
-    "param_dtype", [](Plan& plan, const TomlValue& value) { read_word(plan.param_dtype, value.text(), value.where()); },
+    "param_dtype", [](Plan& plan, const TomlValue& value) { read_enum(plan.param_dtype, value.text(), value.where()); },
     [](const Plan& plan) { return quoted(name(plan.gathered())); }, always};
 
 constexpr Row<Plan> kRows[] = {
     count<Plan, 1, &Plan::global_batch>("global_batch", always),
     count<Plan, 1, &Plan::micro_batch>("micro_batch", always),
     count<Plan, 0, &Plan::prefetch>("prefetch", always),
-    word<Plan, &Plan::update>("update", always),
-    word<Plan, &Plan::states, &StateFormat::masters>("masters", always),
-    word<Plan, &Plan::states, &StateFormat::moments>("moments", always),
+    enum_row<Plan, &Plan::update>("update", always),
+    enum_row<Plan, &Plan::states, &StateFormat::masters>("masters", always),
+    enum_row<Plan, &Plan::states, &StateFormat::moments>("moments", always),
     kParamDtype,
-    word<Plan, &Plan::compute>("compute_dtype", always),
-    word<Plan, &Plan::reduce>("reduce_dtype", always),
-    word<Plan, &Plan::grad>("grad_dtype"),
+    enum_row<Plan, &Plan::compute>("compute_dtype", always),
+    enum_row<Plan, &Plan::reduce>("reduce_dtype", always),
+    enum_row<Plan, &Plan::grad>("grad_dtype"),
     with_idle(count<Plan, 0, &Plan::update_threads>("update_threads"),
               [](const Plan& plan) -> std::string_view {
                 const auto on_host = [](const UnitPlan& unit) { return unit.update_on == Tier::host; };
@@ -38,7 +38,7 @@ constexpr Row<Plan> kRows[] = {
               }),
     count<Plan, 1, &Plan::experts>("experts"),
     with_idle(
-        word<Plan, &Plan::idle>("idle", several_experts),
+        enum_row<Plan, &Plan::idle>("idle", several_experts),
         [](const Plan& plan) -> std::string_view { return several_experts(plan) ? "" : "the run has one denoiser"; }),
 };
 

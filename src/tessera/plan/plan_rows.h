@@ -1,5 +1,5 @@
 #pragma once
-// The keys of a plan file, one row each. What reads, writes and judges plan files goes through them.
+// The keys of a plan file, one row each. Reading, writing and checking plan files use these rows.
 //
 //   for (const Row<UnitPlan>& row : unit_rows())
 //     if (row.written(unit)) out << row.key << " = " << row.text(unit) << "\n";
@@ -11,7 +11,7 @@ namespace tessera::plan {
 
 /// The keys above the tables, in the order in which they are written.
 std::span<const Row<Plan>> plan_rows();
-/// The keys of a [[units]] table but its name, likewise.
+/// The keys of a [[units]] table except its name, likewise.
 std::span<const Row<UnitPlan>> unit_rows();
 
 }  // namespace tessera::plan

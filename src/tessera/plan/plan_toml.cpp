@@ -1,5 +1,5 @@
-// The plan as a file people read and write: scalars, a [mesh] table, and one [[units]] table for each run of units
-// that are treated alike. A later table overrides an earlier one, so a hand-written plan may start with name = "*".
+// The plan as a TOML file: scalars, a [mesh] table, and one [[units]] table for each run of units with equal settings.
+// A later table overrides an earlier one, so a hand-written plan may begin with name = "*".
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -119,7 +119,7 @@ class Reader {
   void read_unit(const toml::table& table, const std::string& prefix, std::vector<UnitPlan>& units) const {
     check_known_keys(table, prefix, file_, keys_of(unit_rows(), {"name"}));
     const TomlValue name = value(table, "name", prefix);
-    if (!name) name.fail("missing", "say which units are meant, for example \"*\"");
+    if (!name) name.fail("missing", "set name to the units that the table is for, for example \"*\"");
     const std::string pattern = name.text();
     const auto chosen = matching(pattern, names_);
     if (chosen.empty())

@@ -1,12 +1,12 @@
 #pragma once
-// Rows of plan files by kind of value. Internal to the tables of rows.
+// Builders of plan-file rows for each kind of value. Internal to the tables of rows.
 //
-//   constexpr Row<UnitPlan> kRows[] = {word<UnitPlan, &UnitPlan::states>("states")};
+//   constexpr Row<UnitPlan> kRows[] = {enum_row<UnitPlan, &UnitPlan::states>("states")};
 #include <string>
 
 #include "tessera/base/field.h"
 #include "tessera/plan/plan_row.h"
-#include "tessera/plan/read_word.h"
+#include "tessera/plan/read_enum.h"
 #include "tessera/plan/toml_value.h"
 
 namespace tessera::plan {
@@ -21,7 +21,7 @@ template <class S>
 bool never(const S&) {
   return false;
 }
-/// Other than the default.
+/// Whether the value differs from the default.
 template <class S, auto... Path>
 bool changed(const S& s) {
   const S untouched;
@@ -29,8 +29,8 @@ bool changed(const S& s) {
 }
 
 template <class S, auto... Path>
-constexpr Row<S> word(std::string_view key, bool (*written)(const S&) = changed<S, Path...>) {
-  return {key, [](S& s, const TomlValue& value) { read_word(field<Path...>(s), value.text(), value.where()); },
+constexpr Row<S> enum_row(std::string_view key, bool (*written)(const S&) = changed<S, Path...>) {
+  return {key, [](S& s, const TomlValue& value) { read_enum(field<Path...>(s), value.text(), value.where()); },
           [](const S& s) { return quoted(name(field<Path...>(s))); }, written};
 }
 

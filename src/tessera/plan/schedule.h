@@ -1,6 +1,7 @@
 #pragma once
-// The plan compiled for one rank: a list of instructions with their lane and what they wait for. The same list is
-// printed (schedule.jsonl), checked (rules.h), simulated (memory.h) and executed (engine/executor.h).
+// The plan compiled for one rank: a list of instructions with their lanes and dependencies. The same list is printed
+// (schedule.jsonl), checked (rules/rules.h), costed (compile/memory.h), simulated (simulate/simulate.h) and executed
+// (engine/executor.h).
 //
 //   Schedule step = compile_train(spec, plan, rank);      // compile/compile.h
 //   for (const Instruction& in : step.list) std::cout << to_json(in, step_number) << "\n";
@@ -16,50 +17,50 @@ namespace tessera::plan {
 
 enum class Op {
   gather,     ///< fill a slot with the unit's parameters (all_gather over the shard group)
-  forward,    ///< run the unit; keeps its graph where the policy says so
-  release,    ///< the slot may be overwritten
+  forward,    ///< run the unit; keeps its graph if the policy says so
+  release,    ///< free the slot
   loss,       ///< objective of the micro-batch and gradient of the model's output
-  recompute,  ///< run the unit's forward again from its saved boundary, with a graph
-  backward,   ///< gradients of boundary, conditioning and weights (into the gradient slot)
-  idle,       ///< a rank without samples: zero the gradient slot, so that the collectives stay matched
-  reduce,     ///< sum the gradient slot over the shard group into the gradient shard (added from the second micro-batch
-              ///< on)
-  reduce_outer,  ///< sum the gradient shard over the replicas (dp_replicate), once a step; in two levels each of them
-                 ///< gets its piece of the sum
-  norm,    ///< gradient norm, loss and control values of all ranks; of a unit: its share, while it is on the device
-  update,  ///< optimiser step of the unit's shard: on the compute lane, or on the host's where it rests there
+  recompute,  ///< run the unit's forward again from its saved input, with a graph
+  backward,   ///< gradients of the unit's input, of conditioning and of weights (into the gradient slot)
+  idle,       ///< dummy batch: zero the gradient slot of a rank without samples, so that collectives still match
+  /// reduce-scatter the gradient slot into the gradient shard, which accumulates from the second micro-batch on
+  reduce,
+  /// all-reduce the gradient shard over the replicas (dp_replicate), once a step; a reduce-scatter with two_level
+  reduce_outer,
+  norm,    ///< exchange gradient norm, loss and control values of all ranks; with a unit: that unit's share of the norm
+  update,  ///< optimiser step of the unit's shard, on the compute lane or on the host lane
   flush,   ///< write the shards of a checkpoint
-  finish,  ///< a forward-only pass hands out its result
-  stash,   ///< copy to the host tier
-  drop,    ///< the device memory of what was stashed or sent is free
-  fetch,   ///< bring back from the host tier
-  send,    ///< to a neighbour stage: the boundary in front of `unit`, or the gradient of the one behind it
-  recv,    ///< its other end; memory is taken where the compute lane comes to it
-  weight_grad,  ///< gradients of weights that the unit's backward left for later (zero bubble)
-  compress,     ///< what a forward saved goes into fewer bits (lossy), and its own memory is free; bytes: in fewer bits
-  expand,       ///< its memory is taken again and filled from them
-  gather_outer,  ///< each replica's piece of the parameter shard, updated there, to the others
+  finish,  ///< hand out the result of a forward-only pass
+  stash,   ///< offload: copy to host memory or disk
+  drop,    ///< free the device memory of what was offloaded or sent
+  fetch,   ///< reload from host memory or disk
+  send,    ///< to a neighbour stage: the input of `unit`, or the gradient of the output of the unit before it
+  recv,    ///< the matching receive; its memory is taken when the compute lane reaches it
+  weight_grad,   ///< the weight gradients that the unit's backward deferred (zero bubble)
+  compress,      ///< quantise what a forward saved and free the original (lossy); bytes: quantised
+  expand,        ///< dequantise into newly taken memory
+  gather_outer,  ///< all-gather, over the replicas, the partitions of the parameter shard that each replica updated
 };
-/// Messages have a lane for each direction, so that none waits behind one that goes the other way.
-/// `host`: what the host's processors compute beside the device (updates).
+/// Messages have a lane for each direction, so that no message waits for one in the other direction.
+/// `host`: work of the host's CPU cores beside the device (updates).
 enum class Lane { compute, gather, reduce, control, disk, h2d, d2h, send_next, recv_prev, send_prev, recv_next, host };
 inline constexpr int kLaneCount = 12;
 
 std::string_view name(Op op);
 std::string_view name(Lane lane);
 
-/// What a stash, drop or fetch moves.
+/// The kind of buffer that a stash, drop or fetch moves.
 enum class Part { none, activations, parameters, gradients, states, message };
 std::string_view name(Part part);
 
-/// One collective inside an instruction: bytes are those this rank sends.
+/// One collective inside an instruction; `bytes` are those that this rank sends.
 struct Comm {
   std::string axis;  ///< mesh axes of the group, joined by '+': "dp_shard", "world"
   std::string kind;  ///< "all_gather", "reduce_scatter", "all_reduce", "barrier", "send", "recv", "broadcast"
   int64_t bytes = 0;
   std::string group = {};  ///< communicator with its ranks, "gather:dp_shard[0,1]"
   bool operator==(const Comm&) const = default;
-  /// The same collective, whatever the communicator is called.
+  /// Whether both are the same collective, ignoring the communicator's name.
   bool same_traffic(const Comm& other) const {
     return axis == other.axis && kind == other.kind && bytes == other.bytes;
   }
@@ -68,43 +69,44 @@ struct Comm {
 struct Instruction {
   Op op{};
   Lane lane{};
-  int unit = -1;         ///< index into ModelSpec::units, -1 for none
-  std::string name;      ///< the unit's name, empty for none
-  int micro = -1;        ///< micro-batch, -1 for none
-  int64_t bytes = 0;     ///< bytes gathered, reduced, updated or written; of the gradient (backward, idle)
-  int64_t frozen = 0;    ///< of the bytes gathered: of what is not trained
-  std::string group;     ///< communicator of its first collective; empty for none
-  int64_t slot = -1;     ///< arena offset in bytes of the unit's parameters (gather..release, update, gather_outer), or
-                         ///< of what moves; of activations between host and disk their offset on the disk
-  int64_t grad = -1;     ///< arena offset of the gradient slot (backward, idle, reduce), of the gradient shard (update)
-  int64_t scratch = -1;  ///< arena offset of the reduction's receive buffer (reduce, and reduce_outer where there are
-                         ///< pieces), of the parameter shard (gather),
-                         ///< of the states (update)
-  int64_t target = -1;   ///< arena offset of a gradient shard that rests on another tier or in fewer bits (reduce,
-                         ///< reduce_outer, norm)
-  int64_t host = -1;     ///< host arena offset (stash, fetch)
+  int unit = -1;       ///< index into ModelSpec::units, -1 for none
+  std::string name;    ///< the unit's name, empty for none
+  int micro = -1;      ///< micro-batch, -1 for none
+  int64_t bytes = 0;   ///< bytes gathered, reduced, updated or written; of the gradient (backward, idle)
+  int64_t frozen = 0;  ///< bytes of frozen parameters among the bytes gathered
+  std::string group;   ///< communicator of its first collective; empty for none
+  /// arena offset in bytes of the unit's parameters (gather..release, update, gather_outer) or of the buffer that
+  /// moves; for activations between host and disk their offset on the disk
+  int64_t slot = -1;
+  int64_t grad = -1;  ///< arena offset of the gradient slot (backward, idle, reduce), of the gradient shard (update)
+  /// arena offset of the receive buffer (reduce, and reduce_outer with two_level), of the parameter shard (gather), of
+  /// the states (update)
+  int64_t scratch = -1;
+  /// arena offset of a gradient shard that is offloaded or stored in bf16 (reduce, reduce_outer, norm)
+  int64_t target = -1;
+  int64_t host = -1;  ///< host arena offset (stash, fetch)
   Part part = Part::none;
-  bool add = false;       ///< the gradient is added to what lies there (backward, idle, reduce)
-  std::vector<int> wait;  ///< indices (into the same list) that must be done before this one starts
+  bool add = false;       ///< the gradient is added to the one already there (backward, idle, reduce)
+  std::vector<int> wait;  ///< dependencies: indices into the same list
   std::vector<Comm> comm;
   bool operator==(const Instruction&) const = default;
 };
 
-/// The instructions of one phase on one rank. `arena` is the bytes that its slots need.
+/// The instructions of one phase on one rank. `arena` is the number of bytes that its slots need.
 struct Schedule {
   std::string phase;  ///< "train", "update", "sample", "encode", "checkpoint"
   std::vector<Instruction> list;
   int64_t arena = 0;
-  int64_t host_arena = 0;  ///< bytes of host memory for what is stashed
-  int64_t disk_arena = 0;  ///< bytes of the disk for activations
+  int64_t host_arena = 0;  ///< bytes of host memory for offloaded buffers
+  int64_t disk_arena = 0;  ///< bytes of disk for offloaded activations
   int micros = 1;          ///< micro-batches compiled in
 };
 
-/// Its collectives, if any, carry tokens of which each rank has a share: members of a group may send different bytes.
+/// Whether the instruction's collectives carry token shares, so that members of a group may send different bytes.
 inline bool carries_tokens(Op op) {
   return op == Op::forward || op == Op::recompute || op == Op::backward || op == Op::finish;
 }
-/// Bytes a rank contributes to the control exchange of `norm`: kControlDoubles doubles (see engine/step_calls.h).
+/// Bytes each rank contributes to the control exchange of `norm`: kControlDoubles doubles (see engine/step_calls.h).
 inline constexpr int kControlDoubles = 48;
 inline constexpr int64_t kControlBytes = kControlDoubles * 8;
 
@@ -114,7 +116,7 @@ std::string to_json(const Instruction& in, std::string_view phase, int rank, int
 std::string to_json(const Instruction& in, std::string_view phase, int rank, int64_t step, int i, int base, double t0,
                     double t1);
 
-/// FNV-1a over every field of the list; ranks compare it before step one.
+/// FNV-1a over every field of the list; ranks compare it before step 1.
 uint64_t schedule_hash(const Schedule& schedule);
 
 }  // namespace tessera::plan

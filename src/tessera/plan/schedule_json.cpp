@@ -24,11 +24,11 @@ static_assert(kOps.size() == static_cast<size_t>(Op::gather_outer) + 1 &&
               kLanes.size() == static_cast<size_t>(Lane::host) + 1 &&
               kParts.size() == static_cast<size_t>(Part::message) + 1);
 
-/// Foreign numbers are bounded, so that the sums and products of the rules cannot overflow: 256 TiB, a milliard.
+/// Numbers read from files are bounded so that sums and products in the checks cannot overflow: 256 TiB, 2^30.
 constexpr int64_t kMost = int64_t{1} << 48;
 constexpr int64_t kMostSmall = int64_t{1} << 30;
 
-/// Builds one line; the order of the calls is the order of the fields, so equal instructions are equal bytes.
+/// Builds one line. Fields are written in the order of the calls, so equal instructions give equal bytes.
 class Writer {
  public:
   Writer& key(std::string_view name) {
@@ -58,7 +58,7 @@ std::string joined(const std::vector<int>& values, int base) {
   return text + "]";
 }
 
-/// `group`: that of the instruction, which need not be said again.
+/// `group`: the instruction's own communicator, which is left out.
 std::string collectives(const std::vector<Comm>& comm, const std::string& group) {
   std::string text = "[";
   for (const Comm& c : comm) {
@@ -179,7 +179,7 @@ Line parse_line(std::string_view text) {
   } catch (const nlohmann::json::parse_error& error) {
     throw UserError(Exit::input, "plan.schedule", "not valid JSON at column " + std::to_string(error.byte),
                     "a line is one whole JSON object");
-  } catch (const nlohmann::json::exception&) {  // a number that no type holds
+  } catch (const nlohmann::json::exception&) {  // a number that fits no integer type
     throw UserError(Exit::input, "plan.schedule", "a number that is too large", "a line is one whole JSON object");
   }
   const Fields in(object);
@@ -238,8 +238,9 @@ uint64_t schedule_hash(const Schedule& schedule) {
 
 namespace {
 
-/// A collective as every member sees it: a message has two ends, of which one sends, and shares of tokens differ.
-std::string as_all_see_it(const Instruction& in, const Comm& c) {
+/// A collective without what differs between members: a message has a sender and a receiver, and token shares differ in
+/// bytes.
+std::string shared_view(const Instruction& in, const Comm& c) {
   const bool message = c.kind == "send" || c.kind == "recv";
   if (message) return "message " + in.name;
   const std::string act = std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name) + ", " + c.kind;
@@ -251,7 +252,7 @@ std::string as_all_see_it(const Instruction& in, const Comm& c) {
 std::map<std::string, std::vector<std::string>> group_sequences(const Schedule& schedule) {
   std::map<std::string, std::vector<std::string>> sequences;
   for (const Instruction& in : schedule.list)
-    for (const Comm& c : in.comm) sequences[c.group].push_back(as_all_see_it(in, c));
+    for (const Comm& c : in.comm) sequences[c.group].push_back(shared_view(in, c));
   return sequences;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// schedule.jsonl line by line: an instruction with the place it has in a run, written and read back.
+// Reads and writes schedule.jsonl: one instruction and its position in a run on each line.
 //
 //   std::vector<Line> lines;
 //   append_lines(lines, compile_train(spec, plan, rank), rank, step);
@@ -14,8 +14,8 @@
 
 namespace tessera::plan {
 
-/// One line. Waits count as the file's "i" does, within (rank, step). A line names its unit and has no index of it,
-/// so `in.unit` is -1 after reading.
+/// One line. `wait` counts like the file's "i", within (rank, step). A line names its unit but has no index for it, so
+/// `in.unit` is -1 after reading.
 struct Line {
   int number = 0;  ///< line of the file, from 1
   int rank = 0;
@@ -30,12 +30,12 @@ struct Line {
 std::string to_json(const Line& line);
 Line parse_line(std::string_view text);
 
-/// Adds the lines of one schedule; `i` goes on where the last line of the same rank and step ended.
+/// Appends the lines of one schedule; `i` continues from the last line of the same rank and step.
 void append_lines(std::vector<Line>& lines, const Schedule& schedule, int rank, int64_t step);
 
-/// The collectives of each group in order, each as the unit's instruction and what it sends; by group.
+/// The collectives of each group in order, each as its unit's instruction and what it sends; by group name.
 std::map<std::string, std::vector<std::string>> group_sequences(const Schedule& schedule);
-/// FNV-1a over the collectives of each group, in order: what members of a group compare before its first use.
+/// FNV-1a over the collectives of each group, in order. Members of a group compare it before first using the group.
 std::map<std::string, uint64_t> group_hashes(const Schedule& schedule);
 
 }  // namespace tessera::plan

@@ -7,7 +7,7 @@ namespace tessera::plan {
 std::vector<int64_t> shares_by_cost(int64_t global_batch, const std::vector<double>& seconds) {
   const auto ranks = static_cast<int64_t>(seconds.size());
   std::vector<int64_t> shares(seconds.size(), global_batch >= ranks ? 1 : 0);
-  // Samples cost a rank the same each, so giving the next one to who would be done first is the best there is.
+  // Samples cost a rank the same each, so it is optimal to give each next sample to the rank that would finish first.
   for (int64_t left = global_batch >= ranks ? global_batch - ranks : global_batch; left > 0; --left) {
     size_t first = 0;
     const auto done = [&](size_t r) { return static_cast<double>(shares[r] + 1) * seconds[r]; };

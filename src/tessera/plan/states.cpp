@@ -13,7 +13,7 @@ namespace {
 constexpr std::array<std::string_view, 3> kMasters = {"fp32", "split", "bf16"};
 constexpr std::array<std::string_view, 3> kMoments = {"fp32", "bf16", "int8"};
 
-/// A moment as one state, or as codes with their scales.
+/// Adds a moment as one state, or as quantised codes with their scales.
 void add_moment(std::vector<StateSpec>& states, const std::string& kind, Moments moments, int64_t numel) {
   if (moments == Moments::int8 && numel >= kLeastQuantised) {
     states.push_back({kind, DType::u8, 1});
@@ -39,7 +39,7 @@ void Formats::check_types(std::string_view where) const {
                     "such masters are gathered as bf16: leave param_dtype out");
   if (grad == DType::f16)
     throw UserError(Exit::usage, std::string(where) + "grad_dtype",
-                    "gradients do not rest in fp16, where the small ones of a step that has no loss scale are zero",
+                    "gradients cannot be stored in fp16: without a loss scale small gradients underflow to zero",
                     "expected fp32 or bf16, which has the exponents of fp32");
   if (compute != DType::f32 && compute != gathered())
     throw UserError(Exit::usage, std::string(where) + "compute_dtype",
@@ -65,7 +65,7 @@ StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const s
   for (size_t b = 0; b < layout.buffers.size(); ++b) {
     const Buffer& buffer = layout.buffers[b];
     const int64_t low = buffer.shard * held[b].shard, high = low + buffer.shard;
-    const int64_t own = low + buffer.piece() * held[b].piece, past = own + buffer.piece();
+    const int64_t own = low + buffer.partition() * held[b].partition, past = own + buffer.partition();
     const auto add = [&](int p, int64_t from, int64_t to, bool updated) {
       const int64_t start = layout.params[p].start, stop = start + layout.params[p].numel;
       const int64_t first = std::max(start, from), last = std::min(stop, to);
@@ -74,7 +74,7 @@ StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const s
       if (states && updated && unit.params[p].trainable) range.states = states(unit.params[p]);
       for (const StateSpec& state : range.states) {
         check_internal(range.begin % state.per == 0, "plan.states",
-                       unit.params[p].name + ": a shard begins within a block of " + state.kind);
+                       unit.params[p].name + ": a shard begins inside a block of " + state.kind);
         range.at.push_back(result.bytes);
         result.bytes += round_up(state.values(range.begin, range.end) * size_of(state.type), kStateAlign);
       }

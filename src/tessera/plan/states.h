@@ -1,7 +1,6 @@
 #pragma once
-// What training keeps of a parameter beside the gradient, as data: in which form its master lies, and which state
-// tensors an optimiser declares. The plan's memory, the parameter store and training checkpoints all read the same
-// lists.
+// What training stores for a parameter beside its gradient: the format of the master weights and the state tensors that
+// an optimiser declares. The memory prediction, the parameter store and training checkpoints read the same lists.
 //
 //   StateLayout states = state_layout(unit, layout, plan.held(layout, rank), adamw_states(format));
 //   layout.bytes;                                   // one buffer a unit
@@ -16,13 +15,13 @@
 
 namespace tessera::plan {
 
-/// The parameters that the optimiser moves.
+/// Master weights, which the optimiser updates.
 ///   fp32   4 bytes
-///   split  a bf16 value, which is gathered and computes, and the exact rest of the fp32 value in 16 bits: 4 bytes
+///   split  a bf16 value, which is gathered and computed with, and the exact 16-bit remainder of fp32: 4 bytes
 ///   bf16   rounded stochastically by (step, element): 2 bytes
 enum class Masters { fp32, split, bf16 };
-/// Its moments. int8: blocks of 256 with a scale (ops/blockwise.h); tensors of fewer than kLeastQuantised elements keep
-/// fp32, as bitsandbytes and torchao do.
+/// Optimiser moments. int8: blocks of 256 with a scale (ops/blockwise.h); tensors of fewer than kLeastQuantised
+/// elements stay fp32, as in bitsandbytes and torchao.
 enum class Moments { fp32, bf16, int8 };
 
 inline constexpr int64_t kLeastQuantised = 4096;
@@ -39,30 +38,29 @@ struct StateFormat {
   bool operator==(const StateFormat&) const = default;
 };
 
-/// In which dtypes a plan keeps, gathers, computes and reduces.
+/// The dtypes in which a plan stores, gathers, computes and reduces.
 struct Formats {
   StateFormat states = {};  ///< masters and moments
   DType param_dtype = DType::f32;
-  /// What units that may (UnitSpec::narrow) compute in: f32, or what parameters are gathered as, which then is what lies
-  /// in the slots.
+  /// Compute dtype of units that allow it (UnitSpec::narrow): f32, or the dtype that parameters are gathered as, which
+  /// the slots then hold.
   DType compute = DType::f32;
-  DType reduce = DType::f32;  ///< what gradients are rounded to on their way; they are summed in fp32
-  /// f32 or bf16: what a reduced gradient is rounded to, once, where it rests until its update. In the arena it is f32.
+  DType reduce = DType::f32;  ///< gradients are rounded to it for communication; they are summed in fp32
+  /// f32 or bf16: a reduced gradient is rounded to it once, for storage until its update. In the arena it is f32.
   DType grad = DType::f32;
   bool operator==(const Formats&) const = default;
 
-  /// What parameters are rounded to when they are gathered: masters that are bf16, or half of them, have no more to
-  /// give.
+  /// The dtype of gathered parameters; `split` and bf16 masters are always gathered as bf16.
   DType gathered() const { return states.masters == Masters::fp32 ? param_dtype : DType::bf16; }
-  /// What lies in a slot: what is gathered, or that widened to fp32.
+  /// The dtype in a slot: that of the gathered parameters, or fp32 if they are widened.
   DType slots() const { return compute == DType::f32 ? DType::f32 : gathered(); }
   /// Throws UserError (usage) naming `where` for types that contradict each other.
   void check_types(std::string_view where) const;
 };
 
-/// One state tensor beside a parameter: a value for every `per` consecutive elements.
+/// One state tensor of a parameter, with one value for every `per` consecutive elements.
 struct StateSpec {
-  std::string kind;  ///< as in checkpoints: "master_low", "exp_avg", "exp_avg_scale", ...
+  std::string kind;  ///< name in checkpoints: "master_low", "exp_avg", "exp_avg_scale", ...
   DType type = DType::f32;
   int64_t per = 1;
 
@@ -71,7 +69,7 @@ struct StateSpec {
   bool operator==(const StateSpec&) const = default;
 };
 
-/// What an optimiser declares for a parameter.
+/// The states that an optimiser declares for a parameter.
 using StatesOf = std::function<std::vector<StateSpec>(const ParamSpec&)>;
 StatesOf adamw_states(StateFormat format);
 
@@ -79,19 +77,19 @@ StatesOf adamw_states(StateFormat format);
 inline constexpr std::string_view kScaleSuffix = "_scale";
 inline constexpr std::string_view kMasterLow = "master_low";
 
-/// What a rank holds of a buffer: which shard, and of which of its pieces the states (Buffer::pieces).
+/// The shard of a buffer that a rank holds, and the partition of it whose states it holds (Buffer::partitions).
 struct Held {
-  int shard = 0, piece = 0;
+  int shard = 0, partition = 0;
 };
 
-/// Where the states of a rank's shard of a unit lie: one buffer, every state of every range in it.
+/// Layout of the states of a rank's shard of a unit: one buffer with every state of every range.
 struct StateLayout {
   struct Range {
     int param;           ///< index into UnitSpec::params
     int buffer;          ///< index into UnitLayout::buffers
-    int64_t begin, end;  ///< elements [begin, end) of the part of it that this rank of tp uses
-    int64_t offset;      ///< lie there in the rank's shard of the buffer
-    bool updated;        ///< here; else by the rank that has their states
+    int64_t begin, end;  ///< elements [begin, end) of this tp rank's part of the parameter
+    int64_t offset;      ///< position of `begin` in the rank's shard of the buffer
+    bool updated;        ///< this rank updates the range; else another replica does
     std::vector<StateSpec> states;
     std::vector<int64_t> at;  ///< byte offset of each state, a multiple of kStateAlign
   };
@@ -99,17 +97,17 @@ struct StateLayout {
   int64_t bytes = 0;
 };
 inline constexpr int64_t kStateAlign = 64;
-/// `held`: of each buffer of the layout. Ranges end where pieces do.
+/// `held`: one for each buffer of the layout. Ranges end at partition boundaries.
 StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const std::vector<Held>& held,
                          const StatesOf& states);
 
-/// Bytes of a trained element of the shard, states not included.
+/// Bytes of one trained element of the shard, without states.
 int64_t master_bytes(Masters masters);
-/// Bytes of a rank's shard of the buffer. What is frozen has a form of its own.
+/// Bytes of a rank's shard of the buffer. Frozen parameters have a dtype of their own.
 int64_t shard_bytes(const Buffer& buffer, Masters masters);
-/// Of all buffers of a unit.
+/// The same for all buffers of a unit.
 int64_t shard_bytes(const UnitLayout& layout, Masters masters);
-/// Parameter and optimiser states of a large tensor, gradients and padding not included.
+/// Bytes of parameter and optimiser states for each element of a large tensor, without gradients and padding.
 double bytes_per_parameter(StateFormat format);
 
 }  // namespace tessera::plan

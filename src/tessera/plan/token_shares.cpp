@@ -25,7 +25,7 @@ bool Traffic::several(const Mesh& mesh) const {
 
 namespace {
 
-/// Rows of a part that are among the tokens of `range`.
+/// The number of rows of `part` whose tokens are in `range`.
 int64_t rows_in(TokenRange range, const std::array<int64_t, 2>& part, int64_t tokens, int64_t samples) {
   if (part[0] == 0 && part[1] < 0) return range.count();
   int64_t rows = 0;
@@ -73,10 +73,11 @@ int64_t Traffic::bytes(int64_t tokens, const Mesh& mesh, int rank, int64_t sampl
 }
 
 int64_t Traffic::rows_within_reach(int64_t tokens, const Mesh& mesh, int rank, int64_t samples) const {
-  const bool shares = axes.size() == kSequenceAxes.size();  // over the ranks of tp too, or over their places
+  // sent among all ranks of cp x sp x tp, not only of cp x sp
+  const bool shares = axes.size() == kSequenceAxes.size();
   const int64_t ranks = shares ? sequence_size(mesh) : mesh[Axis::cp] * mesh[Axis::sp];
   const int64_t self = shares ? sequence_rank(mesh, rank) : sequence_rank(mesh, rank) / mesh[Axis::tp];
-  const auto rows_of = [&](int64_t index) {  // counted over the part
+  const auto rows_of = [&](int64_t index) {  // counted within the part
     const TokenRange range = token_share(tokens, index, ranks);
     return TokenRange{rows_in({0, range.begin}, part, tokens, samples), rows_in({0, range.end}, part, tokens, samples)};
   };

@@ -1,12 +1,13 @@
 #pragma once
-// How the ranks of cp x sp x tp share the tokens of a micro-batch, and what they send each other: pure arithmetic.
+// How the ranks of cp x sp x tp share the tokens of a micro-batch, and the bytes they exchange. Pure arithmetic.
 //
 //   TokenRange mine = token_share(T, mesh, rank);        // [T * i / n, T * (i + 1) / n): any T, no padding
 //   Comm comm = ...; comm.bytes = traffic.bytes(T, mesh, rank, samples);
 //
-// [Note: token shares] Shares are contiguous and differ by one token at most; a share may cut a sample anywhere. cp is
+// [Note: token shares] Shares are contiguous and differ by at most one token; a share may begin inside a sample. cp is
 // outermost and tp innermost, as in the mesh. Because floor(T * (i * m) / (n * m)) = floor(T * i / n), the shares of
-// the ranks of one (cp, sp) place make one share of cp x sp, and those of one cp place one share (a *block*) of cp.
+// all ranks with the same (cp, sp) coordinates join to one share of cp x sp, and those with the same cp coordinate to
+// one share (a *block*) of cp.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -22,10 +23,10 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-/// Share `index` of `of`.
+/// Share `index` out of `of` shares.
 TokenRange token_share(int64_t tokens, int64_t index, int64_t of);
 
-/// The rows and so many before and behind them, of none none; and what two ranges have in common.
+/// `widened`: the rows and `reach` rows before and after them (none if empty). `overlap`: the intersection.
 TokenRange widened(TokenRange rows, int64_t reach);
 TokenRange overlap(TokenRange a, TokenRange b);
 
@@ -33,40 +34,41 @@ TokenRange overlap(TokenRange a, TokenRange b);
 inline const std::vector<Axis> kSequenceAxes = {Axis::cp, Axis::sp, Axis::tp};
 /// cp x sp x tp.
 int sequence_size(const Mesh& mesh);
-/// The rank's place among them, in the order of their shares.
+/// The rank's index among the token shares.
 int sequence_rank(const Mesh& mesh, int rank);
-/// The tokens whose rows rest on the rank.
+/// The tokens that this rank stores.
 TokenRange token_share(int64_t tokens, const Mesh& mesh, int rank);
 
-/// Of which tokens a collective inside a unit sends rows.
+/// The tokens whose rows a collective inside a unit sends.
 enum class Rows {
-  own,        ///< those of this rank's place in cp x sp, on their way to all heads' owners
-  others,     ///< the rest of the block, on its way back to the tokens' owners
-  keys,       ///< all blocks but the next rank's: keys and values that travel round the ring
-  gradients,  ///< all blocks but this rank's: their gradients, which travel home
-  share,      ///< those that rest on this rank
-  rest,       ///< the rest of this rank's place in cp x sp, on their way back to the ranks of tp where they rest
-  context,    ///< of the conditioning, which every rank has whole: as many as the micro-batch's samples have
-  block,      ///< those of this rank's block, to the other ranks of cp
-  reach,      ///< those that a convolution of other ranks reaches from their own tokens
-  reached,    ///< those of other ranks that one reaches from here: their gradients
+  own,        ///< tokens of this rank's (cp, sp) coordinates, sent to the ranks that compute the heads
+  others,     ///< the rest of the block, sent back to the ranks that store the tokens
+  keys,       ///< all blocks but the next rank's: keys and values in the attention ring
+  gradients,  ///< all blocks but this rank's: gradients of keys and values on their way back
+  share,      ///< tokens that this rank stores
+  rest,       ///< the rest of this rank's (cp, sp) share, sent back to the tp ranks that store the tokens
+  context,    ///< conditioning tokens, replicated on every rank: those of the micro-batch's samples
+  block,      ///< tokens of this rank's block, sent to the other ranks of cp
+  reach,      ///< halo: tokens of this rank that convolutions on other ranks read
+  reached,    ///< halo gradients: tokens of other ranks that convolutions on this rank read
 };
 
-/// A collective that runs inside a unit, whatever the number of tokens. The engine notes it when it measures the unit
-/// (engine/measure.h), the compiler makes a declaration of it, the executor holds what ran against that.
+/// A collective inside a unit, independent of the number of tokens. The engine records it during measurement
+/// (engine/measure.h), the compiler declares it in the schedule, and the executor compares what ran with the
+/// declaration.
 struct Traffic {
-  std::string purpose;  ///< of the communicator: "sequence"
+  std::string purpose;  ///< purpose in the communicator's name: "sequence"
   std::vector<Axis> axes;
   std::string kind;       ///< "all_to_all"
-  Rows rows = Rows::own;  ///< sends so many rows
-  int64_t row_bytes = 0;  ///< of so many bytes each
-  /// Counted are these of each sample's tokens, [first, last); -1: to its end. A part that has another place in samples
-  /// of other shapes cannot be declared.
+  Rows rows = Rows::own;  ///< rows that this rank sends
+  int64_t row_bytes = 0;  ///< bytes of each row
+  /// Only tokens [first, last) of each sample count; -1: to the end. The part must be at the same position in samples
+  /// of every shape.
   std::array<int64_t, 2> part = {0, -1};
-  int64_t reach = 0;  ///< of these two: so many rows of the part, before and behind a rank's own
+  int64_t reach = 0;  ///< halo: rows of the part before and after a rank's own, for Rows::reach and Rows::reached
 
   bool several(const Mesh& mesh) const;  ///< its group has more than one rank
-  /// `samples`: of the micro-batch, for rows of the conditioning.
+  /// `samples`: samples of the micro-batch, for rows of the conditioning.
   int64_t bytes(int64_t tokens, const Mesh& mesh, int rank, int64_t samples) const;
 
  private:

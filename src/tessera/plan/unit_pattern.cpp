@@ -7,7 +7,7 @@ namespace tessera::plan {
 Numbered numbered(std::string_view name) {
   const size_t digits = name.find_last_not_of("0123456789") + 1;
   Numbered result{std::string(name), -1};
-  // "07" stays a plain name: it could not be written back from its number
+  // "07" stays a plain name because it could not be written back from its number.
   if (digits == 0 || digits == name.size() || (name[digits] == '0' && name.size() > digits + 1)) return result;
   int64_t index = 0;
   if (std::from_chars(name.data() + digits, name.data() + name.size(), index).ec != std::errc()) return result;
@@ -33,7 +33,8 @@ std::vector<size_t> matching(std::string_view pattern, const std::vector<std::st
     if (first.index >= 0 && name.stem == first.stem && name.index >= first.index && name.index <= last)
       found.push_back(u);
   }
-  const auto covered = static_cast<int64_t>(found.size());  // a range must exist as a whole, or it is a typing error
+  // every unit of a range must exist, else the range is a typing error
+  const auto covered = static_cast<int64_t>(found.size());
   return covered > 0 && covered == last - first.index + 1 ? found : std::vector<size_t>{};
 }
 

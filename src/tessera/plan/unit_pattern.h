@@ -1,5 +1,5 @@
 #pragma once
-// How a plan file names units: alone, in ranges, by a beginning. Internal to what reads and writes plan files.
+// How a plan file names units: by name, range or prefix. Internal to reading and writing plan files.
 //
 //   matching("blocks.2-5", {"stem", "blocks.0", ...})     // their indices
 #include <cstdint>
@@ -16,8 +16,8 @@ struct Numbered {
 };
 Numbered numbered(std::string_view name);
 
-/// Indices of the units that `pattern` names: a name, a range "blocks.2-5", or everything that begins as "blocks.*".
-/// Empty where there are none, also of a range that does not exist as a whole.
+/// Indices of the units that `pattern` names: a name, a range "blocks.2-5", or a prefix "blocks.*". Empty if there are
+/// none or if a part of the range does not exist.
 std::vector<size_t> matching(std::string_view pattern, const std::vector<std::string>& names);
 
 }  // namespace tessera::plan

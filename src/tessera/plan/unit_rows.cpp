@@ -12,7 +12,7 @@ void read_offload_to(UnitPlan& unit, const TomlValue& value) {
   unit.offload_to = tier_of(value.text(), value.where());
   if (unit.offload_to == Tier::device)
     value.fail("found 'device'",
-               "what leaves the device rests on \"host\" or \"nvme\"; activations = \"keep\" leaves it there");
+               "expected \"host\" or \"nvme\"; to keep activations on the device set activations = \"keep\"");
 }
 
 void read_reduce(UnitPlan& unit, const TomlValue& value) {
@@ -61,12 +61,12 @@ std::string sites_text(const UnitPlan& unit) {
 }
 
 constexpr Row<UnitPlan> kUnitRows[] = {
-    word<UnitPlan, &UnitPlan::activations>("activations", always),
-    word<UnitPlan, &UnitPlan::strategy>("strategy", always),
-    word<UnitPlan, &UnitPlan::parameters>("parameters"),
-    word<UnitPlan, &UnitPlan::gradients>("gradients"),
-    word<UnitPlan, &UnitPlan::states>("states"),
-    word<UnitPlan, &UnitPlan::update_on>("update_on"),
+    enum_row<UnitPlan, &UnitPlan::activations>("activations", always),
+    enum_row<UnitPlan, &UnitPlan::strategy>("strategy", always),
+    enum_row<UnitPlan, &UnitPlan::parameters>("parameters"),
+    enum_row<UnitPlan, &UnitPlan::gradients>("gradients"),
+    enum_row<UnitPlan, &UnitPlan::states>("states"),
+    enum_row<UnitPlan, &UnitPlan::update_on>("update_on"),
     {"offload_to", read_offload_to, [](const UnitPlan& unit) { return quoted(name(unit.offload_to)); },
      changed<UnitPlan, &UnitPlan::offload_to>},
     {"reduce", read_reduce, [](const UnitPlan& unit) { return quoted(unit.reduce_once ? "once" : "each"); },

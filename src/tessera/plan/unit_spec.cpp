@@ -38,8 +38,8 @@ int64_t count(const std::vector<int64_t>& shape) {
   return product;
 }
 
-/// The dimension that tensor parallelism cuts.
-size_t cut_dim(const ParamSpec& param) { return param.split == Split::rows ? 0 : 1; }
+/// The dimension that tensor parallelism shards.
+size_t sharded_dim(const ParamSpec& param) { return param.split == Split::column_parallel ? 0 : 1; }
 
 }  // namespace
 
@@ -47,7 +47,7 @@ std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, 
   std::vector<std::pair<int64_t, int64_t>> box;
   for (int64_t n : param.shape) box.push_back({0, n});
   if (tp == 1 || param.split == Split::none) return box;
-  auto& cut = box[cut_dim(param)];
+  auto& cut = box[sharded_dim(param)];
   check_input(
       cut.second % tp == 0, "plan.mesh",
       param.name + ": " + std::to_string(cut.second) + " features are not divisible by tp=" + std::to_string(tp),
@@ -68,7 +68,7 @@ UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int
     bool trainable;
     DType stored;
   };
-  // fp32 first, where every buffer begins at a multiple of 1 KiB
+  // fp32 buffers first: each then begins at a multiple of 1 KiB.
   for (const Kind kind : {Kind{true, DType::f32}, Kind{false, DType::f32}, Kind{false, DType::bf16},
                           Kind{false, DType::i8}, Kind{false, DType::f8_e4m3}})
     for (const bool over_tp : {false, true}) {
@@ -89,14 +89,14 @@ UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp, bool whole, int
       }
       if (buffer.params.empty()) continue;
       buffer.shards = layout.sharded ? shards * (over_tp ? tp : 1) : 1;
-      if (trainable && copies > 1) buffer.pieces = copies * (over_tp && !layout.sharded ? tp : 1);
-      buffer.shard = round_up(div_up(at, buffer.shards), kFlatAlign * buffer.pieces);
+      if (trainable && copies > 1) buffer.partitions = copies * (over_tp && !layout.sharded ? tp : 1);
+      buffer.shard = round_up(div_up(at, buffer.shards), kFlatAlign * buffer.partitions);
       buffer.total = buffer.shard * buffer.shards;
       buffer.slot_at = layout.total * 4, buffer.grad_at = layout.grad_total, buffer.held = layout.shard;
       layout.total += layout.slot_bytes(buffer, buffer.total) / 4, layout.shard += buffer.shard;
       if (trainable) {
         layout.grad_total += buffer.total, layout.grad_shard = layout.shard, layout.trained_bytes = layout.total * 4;
-        layout.grad_piece += buffer.piece();
+        layout.grad_partition += buffer.partition();
       }
       layout.buffers.push_back(std::move(buffer));
     }

@@ -1,7 +1,7 @@
 #pragma once
-// What the planner knows of a model: units with their parameters and what running each one costs. Pure data.
+// What the planner knows about a model: its units, their parameters and the cost of running each. Pure data.
 //
-//   ModelSpec spec = ...;                           // the models room describes, the engine measures on meta tensors
+//   ModelSpec spec = ...;                           // described by models, measured by the engine on meta tensors
 //   UnitLayout layout = plan.layout(spec.units[3], 3);
 #include <algorithm>
 #include <array>
@@ -18,14 +18,14 @@
 
 namespace tessera::plan {
 
-/// How tensor parallelism cuts a parameter: by output features (its first dimension), by input features (its second),
-/// or not at all (every rank of tp uses all of it).
-enum class Split { none, rows, columns };
+/// How tensor parallelism shards a parameter, in Megatron's sense: column parallel by output features (dimension 0),
+/// row parallel by input features (dimension 1), or none (every rank of tp uses all of it).
+enum class Split { none, column_parallel, row_parallel };
 
-/// How a frozen parameter may rest and travel. 8 bits: blocks of 256 codes, each followed by its scale in fp32, so that
-/// any run of blocks is whole in itself (ops/frozen.h).
+/// Storage and communication dtypes of frozen parameters. 8-bit formats: blocks of 256 codes, each followed by its fp32
+/// scale, so that any run of whole blocks is self-contained (ops/frozen.h).
 inline constexpr std::array kStoredTypes = {DType::f32, DType::bf16, DType::i8, DType::f8_e4m3};
-/// Bytes of `elements` elements; of 8 bits, of whole blocks.
+/// Bytes of `elements` elements; for 8-bit formats, of whole blocks.
 int64_t stored_bytes(DType stored, int64_t elements);
 
 /// One parameter of a unit, in use order. Shapes are logical (the whole tensor).
@@ -34,23 +34,25 @@ struct ParamSpec {
   std::vector<int64_t> shape;
   bool trainable = true;
   Split split = Split::none;
-  DType stored = DType::f32;   ///< what is trained is fp32, or as plan.masters says
-  bool whole_input = false;    ///< cut by rows, of what every rank of tp has whole (text): nothing is gathered for it
-  bool zero_gradient = false;  ///< exact gradient is zero (AdamW turns its rounding into +-lr): left out of comparisons
+  DType stored = DType::f32;  ///< trained parameters are fp32, or as plan.masters says
+  /// column parallel, and its input (text) is replicated on the ranks of tp: needs no gather
+  bool whole_input = false;
+  /// its exact gradient is zero (AdamW turns the rounding error into +-lr): excluded from comparisons
+  bool zero_gradient = false;
   int64_t numel() const;
 };
 
-/// The dtypes that a policy may round to (Policy::form).
+/// The dtypes that a policy may quantise to (Policy::form).
 inline constexpr std::array kLossyForms = {DType::bf16, DType::f16, DType::i8, DType::f8_e4m3};
 
-/// What some saved tensors take in the lossy forms. What a form does not make smaller (integers, statistics of one value
-/// a row) is not counted: it stays as it is.
+/// Bytes of saved tensors before and after quantisation, for each form. Tensors that a form does not shrink (integers,
+/// one-value-a-row statistics) stay as they are and are not counted.
 struct Compact {
   struct InForm {
-    int64_t whole = 0;  ///< bytes of what the form makes smaller, as it was
-    int64_t bytes = 0;  ///< and in the form, with its scales
+    int64_t whole = 0;  ///< bytes of the tensors that the form shrinks, before
+    int64_t bytes = 0;  ///< bytes after, with scales
   };
-  std::array<InForm, kLossyForms.size()> forms = {};  ///< in their order
+  std::array<InForm, kLossyForms.size()> forms = {};  ///< in the order of kLossyForms
   InForm& operator[](DType form) { return forms[std::ranges::find(kLossyForms, form) - kLossyForms.begin()]; }
   const InForm& operator[](DType form) const { return const_cast<Compact&>(*this)[form]; }
   Compact& operator+=(const Compact& other) {
@@ -60,55 +62,58 @@ struct Compact {
   }
 };
 
-/// What a unit's graph and its backward take, in bytes. Peaks are above the live bytes at the start of the act.
+/// Memory of a unit's graph and backward in bytes. Peaks are above the live bytes at the start of the instruction.
 struct GraphCost {
-  int64_t saved = 0;      ///< bytes beside the unit's outputs that the graph holds between forward and backward
-  int64_t keep_peak = 0;  ///< forward with a graph: highest live bytes
-  int64_t backward_peak =
-      0;  ///< above the live bytes at the start of backward (saved and gradient of out included there)
-  /// Where gradients of weights are left for later (zero bubble): held from then on, highest in the backward that
-  /// leaves them and in the act that takes them up.
+  int64_t saved = 0;      ///< bytes that the graph holds between forward and backward, without the unit's outputs
+  int64_t keep_peak = 0;  ///< peak of a forward with a graph
+  /// Peak of the backward, above its live bytes at the start, which include `saved` and the gradient of the output.
+  int64_t backward_peak = 0;
+  /// Deferred weight gradients (zero bubble): bytes held from the backward on, the peak of that backward, and the peak
+  /// of the later weight_grad.
   int64_t deferred = 0, deferred_peak = 0, weight_grad_peak = 0;
-  std::map<std::string, int64_t> saved_by_site;    ///< `saved`, without what belongs to others (boundary, conditioning)
-  std::map<std::string, Compact> compact_by_site;  ///< of saved_by_site; a form smaller than the whole is possible
-  /// Of a lean graph: bytes read and written in its backward to make again what it does not hold, and of how many
-  /// values.
+  std::map<std::string, int64_t> saved_by_site;    ///< `saved` by site, without tensors of others (input, conditioning)
+  std::map<std::string, Compact> compact_by_site;  ///< the quantised bytes of saved_by_site
+  /// Selective recompute: bytes that the backward reads and writes to recompute what the graph does not hold, and the
+  /// number of recomputed values.
   int64_t rebuilt = 0;
   int rebuilds = 0;
 };
 
-/// What one unit costs on one micro-batch of given shapes, in bytes of tensors and in FLOPs (2 per multiply-add).
-/// Bytes are measured by running the unit on meta tensors with a counting allocator (engine/measure.h), so they
-/// are those of the code that will run. As a GraphCost it is that of the graph that holds everything.
+/// Cost of one unit on one micro-batch of given shapes, in bytes and in FLOPs (2 for each multiply-add). Bytes are
+/// measured by running the unit's code on meta tensors with a counting allocator (engine/measure.h). The inherited
+/// GraphCost is that of the full graph (Policy::keep).
 struct Footprint : GraphCost {
-  /// What running the forward again costs when the results of some sites are kept.
+  /// Cost of a recompute if the results of some sites are kept.
   struct Replay {
-    int64_t forward_peak = 0;     ///< forward without a graph, keeping them
-    int64_t recompute_saved = 0;  ///< further bytes of the rebuilt graph
+    int64_t forward_peak = 0;     ///< peak of a forward without a graph that keeps them
+    int64_t recompute_saved = 0;  ///< further bytes held by the recomputed graph
     int64_t recompute_peak = 0;
-    double forward_flops = 0;           ///< of the forward that runs again
-    std::vector<Traffic> traffic = {};  ///< and its collectives
+    double forward_flops = 0;           ///< FLOPs of the recompute
+    std::vector<Traffic> traffic = {};  ///< collectives of the recompute
   };
-  int64_t out = 0;              ///< boundary tensors handed to the next unit
-  int64_t cond = 0;             ///< shared conditioning the unit produces (stem), live until its backward
-  int64_t forward_peak = 0;     ///< forward without a graph
-  int64_t recompute_saved = 0;  ///< bytes the rebuilt graph holds (its outputs included)
+  int64_t out = 0;              ///< bytes of the output passed to the next unit
+  int64_t cond = 0;             ///< bytes of shared conditioning that the unit produces (stem), live until its backward
+  int64_t forward_peak = 0;     ///< peak of a forward without a graph
+  int64_t recompute_saved = 0;  ///< bytes held by the recomputed graph (outputs included)
   int64_t recompute_peak = 0;
-  int64_t grad_in = 0;             ///< gradients handed to the previous unit
+  int64_t grad_in = 0;             ///< bytes of gradients passed to the previous unit
   std::vector<int64_t> grad_cond;  ///< gradient of each shared conditioning tensor (0: unused), accumulated over units
   double forward_flops = 0;
   double backward_flops = 0;
-  /// Bytes of what a site makes that a recompute may keep: of attention output and log-sum-exp, of a feed-forward's
-  /// second linear its output.
+  /// Bytes of the results that a recompute may keep, by site: output and log-sum-exp of an attention, output of the
+  /// feed-forward's second linear.
   std::map<std::string, int64_t> results;
-  std::map<std::string, Compact> compact_results;  ///< of results
-  Compact compact_out;                             ///< of out
-  std::map<std::string, Replay> replays;           ///< by the sites kept, sorted and joined by commas
-  std::vector<Traffic> traffic;                    ///< collectives inside a forward, in their order
-  std::vector<Traffic> backward_traffic;           ///< and inside a backward
-  /// Of the graph that holds neither results of norms nor sums: what all policies but keep save. None: as the other.
-  std::optional<GraphCost> lean = {};
-  const GraphCost& graph(bool lean_one) const { return lean_one && lean ? *lean : *this; }
+  std::map<std::string, Compact> compact_results;  ///< quantised bytes of results
+  Compact compact_out;                             ///< quantised bytes of out
+  std::map<std::string, Replay> replays;           ///< by the kept sites, sorted and joined by commas
+  std::vector<Traffic> traffic;                    ///< collectives in a forward, in order
+  std::vector<Traffic> backward_traffic;           ///< collectives in a backward, in order
+  /// Cost of the selective-recompute graph, without results of norms and residual sums, which every policy but `keep`
+  /// uses. Empty: the same as the full graph.
+  std::optional<GraphCost> selective = {};
+  const GraphCost& graph(bool selective_recompute) const {
+    return selective_recompute && selective ? *selective : *this;
+  }
 };
 
 struct UnitSpec {
@@ -116,52 +121,52 @@ struct UnitSpec {
   std::string kind;  ///< units of one kind share a footprint: "stem", "block", "head"
   std::vector<ParamSpec> params;
   Footprint cost;
-  bool narrow = false;  ///< its products and attention run in plan.compute; of others in fp32
+  bool narrow = false;  ///< its products and attention run in plan.compute; else in fp32
 };
 
 struct ModelSpec {
   std::string name;
   std::vector<UnitSpec> units;
-  int64_t resident = 0;  ///< bytes that are always there beside the shards: tables of the autoencoder, prompts, anchors
-  int64_t between_steps = 0;  ///< further bytes that are there only while no step runs: a sample is decoded
-  int64_t inputs = 0;         ///< bytes of one micro-batch's input tensors, live during the micro-batch
-  int64_t tables = 0;         ///< of these the tables of the tokens (rows, rotary angles), which every stage needs
-  /// Further bytes while a micro-batch is loaded: all of it, where ranks share its tokens and each keeps its own.
+  int64_t resident = 0;       ///< bytes always resident beside the shards: autoencoder tables, prompts, anchors
+  int64_t between_steps = 0;  ///< further bytes resident only between steps, while a sample is decoded
+  int64_t inputs = 0;         ///< bytes of a micro-batch's input tensors, live during the micro-batch
+  int64_t tables = 0;         ///< bytes of token tables among them (rows, rotary angles), which every stage needs
+  /// Further bytes while a micro-batch is loaded whole before each rank keeps only its token share.
   int64_t loading = 0;
   std::vector<int64_t> conditioning = {};  ///< bytes of each shared conditioning tensor
-  int64_t targets = 0;                     ///< bytes of its targets, live until the loss
-  int64_t loss_peak = 0;  ///< highest bytes of the objective above its start, gradient of the output included
-  int64_t loss_grad = 0;  ///< gradient of the output, handed to the last unit's backward
-  int64_t samples = 1;    ///< samples of the micro-batch the footprints were measured on
-  int64_t tokens = 0;     ///< and its tokens, of one rank
-  int64_t sequence = 0;   ///< where ranks share tokens: those of all of them, else 0
+  int64_t targets = 0;                     ///< bytes of the targets, live until the loss
+  int64_t loss_peak = 0;                   ///< peak of the objective above its start, gradient of the output included
+  int64_t loss_grad = 0;                   ///< bytes of the output's gradient, passed to the last unit's backward
+  int64_t samples = 1;                     ///< samples of the micro-batch the footprints were measured on
+  int64_t tokens = 0;                      ///< tokens of that micro-batch on one rank
+  int64_t sequence = 0;                    ///< tokens on all ranks that share them, else 0
   int64_t all_tokens() const { return sequence > 0 ? sequence : tokens; }
   int64_t prediction_row = 0;  ///< bytes of one token's prediction
   int64_t numel() const;
 };
 
-/// Elements of quantisation blocks: starts and shards are multiples, so no block straddles a tensor or a rank.
+/// Block size of quantised states: tensors and shards begin at its multiples, so no block crosses a tensor or a rank.
 inline constexpr int64_t kFlatAlign = 256;
 
-/// One flat buffer of a unit, split evenly over the ranks that share it. A unit has one for each kind of parameter:
-/// trained or frozen, cut by tensor parallelism or used whole by all of its ranks.
+/// One flat buffer of a unit, sharded evenly over ranks. A unit has one for each kind of parameter: trained or frozen,
+/// sharded by tensor parallelism or replicated over tp.
 struct Buffer {
   bool trainable = true;
-  bool over_tp = false;  ///< the ranks of tp all use it: they share it too
+  bool over_tp = false;  ///< replicated in tp compute, so the shards are spread over the ranks of tp too
   DType stored = DType::f32;
   std::vector<int> params;  ///< indices into UnitSpec::params
-  int shards = 1;           ///< ranks it is split over
-  int64_t total = 0;        ///< elements, padded; shard * shards
-  int64_t shard = 0;        ///< elements a rank holds
-  int pieces = 1;           ///< ranks that hold the same shard and keep the states of a piece of it each
-  int64_t slot_at = 0;      ///< byte at which it begins in the unit's slot
-  int64_t grad_at = 0;      ///< when trainable, fp32 value at which it begins in the gradient slot
-  int64_t held = 0;         ///< and in what a rank holds
-  int64_t piece() const { return shard / pieces; }  ///< elements
+  int shards = 1;           ///< number of shards
+  int64_t total = 0;        ///< elements with padding: shard * shards
+  int64_t shard = 0;        ///< elements of one shard
+  int partitions = 1;       ///< replicas over which the states of a shard are partitioned (two_level)
+  int64_t slot_at = 0;      ///< byte offset in the unit's slot
+  int64_t grad_at = 0;      ///< if trainable: offset in the gradient slot, in fp32 values
+  int64_t held = 0;         ///< offset of this rank's shard in the rank's memory for the unit, in elements
+  int64_t partition() const { return shard / partitions; }  ///< elements
 };
 
-/// Where a unit's parameters lie, and what of them a rank holds. Trainable buffers come first, so that the gradient has
-/// the places of what it belongs to.
+/// Layout of a unit's parameters in its buffers, and what one rank holds. Trainable buffers come first, so that
+/// gradients have the same offsets as their parameters.
 struct UnitLayout {
   /// The part of a parameter that one rank of tp uses.
   struct Place {
@@ -172,20 +177,20 @@ struct UnitLayout {
   };
   std::vector<Buffer> buffers;
   std::vector<Place> params;
-  bool sharded = false;          ///< all buffers are, or none
-  int64_t total = 0, shard = 0;  ///< fp32 values that the slot has room for, and elements held by a rank
-  int64_t grad_total = 0,
-          grad_shard = 0;     ///< values of the gradient slot, and elements held by a rank of what is trained
-  int64_t grad_piece = 0;     ///< of those held, the ones that this rank updates: less than all in two levels
-  int64_t trained_bytes = 0;  ///< of the slot, of what is trained
-  int64_t slot_element = 4;   ///< bytes of a value in the slot, where it rests as fp32 or as masters
-  /// Whether the states of a shard lie in pieces on the ranks that hold it (Strategy::two_level).
-  bool in_pieces() const { return grad_piece < grad_shard; }
+  bool sharded = false;          ///< all buffers are sharded, or none
+  int64_t total = 0, shard = 0;  ///< capacity of the slot in fp32 values, and elements held by a rank
+  int64_t grad_total = 0;        ///< values in the gradient slot
+  int64_t grad_shard = 0;        ///< trained elements held by a rank
+  int64_t grad_partition = 0;    ///< trained elements that this rank updates: fewer than grad_shard with two_level
+  int64_t trained_bytes = 0;     ///< bytes of trained parameters in the slot
+  int64_t slot_element = 4;      ///< bytes of one value in the slot if the buffer is stored as fp32 or as masters
+  /// Whether the states of a shard are partitioned over the replicas (Strategy::two_level).
+  bool partitioned() const { return grad_partition < grad_shard; }
   /// Bytes of `elements` elements of a buffer in the slot.
   int64_t slot_bytes(const Buffer& buffer, int64_t elements) const {
     return buffer.stored == DType::f32 ? elements * slot_element : stored_bytes(buffer.stored, elements);
   }
-  /// The byte of the slot, or of the gradient slot, at which a parameter begins.
+  /// Byte offset of a parameter in the slot (in_slot) and in the gradient slot (in_gradient).
   int64_t in_slot(int param) const {
     const Buffer& buffer = buffers[params[param].buffer];
     return buffer.slot_at + slot_bytes(buffer, params[param].start);
@@ -193,10 +198,10 @@ struct UnitLayout {
   int64_t in_gradient(int param) const { return (buffers[params[param].buffer].grad_at + params[param].start) * 4; }
 };
 
-/// `shards`: ranks of the shard group; `tp`: ranks of tensor parallelism, 1 for none. What the ranks of tp use alike is
-/// split over them too, where it is split at all. `whole`: nothing is, every rank holds all that it uses. `element`: of
-/// the slot (UnitLayout::slot_element). `copies`: replicas of the shard group that share the states of what is trained;
-/// of what is not split at all, but used alike by the ranks of tp, these do too.
+/// `shards`: ranks of the shard group. `tp`: ranks of tensor parallelism, 1 for none; parameters replicated over tp are
+/// sharded over these ranks too, if they are sharded at all. `whole`: no sharding, every rank holds all that it uses.
+/// `element`: UnitLayout::slot_element. `copies`: replicas over which the states of trained parameters are partitioned;
+/// for unsharded parameters that are replicated over tp, the ranks of tp count as well.
 UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp = 1, bool whole = false, int64_t element = 4,
                        int copies = 1);
 

@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What an earlier part of the run wrote and this one replaces or keeps.
+/// Bytes that an earlier part of the run wrote and this one replaces or keeps.
 int64_t bytes_below(const fs::path& folder) {
   int64_t bytes = 0;
   std::error_code gone;  // a checkpoint may be pruned meanwhile
@@ -24,7 +24,7 @@ int64_t bytes_below(const fs::path& folder) {
 }  // namespace
 
 int64_t checkpoint_bytes(const Planned& planned) {
-  constexpr int64_t kBytes = 12;  // of an element
+  constexpr int64_t kBytes = 12;  // of one element
   return planned.spec.numel() * kBytes * planned.plan().experts;
 }
 
@@ -34,17 +34,22 @@ int64_t checkpoints_on_disk(const Planned& planned) {
   return planned.checkpoints_kept > 0 ? std::min<int64_t>(written, planned.checkpoints_kept + 1) : written;
 }
 
-void check_disk(const Planned& planned, const fs::path& out) {
+void check_disk(const Planned& planned, const fs::path& out, const std::vector<fs::path>& beyond) {
   std::error_code failed;
   const fs::space_info space = fs::space(fs::exists(out) ? out : fs::current_path(), failed);
-  if (failed) return;  // a file system that does not tell
+  if (failed) return;  // the file system does not report free space
   const int64_t count = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
-  const int64_t need = count * each - bytes_below(out / "checkpoints"), free = static_cast<int64_t>(space.available);
+  int64_t replaced = bytes_below(out / "checkpoints");
+  for (const fs::path& left : beyond) replaced -= bytes_below(left);
+  const int64_t need = count * each - replaced, free = static_cast<int64_t>(space.available);
   if (need <= free) return;
   throw UserError(
       Exit::disk, "run.out",
       out.string() + ": " + std::to_string(count) + " checkpoints of " + format_bytes(each) + " need " +
-          format_bytes(need) + ", " + format_bytes(free) + " are free",
+          format_bytes(need) + ", " + format_bytes(free) + " are free" +
+          (beyond.empty()
+               ? ""
+               : "; " + std::to_string(beyond.size()) + " checkpoints beyond run.resume stay, in abandoned-N"),
       "free space, set run.out to another disk, checkpoint.keep to fewer or checkpoint.every to more steps");
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a run writes, told before it starts: a disk that fills up at the third checkpoint has wasted two.
+// Checks before a run that the disk has room for everything it will write.
 //
 //   check_disk(planned, recipe.run.out);
 #include <filesystem>
@@ -8,16 +8,18 @@
 
 namespace tessera::planning {
 
-/// Bytes of a whole checkpoint: parameters and both moments in fp32, of all experts.
+/// Bytes of a complete checkpoint: parameters and both moments in fp32, of all experts.
 int64_t checkpoint_bytes(const Planned& planned);
-/// Whole checkpoints on disk at once, the one being written included.
+/// Number of complete checkpoints on disk at once, including the one being written.
 int64_t checkpoints_on_disk(const Planned& planned);
 
-/// Throws UserError (disk) naming need and free space when the checkpoints of the run do not fit beside what is there.
-void check_disk(const Planned& planned, const std::filesystem::path& out);
+/// Throws UserError (disk) with need and free space if the run's checkpoints do not fit beside the existing files.
+/// `beyond`: checkpoints that the run leaves behind by going back, which stay on the disk.
+void check_disk(const Planned& planned, const std::filesystem::path& out,
+                const std::vector<std::filesystem::path>& beyond = {});
 
-/// Throws UserError (usage) where a run in folder `out` would write over a recipe.toml that is not a run's: a run
-/// writes it behind plan.json, so where the second is missing, the first is the user's own.
+/// Throws UserError (usage) if a run in folder `out` would overwrite a recipe.toml that no run wrote. A run writes
+/// recipe.toml after plan.json, so without plan.json the file is the user's own.
 void check_own_folder(const std::filesystem::path& out);
 
 }  // namespace tessera::planning

@@ -14,7 +14,7 @@ StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, con
   const plan::ModelSpec spec = engine::measure(units, batch, "encoder", {.train = false});
   plan::Plan plan;
   plan.mesh = mesh;
-  plan.mesh[Axis::dp_replicate] *= std::exchange(plan.mesh[Axis::pp], 1);  // as EncoderRun runs it
+  plan.mesh[Axis::dp_replicate] *= std::exchange(plan.mesh[Axis::pp], 1);  // EncoderRun folds pp into dp_replicate
   plan.units.resize(spec.units.size());
   const plan::Schedule schedule = plan::compile_forward(spec, plan, /*rank=*/0, "encode", 1);
   const plan::MemoryParts parts = plan::memory_curve(spec, plan, schedule, 0).by_part;

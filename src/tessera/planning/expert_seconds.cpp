@@ -4,20 +4,20 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/units.h"
-#include "tessera/plan/simulate/hand_over.h"
+#include "tessera/plan/simulate/expert_swap.h"
 
 namespace tessera::planning {
 
 namespace {
 
-plan::HandOver moved(const Planned& planned) {
-  return plan::hand_over(planned.spec, planned.plan(), planned.machine, planned.prediction);
+plan::ExpertSwap moved(const Planned& planned) {
+  return plan::expert_swap(planned.spec, planned.plan(), planned.machine, planned.prediction);
 }
 plan::GateSeconds gated(const Planned& planned) {
   return plan::gate_seconds(planned.spec, planned.plan(), planned.machine, planned.routing.soft);
 }
-/// Of a step, the waiting of those that begin a turn spread over all.
-double mean_seconds(const Planned& planned, const plan::HandOver& change) {
+/// Mean seconds of a step, with the waiting time of expert swaps spread over all steps.
+double mean_seconds(const Planned& planned, const plan::ExpertSwap& change) {
   return planned.prediction.step.total + planned.routing.changes * change.waited;
 }
 
@@ -27,20 +27,21 @@ std::vector<SecondsRow> expert_rows(const Planned& planned) {
   if (planned.plan().experts <= 1) return {};
   if (planned.routing.gated) {
     const plan::GateSeconds gate = gated(planned);
-    if (planned.routing.soft) return {{"with the gate", format_seconds(gate.alike), "all experts answer every sample"}};
+    if (planned.routing.soft)
+      return {{"with the gate", format_seconds(gate.alike), "all experts evaluate every sample"}};
     return {{"with the gate", format_seconds(gate.alike),
-             "where all samples choose alike, to " + format_seconds(gate.different) + " where they choose " +
+             "if all samples choose one expert, to " + format_seconds(gate.different) + " if they choose " +
                  std::to_string(gate.experts) + " different experts"}};
   }
-  const plan::HandOver change = moved(planned);
+  const plan::ExpertSwap change = moved(planned);
   char share[32];
   std::snprintf(share, sizeof share, "%.3g %%", 100 * planned.routing.changes);
   const std::string often = std::string("before ") + share + " of the steps";
-  if (change.bytes == 0) return {{"change of turns", format_seconds(0), often + ": nothing moves"}};
-  return {{"change of turns", format_seconds(change.waited),
+  if (change.bytes == 0) return {{"expert swap", format_seconds(0), often + ": nothing moves"}};
+  return {{"expert swap", format_seconds(change.waited),
            often + ", of " + format_seconds(change.seconds) + " in which " + format_bytes(change.bytes) +
                " of a rank move"},
-          {"a step on average", format_seconds(mean_seconds(planned, change)), "changes of turns among them"}};
+          {"mean step", format_seconds(mean_seconds(planned, change)), "expert swaps included"}};
 }
 
 nlohmann::ordered_json expert_json(const Planned& planned) {
@@ -55,7 +56,7 @@ nlohmann::ordered_json expert_json(const Planned& planned) {
     json["different_experts"] = gate.experts;
     return json;
   }
-  const plan::HandOver change = moved(planned);
+  const plan::ExpertSwap change = moved(planned);
   json["changes_per_step"] = planned.routing.changes;
   json["moved_bytes"] = change.bytes;
   json["moved_seconds"] = change.seconds;

@@ -1,5 +1,5 @@
 #pragma once
-// What experts add to the predicted seconds of a step: the change of turns, or the range that a gate's choices span.
+// The time that experts add to the predicted step: expert swaps, or the range of a gate's choices.
 //
 //   for (const SecondsRow& row : expert_rows(planned)) table.row(row.label, row.value, row.note);
 #include <nlohmann/json_fwd.hpp>
@@ -14,11 +14,11 @@ struct SecondsRow {
   std::string label, value, note;
 };
 
-/// Lines of `plan`'s table of a step; none where one denoiser learns.
+/// Rows of `plan`'s table of a step; none with one denoiser.
 std::vector<SecondsRow> expert_rows(const Planned& planned);
 
-/// "experts" of `plan --json`: null where one denoiser learns. `mean_step_seconds` of turns is what a step takes on
-/// average over the run.
+/// "experts" of `plan --json`; null with one denoiser. `mean_step_seconds` is the mean time of a step over the run,
+/// expert swaps included.
 nlohmann::ordered_json expert_json(const Planned& planned);
 
 }  // namespace tessera::planning

@@ -1,5 +1,5 @@
 #pragma once
-// A plan, with what to change where none fits and what of the request had no effect.
+// Makes a plan, with advice if none fits and warnings about settings without effect.
 //
 //   const Planned planned = make_plan(request);
 //   planned.choice.advice; planned.choice.warning;
@@ -7,8 +7,8 @@
 
 namespace tessera::planning {
 
-/// Measures the model, chooses (or takes) the plan and simulates it. When nothing fits, choice.advice says what to
-/// change and what that costs.
+/// Measures the model, chooses (or takes) the plan and simulates it. If nothing fits, choice.advice says what to
+/// change, with memory and time of the changed run.
 Planned make_plan(const PlanRequest& request);
 
 }  // namespace tessera::planning

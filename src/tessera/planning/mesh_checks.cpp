@@ -25,18 +25,17 @@ Mesh fill_mesh(Mesh mesh, int world) {
 
 namespace {
 
-/// Greatest common divisor of the widths that tensor parallelism cuts; 1 for a model that says of none how.
+/// Greatest common divisor of the widths that tensor parallelism shards; 1 for a model without sharded linears.
 int64_t cut_widths(const net::Denoiser& model) {
   int64_t divisor = 0;
   for (const auto& unit : model.units())
     for (const plan::ParamSpec& param : unit->spec().params)
       if (param.split != plan::Split::none)
-        divisor = std::gcd(divisor, param.shape[param.split == plan::Split::rows ? 0 : 1]);
+        divisor = std::gcd(divisor, param.shape[param.split == plan::Split::column_parallel ? 0 : 1]);
   return std::max<int64_t>(divisor, 1);
 }
 
-/// DoRA divides by the lengths of the rows of W + s B A, and a rank of tp has a part of each row of what is cut by
-/// columns.
+/// DoRA divides by the norms of the rows of W + s B A, but under row parallelism a rank has only a part of each row.
 void check_magnitudes(const Mesh& mesh, const net::Denoiser& model) {
   if (mesh[Axis::tp] == 1) return;
   std::string first;
@@ -47,7 +46,7 @@ void check_magnitudes(const Mesh& mesh, const net::Denoiser& model) {
       if (!param.name.ends_with(net::kLoraMagnitude)) continue;
       const std::string module = param.name.substr(0, param.name.size() - std::strlen(net::kLoraMagnitude));
       const auto weight = std::ranges::find(params, module + ".weight", &plan::ParamSpec::name);
-      if (weight == params.end() || weight->split != plan::Split::columns) continue;
+      if (weight == params.end() || weight->split != plan::Split::row_parallel) continue;
       if (first.empty()) first = module;
       targets.insert(checkpoint::target_of(module));
     }

@@ -1,5 +1,5 @@
 #pragma once
-// What a mesh must divide, said before anything starts.
+// Checks before a run what the mesh must divide.
 //
 //   check_mesh(mesh, *job.model, job.latent);    // "sp = 3 does not divide the model's 40 heads: ... sp = 2 or sp = 4"
 #include <array>
@@ -10,15 +10,15 @@
 
 namespace tessera::planning {
 
-/// dp_shard takes what the other axes leave of the world. Throws UserError (usage) when it does not divide, or names an
-/// axis this version cannot run.
+/// Sets dp_shard to the ranks that the other axes leave. Throws UserError (usage) if they do not divide the number of
+/// ranks.
 Mesh fill_mesh(Mesh mesh, int world);
 
-/// What bounds the meshes of a model; world and node are left to the caller. `latent` as below.
+/// Bounds of the meshes that a model allows; world and node are left to the caller. `latent` as below.
 plan::LayoutBounds layout_bounds(const net::Denoiser& model, const std::array<int64_t, 4>& latent = {});
 
-/// Throws UserError (usage) naming the nearest values that would do. `latent`: of one sample, [C, F, H, W], to see
-/// whether there are tokens for all ranks; zeros: that is left to the first micro-batch.
+/// Throws UserError (usage) naming the nearest valid values. `latent`: of one sample, [C, F, H, W], to check that all
+/// ranks have tokens; zeros: checked at the first micro-batch instead.
 void check_mesh(const Mesh& mesh, const net::Denoiser& model, const std::array<int64_t, 4>& latent = {});
 
 }  // namespace tessera::planning

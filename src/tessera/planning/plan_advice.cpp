@@ -13,28 +13,28 @@ namespace tessera::planning {
 
 namespace {
 
-constexpr int kMostRanksMore = 64;  // times the ranks of the request
+constexpr int kMostRanksMore = 64;  // limit, as a multiple of the request's ranks
 
-std::string takes(const Planned& planned) {
+std::string cost_text(const Planned& planned) {
   return format_bytes(planned.choice.memory.peak) + " a rank, a step of " +
          format_seconds(planned.prediction.step.total);
 }
 
-/// The change that plan.file would not know is tried with the planner free.
+/// A plan file does not apply to a changed job, so the planner chooses freely.
 PlanRequest without_file(PlanRequest request) {
   request.by_hand.reset();
   return request;
 }
 
 std::optional<std::string> smaller_micro_batch(const PlanRequest& request) {
-  if (request.any_micro_batch && !request.by_hand) return std::nullopt;  // were tried
+  if (request.any_micro_batch && !request.by_hand) return std::nullopt;  // already tried
   PlanRequest tried = without_file(request);
   tried.any_micro_batch = false;
   while (tried.planner.micro_batch > 1) {
     tried.planner.micro_batch /= 2;
     const Planned planned = make_plan_as_is(tried);
     if (planned.choice.fits)
-      return "train.micro_batch = " + std::to_string(tried.planner.micro_batch) + ": " + takes(planned);
+      return "train.micro_batch = " + std::to_string(tried.planner.micro_batch) + ": " + cost_text(planned);
   }
   return std::nullopt;
 }
@@ -46,7 +46,7 @@ std::optional<std::string> gradients_in_bf16(const PlanRequest& request) {
   tried.machine.update_bytes -= 2;
   const Planned planned = make_plan_as_is(tried);
   if (!planned.choice.fits) return std::nullopt;
-  return "plan.grad_dtype = bf16 (gradients are rounded where they rest): " + takes(planned);
+  return "plan.grad_dtype = bf16 (reduced gradients are stored rounded): " + cost_text(planned);
 }
 
 std::optional<std::string> more_ranks(const PlanRequest& request) {
@@ -59,7 +59,7 @@ std::optional<std::string> more_ranks(const PlanRequest& request) {
     const Planned planned = make_plan_as_is(tried);
     if (planned.choice.fits)
       return "--mesh " + tried.mesh.to_string() + " (" + std::to_string(tried.mesh.world()) +
-             " ranks): " + takes(planned);
+             " ranks): " + cost_text(planned);
   }
   return std::nullopt;
 }
@@ -72,7 +72,7 @@ std::optional<std::string> host_memory(const PlanRequest& request) {
   const plan::Profile& profile = request.machine.profile;
   const int world = request.mesh.world(), here = profile.devices > 0 ? std::min(profile.devices, world) : world;
   return "plan.host_budget = " + format_bytes(planned.choice.memory.host.total() * here) +
-         " of host memory on each node: " + takes(planned);
+         " of host memory on each node: " + cost_text(planned);
 }
 
 /// A model that hears makes its clip of a picture, which is the first of them, and what follows it.
@@ -81,7 +81,7 @@ int64_t fewest_latent_frames(const PlanRequest& request) { return request.model-
 std::optional<std::string> fewer_frames(const PlanRequest& request) {
   PlanRequest tried = without_file(request);
   const int64_t before = request.latent[1];
-  // the most frames that fit: sizes fall with frames, so halving the interval finds them
+  // The most frames that fit, by bisection: memory grows with frames.
   int64_t fits = fewest_latent_frames(request) - 1, over = before;
   std::optional<Planned> best;
   while (over - fits > 1) {
@@ -94,7 +94,7 @@ std::optional<std::string> fewer_frames(const PlanRequest& request) {
   }
   if (!best) return std::nullopt;
   return std::to_string(fits) + " latent frames instead of " + std::to_string(before) +
-         " (data.frames): " + takes(*best);
+         " (data.frames): " + cost_text(*best);
 }
 
 }  // namespace
@@ -106,45 +106,46 @@ std::string advice(const PlanRequest& request) {
   return text;
 }
 
-std::string nothing_to_round(const Planned& planned) {
+std::string useless_grad_dtype(const Planned& planned) {
   const plan::Plan& plan = planned.plan();
   if (!plan.rounds_gradients()) return {};
   for (int u = 0; u < static_cast<int>(plan.units.size()); ++u) {
     const plan::UnitLayout layout = plan.layout(planned.spec.units[static_cast<size_t>(u)], u);
     if (layout.grad_total > 0 && !plan.transient_gradient(layout, u)) return {};
   }
-  return "grad_dtype = bf16 rounds gradients and saves nothing: updates in the backward use each up where it was made, "
-         "and none rests (leave it out)";
+  return "grad_dtype = bf16 rounds gradients and saves nothing: updates in the backward apply each gradient at once, "
+         "so none is stored (leave it out)";
 }
 
-std::string nothing_to_offload(const PlanRequest& request, const Planned& planned) {
+std::string useless_offload_to(const PlanRequest& request, const Planned& planned) {
   if (request.by_hand || !request.planner.offload_to) return {};
   for (const plan::UnitPlan& unit : planned.plan().units)
     if (unit.offloads()) return {};
   return "offload_to = " + std::string(name(*request.planner.offload_to)) +
-         " changes nothing: no activations leave the device in this plan (plan.activations = offload sends them)";
+         " has no effect: this plan offloads no activations (plan.activations = offload does)";
 }
 
-std::string nothing_to_fetch(const PlanRequest& request, const Planned& planned) {
+std::string useless_prefetch(const PlanRequest& request, const Planned& planned) {
   if (request.by_hand || request.planner.prefetch.value_or(0) == 0) return {};
   for (const plan::Instruction& in : plan::compile_train(planned.spec, planned.plan(), planned.highest_rank()).list)
     if (in.op == plan::Op::fetch || (in.op == plan::Op::gather && in.slot >= 0)) return {};
   return "prefetch = " + std::to_string(*request.planner.prefetch) +
-         " changes nothing: all that units need is on their rank's device already";
+         " has no effect: everything that units need is already on their rank's device";
 }
 
-std::string nothing_on_the_host(const PlanRequest& request, const Planned& planned) {
+std::string useless_update_threads(const PlanRequest& request, const Planned& planned) {
   if (request.by_hand || request.planner.update_threads == 0) return {};
   for (const plan::UnitPlan& unit : planned.plan().units)
     if (unit.update_on == plan::Tier::host) return {};
   return "update_threads = " + std::to_string(request.planner.update_threads) +
-         " changes nothing: no unit is updated on the host in this plan (plan.update_on = host asks for it)";
+         " has no effect: this plan updates no unit on the host (plan.update_on = host does)";
 }
 
-std::string without_the_disk(const PlanRequest& request, const Planned& planned) {
+std::string advice_without_disk(const PlanRequest& request, const Planned& planned) {
   if (request.by_hand || !planned.choice.fits || planned.choice.memory.nvme.total() == 0) return {};
   const plan::MemoryCurve& memory = planned.choice.memory;
-  if (memory.by_part.gradients + memory.host.gradients + memory.nvme.gradients == 0) return {};  // none rest
+  // no stored gradients
+  if (memory.by_part.gradients + memory.host.gradients + memory.nvme.gradients == 0) return {};
   PlanRequest tried = request;
   tried.planner.nvme = false;
   const auto found = gradients_in_bf16(tried);
@@ -153,30 +154,30 @@ std::string without_the_disk(const PlanRequest& request, const Planned& planned)
                : std::string();
 }
 
-Grow grow_of(const std::string& text) {
+GrowthAxis growth_axis_of(const std::string& text) {
   static const std::vector<std::string> names = {"frames", "batch", "resolution"};
   for (size_t i = 0; i < names.size(); ++i)
-    if (names[i] == text) return static_cast<Grow>(i);
+    if (names[i] == text) return static_cast<GrowthAxis>(i);
   throw UserError(Exit::usage, "plan.largest", "unknown '" + text + "'",
                   "did you mean " + nearest(text, names).front() + "? It is frames, batch or resolution");
 }
 
 namespace {
 
-/// Request number n of a growing row, with its name; n from 1.
+/// A family of requests that grow with n, from 1 on, and the name of each.
 struct Row {
   std::function<PlanRequest(int64_t)> request;
   std::function<std::string(int64_t)> name;
   std::function<std::vector<std::pair<std::string, int64_t>>(int64_t)> sizes;
 };
 
-Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
+Row row_of(const PlanRequest& base, GrowthAxis grow, const VideoScale& scale) {
   using Sizes = std::vector<std::pair<std::string, int64_t>>;
   const PlanRequest request = without_file(base);
   const int64_t before_first = fewest_latent_frames(base) - 1;  // row number 1 has one more
   const auto frames = [=](int64_t n) { return scale.first_frame + (before_first + n - 1) * scale.frames_per_latent; };
   switch (grow) {
-    case Grow::frames:
+    case GrowthAxis::frames:
       return {[=](int64_t n) {
                 PlanRequest r = request;
                 r.latent[1] = before_first + n;
@@ -189,7 +190,7 @@ Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
               [=](int64_t n) {
                 return Sizes{{"frames", frames(n)}};
               }};
-    case Grow::batch:
+    case GrowthAxis::batch:
       return {[=](int64_t n) {
                 PlanRequest r = request;
                 r.any_micro_batch = false;
@@ -201,10 +202,10 @@ Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
               [](int64_t n) {
                 return Sizes{{"micro_batch", n}};
               }};
-    case Grow::resolution:
+    case GrowthAxis::resolution:
       break;
   }
-  // the shape of the picture stays: its shorter side grows by one token, the longer in proportion
+  // Keeps the aspect ratio: the shorter side grows by one token, the longer in proportion.
   const int64_t height = base.latent[2], width = base.latent[3], shorter = std::min(height, width);
   const auto side = [=](int64_t length, int64_t n) {
     const double tokens = static_cast<double>(length) * static_cast<double>(n) / static_cast<double>(shorter);
@@ -225,12 +226,12 @@ Row row_of(const PlanRequest& base, Grow grow, const VideoScale& scale) {
           }};
 }
 
-/// Of a row: beyond it "no limit found". Tokens of a picture grow with the square of its side.
-int64_t most_of(Grow grow) { return grow == Grow::resolution ? 512 : 4096; }
+/// Upper bound of n, beyond which the answer is "no limit found". A frame's tokens grow with the square of its side.
+int64_t most_of(GrowthAxis grow) { return grow == GrowthAxis::resolution ? 512 : 4096; }
 
 }  // namespace
 
-Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale) {
+Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& scale) {
   const Row row = row_of(request, grow, scale);
   Largest result;
   int64_t fits = 0, over = 0;
@@ -248,7 +249,7 @@ Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale) 
     }
     return planned.choice.fits;
   };
-  for (int64_t n = 1; over == 0; n *= 2) {  // double until it is over, then halve the interval
+  for (int64_t n = 1; over == 0; n *= 2) {  // double until it exceeds the budget, then bisect
     if (n > most_of(grow)) break;
     if (fits_at(n))
       fits = n;

@@ -1,6 +1,6 @@
 #pragma once
-// What to change: the nearest plans that fit when one does not, and the largest that fits when one does. Both measure
-// and plan the changed job, they guess nothing.
+// Advice: the nearest plans that fit if the requested one does not, and the largest one that fits if it does. Both
+// measure and plan the changed job instead of estimating.
 //
 //   log::warn(advice(request));          // "train.micro_batch = 1: 3.1 GiB a rank, a step of 1.2 s; ..."
 //   largest(request, Grow::frames);
@@ -11,47 +11,47 @@
 
 namespace tessera::planning {
 
-/// One sentence part for each way out that fits, the nearest of its kind: smaller micro-batches, gradients in bf16,
-/// host memory, more ranks, fewer frames; with peak and step. Empty when none does.
+/// One phrase for each change that makes the run fit, with peak and step time: smaller micro-batches, gradients in
+/// bf16, host memory, more ranks, fewer frames. Empty if none does.
 std::string advice(const PlanRequest& request);
-/// Of a plan that needs the disk, and holds gradients back until their norm is known: what would take none, in words.
-/// Empty where nothing is found. Numbers of a run change by it, so the planner does not choose it.
-std::string without_the_disk(const PlanRequest& request, const Planned& planned);
+/// For a plan that needs the disk and stores gradients until the norm: a change that avoids the disk. Empty if there is
+/// none. The change affects numerics, so the planner does not choose it.
+std::string advice_without_disk(const PlanRequest& request, const Planned& planned);
 
-/// Of a plan whose gradients are rounded although none rests anywhere: that it saves nothing. Else empty.
-std::string nothing_to_round(const Planned& planned);
+/// Warns that bf16 gradients save nothing if no gradient is stored. Else empty.
+std::string useless_grad_dtype(const Planned& planned);
 
-/// Of a plan that was told where activations rest that leave the device, when none leaves: that this changes nothing.
-/// Else empty.
-std::string nothing_to_offload(const PlanRequest& request, const Planned& planned);
+/// Warns that plan.offload_to has no effect if no activations are offloaded. Else empty.
+std::string useless_offload_to(const PlanRequest& request, const Planned& planned);
 
-/// Of a plan that was told how far ahead to bring what units need, when all lies where they run; and of one that was
-/// told how many threads update on the host, when none does: that this changes nothing. Else empty.
-std::string nothing_to_fetch(const PlanRequest& request, const Planned& planned);
-std::string nothing_on_the_host(const PlanRequest& request, const Planned& planned);
+/// Warns that prefetch has no effect if everything is on the device, and that update_threads has none if no unit is
+/// updated on the host. Else empty.
+std::string useless_prefetch(const PlanRequest& request, const Planned& planned);
+std::string useless_update_threads(const PlanRequest& request, const Planned& planned);
 
-enum class Grow { frames, batch, resolution };
+enum class GrowthAxis { frames, batch, resolution };
 /// "frames", "batch", "resolution". Throws UserError (usage) naming the nearest.
-Grow grow_of(const std::string& text);
+GrowthAxis growth_axis_of(const std::string& text);
 
-/// What grew, and what it takes.
+/// The largest size that fits, and its memory and time.
 struct Largest {
-  bool found = false;  ///< not even the smallest fits otherwise
+  bool found = false;  ///< false: not even the smallest size fits
   std::string text;    ///< "121 frames", "micro-batch of 6 samples", "768 x 1344 pixels"
-  std::string limit;   ///< the next larger one, and by how much it is over
+  std::string limit;   ///< the next larger size, and the bytes by which it exceeds the budget
   int64_t peak = 0;
   double seconds = 0;
-  std::vector<std::pair<std::string, int64_t>> sizes = {};  ///< the same as numbers: "frames", "height", "micro_batch"
+  /// the sizes as numbers: "frames", "height", "micro_batch"
+  std::vector<std::pair<std::string, int64_t>> sizes = {};
 };
 
-/// How a latent's frames and pixels follow from the video's, for saying sizes as people know them.
+/// How a latent's frames and pixels relate to the video's, to report sizes of videos.
 struct VideoScale {
   int64_t frames_per_latent = 4, first_frame = 1, pixels_per_latent = 8;
   int64_t patch = 2;  ///< latent rows and columns of a token
 };
 
-/// The largest number of frames, samples a rank or pixels (of the same shape) that fits the request's budget.
-Largest largest(const PlanRequest& request, Grow grow, const VideoScale& scale);
+/// The largest number of frames, samples a rank or pixels (of the same aspect ratio) that fits the request's budget.
+Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& scale);
 
 /// {"largest":{"frames":121},"text","peak_bytes","step_seconds","limit"}; height and width of a resolution.
 std::string largest_json(const Largest& found);

@@ -36,7 +36,7 @@ Layouts find_layouts(const PlanRequest& request) {
   bounds.node = request.machine.profile.devices;
   plan::PlannerInput input = request.planner;
   if (request.any_micro_batch) input.micro_batch = 1;
-  // What a model costs a rank depends on who shares its tokens and features, not on who has other samples.
+  // Cost and memory of a rank depend on how tokens and features are shared, not on the other dp ranks.
   std::map<std::array<int, 3>, plan::Measured> known;
   const auto measure = [&](const Mesh& mesh) {
     const std::array key = {mesh[Axis::cp], mesh[Axis::sp], mesh[Axis::tp]};

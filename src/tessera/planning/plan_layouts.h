@@ -1,5 +1,5 @@
 #pragma once
-// What the meshes of as many ranks as the request's cost.
+// Cost of every mesh with the same number of ranks as the request's.
 //
 //   const Layouts found = find_layouts(plan_request(recipe, job, shapes, mesh, prompts));
 //   std::fputs(layouts_text(found).c_str(), stdout);
@@ -14,13 +14,13 @@ namespace tessera::planning {
 struct Layouts {
   int world = 1;
   int64_t global_batch = 1, micro_batch = 1;
-  std::vector<plan::Layout> list;  ///< never empty, the fastest first
+  std::vector<plan::Layout> list;  ///< never empty, fastest first
 };
 
-/// Throws UserError (usage) when no mesh of so many ranks is legal for the model.
+/// Throws UserError (usage) if no mesh of that many ranks is valid for the model.
 Layouts find_layouts(const PlanRequest& request);
 
-/// As a table for a terminal, the first of them.
+/// As a table for a terminal, limited to the first ones.
 std::string layouts_text(const Layouts& found);
 /// {"ranks","global_batch","micro_batch","layouts":[{"mesh","fits","seconds","peak_bytes","host_bytes","plan"}]}: all.
 std::string layouts_json(const Layouts& found);

@@ -7,48 +7,16 @@
 
 #include "tessera/base/units.h"
 #include "tessera/planning/plan_view.h"
+#include "tessera/report/page.h"
 
 namespace tessera::planning {
 
+using report::escape_html;
+using report::kind_colour;
+
 namespace {
 
-constexpr const char* kStyle = R"css(
-:root{color-scheme:light dark;--bg:#fafaf8;--fg:#1c1c1a;--soft:#6d6d68;--line:#dcdcd6;--card:#fff;--mem:#3b7ddd}
-@media(prefers-color-scheme:dark){:root{--bg:#141413;--fg:#ecece6;--soft:#9a9a92;--line:#33332f;--card:#1d1d1b;--mem:#7aa8ff}}
-*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}
-main{max-width:1240px;margin:0 auto;padding:28px 16px 60px}h1{font-size:24px;margin:0}h2{font-size:16px;margin:0 0 10px}
-.soft{color:var(--soft)}.card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px 16px;margin-top:16px;overflow-x:auto}
-.two{display:grid;grid-template-columns:repeat(auto-fit,minmax(320px,1fr));gap:16px}.two .card{margin-top:16px}
-.no{color:#d04a3a;font-weight:600}svg{display:block;width:100%;min-width:720px;height:auto}svg text{fill:var(--soft);font:11px system-ui,sans-serif}
-table{border-collapse:collapse;width:100%;font-size:13.5px}td,th{padding:3px 10px 3px 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}
-td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.key{display:inline-block;margin:0 14px 4px 0;font-size:13px}
-i.dot{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}.bar{height:10px;border-radius:3px})css";
-
-/// A colour for each kind of thing, the same in every picture of ours.
-const std::map<std::string, std::string>& colours() {
-  static const std::map<std::string, std::string> known = {
-      {"forward", "#3b7ddd"},  {"backward", "#7457c9"},     {"recompute", "#4fb0c6"},    {"gather", "#3d9a5f"},
-      {"reduce", "#d9822b"},   {"reduce_outer", "#c4622d"}, {"gather_outer", "#2d9cc4"}, {"update", "#c94f6d"},
-      {"norm", "#98823c"},     {"loss", "#888888"},         {"flush", "#555555"},        {"stash", "#b07a4a"},
-      {"fetch", "#7f9c3c"},    {"compute", "#3b7ddd"},      {"exposed comm", "#d9822b"}, {"exposed copies", "#b07a4a"},
-      {"bubble", "#888888"},   {"optimiser", "#c94f6d"},    {"parameters", "#3d9a5f"},   {"gradients", "#d9822b"},
-      {"states", "#c94f6d"},   {"slots", "#98823c"},        {"activations", "#3b7ddd"},  {"temporaries", "#7457c9"},
-      {"compress", "#a8733a"}, {"expand", "#8a9a55"}};
-  return known;
-}
-std::string colour(const std::string& kind) {
-  const auto it = colours().find(kind);
-  return it == colours().end() ? "#999999" : it->second;
-}
-
-std::string escape(const std::string& text) {
-  std::string out;
-  for (char c : text)
-    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
-  return out;
-}
-
-/// "12.3 ms" with digits enough to tell neighbours apart.
+/// "12.3 ms", with enough digits to distinguish neighbours.
 std::string seconds(double s) {
   if (s <= 0) return "0";
   char text[32];
@@ -76,7 +44,8 @@ class Picture {
     curve(top);
     axis(top + kCurve);
     std::ostringstream svg;
-    svg << "<svg viewBox='0 0 " << kWidth << " " << top + kCurve + 28 << "' role='img'>" << out_.str() << "</svg>";
+    svg << "<div class=scroll><svg class=lanes viewBox='0 0 " << kWidth << " " << top + kCurve + 28 << "' role='img'>"
+        << out_.str() << "</svg></div>";
     return svg.str();
   }
 
@@ -94,7 +63,8 @@ class Picture {
         any = true;
         const double width = std::max(0.4, x(span.end) - x(span.begin) - (x(span.end) - x(span.begin) > 3 ? 0.6 : 0));
         out_ << "<rect x='" << x(span.begin) << "' y='" << y_ << "' width='" << width << "' height='" << kRow - 6
-             << "' fill='" << colour(std::string(plan::name(in.op))) << "'><title>" << escape(in_words(in)) << "\n"
+             << "' fill='" << kind_colour(std::string(plan::name(in.op))) << "'><title>" << escape_html(describe(in))
+             << "\n"
              << seconds(span.begin) << " to " << seconds(span.end) << " (" << seconds(span.end - span.begin) << ")"
              << (in.bytes > 0 ? "\n" + format_bytes(in.bytes) : "") << "</title></rect>";
       }
@@ -113,7 +83,7 @@ class Picture {
            << "' stroke='var(--line)'/><text x='" << kLeft - 6 << "' y='" << y(bytes) + 4 << "' text-anchor='end'>"
            << format_bytes(static_cast<int64_t>(bytes)) << "</text>";
     }
-    // The compute lane's instructions, in order of time, each with the highest bytes while it runs.
+    // The compute lane's instructions in order of time, each with its peak bytes.
     std::vector<size_t> order;
     for (size_t i = 0; i < group_.spans.size(); ++i)
       if (group_.schedule.list[i].lane == plan::Lane::compute && group_.spans[i].end > group_.spans[i].begin)
@@ -143,7 +113,7 @@ class Picture {
       out_ << "<circle cx='" << at << "' cy='" << level << "' r='3.5' fill='#d04a3a'/><text x='"
            << at + (at > kWidth * 0.7 ? -8 : 8) << "' y='" << level - 6 << "' text-anchor='"
            << (at > kWidth * 0.7 ? "end" : "start") << "'>peak " << format_bytes(memory.peak) << ", "
-           << escape(memory.at_name) << "</text>";
+           << escape_html(memory.at_name) << "</text>";
     }
   }
 
@@ -166,10 +136,10 @@ std::string row(const std::string& kind, double part, double whole, const std::s
   std::ostringstream out;
   char percent[16];
   std::snprintf(percent, sizeof percent, "%.1f %%", whole > 0 ? 100 * part / whole : 0.0);
-  out << "<tr><td><i class=dot style='background:" << colour(kind) << "'></i>" << kind << "</td><td class=n>" << value
+  out << "<tr><td>" << report::legend_key(kind_colour(kind), kind) << "</td><td class=n>" << value
       << "</td><td class=n>" << percent
-      << "</td><td style='width:40%'><div class=bar style='width:" << (whole > 0 ? 100 * part / whole : 0)
-      << "%;background:" << colour(kind) << "'></div></td></tr>";
+      << "</td><td style='width:40%'><div class=fill style='width:" << (whole > 0 ? 100 * part / whole : 0)
+      << "%;background:" << kind_colour(kind) << "'></div></td></tr>";
   return out.str();
 }
 
@@ -180,7 +150,7 @@ std::string shares(const Planned& planned, const plan::MemoryCurve& memory) {
                                                    {"states", p.states},           {"slots", p.slots},
                                                    {"activations", p.activations}, {"temporaries", p.temporaries}};
   out << "<div class=two><div class=card><h2>Bytes of a rank at its peak, " << format_bytes(memory.peak)
-      << "</h2><table>";
+      << "</h2><table class=plain>";
   for (const auto& [name, bytes] : parts)
     out << row(name, static_cast<double>(bytes), static_cast<double>(memory.peak), format_bytes(bytes));
   const plan::StepSeconds& s = planned.prediction.step;
@@ -190,10 +160,10 @@ std::string shares(const Planned& planned, const plan::MemoryCurve& memory) {
                                                   {"bubble", s.bubble},
                                                   {"optimiser", s.optimizer}};
   for (const Fact& fact : elsewhere(planned, memory))
-    out << "<tr><td>" << escape(fact.name) << "</td><td class=n>" << escape(fact.value)
-        << "</td><td colspan=2 class=soft>" << escape(fact.note) << "</td></tr>";
+    out << "<tr><td>" << escape_html(fact.name) << "</td><td class=n>" << escape_html(fact.value)
+        << "</td><td colspan=2 class=soft>" << escape_html(fact.note) << "</td></tr>";
   out << "</table></div><div class=card><h2>Seconds of a step, " << seconds(s.total) << " with profile "
-      << escape(planned.machine.profile.name) << "</h2><table>";
+      << escape_html(planned.machine.profile.name) << "</h2><table class=plain>";
   for (const auto& [name, time] : times)
     if (time > 0 || name != std::string_view("bubble")) out << row(name, time, s.total, seconds(time));
   out << "</table></div></div>";
@@ -206,11 +176,11 @@ std::string candidate_rows(const Planned& planned) {
   constexpr size_t kFitting = 30, kOthers = 10;
   const auto shown = notable(choice, kFitting, kOthers);
   std::ostringstream out;
-  out << "<div class=card><h2>Considered</h2><table><tr><th>plan</th><th>step</th><th>peak</th><th>why</th></tr>";
+  out << "<div class=card><h2>Considered</h2><table class=plain><tr><th>plan</th><th>step</th><th>peak</th><th>why</th></tr>";
   for (const plan::Candidate* c : shown)
-    out << "<tr><td>" << escape(c->plan.summary()) << (c->plan == choice.plan ? " <b>chosen</b>" : "")
+    out << "<tr><td>" << escape_html(c->plan.summary()) << (c->plan == choice.plan ? " <b>chosen</b>" : "")
         << "</td><td class=n>" << seconds(candidate_seconds(planned, *c)) << "</td><td class=n>"
-        << format_bytes(c->peak) << "</td><td>" << escape(c->why) << "</td></tr>";
+        << format_bytes(c->peak) << "</td><td>" << escape_html(c->why) << "</td></tr>";
   out << "</table>";
   if (choice.candidates.size() > shown.size())
     out << "<p class=soft>" << choice.candidates.size() << " in all: plan --json lists them</p>";
@@ -223,16 +193,14 @@ std::string candidate_rows(const Planned& planned) {
 std::string plan_page(const Planned& planned) {
   const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
   std::ostringstream out;
-  out << "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport "
-         "content='width=device-width,initial-scale=1'>"
-      << "<title>Plan of " << escape(planned.spec.name) << "</title><style>" << kStyle << "</style><main><h1>Plan of "
-      << escape(planned.spec.name) << "</h1><p class=soft>" << escape(planned.plan().summary()) << " &middot; "
+  const std::string title = "Plan of " + planned.spec.name;
+  out << "<h1>" << escape_html(title) << "</h1><p class=soft>" << escape_html(planned.plan().summary()) << " &middot; "
       << planned.spec.all_tokens() << " tokens a micro-batch</p>";
   if (planned.choice.fits)
-    out << "<p>Fits: " << escape(planned.choice.why) << ".</p>";
+    out << "<p>Fits: " << escape_html(planned.choice.why) << ".</p>";
   else
-    out << "<p class=no>Does not fit: " << escape(planned.choice.advice) << "</p>";
-  if (!planned.choice.warning.empty()) out << "<p class=no>" << escape(planned.choice.warning) << "</p>";
+    out << "<p class=no>Does not fit: " << escape_html(planned.choice.advice) << "</p>";
+  if (!planned.choice.warning.empty()) out << "<p class=no>" << escape_html(planned.choice.warning) << "</p>";
   for (const auto& group : planned.prediction.groups) {
     out << "<div class=card><h2>Lanes of rank " << group.rank
         << (group.ranks > 1 ? " (" + std::to_string(group.ranks - 1) + " more are alike)" : "")
@@ -242,12 +210,12 @@ std::string plan_page(const Planned& planned) {
       const std::string op(plan::name(group.schedule.list[i].op));
       if (group.spans[i].end <= group.spans[i].begin || std::find(seen.begin(), seen.end(), op) != seen.end()) continue;
       seen.push_back(op);
-      out << "<span class=key><i class=dot style='background:" << colour(op) << "'></i>" << op << "</span>";
+      out << report::legend_key(kind_colour(op), op);
     }
     out << "</p>" << Picture(planned, group).draw() << "</div>";
   }
-  out << shares(planned, memory) << candidate_rows(planned) << "</main></html>\n";
-  return out.str();
+  out << shares(planned, memory) << candidate_rows(planned);
+  return report::html_page(title, out.str());
 }
 
 }  // namespace tessera::planning

@@ -1,6 +1,6 @@
 #pragma once
-// A plan as a picture: one HTML page that needs nothing else. Lanes over the step with the memory curve under them,
-// where the bytes and the seconds go, and what else was considered.
+// A plan as one self-contained HTML page: the lanes of a step above the memory curve, the parts of memory and time, and
+// the alternatives.
 //
 //   checkpoint::write_text("plan.html", plan_page(planned));
 #include <string>

@@ -5,7 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/plan/plan_rows.h"
-#include "tessera/plan/search/plan_notes.h"
+#include "tessera/plan/search/plan_warnings.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/planning/encoder_bytes.h"
 
@@ -13,27 +13,27 @@ namespace tessera::planning {
 
 namespace {
 
-/// Bytes of predictions that a soft gate keeps through a step, for `samples` of a rank in micro-batches of `micro`.
+/// Bytes of the predictions that a soft gate keeps during a step: `samples` on a rank, in micro-batches of `micro`.
 int64_t mixed_bytes(int64_t samples, int64_t micro, int64_t prediction_bytes) {
-  constexpr int64_t kBlock = 64;  // a tensor takes whole ones
+  constexpr int64_t kBlock = 64;  // allocation granularity of a tensor
   return (samples + micro) * round_up(prediction_bytes, kBlock);
 }
 
-/// Each rank's part of the host memory that a node may give to what leaves its devices.
+/// Each rank's share of the host memory that a node may use for offload.
 int64_t host_share(const recipe::Recipe& recipe, const plan::Profile& profile, int world) {
   int64_t bytes = recipe.plan.host_budget;
   if (bytes < 0) bytes = profile.devices > 0 ? profile.host_memory / 10 * 9 : 0;
   return bytes / (profile.devices > 0 ? std::min(profile.devices, world) : world);
 }
 
-/// Of a device, or of this machine's memory shared by the ranks on it: what a rank may take unless the recipe says.
+/// Default device budget of a rank: a share of the device, or of this machine's memory on CPU ranks.
 int64_t default_budget(const plan::Profile& profile, int ranks) {
   if (profile.device.memory > 0 && profile.devices > 0) return plan::without_reserve(profile.device.memory);
   const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   return total / 10 * 9 / ranks;
 }
 
-/// What the updates of a step wait for, all of them: then none may run in the backward. Empty for nothing.
+/// Why updates in the backward are impossible: something that needs all gradients of the step. Empty if nothing does.
 std::string why_not_in_backward(const recipe::Recipe& recipe, DType compute, DType reduce) {
   if (recipe.train.clip_norm > 0) {
     char norm[32];
@@ -46,7 +46,7 @@ std::string why_not_in_backward(const recipe::Recipe& recipe, DType compute, DTy
   return {};
 }
 
-/// Experts that a gate chooses among have a pass each within a step, and gradients in the same place.
+/// With a gate, each expert runs its own pass within a step and uses the same gradient memory.
 void check_gated(const job::Job& job, plan::Update update, const std::string& where) {
   if (job.experts.gated && update != plan::Update::end)
     throw UserError(Exit::usage, where,
@@ -63,8 +63,7 @@ void check_in_backward(const recipe::Recipe& recipe, DType compute, DType reduce
                     "use \"just_in_time\", or switch that off");
 }
 
-/// A plan by hand says how masters, moments and the rest are kept; keys of the recipe that say otherwise would change
-/// nothing.
+/// A plan file fixes masters, moments and other formats; a recipe key that contradicts it would have no effect.
 void check_formats(const recipe::Recipe& recipe, const plan::Plan& plan) {
   const plan::Plan untouched;
   plan::Plan wanted;
@@ -92,7 +91,7 @@ int64_t prompt_bytes(const job::Job& job, int prompts) {
 
 namespace {
 
-/// Pixels of the largest clip as numbers, which y is encoded from; unlike a clip's own, which are bytes.
+/// Floats of the largest clip's pixels, from which y is encoded; a clip's own pixels are bytes.
 int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) {
   int64_t most = 0;
   if (!model.conditions().pictures()) return most;
@@ -104,9 +103,9 @@ int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) 
 
 namespace {
 
-/// A noisy latent and what should be predicted of it, the longest text, and what else the model takes.
+/// Bytes of one training sample: noisy latent, target, longest text, and the model's other inputs.
 int64_t host_sample_bytes(const job::Job& job, const job::Shapes& shapes) {
-  constexpr int64_t kBlock = 64;  // a tensor takes whole ones
+  constexpr int64_t kBlock = 64;  // allocation granularity of a tensor
   int64_t bytes = 2 * round_up(4 * c10::multiply_integers(shapes.largest), kBlock) +
                   round_up(4 * job.context_length * job.model->context_dim(), kBlock);
   for (const auto& [name, value] : job.model->blank(shapes.largest).extra)
@@ -121,12 +120,12 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   PlanRequest request;
   request.model = job.model.get();
   request.model_name = job.name;
-  request.latent = shapes.largest;  // smaller buckets run under the same schedule and take less
+  request.latent = shapes.largest;  // smaller buckets use the same schedule and less memory
   request.mesh = mesh;
   request.guidance_branches = shapes.guidance_branches;
   request.resident = job.resident + prompt_bytes(job, prompts);
   const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
-  if (recipe.data.online())  // clips come in every step
+  if (recipe.data.online())  // every step reads clips
     request.resident += encoders.codec_weights + encoders.encode + picture_bytes(recipe, *job.model);
   if (job.experts.gated && !recipe.experts.hard) {
     const int64_t own = div_up(recipe.train.global_batch, mesh.dp_size());
@@ -134,7 +133,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                                     4 * c10::multiply_integers(shapes.largest));
   }
   if (recipe.sample.every > 0) {
-    constexpr int64_t kLatents = 4;  // what the sampler remembers
+    constexpr int64_t kLatents = 4;  // latents that the sampler keeps
     request.between_steps = encoders.decoding() + kLatents * 4 * c10::multiply_integers(shapes.latent);
   }
   request.encoders = encoders;
@@ -171,7 +170,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                 "tessera plan RECIPE --write FILE writes a plan, or use auto");
     const std::string text = checkpoint::read_text(recipe.plan.file);
     request.by_hand = plan::Plan::from_toml(text, recipe.plan.file, names);
-    for (const std::string& note : plan::notes_on(text, *request.by_hand, names))
+    for (const std::string& note : plan::plan_warnings(text, *request.by_hand, names))
       request.notes += (request.notes.empty() ? recipe.plan.file + ": " : "; ") + note;
     check_formats(recipe, *request.by_hand);
     check_gated(job, request.by_hand->update, recipe.plan.file + ": update");
@@ -184,9 +183,9 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                       "set experts in the plan to that number");
     request.planner.compute = request.by_hand->compute;  // shapes are measured in it
   }
-  // Processors without products of 16 bits have no rate for them: there kernels widen, and compute in fp32.
+  // CPUs without 16-bit products have no rate for them: their kernels widen and compute in fp32.
   if (request.planner.compute != DType::f32 && request.machine.profile.device.gemm.contains("bf16"))
-    request.machine.dtype = "bf16";  // fp16 is as fast
+    request.machine.dtype = "bf16";  // fp16 has the same rate
   request.checkpoints_kept = static_cast<int>(recipe.checkpoint.keep);
   request.run.steps = recipe.run.steps;
   request.run.checkpoint_every = recipe.checkpoint.every;

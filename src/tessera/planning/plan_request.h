@@ -1,5 +1,5 @@
 #pragma once
-// What a recipe asks of the planner.
+// Converts a recipe into a request to the planner.
 //
 //   const PlanRequest request = plan_request(recipe, job, shapes, mesh, prompts);
 //   make_plan(request);
@@ -8,11 +8,11 @@
 
 namespace tessera::planning {
 
-/// What the planner needs of the job, in the shapes of `recipe`. `prompts`: how many are sampled.
+/// The planner's input for the job, in the shapes of `recipe`. `prompts`: number of sampled prompts.
 PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
                          int prompts);
 
-/// Bytes of the embeddings of the sampled prompts and of the negative one.
+/// Bytes of the embeddings of the sampled prompts and the negative prompt.
 int64_t prompt_bytes(const job::Job& job, int prompts);
 
 }  // namespace tessera::planning

@@ -14,7 +14,7 @@ AnyJson event(const plan::Instruction& in, int process, double begin, double end
   AnyJson arguments = {{"bytes", in.bytes}};
   if (!in.group.empty()) arguments["group"] = in.group;
   return {{"ph", "X"},
-          {"name", in_words(in)},
+          {"name", describe(in)},
           {"cat", plan::name(in.op)},
           {"pid", process},
           {"tid", static_cast<int>(in.lane)},
@@ -41,7 +41,7 @@ std::vector<plan::Lane> all_lanes() {
 
 }  // namespace
 
-std::string in_words(const plan::Instruction& in) {
+std::string describe(const plan::Instruction& in) {
   std::string text(plan::name(in.op));
   if (!in.name.empty()) text += " " + in.name;
   if (in.micro >= 0) text += ", micro " + std::to_string(in.micro);
@@ -50,25 +50,26 @@ std::string in_words(const plan::Instruction& in) {
 
 std::string plan_trace(const Planned& planned, const std::vector<std::string>& executed) {
   AnyJson events = AnyJson::array();
-  constexpr int kExecuted = 1 << 20;  // processes of what ran come after those of what was predicted
+  constexpr int kExecuted = 1 << 20;  // process ids of executed ranks come after those of predicted ones
   for (const auto& group : planned.prediction.groups) {
     const std::string ranks = group.ranks > 1 ? " and " + std::to_string(group.ranks - 1) + " alike" : "";
     name_process(events, group.rank, "predicted: rank " + std::to_string(group.rank) + ranks, all_lanes());
     for (size_t i = 0; i < group.schedule.list.size(); ++i)
       events.push_back(event(group.schedule.list[i], group.rank, group.spans[i].begin, group.spans[i].end));
   }
-  // The last step that has times, so that warming up is not what is compared.
+  // The last step with times, to exclude warm-up.
   std::vector<plan::Line> lines;
   int64_t last = -1;
   for (const std::string& text : executed) {
     plan::Line line = plan::parse_line(text);
     const int64_t end = planned.run.last_step > 0 ? planned.run.last_step : planned.run.steps;
-    const bool of_this_part = line.step >= planned.run.first_step && line.step <= end;  // a stage has its own plan
+    // each stage has its own plan
+    const bool of_this_part = line.step >= planned.run.first_step && line.step <= end;
     if (!line.executed || !line.phase.starts_with("train") || !of_this_part) continue;
     last = std::max(last, line.step);
     lines.push_back(std::move(line));
   }
-  std::map<int, double> start;  // of each rank's step
+  std::map<int, double> start;  // start of each rank's step
   for (const plan::Line& line : lines) {
     if (line.step != last) continue;
     const auto [it, is_new] = start.emplace(line.rank, line.t0);

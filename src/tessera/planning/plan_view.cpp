@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Name, bytes, what it is: the order of every table and picture of memory.
+/// Name, bytes and description, in the order of every table and chart of memory.
 struct PartRow {
   const char* name;
   int64_t plan::MemoryParts::*bytes;
@@ -32,7 +32,7 @@ constexpr PartRow kParts[] = {
     {"temporaries", &plan::MemoryParts::temporaries, "inside the instruction that runs"},
 };
 
-/// Bytes of a tier by part, as JSON; what is on its way between tiers counts as buffers.
+/// Bytes of a tier by part, as JSON; buffers in transit between tiers count as buffers.
 Json tier_json(const plan::MemoryParts& parts) {
   return {{"parameters", parts.parameters},
           {"gradients", parts.gradients},
@@ -51,7 +51,7 @@ std::string tier_text(const plan::MemoryParts& parts) {
   return text.empty() ? "nothing" : text;
 }
 
-/// null: nothing frozen is stored in fewer bits.
+/// null: no frozen parameters are stored in fewer bits.
 Json base_json(const plan::ModelSpec& model) {
   const auto base = job::base_facts(model);
   if (!base) return nullptr;
@@ -143,7 +143,7 @@ std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& mem
 
 namespace {
 
-/// What `prepare` takes of a rank, and what of it training keeps.
+/// Memory that `prepare` needs on a rank, and the part that training keeps.
 Json encoders_json(const EncoderBytes& e) {
   return {{"prepare_peak_bytes", e.prepare()},
           {"vae_weight_bytes", e.codec_weights},
@@ -204,7 +204,7 @@ nlohmann::ordered_json seconds_json(const plan::StepSeconds& step) {
 
 double candidate_seconds(const Planned& planned, const plan::Candidate& candidate) {
   if (candidate.seconds > 0) return candidate.seconds;
-  // of another micro-batch than the one that was measured: as much more or less work in each
+  // For another micro-batch than the measured one, scaled in proportion.
   const double samples = static_cast<double>(candidate.plan.micro_batch) / static_cast<double>(planned.spec.samples);
   return samples * plan::predict(planned.spec, candidate.plan, planned.machine).step.total;
 }

@@ -15,7 +15,7 @@ namespace tessera::planning {
 
 namespace {
 
-/// A micro-batch of the request's shapes; only sizes are read.
+/// A micro-batch of the request's shapes, used for its sizes only.
 net::Batch representative_batch(const net::Denoiser& model, const std::array<int64_t, 4>& latent, int64_t samples) {
   return model.pack(std::vector<net::Sample>(static_cast<size_t>(samples), model.blank(latent)));
 }
@@ -60,7 +60,7 @@ int Planned::highest_rank() const {
   return highest;
 }
 
-void judge(Planned& planned, const PlanRequest& request) {
+void evaluate(Planned& planned, const PlanRequest& request) {
   plan::check_sites(planned.spec, planned.plan());
   planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
   planned.choice.seconds = planned.prediction.step.total;
@@ -97,7 +97,7 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
 
 namespace {
 
-/// Measured for micro-batches of `samples`; the plan is still to come.
+/// A Planned measured for micro-batches of `samples`, without a plan yet.
 Planned measured(const PlanRequest& request, int64_t samples) {
   Planned planned;
   planned.run = request.run;
@@ -122,10 +122,10 @@ Planned plan_by_hand(const PlanRequest& request) {
                     "the plan is for mesh " + plan.mesh.to_string() + ", the run has " + request.mesh.to_string(),
                     "use --mesh " + plan.mesh.to_string() + " or plan.file = \"auto\"");
   const int64_t asked = plan.micro_batch, share = div_up(plan.global_batch, plan.mesh.dp_size());
-  plan.micro_batch = std::min(asked, share);  // measured for samples that never come, all would be too much
+  plan.micro_batch = std::min(asked, share);  // a rank never has more samples, so measuring more would overestimate
   Planned planned = measured(request, plan.micro_batch);
   planned.choice.plan = plan;
-  judge(planned, request);
+  evaluate(planned, request);
   planned.choice.why = "written by hand";
   plan::PlannerInput free = request.planner;
   free.micro_batch = plan.micro_batch;
@@ -138,13 +138,13 @@ Planned plan_by_hand(const PlanRequest& request) {
   return planned;
 }
 
-/// With micro-batches of `samples`.
+/// Plans for micro-batches of `samples`.
 Planned plan_for(const PlanRequest& request, int64_t samples) {
   Planned planned = measured(request, samples);
   plan::PlannerInput input = request.planner;
   input.micro_batch = samples;
   planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
-  // An idle expert costs nothing where it is: it leaves only to make room.
+  // An inactive expert costs no time on the device, so it is offloaded only if memory requires it.
   std::vector<plan::Tier> elsewhere;
   if (request.any_idle && input.host_budget > 0) elsewhere.push_back(plan::Tier::host);
   if (request.any_idle && input.nvme) elsewhere.push_back(plan::Tier::nvme);
@@ -158,19 +158,19 @@ Planned plan_for(const PlanRequest& request, int64_t samples) {
   return planned;
 }
 
-/// Fits before not, then the faster; of those that do not fit, the smaller.
+/// A choice that fits before one that does not, then the faster; of two that do not fit, the smaller.
 bool better(const plan::Choice& a, const plan::Choice& b) {
   if (a.fits != b.fits) return a.fits;
   return a.fits ? a.seconds < b.seconds * (1 - 1e-9) : a.memory.peak < b.memory.peak;
 }
 
-/// The best plan of all sizes of micro-batches that may be.
+/// The best plan over all sizes of micro-batches allowed.
 Planned best_plan(const PlanRequest& request) {
   const int64_t most = request.planner.micro_batch;
   Planned best = plan_for(request, most);
   if (!request.any_micro_batch || most == 1) return best;
-  // Twice the micro-batches, and again: they halve what activations take, and cost gathers and small kernels. Once one
-  // that fits is slower than the one before, so are all that are smaller.
+  // Halves micro-batches repeatedly: that halves activations, but costs gathers and small kernels. Once a plan that
+  // fits is slower than the one before, all smaller micro-batches are slower too.
   std::vector<plan::Candidate> considered = std::move(best.choice.candidates);
   std::string sizes = std::to_string(most);
   for (int64_t times = 2, samples = most; samples > 1; times *= 2) {

@@ -1,6 +1,6 @@
 #pragma once
-// From a model and the shapes of its data to the plan and the schedules of every rank: what `tessera plan` prints is
-// what `tessera train` runs, because both call this.
+// From a model and the shapes of its data to the plan and the schedules of every rank. `tessera plan` and `tessera
+// train` both call this, so both use the same plan.
 //
 //   Planned planned = make_plan_as_is(request);                // make_plan.h adds advice
 //   planned.schedules(rank).train;
@@ -13,11 +13,11 @@
 
 namespace tessera::planning {
 
-/// Whose a step is, where several experts learn.
+/// How experts share the steps, if there are several.
 struct Routing {
-  bool gated = false;  ///< each sample's expert is chosen by a gate; else they have turns
-  bool soft = false;   ///< of a gate: all answer every sample
-  double changes = 0;  ///< of turns: the share of the steps that another expert than the one before has
+  bool gated = false;  ///< a gate chooses each sample's expert; else an expert schedule does
+  bool soft = false;   ///< with a gate: all experts predict every sample
+  double changes = 0;  ///< with an expert schedule: share of the steps that begin with an expert swap
 };
 
 struct PlanRequest {
@@ -26,20 +26,20 @@ struct PlanRequest {
   std::array<int64_t, 4> latent{};  ///< [C, F, H, W] of one sample
   Mesh mesh;
   plan::PlannerInput planner;
-  bool any_idle = false;              ///< idle experts leave the device where the rest fits no other way
-  bool any_micro_batch = false;       ///< fewer samples at once than planner.micro_batch are tried as well
+  bool any_idle = false;              ///< inactive experts may be offloaded if nothing fits otherwise
+  bool any_micro_batch = false;       ///< micro-batches smaller than planner.micro_batch are tried too
   plan::Machine machine;              ///< its work is counted by make_plan
-  std::optional<plan::Plan> by_hand;  ///< plan.file: taken as it is
-  std::string notes;                  ///< on that file, to be told with the plan (plan_notes.h)
+  std::optional<plan::Plan> by_hand;  ///< plan.file: used unchanged
+  std::string notes;                  ///< warnings about that file, reported with the plan (plan_warnings.h)
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;  ///< forward passes of one sampler step
-  int64_t resident = 0;       ///< bytes of tensors that live through the run beside the engine's
-  int64_t between_steps = 0;  ///< and of those that are there only while no step runs: a sample is decoded
-  EncoderBytes encoders;      ///< what `prepare` and samples take, to be told
-  int checkpoints_kept = 0;   ///< 0: all of the run
-  int64_t cache_entry = 0;    ///< bytes of a cached sample with the longest text; 0: nothing is cached
-  int64_t host_sample = 0;    ///< host bytes of a training sample, noised and with its target (train/loader.h)
+  int64_t resident = 0;       ///< bytes of tensors resident through the run beside the engine's
+  int64_t between_steps = 0;  ///< further bytes resident only between steps, while a sample is decoded
+  EncoderBytes encoders;      ///< memory of `prepare` and of sampling, for reports
+  int checkpoints_kept = 0;   ///< 0: all checkpoints of the run
+  int64_t cache_entry = 0;    ///< bytes of a cached sample with the longest text; 0: no cache
+  int64_t host_sample = 0;    ///< host bytes of a training sample with noise and target (train/loader.h)
 };
 
 struct Planned {
@@ -48,10 +48,10 @@ struct Planned {
   plan::Choice choice;
   plan::Prediction prediction;  ///< of choice.plan
   int64_t budget = 0;           ///< device bytes a rank; 0: unlimited
-  int64_t host_budget = 0;      ///< host bytes a rank; 0: nothing may leave by the planner's choice
+  int64_t host_budget = 0;      ///< host bytes a rank; 0: the planner offloads nothing
   int checkpoints_kept = 0;     ///< 0: all of the run
   int64_t cache_entry = 0;      ///< see PlanRequest
-  int64_t host_sample = 0;      ///< likewise
+  int64_t host_sample = 0;      ///< see PlanRequest
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;
@@ -62,18 +62,18 @@ struct Planned {
   plan::MemoryCurve memory(int rank) const;  ///< of the training step, with the run's arena
   std::vector<std::string> unit_names() const;
   int64_t loader_bytes()
-      const;  ///< of the host, a rank: the samples of a step, and of the next that are made meanwhile
-  void warn(const std::string& message);  ///< adds to choice.warning; nothing where it is empty
+      const;  ///< host bytes of a rank for the samples of a step and of the next one, which is loaded meanwhile
+  void warn(const std::string& message);  ///< appends to choice.warning; ignores an empty message
   int highest_rank() const;               ///< the first rank with the highest peak
 };
 
-/// The model and what it computes, as ranks of the request's mesh see them with micro-batches of `samples`.
+/// The model and its work on one rank of the request's mesh, for micro-batches of `samples`.
 plan::Measured measure_model(const PlanRequest& request, int64_t samples);
 
 /// Measures the model, chooses (or takes) the plan and simulates it.
 Planned make_plan_as_is(const PlanRequest& request);
 
-/// Simulates planned.choice.plan: its time and memory, whether it fits, and what to do where it does not.
-void judge(Planned& planned, const PlanRequest& request);
+/// Simulates planned.choice.plan: time, memory, whether it fits, and advice if it does not.
+void evaluate(Planned& planned, const PlanRequest& request);
 
 }  // namespace tessera::planning

@@ -17,57 +17,58 @@ namespace tessera::planning {
 
 namespace {
 
-/// Whether shards and states are cut alike under both: the others of the strategies differ while a step runs.
-bool cut_alike(plan::Strategy a, plan::Strategy b) {
+/// Whether shards and states have the same layout under both; other differences between strategies exist only within a
+/// step.
+bool same_layout(plan::Strategy a, plan::Strategy b) {
   const auto own = [](plan::Strategy s) { return s == plan::Strategy::no_shard || s == plan::Strategy::two_level; };
   return a == b || (!own(a) && !own(b));
 }
 
-/// Whether a unit's shards and states rest in the same places under both.
-bool rests_alike(const plan::UnitPlan& a, const plan::UnitPlan& b) {
-  return cut_alike(a.strategy, b.strategy) && a.parameters == b.parameters && a.gradients == b.gradients &&
+/// Whether a unit's shards and states have the same layout and placement under both.
+bool same_unit_placement(const plan::UnitPlan& a, const plan::UnitPlan& b) {
+  return same_layout(a.strategy, b.strategy) && a.parameters == b.parameters && a.gradients == b.gradients &&
          a.states == b.states && a.update_on == b.update_on;
 }
 
-bool rest_alike(const plan::Plan& a, const plan::Plan& b) {
+bool same_placement(const plan::Plan& a, const plan::Plan& b) {
   return a.pipeline == b.pipeline && a.idle == b.idle &&
-         std::equal(a.units.begin(), a.units.end(), b.units.begin(), b.units.end(), rests_alike);
+         std::equal(a.units.begin(), a.units.end(), b.units.begin(), b.units.end(), same_unit_placement);
 }
 
-/// `plan` with what rests between steps where `other` has it.
-plan::Plan resting_as(plan::Plan plan, const plan::Plan& other) {
+/// `plan` with the placement of persistent buffers from `other`.
+plan::Plan with_placement_of(plan::Plan plan, const plan::Plan& other) {
   plan.pipeline = other.pipeline;
   plan.idle = other.idle;
   for (size_t u = 0; u < plan.units.size(); ++u) {
     plan::UnitPlan& unit = plan.units[u];
     const plan::UnitPlan& wanted = other.units[u];
-    if (!cut_alike(unit.strategy, wanted.strategy)) unit.strategy = wanted.strategy;
+    if (!same_layout(unit.strategy, wanted.strategy)) unit.strategy = wanted.strategy;
     unit.parameters = wanted.parameters, unit.gradients = wanted.gradients, unit.states = wanted.states;
     unit.update_on = wanted.update_on;
   }
   return plan;
 }
 
-/// The same part under another plan.
+/// The same stage under another plan.
 Planned with_plan(Planned planned, plan::Plan plan, const PlanRequest& request) {
   planned.choice.plan = std::move(plan);
-  planned.choice.why = "chosen with all stages: what rests between steps lies the same way in each";
+  planned.choice.why = "chosen for all stages together: persistent buffers have the same placement in each";
   planned.choice.warning.clear();
-  judge(planned, request);
+  evaluate(planned, request);
   return planned;
 }
 
-/// Gives all parts one resting place: that of the part under whose choice all fit, and the run is the shortest.
-void agree_on_rest(std::vector<PartPlan>& plans, const std::vector<PlanRequest>& requests) {
-  const auto alike = [&](const PartPlan& p) { return rest_alike(p.planned.plan(), plans[0].planned.plan()); };
+/// Unifies the placement of all stages: that of the stage under which all stages fit and the run is shortest.
+void unify_placement(std::vector<PartPlan>& plans, const std::vector<PlanRequest>& requests) {
+  const auto alike = [&](const PartPlan& p) { return same_placement(p.planned.plan(), plans[0].planned.plan()); };
   if (std::all_of(plans.begin(), plans.end(), alike)) return;
   std::vector<Planned> best;
-  std::pair<size_t, double> best_score;  // parts that do not fit, seconds
+  std::pair<size_t, double> best_score;  // number of stages that do not fit, seconds of the run
   for (const PartPlan& leader : plans) {
     std::vector<Planned> tried;
     std::pair<size_t, double> score;
     for (size_t p = 0; p < plans.size(); ++p) {
-      const plan::Plan moved = resting_as(plans[p].planned.plan(), leader.planned.plan());
+      const plan::Plan moved = with_placement_of(plans[p].planned.plan(), leader.planned.plan());
       tried.push_back(moved == plans[p].planned.plan() ? plans[p].planned
                                                        : with_plan(plans[p].planned, moved, requests[p]));
       score.first += !tried.back().choice.fits;
@@ -78,25 +79,25 @@ void agree_on_rest(std::vector<PartPlan>& plans, const std::vector<PlanRequest>&
   for (size_t p = 0; p < plans.size(); ++p) plans[p].planned = std::move(best[p]);
 }
 
-/// A plan by hand is for the recipe's batch; stages that change the batch run it with theirs.
+/// A plan file has the recipe's batch; a stage that changes the batch runs it with its own.
 void check_by_hand(PlanRequest& request, const recipe::RunPart& part) {
   if (!request.by_hand) return;
   const int64_t batch = part.recipe.train.global_batch, file = request.by_hand->global_batch;
   if (part.number == 0 && file != batch)
     throw UserError(Exit::usage, "plan.file",
                     part.recipe.plan.file + " has global_batch = " + std::to_string(file) +
-                        (file == 1 ? " (as every plan that does not say it)" : "") +
+                        (file == 1 ? " (the default of a plan without the key)" : "") +
                         ", the recipe train.global_batch = " + std::to_string(batch),
-                    "say it in one of them");
+                    "set it in one of them");
   request.by_hand->global_batch = batch;
 }
 
-/// `hands_over`: empty where experts have no turns.
-Routing routing_of(const job::Job& job, const recipe::RunPart& part, const std::function<bool(int64_t)>& hands_over) {
+/// `swaps_expert`: empty without an expert schedule.
+Routing routing_of(const job::Job& job, const recipe::RunPart& part, const std::function<bool(int64_t)>& swaps_expert) {
   Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
-  if (!hands_over) return routing;
+  if (!swaps_expert) return routing;
   int64_t changes = 0;
-  for (int64_t step = part.first; step <= part.last; ++step) changes += step > 1 && hands_over(step - 1);
+  for (int64_t step = part.first; step <= part.last; ++step) changes += step > 1 && swaps_expert(step - 1);
   routing.changes =
       static_cast<double>(changes) / static_cast<double>(std::max<int64_t>(1, part.last - part.first + 1));
   return routing;
@@ -106,7 +107,7 @@ Routing routing_of(const job::Job& job, const recipe::RunPart& part, const std::
 
 std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
                                  const std::vector<int>& prompts) {
-  // Embeddings of the prompts of all parts are there for the whole run.
+  // Prompt embeddings of all stages are resident for the whole run.
   std::vector<int64_t> embeddings;
   int64_t all = 0;
   for (size_t p = 0; p < parts.size(); ++p) {
@@ -114,10 +115,10 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
     embeddings.push_back(prompt_bytes(job, prompts[p]));
     if (!shared) all += embeddings.back();
   }
-  std::function<bool(int64_t)> hands_over;
+  std::function<bool(int64_t)> swaps_expert;
   if (job.experts.several() && !job.experts.gated)
-    hands_over = [turns = job::plan_turns(job.experts, parts)](int64_t step) {
-      return step < turns.steps() && turns.expert(step + 1) != turns.expert(step);
+    swaps_expert = [order = job::plan_expert_order(job.experts, parts)](int64_t step) {
+      return step < order.steps() && order.expert(step + 1) != order.expert(step);
     };
   std::vector<PartPlan> plans;
   std::vector<PlanRequest> requests;
@@ -130,15 +131,16 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
       check_by_hand(request, part);
       request.run.first_step = part.first;
       request.run.last_step = part.last;
-      request.run.hands_over = hands_over;
-      request.routing = routing_of(job, part, hands_over);
+      request.run.swaps_expert = swaps_expert;
+      request.routing = routing_of(job, part, swaps_expert);
       plans.push_back({part, shapes, make_plan(request)});
-      if (plan::uses_nvme(plans.back().planned.plan()))  // a plan.file may: keys were looked at with the recipe
+      // a plan.file may use nvme, which the recipe's checks did not see
+      if (plan::uses_nvme(plans.back().planned.plan()))
         plan::require_nvme_folder(part.recipe.plan.nvme, "the plan puts buffers on nvme");
       requests.push_back(std::move(request));
     });
   }
-  agree_on_rest(plans, requests);
+  unify_placement(plans, requests);
   return plans;
 }
 
@@ -204,7 +206,7 @@ recipe::Recipe resolved(recipe::Recipe recipe, const std::vector<PartPlan>& plan
   const Mesh asked = fill_mesh(recipe.mesh, std::max(place.asked_world, place.world));
   recipe.set("mesh.dp_shard", std::to_string(asked[Axis::dp_shard]));
   for (const PartPlan& p : plans) {
-    if (p.part.recipe.train.micro_batch > 0) continue;  // said by hand
+    if (p.part.recipe.train.micro_batch > 0) continue;  // set by the user
     const std::string chosen = std::to_string(p.planned.plan().micro_batch);
     if (p.part.number == 0)
       recipe.set("train.micro_batch", chosen);

@@ -1,6 +1,6 @@
 #pragma once
-// The plans of all parts of a run: each is planned for its own shapes and batch before step one, and what rests between
-// steps lies the same way in all of them, because it stays where it is when a stage begins.
+// The plans of all stages of a run. Each stage is planned for its own shapes and batch before step 1, but buffers that
+// persist between steps have the same placement in all of them, because a new stage does not move them.
 //
 //   const std::vector<PartPlan> plans = plan_parts(run_parts(recipe), job, mesh, prompts);
 //   require_fit(plans);
@@ -20,23 +20,23 @@ struct PartPlan {
   Planned planned;
 };
 
-/// `prompts`: how many each part samples. Throws UserError (usage) naming the stage whose shapes the model or the
-/// autoencoder does not take.
+/// `prompts`: number sampled in each stage. Throws UserError (usage) naming the stage whose shapes the model or the
+/// autoencoder does not support.
 std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
                                  const std::vector<int>& prompts);
 
-/// Throws UserError (no_fit) with the advice for the first part that does not fit, naming its stage.
+/// Throws UserError (no_fit) with the advice for the first stage that does not fit, naming it.
 void require_fit(const std::vector<PartPlan>& plans);
 
-/// As plan_text and plan_json of one plan; with stages, the others follow by name or stand in "stages".
+/// plan_text and plan_json of one plan; with several stages, each follows under its name or in "stages".
 std::string plans_text(const std::vector<PartPlan>& plans);
 std::string plans_json(const std::vector<PartPlan>& plans);
 
 /// Writes every instruction of every rank and step of the run. Throws UserError (disk).
 void write_schedule(const std::vector<PartPlan>& plans, const std::string& file);
 
-/// The recipe with the micro-batches that were chosen and the mesh that was filled (of all ranks that were asked for,
-/// also while some are gone): running it again, or planning it, chooses nothing anew.
+/// The recipe with the chosen micro-batches and the filled mesh (of all requested ranks, even if some nodes are
+/// missing), so that running or planning it again chooses the same.
 recipe::Recipe resolved(recipe::Recipe recipe, const std::vector<PartPlan>& plans, const comm::Rendezvous& place);
 
 }  // namespace tessera::planning

@@ -59,11 +59,11 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
   const auto& firsts = recipe.sample.images;
   const auto& lasts = recipe.sample.last_images;
   if (!firsts.empty() && !wanted.first_picture && !wanted.clean_first)
-    throw UserError(Exit::usage, "sample.image", "the model makes videos from text alone, it takes no picture",
-                    "leave sample.image away, or sample with an image-to-video model");
+    throw UserError(Exit::usage, "sample.image", "the model is text-to-video and takes no image",
+                    "leave sample.image out, or sample with an image-to-video model");
   if (!lasts.empty() && !wanted.last_picture)
-    throw UserError(Exit::usage, "sample.last_image", "the model takes no last picture",
-                    "leave sample.last_image away, or sample with a first-last-frame model");
+    throw UserError(Exit::usage, "sample.last_image", "the model takes no last image",
+                    "leave sample.last_image out, or sample with a first-last-frame model");
   std::vector<Pictures> result(prompts.size());
   if (firsts.empty() && !wanted.pictures() && !wanted.always_clean) return result;
   const auto height = static_cast<int>(recipe.data.height), width = static_cast<int>(recipe.data.width);
@@ -77,7 +77,7 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
       if (items.empty())
         throw UserError(
             Exit::usage, first == kOwnClip ? "sample.image" : "sample.last_image",
-            "the model makes videos from a picture, and there is no clip to take one from",
+            "the model needs a first image, and there is no clip to take one from",
             "give --sample.image FILE" + std::string(wanted.last_picture ? " --sample.last_image FILE" : ""));
       result[p] = clip_pictures(item_of(items, prompts[p]), spec, wanted);
     }

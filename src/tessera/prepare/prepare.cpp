@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "tessera/base/log.h"
+#include "tessera/base/random.h"
 #include "tessera/base/units.h"
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
@@ -51,6 +52,8 @@ class Preparation {
     pace.run([&] {
       read(pace);
       plan();
+      pace.meet();
+      comm_.check_agreement("data set", fingerprint());
       TextPass text(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
       if (online_) {
         text.load();
@@ -60,6 +63,7 @@ class Preparation {
         look_at_all();
         keep(std::vector<char>(data_.plan_.clips.size(), 0));
       } else {
+        find_damaged(pace);
         find_missing();
         check_disk(text);
         if (!work_.empty()) text.load(), load_conditioner();
@@ -172,14 +176,56 @@ class Preparation {
     }
   }
 
+  /// What the samples are made from, a line for some of them, so that ranks with other files name where they differ.
+  std::string fingerprint() const {
+    constexpr size_t kTogether = 64;
+    std::string text =
+        std::to_string(data_.items_.size()) + " rows, " + std::to_string(data_.plan_.clips.size()) + " clips\n";
+    for (size_t begin = 0; begin < data_.plan_.clips.size(); begin += kTogether) {
+      const size_t end = std::min(begin + kTogether, data_.plan_.clips.size());
+      const auto source = [&](size_t c) {
+        return data_.items_[static_cast<size_t>(data_.plan_.clips[c].item)].path.string();
+      };
+      std::string of_these;
+      for (size_t c = begin; c < end; ++c) {
+        const data::Item& item = data_.items_[static_cast<size_t>(data_.plan_.clips[c].item)];
+        of_these += item.path.string() + '\n' + data_.plan_.preprocessing(data_.plan_.clips[c]) + '\n';
+        for (const std::string& caption : item.captions) of_these += caption + '\n';
+        if (!online_)
+          for (const int e : entries_[c]) of_these += keys_[static_cast<size_t>(e)].stamp + '\n';
+      }
+      text += source(begin) + " to " + source(end - 1) + ": " + std::to_string(hash_text(of_these)) + '\n';
+    }
+    return text;
+  }
+
+  /// Ranks share the reading, and what they found.
+  void find_damaged(Pace& pace) {
+    damaged_.assign(keys_.size(), 0);
+    if (!options_.verify) return;
+    std::vector<double> mine(keys_.size());
+    report::CountProgress progress(rank_ == 0, "prepare: checking", "entries", static_cast<int64_t>(keys_.size()));
+    for (size_t e = static_cast<size_t>(rank_); e < keys_.size(); e += static_cast<size_t>(mesh_.world())) {
+      progress.at(static_cast<int64_t>(e));
+      if (!fs::exists(keys_[e].file(folder_))) continue;
+      const auto damage = data::cache_damage(folder_, keys_[e]);
+      if (!damage) continue;
+      mine[e] = 1;
+      log::warn("prepare: " + keys_[e].source + ": " + *damage + "; it is made again");
+    }
+    pace.meet();  // every rank has read its share
+    for (const auto& row : comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles(mine))
+      for (size_t e = 0; e < row.size(); ++e) damaged_[e] |= row[e] != 0;
+  }
+
   void find_missing() {
     int64_t stale = 0;
     std::string first;
     std::map<int64_t, size_t> work;  // by clip
     for (size_t e = 0; e < keys_.size(); ++e) {
       const auto problem = data::cache_problem(folder_, keys_[e]);
-      if (!problem) continue;
-      if (*problem != "missing" && stale++ == 0)
+      if (!problem && !damaged_[e]) continue;
+      if (!damaged_[e] && *problem != "missing" && stale++ == 0)
         first = keys_[e].source + ": " + keys_[e].file(folder_).string() + ": " + *problem;
       const auto [place, fresh] = work.emplace(picture_of_[e], work_.size());
       if (fresh) work_.push_back({picture_of_[e], {}});
@@ -189,8 +235,8 @@ class Preparation {
     if (stale == 0) return;
     check_input(options_.rebuild, "data.cache",
                 std::to_string(stale) + " of " + std::to_string(keys_.size()) +
-                    " entries were not made from what is there now; first: " + first,
-                "run `tessera prepare RECIPE --rebuild` to make them anew");
+                    " entries are stale or damaged; first: " + first,
+                "run `tessera prepare RECIPE --rebuild` to encode them again");
     log::info("prepare: rebuilding " + std::to_string(stale) + " entries; first: " + first);
   }
 
@@ -340,9 +386,9 @@ class Preparation {
     if (!nothing_left && !too_many) return;
     const std::string list =
         rank_ == 0 ? problems_.text() : std::to_string(problems_.size()) + " faulty rows: see rank 0's message";
-    throw UserError(Exit::input, "data", list + (rank_ == 0 ? "\n" : ""),
-                    nothing_left ? "no clip of the data set is left: mend the rows"
-                                 : "mend the rows, or set data.allow_bad = " + std::to_string(problems_.size()) +
+    throw UserError(Exit::input, "data", list,
+                    nothing_left ? "\nno clip of the data set is left: fix these rows"
+                                 : "\nfix these rows, or set data.allow_bad = " + std::to_string(problems_.size()) +
                                        " to train without them");
   }
 
@@ -372,6 +418,7 @@ class Preparation {
   Keys keys_;                              // entries of the cache, each once
   std::vector<int64_t> picture_of_;        // of each entry, the clip its pixels are made from
   std::vector<std::vector<int>> entries_;  // of each clip, one a caption
+  std::vector<char> damaged_;              // of each entry, whether its bytes are not those that were written
   std::vector<Work> work_;
   int64_t missing_ = 0;
   std::optional<Conditioner> conditioner_;

@@ -26,7 +26,8 @@ struct PreparedSample {
 };
 
 struct PrepareOptions {
-  bool rebuild = false;   ///< entries that are stale or damaged are made anew instead of refused
+  bool rebuild = false;   ///< entries that are stale are made anew instead of refused
+  bool verify = false;    ///< all bytes of the cache are read, and entries that are damaged are made anew
   bool prompts = true;    ///< those that are sampled are encoded as well
   bool tolerant = false;  ///< any number of faulty rows is left out; else more than data.allow_bad end it
 };

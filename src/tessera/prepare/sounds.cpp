@@ -40,9 +40,8 @@ SoundRows sound_rows(const net::VideoCodec& codec, int64_t frames, int64_t heigh
   if (latents < 2)
     throw UserError(Exit::usage, "data.frames",
                     "a clip of " + std::to_string(frames) +
-                        " frames has one latent frame, which stands for the picture " +
-                        "that a speaking video is made from",
-                    "raise data.frames, leave single pictures out of the data");
+                        " frames has one latent frame, which is the reference image " + "of a speech-to-video model",
+                    "raise data.frames, or remove single images from the data set");
   // Pixel frames that one more latent frame stands for.
   constexpr int64_t kMore = 16;
   const int64_t step = kMore / (codec.latent_shape(frames + kMore, height, width)[1] - latents);
@@ -130,7 +129,7 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::
   if (wanted.audio_dim == 0) {
     if (!files.empty())
       throw UserError(Exit::usage, "sample.audio", "the model hears nothing",
-                      "leave sample.audio away, or sample with a speech-to-video model");
+                      "leave sample.audio out, or sample with a speech-to-video model");
     return {};
   }
   const double fps = recipe.data.fps > 0 ? recipe.data.fps : 16;
@@ -146,8 +145,7 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::
     }
     if (items.empty()) items = clips();
     if (items.empty())
-      throw UserError(Exit::usage, "sample.audio",
-                      "the model makes videos from sound, and there is no clip to take it from",
+      throw UserError(Exit::usage, "sample.audio", "the model needs audio, and there is no clip to take it from",
                       "give --sample.audio FILE");
     sounds.push_back(clip_sound(heard_item(items, prompts[p]), rate, 0, seconds));
   }
@@ -161,8 +159,8 @@ std::vector<data::Path> prompt_poses(const recipe::Recipe& recipe, const std::ve
   std::vector<data::Path> poses(prompts.size());
   if (files.empty()) return poses;
   if (wanted.pose_dim == 0)
-    throw UserError(Exit::usage, "sample.pose", "the model follows no poses",
-                    "leave sample.pose away, or sample with a speech-to-video model");
+    throw UserError(Exit::usage, "sample.pose", "the model takes no poses",
+                    "leave sample.pose out, or sample with a speech-to-video model");
   std::vector<data::Item> items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     poses[p] = files[p % files.size()];
@@ -171,7 +169,7 @@ std::vector<data::Path> prompt_poses(const recipe::Recipe& recipe, const std::ve
     poses[p] = items.empty() ? data::Path() : heard_item(items, prompts[p]).pose;
     if (poses[p].empty())
       throw UserError(
-          Exit::usage, "sample.pose", "\"clip\": the row of '" + prompts[p] + "' names no video of poses",
+          Exit::usage, "sample.pose", "\"clip\": the row of '" + prompts[p] + "' names no pose video",
           "add a column " + families::column_names({}, "pose").front() + " to the table, or give --sample.pose FILE");
   }
   return poses;

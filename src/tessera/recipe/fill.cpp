@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/data/text.h"
 #include "tessera/recipe/lr_scale.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/recipe/settings.h"
@@ -105,6 +106,10 @@ void resolve(Recipe& r) {
 }  // namespace
 
 void Recipe::fill() {
+  for (const auto& [key, value] : values)
+    if (const size_t bad = data::invalid_utf8(value); bad != std::string::npos)
+      throw UserError(Exit::usage, "recipe", key + " is not UTF-8 at byte " + std::to_string(bad),
+                      "files and messages could not name it: give it in UTF-8");
   for (const Setting& setting : settings()) check_range(setting, values.at(setting.key));
   for (const Setting& setting : settings())
     if (setting.read) setting.read(*this, {setting.key, values.at(setting.key)});

@@ -8,12 +8,23 @@
 
 namespace tessera::recipe {
 
+namespace {
+
+void set_key(Values& values, const std::string& name, const std::string& value, const std::string& where) {
+  if (!recipe_table().find(name))
+    throw UserError(Exit::usage, where, "unknown key '" + name + "'",
+                    key_meant(name) + " tessera train --help lists keys");
+  recipe_table().set(values, name, value, where);
+}
+
+}  // namespace
+
 Recipe load_recipe(const std::string& path, const Overrides& overrides) {
   Recipe recipe;
   recipe.values = recipe_table().defaults();
   if (!path.empty()) check_path(path);
   const RecipeFile file = path.empty() ? RecipeFile{} : read_recipe_file(path);
-  for (const FileKey& key : file.keys) recipe_table().set(recipe.values, key.name, key.value, key.where);
+  for (const FileKey& key : file.keys) set_key(recipe.values, key.name, key.value, key.where);
   for (const auto& [name, value] : overrides) {
     if (name == "mesh") {
       const Mesh mesh = Mesh::parse(value);
@@ -21,7 +32,7 @@ Recipe load_recipe(const std::string& path, const Overrides& overrides) {
         recipe_table().set(recipe.values, "mesh." + std::string(axis_name(axis)), std::to_string(mesh[axis]), "--mesh");
       continue;
     }
-    recipe_table().set(recipe.values, name, value, "--" + name);
+    set_key(recipe.values, name, value, "--" + name);
   }
   recipe.fill();
   add_stages(recipe, file);

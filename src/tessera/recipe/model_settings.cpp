@@ -16,7 +16,7 @@ constexpr Read model = into<&Recipe::model, member>;
 void read_out(Recipe& recipe, const Given& given) {
   if (given.text.empty())
     throw UserError(Exit::usage, "recipe", given.key + " is empty",
-                    "name a folder of the run's own: it is made, and holds all that the run writes");
+                    "name a folder for this run; it is made where it does not exist");
   recipe.run.out = given.text;
 }
 
@@ -42,7 +42,7 @@ bool loads_weights(const Facts& f) { return f.recipe.model.init != "random"; }
 
 std::vector<Setting> run_settings() {
   return {
-      {"run.out", Kind::text, "runs/run", "folder of the run", read_out},
+      {"run.out", Kind::text, "runs/run", "folder that the run writes to", read_out},
       {"run.seed", Kind::integer, "0", "seed of initial weights, data order, noise and timesteps",
        run<&Recipe::Run::seed>},
       {"run.steps",
@@ -52,18 +52,18 @@ std::vector<Setting> run_settings() {
        run<&Recipe::Run::steps>,
        {.range = at_least(1)}},
       {"run.resume", Kind::text, "auto",
-       "auto: from the newest whole checkpoint of run.out; no: from the start, what was there moves to abandoned-1; or a checkpoint folder",
+       "auto: resume from the newest complete checkpoint in run.out; no: start at step 0, after moving earlier checkpoints to abandoned-1; or a checkpoint folder",
        run<&Recipe::Run::resume>},
       {"run.resume_changes",
        Kind::choice,
        "refuse",
-       "a checkpoint of another model, base, adapters, experts or objective: refuse it, or allow it",
+       "resuming from a checkpoint of another model, base, adapters, experts or objective: refuse or allow it",
        nullptr,
        {.choices = "refuse|allow"}},
       {"run.on_nan",
        Kind::choice,
        "stop",
-       "what a NaN or infinite loss does",
+       "on a NaN or infinite loss: stop the run or skip the step",
        run<&Recipe::Run::on_nan>,
        {.choices = "stop|skip", .in_stages = true}},
   };
@@ -71,22 +71,22 @@ std::vector<Setting> run_settings() {
 
 std::vector<Setting> model_settings() {
   std::vector<Setting> rows = {
-      {"model.preset", Kind::text, "", "a known size, e.g. " + families::standard().preset,
+      {"model.preset", Kind::text, "", "model size, e.g. " + families::standard().preset,
        model<&Recipe::Model::preset>},
       {"model.path",
        Kind::text,
        "",
-       "folder or file of weights (safetensors, official or diffusers names)",
+       "folder or file of weights; official or diffusers names",
        model<&Recipe::Model::path>,
        {.needs = {{loads_weights, "but for its config.json: model.init = \"random\" leaves its weights unread"}}}},
       {"model.family", Kind::text, families::standard().name,
-       "family of model.config; " + families::listed(typed_families(), "or") +
-           " where the type that config.json and weights tell is not what is meant",
+       "model family; " + families::listed(typed_families(), "or") +
+           " override the type found in config.json and weights",
        model<&Recipe::Model::family>},
       {"model.init",
        Kind::choice,
        "auto",
-       "initial weights: auto loads model.path when it is given",
+       "initial weights; auto: load model.path where it is given, else random",
        model<&Recipe::Model::init>,
        {.choices = "auto|load|random"}},
       {"model.extra_tensors",

@@ -94,7 +94,10 @@ RecipeFile read_recipe_file(const std::string& path) {
   } catch (const toml::parse_error& error) {
     throw UserError(
         Exit::usage, "recipe",
-        path + ", line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
+        path + ", line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),
+        text.str().starts_with('{')
+            ? "this is JSON, a recipe is TOML: tessera import makes a recipe of a DeepSpeed file"
+            : "correct that line; a recipe is TOML: [table], key = value, texts in \"quotes\"");
   }
   return file;
 }

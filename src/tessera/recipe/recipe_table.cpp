@@ -1,8 +1,46 @@
 #include "tessera/recipe/recipe_table.h"
 
+#include <algorithm>
+
+#include "tessera/base/check.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
+
+namespace {
+
+/// What accelerate, DeepSpeed, DiffSynth, musubi-tuner and diffusion-pipe call a key.
+constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
+    {"learning_rate", "train.lr"},
+    {"batch_size", "train.global_batch"},
+    {"train_batch_size", "train.global_batch"},
+    {"gradient_accumulation_steps", "train.micro_batch"},
+    {"train_micro_batch_size_per_gpu", "train.micro_batch"},
+    {"micro_batch_size_per_gpu", "train.micro_batch"},
+    {"max_grad_norm", "train.clip_norm"},
+    {"gradient_clipping", "train.clip_norm"},
+    {"lr_scheduler", "train.schedule"},
+    {"lr_warmup_steps", "train.warmup_steps"},
+    {"max_steps", "run.steps"},
+    {"max_train_steps", "run.steps"},
+    {"output_dir", "run.out"},
+    {"output_path", "run.out"},
+    {"resume_from_checkpoint", "run.resume"},
+    {"save_steps", "checkpoint.every"},
+    {"checkpointing_steps", "checkpoint.every"},
+    {"num_frames", "data.frames"},
+    {"dataset_path", "data.path"},
+    {"network_dim", "lora.rank"},
+    {"network_alpha", "lora.alpha"},
+    {"flow_shift", "diffusion.shift"},
+    {"mixed_precision", "plan.compute_dtype"},
+    {"gradient_checkpointing", "plan.recompute"},
+    {"activation_checkpointing", "plan.recompute"},
+    {"sharding_strategy", "plan.strategy"},
+    {"zero_stage", "plan.strategy"},
+    {"prompt", "sample.prompts"}};
+
+}  // namespace
 
 const OptionTable& recipe_table() {
   static const OptionTable table = [] {
@@ -11,6 +49,26 @@ const OptionTable& recipe_table() {
     return OptionTable(std::move(options));
   }();
   return table;
+}
+
+std::vector<std::string> keys_named(std::string_view name) {
+  std::string word(name.substr(name.rfind('.') + 1));
+  std::replace(word.begin(), word.end(), '-', '_');
+  std::vector<std::string> keys;
+  for (const Option& option : recipe_table().options())
+    if (option.name.substr(option.name.rfind('.') + 1) == word) keys.push_back(option.name);
+  for (const auto& [other, key] : kElsewhere)
+    if (other == word) keys.emplace_back(key);
+  return keys;
+}
+
+std::string key_meant(std::string_view name) {
+  std::vector<std::string> keys = keys_named(name), all;
+  for (const Option& option : recipe_table().options()) all.push_back(option.name);
+  if (keys.empty()) keys = nearest(name, all);
+  std::string text;
+  for (const std::string& key : keys) text += (text.empty() ? "did you mean " : " or ") + key;
+  return text + "?";
 }
 
 }  // namespace tessera::recipe

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/read_word.h"
+#include "tessera/plan/read_enum.h"
 
 namespace tessera::recipe {
 
@@ -23,13 +23,13 @@ bool within(const Range& range, double value) {
 }
 
 template <class T>
-void read_word(T& to, const Given& given) {
-  plan::read_word(to, given.text, "recipe: " + given.key);
+void read_enum(T& to, const Given& given) {
+  plan::read_enum(to, given.text, "recipe: " + given.key);
 }
 template <class T>
-void read_word(std::optional<T>& to, const Given& given) {
+void read_enum(std::optional<T>& to, const Given& given) {
   to.reset();
-  if (given.text != "auto") read_word(to.emplace(), given);
+  if (given.text != "auto") read_enum(to.emplace(), given);
 }
 
 }  // namespace
@@ -54,18 +54,18 @@ void read_value(int64_t& to, const Given& given) { to = to_integer(given.text); 
 void read_value(double& to, const Given& given) { to = to_number(given.text); }
 void read_value(bool& to, const Given& given) { to = given.text == "true"; }
 void read_value(std::vector<std::string>& to, const Given& given) { to = split_list(given.text); }
-void read_value(plan::Masters& to, const Given& given) { read_word(to, given); }
-void read_value(plan::Moments& to, const Given& given) { read_word(to, given); }
-void read_value(DType& to, const Given& given) { read_word(to, given); }
-void read_value(std::optional<plan::Tier>& to, const Given& given) { read_word(to, given); }
-void read_value(std::optional<plan::Update>& to, const Given& given) { read_word(to, given); }
-void read_value(std::optional<plan::Strategy>& to, const Given& given) { read_word(to, given); }
-void read_value(std::optional<plan::PipelineSchedule>& to, const Given& given) { read_word(to, given); }
+void read_value(plan::Masters& to, const Given& given) { read_enum(to, given); }
+void read_value(plan::Moments& to, const Given& given) { read_enum(to, given); }
+void read_value(DType& to, const Given& given) { read_enum(to, given); }
+void read_value(std::optional<plan::Tier>& to, const Given& given) { read_enum(to, given); }
+void read_value(std::optional<plan::Update>& to, const Given& given) { read_enum(to, given); }
+void read_value(std::optional<plan::Strategy>& to, const Given& given) { read_enum(to, given); }
+void read_value(std::optional<plan::PipelineSchedule>& to, const Given& given) { read_enum(to, given); }
 void read_value(std::optional<plan::Policy>& to, const Given& given) {
-  if (given.text == plan::kRecomputeOffload.word)
+  if (given.text == plan::kRecomputeOffload.name)
     to = plan::kRecomputeOffload.policy;
   else
-    read_word(to, given);
+    read_enum(to, given);
 }
 
 std::optional<int> automatic(const Given& given, const std::vector<std::pair<std::string, int>>& words) {

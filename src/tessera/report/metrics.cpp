@@ -1,6 +1,11 @@
 #include "tessera/report/metrics.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
@@ -18,6 +23,9 @@ std::string exact(double value) {
   std::snprintf(text, sizeof text, "%.17g", value);
   return text;
 }
+
+/// Names of files and prompts may be any bytes: what is no UTF-8 is shown as such.
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 using Bytes = RankMetrics::Bytes;
 constexpr std::pair<const char*, int64_t Bytes::*> kParts[] = {{"parameters", &Bytes::parameters},
@@ -78,27 +86,35 @@ RankMetrics read_rank(const nlohmann::json& json) {
   return m;
 }
 
-MetricsWriter::MetricsWriter(const std::filesystem::path& file, int64_t done) : path_(file) {
-  std::string kept;
-  if (std::ifstream in(file); in) {
-    for (std::string line; std::getline(in, line);) {
-      const Json json = Json::parse(line, nullptr, false);
-      // A half-written last line is what a crash leaves; it will come again.
-      if (!json.is_discarded() && json.value("step", int64_t{0}) <= done) kept += line + "\n";
-    }
-  }
-  out_.open(file, std::ios::trunc);
-  out_ << kept << std::flush;
-  if (!out_)
-    throw UserError(Exit::disk, "train.metrics", file.string() + ": cannot be written",
-                    "free space, or choose another run.out");
+MetricsWriter::MetricsWriter(const std::filesystem::path& file, int64_t done)
+    : path_(file), found_(read_history(file, done)) {
+  fd_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("cannot be opened");
+  if (found_.kept < found_.bytes && ::ftruncate(fd_, found_.kept) != 0) fail("cannot be cut back");
+  if (found_.open_end) write("");
 }
 
-void MetricsWriter::write(const std::string& line) {
-  out_ << line << '\n' << std::flush;
-  if (!out_)
-    throw UserError(Exit::disk, "train.metrics", path_.string() + ": a write failed",
-                    "free space; the run resumes from its last whole checkpoint");
+MetricsWriter::~MetricsWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void MetricsWriter::fail(const std::string& act) const {
+  throw UserError(Exit::disk, "train.metrics", path_.string() + ": " + act + ": " + std::strerror(errno),
+                  "free space or see to its permissions; the run resumes from its last complete checkpoint");
+}
+
+void MetricsWriter::write(std::string line) {
+  line += '\n';
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t put = ::write(fd_, line.data() + done, line.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("a write failed");
+    done += static_cast<size_t>(put);
+  }
+}
+
+void MetricsWriter::flush() {
+  if (::fdatasync(fd_) != 0 && errno != EINVAL) fail("cannot be flushed");  // EINVAL: nothing to flush
 }
 
 namespace {
@@ -106,7 +122,7 @@ namespace {
 /// ,"expert":"high_noise","expert_step":7 and, where its turn began, what moved; nothing of a run without experts.
 std::string expert_fields(const StepMetrics& m) {
   if (m.expert.empty()) return "";
-  std::string text = ",\"expert\":" + Json(m.expert).dump() + ",\"expert_step\":" + std::to_string(m.expert_step);
+  std::string text = ",\"expert\":" + text_of(Json(m.expert)) + ",\"expert_step\":" + std::to_string(m.expert_step);
   if (m.moved.bytes > 0)
     text += ",\"moved_bytes\":" + std::to_string(m.moved.bytes) + ",\"moved_seconds\":" + exact(m.moved.seconds) +
             ",\"moved_waited\":" + exact(m.moved.waited);
@@ -134,13 +150,13 @@ void MetricsWriter::step(const StepMetrics& m) {
         ",\"grad_norm\":" + exact(m.grad_norm) + ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) +
         ",\"samples\":" + std::to_string(m.samples) + ",\"tokens\":" + std::to_string(m.tokens) +
         (m.loss_scale ? ",\"loss_scale\":" + exact(*m.loss_scale) : "") + (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") +
-        expert_fields(m) + gate_fields(m.gate) + ",\"ranks\":" + ranks.dump() + "}");
+        expert_fields(m) + gate_fields(m.gate) + ",\"ranks\":" + text_of(ranks) + "}");
 }
 
 void MetricsWriter::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {
   Json json = {{"type", "skip"}, {"step", step}, {"why", why}};
   if (loss_scale) json["loss_scale"] = *loss_scale;
-  write(json.dump());
+  write(text_of(json));
 }
 
 void MetricsWriter::sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr,
@@ -148,11 +164,13 @@ void MetricsWriter::sample(int64_t step, const std::string& file, const std::str
   Json json = {{"type", "sample"}, {"step", step}, {"file", file}, {"prompt", prompt}};
   if (psnr) json["psnr"] = *psnr;
   if (audio_effect) json["audio_effect"] = *audio_effect;
-  write(json.dump());
+  write(text_of(json));
 }
 
-void MetricsWriter::checkpoint(int64_t step, const std::string& folder, double seconds) {
-  write(Json{{"type", "checkpoint"}, {"step", step}, {"folder", folder}, {"seconds", seconds}}.dump());
+void MetricsWriter::checkpoint(int64_t step, const std::string& folder, std::optional<double> seconds) {
+  Json json = {{"type", "checkpoint"}, {"step", step}, {"folder", folder}};
+  if (seconds) json["seconds"] = *seconds;
+  write(text_of(json));
 }
 
 void MetricsWriter::fault(int64_t step, const std::string& kind, const std::string& text, int rank,
@@ -160,31 +178,38 @@ void MetricsWriter::fault(int64_t step, const std::string& kind, const std::stri
   Json json = {{"type", "fault"}, {"step", step}, {"kind", kind}, {"text", text}};
   if (rank >= 0) json["rank"] = rank;
   if (!shares.empty()) json["shares"] = shares;
-  write(json.dump());
+  write(text_of(json));
+}
+
+void MetricsWriter::restart(int64_t step, const std::string& text, int64_t time) {
+  write(text_of(Json{{"type", "fault"}, {"step", step}, {"kind", "restart"}, {"text", text}, {"time", time}}));
 }
 
 void MetricsWriter::base(const std::string& form, double error, double worst, const std::string& worst_linear) {
-  write(Json{
-      {"type", "base"}, {"step", 0}, {"form", form}, {"error", error}, {"worst", worst}, {"worst_linear", worst_linear}}
-            .dump());
+  write(text_of(Json{{"type", "base"},
+                     {"step", 0},
+                     {"form", form},
+                     {"error", error},
+                     {"worst", worst},
+                     {"worst_linear", worst_linear}}));
 }
 
 void MetricsWriter::resume(int64_t step, const std::string& from) {
-  write(Json{{"type", "resume"}, {"step", step}, {"from", from}}.dump());
+  write(text_of(Json{{"type", "resume"}, {"step", step}, {"from", from}}));
 }
 
 void MetricsWriter::change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
                            const std::string& text) {
-  write(
-      Json{{"type", "resume"}, {"step", step}, {"key", key}, {"before", before}, {"now", now}, {"text", text}}.dump());
+  write(text_of(
+      Json{{"type", "resume"}, {"step", step}, {"key", key}, {"before", before}, {"now", now}, {"text", text}}));
 }
 
 void MetricsWriter::warning(int64_t step, const std::string& what, const std::string& text) {
-  write(Json{{"type", "warning"}, {"step", step}, {"what", what}, {"text", text}}.dump());
+  write(text_of(Json{{"type", "warning"}, {"step", step}, {"what", what}, {"text", text}}));
 }
 
 void MetricsWriter::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {
-  write(Json{{"type", "stage"}, {"step", step}, {"stage", number}, {"changes", changes}, {"plan", plan}}.dump());
+  write(text_of(Json{{"type", "stage"}, {"step", step}, {"stage", number}, {"changes", changes}, {"plan", plan}}));
 }
 
 }  // namespace tessera::report

@@ -1,16 +1,18 @@
 #pragma once
 // metrics.jsonl: what happened, a JSON object a line, written as it happens (contract, section run folder).
 //
-//   MetricsWriter metrics("runs/a/metrics.jsonl", /*done=*/100);   // drops lines after step 100: they will come again
+//   MetricsWriter metrics("runs/a/metrics.jsonl", /*done=*/100);   // cuts off lines after step 100: they come again
 //   metrics.step({.step = 101, .loss = 0.3, ...});
+//   metrics.flush();                                               // before a checkpoint of these steps is published
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "tessera/report/history.h"
 
 namespace tessera::report {
 
@@ -77,18 +79,29 @@ RankMetrics read_rank(const nlohmann::json& rank);
 
 class MetricsWriter {
  public:
-  /// Keeps the lines up to step `done`. Throws UserError (disk).
+  /// Goes on behind the lines up to step `done`: cuts the file once, at the first line beyond it, and appends. What was
+  /// written before stays at every instant. Throws UserError (disk).
   MetricsWriter(const std::filesystem::path& file, int64_t done);
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  const History& found() const { return found_; }  ///< what the file held
+  /// Until all lines would survive a power cut. Throws UserError (disk).
+  void flush();
 
   void step(const StepMetrics& metrics);
   void skip(int64_t step, const std::string& why, std::optional<double> loss_scale = {});
   void sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr,
               std::optional<double> audio_effect = {});
-  void checkpoint(int64_t step, const std::string& folder, double seconds);
+  /// Without `seconds`: a kill kept the line from being written when it was saved.
+  void checkpoint(int64_t step, const std::string& folder, std::optional<double> seconds);
   /// What went wrong and did not end the run: `kind` is "restart", "slow_rank" or "rebalance"; `rank` -1: none by
   /// itself. `shares`: samples of a step by dp rank from now on, where they change.
   void fault(int64_t step, const std::string& kind, const std::string& text, int rank,
              const std::vector<int64_t>& shares = {});
+  /// A `restart` that the launcher noted: `time` in milliseconds since 1970, by which a note is told once.
+  void restart(int64_t step, const std::string& text, int64_t time);
   /// Before the first step: a frozen base is stored in `form`; |stored - w| / |w| of all of it and of its worst linear.
   void base(const std::string& form, double error, double worst, const std::string& worst_linear);
   /// The run goes on from a checkpoint of `step`.
@@ -96,15 +109,18 @@ class MetricsWriter {
   /// And one key has another value than it had there; `text` is for people.
   void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
               const std::string& text);
-  /// What went wrong beside training and is made up at the next start: `what` is "sample", "report", "export" or "lora".
+  /// What the user was warned of and will want to know later. `what`: "history", or what failed and is made up at the
+  /// next start: "sample", "report", "export".
   void warning(int64_t step, const std::string& what, const std::string& text);
   /// A stage begins: `step` is its first, `changes` and `plan` are for people, one line each.
   void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
 
  private:
-  void write(const std::string& line);
-  std::filesystem::path path_;
-  std::ofstream out_;
+  void write(std::string line);
+  [[noreturn]] void fail(const std::string& act) const;
+  const std::filesystem::path path_;
+  const History found_;
+  int fd_ = -1;
 };
 
 }  // namespace tessera::report

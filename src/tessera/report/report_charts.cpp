@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tessera/base/units.h"
+#include "tessera/report/page.h"
 
 namespace tessera::report {
 
@@ -21,24 +22,8 @@ std::string number(double value) {
   return text;
 }
 
-/// A fixed colour for each kind of thing, the same in every chart.
-std::string colour(const std::string& kind) {
-  static const std::map<std::string, std::string> known = {
-      {"forward", "#3b7ddd"},     {"backward", "#7457c9"},     {"recompute", "#4fb0c6"},    {"gather", "#3d9a5f"},
-      {"reduce", "#d9822b"},      {"reduce_outer", "#c4622d"}, {"gather_outer", "#2d9cc4"}, {"update", "#c94f6d"},
-      {"norm", "#98823c"},        {"loss", "#888888"},         {"flush", "#555555"},        {"parameters", "#3d9a5f"},
-      {"gradients", "#d9822b"},   {"states", "#c94f6d"},       {"slots", "#98823c"},        {"activations", "#3b7ddd"},
-      {"temporaries", "#7457c9"}, {"host", "#5f7a8c"}};
-  const auto it = known.find(kind);
-  return it == known.end() ? "#999999" : it->second;
-}
-
 /// Of a run's curves; style.css has the values, for light and dark.
 std::string run_colour(size_t run) { return "var(--r" + std::to_string(run % 6) + ")"; }
-
-std::string key(const std::string& colour, const std::string& label) {
-  return "<span class=key><i style='background:" + colour + "'></i>" + escape_html(label) + "</span>";
-}
 
 struct Series {
   std::vector<double> x, y;
@@ -97,20 +82,6 @@ struct Axes {
 
 }  // namespace
 
-std::string escape_html(const std::string& text) {
-  static const std::map<char, std::string> named = {
-      {'<', "&lt;"}, {'>', "&gt;"}, {'&', "&amp;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
-  std::string out;
-  for (char c : text) {
-    const auto it = named.find(c);
-    if (it == named.end())
-      out += c;
-    else
-      out += it->second;
-  }
-  return out;
-}
-
 std::string curve_card(const std::string& title, const std::vector<ReportInput::Run>& runs,
                        double (*value)(const ReportInput::Step&), bool logarithmic) {
   std::vector<Series> all;
@@ -141,7 +112,7 @@ std::string curve_card(const std::string& title, const std::vector<ReportInput::
 std::string run_legend(const std::vector<ReportInput::Run>& runs) {
   if (runs.size() < 2) return "";
   std::string out = "<p>";
-  for (size_t r = 0; r < runs.size(); ++r) out += key(run_colour(r), runs[r].label);
+  for (size_t r = 0; r < runs.size(); ++r) out += legend_key(run_colour(r), runs[r].label);
   return out + "</p>";
 }
 
@@ -161,13 +132,14 @@ std::string memory_card(const std::vector<ReportInput::Rank>& ranks) {
     out << "</span></div><div class=bar>";
     for (const auto& [part, bytes] : r.parts)
       if (bytes > 0)
-        out << "<i style='width:" << percent(bytes) << ";background:" << colour(part) << "' title='" << part << " "
+        out << "<i style='width:" << percent(bytes) << ";background:" << kind_colour(part) << "' title='" << part << " "
             << format_bytes(bytes) << "'></i>";
     out << "</div><div class='bar planned'><i style='width:" << percent(r.predicted) << "'></i></div></div>";
   }
   out << "<p class=soft>";
-  for (const auto& [part, bytes] : ranks.front().parts) out << key(colour(part), part + " " + format_bytes(bytes));
-  out << key("var(--soft)", "planned") << "</p></div>";
+  for (const auto& [part, bytes] : ranks.front().parts)
+    out << legend_key(kind_colour(part), part + " " + format_bytes(bytes));
+  out << legend_key("var(--soft)", "planned") << "</p></div>";
   return out.str();
 }
 
@@ -207,13 +179,13 @@ std::string lanes_card(const std::vector<ReportInput::Bar>& bars, const std::str
     const double x = left + bar.begin / end * (w - left),
                  width = std::max(0.6, (bar.end - bar.begin) / end * (w - left));
     out << "<rect x='" << x << "' y='" << row->second + 3 << "' width='" << width << "' height='" << height - 7
-        << "' fill='" << colour(bar.kind) << "'><title>" << escape_html(bar.label) << "  "
+        << "' fill='" << kind_colour(bar.kind) << "'><title>" << escape_html(bar.label) << "  "
         << format_seconds(bar.end - bar.begin) << "</title></rect>";
     if (bar.end - bar.begin > 0.004 * end) kinds.insert(bar.kind);
   }
   out << "<text x='" << left << "' y='" << y + 16 << "'>0</text><text x='" << w << "' y='" << y + 16
       << "' text-anchor='end'>" << format_seconds(end) << "</text></svg></div><p class=soft>";
-  for (const auto& kind : kinds) out << key(colour(kind), kind);
+  for (const auto& kind : kinds) out << legend_key(kind_colour(kind), kind);
   if (drawn < ranks.size()) out << "<br>" << ranks.size() - drawn << " more ranks are in schedule.jsonl";
   out << "</p></div>";
   return out.str();

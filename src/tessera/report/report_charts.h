@@ -8,9 +8,6 @@
 
 namespace tessera::report {
 
-/// Text fit for HTML.
-std::string escape_html(const std::string& text);
-
 /// One line a run; a run's steps are thinned to a few hundred points, each the mean of a stretch. Empty without steps.
 std::string curve_card(const std::string& title, const std::vector<ReportInput::Run>& runs,
                        double (*value)(const ReportInput::Step&), bool logarithmic);

@@ -42,7 +42,8 @@ RunEvent read_event(const AnyJson& json) {
   event.file = text(json, event.type == "checkpoint" ? "folder" : "file");
   if (const double psnr = number(json, "psnr"); std::isfinite(psnr)) event.psnr = psnr;
   if (event.type == "checkpoint") {
-    event.text = event.file + " in " + format_seconds(number(json, "seconds"));
+    const double seconds = number(json, "seconds");
+    event.text = event.file + (std::isfinite(seconds) ? " in " + format_seconds(seconds) : "");
   } else if (event.type == "sample") {
     char db[32] = "";
     if (event.psnr) std::snprintf(db, sizeof db, "  %.1f dB", *event.psnr);

@@ -63,7 +63,7 @@ void RunLog::sample(const Sample& sample, const data::Frames& frames) {
   if (sample.audio_effect) board_.scalars(sample.step, {{prompt + "/audio_effect", *sample.audio_effect}});
 }
 
-void RunLog::checkpoint(int64_t step, const std::string& folder, double seconds) {
+void RunLog::checkpoint(int64_t step, const std::string& folder, std::optional<double> seconds) {
   metrics_.checkpoint(step, folder, seconds);
 }
 
@@ -71,6 +71,8 @@ void RunLog::fault(int64_t step, const std::string& kind, const std::string& tex
                    const std::vector<int64_t>& shares) {
   metrics_.fault(step, kind, text, rank, shares);
 }
+
+void RunLog::restart(int64_t step, const std::string& text, int64_t time) { metrics_.restart(step, text, time); }
 
 void RunLog::base(const std::string& form, double error, double worst, const std::string& worst_linear) {
   metrics_.base(form, error, worst, worst_linear);

@@ -25,12 +25,17 @@ class RunLog {
     std::optional<double> audio_effect = {};  ///< see Denoising
   };
 
+  const History& found() const { return metrics_.found(); }  ///< what metrics.jsonl held
+  /// Until the lines of metrics.jsonl would survive a power cut.
+  void flush() { metrics_.flush(); }
+
   void step(const StepMetrics& metrics);
   void skip(int64_t step, const std::string& why, std::optional<double> loss_scale = {});
   void sample(const Sample& sample, const data::Frames& frames);
-  void checkpoint(int64_t step, const std::string& folder, double seconds);
+  void checkpoint(int64_t step, const std::string& folder, std::optional<double> seconds);
   void fault(int64_t step, const std::string& kind, const std::string& text, int rank = -1,
              const std::vector<int64_t>& shares = {});
+  void restart(int64_t step, const std::string& text, int64_t time);
   void base(const std::string& form, double error, double worst, const std::string& worst_linear);
   void resume(int64_t step, const std::string& from);
   void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,

@@ -134,7 +134,7 @@ std::vector<std::pair<std::string, std::string>> facts(const RunFolder& run) {
     facts.emplace_back("tokens a second", print("%.0f", tokens_a_second(run)));
     if (last.mfu) facts.emplace_back("MFU", print("%.1f %%", 100 * *last.mfu));
     if (const auto error = run.compression_error())
-      facts.emplace_back("error of compressed activations",
+      facts.emplace_back("error of quantised activations",
                          print("mean %.2g, largest %.2g of their size", error->mean, error->most));
     facts.emplace_back("last loss", print("%.4g", last.loss));
   }
@@ -195,7 +195,7 @@ ReportInput::Table predicted_and_measured(const fs::path& trace) {
 /// What computing stood still for: as the plan predicted it, and as it was, in seconds of a step.
 ReportInput::Table waits_table(const RunFolder& run) {
   ReportInput::Table table{
-      "What computing waited for, a step",
+      "What compute waited for, a step",
       {"for", "predicted, slowest rank", "measured, mean of ranks", "measured, the most of a rank"},
       {}};
   const auto waits = run.waits();

@@ -93,7 +93,7 @@ void TensorBoardWriter::event(std::string_view body) {
   out_ << length << raw(masked_crc32c(length)) << record << raw(masked_crc32c(record)) << std::flush;
   if (!out_)
     throw UserError(Exit::disk, "train.tensorboard", path_.string() + ": a write failed",
-                    "free space; the run resumes from its last whole checkpoint");
+                    "free space; the run resumes from its last complete checkpoint");
 }
 
 void TensorBoardWriter::scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values) {

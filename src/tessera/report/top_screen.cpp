@@ -29,7 +29,7 @@ std::string grouped(int64_t value) {
 }
 
 template <typename... Values>
-std::string print(const char* format, Values... values) {
+std::string formatted(const char* format, Values... values) {
   char text[160];
   std::snprintf(text, sizeof text, format, values...);
   return text;
@@ -44,7 +44,7 @@ class Screen {
     progress();
     if (run_.steps().empty()) {
       text("");
-      text("No step is finished yet; the first one is the slowest.", Ink::soft);
+      text("No step is finished yet; the first is the slowest.", Ink::soft);
     } else {
       memory();
       busy();
@@ -78,9 +78,10 @@ class Screen {
     const Ink ink = now == "running" ? Ink::green : now.starts_with("silent") ? Ink::orange : Ink::plain;
     put(line().add("tessera top  ", Ink::soft).add(run_.folder().string(), Ink::strong).add(dot()).add(now, ink));
     std::string about = facts.model;
-    if (facts.parameters > 0) about += print("%s%.1f M parameters", dot(), static_cast<double>(facts.parameters) / 1e6);
+    if (facts.parameters > 0)
+      about += formatted("%s%.1f M parameters", dot(), static_cast<double>(facts.parameters) / 1e6);
     if (!run_.ranks().empty())
-      about += dot() + print("%zu rank%s", run_.ranks().size(), run_.ranks().size() == 1 ? "" : "s");
+      about += dot() + formatted("%zu rank%s", run_.ranks().size(), run_.ranks().size() == 1 ? "" : "s");
     if (facts.mesh.find(' ') != std::string::npos && facts.mesh != "one rank") about += " (" + facts.mesh + ")";
     if (facts.global_batch > 0) about += dot() + ("global batch " + std::to_string(facts.global_batch));
     text(about, Ink::soft);
@@ -91,7 +92,7 @@ class Screen {
     const int64_t step = run_.last_step(), steps = run_.facts().steps;
     const double seconds = run_.step_seconds();
     const double share = steps > 0 ? std::min(1.0, static_cast<double>(step) / static_cast<double>(steps)) : 0;
-    std::string after = print(" %3.0f %%", 100 * share);
+    std::string after = formatted(" %3.0f %%", 100 * share);
     if (seconds > 0 && !run_.finished() && steps > step)
       after += "  ETA " + format_seconds(static_cast<double>(steps - step) * seconds);
     Line bar = line();
@@ -114,14 +115,14 @@ class Screen {
       numbers.add(numbers.width() > 0 ? "  " : "").add(name, Ink::soft).add(value);
     };
     if (!last.expert.empty()) field("expert ", last.expert);
-    field("loss ", print("%.5f", last.loss));
-    field("grad norm ", print("%.4g", last.grad_norm));
-    field("lr ", print("%.3g", last.lr));
+    field("loss ", formatted("%.5f", last.loss));
+    field("grad norm ", formatted("%.4g", last.grad_norm));
+    field("lr ", formatted("%.3g", last.lr));
     if (seconds > 0) {
       field("", format_seconds(seconds) + "/step");
       field("", grouped(std::llround(static_cast<double>(last.tokens) / seconds)) + " tokens/s");
     }
-    if (last.mfu) field("MFU ", print("%.1f %%", 100 * *last.mfu));
+    if (last.mfu) field("MFU ", formatted("%.1f %%", 100 * *last.mfu));
     put(numbers);
     std::vector<double> losses;
     for (const StepMetrics& s : run_.steps()) losses.push_back(std::log(std::max(s.loss, 1e-12)));
@@ -167,7 +168,7 @@ class Screen {
       const auto highest = std::max_element(ranks.begin(), ranks.end(), [](const RankMetrics& a, const RankMetrics& b) {
         return a.peak_bytes < b.peak_bytes;
       });
-      text(print("%zu more; highest: rank %d, ", ranks.size() - shown, highest->rank) +
+      text(formatted("%zu more; highest: rank %d, ", ranks.size() - shown, highest->rank) +
                format_bytes(highest->peak_bytes),
            Ink::soft);
     }
@@ -226,11 +227,11 @@ class Screen {
         row.pad_to(kLabel + static_cast<int>(l) * cell).add(lanes[l] + " ", Ink::soft);
         const int cells = std::min(24, cell - static_cast<int>(lanes[l].size()) - 8);
         if (cells >= 4) row.bar({{std::min(share, 1.0), Ink::green, '#'}}, cells).add(" ");
-        row.add(print("%.0f%%", 100 * share));
+        row.add(formatted("%.0f%%", 100 * share));
       }
       put(row);
     }
-    if (shown < ranks.size()) text(print("%zu more", ranks.size() - shown), Ink::soft);
+    if (shown < ranks.size()) text(formatted("%zu more", ranks.size() - shown), Ink::soft);
   }
 
   /// What computing stood still for, of ranks that did.
@@ -250,16 +251,16 @@ class Screen {
     if (style_.height > 0 && style_.height - static_cast<int>(lines_.size()) < kLeast) return;
     text("");
     const size_t shown = std::min(waiting.size(), rows(waiting.size() + 1, run_.events().empty() ? 0 : 3));
-    put(line().add("waits", Ink::strong).add(" share of the step before in which computing stood still", Ink::soft));
+    put(line().add("waits", Ink::strong).add(" share of the step before in which compute waited", Ink::soft));
     for (size_t i = 0; i < shown; ++i) {
       Line row = line();
       row.add("rank " + std::to_string(waiting[i]->rank), Ink::soft).pad_to(kLabel);
       for (const auto& [kind, field] : kinds)
         if (const double share = waiting[i]->exposed.*field / seconds; share > 0)
-          row.add(std::string(kind) + " ", Ink::soft).add(print("%.0f%%   ", 100 * share));
+          row.add(std::string(kind) + " ", Ink::soft).add(formatted("%.0f%%   ", 100 * share));
       put(row);
     }
-    if (shown < waiting.size()) text(print("%zu more", waiting.size() - shown), Ink::soft);
+    if (shown < waiting.size()) text(formatted("%zu more", waiting.size() - shown), Ink::soft);
   }
 
   void events() {

@@ -12,12 +12,12 @@ namespace tessera::sample {
 
 namespace {
 
-/// Latent frames that the released model remembers (models/wan/s2v_tokens.h), and the cells of a latent that the oldest
-/// of them are packed by.
+/// Latent frames of motion that the released model takes (models/wan/s2v_tokens.h), and the size of the latent cells in
+/// which the oldest of them are packed.
 constexpr int64_t kRemembered = 19, kPacked = 8;
-/// More sound than a clip lasts: a row of sound is made of what is around it.
+/// Extra audio around a clip, because audio features depend on their neighbourhood.
 constexpr double kMoreSound = 0.2;
-/// What is left of a sound after a clip and is no clip of its own: a sound decoded from a file is a little longer.
+/// A remainder of audio too short for a clip: files decode to slightly more than their length.
 constexpr double kLeftOver = 0.05;
 
 }  // namespace
@@ -27,10 +27,10 @@ ClipChain::ClipChain(const net::VideoCodec& codec, const recipe::Recipe& recipe,
   if (recipe.sample.clips == 1) return;
   if (wanted.audio_dim == 0)
     throw UserError(Exit::usage, "sample.clips",
-                    recipe.values.at("sample.clips") + ": the model makes one clip, and remembers none before it",
-                    "leave sample.clips away, or sample with a speech-to-video model");
+                    recipe.values.at("sample.clips") + ": the model makes one clip and cannot continue another",
+                    "leave sample.clips out, or sample with a speech-to-video model");
   const int64_t frames = recipe.data.frames, height = recipe.data.height, width = recipe.data.width;
-  constexpr int64_t kMore = 16;  // pixel frames, of any autoencoder a whole number of latent ones
+  constexpr int64_t kMore = 16;  // pixel frames; a whole number of latent frames for any autoencoder
   const int64_t latents = codec.latent_shape(frames, height, width)[1];
   step_ = kMore / (codec.latent_shape(frames + kMore, height, width)[1] - latents);
   first_ = frames - step_ * (latents - 1);
@@ -56,8 +56,7 @@ void ClipChain::check_size() const {
   throw UserError(
       Exit::usage, "data.size",
       std::to_string(height) + "," + std::to_string(width) + " is a latent of " + std::to_string(latent[2]) + " x " +
-          std::to_string(latent[3]) + ": clips that go on from others want both to be multiples of " +
-          std::to_string(kPacked),
+          std::to_string(latent[3]) + ": clips that continue others need multiples of " + std::to_string(kPacked),
       "use multiples of " + std::to_string(kPacked * height / latent[2]) + " pixels, or one clip: sample.clips = 1");
 }
 
@@ -66,7 +65,7 @@ double ClipChain::sound_seconds() const {
   return static_cast<double>(recipe_.data.frames + (recipe_.sample.clips - 1) * added_) / fps_ + kMoreSound;
 }
 
-data::Sound ClipChain::heard(const data::Sound& sound, int64_t clip) const {
+data::Sound ClipChain::segment(const data::Sound& sound, int64_t clip) const {
   const auto place = [&](double seconds) {
     return std::min(static_cast<size_t>(std::llround(seconds * sound.rate)), sound.samples.size());
   };
@@ -76,7 +75,7 @@ data::Sound ClipChain::heard(const data::Sound& sound, int64_t clip) const {
   return {sound.rate, {at(first), at(last)}};
 }
 
-/// Of `made` frames those that are remembered: whole latent frames, counted from the end.
+/// The number of `made` frames that become motion: whole latent frames, counted from the end.
 int64_t ClipChain::motion_frames(int64_t made) const {
   return first_ + step_ * std::min<int64_t>(kRemembered - 1, (made - first_) / step_);
 }
@@ -94,7 +93,7 @@ at::Tensor ClipChain::motion(const data::Frames& made) const {
 }
 
 void ClipChain::append(data::Frames& made, const at::Tensor& motion, const at::Tensor& latent) const {
-  // The autoencoder is causal: behind the motion the new frames are decoded as what follows it.
+  // The autoencoder is causal, so the new frames are decoded after the motion frames that they continue.
   const at::Tensor pixels = codec_.decode(at::cat({motion, latent.slice(1, 1)}, 1));
   const data::Frames more = job::to_frames(pixels.slice(1, pixels.size(1) - added_), made.fps);
   made.rgb.insert(made.rgb.end(), more.rgb.begin(), more.rgb.end());

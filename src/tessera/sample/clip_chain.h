@@ -1,9 +1,9 @@
 #pragma once
-// A sample longer than the model's clip: it is made clip by clip, each going on where the one before ended. A model
-// that hears takes the last frames of what there is as "motion", and the part of the sound that is the next clip's.
+// A sample longer than the model's clip, made clip by clip, each continuing the one before. A model with audio input
+// takes the last frames so far as "motion", and the audio segment of the next clip.
 //
 //   const ClipChain chain(*job.codec, recipe, wanted);
-//   const int64_t clips = chain.count(sound);                 // sample.clips, or as many as the sound lasts
+//   const int64_t clips = chain.count(sound);                 // sample.clips, or the length of the audio
 //   frames = to_frames(codec.decode(first_latent));
 //   const at::Tensor motion = chain.motion(frames);           // extra "motion" of the next clip
 //   chain.append(frames, motion, next_latent);
@@ -17,26 +17,26 @@ namespace tessera::sample {
 
 class ClipChain {
  public:
-  /// Codec and recipe outlive it. Throws UserError (usage) where sample.clips wants more of a model that makes one
-  /// clip.
+  /// Codec and recipe must outlive it. Throws UserError (usage) if sample.clips asks for several clips of a model that
+  /// makes one.
   ClipChain(const net::VideoCodec& codec, const recipe::Recipe& recipe, const net::Conditions& wanted);
 
-  /// Clips of a sample that follows this sound. Throws UserError (usage) where they are several and the size of the
-  /// picture does not divide into the cells that motion is packed in.
+  /// Number of clips of a sample with this audio. Throws UserError (usage) if there are several and the frame size is
+  /// not a multiple of the cells in which motion is packed.
   int64_t count(const data::Sound& sound) const;
-  /// Seconds of sound that a sample may need; 0: all there are, their length decides.
+  /// Seconds of audio that a sample may need; 0: all, because its length decides the number of clips.
   double sound_seconds() const;
-  /// Where clip `clip` begins in sound and poses, in seconds; the first frame of a later one is the last of the one
-  /// before it.
+  /// Start of clip `clip` in audio and poses, in seconds; the first frame of a later clip is the last of the one
+  /// before.
   double start(int64_t clip) const { return static_cast<double>(clip * added_) / fps_; }
-  /// What of the sound is the clip's.
-  data::Sound heard(const data::Sound& sound, int64_t clip) const;
+  /// The audio segment of the clip.
+  data::Sound segment(const data::Sound& sound, int64_t clip) const;
 
-  /// Latent of the last frames made, at most 19 latent frames [C, M, h, w].
+  /// Latent of the last frames so far, at most 19 latent frames [C, M, h, w].
   at::Tensor motion(const data::Frames& made) const;
-  /// Shape of that after `clips` clips.
+  /// Shape of the motion latent after `clips` clips.
   std::array<int64_t, 4> motion_shape(int64_t clips) const;
-  /// Decodes a further clip behind the motion it was made with and adds its frames, all but those of the picture.
+  /// Decodes a further clip together with its motion frames and appends its new frames.
   void append(data::Frames& made, const at::Tensor& motion, const at::Tensor& latent) const;
 
  private:
@@ -46,8 +46,8 @@ class ClipChain {
   const net::VideoCodec& codec_;
   const recipe::Recipe& recipe_;
   double fps_ = 16;
-  int64_t first_ = 0;  // frames that the first latent frame stands for
-  int64_t step_ = 0;   // and each further one
+  int64_t first_ = 0;  // pixel frames of the first latent frame
+  int64_t step_ = 0;   // pixel frames of each further one
   int64_t added_ = 0;  // frames that each further clip adds
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Sampler passes by the right denoiser: the only one, the expert that owns the timestep, or whom a gate names.
+// Sampler passes with the right denoiser: the only one, the expert of the timestep, or the expert that a gate chooses.
 //
 //   denoising.pass(expert_passes(job, router, engine, programs.sample, step));
 #include "tessera/engine/engine.h"
@@ -8,7 +8,7 @@
 
 namespace tessera::sample {
 
-/// `router`: of a job with a gate; else null. All outlive the result.
+/// `router`: of a job with a gate, else null. All arguments must outlive the result.
 RunBranches expert_passes(const job::Job& job, const job::GateRouter* router, engine::Engine& engine,
                           const plan::ProgramPtr& program, int64_t step);
 

@@ -29,27 +29,27 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What experts.train can be, but for auto.
+/// Values of experts.train other than auto.
 std::vector<std::string> expert_words(const recipe::Recipe& recipe) {
   std::vector<std::string> words = families::expert_names(families::of(recipe.model.family));
   words.insert(words.begin(), "both");
   return words;
 }
 
-/// `router`: of a run with a gate; else null.
+/// `router`: of a run with a gate, else null.
 void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOptions& options, engine::Store& store,
                   job::GateRouter* router) {
   fs::path from = options.weights;
   if (from.empty() && !options.loras.empty()) from = recipe.model.path;
   if (from.empty()) {
     const auto newest = checkpoint::latest(fs::path(recipe.run.out) / "checkpoints");
-    check_input(newest.has_value(), "sample", recipe.run.out + " has no whole checkpoint",
+    check_input(newest.has_value(), "sample", recipe.run.out + " has no complete checkpoint",
                 "train first, or give weights with --weights DIR");
     from = *newest;
   }
   if (fs::exists(from / "manifest.json")) {
     checkpoint::TrainingCheckpoint saved(from);
-    if (recipe.lora.on) job::load_initial_weights(recipe, job, store);  // the checkpoint has the adapters alone
+    if (recipe.lora.on) job::load_initial_weights(recipe, job, store);  // the checkpoint has only the adapters
     job::check_experts(job.experts, saved.manifest());
     job::each_expert(store, job.experts,
                      [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });
@@ -69,8 +69,8 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
     check_input(there.size() == job.experts.size(), "sample",
                 from.string() + " holds " + std::to_string(there.size()) + " denoiser(s), the recipe has " +
                     std::to_string(job.experts.size()),
-                job.experts.gated ? "experts.count says how many"
-                                  : "experts.train says how many: " + families::listed(expert_words(recipe), "or"));
+                job.experts.gated ? "set experts.count to that number"
+                                  : "set experts.train accordingly: " + families::listed(expert_words(recipe), "or"));
     job::load_weights_of(recipe, job, there, store);
   }
   log::info("sample: weights of " + from.string());
@@ -96,7 +96,7 @@ std::vector<std::string> sample_files(const SampleOptions& options, const std::s
     throw UserError(Exit::usage, "sample",
                     "--out " + options.out + " ends in another format than --format " +
                         std::string(data::kClipFormats[static_cast<size_t>(format)]),
-                    "leave --format away, or change the name");
+                    "leave --format out, or change the extension");
   const size_t seeds = std::max<size_t>(options.seeds.size(), 1), clips = prompts * seeds;
   const bool one_file = by_name || (format == data::ClipFormat::frames && !fs::is_directory(options.out));
   if (!options.out.empty() && clips == 1 && one_file) return {options.out};
@@ -105,7 +105,7 @@ std::vector<std::string> sample_files(const SampleOptions& options, const std::s
                     "give a folder with --out");
   for (const char* other : {".avi", ".mov", ".mkv", ".webm", ".png", ".jpg"})
     if (fs::path(options.out).extension() == other)
-      throw UserError(Exit::usage, "sample", "--out " + options.out + ": " + other + " is not written",
+      throw UserError(Exit::usage, "sample", "--out " + options.out + ": " + other + " is not a supported format",
                       "give an .mp4 or .gif, or a folder with --format frames for pictures");
   const fs::path folder = options.out.empty() ? fs::path(run_out) / "samples" : fs::path(options.out);
   std::vector<std::string> files;
@@ -137,7 +137,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   texts.push_back(recipe.sample.negative_prompt);
   const std::vector<at::Tensor> contexts = prepare::encode_texts(recipe, job, mesh, comm, place.rank, texts);
 
-  std::vector<std::vector<prepare::Extras>> extras(prompts.size());  // of each prompt's clips
+  std::vector<std::vector<prepare::Extras>> extras(prompts.size());  // for each prompt's clips
   std::vector<data::Sound> sounds;
   const ClipChain chain(*job.codec, recipe, job.model->conditions());
   {
@@ -148,10 +148,10 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
     prepare::Conditioner conditioner(recipe, job, mesh, comm, place.rank);
     const auto poses = prepare::prompt_poses(recipe, prompts, clips, wanted);
     sounds = prepare::prompt_sounds(recipe, prompts, clips, wanted, chain.sound_seconds());
-    sounds.resize(prompts.size());  // silent, for a model that hears nothing
+    sounds.resize(prompts.size());  // silent, for a model without audio input
     for (size_t p = 0; p < prompts.size(); ++p)
       for (int64_t clip = 0; clip < chain.count(sounds[p]); ++clip)
-        extras[p].push_back(conditioner.for_sampling(pictures[p], chain.heard(sounds[p], clip), recipe.data.frames,
+        extras[p].push_back(conditioner.for_sampling(pictures[p], chain.segment(sounds[p], clip), recipe.data.frames,
                                                      poses[p], chain.start(clip)));
   }
 
@@ -161,7 +161,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   planned.spec = engine::measure(job.model->units(), shape, job.name,
                                  {.train = false, .mesh = mesh, .compute = recipe.plan.compute});
   planned.choice.plan.mesh = mesh;
-  planned.choice.plan.param_dtype = recipe.plan.param_dtype;  // what the model was trained with
+  planned.choice.plan.param_dtype = recipe.plan.param_dtype;  // the dtype that the model was trained with
   planned.choice.plan.experts = static_cast<int>(job.experts.size());
   planned.choice.plan.idle = recipe.plan.idle.value_or(plan::Tier::device);
   planned.choice.plan.compute = recipe.plan.compute;
@@ -191,7 +191,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       while (!denoising.done()) denoising.pass(expert_passes(job, router ? &*router : nullptr, engine, program, 0));
       if (clip == 0) effect = denoising.audio_effect();
       const bool goes_on = clip + 1 < static_cast<int64_t>(extras[p].size());
-      prepare::Pace pace(comm, mesh);  // the others wait for rank 0 as long as it takes
+      prepare::Pace pace(comm, mesh);  // the other ranks wait for rank 0 without a time-out
       pace.run([&] {
         if (place.rank == 0 && clip == 0)
           frames = job::to_frames(job.codec->decode(denoising.latent()), sample_fps(recipe));
@@ -209,7 +209,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       data::write_mp4(files[i], frames, sounds[p]);
     else
       data::write_clip(files[i], frames, format_of(options));
-    if (effect) log::info("sample: the sound changes the prediction by " + percent(*effect));
+    if (effect) log::info("sample: the audio changes the prediction by " + percent(*effect));
     log::info("sample: " + files[i] + "  (" + prompts[p] + ", seed " + std::to_string(seed) + ")");
   }
   comm.barrier();

@@ -13,18 +13,19 @@
 namespace tessera::sample {
 
 struct SampleOptions {
-  std::string weights;  ///< an exported model folder, or a checkpoint folder of a run; empty: the run's newest
-  std::vector<LoraStrength> loras = {};    ///< over the weights, which then are the base: model.path, unless given
-  std::vector<std::string> prompts;        ///< empty: the recipe's
+  /// an exported model folder, or a checkpoint folder of a run; empty: the newest checkpoint of the run
+  std::string weights;
+  std::vector<LoraStrength> loras = {};    ///< added to the weights, which default to model.path then
+  std::vector<std::string> prompts;        ///< empty: those of the recipe
   std::vector<int64_t> seeds;              ///< a clip for each prompt and seed; empty: sample.seed
   std::string out;                         ///< file for one clip, folder for several; empty: RUN/samples
-  std::optional<data::ClipFormat> format;  ///< nothing: by the ending of `out`, else mp4
+  std::optional<data::ClipFormat> format;  ///< empty: by the extension of `out`, else mp4
 };
 
-/// Where each clip goes, prompts outer, seeds inner. A single clip goes to `out` where that is an .mp4, a .gif or a new
-/// folder of frames; all others go into the folder `out` as sample-0.mp4, or sample-0-seed-7.mp4 for several seeds.
-/// Throws UserError (usage) when `out` ends in one format and another is asked for, in one that is not written, or
-/// names a file for several clips.
+/// The output path of each clip, prompts in the outer loop and seeds in the inner. A single clip goes to `out` if that
+/// is an .mp4, a .gif or a new folder of frames; otherwise clips go into folder `out` as sample-0.mp4, or
+/// sample-0-seed-7.mp4 with several seeds. Throws UserError (usage) if the extension of `out` contradicts the format,
+/// is not supported, or names a file for several clips.
 std::vector<std::string> sample_files(const SampleOptions& options, const std::string& run_out, size_t prompts);
 
 /// Joins the ranks of the environment. Returns the exit code.

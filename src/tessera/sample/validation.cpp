@@ -28,7 +28,7 @@ Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, int prom
 }
 
 void Denoising::pass(const RunBranches& run) {
-  if (++passes_ > static_cast<int>(recipe_.sample.steps)) return compare_with_silence(run);
+  if (++passes_ > static_cast<int>(recipe_.sample.steps)) return measure_audio_effect(run);
   net::Sample sample;
   sample.x = x_;
   sample.extra = extra_;
@@ -37,7 +37,7 @@ void Denoising::pass(const RunBranches& run) {
   std::vector<net::Batch> branches = {job_.model->pack({sample})};
   if (job_.guidance_branches > 1) {
     sample.context = negative_;
-    sample.extra.erase("audio");  // the other branch hears nothing
+    sample.extra.erase("audio");  // the second branch has silence
     branches.push_back(job_.model->pack({sample}));
   }
   const std::vector<at::Tensor> out = run(branches, sample.t, context_);
@@ -45,7 +45,7 @@ void Denoising::pass(const RunBranches& run) {
   if (extra_.count("audio") && next_ == static_cast<int>(recipe_.sample.steps) / 2) {
     sample.context = context_;
     sample.extra = extra_;
-    heard_ = sample, heard_velocity_ = velocity;
+    middle_sample_ = sample, middle_velocity_ = velocity;
   }
   if (out.size() > 1)
     velocity = diffusion::guided(job_.model->unpack(out[1], branches[1])[0], velocity, recipe_.sample.guidance);
@@ -53,15 +53,15 @@ void Denoising::pass(const RunBranches& run) {
   hold_first_frame();
 }
 
-void Denoising::compare_with_silence(const RunBranches& run) {
-  heard_.extra.erase("audio");
-  const net::Batch silent = job_.model->pack({heard_});
+void Denoising::measure_audio_effect(const RunBranches& run) {
+  middle_sample_.extra.erase("audio");
+  const net::Batch silent = job_.model->pack({middle_sample_});
   const std::vector<net::Batch> branches(static_cast<size_t>(job_.guidance_branches), silent);
-  const at::Tensor velocity = job_.model->unpack(run(branches, heard_.t, context_)[0], silent)[0];
-  audio_effect_ = ((heard_velocity_ - velocity).norm() / velocity.norm()).item<double>();
+  const at::Tensor velocity = job_.model->unpack(run(branches, middle_sample_.t, context_)[0], silent)[0];
+  audio_effect_ = ((middle_velocity_ - velocity).norm() / velocity.norm()).item<double>();
 }
 
-/// A given first frame stays what it is, whatever the model says of it.
+/// A given first frame stays unchanged, whatever the model predicts for it.
 void Denoising::hold_first_frame() {
   const auto given = extra_.find("image_latent");
   if (given != extra_.end()) x_ = at::cat({given->second, x_.slice(1, 1)}, 1);
@@ -94,11 +94,11 @@ void Validation::write(int64_t step, const Finished& finished, report::RunLog& l
   const std::filesystem::path file = this->file(out_, step, finished.prompt);
   const data::Frames frames = job::to_frames(job_.codec->decode(finished.latent), sample_fps(recipe_));
   data::write_mp4(file, frames, data_.prompt_sound(finished.prompt));
-  // A prompt that is a clip's own caption has a truth to be held against: the clip as the autoencoder shows it.
+  // A prompt that is a clip's own caption has a reference: the clip as reconstructed by the autoencoder.
   std::optional<double> psnr;
   if (const int64_t clip = data_.clip_of_prompt(finished.prompt); clip >= 0)
     psnr = data::psnr(frames, reconstruction(finished.prompt, clip));
-  if (!recipe_.data.online()) job::release(*job_.codec);  // steps on cached samples do without it
+  if (!recipe_.data.online()) job::release(*job_.codec);  // steps on cached samples do not need it
   log.sample({step, finished.prompt, file.string(), data_.prompt_text(finished.prompt), psnr, finished.audio_effect},
              frames);
 }

@@ -1,5 +1,6 @@
 #pragma once
-// Samples during training: the sampler's loop cut into passes, because each pass is one run of the `sample` schedule.
+// Samples during training: the sampler's loop is divided into passes, because each pass is one run of the `sample`
+// schedule.
 //
 //   validation.pass(step, [&](const auto& batches, double t, const at::Tensor&) {
 //     return executor.forward(schedule, step, batches);
@@ -16,30 +17,30 @@
 
 namespace tessera::sample {
 
-/// Runs the denoiser of timestep `t` and a prompt's `context` [n, D] on packed branches: one prediction [T, C] a
-/// branch. All branches are of one denoiser, that of the prompt.
+/// Runs the denoiser of timestep `t` and a prompt's `context` [n, D] on packed guidance branches; returns one
+/// prediction [T, C] for each. All branches use the prompt's denoiser.
 using RunBranches =
     std::function<std::vector<at::Tensor>(const std::vector<net::Batch>&, double t, const at::Tensor& context)>;
 
-/// Frames a second of a sample: those of the data, or 16 where data.fps = 0 keeps the clips' own.
+/// Frames per second of samples: data.fps, or 16 where data.fps = 0 keeps the clips' own.
 double sample_fps(const recipe::Recipe& recipe);
 
-/// One prompt's way from noise to a latent, a sampler step at a time.
+/// One prompt's denoising from noise to a latent, one sampler step at a time.
 class Denoising {
  public:
-  /// `extra`: what the model takes beside text, the same for all branches of guidance.
+  /// `extra`: inputs of the model beside text, the same for all guidance branches.
   Denoising(const recipe::Recipe& recipe, const job::Job& job, int prompt, at::Tensor context, at::Tensor negative,
             std::map<std::string, at::Tensor> extra);
   void pass(const RunBranches& run);
   bool done() const { return passes_ == job::sample_passes(recipe_, *job_.model); }
-  /// How much sound changes the prediction in the middle of the way: the root of the mean square of the difference to
-  /// that for silence, by that of the prediction for silence. Nothing for a model that hears nothing.
+  /// Effect of audio on the prediction in the middle of denoising: root mean square of the difference to the prediction
+  /// with silence, relative to that prediction. Empty for a model without audio input.
   std::optional<double> audio_effect() const { return audio_effect_; }
   const at::Tensor& latent() const { return x_; }
 
  private:
   void hold_first_frame();
-  void compare_with_silence(const RunBranches& run);
+  void measure_audio_effect(const RunBranches& run);
 
   const recipe::Recipe& recipe_;
   const job::Job& job_;
@@ -48,8 +49,8 @@ class Denoising {
   std::unique_ptr<diffusion::Sampler> sampler_;
   at::Tensor x_;
   int next_ = 0, passes_ = 0;
-  net::Sample heard_;  // of the step in the middle
-  at::Tensor heard_velocity_;
+  net::Sample middle_sample_;  // of the middle step
+  at::Tensor middle_velocity_;
   std::optional<double> audio_effect_;
 };
 
@@ -67,11 +68,11 @@ class Validation {
     std::optional<double> audio_effect = {};
   };
 
-  /// One sampler step of one prompt; prompts follow each other.
+  /// One sampler step of one prompt; prompts run one after another.
   void pass(int64_t step, const RunBranches& run);
   std::optional<Finished> take_finished();
-  /// Decodes, writes samples/step-000100-0.mp4 and books it. The first time a prompt that is a clip's own caption is
-  /// sampled, that clip and what the autoencoder keeps of it go to references/, for the report.
+  /// Decodes and writes samples/step-000100-0.mp4 and logs it. If the prompt is a clip's own caption, the first call
+  /// also writes that clip and its reconstruction by the autoencoder to references/, for the report.
   void write(int64_t step, const Finished& finished, report::RunLog& log);
 
  private:

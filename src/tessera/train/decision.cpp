@@ -25,7 +25,7 @@ Decision decide(double norm, const std::vector<std::vector<double>>& ranks, cons
     const StepReport& report = d.ranks.emplace_back(StepReport::unpack(row));
     d.loss += report.loss;
     if (report.bad_sample > 0 && bad < 0) bad = static_cast<int64_t>(report.bad_sample) - 1;
-    if (report.stop > 0) d.stop = true;
+    if (report.stop > 0) d.stop = static_cast<int>(report.stop);
   }
   d.rate = rules.rate;
   d.loss_scale = loss_scale.scale();

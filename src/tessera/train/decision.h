@@ -31,7 +31,7 @@ struct Decision {
   std::optional<double> loss_scale;         ///< that the step had
   std::optional<net::StepControl> control;  ///< of its updates; nothing: there are none
   std::string skipped;                      ///< why no update is made; empty: one is
-  bool stop = false;                        ///< a signal asks some rank to stop
+  int stop = 0;                             ///< the signal that asks some rank to stop; 0: none
 };
 
 /// Throws UserError (not_finite) for a loss or norm that is not finite, naming the sample, unless such steps are

@@ -16,10 +16,10 @@ ExpertSchedule::ExpertSchedule(const job::Experts& experts, const recipe::Recipe
       rank_(rank),
       updates_(experts.size(), 0),
       recipe_(recipe),
-      turns_(job::plan_turns(experts, recipe::run_parts(recipe))) {
+      expert_order_(job::plan_expert_order(experts, recipe::run_parts(recipe))) {
   for (size_t e = 0; e < experts.places(); ++e) {
     std::vector<int64_t> first_steps;
-    for (const prepare::StageData& part : data) first_steps.push_back(turns_.done(e, part.first_step - 1) + 1);
+    for (const prepare::StageData& part : data) first_steps.push_back(expert_order_.done(e, part.first_step - 1) + 1);
     data_.push_back(prepare::data_of_expert(data, first_steps));
   }
 }
@@ -49,8 +49,8 @@ int64_t ExpertSchedule::own_samples() const {
 }
 
 std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
-  const size_t expert = turns_.expert(step), place_of_data = experts_.gated ? 0 : expert;
-  const int64_t own_step = turns_.own_step(step);
+  const size_t expert = expert_order_.expert(step), place_of_data = experts_.gated ? 0 : expert;
+  const int64_t own_step = expert_order_.own_step(step);
   const prepare::StageData& data = data_[place_of_data][part_];
   std::vector<int64_t> places = own_places();
   for (int64_t m = 0; needs_spares_ && m < plan().accumulation(); ++m)
@@ -74,8 +74,8 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
 
 std::vector<ExpertPass> ExpertSchedule::passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
                                                engine::Engine&) {
-  expert_ = turns_.expert(visit.step);
-  own_step_ = turns_.own_step(visit.step);
+  expert_ = expert_order_.expert(visit.step);
+  own_step_ = expert_order_.own_step(visit.step);
   metrics_ = {};
   const plan::ProgramPtr& program = programs_.step(visit.pending);
   ExpertPass pass;
@@ -99,15 +99,17 @@ report::StepMetrics ExpertSchedule::end(const plan::Visit&) { return std::exchan
 /// A schedule is as long as the expert's share of the run.
 double ExpertSchedule::learning_rate(size_t expert, int64_t own_step) const {
   optim::LrSchedule schedule = now_->lr_schedule;
-  if (experts_.places() > 1) schedule.total_steps = std::max<int64_t>(1, turns_.done(expert, turns_.steps()));
+  if (experts_.places() > 1)
+    schedule.total_steps = std::max<int64_t>(1, expert_order_.done(expert, expert_order_.steps()));
   return optim::learning_rate(schedule, own_step - 1);
 }
 
 std::vector<std::string> ExpertSchedule::describe() const {
   std::vector<std::string> lines;
   for (size_t e = 0; experts_.places() > 1 && e < experts_.size(); ++e)
-    lines.push_back("the " + experts_.list[e].name + " expert has " + std::to_string(turns_.done(e, turns_.steps())) +
-                    " of " + std::to_string(turns_.steps()) + " steps");
+    lines.push_back("the " + experts_.list[e].name + " expert has " +
+                    std::to_string(expert_order_.done(e, expert_order_.steps())) + " of " +
+                    std::to_string(expert_order_.steps()) + " steps");
   return lines;
 }
 
@@ -125,7 +127,7 @@ void ExpertSchedule::write(int64_t step, checkpoint::Manifest& manifest) const {
       manifest.experts[experts_.list[e].name] = {{"updates", updates_[e]}};
       continue;
     }
-    const int64_t done = turns_.done(e, step);
+    const int64_t done = expert_order_.done(e, step);
     const auto place = data_[e][part_].place_after(done);
     manifest.experts[experts_.list[e].name] = {{"steps", done},
                                                {"updates", updates_[e]},
@@ -159,11 +161,11 @@ void ExpertSchedule::resume(engine::Store& store, checkpoint::TrainingCheckpoint
 }
 
 void ExpertSchedule::check_steps(size_t expert, int64_t done, int64_t step) const {
-  if (step > turns_.steps() || done == turns_.done(expert, step)) return;
+  if (step > expert_order_.steps() || done == expert_order_.done(expert, step)) return;
   throw UserError(Exit::usage, "run.resume",
                   "the " + experts_.list[expert].name + " expert has done " + std::to_string(done) + " of " +
                       std::to_string(step) + " steps, by the recipe's turns it would be " +
-                      std::to_string(turns_.done(expert, step)),
+                      std::to_string(expert_order_.done(expert, step)),
                   "keep run.seed, experts.*, diffusion.timesteps and diffusion.shift, or use another run.out");
 }
 

@@ -40,7 +40,7 @@ class ExpertSchedule {
   /// Bytes of arena that programs of its own need.
   virtual int64_t arena() const { return 0; }
 
-  size_t expert_of(int64_t step) const { return turns_.expert(step); }
+  size_t expert_of(int64_t step) const { return expert_order_.expert(step); }
   /// The samples that this rank needs of a step of this part. `shares` may have changed since it began.
   std::vector<Wanted> wanted(int64_t step) const;
   /// What is run of the step, the same passes in the same order on every rank.
@@ -101,7 +101,7 @@ class ExpertSchedule {
   void check_steps(size_t expert, int64_t done, int64_t step) const;
 
   const recipe::Recipe& recipe_;  // of the whole run
-  const diffusion::Turns turns_;
+  const diffusion::ExpertOrder expert_order_;
   std::vector<std::vector<prepare::StageData>> data_;  // of each of experts_.places() and part
   std::vector<diffusion::NoiseSettings> noise_;        // likewise, of the part that runs
 };

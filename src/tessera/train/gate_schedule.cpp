@@ -67,7 +67,7 @@ void GateSchedule::route(int64_t step, const diffusion::TrainingSamples& samples
   const auto seed = static_cast<uint64_t>(now_->run.seed);
   for (const int64_t place : own_places()) {
     const net::Sample& sample = samples.at(place)->input;
-    const RandomKey noise(seed, Purpose::turn, static_cast<uint64_t>(step), static_cast<uint64_t>(place));
+    const RandomKey noise(seed, Purpose::expert, static_cast<uint64_t>(step), static_cast<uint64_t>(place));
     const at::Tensor context = sample.context.contiguous();
     const std::span<const float> values(context.const_data_ptr<float>(), static_cast<size_t>(context.numel()));
     Own own{place, diffusion::gate_inputs(sample.t, values, context.size(0), context.size(1)), {}};
@@ -84,7 +84,7 @@ void GateSchedule::agree() {
   std::vector<double> mine(2 * experts + 1, 0.0);
   for (const Own& own : own_) {
     mine[own.answer.chosen] += 1;
-    for (size_t e = 0; e < experts; ++e) mine[experts + e] += own.answer.calm[e];
+    for (size_t e = 0; e < experts; ++e) mine[experts + e] += own.answer.noiseless[e];
     mine.back() += own.answer.entropy();
   }
   shares_.assign(experts, std::vector<int64_t>(static_cast<size_t>(mesh_.dp_size()), 0));
@@ -174,7 +174,7 @@ std::vector<ExpertPass> GateSchedule::passes(const plan::Visit& visit, const dif
                  .weighed = true};
     if (!router_.hard()) {
       for (const Own& own : own_) pass.data.weights.push_back(own.answer.weights[e]);
-      pass.data.sums = &sums_, pass.data.books = e == 0;
+      pass.data.sums = &sums_, pass.data.counts = e == 0;
     }
     passes.push_back(std::move(pass));
   }
@@ -205,18 +205,18 @@ void GateSchedule::learn(double lr) {
   const size_t experts = gate.experts();
   std::vector<double> gradient(gate.values().size(), 0.0);
   // d(balance) / d(calm weight of a sample): once for each sample, whoever shares it
-  std::vector<double> by_calm(experts, 0.0);
+  std::vector<double> by_noiseless(experts, 0.0);
   const auto batch = static_cast<double>(plan().global_batch);
   if (speaks(rank_))
     for (size_t e = 0; e < experts; ++e)
-      by_calm[e] = now_->experts.balance * static_cast<double>(experts) *
-                   static_cast<double>(gate_.experts[e].samples) / (batch * batch);
+      by_noiseless[e] = now_->experts.balance * static_cast<double>(experts) *
+                        static_cast<double>(gate_.experts[e].samples) / (batch * batch);
   std::vector<size_t> next(experts, 0);
   for (const Own& own : own_) {
     std::vector<double> by_weights(experts, 0.0);
     for (size_t e = 0; e < experts; ++e)
       if (!router_.hard() || own.answer.chosen == e) by_weights[e] = by_weight_[e].at(next[e]++);
-    gate.backward(own.inputs, own.answer, by_weights, by_calm, gradient);
+    gate.backward(own.inputs, own.answer, by_weights, by_noiseless, gradient);
   }
   std::vector<float> sum(gradient.begin(), gradient.end());
   world_.all_reduce(at::from_blob(sum.data(), {static_cast<int64_t>(sum.size())}, at::kFloat));

@@ -1,6 +1,5 @@
 #include "tessera/train/rank_files.h"
 
-#include <filesystem>
 #include <fstream>
 
 #include "tessera/base/check.h"
@@ -19,6 +18,13 @@ void join_rank_files(const std::string& file, int world) {
   out.flush();
   if (!out)
     throw UserError(Exit::disk, "train.trace", file + ": cannot be written", "free space or choose another file");
+}
+
+void remove_rank_files(const std::filesystem::path& file) {
+  const std::string begin = file.filename().string() + ".rank-";
+  std::error_code gone;
+  for (const auto& entry : std::filesystem::directory_iterator(file.parent_path(), gone))
+    if (entry.path().filename().string().starts_with(begin)) std::filesystem::remove(entry.path(), gone);
 }
 
 std::vector<std::string> lines_of(const std::string& file) {

@@ -34,7 +34,7 @@ std::string describe(const plan::Instruction& in) {
 }
 
 RankWatch::RankWatch(const comm::Rendezvous& place)
-    : heartbeat_(place), drill_(drill_from_environment(place.rank, place.attempt)) {}
+    : heartbeat_(place), injected_fault_(injected_fault(place.rank, place.attempt)) {}
 
 void RankWatch::follow(comm::Comm& comm) {
   comm.watch([this](bool waits) { heartbeat_.waits(waits); });
@@ -88,7 +88,7 @@ void RankWatch::instruction(int64_t step, int index, const plan::Instruction& in
   if (counts) began_ = now();
   heartbeat_.at(step, index, describe(in), static_cast<int>(in.lane));
   note(in.lane, step, describe(in));
-  if (drill_) drill_->at(step, in);
+  if (injected_fault_) injected_fault_->at(step, in);
 }
 
 }  // namespace tessera::train

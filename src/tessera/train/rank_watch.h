@@ -15,7 +15,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/comm/heartbeat.h"
 #include "tessera/engine/executor.h"
-#include "tessera/train/drill.h"
+#include "tessera/train/fault_injection.h"
 
 namespace tessera::train {
 
@@ -39,7 +39,7 @@ class RankWatch {
   void instruction(int64_t step, int index, const plan::Instruction& in, bool ends);
 
   comm::Heartbeat heartbeat_;
-  const std::optional<Drill> drill_;
+  const std::optional<InjectedFault> injected_fault_;
   std::atomic<bool> in_phase_{false};
   mutable std::mutex lock_;
   int64_t step_ = 0;                                 // of what began last

@@ -125,7 +125,7 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
   rules.source = [&](int64_t index) { return experts_->data().samples->source(index); };
   Decision decision = train::decide(step.norm(), step.ranks(), rules, loss_scale_);
   ranks_ = decision.ranks;
-  stopping_ = stopping_ || decision.stop;
+  if (decision.stop != 0) stopping_ = decision.stop;
   if (decision.skipped.empty()) return decision;
   skipped_ = decision.skipped;
   if (rank_ == 0) log::warn("step " + std::to_string(rules.step) + " skipped: " + skipped_);
@@ -192,7 +192,7 @@ void Run::give_shares(int64_t step, const std::vector<int64_t>& shares) {
   engine_->use(programs_, experts_->arena());
   experts_->change(programs_);
   if (rank_ != 0) return;
-  std::string text = "samples of a step by dp rank from now on:";
+  std::string text = "from now on, samples of a step by dp rank:";
   for (int64_t count : shares) text += " " + std::to_string(count);
   log::info(text);
   run_log_->fault(step, "rebalance", text, -1, shares);
@@ -230,7 +230,7 @@ void Run::sample(const plan::Visit& visit) {
 /// Whether samples of the step that the run goes on from are missing: making them failed, or was stopped.
 bool Run::owes_samples() {
   const plan::RunShape& run = planned().run;
-  if (!goes_on_ || run.sample_every == 0 || (done_ % run.sample_every != 0 && done_ != run.steps)) return false;
+  if (!own_checkpoint() || run.sample_every == 0 || (done_ % run.sample_every != 0 && done_ != run.steps)) return false;
   bool missing = false;  // as rank 0 sees the folder
   for (int prompt = 0; rank_ == 0 && prompt < run.sample_prompts; ++prompt)
     missing = missing || !fs::is_regular_file(sample::Validation::file(out_, done_, prompt));
@@ -298,6 +298,8 @@ void Run::save(int64_t step) {
         save_facts(facts_, recipe_values(planning::resolved(recipe_, plans_, place_)), manifest);
         if (const auto rule = job::adapter_rule(recipe())) manifest.extra["lora"] = job::lora_json(*rule, job_.adapted);
         manifest.extra["model"] = planned().spec.name;
+        if (!resume_.line.empty()) manifest.extra[checkpoint::kResumedFrom] = resume_.line;
+        run_log_->flush();  // a checkpoint never has a history that is older than itself
         checkpoint::commit_with(partial, final, place_.world, manifest, [&] { save_beside(step, partial); });
         checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
       });

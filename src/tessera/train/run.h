@@ -10,7 +10,9 @@
 #include <optional>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/training.h"
+#include "tessera/comm/run_lock.h"
 #include "tessera/engine/engine.h"
 #include "tessera/job/job.h"
 #include "tessera/planning/run_plan.h"
@@ -61,9 +63,11 @@ class Run {
   void plan_run();
   void start();
   void load();
+  void claim_folder();
   void open_log();
+  void tell_resume();
   void write_plan();
-  std::optional<std::filesystem::path> find_resume() const;
+  bool own_checkpoint() const;
   bool restarted() const { return !place_.restarted_after.empty(); }
   void log_base(const engine::Roundings& rounded);
   void begin_part(size_t part);
@@ -91,8 +95,10 @@ class Run {
   SlowRanks slow_;
   job::Job job_;
   std::filesystem::path out_, checkpoints_;
+  std::optional<comm::RunLock> lock_;  // of rank 0, where no launcher has it
+  checkpoint::Resume resume_;
   Values facts_;                                             // run_facts.h
-  std::unique_ptr<checkpoint::TrainingCheckpoint> resumed_;  // what the run goes on from, until it is loaded
+  std::unique_ptr<checkpoint::TrainingCheckpoint> resumed_;  // resume_.from, until it is loaded
   std::vector<prepare::StageData> data_;                     // of each part of the run
   std::vector<planning::PartPlan> plans_;
   size_t part_ = 0;  // the one that runs, in both
@@ -117,10 +123,9 @@ class Run {
   std::map<std::string, double> busy_;  // of the step before
   double work_ = 0;                     // seconds a sample took this rank in the step before
   std::vector<std::string> step_lines_;
-  int64_t done_ = 0;        // steps before this process
-  bool goes_on_ = false;    // from a checkpoint of its own
-  int64_t first_step_ = 1;  // of this process in this part
-  bool stopping_ = false;
+  int64_t done_ = 0;                // steps before this process
+  int64_t first_step_ = 1;          // of this process in this part
+  int stopping_ = 0;                // the signal by which; 0: none
   int64_t steps_ = 0, skips_ = 0;   // of this process
   std::unique_ptr<Loader> loader_;  // ends first: it uses the data
 };

@@ -1,19 +1,21 @@
 // What a run does before its first step, and after its last.
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/checkpoint/folders.h"
 #include "tessera/job/base_report.h"
 #include "tessera/job/lora_run.h"
 #include "tessera/planning/disk_need.h"
+#include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_view.h"
 #include "tessera/report/run_report.h"
-#include "tessera/train/abandon.h"
 #include "tessera/train/elastic.h"
 #include "tessera/train/export.h"
+#include "tessera/train/going_back.h"
 #include "tessera/train/make_expert_schedule.h"
 #include "tessera/train/rank_files.h"
 #include "tessera/train/run.h"
@@ -22,6 +24,24 @@
 namespace tessera::train {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+/// This build, by the bytes of its file.
+std::string program() {
+  const std::string bytes = checkpoint::read_text("/proc/self/exe");
+  char sum[16];
+  std::snprintf(sum, sizeof sum, "%08x", checkpoint::crc32c(bytes.data(), bytes.size()));
+  return "tessera of " + std::to_string(bytes.size()) + " bytes with checksum " + sum;
+}
+
+/// The first free one of recipe-1.toml, recipe-2.toml, ...
+fs::path next_recipe(const fs::path& run) {
+  for (int n = 1;; ++n)
+    if (const fs::path name = run / ("recipe-" + std::to_string(n) + ".toml"); !fs::exists(name)) return name;
+}
+
+}  // namespace
 
 Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place)
     : recipe_(std::move(recipe)),
@@ -33,8 +53,10 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
       slow_(mesh_, {recipe_.fault.slow_factor, recipe_.fault.slow_steps}),
       trace_(std::move(trace)) {
   watch_.follow(comm_);
+  comm_.check_agreement("program", program());
   comm_.check_agreement("recipe", recipe_.to_toml());
   job_ = job::make_job(recipe_);
+  planning::check_mesh(mesh_, *job_.model, job_.latent);  // before hours of encoding
   job::check_weights(recipe_, job_);
   recipe_.set("data.vae_tile", std::to_string(job_.vae_tile));
   out_ = recipe_.run.out;
@@ -51,11 +73,28 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
 /// All that may refuse the run for what its folder holds, before anything there is written.
 void Run::check_start() {
   if (rank_ == 0) planning::check_own_folder(out_);
+  if (rank_ == 0 && !comm::RunLock::held_by_launcher(out_)) lock_.emplace(out_);
+  resume_ = checkpoint::choose_resume(recipe_.run.resume, out_, restarted());
+  comm_.check_agreement("checkpoint to go on from", checkpoint::told(resume_));
   facts_ = run_facts(recipe_, job_);
-  if (const auto resume = find_resume()) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume);
+  if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
   if (resumed_ && recipe_.values.at("run.resume_changes") != "allow") require_same(facts_, resumed_->manifest());
   if (rank_ != 0) return;
   for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
+}
+
+/// From here on the run's folder is this run's: remains of killed runs go, and what lies beyond the checkpoint that it
+/// goes on from is moved away.
+void Run::claim_folder() {
+  for (const auto& name : checkpoint::clean_partials(checkpoints_))
+    log::info("removed the incomplete checkpoint " + name);
+  for (const fs::path& folder : {out_, out_ / "samples", out_ / "model"}) checkpoint::remove_dead_partials(folder);
+  remove_rank_files(out_ / "schedule.jsonl");
+  if (resume_.gone_on)
+    log::info("run.resume = " + recipe_.run.resume + ": the run went on from there already, and now from its newest " +
+              "checkpoint; to go back once more, name another folder");
+  leave_behind(out_, resumed_ ? resumed_->manifest().step : 0, resume_.beyond);
+  write_plan();
 }
 
 void Run::plan_run() {
@@ -68,8 +107,8 @@ void Run::plan_run() {
     for (const std::string& line : experts_->describe()) log::info(line);
   }
   planning::require_fit(plans_);
-  for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_);
   std::string all;
+  for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_, resume_.beyond);
   for (const planning::PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
   comm_.check_agreement("plan", all);
 }
@@ -78,8 +117,7 @@ void Run::plan_run() {
 void Run::write_plan() {
   const std::string recipe = planning::resolved(recipe_, plans_, place_).to_toml();
   const fs::path file = out_ / "recipe.toml";
-  if (fs::exists(file) && checkpoint::read_text(file) != recipe)
-    checkpoint::publish(file, free_name(out_, "recipe-", ".toml"));
+  if (fs::exists(file) && checkpoint::read_text(file) != recipe) checkpoint::publish(file, next_recipe(out_));
   checkpoint::write_text(out_ / "plan.json", planning::plans_json(plans_));
   checkpoint::write_text(file, recipe);
   checkpoint::write_text(out_ / "plan.txt", planning::plans_text(plans_));
@@ -119,12 +157,11 @@ void Run::load() {
       rounded = job::load_initial_weights(recipe_, job_, store);
     experts_->resume(store, *resumed_);
     done_ = resumed_->manifest().step;
-    goes_on_ = resumed_->path().parent_path() == checkpoints_;
     loss_scale_.restore(resumed_->manifest());
     log::info("resumed from " + resumed_->path().string());
     if (done_ >= recipe_.run.steps)
-      log::info("all run.steps = " + std::to_string(recipe_.run.steps) +
-                " are done already; more steps go on from here");
+      log::info("nothing to train: step " + std::to_string(done_) +
+                " is saved and run.steps = " + std::to_string(recipe_.run.steps) + "; raise run.steps to train on");
   } else {
     rounded = job::load_initial_weights(recipe_, job_, store);
     experts_->load_model(recipe_.model.path);
@@ -132,21 +169,44 @@ void Run::load() {
       job::start_adapters(job::for_expert(recipe_, job_.experts, e), store, comm_);
     });
   }
-  if (rank_ == 0) open_log();
+  if (rank_ == 0) {
+    claim_folder();
+    open_log();
+  }
   resumed_.reset();
   log_base(rounded);
 }
 
-/// From here on the run's folder is this run's.
+/// Whether the run goes on from a checkpoint of its own.
+bool Run::own_checkpoint() const {
+  std::error_code none;
+  return resume_.from && fs::equivalent(resume_.from->parent_path(), checkpoints_, none);
+}
+
+/// Goes on with the history, and tells in it what a kill kept out of it.
 void Run::open_log() {
-  for (const auto& name : checkpoint::clean_partials(checkpoints_))
-    log::info("removed the incomplete checkpoint " + name);
-  if (recipe_.run.resume == "no" && !restarted())
-    if (const auto folder = move_to_abandoned(out_, kFromTheStart))
-      log::info("run.resume = \"no\": the checkpoints and metrics that were there lie in " + folder->string());
-  write_plan();
   run_log_ = std::make_unique<report::RunLog>(out_, done_);
-  if (restarted()) run_log_->fault(done_, "restart", place_.restarted_after);
+  const report::History& found = run_log_->found();
+  if (!found.strays.empty()) log::warn((out_ / "metrics.jsonl").string() + ": " + found.told_strays());
+  const bool own = own_checkpoint();
+  const bool begun_elsewhere = found.last_step == 0 && !resume_.line.empty();
+  if (own && !begun_elsewhere && found.last_step < done_) {
+    const std::string text = "metrics.jsonl ends at step " + std::to_string(found.last_step) +
+                             " and the checkpoint is of step " + std::to_string(done_) +
+                             ": the steps between are missing from the history";
+    log::warn(text);
+    if (!found.tells("warning")) run_log_->warning(done_, "history", text);
+  }
+  if (own && !found.tells("checkpoint")) run_log_->checkpoint(done_, resume_.from->string(), {});
+  for (const comm::FaultNote& note : comm::fault_notes(out_))
+    if (!found.fault_times.contains(note.time)) run_log_->restart(done_, note.text, note.time);
+  tell_resume();
+  run_log_->flush();
+  comm::forget_faults(out_);
+}
+
+/// Where the run goes on from, and what is different since.
+void Run::tell_resume() {
   if (!resumed_) return;
   run_log_->resume(done_, resumed_->path().string());
   const Values recipe = recipe_values(planning::resolved(recipe_, plans_, place_));
@@ -166,21 +226,11 @@ void Run::log_base(const engine::Roundings& rounded) {
   if (done_ == 0) run_log_->base(std::string(name(facts->form)), error.all, error.worst, error.worst_linear);
 }
 
-/// A rank that the launcher started again goes on with what the run itself saved.
-std::optional<fs::path> Run::find_resume() const {
-  if (restarted())
-    if (const auto own = checkpoint::latest(checkpoints_)) return own;
-  if (recipe_.run.resume == "no") return std::nullopt;
-  if (recipe_.run.resume == "auto") return checkpoint::latest(checkpoints_);
-  return fs::path(recipe_.run.resume);
-}
-
 int Run::finish() {
   progress_->finish();
   if (stopping_) {
     if (rank_ == 0)
-      log::warn("stopped by signal " + std::to_string(stop_signal()) +
-                " after a whole checkpoint; start again to go on");
+      log::warn("stopped by " + signal_name(stopping_) + " after a complete checkpoint; start again to resume");
     return static_cast<int>(Exit::again);
   }
   watch_.phase(done_, "exporting the model");

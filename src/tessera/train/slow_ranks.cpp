@@ -60,7 +60,7 @@ std::vector<SlowRanks::Slow> SlowRanks::found() {
   for (int rank = 0; rank < static_cast<int>(window_.front().seconds.size()); ++rank) {
     const double factor = median_factor(rank);
     if (factor < options_.factor) {
-      slow_.erase(rank);
+      if (factor < recovered()) slow_.erase(rank);  // at the limit itself a rank would be named again and again
       continue;
     }
     if (!slow_.insert(rank).second) continue;

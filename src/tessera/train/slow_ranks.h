@@ -49,6 +49,7 @@ class SlowRanks {
  private:
   bool measured() const { return static_cast<int64_t>(window_.size()) >= options_.steps; }
   double median_factor(int rank) const;
+  double recovered() const { return 1 + (options_.factor - 1) / 2; }
 
   const Mesh mesh_;
   const SlowRankOptions options_;

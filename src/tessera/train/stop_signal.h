@@ -1,11 +1,18 @@
 #pragma once
-// SIGINT and SIGTERM ask a run to stop behind its step, with a whole checkpoint.
+// Signals that ask a run to stop (SIGINT, SIGTERM, SIGHUP, SIGUSR1): behind its step with a whole checkpoint, and at once
+// while no step was done.
 //
-//   watch_stop_signals();
+//   watch_stop_signals(rank == 0);                       // a run that prepares, plans or loads ends with code 75
+//   stop_behind_steps();                                 // from here on it is asked
 //   if (stop_signal() != 0) ...                          // the step's ranks agree on it (step_report.h)
+#include <string>
+
 namespace tessera::train {
 
-void watch_stop_signals();
-int stop_signal();  ///< the number of the one that came; 0: none did
+/// A SIGHUP that is ignored (nohup) stays ignored. `speaks`: this rank tells of an end before the first step.
+void watch_stop_signals(bool speaks);
+void stop_behind_steps();
+int stop_signal();                    ///< the number of the one that came; 0: none did
+std::string signal_name(int number);  ///< "SIGTERM"
 
 }  // namespace tessera::train

@@ -47,10 +47,11 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
   engine::Meter::install();
   const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
-  watch_stop_signals();
+  watch_stop_signals(place.rank == 0);
   std::signal(SIGXFSZ, SIG_IGN);  // a full quota is an error to report, not a reason to die
   try {
     auto* run = new Run(std::move(recipe), flags.trace, place);  // never destroyed: see train()'s contract
+    stop_behind_steps();
     try {
       leave(train_steps(*run));
     } catch (const UserError& error) {

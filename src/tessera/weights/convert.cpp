@@ -1,7 +1,6 @@
 #include "tessera/weights/convert.h"
 
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -135,8 +134,7 @@ void check_disk(const fs::path& where, int64_t bytes) {
 class PartialFolder {
  public:
   explicit PartialFolder(const fs::path& out)
-      : out_(out.has_filename() ? out : out.parent_path()),
-        partial_(out_.string() + "." + std::to_string(getpid()) + ".partial") {
+      : out_(out.has_filename() ? out : out.parent_path()), partial_(checkpoint::temporary_name(out_)) {
     checkpoint::make_folder(partial_, "check OUT");
   }
   ~PartialFolder() {

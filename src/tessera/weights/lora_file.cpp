@@ -69,7 +69,7 @@ LoraFile LoraFile::of(Source source) {
   const std::filesystem::path& path = file.source_.path;
   const auto names = models::detect_lora_names(names_of(file.source_));
   if (!names)
-    refuse(file.source_, "is no LoRA: no tensor of it is called lora_A, lora_B, lora_down or lora_up",
+    refuse(file.source_, "is not a LoRA: no tensor is called lora_A, lora_B, lora_down or lora_up",
            "tessera inspect " + path.string() + " says what it is");
   file.names_ = *names;
   std::map<std::string, size_t> index;

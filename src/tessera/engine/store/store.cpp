@@ -49,7 +49,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
                              engine::Part::parameters, unit.param_extent);
     for (size_t e = 0; e < resting_.size(); ++e) {
       Unit::Rest& rest = unit.rests.emplace_back();
-      rest.param = make_buffer(unit.param.numel(), at::kByte, plan.resting(unit.plan.parameters),
+      rest.param = make_buffer(unit.param.numel(), at::kByte, plan.inactive_tier(unit.plan.parameters),
                                engine::Part::parameters, rest.param_extent);
     }
     if (trainable && !plan.transient_gradient(unit.layout, static_cast<int>(u)))
@@ -92,14 +92,14 @@ int Store::first_trained() const {
 
 bool Store::speaks_for(int u, int b) const {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
-  if (buffer.pieces > 1) return true;
+  if (buffer.partitions > 1) return true;
   if (buffer.shards > 1) return first_replica_;
   return first_replica_ && shard_rank_ == 0 && (!buffer.over_tp || tp_rank_ == 0);
 }
 
 Tensor Store::piece(int u, int b, const Tensor& shard) const {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
-  return shard.narrow(0, units_[u].held[b].piece * buffer.piece(), buffer.piece());
+  return shard.narrow(0, units_[u].held[b].partition * buffer.partition(), buffer.partition());
 }
 
 double Store::squares(int u, const Tensor& grad) const {
@@ -109,8 +109,9 @@ double Store::squares(int u, const Tensor& grad) const {
   for (size_t b = 0; b < layout.buffers.size(); ++b) {
     const plan::Buffer& buffer = layout.buffers[b];
     if (buffer.trainable && speaks_for(u, static_cast<int>(b)))
-      sum += ops::sum_of_squares(grad.const_data_ptr<float>() + buffer.held + units_[u].held[b].piece * buffer.piece(),
-                                 buffer.piece());
+      sum += ops::sum_of_squares(
+          grad.const_data_ptr<float>() + buffer.held + units_[u].held[b].partition * buffer.partition(),
+          buffer.partition());
   }
   return sum;
 }

@@ -46,7 +46,7 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   slice.tensor = hash_text(param.name);
   slice.numel = param.numel();
   slice.begin = range.begin, slice.end = range.end;
-  if (tp_ > 1 && param.split == plan::Split::rows) {  // rows of it lie together: elements keep their numbers
+  if (tp_ > 1 && param.split == plan::Split::column_parallel) {  // rows of it lie together: elements keep their numbers
     const int64_t first = unit.layout.params[range.param].numel * tp_rank_;
     slice.begin += first, slice.end += first;
   }

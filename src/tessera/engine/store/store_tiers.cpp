@@ -20,7 +20,7 @@ void Store::open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool
   const auto add = [&](plan::Tier tier, int64_t size) {
     const int64_t pages = round_up(size, kPage);
     if (tier == plan::Tier::nvme) bytes += pages;
-    if (plan.resting(tier) == plan::Tier::nvme) bytes += experts * pages;
+    if (plan.inactive_tier(tier) == plan::Tier::nvme) bytes += experts * pages;
   };
   for (const Unit& unit : units_) {
     if (!unit.owned) continue;

@@ -23,7 +23,7 @@ void each_run(const Store& store, const Store::Part& part, const Each& each) {
   if (box.empty() || param.split == plan::Split::none) return each(part.begin, int64_t{0}, part.end - part.begin);
   int64_t inner = 1;  // elements of a step of the first dimension, in the whole and in the box
   for (size_t d = 1; d < box.size(); ++d) inner *= param.shape[d];
-  if (param.split == plan::Split::rows)
+  if (param.split == plan::Split::column_parallel)
     return each(box[0].first * inner + part.begin, int64_t{0}, part.end - part.begin);
   const int64_t rest = inner / param.shape[1];  // elements of a step of the second dimension
   const int64_t width = (box[1].second - box[1].first) * rest;
@@ -124,8 +124,8 @@ checkpoint::TensorRange state_range(const Store& store, const Store::Part& part,
   if (box.empty() || param.split == plan::Split::none)
     return {name, state.kind, state.type, {state.values(0, param.numel())}, {}, begin, end};
   const int64_t blocks = state.values(0, store.layout(part.unit).params[part.param].numel);
-  const int64_t rank = box[param.split == plan::Split::rows ? 0 : 1].first * store.tp() /
-                       param.shape[param.split == plan::Split::rows ? 0 : 1];
+  const int64_t rank = box[param.split == plan::Split::column_parallel ? 0 : 1].first * store.tp() /
+                       param.shape[param.split == plan::Split::column_parallel ? 0 : 1];
   return {name, state.kind, state.type, {store.tp(), blocks}, {{rank, rank + 1}, {0, blocks}}, begin, end};
 }
 
@@ -230,7 +230,7 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
       const Tensor shard = gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard).to(at::kFloat)
                                      : store.masters(unit, static_cast<int>(b));
       const bool exact = !gradients && store.master_form() != plan::Masters::split;
-      if (buffer.pieces > 1 && !exact)  // each replica has its piece of it
+      if (buffer.partitions > 1 && !exact)  // each replica has its piece of it
         comm.group("gather_outer", store.outer_axes(unit, static_cast<int>(b)))
             .all_gather(shard, store.piece(unit, static_cast<int>(b), shard));
       if (buffer.shards == 1)
@@ -253,7 +253,7 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
       std::vector<Tensor> pieces;
       for (int r = 0; r < group.size(); ++r)
         pieces.push_back(parts.narrow(0, r * place.numel, place.numel).view(place.shape));
-      value = at::cat(pieces, params[p].split == plan::Split::rows ? 0 : 1);
+      value = at::cat(pieces, params[p].split == plan::Split::column_parallel ? 0 : 1);
       joined.push_back(value);
     }
     each(params[p], value);

@@ -152,9 +152,9 @@ Tensor Wav2Vec2::normalise(const Tensor& wave) {
 
 Tensor Wav2Vec2::features(const Tensor& normalised) const {
   check_input(normalised.dim() == 1 && normalised.size(0) >= config_.shortest(), "models.wav2vec",
-              "a sound of " + std::to_string(normalised.numel()) + " samples: expected at least " +
+              "audio of " + std::to_string(normalised.numel()) + " samples: expected at least " +
                   std::to_string(config_.shortest()),
-              "the clip is shorter than a row of sound: remove it");
+              "the clip is shorter than one row of audio features: remove it");
   Tensor x = normalised.view({1, 1, -1});  // [1, channels, T]
   for (size_t i = 0; i < config_.conv_dim.size(); ++i) {
     const std::string site = "feature_extractor.conv_layers." + std::to_string(i);

@@ -139,13 +139,16 @@ void add_adapter(const AdapterRule& rule, const Linear& linear, std::vector<plan
   const auto& shape = linear.weight->shape;
   const plan::Split split = linear.weight->split;
   const auto cut_as = [&](plan::Split kind) { return split == kind ? kind : plan::Split::none; };
-  params.push_back(
-      {.name = linear.module + net::kLoraA, .shape = {rule.rank, shape[1]}, .split = cut_as(plan::Split::columns)});
-  params.push_back(
-      {.name = linear.module + net::kLoraB, .shape = {shape[0], rule.rank}, .split = cut_as(plan::Split::rows)});
+  params.push_back({.name = linear.module + net::kLoraA,
+                    .shape = {rule.rank, shape[1]},
+                    .split = cut_as(plan::Split::row_parallel)});
+  params.push_back({.name = linear.module + net::kLoraB,
+                    .shape = {shape[0], rule.rank},
+                    .split = cut_as(plan::Split::column_parallel)});
   if (rule.dora)
-    params.push_back(
-        {.name = linear.module + net::kLoraMagnitude, .shape = {shape[0]}, .split = cut_as(plan::Split::rows)});
+    params.push_back({.name = linear.module + net::kLoraMagnitude,
+                      .shape = {shape[0]},
+                      .split = cut_as(plan::Split::column_parallel)});
 }
 
 /// Units of one kind cost alike: those that are adapted at other places are another kind.

@@ -55,7 +55,7 @@ Tensor whole_input(const net::Sample& sample, const Config& c) {
   Tensor x = sample.x;
   if (sample.extra.count("image_latent")) {
     check_input(c.type == Type::ti2v, "wan.pack", "a clean first frame for a model that is not ti2v",
-                "leave sample.image and diffusion.image_share away");
+                "leave sample.image and diffusion.image_share out");
     const Tensor& first = extra(sample, "image_latent", {x.size(0), 1, x.size(2), x.size(3)});
     x = at::cat({first, x.slice(1, 1)}, 1);
   }

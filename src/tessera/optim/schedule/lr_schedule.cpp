@@ -17,7 +17,7 @@ constexpr double kPolynomialEnd = 1e-7;  // diffusers' lr_end
 double warmup_ratio(const LrSchedule& s, double i) {
   return i / std::max<double>(1, static_cast<double>(s.warmup_steps));
 }
-/// Progress after warm-up, in [0, 1] (above after the end).
+/// Progress after warm-up: 0 to 1, more after the last step.
 double progress(const LrSchedule& s, double i) {
   return (i - static_cast<double>(s.warmup_steps)) /
          std::max<double>(1, static_cast<double>(s.total_steps - s.warmup_steps));

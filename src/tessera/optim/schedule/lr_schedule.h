@@ -1,16 +1,16 @@
 #pragma once
-// Learning rates over steps, as the trainers that people come from compute them. Pure arithmetic.
+// Learning rates by step, computed as in common trainers. Pure arithmetic.
 //
 //   LrSchedule s{.name = "cosine", .lr = 2e-4, .total_steps = 60, .warmup_steps = 10};
-//   learning_rate(s, i);                            // of step i, counted from 0
+//   learning_rate(s, i);                            // of step i, from 0 on
 #include <cstdint>
 #include <string>
 
 namespace tessera::optim {
 
-/// Names and formulas: constant, constant_with_warmup, linear, cosine, cosine_with_restarts, polynomial (diffusers
+/// Formulas by name: constant, constant_with_warmup, linear, cosine, cosine_with_restarts, polynomial (diffusers
 /// get_scheduler); wsd (transformers); torch_linear_then_cosine (LinearLR then CosineAnnealingLR);
-/// opensora_linear_warmup (Open-Sora 2.0); cosine_min (transformers, cosine with a lowest rate).
+/// opensora_linear_warmup (Open-Sora 2.0); cosine_min (transformers' cosine with a minimum rate).
 struct LrSchedule {
   std::string name = "constant";
   double lr = 0;

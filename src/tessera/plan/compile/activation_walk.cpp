@@ -65,10 +65,10 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
       live_ += c.whole - c.bytes();
       return before + c.whole;
     }
-    case Op::fetch:  // its memory is taken when the compute lane comes to it
+    case Op::fetch:  // memory is taken when the compute lane reaches the instruction
       live_ += in.part == Part::activations && in.lane != Lane::disk ? in.bytes : 0;
       return live_;
-    case Op::recv:  // so is this
+    case Op::recv:  // likewise
       receive(in);
       return live_;
     case Op::send:
@@ -82,7 +82,7 @@ ActivationWalk::Facts ActivationWalk::facts(int unit) const {
   const Footprint& f = model_.units[unit].cost;
   if (!train_) return {f.forward_peak, 0, 0, 0, &f};
   const UnitPlan& plan = plan_.units[unit];
-  const GraphCost& graph = f.graph(plan.lean());
+  const GraphCost& graph = f.graph(plan.selective());
   if (!plan.recomputes()) return {graph.keep_peak, graph.saved, 0, 0, &graph};
   const std::string sites = replayed_sites(model_.units[unit], plan);
   if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved, &graph};
@@ -93,8 +93,8 @@ ActivationWalk::Facts ActivationWalk::facts(int unit) const {
   return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved, &graph};
 }
 
-/// The micro-batch; its inputs are loaded where the rank comes to it first. Later stages keep what the tokens need, of
-/// the whole that they load as well.
+/// Returns the micro-batch and loads its inputs at the rank's first use of it. Later stages load all of it as well, but
+/// keep only what the tokens need.
 ActivationWalk::Micro& ActivationWalk::load(int micro) {
   const auto [it, is_new] = micros_.try_emplace(micro);
   if (is_new) {
@@ -120,7 +120,7 @@ int64_t ActivationWalk::backward(int unit, int micro) {
   const Footprint& f = model_.units[unit].cost;
   m.cond_grad.resize(std::max({m.cond_grad.size(), f.grad_cond.size(), m.received.size()}));
   if (unit == m.received_by) {
-    for (size_t c = 0; c < m.received.size(); ++c) {  // added to what is there, or kept as it came
+    for (size_t c = 0; c < m.received.size(); ++c) {  // added to the existing gradient, or kept as the first one
       if (m.cond_grad[c] > 0)
         live_ -= m.received[c];
       else
@@ -133,7 +133,7 @@ int64_t ActivationWalk::backward(int unit, int micro) {
   const int64_t peak = live_ + (defers_ ? graph.deferred_peak : graph.backward_peak);
   live_ += defers_ ? graph.deferred : 0;
   live_ -= units_[unit].kept + units_[unit].rebuilt;
-  if (unit > 0) live_ -= model_.units[unit - 1].cost.out;  // this unit's input was the last to hold it
+  if (unit > 0) live_ -= model_.units[unit - 1].cost.out;  // this unit's input, used here for the last time
   const bool ends_stage = plan_.first_unit(plan_.stage_of(unit) + 1) == unit + 1;
   live_ -= is_last(unit) ? model_.loss_grad : ends_stage ? f.out : model_.units[unit + 1].cost.grad_in;
   live_ += f.grad_in;
@@ -142,14 +142,14 @@ int64_t ActivationWalk::backward(int unit, int micro) {
     m.cond_grad[c] = f.grad_cond[c];
     live_ += f.grad_cond[c];
   }
-  if (unit == 0) {  // the micro-batch is over
+  if (unit == 0) {  // the end of the micro-batch
     live_ -= sum(m.cond_grad) + f.grad_in;
     if (!defers_) end(micro);
   }
   return peak;
 }
 
-/// What was left holds inputs and conditioning too: the micro-batch is over with the last of it.
+/// The deferred weight gradients also hold inputs and conditioning: the micro-batch ends with the last of them.
 int64_t ActivationWalk::weight_grad(int unit, int micro) {
   const GraphCost& graph = *units_[unit].graph;
   const int64_t peak = live_ + graph.weight_grad_peak;
@@ -158,7 +158,8 @@ int64_t ActivationWalk::weight_grad(int unit, int micro) {
   return peak;
 }
 
-/// Conditioning goes to each rank once, into its first stage, and its gradient comes back from there.
+/// Whether the message carries conditioning: each rank receives it once, with its first stage, and sends back its
+/// gradient from there.
 bool ActivationWalk::carries_conditioning(const Instruction& in) const {
   return plan_.stage_of(goes_forward(in.lane) ? in.unit : in.unit + 1) < plan_.mesh[Axis::pp];
 }
@@ -176,8 +177,8 @@ void ActivationWalk::receive(const Instruction& in) {
 int64_t ActivationWalk::send(const Instruction& in) {
   const int64_t before = live_;
   if (goes_forward(in.lane)) return before;
-  // What was not computed is sent as zeros. They are made while the micro-batch is still there, and a head that stands
-  // alone in its stage makes more of them than its backward had beside it.
+  // Outputs that were not computed are sent as zeros. The zeros are allocated while the micro-batch is still held, and
+  // a head that is alone in its stage allocates more for them than its backward needs.
   live_ += model_.units[in.unit].cost.out - model_.units[in.unit + 1].cost.grad_in;
   if (!carries_conditioning(in)) return std::max(before, live_);
   live_ += sum(model_.conditioning) - sum(micros_[in.micro].cond_grad);

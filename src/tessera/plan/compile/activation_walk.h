@@ -1,6 +1,6 @@
 #pragma once
-// Live bytes of activations on one rank, instruction by instruction: what engine/executor.cpp takes and frees, in
-// numbers. Internal to memory.cpp.
+// Live bytes of activations on one rank, instruction by instruction: a model of what engine/executor.cpp allocates and
+// frees. Internal to memory.cpp.
 //
 //   ActivationWalk walk(model, plan, rank, /*train=*/true);
 //   for (const Instruction& in : schedule.list) highest = std::max(highest, walk.run(in));
@@ -16,26 +16,26 @@ class ActivationWalk {
   /// Keeps references to `model` and `plan`.
   ActivationWalk(const ModelSpec& model, const Plan& plan, int rank, bool train);
 
-  /// Highest bytes while `in` runs.
+  /// Runs one instruction and returns the highest live bytes during it.
   int64_t run(const Instruction& in);
   int64_t live() const { return live_; }
 
  private:
-  /// What the unit's plan makes of its footprint.
+  /// Costs of one unit under its plan.
   struct Facts {
-    int64_t forward_peak;    // highest in forward
-    int64_t kept;            // held from forward to backward, beside out and conditioning
-    int64_t recompute_peak;  // highest in recompute
-    int64_t rebuilt;         // further bytes of a rebuilt graph
-    const GraphCost* graph;  // of its backward
+    int64_t forward_peak;    // peak of the forward
+    int64_t kept;            // held from forward to backward, without output and conditioning
+    int64_t recompute_peak;  // peak of the recompute
+    int64_t rebuilt;         // further bytes of a recomputed graph
+    const GraphCost* graph;  // costs of the backward's graph
   };
   /// A micro-batch in flight.
   struct Micro {
     int64_t inputs = 0;                  // batch and tables
-    int64_t conditioning = 0;            // made by the stem or received
-    std::vector<int64_t> cond_grad;      // by conditioning tensor: bytes of its gradient, 0 while there is none
-    std::vector<int64_t> received = {};  // the same of a gradient that has come and is not added yet,
-    int received_by = -1;                // and the unit that will: messages come ahead of other stages' backwards
+    int64_t conditioning = 0;            // computed by the stem or received
+    std::vector<int64_t> cond_grad;      // for each conditioning tensor: bytes of its gradient, 0 before the first
+    std::vector<int64_t> received = {};  // the same for a received gradient that is not added yet
+    int received_by = -1;                // the unit that adds it; messages may arrive before other stages' backwards
   };
 
   int64_t highest_in(const Instruction& in);
@@ -53,11 +53,11 @@ class ActivationWalk {
   const ModelSpec& model_;
   const Plan& plan_;
   const bool train_, has_first_, has_last_, defers_;
-  const int first_unit_;  // of the rank's first stage: with it a micro-batch ends
+  const int first_unit_;  // of the rank's first stage, which ends a micro-batch
   std::vector<Facts> units_;
   std::map<int, Micro> micros_;
   int64_t live_ = 0;
-  int64_t loading_ = 0;  // highest bytes while the instruction's micro-batch was loaded, if it was
+  int64_t loading_ = 0;  // peak while the instruction's micro-batch was loaded, 0 if it was not
 };
 
 }  // namespace tessera::plan

@@ -1,7 +1,6 @@
-// Activations on the host tier: copied there behind the forward, freed on the device one visit later or more
-// (late_drops.cpp), when the copy is done, and brought back ahead of the backward. On the disk's tier they go on
-// through a buffer on the host, and are read one visit ahead of their way to the device. What is compressed goes into
-// fewer bits before all that, at once.
+// Activation offload: activations are copied to the host after the forward, freed on the device at least one visit
+// later when the copy is done (late_drops.cpp), and reloaded before the backward. Activations on disk pass through a
+// host buffer and are read one visit before their copy to the device. Quantised activations are quantised first.
 #include <utility>
 
 #include "tessera/plan/compile/compiler.h"
@@ -9,7 +8,7 @@
 
 namespace tessera::plan {
 
-/// Puts what the forward saved into fewer bits. Gives the instruction after which it is there.
+/// Quantises what the forward saved. Returns the instruction after which the quantised copy exists.
 int Compiler::compress(const Visit& visit, int forward) {
   const Compressed compressed = compressed_bytes(model_, plan_, visit.unit);
   if (compressed.whole == 0) return forward;
@@ -20,19 +19,20 @@ int Compiler::compress(const Visit& visit, int forward) {
   return add(std::move(in));
 }
 
-/// The reverse, ahead of the recompute or backward.
+/// Dequantises before the recompute or backward.
 void Compiler::expand(const Visit& visit) {
   const Compressed compressed = compressed_bytes(model_, plan_, visit.unit);
   if (compressed.whole == 0) return;
   Instruction in = make(Op::expand, Lane::compute, visit.unit, visit.micro);
   in.part = Part::activations;
   in.bytes = compressed.bytes();
-  if (const auto away = away_.find({visit.unit, visit.micro}); away != away_.end()) in.wait = {away->second.fetch};
+  if (const auto offloaded = offloaded_.find({visit.unit, visit.micro}); offloaded != offloaded_.end())
+    in.wait = {offloaded->second.fetch};
   add(std::move(in));
 }
 
 void Compiler::stash(const Visit& visit, int forward) {
-  drop_all();  // what the forward before left: its copy had this forward's time
+  drop_all();  // the copy of the previous forward's activations overlapped this forward
   const int64_t bytes = offloaded_bytes(model_, plan_, visit.unit);
   if (bytes == 0) return;
   Instruction in = make(Op::stash, Lane::d2h, visit.unit, visit.micro);
@@ -40,67 +40,67 @@ void Compiler::stash(const Visit& visit, int forward) {
   in.bytes = bytes;
   in.wait = {forward};
   in.host = host_.take(round_up(bytes, kPage), in.wait);
-  Away& away = away_[{visit.unit, visit.micro}];
-  away.bytes = bytes, away.host = in.host;
-  away.stash = add(std::move(in));
+  Offloaded& offloaded = offloaded_[{visit.unit, visit.micro}];
+  offloaded.bytes = bytes, offloaded.host = in.host;
+  offloaded.stash = add(std::move(in));
   if (plan_.units[visit.unit].offload_to == Tier::nvme) {
     Instruction write = make(Op::stash, Lane::disk, visit.unit, visit.micro);
     write.part = Part::activations;
     write.bytes = bytes;
-    write.host = away.host;
-    write.wait = {away.stash};
-    write.slot = away.disk = disk_.take(round_up(bytes, kPage), write.wait);
-    away.write = add(std::move(write));
-    pass_through(std::exchange(away.host, -1), away.write);
+    write.host = offloaded.host;
+    write.wait = {offloaded.stash};
+    write.slot = offloaded.disk = disk_.take(round_up(bytes, kPage), write.wait);
+    offloaded.write = add(std::move(write));
+    hold_bounce_buffer(std::exchange(offloaded.host, -1), offloaded.write);
   }
   undropped_.emplace_back(visit.unit, visit.micro);
   if (plan_.prefetch == 0) drop_all();
 }
 
 void Compiler::drop(int unit, int micro) {
-  Away& away = away_.at({unit, micro});
+  Offloaded& offloaded = offloaded_.at({unit, micro});
   Instruction in = make(Op::drop, Lane::compute, unit, micro);
   in.part = Part::activations;
-  in.bytes = away.bytes;
-  in.wait = {away.stash};
+  in.bytes = offloaded.bytes;
+  in.wait = {offloaded.stash};
   add(std::move(in));
-  away.dropped = true;
+  offloaded.dropped = true;
 }
 
 void Compiler::drop_all() {
   for (const auto& [unit, micro] : std::exchange(undropped_, {})) drop(unit, micro);
 }
 
-/// Reads what the visit's backward needs from the disk into host memory, when it has gone there.
+/// Reads activations that the visit's backward needs from disk into host memory, if they are on disk.
 void Compiler::read_back(const Visit& visit) {
-  const auto found = away_.find({visit.unit, visit.micro});
-  if (found == away_.end() || found->second.write < 0 || found->second.read >= 0) return;
-  Away& away = found->second;
-  if (!away.dropped) drop_all();
+  const auto found = offloaded_.find({visit.unit, visit.micro});
+  if (found == offloaded_.end() || found->second.write < 0 || found->second.read >= 0) return;
+  Offloaded& offloaded = found->second;
+  if (!offloaded.dropped) drop_all();
   Instruction in = make(Op::fetch, Lane::disk, visit.unit, visit.micro);
   in.part = Part::activations;
-  in.bytes = away.bytes;
-  in.slot = away.disk;
-  in.wait = {away.write};
-  in.host = away.host = host_.take(round_up(away.bytes, kPage), in.wait);
-  away.read = add(std::move(in));
-  disk_.give(away.disk, away.read);
+  in.bytes = offloaded.bytes;
+  in.slot = offloaded.disk;
+  in.wait = {offloaded.write};
+  in.host = offloaded.host = host_.take(round_up(offloaded.bytes, kPage), in.wait);
+  offloaded.read = add(std::move(in));
+  disk_.give(offloaded.disk, offloaded.read);
 }
 
-/// Brings back what the visit's backward needs, once, when it has left.
+/// Reloads activations that the visit's backward needs, once, if they were offloaded.
 void Compiler::fetch(const Visit& visit) {
-  const auto found = away_.find({visit.unit, visit.micro});
-  if (found == away_.end() || found->second.fetch >= 0) return;
-  Away& away = found->second;
+  const auto found = offloaded_.find({visit.unit, visit.micro});
+  if (found == offloaded_.end() || found->second.fetch >= 0) return;
+  Offloaded& offloaded = found->second;
   read_back(visit);
-  if (!away.dropped) drop_all();
+  if (!offloaded.dropped) drop_all();
   Instruction in = make(Op::fetch, Lane::h2d, visit.unit, visit.micro);
   in.part = Part::activations;
-  in.bytes = away.bytes;
-  in.host = away.host;
-  in.wait = {away.read >= 0 ? away.read : away.stash};
-  away.fetch = add(std::move(in));
-  host_.give(away.host, away.fetch);
+  in.bytes = offloaded.bytes;
+  in.host = offloaded.host;
+  in.wait = {offloaded.read >= 0 ? offloaded.read : offloaded.stash};
+  offloaded.fetch = add(std::move(in));
+  host_.give(offloaded.host, offloaded.fetch);
 }
 
 }  // namespace tessera::plan

@@ -1,9 +1,10 @@
 #pragma once
-// Packs the slots of a schedule into one range of bytes at compile time and says what each reuse must wait for.
+// Assigns the slots of a schedule to one range of bytes at compile time and returns which instructions each reuse must
+// wait for.
 //
 //   Arena arena;
 //   int64_t at = arena.take(bytes, waits);   // waits: instructions that used these bytes before
-//   arena.give(at, bytes, instruction);      // free once `instruction` is done
+//   arena.give(at, instruction);             // free after `instruction`
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -14,7 +15,7 @@ namespace tessera::plan {
 
 class Arena {
  public:
-  /// Lowest free offset that holds `bytes`; appends the instructions that last used any of it.
+  /// Returns the lowest free offset for `bytes`; appends the instructions that last used any of these bytes to `waits`.
   int64_t take(int64_t bytes, std::vector<int>& waits) {
     int64_t at = 0;
     for (const Range& used : used_) {  // sorted by begin

@@ -51,12 +51,12 @@ void Compiler::collect(Instruction& in, const std::string& purpose, const std::s
   if (!in.comm.empty()) in.group = in.comm.front().group;
 }
 
-/// The sum of a unit's gradients over ranks that hold the same shard, or the same whole.
+/// Declares the sum of a unit's gradients over the ranks that hold the same shard, or the same unsharded buffer.
 void Compiler::sum_over_replicas(Instruction& in, int unit) const {
   const UnitLayout& layout = layouts_[unit];
   const int64_t element = size_of(plan_.reduce);
   in.bytes = layout.grad_shard * kElement;
-  if (layout.in_pieces()) return sum_of_pieces(in, unit);
+  if (layout.partitioned()) return reduce_scatter_partitions(in, unit);
   if (layout.sharded && !outer_.axis.empty())
     in.comm = {{outer_.axis, "all_reduce", layout.grad_shard * element, outer_.name}};
   if (!layout.sharded)
@@ -68,13 +68,13 @@ void Compiler::sum_over_replicas(Instruction& in, int unit) const {
   if (!in.comm.empty()) in.group = in.comm.front().group;
 }
 
-/// The same, where each rank updates a piece of the shard and needs the sum of that alone.
-void Compiler::sum_of_pieces(Instruction& in, int unit) const {
+/// With partitions each rank only needs the sum of the partition it updates: a reduce_scatter.
+void Compiler::reduce_scatter_partitions(Instruction& in, int unit) const {
   for (const Buffer& buffer : layouts_[unit].buffers) {
     if (!buffer.trainable) continue;
     const GroupName group = group_name(buffer.shards > 1 ? "reduce_outer" : "reduce_whole", plan_.outer_axes(buffer));
-    in.comm.push_back(
-        {group.axis, "reduce_scatter", buffer.piece() * size_of(plan_.reduce) * (buffer.pieces - 1), group.name});
+    in.comm.push_back({group.axis, "reduce_scatter",
+                       buffer.partition() * size_of(plan_.reduce) * (buffer.partitions - 1), group.name});
   }
   in.group = in.comm.front().group;
 }
@@ -94,7 +94,7 @@ int Compiler::add(Instruction in) {
 }
 
 Schedule Compiler::done() {
-  end_passing(0);
+  release_bounce_buffers(0);
   schedule_.arena = arena_.size();
   schedule_.host_arena = host_.size();
   schedule_.disk_arena = disk_.size();
@@ -132,7 +132,7 @@ Schedule Compiler::forward_only(int micros) {
       for (const Visit& visit : visits_of({PipelineAct::Kind::forward, chunk, m})) visits.push_back(visit);
   forward_only_ = true;
   walk(visits);
-  if (plan_.mesh[Axis::pp] > 1) hand_out_results();
+  if (plan_.mesh[Axis::pp] > 1) broadcast_results();
   return done();
 }
 

@@ -12,38 +12,39 @@
 
 namespace tessera::plan {
 
-/// One optimiser step: all micro-batches, reductions, norm and updates. `rank` fixes idle micro-batches. Where updates
-/// run just in time they are those of the step before, and `pending` false leaves them out: nothing is pending.
+/// One optimiser step: all micro-batches, reductions, norm and updates. `rank` determines the dummy batches. With
+/// just-in-time updates the step begins with the deferred updates of the previous step; `pending` = false leaves them
+/// out.
 Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending = true);
-/// The updates that a step has left pending.
+/// The updates that a step deferred.
 Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank);
-/// Forward only, `micros` passes in a row (a sampler's step runs one pass for each guidance branch).
+/// Forward only, `micros` passes in a row (a step of the sampler runs one pass for each guidance branch).
 Schedule compile_forward(const ModelSpec& model, const Plan& plan, int rank, std::string phase, int micros);
 /// Write shards, wait for all ranks, commit.
 Schedule compile_checkpoint(const ModelSpec& model, const Plan& plan, int rank);
 
-/// The whole run as data. What happens after a step (samples, checkpoints) counts as that step; the last step is
-/// always sampled (when samples are on) and checkpointed.
+/// The whole run as data. Samples and checkpoints after a step count as that step; the last step is always sampled (if
+/// samples are enabled) and checkpointed.
 struct RunShape {
   int64_t steps = 0, first_step = 1;
   int64_t last_step = 0;         ///< of this part of the run (a stage); 0: steps
   int64_t checkpoint_every = 0;  ///< 0: only after the last step
   int64_t sample_every = 0;      ///< 0: never
   int sample_prompts = 0, sample_steps = 0;
-  /// Whether another expert has the step after this one; empty: there is one denoiser.
-  std::function<bool(int64_t step)> hands_over = {};
+  /// Whether another expert trains the step after this one; empty if there is one denoiser.
+  std::function<bool(int64_t step)> swaps_expert = {};
 };
 struct RunSchedules {
   Schedule train, sample, checkpoint;
-  /// Where updates run just in time: a step that finds none pending, and those that are pending alone. Else without
-  /// instructions, and never run.
+  /// With just-in-time updates: a step without deferred updates before it, and the deferred updates alone. Otherwise
+  /// empty and never run.
   Schedule first, updates;
   bool just_in_time() const { return !updates.list.empty(); }
-  /// The most that any of them needs, of the device and of the host. `samples`: the run has some.
+  /// The largest arena of any schedule, on the device and on the host. `samples`: the run has samples.
   int64_t arena(bool samples) const;
   int64_t host_arena(bool samples) const;
   int64_t disk_arena() const { return std::max(train.disk_arena, first.disk_arena); }
 };
-/// All schedules of a rank; `passes` in a row make a sampler's step.
+/// All schedules of a rank; `passes` forward passes make one step of the sampler.
 RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes);
 }  // namespace tessera::plan

@@ -1,6 +1,6 @@
-// When the device memory of stashed activations is given up: as late as costs nothing. The compiler drops them one
-// visit behind their forward; a copy that takes longer than that visit would stop the compute lane there, although the
-// memory is seldom missed before the end of the forward.
+// Delays drops of offloaded activations as far as the peak allows. The compiler drops them one visit after their
+// forward; a slower copy would stall the compute lane there, although the memory is seldom needed before the end of the
+// forward.
 #include <algorithm>
 #include <numeric>
 
@@ -11,25 +11,25 @@ namespace tessera::plan {
 
 namespace {
 
-constexpr int kVisits = 3;  // a link that is further behind than so many visits is what the step waits for anyway
+constexpr int kVisits = 3;  // a link that is further behind than this limits the step anyway
 
 bool computes(Op op) { return op == Op::forward || op == Op::recompute || op == Op::backward || op == Op::weight_grad; }
 
-bool leaves(const Instruction& in) { return in.op == Op::drop && in.part == Part::activations; }
+bool is_activation_drop(const Instruction& in) { return in.op == Op::drop && in.part == Part::activations; }
 
-/// Whether `in` brings back, or reads on its way back, what `drop` gives up.
-bool returns(const Instruction& in, const Instruction& drop) {
+/// Whether `in` reloads what `drop` frees, or reads it from disk on the way.
+bool reloads(const Instruction& in, const Instruction& drop) {
   return in.op == Op::fetch && in.part == Part::activations && in.unit == drop.unit && in.micro == drop.micro;
 }
 
-/// The instruction in front of which the drop may come at the latest, when no more than `peak` is to be held.
+/// The latest instruction before which `drop` may run without exceeding `peak`.
 int latest(const std::vector<Instruction>& list, const std::vector<int64_t>& held, int drop, int64_t peak) {
   const int64_t bytes = list[drop].bytes;
   int at = drop + 1, visits = 0;
   for (int i = at; i < static_cast<int>(list.size()) && visits < kVisits; ++i) {
-    if (returns(list[i], list[drop]) || held[i] + bytes > peak) break;
+    if (reloads(list[i], list[drop]) || held[i] + bytes > peak) break;
     if (!computes(list[i].op)) continue;
-    at = i + 1;  // directly behind what had the copy's time
+    at = i + 1;  // directly after the compute that overlapped the copy
     ++visits;
   }
   return at;
@@ -39,7 +39,7 @@ int latest(const std::vector<Instruction>& list, const std::vector<int64_t>& hel
 
 void delay_drops(const ModelSpec& model, const Plan& plan, int rank, Schedule& schedule) {
   std::vector<Instruction>& list = schedule.list;
-  if (std::none_of(list.begin(), list.end(), leaves)) return;
+  if (std::none_of(list.begin(), list.end(), is_activation_drop)) return;
   const int count = static_cast<int>(list.size());
   ActivationWalk walk(model, plan, rank, /*train=*/true);
   std::vector<int64_t> held;
@@ -47,17 +47,17 @@ void delay_drops(const ModelSpec& model, const Plan& plan, int rank, Schedule& s
   for (const Instruction& in : list) held.push_back(walk.run(in));
   const int64_t peak = *std::max_element(held.begin(), held.end());
 
-  std::vector<int> front(count);  // the instruction in front of which each one comes
+  std::vector<int> front(count);  // for each instruction: the one it moves in front of
   std::iota(front.begin(), front.end(), 0);
-  for (int i = count - 1; i >= 0; --i) {  // the last first: memory is scarcest towards the end of the forward
-    if (!leaves(list[i])) continue;
+  for (int i = count - 1; i >= 0; --i) {  // last drop first: memory is scarcest towards the end of the forward
+    if (!is_activation_drop(list[i])) continue;
     front[i] = latest(list, held, i, peak);
     for (int later = i + 1; later < front[i]; ++later) held[later] += list[i].bytes;
   }
 
   std::vector<int> order(count), place(count);
   std::iota(order.begin(), order.end(), 0);
-  // Of those that come in front of the same one, that one is the last.
+  // If several move in front of the same instruction, that instruction stays behind them.
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return front[a] < front[b]; });
   for (int i = 0; i < count; ++i) place[order[i]] = i;
   std::vector<Instruction> moved;

@@ -22,10 +22,11 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     const int64_t moments = state_layout(model.units[u], layout, plan.held(layout, rank), states).bytes;
     place(unit.parameters).parameters += parameters;
     if (!plan.transient_gradient(layout, static_cast<int>(u)))
-      place(unit.gradients).gradients += plan.gradient_bytes(layout);  // experts share them: none outlives its turn
+      // shared by experts: no gradient outlives an expert's step
+      place(unit.gradients).gradients += plan.gradient_bytes(layout);
     place(unit.states).states += moments;
-    place(plan.resting(unit.parameters)).parameters += (plan.experts - 1) * parameters;
-    place(plan.resting(unit.states)).states += (plan.experts - 1) * moments;
+    place(plan.inactive_tier(unit.parameters)).parameters += (plan.experts - 1) * parameters;
+    place(plan.inactive_tier(unit.states)).states += (plan.experts - 1) * moments;
   }
   curve.host.slots = std::max(host_arena, schedule.host_arena);
   curve.nvme.activations = schedule.disk_arena;

@@ -1,8 +1,8 @@
 #pragma once
-// The memory curve of a schedule: which instruction holds which bytes. Pure arithmetic over measured footprints.
+// The memory curve of a schedule: the live bytes at each instruction. Pure arithmetic over measured footprints.
 //
 //   MemoryCurve curve = memory_curve(spec, plan, schedule, rank);
-//   curve.peak; curve.at;                    // bytes, and the instruction that holds them
+//   curve.peak; curve.at;                    // bytes, and the instruction with the highest live bytes
 #include <string>
 #include <vector>
 
@@ -17,17 +17,17 @@ struct MemoryParts {
 
 struct MemoryCurve {
   int64_t peak = 0;
-  int at = -1;                ///< index of the instruction that holds the peak
+  int at = -1;                ///< index of the instruction at the peak
   std::string at_name;        ///< "backward blocks.3"
   MemoryParts by_part;        ///< at the peak
   int64_t persistent = 0;     ///< shards of parameters, gradients and states on the device
-  MemoryParts host;           ///< on the host: shards, and as slots what is stashed or on its way from or to the disk
-  MemoryParts nvme;           ///< on disk: shards, and activations that rest there
-  std::vector<int64_t> live;  ///< bytes while each instruction runs, highest
+  MemoryParts host;           ///< on the host: shards; as slots, offloaded buffers and staging for the disk
+  MemoryParts nvme;           ///< on disk: shards and offloaded activations
+  std::vector<int64_t> live;  ///< peak bytes during each instruction
 };
 
-/// `arena`, `host_arena`: bytes of slots; the largest over all schedules of the run, because they are allocated once
-/// (0: this one's).
+/// `arena`, `host_arena`: bytes of slots. Pass the largest over all schedules of the run, because arenas are allocated
+/// once (0: this schedule's).
 MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank,
                          int64_t arena = 0, int64_t host_arena = 0);
 

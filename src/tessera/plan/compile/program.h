@@ -1,6 +1,6 @@
 #pragma once
-// A plan compiled for one rank, as the engine runs it: immutable and shared, so that a stage or a rebalance makes new
-// programs and nothing changes under one that runs.
+// A plan compiled for one rank, as the engine runs it. Programs are immutable and shared: a new stage or a rebalance
+// makes new programs, so a running program never changes.
 //
 //   const Programs programs(plan, compile_all(spec, plan, rank, passes));
 //   engine.use(programs);
@@ -14,23 +14,23 @@ namespace tessera::plan {
 struct Program {
   Plan plan;
   Schedule schedule;
-  int norm = -1;  ///< the instruction whose exchange ends the first half of a training step; -1: there is none
+  int norm = -1;  ///< the instruction whose exchange ends the first half of a training step; -1: none
 
   Program(Plan plan, Schedule schedule);
 };
 using ProgramPtr = std::shared_ptr<const Program>;
 
-/// All that one rank runs of a part of a run. Null where a program has no instructions.
+/// All programs of one rank for one stage of a run. Null if a program has no instructions.
 struct Programs {
   ProgramPtr train, sample, checkpoint;
   ProgramPtr first, updates;  ///< as in RunSchedules
-  int64_t arena = 0;          ///< device bytes of the largest that runs
+  int64_t arena = 0;          ///< device bytes of the largest arena
 
   Programs() = default;
-  /// `samples`: the run has some.
+  /// `samples`: the run has samples.
   Programs(const Plan& plan, RunSchedules schedules, bool samples);
   bool just_in_time() const { return updates != nullptr; }
-  /// Of a step that finds updates of the step before pending, or none.
+  /// The program of a step with or without deferred updates of the previous step.
   const ProgramPtr& step(bool pending) const { return just_in_time() && !pending ? first : train; }
 };
 

@@ -37,21 +37,21 @@ std::vector<Visit> RunWalk::sample_visits(int64_t step) const {
 
 void RunWalk::make_up_samples() { follows_ = sample_visits(step_ - 1); }
 
-/// What follows the step that has been trained; in the list from back to front.
+/// Queues what follows the trained step, in reverse order.
 void RunWalk::after_step() {
   using Kind = Visit::Kind;
   in_step_ = false;
   const int64_t step = step_++;
   const bool samples = !stopped_ && has_samples(step), saves = stopped_ || has_checkpoint(step);
-  const bool hands_over = run_.hands_over && run_.hands_over(step);
+  const bool swaps_expert = run_.swaps_expert && run_.swaps_expert(step);
   std::vector<Visit> order;
-  if (pending_ && (samples || saves || hands_over || step == last_)) {
+  if (pending_ && (samples || saves || swaps_expert || step == last_)) {
     order.push_back({Kind::updates, step});
     pending_ = false;
   }
-  // A sample brings the experts it needs itself.
-  if (hands_over && !samples && !stopped_ && step < last_) order.push_back({Kind::swap, step});
-  // First what would be lost: a sample that fails, or is stopped, can be made again from the checkpoint.
+  // A sample loads the experts it needs itself.
+  if (swaps_expert && !samples && !stopped_ && step < last_) order.push_back({Kind::swap, step});
+  // The checkpoint first: a sample that fails or is stopped can be made again from it.
   if (saves) order.push_back({Kind::checkpoint, step});
   if (samples) std::ranges::copy(sample_visits(step), std::back_inserter(order));
   follows_.assign(order.rbegin(), order.rend());
@@ -73,7 +73,7 @@ void each_schedule(const RunShape& run, const RunSchedules& schedules,
       case Visit::Kind::checkpoint:
         emit(visit->step, schedules.checkpoint);
         break;
-      case Visit::Kind::swap:  // no instructions: the store's own thread moves it
+      case Visit::Kind::swap:  // no instructions: the store's thread moves the expert
         break;
     }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The order of a run: its steps and what comes between them. `plan --schedule` and the training loop walk the same.
+// The order of a run: its steps and what runs between them. `plan --schedule` and the training loop use the same walk.
 //
 //   RunWalk walk(shape, just_in_time);
 //   while (const std::optional<Visit> visit = walk.next()) ...
@@ -10,28 +10,28 @@
 
 namespace tessera::plan {
 
-/// One thing that a run does.
+/// One entry of a run.
 struct Visit {
   enum class Kind {
     train,      ///< an optimiser step
-    updates,    ///< the updates that just-in-time steps have left pending
-    swap,       ///< the next step's expert comes to the device
+    updates,    ///< the deferred updates of just-in-time steps
+    swap,       ///< swap: load the next step's expert to the device
     sample,     ///< one pass of the sampler
-    checkpoint  ///< shards are written
+    checkpoint  ///< write shards
   };
   Kind kind = Kind::train;
   int64_t step = 0;
-  bool pending = false;  ///< of a training step: updates of the step before are pending
+  bool pending = false;  ///< of a training step: the previous step deferred its updates
 };
 
 class RunWalk {
  public:
   RunWalk(RunShape run, bool just_in_time);
-  /// Nothing when the run is over.
+  /// Empty at the end of the run.
   std::optional<Visit> next();
-  /// Before the first step: samples of the step before it, which were not made when it was done.
+  /// Before the first step: samples of the previous step that are missing.
   void make_up_samples();
-  /// After a training step: pending updates and a checkpoint follow, then the run is over.
+  /// Ends the run after this training step, its deferred updates and a checkpoint.
   void stop() { stopped_ = true; }
 
  private:
@@ -45,7 +45,7 @@ class RunWalk {
   const int64_t last_;
   int64_t step_;
   bool pending_ = false, in_step_ = false, stopped_ = false;
-  std::vector<Visit> follows_;  // what is left behind the step, the next one last
+  std::vector<Visit> follows_;  // entries after the current step, next one last
 };
 
 /// Calls `emit(step, schedule)` for everything one rank runs, in order.

@@ -18,40 +18,40 @@ std::string replayed_sites(const UnitSpec& unit, const UnitPlan& plan) {
 void check_sites(const ModelSpec& model, const Plan& plan) {
   for (size_t u = 0; u < model.units.size() && u < plan.units.size(); ++u) {
     const Footprint& f = model.units[u].cost;
-    const bool again = plan.units[u].recomputes();
-    std::vector<std::string> known = {std::string(kBoundary)};
-    const auto& saved = f.graph(plan.units[u].lean()).saved_by_site;
-    for (const auto& [site, bytes] : again ? f.results : saved) known.push_back(site);
+    const bool recomputes = plan.units[u].recomputes();
+    std::vector<std::string> known = {std::string(kBlockInput)};
+    const auto& saved = f.graph(plan.units[u].selective()).saved_by_site;
+    for (const auto& [site, bytes] : recomputes ? f.results : saved) known.push_back(site);
     for (const auto& [site, policy] : plan.units[u].sites)
       if (std::find(known.begin(), known.end(), site) == known.end())
-        throw UserError(Exit::usage, "plan.sites",
-                        model.units[u].name + " has no site '" + site + "' to " + std::string(name(policy)) +
-                            (again ? " (a recomputed unit keeps what these made, and its boundary)" : ""),
-                        "did you mean '" + nearest(site, known).front() + "'?");
-    if (again && !replayed_sites(model.units[u], plan.units[u]).empty() &&
+        throw UserError(
+            Exit::usage, "plan.sites",
+            model.units[u].name + " has no site '" + site + "' to " + std::string(name(policy)) +
+                (recomputes ? " (a recomputed unit can keep the results of these sites and its boundary)" : ""),
+            "did you mean '" + nearest(site, known).front() + "'?");
+    if (recomputes && !replayed_sites(model.units[u], plan.units[u]).empty() &&
         !f.replays.contains(replayed_sites(model.units[u], plan.units[u])))
-      throw UserError(Exit::usage, "plan.sites",
-                      model.units[u].name + ": with so many sites all of them are kept or none",
-                      "name them all in sites, or none");
+      throw UserError(Exit::usage, "plan.sites", model.units[u].name + " has too many sites to keep some of them",
+                      "name all of its sites in sites, or none");
   }
 }
 
 namespace {
 
-/// Calls `each(policy, bytes, compact)` for all that a unit's plan may put elsewhere: its input, and what its sites
-/// saved or made. The first unit's input is the batch, which others read.
+/// Calls `each(policy, bytes, compact)` for everything that a unit's plan may offload or quantise: its input and the
+/// tensors saved (or results, if recomputed) by its sites. The first unit's input is the batch and is excluded.
 template <typename Each>
 void each_saved(const ModelSpec& model, const Plan& plan, int unit, const Each& each) {
   const UnitPlan& choice = plan.units[unit];
   const Footprint& f = model.units[unit].cost;
-  const bool again = choice.recomputes();
+  const bool recomputes = choice.recomputes();
   if (unit > 0) {
     const Footprint& before = model.units[unit - 1].cost;
-    each(choice.policy(kBoundary), before.out, before.compact_out);
+    each(choice.policy(kBlockInput), before.out, before.compact_out);
   }
-  const GraphCost& graph = f.graph(choice.lean());
-  const auto& compact = again ? f.compact_results : graph.compact_by_site;
-  for (const auto& [site, bytes] : again ? f.results : graph.saved_by_site) {
+  const GraphCost& graph = f.graph(choice.selective());
+  const auto& compact = recomputes ? f.compact_results : graph.compact_by_site;
+  for (const auto& [site, bytes] : recomputes ? f.results : graph.saved_by_site) {
     const auto found = compact.find(site);
     each(choice.policy(site), bytes, found == compact.end() ? Compact{} : found->second);
   }
@@ -65,7 +65,7 @@ Compressed compressed_bytes(const ModelSpec& model, const Plan& plan, int unit) 
   each_saved(model, plan, unit, [&](const Policy& policy, int64_t, const Compact& compact) {
     if (!is_lossy(policy)) return;
     sum.whole += compact[*policy.form].whole;
-    (leaves_device(policy) ? sum.away : sum.kept) += compact[*policy.form].bytes;
+    (leaves_device(policy) ? sum.offloaded : sum.kept) += compact[*policy.form].bytes;
   });
   return sum;
 }

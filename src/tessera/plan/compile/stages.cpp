@@ -1,5 +1,5 @@
-// The pipeline: a rank visits its own stages in the order of its acts; messages between stages have lanes of their own,
-// one for each direction, and a communicator for each pair of neighbours and direction.
+// The pipeline: a rank visits its own stages in the order of its acts. Messages between stages have one lane for each
+// direction, and one communicator for each pair of neighbours and direction.
 #include "tessera/plan/compile/compiler.h"
 #include "tessera/plan/compile/traffic.h"
 
@@ -16,18 +16,18 @@ std::vector<Compiler::Visit> Compiler::visits_of(const PipelineAct& act) const {
   return visits;
 }
 
-/// The communicator of what goes into `stage` (forward), or of the gradient that comes back from it.
+/// The communicator of messages into `stage` (forward), or of the gradients that it sends back.
 Compiler::GroupName Compiler::pair_name(bool forward, int stage) const {
   const std::vector<int> ranks = plan_.mesh.group(rank_, {Axis::pp});
   const int count = static_cast<int>(ranks.size());
   int from = (stage - 1) % count, to = stage % count;
-  const bool wraps = to == 0;  // from the last rank to the next chunk of the first
+  const bool wraps = to == 0;  // from the last rank to the next chunk of the first rank
   if (wraps) std::swap(from, to);
   return {"pp", std::string(forward ? "activations" : "gradients") + (wraps ? "_wrap" : "") + ":pp[" +
                     std::to_string(ranks[from]) + "," + std::to_string(ranks[to]) + "]"};
 }
 
-/// Whether another act begins with visit `v`: another direction, stage or micro-batch.
+/// Whether visit `v` begins an act, so direction, stage or micro-batch change.
 bool Compiler::begins_act(const std::vector<Visit>& visits, size_t v) const {
   if (v == 0) return true;
   const Visit &now = visits[v], &before = visits[v - 1];
@@ -35,16 +35,18 @@ bool Compiler::begins_act(const std::vector<Visit>& visits, size_t v) const {
          plan_.stage_of(now.unit) != plan_.stage_of(before.unit);
 }
 
-/// One end of what passes the cut in front of `stage`, nothing where there is none. Named after the unit that takes it.
+/// One end of the message in front of `stage`; empty at the first and after the last stage. Named after the receiving
+/// unit.
 std::optional<Instruction> Compiler::message(Op op, bool forward, int stage, int micro) const {
-  if (stage <= 0 || stage >= plan_.stages() || idle(micro)) return std::nullopt;
+  if (stage <= 0 || stage >= plan_.stages() || is_dummy(micro)) return std::nullopt;
   const bool sends = op == Op::send;
   const Lane lane = forward ? (sends ? Lane::send_next : Lane::recv_prev) : (sends ? Lane::send_prev : Lane::recv_next);
   const int cut = plan_.first_unit(stage);
   Instruction in = make(op, lane, forward ? cut : cut - 1, micro);
   in.part = Part::message;
   in.bytes = model_.units[cut - 1].cost.out;
-  // Conditioning travels once to each rank, with its first stage of the micro-batch, and its gradient back from there.
+  // Each rank receives conditioning once, with its first stage of the micro-batch, and sends its gradient back from
+  // there.
   if (stage < plan_.mesh[Axis::pp])
     for (int64_t bytes : model_.conditioning) in.bytes += bytes;
   const GroupName group = pair_name(forward, stage);
@@ -53,13 +55,13 @@ std::optional<Instruction> Compiler::message(Op op, bool forward, int stage, int
   return in;
 }
 
-/// Issues the messages that the act beginning with visit `v` takes, and those of the act after it: they travel while
-/// this one computes.
+/// Issues the receives of the act that begins with visit `v` and of the act after it, so that these messages overlap
+/// its compute.
 void Compiler::receive_for(const std::vector<Visit>& visits, size_t v) {
   const int most = visits[v].weights ? 0 : plan_.prefetch > 0 ? 2 : 1;
   for (int acts = 0; v < visits.size() && acts < most;) {
     const Visit& visit = visits[v];
-    acts += !visit.weights;  // weights' gradients need no message
+    acts += !visit.weights;  // weight gradients need no message
     const auto key = std::pair(visit.forward, std::pair(visit.unit, visit.micro));
     const int stage = plan_.stage_of(visit.unit) + (visit.forward ? 0 : 1);
     if (!visit.weights && !received_.contains(key))
@@ -70,41 +72,41 @@ void Compiler::receive_for(const std::vector<Visit>& visits, size_t v) {
   }
 }
 
-/// The first unit of an act waits for what its stage was sent.
+/// Makes the first unit of an act wait for its stage's message.
 void Compiler::await_message(Instruction& in, const Visit& visit) const {
   if (const auto found = received_.find({visit.forward, {visit.unit, visit.micro}}); found != received_.end())
     in.wait.push_back(found->second);
 }
 
-/// After the last unit of an act: sends its result to the next stage, or its gradient to the one before.
-void Compiler::pass_on(const Visit& visit, int done) {
+/// After the last unit of an act: sends its output to the next stage, or its gradient to the previous one.
+void Compiler::send_result(const Visit& visit, int done) {
   const int stage = plan_.stage_of(visit.unit);
   const int last = visit.forward ? plan_.first_unit(stage + 1) - 1 : plan_.first_unit(stage);
   if (visit.unit != last) return;
   std::optional<Instruction> in = message(Op::send, visit.forward, visit.forward ? stage + 1 : stage, visit.micro);
   if (!in) return;
   const Lane lane = in->lane;
-  drop_sent(lane);  // the one before had this act's time
+  drop_sent(lane);  // the previous message overlapped this act
   in->wait = {done};
   sent_[lane] = add(std::move(*in));
 }
 
-/// Frees what the lane sent last, when it has arrived.
+/// Frees the lane's last sent message after its arrival.
 void Compiler::drop_sent(Lane lane) {
   const auto found = sent_.find(lane);
   if (found == sent_.end()) return;
   const Instruction& sent = schedule_.list[found->second];
   Instruction in = make(Op::drop, Lane::compute, sent.unit, sent.micro);
   in.part = Part::message;
-  // Conditioning that went forward stays: the rank's own units read it.
+  // The rank keeps conditioning that it sent forward, because its own units read it.
   in.bytes = lane == Lane::send_next ? model_.units[sent.unit - 1].cost.out : sent.bytes;
   in.wait = {found->second};
   add(std::move(in));
   sent_.erase(found);
 }
 
-/// Of a forward-only pass every rank gets the results, which the last stage has.
-void Compiler::hand_out_results() {
+/// Broadcasts the results of a forward-only pass from the last stage to all ranks.
+void Compiler::broadcast_results() {
   const GroupName group = group_name("results", {Axis::pp});
   const bool has_it = plan_.owns(rank_, static_cast<int>(model_.units.size()) - 1);
   for (int m = 0; m < schedule_.micros; ++m) {

@@ -1,9 +1,9 @@
-// Buffers that rest on the host or on disk: a copy for each hop on the way, each on its own lane.
+// Buffers on host or disk: one copy for each hop, each on its own lane.
 //
-// [Note: gradients in fewer bits] Where gradients rest in 16 bits (Plan::grad) they go the same way even where they
-// rest on the device: in the arena they are fp32, their stash rounds them, and so does the norm of the unit before it,
-// which is that of what rests. The fetch ahead of another micro-batch's sum (micro >= 0) widens them; an update reads
-// the 16 bits. On the device both are done by the lane that reduces, which is where sums are waited for.
+// [Note: gradients in bf16] Gradients stored in bf16 (Plan::grad) take the same path even on the device. In the arena
+// they are fp32; their stash rounds them, and the unit's norm before it rounds them too, so that it is the norm of the
+// stored values. A fetch before another micro-batch's sum (micro >= 0) widens them to fp32; an update reads the bf16
+// values. On the device the reduce lane does both, because reductions wait there.
 #include "tessera/base/check.h"
 #include "tessera/plan/compile/compiler.h"
 
@@ -29,8 +29,8 @@ int64_t Compiler::bytes(int unit, Part part) const {
   return plan_.gradient_bytes(layouts_[unit]);
 }
 
-/// Copies the buffer to the arena at `at`, after `wait`. Gives the instruction after which it is there.
-int Compiler::bring(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
+/// Copies the buffer to arena offset `at` after `wait`. Returns the instruction after which it is there.
+int Compiler::reload(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
   Instruction in = make(Op::fetch, tier(unit, part) == Tier::device ? Lane::reduce : Lane::h2d, unit, micro);
   in.part = part;
   in.bytes = bytes(unit, part);
@@ -47,12 +47,13 @@ int Compiler::bring(Part part, int unit, int micro, int64_t at, std::vector<int>
   if (const auto it = written_.find({unit, part}); it != written_.end()) in.wait.push_back(it->second);
   const int64_t host = in.host;
   const int last = add(std::move(in));
-  if (host >= 0) pass_through(host, last);
+  if (host >= 0) hold_bounce_buffer(host, last);
   return last;
 }
 
-/// Copies the arena at `at` back to where the buffer rests. Gives the instruction after which the arena is free.
-int Compiler::send(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
+/// Copies the buffer from arena offset `at` to its placement. Returns the instruction after which the arena range is
+/// free.
+int Compiler::offload(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
   const bool here = tier(unit, part) == Tier::device;
   Instruction in = make(Op::stash, here ? Lane::reduce : Lane::d2h, unit, micro);
   in.part = part;
@@ -73,20 +74,21 @@ int Compiler::send(Part part, int unit, int micro, int64_t at, std::vector<int> 
   write.wait = {last};
   const int64_t host = write.host;
   const int done = add(std::move(write));
-  pass_through(host, done);
+  hold_bounce_buffer(host, done);
   written_[{unit, part}] = done;
   return last;
 }
 
-/// Host memory on the way between device and disk is free when `last` is done. It is taken again one transfer later,
-/// so that one lane fills a buffer while the other empties the one before.
-void Compiler::pass_through(int64_t host, int last) {
-  passing_.push_back({host, last});
-  end_passing(plan_.prefetch == 0 ? 0 : 1);
+/// Frees a bounce buffer between device and disk after `last`. The compiler frees it one transfer later, so that one
+/// lane fills a buffer while the other empties the previous one.
+void Compiler::hold_bounce_buffer(int64_t host, int last) {
+  bounce_buffers_.push_back({host, last});
+  release_bounce_buffers(plan_.prefetch == 0 ? 0 : 1);
 }
 
-void Compiler::end_passing(size_t bound) {
-  for (; passing_.size() > bound; passing_.pop_front()) host_.give(passing_.front().at, passing_.front().last);
+void Compiler::release_bounce_buffers(size_t bound) {
+  for (; bounce_buffers_.size() > bound; bounce_buffers_.pop_front())
+    host_.give(bounce_buffers_.front().at, bounce_buffers_.front().last);
 }
 
 }  // namespace tessera::plan

@@ -1,4 +1,4 @@
-// Collectives that run inside units, where ranks share a sequence: declared with the instruction that runs them.
+// Collectives inside units, for ranks that share tokens: the instruction that runs them declares them.
 #include "tessera/plan/compile/traffic.h"
 
 #include "tessera/plan/compile/compiler.h"
@@ -12,9 +12,7 @@ const std::vector<Traffic>& traffic_of(const UnitSpec& unit, const UnitPlan& pla
   return replayed.empty() ? unit.cost.traffic : unit.cost.replays.at(replayed).traffic;
 }
 
-Traffic result_traffic(int64_t row_bytes) {
-  return {"results", {Axis::pp}, "broadcast", Rows::share, row_bytes};
-}
+Traffic result_traffic(int64_t row_bytes) { return {"results", {Axis::pp}, "broadcast", Rows::share, row_bytes}; }
 
 Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh) {
   return {"tokens", kSequenceAxes, "all_gather", Rows::share, row_bytes * (sequence_size(mesh) - 1)};
@@ -22,7 +20,7 @@ Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh) {
 
 int64_t Compiler::samples(int micro) const { return forward_only_ ? 1 : plan_.slice(dp_rank_, micro).count; }
 
-/// Of the whole micro-batch, over all ranks that share it.
+/// Tokens of the whole micro-batch, over all ranks that share it.
 int64_t Compiler::tokens(int micro) const { return model_.sequence / model_.samples * samples(micro); }
 
 void Compiler::declare(Instruction& in, const std::vector<Traffic>& traffic) const {

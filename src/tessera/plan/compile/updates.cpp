@@ -1,9 +1,10 @@
-// The optimiser: all units at the end of the step, each ahead of its next gather, or each behind its last reduction.
+// Optimiser updates: all at the end of the step, deferred to each unit's next gather, or after each unit's last
+// reduction.
 #include "tessera/plan/compile/compiler.h"
 
 namespace tessera::plan {
 
-/// All updates in a row. What one needs is brought while those before it run.
+/// All updates in a row. Reloads for the next update overlap the current one.
 void Compiler::update_all() {
   std::deque<Staged> staged;
   size_t issued = 0;
@@ -14,14 +15,14 @@ void Compiler::update_all() {
     for (; issued < trained.size() && issued <= i + plan_.prefetch; ++issued) staged.push_back(stage(trained[issued]));
     update(trained[i], std::move(staged.front()));
     staged.pop_front();
-    land(plan_.prefetch == 0 ? 0 : 1);
+    retire(plan_.prefetch == 0 ? 0 : 1);
   }
-  land(0);
+  retire(0);
 }
 
-/// Pending updates of the units that visit `v` and those gathered ahead of it use. Their buffers are brought one visit
-/// earlier: they travel while the visit before computes.
-void Compiler::take_up(const std::vector<Visit>& visits, int v) {
+/// Applies deferred updates of the units that visit `v` and the gathers issued ahead of it use. Their buffers are
+/// reloaded one visit earlier and overlap the previous visit's compute.
+void Compiler::apply_pending_updates(const std::vector<Visit>& visits, int v) {
   const int count = static_cast<int>(visits.size());
   const auto is_next = [&](size_t index, int ahead) {
     if (index >= pending_.size()) return false;
@@ -38,28 +39,28 @@ void Compiler::take_up(const std::vector<Visit>& visits, int v) {
     const int unit = pending_[updated_count_++];
     updated_[unit] = update(unit, std::move(staged_.front()));
     staged_.pop_front();
-    land(plan_.prefetch == 0 ? 0 : 1);
+    retire(plan_.prefetch == 0 ? 0 : 1);
   }
 }
 
-/// The unit's gradient is whole, at `gradient` of the arena or (-1) where it stays: its update follows, one such unit
-/// later, so that neither the reduction nor what the update needs from elsewhere holds up the next backward.
-void Compiler::update_behind(int unit, int64_t gradient, int last) {
+/// Queues the update of a unit whose complete gradient is at arena offset `gradient`, or in place (-1). It runs one
+/// such unit later, so that neither the reduction nor reloads delay the next backward.
+void Compiler::queue_update(int unit, int64_t gradient, int last) {
   Due due{unit, stage(unit)};
   due.staged.gradients = gradient;
   due.staged.wait.push_back(last);
   due_.push_back(std::move(due));
-  update_due(plan_.prefetch == 0 ? 0 : 1);
+  run_due_updates(plan_.prefetch == 0 ? 0 : 1);
 }
 
-/// Updates the oldest units that wait for it, until at most `bound` are left.
-void Compiler::update_due(size_t bound) {
+/// Runs the oldest queued updates until at most `bound` are left.
+void Compiler::run_due_updates(size_t bound) {
   for (; due_.size() > bound; due_.pop_front()) update(due_.front().unit, std::move(due_.front().staged));
-  land(update_flights_, plan_.prefetch == 0 ? 0 : 1);
+  retire(update_flights_, plan_.prefetch == 0 ? 0 : 1);
 }
 
-/// Brings the buffers of an update that rest elsewhere. On the host it finds them where they rest; in backward the
-/// gradient is there.
+/// Reloads the offloaded buffers of an update. A host update uses them in place; in the backward the gradient is
+/// already in the arena.
 Compiler::Staged Compiler::stage(int unit) {
   Staged staged;
   if (updates_on_host(unit)) return staged;
@@ -70,7 +71,7 @@ Compiler::Staged Compiler::stage(int unit) {
     if (tier(unit, part) == Tier::device || bytes(unit, part) == 0) continue;
     std::vector<int> wait;
     *at = arena_.take(bytes(unit, part), wait);
-    staged.wait.push_back(bring(part, unit, -1, *at, wait));
+    staged.wait.push_back(reload(part, unit, -1, *at, wait));
   }
   return staged;
 }
@@ -78,33 +79,32 @@ Compiler::Staged Compiler::stage(int unit) {
 int Compiler::update(int unit, Staged staged) {
   const bool on_host = updates_on_host(unit);
   Instruction in = make(Op::update, on_host ? Lane::host : Lane::compute, unit, -1);
-  in.bytes = layouts_[unit].grad_piece * kElement;
+  in.bytes = layouts_[unit].grad_partition * kElement;
   in.slot = staged.parameters, in.grad = staged.gradients, in.scratch = staged.states;
   in.wait = std::move(staged.wait);
-  if (on_host) {  // it changes what rests there: who brings it follows
+  if (on_host) {  // later fetches wait for it, because it changes the buffers in place
     if (norm_ >= 0) in.wait.push_back(norm_);
     if (const auto sent = written_.find({unit, Part::gradients}); sent != written_.end())
       in.wait.push_back(sent->second);
     const int at = add(std::move(in));
     for (const Part part : {Part::gradients, Part::states}) written_[{unit, part}] = at;
-    return written_[{unit, Part::parameters}] = whole_again(unit, -1, at);
+    return written_[{unit, Part::parameters}] = gather_partitions(unit, -1, at);
   }
-  const int at = add(std::move(in)), whole = whole_again(unit, staged.parameters, at);
+  const int at = add(std::move(in)), whole = gather_partitions(unit, staged.parameters, at);
   Flight flight;
   if (staged.gradients >= 0) flight.push_back({staged.gradients, at});
   if (staged.parameters >= 0)
-    flight.push_back({staged.parameters, send(Part::parameters, unit, -1, staged.parameters, {whole})});
-  if (staged.states >= 0) flight.push_back({staged.states, send(Part::states, unit, -1, staged.states, {at})});
+    flight.push_back({staged.parameters, offload(Part::parameters, unit, -1, staged.parameters, {whole})});
+  if (staged.states >= 0) flight.push_back({staged.states, offload(Part::states, unit, -1, staged.states, {at})});
   std::deque<Flight>& flights = plan_.update == Update::in_backward ? update_flights_ : flights_;
   if (!flight.empty()) flights.push_back(std::move(flight));
   return whole;
 }
 
-/// Hands the piece that `update` has changed to the others that hold the same shard, and has theirs; nothing where a
-/// shard is not updated in pieces. Gives the instruction after which the parameters are whole. `parameters`: of the
-/// arena, -1 where they rest.
-int Compiler::whole_again(int unit, int64_t parameters, int update) {
-  if (!layouts_[unit].in_pieces()) return update;
+/// All-gathers the partitions that the replicas updated; nothing without partitions. Returns the instruction after
+/// which the parameter shard is complete. `parameters`: arena offset, -1 if in place.
+int Compiler::gather_partitions(int unit, int64_t parameters, int update) {
+  if (!layouts_[unit].partitioned()) return update;
   Instruction in = make(Op::gather_outer, Lane::gather, unit, -1);
   const int64_t element = master_bytes(plan_.states.masters);
   in.bytes = layouts_[unit].grad_shard * element;
@@ -113,7 +113,7 @@ int Compiler::whole_again(int unit, int64_t parameters, int update) {
   for (const Buffer& buffer : layouts_[unit].buffers) {
     if (!buffer.trainable) continue;
     const GroupName group = group_name("gather_outer", plan_.outer_axes(buffer));
-    in.comm.push_back({group.axis, "all_gather", buffer.piece() * element * (buffer.pieces - 1), group.name});
+    in.comm.push_back({group.axis, "all_gather", buffer.partition() * element * (buffer.partitions - 1), group.name});
   }
   in.group = in.comm.front().group;
   return add(std::move(in));

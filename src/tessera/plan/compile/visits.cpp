@@ -1,11 +1,11 @@
-// The order of visits: what is gathered when, and how long it stays.
+// The order of visits: when parameters are gathered and how long they stay gathered.
 #include "tessera/base/check.h"
 #include "tessera/plan/compile/compiler.h"
 #include "tessera/plan/compile/traffic.h"
 
 namespace tessera::plan {
 
-/// Visit of the same unit after `v`, or -1.
+/// The next visit of the same unit after `v`, or -1.
 int Compiler::next_visit(const std::vector<Visit>& visits, int v) const {
   for (size_t w = v + 1; w < visits.size(); ++w)
     if (visits[w].unit == visits[v].unit && !visits[w].weights) return static_cast<int>(w);
@@ -13,42 +13,43 @@ int Compiler::next_visit(const std::vector<Visit>& visits, int v) const {
 }
 
 /// Whether the unit's parameters stay gathered until its next visit.
-bool Compiler::stays(const std::vector<Visit>& visits, int v) const {
+bool Compiler::stays_gathered(const std::vector<Visit>& visits, int v) const {
   const int next = next_visit(visits, v);
   if (next < 0) return false;
   // A slot that would be filled again at once is kept: releasing it would free nothing.
   return plan_.units[visits[v].unit].stays_gathered() || next - v <= plan_.prefetch + 1;
 }
 
-bool Compiler::idle(int micro) const { return !forward_only_ && plan_.slice(dp_rank_, micro).count == 0; }
+bool Compiler::is_dummy(int micro) const { return !forward_only_ && plan_.slice(dp_rank_, micro).count == 0; }
 
 void Compiler::walk(const std::vector<Visit>& visits) {
   const int count = static_cast<int>(visits.size());
   std::vector<bool> needs_gather(count, true);
   for (int v = 0; v < count; ++v) {
     if (visits[v].weights) needs_gather[v] = false;
-    if (!visits[v].weights && stays(visits, v)) needs_gather[next_visit(visits, v)] = false;
+    if (!visits[v].weights && stays_gathered(visits, v)) needs_gather[next_visit(visits, v)] = false;
   }
   int issued = 0, read = 0;
   for (int v = 0; v < count; ++v) {
-    take_up(visits, v);
-    for (; read < count && read <= v + plan_.prefetch + 1; ++read)  // the hop before the one to the device
+    apply_pending_updates(visits, v);
+    for (; read < count && read <= v + plan_.prefetch + 1; ++read)  // the disk read before the copy to the device
       if (!visits[read].forward) read_back(visits[read]);
     for (; issued < count && issued <= v + plan_.prefetch; ++issued) {
       if (needs_gather[issued]) gather(visits[issued].unit, visits[issued].micro);
       if (!visits[issued].forward) fetch(visits[issued]);
     }
-    if (!visits[v].forward) fetch(visits[v]);  // where its forward came too late to fetch ahead
+    if (!visits[v].forward) fetch(visits[v]);  // if its forward was too late to fetch ahead
     if (begins_act(visits, v)) receive_for(visits, v);
     const std::optional<int> backward = run(visits[v]);
-    if (!visits[v].weights && !stays(visits, v)) release(visits[v].unit, visits[v].micro);
-    if (backward) reduce(visits[v], *backward);  // after the release: its receive buffer may take the slot's place
+    if (!visits[v].weights && !stays_gathered(visits, v)) release(visits[v].unit, visits[v].micro);
+    // after the release, so that the receive buffer may reuse the slot's bytes
+    if (backward) reduce(visits[v], *backward);
   }
-  update_due(0);
-  land(update_flights_, 0);
-  land(0);
+  run_due_updates(0);
+  retire(update_flights_, 0);
+  retire(0);
   for (const Lane lane : {Lane::send_next, Lane::send_prev}) drop_sent(lane);
-  end_passing(0);
+  release_bounce_buffers(0);
   check_internal(arena_.empty() && host_.empty() && disk_.empty(), "plan.compile",
                  "a slot is still taken at the end of the schedule");
 }
@@ -60,20 +61,21 @@ void Compiler::gather(int unit, int micro) {
   in.bytes = layout.total * kElement;
   in.frozen = in.bytes - layout.trained_bytes;
   const bool narrow = plan_.gathered() != DType::f32;
-  const bool away = tier(unit, Part::parameters) != Tier::device;
-  if (layout.sharded || narrow || away) in.slot = arena_.take(in.bytes, in.wait);  // else it is read where it lies
-  // The shard comes to its place in the slot; what is widened there, or lies in several, needs a place of its own.
+  const bool offloaded = tier(unit, Part::parameters) != Tier::device;
+  // else the shard is read in place
+  if (layout.sharded || narrow || offloaded) in.slot = arena_.take(in.bytes, in.wait);
+  // A shard is copied directly to its place in the slot, unless it is widened or there are several buffers.
   const bool direct = !narrow && layout.buffers.size() == 1 && layout.buffers[0].stored == DType::f32;
-  if (away) {
+  if (offloaded) {
     std::vector<int> wait = in.wait;
     in.scratch = direct ? in.slot + plan_.shard_rank(layout.buffers[0], rank_) * layout.shard * kElement
                         : arena_.take(bytes(unit, Part::parameters), wait);
-    in.wait.push_back(bring(Part::parameters, unit, micro, in.scratch, wait));
+    in.wait.push_back(reload(Part::parameters, unit, micro, in.scratch, wait));
   }
   collect(in, "gather", "all_gather", Gathered::all, size_of(plan_.gathered()));
   const int64_t slot = in.slot, scratch = in.scratch;
   const int at = add(std::move(in));
-  if (away && !direct) arena_.give(scratch, at);
+  if (offloaded && !direct) arena_.give(scratch, at);
   resident_[unit] = {at, slot};
 }
 
@@ -94,22 +96,22 @@ Instruction Compiler::use(Op op, const Visit& visit) const {
   return in;
 }
 
-/// What becomes of a micro-batch's prediction: an objective, or the result, put together from all that share it.
+/// The instruction that uses a micro-batch's prediction: the loss, or the result joined from all ranks that share it.
 Instruction Compiler::output(int micro) const {
   Instruction in = make(forward_only_ ? Op::finish : Op::loss, Lane::compute, -1, micro);
   if (forward_only_ && model_.sequence > 0) declare(in, {prediction_traffic(model_.prediction_row, plan_.mesh)});
   return in;
 }
 
-/// Emits what a visit computes. Gives the instruction that filled the gradient slot, when there is one to reduce.
+/// Emits the compute of a visit. Returns the instruction that filled the gradient slot if it has to be reduced.
 std::optional<int> Compiler::run(const Visit& visit) {
   if (!visit.forward) return backward(visit);
-  if (idle(visit.micro)) return std::nullopt;
+  if (is_dummy(visit.micro)) return std::nullopt;
   Instruction in = use(Op::forward, visit);
   await_message(in, visit);
   const int forward = add(std::move(in));
   if (!forward_only_) stash(visit, compress(visit, forward));
-  pass_on(visit, forward);
+  send_result(visit, forward);
   const bool pipeline = plan_.mesh[Axis::pp] > 1;
   if (visit.unit + 1 == static_cast<int>(model_.units.size()) && !(forward_only_ && pipeline)) add(output(visit.micro));
   return std::nullopt;

@@ -1,12 +1,12 @@
-// Lets all ranks run: an instruction starts when it is first in its lane and its waits are done; one with a group
-// also waits until all members are at theirs. Who is left when nothing moves any more is stuck.
+// Simulates all ranks: an instruction starts when it is first in its lane and its waits are done; one with a group also
+// waits until all members reach it. Ranks that remain when nothing can progress are deadlocked.
 #include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
 #include <set>
 
-#include "tessera/plan/rules/book.h"
+#include "tessera/plan/rules/checker.h"
 
 namespace tessera::plan {
 
@@ -14,12 +14,15 @@ namespace {
 
 class Progress {
  public:
-  explicit Progress(Book& book)
-      : book_(book), done_(book.lines().size()), meeting_(book.groups().size()), members_(book.groups().size()) {
-    for (const Pass& pass : book.passes()) ranks_[pass.rank].passes.push_back(&pass);
-    for (int k = 0; k < static_cast<int>(book.lines().size()); ++k)
-      for (const int group : book.groups_of(k)) members_[group].insert(book.lines()[k].rank);
-    met_.resize(book.lines().size());
+  explicit Progress(Checker& checker)
+      : checker_(checker),
+        done_(checker.lines().size()),
+        collectives_(checker.groups().size()),
+        members_(checker.groups().size()) {
+    for (const Pass& pass : checker.passes()) ranks_[pass.rank].passes.push_back(&pass);
+    for (int k = 0; k < static_cast<int>(checker.lines().size()); ++k)
+      for (const int group : checker.groups_of(k)) members_[group].insert(checker.lines()[k].rank);
+    completed_.resize(checker.lines().size());
   }
 
   void run() {
@@ -33,7 +36,7 @@ class Progress {
       while (advance(rank)) {
       }
     }
-    complain();
+    report();
   }
 
  private:
@@ -41,21 +44,21 @@ class Progress {
   struct Rank {
     std::vector<const Pass*> passes;
     size_t pass = 0;
-    std::array<std::deque<int>, kLanes> lanes;  // what is left of the pass
+    std::array<std::deque<int>, kLanes> lanes;  // the rest of the pass
   };
 
   void begin_pass(Rank& rank) const {
     if (rank.pass == rank.passes.size()) return;
     for (int k = rank.passes[rank.pass]->begin; k < rank.passes[rank.pass]->end; ++k)
-      rank.lanes[static_cast<int>(book_.in(k).lane)].push_back(k);
+      rank.lanes[static_cast<int>(checker_.in(k).lane)].push_back(k);
   }
 
-  /// Runs what can run on `rank`; false when nothing could.
+  /// Runs what can run on `rank`; false if nothing could.
   bool advance(int rank) {
     Rank& state = ranks_[rank];
     bool moved = false, left = false;
     for (auto& lane : state.lanes) {
-      while (!lane.empty() && waited(lane.front()) && meet(lane.front())) {
+      while (!lane.empty() && waited(lane.front()) && arrive(lane.front())) {
         done_[lane.front()] = true;
         lane.pop_front();
         moved = true;
@@ -71,31 +74,31 @@ class Progress {
   }
 
   bool waited(int k) const {
-    return std::all_of(book_.waits(k).begin(), book_.waits(k).end(), [&](int wait) { return done_[wait]; });
+    return std::all_of(checker_.waits(k).begin(), checker_.waits(k).end(), [&](int wait) { return done_[wait]; });
   }
 
-  /// Goes through the collectives of `k`, one after the other; true when all are done.
-  bool meet(int k) {
-    const std::vector<int>& groups = book_.groups_of(k);
-    while (met_[k] < groups.size() && meet(k, groups[met_[k]])) ++met_[k];
-    return met_[k] == groups.size();
+  /// Runs the collectives of `k` in order; true when all are done.
+  bool arrive(int k) {
+    const std::vector<int>& groups = checker_.groups_of(k);
+    while (completed_[k] < groups.size() && arrive(k, groups[completed_[k]])) ++completed_[k];
+    return completed_[k] == groups.size();
   }
 
-  /// Arrives at a collective of `k`; true once all members have (the others are told when the last one comes).
-  bool meet(int k, int group) {
-    auto& meeting = meeting_[group];
-    if (meeting.met.erase(k) > 0) return true;
-    meeting.arrived.try_emplace(book_.lines()[k].rank, k);  // one at a time: a communicator is a queue
-    if (meeting.arrived.size() < members_[group].size()) return false;
-    for (const auto& [rank, line] : meeting.arrived) {
-      meeting.met.insert(line);
+  /// Arrives at a collective of `k`; true once all members have arrived (the last arrival completes it for all).
+  bool arrive(int k, int group) {
+    auto& collective = collectives_[group];
+    if (collective.completed.erase(k) > 0) return true;
+    collective.arrived.try_emplace(checker_.lines()[k].rank, k);  // one at a time: a communicator is a queue
+    if (collective.arrived.size() < members_[group].size()) return false;
+    for (const auto& [rank, line] : collective.arrived) {
+      collective.completed.insert(line);
       if (line != k) ready_.push_back(rank);
     }
-    meeting.arrived.clear();
-    return meeting.met.erase(k) > 0;
+    collective.arrived.clear();
+    return collective.completed.erase(k) > 0;
   }
 
-  void complain() {
+  void report() {
     std::string others;
     int first = -1;
     for (const auto& [rank, state] : ranks_) {
@@ -106,39 +109,40 @@ class Progress {
       if (first < 0)
         first = at;
       else
-        others += (others.empty() ? "; so is rank " : ", rank ") + std::to_string(rank) + " at " + book_.at(at);
+        others += (others.empty() ? "; so is rank " : ", rank ") + std::to_string(rank) + " at " + checker_.at(at);
     }
     if (first < 0) return;
-    const std::vector<int>& groups = book_.groups_of(first);
-    const bool meets = met_[first] < groups.size() && waited(first);
-    book_.complain(first, "progress",
-                   "is stuck for ever, waiting for " +
-                       (meets ? "the other members of " + book_.groups()[groups[met_[first]]].name : missing(first)) +
-                       others + "; order waits and collectives alike on all ranks");
+    const std::vector<int>& groups = checker_.groups_of(first);
+    const bool in_collective = completed_[first] < groups.size() && waited(first);
+    checker_.report(first, "progress",
+                    "is stuck for ever, waiting for " +
+                        (in_collective ? "the other members of " + checker_.groups()[groups[completed_[first]]].name
+                                       : awaited_line(first)) +
+                        others + "; order waits and collectives alike on all ranks");
   }
 
-  std::string missing(int k) const {
-    for (int wait : book_.waits(k))
-      if (!done_[wait]) return book_.at(wait);
+  std::string awaited_line(int k) const {
+    for (int wait : checker_.waits(k))
+      if (!done_[wait]) return checker_.at(wait);
     return "an earlier instruction of its lane";
   }
 
-  struct Meeting {
+  struct Collective {
     std::map<int, int> arrived;  // rank -> line
-    std::set<int> met;           // lines whose members are all there, not yet taken off their lanes
+    std::set<int> completed;     // lines whose collective is complete but not yet removed from their lanes
   };
 
-  Book& book_;
+  Checker& checker_;
   std::map<int, Rank> ranks_;
   std::vector<bool> done_;
-  std::vector<size_t> met_;  // per line: how many of its collectives are done
-  std::vector<Meeting> meeting_;
+  std::vector<size_t> completed_;  // by line: number of its completed collectives
+  std::vector<Collective> collectives_;
   std::vector<std::set<int>> members_;  // ranks of the file that use the group
   std::deque<int> ready_;
 };
 
 }  // namespace
 
-void check_progress(Book& book) { Progress(book).run(); }
+void check_progress(Checker& checker) { Progress(checker).run(); }
 
 }  // namespace tessera::plan

@@ -4,13 +4,13 @@
 #include <istream>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/rules/book.h"
+#include "tessera/plan/rules/checker.h"
 
 namespace tessera::plan {
 
 namespace {
 
-constexpr size_t kMostShown = 100;  // what follows from one fault can be a line for each step
+constexpr size_t kMostShown = 100;  // one fault can cause a line for each step
 
 std::vector<Violation> sorted(std::vector<Violation> found) {
   std::stable_sort(found.begin(), found.end(), [](const Violation& a, const Violation& b) { return a.line < b.line; });
@@ -39,18 +39,18 @@ std::vector<Violation> check(std::istream& file) {
   }
   if (lines.empty() && unreadable.empty())
     return {{1, "form", "the file has no instruction; write it with 'tessera plan RECIPE --schedule FILE'"}};
-  // The lines that remain would be blamed for what the unreadable ones hold.
+  // Otherwise the remaining lines would be blamed for what the unreadable ones contain.
   return unreadable.empty() ? check(std::move(lines)) : sorted(std::move(unreadable));
 }
 
 std::vector<Violation> check(std::vector<Line> lines) {
-  Book book(std::move(lines));
-  if (book.check_form()) {
-    check_steps(book);
-    check_groups(book);
-    check_progress(book);
+  Checker checker(std::move(lines));
+  if (checker.check_form()) {
+    check_steps(checker);
+    check_groups(checker);
+    check_progress(checker);
   }
-  return sorted(book.take());
+  return sorted(checker.take());
 }
 
 }  // namespace tessera::plan

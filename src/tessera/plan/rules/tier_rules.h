@@ -1,9 +1,9 @@
 #pragma once
-// Buffers that rest on the host or on disk: each is fetched into the arena before it is used and sent back after it was
-// changed, hop by hop. Follows one pass. Internal to the rules.
+// Buffers on host or disk: each is fetched into the arena before use and stashed after a change, hop by hop. Follows
+// one pass. Internal to the rules.
 //
-//   TierRules tiers(book, order, arena, host);
-//   tiers.fetch(k); tiers.stash(k);                       // as the lines come
+//   TierRules tiers(checker, order, arena, host);
+//   tiers.fetch(k); tiers.stash(k);                       // in the order of the lines
 //   tiers.use(k, Part::states, in.scratch, /*changes=*/true);
 #include <algorithm>
 #include <map>
@@ -11,45 +11,45 @@
 #include <utility>
 
 #include "tessera/plan/rules/arena_rules.h"
-#include "tessera/plan/rules/book.h"
+#include "tessera/plan/rules/checker.h"
 #include "tessera/plan/rules/order.h"
 
 namespace tessera::plan {
 
 class TierRules {
  public:
-  TierRules(Book& book, const Order& order, ArenaRules& arena, ArenaRules& host)
-      : book_(book), order_(order), arena_(arena), host_(host) {}
+  TierRules(Checker& checker, const Order& order, ArenaRules& arena, ArenaRules& host)
+      : checker_(checker), order_(order), arena_(arena), host_(host) {}
 
-  /// `left`: a gradient of the pass before may still be where it rests. `room`: bytes that it takes in the arena, where
-  /// they are more than what moves.
+  /// `left`: a gradient of the previous pass may still be stored. `room`: bytes that it takes in the arena, if more
+  /// than the bytes moved.
   void fetch(int k, bool left = false, int64_t room = 0) {
-    const Instruction& in = book_.in(k);
+    const Instruction& in = checker_.in(k);
     Buffer& buffer = of(k, in.part);
-    if (in.lane == Lane::disk || in.host < 0) {  // from where it rests
+    if (in.lane == Lane::disk || in.host < 0) {  // from its placement
       if (buffer.written >= 0)
         follow(k, buffer.written, "it may not have been written back yet");
-      else if (in.part == Part::gradients && !left)  // all else was there before the pass
-        book_.complain(k, "residency", "brings back a gradient that nothing has sent there; put a stash before it");
+      else if (in.part == Part::gradients && !left)  // all other buffers existed before the pass
+        checker_.report(k, "residency", "brings back a gradient that nothing has sent there; put a stash before it");
     }
     if (in.lane == Lane::disk) {
       if (buffer.hop >= 0)
-        book_.complain(k, "residency",
-                       "reads from the disk what " + book_.at(buffer.hop) +
-                           " has put into host memory and nothing has written; put a stash before it");
+        checker_.report(k, "residency",
+                        "reads from the disk what " + checker_.at(buffer.hop) +
+                            " has put into host memory and nothing has written; put a stash before it");
       host_.take(k, in.host, in.bytes, "host memory");
       buffer.hop = k;
       return;
     }
     leave_host(k, buffer);
     if (buffer.owner >= 0)
-      book_.complain(k, "residency", "fetches what " + book_.at(buffer.owner) + " has in use; send it back first");
+      checker_.report(k, "residency", "fetches what " + checker_.at(buffer.owner) + " has in use; send it back first");
     arena_.take(k, in.slot, std::max(in.bytes, room), std::string(name(in.part)));
     buffer.owner = buffer.last = k, buffer.at = in.slot;
   }
 
   void stash(int k) {
-    const Instruction& in = book_.in(k);
+    const Instruction& in = checker_.in(k);
     Buffer& buffer = of(k, in.part);
     if (in.lane == Lane::disk) {
       leave_host(k, buffer);
@@ -57,8 +57,8 @@ class TierRules {
       return;
     }
     if (buffer.owner < 0 || buffer.at != in.slot) {
-      book_.complain(k, "residency",
-                     "sends what is not at " + slot_text(in.slot) + "; fetch or compute it there first");
+      checker_.report(k, "residency",
+                      "sends what is not at " + slot_text(in.slot) + "; fetch or compute it there first");
     } else {
       follow(k, buffer.last, "it may still change");
       arena_.give(buffer.owner, buffer.at, k);
@@ -72,23 +72,24 @@ class TierRules {
     buffer.owner = -1;
   }
 
-  /// Line `k` uses the buffer at `at`: it must be there. What is changed belongs to `k` from then on and must be sent
-  /// back; what is not, the arena has back when `k` is done.
+  /// Line `k` uses the buffer at `at`, where it must be. A changed buffer belongs to `k` from then on and must be
+  /// stashed; an unchanged one frees its arena range when `k` is done.
   void use(int k, Part part, int64_t at, bool changes) {
     if (at < 0) {
-      const auto found = buffers_.find({book_.unit(k), part});
+      const auto found = buffers_.find({checker_.unit(k), part});
       if (found == buffers_.end()) return;
       if (found->second.owner >= 0)
-        book_.complain(k, "residency", "does not use what " + book_.at(found->second.owner) + " has brought for it");
-      // where it rests on the device after all (gradients that are rounded)
-      if (found->second.written >= 0) follow(k, found->second.written, "it may not have come to rest yet");
+        checker_.report(k, "residency",
+                        "does not use what " + checker_.at(found->second.owner) + " has fetched for it");
+      // The buffer is placed on the device after all (gradients that are rounded).
+      if (found->second.written >= 0) follow(k, found->second.written, "it may not have been stored yet");
       return;
     }
     Buffer& buffer = of(k, part);
     if (buffer.owner < 0 || buffer.at != at) {
-      book_.complain(k, "residency",
-                     "needs the unit's " + std::string(name(part)) + " at " + slot_text(at) +
-                         ", where nothing has brought them; put a fetch before it");
+      checker_.report(k, "residency",
+                      "needs the unit's " + std::string(name(part)) + " at " + slot_text(at) +
+                          ", where nothing has fetched them; put a fetch before it");
       return;
     }
     follow(k, buffer.last, "they may not have arrived");
@@ -99,27 +100,27 @@ class TierRules {
     buffer.last = k;
   }
 
-  /// Line `k` uses the buffer on the host, where it rests. `left` as in fetch.
+  /// Line `k` uses the buffer in place on the host. `left` as in fetch.
   void use_at_rest(int k, Part part, bool changes, bool left) {
     Buffer& buffer = of(k, part);
     if (buffer.owner >= 0)
-      book_.complain(k, "residency",
-                     "works on the host with what " + book_.at(buffer.owner) + " has in use; send it back first");
+      checker_.report(k, "residency",
+                      "works on the host with what " + checker_.at(buffer.owner) + " has in use; send it back first");
     if (buffer.written >= 0)
       follow(k, buffer.written, "it may not have been written back yet");
     else if (part == Part::gradients && !left)
-      book_.complain(k, "residency", "uses a gradient on the host that nothing has sent there; put a stash before it");
+      checker_.report(k, "residency", "uses a gradient on the host that nothing has sent there; put a stash before it");
     if (changes) buffer.written = k;
   }
 
-  /// Line `k` makes the buffer at `at`, `bytes` long, anew.
+  /// Line `k` creates the buffer, `bytes` long, at `at`.
   void make(int k, Part part, int64_t at, int64_t bytes) {
     arena_.take(k, at, bytes, std::string(name(part)));
     Buffer& buffer = of(k, part);
     buffer.owner = buffer.last = k, buffer.at = at;
   }
 
-  /// The buffer lies within what `k` takes as a whole: the two are one range from here on.
+  /// `k` takes a range that contains the buffer: the two are one range from here on.
   void absorb(int k, Part part) {
     Buffer& buffer = of(k, part);
     if (buffer.owner < 0) return;
@@ -129,32 +130,32 @@ class TierRules {
   }
 
   bool present(int k, Part part) { return of(k, part).owner >= 0; }
-  bool rests_elsewhere(int unit, Part part) const { return buffers_.contains({unit, part}); }
+  bool is_offloaded(int unit, Part part) const { return buffers_.contains({unit, part}); }
 
   void finish() {
     for (const auto& [key, buffer] : buffers_) {
       if (buffer.owner >= 0)
-        book_.complain(buffer.last, "residency",
-                       "leaves " + std::string(name(key.second)) + " in the arena that are never sent back");
-      if (buffer.hop >= 0) book_.complain(buffer.hop, "residency", "leaves host memory that no later hop takes over");
+        checker_.report(buffer.last, "residency",
+                        "leaves " + std::string(name(key.second)) + " in the arena that are never sent back");
+      if (buffer.hop >= 0) checker_.report(buffer.hop, "residency", "leaves host memory that no later hop takes over");
     }
   }
 
  private:
   struct Buffer {
-    int owner = -1, last = -1;  // lines: that took its place in the arena, that used it last
+    int owner = -1, last = -1;  // lines: the one that took its arena range, and the one that used it last
     int64_t at = -1;
-    int hop = -1;      // line that put it into host memory on the way from or to the disk
-    int written = -1;  // line after which the resting place is up to date
+    int hop = -1;      // line that put it into host memory on the way to or from disk
+    int written = -1;  // line after which the stored copy is up to date
   };
 
-  Buffer& of(int k, Part part) { return buffers_[{book_.unit(k), part}]; }
+  Buffer& of(int k, Part part) { return buffers_[{checker_.unit(k), part}]; }
 
   void leave_host(int k, Buffer& buffer) {
-    const Instruction& in = book_.in(k);
+    const Instruction& in = checker_.in(k);
     if (in.host < 0) return;
-    if (buffer.hop < 0 || book_.in(buffer.hop).host != in.host) {
-      book_.complain(k, "residency", "reads host memory at " + slot_text(in.host) + ", where nothing has put it");
+    if (buffer.hop < 0 || checker_.in(buffer.hop).host != in.host) {
+      checker_.report(k, "residency", "reads host memory at " + slot_text(in.host) + ", where nothing has put it");
       return;
     }
     follow(k, buffer.hop, "the hop before may not be done");
@@ -163,10 +164,10 @@ class TierRules {
   }
 
   void follow(int k, int earlier, const char* otherwise) {
-    must_follow(book_, order_, k, earlier, "residency", otherwise);
+    must_follow(checker_, order_, k, earlier, "residency", otherwise);
   }
 
-  Book& book_;
+  Checker& checker_;
   const Order& order_;
   ArenaRules &arena_, &host_;
   std::map<std::pair<int, Part>, Buffer> buffers_;

@@ -1,5 +1,5 @@
 #pragma once
-// A fault that the rules find in a schedule.
+// A violation that the rules find in a schedule.
 #include <string>
 
 namespace tessera::plan {

@@ -28,7 +28,7 @@ template <const Policy& policy>
 void inner(Plan& plan) {
   for (size_t u = 1; u + 1 < plan.units.size(); ++u) plan.units[u].activations = policy;
 }
-void two_level(Plan& plan) {  // over two copies, or it is full_shard
+void two_level(Plan& plan) {  // over two replicas; with one it would be full_shard
   each<&UnitPlan::strategy, Strategy::two_level>(plan);
   plan.mesh[Axis::dp_replicate] = 2;
 }
@@ -49,7 +49,7 @@ void pipeline(Plan& plan) {
 template <Masters masters>
 void with_masters(Plan& plan) {
   plan.states.masters = masters;
-  plan.param_dtype = DType::bf16;  // what they are gathered as
+  plan.param_dtype = DType::bf16;  // the dtype that these masters are gathered as
 }
 template <Moments moments>
 void with_moments(Plan& plan) {
@@ -68,8 +68,8 @@ template <DType type>
 void compute_in(Plan& plan) {
   plan.param_dtype = plan.compute = type;
 }
-void as_it_is(Plan&) {}
-/// A base that nobody trains, with a pair beside each matrix of a block.
+void no_change(Plan&) {}
+/// Freezes the base and adds a LoRA pair to each matrix of a block.
 template <DType form>
 void adapters_on(ModelSpec& model) {
   constexpr int64_t kRank = 4;
@@ -86,7 +86,7 @@ void adapters_on(ModelSpec& model) {
   }
 }
 
-/// A network whose linears tp cuts, on one rank's share; micro-batches and all that a plan needs beside the choices.
+/// A small network on one rank's share of the mesh, with linears that tp shards.
 ModelSpec small_model(const Mesh& mesh) {
   Scenario s;
   s.sizes = {.dim = 64, .ffn_dim = 128, .layers = 6};
@@ -96,11 +96,11 @@ ModelSpec small_model(const Mesh& mesh) {
   const int64_t row = s.sizes.dim * 4;
   if (sequence_size(mesh) > 1) model.sequence = s.tokens;
   for (UnitSpec& unit : model.units) {
-    if (!may_save_less(unit)) continue;
+    if (!is_block(unit)) continue;
     Footprint& f = unit.cost;
     f.saved_by_site = {{"self_attn", f.saved / 2}, {"ffn.0", f.saved / 2}};
-    f.lean = f;
-    f.lean->saved -= f.saved / 4, f.lean->saved_by_site["ffn.0"] -= f.saved / 4;
+    f.selective = f;
+    f.selective->saved -= f.saved / 4, f.selective->saved_by_site["ffn.0"] -= f.saved / 4;
     f.traffic = {{"sequence", {Axis::sp}, "all_to_all", Rows::own, 3 * row},
                  {"ring", {Axis::cp}, "ring", Rows::keys, 2 * row},
                  {"features", {Axis::tp}, "all_gather", Rows::share, row}};
@@ -114,10 +114,11 @@ std::string first_violation(const ModelSpec& model, const Plan& plan) {
   plan.check_updates("plan.");
   std::vector<Line> lines;
   RunShape run;
-  run.steps = plan.update == Update::just_in_time ? 2 : 1;  // the second begins with updates of the first
+  // the second step begins with the first one's deferred updates
+  run.steps = plan.update == Update::just_in_time ? 2 : 1;
   for (int rank = 0; rank < plan.mesh.world(); ++rank) {
     const RunSchedules schedules = compile_all(model, plan, rank, 1);
-    memory_curve(model, plan, schedules.train, rank);  // its own checks
+    memory_curve(model, plan, schedules.train, rank);  // runs its internal checks
     each_schedule(run, schedules,
                   [&](int64_t step, const Schedule& schedule) { append_lines(lines, schedule, rank, step); });
   }
@@ -155,24 +156,24 @@ const std::vector<Feature>& features() {
       {"states", "on host", each<&UnitPlan::states, Tier::host>},
       {"states", "on nvme", each<&UnitPlan::states, Tier::nvme>},
       {"gradients reduced", "once a step", each<&UnitPlan::reduce_once, true>},
-      {"gradients at rest", "in bf16", gradients_in_bf16},
+      {"gradients kept", "in bf16", gradients_in_bf16},
       {"masters", "split", with_masters<Masters::split>},
       {"masters", "bf16", with_masters<Masters::bf16>},
       {"moments", "int8", with_moments<Moments::int8>},
       {"updates", "just in time", with_updates<Update::just_in_time>},
       {"updates", "in backward", with_updates<Update::in_backward>},
       {"optimiser", "on the host", update_on_host},
-      {"computing", "in bf16", compute_in<DType::bf16>},
-      {"LoRA", "base in fp32", as_it_is, adapters_on<DType::f32>},
-      {"LoRA", "base in bf16", as_it_is, adapters_on<DType::bf16>},
-      {"LoRA", "base in int8", as_it_is, adapters_on<DType::i8>},
+      {"compute", "in bf16", compute_in<DType::bf16>},
+      {"LoRA", "base in fp32", no_change, adapters_on<DType::f32>},
+      {"LoRA", "base in bf16", no_change, adapters_on<DType::bf16>},
+      {"LoRA", "base in int8", no_change, adapters_on<DType::i8>},
   };
   return all;
 }
 
 std::string clash(const Feature& a, const Feature& b) {
   Plan plan;
-  plan.global_batch = 12, plan.micro_batch = 2;  // several micro-batches, of which some dp ranks have a smaller last
+  plan.global_batch = 12, plan.micro_batch = 2;  // several micro-batches; on some dp ranks the last one is smaller
   plan.units.resize(8);
   try {
     a.choose(plan), b.choose(plan);
@@ -191,16 +192,17 @@ std::string clash(const Feature& a, const Feature& b) {
 std::string composition_page() {
   std::string page = R"(# What composes with what
 
-`tessera plan --composes > docs/what-composes.md` makes this page; a test holds it against the command. Each pair is chosen in one
-plan of a small model (an axis: two ranks of it), compiled for all ranks with several micro-batches, and the schedule held against the rules
-([plan/rules/rules.h](../src/tessera/plan/rules/rules.h)) that `plan --check` applies to a file. *yes*: the rules hold; **no**: what is told, below; –: of one kind a plan has one.
+`tessera plan --composes > docs/what-composes.md` makes this page; a test compares it with the command. For each pair, a plan of a small
+model chooses both (an axis: two ranks of it), is compiled for all ranks with several micro-batches, and its schedules are checked against
+the rules ([plan/rules/rules.h](../src/tessera/plan/rules/rules.h)), as `plan --check` does. *yes*: the rules hold; **no**: refused, see
+below; –: a plan has only one of this kind.
 
-What a mesh must divide is said by the model, before anything starts, with the nearest values that do: `sp` x `tp` the heads, `tp` the
-widths of the linears it cuts, `pp` (with chunks) is at most the number of units, `cp` x `sp` x `tp` at most the tokens of a sample. Tokens,
-frames, the batch and the units of a stage divide as they may.
+The model bounds the mesh: `sp` x `tp` must divide the heads, `tp` the widths of the linears it splits; `pp` x `plan.chunks` is at most the
+number of units, `cp` x `sp` x `tp` at most the tokens of a sample. Tokens, frames, the batch and the units of a stage need not divide. A
+run outside these bounds is refused before it starts, with the nearest values that work.
 
-Some stand beside the table. Lossy forms of activations ([a-training-step.md](a-training-step.md)) go with all that *offload* goes with, fp16 with what bf16 goes with,
-but for masters that are bf16 or split, and a base in fp8 with what one in int8 goes with ([precision.md](precision.md), [lora.md](lora.md)).
+Not in the table: quantised activations ([a-training-step.md](a-training-step.md)) compose as *offload* does; fp16 as bf16 does, except with
+bf16 or split masters; an fp8 base as an int8 base does ([precision.md](precision.md), [lora.md](lora.md)).
 
 )";
   const auto& all = features();

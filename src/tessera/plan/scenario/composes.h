@@ -1,6 +1,6 @@
 #pragma once
-// What composes with what: every pair of choices a plan can have is compiled for all ranks of a small model and held
-// against the rules of a schedule (rules.h), and the outcome is a table.
+// Which settings compose: compiles every pair of plan settings for all ranks of a small model, checks the schedules
+// against the rules (rules/rules.h), and prints the results as a table.
 //
 //   std::fputs(composition_page().c_str(), stdout);            // docs/what-composes.md
 #include <string>
@@ -10,19 +10,19 @@
 
 namespace tessera::plan {
 
-/// One choice, on top of a plan of one rank.
+/// One setting, applied to a plan of one rank.
 struct Feature {
-  const char* group;  ///< "axis", "strategy", "parameters": of one group a plan has one, but of axes
+  const char* group;  ///< "axis", "strategy", "parameters": a plan has one setting of each group, except of axes
   const char* name;   ///< "sp", "full_shard", "host"
   void (*choose)(Plan&);
-  void (*change)(ModelSpec&) = nullptr;  ///< what is chosen of the model itself
+  void (*change)(ModelSpec&) = nullptr;  ///< the part of the setting that changes the model
 };
 const std::vector<Feature>& features();
 
-/// Why a plan with both cannot be; empty when it can.
+/// Why a plan cannot have both; empty if it can.
 std::string clash(const Feature& a, const Feature& b);
 
-/// Both, as the page docs/what-composes.md.
+/// The table of all pairs, as the page docs/what-composes.md.
 std::string composition_page();
 
 }  // namespace tessera::plan

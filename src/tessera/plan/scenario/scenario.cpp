@@ -12,7 +12,7 @@ namespace tessera::plan {
 
 namespace {
 
-/// What one rank has of a sample's tokens and of a block's columns.
+/// One rank's share of a sample's tokens and of a block's columns.
 struct Shares {
   double tokens;   ///< of a micro-batch on this rank
   double columns;  ///< 1 / tp
@@ -25,7 +25,7 @@ Shares shares_of(const Scenario& s) {
 
 double kv_dim(const TransformerSizes& z) { return static_cast<double>(z.kv_dim > 0 ? z.kv_dim : z.dim); }
 
-/// Elements of a block's weights, whole.
+/// Elements of a whole block's weights.
 double block_weights(const TransformerSizes& z) {
   const auto d = static_cast<double>(z.dim), f = static_cast<double>(z.ffn_dim);
   const double attention = 2 * d * d + 2 * d * kv_dim(z);
@@ -39,11 +39,11 @@ int64_t stream_bytes(const Scenario& s) {
   return static_cast<int64_t>(shares_of(s).tokens * static_cast<double>(s.sizes.dim) * kElement);
 }
 
-/// One matrix of as many elements as all of the unit's, which tp cuts by rows.
+/// One column-parallel matrix with all elements of the unit.
 UnitSpec unit(const std::string& name, const std::string& kind, double rows, int64_t dim, int64_t stream) {
   UnitSpec u;
   u.name = name, u.kind = kind;
-  u.params = {{.name = name + ".weight", .shape = {static_cast<int64_t>(rows), dim}, .split = Split::rows}};
+  u.params = {{.name = name + ".weight", .shape = {static_cast<int64_t>(rows), dim}, .split = Split::column_parallel}};
   u.cost.out = u.cost.grad_in = stream;
   u.cost.keep_peak = u.cost.forward_peak = u.cost.recompute_peak = u.cost.backward_peak = 2 * stream;
   return u;
@@ -64,7 +64,8 @@ WorkTable work_of(const Scenario& s) {
   };
   product(t, d, d), product(t, d, kv_dim(z)), product(t, d, kv_dim(z)), product(t, d, d);
   for (int i = 0; i < (z.gated_ffn ? 3 : 2); ++i) product(t, d, f);
-  if (z.lean > 0) block.results["ffn"] = 2 * t * d * f * columns;  // as in our blocks: of the result only a gate reads
+  // as in our blocks: only a gate reads this result
+  if (z.selective > 0) block.results["ffn"] = 2 * t * d * f * columns;
   const auto whole = static_cast<double>(s.tokens);
   block.attention["self_attn"] = 4 * samples * whole * whole * d * (z.causal ? 0.5 : 1) / sequence * columns;
   if (z.text_tokens > 0) {
@@ -76,20 +77,20 @@ WorkTable work_of(const Scenario& s) {
   block.operators = static_cast<int>(z.passes / 2);
   const double stream = t * d * kElement;
   const auto both = [&](const char* axis, const char* kind, double bytes, double backward) {
-    bytes /= s.wire;  // these are bf16 already
+    bytes /= s.wire;  // already bf16
     block.comm.push_back({axis, kind, static_cast<int64_t>(bytes)});
     block.backward_comm.push_back({axis, kind, static_cast<int64_t>(bytes * backward)});
   };
-  if (s.mesh[Axis::tp] > 1) {  // each sublayer gathers its tokens and scatters its sums
+  if (s.mesh[Axis::tp] > 1) {  // each sublayer all-gathers its tokens and reduce-scatters its output
     const int sublayers = z.text_tokens > 0 ? 3 : 2;
     const double sent = stream * sublayers * (1 - columns);
     both("tp", "all_gather", sent, 1);
     both("tp", "reduce_scatter", sent, 1);
   }
-  if (const int n = s.mesh[Axis::sp]; n > 1)  // q, k, v and the output change hands, and so do their gradients
+  if (const int n = s.mesh[Axis::sp]; n > 1)  // exchanges q, k, v and the output, and their gradients
     both("sp", "all_to_all", 4 * stream * (n - 1) / n * columns, 1);
-  if (const int n = s.mesh[Axis::cp]; n > 1)  // keys and values go round, in backward their gradients as well
-    both("cp", "ring", 2 * stream * kv_dim(z) / d * (n - 1) * columns, 2);
+  // keys and values travel round the ring, in the backward their gradients too
+  if (const int n = s.mesh[Axis::cp]; n > 1) both("cp", "ring", 2 * stream * kv_dim(z) / d * (n - 1) * columns, 2);
   UnitWork& head = table["head"];
   head.add_product(2 * t * d * static_cast<double>(std::max<int64_t>(z.vocab, 64)) * columns, !s.frozen);
   UnitWork& stem = table["stem"];
@@ -99,7 +100,7 @@ WorkTable work_of(const Scenario& s) {
 
 ModelSpec model_of(const Scenario& s) {
   const TransformerSizes& z = s.sizes;
-  const int64_t stream = stream_bytes(s);  // between linears that tp cuts, tokens rest in shares
+  const int64_t stream = stream_bytes(s);  // between sharded linears, tokens stay sharded over tp
   const auto rests = static_cast<int64_t>(static_cast<double>(stream) * shares_of(s).columns);
   const auto rows = static_cast<double>(std::max<int64_t>(z.vocab, 64)), dim = static_cast<double>(z.dim);
   const WorkTable work = work_of(s);
@@ -110,16 +111,16 @@ ModelSpec model_of(const Scenario& s) {
     UnitSpec block = unit("blocks." + std::to_string(b), "block", block_weights(z) / dim, z.dim, rests);
     Footprint& f = block.cost;
     const auto kept = [&](double tensors) { return static_cast<int64_t>((tensors - 1) * static_cast<double>(rests)); };
-    f.saved = kept(z.kept), f.recompute_saved = kept(z.lean > 0 ? z.lean : z.kept);
+    f.saved = kept(z.kept), f.recompute_saved = kept(z.selective > 0 ? z.selective : z.kept);
     f.forward_peak += 4 * stream, f.backward_peak += 4 * stream;
-    if (z.lean > 0) {  // each tensor is made again from one or two others, and read at once
+    if (z.selective > 0) {  // each tensor is recomputed from one or two others and read at once
       constexpr double kPasses = 2.5;
-      GraphCost lean = f;
-      lean.saved = kept(z.lean), lean.keep_peak += lean.saved + 2 * stream;
-      lean.rebuilt = static_cast<int64_t>(kPasses * (z.kept - z.lean) * static_cast<double>(rests));
-      lean.rebuilds = static_cast<int>(z.kept - z.lean);
-      lean.backward_peak += stream;
-      f.lean = lean;
+      GraphCost selective = f;
+      selective.saved = kept(z.selective), selective.keep_peak += selective.saved + 2 * stream;
+      selective.rebuilt = static_cast<int64_t>(kPasses * (z.kept - z.selective) * static_cast<double>(rests));
+      selective.rebuilds = static_cast<int>(z.kept - z.selective);
+      selective.backward_peak += stream;
+      f.selective = selective;
     }
     f.keep_peak += f.saved, f.recompute_peak += f.recompute_saved;
     const auto keeps = [&](const std::string& sites, int64_t bytes) {
@@ -127,7 +128,7 @@ ModelSpec model_of(const Scenario& s) {
                           .recompute_saved = f.recompute_saved - bytes,
                           .recompute_peak = f.recompute_peak - bytes};
     };
-    f.results = {{"self_attn", rests}};  // which a recompute may keep
+    f.results = {{"self_attn", rests}};  // may be kept by a recompute
     keeps("self_attn", rests);
     if (work.at("block").results.contains("ffn")) {
       f.results["ffn"] = rests;
@@ -179,7 +180,7 @@ Plan plan_of(const Scenario& s, const ModelSpec& model) {
   for (const UnitSpec& u : model.units) {
     UnitPlan choice;
     choice.strategy = s.strategy;
-    if (may_save_less(u) && recompute > 0) choice.activations = Policy::recompute, --recompute;
+    if (is_block(u) && recompute > 0) choice.activations = Policy::recompute, --recompute;
     plan.units.push_back(choice);
   }
   return plan;
@@ -187,7 +188,7 @@ Plan plan_of(const Scenario& s, const ModelSpec& model) {
 
 int64_t budget_of(const Scenario& s) { return without_reserve(s.machine.profile.device.memory); }
 
-/// The scenario with the fastest mesh, and its plan.
+/// The scenario with its fastest mesh, and the plan.
 std::pair<Scenario, ScenarioResult> with_best_layout(Scenario s) {
   LayoutBounds bounds;
   bounds.world = s.gpus, bounds.node = s.machine.profile.devices;
@@ -210,7 +211,7 @@ std::pair<Scenario, ScenarioResult> with_best_layout(Scenario s) {
   });
   if (found.empty())
     throw UserError(Exit::usage, "plan.scenario",
-                    s.name + ": no mesh of " + std::to_string(s.gpus) + " ranks takes a global batch of " +
+                    s.name + ": no mesh of " + std::to_string(s.gpus) + " ranks fits a global batch of " +
                         std::to_string(s.global_batch),
                     "give more samples, or fewer gpus");
   ScenarioResult r;

@@ -22,7 +22,7 @@ class RunReader {
     get("dim", z.dim), get("ffn_dim", z.ffn_dim), get("layers", z.layers), get("kv_dim", z.kv_dim);
     get("heads", z.heads), get("gpus", s.gpus), get("experts", s.experts), get("wire", s.wire);
     get("text_tokens", z.text_tokens), get("vocab", z.vocab), get("passes", z.passes), get("kept", z.kept);
-    get("lean", z.lean);
+    get("lean", z.selective);
     get("gated_ffn", z.gated_ffn), get("causal", z.causal);
     get("tokens", s.tokens), get("global_batch", s.global_batch), get("micro_batch", s.micro_batch);
     get("recompute", s.recompute), get("prefetch", s.prefetch), get("frozen", s.frozen);

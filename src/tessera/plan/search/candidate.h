@@ -1,5 +1,5 @@
 #pragma once
-// A plan that the search has looked at, and what it found of it.
+// A plan that the search has evaluated, with the result.
 //
 //   if (candidate.fits && candidate.seconds < best.seconds) best = candidate;
 #include <cstdint>

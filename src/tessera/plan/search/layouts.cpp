@@ -8,7 +8,7 @@ namespace tessera::plan {
 
 namespace {
 
-/// The product of some axes must divide a number of the model.
+/// A number of the model that the product of some axes must divide.
 struct Divides {
   std::vector<Axis> axes;
   const char* what;
@@ -19,15 +19,15 @@ const Divides kDivides[] = {
     {{Axis::sp, Axis::tp},
      "heads",
      &LayoutBounds::heads,
-     "each of these ranks takes as many heads; cp has no such bound"},
+     "each of these ranks computes the same number of heads; cp has no such bound"},
     {{Axis::tp},
      "features (their greatest common divisor)",
      &LayoutBounds::features,
-     "each of its ranks takes as many features of the linears that are cut"},
+     "each tp rank computes the same number of features of the sharded linears"},
 };
 
-/// "sp = 2 or sp = 4": the nearest divisors of `number` below and above `value`, for an axis whose rule also has `rest`
-/// ranks on others.
+/// "sp = 2 or sp = 4": the nearest divisors of `number` below and above `value`, for an axis whose rule also includes
+/// `rest` ranks of other axes.
 std::string nearest_values(std::string_view axis, int64_t number, int64_t value, int64_t rest) {
   const auto fits = [&](int64_t v) { return number % (v * rest) == 0; };
   int64_t below = value, above = value;
@@ -69,7 +69,7 @@ class LayoutSearch {
       : bounds_(bounds), input_(input), measure_(measure) {}
 
   std::vector<Layout> run(int finalists) {
-    double before = 0;  // of the fastest with fewer ranks a sample
+    double before = 0;  // of the fastest mesh with fewer ranks a sample
     const std::vector<Mesh> ways = sample_sharings(bounds_, input_.global_batch);
     for (size_t i = 0; i < ways.size();) {
       const int degree = ranks_a_sample(ways[i]);
@@ -78,7 +78,7 @@ class LayoutSearch {
       if (before > 0 && best >= before) break;
       before = best;
     }
-    std::vector<Mesh> last;  // the fastest ways of sharing a sample
+    std::vector<Mesh> last;  // the fastest meshes by ranks a sample
     for (const Layout& layout : sorted())
       if (static_cast<int>(last.size()) < finalists && layout.choice.fits) last.push_back(layout.mesh);
     for (const Mesh& mesh : last)
@@ -93,7 +93,7 @@ class LayoutSearch {
     return mesh;
   }
 
-  /// By the first plan that fits, sharded as little as does.
+  /// Plans with the first plan that fits, at the lowest degree of sharding that fits.
   void try_soon(const Mesh& mesh) {
     for (const Mesh& sharded : shardings(mesh, bounds_.node))
       if (plan(sharded, true)) return;

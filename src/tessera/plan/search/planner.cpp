@@ -7,29 +7,30 @@
 #include <utility>
 
 #include "tessera/base/check.h"
-#include "tessera/base/told_apart.h"
+#include "tessera/base/distinct_seconds.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
-#include "tessera/plan/search/planner_words.h"
+#include "tessera/plan/search/planner_messages.h"
 #include "tessera/plan/search/search_space.h"
 
 namespace tessera::plan {
 
 namespace {
 
-/// A choice by hand is kept; when the planner's own would be faster by more than this share, it says so.
-constexpr double kWorthSaying = 0.02;
+/// The planner keeps settings of the user; it warns if its own choice would be faster by more than this share.
+constexpr double kMinReportedGain = 0.02;
 
 class Search {
  public:
   Search(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine)
       : model_(model), mesh_(mesh), input_(input), machine_(machine) {
     for (const auto& unit : model.units) {
-      if (!may_save_less(unit)) continue;
+      if (!is_block(unit)) continue;
       ++blocks_;
-      rebuilds_ |= unit.cost.lean && unit.cost.lean->saved < unit.cost.saved;
-      products_ |= kept_sites(unit, machine, Sites::costly) != kept_sites(unit, machine, Sites::dear);
+      rebuilds_ |= unit.cost.selective && unit.cost.selective->saved < unit.cost.saved;
+      products_ |=
+          kept_sites(unit, machine, Sites::long_attention_and_ffn) != kept_sites(unit, machine, Sites::long_attention);
     }
     if (mesh[Axis::pp] > 1) pipelines_ = pipelines(model, mesh, input, machine);
   }
@@ -40,7 +41,7 @@ class Search {
     if (whole) strategies = {Strategy::full_shard};
     if (mesh_[Axis::dp_replicate] > 1) strategies.push_back(Strategy::two_level);
     if (input_.strategy) strategies = {*input_.strategy};
-    // Without prefetch fewer slots are taken; a depth of two is tried on the best.
+    // Depth 0 needs fewer slots; depth 2 is only tried on the best plan.
     const std::vector<int> depths = input_.prefetch ? std::vector{*input_.prefetch} : std::vector{1, 0};
     std::vector<Update> whens = {input_.update.value_or(Update::end)};
     if (!input_.update && input_.may_update_in_backward) whens.push_back(Update::in_backward);
@@ -57,15 +58,15 @@ class Search {
     spend();
     const double at_end = best_->candidate.seconds;
     move_updates();
-    if (input_.update || !rests_away(best_->candidate.plan)) return finish();
-    // What is best with updates at the end is not what is best with updates that overlap: those take slots ahead of
-    // time, and other tiers. So all is searched with them too.
+    if (input_.update || !has_offloaded_buffers(best_->candidate.plan)) return finish();
+    // The best plan with updates at the end need not be the best with overlapped updates, which need slots earlier and
+    // other tiers. So the whole search is repeated with them.
     Evaluated before = *std::exchange(best_, std::nullopt);
     search(Update::just_in_time, false);
     if (free_to_move()) search(Update::just_in_time, true);
     if (best_) spend();
     if (best_ && best_->candidate.seconds < before.candidate.seconds * (1 - 1e-9))
-      moved_ = gained(best_->candidate, at_end);
+      update_gain_ = describe_gain(best_->candidate, at_end);
     else
       best_ = std::move(before);
     return finish();
@@ -77,7 +78,7 @@ class Search {
     MemoryCurve memory;
   };
 
-  /// `rest`: what the other blocks do, keep or rebuild.
+  /// `rest`: policy of the other blocks, keep or rebuild.
   Plan plan_of(const Tiers& tiers, Strategy strategy, int prefetch, const Saving& saving, int saving_blocks,
                Policy rest = Policy::keep) const {
     Plan plan;
@@ -90,7 +91,7 @@ class Search {
     plan.experts = input_.experts;
     plan.idle = input_.idle.value_or(Tier::device);
     if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
-    // The first blocks save less: they are needed last in backward, so what they would keep lives longest.
+    // The first blocks recompute or offload, because their activations live longest.
     for (const auto& unit : model_.units) {
       UnitPlan choice;
       choice.strategy = strategy;
@@ -98,26 +99,26 @@ class Search {
       choice.parameters = tiers.parameters, choice.gradients = tiers.gradients, choice.states = tiers.states;
       choice.update_on = input_.update_on.value_or(on_host_ ? Tier::host : Tier::device);
       choice.offload_to = input_.offload_to.value_or(Tier::host);
-      if (may_save_less(unit) && saving_blocks > 0) {
+      if (is_block(unit) && saving_blocks > 0) {
         --saving_blocks;
         choice.activations = saving.recomputes() ? Policy::recompute : saving.activations;
-        if (saving.activations == kRecomputeOffload.policy) choice.sites[std::string(kBoundary)] = Policy::offload;
+        if (saving.activations == kRecomputeOffload.policy) choice.sites[std::string(kBlockInput)] = Policy::offload;
         if (saving.recomputes() && saving.results != Policy::recompute)
           for (const std::string& site : kept_sites(unit, machine_, saving.sites)) choice.sites[site] = saving.results;
-      } else if (may_save_less(unit)) {
+      } else if (is_block(unit)) {
         choice.activations = rest;
       }
       plan.units.push_back(std::move(choice));
     }
     if (update_ == Update::in_backward && plan.accumulation() == 1 && !input_.gradients)
-      for (UnitPlan& unit : plan.units)  // they are used up where they are made
+      for (UnitPlan& unit : plan.units)  // their only use directly follows
         if (unit.update_on == Tier::device) unit.gradients = Tier::device;
     return plan;
   }
 
-  /// Memory of a rank in all schedules of a run. Updates just in time run alone too, ahead of a sample or a checkpoint,
-  /// and the first step has none: its slots lie otherwise, which may take more. Where a step alone is too much already,
-  /// the others are not looked at.
+  /// Peak over all schedules of a run. Just-in-time updates also run alone before a sample or a checkpoint, and the
+  /// first step has none: these arenas have another layout and may be larger. They are not compiled if the step alone
+  /// is over the budget.
   MemoryCurve whole_run(const Plan& plan, const RankGroup& group) const {
     MemoryCurve curve = memory_curve(model_, plan, group.schedule, group.rank);
     const bool over = (input_.budget > 0 && curve.peak > input_.budget) ||
@@ -133,10 +134,10 @@ class Search {
     return memory_curve(model_, plan, group.schedule, group.rank, arena, host_arena);
   }
 
-  /// Memory of the plan; its time only when it fits.
+  /// Memory of the plan, and its time if it fits.
   Evaluated evaluate(Plan plan) {
     Evaluated e;
-    // An update on the host works where all of its buffers rest: with one of them elsewhere the device does it.
+    // Host updates need all of their buffers on the host; otherwise the device updates the unit.
     for (UnitPlan& unit : plan.units)
       if (unit.parameters != Tier::host || unit.gradients != Tier::host || unit.states != Tier::host)
         unit.update_on = Tier::device;
@@ -160,23 +161,23 @@ class Search {
     return e;
   }
 
-  /// Where the host alone has too little for a plan: the same with as many units' buffers back on the device.
-  Evaluated mended(Evaluated e) {
+  /// If only host memory is too small: the same plan with enough units' buffers moved back to the device.
+  Evaluated within_host_budget(Evaluated e) {
     if (e.candidate.fits || over_host(input_, e.candidate) <= 0 || over_device(input_, e.candidate) > 0) return e;
-    Evaluated less = less_on_the_host(e.candidate);
+    Evaluated less = unload_host(e.candidate);
     return less.candidate.fits ? less : e;
   }
-  Evaluated mended(Plan plan) { return mended(evaluate(std::move(plan))); }
+  Evaluated within_host_budget(Plan plan) { return within_host_budget(evaluate(std::move(plan))); }
 
-  /// The same plan with as many units' buffers back on the device as the host has too many. Of units that are updated
-  /// on the host all three, the first units' first: their gradients come last, and theirs are the updates that the next
-  /// step waits for.
-  Evaluated less_on_the_host(const Candidate& from) {
+  /// The same plan with units' buffers moved back to the device until the host budget holds. For units updated on the
+  /// host, all three buffers of the first units first: their gradients are complete last, so the next step waits for
+  /// their updates.
+  Evaluated unload_host(const Candidate& from) {
     Plan plan = from.plan;
     int64_t over = over_host(input_, from);
     const StatesOf states = adamw_states(plan.states);
-    const auto bring = [&](size_t u, Tier UnitPlan::*part) {
-      if (plan.units[u].*part != Tier::host || input_.*by_hand_of(part)) return;
+    const auto move_to_device = [&](size_t u, Tier UnitPlan::*part) {
+      if (plan.units[u].*part != Tier::host || input_.*user_tier_of(part)) return;
       const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));
       over -= part == &UnitPlan::gradients ? plan.gradient_bytes(layout)
               : part == &UnitPlan::parameters
@@ -186,13 +187,14 @@ class Search {
     };
     for (size_t u = 0; u < plan.units.size() && over > 0; ++u)
       if (plan.units[u].update_on == Tier::host)
-        for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters}) bring(u, part);
+        for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters})
+          move_to_device(u, part);
     for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters})
-      for (size_t u = plan.units.size(); u-- > 0 && over > 0;) bring(u, part);
+      for (size_t u = plan.units.size(); u-- > 0 && over > 0;) move_to_device(u, part);
     return evaluate(std::move(plan));
   }
 
-  /// `evaluated(n)` of the smallest n that fits; `found` is that of `count`, which does.
+  /// `evaluated(n)` of the smallest n that fits; `found` is the result for `count`, which fits.
   template <typename Make>
   Evaluated fewest(int count, Evaluated found, const Make& evaluated) {
     for (int over = 0; count - over > 1;) {
@@ -204,7 +206,7 @@ class Search {
     return found;
   }
 
-  /// `change(plan, n)` of the smallest n up to `limit` that fits, nothing where none does.
+  /// `change(plan, n)` of the smallest n up to `limit` that fits; empty if none does.
   template <typename Change>
   std::optional<Evaluated> least(const Candidate& from, size_t limit, const Change& change) {
     const auto with = [&](int n) {
@@ -218,9 +220,9 @@ class Search {
     return fewest(static_cast<int>(limit), std::move(all), with);
   }
 
-  /// The same plan with as little on the disk as the host has no room for: activations, or states, whatever is faster.
-  /// Nothing where neither is enough.
-  std::optional<Evaluated> on_to_the_disk(const Candidate& from) {
+  /// The same plan with the smallest number of activations or of states on disk that fits the host budget, whichever is
+  /// faster. Empty if neither fits.
+  std::optional<Evaluated> spill_to_disk(const Candidate& from) {
     std::vector<size_t> activations, states;
     for (size_t u = 0; u < from.plan.units.size(); ++u) {
       if (offloaded_bytes(model_, from.plan, static_cast<int>(u)) > 0) activations.push_back(u);
@@ -229,31 +231,32 @@ class Search {
     if (input_.offload_to) activations.clear();
     if (input_.states_tier) states.clear();
     std::optional<Evaluated> best = least(from, activations.size(), [&](Plan& plan, size_t n) {
-      for (size_t i = 0; i < n; ++i) plan.units[activations[i]].offload_to = Tier::nvme;  // the first need them last
+      // the first units reload last
+      for (size_t i = 0; i < n; ++i) plan.units[activations[i]].offload_to = Tier::nvme;
     });
     std::optional<Evaluated> other = least(from, states.size(), [&](Plan& plan, size_t n) {
-      for (size_t i = 0; i < states.size(); ++i)  // evenly: the disk has the time of those between
+      for (size_t i = 0; i < states.size(); ++i)  // evenly spread, so that disk transfers overlap the units between
         if ((i + 1) * n / states.size() > i * n / states.size()) plan.units[states[i]].states = Tier::nvme;
     });
     return other && (!best || is_better(other->candidate, best->candidate)) ? other : best;
   }
 
-  static std::optional<Tier> Choices::*by_hand_of(Tier UnitPlan::*part) {
+  static std::optional<Tier> Choices::*user_tier_of(Tier UnitPlan::*part) {
     return part == &UnitPlan::gradients    ? &Choices::gradients
            : part == &UnitPlan::parameters ? &Choices::parameters
                                            : &Choices::states_tier;
   }
 
-  /// Faster; of two that take the same time, the one that needs less of the host.
+  /// Faster; at equal time, the one with less host memory.
   static bool is_better(const Candidate& a, const Candidate& b) {
     if (a.seconds < b.seconds * (1 - 1e-9)) return true;
     return a.seconds <= b.seconds * (1 + 1e-9) && a.host < b.host;
   }
 
   bool consider(Evaluated e) {
-    e = mended(std::move(e));
+    e = within_host_budget(std::move(e));
     if (!e.candidate.fits && over_host(input_, e.candidate) > 0 && over_device(input_, e.candidate) <= 0 && input_.nvme)
-      if (std::optional<Evaluated> onward = on_to_the_disk(e.candidate)) e = std::move(*onward);
+      if (std::optional<Evaluated> onward = spill_to_disk(e.candidate)) e = std::move(*onward);
     const bool better = e.candidate.fits && (!best_ || is_better(e.candidate, best_->candidate));
     const auto excess = [this](const Evaluated& x) {
       return std::pair(
@@ -266,12 +269,12 @@ class Search {
     return better;
   }
 
-  /// Seconds below which no plan of these comes, whatever it saves: to save less only adds work.
+  /// Lower bound of the step time of these plans: saving memory only adds work.
   double fastest(const Tiers& tiers, Strategy strategy, int prefetch) const {
     return predict(model_, plan_of(tiers, strategy, prefetch, Saving{}, 0), machine_).step.total;
   }
 
-  /// All ways of saving less on one choice of tiers and strategy.
+  /// Tries all memory savings for one choice of tiers and strategy.
   void level(const Tiers& tiers, Strategy strategy, int prefetch) {
     const int by_hand = input_.recompute_units ? std::min(*input_.recompute_units, blocks_) : -1;
     const bool may_save = input_.activations != Policy::keep;
@@ -279,10 +282,10 @@ class Search {
       Evaluated all = evaluate(plan_of(tiers, strategy, prefetch, Saving{}, 0));
       const bool fits = all.candidate.fits;
       consider(std::move(all));
-      if (fits || !may_save) return;  // saving less only costs time
+      if (fits || !may_save) return;  // saving memory only costs time
     }
     if (!may_save || (best_ && fastest(tiers, strategy, prefetch) > best_->candidate.seconds * (1 + 1e-9))) return;
-    // To make norms and sums again costs little for what it saves: blocks that do no more do that, where all must save.
+    // Selective recompute costs little: if it does not fit alone, the blocks without a stronger saving use it.
     Policy rest = Policy::keep;
     for (const Saving& saving : savings(input_)) {
       if (input_.first_that_fits && best_) return;
@@ -290,16 +293,16 @@ class Search {
                              (saving.activations == input_.activations && leaves_device(*input_.activations) &&
                               (!saving.recomputes() || saving.results != Policy::offload));
       if (saving.host() && input_.host_budget <= 0 && !asked_for) continue;
-      // that blocks recompute leaves open where their inputs wait
-      const bool as_said =
+      // A user's `recompute` leaves the placement of block inputs open.
+      const bool matches_input =
           saving.activations == input_.activations || (input_.activations == Policy::recompute && saving.recomputes());
-      if (input_.activations && !as_said) continue;
+      if (input_.activations && !matches_input) continue;
       if (saving.activations == Policy::rebuild ? !rebuilds_ && !input_.activations : by_hand == 0) continue;
-      // what is recomputed by hand is recomputed as said
+      // A user's recompute setting is applied as given.
       if (by_hand > 0 &&
           (saving.results != Policy::recompute || saving.activations != input_.activations.value_or(Policy::recompute)))
         continue;
-      if (saving.sites == Sites::costly && !products_) continue;  // dear ones are all that there are
+      if (saving.sites == Sites::long_attention_and_ffn && !products_) continue;  // attention sites are the only ones
       if (by_hand > 0 || input_.activations) {
         const int blocks = by_hand > 0 ? by_hand : blocks_;
         Evaluated asked = evaluate(plan_of(tiers, strategy, prefetch, saving, blocks));
@@ -309,18 +312,19 @@ class Search {
           consider(evaluate(plan_of(tiers, strategy, prefetch, saving, blocks, Policy::rebuild)));
         continue;
       }
-      Evaluated most = mended(plan_of(tiers, strategy, prefetch, saving, blocks_, rest));
+      Evaluated most = within_host_budget(plan_of(tiers, strategy, prefetch, saving, blocks_, rest));
       if (!most.candidate.fits) {
         consider(std::move(most));
         if (saving.activations == Policy::rebuild) rest = Policy::rebuild;
         continue;
       }
-      consider(fewest(blocks_, std::move(most),
-                      [&](int blocks) { return mended(plan_of(tiers, strategy, prefetch, saving, blocks, rest)); }));
+      consider(fewest(blocks_, std::move(most), [&](int blocks) {
+        return within_host_budget(plan_of(tiers, strategy, prefetch, saving, blocks, rest));
+      }));
     }
   }
 
-  /// The largest change of the best plan that fits, tried by halving; `change(plan, n)` changes n units.
+  /// The largest n for which `change(plan, n)` of the best plan fits, by bisection; n is a number of units.
   template <typename Change>
   void most(int limit, const Change& change) {
     const Plan from = best_->candidate.plan;
@@ -338,12 +342,12 @@ class Search {
     if (found) consider(std::move(*found));
   }
 
-  /// As many units' buffers as fit come back from the disk or the host, what is moved most often first.
-  void bring_back() {
+  /// Moves as many units' buffers as fit from disk or host towards the device, most frequently moved buffers first.
+  void promote_buffers() {
     for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::parameters, &UnitPlan::states})
       for (const auto& [from, to] :
            {std::pair(Tier::nvme, Tier::host), {Tier::nvme, Tier::device}, {Tier::host, Tier::device}}) {
-        if (input_.*by_hand_of(part)) continue;
+        if (input_.*user_tier_of(part)) continue;
         const auto& units = best_->candidate.plan.units;
         const auto away = std::count_if(units.begin(), units.end(), [&](const UnitPlan& u) { return u.*part == from; });
         if (away > 0)
@@ -354,9 +358,9 @@ class Search {
       }
   }
 
-  /// As many units' activations as the host has room for rest there and not on the disk, the last units' first: they
-  /// have the least time.
-  void activations_to_the_host() {
+  /// Moves as many units' offloaded activations as fit from disk to host memory, last units first, because their
+  /// backward comes soonest.
+  void promote_activations() {
     if (input_.offload_to) return;
     const auto& units = best_->candidate.plan.units;
     const auto away =
@@ -368,47 +372,46 @@ class Search {
       });
   }
 
-  /// Units that compute again send what they save to the host instead: as many as it has room for, or fewer, where the
-  /// link is too slow for all of them.
-  void send_instead() {
+  /// Replaces recompute of units by offload: for as many units as fit, and for fewer, in case the link is too slow.
+  void offload_instead() {
     if (input_.host_budget <= 0 || input_.recompute_units || input_.activations) return;
     const auto& units = best_->candidate.plan.units;
-    const auto again =
+    const auto recomputing =
         std::count_if(units.begin(), units.end(), [](const UnitPlan& u) { return u.activations == Policy::recompute; });
     const Plan from = best_->candidate.plan;
     const auto change = [](Plan& plan, int n) {
       for (UnitPlan& unit : plan.units)
         if (unit.activations == Policy::recompute && n-- > 0) unit.activations = Policy::offload, unit.sites.clear();
     };
-    if (again > 0) most(static_cast<int>(again), change);
-    for (auto n = again / 2; n > 0; n /= 2) {
+    if (recomputing > 0) most(static_cast<int>(recomputing), change);
+    for (auto n = recomputing / 2; n > 0; n /= 2) {
       Plan plan = from;
       change(plan, static_cast<int>(n));
       consider(evaluate(std::move(plan)));
     }
   }
 
-  /// The same ways of saving, but those that send something away take turns with those that do not: each copy then has
-  /// the time of several units to hide behind. `last`: so many units at the end stay as they are, where the peak is.
-  void take_turns(size_t last) {
+  /// Alternates units that offload with units that do not, so that each copy overlaps the compute of several units.
+  /// `last`: so many units at the end, where the peak is, stay unchanged.
+  void alternate_offloading(size_t last) {
     Plan plan = best_->candidate.plan;
     std::map<std::string, std::vector<size_t>> kinds;
     for (size_t u = 0; u < plan.units.size(); ++u)
-      if (may_save_less(model_.units[u])) kinds[model_.units[u].kind].push_back(u);
+      if (is_block(model_.units[u])) kinds[model_.units[u].kind].push_back(u);
     for (auto& [kind, units] : kinds) {
       for (size_t i = 0; i < last && !units.empty() && !plan.units[units.back()].offloads(); ++i) units.pop_back();
       std::vector<UnitPlan> away, near;
       for (const size_t u : units) (plan.units[u].offloads() ? away : near).push_back(plan.units[u]);
       for (size_t i = 0, sent = 0; i < units.size(); ++i) {
-        const bool turn = (i + 1) * away.size() / units.size() > sent;
-        plan.units[units[i]] = turn ? away[sent] : near[i - sent];
-        sent += turn;
+        const bool offloads_next = (i + 1) * away.size() / units.size() > sent;
+        plan.units[units[i]] = offloads_next ? away[sent] : near[i - sent];
+        sent += offloads_next;
       }
     }
     if (plan != best_->candidate.plan) consider(evaluate(std::move(plan)));
   }
 
-  /// As many recomputed units as fit keep the results of these sites too.
+  /// Keeps the results of these sites in as many recomputed units as fit.
   void keep_results(Sites which) {
     const auto lacking = [&](const Plan& plan, size_t u) {
       std::vector<std::string> sites;
@@ -431,32 +434,32 @@ class Search {
   /// Spends the memory that the best plan leaves.
   void spend() {
     if (!input_.recompute_units && !input_.activations)
-      for (const Sites sites : {Sites::dear, Sites::costly, Sites::all}) keep_results(sites);
+      for (const Sites sites : {Sites::long_attention, Sites::long_attention_and_ffn, Sites::all}) keep_results(sites);
     double before;
-    do {  // again as long as it helps: what leaves the host makes room for what is on the disk
+    do {  // repeated while it helps: what leaves the host makes room for what is on disk
       before = best_->candidate.seconds;
-      bring_back();
-      activations_to_the_host();
+      promote_buffers();
+      promote_activations();
     } while (best_->candidate.seconds < before);
-    send_instead();
+    offload_instead();
     if (!input_.recompute_units && !input_.activations)
-      for (const size_t last : {8, 4, 2, 0}) take_turns(last);
+      for (const size_t last : {8, 4, 2, 0}) alternate_offloading(last);
     if (!input_.strategy && mesh_.shard_size() > 1) {
       int released = 0;
       for (const UnitPlan& unit : best_->candidate.plan.units) released += unit.strategy == Strategy::full_shard;
       if (released > 0)
-        most(released, [](Plan& plan, int n) {  // from the end: the last units stay for the shortest time
+        most(released, [](Plan& plan, int n) {  // last units first: they stay gathered for the shortest time
           for (size_t u = plan.units.size(); u-- > 0 && n > 0;)
             if (plan.units[u].strategy == Strategy::full_shard) plan.units[u].strategy = Strategy::shard_grad_op, --n;
         });
     }
     if (!input_.activations) {
       const auto& units = best_->candidate.plan.units;
-      const auto lean = [](const UnitPlan& unit) { return unit.activations == Policy::rebuild; };
-      if (const auto count = std::count_if(units.begin(), units.end(), lean); count > 0)
-        most(static_cast<int>(count), [&](Plan& plan, int n) {  // from the end, likewise
+      const auto selective = [](const UnitPlan& unit) { return unit.activations == Policy::rebuild; };
+      if (const auto count = std::count_if(units.begin(), units.end(), selective); count > 0)
+        most(static_cast<int>(count), [&](Plan& plan, int n) {  // last units first
           for (size_t u = plan.units.size(); u-- > 0 && n > 0;)
-            if (lean(plan.units[u])) plan.units[u].activations = Policy::keep, --n;
+            if (selective(plan.units[u])) plan.units[u].activations = Policy::keep, --n;
         });
     }
     for (size_t i = 1; i < pipelines_.size(); ++i) {
@@ -471,13 +474,13 @@ class Search {
       }
   }
 
-  static bool rests_away(const Plan& plan) {
+  static bool has_offloaded_buffers(const Plan& plan) {
     return std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlan& u) {
       return u.parameters != Tier::device || u.gradients != Tier::device || u.states != Tier::device;
     });
   }
 
-  /// Whether updates may be given to the host, and what they use may rest there.
+  /// Whether updates and their buffers may be placed on the host.
   bool free_to_move() const {
     const bool all_by_hand = input_.parameters && input_.gradients && input_.states_tier;
     return !input_.update_on && (input_.host_budget > 0 || all_by_hand) &&
@@ -485,11 +488,11 @@ class Search {
            input_.gradients.value_or(Tier::host) == Tier::host && input_.states_tier.value_or(Tier::host) == Tier::host;
   }
 
-  /// Tries the best plan with updates that run while others compute: just in time, or on the host. Only where what they
-  /// use rests elsewhere is there anything to gain.
+  /// Tries the best plan with overlapped updates: just in time, or on the host. There is only something to gain if the
+  /// buffers of updates are offloaded.
   void move_updates() {
     const Candidate before = best_->candidate;
-    if (!rests_away(before.plan)) return;
+    if (!has_offloaded_buffers(before.plan)) return;
     std::vector<Update> whens = {before.plan.update};
     if (!input_.update) whens.push_back(Update::just_in_time);
     for (const bool on_host : {false, true})
@@ -501,7 +504,7 @@ class Search {
           if (on_host && unit.states == Tier::host) unit.parameters = unit.gradients = unit.update_on = Tier::host;
         if (plan != before.plan) consider(evaluate(std::move(plan)));
       }
-    if (best_->candidate.plan != before.plan) moved_ = gained(best_->candidate, before.seconds);
+    if (best_->candidate.plan != before.plan) update_gain_ = describe_gain(best_->candidate, before.seconds);
   }
 
   Choice finish() {
@@ -515,10 +518,10 @@ class Search {
         std::to_string(candidates_.size()) + (candidates_.size() == 1 ? " candidate" : " candidates");
     if (best_) {
       choice.why = "least predicted time of " + among + ", peak " + format_bytes(winner.candidate.peak) + " at " +
-                   choice.memory.at_name + moved_;
+                   choice.memory.at_name + update_gain_;
     } else {
       choice.why = "nothing fits; this is the smallest of " + among;
-      choice.advice = missing(input_, winner.candidate, choice.memory.by_part);
+      choice.advice = describe_shortage(input_, winner.candidate, choice.memory.by_part);
     }
     choice.candidates = std::move(candidates_);
     return choice;
@@ -529,20 +532,20 @@ class Search {
   const PlannerInput& input_;
   const Machine& machine_;
   int blocks_ = 0;
-  bool rebuilds_ = false;            // a block's lean graph is the smaller one
+  bool rebuilds_ = false;            // selective recompute saves memory
   bool products_ = false;            // a recomputed block may keep the result of a product
   Update update_ = Update::end;      // of the plans to try
-  bool on_host_ = false;             // likewise: who computes updates
-  std::string moved_;                // what moving updates gained, in words
-  std::vector<Pipeline> pipelines_;  // to choose from; the first is tried with everything
+  bool on_host_ = false;             // of the plans to try: updates run on the host
+  std::string update_gain_;          // describes the time that overlapped updates save
+  std::vector<Pipeline> pipelines_;  // to choose from; all plans are tried with the first
   std::optional<Evaluated> best_, smallest_;
   std::vector<Candidate> candidates_;
 };
 
-/// A number of blocks that recompute, and what blocks do: both by hand must agree.
-PlannerInput agreed(const ModelSpec& model, PlannerInput input) {
+/// Resolves recompute_every, and checks that the user's recompute and activations settings agree.
+PlannerInput reconciled(const ModelSpec& model, PlannerInput input) {
   if (input.recompute_every > 0)
-    input.recompute_units = static_cast<int>(std::ranges::count_if(model.units, may_save_less)) / input.recompute_every;
+    input.recompute_units = static_cast<int>(std::ranges::count_if(model.units, is_block)) / input.recompute_every;
   if (!input.activations || !input.recompute_units) return input;
   const bool recompute = input.activations->graph == Graph::recompute;
   if (recompute != (*input.recompute_units > 0))
@@ -554,7 +557,7 @@ PlannerInput agreed(const ModelSpec& model, PlannerInput input) {
   return input;
 }
 
-/// An update on the host by hand has its buffers there, unless they too are placed by hand.
+/// Host updates set by the user place their buffers on the host, unless these are set too.
 PlannerInput placed(PlannerInput input) {
   if (input.update_on != Tier::host) return input;
   for (std::optional<Tier>* tier : {&input.parameters, &input.gradients, &input.states_tier})
@@ -572,20 +575,20 @@ PlannerInput placed(PlannerInput input) {
 
 bool set_by_hand(const PlannerInput& input) { return static_cast<const Choices&>(input) != Choices{}; }
 
-bool may_save_less(const UnitSpec& unit) { return unit.kind != "stem" && unit.kind != "head"; }
+bool is_block(const UnitSpec& unit) { return unit.kind != "stem" && unit.kind != "head"; }
 
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds) {
   static_cast<Choices&>(input) = {};
   const Choice free = choose(model, mesh, input, machine);
-  if (!free.fits || free.seconds >= seconds * (1 - kWorthSaying)) return {};
-  const auto [would, takes] = told_apart(free.seconds, seconds);
-  return "a step of this plan, with what was set by hand, takes " + takes + "; \"" + free.plan.summary() +
+  if (!free.fits || free.seconds >= seconds * (1 - kMinReportedGain)) return {};
+  const auto [would, takes] = format_distinct_seconds(free.seconds, seconds);
+  return "a step of this plan, with its keys set by hand, takes " + takes + "; \"" + free.plan.summary() +
          "\" would take " + would + " and fits (leave plan.* on auto for it)";
 }
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
-  const PlannerInput input = placed(agreed(model, by_hand));
+  const PlannerInput input = placed(reconciled(model, by_hand));
   return Search(model, mesh, input, machine).run();
 }
 

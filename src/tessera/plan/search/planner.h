@@ -1,15 +1,15 @@
 #pragma once
-// Chooses strategy, tiers, what happens to activations, and the prefetch depth under the budgets of device and host, by
-// predicted memory and time. Values set by hand are respected.
+// Chooses strategy, placement, activation policies and prefetch depth within the device and host budgets, by predicted
+// memory and time. Settings of the user are kept.
 //
-// [Note: the search] Memory falls with the number of blocks that save less, so for each choice of tiers, strategy and
-// way of saving less the fewest such blocks that fit are found by halving; the simulator says which of these plans is
-// the fastest. Where it does not fit that all blocks make norms and sums again (rebuild, which costs little), those
-// that need save no less do that instead of keeping all. What memory is left over is then spent on it: attention that
-// need not run again, parameters that stay gathered, graphs that hold all again, another prefetch depth, each kept only
-// where the simulator finds it faster; units that send activations away take turns with those that do not, so that
-// copies have the time of both. Updates at other times or places take other memory: in backward where that may be, just
-// in time and on the host where what they use may rest there, each is searched as a whole.
+// [Note: the search] Peak memory falls with the number of blocks that recompute or offload. So for each choice of
+// placement, strategy and activation policy, bisection finds the fewest such blocks that fit, and the simulator ranks
+// these plans. If selective recompute of all blocks does not fit alone, the blocks without a stronger policy use it
+// instead of keeping everything. The memory left by the best plan is then spent on: attention results that need no
+// recompute, parameters that stay gathered (reshard_after_forward = false), full graphs, another prefetch depth; each
+// is kept only if the simulator finds it faster. Units that offload activations alternate with units that do not, so
+// that copies overlap the compute of both. Update times and places need other memory: updates in the backward (if
+// allowed), just in time and on the host (if their buffers may be offloaded) are each searched in full.
 //
 //   Choice choice = choose(spec, mesh, batch, {.budget = 24 << 30});
 //   if (!choice.fits) ... choice.advice ...
@@ -23,27 +23,27 @@
 
 namespace tessera::plan {
 
-/// Neither stem nor head: units that may save less for their backward.
-bool may_save_less(const UnitSpec& unit);
+/// Whether the unit is a block, neither stem nor head; only blocks recompute or offload activations.
+bool is_block(const UnitSpec& unit);
 
 struct Choice {
   bool fits = false;
   Plan plan;
-  double seconds = 0;  ///< of a step of it, simulated
+  double seconds = 0;  ///< simulated, of one step
   MemoryCurve memory;  ///< of the rank with the highest peak
   std::vector<Candidate> candidates;
-  std::string why;      ///< why the winner won
-  std::string advice;   ///< what to change when nothing fits
-  std::string warning;  ///< what is to be known of it, by who asked for it: a choice by hand costs time (both times)
+  std::string why;      ///< reason for the choice
+  std::string advice;   ///< what to change if nothing fits
+  std::string warning;  ///< a setting of the user makes the step slower, with both times; filled by the caller
 };
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine = {});
 
-/// Whether any of what the planner would choose is set by hand.
+/// Whether the user set anything that the planner would choose.
 bool set_by_hand(const PlannerInput& input);
 
-/// When the planner, free of what was set by hand, finds a plan that fits and is faster than `seconds`: a sentence with
-/// both times, else empty. A search of its own.
+/// Runs another search without the user's settings. If it finds a plan that fits and is faster than `seconds`: a
+/// sentence with both times, else empty.
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds);
 

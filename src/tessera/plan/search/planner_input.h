@@ -1,9 +1,9 @@
 #pragma once
-// What the planner is asked for: batch, budgets, and what was chosen by hand.
+// Input of the planner: batch, budgets, and the settings of the user.
 //
 //   PlannerInput input;
 //   input.global_batch = 32, input.budget = 24LL << 30;
-//   input.strategy = Strategy::full_shard;                  // by hand: the search keeps it
+//   input.strategy = Strategy::full_shard;                  // set by the user: the search keeps it
 #include <cstdint>
 
 #include "tessera/plan/plan_keys.h"
@@ -13,11 +13,11 @@ namespace tessera::plan {
 struct PlannerInput : PlanKeys {
   int64_t global_batch = 1;
   int64_t micro_batch = 1;
-  int64_t budget = 0;                   ///< device bytes a rank; 0: unlimited
-  int64_t host_budget = 0;              ///< host bytes a rank; 0: nothing may leave the device
-  bool nvme = false;                    ///< there is a disk to use
-  bool first_that_fits = false;         ///< a fair plan soon instead of the best: to compare many layouts
-  bool may_update_in_backward = false;  ///< nothing clips gradients, scales the loss or skips a step
+  int64_t budget = 0;                   ///< device bytes of a rank; 0: unlimited
+  int64_t host_budget = 0;              ///< host bytes of a rank; 0: nothing may be offloaded
+  bool nvme = false;                    ///< a disk is available
+  bool first_that_fits = false;         ///< stop at the first plan that fits, to compare many layouts quickly
+  bool may_update_in_backward = false;  ///< no gradient clipping, loss scaling or skipped steps
   int experts = 1;                      ///< see Plan
 };
 

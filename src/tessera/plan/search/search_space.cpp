@@ -8,35 +8,35 @@ namespace tessera::plan {
 
 namespace {
 
-/// A site is dear that has at least this share of the FLOPs of the block's largest.
-constexpr double kDear = 0.125;
+/// A site whose attention has at least this share of the FLOPs of the block's largest counts as long.
+constexpr double kLongAttention = 0.125;
 
-constexpr Policy kKeep = Policy::keep, kAgain = Policy::recompute, kAway = Policy::offload,
-                 kAgainAway = kRecomputeOffload.policy;
+constexpr Policy kKeep = Policy::keep, kRecompute = Policy::recompute, kOffload = Policy::offload,
+                 kRecomputeOffloaded = kRecomputeOffload.policy;
 constexpr Saving kSavings[] = {{Policy::rebuild, kKeep},
-                               {kAgain, kKeep},
-                               {kAgain, kKeep, Sites::costly},
-                               {kAgain, kKeep, Sites::dear},
-                               {kAgain, kAway},
-                               {kAgain, kAway, Sites::costly},
-                               {kAgain, kAway, Sites::dear},
-                               {kAgainAway, kKeep, Sites::costly},
-                               {kAgainAway, kKeep, Sites::dear},
-                               {kAgainAway, kAway},
-                               {kAgainAway, kAway, Sites::costly},
-                               {kAgainAway, kAway, Sites::dear},
-                               {kAgain, kAgain},
-                               {kAgainAway, kAgain},
-                               {kAway, kAway}};
+                               {kRecompute, kKeep},
+                               {kRecompute, kKeep, Sites::long_attention_and_ffn},
+                               {kRecompute, kKeep, Sites::long_attention},
+                               {kRecompute, kOffload},
+                               {kRecompute, kOffload, Sites::long_attention_and_ffn},
+                               {kRecompute, kOffload, Sites::long_attention},
+                               {kRecomputeOffloaded, kKeep, Sites::long_attention_and_ffn},
+                               {kRecomputeOffloaded, kKeep, Sites::long_attention},
+                               {kRecomputeOffloaded, kOffload},
+                               {kRecomputeOffloaded, kOffload, Sites::long_attention_and_ffn},
+                               {kRecomputeOffloaded, kOffload, Sites::long_attention},
+                               {kRecompute, kRecompute},
+                               {kRecomputeOffloaded, kRecompute},
+                               {kOffload, kOffload}};
 
-/// States leave first: they are the largest and are used once a step.
+/// States are offloaded first: they are the largest buffers and used once a step.
 constexpr Tiers kTiers[] = {{Tier::device, Tier::device, Tier::device}, {Tier::device, Tier::device, Tier::host},
                             {Tier::device, Tier::host, Tier::host},     {Tier::host, Tier::host, Tier::host},
                             {Tier::device, Tier::device, Tier::nvme},   {Tier::device, Tier::host, Tier::nvme},
                             {Tier::host, Tier::host, Tier::nvme},       {Tier::nvme, Tier::host, Tier::nvme},
                             {Tier::nvme, Tier::nvme, Tier::nvme}};
 
-/// Seconds of a unit's forward and backward: what stages are balanced by.
+/// Seconds of a unit's forward and backward, by which stages are balanced.
 std::vector<double> unit_seconds(const ModelSpec& model, const Machine& machine) {
   Plan plan;
   plan.units.resize(model.units.size());
@@ -51,17 +51,18 @@ std::vector<double> unit_seconds(const ModelSpec& model, const Machine& machine)
 
 std::vector<std::string> kept_sites(const UnitSpec& unit, const Machine& machine, Sites which) {
   const auto work = machine.work.find(unit.kind);
-  const bool known = work != machine.work.end();  // where nothing is known every site is dear
+  const bool known = work != machine.work.end();  // without work counts every site qualifies
   double most = 0;
   if (known)
     for (const auto& [site, flops] : work->second.attention) most = std::max(most, flops);
-  const auto dear = [&](const std::string& site) {
+  const auto long_attention = [&](const std::string& site) {
     const auto found = work->second.attention.find(site);
-    return found != work->second.attention.end() && found->second >= kDear * most;
+    return found != work->second.attention.end() && found->second >= kLongAttention * most;
   };
   std::vector<std::string> sites;
   for (const auto& [site, bytes] : unit.cost.results)
-    if (which == Sites::all || !known || dear(site) || (which == Sites::costly && work->second.results.contains(site)))
+    if (which == Sites::all || !known || long_attention(site) ||
+        (which == Sites::long_attention_and_ffn && work->second.results.contains(site)))
       sites.push_back(site);
   return sites;
 }
@@ -77,7 +78,7 @@ std::vector<Tiers> tier_choices(const PlannerInput& input) {
     const bool automatic = !input.parameters || !input.gradients || !input.states_tier;
     if (automatic && input.host_budget <= 0 && tiers != kOnDevice) continue;
     const bool disk = tiers.parameters == Tier::nvme || tiers.gradients == Tier::nvme || tiers.states == Tier::nvme;
-    if (disk && !input.nvme) continue;  // by hand it is allowed, and the store asks for a folder
+    if (disk && !input.nvme) continue;  // users may still set it; the store then asks for a folder
     tiers = {input.parameters.value_or(tiers.parameters), input.gradients.value_or(tiers.gradients),
              input.states_tier.value_or(tiers.states)};
     if (std::find(result.begin(), result.end(), tiers) == result.end()) result.push_back(tiers);
@@ -94,7 +95,7 @@ std::vector<Pipeline> pipelines(const ModelSpec& model, const Mesh& mesh, const 
     throw UserError(
         Exit::usage, "plan.chunks",
         std::to_string(*input.chunks) + " chunks a rank with plan.pipeline = \"" + std::string(name(first)) + "\"",
-        "only \"interleaved\" has several; leave plan.chunks on auto");
+        "only \"interleaved\" has several chunks; leave plan.chunks on auto");
   const std::vector<double> seconds = unit_seconds(model, machine);
   const auto cut = [&](PipelineSchedule schedule, int chunks) {
     return Pipeline{schedule, chunks, balanced_stages(seconds, mesh[Axis::pp] * chunks)};

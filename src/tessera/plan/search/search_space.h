@@ -1,6 +1,6 @@
 #pragma once
-// What the planner chooses from: tiers, ways for a block to save less, pipelines. Values set by hand narrow it.
-// Internal to the planner.
+// The planner's choices: placement, memory savings of blocks, pipelines. Settings of the user narrow them. Internal to
+// the planner.
 //
 //   for (const Tiers& tiers : tier_choices(input))
 //     for (const Saving& saving : savings(input)) ...
@@ -12,23 +12,23 @@
 
 namespace tessera::plan {
 
-/// Which sites of a recomputed block keep their results, by the time that a byte of them saves.
-///   dear    attention with many keys. Those of a text are few: its attention makes the bytes of self-attention in next
-///           to none of its time
-///   costly  and the feed-forward's second linear, which reads far more columns than it makes
-///   all     and what is left
-enum class Sites { all, costly, dear };
+/// The sites of a recomputed block whose results are kept, by time saved for each byte.
+///   long_attention          attention with many keys. Text attention has few keys: its result takes as many bytes as
+///                           that of self-attention but hardly any time to recompute
+///   long_attention_and_ffn  also the feed-forward's second linear, whose input is far wider than its output
+///   all                     also the rest
+enum class Sites { all, long_attention_and_ffn, long_attention };
 std::vector<std::string> kept_sites(const UnitSpec& unit, const Machine& machine, Sites which);
 
-/// A way for a block to save less than everything.
+/// How a block saves activation memory.
 struct Saving {
-  Policy activations = Policy::keep;  ///< recompute on another tier: the block's input is there
+  Policy activations = Policy::keep;  ///< recompute on another tier: the block's input is offloaded
   Policy results = Policy::keep;      ///< of the sites of a recomputed block
   Sites sites = Sites::all;
   bool host() const { return leaves_device(activations) || leaves_device(results); }
   bool recomputes() const { return activations.graph == Graph::recompute; }
 };
-/// What is lossy is tried where it was asked for by name, and there alone.
+/// Lossy policies are tried only if the user asks for them.
 std::vector<Saving> savings(const PlannerInput& input);
 
 struct Tiers {
@@ -37,11 +37,11 @@ struct Tiers {
 };
 inline constexpr Tiers kOnDevice = {Tier::device, Tier::device, Tier::device},
                        kOnHost = {Tier::host, Tier::host, Tier::host};
-/// Where all units' buffers rest, the fastest first.
+/// Placements of all units' buffers, fastest first.
 std::vector<Tiers> tier_choices(const PlannerInput& input);
 
-/// The pipelines to choose from, what was set by hand first and alone. Throws UserError (usage) for several chunks of a
-/// pipeline that has one.
+/// The pipelines to choose from; only that of the user, if set. Throws UserError (usage) for several chunks with a
+/// schedule that has one.
 std::vector<Pipeline> pipelines(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input,
                                 const Machine& machine);
 

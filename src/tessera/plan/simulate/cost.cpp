@@ -28,11 +28,11 @@ std::vector<Axis> axes_of(const std::string& joined) {
   return axes;
 }
 
-/// Bytes/s that one core streams through an update: what plan.update_threads counts for. A server core with AVX2
+/// Bytes/s that one core streams through an update, for each thread of plan.update_threads. A server core with AVX2
 /// reads and writes 8 to 15 GB/s of DDR4 or DDR5.
 constexpr double kThreadBandwidth = 10e9;
 
-/// Ranks that go through a node's shared host memory or disk at once.
+/// Ranks that share a node's host memory or disk at the same time.
 double ranks_of_node(const Profile& profile, const Mesh& mesh) {
   return profile.devices > 0 ? std::min(profile.devices, mesh.world()) : mesh.world();
 }
@@ -43,7 +43,7 @@ CostModel::CostModel(const ModelSpec& model, const Plan& plan, Machine machine)
     : model_(model), plan_(plan), machine_(std::move(machine)) {
   const DeviceProfile& device = machine_.profile.device;
   product_ = rate_of(device.gemm, machine_.dtype, machine_.profile);
-  // fp8 and tf32 name products; their attention runs in what the profile has
+  // fp8 and tf32 apply to products; attention runs in another dtype of the profile
   const auto attention = [&](const RateByDtype& rates) {
     const auto it = rates.find(machine_.dtype);
     if (it != rates.end()) return it->second;
@@ -61,7 +61,7 @@ double CostModel::forward_seconds(int unit, bool replay) const {
   const Rate& stream = machine_.profile.device.stream;
   double seconds = (work.streamed + stream.half * work.operators) / stream.top;
   for (double flops : work.products) seconds += product_.seconds(flops);
-  // A recomputed unit may hold what a site made: it is not computed again.
+  // A recomputed unit may keep a site's result, which is then not recomputed.
   for (const auto& [site, flops] : work.results)
     if (replay && plan_.units[unit].policy(site) != Policy::recompute) seconds -= product_.seconds(flops);
   for (const auto& [site, flops] : work.attention) {
@@ -86,7 +86,7 @@ double CostModel::backward_seconds(int unit) const {
 }
 
 double CostModel::rebuild_seconds(int unit) const {
-  const GraphCost& graph = model_.units[unit].cost.graph(plan_.units[unit].lean());
+  const GraphCost& graph = model_.units[unit].cost.graph(plan_.units[unit].selective());
   const Rate& stream = machine_.profile.device.stream;
   return graph.rebuilt > 0 ? (static_cast<double>(graph.rebuilt) + stream.half * graph.rebuilds) / stream.top : 0;
 }
@@ -94,7 +94,7 @@ double CostModel::rebuild_seconds(int unit) const {
 double CostModel::attention_seconds(const Instruction& in) const {
   const auto it = machine_.work.find(model_.units[in.unit].kind);
   if (it == machine_.work.end()) return 0;
-  double most = 0;  // self-attention: text is far shorter
+  double most = 0;  // self-attention; text attention is far shorter
   for (const auto& [site, flops] : it->second.attention)
     most = std::max(most, in.op == Op::backward ? attention_backward_.seconds(2.5 * flops) : attention_.seconds(flops));
   return most;
@@ -144,7 +144,7 @@ double CostModel::message_seconds(int64_t bytes, Lane lane, int rank) const {
   const int step = lane == Lane::send_next || lane == Lane::recv_next ? 1 : count - 1;
   const int peer = stages[(here + step) % count], per_node = profile.devices > 0 ? profile.devices : plan_.mesh.world();
   const bool same_node = peer / per_node == rank / per_node;
-  // Every rank of the node sends at the same time.
+  // All ranks of the node send at the same time.
   const double rate = same_node ? profile.link.gather : profile.nic.gather / per_node;
   if (rate <= 0)
     throw UserError(Exit::usage, "plan.profile", profile.name + ": no bandwidth for messages between pipeline stages",
@@ -162,7 +162,7 @@ double CostModel::copy_seconds(double bytes) const {
 double CostModel::update_seconds(double bytes, bool on_host) const {
   const Profile& profile = machine_.profile;
   const double device = profile.device.bandwidth.seconds(bytes);
-  if (!on_host || profile.devices == 0) return device;  // ranks on processors are their own host
+  if (!on_host || profile.devices == 0) return device;  // CPU ranks: device and host are the same
   double rate = profile.host_bandwidth / ranks_of_node(profile, plan_.mesh);
   if (plan_.update_threads > 0) rate = std::min(rate, plan_.update_threads * kThreadBandwidth);
   return rate > 0 ? bytes / rate : device;
@@ -187,7 +187,7 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
            backward_seconds(in.unit) + rebuild_seconds(in.unit) - (later ? weight_grad_seconds(in.unit) : 0));
       break;
     }
-    case Op::compress: {  // read, written, and read back for the error
+    case Op::compress: {  // read, written, and read again for the error
       const Compressed c = compressed_bytes(model_, plan_, in.unit);
       work(Share::compute, bandwidth.seconds(static_cast<double>(c.whole + 2 * c.bytes())));
       break;
@@ -206,11 +206,11 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     case Op::idle:
       if (in.grad >= 0) work(Share::compute, bandwidth.seconds(static_cast<double>(in.bytes)));
       break;
-    case Op::norm: {  // of a unit whose gradients leave the arena (and are rounded there), or of all that stay
+    case Op::norm: {  // of one unit whose gradients leave the arena (and are rounded), or of all units in place
       double bytes = static_cast<double>(in.unit >= 0 ? in.bytes : 0) * (plan_.rounds_gradients() ? 3 : 1);
       for (int u = 0; in.unit < 0 && u < static_cast<int>(model_.units.size()); ++u)
         if (plan_.owns(rank, u) && plan_.units[u].gradients == Tier::device && !plan_.rounds_gradients())
-          bytes += 4.0 * static_cast<double>(plan_.layout(model_.units[u], u).grad_piece);
+          bytes += 4.0 * static_cast<double>(plan_.layout(model_.units[u], u).grad_partition);
       work(Share::optimizer, bandwidth.seconds(bytes));
       break;
     }
@@ -223,7 +223,7 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     default:
       break;
   }
-  // Rounded as they are sent off, widened where more is to be added: fp32 on one side and 16 bits on the other.
+  // Rounded on the way out, widened if more is to be added: fp32 on one side and 16 bits on the other.
   if (in.part == Part::gradients && plan_.rounds_gradients() && in.lane != Lane::disk &&
       (in.op == Op::stash || in.micro >= 0))
     work(Share::optimizer, bandwidth.seconds(3.0 * static_cast<double>(in.bytes)));
@@ -239,19 +239,20 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     if (rate > 0 && in.bytes > 0)
       result.push_back({Resource::disk, Share::copy, static_cast<double>(in.bytes) / rate, false});
   }
-  const auto exchange = [&](const Comm& comm, bool meets) {
+  const auto exchange = [&](const Comm& comm, bool is_collective) {
     double seconds = collective_seconds(comm, rank);
     if (comm.kind == "ring") seconds = std::max(0.0, seconds - attention_seconds(in));
-    if (seconds > 0) result.push_back({Resource::link, Share::comm, seconds, meets});
+    if (seconds > 0) result.push_back({Resource::link, Share::comm, seconds, is_collective});
   };
   if (in.op == Op::send || in.op == Op::recv)
     result.push_back({Resource::link, Share::comm, message_seconds(in.bytes, in.lane, rank), true});
   else
-    // Ranks that share tokens are alike: one of them stands for all, and meets nobody.
+    // Ranks that share tokens are identical: one of them is simulated and waits for no others.
     for (const Comm& comm : in.comm) exchange(comm, !carries_tokens(in.op) || comm.kind == "broadcast");
   if (in.op == Op::forward || in.op == Op::recompute || in.op == Op::backward) {
     const auto it = machine_.work.find(model_.units[in.unit].kind);
-    if (it != machine_.work.end()) {  // members of such a group hold parts of the same samples: they are alike
+    // members of such a group compute parts of the same samples, so they are identical
+    if (it != machine_.work.end()) {
       const bool attention_kept = in.op == Op::recompute && plan_.units[in.unit].replays();
       for (const Comm& comm : in.op == Op::backward ? it->second.backward_comm : it->second.comm)
         if (comm.kind != "ring" || !attention_kept) exchange(comm, false);

@@ -7,7 +7,7 @@
 namespace tessera::plan {
 
 std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan) {
-  // What differs between ranks is their stages, and how many samples their micro-batches have.
+  // Ranks differ in their stages and in the number of samples of their micro-batches.
   std::map<std::vector<int64_t>, size_t> known;
   std::vector<RankGroup> groups;
   const int64_t micros = plan.accumulation();
@@ -25,10 +25,10 @@ std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan) {
 
 namespace {
 
-/// Names the meeting of an instruction's collectives. Alike ranks of another group have other members in their
-/// communicators, so purpose and axes name it; each stage of a pipeline has its own, and messages each pair of alike
-/// ranks.
-std::string meeting(const Instruction& in, const Plan& plan, int rank) {
+/// Names the communicator of an instruction's collectives for the simulation. Identical ranks of other groups are not
+/// simulated, so purpose and axes name it; each pipeline stage has its own, and messages have one for each pair of
+/// identical ranks.
+std::string communicator_name(const Instruction& in, const Plan& plan, int rank) {
   const size_t open = in.group.find('[');
   if (open == std::string::npos) return in.name;
   const std::string name = in.group.substr(0, open), axis = name.substr(name.find(':') + 1);
@@ -52,7 +52,7 @@ RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank) {
     task.lane = static_cast<int>(in.lane);
     task.wait = in.wait;
     task.phases = cost.phases(in, rank);
-    task.meet = meeting(in, cost.plan(), rank);
+    task.communicator = communicator_name(in, cost.plan(), rank);
     task.across_stages = in.op == Op::send || in.op == Op::recv || in.group.find(":pp") != std::string::npos;
     result.tasks.push_back(std::move(task));
   }
@@ -61,7 +61,7 @@ RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank) {
 
 namespace {
 
-/// Model FLOPs of all micro-batches, a rank's part of a pipeline: what MFU is counted with.
+/// Model FLOPs of all micro-batches on one rank (one pipeline stage), the numerator of MFU.
 double model_flops(const ModelSpec& model, const Plan& plan) {
   double flops = 0;
   for (const auto& unit : model.units) flops += unit.cost.forward_flops + unit.cost.backward_flops;

@@ -1,46 +1,47 @@
 #pragma once
-// The time of one training step on all ranks, and what each rank does when: a plan, compiled, costed and simulated.
+// Predicts one training step: its time on all ranks and the timeline of each, from a compiled, costed and simulated
+// plan.
 //
 //   Prediction p = predict(spec, plan, machine);
 //   p.step.total; p.step.exposed_comm; p.groups[0].spans[i].begin;
 //
-// Ranks of the same stages whose micro-batches have the same sizes run the same list: they are one group, compiled and
-// simulated once.
+// Ranks with the same stages and the same micro-batch sizes run the same schedule. They form one group, which is
+// compiled and simulated once.
 #include "tessera/plan/simulate/simulate.h"
 
 namespace tessera::plan {
 
-/// Seconds; the parts add up to `total`, by the rank that ends last.
+/// Seconds of the rank that ends last; the parts sum to `total`.
 struct StepSeconds {
   double total = 0, compute = 0, exposed_comm = 0, exposed_copy = 0, optimizer = 0;
-  double bubble = 0;  ///< waiting for other stages of a pipeline
+  double bubble = 0;  ///< waiting for other pipeline stages
 };
 
-/// Ranks that are alike.
+/// Ranks with identical schedules.
 struct RankGroup {
-  int rank = 0;   ///< the first of them
-  int ranks = 1;  ///< how many
+  int rank = 0;   ///< the first rank of the group
+  int ranks = 1;  ///< number of ranks
   Schedule schedule;
-  std::vector<Span> spans;  ///< of each instruction
-  double busy_link = 0;     ///< seconds of collectives, hidden or not
-  double busy_copy = 0;     ///< seconds of copies to and from the host
+  std::vector<Span> spans;  ///< by instruction
+  double busy_link = 0;     ///< seconds of collectives, overlapped or not
+  double busy_copy = 0;     ///< seconds of copies between device and host, overlapped or not
 };
 
 struct Prediction {
   StepSeconds step;
-  int slowest = 0;  ///< group that ends last
+  int slowest = 0;  ///< index of the group that ends last
   std::vector<RankGroup> groups;
-  /// Model FLOPs of one step (forward and backward, without recompute) by second and rank.
+  /// Model FLOP/s of one rank (forward and backward, without recompute).
   double flops_per_second = 0;
 };
 
-/// Groups of alike ranks with the schedule of the first.
+/// Groups of identical ranks with the schedule of the first.
 std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan);
-/// `groups`: as rank_groups gives them, when they are at hand already.
+/// `groups`: the result of rank_groups, if already computed.
 Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& machine,
                    std::vector<RankGroup> groups = {});
 
-/// The lists with their costs, as the simulator takes them.
+/// The instructions with their costs, as input of the simulator.
 RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank);
 
 }  // namespace tessera::plan

@@ -13,7 +13,7 @@ namespace tessera::plan {
 
 namespace {
 
-/// Visits every number of a profile with its place in the file, "table.key": reading, writing and checking share it.
+/// Calls a function for every number of a profile with its key "table.key". Reading, writing and checking share it.
 template <class P, class Visit>
 void each_number(P& p, const Visit& visit) {
   visit("node.host_memory", p.host_memory);

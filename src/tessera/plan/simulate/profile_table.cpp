@@ -1,7 +1,6 @@
-// The shipped nodes, a row a machine. Peaks are of vendors' data sheets (dense, without sparsity); the share that
-// training code reaches is from published measurements, else our estimate, marked [E]. Memory is what the driver
-// reports as a device's total, from logs: with "80 GB" on the box 79.2 GiB, some of it gone for ECC and the driver
-// itself.
+// The shipped nodes, one row each. Peaks are from vendors' data sheets (dense, without sparsity); achieved rates are
+// from published measurements, or our estimates marked [E]. Memory is the total that the driver reports in logs: a "80
+// GB" device has 79.2 GiB, because ECC and the driver use some.
 #include "tessera/plan/simulate/profile.h"
 
 namespace tessera::plan {
@@ -12,26 +11,26 @@ constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
 constexpr int64_t kGB = 1000000000;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-/// One row. TFLOP/s; GB/s a direction; microseconds.
+/// One row. TFLOP/s; GB/s in one direction; microseconds.
 struct Row {
   const char* gpu;
   int devices;
   const char* source;
   struct Products {
-    double fp32, tf32, bf16, fp8;  // reached by large ones
+    double fp32, tf32, bf16, fp8;  // achieved by large products
   } products;
   struct Attention {
     double forward, backward;  // bf16, head dim 128
   } attention;
   struct Memory {
-    double gib, stream;  // what the driver gives; streaming operators reach about 0.87 of the data sheet
+    double gib, stream;  // total that the driver reports; streaming operators achieve about 0.87 of the data sheet
   } memory;
   struct Link {
-    double bus, hop;  // a device's bus bandwidth, latency of a hop
+    double bus, hop;  // bus bandwidth of a device, latency of a hop
   } link;
-  double nic;  // the node's
+  double nic;  // of the node
   struct Host {
-    double pcie, bandwidth, gb;  // a device's link; the node's memory
+    double pcie, bandwidth, gb;  // host link of a device; memory of the node
   } host;
   struct Disk {
     double read, write, gb, drives;  // of all drives together
@@ -92,7 +91,7 @@ Profile profile(const Row& row, int devices) {
   p.name = devices == row.devices ? row.gpu : std::to_string(devices) + "x" + row.gpu;
   p.source = row.source;
   p.devices = devices;
-  const double share = static_cast<double>(devices) / row.devices;  // of what the node has as a whole
+  const double share = static_cast<double>(devices) / row.devices;  // of the node's shared resources
   p.device.memory = static_cast<int64_t>(row.memory.gib * kGiB);
   p.device.bandwidth = p.device.stream = {row.memory.stream * kGiga, row.memory.stream * kGiga * kOperatorStart};
   const auto rate = [](double teraflops, double start) { return Rate{teraflops * kTera, teraflops * kTera * start}; };
@@ -110,15 +109,15 @@ Profile profile(const Row& row, int devices) {
   p.host_bandwidth = row.host.bandwidth * kGiga * share;
   p.host_memory = static_cast<int64_t>(row.host.gb * share) * kGB;
   const double drives =
-      devices == row.devices ? 1 : 1 / row.disk.drives;  // one device has a whole drive, not a part of each
+      devices == row.devices ? 1 : 1 / row.disk.drives;  // one device uses a whole drive, not a part of each
   p.disk_read = row.disk.read * kGiga * drives, p.disk_write = row.disk.write * kGiga * drives;
   p.disk = static_cast<int64_t>(row.disk.gb * drives) * kGB;
   p.steal = 0.06;  // NCCL's kernels take 8 of 132 SMs
   return p;
 }
 
-/// One thread of a server CPU with wide vectors for each rank, Gloo within a machine. Stand-ins of the size that
-/// `tessera probe` found on an EPYC; probe your own.
+/// One thread of a server CPU for each rank, Gloo within a machine. Values are of the size that `tessera probe`
+/// measured on an EPYC; probe your own machine.
 Profile cpu() {
   Profile p;
   p.name = "cpu";

@@ -13,11 +13,11 @@ namespace tessera::plan {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kDone = 1e-15;  // seconds of rounding that count as finished
+constexpr double kDone = 1e-15;  // remaining seconds that count as rounding error
 
-/// A collective: who has come, who still runs, of how many.
-struct Meeting {
-  int come = 0, running = 0, members = 0;
+/// A collective: members that have arrived, members still running, and all members.
+struct Collective {
+  int arrived = 0, running = 0, members = 0;
 };
 
 class Simulator {
@@ -35,8 +35,8 @@ class Simulator {
       s.left = rank.tasks.size();
       std::set<std::string> names;
       for (const Task& task : rank.tasks)
-        if (std::any_of(task.phases.begin(), task.phases.end(), [](const Phase& p) { return p.meets; }))
-          names.insert(task.meet);
+        if (std::any_of(task.phases.begin(), task.phases.end(), [](const Phase& p) { return p.is_collective; }))
+          names.insert(task.communicator);
       for (const std::string& name : names) ++members_[name];
       ranks_.push_back(std::move(s));
     }
@@ -45,7 +45,7 @@ class Simulator {
   Timeline run() {
     while (true) {
       while (settle()) {
-      }  // what takes no time, and what that lets begin
+      }  // tasks that take no time, and what they unblock
       if (std::all_of(ranks_.begin(), ranks_.end(), [](const State& s) { return s.left == 0; })) break;
       advance();
     }
@@ -63,15 +63,15 @@ class Simulator {
     size_t head = 0;
     bool begun = false;
     size_t phase = 0;
-    double left = 0, rate = 0;  ///< of the current phase; rate 0: it waits for other ranks or for its members' end
-    Meeting* meeting = nullptr;
-    bool started = false;  ///< the phase's collective has begun (or needs nobody)
+    double left = 0, rate = 0;  ///< of the current phase; rate 0: it waits for other ranks to arrive or to end
+    Collective* collective = nullptr;
+    bool started = false;  ///< the phase's collective has started (or the phase is none)
     int task() const { return head < queue.size() ? queue[head] : -1; }
   };
   struct State {
     std::vector<LaneState> lanes;
     std::vector<char> done;
-    std::map<std::string, int> uses;  ///< collectives so far, by communicator
+    std::map<std::string, int> uses;  ///< number of collectives so far, by communicator
     size_t left = 0;
     RankTimeline out;
   };
@@ -86,12 +86,12 @@ class Simulator {
     const Task& t = task(r, lane);
     const Phase& phase = t.phases[lane.phase];
     lane.left = phase.seconds;
-    lane.meeting = nullptr, lane.started = true;
-    if (!phase.meets || ranks_.size() == 1) return;
-    const int use = ranks_[r].uses[t.meet]++;
-    lane.meeting = &meetings_[t.meet + "#" + std::to_string(use)];
-    ++lane.meeting->come, ++lane.meeting->running;
-    lane.meeting->members = members_[t.meet];
+    lane.collective = nullptr, lane.started = true;
+    if (!phase.is_collective || ranks_.size() == 1) return;
+    const int use = ranks_[r].uses[t.communicator]++;
+    lane.collective = &collectives_[t.communicator + "#" + std::to_string(use)];
+    ++lane.collective->arrived, ++lane.collective->running;
+    lane.collective->members = members_[t.communicator];
     lane.started = false;
   }
 
@@ -104,7 +104,7 @@ class Simulator {
     ++lane.head, lane.begun = false;
   }
 
-  /// Begins, starts and ends what it can at this moment; true when something changed.
+  /// Begins, starts and ends all tasks that can at this moment; true if something changed.
   bool settle() {
     bool changed = false;
     for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -122,11 +122,11 @@ class Simulator {
           }
           enter_phase(static_cast<int>(r), lane);
         }
-        if (!lane.started && lane.meeting->come == lane.meeting->members) lane.started = changed = true;
+        if (!lane.started && lane.collective->arrived == lane.collective->members) lane.started = changed = true;
         if (!lane.started || lane.left > kDone) continue;
-        if (lane.meeting) {  // all members end together
-          if (lane.left >= 0) --lane.meeting->running, lane.left = -1, changed = true;
-          if (lane.meeting->running > 0) continue;
+        if (lane.collective) {  // all members end together
+          if (lane.left >= 0) --lane.collective->running, lane.left = -1, changed = true;
+          if (lane.collective->running > 0) continue;
         }
         changed = true;
         if (++lane.phase < t.phases.size())
@@ -138,7 +138,7 @@ class Simulator {
     return changed;
   }
 
-  /// Sets the rate of every running phase and gives the time until the first of them ends.
+  /// Sets the rate of every running phase and returns the time until the first of them ends.
   double set_rates() {
     double step = kNever;
     for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -170,7 +170,7 @@ class Simulator {
     if (step == kNever) deadlock();
     for (size_t r = 0; r < ranks_.size(); ++r) {
       State& s = ranks_[r];
-      if (s.left > 0) book(static_cast<int>(r), step);
+      if (s.left > 0) account(static_cast<int>(r), step);
       std::array<bool, kResources> used = {};
       for (LaneState& lane : s.lanes) {
         if (!running(lane)) continue;
@@ -185,17 +185,17 @@ class Simulator {
   }
 
   /// Adds `step` seconds to the rank's shares.
-  void book(int r, double step) {
+  void account(int r, double step) {
     State& s = ranks_[r];
     const auto add = [&](Share share, double seconds) { s.out.shares[static_cast<int>(share)] += seconds; };
     const LaneState* compute =
         static_cast<size_t>(options_.compute_lane) < s.lanes.size() ? &s.lanes[options_.compute_lane] : nullptr;
     if (compute && compute->task() >= 0 && compute->begun) {
       const Phase& phase = task(r, *compute).phases[compute->phase];
-      if (awaits_a_stage(r, *compute)) return add(Share::bubble, step);
+      if (waits_for_stage(r, *compute)) return add(Share::bubble, step);
       const double own = phase.resource == Resource::compute ? compute->rate : 1;
       add(phase.share, step * own);
-      // Ranks on processors compute and update the host's units on the same ones; the rest a transfer takes.
+      // On CPU ranks, host updates use the compute resource too; the rest of the lost rate is due to a transfer.
       double taken = 1 - own;
       for (const LaneState& lane : s.lanes)
         if (&lane != compute && own < 1 && running(lane) && resource(r, lane) == static_cast<int>(Resource::compute)) {
@@ -205,31 +205,31 @@ class Simulator {
       add(Share::comm, step * std::max(0.0, taken));
       return;
     }
-    add(awaited(r, compute), step);
+    add(awaited_share(r, compute), step);
   }
 
-  /// Whether the lane stands before an exchange that another stage has not come to.
-  bool awaits_a_stage(int r, const LaneState& lane) const {
-    return task(r, lane).across_stages && lane.meeting && !lane.started;
+  /// Whether the lane waits for a pipeline stage that has not reached an exchange.
+  bool waits_for_stage(int r, const LaneState& lane) const {
+    return task(r, lane).across_stages && lane.collective && !lane.started;
   }
 
-  /// What a compute lane that stands still waits for.
-  Share awaited(int r, const LaneState* compute) const {
+  /// The share of a stalled compute lane: what it waits for.
+  Share awaited_share(int r, const LaneState* compute) const {
     if (compute && compute->task() >= 0)
       if (const auto share = cause(r, *compute, 0)) return *share;
-    for (const LaneState& lane : ranks_[r].lanes)  // at the end of the step: any that still runs
+    for (const LaneState& lane : ranks_[r].lanes)  // at the end of the step: any lane that still runs
       if (lane.task() >= 0 && lane.begun) return share_of(r, lane);
     return Share::comm;
   }
 
-  /// What runs at the root of the waits that keep the lane's next task from beginning: a gather may itself wait for the
-  /// disk.
+  /// The share of the running task at the root of the waits that block the lane's next task; a gather may itself wait
+  /// for the disk.
   std::optional<Share> cause(int r, const LaneState& lane, int depth) const {
-    constexpr int kDeepest = 64;  // of waits for waits; beyond it they go round, and others will tell
-    if (depth > kDeepest) return std::nullopt;
+    constexpr int kMaxDepth = 64;  // length of a chain of waits; longer ones are cyclic
+    if (depth > kMaxDepth) return std::nullopt;
     for (int w : task(r, lane).wait) {
       if (ranks_[r].done[w]) continue;
-      const LaneState& other = ranks_[r].lanes[input_[r].tasks[w].lane];  // at w, or at one before it
+      const LaneState& other = ranks_[r].lanes[input_[r].tasks[w].lane];  // at w, or at a task before it
       if (other.task() < 0) continue;
       if (other.begun) return share_of(r, other);
       if (const auto share = cause(r, other, depth + 1)) return share;
@@ -238,7 +238,7 @@ class Simulator {
   }
 
   Share share_of(int r, const LaneState& lane) const {
-    if (awaits_a_stage(r, lane)) return Share::bubble;
+    if (waits_for_stage(r, lane)) return Share::bubble;
     const Share share = task(r, lane).phases[lane.phase].share;
     return share == Share::compute ? Share::comm : share;
   }
@@ -250,15 +250,15 @@ class Simulator {
         if (lane.task() >= 0)
           waiting += " rank " + std::to_string(r) + " lane " + std::to_string(task(static_cast<int>(r), lane).lane) +
                      " at task " + std::to_string(lane.task()) +
-                     (lane.begun ? " (a collective others never join);" : ";");
-    throw InternalError("plan.simulate", "the schedules stand still after " + std::to_string(now_) + " s:" + waiting);
+                     (lane.begun ? " (a collective that others never join);" : ";");
+    throw InternalError("plan.simulate", "the schedules deadlock after " + std::to_string(now_) + " s:" + waiting);
   }
 
   const std::vector<RankTasks>& input_;
   const SimulateOptions options_;
   std::vector<State> ranks_;
-  std::map<std::string, Meeting> meetings_;
-  std::map<std::string, int> members_;  // ranks that use a communicator
+  std::map<std::string, Collective> collectives_;
+  std::map<std::string, int> members_;  // number of ranks that use a communicator
   double now_ = 0;
 };
 

@@ -1,18 +1,17 @@
 #pragma once
-// Runs lists of instructions on lanes, with their waits, by the clock of a cost model: when each begins and ends.
+// Simulates lists of instructions on lanes with their waits under a cost model: when each begins and ends.
 //
 //   Timeline timeline = simulate({{.tasks = tasks}}, {.steal = 0.06});
 //   timeline.seconds; timeline.ranks[0].spans[i].end; timeline.ranks[0].share(Share::comm);
 //
 // [Note: simulation]
-// Instructions of a lane run in order, each after what it waits for. Phases that share a resource at the same time get
-// equal parts of it (a gather and a reduction on one link); while a transfer runs, compute goes at 1 - steal. The n-th
-// collective of a communicator starts when the last rank that uses it has come. Ranks that are alike are simulated
-// once.
+// Instructions of a lane run in order, each after its waits. Concurrent phases on one resource get equal parts of it (a
+// gather and a reduction on one link); during a transfer compute runs at rate 1 - steal. The n-th collective of a
+// communicator starts when its last member arrives. Identical ranks are simulated once.
 //
-// Every moment of a rank's step belongs to one share, so that shares add up to the step: what its compute lane does,
-// else (it stands still) what it waits for. What stealing takes from compute counts as exposed communication; waiting
-// for another stage to come to an exchange is the bubble of the pipeline.
+// Every moment of a rank's step counts as exactly one share, so the shares sum to the step time: the share of what the
+// compute lane does or, if it is stalled, of what it waits for. Compute lost to `steal` counts as exposed
+// communication; waiting for another stage to reach an exchange is the pipeline bubble.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -24,10 +23,11 @@ namespace tessera::plan {
 
 struct Task {
   int lane = 0;
-  std::vector<int> wait;       ///< indices into the same list
-  std::vector<Phase> phases;   ///< one after the other; none: done when it starts
-  std::string meet;            ///< communicator of the phases that meet: the n-th use by each rank is one collective
-  bool across_stages = false;  ///< it has members in several stages of a pipeline
+  std::vector<int> wait;      ///< indices into the same list
+  std::vector<Phase> phases;  ///< in order; empty: done when it starts
+  /// Communicator of its collective phases; the n-th use by each rank is the same collective.
+  std::string communicator;
+  bool across_stages = false;  ///< the communicator has members in several pipeline stages
 };
 
 struct RankTasks {
@@ -39,10 +39,10 @@ struct Span {
 };
 
 struct RankTimeline {
-  std::vector<Span> spans;  ///< one a task
-  double seconds = 0;       ///< when its last task ends
+  std::vector<Span> spans;  ///< one for each task
+  double seconds = 0;       ///< end of its last task
   std::array<double, kShares> shares = {};
-  std::array<double, kResources> busy = {};  ///< seconds each resource had work
+  std::array<double, kResources> busy = {};  ///< seconds in which each resource was busy
   double share(Share s) const { return shares[static_cast<int>(s)]; }
 };
 
@@ -54,10 +54,10 @@ struct Timeline {
 
 struct SimulateOptions {
   int compute_lane = static_cast<int>(Lane::compute);
-  double steal = 0;  ///< share of compute that a running transfer takes
+  double steal = 0;  ///< share of compute lost during a transfer
 };
 
-/// Throws InternalError naming the tasks that wait for each other when the lists cannot come to their end.
+/// Throws InternalError naming the waiting tasks if the lists deadlock.
 Timeline simulate(const std::vector<RankTasks>& ranks, const SimulateOptions& options);
 
 }  // namespace tessera::plan

@@ -62,11 +62,11 @@ void zero_stage(Translator& t, const Given& g) { t.set("plan.strategy", "ZeRO-" 
 /// Where parameters, gradients and states rest: FSDP moves all three together, ZeRO each by itself.
 void offload_all(Translator& t, const Given& g) {
   if (is_false(g.value) || g.value == "CPUOffload(offload_params=False)")
-    return t.imply(g.name, "nothing rests on the host");
+    return t.imply(g.name, "no offload to the host");
   for (const char* key : {"plan.parameters", "plan.gradients", "plan.states"}) t.set(key, "host", {g.name});
 }
 void offload_to(Translator& t, const Given& g, const std::vector<std::string>& keys, const std::string& path) {
-  if (is_false(g.value)) return t.imply(g.name, "nothing leaves the device by it");
+  if (is_false(g.value)) return t.imply(g.name, "no offload");
   if (g.value != "cpu" && g.value != "nvme")
     throw UserError(Exit::usage, "import", g.shown() + ": expected none, cpu or nvme", "correct it");
   for (const std::string& key : keys) t.set(key, g.value == "cpu" ? "host" : "nvme", {g.name});
@@ -84,20 +84,20 @@ void fsdp_reduce_type(Translator& t, const Given& g) {
 
 /// Gradients stay what they were reduced in, for the optimiser too.
 void low_precision_grads(Translator& t, const Given& g) {
-  if (is_false(g.value)) return t.imply(g.name, "gradients rest in fp32");
+  if (is_false(g.value)) return t.imply(g.name, "gradients are kept in fp32");
   for (const char* option : {"reduce_dtype", "param_dtype", "mixed_precision"}) {
     if (!t.has(option)) continue;
     const std::string type = type_word(t.value(option));
     if (type == "fp32") return t.imply(g.name, std::string(option) + " is fp32, and so do gradients rest");
     if (type == "bf16") return t.set("plan.grad_dtype", type, {g.name}, "gradients rest as they are reduced");
-    return t.refuse(g.name, "gradients rest in fp32 or bf16, not in " + t.value(option));
+    return t.refuse(g.name, "gradients are kept in fp32 or bf16, not in " + t.value(option));
   }
-  t.imply(g.name, "gradients are reduced in fp32, and so do they rest");
+  t.imply(g.name, "gradients are reduced and kept in fp32");
 }
 
 void fsdp_checkpointing(Translator& t, const Given& g) {
   if (is_false(g.value))
-    t.imply(g.name, "what is saved is the plan's to say; plan.activations = \"keep\" forbids it to recompute");
+    t.imply(g.name, "the planner chooses what is saved; plan.activations = \"keep\" forbids it to recompute");
   else
     t.set("plan.activations", "recompute", {g.name});
 }
@@ -106,7 +106,7 @@ void prefetch(Translator& t) {
   const std::string forward = "forward_prefetch", backward = "backward_prefetch";
   if (t.has(forward))
     t.imply(forward, t.flag(forward) ? "the plan gathers ahead in the forward, plan.prefetch says how far"
-                                     : "what is gathered ahead is the plan's; plan.prefetch = 0 gathers nothing ahead");
+                                     : "the planner chooses what is prefetched; plan.prefetch = 0 turns it off");
   if (!t.has(backward)) return;
   const std::string word = upper(t.value(backward));
   if (word.ends_with("BACKWARD_PRE"))
@@ -139,7 +139,7 @@ void fsdp_together(Translator& t) {
     if (!t.has(name)) continue;
     const std::string path = file_beside(t.context(), t.value(name));
     if (!std::filesystem::exists(path)) {
-      t.refuse(name, path + " is not here: nothing of it is in effect");
+      t.refuse(name, path + " was not found: none of its options is in effect");
       continue;
     }
     t.imply(name, "its options follow");
@@ -148,7 +148,7 @@ void fsdp_together(Translator& t) {
 }
 
 std::vector<Rule> accelerate_rules() {
-  const char* const kWrap = "units are the blocks of the model";
+  const char* const kWrap = "not needed: units are the transformer blocks";
   const char* const kLaunch = "tessera launch has --nnodes, --node-rank and --rdzv-endpoint";
   std::vector<Rule> table = {
       by("sharding_strategy", "`plan.strategy`; HYBRID_SHARD: `mesh.dp_replicate` machines too", sharding),
@@ -164,17 +164,19 @@ std::vector<Rule> accelerate_rules() {
       by("keep_low_precision_grads", "true: `plan.grad_dtype` as gradients are reduced; fp16 refused",
          low_precision_grads, Takes::perhaps),
       only("buffer_dtype", {"fp32", "float32", "torch.float32", "bf16", "bfloat16", "torch.bfloat16"},
-           "these models have no buffers but tables that are computed in fp32", "fp32 and bf16 are known"),
+           "these models have no buffers but tables that are computed in fp32", "fp32 and bf16 are supported"),
       by(
-          "use_reentrant", "recompute runs a unit's forward again from its input, in neither way",
+          "use_reentrant", "not needed: a unit is recomputed from its saved input",
           [](Translator& t, const Given& g) {
             t.imply(g.name,
-                    "a recomputed unit runs again from its saved input: what reentrant and not differ in is not "
+                    "not needed: a unit is recomputed from its saved input: what reentrant and not differ in is not "
                     "there (frozen parameters, several inputs and losses are as good)");
           },
           Takes::perhaps),
       by("checkpoint_impl", "as use_reentrant",
-         [](Translator& t, const Given& g) { t.imply(g.name, "a recomputed unit runs again from its saved input"); }),
+         [](Translator& t, const Given& g) {
+           t.imply(g.name, "not needed: a unit is recomputed from its saved input");
+         }),
       by("zero_stage", "`plan.strategy`", zero_stage),
       by("offload_optimizer_device", "`plan.states`, `plan.gradients` = host or nvme",
          [](Translator& t, const Given& g) {
@@ -197,17 +199,17 @@ std::vector<Rule> accelerate_rules() {
       joined("deepspeed_config_file", "its options follow"),
       joined("num_processes", "`tessera launch -n`"),
       joined("num_machines", "`tessera launch --nnodes`"),
-      only("distributed_type", {"FSDP", "DEEPSPEED", "MULTI_GPU", "NO", "MULTI_CPU"}, "ranks are ranks",
-           "FSDP, DEEPSPEED and MULTI_GPU are known"),
-      only("downcast_bf16", {"no"}, "a TPU's option", "there is no TPU here"),
-      only("dynamo_backend", {"no"}, "it is off", "nothing is compiled while it runs"),
-      only("version", {"1", "2"}, "one engine is there", "1 and 2 are known"),
+      only("distributed_type", {"FSDP", "DEEPSPEED", "MULTI_GPU", "NO", "MULTI_CPU"}, "tessera launch starts the ranks",
+           "FSDP, DEEPSPEED and MULTI_GPU are supported"),
+      only("downcast_bf16", {"no"}, "it is an option of TPUs", "TPUs are not supported"),
+      only("dynamo_backend", {"no"}, "it is off", "torch.compile is not used"),
+      only("version", {"1", "2"}, "there is one FSDP", "1 and 2 are supported"),
       only("sync_module_states", {"true"}, "every rank reads its own part of the weights",
-           "ranks begin with the same weights"),
-      refused("tpu_use_cluster", "there is no TPU here"),
-      refused("tpu_use_sudo", "there is no TPU here"),
-      refused("tpu_env", "there is no TPU here"),
-      refused("use_megatron_lm", "see mesh.tp and mesh.pp"),
+           "all ranks start from the same weights"),
+      refused("tpu_use_cluster", "TPUs are not supported"),
+      refused("tpu_use_sudo", "TPUs are not supported"),
+      refused("tpu_env", "TPUs are not supported"),
+      refused("use_megatron_lm", "Megatron is not used: see mesh.tp and mesh.pp"),
   };
   for (const char* name : {"auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "ignored_modules"})
     table.push_back(implied(name, kWrap));
@@ -217,13 +219,13 @@ std::vector<Rule> accelerate_rules() {
   for (const char* name : {"use_fsdp", "use_deepspeed", "multi_gpu", "use_cpu", "compute_environment", "debug",
                            "main_training_function", "num_cpu_threads_per_process", "gpu_ids", "enable_cpu_affinity"})
     table.push_back(implied(
-        name, "it says how ranks are started: tessera launch does",
+        name, "not needed: tessera launch starts ranks",
         std::string(name).starts_with("use_") || name == std::string("multi_gpu") ? Takes::perhaps : Takes::value));
   for (const char* name : {"state_dict_type", "zero3_save_16bit_model", "limit_all_gathers", "use_orig_params",
                            "cpu_ram_efficient_loading", "zero3_init_flag", "device_id", "param_init_fn"})
     table.push_back(implied(name,
-                            "always so: checkpoints are sharded, weights whole, read part by part, gathers "
-                            "bounded by the plan, parameters themselves"));
+                            "always on: sharded checkpoints, whole exported weights, partial reads, gathers "
+                            "bounded by the plan, original parameters"));
   return table;
 }
 

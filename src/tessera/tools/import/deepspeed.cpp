@@ -10,9 +10,9 @@ namespace tessera::tools {
 namespace {
 
 const char* const kPartition = "zero_optimization.zero_hpz_partition_size";
-const char* const kBuckets = "units are gathered and reduced whole, the plan says how many ahead";
-const char* const kWhole = "the model folder at the end of a run holds whole weights";
-const char* const kQuantised = "what is gathered and reduced is not quantised";
+const char* const kBuckets = "not needed: units are gathered and reduced whole, plan.prefetch says how far ahead";
+const char* const kWhole = "always on: the exported model holds whole weights";
+const char* const kQuantised = "quantised collectives are not supported";
 
 void stage(Translator& t, const Given& g) {
   static const char* const kStrategies[] = {"no_shard", "shard_states", "shard_grad_op", "full_shard"};
@@ -48,7 +48,7 @@ void offload(Translator& t, const std::string& table, const std::vector<std::str
     if (device == "nvme")
       t.set("plan.nvme", t.value(path), {path});
     else
-      t.imply(path, "nothing rests on disk: its device is " + device);
+      t.imply(path, "no offload to disk: its device is " + device);
   } else if (device == "nvme") {
     t.refuse(option, "a disk needs its folder: give " + path);
     return;
@@ -98,9 +98,9 @@ void batches(Translator& t) {
                       std::string(kTotal) + " = " + std::to_string(total) + " is not " + kMicro + " " +
                           std::to_string(micro) + " x " + kSteps + " " + std::to_string(steps) +
                           (dp ? " x dp_size " + std::to_string(*dp) : " x any number of ranks"),
-                      "leave one of the three away, or start as many ranks as they mean");
+                      "remove one of the three, or start as many ranks as they mean");
     t.set("train.global_batch", std::to_string(total), {kTotal});
-    if (given(kSteps)) t.imply(kSteps, "it follows from the global batch, the micro-batch and the ranks");
+    if (given(kSteps)) t.imply(kSteps, "it follows from global batch, micro-batch and ranks");
   } else if (given(kMicro)) {
     std::vector<std::string> options = {kMicro};
     if (given(kSteps)) options.push_back(kSteps);
@@ -124,16 +124,16 @@ void schedule(Translator& t) {
   else if (type == "WarmupCosineLR")
     t.set("train.schedule", "cosine_min", {"scheduler.type"});
   else if (said(t, "scheduler.type"))
-    t.refuse("scheduler.type", "WarmupLR, WarmupDecayLR and WarmupCosineLR are known; see train.schedule");
+    t.refuse("scheduler.type", "WarmupLR, WarmupDecayLR and WarmupCosineLR are supported; see train.schedule");
   set("warmup_num_steps", "train.warmup_steps");
   set("total_num_steps", "run.steps");
   set("warmup_max_lr", "train.lr");
   for (const char* name : {"warmup_min_lr", "warmup_min_ratio"})
     if (said(t, params + name)) {
       if (t.number(params + name, 0) == 0)
-        t.imply(params + name, "warm-up begins at 0");
+        t.imply(params + name, "warm-up starts at 0");
       else
-        t.refuse(params + name, "warm-up begins at 0");
+        t.refuse(params + name, "warm-up starts at 0");
     }
   if (said(t, params + "cos_min_ratio")) {
     const double lr = t.number(said(t, "optimizer.params.lr") ? "optimizer.params.lr" : "", 1e-4);
@@ -152,9 +152,10 @@ void deepspeed_together(Translator& t) {
 
 void optimiser(Translator& t, const Given& g) {
   if (g.value == "Adam" || g.value == "AdamW" || g.value == "FusedAdam" || g.value == "DeepSpeedCPUAdam")
-    t.set("train.optimizer", "adamw", {g.name}, "decay apart from the gradient, as DeepSpeed's Adam has it by default");
+    t.set("train.optimizer", "adamw", {g.name},
+          "decay decoupled from the gradient, as DeepSpeed's Adam has it by default");
   else
-    t.refuse(g.name, "AdamW is the optimiser there is");
+    t.refuse(g.name, "AdamW is the only optimiser");
 }
 
 std::vector<Rule> deepspeed_rules() {
@@ -170,89 +171,89 @@ std::vector<Rule> deepspeed_rules() {
       joined(zero + "offload_optimizer.nvme_path", "`plan.nvme`"),
       joined(zero + "offload_param.device", "`plan.parameters`: host or nvme; stage 3"),
       joined(zero + "offload_param.nvme_path", "`plan.nvme`"),
-      only(zero + "offload_optimizer.ratio", {"1", "1.0"}, "all states are there",
-           "how many units' states leave the device is the plan's: leave plan.states on auto"),
+      only(zero + "offload_optimizer.ratio", {"1", "1.0"}, "all states are offloaded",
+           "the planner chooses how many units' states are offloaded: leave plan.states on auto"),
       sets("sequence_parallel_size", "mesh.sp"),
       sets("tensor_parallel.autotp_size", "mesh.tp"),
       sets(zero + "mics_shard_size", "mesh.dp_shard"),
       by(kPartition,
          "1: one copy of the shards; else `mesh.dp_shard`, `mesh.dp_replicate` and `plan.strategy` two_level",
          partition),
-      only(zero + "overlap_comm", {"true"}, "gathers and reductions run beside the computation",
-           "gathers and reductions always run beside the computation"),
+      only(zero + "overlap_comm", {"true"}, "always on: gathers and reductions overlap with compute",
+           "gathers and reductions always overlap with compute"),
       only(zero + "reduce_scatter", {"true"}, "gradients are reduce-scattered", "gradients are reduce-scattered"),
-      implied(zero + "contiguous_gradients", "gradients lie in one flat buffer a unit"),
-      implied(zero + "round_robin_gradients", "shards are balanced"),
-      implied(zero + "ignore_unused_parameters", "no parameter of these models is unused"),
+      implied(zero + "contiguous_gradients", "always on: gradients of a unit are one flat buffer"),
+      implied(zero + "round_robin_gradients", "always on: shards are balanced"),
+      implied(zero + "ignore_unused_parameters", "not needed: every parameter of these models is used"),
       implied(zero + "stage3_gather_16bit_weights_on_model_save", kWhole),
       implied(zero + "gather_16bit_weights_on_model_save", kWhole),
-      implied(zero + "allgather_partitions", "shards are all-gathered"),
-      implied(zero + "elastic_checkpoint", "any number of ranks resumes a checkpoint"),
-      implied(zero + "load_from_fp32_weights", "weights load as fp32"),
-      refused(zero + "zenflow", "updates are never delayed"),
-      only(zero + "cpu_offload", {"false"}, "it is off", "an old name: give zero_optimization.offload_optimizer"),
+      implied(zero + "allgather_partitions", "always on: shards are all-gathered"),
+      implied(zero + "elastic_checkpoint", "always on: any number of ranks resumes a checkpoint"),
+      implied(zero + "load_from_fp32_weights", "always on: weights load as fp32"),
+      refused(zero + "zenflow", "ZenFlow is not supported"),
+      only(zero + "cpu_offload", {"false"}, "it is off", "deprecated: give zero_optimization.offload_optimizer"),
       refused(zero + "zero_quantized_weights", kQuantised),
       refused(zero + "zero_quantized_gradients", kQuantised),
-      refused(zero + "mics_hierarchical_params_gather", "gathers are of one step"),
-      refused(zero + "memory_efficient_linear", "linear layers keep what their backward needs"),
+      refused(zero + "mics_hierarchical_params_gather", "hierarchical gathers are not supported"),
+      refused(zero + "memory_efficient_linear", "linear layers save what their backward needs"),
       by("optimizer.type", "`train.optimizer`: Adam and AdamW; else refused", optimiser),
       sets(params + "lr", "train.lr"),
       sets(params + "betas", "train.betas"),
       sets(params + "eps", "train.eps"),
       sets(params + "weight_decay", "train.weight_decay"),
-      only(params + "adam_w_mode", {"true"}, "decay is apart from the gradient", "only AdamW is there"),
+      only(params + "adam_w_mode", {"true"}, "decay is decoupled from the gradient", "only AdamW is supported"),
       only(params + "bias_correction", {"true"}, "AdamW corrects its bias", "AdamW corrects its bias"),
-      only(params + "amsgrad", {"false"}, "it is off", "AdamW without amsgrad is there"),
-      implied(params + "torch_adam", "one AdamW is there"),
-      implied(params + "fused", "one AdamW is there"),
+      only(params + "amsgrad", {"false"}, "it is off", "amsgrad is not supported"),
+      implied(params + "torch_adam", "not needed: there is one AdamW, a fused one"),
+      implied(params + "fused", "not needed: there is one AdamW, a fused one"),
       joined("scheduler.type", "`train.schedule`: WarmupLR, WarmupDecayLR, WarmupCosineLR; else refused"),
       joined(steps + "warmup_num_steps", "`train.warmup_steps`"),
       joined(steps + "total_num_steps", "`run.steps`"),
       joined(steps + "warmup_max_lr", "`train.lr`"),
-      joined(steps + "warmup_min_lr", "0; else refused: warm-up begins at 0"),
-      joined(steps + "warmup_min_ratio", "0; else refused: warm-up begins at 0"),
+      joined(steps + "warmup_min_lr", "0; else refused: warm-up starts at 0"),
+      joined(steps + "warmup_min_ratio", "0; else refused: warm-up starts at 0"),
       joined(steps + "cos_min_ratio", "`train.eta_min` = lr x ratio"),
       only(steps + "warmup_type", {"linear"}, "warm-up is linear", "warm-up is linear"),
-      only(steps + "last_batch_iteration", {"-1"}, "a run begins at its beginning", "resuming continues the schedule"),
+      only(steps + "last_batch_iteration", {"-1"}, "a run starts at step 0", "resuming continues the schedule"),
       by(acts + "cpu_checkpointing", "`plan.activations = recompute_offload`",
          [](Translator& t, const Given& g) {
            if (is_false(g.value))
              t.imply(g.name, "it is off");
            else
-             t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs wait on the host");
+             t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs are offloaded to the host");
          }),
       sets(acts + "number_checkpoints", "plan.recompute"),
-      only(acts + "partition_activations", {"false"}, "it is off", "mesh.sp and mesh.cp split activations"),
-      implied(acts + "contiguous_memory_optimization", "activations lie in one arena"),
-      implied(acts + "synchronize_checkpoint_boundary", "nothing need be waited for"),
+      only(acts + "partition_activations", {"false"}, "it is off", "mesh.sp and mesh.cp shard activations"),
+      implied(acts + "contiguous_memory_optimization", "always on: activations are in one arena"),
+      implied(acts + "synchronize_checkpoint_boundary", "not needed"),
       implied(acts + "profile", "RUN/report.html has the times of every lane"),
       implied("steps_per_print", "every step is in RUN/metrics.jsonl"),
       implied("wall_clock_breakdown", "RUN/report.html has the times of every lane"),
       implied("dump_state", "RUN/recipe.toml has every value"),
       implied("memory_breakdown", "RUN/metrics.jsonl has the bytes of every part"),
-      implied("zero_allow_untested_optimizer", "the optimiser is our own"),
-      implied("zero_force_ds_cpu_optimizer", "states are updated where the plan says"),
-      only("disable_allgather", {"false"}, "it is off", "shards are all-gathered"),
+      implied("zero_allow_untested_optimizer", "not needed"),
+      implied("zero_force_ds_cpu_optimizer", "plan.update_on says where updates are computed"),
+      only("disable_allgather", {"false"}, "it is off", "always on: shards are all-gathered"),
       only("prescale_gradients", {"false"}, "gradients are summed, then divided", "gradients are summed, then divided"),
       only("gradient_predivide_factor", {"1", "1.0"}, "gradients are summed, then divided",
            "gradients are summed, then divided"),
-      only("sparse_gradients", {"false"}, "it is off", "no gradient is sparse"),
-      refused("amp.enabled", "apex is not there: use bf16"),
-      implied("tensorboard.enabled", "RUN/ has TensorBoard's file in any case"),
+      only("sparse_gradients", {"false"}, "it is off", "gradients are dense"),
+      refused("amp.enabled", "apex is not supported: use bf16"),
+      implied("tensorboard.enabled", "always on: TensorBoard's file is in RUN/"),
       implied("tensorboard.output_path", "TensorBoard's file is in the run folder"),
       implied("tensorboard.job_name", "the run is named by its folder, run.out"),
       implied("csv_monitor.enabled", "RUN/metrics.jsonl has every step"),
       implied("comms_logger.enabled", "RUN/metrics.jsonl has the bytes sent of every axis"),
       implied("flops_profiler.enabled", "tessera plan counts them"),
-      refused("wandb.enabled", "metrics stay on this machine: RUN/metrics.jsonl, TensorBoard's file"),
-      refused("elasticity.enabled", "the number of ranks is fixed while a run goes on; any number resumes it"),
-      implied("aio", "the disk is read and written by io_uring, with queues of its own"),
+      refused("wandb.enabled", "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file"),
+      refused("elasticity.enabled", "the number of ranks is fixed within a run; any number resumes it"),
+      implied("aio", "not needed: io_uring reads and writes the disk"),
       implied("checkpoint", "checkpoints are sharded, and any number of ranks resumes them"),
-      refused("compression_training", "weights are not compressed"),
-      refused("data_efficiency.enabled", "samples come in an order of their own: data.buckets, [[stage]]"),
+      refused("compression_training", "compression is not supported"),
+      refused("data_efficiency.enabled", "data efficiency is not supported: see data.buckets and [[stage]]"),
       refused("curriculum_learning.enabled", "write a [[stage]]"),
-      refused("compile.deepcompile", "a step is a list of instructions already"),
-      refused("autotuning.enabled", "tessera plan looks for the fastest plan that fits"),
+      refused("compile.deepcompile", "torch.compile is not used: a step is a compiled schedule"),
+      refused("autotuning.enabled", "the planner chooses the fastest plan that fits: tessera plan"),
   };
   for (const char* name :
        {"reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size", "prefetch_bucket_size",
@@ -264,7 +265,7 @@ std::vector<Rule> deepspeed_rules() {
   for (const char* part : {"offload_optimizer.", "offload_param."})
     for (const char* name : {"pin_memory", "buffer_count", "buffer_size", "max_in_cpu", "fast_init", "pipeline_read",
                              "pipeline_write", "pipeline"})
-      table.push_back(implied(zero + part + name, "buffers follow from the plan"));
+      table.push_back(implied(zero + part + name, "not needed: buffers follow from the plan"));
   const std::vector<Rule> types = deepspeed_type_rules();
   table.insert(table.end(), types.begin(), types.end());
   for (const char* name : {"fp16", "amp", "tensorboard", "csv_monitor", "comms_logger", "flops_profiler", "wandb",

@@ -30,7 +30,7 @@ void resting_type(Translator& t, const Given& g) {
   else if (g.value == "bf16")
     t.set("plan.grad_dtype", "bf16", {g.name}, "gradients rest in bf16 between micro-batches and until the update");
   else
-    t.refuse(g.name, "gradients rest in fp32 or bf16");
+    t.refuse(g.name, "gradients are kept in fp32 or bf16");
 }
 
 Rule compute_type(const std::string& option, const std::string& type) {
@@ -67,9 +67,9 @@ void first_scale(Translator& t, const Given& g) {
 void sequence_type(Translator& t, const Given& g) {
   const std::string type = t.flag("bf16.enabled") ? "bf16" : t.flag("fp16.enabled") ? "fp16" : "fp32";
   if (g.value == type)
-    t.imply(g.name, "Ulysses exchanges what is computed in");
+    t.imply(g.name, "Ulysses sends plan.compute_dtype");
   else
-    t.refuse(g.name, "Ulysses exchanges what is computed in, here " + type);
+    t.refuse(g.name, "Ulysses sends plan.compute_dtype, here " + type);
 }
 
 void quantised_base(Translator& t, const Given& g) {
@@ -85,7 +85,7 @@ std::vector<Rule> deepspeed_type_rules() {
   return {
       by("communication_data_type", "`plan.reduce_dtype`", reduce_type),
       by("data_types.grad_accum_dtype", "`plan.grad_dtype`: fp32, null or bf16; else refused", resting_type),
-      by("seq_parallel_communication_data_type", "refused where it is not what is computed in", sequence_type),
+      by("seq_parallel_communication_data_type", "refused unless it is plan.compute_dtype", sequence_type),
       by("zero_optimization.zero_quantized_nontrainable_weights", "`lora.base_dtype = int8`", quantised_base),
       compute_type("bf16.enabled", "bf16"),
       implied("bf16.check_grad_overflow", "run.on_nan says what a step without a finite loss does"),

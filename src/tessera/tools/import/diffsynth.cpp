@@ -48,7 +48,7 @@ void activations(Translator& t) {
   if (t.flag(kOffload)) {
     std::vector<std::string> options = {kOffload};
     if (t.flag(kPlain)) options.push_back(kPlain);
-    t.set("plan.activations", "recompute_offload", options, "blocks' inputs wait on the host");
+    t.set("plan.activations", "recompute_offload", options, "blocks' inputs are offloaded to the host");
   }
   for (const char* option : {kPlain, kOffload, kOld}) {
     if (!t.has(option) || (t.flag(option) && t.flag(kOffload) && option != kOld)) continue;
@@ -137,7 +137,7 @@ void mode(Translator& t) {
     if (t.value("--trainable_models") == "dit")
       t.set("train.mode", "full", {"--trainable_models"});
     else
-      t.refuse("--trainable_models", "dit is what is trained");
+      t.refuse("--trainable_models", "dit is the only model that trains");
   }
   for (const char* option : {"--lora_rank", "--lora_alpha", "--lora_target_modules"})
     if (t.has(option) && !adapter) t.imply(option, "nothing asks for a LoRA: --lora_base_model dit does");
@@ -158,7 +158,7 @@ void columns(Translator& t, const std::string& option) {
     if (name == "video" || name == "image" || name == "prompt" || name == "input_image" || name == "end_image" ||
         name == "input_audio" || name == "s2v_pose_video")
       continue;
-    return t.refuse(option, "'" + name + "' is a condition of a model that is not there");
+    return t.refuse(option, "'" + name + "' is a condition of a model that is not supported");
   }
   t.imply(option, "columns are found by their names, first and last frames are the clip's own");
 }
@@ -236,15 +236,15 @@ void diffsynth_together(Translator& t) {
 
 std::vector<Rule> diffsynth_rules() {
   const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
-  const char* const kCloud = "metrics stay on this machine: RUN/metrics.jsonl, TensorBoard's file";
-  const char* const kQuant = "a LoRA's frozen weights are stored as lora.base_dtype says: fp8";
+  const char* const kCloud = "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file";
+  const char* const kQuant = "set lora.base_dtype = fp8";
   std::vector<Rule> table = {
       sets("--dataset_base_path", "data.path"),
       sets("--dataset_path", "data.path"),
       sets("--dataset_metadata_path", "data.metadata"),
       sets("--dataset_repeat", "data.repeats"),
       joined("--data_file_keys", "columns are found by their names"),
-      joined("--extra_inputs", "columns are found by their names; first and last frames are the clip's own"),
+      joined("--extra_inputs", "not needed: columns are found by their names; first and last frames are the clip's"),
       joined("--height", "`data.size`"),
       joined("--width", "`data.size`"),
       joined("--max_pixels", "refused without height and width: `data.buckets` lists shapes"),
@@ -276,8 +276,8 @@ std::vector<Rule> diffsynth_rules() {
       joined("--lora_alpha", "`lora.alpha`"),
       sets("--lora_checkpoint", "lora.init"),
       sets("--pretrained_lora_path", "lora.init"),
-      refused("--preset_lora_path", "merge it first: tessera convert"),
-      refused("--preset_lora_model", "merge it first: tessera convert"),
+      refused("--preset_lora_path", "merge it first: tessera convert --merge"),
+      refused("--preset_lora_model", "merge it first: tessera convert --merge"),
       by("--training_strategy", "`plan.strategy`; _offload: `plan.states`, `plan.gradients`, `plan.parameters` = host",
          strategy),
       joined("--use_gradient_checkpointing", "`plan.activations = recompute`", Takes::perhaps),
@@ -287,25 +287,26 @@ std::vector<Rule> diffsynth_rules() {
       joined("--min_timestep_boundary", "`diffusion.max_t`, as a timestep"),
       switches("--enable_optimizer_cpu_offload", "plan.states", "host"),
       switches("--enable_model_cpu_offload", "plan.parameters", "host"),
-      refused("--cpu_offload_split_threshold", "what rests on the host is the plan's"),
-      implied("--offload_models", "encoders and VAE work before training, and are gone then"),
-      implied("--initialize_model_on_cpu", "weights are read part by part into their shards", Takes::perhaps),
-      implied("--remove_prefix_in_ckpt", "weights are saved under the model's own names"),
-      implied("--find_unused_parameters", "no parameter of these models is unused", Takes::perhaps),
-      implied("--dataset_num_workers", "clips are decoded ahead and cached"),
-      implied("--tiled", "the VAE's tiles follow data.vae_tile", Takes::perhaps),
+      refused("--cpu_offload_split_threshold",
+              "the plan chooses what is kept on the host: plan.parameters, plan.states"),
+      implied("--offload_models", "not needed: encoders and VAE run before training and are freed"),
+      implied("--initialize_model_on_cpu", "always on: each rank reads its shards", Takes::perhaps),
+      implied("--remove_prefix_in_ckpt", "not needed: weights are saved under the model's names"),
+      implied("--find_unused_parameters", "not needed: every parameter of these models is used", Takes::perhaps),
+      implied("--dataset_num_workers", "not needed: clips are decoded ahead and cached"),
+      implied("--tiled", "set data.vae_tile", Takes::perhaps),
       implied("--tile_size_height", "data.vae_tile"),
       implied("--tile_size_width", "data.vae_tile"),
       implied("--tile_stride_height", "data.vae_tile"),
       implied("--tile_stride_width", "data.vae_tile"),
-      implied("--dataloader_num_workers", "clips are decoded ahead and cached"),
+      implied("--dataloader_num_workers", "not needed: clips are decoded ahead and cached"),
       implied("--devices", "tessera launch -n starts as many ranks"),
       refused("--fp8_models", kQuant),
       refused("--quant_options", kQuant),
       sets("--resume_from_checkpoint", "run.resume"),
       only("--task", {"sft", "sft:data_process", "sft:train", "train", "data_process"},
            "tessera prepare fills the cache, tessera train trains, and prepares what is missing",
-           "distillation is not there: sft and its two halves are"),
+           "distillation is not supported; sft, sft:data_process and sft:train are"),
       implied("--enable_tensorboard_log", kLog, Takes::perhaps),
       implied("--enable_csv_log", kLog, Takes::perhaps),
       refused("--enable_wandb_log", kCloud, Takes::perhaps),

@@ -19,14 +19,14 @@ void model(Translator& t) {
     if (t.value("model.type") == "wan")
       t.set("model.family", "wan", {"model.type"});
     else
-      t.refuse("model.type", "wan is the family there is");
+      t.refuse("model.type", "wan is the only family");
   }
   const bool transformer = t.has("model.transformer_path");
   if (transformer) t.set("model.path", t.value("model.transformer_path"), {"model.transformer_path"});
   if (t.has("model.ckpt_path")) {
     const std::string root = t.value("model.ckpt_path");
     if (transformer)
-      t.imply("model.ckpt_path", "encoders are looked for in it; the model is model.transformer_path");
+      t.imply("model.ckpt_path", "encoders are looked up in it; the model is model.transformer_path");
     else
       t.set("model.path", root, {"model.ckpt_path"});
     set_wan_encoders(t, root, {"model.ckpt_path"},
@@ -41,7 +41,7 @@ void timesteps(Translator& t) {
     if (method == "logit_normal" || method == "uniform")
       t.set("diffusion.timesteps", method, {option});
     else
-      t.refuse(option, "logit_normal and uniform are there");
+      t.refuse(option, "logit_normal and uniform are supported");
   }
   t.assume("diffusion.timesteps", "logit_normal", "diffusion-pipe's timesteps");
   if (t.has("model.shift")) t.set("diffusion.shift", t.value("model.shift"), {"model.shift"});
@@ -104,7 +104,7 @@ void pipe_together(Translator& t) {
       t.imply("dataset", "its options are in data.*");
       t.result().merge(import_file(file, t.context()));
     } else {
-      t.refuse("dataset", file + " is not here: set data.*");
+      t.refuse("dataset", file + " was not found: set data.*");
     }
   }
   length(t);
@@ -117,7 +117,7 @@ void checkpointing(Translator& t, const Given& g) {
   if (is_false(g.value))
     t.set("plan.activations", "keep", {g.name});
   else if (g.value == "unsloth")
-    t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs wait on the host");
+    t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs are offloaded to the host");
   else
     t.set("plan.activations", "recompute", {g.name});
 }
@@ -130,12 +130,12 @@ void quantised(Translator& t, const Given& g) {
   else if (g.value == "bfloat16")
     t.set("plan.param_dtype", "bf16", {g.name});
   else
-    t.refuse(g.name, "float8, of a LoRA's frozen base, and bfloat16 are there");
+    t.refuse(g.name, "float8, of a LoRA's frozen base, and bfloat16 are supported");
 }
 
 std::vector<Rule> pipe_rules() {
-  const char* const kEval = "there is no evaluation loss: samples are made while a run goes on, sample.every";
-  const char* const kCloud = "metrics stay on this machine: RUN/metrics.jsonl, TensorBoard's file";
+  const char* const kEval = "evaluation loss is not supported: see sample.every";
+  const char* const kCloud = "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file";
   std::vector<Rule> table = {
       sets("output_dir", "run.out"),
       joined("dataset", "the data set's options, below"),
@@ -155,17 +155,18 @@ std::vector<Rule> pipe_rules() {
            t.set("plan.parameters", "host", {g.name}, "all blocks; on auto the plan chooses how many");
          }),
       by("activation_checkpointing", "`plan.activations`: true recompute, 'unsloth' recompute_offload", checkpointing),
-      implied("reentrant_activation_checkpointing", "a recomputed unit runs again from its saved input"),
+      implied("reentrant_activation_checkpointing", "not needed: a unit is recomputed from its saved input"),
       joined("save_every_n_steps", "`checkpoint.every`"),
       joined("save_every_n_epochs", "`checkpoint.every`, counted in the data set"),
       joined("checkpoint_every_n_epochs", "`checkpoint.every`, counted in the data set"),
-      implied("checkpoint_every_n_minutes", "a signal makes a run save and stop; checkpoint.every counts steps"),
-      implied("partition_method", "stages are balanced by cost"),
-      refused("partition_split", "stages are balanced by cost"),
-      implied("save_dtype", "tessera convert --dtype writes others"),
+      implied("checkpoint_every_n_minutes",
+              "not supported: checkpoint.every counts steps, and a signal saves and stops"),
+      implied("partition_method", "pipeline stages are balanced by cost"),
+      refused("partition_split", "pipeline stages are balanced by cost"),
+      implied("save_dtype", "set by tessera convert --dtype"),
       implied("caching_batch_size", "clips are encoded one by one, with bounded memory"),
-      implied("map_num_proc", "clips are decoded ahead and cached"),
-      refused("compile", "a step is a list of instructions already"),
+      implied("map_num_proc", "not needed: clips are decoded ahead and cached"),
+      refused("compile", "torch.compile is not used: a step is a compiled schedule"),
       implied("steps_per_print", "every step is in RUN/metrics.jsonl"),
       by("video_clip_mode", "`data.clip_mode`: single_beginning head",
          [](Translator& t, const Given& g) {
@@ -174,12 +175,12 @@ std::vector<Rule> pipe_rules() {
            else if (g.value == "multiple_overlapping")
              t.set("data.clip_mode", "slide", {g.name}, "a start every half clip");
            else
-             t.refuse(g.name, "single_beginning and multiple_overlapping are there");
+             t.refuse(g.name, "single_beginning and multiple_overlapping are supported");
          }),
       implied("x_axis_examples", "RUN/report.html has both"),
-      refused("pseudo_huber_c", "the loss is the squared error"),
-      refused("uncond_fraction", "captions are not dropped"),
-      refused("ema_decay", "no average of the weights is kept"),
+      refused("pseudo_huber_c", "the loss is the squared error only"),
+      refused("uncond_fraction", "caption dropout is not supported"),
+      refused("ema_decay", "EMA is not supported"),
       refused("eval_datasets", kEval),
       joined("model.type", "`model.family`"),
       joined("model.ckpt_path", "`model.path`, `data.vae`, `data.text_encoder_path`, `data.tokenizer`"),
@@ -187,27 +188,27 @@ std::vector<Rule> pipe_rules() {
       joined("model.llm_path", "`data.text_encoder_path`"),
       by("model.dtype", "`plan.compute_dtype`", set_compute_type),
       by("model.transformer_dtype", "`lora.base_dtype`: float8 fp8, bfloat16 bf16", quantised),
-      implied("model.text_encoder_fp8", "the text encoder works before training, and is gone then"),
+      implied("model.text_encoder_fp8", "not needed: the text encoder runs before training and is freed"),
       joined("model.timestep_sample_method", "`diffusion.timesteps`"),
       joined("model.shift", "`diffusion.shift`"),
-      refused("model.flux_shift", "the shift is one number"),
+      refused("model.flux_shift", "the shift must be one number"),
       joined("model.min_t", "`diffusion.min_t`"),
       joined("model.max_t", "`diffusion.max_t`"),
       joined("adapter.type", "`train.mode = lora`"),
       joined("adapter.rank", "`lora.rank` and `lora.alpha`"),
-      only("adapter.dtype", {"bfloat16", "float32"}, "adapters train in fp32", "bfloat16 and float32 are known"),
+      only("adapter.dtype", {"bfloat16", "float32"}, "adapters train in fp32", "bfloat16 and float32 are supported"),
       sets("adapter.dropout", "lora.dropout"),
       sets("adapter.init_from_existing", "lora.init"),
-      refused("adapter.fuse_adapters", "merge them first: tessera convert"),
+      refused("adapter.fuse_adapters", "merge them first: tessera convert --merge"),
       refused("adapter.decompose_factor", "it belongs to LoKr"),
       joined("optimizer.type", "`train.optimizer`, `plan.moments`, `plan.masters`"),
       sets("optimizer.lr", "train.lr"),
       sets("optimizer.betas", "train.betas"),
       sets("optimizer.weight_decay", "train.weight_decay"),
       sets("optimizer.eps", "train.eps"),
-      implied("optimizer.gradient_release", "a unit's update runs as soon as the gradient's norm is known"),
+      implied("optimizer.gradient_release", "plan.update says when a unit is updated"),
       refused("optimizer.beta2_half_life", "give betas"),
-      implied("monitoring.log_dir", "metrics are in the run folder"),
+      implied("monitoring.log_dir", "not needed: metrics are in the run folder"),
       refused("monitoring.enable_wandb", kCloud),
       implied("monitoring", "it belongs to monitoring.enable_wandb"),
   };
@@ -239,16 +240,16 @@ const Dialect& diffusion_pipe_command() {
       "a diffusion-pipe command",
       {
           joined("--config", "its options, below"),
-          implied("--deepspeed", "it says how ranks are started: tessera launch does", Takes::nothing),
+          implied("--deepspeed", "not needed: tessera launch starts ranks", Takes::nothing),
           implied("--cache_only", "tessera prepare does that", Takes::nothing),
-          implied("--trust_cache", "cached samples are named by what they are made of", Takes::nothing),
+          implied("--trust_cache", "not needed: cached samples are keyed by what they are made of", Takes::nothing),
           implied("--regenerate_cache", "tessera prepare --rebuild does that", Takes::nothing),
-          implied("--i_know_what_i_am_doing", "nothing here asks for it", Takes::nothing),
+          implied("--i_know_what_i_am_doing", "not needed", Takes::nothing),
           implied("--resume_from_checkpoint", "run.resume = \"auto\": a run goes on from its newest checkpoint",
                   Takes::many),
-          refused("--reset_dataloader", "a run goes on in the order it had", Takes::nothing),
-          refused("--reset_optimizer", "train from the weights of the run, as model.path", Takes::nothing),
-          implied("--local_rank", "the launcher numbers ranks"),
+          refused("--reset_dataloader", "a resumed run keeps its order of samples", Takes::nothing),
+          refused("--reset_optimizer", "set model.path to the weights of the run instead", Takes::nothing),
+          implied("--local_rank", "not needed: the launcher numbers ranks"),
       },
       command_together};
   return dialect;

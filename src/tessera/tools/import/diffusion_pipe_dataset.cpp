@@ -40,8 +40,7 @@ void pipe_shapes(Translator& t) {
 
 void pipe_dataset_together(Translator& t) {
   if (t.has("enable_ar_bucket"))
-    t.imply("enable_ar_bucket",
-            "shapes are those that data.buckets lists, and a clip goes to the one that fits it best");
+    t.imply("enable_ar_bucket", "data.buckets lists the shapes; a clip goes to the one that fits best");
   pipe_shapes(t);
   t.assume("data.fps", "16", "diffusion-pipe resamples to the model's rate");
 }
@@ -54,14 +53,14 @@ std::vector<Rule> pipe_dataset_rules() {
       joined("enable_ar_bucket", "refused with resolutions: pipe_shapes are listed in `data.buckets`"),
       sets("path", "data.path"),
       sets("num_repeats", "data.repeats"),
-      refused("directory", "one data set trains: put its clips into one folder or table"),
-      refused("mask_path", "losses are not masked"),
-      refused("control_path", "control videos belong to a model that is not there"),
-      refused("caption_prefix", "captions are taken as they are"),
-      refused("cache_shuffle_num", "captions are taken as they are"),
-      refused("subsample_ratio", "all clips are taken"),
+      refused("directory", "several data sets are not supported: put all clips into one folder or table"),
+      refused("mask_path", "loss masks are not supported"),
+      refused("control_path", "control videos are not supported"),
+      refused("caption_prefix", "captions are used unchanged"),
+      refused("cache_shuffle_num", "captions are used unchanged"),
+      refused("subsample_ratio", "all clips are used"),
       implied("cache_shuffle_delimiter", "it belongs to cache_shuffle_num"),
-      implied("skip_empty_caption", "tessera prepare tells of captions without words"),
+      implied("skip_empty_caption", "tessera prepare reports empty captions"),
   };
   for (const char* name : {"min_ar", "max_ar", "num_ar_buckets", "ar_buckets"})
     table.push_back(implied(name, "it belongs to enable_ar_bucket"));

@@ -85,8 +85,8 @@ Rule of_sample(const std::string& option, const std::string& key) {
             [key](Translator& t, const Given& g) { t.set(key, g.value + kListSeparator, {g.name}); });
 }
 
-const char* const kExtend = "prompts are taken as they are: extend them before";
-const char* const kSpeech = "speech is not made here: give a recording with --audio";
+const char* const kExtend = "prompt extension is not supported: extend prompts beforehand";
+const char* const kSpeech = "text-to-speech is not supported: give a recording with --audio";
 
 }  // namespace
 
@@ -95,7 +95,7 @@ const Dialect& generate_line() {
       "Wan's generate.py",
       "generate.py's options",
       {
-          joined("--task", "what `model.path` must hold, and the values that are not given"),
+          joined("--task", "checks the model in `model.path`; defaults of the task"),
           joined("--ckpt_dir", "`model.path`, `data.vae`, `data.text_encoder_path`, `data.tokenizer`"),
           joined("--size", "`data.size`, height first"),
           joined("--frame_num", "`data.frames`"),
@@ -115,13 +115,13 @@ const Dialect& generate_line() {
           joined("--ring_size", "`mesh.cp`"),
           switches("--dit_fsdp", "plan.strategy", "full_shard"),
           implied("--t5_fsdp", "the text encoder is sharded over all ranks", Takes::perhaps),
-          implied("--t5_cpu", "the text encoder is gone before the first step of the sampler", Takes::perhaps),
-          implied("--offload_model", "weights are sharded over the ranks, and the text encoder gone while they sample",
-                  Takes::perhaps),
+          implied("--t5_cpu", "the text encoder is freed before the first step of the sampler", Takes::perhaps),
+          implied("--offload_model",
+                  "weights are sharded over the ranks, and the text encoder is freed before sampling", Takes::perhaps),
           switches("--convert_model_dtype", "plan.compute_dtype", "bf16"),
           sets("--num_clip", "sample.clips"),
-          joined("--infer_frames", "`data.frames`, one more: the picture"),
-          refused("--start_from_ref", "the reference image is not the first frame", Takes::perhaps),
+          joined("--infer_frames", "`data.frames`, plus one: the image"),
+          refused("--start_from_ref", "the video does not start from the reference image", Takes::perhaps),
           refused("--enable_tts", kSpeech, Takes::perhaps),
           refused("--tts_prompt_audio", kSpeech),
           refused("--tts_prompt_text", kSpeech),
@@ -130,13 +130,13 @@ const Dialect& generate_line() {
           refused("--prompt_extend_method", kExtend),
           refused("--prompt_extend_model", kExtend),
           refused("--prompt_extend_target_lang", kExtend),
-          refused("--src_video", "VACE is not there"),
-          refused("--src_mask", "VACE is not there"),
-          refused("--src_ref_images", "VACE is not there"),
-          refused("--src_root_path", "Animate is not there"),
-          refused("--refert_num", "Animate is not there"),
-          refused("--replace_flag", "Animate is not there", Takes::perhaps),
-          refused("--use_relighting_lora", "Animate is not there", Takes::perhaps),
+          refused("--src_video", "VACE is not supported"),
+          refused("--src_mask", "VACE is not supported"),
+          refused("--src_ref_images", "VACE is not supported"),
+          refused("--src_root_path", "Animate is not supported"),
+          refused("--refert_num", "Animate is not supported"),
+          refused("--replace_flag", "Animate is not supported", Takes::perhaps),
+          refused("--use_relighting_lora", "Animate is not supported", Takes::perhaps),
       },
       generate_together};
   return dialect;

@@ -33,12 +33,12 @@ const Dialect& torchrun_launcher() {
          {"--rdzv_endpoint", "--rdzv-endpoint", "--master_addr", "--master-addr", "--master_port", "--master-port"})
       d.rules.push_back(implied(name, "tessera launch --rdzv-endpoint HOST:PORT"));
     for (const char* name : {"--rdzv_backend", "--rdzv-backend", "--rdzv_id", "--rdzv-id", "--local_addr"})
-      d.rules.push_back(implied(name, "ranks meet at --rdzv-endpoint"));
+      d.rules.push_back(implied(name, "not needed: --rdzv-endpoint is enough"));
     for (const char* name : {"--max_restarts", "--max-restarts"})
       d.rules.push_back(implied(name, "tessera launch --max-restarts"));
     for (const char* name : {"--hostfile", "--include", "--exclude"})
-      d.rules.push_back(refused(name, "each machine is started by itself, or all by srun or mpirun"));
-    d.rules.push_back(implied("--standalone", "one machine needs no meeting point", Takes::nothing));
+      d.rules.push_back(refused(name, "start each machine with tessera launch --nnodes, or all with srun or mpirun"));
+    d.rules.push_back(implied("--standalone", "one machine needs no rendezvous", Takes::nothing));
     return d;
   }();
   return dialect;

@@ -32,7 +32,7 @@ void musubi_models(Translator& t) {
       t.set("model.path", folder.string(), {"--dit", "--dit_high_noise"});
     else
       t.refuse("--dit_high_noise",
-               "both experts train from one folder with high_noise_model and low_noise_model in "
+               "train both experts from one folder with high_noise_model and low_noise_model in "
                "it: model.path");
   }
   if (t.has("--dit") && !t.result().find("model.path")) t.set("model.path", low, {"--dit"});
@@ -54,7 +54,7 @@ void musubi_timesteps(Translator& t) {
   else if (sampling == "uniform")
     t.set("diffusion.timesteps", "uniform", options);
   else if (t.has(option))
-    t.refuse(option, "uniform, sigmoid and shift are there");
+    t.refuse(option, "uniform, sigmoid and shift are supported");
   if (t.has(scale) && sampling != "sigmoid" && sampling != "shift")
     t.imply(scale, "it belongs to --timestep_sampling sigmoid and shift");
   // only `shift` and the table of `sigma` are shifted
@@ -79,7 +79,7 @@ void musubi_adapters(Translator& t) {
   if (lora) {
     const std::string module = t.value("--network_module");
     if (module.find("lora") == std::string::npos || module.find("loha") != std::string::npos)
-      t.refuse("--network_module", "LoRA is there: networks.lora_wan");
+      t.refuse("--network_module", "LoRA is supported: networks.lora_wan");
     else
       t.set("train.mode", "lora", {"--network_module"});
   }
@@ -128,14 +128,14 @@ void musubi_prompts(Translator& t) {
   if (!t.has(option)) return;
   const std::string file = file_beside(t.context(), t.value(option));
   std::ifstream in(file);
-  if (!in) return t.refuse(option, file + " is not here: set sample.prompts");
+  if (!in) return t.refuse(option, file + " was not found: set sample.prompts");
   std::string list;
   for (std::string line; std::getline(in, line);) {
     line = line.substr(0, line.find(" --"));
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (!line.empty() && line[0] != '#') list += line + kListSeparator;
   }
-  t.set("sample.prompts", list, {option}, "their words; sizes, seeds and guidance of lines are those of the recipe");
+  t.set("sample.prompts", list, {option}, "the prompts; sizes, seeds and guidance come from the recipe");
 }
 
 void musubi_together(Translator& t) {
@@ -154,7 +154,7 @@ void musubi_together(Translator& t) {
       t.imply("--dataset_config", "its options are in data.*");
       t.result().merge(import_file(file, inside));
     } else {
-      t.refuse("--dataset_config", file + " is not here: set data.*");
+      t.refuse("--dataset_config", file + " was not found: set data.*");
     }
   }
   musubi_saving(t);
@@ -178,17 +178,17 @@ void optimiser_arguments(Translator& t, const Given& g) {
     } else if (key) {
       t.set(key, value, {g.name});
     } else {
-      return t.refuse(g.name, "'" + name + "': weight_decay, betas and eps are there");
+      return t.refuse(g.name, "'" + name + "': weight_decay, betas and eps are supported");
     }
   }
 }
 
 std::vector<Rule> musubi_rules() {
-  const char* const kAttention = "there is one attention";
+  const char* const kAttention = "not needed: there is one attention kernel";
   const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
-  const char* const kHub = "nothing is sent away";
+  const char* const kHub = "metrics are not uploaded";
   std::vector<Rule> table = {
-      joined("--task", "the kind of `model.path`; `data.fps`"),
+      joined("--task", "checks the model in `model.path`; `data.fps`"),
       joined("--dit", "`model.path`"),
       joined("--dit_high_noise", "`model.path`: the folder of both experts"),
       joined("--timestep_boundary", "`experts.boundary`, as a share of 1"),
@@ -218,17 +218,17 @@ std::vector<Rule> musubi_rules() {
       joined("--network_alpha", "`lora.alpha`; 1 where it is not given"),
       joined("--network_dropout", "`lora.dropout`"),
       joined("--network_weights", "`lora.init`"),
-      refused("--network_args", "name sites in lora.targets", Takes::many),
-      refused("--base_weights", "merge it first: tessera convert", Takes::many),
-      refused("--base_weights_multiplier", "merge it first: tessera convert", Takes::many),
+      refused("--network_args", "use lora.targets", Takes::many),
+      refused("--base_weights", "merge it first: tessera convert --merge", Takes::many),
+      refused("--base_weights_multiplier", "merge it first: tessera convert --merge", Takes::many),
       joined("--timestep_sampling", "`diffusion.timesteps`: sigmoid and shift logit_normal, uniform; else refused"),
       joined("--discrete_flow_shift", "`diffusion.shift`, of shift"),
       joined("--sigmoid_scale", "`diffusion.timesteps`: logit_normal(0, scale)"),
       joined("--min_timestep", "`diffusion.min_t`, as a share of 1"),
       joined("--max_timestep", "`diffusion.max_t`, as a share of 1"),
-      only("--weighting_scheme", {"none"}, "losses are not weighted", "none is there, and diffusion.weighting"),
-      refused("--preserve_distribution_shape", "timesteps outside of the window are mapped into it", Takes::perhaps),
-      refused("--num_timestep_buckets", "timesteps are drawn one by one"),
+      only("--weighting_scheme", {"none"}, "losses are not weighted", "see diffusion.weighting"),
+      refused("--preserve_distribution_shape", "timesteps outside the window are mapped into it", Takes::perhaps),
+      refused("--num_timestep_buckets", "timestep buckets are not supported"),
       by("--mixed_precision", "`plan.compute_dtype`", set_compute_type),
       by(
           "--gradient_checkpointing", "`plan.activations = recompute`",
@@ -244,7 +244,7 @@ std::vector<Rule> musubi_rules() {
       by(
           "--gradient_checkpointing_cpu_offload", "`plan.activations = recompute_offload`",
           [](Translator& t, const Given& g) {
-            t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs wait on the host");
+            t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs are offloaded to the host");
           },
           Takes::nothing),
       by("--blocks_to_swap", "`plan.parameters = host`, of all blocks",
@@ -252,35 +252,36 @@ std::vector<Rule> musubi_rules() {
            if (t.integer(g.name, 0) == 0) return t.imply(g.name, "no block is swapped");
            t.set("plan.parameters", "host", {g.name}, "all blocks; on auto the plan chooses how many");
          }),
-      implied("--block_swap_h2d_only", "parameters are copied to the device, never back", Takes::perhaps),
+      implied("--block_swap_h2d_only", "always on: parameters are copied to the device, never back", Takes::perhaps),
       implied("--block_swap_ring_size", "plan.prefetch says how many are ahead"),
-      implied("--use_pinned_memory_for_block_swap", "buffers follow from the plan", Takes::perhaps),
-      implied("--offload_inactive_dit", "the expert that has no turn rests where the plan puts it", Takes::perhaps),
+      implied("--use_pinned_memory_for_block_swap", "not needed: buffers follow from the plan", Takes::perhaps),
+      implied("--offload_inactive_dit", "plan.idle says where the inactive expert is kept", Takes::perhaps),
       by(
           "--fp8_base", "`lora.base_dtype = fp8`",
           [](Translator& t, const Given& g) { t.set(kFrozenDtype, "fp8", {g.name}); }, Takes::perhaps),
-      implied("--fp8_scaled", "blocks of fp8 have a scale", Takes::perhaps),
-      implied("--fp8_t5", "the text encoder works before training, and is gone then", Takes::perhaps),
-      refused("--force_v2_1_time_embedding", "timesteps are embedded as the model was trained", Takes::perhaps),
-      joined("--sample_prompts", "`sample.prompts`, the words of its lines"),
+      implied("--fp8_scaled", "always on: each block of fp8 has a scale", Takes::perhaps),
+      implied("--fp8_t5", "not needed: the text encoder runs before training and is freed", Takes::perhaps),
+      refused("--force_v2_1_time_embedding", "timesteps are embedded as in the released model", Takes::perhaps),
+      joined("--sample_prompts", "`sample.prompts`, the prompts of its lines"),
       sets("--sample_every_n_steps", "sample.every"),
       refused("--sample_every_n_epochs", "give --sample_every_n_steps"),
-      implied("--sample_at_first", "tessera sample makes samples of any weights", Takes::perhaps),
-      implied("--save_state", "a checkpoint holds all of a run", Takes::perhaps),
-      implied("--save_state_on_train_end", "the last checkpoint holds all of a run", Takes::perhaps),
+      implied("--sample_at_first", "not needed: tessera sample takes any weights", Takes::perhaps),
+      implied("--save_state", "always on: a checkpoint holds the whole training state", Takes::perhaps),
+      implied("--save_state_on_train_end", "always on: the last checkpoint holds the whole training state",
+              Takes::perhaps),
       sets("--save_last_n_steps_state", "checkpoint.keep"),
-      implied("--save_precision", "tessera convert --dtype writes others"),
+      implied("--save_precision", "set by tessera convert --dtype"),
       implied("--logging_dir", kLog),
-      only("--log_with", {"tensorboard"}, kLog, "metrics stay on this machine: TensorBoard's file is written"),
+      only("--log_with", {"tensorboard"}, kLog, "metrics are not uploaded; TensorBoard's file is written"),
       implied("--log_prefix", kLog),
       implied("--log_config", "RUN/recipe.toml has every value", Takes::perhaps),
-      implied("--persistent_data_loader_workers", "clips are decoded ahead and cached", Takes::perhaps),
-      implied("--max_data_loader_n_workers", "clips are decoded ahead and cached"),
-      implied("--vae_cache_cpu", "the VAE works before training, and is gone then", Takes::perhaps),
+      implied("--persistent_data_loader_workers", "not needed: clips are decoded ahead and cached", Takes::perhaps),
+      implied("--max_data_loader_n_workers", "not needed: clips are decoded ahead and cached"),
+      implied("--vae_cache_cpu", "not needed: the VAE runs before training and is freed", Takes::perhaps),
       implied("--vae_dtype", "the VAE works in fp32"),
-      implied("--img_in_txt_in_offloading", "weights are where the plan says", Takes::perhaps),
+      implied("--img_in_txt_in_offloading", "the plan chooses where weights are kept", Takes::perhaps),
       implied("--config_file", "its keys are these flags; the command line wins"),
-      refused("--compile", "a step is a list of instructions already", Takes::perhaps),
+      refused("--compile", "torch.compile is not used: a step is a compiled schedule", Takes::perhaps),
       refused("--wandb_run_name", kHub),
       refused("--wandb_api_key", kHub),
       refused("--huggingface_repo_id", kHub),
@@ -289,7 +290,7 @@ std::vector<Rule> musubi_rules() {
     table.push_back(implied(name, kAttention, Takes::nothing));
   for (const char* name : {"--training_comment", "--metadata_title", "--metadata_author", "--metadata_description",
                            "--metadata_license", "--metadata_tags"})
-    table.push_back(refused(name, "weights are saved without such texts"));
+    table.push_back(refused(name, "metadata is not written to weights"));
   return table;
 }
 

@@ -98,17 +98,17 @@ std::vector<Rule> musubi_dataset_rules() {
       sets("num_repeats", "data.repeats"),
       joined("batch_size", "its share of `train.global_batch`"),
       only("caption_extension", {".txt"}, "captions are .txt files beside the clips", "captions are .txt files"),
-      only("enable_bucket", {"false"}, "one shape is one shape",
-           "shapes are listed in data.buckets, none is made up: name those you have"),
+      only("enable_bucket", {"false"}, "data.frames and data.size are one shape",
+           "shapes are not derived: list them in data.buckets"),
       implied("bucket_no_upscale", "tessera prepare says how many clips are enlarged"),
-      implied("source_fps", "a clip's rate is read from its file"),
-      refused("datasets", "one data set trains: put its clips into one folder or table"),
-      implied("skip_existing", "what is cached is not made again"),
+      implied("source_fps", "not needed: the frame rate is read from the file"),
+      refused("datasets", "several data sets are not supported: put all clips into one folder or table"),
+      implied("skip_existing", "always on: cached samples are not encoded again"),
   };
   for (const char* name : {"control_directory", "control_resolution", "no_resize_control", "multiple_target"})
-    table.push_back(refused(name, "control videos belong to a model that is not there"));
+    table.push_back(refused(name, "control videos are not supported"));
   for (const char* name : {"fp_latent_window_size", "fp_1f_clean_indices", "fp_1f_target_index", "fp_1f_no_post"})
-    table.push_back(refused(name, "FramePack is not there"));
+    table.push_back(refused(name, "FramePack is not supported"));
   return table;
 }
 

@@ -1,4 +1,6 @@
 // docs/coming-from.md, written from the tables that translate.
+#include <algorithm>
+
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/import.h"
 
@@ -8,23 +10,27 @@ namespace {
 
 constexpr const char* kPageHead = R"(# Coming from another trainer
 
-*This page is printed by `tessera import --table` from the tables that translate.*
+`tessera import --table` prints this page from the tables that convert.
 
     tessera import ds_config.json                       # prints a recipe; -o recipe.toml writes it
     tessera import --from "accelerate launch --num_processes 8 train.py --dataset_base_path D ..."
-    tessera import train.sh                             # one command in a script
+    tessera import train.sh                             # a script with one command
     tessera train recipe.toml --deepspeed ds_config.json
     tessera train --task s2v-14B --ckpt_dir D --dit_fsdp --ulysses_size 8 --batch_size 32 ... --data.path CLIPS
     tessera sample --task t2v-A14B --ckpt_dir D --size "1280*720" --prompt "two cats"
 
-Every option is either in effect, as a key of the recipe with the option in a comment behind it; or needs no key, with the reason; or is refused,
-with the reason. `import` prints the rest of a recipe with something refused and says so; `train` and `sample` do not run with it. An option that its
-program does not have is refused naming the nearest one. Keys are typed as in a recipe and win over everything else: `--train.lr 1e-5`.
+Every option is converted to a recipe key (the recipe names the option in a comment), not needed, or refused; the last two come with
+the reason. If an option is refused, `import` still prints the rest of the recipe; `train` and `sample` stop. An unknown option is
+refused with the nearest known one. Recipe keys typed as flags win over everything else: `--train.lr 1e-5`.
 
-`train.global_batch` is samples of an optimiser step over all ranks. Other programs count them a rank: their batch and accumulation are multiplied by the ranks
-that the command starts, divided by those that share a sample (`mesh.pp`, `cp`, `sp`, `tp`). `--ranks N` says how many where the command does not.
+`train.global_batch` counts samples of an optimiser step over all ranks. Other programs count them per rank, so their batch and
+accumulation are multiplied by the number of ranks that the command starts, divided by the ranks that share a sample (`mesh.pp`, `cp`,
+`sp`, `tp`). `--ranks N` gives the number where the command does not.
 
-A value that the other program has of itself (its schedule, its clipping) is set as well and named so; with a recipe, what the recipe says counts.
+Defaults of the other program (its schedule, its clipping) are written to the recipe as well, with a comment. If you pass a recipe too,
+its values win over these defaults.
+
+A table for each program follows. Options that only detail another option of the table are left out.
 )";
 
 /// A table_cell: bars would end it.
@@ -32,6 +38,24 @@ std::string table_cell(const std::string& text) {
   std::string out;
   for (char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
   return out;
+}
+
+bool details_another(const Rule& rule) { return std::string_view(rule.becomes).starts_with("it belongs to "); }
+
+/// A row for each outcome, in the order of the rules, with all options that have it.
+std::string rows_of(const Dialect& dialect) {
+  std::string text;
+  for (size_t i = 0; i < dialect.rules.size(); ++i) {
+    const Rule& rule = dialect.rules[i];
+    const auto same = [&](const Rule& other) { return other.becomes == rule.becomes; };
+    const auto begin = dialect.rules.begin(), here = begin + static_cast<long>(i);
+    if (details_another(rule) || std::any_of(begin, here, same)) continue;
+    std::string options;
+    for (const Rule& other : dialect.rules)
+      if (same(other)) options += (options.empty() ? "`" : ", `") + other.option + "`";
+    text += "| " + options + " | " + table_cell(rule.becomes) + " |\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -49,8 +73,7 @@ std::string import_table() {
   for (const Dialect* dialect : dialects()) {
     std::string name = dialect->name;
     name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
-    text += "\n## " + name + "\n\n| option | becomes |\n|---|---|\n";
-    for (const Rule& rule : dialect->rules) text += "| `" + rule.option + "` | " + table_cell(rule.becomes) + " |\n";
+    text += "\n## " + name + "\n\n| option | converted to |\n|---|---|\n" + rows_of(*dialect);
   }
   return text;
 }

@@ -58,7 +58,7 @@ void together(Translator& t) {
       "to that");
 }
 
-const char* const kEncoders = "frozen encoders never sit beside the training step: their outputs are cached before";
+const char* const kEncoders = "not needed: frozen encoders run before training, their outputs are cached";
 
 }  // namespace
 
@@ -67,7 +67,8 @@ const Dialect& training_line() {
       "the training line",
       "a training command line",
       {
-          joined("--task", "what `model.path` must hold; `data.fps`, `data.frames`, `data.size`, `diffusion.shift`"),
+          joined("--task",
+                 "checks the model in `model.path`; `data.fps`, `data.frames`, `data.size`, `diffusion.shift`"),
           joined("--ckpt_dir", "`model.path`, `data.vae`, `data.text_encoder_path`, `data.tokenizer`"),
           switches("--dit_fsdp", "plan.strategy", "full_shard"),
           implied("--t5_fsdp", kEncoders, Takes::perhaps),

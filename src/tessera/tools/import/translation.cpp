@@ -113,8 +113,8 @@ void Translation::refuse_to(const std::string& act) const {
   for (const Remark& remark : refused) list += "\n  " + remark.option + ": " + remark.why;
   throw UserError(Exit::usage, act,
                   std::to_string(refused.size()) + (refused.size() == 1 ? " option" : " options") + " of " + from +
-                      " cannot be had:" + list,
-                  "\nleave them away, or see tessera import --table for what there is");
+                      " cannot be converted:" + list,
+                  "\nremove them, or see tessera import --table for the options that are supported");
 }
 
 }  // namespace tessera::tools

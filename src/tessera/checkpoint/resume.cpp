@@ -1,0 +1,56 @@
+#include "tessera/checkpoint/resume.h"
+
+#include <cstdio>
+
+#include "tessera/checkpoint/crc32c.h"
+#include "tessera/checkpoint/manifest.h"
+
+namespace tessera::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// As manifests keep it: within the run relative to it, so that a run may be moved.
+std::string name_of(const Path& folder, const Path& run) {
+  const Path there = fs::weakly_canonical(fs::absolute(folder)) / "",
+             here = fs::weakly_canonical(fs::absolute(run)) / "";
+  const Path inside = there.lexically_relative(here);
+  const bool outside = inside.empty() || *inside.begin() == "..";
+  return (outside ? there : inside).parent_path().string();
+}
+
+std::string line_of(const Manifest& manifest) {
+  const auto found = manifest.extra.find(kResumedFrom);
+  return found != manifest.extra.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+}  // namespace
+
+bool has_gone_on(const std::string& asked, const Path& run) {
+  const std::optional<Path> newest = latest(run / "checkpoints");
+  return newest && line_of(load_manifest(*newest)) == name_of(asked, run);
+}
+
+Resume choose_resume(const std::string& asked, const Path& run, bool restarted) {
+  const Path checkpoints = run / "checkpoints";
+  if (asked == "no" && !restarted) return {std::nullopt, whole_checkpoints(checkpoints), "", false};
+  const std::optional<Path> newest = latest(checkpoints);
+  if (asked == "no" || asked == "auto") return {newest, {}, newest ? line_of(load_manifest(*newest)) : "", false};
+  if (has_gone_on(asked, run)) return {newest, {}, name_of(asked, run), /*gone_on=*/true};
+  Resume resume{Path(asked), {}, name_of(asked, run), false};
+  const int64_t step = load_manifest(asked).step;
+  for (const Path& whole : whole_checkpoints(checkpoints))
+    if (step_of(whole.filename().string()) > step) resume.beyond.push_back(whole);
+  return resume;
+}
+
+std::string told(const Resume& resume) {
+  if (!resume.from) return "none";
+  const std::string text = read_text(*resume.from / "manifest.json");
+  char sum[16];
+  std::snprintf(sum, sizeof sum, "%08x", crc32c(text.data(), text.size()));
+  return resume.from->string() + " (manifest.json " + sum + ")";
+}
+
+}  // namespace tessera::checkpoint

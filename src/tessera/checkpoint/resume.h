@@ -1,0 +1,36 @@
+#pragma once
+// Which checkpoint a run goes on from, and what it leaves behind when that is an earlier one.
+//
+//   const Resume resume = choose_resume(recipe.run.resume, "runs/a", /*restarted=*/false);
+//   if (!resume.beyond.empty()) ...                      // going back: these belong to the line that is left
+//
+// [Note: lines] Checkpoints that follow from run.resume = DIR say so ("resumed_from" of their manifests). While none does,
+// DIR is where the run begins, also after a restart; from the first one on the same command goes on from the newest.
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/folders.h"
+
+namespace tessera::checkpoint {
+
+inline constexpr const char* kResumedFrom = "resumed_from";  ///< a field of Manifest::extra
+
+struct Resume {
+  std::optional<Path> from;  ///< nothing: the run begins anew
+  std::vector<Path> beyond;  ///< whole checkpoints of the run that lie behind `from` on the line it leaves
+  std::string line;          ///< kResumedFrom of the checkpoints that follow; empty: none
+  bool gone_on = false;      ///< run.resume names a folder, and the run has gone on from there already
+};
+
+/// Whether run.resume = `asked` names a folder from which the newest checkpoint of the run follows; it may be pruned by now.
+bool has_gone_on(const std::string& asked, const Path& run);
+
+/// `asked`: run.resume. `restarted`: the launcher started this run before, so run.resume = "no" has had its effect.
+/// Throws UserError (input) for a folder that is no checkpoint.
+Resume choose_resume(const std::string& asked, const Path& run, bool restarted);
+
+/// "checkpoints/step-000050, step 50, manifest 1a2b3c4d", by which ranks compare; "none".
+std::string told(const Resume& resume);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,105 @@
+#include "tessera/comm/rendezvous_endpoint.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "tessera/base/check.h"
+
+namespace tessera::comm {
+
+namespace {
+
+constexpr double kNameSeconds = 10;  // a cluster's name server may learn of a machine late
+constexpr double kTrySeconds = 2;    // a lost first packet is sent again after one second
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+class Socket {
+ public:
+  Socket(const addrinfo& to, int type) : fd_(socket(to.ai_family, type | SOCK_CLOEXEC, 0)) {}
+  ~Socket() { close(fd_); }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+/// `error`: result of getaddrinfo, 0 if the name is known.
+Addresses look_up(const std::string& host, int port, int& error) {
+  addrinfo wanted{}, *found = nullptr;
+  wanted.ai_socktype = SOCK_STREAM;
+  error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  return {error == 0 ? found : nullptr, freeaddrinfo};
+}
+
+/// 0 if the connection was accepted, else errno.
+int try_connect(const addrinfo& to, double seconds) {
+  const Socket socket(to, SOCK_STREAM | SOCK_NONBLOCK);
+  if (connect(socket.fd(), to.ai_addr, to.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  pollfd waiting{socket.fd(), POLLOUT, 0};
+  if (poll(&waiting, 1, static_cast<int>(std::ceil(seconds * 1000))) != 1) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+}  // namespace
+
+double start_seconds(double timeout) { return std::max(timeout + 10, 30.0); }
+
+void await_listener(const std::string& host, int port, double seconds) {
+  const double start = now();
+  for (std::string answer;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
+    int unknown = 0;
+    const Addresses addresses = look_up(host, port, unknown);
+    if (unknown && now() - start > std::min(seconds, kNameSeconds))
+      throw UserError(Exit::usage, "comm", "the host name '" + host + "' cannot be looked up: " + gai_strerror(unknown),
+                      "write the address of node 0's machine in numbers, or correct the name");
+    for (const addrinfo* to = addresses.get(); to; to = to->ai_next) {
+      const int error = try_connect(*to, std::clamp(start + seconds - now(), 0.1, kTrySeconds));
+      if (error == 0) return;
+      answer = std::strerror(error);
+    }
+    if (now() - start > seconds)
+      throw UserError(
+          Exit::rank_lost, "comm",
+          "nobody answered at the rendezvous endpoint " + host + ":" + std::to_string(port) + " within " +
+              std::to_string(std::lround(seconds)) + " s (" + answer + ")",
+          "check that node 0 is started, that the address is one of its machine, and that no firewall blocks it");
+  }
+}
+
+std::string address_towards(const std::string& host, int port) {
+  int unknown = 0;
+  const Addresses addresses = look_up(host, port, unknown);
+  for (const addrinfo* to = addresses.get(); to; to = to->ai_next) {
+    const Socket socket(*to, SOCK_DGRAM);  // connecting a datagram socket sends nothing but selects the route
+    if (connect(socket.fd(), to->ai_addr, to->ai_addrlen) != 0) continue;
+    sockaddr_storage mine{};
+    socklen_t size = sizeof mine;
+    char text[NI_MAXHOST] = {};
+    if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&mine), &size) != 0) continue;
+    if (getnameinfo(reinterpret_cast<sockaddr*>(&mine), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
+      return text;
+  }
+  return "127.0.0.1";
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,21 @@
+#pragma once
+// The rendezvous endpoint of ranks and launchers: waits for it to listen, and finds this machine's address towards it.
+//
+//   await_listener("10.0.0.1", 29500, 70);           // returns as soon as a connection is accepted
+//   address_towards("10.0.0.1", 29500);              // "10.0.0.7": this machine's address for connections from there
+#include <string>
+
+namespace tessera::comm {
+
+/// Seconds that ranks and launchers wait for each other at the start: `timeout` (fault.timeout) + 10 and at least 30,
+/// because loading LibTorch on a busy machine may take longer than a short time-out.
+double start_seconds(double timeout);
+
+/// Waits until something listens at the endpoint. Throws UserError: rank_lost naming the address, the last answer and
+/// the seconds; usage after 10 seconds for a host name that cannot be resolved.
+void await_listener(const std::string& host, int port, double seconds);
+
+/// The local address of a connection to the host; "127.0.0.1" if there is no route.
+std::string address_towards(const std::string& host, int port);
+
+}  // namespace tessera::comm

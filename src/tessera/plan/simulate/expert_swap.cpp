@@ -1,0 +1,105 @@
+#include "tessera/plan/simulate/expert_swap.h"
+
+#include <algorithm>
+
+#include "tessera/plan/compile/compile.h"
+
+namespace tessera::plan {
+
+namespace {
+
+/// Bytes/s, in one direction, between a rank's device and the placement of inactive experts.
+double tier_rate(const Profile& profile, const Plan& plan, bool in) {
+  const double ranks = profile.devices > 0 ? std::min(profile.devices, plan.mesh.world()) : plan.mesh.world();
+  if (plan.idle == Tier::nvme) return (in ? profile.disk_read : profile.disk_write) / ranks;
+  return profile.host_bandwidth > 0 ? std::min(profile.host_link, profile.host_bandwidth / ranks) : profile.host_link;
+}
+
+/// Seconds to load and then offload so many bytes.
+double exchange_seconds(const Profile& profile, const Plan& plan, int64_t bytes) {
+  double seconds = 0;
+  for (const bool in : {true, false})
+    if (const double rate = tier_rate(profile, plan, in); rate > 0) seconds += static_cast<double>(bytes) / rate;
+  return seconds;
+}
+
+/// When each unit's parameters and states arrive, from the start of the step.
+struct Arrivals {
+  std::vector<double> parameters, states;
+  int64_t bytes = 0;  // in one direction
+  double last = 0;
+};
+
+Arrivals arrivals(const ModelSpec& model, const Plan& plan, const Profile& profile, int rank) {
+  const size_t count = model.units.size();
+  Arrivals when{std::vector<double>(count, 0), std::vector<double>(count, 0)};
+  const StatesOf kinds = adamw_states(plan.states);
+  const auto move = [&](int64_t bytes) {
+    when.bytes += bytes;
+    return when.last += exchange_seconds(profile, plan, bytes);
+  };
+  for (const bool states : {false, true})
+    for (size_t u = 0; u < count; ++u) {
+      if (!plan.owns(rank, static_cast<int>(u))) continue;
+      const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
+      const UnitPlan& unit = plan.units[u];
+      if (!states && unit.parameters == Tier::device)
+        when.parameters[u] = move(shard_bytes(layout, plan.states.masters));
+      if (states && unit.states == Tier::device)
+        when.states[u] = move(state_layout(model.units[u], layout, plan.held(layout, rank), kinds).bytes);
+    }
+  return when;
+}
+
+bool reads_parameters(Op op) { return op == Op::gather || op == Op::forward || op == Op::update; }
+
+}  // namespace
+
+ExpertSwap expert_swap(const ModelSpec& model, const Plan& plan, const Machine& machine, const Prediction& predicted) {
+  ExpertSwap most;
+  if (plan.experts <= 1 || plan.idle == Tier::device) return most;
+  for (const RankGroup& group : predicted.groups) {
+    const Arrivals when = arrivals(model, plan, machine.profile, group.rank);
+    ExpertSwap here{2 * when.bytes, when.last, 0};
+    // A wait delays everything after it, including later uses, so the step is delayed by the longest wait.
+    for (size_t i = 0; i < group.schedule.list.size() && i < group.spans.size(); ++i) {
+      const Instruction& in = group.schedule.list[i];
+      if (in.unit < 0 || !reads_parameters(in.op)) continue;
+      const auto u = static_cast<size_t>(in.unit);
+      const double needed = in.op == Op::update ? std::max(when.parameters[u], when.states[u]) : when.parameters[u];
+      here.waited = std::max(here.waited, needed - group.spans[i].begin);
+    }
+    most.bytes = std::max(most.bytes, here.bytes);
+    most.seconds = std::max(most.seconds, here.seconds);
+    most.waited = std::max(most.waited, here.waited);
+  }
+  return most;
+}
+
+GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine& machine, bool soft) {
+  const Prediction alone = predict(model, plan, machine);
+  GateSeconds gate;
+  if (soft) {
+    std::vector<RankGroup> groups = rank_groups(model, plan);
+    for (RankGroup& group : groups) group.schedule = compile_forward(model, plan, group.rank, "evaluate", 1);
+    const double forward = predict(model, plan, machine, std::move(groups)).step.total;  // of one micro-batch
+    const double change = expert_swap(model, plan, machine, alone).waited;
+    gate.experts = plan.experts;
+    gate.alike = gate.different =
+        plan.experts * (alone.step.total + static_cast<double>(plan.accumulation()) * forward + 2 * change);
+    return gate;
+  }
+  gate.alike = alone.step.total;
+  // Every rank's samples choose different experts: each expert trains a share of them on every rank, in a step of its
+  // own.
+  const int64_t ranks = plan.mesh.dp_size(), own = (plan.global_batch + ranks - 1) / ranks;
+  gate.experts = static_cast<int>(std::min<int64_t>(plan.experts, plan.global_batch));
+  Plan part = plan;
+  part.shares.clear();
+  part.global_batch = ranks * ((own + gate.experts - 1) / gate.experts);
+  const Prediction each = predict(model, part, machine);
+  gate.different = gate.experts * (each.step.total + expert_swap(model, part, machine, each).waited);
+  return gate;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,34 @@
+#pragma once
+// Cost of an expert swap: parameters and states of the old and the new expert change places while the first step of the
+// new expert already runs (engine/store/store_experts.cpp).
+//
+//   const Prediction p = predict(spec, plan, machine);
+//   const ExpertSwap swap = expert_swap(spec, plan, machine, p);
+//   p.step.total + swap.waited;                       // of the first step after a swap
+#include "tessera/plan/simulate/predict.h"
+
+namespace tessera::plan {
+
+/// Of the rank that waits longest.
+struct ExpertSwap {
+  int64_t bytes = 0;   ///< moved in both directions: parameters and states that the active expert has on the device
+  double seconds = 0;  ///< of the copies alone
+  double waited = 0;   ///< the part that the step waits for; the rest overlaps compute
+};
+
+/// All zero with one expert or if inactive experts stay on the device. `predicted`: prediction of this plan. Parameters
+/// arrive in the order of the units, then states; an instruction waits for the buffers it uses.
+ExpertSwap expert_swap(const ModelSpec& model, const Plan& plan, const Machine& machine, const Prediction& predicted);
+
+/// Bounds on the seconds of a step with a learned gate (docs/experts.md), which depend on its samples' choices.
+struct GateSeconds {
+  double alike = 0;      ///< all samples choose one expert
+  double different = 0;  ///< samples choose as many experts as possible
+  int experts = 1;       ///< number of experts in the second case
+};
+
+/// `soft`: all experts evaluate each sample, so both bounds are equal; each expert runs an extra forward before
+/// training.
+GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine& machine, bool soft);
+
+}  // namespace tessera::plan

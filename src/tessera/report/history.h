@@ -1,0 +1,32 @@
+#pragma once
+// What metrics.jsonl holds when a run goes on: which of its lines stay, and which events a kill has kept from it.
+//
+//   const History history = read_history("runs/a/metrics.jsonl", /*done=*/100);
+//   if (!history.tells("checkpoint")) ...                    // it was saved, and the run ended before it could say so
+#include <cstdint>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tessera::report {
+
+struct History {
+  int64_t bytes = 0;              ///< of the file; 0 where there is none
+  int64_t kept = 0;               ///< of them, up to the first line beyond step `done`, or one that was never finished
+  bool open_end = false;          ///< the last kept line lacks its newline
+  int64_t last_step = 0;          ///< of the kept `step` and `skip` lines; 0: there are none
+  std::vector<int64_t> strays;    ///< numbers, from 1, of kept lines that are no events
+  std::set<std::string> at_done;  ///< types of the kept lines of step `done`
+  std::set<int64_t> fault_times;  ///< of the kept `fault` lines that have one
+
+  bool tells(const std::string& type) const { return at_done.contains(type); }
+  /// One line for people about the strays; empty where there are none.
+  std::string told_strays() const;
+};
+
+/// Lines are in the order of their steps, so what lies behind the first one beyond `done` is beyond it too. Throws
+/// UserError (disk) when a file that is there cannot be read: nothing of it is known then.
+History read_history(const std::filesystem::path& file, int64_t done);
+
+}  // namespace tessera::report

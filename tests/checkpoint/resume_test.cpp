@@ -1,0 +1,93 @@
+// Which checkpoint a run goes on from, and what it leaves behind by going back.
+#include "tessera/checkpoint/resume.h"
+
+#include "checkpoint/files.h"
+#include "tessera/checkpoint/manifest.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+class ResumeTest : public FileTest {
+ protected:
+  Path save(const Path& checkpoints, int64_t step, const std::string& line = "") const {
+    Manifest manifest;
+    manifest.step = step;
+    if (!line.empty()) manifest.extra[kResumedFrom] = line;
+    const Path folder = step_folder(checkpoints, step);
+    make_folder(folder);
+    write_text(folder / "manifest.json", dump_json(to_json(manifest)));
+    return folder;
+  }
+  Path run() const { return path("run"); }
+  Path own() const { return run() / "checkpoints"; }
+};
+
+TEST_F(ResumeTest, AutoTakesTheNewestAndStaysOnItsLine) {
+  EXPECT_EQ(choose_resume("auto", run(), false).from, std::nullopt);
+  save(own(), 10);
+  const Path newest = save(own(), 20, "checkpoints/step-000005");
+  const Resume resume = choose_resume("auto", run(), false);
+  EXPECT_EQ(resume.from, newest);
+  EXPECT_EQ(resume.line, "checkpoints/step-000005");
+  EXPECT_TRUE(resume.beyond.empty());
+}
+
+TEST_F(ResumeTest, GoingBackLeavesWhatLiesBeyondAndTheNewLineIsGoneOnWith) {
+  const Path back = save(own(), 10);
+  const Path later = save(own(), 20), last = save(own(), 30);
+  const Resume first = choose_resume(back.string(), run(), false);
+  EXPECT_EQ(first.from, back);
+  EXPECT_EQ(first.beyond, (std::vector<Path>{later, last}));
+  EXPECT_EQ(first.line, "checkpoints/step-000010");
+
+  std::filesystem::remove_all(later), std::filesystem::remove_all(last);  // they were moved away
+  EXPECT_EQ(choose_resume(back.string(), run(), /*restarted=*/true).from, back) << "until there is a new checkpoint";
+
+  const Path fresh = save(own(), 15, first.line);
+  for (const bool restarted : {false, true}) {
+    const Resume again = choose_resume((back / "").string(), run(), restarted);
+    EXPECT_EQ(again.from, fresh);
+    EXPECT_TRUE(again.gone_on);
+    EXPECT_TRUE(again.beyond.empty());
+    EXPECT_EQ(again.line, first.line);
+  }
+  std::filesystem::remove_all(back);  // pruned by checkpoint.keep
+  EXPECT_TRUE(has_gone_on(back.string(), run()));
+  EXPECT_EQ(choose_resume(back.string(), run(), false).from, fresh);
+  // Another folder than that of the line is another going back.
+  const Path middle = save(own(), 12, first.line);
+  EXPECT_EQ(choose_resume(middle.string(), run(), false).beyond, std::vector<Path>{fresh});
+}
+
+TEST_F(ResumeTest, AnotherRunsCheckpointIsWhereARestartBeginsToo) {
+  const Path foreign = save(path("other/checkpoints"), 100);
+  for (const bool restarted : {false, true}) {
+    const Resume resume = choose_resume(foreign.string(), run(), restarted);
+    EXPECT_EQ(resume.from, foreign);
+    EXPECT_EQ(resume.line, std::filesystem::weakly_canonical(foreign).string());
+  }
+  save(own(), 50);
+  EXPECT_EQ(choose_resume(foreign.string(), run(), true).from, foreign)
+      << "an older line of this run is not the new one";
+  const Path fresh = save(own(), 110, std::filesystem::weakly_canonical(foreign).string());
+  EXPECT_EQ(choose_resume(foreign.string(), run(), true).from, fresh);
+}
+
+TEST_F(ResumeTest, NoBeginsAnewAndARestartGoesOnWithWhatItSaved) {
+  const Path saved = save(own(), 10);
+  EXPECT_EQ(choose_resume("no", run(), false).from, std::nullopt);
+  EXPECT_EQ(choose_resume("no", run(), false).beyond, std::vector<Path>{saved}) << "it is moved away";
+  EXPECT_EQ(choose_resume("no", run(), true).from, saved);
+}
+
+TEST_F(ResumeTest, RanksTellTheCheckpointByItsPathAndItsManifest) {
+  EXPECT_EQ(told({}), "none");
+  const Path folder = save(own(), 10);
+  const std::string before = told({folder, {}, "", false});
+  EXPECT_NE(before.find("step-000010"), std::string::npos);
+  save(own(), 10, "elsewhere");
+  EXPECT_NE(told({folder, {}, "", false}), before);
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint

@@ -1,0 +1,66 @@
+#pragma once
+// Families under test: a new one is a row here (and its object in the workers, where it is not in the registry).
+//
+//   const Family& family = family_of("toy");
+//   auto model = family.model(random, mesh);                       // small, of random sizes that the mesh can share
+//   draw_weights(*model, seed, param, first, count, out);          // no weight is zero
+#include <random>
+
+#include "tessera/base/check.h"
+#include "tessera/base/mesh.h"
+#include "tessera/base/random.h"
+#include "tessera/models/registry.h"
+
+namespace tessera::testing {
+
+using Random = std::mt19937_64;
+inline int64_t draw(Random& random, int64_t least, int64_t most) {
+  return least + static_cast<int64_t>(random() % static_cast<uint64_t>(most - least + 1));
+}
+
+/// The fields of a config.json, and the sites of its blocks that plans may treat apart.
+struct Family {
+  std::string_view name;
+  std::string (*config)(Random& random, const Mesh& mesh);
+  std::vector<const char*> attentions, results;
+
+  std::unique_ptr<net::Denoiser> model(Random& random, const Mesh& mesh) const {
+    return models::make_denoiser({.family = std::string(name), .config_text = config(random, mesh)});
+  }
+};
+
+inline std::string wan_config(Random& random, const Mesh&) {
+  const int64_t heads = draw(random, 1, 2) * 2;
+  return R"({"dim":)" + std::to_string(heads * 32) + R"(,"num_heads":)" + std::to_string(heads) + R"(,"ffn_dim":)" +
+         std::to_string(64 * draw(random, 1, 4)) + R"(,"num_layers":)" + std::to_string(draw(random, 1, 5)) +
+         R"(,"text_dim":32,"text_len":)" + std::to_string(draw(random, 3, 9)) +
+         R"(,"freq_dim":32,"in_dim":4,"out_dim":4})";
+}
+
+/// Odd where it may be: sp and tp share heads, tp the feed-forward.
+inline std::string toy_config(Random& random, const Mesh& mesh) {
+  const int64_t heads = mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 2);
+  return R"({"dim":)" + std::to_string(heads * 2 * draw(random, 3, 9)) + R"(,"num_heads":)" + std::to_string(heads) +
+         R"(,"ffn_dim":)" + std::to_string(mesh[Axis::tp] * draw(random, 9, 90)) + R"(,"num_layers":)" +
+         std::to_string(draw(random, 1, 4)) + R"(,"text_dim":)" + std::to_string(draw(random, 3, 40)) +
+         R"(,"text_len":)" + std::to_string(draw(random, 3, 9)) + "}";
+}
+
+inline const Family& family_of(std::string_view name) {
+  static const Family table[] = {{"wan", wan_config, {"self_attn", "cross_attn"}, {"ffn.2"}},
+                                 {"toy", toy_config, {"joint", "time"}, {}}};
+  for (const Family& family : table)
+    if (family.name == name) return family;
+  throw UserError(Exit::usage, "families", "no family " + std::string(name));
+}
+
+/// A little beside the initial values: what begins as zero, a head, would leave all before it without a gradient.
+inline void draw_weights(const net::Denoiser& model, uint64_t seed, const plan::ParamSpec& param, int64_t first,
+                         int64_t count, float* out) {
+  model.initialise(param, seed, first, count, out);
+  std::vector<float> more(static_cast<size_t>(count));
+  RandomKey(seed, Purpose::test, std::hash<std::string>()(param.name)).normal(more.data(), first, more.size());
+  for (size_t i = 0; i < more.size(); ++i) out[i] += 0.02f * more[i];
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,191 @@
+// Runs a small model of a family on ranks that share its sequences and holds its output and the gradients of all its
+// weights against the plain context on one rank.
+//
+//   family_worker launch RANKS MESH FIRST LAST FAMILY       # shapes drawn by the seeds FIRST..LAST-1
+#include <ATen/Parallel.h>
+
+#include <cstdio>
+
+#include "families.h"
+#include "tessera/comm/launcher.h"
+#include "tessera/comm/world.h"
+#include "tessera/engine/measure.h"
+#include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/store/transfer.h"
+#include "tessera/engine/unit_run.h"
+#include "tessera/net/plain_context.h"
+
+namespace tessera::engine {
+namespace {
+
+Tensor values(std::vector<int64_t> shape, uint64_t seed, uint64_t index) {
+  Tensor t = at::empty(shape, at::kFloat);
+  RandomKey(seed, Purpose::test, index).normal(t.mutable_data_ptr<float>(), 0, static_cast<size_t>(t.numel()));
+  return t;
+}
+
+void expect_close(const Tensor& found, const Tensor& expected, const std::string& what) {
+  const double bound = 2e-4 * (expected.numel() > 0 ? expected.abs().max().item<double>() : 0) + 1e-6;
+  const double off = expected.numel() > 0 ? (found - expected).abs().max().item<double>() : 0;
+  if (!(found.sizes() == expected.sizes() && off <= bound))
+    throw UserError(Exit::comparison, "family_worker",
+                    what + " is off by " + std::to_string(off) + ", allowed is " + std::to_string(bound));
+}
+
+/// Up to three samples, each of a shape of its own.
+net::Batch batch_of(const net::Denoiser& model, testing::Random& random, uint64_t seed) {
+  std::vector<net::Sample> samples;
+  const auto count = static_cast<uint64_t>(testing::draw(random, 1, 3));
+  for (uint64_t s = 0; s < count; ++s) {
+    const std::array<int64_t, 4> latent = {model.in_channels(), testing::draw(random, 1, 4),
+                                           2 * testing::draw(random, 1, 4), 2 * testing::draw(random, 1, 4)};
+    net::Sample sample = model.blank(latent);
+    sample.x = values({latent.begin(), latent.end()}, seed, s);
+    sample.context = values({testing::draw(random, 1, model.context_length()), model.context_dim()}, seed, 10 + s);
+    sample.t = 100 + 300 * static_cast<double>(s);
+    samples.push_back(std::move(sample));
+  }
+  return model.pack(samples);
+}
+
+net::WeightMap weights_of(const net::Denoiser& model, uint64_t seed) {
+  net::WeightMap weights;
+  for (const auto& unit : model.units())
+    for (const auto& param : unit->spec().params) {
+      const Tensor t = at::empty(param.shape, at::kFloat);
+      testing::draw_weights(model, seed, param, 0, t.numel(), t.mutable_data_ptr<float>());
+      weights[param.name] = t.requires_grad_();
+    }
+  return weights;
+}
+
+/// The model on this rank's share of the tokens.
+class Shared {
+ public:
+  Shared(const net::Denoiser& model, const net::Batch& batch, const Mesh& mesh, int rank, comm::Comm& comm)
+      : model_(model),
+        mesh_(mesh),
+        rank_(rank),
+        comm_(comm),
+        parallel_(mesh, rank, &comm),
+        mine_(slice(batch, parallel_)),
+        spec_(measure(model.units(), batch, "family", {.mesh = mesh})) {
+    plan::Plan whole;
+    whole.mesh[Axis::tp] = mesh[Axis::tp];
+    whole.units.assign(spec_.units.size(), {.strategy = plan::Strategy::no_shard});
+    std::vector<std::string> prefixes;
+    for (const auto& unit : model.units()) prefixes.push_back(unit->prefix());
+    store_.emplace(spec_, prefixes, whole, mesh.coordinate(rank, Axis::tp), at::kCPU);
+  }
+
+  Tensor forward(uint64_t seed) {
+    fill_shards(*store_, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+      testing::draw_weights(model_, seed, param, first, count, out);
+    });
+    std::vector<Tensor> stream = mine_.inputs;
+    runs_.resize(model_.units().size());
+    for (size_t u = 0; u < runs_.size(); ++u) {
+      const int unit = static_cast<int>(u);
+      store_->bind(unit, -1);
+      runs_[u].in = leaves(stream, u > 0);
+      ShardContext ctx(*store_, unit, mine_.tokens, {.parallel = &parallel_});
+      net::Flow out = run_forward(*model_.units()[u], ctx, cond_, true, runs_[u]);
+      stream = std::move(out.stream);
+      if (!out.cond.empty()) cond_ = leaves(out.cond, true), cond_grad_.assign(cond_.size(), Tensor());
+    }
+    return whole_tokens(stream[0], mine_.tokens, parallel_);
+  }
+
+  /// `check` gets each parameter's gradient, of the box that this rank of tp has, summed over the ranks.
+  template <class Check>
+  void backward(const Tensor& up, const Check& check) {
+    const int64_t begin = mine_.tokens.begin;
+    std::vector<Tensor> stream_grad = {up.slice(0, begin, begin + mine_.tokens.count()).contiguous()};
+    for (int u = static_cast<int>(runs_.size()) - 1; u >= 0; --u) {
+      store_->bind_grad(u, -1, true);
+      std::vector<Tensor> none;
+      stream_grad =
+          run_backward(runs_[u], std::move(stream_grad), u == 0 ? std::move(cond_grad_) : std::vector<Tensor>{},
+                       u == 0 ? std::vector<Tensor>{} : cond_, u == 0 ? none : cond_grad_, store_->anchor(u));
+      store_->finish_grad(u);
+      const plan::UnitLayout& layout = store_->layout(u);
+      for (size_t p = 0; p < layout.params.size(); ++p) {
+        const plan::ParamSpec& param = spec_.units[u].params[p];
+        const auto& place = layout.params[p];
+        const Tensor sum =
+            store_->grad(u).narrow(0, layout.buffers[place.buffer].grad_at + place.start, place.numel).clone();
+        const bool cut = mesh_[Axis::tp] > 1 && param.split != plan::Split::none;
+        comm_.group(cut ? "cut" : "used whole", cut ? std::vector{Axis::cp, Axis::sp} : plan::kSequenceAxes)
+            .all_reduce(sum);
+        check(param, sum.view(place.shape), mesh_.coordinate(rank_, Axis::tp));
+      }
+    }
+  }
+
+ private:
+  const net::Denoiser& model_;
+  const Mesh mesh_;
+  const int rank_;
+  comm::Comm& comm_;
+  const Parallel parallel_;
+  const net::Batch mine_;
+  const plan::ModelSpec spec_;
+  std::optional<Store> store_;
+  std::vector<UnitRun> runs_;
+  std::vector<Tensor> cond_, cond_grad_;
+};
+
+void check(const testing::Family& family, const Mesh& mesh, int rank, comm::Comm& comm, uint64_t seed) {
+  testing::Random random(seed);
+  const auto model = family.model(random, mesh);
+  const net::Batch batch = batch_of(*model, random, seed);
+  const net::WeightMap weights = weights_of(*model, seed);
+  const Tensor expected = net::run_plain(model->units(), weights, batch), up = values(expected.sizes().vec(), seed, 99);
+  expected.backward(up);
+
+  const at::NoGradGuard no_grad;
+  Shared shared(*model, batch, mesh, rank, comm);
+  expect_close(shared.forward(seed), expected.detach(), "the output");
+  shared.backward(up, [&](const plan::ParamSpec& param, const Tensor& found, int tp_rank) {
+    Tensor wanted = weights.at(param.name).grad();
+    const auto box = plan::tp_box(param, mesh[Axis::tp], tp_rank);
+    for (size_t d = 0; d < box.size(); ++d) wanted = wanted.slice(static_cast<int64_t>(d), box[d].first, box[d].second);
+    expect_close(found, wanted, "the gradient of " + param.name);
+  });
+}
+
+int run(int argc, char** argv) {
+  Meter::install();
+  at::set_num_threads(1);
+  if (std::string_view(argv[1]) == "launch") {
+    comm::LaunchOptions options;
+    options.nproc = std::stoi(argv[2]);
+    return comm::launch(options, {argv + 3, argv + argc});
+  }
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  const Mesh mesh = Mesh::parse(argv[1]);
+  comm::Comm comm(place, mesh);
+  const testing::Family& family = testing::family_of(argv[4]);
+  for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) try {
+      check(family, mesh, place.rank, comm, static_cast<uint64_t>(seed));
+    } catch (const Error& error) {
+      std::fprintf(stderr, "rank %d, seed %d: %s\n", place.rank, seed, error.what());
+      return static_cast<int>(error.code());
+    }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera::engine
+
+int main(int argc, char** argv) {
+  int code = 0;
+  try {
+    code = tessera::engine::run(argc, argv);
+  } catch (const tessera::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    code = static_cast<int>(error.code());
+  }
+  std::fflush(nullptr);
+  std::_Exit(code);  // peers may hang in what this rank left: no orderly end
+}
