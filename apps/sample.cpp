@@ -24,6 +24,7 @@ int run(const Arguments& arguments) {
   if (arguments.has("--negative")) overrides.emplace_back("sample.negative_prompt", arguments.value("--negative"));
   sample::SampleOptions options;
   options.weights = arguments.value("--weights");
+  options.loras = sample::parse_loras(arguments.value("--lora"));
   check_input(options.weights.empty() || std::filesystem::exists(options.weights), "sample",
               "--weights " + options.weights + ": no such file or folder",
               "give a model folder or a checkpoint, or leave --weights out for the run's newest checkpoint");
@@ -46,12 +47,13 @@ Command sample_command() {
   c.name = "sample";
   c.summary = "Generates videos from trained weights.";
   c.usage =
-      "sample RECIPE [--weights DIR] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
+      "sample RECIPE [--weights DIR] [--lora FILE:STRENGTH,...] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
       "[--format F] [--table.key VALUE ...]";
   c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"two bikes\" --out a.gif";
   c.recipe_keys = true;
   c.foreign = foreign_flags(tools::generate_line());
   c.flags = {{"--weights", "DIR", "exported model or checkpoint [the newest checkpoint]"},
+             {"--lora", "FILE:0.8,...", "LoRA files of any program, added to model.path or --weights"},
              {"--prompt", "TEXT", "prompt; may be repeated [sample.prompts]"},
              {"--negative", "TEXT", "negative prompt; needs sample.guidance above 1"},
              {"--seed", "N", "seed; repeated, a video for each [sample.seed]"},

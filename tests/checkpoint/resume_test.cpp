@@ -76,6 +76,7 @@ TEST_F(ResumeTest, AnotherRunsCheckpointIsWhereARestartBeginsToo) {
 TEST_F(ResumeTest, NoBeginsAnewAndARestartGoesOnWithWhatItSaved) {
   const Path saved = save(own(), 10);
   EXPECT_EQ(choose_resume("no", run(), false).from, std::nullopt);
+  EXPECT_EQ(choose_resume("no", run(), false).beyond, std::vector<Path>{saved}) << "it is moved away";
   EXPECT_EQ(choose_resume("no", run(), true).from, saved);
 }
 

@@ -251,6 +251,91 @@ TEST(LoraBaseIn8Bits, DoraStartsAsTheBaseThatComputesAndTrainsAlikeOnTwoRanks) {
   EXPECT_NEAR(losses("q-dora")[0] / losses("q-pair")[0], 1, 1e-5) << "before the first step both are the base";
 }
 
+/// Every tensor of a file, with its bytes.
+std::map<std::string, std::vector<float>> tensors_of(const fs::path& path) {
+  std::map<std::string, std::vector<float>> all;
+  const checkpoint::WeightSet weights = checkpoint::open_weights(path);
+  for (const std::string& name : weights.names()) {
+    std::vector<float>& values = all[name];
+    values.resize(static_cast<size_t>(weights.at(name).count()));
+    weights.read_f32(name, 0, weights.at(name).count(), values.data());
+  }
+  return all;
+}
+
+TEST(Lora, EveryCheckpointHasTheFilesThatTheRunExports) {
+  for (const std::string masters : {"fp32", "split"}) {
+    const std::string name = "beside-" + masters;
+    train(2, name,
+          {"--lora.export", "diffusers,comfyui,peft", "--lora.alpha", "6", "--checkpoint.every", "6", "--mesh", "tp=2",
+           "--plan.masters", masters});
+    const fs::path out = shared().out(name), lora = out / "checkpoints/step-000012/lora";
+    EXPECT_TRUE(fs::exists(out / "checkpoints/step-000006/lora/lora_comfyui.safetensors"));
+    for (const char* file :
+         {"pytorch_lora_weights.safetensors", "lora_comfyui.safetensors", "peft/adapter_model.safetensors"}) {
+      EXPECT_EQ(tensors_of(lora / file), tensors_of(out / "model" / file)) << file;
+      EXPECT_EQ(checkpoint::open_weights(lora / file).metadata(),
+                checkpoint::open_weights(out / "model" / file).metadata())
+          << file;
+    }
+  }
+}
+
+TEST(Lora, ACheckpointSaysItsScaleToWhoeverReadsIt) {
+  train(1, "scaled", {"--lora.alpha", "6", "--lora.targets", "q,k"});
+  const fs::path out = shared().out("scaled"), saved = out / "checkpoints/step-000012";
+  const auto manifest = nlohmann::json::parse(std::ifstream(saved / "manifest.json"));
+  const auto& lora_of = manifest.at("lora");
+  EXPECT_EQ(lora_of.at("rank"), 4);
+  EXPECT_EQ(lora_of.at("alpha"), 6);
+  EXPECT_EQ(lora_of.at("rslora"), false);
+  EXPECT_EQ(lora_of.at("dora"), false);
+  EXPECT_EQ(lora_of.at("targets").size(), 3u * 4) << "q and k of both attentions of three blocks";
+  const std::string exported = out / "model/pytorch_lora_weights.safetensors";
+  const auto converted = [&](const std::string& name, const std::vector<std::string>& line) {
+    const std::string to = (shared().folder() / name).string();
+    std::vector<std::string> words = {"convert", line.at(0), to};
+    words.insert(words.end(), line.begin() + 1, line.end());
+    const Result r = shared().tessera(words);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return tensors_of(to);
+  };
+  const std::string base = shared().out("base") + "/model";
+  EXPECT_EQ(converted("by-checkpoint", {base, "--merge", saved.string()}),
+            converted("by-export", {base, "--merge", exported}));
+  EXPECT_EQ(converted("checkpoint.safetensors", {saved.string(), "--to", "comfyui"}),
+            converted("export.safetensors", {exported, "--to", "comfyui"}));
+  train(1, "on-checkpoint", {"--run.steps", "1", "--train.lr", "0", "--lora.targets", "q,k", "--lora.init", saved});
+  train(1, "on-export", {"--run.steps", "1", "--train.lr", "0", "--lora.targets", "q,k", "--lora.init", exported});
+  EXPECT_EQ(losses("on-checkpoint"), losses("on-export"));
+}
+
+TEST(Lora, ASampleTakesAnyFileAtAStrength) {
+  train(1, "strong", {});
+  const fs::path model = shared().out("strong") + "/model";
+  const auto sample = [&](const std::string& name, std::vector<std::string> more, int ranks = 1) {
+    const fs::path out = shared().folder() / (name + ".gif");
+    std::vector<std::string> line = {
+        "sample",    shared().out("strong") + "/recipe.toml", "--prompt", "a", "--sample.steps", "2", "--out",
+        out.string()};
+    if (ranks > 1) line.insert(line.begin(), {"launch", "-n", std::to_string(ranks)});
+    line.insert(line.end(), more.begin(), more.end());
+    const Result r = shared().tessera(line);
+    EXPECT_EQ(r.code, 0) << r.output;
+    std::ifstream in(out, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string file = model / "pytorch_lora_weights.safetensors";
+  const std::string base = sample("base", {"--weights", shared().out("base") + "/model", "--train.mode", "full"});
+  EXPECT_TRUE(sample("none", {"--lora", file + ":0"}) == base);
+  EXPECT_TRUE(sample("whole", {"--lora", file}) != base);
+  EXPECT_TRUE(sample("once", {"--lora", file + ":1"}) == sample("whole", {"--lora", file}));
+  EXPECT_TRUE(sample("half", {"--lora", file + ":0.5"}) != sample("two", {"--lora", file + ":0.5," + file + ":0.5"}));
+  EXPECT_TRUE(sample("cut", {"--lora", file, "--mesh", "tp=2"}, 2) != base);
+  const Result wrong = shared().tessera({"sample", shared().recipe(), "--lora", file + ":strong", "--prompt", "a"});
+  EXPECT_EQ(wrong.code, 2) << wrong.output;
+}
+
 TEST(Lora, MistakesAreNamed) {
   const auto refused = [](const std::vector<std::string>& more, int code, const std::vector<std::string>& texts) {
     const Result r = shared().train(1, "wrong", lora(more));
@@ -264,6 +349,7 @@ TEST(Lora, MistakesAreNamed) {
   refused({"--lora.dora", "true", "--lora.dropout", "0.1"}, 2, {"exclude each other"});
   refused({"--lora.base_dtype", "int4"}, 2, {"lora.base_dtype", "int8"});
   refused({"--lora.export", "comfy"}, 2, {"did you mean comfyui?"});
+  refused({"--lora.dora", "true", "--lora.export", "diffusers,diffsynth"}, 2, {"lora.export", "diffsynth names"});
   refused({"--lora.init", shared().out("base") + "/model"}, 3, {"is no LoRA"});
 }
 

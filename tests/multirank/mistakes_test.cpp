@@ -212,6 +212,14 @@ TEST(Mistakes, ANaNLossCanBeSkipped) {
   expect(r, 0, {"skipped"});
   EXPECT_GT(run.metrics("run", "skip").size(), 0u);
 }
+TEST(Mistakes, ARunThatSkippedEveryStepDoesNotEndWell) {
+  const TinyRun run("m");
+  const std::vector<std::string> skip = {"--train.lr", "1e30", "--train.clip_norm", "0", "--run.on_nan", "skip"};
+  ASSERT_EQ(run.train(1, "run", skip).code, 0);
+  std::vector<std::string> more = skip;
+  more.insert(more.end(), {"--run.steps", "9"});
+  expect(run.train(2, "run", more), 6, {"every step was skipped"});
+}
 TEST(Mistakes, AFullDiskWhileSavingKeepsTheLastCheckpoint) {
   const TinyRun run("m");
   ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--checkpoint.every", "1"}).code, 0);
@@ -224,11 +232,6 @@ TEST(Mistakes, AFullDiskWhileSavingKeepsTheLastCheckpoint) {
   ASSERT_TRUE(latest.has_value());
   EXPECT_EQ(checkpoint::TrainingCheckpoint(*latest).manifest().step, 2);
   EXPECT_EQ(run.train(1, "run", {"--run.steps", "4"}).code, 0);
-}
-TEST(Mistakes, ResumeNoRefusesToWriteOverCheckpoints) {
-  const TinyRun run("m");
-  ASSERT_EQ(run.train(1, "run").code, 0);
-  expect(run.train(1, "run", {"--run.resume", "no"}), 2, {"run.resume"});
 }
 TEST(Mistakes, VerifyTellsWhatItCannotRead) {
   const TinyRun run("m");

@@ -3,14 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <numeric>
 #include <tuple>
 
 #include "program.h"
+#include "sound.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/data/audio.h"
 
 namespace tessera::testing {
 namespace {
@@ -18,31 +17,10 @@ namespace {
 namespace fs = std::filesystem;
 using Arguments = std::vector<std::string>;
 
-/// The tiny model for the latents of TinyRun, which have 12 channels, and its texts.
-const Arguments kModel = {
-    "--model.config.model_type",          "s2v", "--model.config.cond_dim", "12", "--model.config.audio_dim", "32",
-    "--model.config.audio_inject_layers", "0,2"};
-
 Arguments with(const Arguments& more) {
-  Arguments all = kModel;
+  Arguments all = kHearing;
   all.insert(all.end(), more.begin(), more.end());
   return all;
-}
-
-data::Sound hum(double hertz, double seconds) {
-  data::Sound sound{16000, {}};
-  for (int i = 0; i < static_cast<int>(16000 * seconds); ++i)
-    sound.samples.push_back(static_cast<float>(0.5 * std::sin(6.283185307 * hertz * i / 16000)));
-  return sound;
-}
-
-/// Gives every clip of the data set a sound track.
-void give_sound(const TinyRun& run) {
-  for (int clip = 0; clip < 3; ++clip) {
-    const fs::path file = run.folder() / "data" / ("clip" + std::to_string(clip) + ".mp4");
-    const data::Frames frames = data::decode_clip(file, {});
-    data::write_mp4(file, frames, hum(200 * (1 + clip), 1));
-  }
 }
 
 double mean_loss(const std::vector<nlohmann::json>& steps, size_t first, size_t count) {
@@ -105,8 +83,9 @@ TEST(Speech, ColumnsOfATableNameSoundPoseAndPicture) {
       .write(reinterpret_cast<const char*>(picture.data()), static_cast<std::streamsize>(picture.size()));
   std::ofstream(run.folder() / "data" / "metadata.csv")
       << "video,prompt,input_audio,s2v_pose_video,input_image\nclip0.mp4,a square,voice.mp4,clip2.mp4,face.png\n";
-  const Result r = run.tessera({"prepare", run.recipe(), "--data.path", (run.folder() / "data").string(), kModel[0],
-                                kModel[1], kModel[2], kModel[3], kModel[4], kModel[5], kModel[6], kModel[7]});
+  const Result r =
+      run.tessera({"prepare", run.recipe(), "--data.path", (run.folder() / "data").string(), kHearing[0], kHearing[1],
+                   kHearing[2], kHearing[3], kHearing[4], kHearing[5], kHearing[6], kHearing[7]});
   ASSERT_EQ(r.code, 0) << r.output;
   const auto shapes = cached_shapes(run);
   EXPECT_EQ(shapes.at("audio"), (std::vector<int64_t>{25, 4, 32}));
@@ -212,20 +191,33 @@ TEST(Speech, LearnsByLoraOnAnyLayoutItsInjectorsAmongTheRest) {
                           "--train.lr",   "1e-2",
                           "--run.steps",  "4"};
   std::vector<std::vector<nlohmann::json>> curves;
-  for (const auto& [name, ranks, mesh] : {std::tuple{"one", 1, "--mesh.sp=1"}, {"sp", 2, "--mesh.sp=2"}}) {
+  for (const std::string mesh : {"sp=1", "sp=2", "cp=2", "tp=2"}) {
     Arguments flags = lora;
-    flags.push_back(mesh);
-    const Result r = run.train(ranks, name, flags);
+    flags.insert(flags.end(), {"--mesh", mesh, "--train.micro_batch", "2", "--lora.dropout", "0.2"});
+    const Result r = run.train(mesh.back() - '0', mesh, flags);
     ASSERT_EQ(r.code, 0) << r.output;
-    curves.push_back(run.metrics(name));
+    curves.push_back(run.metrics(mesh));
+    for (size_t i = 0; i < curves[0].size(); ++i)
+      EXPECT_NEAR(curves.back()[i].at("loss").get<double>(), curves[0][i].at("loss").get<double>(), 2e-6)
+          << mesh << ", step " << i + 1;
   }
-  for (size_t i = 0; i < curves[0].size(); ++i)
-    EXPECT_NEAR(curves[1][i].at("loss").get<double>(), curves[0][i].at("loss").get<double>(), 2e-6) << "step " << i + 1;
   EXPECT_GT(curves[0].back().at("grad_norm").get<double>(), 0);
-  const auto file = checkpoint::SafetensorsFile::open(run.out("one") + "/model/pytorch_lora_weights.safetensors");
+  const auto file = checkpoint::SafetensorsFile::open(run.out("sp=1") + "/model/pytorch_lora_weights.safetensors");
   EXPECT_TRUE(std::any_of(file.entries().begin(), file.entries().end(), [](const auto& entry) {
     return entry.name.find("audio_injector.injector.0.q.lora_B") != std::string::npos;
   }));
+}
+
+TEST(Speech, APlanThatDoesNotFitSaysSoAndTheLargestClipIsFound) {
+  const TinyRun run("speech");
+  give_sound(run);
+  const Result small = run.train(1, "run", with({"--plan.budget", "1MiB"}));
+  EXPECT_EQ(small.code, 4) << small.output;
+  Arguments largest = with({"--largest", "frames", "--plan.budget", "16MiB"});
+  largest.insert(largest.begin(), {"plan", run.recipe()});
+  const Result r = run.tessera(largest);
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("largest frames"), std::string::npos) << r.output;
 }
 
 TEST(Speech, AClipWithoutSoundIsNamedBeforeTraining) {

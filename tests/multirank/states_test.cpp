@@ -142,6 +142,15 @@ TEST(Resume, WithOtherMastersConvertsThemAndWithOtherMomentsIsRefused) {
   EXPECT_NE(refused.output.find("plan.moments = \"fp32\""), std::string::npos) << refused.output;
 }
 
+TEST(Checkpoint, OfAnyMastersIsSampledFrom) {
+  for (const std::string masters : {"split", "bf16"}) {
+    train(1, "sampled-" + masters, {"--run.steps", "1", "--plan.masters", masters});
+    const Result r = shared().tessera({"sample", shared().out("sampled-" + masters) + "/recipe.toml", "--prompt", "a",
+                                       "--sample.steps", "2", "--out", (shared().folder() / "a.mp4").string()});
+    EXPECT_EQ(r.code, 0) << masters << "\n" << r.output;
+  }
+}
+
 TEST(Checkpoint, NamesEveryStateByItsKind) {
   train(2, "kinds", wide({"--run.steps", "2", "--plan.masters", "split", "--plan.moments", "int8"}));
   std::ifstream in(shared().out("kinds") + "/checkpoints/step-000002/manifest.json");

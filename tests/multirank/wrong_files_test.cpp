@@ -2,9 +2,12 @@
 // anything is encoded or trained, with the key, what the file is and what to do.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <fstream>
 
 #include "program.h"
+#include "tessera/checkpoint/weights.h"
 
 namespace tessera::testing {
 namespace {
@@ -40,6 +43,97 @@ TEST_F(WrongFiles, ALoraIsNoModel) {
     expect(command(name, {"--model.path", kLora}), 3,
            {"model.path", "lora_peft.safetensors is a LoRA", "weights of the model"});
 }
+/// A model folder like that of a run, with its tensors changed.
+class ChangedModel : public ::testing::Test {
+ protected:
+  struct Tensor {
+    DType dtype = DType::f32;
+    checkpoint::Shape shape;
+    std::vector<char> bytes;
+  };
+  using Tensors = std::map<std::string, Tensor>;
+
+  static std::vector<char> bytes_of(const void* data, size_t size) {
+    return {static_cast<const char*>(data), static_cast<const char*>(data) + size};
+  }
+  static Tensor number(float value) { return {DType::f32, {}, bytes_of(&value, sizeof value)}; }
+
+  void SetUp() override { ASSERT_EQ(run_.train(1, "base", {"--run.steps", "2"}).code, 0); }
+  std::string model() const { return run_.out("base") + "/model"; }
+  Tensors tensors() const {
+    Tensors all;
+    const auto weights = checkpoint::open_weights(model());
+    for (const std::string& name : weights.names()) {
+      const auto& info = weights.at(name);
+      Tensor& tensor = all[name] = {info.dtype, info.shape, std::vector<char>(static_cast<size_t>(info.bytes()))};
+      weights.read(name, 0, info.count(), tensor.bytes.data());
+    }
+    return all;
+  }
+  std::string write(const std::string& name, const Tensors& tensors) const {
+    const fs::path folder = run_.folder() / name;
+    fs::create_directories(folder);
+    fs::copy_file(fs::path(model()) / "config.json", folder / "config.json");
+    std::vector<checkpoint::TensorData> data;
+    for (const auto& [tensor, value] : tensors) data.push_back({tensor, value.dtype, value.shape, value.bytes.data()});
+    checkpoint::write_safetensors(folder / "diffusion_pytorch_model.safetensors", data, {{"format", "pt"}});
+    return folder.string();
+  }
+  Result train(const std::string& name, const std::string& path, std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--model.path", path, "--run.steps", "1"});
+    return run_.train(1, name, more);
+  }
+  double loss(const std::string& name) const { return run_.metrics(name).at(0).at("loss"); }
+  const TinyRun run_{"changed"};
+};
+
+TEST_F(ChangedModel, WithTensorsThatTheModelHasNoPlaceForIsRefused) {
+  Tensors all = tensors();
+  all["vace_blocks.0.after_proj.weight"] = number(1);
+  const std::string path = write("more", all);
+  expect(train("refused", path), 3, {"vace_blocks.0.after_proj.weight", "no parameter", "model.extra_tensors"});
+  EXPECT_EQ(train("ignored", path, {"--model.extra_tensors", "ignore"}).code, 0);
+  all.erase("vace_blocks.0.after_proj.weight");
+  all["first_stage_model.encoder.weight"] = number(1);
+  expect(train("whole", write("all-in-one", all)), 0, {});
+}
+
+TEST_F(ChangedModel, InScaledFp8IsReadWithItsScales) {
+  Tensors all = tensors(), scaled = all, rounded = all;
+  scaled["scaled_fp8"] = number(1);
+  for (const auto& [name, tensor] : all) {
+    if (!name.starts_with("blocks.") || !name.ends_with(".weight") || tensor.shape.size() != 2) continue;
+    const auto* values = reinterpret_cast<const float*>(tensor.bytes.data());
+    const size_t count = tensor.bytes.size() / sizeof(float);
+    // 1 and -1 of e4m3 (0x38, 0xb8) by the sign: what is read is the scale
+    constexpr float kScale = 0.0625;
+    std::vector<char> codes(count);
+    std::vector<float> read(count);
+    for (size_t i = 0; i < count; ++i) {
+      codes[i] = static_cast<char>(values[i] < 0 ? 0xb8 : 0x38);
+      read[i] = values[i] < 0 ? -kScale : kScale;
+    }
+    scaled[name] = {DType::f8_e4m3, tensor.shape, codes};
+    scaled[name.substr(0, name.size() - 6) + "scale_weight"] = number(kScale);
+    rounded[name].bytes = bytes_of(read.data(), tensor.bytes.size());
+  }
+  const std::string in_fp8 = write("fp8", scaled), in_fp32 = write("fp32", rounded);
+  expect(train("of-fp8", in_fp8), 0, {});
+  expect(train("of-fp32", in_fp32), 0, {});
+  EXPECT_EQ(loss("of-fp8"), loss("of-fp32"));
+  const std::string converted = (run_.folder() / "converted").string();
+  expect(run_.tessera({"convert", in_fp8, converted}), 0, {});
+  expect(train("of-converted", converted), 0, {});
+  EXPECT_EQ(loss("of-converted"), loss("of-fp32"));
+}
+
+TEST_F(ChangedModel, WithValuesThatAreNoNumbersIsNamedAtLoad) {
+  Tensors all = tensors();
+  const float nan = std::nanf("");
+  std::memcpy(all.at("blocks.1.ffn.0.weight").bytes.data() + 40, &nan, sizeof nan);
+  expect(train("nan", write("nan", all)), 3, {"blocks.1.ffn.0.weight", "no numbers"});
+}
+
 TEST_F(WrongFiles, AnAutoencoderIsNoModel) {
   expect(plan({"--model.path", kVae}), 3, {"model.path", "is a video autoencoder", "it belongs to data.vae"});
 }

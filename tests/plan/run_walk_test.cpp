@@ -19,10 +19,16 @@ std::string walked(RunWalk walk, int64_t stop_at = 0) {
 
 TEST(RunWalk, StepsThenACheckpointBehindTheLast) { EXPECT_EQ(walked(RunWalk({.steps = 3}, false)), "t1 t2 t3 c3"); }
 
-TEST(RunWalk, SamplesComeBeforeTheCheckpointOfTheirStep) {
+TEST(RunWalk, ACheckpointComesBeforeTheSamplesOfItsStep) {
   EXPECT_EQ(walked(RunWalk(
                 {.steps = 4, .checkpoint_every = 2, .sample_every = 2, .sample_prompts = 1, .sample_steps = 2}, false)),
-            "t1 t2 s2 s2 c2 t3 t4 s4 s4 c4");
+            "t1 t2 c2 s2 s2 t3 t4 c4 s4 s4");
+}
+
+TEST(RunWalk, SamplesThatWereNotMadeAreMadeUpAheadOfTheNextStep) {
+  RunWalk walk({.steps = 3, .first_step = 3, .sample_every = 2, .sample_prompts = 1, .sample_steps = 2}, false);
+  walk.make_up_samples();
+  EXPECT_EQ(walked(std::move(walk)), "s2 s2 t3 c3 s3 s3");
 }
 
 TEST(RunWalk, JustInTimeUpdatesArePendingUntilSomethingNeedsThem) {
@@ -42,7 +48,7 @@ TEST(RunWalk, WhereASampleNeedsBothExpertsNoneIsSwappedInAhead) {
                             .sample_steps = 1,
                             .swaps_expert = [](int64_t) { return true; }},
                            false)),
-            "t1 s1 t2 s2 c2");
+            "t1 s1 t2 c2 s2");
 }
 
 TEST(RunWalk, AStopLeavesPendingUpdatesAndAWholeCheckpointBehind) {

@@ -34,7 +34,7 @@ bool has_gone_on(const std::string& asked, const Path& run) {
 
 Resume choose_resume(const std::string& asked, const Path& run, bool restarted) {
   const Path checkpoints = run / "checkpoints";
-  if (asked == "no" && !restarted) return {};
+  if (asked == "no" && !restarted) return {std::nullopt, whole_checkpoints(checkpoints), "", false};
   const std::optional<Path> newest = latest(checkpoints);
   if (asked == "no" || asked == "auto") return {newest, {}, newest ? line_of(load_manifest(*newest)) : "", false};
   if (has_gone_on(asked, run)) return {newest, {}, name_of(asked, run), /*gone_on=*/true};

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/commit.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/training.h"
 
@@ -104,6 +105,11 @@ void save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces) 
 }
 
 void commit(const Path& partial, const Path& final, int world, Manifest manifest) {
+  commit_with(partial, final, world, std::move(manifest), {});
+}
+
+void commit_with(const Path& partial, const Path& final, int world, Manifest manifest,
+                 const std::function<void()>& beside) {
   manifest.tensors = merge_ranks(partial, world);
   std::set<std::string> files;
   for (const TensorRecord& tensor : manifest.tensors)
@@ -113,7 +119,12 @@ void commit(const Path& partial, const Path& final, int world, Manifest manifest
     std::error_code error;
     if (!files.count(item.path().filename().string())) fs::remove_all(item.path(), error);
   }
-  write_text(partial / "manifest.json", dump_json(to_json(manifest)));
+  const std::string text = dump_json(to_json(manifest));
+  write_text(partial / "manifest.json", text);
+  if (beside) {
+    beside();
+    write_text(partial / "manifest.json", text);
+  }
   publish(partial, final);
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/families/registry.h"
 
@@ -136,6 +137,19 @@ void WeightSet::read(const std::string& name, int64_t first, int64_t count, void
 
 void WeightSet::read_f32(const std::string& name, int64_t first, int64_t count, float* to) const {
   file_of(name).read_f32(name, first, count, to);
+  const TensorInfo& tensor = at(name);
+  if (size_of(tensor.dtype) != 1 || tensor.count() == 0) return;
+  for (const std::string& scale : fp8_scale_names(name)) {
+    if (!contains(scale)) continue;
+    const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0], found = at(scale).count();
+    check_input(found == 1 || found == rows, "weights.load",
+                path_.string() + ": " + scale + " has " + std::to_string(found) + " values, " + name + " has " +
+                    std::to_string(rows) + " rows",
+                "expected one scale for all, or one for each row");
+    std::vector<float> scales(static_cast<size_t>(found));
+    file_of(scale).read_f32(scale, 0, found, scales.data());
+    return apply_fp8_scales(to, first, count, scales, tensor.count() / rows);
+  }
 }
 
 /// What one of the usual names in the folder says; whether there was one.

@@ -238,11 +238,14 @@ std::vector<plan::Comm> Executor::declared(const Run& run, const plan::Instructi
     return t.bytes(tokens, run.plan().mesh, rank_, run.samples[in.micro]);
   };
   if (in.op == plan::Op::finish) {
-    if (comm.back().kind == "all_gather") {
-      const Tensor& result = run.results[in.micro];
-      const int64_t row = result.size(1) * static_cast<int64_t>(result.element_size());
-      comm.back().bytes = bytes(plan::prediction_traffic(row, run.plan().mesh));
-    }
+    const Tensor& result = run.results[in.micro];
+    const int64_t row = result.size(1) * static_cast<int64_t>(result.element_size());
+    const Mesh& mesh = run.plan().mesh;
+    for (plan::Comm& c : comm)
+      if (c.kind == "all_gather")
+        c.bytes = bytes(plan::prediction_traffic(row, mesh));
+      else if (c.bytes > 0)  // of the stage that has the result
+        c.bytes = bytes(plan::result_traffic(row)) * (mesh[Axis::pp] - 1);
     return comm;
   }
   size_t next = 0;

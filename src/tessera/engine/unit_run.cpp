@@ -2,7 +2,17 @@
 
 #include <torch/csrc/autograd/engine.h>
 
+#include <algorithm>
+
 namespace tessera::engine {
+
+namespace {
+
+bool shares_memory(const Tensor& t, const std::vector<Tensor>& others) {
+  return std::ranges::any_of(others, [&](const Tensor& other) { return t.is_alias_of(other); });
+}
+
+}  // namespace
 
 std::vector<Tensor> leaves(const std::vector<Tensor>& tensors, bool requires_grad) {
   std::vector<Tensor> result;
@@ -22,6 +32,8 @@ net::Flow run_forward(const net::Unit& unit, net::Context& ctx, const std::vecto
                       UnitRun& run) {
   const at::AutoGradMode mode(graph);
   net::Flow out = unit.forward(ctx, {run.in, cond});
+  for (Tensor& t : out.stream)
+    if (shares_memory(t, run.in)) t = t.clone();  // what a unit keeps may leave the device while the next one runs
   if (!graph) return out;
   net::Flow detached;
   for (const Tensor& t : out.stream) {

@@ -112,6 +112,7 @@ void check_same_form(const recipe::Recipe& recipe, const net::Denoiser& model, c
 }  // namespace
 
 Job make_job(const recipe::Recipe& recipe) {
+  check_exports(recipe);
   Job job;
   job.experts = find_experts(recipe);
   job.model = denoiser_at(recipe, job.experts.list.front().path);
@@ -167,8 +168,13 @@ std::string likely_cause(const std::string& name, const std::vector<int64_t>& sh
 
 void check_weights(const recipe::Recipe& recipe, const Job& job) {
   for (size_t e = 0; e < job.experts.size(); ++e)
-    if (!recipe.model.path.empty() && recipe.model.init != "random")
-      open_initial_weights(for_expert(recipe, job.experts, e), job).check(job.model->units(), likely_cause);
+    if (!recipe.model.path.empty() && recipe.model.init != "random") {
+      const weights::NamedWeights weights = open_initial_weights(for_expert(recipe, job.experts, e), job);
+      weights.check(job.model->units(), likely_cause);
+      if (recipe.values.at("model.extra_tensors") == "refuse")
+        weights.check_unknown(job.model->units(),
+                              "give the model that the file is of, or go on without: model.extra_tensors = \"ignore\"");
+    }
   if (!recipe.data.text_encoder_path.empty())
     open_text_weights(*job.text, recipe.data.text_encoder_path).check(job.text->units(), likely_text_cause);
 }

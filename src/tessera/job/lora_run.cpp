@@ -20,6 +20,13 @@ using models::LoraPart;
 
 constexpr const char* kDiffusersFile = "pytorch_lora_weights.safetensors";
 
+/// Of a file that is exported, in its folder.
+fs::path exported_name(const std::string& naming) {
+  if (naming == "diffusers") return kDiffusersFile;
+  if (naming == "peft") return fs::path(naming) / "adapter_model.safetensors";
+  return "lora_" + naming + ".safetensors";
+}
+
 struct ParamKind {
   const char* ending;
   LoraPart part;
@@ -74,6 +81,14 @@ std::optional<models::AdapterRule> adapter_rule(const recipe::Recipe& recipe) {
                              .seed = static_cast<uint64_t>(recipe.run.seed),
                              .base = l.base,
                              .targets = l.targets};
+}
+
+void check_exports(const recipe::Recipe& recipe) {
+  if (!recipe.lora.on || !recipe.lora.dora) return;
+  for (const std::string& naming : recipe.lora.exports)
+    if (!models::lora_tensor_name("module", LoraPart::magnitude, naming))
+      throw UserError(Exit::usage, "lora.export", naming + " names have no place for the magnitudes of lora.dora",
+                      "leave " + naming + " out, or set lora.dora = false");
 }
 
 engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<std::string>& modules,
@@ -135,9 +150,24 @@ void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm&
   for (const std::string& naming : recipe.lora.exports) {
     if (naming == "diffusers") continue;
     weights::ConvertOptions options{.in = file, .out = folder / naming, .to = naming, .force = true};
-    if (naming != "peft") options.out = folder / ("lora_" + naming + ".safetensors");
+    if (naming != "peft") options.out = folder / exported_name(naming);
     weights::convert_lora(options);
   }
+}
+
+void save_lora(const recipe::Recipe& recipe, const weights::LoraFile& lora, const fs::path& folder) {
+  std::vector<std::string> namings = recipe.lora.exports;
+  if (std::ranges::find(namings, "diffusers") == namings.end()) namings.emplace_back("diffusers");
+  for (const std::string& naming : namings) {
+    const fs::path file = folder / exported_name(naming);
+    checkpoint::make_folder(file.parent_path(), "check run.out");
+    weights::write_lora(lora, weights::plan_lora(lora, naming, ""), file);
+  }
+}
+
+checkpoint::Json lora_json(const models::AdapterRule& rule, const std::vector<std::string>& modules) {
+  return {
+      {"rank", rule.rank}, {"alpha", rule.alpha}, {"rslora", rule.rslora}, {"dora", rule.dora}, {"targets", modules}};
 }
 
 }  // namespace tessera::job

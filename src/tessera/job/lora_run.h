@@ -10,6 +10,7 @@
 #include "tessera/engine/store/transfer.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/recipe/recipe.h"
+#include "tessera/weights/lora_file.h"
 
 namespace tessera::job {
 
@@ -17,6 +18,9 @@ struct Job;
 
 /// What [lora] says; nothing when train.mode is full.
 std::optional<models::AdapterRule> adapter_rule(const recipe::Recipe& recipe);
+
+/// Throws UserError (usage) for a naming of lora.export that cannot hold what the run trains.
+void check_exports(const recipe::Recipe& recipe);
 
 /// Values of adapters: those of the LoRA `from` (any naming; a module that it lacks, initial ones), or initial ones
 /// where `from` is empty. Throws UserError (input) when it has modules that are not adapted, another rank, or a
@@ -32,5 +36,11 @@ void start_adapters(const recipe::Recipe& recipe, engine::Store& store, comm::Co
 /// other naming of lora.export. All ranks take part; rank 0 writes.
 void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm, int rank,
                  const std::filesystem::path& folder);
+
+/// The same from a file or a training checkpoint; one rank calls it.
+void save_lora(const recipe::Recipe& recipe, const weights::LoraFile& lora, const std::filesystem::path& folder);
+
+/// What a manifest says of adapters: rank, alpha, rslora, dora, and the modules as targets.
+checkpoint::Json lora_json(const models::AdapterRule& rule, const std::vector<std::string>& modules);
 
 }  // namespace tessera::job

@@ -75,11 +75,14 @@ std::optional<std::string> host_memory(const PlanRequest& request) {
          " of host memory on each node: " + cost_text(planned);
 }
 
+/// A model that hears makes its clip of a picture, which is the first of them, and what follows it.
+int64_t fewest_latent_frames(const PlanRequest& request) { return request.model->conditions().audio_dim > 0 ? 2 : 1; }
+
 std::optional<std::string> fewer_frames(const PlanRequest& request) {
   PlanRequest tried = without_file(request);
   const int64_t before = request.latent[1];
   // The most frames that fit, by bisection: memory grows with frames.
-  int64_t fits = 0, over = before;
+  int64_t fits = fewest_latent_frames(request) - 1, over = before;
   std::optional<Planned> best;
   while (over - fits > 1) {
     tried.latent[1] = (fits + over) / 2;
@@ -171,12 +174,13 @@ struct Row {
 Row row_of(const PlanRequest& base, GrowthAxis grow, const VideoScale& scale) {
   using Sizes = std::vector<std::pair<std::string, int64_t>>;
   const PlanRequest request = without_file(base);
-  const auto frames = [=](int64_t n) { return scale.first_frame + (n - 1) * scale.frames_per_latent; };
+  const int64_t before_first = fewest_latent_frames(base) - 1;  // row number 1 has one more
+  const auto frames = [=](int64_t n) { return scale.first_frame + (before_first + n - 1) * scale.frames_per_latent; };
   switch (grow) {
     case GrowthAxis::frames:
       return {[=](int64_t n) {
                 PlanRequest r = request;
-                r.latent[1] = n;
+                r.latent[1] = before_first + n;
                 return r;
               },
               [=](int64_t n) {

@@ -52,8 +52,14 @@ std::vector<Setting> run_settings() {
        run<&Recipe::Run::steps>,
        {.range = at_least(1)}},
       {"run.resume", Kind::text, "auto",
-       "auto: resume from the newest complete checkpoint in run.out; no: start at step 0; or a checkpoint folder",
+       "auto: resume from the newest complete checkpoint in run.out; no: start at step 0, after moving earlier checkpoints to abandoned-1; or a checkpoint folder",
        run<&Recipe::Run::resume>},
+      {"run.resume_changes",
+       Kind::choice,
+       "refuse",
+       "resuming from a checkpoint of another model, base, adapters, experts or objective: refuse or allow it",
+       nullptr,
+       {.choices = "refuse|allow"}},
       {"run.on_nan",
        Kind::choice,
        "stop",
@@ -83,6 +89,12 @@ std::vector<Setting> model_settings() {
        "initial weights; auto: load model.path where it is given, else random",
        model<&Recipe::Model::init>,
        {.choices = "auto|load|random"}},
+      {"model.extra_tensors",
+       Kind::choice,
+       "refuse",
+       "tensors of model.path that the model has no parameter for: refuse them, or ignore them",
+       nullptr,
+       {.choices = "refuse|ignore"}},
   };
   for (const families::Family& family : families::all())
     for (const families::ConfigKey& key : family.config_keys)

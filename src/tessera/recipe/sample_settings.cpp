@@ -39,6 +39,12 @@ std::vector<Setting> checkpoint_settings() {
        "newest checkpoints kept; 0: all",
        checkpoint<&Recipe::Checkpoint::keep>,
        {.range = at_least(0), .in_stages = true}},
+      {"checkpoint.export",
+       Kind::choice,
+       "lora",
+       "what each checkpoint has for other programs: LoRA files under lora.export's names, a full model as well, or none",
+       nullptr,
+       {.choices = "lora|model|none"}},
   };
 }
 

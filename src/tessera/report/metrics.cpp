@@ -185,10 +185,6 @@ void MetricsWriter::restart(int64_t step, const std::string& text, int64_t time)
   write(text_of(Json{{"type", "fault"}, {"step", step}, {"kind", "restart"}, {"text", text}, {"time", time}}));
 }
 
-void MetricsWriter::warning(int64_t step, const std::string& text) {
-  write(text_of(Json{{"type", "warning"}, {"step", step}, {"text", text}}));
-}
-
 void MetricsWriter::base(const std::string& form, double error, double worst, const std::string& worst_linear) {
   write(text_of(Json{{"type", "base"},
                      {"step", 0},
@@ -196,6 +192,20 @@ void MetricsWriter::base(const std::string& form, double error, double worst, co
                      {"error", error},
                      {"worst", worst},
                      {"worst_linear", worst_linear}}));
+}
+
+void MetricsWriter::resume(int64_t step, const std::string& from) {
+  write(text_of(Json{{"type", "resume"}, {"step", step}, {"from", from}}));
+}
+
+void MetricsWriter::change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
+                           const std::string& text) {
+  write(text_of(
+      Json{{"type", "resume"}, {"step", step}, {"key", key}, {"before", before}, {"now", now}, {"text", text}}));
+}
+
+void MetricsWriter::warning(int64_t step, const std::string& what, const std::string& text) {
+  write(text_of(Json{{"type", "warning"}, {"step", step}, {"what", what}, {"text", text}}));
 }
 
 void MetricsWriter::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {

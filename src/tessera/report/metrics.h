@@ -102,10 +102,16 @@ class MetricsWriter {
              const std::vector<int64_t>& shares = {});
   /// A `restart` that the launcher noted: `time` in milliseconds since 1970, by which a note is told once.
   void restart(int64_t step, const std::string& text, int64_t time);
-  /// What the user was warned of and will want to know later.
-  void warning(int64_t step, const std::string& text);
   /// Before the first step: a frozen base is stored in `form`; |stored - w| / |w| of all of it and of its worst linear.
   void base(const std::string& form, double error, double worst, const std::string& worst_linear);
+  /// The run goes on from a checkpoint of `step`.
+  void resume(int64_t step, const std::string& from);
+  /// And one key has another value than it had there; `text` is for people.
+  void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
+              const std::string& text);
+  /// What the user was warned of and will want to know later. `what`: "history", or what failed and is made up at the
+  /// next start: "sample", "report", "export".
+  void warning(int64_t step, const std::string& what, const std::string& text);
   /// A stage begins: `step` is its first, `changes` and `plan` are for people, one line each.
   void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
 

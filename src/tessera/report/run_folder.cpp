@@ -48,6 +48,8 @@ RunEvent read_event(const AnyJson& json) {
     char db[32] = "";
     if (event.psnr) std::snprintf(db, sizeof db, "  %.1f dB", *event.psnr);
     event.text = event.file + db;
+  } else if (event.type == "resume" && json.contains("text")) {
+    event.text = text(json, "text");
   } else {  // skip, fault, stage, and what a later version adds: its texts
     for (const auto& [key, value] : json.items())
       if (key != "type" && key != "step")

@@ -74,10 +74,19 @@ void RunLog::fault(int64_t step, const std::string& kind, const std::string& tex
 
 void RunLog::restart(int64_t step, const std::string& text, int64_t time) { metrics_.restart(step, text, time); }
 
-void RunLog::warning(int64_t step, const std::string& text) { metrics_.warning(step, text); }
-
 void RunLog::base(const std::string& form, double error, double worst, const std::string& worst_linear) {
   metrics_.base(form, error, worst, worst_linear);
+}
+
+void RunLog::resume(int64_t step, const std::string& from) { metrics_.resume(step, from); }
+
+void RunLog::change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
+                    const std::string& text) {
+  metrics_.change(step, key, before, now, text);
+}
+
+void RunLog::warning(int64_t step, const std::string& what, const std::string& text) {
+  metrics_.warning(step, what, text);
 }
 
 void RunLog::stage(int64_t step, int number, const std::string& changes, const std::string& plan) {

@@ -36,8 +36,11 @@ class RunLog {
   void fault(int64_t step, const std::string& kind, const std::string& text, int rank = -1,
              const std::vector<int64_t>& shares = {});
   void restart(int64_t step, const std::string& text, int64_t time);
-  void warning(int64_t step, const std::string& text);
   void base(const std::string& form, double error, double worst, const std::string& worst_linear);
+  void resume(int64_t step, const std::string& from);
+  void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
+              const std::string& text);
+  void warning(int64_t step, const std::string& what, const std::string& text);
   void stage(int64_t step, int number, const std::string& changes, const std::string& plan);
 
  private:

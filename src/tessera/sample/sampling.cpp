@@ -40,6 +40,7 @@ std::vector<std::string> expert_words(const recipe::Recipe& recipe) {
 void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOptions& options, engine::Store& store,
                   job::GateRouter* router) {
   fs::path from = options.weights;
+  if (from.empty() && !options.loras.empty()) from = recipe.model.path;
   if (from.empty()) {
     const auto newest = checkpoint::latest(fs::path(recipe.run.out) / "checkpoints");
     check_input(newest.has_value(), "sample", recipe.run.out + " has no complete checkpoint",
@@ -118,6 +119,7 @@ std::vector<std::string> sample_files(const SampleOptions& options, const std::s
 
 int sample(recipe::Recipe recipe, const SampleOptions& options) {
   engine::Meter::install();
+  if (!options.loras.empty()) recipe.lora.on = false;  // they take the place of the run's own
   const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
   const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
@@ -171,6 +173,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   std::optional<job::GateRouter> router;
   if (job.experts.gated) router.emplace(recipe, job.experts.size(), job.model->context_dim());
   load_trained(recipe, job, options, engine.store(), router ? &*router : nullptr);
+  add_loras(options.loras, job, engine.store(), comm);
 
   comm::Group& world = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
   const std::vector<int64_t> seeds = options.seeds.empty() ? std::vector{recipe.sample.seed} : options.seeds;
@@ -191,7 +194,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       prepare::Pace pace(comm, mesh);  // the other ranks wait for rank 0 without a time-out
       pace.run([&] {
         if (place.rank == 0 && clip == 0)
-          frames = job::to_frames(job.codec->decode(denoising.latent()), recipe.data.fps);
+          frames = job::to_frames(job.codec->decode(denoising.latent()), sample_fps(recipe));
         if (place.rank == 0 && clip > 0) chain.append(frames, motion, denoising.latent());
         if (goes_on)
           motion = place.rank == 0 ? chain.motion(frames) : at::empty(chain.motion_shape(clip + 1), at::kFloat);

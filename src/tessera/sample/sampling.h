@@ -8,12 +8,14 @@
 
 #include "tessera/data/clip_format.h"
 #include "tessera/recipe/recipe.h"
+#include "tessera/sample/with_lora.h"
 
 namespace tessera::sample {
 
 struct SampleOptions {
   /// an exported model folder, or a checkpoint folder of a run; empty: the newest checkpoint of the run
   std::string weights;
+  std::vector<LoraStrength> loras = {};    ///< added to the weights, which default to model.path then
   std::vector<std::string> prompts;        ///< empty: those of the recipe
   std::vector<int64_t> seeds;              ///< a clip for each prompt and seed; empty: sample.seed
   std::string out;                         ///< file for one clip, folder for several; empty: RUN/samples

@@ -8,6 +8,11 @@
 
 namespace tessera::sample {
 
+double sample_fps(const recipe::Recipe& recipe) {
+  constexpr double kUsualFps = 16;
+  return recipe.data.fps > 0 ? recipe.data.fps : kUsualFps;
+}
+
 Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, int prompt, at::Tensor context,
                      at::Tensor negative, std::map<std::string, at::Tensor> extra)
     : recipe_(recipe),
@@ -79,11 +84,15 @@ void Validation::pass(int64_t, const RunBranches& run) {
 
 std::optional<Validation::Finished> Validation::take_finished() { return std::exchange(finished_, std::nullopt); }
 
-void Validation::write(int64_t step, const Finished& finished, report::RunLog& log) {
+std::filesystem::path Validation::file(const std::filesystem::path& out, int64_t step, int prompt) {
   char name[64];
-  std::snprintf(name, sizeof name, "step-%06lld-%d.mp4", static_cast<long long>(step), finished.prompt);
-  const std::filesystem::path file = out_ / "samples" / name;
-  const data::Frames frames = job::to_frames(job_.codec->decode(finished.latent), recipe_.data.fps);
+  std::snprintf(name, sizeof name, "step-%06lld-%d.mp4", static_cast<long long>(step), prompt);
+  return out / "samples" / name;
+}
+
+void Validation::write(int64_t step, const Finished& finished, report::RunLog& log) {
+  const std::filesystem::path file = this->file(out_, step, finished.prompt);
+  const data::Frames frames = job::to_frames(job_.codec->decode(finished.latent), sample_fps(recipe_));
   data::write_mp4(file, frames, data_.prompt_sound(finished.prompt));
   // A prompt that is a clip's own caption has a reference: the clip as reconstructed by the autoencoder.
   std::optional<double> psnr;
@@ -100,7 +109,7 @@ const data::Frames& Validation::reconstruction(int prompt, int64_t clip) {
   const std::string name = "-" + std::to_string(prompt) + ".mp4";
   checkpoint::make_folder(folder, "check run.out");
   data::write_mp4(folder / ("source" + name), data_.frames(clip));
-  const data::Frames frames = job::to_frames(job_.codec->decode(data_.sample(clip).latent), recipe_.data.fps);
+  const data::Frames frames = job::to_frames(job_.codec->decode(data_.sample(clip).latent), sample_fps(recipe_));
   data::write_mp4(folder / ("reconstruction" + name), frames);
   return reconstructions_.emplace(prompt, frames).first->second;
 }

@@ -22,6 +22,9 @@ namespace tessera::sample {
 using RunBranches =
     std::function<std::vector<at::Tensor>(const std::vector<net::Batch>&, double t, const at::Tensor& context)>;
 
+/// Frames per second of samples: data.fps, or 16 where data.fps = 0 keeps the clips' own.
+double sample_fps(const recipe::Recipe& recipe);
+
 /// One prompt's denoising from noise to a latent, one sampler step at a time.
 class Denoising {
  public:
@@ -55,6 +58,9 @@ class Validation {
  public:
   Validation(const recipe::Recipe& recipe, const job::Job& job, const prepare::PreparedData& data,
              std::filesystem::path out);
+
+  /// samples/step-000100-0.mp4
+  static std::filesystem::path file(const std::filesystem::path& out, int64_t step, int prompt);
 
   struct Finished {
     int prompt = 0;

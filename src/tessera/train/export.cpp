@@ -1,38 +1,86 @@
 #include "tessera/train/export.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "tessera/checkpoint/box.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/train/host_work.h"
 
 namespace tessera::train {
 
+namespace {
+
+/// A model folder in diffusers' form, a file for each unit.
+class ModelFolder {
+ public:
+  ModelFolder(std::filesystem::path folder, size_t units) : folder_(std::move(folder)), units_(units) {
+    checkpoint::make_folder(folder_, "check run.out");
+  }
+
+  /// fp32.
+  void add_unit(const std::vector<checkpoint::TensorData>& tensors) {
+    char name[96];
+    std::snprintf(name, sizeof name, "diffusion_pytorch_model-%05zu-of-%05zu.safetensors", ++written_, units_);
+    checkpoint::write_safetensors(folder_ / name, tensors, {{"format", "pt"}});
+    for (const checkpoint::TensorData& tensor : tensors) {
+      places_[tensor.name] = name;
+      total_ += checkpoint::volume(checkpoint::whole_box(tensor.shape)) * 4;
+    }
+  }
+
+  void finish(const std::string& config_json) const {
+    const nlohmann::json index = {{"metadata", {{"total_size", total_}}}, {"weight_map", places_}};
+    checkpoint::write_text(folder_ / "config.json", config_json);
+    checkpoint::write_text(folder_ / "diffusion_pytorch_model.safetensors.index.json", index.dump(2) + "\n");
+  }
+
+ private:
+  const std::filesystem::path folder_;
+  const size_t units_;
+  size_t written_ = 0;
+  int64_t total_ = 0;
+  std::map<std::string, std::string> places_;
+};
+
+}  // namespace
+
 void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& comm, int rank,
                   const std::filesystem::path& folder) {
-  if (rank == 0) checkpoint::make_folder(folder, "check run.out");
-  nlohmann::json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", nlohmann::json::object()}};
-  int64_t total = 0;
+  HostWork work;
+  std::optional<ModelFolder> written;
+  if (rank == 0) work.run([&] { written.emplace(folder, static_cast<size_t>(store.units())); });
   for (int u = 0; u < store.units(); ++u) {
-    char name[64];
-    std::snprintf(name, sizeof name, "diffusion_pytorch_model-%05d-of-%05d.safetensors", u + 1, store.units());
     std::vector<checkpoint::TensorData> tensors;
     engine::whole_unit(
         store, comm, u, /*gradients=*/false,
         [&](const plan::ParamSpec& param, const at::Tensor& value) {
-          if (rank != 0) return;
-          tensors.push_back({param.name, DType::f32, param.shape, value.const_data_ptr()});
-          index["weight_map"][param.name] = name;
-          total += param.numel() * 4;
+          if (rank == 0) tensors.push_back({param.name, DType::f32, param.shape, value.const_data_ptr()});
         },
         [&] {
-          if (rank == 0) checkpoint::write_safetensors(folder / name, tensors, {{"format", "pt"}});
+          if (rank == 0) work.run([&] { written->add_unit(tensors); });
         });
   }
-  if (rank != 0) return;
-  index["metadata"]["total_size"] = total;
-  checkpoint::write_text(folder / "config.json", model.config_json());
-  checkpoint::write_text(folder / "diffusion_pytorch_model.safetensors.index.json", index.dump(2) + "\n");
+  if (rank == 0) work.run([&] { written->finish(model.config_json()); });
+  work.finish();
+}
+
+void export_saved(const net::Denoiser& model, const weights::Source& saved, const std::filesystem::path& folder) {
+  ModelFolder written(folder, model.units().size());
+  for (const auto& unit : model.units()) {
+    std::vector<std::vector<float>> values;
+    std::vector<checkpoint::TensorData> tensors;
+    for (const plan::ParamSpec& param : unit->spec().params) {
+      values.emplace_back(static_cast<size_t>(param.numel()));
+      saved.read({param.name, DType::f32, param.shape}, values.back().data());
+      tensors.push_back({param.name, DType::f32, param.shape, values.back().data()});
+    }
+    written.add_unit(tensors);
+  }
+  written.finish(model.config_json());
 }
 
 }  // namespace tessera::train

@@ -4,10 +4,13 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/commit.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/training.h"
+#include "tessera/job/lora_run.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/sample/expert_passes.h"
+#include "tessera/train/export.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/utilisation.h"
 
@@ -145,6 +148,8 @@ void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
   metrics.seconds = seconds_now() - began_;
   metrics.mfu =
       model_flops_utilisation(planned().spec, planned().machine, metrics.tokens, metrics.seconds, place_.world);
+  ++steps_;
+  if (!skipped_.empty()) ++skips_;
   if (rank_ == 0) {
     if (skipped_.empty())
       run_log_->step(metrics);
@@ -217,8 +222,64 @@ void Run::sample(const plan::Visit& visit) {
   const Loader::Pause pause(*loader_);  // the autoencoder is one
   validation_->pass(visit.step,
                     sample::expert_passes(job_, experts_->router(), *engine_, programs_.sample, visit.step));
-  if (const auto finished = validation_->take_finished(); finished && rank_ == 0)
-    validation_->write(visit.step, *finished, *run_log_);
+  const auto finished = validation_->take_finished();
+  if (finished && rank_ == 0)
+    attempt(visit.step, "sample", [&] { validation_->write(visit.step, *finished, *run_log_); });
+}
+
+/// Whether samples of the step that the run goes on from are missing: making them failed, or was stopped.
+bool Run::owes_samples() {
+  const plan::RunShape& run = planned().run;
+  if (!own_checkpoint() || run.sample_every == 0 || (done_ % run.sample_every != 0 && done_ != run.steps)) return false;
+  bool missing = false;  // as rank 0 sees the folder
+  for (int prompt = 0; rank_ == 0 && prompt < run.sample_prompts; ++prompt)
+    missing = missing || !fs::is_regular_file(sample::Validation::file(out_, done_, prompt));
+  const bool owes =
+      comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({missing ? 1. : 0.})[0][0] > 0;
+  if (owes && rank_ == 0) log::info("samples of step " + std::to_string(done_) + " are missing: they are made up");
+  return owes;
+}
+
+/// Does what no other rank waits for and the next start makes up: where it fails, that is told and the run goes on.
+/// Gives the code of the failure.
+Exit Run::attempt(int64_t step, const std::string& what, const std::function<void()>& act) {
+  Exit code = Exit::internal;
+  std::string text;
+  try {
+    act();
+    return Exit::done;
+  } catch (const Error& error) {
+    code = error.code(), text = error.what();
+    if (code == Exit::rank_lost || code == Exit::memory) throw;
+  } catch (const c10::Error& error) {
+    text = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  log::warn("step " + std::to_string(step) + ": the " + what +
+            " failed, and is made up when the run is started again: " + text);
+  if (rank_ == 0) run_log_->warning(step, what, text);
+  return code;
+}
+
+/// What other programs load, from the parts that were just saved: no rank is asked again.
+void Run::save_beside(int64_t step, const fs::path& folder) {
+  const std::string& wanted = recipe().values.at("checkpoint.export");
+  if (wanted == "none" || (wanted == "lora" && !recipe().lora.on)) return;
+  const auto saved = std::make_shared<checkpoint::TrainingCheckpoint>(folder);
+  const fs::path to = folder / (recipe().lora.on ? "lora" : "model");
+  const Exit code = attempt(step, "export", [&] {
+    for (const job::Expert& expert : job_.experts.list) {
+      const bool several = job_.experts.several();
+      const weights::Source source = weights::open_training(saved, several ? expert.folder + "." : "");
+      if (recipe().lora.on)
+        job::save_lora(recipe(), weights::LoraFile::of(source), several ? to / expert.folder : to);
+      else
+        export_saved(*job_.model, source, several ? to / expert.folder : to);
+    }
+  });
+  std::error_code ignored;  // what is there is no whole export
+  if (code != Exit::done) fs::remove_all(to, ignored);
 }
 
 void Run::save(int64_t step) {
@@ -234,10 +295,12 @@ void Run::save(int64_t step) {
         manifest.seed = recipe().run.seed;
         experts_->write(step, manifest);
         loss_scale_.save(manifest);
+        save_facts(facts_, recipe_values(planning::resolved(recipe_, plans_, place_)), manifest);
+        if (const auto rule = job::adapter_rule(recipe())) manifest.extra["lora"] = job::lora_json(*rule, job_.adapted);
         manifest.extra["model"] = planned().spec.name;
         if (!resume_.line.empty()) manifest.extra[checkpoint::kResumedFrom] = resume_.line;
         run_log_->flush();  // a checkpoint never has a history that is older than itself
-        checkpoint::commit(partial, final, place_.world, manifest);
+        checkpoint::commit_with(partial, final, place_.world, manifest, [&] { save_beside(step, partial); });
         checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
       });
   if (rank_ == 0) run_log_->checkpoint(step, final.string(), seconds_now() - start);

@@ -5,10 +5,13 @@
 //   Run run(recipe, trace, place);
 //   while (const std::optional<plan::Visit> visit = run.next()) ...
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 
+#include "tessera/base/check.h"
 #include "tessera/checkpoint/resume.h"
+#include "tessera/checkpoint/training.h"
 #include "tessera/comm/run_lock.h"
 #include "tessera/engine/engine.h"
 #include "tessera/job/job.h"
@@ -19,6 +22,7 @@
 #include "tessera/sample/validation.h"
 #include "tessera/train/expert_schedule.h"
 #include "tessera/train/rank_watch.h"
+#include "tessera/train/run_facts.h"
 #include "tessera/train/slow_ranks.h"
 
 namespace tessera::train {
@@ -55,18 +59,26 @@ class Run {
   diffusion::FlowMatching& objective() { return *objective_; }
 
  private:
-  void open_folder();
+  void check_start();
   void plan_run();
   void start();
-  void choose_resume();
   void load();
+  void claim_folder();
   void open_log();
+  void tell_resume();
+  void write_plan();
+  bool own_checkpoint() const;
   bool restarted() const { return !place_.restarted_after.empty(); }
   void log_base(const engine::Roundings& rounded);
   void begin_part(size_t part);
   StepReport numbers(bool last);
   void sample(const plan::Visit& visit);
+  bool owes_samples();
+  Exit attempt(int64_t step, const std::string& what, const std::function<void()>& act);
+  Exit export_models();
+  void write_report();
   void save(int64_t step);
+  void save_beside(int64_t step, const std::filesystem::path& folder);
   void look_for_slow_ranks(int64_t step);
   void give_shares(int64_t step, const std::vector<int64_t>& shares);
 
@@ -85,7 +97,9 @@ class Run {
   std::filesystem::path out_, checkpoints_;
   std::optional<comm::RunLock> lock_;  // of rank 0, where no launcher has it
   checkpoint::Resume resume_;
-  std::vector<prepare::StageData> data_;  // of each part of the run
+  Values facts_;                                             // run_facts.h
+  std::unique_ptr<checkpoint::TrainingCheckpoint> resumed_;  // resume_.from, until it is loaded
+  std::vector<prepare::StageData> data_;                     // of each part of the run
   std::vector<planning::PartPlan> plans_;
   size_t part_ = 0;  // the one that runs, in both
   std::unique_ptr<engine::Engine> engine_;
@@ -112,6 +126,7 @@ class Run {
   int64_t done_ = 0;                // steps before this process
   int64_t first_step_ = 1;          // of this process in this part
   int stopping_ = 0;                // the signal by which; 0: none
+  int64_t steps_ = 0, skips_ = 0;   // of this process
   std::unique_ptr<Loader> loader_;  // ends first: it uses the data
 };
 

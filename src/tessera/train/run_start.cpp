@@ -7,7 +7,6 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/checkpoint/training.h"
 #include "tessera/job/base_report.h"
 #include "tessera/job/lora_run.h"
 #include "tessera/planning/disk_need.h"
@@ -36,6 +35,12 @@ std::string program() {
   return "tessera of " + std::to_string(bytes.size()) + " bytes with checksum " + sum;
 }
 
+/// The first free one of recipe-1.toml, recipe-2.toml, ...
+fs::path next_recipe(const fs::path& run) {
+  for (int n = 1;; ++n)
+    if (const fs::path name = run / ("recipe-" + std::to_string(n) + ".toml"); !fs::exists(name)) return name;
+}
+
 }  // namespace
 
 Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place)
@@ -56,7 +61,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   recipe_.set("data.vae_tile", std::to_string(job_.vae_tile));
   out_ = recipe_.run.out;
   checkpoints_ = out_ / "checkpoints";
-  if (rank_ == 0) open_folder();
+  check_start();
   watch_.phase(0, "preparing the data");
   data_ = prepare::prepare_parts(recipe_, job_, mesh_, comm_, rank_);
   watch_.phase(0, "planning");
@@ -65,29 +70,31 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   start();
 }
 
-void Run::open_folder() {
-  planning::check_own_folder(out_);
-  if (!comm::RunLock::held_by_launcher(out_)) lock_.emplace(out_);
+/// All that may refuse the run for what its folder holds, before anything there is written.
+void Run::check_start() {
+  if (rank_ == 0) planning::check_own_folder(out_);
+  if (rank_ == 0 && !comm::RunLock::held_by_launcher(out_)) lock_.emplace(out_);
+  resume_ = checkpoint::choose_resume(recipe_.run.resume, out_, restarted());
+  comm_.check_agreement("checkpoint to go on from", checkpoint::told(resume_));
+  facts_ = run_facts(recipe_, job_);
+  if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
+  if (resumed_ && recipe_.values.at("run.resume_changes") != "allow") require_same(facts_, resumed_->manifest());
+  if (rank_ != 0) return;
   for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
+}
+
+/// From here on the run's folder is this run's: remains of killed runs go, and what lies beyond the checkpoint that it
+/// goes on from is moved away.
+void Run::claim_folder() {
   for (const auto& name : checkpoint::clean_partials(checkpoints_))
     log::info("removed the incomplete checkpoint " + name);
   for (const fs::path& folder : {out_, out_ / "samples", out_ / "model"}) checkpoint::remove_dead_partials(folder);
   remove_rank_files(out_ / "schedule.jsonl");
-  if (recipe_.run.resume == "no" && !restarted() && checkpoint::latest(checkpoints_))
-    throw UserError(Exit::usage, "run.resume", out_.string() + " already holds checkpoints",
-                    "set run.resume = \"auto\" to resume, or another run.out to start at step 0");
-}
-
-/// Where the run goes on; what it leaves behind is moved away when nothing stands against the start any more.
-void Run::choose_resume() {
-  resume_ = checkpoint::choose_resume(recipe_.run.resume, out_, restarted());
-  for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_, resume_.beyond);
-  comm_.check_agreement("checkpoint to go on from", checkpoint::told(resume_));
-  if (rank_ != 0) return;
   if (resume_.gone_on)
     log::info("run.resume = " + recipe_.run.resume + ": the run went on from there already, and now from its newest " +
               "checkpoint; to go back once more, name another folder");
-  leave_behind(out_, resume_.from ? checkpoint::load_manifest(*resume_.from).step : 0, resume_.beyond);
+  leave_behind(out_, resumed_ ? resumed_->manifest().step : 0, resume_.beyond);
+  write_plan();
 }
 
 void Run::plan_run() {
@@ -101,16 +108,22 @@ void Run::plan_run() {
   }
   planning::require_fit(plans_);
   std::string all;
+  for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_, resume_.beyond);
   for (const planning::PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
   comm_.check_agreement("plan", all);
-  choose_resume();
-  if (rank_ != 0) return;
+}
+
+/// The plans, and the resolved recipe: an earlier one with another text stays beside it, as recipe-1.toml and so on.
+void Run::write_plan() {
+  const std::string recipe = planning::resolved(recipe_, plans_, place_).to_toml();
+  const fs::path file = out_ / "recipe.toml";
+  if (fs::exists(file) && checkpoint::read_text(file) != recipe) checkpoint::publish(file, next_recipe(out_));
   checkpoint::write_text(out_ / "plan.json", planning::plans_json(plans_));
-  checkpoint::write_text(out_ / "recipe.toml", planning::resolved(recipe_, plans_, place_).to_toml());
+  checkpoint::write_text(file, recipe);
   checkpoint::write_text(out_ / "plan.txt", planning::plans_text(plans_));
   for (const planning::PartPlan& p : plans_) {
-    const std::string file = p.part.number == 0 ? "plan.toml" : "plan-stage-" + std::to_string(p.part.number) + ".toml";
-    checkpoint::write_text(out_ / file, p.planned.plan().to_toml(p.planned.unit_names()));
+    const std::string plan = p.part.number == 0 ? "plan.toml" : "plan-stage-" + std::to_string(p.part.number) + ".toml";
+    checkpoint::write_text(out_ / plan, p.planned.plan().to_toml(p.planned.unit_names()));
   }
 }
 
@@ -132,25 +145,20 @@ void Run::start() {
   size_t part = 0;
   while (part + 1 < plans_.size() && plans_[part].part.last <= done_) ++part;
   begin_part(part);
+  if (owes_samples()) walk_->make_up_samples();
 }
 
 /// Weights, states and what else a checkpoint holds; or the first ones.
 void Run::load() {
-  const std::optional<fs::path>& resume = resume_.from;
   engine::Store& store = engine_->store();
   engine::Roundings rounded;
-  if (resume) {
-    checkpoint::TrainingCheckpoint saved(*resume);
+  if (resumed_) {
     if (recipe_.lora.on)  // the checkpoint has the adapters alone
       rounded = job::load_initial_weights(recipe_, job_, store);
-    experts_->resume(store, saved);
-    done_ = saved.manifest().step;
-    loss_scale_.restore(saved.manifest());
-    if (saved.manifest().seed != static_cast<uint64_t>(recipe_.run.seed))
-      throw UserError(Exit::usage, "run.seed",
-                      resume->string() + " was trained with seed " + std::to_string(saved.manifest().seed),
-                      "use the same seed, or another run.out");
-    log::info("resumed from " + resume->string());
+    experts_->resume(store, *resumed_);
+    done_ = resumed_->manifest().step;
+    loss_scale_.restore(resumed_->manifest());
+    log::info("resumed from " + resumed_->path().string());
     if (done_ >= recipe_.run.steps)
       log::info("nothing to train: step " + std::to_string(done_) +
                 " is saved and run.steps = " + std::to_string(recipe_.run.steps) + "; raise run.steps to train on");
@@ -161,8 +169,18 @@ void Run::load() {
       job::start_adapters(job::for_expert(recipe_, job_.experts, e), store, comm_);
     });
   }
-  if (rank_ == 0) open_log();
+  if (rank_ == 0) {
+    claim_folder();
+    open_log();
+  }
+  resumed_.reset();
   log_base(rounded);
+}
+
+/// Whether the run goes on from a checkpoint of its own.
+bool Run::own_checkpoint() const {
+  std::error_code none;
+  return resume_.from && fs::equivalent(resume_.from->parent_path(), checkpoints_, none);
 }
 
 /// Goes on with the history, and tells in it what a kill kept out of it.
@@ -170,21 +188,32 @@ void Run::open_log() {
   run_log_ = std::make_unique<report::RunLog>(out_, done_);
   const report::History& found = run_log_->found();
   if (!found.strays.empty()) log::warn((out_ / "metrics.jsonl").string() + ": " + found.told_strays());
-  std::error_code none;
-  const bool own = resume_.from && fs::equivalent(resume_.from->parent_path(), checkpoints_, none);
+  const bool own = own_checkpoint();
   const bool begun_elsewhere = found.last_step == 0 && !resume_.line.empty();
   if (own && !begun_elsewhere && found.last_step < done_) {
     const std::string text = "metrics.jsonl ends at step " + std::to_string(found.last_step) +
                              " and the checkpoint is of step " + std::to_string(done_) +
                              ": the steps between are missing from the history";
     log::warn(text);
-    if (!found.tells("warning")) run_log_->warning(done_, text);
+    if (!found.tells("warning")) run_log_->warning(done_, "history", text);
   }
   if (own && !found.tells("checkpoint")) run_log_->checkpoint(done_, resume_.from->string(), {});
   for (const comm::FaultNote& note : comm::fault_notes(out_))
     if (!found.fault_times.contains(note.time)) run_log_->restart(done_, note.text, note.time);
+  tell_resume();
   run_log_->flush();
   comm::forget_faults(out_);
+}
+
+/// Where the run goes on from, and what is different since.
+void Run::tell_resume() {
+  if (!resumed_) return;
+  run_log_->resume(done_, resumed_->path().string());
+  const Values recipe = recipe_values(planning::resolved(recipe_, plans_, place_));
+  for (const Change& change : changes(facts_, recipe, resumed_->manifest())) {
+    log::info(change.text());
+    run_log_->change(done_, change.key, change.before, change.now, change.text());
+  }
 }
 
 /// How far a base that rests in fewer bits is from the weights it was made of.
@@ -205,27 +234,52 @@ int Run::finish() {
     return static_cast<int>(Exit::again);
   }
   watch_.phase(done_, "exporting the model");
-  job::each_expert(engine_->store(), job_.experts, [&](size_t e, const std::string&) {
-    const fs::path folder = job_.experts.several() ? out_ / "model" / job_.experts.list[e].folder : out_ / "model";
-    if (recipe_.lora.on)
-      job::export_lora(recipe_, engine_->store(), comm_, rank_, folder);
-    else
-      export_model(*job_.model, engine_->store(), comm_, rank_, folder);
-  });
-  experts_->save_model(out_ / "model");
+  Exit code = export_models();
   const std::string schedule = (out_ / "schedule.jsonl").string();
   std::ofstream lines(schedule + ".rank-" + std::to_string(rank_), std::ios::trunc);
   for (const auto& line : step_lines_) lines << line << '\n';
   lines.close();
   comm_.barrier();
-  if (rank_ == 0) {
-    if (!trace_.empty()) join_rank_files(trace_, place_.world);
-    join_rank_files(schedule, place_.world);
-    checkpoint::write_text((out_ / "trace.json").string(), planning::plan_trace(planned(), lines_of(schedule)));
-    report::write_run_report({out_}, out_ / "report.html");
+  if (rank_ == 0) attempt(recipe_.run.steps, "report", [&] { write_report(); });
+  if (code == Exit::done && steps_ > 0 && skips_ == steps_ && recipe_.run.on_nan == "skip") {
+    code = Exit::not_finite;
+    if (rank_ == 0)
+      log::error("[train] every step was skipped, nothing was learned: the last one because of " + skipped_ +
+                 "; look at the data, lower train.lr, or see where it begins with run.on_nan = \"stop\"");
   }
-  comm_.barrier();
-  return 0;
+  double worst = 0;  // the same on every rank
+  for (const auto& row :
+       comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({static_cast<double>(code)}))
+    worst = std::max(worst, row[0]);
+  return static_cast<int>(worst);
+}
+
+/// Each by itself: where one fails, the others are written. Gives the code of what failed.
+Exit Run::export_models() {
+  Exit code = Exit::done;
+  const auto attempted = [&](const std::function<void()>& act) {
+    if (const Exit failed = attempt(recipe_.run.steps, "export", act); failed != Exit::done) code = failed;
+  };
+  job::each_expert(engine_->store(), job_.experts, [&](size_t e, const std::string&) {
+    const fs::path folder = job_.experts.several() ? out_ / "model" / job_.experts.list[e].folder : out_ / "model";
+    attempted([&] {
+      if (recipe_.lora.on)
+        job::export_lora(recipe_, engine_->store(), comm_, rank_, folder);
+      else
+        export_model(*job_.model, engine_->store(), comm_, rank_, folder);
+    });
+  });
+  attempted([&] { experts_->save_model(out_ / "model"); });
+  return code;
+}
+
+/// By rank 0, when all have written their lines.
+void Run::write_report() {
+  const std::string schedule = (out_ / "schedule.jsonl").string();
+  if (!trace_.empty()) join_rank_files(trace_, place_.world);
+  join_rank_files(schedule, place_.world);
+  checkpoint::write_text((out_ / "trace.json").string(), planning::plan_trace(planned(), lines_of(schedule)));
+  report::write_run_report({out_}, out_ / "report.html");
 }
 
 }  // namespace tessera::train

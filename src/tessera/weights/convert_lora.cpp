@@ -151,7 +151,7 @@ at::Tensor bytes_of(const LoraFile& lora, const LoraTensor& tensor) {
   return values.to(scalar_type(tensor.info.dtype));
 }
 
-void write_lora(const LoraFile& lora, const LoraPlan& plan, const fs::path& file) {
+void write_tensors(const LoraFile& lora, const LoraPlan& plan, const fs::path& file) {
   std::map<std::string, const LoraTensor*> by_name;
   std::vector<TensorInfo> infos;
   for (const LoraTensor& tensor : plan.tensors) {
@@ -176,6 +176,11 @@ LoraPlan plan_lora(const LoraFile& lora, const std::string& naming, const std::s
   return Planner(lora, naming, dtype).run();
 }
 
+void write_lora(const LoraFile& lora, const LoraPlan& plan, const fs::path& file) {
+  write_tensors(lora, plan, file);
+  if (!plan.config_json.empty()) checkpoint::write_text(file.parent_path() / "adapter_config.json", plan.config_json);
+}
+
 void convert_lora(const ConvertOptions& options) {
   const LoraFile lora = LoraFile::open(options.in);
   const LoraPlan plan = plan_lora(lora, options.to, options.dtype);
@@ -192,7 +197,6 @@ void convert_lora(const ConvertOptions& options) {
     throw UserError(Exit::disk, "convert", file.parent_path().string() + ": cannot be made: " + error.message(),
                     "check the path");
   write_lora(lora, plan, file);
-  if (!plan.config_json.empty()) checkpoint::write_text(file.parent_path() / "adapter_config.json", plan.config_json);
   log::info("convert: " + file.string() + ": " + std::to_string(lora.modules().size()) + " modules, from " +
             lora.naming() + " to " + options.to + " names" +
             (lora.says_alpha() ? "" : "; the file does not say alpha, it is taken to be the rank"));

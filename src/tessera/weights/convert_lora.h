@@ -29,6 +29,9 @@ struct LoraPlan {
 /// which the naming has no place.
 LoraPlan plan_lora(const LoraFile& lora, const std::string& naming, const std::string& dtype);
 
+/// Writes what plan_lora says to `file`, and beside it adapter_config.json for peft.
+void write_lora(const LoraFile& lora, const LoraPlan& plan, const std::filesystem::path& file);
+
 /// OUT is a file, or a folder that gets the name the program looks for. Throws UserError like convert.
 void convert_lora(const ConvertOptions& options);
 

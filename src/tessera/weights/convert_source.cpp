@@ -1,38 +1,81 @@
 #include "tessera/weights/convert_source.h"
 
-#include <memory>
+#include <algorithm>
 
-#include "tessera/checkpoint/training.h"
+#include "tessera/checkpoint/box.h"
+#include "tessera/checkpoint/fp8_scale.h"
+#include "tessera/checkpoint/lora_settings.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/ops/bf16.h"
+#include "tessera/plan/states.h"
 
 namespace tessera::weights {
 
 namespace {
 
-Source from_training(const std::filesystem::path& folder) {
-  const auto saved = std::make_shared<checkpoint::TrainingCheckpoint>(folder);
-  Source source{folder, {}, {}, {}, {}};
-  for (const auto& tensor : saved->manifest().tensors)
-    if (tensor.kind == "param") source.tensors.push_back({tensor.name, tensor.dtype, tensor.shape});
-  source.read = [saved](const checkpoint::TensorInfo& tensor, void* to) {
-    saved->read({tensor.name, "param", tensor.dtype, tensor.shape}, to);
-  };
-  return source;
+/// Masters that are saved in two halves are joined.
+void read_masters(checkpoint::TrainingCheckpoint& saved, const std::string& name, const checkpoint::Shape& shape,
+                  float* to) {
+  const std::string low_kind(plan::kMasterLow);
+  if (!saved.contains(name, low_kind)) return saved.read_f32({name, "param", DType::f32, shape}, to);
+  const int64_t count = checkpoint::volume(checkpoint::whole_box(shape));
+  std::vector<uint16_t> high(static_cast<size_t>(count)), low(high.size());
+  saved.read({name, "param", DType::bf16, shape}, high.data());
+  saved.read({name, low_kind, DType::i16, shape}, low.data());
+  ops::join_fp32(to, high.data(), low.data(), count);
+}
+
+bool is_scaled(const checkpoint::WeightSet& weights, const std::string& name) {
+  if (size_of(weights.at(name).dtype) != 1) return false;
+  return std::ranges::any_of(checkpoint::fp8_scale_names(name),
+                             [&](const std::string& scale) { return weights.contains(scale); });
+}
+
+/// As lora_settings.h reads it; nothing of a run without adapters, or of one from before manifests said it.
+checkpoint::Metadata adapter_metadata(const checkpoint::Manifest& manifest) {
+  const auto found = manifest.extra.find("lora");
+  if (found == manifest.extra.end() || !found->is_object()) return {};
+  checkpoint::LoraDescription description{
+      .modules = {}, .rslora = found->value("rslora", false), .dora = found->value("dora", false)};
+  for (const auto& module : found->value("targets", std::vector<std::string>()))
+    description.modules.push_back({module, found->value("rank", int64_t{1}), found->value("alpha", 1.0)});
+  if (description.modules.empty()) return {};
+  return checkpoint::lora_metadata(description, "peft", std::nullopt);
 }
 
 }  // namespace
 
+Source open_training(std::shared_ptr<checkpoint::TrainingCheckpoint> saved, const std::string& prefix) {
+  const std::filesystem::path folder = saved->path();
+  Source source{folder, {}, adapter_metadata(saved->manifest()), {folder / "manifest.json"}, {}};
+  for (const auto& tensor : saved->manifest().tensors)
+    if (tensor.kind == "param" && tensor.name.starts_with(prefix))
+      source.tensors.push_back({tensor.name.substr(prefix.size()), DType::f32, tensor.shape});
+  source.read = [saved, prefix](const checkpoint::TensorInfo& tensor, void* to) {
+    read_masters(*saved, prefix + tensor.name, tensor.shape, static_cast<float*>(to));
+  };
+  return source;
+}
+
 Source open_source(const std::filesystem::path& path) {
-  if (std::filesystem::exists(path / "manifest.json")) return from_training(path);
+  if (std::filesystem::exists(path / "manifest.json"))
+    return open_training(std::make_shared<checkpoint::TrainingCheckpoint>(path));
   const auto weights = std::make_shared<checkpoint::WeightSet>(checkpoint::open_weights(path));
   Source source{path, {}, weights->metadata(), {}, {}};
   for (const auto& file : weights->files()) {
     source.files.push_back(file.path());
-    for (const auto& tensor : file.tensors())  // an index may name but some of a file's tensors
-      if (weights->contains(tensor.name)) source.tensors.push_back(tensor);
+    for (auto tensor : file.tensors()) {
+      if (!weights->contains(tensor.name)) continue;  // an index may name but some of a file's tensors
+      if (checkpoint::is_fp8_scale(tensor.name)) continue;
+      if (is_scaled(*weights, tensor.name)) tensor.dtype = DType::f32;
+      source.tensors.push_back(tensor);
+    }
   }
   source.read = [weights](const checkpoint::TensorInfo& tensor, void* to) {
-    weights->read(tensor.name, 0, tensor.count(), to);
+    if (!is_scaled(*weights, tensor.name))
+      weights->read(tensor.name, 0, tensor.count(), to);
+    else
+      weights->read_f32(tensor.name, 0, tensor.count(), static_cast<float*>(to));
   };
   return source;
 }

@@ -5,9 +5,11 @@
 //   for (const TensorInfo& tensor : source.tensors) source.read(tensor, bytes);
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/training.h"
 #include "tessera/models/identify.h"
 
 namespace tessera::weights {
@@ -20,7 +22,11 @@ struct Source {
   std::function<void(const checkpoint::TensorInfo&, void*)> read;  ///< all bytes of one tensor
 };
 
-/// Throws UserError (input), see open_weights and TrainingCheckpoint.
+/// Parameters of a training checkpoint whose names begin with `prefix`, without it: fp32, whatever the masters are. What
+/// the manifest says of adapters (rank, alpha, rsLoRA, DoRA) stands in the metadata as peft writes it.
+Source open_training(std::shared_ptr<checkpoint::TrainingCheckpoint> saved, const std::string& prefix = {});
+
+/// Weights in scaled fp8 are fp32 here, and their scales are no tensors. Throws UserError (input), see open_weights and TrainingCheckpoint.
 Source open_source(const std::filesystem::path& path);
 
 models::Shapes shapes_of(const std::vector<checkpoint::TensorInfo>& tensors);

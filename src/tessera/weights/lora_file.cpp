@@ -61,9 +61,12 @@ bool is_lora(const Source& source) {
                      [](const TensorInfo& tensor) { return models::is_adapter_tensor(tensor.name); });
 }
 
-LoraFile LoraFile::open(const std::filesystem::path& path) {
+LoraFile LoraFile::open(const std::filesystem::path& path) { return of(open_source(path)); }
+
+LoraFile LoraFile::of(Source source) {
   LoraFile file;
-  file.source_ = open_source(path);
+  file.source_ = std::move(source);
+  const std::filesystem::path& path = file.source_.path;
   const auto names = models::detect_lora_names(names_of(file.source_));
   if (!names)
     refuse(file.source_, "is not a LoRA: no tensor is called lora_A, lora_B, lora_down or lora_up",

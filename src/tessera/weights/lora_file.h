@@ -32,6 +32,7 @@ class LoraFile {
   /// Throws UserError (input): no LoRA, a LoKr or LoHa, an A without its B, ranks that do not match, a module whose
   /// name is not known, other tensors among them.
   static LoraFile open(const std::filesystem::path& path);
+  static LoraFile of(Source source);
 
   const std::filesystem::path& path() const { return source_.path; }
   const Source& source() const { return source_; }

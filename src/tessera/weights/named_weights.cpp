@@ -1,7 +1,12 @@
 #include "tessera/weights/named_weights.h"
 
+#include <algorithm>
+#include <set>
+
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/models/common/adapted.h"
+#include "tessera/models/identify.h"
 
 namespace tessera::weights {
 
@@ -34,6 +39,34 @@ void NamedWeights::check(
                           ", file has " + checkpoint::shape_text(found.shape),
                       hint(param.name, found.shape));
     }
+}
+
+namespace {
+
+/// How files that hold a whole pipeline begin the names of its other parts.
+constexpr std::string_view kOtherParts[] = {"vae.",          "first_stage_model.", "text_encoders.",
+                                            "text_encoder.", "cond_stage_model.",  "conditioner."};
+
+bool of_another_part(std::string_view name) {
+  return std::ranges::any_of(kOtherParts, [&](std::string_view part) { return name.starts_with(part); });
+}
+
+}  // namespace
+
+void NamedWeights::check_unknown(const Units& units, const std::string& hint) const {
+  std::set<std::string> known;
+  const auto name = names();
+  for (const auto& unit : units)
+    for (const auto& param : unit->spec().params) known.insert(name(param.name));
+  for (const std::string& stored : set_.names()) {
+    if (known.count(stored) || !stored.starts_with(naming_.prefix) || of_another_part(stored) ||
+        checkpoint::is_fp8_scale(stored))
+      continue;
+    throw UserError(Exit::input, "weights.load",
+                    set_.path().string() + ": " + stored + " is no parameter of this model; the file looks like " +
+                        models::identify(checkpoint::stored_shapes(set_)).model,
+                    hint);
+  }
 }
 
 }  // namespace tessera::weights

@@ -32,6 +32,10 @@ class NamedWeights {
   void check(const Units& units,
              const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint) const;
 
+  /// Throws UserError (input) for a tensor that is no parameter of the model, saying what the file looks like. Scales of
+  /// fp8 weights are known, and so is what lies beside the model in one file: autoencoder and text encoder.
+  void check_unknown(const Units& units, const std::string& hint) const;
+
  private:
   const checkpoint::WeightSet set_;
   const models::ForeignName foreign_;

@@ -39,8 +39,8 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   const bool whole = grad_type_ == at::kFloat || !staged.from_rest;  // what rests in 16 bits is widened in pieces
   const bool trained = (unit.grad.defined() || staged.grad >= 0) && buffer.trainable && whole;
   const auto* grad = trained ? grad_at(u, staged.grad).const_data_ptr<float>() + buffer.held : nullptr;
-  auto* states = static_cast<uint8_t*>(staged.states < 0 ? unit.buffer.mutable_data_ptr()
-                                                         : arena(staged.states, 1).mutable_data_ptr());
+  const Tensor resting = staged.states < 0 ? unit.buffer : arena(staged.states, 1);
+  auto* states = resting.defined() ? static_cast<uint8_t*>(resting.mutable_data_ptr()) : nullptr;  // nothing is trained
   const plan::ParamSpec& param = unit.spec.params[range.param];
   net::Slice slice;
   slice.tensor = hash_text(param.name);

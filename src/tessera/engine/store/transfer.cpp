@@ -1,6 +1,7 @@
 #include "tessera/engine/store/transfer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/base/check.h"
 #include "tessera/ops/bf16.h"
@@ -93,7 +94,11 @@ void load_weights(Store& store, const checkpoint::WeightSet& weights,
   }
   const Fill fill = [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
     const std::string name = name_in_file(param.name);
-    name.empty() ? absent(param, first, count, out) : weights.read_f32(name, first, count, out);
+    if (name.empty()) return absent(param, first, count, out);
+    weights.read_f32(name, first, count, out);
+    check_input(std::all_of(out, out + count, [](float value) { return std::isfinite(value); }), "weights.load",
+                weights.path().string() + ": " + name + " has values that are no numbers (NaN or infinite)",
+                "the file is damaged, or was saved by a run that diverged: download or export it again");
   };
   fill_shards(store, fill, rounded);
 }

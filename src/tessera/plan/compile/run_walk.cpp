@@ -1,6 +1,7 @@
 #include "tessera/plan/compile/run_walk.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace tessera::plan {
 
@@ -30,6 +31,12 @@ std::optional<Visit> RunWalk::next() {
   return Visit{Visit::Kind::train, step_, std::exchange(pending_, just_in_time_)};
 }
 
+std::vector<Visit> RunWalk::sample_visits(int64_t step) const {
+  return {static_cast<size_t>(int64_t{run_.sample_prompts} * run_.sample_steps), Visit{Visit::Kind::sample, step}};
+}
+
+void RunWalk::make_up_samples() { follows_ = sample_visits(step_ - 1); }
+
 /// Queues what follows the trained step, in reverse order.
 void RunWalk::after_step() {
   using Kind = Visit::Kind;
@@ -44,9 +51,9 @@ void RunWalk::after_step() {
   }
   // A sample loads the experts it needs itself.
   if (swaps_expert && !samples && !stopped_ && step < last_) order.push_back({Kind::swap, step});
-  for (int64_t pass = 0; samples && pass < int64_t{run_.sample_prompts} * run_.sample_steps; ++pass)
-    order.push_back({Kind::sample, step});
+  // The checkpoint first: a sample that fails or is stopped can be made again from it.
   if (saves) order.push_back({Kind::checkpoint, step});
+  if (samples) std::ranges::copy(sample_visits(step), std::back_inserter(order));
   follows_.assign(order.rbegin(), order.rend());
 }
 

@@ -29,11 +29,14 @@ class RunWalk {
   RunWalk(RunShape run, bool just_in_time);
   /// Empty at the end of the run.
   std::optional<Visit> next();
+  /// Before the first step: samples of the previous step that are missing.
+  void make_up_samples();
   /// Ends the run after this training step, its deferred updates and a checkpoint.
   void stop() { stopped_ = true; }
 
  private:
   void after_step();
+  std::vector<Visit> sample_visits(int64_t step) const;
   bool has_samples(int64_t step) const;
   bool has_checkpoint(int64_t step) const;
 

@@ -111,7 +111,9 @@ void Compiler::broadcast_results() {
   const bool has_it = plan_.owns(rank_, static_cast<int>(model_.units.size()) - 1);
   for (int m = 0; m < schedule_.micros; ++m) {
     Instruction in = make(Op::finish, Lane::compute, -1, m);
-    in.bytes = model_.units.back().cost.out;
+    in.bytes = model_.sequence > 0
+                   ? result_traffic(model_.prediction_row).bytes(tokens(m), plan_.mesh, rank_, samples(m))
+                   : model_.units.back().cost.out;
     in.group = group.name;
     in.comm = {{group.axis, "broadcast", has_it ? in.bytes * (plan_.mesh[Axis::pp] - 1) : 0, group.name}};
     if (model_.sequence > 0) declare(in, {prediction_traffic(model_.prediction_row, plan_.mesh)});

@@ -12,6 +12,8 @@ const std::vector<Traffic>& traffic_of(const UnitSpec& unit, const UnitPlan& pla
   return replayed.empty() ? unit.cost.traffic : unit.cost.replays.at(replayed).traffic;
 }
 
+Traffic result_traffic(int64_t row_bytes) { return {"results", {Axis::pp}, "broadcast", Rows::share, row_bytes}; }
+
 Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh) {
   return {"tokens", kSequenceAxes, "all_gather", Rows::share, row_bytes * (sequence_size(mesh) - 1)};
 }

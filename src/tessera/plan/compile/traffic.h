@@ -12,6 +12,8 @@ namespace tessera::plan {
 
 /// Collectives inside a unit's forward, recompute or backward, in their order.
 const std::vector<Traffic>& traffic_of(const UnitSpec& unit, const UnitPlan& plan, Op op);
+/// The collective of a forward-only pass's `finish` that broadcasts the last pipeline stage's result.
+Traffic result_traffic(int64_t row_bytes);
 /// The collective of a forward-only pass's `finish`, which joins the tokens of all ranks.
 Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh);
 

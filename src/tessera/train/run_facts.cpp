@@ -1,0 +1,198 @@
+#include "tessera/train/run_facts.h"
+
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <optional>
+#include <set>
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/checkpoint/lora_settings.h"
+#include "tessera/checkpoint/weights.h"
+
+namespace tessera::train {
+
+namespace {
+
+using checkpoint::Json;
+
+constexpr const char* kFacts = "facts";
+constexpr const char* kRecipe = "recipe";
+constexpr std::array<std::string_view, 2> kOfResuming = {"run.resume", "run.resume_changes"};
+
+std::string hex(uint64_t hash) {
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+  return text;
+}
+
+std::string number_text(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+/// Elements of a tensor that are looked at: some at each of a few places.
+constexpr int64_t kPlaces = 4, kAtAPlace = 16;
+
+void add_samples(std::string& bytes, const checkpoint::WeightSet& weights, const std::string& name) {
+  const checkpoint::TensorInfo& tensor = weights.at(name);
+  const int64_t count = tensor.count(), size = size_of(tensor.dtype);
+  for (int64_t place = 0; place < kPlaces; ++place) {
+    const int64_t first = count * place / kPlaces, now = std::min(kAtAPlace, count - first);
+    if (now <= 0) return;
+    const size_t at = bytes.size();
+    bytes.resize(at + static_cast<size_t>(now * size));
+    weights.read(name, first, now, bytes.data() + at);
+  }
+}
+
+std::string fingerprint(const std::string& path) {
+  const checkpoint::WeightSet weights = checkpoint::open_weights(path);
+  std::string bytes;
+  for (const std::string& name : weights.names()) {
+    bytes += name + checkpoint::shape_text(weights.at(name).shape) +
+             std::string(checkpoint::dtype_name(weights.at(name).dtype));
+    add_samples(bytes, weights, name);
+  }
+  return hex(hash_text(bytes));
+}
+
+void add_base(Values& facts, const recipe::Recipe& recipe, const job::Job& job) {
+  std::map<std::string, std::string> known;  // experts may begin as one model
+  for (const job::Expert& expert : job.experts.list) {
+    const bool random = expert.path.empty() || recipe.model.init == "random";
+    std::string& base = known[expert.path];
+    if (base.empty()) base = random ? "random" : fingerprint(expert.path);
+    facts[job.experts.several() ? "base of " + expert.name : "base"] = base;
+  }
+}
+
+void add_lora(Values& facts, const recipe::Recipe& recipe, const job::Job& job) {
+  if (!recipe.lora.on) return;
+  facts["lora.rank"] = std::to_string(recipe.lora.rank);
+  facts["lora.alpha"] = number_text(recipe.lora.alpha);
+  facts["lora.rslora"] = recipe.lora.rslora ? "true" : "false";
+  facts["lora.dora"] = recipe.lora.dora ? "true" : "false";
+  std::set<std::string> targets;
+  std::string all, list;
+  for (const std::string& module : std::set<std::string>(job.adapted.begin(), job.adapted.end())) {
+    targets.insert(checkpoint::target_of(module));
+    all += module + "\n";
+  }
+  for (const std::string& target : targets) list += (list.empty() ? "" : ",") + target;
+  facts["lora.targets"] =
+      list + " (" + std::to_string(job.adapted.size()) + " modules, " + hex(hash_text(all)).substr(0, 6) + ")";
+}
+
+Values saved_values(const checkpoint::Manifest& saved, const char* field) {
+  Values values;
+  if (const auto found = saved.extra.find(field); found != saved.extra.end() && found->is_object())
+    for (const auto& [key, value] : found->items())
+      if (value.is_string()) values[key] = value.get<std::string>();
+  return values;
+}
+
+bool same_value(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  const auto number = [](const std::string& text) -> std::optional<double> {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+  };
+  const auto x = number(a), y = number(b);
+  return x && y && *x == *y;
+}
+
+/// By key, those of `now` and of `before` together.
+std::vector<Change> differences(const Values& before, const Values& now, int64_t step) {
+  std::vector<Change> found;
+  std::set<std::string> keys;
+  for (const auto* values : {&before, &now})
+    for (const auto& [key, value] : *values) keys.insert(key);
+  const auto value_in = [](const Values& values, const std::string& key) {
+    const auto at = values.find(key);
+    return at == values.end() ? std::string() : at->second;
+  };
+  for (const std::string& key : keys) {
+    const std::string was = value_in(before, key), is = value_in(now, key);
+    if (!same_value(was, is)) found.push_back({key, was, is, step});
+  }
+  return found;
+}
+
+std::vector<Change> changed_facts(const Values& facts, const checkpoint::Manifest& saved) {
+  Values before = saved_values(saved, kFacts);
+  if (before.empty())
+    return differences({{"run.seed", std::to_string(saved.seed)}}, {*facts.find("run.seed")}, saved.step);
+  return differences(before, facts, saved.step);
+}
+
+std::string shown(const std::string& value) {
+  if (value.empty()) return "nothing";
+  std::string text;
+  for (const std::string& item : split_list(value)) text += (text.empty() ? "" : ",") + item;
+  return text;
+}
+
+}  // namespace
+
+std::string Change::text() const {
+  return "changed since step " + std::to_string(step) + ": " + key + " " + shown(before) + " -> " + shown(now);
+}
+
+Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
+  Values facts = {{"run.seed", std::to_string(recipe.run.seed)},
+                  {"train.mode", recipe.lora.on ? "lora" : "full"},
+                  {"objective", "flow_matching"}};
+  const Json config = checkpoint::parse_json(job.model->config_json(), "config.json");
+  for (const auto& [key, value] : config.items())
+    facts["model.config." + key] = value.dump();
+  for (const char* key : {"diffusion.timesteps", "diffusion.shift", "diffusion.weighting"})
+    facts[key] = recipe.values.at(key);
+  if (!job.experts.list.front().name.empty()) {
+    facts["experts.router"] = recipe.experts.router;
+    facts["experts.count"] = std::to_string(job.experts.size());
+    facts["experts.boundary"] = number_text(job.experts.boundary);
+  }
+  add_base(facts, recipe, job);
+  add_lora(facts, recipe, job);
+  return facts;
+}
+
+Values recipe_values(const recipe::Recipe& recipe) {
+  Values values = recipe.values;
+  for (size_t i = 0; i < recipe.stages.size(); ++i) {
+    const std::string stage = "stage " + std::to_string(i + 1) + ": ";
+    values[stage + "from"] = std::to_string(recipe.stages[i].from);
+    for (const auto& [key, value] : recipe.stages[i].changes) values[stage + key] = value;
+  }
+  return values;
+}
+
+void save_facts(const Values& facts, const Values& recipe, checkpoint::Manifest& manifest) {
+  manifest.extra[kFacts] = facts;
+  manifest.extra[kRecipe] = recipe;
+}
+
+void require_same(const Values& facts, const checkpoint::Manifest& saved) {
+  const std::vector<Change> changed = changed_facts(facts, saved);
+  if (changed.empty()) return;
+  std::string all;
+  for (const Change& change : changed) all += (all.empty() ? "" : "; ") + change.text();
+  throw UserError(Exit::usage, "run.resume", all,
+                  "keep what it was, use another run.out, or go on all the same: run.resume_changes = \"allow\"");
+}
+
+std::vector<Change> changes(const Values& facts, const Values& recipe, const checkpoint::Manifest& saved) {
+  std::vector<Change> found = changed_facts(facts, saved);
+  std::set<std::string> told(kOfResuming.begin(), kOfResuming.end());
+  for (const Change& change : found) told.insert(change.key);
+  const Values before = saved_values(saved, kRecipe);
+  if (before.empty()) return found;
+  for (const Change& change : differences(before, recipe, saved.step))
+    if (!told.count(change.key)) found.push_back(change);
+  return found;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,41 @@
+#pragma once
+// What a run is, as its checkpoints remember it: facts that a run going on from one must share, and the recipe, whose
+// other changes are told.
+//
+//   Values facts = run_facts(recipe, job);                                // "lora.rank" -> "16", "base" -> "3f2a..."
+//   require_same(facts, saved.manifest());                                // before anything of the run is written
+//   for (const Change& change : changes(resolved, saved.manifest())) log::info(change.text());
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/job/job.h"
+
+namespace tessera::train {
+
+/// One key that has another value than when a checkpoint was saved.
+struct Change {
+  std::string key, before, now;
+  int64_t step = 0;  ///< of the checkpoint
+  /// "changed since step 6: train.lr 1e-3 -> 1e-5"
+  std::string text() const;
+};
+
+/// The model's config.json key by key, the base's content wherever it lies (a fingerprint of names, shapes and sampled
+/// values), seed, adapters, experts and objective.
+Values run_facts(const recipe::Recipe& recipe, const job::Job& job);
+
+/// Every option of a recipe and of its stages, as text.
+Values recipe_values(const recipe::Recipe& recipe);
+
+/// Writes both into a manifest.
+void save_facts(const Values& facts, const Values& recipe, checkpoint::Manifest& manifest);
+
+/// Throws UserError (usage) naming every fact that differs from those of the checkpoint. One that was saved without
+/// facts has its seed alone.
+void require_same(const Values& facts, const checkpoint::Manifest& saved);
+
+/// What differs in the recipe, and in facts where `run.resume_changes` allowed them to; how a run is resumed does not count.
+std::vector<Change> changes(const Values& facts, const Values& recipe, const checkpoint::Manifest& saved);
+
+}  // namespace tessera::train

@@ -1,0 +1,189 @@
+// Going on from a checkpoint with another recipe: what matters is refused and leaves the run's folder as it was, the
+// rest is told.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Flags = std::vector<std::string>;
+
+Flags with(Flags flags, const Flags& more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+std::string read(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// Every file of a folder with its bytes.
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& item : fs::recursive_directory_iterator(folder))
+    if (item.path().filename() != ".lock")
+      files[fs::relative(item.path(), folder).string()] = item.is_regular_file() ? read(item.path()) : "folder";
+  return files;
+}
+
+void expect_refused(const TinyRun& run, const std::string& name, const Flags& flags, const std::string& key) {
+  SCOPED_TRACE(key);
+  const auto before = contents(run.out(name));
+  const Result r = run.train(1, name, flags);
+  EXPECT_EQ(r.code, 2) << r.output;
+  for (const std::string& word : {std::string("changed since step 2: ") + key, std::string("run.resume_changes")})
+    EXPECT_NE(r.output.find(word), std::string::npos) << word << "\n" << r.output;
+  EXPECT_TRUE(contents(run.out(name)) == before) << "something in the run's folder was changed";
+}
+
+TEST(ResumeChanges, OfModelSeedAndObjectiveAreRefusedAndLeaveTheRunByteForByte) {
+  const TinyRun run("resume");
+  ASSERT_EQ(run.train(1, "run", {"--run.steps", "2"}).code, 0);
+  const std::string remains = run.out() + "/checkpoints/step-000009.partial";
+  fs::create_directories(remains);
+  for (const auto& [flag, value] : std::map<std::string, std::string>{{"model.config.num_heads", "2"},
+                                                                      {"model.config.text_len", "8"},
+                                                                      {"run.seed", "8"},
+                                                                      {"diffusion.shift", "3"}})
+    expect_refused(run, "run", {"--run.steps", "4", "--" + flag, value}, flag);
+  EXPECT_TRUE(fs::exists(remains));
+}
+
+TEST(ResumeChanges, OfAdaptersAndTheirBaseAreRefusedUnlessAllowed) {
+  const TinyRun run("resume");
+  for (const std::string base : {"base", "other"})
+    ASSERT_EQ(run.train(1, base, {"--run.steps", "2", "--run.seed", base == "base" ? "7" : "8"}).code, 0);
+  const Flags lora = {"--train.mode", "lora", "--lora.rank", "4", "--lora.targets", "q,k,v", "--run.seed", "7"};
+  const Flags on_base = with(lora, {"--model.path", run.out("base") + "/model"});
+  ASSERT_EQ(run.train(1, "run", with(on_base, {"--run.steps", "2"})).code, 0);
+  const Flags on = with(on_base, {"--run.steps", "3"});
+  expect_refused(run, "run", with(on, {"--lora.rank", "2", "--lora.alpha", "4"}), "lora.rank");
+  expect_refused(run, "run", with(on, {"--lora.alpha", "6"}), "lora.alpha");
+  expect_refused(run, "run", with(on, {"--lora.rslora", "true"}), "lora.rslora");
+  expect_refused(run, "run", with(on, {"--lora.dora", "true"}), "lora.dora");
+  expect_refused(run, "run", with(on, {"--lora.targets", "q,k"}), "lora.targets");
+  expect_refused(run, "run", with(on, {"--model.path", run.out("other") + "/model"}), "base");
+
+  const Result allowed = run.train(1, "run", with(on, {"--lora.alpha", "6", "--run.resume_changes", "allow"}));
+  ASSERT_EQ(allowed.code, 0) << allowed.output;
+  EXPECT_NE(allowed.output.find("changed since step 2: lora.alpha 4 -> 6"), std::string::npos) << allowed.output;
+
+  fs::rename(run.out("base"), run.out("moved"));
+  const Result moved = run.train(
+      1, "run", with(lora, {"--lora.alpha", "6", "--run.steps", "4", "--model.path", run.out("moved") + "/model"}));
+  EXPECT_EQ(moved.code, 0) << "the base is the same wherever it lies\n" << moved.output;
+}
+
+TEST(ResumeChanges, ThatMayBeAreToldALineEachAndTheEarlierRecipeStays) {
+  const TinyRun run("resume");
+  ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--train.lr", "1e-3"}).code, 0);
+  const std::string recipe = read(run.out() + "/recipe.toml");
+  const Flags changed = {"--run.steps", "4", "--train.lr", "1e-5", "--plan.recompute", "all"};
+  const Result r = run.train(2, "run", changed);
+  ASSERT_EQ(r.code, 0) << r.output;
+  std::map<std::string, std::string> told;
+  std::string from;
+  for (const auto& line : run.metrics("run", "resume"))
+    if (line.contains("key"))
+      told[line.at("key")] = line.at("text");
+    else
+      from = line.at("from").get<std::string>();
+  EXPECT_TRUE(from.ends_with("step-000002")) << from;
+  EXPECT_EQ(told.at("train.lr"), "changed since step 2: train.lr 1e-3 -> 1e-5");
+  for (const char* key : {"run.steps", "plan.recompute", "mesh.dp_shard"}) EXPECT_TRUE(told.count(key)) << key;
+  for (const auto& [key, text] : told) EXPECT_NE(r.output.find(text), std::string::npos) << r.output;
+  EXPECT_EQ(read(run.out() + "/recipe-1.toml"), recipe);
+  EXPECT_NE(read(run.out() + "/recipe.toml"), recipe);
+  ASSERT_EQ(run.train(2, "run", changed).code, 0);
+  EXPECT_FALSE(fs::exists(run.out() + "/recipe-2.toml")) << "the text is the same";
+  std::vector<nlohmann::json> lines = run.metrics("run", "resume");
+  EXPECT_FALSE(lines.back().contains("key")) << "nothing was changed since step 4";
+}
+
+TEST(ResumeChanges, ResumeNoMovesTheOldLineAway) {
+  const TinyRun run("resume");
+  const Flags flags = {"--run.steps", "4", "--checkpoint.every", "2"};
+  ASSERT_EQ(run.train(1, "run", flags).code, 0);
+  const std::string metrics = read(run.out() + "/metrics.jsonl");
+  const auto first = run.metrics("run");
+  const fs::path checkpoints = run.out() + "/checkpoints";
+  const auto before = contents(checkpoints);
+  const Result again = run.train(1, "run", with(flags, {"--run.resume", "no", "--run.seed", "9"}));
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_NE(again.output.find("abandoned-1"), std::string::npos) << again.output;
+  EXPECT_TRUE(contents(run.out() + "/abandoned-1/checkpoints") == before);
+  EXPECT_EQ(read(run.out() + "/abandoned-1/metrics.jsonl"), metrics);
+  EXPECT_EQ(run.metrics("run").size(), 4u);
+  EXPECT_NE(run.metrics("run").front().at("loss"), first.front().at("loss"));
+  ASSERT_EQ(run.train(1, "run", with(flags, {"--run.resume", "no"})).code, 0);
+  EXPECT_TRUE(fs::exists(run.out() + "/abandoned-2/checkpoints/step-000004/manifest.json"));
+  EXPECT_EQ(run.metrics("run").back().at("loss"), first.back().at("loss"));
+}
+
+/// The types of the lines about a step, in their order.
+std::string types_of(const TinyRun& run, int64_t step) {
+  std::ifstream in(run.out() + "/metrics.jsonl");
+  std::string types;
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.at("step") == step) types += (types.empty() ? "" : " ") + json.at("type").get<std::string>();
+  }
+  return types;
+}
+
+TEST(MadeUp, ASampleThatCannotBeWrittenIsAWarningAndIsMadeAtTheNextStart) {
+  const TinyRun run("resume");
+  const Flags flags = {"--run.steps",        "4", "--sample.every",   "2",       "--sample.steps", "2",
+                       "--checkpoint.every", "2", "--sample.prompts", "a square"};
+  const fs::path sample = run.out() + "/samples/step-000004-0.mp4";
+  fs::create_directories(sample);  // where the file is to be
+  const Result first = run.train(2, "run", flags);
+  ASSERT_EQ(first.code, 0) << first.output;
+  EXPECT_NE(first.output.find("the sample failed"), std::string::npos) << first.output;
+  EXPECT_EQ(types_of(run, 2), "step checkpoint sample");
+  EXPECT_EQ(types_of(run, 4), "step checkpoint warning");
+  EXPECT_EQ(run.metrics("run", "warning").at(0).at("what"), "sample");
+  fs::remove_all(sample);
+  const Result again = run.train(2, "run", flags);
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_TRUE(fs::is_regular_file(sample));
+  EXPECT_EQ(types_of(run, 4), "step checkpoint warning resume sample");
+  const Result nothing_owed = run.train(2, "run", flags);
+  EXPECT_EQ(nothing_owed.output.find("made up"), std::string::npos) << nothing_owed.output;
+}
+
+TEST(MadeUp, AnExportThatCannotBeWrittenLeavesTheReportAndIsToldByTheCode) {
+  for (const bool lora : {false, true}) {
+    const TinyRun run("resume");
+    fs::create_directories(run.out());
+    std::ofstream(run.out() + "/model") << "no folder";
+    Flags flags = {"--run.steps", "2"};
+    if (lora) flags = with(flags, {"--train.mode", "lora", "--lora.rank", "2"});
+    const Result r = run.train(2, "run", flags);
+    EXPECT_EQ(r.code, 7) << r.output;
+    EXPECT_EQ(run.metrics("run", "warning").at(0).at("what"), "export");
+    EXPECT_TRUE(fs::exists(run.out() + "/report.html"));
+    fs::remove(run.out() + "/model");
+    const Result again = run.train(2, "run", flags);
+    EXPECT_EQ(again.code, 0) << again.output;
+    EXPECT_TRUE(fs::is_directory(run.out() + "/model"));
+  }
+}
+
+TEST(MadeUp, SamplesOfClipsAtTheirOwnFrameRateAreWritten) {
+  const TinyRun run("resume");
+  const Result r = run.train(1, "run",
+                             {"--run.steps", "1", "--data.fps", "0", "--sample.every", "1", "--sample.steps", "1",
+                              "--sample.prompts", "a square"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_TRUE(run.metrics("run", "warning").empty());
+  EXPECT_TRUE(fs::is_regular_file(run.out() + "/samples/step-000001-0.mp4"));
+}
+
+}  // namespace
+}  // namespace tessera::testing
