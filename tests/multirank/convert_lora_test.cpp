@@ -184,7 +184,7 @@ TEST_F(ConvertLora, MistakesAreNamedAndLeaveNothingBehind) {
   refused({"convert", base, out, "--scale", "2"}, 2, {"--merge"});
   refused({"convert", base, out, "--merge", kohya, "--scale", "1", "--scale", "2"}, 2, {"2 scales for 1"});
   refused({"convert", kohya, out, "--merge", kohya}, 2, {"wants a base"});
-  refused({"convert", base, out, "--merge", base}, 3, {"is no LoRA"});
+  refused({"convert", base, out, "--merge", base}, 3, {"is not a LoRA"});
   const std::string m = "lora_unet_blocks_0_ffn_0";
   const auto alone = write("alone.safetensors", {{m + ".lora_down.weight", {4, 128}}});
   refused({"convert", base, out, "--merge", alone.string()}, 3, {"A but no B"});

@@ -258,7 +258,7 @@ TEST(Gate, WhatDoesNotGoTogetherIsToldWithAReason) {
     EXPECT_EQ(r.code, code) << r.output;
     EXPECT_NE(r.output.find(why), std::string::npos) << r.output;
   };
-  told(gate_of(3) + Flags{"--experts.train", "both"}, 2, "chooses among experts that own no timesteps");
+  told(gate_of(3) + Flags{"--experts.train", "both"}, 2, "a gate chooses among experts without timestep ranges");
   told(gate_of(1), 2, "experts.count");
   told(gate_of(2) + Flags{"--experts.temperature", "0"}, 2, "experts.temperature");
   told(gate_of(2) + Flags{"--experts.turn", "4", "--run.out", gated().out("turn")}, 0,

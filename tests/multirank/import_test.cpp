@@ -229,7 +229,7 @@ TEST(Generate, SamplesWithTheOptionsOfTheOfficialProgram) {
   expect_words(r.tessera({"sample", "--task", "t2v-14B", "--ckpt_dir", r.release(), "--sample_solver", "eular"}), 2,
                {"eular", "unipc"});
   expect_words(r.tessera({"sample", "--task", "t2v-14B", "--ckpt_dir", r.release(), "--use_prompt_extend"}), 2,
-               {"--use_prompt_extend", "extend them before"});
+               {"--use_prompt_extend", "extend prompts beforehand"});
 }
 
 /// A kind of Wan model at the size of TinyRun, and its task's name.

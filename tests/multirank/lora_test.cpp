@@ -350,7 +350,7 @@ TEST(Lora, MistakesAreNamed) {
   refused({"--lora.base_dtype", "int4"}, 2, {"lora.base_dtype", "int8"});
   refused({"--lora.export", "comfy"}, 2, {"did you mean comfyui?"});
   refused({"--lora.dora", "true", "--lora.export", "diffusers,diffsynth"}, 2, {"lora.export", "diffsynth names"});
-  refused({"--lora.init", shared().out("base") + "/model"}, 3, {"is no LoRA"});
+  refused({"--lora.init", shared().out("base") + "/model"}, 3, {"is not a LoRA"});
 }
 
 }  // namespace

@@ -162,16 +162,26 @@ TEST_F(Prepare, AStaleEntryIsRefusedNamingWhatDiffersAndRebuiltOnRequest) {
   const Result again = prepare(1);
   EXPECT_EQ(again.output.find("encoding"), std::string::npos) << again.output;
 
-  // A damaged entry is not a missing one.
+  // A damaged entry is refused by the recipe that trains on it, and encoded again by its `prepare`.
   const fs::path victim = [&] {
     for (const auto& entry : fs::directory_iterator(cache()))
       if (entry.path().extension() == ".safetensors") return entry.path();
     return fs::path();
   }();
+  const std::string whole = text_of(victim);
+  const std::vector<std::vector<std::string>> recipes = {
+      {}, {"--data.size", "16,32"}, {"--data.fps", "4", "--data.frames", "4"}};
   fs::resize_file(victim, fs::file_size(victim) - 9);
-  const bool ours = prepare(1).code == 3 || prepare(1, {"--data.size", "16,32"}).code == 3 ||
-                    prepare(1, {"--data.fps", "4", "--data.frames", "4"}).code == 3;
-  EXPECT_TRUE(ours) << "one of the three recipes must refuse it";
+  int refused = 0;
+  for (const auto& recipe : recipes) {
+    std::vector<std::string> line = {"train", run_.recipe(), "--run.out", run_.out("damaged"), "--run.steps", "1"};
+    line.insert(line.end(), recipe.begin(), recipe.end());
+    const Result r = run_.tessera(line);
+    if (r.code == 3) ++refused, expect_text(r, {victim.filename().string()});
+  }
+  EXPECT_EQ(refused, 1) << "the entry belongs to one of the three recipes";
+  for (const auto& recipe : recipes) EXPECT_EQ(prepare(1, recipe).code, 0);
+  EXPECT_TRUE(text_of(victim) == whole);
 }
 
 TEST_F(Prepare, FaultyRowsAreAllToldAndTrainingAsksBeforeItLeavesThemOut) {

@@ -103,7 +103,7 @@ TEST(Speech, SamplesFollowTheSoundThatIsGiven) {
       run.tessera({"sample", run.out() + "/recipe.toml", "--prompt", "a square", "--sample.steps", "2",
                    "--sample.guidance", "3", "--sample.audio", (run.folder() / "other.mp4").string(), "--out", out});
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_NE(r.output.find("the sound changes the prediction by"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("the audio changes the prediction by"), std::string::npos) << r.output;
   EXPECT_TRUE(data::has_sound(out));
 }
 
@@ -178,7 +178,7 @@ TEST(Speech, SamplesGoOnClipByClipForAsLongAsTheSoundLasts) {
   refused({"--sample.clips", "0"}, "sample.clips = 0");
   refused({"--sample.clips", "2", "--data.size", "32,32"}, "multiples of 64 pixels");
   refused({"--sample.pose", "clip", "--data.path", (run.folder() / "data/clip0.mp4").string()},
-          "names no video of poses");
+          "names no pose video");
 }
 
 TEST(Speech, LearnsByLoraOnAnyLayoutItsInjectorsAmongTheRest) {

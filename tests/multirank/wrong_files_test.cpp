@@ -41,7 +41,7 @@ class WrongFiles : public ::testing::Test {
 TEST_F(WrongFiles, ALoraIsNoModel) {
   for (const char* name : {"plan", "train"})
     expect(command(name, {"--model.path", kLora}), 3,
-           {"model.path", "lora_peft.safetensors is a LoRA", "weights of the model"});
+           {"model.path", "lora_peft.safetensors is a LoRA", "weights of its base model"});
 }
 /// A model folder like that of a run, with its tensors changed.
 class ChangedModel : public ::testing::Test {

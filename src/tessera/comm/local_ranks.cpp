@@ -269,8 +269,9 @@ void LocalRanks::signal(int number) {
 }
 
 void LocalRanks::end_all() {
-  signal_all(SIGTERM);
-  for (const auto start = Clock::now(); !over() && seconds_since(start) < 0.5; look(true))
+  // Ranks that fail for the same reason print it themselves. What has not ended by then waits for a rank that is gone.
+  constexpr double kOwnEnd = 0.5;
+  for (const auto start = Clock::now(); !over() && seconds_since(start) < kOwnEnd; look(true))
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   signal_all(SIGKILL);
   for (auto& rank : ranks_)
