@@ -88,7 +88,7 @@ TEST(ScheduleJson, SchedulesOfAStepNumberOn) {
     for (int wait : lines[k].in.wait) EXPECT_LT(wait, lines[k].i);
     if (lines[k].rank == 0 && (phases.empty() || phases.back() != lines[k].phase)) phases.push_back(lines[k].phase);
   }
-  EXPECT_EQ(phases, (std::vector<std::string>{"train", "sample", "checkpoint"}));
+  EXPECT_EQ(phases, (std::vector<std::string>{"train", "checkpoint", "sample"}));
 }
 
 TEST(ScheduleJson, ErrorsNameTheField) {

@@ -147,7 +147,6 @@ std::vector<checkpoint::Piece> ExpertSchedule::pieces(engine::Store& store) cons
 
 void ExpertSchedule::resume(engine::Store& store, checkpoint::TrainingCheckpoint& saved) {
   const checkpoint::Manifest& manifest = saved.manifest();
-  job::check_experts(experts_, manifest);
   for (size_t e = 0; e < experts_.size(); ++e) {
     if (!experts_.several()) {
       updates_[e] = manifest.extra.value("updates", manifest.step);

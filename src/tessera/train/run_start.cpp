@@ -78,6 +78,7 @@ void Run::check_start() {
   comm_.check_agreement("checkpoint to go on from", checkpoint::told(resume_));
   facts_ = run_facts(recipe_, job_);
   if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
+  if (resumed_) job::check_experts(job_.experts, resumed_->manifest());
   if (resumed_ && recipe_.values.at("run.resume_changes") != "allow") require_same(facts_, resumed_->manifest());
   if (rank_ != 0) return;
   for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
