@@ -177,8 +177,7 @@ TEST(Speech, SamplesGoOnClipByClipForAsLongAsTheSoundLasts) {
   };
   refused({"--sample.clips", "0"}, "sample.clips = 0");
   refused({"--sample.clips", "2", "--data.size", "32,32"}, "multiples of 64 pixels");
-  refused({"--sample.pose", "clip", "--data.path", (run.folder() / "data/clip0.mp4").string()},
-          "names no pose video");
+  refused({"--sample.pose", "clip", "--data.path", (run.folder() / "data/clip0.mp4").string()}, "names no pose video");
 }
 
 TEST(Speech, LearnsByLoraOnAnyLayoutItsInjectorsAmongTheRest) {

@@ -146,8 +146,7 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
                   {"train.mode", recipe.lora.on ? "lora" : "full"},
                   {"objective", "flow_matching"}};
   const Json config = checkpoint::parse_json(job.model->config_json(), "config.json");
-  for (const auto& [key, value] : config.items())
-    facts["model.config." + key] = value.dump();
+  for (const auto& [key, value] : config.items()) facts["model.config." + key] = value.dump();
   for (const char* key : {"diffusion.timesteps", "diffusion.shift", "diffusion.weighting"})
     facts[key] = recipe.values.at(key);
   if (!job.experts.list.front().name.empty()) {
