@@ -139,8 +139,8 @@ TEST(DiskFaults, ADiskThatCannotBeWrittenAnyMoreEndsTheRunAtTheInstructionThatNe
   const TinyRun run("unwritable");
   save_two_steps(run);
   const Ended ended = break_while_training(run, on_disk(run), [](pid_t rank) {  // rank 0 writes metrics as well
-    const rlimit none{4096, 4096};
-    EXPECT_EQ(prlimit(rank, RLIMIT_FSIZE, &none, nullptr), 0);
+    const rlimit short_files{65536, 65536};  // longer than the log, shorter than the rank's file of states
+    EXPECT_EQ(prlimit(rank, RLIMIT_FSIZE, &short_files, nullptr), 0);
   });
   expect_words(ended.code, 7, ended.output,
                {(run.folder() / "nvme").string() + ": writing", "File too large", "rank 1: error: failed at step",
