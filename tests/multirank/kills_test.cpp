@@ -120,7 +120,9 @@ class Kills : public ::testing::Test {
     std::vector<int> all;
     for (int s = 2; s <= kSteps; s += 2) all.push_back(s);
     EXPECT_EQ(saved, all);
-    EXPECT_EQ(run.metrics("run", "fault").size(), restarts);
+    size_t restarted = 0;  // a busy machine may have a slow rank too
+    for (const auto& line : run.metrics("run", "fault")) restarted += line["kind"] == "restart";
+    EXPECT_EQ(restarted, restarts);
   }
 
   static void expect_nothing_left(const TinyRun& run) {

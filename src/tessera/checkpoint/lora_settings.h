@@ -43,7 +43,7 @@ struct LoraDescription {
   };
   std::vector<Module> modules;
   bool rslora = false, dora = false, bias = false;
-  std::string network;  ///< kohya's network module, by the family of the modules
+  std::string network = {};  ///< kohya's network module, by the family of the modules
 };
 
 /// JSON as peft writes it: r and lora_alpha are those of most modules, others stand in the patterns. Keys start with

@@ -32,8 +32,8 @@ class Nodes {
 
   struct Round {
     int number = 0;
-    std::vector<int> nodes;  ///< member nodes, in the order of their ranks
-    int place = 0;           ///< index of this node among them
+    std::vector<int> nodes = {};  ///< member nodes, in the order of their ranks
+    int place = 0;                ///< index of this node among them
   };
   /// Waits for the launchers of the next round. Throws UserError: rank_lost naming nodes that do not join, usage if
   /// launchers were started with different counts or two are the same node, again after a signal.

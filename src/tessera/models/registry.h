@@ -18,10 +18,10 @@ namespace tessera::models {
 /// config.json); the fields of config_text replace theirs, or are all there is.
 struct ModelChoice {
   std::string family = {};  ///< empty: the standard one
-  std::string preset;
-  std::string config;
-  std::string path;
-  std::string config_text;                                   ///< fields of a config.json, as JSON
+  std::string preset = {};
+  std::string config = {};
+  std::string path = {};
+  std::string config_text = {};                              ///< fields of a config.json, as JSON
   std::map<std::string, std::vector<int64_t>> weights = {};  ///< shapes of the tensors at `path`, by stored name
 };
 
