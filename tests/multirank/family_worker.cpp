@@ -4,11 +4,8 @@
 //   family_worker launch RANKS MESH FIRST LAST FAMILY       # shapes drawn by the seeds FIRST..LAST-1
 #include <ATen/Parallel.h>
 
-#include <cstdio>
-
 #include "families.h"
-#include "tessera/comm/launcher.h"
-#include "tessera/comm/world.h"
+#include "seed_worker.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/transfer.h"
@@ -154,38 +151,7 @@ void check(const testing::Family& family, const Mesh& mesh, int rank, comm::Comm
   });
 }
 
-int run(int argc, char** argv) {
-  Meter::install();
-  at::set_num_threads(1);
-  if (std::string_view(argv[1]) == "launch") {
-    comm::LaunchOptions options;
-    options.nproc = std::stoi(argv[2]);
-    return comm::launch(options, {argv + 3, argv + argc});
-  }
-  const comm::Rendezvous place = comm::rendezvous_from_env();
-  const Mesh mesh = Mesh::parse(argv[1]);
-  comm::Comm comm(place, mesh);
-  const testing::Family& family = testing::family_of(argv[4]);
-  for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) try {
-      check(family, mesh, place.rank, comm, static_cast<uint64_t>(seed));
-    } catch (const Error& error) {
-      std::fprintf(stderr, "rank %d, seed %d: %s\n", place.rank, seed, error.what());
-      return static_cast<int>(error.code());
-    }
-  return 0;
-}
-
 }  // namespace
 }  // namespace tessera::engine
 
-int main(int argc, char** argv) {
-  int code = 0;
-  try {
-    code = tessera::engine::run(argc, argv);
-  } catch (const tessera::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    code = static_cast<int>(error.code());
-  }
-  std::fflush(nullptr);
-  std::_Exit(code);  // peers may hang in what this rank left: no orderly end
-}
+int main(int argc, char** argv) { tessera::testing::seed_worker(argc, argv, tessera::engine::check); }

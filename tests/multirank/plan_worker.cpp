@@ -14,10 +14,9 @@
 #include <cstdio>
 
 #include "families.h"
+#include "seed_worker.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
-#include "tessera/comm/launcher.h"
-#include "tessera/comm/world.h"
 #include "tessera/engine/executor.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
@@ -475,43 +474,20 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   expect(Meter::live() == before, "leaves " + std::to_string(Meter::live() - before) + " bytes");
 }
 
-int run(int argc, char** argv) {
-  Meter::install();
-  at::set_num_threads(1);
-  if (std::string_view(argv[1]) == "launch") {
-    comm::LaunchOptions options;
-    options.nproc = std::stoi(argv[2]);
-    return comm::launch(options, {argv + 3, argv + argc});
+/// The case of a seed; what is wrong is told with its plan.
+void check_seed(const Family& family, const Mesh& mesh, int rank, comm::Comm& comm, uint64_t seed) {
+  const Case c(seed, mesh, family);
+  try {
+    check(c, comm, rank);
+  } catch (const Error&) {
+    std::vector<std::string> names;
+    for (const auto& unit : c.model->units()) names.push_back(unit->spec().name);
+    std::fprintf(stderr, "rank %d, plan %d:\n%s", rank, static_cast<int>(seed), c.plan.to_toml(names).c_str());
+    throw;
   }
-  const comm::Rendezvous place = comm::rendezvous_from_env();
-  const Mesh mesh = Mesh::parse(argv[1]);
-  comm::Comm comm(place, mesh);
-  const Family& family = testing::family_of(argc > 4 ? argv[4] : "wan");
-  for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) {
-    const Case c(static_cast<uint64_t>(seed), mesh, family);
-    try {
-      check(c, comm, place.rank);
-    } catch (const Error& error) {
-      std::vector<std::string> names;
-      for (const auto& unit : c.model->units()) names.push_back(unit->spec().name);
-      std::fprintf(stderr, "rank %d, plan %d: %s\n%s", place.rank, seed, error.what(), c.plan.to_toml(names).c_str());
-      return static_cast<int>(error.code());
-    }
-  }
-  return 0;
 }
 
 }  // namespace
 }  // namespace tessera::engine
 
-int main(int argc, char** argv) {
-  int code = 0;
-  try {
-    code = tessera::engine::run(argc, argv);
-  } catch (const tessera::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    code = static_cast<int>(error.code());
-  }
-  std::fflush(nullptr);
-  std::_Exit(code);  // peers may hang in what this rank left: no orderly end
-}
+int main(int argc, char** argv) { tessera::testing::seed_worker(argc, argv, tessera::engine::check_seed); }

@@ -186,10 +186,6 @@ class Probe {
   net::Tokens tokens_;
 };
 
-}  // namespace
-
-namespace {
-
 /// A space that is part of the tokens, or has neighbours: ranks have different numbers of its rows, or reach them.
 bool uneven(const net::Tokens& tokens) {
   const auto one = [](const net::Space& space) { return !space.ranges.empty() || !space.shapes.empty(); };
