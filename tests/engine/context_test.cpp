@@ -16,7 +16,7 @@ net::Tokens two_of_them() {
   net::Tokens tokens;
   tokens.offsets = {0, 3, 7};
   tokens.spaces = {{.offsets = {0, 2, 5}}};
-  tokens.rows = at::tensor({0, 0, 0, 1, 1, 1, 1}, at::kInt);
+  tokens.rows = ops::RowIndex(at::tensor({0, 0, 0, 1, 1, 1, 1}, at::kInt));
   const Tensor angles = toy::normals({7, kDim / kHeads / 2}, 90);
   tokens.cos = angles.cos(), tokens.sin = angles.sin();
   return tokens;

@@ -64,7 +64,7 @@ struct Chain {
   at::Tensor shift = at::randn({1, 32}), scale = at::randn({1, 32}), rows = at::zeros({64}, at::kInt);
 
   at::Tensor build(int readers = 3) const {
-    const auto norm = [&](const at::Tensor& t) { return ops::modulated_norm(t, shift, scale, rows, 1e-6); };
+    const auto norm = [&](const at::Tensor& t) { return ops::modulated_norm(t, shift, scale, ops::RowIndex(rows), 1e-6); };
     const at::Tensor y = norm(x);
     at::Tensor branch = y * y;
     for (int i = 1; i < readers; ++i) branch = branch + (y * branch).sum() * addend;
@@ -99,7 +99,7 @@ TEST(LeanGraph, HoldsWhatValuesAreMadeFromUnderTheirSiteAndNotTheValues) {
   SavedStorages::at_site("sum");
   at::Tensor sum = ops::sum(x, addend);
   SavedStorages::at_site("norm");
-  at::Tensor y = ops::modulated_norm(sum, shift, scale, rows, 1e-6);
+  at::Tensor y = ops::modulated_norm(sum, shift, scale, ops::RowIndex(rows), 1e-6);
   SavedStorages::at_site("reader");
   out = (y * y).sum();
   std::map<std::string, int64_t> bytes;
@@ -164,7 +164,7 @@ TEST(LeanGraph, WhatNobodyReadsIsNotMadeAndHoldsNothing) {
   {
     SavedStorages saved({x, shift, rows}, /*selective=*/true);
     const at::NoGradGuard no_grad;
-    ops::modulated_norm(ops::sum(x, at::ones({64, 32})), shift, shift, rows, 1e-6);
+    ops::modulated_norm(ops::sum(x, at::ones({64, 32})), shift, shift, ops::RowIndex(rows), 1e-6);
     EXPECT_EQ(saved.rebuilds()->values(), 0);
   }
   EXPECT_EQ(Meter::live(), before);

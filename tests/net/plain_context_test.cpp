@@ -15,7 +15,7 @@ Tokens two_samples() {
   Tokens tokens;
   tokens.offsets = {0, 2, 5};
   tokens.spaces = {Space{.offsets = {0, 4, 5}}};
-  tokens.rows = at::tensor({0, 0, 1, 1, 1}, at::kInt);
+  tokens.rows = ops::RowIndex(at::tensor({0, 0, 1, 1, 1}, at::kInt));
   const at::Tensor angles = at::arange(10, at::kFloat).view({5, 2});
   tokens.cos = angles.cos();
   tokens.sin = angles.sin();

@@ -1,6 +1,7 @@
 // Attention whose keys come in blocks equals attention to all of them at once, gradients too.
 #include <gtest/gtest.h>
 
+#include "tables.h"
 #include "tessera/ops/ops.h"
 
 namespace tessera::ops {
@@ -8,9 +9,11 @@ namespace {
 
 using at::Tensor;
 
+using AttentionParts = testing::WithEachTable<>;
+
 constexpr int64_t kHeads = 3, kWidth = 48, kQueries = 70, kKeys = 150;
 
-TEST(AttentionParts, OfTwoBlocksOfKeysMergeToTheWhole) {
+TEST_P(AttentionParts, OfTwoBlocksOfKeysMergeToTheWhole) {
   at::manual_seed(1);
   const Tensor q = at::randn({kQueries, kWidth}), k = at::randn({kKeys, kWidth}), v = at::randn({kKeys, kWidth});
   const auto result = [] { return AttentionResult{at::empty({kQueries, kWidth}), at::empty({kHeads, kQueries})}; };
@@ -39,7 +42,7 @@ TEST(AttentionParts, OfTwoBlocksOfKeysMergeToTheWhole) {
 }
 
 // Operands of 16 bits, sums of fp32: nothing is rounded on the way, so the bound is that of fp32.
-TEST(AttentionParts, OfOperandsOf16BitsAreAddedUpInFp32) {
+TEST_P(AttentionParts, OfOperandsOf16BitsAreAddedUpInFp32) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     at::manual_seed(3);
     const auto drawn = [&](int64_t rows) { return at::randn({rows, kWidth}).to(type); };
@@ -74,7 +77,7 @@ TEST(AttentionParts, OfOperandsOf16BitsAreAddedUpInFp32) {
   }
 }
 
-TEST(AttentionParts, ASampleWithoutQueriesLeavesItsKeysWithoutGradient) {
+TEST_P(AttentionParts, ASampleWithoutQueriesLeavesItsKeysWithoutGradient) {
   at::manual_seed(2);
   const Tensor q = at::randn({8, kWidth}).requires_grad_(), k = at::randn({12, kWidth}).requires_grad_(),
                v = at::randn({12, kWidth}).requires_grad_();
@@ -87,6 +90,8 @@ TEST(AttentionParts, ASampleWithoutQueriesLeavesItsKeysWithoutGradient) {
       attention(q.detach(), k.detach().narrow(0, 5, 7), v.detach().narrow(0, 5, 7), kHeads, {0, 8}, {0, 7});
   EXPECT_TRUE(at::equal(out.detach(), alone));
 }
+
+INSTANTIATE_TEST_SUITE_P(, AttentionParts, testing::each_table(), testing::table_name);
 
 }  // namespace
 }  // namespace tessera::ops

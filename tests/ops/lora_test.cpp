@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "byte_count.h"
+#include "tables.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/reference.h"
@@ -114,14 +115,16 @@ void expect_close(const Tensor& got, const Tensor& expected, const std::string& 
   EXPECT_LE(distance(got, expected), bound) << what;
 }
 
-class FrozenLinear : public ::testing::TestWithParam<Case> {};
+class FrozenLinear : public WithEachTable<std::tuple<const ops::Kernels*, Case>> {};
 
 TEST_P(FrozenLinear, ValuesAndGradientsEqualTheReference) {
-  const Case& c = GetParam();
+  const Case& c = std::get<1>(GetParam());
   Fixture f(c);
   const auto leaf = [](const Tensor& t) { return t.to(at::kDouble).detach().clone().requires_grad_(); };
   const Tensor x = random({kTokens, kIn}, 6).to(c.input), dy = random({kTokens, kOut}, 7).to(c.type);
-  const double exact = bound_of(at::kFloat), rounded = bound_of(c.type), of_input = bound_of(c.input);
+  // LibTorch's operators round every intermediate of 16 bits, those of the adapter's gradients too.
+  const double steps = ours ? 1 : 4, rounded = steps * bound_of(c.type), of_input = steps * bound_of(c.input),
+               exact = ours ? bound_of(at::kFloat) : std::max(rounded, of_input);
   const Tensor rx = leaf(x), ra = leaf(f.a.value), rb = leaf(f.b.value), rm = leaf(f.magnitude.value),
                w = f.widened().to(at::kDouble), bias = c.bias ? f.bias.value.to(at::kDouble) : Tensor();
   const Tensor expected =
@@ -155,7 +158,7 @@ TEST_P(FrozenLinear, ValuesAndGradientsEqualTheReference) {
 }
 
 TEST_P(FrozenLinear, AKnownResultIsTakenAsItIsAndHasTheSameGradients) {
-  const Case& c = GetParam();
+  const Case& c = std::get<1>(GetParam());
   Fixture f(c);
   const Tensor dy = random({kTokens, kOut}, 7).to(c.type);
   Tensor known;
@@ -180,7 +183,7 @@ TEST_P(FrozenLinear, AKnownResultIsTakenAsItIsAndHasTheSameGradients) {
 }
 
 TEST_P(FrozenLinear, MetaTensorsTakeTheBytesOfTheRealOnes) {
-  const Case& c = GetParam();
+  const Case& c = std::get<1>(GetParam());
   const auto measure = [&](at::Device device) {
     Fixture f(c);
     const auto move = [&](WeightSite& s) {
@@ -200,11 +203,15 @@ TEST_P(FrozenLinear, MetaTensorsTakeTheBytesOfTheRealOnes) {
     const auto grads = torch::autograd::grad({y}, inputs, {dy}, false, false, true);
     return std::vector<int64_t>{forward, held, count.peak()};
   };
-  EXPECT_EQ(measure(at::kMeta), measure(at::kCPU));
+  const std::vector<int64_t> meta = measure(at::kMeta), cpu = measure(at::kCPU);
+  EXPECT_EQ(meta[1], cpu[1]);
+  if (ours) EXPECT_EQ(meta, cpu);  // LibTorch's kernels of CPUs take scratch that neither meta nor a GPU takes
 }
 
-INSTANTIATE_TEST_SUITE_P(Lora, FrozenLinear, ::testing::ValuesIn(kCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Lora, FrozenLinear, ::testing::Combine(each_table(), ::testing::ValuesIn(kCases)),
+                         [](const auto& info) {
+                           return std::string(std::get<1>(info.param).name) + "_" + std::get<0>(info.param)->name;
+                         });
 
 TEST(FrozenLinearInHalf, IsNearerTheExactResultThanPlainOperatorsInBf16) {
   Fixture f({.name = "", .type = kBf16});

@@ -18,6 +18,14 @@ Tensor rows_of(std::vector<int64_t> lengths) {
   return at::cat(rows);
 }
 
+/// Of the modulated operators, with their index on whichever device.
+const std::vector<int64_t> kRowLengths = {1, 60, 29};
+ops::RowIndex row_index(const Tensor& of_token) {
+  ops::RowIndex index(rows_of(kRowLengths));
+  index.of_token = of_token;
+  return index;
+}
+
 Operator linear_of(const std::string& name, int64_t tokens, int64_t in, int64_t out, bool bias, bool gelu) {
   Operator op{name, {normal({tokens, in})}, {normal({out, in})}, {}, {}, {}};
   if (bias) op.weights.push_back(normal({out}));
@@ -176,9 +184,9 @@ std::vector<Operator> all_operators() {
   all.push_back({"modulated_norm",
                  {normal({90, 71}), normal({3, 6, 71}), normal({3, 6, 71})},
                  {},
-                 {rows_of({1, 60, 29})},
+                 {rows_of(kRowLengths)},
                  [](const Tensors& x, Sites&, const Tensors& c) {
-                   return ops::modulated_norm(x[0], column(x[1], 0), column(x[2], 1), c[0], 1e-6);
+                   return ops::modulated_norm(x[0], column(x[1], 0), column(x[2], 1), row_index(c[0]), 1e-6);
                  },
                  [](const Tensors& x, const Tensors&, const Tensors& c) {
                    return ops::reference::modulated_norm(x[0], column(x[1], 0), column(x[2], 1), c[0], 1e-6);
@@ -186,9 +194,9 @@ std::vector<Operator> all_operators() {
   all.push_back({"gated_residual",
                  {normal({90, 71}), normal({90, 71}), normal({3, 6, 71})},
                  {},
-                 {rows_of({1, 60, 29})},
+                 {rows_of(kRowLengths)},
                  [](const Tensors& x, Sites&, const Tensors& c) {
-                   return ops::gated_residual(x[0], x[1], column(x[2], 2), c[0]);
+                   return ops::gated_residual(x[0], x[1], column(x[2], 2), row_index(c[0]));
                  },
                  [](const Tensors& x, const Tensors&, const Tensors& c) {
                    return ops::reference::gated_residual(x[0], x[1], column(x[2], 2), c[0]);

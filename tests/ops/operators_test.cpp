@@ -3,6 +3,7 @@
 
 #include "byte_count.h"
 #include "operators.h"
+#include "tables.h"
 #include "tessera/base/check.h"
 #include "tessera/ops/deferred_gradients.h"
 #include "tessera/ops/reference.h"
@@ -11,7 +12,7 @@ namespace tessera::testing {
 
 namespace {
 
-class Operators : public ::testing::TestWithParam<Operator> {};
+class Operators : public WithEachTable<std::tuple<const ops::Kernels*, Operator>> {};
 
 Tensors map(const Tensors& tensors, const std::function<Tensor(const Tensor&)>& f) {
   Tensors out;
@@ -92,7 +93,7 @@ TEST(GeluLinear, AKnownResultIsTakenAsItIsAndHasTheSameGradients) {
 }  // namespace
 
 TEST_P(Operators, ValuesAndGradientsEqualTheReference) {
-  const Operator& op = GetParam();
+  const Operator& op = std::get<1>(GetParam());
   const Expected expected = expected_of(op);
   const Tensors inputs = map(op.inputs, leaf);
   Sites sites = sites_of(op.weights);
@@ -112,7 +113,7 @@ TEST_P(Operators, ValuesAndGradientsEqualTheReference) {
 }
 
 TEST_P(Operators, WeightsMayMoveBetweenForwardAndBackward) {
-  const Operator& op = GetParam();
+  const Operator& op = std::get<1>(GetParam());
   const Expected expected = expected_of(op);
   const Tensors inputs = map(op.inputs, leaf);
   Sites sites = sites_of(op.weights);
@@ -129,7 +130,7 @@ TEST_P(Operators, WeightsMayMoveBetweenForwardAndBackward) {
 
 // An operator whose saved input nobody else holds may write the gradient in its place (ops/node.h).
 TEST_P(Operators, InputsThatOnlyTheGraphHoldsGetTheSameGradients) {
-  const Operator& op = GetParam();
+  const Operator& op = std::get<1>(GetParam());
   const Expected expected = expected_of(op);
   const Tensors inputs = map(op.inputs, leaf);
   Sites sites = sites_of(op.weights);
@@ -142,7 +143,7 @@ TEST_P(Operators, InputsThatOnlyTheGraphHoldsGetTheSameGradients) {
 }
 
 TEST_P(Operators, InputsWithTwoReadersKeepTheirValuesForBoth) {
-  const Operator& op = GetParam();
+  const Operator& op = std::get<1>(GetParam());
   const Expected expected = expected_of(op);
   const Tensors inputs = map(op.inputs, leaf);
   Sites sites = sites_of(op.weights);
@@ -157,7 +158,7 @@ TEST_P(Operators, InputsWithTwoReadersKeepTheirValuesForBoth) {
 }
 
 TEST_P(Operators, FrozenWeightsPassGradientsOn) {
-  const Operator& op = GetParam();
+  const Operator& op = std::get<1>(GetParam());
   if (op.inputs.empty()) GTEST_SKIP() << op.name << " has no inputs to pass a gradient to";
   const Expected expected = expected_of(op);
   const Tensors inputs = map(op.inputs, leaf);
@@ -168,7 +169,7 @@ TEST_P(Operators, FrozenWeightsPassGradientsOn) {
 }
 
 TEST_P(Operators, WeightsLearnWhenInputsNeedNoGradient) {
-  const Operator& op = GetParam();
+  const Operator& op = std::get<1>(GetParam());
   if (op.weights.empty()) GTEST_SKIP() << op.name << " has no weights";
   const Expected expected = expected_of(op);
   Sites sites = sites_of(op.weights);
@@ -178,7 +179,7 @@ TEST_P(Operators, WeightsLearnWhenInputsNeedNoGradient) {
 }
 
 TEST_P(Operators, GradientsOfWeightsLeftForLaterHaveTheSameBits) {
-  const Operator& op = GetParam();
+  const Operator& op = std::get<1>(GetParam());
   if (op.weights.empty()) GTEST_SKIP() << op.name << " has no weights";
   const Expected expected = expected_of(op);
   const auto clone = [](const Tensor& t) { return t.clone(); };
@@ -207,7 +208,7 @@ TEST_P(Operators, GradientsOfWeightsLeftForLaterHaveTheSameBits) {
 TEST(GatedResidual, ARebuiltGraphNeedsNoValue) {
   const Tensor x = at::randn({7, 5}).requires_grad_(), y = at::randn({7, 5}).requires_grad_(),
                gate = at::randn({2, 5}).requires_grad_(), dy = at::randn({7, 5});
-  const Tensor rows = at::tensor({0, 0, 1, 1, 1, 0, 1}, at::kInt);
+  const ops::RowIndex rows(at::tensor({0, 0, 1, 1, 1, 0, 1}, at::kInt));
   const Tensor whole = ops::gated_residual(x, y, gate, rows), hollow = ops::gated_residual(x, y, gate, rows, false);
   EXPECT_EQ(hollow.sizes(), whole.sizes());
   EXPECT_EQ(hollow.storage().nbytes(), sizeof(float)) << "no memory for values that nobody reads";
@@ -217,7 +218,8 @@ TEST(GatedResidual, ARebuiltGraphNeedsNoValue) {
 }
 
 TEST_P(Operators, ThreadsDoNotChangeABit) {
-  const Operator& op = GetParam();
+  if (!ours) GTEST_SKIP() << "LibTorch's products divide their sums among threads";
+  const Operator& op = std::get<1>(GetParam());
   const Expected expected = expected_of(op);
   const auto run = [&](int threads) {
     at::set_num_threads(threads);
@@ -235,7 +237,7 @@ TEST_P(Operators, ThreadsDoNotChangeABit) {
 }
 
 TEST_P(Operators, MetaTakesTheBytesTheCpuTakes) {
-  const Operator& op = GetParam();
+  const Operator& op = std::get<1>(GetParam());
   struct Numbers {
     int64_t forward_peak, saved, backward_peak, left;
     bool operator==(const Numbers&) const = default;
@@ -258,15 +260,17 @@ TEST_P(Operators, MetaTakesTheBytesTheCpuTakes) {
     return n;
   };
   const Numbers cpu = run(at::kCPU), meta = run(at::kMeta);
-  EXPECT_EQ(meta.forward_peak, cpu.forward_peak);
+  // LibTorch's kernels of CPUs take a few bytes of scratch that their meta forms do not.
+  const double slack = ours ? 0 : 0.01 * static_cast<double>(cpu.forward_peak);
+  EXPECT_NEAR(meta.forward_peak, cpu.forward_peak, slack);
   EXPECT_EQ(meta.saved, cpu.saved);
-  EXPECT_EQ(meta.backward_peak, cpu.backward_peak);
+  EXPECT_NEAR(meta.backward_peak, cpu.backward_peak, slack);
   EXPECT_EQ(meta.left, cpu.left);
   EXPECT_GT(cpu.forward_peak, 0);
 }
 
 TEST_P(Operators, NothingIsSavedWithoutGradients) {
-  const Operator& op = GetParam();
+  const Operator& op = std::get<1>(GetParam());
   const at::NoGradGuard no_grad;
   Sites sites = sites_of(op.weights);
   op.fast(op.inputs, sites, op.constants);
@@ -275,8 +279,11 @@ TEST_P(Operators, NothingIsSavedWithoutGradients) {
   EXPECT_EQ(count.live(), static_cast<int64_t>(y.nbytes()));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Operators, ::testing::ValuesIn(all_operators()),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, Operators,
+                         ::testing::Combine(each_table(), ::testing::ValuesIn(all_operators())),
+                         [](const auto& info) {
+                           return std::get<1>(info.param).name + "_" + std::get<0>(info.param)->name;
+                         });
 
 TEST(Linear, AllocatesItsResultAndNothingElse) {
   for (const Operator& op : all_operators()) {
@@ -298,7 +305,7 @@ TEST(Linear, AllocatesItsResultAndNothingElse) {
 TEST(GatedResidual, PassesTheGradientOnWithoutACopy) {
   const Tensor x = at::randn({8, 4}).requires_grad_(), y = at::randn({8, 4}), gate = at::randn({1, 4});
   const Tensor dy = at::randn({8, 4});
-  const auto grads = torch::autograd::grad({ops::gated_residual(x, y, gate, at::zeros({8}, at::kInt))}, {x}, {dy});
+  const auto grads = torch::autograd::grad({ops::gated_residual(x, y, gate, ops::RowIndex(at::zeros({8}, at::kInt)))}, {x}, {dy});
   EXPECT_EQ(grads[0].const_data_ptr(), dy.const_data_ptr());
 }
 

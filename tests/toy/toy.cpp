@@ -227,8 +227,10 @@ class Model final : public net::Denoiser {
     const int64_t total = tokens.total(), streams = 2 * static_cast<int64_t>(samples.size());
     batch.inputs = {at::zeros({total, std::max(c_.text_dim, kPatchSize)}, at::kFloat),
                     at::empty({streams, kFrequencies}, at::kFloat)};
-    tokens.rows = at::empty({total}, at::kInt), tokens.segments[kTime].order = at::empty({total}, at::kLong);
-    for (size_t s = 0; s < samples.size(); ++s) fill_sample(batch, s, samples[s]);
+    tokens.segments[kTime].order = at::empty({total}, at::kLong);
+    const Tensor modulation_rows = at::empty({total}, at::kInt);
+    for (size_t s = 0; s < samples.size(); ++s) fill_sample(batch, modulation_rows, s, samples[s]);
+    tokens.rows = ops::RowIndex(modulation_rows);
     tokens.sin =
         at::outer(at::arange(total, at::kFloat) * 0.3, 1 / (1 + at::arange(c_.dim / c_.heads / 2, at::kFloat)));
     tokens.cos = tokens.sin.cos();
@@ -298,7 +300,7 @@ class Model final : public net::Denoiser {
     batch.predicted.push_back({video, video + n});
   }
 
-  void fill_sample(net::Batch& batch, size_t s, const net::Sample& sample) const {
+  void fill_sample(net::Batch& batch, const Tensor& modulation_rows, size_t s, const net::Sample& sample) const {
     const auto [video, end] = batch.predicted[s];
     const int64_t begin = batch.tokens.offsets[s], stream = 2 * static_cast<int64_t>(s);
     const Tensor &rows = batch.inputs[0], &order = batch.tokens.segments[kTime].order;
@@ -306,8 +308,8 @@ class Model final : public net::Denoiser {
     put_patches(rows.slice(0, video, end), sample.x);
     for (int64_t i = 0; i < 2; ++i)
       batch.inputs[1][stream + i].copy_(at::cos(at::arange(kFrequencies, at::kFloat) * (sample.t / 100 + i)));
-    batch.tokens.rows.slice(0, begin, video).fill_(stream);
-    batch.tokens.rows.slice(0, video, end).fill_(stream + 1);
+    modulation_rows.slice(0, begin, video).fill_(stream);
+    modulation_rows.slice(0, video, end).fill_(stream + 1);
     order.slice(0, begin, video).copy_(at::arange(begin, video, at::kLong));
     const int64_t frames = sample.x.size(1);  // each place of the video over its frames
     order.slice(0, video, end).view({-1, frames}).copy_(at::arange(video, end, at::kLong).view({frames, -1}).t());

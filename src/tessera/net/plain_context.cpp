@@ -92,7 +92,7 @@ Tensor PlainContext::norm(std::string_view site, const Tensor& x, const Norm& ho
                         : y.reshape(x.sizes());
   }
   if (!how.scale) return at::layer_norm(x, {x.size(-1)}, weight(site, ".weight"), weight(site, ".bias"), how.eps);
-  const Tensor normal = at::layer_norm(x, {x.size(-1)}, {}, {}, how.eps), &rows = tokens_.space(space).rows;
+  const Tensor normal = at::layer_norm(x, {x.size(-1)}, {}, {}, how.eps), &rows = tokens_.space(space).rows.of_token;
   return normal * (1 + how.scale->index_select(0, rows)) + how.shift->index_select(0, rows);
 }
 
@@ -101,7 +101,7 @@ Tensor PlainContext::rope(std::string_view, const Tensor& x, int64_t heads, Rope
 }
 
 Tensor PlainContext::residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
-  return gate ? x + y * gate->index_select(0, tokens_.space(space).rows) : x + y;
+  return gate ? x + y * gate->index_select(0, tokens_.space(space).rows.of_token) : x + y;
 }
 
 Tensor PlainContext::attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tessera/ops/tensor.h"
+#include "tessera/ops/row_index.h"
 #include "tessera/plan/token_shares.h"
 
 namespace tessera::net {
@@ -25,7 +25,7 @@ struct Space {
   std::vector<int64_t> offsets;                ///< [B+1] where each sample's rows start, on whichever rank they are
   std::vector<std::array<int64_t, 3>> shapes;  ///< [B] frames, height and width of a sample's rows; empty: no grid
   std::vector<std::array<int64_t, 2>> ranges;  ///< [B] part of the tokens: [begin, end) of each sample's among them
-  Tensor rows;                                 ///< [rows here] int32: modulation row of each
+  ops::RowIndex rows;                          ///< modulation row of each of the rows here
   Tensor cos, sin;              ///< [rows, d_h/2] fp32: rotary table at each row's position; where ranks of tp share
                                 ///< heads, of all rows that these ranks have together
   int64_t begin = 0, end = -1;  ///< the rows that are here; -1: to the last
@@ -87,8 +87,8 @@ struct Tokens : Space {
     const auto apply = [&](Tensor& t) {
       if (t.defined()) t = change(t);
     };
-    apply(rows), apply(cos), apply(sin);
-    for (Space& s : spaces) apply(s.rows), apply(s.cos), apply(s.sin);
+    apply(rows.of_token), apply(cos), apply(sin);
+    for (Space& s : spaces) apply(s.rows.of_token), apply(s.cos), apply(s.sin);
     for (Segments& s : segments) apply(s.order), apply(s.local_order);
   }
 };

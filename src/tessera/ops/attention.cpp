@@ -1,259 +1,31 @@
-// Softmax attention on packed tokens, sample by sample and head by head, in blocks of rows.
-//
-// [Note: attention on a CPU] One head's keys, values, queries or output gradients fit the L2 cache up to some thousand
-// tokens, so a block of kBlock rows is multiplied with all columns at once and needs no running maximum. The backward
-// iterates over blocks of keys with transposed scores ([keys, queries]): d value and d key then need no further
-// transposition, and row statistics become vectors along the fast dim. Measured (Zen 4, one thread, 8 heads of 64,
-// forward and backward, ms): 256 tokens 4.9, LibTorch's flash kernels 6.0; 1024 tokens 79, flash 96.
-#include <ATen/Parallel.h>
+// Softmax attention within each sample of a packed batch.
+#include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/gemm.h"
-#include "tessera/ops/half.h"
-#include "tessera/ops/kernel.h"
+#include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
-#include "tessera/ops/ops.h"
 
 namespace tessera::ops {
 
 namespace {
 
-constexpr int64_t kBlock = 64;
-
-/// One head of one sample: rows of `d` floats at stride `ld`.
-struct Head {
-  int64_t q_len, k_len, d, ld;
-  float scale;
-};
-
-/// Takes consecutive parts of a scratch buffer.
-struct Scratch {
-  float* next;
-  float* take(int64_t n) { return std::exchange(next, next + n); }
-};
-
-void copy_rows(float* to, const float* from, int64_t ld, int64_t rows, int64_t d) {
-  for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * d, from + r * ld, d * sizeof(float));
+double usual_scale(const Tensor& q, int64_t heads) {
+  return 1 / std::sqrt(static_cast<float>(div_exact(q.size(1), heads, "ops.attention: channels / heads")));
 }
 
-/// Replaces rows of scores by exp(scale * score - max), not yet divided by their sums.
-TESSERA_KERNEL void exp_rows(float* scores, const float* bias, int64_t rows, int64_t n, float scale, float* lse,
-                             float* inverse) {
-  for (int64_t r = 0; r < rows; ++r) {
-    float* __restrict s = scores + r * n;
-    if (bias) {
-      const float* __restrict b = bias + r * n;
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) s[i] += b[i];
-    }
-    float top = s[0];
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < n; ++i) top = top > s[i] ? top : s[i];
-    top *= scale;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; ++i) {
-      s[i] = exp_fast(s[i] * scale - top);
-      sum += s[i];
-    }
-    lse[r] = top + std::log(sum);
-    inverse[r] = 1 / sum;
-  }
+void forward_into(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale, const Offsets& q_at,
+                  const Offsets& k_at, const AttentionResult& to) {
+  check_internal(in.q.is_contiguous() && in.k.is_contiguous() && in.v.is_contiguous() && to.out.is_contiguous(),
+                 "ops.attention", "q, k, v and the output must be contiguous");
+  kernels(in.q).attention(in, bias, heads, scale, q_at, k_at, to);
 }
 
-TESSERA_KERNEL void scale_rows(float* out, int64_t ld, const float* factor, int64_t rows, int64_t d) {
-  for (int64_t r = 0; r < rows; ++r)
-#pragma omp simd
-    for (int64_t i = 0; i < d; ++i) out[r * ld + i] *= factor[r];
-}
-
-/// delta[r] = out[r] . d_out[r], the part of the softmax gradient common to a query's keys.
-TESSERA_KERNEL void row_dots(float* delta, const float* out, const float* d_out, int64_t ld, int64_t rows, int64_t d) {
-  for (int64_t r = 0; r < rows; ++r) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < d; ++i) sum += out[r * ld + i] * d_out[r * ld + i];
-    delta[r] = sum;
-  }
-}
-
-/// p: scores -> probabilities, dp: their gradient -> gradient of the scores; both [keys, queries].
-TESSERA_KERNEL void softmax_backward(float* p, float* dp, int64_t keys, int64_t queries, float scale,
-                                     const float* __restrict lse, const float* __restrict delta) {
-  for (int64_t r = 0; r < keys; ++r) {
-    float* __restrict a = p + r * queries;
-    float* __restrict b = dp + r * queries;
-#pragma omp simd
-    for (int64_t i = 0; i < queries; ++i) {
-      const float probability = exp_fast(a[i] * scale - lse[i]);
-      a[i] = probability;
-      b[i] = probability * (b[i] - delta[i]) * scale;
-    }
-  }
-}
-
-int64_t forward_scratch(int64_t k_len, int64_t d) { return 2 * d * k_len + kBlock * (k_len + 1); }
-
-void head_forward(const Head& h, const float* q, const float* k, const float* v, const float* bias, float* out,
-                  float* lse, Scratch work) {
-  float *keys = work.take(h.d * h.k_len), *values = work.take(h.d * h.k_len);
-  float *scores = work.take(kBlock * h.k_len), *inverse = work.take(kBlock);
-  transpose(keys, h.k_len, k, h.ld, h.k_len, h.d);
-  copy_rows(values, v, h.ld, h.k_len, h.d);
-  for (int64_t i = 0; i < h.q_len; i += kBlock) {
-    const int64_t rows = std::min(kBlock, h.q_len - i);
-    block_gemm(scores, h.k_len, q + i * h.ld, h.ld, keys, h.k_len, rows, h.k_len, h.d, false);
-    exp_rows(scores, bias ? bias + i * h.k_len : nullptr, rows, h.k_len, h.scale, lse + i, inverse);
-    block_gemm(out + i * h.ld, h.ld, scores, h.k_len, values, h.d, rows, h.d, h.k_len, false);
-    scale_rows(out + i * h.ld, h.ld, inverse, rows, h.d);
-  }
-}
-
-int64_t backward_scratch(int64_t q_len, int64_t d) { return (4 * d + 3 * kBlock + 1) * q_len; }
-
-struct HeadGrads {
-  float *q, *k, *v;
-};
-
-/// `delta`: out . d_out of each query, or null to compute it from `out`.
-void head_backward(const Head& h, const float* q, const float* k, const float* v, const float* out, const float* d_out,
-                   const float* lse, const float* delta, HeadGrads grad, Scratch work) {
-  const int64_t n = h.q_len, ld = h.ld, d = h.d;
-  float *qs = work.take(n * d), *q_t = work.take(n * d), *dos = work.take(n * d), *do_t = work.take(n * d);
-  float *p = work.take(kBlock * n), *ds = work.take(kBlock * n), *ds_t = work.take(kBlock * n),
-        *own_delta = work.take(n);
-  copy_rows(qs, q, ld, n, d);
-  copy_rows(dos, d_out, ld, n, d);
-  transpose(q_t, n, q, ld, n, d);
-  transpose(do_t, n, d_out, ld, n, d);
-  if (!delta) row_dots(own_delta, out, d_out, ld, n, d), delta = own_delta;
-  for (int64_t j = 0; j < h.k_len; j += kBlock) {
-    const int64_t keys = std::min(kBlock, h.k_len - j);
-    block_gemm(p, n, k + j * ld, ld, q_t, n, keys, n, d, false);
-    block_gemm(ds, n, v + j * ld, ld, do_t, n, keys, n, d, false);
-    softmax_backward(p, ds, keys, n, h.scale, lse, delta);
-    block_gemm(grad.v + j * ld, ld, p, n, dos, d, keys, d, n, false);
-    block_gemm(grad.k + j * ld, ld, ds, n, qs, d, keys, d, n, false);
-    transpose(ds_t, keys, ds, n, keys, n);
-    block_gemm(grad.q, ld, ds_t, keys, k + j * ld, ld, n, d, keys, j > 0);
-  }
-}
-
-/// Zeroes the gradients of keys without queries.
-void zero_rows(const Head& h, float* grad) {
-  for (int64_t r = 0; r < h.k_len; ++r) std::memset(grad + r * h.ld, 0, static_cast<size_t>(h.d) * sizeof(float));
-}
-
-using Offsets = std::vector<int64_t>;
-
-int64_t longest(const Offsets& offsets) {
-  int64_t n = 0;
-  for (size_t s = 0; s + 1 < offsets.size(); ++s) n = std::max(n, offsets[s + 1] - offsets[s]);
-  return n;
-}
-
-/// The rows of one head as kernels read them: in place with stride heads * d, or widened into `work` with stride d.
-const float* head_rows(const Tensor& t, int64_t first, int64_t column, int64_t rows, int64_t d, Scratch& work) {
-  const int64_t ld = t.size(1), at = first * ld + column;
-  if (!is_half(t)) return data(t) + at;
-  float* to = work.take(rows * d);
-  const auto* from = static_cast<const uint16_t*>(t.const_data_ptr()) + at;
-  for (int64_t r = 0; r < rows; ++r) widen(to + r * d, from + r * ld, t.scalar_type(), d);
-  return to;
-}
-/// Destination of a head's result, and its final rounding. `packed`: operands are 16-bit and all rows have stride d;
-/// the result may still be fp32, for summation.
-float* head_place(const Tensor& t, bool packed, int64_t first, int64_t column, int64_t rows, int64_t d, Scratch& work) {
-  return packed ? work.take(rows * d) : out_data(t) + first * t.size(1) + column;
-}
-void store_head(const Tensor& t, bool packed, int64_t first, int64_t column, int64_t rows, int64_t d,
-                const float* values) {
-  if (!packed) return;
-  const int64_t ld = t.size(1);
-  if (!is_half(t)) {
-    for (int64_t r = 0; r < rows; ++r) std::copy_n(values + r * d, d, out_data(t) + (first + r) * ld + column);
-    return;
-  }
-  auto* to = static_cast<uint16_t*>(t.mutable_data_ptr()) + first * ld + column;
-  for (int64_t r = 0; r < rows; ++r) narrow(to + r * ld, values + r * d, t.scalar_type(), d);
-}
-/// Floats of scratch for `rows` rows of each of `tensors` tensors with the dtype of `t`.
-int64_t head_scratch(const Tensor& t, int64_t tensors, int64_t rows, int64_t d) {
-  return is_half(t) ? tensors * rows * d : 0;
-}
-
-/// Calls work(sample, head, scratch) for all samples and heads, in parallel over heads, with `floats` of scratch for
-/// each thread.
-template <typename Work>
-void for_each_head(size_t samples, int64_t heads, int64_t floats, const at::TensorOptions& options, const Work& work) {
-  const at::Tensor scratch =
-      at::empty({std::min<int64_t>(heads, at::get_num_threads()), floats}, options.dtype(at::kFloat));
-  if (scratch.is_meta()) return;
-  at::parallel_for(0, heads, 1, [&](int64_t begin, int64_t end) {
-    for (size_t s = 0; s < samples; ++s)
-      for (int64_t h = begin; h < end; ++h) work(s, h, Scratch{out_data(scratch) + at::get_thread_num() * floats});
-  });
-}
-
-void forward_into(const Tensor& q, const Tensor& k, const Tensor& v, const float* bias, int64_t heads, float scale,
-                  const Offsets& q_at, const Offsets& k_at, const AttentionResult& to) {
-  const int64_t d = div_exact(q.size(1), heads, "ops.attention: channels / heads");
-  const Tensor &out = to.out, &lse = to.lse;  // lse may be a column range of a wider tensor
-  check_internal(q.is_contiguous() && k.is_contiguous() && v.is_contiguous() && out.is_contiguous(), "ops.attention",
-                 "q, k, v and the output must be contiguous");
-  const int64_t room =
-      forward_scratch(longest(k_at), d) + head_scratch(q, 2, longest(q_at), d) + head_scratch(k, 2, longest(k_at), d);
-  for_each_head(q_at.size() - 1, heads, room, q.options(), [&](size_t s, int64_t h, Scratch work) {
-    const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, is_half(q) ? d : heads * d, scale};
-    if (head.q_len == 0) return;
-    const float* queries = head_rows(q, q_at[s], h * d, head.q_len, d, work);
-    const float* keys = head_rows(k, k_at[s], h * d, head.k_len, d, work);
-    const float* values = head_rows(v, k_at[s], h * d, head.k_len, d, work);
-    float* result = head_place(out, is_half(q), q_at[s], h * d, head.q_len, d, work);
-    head_forward(head, queries, keys, values, bias ? bias + h * head.q_len * head.k_len : nullptr, result,
-                 out_data(lse) + h * lse.stride(0) + q_at[s], work);
-    store_head(out, is_half(q), q_at[s], h * d, head.q_len, d, result);
-  });
-}
-
-Tensor run_forward(const Tensor& q, const Tensor& k, const Tensor& v, const float* bias, int64_t heads, float scale,
+Tensor run_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias, int64_t heads, double scale,
                    const Offsets& q_at, const Offsets& k_at, Tensor& lse) {
   AttentionResult result = {at::empty_like(q), at::empty({heads, q.size(0)}, q.options().dtype(at::kFloat))};
-  forward_into(q, k, v, bias, heads, scale, q_at, k_at, result);
+  forward_into({q, k, v}, bias, heads, scale, q_at, k_at, result);
   lse = std::move(result.lse);
   return std::move(result.out);
-}
-
-float usual_scale(const Tensor& q, int64_t heads) { return 1 / std::sqrt(static_cast<float>(q.size(1) / heads)); }
-
-/// `out` or `delta`, as in head_backward.
-void backward_into(const AttentionInputs& in, const Tensor* out, const Tensor& d_out, const Tensor& lse,
-                   const Tensor* delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
-                   const AttentionInputs& grads) {
-  const Tensor &q = in.q, &k = in.k, &v = in.v;
-  const int64_t d = q.size(1) / heads;
-  const int64_t room =
-      backward_scratch(longest(q_at), d) + head_scratch(q, 4, longest(q_at), d) + head_scratch(k, 4, longest(k_at), d);
-  for_each_head(q_at.size() - 1, heads, room, q.options(), [&](size_t s, int64_t h, Scratch work) {
-    const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, is_half(q) ? d : heads * d, usual_scale(q, heads)};
-    const auto of_queries = [&](const Tensor& t) { return head_rows(t, q_at[s], h * d, head.q_len, d, work); };
-    const auto of_keys = [&](const Tensor& t) { return head_rows(t, k_at[s], h * d, head.k_len, d, work); };
-    const bool packed = is_half(q);
-    float *dk = head_place(grads.k, packed, k_at[s], h * d, head.k_len, d, work),
-          *dv = head_place(grads.v, packed, k_at[s], h * d, head.k_len, d, work);
-    if (head.q_len == 0) {
-      zero_rows(head, dk), zero_rows(head, dv);
-    } else {
-      float* dq = head_place(grads.q, packed, q_at[s], h * d, head.q_len, d, work);
-      const float *queries = of_queries(q), *keys = of_keys(k), *values = of_keys(v);
-      const float *result = out ? of_queries(*out) : nullptr, *up = of_queries(d_out);
-      head_backward(head, queries, keys, values, result, up, data(lse) + h * lse.stride(0) + q_at[s],
-                    delta ? data(*delta) + h * delta->stride(0) + q_at[s] : nullptr, {dq, dk, dv}, work);
-      store_head(grads.q, packed, q_at[s], h * d, head.q_len, d, dq);
-    }
-    store_head(grads.k, packed, k_at[s], h * d, head.k_len, d, dk);
-    store_head(grads.v, packed, k_at[s], h * d, head.k_len, d, dv);
-  });
 }
 
 struct Attention : Function<Attention> {
@@ -261,7 +33,7 @@ struct Attention : Function<Attention> {
                         const Offsets& q_at, const Offsets& k_at, const AttentionResult* known) {
     Tensor lse = known ? known->lse : Tensor();
     Tensor out =
-        known ? known->out.detach() : run_forward(q, k, v, nullptr, heads, usual_scale(q, heads), q_at, k_at, lse);
+        known ? known->out.detach() : run_forward(q, k, v, {}, heads, usual_scale(q, heads), q_at, k_at, lse);
     ctx->save_for_backward({q, k, v, out, lse.unsqueeze(-1)});  // one value for each row: a statistic
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["q_at"] = q_at;
@@ -276,20 +48,10 @@ struct Attention : Function<Attention> {
     const Offsets q_at = ctx->saved_data["q_at"].toIntVector(), k_at = ctx->saved_data["k_at"].toIntVector();
     const Tensor d_out = grads[0].contiguous();
     const Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
-    backward_into({q, k, v}, &out, d_out, lse, nullptr, heads, q_at, k_at, {dq, dk, dv});
+    kernels(q).attention_backward({q, k, v}, out, d_out, lse, {}, heads, q_at, k_at, {dq, dk, dv});
     return {dq, dk, dv, {}, {}, {}, {}};
   }
 };
-
-void dots_of_head(const Tensor& out, const Tensor& d_out, int64_t column, int64_t d, float* delta) {
-  const int64_t ld = out.size(1);
-  if (!is_half(out)) return row_dots(delta, data(out) + column, data(d_out) + column, ld, out.size(0), d);
-  for (int64_t r = 0; r < out.size(0); ++r) {
-    Scratch room{half_scratch(0, 2 * d)};
-    const float* a = head_rows(out, r, column, 1, d, room);
-    row_dots(delta + r, a, head_rows(d_out, r, column, 1, d, room), d, 1, d);
-  }
-}
 
 void check_offsets(const Offsets& q_at, const Offsets& k_at) {
   check_internal(q_at.size() == k_at.size() && q_at.size() > 1, "ops.attention",
@@ -313,7 +75,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
   }
   if (known) return known->out;
   Tensor lse;
-  Tensor out = run_forward(q, k, v, nullptr, heads, usual_scale(q, heads), q_offsets, k_offsets, lse);
+  Tensor out = run_forward(q, k, v, {}, heads, usual_scale(q, heads), q_offsets, k_offsets, lse);
   if (keep) *keep = {out, lse};
   return out;
 }
@@ -321,23 +83,21 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
 void attention_forward(const AttentionInputs& in, int64_t heads, const Offsets& q_at, const Offsets& k_at,
                        const AttentionResult& result) {
   check_offsets(q_at, k_at);
-  forward_into(in.q, in.k, in.v, nullptr, heads, usual_scale(in.q, heads), q_at, k_at, result);
+  forward_into(in, {}, heads, usual_scale(in.q, heads), q_at, k_at, result);
 }
 
 Tensor attention_delta(const Tensor& out, const Tensor& d_out, int64_t heads) {
-  Tensor delta = at::empty({heads, out.size(0)}, out.options().dtype(at::kFloat));
-  if (delta.is_meta()) return delta;
-  const int64_t rows = out.size(0), d = out.size(1) / heads;
-  at::parallel_for(0, heads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t h = begin; h < end; ++h) dots_of_head(out, d_out, h * d, d, out_data(delta) + h * rows);
-  });
-  return delta;
+  return kernels(out).attention_delta(out, d_out, heads);
 }
 
 void attention_backward(const AttentionInputs& in, const Tensor& d_out, const Tensor& lse, const Tensor& delta,
                         int64_t heads, const Offsets& q_at, const Offsets& k_at, const AttentionInputs& grads) {
   check_offsets(q_at, k_at);
-  backward_into(in, nullptr, d_out, lse, &delta, heads, q_at, k_at, grads);
+  kernels(in.q).attention_backward(in, {}, d_out, lse, delta, heads, q_at, k_at, grads);
+}
+
+void merge_attention(const AttentionResult& sum, const AttentionResult& part, int64_t heads) {
+  kernels(sum.out).merge_attention(sum, part, heads);
 }
 
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias) {
@@ -345,7 +105,7 @@ Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t
   check_internal(bias.is_contiguous() && bias.sizes() == at::IntArrayRef({heads, q.size(0), k.size(0)}),
                  "ops.attention_bias", "bias must be a contiguous [heads, queries, keys]");
   Tensor lse;
-  return run_forward(q, k, v, bias.is_meta() ? nullptr : data(bias), heads, 1.0f, {0, q.size(0)}, {0, k.size(0)}, lse);
+  return run_forward(q, k, v, bias, heads, 1, {0, q.size(0)}, {0, k.size(0)}, lse);
 }
 
 }  // namespace tessera::ops

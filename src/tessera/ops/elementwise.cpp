@@ -1,13 +1,9 @@
 // Sums, with or without gate, and the two ways to read a parameter outside a product: whole (param) or by rows
 // (embedding).
-#include <ATen/Parallel.h>
-
 #include "tessera/base/check.h"
-#include "tessera/ops/adamw.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/kernel.h"
+#include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
-#include "tessera/ops/ops.h"
 #include "tessera/ops/rebuild.h"
 
 namespace tessera::ops {
@@ -21,69 +17,13 @@ Tensor rows_of(const Tensor& table, const Tensor& ids) {
   return as_floats(rows);
 }
 
-constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
-
-TESSERA_KERNEL void gated_forward(const float* x, const float* y, const float* gate, int64_t gate_stride,
-                                  const int32_t* rows, int64_t begin, int64_t end, int64_t n, float* to) {
-  for (int64_t t = begin; t < end; ++t) {
-    const float* __restrict a = x + t * n, * __restrict b = y + t * n, * __restrict g = gate + rows[t] * gate_stride;
-    float* __restrict out = to + t * n;
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i] * g[i];
-  }
-}
-
-TESSERA_KERNEL void gated_input(const float* up, const float* gate, int64_t gate_stride, const int32_t* rows,
-                                int64_t begin, int64_t end, int64_t n, float* dy) {
-  for (int64_t t = begin; t < end; ++t) {
-    const float* __restrict u = up + t * n, * __restrict g = gate + rows[t] * gate_stride;
-    float* __restrict out = dy + t * n;
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) out[i] = u[i] * g[i];
-  }
-}
-
-/// Columns [begin, end) of the gate's gradient, over tokens in order.
-TESSERA_KERNEL void gated_table(const float* up, const float* y, const int32_t* rows, int64_t tokens, int64_t n,
-                                int64_t begin, int64_t end, float* dgate) {
-  for (int64_t t = 0; t < tokens; ++t) {
-    const float* __restrict u = up + t * n, * __restrict v = y + t * n;
-    float* __restrict out = dgate + rows[t] * n;
-#pragma omp simd
-    for (int64_t i = begin; i < end; ++i) out[i] += u[i] * v[i];
-  }
-}
-
-TESSERA_KERNEL void sum_kernel(const float* x, const float* y, int64_t n, float* to) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) to[i] = x[i] + y[i];
-}
-
-Tensor summed(const Tensor& x, const Tensor& y) {
-  const Tensor out = at::empty_like(x);
-  if (x.is_meta()) return out;
-  const Values a(x), b(y);
-  const Results to(out);
-  const int64_t width = x.size(1);
-  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-    each_piece(begin, end, a.half() || b.half(), kHalfRows, [&](int64_t first, int64_t n) {
-      const int64_t at = first * width, count = n * width;
-      const auto space = [&](bool half, int which) { return half ? half_scratch(which, count) : nullptr; };
-      float* sums = to.place(at, space(to.half(), 2));
-      sum_kernel(a.read(at, count, space(a.half(), 0)), b.read(at, count, space(b.half(), 1)), count, sums);
-      to.store(at, count, sums);
-    });
-  });
-  return out;
-}
-
 struct Sum : Function<Sum> {
   static Tensor run(const Tensor& x, const Tensor& y) {
     check_internal(x.dim() == 2 && x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "ops.sum",
                    "x and y must be contiguous matrices and alike");
-    const Tensor out = summed(x, y);
+    const Tensor out = kernels(x).sum(x, y);
     if (Rebuilds* rebuilds = Rebuilds::current())
-      rebuilds->register_value(out, {x, y}, [](const std::vector<Tensor>& from) { return summed(from[0], from[1]); });
+      rebuilds->register_value(out, {x, y}, [](const std::vector<Tensor>& from) { return kernels(from[0]).sum(from[0], from[1]); });
     return out;
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y) {
@@ -97,75 +37,37 @@ struct Sum : Function<Sum> {
 };
 
 struct GatedResidual : Function<GatedResidual> {
-  static Tensor run(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows, bool value) {
+  static Tensor run(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, bool value) {
     check_internal(x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "ops.gated_residual",
                    "x and y must be contiguous and alike");
     if (!value) return at::empty_strided(x.sizes(), {0, 0}, x.options());
-    const Tensor out = gated(x, y, gate, rows);
+    const Tensor out = kernels(x).gated_residual(x, y, gate, rows);
     if (Rebuilds* rebuilds = Rebuilds::current())
-      rebuilds->register_value(out, {x, y, gate, rows}, [](const std::vector<Tensor>& from) {
-        return gated(from[0], from[1], from[2], from[3]);
+      rebuilds->register_value(out, {x, y, gate, rows.of_token}, [runs = rows.runs](const std::vector<Tensor>& from) {
+        return kernels(from[0]).gated_residual(from[0], from[1], from[2], {from[3], runs});
       });
     return out;
   }
-  static Tensor gated(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows) {
-    Tensor out = at::empty_like(x);
-    if (x.is_meta()) return out;
-    const Values branch(y);
-    const int64_t width = x.size(1);
-    at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-      each_piece(begin, end, branch.half(), kHalfRows, [&](int64_t first, int64_t n) {
-        const int64_t at = first * width;
-        float* space = branch.half() ? half_scratch(0, n * width) : nullptr;
-        gated_forward(data(x) + at, branch.read(at, n * width, space), data(gate), gate.stride(0),
-                      rows.const_data_ptr<int32_t>() + first, 0, n, width, out_data(out) + at);
-      });
-    });
-    return out;
-  }
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows,
-                        bool value) {
-    ctx->save_for_backward({y, gate, rows});
-    return run(x, y, gate, rows, value);
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y, const Tensor& gate,
+                        const RowIndex* rows, bool value) {
+    ctx->save_for_backward({y, gate, rows->of_token});
+    save_runs(ctx, *rows);
+    return run(x, y, gate, *rows, value);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor &y = saved[0], &gate = saved[1], &rows = saved[2], up = grads[0].contiguous();
+    const Tensor &y = saved[0], &gate = saved[1], up = grads[0].contiguous();
+    const RowIndex rows = saved_rows(ctx, saved[2]);
     Tensor dy, dgate;
     if (ctx->needs_input_grad(2)) {
       dgate = at::zeros(gate.sizes(), gate.options());
-      if (!y.is_meta()) gate_gradient(up, y, rows.const_data_ptr<int32_t>(), out_data(dgate));
+      kernels(y).gate_gradient(up, y, rows, dgate);
     }
     if (ctx->needs_input_grad(1)) {
       dy = is_sole_owner(y) ? y.detach() : at::empty_like(y);
-      if (!y.is_meta()) branch_gradient(up, gate, rows.const_data_ptr<int32_t>(), dy);
+      kernels(y).gated_branch_gradient(up, gate, rows, dy);
     }
     return {grads[0], dy, dgate, {}, {}};
-  }
-
- private:
-  static void gate_gradient(const Tensor& up, const Tensor& y, const int32_t* rows, float* dgate) {
-    const Values branch(y);
-    const int64_t width = y.size(1);
-    at::parallel_for(0, width, kColumnGrain, [&](int64_t begin, int64_t end) {
-      each_piece(0, y.size(0), branch.half(), kHalfRows, [&](int64_t first, int64_t n) {
-        float* space = branch.half() ? half_scratch(0, n * width) : nullptr;
-        gated_table(data(up) + first * width, branch.read_columns(first, n, width, begin, end, space), rows + first, n,
-                    width, begin, end, dgate);
-      });
-    });
-  }
-  static void branch_gradient(const Tensor& up, const Tensor& gate, const int32_t* rows, const Tensor& dy) {
-    const Results to(dy);
-    const int64_t width = up.size(1);
-    at::parallel_for(0, up.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
-      each_piece(begin, end, to.half(), kHalfRows, [&](int64_t first, int64_t n) {
-        const int64_t at = first * width;
-        float* out = to.place(at, to.half() ? half_scratch(0, n * width) : nullptr);
-        gated_input(data(up) + at, data(gate), gate.stride(0), rows + first, 0, n, width, out);
-        to.store(at, n * width, out);
-      });
-    });
   }
 };
 
@@ -195,18 +97,18 @@ struct Embedding : Function<Embedding> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Tensor ids = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
-    const int64_t d = dy.size(1);
-    if (float* grad = accumulating(*site_of(ctx, "w")))
-      for (int64_t t = 0; t < ids.size(0); ++t) add(grad + ids.const_data_ptr<int64_t>()[t] * d, data(dy) + t * d, d);
+    if (const Tensor grad = accumulating(*site_of(ctx, "w")); grad.defined())
+      kernels(dy).embedding_gradient(grad, ids, dy);
     return {{}, {}, {}};
   }
 };
 
 }  // namespace
 
-Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows, bool value) {
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows,
+                      bool value) {
   check_rows(rows, x, gate, "ops.gated_residual");
-  return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, rows, value)
+  return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, &rows, value)
                                       : GatedResidual::run(x, y, gate, rows, value);
 }
 

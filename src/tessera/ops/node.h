@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/ops/deferred_gradients.h"
+#include "tessera/ops/row_index.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::ops {
@@ -40,23 +41,36 @@ inline void open_gradient(WeightSite& site) {
   if (DeferredGradients* deferred = DeferredGradients::current()) deferred->open(site);
 }
 
-/// A site's gradient to add to, zeroed at the first write; null if frozen or without memory (meta).
-inline float* accumulating(WeightSite& site) {
+/// A site's gradient to add to, zeroed at the first write; undefined if frozen.
+inline at::Tensor accumulating(WeightSite& site) {
   open_gradient(site);
-  if (!site.grad.defined()) return nullptr;
-  const bool fresh = std::exchange(site.fresh, false);
-  if (site.grad.is_meta()) return nullptr;
-  if (fresh) std::fill_n(out_data(site.grad), site.grad.numel(), 0.0f);
-  return out_data(site.grad);
+  if (site.grad.defined() && std::exchange(site.fresh, false)) site.grad.zero_();
+  return site.grad;
 }
 
-/// Checks a table [R, D] indexed by `rows` [T] int32 for the tokens of x [T, D].
-inline void check_rows(const at::Tensor& rows, const at::Tensor& x, const at::Tensor& table, const char* where) {
-  check_internal(rows.scalar_type() == at::kInt && rows.dim() == 1 && rows.size(0) == x.size(0), where,
-                 "rows must be an int32 for each token");
+/// Checks a table [R, D] indexed by `rows` for the tokens of x [T, D].
+inline void check_rows(const RowIndex& rows, const at::Tensor& x, const at::Tensor& table, const char* where) {
+  check_internal(rows.defined() && rows.of_token.scalar_type() == at::kInt && rows.of_token.dim() == 1 &&
+                     rows.of_token.size(0) == x.size(0),
+                 where, "rows must be an int32 for each token");
+  check_internal(rows.runs.empty() ? x.size(0) == 0 : rows.runs.back().end == x.size(0), where,
+                 "the runs of the rows do not cover the tokens");
   check_internal(
       table.dim() == 2 && table.size(1) == x.size(1) && table.stride(1) == 1 && table.scalar_type() == at::kFloat,
       where, "shift, scale and gate must be fp32 [rows, channels] with unit stride in the last dim");
+}
+
+/// Keeps the runs of a row index with a node, which saves its tensor by save_for_backward.
+inline void save_runs(AutogradContext* ctx, const RowIndex& rows) {
+  std::vector<int64_t> flat;
+  for (const RowRun& run : rows.runs) flat.insert(flat.end(), {run.row, run.begin, run.end});
+  ctx->saved_data["runs"] = std::move(flat);
+}
+inline RowIndex saved_rows(AutogradContext* ctx, const at::Tensor& of_token) {
+  RowIndex rows{of_token, {}};
+  const std::vector<int64_t> flat = ctx->saved_data["runs"].toIntVector();
+  for (size_t i = 0; i < flat.size(); i += 3) rows.runs.push_back({flat[i], flat[i + 1], flat[i + 2]});
+  return rows;
 }
 
 }  // namespace tessera::ops

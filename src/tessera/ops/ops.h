@@ -1,10 +1,12 @@
 #pragma once
-// Fused operators of diffusion transformers on packed tokens, with gradients: CPU kernels, tested against the plain
-// reference in ops/reference.h. On meta tensors they allocate what the CPU kernel would allocate, which is how the
-// planner measures memory ([Note: bytes by running on meta] in engine/measure.h).
+// Fused operators of diffusion transformers on packed tokens, with gradients, tested against the plain reference in
+// ops/reference.h. Their arithmetic is in tables of kernels, one for each kind of device (kernels.h). On meta tensors
+// they allocate what the kernels would allocate, which is how the planner measures memory ([Note: bytes by running on
+// meta] in engine/measure.h).
 //
-// Shapes: T tokens packed over samples, D channels, R modulation rows (token -> row by `rows` [T] int32).
+// Shapes: T tokens packed over samples, D channels, R modulation rows (row_index.h says which token has which).
 //   y = ops::modulated_norm(x, shift, scale, rows, 1e-6);     // LN(x) * (1 + scale[row]) + shift[row]
+#include "tessera/ops/row_index.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::ops {
@@ -47,12 +49,13 @@ Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, con
 /// LN(x) (no affine, fp32 statistics) * (1 + scale[row]) + shift[row]. x [T, D]; shift, scale [R, D] fp32, may be
 /// strided views of a modulation [R, 6, D] (last dim contiguous). Gradients to x, shift, scale. Saves x, (mean, rstd),
 /// scale.
-Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const Tensor& rows, double eps,
+Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const RowIndex& rows, double eps,
                       at::ScalarType type = at::kFloat);
 
 /// x + y * gate[row]. x, y [T, D], x and the result fp32; gate [R, D]. Gradients to x (passed through, no copy), y,
 /// gate. Saves y, gate. `value` = false: makes the node with an expanded one-element result, for a recomputed graph.
-Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const Tensor& rows, bool value = true);
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows,
+                      bool value = true);
 
 /// x + y [T, D] in the dtype of x, which is fp32 or that of y. Saves nothing.
 Tensor sum(const Tensor& x, const Tensor& y);

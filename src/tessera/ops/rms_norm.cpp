@@ -1,228 +1,44 @@
 // RMSNorm over the full width, optionally followed by the rotary embedding of neighbouring pairs.
-#include <ATen/Parallel.h>
-
 #include "tessera/base/check.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/kernel.h"
+#include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
-#include "tessera/ops/ops.h"
 #include "tessera/ops/rebuild.h"
 
 namespace tessera::ops {
 
 namespace {
 
-constexpr int64_t kRmsTokenGrain = 64, kRmsColumnGrain = 64;
-
-/// cos and sin [T, half]; no rotation when half is 0.
-struct Rotation {
-  const float *cos = nullptr, *sin = nullptr;
-  int64_t half = 0;
-  Rotation from(int64_t t) const {  ///< the tables from token t on
-    return half ? Rotation{cos + t * half, sin + t * half, half} : Rotation{};
-  }
-};
-
-/// The pairs of columns [begin, end) of a row rotated by its angles (sign 1) or back (sign -1). `to` may be `from`.
-[[gnu::always_inline]] inline void rotate(float* to, const float* from, const Rotation& r, float sign, int64_t t,
-                                          int64_t begin, int64_t end) {
-  const float *c = r.cos + t * r.half, *s = r.sin + t * r.half;
-  for (int64_t head = begin; head < end; head += 2 * r.half)
-#pragma omp simd
-    for (int64_t k = 0; k < r.half; ++k) {
-      const float re = from[head + 2 * k], im = from[head + 2 * k + 1], turn = sign * s[k];
-      to[head + 2 * k] = re * c[k] - im * turn;
-      to[head + 2 * k + 1] = re * turn + im * c[k];
-    }
-}
-
-TESSERA_KERNEL void squares_kernel(const float* x, int64_t begin, int64_t end, int64_t n, float* sums) {
-  for (int64_t t = begin; t < end; ++t) {
-    const float* __restrict row = x + t * n;
-    float squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < n; ++i) squares += row[i] * row[i];
-    sums[t] = squares;
-  }
-}
-
-/// The common term of a row's gradients: sum of dy * w * x, with dy rotated back.
-TESSERA_KERNEL void dots_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation,
-                                int64_t begin, int64_t end, int64_t n, float* rotated, float* sums) {
-  for (int64_t t = begin; t < end; ++t) {
-    const float* __restrict row = x + t * n;
-    const float* from = dy + t * n;
-    if (rotation.half) rotate(rotated, from, rotation, -1, t, 0, n), from = rotated;
-    float dot = 0;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t i = 0; i < n; ++i) dot += from[i] * w[i] * row[i];
-    sums[t] = dot;
-  }
-}
-
-/// `sums`: squares of whole rows, if the width is sharded; `width`: that of all ranks. `known`: stats are read instead
-/// of computed.
-TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps, bool known,
-                                   int64_t begin, int64_t end, int64_t n, float width, const float* sums, float* y,
-                                   float* stats) {
-  for (int64_t t = begin; t < end; ++t) {
-    const float* __restrict row = x + t * n;
-    float* __restrict out = y + t * n;
-    if (!known) {
-      float squares = sums ? sums[t] : 0;
-      if (!sums)
-#pragma omp simd reduction(+ : squares)
-        for (int64_t i = 0; i < n; ++i) squares += row[i] * row[i];
-      stats[t] = 1 / std::sqrt(squares / width + eps);
-    }
-    const float rstd = stats[t];
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) out[i] = row[i] * rstd * w[i];
-    if (rotation.half) rotate(out, out, rotation, 1, t, 0, n);
-  }
-}
-
-TESSERA_KERNEL void input_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation,
-                                 const float* stats, int64_t begin, int64_t end, int64_t n, float width,
-                                 const float* sums, float* dx) {
-  for (int64_t t = begin; t < end; ++t) {
-    const float* __restrict row = x + t * n;
-    float* __restrict out = dx + t * n;
-    if (rotation.half)
-      rotate(out, dy + t * n, rotation, -1, t, 0, n);
-    else
-      std::memcpy(out, dy + t * n, n * sizeof(float));
-    float dot = sums ? sums[t] : 0;
-    if (!sums)
-#pragma omp simd reduction(+ : dot)
-      for (int64_t i = 0; i < n; ++i) dot += out[i] * w[i] * row[i];
-    const float rstd = stats[t], back = dot * rstd * rstd * rstd / width;
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) out[i] = out[i] * w[i] * rstd - row[i] * back;
-  }
-}
-
-/// Columns [begin, end) of dw, in whole heads, over tokens in order.
-TESSERA_KERNEL void weight_kernel(const float* dy, const float* x, Rotation rotation, const float* stats,
-                                  int64_t tokens, int64_t n, int64_t begin, int64_t end, float* __restrict dw) {
-  for (int64_t t = 0; t < tokens; ++t) {
-    const float* __restrict g = dy + t * n, * __restrict row = x + t * n;
-    const float rstd = stats[t];
-    if (!rotation.half) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i) dw[i] += g[i] * row[i] * rstd;
-      continue;
-    }
-    const float* __restrict c = rotation.cos + t * rotation.half, * __restrict s = rotation.sin + t * rotation.half;
-    for (int64_t head = begin; head < end; head += 2 * rotation.half)
-#pragma omp simd
-      for (int64_t k = 0; k < rotation.half; ++k) {
-        const int64_t i = head + 2 * k;
-        dw[i] += (g[i] * c[k] + g[i + 1] * s[k]) * row[i] * rstd;
-        dw[i + 1] += (g[i + 1] * c[k] - g[i] * s[k]) * row[i + 1] * rstd;
-      }
-  }
-}
-
-Rotation rotation_of(const Tensor& cos, const Tensor& sin) {
-  return cos.defined() ? Rotation{data(cos), data(sin), cos.size(1)} : Rotation{};
-}
-
-/// A sum for each row over the columns of all ranks; undefined without sharding. `sums(first, n, to)` computes this
-/// rank's part of n rows.
+/// The sums of this rank's columns made those of all ranks; undefined without sharding.
 template <typename Sums>
-Tensor row_sums(const Tensor& x, const SharedWidth* shared, const Sums& sums) {
+Tensor sum_of_all(const SharedWidth* shared, const Sums& own) {
   if (!shared) return {};
-  Tensor total = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
-  if (!x.is_meta())
-    at::parallel_for(0, x.size(0), kRmsTokenGrain, [&](int64_t begin, int64_t end) {
-      each_piece(begin, end, is_half(x), kHalfRows,
-                 [&](int64_t first, int64_t n) { sums(first, n, out_data(total) + first); });
-    });
+  const Tensor total = own();
   shared->sum_of_all(total);
   return total;
 }
 
-float width_of(const Tensor& x, const SharedWidth* shared) {
-  return static_cast<float>(shared ? shared->width : x.size(1));
-}
+int64_t width_of(const Tensor& x, const SharedWidth* shared) { return shared ? shared->width : x.size(1); }
 
 /// Computes y and, in `stats`, the rstd of each token; if these are known, only y, without communication.
-Tensor normed(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps,
-              const SharedWidth* shared, Tensor& stats) {
+Tensor normed(const Tensor& x, const WeightSite& w, const RotaryTables& rotary, double eps, const SharedWidth* shared,
+              Tensor& stats) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.rms_norm", "x must be a contiguous [tokens, channels]");
-  Tensor y = at::empty_like(x);
-  const bool known = stats.defined();
   const Tensor weight = as_floats(w.value);
-  const int64_t width = x.size(1);
   Tensor squares;
-  if (!known) {
-    stats = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
-    squares = row_sums(x, shared, [&](int64_t first, int64_t n, float* sums) {
-      const Values rows(x);
-      float* space = rows.half() ? half_scratch(0, n * width) : nullptr;
-      squares_kernel(rows.read(first * width, n * width, space), 0, n, width, sums);
-    });
-  }
-  if (x.is_meta()) return y;
-  const Values from(x);
-  const Results to(y);
-  const Rotation rotation = rotation_of(cos, sin);
-  at::parallel_for(0, x.size(0), kRmsTokenGrain, [&](int64_t begin, int64_t end) {
-    each_piece(begin, end, from.half(), kHalfRows, [&](int64_t first, int64_t n) {
-      const int64_t at = first * width, count = n * width;
-      float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
-      float* out = to.place(at, b);
-      forward_kernel(from.read(at, count, a), data(weight), rotation.from(first), static_cast<float>(eps), known, 0, n,
-                     width, width_of(x, shared), squares.defined() ? data(squares) + first : nullptr, out,
-                     out_data(stats) + first);
-      to.store(at, count, out);
-    });
-  });
-  return y;
+  if (!stats.defined()) squares = sum_of_all(shared, [&] { return kernels(x).row_squares(x); });
+  return kernels(x).rms_norm(x, weight, rotary, eps, width_of(x, shared), squares, stats);
 }
 
-Tensor run_forward(const Tensor& x, const WeightSite& w, const Tensor& cos, const Tensor& sin, double eps,
+Tensor run_forward(const Tensor& x, const WeightSite& w, const RotaryTables& rotary, double eps,
                    const SharedWidth* shared, Tensor& stats) {
-  const Tensor y = normed(x, w, cos, sin, eps, shared, stats);
+  const Tensor y = normed(x, w, rotary, eps, shared, stats);
   if (Rebuilds* rebuilds = Rebuilds::current())
-    rebuilds->register_value(y, {x, cos, sin, stats}, [&w, eps](const std::vector<Tensor>& from) {
+    rebuilds->register_value(y, {x, rotary.cos, rotary.sin, stats}, [&w, eps](const std::vector<Tensor>& from) {
       Tensor known = from[3];
-      return normed(from[0], w, from[1], from[2], eps, nullptr, known);
+      return normed(from[0], w, {from[1], from[2]}, eps, nullptr, known);
     });
   return y;
-}
-
-void weight_gradient(const Tensor& dy, const Tensor& x, const Rotation& rotation, const Tensor& stats, float* dw) {
-  const int64_t n = x.size(1), step = rotation.half ? 2 * rotation.half : std::min(n, kRmsColumnGrain);
-  const Values up(dy), from(x);
-  at::parallel_for(0, div_up(n, step), div_up(kRmsColumnGrain, step), [&](int64_t begin, int64_t end) {
-    const int64_t left = begin * step, right = std::min(n, end * step);
-    each_piece(0, x.size(0), from.half(), kHalfRows, [&](int64_t first, int64_t rows) {
-      float *a = from.half() ? half_scratch(0, rows * n) : nullptr,
-            *b = from.half() ? half_scratch(1, rows * n) : nullptr;
-      weight_kernel(up.read_columns(first, rows, n, left, right, a), from.read_columns(first, rows, n, left, right, b),
-                    rotation.from(first), data(stats) + first, rows, n, left, right, dw);
-    });
-  });
-}
-
-void input_gradient(const Tensor& dy, const Tensor& x, const Tensor& weight, const Rotation& rotation,
-                    const Tensor& stats, const SharedWidth* shared, const Tensor& dots, const Tensor& dx) {
-  const Values up(dy), from(x);
-  const Results to(dx);
-  const int64_t width = x.size(1);
-  at::parallel_for(0, x.size(0), kRmsTokenGrain, [&](int64_t begin, int64_t end) {
-    each_piece(begin, end, from.half(), kHalfRows, [&](int64_t first, int64_t n) {
-      const int64_t at = first * width, count = n * width;
-      float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
-      float* out = to.place(at, from.half() ? half_scratch(2, count) : nullptr);
-      input_kernel(up.read(at, count, a), from.read(at, count, b), data(weight), rotation.from(first),
-                   data(stats) + first, 0, n, width, width_of(x, shared), dots.defined() ? data(dots) + first : nullptr,
-                   out);
-      to.store(at, count, out);
-    });
-  });
 }
 
 struct RmsNorm : Function<RmsNorm> {
@@ -230,38 +46,27 @@ struct RmsNorm : Function<RmsNorm> {
                         const std::optional<Tensor>& cos, const std::optional<Tensor>& sin, double eps,
                         const SharedWidth* shared) {
     Tensor stats;
-    const Tensor c = cos.value_or(Tensor()), s = sin.value_or(Tensor());
-    Tensor y = run_forward(x, *site_of(w), c, s, eps, shared, stats);
+    const RotaryTables rotary{cos.value_or(Tensor()), sin.value_or(Tensor())};
+    Tensor y = run_forward(x, *site_of(w), rotary, eps, shared, stats);
     ctx->saved_data["shared"] = reinterpret_cast<int64_t>(shared);
     ctx->saved_data["w"] = w;
-    ctx->save_for_backward({x, stats, c, s});
+    ctx->save_for_backward({x, stats, rotary.cos, rotary.sin});
     return y;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &stats = saved[1], dy = grads[0].contiguous();
+    const RotaryTables rotary{saved[2], saved[3]};
     WeightSite& w = *site_of(ctx, "w");
-    float* dw = accumulating(w);
+    const Tensor dw = accumulating(w);
     const auto* shared = reinterpret_cast<const SharedWidth*>(ctx->saved_data["shared"].toInt());
-    Tensor dx;
+    const Kernels& k = kernels(x);
+    Tensor dx, dots;
     if (ctx->needs_input_grad(0)) dx = at::empty_like(x);
-    Tensor dots;
     const Tensor weight = as_floats(w.value);
-    if (dx.defined())
-      dots = row_sums(x, shared, [&](int64_t first, int64_t n, float* sums) {
-        const Values up(dy), from(x);
-        const int64_t width = x.size(1), at = first * width, count = n * width;
-        const auto space = [&](int which) { return from.half() ? half_scratch(which, count) : nullptr; };
-        // A row of dx temporarily stores its rotated-back part of dy.
-        float* rotated = Results(dx).place(at, space(2));
-        dots_kernel(up.read(at, count, space(0)), from.read(at, count, space(1)), data(weight),
-                    rotation_of(saved[2], saved[3]).from(first), 0, n, width, rotated, sums);
-      });
-    if (!x.is_meta()) {
-      const Rotation rotation = rotation_of(saved[2], saved[3]);
-      if (dw) weight_gradient(dy, x, rotation, stats, dw);
-      if (dx.defined()) input_gradient(dy, x, weight, rotation, stats, shared, dots, dx);
-    }
+    if (dx.defined()) dots = sum_of_all(shared, [&] { return k.rms_norm_dots(dy, x, weight, rotary, dx); });
+    if (dw.defined()) k.rms_norm_weight_gradient(dy, x, rotary, stats, dw);
+    if (dx.defined()) k.rms_norm_input_gradient(dy, x, weight, rotary, stats, width_of(x, shared), dots, dx);
     return {dx, {}, {}, {}, {}, {}, {}};
   }
 };
@@ -272,7 +77,7 @@ Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& a
   if (wants_graph({&x, &anchor}))
     return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(), std::optional<Tensor>(), eps, shared);
   Tensor stats;
-  return run_forward(x, weight, {}, {}, eps, shared, stats);
+  return run_forward(x, weight, {}, eps, shared, stats);
 }
 
 Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, const Tensor& sin, int64_t heads,
@@ -284,7 +89,7 @@ Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, con
     return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(cos), std::optional<Tensor>(sin), eps,
                           shared);
   Tensor stats;
-  return run_forward(x, weight, cos, sin, eps, shared, stats);
+  return run_forward(x, weight, {cos, sin}, eps, shared, stats);
 }
 
 }  // namespace tessera::ops

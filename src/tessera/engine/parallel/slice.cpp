@@ -17,7 +17,10 @@ Tensor rows_of(const Tensor& t, int64_t begin, int64_t end) {
 /// rotary tables of all of them.
 void cut_space(net::Space& space, plan::TokenRange here, plan::TokenRange place) {
   const plan::TokenRange rows = space.within(here), turned = space.within(place);
-  space.rows = rows_of(space.rows, rows.begin, rows.end);
+  if (space.rows.defined()) {
+    space.rows = space.rows.slice(rows.begin, rows.end);
+    space.rows.of_token = space.rows.of_token.clone();
+  }
   for (Tensor* table : {&space.cos, &space.sin}) *table = rows_of(*table, turned.begin, turned.end);
   space.begin = rows.begin, space.end = rows.end;
 }

@@ -87,9 +87,14 @@ class Packing {
     const auto to_device = [&](const Tensor& t) { return t.to(device); };
     Tensor rows = at::cat(rows_);
     rows.masked_fill_(rows < 0, static_cast<int64_t>(t_.size()) - 1);
-    tokens_.rows = to_device(rows);
+    const auto row_index = [&](const Tensor& rows) {
+      ops::RowIndex index(rows);
+      index.of_token = to_device(index.of_token);
+      return index;
+    };
+    tokens_.rows = row_index(rows);
     tokens_.cos = to_device(at::cat(cos_)), tokens_.sin = to_device(at::cat(sin_));
-    space(kClip).rows = to_device(at::cat(frame_rows_));
+    space(kClip).rows = row_index(at::cat(frame_rows_));
     batch.inputs = {at::cat(patches_).to(at::kFloat),
                     at::cat(texts_).to(at::kFloat),
                     to_device(timestep_sinusoid(t_, c_.base.freq_dim)),

@@ -154,7 +154,8 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
   }
   if (!any_clean) batch.predicted.clear();  // all tokens are predictions
   const auto device = samples.at(0).x.device();
-  tokens.rows = at::cat(rows).to(device);
+  tokens.rows = ops::RowIndex(at::cat(rows));
+  tokens.rows.of_token = tokens.rows.of_token.to(device);
   tokens.cos = at::cat(cos).to(device);
   tokens.sin = at::cat(sin).to(device);
   batch.inputs = {at::cat(inputs).to(at::kFloat), at::cat(texts).to(at::kFloat),

@@ -141,7 +141,7 @@ class Probe {
   Rate operators() {
     constexpr int64_t kWidth = 512;
     const auto measure = [&](int64_t tokens) {
-      const Tensor rows = at::zeros({tokens}, at::kInt);
+      const ops::RowIndex rows(at::zeros({tokens}, at::kInt));
       const Tensor x = random({tokens, kWidth}).requires_grad_(), table = random({1, kWidth}).requires_grad_();
       const Tensor grad = random({tokens, kWidth});
       constexpr double kTensors = 2 + 3 + 2;  // modulated_norm, gated_residual, gelu

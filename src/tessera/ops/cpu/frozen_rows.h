@@ -1,22 +1,12 @@
 #pragma once
 // A frozen linear and its adapter if any tensor is 16-bit: 256 rows at a time are widened, pass through all products in
-// fp32 and are rounded once. Internal to the room; use frozen_linear (lora.h).
+// fp32 and are rounded once. Use frozen_linear (lora.h).
 //
 //   Tensor y = forward_by_rows({x, weight, bias, pair, gelu, norms}, at::kBFloat16);
 //   backward_by_rows({x, weight, bias, pair, gelu, norms}, dy, y, dx);
-#include "tessera/ops/adapter.h"
+#include "tessera/ops/kernels.h"
 
-namespace tessera::ops {
-
-/// References to the operands.
-struct FrozenLinearParts {
-  at::Tensor x;  ///< [T, in]; undefined in a backward without adapter and GELU
-  const WeightSite& weight;
-  const WeightSite* bias;
-  const Adapter* pair;
-  bool gelu;
-  at::Tensor norms;  ///< |W'| [out] fp32, with a magnitude
-};
+namespace tessera::ops::cpu {
 
 /// y [T, out] of dtype `type`.
 at::Tensor forward_by_rows(const FrozenLinearParts& parts, at::ScalarType type);
@@ -24,4 +14,4 @@ at::Tensor forward_by_rows(const FrozenLinearParts& parts, at::ScalarType type);
 /// needed. `y`: the result, with a magnitude.
 void backward_by_rows(const FrozenLinearParts& parts, const at::Tensor& dy, const at::Tensor& y, const at::Tensor& dx);
 
-}  // namespace tessera::ops
+}  // namespace tessera::ops::cpu

@@ -1,17 +1,16 @@
-#include "tessera/ops/frozen_rows.h"
+#include "tessera/ops/cpu/frozen_rows.h"
 
 #include <ATen/Parallel.h>
 
-#include "tessera/ops/dora.h"
+#include "tessera/ops/cpu/cpu.h"
+#include "tessera/ops/cpu/dora.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/gelu.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/scale.h"
 
-namespace tessera::ops {
-
-using at::Tensor;
+namespace tessera::ops::cpu {
 
 namespace {
 
@@ -63,7 +62,7 @@ void fill_rows(const Tensor& rows, const Tensor& values) {
 }
 
 void drop(const Tensor& rows, const Adapter& pair, int64_t first) {
-  if (pair.dropout.active() && !rows.is_meta()) drop_rows(rows, pair.dropout, first);
+  if (pair.dropout.active() && !rows.is_meta()) cpu::drop_rows(rows, pair.dropout, first);
 }
 
 /// A gradient that accumulates over chunks of rows.
@@ -79,9 +78,9 @@ struct ChunkedGradient {
 /// dm: the sum over rows of dy * (y - b), divided by m.
 void finish_magnitude(const Tensor& sums, WeightSite& magnitude) {
   const Tensor m = as_floats(magnitude.value);
-  float* grad = accumulating(magnitude);
-  if (!grad) return;
-  for (int64_t c = 0; c < sums.numel(); ++c) grad[c] += data(m)[c] == 0 ? 0 : data(sums)[c] / data(m)[c];
+  const Tensor grad = accumulating(magnitude);
+  if (!grad.defined() || grad.is_meta()) return;
+  for (int64_t c = 0; c < sums.numel(); ++c) out_data(grad)[c] += data(m)[c] == 0 ? 0 : data(sums)[c] / data(m)[c];
 }
 
 }  // namespace
@@ -165,4 +164,4 @@ void backward_by_rows(const FrozenLinearParts& p, const Tensor& dy, const Tensor
   if (dora) finish_magnitude(products, *p.pair->magnitude);
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::ops::cpu

@@ -1,16 +1,15 @@
-#include "tessera/ops/dora.h"
+#include "tessera/ops/cpu/dora.h"
 
 #include <ATen/Parallel.h>
 
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/scale.h"
 
-namespace tessera::ops {
-
-using at::Tensor;
+namespace tessera::ops::cpu {
 
 namespace {
 
@@ -99,4 +98,4 @@ Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter) {
   return norms;
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::ops::cpu

@@ -1,14 +1,10 @@
 #pragma once
-// The magnitude of a frozen linear with an adapter (DoRA, lora.h): y = (m / |W'|) (x W'^T) + b. Internal to the room,
-// except adapted_norms.
+// The magnitude of a frozen linear with an adapter (DoRA, lora.h): y = (m / |W'|) (x W'^T) + b, on CPUs.
 //
 //   scale_columns(y, y, gains(norms, pair), bias);
 #include "tessera/ops/adapter.h"
 
-namespace tessera::ops {
-
-/// |W + s B A| of each row [out]: the initial value of a magnitude.
-at::Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter);
+namespace tessera::ops::cpu {
 
 /// m / |W'| [out], fp32.
 at::Tensor gains(const at::Tensor& norms, const Adapter& pair);
@@ -20,4 +16,4 @@ void magnitude_gradient(const at::Tensor& dy, const at::Tensor& y, const WeightS
 /// The same for some rows: sums [cols] += the sum of dy * (y - bias); undefined bias: 0.
 void add_magnitude_gradient(const at::Tensor& dy, const at::Tensor& y, const at::Tensor& bias, const at::Tensor& sums);
 
-}  // namespace tessera::ops
+}  // namespace tessera::ops::cpu

@@ -1,0 +1,124 @@
+// Softmax attention: the flash kernels for 16-bit operands on GPUs, else products and a softmax of some queries at a
+// time, in fp32.
+#include <cmath>
+
+#include "tessera/ops/aten/aten.h"
+#include "tessera/ops/aten/parts.h"
+
+namespace tessera::ops::aten {
+
+namespace {
+
+constexpr int64_t kQueries = 512;  // rows of scores that exist at once
+
+/// Rows [first, first + rows) of x [T, heads * d] as [heads, rows, d], a view.
+Tensor heads_of(const Tensor& x, int64_t heads, int64_t first, int64_t rows) {
+  return x.narrow(0, first, rows).view({rows, heads, -1}).transpose(0, 1);
+}
+
+/// Calls body(sample's first query, queries, first key, keys) for samples that have queries or, if `keys_too`, keys.
+template <class Body>
+void each_sample(const Offsets& q_at, const Offsets& k_at, const Body& body) {
+  for (size_t s = 0; s + 1 < q_at.size(); ++s) body(q_at[s], q_at[s + 1] - q_at[s], k_at[s], k_at[s + 1] - k_at[s]);
+}
+
+bool runs_flash(const Tensor& q) { return q.is_cuda() && is_half(q); }
+
+/// The flash kernels' form of rows: [1, heads, rows, d].
+Tensor batch_of(const Tensor& x, int64_t heads, int64_t first, int64_t rows) {
+  return heads_of(x, heads, first, rows).unsqueeze(0);
+}
+
+void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const Offsets& q_at, const Offsets& k_at,
+                   const AttentionResult& result) {
+  each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
+    if (queries == 0) return;
+    const auto got = at::_scaled_dot_product_flash_attention(
+        batch_of(in.q, heads, q, queries), batch_of(in.k, heads, k, keys), batch_of(in.v, heads, k, keys),
+        /*dropout_p=*/0.0, /*is_causal=*/false, /*return_debug_mask=*/false, scale);
+    heads_of(result.out, heads, q, queries).copy_(std::get<0>(got).squeeze(0));
+    result.lse.narrow(1, q, queries).copy_(std::get<1>(got).squeeze(0).narrow(1, 0, queries));
+  });
+}
+
+void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
+                    int64_t heads, const Offsets& q_at, const Offsets& k_at, const AttentionInputs& grads) {
+  const Tensor none = at::zeros({2}, in.q.options().dtype(at::kLong));  // the state of a dropout that is off
+  each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
+    if (queries == 0) {
+      for (const Tensor& grad : {grads.k, grads.v}) grad.narrow(0, k, keys).zero_();
+      return;
+    }
+    const auto got = at::_scaled_dot_product_flash_attention_backward(
+        batch_of(d_out, heads, q, queries), batch_of(in.q, heads, q, queries), batch_of(in.k, heads, k, keys),
+        batch_of(in.v, heads, k, keys), batch_of(out, heads, q, queries),
+        lse.narrow(1, q, queries).unsqueeze(0).contiguous(), /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, queries, keys,
+        /*dropout_p=*/0.0, /*is_causal=*/false, none, none, 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads)));
+    heads_of(grads.q, heads, q, queries).copy_(std::get<0>(got).squeeze(0));
+    heads_of(grads.k, heads, k, keys).copy_(std::get<1>(got).squeeze(0));
+    heads_of(grads.v, heads, k, keys).copy_(std::get<2>(got).squeeze(0));
+  });
+}
+
+}  // namespace
+
+void attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale, const Offsets& q_at,
+               const Offsets& k_at, const AttentionResult& result) {
+  if (runs_flash(in.q) && !bias.defined()) return flash_forward(in, heads, scale, q_at, k_at, result);
+  each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
+    const Tensor key = as_floats(heads_of(in.k, heads, k, keys)), value = as_floats(heads_of(in.v, heads, k, keys));
+    for (int64_t at = 0; at < queries; at += kQueries) {
+      const int64_t first = q + at, rows = std::min(kQueries, queries - at);
+      const Tensor scores = as_floats(heads_of(in.q, heads, first, rows)).bmm(key.transpose(1, 2));
+      if (bias.defined()) scores.add_(bias.narrow(1, at, rows));
+      scores.mul_(scale);
+      const Tensor top = scores.amax({2}, /*keepdim=*/true);
+      scores.sub_(top).exp_();
+      const Tensor sums = scores.sum(2, /*keepdim=*/true);
+      heads_of(result.out, heads, first, rows).copy_(scores.bmm(value).div_(sums));
+      result.lse.narrow(1, first, rows).copy_((top + sums.log()).squeeze(2));
+    }
+  });
+}
+
+void attention_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
+                        const Tensor& delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
+                        const AttentionInputs& grads) {
+  if (runs_flash(in.q) && out.defined()) return flash_backward(in, out, d_out, lse, heads, q_at, k_at, grads);
+  const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads));
+  each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
+    const Tensor key = as_floats(heads_of(in.k, heads, k, keys)), value = as_floats(heads_of(in.v, heads, k, keys));
+    const Tensor d_key = at::zeros(key.sizes(), key.options()), d_value = at::zeros(key.sizes(), key.options());
+    for (int64_t at = 0; at < queries; at += kQueries) {
+      const int64_t first = q + at, rows = std::min(kQueries, queries - at);
+      const Tensor query = as_floats(heads_of(in.q, heads, first, rows)),
+                   up = as_floats(heads_of(d_out, heads, first, rows));
+      const Tensor dot = delta.defined() ? delta.narrow(1, first, rows)
+                                         : (as_floats(heads_of(out, heads, first, rows)) * up).sum(2);
+      const Tensor p = query.bmm(key.transpose(1, 2)).mul_(scale).sub_(lse.narrow(1, first, rows).unsqueeze(2)).exp_();
+      d_value.baddbmm_(p.transpose(1, 2), up);
+      const Tensor d_scores = up.bmm(value.transpose(1, 2)).sub_(dot.unsqueeze(2)).mul_(p).mul_(scale);
+      heads_of(grads.q, heads, first, rows).copy_(d_scores.bmm(key));
+      d_key.baddbmm_(d_scores.transpose(1, 2), query);
+    }
+    heads_of(grads.k, heads, k, keys).copy_(d_key);
+    heads_of(grads.v, heads, k, keys).copy_(d_value);
+  });
+}
+
+Tensor attention_delta(const Tensor& out, const Tensor& d_out, int64_t heads) {
+  const int64_t rows = out.size(0);
+  return (as_floats(out) * as_floats(d_out)).view({rows, heads, -1}).sum(2).t().contiguous();
+}
+
+void merge_attention(const AttentionResult& sum, const AttentionResult& part, int64_t heads) {
+  const int64_t rows = sum.out.size(0);
+  const Tensor top = at::maximum(sum.lse, part.lse), a = (sum.lse - top).exp_(), b = (part.lse - top).exp_(),
+               both = a + b;
+  const auto by_head = [&](const Tensor& x) { return x.view({rows, heads, -1}); };
+  const auto weight = [](const Tensor& x) { return x.t().unsqueeze(2); };  // [heads, rows] -> [rows, heads, 1]
+  by_head(sum.out).mul_(weight(a)).add_(by_head(part.out) * weight(b)).div_(weight(both));
+  sum.lse.copy_(top + both.log());
+}
+
+}  // namespace tessera::ops::aten

@@ -1,0 +1,165 @@
+// Products with trained and frozen weights.
+#include "tessera/ops/aten/aten.h"
+#include "tessera/ops/aten/parts.h"
+#include "tessera/ops/blockwise.h"
+#include "tessera/ops/frozen.h"
+#include "tessera/ops/node.h"
+
+namespace tessera::ops::aten {
+
+Tensor product(const Tensor& a, const Tensor& b, at::ScalarType type) {
+  if (a.scalar_type() == b.scalar_type()) {
+    if (a.scalar_type() == type) return at::mm(a, b);
+    if (a.is_cuda() && is_half(a) && type == at::kFloat) return at::mm(a, b, type);
+  }
+  return at::mm(as_floats(a), as_floats(b)).to(type);
+}
+
+void product_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add) {
+  Tensor to = out;
+  const double keep = add ? 1 : 0;
+  if (a.scalar_type() == b.scalar_type() && a.scalar_type() == to.scalar_type())
+    at::addmm_out(to, to, a, b, keep);
+  else if (a.scalar_type() == b.scalar_type() && a.is_cuda() && is_half(a) && to.scalar_type() == at::kFloat)
+    at::addmm_out(to, to, a, b, at::kFloat, keep);
+  else if (to.scalar_type() == at::kFloat)
+    at::addmm_out(to, to, as_floats(a), as_floats(b), keep);
+  else
+    add ? to.add_(product(a, b, at::kFloat)) : to.copy_(product(a, b, at::kFloat));
+}
+
+void TokenPart::add_sums(const Tensor& table, const Tensor& values) const {
+  Tensor to = table;
+  if (!gathered_) {
+    (to.dim() == 1 ? to : to.select(0, row_)).add_(values.sum(0));
+    return;
+  }
+  // A product with ones where token and row meet: unlike index_add, its order is fixed on every device.
+  const Tensor row = at::arange(to.size(0), gathered_->of_token.options()).unsqueeze(1);
+  to.addmm_(row.eq(gathered_->of_token).to(values.scalar_type()), values);
+}
+
+namespace {
+
+Tensor activated(const Tensor& x, bool gelu) { return gelu ? at::gelu(x, "tanh") : x; }
+
+/// Multiplies a gradient of gelu(x) by gelu'(x), into x itself if `in_place`.
+Tensor through_gelu(const Tensor& dz, const Tensor& x, bool in_place) {
+  if (!in_place) return at::gelu_backward(dz, x, "tanh");
+  Tensor dx = x.detach();
+  at::gelu_backward_out(dx, dz, dx, "tanh");
+  return dx;
+}
+
+/// A frozen weight [out, in] in `type`. 8-bit formats: blocks of 256 codes and their fp32 scale (frozen.h).
+Tensor whole(const WeightSite& weight, at::ScalarType type) {
+  const int64_t out = out_dim(weight), in = in_dim(weight);
+  const at::ScalarType form = weight.value.scalar_type();
+  if (form == at::kFloat || is_half(form)) return weight.value.view({out, in}).to(type);
+  const Tensor blocks = weight.value.view(at::kByte).view({-1, kFrozenBlock});
+  const Tensor codes = blocks.narrow(1, 0, kQuantBlock).contiguous().view(form),
+               scales = blocks.narrow(1, kQuantBlock, sizeof(float)).contiguous().view(at::kFloat);
+  return (codes.to(at::kFloat) * scales).flatten().narrow(0, 0, out * in).view({out, in}).to(type);
+}
+
+/// The dtype in which the products of a frozen linear compute: that of x.
+at::ScalarType product_type(at::ScalarType x) { return is_half(x) ? x : at::kFloat; }
+
+/// s drop(z) A^T [T, r], and drop(z) itself.
+struct Narrowed {
+  Tensor dropped, h;
+};
+Narrowed narrowed(const Tensor& z, const Adapter& pair, int64_t first_row = 0) {
+  Tensor dropped = z;
+  if (pair.dropout.active()) aten::drop_rows(dropped = z.clone(), pair.dropout, first_row);
+  return {dropped, product(dropped, pair.a->value.to(z.scalar_type()).t(), z.scalar_type()).mul_(pair.scale)};
+}
+
+Tensor gain(const Tensor& norms, const Adapter& pair) {
+  return as_floats(pair.magnitude->value) / norms.clamp_min(1e-30);
+}
+
+void add_magnitude_gradient(const FrozenLinearParts& p, const Tensor& dy, const Tensor& y) {
+  WeightSite& magnitude = *p.pair->magnitude;
+  const Tensor grad = accumulating(magnitude);
+  if (!grad.defined()) return;
+  Tensor linear_part = as_floats(y);
+  if (p.bias) linear_part = linear_part - as_floats(p.bias->value);
+  const Tensor m = as_floats(magnitude.value), slope = (as_floats(dy) * linear_part).sum(0) / m;
+  grad.add_(slope.masked_fill(m.eq(0), 0));
+}
+
+void add_adapter_gradients(const Adapter& pair, const Tensor& z, const Tensor& du, const Tensor& e) {
+  open_gradient(*pair.a), open_gradient(*pair.b);
+  if (!pair.a->grad.defined() && !pair.b->grad.defined()) return;
+  const Narrowed n = narrowed(z, pair);
+  if (pair.b->grad.defined()) product_into(pair.b->grad, du.t(), n.h, !std::exchange(pair.b->fresh, false));
+  if (pair.a->grad.defined()) product_into(pair.a->grad, e.t(), n.dropped, !std::exchange(pair.a->fresh, false));
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type) {
+  const Tensor z = activated(x, gelu);
+  if (!bias.defined()) return product(z, w.t(), type);
+  const bool alike = z.scalar_type() == type && w.scalar_type() == type && bias.scalar_type() == type;
+  if (alike) return at::addmm(bias, z, w.t());
+  return product(z, w.t(), at::kFloat).add_(as_floats(bias)).to(type);
+}
+
+Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place) {
+  const Tensor dz = product(dy, w, x.scalar_type());
+  return gelu ? through_gelu(dz, x, in_place) : dz;
+}
+
+void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add) {
+  product_into(dw, dy.t(), activated(x, gelu), add);
+}
+
+void bias_gradient(const Tensor& db, const Tensor& dy, bool add) {
+  const Tensor sums = at::sum(dy, {0}, /*keepdim=*/false, at::kFloat);
+  add ? db.add_(sums) : db.copy_(sums);
+}
+
+Tensor frozen_linear(const FrozenLinearParts& p, at::ScalarType type) {
+  const at::ScalarType compute = product_type(p.x.scalar_type());
+  const bool dora = p.pair && p.pair->magnitude;
+  const Tensor z = activated(p.x, p.gelu), w = whole(p.weight, compute);
+  const Tensor y = linear(z, w, p.bias && !dora ? p.bias->value : Tensor(), false, type);
+  if (p.pair) product_into(y, narrowed(z, *p.pair).h, p.pair->b->value.to(compute).t(), true);
+  if (!dora) return y;
+  Tensor scaled = as_floats(y) * gain(p.norms, *p.pair);
+  if (p.bias) scaled.add_(as_floats(p.bias->value));
+  return scaled.to(type);
+}
+
+Tensor frozen_linear_backward(const FrozenLinearParts& p, const Tensor& dy, const Tensor& y, InputGradient wanted,
+                              at::ScalarType type) {
+  const at::ScalarType compute = product_type(type);
+  Tensor du = dy.to(compute), e;
+  if (p.pair && p.pair->magnitude) {
+    add_magnitude_gradient(p, dy, y);
+    du = (as_floats(dy) * gain(p.norms, *p.pair)).to(compute);
+  }
+  if (p.pair) {
+    e = product(du, p.pair->b->value.to(compute), compute).mul_(p.pair->scale);
+    add_adapter_gradients(*p.pair, activated(p.x, p.gelu), du, e);
+  }
+  if (wanted == InputGradient::none) return {};
+  const Tensor dz = product(du, whole(p.weight, compute), compute);
+  if (p.pair && p.pair->dropout.active()) {
+    const Tensor back = product(e, p.pair->a->value.to(compute), compute);
+    aten::drop_rows(back, p.pair->dropout, 0);
+    dz.add_(back);
+  } else if (p.pair) {
+    product_into(dz, e, p.pair->a->value.to(compute), true);
+  }
+  return p.gelu ? through_gelu(dz, p.x, wanted == InputGradient::in_place) : dz;
+}
+
+Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter) {
+  const Tensor w = whole(weight, at::kFloat);
+  return at::addmm(w, as_floats(adapter.b->value), as_floats(adapter.a->value), 1, adapter.scale).square().sum(1).sqrt();
+}
+
+}  // namespace tessera::ops::aten

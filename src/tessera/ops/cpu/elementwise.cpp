@@ -1,0 +1,124 @@
+// Sums on CPUs, with or without gate.
+#include <ATen/Parallel.h>
+
+#include "tessera/ops/adamw.h"
+#include "tessera/ops/cpu/cpu.h"
+#include "tessera/ops/half.h"
+#include "tessera/ops/kernel.h"
+#include "tessera/ops/node.h"
+
+namespace tessera::ops::cpu {
+
+namespace {
+
+constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
+
+TESSERA_KERNEL void gated_forward(const float* x, const float* y, const float* gate, int64_t gate_stride,
+                                  const int32_t* rows, int64_t begin, int64_t end, int64_t n, float* to) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* __restrict a = x + t * n, * __restrict b = y + t * n, * __restrict g = gate + rows[t] * gate_stride;
+    float* __restrict out = to + t * n;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i] * g[i];
+  }
+}
+
+TESSERA_KERNEL void gated_input(const float* up, const float* gate, int64_t gate_stride, const int32_t* rows,
+                                int64_t begin, int64_t end, int64_t n, float* dy) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* __restrict u = up + t * n, * __restrict g = gate + rows[t] * gate_stride;
+    float* __restrict out = dy + t * n;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] = u[i] * g[i];
+  }
+}
+
+/// Columns [begin, end) of the gate's gradient, over tokens in order.
+TESSERA_KERNEL void gated_table(const float* up, const float* y, const int32_t* rows, int64_t tokens, int64_t n,
+                                int64_t begin, int64_t end, float* dgate) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    const float* __restrict u = up + t * n, * __restrict v = y + t * n;
+    float* __restrict out = dgate + rows[t] * n;
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) out[i] += u[i] * v[i];
+  }
+}
+
+TESSERA_KERNEL void sum_kernel(const float* x, const float* y, int64_t n, float* to) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) to[i] = x[i] + y[i];
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Tensor& y) {
+  const Tensor out = at::empty_like(x);
+  if (x.is_meta()) return out;
+  const Values a(x), b(y);
+  const Results to(out);
+  const int64_t width = x.size(1);
+  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+    each_piece(begin, end, a.half() || b.half(), kHalfRows, [&](int64_t first, int64_t n) {
+      const int64_t at = first * width, count = n * width;
+      const auto space = [&](bool half, int which) { return half ? half_scratch(which, count) : nullptr; };
+      float* sums = to.place(at, space(to.half(), 2));
+      sum_kernel(a.read(at, count, space(a.half(), 0)), b.read(at, count, space(b.half(), 1)), count, sums);
+      to.store(at, count, sums);
+    });
+  });
+  return out;
+}
+
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows) {
+  Tensor out = at::empty_like(x);
+  if (x.is_meta()) return out;
+  const Values branch(y);
+  const int64_t width = x.size(1);
+  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+    each_piece(begin, end, branch.half(), kHalfRows, [&](int64_t first, int64_t n) {
+      const int64_t at = first * width;
+      float* space = branch.half() ? half_scratch(0, n * width) : nullptr;
+      gated_forward(data(x) + at, branch.read(at, n * width, space), data(gate), gate.stride(0),
+                    rows.of_token.const_data_ptr<int32_t>() + first, 0, n, width, out_data(out) + at);
+    });
+  });
+  return out;
+}
+
+void gate_gradient(const Tensor& up, const Tensor& y, const RowIndex& rows, const Tensor& dgate) {
+  if (y.is_meta()) return;
+  const int32_t* index = rows.of_token.const_data_ptr<int32_t>();
+  const Values branch(y);
+  const int64_t width = y.size(1);
+  at::parallel_for(0, width, kColumnGrain, [&](int64_t begin, int64_t end) {
+    each_piece(0, y.size(0), branch.half(), kHalfRows, [&](int64_t first, int64_t n) {
+      float* space = branch.half() ? half_scratch(0, n * width) : nullptr;
+      gated_table(data(up) + first * width, branch.read_columns(first, n, width, begin, end, space), index + first, n,
+                  width, begin, end, out_data(dgate));
+    });
+  });
+}
+
+void gated_branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex& rows, const Tensor& dy) {
+  if (dy.is_meta()) return;
+  const int32_t* index = rows.of_token.const_data_ptr<int32_t>();
+  const Results to(dy);
+  const int64_t width = up.size(1);
+  at::parallel_for(0, up.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+    each_piece(begin, end, to.half(), kHalfRows, [&](int64_t first, int64_t n) {
+      const int64_t at = first * width;
+      float* out = to.place(at, to.half() ? half_scratch(0, n * width) : nullptr);
+      gated_input(data(up) + at, data(gate), gate.stride(0), index + first, 0, n, width, out);
+      to.store(at, n * width, out);
+    });
+  });
+}
+
+void embedding_gradient(const Tensor& grad, const Tensor& ids, const Tensor& dy) {
+  if (grad.is_meta()) return;
+  const int64_t d = dy.size(1);
+  for (int64_t t = 0; t < ids.size(0); ++t)
+    add(out_data(grad) + ids.const_data_ptr<int64_t>()[t] * d, data(dy) + t * d, d);
+}
+
+}  // namespace tessera::ops::cpu

@@ -1,0 +1,36 @@
+#include "tessera/ops/kernels.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include "tessera/base/check.h"
+
+namespace tessera::ops {
+
+namespace {
+
+const Kernels& chosen_for_cpu() {
+  const char* name = std::getenv("TESSERA_KERNELS");
+  if (!name || !*name) return cpu_kernels();
+  for (const Kernels* table : {&cpu_kernels(), &aten_kernels()})
+    if (std::string_view(name) == table->name) return *table;
+  throw UserError(Exit::usage, "ops.kernels", std::string("TESSERA_KERNELS is '") + name + "'",
+                  "set it to cpu or aten, or unset it");
+}
+
+std::atomic<const Kernels*>& of_cpu() {
+  static std::atomic<const Kernels*> table = &chosen_for_cpu();
+  return table;
+}
+
+}  // namespace
+
+const Kernels& kernels(const Tensor& x) {
+  return x.is_cuda() ? aten_kernels() : *of_cpu().load(std::memory_order_relaxed);
+}
+
+CpuKernelsScope::CpuKernelsScope(const Kernels& table) : before_(*of_cpu().exchange(&table)) {}
+CpuKernelsScope::~CpuKernelsScope() { of_cpu().store(&before_); }
+
+}  // namespace tessera::ops

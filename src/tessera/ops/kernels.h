@@ -1,0 +1,167 @@
+#pragma once
+// The raw functions behind the operators, one table a kind of device. An operator's node (ops.h) decides what is saved,
+// deferred, recomputed and written in place, and calls the table of its operand's device for the arithmetic.
+//
+//   const Tensor y = kernels(x).linear(x, w, bias, /*gelu=*/false, at::kFloat);
+//
+// | table | runs on | what it is |
+// | cpu_kernels() | CPU | our own vectorised kernels (ops/cpu), the default there |
+// | aten_kernels() | CPU, CUDA | LibTorch's own operators (ops/aten): what a GPU computes with, and its twin on a CPU |
+//
+// [Note: kernels on meta tensors] Every function allocates on meta tensors what it allocates on its device, and nothing
+// else happens. The planner measures so ([Note: bytes by running on meta] in engine/measure.h): a meta tensor uses the
+// table that the measured run will use.
+//
+// Shapes as in ops.h. Outputs that the caller passes are contiguous in their last dim. "Adds to" means +=.
+#include "tessera/ops/adapter.h"
+#include "tessera/ops/ops.h"
+
+namespace tessera::ops {
+
+/// y = (x - mean) * rstd * (one + scale[row]) + shift[row]: modulated with one = 1, affine with one = 0 and no rows.
+struct NormTables {
+  Tensor scale = {}, shift = {};   ///< [R, D], or [D] without rows; fp32
+  const RowIndex* rows = nullptr;  ///< null: one row for all tokens
+  float one = 0;
+};
+
+/// Tables of the rotary embedding of neighbouring pairs, [T, d_h / 2] fp32; undefined: none.
+struct RotaryTables {
+  Tensor cos, sin;
+};
+
+using Offsets = std::vector<int64_t>;
+
+/// Operands of a frozen linear.
+struct FrozenLinearParts {
+  Tensor x;  ///< [T, in]; undefined in a backward without adapter and GELU
+  const WeightSite& weight;
+  const WeightSite* bias;
+  const Adapter* pair;
+  bool gelu;
+  Tensor norms;  ///< |W'| [out] fp32, with a magnitude
+};
+/// Which gradient of x a backward makes; in_place: it overwrites x.
+enum class InputGradient { none, fresh, in_place };
+
+struct Kernels {
+  const char* name;
+
+  // Products. `gelu`: of gelu_tanh(x) in place of x.
+  /// x W^T + bias in `type`; w [out, in], bias [out] or undefined.
+  Tensor (*linear)(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type);
+  /// dy W, times gelu'(x) if `gelu`, in the dtype of x. `in_place`: the result overwrites x.
+  Tensor (*linear_input_gradient)(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place);
+  /// dw = dy^T x, or adds to it. dw fp32.
+  void (*linear_weight_gradient)(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add);
+  /// db = the sum of the rows of dy, or adds to it, in a fixed order. db [out] fp32.
+  void (*bias_gradient)(const Tensor& db, const Tensor& dy, bool add);
+
+  // Products with frozen weights, with or without an adapter (lora.h).
+  Tensor (*frozen_linear)(const FrozenLinearParts& parts, at::ScalarType type);
+  /// Adds to the gradients of the adapter's sites; returns that of x, in the dtype `type` of x. `y`: the result, if
+  /// there is a magnitude.
+  Tensor (*frozen_linear_backward)(const FrozenLinearParts& parts, const Tensor& dy, const Tensor& y,
+                                   InputGradient wanted, at::ScalarType type);
+  /// The lengths of the rows of W + s B A [out], for DoRA.
+  Tensor (*adapted_norms)(const WeightSite& weight, const Adapter& adapter);
+
+  // Norms. Statistics are fp32: (mean, rstd) [T, 2] of a LayerNorm, rstd [T] of an RMSNorm; read if defined, else
+  // computed and returned.
+  Tensor (*layer_norm)(const Tensor& x, const NormTables& tables, double eps, at::ScalarType type, Tensor& stats);
+  Tensor (*layer_norm_input_gradient)(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats);
+  /// Adds to the fp32 gradients of scale and shift, [R, D] or [D]; undefined: not wanted.
+  void (*layer_norm_table_gradients)(const Tensor& dy, const Tensor& x, const Tensor& stats, const RowIndex* rows,
+                                     const Tensor& dscale, const Tensor& dshift);
+  /// The sum of squares of each row [T] fp32, of a width that is sharded over ranks.
+  Tensor (*row_squares)(const Tensor& x);
+  /// `squares`: of whole rows of a sharded width, else undefined; `width`: that of all ranks.
+  Tensor (*rms_norm)(const Tensor& x, const Tensor& w, const RotaryTables& rotary, double eps, int64_t width,
+                     const Tensor& squares, Tensor& stats);
+  /// The sum of dy * w * x of each row [T] fp32, dy rotated back. May use dx as scratch.
+  Tensor (*rms_norm_dots)(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
+                          const Tensor& dx);
+  /// `dots`: of whole rows of a sharded width, else undefined.
+  void (*rms_norm_input_gradient)(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
+                                  const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx);
+  /// Adds to dw [D] fp32.
+  void (*rms_norm_weight_gradient)(const Tensor& dy, const Tensor& x, const RotaryTables& rotary, const Tensor& stats,
+                                   const Tensor& dw);
+
+  // Sums and activations.
+  Tensor (*sum)(const Tensor& x, const Tensor& y);
+  Tensor (*gated_residual)(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows);
+  /// dy = up * gate[row]; dy may share memory with the y of the forward.
+  void (*gated_branch_gradient)(const Tensor& up, const Tensor& gate, const RowIndex& rows, const Tensor& dy);
+  /// Adds up * y to the rows of dgate [R, D] fp32.
+  void (*gate_gradient)(const Tensor& up, const Tensor& y, const RowIndex& rows, const Tensor& dgate);
+  Tensor (*gelu_tanh)(const Tensor& x);
+  Tensor (*gelu_tanh_gradient)(const Tensor& dy, const Tensor& x);
+
+  // Rows.
+  /// `sign` -1 rotates back.
+  Tensor (*rope)(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split, float sign);
+  /// The results are fp32. w [D * taps], bias [D] or undefined.
+  Tensor (*depthwise)(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias);
+  Tensor (*depthwise_input_gradient)(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows);
+  /// Adds to dw [D * taps] fp32.
+  void (*depthwise_weight_gradient)(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw);
+  /// Adds row t of dy [T, D] to row ids[t] of the gradient [V, D] fp32, in the order of t.
+  void (*embedding_gradient)(const Tensor& grad, const Tensor& ids, const Tensor& dy);
+  void (*drop_rows)(const Tensor& x, const Dropout& drop, int64_t first_row);
+
+  // Attention. lse and delta [H, rows] fp32 may be column ranges of wider tensors.
+  /// `bias` [H, Tq, Tk] fp32 of a single sample, or undefined.
+  void (*attention)(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale, const Offsets& q_at,
+                    const Offsets& k_at, const AttentionResult& result);
+  /// The output `out` or its `delta`, the other undefined.
+  void (*attention_backward)(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
+                             const Tensor& delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
+                             const AttentionInputs& grads);
+  Tensor (*attention_delta)(const Tensor& out, const Tensor& d_out, int64_t heads);
+  void (*merge_attention)(const AttentionResult& sum, const AttentionResult& part, int64_t heads);
+
+  // Linear attention (rows.h); operands, results and gradients fp32, `rotated` may be the same tensor as k or q, and its
+  // gradient then is theirs.
+  Tensor (*linear_attention_states)(const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads,
+                                    const Offsets& at);
+  struct StatesGradients {
+    Tensor rotated, k, v;
+  };
+  StatesGradients (*linear_attention_states_backward)(const Tensor& up, const Tensor& rotated, const Tensor& v,
+                                                      bool same, int64_t heads, const Offsets& at);
+  /// `down` [T, heads] receives the divisor of each row.
+  Tensor (*linear_attention_result)(const Tensor& rotated, const Tensor& q, const Tensor& states, int64_t heads,
+                                    const Offsets& at, double eps, Tensor& down);
+  struct ResultGradients {
+    Tensor rotated, q, states;
+  };
+  struct SavedResult {
+    Tensor rotated, q, states, out, down;
+  };
+  ResultGradients (*linear_attention_result_backward)(const Tensor& dy, const SavedResult& saved, bool same,
+                                                      int64_t heads, const Offsets& at);
+};
+
+/// Our own kernels of CPUs.
+const Kernels& cpu_kernels();
+/// LibTorch's operators, on any device.
+const Kernels& aten_kernels();
+
+/// The table for tensors of the device of `x`. CPU and meta tensors use cpu_kernels(), or aten_kernels() where
+/// TESSERA_KERNELS=aten is set: the same operators as on a GPU, to tell a fault of a kernel from one of the engine.
+const Kernels& kernels(const Tensor& x);
+
+/// While it exists, CPU and meta tensors of all threads use `table`. For tests of one table beside another.
+class CpuKernelsScope {
+ public:
+  explicit CpuKernelsScope(const Kernels& table);
+  ~CpuKernelsScope();
+  CpuKernelsScope(const CpuKernelsScope&) = delete;
+  CpuKernelsScope& operator=(const CpuKernelsScope&) = delete;
+
+ private:
+  const Kernels& before_;
+};
+
+}  // namespace tessera::ops
