@@ -77,11 +77,11 @@ Command launch_command() {
              {"--rdzv-endpoint", "HOST:PORT", "where launchers meet: an address of machine 0"},
              {"--max-restarts", "R", "restarts from the last checkpoint after a rank is lost"},
              {"--min-nodes", "M", "machines that suffice to restart; dp_shard shrinks"}};
-  constexpr const char* kMeeting = "--rdzv-endpoint HOST:PORT says where nodes meet";
+  constexpr const char* kRendezvous = "--rdzv-endpoint HOST:PORT says where nodes meet";
   c.elsewhere = {{"-N", "nodes are --nnodes K, ranks on each -n N"},
                  {"--standalone", "leave it out: without --nnodes the run is this machine's alone"},
-                 {"--master-addr", kMeeting},
-                 {"--master-port", kMeeting},
+                 {"--master-addr", kRendezvous},
+                 {"--master-port", kRendezvous},
                  {"--rdzv-backend", "leave it out: there is one rendezvous"},
                  {"--rdzv-id", "leave it out: all launchers of one endpoint are one run"}};
   c.run = run;

@@ -3,7 +3,7 @@
 // weights.
 //
 //   const auto facts = base_facts(planned.spec);                     // of a plan, before anything is loaded
-//   log::info(told(*facts));
+//   log::info(describe(*facts));
 //   const BaseError error = base_error(spec, load_initial_weights(recipe, job, store), comm);   // all ranks take part
 #include <optional>
 #include <string>
@@ -21,7 +21,7 @@ struct BaseFacts {
 /// Nothing where no parameter is stored in fewer bits.
 std::optional<BaseFacts> base_facts(const plan::ModelSpec& model);
 /// "30 frozen linears in int8: 1.2 MiB, 4.7 MiB in fp32"
-std::string told(const BaseFacts& facts);
+std::string describe(const BaseFacts& facts);
 
 /// |stored - w| / |w|, norms over all elements.
 struct BaseError {
@@ -31,6 +31,6 @@ struct BaseError {
 /// `mine`: of this rank's shares. Of experts that take turns, both together.
 BaseError base_error(const plan::ModelSpec& model, const engine::Roundings& mine, comm::Comm& comm);
 /// "it is off by 0.66 % of its weights, at most by 0.71 %, in blocks.2.ffn.0"
-std::string told(const BaseError& error);
+std::string describe(const BaseError& error);
 
 }  // namespace tessera::job

@@ -196,19 +196,19 @@ void check_experts(const Experts& experts, const checkpoint::Manifest& saved) {
   if (saved.experts.is_object())
     for (const auto& [name, state] : saved.experts.items()) theirs.insert(name);
   if (ours == theirs) return;
-  const auto told = [](const std::set<std::string>& names) {
+  const auto named = [](const std::set<std::string>& names) {
     std::string list;
     for (const std::string& name : names) list += (list.empty() ? "the experts " : " and ") + name;
     return list.empty() ? "one denoiser" : list;
   };
-  throw UserError(Exit::usage, "run.resume", "the checkpoint has " + told(theirs) + ", the run has " + told(ours),
+  throw UserError(Exit::usage, "run.resume", "the checkpoint has " + named(theirs) + ", the run has " + named(ours),
                   "use the model.path and experts.* it was trained with, or another run.out");
 }
 
 void each_expert(engine::Store& store, const Experts& experts,
                  const std::function<void(size_t expert, const std::string& prefix)>& act) {
   for (size_t e = 0; e < experts.size(); ++e) {
-    const engine::Store::Look look(store, static_cast<int>(e));
+    const engine::Store::ExpertScope look(store, static_cast<int>(e));
     act(e, experts.several() ? experts.list[e].folder + "." : "");
   }
 }

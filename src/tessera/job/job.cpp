@@ -79,8 +79,8 @@ std::map<std::string, std::vector<int64_t>> shapes_at(const std::string& path) {
 /// What the model is conditioned on, for the user to see what was detected.
 std::string purpose(const net::Denoiser& model) {
   const net::Conditions c = model.conditions();
-  std::string text = c.last_picture ? "a first and a last image" : c.first_picture ? "a first image" : "";
-  if (c.pictures()) text += c.clip_dim > 0 ? " (latent and CLIP features) and text" : " (latent) and text";
+  std::string text = c.last_image ? "a first and a last image" : c.first_image ? "a first image" : "";
+  if (c.takes_images()) text += c.clip_dim > 0 ? " (latent and CLIP features) and text" : " (latent) and text";
   if (c.clean_first) text = "text, or a first image and text";
   if (c.audio_dim > 0) text = "audio, an image and text";
   return text.empty() ? "text" : text;

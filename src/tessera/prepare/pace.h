@@ -4,7 +4,7 @@
 //   Pace pace(comm, mesh, [&](int64_t done) { progress.at(done); });   // `done`: of all ranks together
 //   pace.run([&] {
 //     for (...) { encode(clip); pace.report(++done); }
-//     pace.meet();                                                     // hours, if another rank needs them
+//     pace.barrier();                                                     // hours, if another rank needs them
 //   });
 //
 // A collective waits fault.timeout for the others, and one clip may take a rank longer than that. So a thread of each
@@ -32,7 +32,7 @@ class Pace {
   void report(int64_t done);  ///< how much this rank has done
   /// Returns when every rank has called it as often as this one. Throws UserError: (rank_lost) when a rank is lost,
   /// with the code of a rank that failed.
-  void meet();
+  void barrier();
   /// Runs `work`; an exception in it ends the other ranks' meetings too.
   void run(const std::function<void()>& work);
 
@@ -47,11 +47,11 @@ class Pace {
   std::mutex lock_;
   std::condition_variable changed_;
   // of this rank
-  int64_t meetings_ = 0, done_ = 0;
+  int64_t barriers_ = 0, done_ = 0;
   bool leaving_ = false;
   Exit code_ = Exit::done;
   // of all ranks
-  int64_t least_meetings_ = 0;
+  int64_t least_barriers_ = 0;
   int failed_rank_ = -1;
   Exit failed_code_ = Exit::done;
   std::exception_ptr lost_;

@@ -2,7 +2,7 @@
 // What metrics.jsonl holds when a run goes on: which of its lines stay, and which events a kill has kept from it.
 //
 //   const History history = read_history("runs/a/metrics.jsonl", /*done=*/100);
-//   if (!history.tells("checkpoint")) ...                    // it was saved, and the run ended before it could say so
+//   if (!history.has("checkpoint")) ...                    // it was saved, and the run ended before it could say so
 #include <cstdint>
 #include <filesystem>
 #include <set>
@@ -20,7 +20,7 @@ struct History {
   std::set<std::string> at_done;  ///< types of the kept lines of step `done`
   std::set<int64_t> fault_times;  ///< of the kept `fault` lines that have one
 
-  bool tells(const std::string& type) const { return at_done.contains(type); }
+  bool has(const std::string& type) const { return at_done.contains(type); }
   /// One line for people about the strays; empty where there are none.
   std::string told_strays() const;
 };

@@ -75,7 +75,7 @@ void Run::check_start() {
   if (rank_ == 0) planning::check_own_folder(out_);
   if (rank_ == 0 && !comm::RunLock::held_by_launcher(out_)) lock_.emplace(out_);
   resume_ = checkpoint::choose_resume(recipe_.run.resume, out_, restarted());
-  comm_.check_agreement("checkpoint to go on from", checkpoint::told(resume_));
+  comm_.check_agreement("checkpoint to go on from", checkpoint::describe(resume_));
   facts_ = run_facts(recipe_, job_);
   if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
   if (resumed_) job::check_experts(job_.experts, resumed_->manifest());
@@ -196,9 +196,9 @@ void Run::open_log() {
                              " and the checkpoint is of step " + std::to_string(done_) +
                              ": the steps between are missing from the history";
     log::warn(text);
-    if (!found.tells("warning")) run_log_->warning(done_, "history", text);
+    if (!found.has("warning")) run_log_->warning(done_, "history", text);
   }
-  if (own && !found.tells("checkpoint")) run_log_->checkpoint(done_, resume_.from->string(), {});
+  if (own && !found.has("checkpoint")) run_log_->checkpoint(done_, resume_.from->string(), {});
   for (const comm::FaultNote& note : comm::fault_notes(out_))
     if (!found.fault_times.contains(note.time)) run_log_->restart(done_, note.text, note.time);
   tell_resume();
@@ -223,7 +223,7 @@ void Run::log_base(const engine::Roundings& rounded) {
   if (!facts) return;
   const job::BaseError error = job::base_error(planned().spec, rounded, comm_);
   if (rank_ != 0) return;
-  log::info(job::told(*facts) + "; " + job::told(error));
+  log::info(job::describe(*facts) + "; " + job::describe(error));
   if (done_ == 0) run_log_->base(std::string(name(facts->form)), error.all, error.worst, error.worst_linear);
 }
 

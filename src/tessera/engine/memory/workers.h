@@ -1,8 +1,8 @@
 #pragma once
-// Threads that share a list of pieces: what a rank computes on the host beside its device.
+// Threads that share a list of tasks: what a rank computes on the host beside its device.
 //
 //   Workers workers(4);
-//   workers.run(100, [&](int piece) { ... });       // returns when all are done; rethrows the first failure
+//   workers.run(100, [&](int task) { ... });       // returns when all are done; rethrows the first failure
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -22,7 +22,7 @@ class Workers {
 
   int threads() const { return static_cast<int>(others_.size()) + 1; }
   /// One caller at a time.
-  void run(int count, const std::function<void(int)>& piece);
+  void run(int count, const std::function<void(int)>& task);
 
  private:
   void help();
@@ -30,7 +30,7 @@ class Workers {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  const std::function<void(int)>* piece_ = nullptr;
+  const std::function<void(int)>* task_ = nullptr;
   int count_ = 0, busy_ = 0;
   int64_t round_ = 0;
   bool stop_ = false;

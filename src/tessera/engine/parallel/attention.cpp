@@ -70,13 +70,13 @@ struct Ordered {
 };
 
 Ordered ordered(const net::Tokens& tokens, const net::Segments& segments, const Parallel& parallel) {
-  net::Meeting met = net::meeting(tokens, segments);
+  net::SegmentOffsets offsets = net::segment_offsets(tokens, segments);
   const plan::TokenRange block = parallel.block(tokens.total(), parallel.cp_rank());
-  Ordered result{{}, std::move(met.k_offsets), segments.order, segments.order};
+  Ordered result{{}, std::move(offsets.k_offsets), segments.order, segments.order};
   if (segments.local_order.defined()) {
     result.q_at = segments.local_offsets, result.q_order = segments.local_order;
   } else {
-    for (const int64_t at : met.q_offsets)
+    for (const int64_t at : offsets.q_offsets)
       result.q_at.push_back(std::clamp<int64_t>(at - block.begin, 0, block.count()));
   }
   return result;
@@ -117,7 +117,7 @@ Tensor sum_blocks(const Tensor& whole, const Parallel& parallel) {
   return parts.sum(0);
 }
 
-ops::AttentionInputs meet(const ops::AttentionInputs& wide, const Ordered& order, int64_t tokens,
+ops::AttentionInputs ordered_inputs(const ops::AttentionInputs& wide, const Ordered& order, int64_t tokens,
                           const Parallel& parallel) {
   std::vector<Tensor> keys = gather_blocks({wide.k, wide.v}, tokens, parallel);
   return {in_order(wide.q, order.q_order), in_order(keys[0], order.k_order), in_order(keys[1], order.k_order)};
@@ -126,7 +126,7 @@ ops::AttentionInputs meet(const ops::AttentionInputs& wide, const Ordered& order
 struct SegmentAttention : Function<SegmentAttention> {
   static ops::AttentionResult run(const ops::AttentionInputs& wide, int64_t heads, const Ordered& order, int64_t tokens,
                                   const Parallel& parallel) {
-    const ops::AttentionInputs in = meet(wide, order, tokens, parallel);
+    const ops::AttentionInputs in = ordered_inputs(wide, order, tokens, parallel);
     ops::AttentionResult result = {at::empty_like(in.q),
                                    at::empty({heads, in.q.size(0)}, in.q.options().dtype(at::kFloat))};
     ops::attention_forward(in, heads, order.q_at, order.k_at, result);
@@ -164,7 +164,7 @@ struct SegmentAttention : Function<SegmentAttention> {
     }
     d_out = in_order(d_out, order.q_order);
     delta = in_order(delta, order.q_order).t().contiguous();
-    ops::AttentionInputs in = meet({saved[0], saved[1], saved[2]}, order, tokens, parallel);
+    ops::AttentionInputs in = ordered_inputs({saved[0], saved[1], saved[2]}, order, tokens, parallel);
     const auto sums = [&](const Tensor& t) {
       return at::empty(t.sizes(), t.options().dtype(parallel.cp() > 1 ? at::kFloat : t.scalar_type()));
     };

@@ -66,9 +66,9 @@ class Parallel {
     return plan::token_share(tokens, int64_t{cp_rank()} * sp() + sp_rank, int64_t{cp()} * sp());
   }
   /// The tokens of the place of cp x sp that this rank is in: those of its tp ranks together.
-  plan::TokenRange place(int64_t tokens) const { return part(tokens, sp_rank()); }
+  plan::TokenRange tp_group(int64_t tokens) const { return part(tokens, sp_rank()); }
   /// Those of them that rest on one of its tp ranks.
-  plan::TokenRange rest(int64_t tokens, int tp_rank) const {
+  plan::TokenRange tp_share(int64_t tokens, int tp_rank) const {
     return plan::token_share(tokens, (int64_t{cp_rank()} * sp() + sp_rank()) * tp() + tp_rank,
                              int64_t{cp()} * sp() * tp());
   }

@@ -13,8 +13,8 @@ Tensor rows_of(const Tensor& t, int64_t begin, int64_t end) {
   return t.defined() ? t.slice(0, begin, end).clone(at::MemoryFormat::Contiguous) : t;
 }
 
-/// The rows of a space that are among these tokens. Ranks of tp turn the heads of all rows of the place, and so have the
-/// rotary tables of all of them.
+/// The rows of a space that are among these tokens. Ranks of tp turn the heads of all rows of the place, and so have
+/// the rotary tables of all of them.
 void cut_space(net::Space& space, plan::TokenRange here, plan::TokenRange place) {
   const plan::TokenRange rows = space.within(here), turned = space.within(place);
   space.rows = rows_of(space.rows, rows.begin, rows.end);
@@ -56,7 +56,7 @@ net::Batch slice(net::Batch batch, const Parallel& parallel) {
                    "input " + std::to_string(input) + " has no row for each token");
     cut(batch.inputs[input]);
   }
-  const plan::TokenRange place = parallel.place(total);
+  const plan::TokenRange place = parallel.tp_group(total);
   for (net::Space& space : tokens.spaces)
     if (!space.ranges.empty()) cut_space(space, here, place);
   cut_space(tokens, here, place);

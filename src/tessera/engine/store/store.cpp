@@ -20,7 +20,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       slots_(plan.slots()),
       grad_type_(scalar_type(plan.grad)),
       device_(device) {
-  for (int e = 1; e < plan.experts; ++e) resting_.push_back(e);
+  for (int e = 1; e < plan.experts; ++e) inactive_.push_back(e);
   idle_ = plan.idle;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   for (size_t u = 0; u < model.units.size(); ++u) {
@@ -47,10 +47,10 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
     if (!unit.owned) continue;
     unit.param = make_buffer(plan::shard_bytes(unit.layout, masters_), at::kByte, unit.plan.parameters,
                              engine::Part::parameters, unit.param_extent);
-    for (size_t e = 0; e < resting_.size(); ++e) {
-      Unit::Rest& rest = unit.rests.emplace_back();
-      rest.param = make_buffer(unit.param.numel(), at::kByte, plan.inactive_tier(unit.plan.parameters),
-                               engine::Part::parameters, rest.param_extent);
+    for (size_t e = 0; e < inactive_.size(); ++e) {
+      Unit::Inactive& inactive = unit.inactive.emplace_back();
+      inactive.param = make_buffer(unit.param.numel(), at::kByte, plan.inactive_tier(unit.plan.parameters),
+                               engine::Part::parameters, inactive.param_extent);
     }
     if (trainable && !plan.transient_gradient(unit.layout, static_cast<int>(u)))
       unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, unit.plan.gradients, engine::Part::gradients,
@@ -70,7 +70,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
   }
 }
 
-void Store::rest_gradients(const plan::Plan& plan) {
+void Store::place_gradients(const plan::Plan& plan) {
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = units_[u];
     if (!unit.owned || unit.plan.gradients != plan::Tier::device) continue;
@@ -90,14 +90,14 @@ int Store::first_trained() const {
   return first == units_.end() ? 0 : static_cast<int>(first - units_.begin());
 }
 
-bool Store::speaks_for(int u, int b) const {
+bool Store::is_primary(int u, int b) const {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
   if (buffer.partitions > 1) return true;
   if (buffer.shards > 1) return first_replica_;
   return first_replica_ && shard_rank_ == 0 && (!buffer.over_tp || tp_rank_ == 0);
 }
 
-Tensor Store::piece(int u, int b, const Tensor& shard) const {
+Tensor Store::partition(int u, int b, const Tensor& shard) const {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
   return shard.narrow(0, units_[u].held[b].partition * buffer.partition(), buffer.partition());
 }
@@ -108,7 +108,7 @@ double Store::squares(int u, const Tensor& grad) const {
   const plan::UnitLayout& layout = units_[u].layout;
   for (size_t b = 0; b < layout.buffers.size(); ++b) {
     const plan::Buffer& buffer = layout.buffers[b];
-    if (buffer.trainable && speaks_for(u, static_cast<int>(b)))
+    if (buffer.trainable && is_primary(u, static_cast<int>(b)))
       sum += ops::sum_of_squares(
           grad.const_data_ptr<float>() + buffer.held + units_[u].held[b].partition * buffer.partition(),
           buffer.partition());

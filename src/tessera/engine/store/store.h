@@ -26,7 +26,7 @@ class Workers;
 /// Arena offsets of what was brought for an update, -1 for what rests on the device.
 struct Staged {
   int64_t param = -1, grad = -1, states = -1;
-  bool from_rest = true;  ///< the gradient is as it rests (Plan::grad); else fp32, where its reduction left it
+  bool as_stored = true;  ///< the gradient is as it rests (Plan::grad); else fp32, where its reduction left it
 };
 
 class Store {
@@ -49,9 +49,9 @@ class Store {
   const std::vector<Axis>& outer_axes(int unit, int buffer) const { return units_[unit].outer_axes[buffer]; }
   /// Of ranks that hold the same shard of a buffer, one speaks for all: counts it in norms and writes it. In two levels
   /// each speaks for its own piece.
-  bool speaks_for(int unit, int buffer) const;
+  bool is_primary(int unit, int buffer) const;
   /// The part of a tensor like the buffer's shard that this rank updates: all of it, or its piece.
-  Tensor piece(int unit, int buffer, const Tensor& shard) const;
+  Tensor partition(int unit, int buffer, const Tensor& shard) const;
   /// Sum of squares of what this rank speaks for in a gradient shard of the unit.
   double squares(int unit, const Tensor& grad) const;
 
@@ -89,7 +89,7 @@ class Store {
 
   /// Gives every reduced gradient that rests on the device its place there, and takes it from those that a plan updates
   /// in the backward. Between steps; gradients are lost.
-  void rest_gradients(const plan::Plan& plan);
+  void place_gradients(const plan::Plan& plan);
 
   /// Fills a slot with one of the unit's buffers, in the plan's form of slots, from all of `group` (null: from this
   /// rank alone, which has the whole). `from`: arena offset of this rank's shards, -1 where they rest on the device.
@@ -150,7 +150,7 @@ class Store {
   }
 
   // store_experts.cpp: denoisers of one form that take turns (Plan::experts); all else here is about the one that is in
-  int experts() const { return static_cast<int>(resting_.size()) + 1; }
+  int experts() const { return static_cast<int>(inactive_.size()) + 1; }
   int expert() const { return expert_; }  ///< which of them is in; the first at the start
   /// Brings one in, between steps; the one it changes places with rests where the plan says. Bytes that go from tier to
   /// tier do so from here on in a thread of their own, in the order in which a step needs them: whoever asks for a
@@ -163,11 +163,11 @@ class Store {
   Moved take_moved();  ///< since the last call; waits for what is on its way
   /// For as long as it lives the store is about another expert, where that rests and without moving it: to fill it,
   /// save it, hand it out. No step runs meanwhile.
-  class Look {
+  class ExpertScope {
    public:
-    Look(Store& store, int expert);
-    ~Look();
-    Look(const Look&) = delete;
+    ExpertScope(Store& store, int expert);
+    ~ExpertScope();
+    ExpertScope(const Look&) = delete;
 
    private:
     Store& store_;
@@ -202,7 +202,7 @@ class Store {
       Tensor param, buffer;
       int64_t param_extent = -1, states_extent = -1;
     };
-    std::vector<Rest> rests;                       // as resting_ says whose
+    std::vector<Rest> rests;                       // as inactive_ says whose
     std::map<int64_t, std::vector<Tensor>> views;  // by slot; made once
     std::map<int64_t, std::vector<Tensor>> grad_views;
   };
@@ -215,13 +215,13 @@ class Store {
 
   class Mover;
   /// Changes places with an expert that rests: by name alone, or, where tiers differ, `moving` the bytes.
-  void change_places(size_t rest, bool moving);
+  void swap_with(size_t rest, bool moving);
   void await_param(int unit) const;
   void await_states(int unit) const;
-  size_t place_of(int expert) const;  ///< among those that rest
+  size_t inactive_index(int expert) const;  ///< among those that rest
 
   std::vector<Unit> units_;
-  std::vector<int> resting_;  // the experts that have no turn
+  std::vector<int> inactive_;  // the experts that have no turn
   int expert_ = 0;
   plan::Tier idle_ = plan::Tier::device;
   const int shard_rank_, tp_, tp_rank_;

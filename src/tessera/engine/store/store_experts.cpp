@@ -93,13 +93,13 @@ void Store::await_states(int unit) const {
 }
 Store::Moved Store::take_moved() { return mover_ ? mover_->take() : Moved{}; }
 
-size_t Store::place_of(int expert) const {
-  const auto found = std::find(resting_.begin(), resting_.end(), expert);
-  check_internal(found != resting_.end(), "engine.store", "there is no expert " + std::to_string(expert));
-  return static_cast<size_t>(found - resting_.begin());
+size_t Store::inactive_index(int expert) const {
+  const auto found = std::find(inactive_.begin(), inactive_.end(), expert);
+  check_internal(found != inactive_.end(), "engine.store", "there is no expert " + std::to_string(expert));
+  return static_cast<size_t>(found - inactive_.begin());
 }
 
-void Store::change_places(size_t place, bool moving) {
+void Store::swap_with(size_t place, bool moving) {
   if (mover_) mover_->settle();
   const bool apart = moving && idle_ != plan::Tier::device;
   std::vector<Mover::Pair> pairs, states;
@@ -107,25 +107,25 @@ void Store::change_places(size_t place, bool moving) {
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = units_[u];
     if (!unit.owned) continue;
-    Unit::Rest& rest = unit.rests[place];
+    Unit::Inactive& inactive = unit.inactive[place];
     if (apart && unit.plan.parameters == plan::Tier::device) {
       param_at[u] = static_cast<int>(pairs.size());
-      pairs.push_back({unit.param, rest.param});
+      pairs.push_back({unit.param, inactive.param});
     } else {
-      std::swap(unit.param, rest.param);
-      std::swap(unit.param_extent, rest.param_extent);
+      std::swap(unit.param, inactive.param);
+      std::swap(unit.param_extent, inactive.param_extent);
       unit.views.clear();  // some may be of the shard itself
     }
     if (!unit.buffer.defined()) continue;
     if (apart && unit.plan.states == plan::Tier::device) {
       states_at[u] = static_cast<int>(states.size());
-      states.push_back({unit.buffer, rest.buffer});
+      states.push_back({unit.buffer, inactive.buffer});
     } else {
-      std::swap(unit.buffer, rest.buffer);
-      std::swap(unit.states_extent, rest.states_extent);
+      std::swap(unit.buffer, inactive.buffer);
+      std::swap(unit.states_extent, inactive.states_extent);
     }
   }
-  std::swap(expert_, resting_[place]);
+  std::swap(expert_, inactive_[place]);
   if (!apart) return;
   for (int& at : states_at)
     if (at >= 0) at += static_cast<int>(pairs.size());
@@ -135,18 +135,18 @@ void Store::change_places(size_t place, bool moving) {
 }
 
 void Store::switch_to(int expert) {
-  if (expert != expert_) change_places(place_of(expert), true);
+  if (expert != expert_) swap_with(inactive_index(expert), true);
 }
 
-Store::Look::Look(Store& store, int expert) : store_(store), before_(store.expert_) {
+Store::ExpertScope::ExpertScope(Store& store, int expert) : store_(store), before_(store.expert_) {
   if (expert != before_)
-    store_.change_places(store_.place_of(expert), false);
+    store_.swap_with(store_.inactive_index(expert), false);
   else if (store_.mover_)
     store_.mover_->settle();
 }
 
-Store::Look::~Look() {
-  if (before_ != store_.expert_) store_.change_places(store_.place_of(before_), false);
+Store::ExpertScope::~ExpertScope() {
+  if (before_ != store_.expert_) store_.swap_with(store_.inactive_index(before_), false);
 }
 
 }  // namespace tessera::engine

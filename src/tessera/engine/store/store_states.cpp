@@ -18,10 +18,10 @@ void Store::make_states(const net::UnitUpdate& update) {
     unit.states = plan::state_layout(unit.spec, unit.layout, unit.held,
                                      [&](const plan::ParamSpec& param) { return update.states(param); });
     unit.buffer = make_buffer(unit.states.bytes, at::kByte, unit.plan.states, engine::Part::states, unit.states_extent);
-    for (Unit::Rest& rest : unit.rests)
-      rest.buffer =
+    for (Unit::Inactive& inactive : unit.inactive)
+      inactive.buffer =
           make_buffer(unit.states.bytes, at::kByte, unit.plan.states == plan::Tier::device ? idle_ : unit.plan.states,
-                      engine::Part::states, rest.states_extent);
+                      engine::Part::states, inactive.states_extent);
   }
 }
 
@@ -36,7 +36,7 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   if (staged.states < 0) await_states(u);
   const Tensor shard = this->shard(u, range.buffer, staged.param);
   const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
-  const bool whole = grad_type_ == at::kFloat || !staged.from_rest;  // what rests in 16 bits is widened in pieces
+  const bool whole = grad_type_ == at::kFloat || !staged.as_stored;  // what rests in 16 bits is widened in pieces
   const bool trained = (unit.grad.defined() || staged.grad >= 0) && buffer.trainable && whole;
   const auto* grad = trained ? grad_at(u, staged.grad).const_data_ptr<float>() + buffer.held : nullptr;
   const Tensor resting = staged.states < 0 ? unit.buffer : arena(staged.states, 1);
@@ -82,7 +82,7 @@ net::Slice piece_of(net::Slice slice, int64_t from, int64_t master_bytes) {
 void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
                    Workers* workers) {
   const Unit& unit = units_[u];
-  const bool halves = grad_type_ != at::kFloat && staged.from_rest;
+  const bool halves = grad_type_ != at::kFloat && staged.as_stored;
   const Tensor rest = !halves ? Tensor()
                       : staged.grad >= 0
                           ? arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_)

@@ -15,7 +15,7 @@ void Store::open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool
   if (device_.is_meta()) return;
   constexpr int64_t kPage = 4096;
   int64_t bytes = 0;
-  const auto experts = static_cast<int64_t>(resting_.size());
+  const auto experts = static_cast<int64_t>(inactive_.size());
   // of the expert that is in, and of those that rest
   const auto add = [&](plan::Tier tier, int64_t size) {
     const int64_t pages = round_up(size, kPage);
@@ -104,7 +104,7 @@ int64_t Store::disk_bytes() const {
     add(unit.param, unit.param_extent);
     add(unit.grad, unit.grad_extent);
     add(unit.buffer, unit.states_extent);
-    for (const Unit::Rest& rest : unit.rests) add(rest.param, rest.param_extent), add(rest.buffer, rest.states_extent);
+    for (const Unit::Inactive& inactive : unit.inactive) add(inactive.param, inactive.param_extent), add(inactive.buffer, inactive.states_extent);
   }
   return bytes;
 }

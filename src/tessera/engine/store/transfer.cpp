@@ -60,7 +60,7 @@ void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
       each_run(store, part,
                [&](int64_t first, int64_t at, int64_t count) { fill(param, first, count, whole.data() + at); });
       store.set_masters(part, 0, part.end - part.begin, whole.data());
-      if (rounded && store.speaks_for(part.unit, part.buffer))
+      if (rounded && store.is_primary(part.unit, part.buffer))
         compare_stored(store, part, whole, (*rounded)[param.name]);
       continue;
     }
@@ -184,7 +184,7 @@ bool frozen(const Store& store, const Store::Part& part) { return !store.spec(pa
 std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix) {
   std::vector<checkpoint::Piece> pieces;
   for (const auto& part : store.parts()) {
-    if (!part.updated || !store.speaks_for(part.unit, part.buffer) || frozen(store, part)) continue;
+    if (!part.updated || !store.is_primary(part.unit, part.buffer) || frozen(store, part)) continue;
     pieces.push_back({param_range(store, part, prefix), store.data(part)});
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s)
@@ -232,7 +232,7 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
       const bool exact = !gradients && store.master_form() != plan::Masters::split;
       if (buffer.partitions > 1 && !exact)  // each replica has its piece of it
         comm.group("gather_outer", store.outer_axes(unit, static_cast<int>(b)))
-            .all_gather(shard, store.piece(unit, static_cast<int>(b), shard));
+            .all_gather(shard, store.partition(unit, static_cast<int>(b), shard));
       if (buffer.shards == 1)
         flat = shard;
       else

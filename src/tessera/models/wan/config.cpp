@@ -60,7 +60,7 @@ Config parse_official(const ConfigReader& json, const std::string& file) {
   c.out_dim = json.size("out_dim", c.out_dim);
   c.type = parse_type(json, likely_type(c));
   // fields of a recipe mean what they say; a released file leaves the branch out
-  const bool usual_branch = json.has("_class_name") && c.takes_pictures() && !is_expert_folder(file);
+  const bool usual_branch = json.has("_class_name") && c.takes_images() && !is_expert_folder(file);
   if (json.has("image_dim"))
     c.image_dim = json.size("image_dim");
   else if (usual_branch && !json.is_null("image_dim"))
@@ -70,7 +70,7 @@ Config parse_official(const ConfigReader& json, const std::string& file) {
 
 /// What only tensors tell for sure.
 void take_from_weights(const Shapes& weights, Config& c) {
-  if (weights.empty() || !c.takes_pictures()) return;
+  if (weights.empty() || !c.takes_images()) return;
   const auto branch = weights.find("img_emb.proj.1.weight");
   c.image_dim = branch == weights.end() || branch->second.empty() ? 0 : branch->second.back();
   const auto positions = weights.find("img_emb.emb_pos");
@@ -87,14 +87,14 @@ void check_sizes(const ConfigReader& json, const Config& c) {
     json.fail("a head of " + number(c.head_dim()) + " channels cannot turn by 3 axes: it must be even and at least 6");
   if (c.freq_dim % 2 != 0) json.fail("freq_dim " + number(c.freq_dim) + " is odd");
   const std::string type(name(c.type));
-  if (c.takes_pictures() && c.mask_channels() != kMaskChannels)
+  if (c.takes_images() && c.mask_channels() != kMaskChannels)
     json.fail("in_dim " + number(c.in_dim) + ": " + type + " takes the noisy latent, " + number(kMaskChannels) +
               " mask channels and the picture's latent, with out_dim " + number(c.out_dim) + " that is " +
               number(2 * c.out_dim + kMaskChannels));
-  if (!c.takes_pictures() && c.in_dim != c.out_dim)
+  if (!c.takes_images() && c.in_dim != c.out_dim)
     json.fail("in_dim " + number(c.in_dim) + " and out_dim " + number(c.out_dim) + " differ: that is no " + type +
               " model; an image-to-video model has model_type i2v or flf2v");
-  if (!c.takes_pictures() && c.has_image_branch()) json.fail("image_dim is set, and " + type + " takes no pictures");
+  if (!c.takes_images() && c.has_image_branch()) json.fail("image_dim is set, and " + type + " takes no pictures");
   if (c.type == Type::flf2v && !c.has_image_branch()) json.fail("flf2v without image_dim: it needs its image branch");
 }
 
@@ -138,7 +138,7 @@ std::string to_json(const Config& c) {
                {"eps", c.eps}};
   if (c.text_dim != usual.text_dim) json["text_dim"] = c.text_dim;
   // official files leave it out, and then only the tensors tell whether there is an image branch
-  if (c.takes_pictures()) json["image_dim"] = c.has_image_branch() ? Json(c.image_dim) : Json();
+  if (c.takes_images()) json["image_dim"] = c.has_image_branch() ? Json(c.image_dim) : Json();
   if (c.image_len != usual.image_len) json["image_len"] = c.image_len;
   return json.dump(2) + "\n";
 }

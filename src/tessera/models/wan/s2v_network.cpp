@@ -92,7 +92,7 @@ class Injector final : public S2vUnit {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor& x = in.stream[0];  // [T, d]
-    const auto ranges = ctx.tokens().places(kClip);
+    const auto ranges = ctx.tokens().row_ranges(kClip);
     if (ranges.empty()) return {{x}, {}};  // this rank's share of the tokens has none of a clip
     std::vector<Tensor> clips;
     for (const auto& [begin, end] : ranges) clips.push_back(x.slice(0, begin, end));
