@@ -7,8 +7,8 @@
 //   Meter::reset_peak(); ...; Meter::peak();
 //
 // [Note: bytes by running on meta] The same counting stands behind LibTorch's meta device, whose tensors have sizes
-// but no memory. Running a unit on meta tensors therefore tells the bytes it will take, with the code that will take
-// them: nothing to keep in step by hand (measure.h).
+// but no memory. Running a unit on meta tensors therefore counts the bytes that the same code will allocate in
+// training, and no formula has to follow the code (measure.h).
 #include <array>
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@
 namespace tessera::engine {
 
 enum class Part { parameters, gradients, states, slots, compute, host };
-inline constexpr int kParts = 5;  ///< of the device; what is booked on `host` is host memory and counts apart
+inline constexpr int kParts = 5;  ///< parts of the device tier; `host` is host memory, which does not count
 
 class Meter {
  public:

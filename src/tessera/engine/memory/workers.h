@@ -1,5 +1,5 @@
 #pragma once
-// Threads that share a list of tasks: what a rank computes on the host beside its device.
+// A thread pool for work on the host beside the device: its threads share the tasks of one call.
 //
 //   Workers workers(4);
 //   workers.run(100, [&](int task) { ... });       // returns when all are done; rethrows the first failure
@@ -15,7 +15,7 @@ namespace tessera::engine {
 
 class Workers {
  public:
-  /// `threads` in all: the caller of run is one of them.
+  /// `threads` includes the caller of run().
   explicit Workers(int threads);
   ~Workers();
   Workers(const Workers&) = delete;

@@ -6,7 +6,7 @@ namespace tessera::engine {
 
 namespace {
 
-/// The axes whose ranks are places: with the ranks of tp, which share a place's tokens, they are kSequenceAxes.
+/// kSequenceAxes without tp.
 const std::vector<Axis> kCpSpAxes = {Axis::cp, Axis::sp};
 
 int64_t bytes_to_others(const std::vector<Tensor>& out, int self) {
@@ -40,7 +40,7 @@ Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_
   sent += static_cast<int64_t>(out.nbytes());
   Transfer transfer;
   if (!ring_) return transfer;
-  // The thread lets go of the tensors before it says that it is done: memory is given back when the list says so.
+  // The thread drops its references before the future is ready: memory is freed at the instruction that frees it.
   auto task = std::make_shared<std::packaged_task<void()>>([ring = ring_, out = out, in = in]() mutable {
     ring->shift(std::exchange(out, Tensor()), std::exchange(in, Tensor()));
   });

@@ -20,7 +20,7 @@ const Parallel& parallel_of(AutogradContext* ctx) {
   return *reinterpret_cast<const Parallel*>(ctx->saved_data["parallel"].toInt());
 }
 
-/// As autograd can keep it, and back.
+/// In a form that autograd can save, and back.
 std::vector<int64_t> flat(const TpGroupRows& rows) {
   std::vector<int64_t> all = {rows.part[0], rows.part[1]};
   all.insert(all.end(), rows.counts.begin(), rows.counts.end());
@@ -31,11 +31,11 @@ TpGroupRows rows_of(AutogradContext* ctx) {
   return {{all.begin() + 2, all.end()}, {all[0], all[1]}};
 }
 
-/// The rows of each rank of tp within those of the place.
-std::vector<Tensor> shares_of(const Tensor& place, const TpGroupRows& rows) {
+/// The rows of each rank of tp within those of the tp group.
+std::vector<Tensor> shares_of(const Tensor& group, const TpGroupRows& rows) {
   std::vector<Tensor> shares;
   int64_t at = 0;
-  for (const int64_t count : rows.counts) shares.push_back(place.narrow(0, std::exchange(at, at + count), count));
+  for (const int64_t count : rows.counts) shares.push_back(group.narrow(0, std::exchange(at, at + count), count));
   return shares;
 }
 
@@ -43,13 +43,13 @@ int64_t row_bytes(const Tensor& rows) { return rows.size(1) * static_cast<int64_
 
 Tensor gather(const Tensor& x, const TpGroupRows& rows, const Parallel& parallel) {
   const Tensor mine = x.contiguous();
-  const Tensor place = at::empty({rows.total(), x.size(1)}, x.options());
-  parallel.exchange_tokens(std::vector<Tensor>(parallel.tp(), mine), shares_of(place, rows), "all_gather",
+  const Tensor group = at::empty({rows.total(), x.size(1)}, x.options());
+  parallel.exchange_tokens(std::vector<Tensor>(parallel.tp(), mine), shares_of(group, rows), "all_gather",
                            plan::Rows::share, row_bytes(x) * (parallel.tp() - 1), rows.part);
-  return place;
+  return group;
 }
 
-/// parts [n, rows, cols] of 16 bits, added up over n in fp32, and the bias (undefined: none), rounded once.
+/// The sum over n of 16-bit parts [n, rows, cols] and the bias (undefined: none), in fp32 and rounded once.
 Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
   const int64_t n = parts.size(0), rows = parts.size(1), cols = parts.size(2);
   const Tensor total = at::empty({rows, cols}, parts.options()), offset = bias.defined() ? ops::as_floats(bias) : bias;
@@ -72,8 +72,7 @@ Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
   return total;
 }
 
-/// The sum, in the order of the ranks, whichever they are, and the bias (null: none). What is of 16 bits is exchanged
-/// so, and added up in fp32.
+/// The sum over tp in rank order, and the bias (null: none). 16-bit summands are sent in 16 bits and summed in fp32.
 Tensor sum(const Tensor& y, const TpGroupRows& rows, const Parallel& parallel, const ops::WeightSite* bias = nullptr) {
   const std::vector<Tensor> out = shares_of(y.contiguous(), rows);
   const int self = parallel.tp_rank();
@@ -139,7 +138,7 @@ SamplePart part_of(const net::Tokens& tokens, int space) {
   for (size_t s = 0; s < ranges.size(); ++s) {
     const SamplePart own = {ranges[s][0] - tokens.offsets[s],
                             ranges[s][1] == tokens.offsets[s + 1] ? -1 : ranges[s][1] - tokens.offsets[s]};
-    check_internal(s == 0 || own == part, "engine.tensor", "samples of a micro-batch have this part in other places");
+    check_internal(s == 0 || own == part, "engine.tensor", "samples of a micro-batch differ in the part that a space is");
     part = own;
   }
   return part;
@@ -161,7 +160,7 @@ Tensor gather_over_tp(const Tensor& x, const TpGroupRows& rows, const Parallel& 
 
 Tensor sum_to_shares(const Tensor& y, const TpGroupRows& rows, const Parallel& parallel, ops::WeightSite* bias,
                      const Tensor& anchor, const Tensor* known) {
-  check_internal(y.size(0) == rows.total(), "engine.tensor", "these rows are not those of the place");
+  check_internal(y.size(0) == rows.total(), "engine.tensor", "these rows are not those of the tp group");
   if (ops::wants_graph({&y, &anchor})) return SumToShares::apply(y, anchor, rows, &parallel, ops::handle(bias), known);
   return known ? *known : sum(y, rows, parallel, bias);
 }

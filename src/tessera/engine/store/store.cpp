@@ -50,7 +50,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
     for (size_t e = 0; e < inactive_.size(); ++e) {
       Unit::Inactive& inactive = unit.inactive.emplace_back();
       inactive.param = make_buffer(unit.param.numel(), at::kByte, plan.inactive_tier(unit.plan.parameters),
-                               engine::Part::parameters, inactive.param_extent);
+                                   engine::Part::parameters, inactive.param_extent);
     }
     if (trainable && !plan.transient_gradient(unit.layout, static_cast<int>(u)))
       unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, unit.plan.gradients, engine::Part::gradients,
@@ -74,11 +74,11 @@ void Store::place_gradients(const plan::Plan& plan) {
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = units_[u];
     if (!unit.owned || unit.plan.gradients != plan::Tier::device) continue;
-    const bool rests = !plan.transient_gradient(unit.layout, static_cast<int>(u));
-    if (rests == unit.grad.defined()) continue;
+    const bool persistent = !plan.transient_gradient(unit.layout, static_cast<int>(u));
+    if (persistent == unit.grad.defined()) continue;
     unit.grad_views.clear();
     unit.grad = Tensor();
-    if (rests)
+    if (persistent)
       unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, plan::Tier::device, engine::Part::gradients,
                               unit.grad_extent);
   }
@@ -193,7 +193,7 @@ int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t fr
   if (gathered_ != DType::f32) {
     const at::ScalarType type = scalar_type(gathered_);
     landing = place.view(type).narrow(0, widened ? buffer.total : 0, buffer.total);
-    // the group finds it where it belongs
+    // converts the shard to its own range of the slot, for an in-place all_gather
     own = landing.narrow(0, units_[u].held[b].shard * buffer.shard, buffer.shard);
     auto* half = static_cast<uint16_t*>(own.mutable_data_ptr());
     if (param.scalar_type() != at::kFloat)
