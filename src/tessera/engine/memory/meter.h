@@ -27,10 +27,10 @@ class Meter {
   static std::array<int64_t, kParts> at_peak();  ///< live bytes by part when the peak was reached
   static void reset_peak();
   static int64_t reserved();              ///< live plus blocks kept for reuse
-  static void set_budget(int64_t bytes);  ///< going over throws UserError (memory); 0: none
-  static std::string story();             ///< who holds the memory now, for error messages
+  static void set_budget(int64_t bytes);  ///< allocations over it throw UserError (memory); 0: no budget
+  static std::string story();             ///< live bytes by part, for error messages
 
-  /// Allocations of this thread are booked on `part` while it lives (compute otherwise).
+  /// While it lives, allocations of this thread count for `part` (otherwise for compute).
   class Scope {
    public:
     explicit Scope(Part part);
@@ -41,7 +41,7 @@ class Meter {
     Part before_;
   };
 
-  /// Counts meta tensors allocated while it lives; one at a time.
+  /// While it lives, counts the meta tensors that are allocated; only one may live at a time.
   class MetaCount {
    public:
     MetaCount();

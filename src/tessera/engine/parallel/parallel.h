@@ -40,7 +40,7 @@ class Parallel {
 
    private:
     friend class Parallel;
-    const comm::Group* ring_ = nullptr;  // counts the waiting
+    const comm::Group* ring_ = nullptr;  // marks the waiting thread (comm::Group::waits)
     std::future<void> done_;
   };
 

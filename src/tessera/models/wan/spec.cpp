@@ -21,7 +21,7 @@ std::string shape_text(at::IntArrayRef shape) {
 
 constexpr const char* kEncodedForAnother = "the data was encoded for another model: run prepare again";
 
-/// An extra of the sample, which the model cannot do without.
+/// An extra that the model requires.
 const Tensor& extra(const net::Sample& sample, const std::string& name, at::IntArrayRef shape) {
   const auto found = sample.extra.find(name);
   check_input(found != sample.extra.end() && found->second.defined(), "wan.pack",
@@ -50,7 +50,7 @@ void check_sample(const net::Sample& sample, const Config& c) {
               "the text was encoded for another model: run prepare again");
 }
 
-/// What the patches are cut from: the noisy latent, its first frame clean where that is given, then y.
+/// The input of the patches: the noisy latent, with a clean first frame if there is one, then y.
 Tensor whole_input(const net::Sample& sample, const Config& c) {
   Tensor x = sample.x;
   if (sample.extra.count("image_latent")) {
@@ -63,7 +63,7 @@ Tensor whole_input(const net::Sample& sample, const Config& c) {
   return x;
 }
 
-/// The timesteps that tokens of one sample have, each once, and which of them each token has.
+/// The distinct timesteps of one sample's tokens, and the row of each token's.
 struct Times {
   std::vector<double> t;
   Tensor rows;  // [L] int32
@@ -84,7 +84,7 @@ Times times_of(const net::Sample& sample, int64_t tokens, const Config& c) {
     return times;
   }
   if (c.type != Type::ti2v) return times;
-  times.t.push_back(0);  // for the clean first frame; also where there is none, so that every sample takes as much
+  times.t.push_back(0);  // for the clean first frame; always there, so that samples need equal memory
   const int64_t frames = sample.x.size(1) / c.patch[0];
   if (sample.extra.count("image_latent")) std::fill(rows, rows + tokens / frames, 1);
   return times;
