@@ -3,7 +3,7 @@
 // while they run, and agree on who continues after a failure. Node 0 hosts the store and decides membership.
 //
 //   Nodes nodes(options, host, port);
-//   Nodes::Round round = nodes.rendezvous();                   // before the first start and before every restart
+//   Nodes::Round round = nodes.rendezvous();             // before the first start and before every restart
 //   if (auto verdict = nodes.poll(longest_wait, false)) ... // several times a second: another node's failure
 //   nodes.report({Exit::rank_lost, "rank 3 was killed ..."});
 //   nodes.leave();

@@ -30,9 +30,9 @@ namespace tessera::data {
 using Path = std::filesystem::path;
 
 struct Item {
-  Path path;                                   ///< a file, or a folder of frames
-  std::vector<std::string> captions;           ///< UTF-8, as written; at least one
-  std::string where;                           ///< for messages: file and row, or the clip itself
+  Path path;                               ///< a file, or a folder of frames
+  std::vector<std::string> captions;       ///< UTF-8, as written; at least one
+  std::string where;                       ///< for messages: file and row, or the clip itself
   Path first_image = {}, last_image = {};  ///< of the row, for models that begin or end with one; or empty
 
   Path sound = {};  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one

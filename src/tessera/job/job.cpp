@@ -92,7 +92,7 @@ std::string experts_told(const Experts& experts) {
   if (experts.gated) return "; " + std::to_string(experts.size()) + " experts, a gate chooses one for each sample";
   char boundary[32];
   std::snprintf(boundary, sizeof boundary, "%g", experts.boundary);
-  return (experts.several() ? "; trains two experts in turns" : "; trains its " + experts.list[0].name + " expert") +
+  return (experts.several() ? "; trains two experts, one a step" : "; trains its " + experts.list[0].name + " expert") +
          std::string(", high noise from timestep ") + boundary;
 }
 
@@ -118,7 +118,7 @@ Job make_job(const recipe::Recipe& recipe) {
   job.model = denoiser_at(recipe, job.experts.list.front().path);
   for (const Expert& expert : job.experts.list) check_same_form(recipe, *job.model, expert);
   place_boundary(job.experts, recipe, *job.model);
-  for (const Expert& expert : job.experts.list) timestep_options(recipe, expert);  // refused now, not at its first turn
+  for (const Expert& expert : job.experts.list) timestep_options(recipe, expert);  // refused now, not at its first step
   if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
   job.name = !recipe.model.path.empty()     ? recipe.model.path
              : !recipe.model.preset.empty() ? recipe.model.preset

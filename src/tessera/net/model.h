@@ -19,7 +19,7 @@ struct Sample {
 /// Inputs of a denoiser beside latent, time and text: images, audio and poses, of the clip or given ones.
 struct Conditions {
   bool first_image = false, last_image = false;  ///< extra "y": mask and latent of these frames, grey between them
-  int64_t mask_channels = 0;                         ///< of y, before the latent's
+  int64_t mask_channels = 0;                     ///< of y, before the latent's
   std::string image_extra;    ///< name of the extra with the rows of an image encoder; empty: no such input
   int64_t clip_dim = 0;       ///< width of these rows; 0: no such input
   int64_t clip_rows = 0;      ///< rows of one image

@@ -75,10 +75,9 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
     if (first == kOwnClip || last == kOwnClip) {
       if (items.empty()) items = clips();
       if (items.empty())
-        throw UserError(
-            Exit::usage, first == kOwnClip ? "sample.image" : "sample.last_image",
-            "the model needs a first image, and there is no clip to take one from",
-            "give --sample.image FILE" + std::string(wanted.last_image ? " --sample.last_image FILE" : ""));
+        throw UserError(Exit::usage, first == kOwnClip ? "sample.image" : "sample.last_image",
+                        "the model needs a first image, and there is no clip to take one from",
+                        "give --sample.image FILE" + std::string(wanted.last_image ? " --sample.last_image FILE" : ""));
       result[p] = clip_pictures(item_of(items, prompts[p]), spec, wanted);
     }
     if (first != kOwnClip) result[p].first = read_picture(first, height, width);

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kChunk = 8;  // clips a rank encodes between two meetings; their embeddings are in memory
+constexpr size_t kChunk = 8;  // clips a rank encodes between two barriers; their embeddings are in memory
 
 data::CachedTensor cached(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.to(at::kFloat).contiguous();

@@ -51,7 +51,7 @@ class PreparedData {
   const std::string& prompt_text(int prompt) const { return prompts_.at(prompt); }
   const at::Tensor& prompt_context(int prompt) const { return prompt_contexts_.at(prompt); }
   const std::map<std::string, at::Tensor>& prompt_extra(int prompt) const { return prompt_extras_.at(prompt); }
-  /// What its video sounds like; no samples for a model that hears nothing.
+  /// The audio of its video; empty for a model without audio input.
   data::Sound prompt_sound(int prompt) const {
     return prompt_sounds_.empty() ? data::Sound{} : prompt_sounds_.at(prompt);
   }

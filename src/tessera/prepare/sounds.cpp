@@ -128,7 +128,7 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::
   const std::vector<std::string>& files = recipe.sample.sounds;
   if (wanted.audio_dim == 0) {
     if (!files.empty())
-      throw UserError(Exit::usage, "sample.audio", "the model hears nothing",
+      throw UserError(Exit::usage, "sample.audio", "the model has no audio input",
                       "leave sample.audio out, or sample with a speech-to-video model");
     return {};
   }

@@ -54,7 +54,7 @@ struct StepMetrics {
   struct Moved {
     int64_t bytes = 0;
     double seconds = 0, waited = 0;
-  } moved;  ///< between tiers when its turn began, of rank 0: what, in which time, and how long lanes waited for it
+  } moved;  ///< by a swap of experts, on rank 0: bytes between tiers, the time of it, and how long lanes waited
   /// Of a run whose experts are chosen by a gate, in the order of the experts.
   struct Chosen {
     int64_t samples = 0;     ///< of the step that chose it

@@ -42,8 +42,7 @@ std::optional<plan::Visit> Run::next() {
   }
 }
 
-/// Everything that belongs to one part of the run: its values, shapes, data, plan and programs. What rests between
-/// steps stays where it is.
+/// Begins a part of the run, with its own settings, shapes, data, plan and programs. Parameters and states stay.
 void Run::begin_part(size_t part) {
   part_ = part;
   const planning::PartPlan& now = plans_[part];

@@ -217,7 +217,7 @@ void Run::tell_resume() {
   }
 }
 
-/// How far a base that rests in fewer bits is from the weights it was made of.
+/// Logs the size and the quantisation error of a quantised base.
 void Run::log_base(const engine::Roundings& rounded) {
   const std::optional<job::BaseFacts> facts = job::base_facts(planned().spec);
   if (!facts) return;

@@ -138,7 +138,8 @@ SamplePart part_of(const net::Tokens& tokens, int space) {
   for (size_t s = 0; s < ranges.size(); ++s) {
     const SamplePart own = {ranges[s][0] - tokens.offsets[s],
                             ranges[s][1] == tokens.offsets[s + 1] ? -1 : ranges[s][1] - tokens.offsets[s]};
-    check_internal(s == 0 || own == part, "engine.tensor", "samples of a micro-batch differ in the part that a space is");
+    check_internal(s == 0 || own == part, "engine.tensor",
+                   "samples of a micro-batch differ in the part that a space is");
     part = own;
   }
   return part;
