@@ -42,11 +42,11 @@ void Formats::check_types(std::string_view where) const {
                     "gradients cannot be stored in fp16: without a loss scale small gradients underflow to zero",
                     "expected fp32 or bf16, which has the exponents of fp32");
   if (compute != DType::f32 && compute != gathered())
-    throw UserError(Exit::usage, std::string(where) + "compute_dtype",
-                    in_quotes(name(compute)) + " contradicts parameters that are gathered as " + in_quotes(name(gathered())),
-                    states.masters == Masters::fp32
-                        ? "leave param_dtype out: it follows compute_dtype"
-                        : "masters = " + in_quotes(name(states.masters)) + " compute in bf16 or fp32");
+    throw UserError(
+        Exit::usage, std::string(where) + "compute_dtype",
+        in_quotes(name(compute)) + " contradicts parameters that are gathered as " + in_quotes(name(gathered())),
+        states.masters == Masters::fp32 ? "leave param_dtype out: it follows compute_dtype"
+                                        : "masters = " + in_quotes(name(states.masters)) + " compute in bf16 or fp32");
 }
 
 StatesOf adamw_states(StateFormat format) {

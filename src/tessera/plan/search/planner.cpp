@@ -551,8 +551,7 @@ PlannerInput reconciled(const ModelSpec& model, PlannerInput input) {
   const std::string recomputed = *input.recompute_units >= blocks ? "all" : std::to_string(*input.recompute_units);
   if (recompute != (*input.recompute_units > 0))
     throw UserError(Exit::usage, "plan.recompute",
-                    recomputed + " blocks with plan.activations = \"" +
-                        std::string(name(*input.activations)) + "\"",
+                    recomputed + " blocks with plan.activations = \"" + std::string(name(*input.activations)) + "\"",
                     "leave one of the two on auto");
   if (!recompute) input.recompute_units.reset();
   return input;

@@ -128,7 +128,8 @@ class Reader {
 std::string Profile::to_toml() const {
   std::string text =
       "# Rates of one node: bytes, bytes/s, FLOP/s, seconds. A rate is [of large work, work done at half of it].\n";
-  text += "name = " + in_quotes(name) + "\nsource = " + in_quotes(source) + "\ndevices = " + std::to_string(devices) + "\n";
+  text +=
+      "name = " + in_quotes(name) + "\nsource = " + in_quotes(source) + "\ndevices = " + std::to_string(devices) + "\n";
   std::string table;
   each_number(*this, [&](const std::string& key, const auto& value) {
     const size_t dot = key.find('.');

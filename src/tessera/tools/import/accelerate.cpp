@@ -89,7 +89,8 @@ void low_precision_grads(Translator& t, const Given& g) {
     if (!t.has(option)) continue;
     const std::string type = type_word(t.value(option));
     if (type == "fp32") return t.imply(g.name, std::string(option) + " is fp32, and so are stored gradients");
-    if (type == "bf16") return t.set("plan.grad_dtype", type, {g.name}, "gradients are kept in the dtype in which they are reduced");
+    if (type == "bf16")
+      return t.set("plan.grad_dtype", type, {g.name}, "gradients are kept in the dtype in which they are reduced");
     return t.refuse(g.name, "gradients are kept in fp32 or bf16, not in " + t.value(option));
   }
   t.imply(g.name, "gradients are reduced and kept in fp32");
