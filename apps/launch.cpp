@@ -17,7 +17,7 @@ int whole(const Arguments& arguments, const std::string& flag, int absent) {
   return std::stoi(text);
 }
 
-/// Mistakes in it are told once, here, not by every rank.
+/// Mistakes in it are reported once, here, not by every rank.
 recipe::Recipe recipe_of(const Command& command, const Arguments& arguments, int world) {
   Translated given = recipe_from(arguments, arguments.overrides, world);
   tell(given.translation);

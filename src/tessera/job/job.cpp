@@ -65,8 +65,8 @@ void open_tiled(const recipe::Recipe& recipe, Job& job) {
 
 namespace {
 
-/// Shapes in the headers of the weights, which tell what a config.json leaves open. Nothing for a folder of a
-/// config.json alone, enough to plan with; what is damaged is told by those who read it (check_sources, the loader).
+/// Shapes in the headers of the weights, for sizes that a config.json lacks. Empty for a folder with a config.json
+/// alone, which is enough to plan. Damaged files are reported later, by check_sources or the loader.
 std::map<std::string, std::vector<int64_t>> shapes_at(const std::string& path) {
   if (path.empty()) return {};
   try {

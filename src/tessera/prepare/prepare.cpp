@@ -240,7 +240,7 @@ class Preparation {
     log::info("prepare: rebuilding " + std::to_string(stale) + " entries; first: " + first);
   }
 
-  /// Told before anything is written, and refused where it cannot end well.
+  /// Logs the disk space that is needed before anything is written, and throws if there is too little.
   void check_disk(const TextPass& text) {
     if (work_.empty() || rank_ != 0) return;
     int64_t need = 0;
@@ -304,7 +304,7 @@ class Preparation {
     leave_out(failures);
   }
 
-  /// CLIP features of this rank's clips of a chunk: all ranks look at one picture each, in turns.
+  /// CLIP features of this rank's clips of a chunk: in each round every rank encodes one image.
   std::map<size_t, at::Tensor> look_at_mine(size_t begin, size_t end, Pace& pace) {
     std::map<size_t, at::Tensor> seen;
     if (!conditioner_->looks()) return seen;
@@ -379,7 +379,7 @@ class Preparation {
       if (!failed[c]) data_.samples_.push_back({static_cast<int64_t>(c), online_ ? std::vector<int>() : entries_[c]});
   }
 
-  /// Whether what was left out so far is more than the user allows. Rank 0 tells the list.
+  /// Throws if more rows were left out than the user allows. Rank 0 logs their list.
   void judge(bool nothing_left) {
     data_.problems_ = static_cast<int64_t>(problems_.size());
     const bool too_many = !options_.tolerant && data_.problems_ > recipe_.data.allow_bad;

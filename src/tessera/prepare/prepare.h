@@ -86,7 +86,7 @@ class PreparedData {
   std::vector<at::Tensor> prompt_contexts_;
   std::vector<std::map<std::string, at::Tensor>> prompt_extras_;
   std::vector<data::Sound> prompt_sounds_;
-  std::shared_ptr<const Listener> listener_;  // when online, of models that hear
+  std::shared_ptr<const Listener> listener_;  // when online, for models with an audio input
   at::Tensor negative_context_;
   std::filesystem::path tokenizer_;
   int64_t problems_ = 0;

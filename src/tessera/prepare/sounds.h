@@ -62,8 +62,8 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::
                                        const std::function<std::vector<data::Item>()>& clips,
                                        const net::Conditions& wanted, std::optional<double> seconds = {});
 
-/// Each prompt's video of poses: those of sample.pose in turn ("clip": of the prompt's row). Empty where there is none.
-/// Throws UserError (usage) for a model that takes none, and where the row has none.
+/// The pose video of each prompt: the files of sample.pose, repeated if there are fewer ("clip": of the prompt's row).
+/// Empty without sample.pose. Throws UserError (usage) for a model without pose input and for a row without poses.
 std::vector<data::Path> prompt_poses(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
                                      const std::function<std::vector<data::Item>()>& clips,
                                      const net::Conditions& wanted);

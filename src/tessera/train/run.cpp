@@ -89,7 +89,7 @@ engine::Report Run::report(const ExpertPass& pass) {
   return [this, last = pass.last] { return numbers(last).pack(); };
 }
 
-/// `last`: of the step's passes, which tells what the step sent.
+/// `last`: this is the last pass of the step, and reports the bytes that the step sent.
 StepReport Run::numbers(bool last) {
   engine::Executor& executor = engine_->executor();
   StepReport r;
@@ -239,8 +239,8 @@ bool Run::owes_samples() {
   return owes;
 }
 
-/// Does what no other rank waits for and the next start makes up: where it fails, that is told and the run goes on.
-/// Gives the code of the failure.
+/// Runs `act`, for which no other rank waits and which the next start can repeat: a failure is logged and the run goes
+/// on. Returns the exit code of the failure.
 Exit Run::attempt(int64_t step, const std::string& what, const std::function<void()>& act) {
   Exit code = Exit::internal;
   std::string text;

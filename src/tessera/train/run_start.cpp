@@ -84,8 +84,8 @@ void Run::check_start() {
   for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
 }
 
-/// From here on the run's folder is this run's: remains of killed runs go, and what lies beyond the checkpoint that it
-/// goes on from is moved away.
+/// Takes over the run's folder: removes the remains of killed runs, and moves away checkpoints and metrics lines after
+/// the checkpoint from which this run resumes.
 void Run::claim_folder() {
   for (const auto& name : checkpoint::clean_partials(checkpoints_))
     log::info("removed the incomplete checkpoint " + name);
@@ -184,7 +184,7 @@ bool Run::own_checkpoint() const {
   return resume_.from && fs::equivalent(resume_.from->parent_path(), checkpoints_, none);
 }
 
-/// Goes on with the history, and tells in it what a kill kept out of it.
+/// Continues metrics.jsonl, and adds the events that a kill kept out of it.
 void Run::open_log() {
   run_log_ = std::make_unique<report::RunLog>(out_, done_);
   const report::History& found = run_log_->found();

@@ -84,7 +84,8 @@ void check_sizes(const ConfigReader& json, const Config& c) {
   if (c.dim % c.num_heads != 0)
     json.fail("dim " + number(c.dim) + " is not a multiple of num_heads " + number(c.num_heads));
   if (c.head_dim() % 2 != 0 || c.head_dim() < 6)
-    json.fail("a head of " + number(c.head_dim()) + " channels cannot turn by 3 axes: it must be even and at least 6");
+    json.fail("a head of " + number(c.head_dim()) +
+              " channels cannot be rotated by 3 axes: it must be even and at least 6");
   if (c.freq_dim % 2 != 0) json.fail("freq_dim " + number(c.freq_dim) + " is odd");
   const std::string type(name(c.type));
   if (c.takes_images() && c.mask_channels() != kMaskChannels)
