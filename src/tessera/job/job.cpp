@@ -86,8 +86,8 @@ std::string purpose(const net::Denoiser& model) {
   return text.empty() ? "text" : text;
 }
 
-/// Which experts learn, for the user to see what was detected.
-std::string experts_told(const Experts& experts) {
+/// The experts that train, for the log: the user sees what was detected.
+std::string experts_text(const Experts& experts) {
   if (experts.list.front().name.empty()) return "";
   if (experts.gated) return "; " + std::to_string(experts.size()) + " experts, a gate chooses one for each sample";
   char boundary[32];
@@ -123,7 +123,7 @@ Job make_job(const recipe::Recipe& recipe) {
   job.name = !recipe.model.path.empty()     ? recipe.model.path
              : !recipe.model.preset.empty() ? recipe.model.preset
                                             : recipe.model.family;
-  log::info("model: " + job.name + ", conditioned on " + purpose(*job.model) + experts_told(job.experts));
+  log::info("model: " + job.name + ", conditioned on " + purpose(*job.model) + experts_text(job.experts));
   job.image = open_image_encoder(recipe, job.model->conditions());
   const int64_t before = engine::Meter::live();
   open_tiled(recipe, job);

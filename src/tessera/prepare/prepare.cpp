@@ -379,7 +379,7 @@ class Preparation {
       if (!failed[c]) data_.samples_.push_back({static_cast<int64_t>(c), online_ ? std::vector<int>() : entries_[c]});
   }
 
-  /// Throws if more rows were left out than the user allows. Rank 0 logs their list.
+  /// Throws if no row is left, or more were left out than the user allows; rank 0 lists them.
   void judge(bool nothing_left) {
     data_.problems_ = static_cast<int64_t>(problems_.size());
     const bool too_many = !options_.tolerant && data_.problems_ > recipe_.data.allow_bad;
