@@ -31,7 +31,7 @@ struct SavedHook final : torch::autograd::SavedVariableHooks {
 
 namespace {
 
-/// Autograd asks its engine for default hooks on saved tensors; LibTorch's own engine offers no way to set them.
+/// Autograd asks its engine for the hooks of saved tensors; LibTorch's own engine returns none.
 class ListingEngine final : public torch::autograd::Engine {
  public:
   static Engine& instance() {

@@ -92,7 +92,7 @@ class Store {
   /// the backward. Only between steps: gradients are lost.
   void place_gradients(const plan::Plan& plan);
 
-  /// Fills a slot with one of the unit's buffers, in the compute dtype, from all ranks of `group` (null: this rank has
+  /// Fills a slot with one of the unit's buffers, in the slots' dtype, from all ranks of `group` (null: this rank has
   /// the whole buffer). `from`: arena offset of this rank's shards, -1 if they are kept on the device. Returns the
   /// bytes sent. A buffer that is sent in 16 bits and used in fp32 arrives in the upper half of its range and is
   /// widened there.
