@@ -17,7 +17,7 @@ int whole(const Arguments& arguments, const std::string& flag, int absent) {
   return std::stoi(text);
 }
 
-/// Mistakes in it are told once, here, not by every rank.
+/// Mistakes in it are reported once, here, not by every rank.
 recipe::Recipe recipe_of(const Command& command, const Arguments& arguments, int world) {
   Translated given = recipe_from(arguments, arguments.overrides, world);
   tell(given.translation);
@@ -74,14 +74,14 @@ Command launch_command() {
   c.flags = {{"--nproc-per-node", "N", "ranks on this machine", "-n", {"--n", "-np", "--np", "--nproc", "--ntasks"}},
              {"--nnodes", "K", "machines of the run, one launcher each"},
              {"--node-rank", "I", "number of this machine, from 0"},
-             {"--rdzv-endpoint", "HOST:PORT", "where launchers meet: an address of machine 0"},
+             {"--rdzv-endpoint", "HOST:PORT", "rendezvous of the launchers: an address of machine 0"},
              {"--max-restarts", "R", "restarts from the last checkpoint after a rank is lost"},
              {"--min-nodes", "M", "machines that suffice to restart; dp_shard shrinks"}};
-  constexpr const char* kMeeting = "--rdzv-endpoint HOST:PORT says where nodes meet";
+  constexpr const char* kRendezvous = "--rdzv-endpoint HOST:PORT is the rendezvous of the nodes";
   c.elsewhere = {{"-N", "nodes are --nnodes K, ranks on each -n N"},
                  {"--standalone", "leave it out: without --nnodes the run is this machine's alone"},
-                 {"--master-addr", kMeeting},
-                 {"--master-port", kMeeting},
+                 {"--master-addr", kRendezvous},
+                 {"--master-port", kRendezvous},
                  {"--rdzv-backend", "leave it out: there is one rendezvous"},
                  {"--rdzv-id", "leave it out: all launchers of one endpoint are one run"}};
   c.run = run;

@@ -81,12 +81,12 @@ TEST_F(ResumeTest, NoBeginsAnewAndARestartGoesOnWithWhatItSaved) {
 }
 
 TEST_F(ResumeTest, RanksTellTheCheckpointByItsPathAndItsManifest) {
-  EXPECT_EQ(told({}), "none");
+  EXPECT_EQ(describe({}), "none");
   const Path folder = save(own(), 10);
-  const std::string before = told({folder, {}, "", false});
+  const std::string before = describe({folder, {}, "", false});
   EXPECT_NE(before.find("step-000010"), std::string::npos);
   save(own(), 10, "elsewhere");
-  EXPECT_NE(told({folder, {}, "", false}), before);
+  EXPECT_NE(describe({folder, {}, "", false}), before);
 }
 
 }  // namespace

@@ -83,8 +83,8 @@ TEST(Store, OneOfTheReplicasSpeaksForTheNorm) {
     Store store(toy.spec(), toy.prefixes(), plan, rank, at::kCPU);
     store.grad(1).fill_(1);
     const double squares = store.squares(1, store.grad(1));
-    EXPECT_EQ(squares, store.speaks_for(1, 0) ? static_cast<double>(store.grad(1).numel()) : 0);
-    speakers += store.speaks_for(1, 0);
+    EXPECT_EQ(squares, store.is_primary(1, 0) ? static_cast<double>(store.grad(1).numel()) : 0);
+    speakers += store.is_primary(1, 0);
   }
   EXPECT_EQ(speakers, 2) << "one for each shard";
 }

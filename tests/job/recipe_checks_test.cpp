@@ -112,10 +112,12 @@ TEST(Run, WithoutAFolderIsRefused) {
 TEST(Recompute, OfOneBlockInSoManyIsANumberAfterEvery) {
   EXPECT_EQ(recipe::load_recipe(kDemo, {{"plan.recompute", "every 4"}}).plan.recompute_every, 4);
   EXPECT_EQ(recipe::load_recipe(kDemo, {{"plan.recompute", "3"}}).plan.recompute_every, 0);
-  for (const char* wrong : {"every 0", "every", "every x", "each 4"}) {
+  for (const char* wrong : {"every 0", "every", "every x", "each 4", "evry 2"}) {
     const std::string words = refusal({{"plan.recompute", wrong}});
     EXPECT_NE(words.find("plan.recompute = '" + std::string(wrong)), std::string::npos) << words;
   }
+  EXPECT_NE(refusal({{"plan.recompute", "evry 2"}}).find("expected auto, none, all, a number or \"every N\""),
+            std::string::npos);
 }
 
 TEST(Path, OfAFolderNamesTheRecipeInIt) {

@@ -1,4 +1,4 @@
-// Collectives between real processes, by sockets and by reading the other's memory.
+// Collectives between real processes.
 #include <gtest/gtest.h>
 
 #include "program.h"
@@ -6,44 +6,34 @@
 namespace tessera::testing {
 namespace {
 
-using Environment = std::map<std::string, std::string>;
-
-Result on_ranks(int ranks, std::vector<std::string> words, Environment environment = {}) {
+Result on_ranks(int ranks, std::vector<std::string> words) {
   std::vector<std::string> argv = {COMM_WORKER, "launch", std::to_string(ranks), "1", "0", "-", "60"};
   argv.insert(argv.end(), words.begin(), words.end());
-  environment["OMP_NUM_THREADS"] = "1";
-  return run_program(argv, environment, 60);
+  return run_program(argv, {{"OMP_NUM_THREADS", "1"}}, 60);
 }
 
-class Collectives : public ::testing::TestWithParam<const char*> {
- protected:
-  Environment environment() const { return {{"TESSERA_SAME_HOST", GetParam()}}; }
-};
-
-TEST_P(Collectives, GiveWhatTheyShouldOnTwoRanksInTheSameBits) {
-  const Result r = on_ranks(2, {"collectives"}, environment());
+TEST(Collectives, GiveWhatTheyShouldOnTwoRanksInTheSameBits) {
+  const Result r = on_ranks(2, {"collectives"});
   EXPECT_EQ(r.code, 0) << r.output;
 }
 
-TEST_P(Collectives, GiveWhatTheyShouldOnFourRanksInTheSameBits) {
-  const Result r = on_ranks(4, {"collectives"}, environment());
+TEST(Collectives, GiveWhatTheyShouldOnFourRanksInTheSameBits) {
+  const Result r = on_ranks(4, {"collectives"});
   EXPECT_EQ(r.code, 0) << r.output;
 }
 
-TEST_P(Collectives, RunOverEachAxisOfAMesh) {
+TEST(Collectives, RunOverEachAxisOfAMesh) {
   for (const char* mesh : {"dp_replicate=2,dp_shard=2", "dp_replicate=4", "dp_replicate=3"}) {
     const int ranks = std::string(mesh) == "dp_replicate=3" ? 3 : 4;
-    const Result r = on_ranks(ranks, {"collectives", mesh}, environment());
+    const Result r = on_ranks(ranks, {"collectives", mesh});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }
 
-TEST_P(Collectives, OfTwoGroupsRunAtOnceFromTwoThreads) {
-  const Result r = on_ranks(2, {"lanes"}, environment());
+TEST(Collectives, OfTwoGroupsRunAtOnceFromTwoThreads) {
+  const Result r = on_ranks(2, {"lanes"});
   EXPECT_EQ(r.code, 0) << r.output;
 }
-
-INSTANTIATE_TEST_SUITE_P(BySocketAndByMemory, Collectives, ::testing::Values("0", "100000"));
 
 TEST(Faults, ACollectiveThatDoesNotFinishIsNamedWithItsGroupAndBytes) {
   const Result r = on_ranks(2, {"absent"});

@@ -182,7 +182,7 @@ TEST(Experts, AreFoundInTheirFoldersAndSampleTogether) {
   const Result r = train(2, "again", with(from, samples), 4), plain = train(2, "unsampled", from, 4);
   ASSERT_EQ(r.code, 0) << r.output;
   ASSERT_EQ(plain.code, 0) << plain.output;
-  EXPECT_NE(r.output.find("trains two experts in turns"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("trains two experts, one a step"), std::string::npos) << r.output;
   EXPECT_EQ(experts().metrics("again", "sample").size(), 2u);
   EXPECT_EQ(curve("again"), curve("unsampled")) << "samples change nothing";
   const auto sample = [&](const std::string& weights, const std::vector<std::string>& more) {
@@ -207,7 +207,7 @@ TEST(Experts, WhatDoesNotGoTogetherIsRefusedWithAReason) {
   };
   both();
   refused(train(2, "both", {"--experts.train", "both", "--experts.turn", "3", "--run.seed", "3"}), 2,
-          "by the recipe's turns");
+          "by the recipe's expert schedule");
   refused(train(2, "both", {}), 2, "the experts high_noise and low_noise");
   refused(train(1, "wrong", with(kBoth, {"--experts.boundary", "875"})), 2, "experts.boundary");
   refused(train(1, "wrong", with(kBoth, {"--experts.shares", "1,2,3"})), 2, "3 numbers for 2 experts");

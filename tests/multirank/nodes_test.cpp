@@ -239,14 +239,12 @@ class TwoHosts : public Nodes {
   int made_ = 0;
 };
 
-TEST_F(TwoHosts, TrainAsOneMachineDoesAndNeverReadEachOthersMemory) {
+TEST_F(TwoHosts, TrainAsOneMachineDoes) {
   ASSERT_EQ(run_.train(4, "one").code, 0);
-  // every message would be read from memory if these were one host
-  const std::map<std::string, std::string> environment = {{"TESSERA_SAME_HOST", "1"}};
   const std::vector<std::string> more = {"--run.out", run_.out("two")};
   const std::string endpoint = address(0) + ":29511";
-  Node first(launcher(0, endpoint, more), (run_.folder() / "first").string(), environment),
-      second(launcher(1, endpoint, more), (run_.folder() / "second").string(), environment);
+  Node first(launcher(0, endpoint, more), (run_.folder() / "first").string()),
+      second(launcher(1, endpoint, more), (run_.folder() / "second").string());
   EXPECT_EQ(first.wait(90), 0) << first.output();
   EXPECT_EQ(second.wait(20), 0) << second.output();
   expect_same_curve("one", "two", 0);

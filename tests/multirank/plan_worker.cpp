@@ -304,7 +304,7 @@ Tensor updated_part(const Store& store, int unit, const Tensor& gradient) {
   std::vector<Tensor> pieces;
   for (size_t b = 0; b < store.layout(unit).buffers.size(); ++b)
     if (const plan::Buffer& buffer = store.layout(unit).buffers[b]; buffer.trainable)
-      pieces.push_back(store.piece(unit, static_cast<int>(b), gradient.narrow(0, buffer.held, buffer.shard)));
+      pieces.push_back(store.partition(unit, static_cast<int>(b), gradient.narrow(0, buffer.held, buffer.shard)));
   return at::cat(pieces);
 }
 

@@ -149,6 +149,23 @@ TEST(Planner, NoneToRecomputeStillMayRebuild) {
   EXPECT_GT(with_policy(choice.plan, Policy::rebuild), 0);
 }
 
+TEST(Planner, RecomputeThatContradictsActivationsIsRefusedWithTheNumberOfBlocks) {
+  const auto refusal = [](int recompute_units) -> std::string {
+    PlannerInput both = input(0);
+    both.activations = Policy::keep;
+    both.recompute_units = recompute_units;
+    try {
+      choose(model(), kTwo, both, machine());
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+      return error.what();
+    }
+    return "not refused";
+  };
+  EXPECT_NE(refusal(1 << 20).find("all blocks with plan.activations = \"keep\""), std::string::npos);
+  EXPECT_NE(refusal(2).find("2 blocks with plan.activations = \"keep\""), std::string::npos);
+}
+
 TEST(Planner, AttentionThatIsSoonComputedAgainNeedNotBeKept) {
   Machine m = machine();
   m.work["block"].attention["cross"] = 1e9;  // few keys: bytes like the other's, and hardly any time

@@ -62,9 +62,9 @@ TEST_F(PaceOfRanks, ARankThatWorksLongerThanTheTimeoutIsWaitedFor) {
     pace.run([&] {
       if (rank == 1) sleep_seconds(2.5);
       pace.report(10 + rank);
-      pace.meet();
+      pace.barrier();
       ++met;
-      pace.meet();
+      pace.barrier();
     });
   });
   EXPECT_EQ(met, 2);
@@ -78,9 +78,9 @@ TEST_F(PaceOfRanks, NobodyPassesAMeetingBeforeTheLastHasCome) {
     for (int round = 1; round <= 5; ++round) {
       sleep_seconds(0.01 * ((rank + round) % 3));
       ++arrived;
-      pace.meet();
+      pace.barrier();
       EXPECT_GE(arrived, 3 * round);
-      pace.meet();
+      pace.barrier();
     }
   });
 }
@@ -92,7 +92,7 @@ TEST_F(PaceOfRanks, ARankThatFailsTakesTheOthersAlongWithItsCode) {
     try {
       pace.run([&] {
         if (rank == 1) throw UserError(Exit::disk, "test", "the disk is full");
-        pace.meet();
+        pace.barrier();
         ADD_FAILURE() << "met a rank that had failed";
       });
     } catch (const UserError& error) {
@@ -108,7 +108,7 @@ TEST_F(PaceOfRanks, OfOneRankNeverWaits) {
   comm::Comm comm({}, Mesh{});
   int64_t shown = 0;
   Pace pace(comm, Mesh{}, [&](int64_t done) { shown = done; });
-  pace.run([&] { pace.report(4), pace.meet(); });
+  pace.run([&] { pace.report(4), pace.barrier(); });
   EXPECT_EQ(shown, 4);
 }
 

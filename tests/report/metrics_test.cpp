@@ -83,15 +83,15 @@ TEST_F(Metrics, LinesThatAreNoEventsAreSkippedAndTold) {
 
 TEST_F(Metrics, AHistoryKnowsWhichEventsOfTheCheckpointsStepItHas) {
   write_steps(1, 2);
-  EXPECT_FALSE(read_history(file(), 2).tells("checkpoint"));
+  EXPECT_FALSE(read_history(file(), 2).has("checkpoint"));
   {
     MetricsWriter metrics(file(), 2);
     metrics.checkpoint(2, "checkpoints/step-000002", 0.5);
     metrics.restart(2, "rank 1 was killed", 1234);
   }
-  EXPECT_TRUE(read_history(file(), 2).tells("checkpoint"));
+  EXPECT_TRUE(read_history(file(), 2).has("checkpoint"));
   EXPECT_TRUE(read_history(file(), 2).fault_times.contains(1234));
-  EXPECT_FALSE(read_history(file(), 1).tells("checkpoint"));
+  EXPECT_FALSE(read_history(file(), 1).has("checkpoint"));
 }
 
 TEST_F(Metrics, AMissingFileIsAnEmptyHistoryAndAnUnreadableOneAnError) {

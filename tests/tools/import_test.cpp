@@ -485,6 +485,15 @@ TEST(Import, YamlOfAnyLegalFormIsRead) {
   EXPECT_EQ(given[4].name + "=" + given[4].value, "num_processes=4");
 }
 
+TEST(Import, OurOwnRecipeIsNoOtherTrainersConfiguration) {
+  for (const auto& entry : fs::directory_iterator(TESSERA_SOURCE_DIR "/recipes")) {
+    if (entry.path().extension() != ".toml") continue;
+    const std::string recipe = entry.path().string();
+    expect_words(message([&] { import_file(recipe, {}); }),
+                 {recipe + " is already a Tessera recipe", "tessera train " + recipe});
+  }
+}
+
 TEST(Import, TheTableOfTheDocsIsCurrent) {
   std::ifstream in(TESSERA_SOURCE_DIR "/docs/coming-from.md");
   const std::string text{std::istreambuf_iterator<char>(in), {}};

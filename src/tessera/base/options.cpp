@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "tessera/base/check.h"
+#include "tessera/base/quotes.h"
 #include "tessera/base/units.h"
 
 namespace tessera {
@@ -31,18 +32,6 @@ std::vector<std::string> split(std::string_view text, char separator) {
     if (begin != std::string_view::npos) parts.emplace_back(part.substr(begin, part.find_last_not_of(' ') - begin + 1));
   }
   return parts;
-}
-
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (c == '\n')
-      out += "\\n";
-    else
-      out += c;
-  }
-  return out + "\"";
 }
 
 std::string_view expected(Kind kind) {
@@ -114,14 +103,14 @@ std::string OptionTable::to_toml(const Values& values) const {
     const std::string group = option.name.substr(0, dot), key = option.name.substr(dot + 1);
     if (value.empty()) continue;
     if (group != table) text += (text.empty() ? "[" : "\n[") + group + "]\n", table = group;
-    std::string shown = quoted(value);
+    std::string shown = in_quotes(value);
     if ((option.kind == Kind::integer && parses_as_integer(value)) ||
         (option.kind == Kind::number && parses_as_number(value)))
       shown = value;
     if (option.kind == Kind::list) {
       shown = "[";
       for (const auto& item : split_list(value))
-        shown += (shown.size() > 1 ? ", " : "") + (parses_as_number(item) ? item : quoted(item));
+        shown += (shown.size() > 1 ? ", " : "") + (parses_as_number(item) ? item : in_quotes(item));
       shown += "]";
     }
     text += key + " = " + shown + "\n";

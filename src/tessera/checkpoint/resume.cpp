@@ -45,7 +45,7 @@ Resume choose_resume(const std::string& asked, const Path& run, bool restarted) 
   return resume;
 }
 
-std::string told(const Resume& resume) {
+std::string describe(const Resume& resume) {
   if (!resume.from) return "none";
   const std::string text = read_text(*resume.from / "manifest.json");
   char sum[16];

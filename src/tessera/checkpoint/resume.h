@@ -4,8 +4,9 @@
 //   const Resume resume = choose_resume(recipe.run.resume, "runs/a", /*restarted=*/false);
 //   if (!resume.beyond.empty()) ...                      // going back: these belong to the line that is left
 //
-// [Note: lines] Checkpoints that follow from run.resume = DIR say so ("resumed_from" of their manifests). While none does,
-// DIR is where the run begins, also after a restart; from the first one on the same command goes on from the newest.
+// [Note: lines] Checkpoints that follow from run.resume = DIR say so ("resumed_from" of their manifests). While none
+// does, DIR is where the run begins, also after a restart; from the first one on the same command goes on from the
+// newest.
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,7 +24,8 @@ struct Resume {
   bool gone_on = false;      ///< run.resume names a folder, and the run has gone on from there already
 };
 
-/// Whether run.resume = `asked` names a folder from which the newest checkpoint of the run follows; it may be pruned by now.
+/// Whether run.resume = `asked` names a folder from which the newest checkpoint of the run follows; it may be pruned by
+/// now.
 bool has_gone_on(const std::string& asked, const Path& run);
 
 /// `asked`: run.resume. `restarted`: the launcher started this run before, so run.resume = "no" has had its effect.
@@ -31,6 +33,6 @@ bool has_gone_on(const std::string& asked, const Path& run);
 Resume choose_resume(const std::string& asked, const Path& run, bool restarted);
 
 /// "checkpoints/step-000050, step 50, manifest 1a2b3c4d", by which ranks compare; "none".
-std::string told(const Resume& resume);
+std::string describe(const Resume& resume);
 
 }  // namespace tessera::checkpoint

@@ -7,8 +7,7 @@
 //
 // Each (purpose, axes) has its own communicator, so gathers, reductions and control never wait for each other. All
 // calls block the calling thread; different groups may be used from different threads at once. In a group of one, a
-// collective does what it means for one rank. Collectives allocate no memory, except 4 MiB for all_reduce. Ranks of one
-// machine read large messages from each other's memory (same_host.h).
+// collective does what it means for one rank. Collectives allocate no memory, except 4 MiB for all_reduce.
 #include <functional>
 #include <map>
 #include <memory>

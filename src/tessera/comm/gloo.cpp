@@ -14,7 +14,6 @@
 #include "tessera/comm/environment.h"
 #include "tessera/comm/peer_error.h"
 #include "tessera/comm/rendezvous_endpoint.h"
-#include "tessera/comm/same_host.h"
 #include "tessera/comm/tcp_store.h"
 
 namespace tessera::comm {
@@ -187,7 +186,6 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
     try {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store);
       transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_);
-      transport = read_same_host(std::move(transport), index, size);
     } catch (const std::exception& error) {
       throw UserError(Exit::rank_lost, "comm",
                       "the group " + prefix + " could not be created (" + first_line(error) + ")",

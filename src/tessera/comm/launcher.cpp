@@ -48,7 +48,7 @@ class Launcher {
 
   int run() {
     for (int restarts = 0;; ++restarts) {
-      const Verdict end = attempt(nodes_.meet());
+      const Verdict end = attempt(nodes_.rendezvous());
       // Only a lost rank is worth a restart: a wrong recipe, file or disk would fail again.
       if (end.code != Exit::rank_lost || restarts == options_.max_restarts || signals_seen() > 0) {
         nodes_.leave();

@@ -90,7 +90,7 @@ void Nodes::check_refused() {
     throw UserError(Exit::again, "launch", "stopped by a signal while waiting for the other nodes", "start again");
 }
 
-Nodes::Round Nodes::meet() {
+Nodes::Round Nodes::rendezvous() {
   if (alone()) return round_ = {round_.number + 1, {0}, 0};
   try {
     if (!leads() && link_) link_->get("round");

@@ -3,7 +3,7 @@
 // while they run, and agree on who continues after a failure. Node 0 hosts the store and decides membership.
 //
 //   Nodes nodes(options, host, port);
-//   Nodes::Round round = nodes.meet();                   // before the first start and before every restart
+//   Nodes::Round round = nodes.rendezvous();             // before the first start and before every restart
 //   if (auto verdict = nodes.poll(longest_wait, false)) ... // several times a second: another node's failure
 //   nodes.report({Exit::rank_lost, "rank 3 was killed ..."});
 //   nodes.leave();
@@ -37,11 +37,11 @@ class Nodes {
   };
   /// Waits for the launchers of the next round. Throws UserError: rank_lost naming nodes that do not join, usage if
   /// launchers were started with different counts or two are the same node, again after a signal.
-  Round meet();
+  Round rendezvous();
 
-  /// Sends a heartbeat and returns a failure reported elsewhere since meet(). `wait`: seconds that a rank of this node
-  /// has been in one collective. `lost_peers`: a rank of this node lost another; a launcher silent for three seconds is
-  /// then gone and not merely slow. Throws UserError (rank_lost) if the store is gone.
+  /// Sends a heartbeat and returns a failure reported elsewhere since rendezvous(). `wait`: seconds that a rank of this
+  /// node has been in one collective. `lost_peers`: a rank of this node lost another; a launcher silent for three
+  /// seconds is then gone and not merely slow. Throws UserError (rank_lost) if the store is gone.
   std::optional<Verdict> poll(double wait, bool lost_peers);
   /// Longest time in seconds that a rank of another node has been in one collective.
   double others_wait() const { return others_wait_; }

@@ -186,8 +186,8 @@ Item item_of(const Row& row, const Path& folder) {
   }
   Item item{find_clip(path->front(), folder, row.where), *captions, row.where};
   check_type(row, item.path);
-  item.first_picture = picture_of(row, kFirstColumns, clip_column, folder);
-  item.last_picture = picture_of(row, kLastColumns, clip_column, folder);
+  item.first_image = picture_of(row, kFirstColumns, clip_column, folder);
+  item.last_image = picture_of(row, kLastColumns, clip_column, folder);
   item.sound = file_of(row, kSoundColumns, folder);
   item.pose = file_of(row, kPoseColumns, folder);
   return item;

@@ -11,8 +11,8 @@
 //
 // A folder of numbered frames (frame_0001.png, ...) is a clip as well, its caption in FOLDER.txt (frame_folder.h).
 //
-// For models that hear, columns audio, input_audio or audio_path and pose, pose_video or s2v_pose_video name files of
-// the row; without a table a .wav, .mp3, .flac, .m4a or .ogg of the clip's stem is its sound.
+// For models with an audio input, columns audio, input_audio or audio_path and pose, pose_video or s2v_pose_video name
+// files of the row; without a table a .wav, .mp3, .flac, .m4a or .ogg of the clip's stem is its sound.
 //
 // A row's clip is its column video, image, file_name, file_path, path, video_path or image_path, its caption prompt,
 // text, caption or cap: the first that is filled in. A JSON list of captions gives the clip several, one of which is
@@ -30,10 +30,10 @@ namespace tessera::data {
 using Path = std::filesystem::path;
 
 struct Item {
-  Path path;                                   ///< a file, or a folder of frames
-  std::vector<std::string> captions;           ///< UTF-8, as written; at least one
-  std::string where;                           ///< for messages: file and row, or the clip itself
-  Path first_picture = {}, last_picture = {};  ///< of the row, for models that begin or end with one; or empty
+  Path path;                               ///< a file, or a folder of frames
+  std::vector<std::string> captions;       ///< UTF-8, as written; at least one
+  std::string where;                       ///< for messages: file and row, or the clip itself
+  Path first_image = {}, last_image = {};  ///< of the row, for models that begin or end with one; or empty
 
   Path sound = {};  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one
   Path pose = {};   ///< of the row: a clip of poses, frame by frame beside this one; or empty

@@ -12,8 +12,8 @@ namespace tessera::engine {
 
 namespace {
 
-/// Queries that meet keys: what attention grows with.
-double met(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
+/// Query-key pairs of all segments: the work of attention is proportional to them.
+double attended_pairs(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
   double sum = 0;
   for (size_t s = 0; s + 1 < queries.size(); ++s)
     sum += static_cast<double>(queries[s + 1] - queries[s]) * static_cast<double>(keys[s + 1] - keys[s]);
@@ -57,17 +57,17 @@ Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x, int s
                                    const Tensor* known) {
   const plan::ParamSpec* spec = cut(site);
   if (!spec || (spec->split == plan::Split::column_parallel && spec->whole_input)) return run(x, bias(site), known);
-  const PlaceRows rows = place_rows(tokens_, space, *mode_.parallel);
+  const TpGroupRows rows = tp_group_rows(tokens_, space, *mode_.parallel);
   if (spec->split == plan::Split::row_parallel) {
     gathered_ = Tensor();
-    Tensor unread;  // where the sum is known, this rank's part of it has a shape and no values
+    Tensor unread;  // where the sum is known, this rank's summand has a shape and no values
     if (known) unread = at::empty({1, 1}, known->options()).expand({x.size(0), known->size(1)});
     return sum_to_shares(run(x, nullptr, known ? &unread : nullptr), rows, *mode_.parallel, bias(site),
                          store_.anchor(unit_), known);
   }
   if (!gathered_.defined() || gathered_of_.lock() != x.getIntrusivePtr()) {
     gathered_ = Tensor();
-    gathered_ = gather_place(x, rows, *mode_.parallel);
+    gathered_ = gather_over_tp(x, rows, *mode_.parallel);
     gathered_of_ = c10::weak_intrusive_ptr<c10::TensorImpl>(x.getIntrusivePtr());
   }
   return run(gathered_, bias(site), known);
@@ -77,13 +77,13 @@ InputPart ShardContext::input_part(std::string_view site, int space, int64_t col
   const plan::ParamSpec* spec = cut(site);
   InputPart part{.space = space};
   if (!spec || (spec->split == plan::Split::column_parallel && spec->whole_input)) return part;
-  part.rows = tokens_.space(space).within(mode_.parallel->place(tokens_.total()));
+  part.rows = tokens_.space(space).within(mode_.parallel->tp_group(tokens_.total()));
   if (spec->split == plan::Split::row_parallel)
     part.width = cols * mode_.parallel->tp(), part.first_column = cols * mode_.parallel->tp_rank();
   return part;
 }
 
-/// Of an RMSNorm whose columns the ranks of tp share.
+/// The sum over tp for an RMSNorm whose columns its ranks share; null where they do not.
 const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const Tensor& x, int space) const {
   const plan::ParamSpec* spec = cut(site);
   if (!spec) return nullptr;
@@ -96,9 +96,9 @@ const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const 
 Tensor ShardContext::linear(std::string_view site, const Tensor& input, const net::Linear& how) {
   SavedStorages::at_site(site);
   ops::WeightSite& w = weight(site, ".weight");
-  const bool gelu = how.act == net::Act::gelu_tanh;  // the linear's own: the activated input never exists as a whole
+  const bool gelu = how.act == net::Act::gelu_tanh;  // fused: the activated input never exists as a whole
   const Tensor x = gelu ? input : net::activated(input, how);
-  // DoRA's magnitude reads this rank's part of the sum in its backward, which a kept sum does not have.
+  // DoRA's magnitude reads this rank's summand in its backward, and a kept sum does not have it.
   const bool may_stay = gelu && (!cut(site) || !store_.find(unit_, std::string(site).append(net::kLoraMagnitude)));
   const ops::AttentionResult* there = gelu ? known(site) : nullptr;
   const RunLinear run = [&](const Tensor& rows, ops::WeightSite* b, const Tensor* result) {
@@ -140,7 +140,7 @@ Tensor ShardContext::rope(std::string_view site, const Tensor& x, int64_t heads,
   return rope(site, x, heads, style, tokens_.space(space));
 }
 
-/// x has the columns of some heads where ranks share these: as many as the tables have channels for.
+/// Where ranks share the heads, x has the columns of this rank's: their number follows from the width of the tables.
 Tensor ShardContext::rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle style, const net::Space& space) {
   const int64_t here = div_exact(x.size(1), 2 * space.cos.size(1), "engine.context: channels / a head's");
   return ops::rope(x, space.cos, space.sin, here, style == net::RopeStyle::half_split);
@@ -151,25 +151,26 @@ Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tens
   return gate ? ops::gated_residual(x, y, *gate, tokens_.space(space).rows, site != mode_.unneeded) : ops::sum(x, y);
 }
 
-/// Under tensor parallelism rows are those of the place's tokens, with this rank's heads, where their linear is cut.
-bool ShardContext::has_place(int64_t rows) const {
-  return tensor_parallel() && rows == mode_.parallel->place(tokens_.total()).count();
+/// After a column-parallel linear a tensor has the rows of the whole tp group and this rank's columns.
+bool ShardContext::has_group_rows(int64_t rows) const {
+  return tensor_parallel() && rows == mode_.parallel->tp_group(tokens_.total()).count();
 }
 
-/// Queries and keys that meet, those of this rank's tokens; where ranks share heads, those of all heads of these.
+/// Query-key pairs of this rank. Where tp ranks share the heads, the pairs of the whole tp group: the caller multiplies
+/// them by this rank's columns.
 double ShardContext::pairs(const net::Segments& segments, const Tensor& q, bool shares_heads) const {
   const bool self = segments.q == 0 && segments.k == 0;
   if (self && segments.ranges.empty()) return tokens_.pairs() * (shares_heads ? mode_.parallel->tp() : 1);
-  const net::Meeting meeting = net::meeting(tokens_, segments);
-  if (!self) return met(clamped(meeting.q_offsets, query_rows(segments.q, shares_heads)), meeting.k_offsets);
-  return met(meeting.q_offsets, meeting.k_offsets) * static_cast<double>(q.size(0)) /
+  const net::SegmentOffsets offsets = net::segment_offsets(tokens_, segments);
+  if (!self) return attended_pairs(clamped(offsets.q_offsets, query_rows(segments.q, shares_heads)), offsets.k_offsets);
+  return attended_pairs(offsets.q_offsets, offsets.k_offsets) * static_cast<double>(q.size(0)) /
          static_cast<double>(std::max<int64_t>(tokens_.total(), 1));
 }
 
 plan::TokenRange ShardContext::query_rows(int space, bool shares_heads) const {
   const net::Space& rows = tokens_.space(space);
   if (!shares_heads) return {rows.begin, rows.begin + rows.count()};
-  return rows.within(mode_.parallel->place(tokens_.total()));
+  return rows.within(mode_.parallel->tp_group(tokens_.total()));
 }
 
 Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
@@ -177,7 +178,7 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
   if (softmax.bias) return ops::attention_bias(q, k, v, heads, softmax.bias->contiguous());
   SavedStorages::at_site(site);
   gathered_ = Tensor();
-  const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_place(q);
+  const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_group_rows(q);
   if (shares_heads) heads /= mode_.parallel->tp();
   if (self && segments.q > 0 && tokens_.space(segments.q).cut())
     throw UserError(Exit::usage, "mesh",
@@ -192,12 +193,12 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
   if (shared && segments.ranges.empty())
     return sequence_attention(q, k, v, heads, tokens_, *mode_.parallel, to_keep(site), known(site));
   if (shared) return segment_attention(q, k, v, heads, tokens_, segments, *mode_.parallel, to_keep(site), known(site));
-  net::Meeting meeting = net::meeting(tokens_, segments);
-  if (!self) meeting.q_offsets = clamped(meeting.q_offsets, query_rows(segments.q, shares_heads));
+  net::SegmentOffsets offsets = net::segment_offsets(tokens_, segments);
+  if (!self) offsets.q_offsets = clamped(offsets.q_offsets, query_rows(segments.q, shares_heads));
   const auto in_order = [&](const Tensor& x) {
     return segments.order.defined() ? ops::take_rows(x, segments.order) : x;
   };
-  const Tensor out = ops::attention(in_order(q), in_order(k), in_order(v), heads, meeting.q_offsets, meeting.k_offsets,
+  const Tensor out = ops::attention(in_order(q), in_order(k), in_order(v), heads, offsets.q_offsets, offsets.k_offsets,
                                     to_keep(site), known(site));
   return segments.order.defined() ? ops::put_rows(out, segments.order) : out;
 }
@@ -206,7 +207,7 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
                                       int64_t heads, double eps, const net::Rotated& rotated) {
   SavedStorages::at_site(site);
   gathered_ = Tensor();
-  const bool shares_heads = has_place(q);
+  const bool shares_heads = has_group_rows(q);
   if (shares_heads) heads /= mode_.parallel->tp();
   const plan::TokenRange here = query_rows(0, shares_heads);
   const std::vector<int64_t> offsets = tokens_.local_offsets(here.begin, here.end);

@@ -1,6 +1,6 @@
 #pragma once
-// The engine's Context: the same sites as the plain one, over weight views of the slot the unit occupies, with
-// weight gradients written straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
+// The engine's Context: the same sites as the plain one, over views of the weights in the unit's slot. Operators write
+// weight gradients straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
 #include "tessera/engine/frozen_site.h"
 #include "tessera/engine/parallel/parallel.h"
 #include "tessera/engine/store/store.h"
@@ -9,18 +9,18 @@
 
 namespace tessera::engine {
 
-/// Results by site, kept from a forward without a graph for the graph that is rebuilt: what attention made, and of a
+/// Results by site that a forward without a graph keeps for the recompute: attention's output and log-sum-exp, and of a
 /// feed-forward's second linear (Act::gelu_tanh) the output alone.
 using SiteResults = std::map<std::string, ops::AttentionResult, std::less<>>;
 
-/// What one run of a unit does beyond computing.
+/// How one forward of a unit runs.
 struct RunMode {
-  std::string_view unneeded = {};      ///< the site whose value nobody will read (net::Unit::output_site), or empty
-  SiteResults* keep = nullptr;         ///< receives the results of the sites it names
-  const SiteResults* known = nullptr;  ///< sites that are not computed again
-  /// Measurement: told of each site whose result can be kept.
+  std::string_view unneeded = {};      ///< a site whose value is not computed (net::Unit::output_site), or empty
+  SiteResults* keep = nullptr;         ///< receives the results of the sites that are its keys
+  const SiteResults* known = nullptr;  ///< results of sites that are not recomputed
+  /// Measurement: called with each site whose result can be kept.
   std::function<void(std::string_view site, double flops)> on_result = {};
-  const Parallel* parallel = nullptr;  ///< those that the tokens are shared with; lives as long as the graph
+  const Parallel* parallel = nullptr;  ///< the ranks that share the tokens; lives as long as the graph; null: none
 };
 
 class ShardContext final : public net::Context {
@@ -44,41 +44,42 @@ class ShardContext final : public net::Context {
 
  protected:
   plan::TokenRange tokens_of(int64_t rows) const override {
-    return has_place(rows) ? mode_.parallel->place(tokens_.total()) : net::Context::tokens_of(rows);
+    return has_group_rows(rows) ? mode_.parallel->tp_group(tokens_.total()) : net::Context::tokens_of(rows);
   }
 
  private:
   Tensor rms_norm(std::string_view site, const Tensor& x, const net::Norm& how, const net::Space& space,
                   const ops::SharedWidth* shared);
   bool tensor_parallel() const { return mode_.parallel && mode_.parallel->tp() > 1; }
-  /// How tensor parallelism cuts a site's weight; null: not.
+  /// The spec of a site's weight if tensor parallelism shards it, else null.
   const plan::ParamSpec* cut(std::string_view site) const;
   const ops::AttentionResult* known(std::string_view site) const;
   ops::AttentionResult* to_keep(std::string_view site) const;
   using RunLinear = std::function<Tensor(const Tensor& x, ops::WeightSite* bias, const Tensor* known)>;
-  /// Runs a linear with what its cut asks for before and after. `known`: its result, where it is there.
+  /// Runs a linear with the collectives that its sharding needs before and after. `known`: its kept result, or null.
   Tensor linear_as_cut(std::string_view site, const Tensor& x, int space, const RunLinear& run,
                        const Tensor* known = nullptr);
-  /// What a linear gets for input of x [rows, cols], where tensor parallelism cuts it.
+  /// The part of the whole input that x [rows, cols] is for a linear that tensor parallelism shards.
   InputPart input_part(std::string_view site, int space, int64_t cols) const;
   const ops::SharedWidth* shared_width(std::string_view site, const Tensor& x, int space) const;
-  bool has_place(const Tensor& x) const { return has_place(x.size(0)); }
-  bool has_place(int64_t rows) const;
-  /// The rows of a space that queries are of.
+  bool has_group_rows(const Tensor& x) const { return has_group_rows(x.size(0)); }
+  bool has_group_rows(int64_t rows) const;
+  /// The rows of a space that have queries on this rank.
   plan::TokenRange query_rows(int space, bool shares_heads) const;
   Tensor rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, const net::Space& space);
   double pairs(const net::Segments& segments, const Tensor& q, bool shares_heads) const;
   ops::WeightSite& weight(std::string_view site, std::string_view suffix);
   ops::WeightSite* bias(std::string_view site);
-  /// The unit's anchor; of a frozen site one that wants no gradient, so that no graph begins there.
+  /// The unit's anchor. A frozen site has one that requires no gradient, so that no graph begins there.
   Tensor anchor(const ops::WeightSite& site) const;
 
   Store& store_;
   const int unit_;
-  const at::ScalarType type_;  // of products and attention; what is added up over units stays fp32
+  const at::ScalarType type_;  // of products and attention; the residual stream stays fp32
   const net::Tokens& tokens_;
   const RunMode mode_;
-  // What several linears take in a row is gathered over tp once: the input, by address, and the gathered rows.
+  // Several linears in a row may share an input (q, k, v): it is gathered over tp once. The input, and its gathered
+  // rows:
   c10::weak_intrusive_ptr<c10::TensorImpl> gathered_of_{c10::intrusive_ptr<c10::TensorImpl>()};
   Tensor gathered_;
 };

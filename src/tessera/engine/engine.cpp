@@ -39,7 +39,7 @@ void Engine::use(const plan::Programs& programs, int64_t arena) {
   }
   check_groups(comm_, fresh);
   store_.change_arena(std::max(programs.arena, arena));
-  store_.rest_gradients(programs.train->plan);
+  store_.place_gradients(programs.train->plan);
 }
 
 void Engine::use(const plan::Program& program) { store_.set_arena(program.schedule.arena); }

@@ -158,15 +158,15 @@ void Executor::interpret(const std::shared_ptr<Run>& shared, int begin, int end)
   }
 }
 
-/// Hands an instruction to its lane. Memory is taken here, in the order of the list, and so the curve is the predicted
-/// one.
+/// Hands an instruction to its lane. It allocates here, in the order of the list, so that the memory curve is the
+/// predicted one.
 void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
   Run& run = *shared;
   const plan::Instruction& in = run.schedule().list[index];
   if (in.op == plan::Op::fetch && in.part == plan::Part::activations && in.lane != plan::Lane::disk)
     for (auto& saved : run.micros[in.micro].runs[in.unit].offloaded) take_memory(saved);
   if (in.op == plan::Op::send || in.op == plan::Op::recv) prepare_message(run, index);
-  // Lanes own a part of the run: after a failure they may outlive the call.
+  // Each lane shares ownership of the run: after a failure it may outlive the call.
   lane(in.lane).push([this, shared, index] {
     try {
       events_.await(shared->schedule().list[index].wait);
@@ -200,11 +200,11 @@ void Executor::end(Run& run) {
     exposed_ += exposed_time(run.schedule().list, run.times);
     exposed_.comm += comm::seconds_in_collectives() - run.in_collectives;
   }
-  book(run);
+  record(run);
 }
 
-/// Times and lines of the trace.
-void Executor::book(Run& run) {
+/// Adds the schedule's times and trace lines to those of the executor.
+void Executor::record(Run& run) {
   const auto& list = run.schedule().list;
   if (run.step != traced_step_) traced_step_ = run.step, base_ = 0;
   if (keep_lines_) last_lines_.clear();
@@ -220,7 +220,7 @@ void Executor::book(Run& run) {
   base_ += static_cast<int>(list.size());
 }
 
-/// The activations' part of the disk, which grows only; nothing is in it between two schedules.
+/// The file of offloaded activations grows only; it holds nothing between two schedules.
 void Executor::reserve_disk(int64_t bytes) {
   if (bytes <= disk_bytes()) return;
   plan::require_nvme_folder(options_.nvme.folder, "the plan puts activations on nvme");
@@ -228,8 +228,8 @@ void Executor::reserve_disk(int64_t bytes) {
   disk_ = std::make_unique<Disk>(options_.nvme, bytes);
 }
 
-/// What the list declares. Bytes of collectives that carry tokens are there for micro-batches of the largest shape:
-/// here they are for the tokens that there are.
+/// The collectives that an instruction declares. The list has bytes for micro-batches of the largest shape; the result
+/// has them for the actual tokens.
 std::vector<plan::Comm> Executor::declared(const Run& run, const plan::Instruction& in) const {
   std::vector<plan::Comm> comm = in.comm;
   if (!plan::carries_tokens(in.op) || comm.empty()) return comm;
@@ -244,7 +244,7 @@ std::vector<plan::Comm> Executor::declared(const Run& run, const plan::Instructi
     for (plan::Comm& c : comm)
       if (c.kind == "all_gather")
         c.bytes = bytes(plan::prediction_traffic(row, mesh));
-      else if (c.bytes > 0)  // of the stage that has the result
+      else if (c.bytes > 0)  // sent by the stage that has the result
         c.bytes = bytes(plan::result_traffic(row)) * (mesh[Axis::pp] - 1);
     return comm;
   }
@@ -288,7 +288,7 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
                                  : std::memcpy(device, host_.at(at), saved.storage.nbytes());
         at += saved.bytes();
       }
-      // The schedule has the bytes of the fullest micro-batch.
+      // The schedule has the bytes of the largest micro-batch.
       check_internal(at - in.host <= in.bytes, "engine.executor",
                      std::string(name(in.op)) + " " + in.name + " moves " + std::to_string(at - in.host) +
                          " bytes, the schedule says " + std::to_string(in.bytes));
@@ -299,7 +299,7 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       break;
     case plan::Op::expand: {
       UnitRun& unit_run = run.micros[in.micro].runs[in.unit];
-      unit_run.offloaded.clear();  // it is back: the buffer among it is to go
+      unit_run.offloaded.clear();  // all of it is back: frees the buffer of quantised activations
       unit_run.kept.expand();
       unit_run.away.expand();
       break;
@@ -307,7 +307,7 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
     case plan::Op::send:
     case plan::Op::recv:
       messages_.exchange(in, run.messages[index], done);
-      if (in.op == plan::Op::recv) run.messages[index] = {};  // the micro-batch holds it
+      if (in.op == plan::Op::recv) run.messages[index] = {};  // the micro-batch holds the message
       break;
     case plan::Op::weight_grad:
       weight_gradients(run, in);
@@ -408,8 +408,8 @@ void Executor::forward_unit(Run& run, const plan::Instruction& in) {
   if (!train) unit_run = UnitRun{};
 }
 
-/// The storages of a unit that go to the host or into fewer bits: its input, what its graph saved, the results that it
-/// keeps.
+/// Sorts a unit's storages into those that are offloaded and those that are quantised: its input, the tensors that its
+/// graph saved, and its kept results.
 void Executor::sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit, std::vector<SavedStorage> saved) const {
   if (unit > 0)  // the first unit's input is the batch, which others read
     for (const Tensor& t : run.in) saved.emplace_back(std::string(plan::kBlockInput), t);
@@ -439,7 +439,7 @@ void Executor::recompute_unit(Run& run, const plan::Instruction& in) {
   UnitRun& unit_run = micro.runs[in.unit];
   ShardContext ctx(store_, in.unit, micro.batch.tokens,
                    {.unneeded = units_[in.unit]->output_site(), .known = &unit_run.results, .parallel = &parallel_});
-  unit_run.offloaded.clear();  // it is back, and the graph is to be its only holder
+  unit_run.offloaded.clear();  // all of it is back; from here on the graph alone holds it
   const SavedStorages selective(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), /*selective=*/true);
   run_forward(*units_[in.unit], ctx, micro.cond, true, unit_run);
   unit_run.results.clear();
@@ -472,10 +472,10 @@ void Executor::reduce(const plan::Instruction& in, std::vector<plan::Comm>& done
   }
 }
 
-/// The sum over ranks that hold the same shard of a unit, or the same whole.
+/// Sums a unit's gradient over the replicas: of the same shard, or of the same whole gradient.
 void Executor::reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>& done) {
   const plan::UnitLayout& layout = store_.layout(in.unit);
-  if (layout.partitioned()) return reduce_pieces(in, done);
+  if (layout.partitioned()) return reduce_partition(in, done);
   const Tensor shards = store_.grad_at(in.unit, in.target);
   const auto sum = [&](comm::Group& group, const Tensor& part) {
     if (reduce_dtype_ == DType::f32)
@@ -490,8 +490,8 @@ void Executor::reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>
       sum(*group, shards.narrow(0, layout.buffers[b].held, layout.buffers[b].shard));
 }
 
-/// The same in two levels: this rank gets the sum of its piece; of the other pieces nothing is of use any more.
-void Executor::reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm>& done) {
+/// The same with two_level: this rank gets the sum of its own partition, the other partitions are lost.
+void Executor::reduce_partition(const plan::Instruction& in, std::vector<plan::Comm>& done) {
   const plan::UnitLayout& layout = store_.layout(in.unit);
   const Tensor shards = store_.grad_at(in.unit, in.target), scratches = store_.arena(in.scratch, layout.grad_shard);
   for (size_t b = 0; b < layout.buffers.size(); ++b) {
@@ -500,13 +500,13 @@ void Executor::reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm
     comm::Group& group = buffer.shards > 1 ? outer_ : *whole_[in.unit][b];
     const Tensor shard = shards.narrow(0, buffer.held, buffer.shard),
                  scratch = scratches.narrow(0, buffer.held, buffer.shard);
-    const Tensor piece = store_.piece(in.unit, static_cast<int>(b), shard);
+    const Tensor own = store_.partition(in.unit, static_cast<int>(b), shard);
     if (reduce_dtype_ == DType::f32) {
-      group.reduce_scatter(piece, shard, scratch, false);
+      group.reduce_scatter(own, shard, scratch, false);
     } else {
-      reduce_scatter_rounded(group, scalar_type(reduce_dtype_), piece, shard, scratch, false);
-      // What was rounded in place is no gradient: where a whole one stays, its padding must be zero.
-      const int64_t before = piece.storage_offset() - shard.storage_offset(), after = before + buffer.partition();
+      reduce_scatter_rounded(group, scalar_type(reduce_dtype_), own, shard, scratch, false);
+      // The other partitions hold rounded values that are no gradient. A persistent gradient must have zero padding.
+      const int64_t before = own.storage_offset() - shard.storage_offset(), after = before + buffer.partition();
       shard.narrow(0, 0, before).zero_();
       shard.narrow(0, after, buffer.shard - after).zero_();
     }
@@ -519,9 +519,9 @@ void Executor::gather_outer(const plan::Instruction& in, std::vector<plan::Comm>
     comm::Group* group = spread_[in.unit][b];
     if (!group) continue;
     const Tensor shard = store_.shard(in.unit, static_cast<int>(b), in.slot);
-    const Tensor piece = store_.piece(in.unit, static_cast<int>(b), shard);
-    group->all_gather(shard, piece);
-    done.push_back({group->axis(), "all_gather", static_cast<int64_t>(piece.nbytes()) * (group->size() - 1)});
+    const Tensor own = store_.partition(in.unit, static_cast<int>(b), shard);
+    group->all_gather(shard, own);
+    done.push_back({group->axis(), "all_gather", static_cast<int64_t>(own.nbytes()) * (group->size() - 1)});
   }
 }
 
@@ -548,9 +548,9 @@ LaneThread& Executor::lane(plan::Lane lane) {
   }
 }
 
-/// The one place where numbers of a step are read by the host.
+/// The only place where the host reads numbers of a step.
 void Executor::norm(Run& run, std::vector<plan::Comm>& done) {
-  // Of ranks that hold the same gradient only one counts it. Summed in rank order, so every rank has the same bits.
+  // One of the ranks with the same gradient counts it. The sum is in rank order, so that every rank has the same bits.
   double squares = 0;
   for (int u = 0; u < store_.units(); ++u)
     squares += run.shares[u] < 0 ? store_.squares(u, store_.grad(u)) : run.shares[u];  // a share may be NaN
@@ -569,7 +569,7 @@ void Executor::norm(Run& run, std::vector<plan::Comm>& done) {
   run.norm = std::sqrt(total);
 }
 
-/// Those of the host lane, and its alone.
+/// The threads of the host lane, which no other lane uses.
 Workers& Executor::workers(int threads) {
   if (!workers_) {
     const auto cores = static_cast<int>(std::thread::hardware_concurrency());

@@ -1,5 +1,5 @@
 #pragma once
-// Interprets a program: the list of instructions is all there is, for training steps, samples and encoders alike.
+// Interprets a program: training steps, samples and encoders are nothing but lists of instructions.
 //
 //   Executor executor(model.units(), store, comm, plan, rank, {});
 //   StepRun step = executor.run(pass, objective, report, &optimiser);      // up to the norm
@@ -28,49 +28,51 @@ struct MicroRun;  // executor_run.h
 struct ExecutorOptions {
   bool input_grad = false;    ///< keep the gradients of each micro-batch's inputs (verification)
   bool poison = false;        ///< fill released slots with NaN, so that a use after release shows (tests)
-  plan::DiskPlace nvme = {};  ///< of activations that rest on disk
+  plan::DiskPlace nvme = {};  ///< of activations that are offloaded to disk
   std::string trace = {};     ///< file for the executed instructions; empty: none
-  int local_ranks = 1;        ///< that share this machine's cores
+  int local_ranks = 1;        ///< ranks that share this machine's cores
   bool cut_tokens = true;     ///< ranks of cp, sp and tp share the tokens; else each runs all of them (text encoders)
 };
 
-/// Where a rank is, for heartbeats and fault messages. Called by the thread of the instruction's lane: `ends` false
-/// before it and true after it, not after one that failed.
+/// Reports the instruction a rank is at, for heartbeats and fault messages. The thread of the instruction's lane calls
+/// it before the instruction (`ends` false) and, unless that failed, after it (`ends` true).
 using Whereabouts = std::function<void(int64_t step, int index, const plan::Instruction& instruction, bool ends)>;
 
 class Executor {
  public:
-  /// `plan`: of any program that will run; mesh, dtypes and the units' strategies are the same in all of them.
+  /// `plan`: that of any program that will run; mesh, dtypes and the units' strategies are the same in all of them.
   Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& store, comm::Comm& comm, const plan::Plan& plan,
            int rank, ExecutorOptions options);
   ~Executor();
 
   void on_instruction(Whereabouts whereabouts) { whereabouts_ = std::move(whereabouts); }
 
-  /// A training step up to and with its `norm`. Updates that the step before left pending are made on the way.
+  /// A training step up to and including its `norm`. It runs the updates that the step before deferred.
   StepRun run(const Pass& pass, net::Objective& objective, const Report& report, const net::UnitUpdate* update);
-  /// The rest of it. Without `control` nothing is updated: the step is skipped, or was updated in its backward.
+  /// The instructions after `norm`. Without `control` nothing is updated: the step is skipped, or was updated in its
+  /// backward.
   void finish(StepRun step, std::optional<net::StepControl> control);
-  /// Runs the updates that the step before has left pending (plan::compile_updates).
+  /// Runs the updates that the step before deferred (plan::compile_updates).
   void update(const plan::ProgramPtr& program, int64_t step, const net::UnitUpdate& update);
   /// One result a micro-batch: the last unit's boundary tensor, of all tokens.
   std::vector<Tensor> forward(const plan::ProgramPtr& program, int64_t step, const std::vector<net::Batch>& batches);
-  /// Runs the flush: `write` this rank's shards, wait for all, `commit` on rank 0, wait for it.
+  /// Saves a checkpoint: calls `write` for this rank's shards, waits for all ranks, calls `commit` on rank 0, waits for
+  /// it.
   void checkpoint(const plan::ProgramPtr& program, int64_t step, const std::function<void()>& write,
                   const std::function<void()>& commit);
 
-  /// Those that this rank shares tokens with.
+  /// The ranks that share tokens with this one.
   const Parallel& parallel() const { return parallel_; }
-  /// Gradients of each micro-batch's inputs, of the tokens here, when options.input_grad.
+  /// Gradients of each micro-batch's inputs for this rank's tokens, when options.input_grad.
   std::vector<std::vector<Tensor>>& input_grads() { return input_grads_; }
-  /// Host memory for what is stashed, or on its way from or to the disk.
+  /// Host memory for offloaded activations and for buffers on their way from or to the disk.
   int64_t host_bytes() const { return host_.size(); }
   int64_t disk_bytes() const { return disk_ ? disk_->size() : 0; }  ///< of activations
-  /// Seconds each lane worked since the last call, by lane name.
+  /// Seconds that each lane worked since the last call, by lane name.
   std::map<std::string, double> take_busy();
-  /// What computing waited for in training steps since the last call.
+  /// The time that compute waited in training steps since the last call, by cause.
   Exposed take_exposed() { return std::exchange(exposed_, {}); }
-  /// Of what was compressed since the last call.
+  /// The error of the activations that were quantised since the last call.
   CompressionError take_compression_error() { return std::exchange(compression_error_, {}); }
   /// The last executed schedule as lines of schedule.jsonl with times (for reports).
   const std::vector<std::string>& last_lines() const { return last_lines_; }
@@ -86,7 +88,7 @@ class Executor {
   void perform(const std::shared_ptr<Run>& shared, int index);
   void end(Run& run);
   void run_whole(const std::shared_ptr<Run>& shared);
-  void book(Run& run);
+  void record(Run& run);
   void reserve_disk(int64_t bytes);
   void execute(Run& run, int index, std::vector<plan::Comm>& done);
   void forward_unit(Run& run, const plan::Instruction& in);
@@ -108,7 +110,7 @@ class Executor {
   void gather(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void reduce(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
-  void reduce_pieces(const plan::Instruction& in, std::vector<plan::Comm>& done);
+  void reduce_partition(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void gather_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
   Workers& workers(int threads);
 
@@ -119,22 +121,22 @@ class Executor {
   const ExecutorOptions options_;
   comm::Group &outer_, &world_;
   const Parallel parallel_;
-  /// By unit and buffer; null for buffers that are not split, or not reduced so.
+  /// By unit and buffer; null where the buffer needs no such collective.
   std::vector<std::vector<comm::Group*>> gather_, reduce_, whole_, spread_;
   Events events_;
   LaneThread gather_lane_, reduce_lane_, disk_lane_, fetch_lane_, stash_lane_;
   StageMessages messages_;
   std::map<plan::Lane, std::unique_ptr<LaneThread>> message_lanes_;
   HostMemory host_;
-  std::unique_ptr<Disk> disk_;  // of activations, while some rest there
+  std::unique_ptr<Disk> disk_;  // of offloaded activations; null: none go to disk
   Whereabouts whereabouts_;
   std::vector<std::vector<Tensor>> input_grads_;
   std::map<std::string, double> busy_;
   Exposed exposed_;
   CompressionError compression_error_;
   std::unique_ptr<Workers> workers_;       // made when first used
-  std::unique_ptr<LaneThread> host_lane_;  // likewise; ends before those it calls
-  /// What was decided of the last step: updates just in time come in the step after it.
+  std::unique_ptr<LaneThread> host_lane_;  // likewise; destroyed before the workers that it calls
+  /// The decision on the last step: updates just in time run in the step after it.
   std::optional<net::StepControl> control_;
   bool in_step_ = false;  // between run and finish
   std::ofstream trace_;

@@ -1,5 +1,5 @@
 #pragma once
-// What the executor keeps while it interprets a schedule. Internal to its source files.
+// The executor's state while it interprets a schedule. Internal to its source files.
 #include <array>
 #include <map>
 #include <optional>
@@ -16,12 +16,12 @@ struct MicroRun {
   bool loaded = false;
   net::Batch batch;
   BoundaryShapes shapes;                             // where there are several stages
-  std::map<std::pair<bool, int>, Message> received;  // by direction and the unit that takes it, until it does
+  std::map<std::pair<bool, int>, Message> received;  // by direction and receiving unit, until the unit takes it
   std::vector<UnitRun> runs;
   std::vector<Tensor> stream;  // boundary between the unit that ran last and the next
   std::vector<Tensor> cond;    // shared conditioning: leaves
   std::vector<Tensor> cond_grad;
-  std::map<int, ops::DeferredGradients> deferred;  // by unit: gradients of weights that its backward left
+  std::map<int, ops::DeferredGradients> deferred;  // by unit: weight gradients that its backward deferred
   std::vector<Tensor> stream_grad;                 // gradient of the boundary, going back
 };
 
@@ -37,15 +37,15 @@ struct ScheduleRun {
   const std::function<void()>* write = nullptr;
   const std::function<void()>* commit = nullptr;
   std::vector<MicroRun> micros = {};
-  std::vector<Message> messages = {};  // by instruction: what it sends or receives
-  std::vector<double> shares = {};     // of units whose gradient left before the norm: their sums of squares, else -1
+  std::vector<Message> messages = {};  // by instruction: the message that it sends or receives
+  std::vector<double> shares = {};     // by unit: the gradient's sum of squares if it is gone before the norm, else -1
   std::vector<std::array<double, 2>> times = {};
   std::vector<std::vector<plan::Comm>> comm = {};
-  std::vector<int64_t> tokens = {};  // by micro-batch: of all ranks that share them
+  std::vector<int64_t> tokens = {};  // by micro-batch: all tokens, not only this rank's
   std::vector<int64_t> samples = {};
-  double norm = 0;                              // as the exchange gave it
-  std::vector<std::vector<double>> ranks = {};  // likewise
-  double start = 0, in_collectives = 0;         // when it began, and what had been spent in collectives by then
+  double norm = 0;                              // from the exchange at `norm`
+  std::vector<std::vector<double>> ranks = {};  // likewise: the report of each rank
+  double start = 0, in_collectives = 0;         // when it began, and the seconds spent in collectives until then
 
   const plan::Schedule& schedule() const { return program->schedule; }
   const plan::Plan& plan() const { return program->plan; }

@@ -1,5 +1,5 @@
-// The executor's side of a pipeline: micro-batches that begin with a message, and what a stage hands on. All of it runs
-// on the compute thread, so memory is taken and given back in the order of the list.
+// The executor's side of a pipeline: micro-batches that begin with a message, and the messages that a stage sends. All
+// of it runs on the compute thread, so that memory is allocated and freed in the order of the list.
 #include "tessera/base/check.h"
 #include "tessera/engine/executor.h"
 #include "tessera/engine/executor_run.h"
@@ -13,7 +13,7 @@ bool defers_weights(const plan::Plan& plan) { return plan.pipeline.schedule == p
 
 }  // namespace
 
-/// The micro-batch, loaded when this rank comes to it first. Later stages need its token facts only.
+/// The micro-batch, loaded at its first instruction on this rank. Later stages need only its tables of tokens.
 MicroRun& Executor::load(Run& run, int index) {
   Micro& micro = run.micros[index];
   if (std::exchange(micro.loaded, true)) return micro;
@@ -27,7 +27,7 @@ MicroRun& Executor::load(Run& run, int index) {
   return micro;
 }
 
-/// Takes memory for what comes, or takes what goes out of the micro-batch.
+/// Allocates the message that a `recv` fills, or moves the tensors of a `send` out of the micro-batch.
 void Executor::prepare_message(Run& run, int index) {
   const plan::Instruction& in = run.schedule().list[index];
   Micro& micro = load(run, in.micro);
@@ -39,8 +39,8 @@ void Executor::prepare_message(Run& run, int index) {
   micro.received[{goes_forward(in), in.unit}] = run.messages[index] = message;
 }
 
-/// A unit begins with what its stage was sent: its input, or the gradient of its result. Conditioning is shared by the
-/// rank's stages, and so its gradients are summed.
+/// Hands a unit the message that its stage received: its input, or the gradient of its result. The rank's stages share
+/// the conditioning, and so its gradients are summed.
 void Executor::take_received(Micro& micro, const plan::Instruction& in, bool train) const {
   const bool forward = in.op == plan::Op::forward;
   auto found = micro.received.extract({forward, in.unit});
@@ -64,7 +64,7 @@ void Executor::backward_unit(Run& run, const plan::Instruction& in) {
   Micro& micro = run.micros[in.micro];
   const bool stem = in.unit == 0;
   take_received(micro, in, true);
-  micro.runs[in.unit].offloaded.clear();  // the graph is to be the only holder
+  micro.runs[in.unit].offloaded.clear();  // from here on the graph alone holds these storages
   std::vector<Tensor> out_cond_grad, none;
   if (stem) out_cond_grad = std::move(micro.cond_grad);
   const auto backward = [&] {
@@ -87,7 +87,8 @@ void Executor::backward_unit(Run& run, const plan::Instruction& in) {
   if (!defers_weights(run.plan())) micro = Micro{};
 }
 
-/// What the unit's backward left. The micro-batch is over with the first unit of the rank's first stage.
+/// Runs the weight gradients that the unit's backward deferred. The micro-batch ends with the first unit of the rank's
+/// first stage.
 void Executor::weight_gradients(Run& run, const plan::Instruction& in) {
   Micro& micro = run.micros[in.micro];
   store_.bind_grad(in.unit, in.grad, !in.add);
@@ -97,7 +98,7 @@ void Executor::weight_gradients(Run& run, const plan::Instruction& in) {
   if (in.unit == run.plan().first_unit(run.plan().mesh.coordinate(rank_, Axis::pp))) micro = Micro{};
 }
 
-/// What the stage made for its neighbour. With the gradient of the rank's first stage the micro-batch is over.
+/// The stage's message to its neighbour. The micro-batch ends with the gradient of the rank's first stage.
 Message Executor::outgoing(Micro& micro, const plan::Instruction& in, bool defers_weights) const {
   Message message;
   const bool conditioning = messages_.carries_conditioning(in);
@@ -107,7 +108,7 @@ Message Executor::outgoing(Micro& micro, const plan::Instruction& in, bool defer
       for (const Tensor& t : micro.cond) message.cond.push_back(t.detach().contiguous());
     return message;
   }
-  // What nothing upstream wants is sent as zeros: the other end counts on it.
+  // Gradients that no earlier stage needs are sent as zeros: the receiver expects a message of fixed size.
   const auto filled = [](std::vector<Tensor> values, const std::vector<TensorShape>& shapes) {
     values.resize(shapes.size());
     for (size_t i = 0; i < shapes.size(); ++i)

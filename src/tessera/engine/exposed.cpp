@@ -7,7 +7,7 @@ namespace tessera::engine {
 
 namespace {
 
-/// Where waiting for the lane is booked; null for what is computing itself, on the device or on the host.
+/// The counter for waiting on the lane; null for lanes that compute, on the device or on the host.
 double* share_of(Exposed& exposed, plan::Lane lane) {
   switch (lane) {
     case plan::Lane::gather:
@@ -42,7 +42,8 @@ Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vect
     for (int w : wait) found = later(found, w);
     return found;
   };
-  // Each link of the chain is to blame from when it could begin: a gather that waits for the disk leaves that to it.
+  // Each link of the chain counts from when it could begin: the time that a gather waits for the disk counts as the
+  // disk's.
   const auto blame = [&](int i, double from, double to) {
     while (i >= 0 && to > from) {
       const int earlier = last_of(list[i].wait, before[i]);
@@ -58,7 +59,7 @@ Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vect
     if (awaited >= 0) blame(awaited, computed, std::min(times[awaited][1], times[i][0]));
     computed = times[i][1];
   }
-  int end = -1;  // the step ends with its last instruction, whosever it is
+  int end = -1;  // the step ends with its last instruction, on whichever lane
   for (int i = 0; i < count; ++i) end = later(end, i);
   if (end >= 0) blame(end, computed, times[end][1]);
   return exposed;

@@ -1,9 +1,9 @@
 #pragma once
-// Why computing stood still in a step: of the times at which instructions ran, the chain of those that the compute lane
-// waited for. The simulator says the same of a predicted step (plan/simulate/simulate.h).
+// Exposed time: the seconds of a step in which the compute lane waited, by cause. Computed from the times at which
+// instructions ran; the simulator computes the same for a predicted step (plan/simulate/simulate.h).
 //
 //   Exposed waited = exposed_time(schedule.list, times);
-//   waited.copy;                                        // seconds in which nothing but a copy kept it waiting
+//   waited.copy;                                        // seconds that copies kept it waiting
 #include <array>
 #include <vector>
 
@@ -11,8 +11,8 @@
 
 namespace tessera::engine {
 
-/// Seconds in which the compute lane waited, by what ended last: collectives (of other lanes, or inside its own
-/// instructions), copies between device, host and disk, and messages of other stages of a pipeline.
+/// Seconds that the compute lane waited, by the kind of instruction that it waited for: collectives (of other lanes, or
+/// inside its own instructions), copies between device, host and disk, and messages of other pipeline stages.
 struct Exposed {
   double comm = 0, copy = 0, stages = 0;
   Exposed& operator+=(const Exposed& other) {
@@ -21,8 +21,8 @@ struct Exposed {
   }
 };
 
-/// `times[i]`: when instruction i began, all that it waits for being done, and when it ended. What compute instructions
-/// spend in collectives of their own is not in it.
+/// `times[i]`: when instruction i began, after all that it waits for, and when it ended. The result does not include
+/// the collectives inside compute instructions.
 Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vector<std::array<double, 2>>& times);
 
 }  // namespace tessera::engine

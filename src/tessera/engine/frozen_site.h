@@ -1,5 +1,5 @@
 #pragma once
-// A linear whose weight nobody trains, and its low-rank pair where the unit has one (net/adapters.h).
+// A linear with a frozen weight, and its LoRA pair where the unit has one (net/adapters.h).
 //
 //   Tensor y = frozen_site(store, unit, "self_attn.q", x, bias, tokens, adapters, /*gelu=*/false, at::kBFloat16);
 #include <optional>
@@ -10,15 +10,14 @@
 
 namespace tessera::engine {
 
-/// Which rows of a space, and which columns, a linear gets for input. Dropout asks for it: its mask belongs to the whole
-/// input.
+/// The rows of a space and the columns that a linear's input has, for dropout: its mask is drawn for the whole input.
 struct InputPart {
   int space = 0;
-  std::optional<plan::TokenRange> rows = {};  ///< of the space, where they are not those that are here
-  int64_t width = 0, first_column = 0;        ///< of the whole; width 0: x has all columns
+  std::optional<plan::TokenRange> rows = {};  ///< of the space; nullopt: this rank's rows
+  int64_t width = 0, first_column = 0;        ///< of the whole input; width 0: x has all columns
 };
 
-/// `adapters` null: pairs are not looked for. The result is of `type`. `known` as in ops::frozen_linear.
+/// `adapters` null: no pair is looked up. The result has dtype `type`. `known` as in ops::frozen_linear.
 Tensor frozen_site(Store& store, int unit, std::string_view site, const Tensor& x, ops::WeightSite* bias,
                    const net::Tokens& tokens, const net::AdapterSettings* adapters, bool gelu, at::ScalarType type,
                    const InputPart& part, const Tensor* known = nullptr);

@@ -46,8 +46,9 @@ void measure_backward(const UnitProbe& p, bool selective, GraphMeasure& result) 
   p.store.finish_grad(0);
 }
 
-/// A backward that leaves gradients of weights for later: what it holds until they are taken up. The unit's input is
-/// made anew here, to see whether it is held; the first unit's is there as long as the micro-batch.
+/// Measures a backward that defers its weight gradients: the bytes that it holds until they run. The unit's input is a
+/// fresh tensor here, so that its bytes count if they are held; the first unit's input lives as long as the
+/// micro-batch.
 void measure_deferred(const UnitProbe& p, bool selective, plan::GraphCost& cost) {
   Meter::MetaCount count;
   std::vector<Tensor> input = p.stream, cond_grad(p.cond.size());
@@ -59,7 +60,7 @@ void measure_deferred(const UnitProbe& p, bool selective, plan::GraphCost& cost)
     input.clear();
     const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
     ShardContext ctx(p.store, 0, p.tokens, {.unneeded = p.unit.output_site(), .parallel = &p.parallel});
-    std::vector<Tensor> out_grad, out_cond_grad, made;  // conditioning that it makes stays
+    std::vector<Tensor> out_grad, out_cond_grad, made;  // made: the unit's conditioning, which stays
     {
       net::Flow out = build_graph(p, ctx, cond, selective, run);
       for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
@@ -81,7 +82,8 @@ void measure_deferred(const UnitProbe& p, bool selective, plan::GraphCost& cost)
   p.store.finish_grad(0);
 }
 
-/// What the graph saves at each site, what that takes in fewer bits, and what is made again.
+/// The bytes that the graph saves at each site, the same quantised, and the work of recomputing norms and residual
+/// sums.
 void measure_sites(const UnitProbe& p, bool selective, plan::GraphCost& cost) {
   ShardContext ctx(p.store, 0, p.tokens, {.parallel = &p.parallel});
   UnitRun run{.in = leaves(p.stream, p.want_input)};

@@ -1,21 +1,21 @@
 #pragma once
-// What the graph of one unit takes, measured on meta tensors: the part of measure.h that is done for the graph that
-// holds everything and for the lean one.
+// The memory of one unit's graph, measured on meta tensors: the part of measure.h that runs twice, for the graph that
+// saves everything and for the lean one (ops/rebuild.h).
 //
 //   GraphMeasure whole = measure_graph(probe, /*lean=*/false), lean = measure_graph(probe, true);
 #include "tessera/engine/unit_run.h"
 
 namespace tessera::engine {
 
-/// A unit ahead of its forward, as the last rank that shares the tokens runs it. Borrows all it names.
+/// A unit and the inputs of its forward on one of the ranks that share the tokens. Borrows everything.
 struct UnitProbe {
   const net::Unit& unit;
-  Store& store;  ///< of this unit alone, bound
+  Store& store;  ///< has this unit alone, bound
   const net::Tokens& tokens;
   const Parallel& parallel;
-  const std::vector<Tensor>&stream, &cond;  ///< what enters it
-  bool want_input, want_cond;               ///< gradients of these
-  bool first;                               ///< of the model: its input is the batch
+  const std::vector<Tensor>&stream, &cond;  ///< its inputs
+  bool want_input, want_cond;               ///< whether the stream and cond need gradients
+  bool first;                               ///< the model's first unit: its input is the batch
 };
 
 struct GraphMeasure {
@@ -31,11 +31,11 @@ GraphMeasure measure_graph(const UnitProbe& probe, bool selective);
 net::Flow build_graph(const UnitProbe& probe, net::Context& ctx, const std::vector<Tensor>& cond, bool selective,
                       UnitRun& run);
 
-/// Device bytes of tensors, as they are allocated.
+/// Device bytes of tensors, with the allocator's rounding.
 int64_t allocated_bytes(const std::vector<Tensor>& tensors);
-/// The same, of storages that several may share.
+/// The same, counting a storage that several tensors share once.
 int64_t distinct_bytes(const std::vector<Tensor>& tensors);
-/// What a saved tensor takes in the lossy forms.
+/// Bytes of a saved tensor in each quantised form.
 plan::Compact compact(const SavedStorage& saved);
 
 }  // namespace tessera::engine

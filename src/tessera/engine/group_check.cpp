@@ -54,23 +54,23 @@ class GroupCheck {
   }
 
   void run() {
-    tell_hashes();
+    exchange_hashes();
     const auto found = find();
-    // The lowest rank that sees a difference speaks for all.
+    // The lowest rank that finds a difference decides which one is reported.
     const auto rows = world_.all_gather_doubles({found ? 1.0 : 0.0, found ? static_cast<double>(found->other) : 0.0});
-    for (size_t speaker = 0; speaker < rows.size(); ++speaker)
-      if (rows[speaker][0] > 0)
-        explain(static_cast<int>(speaker), static_cast<int>(rows[speaker][1]), found ? found->group : "");
+    for (size_t finder = 0; finder < rows.size(); ++finder)
+      if (rows[finder][0] > 0)
+        explain(static_cast<int>(finder), static_cast<int>(rows[finder][1]), found ? found->group : "");
   }
 
  private:
   struct Difference {
     std::string group;
-    int other = 0;  ///< the first member that has another sequence
+    int other = 0;  ///< the first member with another sequence
   };
 
-  /// Everyone learns every group of every rank: hash of its name, hash of its sequence.
-  void tell_hashes() {
+  /// Exchanges every group of every rank: hash of its name, hash of its sequence.
+  void exchange_hashes() {
     double most = 0;
     for (const auto& row : world_.all_gather_doubles({static_cast<double>(sequences_.size())}))
       most = std::max(most, row[0]);
@@ -94,8 +94,8 @@ class GroupCheck {
     return std::nullopt;
   }
 
-  [[noreturn]] void explain(int speaker, int other, const std::string& group_here) {
-    const std::string group = say(group_here)[static_cast<size_t>(speaker)];
+  [[noreturn]] void explain(int finder, int other, const std::string& group_here) {
+    const std::string group = all_gather_text(group_here)[static_cast<size_t>(finder)];
     const auto own = sequences_.find(group);
     const Sequence mine = own == sequences_.end() ? Sequence{} : own->second;
     double longest = 0;
@@ -105,33 +105,33 @@ class GroupCheck {
     for (const std::string& collective : mine) push_hash(hashes, hash_text(collective));
     hashes.resize(static_cast<size_t>(longest) * 2, -1.0);
     const auto rows = world_.all_gather_doubles(hashes);
-    const auto &a = rows[static_cast<size_t>(speaker)], &b = rows[static_cast<size_t>(other)];
+    const auto &a = rows[static_cast<size_t>(finder)], &b = rows[static_cast<size_t>(other)];
     const auto at = static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin()) / 2;
-    const auto texts = say(at < mine.size() ? "'" + mine[at] + "'" : "nothing more");
+    const auto texts = all_gather_text(at < mine.size() ? "'" + mine[at] + "'" : "nothing more");
     throw UserError(Exit::usage, "engine.groups",
                     "the ranks of group " + group + " would not run the same collectives: number " +
-                        std::to_string(at + 1) + " is " + texts[static_cast<size_t>(speaker)] + " on rank " +
-                        std::to_string(speaker) + " and " + texts[static_cast<size_t>(other)] + " on rank " +
+                        std::to_string(at + 1) + " is " + texts[static_cast<size_t>(finder)] + " on rank " +
+                        std::to_string(finder) + " and " + texts[static_cast<size_t>(other)] + " on rank " +
                         std::to_string(other),
                     "start every rank with the same build of the program, the same recipe and the same plan");
   }
 
-  /// What every rank says, by rank; the first 240 bytes of it.
-  std::vector<std::string> say(const std::string& text) {
+  /// The text of every rank, by rank; at most its first 240 bytes.
+  std::vector<std::string> all_gather_text(const std::string& text) {
     std::vector<double> letters(text.begin(), text.begin() + static_cast<long>(std::min<size_t>(text.size(), 240)));
     letters.resize(240, 0.0);
-    std::vector<std::string> said;
+    std::vector<std::string> texts;
     for (const auto& row : world_.all_gather_doubles(letters)) {
-      std::string& words = said.emplace_back();
+      std::string& gathered = texts.emplace_back();
       for (double letter : row)
-        if (letter != 0) words += static_cast<char>(letter);
+        if (letter != 0) gathered += static_cast<char>(letter);
     }
-    return said;
+    return texts;
   }
 
   comm::Group& world_;
   std::map<std::string, Sequence> sequences_;         // of this rank, by group
-  std::vector<std::map<uint64_t, uint64_t>> hashes_;  // of each rank: name of a group, its sequence
+  std::vector<std::map<uint64_t, uint64_t>> hashes_;  // of each rank: group name to sequence
 };
 
 }  // namespace

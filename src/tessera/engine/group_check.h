@@ -1,6 +1,6 @@
 #pragma once
-// Before a group is first used its members compare what they will run: two that disagree would wait for each other
-// until the time-out, and nobody would know why.
+// Before a group's first collective its members compare the collectives that they will run: two that disagree would
+// wait for each other until the time-out, without a reason in the log.
 //
 //   check_groups(comm, {&schedules.train, &schedules.sample, &schedules.checkpoint});
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace tessera::engine {
 
-/// All ranks together. Every rank hashes, for each group it is in, the collectives of its schedules in order (kind,
-/// unit, bytes), and compares the hashes with the other members'. Throws UserError (usage), with the same words on
-/// every rank, for the first group whose members differ: it names the group, two ranks, and the first collective that
-/// is not the same.
+/// All ranks call it together. Every rank hashes, for each group it is in, the collectives of its schedules in order
+/// (kind, unit, bytes), and compares the hashes with the other members'. Throws UserError (usage), with the same
+/// message on every rank, for the first group whose members differ: it names the group, two ranks, and the first
+/// collective that differs.
 void check_groups(comm::Comm& comm, const std::vector<const plan::Schedule*>& schedules);
 
 }  // namespace tessera::engine

@@ -25,7 +25,7 @@ void larger(std::vector<int64_t>& a, const std::vector<int64_t>& b) {
   for (size_t i = 0; i < a.size(); ++i) larger(a[i], b.at(i));
 }
 
-/// Bytes, and what they are in fewer bits: what a form leaves as it is is the larger one too.
+/// The larger bytes, and the larger bytes of each quantised form: of what it quantises and of what it leaves unchanged.
 void larger(int64_t& bytes, plan::Compact& compact, int64_t other_bytes, const plan::Compact& other) {
   const int64_t most = std::max(bytes, other_bytes);
   for (size_t f = 0; f < compact.forms.size(); ++f) {
@@ -51,7 +51,8 @@ int64_t sum_of(const Bytes& bytes) {
   return sum;
 }
 
-/// What stays of `saved` when some sites leave is the larger one, whichever these are: sites may be largest on several.
+/// The result is an upper bound for any choice of offloaded sites: each site, and the bytes without a site, are the
+/// larger of the two ranks'.
 void larger(plan::GraphCost& a, const plan::GraphCost& b) {
   const int64_t others = std::max(a.saved - sum_of(a.saved_by_site), b.saved - sum_of(b.saved_by_site));
   larger(a.saved_by_site, a.compact_by_site, b.saved_by_site, b.compact_by_site);

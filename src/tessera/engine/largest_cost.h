@@ -1,5 +1,5 @@
 #pragma once
-// What a unit costs on whichever rank has the most, where the rows of a row space lie with some ranks more than others.
+// The largest cost of a unit over the ranks that share tokens: they may have different numbers of a row space's rows.
 //
 //   Footprint cost = measured_on(last);
 //   take_larger(cost, measured_on(first));        // each number the larger one
@@ -7,8 +7,8 @@
 
 namespace tessera::engine {
 
-/// Raises each number of `cost` to that of `other`, the same unit as another rank runs it. Throws InternalError where
-/// the two send in another order: such ranks would wait for each other.
+/// Raises each number of `cost` to that of `other`, the cost of the same unit on another rank. Throws InternalError if
+/// the two run collectives in different orders: such ranks would wait for each other.
 void take_larger(plan::Footprint& cost, const plan::Footprint& other);
 
 }  // namespace tessera::engine

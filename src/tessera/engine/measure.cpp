@@ -13,14 +13,14 @@ Tensor to_meta(const Tensor& t) {
   return t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t;
 }
 
-/// Of what the tokens need beside the inputs.
+/// Bytes of the tables of the tokens.
 int64_t table_bytes(const net::Tokens& tokens) { return allocated_bytes(tokens.tables()); }
 
 class Probe {
  public:
   Probe(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& whole, MeasureOptions options, int rank)
       : units_(units), options_(options), parallel_(options.mesh, rank) {
-    // Ranks that share tokens copy theirs out of the whole, which goes before the first unit runs.
+    // Ranks that share tokens copy their rows out of the whole batch, which is freed before the first unit runs.
     if (parallel_.cuts_tokens()) loading_ = allocated_bytes(whole.inputs) + table_bytes(whole.tokens);
     const net::Batch batch = slice(whole, parallel_);
     for (const Tensor& t : batch.inputs) inputs_.push_back(to_meta(t));
@@ -65,7 +65,7 @@ class Probe {
   }
 
  private:
-  /// Gradients flow back to this unit and no farther.
+  /// The first unit with a trained parameter; the backward ends there.
   size_t first_trained() const {
     const auto trained = [](const auto& unit) {
       const auto& params = unit->spec().params;
@@ -75,13 +75,13 @@ class Probe {
     return first == units_.end() ? 0 : static_cast<size_t>(first - units_.begin());
   }
 
-  /// Measures one unit; `stream` and `cond` are moved on past it.
+  /// Measures one unit; `stream` and `cond` become its outputs.
   plan::Footprint cost(const net::Unit& unit, const plan::UnitSpec& described, std::vector<Tensor>& stream,
                        std::vector<Tensor>& cond, bool want_input) {
     plan::Footprint f;
     plan::ModelSpec one;
     one.units = {described};
-    plan::Plan whole;  // weights as a rank uses them: what tp cuts, cut
+    plan::Plan whole;  // weights as a gather leaves them: whole, but for the sharding over tp
     whole.mesh[Axis::tp] = options_.mesh[Axis::tp];
     whole.param_dtype = whole.compute = options_.compute;
     whole.units = {{.strategy = plan::Strategy::no_shard}};
@@ -118,7 +118,7 @@ class Probe {
     return f;
   }
 
-  /// The forward again, with a graph: that stands without its outputs, but for what it saved of them itself.
+  /// The recompute: a forward with a graph, which does not hold its outputs unless it saved them.
   void measure_recompute(const UnitProbe& p, plan::Footprint& f) {
     UnitRun run{.in = leaves(p.stream, p.want_input)};
     ShardContext ctx(p.store, 0, tokens_, {.unneeded = p.unit.output_site(), .parallel = &parallel_});
@@ -128,7 +128,7 @@ class Probe {
     f.recompute_saved = count.live();
   }
 
-  /// The unit's recompute with the results of each choice of sites kept.
+  /// The unit's recompute for each set of sites whose results are kept.
   void measure_replays(const UnitProbe& p, plan::Footprint& f) {
     std::map<std::string, double> flops;  // of each site
     {
@@ -139,7 +139,7 @@ class Probe {
     }
     std::vector<std::string> sites;
     for (const auto& [site, cost] : flops) sites.push_back(site);
-    // Every subset of up to four sites; of more, all or none.
+    // Every subset if there are up to four sites, else the set of all.
     const unsigned most = 1u << sites.size();
     for (unsigned chosen = 1; chosen < most && !sites.empty(); ++chosen) {
       if (sites.size() > 4) chosen = most - 1;
@@ -181,12 +181,12 @@ class Probe {
   const MeasureOptions options_;
   bool want_cond_ = false;  // gradients of the shared conditioning
   const Parallel parallel_;
-  int64_t loading_ = 0;  // bytes beside the inputs while a micro-batch is loaded
+  int64_t loading_ = 0;  // bytes of the whole batch, beside this rank's inputs, while a micro-batch is loaded
   std::vector<Tensor> inputs_;
   net::Tokens tokens_;
 };
 
-/// A space that is part of the tokens, or has neighbours: ranks have different numbers of its rows, or reach them.
+/// Whether a space is part of the tokens or has a grid: then ranks have different numbers of its rows, or halos.
 bool uneven(const net::Tokens& tokens) {
   const auto one = [](const net::Space& space) { return !space.ranges.empty() || !space.shapes.empty(); };
   return one(tokens) || std::ranges::any_of(tokens.spaces, one);
@@ -197,7 +197,7 @@ bool uneven(const net::Tokens& tokens) {
 plan::ModelSpec measure(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, std::string name,
                         MeasureOptions options) {
   Meter::install();
-  // The last share is the largest, and of samples that are alike no other has a longer run of one.
+  // The last rank has the most tokens and, with samples of equal length, the longest run of one sample.
   const int last = options.mesh.world() - 1;
   plan::ModelSpec spec = Probe(units, batch, options, last).run(std::move(name));
   const int sharers = uneven(batch.tokens) ? plan::sequence_size(options.mesh) : 1;

@@ -10,8 +10,8 @@ namespace tessera::engine {
 
 struct MeasureOptions {
   bool train = true;           ///< forward only otherwise
-  bool input_grad = false;     ///< gradients of the model's inputs are wanted too
-  Mesh mesh = {};              ///< whose ranks share the tokens: of each number that of the rank that has most
+  bool input_grad = false;     ///< with gradients of the model's inputs
+  Mesh mesh = {};              ///< its ranks may share the tokens: each number is the largest of theirs
   DType compute = DType::f32;  ///< plan.compute
 };
 

@@ -16,7 +16,7 @@ namespace tessera::engine {
 namespace {
 
 constexpr int64_t kPieceValues = 1 << 14;  ///< values at once, in whole blocks of int8
-constexpr float kLargestHalf = 65504;      ///< of fp16: what is larger becomes it
+constexpr float kLargestHalf = 65504;      ///< the largest finite fp16, to which larger values are clamped
 
 int64_t values_of(const SavedStorage& saved) {
   return static_cast<int64_t>(saved.storage.nbytes() / c10::elementSize(saved.type));
@@ -56,7 +56,7 @@ void write_values(const SavedStorage& saved, int64_t first, int64_t count, const
     to_half(static_cast<uint16_t*>(data) + first, x, count);
 }
 
-/// Where the codes and scales of one piece lie.
+/// The codes and scales of one piece.
 struct Codes {
   char* codes;
   float* scales;
@@ -95,13 +95,13 @@ void decode(float* out, Codes from, const SavedStorage& saved, DType form, int64
   }
 }
 
-/// Values of a piece: in whole rows where rows have scales.
+/// Values of a piece: whole rows in forms with a scale for each row.
 int64_t piece_values(const SavedStorage& saved, DType form) {
   return form == DType::f8_e4m3 ? saved.row * std::max<int64_t>(1, kPieceValues / saved.row) : kPieceValues;
 }
 int64_t pieces_of(const SavedStorage& saved, DType form) { return div_up(values_of(saved), piece_values(saved, form)); }
 
-/// Calls `piece(index, first, count)` for all values, on all threads.
+/// Calls `piece(index, first, count)` for all pieces, on all threads.
 template <typename Piece>
 void each_piece(const SavedStorage& saved, DType form, const Piece& piece) {
   const int64_t n = values_of(saved), step = piece_values(saved, form);
@@ -110,7 +110,7 @@ void each_piece(const SavedStorage& saved, DType form, const Piece& piece) {
   });
 }
 
-/// Writes the codes of a storage and gives their relative error.
+/// Writes the codes of a storage and returns their relative error.
 double write_codes(char* packed, const SavedStorage& saved, DType form) {
   std::vector<std::array<double, 2>> squares(static_cast<size_t>(pieces_of(saved, form)), {0, 0});
   each_piece(saved, form, [&](int64_t p, int64_t first, int64_t count) {

@@ -12,7 +12,7 @@ thread_local SavedStorages* listing = nullptr;
 thread_local std::string current_site;
 }  // namespace
 
-/// Holds one saved tensor, as the node itself would, and lists it; or holds a use of what is made again.
+/// Holds one saved tensor, as the node itself would, and lists it; or holds a use of a recomputed one.
 struct SavedHook final : torch::autograd::SavedVariableHooks {
   void call_pack_hook(const at::Tensor& tensor) override {
     if (listing->rebuilds_) use_ = listing->rebuilds_->use(tensor);
@@ -31,7 +31,7 @@ struct SavedHook final : torch::autograd::SavedVariableHooks {
 
 namespace {
 
-/// Autograd asks its engine for hooks; LibTorch's own engine has none to give.
+/// Autograd asks its engine for the hooks of saved tensors; LibTorch's own engine returns none.
 class ListingEngine final : public torch::autograd::Engine {
  public:
   static Engine& instance() {

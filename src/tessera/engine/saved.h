@@ -1,15 +1,14 @@
 #pragma once
-// What autograd graphs hold, seen while it is saved: storages, by the site of the operator that saved them. The memory
-// of such a storage can be freed under the graph and given back later, so that activations can be elsewhere between a
-// unit's forward and its backward without the operators knowing.
+// The storages that autograd graphs save, listed while they are saved, with the site of the operator that saved them.
+// The memory of such a storage can be freed under the graph and given back later: activations can be offloaded between
+// a unit's forward and its backward, and operators need not know.
 //
 //   SavedStorages saved(foreign);                       // this thread lists from here on
 //   ... build the unit's graph ...
 //   for (SavedStorage& s : saved.take(out.stream, out.cond)) { copy(s, host); free_memory(s); }
 //   ...; take_memory(s); copy(host, s);                 // before the backward
 //
-// The graph may be lean: it does not hold what is made again from what it holds (ops/rebuild.h), and that is not
-// listed.
+// A lean graph does not save tensors that it recomputes from saved ones (ops/rebuild.h); those are not listed.
 #include <optional>
 #include <set>
 #include <string>
@@ -23,10 +22,10 @@ namespace tessera::engine {
 struct SavedStorage {
   std::string site;
   at::Storage storage;
-  at::ScalarType type;  ///< of the tensor that was seen over it,
-  int64_t row;          ///< and its row: values of its last dimension; 1 for a vector
+  at::ScalarType type;  ///< of the tensor that was saved
+  int64_t row;          ///< size of the tensor's last dimension; 1 for a vector
   SavedStorage(std::string site, const at::Tensor& tensor);
-  /// What it takes of the device: allocations are multiples of 64 bytes.
+  /// Device bytes: allocations are multiples of 64 bytes.
   int64_t bytes() const;
 };
 
@@ -34,17 +33,17 @@ struct SavedStorage {
 void free_memory(SavedStorage& saved);
 void take_memory(SavedStorage& saved);
 
-/// Lists the storages that nodes built on this thread save while it lives, each once, under the site that was named
-/// last. `foreign`: tensors that belong to others (conditioning, inputs, tables) and are left out.
+/// While it lives, lists the storages that nodes built on this thread save, each once, under the site of the last
+/// at_site(). `foreign`: tensors that are not the unit's own (conditioning, inputs, tables) and are left out.
 class SavedStorages {
  public:
   explicit SavedStorages(const std::vector<at::Tensor>& foreign, bool selective = false);
   ~SavedStorages();
   SavedStorages(const SavedStorages&) = delete;
-  /// What was found, without what the outputs hold: others read them.
+  /// The storages found, without those of the outputs, which later units read.
   std::vector<SavedStorage> take(const std::vector<at::Tensor>& stream, const std::vector<at::Tensor>& cond);
 
-  /// Of a lean graph what makes values again, so far; null of others.
+  /// The recomputations of a lean graph so far; null for other graphs.
   const ops::Rebuilds* rebuilds() const { return rebuilds_ ? &*rebuilds_ : nullptr; }
 
   /// Names the operator that saves next; a Context calls it at every site.

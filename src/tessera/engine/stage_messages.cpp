@@ -25,7 +25,7 @@ StageMessages::StageMessages(comm::Comm& comm, const plan::Plan& plan, int rank)
   if (ranks_ == 1) return;
   const std::vector<int> stages = plan.mesh.group(rank, {Axis::pp});
   const int here = plan.mesh.coordinate(rank, Axis::pp);
-  // Neighbours in a ring: in one order for all, or each would wait for its next one first.
+  // Neighbours form a ring: all ranks make the communicators in one order, or each would wait for its next one first.
   for (int edge = 0; edge < ranks_; ++edge) {
     const bool wraps = edge + 1 == ranks_, sends = here == edge, receives = here == (edge + 1) % ranks_;
     if (!(sends || receives) || (wraps && plan.pipeline.chunks == 1)) continue;
@@ -43,7 +43,7 @@ StageMessages::StageMessages(comm::Comm& comm, const plan::Plan& plan, int rank)
 }
 
 bool StageMessages::carries_conditioning(const plan::Instruction& in) const {
-  // Conditioning goes to each rank once, into its first stage, and its gradient comes back from there.
+  // Each rank gets the conditioning once, with its first stage, and sends its gradient back from there.
   return plan_.stage_of(goes_forward(in) ? in.unit : in.unit + 1) < ranks_;
 }
 
@@ -63,7 +63,7 @@ void StageMessages::exchange(const plan::Instruction& in, const Message& message
     bytes += static_cast<int64_t>(tensor.nbytes());
     in.op == plan::Op::send ? pair.send(tensor) : pair.recv(tensor);
   }
-  // The schedule has the bytes of the fullest micro-batch.
+  // The schedule has the bytes of the largest micro-batch.
   check_internal(bytes <= in.bytes, "engine.messages",
                  std::string(name(in.op)) + " " + in.name + " moves " + std::to_string(bytes) +
                      " bytes, the schedule says " + std::to_string(in.bytes));

@@ -1,6 +1,6 @@
 #pragma once
-// A training step in two halves: up to the exchange that tells every rank the gradient norm and what the others report,
-// and the rest, once all have decided alike what becomes of it.
+// A training step in two halves: up to the exchange of the gradient norm and of the ranks' reports, and, once every
+// rank has taken the same decision from them, the updates.
 //
 //   StepRun step = engine.run(pass, objective, report);
 //   engine.finish(std::move(step), decide(step.norm(), step.ranks()));
@@ -17,12 +17,12 @@ namespace tessera::engine {
 
 struct ScheduleRun;  // executor_run.h
 
-/// What is run of a step: all of it, or what one of several experts has of it.
+/// A pass of a step: the whole step, or the part that one of several experts trains.
 struct Pass {
   plan::ProgramPtr program;
   int64_t step = 0;   ///< of the run
-  size_t expert = 0;  ///< whose shards the store is about
-  /// Where units are updated in their backward (plan::Update::in_backward): what their updates need.
+  size_t expert = 0;  ///< the active expert
+  /// The control of updates in the backward (plan::Update::in_backward).
   std::optional<net::StepControl> ahead = {};
 };
 
@@ -31,8 +31,8 @@ using Report = std::function<std::vector<double>()>;
 
 class StepRun {
  public:
-  double norm() const { return norm_; }  ///< of all gradients as they are, the loss scale in them
-  /// By rank, what each reported.
+  double norm() const { return norm_; }  ///< of all gradients, which still have the loss scale
+  /// The report of each rank.
   const std::vector<std::vector<double>>& ranks() const { return ranks_; }
 
  private:

@@ -33,7 +33,7 @@ net::Flow run_forward(const net::Unit& unit, net::Context& ctx, const std::vecto
   const at::AutoGradMode mode(graph);
   net::Flow out = unit.forward(ctx, {run.in, cond});
   for (Tensor& t : out.stream)
-    if (shares_memory(t, run.in)) t = t.clone();  // what a unit keeps may leave the device while the next one runs
+    if (shares_memory(t, run.in)) t = t.clone();  // the unit's input may be offloaded while the next unit runs
   if (!graph) return out;
   net::Flow detached;
   for (const Tensor& t : out.stream) {
@@ -67,7 +67,7 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
   const size_t streams = run.in.size();
   for (const Tensor& t : run.in) want(t);
   for (const Tensor& t : cond) want(t);
-  want(anchor);  // or nodes that lead to no input are pruned
+  want(anchor);  // without it, autograd prunes nodes that lead to no other input
 
   std::vector<Tensor> found(wanted.size());
   if (!roots.empty() && !wanted.empty())

@@ -13,7 +13,7 @@ namespace {
 
 using at::Tensor;
 
-/// Returns tensors of the right shapes and books what making them would take.
+/// Returns tensors of the right shapes and counts the work of computing them.
 class CountingContext final : public net::Context {
  public:
   CountingContext(const net::Unit& unit, const net::Tokens& tokens, plan::UnitWork& work, DType compute)
@@ -46,7 +46,7 @@ class CountingContext final : public net::Context {
   }
   Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t heads, double,
                           const net::Rotated&) override {
-    // each row adds to a state of [d, d] and is multiplied by it
+    // each row adds to a state of [d, d] and is multiplied by the sum
     work_.attention[std::string(site)] += 4 * static_cast<double>(q.numel() * (q.size(1) / heads));
     return made(q, {q.size(0), v.size(1)});
   }
@@ -68,7 +68,7 @@ class CountingContext final : public net::Context {
     const int64_t in = numel(shape) / shape[0], rows = x.numel() / in;
     const double flops = 2.0 * static_cast<double>(rows * in);  // for each column of the result
     work_.add_product(flops * static_cast<double>(shape[0]), weight.trainable);
-    if (const plan::ParamSpec* a = find(site, net::kLoraA)) {  // x A, and B of that
+    if (const plan::ParamSpec* a = find(site, net::kLoraA)) {  // A x, then B (A x)
       const auto rank = static_cast<double>(a->shape[0]);
       work_.add_product(flops * rank, true);
       work_.add_product(2.0 * static_cast<double>(rows * shape[0]) * rank, true);
@@ -94,11 +94,11 @@ class CountingContext final : public net::Context {
     return *param;
   }
   static Tensor made(const Tensor& like, at::IntArrayRef shape) { return at::empty(shape, like.options()); }
-  /// Of an operator whose result is of the type that the unit computes in.
+  /// The result of an operator in the unit's compute dtype.
   Tensor result(const Tensor& like, at::IntArrayRef shape) const {
     return at::empty(shape, like.options().dtype(type_));
   }
-  /// One operator that reads and writes these.
+  /// Counts one operator that reads or writes these tensors.
   void streams(const std::vector<Tensor>& tensors) {
     for (const Tensor& t : tensors) work_.streamed += static_cast<double>(t.numel() * t.element_size());
     ++work_.operators;
@@ -112,20 +112,20 @@ class CountingContext final : public net::Context {
     streams({x, y});
     return y;
   }
-  /// Queries here times the keys that they meet.
+  /// Query-key pairs of this rank.
   double pairs(const net::Segments& segments, const net::Softmax& softmax, const Tensor& q, const Tensor& v) const {
     if (softmax.bias) return static_cast<double>(q.size(0) * v.size(0));
     if (segments.q == 0 && segments.k == 0 && segments.ranges.empty()) return tokens_.pairs();
     const net::Space& queries = tokens_.space(segments.q);
-    const net::Meeting met = net::meeting(tokens_, segments);
-    const bool ordered = segments.order.defined();  // then a share of the tokens has its part of each segment
+    const net::SegmentOffsets offsets = net::segment_offsets(tokens_, segments);
+    const bool ordered = segments.order.defined();  // then a rank's tokens are spread evenly over the segments
     double sum = 0;
-    for (size_t s = 0; s + 1 < met.q_offsets.size(); ++s) {
+    for (size_t s = 0; s + 1 < offsets.q_offsets.size(); ++s) {
       const auto here = [&](int64_t at) {
         return ordered ? at : std::clamp(at, queries.begin, queries.begin + queries.count());
       };
-      sum += static_cast<double>(here(met.q_offsets[s + 1]) - here(met.q_offsets[s])) *
-             static_cast<double>(met.k_offsets[s + 1] - met.k_offsets[s]);
+      sum += static_cast<double>(here(offsets.q_offsets[s + 1]) - here(offsets.q_offsets[s])) *
+             static_cast<double>(offsets.k_offsets[s + 1] - offsets.k_offsets[s]);
     }
     return ordered ? sum * static_cast<double>(queries.count()) / static_cast<double>(queries.total()) : sum;
   }
@@ -146,7 +146,7 @@ plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units,
                            DType compute) {
   plan::WorkTable work;
   net::Flow flow;
-  bool trains = false;  // this unit, or one before it
+  bool trains = false;  // this unit or an earlier one has a trained parameter
   for (const Tensor& t : batch.inputs) flow.stream.push_back(shape_of(t));
   for (const auto& unit : units) {
     if (work.contains(unit->spec().kind)) continue;  // a unit of a known kind leaves the shapes as they are

@@ -1,6 +1,6 @@
 #pragma once
-// Counts what each kind of unit computes, by kind of operator, by running its forward once on meta tensors under a
-// context that makes nothing but shapes: products with their sizes, attention by site, bytes of everything else.
+// Counts the work of each kind of unit by kind of operator: products with their sizes, attention by site, bytes of
+// everything else. It runs the unit's forward once on meta tensors under a context that computes only shapes.
 //
 //   plan::WorkTable work = count_work(model.units(), batch);
 //   work.at("block").products.size();                              // 10 in a Wan block
@@ -10,9 +10,9 @@
 
 namespace tessera::engine {
 
-/// `batch` has the shapes of the largest micro-batch; its values are not read. What a run with frozen weights leaves
-/// out is not counted: gradients of frozen weights, and the backward of units before the first that is trained.
-/// `compute`: plan.compute, the type of what blocks read and write but for what is added up over them.
+/// `batch` has the shapes of the largest micro-batch; its values are not read. Gradients of frozen weights and the
+/// backward of units before the first trained one do not count. `compute`: plan.compute, the dtype of what blocks read
+/// and write, except for the residual stream.
 plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
                            DType compute = DType::f32);
 
@@ -21,12 +21,12 @@ struct TensorShape {
   at::ScalarType type = at::kFloat;
 };
 
-/// What enters each unit on the way through the model; behind the last unit its result.
+/// The shapes of each unit's inputs; after the last unit, those of its result.
 struct BoundaryShapes {
   std::vector<std::vector<TensorShape>> stream;  ///< units + 1
   std::vector<TensorShape> cond;                 ///< shared conditioning
 };
-/// Of this very batch.
+/// The shapes for this batch.
 BoundaryShapes boundary_shapes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch);
 
 }  // namespace tessera::engine

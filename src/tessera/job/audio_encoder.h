@@ -27,7 +27,7 @@ net::AudioSizes audio_sizes(const std::string& name);
 std::string audio_preset(int64_t dim, int64_t layers);
 /// Folders of released speech models, for messages.
 std::string released_audio_encoder();
-/// What cache entries made with it are told apart by.
+/// Part of the keys of cache entries that are made with it.
 std::string audio_fingerprint(const std::string& name);
 
 /// Hidden states of all layers at `count` moments, 1 / fps seconds apart from the sound's beginning on: [layers, count,

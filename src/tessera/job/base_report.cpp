@@ -39,7 +39,7 @@ std::optional<BaseFacts> base_facts(const plan::ModelSpec& model) {
   return facts;
 }
 
-std::string told(const BaseFacts& facts) {
+std::string describe(const BaseFacts& facts) {
   return std::to_string(facts.linears) + " frozen linears in " + std::string(name(facts.form)) + ": " +
          format_bytes(facts.bytes) + ", " + format_bytes(facts.fp32_bytes) + " in fp32";
 }
@@ -68,7 +68,7 @@ BaseError base_error(const plan::ModelSpec& model, const engine::Roundings& mine
   return error;
 }
 
-std::string told(const BaseError& error) {
+std::string describe(const BaseError& error) {
   std::string text = "it is off by " + in_percent(error.all) + " of its weights";
   if (error.worst > 0) text += ", at most by " + in_percent(error.worst) + ", in " + error.worst_linear;
   return text;

@@ -35,10 +35,10 @@ std::string released_files() {
   return families::listed(files, "or");
 }
 
-/// Where in a folder an autoencoder lies. A model folder's own config.json is its transformer's, so named files and
+/// The files of an autoencoder in a folder. A model folder's own config.json is its transformer's, so named files and
 /// vae/ come first.
 VaeFiles find_vae(const fs::path& path) {
-  // beside a single file may lie the transformer's config.json: the weights tell their sizes themselves
+  // a config.json beside a single file may be the transformer's: the sizes follow from the weights
   if (!fs::is_directory(path)) return {path, {}};
   if (fs::is_directory(path / "vae")) return {path / "vae", config_beside(path / "vae")};
   for (const std::string& name : released_names())

@@ -56,7 +56,7 @@ Experts gated_experts(const recipe::Recipe& recipe) {
   if (recipe.experts.train != "auto")
     throw UserError(Exit::usage, "experts.router",
                     "a gate chooses among experts without timestep ranges; experts.train = \"" + recipe.experts.train +
-                        "\" belongs to experts in turns",
+                        "\" belongs to experts.router = \"turns\"",
                     "leave experts.train out, or experts.router");
   if (!expert_folders(recipe).empty())
     throw UserError(Exit::usage, "experts.router",
@@ -86,7 +86,7 @@ double number_of(const std::string& text, const std::string& shown) {
                   "0.875 is a sigma after the shift; a fraction of DiffSynth's grid is written diffsynth(0.417)");
 }
 
-/// The shares of turns that the user gives, high noise first; empty: by mass.
+/// The user's shares of the steps, high noise first; empty: by mass.
 std::vector<double> shares_by_hand(const recipe::Recipe& recipe, size_t experts) {
   const std::vector<double>& given = recipe.experts.shares;
   if (given.empty()) return {};
@@ -94,7 +94,7 @@ std::vector<double> shares_by_hand(const recipe::Recipe& recipe, size_t experts)
   if (given.size() != experts || sum <= 0 || *std::min_element(given.begin(), given.end()) < 0)
     throw UserError(Exit::usage, "experts.shares",
                     std::to_string(given.size()) + " numbers for " + std::to_string(experts) + " experts",
-                    "give one for each, high noise first, not below 0 and not all 0: [1, 1] for as many turns of both");
+                    "give one for each, high noise first, not below 0 and not all 0: [1, 1] gives both as many steps");
   std::vector<double> shares;
   for (double share : given) shares.push_back(share / sum);
   return shares;
@@ -196,19 +196,19 @@ void check_experts(const Experts& experts, const checkpoint::Manifest& saved) {
   if (saved.experts.is_object())
     for (const auto& [name, state] : saved.experts.items()) theirs.insert(name);
   if (ours == theirs) return;
-  const auto told = [](const std::set<std::string>& names) {
+  const auto named = [](const std::set<std::string>& names) {
     std::string list;
     for (const std::string& name : names) list += (list.empty() ? "the experts " : " and ") + name;
     return list.empty() ? "one denoiser" : list;
   };
-  throw UserError(Exit::usage, "run.resume", "the checkpoint has " + told(theirs) + ", the run has " + told(ours),
+  throw UserError(Exit::usage, "run.resume", "the checkpoint has " + named(theirs) + ", the run has " + named(ours),
                   "use the model.path and experts.* it was trained with, or another run.out");
 }
 
 void each_expert(engine::Store& store, const Experts& experts,
                  const std::function<void(size_t expert, const std::string& prefix)>& act) {
   for (size_t e = 0; e < experts.size(); ++e) {
-    const engine::Store::Look look(store, static_cast<int>(e));
+    const engine::Store::ExpertScope active(store, static_cast<int>(e));
     act(e, experts.several() ? experts.list[e].folder + "." : "");
   }
 }

@@ -58,15 +58,15 @@ recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t 
 /// How the timesteps of one of them are drawn. Throws UserError (usage) when diffusion.min_t and max_t leave it none.
 diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& expert);
 
-/// Who has which step of the run: turns of experts.turn steps by experts.shares, or by the mass that each window has
-/// under the distribution of timesteps of the part of the run. With a gate every step is of one and the same place 0.
+/// The expert that trains at each step of the run: runs of experts.turn steps, drawn by experts.shares or by the mass
+/// that each window has under the timestep distribution of the part of the run. With a gate it is always 0.
 diffusion::ExpertOrder plan_expert_order(const Experts& experts, const std::vector<recipe::RunPart>& parts);
 
 /// Throws UserError (usage) when the checkpoint is of a run with other experts.
 void check_experts(const Experts& experts, const checkpoint::Manifest& saved);
 
-/// Calls `act` for each while the store is about it, without moving anything. `prefix`: of its tensors in checkpoints,
-/// "high_noise_model."; empty where there is one model.
+/// Calls `act` for each while it is the store's active expert, moving no bytes. `prefix`: of its tensors in
+/// checkpoints, "high_noise_model."; empty where there is one model.
 void each_expert(engine::Store& store, const Experts& experts,
                  const std::function<void(size_t expert, const std::string& prefix)>& act);
 

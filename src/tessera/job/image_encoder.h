@@ -1,5 +1,5 @@
 #pragma once
-// CLIP's image tower as a recipe names it, and where its weights lie.
+// CLIP's image tower as a recipe names it, and the path of its weights.
 //
 //   auto tower = open_image_encoder(recipe, model.conditions());           // no weights yet
 //   run.load(open_image_weights(recipe.data.image_encoder_path));

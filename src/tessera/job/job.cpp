@@ -65,8 +65,8 @@ void open_tiled(const recipe::Recipe& recipe, Job& job) {
 
 namespace {
 
-/// Shapes in the headers of the weights, which tell what a config.json leaves open. Nothing for a folder of a
-/// config.json alone, enough to plan with; what is damaged is told by those who read it (check_sources, the loader).
+/// Shapes in the headers of the weights, for sizes that a config.json lacks. Empty for a folder with a config.json
+/// alone, which is enough to plan. Damaged files are reported later, by check_sources or the loader.
 std::map<std::string, std::vector<int64_t>> shapes_at(const std::string& path) {
   if (path.empty()) return {};
   try {
@@ -79,20 +79,20 @@ std::map<std::string, std::vector<int64_t>> shapes_at(const std::string& path) {
 /// What the model is conditioned on, for the user to see what was detected.
 std::string purpose(const net::Denoiser& model) {
   const net::Conditions c = model.conditions();
-  std::string text = c.last_picture ? "a first and a last image" : c.first_picture ? "a first image" : "";
-  if (c.pictures()) text += c.clip_dim > 0 ? " (latent and CLIP features) and text" : " (latent) and text";
+  std::string text = c.last_image ? "a first and a last image" : c.first_image ? "a first image" : "";
+  if (c.takes_images()) text += c.clip_dim > 0 ? " (latent and CLIP features) and text" : " (latent) and text";
   if (c.clean_first) text = "text, or a first image and text";
   if (c.audio_dim > 0) text = "audio, an image and text";
   return text.empty() ? "text" : text;
 }
 
-/// Which experts learn, for the user to see what was detected.
-std::string experts_told(const Experts& experts) {
+/// The experts that train, for the log: the user sees what was detected.
+std::string experts_text(const Experts& experts) {
   if (experts.list.front().name.empty()) return "";
   if (experts.gated) return "; " + std::to_string(experts.size()) + " experts, a gate chooses one for each sample";
   char boundary[32];
   std::snprintf(boundary, sizeof boundary, "%g", experts.boundary);
-  return (experts.several() ? "; trains two experts in turns" : "; trains its " + experts.list[0].name + " expert") +
+  return (experts.several() ? "; trains two experts, one a step" : "; trains its " + experts.list[0].name + " expert") +
          std::string(", high noise from timestep ") + boundary;
 }
 
@@ -118,12 +118,12 @@ Job make_job(const recipe::Recipe& recipe) {
   job.model = denoiser_at(recipe, job.experts.list.front().path);
   for (const Expert& expert : job.experts.list) check_same_form(recipe, *job.model, expert);
   place_boundary(job.experts, recipe, *job.model);
-  for (const Expert& expert : job.experts.list) timestep_options(recipe, expert);  // refused now, not at its first turn
+  for (const Expert& expert : job.experts.list) timestep_options(recipe, expert);  // refused now, not at its first step
   if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
   job.name = !recipe.model.path.empty()     ? recipe.model.path
              : !recipe.model.preset.empty() ? recipe.model.preset
                                             : recipe.model.family;
-  log::info("model: " + job.name + ", conditioned on " + purpose(*job.model) + experts_told(job.experts));
+  log::info("model: " + job.name + ", conditioned on " + purpose(*job.model) + experts_text(job.experts));
   job.image = open_image_encoder(recipe, job.model->conditions());
   const int64_t before = engine::Meter::live();
   open_tiled(recipe, job);

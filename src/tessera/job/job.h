@@ -39,7 +39,7 @@ Job make_job(const recipe::Recipe& recipe);
 /// Throws UserError (usage) where the model or the autoencoder does not take the sizes.
 Shapes shapes_of(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec);
 
-/// Passes of the denoiser that one sample takes: its steps, and of a model that hears one more, in silence.
+/// Passes of the denoiser that one sample takes: its steps; with audio conditioning one more, without audio.
 int sample_passes(const recipe::Recipe& recipe, const net::Denoiser& model);
 
 /// Whether the weights of model.path and data.text_encoder_path are there and have the sizes of the job, by their

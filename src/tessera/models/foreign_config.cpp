@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The given config, unless it is the one of another model that lies beside this one.
+/// The given config, or an empty one if it belongs to another model in the same folder.
 Json relevant(const std::string& text, const WeightForm& form) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return Json::object();

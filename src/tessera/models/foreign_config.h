@@ -1,6 +1,6 @@
 #pragma once
-// The config.json of a model in the form of another program, made from the shapes of its tensors and the one it came
-// with.
+// Writes a model's config.json in the form of another program, from the shapes of its tensors and the config.json that
+// came with it.
 //
 //   std::string text = config_for("diffusers", identity, official_shapes(identity, shapes), given);
 //

@@ -10,7 +10,7 @@
 namespace tessera::models {
 
 const std::deque<Family>& families();
-/// One more row, behind those of this folder; before the first model is made.
+/// Adds a row after those of this folder. Call it before the first model is made.
 void add_family(const Family& family);
 
 const std::vector<TextEncoderMake>& text_encoders();
@@ -18,7 +18,7 @@ const std::vector<AudioEncoderMake>& audio_encoders();
 const std::vector<AutoencoderMake>& autoencoders();
 const std::vector<BuiltInCodec>& built_in_codecs();
 
-/// Of all of them and of the image encoder, in the order in which files are compared with them.
+/// The forms of all families and of the image encoder, in the order in which files are compared with them.
 std::vector<const WeightForm*> weight_forms();
 
 }  // namespace tessera::models

@@ -72,7 +72,7 @@ std::vector<const WeightForm*> denoiser_forms() {
   return forms;
 }
 
-/// By the first family that calls the tensor otherwise; a name that none does stays.
+/// The name by the first family whose table changes it; unchanged if none does.
 std::string translated(const std::string& tensor, std::string (*translate)(const KeyMap&, std::string_view)) {
   for (const WeightForm* form : denoiser_forms())
     if (std::string name = translate(form->names.diffusers, tensor); name != tensor) return name;
@@ -90,9 +90,9 @@ std::string flat(std::string name) {
   return name;
 }
 
-/// Flat names -> dotted official ones: of every module of the tables, and of what diffusers calls it.
+/// Flat names -> dotted official ones, for the official and the diffusers name of every module in the tables.
 struct FlatModules {
-  std::vector<std::pair<std::string, std::string>> texts;  // what the patterns look at
+  std::vector<std::pair<std::string, std::string>> texts;  // storage of the patterns, which are views
   std::vector<NamePattern> patterns;
 
   FlatModules() {
@@ -140,7 +140,7 @@ std::optional<LoraNames> detect_lora_names(const std::vector<std::string>& store
       std::find_if(stored.begin(), stored.end(), [](const auto& name) { return is_adapter_tensor(name); });
   if (first == stored.end()) return std::nullopt;
   const bool is_default = first->find(".default.") != first->npos;
-  // prefixes that say who wrote the file, and those of wrappers that came along
+  // prefixes of the programs that wrote the file, and of wrappers
   constexpr std::pair<std::string_view, std::string_view> kPrefixes[] = {
       {"lora_unet_", "kohya"},       {"lora_transformer_", "kohya"}, {"diffusion_model.", "comfyui"},
       {"base_model.model.", "peft"}, {"transformer.", "diffusers"},  {"transformer_2.", "diffusers"},

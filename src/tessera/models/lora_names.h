@@ -1,11 +1,11 @@
 #pragma once
-// How LoRA files of other programs call their tensors: which naming a file has, and whose weight a tensor adapts.
+// Tensor names in LoRA files of other programs: the naming of a file, and the module that a tensor adapts.
 //
 //   LoraNames names = detect_lora_names(stored);                     // "kohya", "diffusers", ...
 //   auto key = names.parse("lora_unet_blocks_0_ffn_0.lora_up.weight");
 //   key->module, key->part;                                          // "blocks.0.ffn.0", LoraPart::up
-//   lora_tensor_name("blocks.0.ffn.0", LoraPart::up, "diffusers");   //
-//   "transformer.blocks.0.ffn.net.0.proj.lora_B.weight"
+//   lora_tensor_name("blocks.0.ffn.0", LoraPart::up, "diffusers");
+//   // "transformer.blocks.0.ffn.net.0.proj.lora_B.weight"
 //
 // | naming    | module "blocks.0.self_attn.q"            | pair             | alpha                                   |
 // | diffusers | transformer.blocks.0.attn1.to_q          | lora_A, lora_B   | in the header: lora_adapter_metadata    |
@@ -21,15 +21,15 @@
 
 namespace tessera::models {
 
-/// What a tensor of a LoRA file is to its module.
+/// The role of a LoRA tensor in its module.
 enum class LoraPart {
   down,       ///< A [r, in]
   up,         ///< B [out, r]
   up_bias,    ///< of B [out], added to the bias after scaling
   alpha,      ///< one number: the scale is alpha / r
   magnitude,  ///< of DoRA [out] (ComfyUI: [out, 1])
-  diff,       ///< added to the weight as it is
-  diff_bias   ///< and to the bias
+  diff,       ///< added to the weight, unscaled
+  diff_bias   ///< added to the bias, unscaled
 };
 
 struct LoraKey {
@@ -44,7 +44,7 @@ struct LoraNames {
   std::optional<LoraKey> parse(std::string_view stored) const;
 };
 
-/// By the tensors' names; nothing when none of them is a part of an adapter.
+/// Detects the naming by the tensors' names; nullopt when none of them is part of an adapter.
 std::optional<LoraNames> detect_lora_names(const std::vector<std::string>& stored);
 
 /// Whether a tensor belongs to a LoRA or one of its relatives (LoKr, LoHa, which are known but not read).
@@ -52,11 +52,11 @@ bool is_adapter_tensor(std::string_view stored);
 /// "LoKr" or "LoHa" for a tensor of these, otherwise empty.
 std::string_view foreign_adapter_kind(std::string_view stored);
 
-/// The name of a tensor under a naming; nothing where that has no place for it (a magnitude in DiffSynth's).
+/// The name of a tensor under a naming; nullopt if the naming has none for it (a magnitude in DiffSynth's).
 std::optional<std::string> lora_tensor_name(const std::string& module, LoraPart part, const std::string& naming);
 /// Kohya's network module of the family that has these modules.
 std::string lora_network(const std::string& module);
-/// The module's name alone under a naming, without prefix: what lists of target modules hold.
+/// The module's name under a naming, without prefix, as in lists of target modules.
 std::string lora_module_name(const std::string& module, const std::string& naming);
 
 }  // namespace tessera::models

@@ -55,7 +55,7 @@ namespace {
 
 Shapes official_weights(const ModelChoice& choice) { return official_shapes(identify(choice.weights), choice.weights); }
 
-/// "wan-i2v" is the family wan and, as fields over those of the choice, its type.
+/// Splits "wan-i2v" into the family wan and its type, which overrides the fields of the choice.
 ModelChoice without_type(ModelChoice choice) {
   if (choice.family.empty()) choice.family = families::standard().name;
   const size_t dash = choice.family.find('-');
@@ -68,7 +68,7 @@ ModelChoice without_type(ModelChoice choice) {
   return choice;
 }
 
-/// The sizes of a preset or a config.json; nothing when the choice names neither.
+/// The model of a preset or a config.json; null when the choice has neither.
 std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoice& choice) {
   if (choice.config.empty() && !choice.preset.empty()) return family.from_preset(choice.preset);
   if (choice.config.empty() && choice.path.empty()) return nullptr;

@@ -13,9 +13,9 @@
 
 namespace tessera::models {
 
-/// The [model] table of a recipe. A family is "wan", or "wan-i2v" where the type that config.json and weights tell is
-/// overridden. Sizes come from the first that is given: config (a file), preset, path (its
-/// config.json); the fields of config_text replace theirs, or are all there is.
+/// The [model] table of a recipe. A family is "wan", or "wan-i2v" to override the type in config.json and weights.
+/// Sizes come from the first of these that is set: config (a file), preset, path (its config.json); fields of
+/// config_text replace fields of that source, or are the only source.
 struct ModelChoice {
   std::string family = {};  ///< empty: the standard one
   std::string preset = {};
@@ -28,11 +28,12 @@ struct ModelChoice {
 /// All throw UserError (usage) naming the nearest known name, or (input) for an unreadable config.
 std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice);
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice);  ///< family is not read
-/// One without weights, "haar" or "haar:CHANNELS"; `channels` of one that names none, 0: its usual ones.
+/// An autoencoder without weights, "haar" or "haar:CHANNELS". `channels`: the default if the name has none; 0: the
+/// autoencoder's own default.
 std::unique_ptr<net::VideoCodec> make_codec(const std::string& name, int64_t channels = 0);
-/// Whether make_codec makes it: the part ahead of the colon is the name of one.
+/// Whether make_codec knows the name before the colon.
 bool is_built_in_codec(const std::string& name);
-/// From a file of weights, by the names of its tensors; else as AutoencoderMake::make.
+/// Finds the autoencoder by the tensor names of a weight file; otherwise as AutoencoderMake::make.
 std::unique_ptr<VideoVae> make_vae(const std::string& config, const std::string& config_file,
                                    const WeightSource& weights, const Tiling& tiling);
 

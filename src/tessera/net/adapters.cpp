@@ -7,7 +7,7 @@ namespace tessera::net {
 
 namespace {
 
-/// Of a space's rows that are here; a sample may begin on another rank.
+/// The runs of a space's rows on this rank; a sample may begin on another rank.
 std::vector<ops::Dropout::Run> runs_of(const Space& space, const std::vector<uint64_t>& samples) {
   const std::vector<int64_t> local = space.local_offsets();
   std::vector<ops::Dropout::Run> runs;

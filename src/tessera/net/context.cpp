@@ -25,7 +25,7 @@ Tensor activated(const Tensor& x, const Linear& how) {
 Tensor Context::part(const Tensor& x, int space) const {
   const TokenRange here = tokens_of(x.size(0));
   std::vector<Tensor> pieces;
-  for (const auto& [begin, end] : tokens().places(space, here)) pieces.push_back(x.slice(0, begin, end));
+  for (const auto& [begin, end] : tokens().row_ranges(space, here)) pieces.push_back(x.slice(0, begin, end));
   if (pieces.empty()) return x.slice(0, 0, 0).contiguous();
   return pieces.size() == 1 ? pieces[0].contiguous() : at::cat(pieces);
 }
@@ -34,15 +34,16 @@ Tensor Context::join(const std::vector<std::pair<int, Tensor>>& parts) const {
   int64_t rows = 0;
   for (const auto& [space, x] : parts) rows += x.size(0);
   const TokenRange here = tokens_of(rows);
-  std::vector<std::pair<int64_t, Tensor>> pieces;  // by where they begin
+  std::vector<std::pair<int64_t, Tensor>> pieces;  // with the token at which each begins
   for (const auto& [space, x] : parts) {
     int64_t at = 0;
-    for (const auto& [begin, end] : tokens().places(space, here)) {
+    for (const auto& [begin, end] : tokens().row_ranges(space, here)) {
       pieces.emplace_back(begin, x.slice(0, at, at + end - begin));
       at += end - begin;
     }
     check_internal(at == x.size(0), "net.context", "a part of the tokens has other rows");
-    // A part without rows here stays in the graph: what made it may exchange rows with ranks that have some, backward too.
+    // A part without rows here stays in the graph: its producer may exchange rows with other ranks in the backward,
+    // too.
     if (at == 0) pieces.emplace_back(here.count(), x);
   }
   std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

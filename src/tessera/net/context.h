@@ -1,22 +1,22 @@
 #pragma once
 // The seam between models and engine: a unit asks for weights and collectives by site name and nothing else.
 //
-//   Tensor q = ctx.linear("self_attn.q", y);   // whose weight, split how, stored where: not the model's business
+//   Tensor q = ctx.linear("self_attn.q", y);   // the model does not know how the weight is sharded or where it is
 //   q = ctx.norm("self_attn.norm_q", q, {.kind = Norm::rms, .eps = 1e-6, .rope = heads});
 //   Tensor out = ctx.attention("self_attn", q, k, v, heads);
 //
-// Operators are general: what a family attends to, and in which order, is a table of its tokens (Segments), not a method
-// here. PlainContext (plain_context.h) is one rank without policies, the reference for every technique; the engine's
-// contexts do the same at the same sites over slots, shards and layouts:
+// Operators are general: which tokens a family attends to, and in which order, is a table of its tokens (Segments), not
+// a method here. PlainContext (plain_context.h) is one rank without policies, the reference for every technique; the
+// engine's contexts do the same at the same sites over slots, shards and layouts:
 //
-// | operator         | ranks of tp                                   | ranks of sp, cp                                    |
+// | operator         | exchange over tp                              | exchange over sp, cp                               |
 // |------------------|-----------------------------------------------|----------------------------------------------------|
 // | linear           | gather or reduce-scatter of its space's rows  | nothing                                            |
-// | norm             | of a cut width the sum of squares; by head: 0 | nothing                                            |
+// | norm             | sums of squares of a sharded width            | nothing                                            |
 // | rope, residual   | nothing                                       | nothing                                            |
-// | attention        | heads                                         | sp: heads; cp: ring by sample, else gather k and v |
-// | linear_attention | heads                                         | sum of [B, heads, d + 1, d]                        |
-// | conv             | channels                                      | rows that neighbours reach                         |
+// | attention        | nothing: each rank has some heads             | sp: heads; cp: ring by sample, else gather k and v |
+// | linear_attention | nothing: each rank has some heads             | sum of [B, heads, d + 1, d]                        |
+// | conv             | nothing: each rank has some channels          | rows that neighbours reach (a halo)                |
 #include <optional>
 #include <string_view>
 
@@ -28,13 +28,13 @@ namespace tessera::net {
 
 using at::Tensor;
 
-/// What a linear does with its input first. gelu is the exact one; *_glu multiplies the input by the activated gate.
+/// Activation of a linear's input. gelu is the exact one; *_glu multiplies the input by the activated gate.
 enum class Act { none, gelu_tanh, gelu, silu, gelu_glu, silu_glu };
 
 struct Linear {
   Act act = Act::none;
-  int space = 0;                 ///< whose rows x has
-  const Tensor* gate = nullptr;  ///< of *_glu, as x
+  int space = 0;                 ///< row space of x
+  const Tensor* gate = nullptr;  ///< of *_glu, the shape of x
 };
 
 struct Norm {
@@ -42,20 +42,20 @@ struct Norm {
   double eps = 1e-6;
   /// layer: (1 + scale[row]) and shift[row] of the space's modulation rows in place of site.weight and site.bias.
   const Tensor *shift = nullptr, *scale = nullptr;
-  int64_t heads = 0;  ///< rms: by head, of so many, with site.weight [d_h]; 0: over the full width, [D]
-  int64_t rope = 0;   ///< rms: then turned as rope() does (interleaved), heads of so many; 0: not
+  int64_t heads = 0;  ///< rms: number of heads that are normalised each, with site.weight [d_h]; 0: the full width, [D]
+  int64_t rope = 0;   ///< rms: number of heads that rope() (interleaved) then rotates; 0: no rotation
 };
 
-/// Which two channels of a head turn together: neighbours 2i and 2i + 1, or i and i + d/2.
+/// Which two channels of a head are rotated as a pair: neighbours 2i and 2i + 1, or i and i + d/2.
 enum class RopeStyle { interleaved, half_split };
 
-/// Additive bias [heads, queries, keys] of one sample, forward only; the scores are then not scaled. Else the scale is
-/// 1 / sqrt(d).
+/// `bias`: additive, [heads, queries, keys] of one sample, forward only; scores are then not scaled. Without a bias
+/// they are scaled by 1 / sqrt(d).
 struct Softmax {
   const Tensor* bias = nullptr;
 };
 
-/// q and k of linear_attention where they are turned: in its sums over keys, not in what these are divided by.
+/// Rotated q and k of linear_attention: they enter its numerator, the plain ones its denominator.
 struct Rotated {
   const Tensor *q = nullptr, *k = nullptr;
 };
@@ -71,41 +71,41 @@ class Context {
 
   virtual const Tokens& tokens() const = 0;
 
-  /// Whether linears have low-rank pairs beside them, and how strong (adapters.h); null: none. Borrowed.
+  /// Settings of the LoRA pairs beside this unit's linears (adapters.h), borrowed; null: no pairs.
   void use_adapters(const AdapterSettings* settings) { adapters_ = settings; }
 
-  /// x [.., in] -> [.., out]; parameters site.weight [out, in] and, when declared, site.bias [out]. An activation
-  /// remembers what it is given only.
+  /// x [.., in] -> [.., out]; parameters site.weight [out, in] and, when declared, site.bias [out]. An activation saves
+  /// its input alone for the backward.
   virtual Tensor linear(std::string_view site, const Tensor& x, const Linear& how = {}) = 0;
   /// LayerNorm or RMSNorm of x [rows, D].
   virtual Tensor norm(std::string_view site, const Tensor& x, const Norm& how, int space = 0) = 0;
-  /// Turns each head's pairs of channels by the space's rotary tables. x [rows, heads * d]
+  /// Rotates each head's pairs of channels by the space's rotary tables. x [rows, heads * d]
   virtual Tensor rope(std::string_view site, const Tensor& x, int64_t heads, RopeStyle style, int space = 0) = 0;
-  /// x + y, or x + y * gate[row] of the space's modulation rows, in the type of x: what is added up over blocks stays
-  /// fp32.
+  /// x + y, or x + y * gate[row] of the space's modulation rows, in the dtype of x: the residual stream stays fp32.
   virtual Tensor residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate = nullptr,
                           int space = 0) = 0;
-  /// Softmax attention of the rows that meet. q [queries, heads * d], k, v [keys, heads * d].
+  /// Softmax attention of the queries to the keys of their segment. q [queries, heads * d], k, v [keys, heads * d].
   virtual Tensor attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                            const Segments& segments = {}, const Softmax& softmax = {}) = 0;
-  /// Attention without a softmax, of each sample's tokens to themselves: (sum_j k_j v_j) q_i / (sum_j k_j . q_i + eps),
-  /// for q and k that are not negative. q, k, v [rows, heads * d].
+  /// Self-attention without a softmax within each sample: (sum_j v_j k_j^T) q_i / (sum_j k_j . q_i + eps), for q and k
+  /// that are not negative. q, k, v [rows, heads * d].
   virtual Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                   int64_t heads, double eps, const Rotated& rotated = {}) = 0;
-  /// Each channel by itself (depthwise): site.weight [D, 1, kernel...], when declared site.bias [D]. x [rows, D].
+  /// Depthwise convolution: site.weight [D, 1, kernel...], when declared site.bias [D]. x [rows, D].
   virtual Tensor conv(std::string_view site, const Tensor& x, const Conv& how, int space = 0) = 0;
-  /// The rows of a space that is part of the tokens, of x [tokens, D]; and the tokens again, of the spaces that make
-  /// them up. x is of the tokens here or, where ranks share heads or channels, of all tokens that these ranks have.
+  /// part() takes the rows of a space that is part of the tokens out of x [tokens, D]; join() puts the tokens together
+  /// from the spaces that make them up. x has this rank's tokens or, where tp ranks share heads or channels, the tokens
+  /// of all of them.
   Tensor part(const Tensor& x, int space) const;
   Tensor join(const std::vector<std::pair<int, Tensor>>& parts) const;
 
-  /// A parameter as a small tensor whose gradient flows back (modulation tables).
+  /// A parameter as a small tensor with a gradient (modulation tables).
   virtual Tensor param(std::string_view site) = 0;
   /// Rows of a table by ids [T] int64.
   virtual Tensor embedding(std::string_view site, const Tensor& ids) = 0;
 
  protected:
-  /// The tokens that `rows` rows are of.
+  /// The range of tokens that a tensor with `rows` rows has.
   virtual TokenRange tokens_of(int64_t rows) const { return {tokens().begin, tokens().begin + rows}; }
   const AdapterSettings* adapters_ = nullptr;
 };

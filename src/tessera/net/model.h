@@ -16,36 +16,37 @@ struct Sample {
   std::map<std::string, Tensor> extra;  ///< family-specific: y, clip_fea, image_latent, audio, pose
 };
 
-/// What a denoiser takes beside latent, time and text, made from pictures of the clip or given ones.
+/// Inputs of a denoiser beside latent, time and text: images, audio and poses, of the clip or given ones.
 struct Conditions {
-  bool first_picture = false, last_picture = false;  ///< extra "y": mask and latent of these pictures, grey between
-  int64_t mask_channels = 0;                         ///< of y, before the latent's
-  std::string image_extra;    ///< name of the extra that has the rows of an image encoder; empty: takes none
-  int64_t clip_dim = 0;       ///< its width; 0: takes none
-  int64_t clip_rows = 0;      ///< of one picture
-  bool clean_first = false;   ///< may take extra "image_latent", [C, 1, h, w]: a first latent frame without noise
-  bool always_clean = false;  ///< does so in every sample
+  bool first_image = false, last_image = false;  ///< extra "y": mask and latent of these frames, grey between them
+  int64_t mask_channels = 0;                     ///< of y, before the latent's
+  std::string image_extra;    ///< name of the extra with the rows of an image encoder; empty: no such input
+  int64_t clip_dim = 0;       ///< width of these rows; 0: no such input
+  int64_t clip_rows = 0;      ///< rows of one image
+  bool clean_first = false;   ///< accepts extra "image_latent", [C, 1, h, w]: a first latent frame without noise
+  bool always_clean = false;  ///< needs it in every sample
   int64_t audio_dim = 0;  ///< width of extra "audio", [audio_layers, audio_rows * (F - 1), audio_dim] for x of F latent
-                          ///< frames: sound of all but the first; 0: takes none
+                          ///< frames: audio of all frames but the first; 0: no audio input
   int64_t audio_layers = 0, audio_rows = 0;
-  int64_t pose_dim = 0;  ///< channels of extra "pose", a latent of the size of x, zeros when absent; 0: takes none
-  bool pictures() const { return first_picture || last_picture; }
+  int64_t pose_dim = 0;  ///< channels of extra "pose", a latent of the size of x, zeros when absent; 0: no such input
+  bool takes_images() const { return first_image || last_image; }
 };
 
-/// A packed micro-batch: what the stem takes, and the per-token facts.
+/// A packed micro-batch: the inputs of the stem, and the tables of its tokens.
 struct Batch {
   std::vector<Tensor> inputs;  ///< boundary inputs of the first unit, made by Denoiser::pack
   Tokens tokens;
   std::vector<std::array<int64_t, 4>> shapes;  ///< latent shape of each sample's prediction
-  /// Rows of the last unit's output that are predictions, [begin, end) for each sample; empty: all its tokens. Others
-  /// stand for what is given, such as a first frame without noise.
+  /// Rows of the last unit's output that are predictions, [begin, end) for each sample; empty: all its tokens. The
+  /// other rows belong to given inputs, such as a first frame without noise.
   std::vector<std::array<int64_t, 2>> predicted;
   std::array<int64_t, 2> predictions_of(size_t sample) const {
     if (!predicted.empty()) return predicted[sample];
     return {tokens.offsets[sample], tokens.offsets[sample + 1]};
   }
-  /// Which inputs have a row for each token, and are cut where ranks share a sequence. A stem that makes tokens of
-  /// other inputs has them whole on every rank, and cuts its stream to [tokens.begin, tokens.end) itself.
+  /// Indices of the inputs that have a row for each token: ranks that share a sequence get their rows of these. All
+  /// other inputs are whole on every rank; a stem that makes tokens of them cuts its stream to [tokens.begin,
+  /// tokens.end) itself.
   std::vector<int> token_inputs = {0};
 };
 
@@ -53,14 +54,15 @@ class Denoiser {
  public:
   virtual ~Denoiser() = default;
   virtual const std::vector<std::unique_ptr<Unit>>& units() const = 0;
-  /// The same, for others to be put in their place (models/common/adapted.h); null: the model takes no adapters.
+  /// The same list, whose units may be replaced (models/common/adapted.h); null: the model takes no adapters.
   virtual std::vector<std::unique_ptr<Unit>>* adaptable_units() { return nullptr; }
   virtual Batch pack(const std::vector<Sample>& samples) const = 0;
   virtual Conditions conditions() const { return {}; }
-  /// A sample of zeros with a latent of that shape and all that pack() wants, in its largest form: what is planned for.
+  /// A sample of zeros with a latent of that shape and every input of pack() at its largest size; plans are made for
+  /// it.
   virtual Sample blank(const std::array<int64_t, 4>& latent) const = 0;
-  /// Gradients of the packed inputs back to each sample's x, context and extras, by these names (for verification):
-  /// inverse of pack.
+  /// Gradients of the packed inputs as gradients of each sample's x, context and extras, by these names (for
+  /// verification): the inverse of pack.
   virtual std::vector<std::map<std::string, Tensor>> unpack_input_grads(const std::vector<Tensor>& grads,
                                                                         const Batch& batch,
                                                                         const std::vector<Sample>& samples) const = 0;
@@ -76,16 +78,16 @@ class Denoiser {
   virtual void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count,
                           float* out) const = 0;
   virtual std::string config_json() const = 0;  ///< official config.json
-  /// Sigma from which on the high-noise expert denoises, of two that were released; else where two would meet.
+  /// The sigma from which on the high-noise expert denoises: that of the released pair, else a default for a new pair.
   virtual double released_boundary() const { return 0.5; }
-  /// Heads of its self-attention, which sequence parallelism (sp) and tensor parallelism (tp) share out.
+  /// Heads of its self-attention: sp x tp must divide them.
   virtual int64_t heads() const { return 1; }
-  virtual int64_t in_channels() const = 0;  ///< of the latents it takes the noise from
+  virtual int64_t in_channels() const = 0;  ///< of the latents that it denoises
   virtual int64_t context_dim() const = 0;
   virtual int64_t context_length() const = 0;  ///< most rows of a context
 };
 
-/// Inputs to tensors, no gradient. A video autoencoder is two of these.
+/// A video autoencoder, without gradients.
 class VideoCodec {
  public:
   virtual ~VideoCodec() = default;

@@ -1,5 +1,5 @@
 #pragma once
-// What a training step learns: it gives the model's inputs, and holds the predictions against what they should be.
+// The loss of a training step: makes the model's inputs and compares its predictions with the targets.
 //
 //   struct Squares final : net::Objective { ... };
 //   engine.run({.program = programs.train}, objective, report);
@@ -10,13 +10,13 @@ namespace tessera::net {
 class Objective {
  public:
   virtual ~Objective() = default;
-  /// Inputs of this rank's micro-batch (asked for only when it has samples), whole: the engine cuts out the tokens that
-  /// are this rank's.
+  /// Inputs of this rank's micro-batch with all their tokens: the engine takes the tokens of this rank. Called only for
+  /// micro-batches with samples.
   virtual Batch batch(int micro) = 0;
-  /// Gradient of the loss with respect to the prediction [T, C] of the tokens here (batch.tokens).
+  /// Gradient of the loss with respect to the prediction [T, C] of this rank's tokens (batch.tokens).
   virtual Tensor gradient(const Tensor& prediction, const Batch& batch, int micro) = 0;
-  /// Brings losses, and whatever else was computed on the device, to the host. Called once a step, at `norm`: the one
-  /// place where the host waits for the device.
+  /// Copies losses and other numbers of the step to the host. Called once a step, at `norm`, where alone the host waits
+  /// for the device.
   virtual void read() {}
 };
 

@@ -110,10 +110,10 @@ Tensor PlainContext::attention(std::string_view, const Tensor& q, const Tensor& 
     const Tensor scores = at::matmul(split_heads(q, heads), split_heads(k, heads).transpose(1, 2)) + *softmax.bias;
     return join_heads(at::matmul(at::softmax(scores, -1), split_heads(v, heads)));
   }
-  const Meeting met = meeting(tokens_, segments);
-  if (!segments.order.defined()) return attend_packed(q, k, v, heads, met.q_offsets, met.k_offsets);
+  const SegmentOffsets offsets = segment_offsets(tokens_, segments);
+  if (!segments.order.defined()) return attend_packed(q, k, v, heads, offsets.q_offsets, offsets.k_offsets);
   const auto ordered = [&](const Tensor& x) { return x.index_select(0, segments.order); };
-  const Tensor out = attend_packed(ordered(q), ordered(k), ordered(v), heads, met.q_offsets, met.k_offsets);
+  const Tensor out = attend_packed(ordered(q), ordered(k), ordered(v), heads, offsets.q_offsets, offsets.k_offsets);
   return out.index_select(0, at::argsort(segments.order));
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 // A text encoder that is a stack of units, run forward only under the same schedules as a denoiser.
 //
-//   Batch batch = encoder.pack({ids});                             // token ids of each prompt, unpadded, end token
-//   included Tensor hidden = run_plain(encoder.units(), weights, batch);    // [T, dim], prompts one after the other
+//   Batch batch = encoder.pack({ids});                             // ids of each prompt with the end token, unpadded
+//   Tensor hidden = run_plain(encoder.units(), weights, batch);    // [T, dim], prompts one after the other
 #include "tessera/net/model.h"
 
 namespace tessera::net {
@@ -15,8 +15,8 @@ class TextEncoder {
   virtual Batch pack(const std::vector<std::vector<int64_t>>& ids) const = 0;
   virtual int64_t dim() const = 0;
   virtual int64_t vocabulary() const = 0;  ///< token ids are below it
-  /// Names the architecture and its sizes, part of cache keys. Whoever loads weights adds their identity (file or
-  /// seed).
+  /// Names the architecture and its sizes, part of cache keys. The caller that loads weights adds their identity (file
+  /// or seed).
   virtual std::string fingerprint() const = 0;
   /// Native parameter name -> name in another naming ("hf"); identity for "official".
   virtual std::string foreign_name(const std::string& name, const std::string& naming) const = 0;

@@ -20,7 +20,7 @@ TokenRange Space::within(TokenRange tokens) const {
   return {before(tokens.begin), before(tokens.end)};
 }
 
-std::vector<std::array<int64_t, 2>> Tokens::places(int index, TokenRange of) const {
+std::vector<std::array<int64_t, 2>> Tokens::row_ranges(int index, TokenRange of) const {
   std::vector<std::array<int64_t, 2>> result;
   for (const auto& [from, to] : space(index).ranges)
     if (const TokenRange rows{std::clamp(from, of.begin, of.end), std::clamp(to, of.begin, of.end)}; rows.count() > 0)
@@ -28,18 +28,18 @@ std::vector<std::array<int64_t, 2>> Tokens::places(int index, TokenRange of) con
   return result;
 }
 
-Meeting meeting(const Tokens& tokens, const Segments& segments) {
+SegmentOffsets segment_offsets(const Tokens& tokens, const Segments& segments) {
   if (segments.ranges.empty()) return {tokens.space(segments.q).offsets, tokens.space(segments.k).offsets};
-  Meeting met{{segments.ranges[0][0]}, {segments.ranges[0][2]}};
+  SegmentOffsets at{{segments.ranges[0][0]}, {segments.ranges[0][2]}};
   for (const auto& [q_begin, q_end, k_begin, k_end] : segments.ranges) {
-    check_internal(q_begin == met.q_offsets.back() && k_begin == met.k_offsets.back(), "net.tokens",
+    check_internal(q_begin == at.q_offsets.back() && k_begin == at.k_offsets.back(), "net.tokens",
                    "segments do not follow one another");
-    met.q_offsets.push_back(q_end), met.k_offsets.push_back(k_end);
+    at.q_offsets.push_back(q_end), at.k_offsets.push_back(k_end);
   }
-  check_internal(met.q_offsets.back() == tokens.space(segments.q).total() &&
-                     met.k_offsets.back() == tokens.space(segments.k).total(),
+  check_internal(at.q_offsets.back() == tokens.space(segments.q).total() &&
+                     at.k_offsets.back() == tokens.space(segments.k).total(),
                  "net.tokens", "segments leave rows out");
-  return met;
+  return at;
 }
 
 double Tokens::pairs() const {

@@ -1,13 +1,14 @@
 #pragma once
-// The rows that a micro-batch's samples have, by kind: tokens of the latent, text, image features, sound. Each kind is
-// a row space: where each sample's rows begin, which of them are here, and the tables that belong to rows.
+// The rows of a micro-batch's samples by kind: tokens of the latent, text, image features, audio. Each kind is a row
+// space: where each sample's rows begin, which of them this rank has, and tables with an entry for each row.
 //
 //   for (size_t s = 0; s + 1 < tokens.offsets.size(); ++s) tokens.offsets[s];      // where sample s starts
-//   tokens.space(kText).offsets;                                                   // and its text, kText a family's 1
+//   tokens.space(kText).offsets;                                                   // the same of its text (space 1)
 //
-// [Note: row spaces] Space 0 is the tokens themselves, which ranks of cp x sp x tp may share: what travels from unit to
-// unit. The further ones are the family's. A space has rows of its own, which every rank has whole (text), or it is part
-// of the tokens (a stream of a joint sequence): then its rows here are those among the tokens here, maybe none.
+// [Note: row spaces] Space 0 has the tokens that go from unit to unit; ranks of cp x sp x tp may share them. A family
+// defines the further spaces. Such a space has rows of its own, and every rank has all of them (text), or it is part of
+// the tokens (a stream of a joint sequence): then a rank has those of its rows that are among the rank's tokens, which
+// may be none.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -22,36 +23,36 @@ using at::Tensor;
 using plan::TokenRange;
 
 struct Space {
-  std::vector<int64_t> offsets;                ///< [B+1] where each sample's rows start, on whichever rank they are
+  std::vector<int64_t> offsets;                ///< [B+1] where each sample's rows start, counted over all ranks
   std::vector<std::array<int64_t, 3>> shapes;  ///< [B] frames, height and width of a sample's rows; empty: no grid
   std::vector<std::array<int64_t, 2>> ranges;  ///< [B] part of the tokens: [begin, end) of each sample's among them
   ops::RowIndex rows;                          ///< modulation row of each of the rows here
   Tensor cos, sin;              ///< [rows, d_h/2] fp32: rotary table at each row's position; where ranks of tp share
-                                ///< heads, of all rows that these ranks have together
-  int64_t begin = 0, end = -1;  ///< the rows that are here; -1: to the last
+                                ///< heads, it covers the rows of all these ranks
+  int64_t begin = 0, end = -1;  ///< this rank's rows; -1: to the last
 
   int64_t total() const { return offsets.empty() ? 0 : offsets.back(); }
   int64_t count() const { return (end < 0 ? total() : end) - begin; }  ///< rows here
   bool cut() const { return end >= 0; }
-  /// [B+1] where each sample's rows start among those that are here; a sample may have none of them.
+  /// [B+1] where each sample's rows start among this rank's; a sample may have no row here.
   std::vector<int64_t> local_offsets() const { return local_offsets(begin, begin + count()); }
-  /// The same among the rows [first, last).
+  /// The same, among the rows [first, last).
   std::vector<int64_t> local_offsets(int64_t first, int64_t last) const;
-  /// Those of the space's rows that are among the tokens [begin, end); of the tokens' own space just these.
+  /// The range of the space's rows that are among `tokens`; space 0 returns `tokens` itself.
   TokenRange within(TokenRange tokens) const;
 };
 
-/// Which rows meet in an attention: queries of space `q` and keys of space `k`.
+/// The segments of an attention: which queries of space `q` attend to which keys of space `k`.
 struct Segments {
   int q = 0, k = 0;
-  /// Queries [0, 1) meet keys [2, 3), counted over the micro-batch. Ranges follow one another in both spaces and leave
-  /// no row out. Empty: each sample's queries meet its own keys.
+  /// {a, b, c, d}: queries [a, b) attend to keys [c, d), counted over the micro-batch. Ranges follow one another in
+  /// both spaces and leave no row out. Empty: each sample's queries attend to its own keys.
   std::vector<std::array<int64_t, 4>> ranges = {};
-  /// [rows] int64: ranges are of the rows in this order, place i has row order[i]. Undefined: as they are. Of the
-  /// tokens meeting themselves.
+  /// [rows] int64: `ranges` count the rows in this order, in which row order[i] comes i-th. Undefined: the rows' own
+  /// order. For self-attention of the tokens only.
   Tensor order = {};
-  /// Where ranks of cp share the tokens: the rows of this rank's block in that order, counted in the block, and [N+1]
-  /// where each segment's start among them.
+  /// Where ranks of cp share the tokens: the rows of this rank's block in that order, counted within the block, and
+  /// [N+1] where each segment starts among them.
   Tensor local_order = {};
   std::vector<int64_t> local_offsets = {};
 };
@@ -59,29 +60,32 @@ struct Segments {
 struct Tokens;
 
 /// Where the queries and the keys of each segment start, [N+1] each.
-struct Meeting {
+struct SegmentOffsets {
   std::vector<int64_t> q_offsets, k_offsets;
 };
-Meeting meeting(const Tokens& tokens, const Segments& segments);
+SegmentOffsets segment_offsets(const Tokens& tokens, const Segments& segments);
 
-/// The rows of a packed micro-batch: T tokens of B samples, one after the other, and further spaces. Ranks may share a
-/// sequence: then only the tokens [begin, end) are here, in x and in every table, while offsets stay those of the whole
-/// micro-batch (engine/parallel/slice.h cuts).
+/// The rows of a packed micro-batch: T tokens of B samples, one after the other, and further spaces. Where ranks share
+/// a sequence, x and every table have only the tokens [begin, end), while offsets stay those of the whole micro-batch
+/// (engine/parallel/slice.h).
 struct Tokens : Space {
   std::vector<Space> spaces = {};       ///< 1, 2, ...: as the family numbers them
-  std::vector<Segments> segments = {};  ///< the family's tables, beside meetings by sample
-  std::vector<uint64_t> samples = {};  ///< [B] what the random numbers of each sample are keyed by; empty: not training
-  uint64_t step = 0;                   ///< the training step, of the same keys
+  std::vector<Segments> segments = {};  ///< the family's tables, for attention that is not sample by sample
+  std::vector<uint64_t> samples = {};   ///< [B] keys of each sample's random numbers; empty: not training
+  uint64_t step = 0;                    ///< the training step, part of these keys
 
   const Space& space(int index) const { return index == 0 ? *this : spaces.at(static_cast<size_t>(index) - 1); }
-  /// Where a space's rows lie among the tokens here, or among `of`: [begin, end) for each sample that has some.
-  std::vector<std::array<int64_t, 2>> places(int space) const { return places(space, {begin, begin + count()}); }
-  std::vector<std::array<int64_t, 2>> places(int space, TokenRange of) const;
-  /// Tokens here times all tokens of their sample, summed: what attention of all tokens of a sample grows with.
+  /// The rows of a space as ranges of this rank's tokens, or of the tokens `of`: [begin, end) for each sample with
+  /// rows.
+  std::vector<std::array<int64_t, 2>> row_ranges(int space) const {
+    return row_ranges(space, {begin, begin + count()});
+  }
+  std::vector<std::array<int64_t, 2>> row_ranges(int space, TokenRange of) const;
+  /// Query-key pairs of self-attention by sample: the sum, over this rank's tokens, of the tokens of their sample.
   double pairs() const;
-  /// All tables, without the undefined ones.
+  /// All tables that are defined.
   std::vector<Tensor> tables() const;
-  /// Replaces each table, the undefined ones left out.
+  /// Replaces each table that is defined.
   template <class Change>
   void change_tables(const Change& change) {
     const auto apply = [&](Tensor& t) {

@@ -8,8 +8,8 @@
 
 namespace tessera::net {
 
-/// What travels from unit to unit: the boundary tensors (`stream`, a unit takes and returns them) and conditioning
-/// shared by all later units (`cond`, set by the stem; a unit returns it empty when it leaves it unchanged).
+/// The input and output of a unit: the boundary tensors (`stream`), and conditioning shared by all later units (`cond`,
+/// set by the stem; a unit that leaves it unchanged returns it empty).
 struct Flow {
   std::vector<Tensor> stream;
   std::vector<Tensor> cond;
@@ -25,10 +25,10 @@ class Unit {
   virtual Flow forward(Context& ctx, const Flow& in) const = 0;
   /// What precedes a site in parameter names: "blocks.3." for blocks, "" for stems whose sites are whole names.
   virtual std::string prefix() const { return spec().name + "."; }
-  /// The gated residual whose value is all that forward returns, empty when there is none: a graph that is rebuilt for
-  /// its backward leaves that value out.
+  /// The site of the gated residual whose value is all that forward returns, or empty: a graph that is rebuilt for the
+  /// backward does not compute that value.
   virtual std::string_view output_site() const { return {}; }
-  /// Multiply-adds x 2 of one forward on T tokens of B samples with the given lengths.
+  /// FLOPs (2 per multiply-add) of one forward on these tokens.
   virtual double forward_flops(const Tokens& tokens) const = 0;
 };
 

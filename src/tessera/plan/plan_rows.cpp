@@ -18,7 +18,7 @@ constexpr Row<Plan> with_idle(Row<Plan> row, std::string_view (*idle)(const Plan
 /// Written as the dtype that is gathered, because that is what a file may state beside masters.
 constexpr Row<Plan> kParamDtype = {
     "param_dtype", [](Plan& plan, const TomlValue& value) { read_enum(plan.param_dtype, value.text(), value.where()); },
-    [](const Plan& plan) { return quoted(name(plan.gathered())); }, always};
+    [](const Plan& plan) { return in_quotes(name(plan.gathered())); }, always};
 
 constexpr Row<Plan> kRows[] = {
     count<Plan, 1, &Plan::global_batch>("global_batch", always),

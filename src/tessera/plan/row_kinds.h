@@ -5,13 +5,12 @@
 #include <string>
 
 #include "tessera/base/field.h"
+#include "tessera/base/quotes.h"
 #include "tessera/plan/plan_row.h"
 #include "tessera/plan/read_enum.h"
 #include "tessera/plan/toml_value.h"
 
 namespace tessera::plan {
-
-inline std::string quoted(std::string_view word) { return "\"" + std::string(word) + "\""; }
 
 template <class S>
 bool always(const S&) {
@@ -31,7 +30,7 @@ bool changed(const S& s) {
 template <class S, auto... Path>
 constexpr Row<S> enum_row(std::string_view key, bool (*written)(const S&) = changed<S, Path...>) {
   return {key, [](S& s, const TomlValue& value) { read_enum(field<Path...>(s), value.text(), value.where()); },
-          [](const S& s) { return quoted(name(field<Path...>(s))); }, written};
+          [](const S& s) { return in_quotes(name(field<Path...>(s))); }, written};
 }
 
 template <class S, int64_t least, auto... Path>

@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/names.h"
+#include "tessera/base/quotes.h"
 
 namespace tessera::plan {
 
@@ -32,21 +33,20 @@ Masters masters_of(std::string_view text, std::string_view where) { return named
 Moments moments_of(std::string_view text, std::string_view where) { return named<Moments>(kMoments, text, where); }
 
 void Formats::check_types(std::string_view where) const {
-  const auto quoted = [](DType type) { return "\"" + std::string(name(type)) + "\""; };
   if (states.masters != Masters::fp32 && param_dtype != DType::bf16)
     throw UserError(Exit::usage, std::string(where) + "param_dtype",
-                    quoted(param_dtype) + " contradicts masters = \"" + std::string(name(states.masters)) + "\"",
+                    in_quotes(name(param_dtype)) + " contradicts masters = " + in_quotes(name(states.masters)),
                     "such masters are gathered as bf16: leave param_dtype out");
   if (grad == DType::f16)
     throw UserError(Exit::usage, std::string(where) + "grad_dtype",
                     "gradients cannot be stored in fp16: without a loss scale small gradients underflow to zero",
                     "expected fp32 or bf16, which has the exponents of fp32");
   if (compute != DType::f32 && compute != gathered())
-    throw UserError(Exit::usage, std::string(where) + "compute_dtype",
-                    quoted(compute) + " contradicts parameters that are gathered as " + quoted(gathered()),
-                    states.masters == Masters::fp32
-                        ? "leave param_dtype out: it follows compute_dtype"
-                        : "masters = \"" + std::string(name(states.masters)) + "\" compute in bf16 or fp32");
+    throw UserError(
+        Exit::usage, std::string(where) + "compute_dtype",
+        in_quotes(name(compute)) + " contradicts parameters that are gathered as " + in_quotes(name(gathered())),
+        states.masters == Masters::fp32 ? "leave param_dtype out: it follows compute_dtype"
+                                        : "masters = " + in_quotes(name(states.masters)) + " compute in bf16 or fp32");
 }
 
 StatesOf adamw_states(StateFormat format) {

@@ -27,7 +27,7 @@ void read_reshard(UnitPlan& unit, const TomlValue& value) {
   if (!reshard) value.fail("not true or false", "true is full_shard, false shard_grad_op");
   const Strategy meant = *reshard ? Strategy::full_shard : Strategy::shard_grad_op;
   if (value.beside("strategy") && unit.strategy != meant)
-    value.fail("contradicts strategy = " + quoted(name(unit.strategy)), "keep one of the two keys");
+    value.fail("contradicts strategy = " + in_quotes(name(unit.strategy)), "keep one of the two keys");
   unit.strategy = meant;
 }
 
@@ -56,7 +56,7 @@ void read_sites(UnitPlan& unit, const TomlValue& value) {
 std::string sites_text(const UnitPlan& unit) {
   std::string text;
   for (const auto& [site, policy] : unit.sites)  // a JSON string is a TOML string
-    text += (text.empty() ? "" : ", ") + nlohmann::json(site).dump() + " = " + quoted(name(policy));
+    text += (text.empty() ? "" : ", ") + nlohmann::json(site).dump() + " = " + in_quotes(name(policy));
   return "{ " + text + " }";
 }
 
@@ -67,9 +67,9 @@ constexpr Row<UnitPlan> kUnitRows[] = {
     enum_row<UnitPlan, &UnitPlan::gradients>("gradients"),
     enum_row<UnitPlan, &UnitPlan::states>("states"),
     enum_row<UnitPlan, &UnitPlan::update_on>("update_on"),
-    {"offload_to", read_offload_to, [](const UnitPlan& unit) { return quoted(name(unit.offload_to)); },
+    {"offload_to", read_offload_to, [](const UnitPlan& unit) { return in_quotes(name(unit.offload_to)); },
      changed<UnitPlan, &UnitPlan::offload_to>},
-    {"reduce", read_reduce, [](const UnitPlan& unit) { return quoted(unit.reduce_once ? "once" : "each"); },
+    {"reduce", read_reduce, [](const UnitPlan& unit) { return in_quotes(unit.reduce_once ? "once" : "each"); },
      changed<UnitPlan, &UnitPlan::reduce_once>},
     {"sites", read_sites, sites_text, changed<UnitPlan, &UnitPlan::sites>},
     {"reshard_after_forward", read_reshard,

@@ -75,7 +75,7 @@ std::optional<std::string> host_memory(const PlanRequest& request) {
          " of host memory on each node: " + cost_text(planned);
 }
 
-/// A model that hears makes its clip of a picture, which is the first of them, and what follows it.
+/// The first latent frame of a speech-to-video model is its reference image.
 int64_t fewest_latent_frames(const PlanRequest& request) { return request.model->conditions().audio_dim > 0 ? 2 : 1; }
 
 std::optional<std::string> fewer_frames(const PlanRequest& request) {

@@ -94,7 +94,7 @@ namespace {
 /// Floats of the largest clip's pixels, from which y is encoded; a clip's own pixels are bytes.
 int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) {
   int64_t most = 0;
-  if (!model.conditions().pictures()) return most;
+  if (!model.conditions().takes_images()) return most;
   for (const data::Bucket& b : recipe.data.clips.buckets) most = std::max(most, b.frames * b.height * b.width);
   return most * 3 * static_cast<int64_t>(sizeof(float));
 }

@@ -273,7 +273,7 @@ std::string plan_text(const Planned& planned) {
       (planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, " : ", ") +
       std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " + planned.plan().mesh.to_string());
   table.row("plan", planned.plan().summary());
-  if (const auto base = job::base_facts(planned.spec)) table.row("base", job::told(*base));
+  if (const auto base = job::base_facts(planned.spec)) table.row("base", job::describe(*base));
   table.row("why", planned.choice.why);
   if (!planned.choice.warning.empty()) table.row("warning", planned.choice.warning);
   if (!planned.choice.advice.empty()) table.row("advice", planned.choice.advice);

@@ -10,8 +10,8 @@ namespace fs = std::filesystem;
 std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job& job) {
   const net::Conditions wanted = job.model->conditions();
   if (wanted.audio_dim > 0) return "|" + job::audio_fingerprint(audio_encoder_of(recipe, wanted));
-  if (!wanted.pictures()) return {};
-  std::string text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_picture ? "+last" : "");
+  if (!wanted.takes_images()) return {};
+  std::string text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_image ? "+last" : "");
   if (!job.image) return text;
   text += "|" + job.image->fingerprint();
   if (recipe.data.image_encoder_path.empty()) return text;
@@ -38,7 +38,7 @@ at::Tensor Conditioner::look(const Pictures& pictures) {
   const at::Tensor nothing = at::zeros({3, side, side}, at::kFloat);
   std::vector<at::Tensor> seen;
   seen.push_back(image_features(*run_, *job_.image, pictures.first.defined() ? pictures.first : nothing));
-  if (wanted_.last_picture) {
+  if (wanted_.last_image) {
     const at::Tensor& last = pictures.last.defined() ? pictures.last : pictures.first;
     seen.push_back(image_features(*run_, *job_.image, last.defined() ? last : nothing));
   }
@@ -47,7 +47,7 @@ at::Tensor Conditioner::look(const Pictures& pictures) {
 
 Extras Conditioner::extras(const Pictures& pictures, const at::Tensor& seen, int64_t frames) const {
   Extras extras;
-  if (!wanted_.pictures()) return extras;
+  if (!wanted_.takes_images()) return extras;
   extras["y"] = picture_latent(*job_.codec, pictures, frames, wanted_.mask_channels);
   if (seen.defined()) extras[wanted_.image_extra] = seen;
   return extras;
@@ -55,7 +55,7 @@ Extras Conditioner::extras(const Pictures& pictures, const at::Tensor& seen, int
 
 Extras Conditioner::extras(const data::Item& item, const data::ClipSpec& spec) const {
   Extras extras = listener_.extras(item, spec);
-  if (wanted_.always_clean && !item.first_picture.empty())
+  if (wanted_.always_clean && !item.first_image.empty())
     extras["image_latent"] = first_latent(clip_pictures(item, spec, wanted_).first);
   return extras;
 }
@@ -66,7 +66,7 @@ at::Tensor Conditioner::first_latent(const at::Tensor& picture) const {
 
 Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames,
                                  const data::Path& poses, double pose_start) {
-  if (wanted_.pictures()) return extras(pictures, look(pictures), frames);
+  if (wanted_.takes_images()) return extras(pictures, look(pictures), frames);
   Extras extras = listener_.extras(sound, frames);
   if (pictures.first.defined() && wanted_.clean_first) extras["image_latent"] = first_latent(pictures.first);
   if (!poses.empty())

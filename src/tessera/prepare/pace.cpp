@@ -9,8 +9,8 @@ constexpr std::chrono::milliseconds kBetween{20};
 }
 
 struct Pace::Word {
-  double meetings = 0, done = 0, leaving = 0, code = 0;
-  std::vector<double> pack() const { return {meetings, done, leaving, code}; }
+  double barriers = 0, done = 0, leaving = 0, code = 0;
+  std::vector<double> pack() const { return {barriers, done, leaving, code}; }
 };
 
 Pace::Pace(comm::Comm& comm, const Mesh& mesh, std::function<void(int64_t)> show)
@@ -34,7 +34,7 @@ void Pace::exchange() {
   try {
     for (;;) {
       std::unique_lock<std::mutex> guard(lock_);
-      const Word mine{static_cast<double>(meetings_), static_cast<double>(done_), leaving_ ? 1.0 : 0.0,
+      const Word mine{static_cast<double>(barriers_), static_cast<double>(done_), leaving_ ? 1.0 : 0.0,
                       static_cast<double>(code_)};
       guard.unlock();
       const auto words = group_.all_gather_doubles(mine.pack());
@@ -48,14 +48,14 @@ void Pace::exchange() {
       }
       if (show_) show_(static_cast<int64_t>(done));
       guard.lock();
-      least_meetings_ = static_cast<int64_t>(least);
+      least_barriers_ = static_cast<int64_t>(least);
       failed_rank_ = failed;
       if (failed >= 0) failed_code_ = static_cast<Exit>(words[static_cast<size_t>(failed)][3]);
       changed_.notify_all();
       if (failed >= 0 || leaving == static_cast<double>(words.size())) return;
-      const auto told = std::make_pair(mine.meetings, mine.leaving);
+      const auto sent = std::make_pair(mine.barriers, mine.leaving);
       changed_.wait_for(guard, kBetween, [&] {
-        return std::make_pair(static_cast<double>(meetings_), leaving_ ? 1.0 : 0.0) != told || code_ != Exit::done;
+        return std::make_pair(static_cast<double>(barriers_), leaving_ ? 1.0 : 0.0) != sent || code_ != Exit::done;
       });
     }
   } catch (...) {
@@ -73,13 +73,13 @@ void Pace::report(int64_t done) {
   if (!thread_.joinable() && show_) show_(done);
 }
 
-void Pace::meet() {
+void Pace::barrier() {
   if (!thread_.joinable()) return;
   std::unique_lock<std::mutex> guard(lock_);
-  const int64_t meeting = ++meetings_;
+  const int64_t number = ++barriers_;
   changed_.notify_all();
-  changed_.wait(guard, [&] { return least_meetings_ >= meeting || over(); });
-  if (least_meetings_ >= meeting) return;
+  changed_.wait(guard, [&] { return least_barriers_ >= number || over(); });
+  if (least_barriers_ >= number) return;
   if (lost_) std::rethrow_exception(lost_);
   throw UserError(failed_code_, "prepare", "rank " + std::to_string(failed_rank_) + " stopped, so this one stops too",
                   "see that rank's message");

@@ -1,15 +1,15 @@
 #pragma once
-// Ranks that do unequal work side by side: who has done how much, and a meeting point that waits as long as it takes.
+// Ranks that do unequal work side by side: the progress of all of them, and a barrier without a timeout.
 //
 //   Pace pace(comm, mesh, [&](int64_t done) { progress.at(done); });   // `done`: of all ranks together
 //   pace.run([&] {
 //     for (...) { encode(clip); pace.report(++done); }
-//     pace.meet();                                                     // hours, if another rank needs them
+//     pace.barrier();                                                  // waits for hours, if another rank needs them
 //   });
 //
 // A collective waits fault.timeout for the others, and one clip may take a rank longer than that. So a thread of each
-// rank exchanges a few numbers many times a second: a rank that works is heard of, however slow its work, and one that
-// is lost ends the exchange within fault.timeout. A rank that fails takes the others with it, with its exit code.
+// rank exchanges a few numbers many times a second: it shows that the rank is alive, however slow its work is, while a
+// lost rank ends the exchange within fault.timeout. A rank that fails ends the others with its exit code.
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -32,12 +32,12 @@ class Pace {
   void report(int64_t done);  ///< how much this rank has done
   /// Returns when every rank has called it as often as this one. Throws UserError: (rank_lost) when a rank is lost,
   /// with the code of a rank that failed.
-  void meet();
-  /// Runs `work`; an exception in it ends the other ranks' meetings too.
+  void barrier();
+  /// Runs `work`; an exception in it ends the other ranks' barriers too.
   void run(const std::function<void()>& work);
 
  private:
-  struct Word;  // what a rank tells the others
+  struct Word;  // the message of a rank
   void exchange();
   bool over() const { return lost_ || failed_rank_ >= 0; }
   void stop();
@@ -47,11 +47,11 @@ class Pace {
   std::mutex lock_;
   std::condition_variable changed_;
   // of this rank
-  int64_t meetings_ = 0, done_ = 0;
+  int64_t barriers_ = 0, done_ = 0;
   bool leaving_ = false;
   Exit code_ = Exit::done;
   // of all ranks
-  int64_t least_meetings_ = 0;
+  int64_t least_barriers_ = 0;
   int failed_rank_ = -1;
   Exit failed_code_ = Exit::done;
   std::exception_ptr lost_;

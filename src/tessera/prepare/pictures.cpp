@@ -31,9 +31,9 @@ const data::Item& item_of(const std::vector<data::Item>& items, const std::strin
 
 Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const net::Conditions& wanted) {
   Pictures pictures;
-  const bool own_first = item.first_picture.empty(), own_last = wanted.last_picture && item.last_picture.empty();
-  if (!own_first) pictures.first = read_picture(item.first_picture, spec.height, spec.width);
-  if (wanted.last_picture && !own_last) pictures.last = read_picture(item.last_picture, spec.height, spec.width);
+  const bool own_first = item.first_image.empty(), own_last = wanted.last_image && item.last_image.empty();
+  if (!own_first) pictures.first = read_picture(item.first_image, spec.height, spec.width);
+  if (wanted.last_image && !own_last) pictures.last = read_picture(item.last_image, spec.height, spec.width);
   if (!own_first && !own_last) return pictures;
   data::ClipSpec part = spec;
   if (!own_last) part.frames = 1;  // no more is decoded than is looked at
@@ -48,8 +48,8 @@ std::string picture_stamp(const data::Item& item, const net::Conditions& wanted)
   const auto add = [&](const char* name, const data::Path& path) {
     if (!path.empty()) text += std::string(" ") + name + "=" + path.string() + "@" + data::file_stamp(path);
   };
-  if (wanted.first_picture || wanted.always_clean) add("first", item.first_picture);
-  if (wanted.last_picture) add("last", item.last_picture);
+  if (wanted.first_image || wanted.always_clean) add("first", item.first_image);
+  if (wanted.last_image) add("last", item.last_image);
   return text;
 }
 
@@ -58,27 +58,26 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
                                       const net::Conditions& wanted) {
   const auto& firsts = recipe.sample.images;
   const auto& lasts = recipe.sample.last_images;
-  if (!firsts.empty() && !wanted.first_picture && !wanted.clean_first)
+  if (!firsts.empty() && !wanted.first_image && !wanted.clean_first)
     throw UserError(Exit::usage, "sample.image", "the model is text-to-video and takes no image",
                     "leave sample.image out, or sample with an image-to-video model");
-  if (!lasts.empty() && !wanted.last_picture)
+  if (!lasts.empty() && !wanted.last_image)
     throw UserError(Exit::usage, "sample.last_image", "the model takes no last image",
                     "leave sample.last_image out, or sample with a first-last-frame model");
   std::vector<Pictures> result(prompts.size());
-  if (firsts.empty() && !wanted.pictures() && !wanted.always_clean) return result;
+  if (firsts.empty() && !wanted.takes_images() && !wanted.always_clean) return result;
   const auto height = static_cast<int>(recipe.data.height), width = static_cast<int>(recipe.data.width);
   const data::ClipSpec spec{static_cast<int>(recipe.data.frames), height, width, recipe.data.fps};
   std::vector<data::Item> items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     const std::string first = firsts.empty() ? kOwnClip : firsts[p % firsts.size()];
-    const std::string last = !wanted.last_picture ? "" : lasts.empty() ? kOwnClip : lasts[p % lasts.size()];
+    const std::string last = !wanted.last_image ? "" : lasts.empty() ? kOwnClip : lasts[p % lasts.size()];
     if (first == kOwnClip || last == kOwnClip) {
       if (items.empty()) items = clips();
       if (items.empty())
-        throw UserError(
-            Exit::usage, first == kOwnClip ? "sample.image" : "sample.last_image",
-            "the model needs a first image, and there is no clip to take one from",
-            "give --sample.image FILE" + std::string(wanted.last_picture ? " --sample.last_image FILE" : ""));
+        throw UserError(Exit::usage, first == kOwnClip ? "sample.image" : "sample.last_image",
+                        "the model needs a first image, and there is no clip to take one from",
+                        "give --sample.image FILE" + std::string(wanted.last_image ? " --sample.last_image FILE" : ""));
       result[p] = clip_pictures(item_of(items, prompts[p]), spec, wanted);
     }
     if (first != kOwnClip) result[p].first = read_picture(first, height, width);

@@ -27,10 +27,10 @@ Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const
 /// a row without.
 std::string picture_stamp(const data::Item& item, const net::Conditions& wanted);
 
-/// Each prompt's: those of sample.image and sample.last_image in turn (the word "clip" stands for the prompt's own
-/// clip); where these are empty, its clip's when the model needs a picture, else none. A prompt's clip is the one with
-/// this caption, or the first of `clips`, which is called when one is wanted. Throws UserError (usage) where a picture
-/// is needed and there is neither.
+/// The images of each prompt: the files of sample.image and sample.last_image, repeated if there are fewer ("clip": of
+/// the prompt's own clip). If these are empty, the images of its clip if the model needs one, else none. A prompt's
+/// clip is the one with this caption, or the first of `clips`, which is called only for it. Throws UserError (usage) if
+/// an image is needed and there is neither file nor clip.
 std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
                                       const std::function<std::vector<data::Item>()>& clips,
                                       const net::Conditions& wanted);

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kChunk = 8;  // clips a rank encodes between two meetings; their embeddings are in memory
+constexpr size_t kChunk = 8;  // clips a rank encodes between two barriers; their embeddings are in memory
 
 data::CachedTensor cached(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.to(at::kFloat).contiguous();
@@ -52,13 +52,13 @@ class Preparation {
     pace.run([&] {
       read(pace);
       plan();
-      pace.meet();
+      pace.barrier();
       comm_.check_agreement("data set", fingerprint());
       TextPass text(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
       if (online_) {
         text.load();
         load_conditioner();
-        pace.meet();  // every rank has its encoders
+        pace.barrier();  // every rank has its encoders
         for (const std::string& caption : captions_) data_.contexts_[caption] = cached(text.encode(caption));
         look_at_all();
         keep(std::vector<char>(data_.plan_.clips.size(), 0));
@@ -67,19 +67,19 @@ class Preparation {
         find_missing();
         check_disk(text);
         if (!work_.empty()) text.load(), load_conditioner();
-        pace.meet();  // every rank has looked before any rank writes, so all have the same list
+        pace.barrier();  // every rank has looked before any rank writes, so all have the same list
         encode(text, pace);
       }
       if (options_.prompts) {
         text.load();
         load_conditioner();
-        pace.meet();
+        pace.barrier();
       }
       for (const auto& prompt : data_.prompts_) data_.prompt_contexts_.push_back(text.encode(prompt));
       if (options_.prompts) data_.negative_context_ = text.encode(recipe_.sample.negative_prompt);
       condition_prompts(pace);
       conditioner_.reset();
-      pace.meet();
+      pace.barrier();
     });
     comm_.take_sent_bytes();  // the first step's bytes are its own
     finish();
@@ -119,7 +119,7 @@ class Preparation {
         recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
     const auto poses = prompt_poses(
         recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
-    pace.meet();
+    pace.barrier();
     for (size_t p = 0; p < pictures.size(); ++p)
       data_.prompt_extras_.push_back(conditioner_->for_sampling(pictures[p], data_.prompt_sound(static_cast<int>(p)),
                                                                 recipe_.data.frames, poses[p]));
@@ -136,7 +136,7 @@ class Preparation {
       make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
       if (!online_ && data::has_video()) look_into_files();
     }
-    pace.meet();
+    pace.barrier();
   }
 
   /// Headers of the files: rank 0 looks, the others read what it found.
@@ -213,7 +213,7 @@ class Preparation {
       mine[e] = 1;
       log::warn("prepare: " + keys_[e].source + ": " + *damage + "; it is made again");
     }
-    pace.meet();  // every rank has read its share
+    pace.barrier();  // every rank has read its share
     for (const auto& row : comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles(mine))
       for (size_t e = 0; e < row.size(); ++e) damaged_[e] |= row[e] != 0;
   }
@@ -240,7 +240,7 @@ class Preparation {
     log::info("prepare: rebuilding " + std::to_string(stale) + " entries; first: " + first);
   }
 
-  /// Told before anything is written, and refused where it cannot end well.
+  /// Logs the disk space that is needed before anything is written, and throws if there is too little.
   void check_disk(const TextPass& text) {
     if (work_.empty() || rank_ != 0) return;
     int64_t need = 0;
@@ -249,7 +249,7 @@ class Preparation {
           data_.plan_.rules.buckets[static_cast<size_t>(data_.plan_.clips[static_cast<size_t>(work.clip)].bucket)];
       const auto latent = job_.codec->latent_shape(bucket.frames, bucket.height, bucket.width);
       int64_t numbers = latent[0] * latent[1] * latent[2] * latent[3];
-      if (wanted_.pictures())
+      if (wanted_.takes_images())
         for (const auto& [name, value] : job_.model->blank(latent).extra) numbers += value.numel();
       for (const int e : work.entries) {
         const data::CacheKey& key = keys_[static_cast<size_t>(e)];
@@ -282,7 +282,7 @@ class Preparation {
     int64_t done = 0;
     for (size_t begin = 0; begin < work_.size(); begin += kChunk * world) {
       const size_t end = std::min(work_.size(), begin + kChunk * world);
-      pace.meet();  // so that no rank waits for another in a collective of the text encoder
+      pace.barrier();  // so that no rank waits for another in a collective of the text encoder
       std::map<std::string, data::CachedTensor> contexts;
       for (size_t w = begin; w < end; ++w)
         for (const int e : work_[w].entries)
@@ -295,7 +295,7 @@ class Preparation {
         pace.report(++done);
       }
     }
-    pace.meet();
+    pace.barrier();
     {
       const std::lock_guard<std::mutex> guard(shown_);
       progress_.reset();
@@ -304,7 +304,7 @@ class Preparation {
     leave_out(failures);
   }
 
-  /// CLIP features of this rank's clips of a chunk: all ranks look at one picture each, in turns.
+  /// CLIP features of this rank's clips of a chunk: in each round every rank encodes one image.
   std::map<size_t, at::Tensor> look_at_mine(size_t begin, size_t end, Pace& pace) {
     std::map<size_t, at::Tensor> seen;
     if (!conditioner_->looks()) return seen;
@@ -317,7 +317,7 @@ class Preparation {
       } catch (const UserError&) {  // encode_clip meets the same fault, and books it
       }
     }
-    pace.meet();  // every rank has decoded
+    pace.barrier();  // every rank has decoded
     for (const auto& [w, pictures] : mine)
       if (at::Tensor features = conditioner_->look(pictures); features.defined()) seen[w] = features;
     return seen;
@@ -331,7 +331,7 @@ class Preparation {
     data::CachedSample sample;
     try {
       sample.latent = cached(job::encode_frames(*job_.codec, data::decode_clip(item.path, data_.plan_.spec(clip))));
-      if (wanted_.pictures())
+      if (wanted_.takes_images())
         for (const auto& [name, value] : conditioner_->extras(
                  pictures_of(work.clip), seen.count(w) ? seen.at(w) : at::Tensor(), data_.plan_.spec(clip).frames))
           sample.extras[name] = cached(value);
@@ -379,7 +379,7 @@ class Preparation {
       if (!failed[c]) data_.samples_.push_back({static_cast<int64_t>(c), online_ ? std::vector<int>() : entries_[c]});
   }
 
-  /// Whether what was left out so far is more than the user allows. Rank 0 tells the list.
+  /// Throws if no row is left, or more were left out than the user allows; rank 0 lists them.
   void judge(bool nothing_left) {
     data_.problems_ = static_cast<int64_t>(problems_.size());
     const bool too_many = !options_.tolerant && data_.problems_ > recipe_.data.allow_bad;

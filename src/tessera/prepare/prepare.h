@@ -51,7 +51,7 @@ class PreparedData {
   const std::string& prompt_text(int prompt) const { return prompts_.at(prompt); }
   const at::Tensor& prompt_context(int prompt) const { return prompt_contexts_.at(prompt); }
   const std::map<std::string, at::Tensor>& prompt_extra(int prompt) const { return prompt_extras_.at(prompt); }
-  /// What its video sounds like; no samples for a model that hears nothing.
+  /// The audio of its video; empty for a model without audio input.
   data::Sound prompt_sound(int prompt) const {
     return prompt_sounds_.empty() ? data::Sound{} : prompt_sounds_.at(prompt);
   }
@@ -86,7 +86,7 @@ class PreparedData {
   std::vector<at::Tensor> prompt_contexts_;
   std::vector<std::map<std::string, at::Tensor>> prompt_extras_;
   std::vector<data::Sound> prompt_sounds_;
-  std::shared_ptr<const Listener> listener_;  // when online, of models that hear
+  std::shared_ptr<const Listener> listener_;  // when online, for models with an audio input
   at::Tensor negative_context_;
   std::filesystem::path tokenizer_;
   int64_t problems_ = 0;

@@ -46,7 +46,7 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) con
   const net::Conditions wanted = job_->model->conditions();
   const data::ClipSpec spec = plan_.spec(clip(index));
   if (listener_) return listener_->extras(item(index), spec);
-  if (!wanted.pictures()) return {};
+  if (!wanted.takes_images()) return {};
   const Pictures pictures = clip_pictures(item(index), spec, wanted);
   std::map<std::string, at::Tensor> extras;
   extras["y"] = encoded([&] { return picture_latent(*codec_, pictures, spec.frames, wanted.mask_channels); });

@@ -61,13 +61,13 @@ Listener::Listener(const recipe::Recipe& recipe, const job::Job& job)
 }
 
 at::Tensor Listener::rows_of(const data::Sound& sound, const SoundRows& rows) const {
-  data::Sound heard{sound.rate, {}};
+  data::Sound part{sound.rate, {}};
   const auto begin = std::min(static_cast<size_t>(std::llround(rows.offset * sound.rate)), sound.samples.size());
   const auto length = static_cast<size_t>(std::llround((rows.seconds() + kMargin) * sound.rate));
   const size_t end = std::min(begin + length, sound.samples.size());
-  heard.samples.assign(sound.samples.begin() + static_cast<ptrdiff_t>(begin),
-                       sound.samples.begin() + static_cast<ptrdiff_t>(end));
-  return job::encode_sound(*encoder_, heard, rows.rate, rows.count);
+  part.samples.assign(sound.samples.begin() + static_cast<ptrdiff_t>(begin),
+                      sound.samples.begin() + static_cast<ptrdiff_t>(end));
+  return job::encode_sound(*encoder_, part, rows.rate, rows.count);
 }
 
 std::map<std::string, at::Tensor> Listener::extras(const data::Item& item, const data::ClipSpec& spec) const {
@@ -128,7 +128,7 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::
   const std::vector<std::string>& files = recipe.sample.sounds;
   if (wanted.audio_dim == 0) {
     if (!files.empty())
-      throw UserError(Exit::usage, "sample.audio", "the model hears nothing",
+      throw UserError(Exit::usage, "sample.audio", "the model has no audio input",
                       "leave sample.audio out, or sample with a speech-to-video model");
     return {};
   }

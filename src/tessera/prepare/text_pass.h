@@ -23,7 +23,8 @@ class TextPass {
   TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
            const std::filesystem::path& tokenizer);
 
-  /// Reads the encoder's weights, unless they are there. Ranks take different times for it: let them meet after.
+  /// Reads the encoder's weights, unless they are loaded. Ranks take different times for it: call Pace::barrier()
+  /// after.
   void load();
   at::Tensor encode(const std::string& text);          ///< [n, D] fp32; all ranks together; loads
   int64_t token_count(const std::string& text) const;  ///< n; alone

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/recipe/settings.h"
@@ -40,8 +42,10 @@ int every_of(const Given& given) {
 
 void read_recompute(Recipe& recipe, const Given& given) {
   recipe.plan.recompute_every = every_of(given);
-  recipe.plan.recompute_units =
-      recipe.plan.recompute_every > 0 ? std::nullopt : automatic(given, {{"none", 0}, {"all", 1 << 20}});
+  constexpr int kAll = std::numeric_limits<int>::max();
+  recipe.plan.recompute_units.reset();
+  if (recipe.plan.recompute_every == 0)
+    recipe.plan.recompute_units = automatic(given, {{"none", 0}, {"all", kAll}}, "\"every N\"");
 }
 
 void read_reduce(Recipe& recipe, const Given& given) {
@@ -58,10 +62,10 @@ void read_update_threads(Recipe& recipe, const Given& given) {
 bool has_ranks(const Facts& f) { return !f.searches() || f.mesh.world() > 1; }
 bool names_disk(const Facts& f) { return !f.recipe.plan.nvme.empty(); }
 bool may_update_on_host(const Facts& f) { return f.searches() && f.recipe.plan.update_on != plan::Tier::device; }
-bool gradients_rest(const Facts& f) {
+bool keeps_gradients(const Facts& f) {
   return f.recipe.plan.update != plan::Update::in_backward || f.recipe.plan.update_on == plan::Tier::host;
 }
-// where plan.file decides, that is said alone
+// true where plan.file decides: then the message names plan.file alone
 bool has_stages(const Facts& f) { return !f.searches() || f.mesh[Axis::pp] > 1; }
 bool has_chunks(const Facts& f) {
   constexpr auto kInterleaved = plan::PipelineSchedule::interleaved;
@@ -171,7 +175,8 @@ std::vector<Setting> plan_settings() {
        "where reduced gradients are kept (offload)",
        plan_key<&plan::Choices::gradients>,
        {.choices = "auto|device|host|nvme",
-        .needs = {{gradients_rest, "plan.update = \"in_backward\" uses gradients up where they are made"}, kSearched}}},
+        .needs = {{keeps_gradients, "plan.update = \"in_backward\" uses gradients up where they are made"},
+                  kSearched}}},
       {"plan.states",
        Kind::choice,
        "auto",

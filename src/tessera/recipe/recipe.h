@@ -70,7 +70,7 @@ struct Recipe {
     std::string train;             ///< auto, both, high_noise or low_noise
     std::string boundary;          ///< auto, a sigma, diffsynth(INDEX FRACTION)
     int64_t turn = 1;              ///< optimiser steps
-    std::vector<double> shares;    ///< of turns, high noise first; empty: by the mass of the windows
+    std::vector<double> shares;    ///< of the steps, high noise first; empty: by the mass of the windows
     std::string router = "turns";  ///< or gate
     int64_t count = 2;             ///< experts of a gate
     double temperature = 1;        ///< at the start
@@ -82,7 +82,7 @@ struct Recipe {
     std::string file, profile;
     int64_t budget = 0;        ///< 0: the default
     int64_t host_budget = -1;  ///< bytes of the node; -1: by the profile
-    std::string nvme;          ///< folder of what rests on disk; empty: nothing does
+    std::string nvme;          ///< folder for offload to disk; empty: none
     bool nvme_checksum = false;
     plan::DiskPlace disk() const { return {nvme, nvme_checksum}; }
   } plan;

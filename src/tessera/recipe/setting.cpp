@@ -68,7 +68,8 @@ void read_value(std::optional<plan::Policy>& to, const Given& given) {
     read_enum(to, given);
 }
 
-std::optional<int> automatic(const Given& given, const std::vector<std::pair<std::string, int>>& words) {
+std::optional<int> automatic(const Given& given, const std::vector<std::pair<std::string, int>>& words,
+                             const std::string& other_form) {
   const std::string& value = given.text;
   if (value == "auto") return std::nullopt;
   std::string known = "auto";
@@ -78,7 +79,7 @@ std::optional<int> automatic(const Given& given, const std::vector<std::pair<std
   }
   constexpr size_t kDigits = 9;  // of an int
   if (value.empty() || value.find_first_not_of("0123456789") != std::string::npos || value.size() > kDigits)
-    given.fail(known + " or a number");
+    given.fail(known + (other_form.empty() ? " or a number" : ", a number or " + other_form));
   return static_cast<int>(to_integer(value));
 }
 

@@ -37,7 +37,7 @@ constexpr Range above(double least) { return {.least = least, .open = true}; }
 struct Facts {
   const Recipe& recipe;
   const Mesh& mesh;                        ///< of the ranks that run
-  bool (*several_experts)(const Recipe&);  ///< which take turns; asked for only where it matters: it looks into files
+  bool (*several_experts)(const Recipe&);  ///< several experts of which each step trains one; reads files: called late
   bool (*own_windows)(const Recipe&);      ///< experts have a range of timesteps each
   bool gated() const { return recipe.experts.router == "gate"; }
   bool searches() const { return recipe.plan.file.empty() || recipe.plan.file == "auto"; }
@@ -49,9 +49,9 @@ struct Needs {
 };
 
 inline constexpr Needs kSearched = {[](const Facts& f) { return f.searches(); }, "plan.file decides"};
-/// Of a gate other rows speak.
+/// With a gate, other needs decide.
 inline constexpr Needs kSeveral = {[](const Facts& f) { return f.gated() || f.several_experts(f.recipe); },
-                                   "the run has one denoiser: no experts that take turns"};
+                                   "the run has one denoiser and no other expert"};
 
 struct Setting {
   std::string key;
@@ -63,8 +63,8 @@ struct Setting {
     std::string choices = {};  ///< "a|b|c" for Kind::choice
     Range range = {};
     std::vector<Needs> needs = {};
-    bool in_stages = false;  ///< a [[stage]] may change it. The rest is built once: the model and what encodes for it,
-                             ///< the ranks, where tensors lie and in which form
+    bool in_stages = false;  ///< a [[stage]] may change it; all other keys describe what a run builds once: the model,
+                             ///< its encoders, the ranks, the placement and dtypes of tensors
   } more = {};
 };
 
@@ -91,9 +91,11 @@ void into(Recipe& recipe, const Given& given) {
   read_value(field<Path...>(recipe), given);
 }
 
-/// A number of up to nine digits, or nothing for "auto"; `words` stand for numbers.
-std::optional<int> automatic(const Given& given, const std::vector<std::pair<std::string, int>>& words = {});
-/// The same of what is counted from 1.
+/// A number of up to nine digits, or nullopt for "auto"; `words` stand for numbers. `other_form`: a further form, which
+/// the caller reads and an error names.
+std::optional<int> automatic(const Given& given, const std::vector<std::pair<std::string, int>>& words = {},
+                             const std::string& other_form = {});
+/// The same for counts, which are at least 1.
 std::optional<int> automatic_count(const Given& given);
 /// A number where a word may stand as well; `expected` names both.
 double checked_number(const Given& given, const std::string& text, const std::string& expected);

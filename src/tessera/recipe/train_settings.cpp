@@ -90,7 +90,7 @@ const Needs kOfFp16 = {[](const Facts& f) {
                        "it belongs to plan.compute_dtype or plan.reduce_dtype = \"fp16\""};
 const Needs kOfGate = {[](const Facts& f) { return f.gated(); }, "it belongs to experts.router = \"gate\""};
 const Needs kOfTurns = {[](const Facts& f) { return !f.gated(); },
-                        "with experts.router = \"gate\" experts take no turns and own no timesteps"};
+                        "with experts.router = \"gate\" every step may train every expert, on all timesteps"};
 
 /// "auto|both" and every family's experts.
 std::string expert_choices() {

@@ -1,8 +1,8 @@
 #pragma once
-// What metrics.jsonl holds when a run goes on: which of its lines stay, and which events a kill has kept from it.
+// Reads metrics.jsonl when a run resumes: the lines that stay, and the events that a kill kept out of it.
 //
 //   const History history = read_history("runs/a/metrics.jsonl", /*done=*/100);
-//   if (!history.tells("checkpoint")) ...                    // it was saved, and the run ended before it could say so
+//   if (!history.has("checkpoint")) ...               // it was saved, and the run ended before it could write the line
 #include <cstdint>
 #include <filesystem>
 #include <set>
@@ -20,12 +20,12 @@ struct History {
   std::set<std::string> at_done;  ///< types of the kept lines of step `done`
   std::set<int64_t> fault_times;  ///< of the kept `fault` lines that have one
 
-  bool tells(const std::string& type) const { return at_done.contains(type); }
+  bool has(const std::string& type) const { return at_done.contains(type); }
   /// One line for people about the strays; empty where there are none.
   std::string told_strays() const;
 };
 
-/// Lines are in the order of their steps, so what lies behind the first one beyond `done` is beyond it too. Throws
+/// Lines are in the order of their steps, so all lines after the first one beyond `done` are beyond it too. Throws
 /// UserError (disk) when a file that is there cannot be read: nothing of it is known then.
 History read_history(const std::filesystem::path& file, int64_t done);
 

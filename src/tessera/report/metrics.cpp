@@ -119,7 +119,7 @@ void MetricsWriter::flush() {
 
 namespace {
 
-/// ,"expert":"high_noise","expert_step":7 and, where its turn began, what moved; nothing of a run without experts.
+/// ,"expert":"high_noise","expert_step":7 and, in a step after a swap, the bytes moved; nothing without experts.
 std::string expert_fields(const StepMetrics& m) {
   if (m.expert.empty()) return "";
   std::string text = ",\"expert\":" + text_of(Json(m.expert)) + ",\"expert_step\":" + std::to_string(m.expert_step);

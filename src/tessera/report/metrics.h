@@ -54,7 +54,7 @@ struct StepMetrics {
   struct Moved {
     int64_t bytes = 0;
     double seconds = 0, waited = 0;
-  } moved;  ///< between tiers when its turn began, of rank 0: what, in which time, and how long lanes waited for it
+  } moved;  ///< by a swap of experts, on rank 0: bytes between tiers, the time of it, and how long lanes waited
   /// Of a run whose experts are chosen by a gate, in the order of the experts.
   struct Chosen {
     int64_t samples = 0;     ///< of the step that chose it
@@ -100,7 +100,8 @@ class MetricsWriter {
   /// itself. `shares`: samples of a step by dp rank from now on, where they change.
   void fault(int64_t step, const std::string& kind, const std::string& text, int rank,
              const std::vector<int64_t>& shares = {});
-  /// A `restart` that the launcher noted: `time` in milliseconds since 1970, by which a note is told once.
+  /// A `restart` that the launcher noted. `time`, in milliseconds since 1970, identifies it, so that it is written
+  /// once.
   void restart(int64_t step, const std::string& text, int64_t time);
   /// Before the first step: a frozen base is stored in `form`; |stored - w| / |w| of all of it and of its worst linear.
   void base(const std::string& form, double error, double worst, const std::string& worst_linear);

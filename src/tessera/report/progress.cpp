@@ -59,7 +59,8 @@ void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
   ioctl(STDERR_FILENO, TIOCGWINSZ, &size);
   const int width = size.ws_col > 0 ? size.ws_col : 100;
   const auto room = [&] { return width - static_cast<int>(line.size()) - 4; };
-  // In a narrow terminal the bar matters more than memory, which stays as planned, and tokens/s, which the step tells.
+  // A narrow terminal shows the bar and leaves out memory, which is constant, and tokens/s, which follows from the
+  // step.
   for (size_t dispensable : {4, 3, 2}) {
     if (room() >= kLeastBar) break;
     fields[dispensable].clear();

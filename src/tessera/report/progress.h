@@ -1,5 +1,5 @@
 #pragma once
-// One line that tells how a run goes: in a terminal it writes over itself, elsewhere it is a line now and then.
+// The progress line of a run: a terminal shows one line that is overwritten, a log gets a line now and then.
 //
 //   Progress progress(rank == 0, steps, done);
 //   progress.step(metrics, predicted_peak);

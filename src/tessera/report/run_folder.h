@@ -1,5 +1,5 @@
 #pragma once
-// A run as its folder tells it: what `top` and the report read, while the run goes on or long after.
+// A run read from its folder, for `top` and the report, while it runs or later.
 //
 //   RunFolder run("runs/a");                    // refuses what is not a run
 //   while (run.poll()) draw(run);               // reads only what was added since

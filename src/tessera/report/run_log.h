@@ -1,5 +1,5 @@
 #pragma once
-// What happened in a run, told to everyone who reads it: metrics.jsonl and TensorBoard's event file.
+// Writes the events of a run to metrics.jsonl and to TensorBoard's event file.
 //
 //   RunLog log("runs/a", /*done=*/100);
 //   log.step(metrics);

@@ -44,7 +44,7 @@ std::vector<ReportInput::Run> curves(const RunFolder& run, const std::string& la
   return curves;
 }
 
-/// How often each expert had its turn, and what it took to bring it in.
+/// The steps of each expert, and the cost of swapping it in.
 ReportInput::Table expert_table(const RunFolder& run) {
   ReportInput::Table table{
       "Experts", {"expert", "steps", "share", "last loss", "longest rest", "brought in", "a step", "waited for"}, {}};

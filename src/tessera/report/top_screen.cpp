@@ -201,7 +201,7 @@ class Screen {
 
   void busy() {
     const auto& ranks = run_.ranks();
-    // `busy` is told at the exchange of a step and so belongs to the step before.
+    // `busy` is sent at the exchange of a step and so belongs to the step before.
     const auto& steps = run_.steps();
     const double seconds = steps.size() > 1 ? steps[steps.size() - 2].seconds : steps.back().seconds;
     std::vector<std::string> lanes;

@@ -198,7 +198,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
         if (place.rank == 0 && clip > 0) chain.append(frames, motion, denoising.latent());
         if (goes_on)
           motion = place.rank == 0 ? chain.motion(frames) : at::empty(chain.motion_shape(clip + 1), at::kFloat);
-        pace.meet();
+        pace.barrier();
       });
       if (goes_on && place.world > 1) world.broadcast(motion, 0);
     }

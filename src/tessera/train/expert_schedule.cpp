@@ -163,7 +163,7 @@ void ExpertSchedule::check_steps(size_t expert, int64_t done, int64_t step) cons
   if (step > expert_order_.steps() || done == expert_order_.done(expert, step)) return;
   throw UserError(Exit::usage, "run.resume",
                   "the " + experts_.list[expert].name + " expert has done " + std::to_string(done) + " of " +
-                      std::to_string(step) + " steps, by the recipe's turns it would be " +
+                      std::to_string(step) + " steps, by the recipe's expert schedule it would be " +
                       std::to_string(expert_order_.done(expert, step)),
                   "keep run.seed, experts.*, diffusion.timesteps and diffusion.shift, or use another run.out");
 }

@@ -1,7 +1,7 @@
 #pragma once
-// Which experts run a step, and what each has of it. A single model is the usual case and goes the same way. Experts that
-// own a range of timesteps have steps of their own, in turns (this file); experts behind a gate share every step, sample
-// by sample (gate_schedule.h).
+// The experts that run a step, and the samples of each. A single model is the common case and uses the same code. Of
+// experts that own a range of timesteps each step trains one (this file); experts behind a gate share every step,
+// sample by sample (gate_schedule.h).
 //
 //   auto experts = make_expert_schedule(job, recipe, data, comm, mesh, rank);
 //   experts->begin_part(0, recipe, planned, programs);

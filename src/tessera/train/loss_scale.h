@@ -1,6 +1,6 @@
 #pragma once
 // Dynamic loss scaling of a run: gradients are scaled into the range of fp16, where something is fp16, and a step whose
-// gradients overflow is skipped. Every rank gives the same answers, because it hears the same norm.
+// gradients overflow is skipped. Every rank decides alike, because all have the same norm.
 //
 //   LossScale scale(plan, recipe);
 //   objective.scale_gradients(scale.scale().value_or(1));

@@ -6,7 +6,7 @@
 
 namespace tessera::train {
 
-/// Turns by noise level, or a gate that chooses for each sample. All outlive it but `mesh`.
+/// A schedule by noise level, or a gate that chooses for each sample. All arguments but `mesh` outlive it.
 std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
                                                      const std::vector<prepare::StageData>& data, comm::Comm& comm,
                                                      const Mesh& mesh, int rank);

@@ -1,5 +1,5 @@
 #pragma once
-// What this rank does, told to its launcher as it does it, and how long its own work takes.
+// Reports this rank's activity to its launcher (heartbeats), and measures how long its own work takes.
 //
 //   RankWatch watch(place);
 //   watch.follow(comm), watch.follow(executor);

@@ -42,8 +42,7 @@ std::optional<plan::Visit> Run::next() {
   }
 }
 
-/// Everything that belongs to one part of the run: its values, shapes, data, plan and programs. What rests between
-/// steps stays where it is.
+/// Begins a part of the run, with its own settings, shapes, data, plan and programs. Parameters and states stay.
 void Run::begin_part(size_t part) {
   part_ = part;
   const planning::PartPlan& now = plans_[part];
@@ -90,7 +89,7 @@ engine::Report Run::report(const ExpertPass& pass) {
   return [this, last = pass.last] { return numbers(last).pack(); };
 }
 
-/// `last`: of the step's passes, which tells what the step sent.
+/// `last`: this is the last pass of the step, and reports the bytes that the step sent.
 StepReport Run::numbers(bool last) {
   engine::Executor& executor = engine_->executor();
   StepReport r;
@@ -240,8 +239,8 @@ bool Run::owes_samples() {
   return owes;
 }
 
-/// Does what no other rank waits for and the next start makes up: where it fails, that is told and the run goes on.
-/// Gives the code of the failure.
+/// Runs `act`, for which no other rank waits and which the next start can repeat: a failure is logged and the run goes
+/// on. Returns the exit code of the failure.
 Exit Run::attempt(int64_t step, const std::string& what, const std::function<void()>& act) {
   Exit code = Exit::internal;
   std::string text;

@@ -29,7 +29,8 @@ namespace tessera::train {
 
 class Run {
  public:
-  /// All ranks together. `trace`: file of every executed instruction; empty: none. Throws UserError for what the recipe, the data, the weights or the plan do not allow.
+  /// All ranks together. `trace`: file of every executed instruction; empty: none. Throws UserError for what the
+  /// recipe, the data, the weights or the plan do not allow.
   Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place);
 
   /// What comes next; begins the parts of the run as they come. Nothing when the run is over, or stopped.
@@ -40,7 +41,7 @@ class Run {
   diffusion::TrainingSamples samples(const plan::Visit& visit);
   /// The pass with what the last steps decided of it: the loss scale, and the rate where updates run in the backward.
   const ExpertPass& armed(ExpertPass& pass);
-  /// What this rank tells the others at the norm.
+  /// This rank's report for the exchange at `norm`.
   engine::Report report(const ExpertPass& pass);
   /// What becomes of the pass (decision.h), logged where it is skipped.
   Decision decide(const ExpertPass& pass, const engine::StepRun& step);

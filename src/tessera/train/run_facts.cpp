@@ -185,12 +185,12 @@ void require_same(const Values& facts, const checkpoint::Manifest& saved) {
 
 std::vector<Change> changes(const Values& facts, const Values& recipe, const checkpoint::Manifest& saved) {
   std::vector<Change> found = changed_facts(facts, saved);
-  std::set<std::string> told(kOfResuming.begin(), kOfResuming.end());
-  for (const Change& change : found) told.insert(change.key);
+  std::set<std::string> named(kOfResuming.begin(), kOfResuming.end());
+  for (const Change& change : found) named.insert(change.key);
   const Values before = saved_values(saved, kRecipe);
   if (before.empty()) return found;
   for (const Change& change : differences(before, recipe, saved.step))
-    if (!told.count(change.key)) found.push_back(change);
+    if (!named.count(change.key)) found.push_back(change);
   return found;
 }
 

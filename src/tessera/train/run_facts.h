@@ -1,6 +1,6 @@
 #pragma once
-// What a run is, as its checkpoints remember it: facts that a run going on from one must share, and the recipe, whose
-// other changes are told.
+// The identity of a run in its checkpoints: facts that a resuming run must share, and the recipe, of which other
+// changes are logged.
 //
 //   Values facts = run_facts(recipe, job);                                // "lora.rank" -> "16", "base" -> "3f2a..."
 //   require_same(facts, saved.manifest());                                // before anything of the run is written
@@ -21,8 +21,8 @@ struct Change {
   std::string text() const;
 };
 
-/// The model's config.json key by key, the base's content wherever it lies (a fingerprint of names, shapes and sampled
-/// values), seed, adapters, experts and objective.
+/// The model's config.json key by key, a fingerprint of the base's weights (names, shapes and sampled values, not their
+/// path), seed, adapters, experts and objective.
 Values run_facts(const recipe::Recipe& recipe, const job::Job& job);
 
 /// Every option of a recipe and of its stages, as text.
@@ -35,7 +35,8 @@ void save_facts(const Values& facts, const Values& recipe, checkpoint::Manifest&
 /// facts has its seed alone.
 void require_same(const Values& facts, const checkpoint::Manifest& saved);
 
-/// What differs in the recipe, and in facts where `run.resume_changes` allowed them to; how a run is resumed does not count.
+/// What differs in the recipe, and in facts where `run.resume_changes` allowed them to; how a run is resumed does not
+/// count.
 std::vector<Change> changes(const Values& facts, const Values& recipe, const checkpoint::Manifest& saved);
 
 }  // namespace tessera::train

@@ -75,7 +75,7 @@ void Run::check_start() {
   if (rank_ == 0) planning::check_own_folder(out_);
   if (rank_ == 0 && !comm::RunLock::held_by_launcher(out_)) lock_.emplace(out_);
   resume_ = checkpoint::choose_resume(recipe_.run.resume, out_, restarted());
-  comm_.check_agreement("checkpoint to go on from", checkpoint::told(resume_));
+  comm_.check_agreement("checkpoint to go on from", checkpoint::describe(resume_));
   facts_ = run_facts(recipe_, job_);
   if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
   if (resumed_) job::check_experts(job_.experts, resumed_->manifest());
@@ -84,8 +84,8 @@ void Run::check_start() {
   for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
 }
 
-/// From here on the run's folder is this run's: remains of killed runs go, and what lies beyond the checkpoint that it
-/// goes on from is moved away.
+/// Takes over the run's folder: removes the remains of killed runs, and moves away checkpoints and metrics lines after
+/// the checkpoint from which this run resumes.
 void Run::claim_folder() {
   for (const auto& name : checkpoint::clean_partials(checkpoints_))
     log::info("removed the incomplete checkpoint " + name);
@@ -184,7 +184,7 @@ bool Run::own_checkpoint() const {
   return resume_.from && fs::equivalent(resume_.from->parent_path(), checkpoints_, none);
 }
 
-/// Goes on with the history, and tells in it what a kill kept out of it.
+/// Continues metrics.jsonl, and adds the events that a kill kept out of it.
 void Run::open_log() {
   run_log_ = std::make_unique<report::RunLog>(out_, done_);
   const report::History& found = run_log_->found();
@@ -196,9 +196,9 @@ void Run::open_log() {
                              " and the checkpoint is of step " + std::to_string(done_) +
                              ": the steps between are missing from the history";
     log::warn(text);
-    if (!found.tells("warning")) run_log_->warning(done_, "history", text);
+    if (!found.has("warning")) run_log_->warning(done_, "history", text);
   }
-  if (own && !found.tells("checkpoint")) run_log_->checkpoint(done_, resume_.from->string(), {});
+  if (own && !found.has("checkpoint")) run_log_->checkpoint(done_, resume_.from->string(), {});
   for (const comm::FaultNote& note : comm::fault_notes(out_))
     if (!found.fault_times.contains(note.time)) run_log_->restart(done_, note.text, note.time);
   tell_resume();
@@ -217,13 +217,13 @@ void Run::tell_resume() {
   }
 }
 
-/// How far a base that rests in fewer bits is from the weights it was made of.
+/// Logs the size and the quantisation error of a quantised base.
 void Run::log_base(const engine::Roundings& rounded) {
   const std::optional<job::BaseFacts> facts = job::base_facts(planned().spec);
   if (!facts) return;
   const job::BaseError error = job::base_error(planned().spec, rounded, comm_);
   if (rank_ != 0) return;
-  log::info(job::told(*facts) + "; " + job::told(error));
+  log::info(job::describe(*facts) + "; " + job::describe(error));
   if (done_ == 0) run_log_->base(std::string(name(facts->form)), error.all, error.worst, error.worst_linear);
 }
 

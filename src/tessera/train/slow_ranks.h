@@ -6,9 +6,9 @@
 //   for (const SlowRanks::Slow& s : slow.found()) warn(s.text());
 //   if (auto shares = slow.better_shares(plan)) ...     // less work for them
 //
-// A step is as long as its slowest rank's work, so waiting tells nothing: all ranks wait for the slow one. Ranks are
-// compared with those that do the same work, which are the ranks of their pipeline stage; every rank computes the same
-// answers from the same numbers.
+// All ranks wait for the slowest one, so step times do not show which rank is slow: the time of its own work does.
+// Ranks are compared with those that do the same work, which are the ranks of their pipeline stage; every rank computes
+// the same result from the same numbers.
 #include <deque>
 #include <optional>
 #include <set>

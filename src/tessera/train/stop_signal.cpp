@@ -12,26 +12,26 @@ namespace tessera::train {
 
 namespace {
 
-volatile std::sig_atomic_t stopped_by = 0, at_once = 0, tells = 0;
+volatile std::sig_atomic_t stopped_by = 0, at_once = 0, prints_end = 0;
 
-void say(const char* text) { [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, ::strlen(text)); }
+void print(const char* text) { [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, ::strlen(text)); }
 
 void on_signal(int number) {
   stopped_by = number;
   if (!at_once) return;
-  // Nothing is lost and nothing to be saved; what was begun is tidied up by the next start.
-  if (tells) {
+  // Before the first step there is nothing to save; the next start cleans up.
+  if (prints_end) {
     const char* name = ::sigabbrev_np(number);
-    say("stopped by SIG"), say(name ? name : "NAL"), say(" before the first step; start again to go on\n");
+    print("stopped by SIG"), print(name ? name : "NAL"), print(" before the first step; start again to go on\n");
   }
   ::_exit(static_cast<int>(Exit::again));
 }
 
 }  // namespace
 
-void watch_stop_signals(bool speaks) {
+void watch_stop_signals(bool prints) {
   at_once = 1;
-  tells = speaks;
+  prints_end = prints;
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     struct sigaction now {};
     if (::sigaction(number, nullptr, &now) == 0 && number == SIGHUP && now.sa_handler == SIG_IGN) continue;

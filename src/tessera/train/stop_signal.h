@@ -1,6 +1,6 @@
 #pragma once
-// Signals that ask a run to stop (SIGINT, SIGTERM, SIGHUP, SIGUSR1): behind its step with a whole checkpoint, and at once
-// while no step was done.
+// Signals that ask a run to stop (SIGINT, SIGTERM, SIGHUP, SIGUSR1): behind its step with a whole checkpoint, and at
+// once while no step was done.
 //
 //   watch_stop_signals(rank == 0);                       // a run that prepares, plans or loads ends with code 75
 //   stop_behind_steps();                                 // from here on it is asked
@@ -9,8 +9,9 @@
 
 namespace tessera::train {
 
-/// A SIGHUP that is ignored (nohup) stays ignored. `speaks`: this rank tells of an end before the first step.
-void watch_stop_signals(bool speaks);
+/// A SIGHUP that is ignored (nohup) stays ignored. `prints`: this rank prints a message when the run is stopped before
+/// the first step.
+void watch_stop_signals(bool prints);
 void stop_behind_steps();
 int stop_signal();                    ///< the number of the one that came; 0: none did
 std::string signal_name(int number);  ///< "SIGTERM"

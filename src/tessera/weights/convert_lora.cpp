@@ -199,7 +199,7 @@ void convert_lora(const ConvertOptions& options) {
   write_lora(lora, plan, file);
   log::info("convert: " + file.string() + ": " + std::to_string(lora.modules().size()) + " modules, from " +
             lora.naming() + " to " + options.to + " names" +
-            (lora.says_alpha() ? "" : "; the file does not say alpha, it is taken to be the rank"));
+            (lora.has_alpha() ? "" : "; the file does not say alpha, it is taken to be the rank"));
 }
 
 }  // namespace tessera::weights

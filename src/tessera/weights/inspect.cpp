@@ -119,7 +119,7 @@ void add_lora(const fs::path& path, Json& json) {
   if (ranks.size() > 1) json["ranks"] = ranks;
   if (alphas.size() == 1) json["alpha"] = *alphas.begin();
   if (alphas.size() > 1) json["alphas"] = alphas;
-  if (!lora.says_alpha()) json["alpha_from"] = "rank: the file does not say it";
+  if (!lora.has_alpha()) json["alpha_from"] = "rank: the file does not say it";
   if (dora) json["dora"] = true;
   if (rslora) json["rslora"] = true;
 }

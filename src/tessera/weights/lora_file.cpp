@@ -142,7 +142,7 @@ void LoraFile::read_alphas() {
     } else {
       alpha = settings.alpha_of(module.stored);
     }
-    says_alpha_ = says_alpha_ || alpha.has_value();
+    has_alpha_ = has_alpha_ || alpha.has_value();
     module.alpha = alpha.value_or(rank);
     check_input(std::isfinite(module.alpha), "lora",
                 source_.path.string() + ": alpha of " + module.name + " is no number");

@@ -39,7 +39,7 @@ class LoraFile {
   const std::string& naming() const { return names_.naming; }
   const std::vector<LoraModule>& modules() const { return modules_; }  ///< in file order
   const LoraModule* find(const std::string& module) const;             ///< by official name; null when absent
-  bool says_alpha() const { return says_alpha_; }                      ///< otherwise alpha is taken to be the rank
+  bool has_alpha() const { return has_alpha_; }                        ///< otherwise alpha is taken to be the rank
   /// A tensor of the file as fp32.
   at::Tensor values(const checkpoint::TensorInfo& tensor) const;
 
@@ -51,7 +51,7 @@ class LoraFile {
   models::LoraNames names_;
   std::vector<LoraModule> modules_;
   std::map<std::string, checkpoint::TensorInfo> alphas_;  // by official module
-  bool says_alpha_ = false;
+  bool has_alpha_ = false;
 };
 
 /// Whether the tensors are those of a LoRA.

@@ -50,9 +50,9 @@ Disk::Disk(plan::DiskPlace place, int64_t bytes)
   direct_ = open(name.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
   const bool direct = direct_ >= 0;
   if (!direct) direct_ = open(name.c_str(), O_RDWR | O_CLOEXEC);
-  unlink(name.c_str());  // nothing is left of it, however the process ends
+  unlink(name.c_str());  // the file disappears with the process, however that ends
   if (const int full = posix_fallocate(cached_, 0, size_); full != 0) {
-    close(cached_);  // no destructor runs for what was never made
+    close(cached_);  // a constructor that throws is not followed by the destructor
     if (direct_ >= 0) close(direct_);
     throw UserError(
         Exit::disk, "engine.disk",
@@ -102,7 +102,7 @@ void Disk::read(int64_t offset, void* to, int64_t bytes) {
 }
 void Disk::write(int64_t offset, const void* from, int64_t bytes) {
   if (checksum_) {
-    const auto after = written_.lower_bound(offset + bytes);  // what is partly overwritten is no more what it was
+    const auto after = written_.lower_bound(offset + bytes);  // checksums of partly overwritten regions are invalid
     auto it = written_.lower_bound(offset);
     if (it != written_.begin() && std::prev(it)->first + std::prev(it)->second.bytes > offset) --it;
     written_.erase(it, after);
@@ -115,7 +115,7 @@ void Disk::transfer(bool write, int64_t offset, char* data, int64_t bytes) {
   const char* what = write ? "writing" : "reading";
 #ifdef TESSERA_URING
   if (ring_) {
-    // Pieces in flight, each finished in turn; a short transfer goes on where it stopped.
+    // Requests in flight. A short transfer continues where it stopped.
     int64_t next = 0;
     unsigned flying = 0;
     struct Piece {

@@ -1,7 +1,7 @@
 #pragma once
-// The NVMe tier of one rank: one file without a name, read and written past the page cache by io_uring, in pieces that
-// keep the disk's queue full. Where io_uring or direct access is missing (old kernels, tmpfs), plain reads and writes
-// do the same, and `how()` says so.
+// The NVMe tier of one rank: an unnamed file, read and written by io_uring past the page cache, with enough requests in
+// flight to keep the disk's queue full. Without io_uring or direct access (old kernels, tmpfs) it falls back to plain
+// reads and writes; `how()` names the method.
 //
 //   Disk disk({"/mnt/nvme/run1"}, bytes);
 //   const int64_t at = disk.reserve(n);
@@ -18,20 +18,20 @@ namespace tessera::engine {
 
 class Disk {
  public:
-  /// Makes the folder where it is missing and sets `bytes` of it aside. Throws UserError (disk) when there is not as
-  /// much.
+  /// Makes the folder if it is missing and reserves `bytes` on its disk. Throws UserError (disk) when the disk has
+  /// less.
   Disk(plan::DiskPlace place, int64_t bytes);
   ~Disk();
   Disk(const Disk&) = delete;
 
   /// Offset of the next `bytes`, page-aligned.
   int64_t reserve(int64_t bytes);
-  /// Both throw UserError (disk) naming the folder, the offset and the system's reason; read also where the checksum of
-  /// the region, if it was last written as a whole by `write`, is another.
+  /// Both throw UserError (disk) naming the folder, the offset and the system's reason. read() also throws for a wrong
+  /// checksum, which it checks for regions that one write() wrote as a whole.
   void read(int64_t offset, void* to, int64_t bytes);
   void write(int64_t offset, const void* from, int64_t bytes);
-  /// The region as memory, through the page cache: for what happens between steps (loading, checkpoints). What is
-  /// written through it reaches the disk at flush().
+  /// The region as memory, through the page cache, for use between steps (loading, checkpoints). Bytes written to it
+  /// reach the disk at flush().
   void* map(int64_t offset, int64_t bytes);
   void flush();
 
@@ -49,7 +49,7 @@ class Disk {
   };
   const std::string folder_;
   const bool checksum_;
-  std::map<int64_t, Written> written_;  // by offset: what is to be read there
+  std::map<int64_t, Written> written_;  // by offset: size and checksum of the last write there
   int64_t size_, used_ = 0;
   int direct_ = -1, cached_ = -1;  // two descriptors of one file
   char* mapped_ = nullptr;

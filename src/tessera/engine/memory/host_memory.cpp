@@ -17,7 +17,7 @@ void HostMemory::unmap() {
 void HostMemory::reserve(int64_t bytes) {
   if (bytes <= size_) return;
   unmap();
-  // Populated now: a machine that is too small must say so before the first step and not in the middle of it.
+  // MAP_POPULATE: a machine with too little memory fails here, before the first step, and not in the middle of one.
   void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (mapped == MAP_FAILED)

@@ -1,5 +1,5 @@
 #pragma once
-// Memory of the host tier: a mapping of our own, outside the counted device allocator.
+// Memory of the host tier: an anonymous mapping, which the meter of the device tier does not count.
 //
 //   HostMemory host;
 //   host.reserve(schedule.host_arena);
@@ -14,7 +14,7 @@ class HostMemory {
   ~HostMemory();
   HostMemory(const HostMemory&) = delete;
 
-  /// Grows only, and loses what it held. Throws UserError (memory) when the machine has no more.
+  /// Grows only; the old contents are lost. Throws UserError (memory) when the machine has too little.
   void reserve(int64_t bytes);
   char* at(int64_t offset) const { return data_ + offset; }
   int64_t size() const { return size_; }

@@ -1,6 +1,6 @@
 #pragma once
-// A lane: a thread that runs its instructions in order, each after what it waits for. The compute lane is the calling
-// thread itself; gathers, reductions and writes have lanes of their own, so they overlap it.
+// A lane: a thread that runs its instructions in order, each after the instructions it waits for. The compute lane is
+// the calling thread; gathers, reductions and copies have lanes of their own and overlap it.
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -12,7 +12,7 @@
 
 namespace tessera::engine {
 
-/// Which instructions of the running schedule are done; a failed one wakes every waiter with its exception.
+/// The instructions of the running schedule that are done. A failed instruction wakes every waiter with its exception.
 class Events {
  public:
   void reset(size_t count);

@@ -7,8 +7,8 @@
 //   Meter::reset_peak(); ...; Meter::peak();
 //
 // [Note: bytes by running on meta] The same counting stands behind LibTorch's meta device, whose tensors have sizes
-// but no memory. Running a unit on meta tensors therefore tells the bytes it will take, with the code that will take
-// them: nothing to keep in step by hand (measure.h).
+// but no memory. Running a unit on meta tensors therefore counts the bytes that the same code will allocate in
+// training, and no formula has to follow the code (measure.h).
 #include <array>
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@
 namespace tessera::engine {
 
 enum class Part { parameters, gradients, states, slots, compute, host };
-inline constexpr int kParts = 5;  ///< of the device; what is booked on `host` is host memory and counts apart
+inline constexpr int kParts = 5;  ///< parts of the device tier; `host` is host memory, which does not count
 
 class Meter {
  public:
@@ -27,10 +27,10 @@ class Meter {
   static std::array<int64_t, kParts> at_peak();  ///< live bytes by part when the peak was reached
   static void reset_peak();
   static int64_t reserved();              ///< live plus blocks kept for reuse
-  static void set_budget(int64_t bytes);  ///< going over throws UserError (memory); 0: none
-  static std::string story();             ///< who holds the memory now, for error messages
+  static void set_budget(int64_t bytes);  ///< allocations over it throw UserError (memory); 0: no budget
+  static std::string story();             ///< live bytes by part, for error messages
 
-  /// Allocations of this thread are booked on `part` while it lives (compute otherwise).
+  /// While it lives, allocations of this thread count for `part` (otherwise for compute).
   class Scope {
    public:
     explicit Scope(Part part);
@@ -41,7 +41,7 @@ class Meter {
     Part before_;
   };
 
-  /// Counts meta tensors allocated while it lives; one at a time.
+  /// While it lives, counts the meta tensors that are allocated; only one may live at a time.
   class MetaCount {
    public:
     MetaCount();

@@ -17,10 +17,10 @@ Workers::~Workers() {
   for (std::thread& thread : others_) thread.join();
 }
 
-void Workers::run(int count, const std::function<void(int)>& piece) {
+void Workers::run(int count, const std::function<void(int)>& task) {
   {
     const std::lock_guard lock(mutex_);
-    piece_ = &piece, count_ = count, next_ = 0;
+    task_ = &task, count_ = count, next_ = 0;
     busy_ = static_cast<int>(others_.size());
     ++round_;
   }
@@ -48,11 +48,11 @@ void Workers::help() {
   }
 }
 
-/// Takes pieces until none is left.
+/// Takes tasks until none is left.
 void Workers::work() {
   for (int i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) {
     try {
-      (*piece_)(i);
+      (*task_)(i);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       if (!error_) error_ = std::current_exception();

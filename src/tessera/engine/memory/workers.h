@@ -1,8 +1,8 @@
 #pragma once
-// Threads that share a list of pieces: what a rank computes on the host beside its device.
+// A thread pool for work on the host beside the device: its threads share the tasks of one call.
 //
 //   Workers workers(4);
-//   workers.run(100, [&](int piece) { ... });       // returns when all are done; rethrows the first failure
+//   workers.run(100, [&](int task) { ... });       // returns when all are done; rethrows the first failure
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -15,14 +15,14 @@ namespace tessera::engine {
 
 class Workers {
  public:
-  /// `threads` in all: the caller of run is one of them.
+  /// `threads` includes the caller of run().
   explicit Workers(int threads);
   ~Workers();
   Workers(const Workers&) = delete;
 
   int threads() const { return static_cast<int>(others_.size()) + 1; }
   /// One caller at a time.
-  void run(int count, const std::function<void(int)>& piece);
+  void run(int count, const std::function<void(int)>& task);
 
  private:
   void help();
@@ -30,7 +30,7 @@ class Workers {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  const std::function<void(int)>* piece_ = nullptr;
+  const std::function<void(int)>* task_ = nullptr;
   int count_ = 0, busy_ = 0;
   int64_t round_ = 0;
   bool stop_ = false;

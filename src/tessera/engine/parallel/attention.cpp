@@ -21,7 +21,7 @@ ops::AttentionInputs scattered(const Tensor& q, const Tensor& k, const Tensor& v
   return {std::move(wide[0]), std::move(wide[1]), std::move(wide[2])};
 }
 
-/// The pass itself; the output is that of the tokens here.
+/// The ring, and the exchange of its output: the result has the output of this rank's tokens.
 ops::AttentionResult attend(const ops::AttentionInputs& wide, int64_t heads, const Offsets& offsets,
                             const Parallel& parallel) {
   ops::AttentionResult result = ring_forward(wide, heads / parallel.sp(), offsets, parallel);
@@ -63,20 +63,20 @@ struct SequenceAttention : Function<SequenceAttention> {
   }
 };
 
-/// What segments are of the queries of this rank's block and of all keys.
+/// Segments as seen by this rank: offsets and order of its block's queries and of all keys.
 struct Ordered {
   Offsets q_at, k_at;
-  Tensor q_order, k_order;  // undefined: as they are
+  Tensor q_order, k_order;  // undefined: the rows' own order
 };
 
 Ordered ordered(const net::Tokens& tokens, const net::Segments& segments, const Parallel& parallel) {
-  net::Meeting met = net::meeting(tokens, segments);
+  net::SegmentOffsets offsets = net::segment_offsets(tokens, segments);
   const plan::TokenRange block = parallel.block(tokens.total(), parallel.cp_rank());
-  Ordered result{{}, std::move(met.k_offsets), segments.order, segments.order};
+  Ordered result{{}, std::move(offsets.k_offsets), segments.order, segments.order};
   if (segments.local_order.defined()) {
     result.q_at = segments.local_offsets, result.q_order = segments.local_order;
   } else {
-    for (const int64_t at : met.q_offsets)
+    for (const int64_t at : offsets.q_offsets)
       result.q_at.push_back(std::clamp<int64_t>(at - block.begin, 0, block.count()));
   }
   return result;
@@ -85,7 +85,7 @@ Ordered ordered(const net::Tokens& tokens, const net::Segments& segments, const 
 Tensor in_order(const Tensor& x, const Tensor& order) { return order.defined() ? ops::take_rows(x, order) : x; }
 Tensor out_of_order(const Tensor& x, const Tensor& order) { return order.defined() ? ops::put_rows(x, order) : x; }
 
-/// Rows of all blocks [T, w] of those of this one; the tensors are of one type and travel one after the other.
+/// Gathers the rows of all blocks, [T, w], from those of this one. The tensors are sent one after the other.
 std::vector<Tensor> gather_blocks(const std::vector<Tensor>& own, int64_t tokens, const Parallel& parallel) {
   if (parallel.cp() == 1) return own;
   std::vector<Tensor> whole;
@@ -102,7 +102,7 @@ std::vector<Tensor> gather_blocks(const std::vector<Tensor>& own, int64_t tokens
   return whole;
 }
 
-/// The transpose: this block's rows of the sum over the ranks. fp32.
+/// The transpose of gather_blocks: this block's rows of the sum over the ranks. fp32.
 Tensor sum_blocks(const Tensor& whole, const Parallel& parallel) {
   if (parallel.cp() == 1) return whole;
   const int64_t tokens = whole.size(0), mine = parallel.block(tokens, parallel.cp_rank()).count();
@@ -117,8 +117,8 @@ Tensor sum_blocks(const Tensor& whole, const Parallel& parallel) {
   return parts.sum(0);
 }
 
-ops::AttentionInputs meet(const ops::AttentionInputs& wide, const Ordered& order, int64_t tokens,
-                          const Parallel& parallel) {
+ops::AttentionInputs ordered_inputs(const ops::AttentionInputs& wide, const Ordered& order, int64_t tokens,
+                                    const Parallel& parallel) {
   std::vector<Tensor> keys = gather_blocks({wide.k, wide.v}, tokens, parallel);
   return {in_order(wide.q, order.q_order), in_order(keys[0], order.k_order), in_order(keys[1], order.k_order)};
 }
@@ -126,7 +126,7 @@ ops::AttentionInputs meet(const ops::AttentionInputs& wide, const Ordered& order
 struct SegmentAttention : Function<SegmentAttention> {
   static ops::AttentionResult run(const ops::AttentionInputs& wide, int64_t heads, const Ordered& order, int64_t tokens,
                                   const Parallel& parallel) {
-    const ops::AttentionInputs in = meet(wide, order, tokens, parallel);
+    const ops::AttentionInputs in = ordered_inputs(wide, order, tokens, parallel);
     ops::AttentionResult result = {at::empty_like(in.q),
                                    at::empty({heads, in.q.size(0)}, in.q.options().dtype(at::kFloat))};
     ops::attention_forward(in, heads, order.q_at, order.k_at, result);
@@ -164,7 +164,7 @@ struct SegmentAttention : Function<SegmentAttention> {
     }
     d_out = in_order(d_out, order.q_order);
     delta = in_order(delta, order.q_order).t().contiguous();
-    ops::AttentionInputs in = meet({saved[0], saved[1], saved[2]}, order, tokens, parallel);
+    ops::AttentionInputs in = ordered_inputs({saved[0], saved[1], saved[2]}, order, tokens, parallel);
     const auto sums = [&](const Tensor& t) {
       return at::empty(t.sizes(), t.options().dtype(parallel.cp() > 1 ? at::kFloat : t.scalar_type()));
     };

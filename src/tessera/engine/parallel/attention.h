@@ -3,30 +3,33 @@
 //
 //   Tensor out = sequence_attention(q, k, v, heads, ctx.tokens(), parallel);      // [t, heads * d], as q
 //
-// Over sp, q, k and v of this rank's tokens become those of the block's tokens and this rank's heads (ulysses.h); there
-// each rank of cp meets the others' keys (ring.h); the output goes back to the tokens' owners. The graph keeps what the
-// ranks work on, and of the output no more than its owner has anyway: what backward needs of it, its product with
-// the gradient, travels with the gradient.
+// Over sp, ranks exchange q, k and v of their tokens for q, k and v of all tokens of the block and their own heads
+// (ulysses.h). Then the queries of each rank of cp attend to the keys of all blocks (ring.h), and the output goes back
+// to the ranks that own the tokens. The graph saves the exchanged q, k and v. It does not save the exchanged output:
+// the backward needs only its row-wise product with the gradient, which is computed by the owner and sent with the
+// gradient.
 #include "tessera/engine/parallel/parallel.h"
 #include "tessera/net/context.h"
 #include "tessera/ops/ops.h"
 
 namespace tessera::engine {
 
-/// q, k, v [tokens here, heads * d], with sp a divisor of heads. `keep` and `known` as in ops::attention: their output
-/// is that of the tokens here, their log-sum-exp that of the block's tokens and this rank's heads. With `known` only
-/// the exchange of q, k and v runs again, and of the ring nothing.
+/// q, k, v [tokens here, heads * d]; sp must divide heads. `keep` and `known` as in ops::attention: their output is
+/// that of this rank's tokens, their log-sum-exp that of the block's tokens and this rank's heads. With `known`, a
+/// recompute repeats the exchange of q, k and v but not the ring.
 Tensor sequence_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const net::Tokens& tokens,
                           const Parallel& parallel, ops::AttentionResult* keep = nullptr,
                           const ops::AttentionResult* known = nullptr);
 
-/// The same of segments that are not whole samples: ranks of cp gather the keys and values of all blocks, and each has
-/// the queries of its own. The gradients of keys and values go back to their blocks, added up in the ranks' order.
+/// The same for segments that are not whole samples: ranks of cp gather the keys and values of all blocks, and each
+/// rank computes the queries of its own block. The gradients of keys and values are reduce-scattered to their blocks,
+/// in rank order.
 Tensor segment_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const net::Tokens& tokens,
                          const net::Segments& segments, const Parallel& parallel, ops::AttentionResult* keep = nullptr,
                          const ops::AttentionResult* known = nullptr);
 
-/// Adds up the states of linear attention (ops/rows.h) over the ranks of cp x sp, or of cp x sp x tp; and their gradient.
+/// Sums the states of linear attention (ops/rows.h), and in the backward their gradient, over the ranks of cp x sp, or
+/// of cp x sp x tp.
 Tensor sum_states(const Tensor& states, bool over_tp, const Parallel& parallel);
 
 }  // namespace tessera::engine

@@ -6,8 +6,8 @@ namespace tessera::engine {
 
 namespace {
 
-/// The axes whose ranks are places: with the ranks of tp, which share a place's tokens, they are kSequenceAxes.
-const std::vector<Axis> kPlaceAxes = {Axis::cp, Axis::sp};
+/// kSequenceAxes without tp.
+const std::vector<Axis> kCpSpAxes = {Axis::cp, Axis::sp};
 
 int64_t bytes_to_others(const std::vector<Tensor>& out, int self) {
   int64_t sum = 0;
@@ -40,7 +40,7 @@ Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_
   sent += static_cast<int64_t>(out.nbytes());
   Transfer transfer;
   if (!ring_) return transfer;
-  // The thread lets go of the tensors before it says that it is done: memory is given back when the list says so.
+  // The thread drops its references before the future is ready: memory is freed at the instruction that frees it.
   auto task = std::make_shared<std::packaged_task<void()>>([ring = ring_, out = out, in = in]() mutable {
     ring->shift(std::exchange(out, Tensor()), std::exchange(in, Tensor()));
   });
@@ -86,10 +86,10 @@ void Parallel::exchange_blocks(const std::vector<Tensor>& out, const std::vector
 void Parallel::exchange_reach(const std::vector<Tensor>& out, const std::vector<Tensor>& in, bool over_tp,
                               plan::Rows rows, int64_t reach, int64_t row_bytes, SamplePart part) const {
   if (comm_)
-    comm_->group("reach", over_tp ? plan::kSequenceAxes : kPlaceAxes).all_to_all(out, in);
+    comm_->group("reach", over_tp ? plan::kSequenceAxes : kCpSpAxes).all_to_all(out, in);
   else
     in[sharer(over_tp)].copy_(out[sharer(over_tp)]);
-  note({"reach", over_tp ? plan::kSequenceAxes : kPlaceAxes, "all_to_all", rows, row_bytes, part, reach},
+  note({"reach", over_tp ? plan::kSequenceAxes : kCpSpAxes, "all_to_all", rows, row_bytes, part, reach},
        bytes_to_others(out, sharer(over_tp)));
 }
 
@@ -100,13 +100,13 @@ void Parallel::sum_states(const Tensor& states, bool over_tp) const {
   std::vector<Tensor> out(n, states.view(-1)), in;
   for (int i = 0; i < n; ++i) in.push_back(all[i]);
   if (comm_)
-    comm_->group("states", over_tp ? plan::kSequenceAxes : kPlaceAxes).all_to_all(out, in);
+    comm_->group("states", over_tp ? plan::kSequenceAxes : kCpSpAxes).all_to_all(out, in);
   else
     in[self].copy_(out[self]);
   Tensor sum = states.view(-1);
   at::sum_out(sum, all, 0);
   const int64_t each = states.numel() / states.size(0) * static_cast<int64_t>(states.element_size());
-  note({"states", over_tp ? plan::kSequenceAxes : kPlaceAxes, "all_gather", plan::Rows::context, each * (n - 1)},
+  note({"states", over_tp ? plan::kSequenceAxes : kCpSpAxes, "all_gather", plan::Rows::context, each * (n - 1)},
        bytes_to_others(out, self));
 }
 

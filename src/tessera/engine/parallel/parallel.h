@@ -1,14 +1,15 @@
 #pragma once
-// The ranks that share a sequence with this one (mesh axes cp, sp, tp): their groups, and a note of what is sent.
+// The ranks that share a sequence with this one (mesh axes cp, sp, tp): their groups, and a record of their
+// collectives.
 //
 //   Parallel parallel(mesh, rank, comm);                 // or without comm, to measure on meta tensors
 //   net::Batch mine = slice(whole, parallel);            // slice.h
 //   Tensor out = sequence_attention(q, k, v, heads, mine.tokens, parallel);   // attention.h
 //
-// [Note: sequence parallel] Tokens rest in shares ([Note: token shares] in plan/token_shares.h); all but self-attention
-// works on them as they are. Text is on every rank whole, so cross-attention needs no traffic. Gradients of the
-// shared conditioning stay partial: the stem's backward is linear in them, and the sum of its weight gradients over the
-// shard group, of which cp and sp are part, is right. A group of one sends nothing.
+// [Note: sequence parallel] Each rank has a share of the tokens ([Note: token shares] in plan/token_shares.h), and all
+// operators but self-attention work on that share alone. Every rank has the whole text, so cross-attention needs no
+// communication. Gradients of the shared conditioning stay partial sums: the stem's backward is linear in them, and its
+// weight gradients are summed over the shard group, which includes cp and sp. A group of one sends nothing.
 #include <future>
 #include <memory>
 
@@ -22,13 +23,13 @@ namespace tessera::engine {
 
 using at::Tensor;
 
-/// Which of each sample's tokens an exchange is of (plan::Traffic::part).
+/// The part of each sample's tokens that an exchange sends (plan::Traffic::part).
 using SamplePart = std::array<int64_t, 2>;
 inline constexpr SamplePart kWholeSample = {0, -1};
 
 class Parallel {
  public:
-  /// A block on its way round the ring: both tensors live until it is there.
+  /// A block that is being passed around the ring; keeps both tensors alive until it has arrived.
   class Transfer {
    public:
     Transfer() = default;
@@ -39,16 +40,16 @@ class Parallel {
 
    private:
     friend class Parallel;
-    const comm::Group* ring_ = nullptr;  // told who waits
+    const comm::Group* ring_ = nullptr;  // marks the waiting thread (comm::Group::waits)
     std::future<void> done_;
   };
 
-  /// Without `comm` nothing is sent: collectives take their memory and are noted.
+  /// Without `comm` nothing is sent: collectives allocate and are recorded, as measurement needs.
   Parallel(const Mesh& mesh, int rank, comm::Comm* comm = nullptr);
 
   const Mesh& mesh() const { return mesh_; }
   bool cuts_tokens() const { return plan::sequence_size(mesh_) > 1; }
-  /// Self-attention needs other ranks.
+  /// Whether self-attention needs other ranks.
   bool cuts_attention() const { return cp() * sp() > 1; }
   int cp() const { return mesh_[Axis::cp]; }
   int sp() const { return mesh_[Axis::sp]; }
@@ -57,60 +58,60 @@ class Parallel {
   int cp_rank() const { return mesh_.coordinate(rank_, Axis::cp); }
   int sp_rank() const { return mesh_.coordinate(rank_, Axis::sp); }
 
-  /// The tokens that rest here, of `tokens`.
+  /// This rank's share of `tokens` tokens.
   plan::TokenRange share(int64_t tokens) const { return plan::token_share(tokens, mesh_, rank_); }
-  /// The tokens that one place of cp works on: the shares of its sp x tp ranks together.
+  /// The block of a cp_rank: the shares of its sp x tp ranks together.
   plan::TokenRange block(int64_t tokens, int cp_rank) const { return plan::token_share(tokens, cp_rank, cp()); }
-  /// The tokens of one place of sp (all of its tp ranks) in this rank's block.
+  /// The tokens of a sp_rank (all its tp ranks) in this rank's block.
   plan::TokenRange part(int64_t tokens, int sp_rank) const {
     return plan::token_share(tokens, int64_t{cp_rank()} * sp() + sp_rank, int64_t{cp()} * sp());
   }
-  /// The tokens of the place of cp x sp that this rank is in: those of its tp ranks together.
-  plan::TokenRange place(int64_t tokens) const { return part(tokens, sp_rank()); }
-  /// Those of them that rest on one of its tp ranks.
-  plan::TokenRange rest(int64_t tokens, int tp_rank) const {
+  /// The tokens of this rank's tp group: the shares of its ranks together.
+  plan::TokenRange tp_group(int64_t tokens) const { return part(tokens, sp_rank()); }
+  /// The share of one of the group's tp ranks.
+  plan::TokenRange tp_share(int64_t tokens, int tp_rank) const {
     return plan::token_share(tokens, (int64_t{cp_rank()} * sp() + sp_rank()) * tp() + tp_rank,
                              int64_t{cp()} * sp() * tp());
   }
 
-  // Collectives; each is noted with the rows that it is expected to send (plan::Traffic).
-  /// Member i of sp gets out[i] and gives in[i]; this rank's own is copied.
+  // Collectives; each is recorded with the rows that it is expected to send (plan::Traffic).
+  /// An all_to_all over sp: sends out[i] to member i and receives in[i] from it; this rank's own is copied.
   void exchange_heads(const std::vector<Tensor>& out, const std::vector<Tensor>& in, plan::Rows rows,
                       int64_t row_bytes) const;
   /// Starts sending `out` to the next rank of cp while `in` comes from the one before; adds the bytes to `sent`.
   Transfer pass_on(const Tensor& out, const Tensor& in, int64_t& sent) const;
-  /// Notes what went round the ring.
+  /// Records what was sent around the ring.
   void note_ring(plan::Rows rows, int64_t row_bytes, int64_t sent) const;
-  /// Member i of tp gets out[i] and gives in[i] (undefined: nothing); this rank's own is copied.
+  /// The same over tp; `kind` is the collective's name, undefined tensors are not sent.
   void exchange_tokens(const std::vector<Tensor>& out, const std::vector<Tensor>& in, const char* kind, plan::Rows rows,
                        int64_t row_bytes, SamplePart part = kWholeSample) const;
-  /// Member i of cp gets out[i] and gives in[i]; this rank's own is copied.
+  /// The same over cp.
   void exchange_blocks(const std::vector<Tensor>& out, const std::vector<Tensor>& in, const char* kind, plan::Rows rows,
                        int64_t row_bytes) const;
-  /// Member i of those that share the rows gets out[i] and gives in[i]: the ranks of cp x sp, or with `over_tp` of cp x
-  /// sp x tp. What is empty is not sent.
+  /// The same over the ranks that share the rows of a space: cp x sp, or with `over_tp` cp x sp x tp. Empty tensors are
+  /// not sent.
   void exchange_reach(const std::vector<Tensor>& out, const std::vector<Tensor>& in, bool over_tp, plan::Rows rows,
                       int64_t reach, int64_t row_bytes, SamplePart part) const;
-  /// The ranks of cp x sp, or of cp x sp x tp, and the place of this one.
+  /// The number of ranks of cp x sp, or of cp x sp x tp, and this one's index among them.
   int sharers(bool over_tp) const { return cp() * sp() * (over_tp ? tp() : 1); }
   int sharer(bool over_tp) const {
-    const int place = cp_rank() * sp() + sp_rank();
-    return over_tp ? place * tp() + tp_rank() : place;
+    const int index = cp_rank() * sp() + sp_rank();
+    return over_tp ? index * tp() + tp_rank() : index;
   }
-  /// Adds up over these ranks, in place and in their order: the same bits on all. [samples, ...]
+  /// Sums [samples, ...] over these ranks, in place and in rank order: the same bits on all.
   void sum_states(const Tensor& states, bool over_tp) const;
-  /// Adds up [rows] over the ranks of tp, in place: the same bits on all. `of`: own (a row for each token of the
-  /// place), or context, so many for each of the micro-batch's samples.
+  /// Sums [rows] over the ranks of tp, in place: the same bits on all. `of`: own (a row for each token of the tp
+  /// group), or context (the same number of rows for each of the micro-batch's samples).
   void sum_rows(const Tensor& rows, plan::Rows of, int64_t samples, SamplePart part = kWholeSample) const;
-  /// For norms over a width of which each rank of tp has some columns; lives as long as this.
+  /// For norms over a width whose columns the ranks of tp share; lives as long as this object.
   const ops::SharedWidth& shared_width(int64_t width, plan::Rows rows, int64_t samples,
                                        SamplePart part = kWholeSample) const;
-  /// Rows of all shares, on every rank: [share, n] -> [tokens, n].
+  /// Gathers the rows of all shares on every rank: [share, n] -> [tokens, n].
   Tensor gather_tokens(const Tensor& rows, int64_t tokens) const;
-  /// Sum over the ranks that share the sequence, in place.
+  /// Sums over the ranks that share the sequence, in place.
   void sum(const Tensor& tensor) const;
 
-  /// While it lives, collectives of this thread are noted: as they ran, or (measurement) for any number of tokens.
+  /// While it lives, collectives of this thread are recorded: as they ran, or (measurement) for any number of tokens.
   class Notes {
    public:
     Notes(const Parallel& parallel, std::vector<plan::Comm>& ran) : parallel_(parallel) { parallel.ran_ = &ran; }
@@ -133,7 +134,7 @@ class Parallel {
   comm::Comm* const comm_;
   comm::Group *sequence_ = nullptr, *ring_ = nullptr, *tensor_ = nullptr, *norms_ = nullptr;
   mutable std::map<std::array<int64_t, 5>, ops::SharedWidth> widths_;
-  std::unique_ptr<LaneThread> lane_;  // of the ring: moves a block while another is computed
+  std::unique_ptr<LaneThread> lane_;  // of the ring: sends a block while another is computed
   mutable std::vector<plan::Comm>* ran_ = nullptr;
   mutable std::vector<plan::Traffic>* traffic_ = nullptr;
 };

@@ -15,7 +15,7 @@ Tensor within(const Tensor& rows, int64_t first, plan::TokenRange range) {
   return rows.narrow(0, range.count() > 0 ? range.begin - first : 0, range.count());
 }
 
-/// Rows that a rank has and another reaches.
+/// The rows of `owner` that `reader` needs.
 plan::TokenRange reached(const Reach& r, size_t owner, size_t reader) {
   return plan::overlap(r.rows[owner], plan::widened(r.rows[reader], r.farthest));
 }

@@ -56,7 +56,7 @@ void all_reduce_rounded(comm::Group& group, at::ScalarType type, const Tensor& t
   const Tensor mine = tensor.view(type).narrow(0, 0, n);
   const auto begin = [&](int64_t i) { return n * i / members; };
   const int64_t own = begin(group.rank() + 1) - begin(group.rank());
-  // Of the others' parts there is room for n values behind what is sent; parts that differ in length may need more.
+  // Behind the send buffer is room for n values of the others' parts; parts of different lengths may need more.
   const bool fits = (members - 1) * own <= n;
   const Tensor space = fits ? tensor.view(type).narrow(0, n, n) : at::empty({(members - 1) * own}, mine.options());
   std::vector<Tensor> send, received;

@@ -6,7 +6,7 @@ namespace tessera::engine {
 
 namespace {
 
-/// The samples that two blocks have in common: their tokens lie together in each.
+/// The samples that two blocks have in common; in each block their tokens are consecutive.
 struct Common {
   plan::TokenRange queries, keys;   // rows within the blocks
   std::vector<int64_t> q_at, k_at;  // where each sample starts among those rows
@@ -38,8 +38,8 @@ Common common_samples(plan::TokenRange queries, plan::TokenRange keys, const std
 Tensor block_rows(const Tensor& t, plan::TokenRange range) { return t.narrow(0, range.begin, range.count()); }
 Tensor columns_of(const Tensor& t, plan::TokenRange range) { return t.narrow(1, range.begin, range.count()); }
 
-/// Two matrices [rows, width], one after the other: what travels. It has room for the largest block, so that every rank
-/// takes the memory that was measured on one.
+/// The message of the ring: two matrices [rows, width] in one buffer. It is allocated for the largest block, so that
+/// every rank takes the memory that was measured on one.
 class Pair {
  public:
   Pair(int64_t rows, int64_t most, const Tensor& like, at::ScalarType type) {
@@ -59,33 +59,33 @@ class Pair {
   Tensor both_;
 };
 
-/// Whose block this rank works on at a turn.
-class Turns {
+/// The block that this rank works on at each step of the ring.
+class RingSteps {
  public:
-  /// `measures`: there are no other ranks, on meta tensors one stands for all.
-  Turns(const Parallel& parallel, const std::vector<int64_t>& offsets, bool measures)
+  /// `measures`: on meta tensors there are no other ranks, and this one stands for all.
+  RingSteps(const Parallel& parallel, const std::vector<int64_t>& offsets, bool measures)
       : parallel_(parallel), offsets_(offsets), measures_(measures) {}
   int count() const { return parallel_.cp(); }
   int64_t most() const { return of(count() - 1).count(); }  ///< tokens of the largest block
-  plan::TokenRange block(int turn) const { return of(before(parallel_.cp_rank(), turn)); }
+  plan::TokenRange block(int step) const { return of(before(parallel_.cp_rank(), step)); }
 
-  /// What this rank's queries meet at a turn. All ranks take it together, each with other samples: the measurement
-  /// takes the longest runs that any of them has, for the scratch of attention grows with these.
-  Common common(int turn) const {
-    if (!measures_ || turn == 0) return common_samples(block(0), block(turn), offsets_);
+  /// The samples that this rank's queries share with the block of a step. They differ by rank, and the scratch memory
+  /// of attention grows with their longest runs: measurement takes the longest of any rank.
+  Common common(int step) const {
+    if (!measures_ || step == 0) return common_samples(block(0), block(step), offsets_);
     int64_t queries = 0, keys = 0;
     for (int rank = 0; rank < count(); ++rank) {
-      const Common c = common_samples(of(rank), of(before(rank, turn)), offsets_);
+      const Common c = common_samples(of(rank), of(before(rank, step)), offsets_);
       queries = std::max(queries, longest_run(c.q_at)), keys = std::max(keys, longest_run(c.k_at));
     }
-    queries = std::min(queries, block(0).count()), keys = std::min(keys, block(turn).count());
+    queries = std::min(queries, block(0).count()), keys = std::min(keys, block(step).count());
     if (queries == 0) return {};
     return {.queries = {0, queries}, .keys = {0, keys}, .q_at = {0, queries}, .k_at = {0, keys}};
   }
 
  private:
   plan::TokenRange of(int rank) const { return parallel_.block(offsets_.back(), rank); }
-  int before(int rank, int turn) const { return ((rank - turn) % count() + count()) % count(); }
+  int before(int rank, int step) const { return ((rank - step) % count() + count()) % count(); }
 
   const Parallel& parallel_;
   const std::vector<int64_t>& offsets_;
@@ -96,12 +96,12 @@ int64_t pair_row_bytes(const Tensor& k, at::ScalarType type) {
   return 2 * k.size(1) * static_cast<int64_t>(c10::elementSize(type));
 }
 
-/// What several blocks are merged or added up in; of one block the result is the result, rounded as it is stored.
-at::ScalarType sum_type(const Turns& turns, const Tensor& of) {
-  return turns.count() > 1 ? at::kFloat : of.scalar_type();
+/// The dtype of partial results: fp32 if several blocks are merged, else that of the operands.
+at::ScalarType sum_type(const RingSteps& ring, const Tensor& of) {
+  return ring.count() > 1 ? at::kFloat : of.scalar_type();
 }
 
-/// A sum that is done, rounded once where its operands were of 16 bits.
+/// Rounds a final sum to the dtype of its operands.
 void round_as(Tensor& sum, const Tensor& operand) {
   if (sum.scalar_type() != operand.scalar_type()) sum = sum.to(operand.scalar_type());
 }
@@ -110,9 +110,9 @@ void round_as(Tensor& sum, const Tensor& operand) {
 
 ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads, const std::vector<int64_t>& offsets,
                                   const Parallel& parallel) {
-  const Turns turns(parallel, offsets, in.q.is_meta());
-  const plan::TokenRange own = turns.block(0);
-  const auto wide = in.q.options().dtype(at::kFloat), whole = wide.dtype(sum_type(turns, in.q));
+  const RingSteps ring(parallel, offsets, in.q.is_meta());
+  const plan::TokenRange own = ring.block(0);
+  const auto wide = in.q.options().dtype(at::kFloat), whole = wide.dtype(sum_type(ring, in.q));
   const auto result = [&] {
     return ops::AttentionResult{at::empty(in.q.sizes(), whole), at::empty({heads, own.count()}, wide)};
   };
@@ -120,14 +120,14 @@ ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads,
   std::optional<Pair> now, next;  // keys and values
   ops::AttentionResult part;
   int64_t sent = 0;
-  if (turns.count() > 1) now.emplace(in.k, in.v, turns.most()), part = result();
-  for (int turn = 0; turn < turns.count(); ++turn) {
-    const bool more = turn + 1 < turns.count();
-    if (more) next.emplace(turns.block(turn + 1).count(), turns.most(), in.k, in.k.scalar_type());
+  if (ring.count() > 1) now.emplace(in.k, in.v, ring.most()), part = result();
+  for (int step = 0; step < ring.count(); ++step) {
+    const bool more = step + 1 < ring.count();
+    if (more) next.emplace(ring.block(step + 1).count(), ring.most(), in.k, in.k.scalar_type());
     Parallel::Transfer transfer = more ? parallel.pass_on(now->both(), next->both(), sent) : Parallel::Transfer();
-    const Common c = turns.common(turn);
-    if (turn == 0) {
-      ops::attention_forward(in, heads, c.q_at, c.k_at, sum);  // a query has itself: the sum begins whole
+    const Common c = ring.common(step);
+    if (step == 0) {
+      ops::attention_forward(in, heads, c.q_at, c.k_at, sum);  // every query has a key in its own block: sum is filled
     } else if (!c.none()) {
       const ops::AttentionResult to = {block_rows(part.out, c.queries), columns_of(part.lse, c.queries)};
       ops::attention_forward(
@@ -138,7 +138,7 @@ ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads,
     transfer.wait();
     now = std::move(next);
   }
-  if (turns.count() > 1) parallel.note_ring(plan::Rows::keys, pair_row_bytes(in.k, in.k.scalar_type()), sent);
+  if (ring.count() > 1) parallel.note_ring(plan::Rows::keys, pair_row_bytes(in.k, in.k.scalar_type()), sent);
   part = {};
   round_as(sum.out, in.q);
   return sum;
@@ -147,34 +147,34 @@ ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads,
 ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor& d_out, const Tensor& lse,
                                    const Tensor& delta, int64_t heads, const std::vector<int64_t>& offsets,
                                    const Parallel& parallel) {
-  const Turns turns(parallel, offsets, in.q.is_meta());
-  const plan::TokenRange own = turns.block(0);
-  const at::ScalarType sums = sum_type(turns, in.q);
+  const RingSteps ring(parallel, offsets, in.q.is_meta());
+  const plan::TokenRange own = ring.block(0);
+  const at::ScalarType sums = sum_type(ring, in.q);
   const auto sum_like = [&](const Tensor& t) { return at::empty(t.sizes(), t.options().dtype(sums)); };
   ops::AttentionInputs grads = {sum_like(in.q), sum_like(in.k), sum_like(in.v)};
-  if (turns.count() == 1) {
-    const Common c = turns.common(0);
+  if (ring.count() == 1) {
+    const Common c = ring.common(0);
     ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
     return grads;
   }
   const auto pair = [&](int64_t rows, at::ScalarType type) {
-    return Pair(rows, rows > 0 ? turns.most() : 0, in.k, type);
+    return Pair(rows, rows > 0 ? ring.most() : 0, in.k, type);
   };
-  Pair now(in.k, in.v, turns.most());
-  Tensor dq = sum_like(in.q);  // of one turn
+  Pair now(in.k, in.v, ring.most());
+  Tensor dq = sum_like(in.q);  // of one step
   int64_t keys_sent = 0, gradients_sent = 0;
-  std::optional<Pair> d_last;  // what this rank has made of the block before: it travels
-  for (int turn = 0; turn < turns.count(); ++turn) {
-    const plan::TokenRange block = turns.block(turn);
-    const bool more = turn + 1 < turns.count();
-    // The block travels on, and behind it the gradients of the block before it: sums, to which every rank adds.
-    Pair next = pair(more ? turns.block(turn + 1).count() : 0, in.k.scalar_type());
+  std::optional<Pair> d_last;  // gradients of the previous block, which go to the next rank
+  for (int step = 0; step < ring.count(); ++step) {
+    const plan::TokenRange block = ring.block(step);
+    const bool more = step + 1 < ring.count();
+    // Sends this block on, and the gradients of the previous block, to which the next rank adds its own.
+    Pair next = pair(more ? ring.block(step + 1).count() : 0, in.k.scalar_type());
     Parallel::Transfer keys = more ? parallel.pass_on(now.both(), next.both(), keys_sent) : Parallel::Transfer();
     Pair d_came = pair(d_last ? block.count() : 0, sums);
     Parallel::Transfer gradients =
         d_last ? parallel.pass_on(d_last->both(), d_came.both(), gradients_sent) : Parallel::Transfer();
-    const Common c = turns.common(turn);
-    if (turn == 0) {
+    const Common c = ring.common(step);
+    if (step == 0) {
       ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
     } else {
       Pair d = pair(block.count(), sums);
@@ -185,7 +185,7 @@ ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor&
             c.k_at, {block_rows(dq, c.queries), block_rows(d.first(), c.keys), block_rows(d.second(), c.keys)});
         block_rows(grads.q, c.queries).add_(block_rows(dq, c.queries));
       }
-      // Rows that no query met have no gradient.
+      // Keys without a query on this rank have no gradient.
       for (const Tensor& t : {d.first(), d.second()}) {
         t.narrow(0, 0, c.keys.begin).zero_();
         t.narrow(0, c.keys.end, block.count() - c.keys.end).zero_();
@@ -197,7 +197,7 @@ ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor&
     keys.wait();
     now = std::move(next);
   }
-  // Home: the last block is that of the next rank.
+  // The last block belongs to the next rank: its gradients go home.
   const Pair home = pair(own.count(), sums);
   parallel.pass_on(d_last->both(), home.both(), gradients_sent).wait();
   grads.k.add_(home.first());

@@ -8,20 +8,20 @@ namespace tessera::engine {
 
 namespace {
 
-/// A copy, so that the whole can go.
+/// A copy, so that the whole tensor can be freed.
 Tensor rows_of(const Tensor& t, int64_t begin, int64_t end) {
   return t.defined() ? t.slice(0, begin, end).clone(at::MemoryFormat::Contiguous) : t;
 }
 
-/// The rows of a space that are among these tokens. Ranks of tp turn the heads of all rows of the place, and so have the
-/// rotary tables of all of them.
-void cut_space(net::Space& space, plan::TokenRange here, plan::TokenRange place) {
-  const plan::TokenRange rows = space.within(here), turned = space.within(place);
+/// Reduces a space to the rows among this rank's tokens. Ranks of tp rotate some heads of all rows of the tp group, and
+/// so the rotary tables keep all of these rows.
+void cut_space(net::Space& space, plan::TokenRange here, plan::TokenRange tp_group) {
+  const plan::TokenRange rows = space.within(here), rotated = space.within(tp_group);
   if (space.rows.defined()) {
     space.rows = space.rows.slice(rows.begin, rows.end);
     space.rows.of_token = space.rows.of_token.clone();
   }
-  for (Tensor* table : {&space.cos, &space.sin}) *table = rows_of(*table, turned.begin, turned.end);
+  for (Tensor* table : {&space.cos, &space.sin}) *table = rows_of(*table, rotated.begin, rotated.end);
   space.begin = rows.begin, space.end = rows.end;
 }
 
@@ -30,7 +30,7 @@ void cut_segments(net::Segments& segments, plan::TokenRange block) {
   if (!segments.order.defined()) return;
   const Tensor order = segments.order.to(at::kCPU).contiguous();
   const auto* at = order.const_data_ptr<int64_t>();
-  std::vector<int64_t> local, before = {0};  // before: rows of the block ahead of each place
+  std::vector<int64_t> local, before = {0};  // before[i]: the block's rows among the first i
   for (int64_t i = 0; i < order.numel(); ++i) {
     if (at[i] >= block.begin && at[i] < block.end) local.push_back(at[i] - block.begin);
     before.push_back(static_cast<int64_t>(local.size()));
@@ -59,10 +59,10 @@ net::Batch slice(net::Batch batch, const Parallel& parallel) {
                    "input " + std::to_string(input) + " has no row for each token");
     cut(batch.inputs[input]);
   }
-  const plan::TokenRange place = parallel.place(total);
+  const plan::TokenRange tp_group = parallel.tp_group(total);
   for (net::Space& space : tokens.spaces)
-    if (!space.ranges.empty()) cut_space(space, here, place);
-  cut_space(tokens, here, place);
+    if (!space.ranges.empty()) cut_space(space, here, tp_group);
+  cut_space(tokens, here, tp_group);
   if (parallel.cp() > 1)
     for (net::Segments& segments : tokens.segments) cut_segments(segments, parallel.block(total, parallel.cp_rank()));
   return batch;
@@ -79,7 +79,7 @@ std::vector<Tensor> whole_input_grads(std::vector<Tensor> grads, const net::Batc
     const bool has_rows = std::find(by_token.begin(), by_token.end(), i) != by_token.end();
     const Tensor& input = batch.inputs[static_cast<size_t>(i)];
     if (!has_rows && !grads[i].defined() && input.is_floating_point())
-      grads[i] = at::zeros_like(input);  // none of this rank's tokens needs it: others sum all the same
+      grads[i] = at::zeros_like(input);  // no token of this rank needs the input, but all ranks take part in the sum
     if (!grads[i].defined()) continue;
     if (has_rows)
       grads[i] = parallel.gather_tokens(grads[i], batch.tokens.total());

@@ -20,36 +20,36 @@ const Parallel& parallel_of(AutogradContext* ctx) {
   return *reinterpret_cast<const Parallel*>(ctx->saved_data["parallel"].toInt());
 }
 
-/// As autograd can keep it, and back.
-std::vector<int64_t> flat(const PlaceRows& rows) {
+/// In a form that autograd can save, and back.
+std::vector<int64_t> flat(const TpGroupRows& rows) {
   std::vector<int64_t> all = {rows.part[0], rows.part[1]};
   all.insert(all.end(), rows.counts.begin(), rows.counts.end());
   return all;
 }
-PlaceRows rows_of(AutogradContext* ctx) {
+TpGroupRows rows_of(AutogradContext* ctx) {
   const std::vector<int64_t> all = ctx->saved_data["rows"].toIntVector();
   return {{all.begin() + 2, all.end()}, {all[0], all[1]}};
 }
 
-/// The rows of each rank of tp within those of the place.
-std::vector<Tensor> shares_of(const Tensor& place, const PlaceRows& rows) {
+/// The rows of each rank of tp within those of the tp group.
+std::vector<Tensor> shares_of(const Tensor& group, const TpGroupRows& rows) {
   std::vector<Tensor> shares;
   int64_t at = 0;
-  for (const int64_t count : rows.counts) shares.push_back(place.narrow(0, std::exchange(at, at + count), count));
+  for (const int64_t count : rows.counts) shares.push_back(group.narrow(0, std::exchange(at, at + count), count));
   return shares;
 }
 
 int64_t row_bytes(const Tensor& rows) { return rows.size(1) * static_cast<int64_t>(rows.element_size()); }
 
-Tensor gather(const Tensor& x, const PlaceRows& rows, const Parallel& parallel) {
+Tensor gather(const Tensor& x, const TpGroupRows& rows, const Parallel& parallel) {
   const Tensor mine = x.contiguous();
-  const Tensor place = at::empty({rows.total(), x.size(1)}, x.options());
-  parallel.exchange_tokens(std::vector<Tensor>(parallel.tp(), mine), shares_of(place, rows), "all_gather",
+  const Tensor group = at::empty({rows.total(), x.size(1)}, x.options());
+  parallel.exchange_tokens(std::vector<Tensor>(parallel.tp(), mine), shares_of(group, rows), "all_gather",
                            plan::Rows::share, row_bytes(x) * (parallel.tp() - 1), rows.part);
-  return place;
+  return group;
 }
 
-/// parts [n, rows, cols] of 16 bits, added up over n in fp32, and the bias (undefined: none), rounded once.
+/// The sum over n of 16-bit parts [n, rows, cols] and the bias (undefined: none), in fp32 and rounded once.
 Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
   const int64_t n = parts.size(0), rows = parts.size(1), cols = parts.size(2);
   const Tensor total = at::empty({rows, cols}, parts.options()), offset = bias.defined() ? ops::as_floats(bias) : bias;
@@ -72,9 +72,8 @@ Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
   return total;
 }
 
-/// The sum, in the order of the ranks, whichever they are, and the bias (null: none). What is of 16 bits is exchanged
-/// so, and added up in fp32.
-Tensor sum(const Tensor& y, const PlaceRows& rows, const Parallel& parallel, const ops::WeightSite* bias = nullptr) {
+/// The sum over tp in rank order, and the bias (null: none). 16-bit summands are sent in 16 bits and summed in fp32.
+Tensor sum(const Tensor& y, const TpGroupRows& rows, const Parallel& parallel, const ops::WeightSite* bias = nullptr) {
   const std::vector<Tensor> out = shares_of(y.contiguous(), rows);
   const int self = parallel.tp_rank();
   const Tensor parts = at::empty({parallel.tp(), out[self].size(0), y.size(1)}, y.options());
@@ -85,8 +84,8 @@ Tensor sum(const Tensor& y, const PlaceRows& rows, const Parallel& parallel, con
   return total;
 }
 
-struct GatherPlace : Function<GatherPlace> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const PlaceRows& rows, const Parallel* parallel) {
+struct GatherOverTp : Function<GatherOverTp> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const TpGroupRows& rows, const Parallel* parallel) {
     ctx->saved_data["rows"] = flat(rows);
     ctx->saved_data["parallel"] = reinterpret_cast<int64_t>(parallel);
     return gather(x, rows, *parallel);
@@ -97,7 +96,7 @@ struct GatherPlace : Function<GatherPlace> {
 };
 
 struct SumToShares : Function<SumToShares> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& y, const Tensor& anchor, const PlaceRows& rows,
+  static Tensor forward(AutogradContext* ctx, const Tensor& y, const Tensor& anchor, const TpGroupRows& rows,
                         const Parallel* parallel, Handle bias, const Tensor* known) {
     ctx->saved_data["rows"] = flat(rows);
     ctx->saved_data["parallel"] = reinterpret_cast<int64_t>(parallel);
@@ -126,7 +125,7 @@ struct SumToShares : Function<SumToShares> {
 
 }  // namespace
 
-int64_t PlaceRows::total() const {
+int64_t TpGroupRows::total() const {
   int64_t sum = 0;
   for (const int64_t count : counts) sum += count;
   return sum;
@@ -139,29 +138,30 @@ SamplePart part_of(const net::Tokens& tokens, int space) {
   for (size_t s = 0; s < ranges.size(); ++s) {
     const SamplePart own = {ranges[s][0] - tokens.offsets[s],
                             ranges[s][1] == tokens.offsets[s + 1] ? -1 : ranges[s][1] - tokens.offsets[s]};
-    check_internal(s == 0 || own == part, "engine.tensor", "samples of a micro-batch have this part in other places");
+    check_internal(s == 0 || own == part, "engine.tensor",
+                   "samples of a micro-batch differ in the part that a space is");
     part = own;
   }
   return part;
 }
 
-PlaceRows place_rows(const net::Tokens& tokens, int space, const Parallel& parallel) {
-  PlaceRows rows{{}, part_of(tokens, space)};
+TpGroupRows tp_group_rows(const net::Tokens& tokens, int space, const Parallel& parallel) {
+  TpGroupRows rows{{}, part_of(tokens, space)};
   for (int i = 0; i < parallel.tp(); ++i)
-    rows.counts.push_back(tokens.space(space).within(parallel.rest(tokens.total(), i)).count());
+    rows.counts.push_back(tokens.space(space).within(parallel.tp_share(tokens.total(), i)).count());
   return rows;
 }
 
-Tensor gather_place(const Tensor& x, const PlaceRows& rows, const Parallel& parallel) {
+Tensor gather_over_tp(const Tensor& x, const TpGroupRows& rows, const Parallel& parallel) {
   check_internal(x.size(0) == rows.counts.at(parallel.tp_rank()), "engine.tensor",
                  "these rows are not this rank's share");
-  if (ops::wants_graph({&x})) return GatherPlace::apply(x, rows, &parallel);
+  if (ops::wants_graph({&x})) return GatherOverTp::apply(x, rows, &parallel);
   return gather(x, rows, parallel);
 }
 
-Tensor sum_to_shares(const Tensor& y, const PlaceRows& rows, const Parallel& parallel, ops::WeightSite* bias,
+Tensor sum_to_shares(const Tensor& y, const TpGroupRows& rows, const Parallel& parallel, ops::WeightSite* bias,
                      const Tensor& anchor, const Tensor* known) {
-  check_internal(y.size(0) == rows.total(), "engine.tensor", "these rows are not those of the place");
+  check_internal(y.size(0) == rows.total(), "engine.tensor", "these rows are not those of the tp group");
   if (ops::wants_graph({&y, &anchor})) return SumToShares::apply(y, anchor, rows, &parallel, ops::handle(bias), known);
   return known ? *known : sum(y, rows, parallel, bias);
 }

@@ -6,7 +6,7 @@ namespace tessera::engine {
 
 namespace {
 
-/// What travels of a tensor: so many columns of a type.
+/// The part of a tensor that is sent: a number of columns of a dtype.
 struct Columns {
   int64_t width;
   at::ScalarType type;

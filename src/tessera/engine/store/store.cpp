@@ -20,7 +20,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       slots_(plan.slots()),
       grad_type_(scalar_type(plan.grad)),
       device_(device) {
-  for (int e = 1; e < plan.experts; ++e) resting_.push_back(e);
+  for (int e = 1; e < plan.experts; ++e) inactive_.push_back(e);
   idle_ = plan.idle;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   for (size_t u = 0; u < model.units.size(); ++u) {
@@ -47,10 +47,10 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
     if (!unit.owned) continue;
     unit.param = make_buffer(plan::shard_bytes(unit.layout, masters_), at::kByte, unit.plan.parameters,
                              engine::Part::parameters, unit.param_extent);
-    for (size_t e = 0; e < resting_.size(); ++e) {
-      Unit::Rest& rest = unit.rests.emplace_back();
-      rest.param = make_buffer(unit.param.numel(), at::kByte, plan.inactive_tier(unit.plan.parameters),
-                               engine::Part::parameters, rest.param_extent);
+    for (size_t e = 0; e < inactive_.size(); ++e) {
+      Unit::Inactive& inactive = unit.inactive.emplace_back();
+      inactive.param = make_buffer(unit.param.numel(), at::kByte, plan.inactive_tier(unit.plan.parameters),
+                                   engine::Part::parameters, inactive.param_extent);
     }
     if (trainable && !plan.transient_gradient(unit.layout, static_cast<int>(u)))
       unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, unit.plan.gradients, engine::Part::gradients,
@@ -70,15 +70,15 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
   }
 }
 
-void Store::rest_gradients(const plan::Plan& plan) {
+void Store::place_gradients(const plan::Plan& plan) {
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = units_[u];
     if (!unit.owned || unit.plan.gradients != plan::Tier::device) continue;
-    const bool rests = !plan.transient_gradient(unit.layout, static_cast<int>(u));
-    if (rests == unit.grad.defined()) continue;
+    const bool persistent = !plan.transient_gradient(unit.layout, static_cast<int>(u));
+    if (persistent == unit.grad.defined()) continue;
     unit.grad_views.clear();
     unit.grad = Tensor();
-    if (rests)
+    if (persistent)
       unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, plan::Tier::device, engine::Part::gradients,
                               unit.grad_extent);
   }
@@ -90,14 +90,14 @@ int Store::first_trained() const {
   return first == units_.end() ? 0 : static_cast<int>(first - units_.begin());
 }
 
-bool Store::speaks_for(int u, int b) const {
+bool Store::is_primary(int u, int b) const {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
   if (buffer.partitions > 1) return true;
   if (buffer.shards > 1) return first_replica_;
   return first_replica_ && shard_rank_ == 0 && (!buffer.over_tp || tp_rank_ == 0);
 }
 
-Tensor Store::piece(int u, int b, const Tensor& shard) const {
+Tensor Store::partition(int u, int b, const Tensor& shard) const {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
   return shard.narrow(0, units_[u].held[b].partition * buffer.partition(), buffer.partition());
 }
@@ -108,7 +108,7 @@ double Store::squares(int u, const Tensor& grad) const {
   const plan::UnitLayout& layout = units_[u].layout;
   for (size_t b = 0; b < layout.buffers.size(); ++b) {
     const plan::Buffer& buffer = layout.buffers[b];
-    if (buffer.trainable && speaks_for(u, static_cast<int>(b)))
+    if (buffer.trainable && is_primary(u, static_cast<int>(b)))
       sum += ops::sum_of_squares(
           grad.const_data_ptr<float>() + buffer.held + units_[u].held[b].partition * buffer.partition(),
           buffer.partition());
@@ -193,7 +193,7 @@ int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t fr
   if (gathered_ != DType::f32) {
     const at::ScalarType type = scalar_type(gathered_);
     landing = place.view(type).narrow(0, widened ? buffer.total : 0, buffer.total);
-    // the group finds it where it belongs
+    // converts the shard to its own range of the slot, for an in-place all_gather
     own = landing.narrow(0, units_[u].held[b].shard * buffer.shard, buffer.shard);
     auto* half = static_cast<uint16_t*>(own.mutable_data_ptr());
     if (param.scalar_type() != at::kFloat)

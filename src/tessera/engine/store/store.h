@@ -1,7 +1,7 @@
 #pragma once
-// The parameter store: for each unit flat buffers (plan::UnitLayout), split evenly over the ranks that share them; this
-// rank keeps its shards. A gather fills a slot of the arena with the whole of each, and parameters are views of it: no
-// copy-in, no copy-out.
+// The parameter store: flat buffers for each unit (plan::UnitLayout), split evenly over the ranks that share them; this
+// rank keeps its shards. A gather fills a slot of the arena with whole buffers, and parameters are views of the slot:
+// there is no copy-in and no copy-out.
 //
 //   Store store(spec, prefixes, plan, rank, at::kCPU);
 //   store.set_arena(schedule.arena);
@@ -23,158 +23,161 @@ namespace tessera::engine {
 using at::Tensor;
 class Workers;
 
-/// Arena offsets of what was brought for an update, -1 for what rests on the device.
+/// Arena offsets of the offloaded buffers that were fetched for an update, -1 for buffers that are kept on the device.
 struct Staged {
   int64_t param = -1, grad = -1, states = -1;
-  bool from_rest = true;  ///< the gradient is as it rests (Plan::grad); else fp32, where its reduction left it
+  bool as_stored = true;  ///< the gradient has its stored dtype (Plan::grad); else it is fp32, as its reduction left it
 };
 
 class Store {
  public:
-  /// `prefixes[u]` is cut from the unit's parameter names to give site names. Of the plan it reads mesh, strategies,
-  /// tiers and the form of parameters. `nvme`: where is what rests on disk. Without `trainable` there are only
+  /// Site names are the unit's parameter names without `prefixes[u]`. The store reads the plan's mesh, strategies,
+  /// tiers and dtypes. `nvme`: the place of buffers that are offloaded to disk. Without `trainable` there are only
   /// parameters.
   Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const plan::Plan& plan, int rank,
         at::Device device, bool trainable = true, plan::DiskPlace nvme = {});
 
   int units() const { return static_cast<int>(units_.size()); }
   const plan::UnitLayout& layout(int unit) const { return units_[unit].layout; }
-  /// Whether the unit is of a pipeline stage of this rank; of others there are no buffers.
+  /// Whether the unit belongs to a pipeline stage of this rank; other units have no buffers here.
   bool owns(int unit) const { return units_[unit].owned; }
-  int owner(int unit) const { return units_[unit].owner; }  ///< place on the pp axis of who has it
+  int owner(int unit) const { return units_[unit].owner; }  ///< pp_rank of the unit's stage
   const plan::UnitSpec& spec(int unit) const { return units_[unit].spec; }
-  /// The axes of the ranks that share a buffer.
+  /// The axes of the ranks over which a buffer is sharded.
   const std::vector<Axis>& axes(int unit, int buffer) const { return units_[unit].axes[buffer]; }
-  /// Of those that hold the same of it.
+  /// The axes of the ranks that hold the same shard.
   const std::vector<Axis>& outer_axes(int unit, int buffer) const { return units_[unit].outer_axes[buffer]; }
-  /// Of ranks that hold the same shard of a buffer, one speaks for all: counts it in norms and writes it. In two levels
-  /// each speaks for its own piece.
-  bool speaks_for(int unit, int buffer) const;
-  /// The part of a tensor like the buffer's shard that this rank updates: all of it, or its piece.
-  Tensor piece(int unit, int buffer, const Tensor& shard) const;
-  /// Sum of squares of what this rank speaks for in a gradient shard of the unit.
+  /// Whether this rank counts its shard of a buffer in norms and writes it to checkpoints: one of the ranks that hold
+  /// the same shard does. With two_level each of them does so for its own partition.
+  bool is_primary(int unit, int buffer) const;
+  /// The part of a shard-sized tensor that this rank updates: all of it, or with two_level this replica's partition
+  /// (ZeRO++ hpZ: the shard is the secondary partition, this part the primary one).
+  Tensor partition(int unit, int buffer, const Tensor& shard) const;
+  /// Sum of squares of a gradient shard of the unit, over the buffers for which this rank is primary.
   double squares(int unit, const Tensor& grad) const;
 
-  /// This rank's shards of the unit's parameters, 1-D bytes, one buffer after the other.
+  /// This rank's shards of the unit's parameters as 1-D bytes, one buffer after the other.
   Tensor& param(int unit) {
     await_param(unit);
     return units_[unit].param;
   }
-  /// One of them, 1-D: fp32 masters, or their bf16 part (plan::Masters), or bytes of what is stored otherwise. `from`:
-  /// arena offset of where all of the unit's lie, -1 where they rest on the device.
+  /// One of these shards, 1-D: fp32 masters, or their bf16 half (plan::Masters), or bytes for other dtypes. `from`:
+  /// arena offset of the unit's fetched shards, -1 if they are kept on the device.
   Tensor shard(int unit, int buffer, int64_t from = -1);
-  /// Reduced gradient of the trained shards, 1-D of Plan::grad's type; undefined where it is used up in the backward
-  /// (plan::Plan::transient_gradient).
+  /// Reduced gradient of the trained shards, 1-D of dtype Plan::grad; undefined for units that are updated in the
+  /// backward (plan::Plan::transient_gradient).
   Tensor& grad(int unit) { return units_[unit].grad; }
   const Tensor& anchor(int unit) const { return units_[unit].anchor; }
-  /// The first unit that is trained at all: gradients flow back to it and no farther. 0 without any.
+  /// The first unit with a trained parameter, where the backward ends; 0 if there is none.
   int first_trained() const;
 
   /// One allocation that holds every slot of a schedule (at least `bytes`; grows only).
   void set_arena(int64_t bytes);
-  /// The same, smaller as well: what the slots held is lost. Between steps, when another schedule follows.
+  /// The same, but it can shrink. The slots' contents are lost: only between steps, when another schedule follows.
   void change_arena(int64_t bytes);
   Tensor arena(int64_t offset, int64_t elements) const;  ///< a view, fp32
 
-  // store_tiers.cpp: buffers that rest on the host or on disk
-  /// One hop of a fetch or stash; `host`: host memory on the way from or to the disk.
+  // store_tiers.cpp: buffers that are offloaded to the host or to disk
+  /// One hop of a fetch or stash; `host`: the bounce buffer of a hop from or to the disk.
   void move(const plan::Instruction& in, char* host);
-  /// Where the gradient shard is while it is in the arena, fp32; what rests on the device as that is there always
-  /// (offset -1).
+  /// The fp32 gradient shard at an offset of the arena; -1: the gradient that is kept on the device.
   Tensor grad_at(int unit, int64_t offset);
-  /// Rounds a whole gradient shard in the arena to what it will rest as, which leaves it fp32. Nothing for fp32.
+  /// Rounds a whole fp32 gradient shard in the arena to the values of its stored dtype; it stays fp32. Does nothing if
+  /// gradients are stored as fp32.
   void round_gradient(const Tensor& shard) const;
-  int64_t host_bytes() const;  ///< of buffers that rest on the host
+  int64_t host_bytes() const;  ///< of buffers that are offloaded to the host
   int64_t disk_bytes() const;
 
-  /// Gives every reduced gradient that rests on the device its place there, and takes it from those that a plan updates
-  /// in the backward. Between steps; gradients are lost.
-  void rest_gradients(const plan::Plan& plan);
+  /// Allocates the reduced gradients that this plan keeps on the device, and frees those of units that it updates in
+  /// the backward. Only between steps: gradients are lost.
+  void place_gradients(const plan::Plan& plan);
 
-  /// Fills a slot with one of the unit's buffers, in the plan's form of slots, from all of `group` (null: from this
-  /// rank alone, which has the whole). `from`: arena offset of this rank's shards, -1 where they rest on the device.
-  /// Gives the bytes sent. What travels in 16 bits and computes in fp32 lands in the upper half of its place and is
+  /// Fills a slot with one of the unit's buffers, in the slots' dtype, from all ranks of `group` (null: this rank has
+  /// the whole buffer). `from`: arena offset of this rank's shards, -1 if they are kept on the device. Returns the
+  /// bytes sent. A buffer that is sent in 16 bits and used in fp32 arrives in the upper half of its range and is
   /// widened there.
   int64_t gather(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from = -1);
 
-  /// Points the unit's sites at a slot (offset into the arena), or at the shard itself when it is whole (-1).
+  /// Points the unit's sites at a slot (offset into the arena), or at the shard if that is the whole buffer (-1).
   void bind(int unit, int64_t slot);
   void unbind(int unit);
-  /// Points the sites' gradients at a gradient slot (or the persistent gradient, -1); fresh: nothing written yet.
+  /// Points the sites' gradients at a gradient slot (-1: the persistent gradient). `fresh`: the first write overwrites,
+  /// else it adds.
   void bind_grad(int unit, int64_t slot, bool fresh);
-  /// Zeroes what no operator wrote, and unbinds.
+  /// Zeroes the gradients that no operator wrote, and unbinds.
   void finish_grad(int unit);
 
   ops::WeightSite* find(int unit, std::string_view site);  ///< null when the unit has no such parameter
   const plan::ParamSpec* find_spec(int unit, std::string_view site) const;
   ops::WeightSite& site(int unit, std::string_view site);
-  /// The sites whose gradients are wanted.
+  /// The sites of trained parameters.
   std::vector<ops::WeightSite*> trained_sites(int unit);
 
-  /// Every parameter of every unit that has elements in this rank's shards: [begin, end) of the part that this rank of
-  /// tp uses lies at `offset` of the buffer's shard.
+  /// A parameter with elements in this rank's shards: elements [begin, end) of this rank's tensor-parallel part are at
+  /// `offset` of the buffer's shard.
   struct Part {
     int unit, buffer, param;
     int64_t begin, end, offset;
     int range;     ///< index into states(unit).ranges
-    bool updated;  ///< here; else another replica has its states, and what is split of its masters
+    bool updated;  ///< by this rank; else another replica has its states and the low halves of split masters
   };
   std::vector<Part> parts() const;
   uint8_t* data(const Part& part);
-  /// The part of a parameter that this rank of tp uses, [begin, end) for each dimension; empty: all of it.
+  /// This rank's tensor-parallel part of a parameter, [begin, end) for each dimension; empty: all of it.
   std::vector<std::pair<int64_t, int64_t>> box(const Part& part) const;
   int tp() const { return tp_; }
 
   // store_states.cpp: masters and the optimiser's states
-  /// Makes the states that the optimiser declares, zero. Before masters that are split are set.
+  /// Makes the states that the optimiser declares, as zeros. Must come before split masters are set: their low halves
+  /// are a state.
   void make_states(const net::UnitUpdate& update);
   const plan::StateLayout& states(int unit) const { return units_[unit].states; }
-  Tensor& state_buffer(int unit) {  ///< 1-D bytes, as states(unit) says
+  Tensor& state_buffer(int unit) {  ///< 1-D bytes, laid out by states(unit)
     await_states(unit);
     return units_[unit].buffer;
   }
   void* state(const Part& part, size_t state);
-  /// One optimiser step of the unit's shard, by this thread, or by `workers` together: the same bits.
+  /// One optimiser step of the unit's shard, on this thread or on all of `workers`, with the same bits.
   void update(int unit, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
               Workers* workers = nullptr);
-  /// Elements first..first+count of a part as fp32 values, whatever their form. What is set is exact in fp32 and split
-  /// masters, rounded to nearest in bf16 ones.
+  /// Sets elements first..first+count of a part from fp32 values: exact in fp32 and split masters, rounded to nearest
+  /// in bf16 ones.
   void set_masters(const Part& part, int64_t first, int64_t count, const float* values);
-  /// Of split masters that another replica updates there is the bf16 part.
+  /// Reads them as fp32 values. If another replica updates split masters, only their bf16 half is here.
   void read_masters(const Part& part, int64_t first, int64_t count, float* values);
-  Tensor masters(int unit, int buffer);  ///< the shard as fp32; itself where it is
+  Tensor masters(int unit, int buffer);  ///< the shard as fp32; no copy if it is fp32
   plan::Masters master_form() const { return masters_; }
-  /// The form of a part: what is frozen is fp32, or as it is stored.
+  /// The form of a part's masters; fp32 for frozen parameters, which have none.
   plan::Masters master_form(const Part& part) const {
     return layout(part.unit).buffers[part.buffer].trainable ? masters_ : plan::Masters::fp32;
   }
 
-  // store_experts.cpp: denoisers of one form that take turns (Plan::experts); all else here is about the one that is in
-  int experts() const { return static_cast<int>(resting_.size()) + 1; }
-  int expert() const { return expert_; }  ///< which of them is in; the first at the start
-  /// Brings one in, between steps; the one it changes places with rests where the plan says. Bytes that go from tier to
-  /// tier do so from here on in a thread of their own, in the order in which a step needs them: whoever asks for a
-  /// buffer that is not there yet waits for it.
+  // store_experts.cpp: several denoisers of one shape (Plan::experts); all other members are about the active one
+  int experts() const { return static_cast<int>(inactive_.size()) + 1; }
+  int expert() const { return expert_; }  ///< the active one; at first 0
+  /// Activates an expert, between steps; the plan places the buffers of the one that it replaces. A thread of its own
+  /// moves bytes between tiers, in the order in which a step needs them; access to a buffer that is not there yet
+  /// waits.
   void switch_to(int expert);
   struct Moved {
     int64_t bytes = 0;               ///< both ways
-    double seconds = 0, waited = 0;  ///< that it took, and that lanes waited for
+    double seconds = 0, waited = 0;  ///< of the thread, and of lanes that waited for it
   };
-  Moved take_moved();  ///< since the last call; waits for what is on its way
-  /// For as long as it lives the store is about another expert, where that rests and without moving it: to fill it,
-  /// save it, hand it out. No step runs meanwhile.
-  class Look {
+  Moved take_moved();  ///< since the last call; waits for the thread
+  /// While it lives, another expert is the active one, without moving its bytes: to fill, save or export it. No step
+  /// may run meanwhile.
+  class ExpertScope {
    public:
-    Look(Store& store, int expert);
-    ~Look();
-    Look(const Look&) = delete;
+    ExpertScope(Store& store, int expert);
+    ~ExpertScope();
+    ExpertScope(const ExpertScope&) = delete;
 
    private:
     Store& store_;
     const int before_;
   };
 
-  /// What a unit's products and attention run in.
+  /// The dtype of a unit's products and attention.
   at::ScalarType compute(int unit) const { return units_[unit].spec.narrow ? scalar_type(slots_) : at::kFloat; }
 
   DType stored(const Part& part) const { return layout(part.unit).buffers[part.buffer].stored; }
@@ -185,10 +188,10 @@ class Store {
   struct Unit {
     plan::UnitSpec spec;
     plan::UnitLayout layout;
-    std::vector<plan::Held> held;  // of each buffer
+    std::vector<plan::Held> held;  // of each buffer: which shard and partition
     std::vector<std::vector<Axis>> axes, outer_axes;
     std::vector<int64_t> param_at;  // byte at which each buffer's shard begins
-    bool owned = true;              // by a stage of this rank
+    bool owned = true;              // it belongs to a stage of this rank
     int owner = 0;
     Tensor param, grad, anchor;
     plan::StateLayout states;  // of this rank's shard
@@ -197,12 +200,12 @@ class Store {
     int64_t param_extent = -1, grad_extent = -1, states_extent = -1;  // on disk
     std::vector<ops::WeightSite> sites;
     std::map<std::string, int, std::less<>> index;
-    /// The same buffers of an expert that has no turn.
-    struct Rest {
+    /// The same buffers of an inactive expert.
+    struct Inactive {
       Tensor param, buffer;
       int64_t param_extent = -1, states_extent = -1;
     };
-    std::vector<Rest> rests;                       // as resting_ says whose
+    std::vector<Inactive> inactive;                // in the order of inactive_
     std::map<int64_t, std::vector<Tensor>> views;  // by slot; made once
     std::map<int64_t, std::vector<Tensor>> grad_views;
   };
@@ -210,30 +213,31 @@ class Store {
   int64_t gather_stored(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from);
   net::Slice slice(int unit, const plan::StateLayout::Range& range, Staged staged = {});
   void open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool trainable);
-  /// A zero buffer on the tier; on disk its extent too.
+  /// A buffer of zeros on the tier; sets `extent` on disk.
   Tensor make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, engine::Part part, int64_t& extent);
 
   class Mover;
-  /// Changes places with an expert that rests: by name alone, or, where tiers differ, `moving` the bytes.
-  void change_places(size_t rest, bool moving);
+  /// Makes the inactive expert `index` the active one: swaps the two's buffers, or, if `moving` and their tiers differ,
+  /// the bytes in them.
+  void swap_with(size_t index, bool moving);
   void await_param(int unit) const;
   void await_states(int unit) const;
-  size_t place_of(int expert) const;  ///< among those that rest
+  size_t inactive_index(int expert) const;  ///< in inactive_
 
   std::vector<Unit> units_;
-  std::vector<int> resting_;  // the experts that have no turn
+  std::vector<int> inactive_;  // the inactive experts
   int expert_ = 0;
   plan::Tier idle_ = plan::Tier::device;
   const int shard_rank_, tp_, tp_rank_;
   const bool first_replica_;
   plan::Masters masters_;
   const DType gathered_, slots_;
-  const at::ScalarType grad_type_;  // of gradients where they rest
+  const at::ScalarType grad_type_;  // of stored gradients
   at::Device device_;
   Tensor arena_;
   std::vector<std::unique_ptr<HostMemory>> host_;
   std::unique_ptr<Disk> disk_;
-  std::shared_ptr<Mover> mover_;  // of experts that rest on another tier; else none
+  std::shared_ptr<Mover> mover_;  // null: inactive experts are kept on the same tiers
 };
 
 }  // namespace tessera::engine

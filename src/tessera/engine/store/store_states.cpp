@@ -1,4 +1,4 @@
-// The masters of the store in their several forms, and the states of the optimiser beside them.
+// Masters in their several forms, the optimiser's states, and updates.
 #include <cstring>
 
 #include "tessera/base/check.h"
@@ -18,10 +18,10 @@ void Store::make_states(const net::UnitUpdate& update) {
     unit.states = plan::state_layout(unit.spec, unit.layout, unit.held,
                                      [&](const plan::ParamSpec& param) { return update.states(param); });
     unit.buffer = make_buffer(unit.states.bytes, at::kByte, unit.plan.states, engine::Part::states, unit.states_extent);
-    for (Unit::Rest& rest : unit.rests)
-      rest.buffer =
+    for (Unit::Inactive& inactive : unit.inactive)
+      inactive.buffer =
           make_buffer(unit.states.bytes, at::kByte, unit.plan.states == plan::Tier::device ? idle_ : unit.plan.states,
-                      engine::Part::states, rest.states_extent);
+                      engine::Part::states, inactive.states_extent);
   }
 }
 
@@ -36,17 +36,18 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   if (staged.states < 0) await_states(u);
   const Tensor shard = this->shard(u, range.buffer, staged.param);
   const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
-  const bool whole = grad_type_ == at::kFloat || !staged.from_rest;  // what rests in 16 bits is widened in pieces
+  const bool whole = grad_type_ == at::kFloat || !staged.as_stored;  // update() widens 16-bit gradients block by block
   const bool trained = (unit.grad.defined() || staged.grad >= 0) && buffer.trainable && whole;
   const auto* grad = trained ? grad_at(u, staged.grad).const_data_ptr<float>() + buffer.held : nullptr;
-  const Tensor resting = staged.states < 0 ? unit.buffer : arena(staged.states, 1);
-  auto* states = resting.defined() ? static_cast<uint8_t*>(resting.mutable_data_ptr()) : nullptr;  // nothing is trained
+  const Tensor buffer_of_states = staged.states < 0 ? unit.buffer : arena(staged.states, 1);
+  auto* states =  // null: nothing is trained
+      buffer_of_states.defined() ? static_cast<uint8_t*>(buffer_of_states.mutable_data_ptr()) : nullptr;
   const plan::ParamSpec& param = unit.spec.params[range.param];
   net::Slice slice;
   slice.tensor = hash_text(param.name);
   slice.numel = param.numel();
   slice.begin = range.begin, slice.end = range.end;
-  if (tp_ > 1 && param.split == plan::Split::column_parallel) {  // rows of it lie together: elements keep their numbers
+  if (tp_ > 1 && param.split == plan::Split::column_parallel) {  // this rank's rows are consecutive in the whole tensor
     const int64_t first = unit.layout.params[range.param].numel * tp_rank_;
     slice.begin += first, slice.end += first;
   }
@@ -59,19 +60,19 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
 
 namespace {
 
-/// Elements a thread takes at once: whole quantisation blocks, and enough that handing them out costs nothing.
-constexpr int64_t kUpdatePiece = 1 << 16;
-static_assert(kUpdatePiece % plan::kFlatAlign == 0);
+/// Elements that a thread updates at once: whole quantisation blocks, and so many that the hand-out costs nothing.
+constexpr int64_t kUpdateChunk = 1 << 16;
+static_assert(kUpdateChunk % plan::kFlatAlign == 0);
 
-/// Elements [from, from + kUpdatePiece) of a slice, counted from its start.
-net::Slice piece_of(net::Slice slice, int64_t from, int64_t master_bytes) {
-  slice.end = std::min(slice.end, slice.begin + from + kUpdatePiece);
+/// Elements [from, from + kUpdateChunk) of a slice, counted from its start.
+net::Slice chunk_of(net::Slice slice, int64_t from, int64_t master_bytes) {
+  slice.end = std::min(slice.end, slice.begin + from + kUpdateChunk);
   slice.begin += from;
   slice.param = static_cast<uint8_t*>(slice.param) + from * master_bytes;
   if (slice.grad) slice.grad += from;
   for (size_t s = 0; s < slice.states.size(); ++s) {
     const plan::StateSpec& spec = (*slice.specs)[s];
-    check_internal(kUpdatePiece % spec.per == 0, "engine.store", "a block of " + spec.kind + " straddles two threads");
+    check_internal(kUpdateChunk % spec.per == 0, "engine.store", "a block of " + spec.kind + " straddles two threads");
     slice.states[s] = static_cast<uint8_t*>(slice.states[s]) + from / spec.per * size_of(spec.type);
   }
   return slice;
@@ -82,13 +83,13 @@ net::Slice piece_of(net::Slice slice, int64_t from, int64_t master_bytes) {
 void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
                    Workers* workers) {
   const Unit& unit = units_[u];
-  const bool halves = grad_type_ != at::kFloat && staged.from_rest;
-  const Tensor rest = !halves ? Tensor()
-                      : staged.grad >= 0
-                          ? arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_)
-                          : unit.grad;
-  std::vector<net::Slice> pieces;
-  std::vector<const void*> gradients;  // in 16 bits, of each piece
+  const bool halves = grad_type_ != at::kFloat && staged.as_stored;
+  const Tensor stored = !halves ? Tensor()
+                        : staged.grad >= 0
+                            ? arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_)
+                            : unit.grad;
+  std::vector<net::Slice> chunks;
+  std::vector<const void*> gradients;  // of each chunk, in 16 bits
   for (const auto& range : unit.states.ranges) {
     if (!range.updated || !unit.spec.params[range.param].trainable) continue;
     const net::Slice whole = slice(u, range, staged);
@@ -96,29 +97,29 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
       update.update(whole, control);
       continue;
     }
-    for (int64_t from = 0; from < whole.count(); from += kUpdatePiece) {
-      pieces.push_back(piece_of(whole, from, plan::master_bytes(masters_)));
+    for (int64_t from = 0; from < whole.count(); from += kUpdateChunk) {
+      chunks.push_back(chunk_of(whole, from, plan::master_bytes(masters_)));
       if (halves)
-        gradients.push_back(static_cast<const uint16_t*>(rest.const_data_ptr()) +
+        gradients.push_back(static_cast<const uint16_t*>(stored.const_data_ptr()) +
                             unit.layout.buffers[range.buffer].held + range.offset + from);
     }
   }
   const auto run = [&](int i) {
-    net::Slice& piece = pieces[static_cast<size_t>(i)];
+    net::Slice& chunk = chunks[static_cast<size_t>(i)];
     if (halves) {
-      float* values = ops::half_scratch(0, kUpdatePiece);
-      ops::widen(values, gradients[static_cast<size_t>(i)], grad_type_, piece.count());
-      piece.grad = values;
+      float* values = ops::half_scratch(0, kUpdateChunk);
+      ops::widen(values, gradients[static_cast<size_t>(i)], grad_type_, chunk.count());
+      chunk.grad = values;
     }
-    update.update(piece, control);
+    update.update(chunk, control);
   };
-  if (workers) return workers->run(static_cast<int>(pieces.size()), run);
-  for (int i = 0; i < static_cast<int>(pieces.size()); ++i) run(i);
+  if (workers) return workers->run(static_cast<int>(chunks.size()), run);
+  for (int i = 0; i < static_cast<int>(chunks.size()); ++i) run(i);
 }
 
 namespace {
 
-/// The two halves of split masters, or the one of bf16 masters (low is null, as it is of what is updated elsewhere).
+/// The two halves of split masters. `low` is null for bf16 masters and for masters that another replica updates.
 struct Halves {
   uint16_t *high, *low;
 };
@@ -134,10 +135,10 @@ Halves halves(const net::Slice& slice, plan::Masters form, const Store::Part& pa
 
 namespace {
 
-/// The bytes at which an element of a part that is stored otherwise lies; of 8 bits, the first of a block.
+/// The address of an element that is not stored as fp32; in 8-bit forms it must be the first of a block.
 uint8_t* stored_at(const Tensor& shard, DType stored, int64_t element) {
   check_internal(stored == DType::bf16 || element % plan::kFlatAlign == 0, "engine.store",
-                 "what is stored in blocks is set and read from the start of one");
+                 "parameters stored in blocks are set and read from the start of a block");
   return static_cast<uint8_t*>(shard.mutable_data_ptr()) + plan::stored_bytes(stored, element);
 }
 

@@ -1,5 +1,5 @@
-// Buffers that rest on the host or on disk, and gradients that rest in 16 bits. What rests on disk is seen as memory
-// between steps (a mapping of the file) and moves past the page cache within them.
+// Buffers that are offloaded to the host or to disk, and gradients that are stored in 16 bits. Between steps a buffer
+// on disk is mapped memory; within a step it is read and written past the page cache.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,8 +15,8 @@ void Store::open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool
   if (device_.is_meta()) return;
   constexpr int64_t kPage = 4096;
   int64_t bytes = 0;
-  const auto experts = static_cast<int64_t>(resting_.size());
-  // of the expert that is in, and of those that rest
+  const auto experts = static_cast<int64_t>(inactive_.size());
+  // of the active expert and of the inactive ones
   const auto add = [&](plan::Tier tier, int64_t size) {
     const int64_t pages = round_up(size, kPage);
     if (tier == plan::Tier::nvme) bytes += pages;
@@ -48,7 +48,7 @@ Tensor Store::make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, e
     return at::from_blob(host_.back()->at(0), {count}, host);
   }
   extent = disk_->reserve(bytes);
-  return at::from_blob(disk_->map(extent, bytes), {count}, host);  // so is what was set aside
+  return at::from_blob(disk_->map(extent, bytes), {count}, host);  // reserved disk space reads as zeros
 }
 
 void Store::move(const plan::Instruction& in, char* host) {
@@ -64,13 +64,13 @@ void Store::move(const plan::Instruction& in, char* host) {
     fetch ? disk_->read(extent, host, in.bytes) : disk_->write(extent, host, in.bytes);
     return;
   }
-  void* rest = host ? host : tensor.mutable_data_ptr();
+  void* stored = host ? host : tensor.mutable_data_ptr();
   void* device = arena(in.slot, 1).mutable_data_ptr();
   if (in.part == plan::Part::gradients && grad_type_ != at::kFloat) {  // see [Note: gradients in fewer bits]
-    if (!fetch) return ops::narrow(rest, static_cast<const float*>(device), grad_type_, tensor.numel());
-    if (in.micro >= 0) return ops::widen(static_cast<float*>(device), rest, grad_type_, tensor.numel());
+    if (!fetch) return ops::narrow(stored, static_cast<const float*>(device), grad_type_, tensor.numel());
+    if (in.micro >= 0) return ops::widen(static_cast<float*>(device), stored, grad_type_, tensor.numel());
   }
-  fetch ? std::memcpy(device, rest, in.bytes) : std::memcpy(rest, device, in.bytes);
+  fetch ? std::memcpy(device, stored, in.bytes) : std::memcpy(stored, device, in.bytes);
 }
 
 Tensor Store::grad_at(int u, int64_t offset) {
@@ -79,7 +79,7 @@ Tensor Store::grad_at(int u, int64_t offset) {
 
 void Store::round_gradient(const Tensor& shard) const {
   if (grad_type_ == at::kFloat) return;
-  constexpr int64_t kBlock = 4096;  // both forms of it stay in the cache
+  constexpr int64_t kBlock = 4096;  // small enough that both forms stay in the cache
   std::array<uint16_t, kBlock> rounded;
   auto* values = shard.mutable_data_ptr<float>();
   for (int64_t first = 0; first < shard.numel(); first += kBlock) {
@@ -104,7 +104,8 @@ int64_t Store::disk_bytes() const {
     add(unit.param, unit.param_extent);
     add(unit.grad, unit.grad_extent);
     add(unit.buffer, unit.states_extent);
-    for (const Unit::Rest& rest : unit.rests) add(rest.param, rest.param_extent), add(rest.buffer, rest.states_extent);
+    for (const Unit::Inactive& inactive : unit.inactive)
+      add(inactive.param, inactive.param_extent), add(inactive.buffer, inactive.states_extent);
   }
   return bytes;
 }

@@ -15,7 +15,7 @@ constexpr int64_t kChunk = 1 << 16;  ///< elements converted at once
 namespace {
 
 /// Calls `each(first, at, count)`: elements [at, at + count) of the part are [first, first + count) of the whole
-/// parameter. What tensor parallelism cuts by columns has a piece for each row.
+/// parameter. A row-parallel weight, which is sharded by columns, has a range for each row.
 template <typename Each>
 void each_run(const Store& store, const Store::Part& part, const Each& each) {
   const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
@@ -34,7 +34,7 @@ void each_run(const Store& store, const Store::Part& part, const Each& each) {
   }
 }
 
-/// How far a stored part is from the values it was given.
+/// Adds the quantisation error of a stored part: its difference to the values it was given.
 void compare_stored(Store& store, const Store::Part& part, const std::vector<float>& given, Rounding& rounding) {
   static_assert(kChunk % plan::kFlatAlign == 0, "pieces begin with a block");
   std::vector<float> stored(kChunk);
@@ -55,12 +55,12 @@ void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
   std::vector<float> values(kChunk);
   for (const auto& part : store.parts()) {
     const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
-    if (store.stored(part) != DType::f32) {  // in blocks, which pieces of a cut may not begin with
+    if (store.stored(part) != DType::f32) {  // stored in blocks, and a sharded range may begin inside a block
       std::vector<float> whole(static_cast<size_t>(part.end - part.begin));
       each_run(store, part,
                [&](int64_t first, int64_t at, int64_t count) { fill(param, first, count, whole.data() + at); });
       store.set_masters(part, 0, part.end - part.begin, whole.data());
-      if (rounded && store.speaks_for(part.unit, part.buffer))
+      if (rounded && store.is_primary(part.unit, part.buffer))
         compare_stored(store, part, whole, (*rounded)[param.name]);
       continue;
     }
@@ -112,8 +112,8 @@ checkpoint::TensorRange param_range(const Store& store, const Store::Part& part,
           part.begin,          part.end};
 }
 
-/// A state with a value for each element has the parameter's shape, one with a value a block is a list of them: of the
-/// blocks of each rank of tp, when it is cut.
+/// A state with a value for each element has the parameter's shape; a state with a value for each block is a list, with
+/// the blocks of each rank of tp one after the other if tp shards the parameter.
 checkpoint::TensorRange state_range(const Store& store, const Store::Part& part, const plan::StateSpec& state,
                                     const std::string& prefix) {
   const std::string name = prefix + store.spec(part.unit).params[part.param].name;
@@ -129,7 +129,7 @@ checkpoint::TensorRange state_range(const Store& store, const Store::Part& part,
   return {name, state.kind, state.type, {store.tp(), blocks}, {{rank, rank + 1}, {0, blocks}}, begin, end};
 }
 
-/// What a checkpoint holds of a parameter decides how its masters are read.
+/// Whether the checkpoint has masters of the store's form; others are converted.
 bool has_same_masters(const Store& store, const Store::Part& part, const checkpoint::TensorRange& param,
                       const checkpoint::TrainingCheckpoint& from) {
   const auto* saved = from.find(param.name, param.kind);
@@ -137,22 +137,22 @@ bool has_same_masters(const Store& store, const Store::Part& part, const checkpo
   return saved && saved->dtype == param.dtype && split == (store.master_form(part) == plan::Masters::split);
 }
 
-/// Reads masters of another form as fp32 values: exact, but for what bf16 masters cannot hold.
+/// Reads masters of another form as fp32 values: exact, unless the store's masters are bf16.
 void convert_masters(Store& store, const Store::Part& part, checkpoint::TensorRange range,
                      checkpoint::TrainingCheckpoint& from) {
-  checkpoint::TensorRange rest = range;
-  rest.kind = plan::kMasterLow, rest.dtype = DType::i16;
-  const bool split = from.contains(range.name, rest.kind);
+  checkpoint::TensorRange remainder = range;
+  remainder.kind = plan::kMasterLow, remainder.dtype = DType::i16;
+  const bool split = from.contains(range.name, remainder.kind);
   std::vector<float> values(kChunk);
   std::vector<uint16_t> high(split ? kChunk : 0), low(high.size());
   for (int64_t first = 0; first < part.end - part.begin; first += kChunk) {
     const int64_t count = std::min(kChunk, part.end - part.begin - first);
-    range.begin = rest.begin = part.begin + first;
-    range.end = rest.end = range.begin + count;
+    range.begin = remainder.begin = part.begin + first;
+    range.end = remainder.end = range.begin + count;
     if (split) {
       range.dtype = DType::bf16;
       from.read(range, high.data());
-      from.read(rest, low.data());
+      from.read(remainder, low.data());
       ops::join_fp32(values.data(), high.data(), low.data(), count);
     } else {
       from.read_f32(range, values.data());
@@ -161,7 +161,7 @@ void convert_masters(Store& store, const Store::Part& part, checkpoint::TensorRa
   }
 }
 
-/// Moments are read as they were saved: a conversion would lose what the run went on with.
+/// Moments must have the saved form: a conversion would change the run.
 void check_moments(const Store::Part& part, const checkpoint::TensorRange& range,
                    const checkpoint::TrainingCheckpoint& from) {
   const auto* saved = from.find(range.name, range.kind);
@@ -176,7 +176,7 @@ void check_moments(const Store::Part& part, const checkpoint::TensorRange& range
                                          : "resume with plan.moments = \"" + known->second + "\"");
 }
 
-/// What does not change is not saved: a resumed run loads it from where it came.
+/// Frozen parameters are not saved: a resumed run loads them from their weight file.
 bool frozen(const Store& store, const Store::Part& part) { return !store.spec(part.unit).params[part.param].trainable; }
 
 }  // namespace
@@ -184,7 +184,7 @@ bool frozen(const Store& store, const Store::Part& part) { return !store.spec(pa
 std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix) {
   std::vector<checkpoint::Piece> pieces;
   for (const auto& part : store.parts()) {
-    if (!part.updated || !store.speaks_for(part.unit, part.buffer) || frozen(store, part)) continue;
+    if (!part.updated || !store.is_primary(part.unit, part.buffer) || frozen(store, part)) continue;
     pieces.push_back({param_range(store, part, prefix), store.data(part)});
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s)
@@ -216,7 +216,7 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
                 const std::function<void(const plan::ParamSpec&, const Tensor&)>& each,
                 const std::function<void()>& done) {
   const plan::UnitLayout& layout = store.layout(unit);
-  std::vector<Tensor> flats;  // of each buffer: what this rank of tp uses
+  std::vector<Tensor> flats;  // each buffer with this rank's tensor-parallel part of the parameters
   for (size_t b = 0; b < layout.buffers.size(); ++b) {
     const plan::Buffer& buffer = layout.buffers[b];
     if (gradients && !buffer.trainable) {
@@ -230,9 +230,9 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
       const Tensor shard = gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard).to(at::kFloat)
                                      : store.masters(unit, static_cast<int>(b));
       const bool exact = !gradients && store.master_form() != plan::Masters::split;
-      if (buffer.partitions > 1 && !exact)  // each replica has its piece of it
+      if (buffer.partitions > 1 && !exact)  // two_level: each replica has its own partition
         comm.group("gather_outer", store.outer_axes(unit, static_cast<int>(b)))
-            .all_gather(shard, store.piece(unit, static_cast<int>(b), shard));
+            .all_gather(shard, store.partition(unit, static_cast<int>(b), shard));
       if (buffer.shards == 1)
         flat = shard;
       else
@@ -241,7 +241,7 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
     comm.group("whole_unit", {Axis::pp}).broadcast(flat, store.owner(unit));
   }
   const auto& params = store.spec(unit).params;
-  std::vector<Tensor> joined;  // `done` may still read what `each` saw
+  std::vector<Tensor> joined;  // keeps the tensors that `each` got alive for `done`
   for (size_t p = 0; p < params.size(); ++p) {
     const plan::UnitLayout::Place& place = layout.params[p];
     if (!flats[place.buffer].defined()) continue;
@@ -250,10 +250,10 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
       comm::Group& group = comm.group("gather_tp", {Axis::tp});
       const Tensor parts = at::empty({group.size() * place.numel}, at::kFloat);
       group.all_gather(parts, value.reshape({-1}));
-      std::vector<Tensor> pieces;
+      std::vector<Tensor> by_rank;
       for (int r = 0; r < group.size(); ++r)
-        pieces.push_back(parts.narrow(0, r * place.numel, place.numel).view(place.shape));
-      value = at::cat(pieces, params[p].split == plan::Split::column_parallel ? 0 : 1);
+        by_rank.push_back(parts.narrow(0, r * place.numel, place.numel).view(place.shape));
+      value = at::cat(by_rank, params[p].split == plan::Split::column_parallel ? 0 : 1);
       joined.push_back(value);
     }
     each(params[p], value);

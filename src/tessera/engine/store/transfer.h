@@ -1,6 +1,6 @@
 #pragma once
-// Values into and out of shards: initial weights, foreign weights, checkpoints. No rank ever holds a whole model:
-// everything goes by the ranges this rank owns.
+// Values into and out of shards: initial weights, weight files, checkpoints. No rank ever holds a whole model: each
+// reads and writes the ranges that it owns.
 #include <map>
 
 #include "tessera/checkpoint/training.h"
@@ -14,14 +14,14 @@ namespace tessera::engine {
 /// Writes elements [first, first + count) of a parameter.
 using Fill = std::function<void(const plan::ParamSpec& param, int64_t first, int64_t count, float* out)>;
 
-/// What storing a frozen parameter in fewer bits changed: sums of squares over the elements that this rank speaks for,
-/// of what they were and of the difference.
+/// The quantisation error of a frozen parameter: sums of squares of its values and of the error, over the elements for
+/// which this rank is primary.
 struct Rounding {
   double squares = 0, difference = 0;
 };
 using Roundings = std::map<std::string, Rounding>;  ///< by parameter
 
-/// Fills this rank's shards; `rounded` (null: not asked) is added to.
+/// Fills this rank's shards and adds the errors to `rounded` (null: not needed).
 void fill_shards(Store& store, const Fill& fill, Roundings* rounded = nullptr);
 
 /// Streams weights into shards. `name_in_file` maps our parameter name to the file's. Throws UserError (input) for a
@@ -32,15 +32,15 @@ void load_weights(Store& store, const checkpoint::WeightSet& weights,
                   const std::function<std::string(const std::string&, const std::vector<int64_t>&)>& hint,
                   const Fill& absent = {}, Roundings* rounded = nullptr);
 
-/// This rank's pieces of a training checkpoint: masters and optimiser states of what is trained. Data is borrowed from
-/// the store. Names begin with `prefix`.
+/// This rank's part of a training checkpoint: masters and optimiser states of trained parameters, in memory borrowed
+/// from the store. Names begin with `prefix`.
 std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix = {});
-/// The reverse, from any layout. Masters saved in another form are converted; moments must have their form, else
-/// UserError (input) that names plan.moments.
+/// The reverse, from any layout. Masters saved in another form are converted; moments in another form throw UserError
+/// (input) that names plan.moments.
 void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::string& prefix = {});
 
-/// Gathers one unit and calls `each(param, whole tensor)` for its parameters in order, then `done` while they are still
-/// there. All ranks take part and see the values. `gradients` hands out reduced gradients instead.
+/// Gathers one unit and calls `each(param, whole tensor)` for its parameters in order, then `done` while the tensors
+/// are still valid. All ranks take part and see the values. With `gradients` it gathers the reduced gradients instead.
 void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
                 const std::function<void(const plan::ParamSpec&, const Tensor&)>& each,
                 const std::function<void()>& done = {});

@@ -17,7 +17,7 @@ std::vector<int64_t> nearest_rows(double fps, int64_t count) {
   const double seconds = static_cast<double>(count) / fps, step = seconds / static_cast<double>(count);
   const auto last = static_cast<int64_t>(std::ceil(seconds * kSteadyRate)) - 1;
   for (int64_t k = 0; k < count; ++k) {
-    // half way goes to the even row, as the rounding mode has it
+    // nearbyint rounds ties to the even row
     const auto row = static_cast<int64_t>(std::nearbyint(static_cast<double>(k) * step * kSteadyRate));
     rows.push_back(std::min(row, last));
   }
@@ -29,14 +29,15 @@ Tensor pick_rows(const Tensor& steady, double fps, int64_t count, int64_t around
   const int64_t width = 2 * around + 1;
   const std::vector<int64_t> rows = nearest_rows(fps, count);
   std::vector<int64_t> picked;
-  int64_t heard = 0;  // rows before the end of the sound
+  int64_t found_rows = 0;  // rows before the end of the audio
   for (const int64_t row : rows) {
     if (row >= known) break;
-    ++heard;
+    ++found_rows;
     for (int64_t i = -around; i <= around; ++i) picked.push_back(std::clamp<int64_t>(row + i * stride, 0, known - 1));
   }
   const Tensor found = steady.index_select(1, at::tensor(picked, at::kLong));
-  return at::constant_pad_nd(found.view({steady.size(0), heard, width * steady.size(2)}), {0, 0, 0, count - heard});
+  return at::constant_pad_nd(found.view({steady.size(0), found_rows, width * steady.size(2)}),
+                             {0, 0, 0, count - found_rows});
 }
 
 int64_t clips_of(int64_t steady_rows, double fps, int64_t frames) {

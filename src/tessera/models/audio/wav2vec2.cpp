@@ -20,7 +20,7 @@ std::string shape_text(at::IntArrayRef shape) {
   return text + "]";
 }
 
-/// torch called the parts of a weight norm so before 2.0, and otherwise since.
+/// The name since torch 2.0 of a weight norm's parameter that has the older name.
 std::string newer_name(const std::string& name) {
   const std::string weight = std::string(kPosition) + ".";
   if (name == weight + "weight_g") return weight + "parametrizations.weight.original0";
@@ -66,7 +66,7 @@ Config parse_config(std::string_view text, const std::string& file) {
 const std::vector<std::pair<std::string, Config>>& presets() {
   static const std::vector<std::pair<std::string, Config>> table = {
       {"wav2vec2-large-xlsr-53", {}},
-      // as many states as the large one, each small: with random weights, for runs of some seconds
+      // as many layers as the large model but narrow; with random weights, for runs of a few seconds
       {"wav2vec-demo",
        {.hidden_size = 32,
         .num_heads = 2,
@@ -166,7 +166,7 @@ Tensor Wav2Vec2::features(const Tensor& normalised) const {
 
 std::vector<Tensor> Wav2Vec2::encode(const Tensor& features) const {
   Tensor x = linear("feature_projection.projection", norm("feature_projection.layer_norm", features));  // [T, d]
-  // Weight norm over all but the taps: each tap has a length of its own.
+  // The weight norm has a magnitude for each tap: norms are taken over the other two dimensions.
   const Tensor &direction = at(std::string(kPosition) + ".weight_v"),
                &length = at(std::string(kPosition) + ".weight_g");
   const Tensor weight = direction * (length / direction.square().sum(at::IntArrayRef({0, 1}), /*keepdim=*/true).sqrt());

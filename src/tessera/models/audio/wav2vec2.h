@@ -1,5 +1,5 @@
 #pragma once
-// wav2vec 2.0 in the layout of wav2vec2-large-xlsr-53: sound to the hidden states of every layer, 50 a second.
+// wav2vec 2.0 in the layout of wav2vec2-large-xlsr-53: audio to the hidden states of every layer, 50 a second.
 //
 //   Wav2Vec2 encoder(parse_config(text, file), read);
 //   std::vector<Tensor> states = encoder.hidden_states(wave);       // wave [N] at 16 kHz; states [T, dim], layers + 1
@@ -31,13 +31,13 @@ struct Config {
   double eps = 1e-5;
 
   int64_t states() const { return num_layers + 1; }
-  /// Fewest samples that give a row.
+  /// The least number of samples that gives a row.
   int64_t shortest() const;
   bool operator==(const Config&) const = default;
 };
 
 /// transformers' config.json. Throws UserError (input) naming file and field, also for the base models' layout (group
-/// norm, norms after the layers), whose states would mean something else.
+/// norm, norms after the layers), which is another network.
 Config parse_config(std::string_view json, const std::string& file);
 const std::vector<std::pair<std::string, Config>>& presets();
 
@@ -45,7 +45,7 @@ inline net::AudioSizes sizes_of(const Config& config) {
   return {.dim = config.hidden_size, .layers = config.states(), .sample_rate = kSampleRate};
 }
 
-/// Name and shape of every tensor that is used.
+/// Name and shape of every tensor that the encoder uses.
 std::vector<std::pair<std::string, std::vector<int64_t>>> parameters(const Config& config);
 
 /// A tensor of a file by its name in transformers, with "wav2vec2." in front; undefined where there is none.
@@ -53,20 +53,21 @@ using Reader = std::function<Tensor(const std::string& name)>;
 
 class Wav2Vec2 final : public net::AudioEncoder {
  public:
-  /// Either naming of the positional convolution's weight norm. Throws UserError (input) naming what is missing or has
-  /// another shape; `file` is for the message.
+  /// Accepts either naming of the positional convolution's weight norm. Throws UserError (input) naming a tensor that
+  /// is missing or has another shape; `file` is for the message.
   Wav2Vec2(Config config, const Reader& read, const std::string& file);
   /// Random weights, the same for a seed: for runs without pretrained ones.
   Wav2Vec2(Config config, uint64_t seed);
 
-  /// Zero mean and unit variance, as the model was trained with.
+  /// Scales a wave to zero mean and unit variance, as in the model's training.
   static Tensor normalise(const Tensor& wave);
-  /// The states of a wave [N]: the encoder's input, then each layer's output, the last after the final norm. Throws
+  /// Hidden states of a wave [N]: the encoder's input, then each layer's output, the last after the final norm. Throws
   /// UserError (input) for a wave too short for a row.
   std::vector<Tensor> hidden_states(const Tensor& wave) const;
-  Tensor rows(const Tensor& wave, double fps, int64_t count) const override;  ///< picked from those (speech_rows.h)
+  Tensor rows(const Tensor& wave, double fps, int64_t count) const override;  ///< picked from them (speech_rows.h)
 
-  /// The parts, of a normalised wave: features [T, conv_dim]; what the layers make of them before the final norm.
+  /// The two halves of hidden_states(): features [T, conv_dim] of a normalised wave, and the layers' states before the
+  /// final norm.
   Tensor features(const Tensor& normalised) const;
   std::vector<Tensor> encode(const Tensor& features) const;
   Tensor final_norm(const Tensor& state) const;

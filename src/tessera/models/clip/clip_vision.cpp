@@ -112,7 +112,7 @@ Tensor ClipVision::preprocess(const Tensor& picture) const {
 
 net::Batch ClipVision::pack(const std::vector<Tensor>& pixels) const {
   net::Batch batch;
-  batch.token_inputs = {};  // small: every rank runs all of it
+  batch.token_inputs = {};  // the tower is small: ranks do not share its tokens
   batch.tokens.offsets = {0};
   std::vector<Tensor> all;
   const int64_t n = config_.side(), p = config_.patch;

@@ -1,11 +1,11 @@
 #pragma once
-// The image tower of CLIP as units: what image-to-video models of Wan 2.1 see of a picture. It never trains.
+// The image tower of CLIP as units, the image encoder of Wan 2.1's image-to-video models. It is always frozen.
 //
 //   ClipVision tower(config);
 //   Tensor pixels = tower.preprocess(picture);                                  // [3, S, S] from [3, H, W] in [-1, 1]
 //   Tensor features = net::run_plain(tower.units(), weights, tower.pack({pixels}));   // [1 + patches, dim]
 //
-// The features are what the last block but one leaves, without a norm: the class token first, then the patches.
+// The features are the output of the last block but one, without a norm: the class token first, then the patches.
 #include "tessera/models/clip/config.h"
 #include "tessera/net/model.h"
 
@@ -13,14 +13,15 @@ namespace tessera::models::clip {
 
 class ClipVision {
  public:
-  /// `last_block`: with the block that the features leave out (for verification).
+  /// `last_block`: includes the last block, which the features do not need (for verification).
   explicit ClipVision(const Config& config, bool last_block = false);
 
   const Config& config() const { return config_; }
   const std::vector<std::unique_ptr<net::Unit>>& units() const { return units_; }
-  /// Bicubic to the square whatever the aspect, then the statistics of its training data: as the official code has it.
+  /// Resizes to a square (bicubic, without keeping the aspect) and normalises by the statistics of CLIP's training
+  /// data, as the official code does.
   at::Tensor preprocess(const at::Tensor& picture) const;
-  /// Pictures of preprocess(), one after the other; rows() of the result belong to each.
+  /// Packs results of preprocess(), one after the other; each has rows() rows of the output.
   net::Batch pack(const std::vector<at::Tensor>& pixels) const;
   int64_t rows() const { return config_.rows(); }
   int64_t dim() const { return config_.dim; }
@@ -34,8 +35,8 @@ class ClipVision {
   std::vector<std::unique_ptr<net::Unit>> units_;
 };
 
-/// Tensors of another naming ("official", "hf") that one official tensor is made of, one after the other: of "hf",
-/// queries, keys and values are three. hf names have no "vision_model." in front.
+/// The tensors of a naming ("official", "hf") that, one after the other, make up one official tensor: "hf" has three
+/// for queries, keys and values. hf names have no "vision_model." in front.
 std::vector<std::string> stored_parts(const std::string& official, const std::string& naming);
 
 }  // namespace tessera::models::clip

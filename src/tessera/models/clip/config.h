@@ -1,6 +1,6 @@
 #pragma once
-// Sizes of a CLIP image tower: the fields of the official VisionTransformer, of transformers' CLIPVisionModel, or what
-// the weights themselves tell.
+// Sizes of a CLIP image tower: from the fields of the official VisionTransformer or of transformers' CLIPVisionModel,
+// or from the shapes of the weights.
 //
 //   Config config = preset or parse_config(text, "image_encoder/config.json");
 //   Config same = config_of(official_shapes, "models_clip.pth");       // where there is no config.json
@@ -33,8 +33,8 @@ struct Config {
 /// Either form. Throws UserError (input) naming file and field, also for towers of another make.
 Config parse_config(std::string_view json, const std::string& file);
 
-/// From the shapes of the tensors under official names; they do not tell the number of heads, which is that of the
-/// preset of this width, or one for 80 channels. Throws UserError (input) naming `file` for what is no such tower.
+/// From the shapes of the tensors under official names. The number of heads is that of the preset of this width, or one
+/// for 80 channels, as no shape depends on it. Throws UserError (input) naming `file` if this is no CLIP image tower.
 Config config_of(const std::map<std::string, std::vector<int64_t>>& official, const std::string& file);
 
 /// "clip-vit-h" is the released one, "clip-demo" a tiny one for runs without weights.

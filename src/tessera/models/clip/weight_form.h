@@ -1,5 +1,5 @@
 #pragma once
-// CLIP's image tower as files: how it is known, and its config.json.
+// CLIP's image tower as files: how its tensors are recognised, and its config.json.
 //
 //   WeightForm form = clip::weight_form();
 #include "tessera/models/common/weight_form.h"

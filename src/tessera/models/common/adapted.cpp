@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 
-/// A target as it was written, and the expression that a whole module name has to match.
+/// A target as the user wrote it, and the expression that a whole module name has to match.
 struct Target {
   std::string text;
   std::regex expression;
@@ -79,7 +79,7 @@ class Targets {
     return taken;
   }
 
-  /// Of the default targets some belong to other families.
+  /// Throws for a target without a linear; default targets need not all match, as some belong to other families.
   void check(bool each) const {
     std::vector<std::string> known(known_.begin(), known_.end()), ends;
     for (const auto& module : known) ends.push_back(module.substr(module.rfind('.') + 1));
@@ -134,7 +134,7 @@ void check_rank(const AdapterRule& rule, const Linear& linear) {
                   "4 to 128 are usual");
 }
 
-/// Parameters of one adapter. Where ranks cut the weight by rows or columns, they cut B or A with it.
+/// Parameters of one adapter. Tensor parallelism shards B with a column-parallel weight, A with a row-parallel one.
 void add_adapter(const AdapterRule& rule, const Linear& linear, std::vector<plan::ParamSpec>& params) {
   const auto& shape = linear.weight->shape;
   const plan::Split split = linear.weight->split;
@@ -151,7 +151,7 @@ void add_adapter(const AdapterRule& rule, const Linear& linear, std::vector<plan
                       .split = cut_as(plan::Split::column_parallel)});
 }
 
-/// Units of one kind cost alike: those that are adapted at other places are another kind.
+/// Units of one kind have equal costs: units that differ in their adapted linears are different kinds.
 std::string kind_of(const std::string& kind, const std::string& form, std::vector<std::string>& known) {
   const auto found = std::find(known.begin(), known.end(), form);
   const auto index = found - known.begin();
@@ -178,7 +178,7 @@ std::vector<std::string> adapt(net::Denoiser& model, const AdapterRule& rule) {
   const bool by_default = rule.targets.empty();
   Targets targets(model, by_default ? default_targets() : rule.targets);
   std::vector<std::string> modules;
-  std::map<std::string, std::vector<std::string>> forms;  // of each kind: which of its linears are adapted
+  std::map<std::string, std::vector<std::string>> forms;  // of each kind: the sets of its linears that are adapted
   for (auto& unit : *units) {
     plan::UnitSpec spec = unit->spec();
     std::vector<plan::ParamSpec> added;

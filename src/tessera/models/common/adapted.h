@@ -1,10 +1,10 @@
 #pragma once
-// LoRA over any model: its weights are frozen, and the linears that are named get a low-rank pair beside them.
+// LoRA for any model: freezes its weights and adds low-rank pairs to the linears that `targets` name.
 //
 //   auto modules = adapt(*model, {.rank = 16, .alpha = 16, .targets = {"q", "k", "v", "o"}});
 //   model->units()[1]->spec().params.back().name;             // "blocks.0.cross_attn.o.lora_B.weight"
 //
-// Nothing else changes: a unit with adapters is a unit with more parameters, and its Context adds the pairs
+// A unit with adapters is a unit with more parameters; its Context adds the pairs to the linears' results
 // (net/adapters.h).
 #include "tessera/net/model.h"
 
@@ -17,28 +17,28 @@ struct AdapterRule {
   bool dora = false;  ///< a magnitude for each row beside the pair
   double dropout = 0;
   uint64_t seed = 0;
-  /// How the frozen weights of the blocks' linears rest and travel. What is small or wants its bits (biases, norms,
-  /// modulation, stem, head) stays as the plan gathers parameters.
+  /// The dtype in which frozen weights of the blocks' linears are stored and gathered. Small or sensitive parameters
+  /// (biases, norms, modulation, stem, head) keep the plan's dtype.
   DType base = DType::f32;
-  /// Modules by official or diffusers name: the whole name or what stands behind a dot in it ("q", "ffn.0",
-  /// "attn1.to_q"), a pattern with * over the whole name ("blocks.*.self_attn.*"), or a regular expression where it has
-  /// one of
-  /// ()[]|^$+\ ("blocks.*(to_q|to_k)"), which begins at the start of the name. "all": every linear of the blocks.
+  /// Modules by official or diffusers name: the whole name or its end after a dot ("q", "ffn.0", "attn1.to_q"), a
+  /// pattern with * for the whole name ("blocks.*.self_attn.*"), or, if it has one of the characters ()[]|^$+\, a
+  /// regular expression from the start of the name ("blocks.*(to_q|to_k)"). "all": every linear of the blocks.
   std::vector<std::string> targets;
   double scale() const;
 };
 
-/// What is adapted where a recipe does not say: the attentions' and the feed-forward's linears (of DiffSynth).
+/// The default targets, those of DiffSynth: the linears of the attentions and of the feed-forward.
 const std::vector<std::string>& default_targets();
 
-/// Freezes the model's parameters and adds those of the adapters; gives the adapted modules in their order. Throws
-/// UserError (usage) for a target that names no linear, a rank beyond a matrix's, a model that takes none.
+/// Freezes the model's parameters and adds those of the adapters; returns the adapted modules in the model's order.
+/// Throws UserError (usage) for a target that names no linear, a rank above a matrix's, a model without adaptable
+/// units.
 std::vector<std::string> adapt(net::Denoiser& model, const AdapterRule& rule);
 
 bool is_adapter_parameter(const std::string& name);
 
 /// Initial values of elements [first, first + count): A uniform in +-1/sqrt(in) (kaiming with a = sqrt 5), B zero, a
-/// magnitude one (the rows' lengths take its place when the weights are there).
+/// magnitude one (replaced by the norms of the weight's rows once the weights are loaded).
 void initialise_adapter(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out);
 
 }  // namespace tessera::models

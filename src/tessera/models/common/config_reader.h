@@ -13,7 +13,7 @@
 
 namespace tessera::models {
 
-/// Stands for the file where fields come from a recipe: a mistake in them is one of usage.
+/// The file name of fields that come from a recipe: errors in them have the exit code of usage errors.
 inline constexpr std::string_view kRecipeConfig = "model.config";
 
 class ConfigReader {
@@ -60,7 +60,7 @@ class ConfigReader {
     return list(key, std::move(absent), "true and false",
                 [](const nlohmann::json& value) { return value.is_boolean(); });
   }
-  /// The field must be `expected` (or absent): what we do not support is refused, not ignored.
+  /// Throws unless the field is `expected` or absent: unsupported values are refused, not ignored.
   void expect(const char* key, const nlohmann::json& expected) const {
     if (has(key) && json_[key] != expected)
       fail(std::string(key) + " is " + shown(key) + ", supported is " + expected.dump());

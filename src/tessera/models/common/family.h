@@ -1,5 +1,6 @@
 #pragma once
-// Rows of the registry: what a folder of models/ has to say of itself. One row a folder, in models/known.cpp.
+// Rows of the registry: the functions of a folder of models/ that the rest of the program calls. models/known.cpp lists
+// one row for each folder.
 //
 //   Family family() { return {.name = "wan", .presets = ..., .weights = {weight_form()}}; }
 #include <memory>
@@ -10,17 +11,17 @@
 
 namespace tessera::models {
 
-/// A family of denoisers. What recipes and folders know of it is in families/.
+/// A family of denoisers. Its names in recipes and model folders are in families/.
 struct Family {
   std::string name;
   std::vector<std::string> (*presets)();
   std::unique_ptr<net::Denoiser> (*from_preset)(const std::string& preset);
   /// `json` is a config.json, or the recipe's fields (`file` names it in messages). `weights`: shapes by official name,
-  /// which know more than some config files; may be empty.
+  /// for sizes that some config files lack; may be empty.
   std::unique_ptr<net::Denoiser> (*from_json)(const std::string& json, const std::string& file,
                                               const std::map<std::string, std::vector<int64_t>>& weights);
   std::vector<WeightForm> weights = {};
-  /// The files that make a folder of diffusers a pipeline: path in it -> text. Null: diffusers has none.
+  /// The files of a diffusers pipeline beside its parts: path in the folder -> text. Null: diffusers has no pipeline.
   std::map<std::string, std::string> (*pipeline_files)(const PipelineParts& parts) = nullptr;
   std::vector<DenoiserCase> cases = {};
 };

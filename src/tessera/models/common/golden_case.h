@@ -1,6 +1,6 @@
 #pragma once
-// What a model's folder adds to `verify`: how a golden case of its own kind becomes the model's inputs, and its results
-// the tensors that the case expects.
+// A model's part of `verify`: converts a golden case of the model's own kind to its inputs, and its results to the
+// tensors that the case expects.
 //
 //   const DenoiserCase kCase = {"dit_s2v", samples, output, input_grads};
 #include <functional>
@@ -25,13 +25,13 @@ class CaseTensors {
   virtual at::Tensor tensor(const std::string& name) const = 0;
 };
 
-/// Results under the names of the case, in the order of its report. Whole numbers are compared exactly.
+/// Results under the names of the case, in the order of the report. Integers are compared exactly.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// A denoiser whose case has other inputs than in.x, in.context and extras.
+/// For denoisers whose cases have inputs beside in.x, in.context and extras.
 struct DenoiserCase {
   std::string kind;  ///< of case.json
-  /// `about`: what case.json says of the file.
+  /// `about`: the file's entry in case.json.
   std::vector<net::Sample> (*samples)(const CaseTensors& file, const std::string& about);
   at::Tensor (*output)(const at::Tensor& prediction);  ///< out.i
   NamedTensors (*input_grads)(const std::vector<std::map<std::string, at::Tensor>>& grads);
@@ -40,7 +40,7 @@ struct DenoiserCase {
 struct TextEncoderCase {
   std::string kind;
   net::Batch (*pack)(const net::TextEncoder& encoder, const CaseTensors& file);
-  /// `hidden`: the last unit's output; `parameter`: a whole one by its official name, all ranks together.
+  /// `hidden`: the last unit's output. `parameter`: gathers a whole parameter by its official name; all ranks call it.
   NamedTensors (*results)(const net::TextEncoder& encoder, const CaseTensors& file, const at::Tensor& hidden,
                           const std::function<at::Tensor(const std::string& name)>& parameter);
 };

@@ -1,8 +1,8 @@
 #pragma once
-// What a file of tensors is: the model, the naming, the prefix; models/identify.h finds it.
+// The identity of a file of tensors: model, naming, prefix. models/identify.h finds it.
 //
 //   what.model, what.naming;                                   // "wan2.1-t2v-1.3b", "diffusers"
-//   what.official("transformer_blocks...");                    // the official name of a stored one
+//   what.official("transformer_blocks...");                    // the official name of a stored tensor
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -17,7 +17,7 @@ struct WeightForm;  // models/common/weight_form.h
 
 using Shapes = std::map<std::string, std::vector<int64_t>>;
 
-/// What other programs call the tensors of a model.
+/// The names of a model's tensors in other programs.
 struct ForeignNames {
   KeyMap diffusers;  ///< official -> diffusers
   /// Second names of tied tensors under diffusers' naming, and their official ones.
@@ -30,15 +30,15 @@ enum class ModelKind { unknown, denoiser, vae, text_encoder, image_encoder, audi
 
 struct Identity {
   ModelKind kind = ModelKind::unknown;
-  std::string model = "unknown";   ///< a preset where the sizes are those of one, else what it is ("wan-t2v", "umt5")
+  std::string model = "unknown";   ///< the preset with these sizes, else the architecture ("wan-t2v", "umt5")
   std::string variant;             ///< denoisers: t2v, i2v, flf2v, ti2v, s2v; autoencoders: 2.1, 2.2
   std::string naming = "unknown";  ///< official, diffusers, comfyui, diffsynth; LoRA: peft, kohya, diffusers, ...
   std::string prefix;              ///< in front of every name
   const ForeignNames* names = nullptr;
-  const WeightForm* form = nullptr;  ///< whose marks it has; null: unknown, or a LoRA
+  const WeightForm* form = nullptr;  ///< the form whose marks it has; null: unknown, or a LoRA
 
-  /// The official name of a stored tensor; nothing for one that has no place in the model (what lacks the prefix, the
-  /// second name of a tied embedding).
+  /// The official name of a stored tensor; nullopt for a tensor that the model does not have (one without the prefix,
+  /// the second name of a tied embedding).
   std::optional<std::string> official(const std::string& stored) const;
   /// The name under another naming: official, diffusers, comfyui.
   std::string foreign(const std::string& official, const std::string& naming) const;

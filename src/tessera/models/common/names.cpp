@@ -12,7 +12,7 @@ namespace {
 
 bool digit(char c) { return c >= '0' && c <= '9'; }
 
-/// What '#' and '*' stood for, or nothing when the name does not match.
+/// The texts that '#' and '*' matched, or nullopt when the name does not match.
 std::optional<std::vector<std::string_view>> match(std::string_view pattern, std::string_view name) {
   std::vector<std::string_view> found;
   size_t n = 0;

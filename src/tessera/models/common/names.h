@@ -1,5 +1,5 @@
 #pragma once
-// Tensor names of other programs: a table of patterns, and finding out which naming a file has.
+// Tensor names of other programs: tables of patterns, and detection of the naming of a file.
 //
 //   rename({{"blocks.#.self_attn.o.*", "blocks.#.attn1.to_out.0.*"}}, "blocks.7.self_attn.o.bias");
 //   Naming naming = detect_naming(official, foreign, kDenoiserNamings, stored, "model.safetensors");
@@ -11,12 +11,12 @@
 
 namespace tessera::models {
 
-/// '#' stands for a number, a '*' at the end for the rest of the name; both sides use them alike.
+/// '#' matches a number, a '*' at the end the rest of the name; the other side inserts what they matched.
 struct NamePattern {
   std::string_view ours, theirs;
 };
 
-/// The first pattern that matches decides; a name without one stays as it is.
+/// Applies the first pattern that matches; a name that none matches is unchanged.
 std::string rename(const std::vector<NamePattern>& table, std::string_view name);
 
 inline const std::vector<std::string> kDenoiserNamings = {"official", "diffusers"};
@@ -32,7 +32,7 @@ std::string to_official(const KeyMap& map, std::string_view foreign);
 inline const std::vector<std::string> kOptionalPrefixes = {
     "", "model.diffusion_model.", "model.", "diffusion_model.", "pipe.dit.", "module.", "net.", "vision_model."};
 
-/// How the tensors of a file are called: prefix + foreign_name(official, naming).
+/// The naming of a file: its tensors are called prefix + foreign_name(official, naming).
 struct Naming {
   std::string naming = "official";
   std::string prefix;
@@ -40,8 +40,8 @@ struct Naming {
 
 using ForeignName = std::function<std::string(const std::string& name, const std::string& naming)>;
 
-/// The naming under which most of `official` are among `stored`. Throws UserError (input) when there is none;
-/// `file` is for the message.
+/// The naming under which most of the `official` names are among `stored`. Throws UserError (input) when none of them
+/// is under any naming; `file` is for the message.
 Naming detect_naming(const std::vector<std::string>& official, const ForeignName& foreign,
                      const std::vector<std::string>& namings, const std::vector<std::string>& stored,
                      const std::string& file);

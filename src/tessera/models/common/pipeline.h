@@ -1,5 +1,5 @@
 #pragma once
-// What a folder of diffusers is made of, for the files that make it a pipeline.
+// The parts of a diffusers folder, from which the pipeline's own files are written.
 //
 //   PipelineParts parts{.variant = "t2v", .roles = {"transformer", "vae"}, .tokenizer = true};
 #include <set>

@@ -1,5 +1,5 @@
 #pragma once
-// Names that are looked up in a table, and the error for one that is not there.
+// Lookups by name in a table, and the error for an unknown name.
 //
 //   unknown_name("model.preset", preset, names_of(presets()));
 #include <string>

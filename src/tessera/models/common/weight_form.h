@@ -1,5 +1,5 @@
 #pragma once
-// How one make of weights is known, named and described to other programs: what a model's folder says of its files.
+// The files of one model architecture: how its tensors are recognised, their names in other programs, its config.json.
 //
 //   WeightForm form{.kind = ModelKind::denoiser, .title = "Wan transformers", .model = "wan",
 //                   .marks = {"patch_embedding.weight", ...}, .names = {{diffusers_names()}}, .config = config_json};
@@ -27,32 +27,33 @@ struct GivenConfig {
       if (json.contains(key) && !json[key].is_null()) return json[key].template get<T>();
     return absent;
   }
-  /// What the result begins with: the given one where it is of the same form, so that further fields stay.
+  /// The start of the result: the given config if it has the same form, so that its further fields stay.
   nlohmann::ordered_json base(const char* mark) const {
     return json.contains(mark) ? json : nlohmann::ordered_json::object();
   }
 };
 
-/// What a config.json is made from.
+/// The inputs of a config.json.
 struct ConfigSource {
   bool diffusers;  ///< the form that is wanted; else official
   const Identity& identity;
   Sizes size;  ///< by official names
   GivenConfig given;
-  const std::string& file;  ///< of the given one, for messages
+  const std::string& file;  ///< of the given config, for messages
 };
 
 struct WeightForm {
   ModelKind kind = ModelKind::unknown;
   std::string title;               ///< of such models, for messages; empty: there is no other naming
-  std::string model, variant;      ///< of Identity, where sizes tell no more
-  std::vector<std::string> marks;  ///< official names: a model of this make is there when all of them are
+  std::string model, variant;      ///< of Identity, unless the sizes determine them
+  std::vector<std::string> marks;  ///< official names: a file is of this form if it has all of them
   ForeignNames names;
-  /// Modules that diffusers calls as they are, '#' for a number: of LoRA files whose names have lost their dots.
+  /// Modules whose name is the same in diffusers, '#' for a number; for LoRA files whose names have no dots.
   std::vector<std::string> same_modules = {};
   /// Model and variant by the shapes under official names.
   std::function<void(const Shapes& official, Identity& identity)> refine = {};
-  /// The fields of a config.json, of either form. Throws UserError (input), nlohmann's errors for fields of other types.
+  /// The fields of a config.json, of either form. Throws UserError (input), nlohmann's errors for fields of other
+  /// types.
   std::function<nlohmann::ordered_json(const ConfigSource& source)> config = {};
   std::vector<std::string> config_marks = {};  ///< a config.json of such a model has one of these fields
 };

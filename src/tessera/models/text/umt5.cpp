@@ -15,7 +15,7 @@ using net::Tokens;
 
 namespace {
 
-/// The encoder never trains, so no parameter wants a gradient.
+/// The encoder is always frozen: no parameter has a gradient.
 plan::UnitSpec frozen(std::string name, std::string kind, const std::string& prefix,
                       const std::vector<std::pair<std::string, std::vector<int64_t>>>& params) {
   plan::UnitSpec spec{.name = std::move(name), .kind = std::move(kind), .params = {}, .cost = {}};
@@ -32,7 +32,7 @@ class Embedding final : public net::Unit {
   std::string prefix() const override { return ""; }
   Flow forward(Context& ctx, const Flow& in) const override {
     net::Flow out{{ctx.embedding("token_embedding", in.stream[0])}, {}};
-    if (in.stream.size() > 1) out.cond = {in.stream[1]};  // which keys are seen, for all blocks
+    if (in.stream.size() > 1) out.cond = {in.stream[1]};  // the key mask, for all blocks
     return out;
   }
   double forward_flops(const Tokens&) const override { return 0; }
@@ -91,7 +91,7 @@ class Block final : public net::Unit {
       const auto cut = [&](const Tensor& x) { return x.narrow(0, at_[s], n); };
       const Tensor table = ctx.embedding("pos_embedding.embedding", relative_buckets(n, c_, y));  // [n * n, heads]
       Tensor bias = table.t().reshape({c_.num_heads, n, n});
-      // the least finite number in place of the bias, as the reference has it: not added, not infinite
+      // as in the reference, the least finite number replaces the bias: it is not added, and not infinite
       if (!mask.empty()) bias = bias.masked_fill(cut(mask[0]).eq(0), std::numeric_limits<float>::lowest());
       prompts.push_back(ctx.attention("attn", cut(q), cut(k), cut(v), c_.num_heads, {}, {.bias = &bias}));
     }
@@ -117,7 +117,7 @@ class FinalNorm final : public net::Unit {
   const plan::UnitSpec spec_;
 };
 
-/// T5's own scheme: each standard deviation keeps its output at about unit size without scaling the attention.
+/// T5's initialisation: these standard deviations give outputs of about unit size without scaling the attention.
 double deviation(std::string_view name, const Config& c) {
   const auto root = [](int64_t n) { return 1 / std::sqrt(static_cast<double>(n)); };
   if (name == "token_embedding.weight") return 1;
@@ -169,13 +169,14 @@ const std::vector<std::pair<std::string, Config>>& presets() {
 }
 
 Tensor relative_buckets(int64_t n, const Config& c, const Tensor& like) {
-  // Half of the buckets for keys after the query; of each half, half for exact small distances, the rest logarithmic.
+  // Half of the buckets are for keys after the query. In each half, one half is for exact small distances, the other
+  // one is logarithmic.
   const int64_t half = c.num_buckets / 2, exact = half / 2;
-  if (like.is_meta()) {  // where its operators are not known: the bytes of what stands below at once
+  if (like.is_meta()) {  // the operators below do not all support meta tensors: allocates the bytes of their peak
     const Tensor temporaries = at::empty({6 * n * n}, like.options().dtype(at::kLong));
     return at::empty({n * n}, temporaries.options());
   }
-  const Tensor place = at::arange(n, at::kLong);                  // not all of these operators know meta tensors
+  const Tensor place = at::arange(n, at::kLong);
   const Tensor offset = place.unsqueeze(0) - place.unsqueeze(1);  // [query, key]: key - query
   const Tensor distance = offset.abs();
   // fp32 and truncation as in the reference: the change points depend on it. Distance 0 is taken by `exact` below.

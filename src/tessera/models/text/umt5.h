@@ -11,7 +11,7 @@ namespace tessera::models::umt5 {
 struct Config {
   int64_t vocab_size = 256384;
   int64_t dim = 4096;
-  int64_t dim_attn = 4096;  ///< all heads together
+  int64_t dim_attn = 4096;  ///< width of all heads together
   int64_t dim_ffn = 10240;
   int64_t num_heads = 64;
   int64_t num_layers = 24;
@@ -33,8 +33,8 @@ class Umt5 final : public net::TextEncoder {
 
   const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
   net::Batch pack(const std::vector<std::vector<int64_t>>& ids) const override;
-  /// Prompts of one length, ids and mask [B, L] int64, as the reference runs them: keys where the mask is 0 are not
-  /// seen, rows there are computed like any other. Rows where it is 1 equal those of pack().
+  /// Padded prompts, ids and mask [B, L] int64, as the reference runs them: keys with mask 0 are masked, rows with mask
+  /// 0 are computed like others. Rows with mask 1 equal those of pack().
   net::Batch pack_padded(const at::Tensor& ids, const at::Tensor& mask) const;
   int64_t dim() const override { return config_.dim; }
   int64_t vocabulary() const override { return config_.vocab_size; }

@@ -1,5 +1,5 @@
 #pragma once
-// UMT5 as files: how it is known, and its config.json.
+// UMT5 as files: how its tensors are recognised, and its config.json.
 //
 //   WeightForm form = umt5::weight_form();
 #include "tessera/models/common/weight_form.h"

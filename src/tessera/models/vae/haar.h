@@ -2,14 +2,14 @@
 // The built-in autoencoder without weights: an orthonormal 3-D Haar wavelet over blocks of 4 frames x 8 x 8 pixels.
 //
 //   Haar codec(48);                               // keeps 48 of a block's 768 coefficients
-//   Tensor latent = codec.encode(pixels);         // [3, 16, 64, 96] -> [48, 4, 8, 12], each channel of about unit
-//   variance Tensor video = codec.decode(latent);          // what was kept, exactly: encode(decode(z)) == z
+//   Tensor latent = codec.encode(pixels);         // [3, 16, 64, 96] -> [48, 4, 8, 12], each of about unit variance
+//   Tensor video = codec.decode(latent);          // the kept coefficients, exactly: encode(decode(z)) == z
 //
-// Colours are first turned into brightness and two colour differences (orthonormal, too). Coefficients are kept in the
-// order of their typical size in natural video and divided by it: the table in haar.cpp. A single frame stands for four
-// equal ones. Real clips of 16 frames at 64x96 come back at 25-28 dB PSNR with 48 channels, 28-31 with 96, 32-36 with
-// 192 (bikes and bigbuckbunny, 8 frames a second). Nothing is causal; frames must be a multiple of 4 (or 1), height and
-// width multiples of 8.
+// Colours are first transformed to brightness and two colour differences (orthonormal, too). The codec keeps the
+// coefficients with the largest typical size in natural video and divides them by that size (the table in haar.cpp). It
+// treats a single frame as four equal ones. Real clips of 16 frames at 64x96 are reconstructed at 25-28 dB PSNR with 48
+// channels, 28-31 with 96, 32-36 with 192 (bikes and bigbuckbunny, 8 frames a second). It is not causal. The number of
+// frames must be a multiple of 4 (or 1), height and width multiples of 8.
 #include "tessera/net/model.h"
 
 namespace tessera::models {

@@ -10,8 +10,8 @@ using at::Tensor;
 
 namespace {
 
-/// Weight of each of a tile's rows: rises over what the tile before shares, falls over what the next one does. Never 0,
-/// so that the sum of weights can be divided by.
+/// Weight of each row of a tile: rises over the overlap with the tile before, falls over the overlap with the next one.
+/// It is never 0, as results are divided by the sum of the weights.
 Tensor ramp(const Span& span, int64_t scale) {
   const int64_t n = span.length() * scale;
   Tensor weight = at::ones({n}, at::kFloat);
@@ -41,7 +41,7 @@ std::vector<Span> tile_spans(int64_t length, int64_t size, int64_t overlap) {
   std::vector<Span> spans;
   for (int64_t begin = 0;; begin += size - overlap) {
     const bool last = begin + size >= length;
-    if (last) begin = std::max<int64_t>(0, length - size);  // as large as the others: it shares more
+    if (last) begin = std::max<int64_t>(0, length - size);  // as large as the others, with a larger overlap
     spans.push_back({begin, std::min(begin + size, length), 0, 0});
     if (last) break;
   }

@@ -1,5 +1,5 @@
 #pragma once
-// A picture in overlapping tiles that are blended where they overlap, so that memory is that of one tile.
+// Runs a function on overlapping tiles of a frame and blends the results, so that its memory is that of one tile.
 //
 //   Tensor video = blend_tiles({.size = 256, .overlap = 64}, 8, latent_h, latent_w, 8,
 //                              [&](const Span& y, const Span& x) { return decode(cut(latent, y, x)); });
@@ -10,13 +10,13 @@
 
 namespace tessera::models {
 
-/// Side of a tile and what neighbours share at least, in pixels; size 0: the picture is not cut.
+/// Side of a tile and least overlap of neighbours, in pixels; size 0: no tiling.
 struct Tiling {
   int64_t size = 0;
   int64_t overlap = 0;
 };
 
-/// Where a tile begins and ends along one side, and how much of it the tile before and the one after cover, too.
+/// The range of a tile along one side, and its overlaps with the tile before and the tile after it.
 struct Span {
   int64_t begin = 0, end = 0;
   int64_t shared_before = 0, shared_after = 0;

@@ -7,8 +7,8 @@
 //   Tensor latent = vae->encode(pixels);                           // (p.mean - m) / s: what a denoiser trains on
 //   vae->release();                                                // no byte of its weights is left
 //
-// Weights are read when something is first encoded or decoded, and again after release(): a frozen encoder takes memory
-// in the phases that use it and in no other.
+// Weights are read at the first encode() or decode(), and again after release(): a frozen encoder takes memory only in
+// the phases that use it.
 #include <functional>
 #include <memory>
 
@@ -20,12 +20,12 @@ namespace tessera::models {
 
 using at::Tensor;
 
-/// Of the latent given the pixels, both [C, f, h, w]; the logarithm is not clamped.
+/// The distribution of the latent given the pixels, both [C, f, h, w]; the logarithm is not clamped.
 struct Posterior {
   Tensor mean, log_variance;
 };
 
-/// Runs something on meta tensors and says the most bytes of them that were there at once.
+/// Calls `run` and returns the peak bytes of its meta tensors.
 using CountBytes = std::function<int64_t(const std::function<void()>& run)>;
 
 /// Pixels are [3, F, H, W], fp32 in [-1, 1] or bytes 0 .. 255. Bytes become numbers a chunk at a time, so that the
@@ -35,10 +35,10 @@ class VideoVae : public net::VideoCodec {
   virtual Posterior posterior(const Tensor& pixels) const = 0;
   virtual const Tensor& latent_mean() const = 0;  ///< [C], the m of the scaling
   virtual const Tensor& latent_std() const = 0;   ///< [C], its s
-  virtual int64_t weight_bytes() const = 0;       ///< while they are there
-  virtual void release() const = 0;               ///< lets go of the weights until they are needed again
-  /// Most bytes of tensors that encode() of such a clip in bytes, or decode() of its latent, allocates at once, its
-  /// result included; weights, input and what LibTorch's kernels take for themselves are not.
+  virtual int64_t weight_bytes() const = 0;       ///< while they are loaded
+  virtual void release() const = 0;               ///< frees the weights until they are needed again
+  /// Peak bytes of tensors in encode() of such a clip, given as bytes, or in decode() of its latent: with the result,
+  /// without weights, input and scratch memory of LibTorch's kernels.
   virtual int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const = 0;
   virtual int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const = 0;
 };
@@ -48,13 +48,13 @@ struct WeightSource {
   std::string file;  ///< for messages
   std::vector<std::string> names;
   std::function<std::vector<int64_t>(const std::string& name)> shape;
-  std::function<Tensor(const std::string& name)> read;  ///< fp32, of that shape; kept by what is made of it
+  std::function<Tensor(const std::string& name)> read;  ///< fp32, of that shape; the autoencoder keeps the function
 };
 
 /// A row of the registry.
 struct AutoencoderMake {
   std::vector<WeightForm> weights;
-  /// `config` is the JSON text of the official or of diffusers' config.json; empty: the sizes are those of the weights.
+  /// `config` is the JSON text of the official or of diffusers' config.json; empty: sizes follow from the weights.
   /// Throws UserError (input) for another kind of autoencoder, a missing tensor or another shape.
   std::unique_ptr<VideoVae> (*make)(const std::string& config, const std::string& config_file,
                                     const WeightSource& weights, const Tiling& tiling);

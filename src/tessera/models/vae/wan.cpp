@@ -33,7 +33,7 @@ uint64_t hash_tensor(uint64_t hash, const Tensor& tensor) {
     uint64_t word = 0;
     std::memcpy(&word, bytes + i, std::min<size_t>(8, count - i));
     hash = (hash ^ word) * 0x100000001B3;
-    hash ^= hash >> 29;  // a product alone never lets high bits reach low ones
+    hash ^= hash >> 29;  // a product alone never carries high bits into low ones
   }
   return hash;
 }
@@ -72,10 +72,10 @@ int64_t WanVae::weight_bytes() const {
 
 std::string WanVae::fingerprint() const {
   if (!fingerprint_.empty()) return fingerprint_;
-  std::map<std::string, const Parameter*> by_name;  // an order that every version of this code agrees on
+  std::map<std::string, const Parameter*> by_name;  // an order that does not depend on the version of this code
   for (const Parameter& p : parameters_) by_name.emplace(p.name, &p);
   uint64_t hash = 0xCBF29CE484222325;
-  for (const auto& [name, parameter] : by_name)  // one at a time: a hash is no reason to hold them all
+  for (const auto& [name, parameter] : by_name)  // one at a time: the hash does not need all of them in memory
     hash = hash_tensor(hash, weights_.empty() ? read_(name) : weights_.find(name)->second);
   hash = hash_tensor(hash_tensor(hash, mean_), std_);
   char text[96];
@@ -193,8 +193,8 @@ ChunkBytes WanVae::decode_chunk_bytes(int64_t height, int64_t width, const Count
 
 namespace {
 
-/// `values` a cell of the result (or of a tile's): the chunk's work, the tile's result, and beside these, when there is
-/// more than one tile, their sum and the weights.
+/// Peak bytes of a tiled pass: the work of a chunk, a tile's result and, with more than one tile, the sum of the
+/// results and the weights.
 int64_t with_tiles(const ChunkBytes& chunk, int64_t tile, int64_t whole, int64_t weights) {
   return chunk.total() + tile + (tile == whole ? 0 : whole + 2 * weights);
 }

@@ -6,7 +6,7 @@
 //   Tensor latent = vae.encode(pixels);                    // [3, 81, 480, 832] in [-1, 1] -> [16, 21, 60, 104]
 //   Tensor video = vae.decode(latent);                     // and back, not clamped
 //
-//   FeatureCache cache;                                    // or by chunks, for clips that come piece by piece
+//   FeatureCache cache;                                    // or chunk by chunk
 //   Tensor first = vae.encode_chunk(pixels.narrow(1, 0, 1), cache);
 //   Tensor next = vae.encode_chunk(pixels.narrow(1, 1, 4), cache);
 #include "tessera/models/vae/wan_pass.h"
@@ -18,9 +18,9 @@ using ReadWeight = std::function<Tensor(const std::string& official)>;
 
 class WanVae final : public VideoVae {
  public:
-  /// `read` is asked for every tensor of parameters(config), each time the weights are needed and not there. With a
-  /// tiling, height and width are cut into tiles that are encoded and decoded one after the other. Throws UserError
-  /// (usage) for tiles that are not multiples of the stride.
+  /// Calls `read` for every tensor of parameters(config) each time that it needs the weights and has not loaded them.
+  /// With a tiling, height and width are cut into tiles that are encoded and decoded one after the other. Throws
+  /// UserError (usage) for tiles that are not multiples of the stride.
   WanVae(Config config, ReadWeight read, const Tiling& tiling);
 
   std::string fingerprint() const override;
@@ -36,11 +36,11 @@ class WanVae final : public VideoVae {
   int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
   int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
 
-  /// The first frame, then four at a time: [3, 1 or 4, H, W] -> mean and log variance, [2C, 1, h, w], unscaled.
+  /// Encodes the first frame, then four at a time: [3, 1 or 4, H, W] -> mean and log variance, [2C, 1, h, w], unscaled.
   Tensor encode_chunk(const Tensor& pixels, FeatureCache& cache) const;
-  /// One latent frame, unscaled: [C, 1, h, w] -> [3, 1, H, W] for the first, [3, 4, H, W] for those after it.
+  /// Decodes one latent frame, unscaled: [C, 1, h, w] -> [3, 1, H, W] for the first, [3, 4, H, W] for later ones.
   Tensor decode_chunk(const Tensor& latent, FeatureCache& cache) const;
-  /// Of one chunk of a picture of that many pixels, untiled.
+  /// Bytes of one chunk of frames of this size, untiled.
   ChunkBytes encode_chunk_bytes(int64_t height, int64_t width, const CountBytes& count) const;
   ChunkBytes decode_chunk_bytes(int64_t height, int64_t width, const CountBytes& count) const;
 

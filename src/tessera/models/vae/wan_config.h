@@ -13,22 +13,22 @@ namespace tessera::models::wan_vae {
 
 /// Defaults are those of Wan 2.1's (Wan2.1_VAE.pth, 126,892,531 parameters).
 struct Config {
-  int64_t dim = 96;                                             ///< channels of the encoder's widest pictures
-  int64_t decoder_dim = 96;                                     ///< of the decoder's
+  int64_t dim = 96;                                             ///< channels of the encoder at full resolution
+  int64_t decoder_dim = 96;                                     ///< channels of the decoder at full resolution
   int64_t z_dim = 16;                                           ///< channels of a latent
   std::vector<int64_t> dim_mult = {1, 2, 4, 4};                 ///< channels of the levels, in units of dim
-  int64_t num_res_blocks = 2;                                   ///< of an encoder's level; a decoder's has one more
+  int64_t num_res_blocks = 2;                                   ///< in a level of the encoder; the decoder has one more
   std::vector<bool> temporal_downsample = {false, true, true};  ///< whether the step between levels halves time, too
   bool residual = false;  ///< Wan 2.2: levels have shortcuts, and steps up keep the channels
-  int64_t patch = 1;      ///< side of the squares of pixels that become channels first; Wan 2.2: 2
-  /// Of each latent channel: what a denoiser sees is (latent - mean) / std.
+  int64_t patch = 1;      ///< side of the squares of pixels that are first made channels; Wan 2.2: 2
+  /// Statistics of each latent channel: the denoiser's latents are (latent - mean) / std.
   std::vector<double> mean = {kWan21Mean.begin(), kWan21Mean.end()};
   std::vector<double> std = {kWan21Std.begin(), kWan21Std.end()};
 
   const char* version() const { return residual ? "2.2" : "2.1"; }
   int64_t levels() const { return static_cast<int64_t>(dim_mult.size()); }
   int64_t stride() const { return patch << (levels() - 1); }  ///< pixels of a latent cell along a side: 8, or 16
-  int64_t time_stride() const;                                ///< frames of a latent frame but the first: 4
+  int64_t time_stride() const;                                ///< frames of a latent frame after the first: 4
 };
 
 /// Wan 2.2's: Wan2.2_VAE.pth, 704,688,668 parameters.

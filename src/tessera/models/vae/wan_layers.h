@@ -21,15 +21,15 @@ struct Layer {
     down,        ///< half the height and width; `temporal`: then half the time
     up,          ///< `temporal`: twice the time; then twice the height and width
     head,        ///< norm, SiLU, conv
-    // Wan 2.2: a level's shortcut leaves the way before the level and comes back to it after.
-    average,  ///< keeps its input, averaged to the shape of the level's end: `scale` x `scale` pixels, `temporal`
-              ///< frames
+    // Wan 2.2: each level has a shortcut from its input to its output.
+    average,  ///< keeps its input, averaged to the shape of the level's output: over `scale` x `scale` pixels and,
+              ///< where `temporal`, over 2 frames
     join,     ///< adds what `average` kept
-    keep,     ///< keeps its input as it is
-    repeat,   ///< adds what `keep` kept, repeated to the shape of the level's end
+    keep,     ///< keeps its input
+    repeat,   ///< adds what `keep` kept, repeated to the shape of the level's output
   };
   Kind kind;
-  std::string name;  ///< official: what its parameters' names begin with
+  std::string name;  ///< official prefix of its parameters' names
   int64_t in, out;   ///< channels
   bool temporal = false;
   int64_t scale = 1;  ///< of patchify, unpatchify, average and repeat: pixels along a side

@@ -1,5 +1,5 @@
 #pragma once
-// From a file of weights to one of Wan's autoencoders: which it is, how its tensors are called, whether all are there.
+// Makes one of Wan's autoencoders from a weight file: detects its version and naming, and checks that it is complete.
 //
 //   AutoencoderMake row = wan_vae::autoencoder();
 #include "tessera/models/vae/video_vae.h"

@@ -8,7 +8,7 @@ namespace {
 
 using Table = std::vector<NamePattern>;
 
-// What both autoencoders have outside their stages.
+// The tensors of both autoencoders outside their stages.
 const Table kFrame = {
     {"conv1.*", "quant_conv.*"},
     {"conv2.*", "post_quant_conv.*"},
@@ -26,7 +26,7 @@ const Table kFrame = {
     {"decoder.middle.2.*", "decoder.mid_block.resnets.1.*"},
 };
 
-// Where the stages of Wan 2.1 lie: the decoder's list of 15 is four blocks of three and what enlarges between them.
+// The stages of Wan 2.1: the decoder's list of 15 is four blocks of three, with upsampling layers between them.
 const Table kStages21 = {
     {"encoder.downsamples.#.*", "encoder.down_blocks.#.*"},
     {"decoder.upsamples.0.*", "decoder.up_blocks.0.resnets.0.*"},
@@ -60,7 +60,7 @@ Table residual(std::initializer_list<std::string_view> places) {
                                                                        {".residual.3.*", ".norm2.*"},
                                                                        {".residual.6.*", ".conv2.*"},
                                                                        {".shortcut.*", ".conv_shortcut.*"}};
-  static std::vector<std::unique_ptr<std::string>> texts;  // a NamePattern only points at its text
+  static std::vector<std::unique_ptr<std::string>> texts;  // a NamePattern is a view of its text
   const auto keep = [](std::string text) -> std::string_view {
     return *texts.emplace_back(std::make_unique<std::string>(std::move(text)));
   };

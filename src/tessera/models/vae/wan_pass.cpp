@@ -8,9 +8,9 @@ using Kind = Layer::Kind;
 
 namespace {
 
-/// Feature maps are [T, H, W, C] here: frames append without moving others, a norm reads neighbours, and convolutions
-/// take them as they lie (channels last) instead of copying them into blocks. Operands are let go of as soon as they
-/// are read, for at full size each is gigabytes.
+/// Feature maps are [T, H, W, C] here: frames are appended without moving others, a norm reads neighbours in memory,
+/// and convolutions need no copy into another layout (channels last). Operands are freed as soon as they are read: at
+/// full size each has gigabytes.
 class Pass {
  public:
   Pass(const net::WeightMap& weights, FeatureCache& cache) : weights_(weights), cache_(cache) {}
@@ -66,8 +66,8 @@ class Pass {
     return at::linear(x, weight(site + ".weight").flatten(1), weight(site + ".bias"));
   }
 
-  /// What conv() allocates: its kernel laid out anew and packed in blocks of 16 channels, oneDNN's notes (8 KiB were
-  /// seen), and its result.
+  /// Allocates as conv() does: a reordered kernel and one packed in blocks of 16 channels, oneDNN's bookkeeping (8 KiB
+  /// were measured), and the result.
   static Tensor conv_on_meta(const Tensor& x, const Tensor& kernel, at::IntArrayRef padding, at::IntArrayRef stride) {
     constexpr int64_t kNotes = 64 << 10;
     const int64_t out = kernel.size(0), in = kernel.size(1);
@@ -79,7 +79,7 @@ class Pass {
     return at::empty({side(0), side(1), side(2), out}, x.options());
   }
 
-  /// A 2-d kernel works on each frame.
+  /// A 2-D kernel is applied to each frame.
   Tensor conv(const std::string& site, const Tensor& x, at::IntArrayRef padding, at::IntArrayRef stride = {1, 1, 1}) {
     const Tensor &w = weight(site + ".weight"), &bias = weight(site + ".bias");
     const Tensor kernel = w.dim() == 5 ? w : w.unsqueeze(2);
@@ -92,7 +92,7 @@ class Pass {
     return out.permute({0, 2, 3, 4, 1}).squeeze(0).contiguous();
   }
 
-  /// x with the remembered frames in front, zeros where there are none yet; remembers its last ones.
+  /// x with the cached frames in front (zeros in the first chunk); puts its last frames in the cache.
   Tensor with_past(const std::string& site, Tensor x, int64_t count) {
     Tensor& past = cache_.frames[site];
     if (!past.defined()) past = at::zeros({count, x.size(1), x.size(2), x.size(3)}, x.options());
@@ -201,7 +201,7 @@ class Pass {
 
   const net::WeightMap& weights_;
   FeatureCache& cache_;
-  Tensor kept_;  // a level's shortcut, on its way from the level's start to its end
+  Tensor kept_;  // the shortcut of the current level
 };
 
 }  // namespace
@@ -225,7 +225,7 @@ ChunkBytes chunk_bytes(const std::vector<Layer>& layers, const net::WeightMap& m
                        const std::function<Tensor(const Tensor&)>& prepare, const CountBytes& count) {
   FeatureCache cache;
   run_chunk(layers, meta_weights, prepare(chunk.narrow(1, 0, 1)), cache);
-  run_chunk(layers, meta_weights, prepare(chunk), cache);  // the first that fills every entry of the cache
+  run_chunk(layers, meta_weights, prepare(chunk), cache);  // the first chunk that fills every entry of the cache
   ChunkBytes bytes;
   bytes.work = count([&] { run_chunk(layers, meta_weights, prepare(chunk), cache); });
   bytes.cache = cache.bytes();

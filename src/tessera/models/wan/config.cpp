@@ -16,7 +16,7 @@ constexpr std::pair<Type, std::string_view> kTypes[] = {
 constexpr int64_t kMaskChannels = 4;  // of y: one for each frame that a latent frame stands for
 constexpr int64_t kClipDim = 1280;    // a constant of the official code
 
-/// The type that sizes alone suggest.
+/// The type that follows from the sizes.
 Type likely_type(const Config& c) { return c.in_dim == 2 * c.out_dim + kMaskChannels ? Type::i2v : Type::t2v; }
 
 Type parse_type(const ConfigReader& json, Type absent) {
@@ -39,7 +39,7 @@ Config parse_diffusers(const ConfigReader& json) {
   c.image_dim = json.has("image_dim") ? json.size("image_dim") : 0;
   if (c.has_image_branch()) json.expect("added_kv_proj_dim", c.dim);
   Type type = json.has("pos_embed_seq_len") ? Type::flf2v : likely_type(c);
-  if (type == Type::t2v && c.in_dim == 48) type = Type::ti2v;  // the pipeline says it there (expand_timesteps)
+  if (type == Type::t2v && c.in_dim == 48) type = Type::ti2v;  // only the pipeline's config has it (expand_timesteps)
   c.type = parse_type(json, type);
   if (json.has("pos_embed_seq_len")) c.image_len = json.size("pos_embed_seq_len") / 2;
   return c;
@@ -59,8 +59,8 @@ Config parse_official(const ConfigReader& json, const std::string& file) {
   c.in_dim = json.size("in_dim", c.in_dim);
   c.out_dim = json.size("out_dim", c.out_dim);
   c.type = parse_type(json, likely_type(c));
-  // fields of a recipe mean what they say; a released file leaves the branch out
-  const bool usual_branch = json.has("_class_name") && c.takes_pictures() && !is_expert_folder(file);
+  // released files leave the image branch out; fields of a recipe are complete
+  const bool usual_branch = json.has("_class_name") && c.takes_images() && !is_expert_folder(file);
   if (json.has("image_dim"))
     c.image_dim = json.size("image_dim");
   else if (usual_branch && !json.is_null("image_dim"))
@@ -68,9 +68,9 @@ Config parse_official(const ConfigReader& json, const std::string& file) {
   return c;
 }
 
-/// What only tensors tell for sure.
+/// Sizes that only the tensors determine.
 void take_from_weights(const Shapes& weights, Config& c) {
-  if (weights.empty() || !c.takes_pictures()) return;
+  if (weights.empty() || !c.takes_images()) return;
   const auto branch = weights.find("img_emb.proj.1.weight");
   c.image_dim = branch == weights.end() || branch->second.empty() ? 0 : branch->second.back();
   const auto positions = weights.find("img_emb.emb_pos");
@@ -84,17 +84,18 @@ void check_sizes(const ConfigReader& json, const Config& c) {
   if (c.dim % c.num_heads != 0)
     json.fail("dim " + number(c.dim) + " is not a multiple of num_heads " + number(c.num_heads));
   if (c.head_dim() % 2 != 0 || c.head_dim() < 6)
-    json.fail("a head of " + number(c.head_dim()) + " channels cannot turn by 3 axes: it must be even and at least 6");
+    json.fail("a head of " + number(c.head_dim()) +
+              " channels cannot be rotated by 3 axes: it must be even and at least 6");
   if (c.freq_dim % 2 != 0) json.fail("freq_dim " + number(c.freq_dim) + " is odd");
   const std::string type(name(c.type));
-  if (c.takes_pictures() && c.mask_channels() != kMaskChannels)
+  if (c.takes_images() && c.mask_channels() != kMaskChannels)
     json.fail("in_dim " + number(c.in_dim) + ": " + type + " takes the noisy latent, " + number(kMaskChannels) +
               " mask channels and the picture's latent, with out_dim " + number(c.out_dim) + " that is " +
               number(2 * c.out_dim + kMaskChannels));
-  if (!c.takes_pictures() && c.in_dim != c.out_dim)
+  if (!c.takes_images() && c.in_dim != c.out_dim)
     json.fail("in_dim " + number(c.in_dim) + " and out_dim " + number(c.out_dim) + " differ: that is no " + type +
               " model; an image-to-video model has model_type i2v or flf2v");
-  if (!c.takes_pictures() && c.has_image_branch()) json.fail("image_dim is set, and " + type + " takes no pictures");
+  if (!c.takes_images() && c.has_image_branch()) json.fail("image_dim is set, and " + type + " takes no pictures");
   if (c.type == Type::flf2v && !c.has_image_branch()) json.fail("flf2v without image_dim: it needs its image branch");
 }
 
@@ -137,8 +138,8 @@ std::string to_json(const Config& c) {
                {"num_layers", c.num_layers},
                {"eps", c.eps}};
   if (c.text_dim != usual.text_dim) json["text_dim"] = c.text_dim;
-  // official files leave it out, and then only the tensors tell whether there is an image branch
-  if (c.takes_pictures()) json["image_dim"] = c.has_image_branch() ? Json(c.image_dim) : Json();
+  // official files leave it out, so that only the tensors decide whether there is an image branch
+  if (c.takes_images()) json["image_dim"] = c.has_image_branch() ? Json(c.image_dim) : Json();
   if (c.image_len != usual.image_len) json["image_len"] = c.image_len;
   return json.dump(2) + "\n";
 }
@@ -174,7 +175,7 @@ const std::vector<std::pair<std::string, Config>>& presets() {
       {"wan2.1-t2v-1.3b", {}},
       {"wan2.1-t2v-14b", k14b},
       {"wan2.1-i2v-14b-480p", image_to_video(k14b, Type::i2v, kClipDim)},
-      {"wan2.1-i2v-14b-720p", image_to_video(k14b, Type::i2v, kClipDim)},  // differs in weights only
+      {"wan2.1-i2v-14b-720p", image_to_video(k14b, Type::i2v, kClipDim)},  // the same sizes, other weights
       {"wan2.1-flf2v-14b-720p", image_to_video(k14b, Type::flf2v, kClipDim)},
       {"wan2.2-t2v-a14b", k14b},  // each of the two experts
       {"wan2.2-i2v-a14b", image_to_video(k14b, Type::i2v, 0)},
@@ -189,8 +190,8 @@ const std::vector<std::pair<std::string, Config>>& presets() {
       // 36M parameters: the model of docs/benchmarks.md
       {"wan-bench-36m",
        {.dim = 512, .ffn_dim = 2048, .num_heads = 8, .num_layers = 8, .text_dim = 512, .text_len = 64}},
-      // 7M parameters, for make demo: latents of the built-in wavelet, text of umt5-demo. A token's 4 * 48 values must
-      // fit into the width with room to spare: with 96 channels the noise cannot pass, and the loss stays near 1.
+      // 7M parameters, for make demo: latents of the built-in wavelet, text of umt5-demo. The width must be larger than
+      // the 4 * 48 values of a token: with 96 channels the noise cannot pass, and the loss stays near 1.
       {"wan-demo",
        {.dim = 256,
         .ffn_dim = 1024,

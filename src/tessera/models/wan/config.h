@@ -31,11 +31,11 @@ struct Config {
   std::array<int64_t, 3> patch = {1, 2, 2};  ///< frames, height, width
   double eps = 1e-6;
   int64_t image_dim = 0;    ///< width of CLIP features; 0: no image branch (text-to-video, and all of Wan 2.2)
-  int64_t image_len = 257;  ///< rows of CLIP features of one picture
+  int64_t image_len = 257;  ///< rows of CLIP features of one image
 
   int64_t head_dim() const { return dim / num_heads; }
   int64_t patch_size() const { return patch[0] * patch[1] * patch[2]; }
-  bool takes_pictures() const { return type == Type::i2v || type == Type::flf2v; }
+  bool takes_images() const { return type == Type::i2v || type == Type::flf2v; }
   bool has_image_branch() const { return image_dim > 0; }
   int64_t image_rows() const { return has_image_branch() ? image_len * (type == Type::flf2v ? 2 : 1) : 0; }
   int64_t y_dim() const { return in_dim - out_dim; }  ///< channels beside the noisy latent: mask, then latent
@@ -43,17 +43,18 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-/// Reads either form. `weights` (shapes by official name) decide what an official config.json does not say: Wan 2.1's image-to-video models have
-/// an image branch, those of Wan 2.2 have none; without weights, a released file (with _class_name) is 2.1's unless it
-/// lies in a folder high_noise_model or low_noise_model. Throws UserError (input) naming file and field.
+/// Reads either form. An official config.json lacks the image branch, which Wan 2.1's image-to-video models have and
+/// those of Wan 2.2 do not: `weights` (shapes by official name) decide it. Without weights, a released file (with
+/// _class_name) is Wan 2.1's unless it is in a folder high_noise_model or low_noise_model. Throws UserError (input)
+/// naming file and field.
 Config parse_config(std::string_view json, const std::string& file, const Shapes& weights = {});
 /// The official form; fields that it leaves to defaults are written when they differ from them.
 std::string to_json(const Config& config);
 
 const std::vector<std::pair<std::string, Config>>& presets();
 
-/// Sigma from which on the high-noise expert of Wan 2.2's A14B releases denoises: of those that begin with a picture, or
-/// of others.
+/// Sigma from which on the high-noise expert of Wan 2.2's A14B releases denoises: one value for models with a first
+/// image, one for the others.
 double released_boundary(Type type);
 
 }  // namespace tessera::models::wan

@@ -21,7 +21,7 @@ constexpr double kImageEps = 1e-5;  // LayerNorms of the image branch; elsewhere
 
 double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
 
-/// Sum over samples of tokens squared: what self-attention grows with.
+/// Sum over samples of tokens squared, to which the work of self-attention is proportional.
 double squared_lengths(const Tokens& tokens) {
   double sum = 0;
   for (size_t s = 0; s + 1 < tokens.offsets.size(); ++s) {
@@ -72,7 +72,7 @@ class Stem final : public WanUnit {
  private:
   Tensor image_embedding(Context& ctx, const Tensor& features) const {  // [B * m, d_image] -> [B * m, d]
     Tensor y = features;
-    if (c_.type == Type::flf2v)  // learned positions tell the two pictures apart
+    if (c_.type == Type::flf2v)  // learned positions for the two images
       y = (y.view({-1, c_.image_rows(), c_.image_dim}) + ctx.param("img_emb.emb_pos")).flatten(0, 1);
     const net::Norm norm{.eps = kImageEps};
     y = ctx.linear("img_emb.proj.1", ctx.norm("img_emb.proj.0", y, norm, kImage), kOfImage);
@@ -133,7 +133,7 @@ class Block final : public WanUnit {
     return ctx.linear("cross_attn.o", out);
   }
 
-  /// The queries meet the picture's rows by keys and values of their own: a softmax beside that of the text.
+  /// Cross-attention to the image features, with its own keys and values and a softmax beside that of the text.
   Tensor image_attention(Context& ctx, const Tensor& q, const Tensor& image) const {
     const Tensor k = ctx.norm("cross_attn.norm_k_img", ctx.linear("cross_attn.k_img", image, kOfImage),
                               {.kind = Norm::rms, .eps = c_.eps}, kImage);  // [B * m, d]

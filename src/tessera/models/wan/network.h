@@ -7,8 +7,8 @@
 //   stem   in: patches [T, c_in * 4], text [B * n, d_text], sinusoid [R, d_freq]; CLIP features [B * m, d_image]
 //   stream: x [T, d];  conditioning: e [R, d], e0 [R, 6, d], context [B * n, d]; image [B * m, d]
 //   head   out: [T, 4 * c_out], channel fastest
-// R rows of time: one a sample, or several where its tokens differ in it; Tokens::rows says which a token has.
-// What stands after a semicolon is there where the model has an image branch.
+// R rows of time: one a sample, or several if its tokens have different timesteps; Tokens::rows maps tokens to rows.
+// Only models with an image branch have the tensors after the last semicolon of a line.
 #include <memory>
 
 #include "tessera/models/wan/config.h"
@@ -16,11 +16,11 @@
 
 namespace tessera::models::wan {
 
-/// Row spaces: the tokens, each sample's text, and where the model has an image branch its pictures' features.
+/// Row spaces: the tokens, each sample's text, and the image features of models with an image branch.
 enum Space { kTokens, kText, kImage };
 
 std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config);
-/// One of them, for models that share them.
+/// One of these units, for other models that use it.
 std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index);
 std::unique_ptr<net::Unit> make_head(const Config& config);
 

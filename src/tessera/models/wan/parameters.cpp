@@ -22,8 +22,8 @@ struct Parameters {
   }
 };
 
-/// How tensor parallelism cuts a block (Megatron-LM: Shoeybi et al. 2019): heads and the feed-forward's width are
-/// shared out. Keys and values of the conditioning are computed from rows that every rank has.
+/// How tensor parallelism shards a block (Megatron-LM: Shoeybi et al. 2019): by heads and by the feed-forward's width.
+/// Keys and values of the conditioning are computed from rows that every rank has.
 struct Cut {
   std::string_view ending;
   plan::Split split;

@@ -1,5 +1,6 @@
 #pragma once
-// What a Wan denoiser's units hold: parameters in use order, their initial values and their names elsewhere.
+// The parameters of a Wan denoiser's units in the order of their use, their initial values and their names in
+// diffusers.
 #include "tessera/models/common/initial.h"
 #include "tessera/models/common/names.h"
 #include "tessera/models/wan/config.h"

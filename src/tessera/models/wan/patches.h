@@ -1,5 +1,5 @@
 #pragma once
-// Latents [C, F, H, W] as rows of patches and back: what convolutions whose kernel is their stride work on.
+// Latents [C, F, H, W] as rows of patches and back: a convolution whose kernel is its stride is a linear on these rows.
 //
 //   Tensor rows = to_rows(latent, {1, 2, 2});             // [L, C * 4], tokens by frame, row, column
 //   Tensor same = from_rows(rows, latent.sizes(), {1, 2, 2});
@@ -11,11 +11,11 @@ namespace tessera::models::wan {
 
 using Patch = std::array<int64_t, 3>;  ///< frames, height, width
 
-/// The channel is slowest in a row, as it is in a convolution's weight. Sizes are multiples of the patch's.
+/// The channel is the slowest dimension of a row, as in a convolution's weight. Sizes must be multiples of the patch's.
 at::Tensor to_rows(const at::Tensor& latent, const Patch& patch);
 at::Tensor from_rows(const at::Tensor& rows, at::IntArrayRef latent_shape, const Patch& patch);
 
-/// The channel is fastest: rows of the head's output.
+/// The channel is the fastest dimension of a row, as in the head's output.
 at::Tensor to_output_rows(const at::Tensor& latent, const Patch& patch);
 at::Tensor from_output_rows(const at::Tensor& rows, at::IntArrayRef latent_shape, const Patch& patch);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Rotary tables of tokens that stand on a grid of time, rows and columns.
+// Rotary tables of tokens on a grid of time, rows and columns.
 //
 //   auto [cos, sin] = grid_rotary(clip_grid(f, h, w), head_dim);      // [f * h * w, head_dim / 2]
 #include <cstdint>
@@ -18,8 +18,8 @@ struct Grid {
 
 Grid clip_grid(int64_t frames, int64_t h, int64_t w);  ///< from 0 on; h, w in tokens
 
-/// Rotary tables of a grid: cos and sin [count, head_dim / 2] fp32. A head's complex channels are shared out over time,
-/// rows and columns, each with the frequencies of its own share.
+/// Rotary tables of a grid: cos and sin [count, head_dim / 2] fp32. A head's complex channels are divided among time,
+/// rows and columns, each with the frequencies of its own number of channels.
 std::pair<at::Tensor, at::Tensor> grid_rotary(const Grid& grid, int64_t head_dim);
 
 /// 10000^(-i / count), i = 0 .. count - 1, in fp64.

@@ -49,7 +49,7 @@ Tensor with_picture(const net::Sample& sample) {
   return at::cat({picture, sample.x.slice(1, 1)}, 1);
 }
 
-/// Collects what the packed tensors are joined from, sample by sample.
+/// Collects the parts of the packed tensors, sample by sample.
 class Packing {
  public:
   explicit Packing(const S2vConfig& config) : c_(config) {}
@@ -124,7 +124,7 @@ class Packing {
 
   net::Space& space(int index) { return tokens_.spaces[static_cast<size_t>(index) - 1]; }
 
-  /// The tokens of a clip from `begin` on, and each frame's sound.
+  /// Adds the tokens of a clip from `begin` on, and each frame's audio.
   void add_frames(int64_t begin, int64_t frames, int64_t h, int64_t w) {
     auto& segments = tokens_.segments[0].ranges;
     int64_t token = space(kClip).total(), sound = space(kSound).total();
@@ -138,7 +138,7 @@ class Packing {
     space(kClip).offsets.push_back(token), space(kSound).offsets.push_back(sound);
   }
 
-  /// Returns how many tokens they are.
+  /// Adds the frames before the clip and returns the number of their tokens.
   int64_t add_motion(const net::Sample& sample, int64_t h, int64_t w) {
     const auto found = sample.extra.find("motion");
     const bool given = found != sample.extra.end();
@@ -164,7 +164,7 @@ class Packing {
     return count;
   }
 
-  /// Where each token is found among all samples' own tokens, then their newest frame, and so on.
+  /// The position of each token in the stem's rows: first all samples' own tokens, then bucket by bucket their motion.
   Tensor token_order() const {
     std::vector<int64_t> next = {0};  // of the own tokens, then of each bucket
     int64_t own = 0;

@@ -1,16 +1,16 @@
 #pragma once
-// Wan 2.2's speech-to-video denoiser: how latents, sound and pose become packed tokens and back.
+// Wan 2.2's speech-to-video denoiser: packs latents, audio and pose into tokens, and unpacks predictions.
 //
 //   S2v model(config);
 //   net::Batch batch = model.pack({{.x = latent, .t = 750, .context = text, .extra = {{"audio", states}}}});
 //   std::vector<Tensor> velocity = model.unpack(net::run_plain(model.units(), weights, batch), batch);
 //
-// x is [C, 1 + F, H, W]: a picture, then the noisy clip. Its first frame is taken as clean; extra "image_latent"
-// [C, 1, H, W] replaces it where it is not. Of the prediction the first frame is zero, so that no sampler moves it.
+// x is [C, 1 + F, H, W]: a reference image, then the noisy clip. The first frame must be clean, or extra "image_latent"
+// [C, 1, H, W] replaces it. The first frame of the prediction is zero, so that samplers leave it unchanged.
 // Other extras: "audio" [25, 4 F, d_audio], hidden states at four a latent frame (silence, zeros, when absent); "pose"
 // [C_pose, 1 + F, H, W], its first frame is not read (zeros when absent); "motion" [C, M, H, W], latent frames before
-// the clip, of which the last 19 count, zeros in front of fewer (absent: the model is not told of any). With motion,
-// H and W are multiples of 8.
+// the clip, of which the last 19 are used, with zeros before fewer (absent: no motion tokens). With motion, H and W are
+// multiples of 8.
 #include "tessera/models/wan/s2v_config.h"
 #include "tessera/net/model.h"
 

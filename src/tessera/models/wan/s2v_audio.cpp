@@ -1,4 +1,4 @@
-// The causal encoder that makes sound tokens of each latent frame from the hidden states of a speech model.
+// The causal encoder that makes audio tokens of each latent frame from the hidden states of a speech model.
 #include <numeric>
 
 #include "tessera/models/wan/s2v_network.h"
@@ -13,9 +13,9 @@ namespace {
 constexpr double kSoundEps = 1e-6;
 constexpr int64_t kSoundTaps = 3;
 
-// [Note: silence before the clip] The first row of sound is repeated in front of the clip, and what is made of the
-// repetition is cut off again: the convolutions see no edge. The reference repeats it 73 times and cuts 19 frames. A
-// frame sees the 9 rows up to its last one, so 5 times and 2 frames give the same.
+// [Note: padding before the clip] The first audio row is repeated in front of the clip, and the frames made from the
+// repetitions are dropped, so that the convolutions see no edge. The reference repeats it 73 times and drops 19 frames.
+// A frame depends on the 9 rows up to its last one, so 5 repetitions and 2 frames give the same result.
 constexpr int64_t kLeadFrames = 2;
 constexpr int64_t kLead = kAudioPerFrame * kLeadFrames - (kAudioPerFrame - 1);
 
@@ -34,7 +34,7 @@ Series together(const Series& series, const Work& work) {
   return {parts.begin(), parts.end()};
 }
 
-/// A causal convolution: the first row is repeated in front, every output sees the taps up to its place.
+/// A causal convolution: the first row is repeated in front, and each output depends on the rows up to its own.
 Series convolve(Context& ctx, const std::string& site, const Series& series, int64_t stride) {
   Series windows;
   for (const Tensor& x : series) {
@@ -46,7 +46,7 @@ Series convolve(Context& ctx, const std::string& site, const Series& series, int
   return together(windows, [&](const Tensor& all) { return ctx.linear(site, all); });
 }
 
-/// LayerNorm without weights, of operators whose gradients exist on meta tensors, too.
+/// LayerNorm without weights, then SiLU, from operators whose gradients run on meta tensors, too.
 Series norm_silu(const Series& series) {
   return together(series, [](const Tensor& all) {
     const Tensor centred = all - all.mean(1, /*keepdim=*/true);
@@ -70,7 +70,7 @@ std::pair<Tensor, Tensor> encode_audio(Context& ctx, const S2vConfig& c, const T
     at += kAudioPerFrame * count;
     sound.push_back(at::cat({clip.slice(0, 0, 1).expand({kLead, -1}), clip}));
   }
-  // Local and global branches share all but their first convolution. Heads of the local one are sequences of their own.
+  // Local and global branches share all but their first convolution. Each head of the local one is a sequence.
   Series sequences;
   for (const Tensor& local : convolve(ctx, encoder + "conv1_local.conv", sound, 1))
     for (const Tensor& head : local.chunk(c.num_audio_token, 1)) sequences.push_back(head);

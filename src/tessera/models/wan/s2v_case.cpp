@@ -10,7 +10,7 @@ using at::Tensor;
 
 std::string at_sample(const char* name, size_t i) { return std::string(name) + "." + std::to_string(i); }
 
-/// Cases of a clip that begins a video have motion latents that are not to be used; their files say so.
+/// Cases of the first clip of a video have motion latents that the model must not use; case.json marks them.
 bool drops_motion(const CaseTensors& file, const std::string& about) {
   const std::string label = file.label();
   return label.find("_drop", label.rfind('/')) != std::string::npos ||

@@ -1,5 +1,5 @@
 #pragma once
-// Golden cases of kind "dit_s2v": the case has picture and clip apart, the denoiser takes them as one latent.
+// Golden cases of kind "dit_s2v": the case has image and clip as two tensors, the denoiser takes them as one latent.
 //
 //   const DenoiserCase row = s2v_case();
 #include "tessera/models/common/golden_case.h"

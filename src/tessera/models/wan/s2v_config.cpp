@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kReleasedLayers = 40;
 const std::vector<int64_t> kReleasedInjectors = {0, 4, 8, 12, 16, 20, 24, 27, 30, 33, 36, 39};
 
-/// Zero is a layer, too, and so sizes() would not do.
+/// Reads a list of layer numbers; ConfigReader::sizes() would refuse layer 0.
 std::vector<int64_t> parse_layers(const ConfigReader& json, int64_t num_layers) {
   constexpr const char* kKey = "audio_inject_layers";
   if (!json.has(kKey) && num_layers == kReleasedLayers) return kReleasedInjectors;
@@ -46,7 +46,7 @@ S2vConfig tiny() {
           .inject_after = {0, 2}};
 }
 
-/// 12M parameters, for runs of some minutes: latents of the built-in wavelet, text of umt5-demo, sound of wav2vec-demo.
+/// 12M parameters, for runs of some minutes: latents of the built-in wavelet, text of umt5-demo, audio of wav2vec-demo.
 S2vConfig demo() {
   return {.base = {.dim = 256,
                    .ffn_dim = 1024,
@@ -81,7 +81,7 @@ S2vConfig parse_s2v_config(std::string_view text, const std::string& file) {
   json.expect("enable_framepack", true);
   json.expect("framepack_drop_mode", "padd");
   json.expect("trainable_token_pos_emb", false);
-  // the transformer is a text-to-video one, whose reader knows the rest
+  // the other fields are those of a text-to-video transformer
   Json base = Json::parse(text);
   base["model_type"] = "t2v";
   S2vConfig c;

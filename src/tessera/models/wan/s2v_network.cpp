@@ -53,7 +53,7 @@ class S2vStem final : public S2vUnit {
     Tensor x = pieces.size() > 1 ? at::cat(pieces) : pieces[0];
     x = x + ctx.embedding("trainable_cond_mask", parts);
     if (in.stream.size() > kOrder) x = x.gather(0, in.stream[kOrder].unsqueeze(1).expand_as(x));
-    // Motion has no rows of tokens to be cut before: all of it is here, also where ranks share the sequence.
+    // Motion patches are none of the token_inputs (net::Batch), so every rank has all of them and takes its share here.
     const Tokens& tokens = ctx.tokens();
     if (in.stream.size() > kOrder && tokens.cut()) x = x.slice(0, tokens.begin, tokens.end);
 
@@ -81,7 +81,7 @@ class S2vStem final : public S2vUnit {
   }
 };
 
-/// Tokens of the clip listen to their frame's sound.
+/// Cross-attention of the noisy clip's tokens to their frame's audio.
 class Injector final : public S2vUnit {
  public:
   Injector(const S2vConfig& config, size_t index)
@@ -92,8 +92,8 @@ class Injector final : public S2vUnit {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor& x = in.stream[0];  // [T, d]
-    const auto ranges = ctx.tokens().places(kClip);
-    if (ranges.empty()) return {{x}, {}};  // this rank's share of the tokens has none of a clip
+    const auto ranges = ctx.tokens().row_ranges(kClip);
+    if (ranges.empty()) return {{x}, {}};  // this rank has no token of a noisy clip
     std::vector<Tensor> clips;
     for (const auto& [begin, end] : ranges) clips.push_back(x.slice(0, begin, end));
     const Tensor heard = listen(ctx, clips.size() == 1 ? clips[0] : at::cat(clips), in.cond);

@@ -1,15 +1,15 @@
 #pragma once
-// The speech-to-video transformer of Wan 2.2 as units: a stem that also hears, the usual blocks, an injector after some
-// of them, the usual head.
+// The speech-to-video transformer of Wan 2.2 as units: a stem with an audio encoder, the usual blocks, audio injectors
+// after some of them, the usual head.
 //
-// Shapes: B samples, T tokens together; each sample's tokens are those of the picture it is made from, then of its
-// noisy clip, then of the frames before it (s2v_tokens.h). N latent frames of all clips, a sound tokens a frame.
+// Shapes: B samples with T tokens together; each sample's tokens are those of its reference image, then of its noisy
+// clip, then of the frames before the clip (s2v_tokens.h). N latent frames of all clips, `a` audio tokens a frame.
 //   stem   in: patches [T, c * 4], text [B * n, d_text], sinusoid [B + 1, d_freq] (the last row is t = 0), pose
-//              [T, c_pose * 4], parts [T] int64 (a Part), sound [layers, 4 * N, d_audio];
-//              with frames before the clip, patches and pose lack them, parts has them last, and there follow order [T]
-//              int64, where each token is found then, and their patches, one tensor a bucket
-//   stream: x [T, d];  conditioning: e [B + 1, d], e0 [B + 1, 6, d], context [B * n, d], sound [N * a, d],
-//           sound of a frame as a whole [N, d]
+//              [T, c_pose * 4], parts [T] int64 (a Part), audio [layers, 4 * N, d_audio].
+//              Frames before the clip are not in patches and pose, and come last in parts; then more inputs follow:
+//              order [T] int64, the position of each token in these rows, and the frames' patches, one tensor a bucket
+//   stream: x [T, d];  conditioning: e [B + 1, d], e0 [B + 1, 6, d], context [B * n, d], audio [N * a, d],
+//           global audio of a frame [N, d]
 //   head   out: [T, 4 * c_out]; predictions are the rows of noisy clips
 #include <memory>
 
@@ -19,17 +19,17 @@
 
 namespace tessera::models::wan {
 
-/// Row spaces after the text: each clip's tokens among the others (a modulation row a frame), and the rows of its sound.
-/// The tokens' only segments are frames of clips and their sound.
+/// Row spaces after the text: the tokens of each noisy clip (a modulation row for each frame), and the rows of its
+/// audio. The only segments table joins a clip's frames with their audio.
 enum SoundSpace { kClip = kText + 1, kSound };
 
-/// What a token stands for: rows of the learned mask.
+/// The kind of a token, which is its row of the learned mask.
 enum Part : int64_t { kNoisy, kReference, kMotionPart };
 
 std::vector<std::unique_ptr<net::Unit>> make_s2v_units(const S2vConfig& config);
 
-/// Hidden states [layers, 4 * N, d_audio] of clips of `frames` latent frames each, one after the other, to sound tokens
-/// [N * a, d] and one [N, d] a frame. Sites are those of the stem.
+/// Hidden states [layers, 4 * N, d_audio] of clips with `frames` latent frames each, one after the other, to audio
+/// tokens [N * a, d] and one global row a frame [N, d]. Sites are those of the stem.
 std::pair<at::Tensor, at::Tensor> encode_audio(net::Context& ctx, const S2vConfig& config, const at::Tensor& states,
                                                const std::vector<int64_t>& frames);
 

@@ -41,7 +41,7 @@ plan::UnitSpec s2v_stem_spec(const S2vConfig& c) {
 
 plan::UnitSpec injector_spec(const S2vConfig& c, size_t index) {
   const std::string j = std::to_string(index), injector = "audio_injector.injector." + j;
-  // Sites are named with their number, so what is known of one injector by site does not serve another: own kinds.
+  // Site names include the injector's number, so measurements by site differ: each injector is a kind of its own.
   plan::UnitSpec unit{.name = "injector." + j, .kind = "injector." + j, .params = {}, .cost = {}};
   const int64_t d = c.base.dim;
   add_linear(unit, "audio_injector.injector_adain_layers." + j + ".linear", {2 * d, d});

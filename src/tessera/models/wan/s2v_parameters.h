@@ -1,5 +1,5 @@
 #pragma once
-// What the units of the speech-to-video denoiser hold beside those it shares (parameters.h).
+// The parameters of the speech-to-video denoiser that the other Wan denoisers do not have (parameters.h).
 #include "tessera/models/common/initial.h"
 #include "tessera/models/wan/s2v_config.h"
 #include "tessera/plan/unit_spec.h"
@@ -11,7 +11,7 @@ plan::UnitSpec s2v_stem_spec(const S2vConfig& config);
 /// The injector that follows block config.inject_after[index].
 plan::UnitSpec injector_spec(const S2vConfig& config, size_t index);
 
-/// As the official code does with zero_init: sound, pose and mask change nothing at first.
+/// As in the official code with zero_init: audio, pose and mask have no effect at first.
 Initial s2v_initial_values(const plan::ParamSpec& param);
 
 }  // namespace tessera::models::wan

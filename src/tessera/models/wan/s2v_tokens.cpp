@@ -6,8 +6,8 @@ using at::Tensor;
 
 namespace {
 
-/// `count` positions spread evenly from `first` to `last`, rounded towards zero: a coarse token stands where one of the
-/// fine ones that it covers would.
+/// `count` positions spread evenly from `first` to `last`, rounded towards zero: a coarse token has the position of one
+/// of the fine tokens that it covers.
 std::vector<int64_t> spread(int64_t first, int64_t last, int64_t count) {
   std::vector<int64_t> positions;
   const double step = count > 1 ? static_cast<double>(last - first) / static_cast<double>(count - 1) : 0;

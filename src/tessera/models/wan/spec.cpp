@@ -21,7 +21,7 @@ std::string shape_text(at::IntArrayRef shape) {
 
 constexpr const char* kEncodedForAnother = "the data was encoded for another model: run prepare again";
 
-/// An extra of the sample, which the model cannot do without.
+/// An extra that the model requires.
 const Tensor& extra(const net::Sample& sample, const std::string& name, at::IntArrayRef shape) {
   const auto found = sample.extra.find(name);
   check_input(found != sample.extra.end() && found->second.defined(), "wan.pack",
@@ -50,7 +50,7 @@ void check_sample(const net::Sample& sample, const Config& c) {
               "the text was encoded for another model: run prepare again");
 }
 
-/// What the patches are cut from: the noisy latent, its first frame clean where that is given, then y.
+/// The input of the patches: the noisy latent, with a clean first frame if there is one, then y.
 Tensor whole_input(const net::Sample& sample, const Config& c) {
   Tensor x = sample.x;
   if (sample.extra.count("image_latent")) {
@@ -59,11 +59,11 @@ Tensor whole_input(const net::Sample& sample, const Config& c) {
     const Tensor& first = extra(sample, "image_latent", {x.size(0), 1, x.size(2), x.size(3)});
     x = at::cat({first, x.slice(1, 1)}, 1);
   }
-  if (c.takes_pictures()) x = at::cat({x, extra(sample, "y", {c.y_dim(), x.size(1), x.size(2), x.size(3)})});
+  if (c.takes_images()) x = at::cat({x, extra(sample, "y", {c.y_dim(), x.size(1), x.size(2), x.size(3)})});
   return x;
 }
 
-/// The timesteps that tokens of one sample have, each once, and which of them each token has.
+/// The distinct timesteps of one sample's tokens, and the row of each token's.
 struct Times {
   std::vector<double> t;
   Tensor rows;  // [L] int32
@@ -84,7 +84,7 @@ Times times_of(const net::Sample& sample, int64_t tokens, const Config& c) {
     return times;
   }
   if (c.type != Type::ti2v) return times;
-  times.t.push_back(0);  // for the clean first frame; also where there is none, so that every sample takes as much
+  times.t.push_back(0);  // for the clean first frame; always there, so that samples need equal memory
   const int64_t frames = sample.x.size(1) / c.patch[0];
   if (sample.extra.count("image_latent")) std::fill(rows, rows + tokens / frames, 1);
   return times;
@@ -96,9 +96,9 @@ Wan::Wan(const Config& config) : config_(config), units_(make_units(config)) {}
 
 net::Conditions Wan::conditions() const {
   net::Conditions wants;
-  wants.first_picture = config_.takes_pictures();
-  wants.last_picture = config_.type == Type::flf2v;
-  wants.mask_channels = config_.takes_pictures() ? config_.mask_channels() : 0;
+  wants.first_image = config_.takes_images();
+  wants.last_image = config_.type == Type::flf2v;
+  wants.mask_channels = config_.takes_images() ? config_.mask_channels() : 0;
   if (config_.has_image_branch()) wants.image_extra = "clip_fea";
   wants.clip_dim = config_.image_dim;
   wants.clip_rows = config_.has_image_branch() ? config_.image_len : 0;
@@ -111,7 +111,7 @@ net::Sample Wan::blank(const std::array<int64_t, 4>& latent) const {
   sample.x = at::zeros(latent, at::kFloat);
   sample.t = 500;
   sample.context = at::zeros({1, config_.text_dim}, at::kFloat);
-  if (config_.takes_pictures())
+  if (config_.takes_images())
     sample.extra["y"] = at::zeros({config_.y_dim(), latent[1], latent[2], latent[3]}, at::kFloat);
   if (config_.has_image_branch())
     sample.extra["clip_fea"] = at::zeros({config_.image_rows(), config_.image_dim}, at::kFloat);
@@ -177,7 +177,7 @@ std::vector<std::map<std::string, Tensor>> Wan::unpack_input_grads(const std::ve
     auto& named = result.emplace_back();
     named["x"] = whole.slice(0, 0, channels);
     named["context"] = grads[1].slice(0, text, text + samples[s].context.size(0));
-    if (config_.takes_pictures()) named["y"] = whole.slice(0, channels);
+    if (config_.takes_images()) named["y"] = whole.slice(0, channels);
     if (config_.has_image_branch())
       named["clip_fea"] = grads[3].slice(0, tokens.space(kImage).offsets[s], tokens.space(kImage).offsets[s + 1]);
   }

@@ -103,7 +103,7 @@ Json config_json(const ConfigSource& source) {
                     {"qk_norm", "rms_norm_across_heads"},
                     {"rope_max_seq_len", 1024},
                     {"text_dim", text_dim}});
-    // no fields of the class, but what the way back needs
+    // not fields of the class; the conversion back needs them
     if (text_len != 512) out["text_len"] = text_len;
     if (image && image_len != 257) out["image_len"] = image_len;
     if (const auto type = given.get<std::string>("model_type", "model_type", identity.variant);

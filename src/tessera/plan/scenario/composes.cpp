@@ -234,7 +234,7 @@ bf16 or split masters; an fp8 base as an int8 base does ([precision.md](precisio
     page += "\n";
   }
   page += "\n" + std::to_string(pairs) + " pairs. " +
-          (refusals.empty() ? "Every one of them can be.\n" : "Refused:\n\n" + refusals);
+          (refusals.empty() ? "All of them compose.\n" : "Refused:\n\n" + refusals);
   return page;
 }
 

@@ -101,23 +101,25 @@ WorkTable work_of(const Scenario& s) {
 ModelSpec model_of(const Scenario& s) {
   const TransformerSizes& z = s.sizes;
   const int64_t stream = stream_bytes(s);  // between sharded linears, tokens stay sharded over tp
-  const auto rests = static_cast<int64_t>(static_cast<double>(stream) * shares_of(s).columns);
+  const auto boundary = static_cast<int64_t>(static_cast<double>(stream) * shares_of(s).columns);
   const auto rows = static_cast<double>(std::max<int64_t>(z.vocab, 64)), dim = static_cast<double>(z.dim);
   const WorkTable work = work_of(s);
   ModelSpec spec;
   spec.name = s.name;
-  spec.units.push_back(unit("stem", "stem", rows, z.dim, rests));
+  spec.units.push_back(unit("stem", "stem", rows, z.dim, boundary));
   for (int64_t b = 0; b < z.layers; ++b) {
-    UnitSpec block = unit("blocks." + std::to_string(b), "block", block_weights(z) / dim, z.dim, rests);
+    UnitSpec block = unit("blocks." + std::to_string(b), "block", block_weights(z) / dim, z.dim, boundary);
     Footprint& f = block.cost;
-    const auto kept = [&](double tensors) { return static_cast<int64_t>((tensors - 1) * static_cast<double>(rests)); };
+    const auto kept = [&](double tensors) {
+      return static_cast<int64_t>((tensors - 1) * static_cast<double>(boundary));
+    };
     f.saved = kept(z.kept), f.recompute_saved = kept(z.selective > 0 ? z.selective : z.kept);
     f.forward_peak += 4 * stream, f.backward_peak += 4 * stream;
     if (z.selective > 0) {  // each tensor is recomputed from one or two others and read at once
       constexpr double kPasses = 2.5;
       GraphCost selective = f;
       selective.saved = kept(z.selective), selective.keep_peak += selective.saved + 2 * stream;
-      selective.rebuilt = static_cast<int64_t>(kPasses * (z.kept - z.selective) * static_cast<double>(rests));
+      selective.rebuilt = static_cast<int64_t>(kPasses * (z.kept - z.selective) * static_cast<double>(boundary));
       selective.rebuilds = static_cast<int>(z.kept - z.selective);
       selective.backward_peak += stream;
       f.selective = selective;
@@ -128,15 +130,15 @@ ModelSpec model_of(const Scenario& s) {
                           .recompute_saved = f.recompute_saved - bytes,
                           .recompute_peak = f.recompute_peak - bytes};
     };
-    f.results = {{"self_attn", rests}};  // may be kept by a recompute
-    keeps("self_attn", rests);
+    f.results = {{"self_attn", boundary}};  // may be kept by a recompute
+    keeps("self_attn", boundary);
     if (work.at("block").results.contains("ffn")) {
-      f.results["ffn"] = rests;
-      keeps("ffn", rests), keeps("ffn,self_attn", 2 * rests);
+      f.results["ffn"] = boundary;
+      keeps("ffn", boundary), keeps("ffn,self_attn", 2 * boundary);
     }
     spec.units.push_back(std::move(block));
   }
-  spec.units.push_back(unit("head", "head", rows, z.dim, rests));
+  spec.units.push_back(unit("head", "head", rows, z.dim, boundary));
   const double idle = static_cast<double>(s.experts - 1) * static_cast<double>(spec.numel());
   spec.resident = static_cast<int64_t>(idle * bytes_per_parameter(s.states)) / s.mesh.shard_size() / s.mesh[Axis::tp] /
                   s.mesh[Axis::pp];
@@ -144,7 +146,7 @@ ModelSpec model_of(const Scenario& s) {
     u.cost.forward_flops = work.at(u.kind).forward_flops();
     u.cost.backward_flops = work.at(u.kind).backward_flops();
   }
-  spec.inputs = spec.targets = spec.loss_grad = spec.loss_peak = rests / 16;
+  spec.inputs = spec.targets = spec.loss_grad = spec.loss_peak = boundary / 16;
   spec.tokens = static_cast<int64_t>(shares_of(s).tokens);
   spec.samples = s.micro_batch;
   return spec;

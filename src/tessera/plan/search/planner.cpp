@@ -544,14 +544,14 @@ class Search {
 
 /// Resolves recompute_every, and checks that the user's recompute and activations settings agree.
 PlannerInput reconciled(const ModelSpec& model, PlannerInput input) {
-  if (input.recompute_every > 0)
-    input.recompute_units = static_cast<int>(std::ranges::count_if(model.units, is_block)) / input.recompute_every;
+  const int blocks = static_cast<int>(std::ranges::count_if(model.units, is_block));
+  if (input.recompute_every > 0) input.recompute_units = blocks / input.recompute_every;
   if (!input.activations || !input.recompute_units) return input;
   const bool recompute = input.activations->graph == Graph::recompute;
+  const std::string recomputed = *input.recompute_units >= blocks ? "all" : std::to_string(*input.recompute_units);
   if (recompute != (*input.recompute_units > 0))
     throw UserError(Exit::usage, "plan.recompute",
-                    std::to_string(*input.recompute_units) + " blocks with plan.activations = \"" +
-                        std::string(name(*input.activations)) + "\"",
+                    recomputed + " blocks with plan.activations = \"" + std::string(name(*input.activations)) + "\"",
                     "leave one of the two on auto");
   if (!recompute) input.recompute_units.reset();
   return input;

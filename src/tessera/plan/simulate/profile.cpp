@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
+#include "tessera/base/quotes.h"
 
 namespace tessera::plan {
 
@@ -48,12 +49,6 @@ std::string number(double value) {
   std::snprintf(text, sizeof text, "%.4g", value);
   const std::string written = text;
   return written.find_first_of(".e") == std::string::npos ? written + ".0" : written;
-}
-
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (char c : text) out += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-  return out + "\"";
 }
 
 class Reader {
@@ -133,7 +128,8 @@ class Reader {
 std::string Profile::to_toml() const {
   std::string text =
       "# Rates of one node: bytes, bytes/s, FLOP/s, seconds. A rate is [of large work, work done at half of it].\n";
-  text += "name = " + quoted(name) + "\nsource = " + quoted(source) + "\ndevices = " + std::to_string(devices) + "\n";
+  text +=
+      "name = " + in_quotes(name) + "\nsource = " + in_quotes(source) + "\ndevices = " + std::to_string(devices) + "\n";
   std::string table;
   each_number(*this, [&](const std::string& key, const auto& value) {
     const size_t dot = key.find('.');

@@ -59,7 +59,7 @@ void reshard(Translator& t, const Given& g) {
 
 void zero_stage(Translator& t, const Given& g) { t.set("plan.strategy", "ZeRO-" + g.value, {g.name}); }
 
-/// Where parameters, gradients and states rest: FSDP moves all three together, ZeRO each by itself.
+/// Offload of parameters, gradients and states: FSDP moves all three together, ZeRO each by itself.
 void offload_all(Translator& t, const Given& g) {
   if (is_false(g.value) || g.value == "CPUOffload(offload_params=False)")
     return t.imply(g.name, "no offload to the host");
@@ -88,8 +88,9 @@ void low_precision_grads(Translator& t, const Given& g) {
   for (const char* option : {"reduce_dtype", "param_dtype", "mixed_precision"}) {
     if (!t.has(option)) continue;
     const std::string type = type_word(t.value(option));
-    if (type == "fp32") return t.imply(g.name, std::string(option) + " is fp32, and so do gradients rest");
-    if (type == "bf16") return t.set("plan.grad_dtype", type, {g.name}, "gradients rest as they are reduced");
+    if (type == "fp32") return t.imply(g.name, std::string(option) + " is fp32, and so are stored gradients");
+    if (type == "bf16")
+      return t.set("plan.grad_dtype", type, {g.name}, "gradients are kept in the dtype in which they are reduced");
     return t.refuse(g.name, "gradients are kept in fp32 or bf16, not in " + t.value(option));
   }
   t.imply(g.name, "gradients are reduced and kept in fp32");

@@ -23,12 +23,12 @@ void reduce_type(Translator& t, const Given& g) {
   t.set("plan.reduce_dtype", g.value, {g.name});
 }
 
-/// Where DeepSpeed adds micro-batches up, ours rest. A sum itself is fp32 here.
-void resting_type(Translator& t, const Given& g) {
+/// DeepSpeed's accumulation dtype is the dtype in which Tessera stores gradients; the sum itself is fp32 here.
+void stored_gradients(Translator& t, const Given& g) {
   if (g.value == "fp32" || g.value == "null")
     t.imply(g.name, "gradients are summed and kept in fp32");
   else if (g.value == "bf16")
-    t.set("plan.grad_dtype", "bf16", {g.name}, "gradients rest in bf16 between micro-batches and until the update");
+    t.set("plan.grad_dtype", "bf16", {g.name}, "gradients are kept in bf16 between micro-batches and until the update");
   else
     t.refuse(g.name, "gradients are kept in fp32 or bf16");
 }
@@ -76,7 +76,7 @@ void quantised_base(Translator& t, const Given& g) {
   if (is_false(g.value))
     t.imply(g.name, "it is off");
   else
-    t.set(kFrozenDtype, "int8", {g.name}, "a LoRA's frozen base rests and travels in 8 bits");
+    t.set(kFrozenDtype, "int8", {g.name}, "a LoRA's frozen base is stored and gathered in 8 bits");
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ void quantised_base(Translator& t, const Given& g) {
 std::vector<Rule> deepspeed_type_rules() {
   return {
       by("communication_data_type", "`plan.reduce_dtype`", reduce_type),
-      by("data_types.grad_accum_dtype", "`plan.grad_dtype`: fp32, null or bf16; else refused", resting_type),
+      by("data_types.grad_accum_dtype", "`plan.grad_dtype`: fp32, null or bf16; else refused", stored_gradients),
       by("seq_parallel_communication_data_type", "refused unless it is plan.compute_dtype", sequence_type),
       by("zero_optimization.zero_quantized_nontrainable_weights", "`lora.base_dtype = int8`", quantised_base),
       compute_type("bf16.enabled", "bf16"),

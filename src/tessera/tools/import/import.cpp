@@ -77,6 +77,12 @@ size_t known_options(const Dialect& dialect, const std::vector<Given>& given) {
   }));
 }
 
+/// Options that are keys of a Tessera recipe.
+size_t known_keys(const std::vector<Given>& given) {
+  return static_cast<size_t>(
+      std::ranges::count_if(given, [](const Given& g) { return recipe::recipe_table().find(g.name) != nullptr; }));
+}
+
 const Dialect& of_command(const CommandLine& line) {
   const std::string script = line.script.substr(line.script.rfind('/') + 1);
   if (script.starts_with("wan_cache"))
@@ -138,6 +144,9 @@ Translation import_file(const std::string& path, const ImportContext& context) {
     if (const size_t n = known_options(form.dialect(), tried); n > most)
       most = n, best = &form, options = std::move(tried);
   }
+  if (ending == ".toml" && known_keys(given) > most)
+    throw UserError(Exit::usage, "import", path + " is already a Tessera recipe",
+                    "tessera train " + path + " trains it, tessera plan " + path + " plans it");
   if (!best)
     throw UserError(Exit::usage, "import", path + ": no option in it is known",
                     "a DeepSpeed .json, an accelerate .yaml, the .toml of musubi-tuner or diffusion-pipe are read");

@@ -1,4 +1,4 @@
-// torchrun and deepspeed's launcher: how many ranks, and where they meet.
+// torchrun's and deepspeed's launchers: the number of ranks, and their rendezvous.
 #include "tessera/tools/import/dialects.h"
 
 namespace tessera::tools {

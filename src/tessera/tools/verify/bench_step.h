@@ -14,14 +14,14 @@ struct BenchOptions {
   std::array<int64_t, 4> latent{};  ///< [C, f, h, w] of the one sample of each rank
   std::optional<int> recompute;     ///< blocks that recompute; none: the planner decides
   int64_t budget = 0;               ///< bytes a rank for the planner; 0: unlimited
-  bool states_on_host = false;      ///< masters and moments rest on the host
+  bool states_on_host = false;      ///< masters and moments are offloaded to the host
   std::string profile = "cpu";      ///< rates for the planner: a shipped name or a file
   int steps = 8, warmup = 3;
 };
 
 /// Joins the ranks of the environment; rank 0 prints one JSON line {"seconds":[...],"peak_bytes","persistent_bytes",
 /// "host_bytes","predicted_peak_bytes","plan"}: seconds of every step and bytes, the largest of the ranks; host_bytes
-/// is what rests on the host and the buffers on the way there. Returns the exit code.
+/// is what is offloaded to the host and the buffers on the way there. Returns the exit code.
 int bench_step(const BenchOptions& options);
 
 }  // namespace tessera::tools

@@ -33,7 +33,7 @@ void check_adapter(const CaseContext& context, const fs::path& path, const fs::p
   CaseFile file(context.name, path, adapter.filename().string());
   const weights::LoraFile lora = weights::LoraFile::open(adapter);
   // DiffSynth's form has no place for alpha: the scale is a factor of B there, and still the one of the case.
-  const bool scaled = lora.says_alpha() || lora.naming() == "diffsynth";
+  const bool scaled = lora.has_alpha() || lora.naming() == "diffsynth";
   const auto rank = field<int64_t>(context, context.config, "rank");
   const models::AdapterRule rule{
       .rank = rank,
