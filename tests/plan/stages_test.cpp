@@ -14,38 +14,11 @@
 namespace tessera::plan {
 namespace {
 
+using toy::conditioned;
 using toy::draw;
 using toy::Edit;
 using toy::Random;
-
-ModelSpec conditioned(ModelSpec spec) {
-  spec.inputs = 4096, spec.tables = 1024, spec.targets = 2048, spec.loss_grad = 448;
-  spec.conditioning = {192, 640, 64};
-  spec.units.front().cost.cond = 896;
-  for (size_t u = 1; u < spec.units.size(); ++u)
-    spec.units[u].cost.grad_cond =
-        u + 1 < spec.units.size() ? std::vector<int64_t>{0, 640, 64} : std::vector<int64_t>{192, 0, 0};
-  return spec;
-}
-
-constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b,
-                                           PipelineSchedule::interleaved, PipelineSchedule::zero_bubble};
-
-/// A random plan over 2 to 4 stages, with all that a plan may do inside a stage.
-Plan random_pipeline(Random& random, const ModelSpec& spec) {
-  Plan plan = toy::random_plan(random, spec, 2);
-  const int units = static_cast<int>(spec.units.size());
-  plan.mesh[Axis::pp] = draw(random, 2, std::min(4, units));
-  plan.pipeline.schedule = kSchedules[draw(random, 0, 3)];
-  if (plan.pipeline.schedule == PipelineSchedule::interleaved)
-    plan.pipeline.chunks = draw(random, 1, std::min(3, units / plan.mesh[Axis::pp]));
-  if (draw(random, 0, 1)) {
-    std::vector<double> cost;
-    for (int u = 0; u < units; ++u) cost.push_back(draw(random, 1, 9));
-    plan.pipeline.first = balanced_stages(cost, plan.stages());
-  }
-  return plan;
-}
+using toy::random_pipeline;
 
 TEST(Stages, ThreeHundredRandomPipelinesKeepTheRules) {
   Random random(5);

@@ -159,7 +159,7 @@ void Executor::interpret(const std::shared_ptr<Run>& shared, int begin, int end)
 }
 
 /// Hands an instruction to its lane. It allocates here, in the order of the list, so that the memory curve is the
-/// predicted one.
+/// predicted one; the lane writes to that memory after the compute before this place ([Note: memory at a place]).
 void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
   Run& run = *shared;
   const plan::Instruction& in = run.schedule().list[index];

@@ -1,5 +1,6 @@
 #include "tessera/engine/unit_run.h"
 
+#include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
@@ -11,6 +12,19 @@ namespace {
 bool shares_memory(const Tensor& t, const std::vector<Tensor>& others) {
   return std::ranges::any_of(others, [&](const Tensor& other) { return t.is_alias_of(other); });
 }
+
+/// While it lives, all nodes of a backward run on the thread that asks for it. LibTorch else runs those of a GPU on a
+/// thread of its own, where what is thread-local here (deferred weight gradients, rebuilt values, the clock of
+/// collectives) is empty: weight gradients of a zero-bubble pipeline would be missing, and nothing would say so.
+class OnThisThread {
+ public:
+  OnThisThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(false); }
+  ~OnThisThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before_); }
+  OnThisThread(const OnThisThread&) = delete;
+
+ private:
+  const bool before_ = c10::AutogradState::get_tls_state().get_multithreading_enabled();
+};
 
 }  // namespace
 
@@ -70,6 +84,7 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
   want(anchor);  // without it, autograd prunes nodes that lead to no other input
 
   std::vector<Tensor> found(wanted.size());
+  const OnThisThread here;
   if (!roots.empty() && !wanted.empty())
     found = torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
                                                                   /*create_graph=*/false, /*accumulate_grad=*/false,

@@ -35,7 +35,7 @@ enum class Op {
   drop,    ///< free the device memory of what was offloaded or sent
   fetch,   ///< reload from host memory or disk
   send,    ///< to a neighbour stage: the input of `unit`, or the gradient of the output of the unit before it
-  recv,    ///< the matching receive; its memory is taken when the compute lane reaches it
+  recv,    ///< the matching receive
   weight_grad,   ///< the weight gradients that the unit's backward deferred (zero bubble)
   compress,      ///< quantise what a forward saved and free the original (lossy); bytes: quantised
   expand,        ///< dequantise into newly taken memory
@@ -101,6 +101,38 @@ struct Schedule {
   int64_t disk_arena = 0;  ///< bytes of disk for offloaded activations
   int micros = 1;          ///< micro-batches compiled in
 };
+
+/// [Note: memory at a place] Memory of activations is taken and freed by the compute lane, in the order of the list: that
+/// keeps the peak at the predicted one. What one instruction gets, another may have freed just before, and on a device
+/// the work of that one may not be done yet. The compute lane itself is in order. An instruction of another lane that
+/// writes to memory taken at its place waits for the last instruction before it that touches_activations; so it starts
+/// after everything that the compute lane was given up to that place. (What the compute lane has to do at the place
+/// itself, loading a micro-batch or the zeros of a message, comes before the instruction too.) order/races.h proves
+/// that this is enough.
+///
+/// Whether the instruction is one of the compute lane that takes, uses or frees memory of activations.
+inline bool touches_activations(const Instruction& in) {
+  switch (in.op) {
+    case Op::forward:
+    case Op::loss:
+    case Op::finish:
+    case Op::recompute:
+    case Op::backward:
+    case Op::weight_grad:
+    case Op::compress:
+    case Op::expand:
+    case Op::drop:
+      return true;
+    default:
+      return false;
+  }
+}
+/// Whether the instruction is one of another lane and its device memory is taken where it stands in the list.
+inline bool takes_memory(const Instruction& in) {
+  const bool fetches = in.op == Op::fetch && in.part == Part::activations && in.lane != Lane::disk;
+  // A gradient that was not computed is sent as zeros.
+  return fetches || in.op == Op::recv || (in.op == Op::send && in.lane == Lane::send_prev);
+}
 
 /// Whether the instruction's collectives carry token shares, so that members of a group may send different bytes.
 inline bool carries_tokens(Op op) {

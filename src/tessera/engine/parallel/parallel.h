@@ -78,7 +78,9 @@ class Parallel {
   /// An all_to_all over sp: sends out[i] to member i and receives in[i] from it; this rank's own is copied.
   void exchange_heads(const std::vector<Tensor>& out, const std::vector<Tensor>& in, plan::Rows rows,
                       int64_t row_bytes) const;
-  /// Starts sending `out` to the next rank of cp while `in` comes from the one before; adds the bytes to `sent`.
+  /// Starts sending `out` to the next rank of cp while `in` comes from the one before; adds the bytes to `sent`. The
+  /// transfer follows what the compute lane was given before the call, and what it is given after wait() follows the
+  /// transfer: `in` may be memory that was freed just before, as in [Note: memory at a place] of plan/schedule.h.
   Transfer pass_on(const Tensor& out, const Tensor& in, int64_t& sent) const;
   /// Records what was sent around the ring.
   void note_ring(plan::Rows rows, int64_t row_bytes, int64_t sent) const;

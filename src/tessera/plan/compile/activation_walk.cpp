@@ -65,7 +65,7 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
       live_ += c.whole - c.bytes();
       return before + c.whole;
     }
-    case Op::fetch:  // memory is taken when the compute lane reaches the instruction
+    case Op::fetch:  // [Note: memory at a place]
       live_ += in.part == Part::activations && in.lane != Lane::disk ? in.bytes : 0;
       return live_;
     case Op::recv:  // likewise

@@ -25,16 +25,21 @@ class Arena {
     used_.insert(
         std::lower_bound(used_.begin(), used_.end(), at, [](const Range& r, int64_t x) { return r.begin < x; }),
         Range{at, at + bytes});
-    for (const Past& past : past_)
-      if (past.begin < at + bytes && past.end > at) waits.push_back(past.instruction);
-    std::erase_if(past_, [&](const Past& past) { return past.begin >= at && past.end <= at + bytes; });
+    last_users(at, bytes, waits);
     size_ = std::max(size_, at + bytes);
     return at;
+  }
+
+  /// Appends the instructions that used any of these bytes last before they were taken.
+  void last_users(int64_t at, int64_t bytes, std::vector<int>& waits) const {
+    for (const Past& past : past_)
+      if (past.begin < at + bytes && past.end > at) waits.push_back(past.instruction);
   }
 
   void give(int64_t at, int instruction) {
     const auto it = std::find_if(used_.begin(), used_.end(), [&](const Range& r) { return r.begin == at; });
     check_internal(it != used_.end(), "plan.arena", "offset " + std::to_string(at) + " is not in use");
+    std::erase_if(past_, [&](const Past& past) { return past.begin >= it->begin && past.end <= it->end; });
     past_.push_back({it->begin, it->end, instruction});
     used_.erase(it);
   }

@@ -148,6 +148,7 @@ Schedule Compiler::checkpoint() {
 Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending) {
   Schedule schedule = Compiler(model, plan, rank, "train").train(pending);
   delay_drops(model, plan, rank, schedule);
+  order_memory(schedule);
   return schedule;
 }
 
@@ -156,7 +157,9 @@ Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank) {
 }
 
 Schedule compile_forward(const ModelSpec& model, const Plan& plan, int rank, std::string phase, int micros) {
-  return Compiler(model, plan, rank, std::move(phase)).forward_only(micros);
+  Schedule schedule = Compiler(model, plan, rank, std::move(phase)).forward_only(micros);
+  order_memory(schedule);
+  return schedule;
 }
 
 Schedule compile_checkpoint(const ModelSpec& model, const Plan& plan, int rank) {

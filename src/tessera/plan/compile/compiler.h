@@ -20,6 +20,9 @@ inline constexpr int64_t kPage = 4096;  ///< host memory is taken in pages, whic
 /// Delays drops of offloaded activations to give their copies more time, without raising the peak.
 void delay_drops(const ModelSpec& model, const Plan& plan, int rank, Schedule& schedule);
 
+/// Adds the waits of [Note: memory at a place]. Last, when no instruction moves any more.
+void order_memory(Schedule& schedule);
+
 class Compiler {
  public:
   Compiler(const ModelSpec& model, const Plan& plan, int rank, std::string phase);

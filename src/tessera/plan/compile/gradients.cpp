@@ -35,8 +35,10 @@ std::optional<int> Compiler::backward(const Visit& visit) {
     // The number of slots in flight is bounded so that a reduction overlaps only the next backward: a new slot frees
     // the oldest one and waits for it.
     retire(1);
-    in.grad = arena_.take(in.bytes, in.wait);
-    if (in.add) in.wait.push_back(reload(Part::gradients, visit.unit, visit.micro, in.grad, in.wait));
+    std::vector<int> wait;
+    in.grad = arena_.take(in.bytes, wait);
+    if (in.add) wait = {reload(Part::gradients, visit.unit, visit.micro, in.grad, wait)};
+    in.wait.insert(in.wait.end(), wait.begin(), wait.end());
   }
   const int64_t grad = in.grad;
   if (!dummy && !visit.weights) await_message(in, visit);

@@ -67,9 +67,14 @@ void Compiler::gather(int unit, int micro) {
   // A shard is copied directly to its place in the slot, unless it is widened or there are several buffers.
   const bool direct = !narrow && layout.buffers.size() == 1 && layout.buffers[0].stored == DType::f32;
   if (offloaded) {
-    std::vector<int> wait = in.wait;
-    in.scratch = direct ? in.slot + plan_.shard_rank(layout.buffers[0], rank_) * layout.shard * kElement
-                        : arena_.take(bytes(unit, Part::parameters), wait);
+    const int64_t shard = bytes(unit, Part::parameters);
+    std::vector<int> wait;
+    if (direct) {
+      in.scratch = in.slot + plan_.shard_rank(layout.buffers[0], rank_) * shard;
+      arena_.last_users(in.scratch, shard, wait);
+    } else {
+      in.scratch = arena_.take(shard, wait);
+    }
     in.wait.push_back(reload(Part::parameters, unit, micro, in.scratch, wait));
   }
   collect(in, "gather", "all_gather", Gathered::all, size_of(plan_.gathered()));

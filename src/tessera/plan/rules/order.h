@@ -1,53 +1,34 @@
 #pragma once
-// Happens-before within one pass: instructions of a lane run in order, and waits order instructions across lanes. Each
-// instruction stores, for each lane, the last instruction that is certainly done (a vector clock).
+// Happens-before within one pass (plan/clocks.h), between lines of a file.
 //
 //   Order order(checker, pass);
 //   order.before(gather, forward);       // indices of checker.lines()
-#include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/plan/clocks.h"
 #include "tessera/plan/rules/checker.h"
 
 namespace tessera::plan {
 
 class Order {
  public:
-  Order(const Checker& checker, const Pass& pass) : checker_(checker), begin_(pass.begin) {
-    Clock last;  // of each lane
-    last.fill(-1);
+  Order(const Checker& checker, const Pass& pass) : begin_(pass.begin) {
     for (int k = pass.begin; k < pass.end; ++k) {
-      Clock done;
-      done.fill(-1);
-      const int lane = static_cast<int>(checker.in(k).lane);
-      const auto join = [&](int earlier) {
-        const Clock& other = done_[earlier - begin_];
-        for (int l = 0; l < kLanes; ++l) done[l] = std::max(done[l], other[l]);
-        int& own = done[static_cast<int>(checker.in(earlier).lane)];
-        own = std::max(own, earlier);
-      };
-      if (last[lane] >= 0) join(last[lane]);
-      for (int wait : checker.waits(k))
-        if (wait >= begin_ && wait < k) join(wait);
-      done_.push_back(done);
-      last[lane] = k;
+      std::vector<int> wait;
+      for (const int earlier : checker.waits(k))
+        if (earlier >= begin_ && earlier < k) wait.push_back(earlier - begin_);
+      clocks_.add(checker.in(k).lane, wait);
     }
   }
 
   /// Whether `a` is done when `b` starts; lines before the pass always are.
-  bool before(int a, int b) const {
-    return a < begin_ || (a < b && done_[b - begin_][static_cast<int>(checker_.in(a).lane)] >= a);
-  }
+  bool before(int a, int b) const { return a < begin_ || clocks_.before(a - begin_, b - begin_); }
 
  private:
-  static constexpr int kLanes = kLaneCount;
-  using Clock = std::array<int, kLanes>;
-  const Checker& checker_;
   const int begin_;
-  std::vector<Clock> done_;
+  Clocks clocks_;
 };
 
 /// Reports `k` unless `earlier` is done when it starts; `otherwise` is the possible fault.

@@ -8,15 +8,16 @@
 //   form       each line has its fields; sorted by rank, step and i; i counts without gaps; waits name earlier lines
 //   residency  parameters are gathered before use (by happens-before, not only by line order), used in the slot they
 //              were gathered into, released once after their last use, and never gathered twice
-//   order      forward, loss, recompute, backward, reduce, norm, update: each after its inputs
+//   order      forward, loss, recompute, backward, reduce, norm, update: each after its inputs; what takes memory at its
+//              place after the compute before it ([Note: memory at a place] of schedule.h)
 //   arena      bytes of a slot, gradient slot or scratch are reused only after their last user is done
 //   bytes      the bytes of an instruction match its unit's size and its collective
 //   groups     members of a group run the same sequence of collectives; ranks interleave shared groups identically
 //   messages   (order, groups) a send follows the compute of its message, a received message is used; sends match
 //              receives between two ranks in order, and sent messages are freed
 //   progress   no rank deadlocks in collectives
-// "Before" is happens-before: instructions of a lane run one after the other, and a wait orders across lanes. A
-// schedule ends before the next one of the same rank begins.
+// "Before" is happens-before ([Note: happens-before] of clocks.h). A schedule ends before the next one of the same rank
+// begins.
 #include <iosfwd>
 #include <string>
 #include <vector>

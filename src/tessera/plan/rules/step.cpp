@@ -50,7 +50,7 @@ class StepRules {
       if (checker_.unit(k) >= 0 && !MessageRules::is(checker_, k)) units_.insert(checker_.unit(k));
     for (int k = pass_.begin; k < pass_.end; ++k)
       if (checker_.in(k).op == Op::weight_grad) deferred_.insert({checker_.unit(k), checker_.in(k).micro});
-    for (int k = pass_.begin; k < pass_.end; ++k) step(k);
+    for (int k = pass_.begin; k < pass_.end; ++k) step(k), memory(k);
     finish();
   }
 
@@ -105,6 +105,13 @@ class StepRules {
         // writes what updates have changed; its barriers belong to the group rules
         return pending_.refuse(checker_, k);
     }
+  }
+
+  /// [Note: memory at a place]
+  void memory(int k) {
+    if (takes_memory(checker_.in(k)) && last_touch_ >= 0)
+      after(k, last_touch_, "the memory that it is given here may still be in use");
+    if (touches_activations(checker_.in(k))) last_touch_ = k;
   }
 
   void gather(int k) {
@@ -508,6 +515,7 @@ class StepRules {
   std::map<int, int> output_;                 // by micro-batch: its loss or finish
   std::set<std::pair<int, int>> deferred_;    // (unit, micro-batch) with deferred weight gradients
   int norm_ = -1;
+  int last_touch_ = -1;  // the line of the compute lane that last used memory of activations
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/order/races.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/scenario.h"
 #include "tessera/plan/search/layouts.h"
@@ -113,17 +114,20 @@ std::string first_violation(const ModelSpec& model, const Plan& plan) {
   check_sites(model, plan);
   plan.check_updates("plan.");
   std::vector<Line> lines;
+  std::string race;
   RunShape run;
   // the second step begins with the first one's deferred updates
   run.steps = plan.update == Update::just_in_time ? 2 : 1;
   for (int rank = 0; rank < plan.mesh.world(); ++rank) {
     const RunSchedules schedules = compile_all(model, plan, rank, 1);
     memory_curve(model, plan, schedules.train, rank);  // runs its internal checks
-    each_schedule(run, schedules,
-                  [&](int64_t step, const Schedule& schedule) { append_lines(lines, schedule, rank, step); });
+    each_schedule(run, schedules, [&](int64_t step, const Schedule& schedule) {
+      append_lines(lines, schedule, rank, step);
+      for (const Race& found : find_races(model, plan, schedule, rank)) race = to_string(found, schedule);
+    });
   }
   const auto violations = check(std::move(lines));
-  return violations.empty() ? "" : to_string(violations.front());
+  return violations.empty() ? race : to_string(violations.front());
 }
 
 }  // namespace
