@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "tessera/ops/kernel.h"
@@ -80,7 +81,11 @@ TESSERA_KERNEL float magnitude_of(const float* x, int64_t n) {
 TESSERA_KERNEL void divide_kernel(float* __restrict out, const float* __restrict x, int64_t n, float scale,
                                   float most) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) out[i] = std::min(std::max(x[i] / scale, -most), most);
+  for (int64_t i = 0; i < n; ++i) {
+    const float ratio = x[i] / scale;
+    // the sign of a NaN is the processor's
+    out[i] = ratio == ratio ? std::min(std::max(ratio, -most), most) : std::numeric_limits<float>::quiet_NaN();
+  }
 }
 TESSERA_KERNEL void multiply_kernel(float* x, int64_t n, float scale) {
 #pragma omp simd

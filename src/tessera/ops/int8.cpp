@@ -24,7 +24,11 @@ TESSERA_KERNEL float scale_of(const float* x, int64_t n) {
 
 TESSERA_KERNEL void round_kernel(int8_t* __restrict q, const float* __restrict x, int64_t n, float scale) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) q[i] = static_cast<int8_t>(static_cast<int32_t>(__builtin_rintf(x[i] / scale)));
+  for (int64_t i = 0; i < n; ++i) {
+    const float steps = __builtin_rintf(x[i] / scale);
+    const float bounded = steps == steps ? std::min(std::max(steps, -127.0f), 127.0f) : 0.0f;
+    q[i] = static_cast<int8_t>(static_cast<int32_t>(bounded));
+  }
 }
 
 TESSERA_KERNEL void value_kernel(float* __restrict out, const int8_t* __restrict q, int64_t n, float scale) {
