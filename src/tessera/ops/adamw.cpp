@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -76,20 +75,23 @@ void store(const MomentRange& m, const DynamicMap& map, bool keep_sign, const fl
 }
 
 TESSERA_KERNEL double sum_of_squares_kernel(const float* x, int64_t n) {
-  constexpr int kTurns = 16;  // as many as the widest processor adds at once: the order is everybody's
-  using Wide = double __attribute__((vector_size(kTurns * sizeof(double))));
-  using Narrow = float __attribute__((vector_size(kTurns * sizeof(float))));
-  Wide sums = {};
+  // 32 sums that take turns, as many as the widest processor keeps busy: the order is everybody's
+  constexpr int kWide = 8, kSums = 4, kTurns = kWide * kSums;
+  using Doubles = double __attribute__((vector_size(kWide * sizeof(double))));
+  using Floats = float __attribute__((vector_size(kWide * sizeof(float)), aligned(alignof(float)), may_alias));
+  Doubles sums[kSums] = {};
   const int64_t whole = n / kTurns * kTurns;
   for (int64_t i = 0; i < whole; i += kTurns) {
-    Narrow values;
-    std::memcpy(&values, x + i, sizeof(values));
-    const Wide wide = __builtin_convertvector(values, Wide);
-    sums += wide * wide;
+    const auto* values = reinterpret_cast<const Floats*>(x + i);
+    for (int s = 0; s < kSums; ++s) {
+      const Doubles wide = __builtin_convertvector(values[s], Doubles);
+      sums[s] += wide * wide;
+    }
   }
-  for (int64_t i = whole; i < n; ++i) sums[i - whole] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  const Doubles turns = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   double sum = 0;
-  for (int turn = 0; turn < kTurns; ++turn) sum += sums[turn];
+  for (int turn = 0; turn < kWide; ++turn) sum += turns[turn];
+  for (int64_t i = whole; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   return sum;
 }
 

@@ -61,7 +61,7 @@ inline void adamw(float* p, float* m, float* v, const float* g, int64_t n, const
   adamw(MasterRange{.fp32 = p}, MomentRange{.fp32 = m}, MomentRange{.fp32 = v}, g, n, step);
 }
 
-/// Sum of squares in double, in one order on every processor: partial sums of 65,536 elements, each of 16 that take turns.
+/// Sum of squares in double, in one order on every processor: partial sums of 65,536 elements, each of 32 that take turns.
 double sum_of_squares(const float* x, int64_t n);
 
 /// out[i] += in[i]

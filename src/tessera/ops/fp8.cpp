@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "tessera/ops/kernel.h"
@@ -82,9 +81,9 @@ TESSERA_KERNEL void divide_kernel(float* __restrict out, const float* __restrict
                                   float most) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float ratio = x[i] / scale;
-    // the sign of a NaN is the processor's
-    out[i] = ratio == ratio ? std::min(std::max(ratio, -most), most) : std::numeric_limits<float>::quiet_NaN();
+    const uint32_t bits = std::bit_cast<uint32_t>(std::min(std::max(x[i] / scale, -most), most));
+    // one NaN for all: the sign of a NaN is the processor's
+    out[i] = std::bit_cast<float>((bits & 0x7fffffff) > kInfinity ? kInfinity | 1u << 22 : bits);
   }
 }
 TESSERA_KERNEL void multiply_kernel(float* x, int64_t n, float scale) {

@@ -146,18 +146,21 @@ void poison_shared_memory() {
   if (__start_cuda_shared) std::memset(__start_cuda_shared, 0xff, __stop_cuda_shared - __start_cuda_shared);
 }
 
+void prepare(Fiber& fiber) {
+  fiber.stack.resize(kStackBytes);
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.data();
+  fiber.context.uc_stack.ss_size = fiber.stack.size();
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, start_fiber, 0);
+}
+
 void run_block() {
   poison_shared_memory();
   device.at_barrier = device.ended = 0;
   device.ready.clear();
   for (unsigned i = 0; i < device.threads; ++i) {
-    Fiber& fiber = device.fibers[i];
-    fiber.stack.resize(kStackBytes);
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, start_fiber, 0);
+    prepare(device.fibers[i]);
     make_ready(i);
   }
   while (device.ended < device.threads) {
