@@ -15,7 +15,9 @@ std::string setting(const std::string& config, const std::string& name) {
   return config.substr(begin, config.find_first_of(", \n", begin) - begin);
 }
 
-std::string cuda_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+std::string cuda_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 /// What cuInit answers, of CUresult, and what then has to be done.
 struct InitFault {
@@ -24,11 +26,13 @@ struct InitFault {
 };
 constexpr InitFault kInitFaults[] = {
     {34, "libcuda.so.1 is the toolkit's stub, not the driver: take its folder out of LD_LIBRARY_PATH"},
-    {100, "the NVIDIA driver sees no device: is there a GPU, and is it passed on (docker run --gpus all, srun --gpus)?"},
+    {100,
+     "the NVIDIA driver sees no device: is there a GPU, and is it passed on (docker run --gpus all, srun --gpus)?"},
     {101, "the NVIDIA driver finds a device invalid: CUDA_VISIBLE_DEVICES must name devices of nvidia-smi -L"},
     {802, "the NVIDIA driver waits for the NVSwitches: start nvidia-fabricmanager"},
-    {803, "the NVIDIA driver's library and its kernel module differ: reboot, or take the compatibility library out of "
-          "LD_LIBRARY_PATH"},
+    {803,
+     "the NVIDIA driver's library and its kernel module differ: reboot, or take the compatibility library out of "
+     "LD_LIBRARY_PATH"},
     {804, "this GPU cannot run with the compatibility library of CUDA: take it out of LD_LIBRARY_PATH"},
 };
 

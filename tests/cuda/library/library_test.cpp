@@ -10,17 +10,18 @@ namespace {
 
 std::string file(const std::string& name) { return LIBRARY_FOLDER "/lib" + name + ".so"; }
 
-constexpr char kTorch[] = "PyTorch built with:\n  - Build settings: CUDA_VERSION=13.0, TORCH_VERSION=2.11.0, USE_CUDA=ON\n";
+constexpr char kTorch[] =
+    "PyTorch built with:\n  - Build settings: CUDA_VERSION=13.0, TORCH_VERSION=2.11.0, USE_CUDA=ON\n";
 
 std::string absence(const std::string& driver, const std::string& library, const std::string& torch = kTorch) {
-  const OpenedDevice opened =
-      open_device_backend({.driver = file(driver), .library = file(library), .torch = torch});
+  const OpenedDevice opened = open_device_backend({.driver = file(driver), .library = file(library), .torch = torch});
   EXPECT_EQ(opened.table == nullptr, !opened.absence.empty());
   return opened.absence;
 }
 
 void expect_words(const std::string& text, const std::vector<std::string>& all) {
-  for (const std::string& words : all) EXPECT_NE(text.find(words), std::string::npos) << words << " is not in: " << text;
+  for (const std::string& words : all)
+    EXPECT_NE(text.find(words), std::string::npos) << words << " is not in: " << text;
 }
 
 TEST(DeviceLibrary, IsTakenWhereDriverLibraryAndLibTorchFit) {
@@ -32,7 +33,8 @@ TEST(DeviceLibrary, IsTakenWhereDriverLibraryAndLibTorchFit) {
 }
 
 TEST(DeviceLibrary, WithoutADriverSaysSo) {
-  expect_words(absence("no_such_driver", "library"), {"this machine has no NVIDIA driver", "in a container, pass the GPU on"});
+  expect_words(absence("no_such_driver", "library"),
+               {"this machine has no NVIDIA driver", "in a container, pass the GPU on"});
   expect_words(absence("library", "library"), {"is no NVIDIA driver: it has no cuInit"});
 }
 
@@ -43,11 +45,13 @@ TEST(DeviceLibrary, ADriverThatDoesNotStartSaysWhy) {
 }
 
 TEST(DeviceLibrary, ADriverThatIsTooOldIsNamedWithBothVersions) {
-  expect_words(absence("driver_old", "library"), {"driver is too old: it knows CUDA 12.8", "needs 13.0", "install a newer driver"});
+  expect_words(absence("driver_old", "library"),
+               {"driver is too old: it knows CUDA 12.8", "needs 13.0", "install a newer driver"});
 }
 
 TEST(DeviceLibrary, ALibraryThatIsMissingOrFromAnotherBuildIsNamed) {
-  expect_words(absence("driver", "no_such_library"), {"libno_such_library.so does not exist", "build on a machine with nvcc"});
+  expect_words(absence("driver", "no_such_library"),
+               {"libno_such_library.so does not exist", "build on a machine with nvcc"});
   expect_words(absence("driver", "library_other_build"), {"is from another build: build again"});
   expect_words(absence("driver", "driver"), {"is from another build: build again"});
 }
@@ -67,7 +71,8 @@ TEST(DeviceLibrary, ALibraryThatTheLoaderRefusesSaysWhatItLacks) {
 }
 
 TEST(DeviceLibrary, ADriverThatHidesItsDevicesNamesTheVariable) {
-  expect_words(absence("driver", "library_without_device"), {"shows no device to this process: see CUDA_VISIBLE_DEVICES"});
+  expect_words(absence("driver", "library_without_device"),
+               {"shows no device to this process: see CUDA_VISIBLE_DEVICES"});
 }
 
 TEST(DeviceLibrary, OfTheBuildOpensWithoutADriverAndReportsNoDevice) {
