@@ -26,7 +26,7 @@ bench: build ## time and memory against PyTorch FSDP2, to docs/benchmarks.md
 	@scripts/bench-setup
 	@.bench-venv/bin/python bench/run.py
 
-gpu: ## on a machine with a GPU: core build with the CUDA library, and its tests
+gpu: ## on a machine with a GPU: stages with limits, most valuable first, to docs/gpu (scripts/gpu-pack, made elsewhere, is what it needs)
 	@scripts/gpu
 
 install: setup ## program and library into PREFIX (default ~/.local, root: /usr/local); DESTDIR for packagers

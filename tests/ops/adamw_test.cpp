@@ -96,4 +96,17 @@ TEST(Add, AddsElementByElement) {
   EXPECT_TRUE(at::equal(a, expected));
 }
 
+TEST(SumOfSquares, HasTheSameOrderOnEveryProcessor) {
+  for (const int64_t n : {1, 31, 32, 63, 1000, 65536}) {
+    const at::Tensor x = at::randn({n}) * at::exp(at::randn({n}) * 5);
+    const auto square = [&](int64_t i) { return std::pow(static_cast<double>(x.const_data_ptr<float>()[i]), 2.0); };
+    double turns[32] = {}, expected = 0;
+    const int64_t whole = n / 32 * 32;
+    for (int64_t i = 0; i < whole; ++i) turns[i % 32] += square(i);
+    for (int t = 0; t < 8; ++t) expected += (turns[t] + turns[t + 8]) + (turns[t + 16] + turns[t + 24]);
+    for (int64_t i = whole; i < n; ++i) expected += square(i);
+    EXPECT_EQ(sum_of_squares(x.const_data_ptr<float>(), n), expected) << n;
+  }
+}
+
 }  // namespace tessera::ops

@@ -1,43 +1,120 @@
 #include "tessera/comm/device_backend.h"
 
+#include <ATen/Version.h>
 #include <dlfcn.h>
-
-#include <filesystem>
 
 namespace tessera::comm {
 
 namespace {
 
-struct Loaded {
-  const DeviceBackend* table = nullptr;
-  std::string absence;
-};
-
-Loaded load() {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  if (!fs::exists("/proc/driver/nvidia/version", ignored) && !fs::exists("/dev/nvidiactl", ignored))
-    return {nullptr, "this machine has no NVIDIA driver"};
-  const fs::path path = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "libtessera_cuda.so";
-  if (!fs::exists(path, ignored)) return {nullptr, path.string() + " does not exist: build on a machine with nvcc"};
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) return {nullptr, dlerror()};
-  const auto get = reinterpret_cast<decltype(&tessera_cuda_register)>(dlsym(library, "tessera_cuda_register"));
-  const DeviceBackend* table = get ? get() : nullptr;
-  if (!table || table->version != kDeviceBackendVersion)
-    return {nullptr, path.string() + " is from another build: build again"};
-  if (table->count() == 0) return {nullptr, "the NVIDIA driver shows no device"};
-  return {table, ""};
+/// A line of at::show_config(), such as CUDA_VERSION=13.0; empty if it has none.
+std::string setting(const std::string& config, const std::string& name) {
+  const size_t at = config.find(name + "=");
+  if (at == std::string::npos) return "";
+  const size_t begin = at + name.size() + 1;
+  return config.substr(begin, config.find_first_of(", \n", begin) - begin);
 }
 
-const Loaded& loaded() {
-  static const Loaded once = load();  // never unloaded: streams and communicators outlive any scope
+std::string cuda_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+/// What cuInit answers, of CUresult, and what then has to be done.
+struct InitFault {
+  int code;
+  const char* text;
+};
+constexpr InitFault kInitFaults[] = {
+    {34, "libcuda.so.1 is the toolkit's stub, not the driver: take its folder out of LD_LIBRARY_PATH"},
+    {100,
+     "the NVIDIA driver sees no device: is there a GPU, and is it passed on (docker run --gpus all, srun --gpus)?"},
+    {101, "the NVIDIA driver finds a device invalid: CUDA_VISIBLE_DEVICES must name devices of nvidia-smi -L"},
+    {802, "the NVIDIA driver waits for the NVSwitches: start nvidia-fabricmanager"},
+    {803,
+     "the NVIDIA driver's library and its kernel module differ: reboot, or take the compatibility library out of "
+     "LD_LIBRARY_PATH"},
+    {804, "this GPU cannot run with the compatibility library of CUDA: take it out of LD_LIBRARY_PATH"},
+};
+
+std::string init_fault(int code) {
+  for (const InitFault& fault : kInitFaults)
+    if (fault.code == code) return fault.text;
+  return "the NVIDIA driver does not start (cuInit gives " + std::to_string(code) + "): does nvidia-smi work?";
+}
+
+/// The driver's version, or why it cannot be used. It is asked itself, because files below /proc and /dev say nothing on
+/// WSL2. The library stays loaded: it cannot be unloaded once it has threads.
+struct Driver {
+  int version = 0;
+  std::string fault;
+};
+
+Driver start_driver(const std::string& name) {
+  void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (!library)
+    return {0, "this machine has no NVIDIA driver (" + std::string(dlerror()) + "); in a container, pass the GPU on"};
+  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(library, "cuInit"));
+  const auto get_version = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDriverGetVersion"));
+  if (!init || !get_version) return {0, name + " is no NVIDIA driver: it has no cuInit"};
+  if (const int code = init(0)) return {0, init_fault(code)};
+  Driver driver;
+  if (const int code = get_version(&driver.version)) return {0, init_fault(code)};
+  return driver;
+}
+
+/// The loader's message, and what it means most often.
+std::string load_fault(const std::string& message) {
+  const bool missing = message.find("cannot open shared object file") != std::string::npos;
+  return message + (missing ? ": a library of CUDA is missing; pip install torch with its nvidia-* packages, and run "
+                              "tessera with that torch (TESSERA_TORCH)"
+                            : ": the library was built for another LibTorch; build again with the one in use");
+}
+
+/// Why a library that was opened does not fit this program, its LibTorch or the driver; empty if it does.
+std::string misfit(const DeviceBackend* table, const DevicePlaces& places, const Driver& driver) {
+  const std::string path = places.library.string(), torch = setting(places.torch, "TORCH_VERSION");
+  if (!table || table->version != kDeviceBackendVersion) return path + " is from another build: build again";
+  if (torch != table->torch_version)
+    return path + " was built for LibTorch " + table->torch_version + ", this process has " + torch +
+           ": pip install torch==" + table->torch_version + ", or build again";
+  if (driver.version / 1000 < table->cuda_version / 1000)
+    return "the NVIDIA driver is too old: it knows CUDA " + cuda_text(driver.version) + ", " + path + " needs " +
+           cuda_text(table->cuda_version) + "; install a newer driver (nvidia-smi shows the one in use)";
+  if (table->count() == 0) return "the NVIDIA driver shows no device to this process: see CUDA_VISIBLE_DEVICES";
+  return "";
+}
+
+const OpenedDevice& opened() {
+  // once, and never unloaded: streams and communicators outlive any scope
+  static const OpenedDevice once = [] {
+    std::error_code ignored;
+    const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+    return open_device_backend({.library = program.parent_path() / "libtessera_cuda.so", .torch = at::show_config()});
+  }();
   return once;
 }
 
 }  // namespace
 
-const DeviceBackend* device_backend() { return loaded().table; }
-const char* device_backend_absence() { return loaded().absence.c_str(); }
+OpenedDevice open_device_backend(const DevicePlaces& places) {
+  const Driver driver = start_driver(places.driver);
+  if (!driver.fault.empty()) return {nullptr, driver.fault};
+  if (setting(places.torch, "CUDA_VERSION").empty())
+    return {nullptr, "this LibTorch (" + setting(places.torch, "TORCH_VERSION") +
+                         ") is built without CUDA: pip install the torch that has it"};
+  std::error_code ignored;
+  if (!std::filesystem::exists(places.library, ignored))
+    return {nullptr, places.library.string() + " does not exist: build on a machine with nvcc"};
+  // bound lazily: of cuDNN and others, LibTorch's library names more than any run calls
+  void* library = dlopen(places.library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (!library) return {nullptr, load_fault(dlerror())};
+  const auto get = reinterpret_cast<decltype(&tessera_cuda_register)>(dlsym(library, "tessera_cuda_register"));
+  const DeviceBackend* table = get ? get() : nullptr;
+  if (const std::string fault = misfit(table, places, driver); !fault.empty()) return {nullptr, fault};
+  return {table, ""};
+}
+
+const DeviceBackend* device_backend() { return opened().table; }
+const char* device_backend_absence() { return opened().absence.c_str(); }
 
 }  // namespace tessera::comm

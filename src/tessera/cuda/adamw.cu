@@ -1,16 +1,15 @@
-// AdamW in one pass over memory, whatever the form of masters and moments (ops/adamw.h): each thread widens its value,
-// the thread block agrees on the scales of 8-bit moments, and everything is stored again.
-#include "tessera/cuda/blockwise.cuh"
+// AdamW in one pass over memory, whatever the form of masters and moments (ops/adamw.h): each lane widens its eight
+// values, the warp agrees on the scales of 8-bit moments, and everything is stored again.
+#include "tessera/cuda/dynamic_map.cuh"
 #include "tessera/cuda/kernels.h"
 
 namespace tessera::cuda {
 
 namespace {
 
-/// RandomKey::half_words of one element (base/random.cpp).
-__device__ uint32_t half_word(const DeviceRounding& rounding, int64_t i) {
-  const uint64_t element = rounding.first + static_cast<uint64_t>(i), block = element / 8;
-  uint32_t c[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), rounding.words[2],
+/// Block `index` of the generator (base/random.cpp): the random bits of eight elements, 16 each.
+__device__ void random_halves(uint32_t* halves, const DeviceRounding& rounding, uint64_t index) {
+  uint32_t c[4] = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), rounding.words[2],
                    rounding.words[3]};
   uint32_t k0 = rounding.words[0], k1 = rounding.words[1];
   for (int round = 0; round < 10; ++round) {
@@ -20,8 +19,19 @@ __device__ uint32_t half_word(const DeviceRounding& rounding, int64_t i) {
     c[2] = high0 ^ c[3] ^ k1, c[3] = low0;
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
   }
-  const int half = static_cast<int>(element % 8);
-  return c[half / 2] >> (half % 2 * 16) & 0xffff;
+  for (int j = 0; j < 8; ++j) halves[j] = c[j / 2] >> (j % 2 * 16) & 0xffff;
+}
+
+/// RandomKey::half_words of the elements of a lane. They are one block of the generator, or the ends of two; the shift by
+/// powers of two leaves all indexes known to the compiler, so that nothing goes through local memory.
+__device__ void half_words(uint32_t (&halves)[2 * kLaneValues], const DeviceRounding& rounding, uint64_t element) {
+  random_halves(halves, rounding, element / 8);
+  const int shift = static_cast<int>(element % 8);
+  if (shift == 0) return;
+  random_halves(halves + kLaneValues, rounding, element / 8 + 1);
+  for (int step = 1; step < 8; step *= 2)
+    if (shift & step)
+      for (int j = 0; j + step < 2 * kLaneValues; ++j) halves[j] = halves[j + step];
 }
 
 __device__ uint16_t round_stochastic(float x, uint32_t random) {
@@ -30,69 +40,99 @@ __device__ uint16_t round_stochastic(float x, uint32_t random) {
   return static_cast<uint16_t>((bits >> 16) + (finite && random < (bits & 0xffffu))) | (nan ? 0x40 : 0);
 }
 
-__device__ float load(const DeviceMasters& p, int64_t i) {
-  if (p.fp32) return p.fp32[i];
-  if (!p.low) return widen(p.bf16[i]);
-  return __uint_as_float((static_cast<uint32_t>(p.bf16[i]) - (p.low[i] >> 15)) << 16 | p.low[i]);
+__device__ void store_rounded(uint16_t* to, const float (&x)[kLaneValues], const DeviceRounding& rounding, int64_t at,
+                              int count) {
+  uint32_t halves[2 * kLaneValues];
+  half_words(halves, rounding, rounding.first + static_cast<uint64_t>(at));
+  uint16_t lane[kLaneValues];
+  for (int j = 0; j < kLaneValues; ++j) lane[j] = round_stochastic(x[j], halves[j]);
+  store_lane(to + at, lane, count);
 }
 
-__device__ void store(const DeviceMasters& p, int64_t i, float value) {
-  const uint32_t bits = __float_as_uint(value);
-  if (p.fp32) {
-    p.fp32[i] = value;
-  } else if (p.low) {
-    p.bf16[i] = static_cast<uint16_t>((bits + 0x8000u) >> 16);
-    p.low[i] = static_cast<uint16_t>(bits);
-  } else {
-    p.bf16[i] = round_stochastic(value, half_word(p.rounding, i));
+__device__ void load_wide(float (&x)[kLaneValues], const uint16_t* from, int count) {
+  uint16_t lane[kLaneValues];
+  load_lane(lane, from, count);
+  for (int j = 0; j < kLaneValues; ++j) x[j] = widen(lane[j]);
+}
+
+__device__ void load(float (&x)[kLaneValues], const DeviceMasters& p, const BlockOfWarp& block) {
+  if (p.fp32) return load_lane(x, p.fp32 + block.at(), block.count());
+  if (!p.low) return load_wide(x, p.bf16 + block.at(), block.count());
+  uint16_t high[kLaneValues], low[kLaneValues];
+  load_lane(high, p.bf16 + block.at(), block.count());
+  load_lane(low, p.low + block.at(), block.count());
+  for (int j = 0; j < kLaneValues; ++j)
+    x[j] = __uint_as_float((static_cast<uint32_t>(high[j]) - (low[j] >> 15)) << 16 | low[j]);
+}
+
+__device__ void store(const DeviceMasters& p, const float (&x)[kLaneValues], const BlockOfWarp& block) {
+  if (p.fp32) return store_lane(p.fp32 + block.at(), x, block.count());
+  if (!p.low) return store_rounded(p.bf16, x, p.rounding, block.at(), block.count());
+  uint16_t high[kLaneValues], low[kLaneValues];
+  for (int j = 0; j < kLaneValues; ++j) {
+    const uint32_t bits = __float_as_uint(x[j]);
+    high[j] = static_cast<uint16_t>((bits + 0x8000u) >> 16);
+    low[j] = static_cast<uint16_t>(bits);
   }
+  store_lane(p.bf16 + block.at(), high, block.count());
+  store_lane(p.low + block.at(), low, block.count());
 }
 
-__device__ float load(const DeviceMoment& m, int64_t i) {
-  if (m.fp32) return m.fp32[i];
-  return m.bf16 ? widen(m.bf16[i]) : m.map[m.codes[i]] * m.scales[i / kBlockValues];
+__device__ void load(float (&x)[kLaneValues], const DeviceMoment& m, const float (&map)[256],
+                     const BlockOfWarp& block) {
+  if (m.fp32) return load_lane(x, m.fp32 + block.at(), block.count());
+  if (m.bf16) return load_wide(x, m.bf16 + block.at(), block.count());
+  uint8_t codes[kLaneValues];
+  load_lane(codes, m.codes + block.at(), block.count());
+  dequantise_lane(x, codes, m.scales[block.index()], map);
+  for (int j = 0; j < kLaneValues; ++j)
+    if (j >= block.count()) x[j] = 0;  // code 0 is the least value of the map, and would count in the scale
 }
 
-/// All threads of the block call it; `inside`: this one has a value.
-__device__ void store(const DeviceMoment& m, int64_t i, bool inside, bool keep_sign, float value) {
-  if (m.codes) {
-    const float scale = fmaxf(block_max(inside ? fabsf(value) : 0.0f), kLeastScale);
-    if (threadIdx.x == 0) m.scales[i / kBlockValues] = scale;
-    if (inside) m.codes[i] = map_code(m.map, m.zero, keep_sign, value / scale);
-  } else if (inside && m.fp32) {
-    m.fp32[i] = value;
-  } else if (inside) {
-    m.bf16[i] = round_stochastic(value, half_word(m.rounding, i));
-  }
+/// All lanes call it, also those without values.
+__device__ void store(const DeviceMoment& m, const float (&map)[256], bool keep_sign, const float (&x)[kLaneValues],
+                      const BlockOfWarp& block) {
+  if (m.fp32) return store_lane(m.fp32 + block.at(), x, block.count());
+  if (m.bf16) return store_rounded(m.bf16, x, m.rounding, block.at(), block.count());
+  uint8_t codes[kLaneValues];
+  float scale;
+  quantise_lane(codes, scale, x, map, m.zero, keep_sign);
+  store_lane(m.codes + block.at(), codes, block.count());
+  if (block.leads()) m.scales[block.index()] = scale;
 }
 
 __global__ void adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const float* __restrict__ g, int64_t n,
-                      AdamWNumbers f) {
-  for (int64_t block = blockIdx.x; block * kBlockValues < n; block += gridDim.x) {
-    const int64_t i = block * kBlockValues + threadIdx.x;
-    const bool inside = i < n;
-    float first = 0, second = 0;
-    if (inside) {
-      const float gradient = g[i] * f.scale;
-      first = load(m, i), second = load(v, i);
-      first += (gradient - first) * f.take_first;
-      second = second * f.keep_second + gradient * gradient * f.take_second;
-      const float step = f.step_size * first / (sqrtf(second) * f.inverse_root + f.eps);
-      store(p, i, (load(p, i) * f.decay_first - step) * f.decay_last);
+                      ops::AdamWFactors f, bool keep_sign) {
+  __shared__ float first_map[256], second_map[256];
+  if (m.codes) load_map(first_map, m.map);
+  if (v.codes) load_map(second_map, v.map);
+  __syncthreads();
+  for (BlockOfWarp block(n); block.inside(); block.next()) {
+    float gradient[kLaneValues], first[kLaneValues], second[kLaneValues], value[kLaneValues];
+    load_lane(gradient, g + block.at(), block.count());
+    load(first, m, first_map, block);
+    load(second, v, second_map, block);
+    load(value, p, block);
+    for (int j = 0; j < kLaneValues; ++j) {
+      const float scaled = gradient[j] * f.scale;
+      first[j] += (scaled - first[j]) * f.take_first;
+      second[j] = second[j] * f.keep_second + scaled * scaled * f.take_second;
+      const float step = f.step_size * first[j] / (sqrtf(second[j]) * f.inverse_root + f.eps);
+      value[j] = (value[j] * f.decay_first - step) * f.decay_last;
     }
-    __syncthreads();  // all have read the scales
-    store(m, i, inside, f.keep_sign, first);
-    store(v, i, inside, false, second);
+    __syncwarp();  // all lanes have read the scales
+    store(p, value, block);
+    store(m, first_map, keep_sign, first, block);
+    store(v, second_map, false, second, block);
   }
 }
 
 }  // namespace
 
 cudaError_t launch_adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const float* g, int64_t n,
-                         AdamWNumbers numbers, cudaStream_t stream) {
+                         ops::AdamWFactors factors, bool keep_sign, cudaStream_t stream) {
   if (n == 0) return cudaSuccess;
-  const int64_t blocks = (n + kBlockValues - 1) / kBlockValues;
-  adamw<<<static_cast<int>(blocks < 65535 ? blocks : 65535), kBlockValues, 0, stream>>>(p, m, v, g, n, numbers);
+  TESSERA_LAUNCH(adamw, thread_blocks(n), kThreads, stream, p, m, v, g, n, factors, keep_sign);
   return cudaGetLastError();
 }
 

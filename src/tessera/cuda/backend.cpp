@@ -2,6 +2,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/version.h>
 
 #include <mutex>
 
@@ -45,6 +46,8 @@ extern "C" const tessera::comm::DeviceBackend* tessera_cuda_register() {
   static const tessera::comm::DeviceBackend table = {
       .version = tessera::comm::kDeviceBackendVersion,
       .name = "cuda",
+      .torch_version = TORCH_VERSION,
+      .cuda_version = CUDART_VERSION,
       .count = count,
       .place = place,
       .lane_stream = lane_stream,

@@ -1,73 +1,195 @@
-// Matrices of 8-bit floats with a scale a tile (ops/fp8.h): one thread block a tile, which reads it twice.
-#include <cuda_fp8.h>
-
-#include "tessera/cuda/blockwise.cuh"
+// Matrices of 8-bit floats with a scale a tile (ops/fp8.h). A tile that fits a multiprocessor's cache has one thread block,
+// which reads it twice; larger ones (a whole tensor) are divided among many, which meet in an atomic maximum.
 #include "tessera/cuda/kernels.h"
+#include "tessera/cuda/lanes.cuh"
 
 namespace tessera::cuda {
 
 namespace {
 
-struct Tile {
-  int64_t first, rows, cols;  // offset of its first value, and its size
+constexpr float kLeastScale = 1e-12f;
+constexpr int64_t kOneBlock = 1 << 14;  // values of a tile that one thread block takes: 64 KiB
+constexpr uint8_t kNaN = 0x7f;          // in both formats
+
+/// The fields of a format (ops/fp8.cpp). Magnitudes below `normal` are rounded by adding `magic`, whose last bit is the
+/// smallest subnormal; others by the bits that are cut off.
+struct Format {
+  int cut;            // mantissa bits that a float has more
+  uint32_t rebias;    // the difference of the exponent biases, as float bits
+  float normal;       // the smallest normal value
+  float magic, top;   // top: the largest finite value
+  uint8_t beyond;     // magnitudes from this code on are no finite numbers
+  bool has_infinity;  // `beyond` is infinity, and NaN what follows
 };
+
+__host__ __device__ Format format_of(const Fp8Matrix& m) {
+  if (m.e5m2) return {21, (127u - 15u) << 23, 0x1p-14f, 0x1p7f, 57344.0f, 0x7c, true};
+  return {20, (127u - 7u) << 23, 0x1p-6f, 0x1p14f, 448.0f, kNaN, false};
+}
+
+/// The code nearest to a value within +-top, the even one at ties.
+__device__ uint8_t encode(float x, const Format& f) {
+  if (x != x) return kNaN;
+  const uint32_t sign = __float_as_uint(x) >> 24 & 0x80;
+  const float magnitude = fabsf(x);
+  if (magnitude < f.normal)
+    return static_cast<uint8_t>(sign | (__float_as_uint(__fadd_rn(magnitude, f.magic)) - __float_as_uint(f.magic)));
+  const uint32_t bits = __float_as_uint(magnitude) - f.rebias, odd = bits >> f.cut & 1;
+  return static_cast<uint8_t>(sign | (bits + (1u << (f.cut - 1)) - 1 + odd) >> f.cut);
+}
+
+__device__ float decode(uint8_t code, const Format& f) {
+  const uint32_t sign = (code & 0x80u) << 24, magnitude = code & 0x7fu;
+  if (magnitude >= f.beyond)
+    return __uint_as_float(sign | (f.has_infinity && magnitude == f.beyond ? 0x7f800000u : 0x7fc00000u));
+  // the shifted bits are the value but for the exponent's bias, subnormals included
+  const float value = __uint_as_float(magnitude << f.cut) * __uint_as_float((127u << 23) + f.rebias);
+  return __uint_as_float(sign | __float_as_uint(value));
+}
 
 __host__ __device__ int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 __host__ __device__ int64_t across(const Fp8Matrix& m) { return div_up(m.cols, m.tile_cols); }
 __host__ __device__ int64_t count(const Fp8Matrix& m) { return div_up(m.rows, m.tile_rows) * across(m); }
+int64_t values_of_tile(const Fp8Matrix& m) {
+  return (m.tile_rows < m.rows ? m.tile_rows : m.rows) * (m.tile_cols < m.cols ? m.tile_cols : m.cols);
+}
+
+struct Tile {
+  int64_t first;  // offset of its first value
+  int rows, cols;
+};
 
 __device__ Tile tile_at(const Fp8Matrix& m, int64_t tile) {
   const int64_t top = tile / across(m) * m.tile_rows, left = tile % across(m) * m.tile_cols;
-  return {top * m.cols + left, min(m.tile_rows, m.rows - top), min(m.tile_cols, m.cols - left)};
+  const int64_t rows = m.rows - top, cols = m.cols - left;
+  return {top * m.cols + left, static_cast<int>(rows < m.tile_rows ? rows : m.tile_rows),
+          static_cast<int>(cols < m.tile_cols ? cols : m.tile_cols)};
 }
 
-__device__ int64_t offset(const Fp8Matrix& m, const Tile& tile, int64_t i) {
-  return tile.first + i / tile.cols * m.cols + i % tile.cols;
+/// Calls visit(offset) for this thread's share of a tile, which the gridDim.y thread blocks of its column divide. Row and
+/// column advance by additions: a division a value would cost more than the value.
+template <class Visit>
+__device__ void each_value(const Fp8Matrix& m, const Tile& tile, const Visit& visit) {
+  const int thread = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  const int stride = static_cast<int>(gridDim.y * blockDim.x);
+  const int down = stride / tile.cols, right = stride % tile.cols;
+  int row = thread / tile.cols, col = thread % tile.cols;
+  while (row < tile.rows) {
+    visit(tile.first + static_cast<int64_t>(row) * m.cols + col);
+    row += down, col += right;
+    if (col >= tile.cols) col -= tile.cols, ++row;
+  }
 }
 
-__global__ void quantise(uint8_t* __restrict__ codes, float* __restrict__ scales, const float* __restrict__ x,
-                         Fp8Matrix m) {
-  const float top = m.e5m2 ? 57344.0f : 448.0f;
+/// The largest value of all threads. All of them call it; the barrier at its end lets `warps` be used again.
+__device__ float block_max(float (&warps)[kWarps], float value) {
+  value = warp_max(value);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = warps[0];
+  for (unsigned w = 1; w < blockDim.x / 32; ++w) value = fmaxf(value, warps[w]);
+  __syncthreads();
+  return value;
+}
+
+__device__ float magnitude_of(const float* x, const Fp8Matrix& m, const Tile& tile) {
+  float most = 0;
+  each_value(m, tile, [&](int64_t at) { most = fmaxf(most, fabsf(x[at])); });
+  return most;
+}
+
+__device__ float scale_of(float most, const Format& f) { return fmaxf(most / f.top, kLeastScale); }
+
+__device__ void encode_tile(uint8_t* codes, const float* x, float scale, const Fp8Matrix& m, const Tile& tile) {
+  const Format f = format_of(m);
+  each_value(m, tile, [&](int64_t at) {
+    const float ratio = x[at] / scale;  // comparisons let NaN through, fminf and fmaxf would not
+    codes[at] = encode(ratio < -f.top ? -f.top : ratio > f.top ? f.top : ratio, f);
+  });
+}
+
+__global__ void quantise_tiles(uint8_t* __restrict__ codes, float* __restrict__ scales, const float* __restrict__ x,
+                               Fp8Matrix m) {
+  __shared__ float warps[kWarps];
   for (int64_t t = blockIdx.x; t < count(m); t += gridDim.x) {
     const Tile tile = tile_at(m, t);
-    float most = 0;
-    for (int64_t i = threadIdx.x; i < tile.rows * tile.cols; i += blockDim.x)
-      most = fmaxf(most, fabsf(x[offset(m, tile, i)]));
-    const float scale = fmaxf(block_max(most) / top, kLeastScale);
+    const float scale = scale_of(block_max(warps, magnitude_of(x, m, tile)), format_of(m));
     if (threadIdx.x == 0) scales[t] = scale;
-    for (int64_t i = threadIdx.x; i < tile.rows * tile.cols; i += blockDim.x) {
-      const int64_t at = offset(m, tile, i);
-      const float value = fminf(fmaxf(x[at] / scale, -top), top);
-      codes[at] = __nv_cvt_float_to_fp8(value, __NV_NOSAT, m.e5m2 ? __NV_E5M2 : __NV_E4M3);
-    }
+    encode_tile(codes, x, scale, m, tile);
   }
 }
 
-__global__ void dequantise(float* __restrict__ out, const uint8_t* __restrict__ codes, const float* __restrict__ scales,
-                           Fp8Matrix m) {
+/// Magnitudes are no less than zero, so their bits have their order. `maxima` begin as zeros.
+__global__ void find_maxima(unsigned* __restrict__ maxima, const float* __restrict__ x, Fp8Matrix m) {
+  __shared__ float warps[kWarps];
+  for (int64_t t = blockIdx.x; t < count(m); t += gridDim.x) {
+    const float most = block_max(warps, magnitude_of(x, m, tile_at(m, t)));
+    if (threadIdx.x == 0) atomicMax(maxima + t, __float_as_uint(most));
+  }
+}
+
+__global__ void make_scales(float* scales, Fp8Matrix m) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < m.rows * m.cols; i += stride) {
-    const __half_raw half = __nv_cvt_fp8_to_halfraw(codes[i], m.e5m2 ? __NV_E5M2 : __NV_E4M3);
-    const int64_t tile = i / m.cols / m.tile_rows * across(m) + i % m.cols / m.tile_cols;
-    out[i] = __half2float(half) * scales[tile];
+  for (int64_t t = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; t < count(m); t += stride)
+    scales[t] = scale_of(scales[t], format_of(m));
+}
+
+__global__ void encode_tiles(uint8_t* __restrict__ codes, const float* __restrict__ scales, const float* __restrict__ x,
+                             Fp8Matrix m) {
+  for (int64_t t = blockIdx.x; t < count(m); t += gridDim.x) encode_tile(codes, x, scales[t], m, tile_at(m, t));
+}
+
+__global__ void decode_tiles(float* __restrict__ out, const uint8_t* __restrict__ codes,
+                             const float* __restrict__ scales, Fp8Matrix m) {
+  const Format f = format_of(m);
+  for (int64_t t = blockIdx.x; t < count(m); t += gridDim.x) {
+    const float scale = scales[t];
+    each_value(m, tile_at(m, t), [&](int64_t at) { out[at] = decode(codes[at], f) * scale; });
   }
 }
 
-int grid(int64_t blocks) { return static_cast<int>(blocks < 65535 ? blocks : 65535); }
+/// Thread blocks: x goes over tiles, y divides each. Narrow tiles have fewer threads.
+struct Shape {
+  dim3 blocks;
+  int threads;
+};
+
+Shape shape_of(const Fp8Matrix& m) {
+  const int64_t tiles = count(m), values = values_of_tile(m);
+  const int64_t across_tiles = tiles < kMaxThreadBlocks ? tiles : kMaxThreadBlocks;
+  int64_t slices = 1;
+  if (values > kOneBlock) {
+    const int64_t wanted = div_up(values, kThreads * kLaneValues), room = kMaxThreadBlocks / across_tiles;
+    slices = wanted < room ? wanted : room;
+  }
+  const int64_t threads = div_up(values, 32) * 32;
+  return {dim3(static_cast<unsigned>(across_tiles), static_cast<unsigned>(slices)),
+          static_cast<int>(threads < kThreads ? threads : kThreads)};
+}
 
 }  // namespace
 
-cudaError_t launch_quantise_fp8(uint8_t* codes, float* scales, const float* x, Fp8Matrix matrix, cudaStream_t stream) {
-  if (matrix.rows * matrix.cols == 0) return cudaSuccess;
-  quantise<<<grid(count(matrix)), kBlockValues, 0, stream>>>(codes, scales, x, matrix);
+cudaError_t launch_quantise_fp8(uint8_t* codes, float* scales, const float* x, Fp8Matrix m, cudaStream_t stream) {
+  if (m.rows * m.cols == 0) return cudaSuccess;
+  const Shape shape = shape_of(m);
+  if (shape.blocks.y == 1) {
+    TESSERA_LAUNCH(quantise_tiles, shape.blocks, shape.threads, stream, codes, scales, x, m);
+    return cudaGetLastError();
+  }
+  if (const cudaError_t error = cudaMemsetAsync(scales, 0, static_cast<size_t>(count(m)) * sizeof(float), stream))
+    return error;
+  TESSERA_LAUNCH(find_maxima, shape.blocks, shape.threads, stream, reinterpret_cast<unsigned*>(scales), x, m);
+  TESSERA_LAUNCH(make_scales, dim3(static_cast<unsigned>(div_up(shape.blocks.x, kThreads))), kThreads, stream, scales,
+                 m);
+  TESSERA_LAUNCH(encode_tiles, shape.blocks, shape.threads, stream, codes, scales, x, m);
   return cudaGetLastError();
 }
 
-cudaError_t launch_dequantise_fp8(float* out, const uint8_t* codes, const float* scales, Fp8Matrix matrix,
+cudaError_t launch_dequantise_fp8(float* out, const uint8_t* codes, const float* scales, Fp8Matrix m,
                                   cudaStream_t stream) {
-  if (matrix.rows * matrix.cols == 0) return cudaSuccess;
-  dequantise<<<grid(div_up(matrix.rows * matrix.cols, kBlockValues)), kBlockValues, 0, stream>>>(out, codes, scales,
-                                                                                                 matrix);
+  if (m.rows * m.cols == 0) return cudaSuccess;
+  const Shape shape = shape_of(m);
+  TESSERA_LAUNCH(decode_tiles, shape.blocks, shape.threads, stream, out, codes, scales, m);
   return cudaGetLastError();
 }
 

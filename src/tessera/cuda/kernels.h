@@ -4,14 +4,17 @@
 
 #include <cstdint>
 
+#include "tessera/ops/adamw.h"
+
 namespace tessera::cuda {
 
 /// See DeviceBackend::sum_in_order; at most kMaxSummands parts.
 cudaError_t launch_sum_in_order(float* out, const float* const* parts, int count, int64_t n, bool accumulate,
                                 cudaStream_t stream);
 
-// Twins of ops/blockwise.h, ops/int8.h, ops/fp8.h and ops/adamw.h: the same results but for the rounding of sums that a
-// compiler may fuse. All pointers are the device's.
+// Twins of ops/blockwise.h, ops/int8.h, ops/fp8.h and ops/adamw.h: the same bits on every chip, because neither side lets
+// its compiler fuse a product into a sum (tests/cuda). Only which of the NaNs a float result is depends on the processor.
+// All pointers are the device's.
 
 /// `map`: the 256 values of an ops::DynamicMap, `zero` its code of 0. keep_sign as there.
 cudaError_t launch_quantise_blocks(uint8_t* codes, float* scales, const float* x, int64_t n, const float* map, int zero,
@@ -51,12 +54,7 @@ struct DeviceMoment {
   int zero;
   DeviceRounding rounding;
 };
-/// The numbers of a step, as ops/adamw.cpp makes them of an AdamWStep.
-struct AdamWNumbers {
-  float scale, decay_first, decay_last, keep_second, take_first, take_second, step_size, inverse_root, eps;
-  bool keep_sign;
-};
 cudaError_t launch_adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const float* g, int64_t n,
-                         AdamWNumbers numbers, cudaStream_t stream);
+                         ops::AdamWFactors factors, bool keep_sign, cudaStream_t stream);
 
 }  // namespace tessera::cuda

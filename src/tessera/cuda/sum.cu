@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "tessera/cuda/kernels.h"
+#include "tessera/cuda/launch.h"
 
 namespace tessera::cuda {
 
@@ -35,7 +36,7 @@ cudaError_t launch_sum_in_order(float* out, const float* const* parts, int count
   argument.count = count;
   std::copy_n(parts, count, argument.at);
   const int blocks = static_cast<int>(std::min<int64_t>((n + kThreads - 1) / kThreads, kMaxBlocks));
-  sum_in_order<<<blocks, kThreads, 0, stream>>>(out, argument, n, accumulate);
+  TESSERA_LAUNCH(sum_in_order, blocks, kThreads, stream, out, argument, n, accumulate);
   return cudaGetLastError();
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -17,28 +18,8 @@ namespace {
 
 constexpr int64_t kUpdateGrain = 1 << 16;  // minimum number of elements of a thread, and of one partial sum
 
-/// Coefficients of the step, computed in double and rounded once: 1 - beta2 computed in fp32 has a relative error of
-/// 1e-5.
-struct Factors {
-  float scale, decay_first, decay_last, keep_second, take_first, take_second, step_size, inverse_root, eps;
-
-  explicit Factors(const AdamWStep& s) {
-    const double t = static_cast<double>(s.step);
-    const auto decay = static_cast<float>(1 - s.lr * s.weight_decay);
-    scale = static_cast<float>(s.grad_scale);
-    decay_first = s.decay_last ? 1 : decay;
-    decay_last = s.decay_last ? decay : 1;
-    take_first = static_cast<float>(1 - s.beta1);
-    keep_second = static_cast<float>(s.beta2);
-    take_second = static_cast<float>(1 - s.beta2);
-    step_size = static_cast<float>(s.lr / (1 - std::pow(s.beta1, t)));
-    inverse_root = static_cast<float>(1 / std::sqrt(1 - std::pow(s.beta2, t)));
-    eps = static_cast<float>(s.eps);
-  }
-};
-
 TESSERA_KERNEL void adamw_kernel(float* __restrict p, float* __restrict m, float* __restrict v,
-                                 const float* __restrict g, int64_t n, Factors f) {
+                                 const float* __restrict g, int64_t n, AdamWFactors f) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float gradient = g[i] * f.scale;
@@ -94,9 +75,23 @@ void store(const MomentRange& m, const DynamicMap& map, bool keep_sign, const fl
 }
 
 TESSERA_KERNEL double sum_of_squares_kernel(const float* x, int64_t n) {
+  // 32 sums that take turns, as many as the widest processor keeps busy: the order is everybody's
+  constexpr int kWide = 8, kSums = 4, kTurns = kWide * kSums;
+  using Doubles = double __attribute__((vector_size(kWide * sizeof(double))));
+  using Floats = float __attribute__((vector_size(kWide * sizeof(float)), aligned(alignof(float)), may_alias));
+  Doubles sums[kSums] = {};
+  const int64_t whole = n / kTurns * kTurns;
+  for (int64_t i = 0; i < whole; i += kTurns) {
+    const auto* values = reinterpret_cast<const Floats*>(x + i);
+    for (int s = 0; s < kSums; ++s) {
+      const Doubles wide = __builtin_convertvector(values[s], Doubles);
+      sums[s] += wide * wide;
+    }
+  }
+  const Doubles turns = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   double sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (int turn = 0; turn < kWide; ++turn) sum += turns[turn];
+  for (int64_t i = whole; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   return sum;
 }
 
@@ -107,9 +102,23 @@ TESSERA_KERNEL void add_kernel(float* __restrict out, const float* __restrict in
 
 }  // namespace
 
+AdamWFactors::AdamWFactors(const AdamWStep& s) {
+  const double t = static_cast<double>(s.step);
+  const auto decay = static_cast<float>(1 - s.lr * s.weight_decay);
+  scale = static_cast<float>(s.grad_scale);
+  decay_first = s.decay_last ? 1 : decay;
+  decay_last = s.decay_last ? decay : 1;
+  take_first = static_cast<float>(1 - s.beta1);
+  keep_second = static_cast<float>(s.beta2);
+  take_second = static_cast<float>(1 - s.beta2);
+  step_size = static_cast<float>(s.lr / (1 - std::pow(s.beta1, t)));
+  inverse_root = static_cast<float>(1 / std::sqrt(1 - std::pow(s.beta2, t)));
+  eps = static_cast<float>(s.eps);
+}
+
 void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, const float* g, int64_t n,
            const AdamWStep& step) {
-  const Factors factors(step);
+  const AdamWFactors factors(step);
   const DynamicMap& with_sign = DynamicMap::with_sign();
   const DynamicMap& without_sign = DynamicMap::without_sign();
   at::parallel_for(0, div_up(n, kUpdateBlock), kUpdateGrain / kUpdateBlock, [&](int64_t begin, int64_t end) {

@@ -18,6 +18,13 @@ struct AdamWStep {
   bool decay_last = false, keep_sign = false;
 };
 
+/// What the loops multiply by, on the CPU and on a device: computed in double and rounded once (1 - beta2 computed in fp32
+/// has a relative error of 1e-5).
+struct AdamWFactors {
+  float scale, decay_first, decay_last, keep_second, take_first, take_second, step_size, inverse_root, eps;
+  explicit AdamWFactors(const AdamWStep& step);
+};
+
 /// 16 random bits for element i of a range: those of element `first + i` of `key`.
 struct Rounding {
   const RandomKey* key = nullptr;
@@ -54,7 +61,7 @@ inline void adamw(float* p, float* m, float* v, const float* g, int64_t n, const
   adamw(MasterRange{.fp32 = p}, MomentRange{.fp32 = m}, MomentRange{.fp32 = v}, g, n, step);
 }
 
-/// Sum of squares in double, in a fixed order (partial sums of 65536 elements).
+/// Sum of squares in double, in one order on every processor: partial sums of 65,536 elements, each of 32 that take turns.
 double sum_of_squares(const float* x, int64_t n);
 
 /// out[i] += in[i]

@@ -35,7 +35,7 @@ TESSERA_KERNEL void code_kernel(uint8_t* __restrict out, const float* __restrict
   for (int64_t i = 0; i < n; ++i) {
     const float value = x[i] / scale;
     const uint32_t bits = std::bit_cast<uint32_t>(value);
-    const int32_t negative = static_cast<int32_t>(bits >> 31);
+    const int32_t negative = value < 0 ? 1 : 0;  // the sign of a NaN is the processor's; all of them have the last code
     int32_t bucket = static_cast<int32_t>((bits & 0x7fffffff) >> 16) - kFirstBucket;
     bucket = bucket < 0 ? 0 : bucket;
     bucket = bucket >= kBuckets ? kBuckets - 1 : bucket;

@@ -23,7 +23,7 @@ class DynamicMap {
   int zero() const { return zero_; }  ///< code of 0
 
   /// Codes of the nearest values to x / *scale, the upper one at ties, where *scale = the largest magnitude, at least
-  /// 1e-12. At most kQuantBlock values. `keep_sign`: a negative value that would become 0 gets the code below, as in
+  /// 1e-12. NaN changes no scale and has code 255. At most kQuantBlock values. `keep_sign`: a negative value that would become 0 gets the code below, as in
   /// bitsandbytes' CUDA kernel.
   void quantise(uint8_t* codes, float* scale, const float* x, int64_t n, bool keep_sign = false) const;
   void dequantise(float* out, const uint8_t* codes, float scale, int64_t n) const;

@@ -80,7 +80,11 @@ TESSERA_KERNEL float magnitude_of(const float* x, int64_t n) {
 TESSERA_KERNEL void divide_kernel(float* __restrict out, const float* __restrict x, int64_t n, float scale,
                                   float most) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) out[i] = std::min(std::max(x[i] / scale, -most), most);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(std::min(std::max(x[i] / scale, -most), most));
+    // one NaN for all: the sign of a NaN is the processor's
+    out[i] = std::bit_cast<float>((bits & 0x7fffffff) > kInfinity ? kInfinity | 1u << 22 : bits);
+  }
 }
 TESSERA_KERNEL void multiply_kernel(float* x, int64_t n, float scale) {
 #pragma omp simd

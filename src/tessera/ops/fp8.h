@@ -30,7 +30,8 @@ struct Fp8Tiles {
   int64_t count() const { return down() * across(); }
 };
 
-/// scale = largest magnitude of the tile / largest(format), at least 1e-12; code of x / scale, clamped to the format.
+/// scale = largest magnitude of the tile / largest(format), at least 1e-12; code of x / scale, clamped to the format. NaN
+/// changes no scale and becomes 0x7f, whatever its sign.
 void quantise_fp8(uint8_t* codes, float* scales, const float* x, const Fp8Tiles& tiles);
 /// code * scale
 void dequantise_fp8(float* out, const uint8_t* codes, const float* scales, const Fp8Tiles& tiles);

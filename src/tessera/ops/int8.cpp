@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "tessera/base/check.h"
@@ -24,7 +25,11 @@ TESSERA_KERNEL float scale_of(const float* x, int64_t n) {
 
 TESSERA_KERNEL void round_kernel(int8_t* __restrict q, const float* __restrict x, int64_t n, float scale) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) q[i] = static_cast<int8_t>(static_cast<int32_t>(__builtin_rintf(x[i] / scale)));
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(__builtin_rintf(x[i] / scale));
+    const float number = std::bit_cast<float>((bits & 0x7fffffff) > 0x7f800000 ? 0u : bits);  // NaN is 0
+    q[i] = static_cast<int8_t>(std::min(std::max(static_cast<int32_t>(number), -127), 127));
+  }
 }
 
 TESSERA_KERNEL void value_kernel(float* __restrict out, const int8_t* __restrict q, int64_t n, float scale) {

@@ -1,0 +1,97 @@
+#pragma once
+// What the kernels over blocks of 256 values share. A warp has a block, each lane eight consecutive values of it, which
+// stay in registers between one load and one store.
+//
+//   for (BlockOfWarp block(n); block.inside(); block.next()) {
+//     float x[kLaneValues];
+//     load_lane(x, source + block.at(), block.count());
+//     const float most = warp_max(largest_magnitude(x));  // every lane gets it
+//   }
+#include <cstdint>
+
+#include "tessera/cuda/launch.h"
+
+namespace tessera::cuda {
+
+constexpr int kBlockValues = 256;
+constexpr int kLaneValues = kBlockValues / 32;
+constexpr int kThreads = 256;  ///< of a thread block: eight warps
+constexpr int kWarps = kThreads / 32;
+constexpr int kMaxThreadBlocks = 4096;  ///< more than a chip holds at once; each goes over several blocks of values
+
+/// Thread blocks for n values.
+inline int thread_blocks(int64_t n) {
+  const int64_t wanted = (n + kWarps * kBlockValues - 1) / (kWarps * kBlockValues);
+  return static_cast<int>(wanted < kMaxThreadBlocks ? wanted : kMaxThreadBlocks);
+}
+
+/// The blocks of values that a warp goes over. All its lanes go together, also those that have no values.
+class BlockOfWarp {
+ public:
+  __device__ explicit BlockOfWarp(int64_t n)
+      : n_(n), block_(static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32) {}
+  __device__ bool inside() const { return block_ * kBlockValues < n_; }
+  __device__ void next() { block_ += static_cast<int64_t>(gridDim.x) * kWarps; }
+  __device__ int64_t index() const { return block_; }
+  __device__ bool leads() const { return threadIdx.x % 32 == 0; }
+  /// This lane's first value, and how many it has: 8, but for the last block.
+  __device__ int64_t at() const { return block_ * kBlockValues + threadIdx.x % 32 * kLaneValues; }
+  __device__ int count() const {
+    const int64_t left = n_ - at();
+    return left >= kLaneValues ? kLaneValues : left > 0 ? static_cast<int>(left) : 0;
+  }
+
+ private:
+  int64_t n_, block_;
+};
+
+/// A lane's values as one access of 8 or 16 bytes, or two of 16.
+template <class T>
+struct alignas(sizeof(T) == 1 ? 8 : 16) Lane {
+  T values[kLaneValues];
+};
+
+template <class T>
+__device__ bool whole_lane(const T* at, int count) {
+  return count == kLaneValues && reinterpret_cast<uintptr_t>(at) % alignof(Lane<T>) == 0;
+}
+
+/// Values beyond `count` are zero.
+template <class T>
+__device__ void load_lane(T (&values)[kLaneValues], const T* from, int count) {
+  if (whole_lane(from, count)) {
+    const Lane<T> lane = *reinterpret_cast<const Lane<T>*>(from);
+    for (int j = 0; j < kLaneValues; ++j) values[j] = lane.values[j];
+  } else {
+    for (int j = 0; j < kLaneValues; ++j) values[j] = j < count ? from[j] : T{};
+  }
+}
+
+template <class T>
+__device__ void store_lane(T* to, const T (&values)[kLaneValues], int count) {
+  if (whole_lane(to, count)) {
+    Lane<T> lane;
+    for (int j = 0; j < kLaneValues; ++j) lane.values[j] = values[j];
+    *reinterpret_cast<Lane<T>*>(to) = lane;
+  } else {
+    for (int j = 0; j < kLaneValues; ++j)
+      if (j < count) to[j] = values[j];
+  }
+}
+
+/// Passes over NaN, as the CPU's maxima do.
+__device__ inline float largest_magnitude(const float (&values)[kLaneValues]) {
+  float most = 0;
+  for (int j = 0; j < kLaneValues; ++j) most = fmaxf(most, fabsf(values[j]));
+  return most;
+}
+
+/// The largest value of a warp's lanes. All of them call it.
+__device__ inline float warp_max(float value) {
+  for (int lane = 16; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lane));
+  return value;
+}
+
+__device__ inline float widen(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
+
+}  // namespace tessera::cuda

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""The kernels compiled for every chip: no warning, no spill, registers and shared memory within limits, wide accesses.
+
+    tests/cuda/compiled_test.py NVCC FLAG...     prints the table; FLAGs are those of the build
+
+A kernel of 256 threads with at most 64 registers has 1,024 threads on a multiprocessor, with 96 it has 512; all of these wait
+for memory. A limit that a change breaks is moved here, with the reason in its commit, or the kernel is mended.
+"""
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CHIPS = (80, 86, 89, 90, 100, 120)
+LIMITS = {  # kernel: registers, bytes of shared memory
+    "adamw": (96, 2048),  # two maps of 256 values
+    "quantise": (40, 1024),
+    "dequantise": (40, 1024),
+    "quantise_int8": (40, 0),
+    "dequantise_int8": (40, 0),
+    "quantise_tiles": (40, 32),  # a maximum for each warp
+    "find_maxima": (40, 32),
+    "make_scales": (40, 0),
+    "encode_tiles": (40, 0),
+    "decode_tiles": (40, 0),
+    "sum_in_order": (40, 0),
+}
+WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
+    "adamw": ("ld.global.nc.v4.f32", "ld.global.v4.f32", "st.global.v4.f32", "ld.global.v4.u32", "st.global.v4.u32",
+              "ld.global.v4.u16", "st.global.v2.u32"),
+    "quantise": ("ld.global.nc.v4.f32", "st.global.v4.u16"),
+    "dequantise": ("ld.global.nc.v4.u16", "st.global.v4.f32"),
+    "quantise_int8": ("ld.global.nc.v4.f32", "st.global.v4.u16"),
+    "dequantise_int8": ("ld.global.nc.v4.u16", "st.global.v4.f32"),
+}
+COMPILED = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
+                      r"(\d+) bytes spill loads.*?Used (\d+) registers([^\n]*)", re.S)
+
+
+def kernel_of(symbol):
+    """The name in a mangled symbol: its length, itself, and the end of the namespaces."""
+    return next((name for name in LIMITS if f"{len(name)}{name}E" in symbol), symbol)
+
+
+def compile_file(source):
+    """(what ptxas says of it for all chips, its PTX)"""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [NVCC, "-std=c++17", f"-I{ROOT / 'src'}", *FLAGS, str(source)]
+        chips = [f"-gencode=arch=compute_{c},code=sm_{c}" for c in CHIPS]
+        done = subprocess.run([*words, *chips, "-Xptxas=-v", "-c", "-o", f"{folder}/o"], capture_output=True, text=True)
+        ptx = subprocess.run([*words, f"-arch=compute_{CHIPS[0]}", "-ptx", "-o", f"{folder}/ptx"], capture_output=True, text=True)
+        if done.returncode or ptx.returncode:
+            raise RuntimeError(f"{source.name}: {done.stderr}{ptx.stderr}")
+        return done.stdout + done.stderr, Path(folder, "ptx").read_text()
+
+
+class Compiled(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        files = sorted((ROOT / "src/tessera/cuda").glob("*.cu"))
+        with ThreadPoolExecutor(2) as pool:
+            results = list(pool.map(compile_file, files))
+        cls.used = {}  # (kernel, chip): registers, shared bytes, stack, spilled bytes
+        for text, _ in results:
+            for symbol, chip, stack, stores, loads, registers, rest in COMPILED.findall(text):
+                shared = re.search(r"(\d+) bytes smem", rest)
+                cls.used[kernel_of(symbol), int(chip)] = (int(registers), int(shared[1]) if shared else 0, int(stack),
+                                                         int(stores) + int(loads))
+        cls.ptx = {}
+        for _, text in results:
+            for symbol, body in re.findall(r"\.entry (\w+)\((.*?)\n}", text, re.S):
+                cls.ptx[kernel_of(symbol)] = body
+        print(f"{'registers':<18}" + "".join(f"{'sm_' + str(c):>8}" for c in CHIPS) + "   shared")
+        for kernel in LIMITS:
+            row = [cls.used.get((kernel, c), (None, None))[0] for c in CHIPS]
+            print(f"{kernel:<18}" + "".join(f"{r!s:>8}" for r in row) + f"{cls.used.get((kernel, CHIPS[0]), (0, 0))[1]:>9}")
+
+    def test_every_kernel_has_limits_and_every_limit_a_kernel(self):
+        self.assertEqual({kernel for kernel, _ in self.used}, set(LIMITS))
+        self.assertEqual(len(self.used), len(LIMITS) * len(CHIPS))
+
+    def test_nothing_spills_and_registers_and_shared_memory_are_within_limits(self):
+        for (kernel, chip), (registers, shared, stack, spilled) in self.used.items():
+            with self.subTest(kernel=kernel, chip=chip):
+                self.assertEqual((stack, spilled), (0, 0))
+                self.assertLessEqual(registers, LIMITS[kernel][0])
+                self.assertLessEqual(shared, LIMITS[kernel][1])
+
+    def test_kernels_over_lanes_have_wide_accesses(self):
+        for kernel, accesses in WIDE.items():
+            for access in accesses:
+                with self.subTest(kernel=kernel, access=access):
+                    self.assertIn(access, self.ptx[kernel])
+
+    def test_no_product_is_fused_into_a_sum(self):
+        for kernel, body in self.ptx.items():
+            with self.subTest(kernel=kernel):
+                self.assertNotIn("fma.", body)
+
+
+if __name__ == "__main__":
+    NVCC, FLAGS = sys.argv[1], sys.argv[2:]
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""scripts/gpu with stages of the test's own: what it writes, skips, cuts off and goes on after."""
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import tempfile
+import time
+import unittest
+from argparse import Namespace
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+loader = SourceFileLoader("gpu", str(ROOT / "scripts/gpu"))
+spec = importlib.util.spec_from_loader("gpu", loader)
+gpu = importlib.util.module_from_spec(spec)
+loader.exec_module(gpu)
+
+
+def stage(name, command, limit=20):
+    return gpu.Stage(name, limit, "", command)
+
+
+class Stages(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        os.environ["TESSERA_GPU_SECONDS"] = "540"
+
+    def run_stages(self, *stages, **options):
+        """({name: result}, the lines written by all calls so far)."""
+        run = gpu.Run(Namespace(**{"dry": True, "pack": str(self.folder / "none"), "out": str(self.folder), "only": None,
+                                   "again": False, **options}), list(stages))
+        self.table = io.StringIO()
+        with contextlib.redirect_stdout(self.table):
+            run.all()
+            run.table()
+        lines = [json.loads(line) for file in self.folder.glob("*.jsonl") for line in file.read_text().splitlines()]
+        return {row[0]: row[1] for row in run.rows}, lines
+
+    def test_a_failure_is_followed_by_the_next_stage(self):
+        results, lines = self.run_stages(stage("first", "echo out; echo why >&2; exit 3"), stage("second", "true"))
+        self.assertEqual(results, {"first": "failed", "second": "passed"})
+        self.assertEqual(lines[0]["end"], ["out", "why"])
+        for line in lines:
+            for key in ("stage", "result", "seconds", "commit", "sources", "device", "time", "numbers"):
+                self.assertIn(key, line)
+        self.assertIn("why", self.table.getvalue())
+
+    def test_what_passed_for_the_same_sources_is_not_run_again(self):
+        count = f"echo x >> {self.folder}/count"
+        self.run_stages(stage("counts", count), stage("fails", count + "; false"))
+        results, _ = self.run_stages(stage("counts", count), stage("fails", count + "; false"))
+        self.assertEqual(results, {"counts": "passed before", "fails": "failed"})
+        self.assertEqual((self.folder / "count").read_text().count("x"), 3)
+        results, _ = self.run_stages(stage("counts", count), again=True)
+        self.assertEqual(results, {"counts": "passed"})
+        file = next(self.folder.glob("*.jsonl"))
+        file.write_text(file.read_text().replace(gpu.hash_of_sources(), "0" * 16))
+        results, _ = self.run_stages(stage("counts", count))
+        self.assertEqual(results, {"counts": "passed"}, "other sources")
+
+    def test_a_stage_over_its_limit_ends_with_all_that_it_started(self):
+        begun = time.monotonic()
+        results, lines = self.run_stages(stage("hangs", 'echo \'{"reached": 7}\'; sleep 1234.5 & sleep 1234.5', limit=1),
+                                         stage("next", "true"))
+        self.assertLess(time.monotonic() - begun, 15)
+        self.assertEqual(results, {"hangs": "cut off", "next": "passed"})
+        self.assertEqual(lines[0]["numbers"], {"reached": 7}, "what it told before stays")
+        time.sleep(0.1)
+        left = subprocess.run(["pgrep", "-f", "sleep 1234.5"], capture_output=True, text=True).stdout.split()
+        self.assertEqual(left, [])
+
+    def test_the_last_forty_seconds_are_left(self):
+        os.environ["TESSERA_GPU_SECONDS"] = str(gpu.SPARE + gpu.LEAST + 4)
+        begun = time.monotonic()
+        results, _ = self.run_stages(stage("long", "sleep 60", limit=60), stage("late", "true"))
+        self.assertEqual(results, {"long": "cut off", "late": "no time left"})
+        self.assertLess(time.monotonic() - begun, gpu.LEAST + 12)
+
+    def test_numbers_come_from_json_lines_and_from_googletest(self):
+        text = '{"copy_gb_s": 4200.5}\\n{no json}\\n[  PASSED  ] 12 tests.\\n[  SKIPPED ] 3 tests, listed below:\\n'
+        _, lines = self.run_stages(stage("tells", f"printf '{text}'"))
+        self.assertEqual(lines[0]["numbers"], {"copy_gb_s": 4200.5, "tests_passed": 12, "tests_skipped": 3})
+
+    def test_tests_that_were_all_skipped_have_not_passed(self):
+        text = "[  PASSED  ] 0 tests.\\n[  SKIPPED ] 3 tests, listed below:\\n"
+        results, _ = self.run_stages(stage("skips", f"printf '{text}'"))
+        self.assertEqual(results, {"skips": "skipped"})
+
+    def test_every_stage_of_the_script_has_a_command_and_a_limit(self):
+        names = [s.name for s in gpu.STAGES]
+        self.assertEqual(len(set(names)), len(names))
+        for s in gpu.STAGES:
+            self.assertTrue(s.command, s.name)
+            self.assertLessEqual(s.limit, 100, s.name)
+        self.assertLessEqual(sum(s.limit for s in gpu.STAGES), 540 - gpu.SPARE)
+
+
+if __name__ == "__main__":
+    unittest.main()

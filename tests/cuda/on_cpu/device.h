@@ -1,0 +1,36 @@
+#pragma once
+// A CUDA device on one CPU thread: the threads of a block are fibers, which run in a random order from one barrier or
+// shuffle to the next. What real hardware leaves to chance is chosen for the worst: shared memory begins as NaN in every
+// block, and a barrier that some threads miss is an error instead of a hang.
+//
+//   run({blocks, 1, 1}, {256, 1, 1}, [&] { kernel(x, n); });
+//
+// Kernels see it through cuda_runtime_api.h beside this file.
+#include <cstdint>
+#include <functional>
+
+namespace tessera::on_cpu {
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+/// Where the running fiber is; kernels read them under CUDA's names.
+inline Index thread_index, block_index, block_size, grid_size;
+
+/// Runs the blocks one after the other, in a random order. Throws std::logic_error if no thread of a block can go on.
+void run(Index blocks, Index threads, const std::function<void()>& kernel);
+
+/// The order of everything that is run from now on.
+void choose_order(uint32_t seed);
+
+/// The calling thread waits for all threads of its block.
+void block_barrier();
+/// The calling thread waits for the lanes of `mask` in its warp, and gets the word that lane `from` brought. A lane
+/// outside `mask` brings nothing: what it gets is undefined on hardware, here it is an error.
+uint32_t exchange(uint32_t mask, uint32_t word, unsigned from);
+
+/// Blocks that ended since the program started: proof that a test ran something.
+int64_t blocks_run();
+
+}  // namespace tessera::on_cpu
