@@ -3,7 +3,7 @@
 // is the same on every mesh, micro-batch and recompute, and nothing is saved.
 //
 //   Dropout drop{.p = 0.05, .seed = 1, .step = 7, .site = hash_text("blocks.3.self_attn.q"), .runs = {{0, 96, 4, 0}}};
-//   drop_rows(x, drop, 0);                         // rows of x [T, width] scaled by 0 or 1 / (1 - p), in place
+//   drop_rows(x, drop, 0);                         // ops.h: rows of x [T, width] scaled by 0 or 1 / (1 - p), in place
 #include <cstdint>
 #include <vector>
 
@@ -25,8 +25,5 @@ struct Dropout {
   int64_t first_column = 0;
   bool active() const { return p > 0; }
 };
-
-/// x [n, cols] is rows first_row..first_row + n of the operand.
-void drop_rows(const at::Tensor& x, const Dropout& drop, int64_t first_row);
 
 }  // namespace tessera::ops

@@ -114,6 +114,8 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
 
 Tensor sum(const Tensor& x, const Tensor& y) { return wants_graph({&x, &y}) ? Sum::apply(x, y) : Sum::run(x, y); }
 
+void drop_rows(const Tensor& x, const Dropout& drop, int64_t first_row) { kernels(x).drop_rows(x, drop, first_row); }
+
 Tensor param(WeightSite& weight, const Tensor& anchor) {
   return wants_graph({&anchor}) ? Param::apply(anchor, handle(&weight)) : Param::value_of(weight);
 }

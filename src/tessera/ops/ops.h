@@ -6,6 +6,7 @@
 //
 // Shapes: T tokens packed over samples, D channels, R modulation rows (row_index.h says which token has which).
 //   y = ops::modulated_norm(x, shift, scale, rows, 1e-6);     // LN(x) * (1 + scale[row]) + shift[row]
+#include "tessera/ops/dropout.h"
 #include "tessera/ops/row_index.h"
 #include "tessera/ops/weight.h"
 
@@ -97,6 +98,9 @@ void merge_attention(const AttentionResult& sum, const AttentionResult& part, in
 
 /// Forward only, unscaled, with an additive bias [H, Lq, Lk] shared by the samples (UMT5). One sample a call.
 Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const Tensor& bias);
+
+/// Drops elements of x [n, cols] in place, without a gradient: rows first_row..first_row + n of an adapter's input.
+void drop_rows(const Tensor& x, const Dropout& drop, int64_t first_row);
 
 /// A small parameter copied to fp32 (a modulation table, for example), whose gradient is added to the site's buffer.
 Tensor param(WeightSite& weight, const Tensor& anchor);
