@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/ops.h"
 #include "tessera/ops/reference.h"
 
 namespace tessera::net {

@@ -66,6 +66,12 @@ std::vector<Setting> run_settings() {
        "on a NaN or infinite loss: stop the run or skip the step",
        run<&Recipe::Run::on_nan>,
        {.choices = "stop|skip", .in_stages = true}},
+      {"run.device",
+       Kind::choice,
+       "auto",
+       "processor that computes; auto: the GPU where this version can use one",
+       run<&Recipe::Run::device>,
+       {.choices = "auto|cpu|cuda"}},
   };
 }
 

@@ -24,7 +24,7 @@ struct Stage {
 
 struct Recipe {
   struct Run {
-    std::string out, resume, on_nan;
+    std::string out, resume, on_nan, device;
     int64_t seed = 0, steps = 0;
   } run;
   struct Model {

@@ -12,6 +12,7 @@
 #include "tessera/engine/measure.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/families/registry.h"
+#include "tessera/job/device.h"
 #include "tessera/job/pixels.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/planning.h"
@@ -122,6 +123,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   if (!options.loras.empty()) recipe.lora.on = false;  // they take the place of the run's own
   const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
+  job::chosen_device(recipe.run.device, place.rank == 0);
   const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
   comm::Comm comm(place, mesh, recipe.fault.timeout);
   const job::Job job = job::make_job(recipe);

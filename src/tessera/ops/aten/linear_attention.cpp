@@ -8,7 +8,7 @@ namespace {
 
 /// Calls body(sample, rows [heads, n, d] of an operand) for samples with rows.
 template <class Body>
-void each_sample(const Offsets& at, int64_t heads, const Body& body) {
+void each_sample_with_rows(const Offsets& at, int64_t heads, const Body& body) {
   for (size_t s = 0; s + 1 < at.size(); ++s)
     if (const int64_t rows = at[s + 1] - at[s]; rows > 0)
       body(static_cast<int64_t>(s), [&, first = at[s], rows, heads](const Tensor& x) {
@@ -26,7 +26,7 @@ Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Ten
                                const Offsets& at) {
   const int64_t d = k.size(1) / heads;
   const Tensor states = at::zeros({static_cast<int64_t>(at.size()) - 1, heads, d + 1, d}, k.options());
-  each_sample(at, heads, [&](int64_t s, const auto& rows) {
+  each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {
     const Tensor state = states.select(0, s);
     products_of(state).copy_(rows(rotated).transpose(1, 2).bmm(rows(v)));
     sums_of(state).copy_(rows(k).sum(1, /*keepdim=*/true));
@@ -38,7 +38,7 @@ Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, cons
                                                           bool same, int64_t heads, const Offsets& at) {
   const Tensor d_rotated = at::empty_like(rotated), d_v = at::empty_like(v),
                d_k = same ? d_rotated : at::empty_like(rotated);
-  each_sample(at, heads, [&](int64_t s, const auto& rows) {
+  each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {
     const Tensor state = up.select(0, s);
     rows(d_rotated).copy_(rows(v).bmm(products_of(state).transpose(1, 2)));
     rows(d_v).copy_(rows(rotated).bmm(products_of(state)));
@@ -51,7 +51,7 @@ Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Ten
                                const Offsets& at, double eps, Tensor& down) {
   const Tensor out = at::empty_like(q);
   down = at::empty({q.size(0), heads}, q.options());
-  each_sample(at, heads, [&](int64_t s, const auto& rows) {
+  each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {
     const Tensor state = states.select(0, s), divisor = (rows(q) * sums_of(state)).sum(2, true).add_(eps);
     rows(out).copy_(rows(rotated).bmm(products_of(state)).div_(divisor));
     rows(down).copy_(divisor);
@@ -63,7 +63,7 @@ Kernels::ResultGradients linear_attention_result_backward(const Tensor& dy, cons
                                                           bool same, int64_t heads, const Offsets& at) {
   const Tensor d_q = at::empty_like(saved.q), d_rotated = same ? d_q : at::empty_like(saved.q),
                d_states = at::zeros(saved.states.sizes(), saved.states.options());
-  each_sample(at, heads, [&](int64_t s, const auto& rows) {
+  each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {
     const Tensor state = saved.states.select(0, s), d_state = d_states.select(0, s);
     const Tensor up = rows(dy) / rows(saved.down), slope = (up * rows(saved.out)).sum(2, true).neg_();
     rows(d_q).copy_(slope * sums_of(state));

@@ -11,7 +11,7 @@ namespace tessera::ops::cpu {
 
 namespace {
 
-constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
+constexpr int64_t kSumTokenGrain = 64, kSumColumnGrain = 64;
 
 TESSERA_KERNEL void gated_forward(const float* x, const float* y, const float* gate, int64_t gate_stride,
                                   const int32_t* rows, int64_t begin, int64_t end, int64_t n, float* to) {
@@ -57,7 +57,7 @@ Tensor sum(const Tensor& x, const Tensor& y) {
   const Values a(x), b(y);
   const Results to(out);
   const int64_t width = x.size(1);
-  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, x.size(0), kSumTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, a.half() || b.half(), kHalfRows, [&](int64_t first, int64_t n) {
       const int64_t at = first * width, count = n * width;
       const auto space = [&](bool half, int which) { return half ? half_scratch(which, count) : nullptr; };
@@ -74,7 +74,7 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
   if (x.is_meta()) return out;
   const Values branch(y);
   const int64_t width = x.size(1);
-  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, x.size(0), kSumTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, branch.half(), kHalfRows, [&](int64_t first, int64_t n) {
       const int64_t at = first * width;
       float* space = branch.half() ? half_scratch(0, n * width) : nullptr;
@@ -90,7 +90,7 @@ void gate_gradient(const Tensor& up, const Tensor& y, const RowIndex& rows, cons
   const int32_t* index = rows.of_token.const_data_ptr<int32_t>();
   const Values branch(y);
   const int64_t width = y.size(1);
-  at::parallel_for(0, width, kColumnGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, width, kSumColumnGrain, [&](int64_t begin, int64_t end) {
     each_piece(0, y.size(0), branch.half(), kHalfRows, [&](int64_t first, int64_t n) {
       float* space = branch.half() ? half_scratch(0, n * width) : nullptr;
       gated_table(data(up) + first * width, branch.read_columns(first, n, width, begin, end, space), index + first, n,
@@ -104,7 +104,7 @@ void gated_branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex&
   const int32_t* index = rows.of_token.const_data_ptr<int32_t>();
   const Results to(dy);
   const int64_t width = up.size(1);
-  at::parallel_for(0, up.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, up.size(0), kSumTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, to.half(), kHalfRows, [&](int64_t first, int64_t n) {
       const int64_t at = first * width;
       float* out = to.place(at, to.half() ? half_scratch(0, n * width) : nullptr);

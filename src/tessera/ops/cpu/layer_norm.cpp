@@ -12,7 +12,7 @@ namespace tessera::ops::cpu {
 
 namespace {
 
-constexpr int64_t kTokenGrain = 64, kColumnGrain = 64;
+constexpr int64_t kNormTokenGrain = 64, kNormColumnGrain = 64;
 
 /// A vector for each token: row index[t] of a table, or the only row.
 struct NormTable {
@@ -25,7 +25,7 @@ struct NormTable {
 };
 
 /// `known`: stats are read instead of computed.
-TESSERA_KERNEL void forward_kernel(const float* x, NormTable scale, NormTable shift, float one, float eps, bool known,
+TESSERA_KERNEL void layer_norm_kernel(const float* x, NormTable scale, NormTable shift, float one, float eps, bool known,
                                    int64_t begin, int64_t end, int64_t n, float* y, float* stats) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
@@ -47,7 +47,7 @@ TESSERA_KERNEL void forward_kernel(const float* x, NormTable scale, NormTable sh
   }
 }
 
-TESSERA_KERNEL void input_kernel(const float* dy, const float* x, NormTable scale, float one, const float* stats,
+TESSERA_KERNEL void layer_norm_input_kernel(const float* dy, const float* x, NormTable scale, float one, const float* stats,
                                  int64_t begin, int64_t end, int64_t n, float* dx) {
   for (int64_t t = begin; t < end; ++t) {
     const float mean = stats[2 * t], rstd = stats[2 * t + 1];
@@ -68,7 +68,7 @@ TESSERA_KERNEL void input_kernel(const float* dy, const float* x, NormTable scal
 }
 
 /// Columns [begin, end) of the gradients of scale and shift, over tokens in order; null: not needed.
-TESSERA_KERNEL void table_kernel(const float* dy, const float* x, const float* stats, const int32_t* index,
+TESSERA_KERNEL void layer_norm_table_kernel(const float* dy, const float* x, const float* stats, const int32_t* index,
                                  int64_t tokens, int64_t n, int64_t begin, int64_t end, float* dscale, float* dshift) {
   for (int64_t t = 0; t < tokens; ++t) {
     const float mean = stats[2 * t], rstd = stats[2 * t + 1];
@@ -105,11 +105,11 @@ Tensor layer_norm(const Tensor& x, const NormTables& tables, double eps, at::Sca
   const Results to(y);
   const bool half = from.half() || to.half();
   const int64_t width = x.size(1);
-  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, x.size(0), kNormTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, half, kHalfRows, [&](int64_t first, int64_t n) {
       float *a = half ? half_scratch(0, n * width) : nullptr, *b = half ? half_scratch(1, n * width) : nullptr;
       float* out = to.place(first * width, b);
-      forward_kernel(from.read(first * width, n * width, a), scale.from(first), shift.from(first), tables.one,
+      layer_norm_kernel(from.read(first * width, n * width, a), scale.from(first), shift.from(first), tables.one,
                      static_cast<float>(eps), known, 0, n, width, out, out_data(stats) + 2 * first);
       to.store(first * width, n * width, out);
     });
@@ -125,12 +125,12 @@ Tensor layer_norm_input_gradient(const Tensor& dy, const Tensor& x, const NormTa
   const Results to(dx);
   const bool half = up.half() || from.half();
   const int64_t width = x.size(1);
-  at::parallel_for(0, x.size(0), kTokenGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, x.size(0), kNormTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, half, kHalfRows, [&](int64_t first, int64_t n) {
       const int64_t at = first * width, count = n * width;
       float *a = half ? half_scratch(0, count) : nullptr, *b = half ? half_scratch(1, count) : nullptr;
       float* out = to.place(at, half ? half_scratch(2, count) : nullptr);
-      input_kernel(up.read(at, count, a), from.read(at, count, b), scale.from(first), tables.one, data(stats) + 2 * first, 0,
+      layer_norm_input_kernel(up.read(at, count, a), from.read(at, count, b), scale.from(first), tables.one, data(stats) + 2 * first, 0,
                    n, width, out);
       to.store(at, count, out);
     });
@@ -146,10 +146,10 @@ void layer_norm_table_gradients(const Tensor& dy, const Tensor& x, const Tensor&
   const Values up(dy), from(x);
   const bool half = up.half() || from.half();
   const int64_t width = x.size(1);
-  at::parallel_for(0, width, kColumnGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, width, kNormColumnGrain, [&](int64_t begin, int64_t end) {
     each_piece(0, x.size(0), half, kHalfRows, [&](int64_t first, int64_t n) {
       float *a = half ? half_scratch(0, n * width) : nullptr, *b = half ? half_scratch(1, n * width) : nullptr;
-      table_kernel(up.read_columns(first, n, width, begin, end, a), from.read_columns(first, n, width, begin, end, b),
+      layer_norm_table_kernel(up.read_columns(first, n, width, begin, end, a), from.read_columns(first, n, width, begin, end, b),
                    data(stats) + 2 * first, index ? index + first : nullptr, n, width, begin, end, scale, shift);
     });
   });

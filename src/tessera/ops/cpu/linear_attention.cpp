@@ -13,7 +13,7 @@ namespace {
 
 /// Calls work(sample, head, first row, rows) for samples with rows, in parallel over heads.
 template <class Work>
-void each_head(const Offsets& at, int64_t heads, const Work& work) {
+void each_linear_head(const Offsets& at, int64_t heads, const Work& work) {
   at::parallel_for(0, heads, 1, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard none;
     for (int64_t h = begin; h < end; ++h)
@@ -23,13 +23,13 @@ void each_head(const Offsets& at, int64_t heads, const Work& work) {
 }
 
 /// One head's columns of some rows of x [T, heads * d].
-Tensor block(const Tensor& x, int64_t head, int64_t d, int64_t first, int64_t rows) {
+Tensor head_block(const Tensor& x, int64_t head, int64_t d, int64_t first, int64_t rows) {
   return x.narrow(0, first, rows).narrow(1, head * d, d);
 }
 Tensor like_in_fp32(const Tensor& x) { return at::empty(x.sizes(), x.options().dtype(at::kFloat)); }
 
 /// sums[c] += x[r, c]; and: each row += sums.
-TESSERA_KERNEL void add_to_sums(float* __restrict sums, const float* __restrict x, int64_t ld, int64_t rows,
+TESSERA_KERNEL void add_to_state_sums(float* __restrict sums, const float* __restrict x, int64_t ld, int64_t rows,
                                 int64_t d) {
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < d; ++c) sums[c] += x[r * ld + c];
@@ -74,10 +74,10 @@ Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Ten
   const int64_t width = k.size(1), d = width / heads;
   const Tensor states = at::zeros({static_cast<int64_t>(at.size()) - 1, heads, d + 1, d}, k.options());
   if (states.is_meta()) return states;
-  each_head(at, heads, [&](int64_t s, int64_t h, int64_t first, int64_t rows) {
+  each_linear_head(at, heads, [&](int64_t s, int64_t h, int64_t first, int64_t rows) {
     const Tensor state = states.select(0, s).select(0, h);
-    gemm(state.narrow(0, 0, d), block(rotated, h, d, first, rows).t(), block(v, h, d, first, rows));
-    add_to_sums(out_data(state) + d * d, data(k) + first * width + h * d, width, rows, d);
+    gemm(state.narrow(0, 0, d), head_block(rotated, h, d, first, rows).t(), head_block(v, h, d, first, rows));
+    add_to_state_sums(out_data(state) + d * d, data(k) + first * width + h * d, width, rows, d);
   });
   return states;
 }
@@ -87,10 +87,10 @@ Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, cons
   const int64_t width = rotated.size(1), d = width / heads;
   const Tensor d_rotated = like_in_fp32(rotated), d_v = like_in_fp32(v), d_k = same ? d_rotated : like_in_fp32(rotated);
   if (!up.is_meta())
-    each_head(at, heads, [&](int64_t s, int64_t h, int64_t first, int64_t rows) {
+    each_linear_head(at, heads, [&](int64_t s, int64_t h, int64_t first, int64_t rows) {
       const Tensor state = up.select(0, s).select(0, h), products = state.narrow(0, 0, d);
-      gemm(block(d_rotated, h, d, first, rows), block(v, h, d, first, rows), products.t());
-      gemm(block(d_v, h, d, first, rows), block(rotated, h, d, first, rows), products);
+      gemm(head_block(d_rotated, h, d, first, rows), head_block(v, h, d, first, rows), products.t());
+      gemm(head_block(d_v, h, d, first, rows), head_block(rotated, h, d, first, rows), products);
       put_in_rows(out_data(d_k) + first * width + h * d, data(state) + d * d, width, rows, d, same);
     });
   return {d_rotated, d_k, d_v};
@@ -102,9 +102,9 @@ Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Ten
   const Tensor out = like_in_fp32(q);
   down = at::empty({q.size(0), heads}, q.options());
   if (!out.is_meta())
-    each_head(at, heads, [&](int64_t s, int64_t h, int64_t first, int64_t rows) {
+    each_linear_head(at, heads, [&](int64_t s, int64_t h, int64_t first, int64_t rows) {
       const Tensor state = states.select(0, s).select(0, h);
-      gemm(block(out, h, d, first, rows), block(rotated, h, d, first, rows), state.narrow(0, 0, d));
+      gemm(head_block(out, h, d, first, rows), head_block(rotated, h, d, first, rows), state.narrow(0, 0, d));
       const int64_t at_row = first * width + h * d;
       divide_rows(out_data(out) + at_row, out_data(down) + first * heads + h, data(q) + at_row, data(state) + d * d,
                   static_cast<float>(eps), width, heads, rows, d);
@@ -118,15 +118,15 @@ Kernels::ResultGradients linear_attention_result_backward(const Tensor& dy, cons
   const Tensor g = like_in_fp32(saved.q), d_q = like_in_fp32(saved.q), d_rotated = same ? d_q : like_in_fp32(saved.q),
                d_states = at::zeros(saved.states.sizes(), saved.states.options());
   if (!dy.is_meta())
-    each_head(at, heads, [&](int64_t s, int64_t h, int64_t first, int64_t rows) {
+    each_linear_head(at, heads, [&](int64_t s, int64_t h, int64_t first, int64_t rows) {
       const Tensor state = saved.states.select(0, s).select(0, h), d_state = d_states.select(0, s).select(0, h);
       const int64_t at_row = first * width + h * d;
       divide_rows_backward(out_data(g) + at_row, out_data(d_q) + at_row, out_data(d_state) + d * d, data(dy) + at_row,
                            data(saved.out) + at_row, data(saved.down) + first * heads + h, data(saved.q) + at_row,
                            data(state) + d * d, width, heads, rows, d);
-      const Tensor up = block(g, h, d, first, rows);
-      gemm(block(d_rotated, h, d, first, rows), up, state.narrow(0, 0, d).t(), /*add=*/same);
-      gemm(d_state.narrow(0, 0, d), block(saved.rotated, h, d, first, rows).t(), up);
+      const Tensor up = head_block(g, h, d, first, rows);
+      gemm(head_block(d_rotated, h, d, first, rows), up, state.narrow(0, 0, d).t(), /*add=*/same);
+      gemm(d_state.narrow(0, 0, d), head_block(saved.rotated, h, d, first, rows).t(), up);
     });
   return {d_rotated, d_q, d_states};
 }

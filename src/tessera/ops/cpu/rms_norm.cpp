@@ -60,7 +60,7 @@ TESSERA_KERNEL void dots_kernel(const float* dy, const float* x, const float* __
 
 /// `sums`: squares of whole rows, if the width is sharded; `width`: that of all ranks. `known`: stats are read instead
 /// of computed.
-TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps, bool known,
+TESSERA_KERNEL void rms_norm_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps, bool known,
                                    int64_t begin, int64_t end, int64_t n, float width, const float* sums, float* y,
                                    float* stats) {
   for (int64_t t = begin; t < end; ++t) {
@@ -80,7 +80,7 @@ TESSERA_KERNEL void forward_kernel(const float* x, const float* __restrict w, Ro
   }
 }
 
-TESSERA_KERNEL void input_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation,
+TESSERA_KERNEL void rms_norm_input_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation,
                                  const float* stats, int64_t begin, int64_t end, int64_t n, float width,
                                  const float* sums, float* dx) {
   for (int64_t t = begin; t < end; ++t) {
@@ -101,7 +101,7 @@ TESSERA_KERNEL void input_kernel(const float* dy, const float* x, const float* _
 }
 
 /// Columns [begin, end) of dw, in whole heads, over tokens in order.
-TESSERA_KERNEL void weight_kernel(const float* dy, const float* x, Rotation rotation, const float* stats,
+TESSERA_KERNEL void rms_norm_weight_kernel(const float* dy, const float* x, Rotation rotation, const float* stats,
                                   int64_t tokens, int64_t n, int64_t begin, int64_t end, float* __restrict dw) {
   for (int64_t t = 0; t < tokens; ++t) {
     const float* __restrict g = dy + t * n, * __restrict row = x + t * n;
@@ -178,7 +178,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, const RotaryTables& rotary, do
       const int64_t at = first * width, count = n * width;
       float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
       float* out = to.place(at, b);
-      forward_kernel(from.read(at, count, a), data(w), rotation.from(first), static_cast<float>(eps), known, 0, n,
+      rms_norm_kernel(from.read(at, count, a), data(w), rotation.from(first), static_cast<float>(eps), known, 0, n,
                      width, static_cast<float>(whole_width), squares.defined() ? data(squares) + first : nullptr, out,
                      out_data(stats) + first);
       to.store(at, count, out);
@@ -198,7 +198,7 @@ void rms_norm_weight_gradient(const Tensor& dy, const Tensor& x, const RotaryTab
     each_piece(0, x.size(0), from.half(), kHalfRows, [&](int64_t first, int64_t rows) {
       float *a = from.half() ? half_scratch(0, rows * n) : nullptr,
             *b = from.half() ? half_scratch(1, rows * n) : nullptr;
-      weight_kernel(up.read_columns(first, rows, n, left, right, a), from.read_columns(first, rows, n, left, right, b),
+      rms_norm_weight_kernel(up.read_columns(first, rows, n, left, right, a), from.read_columns(first, rows, n, left, right, b),
                     rotation.from(first), data(stats) + first, rows, n, left, right, out_data(dw));
     });
   });
@@ -216,7 +216,7 @@ void rms_norm_input_gradient(const Tensor& dy, const Tensor& x, const Tensor& w,
       const int64_t at = first * width, count = n * width;
       float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
       float* out = to.place(at, from.half() ? half_scratch(2, count) : nullptr);
-      input_kernel(up.read(at, count, a), from.read(at, count, b), data(w), rotation.from(first),
+      rms_norm_input_kernel(up.read(at, count, a), from.read(at, count, b), data(w), rotation.from(first),
                    data(stats) + first, 0, n, width, static_cast<float>(whole_width), dots.defined() ? data(dots) + first : nullptr,
                    out);
       to.store(at, count, out);
