@@ -347,7 +347,7 @@ void check_update(const Case& c, const plan::ModelSpec& spec, Store& store, cons
       if (reference.layout(u).buffers[b].partitions == 1) continue;
       const Tensor shard = reference.shard(u, static_cast<int>(b));
       comm.group("reference_spread", reference.outer_axes(u, static_cast<int>(b)))
-          .all_gather(shard, reference.piece(u, static_cast<int>(b), shard));
+          .all_gather(shard, reference.partition(u, static_cast<int>(b), shard));
     }
     if (!c.same_order(u)) continue;
     expect(same_bits(store.param(u), reference.param(u)), "the update of " + spec.units[u].name + " differs");
