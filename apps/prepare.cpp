@@ -4,6 +4,7 @@
 #include "look_over.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/world.h"
+#include "tessera/job/device.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/prepare/stage_data.h"
 #include "tessera/recipe/load_recipe.h"

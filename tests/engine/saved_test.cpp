@@ -64,7 +64,9 @@ struct Chain {
   at::Tensor shift = at::randn({1, 32}), scale = at::randn({1, 32}), rows = at::zeros({64}, at::kInt);
 
   at::Tensor build(int readers = 3) const {
-    const auto norm = [&](const at::Tensor& t) { return ops::modulated_norm(t, shift, scale, ops::RowIndex(rows), 1e-6); };
+    const auto norm = [&](const at::Tensor& t) {
+      return ops::modulated_norm(t, shift, scale, ops::RowIndex(rows), 1e-6);
+    };
     const at::Tensor y = norm(x);
     at::Tensor branch = y * y;
     for (int i = 1; i < readers; ++i) branch = branch + (y * branch).sum() * addend;

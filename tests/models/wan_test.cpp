@@ -152,7 +152,7 @@ TEST(Wan, ACleanFirstFrameIsTimestepsByTokenAndReplacesTheNoise) {
   image.extra["image_latent"] = at::randn({4, 1, 4, 6});
   const net::Batch batch = model.pack({image});
   EXPECT_EQ(batch.inputs[2].size(0), 2) << "two rows of time, not one for each of the 18 tokens";
-  EXPECT_EQ(batch.tokens.rows.sum().item<int64_t>(), 6);
+  EXPECT_EQ(batch.tokens.rows.of_token.sum().item<int64_t>(), 6);
   EXPECT_EQ(batch.predictions_of(0), (std::array<int64_t, 2>{6, 18})) << "the given frame is no prediction";
   net::Sample by_token = image;
   by_token.extra = {{"t", at::full({18}, 321.5, at::kDouble)}};
@@ -161,7 +161,7 @@ TEST(Wan, ACleanFirstFrameIsTimestepsByTokenAndReplacesTheNoise) {
   EXPECT_TRUE(at::equal(predict(model, weights, image), predict(model, weights, by_token)));
   net::Sample text = image;
   text.extra.clear();
-  EXPECT_EQ(model.pack({text}).tokens.rows.sum().item<int64_t>(), 0) << "text to video: t for all";
+  EXPECT_EQ(model.pack({text}).tokens.rows.of_token.sum().item<int64_t>(), 0) << "text to video: t for all";
   EXPECT_FALSE(at::equal(predict(model, weights, image), predict(model, weights, text)));
 }
 

@@ -67,6 +67,17 @@ TEST(Mistakes, AMeshThatTheModelCannotHaveIsRefusedBeforeAnythingIsEncoded) {
   expect(r, 2, {"sp = 3 does not divide the model's 4 heads"});
   EXPECT_EQ(r.output.find("prepare: encoding"), std::string::npos) << r.output;
 }
+TEST(Mistakes, AGpuThatCannotBeUsedIsRefusedWithTheReasonAndNeverReplacedByTheCpu) {
+  const TinyRun run("m");
+  for (const std::string command : {"train", "sample", "prepare"}) {
+    const Result r = run.tessera({command, run.recipe(), "--run.device", "cuda"});
+    // without a driver it says so; with one, what is missing in this version
+    expect(r, 2, {"[run.device] \"cuda\": ", "set run.device = \"cpu\""});
+    EXPECT_EQ(r.output.find("prepare: encoding"), std::string::npos) << r.output;
+  }
+  expect(run.tessera({"train", run.recipe(), "--run.device", "gpu"}), 2,
+         {"run.device", "auto|cpu|cuda", "did you mean 'cpu'"});
+}
 TEST(Mistakes, AnAxisWithTwoSizesIsRefused) {
   const TinyRun run("m");
   expect(run.tessera({"plan", run.recipe(), "--mesh", "sp=2,sp=4"}), 2, {"sp = 2 and sp = 4"});

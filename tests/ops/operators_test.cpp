@@ -279,8 +279,7 @@ TEST_P(Operators, NothingIsSavedWithoutGradients) {
   EXPECT_EQ(count.live(), static_cast<int64_t>(y.nbytes()));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Operators,
-                         ::testing::Combine(each_table(), ::testing::ValuesIn(all_operators())),
+INSTANTIATE_TEST_SUITE_P(All, Operators, ::testing::Combine(each_table(), ::testing::ValuesIn(all_operators())),
                          [](const auto& info) {
                            return std::get<1>(info.param).name + "_" + std::get<0>(info.param)->name;
                          });
@@ -305,7 +304,8 @@ TEST(Linear, AllocatesItsResultAndNothingElse) {
 TEST(GatedResidual, PassesTheGradientOnWithoutACopy) {
   const Tensor x = at::randn({8, 4}).requires_grad_(), y = at::randn({8, 4}), gate = at::randn({1, 4});
   const Tensor dy = at::randn({8, 4});
-  const auto grads = torch::autograd::grad({ops::gated_residual(x, y, gate, ops::RowIndex(at::zeros({8}, at::kInt)))}, {x}, {dy});
+  const auto grads =
+      torch::autograd::grad({ops::gated_residual(x, y, gate, ops::RowIndex(at::zeros({8}, at::kInt)))}, {x}, {dy});
   EXPECT_EQ(grads[0].const_data_ptr(), dy.const_data_ptr());
 }
 

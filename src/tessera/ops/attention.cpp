@@ -32,8 +32,7 @@ struct Attention : Function<Attention> {
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                         const Offsets& q_at, const Offsets& k_at, const AttentionResult* known) {
     Tensor lse = known ? known->lse : Tensor();
-    Tensor out =
-        known ? known->out.detach() : run_forward(q, k, v, {}, heads, usual_scale(q, heads), q_at, k_at, lse);
+    Tensor out = known ? known->out.detach() : run_forward(q, k, v, {}, heads, usual_scale(q, heads), q_at, k_at, lse);
     ctx->save_for_backward({q, k, v, out, lse.unsqueeze(-1)});  // one value for each row: a statistic
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["q_at"] = q_at;

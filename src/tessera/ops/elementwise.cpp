@@ -23,7 +23,8 @@ struct Sum : Function<Sum> {
                    "x and y must be contiguous matrices and alike");
     const Tensor out = kernels(x).sum(x, y);
     if (Rebuilds* rebuilds = Rebuilds::current())
-      rebuilds->register_value(out, {x, y}, [](const std::vector<Tensor>& from) { return kernels(from[0]).sum(from[0], from[1]); });
+      rebuilds->register_value(out, {x, y},
+                               [](const std::vector<Tensor>& from) { return kernels(from[0]).sum(from[0], from[1]); });
     return out;
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y) {
@@ -105,8 +106,7 @@ struct Embedding : Function<Embedding> {
 
 }  // namespace
 
-Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows,
-                      bool value) {
+Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, bool value) {
   check_rows(rows, x, gate, "ops.gated_residual");
   return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, &rows, value)
                                       : GatedResidual::run(x, y, gate, rows, value);

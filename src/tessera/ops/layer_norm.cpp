@@ -54,13 +54,12 @@ struct ModulatedNorm : Function<ModulatedNorm> {
     check_matrix(x);
     const Tensor y = kernels(x).layer_norm(x, {scale, shift, &rows, 1}, eps, type, stats);
     if (Rebuilds* rebuilds = Rebuilds::current())
-      rebuilds->register_value(y, {x, shift, scale, rows.of_token, stats},
-                               [eps, type, runs = rows.runs](const std::vector<Tensor>& from) {
-                                 Tensor known = from[4];
-                                 const RowIndex rows{from[3], runs};
-                                 return kernels(from[0]).layer_norm(from[0], {from[2], from[1], &rows, 1}, eps, type,
-                                                                    known);
-                               });
+      rebuilds->register_value(
+          y, {x, shift, scale, rows.of_token, stats}, [eps, type, runs = rows.runs](const std::vector<Tensor>& from) {
+            Tensor known = from[4];
+            const RowIndex rows{from[3], runs};
+            return kernels(from[0]).layer_norm(from[0], {from[2], from[1], &rows, 1}, eps, type, known);
+          });
     return y;
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& shift, const Tensor& scale,

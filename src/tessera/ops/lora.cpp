@@ -68,8 +68,7 @@ struct FrozenLinear : Function<FrozenLinear> {
     const Tensor x = saved.empty() ? Tensor() : saved[0], y = saved.size() > 1 ? saved[1] : Tensor(),
                  norms = saved.size() > 2 ? saved[2] : Tensor(), dy = grads[0].contiguous();
     const auto type = static_cast<at::ScalarType>(ctx->saved_data["type of x"].toInt());
-    const Tensor dx =
-        kernels(dy).frozen_linear_backward({x, weight, bias, pair, gelu, norms}, dy, y, wanted, type);
+    const Tensor dx = kernels(dy).frozen_linear_backward({x, weight, bias, pair, gelu, norms}, dy, y, wanted, type);
     return {dx, {}, {}, {}, {}, {}, {}, {}};
   }
 };
@@ -87,7 +86,8 @@ Tensor frozen_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, cons
                                known);
   if (known) return *known;
   const bool dora = adapter && adapter->magnitude;
-  return run_forward({x, weight, bias, adapter, gelu, dora ? kernels(x).adapted_norms(weight, *adapter) : Tensor()}, type);
+  return run_forward({x, weight, bias, adapter, gelu, dora ? kernels(x).adapted_norms(weight, *adapter) : Tensor()},
+                     type);
 }
 
 }  // namespace tessera::ops

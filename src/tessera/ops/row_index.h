@@ -24,8 +24,8 @@ struct RowIndex {
   explicit RowIndex(at::Tensor of_token);
   RowIndex(at::Tensor of_token, std::vector<RowRun> runs) : of_token(std::move(of_token)), runs(std::move(runs)) {}
 
-  at::Tensor of_token;        ///< int32 [T], on the device of the operands
-  std::vector<RowRun> runs;   ///< ascending, without gaps
+  at::Tensor of_token;       ///< int32 [T], on the device of the operands
+  std::vector<RowRun> runs;  ///< ascending, without gaps
 
   bool defined() const { return of_token.defined(); }
   RowIndex slice(int64_t begin, int64_t end) const;

@@ -51,8 +51,8 @@ struct Rope : Function<Rope> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const Tensor dy = grads[0].contiguous();
-    return {kernels(dy).rope(dy, saved[0], saved[1], ctx->saved_data["heads"].toInt(),
-                             ctx->saved_data["half"].toBool(), -1),
+    return {kernels(dy).rope(dy, saved[0], saved[1], ctx->saved_data["heads"].toInt(), ctx->saved_data["half"].toBool(),
+                             -1),
             {},
             {},
             {},
@@ -99,7 +99,8 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
   const bool fits = cos.sizes() == at::IntArrayRef({x.size(0), x.size(1) / heads / 2}) && cos.sizes() == sin.sizes();
   check_internal(fits && cos.is_contiguous() && sin.is_contiguous() && x.is_contiguous(), "ops.rope",
                  "cos and sin must be [rows, channels / heads / 2]");
-  return wants_graph({&x}) ? Rope::apply(x, cos, sin, heads, half_split) : kernels(x).rope(x, cos, sin, heads, half_split, 1);
+  return wants_graph({&x}) ? Rope::apply(x, cos, sin, heads, half_split)
+                           : kernels(x).rope(x, cos, sin, heads, half_split, 1);
 }
 
 Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, WeightSite* bias, const Tensor& anchor,

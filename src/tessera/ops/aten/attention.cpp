@@ -41,8 +41,8 @@ void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const
   });
 }
 
-void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
-                    int64_t heads, const Offsets& q_at, const Offsets& k_at, const AttentionInputs& grads) {
+void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse, int64_t heads,
+                    const Offsets& q_at, const Offsets& k_at, const AttentionInputs& grads) {
   const Tensor none = at::zeros({2}, in.q.options().dtype(at::kLong));  // the state of a dropout that is off
   each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
     if (queries == 0) {
@@ -93,8 +93,8 @@ void attention_backward(const AttentionInputs& in, const Tensor& out, const Tens
       const int64_t first = q + at, rows = std::min(kQueries, queries - at);
       const Tensor query = as_floats(heads_of(in.q, heads, first, rows)),
                    up = as_floats(heads_of(d_out, heads, first, rows));
-      const Tensor dot = delta.defined() ? delta.narrow(1, first, rows)
-                                         : (as_floats(heads_of(out, heads, first, rows)) * up).sum(2);
+      const Tensor dot =
+          delta.defined() ? delta.narrow(1, first, rows) : (as_floats(heads_of(out, heads, first, rows)) * up).sum(2);
       const Tensor p = query.bmm(key.transpose(1, 2)).mul_(scale).sub_(lse.narrow(1, first, rows).unsqueeze(2)).exp_();
       d_value.baddbmm_(p.transpose(1, 2), up);
       const Tensor d_scores = up.bmm(value.transpose(1, 2)).sub_(dot.unsqueeze(2)).mul_(p).mul_(scale);

@@ -23,9 +23,8 @@ void gated_branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex&
 }
 
 void gate_gradient(const Tensor& up, const Tensor& y, const RowIndex& rows, const Tensor& dgate) {
-  each_part(&rows, up.size(0), [&](const TokenPart& part) {
-    part.add_sums(dgate, part.tokens(up) * as_floats(part.tokens(y)));
-  });
+  each_part(&rows, up.size(0),
+            [&](const TokenPart& part) { part.add_sums(dgate, part.tokens(up) * as_floats(part.tokens(y))); });
 }
 
 Tensor gelu_tanh(const Tensor& x) { return at::gelu(x, "tanh"); }

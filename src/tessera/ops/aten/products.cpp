@@ -159,7 +159,10 @@ Tensor frozen_linear_backward(const FrozenLinearParts& p, const Tensor& dy, cons
 
 Tensor adapted_norms(const WeightSite& weight, const Adapter& adapter) {
   const Tensor w = whole(weight, at::kFloat);
-  return at::addmm(w, as_floats(adapter.b->value), as_floats(adapter.a->value), 1, adapter.scale).square().sum(1).sqrt();
+  return at::addmm(w, as_floats(adapter.b->value), as_floats(adapter.a->value), 1, adapter.scale)
+      .square()
+      .sum(1)
+      .sqrt();
 }
 
 }  // namespace tessera::ops::aten

@@ -10,8 +10,8 @@ namespace tessera::ops::aten {
 
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split, float sign) {
   const int64_t pairs = cos.size(1), at = half_split ? 2 : 3;
-  const std::vector<int64_t> shape = half_split ? std::vector<int64_t>{x.size(0), heads, 2, pairs}
-                                                : std::vector<int64_t>{x.size(0), heads, pairs, 2};
+  const std::vector<int64_t> shape =
+      half_split ? std::vector<int64_t>{x.size(0), heads, 2, pairs} : std::vector<int64_t>{x.size(0), heads, pairs, 2};
   const Tensor parts = as_floats(x).view(shape), re = parts.select(at, 0), im = parts.select(at, 1),
                c = cos.unsqueeze(1), s = sin.unsqueeze(1) * sign;
   return at::stack({re * c - im * s, re * s + im * c}, at).view(x.sizes()).to(x.scalar_type());

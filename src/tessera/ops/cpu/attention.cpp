@@ -251,7 +251,8 @@ void attention_backward(const AttentionInputs& in, const Tensor& out, const Tens
   const int64_t room =
       backward_scratch(longest(q_at), d) + head_scratch(q, 4, longest(q_at), d) + head_scratch(k, 4, longest(k_at), d);
   for_each_head(q_at.size() - 1, heads, room, q.options(), [&](size_t s, int64_t h, Scratch work) {
-    const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, is_half(q) ? d : heads * d, 1 / std::sqrt(static_cast<float>(d))};
+    const Head head{q_at[s + 1] - q_at[s], k_at[s + 1] - k_at[s], d, is_half(q) ? d : heads * d,
+                    1 / std::sqrt(static_cast<float>(d))};
     const auto of_queries = [&](const Tensor& t) { return head_rows(t, q_at[s], h * d, head.q_len, d, work); };
     const auto of_keys = [&](const Tensor& t) { return head_rows(t, k_at[s], h * d, head.k_len, d, work); };
     const bool packed = is_half(q);

@@ -2,10 +2,10 @@
 
 #include <ATen/Parallel.h>
 
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
-#include "tessera/ops/cpu/cpu.h"
 
 namespace tessera::ops {
 

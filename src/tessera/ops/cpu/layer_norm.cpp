@@ -25,8 +25,8 @@ struct NormTable {
 };
 
 /// `known`: stats are read instead of computed.
-TESSERA_KERNEL void layer_norm_kernel(const float* x, NormTable scale, NormTable shift, float one, float eps, bool known,
-                                   int64_t begin, int64_t end, int64_t n, float* y, float* stats) {
+TESSERA_KERNEL void layer_norm_kernel(const float* x, NormTable scale, NormTable shift, float one, float eps,
+                                      bool known, int64_t begin, int64_t end, int64_t n, float* y, float* stats) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
     if (!known) {
@@ -47,8 +47,8 @@ TESSERA_KERNEL void layer_norm_kernel(const float* x, NormTable scale, NormTable
   }
 }
 
-TESSERA_KERNEL void layer_norm_input_kernel(const float* dy, const float* x, NormTable scale, float one, const float* stats,
-                                 int64_t begin, int64_t end, int64_t n, float* dx) {
+TESSERA_KERNEL void layer_norm_input_kernel(const float* dy, const float* x, NormTable scale, float one,
+                                            const float* stats, int64_t begin, int64_t end, int64_t n, float* dx) {
   for (int64_t t = begin; t < end; ++t) {
     const float mean = stats[2 * t], rstd = stats[2 * t + 1];
     const float* __restrict g = dy + t * n, * __restrict row = x + t * n, * __restrict a = scale.of(t);
@@ -69,7 +69,8 @@ TESSERA_KERNEL void layer_norm_input_kernel(const float* dy, const float* x, Nor
 
 /// Columns [begin, end) of the gradients of scale and shift, over tokens in order; null: not needed.
 TESSERA_KERNEL void layer_norm_table_kernel(const float* dy, const float* x, const float* stats, const int32_t* index,
-                                 int64_t tokens, int64_t n, int64_t begin, int64_t end, float* dscale, float* dshift) {
+                                            int64_t tokens, int64_t n, int64_t begin, int64_t end, float* dscale,
+                                            float* dshift) {
   for (int64_t t = 0; t < tokens; ++t) {
     const float mean = stats[2 * t], rstd = stats[2 * t + 1];
     const int64_t at = index ? index[t] * n : 0;
@@ -110,7 +111,7 @@ Tensor layer_norm(const Tensor& x, const NormTables& tables, double eps, at::Sca
       float *a = half ? half_scratch(0, n * width) : nullptr, *b = half ? half_scratch(1, n * width) : nullptr;
       float* out = to.place(first * width, b);
       layer_norm_kernel(from.read(first * width, n * width, a), scale.from(first), shift.from(first), tables.one,
-                     static_cast<float>(eps), known, 0, n, width, out, out_data(stats) + 2 * first);
+                        static_cast<float>(eps), known, 0, n, width, out, out_data(stats) + 2 * first);
       to.store(first * width, n * width, out);
     });
   });
@@ -130,8 +131,8 @@ Tensor layer_norm_input_gradient(const Tensor& dy, const Tensor& x, const NormTa
       const int64_t at = first * width, count = n * width;
       float *a = half ? half_scratch(0, count) : nullptr, *b = half ? half_scratch(1, count) : nullptr;
       float* out = to.place(at, half ? half_scratch(2, count) : nullptr);
-      layer_norm_input_kernel(up.read(at, count, a), from.read(at, count, b), scale.from(first), tables.one, data(stats) + 2 * first, 0,
-                   n, width, out);
+      layer_norm_input_kernel(up.read(at, count, a), from.read(at, count, b), scale.from(first), tables.one,
+                              data(stats) + 2 * first, 0, n, width, out);
       to.store(at, count, out);
     });
   });
@@ -149,8 +150,9 @@ void layer_norm_table_gradients(const Tensor& dy, const Tensor& x, const Tensor&
   at::parallel_for(0, width, kNormColumnGrain, [&](int64_t begin, int64_t end) {
     each_piece(0, x.size(0), half, kHalfRows, [&](int64_t first, int64_t n) {
       float *a = half ? half_scratch(0, n * width) : nullptr, *b = half ? half_scratch(1, n * width) : nullptr;
-      layer_norm_table_kernel(up.read_columns(first, n, width, begin, end, a), from.read_columns(first, n, width, begin, end, b),
-                   data(stats) + 2 * first, index ? index + first : nullptr, n, width, begin, end, scale, shift);
+      layer_norm_table_kernel(up.read_columns(first, n, width, begin, end, a),
+                              from.read_columns(first, n, width, begin, end, b), data(stats) + 2 * first,
+                              index ? index + first : nullptr, n, width, begin, end, scale, shift);
     });
   });
 }

@@ -30,7 +30,7 @@ Tensor like_in_fp32(const Tensor& x) { return at::empty(x.sizes(), x.options().d
 
 /// sums[c] += x[r, c]; and: each row += sums.
 TESSERA_KERNEL void add_to_state_sums(float* __restrict sums, const float* __restrict x, int64_t ld, int64_t rows,
-                                int64_t d) {
+                                      int64_t d) {
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < d; ++c) sums[c] += x[r * ld + c];
 }

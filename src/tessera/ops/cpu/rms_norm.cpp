@@ -61,8 +61,8 @@ TESSERA_KERNEL void dots_kernel(const float* dy, const float* x, const float* __
 /// `sums`: squares of whole rows, if the width is sharded; `width`: that of all ranks. `known`: stats are read instead
 /// of computed.
 TESSERA_KERNEL void rms_norm_kernel(const float* x, const float* __restrict w, Rotation rotation, float eps, bool known,
-                                   int64_t begin, int64_t end, int64_t n, float width, const float* sums, float* y,
-                                   float* stats) {
+                                    int64_t begin, int64_t end, int64_t n, float width, const float* sums, float* y,
+                                    float* stats) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
     float* __restrict out = y + t * n;
@@ -81,8 +81,8 @@ TESSERA_KERNEL void rms_norm_kernel(const float* x, const float* __restrict w, R
 }
 
 TESSERA_KERNEL void rms_norm_input_kernel(const float* dy, const float* x, const float* __restrict w, Rotation rotation,
-                                 const float* stats, int64_t begin, int64_t end, int64_t n, float width,
-                                 const float* sums, float* dx) {
+                                          const float* stats, int64_t begin, int64_t end, int64_t n, float width,
+                                          const float* sums, float* dx) {
   for (int64_t t = begin; t < end; ++t) {
     const float* __restrict row = x + t * n;
     float* __restrict out = dx + t * n;
@@ -102,7 +102,8 @@ TESSERA_KERNEL void rms_norm_input_kernel(const float* dy, const float* x, const
 
 /// Columns [begin, end) of dw, in whole heads, over tokens in order.
 TESSERA_KERNEL void rms_norm_weight_kernel(const float* dy, const float* x, Rotation rotation, const float* stats,
-                                  int64_t tokens, int64_t n, int64_t begin, int64_t end, float* __restrict dw) {
+                                           int64_t tokens, int64_t n, int64_t begin, int64_t end,
+                                           float* __restrict dw) {
   for (int64_t t = 0; t < tokens; ++t) {
     const float* __restrict g = dy + t * n, * __restrict row = x + t * n;
     const float rstd = stats[t];
@@ -149,8 +150,7 @@ Tensor row_squares(const Tensor& x) {
   });
 }
 
-Tensor rms_norm_dots(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
-                     const Tensor& dx) {
+Tensor rms_norm_dots(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary, const Tensor& dx) {
   const Rotation rotation = rotation_of(rotary);
   return row_sums(x, [&](int64_t first, int64_t n, float* sums) {
     const Values up(dy), from(x);
@@ -179,8 +179,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, const RotaryTables& rotary, do
       float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
       float* out = to.place(at, b);
       rms_norm_kernel(from.read(at, count, a), data(w), rotation.from(first), static_cast<float>(eps), known, 0, n,
-                     width, static_cast<float>(whole_width), squares.defined() ? data(squares) + first : nullptr, out,
-                     out_data(stats) + first);
+                      width, static_cast<float>(whole_width), squares.defined() ? data(squares) + first : nullptr, out,
+                      out_data(stats) + first);
       to.store(at, count, out);
     });
   });
@@ -198,8 +198,9 @@ void rms_norm_weight_gradient(const Tensor& dy, const Tensor& x, const RotaryTab
     each_piece(0, x.size(0), from.half(), kHalfRows, [&](int64_t first, int64_t rows) {
       float *a = from.half() ? half_scratch(0, rows * n) : nullptr,
             *b = from.half() ? half_scratch(1, rows * n) : nullptr;
-      rms_norm_weight_kernel(up.read_columns(first, rows, n, left, right, a), from.read_columns(first, rows, n, left, right, b),
-                    rotation.from(first), data(stats) + first, rows, n, left, right, out_data(dw));
+      rms_norm_weight_kernel(up.read_columns(first, rows, n, left, right, a),
+                             from.read_columns(first, rows, n, left, right, b), rotation.from(first),
+                             data(stats) + first, rows, n, left, right, out_data(dw));
     });
   });
 }
@@ -217,8 +218,8 @@ void rms_norm_input_gradient(const Tensor& dy, const Tensor& x, const Tensor& w,
       float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
       float* out = to.place(at, from.half() ? half_scratch(2, count) : nullptr);
       rms_norm_input_kernel(up.read(at, count, a), from.read(at, count, b), data(w), rotation.from(first),
-                   data(stats) + first, 0, n, width, static_cast<float>(whole_width), dots.defined() ? data(dots) + first : nullptr,
-                   out);
+                            data(stats) + first, 0, n, width, static_cast<float>(whole_width),
+                            dots.defined() ? data(dots) + first : nullptr, out);
       to.store(at, count, out);
     });
   });
