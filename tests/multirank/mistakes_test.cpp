@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <array>
 #include <fstream>
+#include <iterator>
 
 #include "program.h"
 #include "tessera/checkpoint/training.h"
@@ -176,24 +178,69 @@ TEST(Mistakes, ABudgetThatNothingFitsIsRefusedWithAdvice) {
   expect(run.train(1, "run", {"--plan.budget", "100KiB"}), 4, {"plan.budget", "dp_shard"});
   expect(run.tessera({"plan", run.recipe(), "--plan.budget", "100KiB"}), 4, {"plan.budget"});
 }
+/// Two ranks that torchrun's variables start, each by a command of its own: code and output of both.
+std::array<Result, 2> two_ranks(const TinyRun& run, const std::array<std::vector<std::string>, 2>& commands) {
+  const std::string port = std::to_string(20000 + getpid() % 10000);
+  std::array<pid_t, 2> ranks;
+  const auto log = [&](size_t rank) { return (run.folder() / ("log" + std::to_string(rank))).string(); };
+  for (size_t rank = 0; rank < 2; ++rank)
+    ranks[rank] = start_program(commands[rank], log(rank),
+                                {{"RANK", std::to_string(rank)},
+                                 {"WORLD_SIZE", "2"},
+                                 {"LOCAL_RANK", std::to_string(rank)},
+                                 {"LOCAL_WORLD_SIZE", "2"},
+                                 {"MASTER_ADDR", "127.0.0.1"},
+                                 {"MASTER_PORT", port},
+                                 {"OMP_NUM_THREADS", "1"}});
+  std::array<Result, 2> results;
+  for (size_t rank = 0; rank < 2; ++rank) results[rank].code = wait_program(ranks[rank], 60);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    std::ifstream file(log(rank));
+    results[rank].output.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  return results;
+}
+
 TEST(Mistakes, RanksWithDifferentRecipesAreRefused) {
   const TinyRun run("m");
-  const std::string port = std::to_string(20000 + getpid() % 10000);
-  const auto start = [&](int rank, const std::string& lr) {
-    return start_program({TESSERA_BINARY, "train", run.recipe(), "--train.lr", lr},
-                         (run.folder() / ("log" + std::to_string(rank))).string(),
-                         {{"RANK", std::to_string(rank)},
-                          {"WORLD_SIZE", "2"},
-                          {"LOCAL_RANK", std::to_string(rank)},
-                          {"LOCAL_WORLD_SIZE", "2"},
-                          {"MASTER_ADDR", "127.0.0.1"},
-                          {"MASTER_PORT", port},
-                          {"OMP_NUM_THREADS", "1"}});
+  const auto with = [&](const std::string& lr) {
+    return std::vector<std::string>{TESSERA_BINARY, "train", run.recipe(), "--train.lr", lr};
   };
-  const pid_t a = start(0, "1e-3"), b = start(1, "2e-3");
-  const int code_a = wait_program(a, 60), code_b = wait_program(b, 60);
-  EXPECT_EQ(code_a, 2);
-  EXPECT_EQ(code_b, 2);
+  for (const Result& r : two_ranks(run, {with("1e-3"), with("2e-3")})) expect(r, 2, {"recipe"});
+}
+TEST(Mistakes, RanksWithDifferentProgramsAreRefused) {
+  const TinyRun run("m");
+  const fs::path other = run.folder() / "tessera";  // the same program but for a byte that is never read
+  fs::copy_file(TESSERA_BINARY, other);
+  std::ofstream(other, std::ios::app) << '\n';
+  for (const Result& r : two_ranks(run, {std::vector<std::string>{TESSERA_BINARY, "train", run.recipe()},
+                                         {other.string(), "train", run.recipe()}}))
+    expect(r, 2, {"program", "tessera of ", "checksum"});
+}
+TEST(Mistakes, RanksWhoseDataSetsDifferAreRefused) {
+  // A folder of this name on the second rank's machine holds one clip less.
+  const TinyRun run("m");
+  const fs::path data = run.folder() / "data", other = run.folder() / "other";
+  fs::copy(data, other, fs::copy_options::recursive);
+  for (const auto& file : fs::directory_iterator(other))
+    if (file.path().extension() == ".mp4" || file.path().extension() == ".txt") {
+      fs::remove(other / (file.path().stem().string() + ".mp4"));
+      fs::remove(other / (file.path().stem().string() + ".txt"));
+      break;
+    }
+  const std::string mount = "mount --bind " + other.string() + " " + data.string();
+  if (const Result may = run_program({"/usr/bin/env", "unshare", "-rm", "/bin/sh", "-c", mount}); may.code != 0)
+    GTEST_SKIP() << "a folder cannot be mounted here: " << may.output;
+  const std::string second = mount + " && exec " TESSERA_BINARY " train " + run.recipe();
+  for (const Result& r : two_ranks(run, {std::vector<std::string>{TESSERA_BINARY, "train", run.recipe()},
+                                         {"/usr/bin/env", "unshare", "-rm", "/bin/sh", "-c", second}}))
+    expect(r, 2, {"data set"});
+}
+TEST(Mistakes, ValuesThatAreNotUtf8AreNamedWithTheByte) {
+  const TinyRun run("m");
+  expect(run.tessera({"train", run.recipe(), "--run.out", run.out("caf\xe9")}), 2, {"run.out is not UTF-8 at byte"});
+  EXPECT_FALSE(fs::exists(run.out("caf\xe9")));
+  expect(run.tessera({"plan", run.recipe(), "--sample.prompts", "a caf\xe9"}), 2, {"sample.prompts is not UTF-8"});
 }
 TEST(Mistakes, TorchrunsVariablesStartRanksToo) {
   const TinyRun run("m");

@@ -136,6 +136,22 @@ std::string types_of(const TinyRun& run, int64_t step) {
   return types;
 }
 
+TEST(CheckpointExport, AFullModelBesideACheckpointIsThatOfARunThatEndedThere) {
+  const TinyRun run("beside");
+  const Flags export_models = {"--checkpoint.every", "2", "--checkpoint.export", "model", "--mesh", "dp_shard=2"};
+  ASSERT_EQ(run.train(2, "long", with({"--run.steps", "4"}, export_models)).code, 0);
+  ASSERT_EQ(run.train(2, "short", {"--run.steps", "2", "--mesh", "dp_shard=2"}).code, 0);
+  const fs::path checkpoints = run.out("long") + "/checkpoints";
+  const auto at_two = contents(checkpoints / "step-000002/model"), at_end = contents(checkpoints / "step-000004/model");
+  EXPECT_GE(at_two.size(), 2u) << "weights and a config";
+  EXPECT_EQ(at_two, contents(run.out("short") + "/model"));
+  EXPECT_EQ(at_end, contents(run.out("long") + "/model"));
+  EXPECT_NE(at_two, at_end);
+  // It is a model like any other.
+  const Result r = run.train(1, "on", {"--run.steps", "1", "--model.path", checkpoints / "step-000002/model"});
+  EXPECT_EQ(r.code, 0) << r.output;
+}
+
 TEST(MadeUp, ASampleThatCannotBeWrittenIsAWarningAndIsMadeAtTheNextStart) {
   const TinyRun run("resume");
   const Flags flags = {"--run.steps",        "4", "--sample.every",   "2",       "--sample.steps", "2",

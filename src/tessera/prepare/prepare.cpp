@@ -53,7 +53,7 @@ class Preparation {
       read(pace);
       plan();
       pace.barrier();
-      comm_.check_agreement("data set", fingerprint());
+      comm_.check_agreement("clips of the data set", clips());
       TextPass text(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
       if (online_) {
         text.load();
@@ -130,6 +130,8 @@ class Preparation {
     for (const std::string& note : problems_.notes()) log::info("data: " + note);
     if (options_.prompts) data_.prompts_ = sample_prompts(recipe_, data_.items_);
     captions_ = distinct_captions(data_.items_);
+    pace.barrier();
+    comm_.check_agreement("data set", rows());
     data_.tokenizer_ = tokenizer_file(recipe_, captions_);
     if (rank_ == 0) {
       if (!online_) checkpoint::remove_dead_partials(folder_);
@@ -176,27 +178,43 @@ class Preparation {
     }
   }
 
-  /// What the samples are made from, a line for some of them, so that ranks with other files name where they differ.
-  std::string fingerprint() const {
+  /// A line for every 64 of `count` things, so that ranks with other files name where they differ: the first and last
+  /// path, and a hash of `of(i)` of each.
+  template <class Path, class Of>
+  static std::string digest(size_t count, const Path& path, const Of& of) {
     constexpr size_t kTogether = 64;
-    std::string text =
-        std::to_string(data_.items_.size()) + " rows, " + std::to_string(data_.plan_.clips.size()) + " clips\n";
-    for (size_t begin = 0; begin < data_.plan_.clips.size(); begin += kTogether) {
-      const size_t end = std::min(begin + kTogether, data_.plan_.clips.size());
-      const auto source = [&](size_t c) {
-        return data_.items_[static_cast<size_t>(data_.plan_.clips[c].item)].path.string();
-      };
+    std::string text;
+    for (size_t begin = 0; begin < count; begin += kTogether) {
+      const size_t end = std::min(begin + kTogether, count);
       std::string of_these;
-      for (size_t c = begin; c < end; ++c) {
-        const data::Item& item = data_.items_[static_cast<size_t>(data_.plan_.clips[c].item)];
-        of_these += item.path.string() + '\n' + data_.plan_.preprocessing(data_.plan_.clips[c]) + '\n';
-        for (const std::string& caption : item.captions) of_these += caption + '\n';
-        if (!online_)
-          for (const int e : entries_[c]) of_these += keys_[static_cast<size_t>(e)].stamp + '\n';
-      }
-      text += source(begin) + " to " + source(end - 1) + ": " + std::to_string(hash_text(of_these)) + '\n';
+      for (size_t i = begin; i < end; ++i) of_these += of(i);
+      text += path(begin) + " to " + path(end - 1) + ": " + std::to_string(hash_text(of_these)) + '\n';
     }
     return text;
+  }
+
+  /// The rows of the data set, before anything is made from them.
+  std::string rows() const {
+    const auto path = [&](size_t i) { return data_.items_[i].path.string(); };
+    return std::to_string(data_.items_.size()) + " rows\n" + digest(data_.items_.size(), path, [&](size_t i) {
+             std::string text = path(i) + '\n';
+             for (const std::string& caption : data_.items_[i].captions) text += caption + '\n';
+             return text;
+           });
+  }
+
+  /// What the samples are made from.
+  std::string clips() const {
+    const auto path = [&](size_t c) {
+      return data_.items_[static_cast<size_t>(data_.plan_.clips[c].item)].path.string();
+    };
+    return std::to_string(data_.plan_.clips.size()) + " clips\n" +
+           digest(data_.plan_.clips.size(), path, [&](size_t c) {
+             std::string text = path(c) + '\n' + data_.plan_.preprocessing(data_.plan_.clips[c]) + '\n';
+             if (!online_)
+               for (const int e : entries_[c]) text += keys_[static_cast<size_t>(e)].stamp + '\n';
+             return text;
+           });
   }
 
   /// Ranks share the reading, and what they found.
