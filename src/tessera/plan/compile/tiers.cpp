@@ -47,6 +47,7 @@ int Compiler::reload(Part part, int unit, int micro, int64_t at, std::vector<int
   if (const auto it = written_.find({unit, part}); it != written_.end()) in.wait.push_back(it->second);
   const int64_t host = in.host;
   const int last = add(std::move(in));
+  if (part == Part::parameters) fetched_[unit] = last;
   if (host >= 0) hold_bounce_buffer(host, last);
   return last;
 }
