@@ -54,7 +54,7 @@ class TierRules {
     Buffer& buffer = of(k, in.part);
     if (in.lane == Lane::disk) {
       leave_host(k, buffer);
-      buffer.written = k;
+      overwrite(k, buffer);
       return;
     }
     if (buffer.owner < 0 || buffer.at != in.slot) {
@@ -68,7 +68,7 @@ class TierRules {
       host_.take(k, in.host, in.bytes, "host memory");
       buffer.hop = k;
     } else {
-      buffer.written = k;
+      overwrite(k, buffer);
     }
     buffer.owner = -1;
   }
@@ -111,9 +111,10 @@ class TierRules {
       follow(k, buffer.written, "it may not have been written back yet");
     else if (part == Part::gradients && !left)
       checker_.report(k, "residency", "uses a gradient on the host that nothing has sent there; put a stash before it");
-    if (!changes) return;
-    if (buffer.read >= 0) follow(k, buffer.read, "it may still be read");
-    buffer.written = k;
+    if (changes)
+      overwrite(k, buffer);
+    else
+      buffer.read = k;
   }
 
   /// Line `k` creates the buffer, `bytes` long, at `at`.
@@ -154,6 +155,12 @@ class TierRules {
   };
 
   Buffer& of(int k, Part part) { return buffers_[{checker_.unit(k), part}]; }
+
+  /// Line `k` writes the stored copy.
+  void overwrite(int k, Buffer& buffer) {
+    if (buffer.read >= 0) follow(k, buffer.read, "it may still be read");
+    buffer.written = k;
+  }
 
   void leave_host(int k, Buffer& buffer) {
     const Instruction& in = checker_.in(k);
