@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/memory_record.h"
 #include "engine/toy_engine.h"
+#include "tessera/engine/memory/meter.h"
 
 namespace tessera::engine {
 namespace {
@@ -63,6 +65,40 @@ TEST(Executor, UpdatesInTheBackwardAreThoseBehindIt) {
     for (const auto& [name, weight] : a.weights) EXPECT_TRUE(same_bits(b.weights.at(name), weight)) << name;
     EXPECT_DOUBLE_EQ(a.norm, b.norm);
   }
+}
+
+/// What the record says of a step, and how often a copy was given bytes that were freed before.
+std::pair<std::string, int> recorded_step(ToyRank& rank) {
+  testing::MemoryRecord& record = testing::MemoryRecord::install();
+  rank.executor().on_instruction(
+      [&](int64_t, int index, const plan::Instruction& in, bool ends) { record.at(index, in, ends); });
+  const int before = record.reused();
+  record.start(rank.schedule());
+  {
+    const testing::MemoryRecord::Scope scope(record);
+    rank.step(1);
+  }
+  std::string faults;
+  for (const std::string& fault : record.take_faults()) faults += fault + "\n";
+  return {faults, record.reused() - before};
+}
+
+TEST(Executor, CopiesAreGivenMemoryAfterItsLastUseAsTheScheduleSays) {
+  Meter::install();
+  const Toy toy;
+  plan::Plan plan = toy.plan({.activations = Policy::offload});
+  ToyRank rank(toy, plan);
+  const auto [faults, reused] = recorded_step(rank);
+  EXPECT_EQ(faults, "");
+  EXPECT_GT(reused, 0);
+
+  plan::Schedule spoilt = plan::compile_train(toy.spec(), plan, 0);
+  for (plan::Instruction& in : spoilt.list)
+    if (plan::takes_memory(in))
+      std::erase_if(in.wait, [&](int wait) { return plan::touches_activations(spoilt.list[wait]); });
+  ToyRank careless(toy, plan, std::move(spoilt));
+  const std::string found = recorded_step(careless).first;
+  EXPECT_NE(found.find("h2d) may be given bytes that"), std::string::npos) << found;
 }
 
 }  // namespace

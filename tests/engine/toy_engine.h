@@ -126,9 +126,12 @@ class Toy {
 /// One rank that trains the toy under a plan. What the engine's interface is stands here alone.
 class ToyRank {
  public:
-  ToyRank(const Toy& toy, plan::Plan plan, bool poison = false)
+  ToyRank(const Toy& toy, const plan::Plan& plan, bool poison = false)
+      : ToyRank(toy, plan, plan::compile_train(toy.spec(), plan, 0), poison) {}
+  /// Runs a schedule of the plan that was changed.
+  ToyRank(const Toy& toy, const plan::Plan& plan, plan::Schedule schedule, bool poison = false)
       : toy_(toy),
-        program_(std::make_shared<const plan::Program>(plan, plan::compile_train(toy.spec(), plan, 0))),
+        program_(std::make_shared<const plan::Program>(plan, std::move(schedule))),
         comm_({}, plan.mesh),
         engine_(toy.units(), toy.spec(), plan, comm_, 0, {.poison = poison}) {
     engine_.use(*program_);
@@ -136,6 +139,8 @@ class ToyRank {
     fill_shards(store(), fill);
   }
   Store& store() { return engine_.store(); }
+  Executor& executor() { return engine_.executor(); }
+  const plan::Schedule& schedule() const { return program_->schedule; }
 
   /// One optimiser step with learning rate 0.01; gradients are there where the plan leaves them on the device.
   ToyStep step(int64_t step) {

@@ -2,17 +2,20 @@
 // unit whole, everything kept, reduced once in the same way.
 //
 //   plan_worker launch RANKS MESH FIRST LAST [FAMILY]   # plans keyed by seed FIRST..LAST-1, on so many ranks
+//   plan_worker order MESH FIRST LAST [FAMILY]          # these plans compiled alone, for all ranks: their order
 //
 // One seed in five keeps gradients in bf16; the plain loop then rounds its own where the plan's come to rest.
 // Plans from kLossySeeds on keep activations in fewer bits: their outputs are the same bits and their gradients within
 // kLossyBound of the largest.
 //
 // Ends with 1 and says which plan when an output or a gradient differs by a bit, when the measured peak is above the
-// prediction or more than 2 % (or 1 MiB) below it, or when something is left.
+// prediction or more than 2 % (or 1 MiB) below it, when memory is taken where the schedule does not say so or in no
+// order to its last use, or when something is left.
 #include <ATen/Parallel.h>
 
 #include <cstdio>
 
+#include "engine/memory_record.h"
 #include "families.h"
 #include "seed_worker.h"
 #include "tessera/base/check.h"
@@ -25,6 +28,7 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
+#include "tessera/plan/order/races.h"
 
 namespace tessera::engine {
 namespace {
@@ -356,22 +360,33 @@ void check_update(const Case& c, const plan::ModelSpec& spec, Store& store, cons
   }
 }
 
+/// The model, measured on the fullest micro-batch there is, the most samples and text; and those samples.
+std::pair<plan::ModelSpec, int64_t> measured(const Case& c) {
+  net::Batch fullest;
+  int64_t most = 0, text = 0;
+  for (int d = 0; d < c.plan.mesh.dp_size(); ++d)
+    for (int64_t m = 0; m < c.plan.accumulation(); ++m) {
+      const int64_t count = c.plan.slice(d, m).count;
+      if (count == 0 || count < most) continue;
+      net::Batch batch = c.batch(d, m);
+      if (const int64_t rows = batch.tokens.space(1).total(); count > most || rows > text)
+        most = count, text = rows, fullest = std::move(batch);
+    }
+  return {measure(c.model->units(), fullest, "random", {.mesh = c.plan.mesh}), most};
+}
+
+/// No two instructions of the rank's schedules share memory in no order.
+void check_order(const Case& c, const plan::ModelSpec& spec, int rank) {
+  const plan::RunSchedules all = plan::compile_all(spec, c.plan, rank, 2);
+  for (const plan::Schedule* schedule : {&all.train, &all.first, &all.updates, &all.sample})
+    for (const plan::Race& race : plan::find_races(spec, c.plan, *schedule, rank))
+      expect(false, schedule->phase + ": " + plan::to_string(race, *schedule));
+}
+
 void check(const Case& c, comm::Comm& comm, int rank) {
   const int dp_rank = c.plan.mesh.dp_rank(rank);
-  int64_t most = 0;
-  const plan::ModelSpec spec = [&] {  // of the fullest micro-batch there is: the most samples, and text
-    net::Batch fullest;
-    int64_t text = 0;
-    for (int d = 0; d < c.plan.mesh.dp_size(); ++d)
-      for (int64_t m = 0; m < c.plan.accumulation(); ++m) {
-        const int64_t count = c.plan.slice(d, m).count;
-        if (count == 0 || count < most) continue;
-        net::Batch batch = c.batch(d, m);
-        if (const int64_t rows = batch.tokens.space(1).total(); count > most || rows > text)
-          most = count, text = rows, fullest = std::move(batch);
-      }
-    return measure(c.model->units(), fullest, "random", {.mesh = c.plan.mesh});
-  }();
+  const auto [spec, most] = measured(c);
+  check_order(c, spec, rank);
   Result expected = reference(c, spec, comm, rank);
   std::vector<net::Batch> batches(static_cast<size_t>(c.plan.accumulation()));
   for (size_t m = 0; m < batches.size(); ++m)
@@ -415,7 +430,9 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     const int64_t found = Meter::peak() - ground - own();
     if (found > peak) peak = found, at = where;
   };
-  executor.on_instruction([&](int64_t, int, const plan::Instruction& in, bool ends) {
+  testing::MemoryRecord& record = testing::MemoryRecord::install();
+  executor.on_instruction([&](int64_t, int index, const plan::Instruction& in, bool ends) {
+    record.at(index, in, ends);
     if (in.lane != plan::Lane::compute) return;
     look(std::string(ends ? "" : "what comes before ") + std::string(name(in.op)) + " " + in.name);
     if (!ends) Meter::reset_peak();
@@ -432,9 +449,17 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     outputs.clear();
     Meter::reset_peak();
     pass.program = programs.step(/*pending=*/step > 1), pass.step = step;
-    StepRun half = executor.run(pass, objective, {}, step == 2 && !just_in_time ? &adamw : nullptr);
+    record.start(pass.program->schedule);
+    StepRun half = [&] {
+      const testing::MemoryRecord::Scope scope(record);
+      return executor.run(pass, objective, {}, step == 2 && !just_in_time ? &adamw : nullptr);
+    }();
     norm = half.norm();
-    executor.finish(std::move(half), control);
+    {
+      const testing::MemoryRecord::Scope scope(record);
+      executor.finish(std::move(half), control);
+    }
+    for (const std::string& fault : record.take_faults()) expect(false, fault);
     if (just_in_time && step == 2) executor.update(programs.updates, step, adamw);
     look("the end of the step");
     check_disk();
@@ -475,10 +500,11 @@ void check(const Case& c, comm::Comm& comm, int rank) {
 }
 
 /// The case of a seed; what is wrong is told with its plan.
-void check_seed(const Family& family, const Mesh& mesh, int rank, comm::Comm& comm, uint64_t seed) {
+template <class Check>
+void with_case(const Family& family, const Mesh& mesh, int rank, uint64_t seed, const Check& check) {
   const Case c(seed, mesh, family);
   try {
-    check(c, comm, rank);
+    check(c);
   } catch (const Error&) {
     std::vector<std::string> names;
     for (const auto& unit : c.model->units()) names.push_back(unit->spec().name);
@@ -487,7 +513,30 @@ void check_seed(const Family& family, const Mesh& mesh, int rank, comm::Comm& co
   }
 }
 
+void check_seed(const Family& family, const Mesh& mesh, int rank, comm::Comm& comm, uint64_t seed) {
+  with_case(family, mesh, rank, seed, [&](const Case& c) { check(c, comm, rank); });
+}
+
+int check_orders(int argc, char** argv) {
+  Meter::install();
+  const Mesh mesh = Mesh::parse(argv[2]);
+  const Family& family = testing::family_of(argc > 5 ? argv[5] : "wan");
+  for (int seed = std::stoi(argv[3]); seed < std::stoi(argv[4]); ++seed) try {
+      with_case(family, mesh, -1, static_cast<uint64_t>(seed), [&](const Case& c) {
+        const plan::ModelSpec spec = measured(c).first;
+        for (int rank = 0; rank < mesh.world(); ++rank) check_order(c, spec, rank);
+      });
+    } catch (const Error& error) {
+      std::fprintf(stderr, "seed %d: %s\n", seed, error.what());
+      return static_cast<int>(error.code());
+    }
+  return 0;
+}
+
 }  // namespace
 }  // namespace tessera::engine
 
-int main(int argc, char** argv) { tessera::testing::seed_worker(argc, argv, tessera::engine::check_seed); }
+int main(int argc, char** argv) {
+  if (std::string_view(argv[1]) == "order") return tessera::engine::check_orders(argc, argv);
+  tessera::testing::seed_worker(argc, argv, tessera::engine::check_seed);
+}

@@ -52,6 +52,17 @@ TEST(RandomPlans, ThatKeepActivationsInFewerBitsStayCloseInTheMemoryTheyPredict)
   }
 }
 
+/// Compiled alone, so many more of them.
+TEST(RandomPlans, OfNoLayoutLetTwoInstructionsShareMemoryInNoOrder) {
+  for (const Layout& layout : kLayouts)
+    for (const int first : {0, 1000000}) {
+      const Result r = run_program(
+          {PLAN_WORKER, "order", layout.mesh, std::to_string(first), std::to_string(first + (first ? 5 : 10))}, {},
+          300);
+      EXPECT_EQ(r.code, 0) << layout.mesh << "\n" << r.output;
+    }
+}
+
 // On stages messages come and go beside what is in fewer bits.
 TEST(RandomPlans, ThatKeepActivationsInFewerBitsOnStagesTakeWhatTheyPredict) {
   for (const auto& [ranks, mesh, first, last] :

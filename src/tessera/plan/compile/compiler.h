@@ -151,6 +151,7 @@ class Compiler {
   std::map<std::pair<int, int>, Offloaded> offloaded_;  // by (unit, micro)
   std::deque<std::pair<int, int>> undropped_;           // offloaded but still on the device, oldest first
   std::map<std::pair<int, Part>, int> written_;  // by buffer: the instruction that last wrote it to its placement
+  std::map<int, int> fetched_;                   // by unit: the last reload of its parameters
   std::deque<Flight> flights_;                   // ranges not freed yet, oldest first
   std::deque<Flight> update_flights_;            // likewise of updates in the backward: no reduction waits for them
   // by unit: the slot that accumulates gradients until their only reduction

@@ -47,6 +47,7 @@ int Compiler::reload(Part part, int unit, int micro, int64_t at, std::vector<int
   if (const auto it = written_.find({unit, part}); it != written_.end()) in.wait.push_back(it->second);
   const int64_t host = in.host;
   const int last = add(std::move(in));
+  if (part == Part::parameters) fetched_[unit] = last;
   if (host >= 0) hold_bounce_buffer(host, last);
   return last;
 }
@@ -60,7 +61,10 @@ int Compiler::offload(Part part, int unit, int micro, int64_t at, std::vector<in
   in.bytes = bytes(unit, part);
   in.slot = at;
   in.wait = std::move(wait);
+  // A rank without samples may be here before its host update of the last step's gradient is done.
+  const auto used = written_.find({unit, part});
   if (tier(unit, part) != Tier::nvme) {
+    if (used != written_.end()) in.wait.push_back(used->second);
     const int sent = written_[{unit, part}] = add(std::move(in));
     if (here) last_reduce_ = {sent};
     return sent;

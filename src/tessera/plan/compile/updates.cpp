@@ -82,7 +82,8 @@ int Compiler::update(int unit, Staged staged) {
   in.bytes = layouts_[unit].grad_partition * kElement;
   in.slot = staged.parameters, in.grad = staged.gradients, in.scratch = staged.states;
   in.wait = std::move(staged.wait);
-  if (on_host) {  // later fetches wait for it, because it changes the buffers in place
+  if (on_host) {  // it changes the buffers in place: after the fetches of them so far; later ones wait for it
+    if (const auto read = fetched_.find(unit); read != fetched_.end()) in.wait.push_back(read->second);
     if (norm_ >= 0) in.wait.push_back(norm_);
     if (const auto sent = written_.find({unit, Part::gradients}); sent != written_.end())
       in.wait.push_back(sent->second);

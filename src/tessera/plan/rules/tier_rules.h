@@ -31,6 +31,7 @@ class TierRules {
         follow(k, buffer.written, "it may not have been written back yet");
       else if (in.part == Part::gradients && !left)  // all other buffers existed before the pass
         checker_.report(k, "residency", "brings back a gradient that nothing has sent there; put a stash before it");
+      buffer.read = k;
     }
     if (in.lane == Lane::disk) {
       if (buffer.hop >= 0)
@@ -53,7 +54,7 @@ class TierRules {
     Buffer& buffer = of(k, in.part);
     if (in.lane == Lane::disk) {
       leave_host(k, buffer);
-      buffer.written = k;
+      overwrite(k, buffer);
       return;
     }
     if (buffer.owner < 0 || buffer.at != in.slot) {
@@ -67,7 +68,7 @@ class TierRules {
       host_.take(k, in.host, in.bytes, "host memory");
       buffer.hop = k;
     } else {
-      buffer.written = k;
+      overwrite(k, buffer);
     }
     buffer.owner = -1;
   }
@@ -110,7 +111,10 @@ class TierRules {
       follow(k, buffer.written, "it may not have been written back yet");
     else if (part == Part::gradients && !left)
       checker_.report(k, "residency", "uses a gradient on the host that nothing has sent there; put a stash before it");
-    if (changes) buffer.written = k;
+    if (changes)
+      overwrite(k, buffer);
+    else
+      buffer.read = k;
   }
 
   /// Line `k` creates the buffer, `bytes` long, at `at`.
@@ -147,9 +151,16 @@ class TierRules {
     int64_t at = -1;
     int hop = -1;      // line that put it into host memory on the way to or from disk
     int written = -1;  // line after which the stored copy is up to date
+    int read = -1;     // line that read the stored copy last
   };
 
   Buffer& of(int k, Part part) { return buffers_[{checker_.unit(k), part}]; }
+
+  /// Line `k` writes the stored copy.
+  void overwrite(int k, Buffer& buffer) {
+    if (buffer.read >= 0) follow(k, buffer.read, "it may still be read");
+    buffer.written = k;
+  }
 
   void leave_host(int k, Buffer& buffer) {
     const Instruction& in = checker_.in(k);
