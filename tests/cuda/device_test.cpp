@@ -72,6 +72,27 @@ TEST(OnCpu, AShuffleExchangesWithinItsWarpAndMask) {
       << "lane 14 asks lane 15, which is outside the mask";
 }
 
+/// Each warp brings a number and all read both; without the second barrier a warp that is ahead overwrites its own.
+__global__ void take_turns(float* sums, int turns, bool with_barrier) {
+  __shared__ float warps[2];
+  for (int turn = 0; turn < turns; ++turn) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = static_cast<float>(turn);
+    __syncthreads();
+    sums[threadIdx.x] += warps[0] + warps[1];
+    if (with_barrier) __syncthreads();
+  }
+}
+
+TEST(OnCpu, AWarpThatRunsAheadOverwritesWhatOthersHaveYetToRead) {
+  for (const bool with_barrier : {true, false}) {
+    std::vector<float> sums(64, 0.0f);
+    TESSERA_LAUNCH(take_turns, 1, 64, nullptr, sums.data(), 4, with_barrier);
+    const auto wrong = std::count_if(sums.begin(), sums.end(), [](float sum) { return sum != 12; });
+    EXPECT_EQ(wrong == 0, with_barrier) << wrong << " of 64";
+  }
+}
+
 __global__ void sign_in(std::vector<unsigned>* order) { order->push_back(threadIdx.x); }
 
 TEST(OnCpu, ThreadsRunInAnOrderThatTheSeedChooses) {

@@ -17,7 +17,6 @@ constexpr int kBlockValues = 256;
 constexpr int kLaneValues = kBlockValues / 32;
 constexpr int kThreads = 256;  ///< of a thread block: eight warps
 constexpr int kWarps = kThreads / 32;
-constexpr int kMaxThreadBlocks = 4096;  ///< more than a chip holds at once; each goes over several blocks of values
 
 /// Thread blocks for n values.
 inline int thread_blocks(int64_t n) {

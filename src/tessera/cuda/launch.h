@@ -6,6 +6,17 @@
 //   return cudaGetLastError();
 #include <cuda_runtime_api.h>
 
+#ifndef TESSERA_MAX_THREAD_BLOCKS
+#define TESSERA_MAX_THREAD_BLOCKS 4096
+#endif
+
+namespace tessera::cuda {
+
+/// More than a chip holds at once; each goes over several parts of the work. On the CPU there are four, so that they do.
+constexpr int kMaxThreadBlocks = TESSERA_MAX_THREAD_BLOCKS;
+
+}  // namespace tessera::cuda
+
 #ifndef TESSERA_LAUNCH
 #define TESSERA_LAUNCH(kernel, blocks, threads, stream, ...) kernel<<<(blocks), (threads), 0, (stream)>>>(__VA_ARGS__)
 #endif

@@ -8,7 +8,6 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMaxBlocks = 4096;
 constexpr int kMaxParts = 64;
 
 struct Parts {
@@ -35,7 +34,7 @@ cudaError_t launch_sum_in_order(float* out, const float* const* parts, int count
   Parts argument{};
   argument.count = count;
   std::copy_n(parts, count, argument.at);
-  const int blocks = static_cast<int>(std::min<int64_t>((n + kThreads - 1) / kThreads, kMaxBlocks));
+  const int blocks = static_cast<int>(std::min<int64_t>((n + kThreads - 1) / kThreads, kMaxThreadBlocks));
   TESSERA_LAUNCH(sum_in_order, blocks, kThreads, stream, out, argument, n, accumulate);
   return cudaGetLastError();
 }

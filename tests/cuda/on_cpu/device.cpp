@@ -34,6 +34,7 @@ struct Fiber {
   ucontext_t context;
   std::vector<std::byte> stack;
   State state = State::ready;
+  uint32_t priority = 0;
   uint32_t mask = 0, word = 0;  // of the exchange it waits for, or has got
   unsigned from = 0;
   void* fake_stack = nullptr;  // AddressSanitizer's
@@ -41,7 +42,7 @@ struct Fiber {
 
 struct Device {
   std::vector<Fiber> fibers;
-  std::vector<unsigned> ready;
+  std::vector<unsigned> ready;  // a heap: whose priority is highest runs, so the last one waits as long as it can
   unsigned threads = 0, at_barrier = 0, ended = 0, running = 0;
   const std::function<void()>* kernel = nullptr;
   ucontext_t home;
@@ -96,9 +97,12 @@ void resume(unsigned index) {
   if (device.fault) std::rethrow_exception(std::exchange(device.fault, nullptr));
 }
 
+bool before(unsigned a, unsigned b) { return device.fibers[a].priority < device.fibers[b].priority; }
+
 void make_ready(unsigned index) {
   device.fibers[index].state = State::ready;
   device.ready.push_back(index);
+  std::push_heap(device.ready.begin(), device.ready.end(), before);
 }
 
 void release_barrier() {
@@ -161,11 +165,12 @@ void run_block() {
   device.ready.clear();
   for (unsigned i = 0; i < device.threads; ++i) {
     prepare(device.fibers[i]);
+    device.fibers[i].priority = static_cast<uint32_t>(device.order());
     make_ready(i);
   }
   while (device.ended < device.threads) {
     if (device.ready.empty()) throw std::logic_error(deadlock());
-    std::swap(device.ready[device.order() % device.ready.size()], device.ready.back());
+    std::pop_heap(device.ready.begin(), device.ready.end(), before);
     const unsigned index = device.ready.back();
     device.ready.pop_back();
     resume(index);

@@ -1,7 +1,8 @@
 #pragma once
-// A CUDA device on one CPU thread: the threads of a block are fibers, which run in a random order from one barrier or
-// shuffle to the next. What real hardware leaves to chance is chosen for the worst: shared memory begins as NaN in every
-// block, and a barrier that some threads miss is an error instead of a hang.
+// A CUDA device on one CPU thread: the threads of a block are fibers with random priorities, drawn anew for each block.
+// What real hardware leaves to chance is chosen for the worst: some threads run as far ahead of others as barriers and
+// shuffles let them, shared memory begins as NaN in every block, and a barrier that some threads miss is an error instead
+// of a hang.
 //
 //   run({blocks, 1, 1}, {256, 1, 1}, [&] { kernel(x, n); });
 //
