@@ -88,9 +88,10 @@ class Stages(unittest.TestCase):
         self.assertEqual(lines[0]["numbers"], {"copy_gb_s": 4200.5, "tests_passed": 12, "tests_skipped": 3})
 
     def test_tests_that_were_all_skipped_have_not_passed(self):
-        text = "[  PASSED  ] 0 tests.\\n[  SKIPPED ] 3 tests, listed below:\\n"
+        text = "a.cpp:3: Skipped\\nno CUDA device\\n[  PASSED  ] 0 tests.\\n[  SKIPPED ] 3 tests, listed below:\\n"
         results, _ = self.run_stages(stage("skips", f"printf '{text}'"))
         self.assertEqual(results, {"skips": "skipped"})
+        self.assertIn("no CUDA device", self.table.getvalue())
 
     def test_every_stage_of_the_script_has_a_command_and_a_limit(self):
         names = [s.name for s in gpu.STAGES]
