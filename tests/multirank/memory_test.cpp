@@ -6,6 +6,7 @@
 
 #include "matrix_cases.h"
 #include "program.h"
+#include "tessera/checkpoint/weights.h"
 
 namespace tessera::testing {
 namespace {
@@ -221,6 +222,35 @@ const Case kTiers[] = {
      {"--plan.activations", "offload", "--plan.offload_to", "nvme", "--plan.nvme_checksum", "true"}}};
 INSTANTIATE_TEST_SUITE_P(, Tiers, ::testing::Values(kOnDisk), name_of);
 INSTANTIATE_TEST_SUITE_P(ByTurns, Tiers, ::testing::ValuesIn(in_turn("memory of tiers", kTiers)), name_of);
+
+/// What the plan says a checkpoint takes, held against the tensors of one. A LoRA's has its adapters alone.
+class CheckpointBytes : public Memory {};
+
+TEST_P(CheckpointBytes, AreThoseThatAreWritten) {
+  std::vector<std::string> flags = kWide;
+  flags.insert(flags.end(), GetParam().flags.begin(), GetParam().flags.end());
+  flags.insert(flags.end(), {"--run.steps", "2"});
+  const std::string name = std::string("checkpoint-") + GetParam().name;
+  const Result r = shared().train(GetParam().ranks, name, flags);
+  ASSERT_EQ(r.code, 0) << r.output;
+  std::ifstream plan(shared().out(name) + "/plan.json");
+  const int64_t predicted = nlohmann::json::parse(plan)["disk"]["checkpoint_bytes"];
+  int64_t written = 0;
+  for (const auto& file : std::filesystem::directory_iterator(shared().out(name) + "/checkpoints/step-000002"))
+    if (file.path().extension() == ".safetensors") {
+      const checkpoint::WeightSet weights = checkpoint::open_weights(file.path());
+      for (const std::string& tensor : weights.names()) written += weights.at(tensor).bytes();
+    }
+  EXPECT_GT(written, 0);
+  EXPECT_NEAR(predicted, written, 0.01 * static_cast<double>(written));
+}
+
+const Case kCheckpoints[] = {
+    {"full", 2, {}},
+    {"split_masters_and_8bit_moments", 2, {"--plan.masters", "split", "--plan.moments", "int8"}},
+    {"lora", 2, {"--train.mode", "lora"}},
+    {"two_experts", 1, {"--experts.train", "both", "--experts.turn", "1"}}};
+INSTANTIATE_TEST_SUITE_P(, CheckpointBytes, ::testing::ValuesIn(kCheckpoints), name_of);
 
 /// When and where updates run: the bits of updates at the end, in the memory that was predicted.
 class Updates : public Memory {};

@@ -24,8 +24,16 @@ int64_t bytes_below(const fs::path& folder) {
 }  // namespace
 
 int64_t checkpoint_bytes(const Planned& planned) {
-  constexpr int64_t kBytes = 12;  // of one element
-  return planned.spec.numel() * kBytes * planned.plan().experts;
+  const plan::Plan& plan = planned.plan();
+  const plan::StatesOf states = plan::adamw_states(plan.states);
+  int64_t bytes = 0;
+  for (const plan::UnitSpec& unit : planned.spec.units)
+    for (const plan::ParamSpec& param : unit.params) {
+      if (!param.trainable) continue;
+      bytes += param.numel() * plan::master_bytes(plan.states.masters);
+      for (const plan::StateSpec& state : states(param)) bytes += state.values(0, param.numel()) * size_of(state.type);
+    }
+  return bytes * plan.experts;
 }
 
 int64_t checkpoints_on_disk(const Planned& planned) {

@@ -8,7 +8,8 @@
 
 namespace tessera::planning {
 
-/// Bytes of a complete checkpoint: parameters and both moments in fp32, of all experts.
+/// Bytes of a complete checkpoint: masters and optimiser states of all trained parameters in the plan's formats, of all
+/// experts. Frozen parameters are not in it; files for other programs (checkpoint.export) come on top.
 int64_t checkpoint_bytes(const Planned& planned);
 /// Number of complete checkpoints on disk at once, including the one being written.
 int64_t checkpoints_on_disk(const Planned& planned);
