@@ -9,6 +9,7 @@
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/fp8.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/host.h"
 #include "tessera/ops/int8.h"
 #include "tessera/ops/node.h"
 
@@ -99,7 +100,7 @@ WeightSite freeze(const Tensor& source, at::ScalarType form) {
   }
   site.blocks = {x.size(0), x.numel() / x.size(0)};
   site.value = at::empty({div_up(x.numel(), kQuantBlock) * kFrozenBlock}, x.options().dtype(form));
-  if (!x.is_meta()) write_stored(site.value.mutable_data_ptr(), data(x), x.numel(), form);
+  if (!x.is_meta()) write_stored(host_pointer<void>(site.value), data(x), x.numel(), form);
   return site;
 }
 
@@ -110,7 +111,7 @@ int64_t panel_rows(const WeightSite& weight) {
 
 void widen_rows(const Tensor& out, const WeightSite& weight, int64_t first) {
   const int64_t begin = first * in_dim(weight), count = out.numel();
-  const auto* bytes = static_cast<const uint8_t*>(weight.value.const_data_ptr());
+  const auto* bytes = static_cast<const uint8_t*>(host_pointer<const void>(weight.value));
   const at::ScalarType form = weight.value.scalar_type();
   if (form == at::kFloat) {
     std::copy_n(data(weight.value) + begin, count, out_data(out));

@@ -10,6 +10,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/host.h"
 
 namespace tessera::ops {
 
@@ -38,9 +39,9 @@ struct Operand {
       : type(t.scalar_type()), transposed(t.stride(1) != 1 && t.size(1) != 1), map(map) {
     ld = t.stride(transposed ? 1 : 0);
     if (is_half(type))
-      halves = static_cast<const uint16_t*>(t.const_data_ptr());
+      halves = static_cast<const uint16_t*>(host_pointer<const void>(t));
     else
-      data = t.const_data_ptr<float>();
+      data = host_pointer<const float>(t);
   }
   bool readable_in_place() const { return data && !transposed && !map; }
 
@@ -134,7 +135,7 @@ void gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool 
   if (m == 0 || n == 0 || k == 0) return;
   const Operand left(a, a_map), right(b, b_map);
   auto* multiply = left.readable_in_place() ? multiply_in_place : multiply_packed;
-  multiply(out.mutable_data_ptr<float>(), out.stride(0), left, right, m, n, k, add);
+  multiply(host_pointer<float>(out), out.stride(0), left, right, m, n, k, add);
 }
 
 void gemm_rounded(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, Map a_map) {
@@ -146,7 +147,7 @@ void gemm_rounded(const at::Tensor& out, const at::Tensor& a, const at::Tensor& 
   if (out.is_meta()) return;
   const Values from(a);
   const Results to(out);
-  float *line = lines.mutable_data_ptr<float>(), *sum = sums.mutable_data_ptr<float>();
+  float *line = host_pointer<float>(lines), *sum = host_pointer<float>(sums);
   for (int64_t first = 0; first < m; first += kRows) {
     const int64_t rows = std::min(kRows, m - first);
     at::parallel_for(0, rows, 8, [&](int64_t begin, int64_t end) {
@@ -154,7 +155,7 @@ void gemm_rounded(const at::Tensor& out, const at::Tensor& a, const at::Tensor& 
         const float* row = from.read((first + r) * k, k, line + r * k);
         if (row != line + r * k) std::memcpy(line + r * k, row, k * sizeof(float));
         if (a_map) a_map(line + r * k, k);
-        if (bias.defined()) std::memcpy(sum + r * n, bias.const_data_ptr<float>(), n * sizeof(float));
+        if (bias.defined()) std::memcpy(sum + r * n, host_pointer<const float>(bias), n * sizeof(float));
       }
     });
     gemm(sums.narrow(0, 0, rows), lines.narrow(0, 0, rows), b, bias.defined());

@@ -9,6 +9,7 @@
 //   y.store(t * n, n, to);                                   // rounds; nothing to do for fp32
 #include <algorithm>
 
+#include "tessera/ops/host.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -37,7 +38,7 @@ inline at::Tensor as_floats(const at::Tensor& t) { return is_half(t) ? t.to(at::
 class Values {
  public:
   explicit Values(const at::Tensor& t)
-      : data_(static_cast<const char*>(t.const_data_ptr())), type_(t.scalar_type()), half_(is_half(type_)) {}
+      : data_(static_cast<const char*>(host_pointer<const void>(t))), type_(t.scalar_type()), half_(is_half(type_)) {}
   const float* read(int64_t first, int64_t n, float* scratch) const {
     if (!half_) return reinterpret_cast<const float*>(data_) + first;
     widen(scratch, data_ + first * 2, type_, n);
@@ -63,7 +64,7 @@ class Values {
 class Results {
  public:
   explicit Results(const at::Tensor& t)
-      : data_(static_cast<char*>(t.mutable_data_ptr())), type_(t.scalar_type()), half_(is_half(type_)) {}
+      : data_(static_cast<char*>(host_pointer<void>(t))), type_(t.scalar_type()), half_(is_half(type_)) {}
   float* place(int64_t first, float* scratch) const {
     return half_ ? scratch : reinterpret_cast<float*>(data_) + first;
   }

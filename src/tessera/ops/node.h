@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/ops/deferred_gradients.h"
+#include "tessera/ops/host.h"
 #include "tessera/ops/row_index.h"
 #include "tessera/ops/weight.h"
 
@@ -33,8 +34,8 @@ inline bool wants_graph(std::initializer_list<const at::Tensor*> inputs) {
 /// tensor over the same storage (two tensors with one owner each).
 inline bool is_sole_owner(const at::Tensor& x) { return !x.is_leaf() && x.use_count() + x.storage().use_count() <= 3; }
 
-inline const float* data(const at::Tensor& t) { return t.const_data_ptr<float>(); }
-inline float* out_data(const at::Tensor& t) { return t.mutable_data_ptr<float>(); }
+inline const float* data(const at::Tensor& t) { return host_pointer<const float>(t); }
+inline float* out_data(const at::Tensor& t) { return host_pointer<float>(t); }
 
 /// Call before adding to a site's gradient at once: deferred gradients then get memory of their own.
 inline void open_gradient(WeightSite& site) {

@@ -1,6 +1,7 @@
 #include "tessera/engine/parallel/reach.h"
 
 #include "tessera/base/check.h"
+#include "tessera/ops/host.h"
 #include "tessera/ops/node.h"
 
 namespace tessera::engine {
@@ -106,7 +107,7 @@ Tensor tap_table(const Reach& reach, const net::Tokens& tokens, int index, const
   const Tensor table =
       at::empty({taps, rows}, at::TensorOptions(at::kInt).device(like.is_meta() ? at::kMeta : at::kCPU));
   if (like.is_meta()) return table;
-  auto* to = table.mutable_data_ptr<int32_t>();
+  auto* to = ops::host_pointer<int32_t>(table);
   size_t sample = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = reach.own().begin + r;

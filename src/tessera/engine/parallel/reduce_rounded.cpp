@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tessera/ops/half.h"
+#include "tessera/ops/host.h"
 
 namespace tessera::engine {
 
@@ -20,7 +21,9 @@ void each_sum(const std::vector<Tensor>& parts, at::ScalarType type, const Take&
   std::array<float, kSumBlock> sum, part;
   for (int64_t first = 0; first < parts[0].numel(); first += kSumBlock) {
     const int64_t count = std::min(kSumBlock, parts[0].numel() - first);
-    const auto at = [&](size_t p) { return static_cast<const uint16_t*>(parts[p].const_data_ptr()) + first; };
+    const auto at = [&](size_t p) {
+      return static_cast<const uint16_t*>(ops::host_pointer<const void>(parts[p])) + first;
+    };
     ops::widen(sum.data(), at(0), type, count);
     for (size_t p = 1; p < parts.size(); ++p) {
       ops::widen(part.data(), at(p), type, count);
@@ -35,14 +38,14 @@ void each_sum(const std::vector<Tensor>& parts, at::ScalarType type, const Take&
 void reduce_scatter_rounded(comm::Group& group, at::ScalarType type, const Tensor& shard, const Tensor& flat,
                             const Tensor& scratch, bool accumulate) {
   const int64_t n = shard.numel();
-  ops::narrow_in_place(flat.mutable_data_ptr<float>(), type, flat.numel());
+  ops::narrow_in_place(ops::host_pointer<float>(flat), type, flat.numel());
   std::vector<Tensor> send, received;
   for (int i = 0; i < group.size(); ++i) {
     send.push_back(flat.view(type).narrow(0, i * n, n));
     received.push_back(scratch.view(type).narrow(0, i * n, n));
   }
   group.all_to_all(send, received);
-  float* out = shard.mutable_data_ptr<float>();
+  float* out = ops::host_pointer<float>(shard);
   each_sum(received, type, [&](int64_t first, const float* sum, int64_t count) {
     if (!accumulate) std::fill_n(out + first, count, 0.0f);
     for (int64_t i = 0; i < count; ++i) out[first + i] += sum[i];
@@ -52,7 +55,7 @@ void reduce_scatter_rounded(comm::Group& group, at::ScalarType type, const Tenso
 void all_reduce_rounded(comm::Group& group, at::ScalarType type, const Tensor& tensor) {
   const int64_t n = tensor.numel(), members = group.size();
   if (members == 1) return;
-  ops::narrow_in_place(tensor.mutable_data_ptr<float>(), type, n);
+  ops::narrow_in_place(ops::host_pointer<float>(tensor), type, n);
   const Tensor mine = tensor.view(type).narrow(0, 0, n);
   const auto begin = [&](int64_t i) { return n * i / members; };
   const int64_t own = begin(group.rank() + 1) - begin(group.rank());
@@ -68,12 +71,13 @@ void all_reduce_rounded(comm::Group& group, at::ScalarType type, const Tensor& t
       received.push_back(space.narrow(0, at, own)), at += own;
   }
   group.all_to_all(send, received);
-  auto* sums = static_cast<uint16_t*>(send[group.rank()].mutable_data_ptr());
+  auto* sums = static_cast<uint16_t*>(ops::host_pointer<void>(send[group.rank()]));
   each_sum(received, type,
            [&](int64_t first, const float* sum, int64_t count) { ops::narrow(sums + first, sum, type, count); });
   group.all_to_all(std::vector<Tensor>(static_cast<size_t>(members), send[group.rank()]), send);
-  std::memcpy(tensor.view(type).narrow(0, n, n).mutable_data_ptr(), mine.const_data_ptr(), mine.nbytes());
-  ops::widen_in_place(tensor.mutable_data_ptr<float>(), type, n);
+  std::memcpy(ops::host_pointer<void>(tensor.view(type).narrow(0, n, n)), ops::host_pointer<const void>(mine),
+              mine.nbytes());
+  ops::widen_in_place(ops::host_pointer<float>(tensor), type, n);
 }
 
 }  // namespace tessera::engine

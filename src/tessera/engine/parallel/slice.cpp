@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/host.h"
 
 namespace tessera::engine {
 
@@ -29,7 +30,7 @@ void cut_space(net::Space& space, plan::TokenRange here, plan::TokenRange tp_gro
 void cut_segments(net::Segments& segments, plan::TokenRange block) {
   if (!segments.order.defined()) return;
   const Tensor order = segments.order.to(at::kCPU).contiguous();
-  const auto* at = order.const_data_ptr<int64_t>();
+  const auto* at = ops::host_pointer<const int64_t>(order);
   std::vector<int64_t> local, before = {0};  // before[i]: the block's rows among the first i
   for (int64_t i = 0; i < order.numel(); ++i) {
     if (at[i] >= block.begin && at[i] < block.end) local.push_back(at[i] - block.begin);

@@ -6,6 +6,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/host.h"
 
 namespace tessera::engine {
 
@@ -110,7 +111,7 @@ double Store::squares(int u, const Tensor& grad) const {
     const plan::Buffer& buffer = layout.buffers[b];
     if (buffer.trainable && is_primary(u, static_cast<int>(b)))
       sum += ops::sum_of_squares(
-          grad.const_data_ptr<float>() + buffer.held + units_[u].held[b].partition * buffer.partition(),
+          ops::host_pointer<const float>(grad) + buffer.held + units_[u].held[b].partition * buffer.partition(),
           buffer.partition());
   }
   return sum;
@@ -179,7 +180,7 @@ int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int
   if (group)
     group->all_gather(place, own);
   else if (place.const_data_ptr() != own.const_data_ptr())
-    std::memcpy(place.mutable_data_ptr(), own.const_data_ptr(), own.nbytes());
+    std::memcpy(ops::host_pointer<void>(place), ops::host_pointer<const void>(own), own.nbytes());
   return group ? static_cast<int64_t>(own.nbytes()) * (group->size() - 1) : 0;
 }
 
@@ -195,22 +196,22 @@ int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t fr
     landing = place.view(type).narrow(0, widened ? buffer.total : 0, buffer.total);
     // converts the shard to its own range of the slot, for an in-place all_gather
     own = landing.narrow(0, units_[u].held[b].shard * buffer.shard, buffer.shard);
-    auto* half = static_cast<uint16_t*>(own.mutable_data_ptr());
+    auto* half = static_cast<uint16_t*>(ops::host_pointer<void>(own));
     if (param.scalar_type() != at::kFloat)
-      std::memcpy(half, param.const_data_ptr(), param.nbytes());
+      std::memcpy(half, ops::host_pointer<const void>(param), param.nbytes());
     else if (type == at::kBFloat16)
-      ops::high_half(half, param.const_data_ptr<float>(), buffer.shard);
+      ops::high_half(half, ops::host_pointer<const float>(param), buffer.shard);
     else
-      ops::narrow(half, param.const_data_ptr<float>(), type, buffer.shard);
+      ops::narrow(half, ops::host_pointer<const float>(param), type, buffer.shard);
   }
   int64_t sent = 0;
   if (group) {
     group->all_gather(landing, own);
     sent = static_cast<int64_t>(own.nbytes()) * (group->size() - 1);
   } else if (own.const_data_ptr() == param.const_data_ptr() && place.const_data_ptr() != param.const_data_ptr()) {
-    std::memcpy(place.mutable_data_ptr(), param.const_data_ptr(), param.nbytes());
+    std::memcpy(ops::host_pointer<void>(place), ops::host_pointer<const void>(param), param.nbytes());
   }
-  if (widened) ops::widen_in_place(place.mutable_data_ptr<float>(), scalar_type(gathered_), buffer.total);
+  if (widened) ops::widen_in_place(ops::host_pointer<float>(place), scalar_type(gathered_), buffer.total);
   return sent;
 }
 
@@ -305,7 +306,7 @@ std::vector<Store::Part> Store::parts() const {
 
 uint8_t* Store::data(const Part& part) {
   const Tensor held = shard(part.unit, part.buffer);
-  return static_cast<uint8_t*>(held.mutable_data_ptr()) + part.offset * held.element_size();
+  return static_cast<uint8_t*>(ops::host_pointer<void>(held)) + part.offset * held.element_size();
 }
 
 std::vector<std::pair<int64_t, int64_t>> Store::box(const Part& part) const {

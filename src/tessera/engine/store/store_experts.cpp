@@ -12,6 +12,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/store/store.h"
+#include "tessera/ops/host.h"
 
 namespace tessera::engine {
 
@@ -24,8 +25,8 @@ double swap_clock() {
 void swap_bytes(const Tensor& a, const Tensor& b) {
   check_internal(a.nbytes() == b.nbytes() && a.is_cpu() && b.is_cpu(), "engine.store",
                  "experts are swapped between buffers of one size, in memory");
-  auto* first = static_cast<char*>(a.mutable_data_ptr());
-  std::swap_ranges(first, first + a.nbytes(), static_cast<char*>(b.mutable_data_ptr()));
+  auto* first = static_cast<char*>(ops::host_pointer<void>(a));
+  std::swap_ranges(first, first + a.nbytes(), static_cast<char*>(ops::host_pointer<void>(b)));
 }
 
 }  // namespace

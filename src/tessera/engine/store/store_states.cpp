@@ -8,6 +8,7 @@
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/host.h"
 
 namespace tessera::engine {
 
@@ -28,7 +29,7 @@ void Store::make_states(const net::UnitUpdate& update) {
 void* Store::state(const Part& part, size_t state) {
   Unit& unit = units_[part.unit];
   await_states(part.unit);
-  return static_cast<uint8_t*>(unit.buffer.mutable_data_ptr()) + unit.states.ranges[part.range].at[state];
+  return static_cast<uint8_t*>(ops::host_pointer<void>(unit.buffer)) + unit.states.ranges[part.range].at[state];
 }
 
 net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged staged) {
@@ -38,10 +39,10 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
   const bool whole = grad_type_ == at::kFloat || !staged.as_stored;  // update() widens 16-bit gradients block by block
   const bool trained = (unit.grad.defined() || staged.grad >= 0) && buffer.trainable && whole;
-  const auto* grad = trained ? grad_at(u, staged.grad).const_data_ptr<float>() + buffer.held : nullptr;
+  const auto* grad = trained ? ops::host_pointer<const float>(grad_at(u, staged.grad)) + buffer.held : nullptr;
   const Tensor buffer_of_states = staged.states < 0 ? unit.buffer : arena(staged.states, 1);
   auto* states =  // null: nothing is trained
-      buffer_of_states.defined() ? static_cast<uint8_t*>(buffer_of_states.mutable_data_ptr()) : nullptr;
+      buffer_of_states.defined() ? static_cast<uint8_t*>(ops::host_pointer<void>(buffer_of_states)) : nullptr;
   const plan::ParamSpec& param = unit.spec.params[range.param];
   net::Slice slice;
   slice.tensor = hash_text(param.name);
@@ -51,7 +52,7 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
     const int64_t first = unit.layout.params[range.param].numel * tp_rank_;
     slice.begin += first, slice.end += first;
   }
-  slice.param = static_cast<uint8_t*>(shard.mutable_data_ptr()) + range.offset * shard.element_size();
+  slice.param = static_cast<uint8_t*>(ops::host_pointer<void>(shard)) + range.offset * shard.element_size();
   if (grad) slice.grad = grad + range.offset;
   slice.specs = &range.states;
   for (const int64_t at : range.at) slice.states.push_back(states + at);
@@ -100,7 +101,7 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
     for (int64_t from = 0; from < whole.count(); from += kUpdateChunk) {
       chunks.push_back(chunk_of(whole, from, plan::master_bytes(masters_)));
       if (halves)
-        gradients.push_back(static_cast<const uint16_t*>(stored.const_data_ptr()) +
+        gradients.push_back(static_cast<const uint16_t*>(ops::host_pointer<const void>(stored)) +
                             unit.layout.buffers[range.buffer].held + range.offset + from);
     }
   }
@@ -139,7 +140,7 @@ namespace {
 uint8_t* stored_at(const Tensor& shard, DType stored, int64_t element) {
   check_internal(stored == DType::bf16 || element % plan::kFlatAlign == 0, "engine.store",
                  "parameters stored in blocks are set and read from the start of a block");
-  return static_cast<uint8_t*>(shard.mutable_data_ptr()) + plan::stored_bytes(stored, element);
+  return static_cast<uint8_t*>(ops::host_pointer<void>(shard)) + plan::stored_bytes(stored, element);
 }
 
 }  // namespace
@@ -184,7 +185,7 @@ Tensor Store::masters(int u, int b) {
   Tensor values = at::zeros({layout(u).buffers[b].shard}, units_[u].anchor.options().requires_grad(false));
   for (const Part& part : parts())
     if (part.unit == u && part.buffer == b)
-      read_masters(part, 0, part.end - part.begin, values.mutable_data_ptr<float>() + part.offset);
+      read_masters(part, 0, part.end - part.begin, ops::host_pointer<float>(values) + part.offset);
   return values;
 }
 

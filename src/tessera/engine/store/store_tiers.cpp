@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/host.h"
 #include "tessera/plan/nvme.h"
 
 namespace tessera::engine {
@@ -64,8 +65,8 @@ void Store::move(const plan::Instruction& in, char* host) {
     fetch ? disk_->read(extent, host, in.bytes) : disk_->write(extent, host, in.bytes);
     return;
   }
-  void* stored = host ? host : tensor.mutable_data_ptr();
-  void* device = arena(in.slot, 1).mutable_data_ptr();
+  void* stored = host ? host : ops::host_pointer<void>(tensor);
+  void* device = ops::host_pointer<void>(arena(in.slot, 1));
   if (in.part == plan::Part::gradients && grad_type_ != at::kFloat) {  // see [Note: gradients in fewer bits]
     if (!fetch) return ops::narrow(stored, static_cast<const float*>(device), grad_type_, tensor.numel());
     if (in.micro >= 0) return ops::widen(static_cast<float*>(device), stored, grad_type_, tensor.numel());
@@ -81,7 +82,7 @@ void Store::round_gradient(const Tensor& shard) const {
   if (grad_type_ == at::kFloat) return;
   constexpr int64_t kBlock = 4096;  // small enough that both forms stay in the cache
   std::array<uint16_t, kBlock> rounded;
-  auto* values = shard.mutable_data_ptr<float>();
+  auto* values = ops::host_pointer<float>(shard);
   for (int64_t first = 0; first < shard.numel(); first += kBlock) {
     const int64_t count = std::min(kBlock, shard.numel() - first);
     ops::narrow(rounded.data(), values + first, grad_type_, count);

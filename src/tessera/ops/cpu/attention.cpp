@@ -11,6 +11,7 @@
 #include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/host.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 
@@ -155,7 +156,7 @@ const float* head_rows(const Tensor& t, int64_t first, int64_t column, int64_t r
   const int64_t ld = t.size(1), at = first * ld + column;
   if (!is_half(t)) return data(t) + at;
   float* to = work.take(rows * d);
-  const auto* from = static_cast<const uint16_t*>(t.const_data_ptr()) + at;
+  const auto* from = static_cast<const uint16_t*>(host_pointer<const void>(t)) + at;
   for (int64_t r = 0; r < rows; ++r) widen(to + r * d, from + r * ld, t.scalar_type(), d);
   return to;
 }
@@ -172,7 +173,7 @@ void store_head(const Tensor& t, bool packed, int64_t first, int64_t column, int
     for (int64_t r = 0; r < rows; ++r) std::copy_n(values + r * d, d, out_data(t) + (first + r) * ld + column);
     return;
   }
-  auto* to = static_cast<uint16_t*>(t.mutable_data_ptr()) + first * ld + column;
+  auto* to = static_cast<uint16_t*>(host_pointer<void>(t)) + first * ld + column;
   for (int64_t r = 0; r < rows; ++r) narrow(to + r * ld, values + r * d, t.scalar_type(), d);
 }
 /// Floats of scratch for `rows` rows of each of `tensors` tensors with the dtype of `t`.

@@ -4,6 +4,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/host.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 
@@ -79,7 +80,7 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
       const int64_t at = first * width;
       float* space = branch.half() ? half_scratch(0, n * width) : nullptr;
       gated_forward(data(x) + at, branch.read(at, n * width, space), data(gate), gate.stride(0),
-                    rows.of_token.const_data_ptr<int32_t>() + first, 0, n, width, out_data(out) + at);
+                    host_pointer<const int32_t>(rows.of_token) + first, 0, n, width, out_data(out) + at);
     });
   });
   return out;
@@ -87,7 +88,7 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
 
 void gate_gradient(const Tensor& up, const Tensor& y, const RowIndex& rows, const Tensor& dgate) {
   if (y.is_meta()) return;
-  const int32_t* index = rows.of_token.const_data_ptr<int32_t>();
+  const int32_t* index = host_pointer<const int32_t>(rows.of_token);
   const Values branch(y);
   const int64_t width = y.size(1);
   at::parallel_for(0, width, kSumColumnGrain, [&](int64_t begin, int64_t end) {
@@ -101,7 +102,7 @@ void gate_gradient(const Tensor& up, const Tensor& y, const RowIndex& rows, cons
 
 void gated_branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex& rows, const Tensor& dy) {
   if (dy.is_meta()) return;
-  const int32_t* index = rows.of_token.const_data_ptr<int32_t>();
+  const int32_t* index = host_pointer<const int32_t>(rows.of_token);
   const Results to(dy);
   const int64_t width = up.size(1);
   at::parallel_for(0, up.size(0), kSumTokenGrain, [&](int64_t begin, int64_t end) {
@@ -118,7 +119,7 @@ void embedding_gradient(const Tensor& grad, const Tensor& ids, const Tensor& dy)
   if (grad.is_meta()) return;
   const int64_t d = dy.size(1);
   for (int64_t t = 0; t < ids.size(0); ++t)
-    add(out_data(grad) + ids.const_data_ptr<int64_t>()[t] * d, data(dy) + t * d, d);
+    add(out_data(grad) + host_pointer<const int64_t>(ids)[t] * d, data(dy) + t * d, d);
 }
 
 }  // namespace tessera::ops::cpu

@@ -5,6 +5,7 @@
 
 #include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/host.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 
@@ -91,7 +92,7 @@ TESSERA_KERNEL void layer_norm_table_kernel(const float* dy, const float* x, con
 // Takes pointers only if there is memory behind them.
 NormTable table_of(const Tensor& t, const RowIndex* rows) {
   if (t.is_meta()) return {nullptr};
-  return rows ? NormTable{data(t), t.stride(0), rows->of_token.const_data_ptr<int32_t>()} : NormTable{data(t)};
+  return rows ? NormTable{data(t), t.stride(0), host_pointer<const int32_t>(rows->of_token)} : NormTable{data(t)};
 }
 
 }  // namespace
@@ -142,7 +143,7 @@ Tensor layer_norm_input_gradient(const Tensor& dy, const Tensor& x, const NormTa
 void layer_norm_table_gradients(const Tensor& dy, const Tensor& x, const Tensor& stats, const RowIndex* rows,
                                 const Tensor& dscale, const Tensor& dshift) {
   if (x.is_meta()) return;
-  const int32_t* index = rows ? rows->of_token.const_data_ptr<int32_t>() : nullptr;
+  const int32_t* index = rows ? host_pointer<const int32_t>(rows->of_token) : nullptr;
   float *scale = dscale.defined() ? out_data(dscale) : nullptr, *shift = dshift.defined() ? out_data(dshift) : nullptr;
   const Values up(dy), from(x);
   const bool half = up.half() || from.half();

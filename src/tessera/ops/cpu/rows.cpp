@@ -3,6 +3,7 @@
 
 #include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/host.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/node.h"
 
@@ -38,7 +39,7 @@ TESSERA_KERNEL void add_tap_gradient(float* __restrict w, int64_t taps, const fl
 template <class Work>
 void each_tap(const Tensor& table, int64_t width, const Work& work) {
   const int64_t taps = table.size(0), rows = table.size(1);
-  const auto* sources = table.const_data_ptr<int32_t>();
+  const auto* sources = host_pointer<const int32_t>(table);
   at::parallel_for(0, width, kChannelGrain, [&](int64_t begin, int64_t end) {
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t t = 0; t < taps; ++t)
