@@ -158,6 +158,7 @@ TEST(WithoutEffect, NamesEachKeyAndWhatItBelongsTo) {
       {{{"train.stable_steps", "3"}}, "wsd"},
       {{{"train.schedule", "constant"}}, "train.warmup_steps = 20 has no effect"},
       {{{"model.path", "weights"}, {"model.init", "random"}}, "model.path = weights has no effect"},
+      {{{"train.lr_base_batch", "8"}}, "train.lr_base_batch = 8 has no effect: train.lr_scale is neither linear"},
       {{{"sample.negative_prompt", "blur"}}, "sample.negative_prompt = blur"},
       {{{"plan.file", "plan.toml"}, {"plan.recompute", "all"}},
        "plan.recompute = all has no effect: plan.file decides"},

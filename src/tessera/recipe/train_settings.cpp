@@ -101,6 +101,11 @@ std::string expert_choices() {
   return choices;
 }
 
+bool scales_by_batch(const Facts& f) {
+  const std::string& scale = f.recipe.values.at("train.lr_scale");
+  return scale == "linear" || scale == "sqrt";
+}
+
 }  // namespace
 
 std::vector<Setting> train_settings() {
@@ -140,7 +145,9 @@ std::vector<Setting> train_settings() {
        "256",
        "global batch that train.lr is meant for, with lr_scale",
        nullptr,
-       {.range = at_least(1), .in_stages = true}},
+       {.range = at_least(1),
+        .needs = {{scales_by_batch, "train.lr_scale is neither linear nor sqrt"}},
+        .in_stages = true}},
       {"train.schedule",
        Kind::choice,
        "constant_with_warmup",
