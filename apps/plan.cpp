@@ -46,7 +46,27 @@ int count(const Arguments& arguments, const std::string& flag) {
   return value;
 }
 
-/// --gpu and --nodes as recipe keys: the profile, and ranks on all of its devices unless a mesh is given.
+/// The mesh on `devices` GPUs of `gpu`: all of them for a recipe without [mesh]; a mesh that was given stays, and with
+/// --nodes its dp_shard grows over the GPUs of all nodes. `typed`: the mesh was given as a flag.
+Mesh on_machine(Mesh mesh, bool typed, const std::string& gpu, int devices, bool all_nodes) {
+  const std::string them = std::to_string(devices) + " GPUs of " + gpu;
+  if (mesh.world() == 1 && !typed) {
+    mesh[Axis::dp_shard] = devices;
+    if (devices > 1)
+      log::info("plan: " + mesh.to_string() + " on the " + them + "; --mesh chooses another, --gpu 1x... one of them");
+  } else if (all_nodes && mesh.world() != devices) {
+    if (devices % mesh.world() != 0)
+      throw UserError(Exit::usage, "plan",
+                      "--nodes: the mesh " + mesh.to_string() + " has " + std::to_string(mesh.world()) +
+                          " ranks, which do not divide the " + them,
+                      "change the mesh, or leave --nodes away");
+    mesh[Axis::dp_shard] *= devices / mesh.world();
+    log::info("plan: the mesh grows to " + mesh.to_string() + " over the " + them);
+  }
+  return mesh;
+}
+
+/// --gpu and --nodes as recipe keys: the profile and the mesh on it.
 recipe::Overrides with_machine(const Arguments& arguments) {
   recipe::Overrides overrides = arguments.overrides;
   const int nodes = count(arguments, "--nodes");
@@ -61,9 +81,15 @@ recipe::Overrides with_machine(const Arguments& arguments) {
                       "give one of them");
   const plan::Profile profile = plan::find_profile(gpu);
   overrides.emplace_back("plan.profile", gpu);
-  const bool meshed = std::any_of(overrides.begin(), overrides.end(),
-                                  [](const auto& o) { return o.first == "mesh" || o.first.starts_with("mesh."); });
-  if (!meshed) overrides.emplace_back("mesh", "dp_shard=" + std::to_string(std::max(1, profile.devices) * nodes));
+  const bool typed = std::any_of(overrides.begin(), overrides.end(),
+                                 [](const auto& o) { return o.first == "mesh" || o.first.starts_with("mesh."); });
+  // Options of other programs know no mesh; their ranks are the flags' or all.
+  const std::string file = arguments.foreign.empty() ? arguments.only_word("recipe") : "";
+  const Mesh given = recipe::load_recipe(file, overrides).mesh;
+  const int devices = std::max(1, profile.devices) * nodes;
+  const Mesh mesh = on_machine(given, typed, gpu, devices, arguments.has("--nodes"));
+  for (const Axis axis : kAllAxes)
+    overrides.emplace_back("mesh." + std::string(axis_name(axis)), std::to_string(mesh[axis]));
   return overrides;
 }
 

@@ -123,6 +123,27 @@ TEST(Mistakes, FlagsOfPlanThatWouldDoNothingAreRefused) {
     expect(run.tessera(typed), 2, {words});
   }
 }
+TEST(Mistakes, AMeshStaysWithAGpuGrowsOverNodesAndIsToldWhereThereIsNone) {
+  const TinyRun run("m");
+  const auto mesh_of = [&](const std::vector<std::string>& flags, const std::string& told) {
+    std::vector<std::string> typed = {"plan", run.recipe(), "--train.global_batch", "64", "--json", "--gpu"};
+    typed.insert(typed.end(), flags.begin(), flags.end());
+    const Result r = run.tessera(typed);
+    expect(r, 0, {told});
+    const size_t at = r.output.find("\"mesh\"");
+    return r.output.substr(at, r.output.find('}', at) - at);
+  };
+  const std::string none = mesh_of({"h200"}, "plan: dp_shard=8 on the 8 GPUs of h200");
+  EXPECT_NE(none.find("\"dp_shard\": 8"), std::string::npos) << none;
+  EXPECT_EQ(mesh_of({"1xh200", "--mesh", "dp_shard=1"}, "{").find("\"dp_shard\": 8"), std::string::npos);
+  std::ofstream(run.recipe(), std::ios::app) << "\n[mesh]\ntp = 2\ndp_shard = 2\n";
+  const std::string kept = mesh_of({"h200"}, "{"), grown = mesh_of({"h200", "--nodes", "2"}, "the mesh grows to");
+  EXPECT_NE(kept.find("\"dp_shard\": 2"), std::string::npos) << kept;
+  EXPECT_NE(grown.find("\"dp_shard\": 8"), std::string::npos) << grown;
+  for (const std::string& json : {kept, grown}) EXPECT_NE(json.find("\"tp\": 2"), std::string::npos) << json;
+  expect(run.tessera({"plan", run.recipe(), "--gpu", "h200", "--nodes", "2", "--mesh", "tp=2,dp_shard=3"}), 2,
+         {"dp_shard=3,tp=2", "6 ranks, which do not divide the 16 GPUs of h200"});
+}
 TEST(Mistakes, AMissingVideoIsNamed) {
   const TinyRun run("m");
   write(run.folder() / "data/metadata.csv", "video,prompt\ngone.mp4,a clip\n");
