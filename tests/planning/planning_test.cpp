@@ -46,6 +46,19 @@ class Planning : public ::testing::Test {
   std::unique_ptr<net::Denoiser> model_ = models::make_denoiser({.config_text = kConfig});
 };
 
+TEST_F(Planning, AnFp32PlanOnAMachineThatIsMuchFasterInBf16SaysBothTimes) {
+  PlanRequest r = request("single");
+  r.machine.profile = plan::find_profile("1xh200");
+  const Planned slow = make_plan(r);
+  EXPECT_NE(slow.choice.warning.find("with plan.compute_dtype = \"bf16\" this plan takes "), std::string::npos)
+      << slow.choice.warning;
+  r.machine.dtype = "bf16";
+  EXPECT_EQ(make_plan(r).choice.warning.find("bf16"), std::string::npos);
+  r.machine.dtype = "fp32";
+  r.machine.profile.device.gemm["fp32"] = r.machine.profile.device.gemm.at("bf16");
+  EXPECT_EQ(make_plan(r).choice.warning.find("bf16"), std::string::npos);
+}
+
 TEST_F(Planning, JsonHasTheFieldsOfTheContractAndSharesAddUp) {
   const Planned planned = make_plan(request("dp_shard=2"));
   const auto json = nlohmann::json::parse(plan_json(planned));
