@@ -223,6 +223,7 @@ void diffsynth_together(Translator& t) {
   for (const char* option : {"--data_file_keys", "--extra_inputs"}) columns(t, option);
   window(t);
   amount(t);
+  t.assume("plan.compute_dtype", "bf16", "DiffSynth computes in bf16");
   t.assume("diffusion.timesteps", "diffsynth", "DiffSynth's timesteps");
   t.assume("diffusion.weighting", "diffsynth", "DiffSynth's weights");
   t.assume("diffusion.shift", "5", "DiffSynth's shift");
