@@ -168,7 +168,7 @@ void Disk::transfer(bool write, int64_t offset, char* data, int64_t bytes) {
     const ssize_t done =
         write ? pwrite(direct_, data + at, size, offset + at) : pread(direct_, data + at, size, offset + at);
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) fail(what, offset + at, bytes - at, done < 0 ? errno : EIO);
+    if (done <= 0) fail(what, offset, bytes, done < 0 ? errno : EIO);
     at += done;
   }
 }
