@@ -46,30 +46,19 @@ int count(const Arguments& arguments, const std::string& flag) {
   return value;
 }
 
-/// The mesh on `devices` GPUs of `gpu`: all of them for a recipe without [mesh]; a mesh that was given stays, and with
-/// --nodes its dp_shard grows over the GPUs of all nodes. `typed`: the mesh was given as a flag.
-Mesh on_machine(Mesh mesh, bool typed, const std::string& gpu, int devices, bool all_nodes) {
-  const std::string them = std::to_string(devices) + " GPUs of " + gpu;
-  if (mesh.world() == 1 && !typed) {
-    mesh[Axis::dp_shard] = devices;
-    if (devices > 1)
-      log::info("plan: " + mesh.to_string() + " on the " + them + "; --mesh chooses another, --gpu 1x... one of them");
-  } else if (all_nodes && mesh.world() != devices) {
-    if (devices % mesh.world() != 0)
-      throw UserError(Exit::usage, "plan",
-                      "--nodes: the mesh " + mesh.to_string() + " has " + std::to_string(mesh.world()) +
-                          " ranks, which do not divide the " + them,
-                      "change the mesh, or leave --nodes away");
-    mesh[Axis::dp_shard] *= devices / mesh.world();
-    log::info("plan: the mesh grows to " + mesh.to_string() + " over the " + them);
-  }
-  return mesh;
+bool has_mesh(const recipe::Overrides& overrides) {
+  return std::any_of(overrides.begin(), overrides.end(),
+                     [](const auto& o) { return o.first == "mesh" || o.first.starts_with("mesh."); });
 }
 
-/// --gpu and --nodes as recipe keys: the profile and the mesh on it.
+/// Devices of --gpu on --nodes.
+int devices_of(const Arguments& arguments) {
+  return std::max(1, plan::find_profile(arguments.value("--gpu")).devices) * count(arguments, "--nodes");
+}
+
+/// --gpu as recipe keys.
 recipe::Overrides with_machine(const Arguments& arguments) {
   recipe::Overrides overrides = arguments.overrides;
-  const int nodes = count(arguments, "--nodes");
   if (!arguments.has("--gpu")) {
     if (arguments.has("--nodes")) throw UserError(Exit::usage, "plan", "--nodes without --gpu", "add --gpu h200");
     return overrides;
@@ -79,18 +68,33 @@ recipe::Overrides with_machine(const Arguments& arguments) {
     if (key == "plan.profile" && value != gpu)
       throw UserError(Exit::usage, "plan", "--gpu " + gpu + " and --plan.profile " + value + " name two machines",
                       "give one of them");
-  const plan::Profile profile = plan::find_profile(gpu);
   overrides.emplace_back("plan.profile", gpu);
-  const bool typed = std::any_of(overrides.begin(), overrides.end(),
-                                 [](const auto& o) { return o.first == "mesh" || o.first.starts_with("mesh."); });
-  // Options of other programs know no mesh; their ranks are the flags' or all.
-  const std::string file = arguments.foreign.empty() ? arguments.only_word("recipe") : "";
-  const Mesh given = recipe::load_recipe(file, overrides).mesh;
-  const int devices = std::max(1, profile.devices) * nodes;
-  const Mesh mesh = on_machine(given, typed, gpu, devices, arguments.has("--nodes"));
-  for (const Axis axis : kAllAxes)
-    overrides.emplace_back("mesh." + std::string(axis_name(axis)), std::to_string(mesh[axis]));
+  // Options of other programs count samples per rank, so the ranks have to be known before the recipe is.
+  if (!arguments.foreign.empty() && !has_mesh(overrides))
+    overrides.emplace_back("mesh", "dp_shard=" + std::to_string(devices_of(arguments)));
   return overrides;
+}
+
+/// Puts the recipe's mesh on the machine of --gpu: all devices for a recipe without [mesh]; a mesh that was given stays,
+/// and with --nodes its dp_shard grows over the GPUs of all nodes.
+void put_on_machine(recipe::Recipe& recipe, const Arguments& arguments) {
+  if (!arguments.has("--gpu")) return;
+  const int devices = devices_of(arguments), ranks = recipe.mesh.world();
+  const std::string them = std::to_string(devices) + " GPUs of " + arguments.value("--gpu");
+  if (ranks == 1 && !has_mesh(arguments.overrides)) {
+    recipe.set("mesh.dp_shard", std::to_string(devices));
+    if (devices > 1)
+      log::info("plan: " + recipe.mesh.to_string() + " on the " + them +
+                "; --mesh chooses another, --gpu 1x... one of them");
+  } else if (arguments.has("--nodes") && ranks != devices) {
+    if (devices % ranks != 0)
+      throw UserError(Exit::usage, "plan",
+                      "--nodes: the mesh " + recipe.mesh.to_string() + " has " + std::to_string(ranks) +
+                          " ranks, which do not divide the " + them,
+                      "change the mesh, or leave --nodes away");
+    recipe.set("mesh.dp_shard", std::to_string(recipe.mesh[Axis::dp_shard] * (devices / ranks)));
+    log::info("plan: the mesh grows to " + recipe.mesh.to_string() + " over the " + them);
+  }
 }
 
 /// Frames and pixels of one latent step, found by asking the autoencoder.
@@ -228,8 +232,9 @@ int run(const Arguments& arguments) {
   check_flags(arguments);
   if (arguments.has("--composes")) return std::fputs(plan::composition_page().c_str(), stdout) < 0;
   if (arguments.has("--check")) return check_file(arguments.value("--check"));
-  const Translated given = recipe_from(arguments, with_machine(arguments), /*world=*/0);
+  Translated given = recipe_from(arguments, with_machine(arguments), /*world=*/0);
   tell(given.translation);
+  put_on_machine(given.recipe, arguments);
   const recipe::Recipe recipe = look_over(given.recipe, /*world=*/0);
   engine::Meter::install();
   const job::Job job = job::make_job(recipe);

@@ -30,7 +30,7 @@ Command prepare_command() {
     engine::Meter::install();
     const comm::Rendezvous place = comm::rendezvous_from_env();
     log::set_rank(place.rank, place.world);
-    job::chosen_device(recipe.run.device, place.rank == 0);
+    job::check_device(recipe.run.device, place.rank == 0);
     const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
     comm::Comm comm(place, mesh, recipe.fault.timeout);
     const job::Job job = job::make_job(recipe);

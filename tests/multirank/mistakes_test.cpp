@@ -265,19 +265,8 @@ TEST(Mistakes, ValuesThatAreNotUtf8AreNamedWithTheByte) {
 }
 TEST(Mistakes, TorchrunsVariablesStartRanksToo) {
   const TinyRun run("m");
-  const std::string port = std::to_string(20000 + (getpid() + 7777) % 10000);
-  std::vector<pid_t> ranks;
-  for (int rank = 0; rank < 2; ++rank)
-    ranks.push_back(start_program({TESSERA_BINARY, "train", run.recipe()},
-                                  (run.folder() / ("log" + std::to_string(rank))).string(),
-                                  {{"RANK", std::to_string(rank)},
-                                   {"WORLD_SIZE", "2"},
-                                   {"LOCAL_RANK", std::to_string(rank)},
-                                   {"LOCAL_WORLD_SIZE", "2"},
-                                   {"MASTER_ADDR", "127.0.0.1"},
-                                   {"MASTER_PORT", port},
-                                   {"OMP_NUM_THREADS", "1"}}));
-  for (pid_t rank : ranks) EXPECT_EQ(wait_program(rank, 60), 0);
+  const std::vector<std::string> train = {TESSERA_BINARY, "train", run.recipe()};
+  for (const Result& r : two_ranks(run, {train, train})) expect(r, 0, {});
   EXPECT_EQ(run.metrics("run").size(), 6u);
 }
 TEST(Mistakes, ANaNLossStopsAndNamesTheSample) {

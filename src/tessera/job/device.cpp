@@ -13,15 +13,14 @@ constexpr const char* kUnused =
 
 }  // namespace
 
-at::Device chosen_device(std::string_view wanted, bool log) {
-  if (wanted == "cpu") return at::kCPU;
+void check_device(std::string_view wanted, bool log) {
+  if (wanted == "cpu") return;
   const bool gpu = comm::device_backend() != nullptr;
   if (wanted == "cuda")
     throw UserError(Exit::usage, "run.device",
                     std::string("\"cuda\": ") + (gpu ? kUnused : comm::device_backend_absence()),
                     "set run.device = \"cpu\" or \"auto\" to train on the CPU");
   if (gpu && log) log::info(std::string("run.device = auto: the CPU; there is a GPU, but ") + kUnused);
-  return at::kCPU;
 }
 
 }  // namespace tessera::job

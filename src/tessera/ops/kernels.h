@@ -8,9 +8,9 @@
 // | cpu_kernels() | CPU | our own vectorised kernels (ops/cpu), the default there |
 // | aten_kernels() | CPU, CUDA | LibTorch's own operators (ops/aten): what a GPU computes with, and its twin on a CPU |
 //
-// [Note: kernels on meta tensors] Every function allocates on meta tensors what it allocates on its device, and nothing
-// else happens. The planner measures so ([Note: bytes by running on meta] in engine/measure.h): a meta tensor uses the
-// table that the measured run will use.
+// [Note: kernels on meta tensors] On meta tensors a function only allocates: ours exactly what they allocate on a CPU,
+// which is how the planner measures ([Note: bytes by running on meta] in engine/measure.h), those in LibTorch's operators
+// what their meta forms do, without the workspaces of libraries.
 //
 // Shapes as in ops.h. Outputs that the caller passes are contiguous in their last dim. "Adds to" means +=.
 #include "tessera/ops/adapter.h"

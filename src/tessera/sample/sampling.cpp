@@ -123,7 +123,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   if (!options.loras.empty()) recipe.lora.on = false;  // they take the place of the run's own
   const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
-  job::chosen_device(recipe.run.device, place.rank == 0);
+  job::check_device(recipe.run.device, place.rank == 0);
   const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
   comm::Comm comm(place, mesh, recipe.fault.timeout);
   const job::Job job = job::make_job(recipe);

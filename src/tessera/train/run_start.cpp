@@ -53,7 +53,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
       comm_(place, mesh_, recipe_.fault.timeout),
       slow_(mesh_, {recipe_.fault.slow_factor, recipe_.fault.slow_steps}),
       trace_(std::move(trace)) {
-  job::chosen_device(recipe_.run.device, rank_ == 0);
+  job::check_device(recipe_.run.device, rank_ == 0);
   watch_.follow(comm_);
   comm_.check_agreement("program", program());
   comm_.check_agreement("recipe", recipe_.to_toml());

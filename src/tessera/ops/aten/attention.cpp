@@ -16,7 +16,7 @@ Tensor heads_of(const Tensor& x, int64_t heads, int64_t first, int64_t rows) {
   return x.narrow(0, first, rows).view({rows, heads, -1}).transpose(0, 1);
 }
 
-/// Calls body(sample's first query, queries, first key, keys) for samples that have queries or, if `keys_too`, keys.
+/// Calls body(first query, queries, first key, keys) of each sample.
 template <class Body>
 void each_sample(const Offsets& q_at, const Offsets& k_at, const Body& body) {
   for (size_t s = 0; s + 1 < q_at.size(); ++s) body(q_at[s], q_at[s + 1] - q_at[s], k_at[s], k_at[s + 1] - k_at[s]);

@@ -17,8 +17,6 @@ namespace {
 
 constexpr int64_t kDropRows = 256;  // rows of drop(z) that exist at once
 
-Map input_map(bool gelu) { return gelu ? gelu_in_place : nullptr; }
-
 /// Calls body(drop(z) rows, first row) over all of x.
 template <class Body>
 void each_dropped(const Tensor& x, const Adapter& pair, bool gelu, const Body& body) {
@@ -38,7 +36,7 @@ void each_dropped(const Tensor& x, const Adapter& pair, bool gelu, const Body& b
 Tensor narrow_part(const Tensor& x, const Adapter& pair, bool gelu) {
   const Tensor h = at::empty({x.size(0), pair.a->value.size(0)}, x.options());
   if (!pair.dropout.active())
-    gemm(h, x, pair.a->value.t(), false, input_map(gelu));
+    gemm(h, x, pair.a->value.t(), false, gelu_map(gelu));
   else
     each_dropped(x, pair, gelu,
                  [&](const Tensor& z, int64_t first) { gemm(h.narrow(0, first, z.size(0)), z, pair.a->value.t()); });
@@ -58,7 +56,7 @@ void pair_gradients(const Tensor& x, const Tensor& du, const Tensor& e, const Ad
     gemm(pair.b->grad, du.t(), narrow_part(x, pair, gelu), !std::exchange(pair.b->fresh, false));
   if (!pair.a->grad.defined()) return;
   bool add = !std::exchange(pair.a->fresh, false);
-  if (!pair.dropout.active()) return gemm(pair.a->grad, e.t(), x, add, nullptr, input_map(gelu));
+  if (!pair.dropout.active()) return gemm(pair.a->grad, e.t(), x, add, nullptr, gelu_map(gelu));
   each_dropped(x, pair, gelu, [&](const Tensor& z, int64_t first) {
     gemm(pair.a->grad, e.narrow(0, first, z.size(0)).t(), z, std::exchange(add, true));
   });
@@ -109,7 +107,7 @@ Tensor frozen_linear(const FrozenLinearParts& p, at::ScalarType type) {
   const Tensor y = at::empty({x.size(0), out_dim(p.weight)}, x.options());
   if (bias_first && !x.is_meta())
     for (int64_t r = 0; r < y.size(0); ++r) std::copy_n(data(p.bias->value), y.size(1), out_data(y) + r * y.size(1));
-  frozen_product(y, x, p.weight, bias_first, input_map(p.gelu));
+  frozen_product(y, x, p.weight, bias_first, gelu_map(p.gelu));
   if (p.pair) gemm(y, narrow_part(x, *p.pair, p.gelu), p.pair->b->value.t(), true);
   if (dora) scale_columns(y, y, gains(p.norms, *p.pair), p.bias ? p.bias->value : Tensor());
   return y;

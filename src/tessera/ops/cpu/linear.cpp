@@ -20,8 +20,6 @@ TESSERA_KERNEL void add_rows(float* __restrict out, const float* __restrict dy, 
     for (int64_t c = 0; c < cols; ++c) out[c] += dy[r * ld + c];
 }
 
-Map map_of(bool gelu) { return gelu ? gelu_in_place : nullptr; }
-
 /// x = gelu'(x) * (dy W), some columns at a time: the widest gradient of a block overwrites its source. Columns and not
 /// rows, because the product then packs each panel of W once.
 void gelu_input_gradient_in_place(const Tensor& x, const Tensor& dy, const Tensor& w) {
@@ -52,13 +50,13 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, a
   Tensor y = at::empty({x.size(0), w.size(0)}, x.options().dtype(type));
   const Tensor offset = bias.defined() ? as_floats(bias) : Tensor();
   if (is_half(type)) {
-    gemm_rounded(y, x, w.t(), offset, map_of(gelu));
+    gemm_rounded(y, x, w.t(), offset, gelu_map(gelu));
     return y;
   }
   if (offset.defined() && !x.is_meta())
     for (int64_t r = 0; r < y.size(0); ++r)
       std::memcpy(out_data(y) + r * y.size(1), data(offset), y.size(1) * sizeof(float));
-  gemm(y, x, w.t(), offset.defined(), map_of(gelu));
+  gemm(y, x, w.t(), offset.defined(), gelu_map(gelu));
   return y;
 }
 
@@ -74,7 +72,7 @@ Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x,
 }
 
 void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add) {
-  gemm(dw, dy.t(), x, add, nullptr, map_of(gelu));
+  gemm(dw, dy.t(), x, add, nullptr, gelu_map(gelu));
 }
 
 void bias_gradient(const Tensor& db, const Tensor& dy, bool add) {

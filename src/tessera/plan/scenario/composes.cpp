@@ -123,7 +123,9 @@ std::string first_violation(const ModelSpec& model, const Plan& plan) {
     memory_curve(model, plan, schedules.train, rank);  // runs its internal checks
     each_schedule(run, schedules, [&](int64_t step, const Schedule& schedule) {
       append_lines(lines, schedule, rank, step);
-      for (const Race& found : find_races(model, plan, schedule, rank)) race = to_string(found, schedule);
+      if (!race.empty()) return;
+      if (const auto races = find_races(model, plan, schedule, rank); !races.empty())
+        race = to_string(races.front(), schedule);
     });
   }
   const auto violations = check(std::move(lines));

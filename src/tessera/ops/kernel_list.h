@@ -1,0 +1,34 @@
+#pragma once
+// The functions of ops::Kernels, in its order, so that a table declares and fills them without repeating what they are.
+//
+//   namespace cpu { TESSERA_EACH_KERNEL(TESSERA_DECLARE_KERNEL) }     // Tensor linear(const Tensor& x, ...); and so on
+#include <type_traits>
+
+#include "tessera/ops/kernels.h"
+
+// clang-format off
+#define TESSERA_EACH_KERNEL(each) \
+  each(linear) each(linear_input_gradient) each(linear_weight_gradient) each(bias_gradient) \
+  each(frozen_linear) each(frozen_linear_backward) each(adapted_norms) each(layer_norm) \
+  each(layer_norm_input_gradient) each(layer_norm_table_gradients) each(row_squares) each(rms_norm) \
+  each(rms_norm_dots) each(rms_norm_input_gradient) each(rms_norm_weight_gradient) each(sum) \
+  each(gated_residual) each(gated_branch_gradient) each(gate_gradient) each(gelu_tanh) \
+  each(gelu_tanh_gradient) each(rope) each(depthwise) each(depthwise_input_gradient) \
+  each(depthwise_weight_gradient) each(embedding_gradient) each(drop_rows) each(attention) \
+  each(attention_backward) each(attention_delta) each(merge_attention) each(linear_attention_states) \
+  each(linear_attention_states_backward) each(linear_attention_result) \
+  each(linear_attention_result_backward)
+// clang-format on
+
+/// Declares a function of this name with the signature of the table's.
+#define TESSERA_DECLARE_KERNEL(name) std::remove_pointer_t<decltype(Kernels::name)> name;
+
+namespace tessera::ops {
+
+#define TESSERA_COUNT_KERNEL(name) +1
+static_assert(sizeof(Kernels) ==
+                  sizeof(const char*) + (0 TESSERA_EACH_KERNEL(TESSERA_COUNT_KERNEL)) * sizeof(void (*)()),
+              "a function of Kernels is missing in TESSERA_EACH_KERNEL");
+#undef TESSERA_COUNT_KERNEL
+
+}  // namespace tessera::ops
