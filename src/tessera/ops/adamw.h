@@ -51,6 +51,12 @@ struct MomentRange {
   Rounding rounding = {};
 };
 
+/// The gradient of the same elements. Set one.
+struct GradientRange {
+  const float* fp32 = nullptr;
+  const uint16_t *bf16 = nullptr, *fp16 = nullptr;
+};
+
 /// p *= 1 - lr wd; m, v; p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps), as torch.optim.AdamW. The update
 /// uses the moments before they are rounded for storage.
 void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, const float* g, int64_t n,

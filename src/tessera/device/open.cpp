@@ -1,9 +1,9 @@
-#include "tessera/comm/device_backend.h"
+#include "tessera/device/open.h"
 
 #include <ATen/Version.h>
 #include <dlfcn.h>
 
-namespace tessera::comm {
+namespace tessera::device {
 
 namespace {
 
@@ -71,12 +71,16 @@ std::string load_fault(const std::string& message) {
 }
 
 /// Why a library that was opened does not fit this program, its LibTorch or the driver; empty if it does.
-std::string misfit(const DeviceBackend* table, const DevicePlaces& places, const Driver& driver) {
-  const std::string path = places.library.string(), torch = setting(places.torch, "TORCH_VERSION");
-  if (!table || table->version != kDeviceBackendVersion) return path + " is from another build: build again";
+std::string misfit(const Backend* table, const Places& places, const Driver& driver) {
+  const std::string path = places.library.string();
+  if (!table || table->version != kBackendVersion) return path + " is from another build: build again";
+  // at::show_config() asks LibTorch's CUDA hooks, and what they answer is remembered: the library had to come first
+  const std::string config = places.torch(), torch = setting(config, "TORCH_VERSION");
   if (torch != table->torch_version)
     return path + " was built for LibTorch " + table->torch_version + ", this process has " + torch +
            ": pip install torch==" + table->torch_version + ", or build again";
+  if (setting(config, "CUDA_VERSION").empty())
+    return "this LibTorch (" + torch + ") is built without CUDA: pip install the torch that has it";
   if (driver.version / 1000 < table->cuda_version / 1000)
     return "the NVIDIA driver is too old: it knows CUDA " + cuda_text(driver.version) + ", " + path + " needs " +
            cuda_text(table->cuda_version) + "; install a newer driver (nvidia-smi shows the one in use)";
@@ -84,24 +88,21 @@ std::string misfit(const DeviceBackend* table, const DevicePlaces& places, const
   return "";
 }
 
-const OpenedDevice& opened() {
+}  // namespace
+
+const Opened& open() {
   // once, and never unloaded: streams and communicators outlive any scope
-  static const OpenedDevice once = [] {
+  static const Opened once = [] {
     std::error_code ignored;
     const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
-    return open_device_backend({.library = program.parent_path() / "libtessera_cuda.so", .torch = at::show_config()});
+    return open_library({.library = program.parent_path() / "libtessera_cuda.so", .torch = at::show_config});
   }();
   return once;
 }
 
-}  // namespace
-
-OpenedDevice open_device_backend(const DevicePlaces& places) {
+Opened open_library(const Places& places) {
   const Driver driver = start_driver(places.driver);
   if (!driver.fault.empty()) return {nullptr, driver.fault};
-  if (setting(places.torch, "CUDA_VERSION").empty())
-    return {nullptr, "this LibTorch (" + setting(places.torch, "TORCH_VERSION") +
-                         ") is built without CUDA: pip install the torch that has it"};
   std::error_code ignored;
   if (!std::filesystem::exists(places.library, ignored))
     return {nullptr, places.library.string() + " does not exist: build on a machine with nvcc"};
@@ -109,12 +110,9 @@ OpenedDevice open_device_backend(const DevicePlaces& places) {
   void* library = dlopen(places.library.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (!library) return {nullptr, load_fault(dlerror())};
   const auto get = reinterpret_cast<decltype(&tessera_cuda_register)>(dlsym(library, "tessera_cuda_register"));
-  const DeviceBackend* table = get ? get() : nullptr;
+  const Backend* table = get ? get() : nullptr;
   if (const std::string fault = misfit(table, places, driver); !fault.empty()) return {nullptr, fault};
   return {table, ""};
 }
 
-const DeviceBackend* device_backend() { return opened().table; }
-const char* device_backend_absence() { return opened().absence.c_str(); }
-
-}  // namespace tessera::comm
+}  // namespace tessera::device

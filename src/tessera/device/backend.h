@@ -1,0 +1,118 @@
+#pragma once
+// What a GPU brings beside LibTorch's operators: a table of functions from a shared library that nothing links to. LibTorch
+// computes with tensors; the table has memory, copies, and arithmetic over flat ranges that promises the bits of our CPU
+// functions.
+//
+//   if (const Backend* gpu = open().table) { use(*gpu, 0); ... }   // open.h; once, before the first tensor on the device
+//   if (const Backend* gpu = used()) gpu->copy(to, from, bytes);
+//
+// [Note: one stream] All functions run on the current stream of the calling thread, in order after what it was given
+// before; all threads have one and the same stream. Those that return numbers to the host, and copies from or to the host,
+// return when they are done; the others may return before.
+//
+// Pointers to ranges are addresses on the device, all of them aligned to their elements. Functions throw c10::Error where
+// the device fails.
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace c10 {
+struct Allocator;
+}
+namespace c10d {
+class Store;
+}
+
+namespace tessera::comm {
+class Transport;
+}
+namespace tessera::ops {
+struct AdamWStep;
+struct MasterRange;
+struct MomentRange;
+struct GradientRange;
+struct Fp8Tiles;
+}  // namespace tessera::ops
+
+namespace tessera::device {
+
+inline constexpr int kBackendVersion = 3;
+inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
+
+struct Properties {
+  std::string name;  ///< "NVIDIA H200"
+  std::string uuid;  ///< the same on every process that sees the device
+  int64_t bytes = 0, free = 0;
+};
+
+struct Backend {
+  int version;                ///< kBackendVersion of the library's build
+  const char* name;           ///< "cuda"
+  const char* torch_version;  ///< of the LibTorch that the library was built for: "2.11.0"
+  int cuda_version;           ///< of its CUDA runtime: 13000 is 13.0; a driver of this major version is needed
+  c10::DeviceType type;       ///< of its tensors
+
+  int (*count)();  ///< devices visible to this process
+  Properties (*properties)(int index);
+  /// Makes a device current for the calling thread. Threads begin on device 0.
+  void (*place)(int index);
+  /// Blocks until all that was given to the device is done.
+  void (*wait)();
+  /// NCCL between the `size` ranks of `store`, for tensors on the current device. Calls return when all transfers are
+  /// done.
+  std::unique_ptr<comm::Transport> (*make_transport)(c10d::Store& store, int index, int size, double timeout_seconds);
+
+  // Memory.
+  /// From the driver, aligned to 512 bytes; null where it has not so much.
+  void* (*take)(int64_t bytes);
+  void (*give)(void* data);
+  /// All tensors of the device are allocated by `allocator` from now on, which must outlive them. Once, before the first.
+  void (*allocate_by)(c10::Allocator* allocator);
+  /// Page-locks host memory, so that copies run at full speed. False where the system refuses.
+  bool (*pin)(void* data, int64_t bytes);
+  void (*unpin)(void* data);
+  /// Between any two of host and device; the ranges do not overlap.
+  void (*copy)(void* to, const void* from, int64_t bytes);
+
+  // Conversions between fp32 and 16 bits (`half`: kBFloat16 or kHalf), as in ops/half.h and ops/bf16.h.
+  void (*narrow)(void* out, const float* x, c10::ScalarType half, int64_t n);
+  void (*widen)(float* out, const void* x, c10::ScalarType half, int64_t n);
+  void (*narrow_in_place)(float* values, c10::ScalarType half, int64_t n);
+  void (*widen_in_place)(float* values, c10::ScalarType half, int64_t n);
+  void (*high_half)(uint16_t* out, const float* x, int64_t n);
+  /// Each value becomes that of its 16-bit form.
+  void (*round)(float* values, c10::ScalarType half, int64_t n);
+
+  // Sums.
+  /// out[i] = parts[0][i] + parts[1][i] + ... in this order, at most kMaxSummands; with `accumulate` added to the previous
+  /// out[i].
+  void (*sum_in_order)(float* out, const float* const* parts, int count, int64_t n, bool accumulate);
+  /// The same of 16-bit parts, added in fp32.
+  void (*sum_halves)(float* out, const void* const* parts, int count, c10::ScalarType half, int64_t n, bool accumulate);
+  /// The same, rounded to 16 bits. `out` may be one of the parts.
+  void (*sum_halves_rounded)(void* out, const void* const* parts, int count, c10::ScalarType half, int64_t n);
+  double (*sum_of_squares)(const float* x, int64_t n);  ///< ops::sum_of_squares
+
+  // The optimiser and quantisers: twins of ops/adamw.h, ops/int8.h, ops/fp8.h. Keys of random numbers are the host's.
+  void (*adamw)(const ops::MasterRange& p, const ops::MomentRange& m, const ops::MomentRange& v,
+                const ops::GradientRange& g, int64_t n, const ops::AdamWStep& step);
+  void (*quantise_int8)(int8_t* q, float* scales, const float* x, int64_t n);
+  void (*dequantise_int8)(float* out, const int8_t* q, const float* scales, int64_t n);
+  void (*quantise_fp8)(uint8_t* codes, float* scales, const float* x, const ops::Fp8Tiles& tiles);
+  void (*dequantise_fp8)(float* out, const uint8_t* codes, const float* scales, const ops::Fp8Tiles& tiles);
+};
+
+/// From here on the process computes on device `index` of `backend`; the calling thread and, by enter_thread(), others.
+/// Once.
+void use(const Backend& backend, int index);
+/// What use() was given; null: the process computes on the CPU.
+const Backend* used();
+/// The device of the process's tensors: kCPU without use().
+c10::DeviceType type();
+/// Makes the device current for a thread of our own; does nothing on a CPU.
+void enter_thread();
+
+}  // namespace tessera::device
