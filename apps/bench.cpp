@@ -20,6 +20,7 @@ int run(const Arguments& arguments) {
   const std::string recompute = arguments.value("--recompute", "auto");
   if (recompute != "auto")
     options.recompute = recompute == "all" ? 1 << 20 : recompute == "none" ? 0 : std::stoi(recompute);
+  if (arguments.has("--device")) options.device = arguments.value("--device");
   if (arguments.has("--budget")) options.budget = parse_bytes(arguments.value("--budget"), "--budget");
   options.states_on_host = arguments.has("--offload-states");
   options.profile = arguments.value("--profile", options.profile);
@@ -35,7 +36,7 @@ Command bench_command() {
   c.name = "bench";
   c.summary = "Times a training step on synthetic data (used by make bench).";
   c.usage =
-      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--budget SIZE] [--offload-states] [--steps "
+      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--budget SIZE] [--offload-states] [--steps "
       "N] [--warmup N]";
   c.example =
       "tessera launch -n 2 bench --latent 16,4,16,16 \\\n"
@@ -43,6 +44,7 @@ Command bench_command() {
   c.flags = {{"--config", "JSON", "the model's config.json"},
              {"--latent", "C,F,H,W", "shape of each rank's latent"},
              {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner chooses"},
+             {"--device", "cpu|cuda|auto", "where to compute; cpu without it"},
              {"--budget", "SIZE", "device memory of a rank, for the planner"},
              {"--offload-states", "", "keep optimiser states on the host"},
              {"--profile", "NAME|FILE", "machine of the planner; adds predicted_seconds"},

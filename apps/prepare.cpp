@@ -30,9 +30,10 @@ Command prepare_command() {
     engine::Meter::install();
     const comm::Rendezvous place = comm::rendezvous_from_env();
     log::set_rank(place.rank, place.world);
-    job::check_device(recipe.run.device, place.rank == 0);
+    recipe.plan.budget = job::choose_device(recipe.run.device, place, recipe.plan.budget);
     const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
     comm::Comm comm(place, mesh, recipe.fault.timeout);
+    job::check_devices(comm);
     const job::Job job = job::make_job(recipe);
     job::check_weights(recipe, job);
     const std::vector<prepare::StageData> stages = prepare::prepare_parts(

@@ -12,6 +12,7 @@ int run(const Arguments& arguments) {
   tools::VerifyOptions options;
   for (const auto& word : arguments.words) options.cases.emplace_back(word);
   options.mesh = Mesh::parse(arguments.value("--mesh"));
+  if (arguments.has("--device")) options.device = arguments.value("--device");
   options.json = arguments.value("--json");
   options.write = arguments.value("--write");
   // Outside a launcher the ranks of the mesh are started here.
@@ -31,9 +32,10 @@ Command verify_command() {
   Command c;
   c.name = "verify";
   c.summary = "Compares this build with recorded results of the reference code.";
-  c.usage = "verify [--mesh M] [--json FILE] [--write DIR] CASE...";
+  c.usage = "verify [--mesh M] [--device cuda] [--json FILE] [--write DIR] CASE...";
   c.example = "tessera verify --mesh dp_shard=2 goldens/wan21_t2v";
   c.flags = {{"--mesh", "AXIS=N[,...]", "mesh to compute on; starts its ranks itself"},
+             {"--device", "cpu|cuda|auto", "where to compute; cpu without it"},
              {"--json", "FILE", "write the results as JSON"},
              {"--write", "DIR", "store everything computed, DIR/CASE/FILE.safetensors"}};
   c.run = run;

@@ -110,7 +110,7 @@ TEST_F(Transfer, ACheckpointOfThreeRanksResumesOnTwoAndOnOne) {
     fill_shards(store, toy::fill);
     for (const Store::Part& part : store.parts())  // moments that tell parameter and element apart
       for (size_t s = 0; s < 2; ++s) {
-        auto* moment = static_cast<float*>(store.state(part, s));
+        auto* moment = static_cast<float*>(store.state(part, s).data);
         for (int64_t i = part.begin; i < part.end; ++i) moment[i - part.begin] = told_apart(part, s, i);
       }
     checkpoint::save_rank(partial, rank, checkpoint_pieces(store));
@@ -125,8 +125,8 @@ TEST_F(Transfer, ACheckpointOfThreeRanksResumesOnTwoAndOnOne) {
       for (const Store::Part& part : store.parts()) {
         std::vector<float> expected(static_cast<size_t>(part.end - part.begin));
         toy::fill(store.spec(part.unit).params[part.param], part.begin, part.end - part.begin, expected.data());
-        EXPECT_EQ(std::memcmp(store.data(part), expected.data(), 4 * expected.size()), 0);
-        const auto* moment = static_cast<const float*>(store.state(part, 1));
+        EXPECT_EQ(std::memcmp(store.data(part).data, expected.data(), 4 * expected.size()), 0);
+        const auto* moment = static_cast<const float*>(store.state(part, 1).data);
         EXPECT_EQ(moment[0], told_apart(part, 1, part.begin));
       }
     }

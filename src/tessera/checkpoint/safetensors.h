@@ -5,6 +5,7 @@
 //   const SafetensorsFile::Entry& w = file.at("blocks.0.ffn.0.weight");
 //   file.read_f32(w.name, 0, w.count(), values);                  // from any floating dtype
 //   write_safetensors("out.safetensors", {{"w", DType::f32, {2, 2}, values}}, {{"format", "pt"}});
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -92,7 +93,8 @@ struct TensorData {
   std::string name;
   DType dtype;
   Shape shape;
-  const void* data;  ///< borrowed until write_safetensors returns
+  const void* data;                         ///< borrowed until write_safetensors returns; null: `fetch` has it
+  std::function<const void*()> fetch = {};  ///< as Piece::fetch
 };
 
 /// The same in one call, for what is in memory.

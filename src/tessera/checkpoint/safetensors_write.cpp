@@ -66,11 +66,13 @@ void write_safetensors(const Path& path, const std::vector<TensorData>& tensors,
   std::vector<TensorInfo> infos;
   for (const TensorData& tensor : tensors) {
     const std::optional<int64_t> bytes = byte_count(tensor.shape, tensor.dtype);
-    check_internal(!bytes || *bytes == 0 || tensor.data, "safetensors.write", shown(tensor.name) + ": no data");
+    check_internal(!bytes || *bytes == 0 || tensor.data || tensor.fetch, "safetensors.write",
+                   shown(tensor.name) + ": no data");
     infos.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
   SafetensorsWriter file(path, std::move(infos), metadata);
-  for (const TensorData& tensor : wide_first(tensors)) file.write(tensor.data, *byte_count(tensor.shape, tensor.dtype));
+  for (const TensorData& tensor : wide_first(tensors))
+    file.write(tensor.fetch ? tensor.fetch() : tensor.data, *byte_count(tensor.shape, tensor.dtype));
   file.commit();
 }
 

@@ -8,6 +8,7 @@
 //   saved.read({"blocks.0.ffn.0.weight", "param", DType::f32, {13824, 5120}, {}, begin, end}, values);
 //
 // See folders.h [Note: whole or absent] for what a crash can leave behind.
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -35,7 +36,9 @@ TensorRange resolved(TensorRange range, std::string_view where);
 
 struct Piece {
   TensorRange range;
-  const void* data;  ///< borrowed until save_rank returns
+  const void* data;  ///< borrowed until save_rank returns; null: `fetch` has it
+  /// Bytes that are not in host memory: brings them there, until the next call of any piece. Called twice.
+  std::function<const void*()> fetch = {};
 };
 
 /// Writes rank-00000.safetensors and, last, rank-00000.parts.json into `partial`, creating the folder. Every rank of

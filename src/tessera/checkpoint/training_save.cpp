@@ -22,8 +22,9 @@ TensorRecord describe(const Piece& piece, int rank) {
   const TensorRange range = resolved(piece.range, "checkpoint.save");
   TensorRecord tensor{range.name, range.kind, range.dtype, range.shape, {}};
   if (range.begin == range.end) return tensor;
-  check_internal(piece.data != nullptr, "checkpoint.save", range.kind + " of " + shown(range.name) + ": no data");
-  uint32_t crc = crc32c(piece.data, static_cast<size_t>((range.end - range.begin) * size_of(range.dtype)));
+  const void* data = piece.fetch ? piece.fetch() : piece.data;
+  check_internal(data != nullptr, "checkpoint.save", range.kind + " of " + shown(range.name) + ": no data");
+  uint32_t crc = crc32c(data, static_cast<size_t>((range.end - range.begin) * size_of(range.dtype)));
   tensor.parts.push_back({rank_file(rank, ".safetensors"), "", range.box, range.begin, range.end, crc});
   return tensor;
 }
@@ -94,7 +95,7 @@ void save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces) 
     for (Part& part : record.parts) {
       part.key = record.kind + "/" + record.name;
       if (int n = used[part.key]++) part.key += "#" + std::to_string(n);
-      tensors.push_back({part.key, record.dtype, {part.end - part.begin}, piece.data});
+      tensors.push_back({part.key, record.dtype, {part.end - part.begin}, piece.data, piece.fetch});
     }
     records.push_back(std::move(record));
   }

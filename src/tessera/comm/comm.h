@@ -6,7 +6,8 @@
 //   gather.all_gather(slot, shard);
 //
 // Each (purpose, axes) has its own communicator, so gathers, reductions and control never wait for each other. All
-// calls block the calling thread; different groups may be used from different threads at once. In a group of one, a
+// calls block the calling thread; different groups may be used from different threads at once. Tensors may lie on the
+// process's device (device/backend.h): Gloo sends copies of them in host memory. In a group of one, a
 // collective does what it means for one rank. Collectives allocate no memory, except 4 MiB for all_reduce.
 #include <functional>
 #include <map>
@@ -80,7 +81,8 @@ class Group {
   const int index_;
   std::unique_ptr<Transport> transport_;
   static constexpr int64_t kAllReducePiece = 1 << 20;  // values reduced at a time
-  std::vector<float> buffer_;                          // memory of all_reduce, reused
+  at::Tensor buffer(at::Device device, int64_t values);
+  std::vector<float> buffer_;  // memory of all_reduce, reused
   int64_t sent_ = 0;
   Watch watch_;
 };

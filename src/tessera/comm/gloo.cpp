@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <thread>
 
 #include "tessera/base/check.h"
@@ -15,6 +16,7 @@
 #include "tessera/comm/peer_error.h"
 #include "tessera/comm/rendezvous_endpoint.h"
 #include "tessera/comm/tcp_store.h"
+#include "tessera/device/backend.h"
 
 namespace tessera::comm {
 
@@ -30,9 +32,36 @@ class GlooTransport final : public Transport {
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
   }
 
+  /// What lies on a device travels as a copy in host memory.
+  void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
+    const auto far = [](const at::Tensor& t) { return t.defined() && !t.is_cpu(); };
+    if (std::ranges::none_of(out, far) && std::ranges::none_of(in, far)) return exchange_host(out, in);
+    std::vector<at::Tensor> send = out, receive = in;
+    const auto copies = [&](std::vector<at::Tensor>& tensors, bool filled) {
+      std::map<const void*, at::Tensor> made;  // what goes to several members is copied once
+      for (at::Tensor& t : tensors) {
+        if (!far(t)) continue;
+        at::Tensor& copy = made[t.const_data_ptr()];
+        if (!copy.defined() || copy.nbytes() != t.nbytes()) {
+          copy = at::empty(t.sizes(), t.options().device(at::kCPU));
+          if (filled)
+            device::used()->copy(copy.mutable_data_ptr(), t.const_data_ptr(), static_cast<int64_t>(t.nbytes()));
+        }
+        t = copy;
+      }
+    };
+    copies(send, true), copies(receive, false);
+    exchange_host(send, receive);
+    for (size_t i = 0; i < in.size(); ++i)
+      if (far(in[i]))
+        device::used()->copy(in[i].mutable_data_ptr(), receive[i].const_data_ptr(),
+                             static_cast<int64_t>(in[i].nbytes()));
+  }
+
+ private:
   // send and recv work directly on the tensors; measured 1.2 to 1.6 times as fast as alltoall_base and 2 to 6 times as
   // fast as _allgather_base.
-  void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
+  void exchange_host(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
     std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> works;
     const auto begin = [&](const std::vector<at::Tensor>& tensors, auto start) {
       for (size_t i = 0; i < tensors.size(); ++i) {
@@ -46,7 +75,6 @@ class GlooTransport final : public Transport {
     for (auto& [peer, work] : works) with(peer, [&work] { work->wait(); });
   }
 
- private:
   /// Runs a transfer with one peer and attributes a failure to that peer.
   template <class Act>
   static void with(int peer, Act act) {

@@ -7,6 +7,7 @@
 #include "tessera/base/random.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/peer_error.h"
+#include "tessera/device/backend.h"
 
 namespace tessera::comm {
 
@@ -37,6 +38,25 @@ void sum_in_order(float* out, const std::vector<const float*>& parts, int64_t n,
     else
       std::memcpy(target, sum, static_cast<size_t>(count) * sizeof(float));
   }
+}
+
+/// The same, where the parts and `out` lie. It may overwrite the first part.
+void sum_parts(const at::Tensor& out, std::vector<float*> parts, bool accumulate) {
+  auto* to = out.mutable_data_ptr<float>();
+  if (out.is_cpu()) return sum_in_order(to, {parts.begin(), parts.end()}, out.numel(), accumulate);
+  const device::Backend& used = *device::used();
+  for (; parts.size() > device::kMaxSummands; parts.erase(parts.begin() + 1, parts.begin() + device::kMaxSummands))
+    used.sum_in_order(parts[0], parts.data(), device::kMaxSummands, out.numel(), false);
+  used.sum_in_order(to, parts.data(), static_cast<int>(parts.size()), out.numel(), accumulate);
+}
+
+/// `from` may lie in its place in `out` already.
+void copy_to(char* to, const at::Tensor& from) {
+  if (to == from.const_data_ptr()) return;
+  if (from.is_cpu())
+    std::memmove(to, from.const_data_ptr(), from.nbytes());
+  else
+    device::used()->copy(to, from.const_data_ptr(), static_cast<int64_t>(from.nbytes()));
 }
 
 thread_local double in_collectives = 0, entered_at = 0;
@@ -97,32 +117,43 @@ void Group::all_gather(at::Tensor out, const at::Tensor& in) {
     send[i] = in;
     receive[i] = out.narrow(0, i * n, n);
   }
-  // memmove, because the caller's shard may already be in its place.
-  std::memmove(static_cast<char*>(out.mutable_data_ptr()) + index_ * in.nbytes(), in.const_data_ptr(), in.nbytes());
+  copy_to(static_cast<char*>(out.mutable_data_ptr()) + index_ * in.nbytes(), in);
   if (size() > 1) run("all_gather", send, receive);
 }
 
 void Group::reduce_scatter(at::Tensor shard, const at::Tensor& flat, at::Tensor scratch, bool accumulate) {
   const int64_t n = shard.numel();
   std::vector<at::Tensor> send(size()), receive(size());
-  std::vector<const float*> parts(size());
+  std::vector<float*> parts(size());
   for (int i = 0; i < size(); ++i) {
     const at::Tensor& source = i == index_ ? flat : scratch;
-    parts[i] = source.const_data_ptr<float>() + i * n;
+    parts[i] = source.mutable_data_ptr<float>() + i * n;
     if (i == index_) continue;
     send[i] = flat.narrow(0, i * n, n);
     receive[i] = scratch.narrow(0, i * n, n);
   }
   if (size() > 1) run("reduce_scatter", send, receive);
-  sum_in_order(shard.mutable_data_ptr<float>(), parts, n, accumulate);
+  sum_parts(shard, parts, accumulate);
+}
+
+/// Memory of all_reduce, beside what the engine plans.
+at::Tensor Group::buffer(at::Device device, int64_t values) {
+  if (device.is_cpu()) {
+    buffer_.resize(static_cast<size_t>(values));
+    return at::from_blob(buffer_.data(), {values}, at::kFloat);
+  }
+  void* data = device::scratch(0, values * static_cast<int64_t>(sizeof(float)));
+  if (!data)
+    throw UserError(Exit::memory, "comm", "the device has no 4 MiB left for all_reduce on " + name_,
+                    "leave more of the device free: lower plan.budget");
+  return at::from_blob(data, {values}, at::TensorOptions(at::kFloat).device(device));
 }
 
 void Group::all_reduce(at::Tensor tensor) {
   if (size() == 1) return;
   // Reduces in chunks to bound the memory: each member sums its part of a chunk, then sends the sum to the others.
   const int64_t piece = kAllReducePiece / size() * size();
-  buffer_.resize(static_cast<size_t>(piece));
-  const at::Tensor received = at::from_blob(buffer_.data(), {piece}, at::kFloat);
+  const at::Tensor received = buffer(tensor.device(), piece);
   for (int64_t first = 0; first < tensor.numel(); first += piece) {
     const int64_t n = std::min(piece, tensor.numel() - first);
     const auto begin = [&](int i) { return first + n * i / size(); };
@@ -133,15 +164,16 @@ void Group::all_reduce(at::Tensor tensor) {
     const at::Tensor own = part(index_);
     const int64_t stride = piece / size();
     std::vector<at::Tensor> send(size()), receive(size());
-    std::vector<const float*> parts(size());
+    std::vector<float*> parts(size());
     for (int i = 0; i < size(); ++i) {
-      parts[i] = i == index_ ? tensor.const_data_ptr<float>() + begin(i) : buffer_.data() + i * stride;
+      parts[i] =
+          i == index_ ? tensor.mutable_data_ptr<float>() + begin(i) : received.mutable_data_ptr<float>() + i * stride;
       if (i == index_) continue;
       send[i] = part(i);
       if (own.defined()) receive[i] = received.narrow(0, i * stride, own.numel());
     }
     run("all_reduce", send, receive);
-    if (own.defined()) sum_in_order(own.mutable_data_ptr<float>(), parts, own.numel(), false);
+    if (own.defined()) sum_parts(own, parts, false);
     for (int i = 0; i < size(); ++i) {
       if (i == index_) continue;
       send[i] = own;

@@ -19,13 +19,35 @@ void use(const Backend& backend, int index) {
 
 const Backend* used() { return chosen.load(std::memory_order_acquire); }
 
-c10::DeviceType type() {
+c10::Device here() {
   const Backend* backend = used();
-  return backend ? backend->type : c10::DeviceType::CPU;
+  return backend ? c10::Device(backend->type, static_cast<c10::DeviceIndex>(chosen_index)) : c10::Device(c10::kCPU);
 }
 
 void enter_thread() {
   if (const Backend* backend = used()) backend->place(chosen_index);
+}
+
+namespace {
+
+struct Buffer {
+  void* data = nullptr;
+  int64_t bytes = 0;
+  ~Buffer() {
+    if (data) used()->give(data);
+  }
+};
+
+}  // namespace
+
+void* scratch(int which, int64_t bytes) {
+  static thread_local Buffer buffers[3];
+  Buffer& buffer = buffers[which];
+  if (buffer.bytes >= bytes) return buffer.data;
+  if (buffer.data) used()->give(buffer.data);
+  buffer.data = used()->take(bytes);
+  buffer.bytes = buffer.data ? bytes : 0;
+  return buffer.data;
 }
 
 }  // namespace tessera::device

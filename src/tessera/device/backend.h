@@ -12,7 +12,7 @@
 //
 // Pointers to ranges are addresses on the device, all of them aligned to their elements. Functions throw c10::Error where
 // the device fails.
-#include <c10/core/DeviceType.h>
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -110,9 +110,12 @@ struct Backend {
 void use(const Backend& backend, int index);
 /// What use() was given; null: the process computes on the CPU.
 const Backend* used();
-/// The device of the process's tensors: kCPU without use().
-c10::DeviceType type();
+/// The device of the process's tensors: the CPU without use().
+c10::Device here();
 /// Makes the device current for a thread of our own; does nothing on a CPU.
 void enter_thread();
+/// Memory of the device for intermediate values of the calling thread, beside what the engine plans: at least `bytes`,
+/// kept until the thread ends. `which` in 0..2 selects separate buffers. Null where the driver has none left.
+void* scratch(int which, int64_t bytes);
 
 }  // namespace tessera::device

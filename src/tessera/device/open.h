@@ -26,7 +26,7 @@ const Opened& open();
 struct Places {
   std::string driver = "libcuda.so.1";
   std::filesystem::path library;  ///< libtessera_cuda.so
-  std::string (*torch)();         ///< at::show_config() of the LibTorch of this process; called after the library is there
+  std::string (*torch)();  ///< at::show_config() of the LibTorch of this process; called after the library is there
 };
 Opened open_library(const Places& places);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/device/backend.h"
 #include "tessera/engine/group_check.h"
 
 namespace tessera::engine {
@@ -19,7 +20,7 @@ std::vector<std::string> prefixes_of(const std::vector<std::unique_ptr<net::Unit
 Engine::Engine(const std::vector<std::unique_ptr<net::Unit>>& units, const plan::ModelSpec& spec,
                const plan::Plan& plan, comm::Comm& comm, int rank, EngineOptions options)
     : comm_(comm),
-      store_(spec, prefixes_of(units), plan, rank, at::kCPU, options.trainable, options.nvme),
+      store_(spec, prefixes_of(units), plan, rank, device::here(), options.trainable, options.nvme),
       executor_(
           units, store_, comm, plan, rank,
           {options.input_grad, options.poison, options.nvme, options.trace, options.local_ranks, options.cut_tokens}) {}

@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/executor_run.h"
 #include "tessera/engine/parallel/reduce_rounded.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/plan/compile/traffic.h"
 #include "tessera/plan/nvme.h"
 
@@ -283,9 +284,11 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       }
       int64_t at = in.host;
       for (const auto& saved : run.micros[in.micro].runs[in.unit].offloaded) {
-        void* device = saved.storage.mutable_data();
-        in.op == plan::Op::stash ? std::memcpy(host_.at(at), device, saved.storage.nbytes())
-                                 : std::memcpy(device, host_.at(at), saved.storage.nbytes());
+        void* here = saved.storage.mutable_data();
+        const auto bytes = static_cast<int64_t>(saved.storage.nbytes());
+        const bool far = !saved.storage.device().is_cpu();
+        in.op == plan::Op::stash ? ops::copy_bytes(host_.at(at), here, bytes, far)
+                                 : ops::copy_bytes(here, host_.at(at), bytes, far);
         at += saved.bytes();
       }
       // The schedule has the bytes of the largest micro-batch.
@@ -326,7 +329,9 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
     case plan::Op::loss: {
       Micro& micro = run.micros[in.micro];
       const at::NoGradGuard no_grad;
-      micro.stream_grad = {run.objective->gradient(micro.stream[0], micro.batch, in.micro)};
+      // the objective has its targets in host memory, and compares there
+      const Tensor& prediction = micro.stream[0];
+      micro.stream_grad = {run.objective->gradient(prediction.cpu(), micro.batch, in.micro).to(prediction.device())};
       micro.stream.clear();
       break;
     }

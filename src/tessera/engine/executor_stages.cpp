@@ -20,7 +20,7 @@ MicroRun& Executor::load(Run& run, int index) {
   net::Batch batch = run.batches ? (*run.batches)[index] : run.objective->batch(index);
   run.tokens[index] = batch.tokens.total();
   run.samples[index] = static_cast<int64_t>(batch.tokens.offsets.size()) - 1;
-  micro.batch = slice(std::move(batch), parallel_);
+  micro.batch = on_device(slice(std::move(batch), parallel_), store_.device());
   if (!messages_.active()) return micro;
   micro.shapes = boundary_shapes(units_, micro.batch);
   if (!run.plan().owns(rank_, 0)) micro.batch.inputs.clear();
@@ -35,7 +35,7 @@ void Executor::prepare_message(Run& run, int index) {
     run.messages[index] = outgoing(micro, in, defers_weights(run.plan()));
     return;
   }
-  const Message message = messages_.make(in, micro.shapes);
+  const Message message = messages_.make(in, micro.shapes, store_.device());
   micro.received[{goes_forward(in), in.unit}] = run.messages[index] = message;
 }
 
@@ -109,10 +109,11 @@ Message Executor::outgoing(Micro& micro, const plan::Instruction& in, bool defer
     return message;
   }
   // Gradients that no earlier stage needs are sent as zeros: the receiver expects a message of fixed size.
-  const auto filled = [](std::vector<Tensor> values, const std::vector<TensorShape>& shapes) {
+  const auto filled = [device = store_.device()](std::vector<Tensor> values, const std::vector<TensorShape>& shapes) {
     values.resize(shapes.size());
     for (size_t i = 0; i < shapes.size(); ++i)
-      values[i] = values[i].defined() ? values[i].contiguous() : at::zeros(shapes[i].sizes, shapes[i].type);
+      values[i] = values[i].defined() ? values[i].contiguous()
+                                      : at::zeros(shapes[i].sizes, at::TensorOptions(shapes[i].type).device(device));
     return values;
   };
   message.stream = filled(std::exchange(micro.stream_grad, {}), micro.shapes.stream.at(in.unit + 1));
@@ -126,8 +127,9 @@ Message Executor::outgoing(Micro& micro, const plan::Instruction& in, bool defer
 void Executor::finish(Run& run, const plan::Instruction& in, std::vector<plan::Comm>& done) {
   Micro& micro = load(run, in.micro);
   Tensor result = micro.stream.empty() ? Tensor() : micro.stream[0];
-  if (messages_.active()) result = messages_.share_result(result, micro.shapes.stream.back().at(0), done);
-  run.results[in.micro] = whole_tokens(result, micro.batch.tokens, parallel_);
+  if (messages_.active())
+    result = messages_.share_result(result, micro.shapes.stream.back().at(0), store_.device(), done);
+  run.results[in.micro] = whole_tokens(result, micro.batch.tokens, parallel_).cpu();
   micro = Micro{};
 }
 

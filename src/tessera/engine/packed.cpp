@@ -10,10 +10,13 @@
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/fp8.h"
 #include "tessera/ops/int8.h"
+#include "tessera/ops/ranges.h"
 
 namespace tessera::engine {
 
 namespace {
+
+using at::Tensor;
 
 constexpr int64_t kPieceValues = 1 << 14;  ///< values at once, in whole blocks of int8
 constexpr float kLargestHalf = 65504;      ///< the largest finite fp16, to which larger values are clamped
@@ -110,8 +113,99 @@ void each_piece(const SavedStorage& saved, DType form, const Piece& piece) {
   });
 }
 
+// On a device the same, in larger pieces.
+
+constexpr int64_t kDevicePiece = 1 << 20;
+
+int64_t device_piece(const SavedStorage& saved, DType form) {
+  return form == DType::f8_e4m3 ? saved.row * std::max<int64_t>(1, kDevicePiece / saved.row) : kDevicePiece;
+}
+
+Tensor at_address(const void* data, int64_t count, at::ScalarType type) {
+  return at::from_blob(const_cast<void*>(data), {count}, at::TensorOptions(type).device(device::here()));
+}
+
+Tensor values_at(const SavedStorage& saved, int64_t first, int64_t count) {
+  const auto* data = static_cast<const char*>(saved.storage.data());
+  return at_address(data + first * static_cast<int64_t>(c10::elementSize(saved.type)), count, saved.type);
+}
+
+at::ScalarType half_type(DType form) { return form == DType::bf16 ? at::kBFloat16 : at::kHalf; }
+
+/// `spare`: memory for as many values.
+void encode_on_device(Codes to, const SavedStorage& saved, DType form, const Tensor& x, const Tensor& spare) {
+  const device::Backend& table = *device::used();
+  const auto* values = x.const_data_ptr<float>();
+  switch (form) {
+    case DType::bf16:
+    case DType::f16: {
+      Tensor within = spare;
+      if (form == DType::f16) at::clamp_out(within, x, -kLargestHalf, kLargestHalf);
+      return table.narrow(to.codes, (form == DType::f16 ? within : x).const_data_ptr<float>(), half_type(form),
+                          x.numel());
+    }
+    case DType::i8:
+      return table.quantise_int8(reinterpret_cast<int8_t*>(to.codes), to.scales, values, x.numel());
+    default:
+      return table.quantise_fp8(reinterpret_cast<uint8_t*>(to.codes), to.scales, values, rows_of(saved, x.numel()));
+  }
+}
+
+void decode_on_device(const Tensor& out, Codes from, const SavedStorage& saved, DType form) {
+  const device::Backend& table = *device::used();
+  auto* values = out.mutable_data_ptr<float>();
+  switch (form) {
+    case DType::bf16:
+    case DType::f16:
+      return table.widen(values, from.codes, half_type(form), out.numel());
+    case DType::i8:
+      return table.dequantise_int8(values, reinterpret_cast<const int8_t*>(from.codes), from.scales, out.numel());
+    default:
+      return table.dequantise_fp8(values, reinterpret_cast<const uint8_t*>(from.codes), from.scales,
+                                  rows_of(saved, out.numel()));
+  }
+}
+
+/// Calls `piece(first, values, spare)` for all pieces: fp32 values of the storage where `read`, else memory for them.
+template <typename Piece>
+void each_device_piece(const SavedStorage& saved, DType form, bool read, const Piece& piece) {
+  const int64_t n = values_of(saved), step = std::min(n, device_piece(saved, form));
+  const bool whole = saved.type == at::kFloat;
+  const Tensor wide = whole ? Tensor() : ops::device_scratch(0, step, at::kFloat),
+               spare = ops::device_scratch(1, step, at::kFloat);
+  for (int64_t first = 0; first < n; first += step) {
+    const int64_t count = std::min(step, n - first);
+    const Tensor stored = values_at(saved, first, count), x = whole ? stored : wide.narrow(0, 0, count);
+    if (read && !whole) ops::widen(x, stored);
+    piece(first, x, spare.narrow(0, 0, count));
+    if (read || whole) continue;
+    Tensor rounded = x;
+    if (saved.type == at::kHalf) at::clamp_out(rounded, x, -kLargestHalf, kLargestHalf);
+    ops::narrow(stored, rounded);
+  }
+}
+
+double write_codes_on_device(char* packed, const SavedStorage& saved, DType form) {
+  double error = 0, whole = 0;
+  each_device_piece(saved, form, true, [&](int64_t first, const Tensor& x, const Tensor& spare) {
+    const Codes codes = codes_of(packed, saved, form, first);
+    encode_on_device(codes, saved, form, x, spare);
+    decode_on_device(spare, codes, saved, form);
+    error += ops::sum_of_squares(Tensor(spare).sub_(x));
+    whole += ops::sum_of_squares(x);
+  });
+  return whole > 0 ? std::sqrt(error / whole) : 0;
+}
+
+void read_codes_on_device(char* packed, const SavedStorage& saved, DType form) {
+  each_device_piece(saved, form, false, [&](int64_t first, const Tensor& x, const Tensor&) {
+    decode_on_device(x, codes_of(packed, saved, form, first), saved, form);
+  });
+}
+
 /// Writes the codes of a storage and returns their relative error.
 double write_codes(char* packed, const SavedStorage& saved, DType form) {
+  if (!saved.storage.device().is_cpu()) return write_codes_on_device(packed, saved, form);
   std::vector<std::array<double, 2>> squares(static_cast<size_t>(pieces_of(saved, form)), {0, 0});
   each_piece(saved, form, [&](int64_t p, int64_t first, int64_t count) {
     std::vector<float> x(static_cast<size_t>(count)), rounded(x.size());
@@ -133,6 +227,7 @@ double write_codes(char* packed, const SavedStorage& saved, DType form) {
 }
 
 void read_codes(char* packed, const SavedStorage& saved, DType form) {
+  if (!saved.storage.device().is_cpu()) return read_codes_on_device(packed, saved, form);
   each_piece(saved, form, [&](int64_t, int64_t first, int64_t count) {
     std::vector<float> x(static_cast<size_t>(count));
     decode(x.data(), codes_of(packed, saved, form, first), saved, form, count);
@@ -166,7 +261,8 @@ void Packed::add(SavedStorage saved, DType form) {
 
 void Packed::compress(CompressionError& error) {
   if (empty()) return;
-  buffer_.emplace("compressed", at::empty({bytes_}, at::TensorOptions(at::kByte)));
+  buffer_.emplace("compressed",
+                  at::empty({bytes_}, at::TensorOptions(at::kByte).device(members_[0].saved.storage.device())));
   auto* data = static_cast<char*>(buffer_->storage.mutable_data());
   for (Member& member : members_) {
     error.add(write_codes(data + member.at, member.saved, member.form));

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include "tessera/base/check.h"
+#include "tessera/engine/memory/meter.h"
 
 namespace tessera::engine {
 
@@ -58,7 +59,7 @@ void free_memory(SavedStorage& saved) {
 }
 
 void take_memory(SavedStorage& saved) {
-  auto* allocator = c10::GetAllocator(saved.storage.device_type());
+  c10::Allocator* allocator = Meter::allocator(saved.storage.device_type());
   saved.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(allocator->allocate(saved.storage.nbytes()));
 }
 

@@ -6,7 +6,9 @@ namespace tessera::engine {
 
 namespace {
 
-Tensor empty(const TensorShape& shape) { return at::empty(shape.sizes, at::TensorOptions(shape.type)); }
+Tensor empty(const TensorShape& shape, at::Device device) {
+  return at::empty(shape.sizes, at::TensorOptions(shape.type).device(device));
+}
 
 }  // namespace
 
@@ -47,12 +49,12 @@ bool StageMessages::carries_conditioning(const plan::Instruction& in) const {
   return plan_.stage_of(goes_forward(in) ? in.unit : in.unit + 1) < ranks_;
 }
 
-Message StageMessages::make(const plan::Instruction& in, const BoundaryShapes& shapes) const {
+Message StageMessages::make(const plan::Instruction& in, const BoundaryShapes& shapes, at::Device device) const {
   const int cut = goes_forward(in) ? in.unit : in.unit + 1;
   Message message;
-  for (const TensorShape& shape : shapes.stream.at(cut)) message.stream.push_back(empty(shape));
+  for (const TensorShape& shape : shapes.stream.at(cut)) message.stream.push_back(empty(shape, device));
   if (carries_conditioning(in))
-    for (const TensorShape& shape : shapes.cond) message.cond.push_back(empty(shape));
+    for (const TensorShape& shape : shapes.cond) message.cond.push_back(empty(shape, device));
   return message;
 }
 
@@ -70,8 +72,9 @@ void StageMessages::exchange(const plan::Instruction& in, const Message& message
   done = in.comm;
 }
 
-Tensor StageMessages::share_result(Tensor result, const TensorShape& shape, std::vector<plan::Comm>& done) {
-  if (!has_last_) result = empty(shape);
+Tensor StageMessages::share_result(Tensor result, const TensorShape& shape, at::Device device,
+                                   std::vector<plan::Comm>& done) {
+  if (!has_last_) result = empty(shape, device);
   result = result.contiguous();
   results_->broadcast(result, last_rank_);
   const auto bytes = static_cast<int64_t>(result.nbytes());

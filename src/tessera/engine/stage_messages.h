@@ -29,11 +29,11 @@ class StageMessages {
   /// Whether the message has conditioning, or its gradient.
   bool carries_conditioning(const plan::Instruction& in) const;
   /// Allocates the message that a `recv` fills.
-  Message make(const plan::Instruction& in, const BoundaryShapes& shapes) const;
+  Message make(const plan::Instruction& in, const BoundaryShapes& shapes, at::Device device) const;
   /// Runs a `send` or `recv`; blocks until it is done. Throws InternalError for more bytes than the schedule declares.
   void exchange(const plan::Instruction& in, const Message& message, std::vector<plan::Comm>& done);
   /// Hands the result of a forward-only pass, which the last stage has, to all stages.
-  Tensor share_result(Tensor result, const TensorShape& shape, std::vector<plan::Comm>& done);
+  Tensor share_result(Tensor result, const TensorShape& shape, at::Device device, std::vector<plan::Comm>& done);
 
  private:
   const plan::Plan plan_;  // for its stages, which are the same in every program

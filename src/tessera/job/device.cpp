@@ -1,26 +1,86 @@
 #include "tessera/job/device.h"
 
+#include <cstdlib>
+
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/comm/device_backend.h"
+#include "tessera/base/random.h"
+#include "tessera/base/units.h"
+#include "tessera/device/open.h"
+#include "tessera/engine/memory/meter.h"
+#include "tessera/plan/simulate/reserve.h"
 
 namespace tessera::job {
 
 namespace {
 
-constexpr const char* kUnused =
-    "this version computes on CPUs only: its engine does not yet keep tensors on a GPU (docs/gpus.md)";
+bool shares() {
+  const char* value = std::getenv("TESSERA_SHARE_GPU");
+  return value && *value && std::string_view(value) != "0";
+}
+
+/// The GPU of a rank among the `count` that it sees.
+int index_of(const comm::Rendezvous& place, int count) {
+  if (place.local_rank < count || shares()) return place.local_rank % count;
+  if (count == 1) return 0;  // each rank sees its own; check_devices() finds those that do not
+  throw UserError(Exit::usage, "run.device",
+                  "rank " + std::to_string(place.rank) + " is number " + std::to_string(place.local_rank) +
+                      " on its machine, which shows " + std::to_string(count) + " GPUs",
+                  "start as many ranks as there are GPUs, or set TESSERA_SHARE_GPU=1 to let ranks share them");
+}
 
 }  // namespace
 
-void check_device(std::string_view wanted, bool log) {
-  if (wanted == "cpu") return;
-  const bool gpu = comm::device_backend() != nullptr;
-  if (wanted == "cuda")
-    throw UserError(Exit::usage, "run.device",
-                    std::string("\"cuda\": ") + (gpu ? kUnused : comm::device_backend_absence()),
-                    "set run.device = \"cpu\" or \"auto\" to train on the CPU");
-  if (gpu && log) log::info(std::string("run.device = auto: the CPU; there is a GPU, but ") + kUnused);
+int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, int64_t budget) {
+  if (wanted == "cpu") return budget;
+  const device::Opened& opened = device::open();
+  if (!opened.table) {
+    if (wanted == "cuda")
+      throw UserError(Exit::usage, "run.device", "\"cuda\": " + opened.absence,
+                      "set run.device = \"cpu\" or \"auto\" to train on the CPU");
+    return budget;
+  }
+  const device::Backend& gpu = *opened.table;
+  const int count = gpu.count(), index = index_of(place, count);
+  device::use(gpu, index);
+  const device::Properties properties = gpu.properties(index);
+  const int64_t sharers = shares() ? div_up(place.local_world, count) : 1;
+  const int64_t usable = plan::without_reserve(properties.bytes) / sharers;
+  if (budget > usable)
+    throw UserError(Exit::usage, "plan.budget",
+                    format_bytes(budget) + " are more than " + properties.name + " gives a rank: " +
+                        format_bytes(properties.bytes) + ", of which " + format_bytes(usable) + " can be planned",
+                    "leave plan.budget out, or set at most " + format_bytes(usable));
+  const int64_t planned = budget > 0 ? budget : usable;
+  // what lies between tensors, at most 3 %
+  engine::Meter::use_device(gpu, std::min(usable, planned + planned / 32 + (int64_t{64} << 20)));
+  log::info("run.device: " + properties.name + ", " + format_bytes(planned) + " of its " +
+            format_bytes(properties.bytes) + " for the plan");
+  return planned;
+}
+
+void check_devices(comm::Comm& comm) {
+  comm::Group& all = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
+  const device::Backend* gpu = device::used();
+  // as two halves of a hash, which doubles hold exactly
+  const uint64_t id = gpu ? hash_text(gpu->properties(device::here().index()).uuid) : 0;
+  const auto rows = all.all_gather_doubles({static_cast<double>(id >> 32), static_cast<double>(id & 0xFFFFFFFFu)});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const bool on_gpu = rows[i][0] != 0 || rows[i][1] != 0, first = rows[0][0] != 0 || rows[0][1] != 0;
+    if (on_gpu != first)
+      throw UserError(Exit::usage, "run.device",
+                      "rank " + std::to_string(i) + " computes on " + (on_gpu ? "a GPU" : "the CPU") + ", rank 0 on " +
+                          (first ? "a GPU" : "the CPU"),
+                      "set run.device = \"cuda\" to see why a rank has none, or \"cpu\"");
+    if (!on_gpu || shares()) continue;
+    for (size_t j = 0; j < i; ++j)
+      if (rows[i] == rows[j])
+        throw UserError(
+            Exit::usage, "run.device",
+            "ranks " + std::to_string(j) + " and " + std::to_string(i) + " have the same GPU",
+            "start one rank for each GPU; or set TESSERA_SHARE_GPU=1, then they share it, each with a part of "
+            "its memory");
+  }
 }
 
 }  // namespace tessera::job

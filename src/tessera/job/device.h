@@ -1,13 +1,25 @@
 #pragma once
-// Whether a run can compute where its recipe says.
+// The device that a process computes on.
 //
-//   job::check_device(recipe.run.device, rank == 0);
+//   recipe.plan.budget = job::choose_device(recipe.run.device, place, recipe.plan.budget);   // before the first tensor
+//   comm::Comm comm(...);
+//   job::check_devices(comm);
+#include <cstdint>
 #include <string_view>
+
+#include "tessera/comm/comm.h"
 
 namespace tessera::job {
 
-/// `wanted`: run.device. "cuda" is an error with the reason (UserError, Exit::usage), never a run on the CPU; "auto" takes
-/// the CPU and, if a GPU is there, logs why it is not used (where `log`).
-void check_device(std::string_view wanted, bool log);
+/// Takes what run.device asks for: "cpu", "cuda", or "auto", which takes a GPU where there is one that can be used and says
+/// so. "cuda" without one is an error with the reason (UserError, Exit::usage), never a run on the CPU. A rank takes the GPU
+/// of its number on its machine, or the one that it sees (srun --gpus-per-task=1). All that the device has, less what stays
+/// free for libraries, is reserved now; `budget` bytes (plan.budget) if that is not 0. Returns the bytes that a plan may use:
+/// `budget`, or of a GPU what was reserved. TESSERA_SHARE_GPU=1 lets the ranks of a machine share GPUs; each then has its part.
+int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, int64_t budget);
+
+/// Throws UserError (usage) on every rank if two ranks have the same GPU and TESSERA_SHARE_GPU is not set, or if some ranks
+/// compute on GPUs and others do not.
+void check_devices(comm::Comm& comm);
 
 }  // namespace tessera::job

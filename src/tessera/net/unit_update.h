@@ -24,6 +24,10 @@ struct Slice {
   int64_t begin = 0, end = 0;  ///< row-major elements of it
   void* param = nullptr;       ///< masters: fp32, or bf16 as 16 bits (plan::Masters)
   const float* grad = nullptr;
+  /// The gradient in 16 bits in place of `grad`: of slices on a device alone.
+  const uint16_t* half_grad = nullptr;
+  at::ScalarType half_type = at::kBFloat16;
+  bool on_device = false;                               ///< where all of it lies: device::used() updates it
   const std::vector<plan::StateSpec>* specs = nullptr;  ///< the states that the optimiser declared for the tensor
   std::vector<void*> states = {};                       ///< in that order
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "tessera/base/check.h"
+#include "tessera/device/backend.h"
 
 namespace tessera::ops {
 
@@ -27,7 +28,9 @@ std::atomic<const Kernels*>& of_cpu() {
 }  // namespace
 
 const Kernels& kernels(const Tensor& x) {
-  return x.is_cuda() ? aten_kernels() : *of_cpu().load(std::memory_order_relaxed);
+  if (x.is_cpu()) return *of_cpu().load(std::memory_order_relaxed);
+  // meta tensors stand for those that the process computes with
+  return x.is_meta() && !device::used() ? *of_cpu().load(std::memory_order_relaxed) : aten_kernels();
 }
 
 CpuKernelsScope::CpuKernelsScope(const Kernels& table) : before_(*of_cpu().exchange(&table)) {}

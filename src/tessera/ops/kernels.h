@@ -148,8 +148,9 @@ const Kernels& cpu_kernels();
 /// LibTorch's operators, on any device.
 const Kernels& aten_kernels();
 
-/// The table for tensors of the device of `x`. CPU and meta tensors use cpu_kernels(), or aten_kernels() where
-/// TESSERA_KERNELS=aten is set: the same operators as on a GPU, to tell a fault of a kernel from one of the engine.
+/// The table for tensors of the device of `x`. CPU tensors use cpu_kernels(), or aten_kernels() where
+/// TESSERA_KERNELS=aten is set: the same operators as on a GPU, to tell a fault of a kernel from one of the engine. Meta
+/// tensors use the table of the process's device (device/backend.h).
 const Kernels& kernels(const Tensor& x);
 
 /// While it exists, CPU and meta tensors of all threads use `table`. For tests of one table beside another.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/device/backend.h"
 #include "tessera/ops/adamw.h"
 
 namespace tessera::optim {
@@ -49,8 +50,11 @@ void AdamW::update(const net::Slice& slice, const net::StepControl& control) con
     masters.bf16 = static_cast<uint16_t*>(slice.param);
   masters.low = slice.state<uint16_t>(plan::kMasterLow);
   masters.rounding = {&param, static_cast<uint64_t>(slice.begin)};
-  ops::adamw(masters, moment(slice, "exp_avg", first), moment(slice, "exp_avg_sq", second), slice.grad, slice.count(),
-             step);
+  const ops::MomentRange m = moment(slice, "exp_avg", first), v = moment(slice, "exp_avg_sq", second);
+  if (!slice.on_device) return ops::adamw(masters, m, v, slice.grad, slice.count(), step);
+  ops::GradientRange gradient{.fp32 = slice.grad};
+  (slice.half_type == at::kBFloat16 ? gradient.bf16 : gradient.fp16) = slice.half_grad;
+  device::used()->adamw(masters, m, v, gradient, slice.count(), step);
 }
 
 double clip_coefficient(double norm, double max_norm) {

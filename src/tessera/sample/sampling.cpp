@@ -123,9 +123,10 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   if (!options.loras.empty()) recipe.lora.on = false;  // they take the place of the run's own
   const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
-  job::check_device(recipe.run.device, place.rank == 0);
+  recipe.plan.budget = job::choose_device(recipe.run.device, place, recipe.plan.budget);
   const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
   comm::Comm comm(place, mesh, recipe.fault.timeout);
+  job::check_devices(comm);
   const job::Job job = job::make_job(recipe);
   planning::check_mesh(mesh, *job.model, job.latent);
   std::vector<std::string> prompts = options.prompts;

@@ -53,8 +53,8 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
       comm_(place, mesh_, recipe_.fault.timeout),
       slow_(mesh_, {recipe_.fault.slow_factor, recipe_.fault.slow_steps}),
       trace_(std::move(trace)) {
-  job::check_device(recipe_.run.device, rank_ == 0);
   watch_.follow(comm_);
+  job::check_devices(comm_);
   comm_.check_agreement("program", program());
   comm_.check_agreement("recipe", recipe_.to_toml());
   job_ = job::make_job(recipe_);

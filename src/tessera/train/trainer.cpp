@@ -6,6 +6,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/world.h"
+#include "tessera/job/device.h"
 #include "tessera/train/run.h"
 #include "tessera/train/stop_signal.h"
 
@@ -50,6 +51,7 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
   watch_stop_signals(place.rank == 0);
   std::signal(SIGXFSZ, SIG_IGN);  // a full quota is an error to report, not a reason to die
   try {
+    recipe.plan.budget = job::choose_device(recipe.run.device, place, recipe.plan.budget);
     auto* run = new Run(std::move(recipe), flags.trace, place);  // never destroyed: see train()'s contract
     stop_behind_steps();
     try {

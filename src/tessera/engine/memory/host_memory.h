@@ -1,5 +1,6 @@
 #pragma once
-// Memory of the host tier: an anonymous mapping, which the meter of the device tier does not count.
+// Memory of the host tier: an anonymous mapping, which the meter of the device tier does not count. Page-locked where
+// the process computes on a GPU.
 //
 //   HostMemory host;
 //   host.reserve(schedule.host_arena);
@@ -23,6 +24,7 @@ class HostMemory {
   void unmap();
   char* data_ = nullptr;
   int64_t size_ = 0;
+  bool pinned_ = false;
 };
 
 }  // namespace tessera::engine

@@ -1,5 +1,7 @@
 #include "tessera/engine/memory/lane.h"
 
+#include "tessera/device/backend.h"
+
 namespace tessera::engine {
 
 void Events::reset(size_t count) {
@@ -63,6 +65,7 @@ void LaneThread::push(std::function<void()> work) {
 }
 
 void LaneThread::loop() {
+  device::enter_thread();
   for (;;) {
     std::function<void()> work;
     {

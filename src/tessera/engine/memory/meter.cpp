@@ -12,6 +12,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/engine/memory/reserve.h"
 #include "tessera/torch_headers.h"
 
 namespace tessera::engine {
@@ -44,6 +45,35 @@ struct Count {
 
 size_t rounded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
+/// What all allocators share.
+struct Books {
+  mutable std::mutex mutex;
+  Count count;
+  int64_t budget = 0;
+  c10::Allocator* device = nullptr;  // of the device tier, if that is not host memory
+
+  /// Throws where `size` more bytes would exceed the budget.
+  void check(Part part, size_t size) const {
+    if (budget <= 0 || part == Part::host || count.total + static_cast<int64_t>(size) <= budget) return;
+    throw UserError(
+        Exit::memory, "engine.memory",
+        "a tensor of " + format_bytes(size) + " would exceed plan.budget " + format_bytes(budget) + "; " + story(),
+        "raise plan.budget, or let the planner recompute more (plan.recompute = \"all\")");
+  }
+  std::string story() const {
+    std::string text = "held now: ";
+    for (int p = 0; p < kParts; ++p)
+      text += std::string(p ? ", " : "") + kPartNames[p] + " " + format_bytes(count.live[p]);
+    return text;
+  }
+};
+
+Books& books() {
+  static auto* instance = new Books;  // outlives every tensor
+  return *instance;
+}
+
+/// Memory of the CPU: the device tier, or host memory beside a GPU.
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -54,12 +84,9 @@ class CountingAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, std::size_t count) const override { default_copy_data(to, from, count); }
 
   void* take(size_t size) {
-    const std::lock_guard lock(mutex_);
-    if (budget_ > 0 && current_part != Part::host && count_.total + static_cast<int64_t>(size) > budget_)
-      throw UserError(
-          Exit::memory, "engine.memory",
-          "a tensor of " + format_bytes(size) + " would exceed plan.budget " + format_bytes(budget_) + "; " + story(),
-          "raise plan.budget, or let the planner recompute more (plan.recompute = \"all\")");
+    const std::lock_guard lock(books().mutex);
+    const Part part = books().device ? Part::host : current_part;
+    books().check(part, size);
     void* data = nullptr;
     auto& kept = free_[size];
     if (!kept.empty()) {
@@ -67,36 +94,30 @@ class CountingAllocator final : public c10::Allocator {
       kept.pop_back();
       cached_ -= size;
     } else {
-      if (cached_ > static_cast<size_t>(std::max<int64_t>(count_.peak, 64 << 20))) trim();
+      if (cached_ > static_cast<size_t>(std::max<int64_t>(books().count.peak, 64 << 20))) trim();
       const size_t align = size >= kHuge ? size_t{2} << 20 : kAlign;
       if (posix_memalign(&data, align, size) != 0)
-        throw UserError(Exit::memory, "engine.memory", "the machine has no " + format_bytes(size) + " left; " + story(),
+        throw UserError(Exit::memory, "engine.memory",
+                        "the machine has no " + format_bytes(size) + " left; " + books().story(),
                         "use more ranks, recompute, or a smaller batch");
       if (size >= kHuge) madvise(data, size, MADV_HUGEPAGE);
     }
-    count_.add(current_part, size);
-    blocks_[data] = {size, current_part};
+    books().count.add(part, size);
+    blocks_[data] = {size, part};
     return data;
   }
 
   void give(void* data) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(books().mutex);
     const auto it = blocks_.find(data);
     if (it == blocks_.end()) {  // allocated before we were installed
       std::free(data);
       return;
     }
-    count_.add(it->second.part, -static_cast<int64_t>(it->second.size));
+    books().count.add(it->second.part, -static_cast<int64_t>(it->second.size));
     free_[it->second.size].push_back(data);
     cached_ += it->second.size;
     blocks_.erase(it);
-  }
-
-  std::string story() const {
-    std::string text = "held now: ";
-    for (int p = 0; p < kParts; ++p)
-      text += std::string(p ? ", " : "") + kPartNames[p] + " " + format_bytes(count_.live[p]);
-    return text;
   }
 
   void trim() {
@@ -111,10 +132,7 @@ class CountingAllocator final : public c10::Allocator {
     size_t size;
     Part part;
   };
-  mutable std::mutex mutex_;
-  Count count_;
   size_t cached_ = 0;
-  int64_t budget_ = 0;
   std::unordered_map<void*, Block> blocks_;
   std::map<size_t, std::vector<void*>> free_;
 
@@ -122,12 +140,68 @@ class CountingAllocator final : public c10::Allocator {
   static void give_raw(void* data);
 };
 
-CountingAllocator& device() {
+CountingAllocator& cpu() {
   static auto* instance = new CountingAllocator;  // outlives every tensor
   return *instance;
 }
 void CountingAllocator::give_raw(void* data) {
-  if (data) device().give(data);
+  if (data) cpu().give(data);
+}
+
+/// Memory of a GPU: pieces of one block that its driver gave.
+class DeviceAllocator final : public c10::Allocator {
+ public:
+  DeviceAllocator(void* block, int64_t bytes) : reserve_(block, bytes) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = bytes == 0 ? nullptr : take(rounded(bytes));
+    return {data, data, &give_raw, device::here()};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_raw; }
+  void copy_data(void* to, const void* from, std::size_t count) const override {
+    device::used()->copy(to, from, static_cast<int64_t>(count));
+  }
+
+  Reserve reserve_;  // of books().mutex
+
+ private:
+  void* take(size_t size) {
+    const std::lock_guard lock(books().mutex);
+    books().check(current_part, size);
+    void* data = reserve_.take(static_cast<int64_t>(size));
+    if (!data)  // as LibTorch's own allocator throws it, for libraries that then try with less
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "engine.memory: a tensor of ", format_bytes(size),
+                       " has no room in one piece: of the ", format_bytes(reserve_.size()), " reserved ",
+                       format_bytes(reserve_.size() - reserve_.used()), " are free, the largest piece has ",
+                       format_bytes(reserve_.largest()), "; ", books().story(),
+                       ". Lower plan.budget, so that the plan leaves more room");
+    books().count.add(current_part, size);
+    blocks_[data] = {size, current_part};
+    return data;
+  }
+  static void give_raw(void* data);
+
+  struct Block {
+    size_t size;
+    Part part;
+  };
+  std::unordered_map<void*, Block> blocks_;
+};
+
+DeviceAllocator*& of_device() {
+  static DeviceAllocator* instance = nullptr;
+  return instance;
+}
+
+void DeviceAllocator::give_raw(void* data) {
+  if (!data) return;
+  const std::lock_guard lock(books().mutex);
+  DeviceAllocator& self = *of_device();
+  const auto it = self.blocks_.find(data);
+  check_internal(it != self.blocks_.end(), "engine.memory", "device memory is given back that was not taken");
+  books().count.add(it->second.part, -static_cast<int64_t>(it->second.size));
+  self.blocks_.erase(it);
+  self.reserve_.give(data);
 }
 
 Count meta_count;
@@ -157,44 +231,64 @@ class MetaAllocator final : public c10::Allocator {
 
 void Meter::install() {
   static const bool once = [] {
-    c10::SetCPUAllocator(&device(), /*priority=*/100);
+    c10::SetCPUAllocator(&cpu(), /*priority=*/100);
     c10::SetAllocator(c10::kMeta, new MetaAllocator, /*priority=*/100);
     return true;
   }();
   (void)once;
 }
 
+void Meter::use_device(const device::Backend& backend, int64_t bytes) {
+  void* block = backend.take(bytes);
+  if (!block)
+    throw UserError(Exit::memory, "engine.memory",
+                    "the device does not give " + format_bytes(bytes) + " in one block; " +
+                        format_bytes(backend.properties(0).free) + " of it are free",
+                    "end other programs that use it (nvidia-smi lists them), or lower plan.budget");
+  check_internal(!of_device(), "engine.memory", "a process uses one device");
+  of_device() = new DeviceAllocator(block, bytes);  // outlives every tensor
+  backend.allocate_by(of_device());
+  const std::lock_guard lock(books().mutex);
+  books().device = of_device();
+}
+
+c10::Allocator* Meter::allocator(c10::DeviceType type) {
+  return type == c10::DeviceType::CPU || type == c10::DeviceType::Meta ? c10::GetAllocator(type) : of_device();
+}
+
 int64_t Meter::live() {
-  const std::lock_guard lock(device().mutex_);
-  return device().count_.total;
+  const std::lock_guard lock(books().mutex);
+  return books().count.total;
 }
 int64_t Meter::live(Part part) {
-  const std::lock_guard lock(device().mutex_);
-  return part == Part::host ? device().count_.host : device().count_.live[static_cast<int>(part)];
+  const std::lock_guard lock(books().mutex);
+  return part == Part::host ? books().count.host : books().count.live[static_cast<int>(part)];
 }
 int64_t Meter::peak() {
-  const std::lock_guard lock(device().mutex_);
-  return device().count_.peak;
+  const std::lock_guard lock(books().mutex);
+  return books().count.peak;
 }
 std::array<int64_t, kParts> Meter::at_peak() {
-  const std::lock_guard lock(device().mutex_);
-  return device().count_.at_peak;
+  const std::lock_guard lock(books().mutex);
+  return books().count.at_peak;
 }
 void Meter::reset_peak() {
-  const std::lock_guard lock(device().mutex_);
-  device().count_.reset();
+  const std::lock_guard lock(books().mutex);
+  books().count.reset();
+  if (of_device()) of_device()->reserve_.reset_reach();
 }
 int64_t Meter::reserved() {
-  const std::lock_guard lock(device().mutex_);
-  return device().count_.total + static_cast<int64_t>(device().cached_);
+  const std::lock_guard lock(books().mutex);
+  if (of_device()) return of_device()->reserve_.reach();
+  return books().count.total + static_cast<int64_t>(cpu().cached_);
 }
 void Meter::set_budget(int64_t bytes) {
-  const std::lock_guard lock(device().mutex_);
-  device().budget_ = bytes;
+  const std::lock_guard lock(books().mutex);
+  books().budget = bytes;
 }
 std::string Meter::story() {
-  const std::lock_guard lock(device().mutex_);
-  return device().story();
+  const std::lock_guard lock(books().mutex);
+  return books().story();
 }
 
 Meter::Scope::Scope(Part part) : before_(current_part) { current_part = part; }

@@ -1,6 +1,7 @@
 #pragma once
 // Counts the tensor bytes of the device tier, by part, with their peak, and enforces the budget. On a CPU it is an
-// allocator in front of LibTorch's; it keeps freed blocks by size, so that a step's tensors cost no page faults.
+// allocator in front of LibTorch's; it keeps freed blocks by size, so that a step's tensors cost no page faults. On a GPU
+// it is LibTorch's allocator.
 //
 //   Meter::install();                                    // before the first tensor
 //   { Meter::Scope scope(Part::slots); arena = at::empty(...); }
@@ -13,6 +14,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tessera/device/backend.h"
+
 namespace tessera::engine {
 
 enum class Part { parameters, gradients, states, slots, compute, host };
@@ -21,12 +24,19 @@ inline constexpr int kParts = 5;  ///< parts of the device tier; `host` is host 
 class Meter {
  public:
   static void install();
+  /// From here on the device tier is the memory of a GPU: one block of `bytes` from its driver, from which all of the
+  /// device's tensors come. Tensors of the CPU count as host memory. Once. Throws UserError (memory) where the driver has
+  /// not so much in one piece.
+  static void use_device(const device::Backend& backend, int64_t bytes);
+  /// That tensors of the kind of device are allocated by.
+  static c10::Allocator* allocator(c10::DeviceType type);
   static int64_t live();
   static int64_t live(Part part);
   static int64_t peak();                         ///< highest live() since reset_peak
   static std::array<int64_t, kParts> at_peak();  ///< live bytes by part when the peak was reached
   static void reset_peak();
-  static int64_t reserved();              ///< live plus blocks kept for reuse
+  /// Live plus blocks kept for reuse; of a GPU's block the part that was in use since reset_peak, with its gaps.
+  static int64_t reserved();
   static void set_budget(int64_t bytes);  ///< allocations over it throw UserError (memory); 0: no budget
   static std::string story();             ///< live bytes by part, for error messages
 

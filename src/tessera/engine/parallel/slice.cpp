@@ -69,6 +69,15 @@ net::Batch slice(net::Batch batch, const Parallel& parallel) {
   return batch;
 }
 
+net::Batch on_device(net::Batch batch, at::Device device) {
+  if (device.is_cpu()) return batch;
+  const auto moved = [&](const Tensor& t) { return t.to(device); };
+  for (Tensor& input : batch.inputs)
+    if (input.defined()) input = moved(input);
+  batch.tokens.change_tables(moved);
+  return batch;
+}
+
 Tensor whole_tokens(const Tensor& rows, const net::Tokens& tokens, const Parallel& parallel) {
   return tokens.cut() ? parallel.gather_tokens(rows, tokens.total()) : rows;
 }

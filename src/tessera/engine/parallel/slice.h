@@ -12,6 +12,9 @@ namespace tessera::engine {
 /// there are fewer tokens than ranks that share them.
 net::Batch slice(net::Batch batch, const Parallel& parallel);
 
+/// The batch with its inputs and tables on the device; what only the host reads stays there.
+net::Batch on_device(net::Batch batch, at::Device device);
+
 /// Gathers rows [tokens here, n] of all ranks of the sequence to [T, n]; returns `rows` where ranks do not share
 /// tokens.
 Tensor whole_tokens(const Tensor& rows, const net::Tokens& tokens, const Parallel& parallel);

@@ -1,12 +1,7 @@
 #include "tessera/engine/store/store.h"
 
-#include <cstring>
-
 #include "tessera/base/check.h"
-#include "tessera/ops/adamw.h"
-#include "tessera/ops/bf16.h"
-#include "tessera/ops/half.h"
-#include "tessera/ops/host.h"
+#include "tessera/ops/ranges.h"
 
 namespace tessera::engine {
 
@@ -111,8 +106,7 @@ double Store::squares(int u, const Tensor& grad) const {
     const plan::Buffer& buffer = layout.buffers[b];
     if (buffer.trainable && is_primary(u, static_cast<int>(b)))
       sum += ops::sum_of_squares(
-          ops::host_pointer<const float>(grad) + buffer.held + units_[u].held[b].partition * buffer.partition(),
-          buffer.partition());
+          grad.narrow(0, buffer.held + units_[u].held[b].partition * buffer.partition(), buffer.partition()));
   }
   return sum;
 }
@@ -180,7 +174,7 @@ int64_t Store::gather_stored(int u, int b, int64_t slot, comm::Group* group, int
   if (group)
     group->all_gather(place, own);
   else if (place.const_data_ptr() != own.const_data_ptr())
-    std::memcpy(ops::host_pointer<void>(place), ops::host_pointer<const void>(own), own.nbytes());
+    ops::copy_bytes(place.narrow(0, 0, static_cast<int64_t>(own.nbytes())), own);
   return group ? static_cast<int64_t>(own.nbytes()) * (group->size() - 1) : 0;
 }
 
@@ -196,22 +190,21 @@ int64_t Store::gather(int u, int b, int64_t slot, comm::Group* group, int64_t fr
     landing = place.view(type).narrow(0, widened ? buffer.total : 0, buffer.total);
     // converts the shard to its own range of the slot, for an in-place all_gather
     own = landing.narrow(0, units_[u].held[b].shard * buffer.shard, buffer.shard);
-    auto* half = static_cast<uint16_t*>(ops::host_pointer<void>(own));
     if (param.scalar_type() != at::kFloat)
-      std::memcpy(half, ops::host_pointer<const void>(param), param.nbytes());
+      ops::copy_bytes(own, param);
     else if (type == at::kBFloat16)
-      ops::high_half(half, ops::host_pointer<const float>(param), buffer.shard);
+      ops::high_half(own, param);
     else
-      ops::narrow(half, ops::host_pointer<const float>(param), type, buffer.shard);
+      ops::narrow(own, param);
   }
   int64_t sent = 0;
   if (group) {
     group->all_gather(landing, own);
     sent = static_cast<int64_t>(own.nbytes()) * (group->size() - 1);
   } else if (own.const_data_ptr() == param.const_data_ptr() && place.const_data_ptr() != param.const_data_ptr()) {
-    std::memcpy(ops::host_pointer<void>(place), ops::host_pointer<const void>(param), param.nbytes());
+    ops::copy_bytes(place, param);
   }
-  if (widened) ops::widen_in_place(ops::host_pointer<float>(place), scalar_type(gathered_), buffer.total);
+  if (widened) ops::widen_in_place(place, scalar_type(gathered_));
   return sent;
 }
 
@@ -304,9 +297,9 @@ std::vector<Store::Part> Store::parts() const {
   return parts;
 }
 
-uint8_t* Store::data(const Part& part) {
+Store::Range Store::data(const Part& part) {
   const Tensor held = shard(part.unit, part.buffer);
-  return static_cast<uint8_t*>(ops::host_pointer<void>(held)) + part.offset * held.element_size();
+  return {static_cast<uint8_t*>(ops::address(held)) + part.offset * held.element_size(), ops::on_device(held)};
 }
 
 std::vector<std::pair<int64_t, int64_t>> Store::box(const Part& part) const {

@@ -80,6 +80,7 @@ class Store {
   // store_tiers.cpp: buffers that are offloaded to the host or to disk
   /// One hop of a fetch or stash; `host`: the bounce buffer of a hop from or to the disk.
   void move(const plan::Instruction& in, char* host);
+  void move_gradient(const Tensor& values, const Tensor& stored, bool fetch);
   /// The fp32 gradient shard at an offset of the arena; -1: the gradient that is kept on the device.
   Tensor grad_at(int unit, int64_t offset);
   /// Rounds a whole fp32 gradient shard in the arena to the values of its stored dtype; it stays fp32. Does nothing if
@@ -122,10 +123,16 @@ class Store {
     bool updated;  ///< by this rank; else another replica has its states and the low halves of split masters
   };
   std::vector<Part> parts() const;
-  uint8_t* data(const Part& part);
+  /// Where bytes lie: in host memory, or on the device, where the host reads them through ops::HostBytes.
+  struct Range {
+    void* data;
+    bool on_device;
+  };
+  Range data(const Part& part);
   /// This rank's tensor-parallel part of a parameter, [begin, end) for each dimension; empty: all of it.
   std::vector<std::pair<int64_t, int64_t>> box(const Part& part) const;
   int tp() const { return tp_; }
+  at::Device device() const { return device_; }
 
   // store_states.cpp: masters and the optimiser's states
   /// Makes the states that the optimiser declares, as zeros. Must come before split masters are set: their low halves
@@ -136,7 +143,7 @@ class Store {
     await_states(unit);
     return units_[unit].buffer;
   }
-  void* state(const Part& part, size_t state);
+  Range state(const Part& part, size_t state);
   /// One optimiser step of the unit's shard, on this thread or on all of `workers`, with the same bits.
   void update(int unit, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
               Workers* workers = nullptr);
@@ -145,7 +152,7 @@ class Store {
   void set_masters(const Part& part, int64_t first, int64_t count, const float* values);
   /// Reads them as fp32 values. If another replica updates split masters, only their bf16 half is here.
   void read_masters(const Part& part, int64_t first, int64_t count, float* values);
-  Tensor masters(int unit, int buffer);  ///< the shard as fp32; no copy if it is fp32
+  Tensor masters(int unit, int buffer);  ///< the shard as fp32 in host memory; no copy if it is that
   plan::Masters master_form() const { return masters_; }
   /// The form of a part's masters; fp32 for frozen parameters, which have none.
   plan::Masters master_form(const Part& part) const {

@@ -12,7 +12,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/store/store.h"
-#include "tessera/ops/host.h"
+#include "tessera/ops/ranges.h"
 
 namespace tessera::engine {
 
@@ -20,13 +20,6 @@ namespace {
 
 double swap_clock() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-void swap_bytes(const Tensor& a, const Tensor& b) {
-  check_internal(a.nbytes() == b.nbytes() && a.is_cpu() && b.is_cpu(), "engine.store",
-                 "experts are swapped between buffers of one size, in memory");
-  auto* first = static_cast<char*>(ops::host_pointer<void>(a));
-  std::swap_ranges(first, first + a.nbytes(), static_cast<char*>(ops::host_pointer<void>(b)));
 }
 
 }  // namespace
@@ -46,9 +39,10 @@ class Store::Mover {
     pairs_ = std::move(pairs), param_at_ = std::move(param_at), states_at_ = std::move(states_at);
     done_ = 0;
     thread_ = std::thread([this] {
+      device::enter_thread();
       const double start = swap_clock();
       for (const Pair& pair : pairs_) {
-        swap_bytes(pair.active, pair.inactive);
+        ops::swap_bytes(pair.active, pair.inactive);
         moved_.bytes += 2 * static_cast<int64_t>(pair.active.nbytes());
         done_.fetch_add(1, std::memory_order_release);
         done_.notify_all();

@@ -1,6 +1,4 @@
 // Masters in their several forms, the optimiser's states, and updates.
-#include <cstring>
-
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/engine/memory/workers.h"
@@ -9,6 +7,7 @@
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/host.h"
+#include "tessera/ops/ranges.h"
 
 namespace tessera::engine {
 
@@ -26,10 +25,11 @@ void Store::make_states(const net::UnitUpdate& update) {
   }
 }
 
-void* Store::state(const Part& part, size_t state) {
+Store::Range Store::state(const Part& part, size_t state) {
   Unit& unit = units_[part.unit];
   await_states(part.unit);
-  return static_cast<uint8_t*>(ops::host_pointer<void>(unit.buffer)) + unit.states.ranges[part.range].at[state];
+  return {static_cast<uint8_t*>(ops::address(unit.buffer)) + unit.states.ranges[part.range].at[state],
+          ops::on_device(unit.buffer)};
 }
 
 net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged staged) {
@@ -37,12 +37,13 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   if (staged.states < 0) await_states(u);
   const Tensor shard = this->shard(u, range.buffer, staged.param);
   const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
-  const bool whole = grad_type_ == at::kFloat || !staged.as_stored;  // update() widens 16-bit gradients block by block
+  const bool whole = grad_type_ == at::kFloat || !staged.as_stored;  // update() has the 16-bit gradients
   const bool trained = (unit.grad.defined() || staged.grad >= 0) && buffer.trainable && whole;
-  const auto* grad = trained ? ops::host_pointer<const float>(grad_at(u, staged.grad)) + buffer.held : nullptr;
+  const auto* grad =
+      trained ? static_cast<const float*>(ops::read_address(grad_at(u, staged.grad))) + buffer.held : nullptr;
   const Tensor buffer_of_states = staged.states < 0 ? unit.buffer : arena(staged.states, 1);
   auto* states =  // null: nothing is trained
-      buffer_of_states.defined() ? static_cast<uint8_t*>(ops::host_pointer<void>(buffer_of_states)) : nullptr;
+      buffer_of_states.defined() ? static_cast<uint8_t*>(ops::address(buffer_of_states)) : nullptr;
   const plan::ParamSpec& param = unit.spec.params[range.param];
   net::Slice slice;
   slice.tensor = hash_text(param.name);
@@ -52,8 +53,9 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
     const int64_t first = unit.layout.params[range.param].numel * tp_rank_;
     slice.begin += first, slice.end += first;
   }
-  slice.param = static_cast<uint8_t*>(ops::host_pointer<void>(shard)) + range.offset * shard.element_size();
+  slice.param = static_cast<uint8_t*>(ops::address(shard)) + range.offset * shard.element_size();
   if (grad) slice.grad = grad + range.offset;
+  slice.on_device = ops::on_device(shard);
   slice.specs = &range.states;
   for (const int64_t at : range.at) slice.states.push_back(states + at);
   return slice;
@@ -93,16 +95,18 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
   std::vector<const void*> gradients;  // of each chunk, in 16 bits
   for (const auto& range : unit.states.ranges) {
     if (!range.updated || !unit.spec.params[range.param].trainable) continue;
-    const net::Slice whole = slice(u, range, staged);
-    if (!workers && !halves) {
+    net::Slice whole = slice(u, range, staged);
+    const auto* half_gradient = halves ? static_cast<const uint16_t*>(ops::read_address(stored)) +
+                                             unit.layout.buffers[range.buffer].held + range.offset
+                                       : nullptr;
+    if (!workers && (!halves || whole.on_device)) {
+      whole.half_grad = half_gradient, whole.half_type = grad_type_;
       update.update(whole, control);
       continue;
     }
     for (int64_t from = 0; from < whole.count(); from += kUpdateChunk) {
       chunks.push_back(chunk_of(whole, from, plan::master_bytes(masters_)));
-      if (halves)
-        gradients.push_back(static_cast<const uint16_t*>(ops::host_pointer<const void>(stored)) +
-                            unit.layout.buffers[range.buffer].held + range.offset + from);
+      if (halves) gradients.push_back(half_gradient + from);
     }
   }
   const auto run = [&](int i) {
@@ -120,69 +124,85 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
 
 namespace {
 
-/// The two halves of split masters. `low` is null for bf16 masters and for masters that another replica updates.
+/// The two halves of split masters, as the host sees them. `low` is null for bf16 masters and for masters that another
+/// replica updates.
 struct Halves {
-  uint16_t *high, *low;
-};
+  ops::HostBytes high, low;
 
-Halves halves(const net::Slice& slice, plan::Masters form, const Store::Part& part, int64_t first) {
-  auto* low = slice.state<uint16_t>(plan::kMasterLow);
-  check_internal(low || form != plan::Masters::split || !part.updated, "engine.store",
-                 "split masters are set before the optimiser's states are made");
-  return {static_cast<uint16_t*>(slice.param) + first, low ? low + first : nullptr};
-}
+  Halves(const net::Slice& slice, plan::Masters form, const Store::Part& part, int64_t first, int64_t count,
+         ops::HostBytes::Contents contents)
+      : high(static_cast<uint16_t*>(slice.param) + first, 2 * count, slice.on_device, contents),
+        low(low_of(slice, form, part, first), low_of(slice, form, part, first) ? 2 * count : 0, slice.on_device,
+            contents) {}
+
+ private:
+  static uint16_t* low_of(const net::Slice& slice, plan::Masters form, const Store::Part& part, int64_t first) {
+    auto* low = slice.state<uint16_t>(plan::kMasterLow);
+    check_internal(low || form != plan::Masters::split || !part.updated, "engine.store",
+                   "split masters are set before the optimiser's states are made");
+    return low ? low + first : nullptr;
+  }
+};
 
 }  // namespace
 
 namespace {
 
-/// The address of an element that is not stored as fp32; in 8-bit forms it must be the first of a block.
-uint8_t* stored_at(const Tensor& shard, DType stored, int64_t element) {
+/// Elements that are not stored as fp32; in 8-bit forms the first must be that of a block.
+ops::HostBytes stored_at(const Tensor& shard, DType stored, int64_t element, int64_t count,
+                         ops::HostBytes::Contents contents) {
   check_internal(stored == DType::bf16 || element % plan::kFlatAlign == 0, "engine.store",
                  "parameters stored in blocks are set and read from the start of a block");
-  return static_cast<uint8_t*>(ops::host_pointer<void>(shard)) + plan::stored_bytes(stored, element);
+  return {static_cast<uint8_t*>(ops::address(shard)) + plan::stored_bytes(stored, element),
+          plan::stored_bytes(stored, count), ops::on_device(shard), contents};
 }
 
 }  // namespace
 
 void Store::set_masters(const Part& part, int64_t first, int64_t count, const float* values) {
-  if (const DType form = stored(part); form != DType::f32)
-    return ops::write_stored(stored_at(shard(part.unit, part.buffer), form, part.offset + first), values, count,
-                             scalar_type(form));
-  const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
-  if (master_form(part) == plan::Masters::fp32) {
-    std::memcpy(static_cast<float*>(slice.param) + first, values, static_cast<size_t>(count) * sizeof(float));
-    return;
+  constexpr auto kUnread = ops::HostBytes::Contents::unread;
+  if (const DType form = stored(part); form != DType::f32) {
+    const auto to = stored_at(shard(part.unit, part.buffer), form, part.offset + first, count, kUnread);
+    ops::write_stored(to.data(), values, count, scalar_type(form));
+    return to.keep();
   }
-  const Halves to = halves(slice, masters_, part, first);
-  if (to.low)
-    ops::split_fp32(to.high, to.low, values, count);
+  const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
+  if (master_form(part) == plan::Masters::fp32)
+    return ops::copy_bytes(static_cast<float*>(slice.param) + first, values,
+                           count * static_cast<int64_t>(sizeof(float)), slice.on_device);
+  const Halves to(slice, masters_, part, first, count, kUnread);
+  auto *high = to.high.as<uint16_t>(), *low = to.low.as<uint16_t>();
+  if (low)
+    ops::split_fp32(high, low, values, count);
   else if (masters_ == plan::Masters::split)
-    ops::high_half(to.high, values, count);
+    ops::high_half(high, values, count);
   else
-    ops::to_bf16(to.high, values, count);
+    ops::to_bf16(high, values, count);
+  to.high.keep(), to.low.keep();
 }
 
 void Store::read_masters(const Part& part, int64_t first, int64_t count, float* values) {
-  if (const DType form = stored(part); form != DType::f32)
-    return ops::read_stored(values, stored_at(shard(part.unit, part.buffer), form, part.offset + first), count,
-                            scalar_type(form));
-  const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
-  if (master_form(part) == plan::Masters::fp32) {
-    std::memcpy(values, static_cast<float*>(slice.param) + first, static_cast<size_t>(count) * sizeof(float));
-    return;
+  constexpr auto kRead = ops::HostBytes::Contents::read;
+  if (const DType form = stored(part); form != DType::f32) {
+    const auto from = stored_at(shard(part.unit, part.buffer), form, part.offset + first, count, kRead);
+    return ops::read_stored(values, from.data(), count, scalar_type(form));
   }
-  const Halves from = halves(slice, masters_, part, first);
-  if (from.low)
-    ops::join_fp32(values, from.high, from.low, count);
+  const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
+  if (master_form(part) == plan::Masters::fp32)
+    return ops::copy_bytes(values, static_cast<float*>(slice.param) + first,
+                           count * static_cast<int64_t>(sizeof(float)), slice.on_device);
+  const Halves from(slice, masters_, part, first, count, kRead);
+  const auto *high = from.high.as<uint16_t>(), *low = from.low.as<uint16_t>();
+  if (low)
+    ops::join_fp32(values, high, low, count);
   else
-    ops::from_bf16(values, from.high, count);
+    ops::from_bf16(values, high, count);
 }
 
 Tensor Store::masters(int u, int b) {
   const Tensor held = shard(u, b);
-  if (held.scalar_type() == at::kFloat) return held;
-  Tensor values = at::zeros({layout(u).buffers[b].shard}, units_[u].anchor.options().requires_grad(false));
+  if (held.scalar_type() == at::kFloat) return held.cpu();
+  Tensor values = at::zeros({layout(u).buffers[b].shard}, at::TensorOptions(at::kFloat));
   for (const Part& part : parts())
     if (part.unit == u && part.buffer == b)
       read_masters(part, 0, part.end - part.begin, ops::host_pointer<float>(values) + part.offset);

@@ -1,13 +1,10 @@
 // Buffers that are offloaded to the host or to disk, and gradients that are stored in 16 bits. Between steps a buffer
 // on disk is mapped memory; within a step it is read and written past the page cache.
 #include <algorithm>
-#include <array>
-#include <cstring>
 
 #include "tessera/base/check.h"
 #include "tessera/engine/store/store.h"
-#include "tessera/ops/half.h"
-#include "tessera/ops/host.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/plan/nvme.h"
 
 namespace tessera::engine {
@@ -65,13 +62,31 @@ void Store::move(const plan::Instruction& in, char* host) {
     fetch ? disk_->read(extent, host, in.bytes) : disk_->write(extent, host, in.bytes);
     return;
   }
-  void* stored = host ? host : ops::host_pointer<void>(tensor);
-  void* device = ops::host_pointer<void>(arena(in.slot, 1));
-  if (in.part == plan::Part::gradients && grad_type_ != at::kFloat) {  // see [Note: gradients in fewer bits]
-    if (!fetch) return ops::narrow(stored, static_cast<const float*>(device), grad_type_, tensor.numel());
-    if (in.micro >= 0) return ops::widen(static_cast<float*>(device), stored, grad_type_, tensor.numel());
+  const Tensor stored = host ? at::from_blob(host, tensor.sizes(), tensor.options().device(at::kCPU)) : tensor;
+  if (in.part == plan::Part::gradients && grad_type_ != at::kFloat && (!fetch || in.micro >= 0))
+    return move_gradient(arena(in.slot, tensor.numel()), stored, fetch);  // see [Note: gradients in fewer bits]
+  const Tensor here = arena(in.slot, div_up(in.bytes, int64_t{4})).view(at::kByte).narrow(0, 0, in.bytes);
+  fetch ? ops::copy_bytes(here, stored) : ops::copy_bytes(stored, here);
+}
+
+/// Between an fp32 gradient in the arena and its 16-bit form in host memory. What a device sends or gets is in 16 bits
+/// too: a piece at a time, through memory of its own.
+void Store::move_gradient(const Tensor& values, const Tensor& stored, bool fetch) {
+  if (!ops::on_device(values)) return fetch ? ops::widen(values, stored) : ops::narrow(stored, values);
+  constexpr int64_t kPiece = 1 << 20;
+  const Tensor piece = ops::device_scratch(0, kPiece, grad_type_);
+  for (int64_t first = 0; first < values.numel(); first += kPiece) {
+    const int64_t count = std::min(kPiece, values.numel() - first);
+    const Tensor there = stored.narrow(0, first, count), here = values.narrow(0, first, count),
+                 rounded = piece.narrow(0, 0, count);
+    if (fetch) {
+      ops::copy_bytes(rounded, there);
+      ops::widen(here, rounded);
+    } else {
+      ops::narrow(rounded, here);
+      ops::copy_bytes(there, rounded);
+    }
   }
-  fetch ? std::memcpy(device, stored, in.bytes) : std::memcpy(stored, device, in.bytes);
 }
 
 Tensor Store::grad_at(int u, int64_t offset) {
@@ -79,15 +94,7 @@ Tensor Store::grad_at(int u, int64_t offset) {
 }
 
 void Store::round_gradient(const Tensor& shard) const {
-  if (grad_type_ == at::kFloat) return;
-  constexpr int64_t kBlock = 4096;  // small enough that both forms stay in the cache
-  std::array<uint16_t, kBlock> rounded;
-  auto* values = ops::host_pointer<float>(shard);
-  for (int64_t first = 0; first < shard.numel(); first += kBlock) {
-    const int64_t count = std::min(kBlock, shard.numel() - first);
-    ops::narrow(rounded.data(), values + first, grad_type_, count);
-    ops::widen(values + first, rounded.data(), grad_type_, count);
-  }
+  if (grad_type_ != at::kFloat) ops::round_values(shard, grad_type_);
 }
 
 int64_t Store::host_bytes() const {

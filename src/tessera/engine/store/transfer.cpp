@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/ops/bf16.h"
+#include "tessera/ops/ranges.h"
 
 namespace tessera::engine {
 
@@ -65,8 +66,8 @@ void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
       continue;
     }
     each_run(store, part, [&](int64_t first, int64_t at, int64_t count) {
-      if (store.master_form(part) == plan::Masters::fp32)
-        return fill(param, first, count, reinterpret_cast<float*>(store.data(part)) + at);
+      if (const Store::Range held = store.data(part); store.master_form(part) == plan::Masters::fp32 && !held.on_device)
+        return fill(param, first, count, static_cast<float*>(held.data) + at);
       for (int64_t done = 0; done < count; done += kChunk) {
         const int64_t now = std::min(kChunk, count - done);
         fill(param, first + done, now, values.data());
@@ -179,16 +180,36 @@ void check_moments(const Store::Part& part, const checkpoint::TensorRange& range
 /// Frozen parameters are not saved: a resumed run loads them from their weight file.
 bool frozen(const Store& store, const Store::Part& part) { return !store.spec(part.unit).params[part.param].trainable; }
 
+int64_t bytes_of(const checkpoint::TensorRange& range) { return (range.end - range.begin) * size_of(range.dtype); }
+
+/// What lies on a device is copied to `shown` when it is written.
+checkpoint::Piece piece(checkpoint::TensorRange range, Store::Range held,
+                        const std::shared_ptr<std::vector<std::byte>>& shown) {
+  if (!held.on_device) return {std::move(range), held.data};
+  return {range, nullptr, [range, held, shown] {
+            shown->resize(static_cast<size_t>(bytes_of(range)));
+            ops::copy_bytes(shown->data(), held.data, bytes_of(range), true);
+            return static_cast<const void*>(shown->data());
+          }};
+}
+
+void read_into(checkpoint::TrainingCheckpoint& from, const checkpoint::TensorRange& range, Store::Range to) {
+  const ops::HostBytes bytes(to.data, bytes_of(range), to.on_device, ops::HostBytes::Contents::unread);
+  from.read(range, bytes.data());
+  bytes.keep();
+}
+
 }  // namespace
 
 std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix) {
   std::vector<checkpoint::Piece> pieces;
+  const auto shown = std::make_shared<std::vector<std::byte>>();
   for (const auto& part : store.parts()) {
     if (!part.updated || !store.is_primary(part.unit, part.buffer) || frozen(store, part)) continue;
-    pieces.push_back({param_range(store, part, prefix), store.data(part)});
+    pieces.push_back(piece(param_range(store, part, prefix), store.data(part), shown));
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s)
-      pieces.push_back({state_range(store, part, states[s], prefix), store.state(part, s)});
+      pieces.push_back(piece(state_range(store, part, states[s], prefix), store.state(part, s), shown));
   }
   return pieces;
 }
@@ -199,7 +220,7 @@ void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::stri
     const checkpoint::TensorRange param = param_range(store, part, prefix);
     const bool same = has_same_masters(store, part, param, from);
     if (same)
-      from.read(param, store.data(part));
+      read_into(from, param, store.data(part));
     else
       convert_masters(store, part, param, from);
     const auto& states = store.states(part.unit).ranges[part.range].states;
@@ -207,7 +228,7 @@ void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::stri
       if (states[s].kind == plan::kMasterLow && !same) continue;
       const checkpoint::TensorRange range = state_range(store, part, states[s], prefix);
       check_moments(part, range, from);
-      from.read(range, store.state(part, s));
+      read_into(from, range, store.state(part, s));
     }
   }
 }
@@ -227,7 +248,7 @@ void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
     Tensor& flat = flats.emplace_back();
     if (!owned || buffer.shards > 1) flat = at::empty({buffer.total}, at::kFloat);
     if (owned) {
-      const Tensor shard = gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard).to(at::kFloat)
+      const Tensor shard = gradients ? store.grad(unit).narrow(0, buffer.held, buffer.shard).cpu().to(at::kFloat)
                                      : store.masters(unit, static_cast<int>(b));
       const bool exact = !gradients && store.master_form() != plan::Masters::split;
       if (buffer.partitions > 1 && !exact)  // two_level: each replica has its own partition

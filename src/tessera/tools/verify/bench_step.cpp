@@ -11,6 +11,7 @@
 #include "tessera/diffusion/loss.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/job/device.h"
 #include "tessera/models/registry.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/planning/make_plan.h"
@@ -54,7 +55,9 @@ int bench_step(const BenchOptions& options) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   Mesh mesh;
   mesh[Axis::dp_shard] = place.world;
+  job::choose_device(options.device, place, options.budget);
   comm::Comm comm(place, mesh, 300);
+  job::check_devices(comm);
   const auto model = models::make_denoiser({.config_text = options.config});
 
   const auto make_batch = [&] {

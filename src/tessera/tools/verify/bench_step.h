@@ -16,6 +16,7 @@ struct BenchOptions {
   int64_t budget = 0;               ///< bytes a rank for the planner; 0: unlimited
   bool states_on_host = false;      ///< masters and moments are offloaded to the host
   std::string profile = "cpu";      ///< rates for the planner: a shipped name or a file
+  std::string device = "cpu";       ///< as run.device
   int steps = 8, warmup = 3;
 };
 

@@ -19,7 +19,7 @@ namespace {
 /// Values that live on whichever rank computed them, brought to all ranks: one flat list of doubles, exact for fp32.
 class Shared {
  public:
-  void put(const std::string& name, const at::Tensor& value) { mine_[name] = value.contiguous(); }
+  void put(const std::string& name, const at::Tensor& value) { mine_[name] = value.cpu().contiguous(); }
   /// `shapes`: every name that exists on some rank, the same list on all.
   std::map<std::string, at::Tensor> gather(
       comm::Comm& comm, const std::vector<std::pair<std::string, std::vector<int64_t>>>& shapes) const {

@@ -1,5 +1,8 @@
 #include "tessera/tools/verify/optimiser_case.h"
 
+#include "tessera/device/backend.h"
+#include "tessera/ops/ranges.h"
+
 #include <algorithm>
 
 #include "tessera/base/check.h"
@@ -35,7 +38,7 @@ OptimiserCase::OptimiserCase(const CaseFile& file, const net::UnitUpdate& update
   plan::Plan plan;
   plan.states = format;
   plan.units.resize(1);
-  store_ = std::make_unique<engine::Store>(spec, std::vector<std::string>{""}, plan, 0, at::kCPU);
+  store_ = std::make_unique<engine::Store>(spec, std::vector<std::string>{""}, plan, 0, device::here());
   store_->make_states(update);
   parts_ = store_->parts();
   for (const auto& part : parts_) {
@@ -74,7 +77,9 @@ at::Tensor OptimiserCase::state(const std::string& name, const std::string& kind
   for (size_t s = 0; s < states.size(); ++s) {
     if (states[s].kind != kind) continue;
     const int64_t values = states[s].values(part.begin, part.end);
-    const at::Tensor flat = at::from_blob(store_->state(part, s), {values}, scalar_type(states[s].type)).clone();
+    const at::Tensor flat = at::empty({values}, scalar_type(states[s].type));
+    const engine::Store::Range held = store_->state(part, s);
+    ops::copy_bytes(flat.mutable_data_ptr(), held.data, static_cast<int64_t>(flat.nbytes()), held.on_device);
     return states[s].per == 1 ? flat.view(shapes_[part.param]) : flat;
   }
   return {};

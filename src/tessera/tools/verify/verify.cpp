@@ -10,6 +10,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/memory/meter.h"
+#include "tessera/job/device.h"
 #include "tessera/models/known.h"
 #include "tessera/tools/verify/case.h"
 
@@ -145,7 +146,9 @@ int verify(const VerifyOptions& options) {
                     "--mesh " + options.mesh.to_string() + " has " + std::to_string(options.mesh.world()) + " ranks, " +
                         std::to_string(place.world) + " were started",
                     "start as many, or run it outside a launcher");
+  job::choose_device(options.device, place, 0);
   comm::Comm comm(place, options.mesh);
+  job::check_devices(comm);
   const Kinds kinds = all_kinds();
   bool passed = true;
   Json report = Json::array();

@@ -14,8 +14,9 @@ namespace tessera::tools {
 struct VerifyOptions {
   std::vector<std::filesystem::path> cases;
   Mesh mesh;
-  std::string json;   ///< --json FILE: results; empty: none
-  std::string write;  ///< --write DIR: everything computed; empty: nothing
+  std::string device = "cpu";  ///< --device: as run.device
+  std::string json;            ///< --json FILE: results; empty: none
+  std::string write;           ///< --write DIR: everything computed; empty: nothing
 };
 
 /// Joins the ranks of the environment. 0: all within tolerance; 1: something differs. Throws UserError (input) for
