@@ -27,7 +27,7 @@ std::atomic<const Kernels*>& of_cpu() {
 }  // namespace
 
 const Kernels& kernels(const Tensor& x) {
-  return x.is_cuda() ? aten_kernels() : *of_cpu().load(std::memory_order_relaxed);
+  return x.is_cpu() || x.is_meta() ? *of_cpu().load(std::memory_order_relaxed) : aten_kernels();
 }
 
 CpuKernelsScope::CpuKernelsScope(const Kernels& table) : before_(*of_cpu().exchange(&table)) {}
