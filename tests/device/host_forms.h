@@ -4,8 +4,6 @@
 //   HostForms host;
 //   const at::Tensor y = host.back(at::mm(host.of(a), host.of(b)));    // a new tensor of the device
 //   host.settle();                                                     // after an operator that writes or resizes operands
-#include <c10/core/DispatchKeySet.h>
-
 #include <vector>
 
 #include "tessera/torch_headers.h"

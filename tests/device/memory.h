@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <type_traits>
 
 namespace tessera::testing {
 

@@ -52,6 +52,24 @@ std::vector<uint16_t> halves_of(const std::vector<float>& x, at::ScalarType half
 
 const device::Backend& backend() { return simulated_device(); }
 
+/// Memory of the table, and how many tensors have it.
+class Counting final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = bytes ? backend().take(static_cast<int64_t>(bytes)) : nullptr;
+    live += data != nullptr;
+    const int index = data ? memory().device_of(data) : 0;
+    return {data, data, raw_deleter(), c10::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(index))};
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return [](void* data) { backend().give(data), live -= data != nullptr; };
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    backend().copy(to, from, static_cast<int64_t>(bytes));
+  }
+  static inline int live = 0;
+};
+
 class Halves : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(Halves, AreConvertedAsOnTheCpu) {
@@ -126,6 +144,19 @@ TEST(SimulatedTable, HasTwoDevicesWithMemoryOfTheirOwn) {
   EXPECT_EQ(table.take(table.properties(1).bytes + 1), nullptr) << "more than there is";
   table.place(0);
   EXPECT_THROW(table.place(2), c10::Error);
+}
+
+TEST(SimulatedTable, GivesItsAllocatorEveryNewTensor) {
+  const Tensor before = on_device(at::ones({3}));
+  static Counting allocator;
+  backend().allocate_by(&allocator);
+  {
+    const Tensor x = on_device(at::ones({3})), y = x + before, part = y.slice(0, 1);
+    EXPECT_EQ(Counting::live, 2) << "of the host's values and of the sum; a view has none";
+    EXPECT_EQ(part.sum().item<float>(), 4);
+    EXPECT_TRUE(at::empty({5}, x.options()).isnan().all().item<bool>());
+  }
+  EXPECT_EQ(Counting::live, 0);
 }
 
 TEST(SimulatedTable, IsWhatTheProcessComputesOnOnceItIsUsed) {
