@@ -345,6 +345,15 @@ TEST(SimulatedDevice, RefusesOperandsOfTheCpuAsCudaDoes) {
             std::string::npos);
 }
 
+TEST(SimulatedDevice, DrawsWhatTheCpuDraws) {
+  const at::TensorOptions options(at::kPrivateUse1);
+  simulated_device();
+  at::manual_seed(5);
+  const Tensor x = at::randn({40}, options.dtype(at::kFloat));
+  at::manual_seed(5);
+  expect_same_bits(x, at::randn({40}), "numbers");
+}
+
 TEST(SimulatedDevice, ServesSeveralThreads) {
   const Tensor a = normal({40, 30}), b = on_device(a);
   std::vector<std::thread> threads;

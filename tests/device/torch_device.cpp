@@ -1,5 +1,6 @@
 #include "torch_device.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceType.h>
@@ -69,6 +70,11 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   c10::DeviceIndex deviceCount() const override { return kSimulatedDevices; }
   c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(current); }
   void setCurrentDevice(c10::DeviceIndex index) const override { set_current_device(index); }
+  /// For at::manual_seed(), which seeds all devices. Operators draw from the CPU's.
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const at::Generator seeded = at::detail::createCPUGenerator();
+    return seeded;
+  }
   c10::Device getDeviceFromPtr(void* data) const override { return device_at(memory().device_of(data)); }
 };
 
