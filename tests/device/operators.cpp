@@ -1,0 +1,177 @@
+// LibTorch's operators on the simulated device: each that has a kernel of CPUs runs it, over the same bytes. So it takes
+// the way through LibTorch that a CPU takes; a fallback alone would be used only by operators that no composite form
+// covers, and some composite forms (of norms) have other bits.
+#include "operators.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/transformers/attention.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "host_forms.h"
+
+namespace tessera::testing {
+
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using Stack = torch::jit::Stack;
+
+/// A value of the stack with all tensors replaced, and what goes with tensors.
+IValue host_form(const IValue& value, HostForms& host) {
+  if (value.isTensor()) return host.of(value.toTensor());
+  if (value.isStorage() && value.toStorage().device_type() == at::kPrivateUse1) return host.of(value.toStorage());
+  if (value.isDevice() && value.toDevice().is_privateuseone()) return c10::Device(at::kCPU);
+  if (value.isTensorList()) {
+    c10::List<Tensor> list;
+    for (const Tensor& t : value.toTensorVector()) list.push_back(host.of(t));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<Tensor>> list;
+    for (const auto& t : value.toOptionalTensorVector()) list.push_back(t ? std::optional(host.of(*t)) : std::nullopt);
+    return list;
+  }
+  return value;
+}
+
+IValue device_form(const IValue& value, HostForms& host) {
+  if (value.isTensor()) return host.back(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<Tensor> list;
+    for (const Tensor& t : value.toTensorVector()) list.push_back(host.back(t));
+    return list;
+  }
+  return value;
+}
+
+/// Refuses what CUDA refuses: operands of several devices. A number on the CPU without dimensions may be an operand, but no
+/// result.
+class Devices {
+ public:
+  explicit Devices(const c10::OperatorName& name) : name_(name) {}
+
+  void add(const IValue& value, const c10::Argument& argument) {
+    const bool written = argument.alias_info() && argument.alias_info()->isWrite();
+    if (value.isTensor()) add(value.toTensor(), argument.name(), /*numbers=*/!written);
+    if (value.isTensorList())
+      for (const Tensor& t : value.toTensorVector()) add(t, argument.name());
+    // lists of operands that may be absent are indices, which CUDA fetches from the CPU too
+    if (value.isGenerator())
+      TORCH_CHECK(value.toGenerator().device().is_privateuseone(),
+                  "Expected a 'simulated' device type for generator of ", name_, " but found '",
+                  value.toGenerator().device(), "'");
+  }
+  void add(const Tensor& t, const std::string& argument, bool numbers = false) {
+    if (!t.defined() || (numbers && t.is_cpu() && t.dim() == 0)) return;
+    if (!first_) first_ = t.device();
+    TORCH_CHECK(t.device() == *first_ && t.is_privateuseone(),
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                *first_ == t.device() ? "simulated" : first_->str(), " and ", t.device(), "! (when checking argument ",
+                argument, " in method ", name_, ")");
+  }
+
+ private:
+  c10::OperatorName name_;
+  std::optional<c10::Device> first_;
+};
+
+/// Any operator, boxed.
+void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const size_t first = stack->size() - arguments.size();
+  HostForms host;
+  Devices devices(op.operator_name());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    IValue& value = (*stack)[first + i];
+    devices.add(value, arguments[i]);
+    value = host_form(value, host);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  host.settle();
+  for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = device_form((*stack)[i], host);
+}
+
+Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<at::ScalarType> type,
+                     std::optional<at::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin) {
+  TORCH_CHECK(c10::layout_or_default(layout) == at::kStrided, "the simulated device has strided tensors alone");
+  TORCH_CHECK(!c10::pinned_memory_or_default(pin), "Only dense CPU tensors can be pinned");
+  const c10::OptionalDeviceGuard guard(device && device->has_index() ? device : std::nullopt);
+  return empty_on_device(sizes, strides, c10::dtype_or_default(type), HostForms().device());
+}
+
+Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> type, std::optional<at::Layout> layout,
+             std::optional<c10::Device> device, std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
+  const Tensor shape = at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(type), format);
+  return empty_strided(sizes, shape.strides(), type, layout, device, pin);
+}
+
+/// Between any two devices, with conversion.
+Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
+  HostForms host;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  host.of(to).copy_(host.of(from));
+  return to;
+}
+
+// Convolutions choose their kernels by the device; what a device that LibTorch does not know gets is these two.
+
+Tensor convolution(const Tensor& x, const Tensor& w, const std::optional<Tensor>& bias, c10::IntArrayRef stride,
+                   c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
+                   c10::IntArrayRef output_padding, int64_t groups) {
+  Devices devices({"aten::convolution", ""});
+  devices.add(x, "input"), devices.add(w, "weight"), devices.add(bias.value_or(Tensor()), "bias");
+  HostForms host;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return host.back(at::convolution(host.of(x), host.of(w), bias ? std::optional(host.of(*bias)) : bias, stride, padding,
+                                   dilation, transposed, output_padding, groups));
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
+                                                        c10::IntArrayRef stride, c10::IntArrayRef padding,
+                                                        c10::IntArrayRef dilation, bool transposed,
+                                                        c10::IntArrayRef output_padding, int64_t groups,
+                                                        std::array<bool, 3> wanted) {
+  Devices devices({"aten::convolution_backward", ""});
+  devices.add(dy, "grad_output"), devices.add(x, "input"), devices.add(w, "weight");
+  HostForms host;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto [dx, dw, db] =
+      at::convolution_backward(host.of(dy), host.of(x), host.of(w), c10::IntArrayRef({dy.size(1)}), stride, padding,
+                               dilation, transposed, output_padding, groups, wanted);
+  return {host.back(dx), host.back(dw), host.back(db)};
+}
+
+/// Attention, too, asks what kind of device it is on. The answer of a CPU leads to kernels of CPUs.
+int64_t attention_choice(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double p,
+                         bool causal, std::optional<double> scale, bool grouped) {
+  HostForms host;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return at::_fused_sdp_choice(host.of(q), host.of(k), host.of(v), mask ? std::optional(host.of(*mask)) : mask, p,
+                               causal, scale, grouped);
+}
+
+}  // namespace
+
+void register_operators() {
+  // Never destroyed: threads may compute until the process ends.
+  auto* aten = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  aten->impl("empty.memory_format", &empty);
+  aten->impl("empty_strided", &empty_strided);
+  aten->impl("_copy_from", &copy_from);
+  aten->impl("convolution_overrideable", &convolution);
+  aten->impl("convolution_backward_overrideable", &convolution_backward);
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&attention_choice);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CPU)) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findOp(name);
+    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
+    aten->impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  }
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,25 @@
+#pragma once
+// A device for tests, without a GPU: what runs on it runs on a GPU, with the bits of a CPU.
+//
+//   device::use(simulated_device(), 0);
+//   const at::Tensor x = cpu_tensor.to(device::type());    // "simulated:0"
+//   const float* bad = x.const_data_ptr<float>();          // reading bad[0] ends the process, with a word on stderr
+//
+// It is LibTorch's PrivateUse1 with the name "simulated". Its memory cannot be read or written by host code (memory.h) and
+// is NaN where a tensor is new. Operators run LibTorch's kernels of CPUs over the same bytes, so results are those of the
+// CPU with TESSERA_KERNELS=aten; where CUDA refuses operands of two devices, so does it. The functions of the table check
+// that each range is on the device, within one allocation and aligned, and compute with our functions of CPUs.
+//
+// What it does not show: that something on the device has not yet been done, NCCL, and what CUDA's own kernels refuse.
+#include "tessera/device/backend.h"
+
+namespace tessera::testing {
+
+/// Registers itself with LibTorch on the first call, which comes before other threads compute.
+const device::Backend& simulated_device();
+
+/// Host memory that pin() has page-locked and unpin() not yet released: bytes, and whether all of a range is.
+int64_t pinned_bytes();
+bool is_pinned(const void* data, int64_t bytes);
+
+}  // namespace tessera::testing

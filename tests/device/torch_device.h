@@ -1,0 +1,13 @@
+#pragma once
+// What LibTorch wants of a device beside operators: an allocator, a current device for each thread, a name.
+
+namespace tessera::testing {
+
+/// Once a process.
+void register_device();
+
+/// The calling thread's device.
+int current_device();
+void set_current_device(int index);
+
+}  // namespace tessera::testing
