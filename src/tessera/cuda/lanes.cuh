@@ -91,6 +91,4 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-__device__ inline float widen(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
-
 }  // namespace tessera::cuda
