@@ -39,18 +39,18 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "round_range": (40, 0),
 }
 WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
-    "adamw": ("ld.global.nc.v4.f32", "ld.global.v4.f32", "st.global.v4.f32", "ld.global.v4.u32", "st.global.v4.u32",
-              "ld.global.v4.u16", "st.global.v2.u32"),
-    "quantise": ("ld.global.nc.v4.f32", "st.global.v4.u16"),
-    "dequantise": ("ld.global.nc.v4.u16", "st.global.v4.f32"),
-    "quantise_int8": ("ld.global.nc.v4.f32", "st.global.v4.u16"),
-    "dequantise_int8": ("ld.global.nc.v4.u16", "st.global.v4.f32"),
-    "sum_halves": ("ld.global.v4.u32", "st.global.v4.f32"),
-    "sum_halves_rounded": ("ld.global.v4.u32", "st.global.v4.u32"),
-    "narrow_range": ("ld.global.nc.v4.f32", "st.global.v4.u32"),
-    "widen_range": ("ld.global.nc.v4.u32", "st.global.v4.f32"),
-    "high_halves": ("ld.global.nc.v4.f32", "st.global.v4.u32"),
-    "round_range": ("ld.global.v4.f32", "st.global.v4.f32"),
+    "adamw": ("ld.global.nc.v4.f32", "ld.global.nc.v4.u32", "ld.global.v4.f32", "ld.global.v4.u32", "ld.global.v4.u16",
+              "st.global.wb.v4.u32", "st.global.wb.v2.u32"),
+    "quantise": ("ld.global.nc.v4.f32", "st.global.wb.v2.u32"),
+    "dequantise": ("ld.global.nc.v4.u16", "st.global.wb.v4.u32"),
+    "quantise_int8": ("ld.global.nc.v4.f32", "st.global.wb.v2.u32"),
+    "dequantise_int8": ("ld.global.nc.v4.u16", "st.global.wb.v4.u32"),
+    "sum_halves": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "sum_halves_rounded": ("ld.global.v4.u32", "st.global.wb.v4.u32"),
+    "narrow_range": ("ld.global.nc.v4.f32", "st.global.wb.v4.u32"),
+    "widen_range": ("ld.global.nc.v4.u32", "st.global.wb.v4.u32"),
+    "high_halves": ("ld.global.nc.v4.f32", "st.global.wb.v4.u32"),
+    "round_range": ("ld.global.v4.f32", "st.global.wb.v4.u32"),
 }
 COMPILED = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
                       r"(\d+) bytes spill loads.*?Used (\d+) registers([^\n]*)", re.S)
