@@ -1,11 +1,10 @@
-// AdamW on the device gives the bits of ops/adamw.h, in all forms of masters and moments.
+// AdamW on the device gives the bits of ops/adamw.h, in all forms of masters, moments and gradients.
 #include "tessera/ops/adamw.h"
 
 #include <memory>
 #include <tuple>
 
-#include "kernel_test.h"
-#include "tessera/cuda/kernels.h"
+#include "half_values.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/blockwise.h"
 
@@ -103,6 +102,30 @@ struct Case {
   size_t offset;   // values that the ranges lie behind an aligned address
   uint64_t first;  // element of the random bits
   bool decay_last, keep_sign;
+  c10::ScalarType gradient = at::kFloat;
+};
+
+/// A gradient on the device, and as the CPU's loops read it: 16-bit ones are widened first.
+struct Gradient {
+  std::vector<float> wide;
+  std::vector<uint16_t> halves;
+  DeviceArray<float> fp32;
+  DeviceArray<uint16_t> half;
+  c10::ScalarType type;
+
+  Gradient(const std::vector<float>& x, c10::ScalarType type, size_t offset)
+      : wide(x),
+        halves(type == at::kFloat ? std::vector<uint16_t>() : narrowed(x, type)),
+        fp32(x, offset),
+        half(halves, offset),
+        type(type) {
+    if (type != at::kFloat) wide = widened(halves, type);
+  }
+  ops::GradientRange range() {
+    if (type == at::kFloat) return {.fp32 = fp32.data()};
+    if (type == at::kHalf) return {.fp16 = half.data()};
+    return {.bf16 = half.data()};
+  }
 };
 
 void expect_the_cpus_bits(Form master, Form first, Form second, const Case& c) {
@@ -116,8 +139,7 @@ void expect_the_cpus_bits(Form master, Form first, Form second, const Case& c) {
   DeviceNumbers device_p(p, signed_map, c.offset), device_m(m, signed_map, c.offset),
       device_v(v, unsigned_map, c.offset);
   for (int64_t step = 1; step <= 2; ++step) {
-    const std::vector<float> gradient = test_values(c.n, static_cast<uint64_t>(10 + step));
-    DeviceArray<float> device_gradient(gradient, c.offset);
+    Gradient gradient(test_values(c.n, static_cast<uint64_t>(10 + step)), c.gradient, c.offset);
     const ops::AdamWStep numbers{.step = step,
                                  .lr = 1e-3,
                                  .weight_decay = 0.01,
@@ -128,9 +150,10 @@ void expect_the_cpus_bits(Form master, Form first, Form second, const Case& c) {
       return RandomKey(5, Purpose::rounding, static_cast<uint64_t>(step), kStream[which]);
     };
     const RandomKey kp = key(0), km = key(1), kv = key(2);
-    ops::adamw(p.masters(kp, c.first), m.moment(km, c.first), v.moment(kv, c.first), gradient.data(), c.n, numbers);
+    ops::adamw(p.masters(kp, c.first), m.moment(km, c.first), v.moment(kv, c.first), gradient.wide.data(), c.n,
+               numbers);
     check(launch_adamw(device_p.masters(kp, c.first), device_m.moment(km, c.first), device_v.moment(kv, c.first),
-                       device_gradient.data(), c.n, ops::AdamWFactors(numbers), c.keep_sign, nullptr));
+                       gradient.range(), c.n, ops::AdamWFactors(numbers), c.keep_sign, nullptr));
     const std::string at = " of " + std::to_string(n) + " after step " + std::to_string(step);
     expect_same_numbers(device_p, p, "masters" + at);
     expect_same_numbers(device_m, m, "first moment" + at);
@@ -146,6 +169,9 @@ TEST_P(AdamWForms, HaveTheCpusBits) {
   expect_the_cpus_bits(master, first, second, {2049, 1, 13, true, true});  // 4-byte accesses, two blocks of random bits
   expect_the_cpus_bits(master, first, second,
                        {2049, 0, (1ull << 35) - 9, true, true});  // the block's number has two words
+  for (const c10::ScalarType half : {at::kBFloat16, at::kHalf})
+    for (const size_t offset : {0u, 1u})
+      expect_the_cpus_bits(master, first, second, {2049, offset, 16, false, true, half});
 }
 
 INSTANTIATE_TEST_SUITE_P(, AdamWForms,

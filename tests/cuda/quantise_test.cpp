@@ -1,6 +1,4 @@
-// 8-bit blocks, int8 blocks and sums on the device give the bits of ops/blockwise.h, ops/int8.h and of a plain loop.
-#include <memory>
-
+// 8-bit blocks and int8 blocks on the device give the bits of ops/blockwise.h and ops/int8.h.
 #include "kernel_test.h"
 #include "tessera/cuda/kernels.h"
 #include "tessera/ops/blockwise.h"
@@ -100,34 +98,6 @@ TEST_F(Int8, SubnormalBlocksStayWithinTheirRange) {
   expect_the_cpus_int8(x, 0);
   ops::quantise_int8(q.data(), &scale, x.data(), 256);
   EXPECT_EQ(q[0], -127) << "190 steps do not fit, and do not come back with the other sign";
-}
-
-class Sum : public KernelTest {};
-
-TEST_F(Sum, OfPartsInOrderHasTheBitsOfALoop) {
-  for (const int count : {1, 2, 5, 64})
-    for (const int64_t n : {int64_t{1}, int64_t{257}, int64_t{2049}})
-      for (const bool accumulate : {false, true}) {
-        std::vector<float> expected = test_values(n, 99), total;
-        DeviceArray<float> out(expected);
-        std::vector<std::unique_ptr<DeviceArray<float>>> parts;
-        std::vector<const float*> pointers;
-        for (int p = 0; p < count; ++p) {
-          const auto part = test_values(n, static_cast<uint64_t>(p));
-          parts.push_back(std::make_unique<DeviceArray<float>>(part));
-          pointers.push_back(parts.back()->data());
-          if (p == 0) total = part;
-          for (int64_t i = 0; p > 0 && i < n; ++i) total[i] += part[i];
-        }
-        for (int64_t i = 0; i < n; ++i) expected[i] = accumulate ? expected[i] + total[i] : total[i];
-        check(launch_sum_in_order(out.data(), pointers.data(), count, n, accumulate, nullptr));
-        expect_same(out.values(), expected, "sum");
-      }
-}
-
-TEST_F(Sum, OfNoneOrOfMoreThan64PartsIsRefused) {
-  EXPECT_EQ(launch_sum_in_order(nullptr, nullptr, 0, 1, false, nullptr), cudaErrorInvalidValue);
-  EXPECT_EQ(launch_sum_in_order(nullptr, nullptr, 65, 1, false, nullptr), cudaErrorInvalidValue);
 }
 
 }  // namespace

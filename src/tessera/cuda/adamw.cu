@@ -1,7 +1,7 @@
-// AdamW in one pass over memory, whatever the form of masters and moments (ops/adamw.h): each lane widens its eight
-// values, the warp agrees on the scales of 8-bit moments, and everything is stored again.
+// AdamW in one pass over memory, whatever the form of masters, moments and gradients (ops/adamw.h): each lane widens its
+// eight values, the warp agrees on the scales of 8-bit moments, and everything is stored again.
 #include "tessera/cuda/dynamic_map.cuh"
-#include "tessera/cuda/kernels.h"
+#include "tessera/cuda/halves.cuh"
 
 namespace tessera::cuda {
 
@@ -49,15 +49,9 @@ __device__ void store_rounded(uint16_t* to, const float (&x)[kLaneValues], const
   store_lane(to + at, lane, count);
 }
 
-__device__ void load_wide(float (&x)[kLaneValues], const uint16_t* from, int count) {
-  uint16_t lane[kLaneValues];
-  load_lane(lane, from, count);
-  for (int j = 0; j < kLaneValues; ++j) x[j] = widen(lane[j]);
-}
-
 __device__ void load(float (&x)[kLaneValues], const DeviceMasters& p, const BlockOfWarp& block) {
   if (p.fp32) return load_lane(x, p.fp32 + block.at(), block.count());
-  if (!p.low) return load_wide(x, p.bf16 + block.at(), block.count());
+  if (!p.low) return load_widened(x, p.bf16 + block.at(), HalfType::bf16, block.count());
   uint16_t high[kLaneValues], low[kLaneValues];
   load_lane(high, p.bf16 + block.at(), block.count());
   load_lane(low, p.low + block.at(), block.count());
@@ -81,7 +75,7 @@ __device__ void store(const DeviceMasters& p, const float (&x)[kLaneValues], con
 __device__ void load(float (&x)[kLaneValues], const DeviceMoment& m, const float (&map)[256],
                      const BlockOfWarp& block) {
   if (m.fp32) return load_lane(x, m.fp32 + block.at(), block.count());
-  if (m.bf16) return load_wide(x, m.bf16 + block.at(), block.count());
+  if (m.bf16) return load_widened(x, m.bf16 + block.at(), HalfType::bf16, block.count());
   uint8_t codes[kLaneValues];
   load_lane(codes, m.codes + block.at(), block.count());
   dequantise_lane(x, codes, m.scales[block.index()], map);
@@ -101,15 +95,19 @@ __device__ void store(const DeviceMoment& m, const float (&map)[256], bool keep_
   if (block.leads()) m.scales[block.index()] = scale;
 }
 
-__global__ void adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const float* __restrict__ g, int64_t n,
-                      ops::AdamWFactors f, bool keep_sign) {
+__global__ void adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const float* __restrict__ g,
+                      const uint16_t* __restrict__ half_g, HalfType type, int64_t n, ops::AdamWFactors f,
+                      bool keep_sign) {
   __shared__ float first_map[256], second_map[256];
   if (m.codes) load_map(first_map, m.map);
   if (v.codes) load_map(second_map, v.map);
   __syncthreads();
   for (BlockOfWarp block(n); block.inside(); block.next()) {
     float gradient[kLaneValues], first[kLaneValues], second[kLaneValues], value[kLaneValues];
-    load_lane(gradient, g + block.at(), block.count());
+    if (g)
+      load_lane(gradient, g + block.at(), block.count());
+    else
+      load_widened(gradient, half_g + block.at(), type, block.count());
     load(first, m, first_map, block);
     load(second, v, second_map, block);
     load(value, p, block);
@@ -129,10 +127,11 @@ __global__ void adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const flo
 
 }  // namespace
 
-cudaError_t launch_adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const float* g, int64_t n,
+cudaError_t launch_adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const ops::GradientRange& g, int64_t n,
                          ops::AdamWFactors factors, bool keep_sign, cudaStream_t stream) {
   if (n == 0) return cudaSuccess;
-  TESSERA_LAUNCH(adamw, thread_blocks(n), kThreads, stream, p, m, v, g, n, factors, keep_sign);
+  TESSERA_LAUNCH(adamw, thread_blocks(n), kThreads, stream, p, m, v, g.fp32, g.bf16 ? g.bf16 : g.fp16,
+                 g.bf16 ? HalfType::bf16 : HalfType::fp16, n, factors, keep_sign);
   return cudaGetLastError();
 }
 

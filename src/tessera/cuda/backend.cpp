@@ -1,58 +1,264 @@
-// The table that comm/device_backend.h asks for: placement on devices, a stream for each lane, NCCL, sums.
+// The table of device/backend.h: memory and copies by CUDA's runtime, arithmetic by our kernels, NCCL, all on LibTorch's
+// current stream.
+#include "tessera/device/backend.h"
+
+#include <c10/core/Allocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <array>
+#include <map>
 #include <mutex>
+#include <numeric>
 
-#include "tessera/comm/device_backend.h"
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/nccl.h"
+#include "tessera/device/open.h"
+#include "tessera/ops/blockwise.h"
+#include "tessera/ops/fp8.h"
 
 namespace tessera::cuda {
 
 namespace {
 
+static_assert(kMaxParts == device::kMaxSummands);
+
+cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
 int count() { return c10::cuda::device_count(); }
 
-int place(int local_rank) {
-  const int device = local_rank % count();
-  c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
-  return device;
+std::string hex_of(const cudaUUID_t& uuid) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const char c : uuid.bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kDigits[byte / 16], text += kDigits[byte % 16];
+  }
+  return text;
 }
 
-/// Streams of LibTorch's pool are never freed; a lane keeps the one it got first, so that its work stays in order.
-void* lane_stream(int lane) {
+device::Properties properties(int index) {
+  cudaDeviceProp found;
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&found, index));
+  const c10::cuda::CUDAGuard guard(
+      static_cast<c10::DeviceIndex>(index));  // cudaMemGetInfo speaks of the current device
+  size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return {found.name, hex_of(found.uuid), static_cast<int64_t>(total), static_cast<int64_t>(free)};
+}
+
+void place(int index) { c10::cuda::set_device(static_cast<c10::DeviceIndex>(index)); }
+
+void wait() { c10::cuda::device_synchronize(); }
+
+// --- memory
+
+void* take(int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());  // the next check must not find it
+    return nullptr;
+  }
+  C10_CUDA_CHECK(error);
+  TORCH_CHECK(reinterpret_cast<uintptr_t>(data) % 512 == 0, "cudaMalloc gave memory that is not aligned to 512 bytes");
+  return data;
+}
+
+void give(void* data) { C10_CUDA_CHECK(cudaFree(data)); }
+
+/// LibTorch asks with a device and a stream, and we have one of each.
+void allocate_by(c10::Allocator* allocator) {
+  namespace pluggable = torch::cuda::CUDAPluggableAllocator;
+  pluggable::changeCurrentAllocator(pluggable::createCustomAllocator(
+      [allocator](size_t bytes, int, cudaStream_t) { return allocator->raw_allocate(bytes); },
+      [allocator](void* data, size_t, int, cudaStream_t) { allocator->raw_deallocate(data); }));
+}
+
+bool pin(void* data, int64_t bytes) {
+  if (cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterDefault) == cudaSuccess) return true;
+  static_cast<void>(cudaGetLastError());
+  return false;
+}
+
+void unpin(void* data) { C10_CUDA_CHECK(cudaHostUnregister(data)); }
+
+bool on_host(const void* data) {
+  cudaPointerAttributes found;
+  C10_CUDA_CHECK(cudaPointerGetAttributes(&found, data));
+  return found.type == cudaMemoryTypeHost || found.type == cudaMemoryTypeUnregistered;
+}
+
+void copy(void* to, const void* from, int64_t bytes) {
+  if (bytes == 0) return;
+  C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream()));
+  if (on_host(to) || on_host(from)) C10_CUDA_CHECK(cudaStreamSynchronize(stream()));
+}
+
+// --- conversions
+
+HalfType type_of(c10::ScalarType half) {
+  TORCH_CHECK(half == c10::kBFloat16 || half == c10::kHalf, "a device function got ", half,
+              " where bf16 or fp16 was expected");
+  return half == c10::kBFloat16 ? HalfType::bf16 : HalfType::fp16;
+}
+
+void narrow(void* out, const float* x, c10::ScalarType half, int64_t n) {
+  C10_CUDA_CHECK(launch_narrow(static_cast<uint16_t*>(out), x, type_of(half), n, stream()));
+}
+void widen(float* out, const void* x, c10::ScalarType half, int64_t n) {
+  C10_CUDA_CHECK(launch_widen(out, static_cast<const uint16_t*>(x), type_of(half), n, stream()));
+}
+void narrow_in_place(float* values, c10::ScalarType half, int64_t n) {
+  C10_CUDA_CHECK(launch_narrow_in_place(values, type_of(half), n, stream()));
+}
+void widen_in_place(float* values, c10::ScalarType half, int64_t n) {
+  C10_CUDA_CHECK(launch_widen_in_place(values, type_of(half), n, stream()));
+}
+void high_half(uint16_t* out, const float* x, int64_t n) { C10_CUDA_CHECK(launch_high_half(out, x, n, stream())); }
+void round(float* values, c10::ScalarType half, int64_t n) {
+  C10_CUDA_CHECK(launch_round(values, type_of(half), n, stream()));
+}
+
+// --- sums
+
+void sum_in_order(float* out, const float* const* parts, int summands, int64_t n, bool accumulate) {
+  C10_CUDA_CHECK(launch_sum_in_order(out, parts, summands, n, accumulate, stream()));
+}
+void sum_halves(float* out, const void* const* parts, int summands, c10::ScalarType half, int64_t n, bool accumulate) {
+  C10_CUDA_CHECK(launch_sum_halves(out, parts, summands, type_of(half), n, accumulate, stream()));
+}
+void sum_halves_rounded(void* out, const void* const* parts, int summands, c10::ScalarType half, int64_t n) {
+  C10_CUDA_CHECK(launch_sum_halves_rounded(static_cast<uint16_t*>(out), parts, summands, type_of(half), n, stream()));
+}
+
+/// Memory of a thread for partial sums; it grows and is kept. At most eight bytes for 65,536 values.
+class Partials {
+ public:
+  ~Partials() { static_cast<void>(cudaFree(data_)); }
+  double* of(int64_t count) {
+    if (count <= count_) return data_;
+    give(data_);
+    data_ = nullptr, count_ = 0;
+    const int64_t wanted = std::max(count, kLeast), bytes = wanted * static_cast<int64_t>(sizeof(double));
+    data_ = static_cast<double*>(take(bytes));
+    TORCH_CHECK(data_, "the device has no ", bytes, " bytes left for partial sums of squares: leave it a reserve");
+    count_ = wanted;
+    return data_;
+  }
+
+ private:
+  static constexpr int64_t kLeast = 4096;
+  double* data_ = nullptr;
+  int64_t count_ = 0;
+};
+
+double sum_of_squares(const float* x, int64_t n) {
+  thread_local Partials partials;
+  std::vector<double> sums(static_cast<size_t>(partial_sums(n)));
+  double* on_device = partials.of(partial_sums(n));
+  C10_CUDA_CHECK(launch_sum_of_squares(on_device, x, n, stream()));
+  copy(sums.data(), on_device, partial_sums(n) * static_cast<int64_t>(sizeof(double)));
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+// --- the optimiser and quantisers
+
+/// The values of a map on the current device, uploaded at the first call and kept.
+const float* on_device(const ops::DynamicMap& map) {
   static std::mutex mutex;
-  static std::map<std::pair<int, int>, c10::cuda::CUDAStream> streams;
+  static std::map<std::pair<int, const ops::DynamicMap*>, const float*> tables;
   const std::lock_guard lock(mutex);
-  const std::pair key(static_cast<int>(c10::cuda::current_device()), lane);
-  const auto it = streams.find(key);
-  if (it != streams.end()) return it->second.stream();
-  return streams.emplace(key, c10::cuda::getStreamFromPool(/*isHighPriority=*/lane != 0)).first->second.stream();
+  const float*& table = tables[{c10::cuda::current_device(), &map}];
+  if (!table) {
+    void* data = take(sizeof(map.values()));
+    TORCH_CHECK(data, "the device has no ", sizeof(map.values()), " bytes left for the map of 8-bit moments");
+    copy(data, map.values().data(), sizeof(map.values()));
+    table = static_cast<const float*>(data);
+  }
+  return table;
 }
 
-void sum_in_order(float* out, const float* const* parts, int summands, int64_t n, bool accumulate, void* stream) {
-  C10_CUDA_CHECK(launch_sum_in_order(out, parts, summands, n, accumulate, static_cast<cudaStream_t>(stream)));
+DeviceRounding rounding_of(const ops::Rounding& rounding) {
+  if (!rounding.key) return {};
+  const std::array<uint32_t, 4> words = rounding.key->words();
+  return {{words[0], words[1], words[2], words[3]}, rounding.first};
+}
+
+DeviceMasters masters_of(const ops::MasterRange& p) { return {p.fp32, p.bf16, p.low, rounding_of(p.rounding)}; }
+
+DeviceMoment moment_of(const ops::MomentRange& m, const ops::DynamicMap& map) {
+  const float* values = m.codes ? on_device(map) : nullptr;
+  return {m.fp32, m.bf16, m.codes, m.scales, values, map.zero(), rounding_of(m.rounding)};
+}
+
+void adamw(const ops::MasterRange& p, const ops::MomentRange& m, const ops::MomentRange& v, const ops::GradientRange& g,
+           int64_t n, const ops::AdamWStep& step) {
+  C10_CUDA_CHECK(launch_adamw(masters_of(p), moment_of(m, ops::DynamicMap::with_sign()),
+                              moment_of(v, ops::DynamicMap::without_sign()), g, n, ops::AdamWFactors(step),
+                              step.keep_sign, stream()));
+}
+
+void quantise_int8(int8_t* q, float* scales, const float* x, int64_t n) {
+  C10_CUDA_CHECK(launch_quantise_int8(q, scales, x, n, stream()));
+}
+void dequantise_int8(float* out, const int8_t* q, const float* scales, int64_t n) {
+  C10_CUDA_CHECK(launch_dequantise_int8(out, q, scales, n, stream()));
+}
+
+Fp8Matrix matrix_of(const ops::Fp8Tiles& tiles) {
+  return {tiles.rows, tiles.cols, tiles.tile_rows, tiles.tile_cols, tiles.format == DType::f8_e5m2};
+}
+void quantise_fp8(uint8_t* codes, float* scales, const float* x, const ops::Fp8Tiles& tiles) {
+  C10_CUDA_CHECK(launch_quantise_fp8(codes, scales, x, matrix_of(tiles), stream()));
+}
+void dequantise_fp8(float* out, const uint8_t* codes, const float* scales, const ops::Fp8Tiles& tiles) {
+  C10_CUDA_CHECK(launch_dequantise_fp8(out, codes, scales, matrix_of(tiles), stream()));
 }
 
 }  // namespace
 
 }  // namespace tessera::cuda
 
-extern "C" const tessera::comm::DeviceBackend* tessera_cuda_register() {
+extern "C" const tessera::device::Backend* tessera_cuda_register() {
   using namespace tessera::cuda;
-  static const tessera::comm::DeviceBackend table = {
-      .version = tessera::comm::kDeviceBackendVersion,
+  static const tessera::device::Backend table = {
+      .version = tessera::device::kBackendVersion,
       .name = "cuda",
       .torch_version = TORCH_VERSION,
       .cuda_version = CUDART_VERSION,
+      .type = c10::DeviceType::CUDA,
       .count = count,
+      .properties = properties,
       .place = place,
-      .lane_stream = lane_stream,
+      .wait = wait,
       .make_transport = make_nccl_transport,
+      .take = take,
+      .give = give,
+      .allocate_by = allocate_by,
+      .pin = pin,
+      .unpin = unpin,
+      .copy = copy,
+      .narrow = narrow,
+      .widen = widen,
+      .narrow_in_place = narrow_in_place,
+      .widen_in_place = widen_in_place,
+      .high_half = high_half,
+      .round = tessera::cuda::round,
       .sum_in_order = sum_in_order,
+      .sum_halves = sum_halves,
+      .sum_halves_rounded = sum_halves_rounded,
+      .sum_of_squares = sum_of_squares,
+      .adamw = adamw,
+      .quantise_int8 = quantise_int8,
+      .dequantise_int8 = dequantise_int8,
+      .quantise_fp8 = quantise_fp8,
+      .dequantise_fp8 = dequantise_fp8,
   };
   return &table;
 }

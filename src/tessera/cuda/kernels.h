@@ -8,13 +8,31 @@
 
 namespace tessera::cuda {
 
-/// See DeviceBackend::sum_in_order; at most kMaxSummands parts.
+// Twins of functions of ops: the same bits on every chip, because neither side lets its compiler fuse a product into a sum
+// (tests/cuda). Only which of the NaNs a result is depends on the processor. All pointers are the device's.
+
+// ops/half.h and ops/bf16.h.
+enum class HalfType { bf16, fp16 };
+cudaError_t launch_narrow(uint16_t* out, const float* x, HalfType type, int64_t n, cudaStream_t stream);
+cudaError_t launch_widen(float* out, const uint16_t* x, HalfType type, int64_t n, cudaStream_t stream);
+cudaError_t launch_narrow_in_place(float* values, HalfType type, int64_t n, cudaStream_t stream);
+cudaError_t launch_widen_in_place(float* values, HalfType type, int64_t n, cudaStream_t stream);
+cudaError_t launch_high_half(uint16_t* out, const float* x, int64_t n, cudaStream_t stream);
+cudaError_t launch_round(float* values, HalfType type, int64_t n, cudaStream_t stream);
+
+/// See device::Backend for these sums.
+constexpr int kMaxParts = 64;
 cudaError_t launch_sum_in_order(float* out, const float* const* parts, int count, int64_t n, bool accumulate,
                                 cudaStream_t stream);
+cudaError_t launch_sum_halves(float* out, const void* const* parts, int count, HalfType type, int64_t n,
+                              bool accumulate, cudaStream_t stream);
+cudaError_t launch_sum_halves_rounded(uint16_t* out, const void* const* parts, int count, HalfType type, int64_t n,
+                                      cudaStream_t stream);
 
-// Twins of ops/blockwise.h, ops/int8.h, ops/fp8.h and ops/adamw.h: the same bits on every chip, because neither side lets
-// its compiler fuse a product into a sum (tests/cuda). Only which of the NaNs a float result is depends on the processor.
-// All pointers are the device's.
+/// The partial sums of ops::sum_of_squares, one for each 65,536 elements: added in order they are its result.
+constexpr int64_t kSquaresOfPartial = 1 << 16;
+constexpr int64_t partial_sums(int64_t n) { return (n + kSquaresOfPartial - 1) / kSquaresOfPartial; }
+cudaError_t launch_sum_of_squares(double* partials, const float* x, int64_t n, cudaStream_t stream);
 
 /// `map`: the 256 values of an ops::DynamicMap, `zero` its code of 0. keep_sign as there.
 cudaError_t launch_quantise_blocks(uint8_t* codes, float* scales, const float* x, int64_t n, const float* map, int zero,
@@ -54,7 +72,7 @@ struct DeviceMoment {
   int zero;
   DeviceRounding rounding;
 };
-cudaError_t launch_adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const float* g, int64_t n,
+cudaError_t launch_adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const ops::GradientRange& g, int64_t n,
                          ops::AdamWFactors factors, bool keep_sign, cudaStream_t stream);
 
 }  // namespace tessera::cuda

@@ -8,6 +8,8 @@
 //     const float most = warp_max(largest_magnitude(x));  // every lane gets it
 //   }
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "tessera/cuda/launch.h"
 
@@ -66,12 +68,34 @@ __device__ void load_lane(T (&values)[kLaneValues], const T* from, int count) {
   }
 }
 
+/// Word `index` of a lane as it lies in memory.
+template <class T>
+__device__ unsigned word_of(const T (&values)[kLaneValues], int index) {
+  if constexpr (sizeof(T) == 4) {
+    unsigned word;
+    memcpy(&word, &values[index], sizeof(word));
+    return word;
+  } else {
+    constexpr int kPart = 4 / sizeof(T);
+    unsigned word = 0;
+    for (int j = 0; j < kPart; ++j)
+      word |= static_cast<unsigned>(static_cast<std::make_unsigned_t<T>>(values[index * kPart + j]))
+              << (32 / kPart * j);
+    return word;
+  }
+}
+
+/// By CUDA's function for whole stores: the compiler takes an assignment apart where values come from branches.
 template <class T>
 __device__ void store_lane(T* to, const T (&values)[kLaneValues], int count) {
   if (whole_lane(to, count)) {
-    Lane<T> lane;
-    for (int j = 0; j < kLaneValues; ++j) lane.values[j] = values[j];
-    *reinterpret_cast<Lane<T>*>(to) = lane;
+    if constexpr (sizeof(T) == 1) {
+      __stwb(reinterpret_cast<uint2*>(to), make_uint2(word_of(values, 0), word_of(values, 1)));
+    } else {
+      for (int v = 0; v < static_cast<int>(sizeof(T)) / 2; ++v)
+        __stwb(reinterpret_cast<uint4*>(to) + v, make_uint4(word_of(values, 4 * v), word_of(values, 4 * v + 1),
+                                                            word_of(values, 4 * v + 2), word_of(values, 4 * v + 3)));
+    }
   } else {
     for (int j = 0; j < kLaneValues; ++j)
       if (j < count) to[j] = values[j];
@@ -90,7 +114,5 @@ __device__ inline float warp_max(float value) {
   for (int lane = 16; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lane));
   return value;
 }
-
-__device__ inline float widen(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
 
 }  // namespace tessera::cuda

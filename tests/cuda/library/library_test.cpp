@@ -3,9 +3,9 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include "tessera/comm/device_backend.h"
+#include "tessera/device/open.h"
 
-namespace tessera::comm {
+namespace tessera::device {
 namespace {
 
 std::string file(const std::string& name) { return LIBRARY_FOLDER "/lib" + name + ".so"; }
@@ -13,8 +13,14 @@ std::string file(const std::string& name) { return LIBRARY_FOLDER "/lib" + name 
 constexpr char kTorch[] =
     "PyTorch built with:\n  - Build settings: CUDA_VERSION=13.0, TORCH_VERSION=2.11.0, USE_CUDA=ON\n";
 
+/// What the LibTorch of a test says of itself, and how often it was asked.
+std::string config;
+int asked = 0;
+std::string show_config() { return ++asked, config; }
+
 std::string absence(const std::string& driver, const std::string& library, const std::string& torch = kTorch) {
-  const OpenedDevice opened = open_device_backend({.driver = file(driver), .library = file(library), .torch = torch});
+  config = torch;
+  const Opened opened = open_library({.driver = file(driver), .library = file(library), .torch = show_config});
   EXPECT_EQ(opened.table == nullptr, !opened.absence.empty());
   return opened.absence;
 }
@@ -25,8 +31,8 @@ void expect_words(const std::string& text, const std::vector<std::string>& all) 
 }
 
 TEST(DeviceLibrary, IsTakenWhereDriverLibraryAndLibTorchFit) {
-  const OpenedDevice opened =
-      open_device_backend({.driver = file("driver"), .library = file("library"), .torch = kTorch});
+  config = kTorch;
+  const Opened opened = open_library({.driver = file("driver"), .library = file("library"), .torch = show_config});
   ASSERT_TRUE(opened.table) << opened.absence;
   EXPECT_STREQ(opened.table->name, "fake");
   EXPECT_EQ(opened.table->count(), 2);
@@ -63,6 +69,26 @@ TEST(DeviceLibrary, AnotherLibTorchIsNamedWithBothVersions) {
                {"this LibTorch (2.11.0) is built without CUDA"});
 }
 
+/// at::show_config() asks LibTorch's CUDA hooks, and if these are not there yet, they are not there for good.
+TEST(DeviceLibrary, LibTorchIsAskedOnlyOnceTheLibraryIsLoaded) {
+  asked = 0;
+  absence("no_such_driver", "library");
+  absence("driver_without_device", "library");
+  absence("driver", "no_such_library");
+  absence("driver", "library_needs_symbol");
+  EXPECT_EQ(asked, 0) << "there was no library";
+  static const std::string path = file("library_of_one_test");
+  const auto loaded = [] { return dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD) != nullptr; };
+  ASSERT_FALSE(loaded());
+  static std::vector<bool> seen;
+  const Opened opened = open_library({.driver = file("driver"), .library = path, .torch = [] {
+                                        seen.push_back(dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD) != nullptr);
+                                        return std::string(kTorch);
+                                      }});
+  EXPECT_TRUE(opened.table) << opened.absence;
+  EXPECT_EQ(seen, std::vector<bool>{true});
+}
+
 TEST(DeviceLibrary, ALibraryThatTheLoaderRefusesSaysWhatItLacks) {
   expect_words(absence("driver", "library_needs_library"),
                {"cannot open shared object file", "pip install torch with its nvidia-* packages"});
@@ -83,8 +109,8 @@ TEST(DeviceLibrary, OfTheBuildOpensWithoutADriverAndReportsNoDevice) {
     dlclose(driver);
     GTEST_SKIP() << "this machine has an NVIDIA driver";
   }
-  const OpenedDevice opened =
-      open_device_backend({.driver = file("driver"), .library = TESSERA_CUDA_LIBRARY, .torch = at::show_config()});
+  const Opened opened =
+      open_library({.driver = file("driver"), .library = TESSERA_CUDA_LIBRARY, .torch = at::show_config});
   EXPECT_FALSE(opened.table);
   expect_words(opened.absence, {"shows no device to this process"});
 
@@ -92,14 +118,20 @@ TEST(DeviceLibrary, OfTheBuildOpensWithoutADriverAndReportsNoDevice) {
   ASSERT_TRUE(library) << dlerror();
   const auto get = reinterpret_cast<decltype(&tessera_cuda_register)>(dlsym(library, "tessera_cuda_register"));
   ASSERT_TRUE(get) << dlerror();
-  const DeviceBackend* table = get();
-  EXPECT_EQ(table->version, kDeviceBackendVersion);
+  const Backend* table = get();
+  EXPECT_EQ(table->version, kBackendVersion);
   EXPECT_STREQ(table->name, "cuda");
   EXPECT_EQ(table->count(), 0);
   EXPECT_GE(table->cuda_version, 12000);
-  EXPECT_TRUE(table->place && table->lane_stream && table->make_transport && table->sum_in_order);
+  EXPECT_EQ(table->type, at::kCUDA);
+  const Backend& t = *table;
+  EXPECT_TRUE(t.properties && t.place && t.wait && t.make_transport && t.take && t.give && t.allocate_by && t.pin &&
+              t.unpin && t.copy);
+  EXPECT_TRUE(t.narrow && t.widen && t.narrow_in_place && t.widen_in_place && t.high_half && t.round);
+  EXPECT_TRUE(t.sum_in_order && t.sum_halves && t.sum_halves_rounded && t.sum_of_squares);
+  EXPECT_TRUE(t.adamw && t.quantise_int8 && t.dequantise_int8 && t.quantise_fp8 && t.dequantise_fp8);
 #endif
 }
 
 }  // namespace
-}  // namespace tessera::comm
+}  // namespace tessera::device

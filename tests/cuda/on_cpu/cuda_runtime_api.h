@@ -27,6 +27,15 @@ struct dim3 : tessera::on_cpu::Index {
   dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : Index{x, y, z} {}
 };
 
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
 // --- in kernels
 inline void __syncthreads() { tessera::on_cpu::block_barrier(); }
 
@@ -43,6 +52,12 @@ inline unsigned atomicMax(unsigned* at, unsigned value) {
   const unsigned before = *at;
   *at = std::max(before, value);
   return before;
+}
+
+template <class T>
+void __stwb(T* at, T value) {
+  if (reinterpret_cast<uintptr_t>(at) % alignof(T) != 0) std::abort();  // as a device does
+  std::memcpy(at, &value, sizeof(value));
 }
 
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
