@@ -14,7 +14,7 @@
 
 namespace tessera::testing {
 
-inline constexpr int kSimulatedDevices = 2;
+inline constexpr int kSimulatedDevices = 8;
 
 class SimulatedMemory {
  public:

@@ -5,6 +5,8 @@
 #include <c10/core/Allocator.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -31,6 +33,12 @@ T* shadow(T* data, int64_t n) {
 /// n elements of 16 bits.
 uint16_t* halves(const void* data, int64_t n) {
   return memory().shadow(static_cast<uint16_t*>(const_cast<void*>(data)), n);
+}
+
+/// TESSERA_SIMULATED_DEVICES, else all of them.
+int visible_devices() {
+  const char* wanted = std::getenv("TESSERA_SIMULATED_DEVICES");
+  return wanted ? std::clamp(std::atoi(wanted), 1, kSimulatedDevices) : kSimulatedDevices;
 }
 
 device::Properties properties(int index) {
@@ -208,7 +216,7 @@ constexpr device::Backend kTable = {
     .torch_version = TORCH_VERSION,
     .cuda_version = 0,
     .type = c10::DeviceType::PrivateUse1,
-    .count = [] { return kSimulatedDevices; },
+    .count = [] { return visible_devices(); },
     .properties = properties,
     .place = set_current_device,
     .wait = [] {},

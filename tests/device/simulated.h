@@ -2,7 +2,7 @@
 // A device for tests, without a GPU: what runs on it runs on a GPU, with the bits of a CPU.
 //
 //   device::use(simulated_device(), 0);
-//   const at::Tensor x = cpu_tensor.to(device::type());    // "simulated:0"
+//   const at::Tensor x = cpu_tensor.to(device::here());    // "simulated:0"
 //   const float* bad = x.const_data_ptr<float>();          // reading bad[0] ends the process, with a word on stderr
 //
 // It is LibTorch's PrivateUse1 with the name "simulated". Its memory cannot be read or written by host code (memory.h) and

@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(, Halves, ::testing::Values(at::kBFloat16, at::kHalf),
 
 TEST(SimulatedTable, HasTwoDevicesWithMemoryOfTheirOwn) {
   const device::Backend& table = backend();
-  ASSERT_EQ(table.count(), 2);
+  ASSERT_EQ(table.count(), 8);
   EXPECT_EQ(table.version, device::kBackendVersion);
   EXPECT_EQ(table.type, at::kPrivateUse1);
   EXPECT_NE(table.properties(0).uuid, table.properties(1).uuid);
@@ -161,12 +161,12 @@ TEST(SimulatedTable, GivesItsAllocatorEveryNewTensor) {
 
 TEST(SimulatedTable, IsWhatTheProcessComputesOnOnceItIsUsed) {
   ASSERT_EQ(device::used(), nullptr);
-  EXPECT_EQ(device::type(), at::kCPU);
+  EXPECT_EQ(device::here().type(), at::kCPU);
   device::enter_thread();  // of a process on the CPU: does nothing
   device::use(backend(), 1);
   EXPECT_EQ(device::used(), &backend());
-  EXPECT_EQ(device::type(), at::kPrivateUse1);
-  const auto place = [] { return at::empty({1}, at::TensorOptions(device::type())).device().index(); };
+  EXPECT_EQ(device::here().type(), at::kPrivateUse1);
+  const auto place = [] { return at::empty({1}, at::TensorOptions(device::here())).device().index(); };
   EXPECT_EQ(place(), 1);
   int before = -1, after = -1;
   std::thread([&] { before = place(), device::enter_thread(), after = place(); }).join();

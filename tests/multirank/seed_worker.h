@@ -10,6 +10,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/comm/launcher.h"
 #include "tessera/comm/world.h"
+#include "tessera/device/open.h"
 #include "tessera/engine/memory/meter.h"
 
 namespace tessera::testing {
@@ -25,6 +26,12 @@ int run_seeds(int argc, char** argv, const Check& check) {
     return comm::launch(options, {argv + 3, argv + argc});
   }
   const comm::Rendezvous place = comm::rendezvous_from_env();
+  if (std::getenv("TESSERA_TEST_DEVICE")) {  // the GPU, or what stands in for it
+    const device::Opened& opened = device::open();
+    if (!opened.table) throw UserError(Exit::usage, "worker", opened.absence);
+    device::use(*opened.table, place.local_rank % opened.table->count());
+    engine::Meter::use_device(*opened.table, int64_t{1} << 30);
+  }
   const Mesh mesh = Mesh::parse(argv[1]);
   comm::Comm comm(place, mesh);
   const Family& family = family_of(argc > 4 ? argv[4] : "wan");

@@ -7,6 +7,8 @@ namespace tessera::device {
 
 namespace {
 
+const Backend* offered = nullptr;
+
 /// A line of at::show_config(), such as CUDA_VERSION=13.0; empty if it has none.
 std::string setting(const std::string& config, const std::string& name) {
   const size_t at = config.find(name + "=");
@@ -90,9 +92,12 @@ std::string misfit(const Backend* table, const Places& places, const Driver& dri
 
 }  // namespace
 
+void offer(const Backend& table) { offered = &table; }
+
 const Opened& open() {
   // once, and never unloaded: streams and communicators outlive any scope
-  static const Opened once = [] {
+  static const Opened once = []() -> Opened {
+    if (offered) return {offered, ""};
     std::error_code ignored;
     const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
     return open_library({.library = program.parent_path() / "libtessera_cuda.so", .torch = at::show_config});

@@ -22,6 +22,9 @@ struct Opened {
 /// there is a CUDA library, and remembers.
 const Opened& open();
 
+/// The table that open() gives in place of the library's, before its first call. For programs of tests.
+void offer(const Backend& table);
+
 /// What open() opens. Tests name others.
 struct Places {
   std::string driver = "libcuda.so.1";

@@ -1,0 +1,146 @@
+// Training, samples and random plans on a device, which here is simulated (tests/device/simulated.h): the bits of a run on
+// CPU ranks with the kernels of GPUs, in device memory that host code cannot touch.
+#include <gtest/gtest.h>
+
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kSteps = 4;
+
+const TinyRun& shared() {
+  static const TinyRun run("device");
+  return run;
+}
+
+const std::map<std::string, std::string> kOnCpu = {{"TESSERA_KERNELS", "aten"}, {"OMP_NUM_THREADS", "1"}};
+const std::map<std::string, std::string> kOnDevice = {
+    {"OMP_NUM_THREADS", "1"}, {"TESSERA_KERNELS", "aten"}, {"TESSERA_SIMULATED_BYTES", "1073741824"}};
+
+Result train(const char* program, int ranks, const std::string& name, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {
+      program,     "launch",           "-n",          std::to_string(ranks), "train", shared().recipe(),
+      "--run.out", shared().out(name), "--run.steps", std::to_string(kSteps)};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_program(words, program == std::string(ON_DEVICE) ? kOnDevice : kOnCpu, 300);
+}
+
+using Curve = std::vector<std::array<double, 2>>;
+
+/// (loss, grad_norm) of each step.
+Curve curve(const std::string& name) {
+  Curve steps;
+  for (const auto& line : shared().metrics(name)) steps.push_back({line["loss"], line["grad_norm"]});
+  return steps;
+}
+
+struct Case {
+  const char* name;
+  int ranks;
+  std::vector<std::string> flags;
+  bool lora = false;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+class OnDevice : public ::testing::TestWithParam<Case> {};
+
+/// Adapters on a base that was trained: the first weights of a head are zeros, behind which nothing can be told apart.
+std::vector<std::string> on_base(std::vector<std::string> flags) {
+  static const bool trained = [] {
+    const Result r = shared().train(1, "base", {"--run.steps", "3", "--train.lr", "1e-3"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return true;
+  }();
+  (void)trained;
+  flags.insert(flags.end(), {"--train.mode", "lora", "--model.path", shared().out("base") + "/model"});
+  return flags;
+}
+
+TEST_P(OnDevice, TrainsWithTheBitsOfTheCpu) {
+  const auto flags = GetParam().lora ? on_base(GetParam().flags) : GetParam().flags;
+  const std::string cpu = std::string("cpu-") + GetParam().name, device = std::string("device-") + GetParam().name;
+  const Result here = train(TESSERA_BINARY, GetParam().ranks, cpu, flags);
+  ASSERT_EQ(here.code, 0) << here.output;
+  const Result there = train(ON_DEVICE, GetParam().ranks, device, flags);
+  ASSERT_EQ(there.code, 0) << there.output;
+  EXPECT_NE(there.output.find("run.device: simulated"), std::string::npos) << there.output;
+  ASSERT_EQ(curve(cpu).size(), kSteps);
+  EXPECT_EQ(curve(cpu), curve(device));
+  if (GetParam().lora) return;
+  const auto weights = shared().model(cpu);
+  EXPECT_FALSE(weights.empty());
+  EXPECT_TRUE(weights == shared().model(device)) << "the exported weights differ";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , OnDevice,
+    ::testing::Values(Case{"alone", 1, {}}, Case{"shards", 2, {"--mesh", "dp_shard=2", "--plan.recompute", "all"}},
+                      Case{"all_tiers_on_the_host",
+                           2,
+                           {"--mesh", "dp_shard=2", "--plan.parameters", "host", "--plan.gradients", "host",
+                            "--plan.states", "host", "--plan.update_on", "device"}},
+                      Case{"states_on_disk", 1, {"--plan.states", "nvme", "--plan.nvme_dir", "/tmp"}},
+                      Case{"updates_on_the_host", 1, {"--plan.states", "host", "--plan.update_on", "host"}},
+                      Case{"split_masters_and_8_bit_moments",
+                           2,
+                           {"--mesh", "dp_shard=2", "--plan.masters", "split", "--plan.moments", "int8"}},
+                      Case{"16_bits_on_the_way",
+                           2,
+                           {"--mesh", "dp_shard=2", "--plan.gather", "bf16", "--plan.reduce", "bf16", "--plan.grad",
+                            "bf16"}},
+                      Case{"replicas", 2, {"--mesh", "dp_replicate=2"}}, Case{"ulysses", 2, {"--mesh", "sp=2"}},
+                      Case{"ring", 2, {"--mesh", "cp=2"}}, Case{"tensor", 2, {"--mesh", "tp=2"}},
+                      Case{"stages", 2, {"--mesh", "pp=2"}},
+                      Case{"lora_on_int8", 2, {"--lora.base_dtype", "int8", "--lora.dropout", "0.1"}, true},
+                      Case{"dora", 1, {"--lora.dora", "true"}, true}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+/// From the CPU to the device and back, no step is lost.
+TEST(OnDeviceRuns, ARunGoesOnOnTheDeviceAndOnTheCpu) {
+  const Result whole = train(TESSERA_BINARY, 2, "whole", {"--mesh", "dp_shard=2"});
+  ASSERT_EQ(whole.code, 0) << whole.output;
+  const std::vector<std::string> more = {"--mesh", "dp_shard=2", "--checkpoint.every", "1"};
+  for (const auto& [program, last] : {std::pair(TESSERA_BINARY, "1"), {ON_DEVICE, "3"}, {TESSERA_BINARY, "4"}}) {
+    std::vector<std::string> flags = more;
+    flags.insert(flags.end(), {"--run.stop_at", last});
+    const Result r = train(program, 2, "parts", flags);
+    ASSERT_EQ(r.code, 0) << r.output;
+  }
+  EXPECT_EQ(curve("whole"), curve("parts"));
+}
+
+TEST(OnDeviceRuns, TwoRanksOnOneGpuAreRefusedByName) {
+  std::vector<std::string> words = {ON_DEVICE, "launch",          "-n",        "2",
+                                    "train",   shared().recipe(), "--run.out", shared().out("same")};
+  auto environment = kOnDevice;
+  environment["TESSERA_SIMULATED_DEVICES"] = "1";
+  const Result r = run_program(words, environment, 120);
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("ranks 0 and 1 have the same GPU"), std::string::npos) << r.output;
+  environment["TESSERA_SHARE_GPU"] = "1";
+  words.insert(words.end(), {"--run.steps", "2"});
+  const Result shares = run_program(words, environment, 120);
+  EXPECT_EQ(shares.code, 0) << shares.output;
+}
+
+TEST(OnDeviceRuns, RandomPlansGiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
+  auto environment = kOnDevice;
+  environment["TESSERA_TEST_DEVICE"] = "1";
+  const std::tuple<int, const char*, int> layouts[] = {{1, "dp_shard=1", 20},
+                                                       {2, "dp_shard=2", 24},
+                                                       {2, "sp=2", 28},
+                                                       {2, "cp=2", 32},
+                                                       {2, "tp=2", 36},
+                                                       {2, "pp=2", 40},
+                                                       {4, "dp_replicate=2,dp_shard=2", 44}};
+  for (const auto& [ranks, mesh, first] : layouts) {
+    const Result r = run_program({PLAN_WORKER_ON_DEVICE, "launch", std::to_string(ranks), mesh, std::to_string(first),
+                                  std::to_string(first + 3)},
+                                 environment, 300);
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
