@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
                            2,
                            {"--mesh", "dp_shard=2", "--plan.parameters", "host", "--plan.gradients", "host",
                             "--plan.states", "host", "--plan.update_on", "device"}},
-                      Case{"states_on_disk", 1, {"--plan.states", "nvme", "--plan.nvme_dir", "/tmp"}},
+                      Case{"states_on_disk", 1, {"--plan.states", "nvme", "--plan.nvme", "/tmp"}},
                       Case{"updates_on_the_host", 1, {"--plan.states", "host", "--plan.update_on", "host"}},
                       Case{"split_masters_and_8_bit_moments",
                            2,
@@ -103,7 +103,7 @@ TEST(OnDeviceRuns, ARunGoesOnOnTheDeviceAndOnTheCpu) {
   const std::vector<std::string> more = {"--mesh", "dp_shard=2", "--checkpoint.every", "1"};
   for (const auto& [program, last] : {std::pair(TESSERA_BINARY, "1"), {ON_DEVICE, "3"}, {TESSERA_BINARY, "4"}}) {
     std::vector<std::string> flags = more;
-    flags.insert(flags.end(), {"--run.stop_at", last});
+    flags.insert(flags.end(), {"--run.steps", last});
     const Result r = train(program, 2, "parts", flags);
     ASSERT_EQ(r.code, 0) << r.output;
   }
