@@ -166,7 +166,7 @@ TEST(SimulatedTable, IsWhatTheProcessComputesOnOnceItIsUsed) {
   device::use(backend(), 1);
   EXPECT_EQ(device::used(), &backend());
   EXPECT_EQ(device::here().type(), at::kPrivateUse1);
-  const auto place = [] { return at::empty({1}, at::TensorOptions(device::here())).device().index(); };
+  const auto place = [] { return at::empty({1}, at::TensorOptions(device::here().type())).device().index(); };
   EXPECT_EQ(place(), 1);
   int before = -1, after = -1;
   std::thread([&] { before = place(), device::enter_thread(), after = place(); }).join();

@@ -87,8 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
                            {"--mesh", "dp_shard=2", "--plan.masters", "split", "--plan.moments", "int8"}},
                       Case{"16_bits_on_the_way",
                            2,
-                           {"--mesh", "dp_shard=2", "--plan.gather", "bf16", "--plan.reduce", "bf16", "--plan.grad",
-                            "bf16"}},
+                           {"--mesh", "dp_shard=2", "--plan.param_dtype", "bf16", "--plan.reduce_dtype", "bf16",
+                            "--plan.grad", "bf16"}},
                       Case{"replicas", 2, {"--mesh", "dp_replicate=2"}}, Case{"ulysses", 2, {"--mesh", "sp=2"}},
                       Case{"ring", 2, {"--mesh", "cp=2"}}, Case{"tensor", 2, {"--mesh", "tp=2"}},
                       Case{"stages", 2, {"--mesh", "pp=2"}},
@@ -127,6 +127,7 @@ TEST(OnDeviceRuns, TwoRanksOnOneGpuAreRefusedByName) {
 TEST(OnDeviceRuns, RandomPlansGiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
   auto environment = kOnDevice;
   environment["TESSERA_TEST_DEVICE"] = "1";
+  environment["TESSERA_SIMULATED_BYTES"] = "2147483648";
   const std::tuple<int, const char*, int> layouts[] = {{1, "dp_shard=1", 20},
                                                        {2, "dp_shard=2", 24},
                                                        {2, "sp=2", 28},

@@ -13,8 +13,9 @@ struct Parts {
   int count;
 };
 
-// One thread an element, a fixed order of additions: the same bits as Group::reduce_scatter on the host.
-__global__ void sum_in_order(float* __restrict__ out, Parts<float> parts, int64_t n, bool accumulate) {
+// One thread an element, a fixed order of additions: the same bits as Group::reduce_scatter on the host. `out` may be one
+// of the parts.
+__global__ void sum_in_order(float* out, Parts<float> parts, int64_t n, bool accumulate) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += stride) {
     float total = parts.at[0][i];
@@ -33,14 +34,16 @@ __device__ void add_halves(float (&total)[kLaneValues], const Parts<uint16_t>& p
   }
 }
 
-// The CPU adds the sum to what was there, or to 0: -0 becomes 0.
 __global__ void sum_halves(float* __restrict__ out, Parts<uint16_t> parts, HalfType type, int64_t n, bool accumulate) {
   for (BlockOfWarp block(n); block.inside(); block.next()) {
-    float total[kLaneValues], before[kLaneValues] = {};
+    float total[kLaneValues];
     add_halves(total, parts, type, block);
-    if (accumulate) load_lane(before, out + block.at(), block.count());
-    for (int j = 0; j < kLaneValues; ++j) before[j] = __fadd_rn(before[j], total[j]);
-    store_lane(out + block.at(), before, block.count());
+    if (accumulate) {
+      float before[kLaneValues];
+      load_lane(before, out + block.at(), block.count());
+      for (int j = 0; j < kLaneValues; ++j) total[j] = __fadd_rn(before[j], total[j]);
+    }
+    store_lane(out + block.at(), total, block.count());
   }
 }
 
