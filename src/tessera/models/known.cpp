@@ -3,6 +3,7 @@
 #include "tessera/models/audio/wav2vec2_make.h"
 #include "tessera/models/clip/weight_form.h"
 #include "tessera/models/text/umt5_make.h"
+#include "tessera/models/vae/dc_ae_make.h"
 #include "tessera/models/vae/haar.h"
 #include "tessera/models/vae/wan_make.h"
 #include "tessera/models/wan/family.h"
@@ -32,7 +33,7 @@ const std::vector<AudioEncoderMake>& audio_encoders() {
 }
 
 const std::vector<AutoencoderMake>& autoencoders() {
-  static const std::vector<AutoencoderMake> rows = {wan_vae::autoencoder()};
+  static const std::vector<AutoencoderMake> rows = {wan_vae::autoencoder(), dc_ae::autoencoder()};
   return rows;
 }
 

@@ -155,7 +155,9 @@ std::unique_ptr<VideoVae> make_vae(const std::string& config, const std::string&
   for (const AutoencoderMake& make : autoencoders())
     for (const WeightForm& known : make.weights)
       if (&known == form) chosen = &make;
-  return chosen->make(config, config_file, weights, tiling);
+  Tiling wanted = tiling;
+  if (wanted.overlap == Tiling::kUsual) wanted.overlap = chosen->usual_overlap(wanted.size);
+  return chosen->make(config, config_file, weights, wanted);
 }
 
 std::vector<std::string> denoiser_presets() {
