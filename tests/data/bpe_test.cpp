@@ -16,10 +16,14 @@ namespace {
 Json json_of(const Path& path) { return checkpoint::parse_json(checkpoint::read_text(path), path.string()); }
 
 BpeTable small_table() {
-  BpeTable table{.merges = {{"a", "b"}, {"ab", "ab"}, {"b", "a"}, {"\u2581", "a"}}, .own = {{"<x>", 900}, {"<x>>", 901}},
+  BpeTable table{.merges = {{"a", "b"}, {"ab", "ab"}, {"b", "a"}, {"\u2581", "a"}},
+                 .own = {{"<x>", 900}, {"<x>>", 901}},
                  .unk = 3};
   int64_t id = 10;
-  for (const char* piece : {"a", "b", "ab", "abab", "ba", "\u2581", "\u2581" "a", "<0xC3>", "<0xA4>"})
+  for (const char* piece : {"a", "b", "ab", "abab", "ba", "\u2581",
+                            "\u2581"
+                            "a",
+                            "<0xC3>", "<0xA4>"})
     table.pieces.emplace_back(piece, id++);
   return table;
 }

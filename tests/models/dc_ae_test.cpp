@@ -220,4 +220,22 @@ TEST_F(DcAeMemory, APictureTakesWhatIsSaidTiledOrNot) {
   }
 }
 
+/// The memory of the released one, which tiles keep from growing with the picture.
+TEST(DcAe, TilesBoundTheMemoryOfLargePictures) {
+  constexpr double kGiB = 1 << 30;
+  struct Bound {
+    int64_t side, tile;
+    double encode, decode;  // GiB
+  };
+  for (const auto& [side, tile, encode, decode] : {Bound{1024, 0, 2.1, 2.6}, Bound{4096, 512, 0.6, 0.9}}) {
+    const DcAe vae(Config{}, {}, {.size = tile, .overlap = usual_overlap(tile)});
+    const auto found = static_cast<double>(vae.encode_bytes(1, side, side, count_meta)) / kGiB;
+    const auto back = static_cast<double>(vae.decode_bytes(1, side, side, count_meta)) / kGiB;
+    std::cout << side << " x " << side << ", tile " << tile << ": encode " << found << " GiB, decode " << back
+              << " GiB\n";
+    EXPECT_LT(found, encode);
+    EXPECT_LT(back, decode);
+  }
+}
+
 }  // namespace tessera::models::dc_ae

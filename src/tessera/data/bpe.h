@@ -15,10 +15,10 @@
 namespace tessera::data {
 
 struct BpeTable {
-  std::vector<std::pair<std::string, int64_t>> pieces;       ///< with their ids
-  std::vector<std::pair<std::string, std::string>> merges;   ///< the first goes first
-  std::vector<std::pair<std::string, int64_t>> own;          ///< tokens that are cut out, with their ids
-  int64_t unk = -1;                                          ///< of a byte without a piece "<0xFF>"
+  std::vector<std::pair<std::string, int64_t>> pieces;      ///< with their ids
+  std::vector<std::pair<std::string, std::string>> merges;  ///< the first goes first
+  std::vector<std::pair<std::string, int64_t>> own;         ///< tokens that are cut out, with their ids
+  int64_t unk = -1;                                         ///< of a byte without a piece "<0xFF>"
 };
 
 class Bpe {
@@ -38,7 +38,7 @@ class Bpe {
   const Merge* merge_of(int32_t left, int32_t right) const;
 
   std::unordered_map<std::string, int32_t> pieces_;
-  std::unordered_map<uint64_t, Merge> merges_;  // by both ids
+  std::unordered_map<uint64_t, Merge> merges_;                         // by both ids
   std::array<std::vector<std::pair<std::string, int64_t>>, 256> own_;  // by first byte, longest first
   std::array<int32_t, 256> bytes_ = {};
 };

@@ -17,7 +17,7 @@ namespace {
 
 using checkpoint::Json;
 
-struct BpeModel final : Tokenizer::Model {
+struct BpeModel final : TokenizerModel {
   BpeModel(const BpeTable& table, const std::string& file) : bpe(table, file) {}
   const Bpe bpe;
 
@@ -34,10 +34,10 @@ struct BpeModel final : Tokenizer::Model {
 
 class JsonFile {
  public:
-  JsonFile(const std::string& text, const Path& path)
+  JsonFile(const std::string& text, const std::filesystem::path& path)
       : file_(path.string()), json_(checkpoint::parse_json(text, file_)) {}
 
-  TokenizerModel open() const {
+  OpenTokenizer open() const {
     const Json& model = member(json_, "model");
     expect(model.value("type", "") == "BPE" && model.value("byte_fallback", false),
            "model is not byte-pair encoding with byte fallback");
@@ -63,7 +63,8 @@ class JsonFile {
 
  private:
   void expect(bool holds, const std::string& found) const {
-    check_input(holds, "data.tokenizer", file_ + ": " + found + "; byte-pair encoding of whole texts with byte fallback is supported",
+    check_input(holds, "data.tokenizer",
+                file_ + ": " + found + "; byte-pair encoding of whole texts with byte fallback is supported",
                 "give the tokenizer that came with the text encoder");
   }
   const Json& member(const Json& object, const char* key) const { return checkpoint::json_member(object, key, file_); }
@@ -175,7 +176,7 @@ class Fields {
 
 // Field numbers and values of sentencepiece_model.proto.
 constexpr int kPieces = 1, kTrainer = 2, kNormalizer = 3;
-constexpr uint64_t kBpe = 2;                                          // TrainerSpec.model_type
+constexpr uint64_t kBpe = 2;                                                   // TrainerSpec.model_type
 constexpr uint64_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4;  // SentencePiece.type
 
 struct Piece {
@@ -268,9 +269,11 @@ std::vector<std::pair<std::string, std::string>> merges_of(const std::vector<Pie
 
 }  // namespace
 
-TokenizerModel open_bpe_json(const std::string& text, const Path& path) { return JsonFile(text, path).open(); }
+OpenTokenizer open_bpe_json(const std::string& text, const std::filesystem::path& path) {
+  return JsonFile(text, path).open();
+}
 
-TokenizerModel open_bpe_model(const std::string& bytes) {
+OpenTokenizer open_bpe_model(const std::string& bytes) {
   const ModelFile file(bytes);
   if (!file.plain_bpe()) return nullptr;
   BpeTable table;

@@ -1,5 +1,6 @@
 // The unigram tokenizer of a build without SentencePiece (-DTESSERA_TEXT=OFF); sentencepiece.cpp is the other one.
 #include "tessera/base/check.h"
+#include "tessera/data/tokenizer.h"
 #include "tessera/data/tokenizer_model.h"
 
 namespace tessera::data {
@@ -13,7 +14,7 @@ namespace {
 
 bool has_tokenizer() { return false; }
 
-TokenizerModel open_sentencepiece(const std::string&, const Path& path) { refuse(path); }
+OpenTokenizer open_sentencepiece(const std::string&, const Path& path) { refuse(path); }
 
 void train_tokenizer(const std::vector<std::string>&, int, const Path& out) { refuse(out); }
 

@@ -18,8 +18,9 @@ PromptTokenizer::PromptTokenizer(const Path& tokenizer, std::string instruction,
   if (tokenizer_.bos_id() < 0 || length < 2)
     throw UserError(Exit::usage, "data.instruction",
                     "an instruction needs a tokenizer whose texts begin with a token of their own, and embeddings of "
-                    "two rows or more: that of " + tokenizer.string() + " has no such token, or the model takes " +
-                        std::to_string(length) + " rows",
+                    "two rows or more: that of " +
+                        tokenizer.string() + " has no such token, or the model takes " + std::to_string(length) +
+                        " rows",
                     "leave data.instruction empty for this text encoder");
   constexpr auto kWhole = static_cast<int64_t>(std::numeric_limits<int32_t>::max());
   instruction_tokens_ = static_cast<int64_t>(tokenizer_.encode_clean(instruction_, kWhole).size());
@@ -32,8 +33,6 @@ PromptIds PromptTokenizer::encode(std::string_view prompt) const {
           std::max<int64_t>(1, instruction_tokens_ - 1)};
 }
 
-PromptIds PromptTokenizer::encode_plain(std::string_view prompt) const {
-  return {tokenizer_.encode(prompt, length_)};
-}
+PromptIds PromptTokenizer::encode_plain(std::string_view prompt) const { return {tokenizer_.encode(prompt, length_)}; }
 
 }  // namespace tessera::data

@@ -5,6 +5,7 @@
 //   PromptTokenizer prompts("tokenizer", "Rewrite the prompt.\nUser Prompt: ", 300);
 //   PromptIds p = prompts.encode("A cat");                 // ids of "Rewrite the prompt.\nUser Prompt: a cat"
 //   p.kept();                                              // rows 0 and k - 1, k, ... of k tokens of the instruction
+#include <algorithm>
 #include <string>
 
 #include "tessera/data/tokenizer.h"
@@ -28,6 +29,8 @@ class PromptTokenizer {
   /// k + length - 2 tokens, of which row 0 and the last length - 1 are kept. The instruction is left as it is written,
   /// the prompt is cleaned. A prompt without text has no instruction.
   PromptIds encode(std::string_view prompt) const;
+  /// Most ids of a prompt.
+  int64_t longest() const { return std::max(length_, instruction_tokens_ + length_ - 2); }
   /// Without the instruction: negative prompts.
   PromptIds encode_plain(std::string_view prompt) const;
 

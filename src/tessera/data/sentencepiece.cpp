@@ -6,6 +6,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/text.h"
+#include "tessera/data/tokenizer.h"
 #include "tessera/data/tokenizer_model.h"
 
 namespace tessera::data {
@@ -16,7 +17,7 @@ bool has_tokenizer() { return true; }
 
 namespace {
 
-struct SentencePieceModel final : Tokenizer::Model {
+struct SentencePieceModel final : TokenizerModel {
   sentencepiece::SentencePieceProcessor processor;
 
   std::string clean(std::string_view text) const override { return clean_text(text); }
@@ -33,7 +34,7 @@ struct SentencePieceModel final : Tokenizer::Model {
 
 }  // namespace
 
-TokenizerModel open_sentencepiece(const std::string& bytes, const Path& path) {
+OpenTokenizer open_sentencepiece(const std::string& bytes, const Path& path) {
   auto model = std::make_unique<SentencePieceModel>();
   const auto status = model->processor.LoadFromSerializedProto(bytes);
   check_input(status.ok(), "data.tokenizer", path.string() + ": not a SentencePiece model (" + status.ToString() + ")",

@@ -8,10 +8,10 @@ namespace tessera::data {
 
 namespace {
 
-TokenizerModel open(const Path& path) {
+OpenTokenizer open(const Path& path) {
   const std::string bytes = checkpoint::read_text(path);  // names a file that cannot be read
   if (path.extension() == ".json") return open_bpe_json(bytes, path);
-  TokenizerModel model = open_bpe_model(bytes);
+  OpenTokenizer model = open_bpe_model(bytes);
   return model ? std::move(model) : open_sentencepiece(bytes, path);
 }
 

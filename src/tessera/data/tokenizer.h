@@ -20,12 +20,12 @@ namespace tessera::data {
 
 using Path = std::filesystem::path;
 
+struct TokenizerModel;  // tokenizer_model.h
+
 bool has_tokenizer();  ///< false in a build without SentencePiece
 
 class Tokenizer {
  public:
-  struct Model;  ///< tokenizer_model.h
-
   /// A file, or a folder that holds tokenizer.json, tokenizer.model or spiece.model. Throws UserError (input).
   explicit Tokenizer(const Path& model);
   ~Tokenizer();
@@ -49,7 +49,7 @@ class Tokenizer {
   int64_t size() const;
 
  private:
-  std::unique_ptr<const Model> model_;
+  std::unique_ptr<const TokenizerModel> model_;
 };
 
 /// The file that Tokenizer reads at `path`: itself, or the one that a folder holds. Throws UserError (input).

@@ -97,7 +97,7 @@ class Block final : public net::Unit {
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
     const int64_t n = q.size(0), shared = c_.num_kv_heads, d = c_.head_dim;
     const auto keys = [&](const Tensor& x) { return x.view({n, shared, d}).transpose(0, 1); };  // [shared, n, d]
-    const Tensor queries = q.view({n, shared, -1, d}).permute({1, 2, 0, 3});  // [shared, group, n, d]
+    const Tensor queries = q.view({n, shared, -1, d}).permute({1, 2, 0, 3});                    // [shared, group, n, d]
     const int64_t group = queries.size(1);
     Tensor scores = at::matmul(queries.reshape({shared, group * n, d}), keys(k).transpose(1, 2));
     scores = at::tanh(scores * (1 / (std::sqrt(c_.query_pre_attn_scalar) * c_.score_cap))) * c_.score_cap;
@@ -183,8 +183,8 @@ net::Batch Gemma2::pack(const std::vector<std::vector<int64_t>>& prompts) const 
 std::string Gemma2::fingerprint() const {
   const Config& c = config_;
   std::string text = "gemma2";
-  for (const int64_t size : {c.vocab_size, c.dim, c.dim_ffn, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim,
-                             c.sliding_window})
+  for (const int64_t size :
+       {c.vocab_size, c.dim, c.dim_ffn, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, c.sliding_window})
     text += "-" + std::to_string(size);
   return text;
 }

@@ -21,9 +21,9 @@ struct Config {
   int64_t num_heads = 8;
   int64_t num_kv_heads = 4;
   int64_t head_dim = 256;
-  int64_t sliding_window = 4096;      ///< keys that a query of the layers 0, 2, 4, ... sees, itself among them
+  int64_t sliding_window = 4096;       ///< keys that a query of the layers 0, 2, 4, ... sees, itself among them
   double query_pre_attn_scalar = 256;  ///< scores are divided by its root
-  double score_cap = 50;              ///< c in c * tanh(score / c)
+  double score_cap = 50;               ///< c in c * tanh(score / c)
   double rope_theta = 10000;
   double eps = 1e-6;
 };

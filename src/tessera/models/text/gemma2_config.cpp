@@ -37,7 +37,8 @@ Config parse_config(std::string_view text, const std::string& file) {
   if (c.num_heads % c.num_kv_heads != 0)
     json.fail("num_attention_heads " + std::to_string(c.num_heads) + " is not a multiple of num_key_value_heads " +
               std::to_string(c.num_kv_heads));
-  if (c.head_dim % 2 != 0) json.fail("head_dim " + std::to_string(c.head_dim) + " is odd: rotary pairs need both halves");
+  if (c.head_dim % 2 != 0)
+    json.fail("head_dim " + std::to_string(c.head_dim) + " is odd: rotary pairs need both halves");
   if (c.query_pre_attn_scalar <= 0 || c.score_cap <= 0)
     json.fail("query_pre_attn_scalar and attn_logit_softcapping must be positive");
   return c;

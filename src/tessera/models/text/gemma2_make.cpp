@@ -19,8 +19,7 @@ net::Batch pack_case(const net::TextEncoder& encoder, const CaseTensors& file) {
 NamedTensors case_results(const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& hidden,
                           const std::function<Tensor(const std::string& name)>&) {
   const net::Batch batch = pack_case(encoder, file);
-  return {{"out.last_hidden_state",
-           padded_rows(hidden, batch.tokens.offsets, file.tensor("in.input_ids").size(1))}};
+  return {{"out.last_hidden_state", padded_rows(hidden, batch.tokens.offsets, file.tensor("in.input_ids").size(1))}};
 }
 
 }  // namespace

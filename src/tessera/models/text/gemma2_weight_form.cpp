@@ -33,9 +33,10 @@ Json config_json(const ConfigSource& source) {
   const auto given = [&](const char* key, auto absent) { return source.given.get(key, key, absent); };
   const auto head = given("head_dim", preset ? known.head_dim : int64_t{0});
   if (head <= 0)
-    throw UserError(Exit::input, "models.config",
-                    source.file + ": the shapes of the weights do not tell head_dim, and no known model has these sizes",
-                    "put the config.json that came with the weights beside them");
+    throw UserError(
+        Exit::input, "models.config",
+        source.file + ": the shapes of the weights do not tell head_dim, and no known model has these sizes",
+        "put the config.json that came with the weights beside them");
   Json out = source.given.base("query_pre_attn_scalar");
   out.update(Json{{"_class_name", "Gemma2Model"},
                   {"architectures", {"Gemma2Model"}},

@@ -63,16 +63,16 @@ class Block final : public net::Unit {
   static plan::UnitSpec describe(const Config& c, int64_t index) {
     const std::string name = "blocks." + std::to_string(index);
     return frozen_unit(name, "block", name + ".",
-                  {{"norm1.weight", {c.dim}},
-                   {"attn.q.weight", {c.dim_attn, c.dim}},
-                   {"attn.k.weight", {c.dim_attn, c.dim}},
-                   {"attn.v.weight", {c.dim_attn, c.dim}},
-                   {"pos_embedding.embedding.weight", {c.num_buckets, c.num_heads}},
-                   {"attn.o.weight", {c.dim, c.dim_attn}},
-                   {"norm2.weight", {c.dim}},
-                   {"ffn.gate.0.weight", {c.dim_ffn, c.dim}},
-                   {"ffn.fc1.weight", {c.dim_ffn, c.dim}},
-                   {"ffn.fc2.weight", {c.dim, c.dim_ffn}}});
+                       {{"norm1.weight", {c.dim}},
+                        {"attn.q.weight", {c.dim_attn, c.dim}},
+                        {"attn.k.weight", {c.dim_attn, c.dim}},
+                        {"attn.v.weight", {c.dim_attn, c.dim}},
+                        {"pos_embedding.embedding.weight", {c.num_buckets, c.num_heads}},
+                        {"attn.o.weight", {c.dim, c.dim_attn}},
+                        {"norm2.weight", {c.dim}},
+                        {"ffn.gate.0.weight", {c.dim_ffn, c.dim}},
+                        {"ffn.fc1.weight", {c.dim_ffn, c.dim}},
+                        {"ffn.fc2.weight", {c.dim, c.dim_ffn}}});
   }
 
   Tensor attention(Context& ctx, const Tensor& y, const std::vector<Tensor>& mask) const {
@@ -97,7 +97,8 @@ class Block final : public net::Unit {
 
 class FinalNorm final : public net::Unit {
  public:
-  explicit FinalNorm(const Config& c) : eps_(c.eps), spec_(frozen_unit("norm", "norm", "", {{"norm.weight", {c.dim}}})) {}
+  explicit FinalNorm(const Config& c)
+      : eps_(c.eps), spec_(frozen_unit("norm", "norm", "", {{"norm.weight", {c.dim}}})) {}
   const plan::UnitSpec& spec() const override { return spec_; }
   std::string prefix() const override { return ""; }
   Flow forward(Context& ctx, const Flow& in) const override {

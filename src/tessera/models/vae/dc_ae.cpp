@@ -113,8 +113,7 @@ Posterior DcAe::posterior(const Tensor& pixels) const {
               "give pictures of three colours in [-1, 1]");
   const auto shape = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
   Tensor latent = at::empty(shape, at::kFloat);
-  for (int64_t i = 0; i < pixels.size(1); ++i)
-    latent.select(1, i).copy_(encode_frame(pixels.select(1, i), weights()));
+  for (int64_t i = 0; i < pixels.size(1); ++i) latent.select(1, i).copy_(encode_frame(pixels.select(1, i), weights()));
   return {latent, {}};
 }
 
@@ -142,7 +141,9 @@ namespace {
 /// its tiles share.
 int64_t stitched_bytes(const StitchedTiles& tiles, int64_t channels, int64_t h, int64_t w) {
   const int64_t shared = tiles.size - tiles.stride;
-  const auto columns = [&](int64_t n) { return n / tiles.stride * tiles.size + std::min(tiles.size, n % tiles.stride); };
+  const auto columns = [&](int64_t n) {
+    return n / tiles.stride * tiles.size + std::min(tiles.size, n % tiles.stride);
+  };
   return 4 * channels * (h * w + 2 * shared * columns(w) + shared * tiles.size);
 }
 

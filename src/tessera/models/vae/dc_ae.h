@@ -29,8 +29,8 @@ class DcAe final : public VideoVae {
   std::string fingerprint() const override;
   /// Height and width must be multiples of 32; throws UserError (usage) naming the nearest.
   std::array<int64_t, 4> latent_shape(int64_t frames, int64_t height, int64_t width) const override;
-  Tensor encode(const Tensor& pixels) const override;  ///< [3, F, H, W] -> [C, F, h, w], times the scaling factor
-  Tensor decode(const Tensor& latent) const override;  ///< and back, not clamped
+  Tensor encode(const Tensor& pixels) const override;        ///< [3, F, H, W] -> [C, F, h, w], times the scaling factor
+  Tensor decode(const Tensor& latent) const override;        ///< and back, not clamped
   Posterior posterior(const Tensor& pixels) const override;  ///< unscaled latents; no variance
   const Tensor& latent_mean() const override { return mean_; }
   const Tensor& latent_std() const override { return std_; }

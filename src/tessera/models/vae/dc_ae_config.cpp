@@ -129,9 +129,9 @@ void check_config(std::string_view text, const std::string& file, Config& config
 
 Json config_json(const Config& config) {
   Json out = {{"_class_name", "AutoencoderDC"},
-                                {"in_channels", 3},
-                                {"latent_channels", config.latent_channels},
-                                {"attention_head_dim", config.head_dim}};
+              {"in_channels", 3},
+              {"latent_channels", config.latent_channels},
+              {"attention_head_dim", config.head_dim}};
   const std::pair<std::string, const std::vector<Stage>*> halves[] = {{"encoder", &config.encoder},
                                                                       {"decoder", &config.decoder}};
   for (const auto& [half, stages] : halves)

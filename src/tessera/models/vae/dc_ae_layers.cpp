@@ -78,7 +78,8 @@ std::vector<Layer> encoder_layers(const Config& config) {
     const std::string name = "encoder.down_blocks." + std::to_string(s);
     add_blocks(layers, stages[s], name, 0);
     if (s + 1 < stages.size())
-      layers.push_back({Kind::down, name + "." + std::to_string(stages[s].depth), stages[s].width, stages[s + 1].width});
+      layers.push_back(
+          {Kind::down, name + "." + std::to_string(stages[s].depth), stages[s].width, stages[s + 1].width});
   }
   layers.push_back({Kind::squeeze, "encoder.conv_out", stages.back().width, config.latent_channels});
   return layers;

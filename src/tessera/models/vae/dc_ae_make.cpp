@@ -73,12 +73,17 @@ std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string
   if (!config_text.empty()) check_config(config_text, config_file, config);
   for (const Parameter& parameter : parameters(config))
     stored->expect(parameter, "these are not weights of DC-AE f32c32 as Sana uses it");
-  return std::make_unique<DcAe>(std::move(config), [stored](const std::string& name) { return stored->read(name); },
-                                tiling);
+  return std::make_unique<DcAe>(
+      std::move(config), [stored](const std::string& name) { return stored->read(name); }, tiling);
 }
 
 }  // namespace
 
-AutoencoderMake autoencoder() { return {.weights = weight_forms(), .make = make, .usual_overlap = usual_overlap}; }
+AutoencoderMake autoencoder() {
+  return {.weights = weight_forms(),
+          .make = make,
+          .usual_overlap = usual_overlap,
+          .picture_cases = {"dc_ae", "dc_ae_tiled"}};
+}
 
 }  // namespace tessera::models::dc_ae

@@ -144,9 +144,7 @@ class Pass {
   static Tensor averaged(const Layer& layer, const Tensor& x) {
     const int64_t h = x.size(1) / 2, w = x.size(2) / 2, group = 4 * layer.in / layer.out;
     const Tensor squares = x.view({h, 2, w, 2, layer.in}).permute({0, 2, 4, 1, 3});  // [h, w, C, row, column]
-    const Tensor mean = group == 4   ? squares.mean({3, 4})
-                        : group == 2 ? squares.mean(4)
-                                     : squares;
+    const Tensor mean = group == 4 ? squares.mean({3, 4}) : group == 2 ? squares.mean(4) : squares;
     return mean.reshape({1, h, w, layer.out});
   }
 
@@ -164,8 +162,8 @@ class Pass {
     const int64_t shared = c / out;  // channels that make up one square: 1, 2 or 4
     const Tensor squares = x.view({h, w, out, shared, 1})
                                .expand({h, w, out, shared, 4 / shared})
-                               .reshape({h, w, out, 2, 2})   // a view: nothing is copied
-                               .permute({0, 3, 1, 4, 2});    // [h, row, w, column, out]
+                               .reshape({h, w, out, 2, 2})  // a view: nothing is copied
+                               .permute({0, 3, 1, 4, 2});   // [h, row, w, column, out]
     y.view({h, 2, w, 2, out}).add_(squares);
     return y;
   }

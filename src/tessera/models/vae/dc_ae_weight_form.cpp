@@ -23,15 +23,15 @@ Json config_of(const ConfigSource& source) {
 }  // namespace
 
 std::vector<WeightForm> weight_forms() {
-  const WeightForm diffusers = {.kind = ModelKind::vae,
-                                .title = "DC-AE",
-                                .model = "dc-ae-f32c32",
-                                .variant = "diffusers",
-                                .marks = {"encoder.down_blocks.0.0.conv1.weight", "decoder.up_blocks.0.0.conv.weight",
-                                          "decoder.norm_out.bias"},
-                                .names = {},
-                                .config = config_of,
-                                .config_marks = {"attention_head_dim", "encoder_block_types"}};
+  const WeightForm diffusers = {
+      .kind = ModelKind::vae,
+      .title = "DC-AE",
+      .model = "dc-ae-f32c32",
+      .variant = "diffusers",
+      .marks = {"encoder.down_blocks.0.0.conv1.weight", "decoder.up_blocks.0.0.conv.weight", "decoder.norm_out.bias"},
+      .names = {},
+      .config = config_of,
+      .config_marks = {"attention_head_dim", "encoder_block_types"}};
   // efficientvit joins the projections of an attention, which is no renaming: these files are read, not converted
   WeightForm original = diffusers;
   original.title.clear();

@@ -45,7 +45,9 @@ Tensor stitch_tiles(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t sc
       if (y > 0) blend(above[bottoms.size()], tile, 1);
       if (x > 0) blend(left, tile, 2);
       const int64_t rows = std::min(tiles.stride, h - y) * scale, columns = std::min(tiles.stride, w - x) * scale;
-      result.narrow(1, y * scale, rows).narrow(2, x * scale, columns).copy_(tile.narrow(1, 0, rows).narrow(2, 0, columns));
+      result.narrow(1, y * scale, rows)
+          .narrow(2, x * scale, columns)
+          .copy_(tile.narrow(1, 0, rows).narrow(2, 0, columns));
       bottoms.push_back(last(tile, 1, shared));
       left = last(tile, 2, shared);
     }

@@ -61,6 +61,8 @@ struct AutoencoderMake {
                                     const WeightSource& weights, const Tiling& tiling);
   /// Pixels that neighbouring tiles of this side share where nobody says how many.
   int64_t (*usual_overlap)(int64_t tile);
+  /// Kinds of golden cases of pictures: in.image* [B, 3, H, W], in.z* [B, C, h, w] unscaled, out.latent*, out.decoded*.
+  std::vector<std::string> picture_cases = {};
 };
 
 }  // namespace tessera::models
