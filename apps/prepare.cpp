@@ -36,9 +36,12 @@ Command prepare_command() {
     job::check_devices(comm);
     const job::Job job = job::make_job(recipe);
     job::check_weights(recipe, job);
-    const std::vector<prepare::StageData> stages = prepare::prepare_parts(
-        recipe, job, mesh, comm, place.rank,
-        {.rebuild = arguments.has("--rebuild"), .verify = true, .prompts = false, .tolerant = true});
+    const std::vector<prepare::StageData> stages = prepare::prepare_parts(recipe, job, mesh, comm, place.rank,
+                                                                          {.rebuild = arguments.has("--rebuild"),
+                                                                           .verify = true,
+                                                                           .prompts = false,
+                                                                           .null_caption = false,
+                                                                           .tolerant = true});
     const prepare::PreparedData* before = nullptr;
     for (const prepare::StageData& stage : stages) {
       const prepare::PreparedData& data = *stage.samples;

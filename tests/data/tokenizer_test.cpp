@@ -15,9 +15,13 @@ class TokenizerTest : public FolderTest {
   }
 };
 
-TEST(CoreBuild, WithoutSentencePieceTheTokenizerSaysSo) {
+using CoreBuild = FolderTest;
+
+TEST_F(CoreBuild, WithoutSentencePieceTheTokenizerSaysSo) {
   if (has_tokenizer()) GTEST_SKIP() << "built with SentencePiece";
-  expect_error(Exit::input, {"a.model", "without SentencePiece", "TESSERA_TEXT"}, [] { Tokenizer("a.model"); });
+  checkpoint::write_text(folder_ / "a.model", "a unigram model");
+  expect_error(Exit::input, {"a.model", "without SentencePiece", "TESSERA_TEXT"},
+               [&] { Tokenizer(folder_ / "a.model"); });
   expect_error(Exit::input, {"without SentencePiece"}, [] { train_tokenizer({"a"}, 320, "a.model"); });
 }
 

@@ -4,6 +4,7 @@
 
 #include "golden.h"
 #include "tessera/base/check.h"
+#include "tessera/diffusion/training_sample.h"
 
 namespace tessera::diffusion {
 
@@ -75,12 +76,84 @@ TEST(Flow, DiffsynthWeightsAverageToOneOverItsTable) {
   EXPECT_NEAR(sum / 2000, 1, 0.05);
 }
 
+TEST(Flow, DiffusersTableIsDrawnFromAsRecorded) {
+  TESSERA_NEED_GOLDENS();
+  const TensorMap tensors = Golden("sampling_sana").tensors("case.safetensors");
+  Options options;
+  options.timesteps = Timesteps::diffusers;
+  options.shift = 3;
+  const auto number = [&](const char* name, int64_t i) { return tensors.at(name)[i].item<double>(); };
+  for (int64_t i = 0; i < 8; ++i) {
+    const double u = 1 / (1 + std::exp(-number("in.train.normal", i)));
+    EXPECT_NEAR(u, number("out.train.u", i), 1e-6);
+    const TrainingDraw d = draw_of(options, u);
+    EXPECT_NEAR(d.sigma, number("out.train.sigma", i), 1e-6);
+    EXPECT_NEAR(d.t, number("out.train.timestep", i), 1e-3) << "not truncated";
+    EXPECT_NEAR(d.sigma, number("out.train.table_sigmas", tensors.at("out.train.index")[i].item<int64_t>()), 1e-6);
+    const at::Tensor latent = tensors.at("in.train.latent")[i], noise = tensors.at("in.train.noise")[i];
+    expect_close(add_noise(latent, noise, d.sigma), tensors.at("out.train.noisy")[i], 1e-5, "noisy");
+    expect_close(velocity(latent, noise), tensors.at("out.train.target")[i], 1e-6, "target");
+  }
+}
+
+TEST(Flow, SanaTablesRunFromTheCleanestAndTimestepsAreWholeNumbers) {
+  Options options;
+  options.timesteps = Timesteps::sana;
+  options.shift = 3;
+  const TrainingDraw low = draw_of(options, 0.0004), high = draw_of(options, 0.9999),
+                     middle = draw_of(options, 0.25049);
+  EXPECT_EQ(low.sigma, 0) << "entry 0 has no noise";
+  EXPECT_NEAR(high.sigma, shift_sigma(0.999, 3), 1e-12) << "the last one is not all noise";
+  EXPECT_EQ(high.t, 999);
+  EXPECT_NEAR(middle.sigma, 0.5, 1e-12) << "entry 250, whatever lies behind it";
+  EXPECT_EQ(draw_of(options, 0.3).t, 562) << "of 562.5";
+  Options other = options;
+  other.timesteps = Timesteps::diffusers;
+  EXPECT_NEAR(draw_of(other, 0.75).sigma, middle.sigma, 1e-12) << "there the noisiest entry is the first";
+}
+
+TEST(Flow, TablesOfLogitNormalDrawsKeepToTheirWindowWithItsShareOfThem) {
+  for (const Timesteps kind : {Timesteps::sana, Timesteps::diffusers}) {
+    Options all, part;
+    all.timesteps = part.timesteps = kind;
+    all.shift = part.shift = 3;
+    part.window = {0.5, 0.8};
+    int inside = 0;
+    for (int64_t i = 0; i < 20000; ++i) {
+      inside += part.window.holds(draw(all, 7, i, 0).sigma);
+      ASSERT_TRUE(part.window.holds(draw(part, 7, i, 0).sigma));
+    }
+    EXPECT_NEAR(inside / 20000.0, window_mass(all, part.window), 0.015);
+    EXPECT_NEAR(window_mass(all, {0, 1}), 1, 1e-12);
+  }
+}
+
+TEST(Flow, CaptionsAreDroppedByShareAndNothingElseChanges) {
+  const at::Tensor latent = at::randn({4, 1, 2, 2}), own = at::ones({3, 8}), null = at::zeros({1, 8});
+  const NoiseSettings never{.seed = 3}, often{.seed = 3, .caption_dropout = 0.25, .null_context = null};
+  int dropped = 0;
+  for (int64_t step = 0; step < 4000; ++step) {
+    const TrainingSample plain = noised(never, {}, {latent, own}, step, 1),
+                         other = noised(often, {}, {latent, own}, step, 1);
+    ASSERT_TRUE(plain.input.context.equal(own));
+    ASSERT_TRUE(other.input.x.equal(plain.input.x)) << "noise and timestep are those of a run without dropout";
+    const bool drops = other.input.context.equal(null);
+    ASSERT_TRUE(drops || other.input.context.equal(own));
+    dropped += drops;
+  }
+  EXPECT_NEAR(dropped / 4000.0, 0.25, 0.03);
+}
+
 TEST(Flow, TimestepNamesAreRead) {
   Options options;
   parse_timesteps("logit_normal(0.5, 1.25)", options);
   EXPECT_EQ(options.timesteps, Timesteps::logit_normal);
   EXPECT_EQ(options.mean, 0.5);
   EXPECT_EQ(options.scale, 1.25);
+  parse_timesteps("sana", options);
+  EXPECT_EQ(options.timesteps, Timesteps::sana);
+  parse_timesteps("diffusers", options);
+  EXPECT_EQ(options.timesteps, Timesteps::diffusers);
   parse_timesteps("shift", options);
   EXPECT_EQ(options.timesteps, Timesteps::uniform);
   for (const char* wrong : {"logit_normal(1", "logit_normal(1,0)", "logit_normal(1,2)x", "unifrom"}) {

@@ -57,10 +57,52 @@ TEST(Sampler, FollowsTheGoldenSchedulesAndTrajectories) {
   EXPECT_EQ(compared, 30);
 }
 
+TEST(Sampler, FollowsTheSchedulersThatSanaIsSampledWith) {
+  TESSERA_NEED_GOLDENS();
+  const TensorMap tensors = Golden("sampling_sana").tensors("case.safetensors");
+  const std::pair<std::string, const char*> runs[] = {{"dpm2", "dpmpp_diffusers"}, {"euler", "euler_diffusers"}};
+  for (const auto& [run, name] : runs) {
+    const std::string prefix = "out." + run + ".";
+    const auto sampler = make_sampler(name, 12, 3);
+    const bool whole = run == "dpm2";
+    expect_close(list(sampler->timesteps()), tensors.at(prefix + "timesteps"), whole ? 0 : 1e-3, prefix + "timesteps");
+    expect_close(list(sampler->sigmas()), tensors.at(prefix + "sigmas"), 1e-6, prefix + "sigmas");
+    at::Tensor x = tensors.at("in.x");
+    for (int i = 0; i < sampler->steps(); ++i) {
+      x = sampler->step(i, x, 0.3 * x.sin() + 0.1 * sampler->timesteps()[i] / 1000);
+      expect_close(x, tensors.at(prefix + "x")[i], 1e-4, prefix + "x " + std::to_string(i));
+    }
+  }
+}
+
+// The reference steps in angles: x there is x here times sin + cos, and its model gives another velocity, of which the
+// end of the path (x0) is the same.
+TEST(Sampler, ConsistencyStepsAreThoseOfTheReferenceInItsAngles) {
+  TESSERA_NEED_GOLDENS();
+  const TensorMap tensors = Golden("sampling_sana").tensors("case.safetensors");
+  const at::Tensor &angles = tensors.at("out.scm.timesteps"), &noise = tensors.at("in.scm.noise");
+  constexpr double kDeviation = 0.5;  // of the data: the reference's latents are larger by it
+  const auto sampler = make_sampler("scm", 2, 3);
+  sampler->use_noise([&](int i) { return noise[i]; });
+  at::Tensor theirs = tensors.at("in.scm.x");
+  for (int i = 0; i < 2; ++i) {
+    const auto angle = angles[i].item<double>(), next = angles[i + 1].item<double>();
+    const double scale = (std::sin(angle) + std::cos(angle)) * kDeviation;
+    const at::Tensor velocity = 0.3 * theirs.sin() + 0.1 * angle;
+    const at::Tensor end = (theirs * std::cos(angle) - velocity * std::sin(angle)) / kDeviation;
+    const at::Tensor x = theirs / scale;
+    theirs = sampler->step(i, x, (x - end) / sampler->sigmas()[i]) * (std::sin(next) + std::cos(next)) * kDeviation;
+    expect_close(theirs, tensors.at("out.scm.x")[i], 1e-4, "step " + std::to_string(i));
+  }
+  expect_close(theirs, tensors.at("out.scm.denoised"), 1e-4, "denoised");
+  EXPECT_NEAR(make_sampler("scm", 4, 3)->sigmas()[2], 0.5, 1e-6) << "half way between the angles";
+}
+
 TEST(Sampler, EndsInTheDataWhenTheVelocityIsExact) {
   const at::Tensor x0 = at::randn({64}), noise = at::randn({64});
   for (const auto& name : sampler_names()) {
     const auto sampler = make_sampler(name, 7, 3);
+    sampler->use_noise([&](int) { return noise; });
     at::Tensor x = add_noise(x0, noise, sampler->sigmas()[0]);
     for (int i = 0; i < sampler->steps(); ++i) x = sampler->step(i, x, velocity(x0, noise));
     expect_close(x, x0, 1e-4, name);
@@ -70,7 +112,8 @@ TEST(Sampler, EndsInTheDataWhenTheVelocityIsExact) {
 TEST(Sampler, MayBeUsedAgainFromStepZero) {
   for (const auto& name : sampler_names()) {
     const auto sampler = make_sampler(name, 5, 5);
-    const at::Tensor start = at::randn({8});
+    const at::Tensor start = at::randn({8}), noise = at::randn({5, 8});
+    sampler->use_noise([&](int i) { return noise[i]; });
     const auto run = [&] {
       at::Tensor x = start;
       for (int i = 0; i < 5; ++i) x = sampler->step(i, x, x.sin());

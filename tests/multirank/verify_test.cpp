@@ -197,16 +197,24 @@ TEST_F(Verify, WhatIsWrittenIsWhatWasComputed) {
 TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_vae").string(), (goldens_ / "wan22_vae").string(),
-                             (goldens_ / "umt5").string()});
+                             (goldens_ / "dc_ae").string(), (goldens_ / "dc_ae_tiled").string(),
+                             (goldens_ / "umt5").string(), (goldens_ / "gemma2").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }
 
 TEST_F(Verify, AlteredPicturesLatentsHiddenStatesAndIdsFail) {
-  const std::vector<std::array<const char*, 2>> altered = {
-      {"wan21_vae", "out.std"},           {"wan21_vae", "out.image_mu"},    {"wan21_vae", "out.video_logvar"},
-      {"wan21_vae", "out.video_decoded"}, {"umt5", "out.hidden"},           {"umt5", "out.pos_bias_block0_last_row"},
-      {"wan22_vae", "out.z_decoded"},     {"wan22_vae", "out.video_latent"}};
+  const std::vector<std::array<const char*, 2>> altered = {{"wan21_vae", "out.std"},
+                                                           {"wan21_vae", "out.image_mu"},
+                                                           {"wan21_vae", "out.video_logvar"},
+                                                           {"wan21_vae", "out.video_decoded"},
+                                                           {"umt5", "out.hidden"},
+                                                           {"umt5", "out.pos_bias_block0_last_row"},
+                                                           {"wan22_vae", "out.z_decoded"},
+                                                           {"wan22_vae", "out.video_latent"},
+                                                           {"dc_ae", "out.latent"},
+                                                           {"dc_ae_tiled", "out.decoded_wide"},
+                                                           {"dc_ae_tiled", "out.latent_untiled"}};
   for (const auto& [name, tensor] : altered) {
     fs::remove_all(run_.folder() / name);
     const fs::path changed = copy(name);

@@ -1,6 +1,7 @@
-// The tokenizer of a build without SentencePiece (-DTESSERA_TEXT=OFF); sentencepiece.cpp is the other one.
+// The unigram tokenizer of a build without SentencePiece (-DTESSERA_TEXT=OFF); sentencepiece.cpp is the other one.
 #include "tessera/base/check.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/data/tokenizer_model.h"
 
 namespace tessera::data {
 
@@ -13,15 +14,7 @@ namespace {
 
 bool has_tokenizer() { return false; }
 
-struct Tokenizer::Model {};
-
-Tokenizer::Tokenizer(const Path& model) { refuse(model); }
-Tokenizer::~Tokenizer() = default;
-Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
-Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
-
-std::vector<int64_t> Tokenizer::encode(std::string_view, int64_t) const { refuse({}); }
-std::vector<int64_t> Tokenizer::encode_clean(std::string_view, int64_t) const { refuse({}); }
+OpenTokenizer open_sentencepiece(const std::string&, const Path& path) { refuse(path); }
 
 void train_tokenizer(const std::vector<std::string>&, int, const Path& out) { refuse(out); }
 

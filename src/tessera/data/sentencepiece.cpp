@@ -7,50 +7,47 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/text.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/data/tokenizer_model.h"
 
 namespace tessera::data {
 
 using sentencepiece::SentencePieceTrainer;
 
-struct Tokenizer::Model {
-  sentencepiece::SentencePieceProcessor processor;
-};
-
 bool has_tokenizer() { return true; }
 
-Tokenizer::Tokenizer(const Path& path) {
-  auto model = std::make_unique<Model>();
-  const std::string bytes = checkpoint::read_text(path);  // names a file that cannot be read
+namespace {
+
+struct SentencePieceModel final : TokenizerModel {
+  sentencepiece::SentencePieceProcessor processor;
+
+  std::string clean(std::string_view text) const override { return clean_text(text); }
+  std::vector<int64_t> encode(std::string_view text, int64_t max_length) const override {
+    std::vector<int> pieces;
+    const auto status = processor.Encode({text.data(), text.size()}, &pieces);
+    check_internal(status.ok(), "data.tokenizer", status.ToString());
+    const auto kept = std::min(pieces.size(), static_cast<size_t>(max_length - 1));
+    std::vector<int64_t> ids(pieces.begin(), pieces.begin() + static_cast<std::ptrdiff_t>(kept));
+    ids.push_back(eos);
+    return ids;
+  }
+};
+
+}  // namespace
+
+OpenTokenizer open_sentencepiece(const std::string& bytes, const Path& path) {
+  auto model = std::make_unique<SentencePieceModel>();
   const auto status = model->processor.LoadFromSerializedProto(bytes);
   check_input(status.ok(), "data.tokenizer", path.string() + ": not a SentencePiece model (" + status.ToString() + ")",
-              "give the spiece.model or tokenizer.model of the text encoder");
-  pad_ = model->processor.pad_id();
-  eos_ = model->processor.eos_id();
-  unk_ = model->processor.unk_id();
-  size_ = model->processor.GetPieceSize();
-  check_input(eos_ >= 0 && pad_ >= 0, "data.tokenizer",
-              path.string() + ": the model has no " + (eos_ < 0 ? "eos" : "pad") + " piece",
+              "give the spiece.model, tokenizer.model or tokenizer.json of the text encoder");
+  model->pad = model->processor.pad_id();
+  model->bos = model->processor.bos_id();
+  model->eos = model->processor.eos_id();
+  model->unk = model->processor.unk_id();
+  model->size = model->processor.GetPieceSize();
+  check_input(model->eos >= 0 && model->pad >= 0, "data.tokenizer",
+              path.string() + ": the model has no " + (model->eos < 0 ? "eos" : "pad") + " piece",
               "text encoders of the T5 family need both; give the file that came with the encoder");
-  model_ = std::move(model);
-}
-Tokenizer::~Tokenizer() = default;
-Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
-Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
-
-std::vector<int64_t> Tokenizer::encode(std::string_view text, int64_t max_length) const {
-  return encode_clean(clean_text(text), max_length);
-}
-
-std::vector<int64_t> Tokenizer::encode_clean(std::string_view text, int64_t max_length) const {
-  check_internal(max_length > 0, "data.tokenizer",
-                 "max_length " + std::to_string(max_length) + " leaves no room for eos");
-  std::vector<int> pieces;
-  const auto status = model_->processor.Encode({text.data(), text.size()}, &pieces);
-  check_internal(status.ok(), "data.tokenizer", status.ToString());
-  const auto kept = std::min(pieces.size(), static_cast<size_t>(max_length - 1));
-  std::vector<int64_t> ids(pieces.begin(), pieces.begin() + static_cast<std::ptrdiff_t>(kept));
-  ids.push_back(eos_);
-  return ids;
+  return model;
 }
 
 namespace {

@@ -174,4 +174,16 @@ std::string clean_text(std::string_view text) {
   return out;
 }
 
+std::string lower_and_strip(std::string_view text) {
+  const std::string lower = lower_case(std::string(text));
+  size_t first = std::string::npos, last = 0;
+  for (size_t at = 0; at < lower.size();) {
+    const size_t here = at;
+    if (is_space(next(lower, at))) continue;
+    if (first == std::string::npos) first = here;
+    last = at;
+  }
+  return first == std::string::npos ? "" : lower.substr(first, last - first);
+}
+
 }  // namespace tessera::data

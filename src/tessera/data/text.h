@@ -23,4 +23,11 @@ std::string compose(std::string text);
 /// none at the ends. ftfy's repair of wrongly decoded text is left out.
 std::string clean_text(std::string_view text);
 
+/// Unicode's lower case, whatever the language: a capital sigma at the end of a word becomes a final one. A build
+/// without ICU changes ASCII letters alone.
+std::string lower_case(const std::string& text);
+
+/// lower_case, without Unicode white space at the ends: what pipelines of Sana do to every prompt.
+std::string lower_and_strip(std::string_view text);
+
 }  // namespace tessera::data

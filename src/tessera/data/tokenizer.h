@@ -1,10 +1,14 @@
 #pragma once
-// Text to token ids with a SentencePiece model, as the text encoders of the T5 family were trained.
+// Text to token ids, as text encoders were trained: unigram models of the T5 family (SentencePiece), byte-pair encoding
+// of Gemma (tokenizer.json, or tokenizer.model of SentencePiece).
 //
 //   Tokenizer tokenizer("umt5/spiece.model");
 //   std::vector<int64_t> ids = tokenizer.encode("a cat &amp; a dog", 512);     // ends with eos, at most 512
+//   Tokenizer gemma("tokenizer");                                              // a folder with either file
+//   gemma.encode("A cat", 300);                                                // begins with bos
 //
-// A program built without SentencePiece (no_text.cpp) has the same functions; each throws a UserError that says so.
+// A program built without SentencePiece (no_text.cpp) has the same functions; what needs it throws a UserError that says
+// so. Byte-pair encoding does not.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -16,31 +20,40 @@ namespace tessera::data {
 
 using Path = std::filesystem::path;
 
+struct TokenizerModel;  // tokenizer_model.h
+
 bool has_tokenizer();  ///< false in a build without SentencePiece
 
 class Tokenizer {
  public:
+  /// A file, or a folder that holds tokenizer.json, tokenizer.model or spiece.model. Throws UserError (input).
   explicit Tokenizer(const Path& model);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  /// Cleans (clean_text), splits, cuts to max_length - 1 and appends eos. Any number of threads may call it.
+  /// Text as the encoder's pipelines clean it: clean_text for the T5 family, lower_and_strip for Gemma.
+  std::string clean(std::string_view text) const;
+  /// Cleans and splits. T5: cut to max_length - 1, then eos; Gemma: bos, then cut to max_length. Any number of threads
+  /// may call it.
   std::vector<int64_t> encode(std::string_view text, int64_t max_length) const;
   /// The same for text that is clean already.
   std::vector<int64_t> encode_clean(std::string_view text, int64_t max_length) const;
 
-  // As the model file says, never assumed: released umt5 and the small test model number them differently.
-  int64_t pad_id() const { return pad_; }
-  int64_t eos_id() const { return eos_; }
-  int64_t unk_id() const { return unk_; }
-  int64_t size() const { return size_; }
+  // As the model file says, never assumed: released umt5 and the small test model number them differently. -1: it has
+  // no such token.
+  int64_t pad_id() const;
+  int64_t bos_id() const;
+  int64_t eos_id() const;
+  int64_t unk_id() const;
+  int64_t size() const;
 
  private:
-  struct Model;
-  std::unique_ptr<const Model> model_;
-  int64_t pad_ = 0, eos_ = 0, unk_ = 0, size_ = 0;
+  std::unique_ptr<const TokenizerModel> model_;
 };
+
+/// The file that Tokenizer reads at `path`: itself, or the one that a folder holds. Throws UserError (input).
+Path tokenizer_in(const Path& path);
 
 /// Makes a small unigram model from a few captions (one is enough) and writes it to `out`: at most `vocabulary` pieces,
 /// pad 0, eos 1, unk 2, no bos, and a piece for each byte, so that any text can be encoded. The same captions give the

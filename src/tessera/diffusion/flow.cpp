@@ -31,25 +31,49 @@ double normal_at(double p) {
   return (low + high) / 2;
 }
 
-/// The probability that a continuous draw has u below `u`, 0 < u < 1.
+/// The probability that a continuous draw has u below `u`, 0 to 1.
 double share_below(const Options& options, double u) {
   if (u <= 0 || u >= 1 || options.timesteps == Timesteps::uniform) return std::clamp(u, 0.0, 1.0);
   return normal_below((std::log(u / (1 - u)) - options.mean) / options.scale);
 }
 
-/// Entries [first, last) of DiffSynth's table in the window.
+/// Entry i of the table, before the shift.
+double entry(Timesteps timesteps, int64_t i) {
+  const double u = static_cast<double>(i) / kFlowSteps;
+  return timesteps == Timesteps::sana ? u : 1 - u;
+}
+
+/// Entries [first, last) of the table that are in the window.
 std::pair<int64_t, int64_t> table_range(const Options& options, const Window& window) {
   const auto count = static_cast<int64_t>(kFlowSteps);
-  const auto sigma = [&](int64_t i) { return shift_sigma(1 - static_cast<double>(i) / kFlowSteps, options.shift); };
+  const auto sigma = [&](int64_t i) { return shift_sigma(entry(options.timesteps, i), options.shift); };
   int64_t first = 0, last = count;
   while (first < count && !window.holds(sigma(first))) ++first;
   while (last > first && !window.holds(sigma(last - 1))) --last;
   return {first, last};
 }
 
+bool has_logit_normal_table(const Options& options) {
+  return options.timesteps == Timesteps::sana || options.timesteps == Timesteps::diffusers;
+}
+
+/// Probabilities of a continuous draw below the lower and below the upper end of the window. Of a table, the draws whose
+/// entries are in it.
+std::pair<double, double> shares(const Options& options, const Window& window) {
+  if (has_logit_normal_table(options)) {
+    const auto [first, last] = table_range(options, window);
+    return {share_below(options, static_cast<double>(first) / kFlowSteps),
+            share_below(options, static_cast<double>(last) / kFlowSteps)};
+  }
+  return {share_below(options, unshift_sigma(window.low, options.shift)),
+          share_below(options, unshift_sigma(window.high, options.shift))};
+}
+
 double draw_anywhere(const Options& options, const RandomKey& key) {
   switch (options.timesteps) {
     case Timesteps::logit_normal:
+    case Timesteps::sana:
+    case Timesteps::diffusers:
       return 1 / (1 + std::exp(-(options.mean + options.scale * key.normal(0))));
     case Timesteps::diffsynth:
       return 1 - static_cast<double>(key.below(0, static_cast<uint64_t>(kFlowSteps))) / kFlowSteps;
@@ -66,8 +90,7 @@ double draw_inside(const Options& options, const RandomKey& key) {
     const auto [first, last] = table_range(options, window);
     return 1 - static_cast<double>(first + static_cast<int64_t>(key.below(0, last - first))) / kFlowSteps;
   }
-  const double low = share_below(options, unshift_sigma(window.low, options.shift));
-  const double high = share_below(options, unshift_sigma(window.high, options.shift));
+  const auto [low, high] = shares(options, window);
   const double p = low + (high - low) * key.uniform(0);
   if (options.timesteps == Timesteps::uniform) return p;
   return 1 / (1 + std::exp(-(options.mean + options.scale * normal_at(p))));
@@ -80,8 +103,8 @@ double window_mass(const Options& options, const Window& window) {
     const auto [first, last] = table_range(options, window);
     return static_cast<double>(last - first) / kFlowSteps;
   }
-  return share_below(options, unshift_sigma(window.high, options.shift)) -
-         share_below(options, unshift_sigma(window.low, options.shift));
+  const auto [low, high] = shares(options, window);
+  return high - low;
 }
 
 double shift_sigma(double u, double shift) { return shift * u / (1 + (shift - 1) * u); }
@@ -103,8 +126,12 @@ void parse_timesteps(const std::string& text, Options& options) {
     options.timesteps = Timesteps::uniform;
   else if (text == "diffsynth")
     options.timesteps = Timesteps::diffsynth;
+  else if (text == "sana")
+    options.timesteps = Timesteps::sana;
+  else if (text == "diffusers")
+    options.timesteps = Timesteps::diffusers;
   else
-    unknown("diffusion.timesteps", text, {"uniform", "shift", "logit_normal", "diffsynth"});
+    unknown("diffusion.timesteps", text, {"uniform", "shift", "logit_normal", "diffsynth", "sana", "diffusers"});
 }
 
 Weighting parse_weighting(const std::string& text) {
@@ -113,17 +140,26 @@ Weighting parse_weighting(const std::string& text) {
   unknown("diffusion.weighting", text, {"none", "diffsynth"});
 }
 
-TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t sample) {
-  const RandomKey key(seed, Purpose::timestep, static_cast<uint64_t>(step), static_cast<uint64_t>(sample));
+TrainingDraw draw_of(const Options& options, double u) {
   TrainingDraw result;
-  result.sigma =
-      shift_sigma(options.window == Window{} ? draw_anywhere(options, key) : draw_inside(options, key), options.shift);
+  if (has_logit_normal_table(options)) {
+    const auto [first, last] = table_range(options, options.window);
+    const auto i = std::clamp<int64_t>(static_cast<int64_t>(kFlowSteps * u), first, std::max(first, last - 1));
+    u = entry(options.timesteps, i);
+  }
+  result.sigma = shift_sigma(u, options.shift);
   // Rounding must not move a draw across the edge of its window.
   if (!options.window.holds(result.sigma))
     result.sigma = result.sigma < options.window.low ? options.window.low : std::nextafter(options.window.high, 0.0);
   result.t = kFlowSteps * result.sigma;
+  if (options.timesteps == Timesteps::sana) result.t = std::trunc(result.t);
   if (options.weighting == Weighting::diffsynth) result.weight = training_table(options.shift).weight_at(result.t);
   return result;
+}
+
+TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t sample) {
+  const RandomKey key(seed, Purpose::timestep, static_cast<uint64_t>(step), static_cast<uint64_t>(sample));
+  return draw_of(options, options.window == Window{} ? draw_anywhere(options, key) : draw_inside(options, key));
 }
 
 at::Tensor add_noise(const at::Tensor& x0, const at::Tensor& noise, double sigma) {

@@ -22,6 +22,9 @@ enum class Timesteps {
   uniform,
   logit_normal,  ///< u = sigmoid(mean + scale * normal)
   diffsynth,     ///< one of the 1000 values 1 - i / 1000, as in DiffSynth's trainer
+  // Entry i = floor(1000 sigmoid(mean + scale * normal)) of a table:
+  sana,       ///< i / 1000, the cleanest first, and t truncated to an integer, as in NVlabs' trainer
+  diffusers,  ///< 1 - i / 1000, the noisiest first, as in diffusers' trainers
 };
 enum class Weighting {
   none,
@@ -37,25 +40,28 @@ struct Window {
 
 struct Options {
   Timesteps timesteps = Timesteps::uniform;
-  double mean = 0, scale = 1;  ///< of logit_normal
+  double mean = 0, scale = 1;  ///< of logit_normal, sana and diffusers
   double shift = 1;
   Weighting weighting = Weighting::none;
   Window window = {};  ///< draws are conditioned on lying in it
 };
 
-/// "uniform", "shift" (a synonym), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth".
+/// "uniform", "shift" (a synonym), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth", "sana", "diffusers".
 /// Throws UserError (usage) naming the nearest known name.
 void parse_timesteps(const std::string& text, Options& options);
 Weighting parse_weighting(const std::string& text);
 
 struct TrainingDraw {
   double sigma = 0;
-  double t = 0;       ///< 1000 sigma
+  double t = 0;       ///< 1000 sigma; of sana its integer part
   double weight = 1;  ///< weight of the sample's loss
 };
 
 /// The probability that a draw without a window lies in `window`.
 double window_mass(const Options& options, const Window& window);
+
+/// What a draw of u in (0, 1) from the options' distribution comes to: its entry, shifted, and the model's timestep.
+TrainingDraw draw_of(const Options& options, double u);
 
 /// Counter-based random numbers: the result depends on the arguments only, so it is the same for every mesh.
 TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t sample);

@@ -88,6 +88,18 @@ class UniPc final : public DataSolver {
   Tensor latent_;         // corrected latent of the previous step
 };
 
+/// The sampler of continuous-time consistency models (Lu and Song 2024). Their angles and our sigmas are one process:
+/// x at the angle a, divided by sin a + cos a, is (1 - sigma) x0 + sigma noise.
+class Consistency final : public Sampler {
+ public:
+  using Sampler::Sampler;
+  Tensor step(int i, const Tensor& x, const Tensor& v) override {
+    const Tensor end = x - v * sigma(i);
+    if (sigma(i + 1) == 0) return end;
+    return end * (1 - sigma(i + 1)) + noise(i) * sigma(i + 1);
+  }
+};
+
 struct Entry {
   std::string name;
   SampleSchedule (*schedule)(int steps, double shift);
@@ -103,7 +115,8 @@ const std::vector<Entry>& samplers() {
   static const std::vector<Entry> table = {
       {"euler", plain_schedule, make<Euler>},       {"euler_diffusers", diffusers_euler_schedule, make<Euler>},
       {"unipc", unipc_schedule, make<UniPc>},       {"unipc_diffusers", diffusers_unipc_schedule, make<UniPc>},
-      {"dpmpp", dpmpp_schedule, make<DpmPlusPlus>},
+      {"dpmpp", dpmpp_schedule, make<DpmPlusPlus>}, {"dpmpp_diffusers", diffusers_dpmpp_schedule, make<DpmPlusPlus>},
+      {"scm", scm_schedule, make<Consistency>},
   };
   return table;
 }

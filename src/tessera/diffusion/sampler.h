@@ -6,6 +6,7 @@
 //     Tensor v = guided(uncond(x, sampler->timesteps()[i]), cond(x, sampler->timesteps()[i]), 5.0);
 //     x = sampler->step(i, x, v);
 //   }
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,15 +28,22 @@ class Sampler {
   /// state.
   virtual at::Tensor step(int i, const at::Tensor& x, const at::Tensor& v) = 0;
 
+  /// Makes standard normal noise of the latent's shape for step i. Samplers that add noise ("scm") need it.
+  using Noise = std::function<at::Tensor(int i)>;
+  void use_noise(Noise noise) { noise_ = std::move(noise); }
+
  protected:
+  at::Tensor noise(int i) const { return noise_(i); }
   double sigma(int i) const { return schedule_.sigmas[i]; }
 
  private:
   const SampleSchedule schedule_;
+  Noise noise_;
 };
 
 /// "euler" (even u from 1, as in DiffSynth), "euler_diffusers" (FlowMatchEuler, which shifts its end points twice),
-/// "unipc" and "dpmpp" (the official programs: integer timesteps), "unipc_diffusers".
+/// "unipc" and "dpmpp" (the official programs: integer timesteps), "unipc_diffusers", "dpmpp_diffusers", "scm" (of
+/// models that predict the end from anywhere: each step goes there and adds fresh noise).
 /// Throws UserError (usage) naming the nearest known name.
 std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double shift);
 std::vector<std::string> sampler_names();

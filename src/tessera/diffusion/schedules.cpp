@@ -1,5 +1,6 @@
 #include "tessera/diffusion/schedules.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/diffusion/flow.h"
@@ -58,6 +59,18 @@ SampleSchedule diffusers_unipc_schedule(int steps, double shift) {
   auto sigmas = shifted(linspace(1, 1 / kTrainSteps, steps + 1, steps), shift);
   if (std::abs(sigmas[0] - 1) < 1e-6) sigmas[0] -= 1e-6;  // log(1 - sigma) must stay finite
   return schedule_of(std::move(sigmas), true);
+}
+
+SampleSchedule diffusers_dpmpp_schedule(int steps, double shift) {
+  return schedule_of(shifted(linspace(1 - 1 / kTrainSteps, 0, steps + 1, steps), shift), true);
+}
+
+SampleSchedule scm_schedule(int steps, double) {
+  constexpr double kFirst = 1.57080, kBetween = 1.3;
+  std::vector<double> sigmas;
+  for (const double angle : steps == 2 ? std::vector{kFirst, kBetween} : linspace(kFirst, 0, steps + 1, steps))
+    sigmas.push_back(std::min(1.0, std::sin(angle) / (std::sin(angle) + std::cos(angle))));
+  return schedule_of(std::move(sigmas), false);
 }
 
 }  // namespace tessera::diffusion

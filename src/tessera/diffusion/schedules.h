@@ -15,5 +15,9 @@ SampleSchedule diffusers_euler_schedule(int steps, double shift);
 SampleSchedule unipc_schedule(int steps, double shift);  ///< starts at 0.999 before the shift
 SampleSchedule dpmpp_schedule(int steps, double shift);  ///< starts at 1
 SampleSchedule diffusers_unipc_schedule(int steps, double shift);
+SampleSchedule diffusers_dpmpp_schedule(int steps, double shift);  ///< from 0.999, in fp64
+/// Of consistency models in trigonometric time (SCM): angles from pi/2 to 0, at two steps 1.3 between them, as sigmas
+/// sin / (sin + cos). There is no shift.
+SampleSchedule scm_schedule(int steps, double shift);
 
 }  // namespace tessera::diffusion

@@ -6,8 +6,8 @@ namespace tessera::diffusion {
 
 namespace {
 
-/// Index of this draw in the sample's timestep stream, beyond the draws of the timestep itself.
-constexpr uint64_t kConditionDraw = 1000;
+/// Indices of these draws in the sample's timestep stream, beyond the draws of the timestep itself.
+constexpr uint64_t kConditionDraw = 1000, kCaptionDraw = 1001;
 
 /// Whether the sample trains continuation from a clean first frame. A clip of one latent frame has none.
 bool begins_clean(const NoiseSettings& settings, const net::Conditions& takes, const at::Tensor& latent, int64_t step,
@@ -15,6 +15,11 @@ bool begins_clean(const NoiseSettings& settings, const net::Conditions& takes, c
   if (!takes.clean_first || latent.size(1) < 2) return false;
   if (takes.always_clean) return true;
   return RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kConditionDraw) < settings.image_share;
+}
+
+bool drops_caption(const NoiseSettings& settings, int64_t step, int64_t place) {
+  return settings.caption_dropout > 0 &&
+         RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kCaptionDraw) < settings.caption_dropout;
 }
 
 }  // namespace
@@ -33,7 +38,7 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
   TrainingSample sample;
   sample.input.x = add_noise(clean.latent, noise, drawn.sigma);
   sample.input.t = drawn.t;
-  sample.input.context = clean.context;
+  sample.input.context = drops_caption(settings, step, place) ? settings.null_context : clean.context;
   sample.input.extra = clean.extra;
   if (begins_clean(settings, conditions, clean.latent, step, place) && !clean.extra.count("image_latent"))
     sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1).contiguous();

@@ -36,6 +36,8 @@ struct NoiseSettings {
   Options timesteps = {};
   /// share of samples that begin with a clean frame, for models that support it (net::Conditions)
   double image_share = 0;
+  double caption_dropout = 0;    ///< share of samples whose context is replaced by that of an empty caption:
+  at::Tensor null_context = {};  ///< [n, D] fp32; needed for a share above 0
 };
 
 TrainingSample noised(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,

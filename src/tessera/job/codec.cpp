@@ -87,8 +87,7 @@ std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t cha
               "give " + released_files() + ", a diffusers vae folder, a model folder, or \"" +
                   families::standard().codec + "\"");
   const VaeFiles files = find_vae(name);
-  const int64_t overlap = tile >= 64 ? tile / 64 * 16 : tile / 32 * 8;  // a quarter, in whole cells of 16 or 8 pixels
-  return open_vae(files.weights, files.config, {.size = tile, .overlap = overlap});
+  return open_vae(files.weights, files.config, {.size = tile, .overlap = models::Tiling::kUsual});
 }
 
 }  // namespace tessera::job

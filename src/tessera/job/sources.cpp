@@ -93,7 +93,7 @@ void check_sources(const recipe::Recipe& recipe) {
     check_kind("data.audio_encoder", recipe.data.audio_encoder, ModelKind::audio_encoder);
   if (const std::string& tokenizer = recipe.data.tokenizer; !tokenizer.empty() && !fs::exists(tokenizer))
     throw UserError(Exit::input, "data.tokenizer", tokenizer + ": no such file",
-                    "give a SentencePiece model (spiece.model)");
+                    "give a SentencePiece model (spiece.model), a tokenizer.json, or a folder with either");
   if (recipe.lora.on && !recipe.lora.init.empty())  // of experts each has its own in a folder there
     if (const fs::path init = recipe.lora.init; !fs::exists(init) || fs::is_regular_file(init))
       check_kind("lora.init", init, ModelKind::lora);

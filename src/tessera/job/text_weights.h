@@ -1,8 +1,9 @@
 #pragma once
-// The weights of a text encoder under any program's names.
+// What a text encoder is opened with: weights under any program's names, the instruction in front of prompts.
 //
 //   const NamedWeights weights = open_text_weights(*job.text, recipe.data.text_encoder_path);
 #include "tessera/net/text_encoder.h"
+#include "tessera/recipe/recipe.h"
 #include "tessera/weights/named_weights.h"
 
 namespace tessera::job {
@@ -10,5 +11,12 @@ namespace tessera::job {
 /// The weights of an encoder, and what another shape in them suggests.
 weights::NamedWeights open_text_weights(const net::TextEncoder& encoder, const std::string& path);
 std::string likely_text_cause(const std::string& name, const std::vector<int64_t>& shape);
+
+/// data.instruction: the text itself, or that of the file it names, without a line break at its end. Throws UserError
+/// (input) for a .txt that is not there.
+std::string instruction_text(const recipe::Recipe& recipe);
+
+/// Most tokens that the text encoder gets for embeddings of `length` rows: more with an instruction.
+int64_t longest_prompt(const recipe::Recipe& recipe, int64_t length);
 
 }  // namespace tessera::job

@@ -2,7 +2,9 @@
 
 #include "tessera/models/audio/wav2vec2_make.h"
 #include "tessera/models/clip/weight_form.h"
+#include "tessera/models/text/gemma2_make.h"
 #include "tessera/models/text/umt5_make.h"
+#include "tessera/models/vae/dc_ae_make.h"
 #include "tessera/models/vae/haar.h"
 #include "tessera/models/vae/wan_make.h"
 #include "tessera/models/wan/family.h"
@@ -22,7 +24,7 @@ const std::deque<Family>& families() { return family_rows(); }
 void add_family(const Family& family) { family_rows().push_back(family); }
 
 const std::vector<TextEncoderMake>& text_encoders() {
-  static const std::vector<TextEncoderMake> rows = {umt5::text_encoder()};
+  static const std::vector<TextEncoderMake> rows = {umt5::text_encoder(), gemma2::text_encoder()};
   return rows;
 }
 
@@ -32,7 +34,7 @@ const std::vector<AudioEncoderMake>& audio_encoders() {
 }
 
 const std::vector<AutoencoderMake>& autoencoders() {
-  static const std::vector<AutoencoderMake> rows = {wan_vae::autoencoder()};
+  static const std::vector<AutoencoderMake> rows = {wan_vae::autoencoder(), dc_ae::autoencoder()};
   return rows;
 }
 

@@ -101,6 +101,19 @@ std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& given) {
   unknown_name("model.family", wanted, known);
 }
 
+namespace {
+
+/// The row whose config.json has one of the fields of `json`; else the first, whose reader says what is missing.
+const TextEncoderMake& text_encoder_of(const std::string& json) {
+  const auto fields = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  for (const TextEncoderMake& make : text_encoders())
+    for (const std::string& mark : make.weights.config_marks)
+      if (fields.is_object() && fields.contains(mark)) return make;
+  return text_encoders().front();
+}
+
+}  // namespace
+
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice) {
   if (choice.config.empty() && !choice.preset.empty()) {
     std::vector<std::string> known;
@@ -112,7 +125,8 @@ std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice) {
     unknown_name("text encoder", choice.preset, known);
   }
   const fs::path file = choice.config.empty() ? config_of(choice.path) : fs::path(choice.config);
-  return text_encoders().front().from_json(read_text(file), file.string());
+  const std::string json = read_text(file);
+  return text_encoder_of(json).from_json(json, file.string());
 }
 
 namespace {
@@ -155,7 +169,9 @@ std::unique_ptr<VideoVae> make_vae(const std::string& config, const std::string&
   for (const AutoencoderMake& make : autoencoders())
     for (const WeightForm& known : make.weights)
       if (&known == form) chosen = &make;
-  return chosen->make(config, config_file, weights, tiling);
+  Tiling wanted = tiling;
+  if (wanted.overlap == Tiling::kUsual) wanted.overlap = chosen->usual_overlap(wanted.size);
+  return chosen->make(config, config_file, weights, wanted);
 }
 
 std::vector<std::string> denoiser_presets() {

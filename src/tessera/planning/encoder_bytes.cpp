@@ -4,6 +4,7 @@
 
 #include "tessera/engine/measure.h"
 #include "tessera/job/job.h"
+#include "tessera/job/text_weights.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 
@@ -24,7 +25,8 @@ StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, con
 EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh) {
   EncoderBytes most;
   most.tile = job.vae_tile;
-  const std::vector<int64_t> longest(static_cast<size_t>(job.context_length), 0);
+  const int64_t tokens = job::longest_prompt(recipe, job.context_length);
+  const std::vector<int64_t> longest(static_cast<size_t>(tokens), 0);
   most.text = stack_bytes(job.text->units(), job.text->pack({longest}), mesh);
   if (job.image) {
     const int64_t side = job.image->config().image_size;

@@ -70,13 +70,15 @@ class Preparation {
         pace.barrier();  // every rank has looked before any rank writes, so all have the same list
         encode(text, pace);
       }
-      if (options_.prompts) {
+      const bool drops = options_.null_caption && recipe_.diffusion.caption_dropout > 0;
+      if (options_.prompts || drops) {
         text.load();
         load_conditioner();
         pace.barrier();
       }
       for (const auto& prompt : data_.prompts_) data_.prompt_contexts_.push_back(text.encode(prompt));
-      if (options_.prompts) data_.negative_context_ = text.encode(recipe_.sample.negative_prompt);
+      if (options_.prompts) data_.negative_context_ = text.encode_negative(recipe_.sample.negative_prompt);
+      if (drops) data_.null_context_ = text.encode_negative("");
       condition_prompts(pace);
       conditioner_.reset();
       pace.barrier();

@@ -26,10 +26,11 @@ struct PreparedSample {
 };
 
 struct PrepareOptions {
-  bool rebuild = false;   ///< entries that are stale are made anew instead of refused
-  bool verify = false;    ///< all bytes of the cache are read, and entries that are damaged are made anew
-  bool prompts = true;    ///< those that are sampled are encoded as well
-  bool tolerant = false;  ///< any number of faulty rows is left out; else more than data.allow_bad end it
+  bool rebuild = false;      ///< entries that are stale are made anew instead of refused
+  bool verify = false;       ///< all bytes of the cache are read, and entries that are damaged are made anew
+  bool prompts = true;       ///< those that are sampled are encoded as well
+  bool null_caption = true;  ///< the empty caption is encoded as well, where diffusion.caption_dropout needs it
+  bool tolerant = false;     ///< any number of faulty rows is left out; else more than data.allow_bad end it
 };
 
 class PreparedData {
@@ -56,6 +57,8 @@ class PreparedData {
     return prompt_sounds_.empty() ? data::Sound{} : prompt_sounds_.at(prompt);
   }
   const at::Tensor& negative_context() const { return negative_context_; }
+  /// Of an empty caption, for diffusion.caption_dropout; undefined without it.
+  const at::Tensor& null_context() const { return null_context_; }
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   /// A clip of the shape that is sampled (the first bucket) whose first caption the prompt is, or -1.
   int64_t clip_of_prompt(int prompt) const;
@@ -87,7 +90,7 @@ class PreparedData {
   std::vector<std::map<std::string, at::Tensor>> prompt_extras_;
   std::vector<data::Sound> prompt_sounds_;
   std::shared_ptr<const Listener> listener_;  // when online, for models with an audio input
-  at::Tensor negative_context_;
+  at::Tensor negative_context_, null_context_;
   std::filesystem::path tokenizer_;
   int64_t problems_ = 0;
 };
@@ -98,9 +101,11 @@ std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std:
 std::vector<data::Item> read_items(const recipe::Recipe& recipe);
 std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems);
 
-/// Embeddings [n, D] of texts, with the recipe's tokenizer (or the one its data set made). All ranks take part.
-std::vector<at::Tensor> encode_texts(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
-                                     comm::Comm& comm, int rank, const std::vector<std::string>& texts);
+/// Embeddings [n, D] of prompts and, last, of the negative one, with the recipe's tokenizer (or the one its data set
+/// made). All ranks take part.
+std::vector<at::Tensor> encode_prompts(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
+                                       comm::Comm& comm, int rank, const std::vector<std::string>& prompts,
+                                       const std::string& negative);
 
 /// All ranks take part: clips are shared out, texts are encoded together under the text encoder's own schedule.
 /// `job` must outlive the result. Throws UserError: (input) for faulty rows beyond data.allow_bad (the first one with

@@ -83,8 +83,9 @@ std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std:
   return prompts;
 }
 
-std::vector<at::Tensor> encode_texts(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
-                                     comm::Comm& comm, int rank, const std::vector<std::string>& texts) {
+std::vector<at::Tensor> encode_prompts(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
+                                       comm::Comm& comm, int rank, const std::vector<std::string>& prompts,
+                                       const std::string& negative) {
   std::filesystem::path tokenizer = recipe.data.tokenizer;
   if (tokenizer.empty()) {
     const std::vector<std::string> captions = distinct_captions(read_items(recipe));
@@ -94,7 +95,8 @@ std::vector<at::Tensor> encode_texts(const recipe::Recipe& recipe, const job::Jo
   }
   TextPass pass(recipe, job, mesh, comm, rank, tokenizer);
   std::vector<at::Tensor> contexts;
-  for (const auto& text : texts) contexts.push_back(pass.encode(text));
+  for (const auto& prompt : prompts) contexts.push_back(pass.encode(prompt));
+  contexts.push_back(pass.encode_negative(negative));
   return contexts;
 }
 

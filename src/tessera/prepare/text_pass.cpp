@@ -5,6 +5,7 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/job/text_weights.h"
 #include "tessera/prepare/conditioner.h"
 
 namespace tessera::prepare {
@@ -18,7 +19,7 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
       mesh_(mesh),
       comm_(comm),
       rank_(rank),
-      tokenizer_(tokenizer) {}
+      prompts_(tokenizer, job::instruction_text(recipe), job.context_length) {}
 
 void TextPass::load() {
   if (run_) return;
@@ -29,17 +30,21 @@ void TextPass::load() {
     load_text(*run_, *job_.text, weights_);
 }
 
-at::Tensor TextPass::encode(const std::string& text) {
+at::Tensor TextPass::encode(const data::PromptIds& prompt) {
   load();
-  return run_->forward(job_.text->pack({tokenizer_.encode(text, job_.context_length)})).contiguous();
+  return kept_rows(run_->forward(job_.text->pack({prompt.ids})), prompt).contiguous();
 }
 
-int64_t TextPass::token_count(const std::string& text) const {
-  return static_cast<int64_t>(tokenizer_.encode(text, job_.context_length).size());
+at::Tensor kept_rows(const at::Tensor& hidden, const data::PromptIds& prompt) {
+  if (prompt.kept_from <= 1) return hidden;
+  const int64_t from = std::min(prompt.kept_from, hidden.size(0));
+  return at::cat({hidden.narrow(0, 0, 1), hidden.narrow(0, from, hidden.size(0) - from)});
 }
 
 std::string encoder_hash(const recipe::Recipe& recipe, const job::Job& job, const fs::path& tokenizer) {
-  std::string text = job.codec->fingerprint() + "|" + job.text->fingerprint() + "|" + checkpoint::read_text(tokenizer);
+  std::string text = job.codec->fingerprint() + "|" + job.text->fingerprint() + "|" +
+                     checkpoint::read_text(data::tokenizer_in(tokenizer));
+  if (const std::string instruction = job::instruction_text(recipe); !instruction.empty()) text += "|" + instruction;
   if (!recipe.data.text_encoder_path.empty()) {
     const auto weights = checkpoint::open_weights(recipe.data.text_encoder_path);
     for (const auto& file : weights.files())

@@ -12,7 +12,7 @@
 
 #include "tessera/comm/comm.h"
 #include "tessera/data/dataset.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/data/prompt_ids.h"
 #include "tessera/job/job.h"
 #include "tessera/prepare/encoder_run.h"
 
@@ -26,18 +26,26 @@ class TextPass {
   /// Reads the encoder's weights, unless they are loaded. Ranks take different times for it: call Pace::barrier()
   /// after.
   void load();
-  at::Tensor encode(const std::string& text);          ///< [n, D] fp32; all ranks together; loads
-  int64_t token_count(const std::string& text) const;  ///< n; alone
+  /// [n, D] fp32, behind data.instruction; all ranks together; loads.
+  at::Tensor encode(const std::string& text) { return encode(prompts_.encode(text)); }
+  /// Of a negative prompt: without the instruction.
+  at::Tensor encode_negative(const std::string& text) { return encode(prompts_.encode_plain(text)); }
+  int64_t token_count(const std::string& text) const { return prompts_.encode(text).kept(); }  ///< n; alone
 
  private:
+  at::Tensor encode(const data::PromptIds& prompt);
+
   const job::Job& job_;
   const std::string weights_;
   const Mesh mesh_;
   comm::Comm& comm_;
   const int rank_;
-  data::Tokenizer tokenizer_;
+  const data::PromptTokenizer prompts_;
   std::optional<EncoderRun> run_;  // nothing while every caption is cached
 };
+
+/// The rows of an encoder's output [n, D] that are the prompt's embedding.
+at::Tensor kept_rows(const at::Tensor& hidden, const data::PromptIds& prompt);
 
 /// What encodes, as a hash: a change of any of it makes other cache entries.
 std::string encoder_hash(const recipe::Recipe& recipe, const job::Job& job, const std::filesystem::path& tokenizer);

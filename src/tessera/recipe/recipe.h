@@ -33,6 +33,7 @@ struct Recipe {
   } model;
   struct Data {
     std::string path, metadata, cache, vae, text_encoder, text_encoder_path, tokenizer;
+    std::string instruction;                                 ///< in front of every prompt, or a file with it
     int64_t height = 0, width = 0, frames = 0, repeats = 1;  ///< the shape that is sampled: the first bucket
     double fps = 0;
     bool strict = false;    ///< stop at the first faulty row
@@ -64,6 +65,7 @@ struct Recipe {
     std::string timesteps, weighting;
     double shift = 1;
     double image_share = 0;       ///< of samples, for models that may begin with a clean frame
+    double caption_dropout = 0;   ///< share of samples that train with the empty caption
     double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;
   struct ExpertKeys {

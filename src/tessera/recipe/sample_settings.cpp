@@ -103,7 +103,7 @@ std::vector<Setting> sample_settings() {
        "euler",
        "sampling algorithm",
        sample<&Recipe::Sample::sampler>,
-       {.choices = "euler|euler_diffusers|unipc|unipc_diffusers|dpmpp", .in_stages = true}},
+       {.choices = "euler|euler_diffusers|unipc|unipc_diffusers|dpmpp|dpmpp_diffusers|scm", .in_stages = true}},
       {"sample.steps",
        Kind::integer,
        "30",

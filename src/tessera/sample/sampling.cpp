@@ -136,9 +136,8 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   const std::vector<std::string> files = sample_files(options, recipe.run.out, prompts.size());
   if (!recipe.sample.negative_prompt.empty() && recipe.sample.guidance == 1)
     log::warn("sample: the negative prompt has no effect at guidance 1; set --sample.guidance, 5 is usual");
-  std::vector<std::string> texts = prompts;
-  texts.push_back(recipe.sample.negative_prompt);
-  const std::vector<at::Tensor> contexts = prepare::encode_texts(recipe, job, mesh, comm, place.rank, texts);
+  const std::vector<at::Tensor> contexts =
+      prepare::encode_prompts(recipe, job, mesh, comm, place.rank, prompts, recipe.sample.negative_prompt);
 
   std::vector<std::vector<prepare::Extras>> extras(prompts.size());  // for each prompt's clips
   std::vector<data::Sound> sounds;

@@ -25,6 +25,13 @@ Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, int prom
       x_(at::empty(job.latent, at::kFloat)) {
   RandomKey(static_cast<uint64_t>(recipe.sample.seed), Purpose::sample, static_cast<uint64_t>(prompt))
       .normal(x_.mutable_data_ptr<float>(), 0, static_cast<size_t>(x_.numel()));
+  sampler_->use_noise([seed = recipe.sample.seed, prompt, shape = x_.sizes().vec()](int step) {
+    at::Tensor noise = at::empty(shape, at::kFloat);
+    RandomKey(static_cast<uint64_t>(seed), Purpose::sample, static_cast<uint64_t>(prompt),
+              static_cast<uint64_t>(step) + 1)
+        .normal(noise.mutable_data_ptr<float>(), 0, static_cast<size_t>(noise.numel()));
+    return noise;
+  });
 }
 
 void Denoising::pass(const RunBranches& run) {

@@ -68,7 +68,8 @@ std::string known_titles() {
 /// Every tensor with its new name and dtype, in file order.
 std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& options) {
   const bool keep = options.to.empty() || part.identity.kind == ModelKind::image_encoder;  // regrouped already
-  if (!keep && !part.identity.names) unknown_names(part.source, options.to);
+  const bool has_names = part.identity.names && !(part.identity.form && part.identity.form->title.empty());
+  if (!keep && !has_names) unknown_names(part.source, options.to);
   std::vector<ConvertedTensor> tensors;
   std::set<std::string> taken;
   for (const auto& info : part.source.tensors) {

@@ -27,6 +27,8 @@ class ConfigReader {
 
   bool is_null(const char* key) const { return json_.contains(key) && json_[key].is_null(); }
 
+  bool is_list(const char* key) const { return json_.contains(key) && json_[key].is_array(); }
+
   /// A whole number in 1 .. 2^31.
   int64_t size(const char* key, std::optional<int64_t> absent = std::nullopt) const {
     if (!has(key)) return or_fail(key, absent);

@@ -4,6 +4,8 @@
 #include "tessera/models/common/config_reader.h"
 #include "tessera/models/common/initial.h"
 #include "tessera/models/common/names.h"
+#include "tessera/models/text/frozen_unit.h"
+#include "tessera/models/text/prompts.h"
 #include "tessera/models/text/umt5_names.h"
 
 namespace tessera::models::umt5 {
@@ -15,19 +17,10 @@ using net::Tokens;
 
 namespace {
 
-/// The encoder is always frozen: no parameter has a gradient.
-plan::UnitSpec frozen(std::string name, std::string kind, const std::string& prefix,
-                      const std::vector<std::pair<std::string, std::vector<int64_t>>>& params) {
-  plan::UnitSpec spec{.name = std::move(name), .kind = std::move(kind), .params = {}, .cost = {}};
-  for (const auto& [site, shape] : params)
-    spec.params.push_back({.name = prefix + site, .shape = shape, .trainable = false});
-  return spec;
-}
-
 class Embedding final : public net::Unit {
  public:
   explicit Embedding(const Config& c)
-      : spec_(frozen("token_embedding", "embedding", "", {{"token_embedding.weight", {c.vocab_size, c.dim}}})) {}
+      : spec_(frozen_unit("token_embedding", "embedding", "", {{"token_embedding.weight", {c.vocab_size, c.dim}}})) {}
   const plan::UnitSpec& spec() const override { return spec_; }
   std::string prefix() const override { return ""; }
   Flow forward(Context& ctx, const Flow& in) const override {
@@ -69,17 +62,17 @@ class Block final : public net::Unit {
  private:
   static plan::UnitSpec describe(const Config& c, int64_t index) {
     const std::string name = "blocks." + std::to_string(index);
-    return frozen(name, "block", name + ".",
-                  {{"norm1.weight", {c.dim}},
-                   {"attn.q.weight", {c.dim_attn, c.dim}},
-                   {"attn.k.weight", {c.dim_attn, c.dim}},
-                   {"attn.v.weight", {c.dim_attn, c.dim}},
-                   {"pos_embedding.embedding.weight", {c.num_buckets, c.num_heads}},
-                   {"attn.o.weight", {c.dim, c.dim_attn}},
-                   {"norm2.weight", {c.dim}},
-                   {"ffn.gate.0.weight", {c.dim_ffn, c.dim}},
-                   {"ffn.fc1.weight", {c.dim_ffn, c.dim}},
-                   {"ffn.fc2.weight", {c.dim, c.dim_ffn}}});
+    return frozen_unit(name, "block", name + ".",
+                       {{"norm1.weight", {c.dim}},
+                        {"attn.q.weight", {c.dim_attn, c.dim}},
+                        {"attn.k.weight", {c.dim_attn, c.dim}},
+                        {"attn.v.weight", {c.dim_attn, c.dim}},
+                        {"pos_embedding.embedding.weight", {c.num_buckets, c.num_heads}},
+                        {"attn.o.weight", {c.dim, c.dim_attn}},
+                        {"norm2.weight", {c.dim}},
+                        {"ffn.gate.0.weight", {c.dim_ffn, c.dim}},
+                        {"ffn.fc1.weight", {c.dim_ffn, c.dim}},
+                        {"ffn.fc2.weight", {c.dim, c.dim_ffn}}});
   }
 
   Tensor attention(Context& ctx, const Tensor& y, const std::vector<Tensor>& mask) const {
@@ -104,7 +97,8 @@ class Block final : public net::Unit {
 
 class FinalNorm final : public net::Unit {
  public:
-  explicit FinalNorm(const Config& c) : eps_(c.eps), spec_(frozen("norm", "norm", "", {{"norm.weight", {c.dim}}})) {}
+  explicit FinalNorm(const Config& c)
+      : eps_(c.eps), spec_(frozen_unit("norm", "norm", "", {{"norm.weight", {c.dim}}})) {}
   const plan::UnitSpec& spec() const override { return spec_; }
   std::string prefix() const override { return ""; }
   Flow forward(Context& ctx, const Flow& in) const override {
@@ -193,20 +187,7 @@ Umt5::Umt5(const Config& config) : config_(config) {
 }
 
 net::Batch Umt5::pack(const std::vector<std::vector<int64_t>>& prompts) const {
-  net::Batch batch;
-  std::vector<int64_t> all;
-  batch.tokens.offsets = {0};
-  for (const auto& ids : prompts) {
-    check_input(!ids.empty(), "umt5.pack", "a prompt has no tokens", "even an empty text has its end token");
-    for (const int64_t id : ids)
-      check_input(id >= 0 && id < config_.vocab_size, "umt5.pack",
-                  "token " + std::to_string(id) + ": the encoder knows ids below " + std::to_string(config_.vocab_size),
-                  "tokenizer and text encoder do not belong together");
-    all.insert(all.end(), ids.begin(), ids.end());
-    batch.tokens.offsets.push_back(static_cast<int64_t>(all.size()));
-  }
-  batch.inputs = {at::tensor(all, at::kLong)};
-  return batch;
+  return pack_prompts(prompts, config_.vocab_size, "umt5.pack");
 }
 
 net::Batch Umt5::pack_padded(const Tensor& ids, const Tensor& mask) const {

@@ -12,6 +12,7 @@ namespace tessera::models {
 
 /// Side of a tile and least overlap of neighbours, in pixels; size 0: no tiling.
 struct Tiling {
+  static constexpr int64_t kUsual = -1;  ///< an overlap that make_vae replaces by the autoencoder's usual one
   int64_t size = 0;
   int64_t overlap = 0;
 };

@@ -20,7 +20,8 @@ namespace tessera::models {
 
 using at::Tensor;
 
-/// The distribution of the latent given the pixels, both [C, f, h, w]; the logarithm is not clamped.
+/// The distribution of the latent given the pixels, both [C, f, h, w]; the logarithm is not clamped, and undefined for
+/// an autoencoder without a distribution.
 struct Posterior {
   Tensor mean, log_variance;
 };
@@ -58,6 +59,10 @@ struct AutoencoderMake {
   /// Throws UserError (input) for another kind of autoencoder, a missing tensor or another shape.
   std::unique_ptr<VideoVae> (*make)(const std::string& config, const std::string& config_file,
                                     const WeightSource& weights, const Tiling& tiling);
+  /// Pixels that neighbouring tiles of this side share where nobody says how many.
+  int64_t (*usual_overlap)(int64_t tile);
+  /// Kinds of golden cases of pictures: in.image* [B, 3, H, W], in.z* [B, C, h, w] unscaled, out.latent*, out.decoded*.
+  std::vector<std::string> picture_cases = {};
 };
 
 }  // namespace tessera::models

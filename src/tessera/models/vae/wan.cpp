@@ -2,10 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <cstring>
-
 #include "tessera/base/check.h"
 #include "tessera/models/vae/clip_size.h"
+#include "tessera/models/vae/vae_values.h"
 
 namespace tessera::models::wan_vae {
 
@@ -17,26 +16,6 @@ at::TensorOptions on_meta(at::ScalarType type) { return at::TensorOptions(type).
 
 /// A value per channel, for [C, f, h, w].
 Tensor per_channel(const Tensor& values) { return values.view({-1, 1, 1, 1}); }
-
-/// Bytes as numbers in [-1, 1]; numbers as they are.
-Tensor in_range(const Tensor& pixels) {
-  if (pixels.scalar_type() != at::kByte) return pixels.to(at::kFloat);
-  return pixels.to(at::kFloat).div_(127.5).sub_(1);
-}
-
-/// FNV-1a over 8 bytes at a time: half a gigabyte in a fraction of a second.
-uint64_t hash_tensor(uint64_t hash, const Tensor& tensor) {
-  const Tensor dense = tensor.contiguous();
-  const auto* bytes = static_cast<const char*>(dense.const_data_ptr());
-  const size_t count = dense.nbytes();
-  for (size_t i = 0; i < count; i += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + i, std::min<size_t>(8, count - i));
-    hash = (hash ^ word) * 0x100000001B3;
-    hash ^= hash >> 29;  // a product alone never carries high bits into low ones
-  }
-  return hash;
-}
 
 }  // namespace
 
@@ -74,7 +53,7 @@ std::string WanVae::fingerprint() const {
   if (!fingerprint_.empty()) return fingerprint_;
   std::map<std::string, const Parameter*> by_name;  // an order that does not depend on the version of this code
   for (const Parameter& p : parameters_) by_name.emplace(p.name, &p);
-  uint64_t hash = 0xCBF29CE484222325;
+  uint64_t hash = kHashStart;
   for (const auto& [name, parameter] : by_name)  // one at a time: the hash does not need all of them in memory
     hash = hash_tensor(hash, weights_.empty() ? read_(name) : weights_.find(name)->second);
   hash = hash_tensor(hash_tensor(hash, mean_), std_);

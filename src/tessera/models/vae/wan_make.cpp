@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/models/vae/stored_weights.h"
 #include "tessera/models/vae/wan.h"
 #include "tessera/models/vae/wan_names.h"
 #include "tessera/models/vae/wan_weight_form.h"
@@ -12,12 +13,6 @@ namespace tessera::models::wan_vae {
 namespace {
 
 const std::vector<std::string> kVaeNamings = {"official", "diffusers"};
-
-std::string text_of(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
-  return "[" + text + "]";
-}
 
 /// Whether the names are those of Wan 2.2's autoencoder, whose levels are lists within a list.
 bool is_22(const WeightSource& weights) {
@@ -61,35 +56,28 @@ std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string
                   " is that of Wan " + config.version() + "'s",
               "put the config.json of these weights beside them, or none");
   const Stored stored(config, weights);
-  const auto has = [&](const std::string& name) {
-    return std::find(weights.names.begin(), weights.names.end(), name) != weights.names.end();
-  };
   if (!sized)
     config = config_of_weights(
         two,
         [&](const std::string& name) {
           const std::string there = stored(name);
-          return has(there) ? weights.shape(there) : std::vector<int64_t>{};
+          return has_tensor(weights, there) ? weights.shape(there) : std::vector<int64_t>{};
         },
         weights.file);
 
-  for (const auto& parameter : parameters(config)) {
-    const std::string name = stored(parameter.name);
-    check_input(has(name), "models.vae", weights.file + ": tensor '" + name + "' is missing",
-                "fetch the file again, or give a whole one");
-    const std::vector<int64_t> shape = weights.shape(name);
-    check_input(
-        shape == parameter.shape, "models.vae",
-        weights.file + ": tensor '" + name + "' has shape " + text_of(shape) + ", expected " + text_of(parameter.shape),
-        sized ? "does " + config_file + " belong to these weights?"
-              : "these are not weights of Wan " + std::string(config.version()) + "'s autoencoder");
-  }
+  const std::string hint = sized ? "does " + config_file + " belong to these weights?"
+                                 : "these are not weights of Wan " + std::string(config.version()) + "'s autoencoder";
+  for (const auto& parameter : parameters(config))
+    expect_tensor(weights, stored(parameter.name), parameter.shape, hint);
   const auto read = [stored, values = weights.read](const std::string& official) { return values(stored(official)); };
   return std::make_unique<WanVae>(std::move(config), read, tiling);
 }
 
+/// A quarter, in whole cells of 16 or 8 pixels.
+int64_t usual_overlap(int64_t tile) { return tile >= 64 ? tile / 64 * 16 : tile / 32 * 8; }
+
 }  // namespace
 
-AutoencoderMake autoencoder() { return {.weights = weight_forms(), .make = make}; }
+AutoencoderMake autoencoder() { return {.weights = weight_forms(), .make = make, .usual_overlap = usual_overlap}; }
 
 }  // namespace tessera::models::wan_vae

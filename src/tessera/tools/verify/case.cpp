@@ -86,8 +86,9 @@ void CaseFile::compare(const std::string& name, const at::Tensor& computed,
   });
 }
 
-void CaseFile::compare_all(const models::NamedTensors& computed, double bound) {
-  for (const auto& [name, value] : computed) compare(name, value, value.is_floating_point() ? bound : 0.0);
+void CaseFile::compare_all(const models::NamedTensors& computed, const std::function<double(double)>& bound) {
+  for (const auto& [name, value] : computed)
+    value.is_floating_point() ? compare(name, value, bound) : compare(name, value, 0.0);
 }
 
 void CaseFile::compare_each(const std::string& name, const at::Tensor& computed,
@@ -134,6 +135,17 @@ double CaseContext::tolerance(const std::string& key) const {
     throw UserError(Exit::input, "verify",
                     (folder / "case.json").string() + ": tolerance." + key + " is missing or not a number");
   return (*it)[key].get<double>();
+}
+
+std::function<double(double)> CaseContext::bound(const std::string& key) const {
+  const Json rule = description.value("tolerance", Json::object()).value(key, Json());
+  if (!rule.is_object()) return [number = tolerance(key)](double) { return number; };
+  for (const char* field : {"rtol_of_max", "atol"})
+    check_input(rule.contains(field) && rule[field].is_number(), "verify",
+                (folder / "case.json").string() + ": tolerance." + key + "." + field + " is missing or not a number");
+  return [share = rule["rtol_of_max"].get<double>(), least = rule["atol"].get<double>()](double largest) {
+    return share * largest + least;
+  };
 }
 
 std::vector<fs::path> CaseContext::case_files() const {

@@ -46,7 +46,10 @@ class CaseFile final : public models::CaseTensors {
     compare(name, computed, [bound](double) { return bound; });
   }
   /// Each of them, whole numbers exactly.
-  void compare_all(const models::NamedTensors& computed, double bound);
+  void compare_all(const models::NamedTensors& computed, const std::function<double(double)>& bound);
+  void compare_all(const models::NamedTensors& computed, double bound) {
+    compare_all(computed, [bound](double) { return bound; });
+  }
   /// The same with a bound for each element, made from the expected tensor (doubles of its shape). `nan`: a NaN is
   /// right where one is expected.
   void compare_each(const std::string& name, const at::Tensor& computed,
@@ -93,6 +96,9 @@ struct CaseContext {
 
   /// A number of "tolerance"; throws UserError (input) naming it when it is not there.
   double tolerance(const std::string& key) const;
+  /// The same as a bound by the largest expected magnitude: a number is one for all, {rtol_of_max, atol} gives
+  /// rtol_of_max * magnitude + atol.
+  std::function<double(double)> bound(const std::string& key) const;
   std::vector<std::filesystem::path> case_files() const;  ///< case*.safetensors, sorted
 };
 
@@ -105,6 +111,7 @@ CaseResults verify_adamw(const CaseContext& context);
 CaseResults verify_lr_schedules(const CaseContext& context);
 CaseResults verify_flow(const CaseContext& context);
 CaseResults verify_vae(const CaseContext& context);
+CaseResults verify_pictures(const CaseContext& context);
 CaseResults verify_clip_vision(const CaseContext& context);
 CaseResults verify_adam8bit(const CaseContext& context);
 CaseResults verify_grad_scaler(const CaseContext& context);

@@ -43,7 +43,7 @@ void check_hidden(const CaseContext& context, const models::TextEncoderMake& mak
     CaseFile file(context.name, path, weights);
     const at::Tensor hidden = run.forward(make.verify.pack(*encoder, file));
     const auto parameter = [&](const std::string& name) { return whole_parameter(*encoder, run, *context.comm, name); };
-    file.compare_all(make.verify.results(*encoder, file, hidden, parameter), context.tolerance("out"));
+    file.compare_all(make.verify.results(*encoder, file, hidden, parameter), context.bound("out"));
     results.push_back(std::move(file));
   }
 }

@@ -1,4 +1,5 @@
-// Kind "vae": posterior, scaled latents and pictures of a video autoencoder. Every rank computes the same.
+// Kind "vae": posterior, scaled latents and pictures of a video autoencoder. Kinds of pictures: batches of them and
+// their unscaled latents, with tiles and without. Every rank computes the same.
 #include <set>
 
 #include "tessera/base/check.h"
@@ -57,6 +58,69 @@ CaseResults verify_vae(const CaseContext& context) {
     for (const auto& path : context.case_files()) {
       CaseFile file(context.name, path, weights);
       check_file(*vae, file, context.tolerance("out"));
+      results.push_back(std::move(file));
+    }
+  }
+  return results;
+}
+
+namespace {
+
+/// Weights under either naming; the config.json goes with both.
+constexpr const char* kPictureWeights[] = {"model.safetensors", "original.safetensors"};
+
+/// Arguments of diffusers' enable_tiling, under "_tiling" of config.json; none: whole pictures.
+models::Tiling tiling_of(const CaseContext& context) {
+  if (!context.config.contains("_tiling")) return {};
+  const Json& given = context.config["_tiling"];
+  const auto number = [&](const std::string& key) {
+    check_input(given.contains(key) && given[key].is_number_integer(), "verify",
+                (context.folder / "config.json").string() + ": _tiling." + key + " is missing or not a whole number");
+    return given[key].get<int64_t>();
+  };
+  const int64_t size = number("tile_sample_min_height"), stride = number("tile_sample_stride_height");
+  check_input(size == number("tile_sample_min_width") && stride == number("tile_sample_stride_width"), "verify",
+              (context.folder / "config.json").string() + ": tiles that are not square");
+  return {.size = size, .overlap = size - stride};
+}
+
+/// Pictures are frames that are coded alone.
+at::Tensor as_clip(const at::Tensor& batch) { return batch.transpose(0, 1); }
+
+void check_pictures(const models::VideoVae& vae, CaseFile& file, const std::string& suffix,
+                    const std::function<double(double)>& bound) {
+  const at::Tensor deviation = vae.latent_std().view({-1, 1, 1, 1}), mean = vae.latent_mean().view({-1, 1, 1, 1});
+  const auto sizes = [&](const std::string& of) {  // "", "_wide": what the case has of this input
+    std::vector<std::string> found;
+    for (const std::string& name : file.names(of)) found.push_back(name.substr(of.size()));
+    return found;
+  };
+  for (const std::string& size : sizes("in.image"))
+    if (file.has("out.latent" + size + suffix))
+      file.compare("out.latent" + size + suffix, as_clip(vae.posterior(as_clip(file.tensor("in.image" + size))).mean),
+                   bound);
+  for (const std::string& size : sizes("in.z"))
+    if (file.has("out.decoded" + size + suffix)) {
+      const at::Tensor scaled = (as_clip(file.tensor("in.z" + size)) - mean) / deviation;
+      file.compare("out.decoded" + size + suffix, as_clip(vae.decode(scaled)), bound);
+    }
+}
+
+}  // namespace
+
+CaseResults verify_pictures(const CaseContext& context) {
+  CaseResults results;
+  const models::Tiling tiling = tiling_of(context);
+  for (const char* weights : kPictureWeights) {
+    if (!std::filesystem::exists(context.folder / weights)) continue;
+    const auto open = [&](const models::Tiling& tiles) {
+      return job::open_vae(context.folder / weights, context.folder / "config.json", tiles);
+    };
+    const auto vae = open(tiling), untiled = open({});
+    for (const auto& path : context.case_files()) {
+      CaseFile file(context.name, path, weights);
+      check_pictures(*vae, file, "", context.bound("out"));
+      check_pictures(*untiled, file, "_untiled", context.bound("out"));
       results.push_back(std::move(file));
     }
   }

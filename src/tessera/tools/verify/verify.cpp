@@ -35,6 +35,8 @@ Kinds all_kinds() {
                  {"adam8bit", verify_adam8bit},
                  {"grad_scaler", verify_grad_scaler},
                  {"fp8", verify_fp8}};
+  for (const models::AutoencoderMake& make : models::autoencoders())
+    for (const std::string& kind : make.picture_cases) kinds[kind] = verify_pictures;
   for (const models::Family& family : models::families())
     for (const models::DenoiserCase& kind : family.cases)
       kinds[kind.kind] = [&kind](const CaseContext& context) { return verify_denoiser(context, kind); };

@@ -1,0 +1,177 @@
+#include "tessera/models/vae/dc_ae.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/check.h"
+#include "tessera/models/vae/clip_size.h"
+#include "tessera/models/vae/vae_values.h"
+
+namespace tessera::models::dc_ae {
+
+namespace {
+
+StitchedTiles in_cells(const Tiling& tiling, int64_t cell) {
+  const auto [size, overlap] = tiling;
+  if (size % cell != 0 || overlap % cell != 0 || size < 0 || overlap < 0 || (size > 0 && overlap >= size))
+    throw UserError(Exit::usage, "models.vae",
+                    "tiles of " + std::to_string(size) + " pixels that share " + std::to_string(overlap) +
+                        ": expected multiples of " + std::to_string(cell) + ", the tile larger than what it shares",
+                    "512 pixels that share 64 are usual");
+  return {size / cell, (size - overlap) / cell};
+}
+
+/// The side of the largest tile along a side of `cells`.
+int64_t tile_side(const StitchedTiles& tiles, bool tiled, int64_t cells) {
+  return tiled ? std::min(tiles.size, cells) : cells;
+}
+
+}  // namespace
+
+int64_t usual_overlap(int64_t tile) { return tile == 0 ? 0 : std::max<int64_t>(32, tile / 8 / 32 * 32); }
+
+DcAe::DcAe(Config config, ReadWeight read, const Tiling& tiling)
+    : config_(std::move(config)),
+      parameters_(parameters(config_)),
+      read_(std::move(read)),
+      tiles_(in_cells(tiling, config_.stride())),
+      encoder_(encoder_layers(config_)),
+      decoder_(decoder_layers(config_)),
+      mean_(at::zeros({config_.latent_channels}, at::kFloat)),
+      std_(at::full({config_.latent_channels}, 1 / config_.scaling_factor, at::kFloat)) {}
+
+const net::WeightMap& DcAe::weights() const {
+  if (weights_.empty())
+    for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name));
+  return weights_;
+}
+
+net::WeightMap DcAe::meta_weights() const {
+  net::WeightMap meta;
+  for (const Parameter& p : parameters_)
+    meta.emplace(p.name, at::empty(p.shape, at::TensorOptions(at::kFloat).device(at::kMeta)));
+  return meta;
+}
+
+int64_t DcAe::weight_bytes() const {
+  int64_t numel = 0;
+  for (const Parameter& p : parameters_) numel += c10::multiply_integers(p.shape);
+  return numel * static_cast<int64_t>(sizeof(float));
+}
+
+std::string DcAe::fingerprint() const {
+  if (!fingerprint_.empty()) return fingerprint_;
+  std::vector<std::string> names;
+  for (const Parameter& p : parameters_) names.push_back(p.name);
+  std::ranges::sort(names);  // an order that does not depend on the version of this code
+  uint64_t hash = kHashStart;
+  for (const std::string& name : names)  // one at a time: the hash does not need all of them in memory
+    hash = hash_tensor(hash, weights_.empty() ? read_(name) : weights_.find(name)->second);
+  hash = hash_tensor(hash, std_);
+  char text[64];
+  std::snprintf(text, sizeof text, "dc-ae-%016llx-v1", static_cast<unsigned long long>(hash));
+  const int64_t cell = config_.stride(), overlap = (tiles_.size - tiles_.stride) * cell;
+  fingerprint_ =
+      text + (tiles_.size ? "-tiles" + std::to_string(tiles_.size * cell) + "+" + std::to_string(overlap) : "");
+  return fingerprint_;
+}
+
+std::array<int64_t, 4> DcAe::latent_shape(int64_t frames, int64_t height, int64_t width) const {
+  const int64_t cell = config_.stride();
+  if (frames < 1 || height < 1 || height % cell != 0 || width < 1 || width % cell != 0) {
+    const auto near = [cell](int64_t n) { return std::max(cell, n / cell * cell); };
+    refuse_size("models.vae", {frames, height, width},
+                "the autoencoder takes sizes in multiples of " + std::to_string(cell),
+                {std::max<int64_t>(1, frames), near(height), near(width)});
+  }
+  return {config_.latent_channels, frames, height / cell, width / cell};
+}
+
+Tensor DcAe::encode_frame(const Tensor& pixels, const net::WeightMap& weights) const {
+  const int64_t cell = config_.stride(), h = pixels.size(1) / cell, w = pixels.size(2) / cell;
+  const auto run = [&](const Part& y, const Part& x) {
+    const Tensor part = pixels.narrow(1, y.begin * cell, y.length * cell).narrow(2, x.begin * cell, x.length * cell);
+    return run_layers(encoder_, config_.head_dim, weights, in_range(part));
+  };
+  return applies(tiles_, h, w) ? stitch_tiles(tiles_, h, w, 1, run) : run({0, h}, {0, w});
+}
+
+Tensor DcAe::decode_frame(const Tensor& latent, const net::WeightMap& weights) const {
+  const int64_t h = latent.size(1), w = latent.size(2);
+  const auto run = [&](const Part& y, const Part& x) {
+    return run_layers(decoder_, config_.head_dim, weights,
+                      latent.narrow(1, y.begin, y.length).narrow(2, x.begin, x.length));
+  };
+  return applies(tiles_, h, w) ? stitch_tiles(tiles_, h, w, config_.stride(), run) : run({0, h}, {0, w});
+}
+
+Posterior DcAe::posterior(const Tensor& pixels) const {
+  const at::NoGradGuard no_grad;
+  check_input(pixels.dim() == 4 && pixels.size(0) == 3, "models.vae", "pixels of another shape than [3, F, H, W]",
+              "give pictures of three colours in [-1, 1]");
+  const auto shape = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
+  Tensor latent = at::empty(shape, at::kFloat);
+  for (int64_t i = 0; i < pixels.size(1); ++i) latent.select(1, i).copy_(encode_frame(pixels.select(1, i), weights()));
+  return {latent, {}};
+}
+
+Tensor DcAe::encode(const Tensor& pixels) const {
+  const at::NoGradGuard no_grad;
+  return posterior(pixels).mean.mul_(config_.scaling_factor);
+}
+
+Tensor DcAe::decode(const Tensor& latent) const {
+  const at::NoGradGuard no_grad;
+  check_input(latent.dim() == 4 && latent.size(0) == config_.latent_channels && latent.numel() > 0, "models.vae",
+              "a latent of another shape than [" + std::to_string(config_.latent_channels) + ", f, h, w]",
+              "run prepare again");
+  const int64_t cell = config_.stride();
+  const Tensor unscaled = latent.to(at::kFloat) / config_.scaling_factor;
+  Tensor pixels = at::empty({3, latent.size(1), latent.size(2) * cell, latent.size(3) * cell}, at::kFloat);
+  for (int64_t i = 0; i < latent.size(1); ++i)
+    pixels.select(1, i).copy_(decode_frame(unscaled.select(1, i), weights()));
+  return pixels;
+}
+
+namespace {
+
+/// Bytes of a tiled frame, of `channels` fp32 numbers a cell, beside the pass over one tile: the frame itself and what
+/// its tiles share.
+int64_t stitched_bytes(const StitchedTiles& tiles, int64_t channels, int64_t h, int64_t w) {
+  const int64_t shared = tiles.size - tiles.stride;
+  const auto columns = [&](int64_t n) {
+    return n / tiles.stride * tiles.size + std::min(tiles.size, n % tiles.stride);
+  };
+  return 4 * channels * (h * w + 2 * shared * columns(w) + shared * tiles.size);
+}
+
+}  // namespace
+
+int64_t DcAe::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
+  const at::NoGradGuard no_grad;
+  const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const int64_t cell = config_.stride();
+  const bool tiled = applies(tiles_, h, w);
+  const Tensor pixels = at::empty({3, tile_side(tiles_, tiled, h) * cell, tile_side(tiles_, tiled, w) * cell},
+                                  at::TensorOptions(at::kByte).device(at::kMeta));
+  const net::WeightMap meta = meta_weights();
+  const int64_t pass = count([&] { run_layers(encoder_, config_.head_dim, meta, in_range(pixels)); });
+  return pass + 4 * c * f * h * w + (tiled ? stitched_bytes(tiles_, c, h, w) : 0);
+}
+
+int64_t DcAe::decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
+  const at::NoGradGuard no_grad;
+  const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const int64_t cell = config_.stride(), square = cell * cell;
+  const bool tiled = applies(tiles_, h, w);
+  const Tensor latent = at::empty({c, tile_side(tiles_, tiled, h), tile_side(tiles_, tiled, w)},
+                                  at::TensorOptions(at::kFloat).device(at::kMeta));
+  const net::WeightMap meta = meta_weights();
+  const int64_t pass = count([&] { run_layers(decoder_, config_.head_dim, meta, latent); });
+  const int64_t whole = 4 * f * h * w * (c + 3 * square);  // the unscaled latent and the pixels
+  return pass + whole + (tiled ? stitched_bytes(tiles_, 3 * square, h, w) : 0);
+}
+
+}  // namespace tessera::models::dc_ae

@@ -1,0 +1,155 @@
+#include "tessera/models/vae/dc_ae_config.h"
+
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/models/common/config_reader.h"
+
+namespace tessera::models::dc_ae {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+[[noreturn]] void refuse(const std::string& file, const std::string& what) {
+  throw UserError(Exit::input, "models.vae", file + ": " + what,
+                  "DC-AE f32c32 of Sana is supported; is this another autoencoder, or part of a file?");
+}
+
+/// Whether the widths of neighbouring stages allow the shortcut between them: pixels to channels, in groups.
+void check_widths(const std::vector<Stage>& stages, const std::string& half, const std::string& file) {
+  for (size_t s = 0; s + 1 < stages.size(); ++s) {
+    const int64_t fine = stages[s].width, coarse = stages[s + 1].width;
+    if (coarse % fine != 0 || (coarse != fine && coarse != 2 * fine && coarse != 4 * fine))
+      refuse(file, half + " goes from " + std::to_string(fine) + " to " + std::to_string(coarse) +
+                       " channels: the shortcut between these stages needs 1, 2 or 4 times as many");
+  }
+}
+
+/// The stages of encoder.down_blocks or decoder.up_blocks; a stage begins with `lead` layers of another kind.
+std::vector<Stage> stages_of(const std::string& blocks, const ShapeOf& shape, bool decoder, const std::string& file,
+                             int64_t& head_dim) {
+  std::vector<Stage> stages;
+  const auto at = [&](size_t stage, int64_t block, const char* site) {
+    return shape(blocks + "." + std::to_string(stage) + "." + std::to_string(block) + "." + site);
+  };
+  for (size_t s = 0;; ++s) {
+    // the first entry of a decoder's stage but the coarsest one doubles height and width
+    int64_t block = decoder && !at(s, 0, "conv.weight").empty() ? 1 : 0;
+    const int64_t first = block;
+    Stage stage;
+    for (;; ++block) {
+      const std::vector<int64_t> residual = at(s, block, "conv1.weight"), attention = at(s, block, "attn.to_q.weight");
+      if (residual.size() != 4 && attention.size() != 2) break;
+      const bool is_attention = residual.empty();
+      if (block > first && is_attention != stage.attention)
+        refuse(file, blocks + "." + std::to_string(s) + " mixes residual blocks and attention");
+      stage.attention = is_attention;
+      stage.width = is_attention ? attention[0] : residual[0];
+      if (is_attention) {
+        const std::vector<int64_t> grouped = at(s, block, "attn.to_qkv_multiscale.0.proj_out.weight");
+        if (grouped.size() != 4) refuse(file, blocks + "." + std::to_string(s) + " has attention of one scale");
+        head_dim = grouped[1];
+      }
+    }
+    stage.depth = block - first;
+    if (stage.depth == 0) break;
+    stages.push_back(stage);
+  }
+  return stages;
+}
+
+/// A list of the config against that of the weights.
+template <class T, class Get>
+void expect_list(const ConfigReader& json, const char* key, const std::vector<Stage>& stages, const Get& get) {
+  std::vector<T> found;
+  for (const Stage& stage : stages) found.push_back(get(stage));
+  json.expect(key, nlohmann::json(found));
+}
+
+const char* block_type(const Stage& stage) { return stage.attention ? "EfficientViTBlock" : "ResBlock"; }
+
+/// One value for all stages, or a list of it.
+void expect_all(const ConfigReader& json, const char* key, const char* value, const Config& config) {
+  const auto each = std::vector<std::string>(config.decoder.size(), value);
+  if (json.is_list(key))
+    json.expect(key, nlohmann::json(each));
+  else
+    json.expect(key, value);
+}
+
+}  // namespace
+
+Config config_of_weights(const ShapeOf& shape, const std::string& file) {
+  Config config;
+  config.encoder = stages_of("encoder.down_blocks", shape, false, file, config.head_dim);
+  config.decoder = stages_of("decoder.up_blocks", shape, true, file, config.head_dim);
+  const std::vector<int64_t> latent = shape("encoder.conv_out.weight");
+  if (config.encoder.empty() || latent.size() != 4)
+    refuse(file, "its tensors do not tell the sizes of DC-AE (no encoder.down_blocks.0, or no encoder.conv_out)");
+  config.latent_channels = latent[0];
+  if (config.encoder.size() != config.decoder.size())
+    refuse(file, "its encoder has " + std::to_string(config.encoder.size()) + " stages, its decoder " +
+                     std::to_string(config.decoder.size()));
+  check_widths(config.encoder, "the encoder", file);
+  check_widths(config.decoder, "the decoder", file);
+  for (const auto* half : {&config.encoder, &config.decoder})
+    if (half->back().width % config.latent_channels != 0)
+      refuse(file, std::to_string(half->back().width) + " channels of the coarsest stage are not a multiple of the " +
+                       std::to_string(config.latent_channels) + " of the latent");
+  return config;
+}
+
+void check_config(std::string_view text, const std::string& file, Config& config) {
+  const ConfigReader json(text, file);
+  json.expect("in_channels", 3);
+  json.expect("latent_channels", config.latent_channels);
+  json.expect("attention_head_dim", config.head_dim);
+  const std::pair<const char*, const std::vector<Stage>*> halves[] = {{"encoder", &config.encoder},
+                                                                      {"decoder", &config.decoder}};
+  for (const auto& [half, stages] : halves) {
+    const std::string name = half;
+    expect_list<std::string>(json, (name + "_block_types").c_str(), *stages, block_type);
+    expect_list<int64_t>(json, (name + "_block_out_channels").c_str(), *stages, [](const Stage& s) { return s.width; });
+    expect_list<int64_t>(json, (name + "_layers_per_block").c_str(), *stages, [](const Stage& s) { return s.depth; });
+    expect_list<std::vector<int64_t>>(json, (name + "_qkv_multiscales").c_str(), *stages, [](const Stage& s) {
+      return s.attention ? std::vector<int64_t>{5} : std::vector<int64_t>{};
+    });
+  }
+  json.expect("upsample_block_type", "interpolate");
+  json.expect("downsample_block_type", "conv");
+  json.expect("encoder_out_shortcut", true);
+  json.expect("decoder_in_shortcut", true);
+  json.expect("decoder_conv_act_fn", "relu");
+  expect_all(json, "decoder_norm_types", "rms_norm", config);
+  expect_all(json, "decoder_act_fns", "silu", config);
+  config.scaling_factor = json.real("scaling_factor", config.scaling_factor);
+  if (config.scaling_factor <= 0) json.fail("scaling_factor is not positive: latents are divided by it");
+}
+
+Json config_json(const Config& config) {
+  Json out = {{"_class_name", "AutoencoderDC"},
+              {"in_channels", 3},
+              {"latent_channels", config.latent_channels},
+              {"attention_head_dim", config.head_dim}};
+  const std::pair<std::string, const std::vector<Stage>*> halves[] = {{"encoder", &config.encoder},
+                                                                      {"decoder", &config.decoder}};
+  for (const auto& [half, stages] : halves)
+    for (const Stage& stage : *stages) {
+      out[half + "_block_types"].push_back(block_type(stage));
+      out[half + "_block_out_channels"].push_back(stage.width);
+      out[half + "_layers_per_block"].push_back(stage.depth);
+      out[half + "_qkv_multiscales"].push_back(stage.attention ? Json::array({5}) : Json::array());
+    }
+  out.update({{"upsample_block_type", "interpolate"},
+              {"downsample_block_type", "conv"},
+              {"decoder_norm_types", "rms_norm"},
+              {"decoder_act_fns", "silu"},
+              {"encoder_out_shortcut", true},
+              {"decoder_in_shortcut", true},
+              {"decoder_conv_act_fn", "relu"},
+              {"scaling_factor", config.scaling_factor}});
+  return out;
+}
+
+}  // namespace tessera::models::dc_ae

@@ -1,0 +1,47 @@
+#pragma once
+// Sizes and scaling of DC-AE, the deep-compression autoencoder of Sana: "AutoencoderDC" in diffusers, "DCAE" in
+// efficientvit.
+//
+//   dc_ae::Config config = dc_ae::config_of_weights(shape, "vae/diffusion_pytorch_model.safetensors");
+//   dc_ae::check_config(text, "vae/config.json", config);            // and takes its scaling_factor
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::models::dc_ae {
+
+/// The blocks of one resolution: `depth` residual blocks, or blocks of linear attention, of `width` channels.
+struct Stage {
+  int64_t width = 0, depth = 0;
+  bool attention = false;
+};
+
+/// Defaults are those of dc-ae-f32c32-sana-1.0 and 1.1 (312,250,275 parameters).
+struct Config {
+  int64_t latent_channels = 32;
+  int64_t head_dim = 32;
+  /// From full resolution down; each has half the height and width of the one before.
+  std::vector<Stage> encoder = {{128, 2}, {256, 2}, {512, 2}, {512, 3, true}, {1024, 3, true}, {1024, 3, true}};
+  std::vector<Stage> decoder = {{128, 3}, {256, 3}, {512, 3}, {512, 3, true}, {1024, 3, true}, {1024, 3, true}};
+  double scaling_factor = 0.41407;  ///< a denoiser's latents are those of the encoder times it
+
+  int64_t stride() const { return int64_t{1} << (encoder.size() - 1); }  ///< pixels of a latent cell along a side
+};
+
+/// The shape of a tensor by its diffusers name; empty when it is not there.
+using ShapeOf = std::function<std::vector<int64_t>(const std::string& name)>;
+
+/// Everything but the scaling follows from the weights. Throws UserError (input) where they are of another architecture
+/// or not whole.
+Config config_of_weights(const ShapeOf& shape, const std::string& file);
+
+/// Compares the fields of a config.json with the sizes of the weights and takes its scaling_factor; one of efficientvit
+/// names a release alone and changes nothing. Throws UserError (input).
+void check_config(std::string_view json, const std::string& file, Config& config);
+
+/// The fields of diffusers' config.json.
+nlohmann::ordered_json config_json(const Config& config);
+
+}  // namespace tessera::models::dc_ae
