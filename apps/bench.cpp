@@ -36,8 +36,8 @@ Command bench_command() {
   c.name = "bench";
   c.summary = "Times a training step on synthetic data (used by make bench).";
   c.usage =
-      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--budget SIZE] [--offload-states] [--steps "
-      "N] [--warmup N]";
+      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--budget SIZE] "
+      "[--offload-states] [--steps N] [--warmup N]";
   c.example =
       "tessera launch -n 2 bench --latent 16,4,16,16 \\\n"
       "    --config '{\"dim\":512,\"num_heads\":8,\"num_layers\":8,\"ffn_dim\":2048}'";

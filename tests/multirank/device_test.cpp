@@ -110,6 +110,32 @@ TEST(OnDeviceRuns, ARunGoesOnOnTheDeviceAndOnTheCpu) {
   EXPECT_EQ(curve("whole"), curve("parts"));
 }
 
+TEST(OnDeviceRuns, SamplesAreThoseOfTheCpu) {
+  const Result base = train(TESSERA_BINARY, 1, "sampled", {});
+  ASSERT_EQ(base.code, 0) << base.output;
+  std::map<std::string, std::string> clips;
+  for (const std::string program : {TESSERA_BINARY, ON_DEVICE}) {
+    const std::string out = shared().out("clip-" + std::to_string(clips.size()));
+    const Result r = run_program({program, "launch", "-n", "2", "sample", shared().recipe(), "--run.out",
+                                  shared().out("sampled"), "--mesh", "sp=2", "--sample.steps", "3", "--format", "frames",
+                                  "--out", out, "--prompt", "a red square"},
+                                 program == ON_DEVICE ? kOnDevice : kOnCpu, 120);
+    ASSERT_EQ(r.code, 0) << r.output;
+    std::map<std::filesystem::path, std::string> files;
+    for (const auto& item : std::filesystem::recursive_directory_iterator(out))
+      if (item.is_regular_file()) {
+        std::ifstream in(item.path(), std::ios::binary);
+        files[item.path().lexically_relative(out)] = std::string(std::istreambuf_iterator<char>(in), {});
+      }
+    EXPECT_FALSE(files.empty());
+    for (const auto& [name, bytes] : files) {
+      const auto [known, first] = clips.emplace(name.string(), bytes);
+      EXPECT_EQ(first, program == TESSERA_BINARY);
+      EXPECT_TRUE(known->second == bytes) << name << " differs";
+    }
+  }
+}
+
 TEST(OnDeviceRuns, TwoRanksOnOneGpuAreRefusedByName) {
   std::vector<std::string> words = {ON_DEVICE, "launch",          "-n",        "2",
                                     "train",   shared().recipe(), "--run.out", shared().out("same")};

@@ -22,7 +22,9 @@ class Verify : public ::testing::Test {
     GTEST_SKIP() << goldens_ << " is not there";
   }
   Result verify(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), {TESSERA_BINARY, "verify"});
+    const char* on_device = std::getenv("TESSERA_VERIFY_ON_DEVICE");  // a program that has one (multirank/CMakeLists.txt)
+    arguments.insert(arguments.begin(), {on_device ? on_device : TESSERA_BINARY, "verify"});
+    if (on_device) arguments.insert(arguments.end(), {"--device", "cuda"});
     return run_program(arguments, {{"OMP_NUM_THREADS", "1"}});
   }
   /// A copy of a case that may be changed.

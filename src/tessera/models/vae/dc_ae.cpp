@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/device/backend.h"
 #include "tessera/models/vae/clip_size.h"
 #include "tessera/models/vae/vae_values.h"
 
@@ -44,7 +45,7 @@ DcAe::DcAe(Config config, ReadWeight read, const Tiling& tiling)
 
 const net::WeightMap& DcAe::weights() const {
   if (weights_.empty())
-    for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name));
+    for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name).to(device::here()));
   return weights_;
 }
 
@@ -93,7 +94,7 @@ Tensor DcAe::encode_frame(const Tensor& pixels, const net::WeightMap& weights) c
   const int64_t cell = config_.stride(), h = pixels.size(1) / cell, w = pixels.size(2) / cell;
   const auto run = [&](const Part& y, const Part& x) {
     const Tensor part = pixels.narrow(1, y.begin * cell, y.length * cell).narrow(2, x.begin * cell, x.length * cell);
-    return run_layers(encoder_, config_.head_dim, weights, in_range(part));
+    return run_layers(encoder_, config_.head_dim, weights, in_range(part.to(device::here()))).cpu();
   };
   return applies(tiles_, h, w) ? stitch_tiles(tiles_, h, w, 1, run) : run({0, h}, {0, w});
 }
@@ -102,7 +103,8 @@ Tensor DcAe::decode_frame(const Tensor& latent, const net::WeightMap& weights) c
   const int64_t h = latent.size(1), w = latent.size(2);
   const auto run = [&](const Part& y, const Part& x) {
     return run_layers(decoder_, config_.head_dim, weights,
-                      latent.narrow(1, y.begin, y.length).narrow(2, x.begin, x.length));
+                      latent.narrow(1, y.begin, y.length).narrow(2, x.begin, x.length).to(device::here()))
+        .cpu();
   };
   return applies(tiles_, h, w) ? stitch_tiles(tiles_, h, w, config_.stride(), run) : run({0, h}, {0, w});
 }

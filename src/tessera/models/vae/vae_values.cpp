@@ -13,7 +13,7 @@ Tensor in_range(const Tensor& pixels) {
 }
 
 uint64_t hash_tensor(uint64_t hash, const Tensor& tensor) {
-  const Tensor dense = tensor.contiguous();
+  const Tensor dense = tensor.cpu().contiguous();
   const auto* bytes = static_cast<const char*>(dense.const_data_ptr());
   const size_t count = dense.nbytes();
   for (size_t i = 0; i < count; i += 8) {

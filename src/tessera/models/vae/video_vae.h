@@ -30,7 +30,8 @@ struct Posterior {
 using CountBytes = std::function<int64_t(const std::function<void()>& run)>;
 
 /// Pixels are [3, F, H, W], fp32 in [-1, 1] or bytes 0 .. 255. Bytes become numbers a chunk at a time, so that the
-/// memory of encode() does not grow with the length of the clip.
+/// memory of encode() does not grow with the length of the clip. Pixels and latents lie in host memory; weights and the
+/// work of a chunk or tile on the process's device.
 class VideoVae : public net::VideoCodec {
  public:
   virtual Posterior posterior(const Tensor& pixels) const = 0;

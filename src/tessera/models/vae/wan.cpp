@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "tessera/base/check.h"
+#include "tessera/device/backend.h"
 #include "tessera/models/vae/clip_size.h"
 #include "tessera/models/vae/vae_values.h"
 
@@ -39,7 +40,7 @@ WanVae::WanVae(Config config, ReadWeight read, const Tiling& tiling)
 
 const net::WeightMap& WanVae::weights() const {
   if (weights_.empty())
-    for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name));
+    for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name).to(device::here()));
   return weights_;
 }
 
@@ -83,7 +84,7 @@ Tensor WanVae::encode_chunk(const Tensor& pixels, FeatureCache& cache) const {
   check_input(pixels.dim() == 4 && pixels.size(1) == (cache.chunks == 0 ? 1 : config_.time_stride()), "models.vae",
               "a chunk of " + std::to_string(pixels.dim() == 4 ? pixels.size(1) : 0) + " frames",
               "give the first frame alone, then " + std::to_string(config_.time_stride()) + " at a time");
-  return run_chunk(encoder_, weights(), in_range(pixels), cache);
+  return run_chunk(encoder_, weights(), in_range(pixels.to(device::here())), cache);
 }
 
 Tensor WanVae::decode_chunk(const Tensor& latent, FeatureCache& cache) const {
@@ -91,7 +92,7 @@ Tensor WanVae::decode_chunk(const Tensor& latent, FeatureCache& cache) const {
   check_input(latent.dim() == 4 && latent.size(0) == config_.z_dim && latent.size(1) == 1, "models.vae",
               "a latent chunk must be one frame of " + std::to_string(config_.z_dim) + " channels",
               "give latent frames one at a time");
-  return run_chunk(decoder_, weights(), latent.to(at::kFloat), cache);
+  return run_chunk(decoder_, weights(), latent.to(device::here(), at::kFloat), cache);
 }
 
 Tensor WanVae::encode_tile(const Tensor& pixels) const {
