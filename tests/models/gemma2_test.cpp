@@ -93,18 +93,6 @@ TEST(Gemma2, LaterTokensChangeNothingAndPromptsNothingOfEachOther) {
   EXPECT_GT((one[0] - one[1]).abs().max().item<double>(), 0.1);
 }
 
-TEST(Gemma2, RunsOnMetaTensorsForThePlan) {
-  const Gemma2 encoder(presets().back().second);
-  net::WeightMap weights;
-  for (const auto& unit : encoder.units())
-    for (const auto& param : unit->spec().params)
-      weights[param.name] = at::empty(param.shape, at::TensorOptions(at::kFloat).device(at::kMeta));
-  net::Batch batch = encoder.pack({std::vector<int64_t>(30, 5)});
-  batch.inputs[0] = batch.inputs[0].to(at::kMeta);
-  batch.tokens.change_tables([](const at::Tensor& table) { return table.to(at::kMeta); });
-  EXPECT_EQ(net::run_plain(encoder.units(), weights, batch).sizes(), (std::vector<int64_t>{30, 64}));
-}
-
 TEST(Gemma2, ConfigsOfOtherKindsAreRefused) {
   TESSERA_NEED_GOLDENS();
   const auto with = [](const char* key, const nlohmann::json& value) {

@@ -2,6 +2,7 @@
 // refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -111,6 +112,59 @@ TEST_F(Vae, WhatDoesNotFitIsRefusedBeforeAnythingIsEncoded) {
     EXPECT_NE(r.output.find(m.says), std::string::npos) << m.says << "\n" << r.output;
   }
   EXPECT_FALSE(fs::exists(run_.folder() / "cache" / "probes.jsonl"));
+}
+
+// The encoders of Sana in front of another denoiser: pictures, prompts behind an instruction, captions that are dropped,
+// timesteps from a table, samples by fresh noise.
+TEST_F(Vae, PicturesAndInstructedPromptsTrainOnTwoRanksAndSample) {
+  const fs::path goldens = TESSERA_GOLDENS;
+  take_channels(16, 4);
+  const std::vector<std::string> flags = {"--data.vae",
+                                          (goldens / "dc_ae/original.safetensors").string(),
+                                          "--data.size",
+                                          "128,128",
+                                          "--data.frames",
+                                          "1",
+                                          "--data.text_encoder",
+                                          "gemma-2-demo",
+                                          "--data.tokenizer",
+                                          (goldens / "tokenizers/gemma").string(),
+                                          "--data.instruction",
+                                          "Rewrite the prompt below. User Prompt: ",
+                                          "--diffusion.timesteps",
+                                          "sana",
+                                          "--diffusion.caption_dropout",
+                                          "0.3",
+                                          "--sample.sampler",
+                                          "scm",
+                                          "--sample.steps",
+                                          "2",
+                                          "--sample.guidance",
+                                          "2",
+                                          "--sample.every",
+                                          "6"};
+  const Result two = run_.train(2, "run", flags);
+  ASSERT_EQ(two.code, 0) << two.output;
+  EXPECT_TRUE(fs::exists(run_.folder() / "run/samples/step-000006-0.mp4")) << two.output;
+  const Result one = run_.train(1, "one", flags);
+  ASSERT_EQ(one.code, 0) << one.output;
+  const auto a = run_.metrics("run"), b = run_.metrics("one");
+  ASSERT_EQ(a.size(), 6u);
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i].at("loss").get<double>(), b.at(i).at("loss").get<double>(), 1e-4) << "step " << i;
+
+  const auto entries = [&] {
+    int count = 0;
+    for (const auto& item : fs::directory_iterator(run_.folder() / "cache"))
+      count += item.path().extension() == ".safetensors";
+    return count;
+  };
+  EXPECT_EQ(entries(), 3);
+  std::vector<std::string> other = flags;
+  *(std::find(other.begin(), other.end(), "--data.instruction") + 1) = "Another one: ";
+  const Result changed = run_.train(1, "changed", other);
+  ASSERT_EQ(changed.code, 0) << changed.output;
+  EXPECT_EQ(entries(), 6) << "another instruction makes other embeddings";
 }
 
 }  // namespace

@@ -85,12 +85,13 @@ class Block final : public net::Unit {
                         {"post_feedforward_layernorm.weight", {c.dim}}});
   }
 
-  /// [n, n]: the keys that a query does not see.
-  Tensor hidden_keys(int64_t n, const Tensor& like) const {
+  /// [n, n], added to scores, which are capped: nothing is left of the keys that a query does not see.
+  Tensor mask(int64_t n, const Tensor& like) const {
+    constexpr double kNothing = -1e9;
     const Tensor place = at::arange(n, like.options().dtype(at::kLong));
     const Tensor ahead = place.unsqueeze(0) - place.unsqueeze(1);  // [query, key]
-    const Tensor later = ahead > 0;
-    return window_ > 0 ? later.logical_or(ahead <= -window_) : later;
+    const Tensor later = ahead > 0, hidden = window_ > 0 ? later.bitwise_or(ahead <= -window_) : later;
+    return hidden.to(like.options()).mul_(kNothing);
   }
 
   /// One prompt: q [n, heads * d], k and v [n, kv_heads * d], which groups of heads share.
@@ -101,7 +102,7 @@ class Block final : public net::Unit {
     const int64_t group = queries.size(1);
     Tensor scores = at::matmul(queries.reshape({shared, group * n, d}), keys(k).transpose(1, 2));
     scores = at::tanh(scores * (1 / (std::sqrt(c_.query_pre_attn_scalar) * c_.score_cap))) * c_.score_cap;
-    scores = scores.view({shared, group, n, n}).masked_fill(hidden_keys(n, q), -INFINITY);
+    scores = scores.view({shared, group, n, n}) + mask(n, q);
     const Tensor mixed = at::matmul(at::softmax(scores, -1).view({shared, group * n, n}), keys(v));
     return mixed.view({shared, group, n, d}).permute({2, 0, 1, 3}).reshape({n, -1});
   }
@@ -146,7 +147,7 @@ const std::vector<std::pair<std::string, Config>>& presets() {
   static const std::vector<std::pair<std::string, Config>> table = {
       {"gemma-2-2b", {}},
       {"gemma-2-demo",
-       {.vocab_size = 1024,
+       {.vocab_size = 2048,
         .dim = 64,
         .dim_ffn = 128,
         .num_layers = 3,
