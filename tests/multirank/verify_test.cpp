@@ -59,6 +59,16 @@ TEST_F(Verify, WanOnOneTwoAndFourRanksThatShareSamplesOrTokens) {
   }
 }
 
+TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "cp=2,tp=2"}) {
+    std::vector<std::string> arguments = {"--mesh", mesh};
+    for (const char* name : {"sana", "sana_qknorm", "sana_sprint", "sana_video", "sana_video_i2v"})
+      arguments.push_back((goldens_ / name).string());
+    const Result r = verify(arguments);
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
 TEST_F(Verify, ModelsThatTakePicturesAndExpertsOnSeveralLayouts) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "sp=3", "cp=2", "pp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_i2v").string(), (goldens_ / "wan22_ti2v").string()});
