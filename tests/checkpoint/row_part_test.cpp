@@ -13,8 +13,8 @@ TEST(RowPart, NamesComeApartAndTogether) {
   EXPECT_EQ(part->index, 1);
   EXPECT_EQ(part->count, 3);
   EXPECT_EQ(part_name("blocks.0.attn.qkv.weight", 1, 3), "blocks.0.attn.qkv.1of3.weight");
-  for (const char* other : {"weight", "a.weight", "blocks.0.attn.weight", "a.3of3.weight", "a.1of.weight", "a.of2.weight",
-                            "a.-1of2.weight", "a.1of2x.weight"})
+  for (const char* other : {"weight", "a.weight", "blocks.0.attn.weight", "a.3of3.weight", "a.1of.weight",
+                            "a.of2.weight", "a.-1of2.weight", "a.1of2x.weight"})
     EXPECT_FALSE(row_part(other)) << other;
 }
 

@@ -71,11 +71,13 @@ at::Tensor predict(const Sana& model, const net::WeightMap& weights, const net::
 
 TEST(Sana, EveryPublishedTensorHasItsNameAndShapeUnderBothNamings) {
   TESSERA_NEED_GOLDENS();
-  for (const auto& [file, preset] :
-       {std::pair{"sana_600m_1024", "sana-0.6b"}, {"sana_1600m_1024", "sana-1.6b"},
-        {"sana15_1600m_1024", "sana1.5-1.6b"}, {"sana15_4800m_1024", "sana1.5-4.8b"},
-        {"sana_sprint_600m_1024", "sana-sprint-0.6b"}, {"sana_sprint_1600m_1024", "sana-sprint-1.6b"},
-        {"sana_video_2b_480p", "sana-video-2b-480p"}}) {
+  for (const auto& [file, preset] : {std::pair{"sana_600m_1024", "sana-0.6b"},
+                                     {"sana_1600m_1024", "sana-1.6b"},
+                                     {"sana15_1600m_1024", "sana1.5-1.6b"},
+                                     {"sana15_4800m_1024", "sana1.5-4.8b"},
+                                     {"sana_sprint_600m_1024", "sana-sprint-0.6b"},
+                                     {"sana_sprint_1600m_1024", "sana-sprint-1.6b"},
+                                     {"sana_video_2b_480p", "sana-video-2b-480p"}}) {
     SCOPED_TRACE(file);
     auto published = nlohmann::json::parse(Golden("published_shapes").text(std::string(file) + ".json"));
     auto config = published.at("config");
@@ -156,7 +158,8 @@ TEST(Sana, GuidanceAndACleanFirstFrameChangeThePrediction) {
   clip.extra["image_latent"] = at::randn({4, 1, 4, 4});
   const net::Batch batch = video.pack({clip});
   EXPECT_EQ(batch.predictions_of(0), (std::array<int64_t, 2>{4, 12})) << "the first frame is given";
-  EXPECT_TRUE(batch.inputs[0].slice(0, 0, 1).view({4, 2, 2})[0].equal(clip.extra["image_latent"][0][0].slice(0, 0, 2).slice(1, 0, 2)));
+  EXPECT_TRUE(batch.inputs[0].slice(0, 0, 1).view({4, 2, 2})[0].equal(
+      clip.extra["image_latent"][0][0].slice(0, 0, 2).slice(1, 0, 2)));
   const auto time = batch.tokens.rows.of_token;
   EXPECT_EQ(time[0].item<int>(), 1);
   EXPECT_EQ(time[4].item<int>(), 0);

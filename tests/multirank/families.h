@@ -24,6 +24,7 @@ struct Family {
   std::string (*config)(Random& random, const Mesh& mesh);
   std::vector<const char*> attentions, results;
   int64_t most_frames = 4;  ///< of a sample
+  int64_t least_side = 1;   ///< of half its latents' sides: eight ranks share the smallest sample
 
   std::unique_ptr<net::Denoiser> model(Random& random, const Mesh& mesh) const {
     return models::make_denoiser({.family = std::string(name), .config_text = config(random, mesh)});
@@ -71,8 +72,8 @@ inline std::string sana_video_config(Random& random, const Mesh& mesh) {
 inline const Family& family_of(std::string_view name) {
   static const Family table[] = {{"wan", wan_config, {"self_attn", "cross_attn"}, {"ffn.2"}},
                                  {"toy", toy_config, {"joint", "time"}, {}},
-                                 {"sana", sana_config, {"cross_attn"}, {}, 1},
-                                 {"sana-video", sana_video_config, {"cross_attn"}, {}}};
+                                 {"sana", sana_config, {"cross_attn"}, {}, 1, 3},
+                                 {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3}};
   for (const Family& family : table)
     if (family.name == name) return family;
   throw UserError(Exit::usage, "families", "no family " + std::string(name));

@@ -69,6 +69,14 @@ TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
   }
 }
 
+TEST_F(Verify, AnAdapterAsDiffusersWritesItItsBaseAndWhatItIsMergedInto) {
+  for (const char* mesh : {"dp_shard=1", "tp=2"}) {
+    const Result r = verify({"--mesh", mesh, (goldens_ / "lora_sana").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+    EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
+  }
+}
+
 TEST_F(Verify, ModelsThatTakePicturesAndExpertsOnSeveralLayouts) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "sp=3", "cp=2", "pp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_i2v").string(), (goldens_ / "wan22_ti2v").string()});

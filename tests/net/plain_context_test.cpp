@@ -129,8 +129,8 @@ TEST(PlainContext, UnfoldedRowsTimesAWeightAreAConvolutionOverAllChannels) {
   const Tensor x = at::randn({5, 8}), y = ctx.linear("c", ctx.unfold("c.rows", x, {.kernel = {3, 1, 1}}));
   const Tensor w = weights.at("c.weight").squeeze(3);
   for (const auto& [begin, end] : {std::pair(0, 2), std::pair(2, 5)})
-    EXPECT_TRUE(close(y.slice(0, begin, end),
-                      at::conv1d(x.slice(0, begin, end).t().unsqueeze(0), w, {}, 1, 1).squeeze(0).t()));
+    EXPECT_TRUE(
+        close(y.slice(0, begin, end), at::conv1d(x.slice(0, begin, end).t().unsqueeze(0), w, {}, 1, 1).squeeze(0).t()));
 }
 
 TEST(PlainContext, PartsOfTheTokensAreJoinedInTheirPlaces) {

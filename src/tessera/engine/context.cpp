@@ -227,7 +227,7 @@ Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Con
 
 Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
   SavedStorages::at_site(site);
-  const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/!has_group_rows(x));
+  const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/true);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);
   return ops::unfold(wide, tap_table(reach, tokens_, space, how.kernel, x));
 }

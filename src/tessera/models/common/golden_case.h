@@ -38,6 +38,7 @@ struct DenoiserCase {
   NamedTensors (*input_grads)(const std::vector<std::map<std::string, at::Tensor>>& grads, const CaseTensors& file);
   std::vector<std::string> weights = {"model.safetensors"};  ///< one after the other, of any naming
   std::string grad_naming = "tessera";                       ///< of the parameters in grad.*
+  std::string adapter = {};  ///< file of a LoRA, of which config.json's "_lora" tells rank, alpha and targets; or empty
 };
 
 struct TextEncoderCase {

@@ -37,6 +37,8 @@ std::optional<std::vector<std::string_view>> match(std::string_view pattern, std
 
 }  // namespace
 
+bool matches(std::string_view pattern, std::string_view name) { return match(pattern, name).has_value(); }
+
 std::string rename(const std::vector<NamePattern>& table, std::string_view name) {
   for (const NamePattern& row : table) {
     const auto found = match(row.ours, name);
@@ -71,6 +73,7 @@ std::string to_official(const KeyMap& map, std::string_view foreign) {
 }
 
 std::vector<std::string> row_parts(const KeyMap& map, std::string_view stored) {
+  if (checkpoint::row_part(stored)) return {};  // is one itself
   for (const auto& table : map) {
     for (const NamePattern& row : table) {
       const auto part = checkpoint::row_part(row.theirs);

@@ -16,6 +16,9 @@ struct NamePattern {
   std::string_view ours, theirs;
 };
 
+/// Whether a pattern of either side fits the name.
+bool matches(std::string_view pattern, std::string_view name);
+
 /// Applies the first pattern that matches; a name that none matches is unchanged.
 std::string rename(const std::vector<NamePattern>& table, std::string_view name);
 

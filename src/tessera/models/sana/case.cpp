@@ -76,7 +76,11 @@ std::vector<DenoiserCase> sana_cases() {
   DenoiserCase video = pictures;
   video.kind = "sana_video";
   video.outputs = [](const std::vector<Tensor>& predictions) { return outputs(predictions, false); };
-  return {pictures, video};
+  DenoiserCase lora = pictures;
+  lora.kind = "lora_sana";
+  lora.weights = {"model.safetensors"};
+  lora.adapter = "pytorch_lora_weights.safetensors";
+  return {pictures, video, lora};
 }
 
 }  // namespace tessera::models::sana

@@ -96,7 +96,8 @@ class Block final : public SanaUnit {
   Tensor linear_attention(Context& ctx, const Tensor& y) const {
     const auto projected = [&](const char* site, const char* norm) {
       const Tensor z = ctx.linear(site, y);
-      return at::relu(c_.qk_norm ? ctx.norm(norm, z, {.kind = Norm::rms, .eps = kRmsEps}) : z);
+      // max(0, z), by an operator that has a meta form
+      return at::threshold(c_.qk_norm ? ctx.norm(norm, z, {.kind = Norm::rms, .eps = kRmsEps}) : z, 0, 0);
     };
     const Tensor q = projected("attn.q", "attn.q_norm"), k = projected("attn.k", "attn.k_norm");  // [T, d]
     const Tensor v = ctx.linear("attn.v", y);

@@ -228,6 +228,12 @@ std::string Sana::foreign_name(const std::string& name, const std::string& namin
   return naming == "official" ? rename(official_names(), name) : name;
 }
 
+std::string Sana::why_not_trained() const {
+  if (!config_.has_guidance()) return {};
+  return "SANA-Sprint is trained by distillation: continuous-time consistency, which takes derivatives of the teacher "
+         "along its path (JVP), and an adversarial loss";
+}
+
 void Sana::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
   draw_initial(initial_values(param), seed, param.name, first, count, out);
 }

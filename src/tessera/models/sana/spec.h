@@ -8,6 +8,8 @@
 // A caption's rows are its tokens without padding. Extras of a sample: "t" [F] (a timestep a frame, video),
 // "image_latent" [C, 1, H, W] (video: the first frame is this and has t = 0), "guidance" [1] (Sprint: the strength of
 // the guidance, before the config's factor; 4.5 without it). Sprint's timesteps of 0..1 are t / 1000 here.
+#include <numeric>
+
 #include "tessera/models/sana/config.h"
 #include "tessera/net/model.h"
 
@@ -29,9 +31,12 @@ class Sana final : public net::Denoiser {
   at::Tensor pack_target(const at::Tensor& target) const override;
   int64_t token_count(const std::array<int64_t, 4>& latent) const override;
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
+  std::string file_naming() const override { return "diffusers"; }  // with its config.json
+  std::string why_not_trained() const override;
   void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
   std::string config_json() const override { return to_json(config_); }
-  int64_t heads() const override { return config_.num_heads; }
+  /// What divides these divides the heads of both attentions.
+  int64_t heads() const override { return std::gcd(config_.num_heads, config_.cross_heads); }
   int64_t in_channels() const override { return config_.in_channels; }
   int64_t context_dim() const override { return config_.caption_dim; }
   int64_t context_length() const override { return config_.caption_len; }

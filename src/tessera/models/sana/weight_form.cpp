@@ -91,6 +91,8 @@ WeightForm form_of(Type type) {
           .variant = std::string(name(type)),
           .marks = marks,
           .names = {.diffusers = {diffusers_names(type)}, .official = {official_names()}},
+          // the caption of no words, and what older files and runs with learned loss weights have
+          .official_only = {"y_embedder.y_embedding", "pos_embed", "logvar_linear.*"},
           .refine =
               [type](const Shapes& ours, Identity& identity) {
                 const std::string preset = preset_of(type, ours);
