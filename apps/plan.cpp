@@ -238,6 +238,7 @@ int run(const Arguments& arguments) {
   const recipe::Recipe recipe = look_over(given.recipe, /*world=*/0);
   engine::Meter::install();
   const job::Job job = job::make_job(recipe);
+  job::check_trainable(job);
   const std::vector<recipe::RunPart> parts = recipe::run_parts(recipe);
   std::vector<int> prompts;
   const bool samples = recipe::any_samples(parts);

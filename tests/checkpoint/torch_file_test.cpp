@@ -115,6 +115,25 @@ TEST_F(TorchFiles, ADictThatOnlyWrapsTheWeightsGivesNoPrefixAndOthersDo) {
   EXPECT_TRUE(other.find("vae.w") && other.find("v"));
 }
 
+TEST_F(TorchFiles, OfATrainersCheckpointTheWeightsAreRead) {
+  // the state of numpy's generator: an array, made by a call and then given its content
+  const std::string array =
+      "cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01"
+      "b\x87R(K\x01K\x02\x85"
+      "cnumpy\ndtype\nU\x02u4K\x00K\x01\x87R(K\x03U\x01<NNNtb\x89U\x04\x01\x02\x03\x04tb"s;
+  PickleMaker pickle;
+  const auto tensor = [&](int64_t first) { return pickle.tensor("0", 6, first, {2}, {1}); };
+  pickle.dict({{"state_dict", pickle.inner({{"w", tensor(0)}})},
+               {"state_dict_ema", pickle.inner({{"w", tensor(2)}})},
+               {"optimizer", pickle.inner({{"exp_avg", tensor(4)}})},
+               {"epoch", pickle.integer(2)},
+               {"rng_state", pickle.inner({{"np", array}})}});
+  const TorchFile file = TorchFile::open(archive("trained.pth", pickle.bytes()));
+  ASSERT_EQ(file.entries().size(), 1u);
+  EXPECT_EQ(values(file, "w"), (std::vector<float>{0, 1}));
+  EXPECT_EQ(file.metadata().at("epoch"), "2");
+}
+
 TEST_F(TorchFiles, WhatWouldRunCodeIsRefusedByName) {
   // what pickle makes of an object whose __reduce__ returns (os.system, ("touch ran",))
   const std::string ran = path("ran").string();

@@ -15,9 +15,7 @@ class RangesOnDevice : public ::testing::Test {
   static void SetUpTestSuite() {
     if (!device::used()) device::use(simulated_device(), 0);
   }
-  static at::Tensor values(int64_t count, double step) {
-    return at::sin(at::arange(count, at::kFloat) * step).mul_(3);
-  }
+  static at::Tensor values(int64_t count, double step) { return at::sin(at::arange(count, at::kFloat) * step).mul_(3); }
   /// Wherever the two lie.
   static void expect_bits(const at::Tensor& found, const at::Tensor& expected) {
     const at::Tensor got = found.cpu(), want = expected.cpu();

@@ -90,6 +90,35 @@ TEST_F(Convert, ModelsGoToDiffusersAndBackBitForBit) {
   }
 }
 
+TEST_F(Convert, RowsThatFilesHoldTogetherComeApartAndTogetherBitForBit) {
+  for (const char* name : {"sana", "sana_qknorm", "sana_sprint", "sana_video"}) {
+    SCOPED_TRACE(name);
+    const fs::path in = folder_ / (std::string(name) + "-in"), there = folder_ / (std::string(name) + "-there"),
+                   back = folder_ / (std::string(name) + "-back");
+    fs::create_directories(in);
+    fs::copy(goldens_ / name / "original.safetensors", in / "diffusion_pytorch_model.safetensors");
+    fs::copy(goldens_ / name / "config.json", in / "config.json");
+    EXPECT_EQ(inspect(in)["naming"], "official");
+    convert(in, there, {"--to", "diffusers"});
+    expect_equal(there, goldens_ / name / "model.safetensors");
+    EXPECT_EQ(open_weights(there / "official_only.safetensors").names(),
+              std::vector<std::string>{"y_embedder.y_embedding"})
+        << "diffusers has no place for it";
+    for (const char* key : {"num_attention_heads", "mlp_ratio", "qk_norm", "patch_size", "interpolation_scale"})
+      EXPECT_EQ(json_of(there / "config.json")[key], json_of(in / "config.json")[key]) << key;
+    convert(there, back, {"--to", "official"});
+    expect_equal(back, in);
+  }
+  // the same from file to file, as the official program has them
+  const fs::path there = folder_ / "sana.safetensors", back = folder_ / "sana.pth";
+  convert(goldens_ / "sana/original.safetensors", there, {"--to", "diffusers"});
+  expect_equal(there, goldens_ / "sana/model.safetensors");
+  convert(there, back, {"--to", "official"});
+  expect_equal(back, goldens_ / "sana/original.safetensors");
+  convert(back, folder_ / "kept.safetensors");
+  expect_equal(folder_ / "kept.safetensors", back);
+}
+
 TEST_F(Convert, FirstAndLastFrameModelsKeepTheirPositionsAndExpertsTheirFolders) {
   // no golden case has positions of two pictures: those of i2v with a tensor more
   const fs::path in = model("wan21_i2v"), weights = in / "diffusion_pytorch_model.safetensors";

@@ -116,10 +116,10 @@ TEST(OnDeviceRuns, SamplesAreThoseOfTheCpu) {
   std::map<std::string, std::string> clips;
   for (const std::string program : {TESSERA_BINARY, ON_DEVICE}) {
     const std::string out = shared().out("clip-" + std::to_string(clips.size()));
-    const Result r = run_program({program, "launch", "-n", "2", "sample", shared().recipe(), "--run.out",
-                                  shared().out("sampled"), "--mesh", "sp=2", "--sample.steps", "3", "--format", "frames",
-                                  "--out", out, "--prompt", "a red square"},
-                                 program == ON_DEVICE ? kOnDevice : kOnCpu, 120);
+    const Result r = run_program(
+        {program, "launch", "-n", "2", "sample", shared().recipe(), "--run.out", shared().out("sampled"), "--mesh",
+         "sp=2", "--sample.steps", "3", "--format", "frames", "--out", out, "--prompt", "a red square"},
+        program == ON_DEVICE ? kOnDevice : kOnCpu, 120);
     ASSERT_EQ(r.code, 0) << r.output;
     std::map<std::filesystem::path, std::string> files;
     for (const auto& item : std::filesystem::recursive_directory_iterator(out))

@@ -23,6 +23,8 @@ struct Family {
   std::string_view name;
   std::string (*config)(Random& random, const Mesh& mesh);
   std::vector<const char*> attentions, results;
+  int64_t most_frames = 4;  ///< of a sample
+  int64_t least_side = 1;   ///< of half its latents' sides: eight ranks share the smallest sample
 
   std::unique_ptr<net::Denoiser> model(Random& random, const Mesh& mesh) const {
     return models::make_denoiser({.family = std::string(name), .config_text = config(random, mesh)});
@@ -46,9 +48,32 @@ inline std::string toy_config(Random& random, const Mesh& mesh) {
          R"(,"text_len":)" + std::to_string(draw(random, 3, 9)) + "}";
 }
 
+/// Heads of the linear attention and of the cross-attention, which sp and tp share; three channels of a feed-forward's
+/// half for each two of the width.
+inline std::string sana_fields(Random& random, const Mesh& mesh, const char* type) {
+  const int64_t both = mesh[Axis::sp] * mesh[Axis::tp], heads = both * draw(random, 1, 2);
+  return std::string(R"({"_class_name":")") +
+         (type == std::string("video") ? "SanaVideoTransformer3DModel" : "SanaTransformer2DModel") +
+         R"(","model_type":")" + type + R"(","num_attention_heads":)" + std::to_string(heads) +
+         R"(,"attention_head_dim":)" + std::to_string(2 * draw(random, 3, 8)) + R"(,"num_cross_attention_heads":)" +
+         std::to_string(both) + R"(,"num_layers":)" + std::to_string(draw(random, 1, 4)) +
+         R"(,"in_channels":4,"caption_channels":)" + std::to_string(draw(random, 3, 40)) + R"(,"caption_length":)" +
+         std::to_string(draw(random, 3, 9)) + R"(,"mlp_ratio":1.5)";
+}
+inline std::string sana_config(Random& random, const Mesh& mesh) {
+  const bool norms = draw(random, 0, 1), positions = draw(random, 0, 1);
+  return sana_fields(random, mesh, "image") + R"(,"qk_norm":)" + (norms ? "\"rms_norm_across_heads\"" : "null") +
+         (positions ? R"(,"patch_size":2,"interpolation_scale":1.0})" : R"(,"patch_size":1})");
+}
+inline std::string sana_video_config(Random& random, const Mesh& mesh) {
+  return sana_fields(random, mesh, "video") + R"(,"patch_size":[1,2,2]})";
+}
+
 inline const Family& family_of(std::string_view name) {
   static const Family table[] = {{"wan", wan_config, {"self_attn", "cross_attn"}, {"ffn.2"}},
-                                 {"toy", toy_config, {"joint", "time"}, {}}};
+                                 {"toy", toy_config, {"joint", "time"}, {}},
+                                 {"sana", sana_config, {"cross_attn"}, {}, 1, 3},
+                                 {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3}};
   for (const Family& family : table)
     if (family.name == name) return family;
   throw UserError(Exit::usage, "families", "no family " + std::string(name));

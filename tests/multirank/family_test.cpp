@@ -1,6 +1,6 @@
-// A family that asks for all that a Context offers (tests/toy), on every axis of ranks: its gradients are those of the
-// plain context on one rank, random plans change no bit and take the memory they predict, and the program with it
-// trains it to the same losses and weights on every layout, also from another layout's checkpoint. A new family takes
+// Families on every axis of ranks, one of them that asks for all that a Context offers (tests/toy): their gradients are
+// those of the plain context on one rank, random plans change no bit and take the memory they predict, and the program
+// trains them to the same losses and weights on every layout, also from another layout's checkpoint. A new family takes
 // the same three tests.
 #include <optional>
 
@@ -17,19 +17,25 @@ Result run(const char* worker, const Layout& layout, std::vector<std::string> mo
   return run_program(more, {{"OMP_NUM_THREADS", "1"}}, 300);
 }
 
+/// Those of families.h but the standard one, which has tests of its own.
+const std::vector<std::string> kFamilies = {"toy", "sana", "sana-video"};
+
 TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
   const std::vector<std::string> always = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
   const std::vector<std::string> table = {"cp=3",      "sp=3",           "tp=3",      "cp=4", "cp=2,sp=2",
                                           "sp=2,tp=2", "cp=2,sp=2,tp=2", "cp=3,tp=2", "cp=5"};
-  for (const std::string& mesh : always) {
-    const Result r = run(FAMILY_WORKER, layout_of(mesh), {"0", "3", "toy"});
-    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
-  }
-  MatrixPart part("gradients of a family", 2 * static_cast<int>(table.size()));
-  for (const int i : part) {
-    const std::string& mesh = table[static_cast<size_t>(i) % table.size()];
-    const Result r = run(FAMILY_WORKER, layout_of(mesh), {std::to_string(10 * i), std::to_string(10 * i + 5), "toy"});
-    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  for (const std::string& family : kFamilies) {
+    for (const std::string& mesh : always) {
+      const Result r = run(FAMILY_WORKER, layout_of(mesh), {"0", "3", family});
+      EXPECT_EQ(r.code, 0) << family << " " << mesh << "\n" << r.output;
+    }
+    MatrixPart part("gradients of a family", 2 * static_cast<int>(table.size()));
+    for (const int i : part) {
+      const std::string& mesh = table[static_cast<size_t>(i) % table.size()];
+      const Result r =
+          run(FAMILY_WORKER, layout_of(mesh), {std::to_string(10 * i), std::to_string(10 * i + 5), family});
+      EXPECT_EQ(r.code, 0) << family << " " << mesh << "\n" << r.output;
+    }
   }
 }
 
@@ -52,48 +58,67 @@ TEST(Families, TakeRandomPlansWithoutAChangeOfBits) {
                                           "pp=2,cp=2",
                                           "pp=2,tp=2",
                                           "dp_replicate=2,dp_shard=2"};
-  for (const char* mesh : {"sp=2", "cp=2", "tp=2", "pp=2"}) {
-    const Result r = run(PLAN_WORKER, layout_of(mesh), {"40", "42", "toy"});
-    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
-  }
-  MatrixPart part("random plans of a family", 4 * static_cast<int>(table.size()));
-  for (const int i : part) {
-    const std::string& mesh = table[static_cast<size_t>(i) % table.size()];
-    const Result r =
-        run(PLAN_WORKER, layout_of(mesh), {std::to_string(100 + 5 * i), std::to_string(105 + 5 * i), "toy"});
-    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  for (const std::string& family : kFamilies) {
+    for (const char* mesh : {"sp=2", "cp=2", "tp=2", "pp=2"}) {
+      const Result r = run(PLAN_WORKER, layout_of(mesh), {"40", "42", family});
+      EXPECT_EQ(r.code, 0) << family << " " << mesh << "\n" << r.output;
+    }
+    MatrixPart part("random plans of a family", 4 * static_cast<int>(table.size()));
+    for (const int i : part) {
+      const std::string& mesh = table[static_cast<size_t>(i) % table.size()];
+      const Result r =
+          run(PLAN_WORKER, layout_of(mesh), {std::to_string(100 + 5 * i), std::to_string(105 + 5 * i), family});
+      EXPECT_EQ(r.code, 0) << family << " " << mesh << "\n" << r.output;
+    }
   }
 }
 
-/// Three samples a step, of tokens that no two ranks have as many of. Adam makes of a gradient that is nearly zero, and of
-/// its rounding, as much as of any other: few steps show it most, and so eps is larger.
-const TinyRun& toy() {
-  static const TinyRun run("family", TOY_BINARY, R"(family = "toy"
-config = { dim = 48, num_heads = 4, num_layers = 3, ffn_dim = 60, text_dim = 64, text_len = 5 })");
-  return run;
+/// A family that a program trains. Three samples a step, of tokens that no two ranks have as many of. Adam makes of a
+/// gradient that is nearly zero, and of its rounding, as much as of any other: few steps show it most, and so eps is
+/// larger.
+struct Trained {
+  TinyRun run;
+  std::vector<std::string> flags = {};
+};
+const Trained& trained(const std::string& name) {
+  if (name == "toy") {
+    static const Trained toy{TinyRun("family", TOY_BINARY, R"(family = "toy"
+config = { dim = 48, num_heads = 4, num_layers = 3, ffn_dim = 60, text_dim = 64, text_len = 5 })")};
+    return toy;
+  }
+  if (name == "sana") {
+    static const Trained sana{TinyRun("sana", TESSERA_BINARY, R"(preset = "sana-tiny-norms"
+config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 5, in_channels = 12 })"),
+                              {"--data.frames", "1"}};
+    return sana;
+  }
+  static const Trained video{TinyRun("sana-video", TESSERA_BINARY, R"(preset = "sana-tiny-video"
+config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 5, in_channels = 12 })")};
+  return video;
 }
 constexpr int kSteps = 8, kSaved = 4;
 
-void train(const Layout& layout, const std::string& name, const std::vector<std::string>& more = {}) {
+void train(const Trained& family, const Layout& layout, const std::string& name,
+           const std::vector<std::string>& more = {}) {
   std::vector<std::string> flags = {"--run.steps",          std::to_string(kSteps),
                                     "--train.global_batch", "3",
                                     "--data.size",          "48,80",
                                     "--train.eps",          "1e-6",
                                     "--checkpoint.every",   std::to_string(kSaved),
                                     "--checkpoint.keep",    "0"};
-  flags.insert(flags.end(), layout.flags.begin(), layout.flags.end());
-  flags.insert(flags.end(), more.begin(), more.end());
-  const Result r = toy().train(layout.ranks, name, flags, 300);
+  for (const auto* further : {&family.flags, &layout.flags, &more})
+    flags.insert(flags.end(), further->begin(), further->end());
+  const Result r = family.run.train(layout.ranks, name, flags, 300);
   ASSERT_EQ(r.code, 0) << r.output;
 }
 
 /// One rank, whom all are held against, and the weights before the first step; `kind` is trained with `more`.
-void train_one(const std::string& kind, const std::vector<std::string>& more) {
-  if (fs::exists(toy().out(kind + "-one"))) return;
-  train(layout_of("dp_shard=1"), kind + "-one", more);
+void train_one(const Trained& family, const std::string& kind, const std::vector<std::string>& more) {
+  if (fs::exists(family.run.out(kind + "-one"))) return;
+  train(family, layout_of("dp_shard=1"), kind + "-one", more);
   std::vector<std::string> still = more;
   still.insert(still.end(), {"--run.steps", "1", "--train.lr", "0"});
-  train(layout_of("dp_shard=1"), kind + "-start", still);
+  train(family, layout_of("dp_shard=1"), kind + "-start", still);
 }
 
 void expect_memory(const nlohmann::json& last_step) {
@@ -104,11 +129,11 @@ void expect_memory(const nlohmann::json& last_step) {
   }
 }
 
-void expect_same_run(const std::string& kind, const Layout& layout, const std::string& name,
+void expect_same_run(const Trained& family, const std::string& kind, const Layout& layout, const std::string& name,
                      const std::optional<Bounds>& bounds, double loss = kSameLoss) {
-  const auto steps = toy().metrics(name);
-  expect_same_curve(toy().metrics(kind + "-one"), steps, kSteps, loss);
-  if (bounds) expect_same_weights(toy(), kind + "-one", name, kind + "-start", *bounds);
+  const auto steps = family.run.metrics(name);
+  expect_same_curve(family.run.metrics(kind + "-one"), steps, kSteps, loss);
+  if (bounds) expect_same_weights(family.run, kind + "-one", name, kind + "-start", *bounds);
   ASSERT_FALSE(steps.empty());
   expect_as_planned(steps.back(), layout.mesh);
   expect_memory(steps.back());
@@ -139,9 +164,9 @@ const std::vector<std::string> kLayouts = {
 };
 
 /// Runs a share of the layouts.
-void check(const std::string& matrix, const std::string& kind, const std::vector<std::string>& more,
-           const std::optional<Bounds>& bounds, double loss = kSameLoss) {
-  ASSERT_NO_FATAL_FAILURE(train_one(kind, more));
+void check(const Trained& family, const std::string& matrix, const std::string& kind,
+           const std::vector<std::string>& more, const std::optional<Bounds>& bounds, double loss = kSameLoss) {
+  ASSERT_NO_FATAL_FAILURE(train_one(family, kind, more));
   MatrixPart part(matrix, static_cast<int>(kLayouts.size()));
   for (const int i : part) {
     const Layout layout = layout_of(kLayouts[static_cast<size_t>(i)]);
@@ -149,46 +174,57 @@ void check(const std::string& matrix, const std::string& kind, const std::vector
     std::printf("%s, %s\n", kind.c_str(), layout.text.c_str());
     std::fflush(stdout);
     const std::string name = kind + "-" + std::to_string(i);
-    ASSERT_NO_FATAL_FAILURE(train(layout, name, more));
-    expect_same_run(kind, layout, name, bounds, loss);
+    ASSERT_NO_FATAL_FAILURE(train(family, layout, name, more));
+    expect_same_run(family, kind, layout, name, bounds, loss);
   }
 }
 
-TEST(Families, TrainToTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredicted) {
-  check("layouts of a family", "full", {}, Bounds{});
+class FamilyTraining : public ::testing::TestWithParam<const char*> {
+ protected:
+  const Trained& family_ = trained(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::Values("toy", "sana", "sana-video"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST_P(FamilyTraining, EndsWithTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredicted) {
+  check(family_, "layouts of a family", "full", {}, Bounds{});
 }
 
-TEST(Families, TrainTheSameAdaptersOnEveryLayout) {
-  ASSERT_NO_FATAL_FAILURE(train_one("full", {}));
-  check("layouts of a family's adapters", "lora",
-        {"--train.mode", "lora", "--lora.rank", "4", "--model.path", toy().out("full-one") + "/model"},
+TEST_P(FamilyTraining, OfAdaptersEndsWithTheSameOnesOnEveryLayout) {
+  ASSERT_NO_FATAL_FAILURE(train_one(family_, "full", {}));
+  check(family_, "layouts of a family's adapters", "lora",
+        {"--train.mode", "lora", "--lora.rank", "4", "--model.path", family_.run.out("full-one") + "/model"},
         Bounds{.of_largest = 1});  // B begins as zero: its largest value is its move
 }
 
 /// Of 16 bits a layout rounds at other places, and Adam amplifies it: losses alone are compared, within what the
 /// matrix of layouts allows (layout_matrix_test.cpp).
-TEST(Families, TrainToTheSameLossesIn16Bits) {
-  check("layouts of a family in 16 bits", "bf16", {"--plan.compute_dtype", "bf16"}, std::nullopt, 4e-4);
+TEST_P(FamilyTraining, HasTheSameLossesIn16Bits) {
+  check(family_, "layouts of a family in 16 bits", "bf16", {"--plan.compute_dtype", "bf16"}, std::nullopt, 4e-4);
 }
 
-TEST(Families, GoOnFromTheCheckpointOfAnyOtherLayout) {
-  ASSERT_NO_FATAL_FAILURE(train_one("full", {}));
+TEST_P(FamilyTraining, GoesOnFromTheCheckpointOfAnyOtherLayout) {
+  ASSERT_NO_FATAL_FAILURE(train_one(family_, "full", {}));
   const int count = static_cast<int>(kLayouts.size());
   MatrixPart part("a family's resumes on another layout", count);
   for (const int to : part) {
     const Layout from = layout_of(kLayouts[static_cast<size_t>((to + 7) % count)]),
                  layout = layout_of(kLayouts[static_cast<size_t>(to)]);
     SCOPED_TRACE("written by " + from.text + ", resumed by " + layout.text);
-    fs::remove_all(toy().out("resumed"));
-    ASSERT_NO_FATAL_FAILURE(train(from, "resumed"));
-    fs::remove_all(toy().out("resumed") + "/checkpoints/step-000008");
-    ASSERT_NO_FATAL_FAILURE(train(layout, "resumed"));
-    expect_same_run("full", layout, "resumed", Bounds{});
+    fs::remove_all(family_.run.out("resumed"));
+    ASSERT_NO_FATAL_FAILURE(train(family_, from, "resumed"));
+    fs::remove_all(family_.run.out("resumed") + "/checkpoints/step-000008");
+    ASSERT_NO_FATAL_FAILURE(train(family_, layout, "resumed"));
+    expect_same_run(family_, "full", layout, "resumed", Bounds{});
   }
 }
 
 TEST(Families, AnAxisThatDoesNotDivideTheHeadsIsRefusedBeforeTheRun) {
-  const Result r = toy().train(6, "refused", {"--mesh", "sp=3,tp=2", "--run.steps", "1"});
+  const Result r = trained("toy").run.train(6, "refused", {"--mesh", "sp=3,tp=2", "--run.steps", "1"});
   EXPECT_EQ(r.code, 2) << r.output;
   EXPECT_NE(r.output.find("does not divide the model's 4 heads"), std::string::npos) << r.output;
 }

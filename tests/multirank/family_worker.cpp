@@ -30,12 +30,13 @@ void expect_close(const Tensor& found, const Tensor& expected, const std::string
 }
 
 /// Up to three samples, each of a shape of its own.
-net::Batch batch_of(const net::Denoiser& model, testing::Random& random, uint64_t seed) {
+net::Batch batch_of(const net::Denoiser& model, testing::Random& random, uint64_t seed, const testing::Family& family) {
   std::vector<net::Sample> samples;
   const auto count = static_cast<uint64_t>(testing::draw(random, 1, 3));
   for (uint64_t s = 0; s < count; ++s) {
-    const std::array<int64_t, 4> latent = {model.in_channels(), testing::draw(random, 1, 4),
-                                           2 * testing::draw(random, 1, 4), 2 * testing::draw(random, 1, 4)};
+    const std::array<int64_t, 4> latent = {model.in_channels(), testing::draw(random, 1, family.most_frames),
+                                           2 * testing::draw(random, family.least_side, 4),
+                                           2 * testing::draw(random, family.least_side, 4)};
     net::Sample sample = model.blank(latent);
     sample.x = values({latent.begin(), latent.end()}, seed, s);
     sample.context = values({testing::draw(random, 1, model.context_length()), model.context_dim()}, seed, 10 + s);
@@ -135,7 +136,7 @@ class Shared {
 void check(const testing::Family& family, const Mesh& mesh, int rank, comm::Comm& comm, uint64_t seed) {
   testing::Random random(seed);
   const auto model = family.model(random, mesh);
-  const net::Batch batch = batch_of(*model, random, seed);
+  const net::Batch batch = batch_of(*model, random, seed, family);
   const net::WeightMap weights = weights_of(*model, seed);
   const Tensor expected = net::run_plain(model->units(), weights, batch), up = values(expected.sizes().vec(), seed, 99);
   expected.backward(up);

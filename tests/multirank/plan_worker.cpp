@@ -66,7 +66,8 @@ struct Case {
   Case(uint64_t seed, const Mesh& mesh, const Family& family) : family(family), seed(seed) {
     Random random(seed);
     model = family.model(random, mesh);
-    latent = {model->in_channels(), draw(random, 1, 3), 2 * draw(random, 2, 6), 2 * draw(random, 2, 6)};
+    latent = {model->in_channels(), draw(random, 1, std::min<int64_t>(3, family.most_frames)), 2 * draw(random, 2, 6),
+              2 * draw(random, 2, 6)};
     plan.mesh = mesh;
     plan.global_batch = draw(random, 1, 3 * mesh.dp_size());
     plan.micro_batch = draw(random, 1, 3);

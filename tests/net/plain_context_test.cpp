@@ -121,6 +121,18 @@ TEST(PlainContext, AConvolutionSeesNeighboursOfItsOwnSampleOnly) {
   EXPECT_TRUE(close(y[3], x[2] + x[3] + x[4]));
 }
 
+TEST(PlainContext, UnfoldedRowsTimesAWeightAreAConvolutionOverAllChannels) {
+  Tokens tokens = two_samples();
+  tokens.shapes = {{2, 1, 1}, {3, 1, 1}};
+  const WeightMap weights = {{"c.weight", at::randn({4, 8, 3, 1})}};
+  PlainContext ctx(weights, "", tokens);
+  const Tensor x = at::randn({5, 8}), y = ctx.linear("c", ctx.unfold("c.rows", x, {.kernel = {3, 1, 1}}));
+  const Tensor w = weights.at("c.weight").squeeze(3);
+  for (const auto& [begin, end] : {std::pair(0, 2), std::pair(2, 5)})
+    EXPECT_TRUE(
+        close(y.slice(0, begin, end), at::conv1d(x.slice(0, begin, end).t().unsqueeze(0), w, {}, 1, 1).squeeze(0).t()));
+}
+
 TEST(PlainContext, PartsOfTheTokensAreJoinedInTheirPlaces) {
   Tokens tokens = two_samples();
   tokens.spaces = {Space{.offsets = {0, 1, 2}, .ranges = {{0, 1}, {2, 3}}},

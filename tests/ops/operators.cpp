@@ -85,6 +85,21 @@ Operator depthwise_of(int64_t rows, int64_t width) {
       }};
 }
 
+/// Each row of 9 with the one before and the one after it.
+Operator unfold_of(int64_t rows, int64_t width) {
+  std::vector<int32_t> table;
+  for (int64_t tap = -1; tap <= 1; ++tap)
+    for (int64_t r = 0; r < rows; ++r) table.push_back(static_cast<int32_t>(r + tap < rows ? r + tap : -1));
+  return {"unfold",
+          {normal({rows, width})},
+          {},
+          {at::tensor(table, at::kInt).view({3, rows})},
+          [](const Tensors& x, Sites&, const Tensors& c) { return ops::unfold(x[0], c[0]); },
+          [=](const Tensors& x, const Tensors&, const Tensors&) {
+            return at::constant_pad_nd(x[0], {0, 0, 1, 1}).unfold(0, 3, 1).reshape({rows, 3 * width});
+          }};
+}
+
 /// The middle one of three samples has no rows. `turned`: q and k in the products with values are others than in what
 /// these are divided by.
 Operator attention_without_softmax(int64_t heads, int64_t d, bool turned) {
@@ -122,6 +137,7 @@ std::vector<Operator> row_operators() {
   const Tensor order = at::randperm(67, at::detail::createCPUGenerator(9), at::kLong);
   return {half_split_rope(67, 3, 5),
           depthwise_of(9, 71),
+          unfold_of(9, 71),
           attention_without_softmax(3, 5, false),
           attention_without_softmax(3, 5, true),
           {"take_rows",

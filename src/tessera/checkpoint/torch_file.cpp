@@ -46,7 +46,8 @@ constexpr TypeRow kDTypes[] = {{"torch.float64", DType::f64},
                                {"torch.uint8", DType::u8},
                                {"torch.bool", DType::boolean}};
 // What else a file of tensors may refer to. None of it does anything; see pickle.h. The dtypes are those that we do not
-// have: a tensor of one is refused by its own name.
+// have: a tensor of one is refused by its own name. The arrays are states of random generators, which trainers save beside
+// the weights.
 constexpr std::string_view kOthers[] = {"collections.OrderedDict",
                                         "torch._utils._rebuild_tensor",
                                         "torch._utils._rebuild_tensor_v2",
@@ -62,7 +63,11 @@ constexpr std::string_view kOthers[] = {"collections.OrderedDict",
                                         "torch.ComplexDoubleStorage",
                                         "torch.Size",
                                         "torch.device",
-                                        "_codecs.encode"};
+                                        "_codecs.encode",
+                                        "numpy.ndarray",
+                                        "numpy.dtype",
+                                        "numpy.core.multiarray._reconstruct",
+                                        "numpy._core.multiarray._reconstruct"};
 // Dicts that only wrap the weights, by the programs that write them.
 constexpr std::string_view kWrappers[] = {"state_dict", "model_state", "model_state_dict", "model", "module",
                                           "generator",  "ema",         "params_ema",       "params"};

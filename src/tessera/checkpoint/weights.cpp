@@ -6,6 +6,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/checkpoint/json.h"
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/families/registry.h"
 
 namespace tessera::checkpoint {
@@ -129,13 +130,39 @@ const WeightFile& WeightSet::file_of(const std::string& name) const {
                   near.empty() ? "it has no tensors at all" : "the nearest name in it is " + shown(near[0]));
 }
 
-const TensorInfo& WeightSet::at(const std::string& name) const { return *file_of(name).find(name); }
-
-void WeightSet::read(const std::string& name, int64_t first, int64_t count, void* to) const {
-  file_of(name).read(name, first, count, to);
+bool WeightSet::contains(const std::string& name) const {
+  if (place_.count(name) > 0) return true;
+  const auto part = row_part(name);
+  return part && place_.count(part->whole) > 0;
 }
 
-void WeightSet::read_f32(const std::string& name, int64_t first, int64_t count, float* to) const {
+TensorInfo WeightSet::at(const std::string& name) const {
+  const auto part = place_.count(name) > 0 ? std::nullopt : row_part(name);
+  if (!part || !place_.count(part->whole)) return *file_of(name).find(name);
+  TensorInfo info = *file_of(part->whole).find(part->whole);
+  if (info.shape.empty() || info.shape[0] % part->count != 0)
+    refuse(path_.string() + ": " + info.name + " " + shape_text(info.shape) + " should hold " +
+               std::to_string(part->count) + " tensors, one after the other",
+           "is the file of another model?");
+  info.name = name;
+  info.shape[0] /= part->count;
+  return info;
+}
+
+std::pair<std::string, int64_t> WeightSet::place_of(const std::string& name) const {
+  const auto part = place_.count(name) > 0 ? std::nullopt : row_part(name);
+  if (!part || !place_.count(part->whole)) return {name, 0};
+  return {part->whole, part->index * at(name).count()};
+}
+
+void WeightSet::read(const std::string& name, int64_t first, int64_t count, void* to) const {
+  const auto [stored, begin] = place_of(name);
+  file_of(stored).read(stored, begin + first, count, to);
+}
+
+void WeightSet::read_f32(const std::string& asked, int64_t from, int64_t count, float* to) const {
+  const auto [name, begin] = place_of(asked);
+  const int64_t first = begin + from;
   file_of(name).read_f32(name, first, count, to);
   const TensorInfo& tensor = at(name);
   if (size_of(tensor.dtype) != 1 || tensor.count() == 0) return;

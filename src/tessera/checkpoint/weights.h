@@ -7,6 +7,7 @@
 //   weights.read_f32("blocks.0.self_attn.q.weight", first, count, values);
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/checkpoint/weight_file.h"
@@ -19,8 +20,9 @@ class WeightSet {
   const std::vector<WeightFile>& files() const { return files_; }
   std::vector<std::string> names() const;  ///< sorted
   const Metadata& metadata() const { return files_.front().metadata(); }
-  bool contains(const std::string& name) const { return place_.count(name) > 0; }
-  const TensorInfo& at(const std::string& name) const;  ///< throws naming the nearest known one
+  /// These take the name of a part of a tensor's rows too (row_part.h).
+  bool contains(const std::string& name) const;
+  TensorInfo at(const std::string& name) const;  ///< throws naming the nearest known one
   void read(const std::string& name, int64_t first, int64_t count, void* to) const;
   void read_f32(const std::string& name, int64_t first, int64_t count, float* to) const;
 
@@ -30,6 +32,8 @@ class WeightSet {
   void add_index(const Path& index);
   bool add_named(const Path& folder);
   const WeightFile& file_of(const std::string& name) const;
+  /// The stored tensor that a name is of, and the element at which it begins there.
+  std::pair<std::string, int64_t> place_of(const std::string& name) const;
 
   Path path_;
   std::vector<WeightFile> files_;

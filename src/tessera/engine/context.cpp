@@ -225,6 +225,13 @@ Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Con
   return ops::depthwise(wide, tap_table(reach, tokens_, space, how.kernel, x), w, bias(site), anchor(w), type_);
 }
 
+Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
+  SavedStorages::at_site(site);
+  const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/true);
+  const Tensor wide = reach_rows(x, reach, mode_.parallel);
+  return ops::unfold(wide, tap_table(reach, tokens_, space, how.kernel, x));
+}
+
 Tensor ShardContext::param(std::string_view site) {
   SavedStorages::at_site(site);
   ops::WeightSite& w = weight(site, "");

@@ -39,6 +39,7 @@ class ShardContext final : public net::Context {
   Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                           double eps, const net::Rotated& rotated = {}) override;
   Tensor conv(std::string_view site, const Tensor& x, const net::Conv& how, int space = 0) override;
+  Tensor unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space = 0) override;
   Tensor param(std::string_view site) override;
   Tensor embedding(std::string_view site, const Tensor& ids) override;
 

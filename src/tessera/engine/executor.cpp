@@ -22,6 +22,15 @@ double now() {
 
 const std::vector<Axis> kWorldAxes(kAllAxes.begin(), kAllAxes.end());
 
+constexpr int64_t kAnyBytes = -1;
+
+/// Whether a collective's bytes follow from more than the number of tokens and samples: sums over the rows of captions
+/// from their lengths, a halo from the width and height of each sample.
+bool depends_on_more(const plan::Traffic& t) {
+  return t.rows == plan::Rows::reach || t.rows == plan::Rows::reached ||
+         (t.rows == plan::Rows::context && t.purpose == "norms");
+}
+
 }  // namespace
 
 Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& store, comm::Comm& comm,
@@ -186,7 +195,10 @@ void Executor::perform(const std::shared_ptr<Run>& shared, int index) {
   execute(run, index, run.comm[index]);
   run.times[index] = {t0 - run.start, now() - run.start};
   if (whereabouts_) whereabouts_(run.step, index, in, true);
-  const auto same = [](const plan::Comm& a, const plan::Comm& b) { return a.same_traffic(b); };
+  const auto same = [](const plan::Comm& ran, const plan::Comm& expected) {
+    if (expected.bytes != kAnyBytes) return ran.same_traffic(expected);
+    return ran.axis == expected.axis && ran.kind == expected.kind;
+  };
   const std::vector<plan::Comm> expected = declared(run, in);
   check_internal(std::equal(run.comm[index].begin(), run.comm[index].end(), expected.begin(), expected.end(), same),
                  "engine.executor",
@@ -230,7 +242,7 @@ void Executor::reserve_disk(int64_t bytes) {
 }
 
 /// The collectives that an instruction declares. The list has bytes for micro-batches of the largest shape; the result
-/// has them for the actual tokens.
+/// has them for the actual tokens, or kAnyBytes where they do not follow from their number.
 std::vector<plan::Comm> Executor::declared(const Run& run, const plan::Instruction& in) const {
   std::vector<plan::Comm> comm = in.comm;
   if (!plan::carries_tokens(in.op) || comm.empty()) return comm;
@@ -251,7 +263,8 @@ std::vector<plan::Comm> Executor::declared(const Run& run, const plan::Instructi
   }
   size_t next = 0;
   for (const plan::Traffic& t : plan::traffic_of(store_.spec(in.unit), run.plan().units[in.unit], in.op))
-    if (next < comm.size() && t.several(run.plan().mesh)) comm[next++].bytes = bytes(t);
+    if (next < comm.size() && t.several(run.plan().mesh))
+      comm[next++].bytes = depends_on_more(t) ? kAnyBytes : bytes(t);
   return comm;
 }
 

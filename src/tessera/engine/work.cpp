@@ -51,6 +51,11 @@ class CountingContext final : public net::Context {
     return made(q, {q.size(0), v.size(1)});
   }
   Tensor conv(std::string_view, const Tensor& x, const net::Conv&, int) override { return normed(x); }
+  Tensor unfold(std::string_view, const Tensor& x, const net::Conv& how, int) override {
+    const Tensor y = made(x, {x.size(0), x.size(1) * how.kernel[0] * how.kernel[1] * how.kernel[2]});
+    streams({x, y});
+    return y;
+  }
   Tensor param(std::string_view site) override {
     return at::empty(parameter(site, "").shape, at::TensorOptions(at::kFloat).device(at::kMeta));
   }

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "tessera/families/sana.h"
 #include "tessera/families/wan.h"
 
 namespace tessera::families {
 
 const std::vector<Family>& all() {
-  static const std::vector<Family> table = {wan()};
+  static const std::vector<Family> table = {wan(), sana()};
   return table;
 }
 

@@ -115,7 +115,8 @@ Experts find_experts(const recipe::Recipe& recipe) {
     std::erase_if(experts.list, [&](const Expert& expert) { return expert.name != train; });
   if (experts.list.empty() && train != "auto")
     throw UserError(Exit::usage, "experts.train",
-                    "models of the family " + recipe.model.family + " have no experts that own a range of noise" +
+                    "models of the family " + families::of(recipe.model.family).name +
+                        " have no experts that own a range of noise" +
                         (train == "both" ? "" : " and are called " + train),
                     "leave experts.train out, or set experts.router = \"gate\"");
   if (experts.list.empty()) experts.list = {{"", recipe.model.path, ""}};

@@ -3,6 +3,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/families/registry.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/codec_bytes.h"
 #include "tessera/job/image_encoder.h"
@@ -122,7 +123,7 @@ Job make_job(const recipe::Recipe& recipe) {
   if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
   job.name = !recipe.model.path.empty()     ? recipe.model.path
              : !recipe.model.preset.empty() ? recipe.model.preset
-                                            : recipe.model.family;
+                                            : families::of(recipe.model.family).name;
   log::info("model: " + job.name + ", conditioned on " + purpose(*job.model) + experts_text(job.experts));
   job.image = open_image_encoder(recipe, job.model->conditions());
   const int64_t before = engine::Meter::live();
@@ -165,6 +166,13 @@ std::string likely_cause(const std::string& name, const std::vector<int64_t>& sh
 }
 
 }  // namespace
+
+void check_trainable(const Job& job) {
+  const std::string why = job.model->why_not_trained();
+  if (why.empty()) return;
+  throw UserError(Exit::usage, "model", job.name + " cannot be trained here, with or without LoRA: " + why,
+                  "sample from it, convert it, or train the model that it was distilled from");
+}
 
 void check_weights(const recipe::Recipe& recipe, const Job& job) {
   for (size_t e = 0; e < job.experts.size(); ++e)

@@ -42,6 +42,9 @@ Shapes shapes_of(const recipe::Recipe& recipe, const net::Denoiser& model, const
 /// Passes of the denoiser that one sample takes: its steps; with audio conditioning one more, without audio.
 int sample_passes(const recipe::Recipe& recipe, const net::Denoiser& model);
 
+/// Throws UserError (usage) for a model that is sampled and converted but not trained, with the reason.
+void check_trainable(const Job& job);
+
 /// Whether the weights of model.path and data.text_encoder_path are there and have the sizes of the job, by their
 /// headers alone: before anything is encoded. Throws UserError (input) naming file, tensor and both shapes.
 void check_weights(const recipe::Recipe& recipe, const Job& job);

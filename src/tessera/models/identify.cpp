@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/models/known.h"
 #include "tessera/models/lora_names.h"
 
@@ -33,14 +34,18 @@ std::optional<Identity> lora_identity(const Shapes& tensors) {
 Identity identify(const Shapes& tensors) {
   if (const auto lora = lora_identity(tensors)) return *lora;
   for (const WeightForm* form : weight_forms()) {
-    for (const bool diffusers : {false, true}) {
+    const KeyMap ours;
+    for (const auto& [naming, map] :
+         {std::pair("official", &form->names.official), {"diffusers", &form->names.diffusers}, {"tessera", &ours}}) {
       for (const std::string& prefix : kOptionalPrefixes) {
         const bool found = std::all_of(form->marks.begin(), form->marks.end(), [&](const std::string& mark) {
-          return tensors.count(prefix + (diffusers ? to_foreign(form->names.diffusers, mark) : mark)) > 0;
+          const std::string theirs = to_foreign(*map, mark);
+          const auto part = checkpoint::row_part(theirs);
+          return tensors.count(prefix + (part ? part->whole : theirs)) > 0;
         });
         if (!found) continue;
         Identity result{form->kind, form->model, form->variant, "", prefix, &form->names, form};
-        result.naming = naming_of(diffusers ? "diffusers" : "official", prefix);
+        result.naming = naming_of(naming, prefix);
         if (form->refine) form->refine(official_shapes(result, tensors), result);
         return result;
       }

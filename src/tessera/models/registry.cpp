@@ -1,5 +1,6 @@
 #include "tessera/models/registry.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -55,9 +56,35 @@ namespace {
 
 Shapes official_weights(const ModelChoice& choice) { return official_shapes(identify(choice.weights), choice.weights); }
 
+/// The family that a config.json says it is of; null where it does not.
+const Family* family_of_config(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("_class_name") || !json["_class_name"].is_string()) return nullptr;
+  const auto name = json["_class_name"].get<std::string>();
+  for (const Family& family : families())
+    if (!family.classes.empty() && name.starts_with(family.classes)) return &family;
+  return nullptr;
+}
+
+/// By the first of these that tells it: the preset, the tensors, the config.json, the recipe's fields.
+std::string found_family(const ModelChoice& choice) {
+  for (const Family& family : families())
+    if (const auto presets = family.presets();
+        !choice.preset.empty() && std::ranges::find(presets, choice.preset) != presets.end())
+      return family.name;
+  if (const Identity identity = identify(choice.weights); identity.kind == ModelKind::denoiser)
+    return family_of(identity).name;
+  const fs::path file = !choice.config.empty() ? fs::path(choice.config)
+                        : choice.path.empty()  ? fs::path()
+                                               : find_config(choice.path);
+  const Family* told = file.empty() ? nullptr : family_of_config(read_text(file));
+  if (!told && !choice.config_text.empty()) told = family_of_config(choice.config_text);
+  return told ? told->name : families::standard().name;
+}
+
 /// Splits "wan-i2v" into the family wan and its type, which overrides the fields of the choice.
 ModelChoice without_type(ModelChoice choice) {
-  if (choice.family.empty()) choice.family = families::standard().name;
+  if (choice.family.empty()) choice.family = found_family(choice);
   const size_t dash = choice.family.find('-');
   if (dash == std::string::npos) return choice;
   const std::string text = choice.config_text.empty() ? "{}" : choice.config_text;

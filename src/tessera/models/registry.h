@@ -17,7 +17,7 @@ namespace tessera::models {
 /// Sizes come from the first of these that is set: config (a file), preset, path (its config.json); fields of
 /// config_text replace fields of that source, or are the only source.
 struct ModelChoice {
-  std::string family = {};  ///< empty: the standard one
+  std::string family = {};  ///< empty: that of the preset, of the config.json or of the weights, else the standard one
   std::string preset = {};
   std::string config = {};
   std::string path = {};

@@ -17,6 +17,7 @@
 // | attention        | nothing: each rank has some heads             | sp: heads; cp: ring by sample, else gather k and v |
 // | linear_attention | nothing: each rank has some heads             | sum of [B, heads, d + 1, d]                        |
 // | conv             | nothing: each rank has some channels          | rows that neighbours reach (a halo)                |
+// | unfold           | a halo                                        | a halo                                             |
 #include <optional>
 #include <string_view>
 
@@ -93,6 +94,9 @@ class Context {
                                   int64_t heads, double eps, const Rotated& rotated = {}) = 0;
   /// Depthwise convolution: site.weight [D, 1, kernel...], when declared site.bias [D]. x [rows, D].
   virtual Tensor conv(std::string_view site, const Tensor& x, const Conv& how, int space = 0) = 0;
+  /// Each row with its neighbours: x [rows, D] -> [rows, D * taps], the tap fastest, zeros outside the grid. A linear
+  /// of the result is a convolution over all channels, whose weight is [out, D, kernel...].
+  virtual Tensor unfold(std::string_view site, const Tensor& x, const Conv& how, int space = 0) = 0;
   /// part() takes the rows of a space that is part of the tokens out of x [tokens, D]; join() puts the tokens together
   /// from the spaces that make them up. x has this rank's tokens or, where tp ranks share heads or channels, the tokens
   /// of all of them.

@@ -72,8 +72,13 @@ class Denoiser {
   virtual Tensor pack_target(const Tensor& target) const = 0;
   /// Tokens of one latent.
   virtual int64_t token_count(const std::array<int64_t, 4>& latent) const = 0;
-  /// Official parameter name -> name in a foreign naming ("diffusers"); identity for "official".
+  /// Name of a parameter -> its name in a naming: "official", "diffusers", or "tessera", our own. Parameters that files
+  /// hold together have names of parts (checkpoint/row_part.h).
   virtual std::string foreign_name(const std::string& name, const std::string& naming) const = 0;
+  /// The naming of the weights that a run writes: one that other programs read.
+  virtual std::string file_naming() const { return "official"; }
+  /// Why flow matching, the training that there is, does not train this model; empty: it does.
+  virtual std::string why_not_trained() const { return {}; }
   /// Writes the initial values of elements [first, first + count) of a parameter, the same on every layout.
   virtual void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count,
                           float* out) const = 0;

@@ -149,6 +149,19 @@ Tensor PlainContext::conv(std::string_view site, const Tensor& x, const Conv& ho
   return at::cat(samples);
 }
 
+Tensor PlainContext::unfold(std::string_view, const Tensor& x, const Conv& how, int index) {
+  const Space& space = tokens_.space(index);
+  const auto& k = how.kernel;
+  std::vector<Tensor> samples;
+  for (size_t s = 0; s + 1 < space.offsets.size(); ++s) {
+    const auto [f, h, w] = space.shapes.at(s);
+    const Tensor grid = x.slice(0, space.offsets[s], space.offsets[s + 1]).view({f, h, w, -1});
+    const Tensor wide = at::constant_pad_nd(grid, {0, 0, k[2] / 2, k[2] / 2, k[1] / 2, k[1] / 2, k[0] / 2, k[0] / 2});
+    samples.push_back(wide.unfold(0, k[0], 1).unfold(1, k[1], 1).unfold(2, k[2], 1).reshape({f * h * w, -1}));
+  }
+  return at::cat(samples);
+}
+
 Tensor PlainContext::param(std::string_view site) { return weight(site, ""); }
 
 Tensor PlainContext::embedding(std::string_view site, const Tensor& ids) {

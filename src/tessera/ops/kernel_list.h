@@ -14,8 +14,8 @@
   each(rms_norm_dots) each(rms_norm_input_gradient) each(rms_norm_weight_gradient) each(sum) \
   each(gated_residual) each(gated_branch_gradient) each(gate_gradient) each(gelu_tanh) \
   each(gelu_tanh_gradient) each(rope) each(depthwise) each(depthwise_input_gradient) \
-  each(depthwise_weight_gradient) each(embedding_gradient) each(drop_rows) each(attention) \
-  each(attention_backward) each(attention_delta) each(merge_attention) each(linear_attention_states) \
+  each(depthwise_weight_gradient) each(unfold) each(unfold_gradient) each(embedding_gradient) \
+  each(drop_rows) each(attention) each(attention_backward) each(attention_delta) each(merge_attention) each(linear_attention_states) \
   each(linear_attention_states_backward) each(linear_attention_result) \
   each(linear_attention_result_backward)
 // clang-format on

@@ -106,6 +106,9 @@ struct Kernels {
   Tensor (*depthwise_input_gradient)(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows);
   /// Adds to dw [D * taps] fp32.
   void (*depthwise_weight_gradient)(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw);
+  /// y[r, c * taps + t] = x[table[t, r], c], 0 for entries -1; and the sum of dy over the places that read a row.
+  Tensor (*unfold)(const Tensor& x, const Tensor& table);
+  Tensor (*unfold_gradient)(const Tensor& dy, const Tensor& table, int64_t source_rows);
   /// Adds row t of dy [T, D] to row ids[t] of the gradient [V, D] fp32, in the order of t.
   void (*embedding_gradient)(const Tensor& grad, const Tensor& ids, const Tensor& dy);
   void (*drop_rows)(const Tensor& x, const Dropout& drop, int64_t first_row);

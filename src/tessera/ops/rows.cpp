@@ -86,6 +86,18 @@ struct Depthwise : Function<Depthwise> {
   }
 };
 
+struct Unfold : Function<Unfold> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& table) {
+    ctx->save_for_backward({table});
+    ctx->saved_data["rows"] = x.size(0);
+    return kernels(x).unfold(x, table);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const Tensor dy = grads[0].contiguous();
+    return {kernels(dy).unfold_gradient(dy, ctx->get_saved_variables()[0], ctx->saved_data["rows"].toInt()), {}};
+  }
+};
+
 }  // namespace
 
 Tensor take_rows(const Tensor& x, const Tensor& order) {
@@ -101,6 +113,11 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
                  "cos and sin must be [rows, channels / heads / 2]");
   return wants_graph({&x}) ? Rope::apply(x, cos, sin, heads, half_split)
                            : kernels(x).rope(x, cos, sin, heads, half_split, 1);
+}
+
+Tensor unfold(const Tensor& x, const Tensor& table) {
+  check_internal(x.is_contiguous() && x.dim() == 2 && table.dim() == 2, "ops.unfold", "expected rows and their taps");
+  return wants_graph({&x}) ? Unfold::apply(x, table) : kernels(x).unfold(x, table);
 }
 
 Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, WeightSite* bias, const Tensor& anchor,

@@ -22,6 +22,10 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
 Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
                  at::ScalarType type = at::kFloat);
 
+/// The rows that each tap reads, side by side: y[r, c * taps + t] = x[table[t, r], c], zero for entries -1. x [N, D],
+/// table [taps, T] int32; in the dtype of x. Saves the table.
+Tensor unfold(const Tensor& x, const Tensor& table);
+
 /// Linear attention in two steps, in fp32: the sums over each sample's keys, [B, heads, d + 1, d], whose last row is
 /// the sum of `k`; and the result for queries, in the dtype of q. `rotated_k`, `rotated_q`: used instead of k and q in
 /// the products with values. Offsets [B+1]; a sample may have no rows.

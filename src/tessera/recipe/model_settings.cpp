@@ -85,9 +85,9 @@ std::vector<Setting> model_settings() {
        "folder or file of weights; official or diffusers names",
        model<&Recipe::Model::path>,
        {.needs = {{loads_weights, "but for its config.json: model.init = \"random\" leaves its weights unread"}}}},
-      {"model.family", Kind::text, families::standard().name,
-       "model family; " + families::listed(typed_families(), "or") +
-           " override the type found in config.json and weights",
+      {"model.family", Kind::text, "",
+       "model family; empty: that of the preset, the weights or the config.json, else " + families::standard().name +
+           "; " + families::listed(typed_families(), "or") + " override the type found there",
        model<&Recipe::Model::family>},
       {"model.init",
        Kind::choice,

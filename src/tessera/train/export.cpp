@@ -6,6 +6,7 @@
 
 #include "tessera/checkpoint/box.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/train/host_work.h"
@@ -21,8 +22,25 @@ class ModelFolder {
     checkpoint::make_folder(folder_, "check run.out");
   }
 
-  /// fp32.
-  void add_unit(const std::vector<checkpoint::TensorData>& tensors) {
+  /// fp32, under the parameters' own names.
+  void add_unit(const net::Denoiser& model, const std::vector<checkpoint::TensorData>& own) {
+    std::map<std::string, std::vector<float>> wholes;  // of parameters that files hold together
+    std::vector<checkpoint::TensorData> tensors;
+    for (checkpoint::TensorData tensor : own) {
+      tensor.name = model.foreign_name(tensor.name, model.file_naming());
+      const auto part = checkpoint::row_part(tensor.name);
+      if (!part) {
+        tensors.push_back(tensor);
+        continue;
+      }
+      const int64_t count = checkpoint::volume(checkpoint::whole_box(tensor.shape));
+      std::vector<float>& whole = wholes[part->whole];
+      whole.resize(static_cast<size_t>(count * part->count));
+      std::copy_n(static_cast<const float*>(tensor.data), count, whole.data() + part->index * count);
+      if (part->index > 0) continue;
+      tensor.name = part->whole, tensor.data = whole.data(), tensor.shape[0] *= part->count;
+      tensors.push_back(tensor);
+    }
     char name[96];
     std::snprintf(name, sizeof name, "diffusion_pytorch_model-%05zu-of-%05zu.safetensors", ++written_, units_);
     checkpoint::write_safetensors(folder_ / name, tensors, {{"format", "pt"}});
@@ -61,7 +79,7 @@ void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& 
           if (rank == 0) tensors.push_back({param.name, DType::f32, param.shape, value.const_data_ptr()});
         },
         [&] {
-          if (rank == 0) work.run([&] { written->add_unit(tensors); });
+          if (rank == 0) work.run([&] { written->add_unit(model, tensors); });
         });
   }
   if (rank == 0) work.run([&] { written->finish(model.config_json()); });
@@ -78,7 +96,7 @@ void export_saved(const net::Denoiser& model, const weights::Source& saved, cons
       saved.read({param.name, DType::f32, param.shape}, values.back().data());
       tensors.push_back({param.name, DType::f32, param.shape, values.back().data()});
     }
-    written.add_unit(tensors);
+    written.add_unit(model, tensors);
   }
   written.finish(model.config_json());
 }

@@ -59,6 +59,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   comm_.check_agreement("recipe", recipe_.to_toml());
   job_ = job::make_job(recipe_);
   planning::check_mesh(mesh_, *job_.model, job_.latent);  // before hours of encoding
+  job::check_trainable(job_);
   job::check_weights(recipe_, job_);
   recipe_.set("data.vae_tile", std::to_string(job_.vae_tile));
   out_ = recipe_.run.out;

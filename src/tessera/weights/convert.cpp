@@ -55,16 +55,22 @@ class ByteProgress {
   Clock::time_point start_ = Clock::now(), shown_ = Clock::now();
 };
 
-/// The bytes of one tensor in the dtype of the output, with what is merged into it.
-at::Tensor read_tensor(const ConvertedPart& part, const ConvertedTensor& tensor, const LoraMerge* merge) {
-  const at::Tensor bytes = read_bytes(part.source, tensor.source);
-  const std::string official = part.identity.official(tensor.source.name).value_or("");
-  if (!merge || !merge->touches(official)) return cast_bytes(bytes, tensor.source, tensor.out.dtype);
-  const at::Tensor values = cast_bytes(bytes, tensor.source, DType::f32).view(at::kFloat).view(tensor.source.shape);
-  TensorInfo merged = tensor.source;
+/// The bytes of a tensor of the input in another dtype, with what is merged into it.
+at::Tensor read_source(const ConvertedPart& part, const TensorInfo& source, DType to, const LoraMerge* merge) {
+  const at::Tensor bytes = read_bytes(part.source, source);
+  const std::string official = part.identity.official(source.name).value_or("");
+  if (!merge || !merge->touches(official)) return cast_bytes(bytes, source, to);
+  const at::Tensor values = cast_bytes(bytes, source, DType::f32).view(at::kFloat).view(source.shape);
+  TensorInfo merged = source;
   merged.dtype = DType::f32;
   const at::Tensor result = merge->apply(official, values).contiguous();
-  return cast_bytes(result.view(-1).view(at::kByte), merged, tensor.out.dtype);
+  return cast_bytes(result.view(-1).view(at::kByte), merged, to);
+}
+
+at::Tensor read_tensor(const ConvertedPart& part, const ConvertedTensor& tensor, const LoraMerge* merge) {
+  std::vector<at::Tensor> rows;
+  for (const TensorInfo& source : tensor.sources) rows.push_back(read_source(part, source, tensor.out.dtype, merge));
+  return rows.size() == 1 ? rows[0] : at::cat(rows);
 }
 
 void write_file(const ConvertedPart& part, const ConvertedFile& file, const fs::path& path, const LoraMerge* merge,
@@ -218,7 +224,8 @@ void convert(const ConvertOptions& options) {
     ByteProgress progress(plan.bytes);
     try {
       if (plan.single_file)
-        write_file(plan.parts[0], plan.parts[0].files[0], options.out, merged, progress);
+        for (const ConvertedFile& file : plan.parts[0].files)
+          write_file(plan.parts[0], file, file.path.empty() ? options.out : parent / file.path, merged, progress);
       else
         write_folder(options, plan, merged, progress);
     } catch (const fs::filesystem_error& failure) {

@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/json.h"
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/families/registry.h"
 #include "tessera/models/foreign_config.h"
@@ -65,13 +66,16 @@ std::string known_titles() {
                   "without --to " + to + ", format and dtype can be changed and names stay");
 }
 
-/// Every tensor with its new name and dtype, in file order.
-std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& options) {
+/// Every tensor with its new name and dtype, in file order; parts of one tensor of the output together, at the place of
+/// the first of them. `beside` gets those that only official files hold, where the output is none.
+std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& options,
+                                     std::vector<ConvertedTensor>& beside) {
   const bool keep = options.to.empty() || part.identity.kind == ModelKind::image_encoder;  // regrouped already
   const bool has_names = part.identity.names && !(part.identity.form && part.identity.form->title.empty());
   if (!keep && !has_names) unknown_names(part.source, options.to);
   std::vector<ConvertedTensor> tensors;
   std::set<std::string> taken;
+  std::map<std::string, size_t> wholes;
   for (const auto& info : part.source.tensors) {
     const auto official = keep ? std::optional(info.name) : part.identity.official(info.name);
     const std::string name = !official ? "" : keep ? *official : part.identity.foreign(*official, options.to);
@@ -79,8 +83,26 @@ std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& 
       part.left_out.push_back(info.name);
       continue;
     }
-    tensors.push_back({info, {name, dtype_for(options.dtype, info.dtype), info.shape}});
+    const ConvertedTensor tensor = {{info}, {name, dtype_for(options.dtype, info.dtype), info.shape}};
+    if (const auto rows = checkpoint::row_part(name)) {
+      const auto [place, first] = wholes.try_emplace(rows->whole, tensors.size());
+      if (first) {
+        tensors.push_back(tensor);
+        tensors.back().sources.resize(static_cast<size_t>(rows->count));
+        tensors.back().out.name = rows->whole;
+        tensors.back().out.shape[0] *= rows->count;
+      }
+      tensors[place->second].sources[static_cast<size_t>(rows->index)] = info;
+    } else if (!keep && options.to != "official" && models::is_official_only(part.identity, *official)) {
+      beside.push_back(tensor);
+    } else {
+      tensors.push_back(tensor);
+    }
   }
+  for (const ConvertedTensor& tensor : tensors)
+    for (const auto& source : tensor.sources)
+      check_input(!source.name.empty(), "convert", part.source.path.string() + ": lacks a part of " + tensor.out.name,
+                  "the file is not whole: fetch it again");
   return tensors;
 }
 
@@ -147,14 +169,21 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
   part.identity = models::identify(shapes);
   if (part.identity.kind == ModelKind::image_encoder && !options.to.empty())
     part.source = regroup_clip(part.source, part.identity, options.to, part.left_out);
-  std::vector<ConvertedTensor> tensors = renamed(part, options);
+  part.source = divided(part.source, part.identity);
+  if (const fs::path more = official_only_beside(source.weights); options.to == "official" && fs::exists(more))
+    part.source = together(part.source, open_source(more));
+  std::vector<ConvertedTensor> beside, tensors = renamed(part, options, beside);
   check_input(!tensors.empty(), "convert", part.source.path.string() + ": holds no tensors of the model");
-  for (const auto& tensor : tensors) plan.bytes += tensor.out.bytes();
-  plan.tensors += static_cast<int64_t>(tensors.size());
+  for (const auto* list : {&tensors, &beside}) {
+    for (const auto& tensor : *list) plan.bytes += tensor.out.bytes();
+    plan.tensors += static_cast<int64_t>(list->size());
+  }
 
   if (plan.single_file) {
     const std::string ending = options.out.extension() == ".safetensors" ? "safetensors" : "pth";
     part.files.push_back({{}, ending, std::move(tensors)});
+    if (!beside.empty())
+      part.files.push_back({official_only_beside(options.out).filename(), "safetensors", std::move(beside)});
     plan.parts.push_back(std::move(part));
     return;
   }
@@ -170,6 +199,9 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
   part.files = sharded(std::move(tensors), place, format, options.shard_size);
   if (part.files.size() > 1)
     plan.texts[place.folder / (place.stem + ".safetensors.index.json")] = index_json(part.files);
+
+  if (!beside.empty())
+    part.files.push_back({place.folder / "official_only.safetensors", "safetensors", std::move(beside)});
 
   // the official layout has no config of text encoder and autoencoder, ComfyUI none at all
   const bool wants_config =

@@ -18,11 +18,13 @@ namespace tessera::weights {
 namespace fs = std::filesystem;
 
 struct ConvertedTensor {
-  checkpoint::TensorInfo source, out;  ///< name, dtype and shape in the input and in the output
+  /// In the input: one tensor, or those whose rows follow one another in the output.
+  std::vector<checkpoint::TensorInfo> sources;
+  checkpoint::TensorInfo out;
 };
 
 struct ConvertedFile {
-  fs::path path;  ///< relative to OUT; empty: OUT is the file
+  fs::path path;  ///< relative to OUT, of a single file to its folder; empty: OUT is the file
   std::string format;
   std::vector<ConvertedTensor> tensors;
 };

@@ -1,7 +1,11 @@
 #include "tessera/weights/convert_source.h"
 
 #include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
 
+#include "tessera/base/check.h"
 #include "tessera/checkpoint/box.h"
 #include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/checkpoint/lora_settings.h"
@@ -78,6 +82,62 @@ Source open_source(const std::filesystem::path& path) {
       weights->read_f32(tensor.name, 0, tensor.count(), static_cast<float*>(to));
   };
   return source;
+}
+
+Source divided(const Source& source, const models::Identity& identity) {
+  struct Part {
+    checkpoint::TensorInfo whole;
+    int64_t offset;  // in bytes
+  };
+  auto parts = std::make_shared<std::map<std::string, Part>>();
+  Source result{source.path, {}, source.metadata, source.files, {}};
+  for (const checkpoint::TensorInfo& info : source.tensors) {
+    const std::vector<std::string> names = identity.parts(info.name);
+    const auto count = static_cast<int64_t>(names.size());
+    if (names.empty()) {
+      result.tensors.push_back(info);
+      continue;
+    }
+    check_input(!info.shape.empty() && info.shape[0] % count == 0, "convert",
+                source.path.string() + ": " + info.name + " should hold " + std::to_string(count) +
+                    " tensors, one after the other",
+                "is the file of another model?");
+    checkpoint::TensorInfo part = info;
+    part.shape[0] /= count;
+    for (int64_t i = 0; i < count; ++i) {
+      part.name = names[static_cast<size_t>(i)];
+      parts->emplace(part.name, Part{info, i * part.bytes()});
+      result.tensors.push_back(part);
+    }
+  }
+  result.read = [parts, read = source.read](const checkpoint::TensorInfo& info, void* to) {
+    const auto found = parts->find(info.name);
+    if (found == parts->end()) return read(info, to);
+    std::vector<std::byte> bytes(static_cast<size_t>(found->second.whole.bytes()));
+    read(found->second.whole, bytes.data());
+    std::memcpy(to, bytes.data() + found->second.offset, static_cast<size_t>(info.bytes()));
+  };
+  return result;
+}
+
+std::filesystem::path official_only_beside(const std::filesystem::path& weights) {
+  constexpr const char* kName = "official_only.safetensors";
+  if (!std::filesystem::is_directory(weights)) return std::filesystem::path(weights).replace_extension(kName);
+  return std::filesystem::exists(weights / "transformer" / kName) ? weights / "transformer" / kName : weights / kName;
+}
+
+Source together(const Source& source, const Source& more) {
+  Source result = source;
+  auto names = std::make_shared<std::set<std::string>>();
+  for (const checkpoint::TensorInfo& info : more.tensors) {
+    names->insert(info.name);
+    result.tensors.push_back(info);
+  }
+  result.files.insert(result.files.end(), more.files.begin(), more.files.end());
+  result.read = [names, one = source.read, other = more.read](const checkpoint::TensorInfo& info, void* to) {
+    (names->count(info.name) ? other : one)(info, to);
+  };
+  return result;
 }
 
 models::Shapes shapes_of(const std::vector<checkpoint::TensorInfo>& tensors) {

@@ -29,6 +29,16 @@ Source open_training(std::shared_ptr<checkpoint::TrainingCheckpoint> saved, cons
 /// Weights in scaled fp8 are fp32 here, and their scales are no tensors. Throws UserError (input), see open_weights and TrainingCheckpoint.
 Source open_source(const std::filesystem::path& path);
 
+/// The same with each part of a tensor's rows that the model has a parameter for as a tensor of its own
+/// (checkpoint/row_part.h).
+Source divided(const Source& source, const models::Identity& identity);
+
+/// What only the official files of a model hold, beside the weights in another naming: path/official_only.safetensors, or
+/// NAME.official_only.safetensors beside the file NAME.safetensors.
+std::filesystem::path official_only_beside(const std::filesystem::path& weights);
+/// The tensors of both. Reads of `more` are told by their names, which `source` must not have.
+Source together(const Source& source, const Source& more);
+
 models::Shapes shapes_of(const std::vector<checkpoint::TensorInfo>& tensors);
 
 }  // namespace tessera::weights

@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/fp8_scale.h"
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/identify.h"
 
@@ -57,10 +58,15 @@ void NamedWeights::check_unknown(const Units& units, const std::string& hint) co
   std::set<std::string> known;
   const auto name = names();
   for (const auto& unit : units)
-    for (const auto& param : unit->spec().params) known.insert(name(param.name));
+    for (const auto& param : unit->spec().params) {
+      const auto part = checkpoint::row_part(name(param.name));
+      known.insert(part ? part->whole : name(param.name));
+    }
+  const models::Identity identity = models::identify(checkpoint::stored_shapes(set_));
   for (const std::string& stored : set_.names()) {
     if (known.count(stored) || !stored.starts_with(naming_.prefix) || of_another_part(stored) ||
-        checkpoint::is_fp8_scale(stored))
+        checkpoint::is_fp8_scale(stored) ||
+        models::is_official_only(identity, std::string_view(stored).substr(naming_.prefix.size())))
       continue;
     throw UserError(Exit::input, "weights.load",
                     set_.path().string() + ": " + stored + " is no parameter of this model; the file looks like " +

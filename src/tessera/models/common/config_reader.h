@@ -44,6 +44,12 @@ class ConfigReader {
     if (!json_[key].is_number()) fail(std::string(key) + " is " + shown(key) + ", expected a number");
     return json_[key].template get<double>();
   }
+  bool is_number(const char* key) const { return has(key) && json_[key].is_number(); }
+  bool flag(const char* key, bool absent) const {
+    if (!has(key)) return absent;
+    if (!json_[key].is_boolean()) fail(std::string(key) + " is " + shown(key) + ", expected true or false");
+    return json_[key].template get<bool>();
+  }
   std::string text(const char* key, std::string absent) const {
     if (!has(key)) return absent;
     if (!json_[key].is_string()) fail(std::string(key) + " is " + shown(key) + ", expected a text");

@@ -33,8 +33,12 @@ struct DenoiserCase {
   std::string kind;  ///< of case.json
   /// `about`: the file's entry in case.json.
   std::vector<net::Sample> (*samples)(const CaseTensors& file, const std::string& about);
-  at::Tensor (*output)(const at::Tensor& prediction);  ///< out.i
-  NamedTensors (*input_grads)(const std::vector<std::map<std::string, at::Tensor>>& grads);
+  NamedTensors (*outputs)(const std::vector<at::Tensor>& predictions);
+  /// `file`: for inputs of which a sample takes a part.
+  NamedTensors (*input_grads)(const std::vector<std::map<std::string, at::Tensor>>& grads, const CaseTensors& file);
+  std::vector<std::string> weights = {"model.safetensors"};  ///< one after the other, of any naming
+  std::string grad_naming = "tessera";                       ///< of the parameters in grad.*
+  std::string adapter = {};  ///< file of a LoRA, of which config.json's "_lora" tells rank, alpha and targets; or empty
 };
 
 struct TextEncoderCase {

@@ -8,17 +8,30 @@ namespace tessera::models {
 std::optional<std::string> Identity::official(const std::string& stored) const {
   if (!stored.starts_with(prefix)) return std::nullopt;
   const std::string name = stored.substr(prefix.size());
-  if (!names || naming != "diffusers") return name;
+  if (!names || !map()) return name;
   for (const auto& [second, official] : names->tied)
-    if (name == second) return official;
-  return to_official(names->diffusers, name);
+    if (name == second && naming == "diffusers") return official;
+  return to_official(*map(), name);
+}
+
+std::vector<std::string> Identity::parts(const std::string& stored) const {
+  if (!names || !map() || !stored.starts_with(prefix)) return {};
+  std::vector<std::string> parts = row_parts(*map(), std::string_view(stored).substr(prefix.size()));
+  for (std::string& part : parts) part.insert(0, prefix);
+  return parts;
+}
+
+const KeyMap* Identity::map() const {
+  if (naming == "diffusers") return &names->diffusers;
+  return naming == "official" && !names->official.empty() ? &names->official : nullptr;
 }
 
 std::string Identity::foreign(const std::string& official, const std::string& to) const {
   if (!names) return official;
   if (to == "comfyui" && !names->comfyui_prefix.empty()) return names->comfyui_prefix + official;
   const bool renamed = to == "diffusers" || (to == "comfyui" && names->comfyui_as_diffusers);
-  return renamed ? to_foreign(names->diffusers, official) : official;
+  if (renamed) return to_foreign(names->diffusers, official);
+  return to == "official" ? to_foreign(names->official, official) : official;
 }
 
 int64_t count_blocks(const Shapes& official) {
@@ -40,8 +53,16 @@ int64_t size_of(const Shapes& official, const std::string& name, size_t dim) {
 
 Shapes official_shapes(const Identity& identity, const Shapes& stored) {
   Shapes result;
-  for (const auto& [name, shape] : stored)
-    if (const auto official = identity.official(name)) result.emplace(*official, shape);
+  for (const auto& [name, shape] : stored) {
+    const std::vector<std::string> parts = identity.parts(name);
+    if (parts.empty())
+      if (const auto official = identity.official(name)) result.emplace(*official, shape);
+    for (const std::string& part : parts) {
+      std::vector<int64_t> rows = shape;
+      rows[0] /= static_cast<int64_t>(parts.size());
+      result.emplace(*identity.official(part), rows);
+    }
+  }
   return result;
 }
 

@@ -19,7 +19,8 @@ using Shapes = std::map<std::string, std::vector<int64_t>>;
 
 /// The names of a model's tensors in other programs.
 struct ForeignNames {
-  KeyMap diffusers;  ///< official -> diffusers
+  KeyMap diffusers;      ///< ours -> diffusers
+  KeyMap official = {};  ///< ours -> official; empty: the same
   /// Second names of tied tensors under diffusers' naming, and their official ones.
   std::vector<std::pair<std::string, std::string>> tied = {};
   std::string comfyui_prefix = {};    ///< ComfyUI's names are the official ones behind it,
@@ -32,16 +33,21 @@ struct Identity {
   ModelKind kind = ModelKind::unknown;
   std::string model = "unknown";   ///< the preset with these sizes, else the architecture ("wan-t2v", "umt5")
   std::string variant;             ///< denoisers: t2v, i2v, flf2v, ti2v, s2v; autoencoders: 2.1, 2.2
-  std::string naming = "unknown";  ///< official, diffusers, comfyui, diffsynth; LoRA: peft, kohya, diffusers, ...
+  std::string naming = "unknown";  ///< official, diffusers, comfyui, diffsynth, tessera; LoRA: peft, kohya, ...
   std::string prefix;              ///< in front of every name
   const ForeignNames* names = nullptr;
   const WeightForm* form = nullptr;  ///< the form whose marks it has; null: unknown, or a LoRA
 
-  /// The official name of a stored tensor; nullopt for a tensor that the model does not have (one without the prefix,
-  /// the second name of a tied embedding).
+  /// Our name of a stored tensor, which is the official one but for families that say otherwise; nullopt for a tensor
+  /// that the model does not have (one without the prefix, the second name of a tied embedding).
   std::optional<std::string> official(const std::string& stored) const;
-  /// The name under another naming: official, diffusers, comfyui.
+  /// Whether the stored tensor holds several of ours, one after the other, and their stored names (row_part.h).
+  std::vector<std::string> parts(const std::string& stored) const;
+  /// The name under another naming: official, diffusers, comfyui, tessera.
   std::string foreign(const std::string& official, const std::string& naming) const;
+
+ private:
+  const KeyMap* map() const;  ///< ours -> the naming of the file; null: the same names
 };
 
 /// The same tensors under their official names.

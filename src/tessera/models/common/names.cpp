@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/row_part.h"
 
 namespace tessera::models {
 
@@ -35,6 +36,8 @@ std::optional<std::vector<std::string_view>> match(std::string_view pattern, std
 }
 
 }  // namespace
+
+bool matches(std::string_view pattern, std::string_view name) { return match(pattern, name).has_value(); }
 
 std::string rename(const std::vector<NamePattern>& table, std::string_view name) {
   for (const NamePattern& row : table) {
@@ -69,6 +72,20 @@ std::string to_official(const KeyMap& map, std::string_view foreign) {
   return name;
 }
 
+std::vector<std::string> row_parts(const KeyMap& map, std::string_view stored) {
+  if (checkpoint::row_part(stored)) return {};  // is one itself
+  for (const auto& table : map) {
+    for (const NamePattern& row : table) {
+      const auto part = checkpoint::row_part(row.theirs);
+      if (!part || !match(part->whole, stored)) continue;
+      std::vector<std::string> parts;
+      for (int64_t i = 0; i < part->count; ++i) parts.push_back(checkpoint::part_name(stored, i, part->count));
+      return parts;
+    }
+  }
+  return {};
+}
+
 Naming detect_naming(const std::vector<std::string>& official, const ForeignName& foreign,
                      const std::vector<std::string>& namings, const std::vector<std::string>& stored,
                      const std::string& file) {
@@ -78,7 +95,9 @@ Naming detect_naming(const std::vector<std::string>& official, const ForeignName
   for (const auto& naming : namings) {
     for (const auto& prefix : kOptionalPrefixes) {
       const int64_t found = std::count_if(official.begin(), official.end(), [&](const std::string& name) {
-        return known.count(prefix + foreign(name, naming)) > 0;
+        const std::string theirs = prefix + foreign(name, naming);
+        const auto part = checkpoint::row_part(theirs);
+        return known.count(part ? part->whole : theirs) > 0;
       });
       if (found > most) most = found, best = {naming, prefix};
     }

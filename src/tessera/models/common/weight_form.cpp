@@ -1,5 +1,7 @@
 #include "tessera/models/common/weight_form.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 
 namespace tessera::models {
@@ -10,6 +12,12 @@ int64_t Sizes::operator()(const std::string& name, size_t dim) const {
     throw UserError(Exit::input, "models.config", "the weights lack " + name + ", which tells the model's sizes",
                     "the file is not whole: fetch it again");
   return size;
+}
+
+bool is_official_only(const Identity& identity, std::string_view official) {
+  if (!identity.form) return false;
+  return std::ranges::any_of(identity.form->official_only,
+                             [&](const std::string& pattern) { return matches(pattern, official); });
 }
 
 }  // namespace tessera::models

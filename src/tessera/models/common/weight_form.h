@@ -48,6 +48,8 @@ struct WeightForm {
   std::string model, variant;      ///< of Identity, unless the sizes determine them
   std::vector<std::string> marks;  ///< official names: a file is of this form if it has all of them
   ForeignNames names;
+  /// Tensors of official files that are no parameters, as in NamePattern: they have no place in other namings.
+  std::vector<std::string> official_only = {};
   /// Modules whose name is the same in diffusers, '#' for a number; for LoRA files whose names have no dots.
   std::vector<std::string> same_modules = {};
   /// Model and variant by the shapes under official names.
@@ -57,5 +59,8 @@ struct WeightForm {
   std::function<nlohmann::ordered_json(const ConfigSource& source)> config = {};
   std::vector<std::string> config_marks = {};  ///< a config.json of such a model has one of these fields
 };
+
+/// Whether an official file of the model may hold this tensor beside its parameters.
+bool is_official_only(const Identity& identity, std::string_view official);
 
 }  // namespace tessera::models

@@ -1,7 +1,7 @@
 #include "tessera/models/wan/network.h"
 
+#include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/parameters.h"
-#include "tessera/models/wan/rotary.h"
 
 namespace tessera::models::wan {
 
@@ -174,11 +174,6 @@ std::unique_ptr<net::Unit> make_head(const Config& config) { return std::make_un
 
 std::pair<Tensor, Tensor> rotary_tables(int64_t f, int64_t h, int64_t w, int64_t head_dim) {
   return grid_rotary(clip_grid(f, h, w), head_dim);
-}
-
-Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim) {
-  const Tensor angles = at::outer(at::tensor(t, at::kDouble), rotary_frequencies(dim / 2));  // [B, dim / 2]
-  return at::cat({angles.cos(), angles.sin()}, 1).to(at::kFloat);
 }
 
 }  // namespace tessera::models::wan

@@ -27,7 +27,4 @@ std::unique_ptr<net::Unit> make_head(const Config& config);
 /// Rotary tables of one sample's tokens (frames, then rows, then columns): cos and sin [f * h * w, head_dim / 2].
 std::pair<at::Tensor, at::Tensor> rotary_tables(int64_t f, int64_t h, int64_t w, int64_t head_dim);
 
-/// [cos | sin] of t times the frequencies 10000^(-i / (dim / 2)): [R, dim] fp32, angles in fp64.
-at::Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim);
-
 }  // namespace tessera::models::wan

@@ -1,35 +1,14 @@
 #include "tessera/models/wan/parameters.h"
 
+#include "tessera/models/common/unit_parameters.h"
+
 namespace tessera::models::wan {
 
 namespace {
 
-/// Collects parameters in the order of their use.
-struct Parameters {
-  plan::UnitSpec spec;
-  std::string prefix;
-
-  void add(const std::string& site, std::vector<int64_t> shape) {
-    spec.params.push_back({.name = prefix + site, .shape = std::move(shape)});
-  }
-  void linear(const std::string& site, int64_t out, int64_t in) {
-    add(site + ".weight", {out, in});
-    add(site + ".bias", {out});
-  }
-  void norm(const std::string& site, int64_t width) {
-    add(site + ".weight", {width});
-    add(site + ".bias", {width});
-  }
-};
-
-/// How tensor parallelism shards a block (Megatron-LM: Shoeybi et al. 2019): by heads and by the feed-forward's width.
-/// Keys and values of the conditioning are computed from rows that every rank has.
-struct Cut {
-  std::string_view ending;
-  plan::Split split;
-  bool whole_input = false;
-};
-constexpr Cut kCuts[] = {
+/// By heads and by the feed-forward's width. Keys and values of the conditioning are computed from rows that every
+/// rank has.
+constexpr Shard kShards[] = {
     {"attn.q.weight", plan::Split::column_parallel},
     {"attn.q.bias", plan::Split::column_parallel},
     {"attn.norm_q.weight", plan::Split::column_parallel},
@@ -54,19 +33,11 @@ constexpr Cut kCuts[] = {
     {"ffn.2.weight", plan::Split::row_parallel},
 };
 
-plan::UnitSpec cut(plan::UnitSpec spec) {
-  for (plan::ParamSpec& param : spec.params)
-    for (const Cut& cut : kCuts)
-      if (param.name.ends_with(cut.ending)) param.split = cut.split, param.whole_input = cut.whole_input;
-  return spec;
-}
-
 }  // namespace
 
 plan::UnitSpec stem_spec(const Config& c) {
-  Parameters p{{.name = "stem", .kind = "stem", .params = {}, .cost = {}}, ""};
-  p.add("patch_embedding.weight", {c.dim, c.in_dim, c.patch[0], c.patch[1], c.patch[2]});
-  p.add("patch_embedding.bias", {c.dim});
+  UnitParameters p("stem", "stem", "");
+  p.linear("patch_embedding", {c.dim, c.in_dim, c.patch[0], c.patch[1], c.patch[2]});
   p.linear("text_embedding.0", c.dim, c.text_dim);
   p.linear("text_embedding.2", c.dim, c.dim);
   if (c.has_image_branch()) {
@@ -84,7 +55,8 @@ plan::UnitSpec stem_spec(const Config& c) {
 
 plan::UnitSpec block_spec(const Config& c, int64_t index) {
   const std::string name = "blocks." + std::to_string(index);
-  Parameters p{{.name = name, .kind = "block", .params = {}, .cost = {}, .narrow = true}, name + "."};
+  UnitParameters p(name, "block", name + ".");
+  p.spec.narrow = true;
   const auto attention = [&](const std::string& site) {
     p.linear(site + ".q", c.dim, c.dim);
     p.linear(site + ".k", c.dim, c.dim);
@@ -105,11 +77,11 @@ plan::UnitSpec block_spec(const Config& c, int64_t index) {
   p.linear("cross_attn.o", c.dim, c.dim);
   p.linear("ffn.0", c.ffn_dim, c.dim);
   p.linear("ffn.2", c.dim, c.ffn_dim);
-  return cut(std::move(p.spec));
+  return p.sharded(kShards);
 }
 
 plan::UnitSpec head_spec(const Config& c) {
-  Parameters p{{.name = "head", .kind = "head", .params = {}, .cost = {}}, "head."};
+  UnitParameters p("head", "head", "head.");
   p.add("modulation", {1, 2, c.dim});
   p.linear("head", c.patch_size() * c.out_dim, c.dim);
   return p.spec;

@@ -1,6 +1,7 @@
 #include "tessera/models/wan/s2v.h"
 
 #include "tessera/base/check.h"
+#include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/parameters.h"
 #include "tessera/models/wan/s2v_network.h"

@@ -39,9 +39,14 @@ std::vector<net::Sample> samples(const CaseTensors& file, const std::string& abo
   return samples;
 }
 
-Tensor without_picture(const Tensor& prediction) { return prediction.slice(1, 1); }
+/// Without the picture.
+NamedTensors outputs(const std::vector<Tensor>& predictions) {
+  NamedTensors named;
+  for (size_t i = 0; i < predictions.size(); ++i) named.emplace_back(at_sample("out", i), predictions[i].slice(1, 1));
+  return named;
+}
 
-NamedTensors input_grads(const std::vector<std::map<std::string, Tensor>>& of_samples) {
+NamedTensors input_grads(const std::vector<std::map<std::string, Tensor>>& of_samples, const CaseTensors&) {
   NamedTensors named;
   std::vector<Tensor> audio;
   for (size_t i = 0; i < of_samples.size(); ++i) {
@@ -61,7 +66,7 @@ NamedTensors input_grads(const std::vector<std::map<std::string, Tensor>>& of_sa
 }  // namespace
 
 DenoiserCase s2v_case() {
-  return {.kind = "dit_s2v", .samples = samples, .output = without_picture, .input_grads = input_grads};
+  return {.kind = "dit_s2v", .samples = samples, .outputs = outputs, .input_grads = input_grads};
 }
 
 }  // namespace tessera::models::wan

@@ -1,55 +1,44 @@
 #include "tessera/models/wan/s2v_parameters.h"
 
+#include "tessera/models/common/unit_parameters.h"
 #include "tessera/models/wan/parameters.h"
 #include "tessera/models/wan/s2v_tokens.h"
 
 namespace tessera::models::wan {
 
-namespace {
-
-void add_param(plan::UnitSpec& unit, const std::string& name, std::vector<int64_t> shape) {
-  unit.params.push_back({.name = name, .shape = std::move(shape)});
-}
-void add_linear(plan::UnitSpec& unit, const std::string& name, std::vector<int64_t> shape) {
-  const int64_t out = shape.front();
-  add_param(unit, name + ".weight", std::move(shape));
-  add_param(unit, name + ".bias", {out});
-}
-
-}  // namespace
-
 plan::UnitSpec s2v_stem_spec(const S2vConfig& c) {
-  plan::UnitSpec unit = stem_spec(c.base);
+  UnitParameters p("stem", "stem", "");
+  p.spec = stem_spec(c.base);
   const int64_t d = c.base.dim, channels = c.base.in_dim;
-  const auto& p = c.base.patch;
-  add_linear(unit, "cond_encoder", {d, c.cond_dim, p[0], p[1], p[2]});
+  const auto& patch = c.base.patch;
+  p.linear("cond_encoder", {d, c.cond_dim, patch[0], patch[1], patch[2]});
   for (const MotionBucket& bucket : kMotionBuckets)
-    add_linear(unit, std::string(bucket.site), {d, channels, bucket.kernel[0], bucket.kernel[1], bucket.kernel[2]});
-  add_param(unit, "trainable_cond_mask.weight", {3, d});
+    p.linear(std::string(bucket.site), {d, channels, bucket.kernel[0], bucket.kernel[1], bucket.kernel[2]});
+  p.add("trainable_cond_mask.weight", {3, d});
 
   const std::string audio = "casual_audio_encoder.";  // sic
   constexpr int64_t kTaps = 3;
-  add_param(unit, audio + "weights", {1, kAudioLayers, 1, 1});
-  add_linear(unit, audio + "encoder.conv1_local.conv", {d / 4 * c.num_audio_token, c.audio_dim, kTaps});
-  add_linear(unit, audio + "encoder.conv1_global.conv", {d / 4, c.audio_dim, kTaps});
-  add_linear(unit, audio + "encoder.conv2.conv", {d / 2, d / 4, kTaps});
-  add_linear(unit, audio + "encoder.conv3.conv", {d, d / 2, kTaps});
-  add_linear(unit, audio + "encoder.final_linear", {d, d});
-  add_param(unit, audio + "encoder.padding_tokens", {1, 1, 1, d});
-  return unit;
+  p.add(audio + "weights", {1, kAudioLayers, 1, 1});
+  p.linear(audio + "encoder.conv1_local.conv", {d / 4 * c.num_audio_token, c.audio_dim, kTaps});
+  p.linear(audio + "encoder.conv1_global.conv", {d / 4, c.audio_dim, kTaps});
+  p.linear(audio + "encoder.conv2.conv", {d / 2, d / 4, kTaps});
+  p.linear(audio + "encoder.conv3.conv", {d, d / 2, kTaps});
+  p.linear(audio + "encoder.final_linear", {d, d});
+  p.add(audio + "encoder.padding_tokens", {1, 1, 1, d});
+  return p.spec;
 }
 
 plan::UnitSpec injector_spec(const S2vConfig& c, size_t index) {
   const std::string j = std::to_string(index), injector = "audio_injector.injector." + j;
   // Site names include the injector's number, so measurements by site differ: each injector is a kind of its own.
-  plan::UnitSpec unit{.name = "injector." + j, .kind = "injector." + j, .params = {}, .cost = {}};
+  UnitParameters p("injector." + j, "injector." + j, "");
   const int64_t d = c.base.dim;
-  add_linear(unit, "audio_injector.injector_adain_layers." + j + ".linear", {2 * d, d});
-  for (const char* site : {".q", ".k", ".v"}) add_linear(unit, injector + site, {d, d});
-  add_param(unit, injector + ".norm_q.weight", {d});
-  add_param(unit, injector + ".norm_k.weight", {d});
-  add_linear(unit, injector + ".o", {d, d});
-  return unit;
+  p.linear("audio_injector.injector_adain_layers." + j + ".linear", {2 * d, d});
+  for (const char* site : {".q", ".k", ".v"}) p.linear(injector + site, {d, d});
+  p.add(injector + ".norm_q.weight", {d});
+  p.add(injector + ".norm_k.weight", {d});
+  p.linear(injector + ".o", {d, d});
+  return p.spec;
 }
 
 Initial s2v_initial_values(const plan::ParamSpec& param) {

@@ -5,8 +5,8 @@
 //   for (const Grid& grid : motion_grids(h, w)) append(grid_rotary(grid, head_dim));
 #include <string_view>
 
-#include "tessera/models/wan/patches.h"
-#include "tessera/models/wan/rotary.h"
+#include "tessera/models/common/patches.h"
+#include "tessera/models/common/rotary.h"
 
 namespace tessera::models::wan {
 

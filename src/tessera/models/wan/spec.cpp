@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/models/common/patches.h"
+#include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/parameters.h"
-#include "tessera/models/wan/patches.h"
 
 namespace tessera::models::wan {
 

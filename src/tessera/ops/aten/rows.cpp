@@ -62,6 +62,25 @@ void depthwise_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& 
   }
 }
 
+Tensor unfold(const Tensor& x, const Tensor& table) {
+  const Tensor y = at::empty({table.size(1), x.size(1), table.size(0)}, x.options());
+  for (int64_t t = 0; t < table.size(0); ++t) {
+    const Tap tap = tap_of(table, t);
+    y.select(2, t).copy_(selected(x, tap.source).mul_(tap.present));
+  }
+  return y.flatten(1);
+}
+
+Tensor unfold_gradient(const Tensor& dy, const Tensor& table, int64_t source_rows) {
+  const Tensor parts = dy.view({dy.size(0), -1, table.size(0)}),
+               dx = at::zeros({source_rows, parts.size(1)}, dy.options().dtype(at::kFloat));
+  for (int64_t t = 0; t < table.size(0); ++t) {
+    const Tap tap = tap_of(table, t);
+    dx.index_add_(0, tap.source, as_floats(parts.select(2, t)) * tap.present);
+  }
+  return dx.to(dy.scalar_type());
+}
+
 void embedding_gradient(const Tensor& grad, const Tensor& ids, const Tensor& dy) {
   if (grad.is_meta()) return;  // no meta form in LibTorch
   // With `accumulate` it sorts the ids, so that the order is fixed on GPUs too.

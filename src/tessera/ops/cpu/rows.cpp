@@ -102,4 +102,33 @@ Tensor depthwise_input_gradient(const Tensor& dy, const Tensor& table, const Ten
   return dx;
 }
 
+Tensor unfold(const Tensor& x, const Tensor& table) {
+  const int64_t taps = table.size(0), rows = table.size(1), width = x.size(1);
+  const Tensor y = at::zeros({rows, width * taps}, x.options());
+  if (x.is_meta()) return y;
+  const auto copy = [&](auto* to, const auto* from) {
+    each_tap(table, width, [&](int64_t r, int64_t t, int64_t source, int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) to[(r * width + c) * taps + t] = from[source * width + c];
+    });
+  };
+  if (x.element_size() == 2)
+    copy(static_cast<uint16_t*>(y.mutable_data_ptr()), static_cast<const uint16_t*>(x.const_data_ptr()));
+  else
+    copy(out_data(y), data(x));
+  return y;
+}
+
+Tensor unfold_gradient(const Tensor& dy, const Tensor& table, int64_t source_rows) {
+  const int64_t taps = table.size(0), width = dy.size(1) / taps;
+  const Tensor wide = as_floats(dy);
+  const Tensor dx = at::zeros({source_rows, width}, wide.options());
+  if (dy.is_meta()) return dx.to(dy.scalar_type());
+  each_tap(table, width, [&](int64_t r, int64_t t, int64_t source, int64_t begin, int64_t end) {
+    float* to = out_data(dx) + source * width;
+    const float* from = data(wide) + r * width * taps + t;
+    for (int64_t c = begin; c < end; ++c) to[c] += from[c * taps];
+  });
+  return dx.to(dy.scalar_type());
+}
+
 }  // namespace tessera::ops::cpu

@@ -1,8 +1,13 @@
 // Kinds "dit" and "dit_moe": a diffusion transformer's, or two experts', outputs, loss and gradients through the
 // engine, on any mesh.
 #include "tessera/base/check.h"
+#include "tessera/job/lora_run.h"
+#include "tessera/models/common/row_parts.h"
+#include "tessera/models/identify.h"
+#include "tessera/models/lora_names.h"
 #include "tessera/models/registry.h"
 #include "tessera/tools/verify/dit_run.h"
+#include "tessera/weights/merge_lora.h"
 
 namespace tessera::tools {
 
@@ -154,22 +159,77 @@ CaseResults check_dit_files(const CaseContext& context, const fs::path& part, Di
   return results;
 }
 
-/// A case of a family's own kind, under the official names.
+/// The allowed difference for a largest value: cases of diffusers' models give a share of it and a least one for
+/// outputs (and the loss), and for gradients; ours a bound of outputs, and a share of gradients.
+std::function<double(double)> bound_of(const CaseContext& context, const std::string& key) {
+  const Json& all = context.description.value("tolerance", Json::object());
+  const std::string group = key.starts_with("grad") ? "grad" : "out";
+  if (const auto rule = all.find(group); rule != all.end() && rule->is_object())
+    return [share = rule->value("rtol_of_max", 0.0), least = rule->value("atol", 0.0)](double largest) {
+      return share * largest + least;
+    };
+  if (group == "grad") return by_largest(context.tolerance(key));
+  return [bound = context.tolerance(key)](double) { return bound; };
+}
+
+/// A LoRA as diffusers writes it, on the base that was checked: outputs, loss, its gradients, and weights that it is
+/// merged into.
+void check_own_adapter(const CaseContext& context, const models::DenoiserCase& kind,
+                       const std::vector<net::Sample>& samples, CaseFile& file) {
+  const Json about = context.config.value("_lora", Json::object());
+  check_input(about.contains("r") && about.contains("lora_alpha") && about.contains("target_modules"), "verify",
+              (context.folder / "config.json").string() + ": _lora lacks r, lora_alpha or target_modules");
+  const models::AdapterRule rule{.rank = about.at("r").get<int64_t>(),
+                                 .alpha = about.at("lora_alpha").get<double>(),
+                                 .targets = about.at("target_modules").get<std::vector<std::string>>()};
+  const auto model = models::make_denoiser({.config_text = context.config.dump()});
+  const std::vector<std::string> modules = models::adapt(*model, rule);
+  const std::filesystem::path adapter = context.folder / kind.adapter, base = context.folder / file.weights();
+  const DitRun run =
+      run_dit(context, *model, samples, base, samples.size(), job::adapter_values(rule, modules, adapter));
+  for (const auto& [name, value] : kind.outputs(run.outputs)) file.compare(name, value, bound_of(context, "out"));
+  file.compare("out.loss", at::scalar_tensor(run.loss, at::kFloat), bound_of(context, "loss"));
+  for (const auto& [name, value] : run.grads) {
+    const bool down = name.ends_with(net::kLoraA);
+    const std::string module = name.substr(0, name.size() - std::string_view(down ? net::kLoraA : net::kLoraB).size());
+    file.compare(
+        "grad." + *models::lora_tensor_name(module, down ? models::LoraPart::down : models::LoraPart::up, "diffusers"),
+        value, bound_of(context, "grad"));
+  }
+  const weights::LoraMerge merge({adapter}, {});
+  const checkpoint::WeightSet weights = checkpoint::open_weights(base);
+  constexpr std::string_view kMerged = "out.merged.";
+  const models::Identity identity = models::identify(checkpoint::stored_shapes(weights));
+  for (const std::string& merged : file.names(std::string(kMerged))) {
+    std::string stored = merged.substr(kMerged.size());
+    if (!weights.contains(stored)) stored += ".weight";
+    const at::Tensor value = at::empty(weights.at(stored).shape, at::kFloat);
+    weights.read_f32(stored, 0, value.numel(), value.mutable_data_ptr<float>());
+    file.compare(merged, merge.apply(identity.official(stored).value_or(stored), value), bound_of(context, "out"));
+  }
+}
+
+/// A case of a family's own kind.
 void check_own_file(const CaseContext& context, const models::DenoiserCase& kind, const net::Denoiser& model,
                     CaseFile& file) {
   const Json files = context.description.value("files", Json::object());
   const std::vector<net::Sample> samples = kind.samples(file, files.value(file.file_name(), std::string()));
-  const DitRun run = run_dit(context, model, samples, context.folder / kDitWeights[0], samples.size());
-  for (size_t i = 0; i < samples.size(); ++i)
-    file.compare("out." + std::to_string(i), kind.output(run.outputs[i]), context.tolerance("out"));
-  file.compare("out.loss", at::scalar_tensor(run.loss, at::kFloat), context.tolerance("loss"));
+  const DitRun run = run_dit(context, model, samples, context.folder / file.weights(), samples.size());
+  if (!kind.adapter.empty()) {
+    for (const auto& [name, value] : kind.outputs(run.outputs))
+      file.compare(name + "_base", value, bound_of(context, "out"));
+    return check_own_adapter(context, kind, samples, file);
+  }
+  for (const auto& [name, value] : kind.outputs(run.outputs)) file.compare(name, value, bound_of(context, "out"));
+  file.compare("out.loss", at::scalar_tensor(run.loss, at::kFloat), bound_of(context, "loss"));
   // A case may leave gradients out as a whole, not one of them.
   if (!file.names("grad_in.").empty())
-    for (const auto& [name, value] : kind.input_grads(run.input_grads))
-      file.compare(name, value, by_largest(context.tolerance("grad_in")));
+    for (const auto& [name, value] : kind.input_grads(run.input_grads, file))
+      file.compare(name, value, bound_of(context, "grad_in"));
   if (!file.names("grad.").empty())
-    for (const auto& [name, value] : run.grads)
-      file.compare("grad." + name, value, by_largest(context.tolerance("grad")));
+    for (const auto& [name, value] : models::stored_together(
+             run.grads, [&](const std::string& name) { return model.foreign_name(name, kind.grad_naming); }))
+      file.compare("grad." + name, value, bound_of(context, "grad"));
 }
 
 }  // namespace
@@ -177,11 +237,12 @@ void check_own_file(const CaseContext& context, const models::DenoiserCase& kind
 CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCase& kind) {
   CaseResults results;
   const auto model = models::make_denoiser({.config_text = context.config.dump()});
-  for (const fs::path& path : context.case_files()) {
-    CaseFile file(context.name, path, kDitWeights[0]);
-    check_own_file(context, kind, *model, file);
-    results.push_back(std::move(file));
-  }
+  for (const std::string& weights : kind.weights)
+    for (const fs::path& path : context.case_files()) {
+      CaseFile file(context.name, path, weights);
+      check_own_file(context, kind, *model, file);
+      results.push_back(std::move(file));
+    }
   return results;
 }
 

@@ -11,6 +11,7 @@
 #include "tessera/models/common/adapted.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/planning/mesh_checks.h"
+#include "tessera/weights/named_weights.h"
 
 namespace tessera::tools {
 
@@ -123,13 +124,11 @@ DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std
   engine::Engine engine(model.units(), spec, plan, *context.comm, context.rank, {.input_grad = true, .poison = true});
   engine.use(*program);
   engine::Store& store = engine.store();
-  const auto naming = weights.filename().string().starts_with("diffusers") ? "diffusers" : "official";
-  engine::load_weights(
-      store, checkpoint::open_weights(weights),
-      [&](const std::string& name) {
-        return models::is_adapter_parameter(name) ? "" : model.foreign_name(name, naming);
-      },
-      {}, adapters);
+  const weights::NamedWeights named(
+      weights.string(), model.units(),
+      [&](const std::string& name, const std::string& naming) { return model.foreign_name(name, naming); },
+      models::kDenoiserNamings);
+  engine::load_weights(store, named.set(), named.names(), {}, adapters);
 
   Shared shared;
   DitRun result;

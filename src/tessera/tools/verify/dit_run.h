@@ -16,7 +16,7 @@ struct DitRun {
   std::vector<std::pair<std::string, at::Tensor>> grads;       ///< of every parameter, by its official name
 };
 
-/// `weights` under official names, or diffusers' where the file is called so. `of`: samples that the loss is the mean
+/// `weights` of any naming. `of`: samples that the loss is the mean
 /// of; more than are given here when others serve the rest. `adapters`: values of the adapters' parameters, which
 /// weights lack. All ranks take part. Throws UserError (input).
 DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std::vector<net::Sample>& samples,

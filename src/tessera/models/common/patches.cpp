@@ -1,6 +1,6 @@
-#include "tessera/models/wan/patches.h"
+#include "tessera/models/common/patches.h"
 
-namespace tessera::models::wan {
+namespace tessera::models {
 
 using at::Tensor;
 
@@ -15,7 +15,12 @@ Tensor cut(const Tensor& latent, const Patch& p) {
 }  // namespace
 
 Tensor to_rows(const Tensor& latent, const Patch& p) {
-  return cut(latent, p).permute({1, 3, 5, 0, 2, 4, 6}).flatten(3).flatten(0, 2);
+  return cut(latent, p).permute({1, 3, 5, 0, 2, 4, 6}).flatten(3).flatten(0, 2).contiguous();
+}
+
+void fill_rows(const Tensor& rows, const Tensor& latent, const Patch& p) {
+  const Tensor from = cut(latent, p).permute({1, 3, 5, 0, 2, 4, 6});
+  rows.view(from.sizes()).copy_(from);
 }
 
 Tensor from_rows(const Tensor& rows, at::IntArrayRef s, const Patch& p) {
@@ -25,7 +30,7 @@ Tensor from_rows(const Tensor& rows, at::IntArrayRef s, const Patch& p) {
 }
 
 Tensor to_output_rows(const Tensor& latent, const Patch& p) {
-  return cut(latent, p).permute({1, 3, 5, 2, 4, 6, 0}).flatten(3).flatten(0, 2);
+  return cut(latent, p).permute({1, 3, 5, 2, 4, 6, 0}).flatten(3).flatten(0, 2).contiguous();
 }
 
 Tensor from_output_rows(const Tensor& rows, at::IntArrayRef s, const Patch& p) {
@@ -34,4 +39,4 @@ Tensor from_output_rows(const Tensor& rows, at::IntArrayRef s, const Patch& p) {
       .reshape(s);
 }
 
-}  // namespace tessera::models::wan
+}  // namespace tessera::models

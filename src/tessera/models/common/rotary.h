@@ -1,5 +1,5 @@
 #pragma once
-// Rotary tables of tokens on a grid of time, rows and columns.
+// Rotary tables of tokens on a grid of time, rows and columns, and the sinusoids of timesteps.
 //
 //   auto [cos, sin] = grid_rotary(clip_grid(f, h, w), head_dim);      // [f * h * w, head_dim / 2]
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "tessera/ops/tensor.h"
 
-namespace tessera::models::wan {
+namespace tessera::models {
 
 /// Positions of a box of tokens: every combination, time outermost.
 struct Grid {
@@ -25,4 +25,7 @@ std::pair<at::Tensor, at::Tensor> grid_rotary(const Grid& grid, int64_t head_dim
 /// 10000^(-i / count), i = 0 .. count - 1, in fp64.
 at::Tensor rotary_frequencies(int64_t count);
 
-}  // namespace tessera::models::wan
+/// [cos | sin] of t times rotary_frequencies(dim / 2): [R, dim] fp32, angles in fp64.
+at::Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim);
+
+}  // namespace tessera::models

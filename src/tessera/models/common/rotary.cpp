@@ -1,8 +1,8 @@
-#include "tessera/models/wan/rotary.h"
+#include "tessera/models/common/rotary.h"
 
 #include <numeric>
 
-namespace tessera::models::wan {
+namespace tessera::models {
 
 using at::Tensor;
 
@@ -38,4 +38,9 @@ Tensor rotary_frequencies(int64_t count) {
   return at::pow(10000.0, -at::arange(count, at::kDouble) / static_cast<double>(count));
 }
 
-}  // namespace tessera::models::wan
+Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim) {
+  const Tensor angles = at::outer(at::tensor(t, at::kDouble), rotary_frequencies(dim / 2));  // [R, dim / 2]
+  return at::cat({angles.cos(), angles.sin()}, 1).to(at::kFloat);
+}
+
+}  // namespace tessera::models

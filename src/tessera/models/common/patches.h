@@ -7,16 +7,18 @@
 
 #include "tessera/ops/tensor.h"
 
-namespace tessera::models::wan {
+namespace tessera::models {
 
 using Patch = std::array<int64_t, 3>;  ///< frames, height, width
 
 /// The channel is the slowest dimension of a row, as in a convolution's weight. Sizes must be multiples of the patch's.
 at::Tensor to_rows(const at::Tensor& latent, const Patch& patch);
+/// The same into rows that are there.
+void fill_rows(const at::Tensor& rows, const at::Tensor& latent, const Patch& patch);
 at::Tensor from_rows(const at::Tensor& rows, at::IntArrayRef latent_shape, const Patch& patch);
 
 /// The channel is the fastest dimension of a row, as in the head's output.
 at::Tensor to_output_rows(const at::Tensor& latent, const Patch& patch);
 at::Tensor from_output_rows(const at::Tensor& rows, at::IntArrayRef latent_shape, const Patch& patch);
 
-}  // namespace tessera::models::wan
+}  // namespace tessera::models

@@ -1,0 +1,161 @@
+#include "tessera/models/sana/network.h"
+
+#include "tessera/models/sana/parameters.h"
+
+namespace tessera::models::sana {
+
+using at::Tensor;
+using net::Act;
+using net::Context;
+using net::Flow;
+using net::Norm;
+using net::Tokens;
+
+namespace {
+
+enum Cond { kTime, kModulation, kContext };  // order of the shared conditioning
+const net::Linear kOfText{.space = kText};
+constexpr double kRmsEps = 1e-5;  // of captions, and of queries and keys of the linear attention
+
+class SanaUnit : public net::Unit {
+ public:
+  SanaUnit(const Config& config, plan::UnitSpec spec) : c_(config), spec_(std::move(spec)) {}
+  const plan::UnitSpec& spec() const override { return spec_; }
+
+ protected:
+  /// FLOPs of products with these parameters' weights, for one row.
+  double row_flops(std::string_view with) const {
+    double sum = 0;
+    for (const plan::ParamSpec& param : spec_.params)
+      if (param.shape.size() > 1 && param.name.find(with) != param.name.npos)
+        sum += 2 * static_cast<double>(param.numel());
+    return sum;
+  }
+  static double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
+  static double rows(const Tokens& tokens) { return static_cast<double>(tokens.count()); }
+
+  const Config c_;
+  const plan::UnitSpec spec_;
+};
+
+class Stem final : public SanaUnit {
+ public:
+  explicit Stem(const Config& config) : SanaUnit(config, stem_spec(config)) {}
+  std::string prefix() const override { return ""; }
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    size_t next = 0;
+    const Tensor &patches = in.stream[next++], &text = in.stream[next++], &sinusoid = in.stream[next++];
+    Tensor x = ctx.linear("x_embedder.proj", patches);  // x [T, d]
+    Tensor e = ctx.linear("t_embedder.mlp.2", ctx.linear("t_embedder.mlp.0", sinusoid), {.act = Act::silu});
+    if (c_.has_guidance())
+      e = e + ctx.linear("cfg_embedder.mlp.2", ctx.linear("cfg_embedder.mlp.0", in.stream[next++]), {.act = Act::silu});
+    if (c_.interpolation_scale) x = x + in.stream[next++];
+    const Tensor e6 = ctx.linear("t_block.1", e, {.act = Act::silu}).view({-1, 6, c_.dim()});  // [R, 6, d]
+    const Tensor words = ctx.linear("y_embedder.y_proj.fc1", text, kOfText);
+    const Tensor context = ctx.norm("attention_y_norm",
+                                    ctx.linear("y_embedder.y_proj.fc2", words, {.act = Act::gelu_tanh, .space = kText}),
+                                    {.kind = Norm::rms, .eps = kRmsEps}, kText);  // [n, d]
+    return {{x}, {e, e6, context}};
+  }
+
+  double forward_flops(const Tokens& tokens) const override {
+    return rows(tokens) * row_flops("x_embedder") + static_cast<double>(tokens.space(kText).total()) * row_flops("y_") +
+           samples(tokens) * (row_flops("embedder.mlp") + row_flops("t_block"));
+  }
+};
+
+class Block final : public SanaUnit {
+ public:
+  Block(const Config& config, int64_t index) : SanaUnit(config, block_spec(config, index)) {}
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    Tensor x = in.stream[0];  // x [T, d]
+    const auto m = (ctx.param("scale_shift_table") + in.cond[kModulation])
+                       .unbind(1);  // m[6] of [R, d]: shift, scale, gate, of the attention and of the feed-forward
+    const auto modulated = [&](const Tensor& shift, const Tensor& scale) {
+      return Norm{.eps = c_.norm_eps, .shift = &shift, .scale = &scale};
+    };
+    x = ctx.residual("gate1", x, linear_attention(ctx, ctx.norm("norm1", x, modulated(m[0], m[1]))), &m[2]);
+    x = ctx.residual("sum", x, cross_attention(ctx, x, in.cond[kContext]));
+    x = ctx.residual("gate2", x, feed_forward(ctx, ctx.norm("norm2", x, modulated(m[3], m[4]))), &m[5]);
+    return {{x}, {}};
+  }
+  std::string_view output_site() const override { return "gate2"; }
+
+  double forward_flops(const Tokens& tokens) const override {
+    const auto d = static_cast<double>(c_.dim()), head = static_cast<double>(c_.head_dim);
+    const double text = static_cast<double>(tokens.space(kText).total());
+    const double of_text = row_flops("cross_attn.k_linear") + row_flops("cross_attn.v_linear");
+    const double linears = rows(tokens) * (row_flops("attn.") + row_flops("mlp.") - of_text) + text * of_text;
+    const double pairs = samples(tokens) > 0 ? rows(tokens) * text / samples(tokens) : 0;
+    return linears + 4 * rows(tokens) * d * head + 4 * pairs * d;
+  }
+
+ private:
+  Tensor linear_attention(Context& ctx, const Tensor& y) const {
+    const auto projected = [&](const char* site, const char* norm) {
+      const Tensor z = ctx.linear(site, y);
+      // max(0, z), by an operator that has a meta form
+      return at::threshold(c_.qk_norm ? ctx.norm(norm, z, {.kind = Norm::rms, .eps = kRmsEps}) : z, 0, 0);
+    };
+    const Tensor q = projected("attn.q", "attn.q_norm"), k = projected("attn.k", "attn.k_norm");  // [T, d]
+    const Tensor v = ctx.linear("attn.v", y);
+    if (!c_.is_video())
+      return ctx.linear("attn.proj", ctx.linear_attention("attn", q, k, v, c_.num_heads, c_.attention_eps));
+    const Tensor turned_q = ctx.rope("attn.rope_q", q, c_.num_heads, net::RopeStyle::interleaved);
+    const Tensor turned_k = ctx.rope("attn.rope_k", k, c_.num_heads, net::RopeStyle::interleaved);
+    return ctx.linear("attn.proj", ctx.linear_attention("attn", q, k, v, c_.num_heads, c_.attention_eps,
+                                                        {.q = &turned_q, .k = &turned_k}));
+  }
+
+  /// Of x as it is, without a norm before it.
+  Tensor cross_attention(Context& ctx, const Tensor& x, const Tensor& context) const {
+    const auto normed = [&](const char* site, const Tensor& z, int space) {
+      return c_.qk_norm ? ctx.norm(site, z, {.kind = Norm::rms, .eps = c_.cross_norm_eps}, space) : z;
+    };
+    const Tensor q = normed("cross_attn.q_norm", ctx.linear("cross_attn.q_linear", x), kTokens);  // [T, d]
+    const Tensor k = normed("cross_attn.k_norm", ctx.linear("cross_attn.k_linear", context, kOfText), kText);
+    const Tensor v = ctx.linear("cross_attn.v_linear", context, kOfText);  // k, v [n, d]
+    return ctx.linear("cross_attn.proj", ctx.attention("cross_attn", q, k, v, c_.cross_heads, {.k = kText}));
+  }
+
+  /// The mix-FFN: two halves [T, hidden], each seen by its neighbours in the frame, and one gates the other. Videos add
+  /// a convolution over time.
+  Tensor feed_forward(Context& ctx, const Tensor& y) const {
+    const Tensor value = ctx.linear("mlp.inverted_conv.value", y), gate = ctx.linear("mlp.inverted_conv.gate", y);
+    const net::Conv in_frame{.kernel = {1, 3, 3}};
+    const Tensor near = ctx.conv("mlp.depth_conv.value", at::silu(value), in_frame),
+                 near_gate = ctx.conv("mlp.depth_conv.gate", at::silu(gate), in_frame);
+    const Tensor z = ctx.linear("mlp.point_conv.conv", near, {.act = Act::silu_glu, .gate = &near_gate});  // [T, d]
+    if (!c_.is_video()) return z;
+    const Tensor times = ctx.unfold("mlp.t_rows", z, {.kernel = {3, 1, 1}});  // [T, 3 d]
+    return ctx.residual("mlp.t_sum", z, ctx.linear("mlp.t_conv", times));
+  }
+};
+
+class Head final : public SanaUnit {
+ public:
+  explicit Head(const Config& config) : SanaUnit(config, head_spec(config)) {}
+  std::string prefix() const override { return "final_layer."; }
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    const auto s = (ctx.param("scale_shift_table") + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [R, d]
+    const Tensor y = ctx.norm("norm", in.stream[0], {.eps = c_.norm_eps, .shift = &s[0], .scale = &s[1]});
+    return {{ctx.linear("linear", y)}, {}};
+  }
+
+  double forward_flops(const Tokens& tokens) const override { return rows(tokens) * row_flops("linear"); }
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
+  std::vector<std::unique_ptr<net::Unit>> units;
+  units.push_back(std::make_unique<Stem>(config));
+  for (int64_t i = 0; i < config.num_layers; ++i) units.push_back(std::make_unique<Block>(config, i));
+  units.push_back(std::make_unique<Head>(config));
+  return units;
+}
+
+}  // namespace tessera::models::sana

@@ -1,0 +1,241 @@
+#include "tessera/models/sana/spec.h"
+
+#include <numeric>
+
+#include "tessera/base/check.h"
+#include "tessera/models/common/patches.h"
+#include "tessera/models/common/rotary.h"
+#include "tessera/models/sana/network.h"
+#include "tessera/models/sana/parameters.h"
+
+namespace tessera::models::sana {
+
+using at::Tensor;
+
+namespace {
+
+constexpr const char* kPrepareAgain = "the data was encoded for another model: run prepare again";
+constexpr double kUsualGuidance = 4.5;  // of diffusers' SanaSprintPipeline
+
+using Grid3 = std::array<int64_t, 3>;
+
+/// Frames, rows and columns of a latent's tokens.
+Grid3 grid_of(const Tensor& x, const Config& c) {
+  return {x.size(1) / c.patch[0], x.size(2) / c.patch[1], x.size(3) / c.patch[2]};
+}
+int64_t count_of(const Grid3& grid) { return grid[0] * grid[1] * grid[2]; }
+
+void check_sample(const net::Sample& sample, const Config& c) {
+  const Tensor &x = sample.x, &text = sample.context;
+  const bool one_frame = c.is_video() || x.dim() != 4 || x.size(1) == 1;
+  check_input(x.dim() == 4 && x.size(0) == c.in_channels && one_frame, "sana.pack",
+              "latent " + c10::str(x.sizes()) + ": expected [" + std::to_string(c.in_channels) +
+                  (c.is_video() ? ", frames, height, width]" : ", 1, height, width]: this model makes pictures"),
+              c.is_video() ? kPrepareAgain
+                           : "set data.frames = 1, or run prepare again where the data was encoded for another model");
+  for (int axis = 0; axis < 3; ++axis)
+    check_input(x.size(axis + 1) > 0 && x.size(axis + 1) % c.patch[axis] == 0, "sana.pack",
+                "latent " + c10::str(x.sizes()) + ": frames, height and width must be multiples of " +
+                    c10::str(at::IntArrayRef(c.patch)),
+                "choose data.size accordingly");
+  check_input(text.dim() == 2 && text.size(1) == c.caption_dim && text.size(0) >= 1 && text.size(0) <= c.caption_len,
+              "sana.pack",
+              "context " + c10::str(text.sizes()) + ": expected 1 to " + std::to_string(c.caption_len) + " rows of " +
+                  std::to_string(c.caption_dim),
+              "the text was encoded for another model: run prepare again");
+}
+
+/// The distinct timesteps of a sample's frames, and which of them each frame has.
+struct Times {
+  std::vector<double> t;
+  std::vector<int32_t> of_frame;
+};
+
+Times times_of(const net::Sample& sample, const Config& c) {
+  const auto frames = static_cast<size_t>(grid_of(sample.x, c)[0]);
+  Times times{{sample.t}, std::vector<int32_t>(frames, 0)};
+  if (!c.is_video()) return times;
+  if (const auto given = sample.extra.find("t"); given != sample.extra.end()) {
+    check_input(given->second.numel() == static_cast<int64_t>(frames), "sana.pack",
+                "t has " + std::to_string(given->second.numel()) + " timesteps, the latent " + std::to_string(frames) +
+                    " frames");
+    const Tensor all = given->second.to(at::kDouble).contiguous();
+    times.t.assign(all.const_data_ptr<double>(), all.const_data_ptr<double>() + frames);
+    std::iota(times.of_frame.begin(), times.of_frame.end(), 0);
+    return times;
+  }
+  times.t.push_back(0);  // of a clean first frame; always there, so that samples need equal memory
+  if (sample.extra.count("image_latent")) times.of_frame[0] = 1;
+  return times;
+}
+
+/// Half of the channels for the column, half for the row, each [sin | cos] of the position in units of the grid that
+/// the model was trained on.
+void put_positions(const Tensor& rows, const Grid3& grid, const Config& c) {
+  const auto base = static_cast<double>(c.sample_size / c.patch[1]);
+  const auto along = [&](int64_t count) {
+    const Tensor at = at::arange(count, at::kDouble) * (base / static_cast<double>(count) / *c.interpolation_scale);
+    const Tensor angles = at::outer(at, rotary_frequencies(c.dim() / 4));
+    return at::cat({angles.sin(), angles.cos()}, 1);  // [count, d / 2]
+  };
+  const int64_t h = grid[1], w = grid[2], half = c.dim() / 2;
+  const Tensor to = rows.view({grid[0], h, w, c.dim()});
+  to.narrow(3, 0, half).copy_(along(w).view({1, 1, w, half}));
+  to.narrow(3, half, half).copy_(along(h).view({1, h, 1, half}));
+}
+
+/// What pack() returns, its tensors filled sample by sample: no other memory is needed than the plan counts.
+class Packing {
+ public:
+  Packing(const std::vector<net::Sample>& samples, const Config& config) : c_(config) {
+    net::Tokens& tokens = batch_.tokens;
+    tokens.spaces.resize(kText);
+    tokens.offsets = tokens.spaces[0].offsets = {0};
+    for (const net::Sample& sample : samples) add(sample);
+    allocate(samples.at(0).x.device());
+    for (size_t s = 0; s < samples.size(); ++s) fill(samples[s], s);
+    finish();
+  }
+  net::Batch take() { return std::move(batch_); }
+
+ private:
+  void add(const net::Sample& sample) {
+    check_sample(sample, c_);
+    net::Tokens& tokens = batch_.tokens;
+    const Grid3 grid = grid_of(sample.x, c_);
+    const int64_t begin = tokens.total(), end = begin + count_of(grid);
+    const bool clean = sample.extra.count("image_latent") > 0;
+    check_input(!clean || c_.is_video(), "sana.pack", "a clean first frame for a model of pictures",
+                "leave sample.image and diffusion.image_share out");
+    any_clean_ = any_clean_ || clean;
+    tokens.offsets.push_back(end);
+    tokens.shapes.push_back(grid);
+    tokens.spaces[kText - 1].offsets.push_back(tokens.spaces[kText - 1].total() + sample.context.size(0));
+    batch_.shapes.push_back({c_.out_channels, sample.x.size(1), sample.x.size(2), sample.x.size(3)});
+    batch_.predicted.push_back({begin + (clean ? grid[1] * grid[2] : 0), end});
+  }
+
+  void allocate(at::Device device) {
+    const auto fp32 = at::TensorOptions(at::kFloat).device(device);
+    const int64_t total = batch_.tokens.total();
+    batch_.inputs = {at::empty({total, c_.in_channels * c_.patch_size()}, fp32),
+                     at::empty({batch_.tokens.spaces[kText - 1].total(), c_.caption_dim}, fp32), Tensor()};
+    if (c_.has_guidance()) batch_.inputs.emplace_back();
+    if (c_.interpolation_scale) {
+      batch_.token_inputs.push_back(static_cast<int>(batch_.inputs.size()));
+      batch_.inputs.push_back(at::empty({total, c_.dim()}, fp32));
+    }
+    time_rows_ = at::empty({total}, at::kInt);
+    if (!c_.is_video()) return;
+    batch_.tokens.cos = at::empty({total, c_.head_dim / 2}, fp32);
+    batch_.tokens.sin = at::empty({total, c_.head_dim / 2}, fp32);
+  }
+
+  void fill(const net::Sample& sample, size_t s) {
+    net::Tokens& tokens = batch_.tokens;
+    const net::Space& text = tokens.space(kText);
+    const int64_t begin = tokens.offsets[s], end = tokens.offsets[s + 1];
+    const auto here = [&](const Tensor& rows) { return rows.slice(0, begin, end); };
+    const Grid3 grid = tokens.shapes[s];
+    fill_rows(here(batch_.inputs[0]), sample.x, c_.patch);
+    if (const auto image = sample.extra.find("image_latent"); image != sample.extra.end())
+      fill_rows(batch_.inputs[0].slice(0, begin, begin + grid[1] * grid[2]), image->second, c_.patch);
+    batch_.inputs[1].slice(0, text.offsets[s], text.offsets[s + 1]).copy_(sample.context);
+    if (c_.interpolation_scale) put_positions(here(batch_.inputs.back()), grid, c_);
+    if (c_.is_video()) {
+      const auto [cos, sin] = grid_rotary(clip_grid(grid[0], grid[1], grid[2]), c_.head_dim);
+      here(tokens.cos).copy_(cos), here(tokens.sin).copy_(sin);
+    }
+    const Times times = times_of(sample, c_);
+    const auto first = static_cast<int64_t>(t_.size());
+    for (int64_t f = 0; f < grid[0]; ++f) {
+      const int64_t at = begin + f * grid[1] * grid[2];
+      time_rows_.slice(0, at, at + grid[1] * grid[2]).fill_(first + times.of_frame[static_cast<size_t>(f)]);
+    }
+    t_.insert(t_.end(), times.t.begin(), times.t.end());
+    const auto given = sample.extra.find("guidance");
+    const double guidance = given == sample.extra.end() ? kUsualGuidance : given->second.item<double>();
+    guidance_.resize(t_.size(), guidance * c_.guidance_scale);
+  }
+
+  void finish() {
+    const at::Device device = batch_.inputs[0].device();
+    if (c_.has_guidance()) {
+      for (double& t : t_) t *= c_.timestep_scale / 1000;
+      batch_.inputs[3] = timestep_sinusoid(guidance_, kFrequencies).to(device);
+    }
+    batch_.inputs[2] = timestep_sinusoid(t_, kFrequencies).to(device);
+    batch_.tokens.rows = ops::RowIndex(time_rows_);
+    batch_.tokens.rows.of_token = batch_.tokens.rows.of_token.to(device);
+    if (!any_clean_) batch_.predicted.clear();  // all tokens are predictions
+  }
+
+  const Config& c_;
+  net::Batch batch_;
+  Tensor time_rows_;
+  std::vector<double> t_, guidance_;
+  bool any_clean_ = false;
+};
+
+}  // namespace
+
+Sana::Sana(const Config& config) : config_(config), units_(make_units(config)) {}
+
+net::Conditions Sana::conditions() const {
+  net::Conditions wants;
+  wants.clean_first = config_.is_video();
+  return wants;
+}
+
+net::Sample Sana::blank(const std::array<int64_t, 4>& latent) const {
+  net::Sample sample;
+  sample.x = at::zeros(latent, at::kFloat);
+  sample.t = 500;
+  sample.context = at::zeros({config_.caption_len, config_.caption_dim}, at::kFloat);
+  return sample;
+}
+
+net::Batch Sana::pack(const std::vector<net::Sample>& samples) const { return Packing(samples, config_).take(); }
+
+std::vector<std::map<std::string, Tensor>> Sana::unpack_input_grads(const std::vector<Tensor>& grads,
+                                                                    const net::Batch& batch,
+                                                                    const std::vector<net::Sample>& samples) const {
+  std::vector<std::map<std::string, Tensor>> result;
+  const std::vector<int64_t>&tokens = batch.tokens.offsets, &text = batch.tokens.space(kText).offsets;
+  for (size_t s = 0; s < samples.size(); ++s)
+    result.push_back({{"x", from_rows(grads[0].slice(0, tokens[s], tokens[s + 1]), batch.shapes[s], config_.patch)},
+                      {"context", grads[1].slice(0, text[s], text[s + 1])}});
+  return result;
+}
+
+std::vector<Tensor> Sana::unpack(const Tensor& out, const net::Batch& batch) const {
+  std::vector<Tensor> latents;
+  for (size_t s = 0; s < batch.shapes.size(); ++s) {
+    const Tensor rows = out.slice(0, batch.tokens.offsets[s], batch.tokens.offsets[s + 1]);
+    latents.push_back(from_output_rows(rows, batch.shapes[s], config_.patch).to(at::kFloat));
+  }
+  return latents;
+}
+
+Tensor Sana::pack_target(const Tensor& target) const { return to_output_rows(target, config_.patch); }
+
+int64_t Sana::token_count(const std::array<int64_t, 4>& latent) const {
+  return latent[1] * latent[2] * latent[3] / config_.patch_size();
+}
+
+std::string Sana::foreign_name(const std::string& name, const std::string& naming) const {
+  if (naming == "diffusers") return rename(diffusers_names(config_.type), name);
+  return naming == "official" ? rename(official_names(), name) : name;
+}
+
+std::string Sana::why_not_trained() const {
+  if (!config_.has_guidance()) return {};
+  return "SANA-Sprint is trained by distillation: continuous-time consistency, which takes derivatives of the teacher "
+         "along its path (JVP), and an adversarial loss";
+}
+
+void Sana::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
+  draw_initial(initial_values(param), seed, param.name, first, count, out);
+}
+
+}  // namespace tessera::models::sana

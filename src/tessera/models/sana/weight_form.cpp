@@ -1,0 +1,131 @@
+#include "tessera/models/sana/weight_form.h"
+
+#include "tessera/models/sana/config.h"
+#include "tessera/models/sana/parameters.h"
+
+namespace tessera::models::sana {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Heads of the released models, by width.
+struct Heads {
+  int64_t dim, self, cross;
+};
+constexpr Heads kImageHeads[] = {{1152, 36, 16}, {2240, 70, 20}};
+constexpr Heads kVideoHeads[] = {{2240, 20, 20}};
+
+Heads usual_heads(Type type, int64_t dim) {
+  for (const Heads& heads : kImageHeads)
+    if (type != Type::video && heads.dim == dim) return heads;
+  for (const Heads& heads : kVideoHeads)
+    if (type == Type::video && heads.dim == dim) return heads;
+  return {dim, 0, 0};
+}
+
+/// The sizes that tensors tell.
+Config sizes_of(Type type, const Shapes& ours) {
+  Config c;
+  c.type = type;
+  const int64_t dim = size_of(ours, "x_embedder.proj.weight", 0);
+  c.num_layers = count_blocks(ours);
+  c.in_channels = size_of(ours, "x_embedder.proj.weight", 1);
+  c.caption_dim = size_of(ours, "y_embedder.y_proj.fc1.weight", 1);
+  c.qk_norm = ours.count("blocks.0.attn.q_norm.weight") > 0;
+  const size_t first = type == Type::video ? 3 : 2;
+  c.patch = {1, size_of(ours, "x_embedder.proj.weight", first), size_of(ours, "x_embedder.proj.weight", first + 1)};
+  c.out_channels = size_of(ours, "final_layer.linear.weight", 0) / std::max<int64_t>(c.patch_size(), 1);
+  const auto hidden = static_cast<double>(size_of(ours, "blocks.0.mlp.inverted_conv.value.weight", 0));
+  c.mlp_ratio = hidden / static_cast<double>(std::max<int64_t>(dim, 1));
+  const Heads heads = usual_heads(type, dim);
+  if (heads.self > 0) c.num_heads = heads.self, c.head_dim = dim / heads.self, c.cross_heads = heads.cross;
+  return c;
+}
+
+/// The preset of these sizes, or nothing. Those of larger pictures have the same tensors.
+std::string preset_of(Type type, const Shapes& ours) {
+  const Config c = sizes_of(type, ours);
+  for (const auto& [preset, known] : presets())
+    if (known.type == type && known.dim() == size_of(ours, "x_embedder.proj.weight", 0) &&
+        known.num_layers == c.num_layers && known.qk_norm == c.qk_norm && known.in_channels == c.in_channels &&
+        known.caption_dim == c.caption_dim && known.patch == c.patch && known.hidden() == c.hidden())
+      return preset;
+  return {};
+}
+
+/// diffusers' form, of either naming: NVlabs' files come without one.
+Json config_json(Type type, const ConfigSource& source) {
+  const Sizes& size = source.size;
+  const int64_t dim = size("x_embedder.proj.weight", 0);
+  size("final_layer.linear.weight", 0), size("blocks.0.mlp.inverted_conv.value.weight", 0);
+  Config c = sizes_of(type, size.shapes);
+  const auto given = [&](const char* key, auto absent) { return source.given.get(key, key, absent); };
+  c.num_heads = given("num_attention_heads", c.num_heads);
+  c.cross_heads = given("num_cross_attention_heads", c.cross_heads);
+  if (c.num_heads <= 0 || dim % c.num_heads != 0 || dim % c.cross_heads != 0 ||
+      (usual_heads(type, dim).self == 0 && source.given.json.empty()))
+    throw UserError(Exit::input, "models.config",
+                    "how many heads " + std::to_string(dim) + " channels have does not follow from the weights",
+                    "put the model's config.json beside them");
+  c.head_dim = dim / c.num_heads;
+  c.mlp_ratio = given("mlp_ratio", c.mlp_ratio);
+  c.sample_size = given("sample_size", type == Type::video ? int64_t{30} : c.sample_size);
+  if (const double scale = given("interpolation_scale", 0.0); scale > 0) c.interpolation_scale = scale;
+  c.caption_len = given("caption_length", c.caption_len);
+  c.attention_eps = given("linear_attention_eps", source.identity.naming == "official" ? 1e-8 : c.attention_eps);
+  c.cross_norm_eps = given("cross_attention_norm_eps", source.identity.naming == "official" ? 1e-6 : c.cross_norm_eps);
+  Json out = source.given.base("num_attention_heads");
+  out.update(Json::parse(to_json(c)));
+  return out;
+}
+
+WeightForm form_of(Type type) {
+  std::vector<std::string> marks = {"x_embedder.proj.weight", "y_embedder.y_proj.fc1.weight", "blocks.0.attn.q.weight",
+                                    "blocks.0.mlp.point_conv.conv.weight"};
+  if (type == Type::sprint) marks.push_back("cfg_embedder.mlp.0.weight");
+  if (type == Type::video) marks.push_back("blocks.0.mlp.t_conv.weight");
+  return {.kind = ModelKind::denoiser,
+          .title = "Sana",
+          .model = "sana",
+          .variant = std::string(name(type)),
+          .marks = marks,
+          .names = {.diffusers = {diffusers_names(type)}, .official = {official_names()}},
+          // the caption of no words, and what older files and runs with learned loss weights have
+          .official_only = {"y_embedder.y_embedding", "pos_embed", "logvar_linear.*"},
+          .refine =
+              [type](const Shapes& ours, Identity& identity) {
+                const std::string preset = preset_of(type, ours);
+                identity.model = preset.empty() ? "sana-" + std::string(name(type)) : preset;
+              },
+          .config = [type](const ConfigSource& source) { return config_json(type, source); },
+          .config_marks = {"num_cross_attention_heads"}};
+}
+
+}  // namespace
+
+std::vector<WeightForm> weight_forms() { return {form_of(Type::video), form_of(Type::sprint), form_of(Type::image)}; }
+
+std::map<std::string, std::string> pipeline_files(const PipelineParts& parts) {
+  const bool sprint = parts.variant == "sprint", video = parts.variant == "video";
+  const std::string solver = sprint ? "SCMScheduler" : "DPMSolverMultistepScheduler";
+  Json index = {{"_class_name", sprint  ? "SanaSprintPipeline"
+                                : video ? "SanaVideoPipeline"
+                                        : "SanaPipeline"},
+                {"_diffusers_version", "0.35.2"},
+                {"scheduler", {"diffusers", solver}}};
+  if (parts.has("text_encoder")) index["text_encoder"] = {"transformers", "Gemma2Model"};
+  if (parts.has("transformer"))
+    index["transformer"] = {"diffusers", std::string(class_name(video ? Type::video : Type::image))};
+  if (parts.has("vae")) index["vae"] = {"diffusers", video ? "AutoencoderKLWan" : "AutoencoderDC"};
+  if (parts.tokenizer) index["tokenizer"] = {"transformers", "GemmaTokenizerFast"};
+  Json scheduler = {{"_class_name", solver}, {"_diffusers_version", "0.35.2"}, {"num_train_timesteps", 1000}};
+  if (sprint)
+    scheduler.update(Json{{"prediction_type", "trigflow"}, {"sigma_data", 0.5}});
+  else
+    scheduler.update(
+        Json{{"flow_shift", video ? 8.0 : 3.0}, {"prediction_type", "flow_prediction"}, {"use_flow_sigmas", true}});
+  return {{"model_index.json", index.dump(2) + "\n"}, {"scheduler/scheduler_config.json", scheduler.dump(2) + "\n"}};
+}
+
+}  // namespace tessera::models::sana
