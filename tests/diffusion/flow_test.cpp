@@ -98,7 +98,7 @@ TEST(Flow, DiffusersTableIsDrawnFromAsRecorded) {
 
 TEST(Flow, SanaTablesRunFromTheCleanestAndTimestepsAreWholeNumbers) {
   Options options;
-  options.timesteps = Timesteps::sana;
+  options.timesteps = Timesteps::nvlabs;
   options.shift = 3;
   const TrainingDraw low = draw_of(options, 0.0004), high = draw_of(options, 0.9999),
                      middle = draw_of(options, 0.25049);
@@ -113,7 +113,7 @@ TEST(Flow, SanaTablesRunFromTheCleanestAndTimestepsAreWholeNumbers) {
 }
 
 TEST(Flow, TablesOfLogitNormalDrawsKeepToTheirWindowWithItsShareOfThem) {
-  for (const Timesteps kind : {Timesteps::sana, Timesteps::diffusers}) {
+  for (const Timesteps kind : {Timesteps::nvlabs, Timesteps::diffusers}) {
     Options all, part;
     all.timesteps = part.timesteps = kind;
     all.shift = part.shift = 3;
@@ -151,7 +151,7 @@ TEST(Flow, TimestepNamesAreRead) {
   EXPECT_EQ(options.mean, 0.5);
   EXPECT_EQ(options.scale, 1.25);
   parse_timesteps("sana", options);
-  EXPECT_EQ(options.timesteps, Timesteps::sana);
+  EXPECT_EQ(options.timesteps, Timesteps::nvlabs);
   parse_timesteps("diffusers", options);
   EXPECT_EQ(options.timesteps, Timesteps::diffusers);
   parse_timesteps("shift", options);

@@ -40,7 +40,7 @@ double share_below(const Options& options, double u) {
 /// Entry i of the table, before the shift.
 double entry(Timesteps timesteps, int64_t i) {
   const double u = static_cast<double>(i) / kFlowSteps;
-  return timesteps == Timesteps::sana ? u : 1 - u;
+  return timesteps == Timesteps::nvlabs ? u : 1 - u;
 }
 
 /// Entries [first, last) of the table that are in the window.
@@ -54,7 +54,7 @@ std::pair<int64_t, int64_t> table_range(const Options& options, const Window& wi
 }
 
 bool has_logit_normal_table(const Options& options) {
-  return options.timesteps == Timesteps::sana || options.timesteps == Timesteps::diffusers;
+  return options.timesteps == Timesteps::nvlabs || options.timesteps == Timesteps::diffusers;
 }
 
 /// Probabilities of a continuous draw below the lower and below the upper end of the window. Of a table, the draws whose
@@ -72,7 +72,7 @@ std::pair<double, double> shares(const Options& options, const Window& window) {
 double draw_anywhere(const Options& options, const RandomKey& key) {
   switch (options.timesteps) {
     case Timesteps::logit_normal:
-    case Timesteps::sana:
+    case Timesteps::nvlabs:
     case Timesteps::diffusers:
       return 1 / (1 + std::exp(-(options.mean + options.scale * key.normal(0))));
     case Timesteps::diffsynth:
@@ -127,7 +127,7 @@ void parse_timesteps(const std::string& text, Options& options) {
   else if (text == "diffsynth")
     options.timesteps = Timesteps::diffsynth;
   else if (text == "sana")
-    options.timesteps = Timesteps::sana;
+    options.timesteps = Timesteps::nvlabs;
   else if (text == "diffusers")
     options.timesteps = Timesteps::diffusers;
   else
@@ -152,7 +152,7 @@ TrainingDraw draw_of(const Options& options, double u) {
   if (!options.window.holds(result.sigma))
     result.sigma = result.sigma < options.window.low ? options.window.low : std::nextafter(options.window.high, 0.0);
   result.t = kFlowSteps * result.sigma;
-  if (options.timesteps == Timesteps::sana) result.t = std::trunc(result.t);
+  if (options.timesteps == Timesteps::nvlabs) result.t = std::trunc(result.t);
   if (options.weighting == Weighting::diffsynth) result.weight = training_table(options.shift).weight_at(result.t);
   return result;
 }

@@ -23,7 +23,7 @@ enum class Timesteps {
   logit_normal,  ///< u = sigmoid(mean + scale * normal)
   diffsynth,     ///< one of the 1000 values 1 - i / 1000, as in DiffSynth's trainer
   // Entry i = floor(1000 sigmoid(mean + scale * normal)) of a table:
-  sana,       ///< i / 1000, the cleanest first, and t truncated to an integer, as in NVlabs' trainer
+  nvlabs,     ///< i / 1000, the cleanest first, and t truncated to an integer, as in NVlabs' trainer
   diffusers,  ///< 1 - i / 1000, the noisiest first, as in diffusers' trainers
 };
 enum class Weighting {
@@ -40,7 +40,7 @@ struct Window {
 
 struct Options {
   Timesteps timesteps = Timesteps::uniform;
-  double mean = 0, scale = 1;  ///< of logit_normal, sana and diffusers
+  double mean = 0, scale = 1;  ///< of logit_normal, nvlabs and diffusers
   double shift = 1;
   Weighting weighting = Weighting::none;
   Window window = {};  ///< draws are conditioned on lying in it
@@ -53,7 +53,7 @@ Weighting parse_weighting(const std::string& text);
 
 struct TrainingDraw {
   double sigma = 0;
-  double t = 0;       ///< 1000 sigma; of sana its integer part
+  double t = 0;       ///< 1000 sigma; of nvlabs its integer part
   double weight = 1;  ///< weight of the sample's loss
 };
 
