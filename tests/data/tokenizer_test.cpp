@@ -15,9 +15,9 @@ class TokenizerTest : public FolderTest {
   }
 };
 
-using CoreBuild = FolderTest;
+using CoreBuildOfTokenizers = FolderTest;
 
-TEST_F(CoreBuild, WithoutSentencePieceTheTokenizerSaysSo) {
+TEST_F(CoreBuildOfTokenizers, WithoutSentencePieceTheTokenizerSaysSo) {
   if (has_tokenizer()) GTEST_SKIP() << "built with SentencePiece";
   checkpoint::write_text(folder_ / "a.model", "a unigram model");
   expect_error(Exit::input, {"a.model", "without SentencePiece", "TESSERA_TEXT"},
