@@ -123,6 +123,8 @@ TEST(Sana, TheFamilyIsFoundByPresetAndClass) {
   EXPECT_EQ(make_denoiser({.preset = "sana-tiny"})->context_dim(), 20);
   const std::string config = to_json(find_named(presets(), "model.preset", "sana-tiny-video"));
   EXPECT_EQ(make_denoiser({.config_text = config})->config_json(), config);
+  const auto changed = make_denoiser({.preset = "sana-tiny", .config_text = R"({"num_cross_attention_heads":4})"});
+  EXPECT_EQ(changed->heads(), 4) << "of both attentions";
 }
 
 TEST(Sana, ConfigsComeBackAsTheyWereWritten) {

@@ -23,15 +23,24 @@ Tensor angles(const std::vector<int64_t>& positions, int64_t share) {
 
 Grid clip_grid(int64_t frames, int64_t h, int64_t w) { return {count_up(frames), count_up(h), count_up(w)}; }
 
-std::pair<Tensor, Tensor> grid_rotary(const Grid& grid, int64_t head_dim) {
-  const int64_t channels = head_dim / 2, third = channels / 3;
+void fill_rotary(const Tensor& cos, const Tensor& sin, const Grid& grid) {
+  const int64_t channels = cos.size(1), third = channels / 3;
   const auto f = static_cast<int64_t>(grid.times.size()), h = static_cast<int64_t>(grid.rows.size()),
              w = static_cast<int64_t>(grid.columns.size());
-  const Tensor time = angles(grid.times, channels - 2 * third).view({f, 1, 1, -1}).expand({f, h, w, -1});
-  const Tensor rows = angles(grid.rows, third).view({1, h, 1, -1}).expand({f, h, w, -1});
-  const Tensor columns = angles(grid.columns, third).view({1, 1, w, -1}).expand({f, h, w, -1});
-  const Tensor all = at::cat({time, rows, columns}, -1).view({f * h * w, channels});
-  return {all.cos().to(at::kFloat), all.sin().to(at::kFloat)};
+  const auto put = [&](const std::vector<int64_t>& positions, int64_t first, int64_t share, at::IntArrayRef shape) {
+    const Tensor turned = angles(positions, share).view(shape);
+    cos.view({f, h, w, channels}).narrow(3, first, share).copy_(turned.cos());
+    sin.view({f, h, w, channels}).narrow(3, first, share).copy_(turned.sin());
+  };
+  put(grid.times, 0, channels - 2 * third, {f, 1, 1, channels - 2 * third});
+  put(grid.rows, channels - 2 * third, third, {1, h, 1, third});
+  put(grid.columns, channels - third, third, {1, 1, w, third});
+}
+
+std::pair<Tensor, Tensor> grid_rotary(const Grid& grid, int64_t head_dim) {
+  const Tensor cos = at::empty({grid.count(), head_dim / 2}, at::kFloat), sin = at::empty_like(cos);
+  fill_rotary(cos, sin, grid);
+  return {cos, sin};
 }
 
 Tensor rotary_frequencies(int64_t count) {

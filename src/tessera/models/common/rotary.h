@@ -22,6 +22,9 @@ Grid clip_grid(int64_t frames, int64_t h, int64_t w);  ///< from 0 on; h, w in t
 /// rows and columns, each with the frequencies of its own number of channels.
 std::pair<at::Tensor, at::Tensor> grid_rotary(const Grid& grid, int64_t head_dim);
 
+/// The same into tables that are there, rows of whichever device.
+void fill_rotary(const at::Tensor& cos, const at::Tensor& sin, const Grid& grid);
+
 /// 10000^(-i / count), i = 0 .. count - 1, in fp64.
 at::Tensor rotary_frequencies(int64_t count);
 

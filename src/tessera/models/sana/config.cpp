@@ -45,12 +45,13 @@ void refuse_unsupported(const ConfigReader& json) {
   json.expect("dropout", 0.0);
 }
 
-void check_sizes(const ConfigReader& json, const Config& c) {
+void check_sizes(const ConfigReader& json, const Config& c, bool of_recipe) {
   const auto number = [](int64_t n) { return std::to_string(n); };
   if (c.dim() % c.cross_heads != 0)
     json.fail("the width " + number(c.dim()) + " is not a multiple of num_cross_attention_heads " +
               number(c.cross_heads));
-  if (json.has("cross_attention_head_dim") && json.size("cross_attention_head_dim") * c.cross_heads != c.dim())
+  const bool given = json.has("cross_attention_head_dim") && !of_recipe;
+  if (given && json.size("cross_attention_head_dim") * c.cross_heads != c.dim())
     json.fail("num_cross_attention_heads times cross_attention_head_dim is not the width " + number(c.dim()));
   if (c.is_video() && (c.head_dim % 2 != 0 || c.head_dim < 6))
     json.fail("a head of " + number(c.head_dim) +
@@ -88,7 +89,8 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.cross_heads = json.size("num_cross_attention_heads", 20);
   c.num_layers = json.size("num_layers", 20);
   c.in_channels = json.size("in_channels", video ? 16 : 32);
-  c.out_channels = json.size("out_channels", c.in_channels);
+  const bool of_recipe = file == kRecipeConfig;  // its fields replace some of a preset's, from which these follow
+  c.out_channels = of_recipe ? c.in_channels : json.size("out_channels", c.in_channels);
   c.caption_dim = json.size("caption_channels", c.caption_dim);
   c.caption_len = json.size("caption_length", c.caption_len);
   c.mlp_ratio = json.real("mlp_ratio", c.mlp_ratio);
@@ -102,7 +104,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.cross_norm_eps = json.real("cross_attention_norm_eps", c.cross_norm_eps);
   c.timestep_scale = json.real("timestep_scale", c.timestep_scale);
   c.guidance_scale = json.real("guidance_embeds_scale", c.guidance_scale);
-  check_sizes(json, c);
+  check_sizes(json, c, of_recipe);
   return c;
 }
 

@@ -142,10 +142,7 @@ class Packing {
       fill_rows(batch_.inputs[0].slice(0, begin, begin + grid[1] * grid[2]), image->second, c_.patch);
     batch_.inputs[1].slice(0, text.offsets[s], text.offsets[s + 1]).copy_(sample.context);
     if (c_.interpolation_scale) put_positions(here(batch_.inputs.back()), grid, c_);
-    if (c_.is_video()) {
-      const auto [cos, sin] = grid_rotary(clip_grid(grid[0], grid[1], grid[2]), c_.head_dim);
-      here(tokens.cos).copy_(cos), here(tokens.sin).copy_(sin);
-    }
+    if (c_.is_video()) fill_rotary(here(tokens.cos), here(tokens.sin), clip_grid(grid[0], grid[1], grid[2]));
     const Times times = times_of(sample, c_);
     const auto first = static_cast<int64_t>(t_.size());
     for (int64_t f = 0; f < grid[0]; ++f) {
