@@ -57,7 +57,7 @@ constexpr Seen kSeen[] = {
     {"blocks.1.ffn.2.lora_A.weight", "peft", "blocks.1.ffn.2"},
     {"transformer.blocks.1.attn2.add_k_proj.lora_A.weight", "diffusers", "blocks.1.cross_attn.k_img"},
     {"lora_unet_blocks_1_attn1_to_q.lora_down.weight", "kohya", "blocks.1.self_attn.q"},
-    {"transformer.transformer_blocks.1.attn1.to_q.lora_A.weight", "diffusers", "transformer_blocks.1.attn1.to_q"},
+    {"transformer.transformer_blocks.1.attn1.to_q.lora_A.weight", "diffusers", "blocks.1.attn.q"},
 };
 
 TEST(LoraNames, FilesSeenInTheWildAreRead) {
