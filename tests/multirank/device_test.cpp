@@ -2,6 +2,9 @@
 // CPU ranks with the kernels of GPUs, in device memory that host code cannot touch.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "program.h"
 
 namespace tessera::testing {
