@@ -114,6 +114,11 @@ TEST(Sana, MembersThatAreNotSupportedAreRefusedByName) {
     const std::string text = std::string(R"({"_class_name":")") + type + "\"}";
     EXPECT_NE(refusal(text).find("LongSANA"), std::string::npos) << refusal(text);
   }
+  EXPECT_NE(
+      refusal(
+          R"({"num_attention_heads":1,"attention_head_dim":6,"num_cross_attention_heads":1,"interpolation_scale":1.0})")
+          .find("not a multiple of 4"),
+      std::string::npos);
   EXPECT_NE(refusal(R"({"num_attention_heads":3,"attention_head_dim":8,"num_cross_attention_heads":5})")
                 .find("num_cross_attention_heads"),
             std::string::npos);

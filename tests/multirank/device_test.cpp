@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"16_bits_on_the_way",
                            2,
                            {"--mesh", "dp_shard=2", "--plan.param_dtype", "bf16", "--plan.reduce_dtype", "bf16",
-                            "--plan.grad", "bf16"}},
+                            "--plan.grad_dtype", "bf16"}},
                       Case{"replicas", 2, {"--mesh", "dp_replicate=2"}}, Case{"ulysses", 2, {"--mesh", "sp=2"}},
                       Case{"ring", 2, {"--mesh", "cp=2"}}, Case{"tensor", 2, {"--mesh", "tp=2"}},
                       Case{"stages", 2, {"--mesh", "pp=2"}},

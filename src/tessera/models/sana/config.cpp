@@ -56,6 +56,9 @@ void check_sizes(const ConfigReader& json, const Config& c, bool of_recipe) {
   if (c.is_video() && (c.head_dim % 2 != 0 || c.head_dim < 6))
     json.fail("a head of " + number(c.head_dim) +
               " channels cannot be rotated by 3 axes: it must be even and at least 6");
+  if (c.interpolation_scale && c.dim() % 4 != 0)
+    json.fail("the width " + number(c.dim()) +
+              " is not a multiple of 4: a table of positions has a sine and a cosine " + "of each of two axes");
   if (c.in_channels != c.out_channels)
     json.fail("in_channels " + number(c.in_channels) + " and out_channels " + number(c.out_channels) +
               " differ: ControlNets are not supported");
