@@ -220,6 +220,9 @@ TEST(WithoutEffect, TellsOfRandomTextEmbeddingsUnderTrainedWeights) {
   const std::string words = said({{"model.path", "Wan2.1-T2V-1.3B"}});
   EXPECT_NE(words.find("data.text_encoder_path is empty"), std::string::npos) << words;
   EXPECT_NE(words.find("data.vae = haar is a plain wavelet"), std::string::npos) << words;
+  const std::string named = said({{"model.path", "Wan2.1-T2V-1.3B"}, {"data.vae", "wan2.1-vae"}});
+  EXPECT_NE(named.find("data.vae = wan2.1-vae is a name without a file: it gets random weights"), std::string::npos)
+      << named;
 }
 
 }  // namespace

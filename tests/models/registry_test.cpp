@@ -42,6 +42,33 @@ TEST(Registry, UnknownNamesAnswerWithTheNearest) {
   expect_error(Exit::usage, "neither preset nor path", [] { make_denoiser({}); });
 }
 
+TEST(Registry, ReleasedAutoencodersAreKnownByNameWithTheirSizes) {
+  std::vector<std::string> named;
+  for (const families::Family& family : families::all())
+    named.insert(named.end(), family.autoencoders.begin(), family.autoencoders.end());
+  EXPECT_EQ(named, autoencoder_presets()) << "recipes' help lists what there is";
+  // parameters of the released files, and the shape of a latent
+  const std::map<std::string, std::pair<int64_t, std::array<int64_t, 4>>> expected = {
+      {"wan2.1-vae", {126892531, {16, 2, 16, 24}}},
+      {"wan2.2-vae", {704688668, {48, 2, 8, 12}}},
+      {"dc-ae-f32c32", {312250275, {32, 5, 4, 6}}},
+  };
+  for (const std::string& name : named) {
+    const auto vae = make_preset_vae(name, {});
+    ASSERT_TRUE(vae) << name;
+    const auto& [parameters, latent] = expected.at(name);
+    EXPECT_EQ(vae->weight_bytes(), 4 * parameters) << name;
+    EXPECT_EQ(vae->latent_shape(5, 128, 192), latent) << name;
+  }
+  EXPECT_FALSE(make_preset_vae("haar", {}));
+  const auto once = make_preset_vae("wan2.1-vae", {}), again = make_preset_vae("wan2.1-vae", {});
+  const at::Tensor pixels = at::linspace(-1, 1, 3 * 32 * 32).view({3, 1, 32, 32});
+  const at::Tensor latent = once->encode(pixels);
+  EXPECT_TRUE(at::equal(latent, again->encode(pixels))) << "random weights are the same in every process";
+  EXPECT_GT(latent.std().item<double>(), 1e-3);
+  EXPECT_LT(latent.abs().max().item<double>(), 1e3);
+}
+
 TEST(Registry, SizesComeFromTheConfigBesideTheWeights) {
   const auto folder = std::filesystem::temp_directory_path() / ("tessera-registry-" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder / "transformer");

@@ -27,6 +27,7 @@ Family sana() {
       {"cross_attention_norm_eps", Kind::number, "epsilon of the cross-attention's norms: 1e-5, or NVlabs' 1e-6"},
   };
   family.codec = "haar";
+  family.autoencoders = {"dc-ae-f32c32"};
   family.text_encoder = "umt5-demo";
   return family;
 }

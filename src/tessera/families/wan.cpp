@@ -67,6 +67,7 @@ Family wan() {
           .config_keys = config_keys(),
           .codec = "haar",
           .text_encoder = "umt5-demo",
+          .autoencoders = {"wan2.1-vae", "wan2.2-vae"},
           .audio_encoder = "wav2vec-demo",
           .experts = {{"high_noise", "high_noise_model"}, {"low_noise", "low_noise_model"}},
           .files = released_files(),

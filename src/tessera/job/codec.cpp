@@ -81,13 +81,16 @@ std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t cha
   if (built_in && tile > 0)
     throw UserError(Exit::usage, "data.vae_tile", std::to_string(tile) + " with data.vae = '" + name + "'",
                     "an autoencoder without weights has no use for tiles: leave data.vae_tile on auto");
+  const models::Tiling tiling = {.size = tile, .overlap = models::Tiling::kUsual};
+  if (!fs::exists(name))
+    if (std::unique_ptr<models::VideoVae> preset = models::make_preset_vae(name, tiling)) return preset;
   const bool is_path = fs::exists(name) || name.find_first_of("/\\.") != std::string::npos;
   if (built_in || !is_path) return models::make_codec(name, channels);
   check_input(fs::exists(name), "data.vae", name + ": no such file or folder",
               "give " + released_files() + ", a diffusers vae folder, a model folder, or \"" +
                   families::standard().codec + "\"");
   const VaeFiles files = find_vae(name);
-  return open_vae(files.weights, files.config, {.size = tile, .overlap = models::Tiling::kUsual});
+  return open_vae(files.weights, files.config, tiling);
 }
 
 }  // namespace tessera::job

@@ -12,8 +12,9 @@
 
 namespace tessera::job {
 
-/// `name` is data.vae: "haar", "haar:CHANNELS", or a path: a file of weights (.safetensors, .pth), a folder with one
-/// and its config.json, or a model folder, official (Wan2.1_VAE.*) or of diffusers (vae/). `tile` pixels a side, 0: the
+/// `name` is data.vae: "haar", "haar:CHANNELS", a released autoencoder's (models::autoencoder_presets(), with random
+/// weights), or a path: a file of weights (.safetensors, .pth), a folder with one and its config.json, or a model
+/// folder, official (Wan2.1_VAE.*) or of diffusers (vae/). `tile` pixels a side, 0: the
 /// picture is not cut. Throws UserError (usage) for an unknown name, (input) for files.
 std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t channels, int64_t tile);
 

@@ -1,5 +1,7 @@
 #include "tessera/job/without_effect.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/job/experts.h"
 #include "tessera/models/registry.h"
@@ -76,6 +78,8 @@ std::vector<std::string> without_effect(const recipe::Recipe& recipe, const Mesh
       notes.push_back("data.text_encoder_path is empty: '" + recipe.data.text_encoder + "' gets random weights" + why);
     if (models::is_built_in_codec(recipe.data.vae))
       notes.push_back("data.vae = " + recipe.data.vae + " is a plain wavelet" + why);
+    if (std::ranges::count(models::autoencoder_presets(), recipe.data.vae) > 0)
+      notes.push_back("data.vae = " + recipe.data.vae + " is a name without a file: it gets random weights" + why);
   }
   return notes;
 }

@@ -164,6 +164,11 @@ const BuiltInCodec* built_in(const std::string& name) {
   return nullptr;
 }
 
+Tiling with_overlap(const AutoencoderMake& make, Tiling tiling) {
+  if (tiling.overlap == Tiling::kUsual) tiling.overlap = make.usual_overlap(tiling.size);
+  return tiling;
+}
+
 }  // namespace
 
 bool is_built_in_codec(const std::string& name) { return built_in(name) != nullptr; }
@@ -173,6 +178,7 @@ std::unique_ptr<net::VideoCodec> make_codec(const std::string& name, int64_t cha
   if (!codec) {
     std::vector<std::string> known;
     for (const BuiltInCodec& row : built_in_codecs()) known.push_back(row.name);
+    for (const std::string& preset : autoencoder_presets()) known.push_back(preset);
     known.push_back("or the path of a VAE");
     unknown_name("data.vae", name, known);
   }
@@ -187,6 +193,20 @@ std::unique_ptr<net::VideoCodec> make_codec(const std::string& name, int64_t cha
   return codec->make(given);
 }
 
+std::vector<std::string> autoencoder_presets() {
+  std::vector<std::string> all;
+  for (const AutoencoderMake& make : autoencoders())
+    for (const AutoencoderPreset& preset : make.presets) all.push_back(preset.name);
+  return all;
+}
+
+std::unique_ptr<VideoVae> make_preset_vae(const std::string& name, const Tiling& tiling) {
+  for (const AutoencoderMake& make : autoencoders())
+    for (const AutoencoderPreset& preset : make.presets)
+      if (preset.name == name) return preset.make(with_overlap(make, tiling));
+  return nullptr;
+}
+
 std::unique_ptr<VideoVae> make_vae(const std::string& config, const std::string& config_file,
                                    const WeightSource& weights, const Tiling& tiling) {
   Shapes shapes;
@@ -196,9 +216,7 @@ std::unique_ptr<VideoVae> make_vae(const std::string& config, const std::string&
   for (const AutoencoderMake& make : autoencoders())
     for (const WeightForm& known : make.weights)
       if (&known == form) chosen = &make;
-  Tiling wanted = tiling;
-  if (wanted.overlap == Tiling::kUsual) wanted.overlap = chosen->usual_overlap(wanted.size);
-  return chosen->make(config, config_file, weights, wanted);
+  return chosen->make(config, config_file, weights, with_overlap(*chosen, tiling));
 }
 
 std::vector<std::string> denoiser_presets() {

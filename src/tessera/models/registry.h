@@ -33,6 +33,10 @@ std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice); 
 std::unique_ptr<net::VideoCodec> make_codec(const std::string& name, int64_t channels = 0);
 /// Whether make_codec knows the name before the colon.
 bool is_built_in_codec(const std::string& name);
+/// A released autoencoder with random weights, "wan2.1-vae" or another of autoencoder_presets(); null for any other
+/// name.
+std::unique_ptr<VideoVae> make_preset_vae(const std::string& name, const Tiling& tiling);
+std::vector<std::string> autoencoder_presets();
 /// Finds the autoencoder by the tensor names of a weight file; otherwise as AutoencoderMake::make.
 std::unique_ptr<VideoVae> make_vae(const std::string& config, const std::string& config_file,
                                    const WeightSource& weights, const Tiling& tiling);

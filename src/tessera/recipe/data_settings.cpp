@@ -17,6 +17,13 @@ void read_fps(Recipe& recipe, const Given& given) {
 void read_clip_mode(Recipe& recipe, const Given& given) { recipe.data.clips.mode = data::clip_mode_of(given.text); }
 void read_vae_tile(Recipe& recipe, const Given& given) { recipe.data.vae_tile = automatic(given).value_or(-1); }
 
+std::vector<std::string> autoencoder_names() {
+  std::vector<std::string> names;
+  for (const families::Family& family : families::all())
+    names.insert(names.end(), family.autoencoders.begin(), family.autoencoders.end());
+  return names;
+}
+
 bool slides(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::slide; }
 bool uniform(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::uniform; }
 const Needs kNoBuckets = {[](const Facts& f) { return f.recipe.values.at("data.buckets").empty(); },
@@ -67,7 +74,9 @@ std::vector<Setting> data_settings() {
        {.range = at_least(1), .in_stages = true}},
       {"data.vae", Kind::text, families::standard().codec,
        "autoencoder: " + families::standard().codec +
-           " (built in, no weights, for trying out), or a released one: its file, a diffusers vae folder or a model folder",
+           " (built in, no weights, for trying out), or a released one: its file, a diffusers vae folder or a model "
+           "folder, or with random weights, to plan, its name: " +
+           families::listed(autoencoder_names(), "or"),
        data_key<&Recipe::Data::vae>},
       {"data.vae_tile", Kind::text, "auto",
        "side of the VAE's tiles in pixels, neighbours overlap by a quarter or an eighth; 0: no tiles; auto: the largest tile that needs at most a quarter of plan.budget, no tiles without a budget",

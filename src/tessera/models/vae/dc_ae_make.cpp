@@ -1,5 +1,7 @@
 #include "tessera/models/vae/dc_ae_make.h"
 
+#include <map>
+
 #include "tessera/models/vae/dc_ae.h"
 #include "tessera/models/vae/dc_ae_names.h"
 #include "tessera/models/vae/dc_ae_weight_form.h"
@@ -77,13 +79,21 @@ std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string
       std::move(config), [stored](const std::string& name) { return stored->read(name); }, tiling);
 }
 
+std::unique_ptr<VideoVae> released(const Tiling& tiling) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const Parameter& parameter : parameters({})) shapes[parameter.name] = parameter.shape;
+  const auto read = [shapes](const std::string& name) { return random_tensor(name, shapes.at(name)); };
+  return std::make_unique<DcAe>(Config{}, read, tiling);
+}
+
 }  // namespace
 
 AutoencoderMake autoencoder() {
   return {.weights = weight_forms(),
           .make = make,
           .usual_overlap = usual_overlap,
-          .picture_cases = {"dc_ae", "dc_ae_tiled"}};
+          .picture_cases = {"dc_ae", "dc_ae_tiled"},
+          .presets = {{"dc-ae-f32c32", released}}};
 }
 
 }  // namespace tessera::models::dc_ae

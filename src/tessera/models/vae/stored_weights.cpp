@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/models/common/initial.h"
 
 namespace tessera::models {
 
@@ -28,6 +29,18 @@ void expect_tensor(const WeightSource& weights, const std::string& name, const s
   const std::vector<int64_t> found = weights.shape(name);
   check_input(found == shape, "models.vae", tensor + "has shape " + text_of(found) + ", expected " + text_of(shape),
               hint);
+}
+
+Tensor random_tensor(const std::string& name, const std::vector<int64_t>& shape) {
+  constexpr uint64_t kSeed = 0;
+  Tensor value = at::empty(shape, at::kFloat);
+  const int64_t rows = shape.empty() ? 1 : shape[0];
+  const int64_t inputs = rows > 0 ? value.numel() / rows : 0;
+  const Initial initial = name.ends_with(".bias") ? Initial::constant(0)
+                          : inputs <= 1           ? Initial::constant(1)
+                                                  : Initial::normal(1 / std::sqrt(static_cast<double>(inputs)));
+  draw_initial(initial, kSeed, name, 0, value.numel(), value.mutable_data_ptr<float>());
+  return value;
 }
 
 }  // namespace tessera::models

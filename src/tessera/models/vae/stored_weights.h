@@ -12,4 +12,8 @@ bool has_tensor(const WeightSource& weights, const std::string& name);
 void expect_tensor(const WeightSource& weights, const std::string& name, const std::vector<int64_t>& shape,
                    const std::string& hint);
 
+/// What stands for a released tensor where there is no file: factors of norms (one dimension that is not 1) are 1,
+/// biases 0, others normal with a deviation of the inputs' number to the power of -1/2. The same in every process.
+Tensor random_tensor(const std::string& name, const std::vector<int64_t>& shape);
+
 }  // namespace tessera::models

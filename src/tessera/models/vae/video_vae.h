@@ -53,6 +53,12 @@ struct WeightSource {
   std::function<Tensor(const std::string& name)> read;  ///< fp32, of that shape; the autoencoder keeps the function
 };
 
+/// A released autoencoder by name, to plan with and to try things out: its sizes, with random weights.
+struct AutoencoderPreset {
+  std::string name;
+  std::unique_ptr<VideoVae> (*make)(const Tiling& tiling);
+};
+
 /// A row of the registry.
 struct AutoencoderMake {
   std::vector<WeightForm> weights;
@@ -64,6 +70,7 @@ struct AutoencoderMake {
   int64_t (*usual_overlap)(int64_t tile);
   /// Kinds of golden cases of pictures: in.image* [B, 3, H, W], in.z* [B, C, h, w] unscaled, out.latent*, out.decoded*.
   std::vector<std::string> picture_cases = {};
+  std::vector<AutoencoderPreset> presets = {};
 };
 
 }  // namespace tessera::models

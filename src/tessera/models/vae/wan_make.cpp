@@ -1,6 +1,7 @@
 #include "tessera/models/vae/wan_make.h"
 
 #include <algorithm>
+#include <map>
 
 #include "tessera/base/check.h"
 #include "tessera/models/vae/stored_weights.h"
@@ -76,8 +77,21 @@ std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string
 /// A quarter, in whole cells of 16 or 8 pixels.
 int64_t usual_overlap(int64_t tile) { return tile >= 64 ? tile / 64 * 16 : tile / 32 * 8; }
 
+std::unique_ptr<VideoVae> released(const Config& config, const Tiling& tiling) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const Parameter& parameter : parameters(config)) shapes[parameter.name] = parameter.shape;
+  const auto read = [shapes](const std::string& name) { return random_tensor(name, shapes.at(name)); };
+  return std::make_unique<WanVae>(config, read, tiling);
+}
+
 }  // namespace
 
-AutoencoderMake autoencoder() { return {.weights = weight_forms(), .make = make, .usual_overlap = usual_overlap}; }
+AutoencoderMake autoencoder() {
+  return {.weights = weight_forms(),
+          .make = make,
+          .usual_overlap = usual_overlap,
+          .presets = {{"wan2.1-vae", [](const Tiling& tiling) { return released({}, tiling); }},
+                      {"wan2.2-vae", [](const Tiling& tiling) { return released(wan22_config(), tiling); }}}};
+}
 
 }  // namespace tessera::models::wan_vae
