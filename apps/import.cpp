@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 
 #include "commands.h"
 #include "tessera/base/check.h"
@@ -21,6 +22,16 @@ int ranks_of(const Arguments& arguments) {
   return ranks;
 }
 
+/// An instruction of several lines goes into a file beside the recipe, which names it.
+void write_instruction(tools::Translation& translation, const std::filesystem::path& recipe) {
+  for (auto& setting : translation.settings) {
+    if (setting.key != "data.instruction" || setting.value.find('\n') == std::string::npos) continue;
+    const std::filesystem::path file = std::filesystem::path(recipe).replace_extension(".instruction.txt");
+    checkpoint::write_text(file, setting.value);
+    setting.value = file.string();
+  }
+}
+
 int run(const Arguments& arguments) {
   if (arguments.has("--table")) {
     std::fputs(tools::import_table().c_str(), stdout);
@@ -31,10 +42,11 @@ int run(const Arguments& arguments) {
   if (arguments.has("--from") && !arguments.words.empty())
     throw UserError(Exit::usage, "import", "a file and --from",
                     "give one of them: tessera " + arguments.command->usage);
-  const tools::Translation translation = arguments.has("--from")
-                                             ? tools::import_command(arguments.value("--from"), context)
-                                             : tools::import_file(arguments.only_word("file"), context);
-  const std::string text = translation.to_toml(), out = arguments.value("--out");
+  tools::Translation translation = arguments.has("--from") ? tools::import_command(arguments.value("--from"), context)
+                                                           : tools::import_file(arguments.only_word("file"), context);
+  const std::string out = arguments.value("--out");
+  if (!out.empty()) write_instruction(translation, out);
+  const std::string text = translation.to_toml();
   if (out.empty())
     std::fputs(text.c_str(), stdout);
   else
@@ -56,10 +68,11 @@ Command import_command() {
       "Converts another trainer's configuration or command to a recipe.\nIt reports every option: converted, not needed, or refused with the reason.";
   c.usage = "import FILE|--from COMMAND [-o FILE] [--ranks N]";
   c.example = "tessera import ds_config.json -o recipe.toml";
-  c.flags = {{"--from", "COMMAND", "command line of DiffSynth, musubi-tuner, diffusion-pipe or Wan, with its launcher"},
-             {"--out", "FILE", "write the recipe to FILE instead of printing it", "-o"},
-             {"--ranks", "N", "ranks, for the global batch [those the command starts]"},
-             {"--table", "", "print every option and its key: docs/coming-from.md"}};
+  c.flags = {
+      {"--from", "COMMAND", "command line of DiffSynth, musubi-tuner, diffusion-pipe, Sana or Wan, with its launcher"},
+      {"--out", "FILE", "write the recipe to FILE instead of printing it", "-o"},
+      {"--ranks", "N", "ranks, for the global batch [those the command starts]"},
+      {"--table", "", "print every option and its key: docs/coming-from.md"}};
   c.run = run;
   return c;
 }
