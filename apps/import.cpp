@@ -2,7 +2,6 @@
 
 #include <charconv>
 #include <cstdio>
-#include <filesystem>
 
 #include "commands.h"
 #include "tessera/base/check.h"
@@ -22,16 +21,6 @@ int ranks_of(const Arguments& arguments) {
   return ranks;
 }
 
-/// An instruction of several lines goes into a file beside the recipe, which names it.
-void write_instruction(tools::Translation& translation, const std::filesystem::path& recipe) {
-  for (auto& setting : translation.settings) {
-    if (setting.key != "data.instruction" || setting.value.find('\n') == std::string::npos) continue;
-    const std::filesystem::path file = std::filesystem::path(recipe).replace_extension(".instruction.txt");
-    checkpoint::write_text(file, setting.value);
-    setting.value = file.string();
-  }
-}
-
 int run(const Arguments& arguments) {
   if (arguments.has("--table")) {
     std::fputs(tools::import_table().c_str(), stdout);
@@ -45,7 +34,7 @@ int run(const Arguments& arguments) {
   tools::Translation translation = arguments.has("--from") ? tools::import_command(arguments.value("--from"), context)
                                                            : tools::import_file(arguments.only_word("file"), context);
   const std::string out = arguments.value("--out");
-  if (!out.empty()) write_instruction(translation, out);
+  if (!out.empty()) tools::put_instruction_beside(translation, out);
   const std::string text = translation.to_toml();
   if (out.empty())
     std::fputs(text.c_str(), stdout);

@@ -69,6 +69,11 @@ TEST_F(Archives, VideosInAZipAreReadFromTheMiddleOn) {
     EXPECT_EQ(decode_clip(items[0].path, plan.spec(clip)).rgb,
               decode_clip(folder_ / "videos/c.mp4", plan.spec(clip)).rgb)
         << clip.start;
+  write("mixed/a.txt", "a still one");
+  const auto png = write_png(scene(1, 32, 32, 8), 0);
+  write("mixed/a.png", std::string(png.begin(), png.end()));
+  fs::copy_file(folder_ / "clips.zip", folder_ / "mixed/clips.zip");
+  ASSERT_EQ(read_dataset({.path = folder_ / "mixed"}).size(), 1u) << "a folder of clips stays one";
   ASSERT_TRUE(make_zip(folder_, "videos", "packed.zip", "ZIP_DEFLATED"));
   expect_error(Exit::input, {"packed.zip", "compressed", "zip -0"},
                [&] { read_dataset({.path = folder_ / "packed.zip"}); });

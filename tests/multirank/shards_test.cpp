@@ -77,7 +77,7 @@ TEST_F(Shards, TrainTheSameOnEveryLayoutAndWhenResumed) {
   for (const int ranks : {1, 2}) {
     const Result r = run_.train(ranks, "ranks" + std::to_string(ranks), flags("9"), 300);
     ASSERT_EQ(r.code, 0) << r.output;
-    for (const char* words : {"1x256x256: 3 clips", "1x512x128: 1 clip", "1x128x464: 1 clip"})
+    for (const char* words : {"1x256x256: 2 clips", "1x240x256: 1 clip", "1x512x128: 1 clip", "1x128x512: 1 clip"})
       EXPECT_NE(r.output.find(words), std::string::npos) << words << "\n" << r.output;
     EXPECT_EQ(r.output.find(": 0 clips"), std::string::npos) << "shapes that no picture has are not used";
   }
@@ -93,6 +93,25 @@ TEST_F(Shards, TrainTheSameOnEveryLayoutAndWhenResumed) {
   ASSERT_EQ(run_.train(1, "parts", flags("4"), 300).code, 0);
   ASSERT_EQ(run_.train(1, "parts", flags("9"), 300).code, 0);
   EXPECT_EQ(losses("parts"), one);
+}
+
+TEST_F(Shards, TheLargestBatchIsFoundForEachShape) {
+  const std::vector<std::string> flags = {"plan",          run_.recipe(), "--data.buckets", "1x32x32,1x64x96,1x96x64",
+                                          "--plan.budget", "12MiB",       "--largest",      "batch"};
+  const Result text = run_.tessera(flags);
+  ASSERT_EQ(text.code, 0) << text.output;
+  for (const char* words : {"\n  1x64x96, 1x96x64: a micro-batch of ", "\n  1x32x32: a micro-batch of "})
+    EXPECT_NE(text.output.find(words), std::string::npos) << words << "\n" << text.output;
+  std::vector<std::string> with_json = flags;
+  with_json.push_back("--json");
+  const Result r = run_.tessera(with_json);
+  const auto json = nlohmann::json::parse(r.output.substr(r.output.find('{')), nullptr, false);
+  ASSERT_TRUE(json.is_object() && json.contains("buckets")) << r.output;
+  ASSERT_EQ(json["buckets"].size(), 2u);
+  const int64_t large = json["buckets"][0]["largest"]["micro_batch"],
+                small = json["buckets"][1]["largest"]["micro_batch"];
+  EXPECT_EQ(json["largest"]["micro_batch"], large) << "of the shape with most tokens";
+  EXPECT_GT(small, large);
 }
 
 TEST_F(Shards, LatentsInTheirPlaceTrainAsThePicturesDo) {

@@ -153,6 +153,12 @@ TEST(ImportSana, TheFsdpConfigurationIsARecipeWithNothingRefused) {
   EXPECT_EQ(recipe.data.height, 1024);
   EXPECT_EQ(recipe.data.instruction, "Make the prompt richer:\n- say \"more\", of colours\nUser Prompt: ");
   EXPECT_DOUBLE_EQ(recipe.train.lr, 2e-5);
+
+  Translation written = t;  // as `import -o` writes it: to the byte, blanks at its end too
+  put_instruction_beside(written, (folder.path / "mine.toml").string());
+  EXPECT_EQ(found(written, "data.instruction"), (folder.path / "mine.instruction.txt").string());
+  std::ifstream in(folder.path / "mine.instruction.txt", std::ios::binary);
+  EXPECT_EQ((std::string{std::istreambuf_iterator<char>(in), {}}), recipe.data.instruction);
 }
 
 TEST(ImportSana, EpochsAreCountedAndFlagsWinOverTheFile) {

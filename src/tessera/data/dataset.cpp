@@ -133,8 +133,9 @@ std::vector<Item> read_names(const Path& file, const Path& path, Folder& folder)
       checkpoint::json_array(checkpoint::json_member(json, "img_names", what), what + ": img_names");
   folder.first_line = true;
   std::vector<Item> items;
+  size_t number = 0;
   for (const checkpoint::Json& value : names) {
-    const std::string where = what + ": img_names[" + std::to_string(&value - &names.front()) + "]";
+    const std::string where = what + ": img_names[" + std::to_string(number++) + "]";
     try {
       const Path named = path / checkpoint::json_string(value, where);
       std::vector<std::string> endings = folder.spec.latents ? Names{".npy"} : image_endings();

@@ -173,7 +173,11 @@ std::vector<Archive> by_name(const Path& folder) {
 }  // namespace
 
 bool has_archives(const Path& folder) {
-  return fs::is_directory(folder) && (fs::exists(folder / kList) || !by_name(folder).empty());
+  if (!fs::is_directory(folder)) return false;
+  if (fs::exists(folder / kList)) return true;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (entry.is_regular_file() && (is_clip(entry.path()) || is_latent(entry.path()))) return false;
+  return !by_name(folder).empty();
 }
 
 std::vector<Archive> archives_of(const Path& folder) {

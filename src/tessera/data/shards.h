@@ -17,7 +17,7 @@ struct Archive {
   int64_t samples = -1;  ///< as wids-meta.json counts them; -1: it does not
 };
 
-/// Whether a folder's clips are in archives: it has a wids-meta.json, or a .tar or .zip.
+/// Whether a folder's clips are in archives: it has a wids-meta.json, or a .tar or .zip and no clips beside them.
 bool has_archives(const Path& folder);
 
 /// Of a folder, of its wids-meta.json, or the archive itself. Throws UserError (input) for a wids-meta.json that is not

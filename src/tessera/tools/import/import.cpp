@@ -202,6 +202,15 @@ Translation import_file(const std::string& path, const ImportContext& context) {
   return result;
 }
 
+void put_instruction_beside(Translation& translation, const std::string& recipe) {
+  for (Translation::Setting& setting : translation.settings) {
+    if (setting.key != "data.instruction" || setting.value.find('\n') == std::string::npos) continue;
+    const fs::path file = fs::path(recipe).replace_extension(".instruction.txt");
+    checkpoint::write_text(file, setting.value);
+    setting.value = file.string();
+  }
+}
+
 Translation import_command(const std::string& text, const ImportContext& context) {
   const CommandLine line = read_command(text);
   const Dialect& dialect = of_command(line);

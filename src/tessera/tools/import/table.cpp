@@ -32,6 +32,9 @@ accumulation are multiplied by the number of ranks that the command starts, divi
 Defaults of the other program (its schedule, its clipping) are written to the recipe as well, with a comment. If you pass a recipe too,
 its values win over these defaults.
 
+Weights are read as the other trainer saved them: `model.path` takes NVlabs' `epoch_1_step_500.pth` (of which it reads `state_dict`), the `pytorch_model_fsdp.bin` of
+its FSDP runs, or a folder of diffusers; `tessera convert FILE.pth OUT --ema` takes out the average that such a file holds beside the weights.
+
 A table for each program follows. Options that only detail another option of the table are left out.
 )";
 
