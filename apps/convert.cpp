@@ -39,6 +39,7 @@ int run(const Arguments& arguments) {
   options.to = choice(arguments, "--to", {"official", "diffusers", "comfyui", "kohya", "diffsynth", "peft"});
   options.format = choice(arguments, "--format", {"safetensors", "pth"});
   options.dtype = choice(arguments, "--dtype", {"fp32", "bf16", "fp16"});
+  options.averaged = arguments.has("--ema");
   options.force = arguments.has("--force");
   for (const std::string& file : arguments.values("--merge")) options.merge.emplace_back(file);
   for (const std::string& text : arguments.values("--scale")) options.merge_scales.push_back(strength(text));
@@ -60,7 +61,7 @@ Command convert_command() {
   c.summary = "Converts weights to other names, formats and dtypes; merges LoRAs.";
   c.usage =
       "convert IN OUT [--to NAMES] [--format FORMAT] [--dtype DTYPE] [--merge LORA [--scale S]] [--shard-size BYTES] "
-      "[--force]";
+      "[--ema] [--force]";
   c.example = "tessera convert Wan2.1-T2V-1.3B wan-diffusers --to diffusers --dtype bf16";
   c.flags = {{"--to", "NAMES",
               "official, diffusers or comfyui; of a LoRA diffusers, comfyui, kohya, diffsynth or peft [unchanged]"},
@@ -69,6 +70,8 @@ Command convert_command() {
              {"--shard-size", "BYTES", "largest file of a folder [5GiB]"},
              {"--merge", "LORA", "merge a LoRA, any naming; may be repeated"},
              {"--scale", "S", "strength of the LoRAs, one for all or one each [1]"},
+             {"--ema", "",
+              "the moving average that a trainer's .pth holds beside its weights (state_dict_ema), instead of them"},
              {"--force", "", "overwrite OUT"}};
   c.run = run;
   return c;

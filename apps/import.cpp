@@ -31,10 +31,11 @@ int run(const Arguments& arguments) {
   if (arguments.has("--from") && !arguments.words.empty())
     throw UserError(Exit::usage, "import", "a file and --from",
                     "give one of them: tessera " + arguments.command->usage);
-  const tools::Translation translation = arguments.has("--from")
-                                             ? tools::import_command(arguments.value("--from"), context)
-                                             : tools::import_file(arguments.only_word("file"), context);
-  const std::string text = translation.to_toml(), out = arguments.value("--out");
+  tools::Translation translation = arguments.has("--from") ? tools::import_command(arguments.value("--from"), context)
+                                                           : tools::import_file(arguments.only_word("file"), context);
+  const std::string out = arguments.value("--out");
+  if (!out.empty()) tools::put_instruction_beside(translation, out);
+  const std::string text = translation.to_toml();
   if (out.empty())
     std::fputs(text.c_str(), stdout);
   else
@@ -56,10 +57,11 @@ Command import_command() {
       "Converts another trainer's configuration or command to a recipe.\nIt reports every option: converted, not needed, or refused with the reason.";
   c.usage = "import FILE|--from COMMAND [-o FILE] [--ranks N]";
   c.example = "tessera import ds_config.json -o recipe.toml";
-  c.flags = {{"--from", "COMMAND", "command line of DiffSynth, musubi-tuner, diffusion-pipe or Wan, with its launcher"},
-             {"--out", "FILE", "write the recipe to FILE instead of printing it", "-o"},
-             {"--ranks", "N", "ranks, for the global batch [those the command starts]"},
-             {"--table", "", "print every option and its key: docs/coming-from.md"}};
+  c.flags = {
+      {"--from", "COMMAND", "command line of DiffSynth, musubi-tuner, diffusion-pipe, Sana or Wan, with its launcher"},
+      {"--out", "FILE", "write the recipe to FILE instead of printing it", "-o"},
+      {"--ranks", "N", "ranks, for the global batch [those the command starts]"},
+      {"--table", "", "print every option and its key: docs/coming-from.md"}};
   c.run = run;
   return c;
 }

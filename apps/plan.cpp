@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "commands.h"
 #include "foreign.h"
@@ -126,7 +128,33 @@ void print_json(const std::vector<recipe::RunPart>& parts, const std::vector<std
   std::printf(parts.size() > 1 ? "[\n%s\n]\n" : "%s\n", all.c_str());
 }
 
-/// A line for each part of the run.
+/// The largest batch of each bucket. Those of as many tokens take as much, and share a row.
+struct BucketBatch {
+  std::vector<std::string> buckets;
+  planning::Largest found;
+};
+std::vector<BucketBatch> bucket_batches(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
+                                        int prompts) {
+  const std::vector<data::Bucket>& buckets = recipe.data.clips.buckets;
+  const job::Shapes shapes = job::shapes_of(recipe, *job.model, *job.codec);
+  std::map<int64_t, std::vector<data::Bucket>, std::greater<>> by_tokens;
+  for (size_t b = 0; b < buckets.size(); ++b) by_tokens[shapes.bucket_tokens[b]].push_back(buckets[b]);
+  std::vector<BucketBatch> rows;
+  for (const auto& [tokens, alike] : by_tokens) {
+    recipe::Recipe one = recipe;
+    one.data.clips.buckets = {alike.front()};
+    one.data.frames = alike.front().frames, one.data.height = alike.front().height,
+    one.data.width = alike.front().width;
+    const job::Shapes own = job::shapes_of(one, *job.model, *job.codec);
+    const planning::PlanRequest request = planning::plan_request(one, job, own, mesh, prompts);
+    BucketBatch row{{}, planning::largest(request, planning::GrowthAxis::batch, scale_of(one, job, own))};
+    for (const data::Bucket& bucket : alike) row.buckets.push_back(bucket.text());
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+/// A line for each part of the run, and for a batch one for each of its buckets.
 void print_largest(const std::vector<recipe::RunPart>& parts, const job::Job& job, const Mesh& mesh,
                    const std::vector<int>& prompts, const std::string& what, bool json) {
   std::vector<std::string> texts;
@@ -138,13 +166,28 @@ void print_largest(const std::vector<recipe::RunPart>& parts, const job::Job& jo
       const planning::Largest found =
           planning::largest(request, planning::growth_axis_of(what), scale_of(recipe, job, shapes));
       if (!found.found) throw UserError(Exit::no_fit, "plan.largest", "not even the smallest fits: " + found.limit);
+      const bool each =
+          planning::growth_axis_of(what) == planning::GrowthAxis::batch && recipe.data.clips.buckets.size() > 1;
+      const auto rows = each ? bucket_batches(recipe, job, mesh, prompts[p]) : std::vector<BucketBatch>();
       if (json) {
-        texts.push_back(planning::largest_json(found));
+        auto object = nlohmann::ordered_json::parse(planning::largest_json(found));
+        for (const BucketBatch& row : rows) {
+          auto of = nlohmann::ordered_json::parse(planning::largest_json(row.found));
+          of["buckets"] = row.buckets;
+          object["buckets"].push_back(of);
+        }
+        texts.push_back(object.dump(2));
         return;
       }
       const std::string part = parts.size() > 1 ? parts[p].name() + ", " : "";
       std::printf("%slargest %s: %s, %s a rank, a step of %s; %s\n", part.c_str(), what.c_str(), found.text.c_str(),
                   format_bytes(found.peak).c_str(), format_seconds(found.seconds).c_str(), found.limit.c_str());
+      for (const BucketBatch& row : rows) {
+        std::string names;
+        for (const std::string& name : row.buckets) names += (names.empty() ? "" : ", ") + name;
+        std::printf("  %s: %s\n", names.c_str(),
+                    row.found.found ? row.found.text.c_str() : "not even the smallest fits");
+      }
     });
   if (json) print_json(parts, texts);
 }

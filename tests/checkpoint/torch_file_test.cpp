@@ -134,6 +134,26 @@ TEST_F(TorchFiles, OfATrainersCheckpointTheWeightsAreRead) {
   EXPECT_EQ(file.metadata().at("epoch"), "2");
 }
 
+TEST_F(TorchFiles, TheAverageOfTheWeightsIsReadWhereItIsAskedFor) {
+  PickleMaker pickle;
+  const auto tensor = [&](int64_t first) { return pickle.tensor("0", 6, first, {2}, {1}); };
+  pickle.dict({{"state_dict", pickle.inner({{"w", tensor(0)}})},
+               {"state_dict_ema", pickle.inner({{"w", tensor(2)}})},
+               {"optimizer", pickle.inner({{"exp_avg", tensor(4)}})}});
+  const TorchFile file = TorchFile::open(archive("epoch_1_step_2.pth", pickle.bytes()), /*averaged=*/true);
+  ASSERT_EQ(file.entries().size(), 1u);
+  EXPECT_EQ(values(file, "w"), (std::vector<float>{2, 3}));
+  PickleMaker plain;
+  plain.dict({{"state_dict", plain.inner({{"w", tensor(0)}})}, {"optimizer", plain.inner({{"exp_avg", tensor(4)}})}});
+  const auto path = archive("plain.pth", plain.bytes());
+  expect_error(Exit::input, {"plain.pth: holds no average", "'state_dict', 'optimizer'", "--ema"},
+               [&] { TorchFile::open(path, /*averaged=*/true); });
+  const float value[1] = {1};
+  write_safetensors(folder_ / "w.safetensors", {{"w", DType::f32, {1}, value}});
+  expect_error(Exit::input, {"w.safetensors", "no file of torch.save", "--ema"},
+               [&] { open_weights(folder_ / "w.safetensors", /*averaged=*/true); });
+}
+
 TEST_F(TorchFiles, WhatWouldRunCodeIsRefusedByName) {
   // what pickle makes of an object whose __reduce__ returns (os.system, ("touch ran",))
   const std::string ran = path("ran").string();

@@ -1,6 +1,11 @@
 #include "tessera/data/clips.h"
 
+#include <cstdlib>
+
 #include "data/scene.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/json.h"
+#include "tessera/data/aspect_ratios.h"
 
 namespace tessera::data {
 
@@ -48,6 +53,60 @@ TEST(Buckets, AreWrittenAsFramesHeightWidth) {
   EXPECT_EQ(parse_bucket("33x480x832"), (Bucket{33, 480, 832}));
   for (const char* text : {"480x832", "33x480x832x1", "33x480x", "0x480x832", "33x-480x832", "axbxc", ""})
     expect_error(Exit::usage, {std::string("'") + text + "'", "frames x height x width"}, [&] { parse_bucket(text); });
+}
+
+/// The published tables and which of their sizes a picture goes to, recorded from diffusers.
+TEST(AspectRatios, AreThoseOfTheReferenceAndSoIsWhatAPictureGoesTo) {
+  const Path golden = Path(TESSERA_GOLDENS) / "aspect_ratios";
+  if (!std::filesystem::exists(golden)) {
+    ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << "no golden cases at " << golden;
+    GTEST_SKIP() << "no golden cases at " << golden;
+  }
+  const auto json = [&](const char* name) {
+    return checkpoint::parse_json(checkpoint::read_text(golden / name), name);
+  };
+  const checkpoint::Json tables = json("tables.json"), sizes = json("sizes.json");
+  ASSERT_EQ(tables.size(), 7u);
+  for (const auto& [name, table] : tables.items()) {
+    const std::vector<Bucket> buckets = aspect_buckets("ASPECT_RATIO_" + name + "_BIN");
+    ASSERT_EQ(buckets.size(), table.at("bins").size()) << name;
+    EXPECT_EQ(buckets[0].height, buckets[0].width) << name << ": samples have the first shape";
+    for (const auto& bin : table.at("bins")) {
+      const Bucket wanted{1, bin.at(1).get<int64_t>(), bin.at(2).get<int64_t>(),
+                          std::stod(bin.at(0).get<std::string>())};
+      EXPECT_NE(std::find(buckets.begin(), buckets.end(), wanted), buckets.end()) << name << " " << wanted.text();
+    }
+    for (const auto& row : sizes.at(name)) {
+      const ClipSize picture{.height = row.at("height"), .width = row.at("width"), .frames = 1, .image = true};
+      const BucketChoice choice = choose_bucket(buckets, picture, 1);
+      ASSERT_GE(choice.bucket, 0);
+      const Bucket& bucket = buckets[static_cast<size_t>(choice.bucket)];
+      EXPECT_EQ(bucket.height, row.at("bin").at(0).get<int64_t>()) << name << " " << row;
+      EXPECT_EQ(bucket.width, row.at("bin").at(1).get<int64_t>()) << name << " " << row;
+    }
+  }
+}
+
+TEST(AspectRatios, HaveFramesForVideosAndTellTheNearestName) {
+  EXPECT_EQ(aspect_buckets("81xASPECT_RATIO_VIDEO_480_MS")[0].text(), "81x624x624");
+  EXPECT_EQ(aspect_buckets("ASPECT_RATIO_1024")[0].text(), "1x1024x1024");
+  EXPECT_FALSE(names_aspect_ratios("1x64x64"));
+  expect_error(Exit::usage, {"'ASPECT_RATIO_1025' is no table", "ASPECT_RATIO_1024"},
+               [] { aspect_buckets("ASPECT_RATIO_1025"); });
+  for (const char* text : {"xASPECT_RATIO_1024", "0xASPECT_RATIO_1024", "81ASPECT_RATIO_1024", "a8xASPECT_RATIO_512"})
+    expect_error(Exit::usage, {text, "FRAMESxTABLE"}, [&] { aspect_buckets(text); });
+}
+
+TEST(AspectRatios, AListedShapeWithoutClipsIsAnErrorWithCountsAndATablesIsNot) {
+  ClipPlan plan{{.buckets = {{1, 64, 64}, {1, 32, 96}}}, {}, {{.clips = 3}, {.clips = 0}}};
+  expect_error(Exit::input, {"no clip is of the shape 1x32x96", "1x64x64: 3 clips", "1x32x96: 0 clips", "data.buckets"},
+               [&] { check_no_bucket_is_empty(plan); });
+  plan.uses[1].clips = 1;
+  check_no_bucket_is_empty(plan);
+  plan = {{.buckets = aspect_buckets("ASPECT_RATIO_512")}, {}, std::vector<ClipPlan::Use>(33)};
+  plan.uses[4].clips = 2;
+  check_no_bucket_is_empty(plan);
+  EXPECT_EQ(plan.summary(), "  1x288x864: 2 clips") << "shapes of a table without clips are left out";
 }
 
 TEST(Clips, StartsFollowTheMode) {

@@ -2,7 +2,7 @@
 
 #include "data/scene.h"
 #include "tessera/data/clips.h"
-#include "tessera/data/csv.h"
+#include "tessera/data/files/csv.h"
 #include "tessera/data/frame_folder.h"
 
 namespace tessera::data {

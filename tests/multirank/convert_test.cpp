@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "checkpoint/torch_bytes.h"
 #include "program.h"
 #include "tessera/checkpoint/torch_write.h"
 #include "tessera/checkpoint/weights.h"
@@ -330,6 +331,48 @@ TEST_F(Convert, TorchOpensWhatWasWritten) {
                                 (folder_ / "vae.pth").string()});
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_TRUE(r.output.starts_with("194 ")) << r.output;
+}
+
+/// What a trainer saves that keeps an average: the weights, and beside them the average, here twice as large.
+TEST_F(Convert, TheAverageBesideTheWeightsIsTakenWhereItIsAskedFor) {
+  using checkpoint::PickleMaker;
+  const WeightSet golden = open_weights(goldens_ / "sana/model.safetensors");
+  const fs::path pth = folder_ / "epoch_1_step_2.pth";
+  checkpoint::ZipWriter zip(pth, 0);
+  PickleMaker::Items weights, averages;
+  int stored = 0;
+  const auto add = [&](PickleMaker::Items& items, const std::string& name, const std::vector<float>& values) {
+    const auto shape = golden.at(name).shape;
+    std::vector<int64_t> strides(shape.size(), 1);
+    for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+    const std::string key = std::to_string(stored++);
+    zip.add("archive/data/" + key, values.data(), static_cast<int64_t>(values.size() * sizeof(float)));
+    items.emplace_back(name, PickleMaker::tensor(key, static_cast<int64_t>(values.size()), 0, shape, strides));
+  };
+  for (const std::string& name : golden.names()) {
+    std::vector<float> values(static_cast<size_t>(golden.at(name).count()));
+    golden.read_f32(name, 0, static_cast<int64_t>(values.size()), values.data());
+    add(weights, name, values);
+    for (float& value : values) value *= 2;
+    add(averages, name, values);
+  }
+  PickleMaker pickle;
+  pickle.dict({{"state_dict", PickleMaker::inner(weights)}, {"state_dict_ema", PickleMaker::inner(averages)}});
+  zip.add("archive/data.pkl", pickle.bytes().data(), static_cast<int64_t>(pickle.bytes().size()));
+  zip.commit();
+
+  convert(pth, folder_ / "weights.safetensors");
+  expect_equal(folder_ / "weights.safetensors", goldens_ / "sana/model.safetensors");
+  convert(pth, folder_ / "average.safetensors", {"--ema"});
+  const WeightSet average = open_weights(folder_ / "average.safetensors");
+  ASSERT_EQ(average.names(), golden.names());
+  for (const std::string& name : golden.names()) {
+    std::vector<float> one(static_cast<size_t>(golden.at(name).count())), twice(one.size());
+    golden.read_f32(name, 0, golden.at(name).count(), one.data());
+    average.read_f32(name, 0, golden.at(name).count(), twice.data());
+    for (size_t i = 0; i < one.size(); ++i) ASSERT_EQ(twice[i], 2 * one[i]) << name;
+  }
+  EXPECT_EQ(run({"convert", (folder_ / "weights.safetensors").string(), (folder_ / "x").string(), "--ema"}).code, 3);
 }
 
 }  // namespace

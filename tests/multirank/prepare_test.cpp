@@ -216,7 +216,10 @@ TEST_F(Prepare, SeveralShapesTrainTheSameOnEveryLayout) {
     write(data() / (stem + ".png"), std::string(png.begin(), png.end()));
     write(data() / (stem + ".txt"), "a still one");
   }
-  const std::vector<std::string> flags = {"--data.buckets", "8x32x32,8x16x64,4x16x64,1x32x32", "--run.steps", "12"};
+  const std::vector<std::string> flags = {"--data.buckets", "8x32x32,8x16x64,1x32x32", "--run.steps", "12"};
+  const Result empty = run_.train(2, "empty", {"--data.buckets", "8x32x32,8x16x64,4x16x64,1x32x32"});
+  EXPECT_EQ(empty.code, 3) << empty.output;
+  expect_text(empty, {"no clip is of the shape 4x16x64", "8x16x64: 1 clip", "4x16x64: 0 clips", "data.buckets"});
   for (const int ranks : {1, 2}) {
     const std::string name = "ranks" + std::to_string(ranks);
     const Result r = run_.train(ranks, name, flags);

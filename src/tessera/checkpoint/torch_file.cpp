@@ -72,6 +72,9 @@ constexpr std::string_view kOthers[] = {"collections.OrderedDict",
 constexpr std::string_view kWrappers[] = {"state_dict", "model_state", "model_state_dict", "model", "module",
                                           "generator",  "ema",         "params_ema",       "params"};
 
+// Dicts of averaged weights, which trainers save beside them.
+constexpr std::string_view kAverages[] = {"state_dict_ema", "ema", "ema_state_dict", "model_ema", "params_ema"};
+
 const std::set<std::string>& allowed() {
   static const std::set<std::string> names = [] {
     std::set<std::string> all(std::begin(kOthers), std::end(kOthers));
@@ -91,9 +94,9 @@ class Collector {
   std::vector<TorchFile::Entry> entries;
   Metadata metadata;
 
-  void collect() {
+  void collect(bool averaged) {
     for (const auto& [key, value] : pickle_.pairs(pickle_.root())) note(key, value);
-    walk(unwrapped(pickle_.root(), 0), "", 0);
+    walk(averaged ? averages() : unwrapped(pickle_.root(), 0), "", 0);
     if (entries.empty()) refuse(file_ + ": holds no tensors", "is this a file of weights?");
   }
 
@@ -130,6 +133,21 @@ class Collector {
       if (wrapper && at(value).kind == Kind::dict && !at(value).items.empty()) inner.push_back(value);
     }
     return inner.size() == 1 && depth < kMaxDepth ? unwrapped(inner[0], depth + 1) : ref;
+  }
+
+  /// The dict of averaged weights.
+  Ref averages() const {
+    std::string found;
+    for (const auto& [key, value] : pickle_.pairs(pickle_.root())) {
+      if (at(value).kind != Kind::dict || at(value).items.empty()) continue;
+      const std::string name = text_of(at(key));
+      if (std::find(std::begin(kAverages), std::end(kAverages), name) != std::end(kAverages))
+        return unwrapped(value, 0);
+      found += (found.empty() ? "" : ", ") + shown(name);
+    }
+    refuse(file_ + ": holds no average of the weights, expected a dict state_dict_ema or ema, found " +
+               (found.empty() ? "none" : found),
+           "was it saved by a run that averages? The weights themselves are read without --ema");
   }
 
   void walk(Ref ref, const std::string& name, int depth) {
@@ -266,7 +284,7 @@ bool TorchFile::recognises(const ReadFile& file) {
   return std::memcmp(start, "PK\x03\x04", 4) == 0 || std::memcmp(start, "\x80\x02\x8a\x0a", 4) == 0;
 }
 
-TorchFile TorchFile::open(const Path& path) {
+TorchFile TorchFile::open(const Path& path, bool averaged) {
   TorchFile result(path);
   const ReadFile& file = result.file_;
   const std::string name = path.string();
@@ -294,7 +312,7 @@ TorchFile TorchFile::open(const Path& path) {
   for (const auto& [entry_name, entry] : entries)
     if (entry_name.starts_with(data)) storages.emplace(entry_name.substr(data.size()), entry);
   Collector collector(pickle, std::move(storages), name);
-  collector.collect();
+  collector.collect(averaged);
   result.entries_ = std::move(collector.entries);
   result.metadata_ = std::move(collector.metadata);
   for (size_t i = 0; i < result.entries_.size(); ++i) result.index_[result.entries_[i].name] = i;

@@ -34,7 +34,9 @@ class TorchFile {
     int64_t count() const { return *element_count(shape); }
   };
 
-  static TorchFile open(const Path& path);
+  /// `averaged`: the moving average of the weights that a trainer stored beside them (a dict "state_dict_ema", "ema",
+  /// ...). Throws UserError (input) naming the dicts that are there when there is none.
+  static TorchFile open(const Path& path, bool averaged = false);
   /// Whether the file begins as one that torch.save wrote, of either form.
   static bool recognises(const ReadFile& file);
 

@@ -90,7 +90,7 @@ void take_zip64(std::string_view extra, const std::string& what, const std::vect
 }
 
 /// One entry of the directory, and where its data begins, which only its local header tells.
-ZipEntry read_entry(const ReadFile& file, Cursor& at, const std::string& path) {
+ZipEntry read_entry(const ReadFile& file, Cursor& at, const std::string& path, const char* store_again) {
   if (at.number<uint32_t>() != kCentral) at.refuse("an entry without its mark");
   at.take(4);
   const auto flags = at.number<uint16_t>();
@@ -110,7 +110,7 @@ ZipEntry read_entry(const ReadFile& file, Cursor& at, const std::string& path) {
 
   if (flags & kEncrypted || method != 0)
     throw UserError(Exit::input, "checkpoint.zip", what + " is " + (method != 0 ? "compressed" : "encrypted"),
-                    "torch.save stores its files plainly; save it again with torch.save, or convert it to safetensors");
+                    store_again);
   Cursor local_at({}, what);
   if (packed != bytes || bytes > static_cast<uint64_t>(file.size()) || header > static_cast<uint64_t>(file.size()))
     local_at.refuse(std::to_string(bytes) + " bytes at byte " + std::to_string(header) + ", the file has " +
@@ -135,7 +135,7 @@ void number(std::string& bytes, T value) {
 
 }  // namespace
 
-std::vector<ZipEntry> read_zip(const ReadFile& file) {
+std::vector<ZipEntry> read_zip(const ReadFile& file, const char* store_again) {
   const std::string path = file.path().string(), what = path + ": zip directory";
   const Directory directory = find_directory(file, path);
   Cursor outside({}, what);
@@ -150,7 +150,7 @@ std::vector<ZipEntry> read_zip(const ReadFile& file) {
   std::vector<ZipEntry> entries;
   std::set<std::string> names;
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    entries.push_back(read_entry(file, at, path));
+    entries.push_back(read_entry(file, at, path, store_again));
     if (!names.insert(entries.back().name).second) outside.refuse("name " + shown(entries.back().name) + " used twice");
   }
   return entries;

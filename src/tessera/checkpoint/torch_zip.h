@@ -21,9 +21,13 @@ struct ZipEntry {
   uint32_t crc32 = 0;            ///< as the archive has it, not verified; 0 also where a writer left it out
 };
 
+/// What to do about an entry that is compressed.
+inline constexpr const char* kStoreAgain =
+    "torch.save stores its files plainly; save it again with torch.save, or convert it to safetensors";
+
 /// The directory of the archive. Every entry lies inside the file; compressed and encrypted ones, several disks, names
 /// used twice and everything else that is out of place is a UserError (input) that names the file.
-std::vector<ZipEntry> read_zip(const ReadFile& file);
+std::vector<ZipEntry> read_zip(const ReadFile& file, const char* store_again = kStoreAgain);
 
 /// Writes beside `path` and renames (file.h). Data begins at multiples of 64 bytes, as readers that map the file like.
 class ZipWriter {

@@ -17,9 +17,11 @@ WeightFile::WeightFile(std::variant<SafetensorsFile, TorchFile> file) : file_(st
   for (size_t i = 0; i < infos_.size(); ++i) index_[infos_[i].name] = i;
 }
 
-WeightFile WeightFile::open(const Path& path) {
+WeightFile WeightFile::open(const Path& path, bool averaged) {
   const ReadFile file(path);
-  if (TorchFile::recognises(file)) return WeightFile(TorchFile::open(path));
+  if (TorchFile::recognises(file)) return WeightFile(TorchFile::open(path, averaged));
+  check_input(!averaged, "weights.open",
+              path.string() + ": no file of torch.save, so no average lies beside its weights", "leave --ema away");
   if (const std::string other = what_else(file); !other.empty())
     throw UserError(Exit::input, "weights.open", path.string() + " is " + other + ", expected weights of a model",
                     "give a .safetensors, .pth, .pt or .bin file, or the folder that holds one");

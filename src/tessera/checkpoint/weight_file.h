@@ -16,7 +16,8 @@ namespace tessera::checkpoint {
 
 class WeightFile {
  public:
-  static WeightFile open(const Path& path);  ///< throws UserError (input), see the two forms
+  /// Throws UserError (input), see the two forms; `averaged` is of torch.save's.
+  static WeightFile open(const Path& path, bool averaged = false);
 
   const Path& path() const;
   std::string_view format() const;                                   ///< "safetensors" or "pth"

@@ -72,8 +72,8 @@ std::vector<Path> shards(const Path& folder, const Form& form) {
 
 }  // namespace
 
-void WeightSet::add(const Path& file) {
-  files_.push_back(WeightFile::open(file));
+void WeightSet::add(const Path& file, bool averaged) {
+  files_.push_back(WeightFile::open(file, averaged));
   for (const auto& entry : files_.back().tensors())
     if (!place_.emplace(entry.name, files_.size() - 1).second)
       refuse(path_.string() + ": tensor " + shown(entry.name) + " is in more than one file, also in " +
@@ -201,10 +201,17 @@ bool is_weight_file(const Path& path) {
   return std::any_of(std::begin(kEndings), std::end(kEndings), [&](auto ending) { return name.ends_with(ending); });
 }
 
-WeightSet open_weights(const Path& path) {
+WeightSet open_weights(const Path& path, bool averaged) {
   WeightSet set;
   set.path_ = path;
   std::error_code error;
+  if (averaged && (fs::is_directory(path, error) || path.string().ends_with(".json")))
+    refuse(path.string() + ": averages of weights lie in one file, beside the weights",
+           "name the .pth that a trainer saved");
+  if (averaged) {
+    set.add(path, averaged);
+    return set;
+  }
   if (!fs::is_directory(path, error)) {
     if (path.string().ends_with(".json")) {
       set.add_index(path);

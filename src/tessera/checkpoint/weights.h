@@ -27,8 +27,8 @@ class WeightSet {
   void read_f32(const std::string& name, int64_t first, int64_t count, float* to) const;
 
  private:
-  friend WeightSet open_weights(const Path&);
-  void add(const Path& file);
+  friend WeightSet open_weights(const Path&, bool);
+  void add(const Path& file, bool averaged = false);
   void add_index(const Path& index);
   bool add_named(const Path& folder);
   const WeightFile& file_of(const std::string& name) const;
@@ -43,7 +43,8 @@ class WeightSet {
 /// In a folder, the first of: model.safetensors, diffusion_pytorch_model.safetensors, pytorch_model.bin, each whole,
 /// with an .index.json or as shards ("...-00001-of-00003.safetensors", all of them); the same in its transformer/ (a
 /// diffusers folder); the only file of weights there is. Throws UserError (input) saying what was looked for.
-WeightSet open_weights(const Path& path);
+/// `averaged`: see TorchFile::open; `path` is then one file.
+WeightSet open_weights(const Path& path, bool averaged = false);
 
 /// Files that may hold weights, by their ending.
 bool is_weight_file(const Path& path);

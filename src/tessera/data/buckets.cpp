@@ -24,6 +24,10 @@ double enlarge_of(const Bucket& bucket, const ClipSize& clip) {
 
 std::string percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
 
+double ratio_of(const Bucket& bucket) {
+  return bucket.ratio > 0 ? bucket.ratio : static_cast<double>(bucket.height) / static_cast<double>(bucket.width);
+}
+
 /// Whether the bucket is of the clip's kind and not longer than the clip.
 bool takes(const Bucket& bucket, const ClipSize& clip, bool only_images) {
   if (clip.image) return bucket.frames == 1;
@@ -74,6 +78,21 @@ BucketChoice choose_bucket(const std::vector<Bucket>& buckets, const ClipSize& c
                      " fits no bucket: the nearest would crop " + percent(least_crop) +
                      " of the picture, data.max_crop allows " + percent(max_crop) +
                      "; add a bucket of its shape, raise data.max_crop, or remove the clip";
+    return choice;
+  }
+  if (std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.ratio > 0; })) {
+    const double ratio = static_cast<double>(clip.height) / static_cast<double>(clip.width);
+    const Bucket* nearest = nullptr;
+    for (const Bucket& bucket : buckets) {
+      if (!takes(bucket, clip, only_images)) continue;
+      const auto rank = [&](const Bucket& b) {
+        return std::tuple(-b.frames, std::abs(ratio_of(b) - ratio), ratio_of(b));
+      };
+      if (!nearest || rank(bucket) < rank(*nearest)) nearest = &bucket;
+    }
+    choice.bucket = static_cast<int>(nearest - buckets.data());
+    choice.crop = crop_of(*nearest, clip);
+    choice.enlarge = enlarge_of(*nearest, clip);
     return choice;
   }
   // More frames first; then pictures that need no enlarging, largest first; then the least enlarged.

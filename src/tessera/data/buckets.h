@@ -12,6 +12,7 @@ namespace tessera::data {
 
 struct Bucket {
   int64_t frames = 0, height = 0, width = 0;  ///< pixels
+  double ratio = 0;                           ///< height by width as a table of ratios has it; 0: of no table
   bool operator==(const Bucket&) const = default;
   std::string text() const;  ///< "33x480x832"
 };
@@ -35,6 +36,8 @@ struct BucketChoice {
 /// The bucket that cuts off least of the picture. Among those within kCropTolerance of the least: the one with most
 /// frames, then the largest one that the picture fills without being enlarged, else the smallest. Images go to buckets
 /// of one frame, videos to buckets of several that they are long enough for (to one frame where there are no others).
+/// Where buckets are of a table of ratios, as those tables are used elsewhere: most frames, then the nearest ratio of
+/// height to width, the smaller of two equally near.
 BucketChoice choose_bucket(const std::vector<Bucket>& buckets, const ClipSize& clip, double max_crop);
 
 inline constexpr double kCropTolerance = 0.05;

@@ -8,7 +8,8 @@
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/data/file_kinds.h"
+#include "tessera/checkpoint/dtype.h"
+#include "tessera/data/files/file_kinds.h"
 #include "tessera/data/frame_folder.h"
 
 namespace tessera::data {
@@ -30,6 +31,12 @@ std::string number(const char* form, double value) {
 std::optional<BucketChoice> place(const Item& item, const Probes& probes, const ClipRules& rules, ClipSize& size,
                                   double& rate, Problems& problems) {
   try {
+    if (is_latent(item.path)) {
+      BucketChoice choice;
+      choice.bucket = bucket_of_latent(rules, item.path);
+      size.frames = rules.buckets[static_cast<size_t>(choice.bucket)].frames;
+      return choice;
+    }
     const VideoInfo info = probes.info(item.path);
     size = {info.height, info.width, frames_at(info, rules.fps), is_image(item.path) || info.frames == 1};
     rate = rules.fps > 0 ? rules.fps : info.fps > 0 ? info.fps : kFolderFps;
@@ -93,7 +100,8 @@ std::string ClipPlan::summary() const {
   std::string text;
   for (size_t b = 0; b < rules.buckets.size(); ++b) {
     const Use& use = uses.at(b);
-    text += (b > 0 ? "\n  " : "  ") + rules.buckets[b].text() + ": " + std::to_string(use.clips) +
+    if (use.clips == 0 && rules.buckets[b].ratio > 0) continue;  // the tables have many
+    text += (text.empty() ? "  " : "\n  ") + rules.buckets[b].text() + ": " + std::to_string(use.clips) +
             (use.clips == 1 ? " clip" : " clips");
     if (use.enlarged > 0)
       text += ", " + std::to_string(use.enlarged) + " enlarged, by " + number("%.2f", use.most_enlarged) + " at most";
@@ -102,10 +110,38 @@ std::string ClipPlan::summary() const {
   return text;
 }
 
+int bucket_of_latent(const ClipRules& rules, const Path& latent) {
+  check_internal(rules.latent_of != nullptr, "data.clips", "latents, and nothing says what buckets are encoded to");
+  const NpyShape stored = npy_shape(latent), shape = latent_shape(stored);
+  std::string shapes;
+  for (size_t b = 0; b < rules.buckets.size(); ++b) {
+    const NpyShape wanted = rules.latent_of(rules.buckets[b]);
+    if (wanted == shape) return static_cast<int>(b);
+    if (b < 8) shapes += (b > 0 ? ", " : "") + checkpoint::shape_text(wanted) + " of " + rules.buckets[b].text();
+  }
+  if (rules.buckets.size() > 8) shapes += " and " + std::to_string(rules.buckets.size() - 8) + " more";
+  throw UserError(
+      Exit::input, "data.clips",
+      latent.string() + ": latents of shape " + checkpoint::shape_text(stored) + " are of no bucket, expected " +
+          shapes,
+      "train in the shapes that they were encoded in: data.buckets, and with the autoencoder that made them: data.vae");
+}
+
+void check_no_bucket_is_empty(const ClipPlan& plan) {
+  const std::vector<Bucket>& buckets = plan.rules.buckets;
+  const bool of_table = std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.ratio > 0; });
+  for (size_t b = 0; b < buckets.size() && buckets.size() > 1 && !of_table; ++b)
+    check_input(plan.uses.at(b).clips > 0, "data.buckets",
+                "no clip is of the shape " + buckets[b].text() + "; clips of each:\n" + plan.summary(),
+                "\nremove it from data.buckets, or add clips of that shape");
+}
+
 ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const ClipRules& rules, Problems& problems) {
   check_internal(!rules.buckets.empty(), "data.clips", "no buckets");
   ClipPlan plan{rules, {}, std::vector<ClipPlan::Use>(rules.buckets.size())};
-  const bool blind = !has_video() && rules.buckets.size() == 1 && rules.mode == ClipMode::head;
+  const auto is_encoded = [](const Item& item) { return is_latent(item.path); };
+  const bool blind = !has_video() && !std::any_of(items.begin(), items.end(), is_encoded) &&
+                     rules.buckets.size() == 1 && rules.mode == ClipMode::head;
   std::set<std::string> told;  // repeats of an item that does not fit
   for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];

@@ -4,12 +4,14 @@
 //   ClipPlan plan = plan_clips(items, probes, {.buckets = buckets, .fps = 16, .mode = ClipMode::chunks}, problems);
 //   decode_clip(items[plan.clips[0].item].path, plan.spec(plan.clips[0]));
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/data/buckets.h"
 #include "tessera/data/dataset.h"
+#include "tessera/data/files/npy.h"
 #include "tessera/data/probes.h"
 
 namespace tessera::data {
@@ -30,6 +32,8 @@ struct ClipRules {
   int64_t stride = 0;   ///< of slide; 0: half a clip
   int64_t samples = 2;  ///< of uniform
   double max_crop = 1;  ///< share of a picture that may be cut off, 0..1
+  /// [C, f, h, w] that a bucket's clips are encoded to, where clips may be latents already.
+  std::function<NpyShape(const Bucket&)> latent_of = nullptr;
 };
 
 struct Clip {
@@ -60,7 +64,14 @@ struct ClipPlan {
 int64_t frames_at(const VideoInfo& info, double fps);
 std::vector<int64_t> clip_starts(const ClipRules& rules, int64_t available, int64_t frames);
 
-/// Items in order, each file's clips by start. What fits no bucket or cannot be read goes to `problems`; an item that
+/// The bucket whose clips are encoded to a latent of this shape. Throws UserError (input) showing the shapes of all.
+int bucket_of_latent(const ClipRules& rules, const Path& latent);
+
+/// Throws UserError (input) with the count of each where data.buckets lists a shape and no clip is of it. Of a table of
+/// aspect ratios those shapes are used that clips have.
+void check_no_bucket_is_empty(const ClipPlan& plan);
+
+/// Items in order, each file's clips by start. A latent is one clip, and goes to the bucket that it was encoded for. What fits no bucket or cannot be read goes to `problems`; an item that
 /// comes several times (repeats) is told once. Without FFmpeg a single bucket is believed to fit every clip's head.
 ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const ClipRules& rules, Problems& problems);
 

@@ -4,9 +4,11 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/data/file_kinds.h"
+#include "tessera/data/files/archive.h"
+#include "tessera/data/files/file_kinds.h"
 #include "tessera/data/frame_folder.h"
 #include "tessera/data/rows.h"
+#include "tessera/data/shards.h"
 #include "tessera/data/text.h"
 #include "tessera/families/registry.h"
 
@@ -27,8 +29,8 @@ const Names kSoundColumns = {"audio", "input_audio", "audio_path"};
 const Names kPoseColumns = families::column_names({"pose", "pose_video"}, "pose");
 // Facts that are read from the clip itself.
 const Names kKnownColumns = {"type", "num_frames", "height", "width", "aspect_ratio", "resolution", "fps", "duration"};
-const Names kTables = {"metadata.csv",        "metadata.json", "metadata.jsonl",
-                       "videos2caption.json", "captions.json", "videos.txt"};
+const Names kTables = {"metadata.csv",  "metadata.json", "metadata.jsonl", "videos2caption.json",
+                       "captions.json", "videos.txt",    "meta_data.json", "wids-meta.json"};
 const Names kFolders = {"", "videos", "train"};  // where a relative path is looked for
 const Names kSoundEndings = {".wav", ".mp3", ".flac", ".m4a", ".ogg"};
 constexpr const char* kMend = "fix or remove the row";
@@ -54,10 +56,11 @@ Path caption_file(const Path& clip) {
   return fs::is_directory(clip) ? Path(clip) += ".txt" : Path(clip).replace_extension(".txt");
 }
 
-std::string caption_beside(const Path& clip) {
+std::string caption_beside(const Path& clip, const std::string& otherwise) {
   const Path file = caption_file(clip);
+  if (!otherwise.empty() && !fs::is_regular_file(file)) return otherwise;
   check_input(fs::is_regular_file(file), "data.dataset", clip.string() + ": no caption, expected " + file.string(),
-              "write the caption into that file, or list clips and captions in a metadata.csv");
+              "write the caption into that file, list clips and captions in a metadata.csv, or set data.caption");
   std::string text = checkpoint::read_text(file);
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
@@ -71,34 +74,91 @@ Path sound_beside(const Path& clip) {
   return {};
 }
 
-void add_clip(const Path& clip, std::vector<Item>& items, Problems& problems) {
+/// What the clips of one folder share while it is read.
+struct Folder {
+  const DatasetSpec& spec;
+  Problems& problems;
+  MissingFiles missing = {};
+  bool first_line = false;  ///< of a caption's file, no more
+};
+
+void add_clip(const Path& clip, std::vector<Item>& items, Folder& folder) {
   try {
-    Item item{clip, {caption_beside(clip)}, clip.string()};
+    std::string caption = caption_beside(clip, folder.spec.caption);
+    if (folder.first_line) caption = caption.substr(0, caption.find_first_of("\r\n"));
+    Item item{clip, {caption}, clip.string()};
+    if (folder.spec.captions.any()) {
+      const CaptionFiles files(Path(clip).replace_extension(), folder.spec.captions);
+      folder.missing.count(files);
+      NamedCaptions named = {{"prompt", caption}};
+      const std::string key = clip.stem().string();
+      if (files.drops(key)) return folder.missing.dropped();
+      files.add_captions(key, /*renames=*/false, named);
+      Captions captions = choose_captions(named, files.scores(key), folder.spec.captions, item.where);
+      item.captions = std::move(captions.texts), item.weights = std::move(captions.weights);
+    }
     item.sound = sound_beside(clip);
     items.push_back(std::move(item));
   } catch (const UserError& error) {
-    problems.add(clip.string(), error);
+    folder.problems.add(clip.string(), error);
   }
 }
 
 /// Folders beside the clips may be anything (masks, previews): one of frames is a clip when it has a caption.
-bool captioned(const Path& frames, Problems& problems) {
+bool captioned(const Path& frames, const Folder& folder) {
   const Path caption = caption_file(frames);
-  if (fs::is_regular_file(caption)) return true;
-  problems.note(frames.string() + ": numbered frames, not used without a caption, " + caption.string());
+  if (fs::is_regular_file(caption) || !folder.spec.caption.empty()) return true;
+  folder.problems.note(frames.string() + ": numbered frames, not used without a caption, " + caption.string());
   return false;
 }
 
-std::vector<Item> read_folder(const Path& folder, Problems& problems) {
+std::vector<Item> read_folder(const Path& path, Folder& folder) {
   std::vector<Path> clips;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const Path& path = entry.path();
-    if (entry.is_regular_file() ? is_clip(path) : is_frame_folder(path) && captioned(path, problems))
-      clips.push_back(path);
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    const Path& clip = entry.path();
+    const bool wanted = folder.spec.latents ? is_latent(clip) : is_clip(clip);
+    if (entry.is_regular_file() ? wanted : is_frame_folder(clip) && captioned(clip, folder)) clips.push_back(clip);
   }
   std::sort(clips.begin(), clips.end(), [](const Path& a, const Path& b) { return a.native() < b.native(); });
   std::vector<Item> items;
-  for (const Path& clip : clips) add_clip(clip, items, problems);
+  for (const Path& clip : clips) add_clip(clip, items, folder);
+  return items;
+}
+
+/// {"img_names": ["a", "b.jpg"]}: pictures beside the file, each with the first line of its .txt.
+std::vector<Item> read_names(const Path& file, const Path& path, Folder& folder) {
+  const std::string what = file.string();
+  const checkpoint::Json json = checkpoint::parse_json(checkpoint::read_text(file), what);
+  const checkpoint::Json& names =
+      checkpoint::json_array(checkpoint::json_member(json, "img_names", what), what + ": img_names");
+  folder.first_line = true;
+  std::vector<Item> items;
+  size_t number = 0;
+  for (const checkpoint::Json& value : names) {
+    const std::string where = what + ": img_names[" + std::to_string(number++) + "]";
+    try {
+      const Path named = path / checkpoint::json_string(value, where);
+      std::vector<std::string> endings = folder.spec.latents ? Names{".npy"} : image_endings();
+      if (!folder.spec.latents && is_image(named)) endings = {named.extension().string()};
+      const Path stem = is_image(named) ? Path(named).replace_extension() : named;
+      const auto there = std::find_if(endings.begin(), endings.end(),
+                                      [&](const std::string& e) { return fs::is_regular_file(Path(stem) += e); });
+      check_input(there != endings.end(), "data.dataset",
+                  where + ": " + named.string() + ": no such file with the ending " + joined(endings), kMend);
+      add_clip(Path(stem) += *there, items, folder);
+    } catch (const UserError& error) {
+      folder.problems.add(where, error);
+    }
+  }
+  return items;
+}
+
+std::vector<Item> read_archives(const Path& path, Folder& folder) {
+  std::vector<Item> items;
+  for (const Archive& archive : archives_of(path)) {
+    std::vector<Item> more = read_archive(archive, folder.spec, folder.missing, folder.problems);
+    items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  }
   return items;
 }
 
@@ -119,7 +179,7 @@ const std::vector<std::string>* filled(const Row& row, const Names& columns, std
 Path find_clip(const std::string& name, const Path& folder, const std::string& where) {
   for (const std::string& inner : kFolders) {
     const Path path = inner.empty() ? folder / name : folder / inner / name;  // an absolute name replaces the folder
-    if (fs::is_regular_file(path) || is_frame_folder(path)) return path;
+    if (is_file(path) || is_frame_folder(path)) return path;
   }
   const Path path = folder / name;
   check_input(!fs::is_directory(path), "data.dataset", where + ": " + path.string() + ": is a folder, expected a clip",
@@ -162,7 +222,7 @@ void check_type(const Row& row, const Path& clip) {
               row.where + ": " + clip.string() + ": type says " + type + ", the file's name says otherwise", kMend);
 }
 
-Item item_of(const Row& row, const Path& folder) {
+Item item_of(const Row& row, const Path& folder, const std::string& otherwise) {
   std::string column;
   const auto* path = filled(row, kPathColumns, &column);
   check_input(path != nullptr, "data.dataset",
@@ -174,6 +234,8 @@ Item item_of(const Row& row, const Path& folder) {
   const std::string clip_column = column;
   column.clear();
   const auto* captions = filled(row, kCaptionColumns, &column);
+  const std::vector<std::string> one = {otherwise};
+  if (!captions && !otherwise.empty()) captions = &one;
   check_input(captions != nullptr, "data.dataset",
               row.where + ": " + path->front() +
                   (column.empty() ? ": no caption, expected one of " + joined(kCaptionColumns)
@@ -193,12 +255,13 @@ Item item_of(const Row& row, const Path& folder) {
   return item;
 }
 
-void check_columns(const RowTable& table, const Path& file, Problems& problems) {
+void check_columns(const RowTable& table, const Path& file, const DatasetSpec& spec, Problems& problems) {
   const auto has_one = [&](const Names& names) {
     return std::any_of(names.begin(), names.end(), [&](auto& name) { return contains(table.columns, name); });
   };
   for (const Names* names : {&kPathColumns, &kCaptionColumns})
-    check_input(table.columns.empty() || has_one(*names), "data.dataset",
+    check_input(table.columns.empty() || has_one(*names) || (names == &kCaptionColumns && !spec.caption.empty()),
+                "data.dataset",
                 file.string() + ": expected a column " + joined(*names) + ", found " + joined(table.columns),
                 "rename the column");
   const std::vector<const Names*> kRead = {&kPathColumns,  &kCaptionColumns, &kFirstColumns, &kLastColumns,
@@ -210,15 +273,17 @@ void check_columns(const RowTable& table, const Path& file, Problems& problems) 
   if (!unused.empty()) problems.note(file.string() + ": columns that are not used: " + joined(unused));
 }
 
-std::vector<Item> read_table(const Path& file, const Path& folder, Problems& problems) {
-  const RowTable table = read_rows(file, problems);
-  check_columns(table, file, problems);
+std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder) {
+  if (file.filename() == "wids-meta.json") return read_archives(file, folder);
+  if (file.filename() == "meta_data.json") return read_names(file, path, folder);
+  const RowTable table = read_rows(file, folder.problems);
+  check_columns(table, file, folder.spec, folder.problems);
   std::vector<Item> items;
   for (const Row& row : table.rows) {
     try {
-      items.push_back(item_of(row, folder));
+      items.push_back(item_of(row, path, folder.spec.caption));
     } catch (const UserError& error) {
-      problems.add(row.where, error);
+      folder.problems.add(row.where, error);
     }
   }
   return items;
@@ -236,19 +301,21 @@ Path table_in(const Path& folder) {
   return found;
 }
 
-std::vector<Item> read_once(const DatasetSpec& spec, Problems& problems) {
+std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
   if (!spec.metadata.empty())
-    return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, problems);
+    return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, folder);
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
               "check data.path; relative paths start at the current folder, " + fs::current_path().string());
   const bool is_clip_itself = is_frame_folder(spec.path) && fs::is_regular_file(caption_file(spec.path));
-  if (!fs::is_directory(spec.path) || is_clip_itself) {
-    std::vector<Item> items;
-    add_clip(spec.path, items, problems);
-    return items;
+  if (!is_clip_itself && (is_archive(spec.path) || fs::is_directory(spec.path))) {
+    if (!fs::is_directory(spec.path)) return read_archives(spec.path, folder);
+    const Path table = table_in(spec.path);
+    if (!table.empty()) return read_table(table, spec.path, folder);
+    return has_archives(spec.path) ? read_archives(spec.path, folder) : read_folder(spec.path, folder);
   }
-  const Path table = table_in(spec.path);
-  return table.empty() ? read_folder(spec.path, problems) : read_table(table, spec.path, problems);
+  std::vector<Item> items;
+  add_clip(spec.path, items, folder);
+  return items;
 }
 
 }  // namespace
@@ -256,7 +323,9 @@ std::vector<Item> read_once(const DatasetSpec& spec, Problems& problems) {
 std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   check_input(spec.repeats >= 1, "data.dataset",
               "data.repeats is " + std::to_string(spec.repeats) + ", expected 1 or more");
-  const std::vector<Item> once = read_once(spec, problems);
+  Folder folder{spec, problems};
+  const std::vector<Item> once = read_once(spec, folder);
+  folder.missing.tell(problems, "clips or archives");
   const std::string from = (spec.metadata.empty() ? spec.path : spec.metadata).string();
   check_input(!once.empty() || problems.empty(), "data.dataset", from + ": no usable clips, " + problems.text());
   std::string unused;

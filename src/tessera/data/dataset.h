@@ -14,38 +14,20 @@
 // For models with an audio input, columns audio, input_audio or audio_path and pose, pose_video or s2v_pose_video name
 // files of the row; without a table a .wav, .mp3, .flac, .m4a or .ogg of the clip's stem is its sound.
 //
+// Clips may lie in .tar and .zip archives (shards.h), and be latents that another program encoded (.npy). Several
+// captions of a clip, in files beside it, are drawn by shares or by scores (captions.h).
+//
 // A row's clip is its column video, image, file_name, file_path, path, video_path or image_path, its caption prompt,
 // text, caption or cap: the first that is filled in. A JSON list of captions gives the clip several, one of which is
 // drawn each epoch. Columns input_image, first_image or image (beside a video) and end_image or last_image are pictures
 // that image-to-video models begin and end with, instead of the clip's own first and last frame. `type`, where there is
 // one, must fit the clip. Paths are relative to the folder, or to `videos` or `train` in it.
-#include <filesystem>
-#include <string>
 #include <vector>
 
-#include "tessera/data/problems.h"
+#include "tessera/data/files/problems.h"
+#include "tessera/data/item.h"
 
 namespace tessera::data {
-
-using Path = std::filesystem::path;
-
-struct Item {
-  Path path;                               ///< a file, or a folder of frames
-  std::vector<std::string> captions;       ///< UTF-8, as written; at least one
-  std::string where;                       ///< for messages: file and row, or the clip itself
-  Path first_image = {}, last_image = {};  ///< of the row, for models that begin or end with one; or empty
-
-  Path sound = {};  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one
-  Path pose = {};   ///< of the row: a clip of poses, frame by frame beside this one; or empty
-
-  const std::string& caption() const { return captions.front(); }
-};
-
-struct DatasetSpec {
-  Path path;        ///< a folder, or one clip
-  Path metadata;    ///< a table of rows.h; empty: the one in `path` if there is one
-  int repeats = 1;  ///< times each item comes in an epoch
-};
 
 /// Items in a fixed order: files by name, rows as in the table, the whole list `repeats` times. Faulty rows go to
 /// `problems` and are left out. Throws UserError (input) when there is no such folder or table, when it is ambiguous

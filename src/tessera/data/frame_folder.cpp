@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "tessera/base/check.h"
-#include "tessera/data/file_kinds.h"
+#include "tessera/data/files/file_kinds.h"
 
 namespace tessera::data {
 

@@ -76,11 +76,25 @@ BatchOrder::Pick BatchOrder::at(int64_t position) const {
   return {members_[bucket][static_cast<size_t>(orders_[bucket].at(own))], own / count};
 }
 
-int64_t draw_caption(uint64_t seed, int64_t epoch, int64_t index, int64_t count) {
-  // The shuffles of this purpose have small second keys, so these never meet them.
+namespace {
+
+/// The shuffles of this purpose have small second keys, so draws of captions never meet them.
+RandomKey caption_key(uint64_t seed, int64_t epoch, int64_t index) {
   const auto sample = (uint64_t{1} << 40) + static_cast<uint64_t>(index);
-  return static_cast<int64_t>(
-      RandomKey(seed, Purpose::order, static_cast<uint64_t>(epoch), sample).below(0, static_cast<uint64_t>(count)));
+  return {seed, Purpose::order, static_cast<uint64_t>(epoch), sample};
+}
+
+}  // namespace
+
+int64_t draw_caption(uint64_t seed, int64_t epoch, int64_t index, int64_t count) {
+  return static_cast<int64_t>(caption_key(seed, epoch, index).below(0, static_cast<uint64_t>(count)));
+}
+
+int64_t draw_caption(uint64_t seed, int64_t epoch, int64_t index, const std::vector<double>& weights) {
+  double left = caption_key(seed, epoch, index).uniform(0) * std::accumulate(weights.begin(), weights.end(), 0.0);
+  size_t drawn = 0;
+  while (drawn + 1 < weights.size() && (left -= weights[drawn]) >= 0) ++drawn;
+  return static_cast<int64_t>(drawn);
 }
 
 }  // namespace tessera::data

@@ -78,5 +78,7 @@ class BatchOrder {
 
 /// Which of `count` captions a sample has in an epoch.
 int64_t draw_caption(uint64_t seed, int64_t epoch, int64_t index, int64_t count);
+/// The same of captions that are drawn by weights above 0.
+int64_t draw_caption(uint64_t seed, int64_t epoch, int64_t index, const std::vector<double>& weights);
 
 }  // namespace tessera::data

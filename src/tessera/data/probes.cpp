@@ -11,6 +11,8 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
+#include "tessera/data/files/archive.h"
+#include "tessera/data/files/file_kinds.h"
 #include "tessera/data/frame_folder.h"
 #include "tessera/data/text.h"
 
@@ -21,6 +23,8 @@ using checkpoint::Json;
 
 std::string file_stamp(const Path& path) {
   if (fs::is_directory(path)) return folder_stamp(path);
+  if (const auto range = range_in_archive(path))
+    return file_stamp(range->file) + ", from byte " + std::to_string(range->begin) + " " + std::to_string(range->bytes);
   struct stat info {};
   check_input(::stat(path.c_str(), &info) == 0, "data.cache", path.string() + ": no such file",
               "check data.path and data.metadata");
@@ -77,7 +81,7 @@ void update_probes(const Path& file, const std::vector<Path>& paths, const std::
   Probes probes(file);
   std::vector<Path> unknown;
   for (const Path& path : paths)
-    if ((fs::is_regular_file(path) || is_frame_folder(path)) && !probes.knows(path)) unknown.push_back(path);
+    if (!is_latent(path) && (is_file(path) || is_frame_folder(path)) && !probes.knows(path)) unknown.push_back(path);
   std::sort(unknown.begin(), unknown.end());
   unknown.erase(std::unique(unknown.begin(), unknown.end()), unknown.end());
   if (unknown.empty()) return;

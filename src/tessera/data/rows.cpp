@@ -4,7 +4,7 @@
 
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
-#include "tessera/data/csv.h"
+#include "tessera/data/files/csv.h"
 
 namespace tessera::data {
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/problems.h"
+#include "tessera/data/files/problems.h"
 
 namespace tessera::data {
 

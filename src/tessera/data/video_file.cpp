@@ -10,6 +10,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/data/ffmpeg.h"
+#include "tessera/data/files/archive.h"
 
 namespace tessera::data {
 
@@ -26,6 +27,14 @@ FramePtr new_frame(AVPixelFormat format, int width, int height) {
 namespace {
 
 constexpr const char* kMend = "a file cut short must be copied again, another encoded again or removed";
+
+/// FFmpeg's name of a file, or of the bytes of one that lies in an archive.
+std::string url_of(const Path& path) {
+  const auto range = range_in_archive(path);
+  if (!range) return "file:" + path.string();
+  return "subfile,,start," + std::to_string(range->begin) + ",end," + std::to_string(range->begin + range->bytes) +
+         ",,:file:" + range->file.string();
+}
 
 struct CloseInput {
   void operator()(AVFormatContext* format) const { avformat_close_input(&format); }
@@ -69,14 +78,13 @@ class Source {
 
 Source::Source(const Path& path) : name_(path.string()) {
   quiet_ffmpeg();
-  check_input(std::filesystem::is_regular_file(path), "data.decode", name_ + ": no such file",
-              "check data.path and data.metadata");
+  check_input(is_file(path), "data.decode", name_ + ": no such file", "check data.path and data.metadata");
 
   // "file:" and the whitelist: a name is never a protocol, and a playlist in disguise opens nothing on a network.
   AVDictionary* options = nullptr;
-  av_dict_set(&options, "protocol_whitelist", "file", 0);
+  av_dict_set(&options, "protocol_whitelist", "file,subfile", 0);
   AVFormatContext* opened = nullptr;
-  int status = avformat_open_input(&opened, ("file:" + name_).c_str(), nullptr, &options);
+  int status = avformat_open_input(&opened, url_of(path).c_str(), nullptr, &options);
   av_dict_free(&options);
   if (status < 0) fail("cut short, or not a video or image that FFmpeg knows", status);
   format_.reset(opened);

@@ -6,6 +6,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
+#include "tessera/data/files/file_kinds.h"
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
 #include "tessera/prepare/conditioner.h"
@@ -153,10 +154,17 @@ class Preparation {
 
   void plan() {
     const data::Probes probes = online_ ? data::Probes() : data::Probes(folder_ / "probes.jsonl");
-    data_.plan_ = data::plan_clips(data_.items_, probes, recipe_.data.clips, problems_);
+    data::ClipRules rules = recipe_.data.clips;
+    if (recipe_.data.latents)
+      rules.latent_of = [codec = job_.codec.get()](const data::Bucket& b) {
+        const auto shape = codec->latent_shape(b.frames, b.height, b.width);
+        return data::NpyShape(shape.begin(), shape.end());
+      };
+    data_.plan_ = data::plan_clips(data_.items_, probes, rules, problems_);
     log::info("data: " + std::to_string(data_.items_.size()) + " rows, " + std::to_string(data_.plan_.clips.size()) +
               " clips of frames x height x width\n" + data_.plan_.summary());
     judge(data_.plan_.clips.empty());
+    data::check_no_bucket_is_empty(data_.plan_);
     if (online_) return;
     const std::string encoder = encoder_hash(recipe_, job_, data_.tokenizer_);
     std::unordered_map<std::string, int> known;         // repeats share their entries
@@ -350,7 +358,10 @@ class Preparation {
     const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
     data::CachedSample sample;
     try {
-      sample.latent = cached(job::encode_frames(*job_.codec, data::decode_clip(item.path, data_.plan_.spec(clip))));
+      sample.latent =
+          data::is_latent(item.path)
+              ? stored_latent(item.path)
+              : cached(job::encode_frames(*job_.codec, data::decode_clip(item.path, data_.plan_.spec(clip))));
       if (wanted_.takes_images())
         for (const auto& [name, value] : conditioner_->extras(
                  pictures_of(work.clip), seen.count(w) ? seen.at(w) : at::Tensor(), data_.plan_.spec(clip).frames))

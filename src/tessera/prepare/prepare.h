@@ -95,6 +95,9 @@ class PreparedData {
   int64_t problems_ = 0;
 };
 
+/// A latent [C, f, h, w] that another program encoded (.npy). Throws UserError (input) naming the file.
+data::CachedTensor stored_latent(const data::Path& path);
+
 /// The prompts a run samples: sample.prompts, or the data set's first captions (at most four) when there are none.
 std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std::vector<data::Item>& items);
 /// The readable rows of the data set.

@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include "tessera/data/files/file_kinds.h"
+#include "tessera/data/files/npy.h"
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
 #include "tessera/prepare/encoded.h"
@@ -19,10 +21,18 @@ at::Tensor tensor_of(const data::CachedTensor& cached) {
 
 }  // namespace
 
+data::CachedTensor stored_latent(const data::Path& path) {
+  data::NpyArray array = data::read_npy(path);
+  return {data::latent_shape(array.shape), std::move(array.values)};
+}
+
 /// Which of its captions the sample has in an epoch.
 size_t PreparedData::caption(int64_t index, int64_t epoch) const {
   const auto count = static_cast<int64_t>(item(index).captions.size());
-  return static_cast<size_t>(count == 1 ? 0 : data::draw_caption(seed_, epoch, index, count));
+  const std::vector<double>& weights = item(index).weights;
+  return static_cast<size_t>(count == 1        ? 0
+                             : weights.empty() ? data::draw_caption(seed_, epoch, index, count)
+                                               : data::draw_caption(seed_, epoch, index, weights));
 }
 
 data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
@@ -34,7 +44,8 @@ data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
   const size_t caption = this->caption(index, epoch);
   if (!cache_)
-    return {encoded([&] { return job::encode_frames(*codec_, frames(index)); }),
+    return {data::is_latent(item(index).path) ? tensor_of(stored_latent(item(index).path))
+                                              : encoded([&] { return job::encode_frames(*codec_, frames(index)); }),
             tensor_of(contexts_.at(item(index).captions[caption])), online_extras(index)};
   const data::CachedSample loaded = cache_->load(samples_.at(index).entries.at(caption));
   PreparedSample sample{tensor_of(loaded.latent), tensor_of(loaded.context)};
@@ -61,12 +72,18 @@ data::Frames PreparedData::frames(int64_t index) const {
 
 int64_t PreparedData::clip_of_prompt(int prompt) const {
   for (int64_t i = 0; i < size(); ++i)
-    if (clip(i).bucket == 0 && item(i).caption() == prompts_.at(prompt)) return i;
+    if (clip(i).bucket == 0 && !data::is_latent(item(i).path) && item(i).caption() == prompts_.at(prompt)) return i;
   return -1;
 }
 
 std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems) {
-  return data::read_dataset({recipe.data.path, recipe.data.metadata, static_cast<int>(recipe.data.repeats)}, problems);
+  return data::read_dataset({.path = recipe.data.path,
+                             .metadata = recipe.data.metadata,
+                             .repeats = static_cast<int>(recipe.data.repeats),
+                             .caption = recipe.data.caption,
+                             .captions = recipe.data.captions,
+                             .latents = recipe.data.latents},
+                            problems);
 }
 
 std::vector<data::Item> read_items(const recipe::Recipe& recipe) {

@@ -24,6 +24,27 @@ std::vector<std::string> autoencoder_names() {
   return names;
 }
 
+template <auto member>
+constexpr Read caption_rule = into<&Recipe::data, &Recipe::Data::captions, member>;
+void read_latents(Recipe& recipe, const Given& given) { recipe.data.latents = given.text == "npy"; }
+
+/// "prompt=5,_long=95"; a name alone has the share 1.
+void read_shares_of_captions(Recipe& recipe, const Given& given) {
+  auto& shares = recipe.data.captions.shares;
+  shares.clear();
+  for (const std::string& item : split_list(given.text)) {
+    const size_t equal = item.rfind('=');
+    const double share = equal == std::string::npos ? 1 : checked_number(given, item.substr(equal + 1), "NAME=SHARE");
+    if (item.substr(0, equal).empty() || share < 0)
+      given.fail("NAME=SHARE", "for example [\"prompt=5\", \"_long=95\"]");
+    shares.emplace_back(item.substr(0, equal), share);
+  }
+}
+
+bool draws_by_scores(const Facts& f) { return !f.recipe.data.captions.score_files.empty(); }
+const Needs kNoScores = {[](const Facts& f) { return !draws_by_scores(f); }, "data.score_files decide what is drawn"};
+const Needs kScores = {draws_by_scores, "it belongs to data.score_files"};
+
 bool slides(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::slide; }
 bool uniform(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::uniform; }
 const Needs kNoBuckets = {[](const Facts& f) { return f.recipe.values.at("data.buckets").empty(); },
@@ -45,6 +66,54 @@ std::vector<Setting> data_settings() {
        "table of clips and captions elsewhere: .csv, .json, .jsonl or videos.txt",
        data_key<&Recipe::Data::metadata>,
        {.in_stages = true}},
+      {"data.caption",
+       Kind::text,
+       "",
+       "caption of clips that have none of their own; empty: such clips are faulty",
+       data_key<&Recipe::Data::caption>,
+       {.in_stages = true}},
+      {"data.captions",
+       Kind::list,
+       "",
+       "which of a clip's captions are drawn, NAME=SHARE: prompt=5,_long=95; empty: its prompt",
+       read_shares_of_captions,
+       {.needs = {kNoScores}, .in_stages = true}},
+      {"data.caption_files",
+       Kind::list,
+       "",
+       "more captions: ends of the names of JSON files beside clips or archives; _long: a_long.json of a.png or a.tar",
+       caption_rule<&data::CaptionRules::files>,
+       {.in_stages = true}},
+      {"data.score_files",
+       Kind::list,
+       "",
+       "scores by which captions are drawn, named as data.caption_files are",
+       caption_rule<&data::CaptionRules::score_files>,
+       {.in_stages = true}},
+      {"data.score_min",
+       Kind::number,
+       "0",
+       "least score of captions that are drawn; where all have less, the best is taken",
+       caption_rule<&data::CaptionRules::score_min>,
+       {.needs = {kScores}, .in_stages = true}},
+      {"data.score_drop",
+       Kind::number,
+       "0",
+       "clips whose prompt has a smaller score in NAME_prompt_clip_score.json are left out; 0: none",
+       caption_rule<&data::CaptionRules::drop_below>,
+       {.range = at_least(0), .in_stages = true}},
+      {"data.score_temperature",
+       Kind::number,
+       "1",
+       "captions are drawn by score^(1 / temperature); least 0.01",
+       caption_rule<&data::CaptionRules::score_temperature>,
+       {.range = above(0), .needs = {kScores}, .in_stages = true}},
+      {"data.latents",
+       Kind::choice,
+       "no",
+       "npy: train on latents that another program encoded, the .npy of each clip, as the model takes them; no: on pictures and videos",
+       read_latents,
+       {.choices = "no|npy", .in_stages = true}},
       {"data.size",
        Kind::list,
        "64,96",
@@ -104,7 +173,7 @@ std::vector<Setting> data_settings() {
       {"data.buckets",
        Kind::list,
        "",
-       "training shapes, FRAMESxHEIGHTxWIDTH: 33x480x832,1x768x768; samples have the first; empty: data.frames and data.size",
+       "training shapes, FRAMESxHEIGHTxWIDTH: 33x480x832,1x768x768; or a table of aspect ratios: ASPECT_RATIO_1024, 81xASPECT_RATIO_VIDEO_480_MS; samples have the first; empty: data.frames and data.size",
        nullptr,
        {.in_stages = true}},
       {"data.max_crop",

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/data/aspect_ratios.h"
 #include "tessera/data/text.h"
 #include "tessera/recipe/lr_scale.h"
 #include "tessera/recipe/recipe_table.h"
@@ -45,8 +46,11 @@ void resolve_buckets(Recipe& r) {
   const auto [height, width] = size_of_clips(r.values);
   data::ClipRules& rules = r.data.clips;
   rules.buckets.clear();
-  for (const std::string& text : split_list(r.values.at("data.buckets")))
-    rules.buckets.push_back(data::parse_bucket(text));
+  for (const std::string& text : split_list(r.values.at("data.buckets"))) {
+    const bool table = data::names_aspect_ratios(text);
+    const auto more = table ? data::aspect_buckets(text) : std::vector<data::Bucket>{data::parse_bucket(text)};
+    rules.buckets.insert(rules.buckets.end(), more.begin(), more.end());
+  }
   const bool listed = !rules.buckets.empty();
   if (!listed) rules.buckets = {{to_integer(r.values.at("data.frames")), height, width}};
   const std::string& crop = r.values.at("data.max_crop");

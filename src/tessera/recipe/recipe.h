@@ -39,6 +39,9 @@ struct Recipe {
     bool strict = false;    ///< stop at the first faulty row
     int64_t allow_bad = 0;  ///< faulty rows that training may leave out
     data::ClipRules clips;  ///< at least one bucket
+    std::string caption;    ///< of clips without one; empty: they are faulty
+    data::CaptionRules captions;
+    bool latents = false;  ///< .npy files in place of pictures
     std::string image_encoder, image_encoder_path;
     std::string audio_encoder;  ///< a preset, a path, or auto
     int64_t vae_tile = 0;       ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto

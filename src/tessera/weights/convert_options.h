@@ -15,6 +15,7 @@ struct ConvertOptions {
   std::string format = {};                        ///< safetensors, pth; empty: what OUT's name or the layout says
   std::string dtype = {};                         ///< fp32, bf16, fp16 for floating tensors; empty: as stored
   int64_t shard_size = int64_t{5} << 30;          ///< bytes of a file in a folder, safetensors only
+  bool averaged = false;                          ///< the moving average that a .pth holds beside the weights
   bool force = false;                             ///< replace a file at OUT
   std::vector<std::filesystem::path> merge = {};  ///< LoRAs that are added to the transformer
   std::vector<double> merge_scales = {};          ///< of each, or of all; empty: 1

@@ -164,7 +164,7 @@ fs::path config_beside(const checkpoint::ModelPart& part) {
 
 void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder& folder, const ConvertOptions& options,
               ConvertPlan& plan) {
-  ConvertedPart part{source.role, open_source(source.weights), {}, {}, {}};
+  ConvertedPart part{source.role, open_source(source.weights, options.averaged), {}, {}, {}};
   const models::Shapes shapes = shapes_of(part.source.tensors);
   part.identity = models::identify(shapes);
   if (part.identity.kind == ModelKind::image_encoder && !options.to.empty())

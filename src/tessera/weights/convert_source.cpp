@@ -61,10 +61,10 @@ Source open_training(std::shared_ptr<checkpoint::TrainingCheckpoint> saved, cons
   return source;
 }
 
-Source open_source(const std::filesystem::path& path) {
+Source open_source(const std::filesystem::path& path, bool averaged) {
   if (std::filesystem::exists(path / "manifest.json"))
     return open_training(std::make_shared<checkpoint::TrainingCheckpoint>(path));
-  const auto weights = std::make_shared<checkpoint::WeightSet>(checkpoint::open_weights(path));
+  const auto weights = std::make_shared<checkpoint::WeightSet>(checkpoint::open_weights(path, averaged));
   Source source{path, {}, weights->metadata(), {}, {}};
   for (const auto& file : weights->files()) {
     source.files.push_back(file.path());

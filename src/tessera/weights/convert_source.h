@@ -27,7 +27,8 @@ struct Source {
 Source open_training(std::shared_ptr<checkpoint::TrainingCheckpoint> saved, const std::string& prefix = {});
 
 /// Weights in scaled fp8 are fp32 here, and their scales are no tensors. Throws UserError (input), see open_weights and TrainingCheckpoint.
-Source open_source(const std::filesystem::path& path);
+/// `averaged`: see open_weights.
+Source open_source(const std::filesystem::path& path, bool averaged = false);
 
 /// The same with each part of a tensor's rows that the model has a parameter for as a tensor of its own
 /// (checkpoint/row_part.h).

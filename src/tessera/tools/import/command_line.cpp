@@ -1,6 +1,8 @@
 #include "tessera/tools/import/command_line.h"
 
 #include <algorithm>
+#include <cctype>
+#include <map>
 
 #include "tessera/base/check.h"
 
@@ -24,6 +26,55 @@ std::string launcher_of(const std::string& word) {
   for (const char* known : {"accelerate", "torchrun", "deepspeed"})
     if (name == known) return name;
   return name.starts_with("python") ? "python" : "";
+}
+
+/// NAME=VALUE of a script, in small letters too.
+bool is_assignment(const std::string& word) {
+  const size_t equal = word.find('=');
+  if (equal == std::string::npos || equal == 0 || (word[0] >= '0' && word[0] <= '9')) return false;
+  return word.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789") == equal;
+}
+
+using Variables = std::map<std::string, std::string>;
+
+std::string filled_in(const std::string& word, const Variables& variables) {
+  std::string text;
+  for (size_t i = 0; i < word.size(); ++i) {
+    const bool braced = word.compare(i, 2, "${") == 0;
+    size_t end = i + (braced ? 2 : 1);
+    while (word[i] == '$' && end < word.size() &&
+           (std::isalnum(static_cast<unsigned char>(word[end])) || word[end] == '_'))
+      ++end;
+    const size_t begin = i + (braced ? 2 : 1);
+    if (word[i] != '$' || end == begin) {
+      text += word[i];
+      continue;
+    }
+    const std::string name = word.substr(begin, end - begin);
+    const auto found = variables.find(name);
+    if (found == variables.end())
+      throw UserError(Exit::usage, "import", "$" + name + " is not set in this script", "write its value in its place");
+    text += found->second;
+    i = braced ? end : end - 1;
+  }
+  return text;
+}
+
+/// The words of the command that starts ranks, where others stand before it; the same words where none do.
+std::vector<std::string> launching_words(const std::vector<std::string>& words) {
+  const auto starts = [](const std::string& word) { return !launcher_of(word).empty(); };
+  auto launcher = std::find_if(words.begin(), words.end(), starts);
+  if (launcher == words.end()) return words;
+  const bool command = std::all_of(words.begin(), launcher, is_variable);
+  Variables variables;
+  if (!command)
+    for (auto word = words.begin(); word != launcher; ++word)
+      if (is_assignment(*word)) variables[word->substr(0, word->find('='))] = word->substr(word->find('=') + 1);
+  while (launcher != words.begin() && is_variable(*(launcher - 1))) --launcher;  // of the command itself
+  std::vector<std::string> result;
+  for (auto word = command ? words.begin() : launcher; word != words.end(); ++word)
+    if (*word != "$@") result.push_back(command ? *word : filled_in(*word, variables));
+  return result;
 }
 
 }  // namespace
@@ -64,10 +115,18 @@ std::vector<std::string> shell_words(const std::string& text) {
 }
 
 CommandLine read_command(const std::string& text) {
-  std::vector<std::string> words = shell_words(text);
+  std::vector<std::string> words = launching_words(shell_words(text));
   CommandLine line;
   auto next = words.begin();
   while (next != words.end() && is_variable(*next)) line.variables.push_back(*next++);
+  const auto script_file = next != words.end() && (*next == "bash" || *next == "sh") ? next + 1 : next;
+  if (script_file != words.end() && script_file->ends_with(".sh")) {
+    line.script = *script_file;
+    next = script_file + 1;
+    if (next != words.end() && next->ends_with(".yaml")) line.words = {"--config_path", *next++};
+    line.words.insert(line.words.end(), next, words.end());
+    return line;
+  }
   const auto script =
       std::find_if(next, words.end(), [](const std::string& word) { return word.ends_with(".py") && word != ".py"; });
   if (script != words.end()) {

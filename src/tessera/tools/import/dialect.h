@@ -84,6 +84,7 @@ class Translator {
   int64_t integer(const std::string& option, int64_t absent) const;
   double number(const std::string& option, double absent) const;
   bool flag(const std::string& option) const;  ///< given, and not false
+  const std::vector<Given>& given() const { return given_; }
 
   /// `because`: how the value comes about where it is more than a copy; the options are named by themselves.
   void set(const std::string& key, const std::string& value, const std::vector<std::string>& options,
@@ -94,6 +95,9 @@ class Translator {
   void assume(const std::string& key, const std::string& value, const std::string& why);
   /// A key of a recipe that may not be there in this version: set, or `option` refused.
   bool knows(const std::string& key) const { return recipe::recipe_table().find(key) != nullptr; }
+
+  /// Whether this version's recipes take the value, of a key whose choices grow.
+  bool takes(const std::string& key, const std::string& value) const;
 
   /// Ranks that will run, when they are known.
   std::optional<int> ranks() const;

@@ -16,7 +16,10 @@ const Dialect& diffusion_pipe_command();  ///< deepspeed train.py --deepspeed --
 const Dialect& diffusion_pipe_config();   ///< that TOML
 const Dialect& diffusion_pipe_dataset();  ///< the data set TOML it names
 const Dialect& training_line();           ///< --task s2v-14B --ckpt_dir D ... --max_steps N
-const Dialect& generate_line();           ///< Wan's generate.py
+const Dialect& sana_config();             ///< NVlabs' YAML of Sana, and its keys without their dashes
+const Dialect& sana_command();        ///< torchrun train.py --config_path C.yaml --train.lr ...: those keys as flags
+const Dialect& dreambooth_command();  ///< diffusers' train_dreambooth_lora_sana.py
+const Dialect& generate_line();       ///< Wan's generate.py
 
 /// In the order of the docs.
 const std::vector<const Dialect*>& dialects();

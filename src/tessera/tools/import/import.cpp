@@ -8,6 +8,7 @@
 #include "tessera/tools/import/command_line.h"
 #include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/sana_parts.h"
 
 namespace tessera::tools {
 
@@ -67,6 +68,8 @@ const FileForm kFiles[] = {
     {".toml", musubi_dataset, [](std::vector<Given>& g) { tables_as_one(g, "general.", "datasets.0."); }},
     {".toml", musubi_command, keys_as_flags},
     {".toml", accelerate_config, bare_words},
+    {".yaml", sana_config, nullptr},
+    {".yml", sana_config, nullptr},
 };
 
 /// Options that the dialect knows.
@@ -89,10 +92,14 @@ const Dialect& of_command(const CommandLine& line) {
     throw UserError(Exit::usage, "import", script + " fills a cache",
                     "tessera prepare RECIPE does: import the command that trains");
   if (script == "generate.py") return generate_line();
+  if (script == "train_dreambooth_lora_sana.py") return dreambooth_command();
+  if (script.starts_with("train_dreambooth"))
+    throw UserError(Exit::usage, "import", script + " trains another model",
+                    "of these scripts train_dreambooth_lora_sana.py is read");
   const Dialect* best = nullptr;
   size_t most = 0;
-  for (const auto& dialect :
-       {diffsynth_command, musubi_command, training_line, generate_line, diffusion_pipe_command}) {
+  for (const auto& dialect : {diffsynth_command, musubi_command, training_line, generate_line, diffusion_pipe_command,
+                              sana_command, dreambooth_command}) {
     std::vector<Given> options;
     for (const std::string& word : line.words)
       if (word.starts_with("--")) options.push_back({word.substr(0, word.find('=')), ""});
@@ -101,8 +108,47 @@ const Dialect& of_command(const CommandLine& line) {
   if (best) return *best;
   throw UserError(
       Exit::usage, "import", "no option of this command is known" + (script.empty() ? "" : ": " + script),
-      "commands of DiffSynth, musubi-tuner, diffusion-pipe and generate.py are read; tessera import --table "
+      "commands of DiffSynth, musubi-tuner, diffusion-pipe, Sana and generate.py are read; tessera import --table "
       "lists their options");
+}
+
+/// FSDP's variables as accelerate reads them, where they say that FSDP is used.
+bool is_fsdp_variable(const std::string& variable) {
+  return variable.starts_with("FSDP_") || variable.starts_with("ACCELERATE_");
+}
+Translation fsdp_variables(const CommandLine& line, const ImportContext& context) {
+  std::vector<Given> given;
+  for (const std::string& variable : line.variables) {
+    if (!is_fsdp_variable(variable)) continue;
+    const size_t equal = variable.find('=');
+    std::string name = lower_case(variable.substr(0, equal));
+    if (!strip_prefix(name, "fsdp_")) strip_prefix(name, "accelerate_");
+    if (name == "transformer_cls_to_wrap") name = "transformer_layer_cls_to_wrap";
+    given.push_back({name, variable.substr(equal + 1), variable.substr(0, equal)});
+  }
+  return translate(accelerate_config(), std::move(given), context);
+}
+
+/// Flags of train.py are the keys of its YAML, which stand below them.
+Translation translate_sana(const CommandLine& line, std::vector<Given> flags, const ImportContext& context) {
+  std::vector<Given> given;
+  Translation result;
+  for (const Given& flag : flags)
+    if (flag.name == "--config_path") {
+      for (Given& g : read_config(file_beside(context, flag.value))) given.push_back(std::move(g));
+      result.implied.push_back({flag.shown(), "its keys; flags win"});
+    }
+  for (Given& flag : flags) {
+    if (flag.name == "--config_path") continue;
+    flag.typed = flag.name;
+    strip_prefix(flag.name, "--");
+    given.push_back(std::move(flag));
+  }
+  const std::string script = line.script.substr(line.script.rfind('/') + 1);
+  if (script.starts_with("train_scm_ladd")) result.refused.push_back({script, kSprint});
+  result.merge(translate(sana_config(), std::move(given), context));
+  result.from = sana_command().from;
+  return result;
 }
 
 /// What starts the ranks, by its own table.
@@ -148,11 +194,21 @@ Translation import_file(const std::string& path, const ImportContext& context) {
     throw UserError(Exit::usage, "import", path + " is already a Tessera recipe",
                     "tessera train " + path + " trains it, tessera plan " + path + " plans it");
   if (!best)
-    throw UserError(Exit::usage, "import", path + ": no option in it is known",
-                    "a DeepSpeed .json, an accelerate .yaml, the .toml of musubi-tuner or diffusion-pipe are read");
+    throw UserError(
+        Exit::usage, "import", path + ": no option in it is known",
+        "a DeepSpeed .json, the .yaml of accelerate or Sana, the .toml of musubi-tuner or diffusion-pipe are read");
   Translation result = translate(best->dialect(), std::move(options), inside);
   result.from += ", " + path;
   return result;
+}
+
+void put_instruction_beside(Translation& translation, const std::string& recipe) {
+  for (Translation::Setting& setting : translation.settings) {
+    if (setting.key != "data.instruction" || setting.value.find('\n') == std::string::npos) continue;
+    const fs::path file = fs::path(recipe).replace_extension(".instruction.txt");
+    checkpoint::write_text(file, setting.value);
+    setting.value = file.string();
+  }
 }
 
 Translation import_command(const std::string& text, const ImportContext& context) {
@@ -173,10 +229,13 @@ Translation import_command(const std::string& text, const ImportContext& context
         keys_as_flags(file);
         given.insert(given.begin(), file.begin(), file.end());
       }
-  Translation result = translate(dialect, std::move(given), inside);
+  Translation result = &dialect == &sana_command() ? translate_sana(line, std::move(given), inside)
+                                                   : translate(dialect, std::move(given), inside);
   result.merge(launcher);
+  result.merge(fsdp_variables(line, inside));
   for (const std::string& variable : line.variables)
-    result.implied.push_back({variable, "a variable: set it where tessera is started"});
+    if (!is_fsdp_variable(variable))
+      result.implied.push_back({variable, "a variable: set it where tessera is started"});
   return result;
 }
 

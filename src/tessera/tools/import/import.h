@@ -18,6 +18,10 @@ Translation import_file(const std::string& path, const ImportContext& context);
 /// One command with its launcher. Files that it names are read when they are there.
 Translation import_command(const std::string& text, const ImportContext& context);
 
+/// An instruction of several lines goes into a file beside the recipe that will be written at `recipe`
+/// (RECIPE.instruction.txt for RECIPE.toml), and the recipe names it. Throws UserError (disk).
+void put_instruction_beside(Translation& translation, const std::string& recipe);
+
 /// The page of docs/coming-from.md.
 std::string import_table();
 

@@ -24,7 +24,9 @@ int64_t clips_an_epoch(Translator& t) {
     return static_cast<int64_t>(
         data::read_dataset({.path = text("data.path"),
                             .metadata = text("data.metadata"),
-                            .repeats = repeats.empty() ? 1 : static_cast<int>(to_integer(repeats))},
+                            .repeats = repeats.empty() ? 1 : static_cast<int>(to_integer(repeats)),
+                            .caption = text("data.caption"),
+                            .latents = text("data.latents") == "npy"},
                            problems)
             .size());
   } catch (const UserError&) {

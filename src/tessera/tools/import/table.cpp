@@ -14,7 +14,9 @@ constexpr const char* kPageHead = R"(# Coming from another trainer
 
     tessera import ds_config.json                       # prints a recipe; -o recipe.toml writes it
     tessera import --from "accelerate launch --num_processes 8 train.py --dataset_base_path D ..."
-    tessera import train.sh                             # a script with one command
+    tessera import train.sh                             # a script with one command, its variables filled in
+    tessera import Sana_1600M_img1024.yaml --ranks 8 -o recipe.toml
+    tessera import --from "bash train_scripts/train.sh CONFIG.yaml --train.train_batch_size=32"
     tessera train recipe.toml --deepspeed ds_config.json
     tessera train --task s2v-14B --ckpt_dir D --dit_fsdp --ulysses_size 8 --batch_size 32 ... --data.path CLIPS
     tessera sample --task t2v-A14B --ckpt_dir D --size "1280*720" --prompt "two cats"
@@ -29,6 +31,9 @@ accumulation are multiplied by the number of ranks that the command starts, divi
 
 Defaults of the other program (its schedule, its clipping) are written to the recipe as well, with a comment. If you pass a recipe too,
 its values win over these defaults.
+
+Weights are read as the other trainer saved them: `model.path` takes NVlabs' `epoch_1_step_500.pth` (of which it reads `state_dict`), the `pytorch_model_fsdp.bin` of
+its FSDP runs, or a folder of diffusers; `tessera convert FILE.pth OUT --ema` takes out the average that such a file holds beside the weights.
 
 A table for each program follows. Options that only detail another option of the table are left out.
 )";
@@ -62,9 +67,10 @@ std::string rows_of(const Dialect& dialect) {
 
 const std::vector<const Dialect*>& dialects() {
   static const std::vector<const Dialect*> all = {
-      &training_line(),          &generate_line(),         &deepspeed_config(),      &accelerate_config(),
-      &torchrun_launcher(),      &diffsynth_command(),     &musubi_command(),        &musubi_dataset(),
-      &diffusion_pipe_command(), &diffusion_pipe_config(), &diffusion_pipe_dataset()};
+      &training_line(),          &generate_line(),         &deepspeed_config(),       &accelerate_config(),
+      &torchrun_launcher(),      &diffsynth_command(),     &musubi_command(),         &musubi_dataset(),
+      &diffusion_pipe_command(), &diffusion_pipe_config(), &diffusion_pipe_dataset(), &sana_config(),
+      &dreambooth_command()};
   return all;
 }
 

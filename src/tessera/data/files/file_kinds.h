@@ -13,6 +13,11 @@ using Path = std::filesystem::path;
 bool is_clip(const Path& path);  ///< a video or image
 bool is_image(const Path& path);
 
+bool is_latent(const Path& path);  ///< an .npy of a clip that is already encoded
+
+/// ".png" of "a.PNG".
+std::string ending_of(const Path& path);
+
 /// ".mp4", ".mov", ...; for messages.
 const std::vector<std::string>& video_endings();
 const std::vector<std::string>& image_endings();

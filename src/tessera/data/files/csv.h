@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/data/problems.h"
+#include "tessera/data/files/problems.h"
 
 namespace tessera::data {
 

@@ -1,4 +1,4 @@
-#include "tessera/data/csv.h"
+#include "tessera/data/files/csv.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "tessera/data/problems.h"
+#include "tessera/data/files/problems.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "tessera/data/file_kinds.h"
+#include "tessera/data/files/file_kinds.h"
 
 #include <algorithm>
 #include <cctype>
@@ -13,14 +13,19 @@ const Names kVideoEndings = {".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".
 const Names kImageEndings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"};
 
 bool ends_in(const Path& path, const Names& endings) {
-  std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  return std::find(endings.begin(), endings.end(), ending) != endings.end();
+  return std::find(endings.begin(), endings.end(), ending_of(path)) != endings.end();
 }
 
 }  // namespace
 
+std::string ending_of(const Path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return ending;
+}
+
 bool is_image(const Path& path) { return ends_in(path, kImageEndings); }
+bool is_latent(const Path& path) { return ending_of(path) == ".npy"; }
 bool is_clip(const Path& path) { return ends_in(path, kVideoEndings) || is_image(path); }
 
 const std::vector<std::string>& video_endings() { return kVideoEndings; }

@@ -1,0 +1,21 @@
+#pragma once
+// The published tables of aspect ratios as lists of buckets.
+//
+//   std::vector<Bucket> buckets = aspect_buckets("ASPECT_RATIO_1024");           // 1x1024x1024, 1x512x2048, ...
+//   std::vector<Bucket> buckets = aspect_buckets("81xASPECT_RATIO_VIDEO_480_MS");
+#include <string>
+#include <vector>
+
+#include "tessera/data/buckets.h"
+
+namespace tessera::data {
+
+/// Whether an item of data.buckets means a table rather than a shape.
+bool names_aspect_ratios(const std::string& text);
+
+/// [FRAMESx]TABLE: ASPECT_RATIO_256, 512, 1024, 2048 and 4096, ASPECT_RATIO_VIDEO_480_MS and 720_MS, also by diffusers'
+/// names with _BIN. The square comes first, because samples have the first shape. Throws UserError (usage) naming the
+/// nearest table.
+std::vector<Bucket> aspect_buckets(const std::string& text);
+
+}  // namespace tessera::data

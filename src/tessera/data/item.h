@@ -1,0 +1,39 @@
+#pragma once
+// A clip with its captions, and what a recipe's [data] says of where they are.
+//
+//   Item item{"clips/a.mp4", {"a cat"}, "clips/a.mp4"};
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tessera/data/captions.h"
+
+namespace tessera::data {
+
+using Path = std::filesystem::path;
+
+struct Item {
+  Path path;                               ///< a file, the member of an archive, or a folder of frames
+  std::vector<std::string> captions;       ///< UTF-8, as written; at least one
+  std::string where;                       ///< for messages: file and row, or the clip itself
+  Path first_image = {}, last_image = {};  ///< of the row, for models that begin or end with one; or empty
+
+  Path sound = {};  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one
+  Path pose = {};   ///< of the row: a clip of poses, frame by frame beside this one; or empty
+
+  std::vector<double> weights = {};  ///< of each caption, how often it is drawn; empty: all alike
+
+  const std::string& caption() const { return captions.front(); }
+};
+
+struct DatasetSpec {
+  Path path;        ///< a folder, or one clip
+  Path metadata;    ///< a table of rows.h; empty: the one in `path` if there is one
+  int repeats = 1;  ///< times each item comes in an epoch
+
+  std::string caption = {};    ///< of clips without one of their own; empty: they are faulty
+  CaptionRules captions = {};  ///< which of several captions are drawn
+  bool latents = false;        ///< the .npy of each clip in place of its picture
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,20 @@
+#pragma once
+// What the importers of Sana's two trainers, NVlabs' own and diffusers', have in common.
+#include <string>
+
+#include "tessera/tools/import/dialect.h"
+
+namespace tessera::tools {
+
+inline constexpr const char* kSprint =
+    "SANA-Sprint is distilled, by Jacobian-vector products and a discriminator, which is not supported; its models can "
+    "be trained further by flow matching, and sampled";
+
+/// The model that `model.model` of a YAML names, with the options that choose among its forms.
+void set_sana_model(Translator& t);
+
+/// train.optimizer by the names of both trainers' classes: AdamW, its 8-bit form, CAME and its 8-bit form, Lion,
+/// Prodigy, Adafactor. Refused where this version has no such optimiser.
+void set_sana_optimiser(Translator& t, const std::string& option);
+
+}  // namespace tessera::tools

@@ -1,0 +1,94 @@
+// Several captions of a clip: which are drawn, how often, and that a run that resumes draws the same.
+#include "tessera/data/captions.h"
+
+#include "data/scene.h"
+#include "tessera/data/dataset.h"
+#include "tessera/data/order.h"
+
+namespace tessera::data {
+
+namespace {
+
+Captions choose(const NamedCaptions& named, const NamedNumbers& scores, const CaptionRules& rules,
+                bool lenient = false) {
+  return choose_captions(named, scores, rules, "clip", lenient);
+}
+using Texts = std::vector<std::string>;
+using Weights = std::vector<double>;
+
+}  // namespace
+
+TEST(CaptionShares, TheShareOfANameThatAClipLacksGoesToItsPrompt) {
+  const CaptionRules rules{.shares = {{"prompt", 5}, {"_long", 20}, {"_other", 75}}};
+  const Captions all = choose({{"prompt", "p"}, {"_long", "l"}, {"_other", "o"}}, {}, rules);
+  EXPECT_EQ(all.texts, (Texts{"p", "l", "o"}));
+  EXPECT_EQ(all.weights, (Weights{5, 20, 75}));
+  const Captions lacking = choose({{"prompt", "p"}, {"_long", "l"}}, {}, rules);
+  EXPECT_EQ(lacking.texts, (Texts{"p", "l", "p"}));
+  EXPECT_EQ(lacking.weights, (Weights{5, 20, 75}));
+  const Captions lenient = choose({{"prompt", "p"}, {"_long", "l"}}, {}, rules, /*lenient=*/true);
+  EXPECT_EQ(lenient.weights, (Weights{5, 20})) << "or is left out, as for archives of videos";
+  EXPECT_EQ(choose({{"prompt", "p"}}, {}, {}).texts, Texts{"p"});
+  EXPECT_EQ(choose({{"caption", "c"}}, {}, {}).texts, Texts{"c"});
+  expect_error(Exit::input, {"clip: no caption to draw", "'x'"}, [] { choose({{"x", "c"}}, {}, {}); });
+}
+
+TEST(CaptionScores, DrawByTheirPowerFromTheLeastScoreOn) {
+  const CaptionRules rules{.score_files = {"_s"}, .score_min = 25, .score_temperature = 0.1};
+  const NamedCaptions named = {{"a", "A"}, {"b", "B"}, {"c", "C"}};
+  const Captions two = choose(named, {{"a", 30}, {"b", 27}, {"c", 24}, {"gone", 40}}, rules);
+  EXPECT_EQ(two.texts, (Texts{"A", "B"}));
+  EXPECT_NEAR(two.weights[1] / two.weights[0], std::pow(27.0 / 30.0, 10), 1e-12);
+  EXPECT_EQ(choose(named, {{"a", 20}, {"b", 24}}, rules).texts, Texts{"B"}) << "none is good enough: the best";
+  EXPECT_EQ(choose({{"prompt", "p"}, {"a", "A"}}, {}, rules).texts, Texts{"p"}) << "no scores";
+}
+
+class CaptionSets : public FolderTest {};
+
+TEST_F(CaptionSets, OfAListOfPicturesAreInFilesBesideThem) {
+  write("one.png", "x"), write("one.txt", "first line\nsecond line\n"), write("two.jpg", "x"), write("two.txt", "two");
+  write("meta_data.json", R"({"name": "toy", "__kind__": "a set", "img_names": ["one", "two.jpg"]})");
+  write("one_long.json", R"({"one": {"_long": "a longer one"}})");
+  write("one_score.json", R"({"one": {"_long": "31.5", "prompt": 20}})");
+  EXPECT_EQ(read_dataset({.path = folder_}).at(0).captions, Texts{"first line"});
+  const CaptionRules rules{.files = {"_long"}, .score_files = {"_score"}, .score_min = 25};
+  Problems problems;
+  const auto items = read_dataset({.path = folder_, .captions = rules}, problems);
+  ASSERT_EQ(items.size(), 2u);
+  EXPECT_EQ(items[0].captions, Texts{"a longer one"});
+  EXPECT_EQ(items[1].captions, Texts{"two"});
+  ASSERT_EQ(problems.notes().size(), 2u);
+  EXPECT_NE(problems.notes()[0].find("NAME_long.json: not there for 1 of 2"), std::string::npos);
+  write("meta_data.json", R"({"img_names": ["one", "gone"]})");
+  expect_error(Exit::input, {"img_names[1]", "gone", "no such file"}, [&] { read_dataset({.path = folder_}); });
+  write("meta_data.json", R"({"img_names": ["one"]})");
+  write("one_score.json", R"({"one": {"prompt": "high"}})");
+  expect_error(Exit::input, {"the score of 'prompt'", "expected a number"},
+               [&] { read_dataset({.path = folder_, .captions = rules}); });
+}
+
+TEST_F(CaptionSets, OneCaptionServesAllThatHaveNone) {
+  write("one.png", "x"), write("two.png", "x"), write("two.txt", "its own");
+  expect_error(Exit::input, {"one.png: no caption", "data.caption"}, [&] { read_dataset({.path = folder_}); });
+  const auto items = read_dataset({.path = folder_, .caption = "a photo of it"});
+  ASSERT_EQ(items.size(), 2u);
+  EXPECT_EQ(items[0].caption(), "a photo of it");
+  EXPECT_EQ(items[1].caption(), "its own");
+}
+
+TEST(CaptionDraws, FollowTheWeightsAndDependOnSeedEpochAndClipAlone) {
+  const Weights weights = {5, 20, 75};
+  std::vector<int> seen(3);
+  for (int64_t epoch = 0; epoch < 2000; ++epoch) {
+    const int64_t drawn = draw_caption(4, epoch, 17, weights);
+    EXPECT_EQ(drawn, draw_caption(4, epoch, 17, weights));
+    ++seen[static_cast<size_t>(drawn)];
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(seen[i], 20 * weights[i], 60) << i;
+  bool differs = false;
+  for (int64_t epoch = 0; epoch < 50; ++epoch)
+    differs = differs || draw_caption(4, epoch, 17, weights) != draw_caption(4, epoch, 18, weights);
+  EXPECT_TRUE(differs) << "clips draw for themselves";
+}
+
+}  // namespace tessera::data

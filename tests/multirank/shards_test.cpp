@@ -1,0 +1,169 @@
+// Pictures in WebDataset shards, with several captions each, in the shapes of a table of aspect ratios: the same training
+// on every layout, exact when resumed; and latents of another program in place of the pictures.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "data/archive_files.h"
+#include "program.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/data/video.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kImages = R"(preset = "sana-tiny-norms"
+config = { num_cross_attention_heads = 4, num_layers = 2, caption_channels = 64, caption_length = 5, in_channels = 12 })";
+
+data::Frames picture(int height, int width, int kind) {
+  data::Frames frames{.count = 1, .height = height, .width = width, .fps = 1, .rgb = {}};
+  for (int y = 0; y < height; ++y)
+    for (int x = 0; x < width; ++x)
+      for (int c = 0; c < 3; ++c) frames.rgb.push_back(static_cast<uint8_t>((x * (kind + 1) + 2 * y + 70 * c) % 251));
+  return frames;
+}
+
+class Shards : public ::testing::Test {
+ protected:
+  Shards() : run_("shards", TESSERA_BINARY, kImages) {}
+  void SetUp() override {
+    if (!data::has_python()) GTEST_SKIP() << "needs python3, whose archives these are";
+  }
+
+  fs::path folder() const { return run_.folder(); }
+  void write(const std::string& name, const std::string& bytes) const {
+    fs::create_directories((folder() / name).parent_path());
+    std::ofstream(folder() / name, std::ios::binary) << bytes;
+  }
+  void write_picture(const std::string& name, const data::Frames& frames) const {
+    const auto png = data::write_png(frames, 0);
+    write(name, std::string(png.begin(), png.end()));
+  }
+  std::vector<double> losses(const std::string& name) const {
+    std::vector<double> list;
+    for (const auto& step : run_.metrics(name)) list.push_back(step["loss"]);
+    return list;
+  }
+
+  const TinyRun run_;
+};
+
+TEST_F(Shards, TrainTheSameOnEveryLayoutAndWhenResumed) {
+  const std::vector<std::pair<int, int>> sizes = {{256, 256}, {300, 300}, {512, 128}, {130, 500}, {250, 260}};
+  std::string longer, scores;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const std::string key = "p" + std::to_string(i);
+    write_picture("raw/" + key + ".png", picture(sizes[i].first, sizes[i].second, static_cast<int>(i)));
+    write("raw/" + key + ".json", R"({"prompt": "picture )" + key + R"(", "height": 1, "width": 1})");
+    longer += (i ? ", \"" : "\"") + key + R"(": {"prompt": "a longer one of )" + key + "\"}";
+    scores += (i ? ", \"" : "\"") + key + R"(": {"prompt": 26, "_long": 27.5})";
+  }
+  fs::create_directories(folder() / "shards");
+  ASSERT_TRUE(data::make_tar(folder(), "raw", "shards/00000.tar"));
+  write("shards/00000_long.json", "{" + longer + "}");
+  write("shards/00000_score.json", "{" + scores + "}");
+  write("shards/wids-meta.json", R"({"wids_version": 1, "shardlist": [{"url": "00000.tar", "nsamples": 5}]})");
+  const auto flags = [&](const std::string& steps) {
+    return std::vector<std::string>{"--data.path",          (folder() / "shards").string(),
+                                    "--data.buckets",       "ASPECT_RATIO_256",
+                                    "--data.max_crop",      "1",
+                                    "--data.caption_files", "_long",
+                                    "--data.score_files",   "_score",
+                                    "--data.score_min",     "25",
+                                    "--run.steps",          steps};
+  };
+  for (const int ranks : {1, 2}) {
+    const Result r = run_.train(ranks, "ranks" + std::to_string(ranks), flags("9"), 300);
+    ASSERT_EQ(r.code, 0) << r.output;
+    for (const char* words : {"1x256x256: 2 clips", "1x240x256: 1 clip", "1x512x128: 1 clip", "1x128x512: 1 clip"})
+      EXPECT_NE(r.output.find(words), std::string::npos) << words << "\n" << r.output;
+    EXPECT_EQ(r.output.find(": 0 clips"), std::string::npos) << "shapes that no picture has are not used";
+  }
+  const auto one = losses("ranks1"), two = losses("ranks2");
+  ASSERT_EQ(one.size(), 9u);
+  ASSERT_EQ(two.size(), 9u) << "every rank takes every step";
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-5 * one[i]) << i;
+  size_t entries = 0;
+  for (const auto& entry : fs::directory_iterator(folder() / "cache"))
+    entries += entry.path().extension() == ".safetensors";
+  EXPECT_EQ(entries, 10u) << "two captions a picture";
+
+  ASSERT_EQ(run_.train(1, "parts", flags("4"), 300).code, 0);
+  ASSERT_EQ(run_.train(1, "parts", flags("9"), 300).code, 0);
+  EXPECT_EQ(losses("parts"), one);
+}
+
+TEST_F(Shards, TheLargestBatchIsFoundForEachShape) {
+  const std::vector<std::string> flags = {"plan",          run_.recipe(), "--data.buckets", "1x32x32,1x64x96,1x96x64",
+                                          "--plan.budget", "12MiB",       "--largest",      "batch"};
+  const Result text = run_.tessera(flags);
+  ASSERT_EQ(text.code, 0) << text.output;
+  for (const char* words : {"\n  1x64x96, 1x96x64: a micro-batch of ", "\n  1x32x32: a micro-batch of "})
+    EXPECT_NE(text.output.find(words), std::string::npos) << words << "\n" << text.output;
+  std::vector<std::string> with_json = flags;
+  with_json.push_back("--json");
+  const Result r = run_.tessera(with_json);
+  const auto json = nlohmann::json::parse(r.output.substr(r.output.find('{')), nullptr, false);
+  ASSERT_TRUE(json.is_object() && json.contains("buckets")) << r.output;
+  ASSERT_EQ(json["buckets"].size(), 2u);
+  const int64_t large = json["buckets"][0]["largest"]["micro_batch"],
+                small = json["buckets"][1]["largest"]["micro_batch"];
+  EXPECT_EQ(json["largest"]["micro_batch"], large) << "of the shape with most tokens";
+  EXPECT_GT(small, large);
+}
+
+TEST_F(Shards, LatentsInTheirPlaceTrainAsThePicturesDo) {
+  for (int i = 0; i < 3; ++i) {
+    write_picture("raw/q" + std::to_string(i) + ".png", picture(32, 48, i));
+    write("raw/q" + std::to_string(i) + ".txt", "picture " + std::to_string(i));
+  }
+  const std::vector<std::string> flags = {"--data.frames", "1", "--data.size", "32,48", "--run.steps", "5"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), flags.begin(), flags.end());
+    return more;
+  };
+  const std::string raw = (folder() / "raw").string(), cache = (folder() / "cache").string();
+  const Result pictures = run_.train(1, "pictures", with({"--data.path", raw}));
+  ASSERT_EQ(pictures.code, 0) << pictures.output;
+
+  // what was cached, as another program would have stored it
+  int found = 0;
+  for (const auto& entry : fs::directory_iterator(cache)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const auto file = checkpoint::SafetensorsFile::open(entry.path());
+    const auto& latent = file.at("latent");
+    ASSERT_EQ(latent.shape.size(), 4u);
+    std::vector<float> values(static_cast<size_t>(latent.count()));
+    file.read_f32("latent", 0, latent.count(), values.data());
+    const auto& s = latent.shape;
+    const std::string shape =
+        "(" + std::to_string(s[0]) + ", " + std::to_string(s[2]) + ", " + std::to_string(s[3]) + ")";
+    const std::string key = fs::path(file.metadata().at("source")).stem().string();
+    write("latents/" + key + ".npy", data::npy_bytes("<f4", shape, values));
+    write("latents/" + key + ".json", R"({"prompt": ")" + file.metadata().at("caption") + "\"}");
+    ++found;
+  }
+  ASSERT_EQ(found, 3);
+  fs::create_directories(folder() / "tars");
+  ASSERT_TRUE(data::make_tar(folder(), "latents", "tars/0.tar", "GNU"));
+  const std::string tars = (folder() / "tars").string();
+  for (const std::string place : {cache, std::string("online")}) {
+    const Result r =
+        run_.train(1, "latents",
+                   with({"--data.path", tars, "--data.latents", "npy", "--data.cache", place, "--run.resume", "no"}));
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_EQ(losses("latents"), losses("pictures")) << place;
+  }
+  const Result refused = run_.train(
+      1, "refused", {"--data.path", tars, "--data.latents", "npy", "--data.frames", "1", "--data.size", "32,32"});
+  EXPECT_EQ(refused.code, 3) << refused.output;
+  EXPECT_NE(refused.output.find("are of no bucket, expected"), std::string::npos) << refused.output;
+  const Result unasked = run_.train(1, "refused", with({"--data.path", tars}));
+  EXPECT_EQ(unasked.code, 3) << unasked.output;
+  EXPECT_NE(unasked.output.find("data.latents = \"npy\""), std::string::npos) << unasked.output;
+}
+
+}  // namespace
+}  // namespace tessera::testing
