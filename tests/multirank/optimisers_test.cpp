@@ -156,6 +156,30 @@ TEST(Average, IsExportedSampledFromAndResumedOnAnotherLayout) {
   EXPECT_LT(most, 1e-3 * moved);
 }
 
+std::string bytes_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(Average, OfEachExpertIsItsOwnAndSamplingGivesAllOfThemTheirWeightsBack) {
+  const Flags experts = {"--experts.train", "both", "--experts.turn", "1", "--train.optimizer", "came"};
+  train({"experts", experts}, 2, "experts", {"--plan.idle", "host"});
+  Flags averaged = experts;
+  averaged.insert(averaged.end(), {"--train.ema", "0.9", "--sample.every", "3", "--sample.steps", "2"});
+  train({"experts", averaged}, 2, "experts-ema", {"--plan.idle", "host"});
+  int files = 0;
+  for (const char* expert : {"high_noise_model", "low_noise_model"})
+    for (const auto& file : std::filesystem::directory_iterator(shared().out("experts") + "/model/" + expert)) {
+      const std::string name = std::string(expert) + "/" + file.path().filename().string();
+      const std::string weights = bytes_of(file.path());
+      EXPECT_TRUE(weights == bytes_of(shared().out("experts-ema") + "/model/" + name)) << name;
+      if (file.path().extension() != ".safetensors") continue;
+      EXPECT_FALSE(weights == bytes_of(shared().out("experts-ema") + "/model_ema/" + name)) << name;
+      ++files;
+    }
+  EXPECT_GT(files, 2);
+}
+
 TEST(Average, IsRefusedWithMastersThatAreRounded) {
   const Result r = shared().tessera({"train", shared().recipe(), "--train.ema", "0.9", "--plan.masters", "bf16"});
   EXPECT_EQ(r.code, 2) << r.output;
