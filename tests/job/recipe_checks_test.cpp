@@ -109,6 +109,26 @@ TEST(Run, WithoutAFolderIsRefused) {
   EXPECT_NE(refusal({{"run.out", ""}}).find("run.out is empty"), std::string::npos);
 }
 
+TEST(Optimisers, FillInTheirOwnNumbersAndNameWhatDoesNotGoTogether) {
+  const auto values = [](const recipe::Overrides& overrides) {
+    const recipe::Recipe r = recipe::load_recipe(kDemo, overrides);
+    return r.values.at("train.betas") + " " + r.values.at("train.factored_eps") + " " + r.values.at("plan.moments");
+  };
+  EXPECT_EQ(values({}), "0.9,0.999  fp32");
+  EXPECT_EQ(values({{"train.optimizer", "adam8bit"}}), "0.9,0.999  int8");
+  EXPECT_EQ(values({{"train.optimizer", "lion"}}), "0.9,0.99  fp32");
+  EXPECT_EQ(values({{"train.optimizer", "adafactor"}}), " 1e-30,1e-3 fp32");
+  EXPECT_EQ(values({{"train.optimizer", "came8bit"}}), "0.9,0.999,0.9999 1e-30,1e-16 int8");
+  EXPECT_NE(refusal({{"train.optimizer", "came"}, {"train.betas", "0.9,0.999"}}).find("expected 3 numbers"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"train.optimizer", "adam8bit"}, {"plan.moments", "bf16"}}).find("moments in 8 bits"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"train.optimizer", "came"}, {"sample.weights", "ema"}}).find("no average is kept"),
+            std::string::npos);
+  EXPECT_EQ(recipe::load_recipe(kDemo, {{"train.ema", "0.99"}}).sample.weights, "ema");
+  EXPECT_EQ(recipe::load_recipe(kDemo, {}).sample.weights, "trained");
+}
+
 TEST(Recompute, OfOneBlockInSoManyIsANumberAfterEvery) {
   EXPECT_EQ(recipe::load_recipe(kDemo, {{"plan.recompute", "every 4"}}).plan.recompute_every, 4);
   EXPECT_EQ(recipe::load_recipe(kDemo, {{"plan.recompute", "3"}}).plan.recompute_every, 0);

@@ -92,9 +92,10 @@ INSTANTIATE_TEST_SUITE_P(
                            2,
                            {"--mesh", "dp_shard=2", "--plan.param_dtype", "bf16", "--plan.reduce_dtype", "bf16",
                             "--plan.grad_dtype", "bf16"}},
-                      Case{"replicas", 2, {"--mesh", "dp_replicate=2"}}, Case{"ulysses", 2, {"--mesh", "sp=2"}},
-                      Case{"ring", 2, {"--mesh", "cp=2"}}, Case{"tensor", 2, {"--mesh", "tp=2"}},
-                      Case{"stages", 2, {"--mesh", "pp=2"}},
+                      Case{"sums_over_tensors", 2, {"--mesh", "dp_shard=2", "--train.optimizer", "came8bit"}},
+                      Case{"average", 1, {"--train.ema", "0.9"}}, Case{"replicas", 2, {"--mesh", "dp_replicate=2"}},
+                      Case{"ulysses", 2, {"--mesh", "sp=2"}}, Case{"ring", 2, {"--mesh", "cp=2"}},
+                      Case{"tensor", 2, {"--mesh", "tp=2"}}, Case{"stages", 2, {"--mesh", "pp=2"}},
                       Case{"lora_on_int8", 2, {"--lora.base_dtype", "int8", "--lora.dropout", "0.1"}, true},
                       Case{"dora", 1, {"--lora.dora", "true"}, true}),
     [](const auto& info) { return std::string(info.param.name); });

@@ -72,6 +72,17 @@ TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
   }
 }
 
+TEST_F(Verify, OptimisersAndTheAverageOfWeightsWhoseStatesAreSharded) {
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_shard=3", "dp_replicate=2", "dp_shard=2,tp=2"}) {
+    std::vector<std::string> arguments = {"--mesh", mesh};
+    for (const char* name : {"adamw", "adam8bit", "lion", "adafactor", "came", "ema"})
+      arguments.push_back((goldens_ / name).string());
+    const Result r = verify(arguments);
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+    EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
+  }
+}
+
 TEST_F(Verify, AnAdapterAsDiffusersWritesItItsBaseAndWhatItIsMergedInto) {
   for (const char* mesh : {"dp_shard=1", "tp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "lora_sana").string()});

@@ -26,7 +26,7 @@ TEST(States, BytesOfAParameterByFormat) {
 }
 
 TEST(States, SmallTensorsKeepFp32Moments) {
-  const StatesOf states = adamw_states({Masters::fp32, Moments::int8});
+  const StatesOf states = states_of({Masters::fp32, Moments::int8});
   ParamSpec small{"small", {4095}}, large{"large", {64, 64}};
   EXPECT_EQ(states(small), (std::vector<StateSpec>{{"exp_avg", DType::f32, 1}, {"exp_avg_sq", DType::f32, 1}}));
   EXPECT_EQ(states(large), (std::vector<StateSpec>{{"exp_avg", DType::u8, 1},
@@ -41,7 +41,7 @@ TEST(States, RangesOfAllRanksTileEveryTensorAndBlocksBelongToOneRank) {
     const UnitLayout layout = unit_layout(unit, shards);
     std::vector<int64_t> next(unit.params.size()), scales(unit.params.size());
     for (int rank = 0; rank < shards; ++rank) {
-      const StateLayout mine = state_layout(unit, layout, {Held{rank}}, adamw_states({Masters::split, Moments::int8}));
+      const StateLayout mine = state_layout(unit, layout, {Held{rank}}, states_of({Masters::split, Moments::int8}));
       int64_t end = 0;
       for (const auto& range : mine.ranges) {
         EXPECT_EQ(range.begin, next[range.param]);
@@ -77,7 +77,7 @@ TEST(States, PiecesOfAllCopiesTileEveryShardAndOnlyTheirOwnersHaveTheirStates) {
       for (int shard = 0; shard < shards; ++shard)
         for (int partition = 0; partition < copies; ++partition) {
           const Held held{shard, partition};
-          const StateLayout mine = state_layout(unit, layout, {held}, adamw_states({Masters::split, Moments::int8}));
+          const StateLayout mine = state_layout(unit, layout, {held}, states_of({Masters::split, Moments::int8}));
           int64_t of_shard = 0, of_partition = 0;
           for (const auto& range : mine.ranges) {
             EXPECT_EQ(range.states.empty(), !range.updated);

@@ -137,6 +137,22 @@ TEST(Import, CommandsBecomeRecipeKeys) {
   }
 }
 
+TEST(Import, OptimisersByTheNamesOfTheirClasses) {
+  const std::pair<const char*, const char*> names[] = {{"Lion", "lion"},           {"lion8bit", "lion"},
+                                                       {"Adafactor", "adafactor"}, {"came_pytorch.CAME", "came"},
+                                                       {"CAMEWrapper", "came"},    {"CAME8BitWrapper", "came8bit"},
+                                                       {"AdamW8bit", "adamw"},     {"Prodigy", ""}};
+  for (const auto& [name, optimiser] : names) {
+    const Translation t = import_command(
+        "accelerate launch src/musubi_tuner/wan_train_network.py --task t2v-14B --dit d.safetensors --vae v.pth "
+        "--max_train_steps 900 --optimizer_type " +
+            std::string(name),
+        {});
+    EXPECT_EQ(found(t, "train.optimizer"), optimiser) << name;
+    if (std::string_view(name).ends_with("8bit")) EXPECT_EQ(found(t, "plan.moments"), "int8") << name;
+  }
+}
+
 TEST(Import, FilesBecomeRecipeKeys) {
   const std::vector<std::pair<std::string, Case>> cases = {
       {"ds.json",

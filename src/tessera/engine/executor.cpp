@@ -9,6 +9,7 @@
 #include "tessera/ops/ranges.h"
 #include "tessera/plan/compile/traffic.h"
 #include "tessera/plan/nvme.h"
+#include "tessera/plan/optimizers.h"
 
 namespace tessera::engine {
 
@@ -55,7 +56,8 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
   };
   for (int u = 0; u < store.units(); ++u) {
     auto &gather = gather_.emplace_back(), &reduce = reduce_.emplace_back(), &whole = whole_.emplace_back(),
-         &spread = spread_.emplace_back();
+         &spread = spread_.emplace_back(), &sums = sums_.emplace_back(), &host_sums = host_sums_.emplace_back();
+    const bool summed = plan::row(plan.states.optimizer).rounds > 0;
     for (size_t b = 0; b < store.layout(u).buffers.size(); ++b) {
       const plan::Buffer& buffer = store.layout(u).buffers[b];
       const auto &axes = store.axes(u, static_cast<int>(b)), &outer = store.outer_axes(u, static_cast<int>(b));
@@ -63,6 +65,9 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
       reduce.push_back(made("reduce", axes, buffer.shards > 1 && buffer.trainable));
       whole.push_back(made("reduce_whole", axes, buffer.shards == 1 && buffer.trainable));
       spread.push_back(made("gather_outer", outer, buffer.partitions > 1));
+      const std::vector<Axis> over = plan::sum_axes(plan, buffer);
+      sums.push_back(made(plan::kSums, over, summed && buffer.trainable));
+      host_sums.push_back(made(plan::kHostSums, over, summed && buffer.trainable));
     }
   }
   if (!options_.trace.empty()) {
@@ -243,6 +248,7 @@ void Executor::reserve_disk(int64_t bytes) {
 /// The collectives that an instruction declares. The list has bytes for micro-batches of the largest shape; the result
 /// has them for the actual tokens, or kAnyBytes where they do not follow from their number.
 std::vector<plan::Comm> Executor::declared(const Run& run, const plan::Instruction& in) const {
+  if (in.op == plan::Op::update && !(control_ && run.update)) return {};  // the step is skipped
   std::vector<plan::Comm> comm = in.comm;
   if (!plan::carries_tokens(in.op) || comm.empty()) return comm;
   const int64_t tokens = run.tokens[in.micro];
@@ -377,10 +383,7 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       }
       break;
     case plan::Op::update:
-      if (control_ && run.update)
-        store_.update(in.unit, *run.update, *control_,
-                      {in.slot, in.grad, in.scratch, in.grad < 0 || run.plan().update != plan::Update::in_backward},
-                      in.lane == plan::Lane::host ? &workers(run.plan().update_threads) : nullptr);
+      if (control_ && run.update) update(run, in, done);
       break;
     case plan::Op::flush:
       (*run.write)();

@@ -112,6 +112,7 @@ class Executor {
   void reduce_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void reduce_partition(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void gather_outer(const plan::Instruction& in, std::vector<plan::Comm>& done);
+  void update(const Run& run, const plan::Instruction& in, std::vector<plan::Comm>& done);
   Workers& workers(int threads);
 
   const std::vector<std::unique_ptr<net::Unit>>& units_;
@@ -123,6 +124,8 @@ class Executor {
   const Parallel parallel_;
   /// By unit and buffer; null where the buffer needs no such collective.
   std::vector<std::vector<comm::Group*>> gather_, reduce_, whole_, spread_;
+  /// Likewise, of sums over tensors: of updates on the compute lane and on the host lane, which may run at once.
+  std::vector<std::vector<comm::Group*>> sums_, host_sums_;
   Events events_;
   LaneThread gather_lane_, reduce_lane_, disk_lane_, fetch_lane_, stash_lane_;
   StageMessages messages_;

@@ -84,4 +84,19 @@ void Executor::gather_outer(const plan::Instruction& in, std::vector<plan::Comm>
   }
 }
 
+/// An update, with the sums over its tensors.
+void Executor::update(const Run& run, const plan::Instruction& in, std::vector<plan::Comm>& done) {
+  const bool on_host = in.lane == plan::Lane::host;
+  const std::vector<comm::Group*>& groups = (on_host ? host_sums_ : sums_)[in.unit];
+  const Store::SumOver sum = [&](int buffer, std::vector<float>& values) {
+    comm::Group* group = groups[static_cast<size_t>(buffer)];
+    if (!group) return;
+    group->all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kFloat));
+    done.push_back({group->axis(), "all_reduce", static_cast<int64_t>(values.size() * sizeof(float))});
+  };
+  store_.update(in.unit, *run.update, *control_,
+                {in.slot, in.grad, in.scratch, in.grad < 0 || run.plan().update != plan::Update::in_backward},
+                on_host ? &workers(run.plan().update_threads) : nullptr, sum);
+}
+
 }  // namespace tessera::engine

@@ -5,6 +5,11 @@
 //
 //   store.make_states(adamw);                       // one buffer a unit, by what it declares
 //   store.update(unit, adamw, control);             // calls adamw.update for every slice of the shard
+//
+// [Note: sums over tensors] An optimiser whose update of an element depends on the whole tensor names rounds of sums. For
+// each round the engine calls add_sums() for every slice, adds the sums of all ranks that update the tensor, and calls
+// take_sums() once for each tensor; update() follows after the last round. Sums and `whole` states are of the whole
+// tensor, on every rank that updates a part of it, so that no rank gathers it.
 #include "tessera/ops/tensor.h"
 #include "tessera/plan/states.h"
 
@@ -17,12 +22,19 @@ struct StepControl {
   double scale = 1;  ///< multiplies every gradient (clip coefficient)
 };
 
+/// Where the elements of a rank's part of a tensor are in the whole tensor: element e is e / width * inner + first +
+/// e % width. All of the default: the part is consecutive, and e counts in the whole tensor.
+struct Cut {
+  int64_t inner = 0, width = 0, first = 0;
+};
+
 /// Consecutive elements of one tensor, with everything that an update reads or writes.
 struct Slice {
-  uint64_t tensor = 0;         ///< hash of the parameter's name: a key of random numbers on any layout
-  int64_t numel = 0;           ///< of the whole tensor
-  int64_t begin = 0, end = 0;  ///< row-major elements of it
-  void* param = nullptr;       ///< masters: fp32, or bf16 as 16 bits (plan::Masters)
+  const plan::ParamSpec* spec = nullptr;  ///< of the whole tensor
+  uint64_t tensor = 0;                    ///< hash of the parameter's name: a key of random numbers on any layout
+  int64_t numel = 0;                      ///< of the whole tensor
+  int64_t begin = 0, end = 0;             ///< row-major elements of it
+  void* param = nullptr;                  ///< masters: fp32, or bf16 as 16 bits (plan::Masters)
   const float* grad = nullptr;
   /// The gradient in 16 bits in place of `grad`: of slices on a device alone.
   const uint16_t* half_grad = nullptr;
@@ -30,6 +42,8 @@ struct Slice {
   bool on_device = false;                               ///< where all of it lies: device::used() updates it
   const std::vector<plan::StateSpec>* specs = nullptr;  ///< the states that the optimiser declared for the tensor
   std::vector<void*> states = {};                       ///< in that order
+  Cut cut = {};
+  std::vector<float*> sums = {};  ///< of each round so far, as take_sums() left them
 
   int64_t count() const { return end - begin; }
   /// The state of that kind, null when there is none.
@@ -48,6 +62,19 @@ class UnitUpdate {
   /// The optimiser states of a parameter, which start as zeros. A pure function of the parameter.
   virtual std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const = 0;
   virtual void update(const Slice& slice, const StepControl& control) const = 0;
+  /// Whether update() takes slices on a device. Else the engine updates copies of them on the host.
+  virtual bool on_device() const { return false; }
+
+  // [Note: sums over tensors]
+  virtual int rounds() const { return 0; }
+  /// The number of a tensor's sums in a round.
+  virtual int64_t sums(const plan::ParamSpec& /*param*/, int /*round*/) const { return 0; }
+  /// Adds the slice's part. Writes no states.
+  virtual void add_sums(const Slice& /*slice*/, const StepControl& /*control*/, int /*round*/, double* /*sums*/) const {
+  }
+  /// Takes the sums over all ranks, slice.sums[round], into the tensor's `whole` states; may replace them by what later
+  /// rounds and update() need.
+  virtual void take_sums(const Slice& /*slice*/, const StepControl& /*control*/, int /*round*/) const {}
 };
 
 }  // namespace tessera::net

@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/bf16.h"
-#include "tessera/ops/blockwise.h"
 #include "tessera/ops/kernel.h"
+#include "tessera/ops/update_block.h"
 
 namespace tessera::ops {
 
@@ -28,50 +27,6 @@ TESSERA_KERNEL void adamw_kernel(float* __restrict p, float* __restrict m, float
     const float moved = p[i] * f.decay_first - f.step_size * m[i] / (std::sqrt(v[i]) * f.inverse_root + f.eps);
     p[i] = moved * f.decay_last;
   }
-}
-
-// Processes one block at a time in the L1 cache: values are widened, updated, and stored again. fp32 ranges are updated
-// in place.
-constexpr int64_t kUpdateBlock = kQuantBlock;
-
-void store_rounded(uint16_t* out, const float* x, const Rounding& rounding, int64_t at, int64_t n) {
-  uint16_t random[kUpdateBlock];
-  rounding.key->half_words(random, rounding.first + static_cast<uint64_t>(at), static_cast<size_t>(n));
-  round_stochastic(out, x, random, n);
-}
-
-float* load(const MasterRange& p, float* block, int64_t at, int64_t n) {
-  if (p.fp32) return p.fp32 + at;
-  if (p.low)
-    join_fp32(block, p.bf16 + at, p.low + at, n);
-  else
-    from_bf16(block, p.bf16 + at, n);
-  return block;
-}
-
-void store(const MasterRange& p, const float* block, int64_t at, int64_t n) {
-  if (p.fp32) return;
-  if (p.low)
-    split_fp32(p.bf16 + at, p.low + at, block, n);
-  else
-    store_rounded(p.bf16 + at, block, p.rounding, at, n);
-}
-
-float* load(const MomentRange& m, const DynamicMap& map, float* block, int64_t at, int64_t n) {
-  if (m.fp32) return m.fp32 + at;
-  if (m.bf16)
-    from_bf16(block, m.bf16 + at, n);
-  else
-    map.dequantise(block, m.codes + at, m.scales[at / kUpdateBlock], n);
-  return block;
-}
-
-void store(const MomentRange& m, const DynamicMap& map, bool keep_sign, const float* block, int64_t at, int64_t n) {
-  if (m.fp32) return;
-  if (m.bf16)
-    store_rounded(m.bf16 + at, block, m.rounding, at, n);
-  else
-    map.quantise(m.codes + at, m.scales + at / kUpdateBlock, block, n, keep_sign);
 }
 
 TESSERA_KERNEL double sum_of_squares_kernel(const float* x, int64_t n) {

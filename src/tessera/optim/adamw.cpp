@@ -4,31 +4,9 @@
 
 #include "tessera/device/backend.h"
 #include "tessera/ops/adamw.h"
+#include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {
-
-namespace {
-
-/// Key of stochastic rounding: by (step, tensor, kind), then by element, so that results are the same on any mesh.
-RandomKey rounding_key(uint64_t seed, int64_t step, const net::Slice& slice, std::string_view kind) {
-  return RandomKey(seed, Purpose::rounding, static_cast<uint64_t>(step), slice.tensor ^ hash_text(kind));
-}
-
-ops::MomentRange moment(const net::Slice& slice, const std::string& kind, const RandomKey& key) {
-  ops::MomentRange range;
-  range.rounding = {&key, static_cast<uint64_t>(slice.begin)};
-  for (const auto& spec : *slice.specs) {
-    if (spec.kind != kind) continue;
-    void* data = slice.state<void>(kind);
-    if (spec.type == DType::f32) range.fp32 = static_cast<float*>(data);
-    if (spec.type == DType::bf16) range.bf16 = static_cast<uint16_t*>(data);
-    if (spec.type == DType::u8) range.codes = static_cast<uint8_t*>(data);
-  }
-  range.scales = slice.state<float>(kind + std::string(plan::kScaleSuffix));
-  return range;
-}
-
-}  // namespace
 
 void AdamW::update(const net::Slice& slice, const net::StepControl& control) const {
   ops::AdamWStep step;
@@ -41,16 +19,9 @@ void AdamW::update(const net::Slice& slice, const net::StepControl& control) con
   step.grad_scale = control.scale;
   step.decay_last = options_.decay_last;
   step.keep_sign = options_.keep_sign;
-  const auto key = [&](std::string_view kind) { return rounding_key(options_.seed, control.step, slice, kind); };
-  const RandomKey param = key("param"), first = key("exp_avg"), second = key("exp_avg_sq");
-  ops::MasterRange masters;
-  if (options_.format.masters == plan::Masters::fp32)
-    masters.fp32 = static_cast<float*>(slice.param);
-  else
-    masters.bf16 = static_cast<uint16_t*>(slice.param);
-  masters.low = slice.state<uint16_t>(plan::kMasterLow);
-  masters.rounding = {&param, static_cast<uint64_t>(slice.begin)};
-  const ops::MomentRange m = moment(slice, "exp_avg", first), v = moment(slice, "exp_avg_sq", second);
+  SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
+  const ops::MasterRange masters = ranges.masters();
+  const ops::MomentRange m = ranges.moment("exp_avg"), v = ranges.moment("exp_avg_sq");
   if (!slice.on_device) return ops::adamw(masters, m, v, slice.grad, slice.count(), step);
   ops::GradientRange gradient{.fp32 = slice.grad};
   (slice.half_type == at::kBFloat16 ? gradient.bf16 : gradient.fp16) = slice.half_grad;

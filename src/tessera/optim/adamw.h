@@ -21,10 +21,11 @@ struct AdamWOptions {
 
 class AdamW final : public net::UnitUpdate {
  public:
-  explicit AdamW(AdamWOptions options) : options_(options), states_(plan::adamw_states(options.format)) {}
+  explicit AdamW(AdamWOptions options) : options_(options), states_(plan::states_of(options.format)) {}
 
   std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return states_(param); }
   void update(const net::Slice& slice, const net::StepControl& control) const override;
+  bool on_device() const override { return true; }
 
  private:
   AdamWOptions options_;

@@ -20,6 +20,10 @@ constexpr Row<Plan> kParamDtype = {
     "param_dtype", [](Plan& plan, const TomlValue& value) { read_enum(plan.param_dtype, value.text(), value.where()); },
     [](const Plan& plan) { return in_quotes(name(plan.gathered())); }, always};
 
+constexpr Row<Plan> kEma = {"ema", [](Plan& plan, const TomlValue& value) { plan.states.ema = value.boolean(); },
+                            [](const Plan& plan) { return std::string(plan.states.ema ? "true" : "false"); },
+                            [](const Plan& plan) { return plan.states.ema; }};
+
 constexpr Row<Plan> kRows[] = {
     count<Plan, 1, &Plan::global_batch>("global_batch", always),
     count<Plan, 1, &Plan::micro_batch>("micro_batch", always),
@@ -27,6 +31,8 @@ constexpr Row<Plan> kRows[] = {
     enum_row<Plan, &Plan::update>("update", always),
     enum_row<Plan, &Plan::states, &StateFormat::masters>("masters", always),
     enum_row<Plan, &Plan::states, &StateFormat::moments>("moments", always),
+    enum_row<Plan, &Plan::states, &StateFormat::optimizer>("optimizer"),
+    kEma,
     kParamDtype,
     enum_row<Plan, &Plan::compute>("compute_dtype", always),
     enum_row<Plan, &Plan::reduce>("reduce_dtype", always),

@@ -3,6 +3,7 @@
 //
 //   read_enum(unit.states, "host", "plan.read plan.toml: units[0].states");
 //   unit.states == Tier::host;  name(unit.states);                    // "host"
+#include "tessera/plan/optimizers.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::plan {
@@ -14,6 +15,7 @@ inline void read_enum(Strategy& to, std::string_view text, std::string_view wher
 inline void read_enum(Policy& to, std::string_view text, std::string_view where) { to = policy_of(text, where); }
 inline void read_enum(Masters& to, std::string_view text, std::string_view where) { to = masters_of(text, where); }
 inline void read_enum(Moments& to, std::string_view text, std::string_view where) { to = moments_of(text, where); }
+inline void read_enum(Optimizer& to, std::string_view text, std::string_view where) { to = optimizer_of(text, where); }
 inline void read_enum(PipelineSchedule& to, std::string_view text, std::string_view where) {
   to = pipeline_schedule_of(text, where);
 }

@@ -14,16 +14,6 @@ namespace {
 constexpr std::array<std::string_view, 3> kMasters = {"fp32", "split", "bf16"};
 constexpr std::array<std::string_view, 3> kMoments = {"fp32", "bf16", "int8"};
 
-/// Adds a moment as one state, or as quantised codes with their scales.
-void add_moment(std::vector<StateSpec>& states, const std::string& kind, Moments moments, int64_t numel) {
-  if (moments == Moments::int8 && numel >= kLeastQuantised) {
-    states.push_back({kind, DType::u8, 1});
-    states.push_back({kind + std::string(kScaleSuffix), DType::f32, kFlatAlign});
-  } else {
-    states.push_back({kind, moments == Moments::bf16 ? DType::bf16 : DType::f32, 1});
-  }
-}
-
 }  // namespace
 
 std::string_view name(Masters masters) { return kMasters[static_cast<size_t>(masters)]; }
@@ -47,16 +37,6 @@ void Formats::check_types(std::string_view where) const {
         in_quotes(name(compute)) + " contradicts parameters that are gathered as " + in_quotes(name(gathered())),
         states.masters == Masters::fp32 ? "leave param_dtype out: it follows compute_dtype"
                                         : "masters = " + in_quotes(name(states.masters)) + " compute in bf16 or fp32");
-}
-
-StatesOf adamw_states(StateFormat format) {
-  return [format](const ParamSpec& param) {
-    std::vector<StateSpec> states;
-    if (format.masters == Masters::split) states.push_back({std::string(kMasterLow), DType::i16, 1});
-    add_moment(states, "exp_avg", format.moments, param.numel());
-    add_moment(states, "exp_avg_sq", format.moments, param.numel());
-    return states;
-  };
 }
 
 StateLayout state_layout(const UnitSpec& unit, const UnitLayout& layout, const std::vector<Held>& held,
@@ -103,11 +83,11 @@ int64_t master_bytes(Masters masters) { return masters == Masters::fp32 ? 4 : 2;
 
 double bytes_per_parameter(StateFormat format) {
   ParamSpec large;
-  large.shape = {kLeastQuantised};
-  double bytes = static_cast<double>(master_bytes(format.masters));
-  for (const StateSpec& state : adamw_states(format)(large))
-    bytes += static_cast<double>(size_of(state.type)) / static_cast<double>(state.per);
-  return bytes;
+  large.shape = {kLeastQuantised, kLeastQuantised};
+  double bytes = 0;
+  for (const StateSpec& state : states_of(format)(large))
+    bytes += static_cast<double>(state.values(0, large.numel()) * size_of(state.type));
+  return static_cast<double>(master_bytes(format.masters)) + bytes / static_cast<double>(large.numel());
 }
 
 }  // namespace tessera::plan

@@ -2,7 +2,7 @@
 // What training stores for a parameter beside its gradient: the format of the master weights and the state tensors that
 // an optimiser declares. The memory prediction, the parameter store and training checkpoints read the same lists.
 //
-//   StateLayout states = state_layout(unit, layout, plan.held(layout, rank), adamw_states(format));
+//   StateLayout states = state_layout(unit, layout, plan.held(layout, rank), states_of(format));
 //   layout.bytes;                                   // one buffer a unit
 //   bytes_per_parameter({Masters::split, Moments::int8});     // 6.03
 #include <cstdint>
@@ -26,6 +26,9 @@ enum class Moments { fp32, bf16, int8 };
 
 inline constexpr int64_t kLeastQuantised = 4096;
 
+/// The optimisers; optimizers.h has a row for each.
+enum class Optimizer { adamw, lion, adafactor, came };
+
 std::string_view name(Masters masters);
 std::string_view name(Moments moments);
 /// The values by name. Throw UserError (usage) naming `where` and the nearest name.
@@ -35,6 +38,8 @@ Moments moments_of(std::string_view text, std::string_view where);
 struct StateFormat {
   Masters masters = Masters::fp32;
   Moments moments = Moments::fp32;
+  Optimizer optimizer = Optimizer::adamw;
+  bool ema = false;  ///< an fp32 average of the weights beside the optimiser's states
   bool operator==(const StateFormat&) const = default;
 };
 
@@ -58,24 +63,27 @@ struct Formats {
   void check_types(std::string_view where) const;
 };
 
-/// One state tensor of a parameter, with one value for every `per` consecutive elements.
+/// One state tensor of a parameter, with one value for every `per` consecutive elements; or `whole` values that belong to
+/// the tensor as a whole (its sums over rows, say), which every rank that updates an element of it holds.
 struct StateSpec {
   std::string kind;  ///< name in checkpoints: "master_low", "exp_avg", "exp_avg_scale", ...
   DType type = DType::f32;
   int64_t per = 1;
+  int64_t whole = 0;
 
   /// Values for elements [begin, end); begin is a multiple of `per`.
-  int64_t values(int64_t begin, int64_t end) const { return (end + per - 1) / per - begin / per; }
+  int64_t values(int64_t begin, int64_t end) const { return whole > 0 ? whole : (end + per - 1) / per - begin / per; }
   bool operator==(const StateSpec&) const = default;
 };
 
 /// The states that an optimiser declares for a parameter.
 using StatesOf = std::function<std::vector<StateSpec>(const ParamSpec&)>;
-StatesOf adamw_states(StateFormat format);
+StatesOf states_of(StateFormat format);
 
 /// Suffix of the kind that holds the scales of a quantised state.
 inline constexpr std::string_view kScaleSuffix = "_scale";
 inline constexpr std::string_view kMasterLow = "master_low";
+inline constexpr std::string_view kAverage = "ema";  ///< the average of the weights
 
 /// The shard of a buffer that a rank holds, and the partition of it whose states it holds (Buffer::partitions).
 struct Held {

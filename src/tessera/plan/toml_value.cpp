@@ -25,6 +25,12 @@ std::string TomlValue::text() const {
   return *value;
 }
 
+bool TomlValue::boolean() const {
+  const auto value = node_->value_exact<bool>();
+  if (!value) fail("not true or false", "write " + key_ + " = true");
+  return *value;
+}
+
 const toml::table& TomlValue::table(const std::string& hint) const {
   const toml::table* table = node_->as_table();
   if (!table) fail("not a table", hint);

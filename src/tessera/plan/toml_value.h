@@ -28,6 +28,7 @@ class TomlValue {
 
   // These throw UserError (usage) for values of another type.
   std::string text() const;
+  bool boolean() const;
   int64_t integer(int64_t least) const;  ///< at most INT32_MAX
   /// A table below this one. `hint` shows how to write it.
   const toml::table& table(const std::string& hint) const;

@@ -25,7 +25,7 @@ int64_t bytes_below(const fs::path& folder) {
 
 int64_t checkpoint_bytes(const Planned& planned) {
   const plan::Plan& plan = planned.plan();
-  const plan::StatesOf states = plan::adamw_states(plan.states);
+  const plan::StatesOf states = plan::states_of(plan.states);
   int64_t bytes = 0;
   for (const plan::UnitSpec& unit : planned.spec.units)
     for (const plan::ParamSpec& param : unit.params) {

@@ -1,9 +1,11 @@
 // From the texts of a recipe to its fields: each value by its row, then what several of them decide together.
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "tessera/base/check.h"
 #include "tessera/data/aspect_ratios.h"
 #include "tessera/data/text.h"
+#include "tessera/plan/optimizers.h"
 #include "tessera/recipe/lr_scale.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/recipe/settings.h"
@@ -85,6 +87,58 @@ void resolve_types(Recipe& r) {
   r.plan.check_types("recipe: plan.");
 }
 
+/// As many numbers as `filled`; empty: those. Writes them into the resolved value.
+void resolve_numbers(Recipe& r, const std::string& key, std::span<double> into, const std::string& filled) {
+  const size_t count = split_list(filled).size();
+  if (count == 0) return;  // the key belongs to other optimisers
+  std::string& text = r.values.at(key);
+  if (text.empty()) text = filled;
+  const std::vector<std::string> items = split_list(text);
+  if (items.size() != count)
+    throw UserError(Exit::usage, "recipe", key + " = " + text + ": expected " + std::to_string(count) + " numbers",
+                    "for example " + filled);
+  for (size_t i = 0; i < count; ++i) into[i] = to_number(items[i]);
+}
+
+/// The optimiser, what its plan stores, and numbers that it has of its own.
+void resolve_optimiser(Recipe& r) {
+  struct Numbers {
+    plan::Optimizer optimizer;
+    std::string betas, eps;
+  };
+  static const Numbers kNumbers[] = {{plan::Optimizer::adamw, "0.9,0.999", ""},
+                                     {plan::Optimizer::lion, "0.9,0.99", ""},
+                                     {plan::Optimizer::adafactor, "", "1e-30,1e-3"},
+                                     {plan::Optimizer::came, "0.9,0.999,0.9999", "1e-30,1e-16"}};
+  std::string name = r.values.at("train.optimizer");
+  if (name.ends_with("8bit")) {
+    name = name == "adam8bit" ? "adamw" : name.substr(0, name.size() - 4);
+    std::string& moments = r.values.at("plan.moments");
+    if (r.plan.states.moments == plan::Moments::bf16)
+      throw UserError(Exit::usage, "recipe",
+                      "train.optimizer = \"" + r.values.at("train.optimizer") +
+                          "\" has moments in 8 bits, plan.moments = \"" + moments + "\"",
+                      "leave one of them out");
+    r.plan.states.moments = plan::Moments::int8, moments = "int8";
+  }
+  r.plan.states.optimizer = plan::optimizer_of(name, "recipe: train.optimizer");
+  for (const Numbers& numbers : kNumbers) {
+    if (numbers.optimizer != r.plan.states.optimizer) continue;
+    resolve_numbers(r, "train.betas", r.train.betas, numbers.betas);
+    resolve_numbers(r, "train.factored_eps", r.train.factored_eps, numbers.eps);
+  }
+  r.plan.states.ema = r.train.ema > 0;
+  if (r.sample.weights == "auto")
+    r.values.at("sample.weights") = r.sample.weights = r.train.ema > 0 ? "ema" : "trained";
+  if (r.sample.weights == "ema" && r.train.ema == 0)
+    throw UserError(Exit::usage, "recipe", "sample.weights = \"ema\", and no average is kept",
+                    "set train.ema, for example 0.9999");
+  if (r.plan.states.ema && r.plan.states.masters == plan::Masters::bf16)
+    throw UserError(Exit::usage, "recipe",
+                    "train.ema with plan.masters = \"bf16\": these are rounded, and cannot hold an average",
+                    "use plan.masters = \"split\", which gathers bf16 too, or \"fp32\"");
+}
+
 /// A base that bf16 products read is kept as what they read; else its own bits are kept unless others are asked for.
 void resolve_base(Recipe& r) {
   if (!r.lora.on) return;
@@ -103,6 +157,7 @@ void resolve(Recipe& r) {
   if (r.lora.dora && r.lora.dropout > 0)
     throw UserError(Exit::usage, "recipe", "lora.dropout and lora.dora exclude each other", "set lora.dropout = 0");
   check_disk(r);
+  resolve_optimiser(r);
   resolve_types(r);
   resolve_base(r);
 }

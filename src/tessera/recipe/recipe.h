@@ -51,8 +51,13 @@ struct Recipe {
     int64_t global_batch = 1, micro_batch = 0;  ///< micro_batch 0: auto
     double lr = 0;                              ///< with lr_scale
     double eps = 0, weight_decay = 0, clip_norm = 0;
-    double betas[2] = {};
-    double loss_scale = 65536;  ///< the first; where something is fp16
+    double betas[3] = {0.9, 0.999, 0.9999};  ///< the third is CAME's, of its residual
+    double factored_eps[2] = {};             ///< of Adafactor and CAME
+    bool relative_step = false;              ///< Adafactor's own rate
+    double ema = 0;                          ///< decay of the average of the weights; 0: none
+    int64_t ema_after = 0;                   ///< steps before it begins
+    double ema_power = 0;                    ///< of its warm-up; 0: (1 + s) / (10 + s)
+    double loss_scale = 65536;               ///< the first; where something is fp16
     int64_t loss_scale_window = 2000;
   } train;
   struct Lora {
@@ -97,7 +102,7 @@ struct Recipe {
   struct Sample {
     int64_t every = 0, steps = 0, seed = 0;
     double guidance = 1;
-    std::string sampler, negative_prompt;
+    std::string sampler, negative_prompt, weights;
     std::vector<std::string> prompts;
     std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise

@@ -3,6 +3,7 @@
 #include "tessera/base/check.h"
 #include "tessera/families/lora_namings.h"
 #include "tessera/families/registry.h"
+#include "tessera/plan/optimizers.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
@@ -26,10 +27,19 @@ void read_micro_batch(Recipe& recipe, const Given& given) {
   recipe.train.micro_batch = automatic_count(given).value_or(0);
 }
 
-void read_betas(Recipe& recipe, const Given& given) {
-  const std::vector<std::string> betas = split_list(given.text);
-  if (betas.size() != 2) given.fail("two numbers", "for example [0.9, 0.999]");
-  for (size_t i = 0; i < 2; ++i) recipe.train.betas[i] = to_number(betas[i]);
+bool is_adamw(const Facts& f) { return f.recipe.plan.states.optimizer == plan::Optimizer::adamw; }
+bool is_factored(const Facts& f) {
+  return plan::row(f.recipe.plan.states.optimizer).factoring != plan::Factoring::none;
+}
+bool is_adafactor(const Facts& f) { return f.recipe.plan.states.optimizer == plan::Optimizer::adafactor; }
+bool has_first_moment(const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).first; }
+bool has_average(const Facts& f) { return f.recipe.train.ema > 0; }
+
+/// "adamw|lion|...", and the names of their 8-bit forms.
+std::string optimiser_choices() {
+  std::string choices;
+  for (const plan::OptimizerRow& row : plan::optimizers()) choices += std::string(row.name) + "|";
+  return choices + "adam8bit|came8bit";
 }
 
 void read_loss_scale(Recipe& recipe, const Given& given) {
@@ -208,20 +218,38 @@ std::vector<Setting> train_settings() {
         .in_stages = true}},
       {"train.betas",
        Kind::list,
-       "0.9,0.999",
-       "AdamW betas",
-       read_betas,
-       {.range = {.least = 0, .most = 1, .below = true}, .in_stages = true}},
+       "",
+       "betas of the optimiser's moments; empty: 0.9, 0.999 (adamw), 0.9, 0.99 (lion), 0.9, 0.999, 0.9999 (came)",
+       nullptr,
+       {.range = {.least = 0, .most = 1, .below = true},
+        .needs = {{has_first_moment, "Adafactor has no first moment, and its second has a rate of its own"}},
+        .in_stages = true}},
       {"train.eps",
        Kind::number,
        "1e-8",
        "AdamW epsilon",
        train<&Recipe::Train::eps>,
-       {.range = above(0), .in_stages = true}},
+       {.range = above(0), .needs = {{is_adamw, "it belongs to train.optimizer = \"adamw\""}}, .in_stages = true}},
+      {"train.factored_eps",
+       Kind::list,
+       "",
+       "adafactor, came: what is added to squared gradients, and to squared residuals (came) or the least size of a parameter (adafactor); empty: 1e-30, 1e-16 (came) or 1e-30, 1e-3 (adafactor)",
+       nullptr,
+       {.range = at_least(0),
+        .needs = {{is_factored, "it belongs to train.optimizer = \"adafactor\" or \"came\""}},
+        .in_stages = true}},
+      {"train.relative_step",
+       Kind::choice,
+       "false",
+       "adafactor: a rate of min(train.lr, 1 / sqrt(step)) times the size of each parameter, as transformers computes it without a rate",
+       train<&Recipe::Train::relative_step>,
+       {.choices = "true|false",
+        .needs = {{is_adafactor, "it belongs to train.optimizer = \"adafactor\""}},
+        .in_stages = true}},
       {"train.weight_decay",
        Kind::number,
        "0.01",
-       "AdamW decoupled weight decay",
+       "decoupled weight decay",
        train<&Recipe::Train::weight_decay>,
        {.range = at_least(0), .in_stages = true}},
       {"train.clip_norm",
@@ -242,7 +270,30 @@ std::vector<Setting> train_settings() {
        "steps in a row without overflow after which the scale doubles",
        train<&Recipe::Train::loss_scale_window>,
        {.range = at_least(1), .needs = {kOfFp16}}},
-      {"train.optimizer", Kind::choice, "adamw", "optimiser", nullptr, {.choices = "adamw"}},
+      {"train.optimizer",
+       Kind::choice,
+       "adamw",
+       "optimiser; adam8bit, came8bit: with plan.moments = \"int8\"",
+       nullptr,
+       {.choices = optimiser_choices()}},
+      {"train.ema",
+       Kind::number,
+       "0",
+       "decay of an average of the weights, for example 0.9999; 0: none",
+       train<&Recipe::Train::ema>,
+       {.range = {.least = 0, .most = 1, .below = true}}},
+      {"train.ema_after",
+       Kind::integer,
+       "0",
+       "steps before the average begins",
+       train<&Recipe::Train::ema_after>,
+       {.range = at_least(0), .needs = {{has_average, "it belongs to train.ema"}}}},
+      {"train.ema_power",
+       Kind::number,
+       "0",
+       "warm-up of the average: a decay of 1 - (1 + s)^-power in its s-th step; 0: (1 + s) / (10 + s)",
+       train<&Recipe::Train::ema_power>,
+       {.range = at_least(0), .needs = {{has_average, "it belongs to train.ema"}}}},
   };
 }
 

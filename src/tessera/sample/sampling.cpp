@@ -50,12 +50,14 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
   }
   if (fs::exists(from / "manifest.json")) {
     checkpoint::TrainingCheckpoint saved(from);
+    const bool averaged = recipe.sample.weights == "ema";
     if (recipe.lora.on) job::load_initial_weights(recipe, job, store);  // the checkpoint has only the adapters
     job::check_experts(job.experts, saved.manifest());
-    job::each_expert(store, job.experts,
-                     [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });
+    job::each_expert(store, job.experts, [&](size_t, const std::string& prefix) {
+      (averaged ? engine::restore_average : engine::restore)(store, saved, prefix);
+    });
     if (router) router->resume(saved);
-    log::info("sample: weights of " + from.string());
+    log::info(std::string("sample: ") + (averaged ? "average of the weights" : "weights") + " of " + from.string());
     return;
   }
   if (router) router->load_model(from);

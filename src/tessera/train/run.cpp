@@ -7,8 +7,9 @@
 #include "tessera/checkpoint/commit.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/training.h"
+#include "tessera/engine/store/average.h"
 #include "tessera/job/lora_run.h"
-#include "tessera/optim/adamw.h"
+#include "tessera/job/optimiser.h"
 #include "tessera/sample/expert_passes.h"
 #include "tessera/train/export.h"
 #include "tessera/train/stop_signal.h"
@@ -22,14 +23,6 @@ namespace fs = std::filesystem;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  return std::make_unique<const optim::AdamW>(optim::AdamWOptions{{recipe.train.betas[0], recipe.train.betas[1]},
-                                                                  recipe.train.eps,
-                                                                  recipe.train.weight_decay,
-                                                                  plan.states,
-                                                                  static_cast<uint64_t>(recipe.run.seed)});
 }
 
 }  // namespace
@@ -52,7 +45,7 @@ void Run::begin_part(size_t part) {
   predicted_ = now.planned.memory(rank_);
   experts_->begin_part(part, now, *job_.model, programs_);
   engine_->use(programs_, experts_->arena());
-  engine_->optimise(optimiser_of(recipe(), now.planned.plan()));
+  engine_->optimise(job::optimiser_of(recipe(), now.planned.plan().states));
   validation_ = std::make_unique<sample::Validation>(recipe(), job_, *data_[part].samples, out_);
   first_step_ = std::max(now.part.first, done_ + 1);
   plan::RunShape shape = now.planned.run;
@@ -219,6 +212,7 @@ void Run::serve(const plan::Visit& visit) {
 
 void Run::sample(const plan::Visit& visit) {
   const Loader::Pause pause(*loader_);  // the autoencoder is one
+  const engine::AveragedWeights averaged(engine_->store(), comm_, recipe().sample.weights == "ema");
   validation_->pass(visit.step,
                     sample::expert_passes(job_, experts_->router(), *engine_, programs_.sample, visit.step));
   const auto finished = validation_->take_finished();

@@ -7,9 +7,12 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/device/backend.h"
+#include "tessera/engine/store/average.h"
 #include "tessera/job/base_report.h"
 #include "tessera/job/device.h"
 #include "tessera/job/lora_run.h"
+#include "tessera/job/optimiser.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_view.h"
@@ -138,7 +141,11 @@ void Run::start() {
   if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
   engine_ =
       std::make_unique<engine::Engine>(job_.model->units(), planned().spec, planned().plan(), comm_, rank_, options);
-  engine_->optimise(optimiser_of(recipe_, planned().plan()));
+  auto optimiser = job::optimiser_of(recipe_, planned().plan().states);
+  if (rank_ == 0 && !device::here().is_cpu() && !optimiser->on_device())
+    log::info("train.optimizer = \"" + recipe_.values.at("train.optimizer") +
+              "\" has no kernels for this device: its updates run on the host, on copies");
+  engine_->optimise(std::move(optimiser));
   watch_.follow(engine_->executor());
   objective_.emplace(*job_.model, rank_);
   loss_scale_ = LossScale(planned().plan(), recipe_);
@@ -264,15 +271,20 @@ Exit Run::export_models() {
   const auto attempted = [&](const std::function<void()>& act) {
     if (const Exit failed = attempt(recipe_.run.steps, "export", act); failed != Exit::done) code = failed;
   };
-  job::each_expert(engine_->store(), job_.experts, [&](size_t e, const std::string&) {
-    const fs::path folder = job_.experts.several() ? out_ / "model" / job_.experts.list[e].folder : out_ / "model";
-    attempted([&] {
-      if (recipe_.lora.on)
-        job::export_lora(recipe_, engine_->store(), comm_, rank_, folder);
-      else
-        export_model(*job_.model, engine_->store(), comm_, rank_, folder);
+  const auto exported = [&](const fs::path& model) {
+    job::each_expert(engine_->store(), job_.experts, [&](size_t e, const std::string&) {
+      const engine::AveragedWeights averaged(engine_->store(), comm_, model != out_ / "model");
+      const fs::path folder = job_.experts.several() ? model / job_.experts.list[e].folder : model;
+      attempted([&] {
+        if (recipe_.lora.on)
+          job::export_lora(recipe_, engine_->store(), comm_, rank_, folder);
+        else
+          export_model(*job_.model, engine_->store(), comm_, rank_, folder);
+      });
     });
-  });
+  };
+  exported(out_ / "model");
+  if (planned().plan().states.ema) exported(out_ / "model_ema");
   attempted([&] { experts_->save_model(out_ / "model"); });
   return code;
 }

@@ -144,9 +144,13 @@ class Store {
     return units_[unit].buffer;
   }
   Range state(const Part& part, size_t state);
-  /// One optimiser step of the unit's shard, on this thread or on all of `workers`, with the same bits.
+  /// Adds the values of all ranks that update other elements of a buffer's tensors, in place ([Note: sums over
+  /// tensors]).
+  using SumOver = std::function<void(int buffer, std::vector<float>& values)>;
+  /// One optimiser step of the unit's shard, on this thread or on all of `workers`, with the same bits. Null `sum`: no
+  /// other rank has a part.
   void update(int unit, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
-              Workers* workers = nullptr);
+              Workers* workers = nullptr, const SumOver& sum = {});
   /// Sets elements first..first+count of a part from fp32 values: exact in fp32 and split masters, rounded to nearest
   /// in bf16 ones.
   void set_masters(const Part& part, int64_t first, int64_t count, const float* values);

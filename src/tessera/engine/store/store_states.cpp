@@ -1,11 +1,9 @@
-// Masters in their several forms, the optimiser's states, and updates.
+// Masters in their several forms, and the optimiser's states.
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
-#include "tessera/engine/memory/workers.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/frozen.h"
-#include "tessera/ops/half.h"
 #include "tessera/ops/host.h"
 #include "tessera/ops/ranges.h"
 
@@ -46,6 +44,7 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
       buffer_of_states.defined() ? static_cast<uint8_t*>(ops::address(buffer_of_states)) : nullptr;
   const plan::ParamSpec& param = unit.spec.params[range.param];
   net::Slice slice;
+  slice.spec = &param;
   slice.tensor = hash_text(param.name);
   slice.numel = param.numel();
   slice.begin = range.begin, slice.end = range.end;
@@ -53,73 +52,16 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
     const int64_t first = unit.layout.params[range.param].numel * tp_rank_;
     slice.begin += first, slice.end += first;
   }
+  if (tp_ > 1 && param.split == plan::Split::row_parallel) {  // its columns are not
+    slice.cut.inner = param.numel() / param.shape[0], slice.cut.width = slice.cut.inner / tp_;
+    slice.cut.first = slice.cut.width * tp_rank_;
+  }
   slice.param = static_cast<uint8_t*>(ops::address(shard)) + range.offset * shard.element_size();
   if (grad) slice.grad = grad + range.offset;
   slice.on_device = ops::on_device(shard);
   slice.specs = &range.states;
   for (const int64_t at : range.at) slice.states.push_back(states + at);
   return slice;
-}
-
-namespace {
-
-/// Elements that a thread updates at once: whole quantisation blocks, and so many that the hand-out costs nothing.
-constexpr int64_t kUpdateChunk = 1 << 16;
-static_assert(kUpdateChunk % plan::kFlatAlign == 0);
-
-/// Elements [from, from + kUpdateChunk) of a slice, counted from its start.
-net::Slice chunk_of(net::Slice slice, int64_t from, int64_t master_bytes) {
-  slice.end = std::min(slice.end, slice.begin + from + kUpdateChunk);
-  slice.begin += from;
-  slice.param = static_cast<uint8_t*>(slice.param) + from * master_bytes;
-  if (slice.grad) slice.grad += from;
-  for (size_t s = 0; s < slice.states.size(); ++s) {
-    const plan::StateSpec& spec = (*slice.specs)[s];
-    check_internal(kUpdateChunk % spec.per == 0, "engine.store", "a block of " + spec.kind + " straddles two threads");
-    slice.states[s] = static_cast<uint8_t*>(slice.states[s]) + from / spec.per * size_of(spec.type);
-  }
-  return slice;
-}
-
-}  // namespace
-
-void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
-                   Workers* workers) {
-  const Unit& unit = units_[u];
-  const bool halves = grad_type_ != at::kFloat && staged.as_stored;
-  const Tensor stored = !halves ? Tensor()
-                        : staged.grad >= 0
-                            ? arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_)
-                            : unit.grad;
-  std::vector<net::Slice> chunks;
-  std::vector<const void*> gradients;  // of each chunk, in 16 bits
-  for (const auto& range : unit.states.ranges) {
-    if (!range.updated || !unit.spec.params[range.param].trainable) continue;
-    net::Slice whole = slice(u, range, staged);
-    const auto* half_gradient = halves ? static_cast<const uint16_t*>(ops::read_address(stored)) +
-                                             unit.layout.buffers[range.buffer].held + range.offset
-                                       : nullptr;
-    if (!workers && (!halves || whole.on_device)) {
-      whole.half_grad = half_gradient, whole.half_type = grad_type_;
-      update.update(whole, control);
-      continue;
-    }
-    for (int64_t from = 0; from < whole.count(); from += kUpdateChunk) {
-      chunks.push_back(chunk_of(whole, from, plan::master_bytes(masters_)));
-      if (halves) gradients.push_back(half_gradient + from);
-    }
-  }
-  const auto run = [&](int i) {
-    net::Slice& chunk = chunks[static_cast<size_t>(i)];
-    if (halves) {
-      float* values = ops::half_scratch(0, kUpdateChunk);
-      ops::widen(values, gradients[static_cast<size_t>(i)], grad_type_, chunk.count());
-      chunk.grad = values;
-    }
-    update.update(chunk, control);
-  };
-  if (workers) return workers->run(static_cast<int>(chunks.size()), run);
-  for (int i = 0; i < static_cast<int>(chunks.size()); ++i) run(i);
 }
 
 namespace {

@@ -25,7 +25,7 @@ void Store::open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool
     add(unit.plan.parameters, plan::shard_bytes(unit.layout, masters_));
     if (!trainable) continue;
     if (unit.plan.gradients == plan::Tier::nvme) bytes += round_up(plan.gradient_bytes(unit.layout), kPage);
-    add(unit.plan.states, plan::state_layout(unit.spec, unit.layout, unit.held, plan::adamw_states(plan.states)).bytes);
+    add(unit.plan.states, plan::state_layout(unit.spec, unit.layout, unit.held, plan::states_of(plan.states)).bytes);
   }
   if (bytes == 0) return;
   plan::require_nvme_folder(place.folder, "the plan puts buffers on nvme");

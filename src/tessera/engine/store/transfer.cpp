@@ -113,7 +113,7 @@ checkpoint::TensorRange param_range(const Store& store, const Store::Part& part,
           part.begin,          part.end};
 }
 
-/// A state with a value for each element has the parameter's shape; a state with a value for each block is a list, with
+/// What is of the tensor as a whole is a list. A state with a value for each element has the parameter's shape; a state with a value for each block is a list, with
 /// the blocks of each rank of tp one after the other if tp shards the parameter.
 checkpoint::TensorRange state_range(const Store& store, const Store::Part& part, const plan::StateSpec& state,
                                     const std::string& prefix) {
@@ -121,6 +121,7 @@ checkpoint::TensorRange state_range(const Store& store, const Store::Part& part,
   const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
   const auto box = store.box(part);
   const int64_t begin = part.begin / state.per, end = begin + state.values(part.begin, part.end);
+  if (state.whole > 0) return {name, state.kind, state.type, {state.whole}, {}, 0, state.whole};
   if (state.per == 1) return {name, state.kind, state.type, param.shape, box, begin, end};
   if (box.empty() || param.split == plan::Split::none)
     return {name, state.kind, state.type, {state.values(0, param.numel())}, {}, begin, end};
@@ -199,6 +200,20 @@ void read_into(checkpoint::TrainingCheckpoint& from, const checkpoint::TensorRan
   bytes.keep();
 }
 
+/// A checkpoint of a run without an average: it begins as a copy of the weights.
+void begin_average(Store& store, const Store::Part& part, Store::Range to) {
+  const int64_t count = part.end - part.begin;
+  const ops::HostBytes bytes(to.data, count * 4, to.on_device, ops::HostBytes::Contents::unread);
+  store.read_masters(part, 0, count, bytes.as<float>());
+  bytes.keep();
+}
+
+/// Whether this part has the first element of the whole tensor: its rank writes what is of the tensor as a whole.
+bool has_first(const Store& store, const Store::Part& part) {
+  const auto box = store.box(part);
+  return part.begin == 0 && std::ranges::all_of(box, [](const auto& range) { return range.first == 0; });
+}
+
 }  // namespace
 
 std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix) {
@@ -209,7 +224,8 @@ std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string
     pieces.push_back(piece(param_range(store, part, prefix), store.data(part), shown));
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s)
-      pieces.push_back(piece(state_range(store, part, states[s], prefix), store.state(part, s), shown));
+      if (states[s].whole == 0 || has_first(store, part))
+        pieces.push_back(piece(state_range(store, part, states[s], prefix), store.state(part, s), shown));
   }
   return pieces;
 }
@@ -226,9 +242,28 @@ void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::stri
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s) {
       if (states[s].kind == plan::kMasterLow && !same) continue;
+      if (states[s].kind == plan::kAverage && !from.contains(param.name, states[s].kind)) {
+        begin_average(store, part, store.state(part, s));
+        continue;
+      }
       const checkpoint::TensorRange range = state_range(store, part, states[s], prefix);
       check_moments(part, range, from);
       read_into(from, range, store.state(part, s));
+    }
+  }
+}
+
+void restore_average(Store& store, checkpoint::TrainingCheckpoint& from, const std::string& prefix) {
+  std::vector<float> values(kChunk);
+  for (const auto& part : store.parts()) {
+    if (frozen(store, part)) continue;
+    checkpoint::TensorRange range = param_range(store, part, prefix);
+    range.kind = plan::kAverage, range.dtype = DType::f32;
+    for (int64_t first = 0; first < part.end - part.begin; first += kChunk) {
+      const int64_t count = std::min(kChunk, part.end - part.begin - first);
+      range.begin = part.begin + first, range.end = range.begin + count;
+      from.read(range, values.data());
+      store.set_masters(part, first, count, values.data());
     }
   }
 }

@@ -20,7 +20,7 @@ Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::stri
       plan.units.size() == model.units.size(), "plan.compile",
       "the plan has " + std::to_string(plan.units.size()) + " units, the model " + std::to_string(model.units.size()));
   schedule_.phase = std::move(phase);
-  const StatesOf states = adamw_states(plan.states);
+  const StatesOf states = states_of(plan.states);
   for (size_t u = 0; u < model.units.size(); ++u) {
     if (plan.owns(rank, static_cast<int>(u))) own_.push_back(static_cast<int>(u));
     layouts_.push_back(plan.layout(model.units[u], static_cast<int>(u)));

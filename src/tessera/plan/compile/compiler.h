@@ -137,6 +137,7 @@ class Compiler {
   void queue_update(int unit, int64_t gradient, int last);
   void run_due_updates(size_t bound);
   void apply_pending_updates(const std::vector<Visit>& visits, int v);
+  void sum_over_tensors(Instruction& in) const;
   int gather_partitions(int unit, int64_t parameters, int update);
 
   const ModelSpec& model_;

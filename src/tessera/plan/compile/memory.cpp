@@ -10,7 +10,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
                          int64_t host_arena) {
   MemoryCurve curve;
   MemoryParts base;
-  const StatesOf states = adamw_states(plan.states);
+  const StatesOf states = states_of(plan.states);
   const auto place = [&](Tier tier) -> MemoryParts& {
     return tier == Tier::device ? base : tier == Tier::host ? curve.host : curve.nvme;
   };

@@ -1,6 +1,7 @@
 // Optimiser updates: all at the end of the step, deferred to each unit's next gather, or after each unit's last
 // reduction.
 #include "tessera/plan/compile/compiler.h"
+#include "tessera/plan/optimizers.h"
 
 namespace tessera::plan {
 
@@ -82,6 +83,7 @@ int Compiler::update(int unit, Staged staged) {
   in.bytes = layouts_[unit].grad_partition * kElement;
   in.slot = staged.parameters, in.grad = staged.gradients, in.scratch = staged.states;
   in.wait = std::move(staged.wait);
+  sum_over_tensors(in);
   if (on_host) {  // it changes the buffers in place: after the fetches of them so far; later ones wait for it
     if (const auto read = fetched_.find(unit); read != fetched_.end()) in.wait.push_back(read->second);
     if (norm_ >= 0) in.wait.push_back(norm_);
@@ -100,6 +102,17 @@ int Compiler::update(int unit, Staged staged) {
   std::deque<Flight>& flights = plan_.update == Update::in_backward ? update_flights_ : flights_;
   if (!flight.empty()) flights.push_back(std::move(flight));
   return whole;
+}
+
+/// Declares the sums over tensors of an update ([Note: sums over tensors] of net/unit_update.h).
+void Compiler::sum_over_tensors(Instruction& in) const {
+  for (int round = 0; round < row(plan_.states.optimizer).rounds; ++round)
+    for (const Buffer& buffer : layouts_[in.unit].buffers) {
+      const GroupName group = group_name(in.lane == Lane::host ? kHostSums : kSums, sum_axes(plan_, buffer));
+      const int64_t count = sums(plan_, model_.units[in.unit], buffer, round);
+      if (!group.axis.empty() && count > 0) in.comm.push_back({group.axis, "all_reduce", count * kElement, group.name});
+    }
+  if (!in.comm.empty()) in.group = in.comm.front().group;
 }
 
 /// All-gathers the partitions that the replicas updated; nothing without partitions. Returns the instruction after

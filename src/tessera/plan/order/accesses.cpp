@@ -19,7 +19,7 @@ constexpr int64_t kFloat = 4;  ///< bytes of a gradient's value in the arena
 
 AccessWalk::AccessWalk(const ModelSpec& model, const Plan& plan, int rank)
     : model_(model), plan_(plan), count_(static_cast<int>(model.units.size())), shared_(model.units.size()) {
-  const StatesOf states = adamw_states(plan.states);
+  const StatesOf states = states_of(plan.states);
   for (int u = 0; u < count_; ++u) {
     if (plan.owns(rank, u)) own_.push_back(u);
     const UnitLayout& layout = layouts_.emplace_back(plan.layout(model.units[u], u));

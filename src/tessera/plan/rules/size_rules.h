@@ -63,7 +63,12 @@ class SizeRules {
       expect(k, size.shard, "the size of the shard in " + checker_.at(size.shard_line));
     else
       expect(k, size.partition, "this rank's partition of the sum in " + checker_.at(size.outer));
-    collectives(k, "");
+    if (checker_.in(k).op != Op::update) {
+      collectives(k, "");
+      return;
+    }
+    for (const Comm& c : checker_.in(k).comm)  // sums over tensors, of any size
+      if (c.kind != "all_reduce") checker_.report(k, "groups", "runs " + c.kind + ", expected sums by all_reduce");
   }
 
   /// Line `k` offloads or reloads a gradient shard: fp32, or half the bytes if it is stored in 16 bits.

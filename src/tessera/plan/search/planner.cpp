@@ -175,7 +175,7 @@ class Search {
   Evaluated unload_host(const Candidate& from) {
     Plan plan = from.plan;
     int64_t over = over_host(input_, from);
-    const StatesOf states = adamw_states(plan.states);
+    const StatesOf states = states_of(plan.states);
     const auto move_to_device = [&](size_t u, Tier UnitPlan::*part) {
       if (plan.units[u].*part != Tier::host || input_.*user_tier_of(part)) return;
       const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));

@@ -33,7 +33,7 @@ struct Arrivals {
 Arrivals arrivals(const ModelSpec& model, const Plan& plan, const Profile& profile, int rank) {
   const size_t count = model.units.size();
   Arrivals when{std::vector<double>(count, 0), std::vector<double>(count, 0)};
-  const StatesOf kinds = adamw_states(plan.states);
+  const StatesOf kinds = states_of(plan.states);
   const auto move = [&](int64_t bytes) {
     when.bytes += bytes;
     return when.last += exchange_seconds(profile, plan, bytes);

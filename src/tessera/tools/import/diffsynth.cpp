@@ -260,7 +260,7 @@ std::vector<Rule> diffsynth_rules() {
       sets("--audio_processor_path", "data.audio_encoder"),
       sets("--learning_rate", "train.lr"),
       sets("--weight_decay", "train.weight_decay"),
-      by("--customized_optimizer", "`train.optimizer`, `plan.moments`: AdamW and its 8-bit form",
+      by("--customized_optimizer", "`train.optimizer`, `plan.moments`: AdamW, Lion, Adafactor, CAME and 8-bit forms",
          [](Translator& t, const Given& g) { set_optimiser(t, g.name); }),
       joined("--num_epochs", "`run.steps`, counted in the data set"),
       joined("--max_epochs", "`run.steps`, counted in the data set or times --steps_per_epoch"),

@@ -197,7 +197,7 @@ std::vector<Rule> musubi_rules() {
       sets("--clip", "data.image_encoder_path"),
       joined("--dataset_config", "the data set's options, below"),
       sets("--learning_rate", "train.lr"),
-      joined("--optimizer_type", "`train.optimizer`, `plan.moments`: AdamW and its 8-bit form"),
+      joined("--optimizer_type", "`train.optimizer`, `plan.moments`: AdamW, Lion, Adafactor, CAME and 8-bit forms"),
       by("--optimizer_args", "`train.weight_decay`, `train.betas`, `train.eps`", optimiser_arguments, Takes::many),
       joined("--lr_scheduler", "`train.schedule`"),
       sets("--lr_warmup_steps", "train.warmup_steps"),

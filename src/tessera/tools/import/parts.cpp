@@ -108,12 +108,21 @@ void set_optimiser(Translator& t, const std::string& option) {
   } else if (name == "adamw8bit" || name == "adam8bit" || name == "pagedadamw8bit") {
     t.set("train.optimizer", "adamw", {option});
     t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
+  } else if (name == "lion" || name == "adafactor" || name == "came") {
+    t.set("train.optimizer", name, {option});
+  } else if (name == "camewrapper") {
+    t.set("train.optimizer", "came", {option});
+  } else if (name == "lion8bit" || name == "pagedlion8bit") {
+    t.set("train.optimizer", "lion", {option});
+    t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
+  } else if (name == "came8bit" || name == "came8bitwrapper") {
+    t.set("train.optimizer", "came8bit", {option}, "the first moment in blocks of 256 with a scale");
   } else if (name == "adamw8bitkahan") {
     t.set("train.optimizer", "adamw", {option});
     t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
     t.set("plan.masters", "split", {option}, "Kahan's sum keeps what bf16 loses; split masters keep all of it");
   } else {
-    t.refuse(option, "AdamW and its 8-bit form are there");
+    t.refuse(option, "AdamW, Lion, Adafactor, CAME and the 8-bit forms of AdamW, Lion and CAME are there");
   }
 }
 

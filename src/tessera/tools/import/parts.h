@@ -32,7 +32,7 @@ void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epo
 /// train.schedule for the names of diffusers and transformers; refused where there is no such schedule.
 void set_schedule(Translator& t, const std::string& option);
 
-/// AdamW and its 8-bit forms by the names of their classes; refused otherwise.
+/// The optimisers by the names of their classes; refused otherwise.
 void set_optimiser(Translator& t, const std::string& option);
 
 /// lora.targets, in the names of the official weights: "to_q" and "attn1.to_out.0" are those of diffusers.

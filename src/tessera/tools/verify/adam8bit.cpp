@@ -102,7 +102,8 @@ void check_moments(CaseFile& file, OptimiserCase& state, const std::string& pref
     }
 }
 
-void check_run(CaseFile& file, const Json& config, const std::string& name, const Run& run) {
+void check_run(const CaseContext& context, CaseFile& file, const std::string& name, const Run& run) {
+  const Json& config = context.config;
   const int64_t steps = config.at("steps"), every = steps / 5;
   const double lr = config.at("lr");
   optim::AdamWOptions options;
@@ -112,7 +113,7 @@ void check_run(CaseFile& file, const Json& config, const std::string& name, cons
   options.format.moments = run.moments;
   options.decay_last = run.decay_last, options.keep_sign = run.keep_sign;
   const optim::AdamW adamw(options);
-  OptimiserCase state(file, adamw, options.format);
+  OptimiserCase state(context, file, adamw, options.format);
   const std::string out = "out." + name + ".";
   std::map<std::string, std::vector<at::Tensor>> shots;
   for (int64_t step = 1; step <= steps; ++step) {
@@ -149,7 +150,7 @@ CaseResults verify_adam8bit(const CaseContext& context) {
     const auto run = kRuns.find(name);
     check_input(run != kRuns.end(), "verify", file.case_name() + "/" + file.file_name() + ": no rule for run " + name,
                 "known runs: bnb, bnb_cuda_emulated, fp32, torchao");
-    check_run(file, config, name, run->second);
+    check_run(context, file, name, run->second);
   }
   CaseResults results;
   results.push_back(std::move(file));

@@ -113,6 +113,8 @@ CaseResults verify_flow(const CaseContext& context);
 CaseResults verify_vae(const CaseContext& context);
 CaseResults verify_pictures(const CaseContext& context);
 CaseResults verify_clip_vision(const CaseContext& context);
+CaseResults verify_optimiser(const CaseContext& context);
+CaseResults verify_ema(const CaseContext& context);
 CaseResults verify_adam8bit(const CaseContext& context);
 CaseResults verify_grad_scaler(const CaseContext& context);
 CaseResults verify_fp8(const CaseContext& context);

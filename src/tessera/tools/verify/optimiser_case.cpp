@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/optimizers.h"
 
 namespace tessera::tools {
 
@@ -20,69 +21,103 @@ std::vector<std::string> optimiser_runs(const CaseFile& file) {
   return runs;
 }
 
-OptimiserCase::OptimiserCase(const CaseFile& file, const net::UnitUpdate& update, plan::StateFormat format) {
-  plan::ModelSpec spec;
-  spec.units.resize(1);
-  spec.units[0].name = "case";
-  for (const auto& name : file.names("in.param.")) {
-    names_.push_back(name.substr(9));
-    const at::Tensor value = file.tensor(name), grad = file.tensor("in.grad." + names_.back());
+OptimiserCase::OptimiserCase(const CaseContext& context, const CaseFile& file, const net::UnitUpdate& update,
+                             plan::StateFormat format)
+    : OptimiserCase(context, file, update, format, Names{}) {}
+
+OptimiserCase::OptimiserCase(const CaseContext& context, const CaseFile& file, const net::UnitUpdate& update,
+                             plan::StateFormat format, const Names& names)
+    : comm_(context.comm), states_([&update](const plan::ParamSpec& param) { return update.states(param); }) {
+  spec_.units.resize(1);
+  spec_.units[0].name = "case";
+  for (const auto& name : file.names(names.start)) {
+    names_.push_back(name.substr(names.start.size()));
+    const at::Tensor value = file.tensor(name), grad = file.tensor(names.steps + names_.back());
     shapes_.push_back(value.sizes().vec());
     check_input(grad.dim() > 0 && grad.size(0) > 0 && grad.numel() == grad.size(0) * value.numel(), "verify",
-                file.case_name() + "/" + file.file_name() + ": in.grad." + names_.back() + " has " +
+                file.case_name() + "/" + file.file_name() + ": " + names.steps + names_.back() + " has " +
                     std::to_string(grad.numel()) + " elements, expected a gradient of " +
                     std::to_string(value.numel()) + " for each step");
     grads_.push_back(grad.view({grad.size(0), -1}));
-    spec.units[0].params.push_back({names_.back(), shapes_.back()});
+    spec_.units[0].params.push_back({names_.back(), shapes_.back()});
   }
   plan::Plan plan;
+  plan.mesh = context.mesh;
   plan.states = format;
   plan.units.resize(1);
-  store_ = std::make_unique<engine::Store>(spec, std::vector<std::string>{""}, plan, 0, device::here());
+  store_ = std::make_unique<engine::Store>(spec_, std::vector<std::string>{""}, plan, context.rank, device::here());
   store_->make_states(update);
   parts_ = store_->parts();
   for (const auto& part : parts_) {
-    const at::Tensor value = file.tensor("in.param." + names_[part.param]);
-    store_->set_masters(part, 0, value.numel(), value.const_data_ptr<float>());
+    const at::Tensor value = file.tensor(names.start + names_[part.param]);
+    store_->set_masters(part, 0, part.end - part.begin, value.const_data_ptr<float>() + part.begin);
+  }
+  for (const plan::Buffer& buffer : store_->layout(0).buffers) {
+    comm::Group* group = comm_ ? &comm_->group(plan::kSums, plan::sum_axes(plan, buffer)) : nullptr;
+    sums_.push_back(group && group->size() > 1 ? group : nullptr);
   }
 }
 
 void OptimiserCase::step(const net::UnitUpdate& update, const net::StepControl& control) {
+  if (!store_->owns(0)) return;
   for (const auto& part : parts_) {
     const at::Tensor& grads = grads_[part.param];
     check_input(control.step <= grads.size(0), "verify",
                 "in.grad." + names_[part.param] + " has " + std::to_string(grads.size(0)) +
                     " steps, config.json asks for more");
-    store_->grad(0).narrow(0, part.offset, grads.size(1)).copy_(grads[control.step - 1]);
+    const int64_t count = part.end - part.begin;
+    store_->grad(0).narrow(0, part.offset, count).copy_(grads[control.step - 1].narrow(0, part.begin, count));
   }
-  store_->update(0, update, control, {});
+  store_->update(0, update, control, {}, nullptr, [&](int buffer, std::vector<float>& values) {
+    if (comm::Group* group = sums_[static_cast<size_t>(buffer)])
+      group->all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kFloat));
+  });
 }
 
-const engine::Store::Part& OptimiserCase::part(const std::string& name) const {
+int OptimiserCase::index(const std::string& name) const {
   const auto at = std::find(names_.begin(), names_.end(), name);
   check_internal(at != names_.end(), "verify", "no parameter " + name);
-  return parts_[at - names_.begin()];
+  return static_cast<int>(at - names_.begin());
+}
+
+const engine::Store::Part* OptimiserCase::part(const std::string& name) const {
+  const int param = index(name);
+  const auto at = std::ranges::find_if(
+      parts_, [&](const auto& part) { return part.param == param && store_->is_primary(0, part.buffer); });
+  return at == parts_.end() ? nullptr : &*at;
+}
+
+/// Every element is this rank's own or 0, and one rank's own: their sum has them all.
+at::Tensor OptimiserCase::everywhere(at::Tensor own) const {
+  if (!comm_) return own;
+  comm::Group& world = comm_->group("control", {kAllAxes.begin(), kAllAxes.end()});
+  if (world.size() == 1) return own;
+  const at::Tensor sum = own.to(at::kFloat).view({-1});  // codes of 8 bits are exact
+  world.all_reduce(sum);
+  return sum.to(own.scalar_type()).view(own.sizes());
 }
 
 at::Tensor OptimiserCase::param(const std::string& name) {
-  const auto& part = this->part(name);
-  at::Tensor values = at::empty(shapes_[part.param], at::kFloat);
-  store_->read_masters(part, 0, values.numel(), values.mutable_data_ptr<float>());
-  return values;
+  at::Tensor values = at::zeros(shapes_[index(name)], at::kFloat);
+  if (const auto* part = this->part(name))
+    store_->read_masters(*part, 0, part->end - part->begin, values.mutable_data_ptr<float>() + part->begin);
+  return everywhere(values);
 }
 
 at::Tensor OptimiserCase::state(const std::string& name, const std::string& kind) {
-  const auto& part = this->part(name);
-  const auto& states = store_->states(0).ranges[part.range].states;
-  for (size_t s = 0; s < states.size(); ++s) {
-    if (states[s].kind != kind) continue;
-    const int64_t values = states[s].values(part.begin, part.end);
-    const at::Tensor flat = at::empty({values}, scalar_type(states[s].type));
-    const engine::Store::Range held = store_->state(part, s);
-    ops::copy_bytes(flat.mutable_data_ptr(), held.data, static_cast<int64_t>(flat.nbytes()), held.on_device);
-    return states[s].per == 1 ? flat.view(shapes_[part.param]) : flat;
+  const plan::ParamSpec& param = spec_.units[0].params[static_cast<size_t>(index(name))];
+  const std::vector<plan::StateSpec> states = states_(param);
+  const auto state = std::ranges::find(states, kind, &plan::StateSpec::kind);
+  if (state == states.end()) return {};
+  at::Tensor flat = at::zeros({state->values(0, param.numel())}, scalar_type(state->type));
+  if (const auto* part = this->part(name); part && (state->whole == 0 || part->begin == 0)) {
+    const engine::Store::Range held = store_->state(*part, static_cast<size_t>(state - states.begin()));
+    const int64_t size = size_of(state->type), first = state->whole > 0 ? 0 : part->begin / state->per;
+    ops::copy_bytes(static_cast<uint8_t*>(flat.mutable_data_ptr()) + first * size, held.data,
+                    state->values(part->begin, part->end) * size, held.on_device);
   }
-  return {};
+  flat = everywhere(flat);
+  return state->per == 1 && state->whole == 0 ? flat.view(shapes_[index(name)]) : flat;
 }
 
 }  // namespace tessera::tools

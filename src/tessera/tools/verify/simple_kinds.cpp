@@ -47,7 +47,7 @@ CaseResults verify_adamw(const CaseContext& context) {
   for (const auto& name : optimiser_runs(file)) {
     const AdamWRun run = adamw_run(name, config);
     const optim::AdamW adamw(run.options);
-    OptimiserCase state(file, adamw, {});
+    OptimiserCase state(context, file, adamw, {});
     std::vector<at::Tensor> grads, starts, shots(params.size());
     for (size_t p = 0; p < params.size(); ++p) {
       starts.push_back(file.tensor("in.param." + params[p]));

@@ -1,0 +1,193 @@
+// Updates: an optimiser over the slices of a unit's shard.
+#include <ATen/Parallel.h>
+
+#include "tessera/base/check.h"
+#include "tessera/engine/memory/workers.h"
+#include "tessera/engine/store/store.h"
+#include "tessera/ops/half.h"
+#include "tessera/ops/ranges.h"
+
+namespace tessera::engine {
+
+namespace {
+
+/// Elements that a thread updates at once: whole quantisation blocks, and so many that the hand-out costs nothing.
+constexpr int64_t kUpdateChunk = 1 << 16;
+static_assert(kUpdateChunk % plan::kFlatAlign == 0);
+
+/// Elements [from, from + kUpdateChunk) of a slice, counted from its start.
+net::Slice chunk_of(net::Slice slice, int64_t from, int64_t master_bytes) {
+  slice.end = std::min(slice.end, slice.begin + from + kUpdateChunk);
+  slice.begin += from;
+  slice.param = static_cast<uint8_t*>(slice.param) + from * master_bytes;
+  if (slice.grad) slice.grad += from;
+  if (slice.half_grad) slice.half_grad += from;
+  for (size_t s = 0; s < slice.states.size(); ++s) {
+    const plan::StateSpec& spec = (*slice.specs)[s];
+    if (spec.whole > 0) continue;
+    check_internal(kUpdateChunk % spec.per == 0, "engine.store", "a block of " + spec.kind + " straddles two threads");
+    slice.states[s] = static_cast<uint8_t*>(slice.states[s]) + from / spec.per * size_of(spec.type);
+  }
+  return slice;
+}
+
+/// A device's slice in host memory, for optimisers that compute there alone; keep() writes it back.
+class HostSlice {
+ public:
+  HostSlice(net::Slice& slice, int64_t master_bytes) {
+    if (!slice.on_device) return;
+    const int64_t count = slice.count();
+    slice.param = seen(slice.param, count * master_bytes, true);
+    if (slice.grad) slice.grad = static_cast<float*>(seen(const_cast<float*>(slice.grad), count * 4, false));
+    if (slice.half_grad)
+      slice.half_grad = static_cast<uint16_t*>(seen(const_cast<uint16_t*>(slice.half_grad), count * 2, false));
+    for (size_t s = 0; s < slice.states.size(); ++s) {
+      const plan::StateSpec& spec = (*slice.specs)[s];
+      slice.states[s] = seen(slice.states[s], spec.values(slice.begin, slice.end) * size_of(spec.type), true);
+    }
+    slice.on_device = false;
+  }
+  void keep() const {
+    for (const ops::HostBytes& bytes : written_) bytes.keep();
+  }
+
+ private:
+  void* seen(void* data, int64_t bytes, bool written) {
+    std::vector<ops::HostBytes>& to = written ? written_ : read_;
+    return to.emplace_back(data, bytes, true, ops::HostBytes::Contents::read).data();
+  }
+  std::vector<ops::HostBytes> written_, read_;
+};
+
+/// Slices that a step updates, and the sums over their tensors. Gradients of 16 bits are widened a chunk at a time.
+class SliceUpdates {
+ public:
+  SliceUpdates(const net::UnitUpdate& update, const net::StepControl& control, int64_t master_bytes, Workers* workers)
+      : update_(update), control_(control), master_bytes_(master_bytes), workers_(workers) {}
+
+  void add(const net::Slice& slice, int buffer) { slices_.push_back({slice, buffer}); }
+
+  /// One round of sums. `at`: for each slice the place of its tensor among the sums of its buffer.
+  void round(int round, std::vector<std::vector<float>>& sums, const std::vector<int64_t>& at,
+             const Store::SumOver& sum) {
+    std::vector<std::vector<double>> parts;
+    for (const auto& values : sums) parts.emplace_back(values.size(), 0.0);
+    each_slice([&](size_t i) {
+      each_chunk(slices_[i].slice, [&](const net::Slice& chunk) {
+        update_.add_sums(chunk, control_, round, parts[slices_[i].buffer].data() + at[i]);
+      });
+    });
+    for (size_t b = 0; b < sums.size(); ++b) {
+      for (size_t v = 0; v < sums[b].size(); ++v) sums[b][v] = static_cast<float>(parts[b][v]);
+      if (sum && !sums[b].empty()) sum(static_cast<int>(b), sums[b]);
+    }
+    each_slice([&](size_t i) {
+      slices_[i].slice.sums.push_back(sums[slices_[i].buffer].data() + at[i]);
+      update_.take_sums(slices_[i].slice, control_, round);
+    });
+  }
+
+  /// The update itself.
+  void run() {
+    if (update_.rounds() > 0)  // their sums are taken a tensor at a time too
+      return each_slice([&](size_t i) {
+        each_chunk(slices_[i].slice, [&](const net::Slice& chunk) { update_.update(chunk, control_); });
+      });
+    std::vector<net::Slice> chunks;
+    for (const auto& [slice, buffer] : slices_) {
+      if (!workers_ && (!slice.half_grad || slice.on_device)) {
+        update_.update(slice, control_);
+        continue;
+      }
+      for (int64_t from = 0; from < slice.count(); from += kUpdateChunk)
+        chunks.push_back(chunk_of(slice, from, master_bytes_));
+    }
+    const auto one = [&](int i) {
+      widened(chunks[static_cast<size_t>(i)], [&](const net::Slice& c) { update_.update(c, control_); });
+    };
+    if (workers_) return workers_->run(static_cast<int>(chunks.size()), one);
+    for (int i = 0; i < static_cast<int>(chunks.size()); ++i) one(i);
+  }
+
+ private:
+  struct Updated {
+    net::Slice slice;
+    int buffer;
+  };
+
+  /// Several at once, each by one thread.
+  template <class Each>
+  void each_slice(const Each& each) {
+    const auto count = static_cast<int64_t>(slices_.size());
+    if (workers_) return workers_->run(static_cast<int>(count), [&](int i) { each(static_cast<size_t>(i)); });
+    at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) each(static_cast<size_t>(i));
+    });
+  }
+
+  template <class Each>
+  void each_chunk(const net::Slice& slice, const Each& each) const {
+    for (int64_t from = 0; from < slice.count(); from += kUpdateChunk)
+      widened(chunk_of(slice, from, master_bytes_), each);
+  }
+
+  template <class Each>
+  static void widened(net::Slice chunk, const Each& each) {
+    if (chunk.half_grad && !chunk.on_device) {
+      float* values = ops::half_scratch(0, kUpdateChunk);
+      ops::widen(values, chunk.half_grad, chunk.half_type, chunk.count());
+      chunk.grad = values, chunk.half_grad = nullptr;
+    }
+    each(chunk);
+  }
+
+  const net::UnitUpdate& update_;
+  const net::StepControl& control_;
+  const int64_t master_bytes_;
+  Workers* workers_;
+  std::vector<Updated> slices_;
+};
+
+}  // namespace
+
+void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
+                   Workers* workers, const SumOver& sum) {
+  const Unit& unit = units_[u];
+  const int64_t master_bytes = plan::master_bytes(masters_);
+  const bool halves = grad_type_ != at::kFloat && staged.as_stored;
+  const Tensor stored = !halves ? Tensor()
+                        : staged.grad >= 0
+                            ? arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_)
+                            : unit.grad;
+  SliceUpdates updates(update, control, master_bytes, workers);
+  std::vector<HostSlice> copies;
+  std::vector<const plan::StateLayout::Range*> ranges;
+  for (const auto& range : unit.states.ranges) {
+    if (!range.updated || !unit.spec.params[range.param].trainable) continue;
+    net::Slice slice = this->slice(u, range, staged);
+    if (halves) {
+      slice.half_grad = static_cast<const uint16_t*>(ops::read_address(stored)) +
+                        unit.layout.buffers[range.buffer].held + range.offset;
+      slice.half_type = grad_type_;
+    }
+    if (!update.on_device()) copies.emplace_back(slice, master_bytes);
+    updates.add(slice, range.buffer);
+    ranges.push_back(&range);
+  }
+  std::vector<std::vector<std::vector<float>>> sums(static_cast<size_t>(update.rounds()));
+  for (int round = 0; round < update.rounds(); ++round) {
+    std::vector<int64_t> place(unit.spec.params.size());  // of each tensor among the sums of its buffer
+    for (const plan::Buffer& buffer : unit.layout.buffers) {
+      int64_t count = 0;
+      for (const int p : buffer.params) place[p] = count, count += update.sums(unit.spec.params[p], round);
+      sums[round].emplace_back(static_cast<size_t>(count));
+    }
+    std::vector<int64_t> at;
+    for (const auto* range : ranges) at.push_back(place[range->param]);
+    updates.round(round, sums[round], at, sum);
+  }
+  updates.run();
+  for (const HostSlice& copy : copies) copy.keep();
+}
+
+}  // namespace tessera::engine

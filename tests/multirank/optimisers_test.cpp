@@ -1,0 +1,190 @@
+// Every optimiser on real ranks: layouts agree, updates run where and when the plan says with the same result, states
+// resume on another layout, and what the plan says of memory and collectives holds.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "matrix.h"
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+const TinyRun& shared() {
+  static const TinyRun run("optimisers");
+  return run;
+}
+
+using Flags = std::vector<std::string>;
+
+struct Case {
+  const char* name;
+  Flags flags;
+  const char* elsewhere = "tp=2";  ///< blocks of 8-bit moments are those of the same tp
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+/// Wide enough that most tensors have the 4096 elements from which moments are quantised.
+void train(const Case& optimiser, int ranks, const std::string& name, const Flags& more) {
+  Flags flags = {"--run.steps",
+                 "5",
+                 "--model.config.dim",
+                 "128",
+                 "--model.config.ffn_dim",
+                 "512",
+                 "--model.config.num_heads",
+                 "4",
+                 "--train.global_batch",
+                 "4"};
+  flags.insert(flags.end(), optimiser.flags.begin(), optimiser.flags.end());
+  flags.insert(flags.end(), more.begin(), more.end());
+  const Result r = shared().train(ranks, name, flags, 300);
+  ASSERT_EQ(r.code, 0) << name << "\n" << r.output;
+  for (const auto& step : shared().metrics(name))
+    for (const auto& rank : step["ranks"]) EXPECT_LE(rank["peak_bytes"], rank["predicted_peak_bytes"]) << name;
+  EXPECT_EQ(shared().tessera({"plan", "--check", shared().out(name) + "/schedule.jsonl"}).code, 0) << name;
+}
+
+void expect_near(const std::string& found, const std::string& expected, double relative) {
+  const auto a = shared().metrics(found), b = shared().metrics(expected);
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i]["loss"].get<double>() / b[i]["loss"].get<double>(), 1, relative) << found << ", step " << i + 1;
+}
+
+class Optimisers : public ::testing::TestWithParam<Case> {};
+
+constexpr double kNear = 4e-4;  // of the loss: what layouts agree to (docs/precision.md)
+
+TEST_P(Optimisers, TrainOnOtherLayoutsAsOnOneRank) {
+  const std::string name = GetParam().name;
+  train(GetParam(), 1, name + "-one", {});
+  EXPECT_NE(shared().metrics(name + "-one").front()["loss"], shared().metrics(name + "-one").back()["loss"]);
+  const std::pair<const char*, Flags> layouts[] = {
+      {"shard", {"--mesh", "dp_shard=2"}},
+      {"tp", {"--mesh", "tp=2"}},
+      {"pp", {"--mesh", "pp=2"}},
+      {"two_level", {"--mesh", "dp_replicate=2", "--plan.strategy", "two_level"}}};
+  MatrixPart part("layouts of " + name, static_cast<int>(std::size(layouts)));
+  for (const int chosen : part) {
+    const auto& [layout, flags] = layouts[chosen];
+    train(GetParam(), 2, name + "-" + layout, flags);
+    expect_near(name + "-" + layout, name + "-one", kNear);
+  }
+}
+
+TEST_P(Optimisers, UpdateWhereAndWhenThePlanSaysWithTheSameBits) {
+  const std::string name = std::string(GetParam().name) + "-when";
+  const Flags base = {"--mesh", "dp_shard=2", "--train.clip_norm", "0"};
+  train(GetParam(), 2, name, base);
+  const std::pair<const char*, Flags> ways[] = {
+      {"in_time", {"--plan.update", "just_in_time", "--plan.states", "host"}},
+      {"in_backward", {"--plan.update", "in_backward"}},
+      {"on_host",
+       {"--plan.update_on", "host", "--plan.update_threads", "2", "--plan.states", "host", "--plan.gradients", "host",
+        "--plan.parameters", "host"}},
+      {"nvme", {"--plan.states", "nvme", "--plan.nvme", shared().folder().string()}}};
+  MatrixPart part("ways of " + name, static_cast<int>(std::size(ways)));
+  for (const int chosen : part) {
+    const auto& [way, more] = ways[chosen];
+    Flags flags = base;
+    flags.insert(flags.end(), more.begin(), more.end());
+    train(GetParam(), 2, name + "-" + way, flags);
+    EXPECT_TRUE(shared().model(name + "-" + way) == shared().model(name)) << way;
+  }
+}
+
+TEST_P(Optimisers, ResumeOnAnotherLayout) {
+  const std::string name = std::string(GetParam().name) + "-resume";
+  const Flags flags = {"--run.steps", "6", "--checkpoint.every", "3"};
+  train(GetParam(), 2, name, flags);
+  const auto through = shared().metrics(name);
+  std::filesystem::remove_all(shared().out(name) + "/checkpoints/step-000006");
+  Flags other = flags;
+  other.insert(other.end(), {"--mesh", GetParam().elsewhere});
+  train(GetParam(), 2, name, other);
+  const auto moved = shared().metrics(name);
+  ASSERT_EQ(moved.size(), through.size());
+  for (size_t i = 3; i < moved.size(); ++i)
+    EXPECT_NEAR(moved[i]["loss"].get<double>() / through[i]["loss"].get<double>(), 1, i == 3 ? 2e-6 : kNear) << i;
+  std::filesystem::remove_all(shared().out(name) + "/checkpoints/step-000006");
+  train(GetParam(), 2, name, flags);
+  const auto again = shared().metrics(name);
+  for (size_t i = 3; i < again.size(); ++i) EXPECT_EQ(again[i]["loss"].dump(), through[i]["loss"].dump()) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(, Optimisers,
+                         ::testing::Values(Case{"lion", {"--train.optimizer", "lion", "--train.lr", "1e-5"}},
+                                           Case{"adafactor", {"--train.optimizer", "adafactor"}},
+                                           Case{"came", {"--train.optimizer", "came"}},
+                                           Case{"came8bit_split",
+                                                {"--train.optimizer", "came8bit", "--plan.masters", "split"},
+                                                "dp_replicate=2"}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Came, TrainsAdapters) {
+  train({"came", {"--train.optimizer", "came", "--train.mode", "lora", "--lora.rank", "4"}}, 2, "lora", {});
+}
+
+TEST(Average, IsExportedSampledFromAndResumedOnAnotherLayout) {
+  const Case averaged = {"ema", {"--train.ema", "0.9", "--sample.every", "3", "--sample.steps", "1"}};
+  const Case plain = {"plain", {}};
+  train(plain, 2, "plain", {"--run.steps", "6"});
+  train(averaged, 2, "ema", {"--run.steps", "6", "--checkpoint.every", "3"});
+  EXPECT_TRUE(shared().model("plain") == shared().model("ema")) << "sampling gives the trained weights back";
+  std::filesystem::create_directories(shared().out("average"));
+  std::filesystem::copy(shared().out("ema") + "/model_ema", shared().out("average") + "/model");
+  const auto average = shared().model("average");
+  EXPECT_FALSE(average == shared().model("ema"));
+  const Result sampled = shared().tessera({"sample", shared().out("ema") + "/recipe.toml", "--prompt", "a",
+                                           "--sample.steps", "1", "--out", (shared().folder() / "a.mp4").string()});
+  EXPECT_EQ(sampled.code, 0) << sampled.output;
+  EXPECT_NE(sampled.output.find("average of the weights"), std::string::npos) << sampled.output;
+  std::filesystem::remove_all(shared().out("ema") + "/checkpoints/step-000006");
+  train(averaged, 2, "ema",
+        {"--run.steps", "6", "--checkpoint.every", "3", "--mesh", "tp=2", "--plan.masters", "split",
+         "--plan.param_dtype", "bf16"});
+  std::filesystem::create_directories(shared().out("resumed"));
+  std::filesystem::copy(shared().out("ema") + "/model_ema", shared().out("resumed") + "/model");
+  double most = 0, moved = 0;
+  const auto resumed = shared().model("resumed");
+  for (const auto& [tensor, values] : average)
+    for (size_t i = 0; i < values.size(); ++i) {
+      most = std::max(most, std::abs(static_cast<double>(values[i]) - resumed.at(tensor)[i]));
+      moved = std::max(moved, std::abs(static_cast<double>(values[i])));
+    }
+  EXPECT_LT(most, 1e-3 * moved);
+}
+
+std::string bytes_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(Average, OfEachExpertIsItsOwnAndSamplingGivesAllOfThemTheirWeightsBack) {
+  const Flags experts = {"--experts.train", "both", "--experts.turn", "1", "--train.optimizer", "came"};
+  train({"experts", experts}, 2, "experts", {"--plan.idle", "host"});
+  Flags averaged = experts;
+  averaged.insert(averaged.end(), {"--train.ema", "0.9", "--sample.every", "3", "--sample.steps", "2"});
+  train({"experts", averaged}, 2, "experts-ema", {"--plan.idle", "host"});
+  int files = 0;
+  for (const char* expert : {"high_noise_model", "low_noise_model"})
+    for (const auto& file : std::filesystem::directory_iterator(shared().out("experts") + "/model/" + expert)) {
+      const std::string name = std::string(expert) + "/" + file.path().filename().string();
+      const std::string weights = bytes_of(file.path());
+      EXPECT_TRUE(weights == bytes_of(shared().out("experts-ema") + "/model/" + name)) << name;
+      if (file.path().extension() != ".safetensors") continue;
+      EXPECT_FALSE(weights == bytes_of(shared().out("experts-ema") + "/model_ema/" + name)) << name;
+      ++files;
+    }
+  EXPECT_GT(files, 2);
+}
+
+TEST(Average, IsRefusedWithMastersThatAreRounded) {
+  const Result r = shared().tessera({"train", shared().recipe(), "--train.ema", "0.9", "--plan.masters", "bf16"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("plan.masters = \"split\""), std::string::npos) << r.output;
+}
+
+}  // namespace
+}  // namespace tessera::testing

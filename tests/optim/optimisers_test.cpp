@@ -1,0 +1,234 @@
+// Lion, Adafactor and CAME over slices as ranks hold them, and the average of weights. The golden cases compare numbers
+// with other programs (tools/verify); here are the properties that a layout must not change.
+#include <gtest/gtest.h>
+
+#include "tessera/optim/adafactor.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/optim/averaged.h"
+#include "tessera/optim/came.h"
+#include "tessera/optim/lion.h"
+
+namespace tessera::optim {
+namespace {
+
+using plan::Masters;
+using plan::Moments;
+using plan::Optimizer;
+
+/// One tensor on several ranks: each has its elements, and states of the whole tensor of its own.
+class Ranks {
+ public:
+  /// `cuts`: 0, ..., the number of elements. `columns`: that many for each rank of a row-parallel matrix instead, all of
+  /// them.
+  Ranks(const net::UnitUpdate& update, std::vector<int64_t> shape, std::vector<int64_t> cuts, int64_t columns = 0)
+      : update_(update), spec_{"w", std::move(shape)}, specs_(update.states(spec_)) {
+    const at::Tensor start = at::sin(at::arange(spec_.numel()).to(at::kFloat) * 0.37);
+    for (size_t r = 0; r + 1 < cuts.size(); ++r) {
+      Rank& rank = ranks_.emplace_back();
+      rank.begin = cuts[r], rank.end = cuts[r + 1];
+      if (columns > 0) {
+        rank.begin = 0, rank.end = spec_.shape[0] * columns;
+        rank.cut = {spec_.shape[1], columns, static_cast<int64_t>(r) * columns};
+      }
+      rank.places = places(rank);
+      rank.param = start.index_select(0, rank.places).contiguous();
+      for (const auto& state : specs_)
+        rank.states.emplace_back(state.values(rank.begin, rank.end) * size_of(state.type));
+    }
+  }
+
+  void step(int64_t step, double scale = 1) {
+    const at::Tensor grad = at::cos(at::arange(spec_.numel()).to(at::kFloat) * (0.11 * static_cast<double>(step)));
+    const net::StepControl control{step, 1e-2, scale};
+    std::vector<net::Slice> slices;
+    std::vector<at::Tensor> grads;
+    std::vector<std::vector<std::vector<float>>> kept(ranks_.size());
+    for (Rank& rank : ranks_) {
+      grads.push_back(grad.index_select(0, rank.places).contiguous());
+      net::Slice slice;
+      slice.spec = &spec_, slice.tensor = hash_text("w"), slice.numel = spec_.numel();
+      slice.begin = rank.begin, slice.end = rank.end, slice.cut = rank.cut;
+      slice.param = rank.param.mutable_data_ptr(), slice.grad = grads.back().const_data_ptr<float>();
+      slice.specs = &specs_;
+      for (auto& state : rank.states) slice.states.push_back(state.data());
+      slices.push_back(slice);
+    }
+    for (int round = 0; round < update_.rounds(); ++round) {
+      const auto count = static_cast<size_t>(update_.sums(spec_, round));
+      std::vector<float> all(count, 0);
+      for (const auto& slice : slices) {
+        std::vector<double> part(count, 0);
+        update_.add_sums(slice, control, round, part.data());
+        for (size_t i = 0; i < count; ++i) all[i] += static_cast<float>(part[i]);
+      }
+      for (size_t r = 0; r < slices.size(); ++r) {
+        kept[r].push_back(all);
+        slices[r].sums.clear();
+        for (auto& sums : kept[r]) slices[r].sums.push_back(sums.data());
+        update_.take_sums(slices[r], control, round);
+      }
+    }
+    for (const auto& slice : slices) update_.update(slice, control);
+  }
+
+  at::Tensor whole() const {
+    at::Tensor all = at::empty({spec_.numel()}, at::kFloat);
+    for (const Rank& rank : ranks_) all.index_copy_(0, rank.places, rank.param);
+    return all;
+  }
+  /// A state in fp32, as the first rank has it.
+  at::Tensor state(const std::string& kind) const {
+    for (size_t s = 0; s < specs_.size(); ++s)
+      if (specs_[s].kind == kind)
+        return at::from_blob(const_cast<uint8_t*>(ranks_[0].states[s].data()),
+                             {static_cast<int64_t>(ranks_[0].states[s].size() / 4)}, at::kFloat)
+            .clone();
+    return {};
+  }
+  bool same_whole_states() const {
+    for (size_t s = 0; s < specs_.size(); ++s)
+      for (const Rank& rank : ranks_)
+        if (specs_[s].whole > 0 && rank.states[s] != ranks_[0].states[s]) return false;
+    return true;
+  }
+
+ private:
+  struct Rank {
+    int64_t begin = 0, end = 0;
+    net::Cut cut;
+    at::Tensor places, param;
+    std::vector<std::vector<uint8_t>> states;
+  };
+  static at::Tensor places(const Rank& rank) {
+    at::Tensor places = at::arange(rank.begin, rank.end, at::kLong);
+    if (rank.cut.width == 0) return places;
+    return at::floor_divide(places, rank.cut.width) * rank.cut.inner + rank.cut.first + places % rank.cut.width;
+  }
+
+  const net::UnitUpdate& update_;
+  const plan::ParamSpec spec_;
+  const std::vector<plan::StateSpec> specs_;
+  std::vector<Rank> ranks_;
+};
+
+double distance(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+TEST(Lion, GivesTheSameBitsHoweverTheTensorIsCut) {
+  for (const Moments moments : {Moments::fp32, Moments::bf16, Moments::int8}) {
+    const Lion lion({.weight_decay = 0.1, .format = {Masters::fp32, moments, Optimizer::lion}, .seed = 3});
+    Ranks whole(lion, {64, 100}, {0, 6400}), cut(lion, {64, 100}, {0, 256, 2048, 6400});
+    for (int64_t step = 1; step <= 5; ++step) whole.step(step), cut.step(step);
+    EXPECT_TRUE(at::equal(whole.whole(), cut.whole())) << name(moments);
+  }
+}
+
+TEST(Lion, MovesEveryElementByTheRateAndAGradientOfZeroMovesNothing) {
+  const Lion lion({});
+  Ranks ranks(lion, {300}, {0, 300});
+  const at::Tensor before = ranks.whole();
+  ranks.step(1, 0);
+  EXPECT_TRUE(at::equal(ranks.whole(), before)) << "the sign of 0 is 0";
+  ranks.step(2);
+  EXPECT_NEAR(distance(ranks.whole(), before), 1e-2, 1e-7);
+  EXPECT_NEAR((ranks.whole() - before).abs().min().item<double>(), 1e-2, 1e-7);
+}
+
+struct Factored {
+  const char* name;
+  std::unique_ptr<const net::UnitUpdate> (*make)();
+};
+std::ostream& operator<<(std::ostream& out, const Factored& f) { return out << f.name; }
+
+class FactoredUpdates : public ::testing::TestWithParam<Factored> {};
+
+// 257 columns: ranges of whole blocks of 256 begin and end inside rows.
+TEST_P(FactoredUpdates, OfAShardedTensorAreThoseOfAWholeOne) {
+  const auto update = GetParam().make();
+  Ranks whole(*update, {40, 257}, {0, 40 * 257}), cut(*update, {40, 257}, {0, 256, 5120, 40 * 257});
+  const at::Tensor start = whole.whole();
+  for (int64_t step = 1; step <= 10; ++step) {
+    whole.step(step), cut.step(step);
+    ASSERT_TRUE(cut.same_whole_states()) << "every rank has the sums of the whole tensor";
+  }
+  const double moved = distance(whole.whole(), start);
+  EXPECT_GT(moved, 1e-3);
+  EXPECT_LT(distance(whole.whole(), cut.whole()), 1e-5 * moved);
+  const at::Tensor rows = whole.state("exp_avg_sq_row"), columns = whole.state("exp_avg_sq_col");
+  EXPECT_EQ(rows.numel(), 40);
+  EXPECT_EQ(columns.numel(), 257);
+  EXPECT_LT(distance(rows, cut.state("exp_avg_sq_row")), 1e-6 * rows.max().item<double>());
+  EXPECT_LT(distance(columns, cut.state("exp_avg_sq_col")), 1e-6 * columns.max().item<double>());
+}
+
+TEST_P(FactoredUpdates, OfColumnsOnTwoRanksAreThoseOfTheWholeMatrix) {
+  const auto update = GetParam().make();
+  Ranks whole(*update, {16, 64}, {0, 1024}), columns(*update, {16, 64}, {0, 1, 2}, 32);
+  const at::Tensor start = whole.whole();
+  for (int64_t step = 1; step <= 5; ++step) whole.step(step), columns.step(step);
+  const double moved = distance(whole.whole(), start);
+  EXPECT_GT(moved, 1e-3);
+  EXPECT_LT(distance(whole.whole(), columns.whole()), 1e-5 * moved);
+}
+
+TEST_P(FactoredUpdates, OfAVectorKeepASecondMomentForEachElement) {
+  const auto update = GetParam().make();
+  Ranks ranks(*update, {77}, {0, 77});
+  ranks.step(1);
+  EXPECT_EQ(ranks.state("exp_avg_sq").numel(), 77);
+  EXPECT_FALSE(ranks.state("exp_avg_sq_row").defined());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , FactoredUpdates,
+    ::testing::Values(Factored{"adafactor",
+                               []() -> std::unique_ptr<const net::UnitUpdate> {
+                                 return std::make_unique<const Adafactor>(AdafactorOptions{.weight_decay = 0.01});
+                               }},
+                      Factored{"adafactor_relative",
+                               []() -> std::unique_ptr<const net::UnitUpdate> {
+                                 return std::make_unique<const Adafactor>(AdafactorOptions{.relative_step = true});
+                               }},
+                      Factored{"came",
+                               []() -> std::unique_ptr<const net::UnitUpdate> {
+                                 return std::make_unique<const Came>(CameOptions{.weight_decay = 0.01});
+                               }}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Came, Keeps3x3ConvolutionsWholeAsSanaDoes) {
+  const Came sana({}), pytorch({.factoring = plan::Factoring::last_two});
+  const auto kinds = [](const net::UnitUpdate& update, std::vector<int64_t> shape) {
+    std::string all;
+    for (const auto& state : update.states({"w", std::move(shape)})) all += state.kind + " ";
+    return all;
+  };
+  EXPECT_EQ(kinds(sana, {4, 3, 3, 3}), "exp_avg exp_avg_sq ");
+  EXPECT_EQ(kinds(sana, {5, 4, 1, 1}), "exp_avg exp_avg_sq_row exp_avg_sq_col exp_avg_res_row exp_avg_res_col ");
+  EXPECT_EQ(kinds(pytorch, {4, 3, 3, 3}), "exp_avg exp_avg_sq_row exp_avg_sq_col exp_avg_res_row exp_avg_res_col ");
+}
+
+TEST(Average, BeginsAsACopyRisesToItsDecayAndFollowsTheWeights) {
+  EXPECT_EQ(average_decay({}, 1), 0);
+  EXPECT_DOUBLE_EQ(average_decay({}, 2), 2.0 / 11);
+  EXPECT_DOUBLE_EQ(average_decay({.decay = 0.9}, 1000000), 0.9);
+  EXPECT_EQ(average_decay({.after = 5}, 6), 0);
+  EXPECT_DOUBLE_EQ(average_decay({.power = 0.5}, 4), 0.5);
+  {
+    const Masters masters = Masters::fp32;
+    const plan::StateFormat format{.masters = masters, .ema = true};
+    const Averaged averaged(std::make_unique<const AdamW>(AdamWOptions{.format = format}), {.decay = 0.5}, masters);
+    Ranks ranks(averaged, {300}, {0, 300});
+    ranks.step(1);
+    EXPECT_TRUE(at::equal(ranks.state("ema"), ranks.whole()));
+    const at::Tensor before = ranks.state("ema");
+    ranks.step(2);
+    const at::Tensor expected = before * (2.0 / 11) + ranks.whole() * (9.0 / 11);
+    EXPECT_LT(distance(ranks.state("ema"), expected), 1e-6);
+  }
+}
+
+TEST(Average, OfRoundedMastersIsRefused) {
+  EXPECT_THROW(Averaged(std::make_unique<const Lion>(LionOptions{}), {}, Masters::bf16), UserError);
+}
+
+}  // namespace
+}  // namespace tessera::optim
