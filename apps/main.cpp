@@ -94,7 +94,10 @@ int run(int argc, char** argv) {
     return static_cast<int>(error.code());
   } catch (const std::filesystem::filesystem_error& error) {
     log::error(std::string(error.what()) + "; check that path: whether it is there and may be written");
-    return static_cast<int>(Exit::disk);
+    const std::error_code& code = error.code();
+    const bool name = code == std::errc::filename_too_long || code == std::errc::too_many_symbolic_link_levels ||
+                      code == std::errc::invalid_argument;
+    return static_cast<int>(name ? Exit::input : Exit::disk);  // a name that no file can have is no fault of the disk
   } catch (const std::bad_alloc&) {
     log::error("the machine is out of memory");
     return static_cast<int>(Exit::memory);

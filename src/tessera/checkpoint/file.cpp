@@ -159,7 +159,11 @@ void make_folder(const Path& folder, std::string_view hint) {
 }
 
 std::string read_text(const Path& path) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // the manifest of a checkpoint of 8192 ranks is a quarter of it
   ReadFile file(path);
+  check_input(file.size() <= kMost, "file.read",
+              path.string() + ": has " + format_bytes(file.size()) + ", expected at most " + format_bytes(kMost),
+              "is this the file that its name says?");
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read(0, file.size(), text.data());
   return text;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/checked.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/file_kinds.h"
 #include "tessera/data/frame_folder.h"
@@ -44,6 +45,11 @@ bool contains(const Names& names, const std::string& name) {
 }
 
 void check_caption(const std::string& text, const std::string& where) {
+  constexpr size_t kMost = size_t{1} << 20;  // models read 512 tokens of it, and tokenisers take memory by its length
+  check_input(
+      text.size() <= kMost, "data.dataset",
+      where + ": the caption has " + std::to_string(text.size()) + " bytes, expected at most " + std::to_string(kMost),
+      "shorten it: models read its first tokens alone");
   const size_t bad = invalid_utf8(text);
   check_input(bad == std::string::npos, "data.dataset",
               where + ": the caption is not UTF-8 at byte " + std::to_string(bad), "save the file as UTF-8");
@@ -51,12 +57,12 @@ void check_caption(const std::string& text, const std::string& where) {
 
 /// a.txt of a.mp4, and of the folder a.
 Path caption_file(const Path& clip) {
-  return fs::is_directory(clip) ? Path(clip) += ".txt" : Path(clip).replace_extension(".txt");
+  return is_folder(clip) ? Path(clip) += ".txt" : Path(clip).replace_extension(".txt");
 }
 
 std::string caption_beside(const Path& clip) {
   const Path file = caption_file(clip);
-  check_input(fs::is_regular_file(file), "data.dataset", clip.string() + ": no caption, expected " + file.string(),
+  check_input(is_file(file), "data.dataset", clip.string() + ": no caption, expected " + file.string(),
               "write the caption into that file, or list clips and captions in a metadata.csv");
   std::string text = checkpoint::read_text(file);
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
@@ -67,7 +73,7 @@ std::string caption_beside(const Path& clip) {
 
 Path sound_beside(const Path& clip) {
   for (const std::string& ending : kSoundEndings)
-    if (const Path file = Path(clip).replace_extension(ending); fs::is_regular_file(file)) return file;
+    if (const Path file = Path(clip).replace_extension(ending); is_file(file)) return file;
   return {};
 }
 
@@ -84,7 +90,7 @@ void add_clip(const Path& clip, std::vector<Item>& items, Problems& problems) {
 /// Folders beside the clips may be anything (masks, previews): one of frames is a clip when it has a caption.
 bool captioned(const Path& frames, Problems& problems) {
   const Path caption = caption_file(frames);
-  if (fs::is_regular_file(caption)) return true;
+  if (is_file(caption)) return true;
   problems.note(frames.string() + ": numbered frames, not used without a caption, " + caption.string());
   return false;
 }
@@ -93,7 +99,10 @@ std::vector<Item> read_folder(const Path& folder, Problems& problems) {
   std::vector<Path> clips;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const Path& path = entry.path();
-    if (entry.is_regular_file() ? is_clip(path) : is_frame_folder(path) && captioned(path, problems))
+    const bool file = is_file(path);
+    if (!file && !is_folder(path) && is_clip(path))
+      problems.add(path.string(), "is no file: a link to nowhere or to itself, a pipe or a device", "remove it");
+    else if (file ? is_clip(path) : is_frame_folder(path) && captioned(path, problems))
       clips.push_back(path);
   }
   std::sort(clips.begin(), clips.end(), [](const Path& a, const Path& b) { return a.native() < b.native(); });
@@ -119,10 +128,10 @@ const std::vector<std::string>* filled(const Row& row, const Names& columns, std
 Path find_clip(const std::string& name, const Path& folder, const std::string& where) {
   for (const std::string& inner : kFolders) {
     const Path path = inner.empty() ? folder / name : folder / inner / name;  // an absolute name replaces the folder
-    if (fs::is_regular_file(path) || is_frame_folder(path)) return path;
+    if (is_file(path) || is_frame_folder(path)) return path;
   }
   const Path path = folder / name;
-  check_input(!fs::is_directory(path), "data.dataset", where + ": " + path.string() + ": is a folder, expected a clip",
+  check_input(!is_folder(path), "data.dataset", where + ": " + path.string() + ": is a folder, expected a clip",
               "a folder of frames has numbered images: frame_0001.png, frame_0002.png, ...");
   throw UserError(Exit::input, "data.dataset", where + ": " + path.string() + ": no such file",
                   "paths are relative to " + folder.string() + "; fix or remove the row");
@@ -241,8 +250,8 @@ std::vector<Item> read_once(const DatasetSpec& spec, Problems& problems) {
     return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, problems);
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
               "check data.path; relative paths start at the current folder, " + fs::current_path().string());
-  const bool is_clip_itself = is_frame_folder(spec.path) && fs::is_regular_file(caption_file(spec.path));
-  if (!fs::is_directory(spec.path) || is_clip_itself) {
+  const bool is_clip_itself = is_frame_folder(spec.path) && is_file(caption_file(spec.path));
+  if (!is_folder(spec.path) || is_clip_itself) {
     std::vector<Item> items;
     add_clip(spec.path, items, problems);
     return items;
@@ -264,6 +273,12 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   check_input(!once.empty(), "data.dataset", from + ": no clips" + unused,
               "put clips (" + joined(video_endings()) + ", " + joined(image_endings()) +
                   ") with a .txt beside each there, or a metadata.csv");
+  constexpr int64_t kMostItems = 20'000'000;
+  const int64_t count = checked_product({static_cast<int64_t>(once.size()), spec.repeats}, "data.repeats");
+  check_input(count <= kMostItems, "data.dataset",
+              from + ": " + std::to_string(once.size()) + " clips, repeated " + std::to_string(spec.repeats) +
+                  " times, are more than " + std::to_string(kMostItems),
+              "lower data.repeats: an epoch has no end that training needs");
   std::vector<Item> items;
   for (int repeat = 0; repeat < spec.repeats; ++repeat) items.insert(items.end(), once.begin(), once.end());
   return items;

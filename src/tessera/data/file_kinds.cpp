@@ -20,6 +20,14 @@ bool ends_in(const Path& path, const Names& endings) {
 
 }  // namespace
 
+bool is_file(const Path& path) {
+  std::error_code unseen;
+  return std::filesystem::is_regular_file(path, unseen);
+}
+bool is_folder(const Path& path) {
+  std::error_code unseen;
+  return std::filesystem::is_directory(path, unseen);
+}
 bool is_image(const Path& path) { return ends_in(path, kImageEndings); }
 bool is_clip(const Path& path) { return ends_in(path, kVideoEndings) || is_image(path); }
 
