@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 #include "tessera/base/units.h"
 
 namespace tessera::checkpoint {
@@ -116,8 +117,8 @@ DurableFile::~DurableFile() {
 
 void DurableFile::fail(std::string_view act) {
   int error = errno;
-  std::string what = path_.string() + ": cannot " + std::string(act) + ": " + std::strerror(error) + " (" +
-                     format_bytes(written_) + " of " + format_bytes(needed_) + " written";
+  std::string what = path_.string() + ": cannot " + std::string(act) + ": " + std::strerror(error) +
+                     limit_behind(error) + " (" + format_bytes(written_) + " of " + format_bytes(needed_) + " written";
   struct statvfs disk {};
   if (::statvfs((path_.has_parent_path() ? path_.parent_path() : Path(".")).c_str(), &disk) == 0)
     what += ", " + format_bytes(static_cast<int64_t>(disk.f_bavail * disk.f_frsize)) + " free there";

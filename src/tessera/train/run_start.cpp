@@ -30,7 +30,7 @@ namespace {
 
 /// This build, by the bytes of its file.
 std::string program() {
-  const std::string bytes = checkpoint::read_text("/proc/self/exe", INT64_MAX);
+  const std::string bytes = checkpoint::read_text("/proc/self/exe");
   char sum[16];
   std::snprintf(sum, sizeof sum, "%08x", checkpoint::crc32c(bytes.data(), bytes.size()));
   return "tessera of " + std::to_string(bytes.size()) + " bytes with checksum " + sum;
