@@ -1,6 +1,6 @@
 # Thin names for scripts/; every target is idempotent.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all bench gpu check install dist
+.PHONY: help setup build demo test fuzz test-all bench gpu check install dist
 .NOTPARALLEL:
 
 help: ## this list
@@ -18,6 +18,9 @@ demo: setup ## build the program, train on a real clip with 2 ranks, sample, rep
 
 test: build ## the tests, with a part of the large matrices
 	@scripts/test -LE large
+
+fuzz: ## ten minutes of mutated inputs for every reader of foreign bytes, under sanitizers (SECONDS=3600: longer)
+	@scripts/fuzz --seconds $(or $(SECONDS),600)
 
 test-all: build ## every test with the whole of every matrix (hours)
 	@scripts/test --share 1

@@ -24,7 +24,7 @@ Command inspect_command() {
     if (all)
       for (const auto& row : what.rows)
         what.json["list"].push_back({{"name", row.name}, {"shape", row.shape}, {"dtype", row.dtype}});
-    std::puts(what.json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    std::puts(what.json.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return 0;
   };
   return c;

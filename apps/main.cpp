@@ -1,4 +1,5 @@
 // tessera COMMAND ...: finds the command, runs it, turns errors into messages and exit codes.
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include "commands.h"
 #include "help.h"
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 #include "tessera/base/log.h"
 #include "version.h"
 
@@ -94,9 +96,12 @@ int run(int argc, char** argv) {
     return static_cast<int>(error.code());
   } catch (const std::filesystem::filesystem_error& error) {
     log::error(std::string(error.what()) + "; check that path: whether it is there and may be written");
-    return static_cast<int>(Exit::disk);
+    const std::error_code& code = error.code();
+    const bool name = code == std::errc::filename_too_long || code == std::errc::too_many_symbolic_link_levels ||
+                      code == std::errc::invalid_argument;
+    return static_cast<int>(name ? Exit::input : Exit::disk);  // a name that no file can have is no fault of the disk
   } catch (const std::bad_alloc&) {
-    log::error("the machine is out of memory");
+    log::error("the machine is out of memory" + limit_behind(ENOMEM));
     return static_cast<int>(Exit::memory);
   } catch (const std::exception& error) {
     log::error(std::string(error.what()) + "; this is a fault in tessera, please report it with the command");

@@ -2,7 +2,6 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,7 +10,9 @@
 #include "foreign.h"
 #include "look_over.h"
 #include "tessera/base/check.h"
+#include "tessera/base/foreign_file.h"
 #include "tessera/base/log.h"
+#include "tessera/base/printable.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/plan/rules/rules.h"
@@ -30,11 +31,9 @@ namespace tessera::apps {
 namespace {
 
 int check_file(const std::string& path) {
-  std::ifstream in(path);
-  check_input(in.good() && !std::filesystem::is_directory(path), "plan.check", path + ": cannot be opened",
-              "give a file that plan --schedule or train --trace-schedule wrote");
-  const auto violations = plan::check(in);
-  for (const auto& violation : violations) std::printf("%s: %s\n", path.c_str(), plan::to_string(violation).c_str());
+  const auto violations = plan::check_file(path);
+  for (const auto& violation : violations)
+    std::printf("%s: %s\n", path.c_str(), printable(plan::to_string(violation)).c_str());
   if (violations.empty()) std::printf("%s: all rules hold\n", path.c_str());
   return static_cast<int>(violations.empty() ? Exit::done : Exit::comparison);
 }
@@ -231,10 +230,9 @@ void write_parts(const std::vector<planning::PartPlan>& plans, const std::string
 }
 
 std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream in(path);
-  check_input(in.good(), "plan.trace", path + ": cannot be opened", "give a file of train --trace-schedule");
+  ForeignLines in(path, "plan.trace", "give a file of train --trace-schedule");
   std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  for (std::string line; in.next(line);) lines.push_back(line);
   return lines;
 }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "tessera/base/printable.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/plan/scenario/scenario.h"
@@ -66,8 +67,8 @@ int run(const Arguments& arguments) {
   std::printf("|---|---|---|---|---|---|---|---|---|\n");
   for (const auto& s : scenarios) std::fputs(row(s, plan::run(s)).c_str(), stdout);
   for (const auto& s : scenarios) {
-    std::printf("\n- **%s**: %s", s.name.c_str(), s.source.c_str());
-    if (!s.note.empty()) std::printf(" %s", s.note.c_str());
+    std::printf("\n- **%s**: %s", printable(s.name).c_str(), printable(s.source).c_str());
+    if (!s.note.empty()) std::printf(" %s", printable(s.note).c_str());
   }
   std::printf("\n");
   return 0;

@@ -3,8 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "tessera/base/check.h"
 #include "tessera/comm/heartbeat.h"
+#include "tessera/comm/nodes.h"
+#include "tessera/comm/store.h"
 
 namespace tessera::comm {
 namespace {
@@ -31,6 +36,47 @@ TEST(Launch, RefusesMoreNodesAtLeastThanThereAre) {
 
 TEST(Launch, AsksForAMeetingPointOfSeveralNodes) {
   EXPECT_NE(refusal({.nproc = 1, .nnodes = 2}).find("--nnodes 2 needs a rendezvous endpoint"), std::string::npos);
+}
+
+TEST(Rendezvous, OfOneMachineListensOnLoopbackAlone) {
+  if (!TESSERA_HAS_GLOO) GTEST_SKIP() << "this build has no Gloo";
+  const HostedStore store("127.0.0.1", 0);
+  int listeners = 0;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream in(table);
+    for (std::string line; std::getline(in, line);) {
+      std::string number, local, remote, state;
+      std::istringstream(line) >> number >> local >> remote >> state;
+      const size_t colon = local.find(':');
+      const bool listens = state == "0A" && colon != std::string::npos;
+      if (!listens || std::stoi(local.substr(colon + 1), nullptr, 16) != store.port()) continue;
+      ++listeners;
+      EXPECT_EQ(local.substr(0, colon), "0100007F") << table;
+    }
+  }
+  EXPECT_EQ(listeners, 1);
+  StoreLink link("127.0.0.1", store.port());
+  EXPECT_EQ(link.claim("a", "1"), "1");
+}
+
+TEST(Rendezvous, WhatAStrangerWritesThereEndsNothingWithSuccess) {
+  if (!TESSERA_HAS_GLOO) GTEST_SKIP() << "this build has no Gloo";
+  for (const std::string text : {"0\x1f"
+                                 "all done",
+                                 "", "x", "\x1f", "99999999999\x1fz"}) {
+    const HostedStore store("127.0.0.1", 0);
+    StoreLink stranger("127.0.0.1", store.port());
+    stranger.set("refused", text);
+    Nodes nodes({.nproc = 1, .nnodes = 2, .node_rank = 1, .timeout = 5}, "127.0.0.1", store.port());
+    try {
+      nodes.rendezvous();
+      ADD_FAILURE() << "no error of " << text;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::rank_lost) << error.what();
+      EXPECT_NE(std::string(error.what()).find("which no launcher of this program writes"), std::string::npos)
+          << error.what();
+    }
+  }
 }
 
 /// A board, and a rank that writes on it as local rank 1 of 2.
@@ -77,12 +123,6 @@ TEST_F(HeartbeatTest, TellsWorkFromWaiting) {
   ASSERT_TRUE(status.longest_work());
   EXPECT_EQ(status.longest_work()->text, "forward blocks.1");
   EXPECT_FALSE(board.read(0).longest_wait());
-}
-
-TEST(Heartbeat, DoesNothingWithoutALauncher) {
-  unsetenv("TESSERA_STATUS");
-  Heartbeat heartbeat({});
-  heartbeat.at(1, 1, "forward");
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
+#include "bounded.h"
 #include "scene.h"
 
 namespace tessera::data {
@@ -67,6 +69,14 @@ TEST_F(Audio, AToneOfAnotherRateComesAsItIs) {
   EXPECT_NEAR(sound.seconds(), 1, 0.005);
   EXPECT_NEAR(strength(sound, 440), 0.5, 0.01);
   EXPECT_LT(strength(sound, 880), 0.01);
+}
+
+TEST_F(Audio, ARateThatNoSoundHasIsRefused) {
+  for (const int rate : {167'000'000, 2}) {
+    std::string bytes = wav(16000, 1, {440});
+    std::memcpy(bytes.data() + 24, &rate, sizeof rate);
+    expect_refused_cheaply([&] { decode_sound(write("a.wav", bytes)); }, {"a.wav"});
+  }
 }
 
 TEST_F(Audio, ChannelsAreMixedToOne) {

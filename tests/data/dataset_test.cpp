@@ -7,6 +7,8 @@
 
 namespace tessera::data {
 
+namespace fs = std::filesystem;
+
 class Dataset : public FolderTest {
  protected:
   std::vector<Item> items(int repeats = 1) const {
@@ -35,6 +37,23 @@ TEST_F(Dataset, RepeatsGiveTheListSeveralTimes) {
   const auto found = items(3);
   ASSERT_EQ(found.size(), 6u);
   EXPECT_EQ(found[4].caption(), "a");
+}
+
+TEST_F(Dataset, ALinkToItselfALongNameAndAHugeCaptionAreFaultsOfTheirRows) {
+  write("a.mp4", ""), write("a.txt", "a");
+  fs::create_symlink("b.mp4", folder_ / "b.mp4");
+  refused({"b.mp4", "a link to nowhere or to itself"});
+  fs::remove(folder_ / "b.mp4");
+  write("a.txt", std::string(10 << 20, 'w'));
+  refused({"a.txt", "the caption has 10485760 bytes"});
+  write("a.txt", "a");
+  write("metadata.csv", "video,prompt\n" + std::string(260, 'n') + ".mp4,x\n");
+  refused({"metadata.csv: row 2", "no such file"});
+}
+
+TEST_F(Dataset, AnEpochOfMoreItemsThanMemoryHoldsIsRefused) {
+  write("a.mp4", ""), write("a.txt", "a");
+  expect_error(Exit::input, {"data.repeats", "lower"}, [&] { items(2147483647); });
 }
 
 TEST_F(Dataset, OneClipIsADatasetToo) {

@@ -70,7 +70,7 @@ TEST_F(Package, TheArchiveSaysWhatTheMachineLacks) {
   const std::string tessera = "unpacked/bin/tessera --version";
   expect(run_bare(folder_, tessera), 2, {"LibTorch 2.11 not found", "pip install"});
   expect(run_bare(folder_, tessera, "TESSERA_TORCH=/nowhere"), 2, {"TESSERA_TORCH=/nowhere"});
-  // a venv is found beside the archive, in the current folder, and when it is the active one
+  // a venv is found in the archive, beside it, and when it is the active one
   const fs::path venv = folder_ / "unpacked/.venv/lib/python3.11/site-packages";
   fs::create_directories(venv);
   fs::create_symlink(TESSERA_TORCH_DIR, venv / "torch");
@@ -78,8 +78,19 @@ TEST_F(Package, TheArchiveSaysWhatTheMachineLacks) {
   fs::rename(folder_ / "unpacked/.venv", folder_ / "mine");
   expect(run_bare(folder_, tessera), 2, {"not found"});
   expect(run_bare(folder_, tessera, "VIRTUAL_ENV=mine"), 0, {"LibTorch"});
+  // The folder that it is started in may be a stranger's: neither a venv there nor a module is used.
+  const fs::path strangers = folder_ / "data/set";
+  fs::create_directories(strangers / ".venv/lib");
+  std::ofstream(strangers / ".venv/lib/libtorch_cpu.so") << "none";
+  fs::create_directories(strangers / "torch/lib");
+  std::ofstream(strangers / "torch/__init__.py") << "open('imported', 'w')\n";
+  std::ofstream(strangers / "torch/lib/libtorch_cpu.so") << "none";
+  std::ofstream(strangers / "importlib.py") << "open('imported', 'w')\n";
+  fs::copy(strangers / ".venv", strangers / "venv", fs::copy_options::recursive);
+  expect(run_bare(strangers, "../../" + tessera), 2, {"not found"});
+  EXPECT_FALSE(fs::exists(strangers / "imported"));
   fs::rename(folder_ / "mine", folder_ / ".venv");
-  expect(run_bare(folder_, tessera), 0, {"LibTorch"});
+  expect(run_bare(strangers, "../../" + tessera), 0, {"LibTorch"});
   // another version of LibTorch, and a library that no package brought
   fs::create_directories(folder_ / "old/lib");
   std::ofstream(folder_ / "old/lib/libtorch_cpu.so") << "none";

@@ -95,7 +95,7 @@ TEST(ScheduleJson, ErrorsNameTheField) {
   const auto expect = [](const std::string& text, const std::string& part) {
     EXPECT_NE(refusal(text).find(part), std::string::npos) << refusal(text);
   };
-  expect("{\"rank\":0", "not valid JSON");
+  expect("{\"rank\":0", "not JSON");
   expect("[1]", "one JSON object");
   expect(with(kLine, "\"lane\"", "\"lain\""), "\"lane\" is missing");
   expect(with(kLine, "\"op\":\"reduce\"", "\"op\":\"reduse\""), "did you mean reduce?");

@@ -354,7 +354,7 @@ TEST(Import, WrongVariantsAreNamed) {
       {R"({"zero_optimisation": {"stage": 3}, "gradient_clipping": 1})", {"zero_optimisation.stage", "did you mean"}},
       {R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "gpu"}}})",
        {"device = gpu", "none, cpu or nvme"}},
-      {R"({"zero_optimization": )", {"no JSON"}},
+      {R"({"zero_optimization": )", {"not JSON"}},
       {R"({"sharding_strategy": "FULL_SHARDS"})", {"FULL_SHARDS", "FULL_SHARD?"}},
       {R"({"cats": 2})", {"no option in it is known"}},
   };

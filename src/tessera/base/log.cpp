@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "tessera/base/printable.h"
+
 namespace tessera::log {
 
 namespace {
@@ -11,8 +13,9 @@ int rank_ = 0;
 int world_ = 1;
 
 /// Writes a line in one call, so that lines of several ranks do not interleave.
+/// Names from files may be in it: they are shown, and do nothing to the terminal.
 void put(std::string text) {
-  text += '\n';
+  text = printable(text, Lines::kept) + '\n';
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
 }
 

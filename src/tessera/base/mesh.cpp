@@ -56,9 +56,15 @@ std::string Mesh::to_string() const {
 }
 
 int Mesh::world() const {
-  int product = 1;
-  for (int n : size) product *= n;
-  return product;
+  constexpr int64_t kMostRanks = 1 << 17;
+  int64_t product = 1;
+  for (int n : size) {
+    product *= n;  // two factors of 31 bits fit
+    if (product > kMostRanks)
+      throw UserError(Exit::usage, "mesh", to_string() + " has more than " + std::to_string(kMostRanks) + " ranks",
+                      "give the number of devices that run");
+  }
+  return static_cast<int>(product);
 }
 
 int Mesh::coordinate(int rank, Axis axis) const {

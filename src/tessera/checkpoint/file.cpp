@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 #include "tessera/base/units.h"
 
 namespace tessera::checkpoint {
@@ -116,8 +117,8 @@ DurableFile::~DurableFile() {
 
 void DurableFile::fail(std::string_view act) {
   int error = errno;
-  std::string what = path_.string() + ": cannot " + std::string(act) + ": " + std::strerror(error) + " (" +
-                     format_bytes(written_) + " of " + format_bytes(needed_) + " written";
+  std::string what = path_.string() + ": cannot " + std::string(act) + ": " + std::strerror(error) +
+                     limit_behind(error) + " (" + format_bytes(written_) + " of " + format_bytes(needed_) + " written";
   struct statvfs disk {};
   if (::statvfs((path_.has_parent_path() ? path_.parent_path() : Path(".")).c_str(), &disk) == 0)
     what += ", " + format_bytes(static_cast<int64_t>(disk.f_bavail * disk.f_frsize)) + " free there";
@@ -159,7 +160,11 @@ void make_folder(const Path& folder, std::string_view hint) {
 }
 
 std::string read_text(const Path& path) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // the manifest of a checkpoint of 8192 ranks is a quarter of it
   ReadFile file(path);
+  check_input(file.size() <= kMost, "file.read",
+              path.string() + ": has " + format_bytes(file.size()) + ", expected at most " + format_bytes(kMost),
+              "is this the file that its name says?");
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read(0, file.size(), text.data());
   return text;

@@ -1,15 +1,10 @@
 #include "tessera/checkpoint/json.h"
 
-#include <set>
-#include <vector>
-
 #include "tessera/base/check.h"
 
 namespace tessera::checkpoint {
 
 namespace {
-
-constexpr int kMaxDepth = 32;  // our formats need 6
 
 [[noreturn]] void refuse(const std::string& what, const std::string& problem) {
   throw UserError(Exit::input, "json", what + ": " + problem, "the file is damaged or not what its name says");
@@ -20,23 +15,6 @@ constexpr int kMaxDepth = 32;  // our formats need 6
 }
 
 }  // namespace
-
-Json parse_json(std::string_view text, const std::string& what) {
-  std::vector<std::set<std::string>> keys;  // of each object that is open
-  auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMaxDepth) refuse(what, "nested deeper than " + std::to_string(kMaxDepth));
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      refuse(what, "duplicate key " + shown(value.get<std::string>()));
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), watch);
-  } catch (const Json::exception& error) {
-    refuse(what, "not JSON (" + shown(error.what()) + ")");
-  }
-}
 
 const Json& json_member(const Json& object, const char* key, const std::string& what) {
   if (!object.is_object()) wrong_type(what, "an object", object);
@@ -72,13 +50,5 @@ Shape json_shape(const Json& value, const std::string& what) {
 }
 
 std::string dump_json(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-std::string shown(std::string_view name) {
-  constexpr size_t kMost = 120;
-  std::string text(name.substr(0, kMost));
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return "'" + text + (name.size() > kMost ? "..." : "") + "'";
-}
 
 }  // namespace tessera::checkpoint

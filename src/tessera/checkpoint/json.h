@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/json.h"
+#include "tessera/base/printable.h"
 #include "tessera/checkpoint/dtype.h"
 
 namespace tessera::checkpoint {
@@ -15,7 +17,7 @@ namespace tessera::checkpoint {
 using Json = nlohmann::json;
 
 /// `what` opens every message: the file, and the place in it. All of these throw UserError (input).
-Json parse_json(std::string_view text, const std::string& what);
+using tessera::parse_json;
 const Json& json_member(const Json& object, const char* key, const std::string& what);
 int64_t json_integer(const Json& value, const std::string& what);  ///< a whole number that fits int64
 std::string json_string(const Json& value, const std::string& what);
@@ -25,7 +27,6 @@ Shape json_shape(const Json& value, const std::string& what);  ///< an array of 
 /// Compact text; what is not UTF-8 in a string (a file name may be anything) becomes U+FFFD.
 std::string dump_json(const Json& value);
 
-/// A foreign name, fit for a message: at most 120 characters, control characters as '?', in quotes.
-std::string shown(std::string_view name);
+using tessera::shown;
 
 }  // namespace tessera::checkpoint

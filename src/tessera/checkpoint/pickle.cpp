@@ -27,6 +27,8 @@ class PickleMachine {
 
  private:
   Ref make(Pickle::Value value) {
+    constexpr size_t kMost = 4'000'000;  // a 14B model with its optimiser's states has 40'000
+    if (pickle_.values_.size() >= kMost) code_.refuse("the pickle has more than " + std::to_string(kMost) + " values");
     pickle_.values_.push_back(std::move(value));
     return static_cast<Ref>(pickle_.values_.size() - 1);
   }

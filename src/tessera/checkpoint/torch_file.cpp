@@ -117,7 +117,14 @@ class Collector {
     return {};
   }
   void note(Ref key, Ref value) {
+    charge(at(key).text.size() + at(value).text.size());
     if (const std::string text = text_of(at(value)); !text.empty()) metadata[text_of(at(key))] = text;
+  }
+  /// Texts may be shared too, and are copied: a long name that many tensors have makes a large table of a small file.
+  void charge(size_t bytes) {
+    constexpr size_t kMost = size_t{256} << 20;
+    copied_ += bytes;
+    if (copied_ > kMost) refuse(file_ + ": its names take more than " + std::to_string(kMost >> 20) + " MiB");
   }
 
   bool is_tensor(Ref ref) const {
@@ -154,7 +161,10 @@ class Collector {
     if (++visits_ > kMaxVisits || depth > kMaxDepth)
       refuse(file_ + ": " + shown(name) + ": nested too deep",
              "save the tensors alone: torch.save(model.state_dict())");
-    const auto below = [&](const std::string& key) { return name.empty() ? key : name + "." + key; };
+    const auto below = [&](const std::string& key) {
+      charge(name.size() + key.size());
+      return name.empty() ? key : name + "." + key;
+    };
     const Value& value = at(ref);
     if (is_tensor(ref)) {
       add(ref, name);
@@ -171,6 +181,8 @@ class Collector {
     return at(call.items[index]);
   }
   Shape integers(const Value& tuple, const std::string& what) const {
+    constexpr size_t kMostDims = 64;  // as LibTorch has it
+    if (tuple.items.size() > kMostDims) refuse(what + ": has " + std::to_string(tuple.items.size()) + " dimensions");
     Shape result;
     for (const Ref item : tuple.items) {
       if (at(item).kind != Kind::integer || at(item).integer < 0)
@@ -262,6 +274,7 @@ class Collector {
   const std::string file_;
   std::set<std::string> names_;
   int64_t visits_ = 0;
+  size_t copied_ = 0;
 };
 
 std::string read_entry(const ReadFile& file, const ZipEntry& entry) {

@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50;
 constexpr uint32_t kEnd64 = 0x06064b50, kEnd64Locator = 0x07064b50;
 constexpr int64_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
-constexpr int64_t kMaxDirectory = int64_t{256} << 20;
+constexpr int64_t kMaxDirectory = int64_t{64} << 20;  // 600'000 tensors
 constexpr uint16_t kZip64Extra = 1, kPaddingExtra = 0x4246, kEncrypted = 1;
 constexpr uint32_t kIn64 = UINT32_MAX;  // in a 32-bit field: the value is in the zip64 record
 

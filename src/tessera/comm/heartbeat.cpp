@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 
 namespace tessera::comm {
 
@@ -43,7 +44,8 @@ StatusBoard::StatusBoard(int ranks) : bytes_(sizeof(StatusSlot) * static_cast<si
   if (fd_ < 0 || ftruncate(fd_, static_cast<off_t>(bytes_)) != 0 ||
       !(slots_ = static_cast<StatusSlot*>(map_file(fd_, bytes_))))
     throw UserError(Exit::memory, "launch",
-                    std::string("no memory for the status of the ranks: ") + std::strerror(errno), "free some memory");
+                    std::string("no room for the status of the ranks: ") + std::strerror(errno) + limit_behind(errno),
+                    "raise that limit, or free some memory");
 }
 
 StatusBoard::~StatusBoard() {

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "tessera/base/limits.h"
+
 #include "tessera/comm/run_lock.h"
 
 namespace tessera::comm {
@@ -124,7 +126,9 @@ void LocalRanks::fork_rank(int local, const std::vector<std::string>& arguments)
     _exit(127);
   }
   if (rank.pid < 0)
-    throw UserError(Exit::internal, "launch", std::string("fork: ") + std::strerror(errno), "end some processes");
+    throw UserError(Exit::memory, "launch",
+                    std::string("a rank cannot be started: ") + std::strerror(errno) + limit_behind(errno),
+                    "raise that limit, or end some processes");
   ranks_.push_back(rank);
 }
 

@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <sstream>
 #include <thread>
 
 #include "tessera/base/log.h"
+#include "tessera/base/printable.h"
 #include "tessera/comm/rendezvous_endpoint.h"
 #include "tessera/comm/stop_signals.h"
 
@@ -33,12 +35,43 @@ std::string this_process() {
   return "process " + std::to_string(getpid()) + " of " + (known ? name : "an unknown host");
 }
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, kSeparator);) parts.push_back(part);
-  return parts;
-}
+/// What another launcher wrote, in parts. Strangers may write there too: what has not its form is refused.
+class Parts {
+ public:
+  explicit Parts(const std::string& text) : text_(text) {
+    std::istringstream in(text);
+    for (std::string part; std::getline(in, part, kSeparator);) parts_.push_back(part);
+  }
+  const std::string& at(size_t part) const {
+    if (part >= parts_.size()) fail();
+    return parts_[part];
+  }
+  template <class Number>
+  Number number(size_t part) const {
+    const std::string& text = at(part);
+    Number value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) fail();
+    return value;
+  }
+  /// Of a launcher that ends: never success, which each launcher sees by its own ranks.
+  Exit code() const {
+    const auto code = static_cast<Exit>(number<int>(0));
+    if (code == Exit::done) fail();
+    return code;
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw UserError(Exit::rank_lost, "launch",
+                    "the rendezvous endpoint holds " + shown(text_) + ", which no launcher of this program writes",
+                    "something else writes there: choose another --rdzv-endpoint HOST:PORT");
+  }
+  std::string text_;
+  std::vector<std::string> parts_;
+};
+
+Parts split(const std::string& text) { return Parts(text); }
 
 std::string numbers(const std::vector<int>& list) {
   std::string text;
@@ -78,7 +111,7 @@ void Nodes::refuse(Exit code, const std::string& what) {
   const auto parts = split(link_->claim("refused", std::to_string(static_cast<int>(code)) + kSeparator + what));
   // The store ends with node 0's launcher.
   if (leads()) std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  const auto agreed = static_cast<Exit>(std::stoi(parts.at(0)));
+  const auto agreed = parts.code();
   throw UserError(agreed, "launch", parts.at(1),
                   agreed == Exit::usage ? "give every launcher the same counts, and a --node-rank of its own"
                                         : "are all launchers started, and do they know the same --rdzv-endpoint?");
@@ -154,7 +187,7 @@ Nodes::Round Nodes::follow() {
   for (const auto start = Clock::now();; pause()) {
     beat(0);
     check_refused();
-    const int number = std::stoi(link_->get("round").value_or("-1"));
+    const int number = split(link_->get("round").value_or("-1")).number<int>(0);
     if (number > last && number != round_.number) {
       round_.number = number;
       joined = !link_->get(key("go"));  // a round that began without this node is not for it
@@ -200,7 +233,7 @@ void Nodes::listen() {
       peer.beat = beat;
       peer.at = Clock::now();
     }
-    others_wait_ = std::max(others_wait_, std::stod(split(beat).at(1)));
+    others_wait_ = std::max(others_wait_, split(beat).number<double>(1));
   }
 }
 
@@ -210,7 +243,7 @@ std::optional<Verdict> Nodes::poll(double wait, bool lost_peers) {
   listen();
   if (const auto fault = link_->get(key("fault"))) {
     const auto parts = split(*fault);
-    return Verdict{static_cast<Exit>(std::stoi(parts.at(0))), parts.at(1)};
+    return Verdict{parts.code(), parts.at(1)};
   }
   if (!leads()) return std::nullopt;
   for (const auto& [node, peer] : peers_) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 
 #include "tessera/base/check.h"
@@ -61,6 +63,30 @@ int try_connect(const addrinfo& to, double seconds) {
 }
 
 }  // namespace
+
+std::optional<Listener> listen_at(const std::string& host, int port) {
+  addrinfo wanted{}, *found = nullptr;
+  wanted.ai_socktype = SOCK_STREAM;
+  // A machine may know its own name by another address than the other machines do.
+  wanted.ai_flags = host == "localhost" ? 0 : AI_NUMERICHOST;
+  if (getaddrinfo(host == "localhost" ? "127.0.0.1" : host.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0)
+    return std::nullopt;
+  const Addresses address(found, freeaddrinfo);
+  const int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_storage mine{};
+  socklen_t size = sizeof mine;
+  if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&mine), &size) == 0) {
+    const in_port_t bound = mine.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&mine)->sin6_port
+                                                       : reinterpret_cast<sockaddr_in*>(&mine)->sin_port;
+    return Listener{fd, ntohs(bound)};
+  }
+  const int error = errno;
+  close(fd);
+  if (error == EADDRINUSE) throw std::runtime_error(std::strerror(error));
+  return std::nullopt;
+}
 
 double start_seconds(double timeout) { return std::max(timeout + 10, 30.0); }
 

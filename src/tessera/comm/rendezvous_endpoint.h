@@ -3,6 +3,7 @@
 //
 //   await_listener("10.0.0.1", 29500, 70);           // returns as soon as a connection is accepted
 //   address_towards("10.0.0.1", 29500);              // "10.0.0.7": this machine's address for connections from there
+#include <optional>
 #include <string>
 
 namespace tessera::comm {
@@ -14,6 +15,13 @@ double start_seconds(double timeout);
 /// Waits until something listens at the endpoint. Throws UserError: rank_lost naming the address, the last answer and
 /// the seconds; usage after 10 seconds for a host name that cannot be resolved.
 void await_listener(const std::string& host, int port, double seconds);
+
+struct Listener {
+  int fd = -1, port = 0;
+};
+/// A socket that listens at this address alone, so that no other network sees it: where `host` is an address in numbers
+/// (or localhost) and one of this machine, else nothing. Throws std::runtime_error where the port is in use.
+std::optional<Listener> listen_at(const std::string& host, int port);
 
 /// The local address of a connection to the host; "127.0.0.1" if there is no route.
 std::string address_towards(const std::string& host, int port);

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 #include "tessera/base/log.h"
 
 namespace tessera::comm {
@@ -62,7 +63,8 @@ fs::path lock_file(const fs::path& run) { return run / ".lock"; }
 fs::path notes_file(const fs::path& run) { return run / ".faults"; }
 
 [[noreturn]] void fail(const fs::path& file, const std::string& act) {
-  throw UserError(Exit::disk, "run.out", file.string() + ": cannot be " + act + ": " + std::strerror(errno),
+  throw UserError(Exit::disk, "run.out",
+                  file.string() + ": cannot be " + act + ": " + std::strerror(errno) + limit_behind(errno),
                   "free space, see to its permissions, or choose another run.out");
 }
 

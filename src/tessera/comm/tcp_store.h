@@ -6,7 +6,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <string>
+
+#include "tessera/comm/rendezvous_endpoint.h"
 
 namespace tessera::comm {
 
@@ -21,7 +24,7 @@ inline void quiet_sockets() {
   (void)once;
 }
 
-/// `hosts`: this process serves the store, on all addresses of its machine; port 0 selects a free port.
+/// `hosts`: this process serves the store, at `host` alone where listen_at can; port 0 selects a free port.
 inline c10::intrusive_ptr<c10d::TCPStore> tcp_store(const std::string& host, int port, bool hosts,
                                                     std::chrono::milliseconds timeout) {
   quiet_sockets();
@@ -30,6 +33,10 @@ inline c10::intrusive_ptr<c10d::TCPStore> tcp_store(const std::string& host, int
   options.isServer = hosts;
   options.waitWorkers = false;
   options.timeout = timeout;
+  if (const auto listener = hosts ? listen_at(host, port) : std::nullopt) {
+    options.masterListenFd = listener->fd;  // the store closes it
+    options.port = static_cast<uint16_t>(listener->port);
+  }
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 

@@ -99,6 +99,11 @@ class Track {
       av_channel_layout_default(&from, frame.ch_layout.nb_channels);
     else
       av_channel_layout_copy(&from, &frame.ch_layout);
+    // Its filters take memory by the ratio of the two rates.
+    constexpr int kLeastRate = 1'000, kMostRate = 768'000;
+    if (frame.sample_rate < kLeastRate || frame.sample_rate > kMostRate)
+      fail_sound(path_, "claims " + std::to_string(frame.sample_rate) + " samples a second, expected " +
+                            std::to_string(kLeastRate) + " to " + std::to_string(kMostRate));
     SwrContext* made = nullptr;
     int status = swr_alloc_set_opts2(&made, &mono, AV_SAMPLE_FMT_FLT, rate_, &from,
                                      static_cast<AVSampleFormat>(frame.format), frame.sample_rate, 0, nullptr);
@@ -112,6 +117,8 @@ class Track {
         format_->start_time == AV_NOPTS_VALUE ? 0 : static_cast<double>(format_->start_time) / AV_TIME_BASE;
     if (frame.best_effort_timestamp == AV_NOPTS_VALUE) return;
     const double begins = static_cast<double>(frame.best_effort_timestamp) * av_q2d(stream_->time_base) - origin;
+    constexpr double kLatest = 24 * 3600;
+    if (begins > kLatest) fail_sound(path_, "its first sample claims to come after a day");
     if (begins > 0) samples_.resize(static_cast<size_t>(std::llround(begins * rate_)), 0.0f);
   }
 

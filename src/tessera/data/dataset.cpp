@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/checked.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/file_kinds.h"
@@ -46,6 +47,11 @@ bool contains(const Names& names, const std::string& name) {
 }
 
 void check_caption(const std::string& text, const std::string& where) {
+  constexpr size_t kMost = size_t{1} << 20;  // models read 512 tokens of it, and tokenisers take memory by its length
+  check_input(
+      text.size() <= kMost, "data.dataset",
+      where + ": the caption has " + std::to_string(text.size()) + " bytes, expected at most " + std::to_string(kMost),
+      "shorten it: models read its first tokens alone");
   const size_t bad = invalid_utf8(text);
   check_input(bad == std::string::npos, "data.dataset",
               where + ": the caption is not UTF-8 at byte " + std::to_string(bad), "save the file as UTF-8");
@@ -53,13 +59,13 @@ void check_caption(const std::string& text, const std::string& where) {
 
 /// a.txt of a.mp4, and of the folder a.
 Path caption_file(const Path& clip) {
-  return fs::is_directory(clip) ? Path(clip) += ".txt" : Path(clip).replace_extension(".txt");
+  return is_folder(clip) ? Path(clip) += ".txt" : Path(clip).replace_extension(".txt");
 }
 
 std::string caption_beside(const Path& clip, const std::string& otherwise) {
   const Path file = caption_file(clip);
-  if (!otherwise.empty() && !fs::is_regular_file(file)) return otherwise;
-  check_input(fs::is_regular_file(file), "data.dataset", clip.string() + ": no caption, expected " + file.string(),
+  if (!otherwise.empty() && !is_file(file)) return otherwise;
+  check_input(is_file(file), "data.dataset", clip.string() + ": no caption, expected " + file.string(),
               "write the caption into that file, list clips and captions in a metadata.csv, or set data.caption");
   std::string text = checkpoint::read_text(file);
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
@@ -70,7 +76,7 @@ std::string caption_beside(const Path& clip, const std::string& otherwise) {
 
 Path sound_beside(const Path& clip) {
   for (const std::string& ending : kSoundEndings)
-    if (const Path file = Path(clip).replace_extension(ending); fs::is_regular_file(file)) return file;
+    if (const Path file = Path(clip).replace_extension(ending); is_file(file)) return file;
   return {};
 }
 
@@ -107,7 +113,7 @@ void add_clip(const Path& clip, std::vector<Item>& items, Folder& folder) {
 /// Folders beside the clips may be anything (masks, previews): one of frames is a clip when it has a caption.
 bool captioned(const Path& frames, const Folder& folder) {
   const Path caption = caption_file(frames);
-  if (fs::is_regular_file(caption) || !folder.spec.caption.empty()) return true;
+  if (is_file(caption) || !folder.spec.caption.empty()) return true;
   folder.problems.note(frames.string() + ": numbered frames, not used without a caption, " + caption.string());
   return false;
 }
@@ -116,8 +122,12 @@ std::vector<Item> read_folder(const Path& path, Folder& folder) {
   std::vector<Path> clips;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const Path& clip = entry.path();
-    const bool wanted = folder.spec.latents ? is_latent(clip) : is_clip(clip);
-    if (entry.is_regular_file() ? wanted : is_frame_folder(clip) && captioned(clip, folder)) clips.push_back(clip);
+    const auto wanted = [&] { return folder.spec.latents ? is_latent(clip) : is_clip(clip); };
+    const bool file = is_file(clip);
+    if (!file && !is_folder(clip) && wanted())
+      folder.problems.add(clip.string(), "is no file: a link to nowhere or to itself, a pipe or a device", "remove it");
+    else if (file ? wanted() : is_frame_folder(clip) && captioned(clip, folder))
+      clips.push_back(clip);
   }
   std::sort(clips.begin(), clips.end(), [](const Path& a, const Path& b) { return a.native() < b.native(); });
   std::vector<Item> items;
@@ -182,7 +192,7 @@ Path find_clip(const std::string& name, const Path& folder, const std::string& w
     if (is_file(path) || is_frame_folder(path)) return path;
   }
   const Path path = folder / name;
-  check_input(!fs::is_directory(path), "data.dataset", where + ": " + path.string() + ": is a folder, expected a clip",
+  check_input(!is_folder(path), "data.dataset", where + ": " + path.string() + ": is a folder, expected a clip",
               "a folder of frames has numbered images: frame_0001.png, frame_0002.png, ...");
   throw UserError(Exit::input, "data.dataset", where + ": " + path.string() + ": no such file",
                   "paths are relative to " + folder.string() + "; fix or remove the row");
@@ -306,9 +316,9 @@ std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
     return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, folder);
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
               "check data.path; relative paths start at the current folder, " + fs::current_path().string());
-  const bool is_clip_itself = is_frame_folder(spec.path) && fs::is_regular_file(caption_file(spec.path));
-  if (!is_clip_itself && (is_archive(spec.path) || fs::is_directory(spec.path))) {
-    if (!fs::is_directory(spec.path)) return read_archives(spec.path, folder);
+  const bool is_clip_itself = is_frame_folder(spec.path) && is_file(caption_file(spec.path));
+  if (!is_clip_itself && (is_archive(spec.path) || is_folder(spec.path))) {
+    if (!is_folder(spec.path)) return read_archives(spec.path, folder);
     const Path table = table_in(spec.path);
     if (!table.empty()) return read_table(table, spec.path, folder);
     return has_archives(spec.path) ? read_archives(spec.path, folder) : read_folder(spec.path, folder);
@@ -333,6 +343,12 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   check_input(!once.empty(), "data.dataset", from + ": no clips" + unused,
               "put clips (" + joined(video_endings()) + ", " + joined(image_endings()) +
                   ") with a .txt beside each there, or a metadata.csv");
+  constexpr int64_t kMostItems = 20'000'000;
+  const int64_t count = checked_product({static_cast<int64_t>(once.size()), spec.repeats}, "data.repeats");
+  check_input(count <= kMostItems, "data.dataset",
+              from + ": " + std::to_string(once.size()) + " clips, repeated " + std::to_string(spec.repeats) +
+                  " times, are more than " + std::to_string(kMostItems),
+              "lower data.repeats: an epoch has no end that training needs");
   std::vector<Item> items;
   for (int repeat = 0; repeat < spec.repeats; ++repeat) items.insert(items.end(), once.begin(), once.end());
   return items;

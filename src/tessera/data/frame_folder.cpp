@@ -36,7 +36,7 @@ std::optional<std::vector<Numbered>> numbered(const Path& folder) {
   std::vector<Numbered> all;
   std::error_code failed;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed)) {
-    if (!entry.is_regular_file() || !is_image(entry.path())) continue;
+    if (!is_file(entry.path()) || !is_image(entry.path())) continue;
     const auto number = number_of(entry.path());
     if (!number) return std::nullopt;
     all.push_back({*number, entry.path()});
@@ -55,7 +55,7 @@ std::optional<std::vector<Numbered>> numbered(const Path& folder) {
 }  // namespace
 
 bool is_frame_folder(const Path& folder) {
-  if (!fs::is_directory(folder)) return false;
+  if (!is_folder(folder)) return false;
   const auto all = numbered(folder);
   return all && !all->empty();
 }

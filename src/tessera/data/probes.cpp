@@ -35,7 +35,7 @@ std::string file_stamp(const Path& path) {
 Probes::Probes(const Path& file) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const Json json = json_or_nothing(line);
     try {
       VideoInfo info;
       info.width = json.at("width"), info.height = json.at("height");

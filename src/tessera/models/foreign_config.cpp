@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/json.h"
 #include "tessera/models/common/weight_form.h"
 
 namespace tessera::models {
@@ -13,8 +14,8 @@ using Json = nlohmann::ordered_json;
 
 /// The given config, or an empty one if it belongs to another model in the same folder.
 Json relevant(const std::string& text, const WeightForm& form) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return Json::object();
+  if (!json_or_nothing(text).is_object()) return Json::object();
+  const Json json = parse_ordered_json(text, "config.json");
   const bool fits = std::ranges::any_of(form.config_marks, [&](const auto& key) { return json.contains(key); });
   return fits ? json : Json::object();
 }

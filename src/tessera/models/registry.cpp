@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tessera/base/check.h"
+#include "tessera/base/foreign_file.h"
+#include "tessera/base/json.h"
 #include "tessera/families/registry.h"
 #include "tessera/models/common/config_reader.h"
 #include "tessera/models/common/unknown.h"
@@ -20,11 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string read_text(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  check_input(in.good(), "models.config", file.string() + ": cannot be read", "check model.config and model.path");
-  return text.str();
+  constexpr int64_t kMost = int64_t{16} << 20;
+  return read_foreign(file, kMost, "models.config", "check model.config and model.path");
 }
 
 /// The config.json of a model folder, official or diffusers; empty when there is none.
@@ -58,7 +55,7 @@ Shapes official_weights(const ModelChoice& choice) { return official_shapes(iden
 
 /// The family that a config.json says it is of; null where it does not.
 const Family* family_of_config(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = json_or_nothing(text);
   if (!json.is_object() || !json.contains("_class_name") || !json["_class_name"].is_string()) return nullptr;
   const auto name = json["_class_name"].get<std::string>();
   for (const Family& family : families())
@@ -88,7 +85,7 @@ ModelChoice without_type(ModelChoice choice) {
   const size_t dash = choice.family.find('-');
   if (dash == std::string::npos) return choice;
   const std::string text = choice.config_text.empty() ? "{}" : choice.config_text;
-  auto fields = nlohmann::ordered_json::parse(text);
+  auto fields = parse_ordered_json(text, std::string(kRecipeConfig));
   fields["model_type"] = choice.family.substr(dash + 1);
   choice.config_text = fields.dump();
   choice.family.resize(dash);
@@ -121,8 +118,8 @@ std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& given) {
     if (choice.config_text.empty()) return model;
     const Shapes weights = official_weights(choice);
     if (!model) return family.from_json(choice.config_text, std::string(kRecipeConfig), weights);
-    auto sizes = nlohmann::ordered_json::parse(model->config_json());
-    sizes.merge_patch(nlohmann::ordered_json::parse(choice.config_text));
+    auto sizes = parse_ordered_json(model->config_json(), std::string(kRecipeConfig));
+    sizes.merge_patch(parse_ordered_json(choice.config_text, std::string(kRecipeConfig)));
     return family.from_json(sizes.dump(), std::string(kRecipeConfig), weights);
   }
   unknown_name("model.family", wanted, known);
@@ -132,7 +129,7 @@ namespace {
 
 /// The row whose config.json has one of the fields of `json`; else the first, whose reader says what is missing.
 const TextEncoderMake& text_encoder_of(const std::string& json) {
-  const auto fields = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto fields = json_or_nothing(json);
   for (const TextEncoderMake& make : text_encoders())
     for (const std::string& mark : make.weights.config_marks)
       if (fields.is_object() && fields.contains(mark)) return make;

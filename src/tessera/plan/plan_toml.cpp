@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
+#include "tessera/base/toml_text.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/plan_rows.h"
 #include "tessera/plan/toml_value.h"
@@ -26,7 +27,7 @@ class Reader {
   Plan read(const std::string& text) const {
     toml::table root;
     try {
-      root = toml::parse(text, file_);
+      root = parse_toml(text, file_);
     } catch (const toml::parse_error& error) {
       throw UserError(Exit::usage, "plan.read",
                       file_ + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),

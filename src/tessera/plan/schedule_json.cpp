@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/base/json.h"
+#include "tessera/base/printable.h"
 #include "tessera/base/random.h"
 
 namespace tessera::plan {
@@ -91,6 +93,8 @@ Writer fields(const Instruction& in, std::string_view phase, int rank, int64_t s
   return out;
 }
 
+constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+
 /// Reads the fields of one object and names the one that is missing or wrong.
 class Fields {
  public:
@@ -130,7 +134,7 @@ class Fields {
     const std::string word = text(key);
     for (size_t n = 0; n < names.size(); ++n)
       if (names[n] == word) return static_cast<int>(n);
-    fail(std::string("field \"") + key + "\": unknown value '" + word + "'",
+    fail(std::string("field \"") + key + "\": unknown value " + shown(word),
          "did you mean " + nearest(word, {names.begin(), names.end()}).front() + "?");
   }
 
@@ -145,7 +149,9 @@ class Fields {
   }
   static int64_t integer(const nlohmann::json& value, const char* key, int64_t most) {
     const bool fits = value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(most);
-    if (!fits) fail(std::string("field \"") + key + "\": found " + value.dump() + ", expected a whole number from 0");
+    if (!fits)
+      fail(std::string("field \"") + key + "\": found " +
+           printable(value.dump(-1, ' ', false, kReplace).substr(0, 80)) + ", expected a whole number from 0");
     return value.get<int64_t>();
   }
 
@@ -173,15 +179,7 @@ std::string to_json(const Line& line) {
 }
 
 Line parse_line(std::string_view text) {
-  nlohmann::json object;
-  try {
-    object = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw UserError(Exit::input, "plan.schedule", "not valid JSON at column " + std::to_string(error.byte),
-                    "a line is one whole JSON object");
-  } catch (const nlohmann::json::exception&) {  // a number that fits no integer type
-    throw UserError(Exit::input, "plan.schedule", "a number that is too large", "a line is one whole JSON object");
-  }
+  const nlohmann::json object = parse_json(text, "a line of the schedule");
   const Fields in(object);
   Line line;
   line.rank = in.small("rank");

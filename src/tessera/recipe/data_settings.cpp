@@ -125,7 +125,7 @@ std::vector<Setting> data_settings() {
        "16",
        "frames of a sample",
        nullptr,
-       {.range = at_least(1), .needs = {kNoBuckets}, .in_stages = true}},
+       {.range = {.least = 1, .most = 1 << 20}, .needs = {kNoBuckets}, .in_stages = true}},
       {"data.fps",
        Kind::number,
        "16",
@@ -140,7 +140,7 @@ std::vector<Setting> data_settings() {
        "1",
        "times each clip is used in an epoch",
        data_key<&Recipe::Data::repeats>,
-       {.range = at_least(1), .in_stages = true}},
+       {.range = {.least = 1, .most = 1e6}, .in_stages = true}},
       {"data.vae", Kind::text, families::standard().codec,
        "autoencoder: " + families::standard().codec +
            " (built in, no weights, for trying out), or a released one: its file, a diffusers vae folder or a model "

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "tessera/base/check.h"
+#include "tessera/base/checked.h"
 #include "tessera/data/aspect_ratios.h"
 #include "tessera/data/text.h"
 #include "tessera/plan/optimizers.h"
@@ -55,6 +56,15 @@ void resolve_buckets(Recipe& r) {
   }
   const bool listed = !rules.buckets.empty();
   if (!listed) rules.buckets = {{to_integer(r.values.at("data.frames")), height, width}};
+  for (const data::Bucket& bucket : rules.buckets) {
+    constexpr int64_t kMostPixels = int64_t{1} << 33;  // of a sample: 1000 frames of 8K are fewer
+    const int64_t pixels = checked_product({bucket.frames, bucket.height, bucket.width}, "recipe: " + bucket.text());
+    if (pixels > kMostPixels)
+      throw UserError(
+          Exit::usage, "recipe",
+          bucket.text() + " has " + std::to_string(pixels) + " pixels, expected at most " + std::to_string(kMostPixels),
+          listed ? "see data.buckets" : "see data.frames and data.size");
+  }
   const std::string& crop = r.values.at("data.max_crop");
   rules.max_crop = crop == "auto" ? (listed ? 0.5 : 1) : to_number(crop);
   if (rules.max_crop < 0 || rules.max_crop > 1 || crop.empty() ||

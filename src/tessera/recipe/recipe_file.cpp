@@ -1,14 +1,14 @@
 #include "tessera/recipe/recipe_file.h"
 
 #include <charconv>
-#include <fstream>
-#include <sstream>
 
 #define TOML_ENABLE_FORMATTERS 0
 #include <toml++/toml.h>
 
 #include "tessera/base/check.h"
+#include "tessera/base/foreign_file.h"
 #include "tessera/base/options.h"
+#include "tessera/base/toml_text.h"
 
 namespace tessera::recipe {
 
@@ -75,14 +75,11 @@ RecipeFile::Stage read_stage(const toml::node& node, const std::string& where) {
 }  // namespace
 
 RecipeFile read_recipe_file(const std::string& path) {
-  std::ifstream in(path);
-  check_input(in.good(), "recipe", path + ": cannot be opened",
-              "give the path of a recipe.toml; recipes/ has examples");
-  std::ostringstream text;
-  text << in.rdbuf();
+  const std::string text =
+      read_foreign(path, kMostTomlBytes, "recipe", "give the path of a recipe.toml; recipes/ has examples");
   RecipeFile file;
   try {
-    toml::table table = toml::parse(text.str());
+    toml::table table = parse_toml(text);
     if (const toml::node* stages = table.get("stage")) {
       if (!stages->is_array())
         throw UserError(Exit::usage, path, "[stage]: expected [[stage]]", "each stage is a table of a list");
@@ -95,9 +92,8 @@ RecipeFile read_recipe_file(const std::string& path) {
     throw UserError(
         Exit::usage, "recipe",
         path + ", line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),
-        text.str().starts_with('{')
-            ? "this is JSON, a recipe is TOML: tessera import makes a recipe of a DeepSpeed file"
-            : "correct that line; a recipe is TOML: [table], key = value, texts in \"quotes\"");
+        text.starts_with('{') ? "this is JSON, a recipe is TOML: tessera import makes a recipe of a DeepSpeed file"
+                              : "correct that line; a recipe is TOML: [table], key = value, texts in \"quotes\"");
   }
   return file;
 }

@@ -138,7 +138,7 @@ std::vector<Setting> fault_settings() {
        "60",
        "seconds without progress after which a rank counts as lost",
        fault<&Recipe::Fault::timeout>,
-       {.range = above(0)}},
+       {.range = {.least = 0, .most = 1e8, .open = true}}},
       {"fault.max_restarts",
        Kind::integer,
        "0",

@@ -1,5 +1,6 @@
 #include "tessera/recipe/setting.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -12,6 +13,7 @@ namespace {
 
 std::string expected(const Range& range) {
   const auto text = [](double x) { return std::to_string(std::lround(x)); };
+  if (std::isfinite(range.most) && range.open) return "above " + text(range.least) + ", below " + text(range.most);
   if (std::isfinite(range.most))
     return "from " + text(range.least) + (range.below ? " to below " : " to ") + text(range.most);
   return (range.open ? "above " : "at least ") + text(range.least);
@@ -39,8 +41,11 @@ void Given::fail(const std::string& expected, const std::string& hint) const {
 }
 
 void check_range(const Setting& setting, const std::string& text) {
-  const Range& range = setting.more.range;
+  Range range = setting.more.range;
   if (!std::isfinite(range.least) && !std::isfinite(range.most)) return;
+  // Counts are multiplied with one another: what nobody means must not wrap around.
+  constexpr double kMostCount = int64_t{1} << 40;
+  if (setting.kind == Kind::integer) range.most = std::min(range.most, kMostCount);
   for (const std::string& item : split_list(text)) {
     const double value = to_number(item);
     if (within(range, value) && std::isfinite(value)) continue;

@@ -131,7 +131,7 @@ std::vector<Setting> train_settings() {
        "1",
        "samples of an optimiser step, all ranks together",
        train<&Recipe::Train::global_batch>,
-       {.range = at_least(1), .in_stages = true}},
+       {.range = {.least = 1, .most = 1 << 24}, .in_stages = true}},
       {"train.micro_batch",
        Kind::text,
        "auto",

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/base/json.h"
 
 namespace tessera::report {
 
@@ -42,6 +43,8 @@ std::string History::told_strays() const {
 
 History read_history(const std::filesystem::path& file, int64_t done) {
   History history;
+  check_input(!std::filesystem::exists(file) || std::filesystem::is_regular_file(file), "train.metrics",
+              file.string() + ": is no regular file", "remove it, or give another run.out");
   errno = 0;
   std::ifstream in(file, std::ios::binary);
   if (!in && errno == ENOENT) return history;
@@ -52,7 +55,7 @@ History read_history(const std::filesystem::path& file, int64_t done) {
     const bool whole = !in.eof();
     history.bytes += static_cast<int64_t>(line.size()) + (whole ? 1 : 0);
     if (beyond) continue;
-    const AnyJson json = AnyJson::parse(line, nullptr, /*allow_exceptions=*/false);
+    const AnyJson json = json_or_nothing(line);
     const bool event = is_event(json);
     // What a kill left half-written will come again; a whole line may have lost its newline alone.
     beyond = event ? json.at("step").get<int64_t>() > done : !whole;

@@ -65,24 +65,24 @@ std::vector<std::pair<std::string, int64_t>> named_parts(const Bytes& bytes) {
   return named;
 }
 
-RankMetrics read_rank(const nlohmann::json& json) {
+RankMetrics read_rank(const JsonFields& in) {
   RankMetrics m;
-  m.rank = json.value("rank", 0);
-  if (const auto bytes = json.find("bytes"); bytes != json.end())
-    for (const auto& [part, field] : kParts) m.bytes.*field = bytes->value(part, int64_t{0});
-  m.peak_bytes = json.value("peak_bytes", int64_t{0});
-  m.persistent_bytes = json.value("persistent_bytes", int64_t{0});
-  m.predicted_peak_bytes = json.value("predicted_peak_bytes", int64_t{0});
-  m.reserved_bytes = json.value("reserved_bytes", int64_t{0});
-  m.samples_bytes = json.value("samples_bytes", int64_t{0});
-  m.sent_bytes = json.value("sent_bytes", m.sent_bytes);
-  m.busy = json.value("busy", m.busy);
-  if (const auto exposed = json.find("exposed"); exposed != json.end())
-    m.exposed = {exposed->value("comm", 0.0), exposed->value("copy", 0.0), exposed->value("stages", 0.0),
-                 exposed->value("data", 0.0)};
-  m.sample_seconds = json.value("sample_seconds", 0.0);
-  if (const auto error = json.find("compression_error"); error != json.end())
-    m.compression_error = {error->value("mean", 0.0), error->value("max", 0.0)};
+  m.rank = static_cast<int>(in.whole("rank"));
+  const JsonFields bytes = in.object("bytes"), exposed = in.object("exposed");
+  for (const auto& [part, field] : kParts) m.bytes.*field = bytes.whole(part);
+  m.peak_bytes = in.whole("peak_bytes");
+  m.persistent_bytes = in.whole("persistent_bytes");
+  m.predicted_peak_bytes = in.whole("predicted_peak_bytes");
+  m.reserved_bytes = in.whole("reserved_bytes");
+  m.samples_bytes = in.whole("samples_bytes");
+  m.sent_bytes = in.object("sent_bytes").wholes();
+  m.busy = in.object("busy").reals();
+  m.exposed = {exposed.real("comm"), exposed.real("copy"), exposed.real("stages"), exposed.real("data")};
+  m.sample_seconds = in.real("sample_seconds");
+  if (in.has("compression_error")) {
+    const JsonFields error = in.object("compression_error");
+    m.compression_error = {error.real("mean"), error.real("max")};
+  }
   return m;
 }
 

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tessera/base/json.h"
 #include "tessera/report/history.h"
 
 namespace tessera::report {
@@ -74,8 +74,8 @@ struct StepMetrics {
 
 /// The parts by their names in metrics.jsonl, in the order in which reports show them; host last.
 std::vector<std::pair<std::string, int64_t>> named_parts(const RankMetrics::Bytes& bytes);
-/// Reads a line's "ranks" entry back. Fields that another version did not write are 0.
-RankMetrics read_rank(const nlohmann::json& rank);
+/// Reads a line's "ranks" entry back. Fields that another version did not write are 0. Throws UserError (input).
+RankMetrics read_rank(const JsonFields& rank);
 
 class MetricsWriter {
  public:

@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "tessera/base/printable.h"
+
 namespace tessera::report {
 
 namespace {
@@ -51,7 +53,7 @@ std::string escape_html(const std::string& text) {
   static const std::map<char, std::string> named = {
       {'<', "&lt;"}, {'>', "&gt;"}, {'&', "&amp;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
   std::string out;
-  for (char c : text) {
+  for (char c : printable(text, Lines::kept)) {
     const auto it = named.find(c);
     if (it == named.end())
       out += c;

@@ -3,12 +3,15 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #define TOML_ENABLE_FORMATTERS 0
 #include <toml++/toml.h>
 
 #include "tessera/base/check.h"
+#include "tessera/base/foreign_file.h"
+#include "tessera/base/json.h"
+#include "tessera/base/printable.h"
+#include "tessera/base/toml_text.h"
 #include "tessera/base/units.h"
 
 namespace tessera::report {
@@ -18,44 +21,35 @@ using AnyJson = nlohmann::json;
 
 namespace {
 
-/// A number that may be null (NaN) or missing.
-double number(const AnyJson& json, const char* key) {
-  const auto it = json.find(key);
-  return it != json.end() && it->is_number() ? it->get<double>() : NAN;
-}
-
-std::string text(const AnyJson& json, const char* key) {
-  const auto it = json.find(key);
-  return it != json.end() && it->is_string() ? it->get<std::string>() : "";
-}
-
-std::string mesh_text(const AnyJson& mesh) {
+std::string mesh_text(const JsonFields& mesh) {
   std::string out;
   for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "sp", "tp"})
-    if (const int size = mesh.value(axis, 1); size > 1)
+    if (const int64_t size = mesh.whole(axis, 1); size > 1)
       out += (out.empty() ? "" : ", ") + std::string(axis) + " " + std::to_string(size);
   return out.empty() ? "one rank" : out;
 }
 
-RunEvent read_event(const AnyJson& json) {
-  RunEvent event{json.value("step", int64_t{0}), text(json, "type"), "", "", text(json, "prompt"), std::nullopt};
-  event.file = text(json, event.type == "checkpoint" ? "folder" : "file");
-  if (const double psnr = number(json, "psnr"); std::isfinite(psnr)) event.psnr = psnr;
+/// Texts of an event reach terminals and pages: they hold names of files and prompts.
+RunEvent read_event(const AnyJson& json, const JsonFields& in) {
+  RunEvent event{in.whole("step"), printable(in.text("type")), "", "", printable(in.text("prompt")), std::nullopt};
+  event.file = in.text(event.type == "checkpoint" ? "folder" : "file");
+  if (const double psnr = in.real("psnr", NAN); std::isfinite(psnr)) event.psnr = psnr;
   if (event.type == "checkpoint") {
-    const double seconds = number(json, "seconds");
+    const double seconds = in.real("seconds", NAN);
     event.text = event.file + (std::isfinite(seconds) ? " in " + format_seconds(seconds) : "");
   } else if (event.type == "sample") {
     char db[32] = "";
     if (event.psnr) std::snprintf(db, sizeof db, "  %.1f dB", *event.psnr);
     event.text = event.file + db;
-  } else if (event.type == "resume" && json.contains("text")) {
-    event.text = text(json, "text");
+  } else if (event.type == "resume" && in.has("text")) {
+    event.text = in.text("text");
   } else {  // skip, fault, stage, and what a later version adds: its texts
     for (const auto& [key, value] : json.items())
       if (key != "type" && key != "step")
         event.text += (event.text.empty() ? "" : ", ") +
                       (value.is_string() ? value.get<std::string>() : key + " " + value.dump());
   }
+  event.text = printable(event.text);
   return event;
 }
 
@@ -73,32 +67,30 @@ RunFolder::RunFolder(fs::path folder) : folder_(std::move(folder)) {
 
 void RunFolder::read_facts() {
   facts_ = {};
-  if (std::ifstream in(folder_ / "recipe.toml"); in) {
-    // Another version may have written it, or be writing it: only what is needed is read, and nothing is refused.
-    try {
-      const toml::table recipe = toml::parse(in);
-      facts_.steps = recipe["run"]["steps"].value_or(int64_t{0});
-      facts_.global_batch = recipe["train"]["global_batch"].value_or(int64_t{0});
-    } catch (const toml::parse_error&) {
-    }
+  const auto text_of = [&](const char* name) {
+    const fs::path file = folder_ / name;
+    constexpr int64_t kMost = int64_t{64} << 20;
+    return fs::exists(file) ? read_foreign(file, kMost, "run") : std::string();
+  };
+  // Another version may have written it, or be writing it: only what is needed is read.
+  try {
+    const toml::table recipe = parse_toml(text_of("recipe.toml"));
+    facts_.steps = recipe["run"]["steps"].value_or(int64_t{0});
+    facts_.global_batch = recipe["train"]["global_batch"].value_or(int64_t{0});
+  } catch (const toml::parse_error&) {
   }
-  std::ifstream in(folder_ / "plan.json");
-  const AnyJson plan = AnyJson::parse(in, nullptr, false);
+  const AnyJson plan = json_or_nothing(text_of("plan.json"));
   if (!plan.is_object()) return;
-  facts_.plan = text(plan, "summary");
-  if (const auto mesh = plan.find("mesh"); mesh != plan.end() && mesh->is_object()) facts_.mesh = mesh_text(*mesh);
-  if (const auto model = plan.find("model"); model != plan.end() && model->is_object()) {
-    facts_.model = text(*model, "name");
-    facts_.parameters = model->value("parameters", int64_t{0});
-    facts_.tokens = model->value("tokens", int64_t{0});
-  }
-  if (const auto device = plan.find("device"); device != plan.end() && device->is_object())
-    facts_.predicted_peak = device->value("peak_bytes", int64_t{0});
-  if (const auto step = plan.find("step_seconds"); step != plan.end() && step->is_object()) {
-    facts_.predicted_seconds = step->value("total", 0.0);
-    facts_.predicted_waits = {step->value("exposed_comm", 0.0), step->value("exposed_copy", 0.0),
-                              step->value("bubble", 0.0)};
-  }
+  const JsonFields in(plan, (folder_ / "plan.json").string());
+  facts_.plan = printable(in.text("summary"));
+  if (in.has("mesh")) facts_.mesh = mesh_text(in.object("mesh"));
+  const JsonFields model = in.object("model"), device = in.object("device"), step = in.object("step_seconds");
+  facts_.model = printable(model.text("name"));
+  facts_.parameters = model.whole("parameters");
+  facts_.tokens = model.whole("tokens");
+  facts_.predicted_peak = device.whole("peak_bytes");
+  facts_.predicted_seconds = step.real("total");
+  facts_.predicted_waits = {step.real("exposed_comm"), step.real("exposed_copy"), step.real("bubble")};
 }
 
 void RunFolder::restart() {
@@ -109,12 +101,16 @@ void RunFolder::restart() {
   waited_.clear();
   waited_steps_ = 0;
   last_line_.clear();
-  last_step_ = offset_ = 0;
+  last_step_ = offset_ = line_ = 0;
   read_facts();
 }
 
 bool RunFolder::poll() {
-  std::ifstream in(folder_ / "metrics.jsonl", std::ios::binary);
+  const fs::path file = folder_ / "metrics.jsonl";
+  if (!fs::exists(file)) return false;
+  check_input(fs::is_regular_file(file), "run", file.string() + ": is no regular file",
+              "give the folder of a run: run.out of its recipe");
+  std::ifstream in(file, std::ios::binary);
   if (!in) return false;
   if (!last_line_.empty()) {
     std::string there(last_line_.size(), '\0');
@@ -123,56 +119,68 @@ bool RunFolder::poll() {
     in.clear();
   }
   in.seekg(offset_);
-  std::ostringstream more;
-  more << in.rdbuf();
-  const std::string added = more.str();
-  size_t begin = 0;
-  for (size_t end; (end = added.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    last_line_ = added.substr(begin, end - begin);
-    take_line(last_line_);
+  constexpr size_t kChunk = size_t{1} << 20, kMostLine = size_t{64} << 20;
+  std::string added, chunk(kChunk, '\0');
+  bool lines = false;
+  while (in.read(chunk.data(), kChunk), in.gcount() > 0) {
+    added.append(chunk, 0, static_cast<size_t>(in.gcount()));
+    size_t begin = 0;
+    for (size_t end; (end = added.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      last_line_ = added.substr(begin, end - begin);
+      take_line(last_line_);
+    }
+    lines |= begin > 0;
+    offset_ += static_cast<int64_t>(begin);
+    added.erase(0, begin);  // a line without its end is still being written
+    check_input(added.size() <= kMostLine, "run",
+                file.string() + ", line " + std::to_string(line_ + 1) + ": longer than " + format_bytes(kMostLine),
+                "is this the metrics.jsonl of a run?");
   }
-  offset_ += static_cast<int64_t>(begin);  // a line without its end is still being written
-  return begin > 0;
+  return lines;
 }
 
 void RunFolder::take_line(const std::string& line) {
-  const AnyJson json = AnyJson::parse(line, nullptr, false);
+  ++line_;
+  const AnyJson json = json_or_nothing(line);
   if (!json.is_object()) return;
-  const bool step = text(json, "type") == "step";
-  last_step_ = std::max(last_step_, step || text(json, "type") == "skip" ? json.value("step", int64_t{0}) : 0);
+  const JsonFields in(json, (folder_ / "metrics.jsonl").string() + ", line " + std::to_string(line_));
+  const std::string type = in.text("type");
+  const bool step = type == "step";
+  last_step_ = std::max(last_step_, step || type == "skip" ? in.whole("step") : 0);
   if (!step) {
-    events_.push_back(read_event(json));
+    events_.push_back(read_event(json, in));
     return;
   }
   StepMetrics m;
-  m.step = json.value("step", int64_t{0});
-  m.loss = number(json, "loss");
-  m.grad_norm = number(json, "grad_norm");
-  m.lr = number(json, "lr");
-  m.seconds = number(json, "seconds");
-  m.samples = json.value("samples", int64_t{0});
-  m.tokens = json.value("tokens", int64_t{0});
-  if (const double mfu = number(json, "mfu"); std::isfinite(mfu)) m.mfu = mfu;
-  m.expert = text(json, "expert");
-  m.expert_step = json.value("expert_step", int64_t{0});
-  m.moved = {json.value("moved_bytes", int64_t{0}), json.value("moved_seconds", 0.0), json.value("moved_waited", 0.0)};
-  if (const auto gate = json.find("gate"); gate != json.end() && gate->is_object()) {
+  m.step = in.whole("step");
+  m.loss = in.real("loss", NAN);
+  m.grad_norm = in.real("grad_norm", NAN);
+  m.lr = in.real("lr", NAN);
+  m.seconds = in.real("seconds", NAN);
+  m.samples = in.whole("samples");
+  m.tokens = in.whole("tokens");
+  if (const double mfu = in.real("mfu", NAN); std::isfinite(mfu)) m.mfu = mfu;
+  m.expert = printable(in.text("expert"));
+  m.expert_step = in.whole("expert_step");
+  m.moved = {in.whole("moved_bytes"), in.real("moved_seconds"), in.real("moved_waited")};
+  if (in.has("gate")) {
+    const JsonFields gate = in.object("gate");
     m.gate.emplace();
-    m.gate->balance_loss = number(*gate, "balance_loss");
-    m.gate->entropy = number(*gate, "entropy");
-    m.gate->temperature = number(*gate, "temperature");
-    m.gate->grad_norm = number(*gate, "grad_norm");
-    for (const AnyJson& e : gate->value("experts", AnyJson::array()))
-      m.gate->experts.push_back({e.value("samples", int64_t{0}), number(e, "probability"), number(e, "grad_norm"),
-                                 e.value("updates", int64_t{0})});
+    m.gate->balance_loss = gate.real("balance_loss", NAN);
+    m.gate->entropy = gate.real("entropy", NAN);
+    m.gate->temperature = gate.real("temperature", NAN);
+    m.gate->grad_norm = gate.real("grad_norm", NAN);
+    for (const JsonFields& e : gate.list("experts"))
+      m.gate->experts.push_back(
+          {e.whole("samples"), e.real("probability", NAN), e.real("grad_norm", NAN), e.whole("updates")});
   }
   steps_.push_back(std::move(m));
-  if (const auto ranks = json.find("ranks"); ranks != json.end() && ranks->is_array()) {
+  if (in.has("ranks")) {
     ranks_.clear();
     // A line tells of the step before it, and the first one warms up.
     const bool counts = steps_.size() > 2;
     waited_steps_ += counts;
-    for (const AnyJson& rank : *ranks) {
+    for (const JsonFields& rank : in.list("ranks")) {
       ranks_.push_back(read_rank(rank));
       if (counts) {
         RankMetrics::Exposed& sum = waited_[ranks_.back().rank];

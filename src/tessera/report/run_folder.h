@@ -77,6 +77,7 @@ class RunFolder {
   std::map<int, RankMetrics::Exposed> waited_;  ///< by rank, the sum over `waited_steps_` steps
   int64_t waited_steps_ = 0;
   int64_t last_step_ = 0;
+  int64_t line_ = 0;       ///< lines that were read
   int64_t offset_ = 0;     ///< bytes of metrics.jsonl that were read, whole lines only
   std::string last_line_;  ///< the one that ends at offset_: when it is no longer there, the file was cut back
 };

@@ -8,6 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/base/foreign_file.h"
+#include "tessera/base/json.h"
+#include "tessera/base/printable.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/clip_format.h"
@@ -158,14 +161,19 @@ std::vector<ReportInput::Rank> memory(const RunFolder& run) {
 
 void read_lanes(const fs::path& file, ReportInput& in) {
   int64_t step = -1;
-  std::ifstream lines(file);
-  for (std::string line; std::getline(lines, line);) {
-    const AnyJson json = AnyJson::parse(line, nullptr, false);
-    if (!json.is_object() || !json.value("phase", "").starts_with("train") || !json.contains("t0")) continue;
-    const std::string op = json.at("op"), unit = json.at("unit").is_string() ? json["unit"].get<std::string>() : "";
-    if (op == "release") continue;
-    step = json.at("step");
-    in.lanes.push_back({json.at("rank"), json.at("lane"), op + " " + unit, op, json.at("t0"), json.at("t1")});
+  if (fs::exists(file)) {
+    ForeignLines lines(file, "run");
+    for (std::string text; lines.next(text);) {
+      const AnyJson json = json_or_nothing(text);
+      if (!json.is_object()) continue;
+      const JsonFields line(json, file.string() + ", line " + std::to_string(lines.number()));
+      if (!line.text("phase").starts_with("train") || !line.has("t0")) continue;
+      const std::string op = line.text("op");
+      if (op == "release") continue;
+      step = line.whole("step");
+      in.lanes.push_back({static_cast<int>(line.whole("rank")), line.text("lane"),
+                          printable(op + " " + line.text("unit")), op, line.real("t0"), line.real("t1")});
+    }
   }
   in.lanes_title = "Lanes over time, step " + std::to_string(step);
 }
@@ -174,21 +182,21 @@ void read_lanes(const fs::path& file, ReportInput& in) {
 ReportInput::Table predicted_and_measured(const fs::path& trace) {
   ReportInput::Table table{
       "A step by kind of instruction, rank 0", {"instructions", "predicted", "measured (waiting included)"}, {}};
-  std::ifstream in(trace);
-  const AnyJson json = in ? AnyJson::parse(in, nullptr, false) : AnyJson();
-  if (!json.is_object() || !json.contains("traceEvents")) return table;
-  std::map<int, std::string> lanes;  // "predicted: rank 0 and 1 alike", by process
+  constexpr int64_t kMost = int64_t{512} << 20;
+  const AnyJson json = fs::exists(trace) ? json_or_nothing(read_foreign(trace, kMost, "run")) : AnyJson();
+  if (!json.is_object()) return table;
+  std::map<int64_t, std::string> lanes;  // "predicted: rank 0 and 1 alike", by process
   std::map<std::string, std::array<double, 2>> seconds;
-  for (const AnyJson& event : json["traceEvents"]) {
-    const int process = event.value("pid", 0);
-    if (event.value("name", "") == "process_name") lanes[process] = event["args"].value("name", "");
-    if (event.value("ph", "") != "X") continue;
+  for (const JsonFields& event : JsonFields(json, trace.string()).list("traceEvents")) {
+    const int64_t process = event.whole("pid");
+    if (event.text("name") == "process_name") lanes[process] = event.object("args").text("name");
+    if (event.text("ph") != "X") continue;
     for (const int which : {0, 1})
       if (lanes[process].starts_with(which == 0 ? "predicted: rank 0" : "measured: rank 0,"))
-        seconds[event.value("cat", "")][static_cast<size_t>(which)] += event.value("dur", 0.0) / 1e6;
+        seconds[event.text("cat")][static_cast<size_t>(which)] += event.real("dur") / 1e6;
   }
   for (const auto& [op, both] : seconds)
-    if (both[0] + both[1] > 0) table.rows.push_back({op, format_seconds(both[0]), format_seconds(both[1])});
+    if (both[0] + both[1] > 0) table.rows.push_back({printable(op), format_seconds(both[0]), format_seconds(both[1])});
   return table;
 }
 

@@ -8,6 +8,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/base/printable.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
@@ -42,7 +43,8 @@ class ByteProgress {
         seconds * static_cast<double>(total_ - done_) / static_cast<double>(std::max<int64_t>(done_, 1));
     std::fprintf(stderr, "%sconvert: %3d%%  %s of %s  ETA %s  %.60s%s", terminal_ ? "\r\x1b[K" : "",
                  static_cast<int>(100 * done_ / std::max<int64_t>(total_, 1)), format_bytes(done_).c_str(),
-                 format_bytes(total_).c_str(), format_seconds(left).c_str(), name.c_str(), terminal_ ? "" : "\n");
+                 format_bytes(total_).c_str(), format_seconds(left).c_str(), printable(name).c_str(),
+                 terminal_ ? "" : "\n");
     open_ = terminal_;
   }
 

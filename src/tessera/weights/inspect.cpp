@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/base/printable.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/checkpoint/manifest.h"
@@ -222,7 +223,8 @@ std::string field_text(const Json& value) {
 void add_fields(const Json& json, const std::string& indent, std::string& text) {
   const auto line = [&](const std::string& name, std::string value) {
     if (value.size() > kMetadataShown) value = value.substr(0, kMetadataShown) + "...";
-    text += indent + name + std::string(name.size() < 12 ? 12 - name.size() : 1, ' ') + value + "\n";
+    text +=
+        indent + printable(name) + std::string(name.size() < 12 ? 12 - name.size() : 1, ' ') + printable(value) + "\n";
   };
   for (const auto& [key, value] : json.items()) {
     if (key == "bytes") {
@@ -266,7 +268,7 @@ std::string to_text(const Inspection& inspection) {
   }
   text += "\n";
   for (const auto& row : inspection.rows) {
-    text += row.name + std::string(width - row.name.size() + 2, ' ') + row.shape +
+    text += printable(row.name) + std::string(width - row.name.size() + 2, ' ') + row.shape +
             std::string(shape_width - row.shape.size() + 2, ' ') + row.dtype;
     if (row.count > 1) text += "  x" + std::to_string(row.count);
     text += "\n";

@@ -24,6 +24,14 @@ std::string ending_of(const Path& path) {
   return ending;
 }
 
+bool is_file(const Path& path) {
+  std::error_code unseen;
+  return std::filesystem::is_regular_file(path, unseen);
+}
+bool is_folder(const Path& path) {
+  std::error_code unseen;
+  return std::filesystem::is_directory(path, unseen);
+}
 bool is_image(const Path& path) { return ends_in(path, kImageEndings); }
 bool is_latent(const Path& path) { return ending_of(path) == ".npy"; }
 bool is_clip(const Path& path) { return ends_in(path, kVideoEndings) || is_image(path); }

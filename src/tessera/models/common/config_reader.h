@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/base/check.h"
+#include "tessera/base/json.h"
 
 namespace tessera::models {
 
@@ -18,8 +19,10 @@ inline constexpr std::string_view kRecipeConfig = "model.config";
 
 class ConfigReader {
  public:
+  static constexpr int64_t kMostSize = 1 << 20, kMostLayers = 1 << 12;
+
   ConfigReader(std::string_view text, std::string file) : file_(std::move(file)) {
-    json_ = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    json_ = json_or_nothing(text);
     if (!json_.is_object()) fail("is not a JSON object");
   }
 
@@ -29,14 +32,16 @@ class ConfigReader {
 
   bool is_list(const char* key) const { return json_.contains(key) && json_[key].is_array(); }
 
-  /// A whole number in 1 .. 2^31.
+  /// A whole number in 1 .. kMostSize: products of four sizes fit 64 bits with the bytes of an element.
   int64_t size(const char* key, std::optional<int64_t> absent = std::nullopt) const {
     if (!has(key)) return or_fail(key, absent);
     const auto& value = json_[key];
     const bool whole = value.is_number_integer();
-    const int64_t number = whole ? value.template get<int64_t>() : 0;
-    if (!whole || number < 1 || number > (int64_t{1} << 31))
-      fail(std::string(key) + " is " + shown(key) + ", expected a positive whole number");
+    const int64_t number = whole ? value.template get<int64_t>() : 0;  // beyond 2^63: below zero
+    if (!whole || number < 1) fail(std::string(key) + " is " + shown(key) + ", expected a positive whole number");
+    const bool layers = std::string_view(key).ends_with("layers");
+    if (const int64_t most = layers ? kMostLayers : kMostSize; number > most)
+      fail(std::string(key) + " is " + shown(key) + ", expected at most " + std::to_string(most));
     return number;
   }
   double real(const char* key, double absent) const {
@@ -55,10 +60,10 @@ class ConfigReader {
     if (!json_[key].is_string()) fail(std::string(key) + " is " + shown(key) + ", expected a text");
     return json_[key].template get<std::string>();
   }
-  /// A list of whole numbers in 1 .. 2^31, or of numbers, or of true and false.
+  /// A list of whole numbers in 1 .. kMostSize, or of numbers, or of true and false.
   std::vector<int64_t> sizes(const char* key, std::vector<int64_t> absent) const {
     return list(key, std::move(absent), "positive whole numbers", [](const nlohmann::json& value) {
-      return value.is_number_integer() && value > 0 && value <= (int64_t{1} << 31);
+      return value.is_number_integer() && value > 0 && value <= kMostSize;
     });
   }
   std::vector<double> reals(const char* key, std::vector<double> absent) const {

@@ -64,7 +64,7 @@ S2vConfig demo() {
 }  // namespace
 
 bool is_s2v_config(std::string_view text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = json_or_nothing(text);
   if (!json.is_object()) return false;
   const auto is = [&](const char* key, const char* value) { return json.contains(key) && json[key] == value; };
   return is("model_type", "s2v") || is("_class_name", "WanModel_S2V");
@@ -82,7 +82,7 @@ S2vConfig parse_s2v_config(std::string_view text, const std::string& file) {
   json.expect("framepack_drop_mode", "padd");
   json.expect("trainable_token_pos_emb", false);
   // the other fields are those of a text-to-video transformer
-  Json base = Json::parse(text);
+  Json base = parse_ordered_json(text, file);
   base["model_type"] = "t2v";
   S2vConfig c;
   c.base = parse_config(base.dump(), file);

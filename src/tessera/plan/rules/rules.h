@@ -33,5 +33,7 @@ std::string to_string(const Violation& violation);
 /// All violations, by line; empty if the file satisfies the rules. A file without lines is a violation.
 std::vector<Violation> check(std::istream& file);
 std::vector<Violation> check(std::vector<Line> lines);
+/// Throws UserError (input) for what cannot be read as a file of lines.
+std::vector<Violation> check_file(const std::string& path);
 
 }  // namespace tessera::plan

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/checked.h"
+#include "tessera/base/toml_text.h"
 #include "tessera/plan/scenario/scenario.h"
 
 namespace tessera::plan {
@@ -41,6 +43,7 @@ class RunReader {
     for (const auto& [key, value] :
          {std::pair{"dim", z.dim}, {"ffn_dim", z.ffn_dim}, {"layers", z.layers}, {"tokens", s.tokens}})
       if (value <= 0) fail(key, "expected a number above zero");
+    check_counts(s);
     return s;
   }
 
@@ -48,6 +51,37 @@ class RunReader {
   [[noreturn]] void fail(const std::string& key, const std::string& what) const {
     throw UserError(Exit::usage, "plan.scenario", place_ + ": " + key + ": " + what,
                     "bench/published.toml has examples");
+  }
+
+  /// What is multiplied, divided by or made in a list.
+  void check_counts(const Scenario& s) const {
+    const TransformerSizes& z = s.sizes;
+    constexpr int64_t kSize = 1 << 20, kLayers = 1 << 12, kTokens = int64_t{1} << 30, kRanks = 1 << 17,
+                      kBatch = 1 << 24;
+    struct Count {
+      const char* key;
+      int64_t value, least, most;
+    };
+    for (const Count& c : {Count{"dim", z.dim, 1, kSize},
+                           {"ffn_dim", z.ffn_dim, 1, kSize},
+                           {"layers", z.layers, 1, kLayers},
+                           {"heads", z.heads, 0, kSize},
+                           {"kv_dim", z.kv_dim, 0, kSize},
+                           {"text_tokens", z.text_tokens, 0, kTokens},
+                           {"vocab", z.vocab, 0, kTokens},
+                           {"tokens", s.tokens, 1, kTokens},
+                           {"gpus", s.gpus, 0, kRanks},
+                           {"experts", s.experts, 1, kLayers},
+                           {"recompute", s.recompute, 0, kLayers},
+                           {"prefetch", s.prefetch, 0, kLayers},
+                           {"global_batch", s.global_batch, 1, kBatch},
+                           {"micro_batch", s.micro_batch, 1, kBatch}})
+      if (c.value < c.least || c.value > c.most)
+        fail(c.key, "is " + std::to_string(c.value) + ", expected a number from " + std::to_string(c.least) + " to " +
+                        std::to_string(c.most));
+    for (const auto& [key, value] :
+         {std::pair{"wire", s.wire}, {"products", s.products}, {"update_bytes", s.machine.update_bytes}})
+      if (!(value > 0 && value < 1e6)) fail(key, "expected a number above zero");
   }
 
   template <class T>
@@ -63,7 +97,7 @@ class RunReader {
   bool get(const std::string& key, int& value) {
     int64_t wide = value;
     const bool found = get(key, wide);
-    value = static_cast<int>(wide);
+    value = checked_int(wide, place_ + ": " + key);
     return found;
   }
   bool get(const std::string& key, std::optional<double>& value) {
@@ -83,7 +117,7 @@ class RunReader {
 std::vector<Scenario> parse_scenarios(std::string_view text, const std::string& file) {
   toml::table root;
   try {
-    root = toml::parse(text, file);
+    root = parse_toml(text, file);
   } catch (const toml::parse_error& error) {
     throw UserError(Exit::usage, "plan.scenario",
                     file + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),

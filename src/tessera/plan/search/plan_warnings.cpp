@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 #include <algorithm>
 
+#include "tessera/base/toml_text.h"
 #include "tessera/plan/plan_rows.h"
 #include "tessera/plan/unit_pattern.h"
 
@@ -43,7 +44,7 @@ void warn_about_units(const toml::array& tables, const std::vector<std::string>&
 std::vector<std::string> plan_warnings(const std::string& text, const Plan& plan,
                                        const std::vector<std::string>& names) {
   std::vector<std::string> notes;
-  const toml::table root = toml::parse(text);
+  const toml::table root = parse_toml(text);
   if (const toml::array* tables = root["units"].as_array()) warn_about_units(*tables, names, notes);
   const Plan untouched;
   for (const Row<Plan>& row : plan_rows()) {

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "tessera/base/check.h"
+#include "tessera/base/foreign_file.h"
 #include "tessera/base/quotes.h"
+#include "tessera/base/toml_text.h"
 
 namespace tessera::plan {
 
@@ -55,7 +55,7 @@ class Reader {
  public:
   Reader(std::string_view text, const std::string& file) : file_(file) {
     try {
-      root_ = toml::parse(text, file);
+      root_ = parse_toml(text, file);
     } catch (const toml::parse_error& error) {
       fail("line " + std::to_string(error.source().begin.line), std::string(error.description()));
     }
@@ -157,12 +157,9 @@ Profile find_profile(std::string_view name_or_file) {
     known.push_back(p.name);
   }
   const std::string file(name_or_file);
-  std::ifstream in(file);
-  if (in && !std::filesystem::is_directory(file)) {
-    std::ostringstream text;
-    text << in.rdbuf();
-    return parse_profile(text.str(), file);
-  }
+  std::error_code unseen;  // the name may be too long for one
+  if (std::filesystem::exists(file, unseen) && !std::filesystem::is_directory(file, unseen))
+    return parse_profile(read_foreign(file, kMostTomlBytes, "plan.profile"), file);
   if (file.find_first_of("./") != std::string::npos)
     throw UserError(Exit::input, "plan.profile", file + ": cannot be opened",
                     "tessera probe --out " + file + " writes one");

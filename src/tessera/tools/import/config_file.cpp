@@ -8,7 +8,9 @@
 #include <toml++/toml.h>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/file.h"
+#include "tessera/base/foreign_file.h"
+#include "tessera/base/json.h"
+#include "tessera/base/toml_text.h"
 
 namespace tessera::tools {
 
@@ -20,7 +22,7 @@ using JsonValue = nlohmann::ordered_json;
 std::string json_scalar(const JsonValue& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_float()) return number_text(value.get<double>());
-  return value.is_null() ? "null" : value.dump();
+  return value.is_null() ? "null" : value.dump(-1, ' ', false, JsonValue::error_handler_t::replace);
 }
 
 std::string json_item(const JsonValue& item) {
@@ -65,41 +67,38 @@ JsonValue toml_as_json(const toml::node& node) {
 
 }  // namespace
 
-std::vector<Given> flat_options(const nlohmann::ordered_json& config) {
+std::vector<Given> flat_options(const nlohmann::ordered_json& config, const std::string& file) {
   std::vector<Given> out;
   flatten_json(config, "", out);
+  constexpr size_t kMost = 10'000;
+  check_input(out.size() <= kMost, "import",
+              file + ": has " + std::to_string(out.size()) + " options, expected at most " + std::to_string(kMost),
+              "is this the configuration of a trainer?");
   return out;
 }
 
 std::vector<Given> read_json(const std::string& text, const std::string& file) {
-  std::vector<Given> out;
-  try {
-    const JsonValue json = JsonValue::parse(text, nullptr, true, /*ignore_comments=*/true);
-    if (!json.is_object()) throw UserError(Exit::usage, "import", file + ": expected a JSON object");
-    flatten_json(json, "", out);
-  } catch (const JsonValue::exception& error) {
-    throw UserError(Exit::usage, "import", file + " is no JSON: " + error.what(), "correct the file");
-  }
-  return out;
+  const JsonValue json = parse_ordered_json(text, file, {.bytes = int64_t{64} << 20, .comments = true});
+  check_input(json.is_object(), "import", file + ": expected a JSON object", "correct the file");
+  return flat_options(json, file);
 }
 
 std::vector<Given> read_toml(const std::string& text, const std::string& file) {
-  std::vector<Given> out;
   try {
-    flatten_json(toml_as_json(toml::parse(text)), "", out);
+    return flat_options(toml_as_json(parse_toml(text)), file);
   } catch (const toml::parse_error& error) {
     throw UserError(
         Exit::usage, "import",
         file + ", line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),
         "correct the file");
   }
-  return out;
 }
 
 std::vector<Given> read_config(const std::string& path) {
   check_input(fs::exists(path) && !fs::is_directory(path), "import", path + ": there is no such file",
               "give a DeepSpeed .json, an accelerate .yaml, or the .toml of musubi-tuner or diffusion-pipe");
-  const std::string text = checkpoint::read_text(path), ending = fs::path(path).extension().string();
+  constexpr int64_t kMost = int64_t{8} << 20;
+  const std::string text = read_foreign(path, kMost, "import"), ending = fs::path(path).extension().string();
   if (ending == ".json") return read_json(text, path);
   if (ending == ".toml") return read_toml(text, path);
   if (ending == ".yaml" || ending == ".yml") return read_yaml(text, path);

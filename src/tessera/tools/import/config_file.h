@@ -21,7 +21,8 @@ std::vector<Given> read_json(const std::string& text, const std::string& file);
 std::vector<Given> read_toml(const std::string& text, const std::string& file);
 /// By yaml-cpp; keys without a value are left out.
 std::vector<Given> read_yaml(const std::string& text, const std::string& file);
-std::vector<Given> flat_options(const nlohmann::ordered_json& config);
+/// `file` opens the message of the UserError (input) where there are more than a trainer has.
+std::vector<Given> flat_options(const nlohmann::ordered_json& config, const std::string& file);
 
 /// `name` beside the configuration if it is there, else as it is.
 std::string file_beside(const ImportContext& context, const std::string& name);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/base/json.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/parts.h"
@@ -74,7 +75,7 @@ std::vector<std::string> files_of_ids(const std::string& text) {
 
 /// '[["s1","s2"],"t5","vae"]'
 std::vector<std::string> files_of_json(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = json_or_nothing(text);
   std::vector<std::string> files;
   const auto add = [&](const nlohmann::json& item) {
     if (!item.is_string())
@@ -97,6 +98,7 @@ void models(Translator& t) {
   if (t.has("--model_paths")) set_weight_files(t, files_of_json(t.value("--model_paths")), "--model_paths");
   if (t.has("--dit_path")) {
     const std::vector<std::string> files = split_list(t.value("--dit_path"));
+    if (files.empty()) throw UserError(Exit::usage, "import", "--dit_path names no file", "give the weights");
     t.set("model.path", files.size() == 1 ? files[0] : fs::path(files.at(0)).parent_path().string(), {"--dit_path"});
   }
   if (t.has("--text_encoder_path")) {

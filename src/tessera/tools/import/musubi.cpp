@@ -1,8 +1,8 @@
 // musubi-tuner's wan_train_network.py and wan_train.py.
 #include <filesystem>
-#include <fstream>
 
 #include "tessera/base/check.h"
+#include "tessera/base/foreign_file.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
@@ -127,10 +127,10 @@ void musubi_prompts(Translator& t) {
   const std::string option = "--sample_prompts";
   if (!t.has(option)) return;
   const std::string file = file_beside(t.context(), t.value(option));
-  std::ifstream in(file);
-  if (!in) return t.refuse(option, file + " was not found: set sample.prompts");
+  if (!std::filesystem::exists(file)) return t.refuse(option, file + " was not found: set sample.prompts");
+  ForeignLines in(file, "import", "a text file with a prompt a line");
   std::string list;
-  for (std::string line; std::getline(in, line);) {
+  for (std::string line; in.next(line);) {
     line = line.substr(0, line.find(" --"));
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (!line.empty() && line[0] != '#') list += line + kListSeparator;

@@ -1,5 +1,6 @@
 #include "tessera/tools/import/parts.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tessera/base/check.h"
@@ -51,6 +52,8 @@ void set_epoch_steps(Translator& t, const std::string& key, const std::string& o
 }  // namespace
 
 void set_weight_files(Translator& t, const std::vector<std::string>& files, const std::string& option) {
+  if (files.empty() || std::find(files.begin(), files.end(), "") != files.end())
+    throw UserError(Exit::usage, "import", option + " names no file", "give the files of weights");
   std::string folder;
   std::vector<std::string> denoiser;
   for (const std::string& file : files) {
@@ -73,7 +76,8 @@ void set_weight_files(Translator& t, const std::vector<std::string>& files, cons
   for (const std::string& file : denoiser) {
     // diffusion_pytorch_model*.safetensors are shards: their folder has the index
     const bool shards = denoiser.size() > 1 || file.find('*') != std::string::npos;
-    const std::string place = shards ? fs::path(file).parent_path().string() : file;
+    const fs::path beside = fs::path(file).parent_path();
+    const std::string place = !shards ? file : beside.empty() ? "." : beside.string();
     if (!folder.empty() && folder != place)
       throw UserError(Exit::usage, "import", option + " names two models, " + folder + " and " + place,
                       "two experts train from the folder that holds high_noise_model and low_noise_model: model.path");

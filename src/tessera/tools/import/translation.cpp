@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/printable.h"
 #include "tessera/recipe/load_recipe.h"
 #include "tessera/recipe/recipe_table.h"
 
@@ -31,7 +32,7 @@ std::string shown_value(const std::string& value) {
 std::string one_line(std::string text) {
   for (char& c : text)
     if (c == '\n' || c == '\r') c = ' ';
-  return text;
+  return printable(text);
 }
 
 std::string padded_to(std::string text, size_t width) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/base/json.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/model_folder.h"
 
@@ -38,7 +39,7 @@ constexpr WanTask kTasks[] = {
 /// config.json's model_type; empty where the file does not say (diffusers' does not).
 std::string model_type_of(const fs::path& config) {
   if (config.empty()) return {};
-  const auto json = nlohmann::json::parse(checkpoint::read_text(config), nullptr, /*allow_exceptions=*/false);
+  const auto json = json_or_nothing(checkpoint::read_text(config));
   return json.is_object() && json.contains("model_type") && json["model_type"].is_string()
              ? json["model_type"].get<std::string>()
              : "";

@@ -107,7 +107,7 @@ void check_run(const CaseContext& context, CaseFile& file, const std::string& na
   const int64_t steps = config.at("steps"), every = steps / 5;
   const double lr = config.at("lr");
   optim::AdamWOptions options;
-  options.betas = {config.at("betas")[0].get<double>(), config.at("betas")[1].get<double>()};
+  options.betas = {config.at("betas").at(0).get<double>(), config.at("betas").at(1).get<double>()};
   options.eps = config.at("eps");
   options.weight_decay = config.at("wd");
   options.format.moments = run.moments;

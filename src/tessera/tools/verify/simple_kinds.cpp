@@ -18,7 +18,7 @@ struct AdamWRun {
 
 AdamWRun adamw_run(const std::string& name, const Json& config) {
   AdamWRun run{name.starts_with("sched"), name.ends_with("_clip"), {}};
-  run.options.betas = {config.at("betas")[0].get<double>(), config.at("betas")[1].get<double>()};
+  run.options.betas = {config.at("betas").at(0).get<double>(), config.at("betas").at(1).get<double>()};
   run.options.eps = config.at("eps");
   run.options.weight_decay = config.at("wd");
   if (name.find("bigeps_nowd") != std::string::npos) run.options = {{0.9, 0.95}, 1e-2, 0.0};

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/json.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/prepare/encoder_run.h"
@@ -56,7 +57,7 @@ struct Prompt {
 };
 
 std::vector<Prompt> read_prompts(const fs::path& path) {
-  const Json rows = Json::parse(checkpoint::read_text(path), nullptr, /*allow_exceptions=*/false);
+  const Json rows = parse_ordered_json(checkpoint::read_text(path), path.string());
   check_input(rows.is_array() && !rows.empty(), "verify", path.string() + ": not a list of prompts");
   std::vector<Prompt> prompts;
   for (size_t i = 0; i < rows.size(); ++i) {

@@ -1,12 +1,14 @@
 #include "tessera/tools/verify/verify.h"
 
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/base/foreign_file.h"
+#include "tessera/base/json.h"
 #include "tessera/base/log.h"
+#include "tessera/base/printable.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/memory/meter.h"
@@ -42,10 +44,10 @@ Kinds all_kinds() {
 }
 
 Json read_json(const fs::path& path) {
-  std::ifstream in(path);
-  check_input(in.good(), "verify", path.string() + ": cannot be opened", "give the folder of a golden case");
-  Json json = Json::parse(in, nullptr, /*allow_exceptions=*/false);
-  check_input(!json.is_discarded(), "verify", path.string() + ": not JSON");
+  constexpr int64_t kMost = int64_t{64} << 20;
+  Json json =
+      parse_ordered_json(read_foreign(path, kMost, "verify", "give the folder of a golden case"), path.string());
+  check_input(json.is_object(), "verify", path.string() + ": expected an object", "give the folder of a golden case");
   return json;
 }
 
@@ -72,7 +74,7 @@ void print(const CaseFile& file) {
   const std::string label =
       file.case_name() + "/" + file.file_name() + (file.weights().empty() ? "" : " (" + file.weights() + ")");
   std::printf("%-4s %-55s %4zu tensors", file.passed() ? "ok" : "FAIL", label.c_str(), file.comparisons().size());
-  if (worst) std::printf(", worst %s: %.3g of %.3g", worst->name.c_str(), worst->max_abs, worst->bound);
+  if (worst) std::printf(", worst %s: %.3g of %.3g", printable(worst->name).c_str(), worst->max_abs, worst->bound);
   std::printf("\n");
   for (const auto& [key, value] : file.notes().items())
     if (value.is_number()) std::printf("       %s: %s\n", key.c_str(), value.dump().c_str());
@@ -81,7 +83,7 @@ void print(const CaseFile& file) {
                 left->size() > 1 ? " ..." : "");
   if (failed == 0) return;
   for (const auto& c : file.comparisons())
-    if (!c.ok) std::printf("       %s: differs by %.3g, allowed %.3g\n", c.name.c_str(), c.max_abs, c.bound);
+    if (!c.ok) std::printf("       %s: differs by %.3g, allowed %.3g\n", printable(c.name).c_str(), c.max_abs, c.bound);
 }
 
 void store(const CaseFile& file, const fs::path& folder) {
@@ -105,6 +107,11 @@ CaseResults compute(const CaseFunction& kind, const CaseContext& context) {
     throw UserError(Exit::input, "verify",
                     context.folder.string() + ": its tensors do not go together: " + words.substr(0, words.find('\n')),
                     "compare their shapes with config.json");
+  } catch (const Json::exception& error) {
+    throw UserError(Exit::input, "verify",
+                    context.folder.string() + ": case.json or config.json lacks a field, or has one of another type: " +
+                        printable(error.what()),
+                    "compare them with those of another case of kind " + context.description.value("kind", ""));
   }
 }
 
@@ -153,7 +160,8 @@ int verify(const VerifyOptions& options) {
     context.comm = &comm;
     context.mesh = options.mesh;
     context.rank = place.rank;
-    const std::string kind = context.description.value("kind", std::string());
+    const Json named = context.description.value("kind", Json());
+    const std::string kind = named.is_string() ? named.get<std::string>() : "";
     const auto it = kinds.find(kind);
     if (it == kinds.end()) {
       std::string known;

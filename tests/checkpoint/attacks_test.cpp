@@ -1,0 +1,63 @@
+// Files of weights and checkpoints that are made to fill the memory or to take hours.
+#include "bounded.h"
+#include "checkpoint/files.h"
+#include "checkpoint/torch_bytes.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/torch_file.h"
+
+namespace tessera::checkpoint {
+
+class Attacks : public FileTest {
+ protected:
+  Path pth(const std::string& pickle) const {
+    const Path file = path("a.pth");
+    const float values[6] = {};
+    ZipWriter zip(file, 4096);
+    zip.add("archive/data.pkl", pickle.data(), static_cast<int64_t>(pickle.size()));
+    zip.add("archive/data/0", values, sizeof values);
+    zip.commit();
+    return file;
+  }
+};
+
+TEST_F(Attacks, AHeaderOfEmptyObjectsIsRefused) {
+  for (const char* part : {"{},", "[],"}) {
+    const Path file = write_header("a.safetensors", "[" + repeated(part, 22'000'000) + "1]", 0);
+    expect_refused_cheaply([&] { SafetensorsFile::open(file); }, {"a.safetensors"});
+  }
+}
+
+TEST_F(Attacks, ADeepHeaderAndADeepManifestAreRefused) {
+  const Path file = write_header("a.safetensors", repeated("{\"a\":", 200'000), 0);
+  expect_refused_cheaply([&] { SafetensorsFile::open(file); }, {"a.safetensors", "nested deeper"});
+  write("manifest.json", repeated("[", 200'000));
+  expect_refused_cheaply([&] { load_manifest(folder_); }, {"manifest.json", "nested deeper"});
+}
+
+TEST_F(Attacks, APickleOfSixtyMillionTuplesIsRefused) {
+  const Path file = pth("\x80\x02" + std::string(60 << 20, ')') + ".");
+  expect_refused_cheaply([&] { TorchFile::open(file); }, {"a.pth", "the pickle has more than"});
+}
+
+TEST_F(Attacks, ALongKeyOfManyValuesIsRefused) {
+  // the key is kept as value 0 and recalled a million times, each for a number
+  const std::string key = PickleMaker::text(std::string(4 << 20, 'k')) + "q" + std::string(1, '\0');
+  const Path file = pth("\x80\x02" + key + "0}(" + repeated(std::string("h\0K\1", 4), 1'000'000) + "u.");
+  expect_refused_cheaply([&] { TorchFile::open(file); }, {"a.pth", "its names take more than"});
+}
+
+TEST_F(Attacks, ATensorOfAMillionDimensionsIsRefused) {
+  const std::vector<int64_t> ones(100'000, 1);
+  PickleMaker pickle;
+  pickle.dict({{"a", PickleMaker::tensor("0", 6, 0, ones, ones)}});
+  const Path file = pth(pickle.bytes());
+  expect_refused_cheaply([&] { TorchFile::open(file); }, {"a.pth", "100000 dimensions"});
+}
+
+TEST_F(Attacks, AFileWithoutEndIsNotReadIntoMemory) {
+  std::filesystem::resize_file(write("manifest.json", "{"), int64_t{1} << 40);  // a hole: it takes no room
+  expect_refused_cheaply([&] { load_manifest(folder_); }, {"manifest.json", "expected at most"});
+}
+
+}  // namespace tessera::checkpoint

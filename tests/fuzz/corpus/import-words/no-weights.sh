@@ -1,0 +1,1 @@
+train.py --dataset_path D --dit_path ,
