@@ -76,8 +76,8 @@ Tensor rotary_frequencies(int64_t count) {
 }
 
 Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim) {
-  const Tensor rows = at::empty({static_cast<int64_t>(t.size()), dim}, at::kFloat);
   Angles angles(t, dim / 2);
+  const Tensor rows = at::empty({static_cast<int64_t>(t.size()), dim}, at::kFloat);
   rows.narrow(1, 0, dim / 2).copy_(angles.cos());
   rows.narrow(1, dim / 2, dim / 2).copy_(angles.sin());
   return rows;
