@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "layout_table.h"
+#include "tessera/checkpoint/safetensors.h"
 #include "tessera/data/image.h"
 #include "tessera/data/video.h"
 
@@ -27,8 +28,8 @@ std::array<int, 3> colour(size_t picture, int x, int y) {
   return {2 * y, y, 255 - 2 * x};
 }
 
-/// A folder with the pictures; picture i has the caption of i + `turn`.
-void write_pictures(const fs::path& folder, size_t turn) {
+/// A folder with the pictures, each with its caption of these.
+void write_pictures(const fs::path& folder, const std::vector<std::string>& captions) {
   fs::create_directories(folder);
   for (size_t i = 0; i < kCaptions.size(); ++i) {
     data::Frames frames{1, kSide, kSide, 8, {}};
@@ -41,7 +42,7 @@ void write_pictures(const fs::path& folder, size_t turn) {
     }();
     const std::string stem = "picture" + std::to_string(i);
     std::ofstream(folder / (stem + ".png"), std::ios::binary) << png;
-    std::ofstream(folder / (stem + ".txt")) << kCaptions[(i + turn) % kCaptions.size()];
+    std::ofstream(folder / (stem + ".txt")) << captions[i];
   }
 }
 
@@ -62,8 +63,8 @@ class SanaPictures : public ::testing::Test {
       GTEST_SKIP() << goldens / "dc_ae"
                    << " is not there";
     }
-    write_pictures(run_.folder() / "pictures", 0);
-    write_pictures(run_.folder() / "turned", 1);
+    write_pictures(run_.folder() / "pictures", kCaptions);
+    write_pictures(run_.folder() / "turned", {kCaptions[1], kCaptions[2], kCaptions[3], kCaptions[0]});
     flags_ = {"--data.path",
               (run_.folder() / "pictures").string(),
               "--data.size",
@@ -150,6 +151,42 @@ TEST_F(SanaPictures, TrainAlongOneCurveOnEveryLayout) {
     SCOPED_TRACE(mesh);
     expect_same_curve(one, train(2, mesh, {"--run.steps", std::to_string(kSteps), "--mesh", mesh}), kSteps);
   }
+}
+
+/// Where all captions are dropped, a checkpoint that learned an embedding of none trains with that: here it is the one of
+/// the only caption, and has rows beyond it.
+TEST_F(SanaPictures, WithoutACaptionTrainAndSampleWithWhatTheCheckpointLearnedForIt) {
+  ASSERT_EQ(train(1, "base", {"--run.steps", "1"}).size(), 1u);
+  const fs::path model = fs::path(run_.out("base")) / "model", cache = run_.folder() / "alike-cache";
+  write_pictures(run_.folder() / "alike", std::vector<std::string>(kCaptions.size(), "a picture"));
+  const auto curve = [&](const std::string& name, const char* dropped) {
+    const auto steps =
+        train(2, name,
+              {"--data.path", (run_.folder() / "alike").string(), "--data.cache", cache.string(), "--model.path",
+               model.string(), "--run.steps", "3", "--diffusion.caption_dropout", dropped, "--sample.every", "3",
+               "--sample.prompts", "a picture", "--sample.steps", "2", "--sample.guidance", "4"});
+    std::vector<double> values;
+    for (const auto& step : steps) values.push_back(step.at("loss"));
+    for (const auto& sample : run_.metrics(name, "sample")) values.push_back(sample.at("psnr"));
+    return values;
+  };
+  const auto captioned = curve("captioned", "0"), empty = curve("empty", "1");
+  ASSERT_EQ(captioned.size(), 4u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NE(captioned[i], empty.at(i)) << "step " << i;
+
+  std::vector<float> rows;
+  for (const auto& item : fs::directory_iterator(cache))
+    if (item.path().extension() == ".safetensors" && rows.empty()) {
+      const auto entry = checkpoint::SafetensorsFile::open(item.path());
+      rows.resize(static_cast<size_t>(entry.at("context").count()));
+      entry.read_f32("context", 0, entry.at("context").count(), rows.data());
+    }
+  rows.resize(24 * 64, 5.0f);  // as many as the longest caption
+  checkpoint::write_safetensors(model / "official_only.safetensors",
+                                {{"y_embedder.y_embedding", DType::f32, {24, 64}, rows.data()}});
+  const auto learned = curve("learned", "1");
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(learned.at(i), captioned[i]) << "step " << i;
+  EXPECT_NE(learned.at(3), empty.at(3)) << "guidance is away from it as well";
 }
 
 /// Where the released recipe is in fp16, its users met NaN. Loss scaling begins at 65536, doubles every 50 steps and so
