@@ -3,6 +3,7 @@
 #include <set>
 
 #include "golden.h"
+#include "ops/byte_count.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/models/common/unknown.h"
@@ -148,6 +149,22 @@ TEST(Sana, PackedSamplesComeOutAsTheyDoAlone) {
     const auto together = model.unpack(net::run_plain(model.units(), weights, both), both);
     for (size_t i = 0; i < samples.size(); ++i)
       expect_close(together[i], predict(model, weights, samples[i]), 1e-5, preset);
+  }
+}
+
+// A batch is packed while others are in flight, and the plan counts what a batch holds.
+TEST(Sana, PackingTakesNoMemoryBesideWhatItReturns) {
+  for (const std::string& name : {"sana-tiny-norms", "sana-tiny-sprint", "sana-tiny-video", "sana-1.6b-2k"}) {
+    const Config config = find_named(presets(), "preset", name);
+    Config shallow = config;
+    shallow.num_layers = 1;
+    const Sana model(shallow);
+    const int64_t frames = shallow.is_video() ? 3 : 1;
+    const std::vector<net::Sample> samples(2, model.blank({shallow.in_channels, frames, 6, 10}));
+    const testing::ByteCount count(at::kCPU);
+    const net::Batch batch = model.pack(samples);
+    EXPECT_EQ(count.peak(), count.live()) << name;
+    EXPECT_GE(count.live(), static_cast<int64_t>(batch.inputs[0].nbytes())) << name;
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 
-#include "golden.h"
+#include "models/autoencoder_case.h"
 #include "ops/byte_count.h"
 #include "tessera/base/check.h"
 #include "tessera/models/registry.h"
@@ -11,20 +11,11 @@ namespace tessera::models::wan_vae {
 
 namespace {
 
-WeightSource source(TensorMap tensors, const std::string& file) {
-  WeightSource weights;
-  weights.file = file;
-  for (const auto& [name, tensor] : tensors) weights.names.push_back(name);
-  const auto kept = std::make_shared<const TensorMap>(std::move(tensors));
-  weights.shape = [kept](const std::string& name) { return kept->at(name).sizes().vec(); };
-  weights.read = [kept](const std::string& name) { return kept->at(name); };
-  return weights;
-}
-
 std::unique_ptr<VideoVae> open_case(const std::string& name, const std::string& config = "config.json",
                                     const std::string& weights = "model.safetensors", const Tiling& tiling = {}) {
   const Golden golden(name);
-  return make_vae(config.empty() ? "" : golden.text(config), config, source(golden.tensors(weights), weights), tiling);
+  return make_vae(config.empty() ? "" : golden.text(config), config, source_of(golden.tensors(weights), weights),
+                  tiling);
 }
 
 /// The tiny autoencoder of Wan 2.1's golden case.
@@ -50,19 +41,6 @@ class WanVaes : public ::testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(Golden, WanVaes, ::testing::Values("wan21_vae", "wan22_vae"),
                          [](const auto& info) { return info.param; });
-
-void expect_error(const std::string& text, const std::function<void()>& act, Exit code) {
-  try {
-    act();
-    ADD_FAILURE() << "no error; expected one with '" << text << "'";
-  } catch (const UserError& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_NE((std::string(error.what()) + error.hint()).find(text), std::string::npos) << error.what();
-  }
-}
-void expect_input_error(const std::string& text, const std::function<void()>& act) {
-  expect_error(text, act, Exit::input);
-}
 
 void expect_recorded(const std::string& name, const VideoVae& vae) {
   const Golden golden(name);
@@ -127,7 +105,7 @@ TEST_P(WanVaes, BytesOfAClipAreItsNumbers) {
 TEST_P(WanVaes, WeightsAreThereOnlyWhileTheyAreNeeded) {
   const Golden golden(GetParam());
   const auto tensors = std::make_shared<const TensorMap>(golden.tensors("model.safetensors"));
-  WeightSource weights = source(*tensors, "");
+  WeightSource weights = source_of(*tensors, "");
   std::vector<std::weak_ptr<int>> given;  // a token in each tensor that was read, gone with it
   weights.read = [&given, tensors](const std::string& name) {
     const auto token = std::make_shared<int>(0);
@@ -213,7 +191,7 @@ TEST_F(WanVaeTest, WithoutAttentionTilesDifferOnlyNearTheirEdges) {
                            "decoder.middle.1.proj.bias"})
     tensors[site] = at::zeros_like(tensors.at(site));
   const auto make = [&](const Tiling& tiling) {
-    return make_vae(golden.text("config.json"), "", source(tensors, ""), tiling);
+    return make_vae(golden.text("config.json"), "", source_of(tensors, ""), tiling);
   };
   const auto whole = make({}), tiled = make({.size = 256, .overlap = 64});
   const Tensor pixels = picture(64, 448), latent = whole->encode(pixels);  // tiles of columns 0..31 and 24..55
@@ -408,10 +386,10 @@ TEST_F(WanVaeTest, SizesThatDoNotFitAreRefusedWithTheNearest) {
         vae->encode(at::zeros({3, 4, 32, 32}));
       },
       Exit::usage);
-  expect_input_error("[3, F, H, W]", [&] { vae->encode(at::zeros({1, 3, 32, 32})); });
-  expect_input_error("[16, f, h, w]", [&] { vae->decode(at::zeros({48, 1, 4, 4})); });
+  expect_error("[3, F, H, W]", [&] { vae->encode(at::zeros({1, 3, 32, 32})); });
+  expect_error("[16, f, h, w]", [&] { vae->decode(at::zeros({48, 1, 4, 4})); });
   FeatureCache cache;
-  expect_input_error("first frame alone", [&] { wan(vae).encode_chunk(at::zeros({3, 4, 32, 32}), cache); });
+  expect_error("first frame alone", [&] { wan(vae).encode_chunk(at::zeros({3, 4, 32, 32}), cache); });
   EXPECT_THROW(open("config.json", "model.safetensors", {.size = 30, .overlap = 8}), UserError);
 }
 
@@ -420,34 +398,34 @@ TEST_F(WanVaeTest, WeightsThatDoNotFitAreNamed) {
   const auto open_changed = [&](const std::function<void(TensorMap&)>& change, const std::string& config) {
     TensorMap tensors = golden.tensors("model.safetensors");
     change(tensors);
-    make_vae(config, "config.json", source(tensors, "some.pth"), {});
+    make_vae(config, "config.json", source_of(tensors, "some.pth"), {});
   };
   const std::string config = golden.text("config.json");
-  expect_input_error("decoder.head.2.bias",
-                     [&] { open_changed([](TensorMap& t) { t.erase("decoder.head.2.bias"); }, config); });
-  expect_input_error("expected [8, 4, 3, 3, 3]", [&] {
+  expect_error("decoder.head.2.bias",
+               [&] { open_changed([](TensorMap& t) { t.erase("decoder.head.2.bias"); }, config); });
+  expect_error("expected [8, 4, 3, 3, 3]", [&] {
     open_changed(
         [](TensorMap& t) {
           t["encoder.downsamples.3.residual.2.weight"] = at::zeros({8, 3, 3, 3, 3});
         },
         config);
   });
-  expect_input_error("these are weights of Wan 2.2's autoencoder, config.json is that of Wan 2.1's", [&] {
-    make_vae(config, "config.json", source(Golden("wan22_vae").tensors("model.safetensors"), "some.pth"), {});
+  expect_error("these are weights of Wan 2.2's autoencoder, config.json is that of Wan 2.1's", [&] {
+    make_vae(config, "config.json", source_of(Golden("wan22_vae").tensors("model.safetensors"), "some.pth"), {});
   });
-  expect_input_error("is_residual", [&] { parse_config(R"({"base_dim": 16, "is_residual": true})", "config.json"); });
-  expect_input_error("needs 1, 2 or 4 times the channels",
-                     [&] { parse_config(R"({"dec_dim": 16, "dim_mult": [1, 3, 4, 4]})", "config.json"); });
-  expect_input_error("std", [&] { parse_config(R"({"z_dim": 1, "mean": [0], "std": [0]})", "config.json"); });
+  expect_error("is_residual", [&] { parse_config(R"({"base_dim": 16, "is_residual": true})", "config.json"); });
+  expect_error("needs 1, 2 or 4 times the channels",
+               [&] { parse_config(R"({"dec_dim": 16, "dim_mult": [1, 3, 4, 4]})", "config.json"); });
+  expect_error("std", [&] { parse_config(R"({"z_dim": 1, "mean": [0], "std": [0]})", "config.json"); });
 }
 
 TEST_F(WanVaeTest, FingerprintsTellWeightsApart) {
   const Golden golden("wan21_vae");
   TensorMap tensors = golden.tensors("model.safetensors");
-  const auto official = make_vae(golden.text("config.json"), "", source(tensors, ""), {})->fingerprint();
+  const auto official = make_vae(golden.text("config.json"), "", source_of(tensors, ""), {})->fingerprint();
   EXPECT_EQ(official, open("diffusers_config.json", "diffusers.safetensors")->fingerprint()) << "same values";
   tensors["conv1.bias"] = tensors["conv1.bias"].clone().add_(1e-6);
-  EXPECT_NE(official, make_vae(golden.text("config.json"), "", source(tensors, ""), {})->fingerprint());
+  EXPECT_NE(official, make_vae(golden.text("config.json"), "", source_of(tensors, ""), {})->fingerprint());
 }
 
 }  // namespace tessera::models::wan_vae

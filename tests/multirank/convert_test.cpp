@@ -288,6 +288,8 @@ TEST_F(Convert, MistakesAreNamedAndLeaveNothingBehind) {
   refused({"convert", in}, 2, {"expected two: IN and OUT"});
   refused({"convert", in, out, "--to", "difusers"}, 2, {"did you mean diffusers?"});
   refused({"convert", in, out + ".pth", "--format", "safetensors"}, 2, {"leave one of them out"});
+  refused({"convert", (goldens_ / "dc_ae/original.safetensors").string(), out, "--to", "diffusers"}, 3,
+          {"dc-ae-f32c32 as efficientvit has it", "convert the release of dc-ae-f32c32 that diffusers reads"});
   refused({"convert", (folder_ / "absent").string(), out}, 3, {"no such file or folder"});
   refused({"convert", (goldens_ / "adamw/case.safetensors").string(), out, "--to", "official"}, 3,
           {"none of the models"});

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "program.h"
+#include "curves.h"
 
 namespace tessera::testing {
 namespace {
@@ -29,15 +29,6 @@ Result train(const char* program, int ranks, const std::string& name, const std:
   return run_program(words, program == std::string(ON_DEVICE) ? kOnDevice : kOnCpu, 300);
 }
 
-using Curve = std::vector<std::array<double, 2>>;
-
-/// (loss, grad_norm) of each step.
-Curve curve(const std::string& name) {
-  Curve steps;
-  for (const auto& line : shared().metrics(name)) steps.push_back({line["loss"], line["grad_norm"]});
-  return steps;
-}
-
 struct Case {
   const char* name;
   int ranks;
@@ -48,28 +39,16 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class OnDevice : public ::testing::TestWithParam<Case> {};
 
-/// Adapters on a base that was trained: the first weights of a head are zeros, behind which nothing can be told apart.
-std::vector<std::string> on_base(std::vector<std::string> flags) {
-  static const bool trained = [] {
-    const Result r = shared().train(1, "base", {"--run.steps", "3", "--train.lr", "1e-3"});
-    EXPECT_EQ(r.code, 0) << r.output;
-    return true;
-  }();
-  (void)trained;
-  flags.insert(flags.end(), {"--train.mode", "lora", "--model.path", shared().out("base") + "/model"});
-  return flags;
-}
-
 TEST_P(OnDevice, TrainsWithTheBitsOfTheCpu) {
-  const auto flags = GetParam().lora ? on_base(GetParam().flags) : GetParam().flags;
+  const auto flags = GetParam().lora ? on_base(shared(), GetParam().flags) : GetParam().flags;
   const std::string cpu = std::string("cpu-") + GetParam().name, device = std::string("device-") + GetParam().name;
   const Result here = train(TESSERA_BINARY, GetParam().ranks, cpu, flags);
   ASSERT_EQ(here.code, 0) << here.output;
   const Result there = train(ON_DEVICE, GetParam().ranks, device, flags);
   ASSERT_EQ(there.code, 0) << there.output;
   EXPECT_NE(there.output.find("run.device: simulated"), std::string::npos) << there.output;
-  ASSERT_EQ(curve(cpu).size(), kSteps);
-  EXPECT_EQ(curve(cpu), curve(device));
+  ASSERT_EQ(curve_of(shared(), cpu).size(), kSteps);
+  EXPECT_EQ(curve_of(shared(), cpu), curve_of(shared(), device));
   if (GetParam().lora) return;
   const auto weights = shared().model(cpu);
   EXPECT_FALSE(weights.empty());
@@ -111,7 +90,7 @@ TEST(OnDeviceRuns, ARunGoesOnOnTheDeviceAndOnTheCpu) {
     const Result r = train(program, 2, "parts", flags);
     ASSERT_EQ(r.code, 0) << r.output;
   }
-  EXPECT_EQ(curve("whole"), curve("parts"));
+  EXPECT_EQ(curve_of(shared(), "whole"), curve_of(shared(), "parts"));
 }
 
 TEST(OnDeviceRuns, SamplesAreThoseOfTheCpu) {

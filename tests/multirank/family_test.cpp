@@ -86,8 +86,14 @@ const Trained& trained(const std::string& name) {
 config = { dim = 48, num_heads = 4, num_layers = 3, ffn_dim = 60, text_dim = 64, text_len = 5 })")};
     return toy;
   }
-  static const Trained sana{TinyRun("sana", TESSERA_BINARY, R"(preset = "sana-tiny-norms"
-config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 5, in_channels = 12 })"),
+  static const std::string fields =
+      "config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 5, "
+      "in_channels = 12 }";
+  if (name == "sana_video") {
+    static const Trained video{TinyRun("sana-video", TESSERA_BINARY, "preset = \"sana-tiny-video\"\n" + fields)};
+    return video;
+  }
+  static const Trained sana{TinyRun("sana", TESSERA_BINARY, "preset = \"sana-tiny-norms\"\n" + fields),
                             {"--data.frames", "1"}};
   return sana;
 }
@@ -178,7 +184,7 @@ class FamilyTraining : public ::testing::TestWithParam<const char*> {
  protected:
   const Trained& family_ = trained(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::Values("toy", "sana"),
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::Values("toy", "sana", "sana_video"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(FamilyTraining, EndsWithTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredicted) {

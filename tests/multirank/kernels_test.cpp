@@ -1,7 +1,7 @@
 // Training with the kernels of GPUs, LibTorch's operators, on CPU ranks: the curve of our own kernels on every axis.
 #include <gtest/gtest.h>
 
-#include "program.h"
+#include "curves.h"
 
 namespace tessera::testing {
 namespace {
@@ -13,8 +13,7 @@ const TinyRun& shared() {
   return run;
 }
 
-/// (loss, grad_norm) of each step.
-std::vector<std::array<double, 2>> curve(const std::string& kernels, int ranks, const std::vector<std::string>& more) {
+Curve curve(const std::string& kernels, int ranks, const std::vector<std::string>& more) {
   const std::string name = "run-" + kernels;
   std::filesystem::remove_all(shared().out(name));
   std::vector<std::string> words = {
@@ -23,9 +22,7 @@ std::vector<std::array<double, 2>> curve(const std::string& kernels, int ranks, 
   words.insert(words.end(), more.begin(), more.end());
   const Result r = run_program(words, {{"TESSERA_KERNELS", kernels}}, 300);
   EXPECT_EQ(r.code, 0) << r.output;
-  std::vector<std::array<double, 2>> steps;
-  for (const auto& line : shared().metrics(name)) steps.push_back({line["loss"], line["grad_norm"]});
-  return steps;
+  return curve_of(shared(), name);
 }
 
 struct Case {
@@ -38,20 +35,8 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class GpuKernels : public ::testing::TestWithParam<Case> {};
 
-/// Adapters on a base that was trained: the first weights of a head are zeros, behind which nothing can be told apart.
-std::vector<std::string> on_base(std::vector<std::string> flags) {
-  static const bool trained = [] {
-    const Result r = shared().train(1, "base", {"--run.steps", "4", "--train.lr", "1e-3"});
-    EXPECT_EQ(r.code, 0) << r.output;
-    return true;
-  }();
-  (void)trained;
-  flags.insert(flags.end(), {"--train.mode", "lora", "--model.path", shared().out("base") + "/model"});
-  return flags;
-}
-
 TEST_P(GpuKernels, TrainAlongTheCurveOfOurs) {
-  const auto flags = GetParam().lora ? on_base(GetParam().flags) : GetParam().flags;
+  const auto flags = GetParam().lora ? on_base(shared(), GetParam().flags) : GetParam().flags;
   const auto ours = curve("cpu", GetParam().ranks, flags), theirs = curve("aten", GetParam().ranks, flags);
   ASSERT_EQ(ours.size(), kSteps);
   ASSERT_EQ(theirs.size(), kSteps);

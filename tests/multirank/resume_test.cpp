@@ -49,6 +49,8 @@ TEST(ResumeChanges, OfModelSeedAndObjectiveAreRefusedAndLeaveTheRunByteForByte) 
   for (const auto& [flag, value] : std::map<std::string, std::string>{{"model.config.num_heads", "2"},
                                                                       {"model.config.text_len", "8"},
                                                                       {"run.seed", "8"},
+                                                                      {"diffusion.timesteps", "sana"},
+                                                                      {"diffusion.caption_dropout", "0.1"},
                                                                       {"diffusion.shift", "3"}})
     expect_refused(run, "run", {"--run.steps", "4", "--" + flag, value}, flag);
   EXPECT_TRUE(fs::exists(remains));

@@ -1,6 +1,7 @@
 #include "operators.h"
 
 #include "tessera/ops/reference.h"
+#include "tessera/ops/relu.h"
 #include "tessera/ops/rows.h"
 
 namespace tessera::testing {
@@ -132,7 +133,7 @@ Operator attention_without_softmax(int64_t heads, int64_t d, bool turned) {
   return op;
 }
 
-/// Of rows.h.
+/// Of rows.h and relu.h.
 std::vector<Operator> row_operators() {
   const Tensor order = at::randperm(67, at::detail::createCPUGenerator(9), at::kLong);
   return {half_split_rope(67, 3, 5),
@@ -140,6 +141,12 @@ std::vector<Operator> row_operators() {
           unfold_of(9, 71),
           attention_without_softmax(3, 5, false),
           attention_without_softmax(3, 5, true),
+          {"relu",
+           {normal({67, 71})},
+           {},
+           {},
+           [](const Tensors& x, Sites&, const Tensors&) { return ops::relu(x[0]); },
+           [](const Tensors& x, const Tensors&, const Tensors&) { return at::relu(x[0]); }},
           {"take_rows",
            {normal({67, 71})},
            {},

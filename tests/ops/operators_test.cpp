@@ -301,6 +301,26 @@ TEST(Linear, AllocatesItsResultAndNothingElse) {
   }
 }
 
+TEST(Relu, KeepsItsResultAndNotWhatItWasTakenOf) {
+  for (const at::Device device : {at::Device(at::kCPU), at::Device(at::kMeta)}) {
+    const Tensor leaf = at::ones({67, 71}, device).requires_grad_();
+    const ByteCount count(device.type());
+    const Tensor y = ops::relu(leaf * 2);
+    EXPECT_EQ(count.live(), static_cast<int64_t>(y.nbytes())) << device;
+  }
+}
+
+TEST(LinearAttention, OfFp16StaysWithinItsLargestValue) {
+  const Tensor tiny = at::full({4, 2}, 6e-8).to(at::kHalf), v = at::full({4, 2}, 60000.0).to(at::kHalf);
+  // values are divided by a sum of keys that is far less than what multiplied them
+  const Tensor ones = at::ones({4, 2}, at::kHalf);
+  const std::vector<int64_t> at = {0, 4};
+  const Tensor states = ops::linear_attention_states(ones, tiny, v, 1, at);
+  const Tensor out = ops::linear_attention_result(ones, tiny, states, 1, at, 1e-15);
+  EXPECT_EQ(out.scalar_type(), at::kHalf);
+  EXPECT_TRUE(out.eq(65504).all().item<bool>()) << out;
+}
+
 TEST(GatedResidual, PassesTheGradientOnWithoutACopy) {
   const Tensor x = at::randn({8, 4}).requires_grad_(), y = at::randn({8, 4}), gate = at::randn({1, 4});
   const Tensor dy = at::randn({8, 4});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 #include <sstream>
 
@@ -13,6 +14,7 @@
 #include "tessera/planning/make_plan.h"
 #include "tessera/planning/plan_advice.h"
 #include "tessera/planning/plan_page.h"
+#include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
 
 namespace tessera::planning {
@@ -57,6 +59,50 @@ TEST_F(Planning, AnFp32PlanOnAMachineThatIsMuchFasterInBf16SaysBothTimes) {
   r.machine.dtype = "fp32";
   r.machine.profile.device.gemm["fp32"] = r.machine.profile.device.gemm.at("bf16");
   EXPECT_EQ(make_plan(r).choice.warning.find("bf16"), std::string::npos);
+}
+
+/// A bucket of fewer tokens that is wider than the largest one has larger halos where ranks share its tokens.
+TEST(PlanningOfBuckets, NoBucketTakesMoreThanIsPlannedForAllOfThem) {
+  const auto model = models::make_denoiser({.family = "sana", .config_text = R"({"_class_name":
+      "SanaVideoTransformer3DModel", "num_attention_heads": 4, "attention_head_dim": 12, "num_cross_attention_heads": 4,
+      "num_layers": 2, "in_channels": 4, "caption_channels": 8, "caption_length": 4, "patch_size": [1, 1, 1]})"});
+  std::mt19937_64 random(5);
+  const auto draw = [&](int64_t least, int64_t most) {
+    return least + static_cast<int64_t>(random() % static_cast<uint64_t>(most - least + 1));
+  };
+  int more = 0;  // how often the one with most tokens would not have been enough
+  for (const std::string mesh : {"sp=2", "cp=3", "cp=2,tp=2", "sp=4", "pp=2,cp=2"}) {
+    for (int drawn = 0; drawn < 2; ++drawn) {
+      PlanRequest request;
+      request.model = model.get();
+      request.model_name = "video";
+      request.mesh = Mesh::parse(mesh);
+      request.planner.global_batch = request.planner.micro_batch = 2;
+      std::vector<std::array<int64_t, 4>> latents;
+      const int64_t tokens = draw(120, 240);  // at most, as buckets of one area have
+      for (int i = 0; i < 3; ++i) {
+        const int64_t frames = draw(1, 2), height = draw(2, 12);
+        latents.push_back({4, frames, height, tokens / (frames * height)});
+        const auto& b = latents.back();
+        if (b[1] * b[2] * b[3] > request.latent[1] * request.latent[2] * request.latent[3]) request.latent = b;
+      }
+      const Planned narrow = make_plan_as_is(request);
+      request.wider = wider_than(request.latent, latents);
+      request.by_hand = narrow.plan();
+      const Planned planned = make_plan_as_is(request);
+      for (const auto& latent : latents) {
+        PlanRequest alone = request;
+        alone.latent = latent, alone.wider = {};
+        const Planned one = make_plan_as_is(alone);
+        for (int rank = 0; rank < request.mesh.world(); ++rank) {
+          EXPECT_LE(one.memory(rank).peak, planned.memory(rank).peak)
+              << mesh << ", rank " << rank << ", " << latent[1] << " x " << latent[2] << " x " << latent[3];
+          more += one.memory(rank).peak > narrow.memory(rank).peak;
+        }
+      }
+    }
+  }
+  EXPECT_GT(more, 0);
 }
 
 TEST_F(Planning, JsonHasTheFieldsOfTheContractAndSharesAddUp) {

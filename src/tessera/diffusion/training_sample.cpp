@@ -1,5 +1,7 @@
 #include "tessera/diffusion/training_sample.h"
 
+#include <algorithm>
+
 #include "tessera/base/random.h"
 
 namespace tessera::diffusion {
@@ -22,6 +24,12 @@ bool drops_caption(const NoiseSettings& settings, int64_t step, int64_t place) {
          RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kCaptionDraw) < settings.caption_dropout;
 }
 
+/// As many rows as the caption in whose place they stand: a learned one has as many as the longest caption, and the
+/// programs that learned it show the model those that the caption's mask leaves.
+at::Tensor in_place_of(const at::Tensor& caption, const at::Tensor& null_context) {
+  return null_context.slice(0, 0, std::min(null_context.size(0), caption.size(0)));
+}
+
 }  // namespace
 
 int64_t host_bytes(const TrainingSample& sample) {
@@ -38,7 +46,8 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
   TrainingSample sample;
   sample.input.x = add_noise(clean.latent, noise, drawn.sigma);
   sample.input.t = drawn.t;
-  sample.input.context = drops_caption(settings, step, place) ? settings.null_context : clean.context;
+  sample.input.context =
+      drops_caption(settings, step, place) ? in_place_of(clean.context, settings.null_context) : clean.context;
   sample.input.extra = clean.extra;
   if (begins_clean(settings, conditions, clean.latent, step, place) && !clean.extra.count("image_latent"))
     sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1).contiguous();

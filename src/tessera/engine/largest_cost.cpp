@@ -77,6 +77,10 @@ void check_same_order(const std::vector<plan::Traffic>& a, const std::vector<pla
 void take_larger(plan::Footprint& a, const plan::Footprint& b) {
   check_same_order(a.traffic, b.traffic);
   check_same_order(a.backward_traffic, b.backward_traffic);
+  take_larger_shape(a, b);
+}
+
+void take_larger_shape(plan::Footprint& a, const plan::Footprint& b) {
   larger(static_cast<plan::GraphCost&>(a), b);
   larger(a.out, a.compact_out, b.out, b.compact_out), larger(a.cond, b.cond), larger(a.forward_peak, b.forward_peak);
   larger(a.recompute_saved, b.recompute_saved), larger(a.recompute_peak, b.recompute_peak);

@@ -209,4 +209,14 @@ plan::ModelSpec measure(const std::vector<std::unique_ptr<net::Unit>>& units, co
   return spec;
 }
 
+bool has_halos(const net::Batch& batch, const Mesh& mesh) {
+  return plan::sequence_size(mesh) > 1 && uneven(batch.tokens);
+}
+
+void cover(plan::ModelSpec& spec, const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
+           MeasureOptions options) {
+  const plan::ModelSpec other = measure(units, batch, spec.name, options);
+  for (size_t u = 0; u < spec.units.size(); ++u) take_larger_shape(spec.units[u].cost, other.units[u].cost);
+}
+
 }  // namespace tessera::engine

@@ -15,8 +15,16 @@ struct MeasureOptions {
   DType compute = DType::f32;  ///< plan.compute
 };
 
-/// `batch` has the shapes of the largest micro-batch; its values are not read.
+/// `batch` has the shapes of the micro-batch with most tokens; its values are not read.
 plan::ModelSpec measure(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, std::string name,
                         MeasureOptions options);
+
+/// Whether a batch's memory may depend on more than its number of tokens: ranks share rows that have a grid, and hold
+/// halos as large as its frames, or its rows, are wide.
+bool has_halos(const net::Batch& batch, const Mesh& mesh);
+
+/// Raises what units cost to what they cost with `batch`, which has another shape and no more tokens.
+void cover(plan::ModelSpec& spec, const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
+           MeasureOptions options);
 
 }  // namespace tessera::engine

@@ -34,11 +34,19 @@ struct States : Function<States> {
   }
 };
 
+/// `result` [T, D] fp32, rounded to `type`. A quotient by a small sum may be beyond what fp16 has: it becomes fp16's
+/// largest value, as in the released program, since an infinity would make every later sum NaN.
+Tensor rounded_result(Tensor result, at::ScalarType type) {
+  constexpr double kLargestHalf = 65504;
+  if (type == at::kHalf) result.clamp_(-kLargestHalf, kLargestHalf);
+  return result.to(type);
+}
+
 struct FromStates : Function<FromStates> {
   static Tensor run(const Tensor& rotated, const Tensor& q, const Tensor& states, int64_t heads, const Offsets& at,
                     double eps, Tensor& down) {
     const Tensor a = as_floats(rotated), b = as_floats(q);
-    return kernels(a).linear_attention_result(a, b, states, heads, at, eps, down).to(q.scalar_type());
+    return rounded_result(kernels(a).linear_attention_result(a, b, states, heads, at, eps, down), q.scalar_type());
   }
 
   static Tensor forward(AutogradContext* ctx, const Tensor& rotated, const Tensor& q, const Tensor& states,

@@ -27,7 +27,7 @@ Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, Weigh
 Tensor unfold(const Tensor& x, const Tensor& table);
 
 /// Linear attention in two steps, in fp32: the sums over each sample's keys, [B, heads, d + 1, d], whose last row is
-/// the sum of `k`; and the result for queries, in the dtype of q. `rotated_k`, `rotated_q`: used instead of k and q in
+/// the sum of `k`; and the result for queries, in the dtype of q (fp16: within its largest value). `rotated_k`, `rotated_q`: used instead of k and q in
 /// the products with values. Offsets [B+1]; a sample may have no rows.
 Tensor linear_attention_states(const Tensor& rotated_k, const Tensor& k, const Tensor& v, int64_t heads,
                                const std::vector<int64_t>& offsets);

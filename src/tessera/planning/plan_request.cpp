@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/plan/plan_rows.h"
@@ -115,12 +117,32 @@ int64_t host_sample_bytes(const job::Job& job, const job::Shapes& shapes) {
 
 }  // namespace
 
+std::vector<std::array<int64_t, 4>> wider_than(const std::array<int64_t, 4>& largest,
+                                               const std::vector<std::array<int64_t, 4>>& latents) {
+  using Latent = std::array<int64_t, 4>;
+  const auto covers = [](const Latent& a, const Latent& b) {  // in tokens, in a row's and in a frame's
+    return a[1] * a[2] * a[3] >= b[1] * b[2] * b[3] && a[3] >= b[3] && a[2] * a[3] >= b[2] * b[3];
+  };
+  std::vector<Latent> kept;
+  for (const Latent& latent : latents) {
+    const auto by = [&](const Latent& other) { return covers(other, latent); };
+    if (by(largest) || std::ranges::any_of(kept, by)) continue;
+    std::erase_if(kept, [&](const Latent& other) { return covers(latent, other); });
+    kept.push_back(latent);
+  }
+  return kept;
+}
+
 PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
                          int prompts) {
   PlanRequest request;
   request.model = job.model.get();
   request.model_name = job.name;
-  request.latent = shapes.largest;  // smaller buckets use the same schedule and less memory
+  request.latent = shapes.largest;  // smaller buckets use the same schedule
+  std::vector<std::array<int64_t, 4>> latents;
+  for (const data::Bucket& b : recipe.data.clips.buckets)
+    latents.push_back(job.codec->latent_shape(b.frames, b.height, b.width));
+  request.wider = wider_than(request.latent, latents);
   request.mesh = mesh;
   request.guidance_branches = shapes.guidance_branches;
   request.resident = job.resident + prompt_bytes(job, prompts);

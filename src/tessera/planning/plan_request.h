@@ -12,6 +12,11 @@ namespace tessera::planning {
 PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
                          int prompts);
 
+/// Of `latents` [C, F, H, W] those that may have larger halos than `largest` and than each other: a convolution's halo
+/// is as large as rows are wide, or frames are large.
+std::vector<std::array<int64_t, 4>> wider_than(const std::array<int64_t, 4>& largest,
+                                               const std::vector<std::array<int64_t, 4>>& latents);
+
 /// Bytes of the embeddings of the sampled prompts and the negative prompt.
 int64_t prompt_bytes(const job::Job& job, int prompts);
 

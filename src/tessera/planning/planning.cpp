@@ -83,8 +83,11 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   plan::Measured result{.model = {}, .machine = request.machine};
   const net::Batch batch = representative_batch(*request.model, request.latent, samples);
   plan::ModelSpec& spec = result.model;
-  spec = engine::measure(request.model->units(), batch, request.model_name,
-                         {.mesh = request.mesh, .compute = request.planner.compute});
+  const engine::MeasureOptions options{.mesh = request.mesh, .compute = request.planner.compute};
+  spec = engine::measure(request.model->units(), batch, request.model_name, options);
+  if (engine::has_halos(batch, request.mesh))
+    for (const auto& latent : request.wider)
+      engine::cover(spec, request.model->units(), representative_batch(*request.model, latent, samples), options);
   spec.resident += request.resident;
   spec.between_steps = request.between_steps;
   plan::WorkTable& work = result.machine.work;

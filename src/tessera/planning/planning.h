@@ -24,6 +24,8 @@ struct PlanRequest {
   const net::Denoiser* model = nullptr;
   std::string model_name;
   std::array<int64_t, 4> latent{};  ///< [C, F, H, W] of one sample
+  /// Of the run's other shapes those with larger halos, though no more tokens: their memory is planned for as well.
+  std::vector<std::array<int64_t, 4>> wider;
   Mesh mesh;
   plan::PlannerInput planner;
   bool any_idle = false;              ///< inactive experts may be offloaded if nothing fits otherwise

@@ -5,6 +5,7 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/job/null_caption.h"
 #include "tessera/job/text_weights.h"
 #include "tessera/prepare/conditioner.h"
 
@@ -19,7 +20,8 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
       mesh_(mesh),
       comm_(comm),
       rank_(rank),
-      prompts_(tokenizer, job::instruction_text(recipe), job.context_length) {}
+      prompts_(tokenizer, job::instruction_text(recipe), job.context_length),
+      read_null_caption_([&recipe, &job] { return job::learned_null_caption(recipe, *job.model); }) {}
 
 void TextPass::load() {
   if (run_) return;
@@ -28,6 +30,14 @@ void TextPass::load() {
     initialise(*run_, *job_.text, 0);
   else
     load_text(*run_, *job_.text, weights_);
+}
+
+at::Tensor TextPass::encode_negative(const std::string& text) {
+  if (text.empty()) {
+    if (!null_caption_) null_caption_ = read_null_caption_();
+    if (null_caption_->defined()) return *null_caption_;
+  }
+  return encode(prompts_.encode_plain(text));
 }
 
 at::Tensor TextPass::encode(const data::PromptIds& prompt) {

@@ -5,6 +5,7 @@
 //   TextPass text(recipe, job, mesh, comm, rank, tokenizer_file(recipe, captions));
 //   at::Tensor context = text.encode("a cat");                      // [n, D]
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,8 +29,9 @@ class TextPass {
   void load();
   /// [n, D] fp32, behind data.instruction; all ranks together; loads.
   at::Tensor encode(const std::string& text) { return encode(prompts_.encode(text)); }
-  /// Of a negative prompt: without the instruction.
-  at::Tensor encode_negative(const std::string& text) { return encode(prompts_.encode_plain(text)); }
+  /// Of a negative prompt: without the instruction. An empty one is the embedding that the denoiser's weights learned
+  /// for it, where they have one (job/null_caption.h): it may have more rows than a caption.
+  at::Tensor encode_negative(const std::string& text);
   int64_t token_count(const std::string& text) const { return prompts_.encode(text).kept(); }  ///< n; alone
 
  private:
@@ -41,7 +43,9 @@ class TextPass {
   comm::Comm& comm_;
   const int rank_;
   const data::PromptTokenizer prompts_;
-  std::optional<EncoderRun> run_;  // nothing while every caption is cached
+  const std::function<at::Tensor()> read_null_caption_;
+  std::optional<at::Tensor> null_caption_;  // once it was asked for; undefined: none was learned
+  std::optional<EncoderRun> run_;           // nothing while every caption is cached
 };
 
 /// The rows of an encoder's output [n, D] that are the prompt's embedding.

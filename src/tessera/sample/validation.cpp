@@ -13,12 +13,22 @@ double sample_fps(const recipe::Recipe& recipe) {
   return recipe.data.fps > 0 ? recipe.data.fps : kUsualFps;
 }
 
+namespace {
+
+/// A learned embedding of no prompt has as many rows as the longest prompt: as many as the prompt has are used, as where
+/// it was learned. A prompt that was written has its own.
+at::Tensor beside(const at::Tensor& context, at::Tensor negative, const std::string& text) {
+  return text.empty() ? negative.slice(0, 0, std::min(negative.size(0), context.size(0))) : negative;
+}
+
+}  // namespace
+
 Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, int prompt, at::Tensor context,
                      at::Tensor negative, std::map<std::string, at::Tensor> extra)
     : recipe_(recipe),
       job_(job),
       context_(std::move(context)),
-      negative_(std::move(negative)),
+      negative_(beside(context_, std::move(negative), recipe.sample.negative_prompt)),
       extra_(std::move(extra)),
       sampler_(diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps),
                                        recipe.diffusion.shift)),

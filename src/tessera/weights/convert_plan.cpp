@@ -59,10 +59,19 @@ std::string known_titles() {
   return text;
 }
 
-[[noreturn]] void unknown_names(const Source& source, const std::string& to) {
+[[noreturn]] void unknown_names(const ConvertedPart& part, const std::string& to) {
+  const std::string file = part.source.path.string();
+  if (part.identity.form)  // known, and read, but no renaming makes another program's files of it
+    throw UserError(Exit::input, "convert",
+                    file + ": is " + part.identity.model + " as " + part.identity.variant +
+                        " has it: training reads it, convert knows no other names for it",
+                    "use it as it is, or convert the release of " + part.identity.model +
+                        " that diffusers reads; without --to " + to +
+                        ", format and dtype can be changed and names stay");
+  const auto& tensors = part.source.tensors;
   throw UserError(Exit::input, "convert",
-                  source.path.string() + ": is none of the models whose names are known (" + known_titles() +
-                      "); it has " + checkpoint::shown(source.tensors.empty() ? "nothing" : source.tensors[0].name),
+                  file + ": is none of the models whose names are known (" + known_titles() + "); it has " +
+                      checkpoint::shown(tensors.empty() ? "nothing" : tensors[0].name),
                   "without --to " + to + ", format and dtype can be changed and names stay");
 }
 
@@ -72,7 +81,7 @@ std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& 
                                      std::vector<ConvertedTensor>& beside) {
   const bool keep = options.to.empty() || part.identity.kind == ModelKind::image_encoder;  // regrouped already
   const bool has_names = part.identity.names && !(part.identity.form && part.identity.form->title.empty());
-  if (!keep && !has_names) unknown_names(part.source, options.to);
+  if (!keep && !has_names) unknown_names(part, options.to);
   std::vector<ConvertedTensor> tensors;
   std::set<std::string> taken;
   std::map<std::string, size_t> wholes;

@@ -39,4 +39,17 @@ Tensor from_output_rows(const Tensor& rows, at::IntArrayRef s, const Patch& p) {
       .reshape(s);
 }
 
+std::vector<Tensor> unpack_rows(const Tensor& out, const net::Batch& batch, const Patch& patch) {
+  std::vector<Tensor> latents;
+  for (size_t s = 0; s < batch.shapes.size(); ++s) {
+    const Tensor rows = out.slice(0, batch.tokens.offsets[s], batch.tokens.offsets[s + 1]);
+    latents.push_back(from_output_rows(rows, batch.shapes[s], patch).to(at::kFloat));
+  }
+  return latents;
+}
+
+int64_t count_patches(const std::array<int64_t, 4>& latent, const Patch& p) {
+  return latent[1] * latent[2] * latent[3] / (p[0] * p[1] * p[2]);
+}
+
 }  // namespace tessera::models

@@ -5,7 +5,7 @@
 //   Tensor same = from_rows(rows, latent.sizes(), {1, 2, 2});
 #include <array>
 
-#include "tessera/ops/tensor.h"
+#include "tessera/net/model.h"
 
 namespace tessera::models {
 
@@ -20,5 +20,11 @@ at::Tensor from_rows(const at::Tensor& rows, at::IntArrayRef latent_shape, const
 /// The channel is the fastest dimension of a row, as in the head's output.
 at::Tensor to_output_rows(const at::Tensor& latent, const Patch& patch);
 at::Tensor from_output_rows(const at::Tensor& rows, at::IntArrayRef latent_shape, const Patch& patch);
+
+/// The latents, in fp32, of a batch whose samples are their patches one after the other: `out` is the head's.
+std::vector<at::Tensor> unpack_rows(const at::Tensor& out, const net::Batch& batch, const Patch& patch);
+
+/// Patches of a latent [C, F, H, W].
+int64_t count_patches(const std::array<int64_t, 4>& latent, const Patch& patch);
 
 }  // namespace tessera::models

@@ -14,12 +14,38 @@ std::vector<int64_t> count_up(int64_t count) {
   return positions;
 }
 
-/// [positions, share]: position times frequency.
-Tensor angles(const std::vector<int64_t>& positions, int64_t share) {
-  return at::outer(at::tensor(positions, at::kDouble), rotary_frequencies(share));
+/// The vector's numbers as a tensor of that memory.
+Tensor tensor_of(std::vector<double>& numbers, at::IntArrayRef sizes) {
+  return at::from_blob(numbers.data(), sizes, at::kDouble);
+}
+
+/// 10000^(-i / count) into `out` [count].
+void put_frequencies(Tensor out) {
+  const int64_t count = out.numel();
+  at::arange_out(out, count).neg_().div_(static_cast<double>(count));
+  at::pow_out(out, 10000.0, out);
 }
 
 }  // namespace
+
+Angles::Angles(std::vector<double> positions, int64_t count) : sizes_{static_cast<int64_t>(positions.size()), count} {
+  std::vector<double> frequencies(static_cast<size_t>(count));
+  put_frequencies(tensor_of(frequencies, {count}));
+  angles_.resize(positions.size() * frequencies.size());
+  turned_.resize(angles_.size());
+  Tensor all = tensor_of(angles_, sizes_);
+  at::mul_out(all, tensor_of(positions, {sizes_[0], 1}), tensor_of(frequencies, {count}));
+}
+
+Tensor Angles::cos() {
+  Tensor turned = tensor_of(turned_, sizes_);
+  return at::cos_out(turned, tensor_of(angles_, sizes_));
+}
+
+Tensor Angles::sin() {
+  Tensor turned = tensor_of(turned_, sizes_);
+  return at::sin_out(turned, tensor_of(angles_, sizes_));
+}
 
 Grid clip_grid(int64_t frames, int64_t h, int64_t w) { return {count_up(frames), count_up(h), count_up(w)}; }
 
@@ -28,9 +54,9 @@ void fill_rotary(const Tensor& cos, const Tensor& sin, const Grid& grid) {
   const auto f = static_cast<int64_t>(grid.times.size()), h = static_cast<int64_t>(grid.rows.size()),
              w = static_cast<int64_t>(grid.columns.size());
   const auto put = [&](const std::vector<int64_t>& positions, int64_t first, int64_t share, at::IntArrayRef shape) {
-    const Tensor turned = angles(positions, share).view(shape);
-    cos.view({f, h, w, channels}).narrow(3, first, share).copy_(turned.cos());
-    sin.view({f, h, w, channels}).narrow(3, first, share).copy_(turned.sin());
+    Angles angles({positions.begin(), positions.end()}, share);
+    cos.view({f, h, w, channels}).narrow(3, first, share).copy_(angles.cos().view(shape));
+    sin.view({f, h, w, channels}).narrow(3, first, share).copy_(angles.sin().view(shape));
   };
   put(grid.times, 0, channels - 2 * third, {f, 1, 1, channels - 2 * third});
   put(grid.rows, channels - 2 * third, third, {1, h, 1, third});
@@ -44,12 +70,17 @@ std::pair<Tensor, Tensor> grid_rotary(const Grid& grid, int64_t head_dim) {
 }
 
 Tensor rotary_frequencies(int64_t count) {
-  return at::pow(10000.0, -at::arange(count, at::kDouble) / static_cast<double>(count));
+  const Tensor frequencies = at::empty({count}, at::kDouble);
+  put_frequencies(frequencies);
+  return frequencies;
 }
 
 Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim) {
-  const Tensor angles = at::outer(at::tensor(t, at::kDouble), rotary_frequencies(dim / 2));  // [R, dim / 2]
-  return at::cat({angles.cos(), angles.sin()}, 1).to(at::kFloat);
+  Angles angles(t, dim / 2);
+  const Tensor rows = at::empty({static_cast<int64_t>(t.size()), dim}, at::kFloat);
+  rows.narrow(1, 0, dim / 2).copy_(angles.cos());
+  rows.narrow(1, dim / 2, dim / 2).copy_(angles.sin());
+  return rows;
 }
 
 }  // namespace tessera::models

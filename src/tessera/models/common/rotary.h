@@ -2,6 +2,7 @@
 // Rotary tables of tokens on a grid of time, rows and columns, and the sinusoids of timesteps.
 //
 //   auto [cos, sin] = grid_rotary(clip_grid(f, h, w), head_dim);      // [f * h * w, head_dim / 2]
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -24,6 +25,20 @@ std::pair<at::Tensor, at::Tensor> grid_rotary(const Grid& grid, int64_t head_dim
 
 /// The same into tables that are there, rows of whichever device.
 void fill_rotary(const at::Tensor& cos, const at::Tensor& sin, const Grid& grid);
+
+/// Positions times rotary_frequencies(count), in fp64, and their sines and cosines. All of it lies in host memory that
+/// is no tensor's: a batch is packed while others are in flight, and the plan counts what pack() returns and nothing
+/// beside it.
+class Angles {
+ public:
+  Angles(std::vector<double> positions, int64_t count);
+  at::Tensor cos();  ///< [positions, count]; overwritten by the next call of either, gone with the object
+  at::Tensor sin();
+
+ private:
+  std::array<int64_t, 2> sizes_;
+  std::vector<double> angles_, turned_;
+};
 
 /// 10000^(-i / count), i = 0 .. count - 1, in fp64.
 at::Tensor rotary_frequencies(int64_t count);

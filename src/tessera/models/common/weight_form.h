@@ -50,6 +50,7 @@ struct WeightForm {
   ForeignNames names;
   /// Tensors of official files that are no parameters, as in NamePattern: they have no place in other namings.
   std::vector<std::string> official_only = {};
+  std::string null_caption = {};  ///< the one of them that is the learned embedding [n, D] of no caption; empty: none
   /// Modules whose name is the same in diffusers, '#' for a number; for LoRA files whose names have no dots.
   std::vector<std::string> same_modules = {};
   /// Model and variant by the shapes under official names.

@@ -1,6 +1,7 @@
 #include "tessera/models/sana/network.h"
 
 #include "tessera/models/sana/parameters.h"
+#include "tessera/ops/relu.h"
 
 namespace tessera::models::sana {
 
@@ -96,8 +97,7 @@ class Block final : public SanaUnit {
   Tensor linear_attention(Context& ctx, const Tensor& y) const {
     const auto projected = [&](const char* site, const char* norm) {
       const Tensor z = ctx.linear(site, y);
-      // max(0, z), by an operator that has a meta form
-      return at::threshold(c_.qk_norm ? ctx.norm(norm, z, {.kind = Norm::rms, .eps = kRmsEps}) : z, 0, 0);
+      return ops::relu(c_.qk_norm ? ctx.norm(norm, z, {.kind = Norm::rms, .eps = kRmsEps}) : z);
     };
     const Tensor q = projected("attn.q", "attn.q_norm"), k = projected("attn.k", "attn.k_norm");  // [T, d]
     const Tensor v = ctx.linear("attn.v", y);

@@ -73,15 +73,18 @@ Times times_of(const net::Sample& sample, const Config& c) {
 /// the model was trained on.
 void put_positions(const Tensor& rows, const Grid3& grid, const Config& c) {
   const auto base = static_cast<double>(c.sample_size / c.patch[1]);
-  const auto along = [&](int64_t count) {
-    const Tensor at = at::arange(count, at::kDouble) * (base / static_cast<double>(count) / *c.interpolation_scale);
-    const Tensor angles = at::outer(at, rotary_frequencies(c.dim() / 4));
-    return at::cat({angles.sin(), angles.cos()}, 1);  // [count, d / 2]
-  };
   const int64_t h = grid[1], w = grid[2], half = c.dim() / 2;
   const Tensor to = rows.view({grid[0], h, w, c.dim()});
-  to.narrow(3, 0, half).copy_(along(w).view({1, 1, w, half}));
-  to.narrow(3, half, half).copy_(along(h).view({1, h, 1, half}));
+  const auto put = [&](int64_t count, int64_t first, at::IntArrayRef shape) {
+    std::vector<double> at(static_cast<size_t>(count));
+    const double unit = base / static_cast<double>(count) / *c.interpolation_scale;
+    for (int64_t i = 0; i < count; ++i) at[static_cast<size_t>(i)] = static_cast<double>(i) * unit;
+    Angles angles(std::move(at), half / 2);
+    to.narrow(3, first, half / 2).copy_(angles.sin().view(shape));
+    to.narrow(3, first + half / 2, half / 2).copy_(angles.cos().view(shape));
+  };
+  put(w, 0, {1, 1, w, half / 2});
+  put(h, half, {1, h, 1, half / 2});
 }
 
 /// What pack() returns, its tensors filled sample by sample: no other memory is needed than the plan counts.
@@ -206,19 +209,12 @@ std::vector<std::map<std::string, Tensor>> Sana::unpack_input_grads(const std::v
 }
 
 std::vector<Tensor> Sana::unpack(const Tensor& out, const net::Batch& batch) const {
-  std::vector<Tensor> latents;
-  for (size_t s = 0; s < batch.shapes.size(); ++s) {
-    const Tensor rows = out.slice(0, batch.tokens.offsets[s], batch.tokens.offsets[s + 1]);
-    latents.push_back(from_output_rows(rows, batch.shapes[s], config_.patch).to(at::kFloat));
-  }
-  return latents;
+  return unpack_rows(out, batch, config_.patch);
 }
 
 Tensor Sana::pack_target(const Tensor& target) const { return to_output_rows(target, config_.patch); }
 
-int64_t Sana::token_count(const std::array<int64_t, 4>& latent) const {
-  return latent[1] * latent[2] * latent[3] / config_.patch_size();
-}
+int64_t Sana::token_count(const std::array<int64_t, 4>& latent) const { return count_patches(latent, config_.patch); }
 
 std::string Sana::foreign_name(const std::string& name, const std::string& naming) const {
   if (naming == "diffusers") return rename(diffusers_names(config_.type), name);

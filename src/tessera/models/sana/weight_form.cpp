@@ -93,6 +93,7 @@ WeightForm form_of(Type type) {
           .names = {.diffusers = {diffusers_names(type)}, .official = {official_names()}},
           // the caption of no words, and what older files and runs with learned loss weights have
           .official_only = {"y_embedder.y_embedding", "pos_embed", "logvar_linear.*"},
+          .null_caption = "y_embedder.y_embedding",
           .refine =
               [type](const Shapes& ours, Identity& identity) {
                 const std::string preset = preset_of(type, ours);

@@ -288,7 +288,7 @@ std::vector<Tensor> S2v::unpack(const Tensor& out, const net::Batch& batch) cons
 Tensor S2v::pack_target(const Tensor& target) const { return to_output_rows(target, config_.base.patch); }
 
 int64_t S2v::token_count(const std::array<int64_t, 4>& latent) const {
-  return latent[1] * latent[2] * latent[3] / config_.base.patch_size();
+  return count_patches(latent, config_.base.patch);
 }
 
 std::string S2v::foreign_name(const std::string& name, const std::string& naming) const {

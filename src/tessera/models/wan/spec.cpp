@@ -186,19 +186,12 @@ std::vector<std::map<std::string, Tensor>> Wan::unpack_input_grads(const std::ve
 }
 
 std::vector<Tensor> Wan::unpack(const Tensor& out, const net::Batch& batch) const {
-  std::vector<Tensor> latents;
-  for (size_t s = 0; s < batch.shapes.size(); ++s) {
-    const Tensor tokens = out.slice(0, batch.tokens.offsets[s], batch.tokens.offsets[s + 1]);
-    latents.push_back(from_output_rows(tokens, batch.shapes[s], config_.patch).to(at::kFloat));
-  }
-  return latents;
+  return unpack_rows(out, batch, config_.patch);
 }
 
 Tensor Wan::pack_target(const Tensor& target) const { return to_output_rows(target, config_.patch); }
 
-int64_t Wan::token_count(const std::array<int64_t, 4>& latent) const {
-  return latent[1] * latent[2] * latent[3] / config_.patch_size();
-}
+int64_t Wan::token_count(const std::array<int64_t, 4>& latent) const { return count_patches(latent, config_.patch); }
 
 std::string Wan::foreign_name(const std::string& name, const std::string& naming) const {
   return naming == "diffusers" ? rename(diffusers_names(), name) : name;

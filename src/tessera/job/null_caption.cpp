@@ -1,0 +1,42 @@
+#include "tessera/job/null_caption.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/models/identify.h"
+#include "tessera/weights/convert_source.h"
+
+namespace tessera::job {
+
+namespace {
+
+/// Of one file or folder of weights; undefined where it has no tensor of that name.
+at::Tensor read_rows(const std::string& path, const std::string& name, int64_t width) {
+  const checkpoint::WeightSet set = checkpoint::open_weights(path);
+  if (std::ranges::count(set.names(), name) == 0) return {};
+  const checkpoint::TensorInfo& info = set.at(name);
+  check_input(info.shape.size() == 2 && info.shape[0] > 0 && info.shape[1] == width, "job.null_caption",
+              set.path().string() + ": " + name + ": expected rows of " + std::to_string(width) + ", file has " +
+                  checkpoint::shape_text(info.shape),
+              "set model.config to the sizes of these weights");
+  const at::Tensor rows = at::empty(info.shape, at::kFloat);
+  set.read_f32(name, 0, info.count(), rows.mutable_data_ptr<float>());
+  return rows;
+}
+
+}  // namespace
+
+at::Tensor learned_null_caption(const recipe::Recipe& recipe, const net::Denoiser& model) {
+  const std::string& path = recipe.model.path;
+  if (path.empty() || recipe.model.init == "random") return {};
+  const models::Identity identity = models::identify(checkpoint::stored_shapes(checkpoint::open_weights(path)));
+  if (!identity.form || identity.form->null_caption.empty()) return {};
+  const std::string& name = identity.form->null_caption;
+  if (at::Tensor rows = read_rows(path, identity.prefix + name, model.context_dim()); rows.defined()) return rows;
+  const std::filesystem::path beside = weights::official_only_beside(path);
+  return std::filesystem::exists(beside) ? read_rows(beside.string(), name, model.context_dim()) : at::Tensor();
+}
+
+}  // namespace tessera::job
