@@ -31,6 +31,7 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "sum_halves": (40, 0),
     "sum_halves_rounded": (40, 0),
     "sum_squares": (48, 2048),  # a double for each lane; sixteen values are under way
+    "add_in_order": (40, 2048),  # partial sums, one for each thread
     "narrow_range": (40, 0),
     "widen_range": (40, 0),
     "narrow_overlapping": (40, 0),

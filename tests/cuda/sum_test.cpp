@@ -110,10 +110,9 @@ class SumOfSquares : public KernelTest {
   static double on_device(const std::vector<float>& x, size_t offset) {
     const auto n = static_cast<int64_t>(x.size());
     DeviceArray<float> values(x, offset);
-    DeviceArray<double> partials(static_cast<size_t>(partial_sums(n)));
-    check(launch_sum_of_squares(partials.data(), values.data(), n, nullptr));
-    const std::vector<double> sums = partials.values();
-    return std::accumulate(sums.begin(), sums.end(), 0.0);
+    DeviceArray<double> partials(static_cast<size_t>(partial_sums(n))), sum(1);
+    check(launch_sum_of_squares(sum.data(), partials.data(), values.data(), n, nullptr));
+    return sum.values()[0];
   }
   /// Magnitudes over many decades, so that another order of additions has other bits.
   static std::vector<float> numbers(int64_t n) {
@@ -126,8 +125,8 @@ class SumOfSquares : public KernelTest {
 
 TEST_F(SumOfSquares, HasTheCpusBits) {
   const int64_t partial = kSquaresOfPartial;
-  for (const int64_t n : {int64_t{1}, int64_t{31}, int64_t{32}, int64_t{33}, int64_t{511}, int64_t{515}, partial - 1,
-                          partial, partial + 1, 37 * partial + 545}) {
+  for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{31}, int64_t{32}, int64_t{33}, int64_t{511}, int64_t{515},
+                          partial - 1, partial, partial + 1, 37 * partial + 545}) {
     const std::vector<float> x = numbers(n);
     const double expected = ops::sum_of_squares(x.data(), n);
     EXPECT_EQ(on_device(x, 0), expected) << n;

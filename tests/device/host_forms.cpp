@@ -74,6 +74,7 @@ Tensor HostForms::back(const Tensor& result) {
   Tensor out = empty_on_device(result.sizes(), result.strides(), result.scalar_type(), device());
   if (result.numel() == 0) return out;
   const int64_t bytes = bytes_spanned(result);
+  timeline().also({use_of(out, true)});
   std::memcpy(memory().shadow_bytes(out.storage().data(), bytes), result.const_data_ptr(), bytes);
   return out;
 }
@@ -84,6 +85,7 @@ void HostForms::settle() {
     const auto bytes = static_cast<int64_t>(form.host.nbytes());
     const c10::DeviceGuard guard(form.device.device());
     c10::DataPtr grown = c10::GetAllocator(at::kPrivateUse1)->allocate(bytes);
+    timeline().also({written(grown.get(), bytes)});
     if (bytes) std::memcpy(memory().shadow_bytes(grown.get(), bytes), form.host.data(), bytes);
     form.device.set_data_ptr_noswap(std::move(grown));
     form.device.set_nbytes(bytes);
@@ -100,6 +102,12 @@ void HostForms::settle(const Form& form) {
   if (host.sizes() != device.sizes() || host.strides() != device.strides() ||
       host.storage_offset() != device.storage_offset())
     device.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
+}
+
+Use use_of(const Tensor& t, bool writes) {
+  if (!t.defined() || !t.is_privateuseone() || t.numel() == 0) return {nullptr, 0, writes};
+  const auto* first = static_cast<const char*>(t.storage().data()) + t.storage_offset() * t.element_size();
+  return {first, bytes_spanned(t), writes};
 }
 
 Tensor empty_on_device(c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType type, c10::Device device) {

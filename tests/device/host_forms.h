@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/torch_headers.h"
+#include "timeline.h"
 
 namespace tessera::testing {
 
@@ -39,6 +40,9 @@ class HostForms {
   std::vector<Form> tensors_;
   std::vector<StorageForm> storages_;
 };
+
+/// The bytes between the first and the last element of a tensor of the device, for the timeline.
+Use use_of(const at::Tensor& t, bool writes);
 
 /// A new tensor of the device, NaN as all new memory.
 at::Tensor empty_on_device(c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType type, c10::Device device);

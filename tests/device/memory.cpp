@@ -143,6 +143,13 @@ int SimulatedMemory::device_of(const void* data) const {
   return range->device;
 }
 
+int64_t SimulatedMemory::bytes_of(const void* data) const {
+  const std::lock_guard lock(mutex_);
+  const Range* range = range_of(data);
+  TORCH_CHECK(range, data, " is no memory of the simulated device");
+  return range->bytes;
+}
+
 int64_t SimulatedMemory::taken(int device) const {
   const std::lock_guard lock(mutex_);
   return taken_.at(device);

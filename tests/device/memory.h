@@ -30,6 +30,7 @@ class SimulatedMemory {
   bool shadow_contains(const void* data) const;  ///< an address that only kernels may know
   /// The device of an address of take().
   int device_of(const void* data) const;
+  int64_t bytes_of(const void* data) const;       ///< of the allocation
   int64_t capacity() const { return capacity_; }  ///< TESSERA_SIMULATED_BYTES, else 4 GiB; of each device
   int64_t taken(int device) const;
 

@@ -9,6 +9,9 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <set>
+
 #include "host_forms.h"
 
 namespace tessera::testing {
@@ -78,20 +81,80 @@ class Devices {
   std::optional<c10::Device> first_;
 };
 
+/// What an operator reads and writes, by its schema: an operand that a result is a view of is not touched.
+class Touched {
+ public:
+  explicit Touched(const std::string& name) : name_(name) {}
+
+  void add(const IValue& value, const c10::Argument& argument) {
+    const c10::AliasInfo* alias = argument.alias_info();
+    if (alias && (!alias->isWrite() || of_shape_alone())) return;
+    if (value.isTensor()) add(value.toTensor(), alias != nullptr);
+    if (value.isTensorList())
+      for (const Tensor& t : value.toTensorVector()) add(t, alias != nullptr);
+    if (value.isOptionalTensorList())
+      for (const auto& t : value.toOptionalTensorVector()) add(t.value_or(Tensor()), alias != nullptr);
+  }
+  /// Before the operator, of what it is given.
+  void begin() const { timeline().begin(name_, reads_); }
+  /// After it, when results have their memory.
+  void end() const {
+    std::vector<Use> writes;
+    for (const Tensor& t : written_) writes.push_back(use_of(t, true));
+    timeline().also(writes);
+  }
+
+ private:
+  /// Writes the sizes and strides of its operand, not its bytes.
+  bool of_shape_alone() const {
+    static const std::set<std::string> names = {"aten::resize_",    "aten::set_",     "aten::as_strided_",
+                                                "aten::t_",         "aten::squeeze_", "aten::unsqueeze_",
+                                                "aten::transpose_", "aten::detach_"};
+    return names.contains(name_);
+  }
+  void add(const Tensor& t, bool writes) {
+    if (!t.defined() || !t.is_privateuseone()) return;
+    if (writes)
+      written_.push_back(t);
+    else
+      reads_.push_back(use_of(t, false));
+  }
+
+  const std::string& name_;
+  std::vector<Use> reads_;
+  std::vector<Tensor> written_;
+};
+
+/// Numbers and sizes that follow from values: CUDA's operator waits for them.
+bool host_must_wait(const c10::FunctionSchema& schema) {
+  static const std::set<std::string> names = {"aten::nonzero", "aten::masked_select", "aten::_unique2",
+                                              "aten::unique_dim"};
+  if (names.contains(schema.name())) return true;
+  return std::ranges::any_of(schema.returns(), [](const c10::Argument& result) {
+    const c10::TypeKind kind = result.type()->kind();
+    return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::BoolType;
+  });
+}
+
 /// Any operator, boxed.
 void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const size_t first = stack->size() - arguments.size();
   HostForms host;
   Devices devices(op.operator_name());
+  Touched touched(op.operator_name().name);
   for (size_t i = 0; i < arguments.size(); ++i) {
     IValue& value = (*stack)[first + i];
     devices.add(value, arguments[i]);
+    touched.add(value, arguments[i]);
     value = host_form(value, host);
   }
+  touched.begin();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   host.settle();
+  touched.end();
+  if (host_must_wait(op.schema())) timeline().host_waited();
   for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = device_form((*stack)[i], host);
 }
 
@@ -112,8 +175,11 @@ Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> type, std::op
 /// Between any two devices, with conversion.
 Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
   HostForms host;
+  timeline().begin("aten::copy_", {use_of(from, false), use_of(to, true)});
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   host.of(to).copy_(host.of(from));
+  if (from.is_cpu() || to.is_cpu()) timeline().host_waited();
+  if (to.is_cpu()) timeline().copied_back(static_cast<int64_t>(to.nbytes()));
   return to;
 }
 
@@ -125,6 +191,7 @@ Tensor convolution(const Tensor& x, const Tensor& w, const std::optional<Tensor>
   Devices devices({"aten::convolution", ""});
   devices.add(x, "input"), devices.add(w, "weight"), devices.add(bias.value_or(Tensor()), "bias");
   HostForms host;
+  timeline().begin("aten::convolution", {use_of(x, false), use_of(w, false), use_of(bias.value_or(Tensor()), false)});
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return host.back(at::convolution(host.of(x), host.of(w), bias ? std::optional(host.of(*bias)) : bias, stride, padding,
                                    dilation, transposed, output_padding, groups));
@@ -138,6 +205,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& dy, const 
   Devices devices({"aten::convolution_backward", ""});
   devices.add(dy, "grad_output"), devices.add(x, "input"), devices.add(w, "weight");
   HostForms host;
+  timeline().begin("aten::convolution_backward", {use_of(dy, false), use_of(x, false), use_of(w, false)});
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto [dx, dw, db] =
       at::convolution_backward(host.of(dy), host.of(x), host.of(w), c10::IntArrayRef({dy.size(1)}), stride, padding,

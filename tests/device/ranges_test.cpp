@@ -14,6 +14,7 @@ class RangesOnDevice : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     if (!device::used()) device::use(simulated_device(), 0);
+    device::enter_thread();  // tests before may have left it on another
   }
   static at::Tensor values(int64_t count, double step) { return at::sin(at::arange(count, at::kFloat) * step).mul_(3); }
   /// Wherever the two lie.

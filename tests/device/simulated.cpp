@@ -19,6 +19,7 @@
 #include "tessera/ops/fp8.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/int8.h"
+#include "timeline.h"
 #include "torch_device.h"
 
 namespace tessera::testing {
@@ -87,7 +88,10 @@ bool pin(void* data, int64_t bytes) {
 
 void unpin(void* data) {
   const std::lock_guard lock(pins().mutex);
-  TORCH_CHECK(pins().ranges.erase(static_cast<const char*>(data)), data, " is unpinned and was not pinned");
+  const auto range = pins().ranges.find(static_cast<const char*>(data));
+  TORCH_CHECK(range != pins().ranges.end(), data, " is unpinned and was not pinned");
+  timeline().forget(data, range->second);
+  pins().ranges.erase(range);
 }
 
 /// Where a side of a copy lies: the shadow of memory of the device, or the host memory itself.
@@ -96,88 +100,135 @@ void* copied(const void* data, int64_t bytes) {
   return memory().contains(data) ? memory().shadow_bytes(data, bytes) : const_cast<void*>(data);
 }
 
-void copy(void* to, const void* from, int64_t bytes) {
+/// Whether the host must wait for an enqueued copy of the range, as CUDA does for what is not page-locked.
+bool is_pageable(const void* data, int64_t bytes) { return !memory().contains(data) && !is_pinned(data, bytes); }
+
+/// Host memory that is not page-locked is the copy's own affair: the host waits.
+std::vector<Use> uses_of_copy(void* to, const void* from, int64_t bytes) {
+  std::vector<Use> uses;
+  if (!is_pageable(from, bytes)) uses.push_back(read(from, bytes));
+  if (!is_pageable(to, bytes)) uses.push_back(written(to, bytes));
+  return uses;
+}
+
+void enqueue_copy(void* to, const void* from, int64_t bytes) {
   TORCH_CHECK(bytes >= 0, "a copy of ", bytes, " bytes");
   if (bytes == 0) return;
   char* target = static_cast<char*>(copied(to, bytes));
   const char* source = static_cast<const char*>(copied(from, bytes));
   TORCH_CHECK(target + bytes <= source || source + bytes <= target, "a copy of ", bytes, " bytes from ", from, " to ",
               to, ": the ranges overlap");
-  std::memcpy(target, source, static_cast<size_t>(bytes));
+  timeline().run("copy", uses_of_copy(to, from, bytes),
+                 [=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
+  if (memory().contains(from) && !memory().contains(to)) timeline().copied_back(bytes);
+  if (is_pageable(to, bytes) || is_pageable(from, bytes)) timeline().host_waited();
+}
+
+void copy(void* to, const void* from, int64_t bytes) {
+  enqueue_copy(to, from, bytes);
+  const bool waited = is_pageable(to, bytes) || is_pageable(from, bytes);
+  if (bytes > 0 && !waited && !(memory().contains(to) && memory().contains(from))) timeline().host_waited();
 }
 
 // Conversions
 
 void narrow(void* out, const float* x, c10::ScalarType half, int64_t n) {
-  ops::narrow(halves(out, n), shadow(x, n), half, n);
+  timeline().run("narrow", {read(x, 4 * n), written(out, 2 * n)},
+                 [=, to = halves(out, n), from = shadow(x, n)] { ops::narrow(to, from, half, n); });
 }
 void widen(float* out, const void* x, c10::ScalarType half, int64_t n) {
-  ops::widen(shadow(out, n), halves(x, n), half, n);
+  timeline().run("widen", {read(x, 2 * n), written(out, 4 * n)},
+                 [=, to = shadow(out, n), from = halves(x, n)] { ops::widen(to, from, half, n); });
 }
 void narrow_in_place(float* values, c10::ScalarType half, int64_t n) {
-  ops::narrow_in_place(shadow(values, n), half, n);
+  timeline().run("narrow_in_place", {written(values, 4 * n)},
+                 [=, to = shadow(values, n)] { ops::narrow_in_place(to, half, n); });
 }
-void widen_in_place(float* values, c10::ScalarType half, int64_t n) { ops::widen_in_place(shadow(values, n), half, n); }
-void high_half(uint16_t* out, const float* x, int64_t n) { ops::high_half(shadow(out, n), shadow(x, n), n); }
+void widen_in_place(float* values, c10::ScalarType half, int64_t n) {
+  timeline().run("widen_in_place", {written(values, 4 * n)},
+                 [=, to = shadow(values, n)] { ops::widen_in_place(to, half, n); });
+}
+void high_half(uint16_t* out, const float* x, int64_t n) {
+  timeline().run("high_half", {read(x, 4 * n), written(out, 2 * n)},
+                 [=, to = shadow(out, n), from = shadow(x, n)] { ops::high_half(to, from, n); });
+}
 void round(float* values, c10::ScalarType half, int64_t n) {
-  std::vector<uint16_t> rounded(static_cast<size_t>(n));
-  float* x = shadow(values, n);
-  ops::narrow(rounded.data(), x, half, n);
-  ops::widen(x, rounded.data(), half, n);
+  timeline().run("round", {written(values, 4 * n)}, [=, x = shadow(values, n)] {
+    std::vector<uint16_t> rounded(static_cast<size_t>(n));
+    ops::narrow(rounded.data(), x, half, n);
+    ops::widen(x, rounded.data(), half, n);
+  });
 }
 
 // Sums
 
-void check_summands(int count) {
-  TORCH_CHECK(count >= 1 && count <= device::kMaxSummands, "a sum of ", count, " parts; 1 to ", device::kMaxSummands,
-              " are allowed");
-}
+/// The parts of a sum and its result.
+template <class T>
+struct Sum {
+  std::vector<const T*> parts;  // kernels' addresses
+  std::vector<Use> uses;
 
-/// parts[0] + parts[1] + ..., each fp32 by `read`, in this order.
-template <class Read>
-std::vector<float> sum_of(int count, int64_t n, const Read& read) {
-  check_summands(count);
-  std::vector<float> sum(static_cast<size_t>(n)), part(sum.size());
-  read(0, sum.data());
-  for (int p = 1; p < count; ++p) {
-    read(p, part.data());
-    ops::add(sum.data(), part.data(), n);
+  Sum(const void* const* addresses, int count, void* out, int64_t out_bytes, int64_t n) {
+    TORCH_CHECK(count >= 1 && count <= device::kMaxSummands, "a sum of ", count, " parts; 1 to ", device::kMaxSummands,
+                " are allowed");
+    for (int p = 0; p < count; ++p) {
+      parts.push_back(shadow(static_cast<const T*>(addresses[p]), n));
+      uses.push_back(read(addresses[p], n * static_cast<int64_t>(sizeof(T))));
+    }
+    uses.push_back(written(out, out_bytes));
   }
-  return sum;
-}
+  /// parts[0] + parts[1] + ..., each as fp32, in this order.
+  std::vector<float> values(int64_t n, c10::ScalarType half) const {
+    std::vector<float> sum(static_cast<size_t>(n)), part(sum.size());
+    for (size_t p = 0; p < parts.size(); ++p) {
+      float* to = p == 0 ? sum.data() : part.data();
+      if constexpr (sizeof(T) == sizeof(float))
+        std::copy_n(parts[p], n, to);
+      else
+        ops::widen(to, parts[p], half, n);
+      if (p > 0) ops::add(sum.data(), part.data(), n);
+    }
+    return sum;
+  }
+};
 
-void store(float* out, const std::vector<float>& sum, bool accumulate) {
-  const auto n = static_cast<int64_t>(sum.size());
-  float* to = shadow(out, n);
+void store(float* to, const std::vector<float>& sum, bool accumulate) {
   if (accumulate)
-    ops::add(to, sum.data(), n);
+    ops::add(to, sum.data(), static_cast<int64_t>(sum.size()));
   else
     std::copy(sum.begin(), sum.end(), to);
 }
 
 void sum_in_order(float* out, const float* const* parts, int count, int64_t n, bool accumulate) {
-  store(out, sum_of(count, n, [&](int p, float* to) { std::copy_n(shadow(parts[p], n), n, to); }), accumulate);
+  const Sum<float> sum(reinterpret_cast<const void* const*>(parts), count, out, 4 * n, n);
+  timeline().run("sum_in_order", sum.uses,
+                 [=, to = shadow(out, n)] { store(to, sum.values(n, at::kFloat), accumulate); });
 }
-
-std::vector<float> sum_of_halves(const void* const* parts, int count, c10::ScalarType half, int64_t n) {
-  return sum_of(count, n, [&](int p, float* to) { ops::widen(to, halves(parts[p], n), half, n); });
-}
-
 void sum_halves(float* out, const void* const* parts, int count, c10::ScalarType half, int64_t n, bool accumulate) {
-  store(out, sum_of_halves(parts, count, half, n), accumulate);
+  const Sum<uint16_t> sum(parts, count, out, 4 * n, n);
+  timeline().run("sum_halves", sum.uses, [=, to = shadow(out, n)] { store(to, sum.values(n, half), accumulate); });
 }
-
 void sum_halves_rounded(void* out, const void* const* parts, int count, c10::ScalarType half, int64_t n) {
-  ops::narrow(halves(out, n), sum_of_halves(parts, count, half, n).data(), half, n);
+  const Sum<uint16_t> sum(parts, count, out, 2 * n, n);
+  timeline().run("sum_halves_rounded", sum.uses,
+                 [=, to = halves(out, n)] { ops::narrow(to, sum.values(n, half).data(), half, n); });
 }
 
-double sum_of_squares(const float* x, int64_t n) { return ops::sum_of_squares(shadow(x, n), n); }
+void sum_of_squares(double* out, const float* x, int64_t n) {
+  timeline().run("sum_of_squares", {read(x, 4 * n), written(out, 8)},
+                 [=, to = shadow(out, 1), from = shadow(x, n)] { *to = ops::sum_of_squares(from, n); });
+}
 
 // The optimiser and quantisers
 
-ops::MomentRange moment(ops::MomentRange m, int64_t n) {
+int64_t scales_of(int64_t n) { return div_up(n, ops::kQuantBlock); }
+
+ops::MomentRange moment(ops::MomentRange m, int64_t n, std::vector<Use>& uses) {
+  for (const Use& use :
+       {written(m.fp32, 4 * n), written(m.bf16, 2 * n), written(m.codes, n), written(m.scales, 4 * scales_of(n))})
+    uses.push_back(use);
   m.fp32 = shadow(m.fp32, n), m.bf16 = shadow(m.bf16, n);
-  m.codes = shadow(m.codes, n), m.scales = shadow(m.scales, div_up(n, ops::kQuantBlock));
+  m.codes = shadow(m.codes, n), m.scales = shadow(m.scales, scales_of(n));
   return m;
 }
 
@@ -185,29 +236,55 @@ void adamw(const ops::MasterRange& p, const ops::MomentRange& m, const ops::Mome
            int64_t n, const ops::AdamWStep& step) {
   ops::MasterRange master = p;
   master.fp32 = shadow(p.fp32, n), master.bf16 = shadow(p.bf16, n), master.low = shadow(p.low, n);
-  std::vector<float> wide;
-  const float* gradient = shadow(g.fp32, n);
-  if (!gradient && n) {
-    wide.resize(static_cast<size_t>(n));
-    ops::widen(wide.data(), halves(g.bf16 ? g.bf16 : g.fp16, n), g.bf16 ? at::kBFloat16 : at::kHalf, n);
-    gradient = wide.data();
-  }
-  ops::adamw(master, moment(m, n), moment(v, n), gradient, n, step);
+  const void* in_halves = g.bf16 ? static_cast<const void*>(g.bf16) : g.fp16;
+  std::vector<Use> uses = {written(p.fp32, 4 * n), written(p.bf16, 2 * n), written(p.low, 2 * n), read(g.fp32, 4 * n),
+                           read(in_halves, 2 * n)};
+  const ops::MomentRange first = moment(m, n, uses), second = moment(v, n, uses);
+  const float* whole = shadow(g.fp32, n);
+  const uint16_t* half = whole || n == 0 ? nullptr : halves(in_halves, n);
+  timeline().run("adamw", uses, [=, type = g.bf16 ? at::kBFloat16 : at::kHalf] {
+    std::vector<float> wide;
+    if (half) {
+      wide.resize(static_cast<size_t>(n));
+      ops::widen(wide.data(), half, type, n);
+    }
+    ops::adamw(master, first, second, half ? wide.data() : whole, n, step);
+  });
 }
 
 void quantise_int8(int8_t* q, float* scales, const float* x, int64_t n) {
-  ops::quantise_int8(shadow(q, n), shadow(scales, div_up(n, ops::kQuantBlock)), shadow(x, n), n);
+  timeline().run("quantise_int8", {read(x, 4 * n), written(q, n), written(scales, 4 * scales_of(n))},
+                 [=, to = shadow(q, n), by = shadow(scales, scales_of(n)), from = shadow(x, n)] {
+                   ops::quantise_int8(to, by, from, n);
+                 });
 }
 void dequantise_int8(float* out, const int8_t* q, const float* scales, int64_t n) {
-  ops::dequantise_int8(shadow(out, n), shadow(q, n), shadow(scales, div_up(n, ops::kQuantBlock)), n);
+  timeline().run("dequantise_int8", {read(q, n), read(scales, 4 * scales_of(n)), written(out, 4 * n)},
+                 [=, to = shadow(out, n), from = shadow(q, n), by = shadow(scales, scales_of(n))] {
+                   ops::dequantise_int8(to, from, by, n);
+                 });
 }
 void quantise_fp8(uint8_t* codes, float* scales, const float* x, const ops::Fp8Tiles& tiles) {
   const int64_t n = tiles.rows * tiles.cols;
-  ops::quantise_fp8(shadow(codes, n), shadow(scales, tiles.count()), shadow(x, n), tiles);
+  timeline().run("quantise_fp8", {read(x, 4 * n), written(codes, n), written(scales, 4 * tiles.count())},
+                 [=, to = shadow(codes, n), by = shadow(scales, tiles.count()), from = shadow(x, n)] {
+                   ops::quantise_fp8(to, by, from, tiles);
+                 });
 }
 void dequantise_fp8(float* out, const uint8_t* codes, const float* scales, const ops::Fp8Tiles& tiles) {
   const int64_t n = tiles.rows * tiles.cols;
-  ops::dequantise_fp8(shadow(out, n), shadow(codes, n), shadow(scales, tiles.count()), tiles);
+  timeline().run("dequantise_fp8", {read(codes, n), read(scales, 4 * tiles.count()), written(out, 4 * n)},
+                 [=, to = shadow(out, n), from = shadow(codes, n), by = shadow(scales, tiles.count())] {
+                   ops::dequantise_fp8(to, from, by, tiles);
+                 });
+}
+
+/// As CUDA, after all that the device was given.
+void give(void* data) {
+  if (!data) return;
+  if (timeline().delays()) timeline().await_all();
+  timeline().forget(data, memory().bytes_of(data));
+  memory().give(data);
 }
 
 constexpr device::Backend kTable = {
@@ -219,14 +296,30 @@ constexpr device::Backend kTable = {
     .count = [] { return visible_devices(); },
     .properties = properties,
     .place = set_current_device,
-    .wait = [] {},
+    .wait = [] { timeline().await_all(); },
+    .make_stream = [](bool) { return timeline().make_stream(); },
+    .free_stream = [](device::Stream stream) { timeline().free_stream(stream); },
+    .set_stream = [](device::Stream stream) { timeline().set_stream(stream); },
+    .make_event = [](bool) { return timeline().make_event(); },
+    .free_event = [](device::Event event) { timeline().free_event(event); },
+    .record = [](device::Event event) { timeline().record(event); },
+    .wait_for = [](device::Event event) { timeline().wait_for(event); },
+    .await = [](device::Event event) { timeline().await(event); },
+    .has_happened = [](device::Event event) { return timeline().has_happened(event); },
+    .seconds_between = [](device::Event from, device::Event to) { return timeline().seconds_between(from, to); },
+    .label = [](const std::string& what) { timeline().label(what); },
+    .host_uses =
+        [](const void* data, int64_t bytes, bool writes) {
+          if (is_pinned(data, bytes)) timeline().host_uses({data, bytes, writes});
+        },
     .make_transport = make_transport,
     .take = take,
-    .give = [](void* data) { memory().give(data); },
+    .give = give,
     .allocate_by = allocate_by,
     .pin = pin,
     .unpin = unpin,
     .copy = copy,
+    .enqueue_copy = enqueue_copy,
     .narrow = narrow,
     .widen = widen,
     .narrow_in_place = narrow_in_place,

@@ -10,7 +10,9 @@
 // CPU with TESSERA_KERNELS=aten; where CUDA refuses operands of two devices, so does it. The functions of the table check
 // that each range is on the device, within one allocation and aligned, and compute with our functions of CPUs.
 //
-// What it does not show: that something on the device has not yet been done, NCCL, and what CUDA's own kernels refuse.
+// It has streams and events; timeline.h says how work in no order is found.
+//
+// What it does not show: NCCL, and what CUDA's own kernels refuse.
 #include "tessera/device/backend.h"
 
 namespace tessera::testing {

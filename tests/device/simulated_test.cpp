@@ -262,7 +262,7 @@ TEST(SimulatedDeviceDeathTest, MemoryThatWasGivenBackIsGone) {
   backend.give(data);
   EXPECT_DEATH((void)kernel[0], "outside of all allocations");
   EXPECT_THROW(backend.give(data), c10::Error);
-  EXPECT_THROW(backend.sum_of_squares(static_cast<float*>(data), 4), c10::Error);
+  EXPECT_THROW(backend.narrow_in_place(static_cast<float*>(data), at::kHalf, 4), c10::Error);
 }
 
 TEST(SimulatedDevice, IsKnownToLibTorchByItsName) {

@@ -183,8 +183,10 @@ TEST(SimulatedTable, CopiesStayWithinAnAllocation) {
   EXPECT_EQ(b.values()[99], x[49]);
   EXPECT_THROW(backend().copy(to + 60, from, 200), c10::Error) << "beyond its end";
   EXPECT_THROW(backend().copy(from + 10, from, 100), c10::Error) << "overlapping";
-  EXPECT_THROW(backend().sum_of_squares(x.data(), 100), c10::Error) << "host memory";
-  EXPECT_THROW(backend().sum_of_squares(reinterpret_cast<float*>(reinterpret_cast<char*>(from) + 2), 9), c10::Error);
+  const OnDevice<double> sum({0.0});
+  EXPECT_THROW(backend().sum_of_squares(sum, x.data(), 100), c10::Error) << "host memory";
+  EXPECT_THROW(backend().sum_of_squares(sum, reinterpret_cast<float*>(reinterpret_cast<char*>(from) + 2), 9),
+               c10::Error);
   std::vector<float> host(100);
   EXPECT_THROW(backend().copy(host.data(), memory().shadow(from, 100), 400), c10::Error) << "a kernel's address";
 }
@@ -211,7 +213,9 @@ TEST(SimulatedTable, AddsInOrderAndSquaresAsTheCpu) {
   for (float& value : sum) value += value;
   backend().sum_in_order(out, parts, 2, kCount, /*accumulate=*/true);
   EXPECT_EQ(out.values(), sum);
-  EXPECT_EQ(backend().sum_of_squares(a, kCount), ops::sum_of_squares(x.data(), kCount));
+  const OnDevice<double> squares({0.0});
+  backend().sum_of_squares(squares, a, kCount);
+  EXPECT_EQ(squares.values()[0], ops::sum_of_squares(x.data(), kCount));
   EXPECT_THROW(backend().sum_in_order(out, parts, device::kMaxSummands + 1, kCount, false), c10::Error);
 
   std::vector<uint16_t> high(x.size());

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "memory.h"
+#include "timeline.h"
 
 namespace tessera::testing {
 
@@ -34,10 +35,13 @@ class TakingAllocator final : public c10::Allocator {
   }
 
  private:
-  static void give(void* data) { memory().give(data); }
+  static void give(void* data) {
+    if (data) timeline().forget(data, memory().bytes_of(data));
+    memory().give(data);
+  }
 };
 
-/// The one stream of each device; everything is done when it was given.
+/// What autograd asks for: it computes on the first stream of a device, the others have copies and functions of the table.
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   at::DeviceType type() const override { return at::kPrivateUse1; }

@@ -1,5 +1,5 @@
 #pragma once
-// A model of three units on one rank, with the store, the executor and AdamW around it, in milliseconds.
+// A model of a few units on one rank, with the store, the executor and AdamW around it, in milliseconds.
 //
 //   Toy toy;                                            // an input layer, a residual block, an output layer
 //   ToyRank rank(toy, toy.plan());                      // weights by name: the same under every plan
@@ -71,15 +71,20 @@ struct ToyStep {
 
 class Toy {
  public:
-  Toy() {
+  explicit Toy(int blocks = 1) {
     units_.push_back(std::make_unique<Layer>("in", "in", 3, kWidth));
-    units_.push_back(std::make_unique<Layer>("mid", "block", kWidth, kWidth));
+    for (int b = 0; b < blocks; ++b)
+      units_.push_back(std::make_unique<Layer>("mid" + (b ? std::to_string(b) : ""), "block", kWidth, kWidth));
     units_.push_back(std::make_unique<Layer>("out", "out", kWidth, 2));
     spec_ = measure(units_, batch(0, 2), "toy", {});
   }
   const std::vector<std::unique_ptr<net::Unit>>& units() const { return units_; }
   const plan::ModelSpec& spec() const { return spec_; }
-  std::vector<std::string> prefixes() const { return {"in.", "mid.", "out."}; }
+  std::vector<std::string> prefixes() const {
+    std::vector<std::string> found;
+    for (const auto& unit : units_) found.push_back(unit->prefix());
+    return found;
+  }
   /// Four samples a step in two micro-batches, all units alike.
   plan::Plan plan(const plan::UnitPlan& each = {}) const {
     plan::Plan plan;
@@ -133,7 +138,7 @@ class ToyRank {
       : toy_(toy),
         program_(std::make_shared<const plan::Program>(plan, std::move(schedule))),
         comm_({}, plan.mesh),
-        engine_(toy.units(), toy.spec(), plan, comm_, 0, {.poison = poison}) {
+        engine_(toy.units(), toy.spec(), plan, comm_, 0, {.nvme = {"/tmp", /*checksum=*/true}, .poison = poison}) {
     engine_.use(*program_);
     engine_.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{.weight_decay = 0}));
     fill_shards(store(), fill);
@@ -144,14 +149,8 @@ class ToyRank {
 
   /// One optimiser step with learning rate 0.01; gradients are there where the plan leaves them on the device.
   ToyStep step(int64_t step) {
-    ToyStep found;
-    const net::StepControl control{step, 1e-2, 1.0};
-    ToyObjective objective(toy_, step, found.outputs);
-    Pass pass{.program = program_, .step = step};
-    if (program_->plan.update == plan::Update::in_backward) pass.ahead = control;
-    StepRun half = engine_.run(pass, objective, {});
-    found.norm = half.norm();
-    engine_.finish(std::move(half), control);
+    ToyStep found = run(step);
+    for (Tensor& output : found.outputs) output = output.cpu();
     for (int u = 0; u < store().units(); ++u) {
       whole_unit(store(), comm_, u, false,
                  [&](const plan::ParamSpec& param, const Tensor& value) { found.weights[param.name] = value.clone(); });
@@ -162,6 +161,18 @@ class ToyRank {
     }
     return found;
   }
+  /// The step alone: its outputs, where they were computed, and its norm.
+  ToyStep run(int64_t step) {
+    ToyStep found;
+    const net::StepControl control{step, 1e-2, 1.0};
+    ToyObjective objective(toy_, step, found.outputs);
+    Pass pass{.program = program_, .step = step};
+    if (program_->plan.update == plan::Update::in_backward) pass.ahead = control;
+    StepRun half = engine_.run(pass, objective, {});
+    found.norm = half.norm();
+    engine_.finish(std::move(half), control);
+    return found;
+  }
 
  private:
   class ToyObjective final : public net::Objective {
@@ -169,6 +180,7 @@ class ToyRank {
     ToyObjective(const Toy& toy, int64_t step, std::vector<Tensor>& outputs)
         : toy_(toy), step_(step), outputs_(outputs) {}
     net::Batch batch(int micro) override { return toy_.batch(Toy::key(step_, micro), 2); }
+    bool compares_on_device() const override { return true; }
     Tensor gradient(const Tensor& out, const net::Batch&, int) override {
       outputs_.push_back(out.clone());
       return Toy::loss_gradient(out);

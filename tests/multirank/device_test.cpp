@@ -1,5 +1,5 @@
 // Training, samples and random plans on a device, which here is simulated (tests/device/simulated.h): the bits of a run on
-// CPU ranks with the kernels of GPUs, in device memory that host code cannot touch.
+// CPU ranks with the kernels of GPUs, in device memory that host code cannot touch, with every use of bytes in order.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -18,8 +18,10 @@ const TinyRun& shared() {
 }
 
 const std::map<std::string, std::string> kOnCpu = {{"TESSERA_KERNELS", "aten"}, {"OMP_NUM_THREADS", "1"}};
-const std::map<std::string, std::string> kOnDevice = {
-    {"OMP_NUM_THREADS", "1"}, {"TESSERA_KERNELS", "aten"}, {"TESSERA_SIMULATED_BYTES", "1073741824"}};
+const std::map<std::string, std::string> kOnDevice = {{"OMP_NUM_THREADS", "1"},
+                                                      {"TESSERA_KERNELS", "aten"},
+                                                      {"TESSERA_SIMULATED_BYTES", "1073741824"},
+                                                      {"TESSERA_SIMULATED_RECORD", "1"}};
 
 Result train(const char* program, int ranks, const std::string& name, const std::vector<std::string>& more) {
   std::vector<std::string> words = {
@@ -78,6 +80,22 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"lora_on_int8", 2, {"--lora.base_dtype", "int8", "--lora.dropout", "0.1"}, true},
                       Case{"dora", 1, {"--lora.dora", "true"}, true}),
     [](const auto& info) { return std::string(info.param.name); });
+
+/// Copies and reductions that are done late, by threads of their streams, after random times: what waits for too little has
+/// other numbers.
+TEST(OnDeviceRuns, LateWorkChangesNoBit) {
+  auto environment = kOnDevice;
+  environment["TESSERA_SIMULATED_RECORD"] = "0";
+  environment["TESSERA_SIMULATED_BYTES"] = "2147483648";
+  environment["TESSERA_SIMULATED_DELAY"] = "11";
+  environment["TESSERA_TEST_DEVICE"] = "1";
+  for (const auto& [ranks, mesh, first] : {std::tuple(1, "dp_shard=1", 60), {2, "dp_shard=2", 64}}) {
+    const Result r = run_program({PLAN_WORKER_ON_DEVICE, "launch", std::to_string(ranks), mesh, std::to_string(first),
+                                  std::to_string(first + 3)},
+                                 environment, 300);
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
 
 /// From the CPU to the device and back, no step is lost.
 TEST(OnDeviceRuns, ARunGoesOnOnTheDeviceAndOnTheCpu) {

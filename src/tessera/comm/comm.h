@@ -7,8 +7,8 @@
 //
 // Each (purpose, axes) has its own communicator, so gathers, reductions and control never wait for each other. All
 // calls block the calling thread; different groups may be used from different threads at once. Tensors may lie on the
-// process's device (device/backend.h): Gloo sends copies of them in host memory. In a group of one, a
-// collective does what it means for one rank. Collectives allocate no memory, except 4 MiB for all_reduce.
+// process's device (device/backend.h): Gloo sends copies of them in host memory. In a group of one, a collective does what it
+// means for one rank. Collectives allocate no memory, except 4 MiB for all_reduce.
 #include <functional>
 #include <map>
 #include <memory>

@@ -14,7 +14,6 @@
 #include <array>
 #include <map>
 #include <mutex>
-#include <numeric>
 
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/nccl.h"
@@ -56,6 +55,57 @@ void place(int index) { c10::cuda::set_device(static_cast<c10::DeviceIndex>(inde
 
 void wait() { c10::cuda::device_synchronize(); }
 
+// --- streams and events
+
+/// Does not wait for the first stream, as streams do by default. LibTorch's pool would give the 33rd again what the first
+/// has.
+device::Stream make_stream(bool first) {
+  int low = 0, high = 0;
+  C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&low, &high));
+  cudaStream_t made = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, first ? high : low));
+  return made;
+}
+
+void free_stream(device::Stream stream) { C10_CUDA_CHECK(cudaStreamDestroy(static_cast<cudaStream_t>(stream))); }
+
+void set_stream(device::Stream stream) {
+  const auto index = static_cast<c10::DeviceIndex>(c10::cuda::current_device());
+  c10::cuda::setCurrentCUDAStream(stream ? c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(stream), index)
+                                         : c10::cuda::getDefaultCUDAStream(index));
+}
+
+cudaEvent_t event_of(device::Event event) { return static_cast<cudaEvent_t>(event); }
+
+/// A thread that awaits it sleeps, and leaves its core to others.
+device::Event make_event(bool timed) {
+  cudaEvent_t made = nullptr;
+  C10_CUDA_CHECK(
+      cudaEventCreateWithFlags(&made, cudaEventBlockingSync | (timed ? cudaEventDefault : cudaEventDisableTiming)));
+  return made;
+}
+
+void free_event(device::Event event) { C10_CUDA_CHECK(cudaEventDestroy(event_of(event))); }
+void record(device::Event event) { C10_CUDA_CHECK(cudaEventRecord(event_of(event), stream())); }
+void wait_for(device::Event event) { C10_CUDA_CHECK(cudaStreamWaitEvent(stream(), event_of(event), 0)); }
+void await(device::Event event) { C10_CUDA_CHECK(cudaEventSynchronize(event_of(event))); }
+
+bool has_happened(device::Event event) {
+  const cudaError_t found = cudaEventQuery(event_of(event));
+  if (found == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());  // the next check must not find it
+    return false;
+  }
+  C10_CUDA_CHECK(found);
+  return true;
+}
+
+double seconds_between(device::Event from, device::Event to) {
+  float milliseconds = 0;
+  C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, event_of(from), event_of(to)));
+  return static_cast<double>(milliseconds) * 1e-3;
+}
+
 // --- memory
 
 void* take(int64_t bytes) {
@@ -72,7 +122,7 @@ void* take(int64_t bytes) {
 
 void give(void* data) { C10_CUDA_CHECK(cudaFree(data)); }
 
-/// LibTorch asks with a device and a stream, and we have one of each.
+/// LibTorch asks with a device and a stream: there is one device, and only the first stream's threads allocate.
 void allocate_by(c10::Allocator* allocator) {
   namespace pluggable = torch::cuda::CUDAPluggableAllocator;
   pluggable::changeCurrentAllocator(pluggable::createCustomAllocator(
@@ -94,9 +144,14 @@ bool on_host(const void* data) {
   return found.type == cudaMemoryTypeHost || found.type == cudaMemoryTypeUnregistered;
 }
 
-void copy(void* to, const void* from, int64_t bytes) {
+void enqueue_copy(void* to, const void* from, int64_t bytes) {
   if (bytes == 0) return;
   C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream()));
+}
+
+void copy(void* to, const void* from, int64_t bytes) {
+  if (bytes == 0) return;
+  enqueue_copy(to, from, bytes);
   if (on_host(to) || on_host(from)) C10_CUDA_CHECK(cudaStreamSynchronize(stream()));
 }
 
@@ -158,13 +213,9 @@ class Partials {
   int64_t count_ = 0;
 };
 
-double sum_of_squares(const float* x, int64_t n) {
-  thread_local Partials partials;
-  std::vector<double> sums(static_cast<size_t>(partial_sums(n)));
-  double* on_device = partials.of(partial_sums(n));
-  C10_CUDA_CHECK(launch_sum_of_squares(on_device, x, n, stream()));
-  copy(sums.data(), on_device, partial_sums(n) * static_cast<int64_t>(sizeof(double)));
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
+void sum_of_squares(double* out, const float* x, int64_t n) {
+  thread_local Partials partials;  // of one stream: a thread keeps its own
+  C10_CUDA_CHECK(launch_sum_of_squares(out, partials.of(partial_sums(n)), x, n, stream()));
 }
 
 // --- the optimiser and quantisers
@@ -237,6 +288,18 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .properties = properties,
       .place = place,
       .wait = wait,
+      .make_stream = make_stream,
+      .free_stream = free_stream,
+      .set_stream = set_stream,
+      .make_event = make_event,
+      .free_event = free_event,
+      .record = record,
+      .wait_for = wait_for,
+      .await = tessera::cuda::await,
+      .has_happened = has_happened,
+      .seconds_between = seconds_between,
+      .label = nullptr,
+      .host_uses = nullptr,
       .make_transport = make_nccl_transport,
       .take = take,
       .give = give,
@@ -244,6 +307,7 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .pin = pin,
       .unpin = unpin,
       .copy = copy,
+      .enqueue_copy = enqueue_copy,
       .narrow = narrow,
       .widen = widen,
       .narrow_in_place = narrow_in_place,

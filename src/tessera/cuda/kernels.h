@@ -29,10 +29,10 @@ cudaError_t launch_sum_halves(float* out, const void* const* parts, int count, H
 cudaError_t launch_sum_halves_rounded(uint16_t* out, const void* const* parts, int count, HalfType type, int64_t n,
                                       cudaStream_t stream);
 
-/// The partial sums of ops::sum_of_squares, one for each 65,536 elements: added in order they are its result.
+/// ops::sum_of_squares: `partials` are sums, one for each 65,536 elements, which are then added in order to `out`.
 constexpr int64_t kSquaresOfPartial = 1 << 16;
 constexpr int64_t partial_sums(int64_t n) { return (n + kSquaresOfPartial - 1) / kSquaresOfPartial; }
-cudaError_t launch_sum_of_squares(double* partials, const float* x, int64_t n, cudaStream_t stream);
+cudaError_t launch_sum_of_squares(double* out, double* partials, const float* x, int64_t n, cudaStream_t stream);
 
 /// `map`: the 256 values of an ops::DynamicMap, `zero` its code of 0. keep_sign as there.
 cudaError_t launch_quantise_blocks(uint8_t* codes, float* scales, const float* x, int64_t n, const float* map, int zero,

@@ -88,6 +88,19 @@ __global__ void sum_squares(double* __restrict__ partials, const float* __restri
   }
 }
 
+/// out = partials[0] + partials[1] + ... One thread adds, the others of its block read ahead.
+__global__ void add_in_order(double* out, const double* partials, int64_t count) {
+  __shared__ double ahead[kThreads];
+  double total = 0;
+  for (int64_t first = 0; first < count; first += kThreads) {
+    if (first + threadIdx.x < count) ahead[threadIdx.x] = partials[first + threadIdx.x];
+    __syncthreads();
+    for (int i = 0; threadIdx.x == 0 && i < kThreads && first + i < count; ++i) total += ahead[i];
+    __syncthreads();  // they are added
+  }
+  if (threadIdx.x == 0) *out = total;
+}
+
 template <class T, class P>
 Parts<T> argument_of(const P* const* parts, int count) {
   Parts<T> argument{};
@@ -125,11 +138,12 @@ cudaError_t launch_sum_halves_rounded(uint16_t* out, const void* const* parts, i
   return cudaGetLastError();
 }
 
-cudaError_t launch_sum_of_squares(double* partials, const float* x, int64_t n, cudaStream_t stream) {
-  if (n == 0) return cudaSuccess;
+cudaError_t launch_sum_of_squares(double* out, double* partials, const float* x, int64_t n, cudaStream_t stream) {
   const int64_t wanted = (partial_sums(n) + kWarps - 1) / kWarps;
-  TESSERA_LAUNCH(sum_squares, static_cast<int>(std::min<int64_t>(wanted, kMaxThreadBlocks)), kThreads, stream, partials,
-                 x, n);
+  if (n > 0)
+    TESSERA_LAUNCH(sum_squares, static_cast<int>(std::min<int64_t>(wanted, kMaxThreadBlocks)), kThreads, stream,
+                   partials, x, n);
+  TESSERA_LAUNCH(add_in_order, 1, kThreads, stream, out, partials, partial_sums(n));
   return cudaGetLastError();
 }
 

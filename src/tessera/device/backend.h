@@ -6,9 +6,10 @@
 //   if (const Backend* gpu = open().table) { use(*gpu, 0); ... }   // open.h; once, before the first tensor on the device
 //   if (const Backend* gpu = used()) gpu->copy(to, from, bytes);
 //
-// [Note: one stream] All functions run on the current stream of the calling thread, in order after what it was given
-// before; all threads have one and the same stream. Those that return numbers to the host, and copies from or to the host,
-// return when they are done; the others may return before.
+// [Note: current stream] All functions run on the current stream of the calling thread, in order after what that stream was
+// given before. A thread begins on the device's first stream, which is the same for all threads; streams are ordered among
+// each other by events alone (streams.h). Functions that return numbers to the host, and `copy` from or to the host, return
+// when they are done; the others may return before.
 //
 // Pointers to ranges are addresses on the device, all of them aligned to their elements. Functions throw c10::Error where
 // the device fails.
@@ -39,7 +40,7 @@ struct Fp8Tiles;
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 3;
+inline constexpr int kBackendVersion = 4;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -47,6 +48,10 @@ struct Properties {
   std::string uuid;  ///< the same on every process that sees the device
   int64_t bytes = 0, free = 0;
 };
+
+/// Handles of a stream and of an event, which only the table can read.
+using Stream = void*;
+using Event = void*;
 
 struct Backend {
   int version;                ///< kBackendVersion of the library's build
@@ -61,6 +66,32 @@ struct Backend {
   void (*place)(int index);
   /// Blocks until all that was given to the device is done.
   void (*wait)();
+
+  // Streams and events of the current device.
+  /// A stream that no other waits for by itself. `first`: its work goes before that of other streams where both are ready.
+  Stream (*make_stream)(bool first);
+  /// No thread has it as its current stream any more. What it was given is still done.
+  void (*free_stream)(Stream stream);
+  /// The calling thread's current stream from here on, of LibTorch's operators too; null: the device's first stream.
+  void (*set_stream)(Stream stream);
+  /// `timed`: for seconds_between(), which makes it dearer.
+  Event (*make_event)(bool timed);
+  void (*free_event)(Event event);
+  /// The event happens when all that the current stream was given so far is done; once more, if it has happened before.
+  void (*record)(Event event);
+  /// What the current stream is given from here on begins after the event. One that was never recorded has happened.
+  void (*wait_for)(Event event);
+  /// The calling thread sleeps until the event has happened.
+  void (*await)(Event event);
+  bool (*has_happened)(Event event);
+  /// Of two timed events that have happened.
+  double (*seconds_between)(Event from, Event to);
+  // For devices that check order; null on others.
+  /// Names what the calling thread issues from here on.
+  void (*label)(const std::string& what);
+  /// Code of the host reads or writes page-locked memory, which copies use too.
+  void (*host_uses)(const void* data, int64_t bytes, bool writes);
+
   /// NCCL between the `size` ranks of `store`, for tensors on the current device. Calls return when all transfers are
   /// done.
   std::unique_ptr<comm::Transport> (*make_transport)(c10d::Store& store, int index, int size, double timeout_seconds);
@@ -76,6 +107,9 @@ struct Backend {
   void (*unpin)(void* data);
   /// Between any two of host and device; the ranges do not overlap.
   void (*copy)(void* to, const void* from, int64_t bytes);
+  /// The same, but it returns before it is done: host memory must stay as it is, and not be read, until then. Host memory
+  /// that is not page-locked makes the host wait.
+  void (*enqueue_copy)(void* to, const void* from, int64_t bytes);
 
   // Conversions between fp32 and 16 bits (`half`: kBFloat16 or kHalf), as in ops/half.h and ops/bf16.h.
   void (*narrow)(void* out, const float* x, c10::ScalarType half, int64_t n);
@@ -94,7 +128,7 @@ struct Backend {
   void (*sum_halves)(float* out, const void* const* parts, int count, c10::ScalarType half, int64_t n, bool accumulate);
   /// The same, rounded to 16 bits. `out` may be one of the parts.
   void (*sum_halves_rounded)(void* out, const void* const* parts, int count, c10::ScalarType half, int64_t n);
-  double (*sum_of_squares)(const float* x, int64_t n);  ///< ops::sum_of_squares
+  void (*sum_of_squares)(double* out, const float* x, int64_t n);  ///< ops::sum_of_squares to an address on the device
 
   // The optimiser and quantisers: twins of ops/adamw.h, ops/int8.h, ops/fp8.h. Keys of random numbers are the host's.
   void (*adamw)(const ops::MasterRange& p, const ops::MomentRange& m, const ops::MomentRange& v,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/ops/kernels.h"
 #include "tessera/plan/token_shares.h"
 
 namespace tessera::diffusion {
@@ -15,6 +16,7 @@ void FlowMatching::begin(PassData pass) {
   pass_ = std::move(pass);
   by_weight_.assign(pass_.weighed ? pass_.places.size() : 0, 0.0);
   losses_.clear();
+  sums_.clear();
   micros_.clear();
   loss_ = 0;
   bad_sample_ = -1;
@@ -72,8 +74,21 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
   const Micro m = std::move(micros_.extract(micro).mapped());
   at::Tensor gradient = batch.predicted.empty() ? at::empty_like(prediction) : at::zeros_like(prediction);
   const at::Tensor answer = with_sums(prediction, batch, m);
+  const bool here = compares_on_device() && &ops::kernels(prediction) == &ops::aten_kernels();
   for (size_t s = 0; s < m.targets.size(); ++s) {
     const double share = m.weights[s] / static_cast<double>(pass_.plan->global_batch);
+    if (here) {
+      const Compared rows = diffusion::compared(batch, s, m.targets[s]);
+      losses_.push_back({0, share, m.indices[s]});
+      if (rows.count == 0) continue;  // the sample's predictions are on other ranks
+      const at::Tensor part = prediction.narrow(0, rows.begin, rows.count);
+      losses_.back().mean = rows.part / static_cast<double>(part.numel());
+      sums_.push_back(at::empty({1}, prediction.options().dtype(at::kDouble)));
+      sum_squared_error(part, m.targets[s].rows.narrow(0, rows.at, rows.count),
+                        share * pass_.gradient_scale * rows.part, gradient.narrow(0, rows.begin, rows.count),
+                        sums_.back());
+      continue;
+    }
     const double error = sample_error(answer, batch, s, m.targets[s], share * pass_.gradient_scale, gradient);
     losses_.push_back({error, share, m.indices[s]});
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
@@ -81,7 +96,19 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
   return gradient;
 }
 
-void FlowMatching::read() {
+std::vector<at::Tensor*> FlowMatching::compared(int micro) {
+  std::vector<at::Tensor*> all;
+  for (Target& target : micros_.at(micro).targets) all.push_back(&target.rows);
+  return all;
+}
+
+at::Tensor FlowMatching::numbers() { return sums_.empty() ? at::Tensor() : at::cat(sums_); }
+
+void FlowMatching::read(std::span<const double> numbers) {
+  size_t next = 0;
+  for (PendingLoss& b : losses_)
+    if (b.mean > 0) b.error = numbers[next++] * b.mean;
+  sums_.clear();
   for (const PendingLoss& b : losses_) {
     if (!std::isfinite(b.error) && bad_sample_ < 0) bad_sample_ = b.index;
     if (pass_.counts) loss_ += b.error * b.share;

@@ -46,8 +46,12 @@ class FlowMatching final : public net::Objective {
   net::Batch inputs(int micro) const;
   /// Mean over the global batch of each sample's weighted mean squared error; returns its gradient [T, C]. Ranks that
   /// share a sample each compute the part of their own tokens, in prediction and loss.
+  /// Where the prediction's kernels are LibTorch's (ops/kernels.h), the host does not wait for the loss.
   at::Tensor gradient(const at::Tensor& prediction, const net::Batch& batch, int micro) override;
-  void read() override;
+  bool compares_on_device() const override { return !pass_.weighed && !pass_.sums; }
+  std::vector<at::Tensor*> compared(int micro) override;
+  at::Tensor numbers() override;
+  void read(std::span<const double> numbers) override;
 
   // after read
   double loss() const { return loss_; }  ///< this rank's share of the step's mean loss
@@ -69,6 +73,7 @@ class FlowMatching final : public net::Objective {
   struct PendingLoss {
     double error = 0, share = 0;
     int64_t index = 0;
+    double mean = 0;  ///< of a number: what makes it the error
   };
   net::Batch pack(const std::vector<int64_t>& places, Micro& micro) const;
   void cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const;
@@ -81,6 +86,8 @@ class FlowMatching final : public net::Objective {
   PassData pass_;
   std::map<int, Micro> micros_;
   std::vector<PendingLoss> losses_;
+  std::vector<at::Tensor>
+      sums_;  // of squared errors, where the predictions are; of losses with a `mean`, in their order
   std::vector<double> by_weight_;
   double loss_ = 0;
   int64_t bad_sample_ = -1;

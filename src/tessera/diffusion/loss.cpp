@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/ops/ranges.h"
+
 namespace tessera::diffusion {
 
 double mean_squared_error(const at::Tensor& prediction, const at::Tensor& target, double scale, at::Tensor gradient) {
@@ -19,6 +21,13 @@ double mean_squared_error(const at::Tensor& prediction, const at::Tensor& target
   return sum / static_cast<double>(count);
 }
 
+void sum_squared_error(const at::Tensor& prediction, const at::Tensor& target, double scale, at::Tensor gradient,
+                       const at::Tensor& sum) {
+  at::sub_out(gradient, prediction, target);
+  ops::sum_of_squares(sum, gradient);
+  gradient.mul_(static_cast<float>(2 * scale / static_cast<double>(prediction.numel())));
+}
+
 std::pair<int64_t, int64_t> rows_here(const net::Batch& batch, size_t s) {
   const net::Tokens& tokens = batch.tokens;
   const auto [first, last] = batch.predictions_of(s);
@@ -26,16 +35,22 @@ std::pair<int64_t, int64_t> rows_here(const net::Batch& batch, size_t s) {
   return {begin - tokens.begin, std::max(begin, end) - tokens.begin};
 }
 
-double sample_error(const at::Tensor& prediction, const net::Batch& batch, size_t s, const Target& target, double scale,
-                    const at::Tensor& gradient) {
+Compared compared(const net::Batch& batch, size_t s, const Target& target) {
   const net::Tokens& tokens = batch.tokens;
   const auto [first, last] = batch.predictions_of(s);
   const auto [begin, end] = rows_here(batch, s);
-  if (begin >= end) return 0;  // the sample's predictions are on other ranks
-  const int64_t count = end - begin, at = begin + tokens.begin - tokens.offsets[s] - target.first;
-  const double part = static_cast<double>(count) / static_cast<double>(last - first);
-  return part * mean_squared_error(prediction.narrow(0, begin, count), target.rows.narrow(0, at, count), scale * part,
-                                   gradient.narrow(0, begin, count));
+  if (begin >= end) return {};
+  return {begin, end - begin, begin + tokens.begin - tokens.offsets[s] - target.first,
+          static_cast<double>(end - begin) / static_cast<double>(last - first)};
+}
+
+double sample_error(const at::Tensor& prediction, const net::Batch& batch, size_t s, const Target& target, double scale,
+                    const at::Tensor& gradient) {
+  const Compared rows = compared(batch, s, target);
+  if (rows.count == 0) return 0;  // the sample's predictions are on other ranks
+  return rows.part * mean_squared_error(prediction.narrow(0, rows.begin, rows.count),
+                                        target.rows.narrow(0, rows.at, rows.count), scale * rows.part,
+                                        gradient.narrow(0, rows.begin, rows.count));
 }
 
 }  // namespace tessera::diffusion

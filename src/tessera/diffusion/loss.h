@@ -19,7 +19,19 @@ std::pair<int64_t, int64_t> rows_here(const net::Batch& batch, size_t s);
 /// / n. Also used by `verify`.
 double mean_squared_error(const at::Tensor& prediction, const at::Tensor& target, double scale, at::Tensor gradient);
 
-/// The same for sample `s` of a batch: this rank's part of the mean over all of the sample's predictions. `gradient`
+/// The same where the tensors are: writes the sum of the squares to `sum`, [1] of fp64. The bits of an order of
+/// ops::sum_of_squares.
+void sum_squared_error(const at::Tensor& prediction, const at::Tensor& target, double scale, at::Tensor gradient,
+                       const at::Tensor& sum);
+
+/// What a sample's loss compares: rows of this rank's predictions and of the target.
+struct Compared {
+  int64_t begin = 0, count = 0, at = 0;  ///< first row of the prediction, number of rows, first row of the target
+  double part = 0;                       ///< of all rows of the sample
+};
+Compared compared(const net::Batch& batch, size_t s, const Target& target);
+
+/// mean_squared_error for sample `s` of a batch: this rank's part of the mean over all of the sample's predictions. `gradient`
 /// has the shape of the whole `prediction`.
 double sample_error(const at::Tensor& prediction, const net::Batch& batch, size_t s, const Target& target, double scale,
                     const at::Tensor& gradient);

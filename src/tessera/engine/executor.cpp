@@ -43,6 +43,9 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
       outer_(comm.group("reduce_outer", {Axis::dp_replicate})),
       world_(comm.group("control", kWorldAxes)),
       parallel_(options_.cut_tokens ? plan.mesh : Mesh{}, options_.cut_tokens ? rank : 0, &comm),
+      far_(ops::on_device(store.device())),
+      gather_lane_(/*first=*/true),
+      reduce_lane_(/*first=*/true),
       messages_(comm, plan, rank) {
   if (messages_.active())
     for (const plan::Lane lane :
@@ -77,8 +80,6 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
   }
 }
 
-Executor::~Executor() = default;
-
 StepRun Executor::run(const Pass& pass, net::Objective& objective, const Report& report,
                       const net::UnitUpdate* update) {
   check_internal(pass.program->norm >= 0 && !in_step_, "engine.run",
@@ -87,6 +88,7 @@ StepRun Executor::run(const Pass& pass, net::Objective& objective, const Report&
   if (pass.ahead) control_ = pass.ahead;
   input_grads_.assign(run->schedule().micros, {});
   in_step_ = true;
+  make_numbers();
   begin(*run);
   interpret(run, 0, run->program->norm + 1);
   StepRun step;
@@ -149,6 +151,12 @@ void Executor::begin(Run& run) {
   run.tokens.resize(run.micros.size());
   run.samples.resize(run.micros.size());
   events_.reset(count);
+  if (far_) {
+    device::label("");
+    store_.rest(nullptr);
+    if (marks_.size() < count) marks_.resize(count), prepared_.resize(count);
+    start_.record();
+  }
   run.start = now(), run.in_collectives = comm::seconds_in_collectives();
 }
 
@@ -168,7 +176,7 @@ void Executor::interpret(const std::shared_ptr<Run>& shared, int begin, int end)
       continue;
     }
     events_.await(list[i].wait);
-    here([&] { perform(shared, i); });
+    here([&] { follow(*shared, list[i]), perform(shared, i); });
   }
 }
 
@@ -179,16 +187,49 @@ void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
   const plan::Instruction& in = run.schedule().list[index];
   if (in.op == plan::Op::fetch && in.part == plan::Part::activations && in.lane != plan::Lane::disk)
     for (auto& saved : run.micros[in.micro].runs[in.unit].offloaded) take_memory(saved);
-  if (in.op == plan::Op::send || in.op == plan::Op::recv) prepare_message(run, index);
+  const bool message = in.op == plan::Op::send || in.op == plan::Op::recv;
+  if (message) prepare_message(run, index);
+  if (message && far_) prepared_[index].record();
   // Each lane shares ownership of the run: after a failure it may outlive the call.
   lane(in.lane).push([this, shared, index] {
     try {
-      events_.await(shared->schedule().list[index].wait);
+      const plan::Instruction& own = shared->schedule().list[index];
+      events_.await(own.wait);
+      follow(*shared, own);
+      if (far_ && (own.op == plan::Op::send || own.op == plan::Op::recv)) prepared_[index].order();
       perform(shared, index);
     } catch (...) {
       events_.fail(std::current_exception());
     }
   });
+}
+
+/// [Note: lanes are streams] On a device an instruction is done for the host when it has been given to its lane's stream. The
+/// streams are ordered by marks: here, what the lane is given next comes after the instructions that this one waits for. A
+/// lane that works on the host waits for them itself. What was before the schedule is on the compute lane's stream, or was
+/// joined to it (join_lanes).
+void Executor::follow(Run& run, const plan::Instruction& in) {
+  if (!far_) return;
+  device::label(std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name));
+  const bool host = in.lane == plan::Lane::disk || in.lane == plan::Lane::host;
+  const auto after = [&](const device::Mark& mark) { host ? mark.await() : mark.order(); };
+  bool& begun = run.begun[static_cast<size_t>(in.lane)];
+  if (!std::exchange(begun, true) && in.lane != plan::Lane::compute) after(start_);
+  for (const int earlier : in.wait)
+    if (run.schedule().list[earlier].lane != in.lane) after(marks_[earlier]);
+}
+
+/// What comes after the schedule comes after all of its lanes.
+void Executor::join_lanes(const Run& run) {
+  device::label("");
+  std::array<int, plan::kLaneCount> last;
+  last.fill(-1);
+  const auto& list = run.schedule().list;
+  for (size_t i = 0; i < list.size(); ++i) last[static_cast<size_t>(list[i].lane)] = static_cast<int>(i);
+  for (const int i : last)
+    if (i >= 0 && list[static_cast<size_t>(i)].lane != plan::Lane::compute) marks_[static_cast<size_t>(i)].order();
+  end_.record();
+  store_.rest(&end_);
 }
 
 void Executor::perform(const std::shared_ptr<Run>& shared, int index) {
@@ -197,6 +238,8 @@ void Executor::perform(const std::shared_ptr<Run>& shared, int index) {
   const double t0 = now();  // an injected delay counts as the instruction's time
   if (whereabouts_) whereabouts_(run.step, index, in, false);
   execute(run, index, run.comm[index]);
+  if (far_) marks_[index].record();
+  if (far_ && !device::has_streams()) marks_[index].await();
   run.times[index] = {t0 - run.start, now() - run.start};
   if (whereabouts_) whereabouts_(run.step, index, in, true);
   const auto same = [](const plan::Comm& ran, const plan::Comm& expected) {
@@ -213,6 +256,7 @@ void Executor::perform(const std::shared_ptr<Run>& shared, int index) {
 
 void Executor::end(Run& run) {
   events_.await_all();
+  if (far_) join_lanes(run);
   if (run.schedule().phase == "train") {
     exposed_ += exposed_time(run.schedule().list, run.times);
     exposed_.comm += comm::seconds_in_collectives() - run.in_collectives;
@@ -296,6 +340,7 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
         break;
       }
       if (in.lane == plan::Lane::disk) {
+        device::host_uses(host_.at(in.host), in.bytes, in.op == plan::Op::fetch);
         in.op == plan::Op::stash ? disk_->write(in.slot, host_.at(in.host), in.bytes)
                                  : disk_->read(in.slot, host_.at(in.host), in.bytes);
         break;
@@ -305,8 +350,8 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
         void* here = saved.storage.mutable_data();
         const auto bytes = static_cast<int64_t>(saved.storage.nbytes());
         const bool far = !saved.storage.device().is_cpu();
-        in.op == plan::Op::stash ? ops::copy_bytes(host_.at(at), here, bytes, far)
-                                 : ops::copy_bytes(here, host_.at(at), bytes, far);
+        in.op == plan::Op::stash ? ops::enqueue_copy(host_.at(at), here, bytes, far)
+                                 : ops::enqueue_copy(here, host_.at(at), bytes, far);
         at += saved.bytes();
       }
       // The schedule has the bytes of the largest micro-batch.
@@ -346,10 +391,7 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       break;
     case plan::Op::loss: {
       Micro& micro = run.micros[in.micro];
-      const at::NoGradGuard no_grad;
-      // the objective has its targets in host memory, and compares there
-      const Tensor& prediction = micro.stream[0];
-      micro.stream_grad = {run.objective->gradient(prediction.cpu(), micro.batch, in.micro).to(prediction.device())};
+      micro.stream_grad = loss(run, micro, in.micro);
       micro.stream.clear();
       break;
     }
@@ -379,7 +421,7 @@ void Executor::execute(Run& run, int index, std::vector<plan::Comm>& done) {
       } else {
         const Tensor shard = store_.grad_at(in.unit, in.target);
         store_.round_gradient(shard);
-        run.shares[in.unit] = store_.squares(in.unit, shard);
+        note_share(run, in.unit, shard);
       }
       break;
     case plan::Op::update:
@@ -486,27 +528,6 @@ LaneThread& Executor::lane(plan::Lane lane) {
     default:
       return disk_lane_;
   }
-}
-
-/// The only place where the host reads numbers of a step.
-void Executor::norm(Run& run, std::vector<plan::Comm>& done) {
-  // One of the ranks with the same gradient counts it. The sum is in rank order, so that every rank has the same bits.
-  double squares = 0;
-  for (int u = 0; u < store_.units(); ++u)
-    squares += run.shares[u] < 0 ? store_.squares(u, store_.grad(u)) : run.shares[u];  // a share may be NaN
-  std::vector<double> mine = {squares};
-  run.objective->read();
-  if (run.report)
-    for (double value : run.report()) mine.push_back(value);
-  mine.resize(plan::kControlDoubles, 0.0);
-  const std::vector<std::vector<double>> all = world_.all_gather_doubles(mine);
-  if (world_.size() > 1) done.push_back({world_.axis(), "all_gather", plan::kControlBytes});
-  double total = 0;
-  for (const auto& row : all) {
-    total += row[0];
-    run.ranks.emplace_back(row.begin() + 1, row.end());
-  }
-  run.norm = std::sqrt(total);
 }
 
 /// The threads of the host lane, which no other lane uses.

@@ -8,10 +8,12 @@
 #include <fstream>
 
 #include "tessera/comm/comm.h"
+#include "tessera/device/streams.h"
 #include "tessera/engine/exposed.h"
 #include "tessera/engine/memory/disk.h"
 #include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/memory/lane.h"
+#include "tessera/engine/memory/uploads.h"
 #include "tessera/engine/memory/workers.h"
 #include "tessera/engine/stage_messages.h"
 #include "tessera/engine/step_run.h"
@@ -23,7 +25,8 @@
 
 namespace tessera::engine {
 
-struct MicroRun;  // executor_run.h
+struct MicroRun;        // executor_run.h
+class NumbersOnDevice;  // executor_numbers.cpp
 
 struct ExecutorOptions {
   bool input_grad = false;    ///< keep the gradients of each micro-batch's inputs (verification)
@@ -86,6 +89,8 @@ class Executor {
   void interpret(const std::shared_ptr<Run>& shared, int begin, int end);
   void issue(const std::shared_ptr<Run>& shared, int index);
   void perform(const std::shared_ptr<Run>& shared, int index);
+  void follow(Run& run, const plan::Instruction& in);
+  void join_lanes(const Run& run);
   void end(Run& run);
   void run_whole(const std::shared_ptr<Run>& shared);
   void record(Run& run);
@@ -105,7 +110,11 @@ class Executor {
   Message outgoing(Micro& micro, const plan::Instruction& in, bool defers_weights) const;
   void finish(Run& run, const plan::Instruction& in, std::vector<plan::Comm>& done);
   LaneThread& lane(plan::Lane lane);
+  std::vector<Tensor> loss(Run& run, Micro& micro, int index);
   void norm(Run& run, std::vector<plan::Comm>& done);
+  void make_numbers();
+  double read_numbers(Run& run);
+  void note_share(Run& run, int unit, const Tensor& gradient);
   std::vector<plan::Comm> declared(const Run& run, const plan::Instruction& in) const;
   void gather(const plan::Instruction& in, std::vector<plan::Comm>& done);
   void reduce(const plan::Instruction& in, std::vector<plan::Comm>& done);
@@ -127,6 +136,11 @@ class Executor {
   /// Likewise, of sums over tensors: of updates on the compute lane and on the host lane, which may run at once.
   std::vector<std::vector<comm::Group*>> sums_, host_sums_;
   Events events_;
+  const bool far_;  // computes on a device: `events_` say what was given to it, marks what is done
+  std::vector<device::Mark> marks_, prepared_;  // by instruction: what it did, and its message made
+  device::Mark start_, end_;                    // of the schedule, on the compute lane
+  Uploads uploads_;
+  std::unique_ptr<NumbersOnDevice> numbers_;  // null on a CPU
   LaneThread gather_lane_, reduce_lane_, disk_lane_, fetch_lane_, stash_lane_;
   StageMessages messages_;
   std::map<plan::Lane, std::unique_ptr<LaneThread>> message_lanes_;

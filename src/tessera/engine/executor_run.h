@@ -43,9 +43,10 @@ struct ScheduleRun {
   std::vector<std::vector<plan::Comm>> comm = {};
   std::vector<int64_t> tokens = {};  // by micro-batch: all tokens, not only this rank's
   std::vector<int64_t> samples = {};
-  double norm = 0;                              // from the exchange at `norm`
-  std::vector<std::vector<double>> ranks = {};  // likewise: the report of each rank
-  double start = 0, in_collectives = 0;         // when it began, and the seconds spent in collectives until then
+  double norm = 0;                                // from the exchange at `norm`
+  std::vector<std::vector<double>> ranks = {};    // likewise: the report of each rank
+  double start = 0, in_collectives = 0;           // when it began, and the seconds spent in collectives until then
+  std::array<bool, plan::kLaneCount> begun = {};  // lanes that have waited for what was before the schedule
 
   const plan::Schedule& schedule() const { return program->schedule; }
   const plan::Plan& plan() const { return program->plan; }

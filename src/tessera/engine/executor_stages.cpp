@@ -20,7 +20,7 @@ MicroRun& Executor::load(Run& run, int index) {
   net::Batch batch = run.batches ? (*run.batches)[index] : run.objective->batch(index);
   run.tokens[index] = batch.tokens.total();
   run.samples[index] = static_cast<int64_t>(batch.tokens.offsets.size()) - 1;
-  micro.batch = on_device(slice(std::move(batch), parallel_), store_.device());
+  micro.batch = on_device(slice(std::move(batch), parallel_), store_.device(), uploads_);
   if (!messages_.active()) return micro;
   micro.shapes = boundary_shapes(units_, micro.batch);
   if (!run.plan().owns(rank_, 0)) micro.batch.inputs.clear();

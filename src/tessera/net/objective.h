@@ -3,6 +3,8 @@
 //
 //   struct Squares final : net::Objective { ... };
 //   engine.run({.program = programs.train}, objective, report);
+#include <span>
+
 #include "tessera/net/model.h"
 
 namespace tessera::net {
@@ -13,11 +15,17 @@ class Objective {
   /// Inputs of this rank's micro-batch with all their tokens: the engine takes the tokens of this rank. Called only for
   /// micro-batches with samples.
   virtual Batch batch(int micro) = 0;
-  /// Gradient of the loss with respect to the prediction [T, C] of this rank's tokens (batch.tokens).
+  /// Gradient of the loss with respect to the prediction [T, C] of this rank's tokens (batch.tokens). Both are in host
+  /// memory, or with compares_on_device() on the device.
   virtual Tensor gradient(const Tensor& prediction, const Batch& batch, int micro) = 0;
-  /// Copies losses and other numbers of the step to the host. Called once a step, at `norm`, where alone the host waits
-  /// for the device.
-  virtual void read() {}
+  /// Whether this step's gradients are computed where the predictions are, by LibTorch's operators.
+  virtual bool compares_on_device() const { return false; }
+  /// The tensors with which gradient() of the micro-batch then compares: the engine replaces each by a copy on the device.
+  virtual std::vector<Tensor*> compared(int) { return {}; }
+  /// Numbers of the step that gradient() has left where the predictions are, [n] of fp64; undefined: none.
+  virtual Tensor numbers() { return {}; }
+  /// Gets these numbers. Called once a step, at `norm`, where alone the host waits for the device.
+  virtual void read(std::span<const double>) {}
 };
 
 }  // namespace tessera::net

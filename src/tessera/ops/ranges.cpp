@@ -69,6 +69,18 @@ void copy_bytes(const Tensor& to, const Tensor& from) {
   copy_bytes(address(to), read_address(from), static_cast<int64_t>(from.nbytes()), on_device(to) || on_device(from));
 }
 
+void enqueue_copy(void* to, const void* from, int64_t bytes, bool device) {
+  if (device)
+    table().enqueue_copy(to, from, bytes);
+  else
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void enqueue_copy(const Tensor& to, const Tensor& from) {
+  check_internal(to.nbytes() == from.nbytes(), "ops.ranges", "a copy between ranges of different sizes");
+  enqueue_copy(address(to), read_address(from), static_cast<int64_t>(from.nbytes()), on_device(to) || on_device(from));
+}
+
 void swap_bytes(const Tensor& a, const Tensor& b) {
   check_internal(a.nbytes() == b.nbytes(), "ops.ranges", "ranges of different sizes are to change places");
   auto *first = static_cast<char*>(address(a)), *second = static_cast<char*>(address(b));
@@ -127,8 +139,18 @@ void round_values(const Tensor& values, at::ScalarType type) {
 }
 
 double sum_of_squares(const Tensor& x) {
-  if (on_device(x)) return table().sum_of_squares(read_floats(x), x.numel());
-  return sum_of_squares(host_pointer<const float>(x), x.numel());
+  if (!on_device(x)) return sum_of_squares(host_pointer<const float>(x), x.numel());
+  const Tensor there = device_scratch(2, 1, at::kDouble);
+  sum_of_squares(there, x);
+  double sum = 0;
+  copy_bytes(&sum, read_address(there), sizeof(sum), true);
+  return sum;
+}
+
+void sum_of_squares(const Tensor& out, const Tensor& x) {
+  auto* to = static_cast<double*>(address(out));
+  if (on_device(x)) return table().sum_of_squares(to, read_floats(x), x.numel());
+  *to = sum_of_squares(host_pointer<const float>(x), x.numel());
 }
 
 void sum_halves(const Tensor& out, const std::vector<Tensor>& parts, bool accumulate) {

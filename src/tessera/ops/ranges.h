@@ -16,7 +16,8 @@
 namespace tessera::ops {
 
 /// Whether the tensor's memory is a device's, which the host cannot read.
-inline bool on_device(const at::Tensor& t) { return !t.is_cpu() && !t.is_meta(); }
+inline bool on_device(const at::Device& d) { return !d.is_cpu() && !d.is_meta(); }
+inline bool on_device(const at::Tensor& t) { return on_device(t.device()); }
 
 /// The address of a tensor's first element on its own device.
 void* address(const at::Tensor& t);
@@ -25,6 +26,9 @@ const void* read_address(const at::Tensor& t);
 /// As many bytes from one place to another; the ranges do not overlap. `device`: whether one of both is the device's.
 void copy_bytes(void* to, const void* from, int64_t bytes, bool device);
 void copy_bytes(const at::Tensor& to, const at::Tensor& from);
+/// The same, but a copy from or to a device is left to the thread's stream: device/streams.h says when it is done.
+void enqueue_copy(void* to, const void* from, int64_t bytes, bool device);
+void enqueue_copy(const at::Tensor& to, const at::Tensor& from);
 
 /// Exchanges two ranges of one size, through a small buffer where one of them is the device's.
 void swap_bytes(const at::Tensor& a, const at::Tensor& b);
@@ -40,8 +44,9 @@ void high_half(const at::Tensor& out, const at::Tensor& x);
 /// Each fp32 value becomes that of its 16-bit form.
 void round_values(const at::Tensor& values, at::ScalarType type);
 
-/// See adamw.h.
+/// See adamw.h. The second writes its result to `out`, one fp64 beside `x`, and the host does not wait for it.
 double sum_of_squares(const at::Tensor& x);
+void sum_of_squares(const at::Tensor& out, const at::Tensor& x);
 
 /// out = parts[0] + parts[1] + ... in this order, or adds that to it. Parts of 16 bits are added in fp32; `out` fp32.
 void sum_halves(const at::Tensor& out, const std::vector<at::Tensor>& parts, bool accumulate);

@@ -242,9 +242,42 @@ TEST_F(Table, SumsHaveTheCpusBits) {
 
   const std::vector<float> many = numbers(6, 300'000'007);  // more partial sums than the scratch begins with
   Range<float> on_device(many);
-  EXPECT_EQ(gpu->sum_of_squares(on_device.data(), 0), 0.0);
-  for (const int64_t n : {int64_t{1}, kValues, static_cast<int64_t>(many.size())})
-    EXPECT_EQ(gpu->sum_of_squares(on_device.data(), n), ops::sum_of_squares(many.data(), n)) << n;
+  Range<double> sum(1);
+  for (const int64_t n : {int64_t{0}, int64_t{1}, kValues, static_cast<int64_t>(many.size())}) {
+    gpu->sum_of_squares(sum.data(), on_device.data(), n);
+    EXPECT_EQ(sum.values()[0], ops::sum_of_squares(many.data(), n)) << n;
+  }
+}
+
+/// A long chain on one stream, and a copy on another that waits for its event alone.
+TEST_F(Table, StreamsAreOrderedByTheirEvents) {
+  const Stream first = gpu->make_stream(true), second = gpu->make_stream(false);
+  const Event begun = gpu->make_event(true), summed = gpu->make_event(true);
+  const std::vector<float> ones(size_t{1} << 24, 1.0f);
+  Range<float> sum(std::vector<float>(ones.size(), 0.0f)), part(ones);
+  std::vector<float> seen(ones.size());
+  ASSERT_TRUE(gpu->pin(seen.data(), static_cast<int64_t>(seen.size() * sizeof(float))));
+  gpu->wait();
+  EXPECT_TRUE(gpu->has_happened(summed)) << "it was never recorded";
+  gpu->set_stream(first);
+  gpu->record(begun);
+  const float* parts[] = {part.data()};
+  for (int i = 0; i < 200; ++i)
+    gpu->sum_in_order(sum.data(), parts, 1, static_cast<int64_t>(ones.size()), /*accumulate=*/true);
+  gpu->record(summed);
+  gpu->set_stream(second);
+  gpu->wait_for(summed);
+  gpu->enqueue_copy(seen.data(), sum.data(), static_cast<int64_t>(seen.size() * sizeof(float)));
+  const Event copied = gpu->make_event(false);
+  gpu->record(copied);
+  gpu->await(copied);
+  EXPECT_TRUE(gpu->has_happened(summed));
+  EXPECT_EQ(seen, std::vector<float>(ones.size(), 200.0f));
+  EXPECT_GT(gpu->seconds_between(begun, summed), 0);
+  gpu->set_stream(nullptr);
+  gpu->unpin(seen.data());
+  for (const Event event : {begun, summed, copied}) gpu->free_event(event);
+  gpu->free_stream(first), gpu->free_stream(second);
 }
 
 TEST_F(Table, UpdatesHaveTheCpusBits) {

@@ -31,7 +31,10 @@ bool touch(void* mapped, size_t size) {
 HostMemory::~HostMemory() { unmap(); }
 
 void HostMemory::unmap() {
-  if (pinned_) device::used()->unpin(data_);
+  if (pinned_) {
+    device::used()->wait();  // a copy may be under way
+    device::used()->unpin(data_);
+  }
   pinned_ = false;
   if (data_) munmap(data_, static_cast<size_t>(size_));
   data_ = nullptr, size_ = 0;

@@ -1,6 +1,6 @@
 #include "tessera/engine/memory/lane.h"
 
-#include "tessera/device/backend.h"
+#include "tessera/device/streams.h"
 
 namespace tessera::engine {
 
@@ -45,7 +45,7 @@ void Events::await_all() {
   if (error_) std::rethrow_exception(error_);
 }
 
-LaneThread::LaneThread() : thread_([this] { loop(); }) {}
+LaneThread::LaneThread(bool first) : thread_([this, first] { loop(first); }) {}
 
 LaneThread::~LaneThread() {
   {
@@ -64,8 +64,9 @@ void LaneThread::push(std::function<void()> work) {
   changed_.notify_one();
 }
 
-void LaneThread::loop() {
+void LaneThread::loop(bool first) {
   device::enter_thread();
+  device::own_stream(first);
   for (;;) {
     std::function<void()> work;
     {

@@ -1,6 +1,7 @@
 #pragma once
 // A lane: a thread that runs its instructions in order, each after the instructions it waits for. The compute lane is
-// the calling thread; gathers, reductions and copies have lanes of their own and overlap it.
+// the calling thread; gathers, reductions and copies have lanes of their own and overlap it. On a device each thread gives
+// its work to a stream of its own, and an instruction is done here when it has been given (device/streams.h).
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -32,12 +33,13 @@ class Events {
 
 class LaneThread {
  public:
-  LaneThread();
+  /// `first`: on a device its work goes before that of other lanes.
+  explicit LaneThread(bool first = false);
   ~LaneThread();
   void push(std::function<void()> work);
 
  private:
-  void loop();
+  void loop(bool first);
 
   std::mutex mutex_;
   std::condition_variable changed_;

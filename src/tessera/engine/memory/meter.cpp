@@ -243,7 +243,7 @@ void Meter::use_device(const device::Backend& backend, int64_t bytes) {
   if (!block)
     throw UserError(Exit::memory, "engine.memory",
                     "the device does not give " + format_bytes(bytes) + " in one block; " +
-                        format_bytes(backend.properties(0).free) + " of it are free",
+                        format_bytes(backend.properties(device::here().index()).free) + " of it are free",
                     "end other programs that use it (nvidia-smi lists them), or lower plan.budget");
   check_internal(!of_device(), "engine.memory", "a process uses one device");
   of_device() = new DeviceAllocator(block, bytes);  // outlives every tensor

@@ -41,9 +41,15 @@ Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_
   Transfer transfer;
   if (!ring_) return transfer;
   // The thread drops its references before the future is ready: memory is freed at the instruction that frees it.
-  auto task = std::make_shared<std::packaged_task<void()>>([ring = ring_, out = out, in = in]() mutable {
-    ring->shift(std::exchange(out, Tensor()), std::exchange(in, Tensor()));
-  });
+  const auto issued = std::make_shared<device::Mark>();
+  transfer.passed_ = std::make_shared<device::Mark>();
+  issued->record();
+  auto task = std::make_shared<std::packaged_task<void()>>(
+      [ring = ring_, out = out, in = in, issued, passed = transfer.passed_]() mutable {
+        issued->order();
+        ring->shift(std::exchange(out, Tensor()), std::exchange(in, Tensor()));
+        passed->record();
+      });
   transfer.ring_ = ring_;
   transfer.done_ = task->get_future();
   lane_->push([task] { (*task)(); });
@@ -54,6 +60,7 @@ void Parallel::Transfer::wait() {
   if (!done_.valid()) return;
   ring_->waits(true);
   done_.get();
+  passed_->order();
   ring_->waits(false);
 }
 

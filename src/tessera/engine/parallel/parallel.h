@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "tessera/comm/comm.h"
+#include "tessera/device/streams.h"
 #include "tessera/engine/memory/lane.h"
 #include "tessera/ops/ops.h"
 #include "tessera/plan/schedule.h"
@@ -42,6 +43,7 @@ class Parallel {
     friend class Parallel;
     const comm::Group* ring_ = nullptr;  // marks the waiting thread (comm::Group::waits)
     std::future<void> done_;
+    std::shared_ptr<device::Mark> passed_;  // on the thread of the ring
   };
 
   /// Without `comm` nothing is sent: collectives allocate and are recorded, as measurement needs.

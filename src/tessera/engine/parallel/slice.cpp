@@ -69,9 +69,9 @@ net::Batch slice(net::Batch batch, const Parallel& parallel) {
   return batch;
 }
 
-net::Batch on_device(net::Batch batch, at::Device device) {
+net::Batch on_device(net::Batch batch, at::Device device, Uploads& uploads) {
   if (device.is_cpu()) return batch;
-  const auto moved = [&](const Tensor& t) { return t.to(device); };
+  const auto moved = [&](const Tensor& t) { return uploads.bring(t, device); };
   for (Tensor& input : batch.inputs)
     if (input.defined()) input = moved(input);
   batch.tokens.change_tables(moved);

@@ -3,6 +3,7 @@
 //
 //   const net::Batch mine = slice(model.pack(samples), parallel);
 //   const Tensor prediction = whole_tokens(executor.forward(...)[0], mine.tokens, parallel);
+#include "tessera/engine/memory/uploads.h"
 #include "tessera/engine/parallel/parallel.h"
 #include "tessera/net/model.h"
 
@@ -13,7 +14,7 @@ namespace tessera::engine {
 net::Batch slice(net::Batch batch, const Parallel& parallel);
 
 /// The batch with its inputs and tables on the device; what only the host reads stays there.
-net::Batch on_device(net::Batch batch, at::Device device);
+net::Batch on_device(net::Batch batch, at::Device device, Uploads& uploads);
 
 /// Gathers rows [tokens here, n] of all ranks of the sequence to [T, n]; returns `rows` where ranks do not share
 /// tokens.

@@ -101,21 +101,32 @@ Tensor Store::partition(int u, int b, const Tensor& shard) const {
 double Store::squares(int u, const Tensor& grad) const {
   double sum = 0;
   if (!owns(u)) return sum;
-  const plan::UnitLayout& layout = units_[u].layout;
-  for (size_t b = 0; b < layout.buffers.size(); ++b) {
-    const plan::Buffer& buffer = layout.buffers[b];
-    if (buffer.trainable && is_primary(u, static_cast<int>(b)))
-      sum += ops::sum_of_squares(
-          grad.narrow(0, buffer.held + units_[u].held[b].partition * buffer.partition(), buffer.partition()));
+  for (size_t b = 0; b < units_[u].layout.buffers.size(); ++b) {
+    const Tensor counted = this->counted(u, static_cast<int>(b), grad);
+    if (counted.defined()) sum += ops::sum_of_squares(counted);
   }
   return sum;
+}
+
+void Store::squares(int u, const Tensor& grad, const Tensor& sums) const {
+  for (size_t b = 0; owns(u) && b < units_[u].layout.buffers.size(); ++b) {
+    const Tensor counted = this->counted(u, static_cast<int>(b), grad);
+    if (counted.defined()) ops::sum_of_squares(sums.narrow(0, static_cast<int64_t>(b), 1), counted);
+  }
+}
+
+/// The part of a buffer's gradient that this rank counts in norms; undefined: none.
+Tensor Store::counted(int u, int b, const Tensor& grad) const {
+  const plan::Buffer& buffer = units_[u].layout.buffers[b];
+  if (!buffer.trainable || !is_primary(u, b)) return {};
+  return grad.narrow(0, buffer.held + units_[u].held[b].partition * buffer.partition(), buffer.partition());
 }
 
 Tensor Store::shard(int u, int b, int64_t from) {
   Unit& unit = units_[u];
   const plan::Buffer& buffer = unit.layout.buffers[b];
   const int64_t bytes = plan::shard_bytes(buffer, masters_);
-  if (from < 0) await_param(u);
+  if (from < 0) await_param(u), settle(unit.param);
   const Tensor all = from < 0 ? unit.param : arena(from, div_up(unit.param.numel(), int64_t{4})).view(at::kByte);
   if (buffer.stored != DType::f32) return all.narrow(0, unit.param_at[b], bytes);
   const bool whole = masters_ == plan::Masters::fp32 || !buffer.trainable;

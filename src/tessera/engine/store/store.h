@@ -8,6 +8,7 @@
 //   store.bind(unit, slot);                     // after the gather: sites see the weights
 //   store.site(unit, "self_attn.q.weight").value
 #include "tessera/comm/comm.h"
+#include "tessera/device/streams.h"
 #include "tessera/engine/memory/disk.h"
 #include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/memory/meter.h"
@@ -55,10 +56,13 @@ class Store {
   Tensor partition(int unit, int buffer, const Tensor& shard) const;
   /// Sum of squares of a gradient shard of the unit, over the buffers for which this rank is primary.
   double squares(int unit, const Tensor& grad) const;
+  /// The same, of each of these buffers an element of `sums`, fp64, which lies where the gradient does.
+  void squares(int unit, const Tensor& grad, const Tensor& sums) const;
 
   /// This rank's shards of the unit's parameters as 1-D bytes, one buffer after the other.
   Tensor& param(int unit) {
     await_param(unit);
+    settle(units_[unit].param);
     return units_[unit].param;
   }
   /// One of these shards, 1-D: fp32 masters, or their bf16 half (plan::Masters), or bytes for other dtypes. `from`:
@@ -66,7 +70,10 @@ class Store {
   Tensor shard(int unit, int buffer, int64_t from = -1);
   /// Reduced gradient of the trained shards, 1-D of dtype Plan::grad; undefined for units that are updated in the
   /// backward (plan::Plan::transient_gradient).
-  Tensor& grad(int unit) { return units_[unit].grad; }
+  Tensor& grad(int unit) {
+    settle(units_[unit].grad);
+    return units_[unit].grad;
+  }
   const Tensor& anchor(int unit) const { return units_[unit].anchor; }
   /// The first unit with a trained parameter, where the backward ends; 0 if there is none.
   int first_trained() const;
@@ -86,6 +93,9 @@ class Store {
   /// Rounds a whole fp32 gradient shard in the arena to the values of its stored dtype; it stays fp32. Does nothing if
   /// gradients are stored as fp32.
   void round_gradient(const Tensor& shard) const;
+  /// The schedule that uses the store is over, and its streams have come to its end at `after`: who asks for a buffer in
+  /// host memory waits for that. Null: a schedule begins, whose instructions are ordered among each other.
+  void rest(const device::Mark* after) { after_ = after, settled_ = false; }
   int64_t host_bytes() const;  ///< of buffers that are offloaded to the host
   int64_t disk_bytes() const;
 
@@ -141,6 +151,7 @@ class Store {
   const plan::StateLayout& states(int unit) const { return units_[unit].states; }
   Tensor& state_buffer(int unit) {  ///< 1-D bytes, laid out by states(unit)
     await_states(unit);
+    settle(units_[unit].buffer);
     return units_[unit].buffer;
   }
   Range state(const Part& part, size_t state);
@@ -196,6 +207,7 @@ class Store {
   int64_t persistent_bytes() const;  ///< parameter and gradient shards
 
  private:
+  Tensor counted(int unit, int buffer, const Tensor& grad) const;
   struct Unit {
     plan::UnitSpec spec;
     plan::UnitLayout layout;
@@ -227,6 +239,8 @@ class Store {
   /// A buffer of zeros on the tier; sets `extent` on disk.
   Tensor make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, engine::Part part, int64_t& extent);
 
+  void settle(const Tensor& buffer);
+
   class Mover;
   /// Makes the inactive expert `index` the active one: swaps the two's buffers, or, if `moving` and their tiers differ,
   /// the bytes in them.
@@ -248,6 +262,8 @@ class Store {
   Tensor arena_;
   std::vector<std::unique_ptr<HostMemory>> host_;
   std::unique_ptr<Disk> disk_;
+  const device::Mark* after_ = nullptr;
+  bool settled_ = false;          // the host has waited for it
   std::shared_ptr<Mover> mover_;  // null: inactive experts are kept on the same tiers
 };
 

@@ -38,11 +38,16 @@ class Store::Mover {
     settle();
     pairs_ = std::move(pairs), param_at_ = std::move(param_at), states_at_ = std::move(states_at);
     done_ = 0;
+    begin_.record();
+    swapped_.resize(std::max(swapped_.size(), pairs_.size()));
     thread_ = std::thread([this] {
       device::enter_thread();
+      device::own_stream();
+      begin_.order();
       const double start = swap_clock();
       for (const Pair& pair : pairs_) {
         ops::swap_bytes(pair.active, pair.inactive);
+        swapped_[done_].record();
         moved_.bytes += 2 * static_cast<int64_t>(pair.active.nbytes());
         done_.fetch_add(1, std::memory_order_release);
         done_.notify_all();
@@ -54,7 +59,9 @@ class Store::Mover {
   void await_param(int unit) { await(param_at_, unit); }
   void await_states(int unit) { await(states_at_, unit); }
   void settle() {
-    if (thread_.joinable()) thread_.join();
+    if (!thread_.joinable()) return;
+    thread_.join();
+    if (!pairs_.empty()) swapped_[pairs_.size() - 1].order();
   }
   Moved take() {
     settle();
@@ -65,15 +72,20 @@ class Store::Mover {
  private:
   void await(const std::vector<int>& pair_of, int unit) {
     const int pair = pair_of.empty() ? -1 : pair_of[static_cast<size_t>(unit)];
+    if (pair < 0) return;
     int done = done_.load(std::memory_order_acquire);
-    if (done > pair) return;
-    const double start = swap_clock();
-    for (; done <= pair; done = done_.load(std::memory_order_acquire)) done_.wait(done);
-    waited_ += static_cast<int64_t>((swap_clock() - start) * 1e9);
+    if (done <= pair) {
+      const double start = swap_clock();
+      for (; done <= pair; done = done_.load(std::memory_order_acquire)) done_.wait(done);
+      waited_ += static_cast<int64_t>((swap_clock() - start) * 1e9);
+    }
+    swapped_[static_cast<size_t>(pair)].order();
   }
 
   std::vector<Pair> pairs_;
   std::vector<int> param_at_, states_at_;
+  device::Mark begin_;                 // on the thread that started it
+  std::vector<device::Mark> swapped_;  // by pair
   std::thread thread_;
   std::atomic<int> done_ = 0;        // pairs since the last start
   std::atomic<int64_t> waited_ = 0;  // nanoseconds, of all lanes

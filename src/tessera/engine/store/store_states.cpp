@@ -25,14 +25,14 @@ void Store::make_states(const net::UnitUpdate& update) {
 
 Store::Range Store::state(const Part& part, size_t state) {
   Unit& unit = units_[part.unit];
-  await_states(part.unit);
+  await_states(part.unit), settle(unit.buffer);
   return {static_cast<uint8_t*>(ops::address(unit.buffer)) + unit.states.ranges[part.range].at[state],
           ops::on_device(unit.buffer)};
 }
 
 net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged staged) {
   Unit& unit = units_[u];
-  if (staged.states < 0) await_states(u);
+  if (staged.states < 0) await_states(u), settle(unit.buffer);
   const Tensor shard = this->shard(u, range.buffer, staged.param);
   const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
   const bool whole = grad_type_ == at::kFloat || !staged.as_stored;  // update() has the 16-bit gradients

@@ -59,6 +59,7 @@ void Store::move(const plan::Instruction& in, char* host) {
                  unit.spec.name + ": the schedule moves " + std::to_string(in.bytes) + " bytes of " +
                      std::string(name(in.part)) + ", there are " + std::to_string(tensor.nbytes()));
   if (in.lane == plan::Lane::disk) {
+    device::host_uses(host, in.bytes, fetch);
     fetch ? disk_->read(extent, host, in.bytes) : disk_->write(extent, host, in.bytes);
     return;
   }
@@ -66,7 +67,7 @@ void Store::move(const plan::Instruction& in, char* host) {
   if (in.part == plan::Part::gradients && grad_type_ != at::kFloat && (!fetch || in.micro >= 0))
     return move_gradient(arena(in.slot, tensor.numel()), stored, fetch);  // see [Note: gradients in fewer bits]
   const Tensor here = arena(in.slot, div_up(in.bytes, int64_t{4})).view(at::kByte).narrow(0, 0, in.bytes);
-  fetch ? ops::copy_bytes(here, stored) : ops::copy_bytes(stored, here);
+  fetch ? ops::enqueue_copy(here, stored) : ops::enqueue_copy(stored, here);
 }
 
 /// Between an fp32 gradient in the arena and its 16-bit form in host memory. What a device sends or gets is in 16 bits
@@ -80,13 +81,21 @@ void Store::move_gradient(const Tensor& values, const Tensor& stored, bool fetch
     const Tensor there = stored.narrow(0, first, count), here = values.narrow(0, first, count),
                  rounded = piece.narrow(0, 0, count);
     if (fetch) {
-      ops::copy_bytes(rounded, there);
+      ops::enqueue_copy(rounded, there);
       ops::widen(here, rounded);
     } else {
       ops::narrow(rounded, here);
-      ops::copy_bytes(there, rounded);
+      ops::enqueue_copy(there, rounded);
     }
   }
+}
+
+/// Between schedules the host reads and writes what is offloaded; within one its instructions say what they use.
+void Store::settle(const Tensor& buffer) {
+  if (!after_ || !buffer.defined() || !buffer.is_cpu()) return;
+  if (!settled_) after_->await();
+  settled_ = true;
+  device::host_uses(buffer.const_data_ptr(), static_cast<int64_t>(buffer.nbytes()), /*writes=*/true);
 }
 
 Tensor Store::grad_at(int u, int64_t offset) {

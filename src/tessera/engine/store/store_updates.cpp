@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
+#include "tessera/device/streams.h"
 #include "tessera/engine/memory/workers.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/ops/half.h"
@@ -159,6 +160,9 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
                         : staged.grad >= 0
                             ? arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_)
                             : unit.grad;
+  for (const Tensor& used : {unit.param, unit.buffer, unit.grad})
+    if (workers && used.defined())
+      device::host_uses(used.const_data_ptr(), static_cast<int64_t>(used.nbytes()), /*writes=*/true);
   SliceUpdates updates(update, control, master_bytes, workers);
   std::vector<HostSlice> copies;
   std::vector<const plan::StateLayout::Range*> ranges;

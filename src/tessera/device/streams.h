@@ -1,0 +1,60 @@
+#pragma once
+// Order between the streams of a device. On a CPU there are none, and all of this does nothing.
+//
+//   own_stream();                        // the calling thread's work goes to a stream of its own
+//   Mark copied;
+//   table.enqueue_copy(to, from, n);     // on this thread's stream
+//   copied.record();
+//   copied.order();                      // on another thread: what its stream is given next comes after the copy
+//   copied.await();                      // or the host waits
+#include <utility>
+
+#include "tessera/device/backend.h"
+
+namespace tessera::device {
+
+/// Whether work of several threads overlaps on a device: there is one, and TESSERA_SERIAL is not 1.
+bool has_streams();
+
+/// Gives the calling thread a stream of its own until it ends; without has_streams() it keeps the device's first one.
+/// `first`: its work goes before that of other streams.
+void own_stream(bool first = false);
+
+/// Tells a device that checks order what the calling thread does, and which page-locked memory it reads or writes itself.
+inline void label(const std::string& what) {
+  if (used() && used()->label) used()->label(what);
+}
+inline void host_uses(const void* data, int64_t bytes, bool writes) {
+  if (used() && used()->host_uses) used()->host_uses(data, bytes, writes);
+}
+
+/// A point in the work of a stream. Its event comes from a pool, so that marks cost no call to the driver. Record and
+/// order of one mark are ordered by the caller.
+class Mark {
+ public:
+  Mark() = default;
+  Mark(Mark&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Mark& operator=(Mark&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  ~Mark();
+
+  /// The mark is what the calling thread's stream was given so far.
+  void record();
+  /// What the calling thread's stream is given from here on begins after the mark. One that was never recorded, and every
+  /// one on a CPU, is passed already.
+  void order() const {
+    if (event_) used()->wait_for(event_);
+  }
+  bool passed() const { return !event_ || used()->has_happened(event_); }
+  /// Blocks the host until the mark is passed.
+  void await() const {
+    if (event_) used()->await(event_);
+  }
+
+ private:
+  Event event_ = nullptr;
+};
+
+}  // namespace tessera::device

@@ -1,0 +1,136 @@
+// The executor's numbers of a step: loss, squared gradients and what the ranks report. On a device they stay there until
+// `norm`, the only place where the host waits for it.
+#include <algorithm>
+#include <cmath>
+#include <latch>
+#include <tuple>
+
+#include "tessera/base/check.h"
+#include "tessera/base/units.h"
+#include "tessera/engine/executor.h"
+#include "tessera/engine/executor_run.h"
+#include "tessera/ops/ranges.h"
+
+namespace tessera::engine {
+
+/// Squared gradients by unit and buffer, in memory of the device beside what the plan counts; what no rank counts is 0.
+class NumbersOnDevice {
+ public:
+  explicit NumbersOnDevice(const Store& store) : device_(store.device()) {
+    for (int u = 0; u < store.units(); ++u) {
+      first_.push_back(count_);
+      count_ += static_cast<int64_t>(store.layout(u).buffers.size());
+    }
+    first_.push_back(count_);
+    data_ = device::used()->take(bytes());
+    if (!data_)
+      throw UserError(Exit::memory, "engine.norm", "the device has no " + format_bytes(bytes()) + " left for norms",
+                      "leave more of the device free: lower plan.budget");
+    at(0, count_).zero_();
+  }
+  ~NumbersOnDevice() { device::used()->give(data_); }
+  NumbersOnDevice(const NumbersOnDevice&) = delete;
+
+  Tensor of(int unit) const { return at(first_[unit], first_[unit + 1]); }
+
+  /// The sums and `more`, in one wait: by unit, and the rest.
+  std::pair<std::vector<double>, std::vector<double>> read(const Tensor& more) {
+    const int64_t extra = more.defined() ? more.numel() : 0, each = sizeof(double);
+    host_.reserve(std::max<int64_t>((count_ + extra) * each, 64 << 10));
+    auto* found = reinterpret_cast<double*>(host_.at(0));
+    ops::enqueue_copy(found, data_, bytes(), true);
+    if (extra) ops::enqueue_copy(found + count_, ops::read_address(more), extra * each, true);
+    copied_.record();
+    copied_.await();
+    device::host_uses(found, (count_ + extra) * each, /*writes=*/false);
+    std::vector<double> units;
+    for (size_t u = 0; u + 1 < first_.size(); ++u) {
+      double& sum = units.emplace_back(0);
+      for (int64_t i = first_[u]; i < first_[u + 1]; ++i) sum += found[i];
+    }
+    return {units, {found + count_, found + count_ + extra}};
+  }
+
+ private:
+  int64_t bytes() const { return std::max<int64_t>(1, count_) * static_cast<int64_t>(sizeof(double)); }
+  Tensor at(int64_t begin, int64_t end) const {
+    return at::from_blob(static_cast<double*>(data_) + begin, {end - begin},
+                         at::TensorOptions(at::kDouble).device(device_));
+  }
+
+  const at::Device device_;
+  std::vector<int64_t> first_;
+  int64_t count_ = 0;
+  void* data_ = nullptr;
+  HostMemory host_;
+  device::Mark copied_;
+};
+
+/// After a failure a lane may still be at an instruction, which uses members that are destroyed before the lanes.
+Executor::~Executor() {
+  std::vector<LaneThread*> lanes = {&gather_lane_, &reduce_lane_, &disk_lane_, &fetch_lane_, &stash_lane_};
+  for (const auto& [name, lane] : message_lanes_) lanes.push_back(lane.get());
+  if (host_lane_) lanes.push_back(host_lane_.get());
+  std::latch idle(static_cast<std::ptrdiff_t>(lanes.size()));
+  for (LaneThread* lane : lanes) lane->push([&] { idle.count_down(); });
+  idle.wait();
+  end_.await();
+  store_.rest(nullptr);
+}
+
+void Executor::make_numbers() {
+  if (far_ && !numbers_) numbers_ = std::make_unique<NumbersOnDevice>(store_);
+}
+
+std::vector<Tensor> Executor::loss(Run& run, Micro& micro, int index) {
+  const at::NoGradGuard no_grad;
+  const Tensor& prediction = micro.stream[0];
+  if (!far_ || !run.objective->compares_on_device())
+    return {run.objective->gradient(prediction.cpu(), micro.batch, index).to(prediction.device())};
+  for (Tensor* compared : run.objective->compared(index)) *compared = uploads_.bring(*compared, prediction.device());
+  return {run.objective->gradient(prediction, micro.batch, index)};
+}
+
+/// The unit's share of the norm, of a gradient that is gone before it.
+void Executor::note_share(Run& run, int unit, const Tensor& gradient) {
+  if (!far_ || !gradient.defined() || !ops::on_device(gradient)) {
+    run.shares[unit] = store_.squares(unit, gradient);
+    return;
+  }
+  store_.squares(unit, gradient, numbers_->of(unit));
+  run.shares[unit] = 0;  // the device has it
+}
+
+/// This rank's sum of squares; hands the objective its numbers.
+double Executor::read_numbers(Run& run) {
+  for (int u = 0; u < store_.units(); ++u)  // a share may be NaN
+    if (run.shares[u] < 0) note_share(run, u, store_.grad(u));
+  const Tensor more = run.objective->numbers();
+  std::vector<double> on_device(static_cast<size_t>(store_.units()), 0.0), numbers;
+  if (numbers_)
+    std::tie(on_device, numbers) = numbers_->read(more);
+  else if (more.defined())
+    numbers.assign(more.const_data_ptr<double>(), more.const_data_ptr<double>() + more.numel());
+  double squares = 0;
+  for (int u = 0; u < store_.units(); ++u) squares += run.shares[u] + on_device[u];
+  run.objective->read(numbers);
+  return squares;
+}
+
+void Executor::norm(Run& run, std::vector<plan::Comm>& done) {
+  // One of the ranks with the same gradient counts it. The sum is in rank order, so that every rank has the same bits.
+  std::vector<double> mine = {read_numbers(run)};
+  if (run.report)
+    for (double value : run.report()) mine.push_back(value);
+  mine.resize(plan::kControlDoubles, 0.0);
+  const std::vector<std::vector<double>> all = world_.all_gather_doubles(mine);
+  if (world_.size() > 1) done.push_back({world_.axis(), "all_gather", plan::kControlBytes});
+  double total = 0;
+  for (const auto& row : all) {
+    total += row[0];
+    run.ranks.emplace_back(row.begin() + 1, row.end());
+  }
+  run.norm = std::sqrt(total);
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,174 @@
+// Lanes on a device: their streams are in order under every plan, and each wait that the plan names is one that is missed.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "engine/toy_engine.h"
+#include "simulated.h"
+#include "tessera/engine/memory/meter.h"
+#include "tessera/plan/order/races.h"
+#include "timeline.h"
+
+namespace tessera::testing {
+namespace {
+
+using engine::toy::Toy, engine::toy::ToyRank, engine::toy::ToyStep;
+using plan::Policy, plan::Tier;
+
+/// The process computes on the device from its first tensor on.
+class OnDevice final : public ::testing::Environment {
+  void SetUp() override {
+    engine::Meter::install();
+    device::use(simulated_device(), 0);
+    engine::Meter::use_device(simulated_device(), int64_t{256} << 20);
+    timeline().compare_uses(true);
+  }
+};
+[[maybe_unused]] const auto* const on_device = ::testing::AddGlobalTestEnvironment(new OnDevice);
+
+struct Case {
+  const char* name;
+  plan::UnitPlan each;
+  int prefetch = 1;
+  DType gradients = DType::f32;
+  plan::Update update = plan::Update::end;
+
+  plan::Plan plan(const Toy& toy) const {
+    plan::Plan made = toy.plan(each);
+    made.prefetch = prefetch, made.grad = gradients, made.update = update;
+    return made;
+  }
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+const plan::UnitPlan kAllOnHost{
+    .reduce_once = true, .parameters = Tier::host, .gradients = Tier::host, .states = Tier::host};
+
+const Case kCases[] = {
+    {"keep", {}},
+    {"recompute", {.activations = Policy::recompute, .sites = {{"boundary", Policy::offload}}}},
+    {"offload", {.activations = Policy::offload}},
+    {"offload_two_ahead", {.activations = Policy::offload}, 2},
+    {"offload_to_disk", {.activations = Policy::offload, .offload_to = Tier::nvme}},
+    {"all_on_the_host", kAllOnHost},
+    {"all_on_the_host_with_bf16_gradients", kAllOnHost, 2, DType::bf16},
+    {"states_on_disk", {.states = Tier::nvme}},
+    {"updates_on_the_host",
+     {.parameters = Tier::host, .gradients = Tier::host, .states = Tier::host, .update_on = Tier::host}},
+    {"updates_in_the_backward", {.states = Tier::host}, 1, DType::f32, plan::Update::in_backward},
+};
+
+class Lanes : public ::testing::TestWithParam<Case> {
+ protected:
+  void TearDown() override { timeline().forget_waits("", ""); }
+  const Toy toy{4};
+};
+INSTANTIATE_TEST_SUITE_P(, Lanes, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(Lanes, AreInOrderAndChangeNoBit) {
+  ToyRank kept(toy, toy.plan()), rank(toy, GetParam().plan(toy), /*poison=*/true);
+  const bool rounded = GetParam().gradients != DType::f32;
+  for (int64_t step = 1; step <= 3; ++step) {
+    const ToyStep expected = kept.step(step), found = rank.step(step);
+    if (rounded && step > 1) continue;
+    for (size_t m = 0; m < expected.outputs.size(); ++m)
+      EXPECT_TRUE(at::equal(found.outputs[m], expected.outputs[m])) << "step " << step << ", micro-batch " << m;
+    if (rounded) continue;
+    EXPECT_EQ(found.norm, expected.norm);
+    for (const auto& [name, weight] : expected.weights) EXPECT_TRUE(at::equal(found.weights.at(name), weight)) << name;
+  }
+}
+
+/// At `norm`, for the squares of the gradients, the loss and what else the step tells. Lanes of the host wait for what they
+/// move or compute.
+TEST_P(Lanes, LetTheHostWaitOnceAStep) {
+  const plan::Plan plan = GetParam().plan(toy);
+  ToyRank rank(toy, plan);
+  rank.run(1), rank.run(2);
+  int on_host = 0;
+  for (const plan::Instruction& in : rank.schedule().list)
+    on_host += in.lane == plan::Lane::disk || in.lane == plan::Lane::host;
+  (void)timeline().take_counts();
+  rank.run(3);
+  const HostCounts counts = timeline().take_counts();
+  if (on_host > 0) {
+    EXPECT_GT(counts.waits, 1);
+    return;
+  }
+  EXPECT_EQ(counts.waits, 1);
+  if (GetParam().name != std::string("keep")) return;
+  int64_t numbers = 0;
+  for (int u = 0; u < rank.store().units(); ++u) numbers += static_cast<int64_t>(rank.store().layout(u).buffers.size());
+  EXPECT_EQ(counts.bytes_back, numbers * static_cast<int64_t>(sizeof(double))) << "nothing else goes to the host";
+}
+
+/// An instruction as the executor labels it.
+std::string label(const plan::Instruction& in) {
+  return std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name);
+}
+
+/// Whether an instruction of the kind uses less than the plan says, so that nothing is missed without the wait.
+bool uses_less(const std::pair<std::string, std::string>& kind, const Case& c) {
+  const auto& [waiter, earlier] = kind;
+  const bool own_stash = waiter.starts_with("stash ") && earlier == "forward " + waiter.substr(6);
+  // a unit that offloads nothing but its input stashes what the forward before its own has made
+  if (own_stash && (c.each.recomputes() || waiter == "stash out")) return true;
+  // nobody asks the first unit for the gradient of its input, and that of its weights needs no weights
+  if (waiter == "backward in" && earlier == "gather in") return true;
+  // a share of the norm writes the gradient where that is rounded
+  return waiter.starts_with("update ") && earlier.starts_with("norm ") && c.gradients == DType::f32;
+}
+
+/// Runs two steps in which the waits of one kind are forgotten. What is said of it; empty: nothing.
+std::string without(const Toy& toy, const plan::Plan& plan, const std::pair<std::string, std::string>& kind) {
+  ToyRank rank(toy, plan, /*poison=*/true);
+  timeline().forget_waits(kind.first, kind.second);
+  std::string said;
+  try {
+    rank.run(1), rank.run(2);
+  } catch (const c10::Error& error) {
+    said = error.what_without_backtrace();
+  }
+  timeline().forget_waits("", "");
+  return said;
+}
+
+/// Forgets the waits of each kind (an instruction of a unit for another) in turn. Where the plan says that instructions
+/// then use the same memory in no order, the device must have seen it.
+TEST_P(Lanes, EachWaitThatIsForgottenIsFound) {
+  const plan::Plan plan = GetParam().plan(toy);
+  const plan::Schedule whole = plan::compile_train(toy.spec(), plan, 0);
+  std::set<std::pair<std::string, std::string>> kinds;
+  for (const plan::Instruction& in : whole.list)
+    for (const int w : in.wait)
+      if (whole.list[w].lane != in.lane) kinds.emplace(label(in), label(whole.list[w]));
+  int found = 0, taken = 0;
+  for (const auto& kind : kinds) {
+    plan::Schedule schedule = whole;
+    for (plan::Instruction& in : schedule.list)
+      std::erase_if(in.wait, [&](int w) {
+        return label(in) == kind.first && label(schedule.list[w]) == kind.second && schedule.list[w].lane != in.lane;
+      });
+    const std::vector<plan::Race> races = plan::find_races(toy.spec(), plan, schedule, 0);
+    if (races.empty()) continue;
+    if (uses_less(kind, GetParam())) continue;
+    const std::string said = without(toy, plan, kind);
+    found += !said.empty();
+    // what is taken need not be what was freed just before; what the norm decides is the host's, which waits for it
+    const bool surely = std::ranges::any_of(races, [](const plan::Race& race) {
+      return race.memory != "memory taken at its place" && race.memory != "what the norm decides";
+    });
+    taken += !surely && !said.empty();
+    EXPECT_TRUE(!surely || !said.empty())
+        << kind.first << " without " << kind.second << ": " << to_string(races[0], schedule);
+  }
+  const Case& c = GetParam();
+  const bool moves = std::string(c.name) != "keep";
+  EXPECT_EQ(found > 0, moves) << found << " of " << kinds.size() << " kinds of waits";
+  EXPECT_TRUE(c.each.activations != Policy::offload || taken > 0) << "memory that is taken too early";
+  RecordProperty("found", found);
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,314 @@
+#include "timeline.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+
+#include "torch_device.h"
+
+namespace tessera::testing {
+
+namespace {
+
+void join(std::vector<uint64_t>& clock, const std::vector<uint64_t>& other) {
+  if (clock.size() < other.size()) clock.resize(other.size());
+  for (size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+}
+
+uint64_t known(const std::vector<uint64_t>& clock, int stream) {
+  return static_cast<size_t>(stream) < clock.size() ? clock[static_cast<size_t>(stream)] : 0;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+const char* setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value ? value : "0";
+}
+
+}  // namespace
+
+Timeline::Timeline() {
+  compares_ = setting("TESSERA_SIMULATED_RECORD") == std::string("1");
+  seed_ = static_cast<unsigned>(std::atoi(setting("TESSERA_SIMULATED_DELAY")));
+}
+
+void Timeline::compare_uses(bool on) {
+  const std::lock_guard lock(mutex_);
+  compares_ = on;
+  cells_.clear();
+}
+
+Timeline::ThreadState& Timeline::mine() {
+  static thread_local auto* state = new ThreadState;  // not destroyed: what a thread frees at its end may ask for it
+  return *state;
+}
+
+Timeline::StreamState& Timeline::current() {
+  if (mine().stream) return *mine().stream;
+  StreamState*& first = firsts_[current_device()];
+  if (!first) {
+    first = &add_stream();
+    first->first = true;
+  }
+  return *first;
+}
+
+Timeline::StreamState& Timeline::add_stream() {
+  streams_.push_back(std::make_unique<StreamState>());
+  streams_.back()->index = static_cast<int>(streams_.size()) - 1;
+  return *streams_.back();
+}
+
+device::Stream Timeline::make_stream() {
+  const std::lock_guard lock(mutex_);
+  StreamState& made = add_stream();
+  if (delays()) made.thread = std::thread([this, &made] { serve(made); });
+  return &made;
+}
+
+void Timeline::free_stream(device::Stream stream) {
+  auto& freed = *static_cast<StreamState*>(stream);
+  {
+    const std::lock_guard lock(mutex_);
+    freed.stop = true;
+  }
+  moved_.notify_all();
+  if (freed.thread.joinable()) freed.thread.join();
+}
+
+void Timeline::set_stream(device::Stream stream) { mine().stream = static_cast<StreamState*>(stream); }
+
+device::Event Timeline::make_event() { return new EventState; }
+void Timeline::free_event(device::Event event) { delete static_cast<EventState*>(event); }
+
+void Timeline::record(device::Event event) {
+  const std::lock_guard lock(mutex_);
+  StreamState& stream = current();
+  issue(stream, {});
+  *static_cast<EventState*>(event) = {stream.clock, mine().label, &stream, stream.given, now()};
+}
+
+bool Timeline::forgets(const EventState& event) const {
+  return !forgotten_waiter_.empty() && mine().label.starts_with(forgotten_waiter_) &&
+         event.label.starts_with(forgotten_recorder_);
+}
+
+void Timeline::wait_for(device::Event event) {
+  std::unique_lock lock(mutex_);
+  const EventState seen = *static_cast<EventState*>(event);  // as it is now: it may be recorded again
+  if (forgets(seen)) return;
+  StreamState& stream = current();
+  join(stream.clock, seen.clock);
+  if (!delays() || !seen.stream) return;
+  if (stream.first) return drain(*seen.stream, seen.place, lock);
+  push(stream, [this, seen] {
+    std::unique_lock inner(mutex_);
+    drain(*seen.stream, seen.place, inner);
+  });
+}
+
+void Timeline::await(device::Event event) {
+  std::unique_lock lock(mutex_);
+  const EventState seen = *static_cast<EventState*>(event);
+  if (forgets(seen)) return;
+  ++counts_.waits;
+  join(mine().known, seen.clock);
+  if (seen.stream) drain(*seen.stream, seen.place, lock);
+}
+
+bool Timeline::has_happened(device::Event event) {
+  const std::lock_guard lock(mutex_);
+  const auto& seen = *static_cast<EventState*>(event);
+  if (pending(seen)) return false;
+  join(mine().known, seen.clock);
+  return true;
+}
+
+double Timeline::seconds_between(device::Event from, device::Event to) {
+  return static_cast<EventState*>(to)->seconds - static_cast<EventState*>(from)->seconds;
+}
+
+void Timeline::await_all() {
+  std::unique_lock lock(mutex_);
+  ++counts_.waits;
+  for (size_t s = 0; s < streams_.size(); ++s) {
+    join(mine().known, streams_[s]->clock);
+    drain(*streams_[s], streams_[s]->given, lock);
+  }
+}
+
+void Timeline::label(const std::string& what) { mine().label = what; }
+
+void Timeline::run(const char* what, const std::vector<Use>& uses, std::function<void()> work) {
+  {
+    std::unique_lock lock(mutex_);
+    StreamState& stream = current();
+    mine().what = interned(what);
+    issue(stream, uses);
+    if (delays() && !stream.first) return push(stream, std::move(work));
+  }
+  work();
+}
+
+void Timeline::begin(const std::string& what, const std::vector<Use>& uses) {
+  std::unique_lock lock(mutex_);
+  StreamState& stream = current();
+  mine().what = interned(what);
+  issue(stream, uses);
+  drain(stream, stream.given, lock);
+}
+
+void Timeline::also(const std::vector<Use>& uses) {
+  const std::lock_guard lock(mutex_);
+  StreamState& stream = current();
+  for (const Use& use : uses) compare(stream, stream.clock, use);
+}
+
+void Timeline::host_uses(const Use& use) {
+  const std::lock_guard lock(mutex_);
+  ThreadState& thread = mine();
+  if (!thread.host) {
+    thread.host = &add_stream();
+    thread.host->host = true;
+  }
+  const auto own = static_cast<size_t>(thread.host->index);
+  if (thread.known.size() <= own) thread.known.resize(own + 1);
+  ++thread.known[own];
+  thread.what = interned("code");
+  compare(*thread.host, thread.known, use);
+}
+
+void Timeline::host_waited() {
+  std::unique_lock lock(mutex_);
+  ++counts_.waits;
+  StreamState& stream = current();
+  join(mine().known, stream.clock);
+  drain(stream, stream.given, lock);
+}
+
+void Timeline::copied_back(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  counts_.bytes_back += bytes;
+}
+
+HostCounts Timeline::take_counts() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(counts_, {});
+}
+
+void Timeline::forget_waits(std::string waiter, std::string recorder) {
+  const std::lock_guard lock(mutex_);
+  forgotten_waiter_ = std::move(waiter), forgotten_recorder_ = std::move(recorder);
+}
+
+// Uses
+
+/// Work comes after what its stream was given before, and after what the thread that issues it knows to be done.
+void Timeline::issue(StreamState& stream, const std::vector<Use>& uses) {
+  join(stream.clock, mine().known);
+  const auto own = static_cast<size_t>(stream.index);
+  if (stream.clock.size() <= own) stream.clock.resize(own + 1);
+  ++stream.clock[own];
+  for (const Use& use : uses) compare(stream, stream.clock, use);
+}
+
+/// Cuts the cell that has `at` within it in two.
+void Timeline::split(const char* at) {
+  auto next = cells_.upper_bound(at);
+  if (next == cells_.begin()) return;
+  auto cell = std::prev(next);
+  if (cell->first == at || cell->second.end <= at) return;
+  Cell rest = cell->second;
+  cell->second.end = at;
+  cells_.emplace_hint(next, at, std::move(rest));
+}
+
+/// As in FastTrack (Flanagan and Freund 2009) the last write, and the last read of each stream since, are enough.
+void Timeline::compare(const StreamState& stream, const Clock& clock, const Use& use) {
+  if (!compares_ || use.bytes <= 0 || !use.begin) return;
+  const auto *begin = static_cast<const char*>(use.begin), *end = begin + use.bytes;
+  const LastUse own{stream.index, known(clock, stream.index), mine().what, interned(mine().label)};
+  const auto check = [&](const std::vector<LastUse>& earlier, const char* kind, const char* from, const char* to) {
+    for (const LastUse& other : earlier)
+      TORCH_CHECK(
+          other.stream == stream.index || other.at <= known(clock, other.stream),
+          "the simulated device: ", describe(own), use.writes ? " writes" : " reads", " bytes that ", describe(other),
+          " ", kind, ", and neither waits for the other: ", static_cast<const void*>(std::max(begin, from)), " to ",
+          static_cast<const void*>(std::min(end, to)), ". Let the stream of the second wait for an event of the first");
+  };
+  split(begin), split(end);
+  const char* at = begin;
+  auto cell = cells_.lower_bound(begin);
+  for (; at < end; ++cell) {
+    if (cell == cells_.end() || cell->first > at)  // nobody used these yet
+      cell = cells_.emplace_hint(cell, at, Cell{cell == cells_.end() ? end : std::min(end, cell->first), {}, {}});
+    Cell& bytes = cell->second;
+    check(bytes.writes, "writes", at, bytes.end);
+    if (use.writes) {
+      check(bytes.reads, "reads", at, bytes.end);
+      bytes.reads.clear();
+      bytes.writes = {own};
+    } else {
+      std::erase_if(bytes.reads, [&](const LastUse& other) { return other.at <= known(clock, other.stream); });
+      bytes.reads.push_back(own);
+    }
+    at = bytes.end;
+  }
+  if (!use.writes) return;
+  cells_.erase(cells_.lower_bound(begin), cells_.lower_bound(end));
+  cells_[begin] = {end, {}, {own}};
+}
+
+void Timeline::forget(const void* begin, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto *from = static_cast<const char*>(begin), *to = from + bytes;
+  split(from), split(to);
+  cells_.erase(cells_.lower_bound(from), cells_.lower_bound(to));
+}
+
+std::string Timeline::describe(const LastUse& use) const {
+  std::string text = *use.what;
+  if (!use.label->empty()) text += " of " + *use.label;
+  const StreamState& stream = *streams_[static_cast<size_t>(use.stream)];
+  if (stream.host) return text + " (the host)";
+  return text + (stream.first ? " (the first stream)" : " (stream " + std::to_string(use.stream) + ")");
+}
+
+// A delayed device
+
+void Timeline::push(StreamState& stream, std::function<void()> work) {
+  stream.queue.push_back(std::move(work));
+  ++stream.given;
+  moved_.notify_all();
+}
+
+void Timeline::drain(StreamState& stream, uint64_t place, std::unique_lock<std::mutex>& lock) {
+  if (delays()) moved_.wait(lock, [&] { return stream.done >= place; });
+}
+
+void Timeline::serve(StreamState& stream) {
+  std::mt19937 random(seed_ + static_cast<unsigned>(stream.index));
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    moved_.wait(lock, [&] { return stream.stop || !stream.queue.empty(); });
+    if (stream.queue.empty()) return;
+    const std::function<void()> work = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 1000));
+    work();
+    lock.lock();
+    ++stream.done;
+    moved_.notify_all();
+  }
+}
+
+Timeline& timeline() {
+  static auto* once = new Timeline;  // threads may compute until the process ends
+  return *once;
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,151 @@
+#pragma once
+// Order on the simulated device: streams, events, and who used which bytes last.
+//
+//   timeline().run("narrow", {read(x, 4 * n), written(out, 2 * n)}, [=] { ... });   // on the thread's current stream
+//
+// Work is done at once, on the thread that issues it. What a GPU would be free to do in another order is found by vector
+// clocks: each stream and each thread of the host knows what is certainly done (plan/clocks.h has the relation). Issuing work
+// tells the stream what the thread knows, recording an event keeps what its stream knows, waiting for it passes that on, to
+// a stream or to the thread. With TESSERA_SIMULATED_RECORD=1 each use of bytes is compared with the last uses of the same
+// bytes, on the device and in page-locked memory: two uses in no order, one of which writes, are an error that names both.
+// Memory that is freed and taken again is not looked at: what counts are uses of the same bytes, whosever they are.
+//
+// With TESSERA_SIMULATED_DELAY=1 (or another seed) copies and functions of the table on streams other than the first are done
+// by a thread of the stream, each after a random time, and the first stream and the host really wait for events.
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tessera/device/backend.h"
+
+namespace tessera::testing {
+
+/// Bytes that an operation uses.
+struct Use {
+  const void* begin;
+  int64_t bytes;
+  bool writes;
+};
+inline Use read(const void* begin, int64_t bytes) { return {begin, bytes, false}; }
+inline Use written(const void* begin, int64_t bytes) { return {begin, bytes, true}; }
+
+/// What the host did since it was last asked.
+struct HostCounts {
+  int64_t waits = 0;       ///< for the device: copies to and from the host that were not enqueued, events, numbers
+  int64_t bytes_back = 0;  ///< copied from the device to the host
+};
+
+class Timeline {
+ public:
+  Timeline();
+  bool delays() const { return seed_ != 0; }
+  void compare_uses(bool on);  ///< as TESSERA_SIMULATED_RECORD
+
+  device::Stream make_stream();
+  void free_stream(device::Stream stream);
+  void set_stream(device::Stream stream);  ///< of the calling thread; null: the first of its device
+  device::Event make_event();
+  void free_event(device::Event event);
+  void record(device::Event event);
+  void wait_for(device::Event event);
+  void await(device::Event event);
+  bool has_happened(device::Event event);
+  double seconds_between(device::Event from, device::Event to);
+  void await_all();
+  void label(const std::string& what);
+
+  /// Work of the table.
+  void run(const char* what, const std::vector<Use>& uses, std::function<void()> work);
+  /// The same of work that the calling thread does right after the call.
+  void begin(const std::string& what, const std::vector<Use>& uses);
+  /// More uses of the work that the thread began last.
+  void also(const std::vector<Use>& uses);
+  /// The calling thread has waited for its stream.
+  void host_waited();
+  void copied_back(int64_t bytes);
+  /// Code of the host uses page-locked memory at once.
+  void host_uses(const Use& use);
+  /// Nobody has used these bytes.
+  void forget(const void* begin, int64_t bytes);
+
+  HostCounts take_counts();
+  /// From here on streams do not wait for events where `waiter` begins what the thread is labelled with, and `recorder` what
+  /// the event's thread was; empty words: all do again. A wait of the host is forgotten too.
+  void forget_waits(std::string waiter, std::string recorder);
+
+ private:
+  using Clock = std::vector<uint64_t>;  // by stream: how much of its work is done
+  struct StreamState {
+    int index = 0;
+    bool first = false, host = false;
+    Clock clock;
+    uint64_t given = 0;
+    // of a delayed device
+    uint64_t done = 0;
+    std::deque<std::function<void()>> queue;
+    std::thread thread;
+    bool stop = false;
+  };
+  struct EventState {
+    Clock clock;
+    std::string label;
+    StreamState* stream = nullptr;
+    uint64_t place = 0;
+    double seconds = 0;
+  };
+  struct LastUse {
+    int stream;
+    uint64_t at;
+    const std::string *what, *label;
+  };
+  struct Cell {
+    const char* end;
+    std::vector<LastUse> reads, writes;
+  };
+  struct ThreadState {
+    StreamState* stream = nullptr;
+    StreamState* host = nullptr;  // what the thread does itself
+    Clock known;
+    std::string label;
+    const std::string* what = nullptr;
+  };
+
+  static ThreadState& mine();
+  StreamState& add_stream();
+  StreamState& current();
+  void issue(StreamState& stream, const std::vector<Use>& uses);
+  /// `clock`: what is done when the use begins, which belongs to `stream`.
+  void compare(const StreamState& stream, const Clock& clock, const Use& use);
+  void split(const char* at);
+  const std::string* interned(const std::string& text) { return &*texts_.insert(text).first; }
+  std::string describe(const LastUse& use) const;
+  bool forgets(const EventState& event) const;
+  void push(StreamState& stream, std::function<void()> work);
+  void drain(StreamState& stream, uint64_t place, std::unique_lock<std::mutex>& lock);
+  void serve(StreamState& stream);
+  bool pending(const EventState& event) const { return event.stream && event.stream->done < event.place; }
+
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  std::vector<std::unique_ptr<StreamState>> streams_;  // never destroyed: events point to them
+  std::map<int, StreamState*> firsts_;                 // by device
+  std::map<const char*, Cell> cells_;
+  std::set<std::string> texts_;
+  bool compares_ = false;
+  unsigned seed_ = 0;
+  HostCounts counts_;
+  std::string forgotten_waiter_, forgotten_recorder_;
+};
+
+Timeline& timeline();
+
+}  // namespace tessera::testing
