@@ -18,7 +18,7 @@ Result run(const char* worker, const Layout& layout, std::vector<std::string> mo
 }
 
 /// Those of families.h but the standard one, which has tests of its own.
-const std::vector<std::string> kFamilies = {"toy", "sana", "sana-video"};
+const std::vector<std::string> kFamilies = {"toy", "sana", "sana-video", "opensora"};
 
 TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
   const std::vector<std::string> always = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
@@ -85,6 +85,11 @@ const Trained& trained(const std::string& name) {
     static const Trained toy{TinyRun("family", TOY_BINARY, R"(family = "toy"
 config = { dim = 48, num_heads = 4, num_layers = 3, ffn_dim = 60, text_dim = 64, text_len = 5 })")};
     return toy;
+  }
+  if (name == "opensora") {
+    static const Trained opensora{TinyRun("opensora", TESSERA_BINARY, R"(preset = "opensora2-tiny"
+config = { depth = 2, context_in_dim = 64, context_length = 5, in_channels = 48 })")};
+    return opensora;
   }
   static const Trained sana{TinyRun("sana", TESSERA_BINARY, R"(preset = "sana-tiny-norms"
 config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 5, in_channels = 12 })"),
@@ -178,7 +183,7 @@ class FamilyTraining : public ::testing::TestWithParam<const char*> {
  protected:
   const Trained& family_ = trained(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::Values("toy", "sana"),
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::Values("toy", "sana", "opensora"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(FamilyTraining, EndsWithTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredicted) {

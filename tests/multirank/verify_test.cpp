@@ -72,6 +72,20 @@ TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
   }
 }
 
+TEST_F(Verify, TwoStreamsThatMeetInJointAttentionOnSeveralLayouts) {
+  for (const char* mesh :
+       {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "cp=2,tp=2", "sp=2,tp=2", "pp=3"}) {
+    if (mesh == std::string("sp=2,tp=2")) {  // of four heads
+      const Result r = verify({"--mesh", mesh, (goldens_ / "opensora2_fused").string()});
+      EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+      continue;
+    }
+    const Result r = verify({"--mesh", mesh, (goldens_ / "opensora2").string(), (goldens_ / "opensora2_fused").string(),
+                             (goldens_ / "opensora2_flux").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
 TEST_F(Verify, AnAdapterAsDiffusersWritesItItsBaseAndWhatItIsMergedInto) {
   for (const char* mesh : {"dp_shard=1", "tp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "lora_sana").string()});

@@ -2,6 +2,7 @@
 
 #include "tessera/models/audio/wav2vec2_make.h"
 #include "tessera/models/clip/weight_form.h"
+#include "tessera/models/opensora/family.h"
 #include "tessera/models/sana/family.h"
 #include "tessera/models/text/gemma2_make.h"
 #include "tessera/models/text/umt5_make.h"
@@ -15,7 +16,7 @@ namespace tessera::models {
 namespace {
 
 std::deque<Family>& family_rows() {
-  static std::deque<Family> rows = {wan::family(), sana::family()};
+  static std::deque<Family> rows = {wan::family(), sana::family(), opensora::family()};
   return rows;
 }
 

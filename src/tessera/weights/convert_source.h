@@ -29,7 +29,7 @@ Source open_training(std::shared_ptr<checkpoint::TrainingCheckpoint> saved, cons
 /// Weights in scaled fp8 are fp32 here, and their scales are no tensors. Throws UserError (input), see open_weights and TrainingCheckpoint.
 Source open_source(const std::filesystem::path& path);
 
-/// The same with each part of a tensor's rows that the model has a parameter for as a tensor of its own
+/// The same with each part of a tensor that the model has a parameter for as a tensor of its own
 /// (checkpoint/row_part.h).
 Source divided(const Source& source, const models::Identity& identity);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "tessera/checkpoint/row_part.h"
+
 namespace tessera::models {
 
 std::optional<std::string> Identity::official(const std::string& stored) const {
@@ -23,6 +25,7 @@ std::vector<std::string> Identity::parts(const std::string& stored) const {
 
 const KeyMap* Identity::map() const {
   if (naming == "diffusers") return &names->diffusers;
+  if (naming == "fused") return &names->fused;
   return naming == "official" && !names->official.empty() ? &names->official : nullptr;
 }
 
@@ -31,6 +34,7 @@ std::string Identity::foreign(const std::string& official, const std::string& to
   if (to == "comfyui" && !names->comfyui_prefix.empty()) return names->comfyui_prefix + official;
   const bool renamed = to == "diffusers" || (to == "comfyui" && names->comfyui_as_diffusers);
   if (renamed) return to_foreign(names->diffusers, official);
+  if (to == "fused") return to_foreign(names->fused, official);
   return to == "official" ? to_foreign(names->official, official) : official;
 }
 
@@ -58,9 +62,8 @@ Shapes official_shapes(const Identity& identity, const Shapes& stored) {
     if (parts.empty())
       if (const auto official = identity.official(name)) result.emplace(*official, shape);
     for (const std::string& part : parts) {
-      std::vector<int64_t> rows = shape;
-      rows[0] /= static_cast<int64_t>(parts.size());
-      result.emplace(*identity.official(part), rows);
+      const auto divided = checkpoint::part_shape(*checkpoint::row_part(part), shape);
+      result.emplace(*identity.official(part), divided.value_or(shape));
     }
   }
   return result;

@@ -2,6 +2,7 @@
 // Rotary tables of tokens on a grid of time, rows and columns, and the sinusoids of timesteps.
 //
 //   auto [cos, sin] = grid_rotary(clip_grid(f, h, w), head_dim);      // [f * h * w, head_dim / 2]
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -24,6 +25,8 @@ std::pair<at::Tensor, at::Tensor> grid_rotary(const Grid& grid, int64_t head_dim
 
 /// The same into tables that are there, rows of whichever device.
 void fill_rotary(const at::Tensor& cos, const at::Tensor& sin, const Grid& grid);
+/// With that many complex channels for time, rows and columns.
+void fill_rotary(const at::Tensor& cos, const at::Tensor& sin, const Grid& grid, const std::array<int64_t, 3>& shares);
 
 /// 10000^(-i / count), i = 0 .. count - 1, in fp64.
 at::Tensor rotary_frequencies(int64_t count);
