@@ -233,7 +233,7 @@ TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_vae").string(), (goldens_ / "wan22_vae").string(),
                              (goldens_ / "dc_ae").string(), (goldens_ / "dc_ae_tiled").string(),
-                             (goldens_ / "umt5").string(), (goldens_ / "gemma2").string()});
+                             (goldens_ / "umt5").string(), (goldens_ / "gemma2").string(), (goldens_ / "t5").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }

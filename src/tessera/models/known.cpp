@@ -26,7 +26,8 @@ const std::deque<Family>& families() { return family_rows(); }
 void add_family(const Family& family) { family_rows().push_back(family); }
 
 const std::vector<TextEncoderMake>& text_encoders() {
-  static const std::vector<TextEncoderMake> rows = {umt5::text_encoder(), gemma2::text_encoder()};
+  static const std::vector<TextEncoderMake> rows = {umt5::text_encoder(), umt5::t5_text_encoder(),
+                                                    gemma2::text_encoder()};
   return rows;
 }
 

@@ -39,15 +39,18 @@ std::string Identity::foreign(const std::string& official, const std::string& to
 }
 
 int64_t count_blocks(const Shapes& official) {
-  constexpr std::string_view kBlocks = "blocks.";
-  int64_t most = 0;
+  constexpr std::string_view kBlocks = "blocks";
+  std::map<std::string_view, int64_t> most;  // of each list
   for (const auto& [name, shape] : official) {
+    const std::string_view list = std::string_view(name).substr(0, name.find('.'));
     int64_t index = 0;
-    if (!name.starts_with(kBlocks)) continue;
-    const auto [end, error] = std::from_chars(name.data() + kBlocks.size(), name.data() + name.size(), index);
-    if (error == std::errc() && *end == '.') most = std::max(most, index + 1);
+    if (!list.ends_with(kBlocks) || list.size() == name.size()) continue;
+    const auto [end, error] = std::from_chars(name.data() + list.size() + 1, name.data() + name.size(), index);
+    if (error == std::errc() && *end == '.') most[list] = std::max(most[list], index + 1);
   }
-  return most;
+  int64_t sum = 0;
+  for (const auto& [list, count] : most) sum += count;
+  return sum;
 }
 
 int64_t size_of(const Shapes& official, const std::string& name, size_t dim) {

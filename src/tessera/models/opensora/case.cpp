@@ -1,5 +1,7 @@
 #include "tessera/models/opensora/case.h"
 
+#include <nlohmann/json.hpp>
+
 #include "tessera/models/common/patches.h"
 
 namespace tessera::models::opensora {
@@ -44,6 +46,13 @@ std::vector<net::Sample> samples(const CaseTensors& file, const Names& names) {
   return samples;
 }
 
+/// The text has as many rows as the case gives.
+std::string with_length(const std::string& json, const CaseTensors& file, const Names& names) {
+  auto config = nlohmann::ordered_json::parse(json);
+  config["context_length"] = file.tensor("in." + names.text).size(1);
+  return config.dump();
+}
+
 Tensor batch_of(const std::vector<Tensor>& latents) {
   std::vector<Tensor> rows;
   for (const Tensor& latent : latents) rows.push_back(to_rows(latent, kPatch));
@@ -74,7 +83,8 @@ std::vector<DenoiserCase> opensora_cases() {
         return {{"out." + kProgram.prediction, batch_of(predictions)}};
       },
       .input_grads = [](const auto& grads, const CaseTensors& file) { return input_grads(grads, file, kProgram); },
-      .grad_naming = "official"};
+      .grad_naming = "official",
+      .config = [](const std::string& json, const CaseTensors& file) { return with_length(json, file, kProgram); }};
   const DenoiserCase flux = {
       .kind = "opensora2_flux",
       .samples = [](const CaseTensors& file, const std::string&) { return samples(file, kDiffusers); },
@@ -83,7 +93,8 @@ std::vector<DenoiserCase> opensora_cases() {
       },
       .input_grads = [](const auto& grads, const CaseTensors& file) { return input_grads(grads, file, kDiffusers); },
       .weights = {"model.safetensors", "original.safetensors", "released.safetensors"},
-      .grad_naming = "diffusers"};
+      .grad_naming = "diffusers",
+      .config = [](const std::string& json, const CaseTensors& file) { return with_length(json, file, kDiffusers); }};
   return {program, flux};
 }
 

@@ -44,6 +44,7 @@ Config parse_flux(const ConfigReader& json) {
   c.depth = json.size("num_layers", 19);
   c.depth_single = json.size("num_single_layers", 38);
   c.context_dim = json.size("joint_attention_dim", 4096);
+  c.context_len = json.size("context_length", c.context_len);
   c.pooled_dim = json.size("pooled_projection_dim", 768);
   c.axes = parse_axes(json, "axes_dims_rope", c.axes);
   c.guidance = json.flag("guidance_embeds", false);

@@ -4,7 +4,7 @@
 //
 //   for (const auto& unit : make_units(config)) flow = unit->forward(ctx, flow);
 //
-// Shapes: B samples with T tokens together, of each first those of its video and then its n text rows; d channels.
+// Shapes: B samples with T tokens together, of each first its text rows, n together, and then those of its video; d channels.
 //   stem   in: patches [T, c_in], with `cond` mask and given latent [T, c_cond] (both of video tokens, zeros elsewhere),
 //              text [n, d_text], sinusoid of the time [B, 256], with `guidance` that of the guidance, pooled text [B, d_p]
 //   stream: x [T, d];  conditioning: vec [B, d]

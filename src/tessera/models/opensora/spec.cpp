@@ -87,12 +87,12 @@ class Packing {
     check_sample(sample, c_);
     net::Tokens& tokens = batch_.tokens;
     const auto [frames, h, w] = grid_of(sample.x.sizes(), c_);
-    const int64_t begin = tokens.total(), text = begin + frames * h * w, end = text + sample.context.size(0);
-    add_space(tokens.spaces[kVideo - 1], begin, text);
-    add_space(tokens.spaces[kText - 1], text, end);
+    const int64_t begin = tokens.total(), video = begin + c_.context_len, end = video + frames * h * w;
+    add_space(tokens.spaces[kVideo - 1], video, end);
+    add_space(tokens.spaces[kText - 1], begin, video);
     tokens.offsets.push_back(end);
     batch_.shapes.push_back({sample.x.size(0), sample.x.size(1), sample.x.size(2), sample.x.size(3)});
-    batch_.predicted.push_back({begin, text});
+    batch_.predicted.push_back({video, end});
   }
   static void add_space(net::Space& space, int64_t begin, int64_t end) {
     space.ranges.push_back({begin, end});
@@ -108,7 +108,7 @@ class Packing {
       batch_.token_inputs.push_back(static_cast<int>(inputs.size()));
       inputs.push_back(at::zeros({total, c_.cond_channels()}, fp32));
     }
-    inputs.push_back(at::empty({batch_.tokens.space(kText).total(), c_.context_dim}, fp32));
+    inputs.push_back(at::zeros({batch_.tokens.space(kText).total(), c_.context_dim}, fp32));
     inputs.emplace_back();  // sinusoids: finish()
     if (c_.guidance) inputs.emplace_back();
     inputs.push_back(at::zeros({samples, c_.pooled_dim}, fp32));
@@ -125,14 +125,14 @@ class Packing {
     const auto [frames, h, w] = grid_of(sample.x.sizes(), c_);
     fill_rows(batch_.inputs[0].slice(0, begin, end), sample.x, c_.patches());
     if (c_.cond) fill_cond(batch_.inputs[1].slice(0, begin, end), sample, h * w);
-    text_rows().slice(0, text.offsets[s], text.offsets[s + 1]).copy_(sample.context);
+    text_rows().narrow(0, text.offsets[s], sample.context.size(0)).copy_(sample.context);
     if (const Tensor* pooled = extra_of(sample, "pooled"))
       batch_.inputs.back()[static_cast<int64_t>(s)].copy_(pooled->reshape({-1}));
     fill_rotary(tokens.cos.slice(0, begin, end), tokens.sin.slice(0, begin, end), clip_grid(frames, h, w),
                 {c_.axes[0] / 2, c_.axes[1] / 2, c_.axes[2] / 2});
     const auto row = static_cast<int64_t>(2 * s);
     modulation_rows_.slice(0, begin, end).fill_(row);
-    modulation_rows_.slice(0, end, tokens.offsets[s + 1]).fill_(row + 1);
+    modulation_rows_.slice(0, tokens.offsets[s], begin).fill_(row + 1);
     t_.push_back(sample.t);
     const Tensor* guidance = extra_of(sample, "guidance");
     guidance_.push_back(1000 * (guidance ? guidance->item<double>() : kUsualGuidance));
@@ -196,7 +196,7 @@ std::vector<std::map<std::string, Tensor>> OpenSora::unpack_input_grads(const st
     std::array<int64_t, 4> shape = batch.shapes[s];
     const auto& latent = grads[0];
     result.push_back({{"x", from_rows(latent.slice(0, begin, end), shape, config_.patches())},
-                      {"context", grads[config_.cond ? 2 : 1].slice(0, text[s], text[s + 1])},
+                      {"context", grads[config_.cond ? 2 : 1].narrow(0, text[s], samples[s].context.size(0))},
                       {"pooled", grads.back()[static_cast<int64_t>(s)]}});
     ++shape[0];  // the mask
     if (config_.cond) result.back()["cond"] = from_rows(grads[1].slice(0, begin, end), shape, config_.patches());
@@ -213,7 +213,13 @@ std::vector<Tensor> OpenSora::unpack(const Tensor& out, const net::Batch& batch)
   return latents;
 }
 
-Tensor OpenSora::pack_target(const Tensor& target) const { return to_rows(target, config_.patches()); }
+/// As the output has it: text rows first.
+Tensor OpenSora::pack_target(const Tensor& target) const {
+  const int64_t tokens = token_count({0, target.size(1), target.size(2), target.size(3)});
+  const Tensor rows = at::zeros({tokens, config_.in_channels}, target.options().dtype(at::kFloat));
+  fill_rows(rows.slice(0, config_.context_len), target, config_.patches());
+  return rows;
+}
 
 int64_t OpenSora::token_count(const std::array<int64_t, 4>& latent) const {
   return latent[1] * latent[2] * latent[3] / (config_.patch * config_.patch) + config_.context_len;

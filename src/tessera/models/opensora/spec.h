@@ -5,7 +5,8 @@
 //   net::Batch batch = model.pack({{.x = latent, .t = 750, .context = caption, .extra = {{"pooled", pooled}}}});
 //   std::vector<Tensor> velocity = model.unpack(net::run_plain(model.units(), weights, batch), batch);
 //
-// A caption's rows are all that it is given: its program pads to 512 and attends to the padding. Extras of a sample:
+// A sample's tokens are its text, always as many rows as config().context_len, and then its video. Its program encodes
+// captions padded to that length and attends to the padding: rows that a caption lacks are zero here. Extras of a sample:
 // "pooled" [D] (CLIP's pooled text; zeros without it), "guidance" [1] (models with its embedding; 4 without it), and of
 // models with `cond` one of "image_latent" [C, 1, H, W] (the first latent frame) and "cond" [1 + C, F, H, W] (the mask of
 // the frames that are given, and these: condition.h). Predictions are noise - data of every frame, also of given ones.
