@@ -36,7 +36,7 @@ int run(const Arguments& arguments) {
   weights::ConvertOptions options;
   options.in = arguments.words[0];
   options.out = arguments.words[1];
-  options.to = choice(arguments, "--to", {"official", "diffusers", "comfyui", "kohya", "diffsynth", "peft"});
+  options.to = choice(arguments, "--to", {"official", "diffusers", "fused", "comfyui", "kohya", "diffsynth", "peft"});
   options.format = choice(arguments, "--format", {"safetensors", "pth"});
   options.dtype = choice(arguments, "--dtype", {"fp32", "bf16", "fp16"});
   options.averaged = arguments.has("--ema");
@@ -64,7 +64,8 @@ Command convert_command() {
       "[--ema] [--force]";
   c.example = "tessera convert Wan2.1-T2V-1.3B wan-diffusers --to diffusers --dtype bf16";
   c.flags = {{"--to", "NAMES",
-              "official, diffusers or comfyui; of a LoRA diffusers, comfyui, kohya, diffsynth or peft [unchanged]"},
+              "official, diffusers, comfyui, or fused (q, k and v in one tensor); of a LoRA diffusers, comfyui, kohya, "
+              "diffsynth or peft [unchanged]"},
              {"--format", "FORMAT", "safetensors or pth [by the name of OUT]"},
              {"--dtype", "DTYPE", "fp32, bf16 or fp16, of floating-point tensors [as stored]"},
              {"--shard-size", "BYTES", "largest file of a folder [5GiB]"},

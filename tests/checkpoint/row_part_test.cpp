@@ -10,11 +10,16 @@ TEST(RowPart, NamesComeApartAndTogether) {
   const auto part = row_part("blocks.0.attn.qkv.1of3.weight");
   ASSERT_TRUE(part);
   EXPECT_EQ(part->whole, "blocks.0.attn.qkv.weight");
-  EXPECT_EQ(part->index, 1);
+  EXPECT_EQ(part->first, 1);
+  EXPECT_EQ(part->last, 2);
   EXPECT_EQ(part->count, 3);
-  EXPECT_EQ(part_name("blocks.0.attn.qkv.weight", 1, 3), "blocks.0.attn.qkv.1of3.weight");
-  for (const char* other : {"weight", "a.weight", "blocks.0.attn.weight", "a.3of3.weight", "a.1of.weight",
-                            "a.of2.weight", "a.-1of2.weight", "a.1of2x.weight"})
+  for (const char* name :
+       {"a.1of3.weight", "a.b.3-6of7.weight", "a.1-4of5c.weight", "a.0of3p128.bias", "a.0of1p8.scale"})
+    EXPECT_EQ(part_name(whole_name(name), *row_part(name)), name);
+  EXPECT_EQ(whole_name("a.weight"), "a.weight");
+  for (const char* other :
+       {"weight", "a.weight", "blocks.0.attn.weight", "a.3of3.weight", "a.1of.weight", "a.of2.weight", "a.-1of2.weight",
+        "a.1of2x.weight", "a.2-1of3.weight", "a.0-3of3.weight", "a.0of1p3.weight", "a.0of1p0.weight"})
     EXPECT_FALSE(row_part(other)) << other;
 }
 

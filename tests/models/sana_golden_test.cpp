@@ -1,112 +1,14 @@
-#include "golden.h"
-#include "tessera/checkpoint/weights.h"
-#include "tessera/models/common/names.h"
-#include "tessera/models/common/row_parts.h"
+#include "models/denoiser_golden.h"
 #include "tessera/models/sana/case.h"
-#include "tessera/models/sana/spec.h"
-#include "tessera/net/plain_context.h"
 
 namespace tessera::models::sana {
-
-namespace {
-
-/// The tensors of case.safetensors.
-class Tensors final : public CaseTensors {
- public:
-  explicit Tensors(TensorMap tensors) : tensors_(std::move(tensors)) {}
-  std::string label() const override { return "case.safetensors"; }
-  bool has(const std::string& name) const override { return tensors_.count(name) > 0; }
-  std::vector<std::string> names(const std::string& prefix) const override {
-    std::vector<std::string> found;
-    for (const auto& [name, value] : tensors_)
-      if (name.starts_with(prefix)) found.push_back(name);
-    return found;
-  }
-  at::Tensor tensor(const std::string& name) const override { return tensors_.at(name); }
-
- private:
-  const TensorMap tensors_;
-};
-
-/// Weights under our names from a file of whatever naming; leaves that want gradients.
-net::WeightMap read_weights(const Sana& model, const std::filesystem::path& path) {
-  const auto set = checkpoint::open_weights(path);
-  std::vector<std::string> ours;
-  for (const auto& unit : model.units())
-    for (const auto& param : unit->spec().params) ours.push_back(param.name);
-  const ForeignName foreign = [&](const std::string& name, const std::string& naming) {
-    return model.foreign_name(name, naming);
-  };
-  const Naming naming = detect_naming(ours, foreign, kDenoiserNamings, set.names(), path.string());
-  net::WeightMap weights;
-  for (const auto& unit : model.units())
-    for (const auto& param : unit->spec().params) {
-      const at::Tensor value = at::empty(param.shape, at::kFloat);
-      const std::string name = naming.prefix + foreign(param.name, naming.naming);
-      EXPECT_EQ(set.at(name).shape, param.shape) << name;
-      set.read_f32(name, 0, value.numel(), value.mutable_data_ptr<float>());
-      weights[param.name] = value.requires_grad_();
-    }
-  return weights;
-}
-
-/// max|a - b| <= rtol_of_max * max|b| + atol
-struct Rule {
-  double share, least;
-  double bound(const at::Tensor& expected) const { return share * expected.abs().max().item<double>() + least; }
-};
-
-void compare(const DenoiserCase& kind, const std::string& folder, const std::string& weights_file) {
-  SCOPED_TRACE(folder + " " + weights_file);
-  const Golden golden(folder);
-  const auto rule = [json = nlohmann::json::parse(golden.text("case.json")).at("tolerance")](const char* group) {
-    return Rule{json.at(group).at("rtol_of_max"), json.at(group).at("atol")};
-  };
-  const Sana model(parse_config(golden.text("config.json"), "config.json"));
-  const net::WeightMap weights = read_weights(model, golden.path(weights_file));
-  const Tensors file(golden.tensors("case.safetensors"));
-  const std::vector<net::Sample> samples = kind.samples(file, "");
-
-  net::Batch batch = model.pack(samples);
-  for (at::Tensor& input : batch.inputs) input.requires_grad_();
-  const at::Tensor out = net::run_plain(model.units(), weights, batch);
-  for (const auto& [name, value] : kind.outputs(model.unpack(out.detach(), batch)))
-    expect_close(value, file.tensor(name), rule("out").bound(file.tensor(name)), name);
-  at::Tensor loss = at::zeros({});
-  for (size_t i = 0; i < samples.size(); ++i) {
-    const at::Tensor rows = out.slice(0, batch.tokens.offsets[i], batch.tokens.offsets[i + 1]);
-    loss = loss + (rows - model.pack_target(samples[i].target)).square().mean() / static_cast<double>(samples.size());
-  }
-  expect_close(loss, file.tensor("out.loss"), rule("out").bound(file.tensor("out.loss")), "loss");
-
-  loss.backward();
-  NamedTensors ours;
-  for (const auto& [name, weight] : weights) ours.emplace_back(name, weight.grad());
-  size_t compared = 0;
-  for (const auto& [name, value] :
-       stored_together(ours, [&](const std::string& name) { return model.foreign_name(name, "diffusers"); })) {
-    const at::Tensor& expected = file.tensor("grad." + name);
-    expect_close(value, expected, rule("grad").bound(expected), name);
-    ++compared;
-  }
-  EXPECT_EQ(compared, file.names("grad.").size());
-  std::vector<at::Tensor> grads;
-  for (const at::Tensor& input : batch.inputs) grads.push_back(input.grad());
-  const NamedTensors inputs = kind.input_grads(model.unpack_input_grads(grads, batch, samples), file);
-  for (const auto& [name, value] : inputs) {
-    if (!file.has(name)) continue;
-    expect_close(value, file.tensor(name), rule("grad").bound(file.tensor(name)), name);
-  }
-}
-
-}  // namespace
 
 TEST(SanaGolden, OutputsLossAndGradientsMatchUnderBothNamings) {
   TESSERA_NEED_GOLDENS();
   const std::vector<DenoiserCase> kinds = sana_cases();
   for (const char* weights : {"model.safetensors", "original.safetensors"}) {
-    for (const char* folder : {"sana", "sana_qknorm", "sana_sprint"}) compare(kinds[0], folder, weights);
-    for (const char* folder : {"sana_video", "sana_video_i2v"}) compare(kinds[1], folder, weights);
+    for (const char* folder : {"sana", "sana_qknorm", "sana_sprint"}) compare_with_case(kinds[0], folder, weights);
+    for (const char* folder : {"sana_video", "sana_video_i2v"}) compare_with_case(kinds[1], folder, weights);
   }
 }
 

@@ -24,8 +24,7 @@ Shapes stored_shapes(const Sana& model, const std::string& naming) {
       const std::string name = model.foreign_name(param.name, naming);
       const auto part = checkpoint::row_part(name);
       EXPECT_TRUE(part || !shapes.count(name)) << name;
-      auto& shape = shapes.try_emplace(part ? part->whole : name, param.shape).first->second;
-      if (part && part->index > 0) shape[0] += param.shape[0];
+      shapes[checkpoint::whole_name(name)] = part ? checkpoint::stored_shape(*part, param.shape) : param.shape;
     }
   return shapes;
 }

@@ -67,6 +67,31 @@ TEST(Umt5, PackedPromptsMatchTheGoldenHiddenStates) {
   compare("config.json", "model.safetensors");
 }
 
+TEST(T5, PromptsMatchTheRecordedHiddenStatesWithTheirMaskAndWithoutOne) {
+  TESSERA_NEED_GOLDENS();
+  const Golden golden("t5");
+  const Umt5 encoder(parse_config(golden.text("config.json"), "config.json"));
+  EXPECT_TRUE(encoder.config().shared_positions);
+  const TensorMap tensors = golden.tensors("case.safetensors");
+  const net::WeightMap weights = read_weights(encoder, golden.path("model.safetensors"));
+  const at::Tensor &ids = tensors.at("in.input_ids"), &mask = tensors.at("in.attention_mask");
+  const auto compare = [&](const at::Tensor& with, const std::string& name) {
+    const net::Batch batch = encoder.pack_padded(ids, with);
+    const at::Tensor& expected = tensors.at(name);
+    expect_close(net::run_plain(encoder.units(), weights, batch).view(expected.sizes()), expected,
+                 1e-4 * expected.abs().max().item<double>() + 1e-6, name);
+  };
+  compare(mask, "out.last_hidden_state");
+  compare(at::ones_like(mask), "out.last_hidden_state_nomask");
+  // without a mask the tokens alone, as runs give them
+  std::vector<std::vector<int64_t>> prompts(static_cast<size_t>(ids.size(0)));
+  for (int64_t b = 0; b < ids.size(0); ++b)
+    for (int64_t i = 0; i < ids.size(1); ++i) prompts[static_cast<size_t>(b)].push_back(ids[b][i].item<int64_t>());
+  const at::Tensor& expected = tensors.at("out.last_hidden_state_nomask");
+  expect_close(net::run_plain(encoder.units(), weights, encoder.pack(prompts)).view(expected.sizes()), expected,
+               1e-4 * expected.abs().max().item<double>() + 1e-6, "all tokens alike");
+}
+
 TEST(Umt5, PaddedPromptsMatchEveryRowOfTheGoldenHiddenStates) {
   TESSERA_NEED_GOLDENS();
   const Golden golden("umt5");

@@ -120,6 +120,30 @@ TEST_F(Convert, RowsThatFilesHoldTogetherComeApartAndTogetherBitForBit) {
   expect_equal(folder_ / "kept.safetensors", back);
 }
 
+TEST_F(Convert, HeadsRotatedByNeighboursBecomeHeadsRotatedByHalvesAndBackBitForBit) {
+  const fs::path golden = goldens_ / "opensora2_flux";
+  const std::vector<std::pair<std::string, std::string>> forms = {
+      {"model.safetensors", "diffusers"}, {"original.safetensors", "fused"}, {"released.safetensors", "official"}};
+  for (const auto& [from, naming] : forms) {
+    EXPECT_EQ(inspect(golden / from)["naming"], naming);
+    for (const auto& [to, wanted] : forms) {
+      const fs::path made = folder_ / (naming + "-" + wanted + ".safetensors");
+      convert(golden / from, made, {"--to", wanted});
+      expect_equal(made, golden / to);
+    }
+  }
+  // a folder that the trainer saved: fp32 masters, else its weights in bf16
+  const fs::path saved = goldens_ / "opensora_checkpoint/checkpoint_sync/epoch0-global_step12",
+                 weights = goldens_ / "opensora_checkpoint/checkpoint_async/epoch0-global_step12";
+  convert(saved, folder_ / "masters.safetensors");
+  expect_equal(folder_ / "masters.safetensors", saved / "master.safetensors");
+  convert(weights, folder_ / "weights.safetensors");
+  expect_equal(folder_ / "weights.safetensors", weights / "model");
+  convert(weights, folder_ / "fused.safetensors", {"--to", "fused"});
+  convert(folder_ / "fused.safetensors", folder_ / "back.safetensors", {"--to", "official"});
+  expect_equal(folder_ / "back.safetensors", weights / "model");
+}
+
 TEST_F(Convert, FirstAndLastFrameModelsKeepTheirPositionsAndExpertsTheirFolders) {
   // no golden case has positions of two pictures: those of i2v with a tensor more
   const fs::path in = model("wan21_i2v"), weights = in / "diffusion_pytorch_model.safetensors";

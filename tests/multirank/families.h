@@ -74,11 +74,27 @@ inline std::string sana_video_config(Random& random, const Mesh& mesh) {
   return sana_fields(random, mesh, "video") + R"(,"patch_size":[1,2,2]})";
 }
 
+/// Heads of four channels and more, of which sp and tp share the heads; a model with given frames or with guidance.
+inline std::string opensora_config(Random& random, const Mesh& mesh) {
+  const int64_t heads = mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 2);
+  const int64_t axes[] = {2 * draw(random, 1, 3), 2 * draw(random, 1, 3), 2 * draw(random, 1, 3)};
+  const auto number = [](int64_t n) { return std::to_string(n); };
+  const bool cond = draw(random, 0, 1);
+  return R"({"_class_name":"MMDiTModel","hidden_size":)" + number(heads * (axes[0] + axes[1] + axes[2])) +
+         R"(,"num_heads":)" + number(heads) + R"(,"axes_dim":[)" + number(axes[0]) + "," + number(axes[1]) + "," +
+         number(axes[2]) + R"(],"depth":)" + number(draw(random, 1, 2)) + R"(,"depth_single_blocks":)" +
+         number(draw(random, 1, 3)) + R"(,"mlp_ratio":)" + number(draw(random, 1, 4)) +
+         R"(,"in_channels":16,"patch_size":2,"context_in_dim":)" + number(draw(random, 3, 40)) +
+         R"(,"context_length":)" + number(draw(random, 3, 9)) + R"(,"vec_in_dim":)" + number(draw(random, 3, 20)) +
+         R"(,"cond_embed":)" + (cond ? "true" : "false") + R"(,"guidance_embed":)" + (cond ? "false" : "true") + "}";
+}
+
 inline const Family& family_of(std::string_view name) {
   static const Family table[] = {{"wan", wan_config, {"self_attn", "cross_attn"}, {"ffn.2"}},
                                  {"toy", toy_config, {"joint", "time"}, {}},
                                  {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
-                                 {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3}};
+                                 {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},
+                                 {"opensora", opensora_config, {"attn"}, {}}};
   for (const Family& family : table)
     if (family.name == name) return family;
   throw UserError(Exit::usage, "families", "no family " + std::string(name));

@@ -83,6 +83,20 @@ TEST_F(Verify, OptimisersAndTheAverageOfWeightsWhoseStatesAreSharded) {
   }
 }
 
+TEST_F(Verify, TwoStreamsThatMeetInJointAttentionOnSeveralLayouts) {
+  for (const char* mesh :
+       {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "cp=2,tp=2", "sp=2,tp=2", "pp=3"}) {
+    if (mesh == std::string("sp=2,tp=2")) {  // of four heads
+      const Result r = verify({"--mesh", mesh, (goldens_ / "opensora2_fused").string()});
+      EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+      continue;
+    }
+    const Result r = verify({"--mesh", mesh, (goldens_ / "opensora2").string(), (goldens_ / "opensora2_fused").string(),
+                             (goldens_ / "opensora2_flux").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
 TEST_F(Verify, AnAdapterAsDiffusersWritesItItsBaseAndWhatItIsMergedInto) {
   for (const char* mesh : {"dp_shard=1", "tp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "lora_sana").string()});
@@ -230,7 +244,7 @@ TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_vae").string(), (goldens_ / "wan22_vae").string(),
                              (goldens_ / "dc_ae").string(), (goldens_ / "dc_ae_tiled").string(),
-                             (goldens_ / "umt5").string(), (goldens_ / "gemma2").string()});
+                             (goldens_ / "umt5").string(), (goldens_ / "gemma2").string(), (goldens_ / "t5").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }

@@ -136,33 +136,49 @@ bool WeightSet::contains(const std::string& name) const {
   return part && place_.count(part->whole) > 0;
 }
 
+std::optional<RowPart> WeightSet::part_of(const std::string& name) const {
+  if (place_.count(name) > 0) return std::nullopt;
+  auto part = row_part(name);
+  return part && place_.count(part->whole) > 0 ? part : std::nullopt;
+}
+
 TensorInfo WeightSet::at(const std::string& name) const {
-  const auto part = place_.count(name) > 0 ? std::nullopt : row_part(name);
-  if (!part || !place_.count(part->whole)) return *file_of(name).find(name);
+  const auto part = part_of(name);
+  if (!part) return *file_of(name).find(name);
   TensorInfo info = *file_of(part->whole).find(part->whole);
-  if (info.shape.empty() || info.shape[0] % part->count != 0)
+  const auto shape = part_shape(*part, info.shape);
+  if (!shape)
     refuse(path_.string() + ": " + info.name + " " + shape_text(info.shape) + " should hold " +
-               std::to_string(part->count) + " tensors, one after the other",
+               std::to_string(part->count) + " tensors, one after the other" +
+               (part->pairs > 0 ? ", of heads of " + std::to_string(part->pairs) : ""),
            "is the file of another model?");
   info.name = name;
-  info.shape[0] /= part->count;
+  info.shape = *shape;
   return info;
 }
 
-std::pair<std::string, int64_t> WeightSet::place_of(const std::string& name) const {
-  const auto part = place_.count(name) > 0 ? std::nullopt : row_part(name);
-  if (!part || !place_.count(part->whole)) return {name, 0};
-  return {part->whole, part->index * at(name).count()};
-}
-
 void WeightSet::read(const std::string& name, int64_t first, int64_t count, void* to) const {
-  const auto [stored, begin] = place_of(name);
-  file_of(stored).read(stored, begin + first, count, to);
+  const auto part = part_of(name);
+  if (!part) return file_of(name).read(name, first, count, to);
+  at(name);  // refuses a tensor that cannot be divided so
+  const WeightFile& file = file_of(part->whole);
+  const TensorInfo& stored = *file.find(part->whole);
+  read_part(
+      *part, stored.shape, size_of(stored.dtype), first, count,
+      [&](int64_t begin, int64_t n, void* into) { file.read(part->whole, begin, n, into); }, to);
 }
 
-void WeightSet::read_f32(const std::string& asked, int64_t from, int64_t count, float* to) const {
-  const auto [name, begin] = place_of(asked);
-  const int64_t first = begin + from;
+void WeightSet::read_f32(const std::string& name, int64_t first, int64_t count, float* to) const {
+  const auto part = part_of(name);
+  if (!part) return read_stored_f32(name, first, count, to);
+  at(name);  // as above
+  read_part(
+      *part, file_of(part->whole).find(part->whole)->shape, sizeof(float), first, count,
+      [&](int64_t begin, int64_t n, void* into) { read_stored_f32(part->whole, begin, n, static_cast<float*>(into)); },
+      to);
+}
+
+void WeightSet::read_stored_f32(const std::string& name, int64_t first, int64_t count, float* to) const {
   file_of(name).read_f32(name, first, count, to);
   const TensorInfo& tensor = at(name);
   if (size_of(tensor.dtype) != 1 || tensor.count() == 0) return;
@@ -224,6 +240,16 @@ WeightSet open_weights(const Path& path, bool averaged) {
     refuse(path.string() + ": is a training checkpoint, expected the weights of a model",
            "take the run's model folder, or make weights of it: tessera convert " + path.string() + " OUT");
   if (set.add_named(path)) return set;
+  if (fs::exists(path / "running_states.json")) {  // a checkpoint of ColossalAI's trainers
+    if (fs::exists(path / "master.safetensors")) {
+      set.add(path / "master.safetensors");
+      return set;
+    }
+    if (fs::is_directory(path / "model") && set.add_named(path / "model")) return set;
+    refuse(path.string() + ": running_states.json is there, but neither master.safetensors nor the weights in model/",
+           fs::is_directory(path / "lora") ? "it is of a LoRA: name its lora/adapter_model.bin"
+                                           : "was the checkpoint removed? take a later one");
+  }
   if (fs::is_directory(path / "transformer") && set.add_named(path / "transformer")) return set;
 
   std::vector<Path> found;

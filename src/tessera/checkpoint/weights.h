@@ -6,10 +6,12 @@
 //   weights.at("blocks.0.self_attn.q.weight").shape;
 //   weights.read_f32("blocks.0.self_attn.q.weight", first, count, values);
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/weight_file.h"
 
 namespace tessera::checkpoint {
@@ -20,7 +22,7 @@ class WeightSet {
   const std::vector<WeightFile>& files() const { return files_; }
   std::vector<std::string> names() const;  ///< sorted
   const Metadata& metadata() const { return files_.front().metadata(); }
-  /// These take the name of a part of a tensor's rows too (row_part.h).
+  /// These take the name of a part of a tensor too (row_part.h).
   bool contains(const std::string& name) const;
   TensorInfo at(const std::string& name) const;  ///< throws naming the nearest known one
   void read(const std::string& name, int64_t first, int64_t count, void* to) const;
@@ -32,8 +34,9 @@ class WeightSet {
   void add_index(const Path& index);
   bool add_named(const Path& folder);
   const WeightFile& file_of(const std::string& name) const;
-  /// The stored tensor that a name is of, and the element at which it begins there.
-  std::pair<std::string, int64_t> place_of(const std::string& name) const;
+  /// The part that a name is of, where the set holds its tensor; nothing for a stored tensor's own name.
+  std::optional<RowPart> part_of(const std::string& name) const;
+  void read_stored_f32(const std::string& name, int64_t first, int64_t count, float* to) const;
 
   Path path_;
   std::vector<WeightFile> files_;

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "tessera/families/opensora.h"
 #include "tessera/families/sana.h"
 #include "tessera/families/wan.h"
 
 namespace tessera::families {
 
 const std::vector<Family>& all() {
-  static const std::vector<Family> table = {wan(), sana()};
+  static const std::vector<Family> table = {wan(), sana(), opensora()};
   return table;
 }
 

@@ -35,13 +35,15 @@ Identity identify(const Shapes& tensors) {
   if (const auto lora = lora_identity(tensors)) return *lora;
   for (const WeightForm* form : weight_forms()) {
     const KeyMap ours;
-    for (const auto& [naming, map] :
-         {std::pair("official", &form->names.official), {"diffusers", &form->names.diffusers}, {"tessera", &ours}}) {
+    for (const auto& [naming, map] : {std::pair("official", &form->names.official),
+                                      {"diffusers", &form->names.diffusers},
+                                      {"fused", &form->names.fused},
+                                      {"tessera", &ours}}) {
+      if (naming == std::string_view("fused") && map->empty()) continue;
       for (const std::string& prefix : kOptionalPrefixes) {
         const bool found = std::all_of(form->marks.begin(), form->marks.end(), [&](const std::string& mark) {
           const std::string theirs = to_foreign(*map, mark);
-          const auto part = checkpoint::row_part(theirs);
-          return tensors.count(prefix + (part ? part->whole : theirs)) > 0;
+          return tensors.count(prefix + checkpoint::whole_name(theirs)) > 0;
         });
         if (!found) continue;
         Identity result{form->kind, form->model, form->variant, "", prefix, &form->names, form};

@@ -2,6 +2,7 @@
 
 #include "tessera/models/audio/wav2vec2_make.h"
 #include "tessera/models/clip/weight_form.h"
+#include "tessera/models/opensora/family.h"
 #include "tessera/models/sana/family.h"
 #include "tessera/models/text/gemma2_make.h"
 #include "tessera/models/text/umt5_make.h"
@@ -15,7 +16,7 @@ namespace tessera::models {
 namespace {
 
 std::deque<Family>& family_rows() {
-  static std::deque<Family> rows = {wan::family(), sana::family()};
+  static std::deque<Family> rows = {wan::family(), sana::family(), opensora::family()};
   return rows;
 }
 
@@ -25,7 +26,8 @@ const std::deque<Family>& families() { return family_rows(); }
 void add_family(const Family& family) { family_rows().push_back(family); }
 
 const std::vector<TextEncoderMake>& text_encoders() {
-  static const std::vector<TextEncoderMake> rows = {umt5::text_encoder(), gemma2::text_encoder()};
+  static const std::vector<TextEncoderMake> rows = {umt5::text_encoder(), umt5::t5_text_encoder(),
+                                                    gemma2::text_encoder()};
   return rows;
 }
 

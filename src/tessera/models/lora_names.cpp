@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/families/registry.h"
 #include "tessera/models/known.h"
 
@@ -72,10 +73,12 @@ std::vector<const WeightForm*> denoiser_forms() {
   return forms;
 }
 
-/// The name by the first family whose table changes it; unchanged if none does.
+/// The name by the first family whose table changes it; unchanged if none does, or where the other program holds the
+/// module's rows in another order or beside other ones: an adapter of ours would not fit there.
 std::string translated(const std::string& tensor, std::string (*translate)(const KeyMap&, std::string_view)) {
   for (const WeightForm* form : denoiser_forms())
-    if (std::string name = translate(form->names.diffusers, tensor); name != tensor) return name;
+    if (std::string name = translate(form->names.diffusers, tensor); name != tensor)
+      return checkpoint::row_part(name) ? tensor : name;
   return tensor;
 }
 

@@ -59,7 +59,8 @@ const Family* family_of_config(const std::string& text) {
   if (!json.is_object() || !json.contains("_class_name") || !json["_class_name"].is_string()) return nullptr;
   const auto name = json["_class_name"].get<std::string>();
   for (const Family& family : families())
-    if (!family.classes.empty() && name.starts_with(family.classes)) return &family;
+    for (const std::string& begins : family.classes)
+      if (name.starts_with(begins)) return &family;
   return nullptr;
 }
 

@@ -25,6 +25,8 @@ struct Conditions {
   int64_t clip_rows = 0;      ///< rows of one image
   bool clean_first = false;   ///< accepts extra "image_latent", [C, 1, h, w]: a first latent frame without noise
   bool always_clean = false;  ///< needs it in every sample
+  bool clean_beside =
+      false;              ///< reads it beside a first frame that has noise as the others: samplers put it there last
   int64_t audio_dim = 0;  ///< width of extra "audio", [audio_layers, audio_rows * (F - 1), audio_dim] for x of F latent
                           ///< frames: audio of all frames but the first; 0: no audio input
   int64_t audio_layers = 0, audio_rows = 0;

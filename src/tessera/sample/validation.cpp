@@ -78,10 +78,12 @@ void Denoising::measure_audio_effect(const RunBranches& run) {
   audio_effect_ = ((middle_velocity_ - velocity).norm() / velocity.norm()).item<double>();
 }
 
-/// A given first frame stays unchanged, whatever the model predicts for it.
+/// A given first frame stays unchanged, whatever the model predicts for it: from the first step on, or where the model
+/// reads it elsewhere after the last.
 void Denoising::hold_first_frame() {
   const auto given = extra_.find("image_latent");
-  if (given != extra_.end()) x_ = at::cat({given->second, x_.slice(1, 1)}, 1);
+  if (given == extra_.end() || (job_.model->conditions().clean_beside && !done())) return;
+  x_ = at::cat({given->second, x_.slice(1, 1)}, 1);
 }
 
 Validation::Validation(const recipe::Recipe& recipe, const job::Job& job, const prepare::PreparedData& data,

@@ -33,13 +33,12 @@ class ModelFolder {
         tensors.push_back(tensor);
         continue;
       }
-      const int64_t count = checkpoint::volume(checkpoint::whole_box(tensor.shape));
+      const checkpoint::Shape stored = checkpoint::stored_shape(*part, tensor.shape);
       std::vector<float>& whole = wholes[part->whole];
-      whole.resize(static_cast<size_t>(count * part->count));
-      std::copy_n(static_cast<const float*>(tensor.data), count, whole.data() + part->index * count);
-      if (part->index > 0) continue;
-      tensor.name = part->whole, tensor.data = whole.data(), tensor.shape[0] *= part->count;
-      tensors.push_back(tensor);
+      const bool first = whole.empty();
+      whole.resize(static_cast<size_t>(checkpoint::volume(checkpoint::whole_box(stored))));
+      checkpoint::put_part(*part, stored, sizeof(float), tensor.data, whole.data());
+      if (first) tensors.push_back({part->whole, tensor.dtype, stored, whole.data()});
     }
     char name[96];
     std::snprintf(name, sizeof name, "diffusion_pytorch_model-%05zu-of-%05zu.safetensors", ++written_, units_);

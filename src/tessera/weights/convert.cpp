@@ -70,9 +70,13 @@ at::Tensor read_source(const ConvertedPart& part, const TensorInfo& source, DTyp
 }
 
 at::Tensor read_tensor(const ConvertedPart& part, const ConvertedTensor& tensor, const LoraMerge* merge) {
-  std::vector<at::Tensor> rows;
-  for (const TensorInfo& source : tensor.sources) rows.push_back(read_source(part, source, tensor.out.dtype, merge));
-  return rows.size() == 1 ? rows[0] : at::cat(rows);
+  if (tensor.parts.empty()) return read_source(part, tensor.sources[0], tensor.out.dtype, merge);
+  const at::Tensor whole = at::empty({tensor.out.bytes()}, at::kByte);
+  for (size_t i = 0; i < tensor.parts.size(); ++i)
+    checkpoint::put_part(tensor.parts[i], tensor.out.shape, size_of(tensor.out.dtype),
+                         read_source(part, tensor.sources[i], tensor.out.dtype, merge).contiguous().const_data_ptr(),
+                         whole.mutable_data_ptr());
+  return whole;
 }
 
 void write_file(const ConvertedPart& part, const ConvertedFile& file, const fs::path& path, const LoraMerge* merge,

@@ -96,22 +96,23 @@ std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& 
     if (const auto rows = checkpoint::row_part(name)) {
       const auto [place, first] = wholes.try_emplace(rows->whole, tensors.size());
       if (first) {
-        tensors.push_back(tensor);
-        tensors.back().sources.resize(static_cast<size_t>(rows->count));
-        tensors.back().out.name = rows->whole;
-        tensors.back().out.shape[0] *= rows->count;
+        tensors.push_back({{}, {rows->whole, tensor.out.dtype, checkpoint::stored_shape(*rows, info.shape)}});
       }
-      tensors[place->second].sources[static_cast<size_t>(rows->index)] = info;
+      tensors[place->second].sources.push_back(info);
+      tensors[place->second].parts.push_back(*rows);
     } else if (!keep && options.to != "official" && models::is_official_only(part.identity, *official)) {
       beside.push_back(tensor);
     } else {
       tensors.push_back(tensor);
     }
   }
-  for (const ConvertedTensor& tensor : tensors)
-    for (const auto& source : tensor.sources)
-      check_input(!source.name.empty(), "convert", part.source.path.string() + ": lacks a part of " + tensor.out.name,
-                  "the file is not whole: fetch it again");
+  for (const ConvertedTensor& tensor : tensors) {
+    int64_t there = 0;
+    for (const checkpoint::RowPart& rows : tensor.parts) there += rows.size();
+    check_input(tensor.parts.empty() || there == tensor.parts[0].count, "convert",
+                part.source.path.string() + ": lacks a part of " + tensor.out.name,
+                "the file is not whole: fetch it again");
+  }
   return tensors;
 }
 

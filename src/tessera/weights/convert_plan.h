@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/model_folder.h"
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/models/identify.h"
 #include "tessera/weights/convert_options.h"
 #include "tessera/weights/convert_source.h"
@@ -18,9 +19,9 @@ namespace tessera::weights {
 namespace fs = std::filesystem;
 
 struct ConvertedTensor {
-  /// In the input: one tensor, or those whose rows follow one another in the output.
-  std::vector<checkpoint::TensorInfo> sources;
+  std::vector<checkpoint::TensorInfo> sources;  ///< in the input: one tensor, or those that are parts of `out`
   checkpoint::TensorInfo out;
+  std::vector<checkpoint::RowPart> parts = {};  ///< which part each of the sources is; none: the tensor itself
 };
 
 struct ConvertedFile {

@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/box.h"
 #include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/checkpoint/lora_settings.h"
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/plan/states.h"
@@ -87,35 +88,37 @@ Source open_source(const std::filesystem::path& path, bool averaged) {
 Source divided(const Source& source, const models::Identity& identity) {
   struct Part {
     checkpoint::TensorInfo whole;
-    int64_t offset;  // in bytes
+    checkpoint::RowPart place;
   };
   auto parts = std::make_shared<std::map<std::string, Part>>();
   Source result{source.path, {}, source.metadata, source.files, {}};
   for (const checkpoint::TensorInfo& info : source.tensors) {
     const std::vector<std::string> names = identity.parts(info.name);
-    const auto count = static_cast<int64_t>(names.size());
-    if (names.empty()) {
-      result.tensors.push_back(info);
-      continue;
-    }
-    check_input(!info.shape.empty() && info.shape[0] % count == 0, "convert",
-                source.path.string() + ": " + info.name + " should hold " + std::to_string(count) +
-                    " tensors, one after the other",
-                "is the file of another model?");
-    checkpoint::TensorInfo part = info;
-    part.shape[0] /= count;
-    for (int64_t i = 0; i < count; ++i) {
-      part.name = names[static_cast<size_t>(i)];
-      parts->emplace(part.name, Part{info, i * part.bytes()});
-      result.tensors.push_back(part);
+    if (names.empty()) result.tensors.push_back(info);
+    for (const std::string& name : names) {
+      const checkpoint::RowPart place = *checkpoint::row_part(name);
+      const auto shape = checkpoint::part_shape(place, info.shape);
+      check_input(shape.has_value(), "convert",
+                  source.path.string() + ": " + info.name + " should hold " + std::to_string(place.count) +
+                      " tensors, one after the other",
+                  "is the file of another model?");
+      parts->emplace(name, Part{info, place});
+      result.tensors.push_back({name, info.dtype, *shape});
     }
   }
   result.read = [parts, read = source.read](const checkpoint::TensorInfo& info, void* to) {
     const auto found = parts->find(info.name);
     if (found == parts->end()) return read(info, to);
-    std::vector<std::byte> bytes(static_cast<size_t>(found->second.whole.bytes()));
-    read(found->second.whole, bytes.data());
-    std::memcpy(to, bytes.data() + found->second.offset, static_cast<size_t>(info.bytes()));
+    const auto& [whole, place] = found->second;
+    std::vector<std::byte> bytes(static_cast<size_t>(whole.bytes()));
+    read(whole, bytes.data());
+    const size_t element = size_of(whole.dtype);
+    checkpoint::read_part(
+        place, whole.shape, element, 0, info.count(),
+        [&](int64_t begin, int64_t count, void* into) {
+          std::memcpy(into, bytes.data() + static_cast<size_t>(begin) * element, static_cast<size_t>(count) * element);
+        },
+        to);
   };
   return result;
 }

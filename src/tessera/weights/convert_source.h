@@ -30,7 +30,7 @@ Source open_training(std::shared_ptr<checkpoint::TrainingCheckpoint> saved, cons
 /// `averaged`: see open_weights.
 Source open_source(const std::filesystem::path& path, bool averaged = false);
 
-/// The same with each part of a tensor's rows that the model has a parameter for as a tensor of its own
+/// The same with each part of a tensor that the model has a parameter for as a tensor of its own
 /// (checkpoint/row_part.h).
 Source divided(const Source& source, const models::Identity& identity);
 

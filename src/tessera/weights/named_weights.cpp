@@ -58,10 +58,7 @@ void NamedWeights::check_unknown(const Units& units, const std::string& hint) co
   std::set<std::string> known;
   const auto name = names();
   for (const auto& unit : units)
-    for (const auto& param : unit->spec().params) {
-      const auto part = checkpoint::row_part(name(param.name));
-      known.insert(part ? part->whole : name(param.name));
-    }
+    for (const auto& param : unit->spec().params) known.insert(checkpoint::whole_name(name(param.name)));
   const models::Identity identity = models::identify(checkpoint::stored_shapes(set_));
   for (const std::string& stored : set_.names()) {
     if (known.count(stored) || !stored.starts_with(naming_.prefix) || of_another_part(stored) ||

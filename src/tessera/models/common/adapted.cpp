@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/models/common/initial.h"
 #include "tessera/net/adapters.h"
 
@@ -65,7 +66,7 @@ class Targets {
   }
 
   bool take(const plan::UnitSpec& unit, const std::string& module) {
-    std::string foreign = model_.foreign_name(module + std::string(kWeight), "diffusers");
+    std::string foreign = checkpoint::whole_name(model_.foreign_name(module + std::string(kWeight), "diffusers"));
     foreign.resize(foreign.size() - kWeight.size());
     known_.insert(module);
     bool taken = false;

@@ -21,7 +21,7 @@ struct Family {
   std::unique_ptr<net::Denoiser> (*from_json)(const std::string& json, const std::string& file,
                                               const std::map<std::string, std::vector<int64_t>>& weights);
   /// How every _class_name of its config.json begins, also of members that are refused.
-  std::string classes = {};
+  std::vector<std::string> classes = {};
   std::vector<WeightForm> weights = {};
   /// The files of a diffusers pipeline beside its parts: path in the folder -> text. Null: diffusers has no pipeline.
   std::map<std::string, std::string> (*pipeline_files)(const PipelineParts& parts) = nullptr;

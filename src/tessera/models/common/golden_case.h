@@ -38,6 +38,8 @@ struct DenoiserCase {
   NamedTensors (*input_grads)(const std::vector<std::map<std::string, at::Tensor>>& grads, const CaseTensors& file);
   std::vector<std::string> weights = {"model.safetensors"};  ///< one after the other, of any naming
   std::string grad_naming = "tessera";                       ///< of the parameters in grad.*
+  /// Its config.json with sizes that it leaves to the tensors of a file; null: it has all.
+  std::string (*config)(const std::string& json, const CaseTensors& file) = nullptr;
   std::string adapter = {};  ///< file of a LoRA, of which config.json's "_lora" tells rank, alpha and targets; or empty
 };
 

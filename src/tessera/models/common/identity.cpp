@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "tessera/checkpoint/row_part.h"
+
 namespace tessera::models {
 
 std::optional<std::string> Identity::official(const std::string& stored) const {
@@ -23,6 +25,7 @@ std::vector<std::string> Identity::parts(const std::string& stored) const {
 
 const KeyMap* Identity::map() const {
   if (naming == "diffusers") return &names->diffusers;
+  if (naming == "fused") return &names->fused;
   return naming == "official" && !names->official.empty() ? &names->official : nullptr;
 }
 
@@ -31,19 +34,23 @@ std::string Identity::foreign(const std::string& official, const std::string& to
   if (to == "comfyui" && !names->comfyui_prefix.empty()) return names->comfyui_prefix + official;
   const bool renamed = to == "diffusers" || (to == "comfyui" && names->comfyui_as_diffusers);
   if (renamed) return to_foreign(names->diffusers, official);
+  if (to == "fused") return to_foreign(names->fused, official);
   return to == "official" ? to_foreign(names->official, official) : official;
 }
 
 int64_t count_blocks(const Shapes& official) {
-  constexpr std::string_view kBlocks = "blocks.";
-  int64_t most = 0;
+  constexpr std::string_view kBlocks = "blocks";
+  std::map<std::string_view, int64_t> most;  // of each list
   for (const auto& [name, shape] : official) {
+    const std::string_view list = std::string_view(name).substr(0, name.find('.'));
     int64_t index = 0;
-    if (!name.starts_with(kBlocks)) continue;
-    const auto [end, error] = std::from_chars(name.data() + kBlocks.size(), name.data() + name.size(), index);
-    if (error == std::errc() && *end == '.') most = std::max(most, index + 1);
+    if (!list.ends_with(kBlocks) || list.size() == name.size()) continue;
+    const auto [end, error] = std::from_chars(name.data() + list.size() + 1, name.data() + name.size(), index);
+    if (error == std::errc() && *end == '.') most[list] = std::max(most[list], index + 1);
   }
-  return most;
+  int64_t sum = 0;
+  for (const auto& [list, count] : most) sum += count;
+  return sum;
 }
 
 int64_t size_of(const Shapes& official, const std::string& name, size_t dim) {
@@ -58,9 +65,8 @@ Shapes official_shapes(const Identity& identity, const Shapes& stored) {
     if (parts.empty())
       if (const auto official = identity.official(name)) result.emplace(*official, shape);
     for (const std::string& part : parts) {
-      std::vector<int64_t> rows = shape;
-      rows[0] /= static_cast<int64_t>(parts.size());
-      result.emplace(*identity.official(part), rows);
+      const auto divided = checkpoint::part_shape(*checkpoint::row_part(part), shape);
+      result.emplace(*identity.official(part), divided.value_or(shape));
     }
   }
   return result;

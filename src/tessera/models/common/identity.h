@@ -21,6 +21,7 @@ using Shapes = std::map<std::string, std::vector<int64_t>>;
 struct ForeignNames {
   KeyMap diffusers;      ///< ours -> diffusers
   KeyMap official = {};  ///< ours -> official; empty: the same
+  KeyMap fused = {};     ///< ours -> files that hold queries, keys and values together; empty: there are none
   /// Second names of tied tensors under diffusers' naming, and their official ones.
   std::vector<std::pair<std::string, std::string>> tied = {};
   std::string comfyui_prefix = {};    ///< ComfyUI's names are the official ones behind it,
@@ -33,7 +34,7 @@ struct Identity {
   ModelKind kind = ModelKind::unknown;
   std::string model = "unknown";   ///< the preset with these sizes, else the architecture ("wan-t2v", "umt5")
   std::string variant;             ///< denoisers: t2v, i2v, flf2v, ti2v, s2v; autoencoders: 2.1, 2.2
-  std::string naming = "unknown";  ///< official, diffusers, comfyui, diffsynth, tessera; LoRA: peft, kohya, ...
+  std::string naming = "unknown";  ///< official, diffusers, fused, comfyui, diffsynth, tessera; LoRA: peft, ...
   std::string prefix;              ///< in front of every name
   const ForeignNames* names = nullptr;
   const WeightForm* form = nullptr;  ///< the form whose marks it has; null: unknown, or a LoRA
@@ -41,9 +42,9 @@ struct Identity {
   /// Our name of a stored tensor, which is the official one but for families that say otherwise; nullopt for a tensor
   /// that the model does not have (one without the prefix, the second name of a tied embedding).
   std::optional<std::string> official(const std::string& stored) const;
-  /// Whether the stored tensor holds several of ours, one after the other, and their stored names (row_part.h).
+  /// The names of the parts that the stored tensor is of ours (row_part.h); none where it is one of ours as it is.
   std::vector<std::string> parts(const std::string& stored) const;
-  /// The name under another naming: official, diffusers, comfyui, tessera.
+  /// The name under another naming: official, diffusers, fused, comfyui, tessera.
   std::string foreign(const std::string& official, const std::string& naming) const;
 
  private:

@@ -74,16 +74,13 @@ std::string to_official(const KeyMap& map, std::string_view foreign) {
 
 std::vector<std::string> row_parts(const KeyMap& map, std::string_view stored) {
   if (checkpoint::row_part(stored)) return {};  // is one itself
-  for (const auto& table : map) {
+  std::vector<std::string> parts;
+  for (const auto& table : map)
     for (const NamePattern& row : table) {
       const auto part = checkpoint::row_part(row.theirs);
-      if (!part || !match(part->whole, stored)) continue;
-      std::vector<std::string> parts;
-      for (int64_t i = 0; i < part->count; ++i) parts.push_back(checkpoint::part_name(stored, i, part->count));
-      return parts;
+      if (part && match(part->whole, stored)) parts.push_back(checkpoint::part_name(stored, *part));
     }
-  }
-  return {};
+  return parts;
 }
 
 Naming detect_naming(const std::vector<std::string>& official, const ForeignName& foreign,
@@ -96,8 +93,7 @@ Naming detect_naming(const std::vector<std::string>& official, const ForeignName
     for (const auto& prefix : kOptionalPrefixes) {
       const int64_t found = std::count_if(official.begin(), official.end(), [&](const std::string& name) {
         const std::string theirs = prefix + foreign(name, naming);
-        const auto part = checkpoint::row_part(theirs);
-        return known.count(part ? part->whole : theirs) > 0;
+        return known.count(checkpoint::whole_name(theirs)) > 0;
       });
       if (found > most) most = found, best = {naming, prefix};
     }

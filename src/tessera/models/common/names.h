@@ -22,8 +22,9 @@ bool matches(std::string_view pattern, std::string_view name);
 /// Applies the first pattern that matches; a name that none matches is unchanged.
 std::string rename(const std::vector<NamePattern>& table, std::string_view name);
 
-/// "tessera" is what training checkpoints hold: the parameters' own names.
-inline const std::vector<std::string> kDenoiserNamings = {"official", "diffusers", "tessera"};
+/// "tessera" is what training checkpoints hold: the parameters' own names. "fused" and "unfused": files of a family with
+/// both, which hold queries, keys and values in one tensor or apart.
+inline const std::vector<std::string> kDenoiserNamings = {"official", "diffusers", "tessera", "fused", "unfused"};
 inline const std::vector<std::string> kTextNamings = {"official", "hf", "hf-embed-tokens"};
 
 /// Tables applied one after the other, official names first; each may be read from right to left, too.
@@ -31,7 +32,7 @@ using KeyMap = std::vector<std::vector<NamePattern>>;
 
 std::string to_foreign(const KeyMap& map, std::string_view official);
 std::string to_official(const KeyMap& map, std::string_view foreign);
-/// The parts of a stored tensor's rows that the map gives names of their own (checkpoint/row_part.h); none for others.
+/// The parts of a stored tensor that the map gives names of their own (checkpoint/row_part.h); none for others.
 std::vector<std::string> row_parts(const KeyMap& map, std::string_view stored);
 
 /// Some files put one of these in front of every name: ComfyUI, DiffSynth ("pipe.dit."), wrappers of torch.

@@ -51,6 +51,12 @@ Grid clip_grid(int64_t frames, int64_t h, int64_t w) { return {count_up(frames),
 
 void fill_rotary(const Tensor& cos, const Tensor& sin, const Grid& grid) {
   const int64_t channels = cos.size(1), third = channels / 3;
+  fill_rotary(cos, sin, grid, {channels - 2 * third, third, third});
+}
+
+void fill_rotary(const Tensor& cos, const Tensor& sin, const Grid& grid, const std::array<int64_t, 3>& shares) {
+  const auto [of_times, of_rows, of_columns] = shares;
+  const int64_t channels = cos.size(1);
   const auto f = static_cast<int64_t>(grid.times.size()), h = static_cast<int64_t>(grid.rows.size()),
              w = static_cast<int64_t>(grid.columns.size());
   const auto put = [&](const std::vector<int64_t>& positions, int64_t first, int64_t share, at::IntArrayRef shape) {
@@ -58,9 +64,9 @@ void fill_rotary(const Tensor& cos, const Tensor& sin, const Grid& grid) {
     cos.view({f, h, w, channels}).narrow(3, first, share).copy_(angles.cos().view(shape));
     sin.view({f, h, w, channels}).narrow(3, first, share).copy_(angles.sin().view(shape));
   };
-  put(grid.times, 0, channels - 2 * third, {f, 1, 1, channels - 2 * third});
-  put(grid.rows, channels - 2 * third, third, {1, h, 1, third});
-  put(grid.columns, channels - third, third, {1, 1, w, third});
+  put(grid.times, 0, of_times, {f, 1, 1, of_times});
+  put(grid.rows, of_times, of_rows, {1, h, 1, of_rows});
+  put(grid.columns, of_times + of_rows, of_columns, {1, 1, w, of_columns});
 }
 
 std::pair<Tensor, Tensor> grid_rotary(const Grid& grid, int64_t head_dim) {

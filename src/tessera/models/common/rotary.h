@@ -25,6 +25,8 @@ std::pair<at::Tensor, at::Tensor> grid_rotary(const Grid& grid, int64_t head_dim
 
 /// The same into tables that are there, rows of whichever device.
 void fill_rotary(const at::Tensor& cos, const at::Tensor& sin, const Grid& grid);
+/// With that many complex channels for time, rows and columns.
+void fill_rotary(const at::Tensor& cos, const at::Tensor& sin, const Grid& grid, const std::array<int64_t, 3>& shares);
 
 /// Positions times rotary_frequencies(count), in fp64, and their sines and cosines. All of it lies in host memory that
 /// is no tensor's: a batch is packed while others are in flight, and the plan counts what pack() returns and nothing

@@ -12,7 +12,7 @@ std::vector<std::pair<std::string, Tensor>> stored_together(
     const std::vector<std::pair<std::string, Tensor>>& ours,
     const std::function<std::string(const std::string&)>& name) {
   std::vector<std::pair<std::string, Tensor>> stored;
-  std::map<std::string, std::pair<size_t, std::vector<Tensor>>> wholes;  // place in `stored`, parts in order
+  std::map<std::string, Tensor> wholes;
   for (const auto& [own, value] : ours) {
     const std::string theirs = name(own);
     const auto part = checkpoint::row_part(theirs);
@@ -20,15 +20,11 @@ std::vector<std::pair<std::string, Tensor>> stored_together(
       stored.emplace_back(theirs, value);
       continue;
     }
-    auto& [place, parts] = wholes[part->whole];
-    if (parts.empty()) {
-      place = stored.size();
-      parts.resize(static_cast<size_t>(part->count));
-      stored.emplace_back(part->whole, Tensor());
-    }
-    parts[static_cast<size_t>(part->index)] = value;
+    const std::vector<int64_t> shape = checkpoint::stored_shape(*part, value.sizes().vec());
+    Tensor& whole = wholes[part->whole];
+    if (!whole.defined()) stored.emplace_back(part->whole, whole = at::zeros(shape, at::kFloat));
+    checkpoint::put_part(*part, shape, sizeof(float), value.contiguous().const_data_ptr(), whole.mutable_data_ptr());
   }
-  for (const auto& [whole, found] : wholes) stored[found.first].second = at::cat(found.second);
   return stored;
 }
 

@@ -11,7 +11,8 @@
 
 namespace tessera::models {
 
-/// Tensors under the names that `name` gives, parts of one tensor as that tensor, at the place of the first of them.
+/// fp32 tensors under the names that `name` gives, parts of one tensor as that tensor, at the place of the first of
+/// them.
 std::vector<std::pair<std::string, at::Tensor>> stored_together(
     const std::vector<std::pair<std::string, at::Tensor>>& ours,
     const std::function<std::string(const std::string&)>& name);

@@ -26,7 +26,7 @@ Family family() {
           .presets = preset_names,
           .from_preset = from_preset,
           .from_json = from_json,
-          .classes = "Sana",
+          .classes = {"Sana"},
           .weights = weight_forms(),
           .pipeline_files = pipeline_files,
           .cases = sana_cases()};

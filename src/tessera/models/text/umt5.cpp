@@ -17,20 +17,33 @@ using net::Tokens;
 
 namespace {
 
+/// Where layers share a table of positions, that of the first goes to all of them beside the key mask.
+constexpr const char* kSharedPositions = "blocks.0.pos_embedding.embedding.weight";
+
 class Embedding final : public net::Unit {
  public:
-  explicit Embedding(const Config& c)
-      : spec_(frozen_unit("token_embedding", "embedding", "", {{"token_embedding.weight", {c.vocab_size, c.dim}}})) {}
+  explicit Embedding(const Config& c) : shared_(c.shared_positions), spec_(describe(c)) {}
   const plan::UnitSpec& spec() const override { return spec_; }
   std::string prefix() const override { return ""; }
   Flow forward(Context& ctx, const Flow& in) const override {
     net::Flow out{{ctx.embedding("token_embedding", in.stream[0])}, {}};
-    if (in.stream.size() > 1) out.cond = {in.stream[1]};  // the key mask, for all blocks
+    if (shared_) out.cond.push_back(ctx.param(kSharedPositions));
+    if (in.stream.size() > 1) out.cond.push_back(in.stream[1]);  // the key mask, for all blocks
     return out;
   }
   double forward_flops(const Tokens&) const override { return 0; }
 
  private:
+  static plan::UnitSpec describe(const Config& c) {
+    plan::UnitSpec spec =
+        frozen_unit("token_embedding", "embedding", "", {{"token_embedding.weight", {c.vocab_size, c.dim}}});
+    if (!c.shared_positions) return spec;
+    return frozen_unit(
+        "token_embedding", "embedding", "",
+        {{"token_embedding.weight", {c.vocab_size, c.dim}}, {kSharedPositions, {c.num_buckets, c.num_heads}}});
+  }
+
+  const bool shared_;
   const plan::UnitSpec spec_;
 };
 
@@ -62,30 +75,38 @@ class Block final : public net::Unit {
  private:
   static plan::UnitSpec describe(const Config& c, int64_t index) {
     const std::string name = "blocks." + std::to_string(index);
-    return frozen_unit(name, "block", name + ".",
-                       {{"norm1.weight", {c.dim}},
-                        {"attn.q.weight", {c.dim_attn, c.dim}},
-                        {"attn.k.weight", {c.dim_attn, c.dim}},
-                        {"attn.v.weight", {c.dim_attn, c.dim}},
-                        {"pos_embedding.embedding.weight", {c.num_buckets, c.num_heads}},
-                        {"attn.o.weight", {c.dim, c.dim_attn}},
-                        {"norm2.weight", {c.dim}},
-                        {"ffn.gate.0.weight", {c.dim_ffn, c.dim}},
-                        {"ffn.fc1.weight", {c.dim_ffn, c.dim}},
-                        {"ffn.fc2.weight", {c.dim, c.dim_ffn}}});
+    std::vector<std::pair<std::string, std::vector<int64_t>>> params = {{"norm1.weight", {c.dim}},
+                                                                        {"attn.q.weight", {c.dim_attn, c.dim}},
+                                                                        {"attn.k.weight", {c.dim_attn, c.dim}},
+                                                                        {"attn.v.weight", {c.dim_attn, c.dim}}};
+    if (!c.shared_positions) params.push_back({"pos_embedding.embedding.weight", {c.num_buckets, c.num_heads}});
+    params.insert(params.end(), {{"attn.o.weight", {c.dim, c.dim_attn}},
+                                 {"norm2.weight", {c.dim}},
+                                 {"ffn.gate.0.weight", {c.dim_ffn, c.dim}},
+                                 {"ffn.fc1.weight", {c.dim_ffn, c.dim}},
+                                 {"ffn.fc2.weight", {c.dim, c.dim_ffn}}});
+    return frozen_unit(name, "block", name + ".", params);
   }
 
-  Tensor attention(Context& ctx, const Tensor& y, const std::vector<Tensor>& mask) const {
+  /// The bias of each pair of n tokens, [n * n, heads].
+  Tensor positions(Context& ctx, int64_t n, const std::vector<Tensor>& cond, const Tensor& y) const {
+    const Tensor buckets = relative_buckets(n, c_, y);
+    if (!c_.shared_positions) return ctx.embedding("pos_embedding.embedding", buckets);
+    if (y.is_meta()) return at::empty({n * n, c_.num_heads}, cond[0].options());
+    return cond[0].index_select(0, buckets);
+  }
+
+  Tensor attention(Context& ctx, const Tensor& y, const std::vector<Tensor>& cond) const {
+    const Tensor mask = cond.size() > (c_.shared_positions ? 1 : 0) ? cond.back() : Tensor();
     const Tensor q = ctx.linear("attn.q", y), k = ctx.linear("attn.k", y), v = ctx.linear("attn.v", y);  // [T, inner]
     const auto& at_ = ctx.tokens().offsets;
     std::vector<Tensor> prompts;
     for (size_t s = 0; s + 1 < at_.size(); ++s) {
       const int64_t n = at_[s + 1] - at_[s];
       const auto cut = [&](const Tensor& x) { return x.narrow(0, at_[s], n); };
-      const Tensor table = ctx.embedding("pos_embedding.embedding", relative_buckets(n, c_, y));  // [n * n, heads]
-      Tensor bias = table.t().reshape({c_.num_heads, n, n});
+      Tensor bias = positions(ctx, n, cond, y).t().reshape({c_.num_heads, n, n});
       // as in the reference, the least finite number replaces the bias: it is not added, and not infinite
-      if (!mask.empty()) bias = bias.masked_fill(cut(mask[0]).eq(0), std::numeric_limits<float>::lowest());
+      if (mask.defined()) bias = bias.masked_fill(cut(mask).eq(0), std::numeric_limits<float>::lowest());
       prompts.push_back(ctx.attention("attn", cut(q), cut(k), cut(v), c_.num_heads, {}, {.bias = &bias}));
     }
     return ctx.linear("attn.o", prompts.size() == 1 ? prompts[0] : at::cat(prompts));
@@ -132,6 +153,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.num_layers = json.size("num_layers");
   if (json.has("d_model")) {
     json.expect("feed_forward_proj", "gated-gelu");
+    c.shared_positions = json.text("model_type", "") == "t5";
     c.dim = json.size("d_model");
     c.dim_attn = json.size("d_kv") * c.num_heads;
     c.dim_ffn = json.size("d_ff");
@@ -158,6 +180,13 @@ const std::vector<std::pair<std::string, Config>>& presets() {
   static const std::vector<std::pair<std::string, Config>> table = {
       {"umt5-xxl", {}},
       {"umt5-demo", {.vocab_size = 1024, .dim = 64, .dim_attn = 64, .dim_ffn = 128, .num_heads = 4, .num_layers = 3}},
+  };
+  return table;
+}
+
+const std::vector<std::pair<std::string, Config>>& t5_presets() {
+  static const std::vector<std::pair<std::string, Config>> table = {
+      {"t5-v1_1-xxl", {.vocab_size = 32128, .shared_positions = true}},
   };
   return table;
 }
@@ -206,7 +235,7 @@ net::Batch Umt5::pack_padded(const Tensor& ids, const Tensor& mask) const {
 
 std::string Umt5::fingerprint() const {
   const Config& c = config_;
-  std::string text = "umt5";
+  std::string text = c.shared_positions ? "t5" : "umt5";
   for (const int64_t size : {c.vocab_size, c.dim, c.dim_attn, c.dim_ffn, c.num_heads, c.num_layers})
     text += "-" + std::to_string(size);
   return text;

@@ -1,5 +1,6 @@
 #pragma once
-// The UMT5 encoder, forward only: T5 with a gated GELU and a table of relative positions in every layer.
+// The UMT5 encoder, forward only: T5 1.1 (Raffel et al. 2020, with a gated GELU) with a table of relative positions in
+// every layer; and T5 1.1 itself, whose layers share that of the first.
 //
 //   Umt5 encoder(preset);
 //   net::Batch batch = encoder.pack({{17, 402, 1}});          // ids with the end token, unpadded
@@ -18,11 +19,13 @@ struct Config {
   int64_t num_buckets = 32;
   int64_t max_distance = 128;
   double eps = 1e-6;
+  bool shared_positions = false;  ///< T5: one table for all layers
 };
 
-/// The native config.json (T5Encoder) or transformers' (UMT5EncoderModel). Throws UserError (input).
+/// The native config.json (T5Encoder) or transformers' (UMT5EncoderModel, T5EncoderModel). Throws UserError (input).
 Config parse_config(std::string_view json, const std::string& file);
 const std::vector<std::pair<std::string, Config>>& presets();
+const std::vector<std::pair<std::string, Config>>& t5_presets();
 
 /// Bucket of key - query for every pair of n tokens: [n * n] int64, on the device of `like`.
 at::Tensor relative_buckets(int64_t n, const Config& config, const at::Tensor& like);

@@ -37,7 +37,31 @@ NamedTensors case_results(const net::TextEncoder& encoder, const CaseTensors& fi
           {"out.pos_bias_block0_last_row", bias.select(1, n - 1)}};
 }
 
+std::unique_ptr<net::TextEncoder> from_t5_preset(const std::string& preset) {
+  return std::make_unique<Umt5>(find_named(t5_presets(), "text encoder", preset));
+}
+
+/// The prompts twice: with their mask, and as Open-Sora encodes them, whose padding takes part.
+net::Batch pack_t5_case(const net::TextEncoder& encoder, const CaseTensors& file) {
+  const Tensor ids = file.tensor("in.input_ids"), mask = file.tensor("in.attention_mask");
+  return as_umt5(encoder).pack_padded(at::cat({ids, ids}), at::cat({mask, at::ones_like(mask)}));
+}
+
+NamedTensors t5_case_results(const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& hidden,
+                             const std::function<Tensor(const std::string& name)>&) {
+  const Tensor ids = file.tensor("in.input_ids"), both = hidden.reshape({2, ids.size(0), ids.size(1), encoder.dim()});
+  return {{"out.last_hidden_state", both[0]}, {"out.last_hidden_state_nomask", both[1]}};
+}
+
 }  // namespace
+
+TextEncoderMake t5_text_encoder() {
+  return {.presets = [] { return names_of(t5_presets()); },
+          .from_preset = from_t5_preset,
+          .from_json = from_json,
+          .weights = t5_weight_form(),
+          .verify = {.kind = "t5", .pack = pack_t5_case, .results = t5_case_results}};
+}
 
 TextEncoderMake text_encoder() {
   return {.presets = [] { return names_of(presets()); },

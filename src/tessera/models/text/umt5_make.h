@@ -7,5 +7,7 @@
 namespace tessera::models::umt5 {
 
 TextEncoderMake text_encoder();
+/// T5 1.1, whose layers share a table of positions.
+TextEncoderMake t5_text_encoder();
 
 }  // namespace tessera::models::umt5

@@ -9,12 +9,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string model_of(const Shapes& official) {
-  for (const auto& [name, config] : presets())
+std::string model_of(const Shapes& official, bool shared_positions) {
+  for (const auto& [name, config] : shared_positions ? t5_presets() : presets())
     if (config.vocab_size == size_of(official, "token_embedding.weight", 0) &&
         config.dim == size_of(official, "token_embedding.weight", 1) && config.num_layers == count_blocks(official))
       return name;
-  return "umt5";
+  return shared_positions ? "t5" : "umt5";
 }
 
 Json config_json(const ConfigSource& source) {
@@ -68,14 +68,31 @@ WeightForm weight_form() {
           .title = "UMT5",
           .model = "umt5",
           .variant = {},
-          .marks = {"blocks.0.ffn.gate.0.weight", "blocks.0.attn.q.weight", "norm.weight"},
+          .marks = {"blocks.0.ffn.gate.0.weight", "blocks.0.attn.q.weight", "norm.weight",
+                    "blocks.1.pos_embedding.embedding.weight"},
           .names = {.diffusers = {hf_names()},
                     // of transformers; the same tensor as shared.weight
                     .tied = {{"encoder.embed_tokens.weight", "token_embedding.weight"}},
                     .comfyui_as_diffusers = true},
-          .refine = [](const Shapes& official, Identity& identity) { identity.model = model_of(official); },
+          .refine = [](const Shapes& official, Identity& identity) { identity.model = model_of(official, false); },
           .config = config_json,
           .config_marks = {"dim_attn", "d_model"}};
+}
+
+/// T5 has no other program's config but transformers', whose fields UMT5 has as well.
+WeightForm t5_weight_form() {
+  WeightForm form = weight_form();
+  form.title = "T5", form.model = "t5";
+  form.marks.pop_back();
+  form.refine = [](const Shapes& official, Identity& identity) { identity.model = model_of(official, true); };
+  form.config = [](const ConfigSource& source) {
+    Json out = config_json(source);
+    if (!source.diffusers) return out;
+    out["_class_name"] = "T5EncoderModel", out["architectures"] = {"T5EncoderModel"}, out["model_type"] = "t5";
+    out.erase("scalable_attention");
+    return out;
+  };
+  return form;
 }
 
 }  // namespace tessera::models::umt5

@@ -7,5 +7,6 @@
 namespace tessera::models::umt5 {
 
 WeightForm weight_form();
+WeightForm t5_weight_form();
 
 }  // namespace tessera::models::umt5

@@ -38,7 +38,7 @@ Family family() {
           .presets = preset_names,
           .from_preset = from_preset,
           .from_json = from_json,
-          .classes = "Wan",
+          .classes = {"Wan"},
           .weights = {weight_form()},
           .pipeline_files = pipeline_files,
           .cases = {s2v_case()}};

@@ -236,10 +236,11 @@ void check_own_file(const CaseContext& context, const models::DenoiserCase& kind
 
 CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCase& kind) {
   CaseResults results;
-  const auto model = models::make_denoiser({.config_text = context.config.dump()});
   for (const std::string& weights : kind.weights)
     for (const fs::path& path : context.case_files()) {
       CaseFile file(context.name, path, weights);
+      const std::string config = context.config.dump();
+      const auto model = models::make_denoiser({.config_text = kind.config ? kind.config(config, file) : config});
       check_own_file(context, kind, *model, file);
       results.push_back(std::move(file));
     }

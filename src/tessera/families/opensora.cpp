@@ -1,0 +1,27 @@
+#include "tessera/families/opensora.h"
+
+namespace tessera::families {
+
+Family opensora() {
+  using Kind = ConfigKey::Kind;
+  Family family;
+  family.name = "opensora";
+  family.preset = "opensora2-11b";
+  family.config_keys = {
+      {"hidden_size", Kind::integer, "width"},
+      {"num_heads", Kind::integer, "attention heads"},
+      {"depth", Kind::integer, "blocks with a stream of video and one of text"},
+      {"depth_single_blocks", Kind::integer, "blocks after them, with one stream"},
+      {"in_channels", Kind::integer, "latent channels of a token: those of the autoencoder times the patch squared"},
+      {"patch_size", Kind::integer, "height and width of a patch"},
+      {"axes_dim", Kind::integers, "channels of a head that are rotated by frame, row and column"},
+      {"context_in_dim", Kind::integer, "width of text embeddings"},
+      {"context_length", Kind::integer, "most text tokens of a caption"},
+      {"vec_in_dim", Kind::integer, "width of the pooled text"},
+  };
+  family.codec = "haar";
+  family.text_encoder = "umt5-demo";
+  return family;
+}
+
+}  // namespace tessera::families

@@ -1,0 +1,205 @@
+#include "tessera/models/opensora/network.h"
+
+#include "tessera/models/opensora/parameters.h"
+
+namespace tessera::models::opensora {
+
+using at::Tensor;
+using net::Act;
+using net::Context;
+using net::Flow;
+using net::Norm;
+using net::Tokens;
+
+namespace {
+
+struct Stream {
+  std::string name;
+  int space;
+};
+const Stream kStreams[] = {{"img", kVideo}, {"txt", kText}};
+
+/// [2 B, n, d] -> n of [2 B, d], of a video and a text row a sample. Norms and gates take them in the dtype of vec.
+std::vector<Tensor> rows_of(const Tensor& video, const Tensor& text, const Tensor& vec) {
+  const int64_t d = vec.size(1);
+  return at::stack({video, text}, 1).to(vec.scalar_type()).view({2 * vec.size(0), -1, d}).unbind(1);
+}
+
+Norm modulated(const Tensor& shift, const Tensor& scale) { return {.eps = 1e-6, .shift = &shift, .scale = &scale}; }
+
+class MmditUnit : public net::Unit {
+ public:
+  MmditUnit(const Config& config, plan::UnitSpec spec) : c_(config), spec_(std::move(spec)) {}
+  const plan::UnitSpec& spec() const override { return spec_; }
+
+ protected:
+  /// FLOPs of products with these parameters' weights, for one row.
+  double row_flops(std::string_view with) const {
+    double sum = 0;
+    for (const plan::ParamSpec& param : spec_.params)
+      if (param.shape.size() > 1 && param.name.find(with) != param.name.npos)
+        sum += 2 * static_cast<double>(param.numel());
+    return sum;
+  }
+  static double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
+  static double rows(const Tokens& tokens, int space = kTokens) {
+    return static_cast<double>(tokens.space(space).count());
+  }
+  double attention_flops(const Tokens& tokens) const {
+    return 4 * tokens.pairs() * static_cast<double>(c_.hidden_size);
+  }
+  /// Each head of q or k, normed.
+  Norm by_head() const { return {.kind = Norm::rms, .eps = 1e-6, .heads = c_.num_heads}; }
+  /// Attention of all tokens of a sample to each other, with their positions.
+  Tensor joint_attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v) const {
+    const Tensor turned_q = ctx.rope("attn.rope_q", q, c_.num_heads, net::RopeStyle::half_split);
+    const Tensor turned_k = ctx.rope("attn.rope_k", k, c_.num_heads, net::RopeStyle::half_split);
+    return ctx.attention("attn", turned_q, turned_k, v, c_.num_heads);
+  }
+
+  const Config c_;
+  const plan::UnitSpec spec_;
+};
+
+class Stem final : public MmditUnit {
+ public:
+  explicit Stem(const Config& config) : MmditUnit(config, stem_spec(config)) {}
+  std::string prefix() const override { return ""; }
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    size_t next = 0;
+    const net::Space& words = ctx.tokens().space(kText);
+    Tensor video = ctx.linear("img_in", ctx.part(in.stream[next++], kVideo), {.space = kVideo});
+    if (c_.cond) video = video + ctx.linear("cond_in", ctx.part(in.stream[next++], kVideo), {.space = kVideo});
+    const Tensor text = in.stream[next++].slice(0, words.begin, words.begin + words.count());  // the rows of this rank
+    const Tensor x = ctx.join({{kVideo, video}, {kText, ctx.linear("txt_in", text, {.space = kText})}});  // x [T, d]
+    const auto embedded = [&](const std::string& site) {
+      const Tensor& row = in.stream[next++];
+      return ctx.linear(site + ".out_layer", ctx.linear(site + ".in_layer", row), {.act = Act::silu});
+    };
+    Tensor vec = embedded("time_in");  // vec [B, d]
+    if (c_.guidance) vec = vec + embedded("guidance_in");
+    return {{x}, {vec + embedded("vector_in")}};
+  }
+
+  double forward_flops(const Tokens& tokens) const override {
+    return rows(tokens, kVideo) * (row_flops("img_in") + row_flops("cond_in")) +
+           rows(tokens, kText) * row_flops("txt_in") + samples(tokens) * row_flops("_layer.");
+  }
+};
+
+class DoubleBlock final : public MmditUnit {
+ public:
+  DoubleBlock(const Config& config, int64_t index) : MmditUnit(config, double_block_spec(config, index)) {}
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    Tensor x = in.stream[0];  // x [T, d]
+    const Tensor& vec = in.cond[0];
+    const auto m = rows_of(ctx.linear("img_mod.lin", vec, {.act = Act::silu}),
+                           ctx.linear("txt_mod.lin", vec, {.act = Act::silu}), vec);
+    // m[6] of [2 B, d]: shift, scale, gate, of the attention and of the feed-forward
+    x = ctx.residual("gate1", x, attention(ctx, ctx.norm("norm1", x, modulated(m[0], m[1]))), &m[2]);
+    x = ctx.residual("gate2", x, feed_forward(ctx, ctx.norm("norm2", x, modulated(m[3], m[4]))), &m[5]);
+    return {{x}, {}};
+  }
+  std::string_view output_site() const override { return "gate2"; }
+
+  double forward_flops(const Tokens& tokens) const override {
+    const double of_row = row_flops("img_attn") + row_flops("img_mlp");  // the text's are as large
+    return rows(tokens) * of_row + samples(tokens) * row_flops("_mod.lin") + attention_flops(tokens);
+  }
+
+ private:
+  /// What `make` makes of each stream's rows, as tokens.
+  template <class Make>
+  static Tensor of_both(Context& ctx, const std::vector<Tensor>& streams, const Make& make) {
+    std::vector<std::pair<int, Tensor>> made;
+    for (size_t i = 0; i < streams.size(); ++i) made.emplace_back(kStreams[i].space, make(kStreams[i], streams[i]));
+    return ctx.join(made);
+  }
+  static std::vector<Tensor> parts(Context& ctx, const Tensor& x) {
+    return {ctx.part(x, kStreams[0].space), ctx.part(x, kStreams[1].space)};
+  }
+
+  Tensor attention(Context& ctx, const Tensor& y) const {
+    const std::vector<Tensor> streams = parts(ctx, y);
+    // stream by stream, so that what tp ranks gather of its rows serves q, k and v
+    std::vector<std::pair<int, Tensor>> q, k, v;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      const auto& [name, space] = kStreams[i];
+      const std::string site = name + "_attn.";
+      const auto projected = [&](const char* what) { return ctx.linear(site + what, streams[i], {.space = space}); };
+      q.emplace_back(space, ctx.norm(site + "norm.query_norm", projected("q_proj"), by_head(), space));
+      k.emplace_back(space, ctx.norm(site + "norm.key_norm", projected("k_proj"), by_head(), space));
+      v.emplace_back(space, projected("v_proj"));
+    }
+    const Tensor out = joint_attention(ctx, ctx.join(q), ctx.join(k), ctx.join(v));
+    return of_both(ctx, parts(ctx, out), [&](const Stream& stream, const Tensor& rows) {
+      return ctx.linear(stream.name + "_attn.proj", rows, {.space = stream.space});
+    });
+  }
+
+  Tensor feed_forward(Context& ctx, const Tensor& y) const {
+    return of_both(ctx, parts(ctx, y), [&](const Stream& stream, const Tensor& rows) {
+      const Tensor wide = ctx.linear(stream.name + "_mlp.0", rows, {.space = stream.space});
+      return ctx.linear(stream.name + "_mlp.2", wide, {.act = Act::gelu_tanh, .space = stream.space});
+    });
+  }
+};
+
+class SingleBlock final : public MmditUnit {
+ public:
+  SingleBlock(const Config& config, int64_t index) : MmditUnit(config, single_block_spec(config, index)) {}
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    const Tensor &x = in.stream[0], &vec = in.cond[0];
+    const Tensor modulation = ctx.linear("modulation.lin", vec, {.act = Act::silu});
+    const auto m = rows_of(modulation, modulation, vec);  // m[3] of [2 B, d]: shift, scale, gate
+    const Tensor y = ctx.norm("norm", x, modulated(m[0], m[1]));
+    const Tensor q = ctx.norm("norm.query_norm", ctx.linear("q_proj", y), by_head());
+    const Tensor k = ctx.norm("norm.key_norm", ctx.linear("k_proj", y), by_head());
+    const Tensor v = ctx.linear("v_proj", y), wide = ctx.linear("mlp", y);
+    // one linear of [attention; feed-forward], as the sum of those of its two parts
+    const Tensor attended = ctx.linear("linear2.attn", joint_attention(ctx, q, k, v));
+    const Tensor fed = ctx.linear("linear2.mlp", wide, {.act = Act::gelu_tanh});
+    return {{ctx.residual("gate", x, ctx.residual("sum", attended, fed), &m[2])}, {}};
+  }
+  std::string_view output_site() const override { return "gate"; }
+
+  double forward_flops(const Tokens& tokens) const override {
+    const double of_row = row_flops("_proj.") + row_flops("mlp.weight") + row_flops("linear2.attn");
+    return rows(tokens) * of_row + samples(tokens) * row_flops("modulation.lin") + attention_flops(tokens);
+  }
+};
+
+class Head final : public MmditUnit {
+ public:
+  explicit Head(const Config& config) : MmditUnit(config, head_spec(config)) {}
+  std::string prefix() const override { return "final_layer."; }
+
+  Flow forward(Context& ctx, const Flow& in) const override {
+    const auto both = [&](const char* site) {
+      const Tensor row = ctx.linear(site, in.cond[0], {.act = Act::silu});
+      return rows_of(row, row, in.cond[0])[0];  // [2 B, d]
+    };
+    const Tensor shift = both("shift"), scale = both("scale");
+    return {{ctx.linear("linear", ctx.norm("norm", in.stream[0], modulated(shift, scale)))}, {}};
+  }
+
+  double forward_flops(const Tokens& tokens) const override {
+    return rows(tokens) * row_flops("linear") + samples(tokens) * (row_flops("shift") + row_flops("scale"));
+  }
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
+  std::vector<std::unique_ptr<net::Unit>> units;
+  units.push_back(std::make_unique<Stem>(config));
+  for (int64_t i = 0; i < config.depth; ++i) units.push_back(std::make_unique<DoubleBlock>(config, i));
+  for (int64_t i = 0; i < config.depth_single; ++i) units.push_back(std::make_unique<SingleBlock>(config, i));
+  units.push_back(std::make_unique<Head>(config));
+  return units;
+}
+
+}  // namespace tessera::models::opensora
