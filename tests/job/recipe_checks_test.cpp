@@ -9,7 +9,9 @@
 
 #include "tessera/base/check.h"
 #include "tessera/job/experts.h"
+#include "tessera/job/job.h"
 #include "tessera/job/without_effect.h"
+#include "tessera/models/registry.h"
 #include "tessera/recipe/load_recipe.h"
 
 namespace tessera::job {
@@ -234,6 +236,26 @@ TEST(WithoutEffect, TellsOfAMeshThatShardsNothing) {
 
 TEST(WithoutEffect, TellsOfRanksWithoutASample) {
   EXPECT_NE(said({}, "dp_shard=12").find("leaves 4 of 12 ranks without a sample"), std::string::npos);
+}
+
+TEST(CheckInputs, RefusesReleasedWeightsWhoseInputsAreNotPrepared) {
+  Job job;
+  job.name = "a model";
+  const auto refused = [&](const recipe::Overrides& overrides) -> std::string {
+    try {
+      check_inputs(recipe::load_recipe(kDemo, overrides), job);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+      return error.what();
+    }
+    return "";
+  };
+  job.model = models::make_denoiser({.preset = "opensora2-11b"});
+  EXPECT_NE(refused({{"model.path", "Open_Sora_v2"}}).find("the pooled text of CLIP-L"), std::string::npos);
+  EXPECT_EQ(refused({}), "") << "a model that begins with random weights knows no others";
+  EXPECT_EQ(refused({{"model.path", "Open_Sora_v2"}, {"model.init", "random"}}), "");
+  job.model = models::make_denoiser({.preset = "wan2.1-t2v-1.3b"});
+  EXPECT_EQ(refused({{"model.path", "Wan2.1-T2V-1.3B"}}), "");
 }
 
 TEST(WithoutEffect, TellsOfRandomTextEmbeddingsUnderTrainedWeights) {

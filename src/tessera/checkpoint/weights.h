@@ -45,7 +45,8 @@ class WeightSet {
 
 /// In a folder, the first of: model.safetensors, diffusion_pytorch_model.safetensors, pytorch_model.bin, each whole,
 /// with an .index.json or as shards ("...-00001-of-00003.safetensors", all of them); the same in its transformer/ (a
-/// diffusers folder); the only file of weights there is. Throws UserError (input) saying what was looked for.
+/// diffusers folder); the folder of Open-Sora's trainer, its fp32 masters or its model/; the only file of weights there
+/// is. Throws UserError (input) saying what was looked for.
 /// `averaged`: see TorchFile::open; `path` is then one file.
 WeightSet open_weights(const Path& path, bool averaged = false);
 

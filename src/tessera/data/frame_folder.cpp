@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tessera/base/check.h"
+#include "tessera/data/files/archive.h"
 #include "tessera/data/files/file_kinds.h"
 
 namespace tessera::data {

@@ -174,7 +174,16 @@ void check_trainable(const Job& job) {
                   "sample from it, convert it, or train the model that it was distilled from");
 }
 
+void check_inputs(const recipe::Recipe& recipe, const Job& job) {
+  const std::string missing = job.model->missing_inputs();
+  if (missing.empty() || recipe.model.path.empty() || recipe.model.init == "random") return;
+  throw UserError(Exit::usage, "model.path",
+                  job.name + "'s weights were trained with inputs that are not prepared yet: " + missing,
+                  "convert, inspect, plan and verify take these weights; model.init = \"random\" trains without them");
+}
+
 void check_weights(const recipe::Recipe& recipe, const Job& job) {
+  check_inputs(recipe, job);
   for (size_t e = 0; e < job.experts.size(); ++e)
     if (!recipe.model.path.empty() && recipe.model.init != "random") {
       const weights::NamedWeights weights = open_initial_weights(for_expert(recipe, job.experts, e), job);

@@ -45,6 +45,9 @@ int sample_passes(const recipe::Recipe& recipe, const net::Denoiser& model);
 /// Throws UserError (usage) for a model that is sampled and converted but not trained, with the reason.
 void check_trainable(const Job& job);
 
+/// Throws UserError (usage) for released weights that were trained with inputs which data sets do not give yet.
+void check_inputs(const recipe::Recipe& recipe, const Job& job);
+
 /// Whether the weights of model.path and data.text_encoder_path are there and have the sizes of the job, by their
 /// headers alone: before anything is encoded. Throws UserError (input) naming file, tensor and both shapes.
 void check_weights(const recipe::Recipe& recipe, const Job& job);

@@ -81,6 +81,9 @@ class Denoiser {
   virtual std::string file_naming() const { return "official"; }
   /// Why flow matching, the training that there is, does not train this model; empty: it does.
   virtual std::string why_not_trained() const { return {}; }
+  /// What released weights were trained with and data sets do not give, so that they would see other inputs than they
+  /// know; empty: nothing.
+  virtual std::string missing_inputs() const { return {}; }
   /// Writes the initial values of elements [first, first + count) of a parameter, the same on every layout.
   virtual void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count,
                           float* out) const = 0;

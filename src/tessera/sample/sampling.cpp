@@ -66,6 +66,9 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
     recipe.lora.init = from.string();
     job::load_initial_weights(recipe, job, store);
   } else {
+    if (const std::string missing = job.model->missing_inputs(); !missing.empty())
+      log::warn("sample: if " + from.string() +
+                " are released weights, they were trained with inputs that are zeros here: " + missing);
     recipe.model.path = from.string();
     recipe.model.init = "load";
     const job::Experts there = job::find_experts(recipe);
@@ -130,6 +133,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   comm::Comm comm(place, mesh, recipe.fault.timeout);
   job::check_devices(comm);
   const job::Job job = job::make_job(recipe);
+  job::check_inputs(recipe, job);
   planning::check_mesh(mesh, *job.model, job.latent);
   std::vector<std::string> prompts = options.prompts;
   if (prompts.empty())

@@ -67,8 +67,9 @@ std::shared_ptr<const Index> index_of(const Path& archive) {
 
 /// The archive that a path leads through, and the name in it.
 std::optional<std::pair<Path, std::string>> split_at_archive(const Path& path) {
+  std::error_code unseen;
   for (Path folder = path.parent_path(); folder.has_relative_path(); folder = folder.parent_path())
-    if (is_archive(folder) && fs::is_regular_file(folder))
+    if (is_archive(folder) && fs::is_regular_file(folder, unseen))
       return std::pair(folder, path.lexically_relative(folder).generic_string());
   return std::nullopt;
 }
@@ -94,7 +95,8 @@ std::optional<ByteRange> range_in_archive(const Path& path) {
 }
 
 bool is_file(const Path& path) {
-  if (fs::is_regular_file(path)) return true;
+  std::error_code unseen;
+  if (fs::is_regular_file(path, unseen)) return true;
   const auto parts = split_at_archive(path);
   return parts && index_of(parts->first)->places.contains(parts->second);
 }

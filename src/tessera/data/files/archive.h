@@ -35,7 +35,8 @@ struct ByteRange {
 /// that cannot be read and for a member that is not in it.
 std::optional<ByteRange> range_in_archive(const Path& path);
 
-/// Whether it is a regular file, or the member of an archive.
+/// Whether it is a regular file, or the member of an archive. False also for what cannot be looked at: a link to itself,
+/// a name that is too long.
 bool is_file(const Path& path);
 
 /// The bytes of a file or member, at most `most` of them. Throws UserError (input).

@@ -24,10 +24,6 @@ std::string ending_of(const Path& path) {
   return ending;
 }
 
-bool is_file(const Path& path) {
-  std::error_code unseen;
-  return std::filesystem::is_regular_file(path, unseen);
-}
 bool is_folder(const Path& path) {
   std::error_code unseen;
   return std::filesystem::is_directory(path, unseen);

@@ -12,7 +12,6 @@ using Path = std::filesystem::path;
 
 bool is_clip(const Path& path);  ///< a video or image
 /// False also for what cannot be looked at: a link to itself, a name that is too long.
-bool is_file(const Path& path);
 bool is_folder(const Path& path);
 bool is_image(const Path& path);
 

@@ -54,7 +54,7 @@ struct Identity {
 /// The same tensors under their official names.
 Shapes official_shapes(const Identity& identity, const Shapes& stored);
 
-/// One more than the highest N of "blocks.N.": the number of layers.
+/// One more than the highest N of "blocks.N.", summed over the lists whose names end in "blocks": the number of layers.
 int64_t count_blocks(const Shapes& official);
 /// A size of a tensor; 0 where there is no such tensor or dimension.
 int64_t size_of(const Shapes& official, const std::string& name, size_t dim);

@@ -204,6 +204,10 @@ std::vector<std::map<std::string, Tensor>> OpenSora::unpack_input_grads(const st
   return result;
 }
 
+std::string OpenSora::missing_inputs() const {
+  return "the pooled text of CLIP-L, and captions padded to " + std::to_string(config_.context_len) + " tokens of T5";
+}
+
 std::vector<Tensor> OpenSora::unpack(const Tensor& out, const net::Batch& batch) const {
   std::vector<Tensor> latents;
   for (size_t s = 0; s < batch.shapes.size(); ++s)
