@@ -82,7 +82,7 @@ TEST(Registry, SizesComeFromTheConfigBesideTheWeights) {
   const auto read = make_denoiser({.path = folder.string()});
   EXPECT_EQ(read->units().size(), tiny->units().size());
   EXPECT_EQ(read->context_dim(), tiny->context_dim());
-  expect_error(Exit::input, "cannot be read", [&] { make_denoiser({.config = (folder / "none.json").string()}); });
+  expect_error(Exit::input, "cannot be opened", [&] { make_denoiser({.config = (folder / "none.json").string()}); });
   std::filesystem::remove_all(folder);
 }
 

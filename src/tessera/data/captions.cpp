@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/data/files/archive.h"
 #include "tessera/data/text.h"
 
 namespace tessera::data {
@@ -93,7 +94,7 @@ CaptionFiles::CaptionFiles(const Path& base, const CaptionRules& rules) : drop_b
   const auto open = [&](const std::vector<std::string>& suffixes, std::vector<File>& files) {
     for (const std::string& suffix : suffixes) {
       const Path path = Path(base) += suffix + ".json";
-      if (!fs::is_regular_file(path)) {
+      if (!is_file(path)) {
         missing_.push_back(suffix);
         continue;
       }

@@ -139,7 +139,7 @@ class ArchiveReader {
 Path find_archive(const std::string& url, const Path& folder, const std::string& where) {
   const Path named = url.starts_with("file:") ? Path(url.substr(5)) : Path(url);
   for (const Path& path : {folder / named, folder / named.filename()})
-    if (fs::is_regular_file(path)) return path;
+    if (is_file(path)) return path;
   throw UserError(Exit::input, "data.dataset", where + ": " + checkpoint::shown(url) + ": no such archive",
                   "urls are files, relative to " + folder.string());
 }
@@ -164,7 +164,7 @@ std::vector<Archive> listed(const Path& list) {
 std::vector<Archive> by_name(const Path& folder) {
   std::vector<Archive> archives;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (entry.is_regular_file() && is_archive(entry.path())) archives.push_back({entry.path()});
+    if (is_file(entry.path()) && is_archive(entry.path())) archives.push_back({entry.path()});
   std::sort(archives.begin(), archives.end(),
             [](const auto& a, const auto& b) { return a.path.native() < b.path.native(); });
   return archives;
@@ -173,10 +173,10 @@ std::vector<Archive> by_name(const Path& folder) {
 }  // namespace
 
 bool has_archives(const Path& folder) {
-  if (!fs::is_directory(folder)) return false;
-  if (fs::exists(folder / kList)) return true;
+  if (!is_folder(folder)) return false;
+  if (is_file(folder / kList)) return true;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (entry.is_regular_file() && (is_clip(entry.path()) || is_latent(entry.path()))) return false;
+    if ((is_clip(entry.path()) || is_latent(entry.path())) && is_file(entry.path())) return false;
   return !by_name(folder).empty();
 }
 

@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/job/experts.h"
 #include "tessera/models/identify.h"
 #include "tessera/weights/convert_source.h"
 
@@ -29,7 +30,7 @@ at::Tensor read_rows(const std::string& path, const std::string& name, int64_t w
 }  // namespace
 
 at::Tensor learned_null_caption(const recipe::Recipe& recipe, const net::Denoiser& model) {
-  const std::string& path = recipe.model.path;
+  const std::string path = find_experts(recipe).list.front().path;  // experts of one release have one caption encoder
   if (path.empty() || recipe.model.init == "random") return {};
   const models::Identity identity = models::identify(checkpoint::stored_shapes(checkpoint::open_weights(path)));
   if (!identity.form || identity.form->null_caption.empty()) return {};

@@ -57,7 +57,7 @@ void resolve_buckets(Recipe& r) {
   const bool listed = !rules.buckets.empty();
   if (!listed) rules.buckets = {{to_integer(r.values.at("data.frames")), height, width}};
   for (const data::Bucket& bucket : rules.buckets) {
-    constexpr int64_t kMostPixels = int64_t{1} << 33;  // of a sample: 1000 frames of 8K are fewer
+    constexpr int64_t kMostPixels = int64_t{1} << 40;  // of a sample: 30,000 frames of 8K are fewer
     const int64_t pixels = checked_product({bucket.frames, bucket.height, bucket.width}, "recipe: " + bucket.text());
     if (pixels > kMostPixels)
       throw UserError(
