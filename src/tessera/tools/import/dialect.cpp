@@ -182,16 +182,6 @@ void Translator::assume(const std::string& key, const std::string& value, const 
   if (knows(key)) result_.set(key, value, why, /*assumed=*/true);
 }
 
-bool Translator::takes(const std::string& key, const std::string& value) const {
-  try {
-    Values scratch = recipe::recipe_table().defaults();
-    recipe::recipe_table().set(scratch, key, value, "recipe");
-    return true;
-  } catch (const UserError&) {
-    return false;
-  }
-}
-
 std::optional<int> Translator::ranks() const { return result_.ranks > 0 ? std::optional(result_.ranks) : std::nullopt; }
 void Translator::set_ranks(int ranks, const std::string& option) {
   if (context_.ranks > 0) {  // what really runs counts

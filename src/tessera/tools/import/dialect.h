@@ -96,9 +96,6 @@ class Translator {
   /// A key of a recipe that may not be there in this version: set, or `option` refused.
   bool knows(const std::string& key) const { return recipe::recipe_table().find(key) != nullptr; }
 
-  /// Whether this version's recipes take the value, of a key whose choices grow.
-  bool takes(const std::string& key, const std::string& value) const;
-
   /// Ranks that will run, when they are known.
   std::optional<int> ranks() const;
   void set_ranks(int ranks, const std::string& option);

@@ -256,14 +256,12 @@ void amount(Translator& t) {
 void averages(Translator& t) {
   const std::string update = "train.ema_update", rate = "train.ema_rate";
   const bool on = t.flag(update);
-  if (t.has(update) && on && t.knows("train.ema"))
+  if (t.has(update) && on)
     t.set("train.ema", t.value(rate, "0.9999"),
           t.has(rate) ? std::vector<std::string>{update, rate} : std::vector<std::string>{update});
-  else if (t.has(update) && on)
-    t.refuse(update, "this version keeps no average of the weights");
   else if (t.has(update))
     t.imply(update, "it is off");
-  if (t.has(rate) && !(on && t.knows("train.ema"))) t.imply(rate, "no average is kept");
+  if (t.has(rate) && !on) t.imply(rate, "no average is kept");
 }
 
 void sana_together(Translator& t) {
@@ -419,7 +417,7 @@ std::vector<Rule> train_rules() {
              t.set("run.out", g.value, {g.name});
          }),
       sets("work_dir", "run.out"),
-      joined("train.ema_update", "`train.ema`, where this version has it", Takes::perhaps),
+      joined("train.ema_update", "`train.ema`", Takes::perhaps),
       joined("train.ema_rate", "`train.ema`, with train.ema_update"),
       only("train.skip_step", {"0"}, "it is off", "a run resumes where it was"),
       only("train.snr_loss", {"false"}, "it is off", "losses are not weighted", Takes::perhaps),

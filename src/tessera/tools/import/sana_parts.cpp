@@ -95,17 +95,7 @@ void set_sana_model(Translator& t) {
 }
 
 void set_sana_optimiser(Translator& t, const std::string& option) {
-  static const std::pair<const char*, const char*> kNames[] = {
-      {"camewrapper", "came"}, {"came", "came"},       {"came8bitwrapper", "came8bit"}, {"came8bit", "came8bit"},
-      {"lion", "lion"},        {"prodigy", "prodigy"}, {"adafactor", "adafactor"}};
-  const std::string name = lower_case(t.value(option));
-  for (const auto& [theirs, ours] : kNames) {
-    if (name != theirs) continue;
-    if (!t.takes("train.optimizer", ours))
-      return t.refuse(option, std::string("this version has no optimiser ") + ours);
-    return t.set("train.optimizer", ours, {option});
-  }
-  if (name == "adamw8bitwrapper") {  // bitsandbytes' AdamW under this trainer's name
+  if (lower_case(t.value(option)) == "adamw8bitwrapper") {  // bitsandbytes' AdamW under this trainer's name
     t.set("train.optimizer", "adamw", {option});
     return t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
   }

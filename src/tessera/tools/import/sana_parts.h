@@ -7,8 +7,8 @@
 namespace tessera::tools {
 
 inline constexpr const char* kSprint =
-    "SANA-Sprint is distilled, by Jacobian-vector products and a discriminator, which is not supported; its models can "
-    "be trained further by flow matching, and sampled";
+    "SANA-Sprint is distilled, by Jacobian-vector products and a discriminator, which is not supported; its models are "
+    "loaded, sampled and converted";
 
 /// The model that `model.model` of a YAML names, with the options that choose among its forms.
 void set_sana_model(Translator& t);
