@@ -57,6 +57,17 @@ TEST_F(ImportAttacks, NamesThatSayNothingAreRefusedNotDropped) {
   EXPECT_EQ(t.find("model.path")->value, ".");
 }
 
+/// A table of an option's name is no such option, except where one answer covers the whole table ("aio").
+TEST_F(ImportAttacks, TablesUnderTheNameOfAnOptionAreUnknown) {
+  for (const char* name : {"train_batch_size", "gradient_clipping", "zero_optimization.overlap_comm"})
+    refused("a.json", R"({"steps_per_print": 1, ")" + std::string(name) + R"(": {"stage": 3}})",
+            {std::string(name) + ".stage", "has no option"});
+  write("b.json", R"({"aio": {"block_size": 4096}})");
+  const Translation t = import_file((folder_ / "b.json").string(), {});
+  ASSERT_EQ(t.implied.size(), 1u);
+  EXPECT_EQ(t.implied[0].option, "aio.block_size = 4096");
+}
+
 TEST_F(ImportAttacks, ControlCharactersOfAFileDoNotReachTheRecipe) {
   write("a.json",
         "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": "

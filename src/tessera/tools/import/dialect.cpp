@@ -71,16 +71,18 @@ Rule switches(std::string option, std::string key, std::string value) {
           }};
 }
 Rule implied(std::string option, std::string why, Takes takes) {
-  return {option, why, takes, [why](Translator& t, const Given& g) { t.imply(g.name, why); }};
+  return {option, why, takes, [why](Translator& t, const Given& g) { t.imply(g.name, why); }, true};
 }
 Rule refused(std::string option, std::string why, Takes takes) {
-  return {option, "refused: " + why, takes, [why](Translator& t, const Given& g) {
+  return {option, "refused: " + why, takes,
+          [why](Translator& t, const Given& g) {
             // a feature that is said to be off asks for nothing
             if (is_false(g.value))
               t.imply(g.name, "it is off");
             else
               t.refuse(g.name, why);
-          }};
+          },
+          true};
 }
 Rule only(std::string option, std::vector<std::string> accepted, std::string why, std::string why_not, Takes takes) {
   const std::string words = joined_words(accepted);
@@ -220,9 +222,9 @@ Translation Translator::finish() {
   for (const Given& g : given_) {
     auto rule =
         std::find_if(dialect_.rules.begin(), dialect_.rules.end(), [&](const Rule& r) { return r.option == g.name; });
-    if (rule == dialect_.rules.end())  // a line may stand for a whole table of a file
+    if (rule == dialect_.rules.end())
       rule = std::find_if(dialect_.rules.begin(), dialect_.rules.end(),
-                          [&](const Rule& r) { return g.name.starts_with(r.option + "."); });
+                          [&](const Rule& r) { return r.covers_table && g.name.starts_with(r.option + "."); });
     if (rule == dialect_.rules.end())
       throw UserError(Exit::usage, "import", dialect_.from + " has no option " + (g.typed.empty() ? g.name : g.typed),
                       "did you mean " + nearest(g.name, names).front() + "? tessera import --table lists all");

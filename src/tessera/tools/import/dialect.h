@@ -49,12 +49,14 @@ struct Rule {
   std::string becomes;  ///< for the table of the docs: keys, or words
   Takes takes = Takes::value;
   Translate translate;
+  bool covers_table = false;  ///< answers what stands in a table of this name as well: "aio" answers "aio.block_size"
 };
 
 /// The value as it is.
 Rule sets(std::string option, std::string key);
 /// A switch, or a flag that is true; false is what holds without it.
 Rule switches(std::string option, std::string key, std::string value);
+/// These two cover a table of their name.
 Rule implied(std::string option, std::string why, Takes takes = Takes::value);
 Rule refused(std::string option, std::string why, Takes takes = Takes::value);
 /// One of `accepted` needs no key for the reason `why`, any other value is refused for `why_not`.
