@@ -71,7 +71,7 @@ Rule switches(std::string option, std::string key, std::string value) {
           }};
 }
 Rule implied(std::string option, std::string why, Takes takes) {
-  return {option, why, takes, [why](Translator& t, const Given& g) { t.imply(g.name, why); }, true};
+  return {option, why, takes, [why](Translator& t, const Given& g) { t.imply(g.name, why); }, Covers::both};
 }
 Rule refused(std::string option, std::string why, Takes takes) {
   return {option, "refused: " + why, takes,
@@ -82,7 +82,7 @@ Rule refused(std::string option, std::string why, Takes takes) {
             else
               t.refuse(g.name, why);
           },
-          true};
+          Covers::both};
 }
 Rule only(std::string option, std::vector<std::string> accepted, std::string why, std::string why_not, Takes takes) {
   const std::string words = joined_words(accepted);
@@ -104,6 +104,10 @@ Rule by(std::string option, std::string becomes, Translate translate, Takes take
 Rule joined(std::string option, std::string becomes, Takes takes) {
   return {std::move(option), std::move(becomes), takes, [](Translator&, const Given&) {}};
 }
+Rule of_table(Rule rule, Covers covers) {
+  rule.covers = covers;
+  return rule;
+}
 
 Translator::Translator(const Dialect& dialect, std::vector<Given> given, ImportContext context)
     : dialect_(dialect), given_(std::move(given)), context_(std::move(context)) {
@@ -120,6 +124,9 @@ const Given& Translator::known(const std::string& option) const {
   const Given* given = find(option);
   check_internal(given != nullptr, "import", "a translation answers " + option + ", which was not given");
   return *given;
+}
+bool Translator::is_answered(const std::string& option) const {
+  return std::find(answered_.begin(), answered_.end(), option) != answered_.end();
 }
 std::string Translator::value(const std::string& option, const std::string& absent) const {
   const Given* given = find(option);
@@ -223,11 +230,14 @@ Translation Translator::finish() {
     auto rule =
         std::find_if(dialect_.rules.begin(), dialect_.rules.end(), [&](const Rule& r) { return r.option == g.name; });
     if (rule == dialect_.rules.end())
-      rule = std::find_if(dialect_.rules.begin(), dialect_.rules.end(),
-                          [&](const Rule& r) { return r.covers_table && g.name.starts_with(r.option + "."); });
+      rule = std::find_if(dialect_.rules.begin(), dialect_.rules.end(), [&](const Rule& r) {
+        return r.covers != Covers::value && g.name.starts_with(r.option + ".");
+      });
     if (rule == dialect_.rules.end())
       throw UserError(Exit::usage, "import", dialect_.from + " has no option " + (g.typed.empty() ? g.name : g.typed),
                       "did you mean " + nearest(g.name, names).front() + "? tessera import --table lists all");
+    if (rule->covers == Covers::table && g.name == rule->option)
+      throw UserError(Exit::usage, "import", g.shown() + ": expected a table of values", "correct " + dialect_.from);
     if (dialect_.autos && g.value == "auto")
       imply(g.name, "left to the recipe");
     else
@@ -235,8 +245,7 @@ Translation Translator::finish() {
   }
   if (dialect_.together) dialect_.together(*this);
   for (const Given& g : given_)
-    check_internal(std::find(answered_.begin(), answered_.end(), g.name) != answered_.end(), "import",
-                   g.name + " of " + dialect_.from + " was dropped");
+    check_internal(is_answered(g.name), "import", g.name + " of " + dialect_.from + " was dropped");
   return std::move(result_);
 }
 

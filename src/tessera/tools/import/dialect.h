@@ -41,6 +41,13 @@ enum class Takes {
   many,     ///< all up to the next option
 };
 
+/// What a line of a table stands for in a file.
+enum class Covers {
+  value,
+  table,  ///< what stands in a table of its name: "data.caption_proportion" answers "data.caption_proportion.prompt"
+  both,
+};
+
 class Translator;
 using Translate = std::function<void(Translator&, const Given&)>;
 
@@ -49,14 +56,14 @@ struct Rule {
   std::string becomes;  ///< for the table of the docs: keys, or words
   Takes takes = Takes::value;
   Translate translate;
-  bool covers_table = false;  ///< answers what stands in a table of this name as well: "aio" answers "aio.block_size"
+  Covers covers = Covers::value;
 };
 
 /// The value as it is.
 Rule sets(std::string option, std::string key);
 /// A switch, or a flag that is true; false is what holds without it.
 Rule switches(std::string option, std::string key, std::string value);
-/// These two cover a table of their name.
+/// implied and refused cover a table of their name too.
 Rule implied(std::string option, std::string why, Takes takes = Takes::value);
 Rule refused(std::string option, std::string why, Takes takes = Takes::value);
 /// One of `accepted` needs no key for the reason `why`, any other value is refused for `why_not`.
@@ -66,6 +73,8 @@ Rule only(std::string option, std::vector<std::string> accepted, std::string why
 Rule by(std::string option, std::string becomes, Translate translate, Takes takes = Takes::value);
 /// Read together with other options by the dialect's `together`, which must answer it.
 Rule joined(std::string option, std::string becomes, Takes takes = Takes::value);
+/// The rule, of a table of its name.
+Rule of_table(Rule rule, Covers covers = Covers::table);
 
 struct Dialect {
   std::string name;  ///< title in the docs
@@ -87,6 +96,7 @@ class Translator {
   double number(const std::string& option, double absent) const;
   bool flag(const std::string& option) const;  ///< given, and not false
   const std::vector<Given>& given() const { return given_; }
+  bool is_answered(const std::string& option) const;
 
   /// `because`: how the value comes about where it is more than a copy; the options are named by themselves.
   void set(const std::string& key, const std::string& value, const std::vector<std::string>& options,

@@ -227,6 +227,9 @@ void optimiser(Translator& t) {
   if (t.has(prefix + "lr")) t.set("train.lr", t.value(prefix + "lr"), {prefix + "lr"});
   if (t.has(prefix + "weight_decay"))
     t.set("train.weight_decay", t.value(prefix + "weight_decay"), {prefix + "weight_decay"});
+  for (const Given& g : t.given())
+    if (g.name.starts_with(prefix) && !t.is_answered(g.name))
+      t.refuse(g.name, "type, lr, betas, eps and weight_decay of an optimiser are known");
   if (t.has("train.auto_lr.rule")) t.set("train.lr_scale", t.value("train.auto_lr.rule"), {"train.auto_lr.rule"});
   t.assume("train.lr_scale", "sqrt", "this trainer's auto_lr: the rate is for 256 samples");
 }
@@ -283,7 +286,8 @@ std::vector<Rule> data_rules() {
       only("data.type", {"SanaWebDatasetMS", "SanaWebDataset", "SanaImgDataset", "SanaZipDataset"},
            "archives, lists and folders are told apart by what data.path holds", "that reader of data is not there"),
       joined("data.image_size", "`data.size`, with `model.multi_scale` off"),
-      joined("data.caption_proportion", "`data.captions`, where caption_selection_type is proportion, and of videos"),
+      of_table(joined("data.caption_proportion",
+                      "`data.captions`, where caption_selection_type is proportion, and of videos")),
       joined("data.caption_selection_type", "clipscore `data.score_files`, proportion `data.captions`"),
       by(
           "data.external_caption_suffixes", "`data.caption_files`",
@@ -319,7 +323,7 @@ std::vector<Rule> data_rules() {
       implied("data.json_cache_dir", "archives are read once a run"),
       only("data.hq_only", {"false"}, "it is off", "all clips are used", Takes::perhaps),
       only("data.valid_num", {"0"}, "it is off", "all clips are trained on"),
-      joined("image_data", "refused, unless train.joint_training_interval is 0"),
+      of_table(joined("image_data", "refused, unless train.joint_training_interval is 0")),
   };
 }
 
@@ -396,7 +400,8 @@ std::vector<Rule> train_rules() {
       switches("train.grad_checkpointing", "plan.activations", "recompute"),
       only("train.gc_step", {"1"}, "each block is recomputed by itself", "each block is recomputed by itself"),
       sets("train.gradient_clip", "train.clip_norm"),
-      joined("train.optimizer", "`train.optimizer`, `train.lr`, `train.betas`, `train.eps`, `train.weight_decay`"),
+      of_table(
+          joined("train.optimizer", "`train.optimizer`, `train.lr`, `train.betas`, `train.eps`, `train.weight_decay`")),
       only("train.lr_schedule", {"constant"}, "constant after the warm-up",
            "constant is there: see train.schedule for others"),
       sets("train.lr_schedule_args.num_warmup_steps", "train.warmup_steps"),
@@ -470,9 +475,10 @@ std::vector<Rule> train_rules() {
                            "train.train_largest_timestep",
                            "train.largest_timestep",
                            "train.largest_timestep_prob"})
-    rules.push_back(by(
-        name, std::string("refused: ") + kSprint, [](Translator& t, const Given& g) { t.refuse(g.name, kSprint); },
-        Takes::many));
+    rules.push_back(of_table(by(
+                                 name, std::string("refused: ") + kSprint,
+                                 [](Translator& t, const Given& g) { t.refuse(g.name, kSprint); }, Takes::many),
+                             Covers::both));
   return rules;
 }
 
