@@ -101,6 +101,7 @@ class Loop {
     try {
       reader.read(bytes, file.string());
     } catch (const UserError&) {
+    } catch (const fs::filesystem_error&) {  // main says what it says: a name that is too long
     } catch (const std::exception& error) {
       const fs::path kept = folder_ / (std::string("fault-") + reader.name + "-" + std::to_string(faults++));
       fs::copy_file(file, kept, fs::copy_options::overwrite_existing);

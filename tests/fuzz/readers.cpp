@@ -213,19 +213,31 @@ const std::vector<Reader>& readers() {
        import_config,
        ".yaml",
        {"distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
-        "  fsdp_offload_params: false\n"},
+        "  fsdp_offload_params: false\n",
+        "data:\n  data_dir: [D]\n  image_size: 512\n  caption_proportion:\n    prompt: 1\n  load_vae_feat: false\nmodel:\n"
+        "  model: SanaMS_600M_P1_D28\n  mixed_precision: bf16\n  multi_scale: true\n  aspect_ratio_type: ASPECT_RATIO_512\n"
+        "vae:\n  vae_pretrained: v\nscheduler:\n  flow_shift: 3.0\n  weighting_scheme: logit_normal\ntrain:\n  num_epochs: 2\n"
+        "  train_batch_size: 4\n  use_fsdp: true\n  gradient_clip: 0.1\n  optimizer:\n    type: CAMEWrapper\n    lr: 1.0e-4\n"
+        "    betas: [0.9, 0.999, 0.9999]\n  lr_schedule: constant\n  lr_schedule_args:\n    num_warmup_steps: 10\n"},
        {"- ", ": ", "&a ", "*a", "[", "]", "{", "}", "? ", "!!", "|", ">", "\"", "\n  ", "---", "<<: "}},
       {"import-toml",
        import_config,
        ".toml",
        {"output_dir = \"o\"\nepochs = 3\nmicro_batch_size_per_gpu = 1\n[model]\ntype = \"wan\"\nckpt_path = \"p\"\n"
-        "[adapter]\ntype = \"lora\"\nrank = 32\n[optimizer]\ntype = \"adamw\"\nlr = 2e-5\nbetas = [0.9, 0.99]\n"},
+        "[adapter]\ntype = \"lora\"\nrank = 32\n[optimizer]\ntype = \"adamw\"\nlr = 2e-5\nbetas = [0.9, 0.99]\n",
+        "resolutions = [[1280, 720], [512]]\nframe_buckets = [1, 33]\nenable_ar_bucket = false\nsize_buckets = [[512, 512, 1]]\n"
+        "[[directory]]\npath = \"clips\"\nnum_repeats = 3\n",
+        "[general]\nresolution = [960, 544]\nbatch_size = 2\n[[datasets]]\nvideo_directory = \"v\"\ntarget_frames = [1, 25]\n"
+        "frame_extraction = \"head\"\nnum_repeats = 2\n"},
        kTomlWords},
       {"import-words",
        import_words,
        ".sh",
        {"accelerate launch --num_processes 8 examples/train.py --dataset_base_path D --learning_rate 1e-4 --height 480 \\\n"
-        "  --width 832 --num_frames 49 --lora_rank 32 --model_paths '[[\"a.safetensors\"],\"b.pth\"]'"},
+        "  --width 832 --num_frames 49 --lora_rank 32 --model_paths '[[\"a.safetensors\"],\"b.pth\"]'",
+        "accelerate launch --num_cpu_threads_per_process 1 src/musubi_tuner/wan_train_network.py --task t2v-14B --dit a --dit_high_noise b "
+        "--optimizer_type adamw8bit --optimizer_args weight_decay=0.1 --network_dim 32 --max_train_epochs 3 --timestep_sampling shift",
+        "torchrun --nproc_per_node 8 --nnodes 2 generate.py --task s2v-14B --ckpt_dir D --infer_frames 80 --size '1024*704' --ulysses_size 8"},
        {"'", "\"", "\\\n", "--", "=", "$(", "2147483648", "-1", "1e400", "[["}},
   };
   return all;

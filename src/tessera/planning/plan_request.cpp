@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/models/registry.h"
 #include "tessera/plan/plan_rows.h"
 #include "tessera/plan/search/plan_warnings.h"
 #include "tessera/plan/simulate/reserve.h"
@@ -46,6 +47,24 @@ std::string why_not_in_backward(const recipe::Recipe& recipe, DType compute, DTy
   if (compute == DType::f16 || reduce == DType::f16)
     return "fp16 scales the loss, and a step that overflows anywhere is skipped";
   return {};
+}
+
+/// A released model planned with the built-in wavelet has other tokens than it will have, unless the wavelet happens to
+/// make latents of the same shape as the autoencoder with as many channels. Empty where it does.
+std::string other_tokens(const recipe::Recipe& recipe, const job::Job& job, const std::array<int64_t, 4>& latent) {
+  if (recipe.model.preset.empty() || !models::is_built_in_codec(recipe.data.vae)) return {};
+  const int64_t tokens = job.model->token_count(latent);
+  std::string note;
+  for (const std::string& name : models::autoencoder_presets()) {
+    const auto vae = models::make_preset_vae(name, {});
+    const auto own = vae->latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
+    if (own[0] != latent[0]) continue;
+    const int64_t released = job.model->token_count(own);
+    if (released == tokens) return {};
+    note = "data.vae = " + recipe.data.vae + " makes " + std::to_string(tokens) + " tokens of a sample, " + name + " " +
+           std::to_string(released) + ": for a plan with that many set data.vae = \"" + name + "\" or its path";
+  }
+  return note;
 }
 
 /// With a gate, each expert runs its own pass within a step and uses the same gradient memory.
@@ -144,6 +163,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     latents.push_back(job.codec->latent_shape(b.frames, b.height, b.width));
   request.wider = wider_than(request.latent, latents);
   request.mesh = mesh;
+  request.notes = other_tokens(recipe, job, shapes.latent);
   request.guidance_branches = shapes.guidance_branches;
   request.resident = job.resident + prompt_bytes(job, prompts);
   const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
@@ -193,7 +213,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     const std::string text = checkpoint::read_text(recipe.plan.file);
     request.by_hand = plan::Plan::from_toml(text, recipe.plan.file, names);
     for (const std::string& note : plan::plan_warnings(text, *request.by_hand, names))
-      request.notes += (request.notes.empty() ? recipe.plan.file + ": " : "; ") + note;
+      request.notes += (request.notes.empty() ? "" : "; ") + recipe.plan.file + ": " + note;
     check_formats(recipe, *request.by_hand);
     check_gated(job, request.by_hand->update, recipe.plan.file + ": update");
     if (request.by_hand->update == plan::Update::in_backward)

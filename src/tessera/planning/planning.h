@@ -32,7 +32,7 @@ struct PlanRequest {
   bool any_micro_batch = false;       ///< micro-batches smaller than planner.micro_batch are tried too
   plan::Machine machine;              ///< its work is counted by make_plan
   std::optional<plan::Plan> by_hand;  ///< plan.file: used unchanged
-  std::string notes;                  ///< warnings about that file, reported with the plan (plan_warnings.h)
+  std::string notes;                  ///< warnings about that file and about the autoencoder, reported with the plan
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;  ///< forward passes of one sampler step

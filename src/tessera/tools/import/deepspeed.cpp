@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/checked.h"
 #include "tessera/tools/import/deepspeed_types.h"
 #include "tessera/tools/import/dialects.h"
 
@@ -93,7 +94,9 @@ void batches(Translator& t) {
   if (given(kTotal)) {
     const int64_t total = t.integer(kTotal, 1);
     const auto dp = t.dp_size();
-    if (given(kMicro) && given(kSteps) && (dp ? total != micro * steps * *dp : total % (micro * steps) != 0))
+    if (given(kMicro) && given(kSteps) &&
+        (dp ? total != checked_product({micro, steps, *dp}, std::string("import: ") + kTotal)
+            : total % (micro * steps) != 0))
       throw UserError(Exit::usage, "import",
                       std::string(kTotal) + " = " + std::to_string(total) + " is not " + kMicro + " " +
                           std::to_string(micro) + " x " + kSteps + " " + std::to_string(steps) +

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "tessera/base/check.h"
+#include "tessera/base/checked.h"
 #include "tessera/recipe/recipe_table.h"
 
 namespace tessera::tools {
@@ -141,6 +143,10 @@ int64_t Translator::integer(const std::string& option, int64_t absent) const {
   if (error != std::errc() || stop != end)
     throw UserError(Exit::usage, "import", given->shown() + ": expected a whole number",
                     "correct it in " + result_.from);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // products of two of them are numbers too
+  if (number < -kMost || number > kMost)
+    throw UserError(Exit::usage, "import", given->shown() + ": expected at most " + std::to_string(kMost),
+                    "correct it in " + result_.from);
   return number;
 }
 double Translator::number(const std::string& option, double absent) const {
@@ -204,7 +210,8 @@ std::optional<int64_t> Translator::dp_size() const {
   if (!ranks()) return std::nullopt;
   int64_t used = 1;
   for (const char* axis : {"mesh.pp", "mesh.cp", "mesh.sp", "mesh.tp"})
-    if (const auto* setting = result_.find(axis)) used *= std::max<int64_t>(1, to_integer(setting->value));
+    if (const auto* setting = result_.find(axis))
+      used = checked_product({used, std::max<int64_t>(1, to_integer(setting->value))}, "import: the mesh");
   if (*ranks() % used != 0)
     throw UserError(Exit::usage, "import",
                     std::to_string(*ranks()) + " ranks do not divide by the " + std::to_string(used) +
@@ -216,11 +223,12 @@ void Translator::set_batch(int64_t per_rank, const std::vector<std::string>& opt
   if (per_rank < 1)
     throw UserError(Exit::usage, "import", known(options.front()).shown() + ": expected at least 1", "correct it");
   const auto dp = dp_size();
+  const int64_t batch = checked_product({per_rank, dp.value_or(1)}, "import: the global batch");
   const std::string because =
       how +
       (dp ? " x dp_size " + std::to_string(*dp) : "; a data-parallel rank, for one of them: give --ranks N for more") +
       "; micro-batches follow from memory";
-  set("train.global_batch", std::to_string(per_rank * dp.value_or(1)), options, because);
+  set("train.global_batch", std::to_string(batch), options, because);
 }
 
 Translation Translator::finish() {

@@ -51,7 +51,10 @@ void timesteps(Translator& t) {
 }
 
 void adapter(Translator& t) {
-  if (!t.has("adapter.type")) return t.assume("train.mode", "full", "there is no [adapter]");
+  if (!t.has("adapter.type")) {
+    if (t.has("adapter.rank")) t.refuse("adapter.rank", "an [adapter] needs its type");
+    return t.assume("train.mode", "full", "there is no [adapter]");
+  }
   if (t.value("adapter.type") == "lora")
     t.set("train.mode", "lora", {"adapter.type"});
   else

@@ -22,15 +22,18 @@ void pipe_shapes(Translator& t) {
     return;
   }
   if (!t.has("resolutions")) return t.has("frame_buckets") ? t.refuse("frame_buckets", "without resolutions") : void();
-  if (t.has("enable_ar_bucket") && t.flag("enable_ar_bucket"))
-    return t.refuse("resolutions",
-                    "areas are no pipe_shapes: list width and height, without enable_ar_bucket, or set "
-                    "data.buckets");
   std::vector<std::string> options = {"resolutions"};
   if (t.has("frame_buckets")) options.push_back("frame_buckets");
+  if (t.flag("enable_ar_bucket")) {
+    for (const std::string& option : options)
+      t.refuse(option, "areas are no shapes: list width and height, without enable_ar_bucket, or set data.buckets");
+    return;
+  }
   std::string buckets;
   for (const std::string& item : split_list(t.value("resolutions"))) {
     const std::vector<std::string> side = split_list(item);
+    if (side.empty() || side.size() > 2)
+      throw UserError(Exit::usage, "import", "resolutions: expected [[width, height], ...] or sides of squares");
     const std::string width = side[0], height = side.size() > 1 ? side[1] : side[0];
     for (const std::string& frames : split_list(t.value("frame_buckets", "1")))
       buckets += frames + "x" + height + "x" + width + kListSeparator;
@@ -50,7 +53,7 @@ std::vector<Rule> pipe_dataset_rules() {
       joined("resolutions", "`data.buckets`, with frame_buckets: [[1280, 720]], or squares of [512]"),
       joined("frame_buckets", "`data.buckets`"),
       joined("size_buckets", "`data.buckets`"),
-      joined("enable_ar_bucket", "refused with resolutions: pipe_shapes are listed in `data.buckets`"),
+      joined("enable_ar_bucket", "refused with resolutions: shapes are listed in `data.buckets`"),
       sets("path", "data.path"),
       sets("num_repeats", "data.repeats"),
       refused("directory", "several data sets are not supported: put all clips into one folder or table"),

@@ -35,6 +35,8 @@ void sampling(Translator& t, const WanTask& task) {
   } else {
     number("--frame_num", "data.frames", std::to_string(task.frames));
   }
+  for (const char* option : {"--frame_num", "--infer_frames"})
+    if (t.has(option) && !t.is_answered(option)) t.imply(option, "this task does not read it");
   t.assume("data.fps", number_text(task.fps), "the rate" + of);
   t.assume("data.size", std::to_string(task.height) + "," + std::to_string(task.width), "generate.py's size" + of);
   const std::string solver = t.value("--sample_solver", "unipc");

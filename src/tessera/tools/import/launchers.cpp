@@ -1,4 +1,6 @@
 // torchrun's and deepspeed's launchers: the number of ranks, and their rendezvous.
+#include "tessera/base/check.h"
+#include "tessera/base/checked.h"
 #include "tessera/tools/import/dialects.h"
 
 namespace tessera::tools {
@@ -6,17 +8,26 @@ namespace tessera::tools {
 namespace {
 
 void launchers_together(Translator& t) {
-  int64_t ranks = 0;
+  const auto count = [&](const char* name) {
+    if (t.integer(name, 1) < 1)
+      throw UserError(Exit::usage, "import", t.find(name)->shown() + ": expected at least 1", "correct it");
+    return t.integer(name, 1);
+  };
+  int64_t ranks = 0, machines = 1;
   std::string option;
-  for (const char* name : {"--nproc_per_node", "--nproc-per-node", "--num_gpus"})
-    if (t.has(name)) option = name, ranks = t.integer(name, 1);
-  int64_t machines = 1;
+  for (const char* name : {"--nproc_per_node", "--nproc-per-node", "--num_gpus"}) {
+    if (!t.has(name)) continue;
+    if (!option.empty()) t.imply(option, std::string(name) + " says it again");
+    option = name, ranks = count(name);
+  }
   for (const char* name : {"--nnodes", "--num_nodes"})
     if (t.has(name)) {
-      machines = t.integer(name, 1);
+      machines = count(name);
       t.imply(name, "each is started by itself: tessera launch --nnodes " + t.value(name));
     }
-  if (ranks > 0) t.set_ranks(static_cast<int>(ranks * machines), option);
+  if (!option.empty())
+    t.set_ranks(checked_int(checked_product({ranks, machines}, "import: ranks of all machines"), "import: the ranks"),
+                option);
 }
 
 }  // namespace

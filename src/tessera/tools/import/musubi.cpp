@@ -35,6 +35,8 @@ void musubi_models(Translator& t) {
                "train both experts from one folder with high_noise_model and low_noise_model in "
                "it: model.path");
   }
+  if (t.has("--dit_high_noise") && !t.has("--dit"))
+    t.refuse("--dit_high_noise", "without --dit, the expert of low noise");
   if (t.has("--dit") && !t.result().find("model.path")) t.set("model.path", low, {"--dit"});
   if (t.has("--t5")) {
     t.set("data.text_encoder", "umt5-xxl", {"--t5"});
@@ -168,6 +170,7 @@ void musubi_together(Translator& t) {
 }
 
 void optimiser_arguments(Translator& t, const Given& g) {
+  if (split_list(g.value).empty()) return t.imply(g.name, "no arguments");
   for (const std::string& pair : split_list(g.value)) {
     const std::string name = pair.substr(0, pair.find('=')), value = pair.substr(pair.find('=') + 1);
     const char* key = name == "weight_decay" ? "train.weight_decay" : name == "eps" ? "train.eps" : nullptr;
