@@ -244,4 +244,25 @@ TEST_F(HunyuanVaeMemory, AClipTakesWhatIsSaidTiledOrNotInChunksOrNot) {
   }
 }
 
+/// What docs/long-clips.md states.
+TEST(HunyuanVae, TilesBoundTheMemoryOfLongClips) {
+  constexpr double kGiB = 1 << 30;
+  struct Bound {
+    int64_t height, width, tile, frames;
+    double encode, decode;  // GiB
+  };
+  for (const auto& [height, width, tile, frames, encode, decode] :
+       {Bound{256, 256, 0, 0, 8.4, 12.5}, Bound{768, 768, 0, 0, 75, 112}, Bound{768, 768, 256, 0, 8.5, 13.6},
+        Bound{768, 768, 256, 64, 4.4, 8}, Bound{768, 768, 256, 16, 1.3, 3}}) {
+    const HunyuanVae vae(Config{}, {},
+                         {.size = tile, .overlap = usual_overlap(tile), .frames = frames, .shared_frames = frames / 4});
+    const auto there = static_cast<double>(vae.encode_bytes(129, height, width, count_meta)) / kGiB;
+    const auto back = static_cast<double>(vae.decode_bytes(129, height, width, count_meta)) / kGiB;
+    std::cout << "129 x " << height << " x " << width << ", tiles of " << tile << " and " << frames << ": encode "
+              << there << " GiB, decode " << back << " GiB\n";
+    EXPECT_LT(there, encode);
+    EXPECT_LT(back, decode);
+  }
+}
+
 }  // namespace tessera::models::hunyuan_vae
