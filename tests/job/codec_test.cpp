@@ -3,10 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/safetensors.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/codec_bytes.h"
 #include "tessera/job/job.h"
+#include "tessera/models/vae/hunyuan_layers.h"
 #include "tessera/recipe/load_recipe.h"
 
 namespace tessera::job {
@@ -70,6 +77,35 @@ TEST(Codec, TilesFollowFromTheBudgetFirstInTimeThenInSpace) {
   const Job by_hand = job({{"data.vae_tile", "128"}, {"plan.budget", std::to_string(2 * most(whole))}});
   EXPECT_EQ(by_hand.vae_tile, 128);
   EXPECT_LE(most(by_hand), most(whole) / 2);
+}
+
+TEST(Codec, AReleasedModelFolderOpensByTheNameOfItsAutoencodersFile) {
+  namespace vae = models::hunyuan_vae;
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / "tessera_codec_test";
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  std::ofstream(folder / "config.json") << R"({"latent_channels": 64})";  // the denoiser's, and not asked
+  const auto write = [&](const char* file, std::vector<checkpoint::TensorInfo> tensors) {
+    checkpoint::SafetensorsWriter out(folder / file, std::move(tensors));
+    for (const checkpoint::TensorInfo& tensor : out.tensors()) {
+      const std::vector<float> values(static_cast<size_t>(tensor.count()), 0.01F);
+      out.write(values.data(), tensor.count() * static_cast<int64_t>(sizeof(float)));
+    }
+    out.commit();
+  };
+  vae::Config config;
+  config.widths = {32, 32, 32, 32};
+  config.layers = 1;
+  std::vector<checkpoint::TensorInfo> tensors;
+  for (const vae::Parameter& p : vae::parameters(config)) tensors.push_back({p.name, DType::f32, p.shape});
+  write("hunyuan_vae.safetensors", std::move(tensors));
+  write("Open_Sora_v2.safetensors", {{"img_in.weight", DType::f32, {8, 8}}});
+  const auto codec = open_codec(folder.string(), 16, 0, 0);
+  EXPECT_TRUE(tiles_in_time(*codec));
+  EXPECT_EQ(codec->latent_shape(9, 64, 96), (std::array<int64_t, 4>{16, 3, 8, 12}));
+  EXPECT_TRUE(codec->encode(at::zeros({3, 1, 16, 16}, at::kByte)).isfinite().all().item<bool>());
+  fs::remove_all(folder);
 }
 
 }  // namespace tessera::job

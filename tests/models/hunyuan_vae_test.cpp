@@ -1,5 +1,7 @@
 #include <ATen/Parallel.h>
 
+#include <set>
+
 #include "models/autoencoder_case.h"
 #include "ops/byte_count.h"
 #include "tessera/models/foreign_config.h"

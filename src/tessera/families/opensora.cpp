@@ -21,6 +21,12 @@ Family opensora() {
   };
   family.codec = "haar";
   family.autoencoders = {"hunyuan-vae"};
+  family.files = {{.role = "vae",
+                   .variant = {},
+                   .mark = "hunyuan_vae",
+                   .official = "hunyuan_vae",
+                   .comfyui_folder = "vae",
+                   .comfyui = "hunyuan_video_vae"}};
   family.text_encoder = "umt5-demo";
   return family;
 }

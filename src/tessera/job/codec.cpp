@@ -31,11 +31,7 @@ std::vector<std::string> released_names() {
   return names;
 }
 
-std::string released_files() {
-  std::vector<std::string> files = released_names();
-  for (std::string& file : files) file += ".pth";
-  return families::listed(files, "or");
-}
+std::string released_files() { return families::listed(released_names(), "or") + " (.safetensors or .pth)"; }
 
 /// The files of an autoencoder in a folder. A model folder's own config.json is its transformer's, so named files and
 /// vae/ come first.
