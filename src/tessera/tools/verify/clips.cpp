@@ -19,13 +19,13 @@ struct Row {
   bool scaled = false;
 };
 
-const Json& field(const CaseContext& context, const Json& of, const char* key) {
+const Json& config_field(const CaseContext& context, const Json& of, const char* key) {
   check_input(of.contains(key), "verify", (context.folder / "config.json").string() + ": " + key + " is missing");
   return of[key];
 }
 
-int64_t number(const CaseContext& context, const Json& of, const char* key) {
-  const Json& value = field(context, of, key);
+int64_t config_number(const CaseContext& context, const Json& of, const char* key) {
+  const Json& value = config_field(context, of, key);
   check_input(value.is_number_integer(), "verify",
               (context.folder / "config.json").string() + ": " + key + " is no whole number");
   return value.get<int64_t>();
@@ -35,7 +35,7 @@ int64_t number(const CaseContext& context, const Json& of, const char* key) {
 Tiling diffusers_tiling(const CaseContext& context) {
   if (!context.config.contains("_tiling")) return {};
   const Json& given = context.config["_tiling"];
-  const auto at = [&](const char* key) { return number(context, given, key); };
+  const auto at = [&](const char* key) { return config_number(context, given, key); };
   const int64_t size = at("tile_sample_min_height"), stride = at("tile_sample_stride_height");
   check_input(size == at("tile_sample_min_width") && stride == at("tile_sample_stride_width"), "verify",
               (context.folder / "config.json").string() + ": tiles that are not square");
@@ -55,13 +55,13 @@ std::vector<Row> listed_rows(const CaseContext& context) {
   std::vector<Row> rows;
   for (const auto& [name, given] : context.config["cases"].items()) {
     const auto text = [&, &given = given](const char* key) {
-      return "in." + field(context, given, key).get<std::string>();
+      return "in." + config_field(context, given, key).get<std::string>();
     };
     Tiling tiling;
-    if (field(context, given, "spatial") == true)
-      tiling.size = number(context, context.config, "sample_size"), tiling.overlap = Tiling::kUsual;
-    if (field(context, given, "temporal") == true)
-      tiling.frames = number(context, context.config, "sample_tsize"), tiling.shared_frames = Tiling::kUsual;
+    if (config_field(context, given, "spatial") == true)
+      tiling.size = config_number(context, context.config, "sample_size"), tiling.overlap = Tiling::kUsual;
+    if (config_field(context, given, "temporal") == true)
+      tiling.frames = config_number(context, context.config, "sample_tsize"), tiling.shared_frames = Tiling::kUsual;
     const std::string out = "out." + name;
     rows.push_back({text("video"), out + ".moments", text("latent"), out + ".decoded", tiling, true});
   }
