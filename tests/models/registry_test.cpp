@@ -53,6 +53,7 @@ TEST(Registry, ReleasedAutoencodersAreKnownByNameWithTheirSizes) {
       {"wan2.1-vae", {126892531, {16, 2, 16, 24}}},
       {"wan2.2-vae", {704688668, {48, 2, 8, 12}}},
       {"dc-ae-f32c32", {312250275, {32, 5, 4, 6}}},
+      {"hunyuan-vae", {246478803, {16, 2, 16, 24}}},
   };
   for (const std::string& name : named) {
     const auto vae = make_preset_vae(name, {});

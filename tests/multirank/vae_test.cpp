@@ -76,6 +76,27 @@ TEST_F(Vae, TheFinerLatentsOfWan22TrainAndSampleToo) {
   EXPECT_FALSE(fs::is_empty(fs::path(run_.out()) / "samples"));
 }
 
+TEST_F(Vae, LatentsThatAreNormalisedOverAllFramesTrainAndSampleToo) {
+  take_channels(16, 4);
+  const fs::path golden = fs::path(TESSERA_GOLDENS) / "hunyuan_vae", folder = run_.folder() / "converted";
+  const Result converted = run_.tessera({"convert", golden.string(), folder.string(), "--to", "diffusers"});
+  ASSERT_EQ(converted.code, 0) << converted.output;
+  const Result inspected = run_.tessera({"inspect", folder.string(), "--json"});
+  EXPECT_NE(inspected.output.find("hunyuan-vae"), std::string::npos) << inspected.output;
+  const std::vector<std::string> more = {"--run.steps", "2", "--sample.every", "2", "--sample.steps", "1"};
+  const Result two = run_.train(2, "run", options(golden, more)), one = run_.train(1, "one", options(folder, more));
+  ASSERT_EQ(two.code, 0) << two.output;
+  ASSERT_EQ(one.code, 0) << one.output;
+  const auto a = run_.metrics("run"), b = run_.metrics("one");
+  ASSERT_EQ(a.size(), 2u);
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_NEAR(a[i].at("loss").get<double>(), b.at(i).at("loss").get<double>(), 1e-4) << "step " << i;
+    for (const auto& rank : a[i].at("ranks"))
+      EXPECT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>());
+  }
+  EXPECT_FALSE(fs::is_empty(run_.folder() / "run/samples"));
+}
+
 TEST_F(Vae, WeightsOfAnotherSizeAreToldBeforeAnythingIsEncoded) {
   for (const char* command : {"train", "prepare"}) {
     std::vector<std::string> arguments = {command, run_.recipe(), "--model.path",
@@ -99,6 +120,8 @@ TEST_F(Vae, WhatDoesNotFitIsRefusedBeforeAnythingIsEncoded) {
       {options(vae_, {"--data.frames", "8"}), 2, "5 x 32 x 32"},
       {options(run_.folder() / "nowhere.pth"), 3, "no such file"},
       {options("har"), 2, "did you mean haar?"},
+      {options("hunyuan-va"), 2, "did you mean hunyuan-vae?"},
+      {options("hunyuan-vae", {"--data.frames", "8"}), 2, "5 x 32 x 32"},
       {options("haar", {"--data.vae_tile", "64"}), 2, "no use for tiles"},
       {options(vae_, {"--data.vae_tile", "60"}), 2, "multiples of 8"},
       {options(fs::path(TESSERA_GOLDENS) / "wan22_vae"), 2, "wan22_vae' makes 48"},

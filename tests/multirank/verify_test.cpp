@@ -242,9 +242,11 @@ TEST_F(Verify, WhatIsWrittenIsWhatWasComputed) {
 
 TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2"}) {
-    const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_vae").string(), (goldens_ / "wan22_vae").string(),
-                             (goldens_ / "dc_ae").string(), (goldens_ / "dc_ae_tiled").string(),
-                             (goldens_ / "umt5").string(), (goldens_ / "gemma2").string(), (goldens_ / "t5").string()});
+    const Result r =
+        verify({"--mesh", mesh, (goldens_ / "wan21_vae").string(), (goldens_ / "wan22_vae").string(),
+                (goldens_ / "dc_ae").string(), (goldens_ / "dc_ae_tiled").string(), (goldens_ / "hunyuan_vae").string(),
+                (goldens_ / "hunyuan_vae_tiled").string(), (goldens_ / "opensora_vae_tiling").string(),
+                (goldens_ / "umt5").string(), (goldens_ / "gemma2").string(), (goldens_ / "t5").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }
@@ -260,7 +262,12 @@ TEST_F(Verify, AlteredPicturesLatentsHiddenStatesAndIdsFail) {
                                                            {"wan22_vae", "out.video_latent"},
                                                            {"dc_ae", "out.latent"},
                                                            {"dc_ae_tiled", "out.decoded_wide"},
-                                                           {"dc_ae_tiled", "out.latent_untiled"}};
+                                                           {"dc_ae_tiled", "out.latent_untiled"},
+                                                           {"hunyuan_vae", "out.image_moments"},
+                                                           {"hunyuan_vae", "out.std"},
+                                                           {"hunyuan_vae_tiled", "out.framewise_decoded"},
+                                                           {"opensora_vae_tiling", "out.edge.moments"},
+                                                           {"opensora_vae_tiling", "out.slicing.z"}};
   for (const auto& [name, tensor] : altered) {
     fs::remove_all(run_.folder() / name);
     const fs::path changed = copy(name);

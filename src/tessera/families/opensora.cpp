@@ -21,6 +21,7 @@ Family opensora() {
   };
   family.codec = "haar";
   family.text_encoders = {"t5-v1_1-xxl"};
+  family.autoencoders = {"hunyuan-vae"};
   family.text_encoder = "umt5-demo";
   return family;
 }

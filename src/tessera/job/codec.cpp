@@ -1,5 +1,7 @@
 #include "tessera/job/codec.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/families/registry.h"
@@ -76,21 +78,46 @@ void release(const net::VideoCodec& codec) {
   if (const auto* vae = dynamic_cast<const models::VideoVae*>(&codec)) vae->release();
 }
 
-std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t channels, int64_t tile) {
-  const bool built_in = models::is_built_in_codec(name);
-  if (built_in && tile > 0)
-    throw UserError(Exit::usage, "data.vae_tile", std::to_string(tile) + " with data.vae = '" + name + "'",
-                    "an autoencoder without weights has no use for tiles: leave data.vae_tile on auto");
-  const models::Tiling tiling = {.size = tile, .overlap = models::Tiling::kUsual};
+bool tiles_in_time(const net::VideoCodec& codec) {
+  const auto* vae = dynamic_cast<const models::VideoVae*>(&codec);
+  return vae && vae->tiles_in_time();
+}
+
+namespace {
+
+std::unique_ptr<models::VideoVae> open_tiled_vae(const std::string& name, const models::Tiling& tiling) {
   if (!fs::exists(name))
     if (std::unique_ptr<models::VideoVae> preset = models::make_preset_vae(name, tiling)) return preset;
-  const bool is_path = fs::exists(name) || name.find_first_of("/\\.") != std::string::npos;
-  if (built_in || !is_path) return models::make_codec(name, channels);
   check_input(fs::exists(name), "data.vae", name + ": no such file or folder",
               "give " + released_files() + ", a diffusers vae folder, a model folder, or \"" +
                   families::standard().codec + "\"");
   const VaeFiles files = find_vae(name);
   return open_vae(files.weights, files.config, tiling);
+}
+
+}  // namespace
+
+std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t channels, int64_t tile,
+                                            int64_t tile_frames) {
+  const bool built_in = models::is_built_in_codec(name);
+  if (built_in && (tile > 0 || tile_frames > 0))
+    throw UserError(
+        Exit::usage, tile > 0 ? "data.vae_tile" : "data.vae_tile_frames",
+        std::to_string(std::max(tile, tile_frames)) + " with data.vae = '" + name + "'",
+        "an autoencoder without weights has no use for tiles: leave data.vae_tile and data.vae_tile_frames on auto");
+  const std::vector<std::string> presets = models::autoencoder_presets();
+  const bool preset = std::ranges::find(presets, name) != presets.end();
+  const bool is_path = fs::exists(name) || name.find_first_of("/\\.") != std::string::npos;
+  if (built_in || (!preset && !is_path)) return models::make_codec(name, channels);
+  constexpr int64_t kUsual = models::Tiling::kUsual;
+  std::unique_ptr<models::VideoVae> vae =
+      open_tiled_vae(name, {.size = tile, .overlap = kUsual, .frames = tile_frames, .shared_frames = kUsual});
+  if (tile_frames > 0 && !vae->tiles_in_time())
+    throw UserError(Exit::usage, "data.vae_tile_frames",
+                    std::to_string(tile_frames) + " with data.vae = '" + name +
+                        "', which codes a clip in chunks of frames: its memory does not grow with the clip",
+                    "leave data.vae_tile_frames on auto");
+  return vae;
 }
 
 }  // namespace tessera::job

@@ -1,8 +1,8 @@
 #pragma once
 // The autoencoder a recipe names: the built-in wavelet, or one made from a file of weights.
 //
-//   auto codec = open_codec("haar", 48, 0);                            // channels of the denoiser's latents
-//   auto codec = open_codec("Wan2.1-T2V-1.3B", 16, 256);               // finds Wan2.1_VAE.pth; tiles of 256 pixels
+//   auto codec = open_codec("haar", 48, 0, 0);                         // channels of the denoiser's latents
+//   auto codec = open_codec("Wan2.1-T2V-1.3B", 16, 256, 0);            // finds Wan2.1_VAE.pth; tiles of 256 pixels
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -15,8 +15,13 @@ namespace tessera::job {
 /// `name` is data.vae: "haar", "haar:CHANNELS", a released autoencoder's (models::autoencoder_presets(), with random
 /// weights), or a path: a file of weights (.safetensors, .pth), a folder with one and its config.json, or a model
 /// folder, official (Wan2.1_VAE.*) or of diffusers (vae/). `tile` pixels a side, 0: the
-/// picture is not cut. Throws UserError (usage) for an unknown name, (input) for files.
-std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t channels, int64_t tile);
+/// picture is not cut; `tile_frames` likewise of clips, for autoencoders that tile in time. Throws UserError (usage) for
+/// an unknown name or tiles that the autoencoder has no use for, (input) for files.
+std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t channels, int64_t tile,
+                                            int64_t tile_frames);
+
+/// Whether it codes all frames of a clip at once (models::VideoVae::tiles_in_time).
+bool tiles_in_time(const net::VideoCodec& codec);
 
 /// The latent of a clip. An autoencoder takes its pixels as the bytes they are, so nothing the size of the clip is
 /// made.

@@ -52,13 +52,20 @@ int64_t most_bytes(const recipe::Recipe& recipe, const net::VideoCodec& codec) {
 /// Tiles change latents, and so which entries of a cache are used: they follow from the recipe alone, never from the
 /// machine or the number of ranks.
 void open_tiled(const recipe::Recipe& recipe, Job& job) {
-  const bool automatic = recipe.data.vae_tile < 0;
-  constexpr int64_t kTiles[] = {0, 512, 384, 256, 192, 128};
-  for (const int64_t tile : kTiles) {
-    job.vae_tile = automatic ? tile : recipe.data.vae_tile;
-    job.codec = open_codec(recipe.data.vae, job.model->in_channels(), job.vae_tile);
-    if (!automatic || recipe.plan.budget <= 0 || models::is_built_in_codec(recipe.data.vae)) return;
-    if (most_bytes(recipe, *job.codec) <= recipe.plan.budget / 4) return;
+  const auto choices = [](int64_t given, std::vector<int64_t> all) {
+    return given < 0 ? std::move(all) : std::vector<int64_t>{given};
+  };
+  const std::vector<int64_t> tiles = choices(recipe.data.vae_tile, {0, 512, 384, 256, 192, 128});
+  const std::vector<int64_t> lengths = choices(recipe.data.vae_tile_frames, {0, 64, 16});
+  for (const int64_t tile : tiles) {
+    for (const int64_t frames : lengths) {
+      if (frames != lengths.front() && !tiles_in_time(*job.codec)) break;
+      job.vae_tile = tile;
+      job.vae_tile_frames = frames;
+      job.codec = open_codec(recipe.data.vae, job.model->in_channels(), tile, frames);
+      if (recipe.plan.budget <= 0 || models::is_built_in_codec(recipe.data.vae)) return;
+      if (tiles.size() * lengths.size() == 1 || most_bytes(recipe, *job.codec) <= recipe.plan.budget / 4) return;
+    }
   }
 }
 

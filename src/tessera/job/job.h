@@ -30,6 +30,7 @@ struct Job : Shapes {
   std::string name;                                 ///< "wan", a preset, or the folder of the weights
   int64_t context_length = 0;                       ///< most text tokens of a prompt
   int64_t vae_tile = 0;                             ///< data.vae_tile, or what auto chose
+  int64_t vae_tile_frames = 0;                      ///< data.vae_tile_frames, alike
   int64_t resident = 0;                             ///< bytes of the wavelet's tables
 };
 

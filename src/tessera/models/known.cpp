@@ -8,6 +8,7 @@
 #include "tessera/models/text/umt5_make.h"
 #include "tessera/models/vae/dc_ae_make.h"
 #include "tessera/models/vae/haar.h"
+#include "tessera/models/vae/hunyuan_make.h"
 #include "tessera/models/vae/wan_make.h"
 #include "tessera/models/wan/family.h"
 
@@ -37,7 +38,8 @@ const std::vector<AudioEncoderMake>& audio_encoders() {
 }
 
 const std::vector<AutoencoderMake>& autoencoders() {
-  static const std::vector<AutoencoderMake> rows = {wan_vae::autoencoder(), dc_ae::autoencoder()};
+  static const std::vector<AutoencoderMake> rows = {wan_vae::autoencoder(), dc_ae::autoencoder(),
+                                                    hunyuan_vae::autoencoder()};
   return rows;
 }
 

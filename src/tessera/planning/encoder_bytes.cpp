@@ -25,6 +25,7 @@ StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, con
 EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh) {
   EncoderBytes most;
   most.tile = job.vae_tile;
+  most.tile_frames = job.vae_tile_frames;
   const int64_t tokens = job::longest_prompt(recipe, job.context_length);
   const std::vector<int64_t> longest(static_cast<size_t>(tokens), 0);
   most.text = stack_bytes(job.text->units(), job.text->pack({longest}), mesh);

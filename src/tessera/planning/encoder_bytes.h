@@ -31,12 +31,13 @@ struct StackBytes {
 /// Bytes of tensors on one rank; small numbers for an autoencoder without weights.
 struct EncoderBytes {
   int64_t codec_weights = 0;
-  int64_t encode = 0;  ///< while a clip of the largest bucket is encoded: chunk, cached features, latent
-  int64_t decode = 0;  ///< while a sample is decoded: chunk, cached features, pixels
-  int64_t clip = 0;    ///< the clip's pixels as bytes in host memory, not tensors
-  int64_t tile = 0;    ///< side of the autoencoder's tiles in pixels; 0: the whole frame
-  StackBytes text;     ///< for a caption with the most tokens
-  StackBytes image;    ///< CLIP's image tower, for models that use it
+  int64_t encode = 0;       ///< while a clip of the largest bucket is encoded: chunk, cached features, latent
+  int64_t decode = 0;       ///< while a sample is decoded: chunk, cached features, pixels
+  int64_t clip = 0;         ///< the clip's pixels as bytes in host memory, not tensors
+  int64_t tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: the whole frame
+  int64_t tile_frames = 0;  ///< of its tiles in time; 0: the whole clip, or chunks that take no more for longer clips
+  StackBytes text;          ///< for a caption with the most tokens
+  StackBytes image;         ///< CLIP's image tower, for models that use it
 
   int64_t prepare() const { return text.held + image.held + codec_weights + std::max({encode, text.work, image.work}); }
   int64_t decoding() const { return codec_weights + decode; }

@@ -150,6 +150,7 @@ Json encoders_json(const EncoderBytes& e) {
           {"vae_encode_bytes", e.encode},
           {"vae_decode_bytes", e.decode},
           {"vae_tile", e.tile},
+          {"vae_tile_frames", e.tile_frames},
           {"text_held_bytes", e.text.held},
           {"text_work_bytes", e.text.work},
           {"image_held_bytes", e.image.held},
@@ -171,7 +172,8 @@ void encoder_rows(Table& table, const EncoderBytes& e) {
   table.row("autoencoder", format_bytes(e.codec_weights),
             "weights, and " + format_bytes(e.encode) + " while a clip is encoded, " + format_bytes(e.decode) +
                 " while a sample is decoded" +
-                (e.tile > 0 ? ", in tiles of " + std::to_string(e.tile) + " pixels" : std::string()));
+                (e.tile > 0 ? ", in tiles of " + std::to_string(e.tile) + " pixels" : std::string()) +
+                (e.tile_frames > 0 ? ", " + std::to_string(e.tile_frames) + " frames at a time" : std::string()));
 }
 
 void time_rows(Table& table, const Planned& planned) {

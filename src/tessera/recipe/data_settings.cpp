@@ -17,6 +17,10 @@ void read_fps(Recipe& recipe, const Given& given) {
 void read_clip_mode(Recipe& recipe, const Given& given) { recipe.data.clips.mode = data::clip_mode_of(given.text); }
 void read_vae_tile(Recipe& recipe, const Given& given) { recipe.data.vae_tile = automatic(given).value_or(-1); }
 
+void read_vae_tile_frames(Recipe& recipe, const Given& given) {
+  recipe.data.vae_tile_frames = automatic(given).value_or(-1);
+}
+
 std::vector<std::string> autoencoder_names() {
   std::vector<std::string> names;
   for (const families::Family& family : families::all())
@@ -150,6 +154,9 @@ std::vector<Setting> data_settings() {
       {"data.vae_tile", Kind::text, "auto",
        "side of the VAE's tiles in pixels, neighbours overlap by a quarter or an eighth; 0: no tiles; auto: the largest tile that needs at most a quarter of plan.budget, no tiles without a budget",
        read_vae_tile},
+      {"data.vae_tile_frames", Kind::text, "auto",
+       "frames of the VAE's tiles in time, which share a quarter, for one that codes all frames of a clip at once (hunyuan-vae); 0: no such tiles; auto: none, or 64 or 16 where whole clips need more than a quarter of plan.budget",
+       read_vae_tile_frames},
       {"data.text_encoder", Kind::text, families::standard().text_encoder, "text encoder preset",
        data_key<&Recipe::Data::text_encoder>},
       {"data.text_encoder_path", Kind::text, "", "weights of data.text_encoder; empty: random ones from a fixed seed",

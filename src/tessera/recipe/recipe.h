@@ -43,8 +43,9 @@ struct Recipe {
     data::CaptionRules captions;
     bool latents = false;  ///< .npy files in place of pictures
     std::string image_encoder, image_encoder_path;
-    std::string audio_encoder;  ///< a preset, a path, or auto
-    int64_t vae_tile = 0;       ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
+    std::string audio_encoder;    ///< a preset, a path, or auto
+    int64_t vae_tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
+    int64_t vae_tile_frames = 0;  ///< and their frames
     bool online() const { return cache == "online"; }
   } data;
   struct Train {

@@ -10,6 +10,7 @@
 #include "tessera/device/backend.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/base_report.h"
+#include "tessera/job/codec.h"
 #include "tessera/job/device.h"
 #include "tessera/job/lora_run.h"
 #include "tessera/job/optimiser.h"
@@ -65,6 +66,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   job::check_trainable(job_);
   job::check_weights(recipe_, job_);
   recipe_.set("data.vae_tile", std::to_string(job_.vae_tile));
+  if (job::tiles_in_time(*job_.codec)) recipe_.set("data.vae_tile_frames", std::to_string(job_.vae_tile_frames));
   out_ = recipe_.run.out;
   checkpoints_ = out_ / "checkpoints";
   check_start();

@@ -14,16 +14,6 @@ namespace tessera::models::dc_ae {
 
 namespace {
 
-StitchedTiles in_cells(const Tiling& tiling, int64_t cell) {
-  const auto [size, overlap] = tiling;
-  if (size % cell != 0 || overlap % cell != 0 || size < 0 || overlap < 0 || (size > 0 && overlap >= size))
-    throw UserError(Exit::usage, "models.vae",
-                    "tiles of " + std::to_string(size) + " pixels that share " + std::to_string(overlap) +
-                        ": expected multiples of " + std::to_string(cell) + ", the tile larger than what it shares",
-                    "512 pixels that share 64 are usual");
-  return {size / cell, (size - overlap) / cell};
-}
-
 /// The side of the largest tile along a side of `cells`.
 int64_t tile_side(const StitchedTiles& tiles, bool tiled, int64_t cells) {
   return tiled ? std::min(tiles.size, cells) : cells;
@@ -37,7 +27,7 @@ DcAe::DcAe(Config config, ReadWeight read, const Tiling& tiling)
     : config_(std::move(config)),
       parameters_(parameters(config_)),
       read_(std::move(read)),
-      tiles_(in_cells(tiling, config_.stride())),
+      tiles_(in_cells(tiling.size, tiling.overlap, config_.stride(), "pixels", "512 pixels that share 64 are usual")),
       encoder_(encoder_layers(config_)),
       decoder_(decoder_layers(config_)),
       mean_(at::zeros({config_.latent_channels}, at::kFloat)),
@@ -136,20 +126,6 @@ Tensor DcAe::decode(const Tensor& latent) const {
     pixels.select(1, i).copy_(decode_frame(unscaled.select(1, i), weights()));
   return pixels;
 }
-
-namespace {
-
-/// Bytes of a tiled frame, of `channels` fp32 numbers a cell, beside the pass over one tile: the frame itself and what
-/// its tiles share.
-int64_t stitched_bytes(const StitchedTiles& tiles, int64_t channels, int64_t h, int64_t w) {
-  const int64_t shared = tiles.size - tiles.stride;
-  const auto columns = [&](int64_t n) {
-    return n / tiles.stride * tiles.size + std::min(tiles.size, n % tiles.stride);
-  };
-  return 4 * channels * (h * w + 2 * shared * columns(w) + shared * tiles.size);
-}
-
-}  // namespace
 
 int64_t DcAe::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const at::NoGradGuard no_grad;

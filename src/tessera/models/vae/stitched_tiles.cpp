@@ -3,29 +3,40 @@
 #include <algorithm>
 #include <vector>
 
+#include "tessera/base/check.h"
+
 namespace tessera::models {
 
 using at::Tensor;
 
 namespace {
 
-/// Goes over from the last rows (dim 1) or columns (dim 2) of `before` to the tile's first ones, in place.
+/// Goes over from the last rows, columns or frames of `before` to the tile's first ones along `dim`, in place.
 void blend(const Tensor& before, Tensor& tile, int64_t dim) {
   const int64_t n = std::min(before.size(dim), tile.size(dim));
   if (n == 0) return;
-  std::vector<int64_t> shape = {1, 1, 1};
+  std::vector<int64_t> shape(static_cast<size_t>(tile.dim()), 1);
   shape[dim] = n;
   const Tensor weight = (at::arange(n, tile.options()) / static_cast<double>(n)).view(shape);
   tile.narrow(dim, 0, n).mul_(weight).add_(before.narrow(dim, before.size(dim) - n, n) * (1 - weight));
 }
 
-/// A copy of the last `n` rows or columns.
+/// A copy of the last `n` rows, columns or frames.
 Tensor last(const Tensor& tile, int64_t dim, int64_t n) {
   const int64_t kept = std::min(n, tile.size(dim));
   return tile.narrow(dim, tile.size(dim) - kept, kept).clone(at::MemoryFormat::Contiguous);
 }
 
 }  // namespace
+
+StitchedTiles in_cells(int64_t size, int64_t overlap, int64_t cell, const char* unit, const char* usual) {
+  if (size % cell != 0 || overlap % cell != 0 || size < 0 || overlap < 0 || (size > 0 && overlap >= size))
+    throw UserError(Exit::usage, "models.vae",
+                    "tiles of " + std::to_string(size) + " " + unit + " that share " + std::to_string(overlap) +
+                        ": expected multiples of " + std::to_string(cell) + ", the tile larger than what it shares",
+                    usual);
+  return {size / cell, (size - overlap) / cell};
+}
 
 bool applies(const StitchedTiles& tiles, int64_t h, int64_t w) {
   return tiles.size > 0 && (h > tiles.size || w > tiles.size);
@@ -52,6 +63,32 @@ Tensor stitch_tiles(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t sc
       left = last(tile, 2, shared);
     }
     above = std::move(bottoms);
+  }
+  return result;
+}
+
+int64_t stitched_bytes(const StitchedTiles& tiles, int64_t channels, int64_t h, int64_t w) {
+  const int64_t shared = tiles.size - tiles.stride;
+  const auto columns = [&](int64_t n) {
+    return n / tiles.stride * tiles.size + std::min(tiles.size, n % tiles.stride);
+  };
+  return 4 * channels * (h * w + 2 * shared * columns(w) + shared * tiles.size);
+}
+
+Tensor stitch_frames(const StitchedTiles& tiles, int64_t groups, int64_t scale,
+                     const std::function<Tensor(const Part& groups)>& run) {
+  const int64_t shared = (tiles.size - tiles.stride) * scale;
+  Tensor result, before;  // before: the last frames of the tile before, blended
+  for (int64_t begin = 0; begin < groups; begin += tiles.stride) {
+    const int64_t length = std::min(tiles.size, groups - begin), lead = begin == 0 ? 1 : 0;
+    const Tensor whole = run({begin, length});
+    Tensor tile = whole.narrow(1, 1 - lead, lead + length * scale);
+    if (!result.defined())
+      result = at::empty({tile.size(0), 1 + groups * scale, tile.size(2), tile.size(3)}, tile.options());
+    if (before.defined()) blend(before, tile, 1);
+    const int64_t kept = lead + std::min(tiles.stride, groups - begin) * scale;
+    result.narrow(1, 1 - lead + begin * scale, kept).copy_(tile.narrow(1, 0, kept));
+    before = last(tile, 1, shared);
   }
   return result;
 }

@@ -10,10 +10,14 @@
 
 namespace tessera::models {
 
-/// Side of a tile and distance from one to the next, in cells of the input.
+/// Side of a tile and distance from one to the next, in cells of the input; size 0: no tiles.
 struct StitchedTiles {
   int64_t size = 0, stride = 0;
 };
+
+/// From pixels (frames for tiles in time) to cells of `cell` of them. Throws UserError (usage) where they are not whole
+/// cells, or no larger than what they share; `usual` names a good choice.
+StitchedTiles in_cells(int64_t size, int64_t overlap, int64_t cell, const char* unit, const char* usual);
 
 /// A tile's range along one side of the input.
 struct Part {
@@ -28,5 +32,14 @@ bool applies(const StitchedTiles& tiles, int64_t h, int64_t w);
 /// Takes the memory of the result, a tile, and the shared rows and columns.
 at::Tensor stitch_tiles(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t scale,
                         const std::function<at::Tensor(const Part& y, const Part& x)>& run);
+
+/// Bytes of stitch_tiles beside one `run`, for results of `channels` fp32 numbers a cell.
+int64_t stitched_bytes(const StitchedTiles& tiles, int64_t channels, int64_t h, int64_t w);
+
+/// The same along time, for a clip of a first frame and `groups` of further ones, causal in time: `run` is given a part
+/// of the groups, and returns [C, 1 + n * scale, h, w]: what became of them and of the frame before them, which counts in
+/// the first tile alone. The clip must have as many groups as a tile, or more.
+at::Tensor stitch_frames(const StitchedTiles& tiles, int64_t groups, int64_t scale,
+                         const std::function<at::Tensor(const Part& groups)>& run);
 
 }  // namespace tessera::models

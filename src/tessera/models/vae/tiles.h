@@ -12,9 +12,13 @@ namespace tessera::models {
 
 /// Side of a tile and least overlap of neighbours, in pixels; size 0: no tiling.
 struct Tiling {
-  static constexpr int64_t kUsual = -1;  ///< an overlap that make_vae replaces by the autoencoder's usual one
+  static constexpr int64_t kUsual = -1;  ///< what make_vae replaces by the autoencoder's usual overlap
   int64_t size = 0;
   int64_t overlap = 0;
+  /// Frames of a tile after its first, and those that neighbours share, for autoencoders that code all frames of a clip
+  /// at once (VideoVae::tiles_in_time); 0: no tiles in time.
+  int64_t frames = 0;
+  int64_t shared_frames = 0;
 };
 
 /// The range of a tile along one side, and its overlaps with the tile before and the tile after it.

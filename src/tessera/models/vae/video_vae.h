@@ -37,12 +37,14 @@ class VideoVae : public net::VideoCodec {
   virtual Posterior posterior(const Tensor& pixels) const = 0;
   virtual const Tensor& latent_mean() const = 0;  ///< [C], the m of the scaling
   virtual const Tensor& latent_std() const = 0;   ///< [C], its s
-  virtual int64_t weight_bytes() const = 0;       ///< while they are loaded
-  virtual void release() const = 0;               ///< frees the weights until they are needed again
+  virtual int64_t weight_bytes() const = 0;  ///< while they are loaded
+  virtual void release() const = 0;          ///< frees the weights until they are needed again
   /// Peak bytes of tensors in encode() of such a clip, given as bytes, or in decode() of its latent: with the result,
   /// without weights, input and scratch memory of LibTorch's kernels.
   virtual int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const = 0;
   virtual int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const = 0;
+  /// Whether it codes all frames of a clip at once, so that Tiling::frames bound its memory.
+  virtual bool tiles_in_time() const { return false; }
 };
 
 /// The tensors of a file, whatever its format.
@@ -70,6 +72,8 @@ struct AutoencoderMake {
   int64_t (*usual_overlap)(int64_t tile);
   /// Kinds of golden cases of pictures: in.image* [B, 3, H, W], in.z* [B, C, h, w] unscaled, out.latent*, out.decoded*.
   std::vector<std::string> picture_cases = {};
+  /// And of clips: in.*video*, in.*z* [B, C, f, h, w], out.*moments, out.*decoded (tools/verify/clips.cpp).
+  std::vector<std::string> clip_cases = {};
   std::vector<AutoencoderPreset> presets = {};
 };
 

@@ -112,6 +112,7 @@ CaseResults verify_lr_schedules(const CaseContext& context);
 CaseResults verify_flow(const CaseContext& context);
 CaseResults verify_vae(const CaseContext& context);
 CaseResults verify_pictures(const CaseContext& context);
+CaseResults verify_clips(const CaseContext& context);
 CaseResults verify_clip_vision(const CaseContext& context);
 CaseResults verify_optimiser(const CaseContext& context);
 CaseResults verify_ema(const CaseContext& context);

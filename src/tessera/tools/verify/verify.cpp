@@ -31,8 +31,10 @@ Kinds all_kinds() {
                  {"vae", verify_vae},        {"clip_vision", verify_clip_vision},   {"adam8bit", verify_adam8bit},
                  {"lion", verify_optimiser}, {"adafactor", verify_optimiser},       {"came", verify_optimiser},
                  {"ema", verify_ema},        {"grad_scaler", verify_grad_scaler},   {"fp8", verify_fp8}};
-  for (const models::AutoencoderMake& make : models::autoencoders())
+  for (const models::AutoencoderMake& make : models::autoencoders()) {
     for (const std::string& kind : make.picture_cases) kinds[kind] = verify_pictures;
+    for (const std::string& kind : make.clip_cases) kinds[kind] = verify_clips;
+  }
   for (const models::Family& family : models::families())
     for (const models::DenoiserCase& kind : family.cases)
       kinds[kind.kind] = [&kind](const CaseContext& context) { return verify_denoiser(context, kind); };

@@ -1,0 +1,187 @@
+#include "tessera/models/vae/hunyuan.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/check.h"
+#include "tessera/device/backend.h"
+#include "tessera/models/vae/clip_size.h"
+#include "tessera/models/vae/vae_values.h"
+
+namespace tessera::models::hunyuan_vae {
+
+namespace {
+
+/// A pass over tiles of [C, F, h * cell, w * cell], cut in height and width where they are larger than a tile.
+Tensor in_tiles(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t scale,
+                const std::function<Tensor(const Part& y, const Part& x)>& run) {
+  if (!applies(tiles, h, w)) return run({0, h}, {0, w});
+  int64_t channels = 0;
+  const Tensor flat = stitch_tiles(tiles, h, w, scale, [&](const Part& y, const Part& x) {
+    const Tensor tile = run(y, x);
+    channels = tile.size(0);
+    return tile.flatten(0, 1);  // frames are blended alike
+  });
+  return flat.unflatten(0, {channels, -1});
+}
+
+}  // namespace
+
+int64_t usual_overlap(int64_t tile) { return tile / 4 / kStride * kStride; }
+
+HunyuanVae::HunyuanVae(Config config, ReadWeight read, const Tiling& tiling)
+    : config_(std::move(config)),
+      parameters_(parameters(config_)),
+      read_(std::move(read)),
+      tiles_(in_cells(tiling.size, tiling.overlap, kStride, "pixels", "256 pixels that share 64 are usual")),
+      time_tiles_(
+          in_cells(tiling.frames, tiling.shared_frames, kTimeStride, "frames", "64 frames that share 16 are usual")),
+      encoder_(encoder_layers(config_)),
+      decoder_(decoder_layers(config_)),
+      mean_(at::full({config_.latent_channels}, config_.shift_factor, at::kFloat)),
+      std_(at::full({config_.latent_channels}, 1 / config_.scaling_factor, at::kFloat)) {}
+
+const net::WeightMap& HunyuanVae::weights() const {
+  if (weights_.empty())
+    for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name).to(device::here()));
+  return weights_;
+}
+
+net::WeightMap HunyuanVae::meta_weights() const {
+  net::WeightMap meta;
+  for (const Parameter& p : parameters_)
+    meta.emplace(p.name, at::empty(p.shape, at::TensorOptions(at::kFloat).device(at::kMeta)));
+  return meta;
+}
+
+int64_t HunyuanVae::weight_bytes() const {
+  int64_t numel = 0;
+  for (const Parameter& p : parameters_) numel += c10::multiply_integers(p.shape);
+  return numel * static_cast<int64_t>(sizeof(float));
+}
+
+std::string HunyuanVae::fingerprint() const {
+  if (!fingerprint_.empty()) return fingerprint_;
+  std::vector<std::string> names;
+  for (const Parameter& p : parameters_) names.push_back(p.name);
+  std::ranges::sort(names);  // an order that does not depend on the version of this code
+  uint64_t hash = kHashStart;
+  for (const std::string& name : names)  // one at a time: the hash does not need all of them in memory
+    hash = hash_tensor(hash, weights_.empty() ? read_(name) : weights_.find(name)->second);
+  hash = hash_tensor(hash_tensor(hash, mean_), std_);
+  hash = hash_tensor(hash, at::full({1}, config_.groups, at::kLong));
+  char text[96];
+  std::snprintf(text, sizeof text, "hunyuan-vae-%016llx-v1", static_cast<unsigned long long>(hash));
+  const auto cut = [](const char* what, const StitchedTiles& tiles, int64_t cell) {
+    return tiles.size == 0
+               ? std::string()
+               : what + std::to_string(tiles.size * cell) + "+" + std::to_string((tiles.size - tiles.stride) * cell);
+  };
+  fingerprint_ = text + cut("-tiles", tiles_, kStride) + cut("-frames", time_tiles_, kTimeStride);
+  return fingerprint_;
+}
+
+std::array<int64_t, 4> HunyuanVae::latent_shape(int64_t frames, int64_t height, int64_t width) const {
+  const bool fits = frames > 0 && (frames - 1) % kTimeStride == 0 && height > 0 && height % kStride == 0 && width > 0 &&
+                    width % kStride == 0;
+  if (!fits) {
+    const auto near = [](int64_t n) { return std::max(kStride, n / kStride * kStride); };
+    refuse_size("models.vae", {frames, height, width},
+                "the autoencoder takes 1 + " + std::to_string(kTimeStride) + "n frames, sizes in multiples of " +
+                    std::to_string(kStride),
+                {1 + std::max<int64_t>(0, frames - 1) / kTimeStride * kTimeStride, near(height), near(width)});
+  }
+  return {config_.latent_channels, 1 + (frames - 1) / kTimeStride, height / kStride, width / kStride};
+}
+
+Tensor HunyuanVae::moments(const Tensor& pixels) const {
+  check_input(pixels.dim() == 4 && pixels.size(0) == 3, "models.vae", "pixels of another shape than [3, F, H, W]",
+              "give a clip of three colours in [-1, 1]");
+  const auto [c, f, h, w] = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
+  const auto of_frames = [&, h = h, w = w](const Tensor& clip) {
+    return in_tiles(tiles_, h, w, 1, [&](const Part& y, const Part& x) {
+      const Tensor tile = clip.narrow(2, y.begin * kStride, y.length * kStride)
+                              .narrow(3, x.begin * kStride, x.length * kStride)
+                              .to(device::here());
+      return run_layers(encoder_, config_.groups, weights(), in_range(tile)).cpu();
+    });
+  };
+  if (!cut_in_time(f - 1)) return of_frames(pixels);
+  return stitch_frames(time_tiles_, f - 1, 1, [&](const Part& groups) {
+    return of_frames(pixels.narrow(1, groups.begin * kTimeStride, 1 + groups.length * kTimeStride));
+  });
+}
+
+Tensor HunyuanVae::pixels(const Tensor& unscaled) const {
+  const int64_t f = unscaled.size(1), h = unscaled.size(2), w = unscaled.size(3);
+  const auto of_frames = [&](const Tensor& latent) {
+    return in_tiles(tiles_, h, w, kStride, [&](const Part& y, const Part& x) {
+      const Tensor tile = latent.narrow(2, y.begin, y.length).narrow(3, x.begin, x.length).to(device::here());
+      return run_layers(decoder_, config_.groups, weights(), tile).cpu();
+    });
+  };
+  if (!cut_in_time(f - 1)) return of_frames(unscaled);
+  return stitch_frames(time_tiles_, f - 1, kTimeStride, [&](const Part& groups) {
+    return of_frames(unscaled.narrow(1, groups.begin, 1 + groups.length));
+  });
+}
+
+Posterior HunyuanVae::posterior(const Tensor& pixels) const {
+  const at::NoGradGuard no_grad;
+  const Tensor both = moments(pixels);
+  return {both.narrow(0, 0, config_.latent_channels), both.narrow(0, config_.latent_channels, config_.latent_channels)};
+}
+
+Tensor HunyuanVae::encode(const Tensor& pixels) const {
+  const at::NoGradGuard no_grad;
+  return (posterior(pixels).mean - config_.shift_factor).mul_(config_.scaling_factor).contiguous();
+}
+
+Tensor HunyuanVae::decode(const Tensor& latent) const {
+  const at::NoGradGuard no_grad;
+  check_input(latent.dim() == 4 && latent.size(0) == config_.latent_channels && latent.numel() > 0, "models.vae",
+              "a latent of another shape than [" + std::to_string(config_.latent_channels) + ", f, h, w]",
+              "run prepare again");
+  return pixels((latent.to(at::kFloat) / config_.scaling_factor).add_(config_.shift_factor));
+}
+
+int64_t HunyuanVae::tiled_bytes(int64_t f, int64_t h, int64_t w, int64_t first, int64_t later,
+                                const std::function<int64_t(int64_t f, int64_t h, int64_t w)>& pass) const {
+  const bool in_space = applies(tiles_, h, w), in_time = cut_in_time(f - 1);
+  const int64_t tile_frames = in_time ? 1 + time_tiles_.size : f;
+  int64_t bytes = pass(tile_frames, in_space ? std::min(tiles_.size, h) : h, in_space ? std::min(tiles_.size, w) : w);
+  if (in_space) bytes += stitched_bytes(tiles_, first + (tile_frames - 1) * later, h, w);
+  if (in_time) {
+    const int64_t shared = time_tiles_.size - time_tiles_.stride;
+    bytes += 4 * h * w * (first + (f - 1) * later + shared * later);
+  }
+  return bytes;
+}
+
+int64_t HunyuanVae::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
+  const at::NoGradGuard no_grad;
+  const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const net::WeightMap meta = meta_weights();
+  return tiled_bytes(f, h, w, 2 * c, 2 * c, [&](int64_t tile_f, int64_t tile_h, int64_t tile_w) {
+    const Tensor clip = at::empty({3, 1 + (tile_f - 1) * kTimeStride, tile_h * kStride, tile_w * kStride},
+                                  at::TensorOptions(at::kByte).device(at::kMeta));
+    return count([&] { run_layers(encoder_, config_.groups, meta, in_range(clip)); });
+  });
+}
+
+int64_t HunyuanVae::decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
+  const at::NoGradGuard no_grad;
+  const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const net::WeightMap meta = meta_weights();
+  const int64_t unscaled = 4 * c * f * h * w, cell = 3 * kStride * kStride;
+  return unscaled +
+         tiled_bytes(f, h, w, cell, kTimeStride * cell, [&, c = c](int64_t tile_f, int64_t tile_h, int64_t tile_w) {
+           const Tensor latent =
+               at::empty({c, tile_f, tile_h, tile_w}, at::TensorOptions(at::kFloat).device(at::kMeta));
+           return count([&] { run_layers(decoder_, config_.groups, meta, latent); });
+         });
+}
+
+}  // namespace tessera::models::hunyuan_vae
