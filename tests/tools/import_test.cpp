@@ -185,7 +185,7 @@ TEST(Import, FilesBecomeRecipeKeys) {
          {"plan.gradients", "nvme"},
          {"plan.parameters", "host"},
          {"plan.nvme", "disk"},
-         {"wandb.enabled", "refused"}},
+         {"wandb.enabled", "warned"}},
         8}},
       {"hpz.json",
        {R"({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 2}, "train_micro_batch_size_per_gpu": 1,

@@ -26,6 +26,7 @@ struct Translation {
   std::string from;               ///< "a DeepSpeed configuration"
   std::vector<Setting> settings;  ///< each key once; what is said replaces what is assumed
   std::vector<Remark> implied;    ///< holds without a key
+  std::vector<Remark> warned;     ///< of logging and monitoring, which is not to be had: training is the same
   std::vector<Remark> refused;    ///< cannot be had, with the reason
   int ranks = 0;                  ///< that the command starts; 0: not said
   int accumulation = 1;           ///< that the launcher's configuration says, for the trainer's batch
@@ -40,7 +41,7 @@ struct Translation {
   recipe::Overrides overrides() const;
   /// The recipe, each key with the options it comes from, and a comment for every other option.
   std::string to_toml() const;
-  /// A line an option, for the log.
+  /// A line an option, for the log; without `warned`.
   std::vector<std::string> lines() const;
   /// Throws UserError (usage) that names everything refused; `act` is the command that cannot go on with it.
   void refuse_to(const std::string& act) const;
