@@ -106,6 +106,8 @@ class Translator {
   void imply(const std::string& option, const std::string& why);
   void refuse(const std::string& option, const std::string& why);
   void warn(const std::string& option, const std::string& why);
+  /// Of what is no option by itself: a folder, a file.
+  void warn_of(const std::string& what, const std::string& why) { result_.warned.push_back({what, why}); }
   /// What the other program does when nothing is said.
   void assume(const std::string& key, const std::string& value, const std::string& why);
   /// A key of a recipe that may not be there in this version: set, or `option` refused.

@@ -89,7 +89,7 @@ std::string Translation::to_toml() const {
     for (const Remark& remark : list) text += "#   " + one_line(remark.option + ": " + remark.why) + "\n";
   };
   remarks("Refused, and not in this recipe:", refused);
-  remarks("Logging and monitoring that is not there; training is the same without:", warned);
+  remarks("Not there, though training goes on without:", warned);
   remarks("Without a key of its own:", implied);
   std::string group;
   for (const Option& option : table.options()) {
