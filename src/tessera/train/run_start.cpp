@@ -120,6 +120,9 @@ void Run::plan_run() {
   for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_, resume_.beyond);
   for (const planning::PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
   comm_.check_agreement("plan", all);
+  model_flops_.emplace(*job_.model);
+  for (const planning::PartPlan& p : plans_)  // counted now: memory is planned from step 1 on
+    for (size_t bucket = 0; bucket < p.shapes.bucket_tokens.size(); ++bucket) sample_flops(p, bucket);
 }
 
 /// The plans, and the resolved recipe: an earlier one with another text stays beside it, as recipe-1.toml and so on.

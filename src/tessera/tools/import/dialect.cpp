@@ -86,6 +86,16 @@ Rule refused(std::string option, std::string why, Takes takes) {
           },
           Covers::both};
 }
+Rule warned(std::string option, std::string why, Takes takes) {
+  return {option, "a warning: " + why, takes,
+          [why](Translator& t, const Given& g) {
+            if (is_false(g.value))
+              t.imply(g.name, "it is off");
+            else
+              t.warn(g.name, why);
+          },
+          Covers::both};
+}
 Rule only(std::string option, std::vector<std::string> accepted, std::string why, std::string why_not, Takes takes) {
   const std::string words = joined_words(accepted);
   return {option, words + ": " + why + "; else refused: " + why_not, takes,
@@ -191,6 +201,10 @@ void Translator::imply(const std::string& option, const std::string& why) {
 }
 void Translator::refuse(const std::string& option, const std::string& why) {
   result_.refused.push_back({known(option).shown(), why});
+  answered(option);
+}
+void Translator::warn(const std::string& option, const std::string& why) {
+  result_.warned.push_back({known(option).shown(), why});
   answered(option);
 }
 void Translator::assume(const std::string& key, const std::string& value, const std::string& why) {

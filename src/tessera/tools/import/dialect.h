@@ -66,6 +66,8 @@ Rule switches(std::string option, std::string key, std::string value);
 /// implied and refused cover a table of their name too.
 Rule implied(std::string option, std::string why, Takes takes = Takes::value);
 Rule refused(std::string option, std::string why, Takes takes = Takes::value);
+/// Logging or monitoring that is not there: a warning, with a table of its name too.
+Rule warned(std::string option, std::string why, Takes takes = Takes::value);
 /// One of `accepted` needs no key for the reason `why`, any other value is refused for `why_not`.
 Rule only(std::string option, std::vector<std::string> accepted, std::string why, std::string why_not,
           Takes takes = Takes::value);
@@ -103,6 +105,9 @@ class Translator {
            const std::string& because = {});
   void imply(const std::string& option, const std::string& why);
   void refuse(const std::string& option, const std::string& why);
+  void warn(const std::string& option, const std::string& why);
+  /// Of what is no option by itself: a folder, a file.
+  void warn_of(const std::string& what, const std::string& why) { result_.warned.push_back({what, why}); }
   /// What the other program does when nothing is said.
   void assume(const std::string& key, const std::string& value, const std::string& why);
   /// A key of a recipe that may not be there in this version: set, or `option` refused.

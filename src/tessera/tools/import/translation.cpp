@@ -68,6 +68,7 @@ const Translation::Setting* Translation::find(const std::string& key) const {
 void Translation::merge(const Translation& other) {
   for (const Setting& setting : other.settings) set(setting.key, setting.value, setting.because, setting.assumed);
   implied.insert(implied.end(), other.implied.begin(), other.implied.end());
+  warned.insert(warned.end(), other.warned.begin(), other.warned.end());
   refused.insert(refused.end(), other.refused.begin(), other.refused.end());
   if (ranks == 0) ranks = other.ranks;
   accumulation = std::max(accumulation, other.accumulation);
@@ -88,6 +89,7 @@ std::string Translation::to_toml() const {
     for (const Remark& remark : list) text += "#   " + one_line(remark.option + ": " + remark.why) + "\n";
   };
   remarks("Refused, and not in this recipe:", refused);
+  remarks("Not there, though training goes on without:", warned);
   remarks("Without a key of its own:", implied);
   std::string group;
   for (const Option& option : table.options()) {

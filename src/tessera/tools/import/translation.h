@@ -26,11 +26,13 @@ struct Translation {
   std::string from;               ///< "a DeepSpeed configuration"
   std::vector<Setting> settings;  ///< each key once; what is said replaces what is assumed
   std::vector<Remark> implied;    ///< holds without a key
-  std::vector<Remark> refused;    ///< cannot be had, with the reason
-  int ranks = 0;                  ///< that the command starts; 0: not said
-  int accumulation = 1;           ///< that the launcher's configuration says, for the trainer's batch
-  std::string file;               ///< of a sampled clip (generate.py); empty: not said
-  std::string prompt;             ///< of it
+  /// What has no effect though training goes on: logging and monitoring that is not there, files that are missing.
+  std::vector<Remark> warned;
+  std::vector<Remark> refused;  ///< cannot be had, with the reason
+  int ranks = 0;                ///< that the command starts; 0: not said
+  int accumulation = 1;         ///< that the launcher's configuration says, for the trainer's batch
+  std::string file;             ///< of a sampled clip (generate.py); empty: not said
+  std::string prompt;           ///< of it
 
   /// Throws UserError (usage) naming both options when a key is set twice with two values.
   void set(const std::string& key, const std::string& value, const std::string& because, bool assumed = false);
@@ -40,7 +42,7 @@ struct Translation {
   recipe::Overrides overrides() const;
   /// The recipe, each key with the options it comes from, and a comment for every other option.
   std::string to_toml() const;
-  /// A line an option, for the log.
+  /// A line an option, for the log; without `warned`.
   std::vector<std::string> lines() const;
   /// Throws UserError (usage) that names everything refused; `act` is the command that cannot go on with it.
   void refuse_to(const std::string& act) const;
