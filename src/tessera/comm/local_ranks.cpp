@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "tessera/base/limits.h"
-
 #include "tessera/comm/run_lock.h"
+#include "tessera/comm/token.h"
 
 namespace tessera::comm {
 
@@ -101,6 +101,7 @@ Variables LocalRanks::variables(int local) const {
                     {"TESSERA_RESTARTED_AFTER", start_.fault},
                     {RunLock::kVariable, start_.locked},
                     {"TESSERA_STATUS", board_.path()}};
+  if (!start_.token.empty()) list.emplace_back(kTokenVariable, start_.token);
   const auto unless_set = [&](const char* variable, const std::string& value) {
     if (!std::getenv(variable)) list.emplace_back(variable, value);
   };
