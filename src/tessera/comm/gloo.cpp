@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "tessera/base/check.h"
@@ -20,6 +21,7 @@
 #include "tessera/comm/store.h"
 #include "tessera/comm/tcp_store.h"
 #include "tessera/comm/token.h"
+#include "tessera/comm/watchdog.h"
 #include "tessera/device/backend.h"
 
 namespace tessera::comm {
@@ -35,7 +37,8 @@ std::string first_line(const std::exception& error) {
 class GlooTransport final : public Transport {
  public:
   GlooTransport(const c10::intrusive_ptr<c10d::Store>& store, int index, int size, std::chrono::milliseconds timeout,
-                const Rendezvous& place) {
+                const Rendezvous& place, Watchdog& watchdog)
+      : watchdog_(watchdog) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->threads = 1;
     options->devices.push_back(device(place));
@@ -82,7 +85,13 @@ class GlooTransport final : public Transport {
     };
     begin(in, [this](auto& tensors, int peer) { return group_->recv(tensors, peer, 0); });
     begin(out, [this](auto& tensors, int peer) { return group_->send(tensors, peer, 0); });
-    for (auto& [peer, work] : works) with(peer, [&work] { work->wait(); });
+    const Watchdog::Watched watched(watchdog_, [&works] {
+      for (auto& [peer, work] : works) work->abort();
+    });
+    for (auto& [peer, work] : works)
+      with(peer, [&work] {
+        if (!work->wait(kBeyondAnyPause)) throw std::runtime_error("it sent nothing in that time");
+      });
   }
 
   /// Runs a transfer with one peer and attributes a failure to that peer.
@@ -105,7 +114,10 @@ class GlooTransport final : public Transport {
                                                                 : address_towards(place.host, place.port));
   }
 
+  static constexpr std::chrono::hours kBeyondAnyPause{24 * 365};  // the watchdog's time-out comes first
+
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  Watchdog& watchdog_;
 };
 
 std::string host_name() {
@@ -171,6 +183,7 @@ struct Comm::Backend {
   std::unique_ptr<HostedStore> hosted;  // by rank 0, where no launcher does
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout;
+  std::optional<Watchdog> watchdog;
 };
 
 namespace {
@@ -207,6 +220,7 @@ Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(p
   // first.
   backend_->timeout = std::chrono::milliseconds(static_cast<int64_t>((timeout + 10) * 1000));
   if (place.single()) return;
+  backend_->watchdog.emplace(timeout + 10);
   quiet_sockets();
   const double patience = start_seconds(timeout);
   try {
@@ -244,7 +258,7 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
   if (size > 1) {
     try {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store);
-      transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_);
+      transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_, *backend_->watchdog);
     } catch (const std::exception& error) {
       throw UserError(Exit::rank_lost, "comm",
                       "the group " + prefix + " could not be created (" + first_line(error) + ")",

@@ -134,6 +134,7 @@ void LocalRanks::fork_rank(int local, const std::vector<std::string>& arguments)
 }
 
 void LocalRanks::look(bool suspended) {
+  if (suspended) board_.woke();
   for (auto& rank : ranks_) {
     if (rank.ended) continue;
     for (int status = 0; waitpid(rank.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == rank.pid;) {
