@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/training.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/lora_run.h"
+#include "tessera/job/null_caption.h"
 #include "tessera/job/optimiser.h"
 #include "tessera/sample/expert_passes.h"
 #include "tessera/train/export.h"
@@ -284,6 +285,7 @@ void Run::save_beside(int64_t step, const fs::path& folder) {
         job::save_lora(recipe(), weights::LoraFile::of(source), several ? to / expert.folder : to);
       else
         export_saved(*job_.model, source, several ? to / expert.folder : to);
+      if (!recipe().lora.on) job::save_null_caption(recipe(), *job_.model, several ? to / expert.folder : to);
     }
   });
   std::error_code ignored;  // what is there is no whole export

@@ -13,6 +13,7 @@
 #include "tessera/job/codec.h"
 #include "tessera/job/device.h"
 #include "tessera/job/lora_run.h"
+#include "tessera/job/null_caption.h"
 #include "tessera/job/optimiser.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/mesh_checks.h"
@@ -285,6 +286,7 @@ Exit Run::export_models() {
           job::export_lora(recipe_, engine_->store(), comm_, rank_, folder);
         else
           export_model(*job_.model, engine_->store(), comm_, rank_, folder);
+        if (rank_ == 0 && !recipe_.lora.on) job::save_null_caption(recipe_, *job_.model, folder);
       });
     });
   };
