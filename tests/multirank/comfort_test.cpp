@@ -60,6 +60,20 @@ TEST(Top, ShowsAFinishedRunOnce) {
   EXPECT_EQ(top.output.find('\x1b'), std::string::npos) << "no escape codes in a pipe";
 }
 
+/// docs/run-folder.md names every file of a run and every key of a step.
+TEST(RunFolder, IsWhatThePageSays) {
+  const std::string page = read(TESSERA_SOURCE_DIR "/docs/run-folder.md");
+  const auto named = [&](const std::string& word) { return page.find("`" + word) != std::string::npos; };
+  for (const auto& entry : fs::directory_iterator(trained().out())) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_TRUE(named(name.starts_with("events.out.tfevents.") ? "events.out.tfevents.*" : name)) << name;
+  }
+  const nlohmann::json step = trained().metrics("run").back();
+  for (const auto& [key, value] : step.items()) EXPECT_TRUE(named(key + "`")) << key;
+  for (const auto& [key, value] : step.at("ranks").at(0).items()) EXPECT_TRUE(named(key + "`")) << key;
+  for (const auto& [part, value] : step.at("ranks").at(0).at("bytes").items()) EXPECT_TRUE(named(part + "`")) << part;
+}
+
 TEST(Top, NamesWhatIsNoRun) {
   EXPECT_EQ(trained().tessera({"top", (trained().folder() / "data").string(), "--once"}).code, 3);
   const Result missing = trained().tessera({"top", "no/such/run"});
