@@ -7,9 +7,9 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/json.h"
-#include "tessera/data/bpe.h"
-#include "tessera/data/text.h"
-#include "tessera/data/tokenizer_model.h"
+#include "tessera/data/text/bpe.h"
+#include "tessera/data/text/text.h"
+#include "tessera/data/text/tokenizer_model.h"
 
 namespace tessera::data {
 

@@ -28,12 +28,13 @@ class Bpe {
 
   /// Spaces become U+2581 but in the tokens that are cut out. Any number of threads may call it.
   std::vector<int64_t> encode(std::string_view text) const;
+  /// The same of a text that the caller has cut into pieces, by their ids; nothing is cut out.
+  void append_merged(std::vector<int32_t> ids, std::vector<int64_t>& result) const;
 
  private:
   struct Merge {
     int32_t rank, id;
   };
-  void append_merged(std::string_view part, std::vector<int64_t>& ids) const;
   std::vector<int32_t> characters(std::string_view part) const;
   const Merge* merge_of(int32_t left, int32_t right) const;
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <string>
 
-#include "tessera/data/tokenizer.h"
+#include "tessera/data/text/tokenizer.h"
 
 namespace tessera::data {
 
@@ -21,9 +21,10 @@ struct PromptIds {
 
 class PromptTokenizer {
  public:
-  /// `length`: most rows of an embedding. Throws UserError (usage) for an instruction and a tokenizer without bos: the
-  /// first row would be one of the instruction.
-  PromptTokenizer(const Path& tokenizer, std::string instruction, int64_t length);
+  /// `length`: most rows of an embedding. `padded`: prompts are taken as they are written, and padded to that length
+  /// (net::Conditions::padded_text). Throws UserError (usage) for an instruction and a tokenizer without bos: the first
+  /// row would be one of the instruction; and for an instruction in front of padded prompts.
+  PromptTokenizer(const Path& tokenizer, std::string instruction, int64_t length, bool padded = false);
 
   /// Instruction and prompt are split into tokens as one text, so that they may merge where they meet, and cut to
   /// k + length - 2 tokens, of which row 0 and the last length - 1 are kept. The instruction is left as it is written,
@@ -38,6 +39,7 @@ class PromptTokenizer {
   Tokenizer tokenizer_;
   std::string instruction_;
   int64_t length_;
+  bool padded_;
   int64_t instruction_tokens_ = 0;  // k, bos among them
 };
 

@@ -1,7 +1,7 @@
 // The unigram tokenizer of a build without SentencePiece (-DTESSERA_TEXT=OFF); sentencepiece.cpp is the other one.
 #include "tessera/base/check.h"
-#include "tessera/data/tokenizer.h"
-#include "tessera/data/tokenizer_model.h"
+#include "tessera/data/text/tokenizer.h"
+#include "tessera/data/text/tokenizer_model.h"
 
 namespace tessera::data {
 

@@ -2,12 +2,13 @@
 #include <sentencepiece_trainer.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/data/text.h"
-#include "tessera/data/tokenizer.h"
-#include "tessera/data/tokenizer_model.h"
+#include "tessera/data/text/text.h"
+#include "tessera/data/text/tokenizer.h"
+#include "tessera/data/text/tokenizer_model.h"
 
 namespace tessera::data {
 
@@ -25,10 +26,58 @@ struct SentencePieceModel final : TokenizerModel {
     std::vector<int> pieces;
     const auto status = processor.Encode({text.data(), text.size()}, &pieces);
     check_internal(status.ok(), "data.tokenizer", status.ToString());
-    const auto kept = std::min(pieces.size(), static_cast<size_t>(max_length - 1));
-    std::vector<int64_t> ids(pieces.begin(), pieces.begin() + static_cast<std::ptrdiff_t>(kept));
+    return ended({pieces.begin(), pieces.end()}, max_length);
+  }
+
+  /// T5's own tokenizer cuts special tokens out of the text, and encodes each part between them by itself.
+  std::vector<int64_t> encode_written(std::string_view text, int64_t max_length) const override {
+    std::vector<int64_t> ids;
+    const auto add = [&](std::string_view part) {
+      std::vector<int> pieces;
+      const auto status = processor.Encode({part.data(), part.size()}, &pieces);
+      check_internal(status.ok(), "data.tokenizer", status.ToString());
+      ids.insert(ids.end(), pieces.begin(), pieces.end());
+    };
+    size_t begin = 0;
+    for (size_t at = text.find('<'); at != text.npos; at = text.find('<', std::max(at + 1, begin))) {
+      const auto [id, length] = special_at(text.substr(at));
+      if (length == 0) continue;
+      std::string_view before = text.substr(begin, at - begin);
+      begin = at + length;
+      if (id >= size) {  // they take the white space around them
+        while (!before.empty() && is_blank(before.back())) before.remove_suffix(1);
+        while (begin < text.size() && is_blank(text[begin])) ++begin;
+      }
+      add(before);
+      ids.push_back(id);
+    }
+    add(text.substr(begin));
+    if (!ids.empty() && ids.back() == eos) ids.pop_back();  // it ends by itself
+    return ended(std::move(ids), max_length);
+  }
+
+ private:
+  static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+  std::vector<int64_t> ended(std::vector<int64_t> ids, int64_t max_length) const {
+    ids.resize(std::min(ids.size(), static_cast<size_t>(max_length - 1)));
     ids.push_back(eos);
     return ids;
+  }
+
+  /// The special token that `text` begins with, and its bytes; 0: none. The further ones count down from the last id.
+  std::pair<int64_t, size_t> special_at(std::string_view text) const {
+    constexpr int64_t kFurther = 100;
+    for (const auto& [name, id] : {std::pair<std::string_view, int64_t>{"<pad>", pad}, {"</s>", eos}, {"<unk>", unk}})
+      if (text.starts_with(name)) return {id, name.size()};
+    constexpr std::string_view kName = "<extra_id_";
+    if (!text.starts_with(kName)) return {-1, 0};
+    int64_t number = 0;
+    const char* first = text.data() + kName.size();
+    const auto [end, error] = std::from_chars(first, text.data() + text.size(), number);
+    const bool plain = error == std::errc() && *first != '-' && (*first != '0' || end == first + 1);
+    if (!plain || number >= kFurther || end == text.data() + text.size() || *end != '>') return {-1, 0};
+    return {size + kFurther - 1 - number, static_cast<size_t>(end + 1 - text.data())};
   }
 };
 

@@ -1,4 +1,4 @@
-#include "tessera/data/text.h"
+#include "tessera/data/text/text.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <unordered_map>
 
-#include "tessera/data/html_entities.h"
+#include "tessera/data/text/html_entities.h"
 
 namespace tessera::data {
 
@@ -152,17 +152,14 @@ std::string unescape_html(std::string_view text) {
   return out;
 }
 
-std::string clean_text(std::string_view text) {
-  // ftfy resolves entities itself where there is no mark-up, so that "&ldquo;" too becomes a straight quote
-  const std::string resolved = text.find('<') == std::string_view::npos ? unescape_html(text) : std::string(text);
-  std::string plain;
-  for (size_t at = 0; at < resolved.size();) append_plain(plain, next(resolved, at));
-  const std::string unescaped = unescape_html(unescape_html(compose(std::move(plain))));
+namespace {
 
+/// Runs of white space one space, none at the ends; what is not UTF-8 U+FFFD.
+std::string single_spaces(std::string_view text) {
   std::string out;
   bool gap = false;
-  for (size_t at = 0; at < unescaped.size();) {
-    const int32_t point = next(unescaped, at);
+  for (size_t at = 0; at < text.size();) {
+    const int32_t point = next(text, at);
     if (is_space(point)) {
       gap = !out.empty();
       continue;
@@ -172,6 +169,20 @@ std::string clean_text(std::string_view text) {
     append(out, point < 0 ? 0xFFFD : point);
   }
   return out;
+}
+
+/// Entities are resolved where there is no mark-up, so that "&ldquo;" too becomes a straight quote.
+std::string resolved_entities(std::string_view text) {
+  return text.find('<') == std::string_view::npos ? unescape_html(text) : std::string(text);
+}
+
+}  // namespace
+
+std::string clean_text(std::string_view text) {
+  const std::string resolved = resolved_entities(text);
+  std::string plain;
+  for (size_t at = 0; at < resolved.size();) append_plain(plain, next(resolved, at));
+  return single_spaces(unescape_html(unescape_html(compose(std::move(plain)))));
 }
 
 std::string lower_and_strip(std::string_view text) {
@@ -184,6 +195,75 @@ std::string lower_and_strip(std::string_view text) {
     last = at;
   }
   return first == std::string::npos ? "" : lower.substr(first, last - first);
+}
+
+std::string clip_text(std::string_view text) { return lower_case(single_spaces(fix_text(text))); }
+
+namespace {
+
+/// Bytes of a terminal's escape ("ESC[0;1m") at the begin of `text`; 0: there is none.
+size_t escape_length(std::string_view text) {
+  if (!text.starts_with("\x1b[")) return 0;
+  size_t end = 2;
+  while (end < text.size() && (std::isdigit(static_cast<unsigned char>(text[end])) || text[end] == ';')) ++end;
+  return end < text.size() && std::isalpha(static_cast<unsigned char>(text[end])) ? end + 1 : 0;
+}
+
+/// What ftfy changes beside append_plain's; false: nothing.
+bool append_fixed(std::string& to, int32_t point) {
+  static const std::unordered_map<int32_t, const char*> kLigatures = {
+      {0x132, "IJ"},      {0x133, "ij"}, {0x149, "\u02BCn"}, {0x1C4, "D\u017D"}, {0x1C5, "D\u017E"},
+      {0x1C6, "d\u017E"}, {0x1C7, "LJ"}, {0x1C8, "Lj"},      {0x1C9, "lj"},      {0x1CA, "NJ"},
+      {0x1CB, "Nj"},      {0x1CC, "nj"}, {0x1F1, "DZ"},      {0x1F2, "Dz"},      {0x1F3, "dz"}};
+  if (const auto found = kLigatures.find(point); found != kLigatures.end()) return to += found->second, true;
+  if (point == 0x3000) return to += ' ', true;
+  if (!within(point, 0xFF5F, 0xFFEF)) return false;
+  return to += compatible(point), true;
+}
+
+}  // namespace
+
+std::string fix_text(std::string_view text) {
+  const std::string resolved = resolved_entities(text);
+  std::string fixed;
+  for (size_t at = 0; at < resolved.size();) {
+    if (const size_t escape = escape_length(std::string_view(resolved).substr(at)); escape > 0) {
+      at += escape;
+      continue;
+    }
+    int32_t point = next(resolved, at);
+    if (within(point, 0x80, 0x9F)) {  // they mean what the same numbers mean in HTML
+      std::string meant;
+      size_t begin = 0;
+      append_reference(meant, point);
+      point = next(meant, begin);
+    }
+    if (!append_fixed(fixed, point)) append_plain(fixed, point);
+  }
+  return compose(std::move(fixed));
+}
+
+Letter letter_of(int32_t point) { return is_space(point) ? Letter::space : category_of(point); }
+
+std::vector<std::string_view> clip_words(std::string_view text) {
+  std::vector<std::string_view> words;
+  const auto ends_with_any = [](std::string_view rest) -> size_t {
+    for (const std::string_view own : {"<|startoftext|>", "<|endoftext|>", "'s", "'t", "'re", "'ve", "'m", "'ll", "'d"})
+      if (rest.starts_with(own)) return own.size();
+    return 0;
+  };
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at;
+    const Letter kind = letter_of(next(text, end));
+    if (const size_t own = ends_with_any(text.substr(at)); own > 0) {
+      end = at + own;
+    } else if (kind == Letter::letter || kind == Letter::other) {
+      for (size_t after = end; after < text.size() && letter_of(next(text, after)) == kind;) end = after;
+    }
+    if (kind != Letter::space) words.push_back(text.substr(at, end - at));
+    at = end;
+  }
+  return words;
 }
 
 }  // namespace tessera::data

@@ -1,4 +1,4 @@
-#include "tessera/data/bpe.h"
+#include "tessera/data/text/bpe.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -68,8 +68,7 @@ std::vector<int32_t> Bpe::characters(std::string_view part) const {
   return ids;
 }
 
-void Bpe::append_merged(std::string_view part, std::vector<int64_t>& result) const {
-  std::vector<int32_t> ids = characters(part);
+void Bpe::append_merged(std::vector<int32_t> ids, std::vector<int64_t>& result) const {
   const auto count = static_cast<int32_t>(ids.size());
   // a piece keeps the place of its first character; -1 in ids: it was merged into the one before
   std::vector<int32_t> next(ids.size()), previous(ids.size());
@@ -109,11 +108,11 @@ std::vector<int64_t> Bpe::encode(std::string_view text) const {
       ++at;
       continue;
     }
-    append_merged(text.substr(begin, at - begin), ids);
+    append_merged(characters(text.substr(begin, at - begin)), ids);
     ids.push_back(token->second);
     begin = at += token->first.size();
   }
-  append_merged(text.substr(begin), ids);
+  append_merged(characters(text.substr(begin)), ids);
   return ids;
 }
 
