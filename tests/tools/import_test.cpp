@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/recipe/load_recipe.h"
-#include "tessera/tools/import/command_line.h"
-#include "tessera/tools/import/config_file.h"
+#include "tessera/tools/options/command_line.h"
+#include "tessera/tools/options/config_file.h"
 #include "tools/import_cases.h"
 
 namespace tessera::tools {

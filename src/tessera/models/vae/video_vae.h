@@ -37,8 +37,8 @@ class VideoVae : public net::VideoCodec {
   virtual Posterior posterior(const Tensor& pixels) const = 0;
   virtual const Tensor& latent_mean() const = 0;  ///< [C], the m of the scaling
   virtual const Tensor& latent_std() const = 0;   ///< [C], its s
-  virtual int64_t weight_bytes() const = 0;  ///< while they are loaded
-  virtual void release() const = 0;          ///< frees the weights until they are needed again
+  virtual int64_t weight_bytes() const = 0;       ///< while they are loaded
+  virtual void release() const = 0;               ///< frees the weights until they are needed again
   /// Peak bytes of tensors in encode() of such a clip, given as bytes, or in decode() of its latent: with the result,
   /// without weights, input and scratch memory of LibTorch's kernels.
   virtual int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const = 0;

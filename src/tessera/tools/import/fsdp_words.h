@@ -4,7 +4,7 @@
 //   bare_words(given);     // "fsdp.mixed_precision" = "MixedPrecision(param_dtype=torch.bfloat16)" is param_dtype
 #include <vector>
 
-#include "tessera/tools/import/dialect.h"
+#include "tessera/tools/options/dialect.h"
 
 namespace tessera::tools {
 

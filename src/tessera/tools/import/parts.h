@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/tools/import/dialect.h"
+#include "tessera/tools/options/dialect.h"
 
 namespace tessera::tools {
 

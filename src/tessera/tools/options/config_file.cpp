@@ -1,4 +1,4 @@
-#include "tessera/tools/import/config_file.h"
+#include "tessera/tools/options/config_file.h"
 
 #include <charconv>
 #include <filesystem>

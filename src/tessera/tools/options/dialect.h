@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tessera/recipe/recipe_table.h"
-#include "tessera/tools/import/translation.h"
+#include "tessera/tools/options/translation.h"
 
 namespace tessera::tools {
 

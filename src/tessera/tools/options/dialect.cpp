@@ -1,4 +1,4 @@
-#include "tessera/tools/import/dialect.h"
+#include "tessera/tools/options/dialect.h"
 
 #include <algorithm>
 #include <charconv>
