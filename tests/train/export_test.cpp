@@ -36,7 +36,7 @@ std::set<std::string> files_in(const fs::path& folder) {
 
 class Export : public ::testing::TestWithParam<const char*> {};
 // the second one's files hold several parameters in a tensor
-INSTANTIATE_TEST_SUITE_P(Models, Export, ::testing::Values("wan-tiny", "opensora-tiny"));
+INSTANTIATE_TEST_SUITE_P(Models, Export, ::testing::Values("wan-tiny", "opensora2-tiny"));
 
 TEST_P(Export, IsOneFileOrAsManyAsTheirBytesAskForAndLeavesNoneOfAnEarlierExport) {
   const auto model = models::make_denoiser({.preset = GetParam()});
