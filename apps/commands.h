@@ -68,6 +68,7 @@ Command completion_command();
 Command man_command();
 Command import_command();
 Command inspect_command();
+Command list_command();
 Command convert_command();
 
 }  // namespace tessera::apps

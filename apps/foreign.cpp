@@ -120,6 +120,7 @@ Translated recipe_from(const Arguments& arguments, const recipe::Overrides& keys
 
 void tell(const tools::Translation& translation) {
   for (const std::string& line : translation.lines()) log::info("options: " + line);
+  for (const auto& warned : translation.warned) log::warn("options: " + warned.option + ": " + warned.why);
 }
 
 }  // namespace tessera::apps

@@ -40,6 +40,7 @@ int run(const Arguments& arguments) {
     std::fputs(text.c_str(), stdout);
   else
     checkpoint::write_text(out, text);
+  for (const auto& warned : translation.warned) log::warn("import: " + warned.option + ": " + warned.why);
   for (const auto& refused : translation.refused) log::warn("import: " + refused.option + " refused: " + refused.why);
   if (!out.empty())
     log::info("import: " + out + ": " + std::to_string(translation.settings.size()) + " keys, " +

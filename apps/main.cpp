@@ -18,10 +18,10 @@ namespace tessera::apps {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
-      plan_command(),    prepare_command(), train_command(),      launch_command(),
-      sample_command(),  top_command(),     report_command(),     import_command(),
-      inspect_command(), convert_command(), probe_command(),      simulate_command(),
-      bench_command(),   verify_command(),  completion_command(), man_command()};
+      plan_command(),       prepare_command(), train_command(),    launch_command(),  sample_command(),
+      top_command(),        report_command(),  import_command(),   inspect_command(), list_command(),
+      convert_command(),    probe_command(),   simulate_command(), bench_command(),   verify_command(),
+      completion_command(), man_command()};
   return table;
 }
 

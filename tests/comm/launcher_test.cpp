@@ -40,7 +40,7 @@ TEST(Launch, AsksForAMeetingPointOfSeveralNodes) {
 
 TEST(Rendezvous, OfOneMachineListensOnLoopbackAlone) {
   if (!TESSERA_HAS_GLOO) GTEST_SKIP() << "this build has no Gloo";
-  const HostedStore store("127.0.0.1", 0);
+  const HostedStore store("127.0.0.1", 0, "");
   int listeners = 0;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream in(table);
@@ -55,7 +55,7 @@ TEST(Rendezvous, OfOneMachineListensOnLoopbackAlone) {
     }
   }
   EXPECT_EQ(listeners, 1);
-  StoreLink link("127.0.0.1", store.port());
+  StoreLink link("127.0.0.1", store.port(), {}, 30);
   EXPECT_EQ(link.claim("a", "1"), "1");
 }
 
@@ -64,8 +64,8 @@ TEST(Rendezvous, WhatAStrangerWritesThereEndsNothingWithSuccess) {
   for (const std::string text : {"0\x1f"
                                  "all done",
                                  "", "x", "\x1f", "99999999999\x1fz"}) {
-    const HostedStore store("127.0.0.1", 0);
-    StoreLink stranger("127.0.0.1", store.port());
+    const HostedStore store("127.0.0.1", 0, "");
+    StoreLink stranger("127.0.0.1", store.port(), {}, 30);
     stranger.set("refused", text);
     Nodes nodes({.nproc = 1, .nnodes = 2, .node_rank = 1, .timeout = 5}, "127.0.0.1", store.port());
     try {

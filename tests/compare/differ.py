@@ -25,7 +25,7 @@ SKIPPED = [
 ]
 # Keys of JSON that are not compared, by the name of the file: what was measured by the clock.
 TIMES = {
-    "metrics.jsonl": {"seconds", "busy", "exposed", "mfu", "sample_seconds", "moved_seconds", "moved_waited"},
+    "metrics.jsonl": {"seconds", "busy", "utilisation", "exposed", "mfu", "sample_seconds", "moved_seconds", "moved_waited"},
     "schedule.jsonl": {"t0", "t1"},
     "executed.jsonl": {"t0", "t1"},
 }
@@ -33,7 +33,7 @@ TIMES = {
 # counted: its bytes are booked on this step or on the next. What is sent stands in schedule.jsonl as well.
 LATE_BYTES = "sent_bytes.dp_replicate"
 # Tags of TensorBoard's files, likewise.
-TIMED_TAGS = ["*: train/seconds", "*: train/tokens_per_second", "*: train/mfu", "*: busy/*", "*: exposed/*"]
+TIMED_TAGS = ["*: train/seconds", "*: train/tokens_per_second", "*: train/mfu", "*: busy/*", "*: utilisation/*", "*: exposed/*"]
 # Keys of safetensors' metadata, likewise.
 TIMED_METADATA = {"date", "time", "created"}
 # What follows from what: the first difference that is told is of the earliest.

@@ -1,11 +1,11 @@
-#include "tessera/data/bpe.h"
+#include "tessera/data/text/bpe.h"
 
 #include "data/scene.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
-#include "tessera/data/text.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/data/text/text.h"
+#include "tessera/data/text/tokenizer.h"
 
 namespace tessera::data {
 

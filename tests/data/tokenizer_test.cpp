@@ -1,9 +1,9 @@
-#include "tessera/data/tokenizer.h"
+#include "tessera/data/text/tokenizer.h"
 
 #include "data/scene.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
-#include "tessera/data/text.h"
+#include "tessera/data/text/text.h"
 
 namespace tessera::data {
 

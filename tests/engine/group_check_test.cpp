@@ -34,7 +34,7 @@ Schedule schedule(const std::string& ranks) {
 
 /// What each rank says to its schedule; empty: it found nothing.
 std::vector<std::string> check(const std::vector<Schedule>& schedules) {
-  const comm::HostedStore store("127.0.0.1", 0);
+  const comm::HostedStore store("127.0.0.1", 0, "");
   const int world = static_cast<int>(schedules.size());
   std::vector<std::string> said(schedules.size());
   std::vector<std::thread> ranks;

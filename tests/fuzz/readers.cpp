@@ -14,7 +14,7 @@
 #include "tessera/checkpoint/torch_file.h"
 #include "tessera/data/buckets.h"
 #include "tessera/data/rows.h"
-#include "tessera/data/text.h"
+#include "tessera/data/text/text.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/scenario/scenario.h"
 #include "tessera/plan/schedule_json.h"

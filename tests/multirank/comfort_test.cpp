@@ -30,12 +30,48 @@ size_t count(const std::string& text, const std::string& what) {
   return n;
 }
 
+TEST(Metrics, TellWhatEachRankMakesOfItsDeviceAndOfItsLanes) {
+  const std::vector<nlohmann::json> steps = trained().metrics("run");
+  ASSERT_EQ(steps.size(), 4u);
+  double of_model = 0;
+  for (const auto& step : steps) {
+    const double peak = step.at("peak_flops"), seconds = step.at("seconds");
+    double sum = 0, flops = 0;
+    for (const auto& rank : step.at("ranks")) {
+      const double own = rank.at("model_flops");
+      EXPECT_GT(own, 0) << rank;
+      EXPECT_NEAR(rank.at("mfu").get<double>(), own / (seconds * peak), 1e-12) << rank;
+      sum += rank.at("mfu").get<double>(), flops += own;
+      if (step.at("step") == 1) continue;  // lanes are told of in the step that follows
+      EXPECT_GT(rank.at("utilisation").at("compute").get<double>(), 0) << rank;
+      for (const auto& [lane, share] : rank.at("utilisation").items()) EXPECT_LE(share.get<double>(), 1) << lane;
+    }
+    EXPECT_NEAR(step.at("mfu").get<double>(), sum / 2, 1e-12);
+    if (of_model == 0) of_model = flops;
+    EXPECT_EQ(flops, of_model) << "every step has the same samples";
+  }
+}
+
 TEST(Top, ShowsAFinishedRunOnce) {
   const Result top = trained().tessera({"top", trained().out(), "--once"});
   EXPECT_EQ(top.code, 0);
-  for (const char* wanted : {"finished", "4/4", "tokens/s", "rank 0", "rank 1", "planned", "compute", "sample"})
+  for (const char* wanted : {"finished", "4/4", "tokens/s", "rank 0", "rank 1", "planned", "compute", "MFU ", "sample"})
     EXPECT_NE(top.output.find(wanted), std::string::npos) << wanted << "\n" << top.output;
   EXPECT_EQ(top.output.find('\x1b'), std::string::npos) << "no escape codes in a pipe";
+}
+
+/// docs/run-folder.md names every file of a run and every key of a step.
+TEST(RunFolder, IsWhatThePageSays) {
+  const std::string page = read(TESSERA_SOURCE_DIR "/docs/run-folder.md");
+  const auto named = [&](const std::string& word) { return page.find("`" + word) != std::string::npos; };
+  for (const auto& entry : fs::directory_iterator(trained().out())) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_TRUE(named(name.starts_with("events.out.tfevents.") ? "events.out.tfevents.*" : name)) << name;
+  }
+  const nlohmann::json step = trained().metrics("run").back();
+  for (const auto& [key, value] : step.items()) EXPECT_TRUE(named(key + "`")) << key;
+  for (const auto& [key, value] : step.at("ranks").at(0).items()) EXPECT_TRUE(named(key + "`")) << key;
+  for (const auto& [part, value] : step.at("ranks").at(0).at("bytes").items()) EXPECT_TRUE(named(part + "`")) << part;
 }
 
 TEST(Top, NamesWhatIsNoRun) {

@@ -299,6 +299,32 @@ void train_by(const TinyRun& run, const FileForm& form, const std::string& folde
   EXPECT_EQ(run.metrics(name).size(), 1u);
 }
 
+TEST(EveryFamily, ATaskTrainsBothExpertsThatItsFolderHolds) {
+  const TinyRun run("both");
+  add_conditions(run);
+  const Result made = run.train(1, "source",
+                                std::vector<std::string>{"--run.steps", "1"} +
+                                    kind("s2v", "12",
+                                         {"--model.config.cond_dim", "12", "--model.config.audio_dim", "32",
+                                          "--model.config.audio_inject_layers", "0,2", "--experts.train", "both"}));
+  ASSERT_EQ(made.code, 0) << made.output;
+  const std::string folder = run.out("source") + "/model", data = (run.folder() / "data").string();
+  ASSERT_TRUE(fs::is_directory(folder + "/high_noise_model")) << made.output;
+  const Result trained = run.tessera({"train",         "--task",     "s2v-14B",      "--ckpt_dir",
+                                      folder,          "--dit_fsdp", "--batch_size", "2",
+                                      "--max_steps",   "6",          "--run.out",    run.out("both"),
+                                      "--data.path",   data,         "--data.cache", (run.folder() / "cache").string(),
+                                      "--data.fps",    "8",          "--data.size",  "32,32",
+                                      "--data.frames", "8",          "--data.vae",   "haar:12"});
+  expect_words(trained, 0,
+               {"audio, an image", "two experts", "models_t5_umt5-xxl-enc-bf16.pth", "wav2vec2-large-xlsr-53-english"});
+  std::set<std::string> experts;
+  for (const auto& step : run.metrics("both")) experts.insert(step.at("expert").get<std::string>());
+  EXPECT_EQ(experts, (std::set<std::string>{"high_noise", "low_noise"}));
+  for (const char* expert : {"high_noise_model", "low_noise_model"})
+    EXPECT_TRUE(fs::is_directory(run.out("both") + "/model/" + expert)) << expert;
+}
+
 TEST(EveryFamily, TrainsAndSamplesByTheCommandsOfOtherPrograms) {
   const TinyRun run("families");
   add_conditions(run);
@@ -331,14 +357,14 @@ TEST(EveryFamily, TrainsAndSamplesByTheCommandsOfOtherPrograms) {
        "two experts",
        kind("t2v", "12", {"--experts.train", "both"}),
        {},
-       "t2v-14B",
+       "i2v-14B",
        "accelerate launch wan_train_network.py --task t2v-A14B --dit $D/low_noise_model --dit_high_noise "
        "$D/high_noise_model --dataset_config $C.toml --max_train_steps 1"},
       {"i2v-A14B",
        "two experts",
        kind("i2v", "28", {"--experts.train", "both"}),
        {"--image", first},
-       "i2v-14B",
+       "t2v-14B",
        "accelerate launch train.py --dataset_base_path $C --model_paths '[\"$D/high_noise_model\"]' --height 32 "
        "--width 32 --num_frames 8 --num_epochs 1 --trainable_models dit --extra_inputs input_image "
        "--max_timestep_boundary 0.358 --min_timestep_boundary 0"},

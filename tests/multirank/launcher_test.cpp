@@ -111,6 +111,22 @@ TEST(Launcher, NamesAStoppedRankWithinTheTimeoutAndFiveSeconds) {
       << run.output();
 }
 
+/// Stops all, the last rank first: the others wait for it in a collective meanwhile. Longer than any of their time-outs.
+void pause_and_wake(std::vector<pid_t> processes, double seconds) {
+  for (auto pid = processes.rbegin(); pid != processes.rend(); ++pid) kill(*pid, SIGSTOP), sleep_seconds(0.3);
+  sleep_seconds(seconds);
+  for (const pid_t pid : processes) kill(pid, SIGCONT);
+  sleep_seconds(1);
+}
+
+TEST(Launcher, AWholeJobThatWasStoppedGoesOnWhenItIsWoken) {
+  Steps run(2, "", "8");
+  pause_and_wake({run.launcher(), run.rank(0), run.rank(1)}, 12);
+  kill(run.launcher(), SIGTERM);
+  EXPECT_EQ(run.wait(60), 75) << run.output();
+  EXPECT_EQ(run.output().find("fault.timeout"), std::string::npos) << run.output();
+}
+
 TEST(Launcher, NamesAStoppedRankThatHasNoHeartbeat) {
   Steps run(2, "no-heartbeat", "2");
   kill(run.rank(0), SIGSTOP);
@@ -238,6 +254,32 @@ void expect_ranks_meet(const std::map<std::string, std::string>& variables) {
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_EQ(wait_program(other, 20), 0) << text_of(log);
   fs::remove(log);
+}
+
+/// As under srun and `scontrol suspend`: nobody but the ranks themselves could count the time.
+TEST(Ranks, ThatWereAllStoppedGoOnWhenTheyAreWoken) {
+  const std::string port = free_port();
+  std::vector<std::string> logs;
+  std::vector<pid_t> ranks;
+  for (const char* rank : {"0", "1"}) {
+    logs.push_back((fs::temp_directory_path() / ("tessera-paused-" + std::to_string(getpid()) + "-" + rank)).string());
+    ranks.push_back(start_program({COMM_WORKER, "steps", "no-heartbeat", "0"}, logs.back(),  // collectives take 10 s
+                                  {{"SLURM_PROCID", rank},
+                                   {"SLURM_LOCALID", rank},
+                                   {"SLURM_NTASKS", "2"},
+                                   {"SLURM_NNODES", "1"},
+                                   {"SLURM_JOB_ID", "7"},
+                                   {"MASTER_PORT", port},
+                                   {"OMP_NUM_THREADS", "1"}}));
+  }
+  for (int i = 0; i < 3000 && text_of(logs[0]).find("ready") == std::string::npos; ++i) sleep_seconds(0.02);
+  ASSERT_NE(text_of(logs[0]).find("ready"), std::string::npos) << text_of(logs[0]);
+  pause_and_wake(ranks, 14);
+  for (const pid_t rank : ranks) kill(rank, SIGTERM);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    EXPECT_EQ(wait_program(ranks[i], 60), 75) << text_of(logs[i]);
+    fs::remove(logs[i]);
+  }
 }
 
 TEST(Ranks, MeetBySlurmsVariables) {

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "processes.h"
 #include "program.h"
 
@@ -24,6 +26,51 @@ std::string free_port() {
   close(fd);
   return std::to_string(ntohs(address.sin_port));
 }
+
+/// Strangers on a port of this machine, until it goes: they send what is no greeting, a proof without the token, and the
+/// old store's way to end a run, and hold connections without a word.
+class Strangers {
+ public:
+  explicit Strangers(const std::string& port) : port_(std::stoi(port)), thread_([this] { annoy(); }) {}
+  ~Strangers() {
+    stop_ = true;
+    thread_.join();
+  }
+  int connections() const { return connections_; }
+
+ private:
+  void annoy() {
+    const std::string magic = "tessera store 1\n";
+    const std::vector<std::string> words = {
+        "GET / HTTP/1.1\r\n\r\n",
+        std::string(4096, '\0'),
+        magic + std::string(64, 'p'),
+        magic.substr(0, 7),
+        "",
+        std::string("\0\x3c\x85\xf7\x3c\1\x0d\0\0\0\0\0\0\0launch0/fault\x0b\0\0\0\0\0\0\0", 35) +
+            "0\x1f"
+            "all done."};
+    std::vector<int> held;
+    for (size_t i = 0; !stop_; sleep_seconds(0.01), ++i) {
+      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      address.sin_port = htons(static_cast<in_port_t>(port_));
+      const bool there = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+      const std::string& said = words[i % words.size()];
+      if (there) ::send(fd, said.data(), said.size(), MSG_NOSIGNAL);
+      connections_ += there;
+      held.push_back(fd);
+      if (held.size() > 200) close(held.front()), held.erase(held.begin());
+    }
+    for (const int fd : held) close(fd);
+  }
+  const int port_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> connections_{0};
+  std::thread thread_;
+};
 
 /// A launcher, its log, and every process that it was seen to have.
 class Node {
@@ -195,6 +242,98 @@ TEST_F(Nodes, ASignalToOneEndsAllWithAWholeCheckpoint) {
   EXPECT_EQ(first->wait(30), 75) << first->output();
 }
 
+TEST_F(Nodes, StrangersNeitherEndNorChangeARun) {
+  ASSERT_EQ(run_.train(2, "alone", {"--run.steps", "8"}).code, 0);
+  const std::vector<std::string> more = {"--run.out", run_.out("watched"), "--run.steps", "8"};
+  const Strangers strangers(port_);
+  const auto first = start(0, 2, {}, more), second = start(1, 2, {}, more);
+  EXPECT_EQ(first->wait(120), 0) << first->output();
+  EXPECT_EQ(second->wait(60), 0) << second->output();
+  EXPECT_GT(strangers.connections(), 20);
+  expect_same_curve("alone", "watched", 0);
+  // What the two nodes proved to each other is theirs alone, and printed nowhere.
+  const fs::path token = fs::path(run_.out("watched")) / ".token";
+  ASSERT_TRUE(fs::is_regular_file(token));
+  EXPECT_EQ(fs::status(token).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  const std::string secret = text_of(token.string()).substr(0, 64);
+  ASSERT_EQ(secret.size(), 64u);
+  for (const auto& item : fs::recursive_directory_iterator(run_.folder())) {
+    if (!item.is_regular_file() || item.path() == token) continue;
+    EXPECT_EQ(text_of(item.path().string()).find(secret), std::string::npos) << item.path();
+  }
+  EXPECT_EQ(first->output().find("has no token"), std::string::npos) << first->output();
+}
+
+TEST_F(Nodes, TheTokenOfTheEnvironmentHasToBeTheSame) {
+  const std::string token = "a token for two nodes", other = "a token of somebody else";
+  const auto begin = [&](int node, const std::string& of_node) {
+    setenv("TESSERA_TOKEN", of_node.c_str(), 1);
+    auto started = start(node, 2, {}, {"--run.out", run_.out("by-" + std::to_string(started_)), "--run.steps", "2"});
+    unsetenv("TESSERA_TOKEN");
+    return started;
+  };
+  const auto first = begin(0, token), wrong = begin(1, other);
+  EXPECT_EQ(wrong->wait(120), 2) << wrong->output();
+  EXPECT_TRUE(wrong->says("knows another token than this process has", 0.1));
+  const auto second = begin(1, token);
+  EXPECT_EQ(second->wait(120), 0) << second->output();
+  EXPECT_EQ(first->wait(60), 0) << first->output();
+  for (const auto* node : {&first, &wrong, &second}) {
+    EXPECT_EQ((*node)->output().find(token), std::string::npos);
+    EXPECT_EQ((*node)->output().find(other), std::string::npos);
+  }
+}
+
+/// A port that accepts connections, by the kernel alone, and stays silent.
+class SilentPort {
+ public:
+  SilentPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(fd_, 64), 0);
+    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentPort() { close(fd_); }
+  std::string port() const { return std::to_string(port_); }
+
+ private:
+  int fd_, port_ = 0;
+};
+
+TEST_F(Nodes, ASilentRendezvousIsNamedByRanksAndLaunchers) {
+  const SilentPort silent;
+  std::map<std::string, std::string> rank = {{"RANK", "1"},
+                                             {"WORLD_SIZE", "2"},
+                                             {"LOCAL_RANK", "1"},
+                                             {"LOCAL_WORLD_SIZE", "2"},
+                                             {"MASTER_ADDR", "127.0.0.1"},
+                                             {"MASTER_PORT", silent.port()}};
+  const std::vector<std::string> train = {"train", run_.recipe(), "--fault.timeout", "1"};
+  const auto with = [&](std::vector<std::string> argv) {
+    argv.insert(argv.begin(), TESSERA_BINARY);
+    argv.insert(argv.end(), train.begin(), train.end());
+    return argv;
+  };
+  Node of_rank(with({}), (run_.folder() / "rank").string(), rank);
+  rank["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  Node of_torchrun(with({}), (run_.folder() / "torchrun").string(), rank);
+  Node launcher(with({"launch", "--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "127.0.0.1:" + silent.port()}),
+                (run_.folder() / "launcher").string());
+  const std::string place = "127.0.0.1:" + silent.port();
+  for (auto& [node, words] :
+       {std::pair(&of_rank, "the rendezvous endpoint " + place + " accepts connections but does not"),
+        std::pair(&of_torchrun, "could not reach the store at " + place),
+        std::pair(&launcher, "the rendezvous endpoint " + place + " accepts connections but does")}) {
+    EXPECT_EQ(node->wait(180), 5) << node->output();
+    EXPECT_TRUE(node->says(words, 0.1));
+    EXPECT_TRUE(node->says("within 30 s", 0.1) || node == &of_torchrun);
+  }
+}
+
 /// Two network namespaces joined by a cable; each has an address and a loopback of its own, as two machines have.
 class TwoHosts : public Nodes {
  protected:
@@ -247,11 +386,32 @@ TEST_F(TwoHosts, TrainAsOneMachineDoes) {
       second(launcher(1, endpoint, more), (run_.folder() / "second").string());
   EXPECT_EQ(first.wait(90), 0) << first.output();
   EXPECT_EQ(second.wait(20), 0) << second.output();
+  EXPECT_TRUE(
+      first.says("the rendezvous at " + address(0) + " has no token: whoever reaches it can end this run", 0.1));
   expect_same_curve("one", "two", 0);
   double sent = 0;  // a rank sends three shards, two of them to the other host, and there are two ranks a host
   for (const auto& step : run_.metrics("two"))
     sent += step["ranks"][0]["sent_bytes"]["dp_shard"].get<double>() * 2 / 3 * 2;
   EXPECT_GT(static_cast<double>(received(0)), sent);
+}
+
+TEST_F(TwoHosts, ANodeThatIsCutOffFromNodeZeroEnds) {
+  ASSERT_EQ(run_.tessera({"prepare", run_.recipe()}).code, 0);
+  const std::vector<std::string> more = {"--run.steps", "100000", "--checkpoint.every", "1", "--fault.timeout", "3"};
+  const std::string endpoint = address(0) + ":29513";
+  setenv("TESSERA_TOKEN", "a token for two hosts", 1);
+  Node first(launcher(0, endpoint, more), (run_.folder() / "first").string()),
+      second(launcher(1, endpoint, more), (run_.folder() / "second").string());
+  unsetenv("TESSERA_TOKEN");
+  await_step("run", 2);
+  shell("ip -n " + space(0) + " link set eth9 down");
+  EXPECT_EQ(second.wait(120), 5) << second.output();
+  EXPECT_EQ(first.wait(120), 5) << first.output();
+  // The bound is told: 3 s of fault.timeout and 5 s. A time measured here would be that of a busy machine.
+  EXPECT_TRUE(second.says("the rendezvous endpoint " + endpoint + " is gone", 0.1));
+  EXPECT_TRUE(second.says("(no answer within 8 s)", 0.1));
+  EXPECT_TRUE(first.says("node 1 is gone: its launcher", 0.1));
+  EXPECT_EQ(first.output().find("has no token"), std::string::npos) << first.output();
 }
 
 /// What a starter sets for the rank of host % (of two, a rank each).

@@ -187,6 +187,49 @@ TEST_F(SanaPictures, WithoutACaptionTrainAndSampleWithWhatTheCheckpointLearnedFo
   const auto learned = curve("learned", "1");
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(learned.at(i), captioned[i]) << "step " << i;
   EXPECT_NE(learned.at(3), empty.at(3)) << "guidance is away from it as well";
+
+  // It travels with the exported model, which is enough to go on from and to sample from.
+  const fs::path exported = fs::path(run_.out("learned")) / "model", file = exported / "official_only.safetensors";
+  ASSERT_TRUE(fs::exists(file)) << file;
+  const auto travelled = checkpoint::SafetensorsFile::open(file);
+  std::vector<float> found(rows.size());
+  ASSERT_EQ(travelled.at("y_embedder.y_embedding").shape, (checkpoint::Shape{24, 64}));
+  travelled.read_f32("y_embedder.y_embedding", 0, 24 * 64, found.data());
+  EXPECT_EQ(found, rows);
+  const auto pixels = [&](const char* name, const Flags& more) {
+    Flags flags = {"sample",
+                   run_.out("learned") + "/recipe.toml",
+                   "--weights",
+                   exported.string(),
+                   "--prompt",
+                   "a picture",
+                   "--format",
+                   "frames",
+                   "--sample.guidance",
+                   "4",
+                   "--sample.steps",
+                   "2",
+                   "--out",
+                   (run_.folder() / name).string()};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Result r = run_.tessera(flags);
+    EXPECT_EQ(r.code, 0) << r.output;
+    std::string all;
+    for (const auto& picture : fs::recursive_directory_iterator(run_.folder() / name)) {
+      std::ifstream in(picture.path(), std::ios::binary);
+      all.append(std::istreambuf_iterator<char>(in), {});
+    }
+    EXPECT_FALSE(all.empty());
+    return all;
+  };
+  const std::string with_base = pixels("with-base", {});
+  fs::rename(model, fs::path(run_.out("base")) / "gone");
+  EXPECT_TRUE(pixels("without-base", {}) == with_base);
+  fs::rename(fs::path(run_.out("base")) / "gone", model);
+  fs::remove(file);
+  fs::rename(model / "official_only.safetensors", run_.folder() / "taken");
+  EXPECT_FALSE(pixels("without-caption", {}) == with_base) << "guidance is away from it";
+  fs::rename(run_.folder() / "taken", model / "official_only.safetensors");
 }
 
 /// Where the released recipe is in fp16, its users met NaN. Loss scaling begins at 65536, doubles every 50 steps and so

@@ -150,7 +150,7 @@ void disagree(const Rendezvous& place, const Arguments& arguments) {
   comm.check_agreement("recipe", place.rank == 1 ? "lr = 2" : "lr = 1");
 }
 
-/// Steps until a signal asks for the end, as training does.
+/// [HOW] [TIMEOUT]: steps until a signal asks for the end, as training does.
 void steps(const Rendezvous& place, const Arguments& arguments) {
   for (int number : {SIGINT, SIGTERM}) signal(number, [](int) { asked = 1; });
   const std::string at = arguments.empty() ? "" : arguments[0];
@@ -158,7 +158,7 @@ void steps(const Rendezvous& place, const Arguments& arguments) {
     for (int number : {SIGINT, SIGTERM}) signal(number, SIG_IGN);
   std::unique_ptr<Heartbeat> heartbeat;
   if (at != "no-heartbeat") heartbeat = std::make_unique<Heartbeat>(place);
-  Comm comm(place, mesh_of(place, {}));
+  Comm comm(place, mesh_of(place, {}), arguments.size() > 1 ? std::stod(arguments[1]) : 60);
   Group& control = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
   for (int64_t step = 12;; step = std::min<int64_t>(step + 1, 13)) {
     if (heartbeat) heartbeat->at(step, 3, "forward blocks.3");

@@ -37,6 +37,22 @@ TEST_F(Report, OneRunHasItsFactsMemoryOfEveryRankAndWhatWentWrong) {
   EXPECT_EQ(html.find("<clips>"), std::string::npos) << "text of the data set is escaped";
 }
 
+TEST_F(Report, TellsWhatEachRankMadeOfItsDeviceAndOfItsLanes) {
+  const auto path = new_run("run", 4);
+  MetricsWriter metrics(path / "metrics.jsonl", 0);
+  for (int64_t s = 1; s <= 4; ++s) {
+    StepMetrics m = step(s, 1.0);
+    m.ranks[0].model_flops = 10e9, m.ranks[1].model_flops = 20e9;
+    for (RankMetrics& rank : m.ranks) rank.utilisation = {{"compute", s == 4 ? 0.9 : 0.7}, {"gather", 0.1}};
+    m.count_mfu(s == 1 ? 1e9 : 160e9);  // the first step warms up and does not count
+    metrics.step(m);
+  }
+  const std::string html = page({path});
+  for (const char* wanted : {"Utilisation, mean of the steps", "<td>25.0 %</td>", "<td>50.0 %</td>", "<td>80 %</td>",
+                             "compute busy", "<td>10 %</td>", "37.5 % of 160 GFLOP/s a rank"})
+    EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
+}
+
 TEST_F(Report, NeedsNothingElseAndFitsAPhone) {
   const std::string html = page({trained("run", 5, 5)});
   for (const char* outside : {"http://", "https://", "<script", "<link"})

@@ -50,15 +50,21 @@ TEST_F(RunFolderTest, WhatTheTrainerWritesComesBackWhole) {
   const auto path = new_run("run", 3);
   MetricsWriter metrics(path / "metrics.jsonl", 0);
   StepMetrics first = step(1, 0.123456789012345678);
-  first.mfu = 0.41;
+  for (RankMetrics& rank : first.ranks)
+    rank.model_flops = 4.1e11 * (1 + rank.rank), rank.utilisation = {{"compute", 0.7}};
+  first.count_mfu(4e12);
   metrics.step(first);
   const RunFolder run(path);
   ASSERT_EQ(run.steps().size(), 1u);
   EXPECT_EQ(run.steps()[0].loss, first.loss);
-  EXPECT_EQ(run.steps()[0].mfu, 0.41);
+  EXPECT_EQ(run.steps()[0].mfu, first.mfu);
+  EXPECT_EQ(run.steps()[0].peak_flops, 4e12);
   ASSERT_EQ(run.ranks().size(), 2u);
   EXPECT_EQ(run.ranks()[1].bytes, first.ranks[1].bytes);
   EXPECT_EQ(run.ranks()[1].busy, first.ranks[1].busy);
+  EXPECT_EQ(run.ranks()[1].utilisation, first.ranks[1].utilisation);
+  EXPECT_EQ(run.ranks()[1].model_flops, 8.2e11);
+  EXPECT_DOUBLE_EQ(run.ranks()[1].mfu.value(), 0.82);
   EXPECT_DOUBLE_EQ(run.ranks()[1].exposed.comm, first.ranks[1].exposed.comm);
   EXPECT_DOUBLE_EQ(run.ranks()[1].exposed.copy, first.ranks[1].exposed.copy);
   EXPECT_EQ(run.ranks()[1].sent_bytes, first.ranks[1].sent_bytes);

@@ -162,6 +162,14 @@ TEST_F(TensorBoard, AStepOfARunHasLossRateAndTheMemoryOfEveryRank) {
   EXPECT_FLOAT_EQ(values["memory/rank 0/reserved"], 10 << 20);
   EXPECT_FLOAT_EQ(values["busy/rank 1/gather"], 0.05f);
   EXPECT_EQ(values.count("train/mfu"), 0u) << "no rate is known";
+  StepMetrics known = step(1, 0.75);
+  known.ranks[1].model_flops = 1e12, known.ranks[1].utilisation = {{"gather", 0.2}};
+  known.count_mfu(8e12);
+  const auto listed = step_scalars(known);
+  const std::map<std::string, double> of_ranks(listed.begin(), listed.end());
+  EXPECT_DOUBLE_EQ(of_ranks.at("train/mfu"), 0.25);
+  EXPECT_DOUBLE_EQ(of_ranks.at("utilisation/rank 1/mfu"), 0.5);
+  EXPECT_DOUBLE_EQ(of_ranks.at("utilisation/rank 1/gather"), 0.2);
 }
 
 }  // namespace

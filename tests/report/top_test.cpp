@@ -70,9 +70,23 @@ TEST_F(Top, TellsStepLossSpeedMemoryLanesAndEvents) {
 TEST_F(Top, MfuIsShownWhereItIsKnown) {
   const auto path = new_run("run", 3);
   StepMetrics m = step(1, 0.5);
-  m.mfu = 0.412;
+  m.ranks[0].model_flops = 10e12, m.ranks[1].model_flops = 30e12;
+  m.count_mfu(100e12);  // 250 ms a step
   MetricsWriter(path / "metrics.jsonl", 0).step(m);
-  EXPECT_NE(joined(top_screen(RunFolder(path), {.width = 100})).find("MFU 41.2 %"), std::string::npos);
+  const std::string text = joined(top_screen(RunFolder(path), {.width = 100}));
+  for (const char* wanted : {"MFU 80.0 % of 100 TFLOP/s a rank", "MFU of the step", "40%", "120%"})
+    EXPECT_NE(text.find(wanted), std::string::npos) << wanted << "\n" << text;
+}
+
+TEST_F(Top, UtilisationOfLanesIsWhatTheRanksMeasured) {
+  const auto path = new_run("run", 3);
+  StepMetrics m = step(1, 0.5);
+  for (RankMetrics& rank : m.ranks) rank.utilisation = {{"compute", 0.63}, {"gather", 0.17}};
+  MetricsWriter(path / "metrics.jsonl", 0).step(m);
+  const std::string text = joined(top_screen(RunFolder(path), {.width = 100}));
+  EXPECT_NE(text.find("63%"), std::string::npos) << text;
+  EXPECT_NE(text.find("17%"), std::string::npos) << text;
+  EXPECT_EQ(text.find("80%"), std::string::npos) << "a step's seconds do not count where the span is known\n" << text;
 }
 
 TEST_F(Top, NoLineIsWiderThanTheTerminal) {

@@ -31,7 +31,7 @@ struct Folder {
   fs::path path;
 };
 
-/// What a translation has under a name: a key's value, or "implied", or "refused".
+/// What a translation has under a name: a key's value, or "implied", "warned", "refused".
 inline std::string found(const Translation& t, const std::string& name) {
   if (const auto* setting = t.find(name)) {
     std::string text;
@@ -41,6 +41,8 @@ inline std::string found(const Translation& t, const std::string& name) {
   }
   for (const auto& remark : t.refused)
     if (remark.option.starts_with(name)) return "refused";
+  for (const auto& remark : t.warned)
+    if (remark.option.starts_with(name)) return "warned";
   for (const auto& remark : t.implied)
     if (remark.option.starts_with(name)) return "implied";
   return "";

@@ -1,7 +1,7 @@
 // Configurations and commands of Sana's two trainers, NVlabs' own and diffusers': every key in effect or explained.
 #include "tessera/data/dataset.h"
 #include "tessera/recipe/load_recipe.h"
-#include "tessera/tools/import/command_line.h"
+#include "tessera/tools/options/command_line.h"
 #include "tools/import_cases.h"
 
 namespace tessera::tools {
@@ -159,6 +159,29 @@ TEST(ImportSana, TheFsdpConfigurationIsARecipeWithNothingRefused) {
   EXPECT_EQ(found(written, "data.instruction"), (folder.path / "mine.instruction.txt").string());
   std::ifstream in(folder.path / "mine.instruction.txt", std::ios::binary);
   EXPECT_EQ((std::string{std::istreambuf_iterator<char>(in), {}}), recipe.data.instruction);
+}
+
+/// A repository on a hub is no path: what is known of it plans, and says what is to be downloaded.
+TEST(ImportSana, AutoencodersByTheNamesOfTheirRepositories) {
+  const Folder folder;
+  const std::string yaml = folder.file("c.yaml", fsdp_yaml(latents_of(folder, 70)));
+  const auto read = [&](const std::string& options) {
+    return import_command("python train_scripts/train.py --config_path " + yaml + " " + options, {});
+  };
+  const std::pair<const char*, const char*> names[] = {
+      {"mit-han-lab/dc-ae-f32c32-sana-1.1-diffusers", "dc-ae-f32c32"},
+      {"hf://mit-han-lab/dc-ae-f32c32-sana-1.0", "dc-ae-f32c32"},
+      {"hf://Wan-AI/Wan2.1-T2V-1.3B/Wan2.1_VAE.pth", "wan2.1-vae"},
+      {"output/pretrained_models/Wan2.1_VAE.pth", "output/pretrained_models/Wan2.1_VAE.pth"},
+      {"weights/dc-ae-f32c32-sana-1.0", "weights/dc-ae-f32c32-sana-1.0"},
+      {"hf://someone/other-autoencoder", ""}};
+  for (const auto& [name, vae] : names) {
+    const Translation t = read("--vae.vae_pretrained=" + std::string(name));
+    EXPECT_EQ(found(t, "data.vae"), vae) << name;
+    EXPECT_EQ(t.refused.empty(), *vae != 0) << name;
+  }
+  for (const char* type : {"LTX2VAE_diffusers", "DCAEV"})
+    EXPECT_FALSE(read("--vae.vae_pretrained=weights/vae --vae.vae_type=" + std::string(type)).refused.empty()) << type;
 }
 
 TEST(ImportSana, EpochsAreCountedAndFlagsWinOverTheFile) {

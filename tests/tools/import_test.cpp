@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/recipe/load_recipe.h"
-#include "tessera/tools/import/command_line.h"
-#include "tessera/tools/import/config_file.h"
+#include "tessera/tools/options/command_line.h"
+#include "tessera/tools/options/config_file.h"
 #include "tools/import_cases.h"
 
 namespace tessera::tools {
@@ -185,7 +185,7 @@ TEST(Import, FilesBecomeRecipeKeys) {
          {"plan.gradients", "nvme"},
          {"plan.parameters", "host"},
          {"plan.nvme", "disk"},
-         {"wandb.enabled", "refused"}},
+         {"wandb.enabled", "warned"}},
         8}},
       {"hpz.json",
        {R"({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 2}, "train_micro_batch_size_per_gpu": 1,
@@ -406,6 +406,75 @@ TEST(Import, AReleaseIsLookedIntoAndMustBeOfTheTask) {
                {"holds a i2v model", "t2v-14B"});
   expect_words(message([&] { import_command("--task i2v-A14B --ckpt_dir " + root + " --max_steps 2", {}); }),
                {"holds one model", "high_noise_model"});
+}
+
+TEST(Import, ATaskTrainsBothExpertsThatAFolderHolds) {
+  const Folder folder;
+  for (const char* expert : {"high_noise_model", "low_noise_model"}) {
+    folder.file(std::string("S/") + expert + "/config.json", R"({"model_type": "s2v"})");
+    folder.file(std::string("S/") + expert + "/diffusion_pytorch_model.safetensors", "");
+  }
+  folder.file("S/Wan2.1_VAE.pth", "");
+  folder.file("S/wav2vec2-large-xlsr-53-english/config.json", "{}");
+  const std::string root = (folder.path / "S").string();
+  const Translation t = import_command("--task s2v-14B --ckpt_dir " + root + " --max_steps 2", {});
+  EXPECT_EQ(found(t, "model.path"), root) << "the folder of both, which a run trains one a step";
+  EXPECT_EQ(found(t, "data.vae"), root + "/Wan2.1_VAE.pth");
+  EXPECT_EQ(found(t, "data.audio_encoder"), root + "/wav2vec2-large-xlsr-53-english");
+  EXPECT_EQ(found(t, "model.preset"), "") << "its config.json has the sizes";
+  expect_words(message([&] { import_command("--task t2v-14B --ckpt_dir " + root + " --max_steps 2", {}); }),
+               {"holds a s2v model", "t2v-14B"});
+}
+
+TEST(Import, MissingEncodersAreNamedByTheirFiles) {
+  const Folder folder;
+  folder.file("W/config.json", R"({"model_type": "i2v"})");
+  const std::string root = (folder.path / "W").string();
+  const Translation t = import_command("--task i2v-14B --ckpt_dir " + root + " --max_steps 2", {});
+  expect_words(t.to_toml(),
+               {"no Wan2.1_VAE.pth in it", "set data.vae", "models_t5_umt5-xxl-enc-bf16.pth",
+                "google/umt5-xxl/spiece.model", "models_clip_open-clip-xlm-roberta-large-vit-huge-14.pth"});
+  EXPECT_EQ(t.warned.size(), 4u);
+}
+
+TEST(Import, ATaskSetsThePresetWhereNoConfigDoes) {
+  const Folder folder;
+  folder.file("W/diffusion_pytorch_model.safetensors", "");
+  const std::string root = (folder.path / "W").string();
+  EXPECT_EQ(found(import_command("--task t2v-1.3B --ckpt_dir " + root, {}), "model.preset"), "wan2.1-t2v-1.3b");
+  EXPECT_EQ(found(import_command("--task s2v-14B --ckpt_dir no/such", {}), "model.preset"), "wan2.2-s2v-14b");
+}
+
+TEST(Import, DiffSynthsWeightsAreTheShardsOfOneModel) {
+  const std::string train = "python train_wan_t2v.py --task train --dataset_path D --dit_path ";
+  for (const char* list : {R"('["W/a.safetensors", "W/b.safetensors"]')", "'W/a.safetensors, W/b.safetensors'",
+                           R"('[["W/a.safetensors","W/b.safetensors"]]')", "W/a.safetensors,W/b.safetensors"})
+    EXPECT_EQ(found(import_command(train + list, {}), "model.path"), "W") << list;
+  EXPECT_EQ(found(import_command(train + "W/a.safetensors", {}), "model.path"), "W/a.safetensors");
+  EXPECT_EQ(found(import_command(train + "W/high_noise_model/a.safetensors,W/low_noise_model/a.safetensors", {}),
+                  "model.path"),
+            "W")
+      << "both experts";
+  expect_words(message([&] { import_command(train + "V/a.safetensors,W/b.safetensors", {}); }),
+               {"--dit_path names two models, V and W"});
+  expect_words(message([&] { import_command(train + "'[1]'", {}); }), {"--dit_path: expected a JSON list"});
+}
+
+TEST(Import, DiffSynthsEncodersLieBesideTheWeights) {
+  const Folder folder;
+  for (const char* file : {"high_noise_model/a.safetensors", "low_noise_model/a.safetensors", "Wan2.1_VAE.pth",
+                           "models_t5_umt5-xxl-enc-bf16.pth", "google/umt5-xxl/spiece.model"})
+    folder.file(std::string("W/") + file, "");
+  const std::string root = (folder.path / "W").string();
+  const std::string line =
+      "python train.py --dataset_base_path D --dit_path " + root + "/high_noise_model/a.safetensors";
+  const Translation t = import_command(line, {});
+  EXPECT_EQ(found(t, "data.vae"), root + "/Wan2.1_VAE.pth");
+  EXPECT_EQ(found(t, "data.text_encoder"), "umt5-xxl");
+  EXPECT_EQ(found(t, "data.text_encoder_path"), root + "/models_t5_umt5-xxl-enc-bf16.pth");
+  EXPECT_EQ(found(t, "data.tokenizer"), root + "/google/umt5-xxl/spiece.model");
+  EXPECT_EQ(found(import_command(line + " --vae_path other.pth", {}), "data.vae"), "other.pth")
+      << "what is said counts";
 }
 
 TEST(Import, ShellWordsAreThoseOfAShell) {

@@ -8,24 +8,37 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/comm/c10d_store.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/environment.h"
 #include "tessera/comm/peer_error.h"
 #include "tessera/comm/rendezvous_endpoint.h"
+#include "tessera/comm/store.h"
 #include "tessera/comm/tcp_store.h"
+#include "tessera/comm/token.h"
+#include "tessera/comm/watchdog.h"
 #include "tessera/device/backend.h"
 
 namespace tessera::comm {
 
 namespace {
 
+/// LibTorch's messages have a stack trace after the first line.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
 class GlooTransport final : public Transport {
  public:
   GlooTransport(const c10::intrusive_ptr<c10d::Store>& store, int index, int size, std::chrono::milliseconds timeout,
-                const Rendezvous& place) {
+                const Rendezvous& place, Watchdog& watchdog)
+      : watchdog_(watchdog) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->threads = 1;
     options->devices.push_back(device(place));
@@ -72,7 +85,13 @@ class GlooTransport final : public Transport {
     };
     begin(in, [this](auto& tensors, int peer) { return group_->recv(tensors, peer, 0); });
     begin(out, [this](auto& tensors, int peer) { return group_->send(tensors, peer, 0); });
-    for (auto& [peer, work] : works) with(peer, [&work] { work->wait(); });
+    const Watchdog::Watched watched(watchdog_, [&works] {
+      for (auto& [peer, work] : works) work->abort();
+    });
+    for (auto& [peer, work] : works)
+      with(peer, [&work] {
+        if (!work->wait(kBeyondAnyPause)) throw std::runtime_error("it sent nothing in that time");
+      });
   }
 
   /// Runs a transfer with one peer and attributes a failure to that peer.
@@ -95,7 +114,10 @@ class GlooTransport final : public Transport {
                                                                 : address_towards(place.host, place.port));
   }
 
+  static constexpr std::chrono::hours kBeyondAnyPause{24 * 365};  // the watchdog's time-out comes first
+
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  Watchdog& watchdog_;
 };
 
 std::string host_name() {
@@ -118,11 +140,11 @@ class CheckIn {
       refuse(rank + " is one of " + world + ", others say there are " + others);
     if (const std::string other = agreed(rank, me); other != me)
       refuse(rank + " was started twice: " + other + ", and " + me);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_);
+    Patience patience(seconds_);
     for (std::string missing; !(missing = absent()).empty();
          std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
       if (store_.check({"refused"})) throw_refusal(store_.get_to_str("refused"));
-      if (std::chrono::steady_clock::now() > end)
+      if (patience.over())
         throw UserError(Exit::rank_lost, "comm",
                         "rank " + missing + " did not come within " + std::to_string(std::lround(seconds_)) + " s",
                         "are all ranks started, and do they know the same address?");
@@ -158,9 +180,38 @@ class CheckIn {
 }  // namespace
 
 struct Comm::Backend {
+  std::unique_ptr<HostedStore> hosted;  // by rank 0, where no launcher does
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout;
+  std::optional<Watchdog> watchdog;
 };
+
+namespace {
+
+/// The store of this process's launcher, or rank 0's. Rank 0 makes it, and the token of the run, where no launcher does.
+c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& place, double patience,
+                                           std::unique_ptr<HostedStore>& hosted) {
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(patience * 1000));
+  if (place.torchruns_store) {
+    // LibTorch's own wait for an unresponsive address takes as long as the kernel's connect time-out, minutes.
+    await_listener(place.host, place.port, patience);
+    return store_of_torchrun(place.host, place.port, timeout);
+  }
+  StoreAccess access{place.token};
+  const bool by_folder = place.token.empty() && !place.store_is_hosted && !place.run.empty() &&
+                         shared_between_nodes(place.run, place.host);
+  if (place.rank == 0 && !place.store_is_hosted) {
+    if (by_folder) access.token = make_token(place.run);
+    if (access.token.empty()) warn_of_open_store(place.host);
+    hosted = std::make_unique<HostedStore>(place.host, place.port, access.token);
+  } else if (by_folder) {
+    access.run = place.run;
+  }
+  return c10::make_intrusive<C10dStore>(std::make_unique<StoreClient>(place.host, place.port, access, patience),
+                                        timeout);
+}
+
+}  // namespace
 
 Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(place), mesh_(mesh) {
   check_internal(mesh.world() == place.world, "comm", "mesh and world differ");
@@ -169,22 +220,16 @@ Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(p
   // first.
   backend_->timeout = std::chrono::milliseconds(static_cast<int64_t>((timeout + 10) * 1000));
   if (place.single()) return;
+  backend_->watchdog.emplace(timeout + 10);
+  quiet_sockets();
   const double patience = start_seconds(timeout);
-  const bool hosts = place.rank == 0 && !place.store_is_hosted;
-  // LibTorch's own wait for an unresponsive address takes as long as the kernel's connect time-out, minutes.
-  if (!hosts) await_listener(place.host, place.port, patience);
   try {
-    backend_->store = c10::make_intrusive<c10d::PrefixStore>(
-        "attempt" + std::to_string(place.attempt),
-        tcp_store(place.host, place.port, hosts,
-                  std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(patience))));
+    backend_->store = c10::make_intrusive<c10d::PrefixStore>("attempt" + std::to_string(place.attempt),
+                                                             open_store(place, patience, backend_->hosted));
     CheckIn(*backend_->store, place, patience).run();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    if (port_taken(error))
-      throw UserError(Exit::usage, "comm", "port " + std::to_string(place.port) + " is taken",
-                      "choose another MASTER_PORT or --rdzv-endpoint");
     throw UserError(Exit::rank_lost, "comm",
                     "rank " + std::to_string(place.rank) + " could not reach the store at " + place.host + ":" +
                         std::to_string(place.port) + " (" + first_line(error) + ")",
@@ -213,7 +258,7 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
   if (size > 1) {
     try {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store);
-      transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_);
+      transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_, *backend_->watchdog);
     } catch (const std::exception& error) {
       throw UserError(Exit::rank_lost, "comm",
                       "the group " + prefix + " could not be created (" + first_line(error) + ")",

@@ -53,6 +53,8 @@ StatusBoard::~StatusBoard() {
   close(fd_);
 }
 
+void StatusBoard::woke() { woke_ = milliseconds(); }
+
 StatusBoard::Status StatusBoard::read(int rank) const {
   const StatusSlot& slot = slots_[rank];
   const int64_t now = milliseconds();
@@ -63,7 +65,7 @@ StatusBoard::Status StatusBoard::read(int rank) const {
   for (const Activity& lane : slot.lanes) {
     const int64_t since = lane.since.load(), waiting = lane.waiting.load();
     if (since == 0) continue;
-    const auto seconds = [&](int64_t then) { return static_cast<double>(now - then) / 1000; };
+    const auto seconds = [&](int64_t then) { return static_cast<double>(now - std::max(then, woke_)) / 1000; };
     status.activities.push_back({lane.step.load(), text_of(lane), seconds(since), waiting ? seconds(waiting) : -1});
   }
   return status;

@@ -63,12 +63,15 @@ class StatusBoard {
     const CurrentActivity* longest_work() const;
   };
   Status read(int rank) const;
+  /// All processes were stopped and go on: activities count from now on.
+  void woke();
 
  private:
   std::string path_;
   int fd_ = -1;
   StatusSlot* slots_ = nullptr;
   size_t bytes_ = 0;
+  int64_t woke_ = 0;  // milliseconds of the machine's steady clock
 };
 
 class Heartbeat {

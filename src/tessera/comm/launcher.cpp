@@ -3,6 +3,7 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -10,6 +11,7 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/local_ranks.h"
 #include "tessera/comm/nodes.h"
+#include "tessera/comm/patience.h"
 #include "tessera/comm/run_lock.h"
 #include "tessera/comm/stop_signals.h"
 
@@ -81,6 +83,7 @@ class Launcher {
     start.asked_world = options_.nnodes * options_.nproc;
     start.host = nodes_.host();
     start.port = nodes_.port();
+    start.token = nodes_.token();
     start.attempt = round.number;
     start.fault = fault_;
     if (lock_) start.locked = std::filesystem::absolute(options_.run);
@@ -94,13 +97,25 @@ class Launcher {
 
   Verdict watch(LocalRanks& ranks) {
     int passed_on = 0;
-    std::optional<Clock::time_point> lost_peers;
-    for (auto looked = Clock::now();; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
-      // If the launcher itself was suspended (Ctrl-Z, a closed laptop), the gap must not count as silence of its ranks.
-      const bool suspended = seconds_since(looked) > 1;
+    auto looked = Clock::now();
+    const auto look = [&] {
+      // If the launcher itself was suspended (Ctrl-Z, a closed laptop), the gap must not count as silence of anyone.
+      const bool suspended = seconds_since(looked) > kPause;
       looked = Clock::now();
       ranks.look(suspended);
+      if (suspended) nodes_.woke();
       for (; passed_on < signals_seen(); ++passed_on) ranks.signal(last_signal());
+    };
+    nodes_.meanwhile(look);
+    const Verdict end = watch(ranks, look);
+    nodes_.meanwhile({});
+    return end;
+  }
+
+  Verdict watch(LocalRanks& ranks, const std::function<void()>& look) {
+    std::optional<Clock::time_point> lost_peers;
+    for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
+      look();
       try {
         if (auto verdict = nodes_.poll(ranks.longest_wait(), lost_peers.has_value())) {
           nodes_.report(*verdict);

@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "tessera/base/limits.h"
-
 #include "tessera/comm/run_lock.h"
+#include "tessera/comm/token.h"
 
 namespace tessera::comm {
 
@@ -101,6 +101,7 @@ Variables LocalRanks::variables(int local) const {
                     {"TESSERA_RESTARTED_AFTER", start_.fault},
                     {RunLock::kVariable, start_.locked},
                     {"TESSERA_STATUS", board_.path()}};
+  if (!start_.token.empty()) list.emplace_back(kTokenVariable, start_.token);
   const auto unless_set = [&](const char* variable, const std::string& value) {
     if (!std::getenv(variable)) list.emplace_back(variable, value);
   };
@@ -133,6 +134,7 @@ void LocalRanks::fork_rank(int local, const std::vector<std::string>& arguments)
 }
 
 void LocalRanks::look(bool suspended) {
+  if (suspended) board_.woke();
   for (auto& rank : ranks_) {
     if (rank.ended) continue;
     for (int status = 0; waitpid(rank.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == rank.pid;) {

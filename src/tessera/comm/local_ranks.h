@@ -24,6 +24,7 @@ struct RanksStart {
   int world = 1;
   std::string host;  ///< host of the store
   int port = 0;
+  std::string token;    ///< opens the store; empty: it is open
   int attempt = 0;      ///< number of earlier restarts
   int asked_world = 1;  ///< requested number of ranks; more than `world` if nodes are missing
   std::string fault;    ///< reason for the restart; empty in the first attempt

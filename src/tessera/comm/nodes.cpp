@@ -10,8 +10,10 @@
 
 #include "tessera/base/log.h"
 #include "tessera/base/printable.h"
+#include "tessera/comm/patience.h"
 #include "tessera/comm/rendezvous_endpoint.h"
 #include "tessera/comm/stop_signals.h"
+#include "tessera/comm/token.h"
 
 namespace tessera::comm {
 
@@ -23,6 +25,7 @@ constexpr double kBeat = 0.5;         // seconds between the launchers' heartbea
 constexpr double kGoneSeconds = 3;    // seconds after which a silent launcher counts as gone if its ranks are gone too
 constexpr double kRejoinSeconds = 5;  // seconds for the remaining nodes to rejoin, if fewer nodes may continue
 constexpr double kLeaveSeconds = 5;   // seconds that node 0 waits for the others to acknowledge the end
+constexpr double kAnswerSeconds = 5;  // seconds beyond fault.timeout after which a silent store is gone
 constexpr char kSeparator = '\x1f';   // separates texts in one value
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
@@ -83,9 +86,20 @@ std::string numbers(const std::vector<int>& list) {
 
 Nodes::Nodes(const LaunchOptions& options, std::string host, int port)
     : options_(options), host_(std::move(host)), port_(port), me_(this_process()) {
+  access_.token = token_from_env();
+  const bool by_folder =
+      !alone() && access_.token.empty() && !options_.run.empty() && shared_between_nodes(options_.run, host_);
   if (leads() && options_.nproc * options_.nnodes > 1) {
-    store_ = std::make_unique<HostedStore>(host_, port_);
+    token_ = !access_.token.empty() ? access_.token
+             : alone()              ? random_token()
+             : by_folder            ? make_token(options_.run)
+                                    : "";
+    if (token_.empty()) warn_of_open_store(host_);
+    store_ = std::make_unique<HostedStore>(host_, port_, token_);
     port_ = store_->port();
+    access_.token = token_;
+  } else if (by_folder) {
+    access_.run = options_.run;
   }
   if (!alone()) connect();
 }
@@ -93,8 +107,19 @@ Nodes::Nodes(const LaunchOptions& options, std::string host, int port)
 Nodes::~Nodes() = default;
 
 void Nodes::connect() {
-  if (!leads()) await_listener(host_, port_, start_seconds(options_.timeout));
-  link_ = std::make_unique<StoreLink>(host_, port_);
+  link_ = std::make_unique<StoreLink>(host_, port_, access_, options_.timeout + kAnswerSeconds,
+                                      start_seconds(options_.timeout));
+  link_->meanwhile(meanwhile_);
+  token_ = link_->token();
+}
+
+void Nodes::meanwhile(std::function<void()> act) {
+  meanwhile_ = std::move(act);
+  if (link_) link_->meanwhile(meanwhile_);
+}
+
+void Nodes::woke() {
+  for (auto& [node, peer] : peers_) peer.at = Clock::now();
 }
 
 std::string Nodes::key(const std::string& what, int node) const {
@@ -153,7 +178,7 @@ Nodes::Round Nodes::lead() {
   join();
   const bool fewer = options_.min_nodes > 0 && options_.min_nodes < options_.nnodes;
   const double patience = fewer && round_.number > 0 ? kRejoinSeconds : start_seconds(options_.timeout);
-  for (const auto start = Clock::now();; pause()) {
+  for (Patience left(patience);; pause()) {
     beat(0);
     check_refused();
     std::vector<int> here, missing;
@@ -164,7 +189,7 @@ Nodes::Round Nodes::lead() {
         refuse(Exit::usage, "node " + std::to_string(node) + " was started with " + split(*joined).at(0) +
                                 ", node 0 with " + settings());
     }
-    const bool late = seconds_since(start) > patience;
+    const bool late = left.over();
     const bool enough = fewer && static_cast<int>(here.size()) >= options_.min_nodes;
     if (late && !missing.empty() && !enough)
       refuse(Exit::rank_lost,
@@ -184,7 +209,7 @@ Nodes::Round Nodes::follow() {
   const int last = round_.number;
   const double patience = start_seconds(options_.timeout) + kRejoinSeconds;
   bool joined = false;
-  for (const auto start = Clock::now();; pause()) {
+  for (Patience left(patience);; pause()) {
     beat(0);
     check_refused();
     const int number = split(link_->get("round").value_or("-1")).number<int>(0);
@@ -198,7 +223,7 @@ Nodes::Round Nodes::follow() {
       if (round.place < static_cast<int>(round.nodes.size())) return round;
       joined = false;
     }
-    if (seconds_since(start) > patience)
+    if (left.over())
       throw UserError(Exit::rank_lost, "launch",
                       "node " + std::to_string(options_.node_rank) + " was not admitted within " +
                           std::to_string(std::lround(patience)) +

@@ -8,6 +8,7 @@
 //   nodes.report({Exit::rank_lost, "rank 3 was killed ..."});
 //   nodes.leave();
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,6 +30,7 @@ class Nodes {
 
   const std::string& host() const { return host_; }
   int port() const { return port_; }
+  const std::string& token() const { return token_; }  ///< for the ranks; empty: the store is open
 
   struct Round {
     int number = 0;
@@ -41,10 +43,16 @@ class Nodes {
 
   /// Sends a heartbeat and returns a failure reported elsewhere since rendezvous(). `wait`: seconds that a rank of this
   /// node has been in one collective. `lost_peers`: a rank of this node lost another; a launcher silent for three
-  /// seconds is then gone and not merely slow. Throws UserError (rank_lost) if the store is gone.
+  /// seconds is then gone and not merely slow. Throws UserError (rank_lost) if the store is gone, or does not answer
+  /// for options.timeout and 5 seconds.
   std::optional<Verdict> poll(double wait, bool lost_peers);
   /// Longest time in seconds that a rank of another node has been in one collective.
   double others_wait() const { return others_wait_; }
+
+  /// Called several times a second while a call of poll() waits for the store.
+  void meanwhile(std::function<void()> act);
+  /// This launcher was stopped and goes on: what it did not hear in that time is no silence of the others.
+  void woke();
 
   /// Reports a failure to the other nodes. The first report counts.
   void report(const Verdict& verdict);
@@ -77,6 +85,9 @@ class Nodes {
   const std::string host_;
   int port_;
   const std::string me_;
+  StoreAccess access_;
+  std::string token_;
+  std::function<void()> meanwhile_;
   std::unique_ptr<HostedStore> store_;
   std::unique_ptr<StoreLink> link_;
   Round round_{.number = -1};

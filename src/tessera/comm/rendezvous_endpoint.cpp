@@ -15,8 +15,11 @@
 #include <memory>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
+#include "tessera/comm/patience.h"
 
 namespace tessera::comm {
 
@@ -25,15 +28,16 @@ namespace {
 constexpr double kNameSeconds = 10;  // a cluster's name server may learn of a machine late
 constexpr double kTrySeconds = 2;    // a lost first packet is sent again after one second
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 class Socket {
  public:
   Socket(const addrinfo& to, int type) : fd_(socket(to.ai_family, type | SOCK_CLOEXEC, 0)) {}
-  ~Socket() { close(fd_); }
+  ~Socket() {
+    if (fd_ >= 0) close(fd_);
+  }
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
   int fd() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
@@ -50,8 +54,7 @@ Addresses look_up(const std::string& host, int port, int& error) {
 }
 
 /// 0 if the connection was accepted, else errno.
-int try_connect(const addrinfo& to, double seconds) {
-  const Socket socket(to, SOCK_STREAM | SOCK_NONBLOCK);
+int try_connect(const Socket& socket, const addrinfo& to, double seconds) {
   if (connect(socket.fd(), to.ai_addr, to.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   pollfd waiting{socket.fd(), POLLOUT, 0};
@@ -60,6 +63,27 @@ int try_connect(const addrinfo& to, double seconds) {
   socklen_t size = sizeof error;
   getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
   return error;
+}
+
+/// Nothing where the address is none of this machine; errno says why. Throws where the port is in use.
+std::optional<Listener> listen_on(const sockaddr& address, socklen_t length) {
+  const int fd = socket(address.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), yes = 1, no = 0;
+  if (fd < 0) return std::nullopt;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (address.sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+  sockaddr_storage mine{};
+  socklen_t size = sizeof mine;
+  if (bind(fd, &address, length) == 0 && listen(fd, SOMAXCONN) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&mine), &size) == 0) {
+    const in_port_t bound = mine.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&mine)->sin6_port
+                                                       : reinterpret_cast<sockaddr_in*>(&mine)->sin_port;
+    return Listener{fd, ntohs(bound)};
+  }
+  const int error = errno;
+  close(fd);
+  errno = error;
+  if (error == EADDRINUSE) throw std::runtime_error(std::strerror(error));
+  return std::nullopt;
 }
 
 }  // namespace
@@ -72,38 +96,38 @@ std::optional<Listener> listen_at(const std::string& host, int port) {
   if (getaddrinfo(host == "localhost" ? "127.0.0.1" : host.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0)
     return std::nullopt;
   const Addresses address(found, freeaddrinfo);
-  const int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_storage mine{};
-  socklen_t size = sizeof mine;
-  if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&mine), &size) == 0) {
-    const in_port_t bound = mine.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&mine)->sin6_port
-                                                       : reinterpret_cast<sockaddr_in*>(&mine)->sin_port;
-    return Listener{fd, ntohs(bound)};
-  }
-  const int error = errno;
-  close(fd);
-  if (error == EADDRINUSE) throw std::runtime_error(std::strerror(error));
-  return std::nullopt;
+  return listen_on(*address->ai_addr, address->ai_addrlen);
+}
+
+Listener listen_everywhere(int port) {
+  sockaddr_in6 all{};  // takes those of IPv4 as well
+  all.sin6_family = AF_INET6;
+  all.sin6_port = htons(static_cast<in_port_t>(port));
+  if (const auto listener = listen_on(reinterpret_cast<const sockaddr&>(all), sizeof all)) return *listener;
+  sockaddr_in old{};
+  old.sin_family = AF_INET;
+  old.sin_port = htons(static_cast<in_port_t>(port));
+  if (const auto listener = listen_on(reinterpret_cast<const sockaddr&>(old), sizeof old)) return *listener;
+  throw std::runtime_error(std::strerror(errno) + limit_behind(errno));
 }
 
 double start_seconds(double timeout) { return std::max(timeout + 10, 30.0); }
 
-void await_listener(const std::string& host, int port, double seconds) {
-  const double start = now();
+int connect_to(const std::string& host, int port, double seconds) {
+  Patience patience(seconds), name(std::min(seconds, kNameSeconds));
   for (std::string answer;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
     int unknown = 0;
     const Addresses addresses = look_up(host, port, unknown);
-    if (unknown && now() - start > std::min(seconds, kNameSeconds))
+    if (name.over() && unknown)
       throw UserError(Exit::usage, "comm", "the host name '" + host + "' cannot be looked up: " + gai_strerror(unknown),
                       "write the address of node 0's machine in numbers, or correct the name");
     for (const addrinfo* to = addresses.get(); to; to = to->ai_next) {
-      const int error = try_connect(*to, std::clamp(start + seconds - now(), 0.1, kTrySeconds));
-      if (error == 0) return;
+      Socket socket(*to, SOCK_STREAM | SOCK_NONBLOCK);
+      const int error = try_connect(socket, *to, std::clamp(patience.left(), 0.1, kTrySeconds));
+      if (error == 0) return socket.release();
       answer = std::strerror(error);
     }
-    if (now() - start > seconds)
+    if (patience.over())
       throw UserError(
           Exit::rank_lost, "comm",
           "nobody answered at the rendezvous endpoint " + host + ":" + std::to_string(port) + " within " +
@@ -111,6 +135,8 @@ void await_listener(const std::string& host, int port, double seconds) {
           "check that node 0 is started, that the address is one of its machine, and that no firewall blocks it");
   }
 }
+
+void await_listener(const std::string& host, int port, double seconds) { close(connect_to(host, port, seconds)); }
 
 std::string address_towards(const std::string& host, int port) {
   int unknown = 0;

@@ -15,13 +15,17 @@ double start_seconds(double timeout);
 /// Waits until something listens at the endpoint. Throws UserError: rank_lost naming the address, the last answer and
 /// the seconds; usage after 10 seconds for a host name that cannot be resolved.
 void await_listener(const std::string& host, int port, double seconds);
+/// The same; returns the connection, a descriptor that does not block.
+int connect_to(const std::string& host, int port, double seconds);
 
 struct Listener {
-  int fd = -1, port = 0;
+  int fd = -1, port = 0;  ///< the descriptor is the caller's
 };
 /// A socket that listens at this address alone, so that no other network sees it: where `host` is an address in numbers
 /// (or localhost) and one of this machine, else nothing. Throws std::runtime_error where the port is in use.
 std::optional<Listener> listen_at(const std::string& host, int port);
+/// The same at every address of this machine. Throws std::runtime_error.
+Listener listen_everywhere(int port);
 
 /// The local address of a connection to the host; "127.0.0.1" if there is no route.
 std::string address_towards(const std::string& host, int port);

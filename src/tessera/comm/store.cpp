@@ -1,82 +1,67 @@
 #include "tessera/comm/store.h"
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
 #include "tessera/base/check.h"
-#include "tessera/comm/tcp_store.h"
+#include "tessera/comm/store_server.h"
 
 namespace tessera::comm {
 
-namespace {
-// Both ends answer within this time, or one of them is gone.
-constexpr std::chrono::seconds kAnswer{10};
-}  // namespace
-
-struct HostedStore::Server {
-  c10::intrusive_ptr<c10d::TCPStore> store;
+class HostedStore::Server : public StoreServer {
+ public:
+  using StoreServer::StoreServer;
 };
 
-HostedStore::HostedStore(const std::string& host, int port) : server_(std::make_unique<Server>()) {
+HostedStore::HostedStore(const std::string& host, int port, const std::string& token) {
   try {
-    server_->store = tcp_store(host, port, /*hosts=*/true, kAnswer);
-    port_ = server_->store->getPort();
+    const auto here = listen_at(host, port);
+    const Listener listener = here ? *here : listen_everywhere(port);
+    port_ = listener.port;
+    server_ = std::make_unique<Server>(listener, token);
   } catch (const std::exception& error) {
-    const std::string endpoint = host + ":" + std::to_string(port);
-    if (port_taken(error))
-      throw UserError(Exit::usage, "launch", "port " + std::to_string(port) + " is taken",
-                      "choose another with --rdzv-endpoint HOST:PORT");
-    throw UserError(Exit::usage, "launch",
-                    "cannot host the rendezvous endpoint " + endpoint + " (" + first_line(error) + ")",
+    const std::string why = error.what();
+    if (why.find("in use") != std::string::npos)
+      throw UserError(Exit::usage, "comm", "port " + std::to_string(port) + " is taken",
+                      "choose another with --rdzv-endpoint HOST:PORT or MASTER_PORT");
+    throw UserError(Exit::usage, "comm",
+                    "cannot host the rendezvous endpoint " + host + ":" + std::to_string(port) + " (" + why + ")",
                     "set --rdzv-endpoint to an address of node 0's machine");
   }
 }
 HostedStore::~HostedStore() = default;
 
-struct StoreLink::Client {
-  c10::intrusive_ptr<c10d::Store> store;
-};
-
 namespace {
 
-/// Calls `act`; an exception of LibTorch means that the store is gone.
 template <class Act>
 auto reach(const std::string& place, Act act) {
   try {
     return act();
-  } catch (const std::exception& error) {
+  } catch (const StoreGone& error) {
     throw UserError(Exit::rank_lost, "launch",
                     "the rendezvous endpoint " + place + " is gone: node 0's launcher ended or cannot be reached (" +
-                        first_line(error) + ")",
+                        error.what() + ")",
                     "start the command again on every node; it resumes from the last checkpoint");
   }
 }
 
+/// Launchers and ranks have keys of their own.
+std::string of_launchers(const std::string& key) { return "launch/" + key; }
+
 }  // namespace
 
-StoreLink::StoreLink(const std::string& host, int port)
-    : client_(std::make_unique<Client>()), place_(host + ":" + std::to_string(port)) {
-  client_->store = reach(place_, [&] {
-    return c10::make_intrusive<c10d::PrefixStore>("launch", tcp_store(host, port, /*hosts=*/false, kAnswer));
-  });
+StoreLink::StoreLink(const std::string& host, int port, const StoreAccess& access, double answer, double patience)
+    : place_(host + ":" + std::to_string(port)), client_(host, port, access, patience) {
+  client_.answer_within(answer);
 }
-StoreLink::~StoreLink() = default;
 
 void StoreLink::set(const std::string& key, const std::string& value) {
-  reach(place_, [&] { client_->store->set(key, value); });
+  reach(place_, [&] { client_.set(of_launchers(key), value); });
 }
 
 std::optional<std::string> StoreLink::get(const std::string& key) {
-  return reach(place_, [&]() -> std::optional<std::string> {
-    if (!client_->store->check({key})) return std::nullopt;
-    return client_->store->get_to_str(key);
-  });
+  return reach(place_, [&] { return client_.get(of_launchers(key)); });
 }
 
 std::string StoreLink::claim(const std::string& key, const std::string& value) {
-  return reach(place_, [&] {
-    const auto bytes = client_->store->compareSet(key, "", value);
-    return std::string(bytes.begin(), bytes.end());
-  });
+  return reach(place_, [&] { return client_.compare_set(of_launchers(key), "", value); });
 }
 
 }  // namespace tessera::comm

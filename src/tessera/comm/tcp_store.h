@@ -1,15 +1,17 @@
 #pragma once
-// LibTorch's TCPStore, for the source files of a build with Gloo. Internal to the room.
+// The store of torchrun's agent, which is LibTorch's TCPStore, for the source files of a build with Gloo. Internal to the
+// room. It knows no proof of who connects; [Note: the rendezvous store] in store.h is of ours.
 #include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <chrono>
 #include <cstdlib>
-#include <exception>
-#include <optional>
+#include <future>
+#include <memory>
+#include <stdexcept>
 #include <string>
-
-#include "tessera/comm/rendezvous_endpoint.h"
+#include <thread>
+#include <utility>
 
 namespace tessera::comm {
 
@@ -24,31 +26,28 @@ inline void quiet_sockets() {
   (void)once;
 }
 
-/// `hosts`: this process serves the store, at `host` alone where listen_at can; port 0 selects a free port.
-inline c10::intrusive_ptr<c10d::TCPStore> tcp_store(const std::string& host, int port, bool hosts,
-                                                    std::chrono::milliseconds timeout) {
-  quiet_sockets();
+/// A connection to it. LibTorch waits without end for the greeting of a port that accepts and stays silent; the thread
+/// that does so is left behind then, in a process that ends. Throws std::exception.
+inline c10::intrusive_ptr<c10d::Store> store_of_torchrun(const std::string& host, int port,
+                                                         std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
-  options.isServer = hosts;
+  options.isServer = false;
   options.waitWorkers = false;
   options.timeout = timeout;
-  if (const auto listener = hosts ? listen_at(host, port) : std::nullopt) {
-    options.masterListenFd = listener->fd;  // the store closes it
-    options.port = static_cast<uint16_t>(listener->port);
-  }
-  return c10::make_intrusive<c10d::TCPStore>(host, options);
-}
-
-/// LibTorch's messages have a stack trace after the first line.
-inline std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
-inline bool port_taken(const std::exception& error) {
-  const std::string text = error.what();
-  return text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos;
+  using Connected = std::promise<c10::intrusive_ptr<c10d::Store>>;
+  const auto connected = std::make_shared<Connected>();
+  auto store = connected->get_future();
+  std::thread([connected, host, options] {
+    try {
+      connected->set_value(c10::make_intrusive<c10d::TCPStore>(host, options));
+    } catch (...) {
+      connected->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (store.wait_for(timeout) != std::future_status::ready)
+    throw std::runtime_error("it accepts connections and does not answer");
+  return store.get();
 }
 
 }  // namespace tessera::comm

@@ -7,7 +7,7 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/data/probes.h"
-#include "tessera/data/text.h"
+#include "tessera/data/text/text.h"
 
 namespace tessera::data {
 

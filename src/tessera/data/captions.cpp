@@ -6,7 +6,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/files/archive.h"
-#include "tessera/data/text.h"
+#include "tessera/data/text/text.h"
 
 namespace tessera::data {
 

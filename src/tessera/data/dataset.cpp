@@ -10,7 +10,7 @@
 #include "tessera/data/frame_folder.h"
 #include "tessera/data/rows.h"
 #include "tessera/data/shards.h"
-#include "tessera/data/text.h"
+#include "tessera/data/text/text.h"
 #include "tessera/families/registry.h"
 
 namespace tessera::data {

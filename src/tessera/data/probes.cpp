@@ -14,7 +14,7 @@
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/frame_folder.h"
-#include "tessera/data/text.h"
+#include "tessera/data/text/text.h"
 
 namespace tessera::data {
 

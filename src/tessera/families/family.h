@@ -42,12 +42,13 @@ struct Family {
   std::string preset;                  ///< one of its sizes, as an example
   std::vector<ConfigKey> config_keys;  ///< in the order of help and of resolved recipes
   std::string codec, text_encoder;     ///< of runs without weights: what data.vae and data.text_encoder are by default
-  std::vector<std::string> autoencoders;  ///< released ones that data.vae knows by name, to plan without their files
-  std::string audio_encoder;              ///< likewise of models with an audio input; else empty
-  std::vector<Expert> experts;            ///< two, high noise first; none where the family has single models alone
-  std::vector<ReleasedFile> files;        ///< of several variants the usual one first
-  std::string tokenizer;                  ///< folder in the official release
-  std::string lora_network;               ///< network module of LoRA files in kohya's form
+  std::vector<std::string> autoencoders;   ///< released ones that data.vae knows by name, to plan without their files
+  std::vector<std::string> text_encoders;  ///< released ones of its sizes
+  std::string audio_encoder;               ///< likewise of models with an audio input; else empty
+  std::vector<Expert> experts;             ///< two, high noise first; none where the family has single models alone
+  std::vector<ReleasedFile> files;         ///< of several variants the usual one first
+  std::string tokenizer;                   ///< folder in the official release
+  std::string lora_network;                ///< network module of LoRA files in kohya's form
   std::vector<Column> columns;
 };
 

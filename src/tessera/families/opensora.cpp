@@ -20,6 +20,7 @@ Family opensora() {
       {"vec_in_dim", Kind::integer, "width of the pooled text"},
   };
   family.codec = "haar";
+  family.text_encoders = {"t5-v1_1-xxl"};
   family.autoencoders = {"hunyuan-vae"};
   family.files = {{.role = "vae",
                    .variant = {},

@@ -28,6 +28,7 @@ Family sana() {
   };
   family.codec = "haar";
   family.autoencoders = {"dc-ae-f32c32"};
+  family.text_encoders = {"gemma-2-2b"};
   family.text_encoder = "umt5-demo";
   return family;
 }

@@ -68,6 +68,7 @@ Family wan() {
           .codec = "haar",
           .text_encoder = "umt5-demo",
           .autoencoders = {"wan2.1-vae", "wan2.2-vae"},
+          .text_encoders = {"umt5-xxl"},
           .audio_encoder = "wav2vec-demo",
           .experts = {{"high_noise", "high_noise_model"}, {"low_noise", "low_noise_model"}},
           .files = released_files(),

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/job/experts.h"
 #include "tessera/models/identify.h"
@@ -27,17 +28,36 @@ at::Tensor read_rows(const std::string& path, const std::string& name, int64_t w
   return rows;
 }
 
-}  // namespace
+/// A learned null caption and its name in official files.
+struct Named {
+  std::string name;
+  at::Tensor rows;
+};
 
-at::Tensor learned_null_caption(const recipe::Recipe& recipe, const net::Denoiser& model) {
+Named find_null_caption(const recipe::Recipe& recipe, const net::Denoiser& model) {
   const std::string path = find_experts(recipe).list.front().path;  // experts of one release have one caption encoder
   if (path.empty() || recipe.model.init == "random") return {};
   const models::Identity identity = models::identify(checkpoint::stored_shapes(checkpoint::open_weights(path)));
   if (!identity.form || identity.form->null_caption.empty()) return {};
   const std::string& name = identity.form->null_caption;
-  if (at::Tensor rows = read_rows(path, identity.prefix + name, model.context_dim()); rows.defined()) return rows;
+  if (at::Tensor rows = read_rows(path, identity.prefix + name, model.context_dim()); rows.defined())
+    return {name, rows};
   const std::filesystem::path beside = weights::official_only_beside(path);
-  return std::filesystem::exists(beside) ? read_rows(beside.string(), name, model.context_dim()) : at::Tensor();
+  if (!std::filesystem::exists(beside)) return {};
+  return {name, read_rows(beside.string(), name, model.context_dim())};
+}
+
+}  // namespace
+
+at::Tensor learned_null_caption(const recipe::Recipe& recipe, const net::Denoiser& model) {
+  return find_null_caption(recipe, model).rows;
+}
+
+void save_null_caption(const recipe::Recipe& recipe, const net::Denoiser& model, const std::filesystem::path& folder) {
+  const auto [name, rows] = find_null_caption(recipe, model);
+  if (!rows.defined()) return;
+  checkpoint::write_safetensors(weights::official_only_beside(folder),
+                                {{name, DType::f32, rows.sizes().vec(), rows.const_data_ptr()}}, {{"format", "pt"}});
 }
 
 }  // namespace tessera::job

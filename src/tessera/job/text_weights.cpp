@@ -4,7 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/data/prompt_ids.h"
+#include "tessera/data/text/prompt_ids.h"
 #include "tessera/models/common/names.h"
 
 namespace tessera::job {

@@ -13,7 +13,7 @@
 
 #include "tessera/comm/comm.h"
 #include "tessera/data/dataset.h"
-#include "tessera/data/prompt_ids.h"
+#include "tessera/data/text/prompt_ids.h"
 #include "tessera/job/job.h"
 #include "tessera/prepare/encoder_run.h"
 

@@ -5,7 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
 #include "tessera/data/aspect_ratios.h"
-#include "tessera/data/text.h"
+#include "tessera/data/text/text.h"
 #include "tessera/plan/optimizers.h"
 #include "tessera/recipe/lr_scale.h"
 #include "tessera/recipe/recipe_table.h"

@@ -49,9 +49,12 @@ Json rank_json(const RankMetrics& m) {
       {"samples_bytes", m.samples_bytes},
       {"sent_bytes", m.sent_bytes},
       {"busy", m.busy},
+      {"utilisation", m.utilisation},
+      {"model_flops", m.model_flops},
       {"exposed",
        {{"comm", m.exposed.comm}, {"copy", m.exposed.copy}, {"stages", m.exposed.stages}, {"data", m.exposed.data}}},
       {"sample_seconds", m.sample_seconds}};
+  if (m.mfu) json["mfu"] = *m.mfu;
   if (m.compression_error)
     json["compression_error"] = {{"mean", m.compression_error->mean}, {"max", m.compression_error->most}};
   return json;
@@ -59,10 +62,26 @@ Json rank_json(const RankMetrics& m) {
 
 }  // namespace
 
+void StepMetrics::count_mfu(double peak_flops_of_a_rank) {
+  if (seconds <= 0 || ranks.empty()) return;
+  peak_flops = peak_flops_of_a_rank;
+  double sum = 0;
+  for (RankMetrics& r : ranks) sum += *(r.mfu = r.model_flops / (seconds * *peak_flops));
+  mfu = sum / static_cast<double>(ranks.size());
+}
+
 std::vector<std::pair<std::string, int64_t>> named_parts(const Bytes& bytes) {
   std::vector<std::pair<std::string, int64_t>> named;
   for (const auto& [part, field] : kParts) named.emplace_back(part, bytes.*field);
   return named;
+}
+
+std::string format_flops(double per_second) {
+  const char* unit = per_second >= 1e12 ? "TFLOP/s" : "GFLOP/s";
+  const double value = per_second / (per_second >= 1e12 ? 1e12 : 1e9);
+  char text[48];
+  std::snprintf(text, sizeof text, value >= 100 ? "%.0f %s" : "%.1f %s", value, unit);
+  return text;
 }
 
 RankMetrics read_rank(const JsonFields& in) {
@@ -77,6 +96,9 @@ RankMetrics read_rank(const JsonFields& in) {
   m.samples_bytes = in.whole("samples_bytes");
   m.sent_bytes = in.object("sent_bytes").wholes();
   m.busy = in.object("busy").reals();
+  m.utilisation = in.object("utilisation").reals();
+  m.model_flops = in.real("model_flops");
+  if (in.has("mfu")) m.mfu = in.real("mfu");
   m.exposed = {exposed.real("comm"), exposed.real("copy"), exposed.real("stages"), exposed.real("data")};
   m.sample_seconds = in.real("sample_seconds");
   if (in.has("compression_error")) {
@@ -150,7 +172,8 @@ void MetricsWriter::step(const StepMetrics& m) {
         ",\"grad_norm\":" + exact(m.grad_norm) + ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) +
         ",\"samples\":" + std::to_string(m.samples) + ",\"tokens\":" + std::to_string(m.tokens) +
         (m.loss_scale ? ",\"loss_scale\":" + exact(*m.loss_scale) : "") + (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") +
-        expert_fields(m) + gate_fields(m.gate) + ",\"ranks\":" + text_of(ranks) + "}");
+        (m.peak_flops ? ",\"peak_flops\":" + exact(*m.peak_flops) : "") + expert_fields(m) + gate_fields(m.gate) +
+        ",\"ranks\":" + text_of(ranks) + "}");
 }
 
 void MetricsWriter::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {

@@ -27,6 +27,10 @@ struct RankMetrics {
   int64_t samples_bytes = 0;                  ///< host memory of the step's samples; the next ones take as much
   std::map<std::string, int64_t> sent_bytes;  ///< by mesh axis, of the step before
   std::map<std::string, double> busy;         ///< seconds by lane, of the step before
+  /// Share of that step, and of what followed it (samples, checkpoints), in which the lane was busy.
+  std::map<std::string, double> utilisation;
+  double model_flops = 0;     ///< that the model takes of this rank in this step: forward and backward, no recompute
+  std::optional<double> mfu;  ///< of this step: model_flops a second over StepMetrics::peak_flops
   /// Seconds of the step before in which computing stood still: for collectives, for copies between device, host and
   /// disk, for other stages of a pipeline; and before this step for its samples.
   struct Exposed {
@@ -47,7 +51,8 @@ struct StepMetrics {
   double seconds = 0;
   int64_t samples = 0, tokens = 0;
   std::optional<double> loss_scale;  ///< that the step ran with; where something is fp16
-  std::optional<double> mfu;         ///< model FLOP/s over what the devices can do; where a profile says what that is
+  std::optional<double> peak_flops;  ///< FLOP/s of a rank in the plan's dtype; where a profile says what that is
+  std::optional<double> mfu;         ///< model FLOPs utilisation, the mean of the ranks' own
   /// Of a run with experts: whose step it was, and which of its own.
   std::string expert;
   int64_t expert_step = 0;
@@ -70,10 +75,14 @@ struct StepMetrics {
   };
   std::optional<Gate> gate;
   std::vector<RankMetrics> ranks;
+
+  /// Sets every `mfu`, from `seconds` and the ranks' model_flops.
+  void count_mfu(double peak_flops_of_a_rank);
 };
 
 /// The parts by their names in metrics.jsonl, in the order in which reports show them; host last.
 std::vector<std::pair<std::string, int64_t>> named_parts(const RankMetrics::Bytes& bytes);
+std::string format_flops(double per_second);  ///< "312 TFLOP/s", "5.2 GFLOP/s"
 /// Reads a line's "ranks" entry back. Fields that another version did not write are 0. Throws UserError (input).
 RankMetrics read_rank(const JsonFields& rank);
 

@@ -100,6 +100,7 @@ void RunFolder::restart() {
   compression_ = {};
   waited_.clear();
   waited_steps_ = 0;
+  used_.clear();
   last_line_.clear();
   last_step_ = offset_ = line_ = 0;
   read_facts();
@@ -160,6 +161,7 @@ void RunFolder::take_line(const std::string& line) {
   m.samples = in.whole("samples");
   m.tokens = in.whole("tokens");
   if (const double mfu = in.real("mfu", NAN); std::isfinite(mfu)) m.mfu = mfu;
+  if (const double peak = in.real("peak_flops", NAN); std::isfinite(peak)) m.peak_flops = peak;
   m.expert = printable(in.text("expert"));
   m.expert_step = in.whole("expert_step");
   m.moved = {in.whole("moved_bytes"), in.real("moved_seconds"), in.real("moved_waited")};
@@ -182,6 +184,12 @@ void RunFolder::take_line(const std::string& line) {
     waited_steps_ += counts;
     for (const JsonFields& rank : in.list("ranks")) {
       ranks_.push_back(read_rank(rank));
+      Used& used = used_[ranks_.back().rank];
+      if (ranks_.back().mfu && steps_.size() > 1) used.mfu += *ranks_.back().mfu, ++used.mfu_steps;
+      if (counts && !ranks_.back().utilisation.empty()) {
+        ++used.lane_steps;
+        for (const auto& [lane, share] : ranks_.back().utilisation) used.lanes[lane] += share;
+      }
       if (counts) {
         RankMetrics::Exposed& sum = waited_[ranks_.back().rank];
         const RankMetrics::Exposed& here = ranks_.back().exposed;
@@ -210,6 +218,18 @@ std::vector<RunFolder::Waits> RunFolder::waits() const {
   for (const auto& [rank, sum] : waited_)
     waits.push_back({rank, {sum.comm / steps, sum.copy / steps, sum.stages / steps}});
   return waits;
+}
+
+std::vector<RunFolder::Utilisation> RunFolder::utilisation() const {
+  std::vector<Utilisation> list;
+  for (const auto& [rank, used] : used_) {
+    if (used.mfu_steps + used.lane_steps == 0) continue;
+    Utilisation& mean = list.emplace_back();
+    mean.rank = rank;
+    if (used.mfu_steps > 0) mean.mfu = used.mfu / static_cast<double>(used.mfu_steps);
+    for (const auto& [lane, sum] : used.lanes) mean.lanes[lane] = sum / static_cast<double>(used.lane_steps);
+  }
+  return list;
 }
 
 std::optional<RankMetrics::CompressionError> RunFolder::compression_error() const {

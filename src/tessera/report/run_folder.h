@@ -58,6 +58,14 @@ class RunFolder {
     RankMetrics::Exposed seconds;
   };
   std::vector<Waits> waits() const;
+  /// By rank, the mean over all steps but the first: MFU (nothing where no step has one), and the share in which each
+  /// lane was busy.
+  struct Utilisation {
+    int rank = 0;
+    std::optional<double> mfu;
+    std::map<std::string, double> lanes;
+  };
+  std::vector<Utilisation> utilisation() const;
   /// Since metrics.jsonl was last written to; nothing when there is none.
   std::optional<std::chrono::duration<double>> quiet() const;
 
@@ -76,6 +84,12 @@ class RunFolder {
   } compression_;
   std::map<int, RankMetrics::Exposed> waited_;  ///< by rank, the sum over `waited_steps_` steps
   int64_t waited_steps_ = 0;
+  struct Used {
+    double mfu = 0;
+    int64_t mfu_steps = 0, lane_steps = 0;
+    std::map<std::string, double> lanes;
+  };
+  std::map<int, Used> used_;  ///< by rank, sums over these steps
   int64_t last_step_ = 0;
   int64_t line_ = 0;       ///< lines that were read
   int64_t offset_ = 0;     ///< bytes of metrics.jsonl that were read, whole lines only

@@ -33,6 +33,8 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
     values.emplace_back("memory/" + name + "peak", static_cast<double>(rank.peak_bytes));
     values.emplace_back("memory/" + name + "reserved", static_cast<double>(rank.reserved_bytes));
     for (const auto& [lane, seconds] : rank.busy) values.emplace_back("busy/" + name + lane, seconds);
+    for (const auto& [lane, share] : rank.utilisation) values.emplace_back("utilisation/" + name + lane, share);
+    if (rank.mfu) values.emplace_back("utilisation/" + name + "mfu", *rank.mfu);
     values.emplace_back("exposed/" + name + "comm", rank.exposed.comm);
     values.emplace_back("exposed/" + name + "copy", rank.exposed.copy);
     if (rank.exposed.data > 0) values.emplace_back("exposed/" + name + "data", rank.exposed.data);

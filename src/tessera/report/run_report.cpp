@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
@@ -135,7 +136,9 @@ std::vector<std::pair<std::string, std::string>> facts(const RunFolder& run) {
     const StepMetrics& last = run.steps().back();
     facts.emplace_back("training time", format_seconds(training_seconds(run)));
     facts.emplace_back("tokens a second", print("%.0f", tokens_a_second(run)));
-    if (last.mfu) facts.emplace_back("MFU", print("%.1f %%", 100 * *last.mfu));
+    if (last.mfu)
+      facts.emplace_back("MFU", print("%.1f %%", 100 * *last.mfu) +
+                                    (last.peak_flops ? " of " + format_flops(*last.peak_flops) + " a rank" : ""));
     if (const auto error = run.compression_error())
       facts.emplace_back("error of quantised activations",
                          print("mean %.2g, largest %.2g of their size", error->mean, error->most));
@@ -231,6 +234,25 @@ ReportInput::Table waits_table(const RunFolder& run) {
   return table;
 }
 
+/// MFU and the busy share of each lane, by rank.
+ReportInput::Table utilisation_table(const RunFolder& run) {
+  ReportInput::Table table{"Utilisation, mean of the steps", {"rank", "MFU"}, {}};
+  const auto list = run.utilisation();
+  std::set<std::string> lanes;
+  for (const auto& rank : list)
+    for (const auto& [lane, share] : rank.lanes) lanes.insert(lane);
+  for (const std::string& lane : lanes) table.head.push_back(printable(lane) + " busy");
+  for (const auto& rank : list) {
+    auto& row = table.rows.emplace_back();
+    row = {"rank " + std::to_string(rank.rank), rank.mfu ? print("%.1f %%", 100 * *rank.mfu) : "not known"};
+    for (const std::string& lane : lanes) {
+      const auto found = rank.lanes.find(lane);
+      row.push_back(print("%.0f %%", found == rank.lanes.end() ? 0.0 : 100 * found->second));
+    }
+  }
+  return table;
+}
+
 /// A few frames of a stored clip; none where it is gone, or this build reads no video.
 std::vector<std::vector<uint8_t>> pictures(const fs::path& clip) {
   std::vector<std::vector<uint8_t>> jpegs;
@@ -274,6 +296,7 @@ ReportInput single(const RunFolder& run) {
   in.strips = strips(run);
   in.tables.push_back(predicted_and_measured(run.folder() / "trace.json"));
   in.tables.push_back(waits_table(run));
+  in.tables.push_back(utilisation_table(run));
   ReportInput::Table troubles{"Faults and skipped steps", {"step", "what", "why"}, {}};
   for (const RunEvent& event : run.events())
     if (event.type == "skip" || event.type == "fault")

@@ -19,7 +19,8 @@ constexpr PartLook kParts[] = {{"parameters", Ink::green, 'P'}, {"gradients", In
                                {"activations", Ink::blue, 'A'}, {"temporaries", Ink::purple, 'T'}};
 // Lanes in the order of a step; others follow by name.
 const std::vector<std::string> kLanes = {"compute", "gather", "reduce", "control", "h2d", "d2h", "disk"};
-constexpr int kLabel = 10;  // columns of "rank 128  "
+const std::string kMfu = "MFU";  // a column beside them
+constexpr int kLabel = 10;       // columns of "rank 128  "
 
 std::string grouped(int64_t value) {
   std::string digits = std::to_string(value);
@@ -122,7 +123,9 @@ class Screen {
       field("", format_seconds(seconds) + "/step");
       field("", grouped(std::llround(static_cast<double>(last.tokens) / seconds)) + " tokens/s");
     }
-    if (last.mfu) field("MFU ", formatted("%.1f %%", 100 * *last.mfu));
+    if (last.mfu)
+      field("MFU ", formatted("%.1f %%", 100 * *last.mfu) +
+                        (last.peak_flops ? " of " + format_flops(*last.peak_flops) + " a rank" : ""));
     put(numbers);
     std::vector<double> losses;
     for (const StepMetrics& s : run_.steps()) losses.push_back(std::log(std::max(s.loss, 1e-12)));
@@ -201,32 +204,44 @@ class Screen {
 
   void busy() {
     const auto& ranks = run_.ranks();
-    // `busy` is sent at the exchange of a step and so belongs to the step before.
+    // What lanes did is sent at the exchange of a step and so belongs to the step before; MFU is the step's own.
     const auto& steps = run_.steps();
     const double seconds = steps.size() > 1 ? steps[steps.size() - 2].seconds : steps.back().seconds;
-    std::vector<std::string> lanes;
+    const auto share_of = [&](const RankMetrics& r, const std::string& lane) {
+      if (lane == kMfu) return r.mfu.value_or(0);
+      if (const auto it = r.utilisation.find(lane); it != r.utilisation.end()) return it->second;
+      const auto it = r.busy.find(lane);  // of a run by an earlier version
+      return it != r.busy.end() && seconds > 0 ? it->second / seconds : 0;
+    };
+    std::vector<std::string> columns;
+    if (std::ranges::any_of(ranks, [](const RankMetrics& r) { return r.mfu.has_value(); })) columns.push_back(kMfu);
     const auto has = [&](const std::string& lane) {
       return std::any_of(ranks.begin(), ranks.end(), [&](const RankMetrics& r) { return r.busy.count(lane) > 0; });
     };
     for (const auto& lane : kLanes)
-      if (has(lane)) lanes.push_back(lane);
+      if (has(lane)) columns.push_back(lane);
     for (const RankMetrics& r : ranks)
       for (const auto& [lane, used] : r.busy)
-        if (std::find(lanes.begin(), lanes.end(), lane) == lanes.end()) lanes.push_back(lane);
-    if (lanes.empty() || !(seconds > 0)) return;
+        if (std::find(columns.begin(), columns.end(), lane) == columns.end()) columns.push_back(lane);
+    if (columns.empty() || !(seconds > 0)) return;
     text("");
-    put(line().add("busy", Ink::strong).add(" share of each lane in the step before", Ink::soft));
+    const bool mfu = columns.front() == kMfu;
+    put(line()
+            .add("busy", Ink::strong)
+            .add(mfu ? " MFU of the step, share of each lane in the step before"
+                     : " share of each lane in the step before",
+                 Ink::soft));
     const size_t shown = rows(ranks.size(), run_.events().empty() ? 0 : 3);
     for (size_t i = 0; i < shown; ++i) {
       Line row = line();
       row.add("rank " + std::to_string(ranks[i].rank), Ink::soft);
-      const int cell = (style_.width - kLabel) / static_cast<int>(lanes.size());
-      for (size_t l = 0; l < lanes.size(); ++l) {
-        const auto it = ranks[i].busy.find(lanes[l]);
-        const double share = it == ranks[i].busy.end() ? 0 : it->second / seconds;
-        row.pad_to(kLabel + static_cast<int>(l) * cell).add(lanes[l] + " ", Ink::soft);
-        const int cells = std::min(24, cell - static_cast<int>(lanes[l].size()) - 8);
-        if (cells >= 4) row.bar({{std::min(share, 1.0), Ink::green, '#'}}, cells).add(" ");
+      const int cell = (style_.width - kLabel) / static_cast<int>(columns.size());
+      for (size_t l = 0; l < columns.size(); ++l) {
+        const double share = share_of(ranks[i], columns[l]);
+        row.pad_to(kLabel + static_cast<int>(l) * cell).add(columns[l] + " ", Ink::soft);
+        const int cells = std::min(24, cell - static_cast<int>(columns[l].size()) - 8);
+        if (cells >= 4)
+          row.bar({{std::min(share, 1.0), columns[l] == kMfu ? Ink::blue : Ink::green, '#'}}, cells).add(" ");
         row.add(formatted("%.0f%%", 100 * share));
       }
       put(row);

@@ -82,6 +82,16 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
   log::info("sample: weights of " + from.string());
 }
 
+/// An exported model has everything of the weights that its run began with: it takes their place where they are gone.
+void stand_in(recipe::Recipe& recipe, const SampleOptions& options) {
+  if (recipe.lora.on || recipe.model.path.empty() || fs::exists(recipe.model.path)) return;
+  const fs::path given = options.weights, exported = fs::path(recipe.run.out) / "model";
+  const fs::path model = given.empty() || fs::exists(given / "manifest.json") ? exported : given;
+  if (!fs::exists(model)) return;
+  log::info("sample: " + recipe.model.path + " is not there any more, " + model.string() + " takes its place");
+  recipe.model.path = model.string();
+}
+
 std::string percent(double share) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2g %%", 100 * share);
@@ -126,6 +136,7 @@ std::vector<std::string> sample_files(const SampleOptions& options, const std::s
 int sample(recipe::Recipe recipe, const SampleOptions& options) {
   engine::Meter::install();
   if (!options.loras.empty()) recipe.lora.on = false;  // they take the place of the run's own
+  stand_in(recipe, options);
   const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
   recipe.plan.budget = job::choose_device(recipe.run.device, place, recipe.plan.budget);

@@ -1,9 +1,12 @@
 #include "tessera/train/export.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
+#include "tessera/base/check.h"
 #include "tessera/checkpoint/box.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/row_part.h"
@@ -15,52 +18,104 @@ namespace tessera::train {
 
 namespace {
 
-/// A model folder in diffusers' form, a file for each unit.
+/// A model folder in diffusers' form: files of at most so many bytes, filled unit by unit in the model's order.
 class ModelFolder {
  public:
-  ModelFolder(std::filesystem::path folder, size_t units) : folder_(std::move(folder)), units_(units) {
+  ModelFolder(const net::Denoiser& model, std::filesystem::path folder, int64_t file_bytes)
+      : model_(model), folder_(std::move(folder)) {
     checkpoint::make_folder(folder_, "check run.out");
+    int64_t filled = 0;
+    for (const auto& unit : model.units()) {
+      std::vector<checkpoint::TensorInfo> tensors;
+      for (const plan::ParamSpec& param : unit->spec().params) {
+        const std::string name = stored_name(param.name);
+        const auto part = checkpoint::row_part(foreign_name(param.name));
+        const auto same = [&](const checkpoint::TensorInfo& other) { return other.name == name; };
+        if (std::ranges::none_of(tensors, same))
+          tensors.push_back({name, DType::f32, part ? checkpoint::stored_shape(*part, param.shape) : param.shape});
+      }
+      int64_t bytes = 0;
+      for (const checkpoint::TensorInfo& tensor : tensors) bytes += tensor.bytes();
+      if (files_.empty() || (filled > 0 && filled + bytes > file_bytes)) files_.emplace_back(), filled = 0;
+      filled += bytes, total_ += bytes;
+      files_.back().insert(files_.back().end(), tensors.begin(), tensors.end());
+      units_.push_back({files_.size() - 1, std::move(tensors)});
+    }
   }
 
-  /// fp32, under the parameters' own names.
-  void add_unit(const net::Denoiser& model, const std::vector<checkpoint::TensorData>& own) {
+  /// The next unit, fp32, under the parameters' own names.
+  void add_unit(const std::vector<checkpoint::TensorData>& own) {
+    const Unit& unit = units_.at(next_++);
+    if (!writer_ || unit.file != file_) open(unit.file);
     std::map<std::string, std::vector<float>> wholes;  // of parameters that files hold together
-    std::vector<checkpoint::TensorData> tensors;
-    for (checkpoint::TensorData tensor : own) {
-      tensor.name = model.foreign_name(tensor.name, model.file_naming());
-      const auto part = checkpoint::row_part(tensor.name);
+    std::map<std::string, const void*> values;
+    for (const checkpoint::TensorData& tensor : own) {
+      const std::string name = stored_name(tensor.name);
+      const auto part = checkpoint::row_part(foreign_name(tensor.name));
       if (!part) {
-        tensors.push_back(tensor);
+        values[name] = tensor.data;
         continue;
       }
       const checkpoint::Shape stored = checkpoint::stored_shape(*part, tensor.shape);
-      std::vector<float>& whole = wholes[part->whole];
-      const bool first = whole.empty();
+      std::vector<float>& whole = wholes[name];
       whole.resize(static_cast<size_t>(checkpoint::volume(checkpoint::whole_box(stored))));
       checkpoint::put_part(*part, stored, sizeof(float), tensor.data, whole.data());
-      if (first) tensors.push_back({part->whole, tensor.dtype, stored, whole.data()});
+      values[name] = whole.data();
     }
-    char name[96];
-    std::snprintf(name, sizeof name, "diffusion_pytorch_model-%05zu-of-%05zu.safetensors", ++written_, units_);
-    checkpoint::write_safetensors(folder_ / name, tensors, {{"format", "pt"}});
-    for (const checkpoint::TensorData& tensor : tensors) {
-      places_[tensor.name] = name;
-      total_ += checkpoint::volume(checkpoint::whole_box(tensor.shape)) * 4;
-    }
+    for (const checkpoint::TensorInfo& tensor : unit.tensors) writer_->write(values.at(tensor.name), tensor.bytes());
   }
 
-  void finish(const std::string& config_json) const {
-    const nlohmann::json index = {{"metadata", {{"total_size", total_}}}, {"weight_map", places_}};
-    checkpoint::write_text(folder_ / "config.json", config_json);
-    checkpoint::write_text(folder_ / "diffusion_pytorch_model.safetensors.index.json", index.dump(2) + "\n");
+  /// The files of an export that had another number of them go.
+  void finish() {
+    check_internal(next_ == units_.size(), "export", "units are missing");
+    writer_->commit();
+    checkpoint::write_text(folder_ / "config.json", model_.config_json());
+    std::set<std::string> ours;
+    nlohmann::json places;
+    for (size_t i = 0; i < files_.size(); ++i) {
+      ours.insert(file_name(i));
+      for (const checkpoint::TensorInfo& tensor : files_[i]) places[tensor.name] = file_name(i);
+    }
+    if (files_.size() > 1) {
+      const nlohmann::json index = {{"metadata", {{"total_size", total_}}}, {"weight_map", places}};
+      checkpoint::write_text(folder_ / (std::string(kStem) + ".safetensors.index.json"), index.dump(2) + "\n");
+      ours.insert(std::string(kStem) + ".safetensors.index.json");
+    }
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with(kStem) && !name.ends_with(".partial") && !ours.contains(name))
+        std::filesystem::remove(entry.path());
+    }
   }
 
  private:
+  static constexpr const char* kStem = "diffusion_pytorch_model";
+  struct Unit {
+    size_t file;
+    std::vector<checkpoint::TensorInfo> tensors;
+  };
+
+  std::string foreign_name(const std::string& name) const { return model_.foreign_name(name, model_.file_naming()); }
+  std::string stored_name(const std::string& name) const { return checkpoint::whole_name(foreign_name(name)); }
+  std::string file_name(size_t file) const {
+    if (files_.size() == 1) return std::string(kStem) + ".safetensors";
+    char name[96];
+    std::snprintf(name, sizeof name, "%s-%05zu-of-%05zu.safetensors", kStem, file + 1, files_.size());
+    return name;
+  }
+  void open(size_t file) {
+    if (writer_) writer_->commit();
+    file_ = file;
+    writer_.emplace(folder_ / file_name(file), files_[file], checkpoint::Metadata{{"format", "pt"}});
+  }
+
+  const net::Denoiser& model_;
   const std::filesystem::path folder_;
-  const size_t units_;
-  size_t written_ = 0;
+  std::vector<std::vector<checkpoint::TensorInfo>> files_;
+  std::vector<Unit> units_;
   int64_t total_ = 0;
-  std::map<std::string, std::string> places_;
+  size_t next_ = 0, file_ = 0;
+  std::optional<checkpoint::SafetensorsWriter> writer_;
 };
 
 }  // namespace
@@ -69,7 +124,7 @@ void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& 
                   const std::filesystem::path& folder) {
   HostWork work;
   std::optional<ModelFolder> written;
-  if (rank == 0) work.run([&] { written.emplace(folder, static_cast<size_t>(store.units())); });
+  if (rank == 0) work.run([&] { written.emplace(model, folder, kExportedFileBytes); });
   for (int u = 0; u < store.units(); ++u) {
     std::vector<checkpoint::TensorData> tensors;
     engine::whole_unit(
@@ -78,15 +133,16 @@ void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& 
           if (rank == 0) tensors.push_back({param.name, DType::f32, param.shape, value.const_data_ptr()});
         },
         [&] {
-          if (rank == 0) work.run([&] { written->add_unit(model, tensors); });
+          if (rank == 0) work.run([&] { written->add_unit(tensors); });
         });
   }
-  if (rank == 0) work.run([&] { written->finish(model.config_json()); });
+  if (rank == 0) work.run([&] { written->finish(); });
   work.finish();
 }
 
-void export_saved(const net::Denoiser& model, const weights::Source& saved, const std::filesystem::path& folder) {
-  ModelFolder written(folder, model.units().size());
+void export_saved(const net::Denoiser& model, const weights::Source& saved, const std::filesystem::path& folder,
+                  int64_t file_bytes) {
+  ModelFolder written(model, folder, file_bytes);
   for (const auto& unit : model.units()) {
     std::vector<std::vector<float>> values;
     std::vector<checkpoint::TensorData> tensors;
@@ -95,9 +151,9 @@ void export_saved(const net::Denoiser& model, const weights::Source& saved, cons
       saved.read({param.name, DType::f32, param.shape}, values.back().data());
       tensors.push_back({param.name, DType::f32, param.shape, values.back().data()});
     }
-    written.add_unit(model, tensors);
+    written.add_unit(tensors);
   }
-  written.finish(model.config_json());
+  written.finish();
 }
 
 }  // namespace tessera::train

@@ -1,5 +1,6 @@
 #pragma once
-// Trained weights as other programs read them: a folder with config.json, one safetensors file a unit and an index.
+// Trained weights as other programs read them: a folder with config.json and safetensors files, with an
+// index where they are several.
 #include <filesystem>
 
 #include "tessera/comm/comm.h"
@@ -9,11 +10,15 @@
 
 namespace tessera::train {
 
+/// Bytes of an exported file, as `tessera convert` has it. A unit lies in one file, which may be larger for it.
+inline constexpr int64_t kExportedFileBytes = int64_t{5} << 30;
+
 /// All ranks take part; rank 0 writes. Memory: one gathered unit. Official names, fp32.
 void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& comm, int rank,
                   const std::filesystem::path& folder);
 
 /// The same from the parameters of a training checkpoint; one rank calls it. Memory: one unit.
-void export_saved(const net::Denoiser& model, const weights::Source& saved, const std::filesystem::path& folder);
+void export_saved(const net::Denoiser& model, const weights::Source& saved, const std::filesystem::path& folder,
+                  int64_t file_bytes = kExportedFileBytes);
 
 }  // namespace tessera::train

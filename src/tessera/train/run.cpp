@@ -1,5 +1,7 @@
 #include "tessera/train/run.h"
 
+#include <ATen/Parallel.h>
+
 #include <chrono>
 
 #include "tessera/base/check.h"
@@ -9,11 +11,11 @@
 #include "tessera/checkpoint/training.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/lora_run.h"
+#include "tessera/job/null_caption.h"
 #include "tessera/job/optimiser.h"
 #include "tessera/sample/expert_passes.h"
 #include "tessera/train/export.h"
 #include "tessera/train/stop_signal.h"
-#include "tessera/train/utilisation.h"
 
 namespace tessera::train {
 
@@ -43,6 +45,7 @@ void Run::begin_part(size_t part) {
   static_cast<job::Shapes&>(job_) = now.shapes;
   programs_ = plan::Programs(now.planned.plan(), now.planned.schedules(rank_), samples);
   predicted_ = now.planned.memory(rank_);
+  peak_flops_ = peak_flops(now.planned.machine, !device::here().is_cpu(), at::get_num_threads());
   experts_->begin_part(part, now, *job_.model, programs_);
   engine_->use(programs_, experts_->arena());
   engine_->optimise(job::optimiser_of(recipe(), now.planned.plan().states));
@@ -59,7 +62,9 @@ void Run::begin_part(size_t part) {
 
 diffusion::TrainingSamples Run::samples(const plan::Visit& visit) {
   began_ = seconds_now();
+  if (span_began_ == 0) span_began_ = began_;
   skipped_.clear();
+  flops_ = 0;
   if (visit.step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
   engine_->executor().keep_lines(visit.step <= first_step_ + 1);
   watch_.phase(visit.step, "waiting for samples");
@@ -72,10 +77,19 @@ diffusion::TrainingSamples Run::samples(const plan::Visit& visit) {
 }
 
 const ExpertPass& Run::armed(ExpertPass& pass) {
+  const int bucket = experts_->data().bucket(experts_->own_step());
+  flops_ += static_cast<double>(pass.data.places.size()) * sample_flops(plans_[part_], static_cast<size_t>(bucket));
   pass.data.gradient_scale = loss_scale_.scale().value_or(1);
   if (pass.data.plan->update == plan::Update::in_backward)
     pass.pass.ahead = net::StepControl{experts_->count_update(pass.pass.expert), experts_->learning_rate(pass), 1};
   return pass;
+}
+
+/// Model FLOPs of this rank in a sample of the bucket.
+double Run::sample_flops(const planning::PartPlan& part, size_t bucket) {
+  const data::Bucket& size = part.part.recipe.data.clips.buckets[bucket];
+  const auto latent = job_.codec->latent_shape(size.frames, size.height, size.width);
+  return model_flops_->of_sample(latent, part.planned.plan(), rank_);
 }
 
 engine::Report Run::report(const ExpertPass& pass) {
@@ -103,6 +117,7 @@ StepReport Run::numbers(bool last) {
   r.exposed_data = loader_->take_waited();
   for (const auto& [axis, bytes] : comm_.take_sent_bytes()) sent_[axis] += bytes;
   if (last) r.take(std::exchange(sent_, {}), busy_);
+  r.span = span_, r.flops = flops_;
   return r;
 }
 
@@ -127,6 +142,8 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
 void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
   watch_.phase(visit.step, "what follows a step");
   busy_ = engine_->executor().take_busy();
+  const double now = seconds_now();
+  span_ = now - std::exchange(span_began_, now);
   const double work = watch_.take_work();
   const int64_t own = experts_->own_samples();
   work_ = own > 0 ? work / static_cast<double>(own) : 0;
@@ -138,8 +155,7 @@ void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
   for (size_t r = 0; r < ranks_.size(); ++r)
     metrics.ranks.push_back(rank_metrics(static_cast<int>(r), ranks_[r], mesh_, predicted_.by_part.temporaries));
   metrics.seconds = seconds_now() - began_;
-  metrics.mfu =
-      model_flops_utilisation(planned().spec, planned().machine, metrics.tokens, metrics.seconds, place_.world);
+  if (peak_flops_) metrics.count_mfu(*peak_flops_);
   ++steps_;
   if (!skipped_.empty()) ++skips_;
   if (rank_ == 0) {
@@ -269,6 +285,7 @@ void Run::save_beside(int64_t step, const fs::path& folder) {
         job::save_lora(recipe(), weights::LoraFile::of(source), several ? to / expert.folder : to);
       else
         export_saved(*job_.model, source, several ? to / expert.folder : to);
+      if (!recipe().lora.on) job::save_null_caption(recipe(), *job_.model, several ? to / expert.folder : to);
     }
   });
   std::error_code ignored;  // what is there is no whole export

@@ -24,6 +24,7 @@
 #include "tessera/train/rank_watch.h"
 #include "tessera/train/run_facts.h"
 #include "tessera/train/slow_ranks.h"
+#include "tessera/train/utilisation.h"
 
 namespace tessera::train {
 
@@ -73,6 +74,7 @@ class Run {
   void log_base(const engine::Roundings& rounded);
   void begin_part(size_t part);
   StepReport numbers(bool last);
+  double sample_flops(const planning::PartPlan& part, size_t bucket);
   void sample(const plan::Visit& visit);
   bool owes_samples();
   Exit attempt(int64_t step, const std::string& what, const std::function<void()>& act);
@@ -109,6 +111,8 @@ class Run {
   LossScale loss_scale_;
   plan::Programs programs_;
   plan::MemoryCurve predicted_;  // of a training step
+  std::optional<ModelFlops> model_flops_;
+  std::optional<double> peak_flops_;  // of a rank
   std::optional<plan::RunWalk> walk_;
   std::unique_ptr<sample::Validation> validation_;
   std::unique_ptr<report::RunLog> run_log_;  // of rank 0
@@ -122,6 +126,8 @@ class Run {
   std::string skipped_;
   std::map<std::string, int64_t> sent_;
   std::map<std::string, double> busy_;  // of the step before
+  double span_ = 0, span_began_ = 0;    // of these seconds: how long, and since when the next are counted
+  double flops_ = 0;                    // that the model takes of this rank
   double work_ = 0;                     // seconds a sample took this rank in the step before
   std::vector<std::string> step_lines_;
   int64_t done_ = 0;                // steps before this process

@@ -13,6 +13,7 @@
 #include "tessera/job/codec.h"
 #include "tessera/job/device.h"
 #include "tessera/job/lora_run.h"
+#include "tessera/job/null_caption.h"
 #include "tessera/job/optimiser.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/mesh_checks.h"
@@ -120,6 +121,9 @@ void Run::plan_run() {
   for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_, resume_.beyond);
   for (const planning::PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
   comm_.check_agreement("plan", all);
+  model_flops_.emplace(*job_.model);
+  for (const planning::PartPlan& p : plans_)  // counted now: memory is planned from step 1 on
+    for (size_t bucket = 0; bucket < p.shapes.bucket_tokens.size(); ++bucket) sample_flops(p, bucket);
 }
 
 /// The plans, and the resolved recipe: an earlier one with another text stays beside it, as recipe-1.toml and so on.
@@ -282,6 +286,7 @@ Exit Run::export_models() {
           job::export_lora(recipe_, engine_->store(), comm_, rank_, folder);
         else
           export_model(*job_.model, engine_->store(), comm_, rank_, folder);
+        if (rank_ == 0 && !recipe_.lora.on) job::save_null_caption(recipe_, *job_.model, folder);
       });
     });
   };

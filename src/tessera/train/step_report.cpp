@@ -11,14 +11,14 @@ template <class Report, class Visit>
 void each_number(Report& r, Visit&& visit) {
   for (auto* field : {&r.loss, &r.bad_sample, &r.stop, &r.peak, &r.persistent, &r.predicted, &r.reserved, &r.host,
                       &r.samples, &r.work, &r.compressed, &r.compression_error, &r.most_compression_error,
-                      &r.exposed_comm, &r.exposed_copy, &r.exposed_stages, &r.exposed_data})
+                      &r.exposed_comm, &r.exposed_copy, &r.exposed_stages, &r.exposed_data, &r.span, &r.flops})
     visit(*field);
   for (auto& bytes : r.sent) visit(bytes);
   for (auto& bytes : r.at_peak) visit(bytes);
   for (auto& seconds : r.busy) visit(seconds);
 }
 
-static_assert(17 + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles,
+static_assert(19 + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles,
               "the exchange has no room for a report");
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }
@@ -73,14 +73,18 @@ report::RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh&
   m.predicted_peak_bytes = whole(report.predicted);
   m.reserved_bytes = whole(report.reserved);
   m.sample_seconds = report.work;
+  m.model_flops = report.flops;
   m.exposed = {report.exposed_comm, report.exposed_copy, report.exposed_stages, report.exposed_data};
   if (report.compressed > 0)
     m.compression_error = {report.compression_error / report.compressed, report.most_compression_error};
   for (size_t a = 0; a < kAxes; ++a)
     if (mesh[kAllAxes[a]] > 1) m.sent_bytes[std::string(axis_name(kAllAxes[a]))] = whole(report.sent[a]);
   for (int lane = 0; lane < plan::kLaneCount; ++lane)
-    if (const double seconds = report.busy[static_cast<size_t>(lane)]; seconds > 0)
-      m.busy[std::string(name(static_cast<plan::Lane>(lane)))] = seconds;
+    if (const double seconds = report.busy[static_cast<size_t>(lane)]; seconds > 0) {
+      const std::string name(plan::name(static_cast<plan::Lane>(lane)));
+      m.busy[name] = seconds;
+      if (report.span > 0) m.utilisation[name] = seconds / report.span;
+    }
   return m;
 }
 

@@ -32,6 +32,8 @@ struct StepReport {
   std::array<double, kAxes> sent{};              ///< bytes of the step before, by mesh axis; a group over several
                                                  ///< axes counts on the outermost
   std::array<double, plan::kLaneCount> busy{};   ///< seconds of each lane in the step before
+  double span = 0;   ///< seconds in which they were, with what followed that step: samples, checkpoints
+  double flops = 0;  ///< that the model takes of this rank in this step (utilisation.h)
 
   /// Bytes as the meter has them now.
   void read_meter();

@@ -46,7 +46,8 @@ int train_steps(Run& run) {
 
 int train(recipe::Recipe recipe, const TrainFlags& flags) {
   engine::Meter::install();
-  const comm::Rendezvous place = comm::rendezvous_from_env();
+  comm::Rendezvous place = comm::rendezvous_from_env();
+  place.run = recipe.run.out;
   log::set_rank(place.rank, place.world);
   watch_stop_signals(place.rank == 0);
   std::signal(SIGXFSZ, SIG_IGN);  // a full quota is an error to report, not a reason to die

@@ -85,7 +85,8 @@ std::array<int64_t, 4> Haar::latent_shape(int64_t frames, int64_t height, int64_
   if (!fits) {
     const auto near = [](int64_t n, int64_t step) { return std::max(step, n / step * step); };
     refuse_size("models.haar", {frames, height, width},
-                "the wavelet takes 1 frame or a multiple of 4, sizes in multiples of 8",
+                "the wavelet of data.vae takes 1 frame or a multiple of 4, sizes in multiples of 8; a released "
+                "autoencoder takes 1 + 4n frames: set data.vae to its file if the run is meant to use it",
                 {near(frames, kFrames), near(height, kPixels), near(width, kPixels)});
   }
   return {channels_, std::max<int64_t>(1, frames / kFrames), height / kPixels, width / kPixels};

@@ -1,12 +1,13 @@
 // FSDP's words, where they are found: accelerate's YAML and flags, VideoX-Fun's launch lines, a file of them alone.
 // The reader strips what stands before a word (fsdp_config., fsdp_, --), so that each has one line here.
+#include <algorithm>
 #include <filesystem>
 
 #include "tessera/base/check.h"
-#include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/import.h"
 #include "tessera/tools/import/parts.h"
+#include "tessera/tools/options/config_file.h"
 
 namespace tessera::tools {
 
@@ -61,8 +62,9 @@ void zero_stage(Translator& t, const Given& g) { t.set("plan.strategy", "ZeRO-" 
 
 /// Offload of parameters, gradients and states: FSDP moves all three together, ZeRO each by itself.
 void offload_all(Translator& t, const Given& g) {
-  if (is_false(g.value) || g.value == "CPUOffload(offload_params=False)")
-    return t.imply(g.name, "no offload to the host");
+  if (is_false(g.value)) return t.imply(g.name, "no offload to the host");
+  if (!g.value.empty() && !is_true(g.value) && g.value != "CPUOffloadPolicy()")
+    throw UserError(Exit::usage, "import", g.shown() + ": expected true or false", "correct it");
   for (const char* key : {"plan.parameters", "plan.gradients", "plan.states"}) t.set(key, "host", {g.name});
 }
 void offload_to(Translator& t, const Given& g, const std::vector<std::string>& keys, const std::string& path) {
@@ -96,11 +98,85 @@ void low_precision_grads(Translator& t, const Given& g) {
   t.imply(g.name, "gradients are reduced and kept in fp32");
 }
 
-void fsdp_checkpointing(Translator& t, const Given& g) {
-  if (is_false(g.value))
-    t.imply(g.name, "the planner chooses what is saved; plan.activations = \"keep\" forbids it to recompute");
+bool is_switch(const std::string& value) { return value.empty() || is_true(value) || is_false(value); }
+
+/// What is recomputed, and where its inputs wait: checkpoint_wrapper(offload_to_cpu=True) sends them to the host.
+void fsdp_checkpointing(Translator& t) {
+  const std::string offload = "offload_to_cpu";
+  std::vector<std::string> on;
+  for (const char* option : {"activation_checkpointing", "checkpoint_wrapper", "checkpoint_wrapper_fn"}) {
+    if (!t.has(option)) continue;
+    const std::string value = t.value(option), word = value.substr(value.rfind('.') + 1);
+    if (!is_switch(value) && word != "checkpoint_wrapper" && word != "offload_wrapper")
+      throw UserError(Exit::usage, "import", t.find(option)->shown() + ": expected true or false",
+                      "or the function's name: checkpoint_wrapper, offload_wrapper");
+    if (is_false(value))
+      t.imply(option, "the planner chooses what is saved; plan.activations = \"keep\" forbids it to recompute");
+    else
+      on.push_back(option);
+  }
+  bool sends =
+      std::ranges::any_of(on, [&](const auto& option) { return t.value(option).ends_with("offload_wrapper"); });
+  if (t.has(offload)) {
+    if (!is_switch(t.value(offload)))
+      throw UserError(Exit::usage, "import", t.find(offload)->shown() + ": expected true or false", "correct it");
+    const std::string& typed = t.find(offload)->typed;
+    if (!t.flag(offload))
+      t.imply(offload, "it is off");
+    else if (typed.find("state_dict") != std::string::npos)
+      t.imply(offload, "checkpoints and the exported model are written from shards, none is gathered on a device");
+    else if (on.empty())
+      t.refuse(offload,
+               "of what is not said: give checkpoint_wrapper or activation_checkpointing beside it for the "
+               "inputs of recomputed blocks, offload_params for parameters, gradients and states");
+    else
+      sends = true, on.push_back(offload);
+  }
+  if (!on.empty())
+    t.set("plan.activations", sends ? "recompute_offload" : "recompute", on,
+          sends ? "inputs of recomputed blocks are offloaded to the host" : "");
+}
+
+/// Fairscale's: gradients follow the parameters unless it is said.
+void move_to_cpu(Translator& t) {
+  const std::string params = "move_params_to_cpu", grads = "move_grads_to_cpu";
+  for (const std::string& option : {params, grads})
+    if (t.has(option) && !is_switch(t.value(option)))
+      throw UserError(Exit::usage, "import", t.find(option)->shown() + ": expected true or false", "correct it");
+  if (t.has(params) && !t.flag(params)) t.imply(params, "no offload to the host");
+  if (t.flag(params))
+    for (const char* key : {"plan.parameters", "plan.states"}) t.set(key, "host", {params});
+  if (!t.has(grads)) {
+    if (t.flag(params)) t.set("plan.gradients", "host", {params});
+  } else if (t.flag(params) && !t.flag(grads)) {
+    t.set("plan.gradients", "device", {grads});
+  } else if (t.flag(grads)) {
+    t.set("plan.gradients", "host", {grads});
+  } else {
+    t.imply(grads, "no offload to the host");
+  }
+}
+
+/// Fairscale's mixed_precision is a switch: compute_dtype says of what, fp16 where it is not given.
+void switched_types(Translator& t) {
+  const std::string mixed = "mixed_precision", compute = "compute_dtype", reduce = "fp32_reduce_scatter";
+  const bool is_switched = t.has(mixed) && is_true(t.value(mixed));
+  std::string type = "fp32";
+  for (const char* option : {"mixed_precision", "param_dtype", "compute_dtype"})
+    if (t.has(option) && !type_word(t.value(option)).empty()) type = type_word(t.value(option));
+  if (is_switched && t.has(compute))
+    t.imply(mixed, "compute_dtype says in what");
+  else if (is_switched)
+    t.set("plan.compute_dtype", type = "fp16", {mixed}, "Fairscale's, where compute_dtype is not given");
+  if (!t.has(reduce)) return;
+  if (!is_switch(t.value(reduce)))
+    throw UserError(Exit::usage, "import", t.find(reduce)->shown() + ": expected true or false", "correct it");
+  if (t.flag(reduce))
+    t.set("plan.reduce_dtype", "fp32", {reduce});
+  else if (type == "fp32" || type == "bf16")
+    t.set("plan.reduce_dtype", type, {reduce}, "gradients are reduced in the dtype of the computing");
   else
-    t.set("plan.activations", "recompute", {g.name});
+    t.refuse(reduce, "gradients are reduced in fp32 or bf16");
 }
 
 void prefetch(Translator& t) {
@@ -123,6 +199,9 @@ void prefetch(Translator& t) {
 
 void fsdp_together(Translator& t) {
   prefetch(t);
+  fsdp_checkpointing(t);
+  move_to_cpu(t);
+  switched_types(t);
   const std::string file = "deepspeed_config_file";
   if (t.has("num_processes")) t.set_ranks(static_cast<int>(t.integer("num_processes", 1)), "num_processes");
   const auto* replicate = t.result().find("mesh.dp_replicate");
@@ -158,9 +237,21 @@ std::vector<Rule> accelerate_rules() {
       joined("backward_prefetch", "BACKWARD_PRE: `plan.prefetch` says how far; NO_PREFETCH: `plan.prefetch = 0`"),
       by("offload_params", "`plan.parameters`, `plan.gradients`, `plan.states` = host", offload_all, Takes::perhaps),
       by("cpu_offload", "`plan.parameters`, `plan.gradients`, `plan.states` = host", offload_all, Takes::perhaps),
-      by("activation_checkpointing", "`plan.activations = recompute`", fsdp_checkpointing, Takes::perhaps),
+      joined("activation_checkpointing", "`plan.activations = recompute`", Takes::perhaps),
+      joined("checkpoint_wrapper", "`plan.activations = recompute`; offload_wrapper: `recompute_offload`",
+             Takes::perhaps),
+      joined("checkpoint_wrapper_fn", "as checkpoint_wrapper"),
+      joined("offload_to_cpu", "beside checkpoint_wrapper: `plan.activations = recompute_offload`; else refused",
+             Takes::perhaps),
+      joined("move_params_to_cpu", "`plan.parameters`, `plan.states`, `plan.gradients` = host", Takes::perhaps),
+      joined("move_grads_to_cpu", "`plan.gradients` = host or device", Takes::perhaps),
+      joined("fp32_reduce_scatter", "`plan.reduce_dtype`: true fp32, false as it computes", Takes::perhaps),
+      by("compute_dtype", "`plan.compute_dtype`", set_compute_type),
       by("param_dtype", "`plan.compute_dtype`", set_compute_type),
-      by("mixed_precision", "`plan.compute_dtype`", set_compute_type),
+      by("mixed_precision", "`plan.compute_dtype`; true (Fairscale): as compute_dtype, or fp16",
+         [](Translator& t, const Given& g) {
+           if (!is_true(g.value)) set_compute_type(t, g);  // switched_types
+         }),
       by("reduce_dtype", "`plan.reduce_dtype`", fsdp_reduce_type),
       by("keep_low_precision_grads", "true: `plan.grad_dtype` as gradients are reduced; fp16 refused",
          low_precision_grads, Takes::perhaps),
@@ -174,10 +265,13 @@ std::vector<Rule> accelerate_rules() {
                     "there (frozen parameters, several inputs and losses are as good)");
           },
           Takes::perhaps),
-      by("checkpoint_impl", "as use_reentrant",
-         [](Translator& t, const Given& g) {
-           t.imply(g.name, "not needed: a unit is recomputed from its saved input");
-         }),
+      only("checkpoint_impl", {"NO_REENTRANT", "REENTRANT", "CheckpointImpl.NO_REENTRANT", "CheckpointImpl.REENTRANT"},
+           "not needed: a unit is recomputed from its saved input", "NO_REENTRANT and REENTRANT are known"),
+      only("output_dtype", {"null", "none", "fp32", "float32", "torch.float32"}, "predictions and losses are fp32",
+           "predictions and losses are fp32"),
+      only("force_input_to_fp32", {"false"}, "it is off", "blocks read what plan.compute_dtype says"),
+      only("gradient_predivide_factor", {"1", "1.0"}, "gradients are summed, then divided",
+           "gradients are summed, then divided"),
       by("zero_stage", "`plan.strategy`", zero_stage),
       by("offload_optimizer_device", "`plan.states`, `plan.gradients` = host or nvme",
          [](Translator& t, const Given& g) {
@@ -212,7 +306,8 @@ std::vector<Rule> accelerate_rules() {
       refused("tpu_env", "TPUs are not supported"),
       refused("use_megatron_lm", "Megatron is not used: see mesh.tp and mesh.pp"),
   };
-  for (const char* name : {"auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "ignored_modules"})
+  for (const char* name : {"auto_wrap_policy", "transformer_layer_cls_to_wrap", "transformer_layer_cls",
+                           "min_num_params", "ignored_modules"})
     table.push_back(implied(name, kWrap));
   for (const char* name : {"machine_rank", "main_process_ip", "main_process_port", "rdzv_backend", "same_network",
                            "deepspeed_multinode_launcher", "deepspeed_hostfile", "rdzv_conf", "max_restarts"})
@@ -227,6 +322,19 @@ std::vector<Rule> accelerate_rules() {
     table.push_back(implied(name,
                             "always on: sharded checkpoints, whole exported weights, partial reads, gathers "
                             "bounded by the plan, original parameters"));
+  for (const char* name : {"ignore_unused_parameters", "find_unused_parameters"})
+    table.push_back(implied(name, "not needed: every parameter of these models is used", Takes::perhaps));
+  for (const char* name : {"flatten_parameters", "bucket_cap_mb", "disable_reshard_on_root", "clear_autocast_cache",
+                           "fp32_buffers", "cast_forward_inputs", "cast_root_forward_inputs"})
+    table.push_back(implied(name,
+                            "not needed: a unit's parameters are one flat buffer, its slot stays where it is used "
+                            "again soon, and units cast what they read",
+                            Takes::perhaps));
+  for (const char* name : {"rank0_only", "state_dict_on_rank_0_only", "state_dict_device", "no_broadcast_optim_state"})
+    table.push_back(implied(name, "not needed: every rank writes its shards", Takes::perhaps));
+  table.push_back(implied("verbose", "every step is in RUN/metrics.jsonl", Takes::perhaps));
+  for (const char* name : {"wandb", "log_with", "report_to"})
+    table.push_back(warned(name, "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file"));
   return table;
 }
 

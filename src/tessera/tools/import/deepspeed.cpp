@@ -13,6 +13,7 @@ namespace {
 const char* const kPartition = "zero_optimization.zero_hpz_partition_size";
 const char* const kBuckets = "not needed: units are gathered and reduced whole, plan.prefetch says how far ahead";
 const char* const kWhole = "always on: the exported model holds whole weights";
+const char* const kUsed = "not needed: every parameter of these models is used";
 const char* const kQuantised = "quantised collectives are not supported";
 
 void stage(Translator& t, const Given& g) {
@@ -128,8 +129,8 @@ void schedule(Translator& t) {
     t.set("train.schedule", "cosine_min", {"scheduler.type"});
   else if (said(t, "scheduler.type"))
     t.refuse("scheduler.type", "WarmupLR, WarmupDecayLR and WarmupCosineLR are supported; see train.schedule");
-  set("warmup_num_steps", "train.warmup_steps");
-  set("total_num_steps", "run.steps");
+  for (const char* name : {"warmup_num_steps", "warmup_steps"}) set(name, "train.warmup_steps");
+  for (const char* name : {"total_num_steps", "max_steps"}) set(name, "run.steps");
   set("warmup_max_lr", "train.lr");
   for (const char* name : {"warmup_min_lr", "warmup_min_ratio"})
     if (said(t, params + name)) {
@@ -143,11 +144,36 @@ void schedule(Translator& t) {
     t.set("train.eta_min", number_text(lr * t.number(params + "cos_min_ratio", 0)), {params + "cos_min_ratio"},
           "x lr " + number_text(lr));
   }
+  if (said(t, params + "eta_min") && said(t, "scheduler.type") && type != "WarmupCosineLR")
+    t.refuse(params + "eta_min", type + " has no lowest rate: WarmupCosineLR ends at it");
+  else
+    set("eta_min", "train.eta_min");
   if (t.has("scheduler.type") && type != "WarmupCosineLR" && !t.has(params + "warmup_type") && type != "auto")
     t.result().implied.push_back({params + "warmup_type is not given", "warm-up is linear here, not DeepSpeed's log"});
 }
 
+void ulysses(Translator& t) {
+  const std::string enabled = "ulysses.enabled", size = "ulysses.size";
+  if (t.has(enabled) && !is_true(t.value(enabled)) && !is_false(t.value(enabled)) && t.value(enabled) != "auto")
+    throw UserError(Exit::usage, "import", t.find(enabled)->shown() + ": expected true or false", "correct the file");
+  const bool off = t.has(enabled) && is_false(t.value(enabled));
+  if (t.has(size) && t.integer(size, 1) < 1)
+    throw UserError(Exit::usage, "import", t.find(size)->shown() + ": expected at least 1", "correct the file");
+  if (off)
+    t.imply(enabled, "it is off");
+  else if (said(t, enabled) && !said(t, size))
+    t.refuse(enabled, "over how many ranks is not said: give ulysses.size");
+  else if (said(t, enabled))
+    t.imply(enabled, "ulysses.size says over how many ranks");
+  if (!said(t, size)) return;
+  if (off)
+    t.imply(size, "ulysses.enabled is false");
+  else
+    t.set("mesh.sp", t.value(size), {size}, "heads of a sample are spread over so many ranks");
+}
+
 void deepspeed_together(Translator& t) {
+  ulysses(t);
   tiers(t);
   batches(t);
   schedule(t);
@@ -177,6 +203,8 @@ std::vector<Rule> deepspeed_rules() {
       only(zero + "offload_optimizer.ratio", {"1", "1.0"}, "all states are offloaded",
            "the planner chooses how many units' states are offloaded: leave plan.states on auto"),
       sets("sequence_parallel_size", "mesh.sp"),
+      joined("ulysses.enabled", "true: `mesh.sp` is `ulysses.size`; false: it is off"),
+      joined("ulysses.size", "`mesh.sp`"),
       sets("tensor_parallel.autotp_size", "mesh.tp"),
       sets(zero + "mics_shard_size", "mesh.dp_shard"),
       by(kPartition,
@@ -187,7 +215,8 @@ std::vector<Rule> deepspeed_rules() {
       only(zero + "reduce_scatter", {"true"}, "gradients are reduce-scattered", "gradients are reduce-scattered"),
       implied(zero + "contiguous_gradients", "always on: gradients of a unit are one flat buffer"),
       implied(zero + "round_robin_gradients", "always on: shards are balanced"),
-      implied(zero + "ignore_unused_parameters", "not needed: every parameter of these models is used"),
+      implied(zero + "ignore_unused_parameters", kUsed),
+      implied("ignore_unused_parameters", kUsed),
       implied(zero + "stage3_gather_16bit_weights_on_model_save", kWhole),
       implied(zero + "gather_16bit_weights_on_model_save", kWhole),
       implied(zero + "allgather_partitions", "always on: shards are all-gathered"),
@@ -211,7 +240,10 @@ std::vector<Rule> deepspeed_rules() {
       implied(params + "fused", "not needed: there is one AdamW, a fused one"),
       joined("scheduler.type", "`train.schedule`: WarmupLR, WarmupDecayLR, WarmupCosineLR; else refused"),
       joined(steps + "warmup_num_steps", "`train.warmup_steps`"),
+      joined(steps + "warmup_steps", "`train.warmup_steps`"),
       joined(steps + "total_num_steps", "`run.steps`"),
+      joined(steps + "max_steps", "`run.steps`"),
+      joined(steps + "eta_min", "`train.eta_min`; beside WarmupCosineLR, which alone ends at it"),
       joined(steps + "warmup_max_lr", "`train.lr`"),
       joined(steps + "warmup_min_lr", "0; else refused: warm-up starts at 0"),
       joined(steps + "warmup_min_ratio", "0; else refused: warm-up starts at 0"),
@@ -226,7 +258,7 @@ std::vector<Rule> deepspeed_rules() {
              t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs are offloaded to the host");
          }),
       sets(acts + "number_checkpoints", "plan.recompute"),
-      only(acts + "partition_activations", {"false"}, "it is off", "mesh.sp and mesh.cp shard activations"),
+      implied(acts + "partition_activations", "always on: ranks of mesh.sp, cp and tp keep their share of the tokens"),
       implied(acts + "contiguous_memory_optimization", "always on: activations are in one arena"),
       implied(acts + "synchronize_checkpoint_boundary", "not needed: the schedule orders each recompute"),
       implied(acts + "profile", "RUN/report.html has the times of every lane"),
@@ -248,7 +280,6 @@ std::vector<Rule> deepspeed_rules() {
       implied("csv_monitor.enabled", "RUN/metrics.jsonl has every step"),
       implied("comms_logger.enabled", "RUN/metrics.jsonl has the bytes sent of every axis"),
       implied("flops_profiler.enabled", "tessera plan counts them"),
-      refused("wandb.enabled", "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file"),
       refused("elasticity.enabled", "the number of ranks is fixed within a run; any number resumes it"),
       implied("aio", "not needed: io_uring reads and writes the disk"),
       implied("checkpoint", "checkpoints are sharded, and any number of ranks resumes them"),
@@ -271,8 +302,10 @@ std::vector<Rule> deepspeed_rules() {
       table.push_back(implied(zero + part + name, "not needed: buffers follow from the plan"));
   const std::vector<Rule> types = deepspeed_type_rules();
   table.insert(table.end(), types.begin(), types.end());
-  for (const char* name : {"fp16", "amp", "tensorboard", "csv_monitor", "comms_logger", "flops_profiler", "wandb",
-                           "elasticity", "data_efficiency", "curriculum_learning", "autotuning"})
+  for (const char* name : {"wandb", "comet"})
+    table.push_back(warned(name, "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file"));
+  for (const char* name : {"fp16", "amp", "tensorboard", "csv_monitor", "comms_logger", "flops_profiler", "elasticity",
+                           "data_efficiency", "curriculum_learning", "autotuning"})
     table.push_back(implied(name, std::string("it belongs to ") + name + ".enabled"));
   return table;
 }

@@ -12,22 +12,23 @@ namespace tessera::tools {
 namespace {
 
 void reduce_type(Translator& t, const Given& g) {
-  const std::vector<std::string> known = {"fp32", "bf16", "fp16"};
   if (is_false(g.value)) return t.imply(g.name, "gradients are reduced in fp32");
-  if (std::find(known.begin(), known.end(), g.value) == known.end())
+  const std::string type = type_word(g.value);
+  if (type.empty())
     throw UserError(Exit::usage, "import", g.shown() + ": expected fp32, bf16 or fp16",
-                    "did you mean " + nearest(g.value, known).front() + "?");
+                    "did you mean " + nearest(g.value, {"fp32", "bf16", "fp16"}).front() + "?");
   const std::string here = recipe::recipe_table().find("plan.reduce_dtype")->choices;
-  if (("|" + here + "|").find("|" + g.value + "|") == std::string::npos)
+  if (("|" + here + "|").find("|" + type + "|") == std::string::npos)
     return t.refuse(g.name, "gradients are reduced in " + here);
-  t.set("plan.reduce_dtype", g.value, {g.name});
+  t.set("plan.reduce_dtype", type, {g.name});
 }
 
 /// DeepSpeed's accumulation dtype is the dtype in which Tessera stores gradients; the sum itself is fp32 here.
 void stored_gradients(Translator& t, const Given& g) {
-  if (g.value == "fp32" || g.value == "null")
+  const std::string type = type_word(g.value);
+  if (type == "fp32")
     t.imply(g.name, "gradients are summed and kept in fp32");
-  else if (g.value == "bf16")
+  else if (type == "bf16")
     t.set("plan.grad_dtype", "bf16", {g.name}, "gradients are kept in bf16 between micro-batches and until the update");
   else
     t.refuse(g.name, "gradients are kept in fp32 or bf16");

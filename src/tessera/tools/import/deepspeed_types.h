@@ -2,7 +2,7 @@
 // The part of DeepSpeed's JSON that is about types: what is computed, exchanged and stored in which precision.
 #include <vector>
 
-#include "tessera/tools/import/dialect.h"
+#include "tessera/tools/options/dialect.h"
 
 namespace tessera::tools {
 

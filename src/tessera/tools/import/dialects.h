@@ -2,7 +2,7 @@
 // Every dialect, one function and one file each; its table is the whole of what is known of it.
 //
 //   const Dialect& d = deepspeed_config();
-#include "tessera/tools/import/dialect.h"
+#include "tessera/tools/options/dialect.h"
 
 namespace tessera::tools {
 

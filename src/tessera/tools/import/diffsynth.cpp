@@ -74,13 +74,13 @@ std::vector<std::string> files_of_ids(const std::string& text) {
 }
 
 /// '[["s1","s2"],"t5","vae"]'
-std::vector<std::string> files_of_json(const std::string& text) {
+std::vector<std::string> files_of_json(const std::string& text, const std::string& option) {
   const auto json = json_or_nothing(text);
   std::vector<std::string> files;
   const auto add = [&](const nlohmann::json& item) {
     if (!item.is_string())
-      throw UserError(Exit::usage, "import", "--model_paths: expected a JSON list of files or of lists of files",
-                      R"(for example --model_paths '[["a-1.safetensors","a-2.safetensors"],"t5.pth","vae.pth"]')");
+      throw UserError(Exit::usage, "import", option + ": expected a JSON list of files or of lists of files",
+                      "for example " + option + R"( '[["a-1.safetensors","a-2.safetensors"],"t5.pth","vae.pth"]')");
     files.push_back(item.get<std::string>());
   };
   if (!json.is_array()) add(json);
@@ -95,11 +95,15 @@ std::vector<std::string> files_of_json(const std::string& text) {
 void models(Translator& t) {
   if (t.has("--model_id_with_origin_paths"))
     set_weight_files(t, files_of_ids(t.value("--model_id_with_origin_paths")), "--model_id_with_origin_paths");
-  if (t.has("--model_paths")) set_weight_files(t, files_of_json(t.value("--model_paths")), "--model_paths");
-  if (t.has("--dit_path")) {
-    const std::vector<std::string> files = split_list(t.value("--dit_path"));
+  if (t.has("--model_paths"))
+    set_weight_files(t, files_of_json(t.value("--model_paths"), "--model_paths"), "--model_paths");
+  if (t.has("--dit_path")) {  // a file, or the shards of one model: separated by commas, or a JSON list
+    const std::string text = t.value("--dit_path");
+    std::vector<std::string> files = text.starts_with("[") ? files_of_json(text, "--dit_path") : split_list(text);
+    std::erase_if(files, [](const std::string& file) { return file.find_first_not_of(' ') == std::string::npos; });
+    for (std::string& file : files) file.erase(0, file.find_first_not_of(' '));
     if (files.empty()) throw UserError(Exit::usage, "import", "--dit_path names no file", "give the weights");
-    t.set("model.path", files.size() == 1 ? files[0] : fs::path(files.at(0)).parent_path().string(), {"--dit_path"});
+    t.set("model.path", folder_of_shards(files, "--dit_path"), {"--dit_path"});
   }
   if (t.has("--text_encoder_path")) {
     t.set("data.text_encoder", "umt5-xxl", {"--text_encoder_path"});
@@ -107,6 +111,12 @@ void models(Translator& t) {
   }
   if (t.has("--tokenizer_path"))
     t.set("data.tokenizer", tokenizer_in(t.value("--tokenizer_path")), {"--tokenizer_path"});
+}
+
+/// Where DiffSynth looks for what no option names: beside the weights, and the tokenizer in the folder of Wan 2.1.
+void encoders(Translator& t) {
+  if (const auto* model = t.result().find("model.path")) find_encoders_beside(t, model->value);
+  if (fs::exists(kDiffSynthTokenizer)) t.assume("data.tokenizer", kDiffSynthTokenizer, "where DiffSynth looks for it");
 }
 
 void shape(Translator& t) {
@@ -219,6 +229,7 @@ void amount(Translator& t) {
 
 void diffsynth_together(Translator& t) {
   models(t);
+  encoders(t);
   mode(t);
   shape(t);
   activations(t);
@@ -254,7 +265,7 @@ std::vector<Rule> diffsynth_rules() {
       sets("--num_frames", "data.frames"),
       joined("--model_id_with_origin_paths", "`model.path`, `data.vae`, `data.text_encoder_path`, below models/"),
       joined("--model_paths", "`model.path`, `data.vae`, `data.text_encoder_path`"),
-      joined("--dit_path", "`model.path`"),
+      joined("--dit_path", "`model.path`: a file, or the shards of a model as `a,b` or '[\"a\",\"b\"]'"),
       joined("--text_encoder_path", "`data.text_encoder`, `data.text_encoder_path`"),
       sets("--vae_path", "data.vae"),
       sets("--image_encoder_path", "data.image_encoder_path"),

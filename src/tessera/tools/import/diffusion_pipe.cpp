@@ -2,11 +2,11 @@
 #include <filesystem>
 
 #include "tessera/base/check.h"
-#include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/import.h"
 #include "tessera/tools/import/parts.h"
 #include "tessera/tools/import/wan_folder.h"
+#include "tessera/tools/options/config_file.h"
 
 namespace tessera::tools {
 

@@ -5,10 +5,11 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/tools/import/command_line.h"
-#include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/fsdp_words.h"
 #include "tessera/tools/import/sana_parts.h"
+#include "tessera/tools/options/command_line.h"
+#include "tessera/tools/options/config_file.h"
 
 namespace tessera::tools {
 
@@ -20,16 +21,6 @@ bool strip_prefix(std::string& name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return false;
   name.erase(0, prefix.size());
   return true;
-}
-
-/// FSDP's words without what stands before them.
-void bare_words(std::vector<Given>& given) {
-  for (Given& g : given) {
-    g.typed = g.name;
-    for (const char* prefix :
-         {"--", "fsdp_config.", "deepspeed_config.", "mixed_precision.", "mixed_precision_policy.", "fsdp_"})
-      strip_prefix(g.name, prefix);
-  }
 }
 
 /// Keys of two tables under one name, the second one's over the first's: [general] and [[datasets]].

@@ -6,7 +6,7 @@
 //   std::cout << t.to_toml();
 #include <string>
 
-#include "tessera/tools/import/dialect.h"
+#include "tessera/tools/options/dialect.h"
 
 namespace tessera::tools {
 

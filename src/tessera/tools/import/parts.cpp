@@ -54,15 +54,14 @@ void set_epoch_steps(Translator& t, const std::string& key, const std::string& o
 void set_weight_files(Translator& t, const std::vector<std::string>& files, const std::string& option) {
   if (files.empty() || std::find(files.begin(), files.end(), "") != files.end())
     throw UserError(Exit::usage, "import", option + " names no file", "give the files of weights");
-  std::string folder;
   std::vector<std::string> denoiser;
   for (const std::string& file : files) {
     const std::string name = lower_case(fs::path(file).filename().string());
     if (name.find("t5") != std::string::npos) {
       t.set("data.text_encoder", "umt5-xxl", {option});
       t.set("data.text_encoder_path", file, {option});
-      t.assume("data.tokenizer", tokenizer_in((fs::path(file).parent_path() / "google/umt5-xxl").string()),
-               "the release's own");
+      const std::string own = tokenizer_in((fs::path(file).parent_path() / "google/umt5-xxl").string());
+      if (fs::exists(own) || !fs::exists(kDiffSynthTokenizer)) t.assume("data.tokenizer", own, "the release's own");
     } else if (name.find("vae") != std::string::npos) {
       t.set("data.vae", file, {option});
     } else if (name.find("clip") != std::string::npos) {
@@ -73,17 +72,8 @@ void set_weight_files(Translator& t, const std::vector<std::string>& files, cons
       denoiser.push_back(file);
     }
   }
-  for (const std::string& file : denoiser) {
-    // diffusion_pytorch_model*.safetensors are shards: their folder has the index
-    const bool shards = denoiser.size() > 1 || file.find('*') != std::string::npos;
-    const fs::path beside = fs::path(file).parent_path();
-    const std::string place = !shards ? file : beside.empty() ? "." : beside.string();
-    if (!folder.empty() && folder != place)
-      throw UserError(Exit::usage, "import", option + " names two models, " + folder + " and " + place,
-                      "two experts train from the folder that holds high_noise_model and low_noise_model: model.path");
-    folder = place;
-  }
-  if (!folder.empty()) t.set("model.path", folder, {option});
+  if (denoiser.empty()) return;
+  t.set("model.path", folder_of_shards(denoiser, option), {option});
 }
 
 void set_epochs(Translator& t, const std::string& option, int64_t epochs) {

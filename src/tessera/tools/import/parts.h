@@ -3,13 +3,15 @@
 #include <string>
 #include <vector>
 
-#include "tessera/tools/import/dialect.h"
+#include "tessera/tools/options/dialect.h"
 
 namespace tessera::tools {
 
 /// Keys that an expert trained by itself and a LoRA's base have; refused as long as recipes lack them.
 inline constexpr const char* kLeastTimestep = "diffusion.min_t";  ///< 0 to 1, after the shift
 inline constexpr const char* kMostTimestep = "diffusion.max_t";
+/// Where DiffSynth looks for a tokenizer that no option names.
+inline constexpr const char* kDiffSynthTokenizer = "models/Wan-AI/Wan2.1-T2V-1.3B/google/umt5-xxl/spiece.model";
 inline constexpr const char* kFrozenDtype = "lora.base_dtype";
 
 /// plan.compute_dtype by any program's word for a type ("bf16", "torch.bfloat16", "no"); refused for others. What other

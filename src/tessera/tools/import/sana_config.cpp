@@ -1,5 +1,6 @@
 // The YAML of NVlabs' Sana and SANA-Video, its keys as flags of train.py (--train.optimizer.lr 1e-4), and train.py's own.
 #include <algorithm>
+#include <filesystem>
 
 #include "tessera/base/check.h"
 #include "tessera/tools/import/dialects.h"
@@ -160,9 +161,26 @@ void image_data(Translator& t) {
 
 // ---- autoencoder and text encoder -------------------------------------------------------------------------------
 
+/// Autoencoders of these models by what their repositories and files are called there, and the name that plans them here.
+struct Released {
+  const char *part, *preset;
+};
+constexpr Released kReleased[] = {{"dc-ae-f32c32", "dc-ae-f32c32"}, {"wan2.1", "wan2.1-vae"}};
+constexpr const char* kOwners[] = {"mit-han-lab/", "Efficient-Large-Model/", "Wan-AI/"};  // of repositories on a hub
+
 void autoencoder(Translator& t, const Given& g) {
-  if (on_a_hub(g.value)) return t.refuse(g.name, std::string(kFetch) + ": data.vae");
-  t.set("data.vae", g.value, {g.name}, "its folder or file on disk");
+  const std::string type = lower_case(t.value("vae.vae_type"));
+  if (type.find("ltx") != std::string::npos || type.find("dcaev") != std::string::npos)
+    return t.refuse(g.name, "the autoencoders that are there for these models are DC-AE f32c32 and Wan 2.1's");
+  const bool repository = std::ranges::any_of(kOwners, [&](const char* owner) { return g.value.starts_with(owner); }) &&
+                          !std::filesystem::exists(g.value);
+  if (!on_a_hub(g.value) && !repository) return t.set("data.vae", g.value, {g.name}, "its folder or file on disk");
+  const std::string name = lower_case(g.value);
+  for (const auto& [part, preset] : kReleased)
+    if (name.find(part) != std::string::npos)
+      return t.set("data.vae", preset, {g.name},
+                   "its name, which is enough to plan: to train, download " + g.value + " and give its path");
+  t.refuse(g.name, std::string(kFetch) + ": data.vae");
 }
 
 void text_encoder(Translator& t, const Given& g) {

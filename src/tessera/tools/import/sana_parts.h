@@ -2,7 +2,7 @@
 // What the importers of Sana's two trainers, NVlabs' own and diffusers', have in common.
 #include <string>
 
-#include "tessera/tools/import/dialect.h"
+#include "tessera/tools/options/dialect.h"
 
 namespace tessera::tools {
 

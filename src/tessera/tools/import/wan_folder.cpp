@@ -1,5 +1,6 @@
 #include "tessera/tools/import/wan_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -18,22 +19,24 @@ constexpr const char* kV21 = "Wan2.1_VAE.pth";
 constexpr const char* kV22 = "Wan2.2_VAE.pth";
 constexpr const char* kClip = "models_clip_open-clip-xlm-roberta-large-vit-huge-14.pth";
 constexpr const char* kWav2vec = "wav2vec2-large-xlsr-53-english";
+constexpr const char* kT5 = "models_t5_umt5-xxl-enc-bf16.pth";
+constexpr const char* kTokenizer = "google/umt5-xxl";
 constexpr const char* kOther = "this kind of Wan model is not there";
 
 // Frames, steps, rate, shift and guidance are those of the releases' configurations.
 constexpr WanTask kTasks[] = {
-    {"t2v-1.3B", "t2v", false, kV21, 81, 50, 16, 5, 5, 832, 480},
-    {"t2v-14B", "t2v", false, kV21, 81, 50, 16, 5, 5, 1280, 720},
-    {"t2i-14B", "t2v", false, kV21, 1, 50, 16, 5, 5, 1280, 720},
-    {"i2v-14B", "i2v", false, kV21, 81, 40, 16, 5, 5, 1280, 720},
-    {"flf2v-14B", "flf2v", false, kV21, 81, 50, 16, 16, 5, 1280, 720},
-    {"t2v-A14B", "t2v", true, kV21, 81, 40, 16, 12, 3, 1280, 720},
-    {"i2v-A14B", "i2v", true, kV21, 81, 40, 16, 5, 3.5, 1280, 720},
-    {"ti2v-5B", "ti2v", false, kV22, 121, 50, 24, 5, 5, 1280, 704},
-    {"s2v-14B", "s2v", false, kV21, 80, 40, 16, 3, 4.5, 1280, 720},
-    {"animate-14B", "animate", false, kV21, 77, 20, 16, 5, 1, 1280, 720, kOther},
-    {"vace-1.3B", "vace", false, kV21, 81, 50, 16, 16, 5, 832, 480, kOther},
-    {"vace-14B", "vace", false, kV21, 81, 50, 16, 16, 5, 1280, 720, kOther},
+    {"t2v-1.3B", "wan2.1-t2v-1.3b", "t2v", false, kV21, 81, 50, 16, 5, 5, 832, 480},
+    {"t2v-14B", "wan2.1-t2v-14b", "t2v", false, kV21, 81, 50, 16, 5, 5, 1280, 720},
+    {"t2i-14B", "wan2.1-t2v-14b", "t2v", false, kV21, 1, 50, 16, 5, 5, 1280, 720},
+    {"i2v-14B", "wan2.1-i2v-14b-720p", "i2v", false, kV21, 81, 40, 16, 5, 5, 1280, 720},
+    {"flf2v-14B", "wan2.1-flf2v-14b-720p", "flf2v", false, kV21, 81, 50, 16, 16, 5, 1280, 720},
+    {"t2v-A14B", "wan2.2-t2v-a14b", "t2v", true, kV21, 81, 40, 16, 12, 3, 1280, 720},
+    {"i2v-A14B", "wan2.2-i2v-a14b", "i2v", true, kV21, 81, 40, 16, 5, 3.5, 1280, 720},
+    {"ti2v-5B", "wan2.2-ti2v-5b", "ti2v", false, kV22, 121, 50, 24, 5, 5, 1280, 704},
+    {"s2v-14B", "wan2.2-s2v-14b", "s2v", false, kV21, 80, 40, 16, 3, 4.5, 1280, 720},
+    {"animate-14B", "", "animate", false, kV21, 77, 20, 16, 5, 1, 1280, 720, kOther},
+    {"vace-1.3B", "", "vace", false, kV21, 81, 50, 16, 16, 5, 832, 480, kOther},
+    {"vace-14B", "", "vace", false, kV21, 81, 50, 16, 16, 5, 1280, 720, kOther},
 };
 
 /// config.json's model_type; empty where the file does not say (diffusers' does not).
@@ -47,12 +50,11 @@ std::string model_type_of(const fs::path& config) {
 
 void check_wan_task(const WanTask& task, const std::string& folder, const checkpoint::ModelFolder& found) {
   const auto* transformer = found.find("transformer") ? found.find("transformer") : found.find("model");
-  const bool two = found.find("transformer_2") != nullptr;
-  if (task.two_experts != two)
-    throw UserError(Exit::input, "import",
-                    folder + (two ? " holds two experts, " : " holds one model, ") + "--task " + task.name + " has " +
-                        (task.two_experts ? "two: high_noise_model/ and low_noise_model/" : "one"),
-                    "give the folder of that release, or its own task");
+  if (task.two_experts && !found.find("transformer_2"))
+    throw UserError(
+        Exit::input, "import",
+        folder + " holds one model, --task " + task.name + " has two: high_noise_model/ and low_noise_model/",
+        "give the folder of that release, or its own task");
   const std::string type = transformer ? model_type_of(transformer->config) : "";
   if (type.empty() || type == task.type) return;
   throw UserError(Exit::input, "import",
@@ -86,23 +88,24 @@ namespace {
 
 /// What a release's folder holds beside the model; what it lacks is said.
 void set_found_encoders(Translator& t, const checkpoint::ModelFolder& found, const std::string& folder,
-                        const std::vector<std::string>& options, TextEncoder text, bool image) {
-  const auto part = [&](const char* role, const char* what, const auto& set) {
+                        const std::vector<std::string>& options, TextEncoder text, bool image, const char* vae) {
+  const auto part = [&](const char* role, const std::string& file, const char* key, const auto& set) {
     if (const auto* there = found.find(role))
       set(there->weights.string());
     else
-      t.result().implied.push_back({folder, std::string("no ") + what + " is in it: the recipe's default holds"});
+      t.warn_of(folder, "there is no " + file + " in it: put it there, or set " + key +
+                            ", whose default is none of the release's");
   };
-  part("vae", "autoencoder", [&](const std::string& file) { t.set("data.vae", file, options); });
+  part("vae", vae, "data.vae", [&](const std::string& file) { t.set("data.vae", file, options); });
   if (text == TextEncoder::in_folder)
-    part("text_encoder", "text encoder", [&](const std::string& file) {
+    part("text_encoder", kT5, "data.text_encoder_path", [&](const std::string& file) {
       t.set("data.text_encoder", "umt5-xxl", options);
       t.set("data.text_encoder_path", file, options);
     });
   if (image)
-    part("image_encoder", "image encoder",
+    part("image_encoder", kClip, "data.image_encoder_path",
          [&](const std::string& file) { t.set("data.image_encoder_path", file, options); });
-  part("tokenizer", "tokenizer",
+  part("tokenizer", std::string(kTokenizer) + "/spiece.model", "data.tokenizer",
        [&](const std::string& file) { t.set("data.tokenizer", tokenizer_in(file), options); });
 }
 
@@ -111,9 +114,8 @@ void set_released_encoders(Translator& t, const fs::path& root, const char* vae,
                            const std::vector<std::string>& options, TextEncoder text) {
   t.set("data.vae", (root / vae).string(), options);
   t.set("data.text_encoder", "umt5-xxl", options);
-  if (text == TextEncoder::in_folder)
-    t.set("data.text_encoder_path", (root / "models_t5_umt5-xxl-enc-bf16.pth").string(), options);
-  t.set("data.tokenizer", tokenizer_in((root / "google/umt5-xxl").string()), options);
+  if (text == TextEncoder::in_folder) t.set("data.text_encoder_path", (root / kT5).string(), options);
+  t.set("data.tokenizer", tokenizer_in((root / kTokenizer).string()), options);
 }
 
 }  // namespace
@@ -123,7 +125,7 @@ void set_wan_encoders(Translator& t, const std::string& folder, const std::vecto
   if (!fs::exists(folder)) return set_released_encoders(t, folder, kV21, options, text);
   if (text == TextEncoder::elsewhere) t.set("data.text_encoder", "umt5-xxl", options);
   const checkpoint::ModelFolder found = checkpoint::find_parts(folder);
-  set_found_encoders(t, found, folder, options, text, found.find("image_encoder") != nullptr);
+  set_found_encoders(t, found, folder, options, text, found.find("image_encoder") != nullptr, kV21);
 }
 
 void set_wan_folder(Translator& t, const WanTask& task, const std::string& folder,
@@ -131,10 +133,15 @@ void set_wan_folder(Translator& t, const WanTask& task, const std::string& folde
   const fs::path root = folder;
   const std::string type = task.type;
   const bool image = !task.two_experts && (type == "i2v" || type == "flf2v");
-  if (type == "s2v" && (!fs::exists(root) || fs::exists(root / kWav2vec)))
+  const bool speech = type == "s2v";
+  if (speech && (!fs::exists(root) || fs::exists(root / kWav2vec)))
     t.set("data.audio_encoder", (root / kWav2vec).string(), options);
+  else if (speech)
+    t.warn_of(folder,
+              std::string("there is no ") + kWav2vec + "/ in it: put the folder there, or set data.audio_encoder");
   if (!fs::exists(root)) {
     t.set("model.path", folder, options, "it is not here: taken to be the official release");
+    t.assume("model.preset", task.preset, std::string("the size of ") + task.name);
     set_released_encoders(t, root, task.vae, options, TextEncoder::in_folder);
     if (image) t.set("data.image_encoder_path", (root / kClip).string(), options);
     return;
@@ -142,7 +149,48 @@ void set_wan_folder(Translator& t, const WanTask& task, const std::string& folde
   const checkpoint::ModelFolder found = checkpoint::find_parts(root);
   check_wan_task(task, folder, found);
   t.set("model.path", folder, options);
-  set_found_encoders(t, found, folder, options, TextEncoder::in_folder, image);
+  const auto* transformer = found.find("transformer") ? found.find("transformer") : found.find("model");
+  if (transformer && transformer->config.empty())
+    t.assume("model.preset", task.preset, std::string("the size of ") + task.name + ": there is no config.json");
+  set_found_encoders(t, found, folder, options, TextEncoder::in_folder, image, task.vae);
+}
+
+std::string folder_of_shards(const std::vector<std::string>& files, const std::string& option) {
+  std::vector<fs::path> folders;
+  for (const std::string& file : files) {
+    const fs::path path = file, folder = path.parent_path().empty() ? fs::path(".") : path.parent_path();
+    if (std::ranges::find(folders, folder) == folders.end()) folders.push_back(folder);
+  }
+  // diffusion_pytorch_model*.safetensors are shards: their folder has the index
+  if (files.size() == 1 && files[0].find('*') == std::string::npos) return files[0];
+  if (folders.size() == 1) return folders[0].string();
+  std::ranges::sort(folders);
+  if (folders.size() == 2 && folders[0].parent_path() == folders[1].parent_path() &&
+      folders[0].filename() == "high_noise_model" && folders[1].filename() == "low_noise_model") {
+    const fs::path both = folders[0].parent_path();
+    return both.empty() ? "." : both.string();
+  }
+  throw UserError(Exit::usage, "import",
+                  option + " names two models, " + folders[0].string() + " and " + folders[1].string(),
+                  "two experts train from the folder that holds high_noise_model and low_noise_model: model.path");
+}
+
+void find_encoders_beside(Translator& t, const std::string& weights) {
+  std::error_code ignored;
+  fs::path folder = fs::is_directory(weights, ignored) ? fs::path(weights) : fs::path(weights).parent_path();
+  if (folder.filename() == "high_noise_model" || folder.filename() == "low_noise_model") folder = folder.parent_path();
+  if (folder.empty()) folder = ".";
+  if (!fs::is_directory(folder, ignored)) return;
+  const auto assume = [&](const char* key, const fs::path& file, const std::string& word = "") {
+    if (fs::exists(file, ignored)) t.assume(key, word.empty() ? file.string() : word, "it lies beside the weights");
+  };
+  for (const char* vae : {kV21, kV22}) assume("data.vae", folder / vae);
+  if (!t.result().find("data.text_encoder")) assume("data.text_encoder", folder / kT5, "umt5-xxl");
+  const auto* text = t.result().find("data.text_encoder");
+  if (text && text->value == "umt5-xxl") assume("data.text_encoder_path", folder / kT5);
+  assume("data.tokenizer", folder / kTokenizer / "spiece.model");
+  assume("data.image_encoder_path", folder / kClip);
+  assume("data.audio_encoder", folder / kWav2vec);
 }
 
 }  // namespace tessera::tools

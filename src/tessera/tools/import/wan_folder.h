@@ -6,14 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "tessera/tools/import/dialect.h"
+#include "tessera/tools/options/dialect.h"
 
 namespace tessera::tools {
 
 struct WanTask {
-  const char* name;  ///< "t2v-A14B"
-  const char* type;  ///< model_type of its config.json
-  bool two_experts;
+  const char* name;               ///< "t2v-A14B"
+  const char* preset;             ///< model.preset of its size
+  const char* type;               ///< model_type of its config.json
+  bool two_experts;               ///< of its release; a folder of a task with one may hold two, and both are trained
   const char* vae;                ///< file of the official release
   int64_t frames, steps;          ///< of a sample
   double fps, shift, guidance;    ///< of a sample; two experts: the low-noise one's guidance
@@ -34,6 +35,14 @@ void set_wan_folder(Translator& t, const WanTask& task, const std::string& folde
 enum class TextEncoder { in_folder, elsewhere };
 void set_wan_encoders(Translator& t, const std::string& folder, const std::vector<std::string>& options,
                       TextEncoder text);
+
+/// The encoders beside weights that were named by their files, where they are there and no key names others: in the
+/// folder of the weights, or above it if that is an expert's.
+void find_encoders_beside(Translator& t, const std::string& weights);
+
+/// What holds all these shards of one model: the file, their folder, or the folder of both experts. Throws UserError
+/// (usage) naming `option` for files of two models.
+std::string folder_of_shards(const std::vector<std::string>& files, const std::string& option);
 
 /// The file of SentencePiece in a tokenizer's folder.
 std::string tokenizer_in(const std::string& folder);

@@ -3,7 +3,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/json.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/data/text/tokenizer.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/prepare/encoder_run.h"
 #include "tessera/tools/verify/case.h"

@@ -1,0 +1,71 @@
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "tessera/base/check.h"
+#include "tessera/job/catalogue.h"
+
+namespace tessera::apps {
+
+namespace {
+
+std::string kinds() {
+  std::string text;
+  for (const job::Kind& kind : job::catalogue()) text += (text.empty() ? "" : ", ") + std::string(kind.name);
+  return text;
+}
+
+int print_json(const std::vector<job::Entry>& entries) {
+  auto list = nlohmann::ordered_json::array();
+  for (const job::Entry& entry : entries) {
+    nlohmann::ordered_json row = {{"name", entry.name}};
+    for (const auto& [heading, value] : entry.facts) row[heading] = value;
+    list.push_back(row);
+  }
+  std::puts(list.dump(2).c_str());
+  return 0;
+}
+
+/// Columns as wide as their longest value; the last one ends where it ends.
+void print_table(const job::Kind& kind, const std::vector<job::Entry>& entries) {
+  std::vector<std::vector<std::string>> rows = {{std::string(kind.key)}};
+  for (const auto& [heading, value] : entries.front().facts) rows[0].push_back(heading);
+  for (const job::Entry& entry : entries) {
+    rows.push_back({entry.name});
+    for (const auto& [heading, value] : entry.facts) rows.back().push_back(value);
+  }
+  std::vector<size_t> widths(rows[0].size(), 0);
+  for (const auto& row : rows)
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i)
+      line += row[i] + (i + 1 < row.size() ? std::string(widths[i] - row[i].size() + 2, ' ') : "");
+    std::puts(line.c_str());
+  }
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.words.empty())
+    throw UserError(Exit::usage, "list", "what is to be listed is missing", "give one of " + kinds());
+  const job::Kind& kind = job::catalogue_kind(arguments.only_word("kind"));
+  const std::vector<job::Entry> entries = kind.entries();
+  if (arguments.has("--json")) return print_json(entries);
+  print_table(kind, entries);
+  return 0;
+}
+
+}  // namespace
+
+Command list_command() {
+  Command c;
+  c.name = "list";
+  c.summary = "Lists what a recipe can name: " + kinds() + ".";
+  c.usage = "list presets|autoencoders|encoders|profiles|optimizers [--json]";
+  c.flags = {{"--json", "", "print JSON"}};
+  c.example = "tessera list presets";
+  c.run = run;
+  return c;
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,300 @@
+#include "tessera/comm/store_server.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+
+#include "tessera/base/limits.h"
+
+namespace tessera::comm {
+
+namespace {
+
+using wire::Op;
+using wire::Status;
+
+constexpr size_t kStrangers = 128;           // connections that have proved nothing, at a time
+constexpr double kGreeting = 10;             // seconds that one of them has
+constexpr double kCrowded = 0.5;             // seconds that it has while others wait
+constexpr size_t kLargestStore = 1ul << 30;  // bytes
+constexpr size_t kUnread = 64ul << 20;       // bytes that a client may leave unread
+constexpr int kTick = 50;                    // milliseconds
+
+double seconds_since(std::chrono::steady_clock::time_point then) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+}
+
+void watch(int epoll, int how, int fd, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.fd = fd;
+  epoll_ctl(epoll, how, fd, &event);
+}
+
+}  // namespace
+
+StoreServer::StoreServer(Listener listener, std::string token)
+    : listener_(listener),
+      token_(std::move(token)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      stop_(eventfd(0, EFD_CLOEXEC)) {
+  if (epoll_ < 0 || stop_ < 0) {
+    const std::string why = std::strerror(errno) + limit_behind(errno);
+    close_all();
+    throw std::runtime_error(why);
+  }
+  watch(epoll_, EPOLL_CTL_ADD, listener_.fd, EPOLLIN);
+  watch(epoll_, EPOLL_CTL_ADD, stop_, EPOLLIN);
+  sigset_t all, before;  // signals are the main thread's
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    close_all();
+    throw std::runtime_error(std::string("no thread for it: ") + error.what() + limit_behind(error.code().value()));
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+StoreServer::~StoreServer() {
+  const uint64_t one = 1;
+  while (::write(stop_, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+  thread_.join();
+  for (const auto& [fd, connection] : connections_) ::close(fd);
+  close_all();
+}
+
+void StoreServer::close_all() {
+  for (const int fd : {epoll_, stop_, listener_.fd})
+    if (fd >= 0) ::close(fd);
+}
+
+void StoreServer::serve() {
+  std::array<epoll_event, 64> events;
+  for (;;) {
+    const int count = epoll_wait(epoll_, events.data(), events.size(), strangers_ > 0 || !listens_ ? kTick : -1);
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[static_cast<size_t>(i)].data.fd;
+      if (fd == stop_) return;
+      if (fd == listener_.fd) continue;  // last: descriptors of this round are not used again within it
+      const auto found = connections_.find(fd);
+      if (found == connections_.end()) continue;  // dropped in this round
+      if (!read(found->second) || !write(found->second)) drop(fd);
+    }
+    drop_strangers();
+    listen(true);
+    accept_all();
+  }
+}
+
+void StoreServer::listen(bool on) {
+  if (on == listens_) return;
+  listens_ = on;
+  watch(epoll_, EPOLL_CTL_MOD, listener_.fd, on ? EPOLLIN : 0);
+}
+
+/// Drops the stranger that came first, if it had its time.
+bool StoreServer::make_room() {
+  int oldest = -1;
+  for (const auto& [fd, connection] : connections_)
+    if (!connection.admitted && (oldest < 0 || connection.since < connections_.at(oldest).since)) oldest = fd;
+  if (oldest < 0 || seconds_since(connections_.at(oldest).since) < kCrowded) return false;
+  drop(oldest);
+  return true;
+}
+
+void StoreServer::accept_all() {
+  for (;;) {
+    if (strangers_ >= kStrangers && !make_room()) return listen(false);  // the others wait in the kernel's queue
+    const int fd = accept4(listener_.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno != EAGAIN && !make_room()) listen(false);  // no descriptors are left
+      return;
+    }
+    const int yes = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    Connection& connection = connections_[fd];
+    connection.fd = fd;
+    connection.nonce = wire::nonce();
+    connection.out = std::string(wire::kMagic) + (token_.empty() ? '\0' : '\1') + connection.nonce;
+    ++strangers_;
+    watch(epoll_, EPOLL_CTL_ADD, fd, EPOLLIN);
+    if (!write(connection)) drop(fd);
+  }
+}
+
+void StoreServer::drop(int fd) {
+  if (!connections_.at(fd).admitted) --strangers_;
+  connections_.erase(fd);
+  std::erase_if(waiting_, [fd](const auto& entry) { return entry.second == fd; });
+  ::close(fd);
+}
+
+void StoreServer::drop_strangers() {
+  if (strangers_ == 0) return;
+  std::vector<int> late;
+  for (const auto& [fd, connection] : connections_)
+    if (!connection.admitted && seconds_since(connection.since) > kGreeting) late.push_back(fd);
+  for (const int fd : late) drop(fd);
+}
+
+/// Takes what has come and acts on it; false when the connection is over.
+bool StoreServer::read(Connection& connection) {
+  std::array<char, 65536> buffer;
+  const ssize_t got = ::recv(connection.fd, buffer.data(), buffer.size(), 0);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  if (got == 0) return false;
+  connection.in.append(buffer.data(), static_cast<size_t>(got));
+  if (!connection.admitted) return admit(connection);
+  try {
+    while (auto request = wire::take(connection.in)) {
+      if (!connection.awaits.empty()) return false;  // a client asks one thing at a time
+      perform(connection, std::move(*request));
+    }
+  } catch (const wire::Malformed&) {
+    return false;
+  }
+  return true;
+}
+
+bool StoreServer::admit(Connection& connection) {
+  const std::string& in = connection.in;
+  const size_t known = std::min(in.size(), wire::kMagic.size());
+  if (in.compare(0, known, wire::kMagic, 0, known) != 0 || in.size() > wire::kProof) return false;
+  if (in.size() < wire::kProof) return true;
+  const std::string theirs = in.substr(wire::kMagic.size(), wire::kNonce);
+  Digest given{};
+  std::memcpy(given.data(), in.data() + wire::kMagic.size() + wire::kNonce, given.size());
+  if (!same_digest(given, wire::proof(token_, wire::End::client, connection.nonce, theirs))) {
+    connection.out += std::string(wire::kAnswer, '\0');
+    write(connection);
+    return false;
+  }
+  const Digest mine = wire::proof(token_, wire::End::server, connection.nonce, theirs);
+  connection.out += '\1' + std::string(bytes_of(mine));
+  connection.admitted = true;
+  connection.in.clear();
+  --strangers_;
+  return true;
+}
+
+/// Sends what can be sent without waiting; false when the connection is over.
+bool StoreServer::write(Connection& connection) {
+  while (!connection.out.empty()) {
+    const ssize_t sent = ::send(connection.fd, connection.out.data(), connection.out.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno != EAGAIN) return false;
+    if (sent < 0) break;
+    connection.out.erase(0, static_cast<size_t>(sent));
+  }
+  const bool writes = !connection.out.empty();
+  if (writes != connection.writes) watch(epoll_, EPOLL_CTL_MOD, connection.fd, writes ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  connection.writes = writes;
+  return connection.out.size() <= kUnread;
+}
+
+void StoreServer::perform(Connection& connection, wire::Message request) {
+  if (request.head == static_cast<uint8_t>(Op::wait)) {
+    connection.awaits = std::move(request.parts);
+    if (!all_set(connection.awaits)) {
+      const auto missed =
+          std::ranges::find_if(connection.awaits, [&](const auto& key) { return !values_.contains(key); });
+      waiting_.emplace(*missed, connection.fd);
+      return;
+    }
+    connection.awaits.clear();
+    connection.out += wire::frame(Status::ok, {});
+    return;
+  }
+  connection.out += answer(request);
+}
+
+std::string StoreServer::answer(const wire::Message& request) {
+  struct Row {
+    Op op;
+    size_t parts;
+  };
+  constexpr Row kRows[] = {{Op::set, 2}, {Op::get, 1},   {Op::compare_set, 3},
+                           {Op::add, 2}, {Op::erase, 1}, {Op::count, 0}};
+  const auto op = static_cast<Op>(request.head);
+  const auto& parts = request.parts;
+  if (op == Op::check) return wire::frame(all_set(parts) ? Status::ok : Status::absent, {});
+  const auto row = std::ranges::find(kRows, op, &Row::op);
+  if (row == std::end(kRows) || parts.size() != row->parts) throw wire::Malformed("an unknown request");
+  const auto found = parts.empty() ? values_.end() : values_.find(parts[0]);
+  const bool known = found != values_.end();
+  switch (op) {
+    case Op::get:
+      return known ? wire::frame(Status::ok, {found->second}) : wire::frame(Status::absent, {});
+    case Op::set:
+      return store(parts[0], parts[1]);
+    case Op::compare_set:
+      if (known ? found->second == parts[1] : parts[1].empty()) return store(parts[0], parts[2]);
+      return wire::frame(Status::ok, {known ? found->second : parts[1]});
+    case Op::add: {
+      int64_t sum = 0, more = 0;
+      if (known) std::from_chars(found->second.data(), found->second.data() + found->second.size(), sum);
+      std::from_chars(parts[1].data(), parts[1].data() + parts[1].size(), more);
+      if (__builtin_add_overflow(sum, more, &sum)) throw wire::Malformed("a sum beyond 64 bits");
+      return store(parts[0], std::to_string(sum));
+    }
+    case Op::erase:
+      if (known) bytes_ -= found->first.size() + found->second.size(), values_.erase(found);
+      return wire::frame(known ? Status::ok : Status::absent, {});
+    default:
+      return wire::frame(Status::ok, {std::to_string(values_.size())});
+  }
+}
+
+/// Sets the key and answers with its value.
+std::string StoreServer::store(const std::string& key, const std::string& value) {
+  const auto found = values_.find(key);
+  const size_t before = found == values_.end() ? 0 : key.size() + found->second.size();
+  const size_t after = bytes_ - before + key.size() + value.size();
+  if (after > kLargestStore) return wire::frame(Status::refused, {});
+  bytes_ = after;
+  values_.insert_or_assign(key, value);
+  wake(key);
+  return wire::frame(Status::ok, {value});
+}
+
+/// Answers those that waited for this key alone; the others wait for the next that they miss.
+void StoreServer::wake(const std::string& key) {
+  std::vector<int> waiters;
+  const auto [first, last] = waiting_.equal_range(key);
+  for (auto at = first; at != last; ++at) waiters.push_back(at->second);
+  waiting_.erase(first, last);
+  for (const int fd : waiters) {
+    Connection& connection = connections_.at(fd);
+    const auto missed = std::ranges::find_if(connection.awaits, [&](const auto& k) { return !values_.contains(k); });
+    if (missed != connection.awaits.end()) {
+      waiting_.emplace(*missed, fd);
+      continue;
+    }
+    connection.awaits.clear();
+    connection.out += wire::frame(Status::ok, {});
+    write(connection);  // one that is over shows itself when it is read
+  }
+}
+
+bool StoreServer::all_set(const std::vector<std::string>& keys) const {
+  return std::ranges::all_of(keys, [&](const auto& key) { return values_.contains(key); });
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,119 @@
+#include "tessera/comm/token.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "tessera/base/check.h"
+#include "tessera/base/limits.h"
+#include "tessera/base/log.h"
+#include "tessera/comm/environment.h"
+
+namespace tessera::comm {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kShortest = 16;  // characters of TESSERA_TOKEN
+constexpr size_t kLongest = 1024;
+
+/// File systems that several machines mount, by statfs's f_type. FUSE has those of object stores and sshfs.
+constexpr std::array<uint32_t, 15> kNetworkFileSystems = {
+    0x6969 /* NFS */,      0x517B /* SMB */,        0xFF534D42 /* CIFS */,
+    0xFE534D42 /* SMB2 */, 0x0BD00BD0 /* Lustre */, 0x47504653 /* GPFS */,
+    0x00C36400 /* Ceph */, 0x19830326 /* BeeGFS */, 0xAAD7AAEA /* PanFS */,
+    0x65735546 /* FUSE */, 0x7461636F /* OCFS2 */,  0x01161970 /* GFS2 */,
+    0x5346414F /* AFS */,  0x6B414653 /* kAFS */,   0x73757245 /* Coda */};
+
+fs::path token_file(const fs::path& run) { return run / ".token"; }
+
+[[noreturn]] void fail(const fs::path& file, const char* act, int error) {
+  throw UserError(Exit::disk, "run.out",
+                  file.string() + ": cannot be " + act + ": " + std::strerror(error) + limit_behind(error),
+                  std::string("see to the folder's permissions, or set ") + kTokenVariable);
+}
+
+/// Empty unless it is a whole token in a file of this user that nobody else can read.
+std::string token_in(int fd) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0)
+    return {};
+  std::array<char, kLongest> text;
+  const ssize_t size = pread(fd, text.data(), text.size(), 0);
+  const auto end = std::find(text.begin(), text.begin() + std::max<ssize_t>(size, 0), '\n');
+  const std::string token(text.begin(), end);
+  return token.size() < kShortest ? std::string() : token;
+}
+
+}  // namespace
+
+std::string token_from_env() {
+  const std::string token = env::text(kTokenVariable).value_or("");
+  if (!token.empty() && (token.size() < kShortest || token.size() > kLongest))
+    env::refuse(std::string(kTokenVariable) + " has " + std::to_string(token.size()) + " characters, expected " +
+                    std::to_string(kShortest) + " to " + std::to_string(kLongest),
+                "openssl rand -hex 32 prints one that nobody guesses");
+  return token;
+}
+
+void warn_of_open_store(const std::string& host) {
+  log::warn("the rendezvous at " + host + " has no token: whoever reaches it can end this run. Set " + kTokenVariable +
+            " to the same secret on all nodes (openssl rand -hex 32), or run.out to a folder that they share");
+}
+
+std::string random_token() {
+  std::array<uint8_t, 32> bytes{};
+  check_internal(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "comm",
+                 "the kernel gave no random numbers");
+  std::string token;
+  for (const uint8_t byte : bytes) token += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  return token;
+}
+
+bool shared_between_nodes(const fs::path& run, const std::string& host) {
+  if (host == "localhost" || host == "::1" || host.starts_with("127.")) return true;
+  fs::path there = fs::absolute(run);
+  struct statfs status {};
+  while (statfs(there.c_str(), &status) != 0 && there.has_relative_path()) there = there.parent_path();
+  return std::ranges::find(kNetworkFileSystems, static_cast<uint32_t>(status.f_type)) != kNetworkFileSystems.end();
+}
+
+std::string make_token(const fs::path& run) {
+  std::error_code error;
+  fs::create_directories(run, error);
+  const fs::path file = token_file(run);
+  if (const std::string token = read_token(run); !token.empty()) return token;
+  // Written under another name first: nobody reads half of it. What a kill left of that goes.
+  const fs::path draft = run / ".token.partial";
+  ::unlink(draft.c_str());
+  const int fd = ::open(draft.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) fail(draft, "made", errno);
+  const std::string line = random_token() + "\n";
+  const bool written =
+      fchmod(fd, 0600) == 0 && ::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  const int failed = errno;
+  const std::string token = written ? token_in(fd) : std::string();
+  ::close(fd);
+  const bool named = written && !token.empty() && ::rename(draft.c_str(), file.c_str()) == 0;
+  if (!named) ::unlink(draft.c_str());
+  if (!written) fail(draft, "written", failed);
+  return named ? read_token(run) : std::string();
+}
+
+std::string read_token(const fs::path& run) {
+  const int fd = ::open(token_file(run).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return {};
+  const std::string token = token_in(fd);
+  ::close(fd);
+  return token;
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,47 @@
+#include "tessera/data/text/prompt_ids.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tessera/base/check.h"
+
+namespace tessera::data {
+
+int64_t PromptIds::kept() const {
+  const auto count = static_cast<int64_t>(ids.size());
+  return std::min<int64_t>(1, count) + std::max<int64_t>(0, count - kept_from);
+}
+
+PromptTokenizer::PromptTokenizer(const Path& tokenizer, std::string instruction, int64_t length, bool padded)
+    : tokenizer_(tokenizer), instruction_(std::move(instruction)), length_(length), padded_(padded) {
+  if (instruction_.empty()) return;
+  if (padded_)
+    throw UserError(Exit::usage, "data.instruction", "this model's captions are encoded without an instruction",
+                    "leave data.instruction empty");
+  if (tokenizer_.bos_id() < 0 || length < 2)
+    throw UserError(Exit::usage, "data.instruction",
+                    "an instruction needs a tokenizer whose texts begin with a token of their own, and embeddings of "
+                    "two rows or more: that of " +
+                        tokenizer.string() + " has no such token, or the model takes " + std::to_string(length) +
+                        " rows",
+                    "leave data.instruction empty for this text encoder");
+  constexpr auto kWhole = static_cast<int64_t>(std::numeric_limits<int32_t>::max());
+  instruction_tokens_ = static_cast<int64_t>(tokenizer_.encode_clean(instruction_, kWhole).size());
+}
+
+PromptIds PromptTokenizer::encode(std::string_view prompt) const {
+  if (padded_) return encode_plain(prompt);
+  const std::string clean = tokenizer_.clean(prompt);
+  if (instruction_.empty() || clean.empty()) return {tokenizer_.encode_clean(clean, length_)};
+  return {tokenizer_.encode_clean(instruction_ + clean, instruction_tokens_ + length_ - 2),
+          std::max<int64_t>(1, instruction_tokens_ - 1)};
+}
+
+PromptIds PromptTokenizer::encode_plain(std::string_view prompt) const {
+  if (!padded_) return {tokenizer_.encode(prompt, length_)};
+  PromptIds padded = {tokenizer_.encode_written(prompt, length_)};
+  padded.ids.resize(static_cast<size_t>(length_), tokenizer_.pad_id());
+  return padded;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,269 @@
+#include "tessera/data/text/text.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdint>
+#include <unordered_map>
+
+#include "tessera/data/text/html_entities.h"
+
+namespace tessera::data {
+
+namespace {
+
+/// The code point at `at`, which moves behind it; -1 and one byte on where the text is not UTF-8.
+int32_t next(std::string_view text, size_t& at) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0; };
+  const int lead = byte(at);
+  const int more = lead < 0x80                   ? 0
+                   : lead >= 0xC2 && lead < 0xE0 ? 1
+                   : (lead & 0xF0) == 0xE0       ? 2
+                   : lead >= 0xF0 && lead < 0xF5 ? 3
+                                                 : -1;
+  if (more < 0) return ++at, -1;
+  int32_t point = more == 0 ? lead : lead & (0x3F >> more);
+  for (int i = 1; i <= more; ++i) {
+    if ((byte(at + i) & 0xC0) != 0x80) return ++at, -1;
+    point = point << 6 | (byte(at + i) & 0x3F);
+  }
+  constexpr std::array<int32_t, 4> kSmallest = {0, 0x80, 0x800, 0x10000};
+  if (point < kSmallest[more] || point > 0x10FFFF || (point >= 0xD800 && point < 0xE000)) return ++at, -1;
+  at += 1 + more;
+  return point;
+}
+
+void append(std::string& to, int32_t point) {
+  const auto tail = [&](int shift) { to += static_cast<char>(0x80 | (point >> shift & 0x3F)); };
+  if (point < 0x80) {
+    to += static_cast<char>(point);
+  } else if (point < 0x800) {
+    to += static_cast<char>(0xC0 | point >> 6), tail(0);
+  } else if (point < 0x10000) {
+    to += static_cast<char>(0xE0 | point >> 12), tail(6), tail(0);
+  } else {
+    to += static_cast<char>(0xF0 | point >> 18), tail(12), tail(6), tail(0);
+  }
+}
+
+bool within(int32_t point, int32_t first, int32_t last) { return first <= point && point <= last; }
+
+bool is_space(int32_t p) {  // Python's \s, which the reference pipelines use
+  return within(p, 9, 13) || within(p, 0x1C, 0x20) || p == 0x85 || p == 0xA0 || p == 0x1680 ||
+         within(p, 0x2000, 0x200A) || p == 0x2028 || p == 0x2029 || p == 0x202F || p == 0x205F || p == 0x3000;
+}
+
+const std::unordered_map<std::string_view, int32_t>& entities() {
+  static const auto table = [] {
+    std::unordered_map<std::string_view, int32_t> made;
+    std::string_view rest = kHtmlEntities;
+    const auto word = [&] {
+      const std::string_view found = rest.substr(0, rest.find(' '));
+      rest.remove_prefix(std::min(rest.size(), found.size() + 1));
+      return found;
+    };
+    while (!rest.empty()) {
+      const std::string_view name = word();
+      made[name] = static_cast<int32_t>(std::stol(std::string(word()), nullptr, 16));
+    }
+    return made;
+  }();
+  return table;
+}
+
+/// What HTML 5 makes of a number: 0x80..0x9F mean Windows-1252, non-characters vanish, the impossible is U+FFFD.
+void append_reference(std::string& to, int64_t number) {
+  static constexpr std::array<int32_t, 32> kWindows1252 = {
+      0x20AC, 0x81,   0x201A, 0x192,  0x201E, 0x2026, 0x2020, 0x2021, 0x2C6,  0x2030, 0x160,
+      0x2039, 0x152,  0x8D,   0x17D,  0x8F,   0x90,   0x2018, 0x2019, 0x201C, 0x201D, 0x2022,
+      0x2013, 0x2014, 0x2DC,  0x2122, 0x161,  0x203A, 0x153,  0x9D,   0x17E,  0x178};
+  if (number == 0 || number > 0x10FFFF || (number >= 0xD800 && number < 0xE000)) return append(to, 0xFFFD);
+  const auto point = static_cast<int32_t>(number);
+  if (within(point, 0x80, 0x9F)) return append(to, kWindows1252[point - 0x80]);
+  if (within(point, 1, 8) || point == 0xB || within(point, 0xE, 0x1F) || point == 0x7F ||
+      within(point, 0xFDD0, 0xFDEF) || (point & 0xFFFE) == 0xFFFE)
+    return;
+  append(to, point);
+}
+
+/// Bytes of `text` (which begins behind "&") that a reference takes, its character appended; 0: it is no reference.
+size_t take_reference(std::string_view text, std::string& to) {
+  const auto run = [&](size_t from, auto allowed) {
+    size_t end = from;
+    while (end < text.size() && allowed(static_cast<unsigned char>(text[end]))) ++end;
+    return end;
+  };
+  const auto with_semicolon = [&](size_t end) { return end + (end < text.size() && text[end] == ';'); };
+  if (text.starts_with('#')) {
+    const bool hex = text.size() > 1 && (text[1] == 'x' || text[1] == 'X');
+    const size_t first = hex ? 2 : 1;
+    const size_t end = hex ? run(first, ::isxdigit) : run(first, ::isdigit);
+    if (end == first) return 0;
+    int64_t number = 0;
+    for (const char digit : text.substr(first, end - first))
+      number = std::min<int64_t>(0x110000,
+                                 number * (hex ? 16 : 10) + (digit <= '9' ? digit - '0' : (digit | 32) - 'a' + 10));
+    append_reference(to, number);
+    return with_semicolon(end);
+  }
+  const size_t end = run(0, ::isalnum);
+  if (with_semicolon(end) > end) {
+    if (const auto found = entities().find(text.substr(0, end)); found != entities().end())
+      return append(to, found->second), end + 1;
+  }
+  for (size_t length = std::min<size_t>(end, 8); length > 1; --length) {
+    const auto found = entities().find(text.substr(0, length));
+    if (found != entities().end() && found->second < 0x100) return append(to, found->second), length;
+  }
+  return 0;
+}
+
+/// One code point as ftfy would leave it; most stay.
+void append_plain(std::string& to, int32_t p) {
+  static constexpr std::array<const char*, 7> kLigatures = {"ff",  "fi",      "fl", "ffi",
+                                                            "ffl", "\u017Ft", "st"};  // U+FB00..
+  if (p < 0) return append(to, 0xFFFD);
+  if (p == 0x2BC || within(p, 0x2018, 0x201B)) return append(to, '\'');
+  if (within(p, 0x201C, 0x201F)) return append(to, '"');
+  if (within(p, 0xFB00, 0xFB06)) return void(to += kLigatures[p - 0xFB00]);
+  if (within(p, 0xFF01, 0xFF5E)) return append(to, p - 0xFF01 + '!');
+  const bool control = within(p, 0, 8) || p == 0xB || within(p, 0xE, 0x1F) || p == 0x7F || within(p, 0x206A, 0x206F) ||
+                       p == 0xFEFF || within(p, 0xFFF9, 0xFFFC);
+  if (!control) append(to, p);
+}
+
+}  // namespace
+
+size_t invalid_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t here = at;
+    if (next(text, at) < 0) return here;
+  }
+  return std::string_view::npos;
+}
+
+std::string unescape_html(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t taken = text[at] == '&' ? take_reference(text.substr(at + 1), out) : 0;
+    if (taken == 0) out += text[at];
+    at += 1 + taken;
+  }
+  return out;
+}
+
+namespace {
+
+/// Runs of white space one space, none at the ends; what is not UTF-8 U+FFFD.
+std::string single_spaces(std::string_view text) {
+  std::string out;
+  bool gap = false;
+  for (size_t at = 0; at < text.size();) {
+    const int32_t point = next(text, at);
+    if (is_space(point)) {
+      gap = !out.empty();
+      continue;
+    }
+    if (gap) out += ' ';
+    gap = false;
+    append(out, point < 0 ? 0xFFFD : point);
+  }
+  return out;
+}
+
+/// Entities are resolved where there is no mark-up, so that "&ldquo;" too becomes a straight quote.
+std::string resolved_entities(std::string_view text) {
+  return text.find('<') == std::string_view::npos ? unescape_html(text) : std::string(text);
+}
+
+}  // namespace
+
+std::string clean_text(std::string_view text) {
+  const std::string resolved = resolved_entities(text);
+  std::string plain;
+  for (size_t at = 0; at < resolved.size();) append_plain(plain, next(resolved, at));
+  return single_spaces(unescape_html(unescape_html(compose(std::move(plain)))));
+}
+
+std::string lower_and_strip(std::string_view text) {
+  const std::string lower = lower_case(std::string(text));
+  size_t first = std::string::npos, last = 0;
+  for (size_t at = 0; at < lower.size();) {
+    const size_t here = at;
+    if (is_space(next(lower, at))) continue;
+    if (first == std::string::npos) first = here;
+    last = at;
+  }
+  return first == std::string::npos ? "" : lower.substr(first, last - first);
+}
+
+std::string clip_text(std::string_view text) { return lower_case(single_spaces(fix_text(text))); }
+
+namespace {
+
+/// Bytes of a terminal's escape ("ESC[0;1m") at the begin of `text`; 0: there is none.
+size_t escape_length(std::string_view text) {
+  if (!text.starts_with("\x1b[")) return 0;
+  size_t end = 2;
+  while (end < text.size() && (std::isdigit(static_cast<unsigned char>(text[end])) || text[end] == ';')) ++end;
+  return end < text.size() && std::isalpha(static_cast<unsigned char>(text[end])) ? end + 1 : 0;
+}
+
+/// What ftfy changes beside append_plain's; false: nothing.
+bool append_fixed(std::string& to, int32_t point) {
+  static const std::unordered_map<int32_t, const char*> kLigatures = {
+      {0x132, "IJ"},      {0x133, "ij"}, {0x149, "\u02BCn"}, {0x1C4, "D\u017D"}, {0x1C5, "D\u017E"},
+      {0x1C6, "d\u017E"}, {0x1C7, "LJ"}, {0x1C8, "Lj"},      {0x1C9, "lj"},      {0x1CA, "NJ"},
+      {0x1CB, "Nj"},      {0x1CC, "nj"}, {0x1F1, "DZ"},      {0x1F2, "Dz"},      {0x1F3, "dz"}};
+  if (const auto found = kLigatures.find(point); found != kLigatures.end()) return to += found->second, true;
+  if (point == 0x3000) return to += ' ', true;
+  if (!within(point, 0xFF5F, 0xFFEF)) return false;
+  return to += compatible(point), true;
+}
+
+}  // namespace
+
+std::string fix_text(std::string_view text) {
+  const std::string resolved = resolved_entities(text);
+  std::string fixed;
+  for (size_t at = 0; at < resolved.size();) {
+    if (const size_t escape = escape_length(std::string_view(resolved).substr(at)); escape > 0) {
+      at += escape;
+      continue;
+    }
+    int32_t point = next(resolved, at);
+    if (within(point, 0x80, 0x9F)) {  // they mean what the same numbers mean in HTML
+      std::string meant;
+      size_t begin = 0;
+      append_reference(meant, point);
+      point = next(meant, begin);
+    }
+    if (!append_fixed(fixed, point)) append_plain(fixed, point);
+  }
+  return compose(std::move(fixed));
+}
+
+Letter letter_of(int32_t point) { return is_space(point) ? Letter::space : category_of(point); }
+
+std::vector<std::string_view> clip_words(std::string_view text) {
+  std::vector<std::string_view> words;
+  const auto ends_with_any = [](std::string_view rest) -> size_t {
+    for (const std::string_view own : {"<|startoftext|>", "<|endoftext|>", "'s", "'t", "'re", "'ve", "'m", "'ll", "'d"})
+      if (rest.starts_with(own)) return own.size();
+    return 0;
+  };
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at;
+    const Letter kind = letter_of(next(text, end));
+    if (const size_t own = ends_with_any(text.substr(at)); own > 0) {
+      end = at + own;
+    } else if (kind == Letter::letter || kind == Letter::other) {
+      for (size_t after = end; after < text.size() && letter_of(next(text, after)) == kind;) end = after;
+    }
+    if (kind != Letter::space) words.push_back(text.substr(at, end - at));
+    at = end;
+  }
+  return words;
+}
+
+}  // namespace tessera::data

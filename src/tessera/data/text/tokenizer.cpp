@@ -1,0 +1,71 @@
+#include "tessera/data/text/tokenizer.h"
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/data/text/tokenizer_model.h"
+
+namespace tessera::data {
+
+namespace {
+
+constexpr const char *kClipFile = "vocab.json", *kClipMerges = "merges.txt";
+
+OpenTokenizer open(const Path& path) {
+  const std::string bytes = checkpoint::read_text(path);  // names a file that cannot be read
+  if (path.filename() == kClipFile) return open_clip(bytes, path);
+  if (path.extension() == ".json") return open_bpe_json(bytes, path);
+  OpenTokenizer model = open_bpe_model(bytes);
+  return model ? std::move(model) : open_sentencepiece(bytes, path);
+}
+
+}  // namespace
+
+Path tokenizer_in(const Path& path) {
+  if (!std::filesystem::is_directory(path)) return path;
+  // its tokenizer.json, which may be there too, is of another form
+  if (std::filesystem::exists(path / kClipFile) && std::filesystem::exists(path / kClipMerges)) return path / kClipFile;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model"})
+    if (std::filesystem::exists(path / name)) return path / name;
+  throw UserError(
+      Exit::input, "data.tokenizer",
+      path.string() + ": holds no tokenizer.json, tokenizer.model or spiece.model, and no vocab.json with a merges.txt",
+      "give the tokenizer's folder or file that came with the text encoder");
+}
+
+std::string tokenizer_text(const Path& path) {
+  const Path file = tokenizer_in(path);
+  std::string text = checkpoint::read_text(file);
+  if (file.filename() == kClipFile) text += checkpoint::read_text(file.parent_path() / kClipMerges);
+  return text;
+}
+
+Tokenizer::Tokenizer(const Path& path) : model_(open(tokenizer_in(path))) {}
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+std::string Tokenizer::clean(std::string_view text) const { return model_->clean(text); }
+
+std::vector<int64_t> Tokenizer::encode(std::string_view text, int64_t max_length) const {
+  return encode_clean(clean(text), max_length);
+}
+
+std::vector<int64_t> Tokenizer::encode_clean(std::string_view text, int64_t max_length) const {
+  check_internal(max_length > 0, "data.tokenizer",
+                 "max_length " + std::to_string(max_length) + " leaves no room for a token");
+  return model_->encode(text, max_length);
+}
+
+std::vector<int64_t> Tokenizer::encode_written(std::string_view text, int64_t max_length) const {
+  check_internal(max_length > 0, "data.tokenizer",
+                 "max_length " + std::to_string(max_length) + " leaves no room for a token");
+  return model_->encode_written(text, max_length);
+}
+
+int64_t Tokenizer::pad_id() const { return model_->pad; }
+int64_t Tokenizer::bos_id() const { return model_->bos; }
+int64_t Tokenizer::eos_id() const { return model_->eos; }
+int64_t Tokenizer::unk_id() const { return model_->unk; }
+int64_t Tokenizer::size() const { return model_->size; }
+
+}  // namespace tessera::data

@@ -1,0 +1,35 @@
+#pragma once
+// What a file of a tokenizer becomes: the part of Tokenizer that differs between algorithms.
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::data {
+
+struct TokenizerModel {
+  int64_t pad = -1, bos = -1, eos = -1, unk = -1, size = 0;
+  virtual ~TokenizerModel() = default;
+  virtual std::string clean(std::string_view text) const = 0;  ///< as the encoder's pipelines do
+  /// The ids that an encoder gets for clean text: with bos or eos, at most `max_length`.
+  virtual std::vector<int64_t> encode(std::string_view text, int64_t max_length) const = 0;
+  /// The same for text as it was written (Tokenizer::encode_written).
+  virtual std::vector<int64_t> encode_written(std::string_view text, int64_t max_length) const {
+    return encode(clean(text), max_length);
+  }
+};
+
+using OpenTokenizer = std::unique_ptr<const TokenizerModel>;
+
+/// A SentencePiece model. Throws UserError (input), also in a build without SentencePiece; `path` is for messages.
+OpenTokenizer open_sentencepiece(const std::string& bytes, const std::filesystem::path& path);
+/// Byte-pair encoding: tokenizer.json of Gemma. Throws UserError (input).
+OpenTokenizer open_bpe_json(const std::string& text, const std::filesystem::path& path);
+/// The same of a SentencePiece model; null for models of another algorithm. Needs no SentencePiece.
+OpenTokenizer open_bpe_model(const std::string& bytes);
+/// Byte-pair encoding word by word: CLIP's vocab.json, and the merges.txt beside it. Throws UserError (input).
+OpenTokenizer open_clip(const std::string& vocabulary, const std::filesystem::path& path);
+
+}  // namespace tessera::data

@@ -1,0 +1,30 @@
+#pragma once
+// Configuration files of other programs as flat options: JSON, TOML and YAML.
+//
+//   for (const Given& g : read_config("ds.json")) ...      // {"zero_optimization.stage", "3"}, ...
+//
+// Tables are joined by dots, tables of a list by their number ("datasets.0.video_directory"), items of a list end in
+// kListSeparator; an item that is itself a list becomes its items with commas.
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "tessera/tools/options/dialect.h"
+
+namespace tessera::tools {
+
+/// By its ending. Throws UserError: (input) when it cannot be read, (usage) naming the line where it is not what its
+/// ending says.
+std::vector<Given> read_config(const std::string& path);
+
+std::vector<Given> read_json(const std::string& text, const std::string& file);
+std::vector<Given> read_toml(const std::string& text, const std::string& file);
+/// By yaml-cpp; keys without a value are left out.
+std::vector<Given> read_yaml(const std::string& text, const std::string& file);
+/// `file` opens the message of the UserError (input) where there are more than a trainer has.
+std::vector<Given> flat_options(const nlohmann::ordered_json& config, const std::string& file);
+
+/// `name` beside the configuration if it is there, else as it is.
+std::string file_beside(const ImportContext& context, const std::string& name);
+
+}  // namespace tessera::tools

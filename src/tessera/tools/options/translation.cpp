@@ -1,0 +1,123 @@
+#include "tessera/tools/options/translation.h"
+
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/base/printable.h"
+#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/recipe_table.h"
+
+namespace tessera::tools {
+
+namespace {
+
+/// A recipe's table writes keys without their quotes and brackets right; a single one is cut out of it.
+std::string toml_line(const OptionTable& table, const Translation::Setting& setting) {
+  Values values;
+  for (const Option& option : table.options()) values[option.name];
+  values[setting.key] = setting.value;
+  std::string text = table.to_toml(values);
+  if (text.empty()) return setting.key.substr(setting.key.rfind('.') + 1) + " = \"\"";
+  text = text.substr(text.find('\n') + 1);
+  return text.substr(0, text.find('\n'));
+}
+
+std::string shown_value(const std::string& value) {
+  std::string text;
+  for (const std::string& item : split_list(value)) text += (text.empty() ? "" : ",") + item;
+  return value.find(kListSeparator) == std::string::npos ? value : text;
+}
+
+/// A comment stays one: what was given may have line breaks.
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (c == '\n' || c == '\r') c = ' ';
+  return printable(text);
+}
+
+std::string padded_to(std::string text, size_t width) {
+  if (text.size() < width) text.resize(width, ' ');
+  return text;
+}
+
+}  // namespace
+
+void Translation::set(const std::string& key, const std::string& value, const std::string& because, bool assumed) {
+  const Setting* other = find(key);
+  if (other && assumed) return;
+  if (other && other->assumed) {
+    std::erase_if(settings, [&](const Setting& s) { return s.key == key; });
+    other = nullptr;
+  }
+  if (!other) {
+    settings.push_back({key, value, because, assumed});
+  } else if (other->value != value) {
+    throw UserError(Exit::usage, "import",
+                    because + " means " + key + " = " + shown_value(value) + ", and " + other->because + " means " +
+                        shown_value(other->value),
+                    "leave one of them away");
+  }
+}
+
+const Translation::Setting* Translation::find(const std::string& key) const {
+  for (const Setting& setting : settings)
+    if (setting.key == key) return &setting;
+  return nullptr;
+}
+
+void Translation::merge(const Translation& other) {
+  for (const Setting& setting : other.settings) set(setting.key, setting.value, setting.because, setting.assumed);
+  implied.insert(implied.end(), other.implied.begin(), other.implied.end());
+  warned.insert(warned.end(), other.warned.begin(), other.warned.end());
+  refused.insert(refused.end(), other.refused.begin(), other.refused.end());
+  if (ranks == 0) ranks = other.ranks;
+  accumulation = std::max(accumulation, other.accumulation);
+}
+
+recipe::Overrides Translation::overrides() const {
+  recipe::Overrides result;
+  for (const Setting& setting : settings) result.emplace_back(setting.key, setting.value);
+  return result;
+}
+
+std::string Translation::to_toml() const {
+  const OptionTable& table = recipe::recipe_table();
+  std::string text = "# Made of " + one_line(from) + " by tessera import. Each key names the option it comes from.\n";
+  const auto remarks = [&](const char* title, const std::vector<Remark>& list) {
+    if (list.empty()) return;
+    text += std::string("#\n# ") + title + "\n";
+    for (const Remark& remark : list) text += "#   " + one_line(remark.option + ": " + remark.why) + "\n";
+  };
+  remarks("Refused, and not in this recipe:", refused);
+  remarks("Not there, though training goes on without:", warned);
+  remarks("Without a key of its own:", implied);
+  std::string group;
+  for (const Option& option : table.options()) {
+    const Setting* setting = find(option.name);
+    if (!setting) continue;
+    const std::string of = option.name.substr(0, option.name.rfind('.'));
+    if (of != group) text += "\n[" + of + "]\n", group = of;
+    text += padded_to(toml_line(table, *setting), 31) + " # " + one_line(setting->because) + "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> Translation::lines() const {
+  std::vector<std::string> lines;
+  for (const Setting& s : settings) lines.push_back(s.because + ": " + s.key + " = " + shown_value(s.value));
+  for (const Remark& r : implied) lines.push_back(r.option + ": " + r.why);
+  for (const Remark& r : refused) lines.push_back(r.option + ": refused, " + r.why);
+  return lines;
+}
+
+void Translation::refuse_to(const std::string& act) const {
+  if (refused.empty()) return;
+  std::string list;
+  for (const Remark& remark : refused) list += "\n  " + remark.option + ": " + remark.why;
+  throw UserError(Exit::usage, act,
+                  std::to_string(refused.size()) + (refused.size() == 1 ? " option" : " options") + " of " + from +
+                      " cannot be converted:" + list,
+                  "\nremove them, or see tessera import --table for the options that are supported");
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,289 @@
+// The rendezvous store: what it keeps, whom it admits, and that nobody else can hold it up.
+#include "tessera/comm/store.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "folder_test.h"
+#include "raw_port.h"
+#include "tessera/base/check.h"
+#include "tessera/comm/token.h"
+
+namespace tessera::comm {
+namespace {
+
+using testing::RawConnection;
+using testing::SilentPort;
+
+const std::string kToken = "0123456789abcdef0123456789abcdef";
+
+struct NotAdmitted {
+  Exit code = Exit::done;
+  std::string text;
+};
+
+NotAdmitted refusal_of(int port, const StoreAccess& access, double patience = 30) {
+  try {
+    StoreClient client("127.0.0.1", port, access, patience);
+  } catch (const UserError& error) {
+    return {error.code(), error.what()};
+  }
+  return {};
+}
+
+TEST(RendezvousStore, KeepsWhatIsSetUntilItIsErased) {
+  const HostedStore store("127.0.0.1", 0, kToken);
+  StoreClient one("127.0.0.1", store.port(), {kToken}, 30), two("127.0.0.1", store.port(), {kToken}, 30);
+  EXPECT_FALSE(two.get("a"));
+  one.set("a", std::string("x\0y", 3));
+  EXPECT_EQ(two.get("a"), std::string("x\0y", 3));
+  EXPECT_EQ(two.compare_set("a", "", "z"), std::string("x\0y", 3)) << "it is set";
+  EXPECT_EQ(two.compare_set("b", "other", "z"), "other") << "it is not set, and nothing was expected of it";
+  EXPECT_EQ(two.compare_set("b", "", "z"), "z");
+  EXPECT_EQ(one.compare_set("b", "z", "w"), "w");
+  EXPECT_EQ(one.add("n", 5), 5);
+  EXPECT_EQ(two.add("n", -7), -2);
+  EXPECT_TRUE(one.check({"a", "b"}));
+  EXPECT_FALSE(one.check({"a", "c"}));
+  EXPECT_EQ(one.count(), 3);
+  EXPECT_TRUE(one.erase("a"));
+  EXPECT_FALSE(one.erase("a"));
+  EXPECT_EQ(two.count(), 2);
+  const std::string large(5 << 20, 'l');
+  one.set("large", large);
+  EXPECT_EQ(two.get("large"), large);
+}
+
+TEST(RendezvousStore, AnswersWhoWaitsWhenTheLastKeyIsSet) {
+  const HostedStore store("127.0.0.1", 0, kToken);
+  StoreClient setter("127.0.0.1", store.port(), {kToken}, 30);
+  std::atomic<int> done{0};
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 4; ++i)
+    waiters.emplace_back([&] {
+      StoreClient waiter("127.0.0.1", store.port(), {kToken}, 30);
+      setter.add("ready", 1);
+      waiter.wait({"a", "b", "c"}, 60);
+      ++done;
+    });
+  while (setter.add("ready", 0) < 4) std::this_thread::yield();
+  for (const char* key : {"c", "a"}) setter.set(key, "1");
+  EXPECT_EQ(done, 0);
+  setter.set("b", "1");
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_EQ(done, 4);
+  StoreClient late("127.0.0.1", store.port(), {kToken}, 30);
+  EXPECT_THROW(late.wait({"never"}, 0.3), StoreGone);
+  EXPECT_THROW(late.get("a"), StoreGone) << "the answer to wait could be taken for that of get";
+}
+
+TEST(RendezvousStore, AdmitsWhoKnowsTheTokenAndSaysWhyNotWithoutIt) {
+  const HostedStore closed("127.0.0.1", 0, kToken), open("127.0.0.1", 0, "");
+  const NotAdmitted wrong = refusal_of(closed.port(), {"another token of this length!"}),
+                    none = refusal_of(closed.port(), {}), needless = refusal_of(open.port(), {kToken});
+  for (const auto& [refusal, words] : {std::pair(wrong, "knows another token than this process has"),
+                                       {none, "asks for a token, which this process does not have"},
+                                       {needless, "asks for no token, and this process has one"}}) {
+    EXPECT_EQ(refusal.code, Exit::usage);
+    EXPECT_NE(refusal.text.find(words), std::string::npos) << refusal.text;
+    EXPECT_NE(refusal.text.find("TESSERA_TOKEN"), std::string::npos) << refusal.text;
+    EXPECT_EQ(refusal.text.find(kToken.substr(0, 8)), std::string::npos) << "a token is printed";
+    EXPECT_EQ(refusal.text.find("another token of"), std::string::npos) << "a token is printed";
+  }
+  EXPECT_EQ(refusal_of(open.port(), {}).text, "");
+}
+
+TEST(RendezvousStore, IsNotFooledByAHostThatDoesNotKnowTheToken) {
+  const SilentPort port;
+  std::thread impostor([&] {
+    const int fd = port.accept();
+    const std::string hello = std::string(wire::kMagic) + '\1' + wire::nonce();
+    ::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL);
+    char proof[wire::kProof];
+    ::recv(fd, proof, sizeof proof, MSG_WAITALL);
+    const std::string answer = '\1' + std::string(bytes_of(sha256("no proof")));
+    ::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+    ::recv(fd, proof, sizeof proof, 0);
+    ::close(fd);
+  });
+  const NotAdmitted refusal = refusal_of(port.port(), {kToken});
+  impostor.join();
+  EXPECT_EQ(refusal.code, Exit::usage);
+  EXPECT_NE(refusal.text.find("does not know the token of this process"), std::string::npos) << refusal.text;
+}
+
+std::string proof_for(const std::string& hello, const std::string& token) {
+  const std::string mine = wire::nonce();
+  const Digest proof = wire::proof(token, wire::End::client, hello.substr(wire::kMagic.size() + 1), mine);
+  return std::string(wire::kMagic) + mine + std::string(bytes_of(proof));
+}
+
+TEST(RendezvousStore, ClosesOnStrangersAndServesTheOthers) {
+  const HostedStore store("127.0.0.1", 0, kToken);
+  StoreClient client("127.0.0.1", store.port(), {kToken}, 30);
+  std::string overheard;  // the proof of another connection
+  {
+    const RawConnection admitted(store.port());
+    overheard = proof_for(admitted.read(wire::kHello), kToken);
+    admitted.send(overheard);
+    EXPECT_EQ(admitted.read(wire::kAnswer).substr(0, 1), "\1");
+  }
+  const std::string request = wire::frame(wire::Op::set, {"launch/0/fault",
+                                                          "5\x1f"
+                                                          "mine"});
+  for (const std::string& junk : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100'000, '\0'),
+                                  std::string("\0\x3c\x85\xf7\x3c\1\4done", 11), request, overheard,
+                                  std::string(wire::kMagic) + std::string(64, 'p'), overheard + request}) {
+    const RawConnection stranger(store.port());
+    EXPECT_EQ(stranger.read(wire::kHello).size(), wire::kHello);
+    stranger.send(junk);
+    EXPECT_TRUE(stranger.closed()) << "it still listens to " << junk.size() << " bytes";
+    client.set("still", "here");
+  }
+  EXPECT_EQ(client.count(), 1) << "a stranger set a key";
+}
+
+TEST(RendezvousStore, ServesWhileStrangersCrowdItsDoorAndSayNothing) {
+  const HostedStore store("127.0.0.1", 0, kToken);
+  std::vector<RawConnection> silent;
+  for (int i = 0; i < 200; ++i) silent.emplace_back(store.port());
+  for (size_t i = 0; i < silent.size(); i += 2) silent[i].send(std::string(wire::kMagic.substr(0, 5)));
+  StoreClient client("127.0.0.1", store.port(), {kToken}, 60);
+  for (int i = 0; i < 200; ++i) client.set(std::to_string(i), "x");
+  EXPECT_EQ(client.count(), 200);
+  EXPECT_TRUE(silent.front().closed()) << "a connection that says nothing is held for ever";
+}
+
+TEST(RendezvousStore, DropsWhoSpeaksItsWordsWrongly) {
+  const HostedStore store("127.0.0.1", 0, "");  // whoever speaks them is admitted
+  StoreClient client("127.0.0.1", store.port(), {}, 30);
+  const auto sized = [](uint32_t size, const std::string& body) {
+    return std::string(reinterpret_cast<const char*>(&size), 4) + body;
+  };
+  for (const std::string& wrong :
+       {sized(0, ""), sized(0xffffffff, "x"), sized(2, std::string("\0\1", 2)),
+        sized(6, std::string("\0\xff\xff\xff\x7fx", 6)), sized(1, "\x7f"), sized(1, std::string("\0", 1)),
+        wire::frame(wire::Op::wait, {"never"}) + wire::frame(wire::Op::count, {}),
+        wire::frame(wire::Op::add, {"n", "9223372036854775807"}) + wire::frame(wire::Op::add, {"n", "1"})}) {
+    const RawConnection stranger(store.port());
+    stranger.send(proof_for(stranger.read(wire::kHello), ""));
+    EXPECT_EQ(stranger.read(wire::kAnswer).size(), wire::kAnswer);
+    stranger.send(wrong);
+    EXPECT_TRUE(stranger.closed()) << "after " << ::testing::PrintToString(wrong);
+    client.set("still", "here");
+  }
+}
+
+TEST(RendezvousStore, APortThatAcceptsAndStaysSilentIsNamed) {
+  const SilentPort port;
+  const NotAdmitted refusal = refusal_of(port.port(), {kToken}, 1);
+  EXPECT_EQ(refusal.code, Exit::rank_lost);
+  EXPECT_NE(refusal.text.find("127.0.0.1:" + std::to_string(port.port()) +
+                              " accepts connections but does not answer as a run does, within 1 s (no answer within"),
+            std::string::npos)
+      << refusal.text;
+}
+
+TEST(RendezvousStore, ACallEndsWhenTheHostFallsSilentOrEnds) {
+  const SilentPort port;
+  std::vector<int> accepted;
+  std::thread host([&] {
+    const int fd = port.accept();
+    const std::string hello = std::string(wire::kMagic) + '\0' + wire::nonce();
+    ::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL);
+    char proof[wire::kProof];
+    ::recv(fd, proof, sizeof proof, MSG_WAITALL);
+    const std::string_view given(proof + wire::kMagic.size(), wire::kNonce);
+    const Digest mine =
+        wire::proof("", wire::End::server, std::string_view(hello).substr(wire::kMagic.size() + 1), given);
+    const std::string answer = '\1' + std::string(bytes_of(mine));
+    ::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+    accepted.push_back(fd);
+  });
+  StoreLink link("127.0.0.1", port.port(), {}, 0.5);
+  host.join();
+  int looked = 0;
+  link.meanwhile([&] { ++looked; });
+  try {
+    link.set("beat/1", "1");
+    ADD_FAILURE() << "nobody answered";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::rank_lost);
+    EXPECT_NE(std::string(error.what()).find("cannot be reached (no answer within"), std::string::npos) << error.what();
+  }
+  EXPECT_GT(looked, 0) << "the launcher looks after its ranks meanwhile";
+  ::close(accepted.at(0));
+
+  auto store = std::make_unique<HostedStore>("127.0.0.1", 0, kToken);
+  StoreClient client("127.0.0.1", store->port(), {kToken}, 30);
+  store.reset();
+  EXPECT_THROW(client.get("a"), StoreGone);
+}
+
+class TokenTest : public FolderTest {};
+
+TEST_F(TokenTest, OfAFolderIsMadeOnceForItsOwnerAlone) {
+  EXPECT_EQ(read_token(folder_ / "run"), "");
+  const std::string token = make_token(folder_ / "run");
+  EXPECT_EQ(token.size(), 64u);
+  EXPECT_EQ(make_token(folder_ / "run"), token);
+  EXPECT_EQ(read_token(folder_ / "run"), token);
+  EXPECT_NE(make_token(folder_ / "other"), token);
+  struct stat status {};
+  ASSERT_EQ(stat((folder_ / "run/.token").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ / "run"), {}), 1) << "something is left over";
+}
+
+TEST_F(TokenTest, ThatOthersCouldHaveReadIsNone) {
+  const auto file = folder_ / "run/.token";
+  make_token(folder_ / "run");
+  chmod(file.c_str(), 0640);
+  EXPECT_EQ(read_token(folder_ / "run"), "");
+  std::filesystem::remove(file);
+  std::ofstream(folder_ / "elsewhere") << kToken << "\n";
+  chmod((folder_ / "elsewhere").c_str(), 0600);
+  std::filesystem::create_symlink(folder_ / "elsewhere", file);
+  EXPECT_EQ(read_token(folder_ / "run"), "");
+  std::filesystem::remove(file);
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  EXPECT_EQ(read_token(folder_ / "run"), "") << "and nothing waits for a pipe";
+}
+
+TEST_F(TokenTest, OpensTheStoreAsSoonAsItIsInTheFolder) {
+  const std::string token = make_token(folder_ / "run");
+  std::filesystem::rename(folder_ / "run/.token", folder_ / "hidden");
+  const HostedStore store("127.0.0.1", 0, token);
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    std::filesystem::rename(folder_ / "hidden", folder_ / "run/.token");
+  });
+  StoreClient client("127.0.0.1", store.port(), {"", folder_ / "run"}, 60);
+  late.join();
+  EXPECT_EQ(client.token(), token);
+}
+
+TEST(Token, OfTheEnvironmentIsNotShort) {
+  setenv(kTokenVariable, "secret", 1);
+  EXPECT_THROW(token_from_env(), UserError);
+  setenv(kTokenVariable, kToken.c_str(), 1);
+  EXPECT_EQ(token_from_env(), kToken);
+  unsetenv(kTokenVariable);
+  EXPECT_EQ(token_from_env(), "");
+  EXPECT_NE(random_token(), random_token());
+}
+
+TEST(Token, LiesInTheFolderWhereAllSeeIt) {
+  EXPECT_TRUE(shared_between_nodes("/proc", "127.0.0.1"));
+  EXPECT_TRUE(shared_between_nodes("/proc", "localhost"));
+  EXPECT_FALSE(shared_between_nodes("/proc/no/such/folder", "10.0.0.1"));
+}
+
+}  // namespace
+}  // namespace tessera::comm
