@@ -10,7 +10,6 @@
 #include "tessera/checkpoint/crc.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/pickle.h"
-#include "tessera/checkpoint/torch_tree.h"
 #include "tessera/checkpoint/torch_zip.h"
 
 namespace tessera::checkpoint {

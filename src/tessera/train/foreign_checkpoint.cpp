@@ -7,7 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/resume.h"
-#include "tessera/checkpoint/torch_tree.h"
+#include "tessera/checkpoint/torch_file.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/models/registry.h"
 #include "tessera/train/run_facts.h"
