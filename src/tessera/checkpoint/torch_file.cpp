@@ -85,6 +85,8 @@ const std::set<std::string>& allowed() {
   return names;
 }
 
+enum class Wanted { weights, average, everything };
+
 /// Turns the description of a pickle into entries.
 class Collector {
  public:
@@ -94,9 +96,12 @@ class Collector {
   std::vector<TorchFile::Entry> entries;
   Metadata metadata;
 
-  void collect(bool averaged) {
+  void collect(Wanted wanted) {
     for (const auto& [key, value] : pickle_.pairs(pickle_.root())) note(key, value);
-    walk(averaged ? averages() : unwrapped(pickle_.root(), 0), "", 0);
+    if (wanted == Wanted::everything)
+      walk(pickle_.root(), "", 0);
+    else
+      walk(wanted == Wanted::average ? averages() : unwrapped(pickle_.root(), 0), "", 0);
     if (entries.empty()) refuse(file_ + ": holds no tensors", "is this a file of weights?");
   }
 
@@ -171,6 +176,7 @@ class Collector {
     } else if (value.kind == Kind::dict) {
       for (const auto& [key, item] : pickle_.pairs(ref)) walk(item, below(text_of(at(key))), depth + 1);
     } else if (value.kind == Kind::list || value.kind == Kind::tuple) {
+      if (name.ends_with(".param_groups")) metadata[name] = std::to_string(value.items.size());
       for (size_t i = 0; i < value.items.size(); ++i) walk(value.items[i], below(std::to_string(i)), depth + 1);
     }
   }
@@ -291,16 +297,15 @@ std::string read_entry(const ReadFile& file, const ZipEntry& entry) {
 
 }  // namespace
 
-bool TorchFile::recognises(const ReadFile& file) {
-  char start[4] = {};
-  file.read(0, std::min<int64_t>(file.size(), 4), start);
-  return std::memcmp(start, "PK\x03\x04", 4) == 0 || std::memcmp(start, "\x80\x02\x8a\x0a", 4) == 0;
-}
+namespace {
 
-TorchFile TorchFile::open(const Path& path, bool averaged) {
-  TorchFile result(path);
-  const ReadFile& file = result.file_;
-  const std::string name = path.string();
+struct Contents {
+  std::vector<TorchFile::Entry> entries;
+  Metadata metadata;
+};
+
+Contents contents_of(const ReadFile& file, Wanted wanted) {
+  const std::string name = file.path().string();
   char start = 0;
   if (file.size() > 0) file.read(0, 1, &start);
   check_input(start != '\x80', "checkpoint.torch", name + ": is of the form torch.save wrote before version 1.6",
@@ -325,10 +330,49 @@ TorchFile TorchFile::open(const Path& path, bool averaged) {
   for (const auto& [entry_name, entry] : entries)
     if (entry_name.starts_with(data)) storages.emplace(entry_name.substr(data.size()), entry);
   Collector collector(pickle, std::move(storages), name);
-  collector.collect(averaged);
-  result.entries_ = std::move(collector.entries);
-  result.metadata_ = std::move(collector.metadata);
-  for (size_t i = 0; i < result.entries_.size(); ++i) result.index_[result.entries_[i].name] = i;
+  collector.collect(wanted);
+  return {std::move(collector.entries), std::move(collector.metadata)};
+}
+
+void read_elements(const ReadFile& file, const TorchFile::Entry& entry, int64_t first, int64_t count, void* to) {
+  check_input(first >= 0 && count >= 0 && first <= entry.count() - count, "checkpoint.torch",
+              file.path().string() + ": tensor " + shown(entry.name) + ": elements [" + std::to_string(first) + ", +" +
+                  std::to_string(count) + ") wanted, it has " + std::to_string(entry.count()),
+              "this is the file of another model");
+  const int64_t size = size_of(entry.dtype);
+  if (entry.contiguous) return file.read(entry.begin + first * size, count * size, to);
+  std::vector<char> all(static_cast<size_t>(entry.span * size));
+  file.read(entry.begin, entry.span * size, all.data());
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t rest = first + i, place = 0;
+    for (size_t dim = entry.shape.size(); dim > 0; --dim) {
+      place += rest % entry.shape[dim - 1] * entry.strides[dim - 1];
+      rest /= entry.shape[dim - 1];
+    }
+    std::memcpy(static_cast<char*>(to) + i * size, all.data() + place * size, static_cast<size_t>(size));
+  }
+}
+
+std::unordered_map<std::string, size_t> index_of(const std::vector<TorchFile::Entry>& entries) {
+  std::unordered_map<std::string, size_t> index;
+  for (size_t i = 0; i < entries.size(); ++i) index[entries[i].name] = i;
+  return index;
+}
+
+}  // namespace
+
+bool TorchFile::recognises(const ReadFile& file) {
+  char start[4] = {};
+  file.read(0, std::min<int64_t>(file.size(), 4), start);
+  return std::memcmp(start, "PK\x03\x04", 4) == 0 || std::memcmp(start, "\x80\x02\x8a\x0a", 4) == 0;
+}
+
+TorchFile TorchFile::open(const Path& path, bool averaged) {
+  TorchFile result(path);
+  Contents contents = contents_of(result.file_, averaged ? Wanted::average : Wanted::weights);
+  result.entries_ = std::move(contents.entries);
+  result.metadata_ = std::move(contents.metadata);
+  result.index_ = index_of(result.entries_);
   return result;
 }
 
@@ -338,22 +382,25 @@ const TorchFile::Entry* TorchFile::find(std::string_view name) const {
 }
 
 void TorchFile::read(const Entry& entry, int64_t first, int64_t count, void* to) const {
-  check_input(first >= 0 && count >= 0 && first <= entry.count() - count, "checkpoint.torch",
-              path().string() + ": tensor " + shown(entry.name) + ": elements [" + std::to_string(first) + ", +" +
-                  std::to_string(count) + ") wanted, it has " + std::to_string(entry.count()),
-              "this is the file of another model");
-  const int64_t size = size_of(entry.dtype);
-  if (entry.contiguous) return file_.read(entry.begin + first * size, count * size, to);
-  std::vector<char> all(static_cast<size_t>(entry.span * size));
-  file_.read(entry.begin, entry.span * size, all.data());
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t rest = first + i, place = 0;
-    for (size_t dim = entry.shape.size(); dim > 0; --dim) {
-      place += rest % entry.shape[dim - 1] * entry.strides[dim - 1];
-      rest /= entry.shape[dim - 1];
-    }
-    std::memcpy(static_cast<char*>(to) + i * size, all.data() + place * size, static_cast<size_t>(size));
-  }
+  read_elements(file_, entry, first, count, to);
+}
+
+TorchTree::TorchTree(const Path& path) : file_(path) {
+  Contents contents = contents_of(file_, Wanted::everything);
+  entries_ = std::move(contents.entries);
+  metadata_ = std::move(contents.metadata);
+  index_ = index_of(entries_);
+}
+
+const TorchFile::Entry* TorchTree::find(std::string_view name) const {
+  const auto found = index_.find(std::string(name));
+  return found == index_.end() ? nullptr : &entries_[found->second];
+}
+
+void TorchTree::read_f32(const TorchFile::Entry& entry, int64_t first, int64_t count, float* to) const {
+  std::vector<char> stored(static_cast<size_t>(count * size_of(entry.dtype)));
+  read_elements(file_, entry, first, count, stored.data());
+  to_f32(entry.dtype, stored.data(), count, to);
 }
 
 }  // namespace tessera::checkpoint

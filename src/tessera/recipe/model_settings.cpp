@@ -52,7 +52,7 @@ std::vector<Setting> run_settings() {
        run<&Recipe::Run::steps>,
        {.range = at_least(1)}},
       {"run.resume", Kind::text, "auto",
-       "auto: resume from the newest complete checkpoint in run.out; no: start at step 0, after moving earlier checkpoints to abandoned-1; or a checkpoint folder",
+       "auto: resume from the newest complete checkpoint in run.out; no: start at step 0, after moving earlier checkpoints to abandoned-1; or a checkpoint folder; or a .pt of another trainer with \"model\", \"optimizer\" (AdamW) and \"step\"",
        run<&Recipe::Run::resume>},
       {"run.resume_changes",
        Kind::choice,

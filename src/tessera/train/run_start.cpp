@@ -21,6 +21,7 @@
 #include "tessera/report/run_report.h"
 #include "tessera/train/elastic.h"
 #include "tessera/train/export.h"
+#include "tessera/train/foreign_checkpoint.h"
 #include "tessera/train/going_back.h"
 #include "tessera/train/make_expert_schedule.h"
 #include "tessera/train/rank_files.h"
@@ -83,9 +84,11 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
 void Run::check_start() {
   if (rank_ == 0) planning::check_own_folder(out_);
   if (rank_ == 0 && !comm::RunLock::held_by_launcher(out_)) lock_.emplace(out_);
-  resume_ = checkpoint::choose_resume(recipe_.run.resume, out_, restarted());
-  comm_.check_agreement("checkpoint to go on from", checkpoint::describe(resume_));
   facts_ = run_facts(recipe_, job_);
+  std::string asked = recipe_.run.resume;
+  if (is_foreign_checkpoint(asked)) asked = adopt(recipe_, job_, facts_, comm_, place_).string();
+  resume_ = checkpoint::choose_resume(asked, out_, restarted());
+  comm_.check_agreement("checkpoint to go on from", checkpoint::describe(resume_));
   if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
   if (resumed_) job::check_experts(job_.experts, resumed_->manifest());
   if (resumed_ && recipe_.values.at("run.resume_changes") != "allow") require_same(facts_, resumed_->manifest());

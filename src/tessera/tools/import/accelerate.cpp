@@ -99,6 +99,12 @@ void low_precision_grads(Translator& t, const Given& g) {
 }
 
 bool is_switch(const std::string& value) { return value.empty() || is_true(value) || is_false(value); }
+/// Whether a switch that is given, with nothing but true or false, is on.
+bool is_on(Translator& t, const std::string& option) {
+  if (t.has(option) && !is_switch(t.value(option)))
+    throw UserError(Exit::usage, "import", t.find(option)->shown() + ": expected true or false", "correct it");
+  return t.flag(option);
+}
 
 /// What is recomputed, and where its inputs wait: checkpoint_wrapper(offload_to_cpu=True) sends them to the host.
 void fsdp_checkpointing(Translator& t) {
@@ -118,10 +124,8 @@ void fsdp_checkpointing(Translator& t) {
   bool sends =
       std::ranges::any_of(on, [&](const auto& option) { return t.value(option).ends_with("offload_wrapper"); });
   if (t.has(offload)) {
-    if (!is_switch(t.value(offload)))
-      throw UserError(Exit::usage, "import", t.find(offload)->shown() + ": expected true or false", "correct it");
     const std::string& typed = t.find(offload)->typed;
-    if (!t.flag(offload))
+    if (!is_on(t, offload))
       t.imply(offload, "it is off");
     else if (typed.find("state_dict") != std::string::npos)
       t.imply(offload, "checkpoints and the exported model are written from shards, none is gathered on a device");
@@ -140,17 +144,15 @@ void fsdp_checkpointing(Translator& t) {
 /// Fairscale's: gradients follow the parameters unless it is said.
 void move_to_cpu(Translator& t) {
   const std::string params = "move_params_to_cpu", grads = "move_grads_to_cpu";
-  for (const std::string& option : {params, grads})
-    if (t.has(option) && !is_switch(t.value(option)))
-      throw UserError(Exit::usage, "import", t.find(option)->shown() + ": expected true or false", "correct it");
-  if (t.has(params) && !t.flag(params)) t.imply(params, "no offload to the host");
-  if (t.flag(params))
+  const bool moves = is_on(t, params), moves_grads = is_on(t, grads);
+  if (t.has(params) && !moves) t.imply(params, "no offload to the host");
+  if (moves)
     for (const char* key : {"plan.parameters", "plan.states"}) t.set(key, "host", {params});
   if (!t.has(grads)) {
-    if (t.flag(params)) t.set("plan.gradients", "host", {params});
-  } else if (t.flag(params) && !t.flag(grads)) {
+    if (moves) t.set("plan.gradients", "host", {params});
+  } else if (moves && !moves_grads) {
     t.set("plan.gradients", "device", {grads});
-  } else if (t.flag(grads)) {
+  } else if (moves_grads) {
     t.set("plan.gradients", "host", {grads});
   } else {
     t.imply(grads, "no offload to the host");
@@ -171,7 +173,7 @@ void switched_types(Translator& t) {
   if (!t.has(reduce)) return;
   if (!is_switch(t.value(reduce)))
     throw UserError(Exit::usage, "import", t.find(reduce)->shown() + ": expected true or false", "correct it");
-  if (t.flag(reduce))
+  if (is_on(t, reduce))
     t.set("plan.reduce_dtype", "fp32", {reduce});
   else if (type == "fp32" || type == "bf16")
     t.set("plan.reduce_dtype", type, {reduce}, "gradients are reduced in the dtype of the computing");
@@ -318,7 +320,8 @@ std::vector<Rule> accelerate_rules() {
         name, "not needed: tessera launch starts ranks",
         std::string(name).starts_with("use_") || name == std::string("multi_gpu") ? Takes::perhaps : Takes::value));
   for (const char* name : {"state_dict_type", "zero3_save_16bit_model", "limit_all_gathers", "use_orig_params",
-                           "cpu_ram_efficient_loading", "zero3_init_flag", "device_id", "param_init_fn"})
+                           "cpu_ram_efficient_loading", "zero3_init_flag", "device_id", "param_init_fn", "rank0_only",
+                           "state_dict_on_rank_0_only", "state_dict_device", "no_broadcast_optim_state"})
     table.push_back(implied(name,
                             "always on: sharded checkpoints, whole exported weights, partial reads, gathers "
                             "bounded by the plan, original parameters"));
@@ -330,8 +333,6 @@ std::vector<Rule> accelerate_rules() {
                             "not needed: a unit's parameters are one flat buffer, its slot stays where it is used "
                             "again soon, and units cast what they read",
                             Takes::perhaps));
-  for (const char* name : {"rank0_only", "state_dict_on_rank_0_only", "state_dict_device", "no_broadcast_optim_state"})
-    table.push_back(implied(name, "not needed: every rank writes its shards", Takes::perhaps));
   table.push_back(implied("verbose", "every step is in RUN/metrics.jsonl", Takes::perhaps));
   for (const char* name : {"wandb", "log_with", "report_to"})
     table.push_back(warned(name, "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file"));

@@ -157,8 +157,6 @@ void ulysses(Translator& t) {
   if (t.has(enabled) && !is_true(t.value(enabled)) && !is_false(t.value(enabled)) && t.value(enabled) != "auto")
     throw UserError(Exit::usage, "import", t.find(enabled)->shown() + ": expected true or false", "correct the file");
   const bool off = t.has(enabled) && is_false(t.value(enabled));
-  if (t.has(size) && t.integer(size, 1) < 1)
-    throw UserError(Exit::usage, "import", t.find(size)->shown() + ": expected at least 1", "correct the file");
   if (off)
     t.imply(enabled, "it is off");
   else if (said(t, enabled) && !said(t, size))

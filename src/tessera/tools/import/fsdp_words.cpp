@@ -8,37 +8,19 @@ namespace tessera::tools {
 
 namespace {
 
-const char* const kBefore[] = {"--",
-                               "fsdp_config.",
-                               "fsdp_kwargs.",
-                               "fsdp.",
-                               "deepspeed_config.",
-                               "mixed_precision.",
-                               "mixed_precision_policy.",
-                               "mp_policy.",
-                               "cpu_offload.",
-                               "offload_policy.",
-                               "state_dict_config.",
-                               "optim_state_dict_config.",
-                               "fsdp_"};
-// Of a table of checkpointing; other words of it are errors that name it whole.
-const char* const kOfCheckpointing[] = {"checkpoint_wrapper", "checkpoint_wrapper_fn", "checkpoint_impl",
-                                        "offload_to_cpu", "use_reentrant"};
-
 /// Calls whose arguments are options by themselves; of others (a policy, a mesh) only the call is known.
 const char* const kCalls[] = {
     "MixedPrecision",     "MixedPrecisionPolicy",          "CPUOffload", "partial", "functools.partial",
     "checkpoint_wrapper", "apply_activation_checkpointing"};
 
 std::string stripped(std::string name) {
-  for (const char* prefix : kBefore)
-    if (name.starts_with(prefix)) name.erase(0, std::string(prefix).size());
-  const std::string table = "activation_checkpointing.";
-  if (name == table + "enabled" || name == table + "enable") return "activation_checkpointing";
-  if (name.starts_with(table))
-    for (const char* word : kOfCheckpointing)
-      if (name == table + word) return word;
-  return name;
+  const bool checkpointing = name.starts_with("activation_checkpointing.");
+  for (const std::string_view prefix :
+       {"--", "fsdp_config.", "fsdp_kwargs.", "fsdp.", "deepspeed_config.", "mixed_precision.",
+        "mixed_precision_policy.", "mp_policy.", "cpu_offload.", "offload_policy.", "state_dict_config.",
+        "optim_state_dict_config.", "fsdp_", "activation_checkpointing."})
+    if (name.starts_with(prefix)) name.erase(0, prefix.size());
+  return checkpointing && (name == "enabled" || name == "enable") ? "activation_checkpointing" : name;
 }
 
 std::string trimmed(const std::string& text) {

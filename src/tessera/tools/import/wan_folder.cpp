@@ -15,29 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kV21 = "Wan2.1_VAE.pth";
-constexpr const char* kV22 = "Wan2.2_VAE.pth";
 constexpr const char* kClip = "models_clip_open-clip-xlm-roberta-large-vit-huge-14.pth";
 constexpr const char* kWav2vec = "wav2vec2-large-xlsr-53-english";
 constexpr const char* kT5 = "models_t5_umt5-xxl-enc-bf16.pth";
 constexpr const char* kTokenizer = "google/umt5-xxl";
-constexpr const char* kOther = "this kind of Wan model is not there";
-
-// Frames, steps, rate, shift and guidance are those of the releases' configurations.
-constexpr WanTask kTasks[] = {
-    {"t2v-1.3B", "wan2.1-t2v-1.3b", "t2v", false, kV21, 81, 50, 16, 5, 5, 832, 480},
-    {"t2v-14B", "wan2.1-t2v-14b", "t2v", false, kV21, 81, 50, 16, 5, 5, 1280, 720},
-    {"t2i-14B", "wan2.1-t2v-14b", "t2v", false, kV21, 1, 50, 16, 5, 5, 1280, 720},
-    {"i2v-14B", "wan2.1-i2v-14b-720p", "i2v", false, kV21, 81, 40, 16, 5, 5, 1280, 720},
-    {"flf2v-14B", "wan2.1-flf2v-14b-720p", "flf2v", false, kV21, 81, 50, 16, 16, 5, 1280, 720},
-    {"t2v-A14B", "wan2.2-t2v-a14b", "t2v", true, kV21, 81, 40, 16, 12, 3, 1280, 720},
-    {"i2v-A14B", "wan2.2-i2v-a14b", "i2v", true, kV21, 81, 40, 16, 5, 3.5, 1280, 720},
-    {"ti2v-5B", "wan2.2-ti2v-5b", "ti2v", false, kV22, 121, 50, 24, 5, 5, 1280, 704},
-    {"s2v-14B", "wan2.2-s2v-14b", "s2v", false, kV21, 80, 40, 16, 3, 4.5, 1280, 720},
-    {"animate-14B", "", "animate", false, kV21, 77, 20, 16, 5, 1, 1280, 720, kOther},
-    {"vace-1.3B", "", "vace", false, kV21, 81, 50, 16, 16, 5, 832, 480, kOther},
-    {"vace-14B", "", "vace", false, kV21, 81, 50, 16, 16, 5, 1280, 720, kOther},
-};
 
 /// config.json's model_type; empty where the file does not say (diffusers' does not).
 std::string model_type_of(const fs::path& config) {
@@ -67,7 +48,7 @@ void check_wan_task(const WanTask& task, const std::string& folder, const checkp
 
 const WanTask& wan_task(const std::string& name) {
   std::vector<std::string> known;
-  for (const WanTask& task : kTasks) {
+  for (const WanTask& task : families::wan_tasks()) {
     if (task.name == name) {
       if (task.why_not) throw UserError(Exit::usage, "import", "--task " + name + ": " + task.why_not);
       return task;
@@ -122,10 +103,10 @@ void set_released_encoders(Translator& t, const fs::path& root, const char* vae,
 
 void set_wan_encoders(Translator& t, const std::string& folder, const std::vector<std::string>& options,
                       TextEncoder text) {
-  if (!fs::exists(folder)) return set_released_encoders(t, folder, kV21, options, text);
+  if (!fs::exists(folder)) return set_released_encoders(t, folder, families::kWan21Vae, options, text);
   if (text == TextEncoder::elsewhere) t.set("data.text_encoder", "umt5-xxl", options);
   const checkpoint::ModelFolder found = checkpoint::find_parts(folder);
-  set_found_encoders(t, found, folder, options, text, found.find("image_encoder") != nullptr, kV21);
+  set_found_encoders(t, found, folder, options, text, found.find("image_encoder") != nullptr, families::kWan21Vae);
 }
 
 void set_wan_folder(Translator& t, const WanTask& task, const std::string& folder,
@@ -184,7 +165,7 @@ void find_encoders_beside(Translator& t, const std::string& weights) {
   const auto assume = [&](const char* key, const fs::path& file, const std::string& word = "") {
     if (fs::exists(file, ignored)) t.assume(key, word.empty() ? file.string() : word, "it lies beside the weights");
   };
-  for (const char* vae : {kV21, kV22}) assume("data.vae", folder / vae);
+  for (const char* vae : {families::kWan21Vae, families::kWan22Vae}) assume("data.vae", folder / vae);
   if (!t.result().find("data.text_encoder")) assume("data.text_encoder", folder / kT5, "umt5-xxl");
   const auto* text = t.result().find("data.text_encoder");
   if (text && text->value == "umt5-xxl") assume("data.text_encoder_path", folder / kT5);

@@ -1,26 +1,17 @@
 #pragma once
-// The released Wan models by the names of their tasks, and where the parts of a release lie.
+// Where the parts of a released Wan model lie.
 //
 //   const WanTask& task = wan_task("t2v-A14B");
 //   set_wan_folder(translator, task, "Wan2.2-T2V-A14B", {"--ckpt_dir"});   // model.path, data.vae, data.tokenizer ...
 #include <string>
 #include <vector>
 
+#include "tessera/families/wan_tasks.h"
 #include "tessera/tools/options/dialect.h"
 
 namespace tessera::tools {
 
-struct WanTask {
-  const char* name;               ///< "t2v-A14B"
-  const char* preset;             ///< model.preset of its size
-  const char* type;               ///< model_type of its config.json
-  bool two_experts;               ///< of its release; a folder of a task with one may hold two, and both are trained
-  const char* vae;                ///< file of the official release
-  int64_t frames, steps;          ///< of a sample
-  double fps, shift, guidance;    ///< of a sample; two experts: the low-noise one's guidance
-  int64_t width, height;          ///< of a sample where nothing is said
-  const char* why_not = nullptr;  ///< a task that is not trained or sampled here
-};
+using families::WanTask;
 
 /// Throws UserError (usage) naming the nearest for an unknown task, and the reason for one that is not there.
 const WanTask& wan_task(const std::string& name);

@@ -1,0 +1,27 @@
+#pragma once
+// A checkpoint that another trainer saved as one file, torch.save({"model", "optimizer", "step"}), made one of a run.
+//
+//   if (is_foreign_checkpoint(recipe.run.resume)) folder = adopt(recipe, job, facts, comm, place);
+//
+// torch's AdamW has its moments by the number of the parameter ("optimizer.state.0.exp_avg"), FSDP.optim_state_dict by
+// its name; both are read, of any floating dtype. Nothing else of the file counts: rates, order of the data and random
+// numbers are those of the recipe at that step.
+#include <filesystem>
+
+#include "tessera/comm/comm.h"
+#include "tessera/job/job.h"
+
+namespace tessera::train {
+
+/// Whether run.resume names a file, not a folder or a word.
+bool is_foreign_checkpoint(const std::string& asked);
+
+/// Writes weights, moments and step of the file run.resume to run.out/adopted/step-000500, a checkpoint from which a run
+/// of any layout resumes, and gives the folder; one that was made of the same file before is kept. All ranks together:
+/// each converts a part. `facts`: of this run. Throws UserError: (input) for a file that is none, lacks a tensor, has
+/// another shape, or pickles of sharded tensors; (usage) for runs whose state such a file cannot have: adapters,
+/// experts, another optimiser than AdamW.
+std::filesystem::path adopt(const recipe::Recipe& recipe, const job::Job& job, const Values& facts, comm::Comm& comm,
+                            const comm::Rendezvous& place);
+
+}  // namespace tessera::train

@@ -1,0 +1,149 @@
+// Going on from a file that another trainer saved: weights, moments and step as torch's AdamW and FSDP write them.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "data/archive_files.h"
+#include "program.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Writes checkpoint_2.pt of the form argv[3] from a checkpoint of a run on one rank, as torch.save does (a zip archive
+/// of a pickle and the storages that it refers to), without torch: its names are stood in for.
+constexpr const char* kWriter = R"(
+import array, collections, json, pickle, sys, types, zipfile
+folder, out, form = sys.argv[1:4]
+def stand_in(module, name):
+    sys.modules.setdefault(module, types.ModuleType(module))
+    made = type(name, (), {'__module__': module})
+    setattr(sys.modules[module], name, made)
+    return made
+FloatStorage = stand_in('torch', 'FloatStorage')
+rebuild = stand_in('torch._utils', '_rebuild_tensor_v2')
+ShardedTensor = stand_in('torch.distributed._shard.sharded_tensor.api', 'ShardedTensor')
+storages = []
+class Storage:
+    def __init__(self, data): self.data, self.key = data, str(len(storages)); storages.append(self)
+class Reduced:
+    def __init__(self, *how): self.how = how
+    def __reduce__(self): return self.how
+def tensor(data, shape):
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 1, 0, -1): strides[d - 1] = strides[d] * shape[d]
+    t = Reduced(rebuild, (Storage(data), 0, tuple(shape), tuple(strides), False, collections.OrderedDict()))
+    t.shape = shape
+    return t
+class Pickler(pickle._Pickler):
+    def persistent_id(self, o):
+        if isinstance(o, Storage): return ('storage', FloatStorage, o.key, 'cpu', len(o.data) // 4)
+manifest = json.load(open(folder + '/manifest.json'))
+files = {}
+def stored(name):
+    if name not in files:
+        data = open(folder + '/' + name, 'rb').read()
+        n = int.from_bytes(data[:8], 'little')
+        files[name] = (json.loads(data[8:8 + n]), data[8 + n:])
+    return files[name]
+tensors = {}
+for t in manifest['tensors']:
+    flat = b''
+    for part in sorted(t['parts'], key=lambda p: p['flat'][0]):
+        head, data = stored(part['file'])
+        begin, end = head[part['key']]['data_offsets']
+        flat += data[begin:end]
+    tensors[t['name'], t['kind']] = tensor(flat, t['shape'])
+names = sorted((n for n, kind in tensors if kind == 'param'), reverse=True)  # any order: the numbers follow it
+model = {'freqs': tensor(bytes(28), [7])}  # a buffer: it has no number
+state = {}
+for i, n in enumerate(names):
+    model[n] = tensors[n, 'param']
+    one = {'step': tensor(array.array('f', [2.0]).tobytes(), []), 'exp_avg': tensors[n, 'exp_avg'], 'exp_avg_sq': tensors[n, 'exp_avg_sq']}
+    state[n if form == 'names' else i] = one
+group = {'lr': 1e-3, 'betas': (0.9, 0.999), 'eps': 1e-8, 'weight_decay': 0.01, 'amsgrad': False, 'foreach': None,
+         'maximize': False, 'capturable': False, 'differentiable': False, 'fused': None, 'params': list(state)}
+groups = [group]
+if form == 'groups':
+    groups = [dict(group, params=list(state)[:3]), dict(group, params=list(state)[3:])]
+if form == 'missing':
+    del state[4]
+if form == 'order':
+    a = next(i for i in range(len(names)) if state[i]['exp_avg'].shape != state[0]['exp_avg'].shape)
+    state[0], state[a] = state[a], state[0]
+saved = {'model': model, 'optimizer': {'state': state, 'param_groups': groups}, 'step': 2}
+if form == 'sharded':
+    model[names[0]] = Reduced(ShardedTensor, ())
+if form == 'stepless':
+    del saved['step']
+with zipfile.ZipFile(out, 'w', zipfile.ZIP_STORED) as z:
+    with z.open('archive/data.pkl', 'w') as f: Pickler(f, 2).dump(saved)
+    z.writestr('archive/byteorder', 'little')
+    for storage in storages: z.writestr('archive/data/' + storage.key, storage.data)
+    z.writestr('archive/version', '3')
+)";
+
+class ForeignResume : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!data::has_python()) GTEST_SKIP() << "needs python3, which writes the files";
+    const Result whole = run_.train(1, "whole", {"--run.steps", "4", "--checkpoint.every", "2"});
+    ASSERT_EQ(whole.code, 0) << whole.output;
+  }
+  /// A file of the form, from the checkpoint after two of the four steps.
+  std::string saved(const std::string& form) const {
+    const std::string file = (run_.folder() / ("checkpoint_2_" + form + ".pt")).string();
+    const Result r = run_program(
+        {"/usr/bin/env", "python3", "-c", kWriter, run_.out("whole") + "/checkpoints/step-000002", file, form});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return file;
+  }
+  void expect_refused(const std::string& form, int code, const std::vector<std::string>& words) const {
+    SCOPED_TRACE(form);
+    const Result r = run_.train(1, "refused", {"--run.steps", "4", "--run.resume", saved(form)});
+    EXPECT_EQ(r.code, code) << r.output;
+    for (const std::string& word : words) EXPECT_NE(r.output.find(word), std::string::npos) << word << "\n" << r.output;
+  }
+
+  const TinyRun run_{"foreign-resume"};
+};
+
+TEST_F(ForeignResume, WeightsMomentsAndStepGoOnAsIfNeverStopped) {
+  const auto whole = run_.metrics("whole");
+  for (const auto& [form, ranks] : {std::pair<std::string, int>{"numbers", 1}, {"names", 2}}) {
+    SCOPED_TRACE(form);
+    const std::vector<std::string> flags = {"--run.steps", "4", "--run.resume", saved(form)};
+    const Result r = run_.train(ranks, form, flags);
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find("weights, AdamW's moments and step 2 are adopted"), std::string::npos) << r.output;
+    const auto steps = run_.metrics(form);
+    ASSERT_EQ(steps.size(), 2u);
+    for (size_t s = 0; s < 2; ++s) {
+      EXPECT_EQ(steps[s].at("step"), 3 + s);
+      EXPECT_EQ(steps[s].at("lr"), whole[2 + s].at("lr"));
+      if (ranks == 1)
+        EXPECT_EQ(steps[s].at("loss"), whole[2 + s].at("loss")) << "bit for bit";
+      else
+        EXPECT_NEAR(steps[s].at("loss").get<double>(), whole[2 + s].at("loss").get<double>(), 1e-5);
+    }
+    if (ranks == 1) EXPECT_EQ(run_.model(form), run_.model("whole")) << "the moments count in the second step";
+  }
+}
+
+TEST_F(ForeignResume, WhatIsNoWholeStateIsRefusedByName) {
+  expect_refused("sharded", 3, {"ShardedTensor", "FULL_STATE_DICT"});
+  expect_refused("missing", 3, {"has no optimizer.state.4.exp_avg", "every parameter"});
+  expect_refused("order", 3, {"optimizer.state.0.exp_avg: expected", "in another order"});
+  expect_refused("groups", 3, {"2 groups of parameters", "by name"});
+  expect_refused("stepless", 3, {"has no step"});
+  EXPECT_FALSE(fs::exists(run_.out("refused") + "/adopted")) << "nothing was written";
+  const Result lora =
+      run_.train(1, "lora", {"--run.steps", "4", "--run.resume", saved("numbers"), "--train.mode", "lora"});
+  EXPECT_EQ(lora.code, 2) << lora.output;
+  EXPECT_NE(lora.output.find("it has no adapters"), std::string::npos) << lora.output;
+}
+
+}  // namespace
+}  // namespace tessera::testing
