@@ -1,6 +1,6 @@
 # Thin names for scripts/; every target is idempotent.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test fuzz test-all bench gpu check install dist
+.PHONY: help setup build demo test fuzz test-all bench gpu check install dist wheel
 .NOTPARALLEL:
 
 help: ## this list
@@ -37,6 +37,9 @@ install: setup ## program and library into PREFIX (default ~/.local, root: /usr/
 
 dist: setup ## dist/tessera-*.tar.gz: the program alone, runs anywhere beside a torch wheel
 	@scripts/dist
+
+wheel: setup ## dist/tessera-*.whl: the program and the libraries that it needs, for pip; requires torch
+	@scripts/wheel
 
 check: ## formatting, include directions, no machine paths, sizes of files
 	@scripts/check

@@ -1,6 +1,7 @@
-# What `make install` and `make dist` take (scripts/install, scripts/dist), as components:
+# What `make install`, `make dist` and `make wheel` take (scripts/install, dist, wheel), as components:
 #   program  bin/tessera (a script that finds LibTorch), libexec/tessera/tessera, recipes, man page, completions
 #   library  headers, libtessera_*.a and lib/cmake/tessera, for find_package(tessera)
+#   wheel    the package folder tessera/ of a Python wheel, but for the libraries that scripts/wheel adds
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -61,8 +62,21 @@ install(DIRECTORY ${CMAKE_SOURCE_DIR}/src/tessera DESTINATION include COMPONENT 
   FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/examples DESTINATION share/doc/tessera COMPONENT library)
 
-# what scripts/install and scripts/dist need built, and no test
-add_custom_target(tessera_package DEPENDS tessera ${rooms})
+# --- wheel
+string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" TORCH_VERSION "${line}")
+configure_file(${CMAKE_SOURCE_DIR}/cmake/wheel/__init__.py.in ${CMAKE_BINARY_DIR}/package/wheel/__init__.py @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/package/wheel/__init__.py ${CMAKE_SOURCE_DIR}/cmake/wheel/__main__.py
+  DESTINATION tessera COMPONENT wheel EXCLUDE_FROM_ALL)
+install(TARGETS tessera_wheel RUNTIME DESTINATION tessera/bin COMPONENT wheel EXCLUDE_FROM_ALL)
+if(TARGET tessera_cuda)
+  install(TARGETS tessera_cuda LIBRARY DESTINATION tessera/bin COMPONENT wheel EXCLUDE_FROM_ALL)
+endif()
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/recipes DESTINATION tessera COMPONENT wheel EXCLUDE_FROM_ALL)
+install(PROGRAMS ${CMAKE_SOURCE_DIR}/scripts/demo ${CMAKE_SOURCE_DIR}/scripts/fetch-demo-clip
+  DESTINATION tessera/scripts COMPONENT wheel EXCLUDE_FROM_ALL)
+
+# what scripts/install, scripts/dist and scripts/wheel need built, and no test
+add_custom_target(tessera_package DEPENDS tessera tessera_wheel ${rooms})
 if(TARGET tessera_cuda)
   add_dependencies(tessera_package tessera_cuda)
 endif()

@@ -152,6 +152,26 @@ TEST(Path, OfAFolderNamesTheRecipeInIt) {
   }
 }
 
+TEST(Path, MayBeTheNameOfARecipeThatCameWithTheProgram) {
+  namespace fs = std::filesystem;
+  const fs::path before = fs::current_path();
+  std::string folder = (fs::temp_directory_path() / "tessera-names-XXXXXX").string();
+  fs::current_path(mkdtemp(folder.data()));
+  for (const char* name : {"wan-tiny_demo_cpu", "wan-tiny_demo_cpu.toml", "recipes/wan-tiny_demo_cpu.toml"}) {
+    EXPECT_TRUE(fs::equivalent(recipe::recipe_at(name), kDemo)) << name;
+    EXPECT_EQ(recipe::load_recipe(name, {}).values, recipe::load_recipe(kDemo, {}).values) << name;
+  }
+  for (const char* other :
+       {"none", "elsewhere/wan-tiny_demo_cpu.toml", "../wan-tiny_demo_cpu.toml", "", "..", "recipes/"})
+    EXPECT_EQ(recipe::recipe_at(other), other);
+  fs::create_directory("recipes");
+  std::ofstream("recipes/wan-tiny_demo_cpu.toml") << "[run]\nseed = 7\n";
+  EXPECT_EQ(recipe::load_recipe("recipes/wan-tiny_demo_cpu.toml", {}).values.at("run.seed"), "7")
+      << "a file of one's own";
+  fs::current_path(before);
+  fs::remove_all(folder);
+}
+
 TEST(FrozenBase, IsBf16WhereBlocksComputeInItUnlessTheRecipeSaysOtherwise) {
   const auto base = [](recipe::Overrides overrides) {
     overrides.emplace_back("train.mode", "lora");

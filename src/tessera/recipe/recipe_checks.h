@@ -1,12 +1,16 @@
 #pragma once
-// What is said of a recipe's path before it is read.
+// What is said of a recipe's path before it is read, and which file it means.
 //
-//   check_path("runs/demo/run");    // in load_recipe
+//   const std::string file = recipe_at("demo");    // in read_recipe_file
 #include <string>
 
 namespace tessera::recipe {
 
 /// Throws UserError (usage) for a folder, naming the recipe in it.
 void check_path(const std::string& path);
+
+/// The file that a path means: itself where there is one. Otherwise NAME, NAME.toml and recipes/NAME.toml mean the recipe
+/// among those that came with this program, where it is one of them; any other path is given back as it is.
+std::string recipe_at(const std::string& path);
 
 }  // namespace tessera::recipe

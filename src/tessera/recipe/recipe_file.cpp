@@ -9,6 +9,7 @@
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/options.h"
 #include "tessera/base/toml_text.h"
+#include "tessera/recipe/recipe_checks.h"
 
 namespace tessera::recipe {
 
@@ -74,9 +75,10 @@ RecipeFile::Stage read_stage(const toml::node& node, const std::string& where) {
 
 }  // namespace
 
-RecipeFile read_recipe_file(const std::string& path) {
+RecipeFile read_recipe_file(const std::string& given) {
+  const std::string path = recipe_at(given);
   const std::string text =
-      read_foreign(path, kMostTomlBytes, "recipe", "give the path of a recipe.toml; recipes/ has examples");
+      read_foreign(path, kMostTomlBytes, "recipe", "give the path of a recipe.toml, or the name of one of recipes/");
   RecipeFile file;
   try {
     toml::table table = parse_toml(text);

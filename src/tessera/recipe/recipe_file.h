@@ -24,6 +24,7 @@ struct RecipeFile {
   std::vector<Stage> stages;  ///< as they stand in the file
 };
 
+/// `path` is of a file, or the name of a recipe that came with this program (recipe_checks.h).
 /// Throws UserError: (input) when the file cannot be read; (usage) naming the line where it is no TOML, and a [[stage]]
 /// that does not say when it begins.
 RecipeFile read_recipe_file(const std::string& path);
