@@ -46,6 +46,7 @@ void Run::begin_part(size_t part) {
   programs_ = plan::Programs(now.planned.plan(), now.planned.schedules(rank_), samples);
   predicted_ = now.planned.memory(rank_);
   peak_flops_ = peak_flops(now.planned.machine, !device::here().is_cpu(), at::get_num_threads());
+  if (span_began_ == 0) span_began_ = seconds_now();
   experts_->begin_part(part, now, *job_.model, programs_);
   engine_->use(programs_, experts_->arena());
   engine_->optimise(job::optimiser_of(recipe(), now.planned.plan().states));
@@ -62,7 +63,6 @@ void Run::begin_part(size_t part) {
 
 diffusion::TrainingSamples Run::samples(const plan::Visit& visit) {
   began_ = seconds_now();
-  if (span_began_ == 0) span_began_ = began_;
   skipped_.clear();
   flops_ = 0;
   if (visit.step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
