@@ -121,6 +121,12 @@ class Wheel(unittest.TestCase):
         glibc = tuple(map(int, re.search(r"manylinux_(\d+)_(\d+)_", self.wheel.name).groups()))
         self.assertLessEqual(wheel.newest_symbol([*(self.site / "tessera/lib").iterdir()], "GLIBC"), glibc)
 
+    def make_clips(self, folder):
+        folder.mkdir(parents=True)
+        data_set.write_avi(folder / "clip.avi", [data_set.picture(0, frame, 64, 96) for frame in range(16)], 64, 96)
+        (folder / "clip.txt").write_text("a square that moves to the right")
+        return folder
+
     def bare(self, *commands):
         """Runs commands in a root of bind mounts; each is a list of words. Those of before must have ended with 0."""
         root = self.folder / "root"
@@ -150,11 +156,7 @@ class Wheel(unittest.TestCase):
     def test_4_it_plans_and_trains_in_a_bare_root(self):
         if (may := run([*UNSHARE, "sh", "-c", "mount -t tmpfs none /mnt"])).returncode:
             self.skipTest("no mount namespace may be made here: " + may.stdout)
-        clips, out = self.folder / "work/clips", self.folder / "work/run"
-        clips.mkdir(parents=True)
-        pictures = [data_set.picture(0, frame, 64, 96) for frame in range(16)]
-        data_set.write_avi(clips / "clip.avi", pictures, 64, 96)
-        (clips / "clip.txt").write_text("a square that moves to the right")
+        clips, out = self.make_clips(self.folder / "work/clips"), self.folder / "work/run"
         program = self.venv / "bin/tessera"
         result = self.bare([BUILD / "bin/tessera", "--version"])
         self.assertNotEqual(result.returncode, 0, "the root is not bare: it has all that the built program needs")
@@ -168,6 +170,21 @@ class Wheel(unittest.TestCase):
         self.assertTrue((out / "report.html").exists())
         self.assertTrue(list(out.glob("samples/*.mp4")), result.stdout)
         self.assertTrue(list(out.glob("checkpoints/step-*/manifest.json")))
+
+    def test_5_the_demo_works_in_the_current_folder(self):
+        if (self.site / "torch").is_dir() and not (self.site / "torch").is_symlink():  # where test 4 mounted it
+            for name in ("torch", "nvidia"):
+                (self.site / name).rmdir()
+        self.give_torch()
+        clips = self.make_clips(self.folder / "demo/clips")
+        recipe = self.folder / "demo/recipes/wan-tiny_demo_cpu.toml"  # comes before the one that came with the program
+        recipe.parent.mkdir()
+        carried = (self.site / "tessera/recipes" / recipe.name).read_text()
+        recipe.write_text(carried.replace("steps = 500", "steps = 2").replace("every = 250", "every = 2"))
+        result = run(["tessera-demo"], {**self.plain, "CLIP": str(clips / "clip.avi")}, cwd=self.folder / "demo")
+        self.assertIn("The demo is done.", result.stdout)
+        self.assertIn("demo: the sample reached", result.stdout, "two steps teach nothing, and it says so")
+        self.assertTrue((self.folder / "demo/runs/demo/run/report.html").exists())
 
 
 if __name__ == "__main__":
