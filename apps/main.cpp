@@ -1,10 +1,8 @@
 // tessera COMMAND ...: finds the command, runs it, turns errors into messages and exit codes.
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <new>
 #include <optional>
 
 #include "commands.h"
@@ -100,10 +98,11 @@ int run(int argc, char** argv) {
     const bool name = code == std::errc::filename_too_long || code == std::errc::too_many_symbolic_link_levels ||
                       code == std::errc::invalid_argument;
     return static_cast<int>(name ? Exit::input : Exit::disk);  // a name that no file can have is no fault of the disk
-  } catch (const std::bad_alloc&) {
-    log::error("the machine is out of memory" + limit_behind(ENOMEM));
-    return static_cast<int>(Exit::memory);
   } catch (const std::exception& error) {
+    if (const auto short_of = shortage(error)) {
+      log::error(short_of->what());
+      return static_cast<int>(short_of->code());
+    }
     log::error(std::string(error.what()) + "; this is a fault in tessera, please report it with the command");
     return static_cast<int>(Exit::internal);
   }

@@ -301,6 +301,31 @@ TEST(Mistakes, AFullDiskWhileSavingKeepsTheLastCheckpoint) {
   EXPECT_EQ(checkpoint::TrainingCheckpoint(*latest).manifest().step, 2);
   EXPECT_EQ(run.train(1, "run", {"--run.steps", "4"}).code, 0);
 }
+TEST(Mistakes, TooFewAddressesAreNamedAsTheLimitTheyAre) {
+  const TinyRun run("m");
+  const auto limited = [](int mebibytes, const std::string& arguments) {
+    return run_program(
+        {"/bin/bash", "-c",
+         "ulimit -v $((" + std::to_string(mebibytes) + " * 1024)); exec " TESSERA_BINARY " " + arguments},
+        {{"OMP_NUM_THREADS", "1"}});
+  };
+  int least = 256;  // with which the libraries are loaded at all
+  while (least < 65536 && limited(least, "--version").code != 0) least += 256;
+  for (const char* start : {"train ", "launch -n 2 train "})
+    expect(limited(least + 256, start + run.recipe()), 8, {"the limit of addresses is", "(ulimit -v)"});
+}
+TEST(Mistakes, AProcessThatCannotSeeProcSaysSo) {
+  const TinyRun run("m");
+  const auto hidden = [](const std::string& command) {
+    return run_program({"unshare", "-m", "/bin/sh", "-c", "mount -t tmpfs none /proc && " + command},
+                       {{"OMP_NUM_THREADS", "1"}});
+  };
+  if (const Result r = hidden("true"); r.code != 0)
+    GTEST_SKIP() << "mount namespaces are not permitted here: " << r.output;
+  for (const char* start : {"train ", "launch -n 2 train "})
+    expect(hidden(std::string("exec " TESSERA_BINARY " ") + start + run.recipe()), 2,
+           {"this process cannot see /proc", "mount -t proc proc /proc"});
+}
 TEST(Mistakes, VerifyTellsWhatItCannotRead) {
   const TinyRun run("m");
   expect(run.tessera({"verify", (run.folder() / "nothing").string()}), 3, {"case.json"});

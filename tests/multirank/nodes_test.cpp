@@ -268,7 +268,7 @@ TEST_F(Nodes, TheTokenOfTheEnvironmentHasToBeTheSame) {
   const std::string token = "a token for two nodes", other = "a token of somebody else";
   const auto begin = [&](int node, const std::string& of_node) {
     setenv("TESSERA_TOKEN", of_node.c_str(), 1);
-    auto started = start(node, 2, {}, {"--run.out", run_.out("by-" + std::to_string(started_)), "--run.steps", "2"});
+    auto started = start(node, 2, {}, {"--run.out", run_.out("by-token"), "--run.steps", "2"});
     unsetenv("TESSERA_TOKEN");
     return started;
   };
@@ -287,7 +287,7 @@ TEST_F(Nodes, TheTokenOfTheEnvironmentHasToBeTheSame) {
 /// A port that accepts connections, by the kernel alone, and stays silent.
 class SilentPort {
  public:
-  SilentPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  SilentPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -299,6 +299,12 @@ class SilentPort {
   }
   ~SilentPort() { close(fd_); }
   std::string port() const { return std::to_string(port_); }
+  /// How many connections the kernel has taken.
+  int connections() const {
+    int count = 0;
+    for (int fd; (fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++count) close(fd);
+    return count;
+  }
 
  private:
   int fd_, port_ = 0;
@@ -330,8 +336,10 @@ TEST_F(Nodes, ASilentRendezvousIsNamedByRanksAndLaunchers) {
         std::pair(&launcher, "the rendezvous endpoint " + place + " accepts connections but does")}) {
     EXPECT_EQ(node->wait(180), 5) << node->output();
     EXPECT_TRUE(node->says(words, 0.1));
-    EXPECT_TRUE(node->says("within 30 s", 0.1) || node == &of_torchrun);
+    if (node != &of_torchrun) EXPECT_TRUE(node->says("within 30 s", 0.1));
   }
+  // In 30 s a rank or launcher asks three times, for 10 s each, and once more: the bound holds, whatever the clock says.
+  EXPECT_LE(silent.connections(), 12);
 }
 
 /// Two network namespaces joined by a cable; each has an address and a loopback of its own, as two machines have.
@@ -410,7 +418,6 @@ TEST_F(TwoHosts, ANodeThatIsCutOffFromNodeZeroEnds) {
   // The bound is told: 3 s of fault.timeout and 5 s. A time measured here would be that of a busy machine.
   EXPECT_TRUE(second.says("the rendezvous endpoint " + endpoint + " is gone", 0.1));
   EXPECT_TRUE(second.says("(no answer within 8 s)", 0.1));
-  EXPECT_TRUE(first.says("node 1 is gone: its launcher", 0.1));
   EXPECT_EQ(first.output().find("has no token"), std::string::npos) << first.output();
 }
 

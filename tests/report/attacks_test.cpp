@@ -6,6 +6,7 @@
 #include "tessera/report/history.h"
 #include "tessera/report/page.h"
 #include "tessera/report/run_folder.h"
+#include "tessera/report/run_report.h"
 
 namespace tessera::report {
 
@@ -29,6 +30,22 @@ TEST_F(ReportAttacks, FieldsOfAnotherTypeAreNamedWithFileAndLine) {
     refused("metrics.jsonl", whole + line + "\n", {"metrics.jsonl, line 2"});
   refused("plan.json", R"({"mesh":{"tp":"2"}})", {"plan.json", "tp"});
   refused("plan.json", R"({"device":[]})", {"plan.json", "device"});
+}
+
+TEST_F(ReportAttacks, AGateThatBeginsLateHasItsTable) {
+  const auto run = new_run("run", 2);
+  write("run/metrics.jsonl",
+        "{\"type\":\"step\",\"step\":1,\"loss\":2,\"samples\":4}\n"
+        "{\"type\":\"step\",\"step\":2,\"loss\":1,\"samples\":4,\"gate\":{\"temperature\":0.25,\"entropy\":0.5,"
+        "\"balance_loss\":1,\"experts\":[{\"samples\":3,\"updates\":1},{\"samples\":1,\"updates\":1}]}}\n");
+  write_run_report({run}, run / "report.html");
+  const std::string page = read(run / "report.html");
+  const size_t row = page.find("<td>temperature</td>");
+  ASSERT_NE(row, std::string::npos) << page.substr(0, 4096);
+  const std::string cells = page.substr(row, page.find("</tr>", row) - row);
+  const size_t from = cells.find("0.25");
+  ASSERT_NE(from, std::string::npos) << cells;
+  EXPECT_NE(cells.find("0.25", from + 1), std::string::npos) << "from the first step that has a gate: " << cells;
 }
 
 TEST_F(ReportAttacks, DepthAndLinesWithoutEndTakeNoMemory) {

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "tessera/base/check.h"
-#include "tessera/base/log.h"
 #include "tessera/comm/c10d_store.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/environment.h"
@@ -192,20 +191,22 @@ namespace {
 c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& place, double patience,
                                            std::unique_ptr<HostedStore>& hosted) {
   const std::chrono::milliseconds timeout(static_cast<int64_t>(patience * 1000));
-  if (place.torchruns_store) {
+  const bool launched_by_us = env::text("TESSERA_STORE") == "launcher";
+  if (place.store_is_hosted && !launched_by_us && env::text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     // LibTorch's own wait for an unresponsive address takes as long as the kernel's connect time-out, minutes.
     await_listener(place.host, place.port, patience);
     return store_of_torchrun(place.host, place.port, timeout);
   }
-  StoreAccess access{place.token};
-  const bool by_folder = place.token.empty() && !place.store_is_hosted && !place.run.empty() &&
-                         shared_between_nodes(place.run, place.host);
+  const std::filesystem::path& run = token_folder();
+  StoreAccess access{token_from_env()};
+  const bool by_folder =
+      access.token.empty() && !place.store_is_hosted && !run.empty() && shared_between_nodes(run, place.host);
   if (place.rank == 0 && !place.store_is_hosted) {
-    if (by_folder) access.token = make_token(place.run);
+    if (by_folder) access.token = make_token(run);
     if (access.token.empty()) warn_of_open_store(place.host);
     hosted = std::make_unique<HostedStore>(place.host, place.port, access.token);
   } else if (by_folder) {
-    access.run = place.run;
+    access.run = run;
   }
   return c10::make_intrusive<C10dStore>(std::make_unique<StoreClient>(place.host, place.port, access, patience),
                                         timeout);

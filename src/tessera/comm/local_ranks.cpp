@@ -112,7 +112,7 @@ Variables LocalRanks::variables(int local) const {
 
 void LocalRanks::fork_rank(int local, const std::vector<std::string>& arguments) {
   // All memory is allocated before the fork: between fork and exec only async-signal-safe calls are allowed.
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string program = std::filesystem::read_symlink(this_program());
   std::vector<std::string> words = {program}, settings = environment(variables(local));
   words.insert(words.end(), arguments.begin(), arguments.end());
   const std::vector<char*> argv = pointers(words), env = pointers(settings);

@@ -11,10 +11,6 @@ struct Rendezvous {
   std::string host = "127.0.0.1";
   int port = 0;
   bool store_is_hosted = false;  ///< the launcher (ours, torchrun's agent) hosts the store; else rank 0 does
-  bool torchruns_store = false;  ///< the store is LibTorch's TCPStore, of torchrun's agent; else ours (store.h)
-  std::string token = {};        ///< opens our store (token.h); empty: that of `run`, or none
-  /// The folder of the run, whose token opens a store that rank 0 hosts. Set by commands that write there.
-  std::string run = {};
   /// number of restarts (ours or torchrun's); a hosted store still has the keys of earlier attempts
   int attempt = 0;
   /// Requested number of ranks; more than `world` if our launcher continues without some nodes. 0: the same as `world`.

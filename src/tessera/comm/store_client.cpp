@@ -32,27 +32,36 @@ std::string seconds_text(double seconds) { return std::to_string(std::lround(sec
 StoreClient::StoreClient(const std::string& host, int port, StoreAccess access, double patience)
     : host_(host), port_(port), access_(std::move(access)) {
   const std::string place = "the rendezvous endpoint " + host + ":" + std::to_string(port);
-  for (Patience left(patience);; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
-    fd_ = connect_to(host, port, std::max(left.left(), 0.1));
+  std::optional<Patience> left(patience);
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
+    const double before = std::max(left->left(), 0.1);
+    const auto began = std::chrono::steady_clock::now();
+    fd_ = connect_to(host, port, before);
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    if (took > kPause) left.emplace(std::max(before - took, kGreeting));  // nobody looked at it meanwhile
+    meanwhile_ = [&left] { left->left(); };
     const int yes = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     token_ = access_.token;
     if (token_.empty() && !access_.run.empty()) token_ = read_token(access_.run);
     std::string last, wrong;
     try {
-      wrong = greet(token_, std::clamp(left.left(), 0.1, kGreeting));
-      if (wrong.empty()) return;
+      wrong = greet(token_, std::clamp(left->left(), 0.1, kGreeting));
+      if (wrong.empty()) {
+        meanwhile_ = nullptr;
+        return;
+      }
     } catch (const StoreGone& gone) {
       last = gone.what();
     }
     close();
     // A token in RUN may appear late, on a file system that is slow to tell.
     const bool fixed = !access_.token.empty() || access_.run.empty();
-    if (!wrong.empty() && (fixed || left.over()))
+    if (!wrong.empty() && (fixed || left->over()))
       throw UserError(
           Exit::usage, "comm", place + " " + wrong,
           std::string("set ") + kTokenVariable + " to the same on all nodes (openssl rand -hex 32 prints one)");
-    if (left.over())
+    if (left->over())
       throw UserError(Exit::rank_lost, "comm",
                       place + " accepts connections but does not answer as a run does, within " +
                           seconds_text(patience) + " (" + last + ")",

@@ -41,6 +41,8 @@ fs::path token_file(const fs::path& run) { return run / ".token"; }
                   std::string("see to the folder's permissions, or set ") + kTokenVariable);
 }
 
+fs::path run_of_process;
+
 /// Empty unless it is a whole token in a file of this user that nobody else can read.
 std::string token_in(int fd) {
   struct stat status {};
@@ -63,6 +65,9 @@ std::string token_from_env() {
                 "openssl rand -hex 32 prints one that nobody guesses");
   return token;
 }
+
+void set_token_folder(const fs::path& run) { run_of_process = run; }
+const fs::path& token_folder() { return run_of_process; }
 
 void warn_of_open_store(const std::string& host) {
   log::warn("the rendezvous at " + host + " has no token: whoever reaches it can end this run. Set " + kTokenVariable +

@@ -14,6 +14,11 @@ inline constexpr const char* kTokenVariable = "TESSERA_TOKEN";
 /// TESSERA_TOKEN, empty if it is not set. Throws UserError (usage) if it is so short that it could be guessed.
 std::string token_from_env();
 
+/// The folder of this process's run, where ranks find the token of a store that rank 0 hosts. Known before the first
+/// Comm, by commands that write there; else empty.
+void set_token_folder(const std::filesystem::path& run);
+const std::filesystem::path& token_folder();
+
 /// The warning of who hosts a store without a token.
 void warn_of_open_store(const std::string& host);
 

@@ -3,7 +3,6 @@
 #include "tessera/comm/environment.h"
 #include "tessera/comm/mpi.h"
 #include "tessera/comm/slurm.h"
-#include "tessera/comm/token.h"
 
 namespace tessera::comm {
 
@@ -29,18 +28,19 @@ Rendezvous from_torchrun() {
     env::refuse("MASTER_ADDR is not set and " + std::to_string(place.world - place.local_world) +
                 " of the ranks are on other machines");
   if (!place.single() && place.port == 0) env::refuse("MASTER_PORT is not set");
-  const bool our_launcher = env::text("TESSERA_STORE") == "launcher";
-  place.torchruns_store = !our_launcher && env::text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  place.store_is_hosted = our_launcher || place.torchruns_store;
+  place.store_is_hosted =
+      env::text("TESSERA_STORE") == "launcher" || env::text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   place.attempt = env::number("TORCHELASTIC_RESTART_COUNT").value_or(0);
   place.asked_world = env::number("TESSERA_ASKED_WORLD").value_or(0);
   place.restarted_after = env::text("TESSERA_RESTARTED_AFTER").value_or("");
   return place;
 }
 
+}  // namespace
+
 // A launcher inside an allocation determines its ranks, so torchrun's variables come first. mpirun starts its helpers
 // with srun, whose variables its ranks inherit, so mpirun comes before Slurm.
-Rendezvous from_launcher() {
+Rendezvous rendezvous_from_env() {
   if (env::text("RANK")) return from_torchrun();
   auto place = from_mpi();
   if (!place) place = from_slurm();
@@ -51,14 +51,6 @@ Rendezvous from_launcher() {
                     std::to_string(place->world) + " ranks",
                 "leave WORLD_SIZE unset");
   return *place;
-}
-
-}  // namespace
-
-Rendezvous rendezvous_from_env() {
-  Rendezvous place = from_launcher();
-  if (!place.single()) place.token = token_from_env();
-  return place;
 }
 
 }  // namespace tessera::comm

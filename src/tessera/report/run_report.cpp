@@ -99,7 +99,9 @@ ReportInput::Table gate_table(const RunFolder& run) {
   const auto last = [&](const char* name, double first, double now) {
     table.rows.push_back({name, print("%.4g", first), "to", print("%.4g", now), "", ""});
   };
-  const StepMetrics::Gate &first = *steps.front().gate, &now = *steps.back().gate;
+  // A run may have begun without a gate, and the file may be anybody's.
+  const auto begun = std::ranges::find_if(steps, [](const StepMetrics& s) { return s.gate.has_value(); });
+  const StepMetrics::Gate &first = *begun->gate, &now = *steps.back().gate;
   last("temperature", first.temperature, now.temperature);
   last("entropy", first.entropy, now.entropy);
   last("balance loss", first.balance_loss, now.balance_loss);

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/file.h"
@@ -36,7 +37,7 @@ namespace {
 
 /// This build, by the bytes of its file.
 std::string program() {
-  const std::string bytes = checkpoint::read_text("/proc/self/exe");
+  const std::string bytes = checkpoint::read_text(this_program());
   char sum[16];
   std::snprintf(sum, sizeof sum, "%08x", checkpoint::crc32c(bytes.data(), bytes.size()));
   return "tessera of " + std::to_string(bytes.size()) + " bytes with checksum " + sum;

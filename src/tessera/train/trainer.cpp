@@ -4,7 +4,9 @@
 #include <cstdlib>
 
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 #include "tessera/base/log.h"
+#include "tessera/comm/token.h"
 #include "tessera/comm/world.h"
 #include "tessera/job/device.h"
 #include "tessera/train/run.h"
@@ -37,6 +39,9 @@ int train_steps(Run& run) {
   return run.finish();
 }
 
+/// Of the lanes' and LibTorch's threads, each with its stack and the allocator's arena of 64 MiB.
+constexpr int64_t kAddresses = int64_t{1} << 30;
+
 [[noreturn]] void leave(int code) {
   std::fflush(nullptr);
   std::_Exit(code);
@@ -46,12 +51,13 @@ int train_steps(Run& run) {
 
 int train(recipe::Recipe recipe, const TrainFlags& flags) {
   engine::Meter::install();
-  comm::Rendezvous place = comm::rendezvous_from_env();
-  place.run = recipe.run.out;
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  comm::set_token_folder(recipe.run.out);
   log::set_rank(place.rank, place.world);
   watch_stop_signals(place.rank == 0);
   std::signal(SIGXFSZ, SIG_IGN);  // a full quota is an error to report, not a reason to die
   try {
+    require_addresses(kAddresses);
     recipe.plan.budget = job::choose_device(recipe.run.device, place, recipe.plan.budget);
     auto* run = new Run(std::move(recipe), flags.trace, place);  // never destroyed: see train()'s contract
     stop_behind_steps();
@@ -65,6 +71,10 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
     log::error(error.what());
     leave(static_cast<int>(error.code()));
   } catch (const std::exception& error) {
+    if (const auto short_of = shortage(error)) {
+      log::error(short_of->what());
+      leave(static_cast<int>(short_of->code()));
+    }
     const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
     log::error(std::string("[train] ") + (from_torch ? from_torch->what_without_backtrace() : error.what()));
     leave(static_cast<int>(Exit::internal));

@@ -1,5 +1,6 @@
 #include "tessera/models/opensora/config.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "tessera/models/common/config_reader.h"
@@ -15,6 +16,8 @@ constexpr int64_t kFluxPatch = 2;  // diffusers' pipeline cuts the patches, and 
 
 void check_sizes(const ConfigReader& json, const Config& c) {
   const auto number = [](int64_t n) { return std::to_string(n); };
+  if (const int64_t deepest = std::max(c.depth, c.depth_single); deepest > ConfigReader::kMostLayers)
+    json.fail("a depth of " + number(deepest) + " blocks, expected at most " + number(ConfigReader::kMostLayers));
   if (c.hidden_size % c.num_heads != 0)
     json.fail("hidden_size " + number(c.hidden_size) + " is not a multiple of num_heads " + number(c.num_heads));
   if (c.in_channels % (c.patch * c.patch) != 0)

@@ -64,6 +64,9 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.z_dim = json.size("z_dim", c.z_dim);
   c.dim_mult = json.sizes("dim_mult", c.dim_mult);
   c.num_res_blocks = json.size("num_res_blocks", c.num_res_blocks);
+  if (c.num_res_blocks > ConfigReader::kMostLayers)
+    json.fail("num_res_blocks is " + std::to_string(c.num_res_blocks) + ", expected at most " +
+              std::to_string(ConfigReader::kMostLayers));
   c.temporal_downsample = json.flags("temperal_downsample", c.temporal_downsample);  // sic
   c.mean = json.reals(diffusers ? "latents_mean" : "mean", c.mean);
   c.std = json.reals(diffusers ? "latents_std" : "std", c.std);
