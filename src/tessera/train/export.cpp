@@ -6,6 +6,7 @@
 
 #include "tessera/checkpoint/box.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/engine/store/transfer.h"
@@ -42,7 +43,7 @@ class ModelFolder {
     }
     char name[96];
     std::snprintf(name, sizeof name, "diffusion_pytorch_model-%05zu-of-%05zu.safetensors", ++written_, units_);
-    checkpoint::write_safetensors(folder_ / name, tensors, {{"format", "pt"}});
+    checkpoint::write_safetensors(folder_ / name, tensors, checkpoint::own_metadata());
     for (const checkpoint::TensorData& tensor : tensors) {
       places_[tensor.name] = name;
       total_ += checkpoint::volume(checkpoint::whole_box(tensor.shape)) * 4;
