@@ -19,7 +19,8 @@ class Draws {
     for (uint64_t n = 1 + below(6); n > 0; --n) {
       const Rule& rule = dialect_.rules[below(dialect_.rules.size())];
       std::string name = rule.option;
-      if (rule.covers != Covers::value && !name.starts_with("-") && below(4) != 0) name += "." + any({"type", "lr", "prompt", "x", "0"});
+      if (rule.covers != Covers::value && !name.starts_with("-") && below(4) != 0)
+        name += "." + any({"type", "lr", "prompt", "x", "0"});
       given.push_back({name, value(), {}});
     }
     return given;
