@@ -144,6 +144,48 @@ TEST(Flow, CaptionsAreDroppedByShareAndNothingElseChanges) {
   EXPECT_NEAR(dropped / 4000.0, 0.25, 0.03);
 }
 
+TEST(Flow, APooledCaptionIsDroppedByADrawOfItsOwn) {
+  const at::Tensor latent = at::randn({4, 1, 2, 2}), own = at::ones({3, 8}), null = at::zeros({3, 8});
+  const CleanSample clean{latent, own, {{"pooled", at::ones({5})}}};
+  const NoiseSettings often{
+      .seed = 3, .caption_dropout = 0.25, .null_context = null, .pooled_dropout = 0.5, .null_pooled = at::zeros({5})};
+  int captions = 0, pooled = 0, both = 0;
+  for (int64_t step = 0; step < 4000; ++step) {
+    const net::Sample sample = noised(often, {}, clean, step, 1).input;
+    const bool caption = sample.context.equal(null), vector = sample.extra.at("pooled").equal(often.null_pooled);
+    ASSERT_TRUE(vector || sample.extra.at("pooled").equal(at::ones({5})));
+    captions += caption, pooled += vector, both += caption && vector;
+  }
+  EXPECT_NEAR(captions / 4000.0, 0.25, 0.03);
+  EXPECT_NEAR(pooled / 4000.0, 0.5, 0.03);
+  EXPECT_NEAR(both / 4000.0, 0.125, 0.03) << "independent of one another";
+}
+
+TEST(Flow, TheShiftFollowsFromTheSizeOfEachSample) {
+  Options options;
+  parse_timesteps("by_size", options);
+  EXPECT_DOUBLE_EQ(of_size(options, {16, 1, 32, 32}).shift, 1) << "256 tokens";
+  EXPECT_DOUBLE_EQ(of_size(options, {16, 1, 128, 128}).shift, 3) << "4096 tokens";
+  EXPECT_DOUBLE_EQ(of_size(options, {16, 9, 128, 128}).shift, 9) << "times the root of the frames";
+  Options others;
+  parse_timesteps("logit_normal", others);
+  EXPECT_DOUBLE_EQ(of_size(others, {16, 9, 128, 128}).shift, others.shift);
+  const NoiseSettings settings{.seed = 3, .timesteps = options};
+  double small = 0, large = 0;
+  for (int64_t step = 0; step < 200; ++step) {
+    small += noised(settings, {}, {at::zeros({1, 1, 32, 32}), at::ones({1, 2})}, step, 0).input.t;
+    large += noised(settings, {}, {at::zeros({1, 9, 32, 32}), at::ones({1, 2})}, step, 0).input.t;
+  }
+  EXPECT_GT(large, small + 200 * 100) << "longer clips have more noise";
+  const at::Tensor latent = at::randn({2, 1, 4, 4}), noise = at::randn({2, 1, 4, 4});
+  EXPECT_TRUE(add_noise(latent, noise, 0.25, 0).equal(add_noise(latent, noise, 0.25)));
+  EXPECT_NEAR((add_noise(latent, noise, 0, 0.5) - latent - 0.5 * noise).abs().max().item<double>(), 0, 1e-6);
+  options.rounds_to_bf16 = true;
+  const double sigma = draw_of(options, 0.7301).sigma;
+  EXPECT_EQ(sigma, 0.73046875) << "eight bits";
+  EXPECT_EQ(draw_of(options, 0.7301).t, 1000 * sigma);
+}
+
 TEST(Flow, TimestepNamesAreRead) {
   Options options;
   parse_timesteps("logit_normal(0.5, 1.25)", options);

@@ -152,4 +152,22 @@ TEST(Guidance, OfScaleOneIsTheConditionedPrediction) {
   expect_close(guided(u, c, 3), 3 * c - 2 * u, 1e-5, "scale 3");
 }
 
+TEST(Sampler, TwoGuidancesAlternateAndFollowTheFrames) {
+  const TwoGuidances scales{.text = 7, .image = 3, .alternate = true, .image_by_frame = true};
+  EXPECT_EQ(scales.text_at(9), 7) << "the first ten steps all have guidance";
+  EXPECT_EQ(scales.text_at(10), 7);
+  EXPECT_EQ(scales.text_at(11), 1);
+  expect_close(scales.image_at(0, 4, 3), at::tensor({1.0, 2.0, 3.0}), 1e-6, "at the first step");
+  expect_close(scales.image_at(2, 4, 3), at::tensor({1.0, 1.5, 2.0}), 1e-6, "half-way");
+  EXPECT_TRUE(scales.image_at(11, 20, 3).equal(at::ones({3})));
+  const TwoGuidances plain{.text = 7, .image = 3};
+  const at::Tensor neither = at::randn({2, 3, 2, 2}), given = at::randn({2, 3, 2, 2}), both = at::randn({2, 3, 2, 2});
+  expect_close(guided(neither, given, both, plain, 11, 20), neither + 3 * (given - neither) + 7 * (both - given), 1e-5,
+               "guidance");
+  expect_close(guided(neither, neither, both, plain, 0, 20), guided(neither, both, 7), 1e-5,
+               "without given frames it is that of the text");
+  EXPECT_TRUE(shifts_by_size("euler_by_size"));
+  EXPECT_FALSE(shifts_by_size("euler"));
+}
+
 }  // namespace tessera::diffusion

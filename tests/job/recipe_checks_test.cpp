@@ -8,8 +8,11 @@
 #include <fstream>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/own_weights.h"
+#include "tessera/checkpoint/safetensors.h"
 #include "tessera/job/experts.h"
 #include "tessera/job/job.h"
+#include "tessera/job/pooled_encoder.h"
 #include "tessera/job/without_effect.h"
 #include "tessera/models/registry.h"
 #include "tessera/recipe/load_recipe.h"
@@ -258,24 +261,52 @@ TEST(WithoutEffect, TellsOfRanksWithoutASample) {
   EXPECT_NE(said({}, "dp_shard=12").find("leaves 4 of 12 ranks without a sample"), std::string::npos);
 }
 
-TEST(CheckInputs, RefusesReleasedWeightsWhoseInputsAreNotPrepared) {
+TEST(CheckTextEncoders, RefusesReleasedWeightsWhoseSecondEncoderIsRandom) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("encoders" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const std::vector<float> value = {1};
+  const std::vector<checkpoint::TensorData> tensors = {{"img_in.bias", DType::f32, {1}, value.data()}};
+  checkpoint::write_safetensors(folder / "released.safetensors", tensors, {{"format", "pt"}});
+  checkpoint::write_safetensors(folder / "own.safetensors", tensors, checkpoint::own_metadata());
   Job job;
-  job.name = "a model";
-  const auto refused = [&](const recipe::Overrides& overrides) -> std::string {
+  const auto refused = [&](const char* weights, const recipe::Overrides& overrides) -> std::string {
     try {
-      check_inputs(recipe::load_recipe(kDemo, overrides), job);
+      check_text_encoders(recipe::load_recipe(kDemo, overrides), job, (folder / weights).string());
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), Exit::usage);
       return error.what();
     }
     return "";
   };
-  job.model = models::make_denoiser({.preset = "opensora2-11b"});
-  EXPECT_NE(refused({{"model.path", "Open_Sora_v2"}}).find("the pooled text of CLIP-L"), std::string::npos);
-  EXPECT_EQ(refused({}), "") << "a model that begins with random weights knows no others";
-  EXPECT_EQ(refused({{"model.path", "Open_Sora_v2"}, {"model.init", "random"}}), "");
-  job.model = models::make_denoiser({.preset = "wan2.1-t2v-1.3b"});
-  EXPECT_EQ(refused({{"model.path", "Wan2.1-T2V-1.3B"}}), "");
+  EXPECT_EQ(refused("released.safetensors", {}), "") << "a model with one text encoder";
+  job.pooled = models::make_text_encoder({.preset = "clip-text-demo"});
+  EXPECT_NE(refused("released.safetensors", {}).find("data.text_encoder_path is empty"), std::string::npos);
+  EXPECT_NE(
+      refused("released.safetensors", {{"data.text_encoder_path", "t5"}}).find("data.pooled_encoder_path is empty"),
+      std::string::npos);
+  EXPECT_EQ(refused("released.safetensors", {{"data.text_encoder_path", "t5"}, {"data.pooled_encoder_path", "clip"}}),
+            "");
+  EXPECT_EQ(refused("own.safetensors", {}), "") << "a run of ours had the same random encoders";
+  std::filesystem::remove_all(folder);
+}
+
+TEST(PooledEncoder, IsThatOfTheModelsWidth) {
+  const recipe::Recipe plain = recipe::load_recipe(kDemo, {});
+  EXPECT_EQ(open_pooled_encoder(plain, {}), nullptr);
+  EXPECT_EQ(open_pooled_encoder(plain, {.pooled_dim = 768})->fingerprint(),
+            models::make_text_encoder({.preset = "clip-l"})->fingerprint());
+  const auto refused = [](const char* name, int64_t width) -> std::string {
+    try {
+      open_pooled_encoder(recipe::load_recipe(kDemo, {{"data.pooled_encoder", name}}), {.pooled_dim = width});
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(refused("auto", 20).find("no preset makes"), std::string::npos);
+  EXPECT_NE(refused("clip-l", 32).find("makes one of 768"), std::string::npos);
+  EXPECT_NE(refused("umt5-demo", 64).find("makes none"), std::string::npos);
+  EXPECT_EQ(refused("clip-text-demo", 32), "");
 }
 
 TEST(WithoutEffect, TellsOfRandomTextEmbeddingsUnderTrainedWeights) {

@@ -93,6 +93,11 @@ config = { dim = 48, num_heads = 4, num_layers = 3, ffn_dim = 60, text_dim = 64,
     static const Trained video{TinyRun("sana-video", TESSERA_BINARY, "preset = \"sana-tiny-video\"\n" + fields)};
     return video;
   }
+  if (name == "opensora") {  // its text is part of the tokens: ranks that share them may have none of it
+    static const Trained mmdit{TinyRun("opensora", TESSERA_BINARY, R"(preset = "opensora2-tiny"
+config = { in_channels = 48, context_in_dim = 64, context_length = 5, vec_in_dim = 32 })")};
+    return mmdit;
+  }
   static const Trained sana{TinyRun("sana", TESSERA_BINARY, "preset = \"sana-tiny-norms\"\n" + fields),
                             {"--data.frames", "1"}};
   return sana;
@@ -184,7 +189,7 @@ class FamilyTraining : public ::testing::TestWithParam<const char*> {
  protected:
   const Trained& family_ = trained(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::Values("toy", "sana", "sana_video"),
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::Values("toy", "sana", "sana_video", "opensora"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(FamilyTraining, EndsWithTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredicted) {

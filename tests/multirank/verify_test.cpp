@@ -246,8 +246,28 @@ TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
         verify({"--mesh", mesh, (goldens_ / "wan21_vae").string(), (goldens_ / "wan22_vae").string(),
                 (goldens_ / "dc_ae").string(), (goldens_ / "dc_ae_tiled").string(), (goldens_ / "hunyuan_vae").string(),
                 (goldens_ / "hunyuan_vae_tiled").string(), (goldens_ / "opensora_vae_tiling").string(),
-                (goldens_ / "umt5").string(), (goldens_ / "gemma2").string(), (goldens_ / "t5").string()});
+                (goldens_ / "umt5").string(), (goldens_ / "gemma2").string(), (goldens_ / "t5").string(), (goldens_ / "clip_text").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
+TEST_F(Verify, TimestepsLossAndGuidanceThatFollowFromASamplesSize) {
+  for (const char* name : {"opensora_timesteps", "opensora_loss", "sampling_opensora"}) {
+    const Result r = verify({(goldens_ / name).string()});
+    EXPECT_EQ(r.code, 0) << r.output;
+  }
+  const std::vector<std::array<const char*, 2>> altered = {{"opensora_timesteps", "in.v2.normal"},
+                                                           {"opensora_loss", "in.v2.noise"},
+                                                           {"opensora_loss", "in.v2.fp32.pred"},
+                                                           {"sampling_opensora", "in.v2.txt"},
+                                                           {"sampling_opensora", "in.v2.masked_ref"}};
+  for (const auto& [name, tensor] : altered) {
+    fs::remove_all(run_.folder() / name);
+    const fs::path changed = copy(name);
+    rewrite(changed / "case.safetensors", [&, wanted = std::string(tensor)](const std::string& n, auto& bytes) {
+      if (n == wanted) reinterpret_cast<float*>(bytes.data())[0] += 0.5f;
+    });
+    EXPECT_EQ(verify({changed.string()}).code, 1) << tensor;
   }
 }
 
@@ -258,6 +278,7 @@ TEST_F(Verify, AlteredPicturesLatentsHiddenStatesAndIdsFail) {
                                                            {"wan21_vae", "out.video_decoded"},
                                                            {"umt5", "out.hidden"},
                                                            {"umt5", "out.pos_bias_block0_last_row"},
+                                                           {"clip_text", "out.pooler_output"},
                                                            {"wan22_vae", "out.z_decoded"},
                                                            {"wan22_vae", "out.video_latent"},
                                                            {"dc_ae", "out.latent"},

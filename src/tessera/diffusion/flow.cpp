@@ -12,6 +12,7 @@ namespace tessera::diffusion {
 namespace {
 
 constexpr double kFlowSteps = 1000;
+constexpr double kLeastNoise = 1e-5;  // of Open-Sora 2.0's trainer
 
 [[noreturn]] void unknown(const std::string& key, const std::string& word, const std::vector<std::string>& known) {
   const auto near = nearest(word, known);
@@ -74,6 +75,7 @@ double draw_anywhere(const Options& options, const RandomKey& key) {
     case Timesteps::logit_normal:
     case Timesteps::nvlabs:
     case Timesteps::diffusers:
+    case Timesteps::by_size:
       return 1 / (1 + std::exp(-(options.mean + options.scale * key.normal(0))));
     case Timesteps::diffsynth:
       return 1 - static_cast<double>(key.below(0, static_cast<uint64_t>(kFlowSteps))) / kFlowSteps;
@@ -130,8 +132,11 @@ void parse_timesteps(const std::string& text, Options& options) {
     options.timesteps = Timesteps::nvlabs;
   else if (text == "diffusers")
     options.timesteps = Timesteps::diffusers;
+  else if (text == "by_size")
+    options.timesteps = Timesteps::by_size, options.least_noise = kLeastNoise;
   else
-    unknown("diffusion.timesteps", text, {"uniform", "shift", "logit_normal", "diffsynth", "sana", "diffusers"});
+    unknown("diffusion.timesteps", text,
+            {"uniform", "shift", "logit_normal", "diffsynth", "sana", "diffusers", "by_size"});
 }
 
 Weighting parse_weighting(const std::string& text) {
@@ -148,6 +153,7 @@ TrainingDraw draw_of(const Options& options, double u) {
     u = entry(options.timesteps, i);
   }
   result.sigma = shift_sigma(u, options.shift);
+  if (options.rounds_to_bf16) result.sigma = static_cast<float>(c10::BFloat16(static_cast<float>(result.sigma)));
   // Rounding must not move a draw across the edge of its window.
   if (!options.window.holds(result.sigma))
     result.sigma = result.sigma < options.window.low ? options.window.low : std::nextafter(options.window.high, 0.0);
@@ -162,10 +168,24 @@ TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t s
   return draw_of(options, options.window == Window{} ? draw_anywhere(options, key) : draw_inside(options, key));
 }
 
-at::Tensor add_noise(const at::Tensor& x0, const at::Tensor& noise, double sigma) {
-  return x0 * (1 - sigma) + noise * sigma;
+double size_shift(double tokens_per_frame, int64_t frames) {
+  const double line = 1 + 2 * (tokens_per_frame - 256) / (4096 - 256);
+  return line * std::sqrt(static_cast<double>(frames));
 }
-at::Tensor velocity(const at::Tensor& x0, const at::Tensor& noise) { return noise - x0; }
+
+Options of_size(Options options, at::IntArrayRef latent) {
+  constexpr int64_t kPlaces = 4;  // of a token, whatever the model's patch is
+  if (options.timesteps == Timesteps::by_size)
+    options.shift = size_shift(static_cast<double>(latent[2] * latent[3] / kPlaces), latent[1]);
+  return options;
+}
+
+at::Tensor add_noise(const at::Tensor& x0, const at::Tensor& noise, double sigma, double least_noise) {
+  return x0 * (1 - sigma) + noise * (sigma + least_noise * (1 - sigma));
+}
+at::Tensor velocity(const at::Tensor& x0, const at::Tensor& noise, double least_noise) {
+  return least_noise == 0 ? noise - x0 : noise * (1 - least_noise) - x0;
+}
 
 TrainingTable training_table(double shift, int64_t count) {
   TrainingTable table;

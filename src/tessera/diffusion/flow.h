@@ -25,6 +25,7 @@ enum class Timesteps {
   // Entry i = floor(1000 sigmoid(mean + scale * normal)) of a table:
   nvlabs,     ///< i / 1000, the cleanest first, and t truncated to an integer, as in NVlabs' trainer
   diffusers,  ///< 1 - i / 1000, the noisiest first, as in diffusers' trainers
+  by_size,  ///< u = sigmoid(normal), and the shift is that of the sample's size (of_size), as in Open-Sora 2.0's trainer
 };
 enum class Weighting {
   none,
@@ -44,9 +45,18 @@ struct Options {
   double shift = 1;
   Weighting weighting = Weighting::none;
   Window window = {};  ///< draws are conditioned on lying in it
+  /// Of by_size. The noisy latent is (1 - sigma) x0 + (sigma + least_noise (1 - sigma)) eps.
+  double least_noise = 0;
+  bool rounds_to_bf16 = false;  ///< sigma and t are numbers of bf16, as in a trainer that computes in it
 };
 
-/// "uniform", "shift" (a synonym), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth", "sana", "diffusers".
+/// The shift of a clip with that many tokens a frame (places of 2 x 2 latent values) and latent frames, in Open-Sora 2.0
+/// (Peng et al. 2025): the line through (256, 1) and (4096, 3), times the root of the frames.
+double size_shift(double tokens_per_frame, int64_t frames);
+/// The options of a sample whose latent is [C, F, H, W]: by_size gets the shift of its size, others stay.
+Options of_size(Options options, at::IntArrayRef latent);
+
+/// "uniform", "shift" (a synonym), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth", "sana", "diffusers", "by_size".
 /// Throws UserError (usage) naming the nearest known name.
 void parse_timesteps(const std::string& text, Options& options);
 Weighting parse_weighting(const std::string& text);
@@ -66,8 +76,8 @@ TrainingDraw draw_of(const Options& options, double u);
 /// Counter-based random numbers: the result depends on the arguments only, so it is the same for every mesh.
 TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t sample);
 
-at::Tensor add_noise(const at::Tensor& x0, const at::Tensor& noise, double sigma);
-at::Tensor velocity(const at::Tensor& x0, const at::Tensor& noise);
+at::Tensor add_noise(const at::Tensor& x0, const at::Tensor& noise, double sigma, double least_noise = 0);
+at::Tensor velocity(const at::Tensor& x0, const at::Tensor& noise, double least_noise = 0);
 
 /// DiffSynth's training table: descending sigmas S_shift(1 - i / count), t = 1000 sigma and loss weights.
 struct TrainingTable {

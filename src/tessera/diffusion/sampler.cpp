@@ -100,6 +100,8 @@ class Consistency final : public Sampler {
   }
 };
 
+constexpr const char* kBySize = "euler_by_size";
+
 struct Entry {
   std::string name;
   SampleSchedule (*schedule)(int steps, double shift);
@@ -116,7 +118,7 @@ const std::vector<Entry>& samplers() {
       {"euler", plain_schedule, make<Euler>},       {"euler_diffusers", diffusers_euler_schedule, make<Euler>},
       {"unipc", unipc_schedule, make<UniPc>},       {"unipc_diffusers", diffusers_unipc_schedule, make<UniPc>},
       {"dpmpp", dpmpp_schedule, make<DpmPlusPlus>}, {"dpmpp_diffusers", diffusers_dpmpp_schedule, make<DpmPlusPlus>},
-      {"scm", scm_schedule, make<Consistency>},
+      {"scm", scm_schedule, make<Consistency>},     {kBySize, plain_schedule, make<Euler>},
   };
   return table;
 }
@@ -140,6 +142,33 @@ std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double
                   "'" + name + "' is not known" + (near.empty() ? "" : "; did you mean " + near[0] + "?"));
 }
 
+bool shifts_by_size(const std::string& name) { return name == kBySize; }
+
 Tensor guided(const Tensor& uncond, const Tensor& cond, double scale) { return uncond + (cond - uncond) * scale; }
+
+namespace {
+
+constexpr int kFirstAlternate = 10;  // steps before it all have guidance
+
+bool rests(const TwoGuidances& scales, int step) {
+  return scales.alternate && step >= kFirstAlternate && step % 2 == 1;
+}
+
+}  // namespace
+
+double TwoGuidances::text_at(int step) const { return rests(*this, step) ? 1 : text; }
+
+Tensor TwoGuidances::image_at(int step, int steps, int64_t frames) const {
+  if (rests(*this, step)) return at::ones({frames}, at::kFloat);
+  if (!image_by_frame || frames < 2) return at::full({frames}, image, at::kFloat);
+  const double last = image + (1 - image) * step / steps;
+  return at::linspace(1, last, frames, at::kFloat);
+}
+
+Tensor guided(const Tensor& neither, const Tensor& given, const Tensor& both, const TwoGuidances& scales, int step,
+              int steps) {
+  const Tensor image = scales.image_at(step, steps, neither.size(1)).to(neither.device()).view({1, -1, 1, 1});
+  return neither + (given - neither) * image + (both - given) * scales.text_at(step);
+}
 
 }  // namespace tessera::diffusion

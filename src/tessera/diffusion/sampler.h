@@ -43,12 +43,29 @@ class Sampler {
 
 /// "euler" (even u from 1, as in DiffSynth), "euler_diffusers" (FlowMatchEuler, which shifts its end points twice),
 /// "unipc" and "dpmpp" (the official programs: integer timesteps), "unipc_diffusers", "dpmpp_diffusers", "scm" (of
-/// models that predict the end from anywhere: each step goes there and adds fresh noise).
+/// models that predict the end from anywhere: each step goes there and adds fresh noise), "euler_by_size".
 /// Throws UserError (usage) naming the nearest known name.
 std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double shift);
 std::vector<std::string> sampler_names();
+/// Of "euler_by_size", whose shift is size_shift() of the video (flow.h): the caller gives it.
+bool shifts_by_size(const std::string& name);
 
 /// Classifier-free guidance: uncond + scale * (cond - uncond).
 at::Tensor guided(const at::Tensor& uncond, const at::Tensor& cond, double scale);
+
+/// Guidance towards a text and towards given frames (Open-Sora 2.0), at a step of a sampler.
+struct TwoGuidances {
+  double text = 1, image = 1;
+  bool alternate = false;  ///< from step 10 on the odd steps have none
+  /// That of frame f goes evenly from 1 at the first frame to that of the step at the last, which goes evenly from
+  /// `image` at the first step to 1 behind the last.
+  bool image_by_frame = false;
+  double text_at(int step) const;
+  /// [F] for latents [C, F, H, W]. A sampler of `steps` steps.
+  at::Tensor image_at(int step, int steps, int64_t frames) const;
+};
+/// neither + image (given - neither) + text (both - given): velocities with neither, the given frames alone, and both.
+at::Tensor guided(const at::Tensor& neither, const at::Tensor& given, const at::Tensor& both,
+                  const TwoGuidances& scales, int step, int steps);
 
 }  // namespace tessera::diffusion

@@ -9,7 +9,7 @@ namespace tessera::diffusion {
 namespace {
 
 /// Indices of these draws in the sample's timestep stream, beyond the draws of the timestep itself.
-constexpr uint64_t kConditionDraw = 1000, kCaptionDraw = 1001;
+constexpr uint64_t kConditionDraw = 1000, kCaptionDraw = 1001, kPooledDraw = 1002;
 
 /// Whether the sample trains continuation from a clean first frame. A clip of one latent frame has none.
 bool begins_clean(const NoiseSettings& settings, const net::Conditions& takes, const at::Tensor& latent, int64_t step,
@@ -19,9 +19,8 @@ bool begins_clean(const NoiseSettings& settings, const net::Conditions& takes, c
   return RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kConditionDraw) < settings.image_share;
 }
 
-bool drops_caption(const NoiseSettings& settings, int64_t step, int64_t place) {
-  return settings.caption_dropout > 0 &&
-         RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kCaptionDraw) < settings.caption_dropout;
+bool drops(double share, uint64_t draw, const NoiseSettings& settings, int64_t step, int64_t place) {
+  return share > 0 && RandomKey(settings.seed, Purpose::timestep, step, place).uniform(draw) < share;
 }
 
 /// As many rows as the caption in whose place they stand: a learned one has as many as the longest caption, and the
@@ -40,18 +39,22 @@ int64_t host_bytes(const TrainingSample& sample) {
 
 TrainingSample noised(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,
                       int64_t step, int64_t place) {
-  const TrainingDraw drawn = draw(settings.timesteps, settings.seed, step, place);
+  const Options timesteps = of_size(settings.timesteps, clean.latent.sizes());
+  const TrainingDraw drawn = draw(timesteps, settings.seed, step, place);
   const at::Tensor noise = at::empty(clean.latent.sizes(), at::kFloat);
   RandomKey(settings.seed, Purpose::noise, step, place).normal(noise.mutable_data_ptr<float>(), 0, noise.numel());
   TrainingSample sample;
-  sample.input.x = add_noise(clean.latent, noise, drawn.sigma);
+  sample.input.x = add_noise(clean.latent, noise, drawn.sigma, timesteps.least_noise);
   sample.input.t = drawn.t;
-  sample.input.context =
-      drops_caption(settings, step, place) ? in_place_of(clean.context, settings.null_context) : clean.context;
+  sample.input.context = drops(settings.caption_dropout, kCaptionDraw, settings, step, place)
+                             ? in_place_of(clean.context, settings.null_context)
+                             : clean.context;
   sample.input.extra = clean.extra;
+  if (drops(settings.pooled_dropout, kPooledDraw, settings, step, place))
+    sample.input.extra["pooled"] = settings.null_pooled;
   if (begins_clean(settings, conditions, clean.latent, step, place) && !clean.extra.count("image_latent"))
     sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1).contiguous();
-  sample.velocity = velocity(clean.latent, noise);
+  sample.velocity = velocity(clean.latent, noise, timesteps.least_noise);
   sample.weight = drawn.weight;
   return sample;
 }

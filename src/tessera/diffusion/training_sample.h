@@ -38,6 +38,8 @@ struct NoiseSettings {
   double image_share = 0;
   double caption_dropout = 0;    ///< share of samples whose context is replaced by that of an empty caption:
   at::Tensor null_context = {};  ///< [n, D] fp32; needed for a share above 0
+  double pooled_dropout = 0;     ///< likewise of extra "pooled", by a draw of its own:
+  at::Tensor null_pooled = {};   ///< [D] fp32
 };
 
 TrainingSample noised(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,

@@ -2,12 +2,14 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/own_weights.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/families/registry.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/codec_bytes.h"
 #include "tessera/job/image_encoder.h"
 #include "tessera/job/lora_run.h"
+#include "tessera/job/pooled_encoder.h"
 #include "tessera/job/text_weights.h"
 #include "tessera/models/registry.h"
 #include "tessera/recipe/stages.h"
@@ -30,7 +32,8 @@ Shapes shapes_of(const recipe::Recipe& recipe, const net::Denoiser& model, const
     shapes.tokens = shapes.bucket_tokens.back();
     shapes.largest = latent;
   }
-  shapes.guidance_branches = recipe.sample.guidance == 1.0 ? 1 : 2;
+  const bool guided = recipe.sample.guidance != 1, by_images = recipe.sample.image_guidance != 1;
+  shapes.guidance_branches = !guided ? 1 : by_images && model.conditions().clean_beside ? 3 : 2;
   return shapes;
 }
 
@@ -144,6 +147,7 @@ Job make_job(const recipe::Recipe& recipe) {
                         ", text encoder '" + recipe.data.text_encoder + "' makes " + std::to_string(job.text->dim()),
                     "does data.text_encoder belong to this model? Else set model.config.text_dim to that number");
   job.context_length = job.model->context_length();
+  job.pooled = open_pooled_encoder(recipe, job.model->conditions());
   return job;
 }
 
@@ -181,19 +185,25 @@ void check_trainable(const Job& job) {
                   "sample from it, convert it, or train the model that it was distilled from");
 }
 
-void check_inputs(const recipe::Recipe& recipe, const Job& job) {
-  const std::string missing = job.model->missing_inputs();
-  if (missing.empty() || recipe.model.path.empty() || recipe.model.init == "random") return;
-  throw UserError(Exit::usage, "model.path",
-                  job.name + "'s weights were trained with inputs that are not prepared yet: " + missing,
-                  "convert, inspect, plan and verify take these weights; model.init = \"random\" trains without them");
+void check_text_encoders(const recipe::Recipe& recipe, const Job& job, const std::string& weights) {
+  if (!job.pooled) return;
+  const bool text = recipe.data.text_encoder_path.empty(), pooled = recipe.data.pooled_encoder_path.empty();
+  if ((!text && !pooled) || checkpoint::is_own(checkpoint::open_weights(weights))) return;
+  const std::string key = text ? "data.text_encoder_path" : "data.pooled_encoder_path";
+  throw UserError(
+      Exit::usage, key,
+      weights + " was trained with the captions of two text encoders, and " + key +
+          " is empty: that one would have random weights, and the model captions that it does not know",
+      "give the weights and tokenizers of both: data.text_encoder_path, data.tokenizer, data.pooled_encoder_path, "
+      "data.pooled_tokenizer; model.init = \"random\" trains without weights");
 }
 
 void check_weights(const recipe::Recipe& recipe, const Job& job) {
-  check_inputs(recipe, job);
   for (size_t e = 0; e < job.experts.size(); ++e)
     if (!recipe.model.path.empty() && recipe.model.init != "random") {
-      const weights::NamedWeights weights = open_initial_weights(for_expert(recipe, job.experts, e), job);
+      const recipe::Recipe own = for_expert(recipe, job.experts, e);
+      check_text_encoders(recipe, job, own.model.path);
+      const weights::NamedWeights weights = open_initial_weights(own, job);
       weights.check(job.model->units(), likely_cause);
       if (recipe.values.at("model.extra_tensors") == "refuse")
         weights.check_unknown(job.model->units(),
@@ -201,6 +211,8 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
     }
   if (!recipe.data.text_encoder_path.empty())
     open_text_weights(*job.text, recipe.data.text_encoder_path).check(job.text->units(), likely_text_cause);
+  if (job.pooled && !recipe.data.pooled_encoder_path.empty())
+    open_text_weights(*job.pooled, recipe.data.pooled_encoder_path).check(job.pooled->units(), likely_text_cause);
 }
 
 namespace {

@@ -25,6 +25,7 @@ struct Job : Shapes {
   Experts experts;
   std::unique_ptr<net::VideoCodec> codec;
   std::unique_ptr<net::TextEncoder> text;
+  std::unique_ptr<net::TextEncoder> pooled;         ///< of models that take a pooled caption; else none
   std::unique_ptr<models::clip::ClipVision> image;  ///< of models that take CLIP features; else none
   std::vector<std::string> adapted;                 ///< modules with adapters, of a run that trains those
   std::string name;                                 ///< "wan", a preset, or the folder of the weights
@@ -46,8 +47,10 @@ int sample_passes(const recipe::Recipe& recipe, const net::Denoiser& model);
 /// Throws UserError (usage) for a model that is sampled and converted but not trained, with the reason.
 void check_trainable(const Job& job);
 
-/// Throws UserError (usage) for released weights that were trained with inputs which data sets do not give yet.
-void check_inputs(const recipe::Recipe& recipe, const Job& job);
+/// Throws UserError (usage) where `weights` are of another program and were trained with two text encoders
+/// of which one would have random weights here: the model knows no such captions. Those that a run of ours wrote are
+/// marked (checkpoint/own_weights.h).
+void check_text_encoders(const recipe::Recipe& recipe, const Job& job, const std::string& weights);
 
 /// Whether the weights of model.path and data.text_encoder_path are there and have the sizes of the job, by their
 /// headers alone: before anything is encoded. Throws UserError (input) naming file, tensor and both shapes.

@@ -91,9 +91,15 @@ void check_sources(const recipe::Recipe& recipe) {
     check_kind("data.image_encoder_path", recipe.data.image_encoder_path, ModelKind::image_encoder);
   if (fs::is_regular_file(recipe.data.audio_encoder))
     check_kind("data.audio_encoder", recipe.data.audio_encoder, ModelKind::audio_encoder);
-  if (const std::string& tokenizer = recipe.data.tokenizer; !tokenizer.empty() && !fs::exists(tokenizer))
-    throw UserError(Exit::input, "data.tokenizer", tokenizer + ": no such file",
-                    "give a SentencePiece model (spiece.model), a tokenizer.json, or a folder with either");
+  for (const auto& [key, tokenizer] :
+       {std::pair{"data.tokenizer", recipe.data.tokenizer}, {"data.pooled_tokenizer", recipe.data.pooled_tokenizer}})
+    if (!tokenizer.empty() && !fs::exists(tokenizer))
+      throw UserError(Exit::input, key, tokenizer + ": no such file",
+                      "give a SentencePiece model (spiece.model), a tokenizer.json, or a folder with either");
+  // a file of CLIP may hold its image tower too: the loader says what is missing
+  if (const std::string& pooled = recipe.data.pooled_encoder_path; !pooled.empty() && !fs::exists(pooled))
+    throw UserError(Exit::input, "data.pooled_encoder_path", pooled + ": no such file or folder",
+                    "check the path; relative paths start at the current folder, " + fs::current_path().string());
   if (recipe.lora.on && !recipe.lora.init.empty())  // of experts each has its own in a folder there
     if (const fs::path init = recipe.lora.init; !fs::exists(init) || fs::is_regular_file(init))
       check_kind("lora.init", init, ModelKind::lora);

@@ -4,6 +4,7 @@
 #include "tessera/models/clip/weight_form.h"
 #include "tessera/models/opensora/family.h"
 #include "tessera/models/sana/family.h"
+#include "tessera/models/text/clip_text_make.h"
 #include "tessera/models/text/gemma2_make.h"
 #include "tessera/models/text/umt5_make.h"
 #include "tessera/models/vae/dc_ae_make.h"
@@ -28,7 +29,7 @@ void add_family(const Family& family) { family_rows().push_back(family); }
 
 const std::vector<TextEncoderMake>& text_encoders() {
   static const std::vector<TextEncoderMake> rows = {umt5::text_encoder(), umt5::t5_text_encoder(),
-                                                    gemma2::text_encoder()};
+                                                    gemma2::text_encoder(), clip_text::text_encoder()};
   return rows;
 }
 

@@ -139,6 +139,14 @@ const TextEncoderMake& text_encoder_of(const std::string& json) {
 
 }  // namespace
 
+std::string pooled_preset(int64_t width) {
+  for (const TextEncoderMake& make : text_encoders())
+    for (const std::string& preset : make.presets())
+      if (const auto encoder = make.from_preset(preset); encoder->dim() == width && encoder->pooled_row({0}) >= 0)
+        return preset;
+  return {};
+}
+
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice) {
   if (choice.config.empty() && !choice.preset.empty()) {
     std::vector<std::string> known;

@@ -28,6 +28,8 @@ struct ModelChoice {
 /// All throw UserError (usage) naming the nearest known name, or (input) for an unreadable config.
 std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice);
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice);  ///< family is not read
+/// The first preset of a text encoder that has a pooled row (net::TextEncoder) of that width; empty: none has.
+std::string pooled_preset(int64_t width);
 /// An autoencoder without weights, "haar" or "haar:CHANNELS". `channels`: the default if the name has none; 0: the
 /// autoencoder's own default.
 std::unique_ptr<net::VideoCodec> make_codec(const std::string& name, int64_t channels = 0);

@@ -30,6 +30,11 @@ struct Conditions {
   int64_t audio_dim = 0;  ///< width of extra "audio", [audio_layers, audio_rows * (F - 1), audio_dim] for x of F latent
                           ///< frames: audio of all frames but the first; 0: no audio input
   int64_t audio_layers = 0, audio_rows = 0;
+  /// Captions go to the text encoder as they are written, padded to context_length() tokens, and the model attends to the
+  /// rows of the padding too.
+  bool padded_text = false;
+  int64_t pooled_dim =
+      0;                 ///< width of extra "pooled", one vector a caption from a second text encoder; 0: no such input
   int64_t pose_dim = 0;  ///< channels of extra "pose", a latent of the size of x, zeros when absent; 0: no such input
   bool takes_images() const { return first_image || last_image; }
 };
@@ -81,9 +86,6 @@ class Denoiser {
   virtual std::string file_naming() const { return "official"; }
   /// Why flow matching, the training that there is, does not train this model; empty: it does.
   virtual std::string why_not_trained() const { return {}; }
-  /// What released weights were trained with and data sets do not give, so that they would see other inputs than they
-  /// know; empty: nothing.
-  virtual std::string missing_inputs() const { return {}; }
   /// Writes the initial values of elements [first, first + count) of a parameter, the same on every layout.
   virtual void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count,
                           float* out) const = 0;

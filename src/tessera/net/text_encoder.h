@@ -3,6 +3,8 @@
 //
 //   Batch batch = encoder.pack({ids});                             // ids of each prompt with the end token, unpadded
 //   Tensor hidden = run_plain(encoder.units(), weights, batch);    // [T, dim], prompts one after the other
+#include <limits>
+
 #include "tessera/net/model.h"
 
 namespace tessera::net {
@@ -14,7 +16,13 @@ class TextEncoder {
   /// Packed prompts; the rows of prompt i are offsets[i] .. offsets[i + 1] of the last unit's output.
   virtual Batch pack(const std::vector<std::vector<int64_t>>& ids) const = 0;
   virtual int64_t dim() const = 0;
-  virtual int64_t vocabulary() const = 0;  ///< token ids are below it
+  virtual int64_t vocabulary() const = 0;                                              ///< token ids are below it
+  virtual int64_t most_tokens() const { return std::numeric_limits<int64_t>::max(); }  ///< of a prompt
+  /// The row of a prompt's output that stands for all of it; -1: the encoder has no such row.
+  virtual int64_t pooled_row(const std::vector<int64_t>& ids) const {
+    static_cast<void>(ids);
+    return -1;
+  }
   /// Names the architecture and its sizes, part of cache keys. The caller that loads weights adds their identity (file
   /// or seed).
   virtual std::string fingerprint() const = 0;

@@ -29,6 +29,10 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
   const int64_t tokens = job::longest_prompt(recipe, job.context_length);
   const std::vector<int64_t> longest(static_cast<size_t>(tokens), 0);
   most.text = stack_bytes(job.text->units(), job.text->pack({longest}), mesh);
+  if (job.pooled) {
+    const std::vector<int64_t> most_ids(static_cast<size_t>(std::min(tokens, job.pooled->most_tokens())), 0);
+    most.pooled = stack_bytes(job.pooled->units(), job.pooled->pack({most_ids}), mesh);
+  }
   if (job.image) {
     const int64_t side = job.image->config().image_size;
     most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh);

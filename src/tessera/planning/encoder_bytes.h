@@ -37,9 +37,13 @@ struct EncoderBytes {
   int64_t tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: the whole frame
   int64_t tile_frames = 0;  ///< of its tiles in time; 0: the whole clip, or chunks that take no more for longer clips
   StackBytes text;          ///< for a caption with the most tokens
+  StackBytes pooled;        ///< the second text encoder, for models that use one
   StackBytes image;         ///< CLIP's image tower, for models that use it
 
-  int64_t prepare() const { return text.held + image.held + codec_weights + std::max({encode, text.work, image.work}); }
+  int64_t prepare() const {
+    return text.held + pooled.held + image.held + codec_weights +
+           std::max({encode, text.work, pooled.work, image.work});
+  }
   int64_t decoding() const { return codec_weights + decode; }
 };
 

@@ -153,6 +153,8 @@ Json encoders_json(const EncoderBytes& e) {
           {"vae_tile_frames", e.tile_frames},
           {"text_held_bytes", e.text.held},
           {"text_work_bytes", e.text.work},
+          {"pooled_held_bytes", e.pooled.held},
+          {"pooled_work_bytes", e.pooled.work},
           {"image_held_bytes", e.image.held},
           {"image_work_bytes", e.image.work},
           {"clip_bytes", e.clip}};
@@ -168,6 +170,7 @@ void encoder_rows(Table& table, const EncoderBytes& e) {
                 "shards and slots, and " + format_bytes(bytes.work) + " while it encodes a " + input);
   };
   stack("text encoder", e.text, "caption");
+  stack("second text encoder", e.pooled, "caption");
   stack("image encoder", e.image, "picture");
   table.row("autoencoder", format_bytes(e.codec_weights),
             "weights, and " + format_bytes(e.encode) + " while a clip is encoded, " + format_bytes(e.decode) +

@@ -28,6 +28,10 @@ data::CachedTensor cached(const at::Tensor& tensor) {
   return {dense.sizes().vec(), {dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel()}};
 }
 
+CachedText cached(const EncodedText& text) {
+  return {cached(text.context), text.pooled.defined() ? cached(text.pooled) : data::CachedTensor{}};
+}
+
 }  // namespace
 
 /// The steps of prepare(), in order. Every rank comes to the same lists from the same files.
@@ -60,7 +64,7 @@ class Preparation {
         text.load();
         load_conditioner();
         pace.barrier();  // every rank has its encoders
-        for (const std::string& caption : captions_) data_.contexts_[caption] = cached(text.encode(caption));
+        for (const std::string& caption : captions_) data_.texts_[caption] = cached(text.encode(caption));
         look_at_all();
         keep(std::vector<char>(data_.plan_.clips.size(), 0));
       } else {
@@ -71,15 +75,16 @@ class Preparation {
         pace.barrier();  // every rank has looked before any rank writes, so all have the same list
         encode(text, pace);
       }
-      const bool drops = options_.null_caption && recipe_.diffusion.caption_dropout > 0;
+      const bool drops =
+          options_.null_caption && (recipe_.diffusion.caption_dropout > 0 || recipe_.diffusion.pooled_dropout > 0);
       if (options_.prompts || drops) {
         text.load();
         load_conditioner();
         pace.barrier();
       }
-      for (const auto& prompt : data_.prompts_) data_.prompt_contexts_.push_back(text.encode(prompt));
-      if (options_.prompts) data_.negative_context_ = text.encode_negative(recipe_.sample.negative_prompt);
-      if (drops) data_.null_context_ = text.encode_negative("");
+      for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode(prompt));
+      if (options_.prompts) data_.negative_ = text.encode_negative(recipe_.sample.negative_prompt);
+      if (drops) data_.null_caption_ = text.encode_negative("");
       condition_prompts(pace);
       conditioner_.reset();
       pace.barrier();
@@ -281,7 +286,7 @@ class Preparation {
         for (const auto& [name, value] : job_.model->blank(latent).extra) numbers += value.numel();
       for (const int e : work.entries) {
         const data::CacheKey& key = keys_[static_cast<size_t>(e)];
-        need += 4 * (numbers + text.token_count(key.caption) * job_.model->context_dim()) + 1024 +
+        need += 4 * (numbers + text.token_count(key.caption) * job_.model->context_dim() + wanted_.pooled_dim) + 1024 +
                 static_cast<int64_t>(key.caption.size() + key.source.size());
       }
     }
@@ -311,15 +316,15 @@ class Preparation {
     for (size_t begin = 0; begin < work_.size(); begin += kChunk * world) {
       const size_t end = std::min(work_.size(), begin + kChunk * world);
       pace.barrier();  // so that no rank waits for another in a collective of the text encoder
-      std::map<std::string, data::CachedTensor> contexts;
+      std::map<std::string, CachedText> texts;
       for (size_t w = begin; w < end; ++w)
         for (const int e : work_[w].entries)
-          if (const std::string& caption = keys_[static_cast<size_t>(e)].caption; !contexts.contains(caption))
-            contexts[caption] = cached(text.encode(caption));
+          if (const std::string& caption = keys_[static_cast<size_t>(e)].caption; !texts.contains(caption))
+            texts[caption] = cached(text.encode(caption));
       const std::map<size_t, at::Tensor> seen = look_at_mine(begin, end, pace);
       for (size_t w = begin; w < end; ++w) {
         if (w % world != me) continue;
-        encode_clip(w, contexts, seen, failures);
+        encode_clip(w, texts, seen, failures);
         pace.report(++done);
       }
     }
@@ -351,8 +356,8 @@ class Preparation {
     return seen;
   }
 
-  void encode_clip(size_t w, const std::map<std::string, data::CachedTensor>& contexts,
-                   const std::map<size_t, at::Tensor>& seen, Failures& failures) {
+  void encode_clip(size_t w, const std::map<std::string, CachedText>& texts, const std::map<size_t, at::Tensor>& seen,
+                   Failures& failures) {
     const Work& work = work_[w];
     const data::Clip& clip = data_.plan_.clips[static_cast<size_t>(work.clip)];
     const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
@@ -377,7 +382,9 @@ class Preparation {
     }
     for (const int e : work.entries) {
       const data::CacheKey& key = keys_[static_cast<size_t>(e)];
-      sample.context = contexts.at(key.caption);
+      const CachedText& text = texts.at(key.caption);
+      sample.context = text.context;
+      if (wanted_.pooled_dim > 0) sample.extras["pooled"] = text.pooled;
       data::write_cached(folder_, key, sample);
     }
   }

@@ -15,6 +15,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/order.h"
 #include "tessera/job/job.h"
+#include "tessera/prepare/encoded_text.h"
 #include "tessera/prepare/sounds.h"
 
 namespace tessera::prepare {
@@ -22,7 +23,7 @@ namespace tessera::prepare {
 struct PreparedSample {
   at::Tensor latent;                             ///< [C, f, h, w] fp32
   at::Tensor context;                            ///< [n, D] fp32
-  std::map<std::string, at::Tensor> extra = {};  ///< what the model takes besides: y, clip_fea
+  std::map<std::string, at::Tensor> extra = {};  ///< what the model takes besides: y, clip_fea, pooled
 };
 
 struct PrepareOptions {
@@ -50,15 +51,15 @@ class PreparedData {
 
   int prompts() const { return static_cast<int>(prompts_.size()); }
   const std::string& prompt_text(int prompt) const { return prompts_.at(prompt); }
-  const at::Tensor& prompt_context(int prompt) const { return prompt_contexts_.at(prompt); }
+  const EncodedText& prompt_encoded(int prompt) const { return prompt_encoded_.at(prompt); }
   const std::map<std::string, at::Tensor>& prompt_extra(int prompt) const { return prompt_extras_.at(prompt); }
   /// The audio of its video; empty for a model without audio input.
   data::Sound prompt_sound(int prompt) const {
     return prompt_sounds_.empty() ? data::Sound{} : prompt_sounds_.at(prompt);
   }
-  const at::Tensor& negative_context() const { return negative_context_; }
-  /// Of an empty caption, for diffusion.caption_dropout; undefined without it.
-  const at::Tensor& null_context() const { return null_context_; }
+  const EncodedText& negative() const { return negative_; }
+  /// Of an empty caption, for diffusion.caption_dropout and pooled_dropout; undefined without them.
+  const EncodedText& null_caption() const { return null_caption_; }
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   /// A clip of the shape that is sampled (the first bucket) whose first caption the prompt is, or -1.
   int64_t clip_of_prompt(int prompt) const;
@@ -78,19 +79,19 @@ class PreparedData {
   std::vector<data::Item> items_;
   data::ClipPlan plan_;
   std::vector<Entries> samples_;
-  std::optional<data::CacheReader> cache_;              // nothing when online
-  std::map<std::string, data::CachedTensor> contexts_;  // by caption, when online; no tensors: they are no part of
-                                                        // the planned memory
-  std::map<int64_t, data::CachedTensor> seen_;          // CLIP features by clip, when online
+  std::optional<data::CacheReader> cache_;      // nothing when online
+  std::map<std::string, CachedText> texts_;     // by caption, when online; no tensors: they are no part of the planned
+                                                // memory
+  std::map<int64_t, data::CachedTensor> seen_;  // CLIP features by clip, when online
   const job::Job* job_ = nullptr;
   const net::VideoCodec* codec_ = nullptr;
   std::vector<int> buckets_;
   std::vector<std::string> prompts_;
-  std::vector<at::Tensor> prompt_contexts_;
+  std::vector<EncodedText> prompt_encoded_;
   std::vector<std::map<std::string, at::Tensor>> prompt_extras_;
   std::vector<data::Sound> prompt_sounds_;
   std::shared_ptr<const Listener> listener_;  // when online, for models with an audio input
-  at::Tensor negative_context_, null_context_;
+  EncodedText negative_, null_caption_;
   std::filesystem::path tokenizer_;
   int64_t problems_ = 0;
 };
@@ -104,11 +105,11 @@ std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std:
 std::vector<data::Item> read_items(const recipe::Recipe& recipe);
 std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems);
 
-/// Embeddings [n, D] of prompts and, last, of the negative one, with the recipe's tokenizer (or the one its data set
-/// made). All ranks take part.
-std::vector<at::Tensor> encode_prompts(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
-                                       comm::Comm& comm, int rank, const std::vector<std::string>& prompts,
-                                       const std::string& negative);
+/// Embeddings of prompts and, last, of the negative one, with the recipe's tokenizers (or the one its data set made). All
+/// ranks take part.
+std::vector<EncodedText> encode_prompts(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
+                                        comm::Comm& comm, int rank, const std::vector<std::string>& prompts,
+                                        const std::string& negative);
 
 /// All ranks take part: clips are shared out, texts are encoded together under the text encoder's own schedule.
 /// `job` must outlive the result. Throws UserError: (input) for faulty rows beyond data.allow_bad (the first one with

@@ -37,16 +37,21 @@ size_t PreparedData::caption(int64_t index, int64_t epoch) const {
 
 data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
   const size_t caption = this->caption(index, epoch);
-  if (!cache_) return contexts_.at(item(index).captions[caption]);
+  if (!cache_) return texts_.at(item(index).captions[caption]).context;
   return cache_->load(samples_.at(index).entries.at(caption)).context;
 }
 
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
   const size_t caption = this->caption(index, epoch);
-  if (!cache_)
-    return {data::is_latent(item(index).path) ? tensor_of(stored_latent(item(index).path))
-                                              : encoded([&] { return job::encode_frames(*codec_, frames(index)); }),
-            tensor_of(contexts_.at(item(index).captions[caption])), online_extras(index)};
+  if (!cache_) {
+    const CachedText& text = texts_.at(item(index).captions[caption]);
+    PreparedSample sample{data::is_latent(item(index).path) ? tensor_of(stored_latent(item(index).path)) : encoded([&] {
+                            return job::encode_frames(*codec_, frames(index));
+                          }),
+                          tensor_of(text.context), online_extras(index)};
+    if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
+    return sample;
+  }
   const data::CachedSample loaded = cache_->load(samples_.at(index).entries.at(caption));
   PreparedSample sample{tensor_of(loaded.latent), tensor_of(loaded.context)};
   for (const auto& [name, value] : loaded.extras) sample.extra[name] = tensor_of(value);
@@ -100,9 +105,9 @@ std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std:
   return prompts;
 }
 
-std::vector<at::Tensor> encode_prompts(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
-                                       comm::Comm& comm, int rank, const std::vector<std::string>& prompts,
-                                       const std::string& negative) {
+std::vector<EncodedText> encode_prompts(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
+                                        comm::Comm& comm, int rank, const std::vector<std::string>& prompts,
+                                        const std::string& negative) {
   std::filesystem::path tokenizer = recipe.data.tokenizer;
   if (tokenizer.empty()) {
     const std::vector<std::string> captions = distinct_captions(read_items(recipe));
@@ -111,10 +116,10 @@ std::vector<at::Tensor> encode_prompts(const recipe::Recipe& recipe, const job::
     comm.barrier();
   }
   TextPass pass(recipe, job, mesh, comm, rank, tokenizer);
-  std::vector<at::Tensor> contexts;
-  for (const auto& prompt : prompts) contexts.push_back(pass.encode(prompt));
-  contexts.push_back(pass.encode_negative(negative));
-  return contexts;
+  std::vector<EncodedText> texts;
+  for (const auto& prompt : prompts) texts.push_back(pass.encode(prompt));
+  texts.push_back(pass.encode_negative(negative));
+  return texts;
 }
 
 }  // namespace tessera::prepare

@@ -1,7 +1,9 @@
 #include "tessera/prepare/text_pass.h"
 
+#include <limits>
 #include <set>
 
+#include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/weights.h"
@@ -17,27 +19,44 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
                    const fs::path& tokenizer)
     : job_(job),
       weights_(recipe.data.text_encoder_path),
+      pooled_weights_(recipe.data.pooled_encoder_path),
       mesh_(mesh),
       comm_(comm),
       rank_(rank),
-      prompts_(tokenizer, job::instruction_text(recipe), job.context_length),
-      read_null_caption_([&recipe, &job] { return job::learned_null_caption(recipe, *job.model); }) {}
+      prompts_(tokenizer, job::instruction_text(recipe), job.context_length, job.model->conditions().padded_text),
+      read_null_caption_([&recipe, &job] { return job::learned_null_caption(recipe, *job.model); }) {
+  if (job.pooled) pooled_tokenizer_.emplace(pooled_tokenizer_file(recipe, tokenizer));
+}
 
 void TextPass::load() {
   if (run_) return;
-  run_.emplace(job_.text->units(), job_.text->fingerprint(), mesh_, comm_, rank_);
-  if (weights_.empty())
-    initialise(*run_, *job_.text, 0);
-  else
-    load_text(*run_, *job_.text, weights_);
+  const auto open = [&](std::optional<EncoderRun>& run, const net::TextEncoder& encoder, const std::string& weights) {
+    run.emplace(encoder.units(), encoder.fingerprint(), mesh_, comm_, rank_);
+    if (weights.empty())
+      initialise(*run, encoder, 0);
+    else
+      load_text(*run, encoder, weights);
+  };
+  open(run_, *job_.text, weights_);
+  if (job_.pooled) open(pooled_run_, *job_.pooled, pooled_weights_);
 }
 
-at::Tensor TextPass::encode_negative(const std::string& text) {
+EncodedText TextPass::encode_negative(const std::string& text) {
   if (text.empty()) {
     if (!null_caption_) null_caption_ = read_null_caption_();
-    if (null_caption_->defined()) return *null_caption_;
+    if (null_caption_->defined()) return {*null_caption_, pool(text)};
   }
-  return encode(prompts_.encode_plain(text));
+  return {encode(prompts_.encode_plain(text)), pool(text)};
+}
+
+/// [P] of the second encoder; undefined for models without one.
+at::Tensor TextPass::pool(const std::string& text) {
+  if (!pooled_tokenizer_) return {};
+  load();
+  constexpr int64_t kAny = std::numeric_limits<int32_t>::max();
+  const std::vector<int64_t> ids = pooled_tokenizer_->encode(text, std::min(kAny, job_.pooled->most_tokens()));
+  const at::Tensor hidden = pooled_run_->forward(job_.pooled->pack({ids}));
+  return hidden[job_.pooled->pooled_row(ids)].contiguous();
 }
 
 at::Tensor TextPass::encode(const data::PromptIds& prompt) {
@@ -51,15 +70,37 @@ at::Tensor kept_rows(const at::Tensor& hidden, const data::PromptIds& prompt) {
   return at::cat({hidden.narrow(0, 0, 1), hidden.narrow(0, from, hidden.size(0) - from)});
 }
 
+namespace {
+
+/// Names and sizes of the files with an encoder's weights; empty without weights.
+std::string weights_stamp(const std::string& path) {
+  std::string text;
+  if (path.empty()) return text;
+  const auto weights = checkpoint::open_weights(path);
+  for (const auto& file : weights.files())
+    text += "|" + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
+  return text;
+}
+
+}  // namespace
+
+fs::path pooled_tokenizer_file(const recipe::Recipe& recipe, const fs::path& tokenizer) {
+  if (!recipe.data.pooled_tokenizer.empty()) return recipe.data.pooled_tokenizer;
+  if (recipe.data.pooled_encoder_path.empty()) return tokenizer;
+  throw UserError(Exit::usage, "data.pooled_tokenizer",
+                  "data.pooled_encoder_path has weights, and no tokenizer is given",
+                  "set data.pooled_tokenizer to the tokenizer's folder that came with the encoder: tokenizer_2/ or "
+                  "tokenizer/ of a diffusers pipeline, with vocab.json and merges.txt");
+}
+
 std::string encoder_hash(const recipe::Recipe& recipe, const job::Job& job, const fs::path& tokenizer) {
-  std::string text = job.codec->fingerprint() + "|" + job.text->fingerprint() + "|" +
-                     checkpoint::read_text(data::tokenizer_in(tokenizer));
+  std::string text = job.codec->fingerprint() + "|" + job.text->fingerprint() + "|" + data::tokenizer_text(tokenizer);
   if (const std::string instruction = job::instruction_text(recipe); !instruction.empty()) text += "|" + instruction;
-  if (!recipe.data.text_encoder_path.empty()) {
-    const auto weights = checkpoint::open_weights(recipe.data.text_encoder_path);
-    for (const auto& file : weights.files())
-      text += "|" + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
-  }
+  text += weights_stamp(recipe.data.text_encoder_path);
+  if (job.model->conditions().padded_text) text += "|padded to " + std::to_string(job.context_length);
+  if (job.pooled)
+    text += "|" + job.pooled->fingerprint() + "|" + data::tokenizer_text(pooled_tokenizer_file(recipe, tokenizer)) +
+            weights_stamp(recipe.data.pooled_encoder_path);
   text += conditioner_fingerprint(recipe, job);
   char hex[20];
   std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));

@@ -3,7 +3,8 @@
 // run's mesh. All ranks encode the same text at the same time.
 //
 //   TextPass text(recipe, job, mesh, comm, rank, tokenizer_file(recipe, captions));
-//   at::Tensor context = text.encode("a cat");                      // [n, D]
+//   EncodedText caption = text.encode("a cat");
+//   caption.context;                                                // [n, D]
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/text/prompt_ids.h"
 #include "tessera/job/job.h"
+#include "tessera/prepare/encoded_text.h"
 #include "tessera/prepare/encoder_run.h"
 
 namespace tessera::prepare {
@@ -27,29 +29,36 @@ class TextPass {
   /// Reads the encoder's weights, unless they are loaded. Ranks take different times for it: call Pace::barrier()
   /// after.
   void load();
-  /// [n, D] fp32, behind data.instruction; all ranks together; loads.
-  at::Tensor encode(const std::string& text) { return encode(prompts_.encode(text)); }
+  /// Behind data.instruction; all ranks together; loads.
+  EncodedText encode(const std::string& text) { return {encode(prompts_.encode(text)), pool(text)}; }
   /// Of a negative prompt: without the instruction. An empty one is the embedding that the denoiser's weights learned
   /// for it, where they have one (job/null_caption.h): it may have more rows than a caption.
-  at::Tensor encode_negative(const std::string& text);
+  EncodedText encode_negative(const std::string& text);
   int64_t token_count(const std::string& text) const { return prompts_.encode(text).kept(); }  ///< n; alone
 
  private:
   at::Tensor encode(const data::PromptIds& prompt);
+  at::Tensor pool(const std::string& text);
 
   const job::Job& job_;
-  const std::string weights_;
+  const std::string weights_, pooled_weights_;
   const Mesh mesh_;
   comm::Comm& comm_;
   const int rank_;
   const data::PromptTokenizer prompts_;
+  std::optional<const data::Tokenizer> pooled_tokenizer_;  // of models that take a pooled caption
   const std::function<at::Tensor()> read_null_caption_;
   std::optional<at::Tensor> null_caption_;  // once it was asked for; undefined: none was learned
   std::optional<EncoderRun> run_;           // nothing while every caption is cached
+  std::optional<EncoderRun> pooled_run_;    // likewise, of the second encoder
 };
 
 /// The rows of an encoder's output [n, D] that are the prompt's embedding.
 at::Tensor kept_rows(const at::Tensor& hidden, const data::PromptIds& prompt);
+
+/// data.pooled_tokenizer; where neither it nor weights are given, the text encoder's own. Throws UserError (usage) for
+/// weights without a tokenizer.
+std::filesystem::path pooled_tokenizer_file(const recipe::Recipe& recipe, const std::filesystem::path& tokenizer);
 
 /// What encodes, as a hash: a change of any of it makes other cache entries.
 std::string encoder_hash(const recipe::Recipe& recipe, const job::Job& job, const std::filesystem::path& tokenizer);

@@ -43,6 +43,7 @@ struct Recipe {
     data::CaptionRules captions;
     bool latents = false;  ///< .npy files in place of pictures
     std::string image_encoder, image_encoder_path;
+    std::string pooled_encoder, pooled_encoder_path, pooled_tokenizer;  ///< of the second text encoder
     std::string audio_encoder;    ///< a preset, a path, or auto
     int64_t vae_tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
     int64_t vae_tile_frames = 0;  ///< and their frames
@@ -75,6 +76,7 @@ struct Recipe {
     double shift = 1;
     double image_share = 0;       ///< of samples, for models that may begin with a clean frame
     double caption_dropout = 0;   ///< share of samples that train with the empty caption
+    double pooled_dropout = 0;    ///< share of samples whose pooled caption is that of the empty one
     double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;
   struct ExpertKeys {
@@ -102,7 +104,9 @@ struct Recipe {
   } checkpoint;
   struct Sample {
     int64_t every = 0, steps = 0, seed = 0;
-    double guidance = 1;
+    double guidance = 1, image_guidance = 1;
+    bool alternate_guidance = false;       ///< from the eleventh step on every other one is without
+    bool image_guidance_by_frame = false;  ///< it grows along the clip and goes to 1 over the steps
     std::string sampler, negative_prompt, weights;
     std::vector<std::string> prompts;
     std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"

@@ -20,6 +20,8 @@ void read_clips(Recipe& recipe, const Given& given) {
 }
 
 bool is_guided(const Facts& f) { return f.recipe.sample.guidance != 1; }
+bool guided_or_without_images(const Facts& f) { return is_guided(f) || f.recipe.sample.image_guidance == 1; }
+bool is_guided_by_images(const Facts& f) { return is_guided(f) && f.recipe.sample.image_guidance != 1; }
 bool looks_for_slow_ranks(const Facts& f) { return f.recipe.fault.slow_factor > 0; }
 bool no_gate(const Facts& f) { return !f.gated(); }
 
@@ -101,9 +103,10 @@ std::vector<Setting> sample_settings() {
       {"sample.sampler",
        Kind::choice,
        "euler",
-       "sampling algorithm",
+       "sampling algorithm; euler_by_size: euler with the shift of the video's resolution and frames",
        sample<&Recipe::Sample::sampler>,
-       {.choices = "euler|euler_diffusers|unipc|unipc_diffusers|dpmpp|dpmpp_diffusers|scm", .in_stages = true}},
+       {.choices = "euler|euler_diffusers|unipc|unipc_diffusers|dpmpp|dpmpp_diffusers|scm|euler_by_size",
+        .in_stages = true}},
       {"sample.steps",
        Kind::integer,
        "30",
@@ -116,6 +119,30 @@ std::vector<Setting> sample_settings() {
        "classifier-free guidance scale; 1: off",
        sample<&Recipe::Sample::guidance>,
        {.range = at_least(0), .in_stages = true}},
+      {"sample.image_guidance",
+       Kind::number,
+       "1.0",
+       "guidance towards given frames, beside that towards the text, for models that read them beside the noisy ones; 1: off",
+       sample<&Recipe::Sample::image_guidance>,
+       {.range = at_least(0),
+        .needs = {{guided_or_without_images, "it goes with sample.guidance other than 1"}},
+        .in_stages = true}},
+      {"sample.alternate_guidance",
+       Kind::choice,
+       "false",
+       "from the eleventh step on every other one is made without guidance",
+       sample<&Recipe::Sample::alternate_guidance>,
+       {.choices = "true|false",
+        .needs = {{is_guided, "sample.guidance = 1 has none to leave out"}},
+        .in_stages = true}},
+      {"sample.image_guidance_by_frame",
+       Kind::choice,
+       "false",
+       "guidance towards given frames grows along the video, from 1, and goes to 1 over the steps",
+       sample<&Recipe::Sample::image_guidance_by_frame>,
+       {.choices = "true|false",
+        .needs = {{is_guided_by_images, "sample.image_guidance = 1 is off"}},
+        .in_stages = true}},
       {"sample.weights",
        Kind::choice,
        "auto",

@@ -91,6 +91,9 @@ bool schedule_is(const Facts& f) {
   return ((f.recipe.lr_schedule.name == names.text) || ...);
 }
 
+bool shifts_by_hand(const Facts& f) {
+  return f.recipe.diffusion.timesteps != "by_size" || f.recipe.sample.sampler != "euler_by_size";
+}
 bool windows(const Facts& f) { return f.gated() || f.own_windows(f.recipe); }
 const Needs kOfLora = {[](const Facts& f) { return f.recipe.lora.on; }, "train.mode = \"lora\" trains adapters"};
 const Needs kOfFp16 = {[](const Facts& f) {
@@ -361,15 +364,19 @@ std::vector<Setting> diffusion_settings() {
       {"diffusion.timesteps",
        Kind::choice,
        "uniform",
-       "distribution of training timesteps, before the shift",
+       "distribution of training timesteps, before the shift; by_size: logit_normal, and the shift follows from a sample's resolution and frames",
        diffusion<&Recipe::Diffusion::timesteps>,
-       {.choices = "uniform|shift|logit_normal|diffsynth|sana|diffusers", .in_stages = true}},
+       {.choices = "uniform|shift|logit_normal|diffsynth|sana|diffusers|by_size", .in_stages = true}},
       {"diffusion.shift",
        Kind::number,
        "5",
        "flow shift of training timesteps and of the sampler",
        diffusion<&Recipe::Diffusion::shift>,
-       {.range = above(0), .in_stages = true}},
+       {.range = above(0),
+        .needs = {{shifts_by_hand,
+                   "diffusion.timesteps = \"by_size\" and sample.sampler = \"euler_by_size\" take the "
+                   "shift of a sample's size"}},
+        .in_stages = true}},
       {"diffusion.weighting",
        Kind::choice,
        "none",
@@ -387,6 +394,12 @@ std::vector<Setting> diffusion_settings() {
        "0",
        "share of samples that train with the embedding of an empty caption in place of their own, for guidance; 0.1 is usual",
        diffusion<&Recipe::Diffusion::caption_dropout>,
+       {.range = {.least = 0, .most = 1}}},
+      {"diffusion.pooled_dropout",
+       Kind::number,
+       "0",
+       "the same of the second text encoder's vector, by a draw of its own, for models that take one",
+       diffusion<&Recipe::Diffusion::pooled_dropout>,
        {.range = {.least = 0, .most = 1}}},
       {"diffusion.min_t",
        Kind::number,

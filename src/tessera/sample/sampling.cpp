@@ -66,9 +66,6 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
     recipe.lora.init = from.string();
     job::load_initial_weights(recipe, job, store);
   } else {
-    if (const std::string missing = job.model->missing_inputs(); !missing.empty())
-      log::warn("sample: if " + from.string() +
-                " are released weights, they were trained with inputs that are zeros here: " + missing);
     recipe.model.path = from.string();
     recipe.model.init = "load";
     const job::Experts there = job::find_experts(recipe);
@@ -77,6 +74,7 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
                     std::to_string(job.experts.size()),
                 job.experts.gated ? "set experts.count to that number"
                                   : "set experts.train accordingly: " + families::listed(expert_words(recipe), "or"));
+    for (const job::Expert& expert : there.list) job::check_text_encoders(recipe, job, expert.path);
     job::load_weights_of(recipe, job, there, store);
   }
   log::info("sample: weights of " + from.string());
@@ -144,7 +142,6 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   comm::Comm comm(place, mesh, recipe.fault.timeout);
   job::check_devices(comm);
   const job::Job job = job::make_job(recipe);
-  job::check_inputs(recipe, job);
   planning::check_mesh(mesh, *job.model, job.latent);
   std::vector<std::string> prompts = options.prompts;
   if (prompts.empty())
@@ -153,7 +150,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   const std::vector<std::string> files = sample_files(options, recipe.run.out, prompts.size());
   if (!recipe.sample.negative_prompt.empty() && recipe.sample.guidance == 1)
     log::warn("sample: the negative prompt has no effect at guidance 1; set --sample.guidance, 5 is usual");
-  const std::vector<at::Tensor> contexts =
+  const std::vector<prepare::EncodedText> texts =
       prepare::encode_prompts(recipe, job, mesh, comm, place.rank, prompts, recipe.sample.negative_prompt);
 
   std::vector<std::vector<prepare::Extras>> extras(prompts.size());  // for each prompt's clips
@@ -206,7 +203,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       recipe.sample.seed = seed + clip;
       prepare::Extras extra = extras[p][static_cast<size_t>(clip)];
       if (clip > 0) extra["motion"] = motion;
-      Denoising denoising(recipe, job, static_cast<int>(p), contexts[p], contexts.back(), extra);
+      Denoising denoising(recipe, job, static_cast<int>(p), texts[p], texts.back(), extra);
       while (!denoising.done()) denoising.pass(expert_passes(job, router ? &*router : nullptr, engine, program, 0));
       if (clip == 0) effect = denoising.audio_effect();
       const bool goes_on = clip + 1 < static_cast<int64_t>(extras[p].size());

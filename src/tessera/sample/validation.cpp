@@ -17,21 +17,33 @@ namespace {
 
 /// A learned embedding of no prompt has as many rows as the longest prompt: as many as the prompt has are used, as where
 /// it was learned. A prompt that was written has its own.
-at::Tensor beside(const at::Tensor& context, at::Tensor negative, const std::string& text) {
-  return text.empty() ? negative.slice(0, 0, std::min(negative.size(0), context.size(0))) : negative;
+prepare::EncodedText beside(const prepare::EncodedText& prompt, prepare::EncodedText negative,
+                            const std::string& text) {
+  if (text.empty())
+    negative.context = negative.context.slice(0, 0, std::min(negative.context.size(0), prompt.context.size(0)));
+  return negative;
+}
+
+/// A sampler whose shift is that of the video's size takes it from the latent: its tokens a frame, and its frames.
+double shift_of(const recipe::Recipe& recipe, const job::Job& job) {
+  if (!diffusion::shifts_by_size(recipe.sample.sampler)) return recipe.diffusion.shift;
+  const auto tokens = [&](int64_t frames) {
+    return job.model->token_count({job.latent[0], frames, job.latent[2], job.latent[3]});
+  };
+  return diffusion::size_shift(static_cast<double>(tokens(2) - tokens(1)), job.latent[1]);
 }
 
 }  // namespace
 
-Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, int prompt, at::Tensor context,
-                     at::Tensor negative, std::map<std::string, at::Tensor> extra)
+Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, int prompt, prepare::EncodedText text,
+                     prepare::EncodedText negative, std::map<std::string, at::Tensor> extra)
     : recipe_(recipe),
       job_(job),
-      context_(std::move(context)),
-      negative_(beside(context_, std::move(negative), recipe.sample.negative_prompt)),
+      text_(std::move(text)),
+      negative_(beside(text_, std::move(negative), recipe.sample.negative_prompt)),
       extra_(std::move(extra)),
-      sampler_(diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps),
-                                       recipe.diffusion.shift)),
+      sampler_(
+          diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps), shift_of(recipe, job))),
       x_(at::empty(job.latent, at::kFloat)) {
   RandomKey(static_cast<uint64_t>(recipe.sample.seed), Purpose::sample, static_cast<uint64_t>(prompt))
       .normal(x_.mutable_data_ptr<float>(), 0, static_cast<size_t>(x_.numel()));
@@ -50,31 +62,47 @@ void Denoising::pass(const RunBranches& run) {
   sample.x = x_;
   sample.extra = extra_;
   sample.t = sampler_->timesteps()[next_];
-  sample.context = context_;
+  set_text(sample, text_);
   std::vector<net::Batch> branches = {job_.model->pack({sample})};
   if (job_.guidance_branches > 1) {
-    sample.context = negative_;
+    set_text(sample, negative_);
     sample.extra.erase("audio");  // the second branch has silence
     branches.push_back(job_.model->pack({sample}));
   }
-  const std::vector<at::Tensor> out = run(branches, sample.t, context_);
+  if (job_.guidance_branches > 2) {
+    for (const char* given : {"image_latent", "cond"}) sample.extra.erase(given);
+    branches.push_back(job_.model->pack({sample}));
+  }
+  const std::vector<at::Tensor> out = run(branches, sample.t, text_.context);
   at::Tensor velocity = job_.model->unpack(out[0], branches[0])[0];
   if (extra_.count("audio") && next_ == static_cast<int>(recipe_.sample.steps) / 2) {
-    sample.context = context_;
     sample.extra = extra_;
+    set_text(sample, text_);
     middle_sample_ = sample, middle_velocity_ = velocity;
   }
-  if (out.size() > 1)
-    velocity = diffusion::guided(job_.model->unpack(out[1], branches[1])[0], velocity, recipe_.sample.guidance);
+  if (out.size() > 1) velocity = guided(branches, out);
   x_ = sampler_->step(next_++, x_, velocity);
   hold_first_frame();
+}
+
+void Denoising::set_text(net::Sample& sample, const prepare::EncodedText& text) const {
+  sample.context = text.context;
+  if (text.pooled.defined()) sample.extra["pooled"] = text.pooled;
+}
+
+at::Tensor Denoising::guided(const std::vector<net::Batch>& branches, const std::vector<at::Tensor>& out) const {
+  const auto velocity = [&](size_t branch) { return job_.model->unpack(out[branch], branches[branch])[0]; };
+  const diffusion::TwoGuidances scales{recipe_.sample.guidance, recipe_.sample.image_guidance,
+                                       recipe_.sample.alternate_guidance, recipe_.sample.image_guidance_by_frame};
+  if (out.size() == 2) return diffusion::guided(velocity(1), velocity(0), scales.text_at(next_));
+  return diffusion::guided(velocity(2), velocity(1), velocity(0), scales, next_, sampler_->steps());
 }
 
 void Denoising::measure_audio_effect(const RunBranches& run) {
   middle_sample_.extra.erase("audio");
   const net::Batch silent = job_.model->pack({middle_sample_});
   const std::vector<net::Batch> branches(static_cast<size_t>(job_.guidance_branches), silent);
-  const at::Tensor velocity = job_.model->unpack(run(branches, middle_sample_.t, context_)[0], silent)[0];
+  const at::Tensor velocity = job_.model->unpack(run(branches, middle_sample_.t, text_.context)[0], silent)[0];
   audio_effect_ = ((middle_velocity_ - velocity).norm() / velocity.norm()).item<double>();
 }
 
@@ -92,7 +120,7 @@ Validation::Validation(const recipe::Recipe& recipe, const job::Job& job, const 
 
 void Validation::pass(int64_t, const RunBranches& run) {
   if (!denoising_)
-    denoising_.emplace(recipe_, job_, prompt_, data_.prompt_context(prompt_), data_.negative_context(),
+    denoising_.emplace(recipe_, job_, prompt_, data_.prompt_encoded(prompt_), data_.negative(),
                        data_.prompt_extra(prompt_));
   denoising_->pass(run);
   if (!denoising_->done()) return;

@@ -28,9 +28,9 @@ double sample_fps(const recipe::Recipe& recipe);
 /// One prompt's denoising from noise to a latent, one sampler step at a time.
 class Denoising {
  public:
-  /// `extra`: inputs of the model beside text, the same for all guidance branches.
-  Denoising(const recipe::Recipe& recipe, const job::Job& job, int prompt, at::Tensor context, at::Tensor negative,
-            std::map<std::string, at::Tensor> extra);
+  /// `extra`: inputs of the model beside text, the same for all guidance branches but the one without given frames.
+  Denoising(const recipe::Recipe& recipe, const job::Job& job, int prompt, prepare::EncodedText text,
+            prepare::EncodedText negative, std::map<std::string, at::Tensor> extra);
   void pass(const RunBranches& run);
   bool done() const { return passes_ == job::sample_passes(recipe_, *job_.model); }
   /// Effect of audio on the prediction in the middle of denoising: root mean square of the difference to the prediction
@@ -40,11 +40,13 @@ class Denoising {
 
  private:
   void hold_first_frame();
+  void set_text(net::Sample& sample, const prepare::EncodedText& text) const;
+  at::Tensor guided(const std::vector<net::Batch>& branches, const std::vector<at::Tensor>& out) const;
   void measure_audio_effect(const RunBranches& run);
 
   const recipe::Recipe& recipe_;
   const job::Job& job_;
-  const at::Tensor context_, negative_;
+  const prepare::EncodedText text_, negative_;
   const std::map<std::string, at::Tensor> extra_;
   std::unique_ptr<diffusion::Sampler> sampler_;
   at::Tensor x_;

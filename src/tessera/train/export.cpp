@@ -9,6 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/box.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/engine/store/transfer.h"
@@ -106,7 +107,7 @@ class ModelFolder {
   void open(size_t file) {
     if (writer_) writer_->commit();
     file_ = file;
-    writer_.emplace(folder_ / file_name(file), files_[file], checkpoint::Metadata{{"format", "pt"}});
+    writer_.emplace(folder_ / file_name(file), files_[file], checkpoint::own_metadata());
   }
 
   const net::Denoiser& model_;

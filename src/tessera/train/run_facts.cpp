@@ -151,6 +151,8 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
     facts[key] = recipe.values.at(key);
   if (recipe.diffusion.caption_dropout > 0)  // a checkpoint of a run without it need not say so
     facts["diffusion.caption_dropout"] = number_text(recipe.diffusion.caption_dropout);
+  if (recipe.diffusion.pooled_dropout > 0)
+    facts["diffusion.pooled_dropout"] = number_text(recipe.diffusion.pooled_dropout);
   if (!job.experts.list.front().name.empty()) {
     facts["experts.router"] = recipe.experts.router;
     facts["experts.count"] = std::to_string(job.experts.size());

@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/box.h"
 #include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/checkpoint/lora_settings.h"
+#include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/ops/bf16.h"
@@ -36,15 +37,15 @@ bool is_scaled(const checkpoint::WeightSet& weights, const std::string& name) {
                              [&](const std::string& scale) { return weights.contains(scale); });
 }
 
-/// As lora_settings.h reads it; nothing of a run without adapters, or of one from before manifests said it.
-checkpoint::Metadata adapter_metadata(const checkpoint::Manifest& manifest) {
+/// Adapters as lora_settings.h reads them; else the mark of a run's weights.
+checkpoint::Metadata metadata_of(const checkpoint::Manifest& manifest) {
   const auto found = manifest.extra.find("lora");
-  if (found == manifest.extra.end() || !found->is_object()) return {};
+  if (found == manifest.extra.end() || !found->is_object()) return checkpoint::own_metadata();
   checkpoint::LoraDescription description{
       .modules = {}, .rslora = found->value("rslora", false), .dora = found->value("dora", false)};
   for (const auto& module : found->value("targets", std::vector<std::string>()))
     description.modules.push_back({module, found->value("rank", int64_t{1}), found->value("alpha", 1.0)});
-  if (description.modules.empty()) return {};
+  if (description.modules.empty()) return checkpoint::own_metadata();  // from before manifests said it
   return checkpoint::lora_metadata(description, "peft", std::nullopt);
 }
 
@@ -52,7 +53,7 @@ checkpoint::Metadata adapter_metadata(const checkpoint::Manifest& manifest) {
 
 Source open_training(std::shared_ptr<checkpoint::TrainingCheckpoint> saved, const std::string& prefix) {
   const std::filesystem::path folder = saved->path();
-  Source source{folder, {}, adapter_metadata(saved->manifest()), {folder / "manifest.json"}, {}};
+  Source source{folder, {}, metadata_of(saved->manifest()), {folder / "manifest.json"}, {}};
   for (const auto& tensor : saved->manifest().tensors)
     if (tensor.kind == "param" && tensor.name.starts_with(prefix))
       source.tensors.push_back({tensor.name.substr(prefix.size()), DType::f32, tensor.shape});

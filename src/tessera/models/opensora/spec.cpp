@@ -173,6 +173,8 @@ OpenSora::OpenSora(const Config& config) : config_(config), units_(make_units(co
 net::Conditions OpenSora::conditions() const {
   net::Conditions wants;
   wants.clean_first = wants.clean_beside = config_.cond;
+  wants.padded_text = true;
+  wants.pooled_dim = config_.pooled_dim;
   return wants;
 }
 
@@ -202,10 +204,6 @@ std::vector<std::map<std::string, Tensor>> OpenSora::unpack_input_grads(const st
     if (config_.cond) result.back()["cond"] = from_rows(grads[1].slice(0, begin, end), shape, config_.patches());
   }
   return result;
-}
-
-std::string OpenSora::missing_inputs() const {
-  return "the pooled text of CLIP-L, and captions padded to " + std::to_string(config_.context_len) + " tokens of T5";
 }
 
 std::vector<Tensor> OpenSora::unpack(const Tensor& out, const net::Batch& batch) const {

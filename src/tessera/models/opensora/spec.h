@@ -34,7 +34,6 @@ class OpenSora final : public net::Denoiser {
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
   void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
   std::string config_json() const override { return to_json(config_); }
-  std::string missing_inputs() const override;
   int64_t heads() const override { return config_.num_heads; }
   int64_t in_channels() const override { return config_.latent_channels(); }
   int64_t context_dim() const override { return config_.context_dim; }

@@ -110,6 +110,10 @@ CaseResults verify_lora(const CaseContext& context);
 CaseResults verify_adamw(const CaseContext& context);
 CaseResults verify_lr_schedules(const CaseContext& context);
 CaseResults verify_flow(const CaseContext& context);
+// Of an objective whose shift follows from a sample's size.
+CaseResults verify_size_timesteps(const CaseContext& context);
+CaseResults verify_size_loss(const CaseContext& context);
+CaseResults verify_size_sampling(const CaseContext& context);
 CaseResults verify_vae(const CaseContext& context);
 CaseResults verify_pictures(const CaseContext& context);
 CaseResults verify_clips(const CaseContext& context);

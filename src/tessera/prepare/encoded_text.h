@@ -1,0 +1,20 @@
+#pragma once
+// A caption as a model gets it.
+//
+//   EncodedText text = pass.encode("a cat");
+#include "tessera/data/cache.h"
+#include "tessera/torch_headers.h"
+
+namespace tessera::prepare {
+
+struct EncodedText {
+  at::Tensor context;      ///< [n, D] fp32
+  at::Tensor pooled = {};  ///< [P] fp32 of the second text encoder; undefined for models without one
+};
+
+/// The same in host memory, for the cache.
+struct CachedText {
+  data::CachedTensor context, pooled = {};  ///< pooled has no shape where there is none
+};
+
+}  // namespace tessera::prepare

@@ -1,0 +1,244 @@
+// Kinds of the objective whose shift follows from a sample's size (Open-Sora 2.0): shifts, schedules, noisy latents,
+// targets, losses and guidance. The mesh means nothing here. Of 1.x, whose objective is not here, nothing is compared.
+#include <cmath>
+
+#include "tessera/diffusion/flow.h"
+#include "tessera/diffusion/loss.h"
+#include "tessera/diffusion/sampler.h"
+#include "tessera/models/common/patches.h"
+#include "tessera/tools/verify/case.h"
+
+namespace tessera::tools {
+
+namespace {
+
+using at::Tensor;
+using diffusion::Options;
+
+constexpr models::Patch kPatch = {1, 2, 2};
+
+std::function<double(double)> relative(double bound) {
+  return [bound](double largest) { return bound * largest; };
+}
+
+Tensor doubles(const std::vector<double>& values) { return at::tensor(at::ArrayRef<double>(values), at::kDouble); }
+
+Options options_of(double shift, bool bf16 = false) {
+  Options options;
+  diffusion::parse_timesteps("by_size", options);
+  options.shift = shift;
+  options.rounds_to_bf16 = bf16;
+  return options;
+}
+
+/// Sigmas of normal draws, fp32.
+Tensor sigmas_of(const Options& options, const Tensor& normal) {
+  std::vector<double> sigmas;
+  for (int64_t i = 0; i < normal.numel(); ++i)
+    sigmas.push_back(diffusion::draw_of(options, 1 / (1 + std::exp(-normal[i].item<double>()))).sigma);
+  return doubles(sigmas).to(at::kFloat);
+}
+
+/// Sigmas in bf16 are equal, but for one step of bf16 where the fp32 value `exact` lies between two of them.
+void compare_rounded(CaseFile& file, const std::string& name, const Tensor& computed, const Tensor& exact) {
+  file.compare_each(name, computed, [&](const Tensor&) {
+    const Tensor value = exact.to(at::kDouble);
+    const Tensor step = at::exp2(at::floor(at::log2(value)) - 7);  // of its 8 bits
+    const Tensor place = value / step;
+    const Tensor edge = (place - at::floor(place) - 0.5).abs() < 1e-3;
+    return at::where(edge, step, at::zeros_like(step));
+  });
+}
+
+std::vector<double> schedule_of(int steps, double shift) {
+  return diffusion::make_sampler("euler_by_size", steps, shift)->sigmas();
+}
+
+}  // namespace
+
+CaseResults verify_size_timesteps(const CaseContext& context) {
+  CaseFile file(context.name, context.case_files().front());
+  const auto integers = [](const Tensor& row) {
+    std::vector<int64_t> values;
+    for (int64_t i = 0; i < row.numel(); ++i) values.push_back(row[i].item<int64_t>());
+    return values;
+  };
+  std::vector<double> hunyuan;
+  for (const std::string codec : {"hunyuan", "dc_ae"}) {
+    const Tensor sizes = file.tensor("in.v2." + codec + ".latent_thw");
+    std::vector<double> shifts;
+    for (int64_t i = 0; i < sizes.size(0); ++i) {
+      const auto thw = integers(sizes[i]);
+      shifts.push_back(diffusion::of_size(options_of(1), {16, thw[0], thw[1], thw[2]}).shift);
+    }
+    file.compare("out.v2." + codec + ".alpha", doubles(shifts), relative(1e-12));
+    if (hunyuan.empty()) hunyuan = shifts;
+  }
+  std::vector<Tensor> exact, rounded, moved;
+  const Tensor normal = file.tensor("in.v2.normal");
+  for (const double shift : hunyuan) {
+    exact.push_back(sigmas_of(options_of(shift), normal));
+    rounded.push_back(sigmas_of(options_of(shift, true), normal));
+  }
+  file.compare("out.v2.t", at::stack(exact), context.bound("out"));
+  compare_rounded(file, "out.v2.t_bf16", at::stack(rounded), file.tensor("out.v2.t"));
+  const Tensor shifts = file.tensor("in.shift.alpha"), t = file.tensor("in.shift.t");
+  for (int64_t a = 0; a < shifts.numel(); ++a) {
+    std::vector<double> row;
+    for (int64_t i = 0; i < t.numel(); ++i)
+      row.push_back(diffusion::shift_sigma(t[i].item<double>(), shifts[a].item<double>()));
+    moved.push_back(doubles(row));
+  }
+  file.compare("out.shift.t", at::stack(moved), context.bound("out"));
+  const int steps = context.config.at("steps").get<int>();
+  const Tensor rows = file.tensor("in.v2.sample.row_seq_frames");
+  std::vector<double> of_rows;
+  std::vector<Tensor> schedules;
+  for (int64_t i = 0; i < rows.size(0); ++i) {
+    const auto row = integers(rows[i]);
+    of_rows.push_back(diffusion::size_shift(static_cast<double>(row[1]), row[2]));
+    schedules.push_back(doubles(schedule_of(steps, of_rows.back())));
+  }
+  file.compare("out.v2.sample.alpha", doubles(of_rows), relative(1e-12));
+  file.compare("out.v2.sample.schedule", at::stack(schedules), relative(1e-6));
+  file.compare("out.v2.sample.schedule_alpha5", doubles(schedule_of(steps, 5)), relative(1e-6));
+  CaseResults results;
+  results.push_back(std::move(file));
+  return results;
+}
+
+CaseResults verify_size_loss(const CaseContext& context) {
+  CaseFile file(context.name, context.case_files().front());
+  const double shift = context.config.at("v2_alpha").get<double>();
+  const Tensor latent = file.tensor("in.v2.latent"), noise = file.tensor("in.v2.noise"),
+               normal = file.tensor("in.v2.normal");
+  for (const bool bf16 : {false, true}) {
+    const std::string dtype = bf16 ? "bf16." : "fp32.", out = "out.v2." + dtype;
+    const Options options = options_of(shift, bf16);
+    const Tensor t = sigmas_of(options, normal), prediction = file.tensor("in.v2." + dtype + "pred");
+    const int64_t samples = latent.size(0);
+    std::vector<Tensor> noisy, targets;
+    Tensor gradient = at::zeros_like(prediction);
+    double loss = 0;
+    for (int64_t i = 0; i < samples; ++i) {
+      noisy.push_back(
+          models::to_rows(diffusion::add_noise(latent[i], noise[i], t[i].item<double>(), options.least_noise), kPatch));
+      targets.push_back(
+          models::to_rows(diffusion::velocity(latent[i], noise[i], options.least_noise), kPatch).contiguous());
+      loss += diffusion::mean_squared_error(prediction[i].contiguous(), targets.back(),
+                                            1.0 / static_cast<double>(samples), gradient[i]) /
+              static_cast<double>(samples);
+    }
+    const Tensor mean = at::scalar_tensor(loss, at::kDouble).to(at::kFloat);
+    if (bf16) {  // all but the timesteps is fp32 here: targets have bits that the trainer's have not
+      compare_rounded(file, out + "t", t, file.tensor("out.v2.fp32.t"));
+      continue;
+    }
+    file.compare(out + "t", t, context.bound("out"));
+    file.compare(out + "x_t", at::stack(noisy), context.bound("out"));
+    file.compare(out + "target", at::stack(targets), context.bound("out"));
+    file.compare(out + "loss", mean, context.bound("out"));
+    file.compare("grad_in.v2." + dtype + "pred", gradient, context.bound("grad"));
+  }
+  CaseResults results;
+  results.push_back(std::move(file));
+  return results;
+}
+
+namespace {
+
+void check_training(CaseFile& file, const CaseContext& context) {
+  const Json& given = context.config.at("v2_train");
+  const Options options = diffusion::of_size(
+      options_of(1), {16, given.at("latent_frames").get<int64_t>(), 1, given.at("latent_h*w").get<int64_t>()});
+  file.compare("out.v2.train.shift_alpha", at::scalar_tensor(options.shift, at::kDouble), relative(1e-6));
+  const Tensor t = sigmas_of(options, file.tensor("in.v2.train.normal")), x0 = file.tensor("in.v2.train.x0"),
+               noise = file.tensor("in.v2.train.x1");
+  file.compare("out.v2.train.t", t, 1e-4);
+  std::vector<Tensor> noisy, targets;
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    noisy.push_back(diffusion::add_noise(x0[i], noise[i], t[i].item<double>(), options.least_noise));
+    targets.push_back(diffusion::velocity(x0[i], noise[i], options.least_noise));
+  }
+  file.compare("out.v2.train.x_t", at::stack(noisy), 1e-4);
+  file.compare("out.v2.train.target", at::stack(targets), 1e-4);
+}
+
+/// The recorded model, of packed tokens [N, C * 4].
+Tensor velocity(const Tensor& rows, double t, double guidance) {
+  return at::sin(rows).mul(0.3).add(0.1 * t + 0.01 * guidance);
+}
+
+/// The case's names for guidance towards text and given frames begin alike; this is the beginning.
+std::string guidance_prefix(const CaseFile& file) {
+  const std::string end = "osci_scale";
+  for (const std::string& name : file.names("out.v2."))
+    if (name.ends_with("." + end)) return name.substr(0, name.size() - end.size());
+  return {};
+}
+
+/// Tokens a frame and frames of the video that is guided.
+Json guided_size(const Json& config) {
+  for (const auto& [key, value] : config.items())
+    if (key.ends_with("_schedule")) return value;
+  return {};
+}
+
+void check_guidance(CaseFile& file, const CaseContext& context) {
+  const std::string out = guidance_prefix(file);
+  if (out.empty()) return;
+  const Json size = guided_size(context.config);
+  const int steps = context.config.at("steps").get<int>();
+  const double guidance = context.config.at("v2_guidance").get<double>(),
+               image = context.config.at("v2_guidance_img").get<double>();
+  const double shift = diffusion::size_shift(size.at(0).get<double>(), size.at(1).get<int64_t>());
+  file.compare(out + "timesteps", doubles(schedule_of(steps, shift)), relative(1e-6));
+  const Tensor given = file.tensor("in.v2.masked_ref")[0];  // [C, F, h, w]
+  const Tensor cond = models::to_rows(at::cat({file.tensor("in.v2.masks")[0], given}), kPatch).mean(1, true);
+  const Tensor texts = file.tensor("in.v2.txt").mean({1, 2}), start = file.tensor("in.v2.img")[0];
+  const auto latent = [&](const Tensor& rows) { return models::from_rows(rows, given.sizes(), kPatch); };
+  const auto denoised = [&](const diffusion::TwoGuidances& scales) {
+    const auto sampler = diffusion::make_sampler("euler_by_size", steps, shift);
+    Tensor x = latent(start);
+    for (int i = 0; i < steps; ++i) {
+      const Tensor plain =
+          velocity(models::to_rows(x, kPatch), sampler->timesteps()[static_cast<size_t>(i)] / 1000, guidance);
+      const auto branch = [&](int64_t text, bool with_image) {
+        const Tensor rows = plain + texts[text].item<double>() * 0.2;
+        return latent(with_image ? rows + cond * 0.05 : rows);
+      };
+      x = sampler->step(i, x, diffusion::guided(branch(2, false), branch(1, true), branch(0, true), scales, i, steps));
+    }
+    return models::to_rows(x, kPatch).unsqueeze(0);
+  };
+  file.compare(out + "plain", denoised({guidance, image}), 1e-3);
+  file.compare(out + "osci", denoised({guidance, image, true}), 1e-3);
+  file.compare(out + "osci_scale", denoised({guidance, image, true, true}), 1e-3);
+}
+
+}  // namespace
+
+CaseResults verify_size_sampling(const CaseContext& context) {
+  CaseFile file(context.name, context.case_files().front());
+  const int steps = context.config.at("steps").get<int>();
+  std::vector<double> lines;
+  const Tensor lengths = file.tensor("in.v2.seq_len");
+  for (int64_t i = 0; i < lengths.numel(); ++i)
+    lines.push_back(diffusion::size_shift(lengths[i].item<double>(), /*frames=*/1));
+  file.compare("out.v2.lin", doubles(lines), relative(1e-6));
+  const Json& schedules = context.config.at("v2_schedules");
+  for (size_t k = 0; k < schedules.size(); ++k) {
+    const Json& row = schedules[k];
+    const double shift = row.at(2).is_null() ? diffusion::size_shift(row.at(0).get<double>(), row.at(1).get<int64_t>())
+                                             : row.at(2).get<double>();
+    file.compare("out.v2.schedule" + std::to_string(k), doubles(schedule_of(steps, shift)), relative(1e-6));
+  }
+  file.compare("out.v2.schedule_noshift", doubles(schedule_of(steps, 1)), relative(1e-6));
+  check_training(file, context);
+  check_guidance(file, context);
+  CaseResults results;
+  results.push_back(std::move(file));
+  return results;
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,150 @@
+// Open-Sora 2.0 through its two text encoders: captions are padded for the one and pooled by the other, cached or encoded
+// anew, and both reach the model in training and in sampling, on any layout.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "layout_table.h"
+#include "tessera/checkpoint/safetensors.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Flags = std::vector<std::string>;
+
+constexpr int64_t kLength = 40, kWidth = 64, kPooled = 32;
+
+class TwoTextEncoders : public ::testing::Test {
+ protected:
+  Result train(int ranks, const std::string& name, const Flags& more = {}) const {
+    Flags flags = {"--data.size", "32,48", "--diffusion.timesteps", "by_size", "--train.eps", "1e-6"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return run_.train(ranks, name, flags, 300);
+  }
+  std::vector<double> losses(const std::string& name) const {
+    std::vector<double> losses;
+    for (const auto& step : run_.metrics(name)) losses.push_back(step.at("loss").get<double>());
+    return losses;
+  }
+  /// The entries of the cache.
+  std::vector<fs::path> entries() const {
+    std::vector<fs::path> files;
+    for (const auto& item : fs::directory_iterator(run_.folder() / "cache"))
+      if (item.path().extension() == ".safetensors") files.push_back(item.path());
+    return files;
+  }
+
+  const TinyRun run_{"opensora", TESSERA_BINARY, R"(preset = "opensora2-tiny"
+config = { in_channels = 48, context_in_dim = 64, context_length = 40, vec_in_dim = 32 })"};
+};
+
+TEST_F(TwoTextEncoders, CachedCaptionsArePaddedAndPooled) {
+  const Result r = run_.tessera({"prepare", run_.recipe(), "--data.size", "32,48"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  ASSERT_EQ(entries().size(), 3u);
+  std::vector<std::vector<float>> pooled;
+  for (const fs::path& entry : entries()) {
+    const auto file = checkpoint::SafetensorsFile::open(entry);
+    ASSERT_NE(file.find("context"), nullptr);
+    EXPECT_EQ(file.find("context")->shape, (checkpoint::Shape{kLength, kWidth})) << "the padding is encoded too";
+    const auto* vector = file.find("pooled");
+    ASSERT_NE(vector, nullptr);
+    EXPECT_EQ(vector->shape, checkpoint::Shape{kPooled});
+    const auto bytes = file.bytes(vector->name);
+    pooled.emplace_back(reinterpret_cast<const float*>(bytes.data()),
+                        reinterpret_cast<const float*>(bytes.data() + bytes.size()));
+  }
+  EXPECT_NE(pooled[0], pooled[1]) << "of other captions";
+  const Result other =
+      run_.tessera({"prepare", run_.recipe(), "--data.size", "32,48", "--data.tokenizer",
+                    (fs::path(TESSERA_GOLDENS) / "tokenizers/t5").string(), "--data.pooled_encoder", "clip-text-demo"});
+  if (fs::exists(fs::path(TESSERA_GOLDENS) / "tokenizers/t5")) {
+    EXPECT_EQ(other.code, 0) << other.output;
+    EXPECT_EQ(entries().size(), 6u) << "another tokenizer makes other entries";
+  }
+}
+
+TEST_F(TwoTextEncoders, TrainTheSameOnEveryLayoutCachedOrNot) {
+  const Flags drops = {"--diffusion.caption_dropout", "0.3", "--diffusion.pooled_dropout", "0.3"};
+  Result r = train(1, "one", drops);
+  ASSERT_EQ(r.code, 0) << r.output;
+  Flags online = drops;
+  online.insert(online.end(), {"--data.cache", "online"});
+  r = train(1, "online", online);
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(losses("one"), losses("online")) << "what is stored is what is encoded";
+  for (const char* mesh : {"dp_shard=2", "cp=2", "tp=2"}) {
+    Flags flags = drops;
+    flags.insert(flags.end(), {"--mesh", mesh});
+    r = train(2, mesh, flags);
+    ASSERT_EQ(r.code, 0) << r.output;
+    expect_same_curve(run_.metrics("one"), run_.metrics(mesh), 6);
+  }
+  r = train(1, "all", {});
+  ASSERT_EQ(r.code, 0) << r.output;
+  r = train(1, "without", {"--diffusion.pooled_dropout", "1"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(losses("all"), losses("without")) << "the pooled caption is an input of the model";
+}
+
+TEST_F(TwoTextEncoders, AreUsedWhereSamplesAreMade) {
+  Result r = train(2, "run",
+                   {"--sample.every", "6", "--sample.steps", "3", "--sample.guidance", "4", "--sample.sampler",
+                    "euler_by_size", "--sample.image", "clip", "--sample.image_guidance", "2"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto sample = [&](const std::string& name, const Flags& more) {
+    Flags line = {"sample",         run_.recipe(),
+                  "--prompt",       "a square that moves, number 0",
+                  "--out",          run_.out(name) + ".mp4",
+                  "--sample.steps", "3",
+                  "--data.size",    "32,48"};
+    line.insert(line.end(), more.begin(), more.end());
+    const Result made = run_.tessera(line);
+    EXPECT_EQ(made.code, 0) << made.output;
+    std::ifstream in(run_.out(name) + ".mp4", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string plain = sample("plain", {});
+  EXPECT_FALSE(plain.empty());
+  EXPECT_EQ(sample("own", {"--weights", run_.out() + "/model"}), plain)
+      << "a model that a run of ours exported is sampled with the encoders of that run";
+  EXPECT_NE(sample("guided", {"--sample.guidance", "5"}), plain);
+  EXPECT_EQ(sample("negative", {"--sample.guidance", "5", "--sample.alternate_guidance", "true"}),
+            sample("guided", {"--sample.guidance", "5"}))
+      << "it begins with the eleventh step";
+}
+
+TEST_F(TwoTextEncoders, WithRandomWeightsAreRefusedForWeightsOfOtherPrograms) {
+  Result r = train(1, "run", {});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const fs::path model = run_.out() + "/model", released = run_.folder() / "released";
+  fs::copy(model, released, fs::copy_options::recursive);
+  for (const auto& item : fs::directory_iterator(released)) {
+    if (item.path().extension() != ".safetensors") continue;
+    const auto file = checkpoint::SafetensorsFile::open(item.path());
+    std::vector<std::vector<std::byte>> bytes;
+    std::vector<checkpoint::TensorData> tensors;
+    for (const auto& entry : file.entries()) {
+      bytes.push_back(file.bytes(entry.name));
+      tensors.push_back({entry.name, entry.dtype, entry.shape, nullptr});
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].data = bytes[i].data();
+    checkpoint::write_safetensors(item.path(), tensors, {{"format", "pt"}});  // without the mark of our runs
+  }
+  const auto expect_refused = [](const Result& refused) {
+    EXPECT_EQ(refused.code, 2) << refused.output;
+    EXPECT_NE(refused.output.find("data.text_encoder_path is empty"), std::string::npos) << refused.output;
+  };
+  expect_refused(train(1, "from", {"--model.path", released.string()}));
+  expect_refused(run_.tessera(
+      {"sample", run_.recipe(), "--prompt", "a square", "--weights", released.string(), "--data.size", "32,48"}));
+  r = train(1, "on", {"--model.path", model.string()});
+  EXPECT_EQ(r.code, 0) << r.output;
+  r = train(1, "anew", {"--model.path", released.string(), "--model.init", "random"});
+  EXPECT_EQ(r.code, 0) << r.output;
+}
+
+}  // namespace
+}  // namespace tessera::testing
