@@ -104,6 +104,7 @@ struct Recipe {
     double guidance = 1;
     std::string sampler, negative_prompt, weights;
     std::vector<std::string> prompts;
+    double motion_score = 0;  ///< with which prompts end; 0: none
     std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts
