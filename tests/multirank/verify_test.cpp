@@ -75,7 +75,7 @@ TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
 TEST_F(Verify, OptimisersAndTheAverageOfWeightsWhoseStatesAreSharded) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=3", "dp_shard=2,tp=2"}) {
     std::vector<std::string> arguments = {"--mesh", mesh};
-    for (const char* name : {"adamw", "adam8bit", "lion", "adafactor", "came", "ema"})
+    for (const char* name : {"adamw", "adam8bit", "lion", "adafactor", "came", "prodigy", "ema"})
       arguments.push_back((goldens_ / name).string());
     const Result r = verify(arguments);
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;

@@ -54,10 +54,13 @@ struct Recipe {
     double betas[3] = {0.9, 0.999, 0.9999};  ///< the third is CAME's, of its residual
     double factored_eps[2] = {};             ///< of Adafactor and CAME
     bool relative_step = false;              ///< Adafactor's own rate
-    double ema = 0;                          ///< decay of the average of the weights; 0: none
-    int64_t ema_after = 0;                   ///< steps before it begins
-    double ema_power = 0;                    ///< of its warm-up; 0: (1 + s) / (10 + s)
-    double loss_scale = 65536;               ///< the first; where something is fp16
+    double d0 = 1e-6, d_coef = 1;            ///< Prodigy's first step size, and a factor of those that it finds
+    double beta3 = 0;                        ///< of Prodigy's sums; 0: the root of its second beta
+    bool bias_correction = false, safeguard_warmup = false;  ///< of Prodigy
+    double ema = 0;                                          ///< decay of the average of the weights; 0: none
+    int64_t ema_after = 0;                                   ///< steps before it begins
+    double ema_power = 0;                                    ///< of its warm-up; 0: (1 + s) / (10 + s)
+    double loss_scale = 65536;                               ///< the first; where something is fp16
     int64_t loss_scale_window = 2000;
   } train;
   struct Lora {
@@ -104,7 +107,7 @@ struct Recipe {
     double guidance = 1;
     std::string sampler, negative_prompt, weights;
     std::vector<std::string> prompts;
-    double motion_score = 0;  ///< with which prompts end; 0: none
+    double motion_score = 0;                                 ///< with which prompts end; 0: none
     std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts

@@ -47,6 +47,7 @@ struct StepMetrics {
   double seconds = 0;
   int64_t samples = 0, tokens = 0;
   std::optional<double> loss_scale;  ///< that the step ran with; where something is fp16
+  std::optional<double> d;           ///< the step size that an optimiser found itself, which lr multiplies
   std::optional<double> mfu;         ///< model FLOP/s over what the devices can do; where a profile says what that is
   /// Of a run with experts: whose step it was, and which of its own.
   std::string expert;

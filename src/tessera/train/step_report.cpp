@@ -13,12 +13,13 @@ void each_number(Report& r, Visit&& visit) {
                       &r.samples, &r.work, &r.compressed, &r.compression_error, &r.most_compression_error,
                       &r.exposed_comm, &r.exposed_copy, &r.exposed_stages, &r.exposed_data})
     visit(*field);
+  for (auto& total : r.totals) visit(total);
   for (auto& bytes : r.sent) visit(bytes);
   for (auto& bytes : r.at_peak) visit(bytes);
   for (auto& seconds : r.busy) visit(seconds);
 }
 
-static_assert(17 + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles,
+static_assert(19 + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles,
               "the exchange has no room for a report");
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }

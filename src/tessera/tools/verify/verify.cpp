@@ -26,11 +26,22 @@ using CaseFunction = std::function<CaseResults(const CaseContext&)>;
 using Kinds = std::map<std::string, CaseFunction>;
 
 Kinds all_kinds() {
-  Kinds kinds = {{"dit", verify_dit},        {"dit_moe", verify_dit_moe},           {"lora", verify_lora},
-                 {"adamw", verify_adamw},    {"lr_schedules", verify_lr_schedules}, {"flow", verify_flow},
-                 {"vae", verify_vae},        {"clip_vision", verify_clip_vision},   {"adam8bit", verify_adam8bit},
-                 {"lion", verify_optimiser}, {"adafactor", verify_optimiser},       {"came", verify_optimiser},
-                 {"ema", verify_ema},        {"grad_scaler", verify_grad_scaler},   {"fp8", verify_fp8}};
+  Kinds kinds = {{"dit", verify_dit},
+                 {"dit_moe", verify_dit_moe},
+                 {"lora", verify_lora},
+                 {"adamw", verify_adamw},
+                 {"lr_schedules", verify_lr_schedules},
+                 {"flow", verify_flow},
+                 {"vae", verify_vae},
+                 {"clip_vision", verify_clip_vision},
+                 {"adam8bit", verify_adam8bit},
+                 {"lion", verify_optimiser},
+                 {"adafactor", verify_optimiser},
+                 {"came", verify_optimiser},
+                 {"prodigy", verify_optimiser},
+                 {"ema", verify_ema},
+                 {"grad_scaler", verify_grad_scaler},
+                 {"fp8", verify_fp8}};
   for (const models::AutoencoderMake& make : models::autoencoders())
     for (const std::string& kind : make.picture_cases) kinds[kind] = verify_pictures;
   for (const models::Family& family : models::families())
