@@ -67,6 +67,28 @@ TEST_F(CaptionSets, OfAListOfPicturesAreInFilesBesideThem) {
                [&] { read_dataset({.path = folder_, .captions = rules}); });
 }
 
+TEST_F(CaptionSets, EndInAMotionScoreWhereAFileKnowsIt) {
+  write("one.png", "x"), write("one.txt", "a cat runs"), write("two.png", "x"), write("two.txt", "a cat sleeps");
+  write("one_unimatch.json", R"({"one": {"unimatch": [10, 3.5, "8"]}})");
+  write("two_unimatch.json", R"({"three": {"unimatch": 1}})");
+  const auto captions = [&](const CaptionRules& rules) {
+    Texts all;
+    for (const auto& item : read_dataset({.path = folder_, .captions = rules})) all.push_back(item.caption());
+    return all;
+  };
+  EXPECT_EQ(captions({.motion_files = {"_unimatch"}}), (Texts{"a cat runs motion score: 7.", "a cat sleeps"}));
+  EXPECT_EQ(captions({.motion_files = {"_unimatch"}, .largest_motion = true})[0], "a cat runs motion score: 10.");
+  EXPECT_EQ(captions({})[0], "a cat runs");
+  write("two_unimatch.json", R"({"two": {"unimatch": 0.9}})");
+  EXPECT_EQ(captions({.motion_files = {"_unimatch"}})[1], "a cat sleeps motion score: 0.");
+  for (const char* wrong : {R"("fast")", "[]", "[1, null]", "1e99"}) {
+    write("two_unimatch.json", std::string(R"({"two": {"unimatch": )") + wrong + "}}");
+    Problems problems(/*strict=*/false);
+    EXPECT_EQ(read_dataset({.path = folder_, .captions = {.motion_files = {"_unimatch"}}}, problems).size(), 1u)
+        << wrong;
+  }
+}
+
 TEST_F(CaptionSets, OneCaptionServesAllThatHaveNone) {
   write("one.png", "x"), write("two.png", "x"), write("two.txt", "its own");
   expect_error(Exit::input, {"one.png: no caption", "data.caption"}, [&] { read_dataset({.path = folder_}); });

@@ -113,17 +113,36 @@ TEST_P(Optimisers, ResumeOnAnotherLayout) {
   for (size_t i = 3; i < again.size(); ++i) EXPECT_EQ(again[i]["loss"].dump(), through[i]["loss"].dump()) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(, Optimisers,
-                         ::testing::Values(Case{"lion", {"--train.optimizer", "lion", "--train.lr", "1e-5"}},
-                                           Case{"adafactor", {"--train.optimizer", "adafactor"}},
-                                           Case{"came", {"--train.optimizer", "came"}},
-                                           Case{"came8bit_split",
-                                                {"--train.optimizer", "came8bit", "--plan.masters", "split"},
-                                                "dp_replicate=2"}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    , Optimisers,
+    ::testing::Values(
+        Case{"lion", {"--train.optimizer", "lion", "--train.lr", "1e-5"}},
+        Case{"adafactor", {"--train.optimizer", "adafactor"}}, Case{"came", {"--train.optimizer", "came"}},
+        Case{"prodigy", {"--train.optimizer", "prodigy", "--train.lr", "1", "--train.d0", "1e-4"}},
+        Case{"came8bit_split", {"--train.optimizer", "came8bit", "--plan.masters", "split"}, "dp_replicate=2"}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Came, TrainsAdapters) {
   train({"came", {"--train.optimizer", "came", "--train.mode", "lora", "--lora.rank", "4"}}, 2, "lora", {});
+}
+
+TEST(Prodigy, FindsAStepSizeForAdaptersAndForEachExpert) {
+  const Flags prodigy = {"--train.optimizer", "prodigy", "--train.lr", "1", "--train.d0", "1e-5", "--run.steps", "8"};
+  Flags lora = prodigy, experts = prodigy;
+  lora.insert(lora.end(), {"--train.mode", "lora", "--lora.rank", "4"});
+  experts.insert(experts.end(), {"--experts.train", "both", "--experts.turn", "1"});
+  train({"prodigy", lora}, 2, "prodigy-lora", {});
+  train({"prodigy", experts}, 2, "prodigy-experts", {"--plan.idle", "host"});
+  const auto adapters = shared().metrics("prodigy-lora");
+  EXPECT_EQ(adapters.front()["d"].get<double>(), 1e-5);
+  for (size_t i = 1; i < adapters.size(); ++i)
+    EXPECT_GE(adapters[i]["d"].get<double>(), adapters[i - 1]["d"].get<double>());
+  EXPECT_GT(adapters.back()["d"].get<double>(), 1e-5);
+  std::map<std::string, double> last;
+  for (const auto& step : shared().metrics("prodigy-experts")) last[step["expert"]] = step["d"];
+  ASSERT_EQ(last.size(), 2u);
+  EXPECT_NE(last.begin()->second, last.rbegin()->second);
+  for (const auto& [expert, d] : last) EXPECT_GT(d, 1e-5) << expert;
 }
 
 TEST(Average, IsExportedSampledFromAndResumedOnAnotherLayout) {

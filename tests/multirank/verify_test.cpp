@@ -75,7 +75,7 @@ TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
 TEST_F(Verify, OptimisersAndTheAverageOfWeightsWhoseStatesAreSharded) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=3", "dp_shard=2,tp=2"}) {
     std::vector<std::string> arguments = {"--mesh", mesh};
-    for (const char* name : {"adamw", "adam8bit", "lion", "adafactor", "came", "ema"})
+    for (const char* name : {"adamw", "adam8bit", "lion", "adafactor", "came", "prodigy", "ema"})
       arguments.push_back((goldens_ / name).string());
     const Result r = verify(arguments);
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
@@ -246,7 +246,8 @@ TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
         verify({"--mesh", mesh, (goldens_ / "wan21_vae").string(), (goldens_ / "wan22_vae").string(),
                 (goldens_ / "dc_ae").string(), (goldens_ / "dc_ae_tiled").string(), (goldens_ / "hunyuan_vae").string(),
                 (goldens_ / "hunyuan_vae_tiled").string(), (goldens_ / "opensora_vae_tiling").string(),
-                (goldens_ / "umt5").string(), (goldens_ / "gemma2").string(), (goldens_ / "t5").string(), (goldens_ / "clip_text").string()});
+                (goldens_ / "umt5").string(), (goldens_ / "gemma2").string(), (goldens_ / "t5").string(),
+                (goldens_ / "clip_text").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }

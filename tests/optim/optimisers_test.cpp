@@ -1,4 +1,4 @@
-// Lion, Adafactor and CAME over slices as ranks hold them, and the average of weights. The golden cases compare numbers
+// Lion, Adafactor, CAME and Prodigy over slices as ranks hold them, and the average of weights. The golden cases compare numbers
 // with other programs (tools/verify); here are the properties that a layout must not change.
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include "tessera/optim/averaged.h"
 #include "tessera/optim/came.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/prodigy.h"
 
 namespace tessera::optim {
 namespace {
@@ -39,7 +40,8 @@ class Ranks {
 
   void step(int64_t step, double scale = 1) {
     const at::Tensor grad = at::cos(at::arange(spec_.numel()).to(at::kFloat) * (0.11 * static_cast<double>(step)));
-    const net::StepControl control{step, 1e-2, scale};
+    const net::StepControl control{step, 1e-2, scale, d};
+    totals = {};
     std::vector<net::Slice> slices;
     std::vector<at::Tensor> grads;
     std::vector<std::vector<std::vector<float>>> kept(ranks_.size());
@@ -50,6 +52,7 @@ class Ranks {
       slice.begin = rank.begin, slice.end = rank.end, slice.cut = rank.cut;
       slice.param = rank.param.mutable_data_ptr(), slice.grad = grads.back().const_data_ptr<float>();
       slice.specs = &specs_;
+      slice.totals = &totals;
       for (auto& state : rank.states) slice.states.push_back(state.data());
       slices.push_back(slice);
     }
@@ -70,6 +73,9 @@ class Ranks {
     }
     for (const auto& slice : slices) update_.update(slice, control);
   }
+
+  double d = 0;             ///< of the steps to come
+  net::Totals totals = {};  ///< of the last step, over all ranks
 
   at::Tensor whole() const {
     at::Tensor all = at::empty({spec_.numel()}, at::kFloat);
@@ -131,6 +137,51 @@ TEST(Lion, MovesEveryElementByTheRateAndAGradientOfZeroMovesNothing) {
   ranks.step(2);
   EXPECT_NEAR(distance(ranks.whole(), before), 1e-2, 1e-7);
   EXPECT_NEAR((ranks.whole() - before).abs().min().item<double>(), 1e-2, 1e-7);
+}
+
+TEST(Prodigy, GivesTheSameBitsHoweverTheTensorIsCutAndTotalsOfTheWhole) {
+  for (const Moments moments : {Moments::fp32, Moments::bf16, Moments::int8}) {
+    const Prodigy prodigy({.weight_decay = 0.1,
+                           .bias_correction = true,
+                           .format = {Masters::fp32, moments, Optimizer::prodigy},
+                           .seed = 3});
+    Ranks whole(prodigy, {64, 100}, {0, 6400}), cut(prodigy, {64, 100}, {0, 256, 2048, 6400});
+    const at::Tensor start = whole.whole();
+    for (int64_t step = 1; step <= 5; ++step) {
+      whole.d = cut.d = 0.1 * static_cast<double>(step);
+      whole.step(step, 0.5), cut.step(step, 0.5);
+      if (step == 1) EXPECT_EQ(whole.totals[0], 0) << "nothing has moved";
+      EXPECT_NEAR(whole.totals[0], cut.totals[0], 1e-6 * whole.totals[1]);
+      EXPECT_NEAR(whole.totals[1], cut.totals[1], 1e-6 * whole.totals[1]);
+    }
+    EXPECT_TRUE(at::equal(whole.whole(), cut.whole())) << name(moments);
+    EXPECT_TRUE(at::equal(whole.state("p0"), start)) << name(moments);
+    EXPECT_NEAR(whole.totals[1], whole.state("s").abs().sum().item<double>(), 1e-5 * whole.totals[1]);
+  }
+}
+
+TEST(Prodigy, ItsStepSizeFollowsLargerEstimatesAlone) {
+  const ProdigyOptions options{.betas = {0.9, 0.81}, .d0 = 0.5, .d_coef = 2};
+  ProdigySize size(options);
+  const net::StepControl control{2, 3, 1, 0.5};  // rate 1.5
+  size.take({4, 2}, control);                    // 1.5 * 4 = 6, of 2, twice
+  EXPECT_DOUBLE_EQ(size.d(), 6);
+  size.take({-1, 2}, control);  // 0.9 * 6 - 1.5
+  EXPECT_DOUBLE_EQ(size.estimate(), 0.9 * 6 - 1.5);
+  EXPECT_DOUBLE_EQ(size.d(), 6);
+  const double numerator = size.numerator();
+  size.take({1, 0}, {2, 0, 1, 6});
+  EXPECT_DOUBLE_EQ(size.d(), 6) << "nothing follows from a rate of 0";
+  EXPECT_DOUBLE_EQ(size.numerator(), 0.9 * numerator);
+}
+
+TEST(Prodigy, StandsStillWhereThereIsNoGradient) {
+  const Prodigy prodigy({});
+  Ranks ranks(prodigy, {300}, {0, 300});
+  const at::Tensor before = ranks.whole();
+  ranks.d = 1e-30;  // d times epsilon is 0 in fp32
+  ranks.step(1, 0);
+  EXPECT_TRUE(at::equal(ranks.whole(), before));
 }
 
 struct Factored {

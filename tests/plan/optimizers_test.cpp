@@ -27,6 +27,7 @@ TEST(Optimizers, BytesOfAParameterWithItsMasters) {
   EXPECT_NEAR(bytes(Optimizer::adafactor), 4, 0.003);
   EXPECT_NEAR(bytes(Optimizer::came), 8, 0.005);
   EXPECT_NEAR(bytes(Optimizer::came, Moments::int8), 5.02, 0.005);
+  EXPECT_DOUBLE_EQ(bytes(Optimizer::prodigy), 20);
   EXPECT_DOUBLE_EQ(bytes(Optimizer::adamw, Moments::fp32, true), 16);
 }
 

@@ -282,6 +282,27 @@ TEST(ImportSana, CaptionsAreDrawnByScoresOrByShares) {
            "  external_data_filter:\n    toy:\n      _unimatch: {min: 1.0, max: 30}\nimage_data:\n  data_dir: [x]\n"));
 }
 
+TEST(ImportSana, MotionScoresAreOfTheFilesThatAreNamedSo) {
+  const Folder folder;
+  const auto read = [&](const std::string& thresholds, const std::string& of) {
+    return import_file(folder.file("c.yaml",
+                                   "model:\n  model: SanaMSVideo_2000M_P2_D20\n  mixed_precision: bf16\ntrain:\n"
+                                   "  use_fsdp: false\ndata:\n  type: SanaZipDataset\n  motion_score_file_thres:\n" +
+                                       thresholds + "  motion_score_cal_type: " + of + "\n"),
+                       {});
+  };
+  check({"largest", {{"data.motion_files", "_unimatch"}, {"data.motion_of", "largest"}}},
+        read("    _unimatch: 30\n", "max"));
+  check({"mean", {{"data.motion_files", "_unimatch"}, {"data.motion_of", "mean"}}},
+        read("    _unimatch: null\n    _aes: 2\n", "average"));
+  check({"others",
+         {{"data.motion_files", ""},
+          {"data.motion_score_file_thres._aes", "implied"},
+          {"data.motion_score_cal_type", "implied"}}},
+        read("    _aes: 2\n", "average"));
+  check({"unknown", {{"data.motion_score_cal_type", "refused"}}}, read("    _unimatch: 30\n", "median"));
+}
+
 TEST(ImportSana, ModelsAreFoundByTheirNamesAndNorms) {
   const Folder folder;
   const auto preset = [&](const std::string& keys) {

@@ -138,10 +138,15 @@ TEST(Import, CommandsBecomeRecipeKeys) {
 }
 
 TEST(Import, OptimisersByTheNamesOfTheirClasses) {
-  const std::pair<const char*, const char*> names[] = {{"Lion", "lion"},           {"lion8bit", "lion"},
-                                                       {"Adafactor", "adafactor"}, {"came_pytorch.CAME", "came"},
-                                                       {"CAMEWrapper", "came"},    {"CAME8BitWrapper", "came8bit"},
-                                                       {"AdamW8bit", "adamw"},     {"Prodigy", ""}};
+  const std::pair<const char*, const char*> names[] = {{"Lion", "lion"},
+                                                       {"lion8bit", "lion"},
+                                                       {"Adafactor", "adafactor"},
+                                                       {"came_pytorch.CAME", "came"},
+                                                       {"CAMEWrapper", "came"},
+                                                       {"CAME8BitWrapper", "came8bit"},
+                                                       {"AdamW8bit", "adamw"},
+                                                       {"Prodigy", "prodigy"},
+                                                       {"prodigyopt.Prodigy", "prodigy"}};
   for (const auto& [name, optimiser] : names) {
     const Translation t = import_command(
         "accelerate launch src/musubi_tuner/wan_train_network.py --task t2v-14B --dit d.safetensors --vae v.pth "

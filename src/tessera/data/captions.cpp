@@ -16,6 +16,7 @@ using checkpoint::Json;
 namespace {
 
 const std::string kDefault = "prompt";
+constexpr double kMostMotion = 1e9;
 // Names that other programs give the one caption of a clip.
 constexpr const char* kOneCaption[] = {"prompt", "text", "caption", "cap"};
 
@@ -90,7 +91,12 @@ Captions choose_captions(const NamedCaptions& named, const NamedNumbers& scores,
   return captions;
 }
 
-CaptionFiles::CaptionFiles(const Path& base, const CaptionRules& rules) : drop_below_(rules.drop_below) {
+std::string motion_ending(double score) {
+  return " motion score: " + std::to_string(static_cast<int64_t>(score)) + ".";
+}
+
+CaptionFiles::CaptionFiles(const Path& base, const CaptionRules& rules)
+    : largest_motion_(rules.largest_motion), drop_below_(rules.drop_below) {
   const auto open = [&](const std::vector<std::string>& suffixes, std::vector<File>& files) {
     for (const std::string& suffix : suffixes) {
       const Path path = Path(base) += suffix + ".json";
@@ -108,6 +114,7 @@ CaptionFiles::CaptionFiles(const Path& base, const CaptionRules& rules) : drop_b
   };
   open(rules.files, captions_);
   open(rules.score_files, scores_);
+  open(rules.motion_files, motion_);
   if (drop_below_ > 0) open({"_prompt_clip_score"}, prompt_scores_);
 }
 
@@ -129,6 +136,28 @@ bool CaptionFiles::drops(const std::string& key) const {
   for (const auto& [name, score] : read_scores(prompt_scores_, key))
     if (name == kDefault && score < drop_below_) return true;
   return false;
+}
+
+std::string CaptionFiles::motion(const std::string& key) const {
+  for (const File& file : motion_) {
+    const auto entry = file.json.find(key);
+    if (entry == file.json.end() || !entry->is_object() || entry->empty()) continue;
+    const Json given = entry->begin()->is_array() ? *entry->begin() : Json::array({*entry->begin()});
+    double sum = 0, largest = 0;
+    for (const Json& score : given) {
+      const double number = score_of(score);
+      check_input(std::isfinite(number) && std::abs(number) < kMostMotion, "data.captions",
+                  "the motion of " + checkpoint::shown(key) + " in *" + file.suffix + ".json is " +
+                      checkpoint::shown(checkpoint::dump_json(score)) + ", expected a number or a list of them",
+                  "fix or remove it");
+      sum += number, largest = &score == &given.front() ? number : std::max(largest, number);
+    }
+    check_input(!given.empty(), "data.captions",
+                "the motion of " + checkpoint::shown(key) + " in *" + file.suffix + ".json is an empty list",
+                "fix or remove it");
+    return motion_ending(largest_motion_ ? largest : sum / static_cast<double>(given.size()));
+  }
+  return "";
 }
 
 NamedNumbers CaptionFiles::scores(const std::string& key) const { return read_scores(scores_, key); }

@@ -6,7 +6,7 @@
 //   Captions captions = choose_captions({{"prompt", "a cat"}, {"_long", "..."}}, files.scores("cat"), rules);
 //
 // A caption file is {KEY: {NAME: TEXT, ...}, ...}, a score file {KEY: {NAME: SCORE, ...}, ...}, where KEY is the
-// clip's name without its ending.
+// clip's name without its ending. A file of motion is {KEY: {NAME: NUMBER or [NUMBER, ...], ...}, ...}: the first counts.
 #include <filesystem>
 #include <map>
 #include <string>
@@ -31,10 +31,19 @@ struct CaptionRules {
   double score_min = 0;  ///< captions with smaller scores are not drawn, where one has more
   double drop_below =
       0;  ///< clips whose prompt has a smaller score in NAME_prompt_clip_score.json are left out; 0: none
+  /// Files of how much clips move, named as `files` are: each caption of such a clip ends in motion_ending(). Of several
+  /// numbers for a clip the mean, or the largest.
+  std::vector<std::string> motion_files = {};
+  bool largest_motion = false;
   double score_temperature = 1;  ///< a caption is drawn by score^(1 / temperature); least 0.01
 
-  bool any() const { return !shares.empty() || !files.empty() || !score_files.empty() || drop_below > 0; }
+  bool any() const {
+    return !shares.empty() || !files.empty() || !score_files.empty() || drop_below > 0 || !motion_files.empty();
+  }
 };
+
+/// " motion score: 12.", with which captions of SANA-Video end; the score is cut to a whole number.
+std::string motion_ending(double score);
 
 /// At least one text; `weights` of each, empty where all are drawn alike.
 struct Captions {
@@ -59,9 +68,11 @@ class CaptionFiles {
   /// where `renames`, as in archives; other names stay.
   void add_captions(const std::string& key, bool renames, NamedCaptions& named) const;
   NamedNumbers scores(const std::string& key) const;
+  /// motion_ending() of the clip, empty where no file knows it.
+  std::string motion(const std::string& key) const;
   /// Whether the clip is left out for the score of its prompt.
   bool drops(const std::string& key) const;
-  /// Of rules.files and rules.score_files, those that are not there.
+  /// Of rules.files, rules.score_files and rules.motion_files, those that are not there.
   const std::vector<std::string>& missing() const { return missing_; }
 
  private:
@@ -71,7 +82,8 @@ class CaptionFiles {
   };
   static NamedNumbers read_scores(const std::vector<File>& files, const std::string& key);
 
-  std::vector<File> captions_, scores_, prompt_scores_;
+  std::vector<File> captions_, scores_, prompt_scores_, motion_;
+  bool largest_motion_;
   double drop_below_;
   std::vector<std::string> missing_;
 };

@@ -101,6 +101,8 @@ void add_clip(const Path& clip, std::vector<Item>& items, Folder& folder) {
       if (files.drops(key)) return folder.missing.dropped();
       files.add_captions(key, /*renames=*/false, named);
       Captions captions = choose_captions(named, files.scores(key), folder.spec.captions, item.where);
+      const std::string motion = files.motion(key);
+      for (std::string& text : captions.texts) text += motion;
       item.captions = std::move(captions.texts), item.weights = std::move(captions.weights);
     }
     item.sound = sound_beside(clip);

@@ -122,6 +122,8 @@ class ArchiveReader {
     side_.add_captions(sample.key, /*renames=*/true, named);
     if (named.empty() && !spec_.caption.empty()) named["prompt"] = spec_.caption;
     Captions captions = choose_captions(named, side_.scores(sample.key), spec_.captions, where, /*lenient=*/!tar_);
+    const std::string motion = side_.motion(sample.key);
+    for (std::string& text : captions.texts) text += motion;
     Item item{archive_.path / media->name, std::move(captions.texts), where};
     item.weights = std::move(captions.weights);
     return item;

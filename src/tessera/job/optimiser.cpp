@@ -8,6 +8,16 @@
 
 namespace tessera::job {
 
+optim::ProdigyOptions prodigy_options(const recipe::Recipe::Train& train) {
+  optim::ProdigyOptions options;
+  options.betas = {train.betas[0], train.betas[1]};
+  if (train.beta3 > 0) options.beta3 = train.beta3;
+  options.eps = train.eps, options.weight_decay = train.weight_decay;
+  options.d0 = train.d0, options.d_coef = train.d_coef;
+  options.bias_correction = train.bias_correction, options.safeguard_warmup = train.safeguard_warmup;
+  return options;
+}
+
 namespace {
 
 using Made = std::unique_ptr<const net::UnitUpdate>;
@@ -37,6 +47,11 @@ constexpr Make kMakes[] = {
       options.weight_decay = t.weight_decay;
       options.format = format, options.seed = seed;
       return std::make_unique<const optim::Came>(options);
+    },
+    [](const recipe::Recipe::Train& t, plan::StateFormat format, uint64_t seed) -> Made {
+      optim::ProdigyOptions options = prodigy_options(t);
+      options.format = format, options.seed = seed;
+      return std::make_unique<const optim::Prodigy>(options);
     },
 };
 

@@ -5,9 +5,13 @@
 #include <memory>
 
 #include "tessera/net/unit_update.h"
+#include "tessera/optim/prodigy.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::job {
+
+/// Prodigy's numbers; the format of its states and its seed are left as they begin.
+optim::ProdigyOptions prodigy_options(const recipe::Recipe::Train& train);
 
 /// `format`: of the plan, which says what is stored.
 std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe, plan::StateFormat format);

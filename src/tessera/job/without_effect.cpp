@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/job/experts.h"
 #include "tessera/models/registry.h"
+#include "tessera/plan/optimizers.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::job {
@@ -49,6 +50,9 @@ std::vector<std::string> without_effect(const recipe::Recipe& recipe, const Mesh
   if (recipe.lr_schedule.warmup_steps > recipe.run.steps && recipe.lr_schedule.name != "constant")
     add("train.warmup_steps", "never ends: run.steps = " + std::to_string(recipe.run.steps) +
                                   ", so the learning rate does not reach train.lr");
+  if (plan::row(recipe.plan.states.optimizer).distance && recipe.train.lr < 0.1)
+    add("train.lr", "multiplies the step size that train.optimizer = " + recipe.values.at("train.optimizer") +
+                        " finds itself: 1 is usual");
   if (facts.searches()) {
     const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
     if (recipe.train.micro_batch > share)

@@ -10,16 +10,26 @@
 // each round the engine calls add_sums() for every slice, adds the sums of all ranks that update the tensor, and calls
 // take_sums() once for each tensor; update() follows after the last round. Sums and `whole` states are of the whole
 // tensor, on every rank that updates a part of it, so that no rank gathers it.
+//
+// [Note: totals] An optimiser whose step size depends on sums over all parameters adds its part of them in update(). The
+// engine keeps what this rank has summed; the ranks exchange it at the next `norm`, with everything else that they agree
+// on there, and the updates after it have the step size that followed (StepControl::d).
+#include <array>
+
 #include "tessera/ops/tensor.h"
 #include "tessera/plan/states.h"
 
 namespace tessera::net {
+
+/// Sums over all parameters; what each is, the optimiser knows.
+using Totals = std::array<double, 2>;
 
 /// The decision that all ranks took alike before the updates of a step.
 struct StepControl {
   int64_t step = 0;  ///< optimiser step, from 1
   double lr = 0;
   double scale = 1;  ///< multiplies every gradient (clip coefficient)
+  double d = 0;      ///< the step size of optimisers that find it themselves ([Note: totals])
 };
 
 /// Where the elements of a rank's part of a tensor are in the whole tensor: element e is e / width * inner + first +
@@ -44,6 +54,7 @@ struct Slice {
   std::vector<void*> states = {};                       ///< in that order
   Cut cut = {};
   std::vector<float*> sums = {};  ///< of each round so far, as take_sums() left them
+  Totals* totals = nullptr;       ///< where update() adds the slice's part; of an optimiser that has totals
 
   int64_t count() const { return end - begin; }
   /// The state of that kind, null when there is none.
@@ -64,6 +75,8 @@ class UnitUpdate {
   virtual void update(const Slice& slice, const StepControl& control) const = 0;
   /// Whether update() takes slices on a device. Else the engine updates copies of them on the host.
   virtual bool on_device() const { return false; }
+
+  virtual bool totals() const { return false; }  ///< [Note: totals]
 
   // [Note: sums over tensors]
   virtual int rounds() const { return 0; }

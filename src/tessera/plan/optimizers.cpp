@@ -32,6 +32,12 @@ constexpr OptimizerRow kOptimizers[] = {
      .factoring = Factoring::matrices,
      .rounds = 3,
      .what = "Adafactor with momentum, guided by confidence"},
+    {.optimizer = Optimizer::prodigy,
+     .name = "prodigy",
+     .first = true,
+     .second = true,
+     .distance = true,
+     .what = "Adam with a step size that it finds itself; train.lr = 1"},
 };
 
 constexpr auto kOptimizerNames = [] {
@@ -88,6 +94,7 @@ StatesOf states_of(StateFormat format, Factoring factoring) {
       add_moment(states, "exp_avg_sq", optimizer.factoring == Factoring::none ? format.moments : Moments::fp32,
                  param.numel());
     if (optimizer.residual && factors.any()) add_factors(states, "exp_avg_res", factors);
+    if (optimizer.distance) states.insert(states.end(), {{"s", DType::f32, 1}, {"p0", DType::f32, 1}});
     if (format.ema) states.push_back({std::string(kAverage), DType::f32, 1});
     return states;
   };

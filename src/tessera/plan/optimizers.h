@@ -35,6 +35,9 @@ struct OptimizerRow {
   bool residual = false;  ///< sums over rows and columns of the squared distance of update and first moment (CAME)
   Factoring factoring = Factoring::none;
   bool size = false;  ///< a sum more in the first round: the squares of the parameter
+  /// What the parameter began as and a weighted sum of its gradients, for a step size that follows from sums over all
+  /// parameters ([Note: totals] of net/unit_update.h) (Prodigy).
+  bool distance = false;
   /// Rounds of sums over whole tensors that an update needs; 0: every element is updated on its own.
   int rounds = 0;
   std::string_view what;  ///< one line for help

@@ -27,7 +27,7 @@ enum class Moments { fp32, bf16, int8 };
 inline constexpr int64_t kLeastQuantised = 4096;
 
 /// The optimisers; optimizers.h has a row for each.
-enum class Optimizer { adamw, lion, adafactor, came };
+enum class Optimizer { adamw, lion, adafactor, came, prodigy };
 
 std::string_view name(Masters masters);
 std::string_view name(Moments moments);

@@ -99,7 +99,10 @@ class PreparedData {
 /// A latent [C, f, h, w] that another program encoded (.npy). Throws UserError (input) naming the file.
 data::CachedTensor stored_latent(const data::Path& path);
 
-/// The prompts a run samples: sample.prompts, or the data set's first captions (at most four) when there are none.
+/// Prompts of a user with the ending that sample.motion_score names.
+std::vector<std::string> moving_prompts(const recipe::Recipe& recipe, std::vector<std::string> prompts);
+/// The prompts a run samples: sample.prompts with that ending, or the data set's first captions (at most four), which have
+/// their own, when there are none.
 std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std::vector<data::Item>& items);
 /// The readable rows of the data set.
 std::vector<data::Item> read_items(const recipe::Recipe& recipe);

@@ -96,9 +96,15 @@ std::vector<data::Item> read_items(const recipe::Recipe& recipe) {
   return read_items(recipe, told_by_prepare);
 }
 
+std::vector<std::string> moving_prompts(const recipe::Recipe& recipe, std::vector<std::string> prompts) {
+  if (recipe.sample.motion_score > 0)
+    for (std::string& prompt : prompts) prompt += data::motion_ending(recipe.sample.motion_score);
+  return prompts;
+}
+
 std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std::vector<data::Item>& items) {
-  if (!recipe.sample.prompts.empty()) return recipe.sample.prompts;
-  std::vector<std::string> prompts;
+  std::vector<std::string> prompts = recipe.sample.prompts;
+  if (!prompts.empty()) return moving_prompts(recipe, std::move(prompts));
   for (const auto& item : items)
     if (prompts.size() < 4 && std::find(prompts.begin(), prompts.end(), item.caption()) == prompts.end())
       prompts.push_back(item.caption());

@@ -44,7 +44,7 @@ struct Recipe {
     bool latents = false;  ///< .npy files in place of pictures
     std::string image_encoder, image_encoder_path;
     std::string pooled_encoder, pooled_encoder_path, pooled_tokenizer;  ///< of the second text encoder
-    std::string audio_encoder;    ///< a preset, a path, or auto
+    std::string audio_encoder;                                          ///< a preset, a path, or auto
     int64_t vae_tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
     int64_t vae_tile_frames = 0;  ///< and their frames
     bool online() const { return cache == "online"; }
@@ -56,10 +56,13 @@ struct Recipe {
     double betas[3] = {0.9, 0.999, 0.9999};  ///< the third is CAME's, of its residual
     double factored_eps[2] = {};             ///< of Adafactor and CAME
     bool relative_step = false;              ///< Adafactor's own rate
-    double ema = 0;                          ///< decay of the average of the weights; 0: none
-    int64_t ema_after = 0;                   ///< steps before it begins
-    double ema_power = 0;                    ///< of its warm-up; 0: (1 + s) / (10 + s)
-    double loss_scale = 65536;               ///< the first; where something is fp16
+    double d0 = 1e-6, d_coef = 1;            ///< Prodigy's first step size, and a factor of those that it finds
+    double beta3 = 0;                        ///< of Prodigy's sums; 0: the root of its second beta
+    bool bias_correction = false, safeguard_warmup = false;  ///< of Prodigy
+    double ema = 0;                                          ///< decay of the average of the weights; 0: none
+    int64_t ema_after = 0;                                   ///< steps before it begins
+    double ema_power = 0;                                    ///< of its warm-up; 0: (1 + s) / (10 + s)
+    double loss_scale = 65536;                               ///< the first; where something is fp16
     int64_t loss_scale_window = 2000;
   } train;
   struct Lora {
@@ -109,6 +112,7 @@ struct Recipe {
     bool image_guidance_by_frame = false;  ///< it grows along the clip and goes to 1 over the steps
     std::string sampler, negative_prompt, weights;
     std::vector<std::string> prompts;
+    double motion_score = 0;                                 ///< with which prompts end; 0: none
     std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts

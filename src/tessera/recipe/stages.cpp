@@ -99,8 +99,8 @@ bool any_samples(const std::vector<RunPart>& parts) {
 bool same_data(const Recipe& a, const Recipe& b) {
   return std::all_of(a.values.begin(), a.values.end(), [&](const auto& entry) {
     const auto& [name, value] = entry;
-    const bool matters =
-        name.starts_with("data.") || name == "sample.prompts" || name == "sample.negative_prompt" || name == "run.seed";
+    const bool matters = name.starts_with("data.") || name == "sample.prompts" || name == "sample.motion_score" ||
+                         name == "sample.negative_prompt" || name == "run.seed";
     return !matters || b.values.at(name) == value;
   });
 }

@@ -27,11 +27,16 @@ void read_micro_batch(Recipe& recipe, const Given& given) {
   recipe.train.micro_batch = automatic_count(given).value_or(0);
 }
 
-bool is_adamw(const Facts& f) { return f.recipe.plan.states.optimizer == plan::Optimizer::adamw; }
 bool is_factored(const Facts& f) {
   return plan::row(f.recipe.plan.states.optimizer).factoring != plan::Factoring::none;
 }
 bool is_adafactor(const Facts& f) { return f.recipe.plan.states.optimizer == plan::Optimizer::adafactor; }
+bool has_eps(const Facts& f) {  // Adam's
+  const plan::OptimizerRow& row = plan::row(f.recipe.plan.states.optimizer);
+  return row.first && row.second && row.factoring == plan::Factoring::none;
+}
+const Needs kOfProdigy = {[](const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).distance; },
+                          "it belongs to train.optimizer = \"prodigy\""};
 bool has_first_moment(const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).first; }
 bool has_average(const Facts& f) { return f.recipe.train.ema > 0; }
 
@@ -222,7 +227,7 @@ std::vector<Setting> train_settings() {
       {"train.betas",
        Kind::list,
        "",
-       "betas of the optimiser's moments; empty: 0.9, 0.999 (adamw), 0.9, 0.99 (lion), 0.9, 0.999, 0.9999 (came)",
+       "betas of the optimiser's moments; empty: 0.9, 0.999 (adamw, prodigy), 0.9, 0.99 (lion), 0.9, 0.999, 0.9999 (came)",
        nullptr,
        {.range = {.least = 0, .most = 1, .below = true},
         .needs = {{has_first_moment, "Adafactor has no first moment, and its second has a rate of its own"}},
@@ -230,9 +235,11 @@ std::vector<Setting> train_settings() {
       {"train.eps",
        Kind::number,
        "1e-8",
-       "AdamW epsilon",
+       "AdamW's and Prodigy's epsilon",
        train<&Recipe::Train::eps>,
-       {.range = above(0), .needs = {{is_adamw, "it belongs to train.optimizer = \"adamw\""}}, .in_stages = true}},
+       {.range = above(0),
+        .needs = {{has_eps, "it belongs to train.optimizer = \"adamw\" or \"prodigy\""}},
+        .in_stages = true}},
       {"train.factored_eps",
        Kind::list,
        "",
@@ -249,6 +256,36 @@ std::vector<Setting> train_settings() {
        {.choices = "true|false",
         .needs = {{is_adafactor, "it belongs to train.optimizer = \"adafactor\""}},
         .in_stages = true}},
+      {"train.d0",
+       Kind::number,
+       "1e-6",
+       "prodigy: the step size that it begins with, which train.lr multiplies",
+       train<&Recipe::Train::d0>,
+       {.range = above(0), .needs = {kOfProdigy}}},
+      {"train.d_coef",
+       Kind::number,
+       "1",
+       "prodigy: factor of the step sizes that it finds; 0.5 for smaller, 2 for larger ones",
+       train<&Recipe::Train::d_coef>,
+       {.range = above(0), .needs = {kOfProdigy}}},
+      {"train.beta3",
+       Kind::number,
+       "0",
+       "prodigy: decay of the sums that its step size is found from; 0: the square root of its second beta",
+       train<&Recipe::Train::beta3>,
+       {.range = {.least = 0, .most = 1, .below = true}, .needs = {kOfProdigy}}},
+      {"train.bias_correction",
+       Kind::choice,
+       "false",
+       "prodigy: Adam's correction of the first steps, in which moments are still small",
+       train<&Recipe::Train::bias_correction>,
+       {.choices = "true|false", .needs = {kOfProdigy}}},
+      {"train.safeguard_warmup",
+       Kind::choice,
+       "false",
+       "prodigy: leaves the learning rate out of the sums that its step size is divided by, for runs with a warm-up",
+       train<&Recipe::Train::safeguard_warmup>,
+       {.choices = "true|false", .needs = {kOfProdigy}}},
       {"train.weight_decay",
        Kind::number,
        "0.01",

@@ -51,6 +51,7 @@ struct StepMetrics {
   double seconds = 0;
   int64_t samples = 0, tokens = 0;
   std::optional<double> loss_scale;  ///< that the step ran with; where something is fp16
+  std::optional<double> d;           ///< the step size that an optimiser found itself, which lr multiplies
   std::optional<double> peak_flops;  ///< FLOP/s of a rank in the plan's dtype; where a profile says what that is
   std::optional<double> mfu;         ///< model FLOPs utilisation, the mean of the ranks' own
   /// Of a run with experts: whose step it was, and which of its own.

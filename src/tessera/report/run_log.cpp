@@ -25,6 +25,7 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
                           static_cast<double>(m.gate->experts[e].samples) / static_cast<double>(m.samples));
   }
   if (m.loss_scale) values.emplace_back("train/loss_scale", *m.loss_scale);
+  if (m.d) values.emplace_back("train/d", *m.d);
   if (m.mfu) values.emplace_back("train/mfu", *m.mfu);
   for (const RankMetrics& rank : m.ranks) {
     const std::string name = "rank " + std::to_string(rank.rank) + "/";

@@ -143,7 +143,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   job::check_devices(comm);
   const job::Job job = job::make_job(recipe);
   planning::check_mesh(mesh, *job.model, job.latent);
-  std::vector<std::string> prompts = options.prompts;
+  std::vector<std::string> prompts = prepare::moving_prompts(recipe, options.prompts);
   if (prompts.empty())
     prompts = prepare::sample_prompts(
         recipe, recipe.sample.prompts.empty() ? prepare::read_items(recipe) : std::vector<data::Item>{});

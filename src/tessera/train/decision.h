@@ -29,6 +29,7 @@ struct Decision {
   double loss = 0, norm = 0;  ///< mean over the global batch; norm of all gradients, unscaled
   double rate = 0;
   std::optional<double> loss_scale;         ///< that the step had
+  std::optional<double> d;                  ///< its step size, of optimisers that find it themselves
   std::optional<net::StepControl> control;  ///< of its updates; nothing: there are none
   std::string skipped;                      ///< why no update is made; empty: one is
   int stop = 0;                             ///< the signal that asks some rank to stop; 0: none

@@ -92,6 +92,7 @@ void ExpertSchedule::book(const ExpertPass& pass, const Decision& decision, cons
   metrics_.grad_norm = decision.norm;
   metrics_.lr = decision.rate;
   metrics_.loss_scale = decision.loss_scale;
+  metrics_.d = decision.d;
   metrics_.expert = name(pass.pass.expert);
   metrics_.expert_step = own_step_;
 }

@@ -50,6 +50,7 @@ void Run::begin_part(size_t part) {
   experts_->begin_part(part, now, *job_.model, programs_);
   engine_->use(programs_, experts_->arena());
   engine_->optimise(job::optimiser_of(recipe(), now.planned.plan().states));
+  step_size_.use(recipe());
   validation_ = std::make_unique<sample::Validation>(recipe(), job_, *data_[part].samples, out_);
   first_step_ = std::max(now.part.first, done_ + 1);
   plan::RunShape shape = now.planned.run;
@@ -81,7 +82,8 @@ const ExpertPass& Run::armed(ExpertPass& pass) {
   flops_ += static_cast<double>(pass.data.places.size()) * sample_flops(plans_[part_], static_cast<size_t>(bucket));
   pass.data.gradient_scale = loss_scale_.scale().value_or(1);
   if (pass.data.plan->update == plan::Update::in_backward)
-    pass.pass.ahead = net::StepControl{experts_->count_update(pass.pass.expert), experts_->learning_rate(pass), 1};
+    pass.pass.ahead = step_size_.armed(pass.pass.expert,
+                                       {experts_->count_update(pass.pass.expert), experts_->learning_rate(pass), 1});
   return pass;
 }
 
@@ -116,6 +118,7 @@ StepReport Run::numbers(bool last) {
   r.exposed_comm = waited.comm, r.exposed_copy = waited.copy, r.exposed_stages = waited.stages;
   r.exposed_data = loader_->take_waited();
   for (const auto& [axis, bytes] : comm_.take_sent_bytes()) sent_[axis] += bytes;
+  r.totals = engine_->store().take_totals();
   if (last) r.take(std::exchange(sent_, {}), busy_);
   r.span = span_, r.flops = flops_;
   return r;
@@ -132,6 +135,10 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
   rules.source = [&](int64_t index) { return experts_->data().samples->source(index); };
   Decision decision = train::decide(step.norm(), step.ranks(), rules, loss_scale_);
   ranks_ = decision.ranks;
+  decision.d = step_size_.of(pass.pass.expert);
+  step_size_.take(ranks_);
+  if (decision.control) decision.control = step_size_.armed(pass.pass.expert, *decision.control);
+  if (decision.control) decision.d = step_size_.of(pass.pass.expert);
   if (decision.stop != 0) stopping_ = decision.stop;
   if (decision.skipped.empty()) return decision;
   skipped_ = decision.skipped;
@@ -296,6 +303,14 @@ void Run::save(int64_t step) {
   const fs::path partial = checkpoint::partial_folder(checkpoints_, step),
                  final = checkpoint::step_folder(checkpoints_, step);
   const double start = seconds_now();
+  if (step_size_.pending()) {  // the manifest has all of it
+    std::vector<net::Totals> totals;
+    const net::Totals own = engine_->store().take_totals();
+    for (const auto& row :
+         comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({own.begin(), own.end()}))
+      totals.push_back({row[0], row[1]});
+    step_size_.take(totals);
+  }
   engine_->checkpoint(
       programs_.checkpoint, step, [&] { checkpoint::save_rank(partial, rank_, experts_->pieces(engine_->store())); },
       [&] {
@@ -305,6 +320,7 @@ void Run::save(int64_t step) {
         manifest.seed = recipe().run.seed;
         experts_->write(step, manifest);
         loss_scale_.save(manifest);
+        step_size_.save(manifest);
         save_facts(facts_, recipe_values(planning::resolved(recipe_, plans_, place_)), manifest);
         if (const auto rule = job::adapter_rule(recipe())) manifest.extra["lora"] = job::lora_json(*rule, job_.adapted);
         manifest.extra["model"] = planned().spec.name;

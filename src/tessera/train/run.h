@@ -24,6 +24,7 @@
 #include "tessera/train/rank_watch.h"
 #include "tessera/train/run_facts.h"
 #include "tessera/train/slow_ranks.h"
+#include "tessera/train/step_size.h"
 #include "tessera/train/utilisation.h"
 
 namespace tessera::train {
@@ -109,6 +110,7 @@ class Run {
   std::unique_ptr<ExpertSchedule> experts_;
   std::optional<diffusion::FlowMatching> objective_;
   LossScale loss_scale_;
+  StepSize step_size_;
   plan::Programs programs_;
   plan::MemoryCurve predicted_;  // of a training step
   std::optional<ModelFlops> model_flops_;

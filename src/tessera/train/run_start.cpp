@@ -159,6 +159,7 @@ void Run::start() {
   watch_.follow(engine_->executor());
   objective_.emplace(*job_.model, rank_);
   loss_scale_ = LossScale(planned().plan(), recipe_);
+  step_size_ = StepSize(recipe_, job_.experts.size());
   load();
   progress_ = std::make_unique<report::Progress>(rank_ == 0, recipe_.run.steps, done_);
   if (recipe_.plan.budget > 0) engine::Meter::set_budget(recipe_.plan.budget);
@@ -179,6 +180,7 @@ void Run::load() {
     experts_->resume(store, *resumed_);
     done_ = resumed_->manifest().step;
     loss_scale_.restore(resumed_->manifest());
+    step_size_.restore(resumed_->manifest());
     log::info("resumed from " + resumed_->path().string());
     if (done_ >= recipe_.run.steps)
       log::info("nothing to train: step " + std::to_string(done_) +

@@ -13,6 +13,7 @@ void each_number(Report& r, Visit&& visit) {
                       &r.samples, &r.work, &r.compressed, &r.compression_error, &r.most_compression_error,
                       &r.exposed_comm, &r.exposed_copy, &r.exposed_stages, &r.exposed_data, &r.span, &r.flops})
     visit(*field);
+  for (auto& total : r.totals) visit(total);
   for (auto& bytes : r.sent) visit(bytes);
   for (auto& bytes : r.at_peak) visit(bytes);
   for (auto& seconds : r.busy) visit(seconds);

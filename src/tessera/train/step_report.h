@@ -10,6 +10,7 @@
 
 #include "tessera/base/mesh.h"
 #include "tessera/engine/memory/meter.h"
+#include "tessera/net/unit_update.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/report/metrics.h"
 
@@ -28,6 +29,7 @@ struct StepReport {
   /// Seconds in which computing waited in the step before: for collectives, copies, other stages (engine/exposed.h);
   /// and before this step for its samples.
   double exposed_comm = 0, exposed_copy = 0, exposed_stages = 0, exposed_data = 0;
+  net::Totals totals{};                          ///< of updates ([Note: totals] of net/unit_update.h)
   std::array<double, engine::kParts> at_peak{};  ///< bytes by engine::Part when the peak was reached
   std::array<double, kAxes> sent{};              ///< bytes of the step before, by mesh axis; a group over several
                                                  ///< axes counts on the outermost

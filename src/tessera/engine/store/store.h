@@ -162,6 +162,9 @@ class Store {
   /// other rank has a part.
   void update(int unit, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
               Workers* workers = nullptr, const SumOver& sum = {});
+  /// What the updates since the last call summed of the elements that this rank counts ([Note: totals]). Their
+  /// instructions are done.
+  net::Totals take_totals();
   /// Sets elements first..first+count of a part from fp32 values: exact in fp32 and split masters, rounded to nearest
   /// in bf16 ones.
   void set_masters(const Part& part, int64_t first, int64_t count, const float* values);
@@ -231,6 +234,7 @@ class Store {
     std::vector<Inactive> inactive;                // in the order of inactive_
     std::map<int64_t, std::vector<Tensor>> views;  // by slot; made once
     std::map<int64_t, std::vector<Tensor>> grad_views;
+    net::Totals totals = {};  // of updates since take_totals()
   };
   std::vector<Tensor> views_of(const Unit& unit, const Tensor& flat, bool gradients) const;
   int64_t gather_stored(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from);

@@ -66,7 +66,8 @@ class SliceUpdates {
   SliceUpdates(const net::UnitUpdate& update, const net::StepControl& control, int64_t master_bytes, Workers* workers)
       : update_(update), control_(control), master_bytes_(master_bytes), workers_(workers) {}
 
-  void add(const net::Slice& slice, int buffer) { slices_.push_back({slice, buffer}); }
+  /// `counted`: this rank counts the slice's elements in totals.
+  void add(const net::Slice& slice, int buffer, bool counted) { slices_.push_back({slice, buffer, counted}); }
 
   /// One round of sums. `at`: for each slice the place of its tensor among the sums of its buffer.
   void round(int round, std::vector<std::vector<float>>& sums, const std::vector<int64_t>& at,
@@ -94,8 +95,9 @@ class SliceUpdates {
       return each_slice([&](size_t i) {
         each_chunk(slices_[i].slice, [&](const net::Slice& chunk) { update_.update(chunk, control_); });
       });
+    if (update_.totals()) return run_with_totals();
     std::vector<net::Slice> chunks;
-    for (const auto& [slice, buffer] : slices_) {
+    for (const auto& [slice, buffer, counted] : slices_) {
       if (!workers_ && (!slice.half_grad || slice.on_device)) {
         update_.update(slice, control_);
         continue;
@@ -110,20 +112,44 @@ class SliceUpdates {
     for (int i = 0; i < static_cast<int>(chunks.size()); ++i) one(i);
   }
 
+  const net::Totals& totals() const { return totals_; }
+
  private:
   struct Updated {
     net::Slice slice;
     int buffer;
+    bool counted;
   };
 
-  /// Several at once, each by one thread.
-  template <class Each>
-  void each_slice(const Each& each) {
-    const auto count = static_cast<int64_t>(slices_.size());
-    if (workers_) return workers_->run(static_cast<int>(count), [&](int i) { each(static_cast<size_t>(i)); });
-    at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) each(static_cast<size_t>(i));
+  /// Chunks are the same wherever updates run, and their parts are added in order: so the totals have the same bits.
+  void run_with_totals() {
+    std::vector<net::Slice> chunks;
+    std::vector<bool> counted;
+    for (const Updated& updated : slices_)
+      for (int64_t from = 0; from < updated.slice.count(); from += kUpdateChunk) {
+        chunks.push_back(chunk_of(updated.slice, from, master_bytes_));
+        counted.push_back(updated.counted);
+      }
+    std::vector<net::Totals> parts(chunks.size(), net::Totals{});
+    each(static_cast<int64_t>(chunks.size()), [&](size_t i) {
+      chunks[i].totals = &parts[i];
+      widened(chunks[i], [&](const net::Slice& chunk) { update_.update(chunk, control_); });
     });
+    for (size_t i = 0; i < parts.size(); ++i)
+      for (size_t t = 0; t < totals_.size(); ++t) totals_[t] += counted[i] ? parts[i][t] : 0;
+  }
+
+  /// Several at once, each by one thread.
+  template <class One>
+  void each(int64_t count, const One& one) {
+    if (workers_) return workers_->run(static_cast<int>(count), [&](int i) { one(static_cast<size_t>(i)); });
+    at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) one(static_cast<size_t>(i));
+    });
+  }
+  template <class One>
+  void each_slice(const One& one) {
+    each(static_cast<int64_t>(slices_.size()), one);
   }
 
   template <class Each>
@@ -147,13 +173,14 @@ class SliceUpdates {
   const int64_t master_bytes_;
   Workers* workers_;
   std::vector<Updated> slices_;
+  net::Totals totals_ = {};
 };
 
 }  // namespace
 
 void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
                    Workers* workers, const SumOver& sum) {
-  const Unit& unit = units_[u];
+  Unit& unit = units_[u];
   const int64_t master_bytes = plan::master_bytes(masters_);
   const bool halves = grad_type_ != at::kFloat && staged.as_stored;
   const Tensor stored = !halves ? Tensor()
@@ -175,7 +202,7 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
       slice.half_type = grad_type_;
     }
     if (!update.on_device()) copies.emplace_back(slice, master_bytes);
-    updates.add(slice, range.buffer);
+    updates.add(slice, range.buffer, is_primary(u, range.buffer));
     ranges.push_back(&range);
   }
   std::vector<std::vector<std::vector<float>>> sums(static_cast<size_t>(update.rounds()));
@@ -191,7 +218,17 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
     updates.round(round, sums[round], at, sum);
   }
   updates.run();
+  for (size_t t = 0; t < unit.totals.size(); ++t) unit.totals[t] += updates.totals()[t];
   for (const HostSlice& copy : copies) copy.keep();
+}
+
+net::Totals Store::take_totals() {
+  net::Totals all = {};
+  for (Unit& unit : units_) {
+    const net::Totals own = std::exchange(unit.totals, {});
+    for (size_t t = 0; t < all.size(); ++t) all[t] += own[t];
+  }
+  return all;
 }
 
 }  // namespace tessera::engine

@@ -1,5 +1,6 @@
 // Gradients: written into an arena slot and reduced into shards, or written in place without shards; then the norm.
 #include "tessera/plan/compile/compiler.h"
+#include "tessera/plan/optimizers.h"
 
 namespace tessera::plan {
 
@@ -158,6 +159,10 @@ void Compiler::norm() {
   Instruction norm = make(Op::norm, Lane::compute, -1, -1);
   norm.wait = last_reduce_;
   norm.wait.insert(norm.wait.end(), last_backward_.begin(), last_backward_.end());
+  if (row(plan_.states.optimizer).distance && plan_.update == Update::in_backward)  // the exchange has their totals
+    for (const int u : own_)
+      if (const auto updated = written_.find({u, Part::parameters}); updates_on_host(u) && updated != written_.end())
+        norm.wait.push_back(updated->second);
   norm.group = world_.name;
   if (!world_.axis.empty()) norm.comm = {{world_.axis, "all_gather", kControlBytes, world_.name}};
   norm_ = add(std::move(norm));

@@ -37,6 +37,13 @@ void pictures(Translator& t) {
         {"no --center_crop", "the script crops at random, here pictures are cropped in their centre"});
 }
 
+/// "": decay is always decoupled.
+constexpr std::pair<const char*, const char*> kOfProdigy[] = {
+    {"--prodigy_beta3", "train.beta3"},
+    {"--prodigy_decouple", ""},
+    {"--prodigy_use_bias_correction", "train.bias_correction"},
+    {"--prodigy_safeguard_warmup", "train.safeguard_warmup"}};
+
 void optimiser(Translator& t) {
   const bool prodigy = lower_case(t.value("--optimizer", "adamw")) == "prodigy";
   if (t.has("--optimizer")) set_sana_optimiser(t, "--optimizer");
@@ -51,17 +58,24 @@ void optimiser(Translator& t) {
     if (t.has(option)) options.push_back(option);
   if (!options.empty())
     t.set("train.betas", t.value("--adam_beta1", "0.9") + "," + t.value("--adam_beta2", "0.999"), options);
-  for (const char* option :
-       {"--prodigy_beta3", "--prodigy_decouple", "--prodigy_use_bias_correction", "--prodigy_safeguard_warmup"}) {
-    if (!t.has(option)) continue;
-    if (!prodigy)
-      t.imply(option, "the optimiser is AdamW");
-    else if (std::string(option) != "--prodigy_beta3" && is_true(t.value(option)))
-      t.imply(option, "as Prodigy is there");
-    else
-      t.refuse(
-          option,
-          "Prodigy is there with the square root of its second beta, decoupled decay, bias correction and a safeguarded warm-up");
+  for (const auto& [option, key] : kOfProdigy) {
+    if (!prodigy) {
+      if (t.has(option)) t.imply(option, "the optimiser is AdamW");
+    } else if (!t.has(option)) {
+      continue;
+    } else if (std::string(option) == "--prodigy_decouple") {
+      if (is_true(t.value(option)))
+        t.imply(option, "decay is decoupled");
+      else
+        t.refuse(option, "decay is decoupled");
+    } else {
+      const bool number = std::string(option) == "--prodigy_beta3";
+      t.set(key, number ? t.value(option) : is_true(t.value(option)) ? "true" : "false", {option});
+    }
+  }
+  if (prodigy) {
+    t.assume("train.bias_correction", "true", "the script's");
+    t.assume("train.safeguard_warmup", "true", "the script's");
   }
   t.assume("train.betas", "0.9,0.999", "the script's");
   t.assume("train.weight_decay", "1e-4", "the script's");
@@ -236,9 +250,8 @@ std::vector<Rule> rules() {
       refused("--revision", kHub),
       only("--enable_npu_flash_attention", {"false"}, "it is off", "NPUs are not supported", Takes::perhaps),
   };
-  for (const char* name :
-       {"--prodigy_beta3", "--prodigy_decouple", "--prodigy_use_bias_correction", "--prodigy_safeguard_warmup"})
-    table.push_back(joined(name, "it belongs to Prodigy"));
+  for (const auto& [name, key] : kOfProdigy)
+    table.push_back(joined(name, *key ? "`" + std::string(key) + "`" : "decay is decoupled"));
   for (const char* name :
        {"--class_data_dir", "--class_prompt", "--prior_loss_weight", "--num_class_images", "--sample_batch_size"})
     table.push_back(implied(name, "it belongs to --with_prior_preservation"));

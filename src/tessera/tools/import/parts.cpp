@@ -102,7 +102,7 @@ void set_optimiser(Translator& t, const std::string& option) {
   } else if (name == "adamw8bit" || name == "adam8bit" || name == "pagedadamw8bit") {
     t.set("train.optimizer", "adamw", {option});
     t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
-  } else if (name == "lion" || name == "adafactor" || name == "came") {
+  } else if (name == "lion" || name == "adafactor" || name == "came" || name == "prodigy") {
     t.set("train.optimizer", name, {option});
   } else if (name == "camewrapper") {
     t.set("train.optimizer", "came", {option});
@@ -116,7 +116,7 @@ void set_optimiser(Translator& t, const std::string& option) {
     t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
     t.set("plan.masters", "split", {option}, "Kahan's sum keeps what bf16 loses; split masters keep all of it");
   } else {
-    t.refuse(option, "AdamW, Lion, Adafactor, CAME and the 8-bit forms of AdamW, Lion and CAME are there");
+    t.refuse(option, "AdamW, Lion, Adafactor, CAME, Prodigy and the 8-bit forms of AdamW, Lion and CAME are there");
   }
 }
 

@@ -72,6 +72,30 @@ void suffixes(Translator& t, const Given& g, const char* key) {
     t.set(key, list_of(items), {g.name});
 }
 
+/// Captions end in a score of those files that are named so, whatever the thresholds.
+void motion(Translator& t) {
+  const std::string prefix = "data.motion_score_file_thres.", of = "data.motion_score_cal_type";
+  std::vector<std::string> options;
+  bool known = false;
+  for (const Given& g : t.given()) {
+    if (!g.name.starts_with(prefix)) continue;
+    options.push_back(g.name), known = known || g.name == prefix + "_unimatch";
+  }
+  if (known)
+    t.set("data.motion_files", list_of({"_unimatch"}), options);
+  else
+    for (const std::string& option : options)
+      t.imply(option, "scores of _unimatch alone are written into captions there");
+  if (!t.has(of)) return;
+  const std::string which = t.value(of);
+  if (!known)
+    t.imply(of, "captions have no motion scores");
+  else if (which == "average" || which == "max")
+    t.set("data.motion_of", which == "max" ? "largest" : "mean", {of});
+  else
+    t.refuse(of, "average and max are there");
+}
+
 /// Which of several captions are drawn, and by what. Shares act with "proportion" and on videos, scores otherwise.
 void captions(Translator& t) {
   const std::string selection = "data.caption_selection_type", scores = "data.external_clipscore_suffixes";
@@ -289,6 +313,7 @@ void sana_together(Translator& t) {
   set_sana_model(t);
   shapes(t);
   captions(t);
+  motion(t);
   image_data(t);
   optimiser(t);
   averages(t);
@@ -333,10 +358,8 @@ std::vector<Rule> data_rules() {
       implied("data.target_fps", "the rate of data.resample_fps"),
       implied("data.buckets_file", "shapes are found in the files' headers"),
       refused("data.external_data_filter", "videos are not filtered by scores: leave them out of the archives"),
-      implied("data.motion_score_cal_type",
-              "motion scores are not written into captions: write them into the caption files"),
-      refused("data.motion_score_file_thres",
-              "motion scores are not written into captions: write them into the caption files"),
+      joined("data.motion_score_cal_type", "`data.motion_of`, with data.motion_score_file_thres"),
+      of_table(joined("data.motion_score_file_thres", "`data.motion_files` of `_unimatch`; thresholds have no effect")),
       refused("data.vae_cache_dir", "latents of videos are encoded again: data.cache"),
       implied("data.json_cache_dir", "archives are read once a run"),
       only("data.hq_only", {"false"}, "it is off", "all clips are used", Takes::perhaps),

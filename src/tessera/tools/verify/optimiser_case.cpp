@@ -58,7 +58,17 @@ OptimiserCase::OptimiserCase(const CaseContext& context, const CaseFile& file, c
   }
 }
 
-void OptimiserCase::step(const net::UnitUpdate& update, const net::StepControl& control) {
+net::Totals OptimiserCase::totals() {
+  const net::Totals own = store_->take_totals();
+  if (!comm_) return own;
+  net::Totals all = {};
+  for (const auto& row :
+       comm_->group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({own.begin(), own.end()}))
+    for (size_t t = 0; t < all.size(); ++t) all[t] += row[t];
+  return all;
+}
+
+void OptimiserCase::step(const net::UnitUpdate& update, const net::StepControl& control, const Gradient& gradient) {
   if (!store_->owns(0)) return;
   for (const auto& part : parts_) {
     const at::Tensor& grads = grads_[part.param];
@@ -66,7 +76,13 @@ void OptimiserCase::step(const net::UnitUpdate& update, const net::StepControl& 
                 "in.grad." + names_[part.param] + " has " + std::to_string(grads.size(0)) +
                     " steps, config.json asks for more");
     const int64_t count = part.end - part.begin;
-    store_->grad(0).narrow(0, part.offset, count).copy_(grads[control.step - 1].narrow(0, part.begin, count));
+    at::Tensor given = grads[control.step - 1].narrow(0, part.begin, count);
+    if (gradient) {
+      const at::Tensor param = at::empty({count}, at::kFloat);
+      store_->read_masters(part, 0, count, param.mutable_data_ptr<float>());
+      given = gradient(names_[part.param], param, given, part.begin);
+    }
+    store_->grad(0).narrow(0, part.offset, count).copy_(given);
   }
   store_->update(0, update, control, {}, nullptr, [&](int buffer, std::vector<float>& values) {
     if (comm::Group* group = sums_[static_cast<size_t>(buffer)])

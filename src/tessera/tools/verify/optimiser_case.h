@@ -25,8 +25,12 @@ class OptimiserCase {
   OptimiserCase(const CaseContext& context, const CaseFile& file, const net::UnitUpdate& update,
                 plan::StateFormat format, const Names& names);
 
-  /// The update of control.step (from 1), with that step's gradients.
-  void step(const net::UnitUpdate& update, const net::StepControl& control);
+  /// The update of control.step (from 1), with that step's gradients; `gradient`: with what it makes of each tensor's
+  /// elements [begin, end) of a rank and of those gradients.
+  using Gradient = std::function<at::Tensor(const std::string& name, const at::Tensor& param, const at::Tensor& given,
+                                            int64_t begin)>;
+  void step(const net::UnitUpdate& update, const net::StepControl& control, const Gradient& gradient = {});
+  net::Totals totals();  ///< of the last step, over all ranks
 
   const std::vector<std::string>& names() const { return names_; }
   // From all ranks, which ask for the same.

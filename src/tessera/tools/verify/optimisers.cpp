@@ -1,9 +1,10 @@
-// Kinds "lion", "adafactor", "came" and "ema": trajectories of parameters and states, on any mesh.
+// Kinds "lion", "adafactor", "came", "prodigy" and "ema": trajectories of parameters and states, on any mesh.
 #include "tessera/base/check.h"
 #include "tessera/optim/adafactor.h"
 #include "tessera/optim/averaged.h"
 #include "tessera/optim/came.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/prodigy.h"
 #include "tessera/tools/verify/case.h"
 #include "tessera/tools/verify/optimiser_case.h"
 
@@ -50,24 +51,19 @@ RunOf came(const Json& config, const std::string& name) {
   return {std::make_unique<const optim::Came>(options), config.at("lr")};
 }
 
-void check_run(const CaseContext& context, CaseFile& file, const std::string& kind, const std::string& name) {
-  const Json& config = context.config;
-  const plan::Optimizer optimizer = plan::optimizer_of(kind, "verify");
-  const RunOf run = kind == "came"   ? came(config, name)
-                    : kind == "lion" ? lion(config.at("runs").at(name))
-                                     : adafactor(config.at("runs").at(name));
-  OptimiserCase state(context, file, *run.optimiser, {.optimizer = optimizer});
-  const int64_t steps = config.at("steps"), every = steps / 5;
-  std::map<std::string, std::vector<at::Tensor>> shots;
-  std::map<std::string, at::Tensor> sizes;  // root mean square before the last step
-  for (int64_t step = 1; step <= steps; ++step) {
-    if (step == steps)
-      for (const auto& param : state.names()) sizes[param] = state.param(param).square().mean().sqrt();
-    state.step(*run.optimiser, {step, run.lr, 1.0});
-    if (step % every == 0)
-      for (const auto& param : state.names()) shots[param].push_back(state.param(param));
-  }
-  const std::string out = "out." + name + ".";
+optim::ProdigyOptions prodigy(const Json& run) {
+  optim::ProdigyOptions options;
+  options.d0 = run.at("d0");
+  options.d_coef = run.value("d_coef", options.d_coef);
+  options.weight_decay = run.value("weight_decay", options.weight_decay);
+  options.bias_correction = run.value("use_bias_correction", false);
+  options.safeguard_warmup = run.value("safeguard_warmup", false);
+  return options;
+}
+
+/// Parameters after `shots`, and states after the last step. `sizes`: root mean squares before it.
+void compare_run(CaseFile& file, OptimiserCase& state, const std::string& out,
+                 std::map<std::string, std::vector<at::Tensor>>& shots, std::map<std::string, at::Tensor>& sizes) {
   for (const auto& param : state.names()) {
     const std::string key = out + "param." + param;
     double move = 0;
@@ -89,6 +85,58 @@ void check_run(const CaseContext& context, CaseFile& file, const std::string& ki
   }
 }
 
+/// In a closed loop: the gradient is h (p - c) + noise, so that the distance to c is what Prodigy has to find.
+void check_prodigy(const CaseContext& context, CaseFile& file, const std::string& name) {
+  const Json& run = context.config.at("runs").at(name);
+  const optim::ProdigyOptions options = prodigy(run);
+  const optim::Prodigy optimiser(options);
+  optim::ProdigySize size(options);
+  OptimiserCase state(context, file, optimiser, options.format);
+  std::map<std::string, std::vector<at::Tensor>> shots;
+  std::map<std::string, at::Tensor> sizes;
+  std::vector<double> found, estimates;
+  const auto gradient = [&](const std::string& param, const at::Tensor& p, const at::Tensor& noise, int64_t begin) {
+    const auto part = [&](const char* what) {
+      return file.tensor(what + param).view({-1}).narrow(0, begin, p.numel());
+    };
+    return part("in.h.") * (p - part("in.c.")) + noise;
+  };
+  const int64_t steps = context.config.at("steps"), every = steps / 5;
+  for (int64_t step = 1; step <= steps; ++step) {
+    const net::StepControl control{step, run.at("lr"), 1.0, size.d()};
+    state.step(optimiser, control, gradient);
+    size.take(state.totals(), control);
+    found.push_back(size.d()), estimates.push_back(size.estimate());
+    if (step % every == 0)
+      for (const auto& param : state.names()) shots[param].push_back(state.param(param));
+  }
+  const std::string out = "out." + name + ".";
+  const auto bound = [](double largest) { return 1e-4 * largest; };
+  file.compare(out + "d", at::tensor(found, at::kDouble), bound);
+  file.compare(out + "d_hat", at::tensor(estimates, at::kDouble), bound);
+  compare_run(file, state, out, shots, sizes);
+}
+
+void check_run(const CaseContext& context, CaseFile& file, const std::string& kind, const std::string& name) {
+  const Json& config = context.config;
+  const plan::Optimizer optimizer = plan::optimizer_of(kind, "verify");
+  const RunOf run = kind == "came"   ? came(config, name)
+                    : kind == "lion" ? lion(config.at("runs").at(name))
+                                     : adafactor(config.at("runs").at(name));
+  OptimiserCase state(context, file, *run.optimiser, {.optimizer = optimizer});
+  const int64_t steps = config.at("steps"), every = steps / 5;
+  std::map<std::string, std::vector<at::Tensor>> shots;
+  std::map<std::string, at::Tensor> sizes;  // root mean square before the last step
+  for (int64_t step = 1; step <= steps; ++step) {
+    if (step == steps)
+      for (const auto& param : state.names()) sizes[param] = state.param(param).square().mean().sqrt();
+    state.step(*run.optimiser, {step, run.lr, 1.0});
+    if (step % every == 0)
+      for (const auto& param : state.names()) shots[param].push_back(state.param(param));
+  }
+  compare_run(file, state, "out." + name + ".", shots, sizes);
+}
+
 /// Sets the parameters to what the case says they are, which its steps have in place of gradients.
 class Given final : public net::UnitUpdate {
  public:
@@ -107,7 +155,10 @@ class Given final : public net::UnitUpdate {
 
 CaseResults verify_optimiser(const CaseContext& context) {
   CaseFile file(context.name, context.case_files().front());
-  for (const auto& name : optimiser_runs(file)) check_run(context, file, context.description.at("kind"), name);
+  const std::string kind = context.description.at("kind");
+  for (const auto& name : optimiser_runs(file))
+    kind == plan::name(plan::Optimizer::prodigy) ? check_prodigy(context, file, name)
+                                                 : check_run(context, file, kind, name);
   CaseResults results;
   results.push_back(std::move(file));
   return results;

@@ -38,6 +38,7 @@ Kinds all_kinds() {
                  {"lion", verify_optimiser},
                  {"adafactor", verify_optimiser},
                  {"came", verify_optimiser},
+                 {"prodigy", verify_optimiser},
                  {"ema", verify_ema},
                  {"grad_scaler", verify_grad_scaler},
                  {"fp8", verify_fp8},

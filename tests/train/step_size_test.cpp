@@ -1,0 +1,57 @@
+#include "tessera/train/step_size.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/training.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::train {
+namespace {
+
+using Totals = std::vector<net::Totals>;
+
+recipe::Recipe recipe_of(plan::Optimizer optimizer) {
+  recipe::Recipe recipe;
+  recipe.plan.states.optimizer = optimizer;
+  recipe.train.d0 = 0.5;
+  return recipe;
+}
+
+TEST(StepSize, FollowsFromTheTotalsOfAllRanksAndIsEachExpertsOwn) {
+  StepSize size(recipe_of(plan::Optimizer::prodigy), 2);
+  EXPECT_FALSE(size.pending());
+  size.take(Totals{{9, 1}});
+  EXPECT_EQ(size.of(1), 0.5) << "no update was made";
+  EXPECT_EQ(size.armed(1, {1, 1, 1}).d, 0.5);
+  EXPECT_TRUE(size.pending());
+  size.take(Totals{{1, 0.5}, {3, 1.5}});  // 0.5 * 4 / 2
+  EXPECT_FALSE(size.pending());
+  EXPECT_EQ(size.of(1), 1.0);
+  EXPECT_EQ(size.of(0), 0.5);
+}
+
+TEST(StepSize, IsResumedAndOthersHaveNone) {
+  StepSize size(recipe_of(plan::Optimizer::prodigy), 1), other(recipe_of(plan::Optimizer::prodigy), 1);
+  size.armed(0, {1, 1, 1});
+  size.take(Totals{{4, 2}});
+  checkpoint::Manifest manifest;
+  size.save(manifest);
+  other.restore(manifest);
+  for (StepSize* s : {&size, &other}) {
+    EXPECT_EQ(s->of(0), 1.0);
+    s->armed(0, {2, 1, 1});
+    s->take(Totals{{4, 2}});
+  }
+  EXPECT_EQ(size.of(0), other.of(0));
+  EXPECT_GT(*size.of(0), 1.0) << "the sums so far count as well";
+  EXPECT_THROW(StepSize(recipe_of(plan::Optimizer::prodigy), 1).restore({}), UserError);
+
+  StepSize none(recipe_of(plan::Optimizer::adamw), 1);
+  EXPECT_FALSE(none.of(0));
+  EXPECT_EQ(none.armed(0, {1, 1, 1}).d, 0);
+  none.restore({});
+}
+
+}  // namespace
+}  // namespace tessera::train
