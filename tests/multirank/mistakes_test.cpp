@@ -317,8 +317,8 @@ TEST(Mistakes, TooFewAddressesAreNamedAsTheLimitTheyAre) {
 TEST(Mistakes, AProcessThatCannotSeeProcSaysSo) {
   const TinyRun run("m");
   const auto hidden = [](const std::string& command) {
-    return run_program({"unshare", "-m", "/bin/sh", "-c", "mount -t tmpfs none /proc && " + command},
-                       {{"OMP_NUM_THREADS", "1"}});
+    const std::string inside = "mount -t tmpfs none /proc && " + command;
+    return run_program({"/bin/sh", "-c", "exec unshare -m /bin/sh -c '" + inside + "'"}, {{"OMP_NUM_THREADS", "1"}});
   };
   if (const Result r = hidden("true"); r.code != 0)
     GTEST_SKIP() << "mount namespaces are not permitted here: " << r.output;
