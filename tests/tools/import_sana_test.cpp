@@ -294,7 +294,7 @@ TEST(ImportSana, MotionScoresAreOfTheFilesThatAreNamedSo) {
   check({"largest", {{"data.motion_files", "_unimatch"}, {"data.motion_of", "largest"}}},
         read("    _unimatch: 30\n", "max"));
   check({"mean", {{"data.motion_files", "_unimatch"}, {"data.motion_of", "mean"}}},
-        read("    _unimatch: null\n    _aes: 2\n", "average"));
+        read("    _unimatch: 0\n    _aes: 2\n", "average"));
   check({"others",
          {{"data.motion_files", ""},
           {"data.motion_score_file_thres._aes", "implied"},

@@ -116,7 +116,7 @@ void batches(Translator& t) {
 
 bool said(const Translator& t, const std::string& option) { return t.has(option) && t.value(option) != "auto"; }
 
-void schedule(Translator& t) {
+void deepspeed_schedule(Translator& t) {
   const std::string params = "scheduler.params.", type = t.value("scheduler.type");
   const auto set = [&](const std::string& name, const std::string& key) {
     if (said(t, params + name)) t.set(key, t.value(params + name), {params + name});
@@ -174,15 +174,15 @@ void deepspeed_together(Translator& t) {
   ulysses(t);
   tiers(t);
   batches(t);
-  schedule(t);
+  deepspeed_schedule(t);
 }
 
-void optimiser(Translator& t, const Given& g) {
+void deepspeed_optimiser(Translator& t, const Given& g) {
   if (g.value == "Adam" || g.value == "AdamW" || g.value == "FusedAdam" || g.value == "DeepSpeedCPUAdam")
     t.set("train.optimizer", "adamw", {g.name},
           "decay decoupled from the gradient, as DeepSpeed's Adam has it by default");
   else
-    t.refuse(g.name, "AdamW is the only optimiser");
+    t.refuse(g.name, "Adam and AdamW are read here; train.optimizer has others");
 }
 
 std::vector<Rule> deepspeed_rules() {
@@ -226,7 +226,7 @@ std::vector<Rule> deepspeed_rules() {
       refused(zero + "zero_quantized_gradients", kQuantised),
       refused(zero + "mics_hierarchical_params_gather", "hierarchical gathers are not supported"),
       refused(zero + "memory_efficient_linear", "linear layers save what their backward needs"),
-      by("optimizer.type", "`train.optimizer`: Adam and AdamW; else refused", optimiser),
+      by("optimizer.type", "`train.optimizer`: Adam and AdamW; else refused", deepspeed_optimiser),
       sets(params + "lr", "train.lr"),
       sets(params + "betas", "train.betas"),
       sets(params + "eps", "train.eps"),

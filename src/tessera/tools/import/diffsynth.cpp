@@ -194,7 +194,7 @@ void window(Translator& t) {
   }
 }
 
-void amount(Translator& t) {
+void diffsynth_amount(Translator& t) {
   const char* const kNew = "--gradient_accumulation_steps";
   const char* const kOld = "--accumulate_grad_batches";
   std::vector<std::string> options;
@@ -235,7 +235,7 @@ void diffsynth_together(Translator& t) {
   activations(t);
   for (const char* option : {"--data_file_keys", "--extra_inputs"}) columns(t, option);
   window(t);
-  amount(t);
+  diffsynth_amount(t);
   t.assume("plan.compute_dtype", "bf16", "DiffSynth computes in bf16");
   t.assume("diffusion.timesteps", "diffsynth", "DiffSynth's timesteps");
   t.assume("diffusion.weighting", "diffsynth", "DiffSynth's weights");

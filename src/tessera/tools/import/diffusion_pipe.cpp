@@ -35,7 +35,7 @@ void model(Translator& t) {
   if (t.has("model.llm_path")) t.set("data.text_encoder_path", t.value("model.llm_path"), {"model.llm_path"});
 }
 
-void timesteps(Translator& t) {
+void pipe_timesteps(Translator& t) {
   const std::string option = "model.timestep_sample_method", method = t.value(option, "logit_normal");
   if (t.has(option)) {
     if (method == "logit_normal" || method == "uniform")
@@ -97,7 +97,7 @@ void length(Translator& t) {
 
 void pipe_together(Translator& t) {
   model(t);
-  timesteps(t);
+  pipe_timesteps(t);
   adapter(t);
   if (t.has("pipeline_stages")) t.set("mesh.pp", t.value("pipeline_stages"), {"pipeline_stages"});
   batch(t);

@@ -44,7 +44,7 @@ constexpr std::pair<const char*, const char*> kOfProdigy[] = {
     {"--prodigy_use_bias_correction", "train.bias_correction"},
     {"--prodigy_safeguard_warmup", "train.safeguard_warmup"}};
 
-void optimiser(Translator& t) {
+void dreambooth_optimiser(Translator& t) {
   const bool prodigy = lower_case(t.value("--optimizer", "adamw")) == "prodigy";
   if (t.has("--optimizer")) set_sana_optimiser(t, "--optimizer");
   if (t.has("--use_8bit_adam")) {
@@ -88,7 +88,7 @@ void optimiser(Translator& t) {
   }
 }
 
-void schedule(Translator& t) {
+void dreambooth_schedule(Translator& t) {
   const std::string name = t.value("--lr_scheduler", "constant"), warm_up = "--lr_warmup_steps";
   if (t.has("--lr_scheduler")) set_schedule(t, "--lr_scheduler");
   t.assume("train.schedule", "constant", "the script's");
@@ -110,7 +110,7 @@ void schedule(Translator& t) {
   }
 }
 
-void amount(Translator& t) {
+void dreambooth_amount(Translator& t) {
   std::vector<std::string> options;
   int64_t steps = t.context().accumulation;
   for (const char* option : {"--train_batch_size", "--gradient_accumulation_steps"})
@@ -165,15 +165,15 @@ void validation(Translator& t) {
   }
 }
 
-void together(Translator& t) {
+void dreambooth_together(Translator& t) {
   t.assume("train.mode", "lora", "the script trains a LoRA");
   t.assume("lora.rank", "4", "the script's");
   t.assume("lora.alpha", "4", "the script's");
   t.assume("lora.targets", "to_k,to_q,to_v", "the script's");
   pictures(t);
-  optimiser(t);
-  schedule(t);
-  amount(t);
+  dreambooth_optimiser(t);
+  dreambooth_schedule(t);
+  dreambooth_amount(t);
   objective(t);
   validation(t);
 }
