@@ -144,9 +144,9 @@ TEST(DeepSpeed, EachStageTrainsWithItsOffloadToTheSameLoss) {
 
 TEST(DeepSpeed, WhatCannotBeHadStopsTheRunWithItsReason) {
   const Release& r = release();
-  const std::string apex = r.file("apex.json", R"({"amp": {"enabled": true}, "wandb": {"enabled": true}})");
+  const std::string apex = r.file("apex.json", R"({"amp": {"enabled": true}, "elasticity": {"enabled": true}})");
   expect_words(r.tessera({"train", r.recipe(), "--deepspeed", apex}), 2,
-               {"amp.enabled", "wandb.enabled", "cannot be converted"});
+               {"amp.enabled", "elasticity.enabled", "cannot be converted"});
   const std::string batch =
       r.file("batch.json",
              R"({"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1})");

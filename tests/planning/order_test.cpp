@@ -34,14 +34,14 @@ Planned planned(const std::string& name, recipe::Overrides changes) {
 }
 
 TEST(PlanRequestOf, AReleasedModelWithTheWaveletSaysHowManyTokensItsAutoencoderMakes) {
-  const auto notes = [](const std::string& preset, const std::string& vae) {
+  const auto notes = [](const std::string& preset, const std::string& vae, const std::string& size = "1024,1024") {
     const recipe::Recipe recipe =
         recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/wan2.1-t2v-14b_full_h200.toml",
                             {{"model.path", ""},
                              {"model.preset", preset},
                              {"data.vae", vae},
                              {"data.frames", "1"},
-                             {"data.size", "1024,1024"},
+                             {"data.size", size},
                              {"data.text_encoder", preset == "sana-1.6b" ? "gemma-2-2b" : "umt5-xxl"}});
     const job::Job job = job::make_job(recipe);
     return plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), Mesh{}, 0).notes;
@@ -51,6 +51,7 @@ TEST(PlanRequestOf, AReleasedModelWithTheWaveletSaysHowManyTokensItsAutoencoderM
       "data.vae = haar makes 16384 tokens of a sample, dc-ae-f32c32 1024: for a plan with that many set data.vae = "
       "\"dc-ae-f32c32\" or its path");
   EXPECT_EQ(notes("sana-1.6b", "dc-ae-f32c32"), "");
+  EXPECT_EQ(notes("sana-1.6b", "haar", "1000,1000"), "") << "which dc-ae-f32c32 does not take";
   EXPECT_EQ(notes("wan2.1-t2v-14b", "haar"), "") << "the wavelet makes the shapes of this model's autoencoder";
 }
 

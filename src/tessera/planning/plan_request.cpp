@@ -49,6 +49,15 @@ std::string why_not_in_backward(const recipe::Recipe& recipe, DType compute, DTy
   return {};
 }
 
+/// The latents of the recipe's samples; nothing where the autoencoder does not take their sizes.
+std::optional<std::array<int64_t, 4>> latent_of(const net::VideoCodec& codec, const recipe::Recipe& recipe) {
+  try {
+    return codec.latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
 /// A released model planned with the built-in wavelet has other tokens than it will have, unless the wavelet happens to
 /// make latents of the same shape as the autoencoder with as many channels. Empty where it does.
 std::string other_tokens(const recipe::Recipe& recipe, const job::Job& job, const std::array<int64_t, 4>& latent) {
@@ -56,10 +65,9 @@ std::string other_tokens(const recipe::Recipe& recipe, const job::Job& job, cons
   const int64_t tokens = job.model->token_count(latent);
   std::string note;
   for (const std::string& name : models::autoencoder_presets()) {
-    const auto vae = models::make_preset_vae(name, {});
-    const auto own = vae->latent_shape(recipe.data.frames, recipe.data.height, recipe.data.width);
-    if (own[0] != latent[0]) continue;
-    const int64_t released = job.model->token_count(own);
+    const auto own = latent_of(*models::make_preset_vae(name, {}), recipe);
+    if (!own || (*own)[0] != latent[0]) continue;
+    const int64_t released = job.model->token_count(*own);
     if (released == tokens) return {};
     note = "data.vae = " + recipe.data.vae + " makes " + std::to_string(tokens) + " tokens of a sample, " + name + " " +
            std::to_string(released) + ": for a plan with that many set data.vae = \"" + name + "\" or its path";

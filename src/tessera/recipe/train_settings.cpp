@@ -258,7 +258,7 @@ std::vector<Setting> train_settings() {
         .in_stages = true}},
       {"train.d0",
        Kind::number,
-       "1e-6",
+       "1e-06",
        "prodigy: the step size that it begins with, which train.lr multiplies",
        train<&Recipe::Train::d0>,
        {.range = above(0), .needs = {kOfProdigy}}},

@@ -269,7 +269,7 @@ std::vector<Rule> rules() {
 
 const Dialect& dreambooth_command() {
   static const Dialect dialect = {"diffusers' train_dreambooth_lora_sana.py", "a DreamBooth command of diffusers",
-                                  rules(), together};
+                                  rules(), dreambooth_together};
   return dialect;
 }
 
