@@ -60,7 +60,7 @@ int run(const Arguments& arguments) {
 Command list_command() {
   Command c;
   c.name = "list";
-  c.summary = "Lists what a recipe can name: " + kinds() + ".";
+  c.summary = "Lists what a recipe can name.\nThese are " + kinds() + ".";
   c.usage = "list presets|autoencoders|encoders|profiles|optimizers [--json]";
   c.flags = {{"--json", "", "print JSON"}};
   c.example = "tessera list presets";

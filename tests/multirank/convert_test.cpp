@@ -293,7 +293,7 @@ TEST_F(Convert, TheFilesOfARunAreKnownAndItsCheckpointsBecomeModels) {
   EXPECT_EQ(json_of(folder_ / "of-checkpoint/config.json")["num_heads"], 4);
   const auto model = inspect(fs::path(run.out()) / "model");
   EXPECT_EQ(model["parameters"], what["parameters"]);
-  EXPECT_EQ(model["layout"], "safetensors shards");
+  EXPECT_EQ(model["layout"], "safetensors file");
   for (const auto& item : fs::directory_iterator(run.folder() / "cache"))
     if (item.path().extension() == ".safetensors") {
       what = inspect(item.path());

@@ -173,7 +173,8 @@ TEST(Mistakes, AnEmptyDatasetIsNamed) {
 TEST(Mistakes, WeightsThatAreNotThereAreNamedWithTheFlag) {
   const TinyRun run("m");
   expect(run.tessera({"sample", run.recipe(), "--weights", "gone"}), 3, {"--weights gone", "newest checkpoint"});
-  expect(run.tessera({"sample", "--task", "t2v-1.3B", "--ckpt_dir", "gone"}), 3, {"gone: no such file or folder"});
+  expect(run.tessera({"sample", "--task", "t2v-1.3B", "--ckpt_dir", "gone"}), 3,
+         {"gone/Wan2.1_VAE.pth: no such file or folder"});
 }
 TEST(Mistakes, CorruptWeightsAreNamed) {
   const TinyRun run("m");
