@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "tessera/base/check.h"
@@ -43,6 +44,25 @@ TEST(Catalogue, AnUnknownKindIsNamedWithTheNearest) {
   }
 }
 
+TEST(Catalogue, AutoencodersSayWhatALatentCovers) {
+  std::map<std::string, std::string> sizes;
+  for (const Entry& entry : catalogue_kind("autoencoders").entries()) sizes[entry.name] = entry.facts[1].second;
+  EXPECT_EQ(sizes["haar"], "4 x 8 x 8");
+  EXPECT_EQ(sizes["wan2.1-vae"], "4 x 8 x 8");
+  EXPECT_EQ(sizes["wan2.2-vae"], "4 x 16 x 16");
+  EXPECT_EQ(sizes["dc-ae-f32c32"], "1 x 32 x 32");
+  EXPECT_EQ(sizes["hunyuan-vae"], "4 x 8 x 8");
+}
+
+TEST(Catalogue, PresetsOfOursGoWithEncodersWithoutFiles) {
+  const Partners demo = partners_of("wan-demo");
+  EXPECT_EQ(demo.autoencoder, "haar");
+  EXPECT_EQ(demo.text_encoder, "umt5-demo");
+  const Partners released = partners_of("wan2.2-ti2v-5b");
+  EXPECT_EQ(released.autoencoder, "wan2.2-vae");
+  EXPECT_EQ(released.text_encoder, "umt5-xxl");
+}
+
 /// The autoencoder makes the latents and the text encoder the embeddings that the model reads: a job can be made of them.
 TEST(Catalogue, EachPresetGoesWithTheEncodersBesideIt) {
   const fs::path folder = fs::temp_directory_path() / ("tessera-catalogue-" + std::to_string(::getpid()));
@@ -51,6 +71,10 @@ TEST(Catalogue, EachPresetGoesWithTheEncodersBesideIt) {
   for (const Entry& entry : catalogue_kind("presets").entries()) {
     SCOPED_TRACE(entry.name);
     const Partners partners = partners_of(entry.name);
+    if (partners.autoencoder.empty()) {  // a video autoencoder of 128 channels that is not here yet
+      EXPECT_EQ(entry.name, "opensora2-11b-dc-ae");
+      continue;
+    }
     if (partners.text_encoder.empty()) {  // sizes of tests and benchmarks, whose embeddings come from files of theirs
       EXPECT_TRUE(entry.name.find("-tiny") != std::string::npos || entry.name.find("-bench") != std::string::npos);
       continue;

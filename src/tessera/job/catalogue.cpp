@@ -50,8 +50,18 @@ std::vector<std::string> text_encoder_presets() {
   return all;
 }
 
-/// [channels, frames, height, width] of the latents of a clip that every autoencoder divides.
-std::array<int64_t, 4> latents_of(const net::VideoCodec& codec) { return codec.latent_shape(1, 512, 512); }
+/// Frames of a clip of 512 x 512 that an autoencoder takes, and its latents: [channels, frames, height, width].
+struct Sizes {
+  int64_t frames;
+  std::array<int64_t, 4> latent;
+};
+Sizes sizes_of(const net::VideoCodec& codec) {
+  try {
+    return {65, codec.latent_shape(65, 512, 512)};
+  } catch (const UserError&) {  // it takes whole groups of frames alone
+    return {64, codec.latent_shape(64, 512, 512)};
+  }
+}
 
 std::vector<Entry> presets() {
   std::vector<Entry> all;
@@ -71,17 +81,13 @@ std::vector<Entry> presets() {
 std::vector<Entry> autoencoders() {
   std::vector<Entry> all;
   const auto add = [&](const std::string& name, const net::VideoCodec& codec, const std::string& what) {
-    const auto picture = latents_of(codec);
-    std::string frames = "1";  // pictures alone, unless five frames make latents too
-    try {
-      frames =
-          codec.latent_shape(5, 512, 512)[1] > 1 ? std::to_string(4 / (codec.latent_shape(5, 512, 512)[1] - 1)) : "1";
-    } catch (const UserError&) {
-    }
+    const auto [frames, latent] = sizes_of(codec);
+    const int64_t alone = frames % 2;  // the first frame, which many autoencoders code by itself
     all.push_back({name,
-                   {{"channels", std::to_string(picture[0])},
-                    {"frames x height x width of a latent",
-                     frames + " x " + std::to_string(512 / picture[2]) + " x " + std::to_string(512 / picture[3])},
+                   {{"channels", std::to_string(latent[0])},
+                    {"frames x height x width of a latent", std::to_string((frames - alone) / (latent[1] - alone)) +
+                                                                " x " + std::to_string(512 / latent[2]) + " x " +
+                                                                std::to_string(512 / latent[3])},
                     {"weights", what}}});
   };
   for (const models::BuiltInCodec& row : models::built_in_codecs())
@@ -96,7 +102,7 @@ std::vector<Entry> encoders() {
   for (const std::string& name : text_encoder_presets()) {
     const auto encoder = models::make_text_encoder({.preset = name});
     all.push_back({name,
-                   {{"of", "text"},
+                   {{"of", encoder->pooled_row({0}) >= 0 ? "text, in one row: data.pooled_encoder" : "text"},
                     {"parameters", count_text(parameters(encoder->units()))},
                     {"width", std::to_string(encoder->dim())}}});
   }
@@ -109,7 +115,7 @@ std::vector<Entry> profiles() {
     const auto rate =
         profile.device.gemm.contains("bf16") ? profile.device.gemm.at("bf16") : profile.device.gemm.at("fp32");
     char teraflops[32];
-    std::snprintf(teraflops, sizeof teraflops, "%.0f", rate.top / 1e12);
+    std::snprintf(teraflops, sizeof teraflops, rate.top < 1e12 ? "%.2f" : "%.0f", rate.top / 1e12);
     all.push_back({profile.name,
                    {{"devices", profile.devices > 0 ? std::to_string(profile.devices) : "any"},
                     {"memory of each", profile.device.memory > 0 ? format_bytes(profile.device.memory) : "-"},
@@ -150,18 +156,18 @@ const Kind& catalogue_kind(std::string_view name) {
 Partners partners_of(const std::string& preset) {
   const auto model = models::make_denoiser({.preset = preset});
   const families::Family& family = families::of(family_of(preset).name);
-  Partners found;
+  const auto reads = [&](const std::string& name) {
+    return models::make_text_encoder({.preset = name})->dim() == model->context_dim();
+  };
+  const auto released = std::ranges::find_if(family.text_encoders, reads);
+  if (released == family.text_encoders.end())  // a size of ours: the family's defaults
+    return {family.codec, reads(family.text_encoder) ? family.text_encoder : ""};
+  Partners found{.autoencoder = {}, .text_encoder = *released};
   std::vector<std::string> candidates = family.autoencoders;
   for (const std::string& name : models::autoencoder_presets()) candidates.push_back(name);
   for (const std::string& name : candidates)
-    if (found.autoencoder.empty() && latents_of(*models::make_preset_vae(name, {}))[0] == model->in_channels())
+    if (found.autoencoder.empty() && sizes_of(*models::make_preset_vae(name, {})).latent[0] == model->in_channels())
       found.autoencoder = name;
-  if (found.autoencoder.empty()) found.autoencoder = family.codec;  // a wavelet of as many channels as the model has
-  candidates = family.text_encoders;
-  candidates.push_back(family.text_encoder);
-  for (const std::string& name : candidates)
-    if (found.text_encoder.empty() && models::make_text_encoder({.preset = name})->dim() == model->context_dim())
-      found.text_encoder = name;
   return found;
 }
 

@@ -25,8 +25,8 @@ const std::vector<Kind>& catalogue();
 /// Throws UserError (usage) naming the nearest kind.
 const Kind& catalogue_kind(std::string_view name);
 
-/// The encoders that a preset takes, by name: of its family's released ones the first that makes latents, or embeddings,
-/// as the model reads them, else any that does; empty where none does.
+/// The encoders that a preset takes, by name. Of a released size the released ones that make embeddings, and latents of
+/// as many channels, as the model reads; empty where there is none. Of a size of ours the family's defaults.
 struct Partners {
   std::string autoencoder, text_encoder;
 };
