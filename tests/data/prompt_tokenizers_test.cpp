@@ -1,4 +1,6 @@
 // The tokenizers of models with two text encoders: T5's of text as it was written, and CLIP's.
+#include <algorithm>
+
 #include "data/scene.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
@@ -57,8 +59,9 @@ TEST_F(PromptTokenizers, OfClipGiveEveryIdButThoseOfWronglyDecodedText) {
   EXPECT_EQ(tokenizer.size(), 934);
   int compared = 0;
   for (const auto& row : rows("clip")) {
-    if (row.value("ftfy", "") == "mojibake" || (row.contains("ftfy") && !composes())) continue;
     const auto text = row.at("text").get<std::string>();
+    const bool ascii = std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+    if (row.value("ftfy", "") == "mojibake" || (!ascii && !composes())) continue;
     const auto length = row.value("max_length", int64_t{77});
     auto ids = tokenizer.encode(text, length);
     EXPECT_EQ(ids.size(), row.at("n").get<size_t>()) << text;
@@ -66,7 +69,7 @@ TEST_F(PromptTokenizers, OfClipGiveEveryIdButThoseOfWronglyDecodedText) {
     EXPECT_EQ(ids, row.at("ids").get<std::vector<int64_t>>()) << text;
     ++compared;
   }
-  EXPECT_GE(compared, composes() ? 126 : 100);
+  EXPECT_EQ(compared, composes() ? 126 : 82) << "without ICU the rows of ASCII alone";
 }
 
 TEST_F(PromptTokenizers, OfClipAreReadFromBothOfTheirFilesOrNotAtAll) {

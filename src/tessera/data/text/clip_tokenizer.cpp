@@ -3,6 +3,7 @@
 #include <array>
 
 #include "tessera/base/check.h"
+#include "tessera/base/log.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/data/text/bpe.h"
@@ -57,6 +58,8 @@ BpeTable read_table(const std::string& vocabulary, const std::filesystem::path& 
 class ClipModel final : public TokenizerModel {
  public:
   ClipModel(const BpeTable& table, const std::string& file) : bpe_(table, file) {
+    if (compose("e\u0301") != "\u00E9")
+      log::warn(file + ": this build has no ICU, so captions beyond ASCII get other ids than CLIP was trained with");
     const auto id_of = [&](std::string_view piece) {
       const auto found =
           std::ranges::find(table.pieces, piece, [](const auto& p) -> std::string_view { return p.first; });
