@@ -98,7 +98,7 @@ TEST(Codec, AReleasedModelFolderOpensByTheNameOfItsAutoencodersFile) {
   config.widths = {32, 32, 32, 32};
   config.layers = 1;
   std::vector<checkpoint::TensorInfo> tensors;
-  for (const vae::Parameter& p : vae::parameters(config)) tensors.push_back({p.name, DType::f32, p.shape});
+  for (const auto& p : vae::parameters(config)) tensors.push_back({p.name, DType::f32, p.shape});
   write("hunyuan_vae.safetensors", std::move(tensors));
   write("Open_Sora_v2.safetensors", {{"img_in.weight", DType::f32, {8, 8}}});
   const auto codec = open_codec(folder.string(), 16, 0, 0);

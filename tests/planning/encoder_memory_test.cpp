@@ -151,7 +151,7 @@ TEST_F(EncoderMemory, DecodingCountsBetweenStepsAndNotInThem) {
 fs::path write_released_vae(const fs::path& file) {
   namespace vae = models::wan_vae;
   std::vector<checkpoint::TensorInfo> tensors;
-  for (const vae::Parameter& p : vae::parameters(vae::Config{})) tensors.push_back({p.name, DType::f32, p.shape});
+  for (const auto& p : vae::parameters(vae::Config{})) tensors.push_back({p.name, DType::f32, p.shape});
   checkpoint::SafetensorsWriter out(file, std::move(tensors));
   std::vector<float> some(1 << 20);
   RandomKey(1, Purpose::test).normal(some.data(), 0, some.size());

@@ -25,41 +25,16 @@ int64_t usual_overlap(int64_t tile) { return tile == 0 ? 0 : std::max<int64_t>(3
 
 DcAe::DcAe(Config config, ReadWeight read, const Tiling& tiling)
     : config_(std::move(config)),
-      parameters_(parameters(config_)),
-      read_(std::move(read)),
+      weights_(parameters(config_), std::move(read)),
       tiles_(in_cells(tiling.size, tiling.overlap, config_.stride(), "pixels", "512 pixels that share 64 are usual")),
       encoder_(encoder_layers(config_)),
       decoder_(decoder_layers(config_)),
       mean_(at::zeros({config_.latent_channels}, at::kFloat)),
       std_(at::full({config_.latent_channels}, 1 / config_.scaling_factor, at::kFloat)) {}
 
-const net::WeightMap& DcAe::weights() const {
-  if (weights_.empty())
-    for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name).to(device::here()));
-  return weights_;
-}
-
-net::WeightMap DcAe::meta_weights() const {
-  net::WeightMap meta;
-  for (const Parameter& p : parameters_)
-    meta.emplace(p.name, at::empty(p.shape, at::TensorOptions(at::kFloat).device(at::kMeta)));
-  return meta;
-}
-
-int64_t DcAe::weight_bytes() const {
-  int64_t numel = 0;
-  for (const Parameter& p : parameters_) numel += c10::multiply_integers(p.shape);
-  return numel * static_cast<int64_t>(sizeof(float));
-}
-
 std::string DcAe::fingerprint() const {
   if (!fingerprint_.empty()) return fingerprint_;
-  std::vector<std::string> names;
-  for (const Parameter& p : parameters_) names.push_back(p.name);
-  std::ranges::sort(names);  // an order that does not depend on the version of this code
-  uint64_t hash = kHashStart;
-  for (const std::string& name : names)  // one at a time: the hash does not need all of them in memory
-    hash = hash_tensor(hash, weights_.empty() ? read_(name) : weights_.find(name)->second);
+  uint64_t hash = weights_.hash();
   hash = hash_tensor(hash, std_);
   char text[64];
   std::snprintf(text, sizeof text, "dc-ae-%016llx-v1", static_cast<unsigned long long>(hash));
@@ -105,7 +80,8 @@ Posterior DcAe::posterior(const Tensor& pixels) const {
               "give pictures of three colours in [-1, 1]");
   const auto shape = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
   Tensor latent = at::empty(shape, at::kFloat);
-  for (int64_t i = 0; i < pixels.size(1); ++i) latent.select(1, i).copy_(encode_frame(pixels.select(1, i), weights()));
+  for (int64_t i = 0; i < pixels.size(1); ++i)
+    latent.select(1, i).copy_(encode_frame(pixels.select(1, i), weights_.loaded()));
   return {latent, {}};
 }
 
@@ -123,7 +99,7 @@ Tensor DcAe::decode(const Tensor& latent) const {
   const Tensor unscaled = latent.to(at::kFloat) / config_.scaling_factor;
   Tensor pixels = at::empty({3, latent.size(1), latent.size(2) * cell, latent.size(3) * cell}, at::kFloat);
   for (int64_t i = 0; i < latent.size(1); ++i)
-    pixels.select(1, i).copy_(decode_frame(unscaled.select(1, i), weights()));
+    pixels.select(1, i).copy_(decode_frame(unscaled.select(1, i), weights_.loaded()));
   return pixels;
 }
 
@@ -134,7 +110,7 @@ int64_t DcAe::encode_bytes(int64_t frames, int64_t height, int64_t width, const 
   const bool tiled = applies(tiles_, h, w);
   const Tensor pixels = at::empty({3, tile_side(tiles_, tiled, h) * cell, tile_side(tiles_, tiled, w) * cell},
                                   at::TensorOptions(at::kByte).device(at::kMeta));
-  const net::WeightMap meta = meta_weights();
+  const net::WeightMap meta = weights_.meta();
   const int64_t pass = count([&] { run_layers(encoder_, config_.head_dim, meta, in_range(pixels)); });
   return pass + 4 * c * f * h * w + (tiled ? stitched_bytes(tiles_, c, h, w) : 0);
 }
@@ -146,7 +122,7 @@ int64_t DcAe::decode_bytes(int64_t frames, int64_t height, int64_t width, const 
   const bool tiled = applies(tiles_, h, w);
   const Tensor latent = at::empty({c, tile_side(tiles_, tiled, h), tile_side(tiles_, tiled, w)},
                                   at::TensorOptions(at::kFloat).device(at::kMeta));
-  const net::WeightMap meta = meta_weights();
+  const net::WeightMap meta = weights_.meta();
   const int64_t pass = count([&] { run_layers(decoder_, config_.head_dim, meta, latent); });
   const int64_t whole = 4 * f * h * w * (c + 3 * square);  // the unscaled latent and the pixels
   return pass + whole + (tiled ? stitched_bytes(tiles_, 3 * square, h, w) : 0);

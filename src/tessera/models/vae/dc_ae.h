@@ -13,9 +13,6 @@
 
 namespace tessera::models::dc_ae {
 
-/// The values of a parameter by its diffusers name, fp32.
-using ReadWeight = std::function<Tensor(const std::string& name)>;
-
 /// Pixels that neighbouring tiles share where the caller does not say: 64 for tiles of 512.
 int64_t usual_overlap(int64_t tile);
 
@@ -34,27 +31,23 @@ class DcAe final : public VideoVae {
   Posterior posterior(const Tensor& pixels) const override;  ///< unscaled latents; no variance
   const Tensor& latent_mean() const override { return mean_; }
   const Tensor& latent_std() const override { return std_; }
-  int64_t weight_bytes() const override;
-  void release() const override { weights_.clear(); }
+  int64_t weight_bytes() const override { return weights_.bytes(); }
+  void release() const override { weights_.release(); }
   int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
   int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
 
   const Config& config() const { return config_; }
 
  private:
-  const net::WeightMap& weights() const;
-  net::WeightMap meta_weights() const;
   // One frame, unscaled, tiled: [3, H, W] -> [C, h, w] and back.
   Tensor encode_frame(const Tensor& pixels, const net::WeightMap& weights) const;
   Tensor decode_frame(const Tensor& latent, const net::WeightMap& weights) const;
 
   const Config config_;
-  const std::vector<Parameter> parameters_;
-  const ReadWeight read_;
+  const WeightsOnDemand weights_;
   const StitchedTiles tiles_;  // in latent cells
   const std::vector<Layer> encoder_, decoder_;
   const Tensor mean_, std_;          // [C]
-  mutable net::WeightMap weights_;   // empty until they are needed; one thread encodes
   mutable std::string fingerprint_;  // once known
 };
 

@@ -3,6 +3,7 @@
 //
 //   for (const Layer& layer : encoder_layers(config)) x = apply(layer, x);      // dc_ae_pass.h
 #include "tessera/models/vae/dc_ae_config.h"
+#include "tessera/models/vae/weights_on_demand.h"
 
 namespace tessera::models::dc_ae {
 
@@ -25,10 +26,6 @@ struct Layer {
 std::vector<Layer> encoder_layers(const Config& config);  ///< [3, ..] to [latent_channels, ..]
 std::vector<Layer> decoder_layers(const Config& config);  ///< and back
 
-struct Parameter {
-  std::string name;  ///< diffusers', by which this code calls them
-  std::vector<int64_t> shape;
-};
 std::vector<Parameter> parameters(const Config& config);
 
 }  // namespace tessera::models::dc_ae

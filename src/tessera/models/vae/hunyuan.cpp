@@ -33,8 +33,7 @@ int64_t usual_overlap(int64_t tile) { return tile / 4 / kStride * kStride; }
 
 HunyuanVae::HunyuanVae(Config config, ReadWeight read, const Tiling& tiling)
     : config_(std::move(config)),
-      parameters_(parameters(config_)),
-      read_(std::move(read)),
+      weights_(parameters(config_), std::move(read)),
       tiles_(in_cells(tiling.size, tiling.overlap, kStride, "pixels", "256 pixels that share 64 are usual")),
       time_tiles_(
           in_cells(tiling.frames, tiling.shared_frames, kTimeStride, "frames", "64 frames that share 16 are usual")),
@@ -43,33 +42,9 @@ HunyuanVae::HunyuanVae(Config config, ReadWeight read, const Tiling& tiling)
       mean_(at::full({config_.latent_channels}, config_.shift_factor, at::kFloat)),
       std_(at::full({config_.latent_channels}, 1 / config_.scaling_factor, at::kFloat)) {}
 
-const net::WeightMap& HunyuanVae::weights() const {
-  if (weights_.empty())
-    for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name).to(device::here()));
-  return weights_;
-}
-
-net::WeightMap HunyuanVae::meta_weights() const {
-  net::WeightMap meta;
-  for (const Parameter& p : parameters_)
-    meta.emplace(p.name, at::empty(p.shape, at::TensorOptions(at::kFloat).device(at::kMeta)));
-  return meta;
-}
-
-int64_t HunyuanVae::weight_bytes() const {
-  int64_t numel = 0;
-  for (const Parameter& p : parameters_) numel += c10::multiply_integers(p.shape);
-  return numel * static_cast<int64_t>(sizeof(float));
-}
-
 std::string HunyuanVae::fingerprint() const {
   if (!fingerprint_.empty()) return fingerprint_;
-  std::vector<std::string> names;
-  for (const Parameter& p : parameters_) names.push_back(p.name);
-  std::ranges::sort(names);  // an order that does not depend on the version of this code
-  uint64_t hash = kHashStart;
-  for (const std::string& name : names)  // one at a time: the hash does not need all of them in memory
-    hash = hash_tensor(hash, weights_.empty() ? read_(name) : weights_.find(name)->second);
+  uint64_t hash = weights_.hash();
   hash = hash_tensor(hash_tensor(hash, mean_), std_);
   hash = hash_tensor(hash, at::full({1}, config_.groups, at::kLong));
   char text[96];
@@ -105,7 +80,7 @@ Tensor HunyuanVae::moments(const Tensor& pixels) const {
       const Tensor tile = clip.narrow(2, y.begin * kStride, y.length * kStride)
                               .narrow(3, x.begin * kStride, x.length * kStride)
                               .to(device::here());
-      return run_layers(encoder_, config_.groups, weights(), in_range(tile)).cpu();
+      return run_layers(encoder_, config_.groups, weights_.loaded(), in_range(tile)).cpu();
     });
   };
   if (!cut_in_time(f - 1)) return of_frames(pixels);
@@ -119,7 +94,7 @@ Tensor HunyuanVae::pixels(const Tensor& unscaled) const {
   const auto of_frames = [&](const Tensor& latent) {
     return in_tiles(tiles_, h, w, kStride, [&](const Part& y, const Part& x) {
       const Tensor tile = latent.narrow(2, y.begin, y.length).narrow(3, x.begin, x.length).to(device::here());
-      return run_layers(decoder_, config_.groups, weights(), tile).cpu();
+      return run_layers(decoder_, config_.groups, weights_.loaded(), tile).cpu();
     });
   };
   if (!cut_in_time(f - 1)) return of_frames(unscaled);
@@ -163,7 +138,7 @@ int64_t HunyuanVae::tiled_bytes(int64_t f, int64_t h, int64_t w, int64_t first, 
 int64_t HunyuanVae::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
-  const net::WeightMap meta = meta_weights();
+  const net::WeightMap meta = weights_.meta();
   return tiled_bytes(f, h, w, 2 * c, 2 * c, [&](int64_t tile_f, int64_t tile_h, int64_t tile_w) {
     const Tensor clip = at::empty({3, 1 + (tile_f - 1) * kTimeStride, tile_h * kStride, tile_w * kStride},
                                   at::TensorOptions(at::kByte).device(at::kMeta));
@@ -174,7 +149,7 @@ int64_t HunyuanVae::encode_bytes(int64_t frames, int64_t height, int64_t width, 
 int64_t HunyuanVae::decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
-  const net::WeightMap meta = meta_weights();
+  const net::WeightMap meta = weights_.meta();
   const int64_t unscaled = 4 * c * f * h * w, cell = 3 * kStride * kStride;
   return unscaled +
          tiled_bytes(f, h, w, cell, kTimeStride * cell, [&, c = c](int64_t tile_f, int64_t tile_h, int64_t tile_w) {

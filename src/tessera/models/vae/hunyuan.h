@@ -16,9 +16,6 @@
 
 namespace tessera::models::hunyuan_vae {
 
-/// The values of a parameter by its name, fp32.
-using ReadWeight = std::function<Tensor(const std::string& name)>;
-
 /// A quarter of the tile, in whole cells of 8 pixels.
 int64_t usual_overlap(int64_t tile);
 
@@ -38,16 +35,14 @@ class HunyuanVae final : public VideoVae {
   const Tensor& latent_mean() const override { return mean_; }
   const Tensor& latent_std() const override { return std_; }
   bool tiles_in_time() const override { return true; }
-  int64_t weight_bytes() const override;
-  void release() const override { weights_.clear(); }
+  int64_t weight_bytes() const override { return weights_.bytes(); }
+  void release() const override { weights_.release(); }
   int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
   int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
 
   const Config& config() const { return config_; }
 
  private:
-  const net::WeightMap& weights() const;
-  net::WeightMap meta_weights() const;
   // Mean and log variance of a clip, and the pixels of an unscaled latent; tiled.
   Tensor moments(const Tensor& pixels) const;
   Tensor pixels(const Tensor& unscaled) const;
@@ -58,12 +53,10 @@ class HunyuanVae final : public VideoVae {
                       const std::function<int64_t(int64_t f, int64_t h, int64_t w)>& pass) const;
 
   const Config config_;
-  const std::vector<Parameter> parameters_;
-  const ReadWeight read_;
+  const WeightsOnDemand weights_;
   const StitchedTiles tiles_, time_tiles_;  // in latent cells, in latent frames
   const std::vector<Layer> encoder_, decoder_;
   const Tensor mean_, std_;          // [C]
-  mutable net::WeightMap weights_;   // empty until they are needed; one thread encodes
   mutable std::string fingerprint_;  // once known
 };
 

@@ -3,6 +3,7 @@
 //
 //   for (const Layer& layer : encoder_layers(config)) x = pass.apply(layer, x);      // hunyuan_pass.h
 #include "tessera/models/vae/hunyuan_config.h"
+#include "tessera/models/vae/weights_on_demand.h"
 
 namespace tessera::models::hunyuan_vae {
 
@@ -26,10 +27,6 @@ std::vector<Layer> encoder_layers(
     const Config& config);  ///< [3, ..] to mean and log variance [2 * latent_channels, ..]
 std::vector<Layer> decoder_layers(const Config& config);  ///< [latent_channels, ..] to [3, ..]
 
-struct Parameter {
-  std::string name;  ///< the same in every program
-  std::vector<int64_t> shape;
-};
 std::vector<Parameter> parameters(const Config& config);
 
 }  // namespace tessera::models::hunyuan_vae

@@ -22,8 +22,7 @@ Tensor per_channel(const Tensor& values) { return values.view({-1, 1, 1, 1}); }
 
 WanVae::WanVae(Config config, ReadWeight read, const Tiling& tiling)
     : config_(std::move(config)),
-      parameters_(parameters(config_)),
-      read_(std::move(read)),
+      weights_(parameters(config_), std::move(read)),
       tiling_(tiling),
       encoder_(encoder_layers(config_)),
       decoder_(decoder_layers(config_)),
@@ -38,26 +37,9 @@ WanVae::WanVae(Config config, ReadWeight read, const Tiling& tiling)
                     "256 pixels that share 64 are usual");
 }
 
-const net::WeightMap& WanVae::weights() const {
-  if (weights_.empty())
-    for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name).to(device::here()));
-  return weights_;
-}
-
-int64_t WanVae::weight_bytes() const {
-  int64_t numel = 0;
-  for (const Parameter& p : parameters_) numel += c10::multiply_integers(p.shape);
-  return numel * static_cast<int64_t>(sizeof(float));
-}
-
 std::string WanVae::fingerprint() const {
   if (!fingerprint_.empty()) return fingerprint_;
-  std::map<std::string, const Parameter*> by_name;  // an order that does not depend on the version of this code
-  for (const Parameter& p : parameters_) by_name.emplace(p.name, &p);
-  uint64_t hash = kHashStart;
-  for (const auto& [name, parameter] : by_name)  // one at a time: the hash does not need all of them in memory
-    hash = hash_tensor(hash, weights_.empty() ? read_(name) : weights_.find(name)->second);
-  hash = hash_tensor(hash_tensor(hash, mean_), std_);
+  const uint64_t hash = hash_tensor(hash_tensor(weights_.hash(), mean_), std_);
   char text[96];
   std::snprintf(text, sizeof text, "wan%s-vae-%016llx-v1", config_.version(), static_cast<unsigned long long>(hash));
   fingerprint_ =
@@ -84,7 +66,7 @@ Tensor WanVae::encode_chunk(const Tensor& pixels, FeatureCache& cache) const {
   check_input(pixels.dim() == 4 && pixels.size(1) == (cache.chunks == 0 ? 1 : config_.time_stride()), "models.vae",
               "a chunk of " + std::to_string(pixels.dim() == 4 ? pixels.size(1) : 0) + " frames",
               "give the first frame alone, then " + std::to_string(config_.time_stride()) + " at a time");
-  return run_chunk(encoder_, weights(), in_range(pixels.to(device::here())), cache);
+  return run_chunk(encoder_, weights_.loaded(), in_range(pixels.to(device::here())), cache);
 }
 
 Tensor WanVae::decode_chunk(const Tensor& latent, FeatureCache& cache) const {
@@ -92,7 +74,7 @@ Tensor WanVae::decode_chunk(const Tensor& latent, FeatureCache& cache) const {
   check_input(latent.dim() == 4 && latent.size(0) == config_.z_dim && latent.size(1) == 1, "models.vae",
               "a latent chunk must be one frame of " + std::to_string(config_.z_dim) + " channels",
               "give latent frames one at a time");
-  return run_chunk(decoder_, weights(), latent.to(device::here(), at::kFloat), cache);
+  return run_chunk(decoder_, weights_.loaded(), latent.to(device::here(), at::kFloat), cache);
 }
 
 Tensor WanVae::encode_tile(const Tensor& pixels) const {
@@ -151,16 +133,10 @@ Tensor WanVae::decode(const Tensor& latent) const {
                      });
 }
 
-net::WeightMap WanVae::meta_weights() const {
-  net::WeightMap meta;
-  for (const Parameter& p : parameters_) meta.emplace(p.name, at::empty(p.shape, on_meta(at::kFloat)));
-  return meta;
-}
-
 ChunkBytes WanVae::encode_chunk_bytes(int64_t height, int64_t width, const CountBytes& count) const {
   const at::NoGradGuard no_grad;
   const Tensor pixels = at::empty({3, config_.time_stride(), height, width}, on_meta(at::kByte));
-  return chunk_bytes(encoder_, meta_weights(), pixels, in_range, count);
+  return chunk_bytes(encoder_, weights_.meta(), pixels, in_range, count);
 }
 
 ChunkBytes WanVae::decode_chunk_bytes(int64_t height, int64_t width, const CountBytes& count) const {
@@ -168,7 +144,7 @@ ChunkBytes WanVae::decode_chunk_bytes(int64_t height, int64_t width, const Count
   const int64_t cell = config_.stride();
   const Tensor latent = at::empty({config_.z_dim, 1, height / cell, width / cell}, on_meta(at::kFloat));
   return chunk_bytes(
-      decoder_, meta_weights(), latent, [](const Tensor& z) { return z; }, count);
+      decoder_, weights_.meta(), latent, [](const Tensor& z) { return z; }, count);
 }
 
 namespace {

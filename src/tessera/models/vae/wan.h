@@ -13,9 +13,6 @@
 
 namespace tessera::models::wan_vae {
 
-/// The values of a parameter by its official name, fp32.
-using ReadWeight = std::function<Tensor(const std::string& official)>;
-
 class WanVae final : public VideoVae {
  public:
   /// Calls `read` for every tensor of parameters(config) each time that it needs the weights and has not loaded them.
@@ -31,8 +28,8 @@ class WanVae final : public VideoVae {
   Posterior posterior(const Tensor& pixels) const override;
   const Tensor& latent_mean() const override { return mean_; }
   const Tensor& latent_std() const override { return std_; }
-  int64_t weight_bytes() const override;
-  void release() const override { weights_.clear(); }
+  int64_t weight_bytes() const override { return weights_.bytes(); }
+  void release() const override { weights_.release(); }
   int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
   int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
 
@@ -47,19 +44,15 @@ class WanVae final : public VideoVae {
   const Config& config() const { return config_; }
 
  private:
-  const net::WeightMap& weights() const;
-  net::WeightMap meta_weights() const;
   Tensor moments(const Tensor& pixels) const;
   Tensor encode_tile(const Tensor& pixels) const;
   Tensor decode_tile(const Tensor& latent) const;
 
   const Config config_;
-  const std::vector<Parameter> parameters_;
-  const ReadWeight read_;
+  const WeightsOnDemand weights_;
   const Tiling tiling_;
   const std::vector<Layer> encoder_, decoder_;
   const Tensor mean_, std_;          // [C]
-  mutable net::WeightMap weights_;   // empty until they are needed; one thread encodes
   mutable std::string fingerprint_;  // once known
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/models/vae/wan_config.h"
+#include "tessera/models/vae/weights_on_demand.h"
 
 namespace tessera::models::wan_vae {
 
@@ -38,10 +39,6 @@ struct Layer {
 std::vector<Layer> encoder_layers(const Config& config);  ///< [3, ..] to mean and log variance [2 * z_dim, ..]
 std::vector<Layer> decoder_layers(const Config& config);  ///< [z_dim, ..] to [3, ..]
 
-struct Parameter {
-  std::string name;  ///< official
-  std::vector<int64_t> shape;
-};
 std::vector<Parameter> parameters(const Config& config);
 
 }  // namespace tessera::models::wan_vae
