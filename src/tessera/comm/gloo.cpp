@@ -15,6 +15,7 @@
 #include "tessera/comm/c10d_store.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/environment.h"
+#include "tessera/comm/gloo_yield.h"
 #include "tessera/comm/peer_error.h"
 #include "tessera/comm/rendezvous_endpoint.h"
 #include "tessera/comm/store.h"
@@ -38,6 +39,7 @@ class GlooTransport final : public Transport {
   GlooTransport(const c10::intrusive_ptr<c10d::Store>& store, int index, int size, std::chrono::milliseconds timeout,
                 const Rendezvous& place, Watchdog& watchdog)
       : watchdog_(watchdog) {
+    static_cast<void>(event_thread_yields());  // links the epoll_wait that lets Gloo's thread yield
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->threads = 1;
     options->devices.push_back(device(place));
