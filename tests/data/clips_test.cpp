@@ -87,6 +87,35 @@ TEST(AspectRatios, AreThoseOfTheReferenceAndSoIsWhatAPictureGoesTo) {
   }
 }
 
+/// Open-Sora 2.0's sizes, recorded from its training.
+TEST(AspectRatios, AreOpenSorasWhereTheyAreNamedByPixels) {
+  const Path golden = Path(TESSERA_GOLDENS) / "opensora_buckets";
+  if (!std::filesystem::exists(golden)) {
+    ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << "no golden cases at " << golden;
+    GTEST_SKIP() << "no golden cases at " << golden;
+  }
+  const checkpoint::Json tables = checkpoint::parse_json(checkpoint::read_text(golden / "aspect.json"), "aspect.json");
+  int64_t compared = 0;
+  for (const auto& [name, sizes] : tables.at("v2").at("compression16_training").items()) {
+    const std::vector<Bucket> buckets = aspect_buckets("33x" + name);
+    EXPECT_EQ(buckets.size(), sizes.size()) << name;
+    EXPECT_EQ(buckets[0].ratio, 1) << name << ": samples have the first shape";
+    for (const auto& [ratio, size] : sizes.items()) {
+      const double of = std::stod(ratio.substr(ratio.find(':') + 1)) / std::stod(ratio);  // named width:height
+      const auto found = std::ranges::find_if(buckets, [&](const Bucket& b) { return std::abs(b.ratio - of) < 1e-9; });
+      ASSERT_NE(found, buckets.end()) << name << " has no " << ratio;
+      EXPECT_EQ(found->height, size.at(0).get<int64_t>()) << name << " " << ratio;
+      EXPECT_EQ(found->width, size.at(1).get<int64_t>()) << name << " " << ratio;
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 30);
+  EXPECT_EQ(aspect_buckets("256px")[0].text(), "1x256x256");
+  EXPECT_TRUE(names_aspect_ratios("129x480p"));
+  for (const char* text : {"px", "33xpx", "0x256px", "33x256pt"})
+    EXPECT_ANY_THROW(names_aspect_ratios(text) ? aspect_buckets(text) : std::vector{parse_bucket(text)}) << text;
+}
+
 TEST(AspectRatios, HaveFramesForVideosAndTellTheNearestName) {
   EXPECT_EQ(aspect_buckets("81xASPECT_RATIO_VIDEO_480_MS")[0].text(), "81x624x624");
   EXPECT_EQ(aspect_buckets("ASPECT_RATIO_1024")[0].text(), "1x1024x1024");

@@ -1,4 +1,4 @@
-// The published tables of PixArt and of the programs after it, in diffusers' values.
+// The published tables of PixArt and of the programs after it, in diffusers' values, and Open-Sora's.
 #include "tessera/data/aspect_ratios.h"
 
 #include <algorithm>
@@ -61,24 +61,82 @@ const RatioTable& table_of(const std::string& name) {
                   "did you mean " + nearest(name, names).front() + "? Shapes can be listed too: 1x1024x1024");
 }
 
+// ---- Open-Sora 2.0: sizes of about so many pixels, computed ------------------------------------------------------
+
+/// "256px": 256 x 256 pixels; "480p": as many as 480 rows of 16:9 have. 0: neither.
+int64_t pixels_of(const std::string& name) {
+  const size_t digits = name.find_first_not_of("0123456789");
+  if (digits == std::string::npos || digits < 2 || digits > 4) return 0;
+  const int64_t side = std::stoll(name);
+  if (name.substr(digits) == "px") return side * side;
+  return name.substr(digits) == "p" ? static_cast<int64_t>(static_cast<double>(side * side) / 9 * 16) : 0;
+}
+
+/// The sides as that program's training has them (opensora/datasets/aspect.py, get_aspect_ratios_dict): multiples of 16,
+/// of the neighbours by one such step the nearest to the number of pixels, a size once, then all of them upright.
+std::vector<Bucket> sizes_of(int64_t pixels, int64_t frames) {
+  constexpr int64_t kUnit = 16;
+  constexpr double kRatios[] = {1 / 2.39, 1.0 / 2, 9.0 / 16, 1 / 1.85, 16.0 / 9,
+                                8.0 / 5,  2.0 / 3, 3.0 / 4,  1};  // h / w
+  std::vector<Bucket> wide;
+  for (const double ratio : kRatios) {
+    const auto units = [](double length) { return static_cast<int64_t>(std::floor(length / kUnit)) * kUnit; };
+    int64_t width = units(std::sqrt(static_cast<double>(pixels) / ratio));
+    int64_t height = units(static_cast<double>(pixels) / static_cast<double>(width));
+    const std::pair<int64_t, int64_t> near[] = {
+        {height - kUnit, width}, {height + kUnit, width}, {height, width - kUnit}, {height, width + kUnit}};
+    for (const auto& [h, w] : near)
+      if (std::abs(h * w - pixels) < std::abs(height * width - pixels)) height = h, width = w;
+    const auto same = [&](const Bucket& other) { return other.height == height && other.width == width; };
+    if (std::ranges::none_of(wide, same)) wide.push_back({frames, height, width, ratio});
+  }
+  std::vector<Bucket> all = wide;
+  for (const Bucket& bucket : wide) {
+    const Bucket upright{frames, bucket.width, bucket.height, 1 / bucket.ratio};
+    const auto same = [&](const Bucket& other) { return std::abs(other.ratio - upright.ratio) < 1e-9; };
+    const auto found = std::ranges::find_if(all, same);
+    if (found == all.end())
+      all.push_back(upright);
+    else
+      *found = upright;
+  }
+  return all;
+}
+
+/// The frames before a table's name, "81x"; 1 where nothing stands there, 0 where it is something else.
+int64_t frames_of(const std::string& head) {
+  if (head.empty()) return 1;
+  const bool number = head.size() >= 2 && head.size() <= 6 && head.ends_with('x') &&
+                      head.find_first_not_of("0123456789") == head.size() - 1;
+  return number ? std::stoll(head) : 0;
+}
+
+/// Where the name of a table begins; npos: there is none.
+size_t table_at(const std::string& text) {
+  const size_t named = text.find("ASPECT_RATIO"), times = text.find('x');
+  if (named != std::string::npos) return named;
+  if (pixels_of(text) > 0) return 0;
+  return times != std::string::npos && pixels_of(text.substr(times + 1)) > 0 ? times + 1 : std::string::npos;
+}
+
 }  // namespace
 
-bool names_aspect_ratios(const std::string& text) { return text.find("ASPECT_RATIO") != std::string::npos; }
+bool names_aspect_ratios(const std::string& text) { return table_at(text) != std::string::npos; }
 
 std::vector<Bucket> aspect_buckets(const std::string& text) {
-  const size_t begin = text.find("ASPECT_RATIO");
-  int64_t frames = 1;
-  if (begin > 0) {
-    const std::string head = text.substr(0, begin);
-    if (head.size() < 2 || head.size() > 6 || !head.ends_with('x') ||
-        head.find_first_not_of("0123456789") != head.size() - 1 || (frames = std::stoll(head)) < 1)
-      throw UserError(Exit::usage, "data.buckets", "'" + text + "': expected FRAMESxTABLE",
-                      "for example 81xASPECT_RATIO_VIDEO_480_MS");
-  }
-  const RatioTable& table = table_of(text.substr(begin));
+  const size_t begin = table_at(text);
+  const int64_t frames = frames_of(text.substr(0, begin));
+  if (begin == std::string::npos || frames < 1)
+    throw UserError(Exit::usage, "data.buckets", "'" + text + "': expected FRAMESxTABLE",
+                    "for example 81xASPECT_RATIO_VIDEO_480_MS");
   std::vector<Bucket> buckets;
-  for (const RatioRow& row : table.rows)
-    buckets.push_back({frames, int64_t{row.height} * table.unit, int64_t{row.width} * table.unit, row.ratio});
+  if (const int64_t pixels = pixels_of(text.substr(begin)); pixels > 0) {
+    buckets = sizes_of(pixels, frames);
+  } else {
+    const RatioTable& table = table_of(text.substr(begin));
+    for (const RatioRow& row : table.rows)
+      buckets.push_back({frames, int64_t{row.height} * table.unit, int64_t{row.width} * table.unit, row.ratio});
+  }
   const auto square = std::min_element(buckets.begin(), buckets.end(), [](const Bucket& a, const Bucket& b) {
     return std::abs(a.ratio - 1) < std::abs(b.ratio - 1);
   });

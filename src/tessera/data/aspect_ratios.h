@@ -3,6 +3,7 @@
 //
 //   std::vector<Bucket> buckets = aspect_buckets("ASPECT_RATIO_1024");           // 1x1024x1024, 1x512x2048, ...
 //   std::vector<Bucket> buckets = aspect_buckets("81xASPECT_RATIO_VIDEO_480_MS");
+//   std::vector<Bucket> buckets = aspect_buckets("129x256px");                   // 129x256x256, 129x160x400, ...
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace tessera::data {
 bool names_aspect_ratios(const std::string& text);
 
 /// [FRAMESx]TABLE: ASPECT_RATIO_256, 512, 1024, 2048 and 4096, ASPECT_RATIO_VIDEO_480_MS and 720_MS, also by diffusers'
-/// names with _BIN. The square comes first, because samples have the first shape. Throws UserError (usage) naming the
+/// names with _BIN; Open-Sora 2.0's sizes by their pixels, 256px or 480p. The square comes first, because samples have the first shape. Throws UserError (usage) naming the
 /// nearest table.
 std::vector<Bucket> aspect_buckets(const std::string& text);
 

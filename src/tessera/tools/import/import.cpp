@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
@@ -10,6 +11,7 @@
 #include "tessera/tools/import/sana_parts.h"
 #include "tessera/tools/options/command_line.h"
 #include "tessera/tools/options/config_file.h"
+#include "tessera/tools/options/python_config.h"
 
 namespace tessera::tools {
 
@@ -61,6 +63,7 @@ const FileForm kFiles[] = {
     {".toml", accelerate_config, bare_words},
     {".yaml", sana_config, nullptr},
     {".yml", sana_config, nullptr},
+    {".py", opensora_config, opensora_options},
 };
 
 /// Options that the dialect knows.
@@ -87,6 +90,7 @@ const Dialect& of_command(const CommandLine& line) {
   if (script.starts_with("train_dreambooth"))
     throw UserError(Exit::usage, "import", script + " trains another model",
                     "of these scripts train_dreambooth_lora_sana.py is read");
+  if (line.words.size() > 1 && line.words[0] == "--config" && line.words[1].ends_with(".py")) return opensora_command();
   const Dialect* best = nullptr;
   size_t most = 0;
   for (const auto& dialect : {diffsynth_command, musubi_command, training_line, generate_line, diffusion_pipe_command,
@@ -99,7 +103,7 @@ const Dialect& of_command(const CommandLine& line) {
   if (best) return *best;
   throw UserError(
       Exit::usage, "import", "no option of this command is known" + (script.empty() ? "" : ": " + script),
-      "commands of DiffSynth, musubi-tuner, diffusion-pipe, Sana and generate.py are read; tessera import --table "
+      "commands of DiffSynth, musubi-tuner, diffusion-pipe, Sana, Open-Sora and generate.py are read; tessera import --table "
       "lists their options");
 }
 
@@ -139,6 +143,31 @@ Translation translate_sana(const CommandLine& line, std::vector<Given> flags, co
   if (script.starts_with("train_scm_ladd")) result.refused.push_back({script, kSprint});
   result.merge(translate(sana_config(), std::move(given), context));
   result.from = sana_command().from;
+  return result;
+}
+
+/// Flags stand over the names of the file: --optim.lr 1e-5, with - or _ between words.
+Translation translate_opensora(const CommandLine& line, const ImportContext& context) {
+  const std::string file = file_beside(context, line.words[1]);
+  nlohmann::ordered_json config = read_python_config(file);
+  for (size_t i = 2; i < line.words.size(); i += 2) {
+    std::string name = line.words[i];
+    if (!strip_prefix(name, "--") || name.empty() || i + 1 == line.words.size())
+      throw UserError(Exit::usage, "import", "'" + line.words[i] + "': expected --NAME VALUE",
+                      "every flag of this trainer has a value, --wandb True");
+    std::ranges::replace(name, '-', '_');
+    nlohmann::ordered_json* at = &config;
+    for (size_t begin = 0, dot = 0; dot != std::string::npos; begin = dot + 1) {
+      dot = name.find('.', begin);
+      if (!at->is_object()) *at = nlohmann::ordered_json::object();
+      at = &(*at)[name.substr(begin, dot - begin)];
+    }
+    *at = python_value(line.words[i + 1]);
+  }
+  std::vector<Given> given = flat_options(config, file);
+  opensora_options(given);
+  Translation result = translate(opensora_config(), std::move(given), context);
+  result.from = opensora_command().from;
   return result;
 }
 
@@ -187,7 +216,8 @@ Translation import_file(const std::string& path, const ImportContext& context) {
   if (!best)
     throw UserError(
         Exit::usage, "import", path + ": no option in it is known",
-        "a DeepSpeed .json, the .yaml of accelerate or Sana, the .toml of musubi-tuner or diffusion-pipe are read");
+        "a DeepSpeed .json, the .yaml of accelerate or Sana, the .toml of musubi-tuner or diffusion-pipe, Open-Sora's "
+        ".py are read");
   Translation result = translate(best->dialect(), std::move(options), inside);
   result.from += ", " + path;
   return result;
@@ -212,7 +242,8 @@ Translation import_command(const std::string& text, const ImportContext& context
     if (inside.ranks == 0) inside.ranks = launcher.ranks;
     inside.accumulation = launcher.accumulation;
   }
-  std::vector<Given> given = read_options(dialect, line.words);
+  const bool opensora = &dialect == &opensora_command();
+  std::vector<Given> given = opensora ? std::vector<Given>{} : read_options(dialect, line.words);
   if (&dialect == &musubi_command())  // keys of its file are flags, and flags win
     for (const Given& g : std::vector<Given>(given))
       if (g.name == "--config_file") {
@@ -220,8 +251,9 @@ Translation import_command(const std::string& text, const ImportContext& context
         keys_as_flags(file);
         given.insert(given.begin(), file.begin(), file.end());
       }
-  Translation result = &dialect == &sana_command() ? translate_sana(line, std::move(given), inside)
-                                                   : translate(dialect, std::move(given), inside);
+  Translation result = opensora                      ? translate_opensora(line, inside)
+                       : &dialect == &sana_command() ? translate_sana(line, std::move(given), inside)
+                                                     : translate(dialect, std::move(given), inside);
   result.merge(launcher);
   result.merge(fsdp_variables(line, inside));
   for (const std::string& variable : line.variables)

@@ -141,8 +141,9 @@ CommandLine read_command(const std::string& text) {
       else if (*next != "launch" && *next != "-m" && launcher_of(*next).empty())
         line.launcher_words.push_back(*next);
     next = script + 1;
+    if (next != words.end() && next->ends_with(".py")) line.words = {"--config", *next++};
   }
-  line.words.assign(next, words.end());
+  line.words.insert(line.words.end(), next, words.end());
   return line;
 }
 

@@ -11,6 +11,7 @@
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
 #include "tessera/base/toml_text.h"
+#include "tessera/tools/options/python_config.h"
 
 namespace tessera::tools {
 
@@ -95,14 +96,16 @@ std::vector<Given> read_toml(const std::string& text, const std::string& file) {
 }
 
 std::vector<Given> read_config(const std::string& path) {
+  if (fs::path(path).extension() == ".py") return flat_options(read_python_config(path), path);
   check_input(fs::exists(path) && !fs::is_directory(path), "import", path + ": there is no such file",
-              "give a DeepSpeed .json, an accelerate .yaml, or the .toml of musubi-tuner or diffusion-pipe");
+              "give a DeepSpeed .json, an accelerate .yaml, the .toml of musubi-tuner or diffusion-pipe, or "
+              "Open-Sora's .py");
   constexpr int64_t kMost = int64_t{8} << 20;
   const std::string text = read_foreign(path, kMost, "import"), ending = fs::path(path).extension().string();
   if (ending == ".json") return read_json(text, path);
   if (ending == ".toml") return read_toml(text, path);
   if (ending == ".yaml" || ending == ".yml") return read_yaml(text, path);
-  throw UserError(Exit::usage, "import", path + ": expected a .json, .yaml or .toml file",
+  throw UserError(Exit::usage, "import", path + ": expected a .json, .yaml, .toml or .py file",
                   "a command line is given with --from \"...\"");
 }
 

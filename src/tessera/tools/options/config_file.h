@@ -1,5 +1,5 @@
 #pragma once
-// Configuration files of other programs as flat options: JSON, TOML and YAML.
+// Configuration files of other programs as flat options: JSON, TOML, YAML and Python.
 //
 //   for (const Given& g : read_config("ds.json")) ...      // {"zero_optimization.stage", "3"}, ...
 //

@@ -1,0 +1,419 @@
+// The Python configurations of Open-Sora 2.0 and what its train.py takes as flags over them (--dataset.data-path X.csv).
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "tessera/base/check.h"
+#include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/parts.h"
+
+namespace tessera::tools {
+
+namespace {
+
+bool is_none(const std::string& value) { return value.empty() || value == "null" || value == "None"; }
+
+std::string joined_text(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : ",") + item;
+  return text;
+}
+
+/// A path that may be None, or a name of a hub.
+void path_of(Translator& t, const std::string& option, const std::string& key) {
+  const std::string path = t.value(option);
+  if (is_none(path))
+    t.imply(option, "none is given");
+  else
+    t.set(key, path, {option});
+}
+
+// ---- the model --------------------------------------------------------------------------------------------------
+
+void model_type(Translator& t, const Given& g) {
+  if (g.value != "flux") return t.refuse(g.name, "2.0's model (type flux) is there; that of 1.x is not");
+  t.set("model.family", "opensora", {g.name}, "its MMDiT");
+}
+
+void video_autoencoder(Translator& t, const Given& g) {
+  if (g.value != "hunyuan_vae")
+    return t.refuse(g.name, "hunyuan_vae is there; the video autoencoder of high compression is not yet");
+  const std::string file = t.value("ae.from_pretrained");
+  t.set("data.vae", is_none(file) ? "hunyuan-vae" : file,
+        t.has("ae.from_pretrained") ? std::vector<std::string>{g.name, "ae.from_pretrained"}
+                                    : std::vector<std::string>{g.name});
+}
+
+/// An encoder, and where its weights lie; a name of a hub is enough to plan.
+void encoder(Translator& t, const Given& g, const char* name, const char* preset, const std::string& key,
+             const char* tokenizer) {
+  if (lower_case(g.value).find(name) == std::string::npos)
+    return t.refuse(g.name, std::string("the encoder that is there for this model is ") + name);
+  const bool here = std::filesystem::exists(g.value);
+  t.set(key, preset, {g.name},
+        here ? ""
+             : "its name, which is enough to plan: to train, download it and give " + key + "_path and " + tokenizer);
+  if (!here) return;
+  t.assume(key + "_path", g.value, "its folder");
+  t.assume(tokenizer, g.value, "its folder");
+}
+
+// ---- data -------------------------------------------------------------------------------------------------------
+
+/// "33x256px=1.0,12": all shapes, one batch. There each bucket has a batch and a share of its own.
+void buckets(Translator& t) {
+  if (!t.has("bucket_config")) return;
+  std::vector<std::string> shapes;
+  std::set<int64_t> batches;
+  bool shares = false;
+  for (const std::string& bucket : split_list(t.value("bucket_config"))) {
+    const size_t equal = bucket.find('='), comma = bucket.rfind(',');
+    const std::string batch = comma == std::string::npos ? "" : bucket.substr(comma + 1);
+    if (equal == std::string::npos || comma == std::string::npos || comma < equal)
+      throw UserError(Exit::usage, "import", "bucket_config: " + bucket,
+                      "expected {RESOLUTION: {FRAMES: (share, batch)}}");
+    shapes.push_back(bucket.substr(0, equal));
+    shares = shares || std::atof(bucket.substr(equal + 1).c_str()) < 1;
+    if (is_none(batch)) continue;
+    const int64_t samples =
+        batch.size() > 6 || batch.find_first_not_of("0123456789") != std::string::npos ? 0 : std::stoll(batch);
+    if (samples < 1)
+      throw UserError(Exit::usage, "import", "bucket_config: " + bucket, "its batch has to be a number from 1 on");
+    batches.insert(samples);
+  }
+  t.set("data.buckets", joined_text(shapes), {"bucket_config"}, "clips go to the shape nearest to theirs");
+  if (shares) t.warn("bucket_config", "shares below 1 are not drawn: a bucket has the share that its clips have");
+  if (batches.empty()) return;
+  if (batches.size() > 1)
+    t.warn("bucket_config", "a step has one batch size, here the smallest, " + std::to_string(*batches.begin()) +
+                                " a rank; tessera plan --largest batch finds what fits");
+  const int64_t rounds = t.integer("accumulation_steps", 1);
+  t.set_batch(*batches.begin() * std::clamp<int64_t>(rounds, 1, 1'000'000), {"bucket_config"},
+              "the smallest batch of a bucket" + (rounds > 1 ? " x " + std::to_string(rounds) : std::string()));
+}
+
+/// Kinds of conditions by weight: the first picture alone can be trained on.
+void conditions(Translator& t) {
+  const std::string prefix = "condition_config.";
+  double text = 0, picture = 0;
+  std::vector<std::string> options;
+  for (const Given& g : t.given()) {
+    if (!g.name.starts_with(prefix)) continue;
+    const std::string kind = g.name.substr(prefix.size());
+    const double weight = t.number(g.name, 0);
+    if (kind == "t2v")
+      text += weight, options.push_back(g.name);
+    else if (kind == "i2v_head")
+      picture += weight, options.push_back(g.name);
+    else if (weight == 0)
+      t.imply(g.name, "its weight is 0");
+    else
+      t.refuse(g.name, "samples are conditioned on their first picture (i2v_head) or on none (t2v)");
+  }
+  if (options.empty()) return;
+  if (text + picture <= 0) return t.refuse(options[0], "the weights of t2v and i2v_head are 0");
+  t.set("diffusion.image_share", number_text(picture / (text + picture)), options);
+}
+
+// ---- ranks and memory ---------------------------------------------------------------------------------------------
+
+void plugin(Translator& t) {
+  const std::string prefix = "plugin_config.", name = t.value("plugin", "zero2");
+  const bool hybrid = name == "hybrid";
+  const auto refuse = [&](const std::string& option, const char* why) {
+    t.refuse(option, why);
+    for (const Given& g : t.given())
+      if (g.name.starts_with(prefix) && !t.is_answered(g.name)) t.imply(g.name, "it belongs to the plugin");
+  };
+  if (!hybrid && name != "zero1" && name != "zero2" && name != "zero2-seq")
+    return refuse("plugin", "zero1, zero2, zero2-seq and hybrid are there");
+  const int64_t stage = hybrid ? t.integer(prefix + "zero_stage", 0) : name == "zero1" ? 1 : 2;
+  constexpr const char* kStrategies[] = {"no_shard", "shard_states", "shard_grad_op"};
+  if (stage < 0 || stage > 2) return refuse(prefix + "zero_stage", "the plugin knows stages 0, 1 and 2");
+  std::vector<std::string> options;
+  for (const std::string& option : {std::string("plugin"), prefix + "zero_stage"})
+    if (t.has(option)) options.push_back(option);
+  const std::string because = "ZeRO-" + std::to_string(stage);
+  if (options.empty())
+    t.assume("plan.strategy", kStrategies[stage], because + ", this trainer's");
+  else
+    t.set("plan.strategy", kStrategies[stage], options, because);
+  const std::string tp = prefix + "tp_size", pp = prefix + "pp_size", sp = prefix + "sp_size",
+                    mode = prefix + "sequence_parallelism_mode", on = prefix + "enable_sequence_parallelism";
+  const bool several = hybrid || name == "zero2-seq";
+  for (const auto& [option, key] : {std::pair(tp, "mesh.tp"), {pp, "mesh.pp"}}) {
+    if (!t.has(option)) continue;
+    if (several)
+      t.set(key, t.value(option), {option});
+    else
+      t.refuse(option, "it belongs to plugin = \"hybrid\"");
+  }
+  const std::string how = t.value(mode, name == "zero2-seq" ? "all_to_all" : "");
+  if (t.integer(sp, 1) > 1 && (!several || (t.has(on) && !t.flag(on)))) {
+    t.refuse(sp, several ? on + " is off" : "it belongs to plugin = \"hybrid\" or \"zero2-seq\"");
+  } else if (t.has(sp)) {
+    std::vector<std::string> of = {sp};
+    if (t.has(mode)) of.push_back(mode);
+    if (t.integer(sp, 1) == 1)
+      for (const std::string& option : of) t.imply(option, "one rank has all tokens of a sample");
+    else if (how == "ring_attn")
+      t.set("mesh.cp", t.value(sp), of, "ring attention");
+    else if (how == "all_to_all")
+      t.set("mesh.sp", t.value(sp), of, "Ulysses");
+    else
+      for (const std::string& option : of)
+        t.refuse(option,
+                 "all_to_all (mesh.sp) and ring_attn (mesh.cp) are there: under tensor parallelism the tokens between "
+                 "products are not sharded");
+  } else if (t.has(mode)) {
+    t.imply(mode, "one rank has all tokens of a sample");
+  }
+  if (t.has(on)) t.imply(on, "sp_size says it");
+}
+
+/// The first blocks of each kind are recomputed.
+void recompute(Translator& t) {
+  const std::string on = "grad_checkpoint", buffer = "grad_ckpt_buffer_size";
+  const bool recomputes = !t.has(on) || t.flag(on), offloads = t.number(buffer, 0) > 0;
+  for (const char* counts : {"grad_ckpt_settings", "model.grad_ckpt_settings", "model.grad_ckpt_setting"})
+    if (t.has(counts))
+      t.imply(counts, recomputes ? "every block is; with plan.activations = \"auto\" the plan chooses as few as fit"
+                                 : "grad_checkpoint is off");
+  std::vector<std::string> options;
+  if (t.has(on)) options.push_back(on);
+  if (t.has(buffer) && recomputes && offloads)
+    options.push_back(buffer);
+  else if (t.has(buffer))
+    t.imply(buffer, "no activations are offloaded");
+  const std::string value = !recomputes ? "keep" : offloads ? "recompute_offload" : "recompute";
+  const std::string because =
+      offloads && recomputes ? "host memory as the plan needs it, no buffer is sized by hand" : "";
+  if (options.empty())
+    t.assume("plan.activations", value, "this trainer's");
+  else
+    t.set("plan.activations", value, options, because);
+}
+
+void lora(Translator& t) {
+  const std::string prefix = "lora_config.";
+  if (std::ranges::none_of(t.given(), [&](const Given& g) { return g.name.starts_with(prefix); })) {
+    if (t.has("lora_config")) t.imply("lora_config", "the whole model is trained");
+    return;
+  }
+  if (t.has("lora_config")) t.imply("lora_config", "its entries count");
+  t.assume("train.mode", "lora", "lora_config is given");
+  for (const auto& [option, key] :
+       {std::pair("r", "lora.rank"), {"lora_alpha", "lora.alpha"}, {"lora_dropout", "lora.dropout"}})
+    if (t.has(prefix + option)) t.set(key, t.value(prefix + option), {prefix + option});
+  t.assume("lora.rank", "8", "PEFT's");
+  t.assume("lora.alpha", "8", "PEFT's");
+  if (t.has(prefix + "target_modules")) {
+    const std::vector<std::string> targets = split_list(t.value(prefix + "target_modules"));
+    t.set("lora.targets", joined_text(targets), {prefix + "target_modules"});
+  }
+  for (const Given& g : t.given())
+    if (g.name.starts_with(prefix) && !t.is_answered(g.name))
+      t.refuse(g.name, "r, lora_alpha, lora_dropout and target_modules of an adapter are known");
+}
+
+void opensora_together(Translator& t) {
+  plugin(t);  // first: a batch is of the ranks that share a sample
+  buckets(t);
+  conditions(t);
+  recompute(t);
+  lora(t);
+  if (t.has("accumulation_steps")) t.imply("accumulation_steps", "counted into train.global_batch");
+  if (t.has("ae.from_pretrained") && !t.is_answered("ae.from_pretrained"))
+    t.refuse("ae.from_pretrained", "ae.type says of what");
+  if (t.has("model.from_pretrained")) path_of(t, "model.from_pretrained", "model.path");
+  const bool pictures = t.flag("model.cond_embed");
+  if (t.has("model.cond_embed"))
+    t.set("model.preset", pictures ? "opensora2-11b" : "opensora2-11b-t2v", {"model.cond_embed"});
+  else
+    t.assume("model.preset", "opensora2-11b-t2v", "without model.cond_embed");
+  if (t.has("epochs")) {
+    if (is_none(t.value("epochs")))
+      t.imply("epochs", "run.steps says it");
+    else
+      set_epochs(t, "epochs", t.integer("epochs", 1));
+  }
+  if (t.has("ema_decay")) {
+    if (is_none(t.value("ema_decay")))
+      t.imply("ema_decay", "no average is kept");
+    else
+      t.set("train.ema", t.value("ema_decay"), {"ema_decay"});
+  }
+  t.assume("diffusion.timesteps", "by_size", "this trainer's");
+  t.assume("plan.compute_dtype", "bf16", "this trainer's dtype");
+  t.assume("train.eps", "1e-8", "HybridAdam's");
+}
+
+std::vector<Rule> opensora_model_rules() {
+  std::vector<Rule> rules = {
+      by("model.type", "flux `model.family`", model_type),
+      joined("model.from_pretrained", "`model.path`"),
+      joined("model.cond_embed", "`model.preset`: true opensora2-11b, false opensora2-11b-t2v", Takes::perhaps),
+      implied("model.strict_load", "every tensor of a file is known or named", Takes::perhaps),
+      only("model.guidance_embed", {"false"}, "the model has none", "train flux-dev's form: model.preset",
+           Takes::perhaps),
+      implied("model.fused_qkv", "the file's names tell", Takes::perhaps),
+      implied("model.use_liger_rope", "the file's names tell", Takes::perhaps),
+      only("model.mlp_ratio", {"4", "4.0"}, "4", "4 is there"),
+      only("model.theta", {"10000"}, "10000", "10000 is there"),
+      only("model.qkv_bias", {"true"}, "they have", "attention has biases", Takes::perhaps),
+      by("model.axes_dim", "`model.config.axes_dim`",
+         [](Translator& t, const Given& g) {
+           t.set("model.config.axes_dim", joined_text(split_list(g.value)), {g.name});
+         }),
+      by("ae.type", "hunyuan_vae `data.vae`", video_autoencoder),
+      joined("ae.from_pretrained", "`data.vae`"),
+      implied("ae.use_spatial_tiling", "data.vae_tile: tiles where memory asks for them", Takes::perhaps),
+      implied("ae.use_temporal_tiling", "data.vae_tile_frames: tiles where memory asks for them", Takes::perhaps),
+      only("is_causal_vae", {"true"}, "the autoencoder's", "hunyuan_vae is there", Takes::perhaps),
+      refused("ae_spatial_compression", "it belongs to the video autoencoder of high compression"),
+      by("t5.from_pretrained", "`data.text_encoder`",
+         [](Translator& t, const Given& g) {
+           encoder(t, g, "t5-v1_1-xxl", "t5-v1_1-xxl", "data.text_encoder", "data.tokenizer");
+         }),
+      sets("t5.max_length", "model.config.context_length"),
+      by("clip.from_pretrained", "`data.pooled_encoder`",
+         [](Translator& t, const Given& g) {
+           encoder(t, g, "clip-vit-large-patch14", "clip-l", "data.pooled_encoder", "data.pooled_tokenizer");
+         }),
+      only("clip.max_length", {"77"}, "the encoder's", "the encoder has 77 positions"),
+      sets("dropout_ratio.t5", "diffusion.caption_dropout"),
+      sets("dropout_ratio.clip", "diffusion.pooled_dropout"),
+      of_table(joined("condition_config", "t2v and i2v_head: `diffusion.image_share`; others refused")),
+  };
+  for (const char* key : {"in_channels", "vec_in_dim", "context_in_dim", "hidden_size", "num_heads", "depth",
+                          "depth_single_blocks", "patch_size"})
+    rules.push_back(sets(std::string("model.") + key, std::string("model.config.") + key));
+  for (const char* key : {"ae.in_channels", "ae.out_channels", "ae.layers_per_block", "ae.latent_channels"})
+    rules.push_back(implied(key, "the autoencoder's own config has it"));
+  for (const char* key : {"t5.type", "t5.cache_dir", "t5.shardformer", "clip.type", "clip.cache_dir"})
+    rules.push_back(implied(key, "the encoder's own config has it", Takes::perhaps));
+  return rules;
+}
+
+std::vector<Rule> opensora_training_rules() {
+  const char* const kMemory = "not needed: buffers are planned, pinned and filled ahead";
+  std::vector<Rule> rules = {
+      sets("dataset.data_path", "data.path"),
+      only("dataset.type", {"video_text", "image_text", "text"}, "clips and pictures with their texts",
+           "clips and pictures with texts are there"),
+      only("dataset.transform_name", {"resize_crop"}, "scaled and cut at the centre", "resize_crop is there"),
+      sets("dataset.fps_max", "data.fps"),
+      warned("dataset.vmaf", "captions are as they are: write their scores into the text", Takes::perhaps),
+      implied("dataset.memory_efficient", "not needed: the table is read once", Takes::perhaps),
+      joined("bucket_config", "`data.buckets`, and `train.global_batch` of the smallest batch"),
+      refused("cached_video", "latents of that trainer's cache are not read: they are encoded and cached again",
+              Takes::perhaps),
+      refused("cached_text", "texts of that trainer's cache are not read: they are encoded and cached again",
+              Takes::perhaps),
+      only("optim.cls", {"HybridAdam"}, "adamw", "HybridAdam is there: see train.optimizer for others"),
+      only("optim.adamw_mode", {"true"}, "adamw", "decay is decoupled from the gradient", Takes::perhaps),
+      sets("optim.lr", "train.lr"),
+      sets("optim.eps", "train.eps"),
+      sets("optim.weight_decay", "train.weight_decay"),
+      by("optim.betas", "`train.betas`",
+         [](Translator& t, const Given& g) { t.set("train.betas", joined_text(split_list(g.value)), {g.name}); }),
+      implied("lr", "optim.lr counts"),
+      implied("eps", "optim.eps counts"),
+      sets("warmup_steps", "train.warmup_steps"),
+      implied("update_warmup_steps", "a run resumes its schedule", Takes::perhaps),
+      only("use_cosine_scheduler", {"false"}, "constant after the warm-up", "set train.schedule = cosine by hand",
+           Takes::perhaps),
+      sets("grad_clip", "train.clip_norm"),
+      joined("accumulation_steps", "its share of `train.global_batch`"),
+      joined("ema_decay", "`train.ema`"),
+      joined("epochs", "`run.steps`, counted in the data set"),
+      sets("seed", "run.seed"),
+      sets("outputs", "run.out"),
+      sets("ckpt_every", "checkpoint.every"),
+      sets("keep_n_latest", "checkpoint.keep"),
+      by("load", "refused: its folder gives weights, not a state",
+         [](Translator& t, const Given& g) {
+           if (is_none(g.value)) return t.imply(g.name, "the run begins at its start");
+           t.refuse(g.name,
+                    "a checkpoint of that trainer gives its weights, not its training state: set model.path to it");
+         }),
+      by("dtype", "`plan.compute_dtype`", set_compute_type),
+      joined("plugin", "`plan.strategy`: zero1 shard_states, zero2 and zero2-seq shard_grad_op, hybrid by zero_stage"),
+      joined("plugin_config.zero_stage", "`plan.strategy`"),
+      joined("plugin_config.tp_size", "`mesh.tp`"),
+      joined("plugin_config.pp_size", "`mesh.pp`"),
+      joined("plugin_config.sp_size", "all_to_all `mesh.sp`, ring_attn `mesh.cp`"),
+      joined("plugin_config.sequence_parallelism_mode", "see plugin_config.sp_size"),
+      joined("plugin_config.enable_sequence_parallelism", "see plugin_config.sp_size", Takes::perhaps),
+      joined("grad_checkpoint", "`plan.activations`: true recompute, false keep", Takes::perhaps),
+      joined("grad_ckpt_settings", "every block is recomputed"),
+      joined("model.grad_ckpt_settings", "every block is recomputed"),
+      joined("model.grad_ckpt_setting", "every block is recomputed"),
+      joined("grad_ckpt_buffer_size", "above 0 `plan.activations = recompute_offload`"),
+      of_table(joined("lora_config", "`train.mode = lora`, `lora.rank`, `lora.alpha`, `lora.dropout`, `lora.targets`"),
+               Covers::both),
+      sets("lora_checkpoint", "lora.init"),
+      only("wandb", {"false"}, "off", "metrics are not uploaded; TensorBoard's file is written", Takes::perhaps),
+      refused("start_step", "a run resumes where it was", Takes::perhaps),
+      refused("start_epoch", "a run resumes where it was", Takes::perhaps),
+  };
+  for (const char* key :
+       {"pin_memory_cache_pre_alloc_numels", "plugin_config.reduce_bucket_size_in_m", "plugin_config.overlap_allgather",
+        "plugin_config.overlap_communication", "plugin_config.static_graph", "plugin_config.parallel_output",
+        "prefetch_factor", "num_workers", "num_bucket_build_workers", "async_io"})
+    rules.push_back(implied(key, kMemory, Takes::perhaps));
+  for (const char* key : {"save_master_weights", "load_master_weights"})
+    rules.push_back(implied(key, "checkpoints hold the fp32 masters", Takes::perhaps));
+  for (const char* key : {"log_every", "wandb_project", "exp_name", "record_time", "record_barrier", "nsys"})
+    rules.push_back(
+        implied(key, "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written", Takes::perhaps));
+  return rules;
+}
+
+}  // namespace
+
+void opensora_options(std::vector<Given>& given) {
+  for (const Given& g : given)
+    if (g.name == "model.type" && g.value != "flux")
+      throw UserError(Exit::usage, "import",
+                      g.shown() + ": Open-Sora 2.0's model (type flux) is there; that of 1.x is not",
+                      "tessera list presets lists what can train");
+  const std::string name = "bucket_config", prefix = name + ".";
+  std::string buckets;
+  for (const Given& g : given) {
+    if (!g.name.starts_with(prefix)) continue;
+    const size_t dot = g.name.rfind('.');
+    const bool whole = dot > prefix.size() && !split_list(g.value).empty();
+    std::string bucket = whole ? g.name.substr(dot + 1) + "x" + g.name.substr(prefix.size(), dot - prefix.size()) + "="
+                               : g.name.substr(prefix.size());
+    if (whole) bucket += joined_text(split_list(g.value));
+    buckets += bucket + kListSeparator;
+  }
+  std::erase_if(given, [&](const Given& g) { return g.name.starts_with(prefix); });
+  if (!buckets.empty()) given.push_back({name, buckets});
+}
+
+const Dialect& opensora_config() {
+  static const Dialect dialect = [] {
+    Dialect d{"Open-Sora's configurations and its train.py", "a configuration of Open-Sora", {}, opensora_together};
+    for (const auto& rules : {opensora_model_rules(), opensora_training_rules()})
+      d.rules.insert(d.rules.end(), rules.begin(), rules.end());
+    return d;
+  }();
+  return dialect;
+}
+
+const Dialect& opensora_command() {
+  static const Dialect dialect = [] {
+    Dialect d{"Open-Sora's train.py", "a command of Open-Sora's train.py", {}, {}};
+    for (Rule rule : opensora_config().rules) {
+      rule.option = "--" + rule.option;
+      rule.takes = Takes::value;  // every flag of it has a value: --wandb True
+      d.rules.push_back(std::move(rule));
+    }
+    return d;
+  }();
+  return dialect;
+}
+
+}  // namespace tessera::tools
