@@ -38,7 +38,9 @@ int run(const Arguments& arguments) {
   options.out = arguments.words[1];
   options.to = choice(arguments, "--to", {"official", "diffusers", "fused", "comfyui", "kohya", "diffsynth", "peft"});
   options.format = choice(arguments, "--format", {"safetensors", "pth"});
-  options.dtype = choice(arguments, "--dtype", {"fp32", "bf16", "fp16"});
+  options.dtype = choice(arguments, "--dtype", {"fp32", "bf16", "fp16", "fp8_scaled"});
+  if (arguments.has("--extra-tensors"))
+    options.extra_tensors = choice(arguments, "--extra-tensors", {"refuse", "drop", "keep"});
   options.averaged = arguments.has("--ema");
   options.force = arguments.has("--force");
   for (const std::string& file : arguments.values("--merge")) options.merge.emplace_back(file);
@@ -61,19 +63,24 @@ Command convert_command() {
   c.summary = "Converts weights to other names, formats and dtypes; merges LoRAs.";
   c.usage =
       "convert IN OUT [--to NAMES] [--format FORMAT] [--dtype DTYPE] [--merge LORA [--scale S]] [--shard-size BYTES] "
-      "[--ema] [--force]";
+      "[--ema] [--extra-tensors WHAT] [--force]";
   c.example = "tessera convert Wan2.1-T2V-1.3B wan-diffusers --to diffusers --dtype bf16";
-  c.flags = {{"--to", "NAMES",
-              "official, diffusers, comfyui, or fused (q, k and v in one tensor); of a LoRA diffusers, comfyui, kohya, "
-              "diffsynth or peft [unchanged]"},
-             {"--format", "FORMAT", "safetensors or pth [by the name of OUT]"},
-             {"--dtype", "DTYPE", "fp32, bf16 or fp16, of floating-point tensors [as stored]"},
-             {"--shard-size", "BYTES", "largest file of a folder [5GiB]"},
-             {"--merge", "LORA", "merge a LoRA, any naming; may be repeated"},
-             {"--scale", "S", "strength of the LoRAs, one for all or one each [1]"},
-             {"--ema", "",
-              "the moving average that a trainer's .pth holds beside its weights (state_dict_ema), instead of them"},
-             {"--force", "", "overwrite OUT"}};
+  c.flags = {
+      {"--to", "NAMES",
+       "official, diffusers, comfyui, or fused (q, k and v in one tensor); of a LoRA diffusers, comfyui, kohya, "
+       "diffsynth or peft [unchanged]"},
+      {"--format", "FORMAT", "safetensors or pth [by the name of OUT]"},
+      {"--dtype", "DTYPE",
+       "fp32, bf16 or fp16, of floating-point tensors; fp8_scaled: linears of blocks in fp8, each with a scale, as ComfyUI "
+       "reads them [as stored]"},
+      {"--shard-size", "BYTES", "largest file of a folder [5GiB]"},
+      {"--merge", "LORA", "merge a LoRA, any naming; may be repeated"},
+      {"--scale", "S", "strength of the LoRAs, one for all or one each [1]"},
+      {"--ema", "",
+       "the moving average that a trainer's .pth holds beside its weights (state_dict_ema), instead of them"},
+      {"--extra-tensors", "WHAT",
+       "tensors that the model has no parameter for: refuse, drop, or keep under their names [refuse]"},
+      {"--force", "", "overwrite OUT"}};
   c.run = run;
   return c;
 }

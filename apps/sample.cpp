@@ -25,6 +25,9 @@ int run(const Arguments& arguments) {
   sample::SampleOptions options;
   options.weights = arguments.value("--weights");
   options.loras = sample::parse_loras(arguments.value("--lora"));
+  options.strengths = sample::parse_strengths(arguments.value("--strengths"));
+  if (!options.strengths.empty() && options.loras.empty())
+    throw UserError(Exit::usage, "sample", "--strengths are those of LoRAs, and none is given", "add --lora FILE");
   check_input(options.weights.empty() || std::filesystem::exists(options.weights), "sample",
               "--weights " + options.weights + ": no such file or folder",
               "give a model folder or a checkpoint, or leave --weights out for the run's newest checkpoint");
@@ -47,13 +50,14 @@ Command sample_command() {
   c.name = "sample";
   c.summary = "Generates videos from trained weights.";
   c.usage =
-      "sample RECIPE [--weights DIR] [--lora FILE:STRENGTH,...] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
+      "sample RECIPE [--weights DIR] [--lora FILE:STRENGTH,...] [--strengths S,...] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
       "[--format F] [--table.key VALUE ...]";
   c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"two bikes\" --out a.gif";
   c.recipe_keys = true;
   c.foreign = foreign_flags(tools::generate_line());
   c.flags = {{"--weights", "DIR", "exported model or checkpoint [the newest checkpoint]"},
              {"--lora", "FILE:0.8,...", "LoRA files of any program, added to model.path or --weights"},
+             {"--strengths", "0,0.5,1", "one grid: a column with the LoRAs at each strength, a row for each clip"},
              {"--prompt", "TEXT", "prompt; may be repeated [sample.prompts]"},
              {"--negative", "TEXT", "negative prompt; needs sample.guidance above 1"},
              {"--seed", "N", "seed; repeated, a video for each [sample.seed]"},

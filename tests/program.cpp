@@ -131,6 +131,8 @@ cache = ")" << (folder_ / "cache").string()
 size = [32, 32]
 frames = 8
 fps = 8
+vae = "haar"
+text_encoder = "umt5-demo"
 
 [train]
 global_batch = 4

@@ -248,7 +248,7 @@ TEST_P(CheckpointBytes, AreThoseThatAreWritten) {
 const Case kCheckpoints[] = {
     {"full", 2, {}},
     {"split_masters_and_8bit_moments", 2, {"--plan.masters", "split", "--plan.moments", "int8"}},
-    {"lora", 2, {"--train.mode", "lora"}},
+    {"lora", 2, {"--train.mode", "lora", "--model.init", "random"}},
     {"two_experts", 1, {"--experts.train", "both", "--experts.turn", "1"}}};
 INSTANTIATE_TEST_SUITE_P(, CheckpointBytes, ::testing::ValuesIn(kCheckpoints), name_of);
 
@@ -322,7 +322,7 @@ TEST(JustInTime, SkipsWhatIsSkippedAndTrainsWhatIsTrained) {
   const std::map<std::string, std::vector<std::string>> runs = {
       {"scaled", {"--plan.compute_dtype", "fp16", "--train.loss_scale", "4294967296"}},
       {"skipped", {"--train.lr", "1e30", "--train.clip_norm", "0", "--run.on_nan", "skip"}},
-      {"adapters", {"--train.mode", "lora", "--lora.rank", "4"}}};
+      {"adapters", {"--train.mode", "lora", "--model.init", "random", "--lora.rank", "4"}}};
   for (const auto& [name, flags] : runs) {
     for (const char* when : {"end", "just_in_time"}) {
       std::vector<std::string> more = {"--run.steps", "8", "--plan.states", "host", "--plan.update", when};

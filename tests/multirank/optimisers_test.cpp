@@ -123,13 +123,14 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Came, TrainsAdapters) {
-  train({"came", {"--train.optimizer", "came", "--train.mode", "lora", "--lora.rank", "4"}}, 2, "lora", {});
+  train({"came", {"--train.optimizer", "came", "--train.mode", "lora", "--model.init", "random", "--lora.rank", "4"}},
+        2, "lora", {});
 }
 
 TEST(Prodigy, FindsAStepSizeForAdaptersAndForEachExpert) {
   const Flags prodigy = {"--train.optimizer", "prodigy", "--train.lr", "1", "--train.d0", "1e-4", "--run.steps", "8"};
   Flags lora = prodigy, experts = prodigy;
-  lora.insert(lora.end(), {"--train.mode", "lora", "--lora.rank", "4"});
+  lora.insert(lora.end(), {"--train.mode", "lora", "--model.init", "random", "--lora.rank", "4"});
   experts.insert(experts.end(), {"--experts.train", "both", "--experts.turn", "1"});
   train({"prodigy", lora}, 2, "prodigy-lora", {});
   train({"prodigy", experts}, 2, "prodigy-experts", {"--plan.idle", "host"});

@@ -181,7 +181,7 @@ TEST(MadeUp, AnExportThatCannotBeWrittenLeavesTheReportAndIsToldByTheCode) {
     fs::create_directories(run.out());
     std::ofstream(run.out() + "/model") << "no folder";
     Flags flags = {"--run.steps", "2"};
-    if (lora) flags = with(flags, {"--train.mode", "lora", "--lora.rank", "2"});
+    if (lora) flags = with(flags, {"--train.mode", "lora", "--model.init", "random", "--lora.rank", "2"});
     const Result r = run.train(2, "run", flags);
     EXPECT_EQ(r.code, 7) << r.output;
     EXPECT_EQ(run.metrics("run", "warning").at(0).at("what"), "export");

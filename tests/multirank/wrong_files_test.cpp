@@ -127,6 +127,72 @@ TEST_F(ChangedModel, InScaledFp8IsReadWithItsScales) {
   EXPECT_EQ(loss("of-converted"), loss("of-fp32"));
 }
 
+TEST_F(ChangedModel, IsNotConvertedWithTensorsThatItHasNoPlaceFor) {
+  Tensors all = tensors();
+  const std::string extra = "vace_blocks.0.after_proj.weight", vae = "first_stage_model.encoder.weight";
+  all[extra] = number(1);
+  const std::string path = write("more", all), out = (run_.folder() / "out").string();
+  const auto convert = [&](const std::string& in, const std::string& to, std::vector<std::string> more) {
+    more.insert(more.begin(), {"convert", in, out + to});
+    return run_.tessera(more);
+  };
+  const auto has = [&](const std::string& to, const std::string& name) {
+    return checkpoint::open_weights(out + to).contains(name);
+  };
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--to", "diffusers"}, {"--dtype", "bf16"}})
+    expect(convert(path, "", more), 3, {extra, "no parameter", "Wan VACE", "--extra-tensors drop"});
+  EXPECT_FALSE(fs::exists(out));
+  expect(convert(path, "-kept", {"--extra-tensors", "keep"}), 0, {});
+  EXPECT_TRUE(has("-kept", extra));
+  expect(convert(path, "-dropped", {"--extra-tensors", "drop"}), 0, {"1 tensors are left out", extra});
+  EXPECT_FALSE(has("-dropped", extra));
+  EXPECT_EQ(train("of-dropped", out + "-dropped").code, 0);
+
+  all.erase(extra);
+  all[vae] = number(1);
+  const std::string whole = write("whole", all);
+  expect(convert(whole, "-whole", {}), 0, {});
+  EXPECT_TRUE(has("-whole", vae)) << "names stay, and so does what lies beside the model";
+  expect(convert(whole, "-transformer", {"--to", "diffusers"}), 0, {vae, "left out", "autoencoder"});
+  EXPECT_FALSE(has("-transformer", vae));
+}
+
+TEST_F(ChangedModel, IsWrittenInScaledFp8AsItIsRead) {
+  const Tensors all = tensors();
+  const std::string out = (run_.folder() / "fp8").string(), wide = (run_.folder() / "wide").string();
+  expect(run_.tessera({"convert", model(), out, "--dtype", "fp8_scaled"}), 0, {});
+  const auto written = checkpoint::open_weights(out);
+  EXPECT_TRUE(written.contains("scaled_fp8"));
+  size_t linears = 0;
+  for (const auto& [name, tensor] : all) {
+    const bool linear = name.starts_with("blocks.") && name.ends_with(".weight") && tensor.shape.size() == 2;
+    EXPECT_EQ(written.at(name).dtype, linear ? DType::f8_e4m3 : DType::f32) << name;
+    const auto* before = reinterpret_cast<const float*>(tensor.bytes.data());
+    std::vector<float> now(tensor.bytes.size() / sizeof(float));
+    written.read_f32(name, 0, static_cast<int64_t>(now.size()), now.data());
+    float largest = 0, scale = 0;
+    for (size_t i = 0; i < now.size(); ++i) largest = std::max(largest, std::abs(before[i]));
+    if (linear) {
+      ++linears;
+      written.read_f32(name.substr(0, name.size() - 6) + "scale_weight", 0, 1, &scale);
+      EXPECT_FLOAT_EQ(scale, largest / 448) << name;
+    }
+    for (size_t i = 0; i < now.size(); ++i)
+      ASSERT_LE(std::abs(now[i] - before[i]), linear ? std::abs(before[i]) / 16 + scale / 512 : 0) << name << " " << i;
+  }
+  EXPECT_EQ(linears, 30u) << "ten of each block";
+  expect(run_.tessera({"convert", out, wide, "--dtype", "fp32"}), 0, {});
+  EXPECT_FALSE(checkpoint::open_weights(wide).contains("scaled_fp8"));
+  expect(train("of-fp8", out), 0, {});
+  expect(train("of-wide", wide), 0, {});
+  EXPECT_EQ(loss("of-fp8"), loss("of-wide"));
+  expect(run_.tessera({"convert", model(), wide + "2", "--dtype", "fp8_scaled", "--to", "diffusers"}), 2,
+         {"no scales", "--to comfyui"});
+  expect(run_.tessera({"convert", kLora, wide + ".safetensors", "--dtype", "fp8_scaled"}), 2, {"is a LoRA"});
+  expect(run_.tessera({"convert", kLora, wide + ".safetensors", "--dtype", "bf16"}), 0,
+         {"a LoRA, diffusers names, which stay"});
+}
+
 TEST_F(ChangedModel, WithValuesThatAreNoNumbersIsNamedAtLoad) {
   Tensors all = tensors();
   const float nan = std::nanf("");

@@ -5,12 +5,14 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/damaged.h"
 
 namespace tessera::checkpoint {
 
 namespace {
 
 constexpr int64_t kVersion = 1;
+constexpr std::string_view kOtherRelease = "use the release that wrote it";
 const std::set<std::string> kOwnFields = {"format", "version", "step",        "mesh",   "tensors",
                                           "data",   "rng",     "schedule_lr", "experts"};
 
@@ -122,7 +124,7 @@ Manifest parse_manifest(const Json& json, const std::string& what) {
   int64_t version = json_integer(json_member(json, "version", what), what + ": version");
   if (version != kVersion)
     refuse(what + ": expected version " + std::to_string(kVersion) + ", found " + std::to_string(version),
-           "use the release that wrote it");
+           kOtherRelease);
 
   Manifest m;
   m.step = json_integer(json_member(json, "step", what), what + ": step");
@@ -175,9 +177,9 @@ std::optional<std::string> tiling_problem(const TensorRecord& tensor) {
   return std::nullopt;
 }
 
-Manifest load_manifest(const Path& folder) {
-  const Path path = folder / "manifest.json";
-  if (!std::filesystem::exists(path)) refuse(folder.string() + ": no manifest.json, this is not a complete checkpoint");
+namespace {
+
+Manifest read_manifest(const Path& path) {
   Manifest manifest = parse_manifest(parse_json(read_text(path), path.string()), path.string());
   std::set<std::pair<std::string, std::string>> seen;
   for (const TensorRecord& tensor : manifest.tensors) {
@@ -186,6 +188,19 @@ Manifest load_manifest(const Path& folder) {
     if (auto problem = tiling_problem(tensor)) refuse(what + ": " + *problem);
   }
   return manifest;
+}
+
+}  // namespace
+
+Manifest load_manifest(const Path& folder) {
+  const Path path = folder / "manifest.json";
+  if (!std::filesystem::exists(path)) refuse(folder.string() + ": no manifest.json, this is not a complete checkpoint");
+  try {
+    return read_manifest(path);
+  } catch (const UserError& error) {
+    if (error.code() != Exit::input || error.hint() == kOtherRelease) throw;
+    throw damaged(error, folder);
+  }
 }
 
 }  // namespace tessera::checkpoint

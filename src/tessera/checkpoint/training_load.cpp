@@ -2,6 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/crc32c.h"
+#include "tessera/checkpoint/damaged.h"
 #include "tessera/checkpoint/training.h"
 
 namespace tessera::checkpoint {
@@ -10,10 +11,18 @@ namespace {
 
 constexpr std::string_view kOther =
     "this is the checkpoint of another model or optimiser: name the right one, or start at step 0 with run.resume = \"no\"";
-constexpr std::string_view kEarlier = "resume from an earlier checkpoint (run.resume = DIR)";
 
 [[noreturn]] void refuse(const std::string& what, std::string_view hint) {
   throw UserError(Exit::input, "checkpoint.load", what, hint);
+}
+
+SafetensorsFile open_part(const Path& folder, const std::string& file) {
+  try {
+    return SafetensorsFile::open(folder / file);
+  } catch (const UserError& error) {
+    if (error.code() != Exit::input) throw;
+    throw damaged(error, folder);
+  }
 }
 
 }  // namespace
@@ -26,7 +35,7 @@ TrainingCheckpoint::TrainingCheckpoint(const Path& folder) : folder_(folder), ma
   }
   for (const std::string& file : files)
     if (!std::filesystem::exists(folder_ / file))
-      refuse((folder_ / file).string() + ": missing, manifest.json names it", kEarlier);
+      refuse((folder_ / file).string() + ": missing, manifest.json names it", earlier_than(folder_));
 }
 
 const TensorRecord& TrainingCheckpoint::record(const TensorRange& range) const {
@@ -50,7 +59,7 @@ const TensorRecord& TrainingCheckpoint::record(const TensorRange& range) const {
 
 const SafetensorsFile& TrainingCheckpoint::verified(const TensorRecord& tensor, const Part& part) {
   auto opened = files_.find(part.file);
-  if (opened == files_.end()) opened = files_.emplace(part.file, SafetensorsFile::open(folder_ / part.file)).first;
+  if (opened == files_.end()) opened = files_.emplace(part.file, open_part(folder_, part.file)).first;
   const SafetensorsFile& file = opened->second;
   if (verified_.count({part.file, part.key})) return file;
 
@@ -60,7 +69,7 @@ const SafetensorsFile& TrainingCheckpoint::verified(const TensorRecord& tensor, 
     refuse(what + ": expected " + std::to_string(part.end - part.begin) + " elements of " +
                std::string(dtype_name(tensor.dtype)) + ", file has " + std::to_string(entry.count()) + " of " +
                std::string(dtype_name(entry.dtype)),
-           kEarlier);
+           earlier_than(folder_));
   constexpr int64_t kChunk = 1 << 20;  // elements
   std::vector<char> buffer(static_cast<size_t>(std::min(kChunk, entry.count()) * size_of(entry.dtype)));
   uint32_t crc = 0;
@@ -72,7 +81,7 @@ const SafetensorsFile& TrainingCheckpoint::verified(const TensorRecord& tensor, 
   if (crc != part.crc32c)
     refuse(what + ": checksum " + std::to_string(crc) + ", expected " + std::to_string(part.crc32c) +
                ": the file was damaged",
-           kEarlier);
+           earlier_than(folder_));
   verified_.emplace(part.file, part.key);
   return file;
 }

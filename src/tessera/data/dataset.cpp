@@ -120,6 +120,18 @@ bool captioned(const Path& frames, const Folder& folder) {
   return false;
 }
 
+/// Folders in the data set's are not read: those that hold clips are told.
+void tell_subfolder(const Path& inner, Folder& folder) {
+  std::error_code unseen;
+  int64_t clips = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(inner, unseen))
+    clips += folder.spec.latents ? is_latent(entry.path()) : is_clip(entry.path());
+  if (clips > 0)
+    folder.problems.note(inner.string() + ": a folder with " + std::to_string(clips) +
+                         (clips == 1 ? " clip" : " clips") +
+                         ", not read: give it as data.path, or list the clips of all folders in a metadata.csv");
+}
+
 std::vector<Item> read_folder(const Path& path, Folder& folder) {
   std::vector<Path> clips;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
@@ -130,6 +142,8 @@ std::vector<Item> read_folder(const Path& path, Folder& folder) {
       folder.problems.add(clip.string(), "is no file: a link to nowhere or to itself, a pipe or a device", "remove it");
     else if (file ? wanted() : is_frame_folder(clip) && captioned(clip, folder))
       clips.push_back(clip);
+    else if (is_folder(clip) && !is_frame_folder(clip))
+      tell_subfolder(clip, folder);
   }
   std::sort(clips.begin(), clips.end(), [](const Path& a, const Path& b) { return a.native() < b.native(); });
   std::vector<Item> items;
@@ -316,6 +330,8 @@ Path table_in(const Path& folder) {
 std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
   if (!spec.metadata.empty())
     return read_table(spec.metadata, spec.path.empty() ? spec.metadata.parent_path() : spec.path, folder);
+  check_input(!spec.path.empty(), "data.path", "is empty, and so is data.metadata: no clips are named",
+              "set data.path to the folder of your clips, each with a .txt beside it");
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
               "check data.path; relative paths start at the current folder, " + fs::current_path().string());
   const bool is_clip_itself = is_frame_folder(spec.path) && is_file(caption_file(spec.path));
@@ -328,6 +344,18 @@ std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
   std::vector<Item> items;
   add_clip(spec.path, items, folder);
   return items;
+}
+
+/// Captions without a word are allowed: the clip trains without text, which few mean.
+void tell_blank_captions(const std::vector<Item>& items, Problems& problems) {
+  int64_t blank = 0;
+  std::string first;
+  for (const Item& item : items)
+    for (const std::string& caption : item.captions)
+      if (caption.find_first_not_of(" \t\r\n\f\v") == caption.npos && blank++ == 0) first = item.where;
+  if (blank > 0)
+    problems.note(std::to_string(blank) + (blank == 1 ? " caption is" : " captions are") +
+                  " empty or blank, so that these clips train without text; the first: " + first);
 }
 
 }  // namespace
@@ -345,6 +373,7 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   check_input(!once.empty(), "data.dataset", from + ": no clips" + unused,
               "put clips (" + joined(video_endings()) + ", " + joined(image_endings()) +
                   ") with a .txt beside each there, or a metadata.csv");
+  tell_blank_captions(once, problems);
   constexpr int64_t kMostItems = 20'000'000;
   const int64_t count = checked_product({static_cast<int64_t>(once.size()), spec.repeats}, "data.repeats");
   check_input(count <= kMostItems, "data.dataset",

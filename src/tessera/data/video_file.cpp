@@ -26,6 +26,7 @@ FramePtr new_frame(AVPixelFormat format, int width, int height) {
 
 namespace {
 
+constexpr int64_t kMostPixels = int64_t{1} << 28;  // FFmpeg's own limit, in av_image_check_size
 constexpr const char* kMend = "a file cut short must be copied again, another encoded again or removed";
 
 /// FFmpeg's name of a file, or of the bytes of one that lies in an archive.
@@ -111,7 +112,12 @@ Source::Source(const Path& path) : name_(path.string()) {
   codec_->thread_count = 1;  // ranks prepare different clips at once; and damage is then reported at the frame it hits
   status = avcodec_open2(codec_.get(), decoder, nullptr);
   if (status < 0) fail(std::string("no decoder for ") + decoder->name, status);
-  if (codec_->width <= 0 || codec_->height <= 0) fail("the video stream has no size");
+  if (codec_->width > 0 && codec_->height > 0) return;
+  if (!is_image_) fail("the video stream has no size");
+  throw UserError(Exit::input, "data.decode",
+                  name_ + ": the picture has no size that can be read: it is damaged, or has more than " +
+                      std::to_string(kMostPixels / 1'000'000) + " million pixels, the most that is decoded",
+                  "scale it down: pictures are scaled to data.size in any case");
 }
 
 double Source::fps() const {

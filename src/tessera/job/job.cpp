@@ -8,8 +8,10 @@
 #include "tessera/job/codec.h"
 #include "tessera/job/codec_bytes.h"
 #include "tessera/job/image_encoder.h"
+#include "tessera/job/lora_init.h"
 #include "tessera/job/lora_run.h"
 #include "tessera/job/pooled_encoder.h"
+#include "tessera/job/random_parts.h"
 #include "tessera/job/text_weights.h"
 #include "tessera/models/registry.h"
 #include "tessera/recipe/stages.h"
@@ -134,8 +136,9 @@ Job make_job(const recipe::Recipe& recipe) {
   job.name = !recipe.model.path.empty()     ? recipe.model.path
              : !recipe.model.preset.empty() ? recipe.model.preset
                                             : families::of(recipe.model.family).name;
-  log::info("model: " + job.name + ", conditioned on " + purpose(*job.model) + experts_text(job.experts));
   job.image = open_image_encoder(recipe, job.model->conditions());
+  log::info("model: " + job.name + ", conditioned on " + purpose(*job.model) + experts_text(job.experts) +
+            random_parts(recipe, job.image != nullptr));
   const int64_t before = engine::Meter::live();
   open_tiled(recipe, job);
   job.resident = engine::Meter::live() - before;
@@ -209,6 +212,9 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
         weights.check_unknown(job.model->units(),
                               "give the model that the file is of, or go on without: model.extra_tensors = \"ignore\"");
     }
+  if (const auto rule = adapter_rule(recipe); rule && !recipe.lora.init.empty())
+    for (size_t e = 0; e < job.experts.size(); ++e)
+      check_lora_init(*rule, job.adapted, job.model->units(), for_expert(recipe, job.experts, e).lora.init);
   if (!recipe.data.text_encoder_path.empty())
     open_text_weights(*job.text, recipe.data.text_encoder_path).check(job.text->units(), likely_text_cause);
   if (job.pooled && !recipe.data.pooled_encoder_path.empty())

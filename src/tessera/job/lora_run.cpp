@@ -7,6 +7,7 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/lora_settings.h"
+#include "tessera/job/lora_init.h"
 #include "tessera/net/adapters.h"
 #include "tessera/ops/lora.h"
 #include "tessera/weights/convert_lora.h"
@@ -89,6 +90,30 @@ void check_exports(const recipe::Recipe& recipe) {
     if (!models::lora_tensor_name("module", LoraPart::magnitude, naming))
       throw UserError(Exit::usage, "lora.export", naming + " names have no place for the magnitudes of lora.dora",
                       "leave " + naming + " out, or set lora.dora = false");
+}
+
+void check_lora_init(const models::AdapterRule& rule, const std::vector<std::string>& modules,
+                     const std::vector<std::unique_ptr<net::Unit>>& units, const fs::path& from) {
+  const weights::LoraFile file = weights::LoraFile::open(from);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& unit : units)
+    for (const plan::ParamSpec& param : unit->spec().params) shapes[param.name] = param.shape;
+  constexpr const char* kHint =
+      "give a LoRA of this base (tessera inspect tells its modules), or the base that it was made for";
+  for (const weights::LoraModule& module : file.modules()) {
+    const auto linear = shapes.find(module.name + ".weight");
+    if (linear == shapes.end())
+      does_not_fit(file, "is of another model: it has " + module.name + ", this one has no such linear", kHint);
+    if (!module.low_rank() || linear->second.size() != 2) continue;
+    if (const int64_t in = module.down->shape.back(), out = module.up->shape.front();
+        in != linear->second[1] || out != linear->second[0])
+      does_not_fit(file,
+                   "is of another model: its " + module.name + " takes " + std::to_string(in) + " and gives " +
+                       std::to_string(out) + " numbers, this model's " + std::to_string(linear->second[1]) + " and " +
+                       std::to_string(linear->second[0]),
+                   kHint);
+  }
+  check_file(file, rule, modules);
 }
 
 engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<std::string>& modules,

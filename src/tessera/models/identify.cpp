@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/checkpoint/row_part.h"
+#include "tessera/models/extensions.h"
 #include "tessera/models/known.h"
 #include "tessera/models/lora_names.h"
 
@@ -53,6 +54,19 @@ Identity identify(const Shapes& tensors) {
       }
     }
   }
+  return {};
+}
+
+std::string extension_of(std::string_view tensor) {
+  static constexpr std::pair<std::string_view, const char*> kExtensions[] = {
+      {"vace_", "Wan VACE, which is given videos to follow"},
+      {"ref_conv.", "Wan Fun Control"},
+      {"control_adapter.", "Wan Fun Control with cameras"},
+      {"pose_patch_embedding.", "Wan Animate"},
+      {"motion_encoder.", "Wan Animate"},
+      {"face_", "Wan Animate"}};
+  for (const auto& [begins, model] : kExtensions)
+    if (tensor.starts_with(begins)) return model;
   return {};
 }
 

@@ -34,7 +34,8 @@ fs::path find_config(const std::string& path) {
 
 bool has_config(const std::string& path) { return !find_config(path).empty(); }
 
-fs::path config_of(const std::string& path) {
+/// `likely`: the preset of the weights there, for messages; empty where they are of none.
+fs::path config_of(const std::string& path, const std::string& likely) {
   if (has_config(path)) return find_config(path);
   if (const families::Family* family = families::holding_experts(path)) {
     const std::vector<std::string> folders = families::expert_folders(*family);
@@ -44,7 +45,8 @@ fs::path config_of(const std::string& path) {
   check_input(fs::exists(path), "model.path", path + ": no such file or folder",
               "check the path; relative paths start at the current folder, " + fs::current_path().string());
   throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights",
-                  "add model.preset or model.config");
+                  likely.empty() ? "add model.preset (tessera list presets) or model.config"
+                                 : "by its tensors it is " + likely + ": add model.preset = \"" + likely + "\"");
 }
 
 }  // namespace
@@ -99,7 +101,10 @@ std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoi
   if (choice.config.empty() && choice.path.empty()) return nullptr;
   // a folder of weights needs no config.json when the recipe has the sizes
   if (choice.config.empty() && !choice.config_text.empty() && !has_config(choice.path)) return nullptr;
-  const fs::path file = choice.config.empty() ? config_of(choice.path) : fs::path(choice.config);
+  const std::string model = identify(choice.weights).model;
+  const std::vector<std::string> presets = family.presets();
+  const std::string likely = std::ranges::find(presets, model) == presets.end() ? "" : model;
+  const fs::path file = choice.config.empty() ? config_of(choice.path, likely) : fs::path(choice.config);
   return family.from_json(read_text(file), file.string(), official_weights(choice));
 }
 
@@ -157,7 +162,7 @@ std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice) {
       }
     unknown_name("text encoder", choice.preset, known);
   }
-  const fs::path file = choice.config.empty() ? config_of(choice.path) : fs::path(choice.config);
+  const fs::path file = choice.config.empty() ? config_of(choice.path, "") : fs::path(choice.config);
   const std::string json = read_text(file);
   return text_encoder_of(json).from_json(json, file.string());
 }

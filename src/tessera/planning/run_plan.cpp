@@ -205,6 +205,9 @@ void write_schedule(const std::vector<PartPlan>& plans, const std::string& file)
 recipe::Recipe resolved(recipe::Recipe recipe, const std::vector<PartPlan>& plans, const comm::Rendezvous& place) {
   const Mesh asked = fill_mesh(recipe.mesh, std::max(place.asked_world, place.world));
   recipe.set("mesh.dp_shard", std::to_string(asked[Axis::dp_shard]));
+  for (const auto& [key, chosen] :
+       {std::pair("data.vae", recipe.data.vae), {"data.text_encoder", recipe.data.text_encoder}})
+    if (recipe.values.at(key) == "auto") recipe.set(key, chosen);
   for (const PartPlan& p : plans) {
     if (p.part.recipe.train.micro_batch > 0) continue;  // set by the user
     const std::string chosen = std::to_string(p.planned.plan().micro_batch);

@@ -13,6 +13,7 @@
 #include "tessera/prepare/failures.h"
 #include "tessera/prepare/pace.h"
 #include "tessera/prepare/text_pass.h"
+#include "tessera/prepare/told_captions.h"
 #include "tessera/report/count_progress.h"
 
 namespace tessera::prepare {
@@ -144,6 +145,7 @@ class Preparation {
     if (rank_ == 0) {
       if (!online_) checkpoint::remove_dead_partials(folder_);
       make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
+      tell_cut_captions(recipe_, job_, captions_, data_.tokenizer_);
       if (!online_ && data::has_video()) look_into_files();
     }
     pace.barrier();
@@ -282,7 +284,7 @@ class Preparation {
           data_.plan_.rules.buckets[static_cast<size_t>(data_.plan_.clips[static_cast<size_t>(work.clip)].bucket)];
       const auto latent = job_.codec->latent_shape(bucket.frames, bucket.height, bucket.width);
       int64_t numbers = latent[0] * latent[1] * latent[2] * latent[3];
-      if (wanted_.takes_images())
+      if (wanted_.takes_images() || wanted_.audio_dim > 0)
         for (const auto& [name, value] : job_.model->blank(latent).extra) numbers += value.numel();
       for (const int e : work.entries) {
         const data::CacheKey& key = keys_[static_cast<size_t>(e)];

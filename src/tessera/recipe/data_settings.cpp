@@ -15,6 +15,14 @@ void read_fps(Recipe& recipe, const Given& given) {
   recipe.data.clips.fps = recipe.data.fps;
 }
 void read_clip_mode(Recipe& recipe, const Given& given) { recipe.data.clips.mode = data::clip_mode_of(given.text); }
+void read_vae(Recipe& recipe, const Given& given) {
+  recipe.data.vae = given.text == "auto" ? families::standard().codec : given.text;
+}
+
+void read_text_encoder(Recipe& recipe, const Given& given) {
+  recipe.data.text_encoder = given.text == "auto" ? families::standard().text_encoder : given.text;
+}
+
 void read_vae_tile(Recipe& recipe, const Given& given) { recipe.data.vae_tile = automatic(given).value_or(-1); }
 
 void read_vae_tile_frames(Recipe& recipe, const Given& given) {
@@ -160,20 +168,21 @@ std::vector<Setting> data_settings() {
        "times each clip is used in an epoch",
        data_key<&Recipe::Data::repeats>,
        {.range = {.least = 1, .most = 1e6}, .in_stages = true}},
-      {"data.vae", Kind::text, families::standard().codec,
+      {"data.vae", Kind::text, "auto",
        "autoencoder: " + families::standard().codec +
-           " (built in, no weights, for trying out), or a released one: its file, a diffusers vae folder or a model "
+           " (built in, no weights, for trying out; auto is the same, but trained weights want it by its name), or a released one: its file, a diffusers vae folder or a model "
            "folder, or with random weights, to plan, its name: " +
            families::listed(autoencoder_names(), "or"),
-       data_key<&Recipe::Data::vae>},
+       read_vae},
       {"data.vae_tile", Kind::text, "auto",
        "side of the VAE's tiles in pixels, neighbours overlap by a quarter or an eighth; 0: no tiles; auto: the largest tile that needs at most a quarter of plan.budget, no tiles without a budget",
        read_vae_tile},
       {"data.vae_tile_frames", Kind::text, "auto",
        "frames of the VAE's tiles in time, which share a quarter, for one that codes all frames of a clip at once (hunyuan-vae); 0: no such tiles; auto: none, or 64 or 16 where whole clips need more than a quarter of plan.budget",
        read_vae_tile_frames},
-      {"data.text_encoder", Kind::text, families::standard().text_encoder, "text encoder preset",
-       data_key<&Recipe::Data::text_encoder>},
+      {"data.text_encoder", Kind::text, "auto",
+       "text encoder preset; auto: " + families::standard().text_encoder + ", which trained weights want by its name",
+       read_text_encoder},
       {"data.text_encoder_path", Kind::text, "", "weights of data.text_encoder; empty: random ones from a fixed seed",
        data_key<&Recipe::Data::text_encoder_path>},
       {"data.image_encoder", Kind::text, "auto",

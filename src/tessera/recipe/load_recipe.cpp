@@ -4,6 +4,7 @@
 #include "tessera/recipe/recipe_checks.h"
 #include "tessera/recipe/recipe_file.h"
 #include "tessera/recipe/recipe_table.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/recipe/stages.h"
 
 namespace tessera::recipe {
@@ -23,7 +24,8 @@ Recipe load_recipe(const std::string& path, const Overrides& overrides) {
   Recipe recipe;
   recipe.values = recipe_table().defaults();
   if (!path.empty()) check_path(path);
-  const RecipeFile file = path.empty() ? RecipeFile{} : read_recipe_file(path);
+  RecipeFile file = path.empty() ? RecipeFile{} : read_recipe_file(path);
+  settle_paths(file, path);
   for (const FileKey& key : file.keys) set_key(recipe.values, key.name, key.value, key.where);
   for (const auto& [name, value] : overrides) {
     if (name == "mesh") {

@@ -54,6 +54,8 @@ std::vector<Setting> run_settings() {
       {"run.resume", Kind::text, "auto",
        "auto: resume from the newest complete checkpoint in run.out; no: start at step 0, after moving earlier checkpoints to abandoned-1; or a checkpoint folder; or a .pt of another trainer with \"model\", \"optimizer\" (AdamW) and \"step\"",
        run<&Recipe::Run::resume>},
+      {"run.started_in", Kind::text, "",
+       "in RUN/recipe.toml: the folder in which the run was started, to which its relative paths belong"},
       {"run.resume_changes",
        Kind::choice,
        "refuse",

@@ -1,5 +1,6 @@
 #include "tessera/sample/sampling.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tessera/base/check.h"
@@ -105,6 +106,13 @@ data::ClipFormat format_of(const SampleOptions& options) {
 
 std::vector<std::string> sample_files(const SampleOptions& options, const std::string& run_out, size_t prompts) {
   const data::ClipFormat format = format_of(options);
+  if (!options.strengths.empty()) {  // one file, whatever it shows
+    SampleOptions one = options;
+    one.strengths.clear(), one.seeds.clear();
+    const std::vector<std::string> files = sample_files(one, run_out, 1);
+    if (files[0] == options.out) return files;
+    return {(fs::path(files[0]).parent_path() / ("grid" + data::extension(format))).string()};
+  }
   const auto by_name = data::clip_format_of(options.out);
   if (by_name && *by_name != format)
     throw UserError(Exit::usage, "sample",
@@ -129,6 +137,29 @@ std::vector<std::string> sample_files(const SampleOptions& options, const std::s
     files.push_back((folder / (name + data::extension(format))).string());
   }
   return files;
+}
+
+data::Frames grid(const std::vector<std::vector<data::Frames>>& rows) {
+  const data::Frames& first = rows.at(0).at(0);
+  data::Frames all{.count = 0,
+                   .height = first.height * static_cast<int>(rows.size()),
+                   .width = first.width * static_cast<int>(rows[0].size()),
+                   .fps = first.fps,
+                   .rgb = {}};
+  for (const auto& row : rows)
+    for (const data::Frames& clip : row) all.count = std::max(all.count, clip.count);
+  all.rgb.resize(static_cast<size_t>(all.count) * all.frame_bytes());
+  const size_t line = static_cast<size_t>(first.width) * 3, whole = static_cast<size_t>(all.width) * 3;
+  for (size_t r = 0; r < rows.size(); ++r)
+    for (size_t c = 0; c < rows[r].size(); ++c)
+      for (int f = 0; f < all.count; ++f) {
+        const data::Frames& clip = rows[r][c];
+        check_internal(clip.height == first.height && clip.width == first.width, "sample", "clips of several sizes");
+        const uint8_t* from = clip.rgb.data() + static_cast<size_t>(std::min(f, clip.count - 1)) * clip.frame_bytes();
+        uint8_t* to = all.frame(f) + r * static_cast<size_t>(first.height) * whole + c * line;
+        for (int y = 0; y < first.height; ++y) std::copy_n(from + y * line, line, to + y * whole);
+      }
+  return all;
 }
 
 int sample(recipe::Recipe recipe, const SampleOptions& options) {
@@ -188,19 +219,15 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   engine.use(*program);
   std::optional<job::GateRouter> router;
   if (job.experts.gated) router.emplace(recipe, job.experts.size(), job.model->context_dim());
-  load_trained(recipe, job, options, engine.store(), router ? &*router : nullptr);
-  add_loras(options.loras, job, engine.store(), comm);
-
   comm::Group& world = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
   const std::vector<int64_t> seeds = options.seeds.empty() ? std::vector{recipe.sample.seed} : options.seeds;
-  for (size_t i = 0; i < files.size(); ++i) {
+  /// Clip `i` with the weights as they are: its frames on rank 0, and what the audio changes.
+  const auto make = [&](size_t i, std::optional<double>& effect) {
     const size_t p = i / seeds.size();
-    const int64_t seed = seeds[i % seeds.size()];
-    data::Frames frames;  // on rank 0
+    data::Frames frames;
     at::Tensor motion;
-    std::optional<double> effect;
     for (int64_t clip = 0; clip < static_cast<int64_t>(extras[p].size()); ++clip) {
-      recipe.sample.seed = seed + clip;
+      recipe.sample.seed = seeds[i % seeds.size()] + clip;
       prepare::Extras extra = extras[p][static_cast<size_t>(clip)];
       if (clip > 0) extra["motion"] = motion;
       Denoising denoising(recipe, job, static_cast<int>(p), texts[p], texts.back(), extra);
@@ -218,15 +245,48 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       });
       if (goes_on && place.world > 1) world.broadcast(motion, 0);
     }
-    if (place.rank != 0) continue;
-    if (const fs::path folder = fs::path(files[i]).parent_path(); !folder.empty())
+    return frames;
+  };
+  const auto write = [&](const std::string& file, const data::Frames& frames, const data::Sound& sound) {
+    if (const fs::path folder = fs::path(file).parent_path(); !folder.empty())
       checkpoint::make_folder(folder, "check --out");
     if (format_of(options) == data::ClipFormat::mp4)
-      data::write_mp4(files[i], frames, sounds[p]);
+      data::write_mp4(file, frames, sound);
     else
-      data::write_clip(files[i], frames, format_of(options));
+      data::write_clip(file, frames, format_of(options));
+  };
+
+  const size_t clips = prompts.size() * seeds.size();
+  std::vector<std::vector<data::Frames>> rows(clips);  // of a grid, on rank 0
+  for (const double factor : options.strengths) {
+    load_trained(recipe, job, options, engine.store(), router ? &*router : nullptr);
+    std::vector<LoraStrength> loras = options.loras;
+    for (LoraStrength& lora : loras) lora.strength *= factor;
+    add_loras(loras, job, engine.store(), comm);
+    std::optional<double> effect;
+    for (size_t i = 0; i < clips; ++i)
+      if (data::Frames frames = make(i, effect); place.rank == 0) rows[i].push_back(std::move(frames));
+  }
+  if (!options.strengths.empty()) {
+    if (place.rank == 0) {
+      write(files[0], grid(rows), {});
+      log::info("sample: " + files[0] + "  (a column for each of " + std::to_string(options.strengths.size()) +
+                " strengths, a row for each of " + std::to_string(clips) + (clips == 1 ? " clip)" : " clips)"));
+    }
+    comm.barrier();
+    return 0;
+  }
+
+  load_trained(recipe, job, options, engine.store(), router ? &*router : nullptr);
+  add_loras(options.loras, job, engine.store(), comm);
+  for (size_t i = 0; i < clips; ++i) {
+    std::optional<double> effect;
+    const data::Frames frames = make(i, effect);
+    if (place.rank != 0) continue;
+    const size_t p = i / seeds.size();
+    write(files[i], frames, sounds[p]);
     if (effect) log::info("sample: the audio changes the prediction by " + percent(*effect));
-    log::info("sample: " + files[i] + "  (" + prompts[p] + ", seed " + std::to_string(seed) + ")");
+    log::info("sample: " + files[i] + "  (" + prompts[p] + ", seed " + std::to_string(seeds[i % seeds.size()]) + ")");
   }
   comm.barrier();
   return 0;

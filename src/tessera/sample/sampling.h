@@ -16,6 +16,7 @@ struct SampleOptions {
   /// an exported model folder, or a checkpoint folder of a run; empty: the newest checkpoint of the run
   std::string weights;
   std::vector<LoraStrength> loras = {};    ///< added to the weights, which default to model.path then
+  std::vector<double> strengths = {};      ///< factors of theirs: one file, a column for each, a row for each clip
   std::vector<std::string> prompts;        ///< empty: those of the recipe
   std::vector<int64_t> seeds;              ///< a clip for each prompt and seed; empty: sample.seed
   std::string out;                         ///< file for one clip, folder for several; empty: RUN/samples
@@ -27,6 +28,9 @@ struct SampleOptions {
 /// sample-0-seed-7.mp4 with several seeds. Throws UserError (usage) if the extension of `out` contradicts the format,
 /// is not supported, or names a file for several clips.
 std::vector<std::string> sample_files(const SampleOptions& options, const std::string& run_out, size_t prompts);
+
+/// Clips of one size and length beside and below each other, [row][column]; a clip with fewer frames shows its last.
+data::Frames grid(const std::vector<std::vector<data::Frames>>& rows);
 
 /// Joins the ranks of the environment. Returns the exit code.
 int sample(recipe::Recipe recipe, const SampleOptions& options);

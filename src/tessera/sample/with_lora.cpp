@@ -75,6 +75,18 @@ std::vector<LoraStrength> parse_loras(const std::string& text) {
   return loras;
 }
 
+std::vector<double> parse_strengths(const std::string& text) {
+  std::vector<double> strengths;
+  for (const std::string& item : split_list(text)) {
+    double& strength = strengths.emplace_back();
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), strength);
+    if (error != std::errc() || end != item.data() + item.size() || !std::isfinite(strength))
+      throw UserError(Exit::usage, "sample", "--strengths " + text + ": '" + item + "' is no strength",
+                      "for example --strengths 0,0.5,1");
+  }
+  return strengths;
+}
+
 void add_loras(const std::vector<LoraStrength>& loras, const job::Job& job, engine::Store& store, comm::Comm& comm) {
   if (loras.empty()) return;
   job::each_expert(store, job.experts, [&](size_t e, const std::string&) {

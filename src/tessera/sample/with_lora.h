@@ -20,6 +20,9 @@ struct LoraStrength {
 /// Files by comma, each with ":STRENGTH" or without. Throws UserError (usage).
 std::vector<LoraStrength> parse_loras(const std::string& text);
 
+/// "0,0.5,1". Throws UserError (usage) for what is no list of numbers.
+std::vector<double> parse_strengths(const std::string& text);
+
 /// Adds them to the weights in the store, unit after unit: W + strength (W' - W). All ranks take part. Throws UserError
 /// (input) for a file that is no LoRA, or of another model.
 void add_loras(const std::vector<LoraStrength>& loras, const job::Job& job, engine::Store& store, comm::Comm& comm);

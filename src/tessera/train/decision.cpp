@@ -37,9 +37,9 @@ Decision decide(double norm, const std::vector<std::vector<double>>& ranks, cons
   if (!finite) {
     d.skipped = not_finite(d, bad, rules);
     if (rules.skip_not_finite) return d;
-    throw UserError(
-        Exit::not_finite, "train", "step " + std::to_string(rules.step) + ": " + d.skipped,
-        "look at that sample, lower train.lr, or set run.on_nan = \"skip\"; checkpoints up to now are whole");
+    throw UserError(Exit::not_finite, "train", "step " + std::to_string(rules.step) + ": " + d.skipped,
+                    (bad >= 0 ? "look at that sample, lower train.lr, " : "lower train.lr, ") +
+                        std::string("or set run.on_nan = \"skip\"") + (rules.kept ? "; " + rules.kept() : ""));
   }
   if (rules.updated) return d;
   d.control = net::StepControl{rules.count_update(), rules.rate,

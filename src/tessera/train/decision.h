@@ -21,6 +21,7 @@ struct DecisionRules {
   bool skip_not_finite = false;                ///< run.on_nan = skip; else such a step ends the run
   std::function<int64_t()> count_update;       ///< the number of the update, called when there is one
   std::function<std::string(int64_t)> source;  ///< the file of a data-set index, for messages
+  std::function<std::string()> kept = {};      ///< which checkpoint there is to go back to, for messages
   bool updated = false;                        ///< updates were made in the backward: nothing is left to control
 };
 

@@ -133,6 +133,10 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
   rules.updated = pass.pass.ahead.has_value();
   rules.count_update = [&] { return experts_->count_update(pass.pass.expert); };
   rules.source = [&](int64_t index) { return experts_->data().samples->source(index); };
+  rules.kept = [&] {
+    const auto newest = checkpoint::latest(checkpoints_);
+    return newest ? "the newest checkpoint is " + newest->string() : std::string("no checkpoint was written yet");
+  };
   Decision decision = train::decide(step.norm(), step.ranks(), rules, loss_scale_);
   ranks_ = decision.ranks;
   decision.d = step_size_.of(pass.pass.expert);

@@ -2,11 +2,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
 #include "tessera/base/limits.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/crc32c.h"
+#include "tessera/checkpoint/damaged.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/device/backend.h"
 #include "tessera/engine/store/average.h"
@@ -16,9 +18,11 @@
 #include "tessera/job/lora_run.h"
 #include "tessera/job/null_caption.h"
 #include "tessera/job/optimiser.h"
+#include "tessera/job/random_parts.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_view.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/report/run_report.h"
 #include "tessera/train/elastic.h"
 #include "tessera/train/export.h"
@@ -28,6 +32,7 @@
 #include "tessera/train/rank_files.h"
 #include "tessera/train/run.h"
 #include "tessera/train/stop_signal.h"
+#include "tessera/weights/experts_file.h"
 
 namespace tessera::train {
 
@@ -47,6 +52,14 @@ std::string program() {
 fs::path next_recipe(const fs::path& run) {
   for (int n = 1;; ++n)
     if (const fs::path name = run / ("recipe-" + std::to_string(n) + ".toml"); !fs::exists(name)) return name;
+}
+
+/// The tokenizer that was made of the captions, in the run's folder: captions and cache may go.
+fs::path keep_tokenizer(const fs::path& made, const fs::path& run) {
+  const fs::path kept = run / "tokenizer.model";
+  if (!fs::exists(kept) || checkpoint::read_text(kept) != checkpoint::read_text(made))
+    checkpoint::write_text(kept, checkpoint::read_text(made));
+  return kept;
 }
 
 }  // namespace
@@ -91,9 +104,13 @@ void Run::check_start() {
   resume_ = checkpoint::choose_resume(asked, out_, restarted());
   comm_.check_agreement("checkpoint to go on from", checkpoint::describe(resume_));
   if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
+  if (!resumed_) job::check_random_parts(recipe_, job_.experts, job_.image != nullptr);
   if (resumed_) job::check_experts(job_.experts, resumed_->manifest());
   if (resumed_ && recipe_.values.at("run.resume_changes") != "allow") require_same(facts_, resumed_->manifest());
   if (rank_ != 0) return;
+  for (const fs::path& folder : checkpoint::without_manifest(checkpoints_))
+    log::warn(folder.string() + " has no manifest.json, so it is not complete and is not used; " +
+              (resume_.from ? "the run goes on from " + resume_.from->string() : "the run begins at step 0"));
   for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
 }
 
@@ -132,7 +149,13 @@ void Run::plan_run() {
 
 /// The plans, and the resolved recipe: an earlier one with another text stays beside it, as recipe-1.toml and so on.
 void Run::write_plan() {
-  const std::string recipe = planning::resolved(recipe_, plans_, place_).to_toml();
+  recipe::Recipe resolved = planning::resolved(recipe_, plans_, place_);
+  resolved.set(recipe::kStartedIn, fs::current_path().string());
+  const fs::path tokenizer = data_.front().samples->tokenizer();
+  if (tokenizer.parent_path() == fs::path(recipe_.data.cache) &&
+      tokenizer.filename().string().starts_with("tokenizer-"))
+    resolved.set("data.tokenizer", keep_tokenizer(tokenizer, out_).string());
+  const std::string recipe = resolved.to_toml();
   const fs::path file = out_ / "recipe.toml";
   if (fs::exists(file) && checkpoint::read_text(file) != recipe) checkpoint::publish(file, next_recipe(out_));
   checkpoint::write_text(out_ / "plan.json", planning::plans_json(plans_));
@@ -297,9 +320,17 @@ Exit Run::export_models() {
     });
   };
   exported(out_ / "model");
+  if (rank_ == 0 && job_.experts.several() && !job_.experts.gated)
+    attempted([&] { write_experts_file(out_ / "model"); });
   if (planned().plan().states.ema) exported(out_ / "model_ema");
   attempted([&] { experts_->save_model(out_ / "model"); });
   return code;
+}
+
+/// Where the experts meet and how timesteps were shifted, for who samples from the exported folder.
+void Run::write_experts_file(const fs::path& model) const {
+  const nlohmann::ordered_json facts = {{"boundary", job_.experts.boundary}, {"flow_shift", recipe_.diffusion.shift}};
+  checkpoint::write_text(model / weights::kExpertsFile, facts.dump(2) + "\n");
 }
 
 /// By rank 0, when all have written their lines.

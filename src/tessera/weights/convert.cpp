@@ -14,6 +14,7 @@
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/torch_write.h"
+#include "tessera/ops/fp8.h"
 #include "tessera/torch_headers.h"
 #include "tessera/weights/convert_lora.h"
 #include "tessera/weights/convert_plan.h"
@@ -69,7 +70,22 @@ at::Tensor read_source(const ConvertedPart& part, const TensorInfo& source, DTyp
   return cast_bytes(result.view(-1).view(at::kByte), merged, to);
 }
 
+at::Tensor read_tensor(const ConvertedPart& part, const ConvertedTensor& tensor, const LoraMerge* merge);
+
+/// The codes of a weight, or their scale.
+at::Tensor read_fp8(const ConvertedPart& part, const ConvertedTensor& tensor, const LoraMerge* merge) {
+  const at::Tensor wide = read_tensor(part, {tensor.sources, *tensor.quantised, tensor.parts}, merge);
+  const at::Tensor values = wide.view(at::kFloat).contiguous();
+  const ops::Fp8Tiles whole{.rows = 1, .cols = values.numel(), .tile_rows = 1, .tile_cols = values.numel()};
+  const at::Tensor codes = at::empty({values.numel()}, at::kByte), scale = at::empty({1}, at::kFloat);
+  ops::quantise_fp8(codes.mutable_data_ptr<uint8_t>(), scale.mutable_data_ptr<float>(), values.const_data_ptr<float>(),
+                    whole);
+  return tensor.out.dtype == DType::f32 ? scale.view(at::kByte) : codes;
+}
+
 at::Tensor read_tensor(const ConvertedPart& part, const ConvertedTensor& tensor, const LoraMerge* merge) {
+  if (tensor.sources.empty()) return at::empty({tensor.out.bytes()}, at::kByte);  // a mark without elements
+  if (tensor.quantised) return read_fp8(part, tensor, merge);
   if (tensor.parts.empty()) return read_source(part, tensor.sources[0], tensor.out.dtype, merge);
   const at::Tensor whole = at::empty({tensor.out.bytes()}, at::kByte);
   for (size_t i = 0; i < tensor.parts.size(); ++i)
@@ -206,6 +222,10 @@ void convert(const ConvertOptions& options) {
   if (lora && !options.merge.empty())
     throw UserError(Exit::usage, "convert", options.in.string() + " is a LoRA itself, --merge wants a base as IN",
                     "tessera convert BASE OUT --merge " + options.in.string());
+  if (lora && options.dtype == "fp8_scaled")
+    throw UserError(Exit::usage, "convert",
+                    options.in.string() + " is a LoRA: programs read those in fp32, bf16 or fp16, not in scaled fp8",
+                    "--dtype bf16");
   if (lora && !options.to.empty()) return convert_lora(options);
   if (options.to == "kohya" || options.to == "diffsynth" || options.to == "peft")
     throw UserError(Exit::usage, "convert",
@@ -224,8 +244,9 @@ void convert(const ConvertOptions& options) {
   for (const std::string& warning : plan.warnings) log::warn("convert: " + warning);
   for (const auto& part : plan.parts)
     log::info("convert: " + part.source.path.string() + ": " +
-              (part.identity.names ? part.identity.model + ", " + part.identity.naming + " names"
-                                   : "no model that is known; names stay"));
+              (lora                  ? "a LoRA, " + part.identity.naming + " names, which stay"
+               : part.identity.names ? part.identity.model + ", " + part.identity.naming + " names"
+                                     : "no model that is known; names stay"));
   {
     ByteProgress progress(plan.bytes);
     try {

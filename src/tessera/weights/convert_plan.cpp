@@ -5,13 +5,17 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/base/json.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/families/registry.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/known.h"
+#include "tessera/models/registry.h"
 #include "tessera/weights/convert_clip.h"
+#include "tessera/weights/experts_file.h"
+#include "tessera/weights/extra_tensors.h"
 
 namespace tessera::weights {
 
@@ -48,6 +52,7 @@ families::Family family_of(const ConvertPlan& plan, const models::Identity& firs
 
 DType dtype_for(const std::string& wanted, DType stored) {
   if (wanted.empty() || !is_floating(stored)) return stored;
+  if (wanted == "fp8_scaled") return stored;  // but for weights of blocks, see in_scaled_fp8
   return wanted == "fp32" ? DType::f32 : wanted == "bf16" ? DType::bf16 : DType::f16;
 }
 
@@ -116,6 +121,87 @@ std::vector<ConvertedTensor> renamed(ConvertedPart& part, const ConvertOptions& 
   return tensors;
 }
 
+/// The names of the model's parameters, ours; none where its sizes are not known.
+std::set<std::string> parameters_of(const models::Identity& identity, const models::Shapes& shapes,
+                                    const std::string& given, const std::string& file) {
+  std::set<std::string> names;
+  try {
+    const models::Shapes official = models::official_shapes(identity, shapes);
+    const auto model =
+        models::make_denoiser({.family = models::family_of(identity).name,
+                               .config_text = models::config_for("official", identity, official, given, file),
+                               .weights = shapes});
+    for (const auto& unit : model->units())
+      for (const auto& param : unit->spec().params) names.insert(param.name);
+  } catch (const UserError&) {  // a member of the family that is not trained here, or sizes that shapes do not tell
+    return {};
+  }
+  return names;
+}
+
+/// Refuses tensors that a known transformer has no parameter for, or leaves them out. Those of the autoencoder and text
+/// encoder of an all-in-one file stay where names stay, and are left out where the transformer gets other names.
+void settle_extra(ConvertedPart& part, const ConvertOptions& options, const std::string& given, const std::string& file,
+                  std::vector<std::string>& warnings) {
+  if (part.identity.kind != ModelKind::denoiser) return;
+  const models::Shapes shapes = shapes_of(part.source.tensors);
+  const std::set<std::string> known = parameters_of(part.identity, shapes, given, file);
+  if (known.empty()) return;
+  const auto has = [&](const std::string& stored) {
+    const auto ours = part.identity.official(stored);
+    return !ours || known.count(*ours) > 0;  // one without the prefix is told with what is left out
+  };
+  std::vector<std::string> stored;
+  for (const auto& tensor : part.source.tensors) stored.push_back(tensor.name);
+  const ExtraTensors extra = extra_tensors(stored, part.identity, [&](const std::string& name) {
+    const std::vector<std::string> rows = part.identity.parts(name);
+    return rows.empty() ? has(name) : std::ranges::all_of(rows, has);
+  });
+  const std::string path = part.source.path.string();
+  if (!extra.unknown.empty() && options.extra_tensors == "refuse")
+    refuse_extra("convert", path, extra, part.identity,
+                 "go on without these: --extra-tensors drop; with them, under their names: --extra-tensors keep");
+  std::set<std::string> gone;
+  const auto leave_out = [&](const std::vector<std::string>& names, const std::string& what) {
+    if (names.empty()) return;
+    gone.insert(names.begin(), names.end());
+    warnings.push_back(path + ": " + std::to_string(names.size()) + " tensors are left out, " + what + ": " +
+                       checkpoint::shown(names.front()) + (names.size() > 1 ? ", ..." : ""));
+  };
+  if (options.extra_tensors == "drop") leave_out(extra.unknown, "the model has no parameters for them");
+  if (!options.to.empty()) leave_out(extra.other_parts, "they are of the autoencoder or text encoder in the same file");
+  std::erase_if(part.source.tensors, [&](const auto& tensor) { return gone.count(tensor.name) > 0; });
+}
+
+/// The linears of a transformer's blocks in fp8, each with the scale that takes its largest magnitude to the largest
+/// code, and the tensor by which ComfyUI knows such a file.
+std::vector<ConvertedTensor> in_scaled_fp8(const ConvertedPart& part, const std::string& to,
+                                           std::vector<ConvertedTensor> tensors) {
+  constexpr std::string_view kWeight = ".weight", kScale = ".scale_weight";
+  const auto of_block = [&](const ConvertedTensor& tensor) {
+    const std::string ours = part.identity.official(tensor.sources[0].name).value_or("");
+    return ours.substr(0, ours.find('.')).ends_with("blocks");
+  };
+  const std::string prefix = to.empty() ? part.identity.prefix : part.identity.names->comfyui_prefix;
+  std::vector<ConvertedTensor> result;
+  result.push_back({{}, {(to == "official" ? "" : prefix) + "scaled_fp8", DType::f8_e4m3, {0}}});
+  for (ConvertedTensor& tensor : tensors) {
+    const bool linear = tensor.out.shape.size() == 2 && tensor.out.name.ends_with(kWeight) && of_block(tensor);
+    if (!linear || !is_floating(tensor.out.dtype)) {
+      result.push_back(std::move(tensor));
+      continue;
+    }
+    tensor.quantised = {tensor.out.name, DType::f32, tensor.out.shape};
+    tensor.out.dtype = DType::f8_e4m3;
+    ConvertedTensor scale = tensor;
+    scale.out = {
+        tensor.out.name.substr(0, tensor.out.name.size() - kWeight.size()) + std::string(kScale), DType::f32, {1}};
+    result.push_back(std::move(tensor));
+    result.push_back(std::move(scale));
+  }
+  return result;
+}
+
 /// Files of at most `limit` bytes, filled in order, numbered when there are several.
 std::vector<ConvertedFile> sharded(std::vector<ConvertedTensor> tensors, const Place& place, const std::string& format,
                                    int64_t limit) {
@@ -152,7 +238,7 @@ std::string index_json(const std::vector<ConvertedFile>& files) {
 }
 
 /// What makes a folder a pipeline of diffusers.
-void add_pipeline(const checkpoint::ModelFolder& folder, ConvertPlan& plan) {
+void add_pipeline(const fs::path& source, const checkpoint::ModelFolder& folder, ConvertPlan& plan) {
   models::PipelineParts parts;
   parts.tokenizer = folder.find("tokenizer") != nullptr;
   const models::Family* family = &models::families().front();
@@ -164,6 +250,17 @@ void add_pipeline(const checkpoint::ModelFolder& folder, ConvertPlan& plan) {
   }
   if (!family->pipeline_files) return;
   for (const auto& [path, text] : family->pipeline_files(parts)) plan.texts[path] = text;
+  if (!parts.has("transformer_2") || !fs::exists(source / kExpertsFile)) return;
+  const auto facts = json_or_nothing(checkpoint::read_text(source / kExpertsFile));
+  const auto tell = [&](const char* file, const char* key, const char* fact) {
+    const auto text = plan.texts.find(file);
+    if (text == plan.texts.end() || !facts.is_object() || !facts.contains(fact) || !facts[fact].is_number()) return;
+    auto json = parse_ordered_json(text->second, file);
+    json[key] = facts[fact];
+    text->second = json.dump(2) + "\n";
+  };
+  tell("model_index.json", "boundary_ratio", "boundary");
+  tell("scheduler/scheduler_config.json", "flow_shift", "flow_shift");
 }
 
 /// The config.json that came with the weights; for a training checkpoint the one of the run's model/, if it is there.
@@ -177,6 +274,9 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
   ConvertedPart part{source.role, open_source(source.weights, options.averaged), {}, {}, {}};
   const models::Shapes shapes = shapes_of(part.source.tensors);
   part.identity = models::identify(shapes);
+  const fs::path config_file = config_beside(source);
+  const std::string given = config_file.empty() ? "" : checkpoint::read_text(config_file);
+  settle_extra(part, options, given, config_file.string(), plan.warnings);
   if (part.identity.kind == ModelKind::image_encoder && !options.to.empty())
     part.source = regroup_clip(part.source, part.identity, options.to, part.left_out);
   part.source = divided(part.source, part.identity);
@@ -184,6 +284,8 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
     part.source = together(part.source, open_source(more));
   std::vector<ConvertedTensor> beside, tensors = renamed(part, options, beside);
   check_input(!tensors.empty(), "convert", part.source.path.string() + ": holds no tensors of the model");
+  if (options.dtype == "fp8_scaled" && part.identity.kind == ModelKind::denoiser)
+    tensors = in_scaled_fp8(part, options.to, std::move(tensors));
   for (const auto* list : {&tensors, &beside}) {
     for (const auto& tensor : *list) plan.bytes += tensor.out.bytes();
     plan.tensors += static_cast<int64_t>(list->size());
@@ -217,8 +319,6 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
   const bool wants_config =
       alone || to == "diffusers" || (to == "official" && part.identity.kind == ModelKind::denoiser);
   if (wants_config) {
-    const fs::path config_file = config_beside(source);
-    const std::string given = config_file.empty() ? "" : checkpoint::read_text(config_file);
     const std::string config =
         part.identity.names
             ? models::config_for(to == "comfyui" ? "official" : to, part.identity,
@@ -227,6 +327,26 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
     if (!config.empty()) plan.texts[place.folder / "config.json"] = config;
   }
   plan.parts.push_back(std::move(part));
+}
+
+/// What can hold fp8 with scales: a transformer in safetensors under the names of programs that read them.
+void check_scaled_fp8(const ConvertOptions& options, const ConvertPlan& plan) {
+  if (options.dtype != "fp8_scaled") return;
+  const auto refuse = [&](const std::string& why, const std::string& hint) {
+    throw UserError(Exit::usage, "convert", "--dtype fp8_scaled: " + why, hint);
+  };
+  bool transformer = false;
+  for (const ConvertedPart& part : plan.parts) {
+    if (part.identity.kind != ModelKind::denoiser) continue;
+    transformer = true;
+    const std::string naming = options.to.empty() ? part.identity.naming : options.to;
+    if (naming == "diffusers" && !part.identity.names->comfyui_as_diffusers)
+      refuse("programs that read diffusers' names know no scales beside weights", "add --to comfyui or --to official");
+    if (part.files.front().format != "safetensors")
+      refuse("a .pth has no place for it", "name OUT.safetensors, or a folder");
+  }
+  if (!transformer)
+    refuse(options.in.string() + " holds no transformer that is known", "bf16 is for all other weights");
 }
 
 }  // namespace
@@ -266,11 +386,15 @@ ConvertPlan plan_conversion(const ConvertOptions& options) {
   }
   if (folder.layout != "single" &&
       (options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers"))) {
-    add_pipeline(folder, plan);
+    add_pipeline(options.in, folder, plan);
     if (folder.layout == "diffusers")  // what it has says more than what we make up
       for (const char* given : {"model_index.json", "scheduler/scheduler_config.json"})
         if (fs::exists(options.in / given)) plan.texts[given] = checkpoint::read_text(options.in / given);
   }
+  if (const fs::path facts = options.in / kExpertsFile;
+      folder.find("transformer_2") && options.to != "diffusers" && fs::exists(facts))
+    plan.texts[kExpertsFile] = checkpoint::read_text(facts);
+  check_scaled_fp8(options, plan);
   for (const auto& part : plan.parts)
     if (!part.left_out.empty())
       plan.warnings.push_back(part.source.path.string() + ": " + std::to_string(part.left_out.size()) +

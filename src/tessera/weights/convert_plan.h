@@ -4,6 +4,7 @@
 //   ConvertPlan plan = plan_conversion(options);
 //   plan.bytes;                                                // of all tensors, to compare with the disk
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,8 @@ struct ConvertedTensor {
   std::vector<checkpoint::TensorInfo> sources;  ///< in the input: one tensor, or those that are parts of `out`
   checkpoint::TensorInfo out;
   std::vector<checkpoint::RowPart> parts = {};  ///< which part each of the sources is; none: the tensor itself
+  /// Of scaled fp8: the weight in fp32 of which `out` holds the codes or, in fp32, the scale.
+  std::optional<checkpoint::TensorInfo> quantised = {};
 };
 
 struct ConvertedFile {

@@ -5,12 +5,14 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/base/json.h"
 #include "tessera/base/printable.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/families/registry.h"
 #include "tessera/models/identify.h"
 #include "tessera/weights/lora_file.h"
 
@@ -130,7 +132,19 @@ std::string layout_of(const checkpoint::WeightSet& weights) {
   return weights.files().size() == 1 ? format + " file" : format + " shards";
 }
 
-Inspection inspect_weights(const checkpoint::WeightSet& weights, bool all) {
+/// The type that the config.json beside the weights tells: training goes by it, and shapes do not tell all types apart.
+void take_type(const fs::path& config, const models::Shapes& shapes, models::Identity& identity) {
+  if (identity.kind != ModelKind::denoiser || !identity.form->refine || config.empty()) return;
+  const auto json = json_or_nothing(checkpoint::read_text(config));
+  if (!json.is_object() || !json.contains("model_type") || !json["model_type"].is_string()) return;
+  const std::string type = json["model_type"].get<std::string>();
+  const std::vector<std::string> types = families::of(models::family_of(identity).name).types;
+  if (type == identity.variant || std::ranges::find(types, type) == types.end()) return;
+  identity.variant = type;
+  identity.form->refine(models::official_shapes(identity, shapes), identity);
+}
+
+Inspection inspect_weights(const checkpoint::WeightSet& weights, bool all, const fs::path& config = {}) {
   Tally tally(all);
   models::Shapes shapes;
   for (const auto& file : weights.files()) {
@@ -140,7 +154,8 @@ Inspection inspect_weights(const checkpoint::WeightSet& weights, bool all) {
       shapes[tensor.name] = tensor.shape;
     }
   }
-  const models::Identity identity = models::identify(shapes);
+  models::Identity identity = models::identify(shapes);
+  take_type(config, shapes, identity);
   const bool cache = is_cache_entry(weights);
   Inspection result;
   result.json =
@@ -193,7 +208,7 @@ Inspection inspect_parts(const checkpoint::ModelFolder& folder) {
   Json parts = Json::object();
   for (const auto& part : folder.parts) {
     if (part.role == "tokenizer") continue;
-    Json one = inspect_weights(checkpoint::open_weights(part.weights), false).json;
+    Json one = inspect_weights(checkpoint::open_weights(part.weights), false, part.config).json;
     parameters += one["parameters"].get<int64_t>();
     tensors += one["tensors"].get<int64_t>();
     bytes += one["bytes"].get<int64_t>();
@@ -254,7 +269,7 @@ Inspection inspect(const fs::path& path, bool all) {
   if (path.filename() == "manifest.json") return inspect_training(path.parent_path(), all);
   const checkpoint::ModelFolder folder = checkpoint::find_parts(path);
   if (folder.parts.size() > 1) return inspect_parts(folder);
-  return inspect_weights(checkpoint::open_weights(folder.parts[0].weights), all);
+  return inspect_weights(checkpoint::open_weights(folder.parts[0].weights), all, folder.parts[0].config);
 }
 
 std::string to_text(const Inspection& inspection) {

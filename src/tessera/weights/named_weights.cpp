@@ -4,10 +4,10 @@
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/identify.h"
+#include "tessera/weights/extra_tensors.h"
 
 namespace tessera::weights {
 
@@ -42,34 +42,16 @@ void NamedWeights::check(
     }
 }
 
-namespace {
-
-/// How files that hold a whole pipeline begin the names of its other parts.
-constexpr std::string_view kOtherParts[] = {"vae.",          "first_stage_model.", "text_encoders.",
-                                            "text_encoder.", "cond_stage_model.",  "conditioner."};
-
-bool of_another_part(std::string_view name) {
-  return std::ranges::any_of(kOtherParts, [&](std::string_view part) { return name.starts_with(part); });
-}
-
-}  // namespace
-
 void NamedWeights::check_unknown(const Units& units, const std::string& hint) const {
   std::set<std::string> known;
   const auto name = names();
   for (const auto& unit : units)
     for (const auto& param : unit->spec().params) known.insert(checkpoint::whole_name(name(param.name)));
   const models::Identity identity = models::identify(checkpoint::stored_shapes(set_));
-  for (const std::string& stored : set_.names()) {
-    if (known.count(stored) || !stored.starts_with(naming_.prefix) || of_another_part(stored) ||
-        checkpoint::is_fp8_scale(stored) ||
-        models::is_official_only(identity, std::string_view(stored).substr(naming_.prefix.size())))
-      continue;
-    throw UserError(Exit::input, "weights.load",
-                    set_.path().string() + ": " + stored + " is no parameter of this model; the file looks like " +
-                        models::identify(checkpoint::stored_shapes(set_)).model,
-                    hint);
-  }
+  const ExtraTensors extra = extra_tensors(set_.names(), identity, [&](const std::string& stored) {
+    return known.count(stored) > 0 || !stored.starts_with(naming_.prefix);
+  });
+  if (!extra.unknown.empty()) refuse_extra("weights.load", set_.path().string(), extra, identity, hint);
 }
 
 }  // namespace tessera::weights

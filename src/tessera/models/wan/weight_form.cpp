@@ -159,7 +159,7 @@ WeightForm weight_form() {
                            "transformer_blocks.#.attn#.to_v", "transformer_blocks.#.attn#.to_out.0"},
           .refine =
               [](const Shapes& official, Identity& identity) {
-                identity.variant = variant_of(official);
+                if (identity.variant.empty()) identity.variant = variant_of(official);
                 identity.model = model_of(identity.variant, official);
               },
           .config = config_json,

@@ -181,8 +181,10 @@ void deepspeed_optimiser(Translator& t, const Given& g) {
   if (g.value == "Adam" || g.value == "AdamW" || g.value == "FusedAdam" || g.value == "DeepSpeedCPUAdam")
     t.set("train.optimizer", "adamw", {g.name},
           "decay decoupled from the gradient, as DeepSpeed's Adam has it by default");
+  else if (g.value == "Lion" || g.value == "lion" || g.value == "FusedLion" || g.value == "DeepSpeedCPULion")
+    t.set("train.optimizer", "lion", {g.name});
   else
-    t.refuse(g.name, "Adam and AdamW are read here; train.optimizer has others");
+    t.refuse(g.name, "Adam, AdamW and Lion are read here; train.optimizer has others");
 }
 
 std::vector<Rule> deepspeed_rules() {
@@ -226,7 +228,7 @@ std::vector<Rule> deepspeed_rules() {
       refused(zero + "zero_quantized_gradients", kQuantised),
       refused(zero + "mics_hierarchical_params_gather", "hierarchical gathers are not supported"),
       refused(zero + "memory_efficient_linear", "linear layers save what their backward needs"),
-      by("optimizer.type", "`train.optimizer`: Adam and AdamW; else refused", deepspeed_optimiser),
+      by("optimizer.type", "`train.optimizer`: Adam, AdamW and Lion; else refused", deepspeed_optimiser),
       sets(params + "lr", "train.lr"),
       sets(params + "betas", "train.betas"),
       sets(params + "eps", "train.eps"),

@@ -1,0 +1,76 @@
+#include "tessera/job/random_parts.h"
+
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/checkpoint/own_weights.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/models/registry.h"
+
+namespace tessera::job {
+
+namespace {
+
+bool is_random_base(const recipe::Recipe& recipe) { return recipe.model.path.empty() || recipe.model.init == "random"; }
+
+bool is_random_codec(const recipe::Recipe& recipe) {
+  return std::ranges::count(models::autoencoder_presets(), recipe.data.vae) > 0;
+}
+
+/// An encoder that has no trained weights, and the key under which it was chosen; "auto" there was chosen by nobody.
+struct Untrained {
+  const char* key;
+  std::string name, what, give;
+};
+
+std::vector<Untrained> untrained_encoders(const recipe::Recipe& recipe, bool looks) {
+  std::vector<Untrained> found;
+  if (models::is_built_in_codec(recipe.data.vae))
+    found.push_back({"data.vae", recipe.data.vae, recipe.data.vae + " is a wavelet without weights",
+                     "data.vae = the released autoencoder's file or folder"});
+  if (is_random_codec(recipe))
+    found.push_back({"data.vae", recipe.data.vae, "autoencoder " + recipe.data.vae + " has random weights",
+                     "data.vae = the released autoencoder's file or folder"});
+  if (recipe.data.text_encoder_path.empty())
+    found.push_back({"data.text_encoder", recipe.data.text_encoder,
+                     "text encoder " + recipe.data.text_encoder + " has random weights",
+                     "data.text_encoder_path = the released text encoder's file or folder, and data.tokenizer"});
+  if (looks && recipe.data.image_encoder_path.empty())
+    found.push_back({"data.image_encoder", "clip-vit-h",
+                     "image encoder " + recipe.data.image_encoder + " has random weights",
+                     "data.image_encoder_path = the released image encoder's file or folder"});
+  return found;
+}
+
+}  // namespace
+
+std::string random_parts(const recipe::Recipe& recipe, bool looks) {
+  std::string text = is_random_base(recipe) ? "; the model has random weights" : "";
+  for (const Untrained& encoder : untrained_encoders(recipe, looks)) text += "; " + encoder.what;
+  return text;
+}
+
+void check_random_parts(const recipe::Recipe& recipe, const Experts& experts, bool looks) {
+  if (is_random_base(recipe)) {
+    if (recipe.lora.on && recipe.model.init != "random")
+      throw UserError(
+          Exit::usage, "model.path",
+          "empty, and train.mode = \"lora\": adapters of a model with random weights learn nothing that "
+          "fits another model",
+          "give the weights of the base: model.path; or say that it shall be random: model.init = \"random\"");
+    return;
+  }
+  const auto own = [](const Expert& expert) {
+    return expert.path.empty() || checkpoint::is_own(checkpoint::open_weights(expert.path));
+  };
+  if (std::ranges::all_of(experts.list, own)) return;
+  for (const Untrained& encoder : untrained_encoders(recipe, looks))
+    if (recipe.values.at(encoder.key) == "auto")
+      throw UserError(
+          Exit::usage, encoder.key,
+          encoder.what + ", and " + recipe.model.path +
+              " was trained with the embeddings and latents of others: it would unlearn what it knows",
+          "set " + encoder.give + "; or name it by hand to train so: " + encoder.key + " = \"" + encoder.name + "\"");
+}
+
+}  // namespace tessera::job

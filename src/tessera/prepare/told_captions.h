@@ -1,0 +1,18 @@
+#pragma once
+// What captions lose on their way to the model, for the log.
+//
+//   tell_cut_captions(recipe, job, captions, tokenizer);       // one rank
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tessera/job/job.h"
+
+namespace tessera::prepare {
+
+/// Says how many captions have more tokens than the model reads (its text_len), by how many at most, and which is the
+/// first: what stands behind is not learned.
+void tell_cut_captions(const recipe::Recipe& recipe, const job::Job& job, const std::vector<std::string>& captions,
+                       const std::filesystem::path& tokenizer);
+
+}  // namespace tessera::prepare
