@@ -143,6 +143,35 @@ TEST(Experts, RestOnAnyTierWithTheSameBitsAndTheMemoryThatWasPredicted) {
   EXPECT_GT(moved, 0);
 }
 
+/// [[plan.units]] of one expert: its blocks stay gathered, the other's are gathered for the backward once more.
+TEST(Experts, HaveAStrategyOfTheirOwnEachWithTheSameBits) {
+  const std::vector<std::string> rate = {"--train.schedule", "cosine", "--train.warmup_steps", "1"};
+  const std::vector<std::string> units = {"--plan.units",
+                                          "high_noise.* strategy=shard_grad_op,low_noise.* strategy=full_shard "
+                                          "activations=recompute"};
+  for (const char* update : {"end", "just_in_time"}) {
+    const std::string name = std::string("own-units-") + update;
+    const Result r = train(2, name, with(with(with(kBoth, rate), units), {"--plan.update", update}));
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_EQ(curve(name), curve(both())) << name;
+    for (const char* expert : {"high_noise", "low_noise"})
+      EXPECT_EQ(files(model(name, expert)), files(model(both(), expert))) << name;
+    std::map<std::string, int64_t> sent;  // by expert; a line has the bytes of the step before
+    const auto steps = experts().metrics(name);
+    for (size_t i = 1; i < steps.size(); ++i)
+      sent[steps[i - 1]["expert"]] = steps[i]["ranks"][0]["sent_bytes"]["dp_shard"].get<int64_t>();
+    EXPECT_LT(sent.at("high_noise"), sent.at("low_noise")) << name;
+    for (const auto& step : steps)
+      for (const auto& rank : step["ranks"])
+        if (step["step"] > 2) EXPECT_LE(rank["peak_bytes"], rank["predicted_peak_bytes"]) << name;
+    const std::string plan = text_of(experts().out(name) + "/plan.toml");
+    EXPECT_NE(plan.find("expert = 1"), std::string::npos) << plan;
+  }
+  const Result refused = train(2, "no-such-units", with(kBoth, {"--plan.units", "mid_noise.* strategy=full_shard"}));
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("of one expert: high_noise. or low_noise."), std::string::npos) << refused.output;
+}
+
 TEST(Experts, ResumeInsideAnyTurnOfEither) {
   for (const char* step : {"1", "2", "3", "5", "7"}) {
     const std::string name = std::string("resumed-at-") + step,

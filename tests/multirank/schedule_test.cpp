@@ -60,6 +60,13 @@ TEST(Schedule, WhatIsPlannedIsExecutedWithUpdatesJustInTime) {
   expect_planned_is_executed(2, "dp_shard=2,sp=1", {"--plan.states", "host", "--plan.update", "just_in_time"});
 }
 
+TEST(Schedule, WhatIsPlannedIsExecutedWhereAnExpertHasUnitsOfItsOwn) {
+  expect_planned_is_executed(
+      2, "dp_shard=2,tp=1",
+      {"--experts.train", "both", "--plan.units",
+       "low_noise.* strategy=shard_grad_op,high_noise.blocks.* strategy=full_shard activations=recompute"});
+}
+
 class Broken : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
 
+#include "plan/planner_toy.h"
 #include "tessera/base/check.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/simulate/expert_swap.h"
-#include "toy.h"
 
 namespace tessera::plan {
 namespace {
@@ -140,6 +140,9 @@ TEST(AGate, TakesAsManyStepsAsItsSamplesChooseExperts) {
   part.global_batch = 2;  // of four samples a rank one for each of five experts, where there are any
   EXPECT_EQ(hard.experts, 5);
   EXPECT_DOUBLE_EQ(hard.different, 5 * predict(spec, part, machine).step.total);
+  // The worst that choices can do: both ranks' four samples agree with each other and with no other rank's.
+  EXPECT_EQ(hard.disagreeing_experts, 2);
+  EXPECT_DOUBLE_EQ(hard.disagreeing, std::max(hard.different, 2 * hard.alike));
   const GateSeconds soft = gate_seconds(spec, plan, machine, true);
   EXPECT_EQ(soft.alike, soft.different);
   EXPECT_GT(soft.alike, 5 * hard.alike) << "each predicts once more than it learns";
@@ -147,6 +150,38 @@ TEST(AGate, TakesAsManyStepsAsItsSamplesChooseExperts) {
   const GateSeconds one = gate_seconds(spec, plan, machine, false);
   EXPECT_EQ(one.experts, 1);
   EXPECT_DOUBLE_EQ(one.alike, one.different) << "one sample chooses one";
+  EXPECT_DOUBLE_EQ(one.alike, one.disagreeing);
+}
+
+/// A step of a gate runs, for each expert, as many micro-batches as the rank that chose it most has samples for. The
+/// bounds hold for whatever ranks choose, and are reached.
+TEST(AGate, NoChoiceOfRanksTakesLongerThanTheBound) {
+  const ModelSpec spec = toy::dear_model();
+  const Machine machine = toy::machine();
+  Plan plan = toy::plan(spec, "dp_shard=4", 16, 1, 1);
+  plan.experts = 3;
+  const GateSeconds bound = gate_seconds(spec, plan, machine, false);
+  EXPECT_EQ(bound.disagreeing_experts, 3);
+  EXPECT_GT(bound.disagreeing, 2 * bound.alike);
+  const auto step = [&](const std::vector<std::vector<int64_t>>& chosen) {  // [expert][rank]
+    double seconds = 0;
+    for (const std::vector<int64_t>& samples : chosen) {
+      Plan part = plan;
+      part.shares = samples;
+      if (std::ranges::max(samples) > 0) seconds += predict(spec, part, machine).step.total;
+    }
+    return seconds;
+  };
+  std::mt19937_64 random(7);
+  for (int drawn = 0; drawn < 20; ++drawn) {
+    std::vector<std::vector<int64_t>> chosen(3, std::vector<int64_t>(4, 0));
+    for (size_t rank = 0; rank < 4; ++rank)
+      for (int sample = 0; sample < 4; ++sample) ++chosen[random() % 3][rank];
+    EXPECT_LE(step(chosen), bound.disagreeing * (1 + 1e-9));
+    EXPECT_GE(step(chosen), bound.alike * (1 - 1e-9));
+  }
+  EXPECT_NEAR(step({{4, 0, 0, 4}, {0, 4, 0, 0}, {0, 0, 4, 0}}), bound.disagreeing, 0.01 * bound.disagreeing)
+      << "ranks that always disagree";
 }
 
 }  // namespace

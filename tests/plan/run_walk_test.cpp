@@ -36,9 +36,9 @@ TEST(RunWalk, JustInTimeUpdatesArePendingUntilSomethingNeedsThem) {
 }
 
 TEST(RunWalk, AnExpertIsSwappedInBehindItsPendingUpdates) {
-  const auto odd = [](int64_t step) { return step % 2 == 1; };
-  EXPECT_EQ(walked(RunWalk({.steps = 4, .swaps_expert = odd}, true)), "t1 u1 w1 t2 t3* u3 w3 t4 u4 c4");
-  EXPECT_EQ(walked(RunWalk({.steps = 4, .swaps_expert = odd}, false)), "t1 w1 t2 t3 w3 t4 c4");
+  const auto pairs = [](int64_t step) { return static_cast<int>(step / 2 % 2); };  // after each odd step
+  EXPECT_EQ(walked(RunWalk({.steps = 4, .expert_of = pairs}, true)), "t1 u1 w1 t2 t3* u3 w3 t4 u4 c4");
+  EXPECT_EQ(walked(RunWalk({.steps = 4, .expert_of = pairs}, false)), "t1 w1 t2 t3 w3 t4 c4");
 }
 
 TEST(RunWalk, WhereASampleNeedsBothExpertsNoneIsSwappedInAhead) {
@@ -46,7 +46,7 @@ TEST(RunWalk, WhereASampleNeedsBothExpertsNoneIsSwappedInAhead) {
                             .sample_every = 1,
                             .sample_prompts = 1,
                             .sample_steps = 1,
-                            .swaps_expert = [](int64_t) { return true; }},
+                            .expert_of = [](int64_t step) { return static_cast<int>(step % 2); }},
                            false)),
             "t1 s1 t2 c2 s2");
 }

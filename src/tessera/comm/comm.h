@@ -87,6 +87,14 @@ class Group {
   Watch watch_;
 };
 
+/// How a communicator sends.
+struct Link {
+  std::string group;  ///< "gather:dp_shard"
+  int ranks = 1;
+  std::string by;       ///< "Gloo, TCP at 10.0.0.3 (eth0, 25000 Mb/s)"
+  std::string warning;  ///< what is slower than it need be, and what to do; empty: nothing
+};
+
 class Comm {
  public:
   /// Connects to the other ranks; `timeout` (seconds) bounds every collective. Throws UserError (rank_lost) if a rank
@@ -99,6 +107,8 @@ class Comm {
   /// A group of the given ranks along `axis`, which include this one: a pair of neighbour stages.
   Group& group_of(std::string_view purpose, const std::string& axis, const std::vector<int>& members);
   void barrier();
+  /// Of the groups of several ranks that there are, as this rank sends.
+  std::vector<Link> links() const;
   /// Throws UserError (usage) on every rank if ranks have different texts, naming the first that differs from rank 0.
   void check_agreement(std::string_view what, std::string_view text);
   /// Bytes this rank sent over each axis since the last call.

@@ -16,6 +16,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/comm/environment.h"
 #include "tessera/comm/gloo_yield.h"
+#include "tessera/comm/interface.h"
 #include "tessera/comm/peer_error.h"
 #include "tessera/comm/rendezvous_endpoint.h"
 #include "tessera/comm/store.h"
@@ -32,6 +33,12 @@ namespace {
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
+}
+
+/// The address that other ranks connect to.
+std::string own_address(const Rendezvous& place) {
+  const bool here = place.host == "127.0.0.1" || place.host == "localhost";
+  return here ? "127.0.0.1" : address_towards(place.host, place.port);
 }
 
 class GlooTransport final : public Transport {
@@ -110,9 +117,7 @@ class GlooTransport final : public Transport {
   static std::shared_ptr<gloo::transport::Device> device(const Rendezvous& place) {
     if (const auto interface = env::text("GLOO_SOCKET_IFNAME"))
       return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
-    const bool here = place.host == "127.0.0.1" || place.host == "localhost";
-    return c10d::ProcessGroupGloo::createDeviceForHostname(here ? "127.0.0.1"
-                                                                : address_towards(place.host, place.port));
+    return c10d::ProcessGroupGloo::createDeviceForHostname(own_address(place));
   }
 
   static constexpr std::chrono::hours kBeyondAnyPause{24 * 365};  // the watchdog's time-out comes first
@@ -271,6 +276,18 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
   slot = std::make_unique<Group>(key, axis, members, index, std::move(transport));
   slot->watch(watch_);
   return *slot;
+}
+
+std::vector<Link> Comm::links() const {
+  if (place_.single()) return {};
+  const std::string leaves = env::text("GLOO_SOCKET_IFNAME").value_or(own_address(place_));
+  const Interface way = interface_of(leaves);
+  const std::string by = "Gloo, " + describe(way, leaves);
+  const std::string warning = slow_way(way, place_.local_world, place_.world, device::used() != nullptr);
+  std::vector<Link> links;
+  for (const auto& [key, group] : groups_)
+    if (group->size() > 1) links.push_back({group->name(), group->size(), by, warning});
+  return links;
 }
 
 }  // namespace tessera::comm

@@ -26,4 +26,6 @@ Group& Comm::group_of(std::string_view purpose, const std::string&, const std::v
   return *slot;
 }
 
+std::vector<Link> Comm::links() const { return {}; }
+
 }  // namespace tessera::comm

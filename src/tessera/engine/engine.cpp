@@ -33,7 +33,9 @@ void Engine::optimise(std::unique_ptr<const net::UnitUpdate> optimiser) {
 void Engine::use(const plan::Programs& programs, int64_t arena) {
   const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
   std::vector<const plan::Schedule*> fresh;
-  for (const plan::ProgramPtr& program : {programs.train, programs.sample, programs.checkpoint}) {
+  std::vector<plan::ProgramPtr> all = {programs.train, programs.sample, programs.checkpoint};
+  for (const auto& [expert, own] : programs.of_expert) all.push_back(own.train);
+  for (const plan::ProgramPtr& program : all) {
     if (!program) continue;
     used_.push_back(program);
     if (std::ranges::find(before, program) == before.end()) fresh.push_back(&program->schedule);

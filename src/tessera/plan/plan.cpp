@@ -120,6 +120,43 @@ bool Plan::transient_gradient(const UnitLayout& layout, int unit) const {
   return accumulation() == 1 || (layout.sharded && plan.reduces_once());
 }
 
+bool same_buffers(const UnitPlan& a, const UnitPlan& b) {
+  const auto own = [](Strategy s) { return s == Strategy::no_shard || s == Strategy::two_level; };
+  const bool same_layout = a.strategy == b.strategy || (!own(a.strategy) && !own(b.strategy));
+  return same_layout && a.parameters == b.parameters && a.gradients == b.gradients && a.states == b.states &&
+         a.update_on == b.update_on;
+}
+
+Plan Plan::as_of(int expert) const {
+  Plan plan = *this;
+  plan.of_expert.clear();
+  if (const auto own = of_expert.find(expert); own != of_expert.end()) plan.units = own->second;
+  return plan;
+}
+
+void Plan::check_experts(std::string_view where, const std::vector<std::string>& unit_names) const {
+  for (const auto& [expert, own] : of_expert)
+    for (size_t u = 0; u < units.size(); ++u) {
+      const UnitPlan &a = units[u], &b = own[u];
+      const std::string of = u < unit_names.size() ? unit_names[u] + ": " : "";
+      if (!same_buffers(a, b))
+        throw UserError(Exit::usage, std::string(where),
+                        of + "expert " + std::to_string(expert) + " has " + std::string(name(b.strategy)) +
+                            ", the first expert " + std::string(name(a.strategy)) +
+                            (a.strategy == b.strategy ? " with buffers elsewhere" : "") +
+                            ": all experts use the same buffers",
+                        "of one expert set strategy to full_shard, shard_grad_op or shard_states, activations, sites, "
+                        "offload_to or reduce; the rest for all experts");
+      if (update == Update::in_backward && a.reduces_once() != b.reduces_once())
+        throw UserError(Exit::usage, std::string(where),
+                        of +
+                            "with updates in the backward a gradient that is reduced once a step has no buffer of its "
+                            "own, and experts " +
+                            std::to_string(expert) + " and 0 reduce differently",
+                        "set reduce or shard_states for all experts, or plan.update to another value");
+    }
+}
+
 void Plan::check_updates(std::string_view where, const std::vector<std::string>& unit_names) const {
   for (size_t u = 0; u < units.size(); ++u) {
     const UnitPlan& unit = units[u];
@@ -214,6 +251,7 @@ std::string Plan::summary() const {
     if (pipeline.chunks > 1) text += " with " + std::to_string(pipeline.chunks) + " chunks a rank";
   }
   if (experts > 1) text += ", " + std::to_string(experts) + " experts, idle on " + std::string(name(idle));
+  for (const auto& [expert, own] : of_expert) text += ", expert " + std::to_string(expert) + " with other units";
   if (update == Update::just_in_time) text += ", updates just in time";
   if (update == Update::in_backward) text += ", updates in backward";
   if (const auto n = units_with([](const UnitPlan& u) { return u.update_on == Tier::host; }))

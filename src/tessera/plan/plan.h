@@ -80,6 +80,10 @@ struct UnitPlan {
   bool reduces_once() const { return reduce_once || strategy == Strategy::shard_states; }
 };
 
+/// Whether a unit's shards, gradients and states have the same layout and placement under both: they then differ only in
+/// what happens within a step.
+bool same_buffers(const UnitPlan& a, const UnitPlan& b);
+
 inline constexpr std::string_view kBlockInput = "boundary";  ///< site name of a unit's input
 
 struct Plan : Formats {
@@ -96,7 +100,13 @@ struct Plan : Formats {
   int experts = 1;
   Tier idle = Tier::device;  ///< placement of an inactive expert's buffers that the unit plans place on the device
   std::vector<UnitPlan> units;
+  /// Units of experts whose steps differ from the first expert's, by expert. All experts share the first one's buffers
+  /// (check_experts), so only what happens within a step differs.
+  std::map<int, std::vector<UnitPlan>> of_expert = {};
   bool operator==(const Plan&) const = default;
+
+  /// The plan of this expert's steps, as if all experts had them.
+  Plan as_of(int expert) const;
 
   /// Micro-batches a rank runs in a step, the same on every rank (some may be dummy batches).
   int64_t accumulation() const;
@@ -119,6 +129,8 @@ struct Plan : Formats {
   bool transient_gradient(const UnitLayout& layout, int unit) const;
   /// Throws UserError (usage) for an update on the host whose buffers are not placed on the host.
   void check_updates(std::string_view where, const std::vector<std::string>& unit_names = {}) const;
+  /// Throws UserError (usage) where an expert's units would need other buffers than the first expert's.
+  void check_experts(std::string_view where, const std::vector<std::string>& unit_names = {}) const;
   // [Note: stages] of pipeline.h
   int stages() const { return mesh[Axis::pp] * pipeline.chunks; }
   int first_unit(int stage) const;  ///< of stages(): the number of units

@@ -4,10 +4,21 @@
 //   PlanKeys keys;  keys.strategy = Strategy::full_shard;          // set by the user: the search keeps it
 //   keys.prefetch.has_value();                                    // false: the search chooses
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tessera/plan/plan.h"
 
 namespace tessera::plan {
+
+/// What the user set for some units: a [[plan.units]] table of a recipe (unit_keys.h reads and applies it).
+struct UnitKeys {
+  std::string match;  ///< "blocks.0-3", "blocks.*"; of one expert "high_noise.blocks.*"
+  /// As in plan.toml: "strategy", "activations", "sites.self_attn" ...
+  std::vector<std::pair<std::string, std::string>> keys;
+  bool operator==(const UnitKeys&) const = default;
+};
 
 /// Settings that the search chooses if the user leaves them unset.
 struct Choices {
@@ -22,6 +33,7 @@ struct Choices {
   std::optional<Policy> activations;  ///< keep, or how blocks save memory
   std::optional<Tier> parameters, gradients, states_tier;
   std::optional<Tier> offload_to;  ///< offload target of activations
+  std::vector<UnitKeys> units;     ///< of some units: a later one overrides, all override the keys above
   bool operator==(const Choices&) const = default;
 };
 

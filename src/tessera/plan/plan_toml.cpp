@@ -44,8 +44,9 @@ class Reader {
     if (const TomlValue mesh = value(root, "mesh")) read_mesh(mesh, plan.mesh);
     plan.check_types("plan.read " + file_ + ": ");
     if (const TomlValue pipeline = value(root, "pipeline")) read_pipeline(pipeline, plan);
-    if (const TomlValue units = value(root, "units")) read_units(units, plan.units);
+    if (const TomlValue units = value(root, "units")) read_units(units, plan);
     plan.check_updates("plan.read " + file_ + ": ", names_);
+    plan.check_experts("plan.read " + file_ + ": units", names_);
     return plan;
   }
 
@@ -105,20 +106,35 @@ class Reader {
     }
   }
 
-  void read_units(const TomlValue& units, std::vector<UnitPlan>& to) const {
+  /// Tables of one expert, which have its number, are read after those of all.
+  void read_units(const TomlValue& units, Plan& plan) const {
     const toml::array* list = units.node().as_array();
     if (!list) units.fail("not a list of tables", "write [[units]] and below it name = \"blocks.0-3\"");
-    for (size_t n = 0; n < list->size(); ++n) {
-      const std::string table = "units[" + std::to_string(n) + "]";
-      if (!(*list)[n].is_table())
-        throw UserError(Exit::usage, "plan.read", file_ + ": " + table + ": not a table",
-                        "write [[units]] and below it its keys");
-      read_unit(*(*list)[n].as_table(), table + ".", to);
-    }
+    for (const bool of_one : {false, true})
+      for (size_t n = 0; n < list->size(); ++n) {
+        const std::string name = "units[" + std::to_string(n) + "]";
+        const toml::table* table = (*list)[n].as_table();
+        if (!table)
+          throw UserError(Exit::usage, "plan.read", file_ + ": " + name + ": not a table",
+                          "write [[units]] and below it its keys");
+        const TomlValue expert = value(*table, "expert", name + ".");
+        if (static_cast<bool>(expert) != of_one) continue;
+        std::vector<UnitPlan>& to = of_one ? units_of(expert, plan) : plan.units;
+        read_unit(*table, name + ".", to);
+      }
+    std::erase_if(plan.of_expert, [&](const auto& own) { return own.second == plan.units; });
+  }
+
+  static std::vector<UnitPlan>& units_of(const TomlValue& expert, Plan& plan) {
+    const int64_t number = expert.integer(1);
+    if (number >= plan.experts)
+      expert.fail("found " + std::to_string(number) + ", the plan has experts = " + std::to_string(plan.experts),
+                  "experts count from 0; tables without the key are of all");
+    return plan.of_expert.emplace(static_cast<int>(number), plan.units).first->second;
   }
 
   void read_unit(const toml::table& table, const std::string& prefix, std::vector<UnitPlan>& units) const {
-    check_known_keys(table, prefix, file_, keys_of(unit_rows(), {"name"}));
+    check_known_keys(table, prefix, file_, keys_of(unit_rows(), {"name", "expert"}));
     const TomlValue name = value(table, "name", prefix);
     if (!name) name.fail("missing", "set name to the units that the table is for, for example \"*\"");
     const std::string pattern = name.text();
@@ -139,6 +155,30 @@ void write_rows(std::ostream& out, std::span<const Row<S>> rows, const S& from) 
     if (row.written(from)) out << row.key << " = " << row.text(from) << "\n";
 }
 
+/// One table for each run of units with equal settings. Of an `expert`, those units that differ from `all`, with the keys
+/// that make the difference too.
+void write_units(std::ostream& out, const std::vector<UnitPlan>& units, const std::vector<std::string>& unit_names,
+                 const std::vector<UnitPlan>& all, int expert) {
+  for (size_t first = 0; first < units.size();) {
+    const Numbered start = numbered(unit_names[first]);
+    size_t last = first;
+    while (start.index >= 0 && last + 1 < units.size() && units[last + 1] == units[first] &&
+           all[last + 1] == all[first] &&
+           unit_names[last + 1] == start.stem + std::to_string(start.index + static_cast<int64_t>(last + 1 - first)))
+      ++last;
+    const UnitPlan &unit = units[first], &of_all = all[first];
+    std::string label = unit_names[first];
+    if (last > first) label += "-" + std::to_string(numbered(unit_names[last]).index);
+    first = last + 1;
+    if (expert > 0 && unit == of_all) continue;
+    out << "\n[[units]]\nname = " << nlohmann::json(label).dump() << "\n";  // a JSON string is a TOML string
+    if (expert > 0) out << "expert = " << expert << "\n";
+    for (const Row<UnitPlan>& row : unit_rows())
+      if (row.written(unit) || (row.written(of_all) && row.text(unit) != row.text(of_all)))
+        out << row.key << " = " << row.text(unit) << "\n";
+  }
+}
+
 }  // namespace
 
 std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
@@ -157,18 +197,8 @@ std::string Plan::to_toml(const std::vector<std::string>& unit_names) const {
       out << (stage > 0 ? ", " : "") << nlohmann::json(unit_names[first_unit(stage)]).dump();
     out << "]\n";
   }
-  for (size_t first = 0; first < units.size();) {
-    const Numbered start = numbered(unit_names[first]);
-    size_t last = first;
-    while (start.index >= 0 && last + 1 < units.size() && units[last + 1] == units[first] &&
-           unit_names[last + 1] == start.stem + std::to_string(start.index + static_cast<int64_t>(last + 1 - first)))
-      ++last;
-    std::string label = unit_names[first];
-    if (last > first) label += "-" + std::to_string(numbered(unit_names[last]).index);
-    out << "\n[[units]]\nname = " << nlohmann::json(label).dump() << "\n";  // a JSON string is a TOML string
-    write_rows(out, unit_rows(), units[first]);
-    first = last + 1;
-  }
+  write_units(out, units, unit_names, units, 0);
+  for (const auto& [expert, own] : of_expert) write_units(out, own, unit_names, units, expert);
   return out.str();
 }
 

@@ -92,6 +92,18 @@ void check_in_backward(const recipe::Recipe& recipe, DType compute, DType reduce
                     "use \"just_in_time\", or switch that off");
 }
 
+/// In a step of a gate each rank's samples choose experts as they come: one schedule serves all of them.
+void check_units_of_gate(const job::Job& job, const std::vector<plan::UnitKeys>& units) {
+  for (const plan::UnitKeys& keys : units)
+    for (const job::Expert& expert : job.experts.list)
+      if (job.experts.gated && keys.match.starts_with(expert.name + "."))
+        throw UserError(Exit::usage, "plan.units",
+                        "match = \"" + keys.match +
+                            "\": the experts of a gate share one schedule, because samples "
+                            "choose which of them run in a step",
+                        "set it for all of them: match = \"" + keys.match.substr(expert.name.size() + 1) + "\"");
+}
+
 /// A plan file fixes masters, moments and other formats; a recipe key that contradicts it would have no effect.
 void check_formats(const recipe::Recipe& recipe, const plan::Plan& plan) {
   const plan::Plan untouched;
@@ -211,6 +223,9 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.machine.update_bytes =
       static_cast<double>(size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);
   request.planner.experts = static_cast<int>(job.experts.size());
+  check_units_of_gate(job, recipe.plan.units);
+  if (job.experts.several() && !job.experts.gated)
+    for (const job::Expert& expert : job.experts.list) request.planner.expert_names.push_back(expert.name);
   request.any_idle = job.experts.several() && !recipe.plan.idle;
   if (!recipe.plan.file.empty() && recipe.plan.file != "auto") {
     std::vector<std::string> names;

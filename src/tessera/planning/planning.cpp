@@ -9,6 +9,7 @@
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/work.h"
 #include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/unit_keys.h"
 #include "tessera/planning/mesh_checks.h"
 
 namespace tessera::planning {
@@ -29,7 +30,31 @@ plan::RunSchedules Planned::schedules(int rank) const {
 plan::MemoryCurve Planned::memory(int rank) const {
   const plan::RunSchedules all = schedules(rank);
   const bool samples = run.sample_every > 0;
-  return plan::memory_curve(spec, plan(), all.train, rank, all.arena(samples), all.host_arena(samples));
+  const auto curve = [&](const plan::Plan& of, const plan::Schedule& train) {
+    return plan::memory_curve(spec, of, train, rank, all.arena(samples), all.host_arena(samples));
+  };
+  plan::MemoryCurve most = curve(plan(), all.train);
+  for (const auto& [expert, own] : all.of_expert) {
+    plan::MemoryCurve other = curve(plan().as_of(expert), own.train);
+    const plan::MemoryParts host = other.host.total() > most.host.total() ? other.host : most.host;
+    if (other.peak > most.peak) most = std::move(other);
+    most.host = host;
+  }
+  return most;
+}
+
+void Planned::predict() {
+  prediction = plan::predict(spec, plan(), machine);
+  of_expert.clear();
+  for (const auto& [expert, units] : plan().of_expert)
+    of_expert[expert] = plan::predict(spec, plan().as_of(expert), machine).step;
+}
+
+double Planned::mean_step() const {
+  if (of_expert.empty()) return prediction.step.total;
+  std::vector<double> seconds(static_cast<size_t>(plan().experts), prediction.step.total);
+  for (const auto& [expert, step] : of_expert) seconds[static_cast<size_t>(expert)] = step.total;
+  return plan::mean_seconds(seconds, routing.shares);
 }
 
 std::vector<std::string> Planned::unit_names() const {
@@ -62,8 +87,10 @@ int Planned::highest_rank() const {
 
 void evaluate(Planned& planned, const PlanRequest& request) {
   plan::check_sites(planned.spec, planned.plan());
-  planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
-  planned.choice.seconds = planned.prediction.step.total;
+  for (const auto& [expert, units] : planned.plan().of_expert)
+    plan::check_sites(planned.spec, planned.plan().as_of(expert));
+  planned.predict();
+  planned.choice.seconds = planned.mean_step();
   planned.choice.memory = planned.memory(planned.highest_rank());
   const int64_t budget = request.planner.budget, host = planned.choice.memory.host.total();
   const bool host_fits = request.planner.host_budget <= 0 || host <= request.planner.host_budget;
@@ -157,7 +184,7 @@ Planned plan_for(const PlanRequest& request, int64_t samples) {
     plan::Choice moved = plan::choose(planned.spec, request.mesh, input, planned.machine);
     if (moved.fits || moved.memory.peak < planned.choice.memory.peak) planned.choice = std::move(moved);
   }
-  planned.prediction = plan::predict(planned.spec, planned.plan(), planned.machine);
+  planned.predict();
   return planned;
 }
 

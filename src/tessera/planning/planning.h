@@ -5,6 +5,7 @@
 //   Planned planned = make_plan_as_is(request);                // make_plan.h adds advice
 //   planned.schedules(rank).train;
 #include <array>
+#include <map>
 
 #include "tessera/net/model.h"
 #include "tessera/plan/compile/compile.h"
@@ -15,9 +16,11 @@ namespace tessera::planning {
 
 /// How experts share the steps, if there are several.
 struct Routing {
-  bool gated = false;  ///< a gate chooses each sample's expert; else an expert schedule does
-  bool soft = false;   ///< with a gate: all experts predict every sample
-  double changes = 0;  ///< with an expert schedule: share of the steps that begin with an expert swap
+  bool gated = false;                   ///< a gate chooses each sample's expert; else an expert schedule does
+  bool soft = false;                    ///< with a gate: all experts predict every sample
+  double changes = 0;                   ///< with an expert schedule: share of the steps that begin with an expert swap
+  std::vector<std::string> names = {};  ///< likewise: of the experts
+  std::vector<double> shares = {};      ///< likewise: of the steps, as numbers of steps
 };
 
 struct PlanRequest {
@@ -48,12 +51,13 @@ struct Planned {
   plan::ModelSpec spec;
   plan::Machine machine;
   plan::Choice choice;
-  plan::Prediction prediction;  ///< of choice.plan
-  int64_t budget = 0;           ///< device bytes a rank; 0: unlimited
-  int64_t host_budget = 0;      ///< host bytes a rank; 0: the planner offloads nothing
-  int checkpoints_kept = 0;     ///< 0: all of the run
-  int64_t cache_entry = 0;      ///< see PlanRequest
-  int64_t host_sample = 0;      ///< see PlanRequest
+  plan::Prediction prediction;                 ///< of choice.plan; where experts' steps differ, of the first expert's
+  std::map<int, plan::StepSeconds> of_expert;  ///< of experts whose steps differ from the first expert's
+  int64_t budget = 0;                          ///< device bytes a rank; 0: unlimited
+  int64_t host_budget = 0;                     ///< host bytes a rank; 0: the planner offloads nothing
+  int checkpoints_kept = 0;                    ///< 0: all of the run
+  int64_t cache_entry = 0;                     ///< see PlanRequest
+  int64_t host_sample = 0;                     ///< see PlanRequest
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;
@@ -61,7 +65,9 @@ struct Planned {
 
   const plan::Plan& plan() const { return choice.plan; }
   plan::RunSchedules schedules(int rank) const;
-  plan::MemoryCurve memory(int rank) const;  ///< of the training step, with the run's arena
+  plan::MemoryCurve memory(int rank) const;  ///< of the training step that needs most, with the run's arena
+  void predict();                            ///< fills prediction and of_expert
+  double mean_step() const;                  ///< seconds of a step without expert swaps, over all experts
   std::vector<std::string> unit_names() const;
   int64_t loader_bytes()
       const;  ///< host bytes of a rank for the samples of a step and of the next one, which is loaded meanwhile

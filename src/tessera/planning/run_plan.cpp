@@ -17,35 +17,26 @@ namespace tessera::planning {
 
 namespace {
 
-/// Whether shards and states have the same layout under both; other differences between strategies exist only within a
-/// step.
-bool same_layout(plan::Strategy a, plan::Strategy b) {
-  const auto own = [](plan::Strategy s) { return s == plan::Strategy::no_shard || s == plan::Strategy::two_level; };
-  return a == b || (!own(a) && !own(b));
-}
-
-/// Whether a unit's shards and states have the same layout and placement under both.
-bool same_unit_placement(const plan::UnitPlan& a, const plan::UnitPlan& b) {
-  return same_layout(a.strategy, b.strategy) && a.parameters == b.parameters && a.gradients == b.gradients &&
-         a.states == b.states && a.update_on == b.update_on;
-}
-
 bool same_placement(const plan::Plan& a, const plan::Plan& b) {
   return a.pipeline == b.pipeline && a.idle == b.idle &&
-         std::equal(a.units.begin(), a.units.end(), b.units.begin(), b.units.end(), same_unit_placement);
+         std::equal(a.units.begin(), a.units.end(), b.units.begin(), b.units.end(), plan::same_buffers);
 }
 
 /// `plan` with the placement of persistent buffers from `other`.
 plan::Plan with_placement_of(plan::Plan plan, const plan::Plan& other) {
   plan.pipeline = other.pipeline;
   plan.idle = other.idle;
-  for (size_t u = 0; u < plan.units.size(); ++u) {
-    plan::UnitPlan& unit = plan.units[u];
-    const plan::UnitPlan& wanted = other.units[u];
-    if (!same_layout(unit.strategy, wanted.strategy)) unit.strategy = wanted.strategy;
-    unit.parameters = wanted.parameters, unit.gradients = wanted.gradients, unit.states = wanted.states;
-    unit.update_on = wanted.update_on;
-  }
+  const auto place = [&](std::vector<plan::UnitPlan>& units) {
+    for (size_t u = 0; u < units.size(); ++u) {
+      plan::UnitPlan& unit = units[u];
+      const plan::UnitPlan& wanted = other.units[u];
+      unit.parameters = wanted.parameters, unit.gradients = wanted.gradients, unit.states = wanted.states;
+      unit.update_on = wanted.update_on;
+      if (!plan::same_buffers(unit, wanted)) unit.strategy = wanted.strategy;
+    }
+  };
+  place(plan.units);
+  for (auto& [expert, units] : plan.of_expert) place(units);
   return plan;
 }
 
@@ -92,12 +83,17 @@ void check_by_hand(PlanRequest& request, const recipe::RunPart& part) {
   request.by_hand->global_batch = batch;
 }
 
-/// `swaps_expert`: empty without an expert schedule.
-Routing routing_of(const job::Job& job, const recipe::RunPart& part, const std::function<bool(int64_t)>& swaps_expert) {
+/// How the experts share the steps of `part`; `run` says whose each step is.
+Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan::RunShape& run) {
   Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
-  if (!swaps_expert) return routing;
+  if (!run.expert_of) return routing;
+  for (const job::Expert& expert : job.experts.list) routing.names.push_back(expert.name);
+  routing.shares.assign(job.experts.size(), 0);
   int64_t changes = 0;
-  for (int64_t step = part.first; step <= part.last; ++step) changes += step > 1 && swaps_expert(step - 1);
+  for (int64_t step = part.first; step <= part.last; ++step) {
+    changes += step > 1 && run.swaps_expert(step - 1);
+    routing.shares.at(static_cast<size_t>(run.expert_of(step))) += 1;
+  }
   routing.changes =
       static_cast<double>(changes) / static_cast<double>(std::max<int64_t>(1, part.last - part.first + 1));
   return routing;
@@ -115,10 +111,10 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
     embeddings.push_back(prompt_bytes(job, prompts[p]));
     if (!shared) all += embeddings.back();
   }
-  std::function<bool(int64_t)> swaps_expert;
+  std::function<int(int64_t)> expert_of;
   if (job.experts.several() && !job.experts.gated)
-    swaps_expert = [order = job::plan_expert_order(job.experts, parts)](int64_t step) {
-      return step < order.steps() && order.expert(step + 1) != order.expert(step);
+    expert_of = [order = job::plan_expert_order(job.experts, parts)](int64_t step) {
+      return static_cast<int>(order.expert(step));
     };
   std::vector<PartPlan> plans;
   std::vector<PlanRequest> requests;
@@ -131,8 +127,9 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
       check_by_hand(request, part);
       request.run.first_step = part.first;
       request.run.last_step = part.last;
-      request.run.swaps_expert = swaps_expert;
-      request.routing = routing_of(job, part, swaps_expert);
+      request.run.expert_of = expert_of;
+      request.routing = routing_of(job, part, request.run);
+      request.planner.expert_shares = request.routing.shares;
       plans.push_back({part, shapes, make_plan(request)});
       // a plan.file may use nvme, which the recipe's checks did not see
       if (plan::uses_nvme(plans.back().planned.plan()))

@@ -85,6 +85,10 @@ void check_disk(const Recipe& r) {
   for (const Setting& setting : settings())
     if (setting.more.choices.ends_with("|nvme") && r.values.at(setting.key) == name(plan::Tier::nvme))
       plan::require_nvme_folder(r.plan.nvme, setting.key + " = \"nvme\"");
+  for (const plan::UnitKeys& units : r.plan.units)
+    for (const auto& [key, value] : units.keys)
+      if (value == name(plan::Tier::nvme))
+        plan::require_nvme_folder(r.plan.nvme, "plan.units: " + units.match + " " + key + " = \"nvme\"");
 }
 
 /// What parameters are gathered as, computed in, and gradients reduced in and kept as; they go together as in a plan by

@@ -2,6 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/plan/unit_keys.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
@@ -54,6 +55,11 @@ void read_reduce(Recipe& recipe, const Given& given) {
 }
 
 void read_prefetch(Recipe& recipe, const Given& given) { recipe.plan.prefetch = automatic(given, {{"none", 0}}); }
+void read_units(Recipe& recipe, const Given& given) {
+  recipe.plan.units.clear();
+  for (const std::string& table : split_list(given.text))
+    recipe.plan.units.push_back(plan::unit_keys_of(table, given.key));
+}
 void read_chunks(Recipe& recipe, const Given& given) { recipe.plan.chunks = automatic_count(given); }
 void read_update_threads(Recipe& recipe, const Given& given) {
   recipe.plan.update_threads = automatic_count(given).value_or(0);
@@ -189,6 +195,12 @@ std::vector<Setting> plan_settings() {
        "where offloaded activations are kept; auto: on the host, and in plan.nvme what does not fit there",
        plan_key<&plan::Choices::offload_to>,
        {.choices = "auto|host|nvme", .needs = {kSearched}}},
+      {"plan.units",
+       Kind::list,
+       "",
+       "what some units have, the planner chooses the rest: [[plan.units]] with match = \"blocks.0-3\" (of one expert with its name and a dot before it) and keys of plan.toml: strategy, activations, parameters ...; as text \"blocks.* strategy=shard_grad_op\"",
+       read_units,
+       {.needs = {kSearched}}},
       {"plan.idle",
        Kind::choice,
        "auto",

@@ -27,6 +27,27 @@ std::string scalar_text(const toml::node& node, const std::string& where) {
   throw UserError(Exit::usage, where, "expected a text, a number or a list of them", "see tessera train --help");
 }
 
+/// A [[plan.units]] table as the line that it is in a resolved recipe: "blocks.* strategy=shard_grad_op".
+std::string units_line(const toml::table& table, const std::string& where) {
+  const toml::node* match = table.get("match");
+  if (!match || !match->is_string())
+    throw UserError(Exit::usage, where, "[[plan.units]] without match = \"UNITS\"",
+                    "name the units that it is for, for example match = \"blocks.*\"");
+  std::string line = match->as_string()->get();
+  const auto add = [&](const std::string& key, const toml::node& node) {
+    line += " " + key + "=" + scalar_text(node, where + ": [[plan.units]] " + key);
+  };
+  for (const auto& [key, node] : table) {
+    const std::string name(key.str());
+    if (name == "match") continue;
+    if (const toml::table* inner = node.as_table())
+      for (const auto& [site, policy] : *inner) add(name + "." + std::string(site.str()), policy);
+    else
+      add(name, node);
+  }
+  return line;
+}
+
 /// `place` names file and stage in messages.
 void read_table(const toml::table& table, const std::string& prefix, const std::string& place,
                 std::vector<FileKey>& keys) {
@@ -38,7 +59,10 @@ void read_table(const toml::table& table, const std::string& prefix, const std::
       read_table(*inner, name + ".", place, keys);
     } else if (const auto* list = node.as_array()) {
       std::string joined;
-      for (const auto& item : *list) joined += scalar_text(item, where) + kListSeparator;
+      for (const auto& item : *list)
+        joined +=
+            (name == "plan.units" && item.is_table() ? units_line(*item.as_table(), place) : scalar_text(item, where)) +
+            kListSeparator;
       keys.push_back({name, joined, where});
     } else {
       std::string text = scalar_text(node, where);

@@ -55,6 +55,9 @@ Json rank_json(const RankMetrics& m) {
        {{"comm", m.exposed.comm}, {"copy", m.exposed.copy}, {"stages", m.exposed.stages}, {"data", m.exposed.data}}},
       {"sample_seconds", m.sample_seconds}};
   if (m.mfu) json["mfu"] = *m.mfu;
+  if (m.driver)
+    json["driver"] = {
+        {"utilisation", m.driver->utilisation}, {"watts", m.driver->watts}, {"memory_bytes", m.driver->memory_bytes}};
   if (m.compression_error)
     json["compression_error"] = {{"mean", m.compression_error->mean}, {"max", m.compression_error->most}};
   return json;
@@ -101,6 +104,10 @@ RankMetrics read_rank(const JsonFields& in) {
   if (in.has("mfu")) m.mfu = in.real("mfu");
   m.exposed = {exposed.real("comm"), exposed.real("copy"), exposed.real("stages"), exposed.real("data")};
   m.sample_seconds = in.real("sample_seconds");
+  if (in.has("driver")) {
+    const JsonFields driver = in.object("driver");
+    m.driver = {driver.real("utilisation"), driver.real("watts"), driver.whole("memory_bytes")};
+  }
   if (in.has("compression_error")) {
     const JsonFields error = in.object("compression_error");
     m.compression_error = {error.real("mean"), error.real("max")};

@@ -42,6 +42,13 @@ struct RankMetrics {
     double mean = 0, most = 0;
   };
   std::optional<CompressionError> compression_error;
+  /// What the driver says of the rank's GPU, the means of its readings since the step before. Absent without one.
+  struct Driver {
+    double utilisation = 0;  ///< share of the time in which some kernel ran
+    double watts = 0;
+    int64_t memory_bytes = 0;  ///< taken on the GPU, by all processes
+  };
+  std::optional<Driver> driver;
   double sample_seconds = 0;  ///< of the rank's own work for a sample, of the step before; 0: it had none
 };
 
@@ -120,8 +127,8 @@ class MetricsWriter {
   /// And one key has another value than it had there; `text` is for people.
   void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
               const std::string& text);
-  /// What the user was warned of and will want to know later. `what`: "history", or what failed and is made up at the
-  /// next start: "sample", "report", "export".
+  /// What the user was warned of and will want to know later. `what`: "history", "transport", or what failed and is
+  /// made up at the next start: "sample", "report", "export".
   void warning(int64_t step, const std::string& what, const std::string& text);
   /// A stage begins: `step` is its first, `changes` and `plan` are for people, one line each.
   void stage(int64_t step, int number, const std::string& changes, const std::string& plan);

@@ -36,6 +36,11 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
     for (const auto& [lane, seconds] : rank.busy) values.emplace_back("busy/" + name + lane, seconds);
     for (const auto& [lane, share] : rank.utilisation) values.emplace_back("utilisation/" + name + lane, share);
     if (rank.mfu) values.emplace_back("utilisation/" + name + "mfu", *rank.mfu);
+    if (rank.driver) {
+      values.emplace_back("driver/" + name + "utilisation", rank.driver->utilisation);
+      values.emplace_back("driver/" + name + "watts", rank.driver->watts);
+      values.emplace_back("driver/" + name + "memory", static_cast<double>(rank.driver->memory_bytes));
+    }
     values.emplace_back("exposed/" + name + "comm", rank.exposed.comm);
     values.emplace_back("exposed/" + name + "copy", rank.exposed.copy);
     if (rank.exposed.data > 0) values.emplace_back("exposed/" + name + "data", rank.exposed.data);

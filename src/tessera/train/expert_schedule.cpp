@@ -79,7 +79,7 @@ std::vector<ExpertPass> ExpertSchedule::passes(const plan::Visit& visit, const d
   expert_ = expert_order_.expert(visit.step);
   own_step_ = expert_order_.own_step(visit.step);
   metrics_ = {};
-  const plan::ProgramPtr& program = programs_.step(visit.pending);
+  const plan::ProgramPtr& program = programs_.step(visit.pending, static_cast<int>(expert_));
   ExpertPass pass;
   pass.pass = {.program = program, .step = visit.step, .expert = expert_};
   pass.data = {.plan = &program->plan, .samples = &samples, .places = own_places(), .step = own_step_};

@@ -49,6 +49,7 @@ void Run::begin_part(size_t part) {
   if (span_began_ == 0) span_began_ = seconds_now();
   experts_->begin_part(part, now, *job_.model, programs_);
   engine_->use(programs_, experts_->arena());
+  tell_links();
   engine_->optimise(job::optimiser_of(recipe(), now.planned.plan().states));
   step_size_.use(recipe());
   validation_ = std::make_unique<sample::Validation>(recipe(), job_, *data_[part].samples, out_);
@@ -121,6 +122,8 @@ StepReport Run::numbers(bool last) {
   r.totals = engine_->store().take_totals();
   if (last) r.take(std::exchange(sent_, {}), busy_);
   r.span = span_, r.flops = flops_;
+  if (const auto gpu = driver_ ? driver_->take() : std::nullopt)
+    r.gpu_utilisation = gpu->utilisation, r.gpu_watts = gpu->watts, r.gpu_bytes = gpu->memory_bytes;
   return r;
 }
 
@@ -220,7 +223,7 @@ void Run::give_shares(int64_t step, const std::vector<int64_t>& shares) {
 void Run::serve(const plan::Visit& visit) {
   switch (visit.kind) {
     case plan::Visit::Kind::updates:
-      engine_->update(programs_.updates, visit.step);
+      engine_->update(programs_.updates_of(static_cast<int>(experts_->expert_of(visit.step))), visit.step);
       if (visit.step <= first_step_ + 1) {
         const std::vector<std::string>& lines = engine_->executor().last_lines();
         step_lines_.insert(step_lines_.end(), lines.begin(), lines.end());

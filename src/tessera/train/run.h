@@ -8,11 +8,13 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/comm/run_lock.h"
+#include "tessera/device/driver_watch.h"
 #include "tessera/engine/engine.h"
 #include "tessera/job/job.h"
 #include "tessera/planning/run_plan.h"
@@ -74,6 +76,8 @@ class Run {
   bool restarted() const { return !place_.restarted_after.empty(); }
   void log_base(const engine::Roundings& rounded);
   void begin_part(size_t part);
+  void watch_gpu();
+  void tell_links();
   StepReport numbers(bool last);
   double sample_flops(const planning::PartPlan& part, size_t bucket);
   void sample(const plan::Visit& visit);
@@ -120,6 +124,8 @@ class Run {
   std::unique_ptr<sample::Validation> validation_;
   std::unique_ptr<report::RunLog> run_log_;  // of rank 0
   std::unique_ptr<report::Progress> progress_;
+  std::optional<device::DriverWatch> driver_;  // where the run computes on a GPU
+  std::set<std::string> told_links_;           // communicators that were logged
   std::string trace_;
 
   // of the step that runs

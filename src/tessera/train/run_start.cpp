@@ -180,6 +180,7 @@ void Run::start() {
               "\" has no kernels for this device: its updates run on the host, on copies");
   engine_->optimise(std::move(optimiser));
   watch_.follow(engine_->executor());
+  watch_gpu();
   objective_.emplace(*job_.model, rank_);
   loss_scale_ = LossScale(planned().plan(), recipe_);
   step_size_ = StepSize(recipe_, job_.experts.size());
@@ -191,6 +192,30 @@ void Run::start() {
   while (part + 1 < plans_.size() && plans_[part].part.last <= done_) ++part;
   begin_part(part);
   if (owes_samples()) walk_->make_up_samples();
+}
+
+void Run::watch_gpu() {
+  if (device::here().is_cpu()) return;
+  driver_.emplace(device::used()->properties(device::here().index()).uuid);
+  if (rank_ == 0 && !driver_->absence().empty()) log::info(driver_->absence());
+}
+
+/// How the communicators that the programs use send, once each; and what is slower than it need be.
+void Run::tell_links() {
+  std::map<std::string, std::string> by;  // names, by how they send
+  std::set<std::string> warnings;
+  for (const comm::Link& link : comm_.links()) {
+    if (!told_links_.insert(link.group).second) continue;
+    std::string& names = by[link.by];
+    names += (names.empty() ? "" : ", ") + link.group + " (" + std::to_string(link.ranks) + ")";
+    if (!link.warning.empty()) warnings.insert(link.warning);
+  }
+  if (rank_ != 0) return;
+  for (const auto& [way, names] : by) log::info("communicators by " + way + ": " + names);
+  for (const std::string& warning : warnings) {
+    log::warn(warning);
+    run_log_->warning(done_, "transport", warning);
+  }
 }
 
 /// Weights, states and what else a checkpoint holds; or the first ones.

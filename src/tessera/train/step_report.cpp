@@ -9,9 +9,28 @@ namespace {
 /// Calls `visit` on every number of a report, in the order of the exchange.
 template <class Report, class Visit>
 void each_number(Report& r, Visit&& visit) {
-  for (auto* field : {&r.loss, &r.bad_sample, &r.stop, &r.peak, &r.persistent, &r.predicted, &r.reserved, &r.host,
-                      &r.samples, &r.work, &r.compressed, &r.compression_error, &r.most_compression_error,
-                      &r.exposed_comm, &r.exposed_copy, &r.exposed_stages, &r.exposed_data, &r.span, &r.flops})
+  for (auto* field : {&r.loss,
+                      &r.bad_sample,
+                      &r.stop,
+                      &r.peak,
+                      &r.persistent,
+                      &r.predicted,
+                      &r.reserved,
+                      &r.host,
+                      &r.samples,
+                      &r.work,
+                      &r.compressed,
+                      &r.compression_error,
+                      &r.most_compression_error,
+                      &r.exposed_comm,
+                      &r.exposed_copy,
+                      &r.exposed_stages,
+                      &r.exposed_data,
+                      &r.span,
+                      &r.flops,
+                      &r.gpu_utilisation,
+                      &r.gpu_watts,
+                      &r.gpu_bytes})
     visit(*field);
   for (auto& total : r.totals) visit(total);
   for (auto& bytes : r.sent) visit(bytes);
@@ -19,7 +38,7 @@ void each_number(Report& r, Visit&& visit) {
   for (auto& seconds : r.busy) visit(seconds);
 }
 
-static_assert(19 + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles,
+static_assert(22 + std::tuple_size_v<net::Totals> + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles,
               "the exchange has no room for a report");
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }
@@ -76,6 +95,7 @@ report::RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh&
   m.sample_seconds = report.work;
   m.model_flops = report.flops;
   m.exposed = {report.exposed_comm, report.exposed_copy, report.exposed_stages, report.exposed_data};
+  if (report.gpu_bytes > 0) m.driver = {report.gpu_utilisation, report.gpu_watts, whole(report.gpu_bytes)};
   if (report.compressed > 0)
     m.compression_error = {report.compression_error / report.compressed, report.most_compression_error};
   for (size_t a = 0; a < kAxes; ++a)

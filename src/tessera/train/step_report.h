@@ -34,6 +34,8 @@ struct StepReport {
   std::array<double, kAxes> sent{};              ///< bytes of the step before, by mesh axis; a group over several
                                                  ///< axes counts on the outermost
   std::array<double, plan::kLaneCount> busy{};   ///< seconds of each lane in the step before
+  /// Of the GPU, by its driver since the step before (device/driver_watch.h); no bytes: it says nothing.
+  double gpu_utilisation = 0, gpu_watts = 0, gpu_bytes = 0;
   double span = 0;   ///< seconds in which they were, with what followed that step: samples, checkpoints
   double flops = 0;  ///< that the model takes of this rank in this step (utilisation.h)
 

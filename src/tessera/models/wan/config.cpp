@@ -187,6 +187,8 @@ const std::vector<std::pair<std::string, Config>>& presets() {
         .num_layers = 30,
         .in_dim = 48,
         .out_dim = 48}},
+      // 101B parameters, of the shape of 14B: nobody has released one so large, docs/scaling.md plans it
+      {"wan-101b", {.dim = 10240, .ffn_dim = 27648, .num_heads = 80, .num_layers = 72}},
       // 36M parameters: the model of docs/benchmarks.md
       {"wan-bench-36m",
        {.dim = 512, .ffn_dim = 2048, .num_heads = 8, .num_layers = 8, .text_dim = 512, .text_len = 64}},

@@ -172,19 +172,46 @@ RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int
                    compile_checkpoint(model, plan, rank),
                    {},
                    {}};
-  if (plan.update == Update::just_in_time) {
+  const bool deferred = plan.update == Update::just_in_time;
+  if (deferred) {
     all.first = compile_train(model, plan, rank, /*pending=*/false);
     all.updates = compile_updates(model, plan, rank);
+  }
+  for (const auto& [expert, units] : plan.of_expert) {
+    const Plan own = plan.as_of(expert);
+    ExpertSchedules& schedules = all.of_expert[expert];
+    schedules.train = compile_train(model, own, rank);
+    if (!deferred) continue;
+    schedules.first = compile_train(model, own, rank, /*pending=*/false);
+    schedules.updates = compile_updates(model, own, rank);
   }
   return all;
 }
 
 int64_t RunSchedules::arena(bool samples) const {
-  return std::max({train.arena, first.arena, updates.arena, samples ? sample.arena : 0});
+  int64_t most = std::max({train.arena, first.arena, updates.arena, samples ? sample.arena : 0});
+  for (const auto& [expert, own] : of_expert)
+    most = std::max({most, own.train.arena, own.first.arena, own.updates.arena});
+  return most;
 }
 
 int64_t RunSchedules::host_arena(bool samples) const {
-  return std::max({train.host_arena, first.host_arena, updates.host_arena, samples ? sample.host_arena : 0});
+  int64_t most = std::max({train.host_arena, first.host_arena, updates.host_arena, samples ? sample.host_arena : 0});
+  for (const auto& [expert, own] : of_expert)
+    most = std::max({most, own.train.host_arena, own.first.host_arena, own.updates.host_arena});
+  return most;
+}
+
+const Schedule& RunSchedules::step(int expert, bool pending) const {
+  const bool whole = !just_in_time() || pending;
+  if (const auto own = of_expert.find(expert); own != of_expert.end())
+    return whole ? own->second.train : own->second.first;
+  return whole ? train : first;
+}
+
+const Schedule& RunSchedules::updates_of(int expert) const {
+  const auto own = of_expert.find(expert);
+  return own != of_expert.end() ? own->second.updates : updates;
 }
 
 }  // namespace tessera::plan

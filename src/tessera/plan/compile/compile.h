@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "tessera/plan/schedule.h"
@@ -31,19 +32,29 @@ struct RunShape {
   int64_t checkpoint_every = 0;  ///< 0: only after the last step
   int64_t sample_every = 0;      ///< 0: never
   int sample_prompts = 0, sample_steps = 0;
-  /// Whether another expert trains the step after this one; empty if there is one denoiser.
-  std::function<bool(int64_t step)> swaps_expert = {};
+  /// The expert that trains a step; empty if there is one denoiser, or if a gate decides.
+  std::function<int(int64_t step)> expert_of = {};
+  /// Whether another expert trains the step after this one.
+  bool swaps_expert(int64_t step) const { return expert_of && step < steps && expert_of(step + 1) != expert_of(step); }
+};
+/// The schedules of an expert whose units are planned differently (Plan::of_expert).
+struct ExpertSchedules {
+  Schedule train, first, updates;
 };
 struct RunSchedules {
   Schedule train, sample, checkpoint;
   /// With just-in-time updates: a step without deferred updates before it, and the deferred updates alone. Otherwise
   /// empty and never run.
   Schedule first, updates;
+  std::map<int, ExpertSchedules> of_expert = {};
   bool just_in_time() const { return !updates.list.empty(); }
   /// The largest arena of any schedule, on the device and on the host. `samples`: the run has samples.
   int64_t arena(bool samples) const;
   int64_t host_arena(bool samples) const;
   int64_t disk_arena() const { return std::max(train.disk_arena, first.disk_arena); }
+  /// What runs in a training step of `expert`, with or without deferred updates of the step before.
+  const Schedule& step(int expert, bool pending) const;
+  const Schedule& updates_of(int expert) const;  ///< those that a step of `expert` deferred
 };
 /// All schedules of a rank; `passes` forward passes make one step of the sampler.
 RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes);

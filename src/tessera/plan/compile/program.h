@@ -5,6 +5,7 @@
 //   const Programs programs(plan, compile_all(spec, plan, rank, passes));
 //   engine.use(programs);
 //   engine.run({.program = programs.train}, objective, report);
+#include <map>
 #include <memory>
 
 #include "tessera/plan/compile/compile.h"
@@ -25,13 +26,18 @@ struct Programs {
   ProgramPtr train, sample, checkpoint;
   ProgramPtr first, updates;  ///< as in RunSchedules
   int64_t arena = 0;          ///< device bytes of the largest arena
+  struct Own {
+    ProgramPtr train, first, updates;
+  };
+  std::map<int, Own> of_expert;  ///< as in RunSchedules
 
   Programs() = default;
   /// `samples`: the run has samples.
   Programs(const Plan& plan, RunSchedules schedules, bool samples);
   bool just_in_time() const { return updates != nullptr; }
   /// The program of a step with or without deferred updates of the previous step.
-  const ProgramPtr& step(bool pending) const { return just_in_time() && !pending ? first : train; }
+  const ProgramPtr& step(bool pending, int expert = 0) const;
+  const ProgramPtr& updates_of(int expert) const;  ///< those that a step of `expert` deferred
 };
 
 }  // namespace tessera::plan

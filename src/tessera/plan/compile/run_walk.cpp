@@ -43,7 +43,7 @@ void RunWalk::after_step() {
   in_step_ = false;
   const int64_t step = step_++;
   const bool samples = !stopped_ && has_samples(step), saves = stopped_ || has_checkpoint(step);
-  const bool swaps_expert = run_.swaps_expert && run_.swaps_expert(step);
+  const bool swaps_expert = run_.swaps_expert(step);
   std::vector<Visit> order;
   if (pending_ && (samples || saves || swaps_expert || step == last_)) {
     order.push_back({Kind::updates, step});
@@ -60,12 +60,13 @@ void RunWalk::after_step() {
 void each_schedule(const RunShape& run, const RunSchedules& schedules,
                    const std::function<void(int64_t, const Schedule&)>& emit) {
   RunWalk walk(run, schedules.just_in_time());
+  const auto expert = [&](int64_t step) { return run.expert_of ? run.expert_of(step) : 0; };
   while (const std::optional<Visit> visit = walk.next()) switch (visit->kind) {
       case Visit::Kind::train:
-        emit(visit->step, schedules.just_in_time() && !visit->pending ? schedules.first : schedules.train);
+        emit(visit->step, schedules.step(expert(visit->step), visit->pending));
         break;
       case Visit::Kind::updates:
-        emit(visit->step, schedules.updates);
+        emit(visit->step, schedules.updates_of(expert(visit->step)));
         break;
       case Visit::Kind::sample:
         emit(visit->step, schedules.sample);

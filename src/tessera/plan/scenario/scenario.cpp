@@ -190,6 +190,15 @@ Plan plan_of(const Scenario& s, const ModelSpec& model) {
 
 int64_t budget_of(const Scenario& s) { return without_reserve(s.machine.profile.device.memory); }
 
+PlannerInput planner_input(const Scenario& s) {
+  PlannerInput input;
+  input.global_batch = s.global_batch, input.micro_batch = s.micro_batch;
+  input.budget = budget_of(s);
+  input.states = s.states;
+  input.param_dtype = DType::bf16;
+  return input;
+}
+
 /// The scenario with its fastest mesh, and the plan.
 std::pair<Scenario, ScenarioResult> with_best_layout(Scenario s) {
   LayoutBounds bounds;
@@ -198,11 +207,7 @@ std::pair<Scenario, ScenarioResult> with_best_layout(Scenario s) {
   bounds.features = std::gcd(std::gcd(s.sizes.dim, s.sizes.ffn_dim), static_cast<int64_t>(kv_dim(s.sizes)));
   bounds.units = static_cast<int>(s.sizes.layers) + 2;
   bounds.tokens = s.tokens;
-  PlannerInput input;
-  input.global_batch = s.global_batch, input.micro_batch = s.micro_batch;
-  input.budget = budget_of(s);
-  input.states = s.states;
-  input.param_dtype = DType::bf16;
+  const PlannerInput input = planner_input(s);
   const auto with = [&](const Mesh& mesh) {
     Scenario there = s;
     there.mesh = mesh;
@@ -227,7 +232,8 @@ std::pair<Scenario, ScenarioResult> with_best_layout(Scenario s) {
 ScenarioResult run(const Scenario& given) {
   auto [s, r] = given.gpus > 0 ? with_best_layout(given) : std::pair(given, ScenarioResult{});
   r.model = model_of(s);
-  if (given.gpus == 0) r.plan = plan_of(s, r.model);
+  if (given.gpus == 0)
+    r.plan = given.search ? choose(r.model, s.mesh, planner_input(s), machine_of(s)).plan : plan_of(s, r.model);
   r.prediction = predict(r.model, r.plan, machine_of(s));
   for (const RankGroup& group : r.prediction.groups) {
     MemoryCurve curve = memory_curve(r.model, r.plan, group.schedule, group.rank);

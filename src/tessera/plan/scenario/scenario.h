@@ -34,7 +34,8 @@ struct Scenario {
   Mesh mesh;
   int gpus = 0;  ///< above 0: use the fastest mesh of so many ranks that fits, and ignore `mesh`
   int64_t global_batch = 1, micro_batch = 1;
-  int recompute = 0;  ///< number of blocks
+  bool search = false;  ///< the planner's plan for `mesh`, in place of recompute, strategy and prefetch
+  int recompute = 0;    ///< number of blocks
   Strategy strategy = Strategy::full_shard;
   int prefetch = 1;
   StateFormat states;

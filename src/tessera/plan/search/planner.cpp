@@ -7,24 +7,31 @@
 #include <utility>
 
 #include "tessera/base/check.h"
-#include "tessera/base/distinct_seconds.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/search/by_hand.h"
 #include "tessera/plan/search/planner_messages.h"
 #include "tessera/plan/search/search_space.h"
+#include "tessera/plan/unit_keys.h"
 
 namespace tessera::plan {
 
 namespace {
 
-/// The planner keeps settings of the user; it warns if its own choice would be faster by more than this share.
-constexpr double kMinReportedGain = 0.02;
+/// Bytes of the arenas that a run makes.
+struct Arenas {
+  int64_t device = 0, host = 0;
+  void cover(const Schedule& schedule) {
+    device = std::max(device, schedule.arena), host = std::max(host, schedule.host_arena);
+  }
+  bool operator==(const Arenas&) const = default;
+};
 
 class Search {
  public:
   Search(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine)
-      : model_(model), mesh_(mesh), input_(input), machine_(machine) {
+      : model_(model), mesh_(mesh), input_(input), machine_(machine), by_hand_(input.units, model, input.expert_names) {
     for (const auto& unit : model.units) {
       if (!is_block(unit)) continue;
       ++blocks_;
@@ -32,6 +39,10 @@ class Search {
       products_ |=
           kept_sites(unit, machine, Sites::long_attention_and_ffn) != kept_sites(unit, machine, Sites::long_attention);
     }
+    Plan sites;
+    sites.experts = input.experts, sites.units.resize(model.units.size());
+    by_hand_.apply(sites.units);
+    for (const Plan& step : steps_of(sites)) check_sites(model, step);
     if (mesh[Axis::pp] > 1) pipelines_ = pipelines(model, mesh, input, machine);
   }
 
@@ -39,12 +50,13 @@ class Search {
     const bool whole = mesh_.shard_size() == 1;
     std::vector<Strategy> strategies = {Strategy::shard_grad_op, Strategy::full_shard};
     if (whole) strategies = {Strategy::full_shard};
-    if (mesh_[Axis::dp_replicate] > 1) strategies.push_back(Strategy::two_level);
+    const bool alike = !by_hand_.any_of_one_expert();  // else buffers stay those that each expert's strategy has
+    if (mesh_[Axis::dp_replicate] > 1 && alike) strategies.push_back(Strategy::two_level);
     if (input_.strategy) strategies = {*input_.strategy};
     // Depth 0 needs fewer slots; depth 2 is only tried on the best plan.
     const std::vector<int> depths = input_.prefetch ? std::vector{*input_.prefetch} : std::vector{1, 0};
     std::vector<Update> whens = {input_.update.value_or(Update::end)};
-    if (!input_.update && input_.may_update_in_backward) whens.push_back(Update::in_backward);
+    if (!input_.update && input_.may_update_in_backward && alike) whens.push_back(Update::in_backward);
     const auto search = [&](Update when, bool on_host) {
       update_ = when, on_host_ = on_host;
       for (const Tiers& tiers : tier_choices(input_))
@@ -118,37 +130,52 @@ class Search {
 
   /// Peak over all schedules of a run. Just-in-time updates also run alone before a sample or a checkpoint, and the
   /// first step has none: these arenas have another layout and may be larger. They are not compiled if the step alone
-  /// is over the budget.
-  MemoryCurve whole_run(const Plan& plan, const RankGroup& group) const {
-    MemoryCurve curve = memory_curve(model_, plan, group.schedule, group.rank);
+  /// is over the budget. `least`: arenas that other experts' steps need.
+  MemoryCurve whole_run(const Plan& plan, const RankGroup& group, const Arenas& least) const {
+    Arenas arenas = least;
+    arenas.cover(group.schedule);
+    MemoryCurve curve = memory_curve(model_, plan, group.schedule, group.rank, arenas.device, arenas.host);
     const bool over = (input_.budget > 0 && curve.peak > input_.budget) ||
                       (input_.host_budget > 0 && curve.host.total() > input_.host_budget);
     if (plan.update != Update::just_in_time || over) return curve;
-    int64_t arena = group.schedule.arena, host_arena = group.schedule.host_arena;
-    for (const Schedule& other :
-         {compile_updates(model_, plan, group.rank), compile_train(model_, plan, group.rank, /*pending=*/false)}) {
-      arena = std::max(arena, other.arena);
-      host_arena = std::max(host_arena, other.host_arena);
-    }
-    if (arena == group.schedule.arena && host_arena == group.schedule.host_arena) return curve;
-    return memory_curve(model_, plan, group.schedule, group.rank, arena, host_arena);
+    const Arenas step = arenas;
+    arenas.cover(compile_updates(model_, plan, group.rank));
+    arenas.cover(compile_train(model_, plan, group.rank, /*pending=*/false));
+    if (arenas == step) return curve;
+    return memory_curve(model_, plan, group.schedule, group.rank, arenas.device, arenas.host);
   }
 
-  /// Memory of the plan, and its time if it fits.
+  /// The steps of the plan's experts: one where all have the same.
+  std::vector<Plan> steps_of(const Plan& plan) const {
+    if (!by_hand_.any_of_one_expert()) return {plan};
+    const Plan whole = by_hand_.with_experts(plan);
+    std::vector<Plan> steps;
+    for (int e = 0; e < plan.experts; ++e) steps.push_back(whole.as_of(e));
+    return steps;
+  }
+
+  /// Memory of the plan, and its time if it fits: of the expert that needs most, and the mean of all.
   Evaluated evaluate(Plan plan) {
     Evaluated e;
+    by_hand_.apply(plan.units);
     // Host updates need all of their buffers on the host; otherwise the device updates the unit.
     for (UnitPlan& unit : plan.units)
       if (unit.parameters != Tier::host || unit.gradients != Tier::host || unit.states != Tier::host)
         unit.update_on = Tier::device;
     e.candidate.plan = std::move(plan);
     Candidate& c = e.candidate;
-    std::vector<RankGroup> groups = rank_groups(model_, c.plan);
-    for (const RankGroup& group : groups) {
-      MemoryCurve curve = whole_run(c.plan, group);
-      c.host = std::max(c.host, curve.host.total());
-      if (curve.peak > e.memory.peak) e.memory = std::move(curve);
-    }
+    const std::vector<Plan> steps = steps_of(c.plan);
+    std::vector<std::vector<RankGroup>> groups;
+    Arenas arenas;
+    for (const Plan& step : steps)
+      for (const RankGroup& group : groups.emplace_back(rank_groups(model_, step)))
+        if (steps.size() > 1) arenas.cover(group.schedule);
+    for (size_t s = 0; s < steps.size(); ++s)
+      for (const RankGroup& group : groups[s]) {
+        MemoryCurve curve = whole_run(steps[s], group, arenas);
+        c.host = std::max(c.host, curve.host.total());
+        if (curve.peak > e.memory.peak) e.memory = std::move(curve);
+      }
     c.peak = e.memory.peak;
     const bool device = input_.budget <= 0 || c.peak <= input_.budget;
     const bool host = c.host == 0 || input_.host_budget <= 0 || c.host <= input_.host_budget;
@@ -157,7 +184,10 @@ class Search {
             : !host             ? format_bytes(c.host - input_.host_budget) + " over the host's budget"
             : input_.budget > 0 ? "fits with " + format_bytes(input_.budget - c.peak) + " to spare"
                                 : "fits";
-    if (c.fits) c.seconds = predict(model_, c.plan, machine_, std::move(groups)).step.total;
+    std::vector<double> seconds;
+    for (size_t s = 0; s < steps.size() && c.fits; ++s)
+      seconds.push_back(predict(model_, steps[s], machine_, std::move(groups[s])).step.total);
+    if (c.fits) c.seconds = seconds.size() == 1 ? seconds[0] : mean_seconds(seconds, input_.expert_shares);
     return e;
   }
 
@@ -177,7 +207,7 @@ class Search {
     int64_t over = over_host(input_, from);
     const StatesOf states = states_of(plan.states);
     const auto move_to_device = [&](size_t u, Tier UnitPlan::*part) {
-      if (plan.units[u].*part != Tier::host || input_.*user_tier_of(part)) return;
+      if (plan.units[u].*part != Tier::host || input_.*user_tier_of(part) || by_hand_.sets(u, key_of(part))) return;
       const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));
       over -= part == &UnitPlan::gradients ? plan.gradient_bytes(layout)
               : part == &UnitPlan::parameters
@@ -247,6 +277,10 @@ class Search {
                                            : &Choices::states_tier;
   }
 
+  static std::string_view key_of(Tier UnitPlan::*part) {
+    return part == &UnitPlan::gradients ? "gradients" : part == &UnitPlan::parameters ? "parameters" : "states";
+  }
+
   /// Faster; at equal time, the one with less host memory.
   static bool is_better(const Candidate& a, const Candidate& b) {
     if (a.seconds < b.seconds * (1 - 1e-9)) return true;
@@ -265,13 +299,18 @@ class Search {
     };
     if (!smallest_ || excess(e) < excess(*smallest_)) smallest_ = e;
     if (better) best_ = e;
+    e.candidate.plan = by_hand_.with_experts(std::move(e.candidate.plan));
     candidates_.push_back(std::move(e.candidate));
     return better;
   }
 
   /// Lower bound of the step time of these plans: saving memory only adds work.
   double fastest(const Tiers& tiers, Strategy strategy, int prefetch) const {
-    return predict(model_, plan_of(tiers, strategy, prefetch, Saving{}, 0), machine_).step.total;
+    Plan plan = plan_of(tiers, strategy, prefetch, Saving{}, 0);
+    by_hand_.apply(plan.units);
+    std::vector<double> seconds;
+    for (const Plan& step : steps_of(plan)) seconds.push_back(predict(model_, step, machine_).step.total);
+    return mean_seconds(seconds, input_.expert_shares);
   }
 
   /// Tries all memory savings for one choice of tiers and strategy.
@@ -511,7 +550,7 @@ class Search {
     Choice choice;
     choice.fits = best_.has_value();
     const Evaluated& winner = best_ ? *best_ : *smallest_;
-    choice.plan = winner.candidate.plan;
+    choice.plan = by_hand_.with_experts(winner.candidate.plan);
     choice.seconds = winner.candidate.seconds;
     choice.memory = winner.memory;
     const std::string among =
@@ -531,6 +570,7 @@ class Search {
   const Mesh& mesh_;
   const PlannerInput& input_;
   const Machine& machine_;
+  const UnitsByHand by_hand_;
   int blocks_ = 0;
   bool rebuilds_ = false;            // selective recompute saves memory
   bool products_ = false;            // a recomputed block may keep the result of a product
@@ -542,53 +582,13 @@ class Search {
   std::vector<Candidate> candidates_;
 };
 
-/// Resolves recompute_every, and checks that the user's recompute and activations settings agree.
-PlannerInput reconciled(const ModelSpec& model, PlannerInput input) {
-  const int blocks = static_cast<int>(std::ranges::count_if(model.units, is_block));
-  if (input.recompute_every > 0) input.recompute_units = blocks / input.recompute_every;
-  if (!input.activations || !input.recompute_units) return input;
-  const bool recompute = input.activations->graph == Graph::recompute;
-  const std::string recomputed = *input.recompute_units >= blocks ? "all" : std::to_string(*input.recompute_units);
-  if (recompute != (*input.recompute_units > 0))
-    throw UserError(Exit::usage, "plan.recompute",
-                    recomputed + " blocks with plan.activations = \"" + std::string(name(*input.activations)) + "\"",
-                    "leave one of the two on auto");
-  if (!recompute) input.recompute_units.reset();
-  return input;
-}
-
-/// Host updates set by the user place their buffers on the host, unless these are set too.
-PlannerInput placed(PlannerInput input) {
-  if (input.update_on != Tier::host) return input;
-  for (std::optional<Tier>* tier : {&input.parameters, &input.gradients, &input.states_tier})
-    if (!*tier) *tier = Tier::host;
-  Plan plan;
-  plan.units.push_back({.parameters = *input.parameters,
-                        .gradients = *input.gradients,
-                        .states = *input.states_tier,
-                        .update_on = Tier::host});
-  plan.check_updates("plan.");
-  return input;
-}
-
 }  // namespace
-
-bool set_by_hand(const PlannerInput& input) { return static_cast<const Choices&>(input) != Choices{}; }
 
 bool is_block(const UnitSpec& unit) { return unit.kind != "stem" && unit.kind != "head"; }
 
-std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
-                           double seconds) {
-  static_cast<Choices&>(input) = {};
-  const Choice free = choose(model, mesh, input, machine);
-  if (!free.fits || free.seconds >= seconds * (1 - kMinReportedGain)) return {};
-  const auto [would, takes] = format_distinct_seconds(free.seconds, seconds);
-  return "a step of this plan, with its keys set by hand, takes " + takes + "; \"" + free.plan.summary() +
-         "\" would take " + would + " and fits (leave plan.* on auto for it)";
-}
-
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
-  const PlannerInput input = placed(reconciled(model, by_hand));
+  const PlannerInput input =
+      placed(reconciled(by_hand, static_cast<int>(std::ranges::count_if(model.units, is_block))));
   return Search(model, mesh, input, machine).run();
 }
 

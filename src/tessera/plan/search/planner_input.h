@@ -13,12 +13,14 @@ namespace tessera::plan {
 struct PlannerInput : PlanKeys {
   int64_t global_batch = 1;
   int64_t micro_batch = 1;
-  int64_t budget = 0;                   ///< device bytes of a rank; 0: unlimited
-  int64_t host_budget = 0;              ///< host bytes of a rank; 0: nothing may be offloaded
-  bool nvme = false;                    ///< a disk is available
-  bool first_that_fits = false;         ///< stop at the first plan that fits, to compare many layouts quickly
-  bool may_update_in_backward = false;  ///< no gradient clipping, loss scaling or skipped steps
-  int experts = 1;                      ///< see Plan
+  int64_t budget = 0;                          ///< device bytes of a rank; 0: unlimited
+  int64_t host_budget = 0;                     ///< host bytes of a rank; 0: nothing may be offloaded
+  bool nvme = false;                           ///< a disk is available
+  bool first_that_fits = false;                ///< stop at the first plan that fits, to compare many layouts quickly
+  bool may_update_in_backward = false;         ///< no gradient clipping, loss scaling or skipped steps
+  int experts = 1;                             ///< see Plan
+  std::vector<std::string> expert_names = {};  ///< that `units` may begin with; empty: it is of all experts
+  std::vector<double> expert_shares = {};      ///< of the steps; empty: alike
 };
 
 }  // namespace tessera::plan

@@ -84,8 +84,8 @@ GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine
     for (RankGroup& group : groups) group.schedule = compile_forward(model, plan, group.rank, "evaluate", 1);
     const double forward = predict(model, plan, machine, std::move(groups)).step.total;  // of one micro-batch
     const double change = expert_swap(model, plan, machine, alone).waited;
-    gate.experts = plan.experts;
-    gate.alike = gate.different =
+    gate.experts = gate.disagreeing_experts = plan.experts;
+    gate.alike = gate.different = gate.disagreeing =
         plan.experts * (alone.step.total + static_cast<double>(plan.accumulation()) * forward + 2 * change);
     return gate;
   }
@@ -99,6 +99,9 @@ GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine
   part.global_batch = ranks * ((own + gate.experts - 1) / gate.experts);
   const Prediction each = predict(model, part, machine);
   gate.different = gate.experts * (each.step.total + expert_swap(model, part, machine, each).waited);
+  gate.disagreeing_experts = static_cast<int>(std::min({int64_t{plan.experts}, ranks, plan.global_batch}));
+  const double swaps = gate.disagreeing_experts > 1 ? expert_swap(model, plan, machine, alone).waited : 0;
+  gate.disagreeing = std::max(gate.different, gate.disagreeing_experts * (alone.step.total + swaps));
   return gate;
 }
 

@@ -23,8 +23,12 @@ ExpertSwap expert_swap(const ModelSpec& model, const Plan& plan, const Machine& 
 /// Bounds on the seconds of a step with a learned gate (docs/experts.md), which depend on its samples' choices.
 struct GateSeconds {
   double alike = 0;      ///< all samples choose one expert
-  double different = 0;  ///< samples choose as many experts as possible
-  int experts = 1;       ///< number of experts in the second case
+  double different = 0;  ///< the samples of each rank choose as many experts as possible
+  int experts = 1;       ///< number of experts in that case
+  /// The most that a step can take: the samples of a rank agree, and as many ranks as possible disagree. Then each of
+  /// these experts takes as long as a whole step, in which the other ranks run dummy batches.
+  double disagreeing = 0;
+  int disagreeing_experts = 1;
 };
 
 /// `soft`: all experts evaluate each sample, so both bounds are equal; each expert runs an extra forward before

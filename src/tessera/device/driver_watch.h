@@ -1,0 +1,43 @@
+#pragma once
+// What the NVIDIA driver says of this process's GPU, asked once a second by a thread of its own: NVML, the library behind
+// nvidia-smi, opened at run time.
+//
+//   DriverWatch watch(properties.uuid);                 // does nothing where there is no NVML
+//   if (const auto numbers = watch.take()) ...          // the means since the last call
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace tessera::device {
+
+struct DriverNumbers {
+  double utilisation = 0;   ///< share of the time in which some kernel ran, 0 to 1
+  double watts = 0;         ///< that the board draws
+  double memory_bytes = 0;  ///< taken on the GPU, by all processes
+  bool operator==(const DriverNumbers&) const = default;
+};
+
+class DriverWatch {
+ public:
+  /// `uuid`: 16 bytes in hexadecimal digits, as Properties::uuid has them. Tests name another library and period.
+  explicit DriverWatch(const std::string& uuid, const std::string& library = "libnvidia-ml.so.1",
+                       std::chrono::milliseconds period = std::chrono::seconds(1));
+  ~DriverWatch();
+  DriverWatch(const DriverWatch&) = delete;
+  DriverWatch& operator=(const DriverWatch&) = delete;
+
+  /// Why the driver says nothing; empty where it does.
+  const std::string& absence() const { return absence_; }
+  /// The means of what was read since the last call; of a call before the next reading, the last one. Empty where the
+  /// driver says nothing, or stopped to.
+  std::optional<DriverNumbers> take();
+
+ private:
+  struct Driver;
+  std::string absence_;
+  std::unique_ptr<Driver> driver_;
+};
+
+}  // namespace tessera::device

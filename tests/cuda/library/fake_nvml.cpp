@@ -1,0 +1,39 @@
+// An NVML of one GPU that answers and counts: the first reading has 40 %, 100 W and 1 GiB, each that follows 10 points,
+// 50 W and 1 GiB more, up to STOPS_AFTER of them. fake_nvml_calls() gives what was called. START is what nvmlInit_v2 gives.
+#include <atomic>
+#include <cstring>
+
+namespace {
+std::atomic<int> starts = 0, ends = 0, readings = 0;
+char asked_for[96] = {};
+int gpu = 0;
+}  // namespace
+
+extern "C" {
+
+int nvmlInit_v2() { return ++starts, START; }
+int nvmlShutdown() { return ++ends, 0; }
+int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
+  std::strncpy(asked_for, uuid, sizeof asked_for - 1);
+  *device = &gpu;
+  return std::strcmp(uuid, "GPU-00112233-4455-6677-8899-aabbccddeeff") == 0 ? 0 : 6;
+}
+int nvmlDeviceGetUtilizationRates(void* device, unsigned* percent) {
+  percent[0] = 40 + 10 * readings, percent[1] = 99;
+  return device == &gpu && readings < STOPS_AFTER ? 0 : 15;
+}
+int nvmlDeviceGetMemoryInfo(void* device, unsigned long long* bytes) {
+  bytes[0] = 80ULL << 30, bytes[2] = (1ULL + readings) << 30, bytes[1] = bytes[0] - bytes[2];
+  return device == &gpu ? 0 : 15;
+}
+int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
+  *milliwatts = 100000 + 50000 * readings++;  // asked last
+  return device == &gpu ? 0 : 15;
+}
+
+struct NvmlCalls {
+  int starts, ends, readings;
+  const char* asked_for;
+};
+NvmlCalls fake_nvml_calls() { return {starts, ends, readings, asked_for}; }
+}

@@ -1,0 +1,76 @@
+// [[plan.units]] of a recipe: what is read, that the resolved recipe and a command line say the same, what is refused.
+#include <gtest/gtest.h>
+
+#include "folder_test.h"
+#include "tessera/base/check.h"
+#include "tessera/recipe/load_recipe.h"
+
+namespace tessera::recipe {
+namespace {
+
+class UnitTables : public FolderTest {
+ protected:
+  Recipe load(const std::string& text, const Overrides& overrides = {}) const {
+    write("recipe.toml", "[run]\nsteps = 20\n" + text);
+    return load_recipe((folder_ / "recipe.toml").string(), overrides);
+  }
+  std::string refusal(const std::string& text) const {
+    try {
+      load(text);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::usage) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "not refused:\n" << text;
+    return "";
+  }
+};
+
+constexpr const char* kTables = R"([plan]
+compute_dtype = "bf16"
+[[plan.units]]
+match = "high_noise.*"
+strategy = "shard_grad_op"
+[[plan.units]]
+match = "blocks.2-5"
+activations = "recompute"
+sites = { self_attn = "keep", "ffn.2" = "offload" }
+reshard_after_forward = false
+)";
+
+TEST_F(UnitTables, AreReadAndTheResolvedRecipeAndACommandLineSayTheSame) {
+  using Keys = std::vector<std::pair<std::string, std::string>>;
+  const Recipe recipe = load(kTables);
+  ASSERT_EQ(recipe.plan.units.size(), 2u);
+  EXPECT_EQ(recipe.plan.units[0], (plan::UnitKeys{"high_noise.*", {{"strategy", "shard_grad_op"}}}));
+  EXPECT_EQ(recipe.plan.units[1].match, "blocks.2-5");
+  Keys found = recipe.plan.units[1].keys;
+  std::ranges::sort(found);
+  EXPECT_EQ(found, (Keys{{"activations", "recompute"},
+                         {"reshard_after_forward", "false"},
+                         {"sites.ffn.2", "offload"},
+                         {"sites.self_attn", "keep"}}));
+  EXPECT_EQ(load(recipe.to_toml()).plan.units, recipe.plan.units) << recipe.to_toml();
+  EXPECT_EQ(load(recipe.to_toml()).to_toml(), recipe.to_toml());
+  const Recipe line = load("", {{"plan.units", "high_noise.* strategy=shard_grad_op,blocks.0 states=host"}});
+  ASSERT_EQ(line.plan.units.size(), 2u);
+  EXPECT_EQ(line.plan.units[0], recipe.plan.units[0]);
+  EXPECT_EQ(line.plan.units[1], (plan::UnitKeys{"blocks.0", {{"states", "host"}}}));
+  EXPECT_TRUE(load("").plan.units.empty());
+}
+
+TEST_F(UnitTables, OfWhichKeysAndPlacesAreWrongAreRefused) {
+  EXPECT_NE(refusal("[[plan.units]]\nstrategy = \"full_shard\"\n").find("[[plan.units]] without match"),
+            std::string::npos);
+  EXPECT_NE(refusal("[[plan.units]]\nmatch = \"*\"\nstratgy = \"full_shard\"\n").find("stratgy: unknown key"),
+            std::string::npos);
+  EXPECT_NE(refusal("[[plan.units]]\nmatch = \"*\"\nstates = \"nvme\"\n").find("plan.units: * states = \"nvme\""),
+            std::string::npos)
+      << "a disk has to be named";
+  EXPECT_NE(refusal("[[stage]]\nfrom = 3\n[[stage.plan.units]]\nmatch = \"*\"\nstates = \"host\"\n")
+                .find("plan.units cannot change within a run"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::recipe
