@@ -1,6 +1,7 @@
 #include "tessera/data/text/bpe.h"
 
 #include "data/scene.h"
+#include "need_goldens.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
@@ -55,9 +56,7 @@ class GemmaTokenizer : public FolderTest {
  protected:
   void SetUp() override {
     FolderTest::SetUp();
-    if (std::filesystem::exists(golden_)) return;
-    ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << "no golden cases at " << golden_;
-    GTEST_SKIP() << "no golden cases at " << golden_;
+    TESSERA_NEED_GOLDENS();
   }
   const Path golden_ = Path(TESSERA_GOLDENS) / "tokenizers/gemma";
 };
