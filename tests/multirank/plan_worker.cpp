@@ -488,6 +488,13 @@ void check(const Case& c, comm::Comm& comm, int rank) {
       std::to_string(peak) + " bytes at " + at + ", predicted " + std::to_string(curve.peak) + " at " + curve.at_name;
   // The targets are the test's own and small: they are under the tolerance, not under the plan.
   const int64_t slack = std::max<int64_t>(1 << 20, static_cast<int64_t>(0.02 * static_cast<double>(curve.peak)));
+  if (const char* f = std::getenv("ATTACK_LOG")) {
+    std::FILE* o = std::fopen(f, "a");
+    std::fprintf(o, "%.5f %ld %ld full=%d rank %d of %s at %s pred %s\n", double(peak) / double(curve.peak),
+                 long(curve.peak), long(curve.peak - peak), c.is_full(dp_rank, most), rank, "w", at.c_str(),
+                 curve.at_name.c_str());
+    std::fclose(o);
+  }
   expect(peak <= curve.peak, "takes more than the plan says: " + numbers);
   expect(!c.is_full(dp_rank, most) || peak >= curve.peak - slack, "takes less than the plan says: " + numbers);
   outputs.clear();

@@ -1,6 +1,7 @@
 // Gemma's tokenizer from either of its files: tokenizer.json of transformers, and SentencePiece's tokenizer.model, a
 // protocol buffer of which only pieces, scores and a few settings are read.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <tuple>
 #include <unordered_map>
@@ -176,6 +177,7 @@ class Fields {
 
 // Field numbers and values of sentencepiece_model.proto.
 constexpr int kPieces = 1, kTrainer = 2, kNormalizer = 3;
+constexpr size_t kLongestPiece = 1024;                                         // bytes
 constexpr uint64_t kBpe = 2;                                                   // TrainerSpec.model_type
 constexpr uint64_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4;  // SentencePiece.type
 
@@ -190,6 +192,7 @@ struct ModelFile {
   uint64_t algorithm = 1;  // unigram
   bool byte_fallback = false, dummy_prefix = true, removes_spaces = true, changes_characters = false;
   int64_t unk = 0, bos = 1, eos = 2, pad = -1;
+  bool whole = true;  ///< pieces are what pieces can be
 
   explicit ModelFile(std::string_view bytes) {
     for (Fields field(bytes); field.next();) {
@@ -211,6 +214,8 @@ struct ModelFile {
       if (field.number == 2) piece.score = field.real();
       if (field.number == 3) piece.type = field.value;
     }
+    // of a longer piece every way to cut it in two would take for ever; of no number there is no order
+    whole = whole && piece.text.size() <= kLongestPiece && !std::isnan(piece.score);
     pieces.push_back(std::move(piece));
   }
   void read_trainer(std::string_view bytes) {
@@ -276,6 +281,10 @@ OpenTokenizer open_bpe_json(const std::string& text, const std::filesystem::path
 OpenTokenizer open_bpe_model(const std::string& bytes) {
   const ModelFile file(bytes);
   if (!file.plain_bpe()) return nullptr;
+  check_input(file.whole, "data.tokenizer",
+              "the tokenizer's model has a piece of more than " + std::to_string(kLongestPiece) +
+                  " bytes, or one whose score is no number",
+              "the file is damaged: fetch it again");
   BpeTable table;
   for (size_t i = 0; i < file.pieces.size(); ++i) {
     const auto& [text, score, type] = file.pieces[i];
