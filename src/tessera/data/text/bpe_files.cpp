@@ -40,19 +40,19 @@ class JsonFile {
 
   OpenTokenizer open() const {
     const Json& model = member(json_, "model");
-    expect(model.value("type", "") == "BPE" && model.value("byte_fallback", false),
+    expect(text(model, "type") == "BPE" && flag(model, "byte_fallback"),
            "model is not byte-pair encoding with byte fallback");
     const Json space = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
     expect(member(json_, "normalizer") == space, "normalizer does something else than spaces to U+2581");
     const Json& split = member(json_, "pre_tokenizer");  // there are no spaces left to split at
-    expect(split.is_null() || split.value("pattern", Json()) == space["pattern"], "pre_tokenizer splits the text");
+    expect(split.is_null() || (split.is_object() && split.value("pattern", Json()) == space["pattern"]), "pre_tokenizer splits the text");
 
     BpeTable table;
     for (const auto& [piece, id] : member(model, "vocab").items())
       table.pieces.emplace_back(piece, checkpoint::json_integer(id, file_ + ": model.vocab"));
     read_merges(model, table);
     read_own(table);
-    table.unk = id_of(table, model.value("unk_token", "<unk>"));
+    table.unk = id_of(table, model.contains("unk_token") ? text(model, "unk_token") : "<unk>");
     auto result = std::make_unique<BpeModel>(table, file_);
     result->unk = table.unk;
     result->pad = id_of(table, "<pad>");
@@ -69,6 +69,16 @@ class JsonFile {
                 "give the tokenizer that came with the text encoder");
   }
   const Json& member(const Json& object, const char* key) const { return checkpoint::json_member(object, key, file_); }
+
+  /// A member of that type, else what an absent one means.
+  static std::string text(const Json& object, const char* key) {
+    const auto found = object.find(key);
+    return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+  }
+  static bool flag(const Json& object, const char* key) {
+    const auto found = object.find(key);
+    return found != object.end() && found->is_boolean() && found->get<bool>();
+  }
 
   static int64_t id_of(const BpeTable& table, const std::string& name) {
     for (const auto* list : {&table.own, &table.pieces})
@@ -92,8 +102,8 @@ class JsonFile {
 
   void read_own(BpeTable& table) const {
     for (const Json& token : checkpoint::json_array(member(json_, "added_tokens"), file_ + ": added_tokens")) {
-      for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"})
-        expect(!token.value(flag, false), std::string("an added token has the flag ") + flag);
+      for (const char* name : {"single_word", "lstrip", "rstrip", "normalized"})
+        expect(!flag(token, name), std::string("an added token has the flag ") + name);
       table.own.emplace_back(checkpoint::json_string(member(token, "content"), file_),
                              checkpoint::json_integer(member(token, "id"), file_));
     }
@@ -103,12 +113,12 @@ class JsonFile {
   int64_t first_token(const BpeTable& table) const {
     const Json& after = member(json_, "post_processor");
     if (after.is_null()) return -1;
-    expect(after.value("type", "") == "TemplateProcessing", "post_processor is no template");
+    expect(text(after, "type") == "TemplateProcessing", "post_processor is no template");
     const Json& single = checkpoint::json_array(member(after, "single"), file_ + ": post_processor.single");
     const bool begins = !single.empty() && single[0].contains("SpecialToken");
     expect(single.size() == (begins ? 2U : 1U) && single.back().contains("Sequence"),
            "post_processor adds other tokens than one at the beginning");
-    return begins ? id_of(table, single[0]["SpecialToken"].value("id", "")) : -1;
+    return begins ? id_of(table, text(single[0].at("SpecialToken"), "id")) : -1;
   }
 
   const std::string file_;
