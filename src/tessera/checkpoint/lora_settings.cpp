@@ -47,10 +47,10 @@ void add_alpha(const std::string& module, double alpha, const std::string& what,
            c == '-';
   });
   if (is_name) return void(settings.alphas.emplace(module, alpha));
-  const auto pattern = NamePattern::parse("(.*\\.)?(" + module + ")");
+  const auto pattern = BoundedRegex::parse("(.*\\.)?(" + module + ")");
   check_input(pattern.has_value(), "lora",
               what + ": alpha_pattern " + shown(module) + " is no regular expression within our bounds (" +
-                  NamePattern::kBounds + ")",
+                  BoundedRegex::kBounds + ")",
               "name the modules there one by one");
   check_input(settings.alpha_patterns.size() < kMostPatterns, "lora",
               what + ": alpha_pattern has more than " + std::to_string(kMostPatterns) + " regular expressions",

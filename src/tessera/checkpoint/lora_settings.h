@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/base/name_pattern.h"
+#include "tessera/base/bounded_regex.h"
 #include "tessera/checkpoint/safetensors.h"
 
 namespace tessera::checkpoint {
@@ -19,8 +19,8 @@ namespace tessera::checkpoint {
 struct LoraSettings {
   std::optional<double> alpha;                        ///< of all modules
   std::map<std::string, double, std::less<>> alphas;  ///< by module: peft's alpha_pattern, those that are mere names
-  std::vector<std::pair<NamePattern, double>> alpha_patterns;  ///< those that are regular expressions
-  bool rslora = false;                                         ///< the scale is alpha / sqrt(rank)
+  std::vector<std::pair<BoundedRegex, double>> alpha_patterns;  ///< those that are regular expressions
+  bool rslora = false;                                          ///< the scale is alpha / sqrt(rank)
   bool dora = false;
   std::optional<double> folded_alpha;  ///< ours: B holds alpha / rank as a factor already, and this is alpha
 

@@ -45,7 +45,8 @@ class JsonFile {
     const Json space = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
     expect(member(json_, "normalizer") == space, "normalizer does something else than spaces to U+2581");
     const Json& split = member(json_, "pre_tokenizer");  // there are no spaces left to split at
-    expect(split.is_null() || (split.is_object() && split.value("pattern", Json()) == space["pattern"]), "pre_tokenizer splits the text");
+    expect(split.is_null() || (split.is_object() && split.value("pattern", Json()) == space["pattern"]),
+           "pre_tokenizer splits the text");
 
     BpeTable table;
     for (const auto& [piece, id] : member(model, "vocab").items())

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
+#include "tessera/base/bounded_regex.h"
 #include "tessera/base/check.h"
-#include "tessera/base/name_pattern.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/models/common/initial.h"
 #include "tessera/net/adapters.h"
@@ -20,7 +20,7 @@ constexpr std::string_view kWeight = ".weight";
 /// A target as the user wrote it, and the expression that a whole module name has to match.
 struct Target {
   std::string text;
-  NamePattern expression;
+  BoundedRegex expression;
 };
 
 std::string escaped(const std::string& text) {
@@ -35,10 +35,10 @@ std::string escaped(const std::string& text) {
 Target parse_target(const std::string& text) {
   const bool is_regex = text.find_first_of("()[]|^$+\\") != text.npos;
   const bool is_pattern = text.find('*') != text.npos;
-  const auto expression = NamePattern::parse(is_regex ? text + ".*" : (is_pattern ? "" : "(.*\\.)?") + escaped(text));
+  const auto expression = BoundedRegex::parse(is_regex ? text + ".*" : (is_pattern ? "" : "(.*\\.)?") + escaped(text));
   if (!expression)
     throw UserError(Exit::usage, "lora.targets",
-                    "'" + text + "' is no regular expression within our bounds (" + NamePattern::kBounds + ")",
+                    "'" + text + "' is no regular expression within our bounds (" + BoundedRegex::kBounds + ")",
                     "name modules (q,k,v,o,ffn.0,ffn.2) or write patterns with *");
   return {text, *expression};
 }

@@ -1,4 +1,4 @@
-#include "tessera/base/name_pattern.h"
+#include "tessera/base/bounded_regex.h"
 
 #include <algorithm>
 #include <charconv>
@@ -38,12 +38,12 @@ bool looks_around(const std::string& expression) {
 
 }  // namespace
 
-std::optional<NamePattern> NamePattern::parse(const std::string& expression) {
+std::optional<BoundedRegex> BoundedRegex::parse(const std::string& expression) {
   if (expression.size() > kLongest || looks_around(expression) || copies(expression) > kMostCopies) return std::nullopt;
   try {
     // libstdc++'s other executor goes back and tries again, without end for (a*)*b, and as deep as the name is long.
     std::regex regex(expression, std::regex::ECMAScript | std::regex_constants::__polynomial);
-    return NamePattern([regex = std::move(regex)](const std::string& name) {
+    return BoundedRegex([regex = std::move(regex)](const std::string& name) {
       return name.size() <= kLongestName && std::regex_match(name, regex);
     });
   } catch (const std::regex_error&) {
